@@ -1,0 +1,156 @@
+"""CUDA C++ translation units: declared once, compiled by NVRTC, loaded through CuPy.
+
+A system declares its units at the top of its ``gpu.py``::
+
+    UNITS = (Unit("spamm", ("kernels.cu",), archs=("sm_90a",), defines={"BLOCK": "32"}),)
+
+so that a machine without a GPU can compile exactly what is declared (``Unit.cubin``), and the launch code loads the unit
+for the device at hand (``Unit.module``).  Sources are concatenated, because CuPy's cache does not hash included files.
+This is the only user of ``cupy.RawModule``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+# No -ftz and no fast math: an fp32 kernel keeps IEEE rounding and subnormals unless its source says otherwise.
+BASE_OPTIONS = ("-std=c++17", "--extra-device-vectorization")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One CUDA C++ translation unit.
+
+    Attributes
+    ----------
+    package : str
+        System whose folder holds the sources: ``"spamm"``, ``"tsparse"``, ``"evd"``, ``"kpm"`` or ``"gpu"``.
+    sources : tuple of str
+        File names, concatenated in order.
+    archs : tuple of str
+        Every architecture that the unit is written for (``"sm_80"``, ``"sm_90a"``, ``"sm_100"``); CI compiles all of
+        them, and a device of another architecture takes a unit that names its own.
+    defines : mapping
+        Preprocessor constants: the unit's tuning parameters.
+    options : tuple of str
+        Further NVRTC options.
+    """
+
+    package: str
+    sources: tuple[str, ...]
+    archs: tuple[str, ...]
+    defines: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.package, self.sources, self.archs, tuple(sorted(self.defines.items())), self.options))
+
+    def source(self) -> str:
+        """Return the text of the unit, with a ``#line`` mark before each file."""
+        folder = resources.files(f"spectile.{self.package}")
+        return "\n".join(f'#line 1 "{name}"\n{(folder / name).read_text()}' for name in self.sources)
+
+    def flags(self) -> tuple[str, ...]:
+        """Return the NVRTC options, without the architecture."""
+        defines = tuple(f"-D{name}={value}" for name, value in sorted(self.defines.items()))
+        return (*BASE_OPTIONS, *self.options, *defines, *(f"-I{path}" for path in include_folders()))
+
+    def cubin(self, arch: str) -> bytes:
+        """Compile for `arch` (one of `archs`) with NVRTC; needs no GPU.
+
+        Raises
+        ------
+        ValueError
+            If the unit does not declare `arch`.
+        RuntimeError
+            If NVRTC refuses the source; the message is its log.
+        """
+        if arch not in self.archs:
+            raise ValueError(f"unit {self.package}/{'+'.join(self.sources)} is not written for {arch}, only for {self.archs}")
+        from cupy.cuda.compiler import CompileException, _NVRTCProgram
+
+        program = _NVRTCProgram(self.source(), f"{self.package}.cu", method="cubin")
+        try:
+            compiled, _ = program.compile((*self.flags(), f"-arch={arch}"))
+        except CompileException as error:
+            raise RuntimeError(f"NVRTC refused {self.package}/{'+'.join(self.sources)} for {arch}:\n{error}") from error
+        return compiled
+
+    def module(self) -> Any:
+        """Load the unit on the current device, compiled for its architecture, as a ``cupy.RawModule``-like object."""
+        import cupy
+
+        return _load(self, device_arch(), cupy.cuda.Device().id)
+
+    def function(self, name: str, shared_bytes: int = 0) -> Any:
+        """Return a kernel of the unit, allowed to use `shared_bytes` of dynamic shared memory."""
+        kernel = self.module().get_function(name)
+        if shared_bytes > 48 * 1024:
+            kernel.max_dynamic_shared_size_bytes = shared_bytes
+        return kernel
+
+
+@functools.cache
+def _load(unit: Unit, arch: str, device: int) -> Any:
+    import cupy
+
+    candidates = [a for a in unit.archs if a.rstrip("a") == arch]
+    if not candidates:
+        # Machine code runs on the devices of its own major architecture from its own minor version upwards.
+        candidates = sorted(a for a in unit.archs if not a.endswith("a") and a[:-1] == arch[:-1] and a <= arch)
+    if not candidates:
+        raise RuntimeError(
+            f"the kernels {unit.package}/{'+'.join(unit.sources)} are written for {', '.join(unit.archs)}, "
+            f'and this device is {arch}: use backend="cpu" or a device of a listed architecture'
+        )
+    module = cupy.RawModule(path=str(_cached_cubin(unit, candidates[-1])))
+    return module
+
+
+def _cached_cubin(unit: Unit, arch: str) -> Path:
+    """Compile into CuPy's cache folder (``CUPY_CACHE_DIR``), once for each source, flag set and compiler."""
+    import hashlib
+    import os
+
+    from cupy.cuda import compiler, nvrtc
+
+    text = "\0".join((unit.source(), arch, *unit.flags(), str(nvrtc.getVersion())))
+    folder = Path(compiler.get_cache_dir())
+    path = folder / f"spectile_{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(unit.cubin(arch))
+        os.replace(partial, path)
+    return path
+
+
+@functools.cache
+def device_arch() -> str:
+    """Return the architecture of the current device, for example ``"sm_90"``."""
+    import cupy
+
+    return f"sm_{cupy.cuda.Device().compute_capability}"
+
+
+@functools.cache
+def include_folders() -> tuple[str, ...]:
+    """Return the folders that hold CUDA's own headers (``cuda_fp16.h``): the wheel's, or the toolkit's."""
+    import importlib.util
+    import os
+
+    found: list[str] = []
+    spec = importlib.util.find_spec("nvidia")
+    for root in spec.submodule_search_locations or () if spec else ():
+        found += [str(path) for path in Path(root).glob("*/include") if (path / "cuda_fp16.h").exists()]
+    for name in ("CUDA_PATH", "CUDA_HOME"):
+        if name in os.environ:
+            found.append(str(Path(os.environ[name]) / "include"))
+    if Path("/usr/local/cuda/include").exists():
+        found.append("/usr/local/cuda/include")
+    return tuple(dict.fromkeys(found))
