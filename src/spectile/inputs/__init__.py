@@ -1,0 +1,1 @@
+"""Inputs of the four systems: generated, or fetched and checked."""
