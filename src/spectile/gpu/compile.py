@@ -4,9 +4,9 @@ A system declares its units at the top of its ``gpu.py``::
 
     UNITS = (Unit("spamm", ("kernels.cu",), archs=("sm_90a",), defines={"BLOCK": "32"}),)
 
-so that a machine without a GPU can compile exactly what is declared (``Unit.cubin``), and the launch code loads the unit
-for the device at hand (``Unit.module``).  Sources are concatenated, because CuPy's cache does not hash included files.
-This is the only user of ``cupy.RawModule``.
+so that a machine without a GPU can compile exactly what is declared (``Unit.cubin``), and the launch code loads the
+unit for the device at hand (``Unit.module``).  Sources are concatenated, because CuPy's cache does not hash included
+files.  This is the only user of ``cupy.RawModule``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class Unit:
             If NVRTC refuses the source; the message is its log.
         """
         if arch not in self.archs:
-            raise ValueError(f"unit {self.package}/{'+'.join(self.sources)} is not written for {arch}, only for {self.archs}")
+            raise ValueError(
+                f"unit {self.package}/{'+'.join(self.sources)} is not written for {arch}, only for {self.archs}"
+            )
         from cupy.cuda.compiler import CompileException, _NVRTCProgram
 
         program = _NVRTCProgram(self.source(), f"{self.package}.cu", method="cubin")

@@ -1,0 +1,47 @@
+"""Every CUDA unit compiles with NVRTC for exactly the architectures that it declares; no GPU is needed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from spectile.gpu.compile import Unit
+
+SYSTEMS = ("spamm", "tsparse", "evd", "kpm")
+
+
+def _units() -> list[tuple[str, str, Unit]]:
+    found = []
+    for system in SYSTEMS:
+        if importlib.util.find_spec(f"spectile.{system}.gpu") is None:
+            continue
+        units = importlib.import_module(f"spectile.{system}.gpu").UNITS
+        for number, unit in enumerate(units):
+            for arch in unit.archs:
+                found.append(
+                    (f"{system}-{number}-{'+'.join(map(lambda s: Path(s).stem, unit.sources))}-{arch}", arch, unit)
+                )
+    return found
+
+
+@pytest.mark.parametrize(("arch", "unit"), [pytest.param(arch, unit, id=name) for name, arch, unit in _units()])
+def test_unit_compiles(arch: str, unit: Unit) -> None:
+    pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
+    assert unit.cubin(arch)[:4] == b"\x7fELF"
+
+
+def test_undeclared_architecture_is_refused() -> None:
+    unit = Unit("gpu", (), archs=("sm_80",))
+    with pytest.raises(ValueError, match="not written for sm_70"):
+        unit.cubin("sm_70")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_each_gpu_backend_covers_ampere_hopper_blackwell(system: str) -> None:
+    if importlib.util.find_spec(f"spectile.{system}.gpu") is None:
+        pytest.skip(f"{system} has no CUDA backend")
+    declared = {arch for unit in importlib.import_module(f"spectile.{system}.gpu").UNITS for arch in unit.archs}
+    assert {"sm_80", "sm_90a", "sm_100"} <= declared
