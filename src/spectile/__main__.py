@@ -1,0 +1,212 @@
+"""Command line: ``python -m spectile {probe, fetch, measure, gather, claims, compare}``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+PAPERS = ("spamm", "tsparse", "evd", "kpm")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; errors of the user's making end it with one sentence and exit status 2."""
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except (ValueError, FileNotFoundError, RuntimeError, MemoryError, OSError) as error:
+        if os.environ.get("SPECTILE_TRACEBACK"):
+            raise
+        print(f"spectile: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m spectile", description="Measure, gather and compare.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    probe = commands.add_parser("probe", help="describe this machine as records will")
+    probe.set_defaults(command=_probe)
+
+    fetch = commands.add_parser("fetch", help="download one SuiteSparse matrix, checked, into the resources folder")
+    fetch.add_argument("--matrix", required=True, help="name in config/matrices.tsv")
+    fetch.add_argument("--base-url", required=True, help="https, file, or http on loopback")
+    fetch.add_argument("--resources", type=Path, default=Path("resources"))
+    fetch.add_argument("--table", type=Path, default=Path("config/matrices.tsv"))
+    fetch.set_defaults(command=_fetch)
+
+    measure = commands.add_parser("measure", help="measure cases of a run sheet, one record each")
+    measure.add_argument("--paper", required=True, choices=PAPERS)
+    measure.add_argument("--case", action="append", help="case of the sheet; repeat for several (default: all)")
+    measure.add_argument("--run", choices=("quick", "paper"), help="only cases of this run")
+    measure.add_argument("--element", help="only cases that this table or figure draws, for example fig5")
+    measure.add_argument("--machine", required=True, help="name under which this machine's results are kept")
+    measure.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    measure.add_argument("--sheet", type=Path, help="default: config/<paper>.tsv")
+    measure.add_argument("--schema", type=Path, help="default: workflow/schemas/<paper>.schema.yaml")
+    measure.add_argument("--out", type=Path, help="record of the one case")
+    measure.add_argument("--out-dir", type=Path, help="default: results/<machine>/records/<paper>")
+    measure.add_argument("--resources", type=Path, default=Path("resources"))
+    measure.add_argument("--seed", type=int, default=1)
+    measure.add_argument("--threads", type=int, default=0, help="0: all cores that this process may use")
+    measure.add_argument("--rounds", type=int, default=9)
+    measure.add_argument("--warmup", type=int, default=3)
+    measure.add_argument("--budget-s", type=float, default=60.0, help="rounds of a case end after this time")
+    measure.add_argument("--again", action="store_true", help="measure cases that have a record, too")
+    measure.set_defaults(command=_measure)
+
+    worker = commands.add_parser("measure-worker")
+    worker.add_argument("--parent", type=int, required=True)
+    worker.set_defaults(command=_worker)
+
+    gather = commands.add_parser("gather", help="make one parquet frame of a paper's records")
+    gather.add_argument("--records", type=Path, nargs="+", required=True, help="record files, or folders of them")
+    gather.add_argument("--out", type=Path, required=True)
+    gather.set_defaults(command=_gather)
+
+    claims = commands.add_parser("claims", help="hold frames against the papers' printed numbers")
+    claims.add_argument("--claims", type=Path, default=Path("config/claims.tsv"))
+    claims.add_argument("--frames", type=Path, nargs="*", default=[])
+    claims.add_argument("--out", type=Path, required=True, help="table (.tsv)")
+    claims.set_defaults(command=_claims)
+
+    compare = commands.add_parser("compare", help="give a verdict a case between two frames or record folders")
+    compare.add_argument("a", type=Path)
+    compare.add_argument("b", type=Path)
+    compare.set_defaults(command=_compare)
+    return parser
+
+
+def _probe(_: argparse.Namespace) -> int:
+    from spectile.bench.provenance import provenance
+
+    device = _device("auto")
+    print(json.dumps(provenance("spamm", device, _threads(0), 0), indent=1))
+    return 0
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    from spectile.inputs.suitesparse import fetch_main
+
+    print(fetch_main(options.matrix, options.base_url, options.resources, options.table))
+    return 0
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from spectile.bench import sheets
+    from spectile.bench.measure import Job, Supervisor, claim_machine, require_gpus
+
+    sheet = options.sheet or Path(f"config/{options.paper}.tsv")
+    schema = options.schema or Path(f"workflow/schemas/{options.paper}.schema.yaml")
+    rows = sheets.read_sheet(sheet, schema, options.run)
+    for name in options.case or ():
+        if name not in rows:
+            raise ValueError(f"{sheet} has no case {name!r}: choose one of its column 'case'")
+    chosen = [
+        row
+        for name, row in rows.items()
+        if (not options.case or name in options.case)
+        and (not options.element or options.element in (row.get("element") or "").split(","))
+    ]
+    if options.out is not None and len(chosen) != 1:
+        raise ValueError("--out names one record and the choice holds several cases: give one --case, or --out-dir")
+    device = _device(options.device)
+    folder = options.out_dir or Path("results") / options.machine / "records" / options.paper
+    claim_machine(options.out.parents[2] if options.out else folder.parent.parent, options.machine, device)
+    failures = []
+    with Supervisor(_threads(options.threads), lambda line: print(line, file=sys.stderr)) as supervisor:
+        for number, row in enumerate(chosen, start=1):
+            out = options.out or folder / f"{row['case']}.json"
+            label = f"[{number}/{len(chosen)}] {options.paper}/{row['case']}"
+            if not options.out and not options.again and _is_record(out):
+                print(f"{label}: has a record", flush=True)
+                continue
+            start = time.monotonic()
+            job = Job(
+                options.paper, row, options.machine, device, str(out), str(options.resources), options.seed,
+                supervisor.threads, options.rounds, options.warmup, options.budget_s,
+            )  # fmt: skip
+            try:
+                require_gpus(row, device)
+                status = supervisor.measure(job)
+            except RuntimeError as error:
+                failures.append(str(error))
+                status = f"not measured: {error}"
+            print(f"{label}: {status} ({time.monotonic() - start:.1f} s)", flush=True)
+    if failures:
+        raise RuntimeError(f"{len(failures)} of {len(chosen)} cases were not measured: " + "; ".join(failures))
+    return 0
+
+
+def _is_record(path: Path) -> bool:
+    from spectile.bench.record import RecordError, read
+
+    try:
+        read(path)
+    except (FileNotFoundError, RecordError):
+        return False
+    return True
+
+
+def _worker(options: argparse.Namespace) -> int:
+    from spectile.bench.measure import worker
+
+    return worker(options.parent)
+
+
+def _gather(options: argparse.Namespace) -> int:
+    from spectile.bench import record
+
+    files = [path for item in options.records for path in (sorted(item.glob("*.json")) if item.is_dir() else [item])]
+    table = record.frame(record.read(path) for path in files)
+    record.write_frame(table, options.out)
+    unwell = table[table["status"] == "failed"]
+    for _, row in unwell.iterrows():
+        print(f"failed: {row['paper']}/{row['case']} {row['method']}: {row['reason']}", file=sys.stderr)
+    print(f"{options.out}: {len(files)} records, {len(table)} rows, {len(unwell)} failed")
+    return 0
+
+
+def _claims(options: argparse.Namespace) -> int:
+    from spectile.bench.claims import evaluate, read_claims
+    from spectile.bench.record import read_frame
+
+    frames = [read_frame(path) for path in options.frames if path.exists()]
+    table = evaluate(read_claims(options.claims), frames)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(options.out, sep="\t", index=False)
+    print(table["verdict"].value_counts().to_string())
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from spectile.bench.compare import compare
+
+    print(compare(options.a, options.b).to_string(index=False))
+    return 0
+
+
+def _device(wanted: str) -> str:
+    if wanted == "cpu":
+        return "cpu"
+    from spectile.gpu import device
+
+    found = device.available()
+    if wanted == "cuda" and not found:
+        raise ValueError("--device cuda was asked for and no usable CUDA device was found: use --device cpu")
+    return "cuda" if found else "cpu"
+
+
+def _threads(wanted: int) -> int:
+    if wanted:
+        return wanted
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,348 @@
+"""Measure a case: build, check, time, write one record; a supervisor outlives crashes and hangs.
+
+``python -m spectile measure`` is the supervisor.  Its worker process reports every step; when the worker dies or a call
+outlasts its limit, the method at work is marked failed and the case starts again without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from . import record as records
+from .case import Context, Method, Problem, Skipped
+from .timing import Plan, interleave
+
+#: The last resort against a hanging case, beside each method's own limit.
+DEFAULT_CALL_LIMIT_S = 900.0
+_INPUT_ERRORS = (ValueError, TypeError, FileNotFoundError, MemoryError, ImportError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One case to measure, with everything that its worker needs; travels as JSON."""
+
+    paper: str
+    row: Mapping[str, Any]
+    machine: str
+    device: str
+    out: str
+    resources: str
+    seed: int
+    threads: int
+    rounds: int
+    warmup: int
+    budget_s: float
+    call_limit_s: float = DEFAULT_CALL_LIMIT_S
+
+
+class Supervisor:
+    """Measures cases in a worker process that it outlives; one worker serves many cases, so that a GPU starts once.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of the worker's BLAS and Numba; set in its environment, where libraries read it at import.
+    say : callable
+        Receives progress lines.
+    """
+
+    def __init__(self, threads: int, say: Callable[[str], None] = print) -> None:
+        self.threads = threads
+        self.say = say
+        self._worker: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def measure(self, job: Job) -> str:
+        """Measure `job` and return the record's status; the record is written even when methods fail.
+
+        Raises
+        ------
+        RuntimeError
+            If the worker dies outside any method, or writing the record fails; nothing is left half-written.
+        """
+        failed: dict[str, str] = {}
+        while True:
+            step = self._run(job, failed)
+            if "done" in step:
+                return step["done"]
+            at_work = step.get("method")
+            if at_work is None or at_work in failed:
+                raise RuntimeError(f"{job.paper}/{job.row['case']} was not measured: {step['error']}")
+            failed[at_work] = step["error"]
+            self.say(f"{job.paper}/{job.row['case']}: {at_work} {step['error']}; measuring the others again without it")
+
+    def _run(self, job: Job, failed: Mapping[str, str]) -> dict[str, Any]:
+        """Hand `job` to the worker; return its last step: done, or the error and the method at work."""
+        worker = self._worker or self._start()
+        assert worker.stdin is not None and worker.stdout is not None
+        at_work: str | None = None
+        limit = job.call_limit_s
+        with contextlib.suppress(BrokenPipeError):
+            worker.stdin.write(json.dumps({"job": asdict(job), "failed": dict(failed)}) + "\n")
+            worker.stdin.flush()
+        while True:
+            ready, _, _ = select.select([worker.stdout], [], [], limit)
+            if not ready:
+                self._stop()
+                what = "ran longer than its limit of" if at_work else "the case took longer to build than"
+                return {"method": at_work, "error": f"{what} {limit:g} s"}
+            line = worker.stdout.readline()
+            if not line:
+                code = worker.wait()
+                self._worker = None
+                how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+                return {"method": at_work, "error": f"ended its process with {how}"}
+            step = json.loads(line)
+            if "done" in step or "error" in step:
+                return step
+            at_work, limit = step["method"], step["limit_s"] or job.call_limit_s
+
+    def _start(self) -> subprocess.Popen[str]:
+        variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+        self._worker = subprocess.Popen(
+            [sys.executable, "-m", "spectile", "measure-worker", "--parent", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env=os.environ | dict.fromkeys(variables, str(self.threads)),
+            start_new_session=True,
+        )
+        return self._worker
+
+    def _stop(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
+
+
+def worker(parent: int) -> int:
+    """Entry of the worker process: jobs as JSON lines on standard input, steps as JSON lines on standard output."""
+    _die_with(parent)
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints goes to the log, not into the protocol
+
+    def report(**step: Any) -> None:
+        channel.write(json.dumps(step) + "\n")
+        channel.flush()
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        job = Job(**order["job"])
+        try:
+            record = measure_case(job, order["failed"], lambda name, limit: report(method=name, limit_s=limit))
+            records.write(record, job.out)
+        except Exception as error:
+            traceback.print_exc()
+            report(error=f"{type(error).__name__}: {error}")
+        else:
+            report(done=record["status"])
+    return 0
+
+
+def _die_with(parent: int) -> None:
+    """Ask Linux to end this process when the supervisor is killed, so that no orphan keeps a GPU."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def measure_case(
+    job: Job, failed: Mapping[str, str], announce: Callable[[str | None, float | None], None]
+) -> dict[str, Any]:
+    """Build, check and time one case in this process; return its record.
+
+    Parameters
+    ----------
+    job : Job
+        The case.
+    failed : mapping
+        Methods that ended an earlier worker, with the reason: they are not run again.
+    announce : callable
+        ``announce(method, limit_s)`` before each step that may take long.
+    """
+    from .provenance import device_name, provenance
+
+    case = {
+        "paper": job.paper,
+        "case": job.row["case"],
+        "machine": job.machine,
+        "device": device_name(job.device),
+        "backend": job.device,
+        "params": {key: value for key, value in job.row.items() if key != "case"},
+    }
+    announce(None, None)
+    status, reason = "ok", None
+    problem = Problem(methods=[])
+    try:
+        context = Context(job.device, Path(job.resources), job.seed, job.threads)  # type: ignore[arg-type]
+        problem = importlib.import_module(f"spectile.{job.paper}.cases").build(job.row, context)
+    except FileNotFoundError as error:
+        status, reason = "skipped", str(error)
+    except _INPUT_ERRORS as error:
+        traceback.print_exc()
+        status, reason = "failed", f"{type(error).__name__}: {error}"
+    rows = _measure_methods(job, problem, failed, announce)
+    return case | {
+        "status": status,
+        "reason": reason,
+        "values": dict(problem.values),
+        "inputs": dict(problem.inputs),
+        "methods": rows,
+        "provenance": provenance(job.paper, job.device, job.threads, job.seed),
+        "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _measure_methods(
+    job: Job, problem: Problem, failed: Mapping[str, str], announce: Callable[[str | None, float | None], None]
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    ready: list[Method] = []
+    for method in problem.methods:
+        if isinstance(method, Skipped):
+            rows.append({"method": method.name, "status": "skipped", "reason": method.reason})
+        elif method.name in failed:
+            rows.append({"method": method.name, "status": "failed", "reason": failed[method.name]})
+        else:
+            announce(method.name, method.time_limit_s)
+            row = _check_method(method)
+            rows.append(row)
+            if row["status"] == "ok" and method.clock != "none":
+                ready.append(method)
+    limits = {method.name: method.time_limit_s for method in ready}
+    samples: dict[str, list[float]] = {}
+    while ready:
+        try:
+            plan = Plan(job.rounds, job.warmup, job.budget_s)
+            samples = interleave(ready, plan, lambda name: _announce(name, limits, announce))
+            break
+        except Exception as error:  # one method failed while timed: the others are timed again without it
+            culprit = _LAST_ANNOUNCED[0]
+            traceback.print_exc()
+            row = next(row for row in rows if row["method"] == culprit)
+            row.update(status="failed", reason=f"failed while timed: {type(error).__name__}: {error}")
+            ready = [method for method in ready if method.name != culprit]
+            samples = {}
+    for row in rows:
+        if row["method"] in samples:
+            row["samples_s"] = samples[row["method"]]
+    return rows
+
+
+_LAST_ANNOUNCED = [""]
+
+
+def _announce(
+    name: str, limits: Mapping[str, float | None], announce: Callable[[str | None, float | None], None]
+) -> None:
+    _LAST_ANNOUNCED[0] = name
+    announce(name, limits[name])
+
+
+def _check_method(method: Method) -> dict[str, Any]:
+    """Run `method` once, untimed, and compare with its reference: a failed check is a failed method."""
+    row: dict[str, Any] = {"method": method.name, "clock": method.clock, "samples_s": []}
+    try:
+        if method.prepare is not None:
+            method.prepare()
+        result = method.run()
+        if method.clock == "external":
+            result = result[0]
+        errors = {name: float(value) for name, value in method.check(result).items()}
+        values = dict(method.values(result)) if method.values is not None else {}
+    except Exception as error:  # any failure of a method is a result: it is recorded and the others go on
+        traceback.print_exc()
+        return {"method": method.name, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
+    row |= {
+        "errors": errors,
+        "limits": dict(method.limits),
+        "flops": method.flops,
+        "bytes": method.bytes,
+        "memory_bytes": method.memory_bytes,
+        "values": values,
+    }
+    unknown = [name for name in method.limits if name not in errors]
+    broken = [
+        f"{name} = {errors[name]:.3g} (allowed {limit:.3g})"
+        for name, limit in method.limits.items()
+        if name in errors and not errors[name] <= limit
+    ]
+    broken += [f"{name} is not a number" for name, value in errors.items() if math.isnan(value)]
+    if broken or unknown or not errors:
+        why = "; ".join(broken) or ("no error was computed" if not errors else f"no {unknown[0]} was computed")
+        return row | {"status": "failed", "reason": f"wrong result: {why}"}
+    return row | {"status": "ok", "reason": None}
+
+
+def claim_machine(folder: Path, machine: str, device: str) -> None:
+    """Note in `folder` which device the results of `machine` belong to, and refuse another one.
+
+    Raises
+    ------
+    ValueError
+        If results of another device are kept under this name.
+    """
+    from .provenance import device_name
+
+    name = device_name(device)
+    path = folder / "machine.json"
+    known: dict[str, str] = {}
+    if path.exists():
+        with contextlib.suppress(json.JSONDecodeError):
+            known = json.loads(path.read_text())
+    if device in known and known[device] != name:
+        raise ValueError(
+            f"results of machine {machine!r} were measured on {known[device]!r}, and this device is {name!r}: "
+            "choose another name with --config machine=NAME"
+        )
+    if device not in known:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".machine.{os.getpid()}")
+        partial.write_text(json.dumps(known | {device: name}, indent=1) + "\n")
+        os.replace(partial, path)
+
+
+def require_gpus(row: Mapping[str, Any], device: str) -> None:
+    """Refuse a case that needs more GPUs than are visible, instead of measuring fewer in silence.
+
+    Raises
+    ------
+    RuntimeError
+        If fewer devices are visible than the row's column ``gpus`` asks for.
+    """
+    needed = int(row.get("gpus") or 0)
+    if device != "cuda" or needed <= 1:
+        return
+    import cupy
+
+    visible = cupy.cuda.runtime.getDeviceCount()
+    if visible < needed:
+        raise RuntimeError(
+            f"the case {row['case']} needs {needed} GPUs and {visible} are visible: "
+            "run it where they are, or ask the scheduler for them (resources: gpu)"
+        )

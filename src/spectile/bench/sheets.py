@@ -1,0 +1,122 @@
+"""Run sheets and configuration: read, typed and checked by their schemas, with worded errors.
+
+A sheet (``config/<paper>.tsv``) has one row a case.  Cells are typed by the sheet's JSON schema; an empty cell takes
+the schema's default, or null.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+class SheetError(ValueError):
+    """A configuration or sheet that cannot be used; the message names the place and the mend."""
+
+
+@functools.cache
+def load_schema(path: Path) -> dict[str, Any]:
+    """Read a JSON schema written as YAML."""
+    import yaml
+
+    return yaml.safe_load(Path(path).read_text())
+
+
+def validate(data: Any, schema: Mapping[str, Any], what: str) -> None:
+    """Raise :class:`SheetError` with one worded sentence if `data` breaks `schema`.
+
+    Parameters
+    ----------
+    data : object
+        Parsed JSON, YAML or sheet row.
+    schema : mapping
+        JSON schema.
+    what : str
+        How the message calls the data, for example ``"config/config.yaml"``.
+    """
+    import jsonschema
+
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    error = jsonschema.exceptions.best_match(validator.iter_errors(data))
+    if error is None:
+        return
+    place = ".".join(str(part) for part in error.absolute_path) or "its top level"
+    if error.validator == "additionalProperties":
+        allowed = sorted(error.schema.get("properties", {}))
+        unknown = [key for key in error.instance if key not in allowed]
+        near = difflib.get_close_matches(str(unknown[0]), allowed, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(allowed)}"
+        raise SheetError(f"{what}: unknown key {unknown[0]!r} at {place}; {hint}")
+    if error.validator == "required":
+        missing = [key for key in error.validator_value if key not in error.instance]
+        raise SheetError(f"{what}: {place} lacks {', '.join(repr(key) for key in missing)}; add it")
+    expected = error.schema.get("description", "")
+    hint = f"; it is: {expected}" if expected else ""
+    raise SheetError(f"{what}: {place} = {error.instance!r}: {error.message}{hint}")
+
+
+@functools.cache
+def _read(path: Path, schema_path: Path) -> tuple[Row, ...]:
+    schema = load_schema(schema_path)
+    properties = schema["properties"]
+    with path.open(newline="") as file:
+        reader = csv.DictReader((line for line in file if not line.startswith("#")), delimiter="\t")
+        rows: list[Row] = []
+        for number, cells in enumerate(reader, start=2):
+            if None in cells or None in cells.values():
+                raise SheetError(f"{path}: line {number} has more or fewer cells than the header: check its tabs")
+            row: Row = {}
+            for key, text in cells.items():
+                row[key] = _typed(text.strip(), properties.get(key, {}), f"{path}: line {number}, column {key!r}")
+            row = {key: value for key, value in row.items() if value is not None}
+            validate(row, schema, f"{path}: line {number}")
+            rows.append({key: row.get(key) for key in properties})
+    names = [row["case"] for row in rows]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise SheetError(f"{path}: the case {twice[0]!r} stands twice: give each row its own name")
+    return tuple(rows)
+
+
+def read_sheet(path: str | Path, schema_path: str | Path, run: str | None = None) -> dict[str, Row]:
+    """Read a run sheet; return its rows by case, only those of `run` (``"quick"`` or ``"paper"``) if given.
+
+    Raises
+    ------
+    SheetError
+        If a column is unknown, a cell has the wrong type or a case stands twice.
+    """
+    rows = _read(Path(path), Path(schema_path))
+    return {row["case"]: dict(row) for row in rows if run is None or run in row["run"].split(",")}
+
+
+def _typed(text: str, schema: Mapping[str, Any], what: str) -> Any:
+    if text == "":
+        return schema.get("default")
+    kind = schema.get("type", "string")
+    kinds = [kind] if isinstance(kind, str) else list(kind)
+    try:
+        if "integer" in kinds:
+            return int(text)
+        if "number" in kinds:
+            return float(text)
+    except ValueError:
+        raise SheetError(f"{what}: {text!r} is not a number; {schema.get('description', 'write a number')}") from None
+    if "boolean" in kinds:
+        if text.lower() not in {"true", "false"}:
+            raise SheetError(f"{what}: {text!r} is neither true nor false")
+        return text.lower() == "true"
+    return text
+
+
+def row_digest(row: Mapping[str, Any]) -> str:
+    """Return a short digest of a case's parameters: editing a row re-measures that case alone."""
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:16]

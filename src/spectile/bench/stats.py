@@ -1,0 +1,118 @@
+"""Statistics of timings, in the one place where medians, intervals, ratios and verdicts are made.
+
+Records hold raw samples; everything here is derived from them.  Medians carry distribution-free 95 % intervals from
+order statistics (Hoefler & Belli, SC 2015, rule 7); ratios of methods that were interleaved in one process are taken
+round by round, so that slow drifts of clock and temperature cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas
+
+#: A difference below this relative size is called "same": it is of the order of run-to-run drift.
+SAME_WITHIN = 0.02
+
+
+class Interval(NamedTuple):
+    """A median and its interval, in the unit of the samples."""
+
+    median: float
+    lo: float
+    hi: float
+
+
+class Ratio(NamedTuple):
+    """Speed of one method relative to another: ``baseline time / method time``."""
+
+    median: float
+    lo: float
+    hi: float
+    verdict: str
+
+
+def median_interval(samples: Sequence[float] | np.ndarray, confidence: float = 0.95) -> Interval:
+    """Return the median of `samples` with its distribution-free interval.
+
+    Parameters
+    ----------
+    samples : sequence of float, shape (n,)
+        Independent samples; fewer than six give their range, which is what they support.
+    confidence : float
+        Coverage of the interval.
+
+    Raises
+    ------
+    ValueError
+        If `samples` is empty or holds a non-finite value.
+    """
+    ordered = np.sort(np.asarray(samples, dtype=np.float64))
+    if ordered.size == 0 or not np.isfinite(ordered).all():
+        raise ValueError("an interval needs at least one sample, all finite: give the raw samples of a finished method")
+    n = ordered.size
+    if n < 6:
+        return Interval(float(np.median(ordered)), float(ordered[0]), float(ordered[-1]))
+    from scipy.stats import binom
+
+    # Ranks (1-based) l and n + 1 - l with P(l <= Binomial(n, 1/2) < n + 1 - l) >= confidence.
+    lower = max(int(binom.ppf((1 - confidence) / 2, n, 0.5)), 1)
+    return Interval(float(np.median(ordered)), float(ordered[lower - 1]), float(ordered[n - lower]))
+
+
+def verdict(lo: float, hi: float, same_within: float = SAME_WITHIN) -> str:
+    """Return ``faster``, ``slower``, ``same`` or ``unclear`` for a speed ratio whose interval is [`lo`, `hi`]."""
+    if 1 - same_within <= lo and hi <= 1 + same_within:
+        return "same"
+    if lo > 1:
+        return "faster"
+    if hi < 1:
+        return "slower"
+    return "unclear"
+
+
+def paired_ratio(baseline: Sequence[float], method: Sequence[float]) -> Ratio:
+    """Return the speed-up of `method` over `baseline` from samples of the same interleaved rounds.
+
+    Samples of unequal number (a slow method stopped earlier) are paired as far as they go.
+    """
+    rounds = min(len(baseline), len(method))
+    ratios = np.asarray(baseline[:rounds], dtype=np.float64) / np.asarray(method[:rounds], dtype=np.float64)
+    middle = median_interval(ratios)
+    return Ratio(*middle, verdict(middle.lo, middle.hi))
+
+
+def unpaired_ratio(baseline: Sequence[float], method: Sequence[float]) -> Ratio:
+    """Return the speed-up of `method` over `baseline` from separate runs; the interval is the conservative one."""
+    a, b = median_interval(baseline), median_interval(method)
+    lo, hi = a.lo / b.hi, a.hi / b.lo
+    return Ratio(a.median / b.median, lo, hi, verdict(lo, hi))
+
+
+def speedups(frame: pandas.DataFrame, method: str, baseline: str) -> pandas.DataFrame:
+    """Return the rows of `method` with the columns ``speedup, speedup_lo, speedup_hi, verdict`` against `baseline`.
+
+    Only cases where both finished are kept; `frame` has one row a method and case.
+    """
+    ok = frame[(frame["status"] == "ok") & frame["time_s"].notna()]
+    base = ok[ok["method"] == baseline].set_index(["paper", "case"])["samples_s"]
+    rows = ok[ok["method"] == method].copy()
+    keys = list(zip(rows["paper"], rows["case"], strict=True))
+    rows = rows[[key in base.index for key in keys]]
+    ratios = [
+        paired_ratio(base[(paper, case)], ours)
+        for paper, case, ours in zip(rows["paper"], rows["case"], rows["samples_s"], strict=True)
+    ]
+    for index, name in enumerate(("speedup", "speedup_lo", "speedup_hi", "verdict")):
+        rows[name] = [ratio[index] for ratio in ratios]
+    return rows
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the geometric mean of positive `values`; NaN when there are none."""
+    array = np.asarray(values, dtype=np.float64)
+    return float(np.exp(np.log(array).mean())) if array.size else float("nan")

@@ -1,0 +1,389 @@
+"""One look for the figures and tables of all four papers, and the book-keeping that keeps them true.
+
+Every mark is drawn through :class:`Drawing`, which notes the record that it comes from; the notes are saved beside the
+figure (``<stem>.marks.tsv``) and tests recompute them.  The paper's own numbers come from the claims table alone, so
+that nothing can be drawn as the paper's which it does not print.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import html
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas
+
+from spectile.bench.claims import read_claims
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Table of the papers' printed numbers, relative to the workflow's folder.
+CLAIMS = Path("config/claims.tsv")
+
+
+class Look(NamedTuple):
+    """Colour, marker and name of a method: the same in every figure."""
+
+    color: str
+    marker: str
+    label: str
+
+
+# Okabe and Ito's palette: distinguishable with colour vision deficiencies and in print.
+_OURS, _VENDOR, _PAPER = "#0072B2", "#D55E00", "#555555"
+_PALETTE = (
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#882255",
+    "#117733",
+    "#999933",
+    "#332288",
+    "#AA4499",
+    "#661100",
+)
+_MARKERS = "osD^vPX*<>hp"
+LOOKS = {
+    "spectile": Look(_OURS, "o", "spectile"),
+    "blas": Look(_VENDOR, "s", "BLAS"),
+    "cublas": Look(_VENDOR, "s", "cuBLAS"),
+    "cusparse": Look(_VENDOR, "s", "cuSPARSE"),
+    "cusolver": Look(_VENDOR, "s", "cuSOLVER"),
+    "lapack": Look(_VENDOR, "s", "LAPACK"),
+    "scipy": Look(_VENDOR, "s", "SciPy"),
+}
+
+
+def look(method: str) -> Look:
+    """Return the look of `method`: a listed one, or one derived from its name, the same in every run."""
+    if method in LOOKS:
+        return LOOKS[method]
+    number = int(hashlib.sha256(method.encode()).hexdigest()[:8], 16)
+    return Look(_PALETTE[number % len(_PALETTE)], _MARKERS[number % len(_MARKERS)], method.replace("_", " "))
+
+
+@functools.cache
+def claims(path: Path = CLAIMS) -> pandas.DataFrame:
+    """Return the claims table, indexed by claim."""
+    return read_claims(path).set_index("claim")
+
+
+def printed(claim: str) -> float:
+    """Return the number that the paper prints for `claim`.
+
+    Raises
+    ------
+    KeyError
+        If the claims table does not list it: then it may not be drawn as the paper's.
+    """
+    table = claims()
+    if claim not in table.index:
+        raise KeyError(
+            f"{claim!r} is not in {CLAIMS}: only printed numbers may be drawn as the paper's, so list it first"
+        )
+    return float(table.loc[claim, "printed"])
+
+
+_SETTINGS: dict[str, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4.5,
+    "svg.hashsalt": "spectile",  # the same data give the same file
+    "svg.fonttype": "path",
+    "figure.constrained_layout.use": True,
+}
+
+
+class Drawing:
+    """A figure whose every mark is tied to a record.
+
+    Parameters
+    ----------
+    title : str
+        What the figure shows, in the paper's numbering ("Figure 5: ...").
+    rows, columns : int
+        Panels.
+    size : tuple of float
+        Width and height in inches; keep it landscape, taller figures are cut in the report.
+    share_y : bool
+        One y axis for a row of panels.
+    """
+
+    def __init__(
+        self, title: str, rows: int = 1, columns: int = 1, size: tuple[float, float] = (8.0, 4.0), share_y: bool = False
+    ) -> None:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        matplotlib.rcParams.update(_SETTINGS)
+        from matplotlib import pyplot
+
+        self.figure: Figure
+        self.figure, axes = pyplot.subplots(
+            rows, columns, figsize=size, squeeze=False, sharey="row" if share_y else False
+        )
+        self.axes: np.ndarray = axes
+        self.figure.suptitle(title, fontsize=10)
+        self.notes: list[dict[str, Any]] = []
+        self.empty_slots: list[str] = []
+
+    @property
+    def ax(self) -> Axes:
+        """The first panel."""
+        return self.axes[0, 0]
+
+    def marks(
+        self,
+        ax: Axes,
+        rows: pandas.DataFrame,
+        x: str,
+        y: str,
+        *,
+        method: str | None = None,
+        label: str | None = None,
+        kind: str = "line",
+        lo: str | None = None,
+        hi: str | None = None,
+        positions: Sequence[float] | None = None,
+        width: float = 0.8,
+        **settings: Any,
+    ) -> None:
+        """Draw one series; every row of `rows` is one mark.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes
+        rows : DataFrame
+            Frame rows, with the columns ``record``, ``case``, ``method`` and those named by `x` and `y`.
+        x, y : str
+            Numeric columns, of the frame or derived from its samples by :mod:`spectile.bench.stats`.
+        method : str, optional
+            Whose look to use; default: the rows' own method.
+        kind : {"line", "scatter", "bar", "barh"}
+        lo, hi : str, optional
+            Columns with the interval of `y`, drawn as whiskers.
+        positions : sequence of float, optional
+            Where to draw, when `x` is a category.
+        width : float
+            Width of bars.
+        **settings
+            Passed to Matplotlib.
+        """
+        if not len(rows):
+            return
+        style = look(method or str(rows["method"].iloc[0]))
+        rows = rows.sort_values(x) if kind == "line" and positions is None else rows
+        across = np.asarray(positions if positions is not None else rows[x], dtype=float)
+        up = rows[y].to_numpy(dtype=float)
+        settings = dict[str, Any](color=style.color, label=style.label if label is None else label) | settings
+        error = None
+        if lo is not None and hi is not None:
+            error = np.clip([up - rows[lo].to_numpy(dtype=float), rows[hi].to_numpy(dtype=float) - up], 0, None)
+        if kind == "bar":
+            ax.bar(across, up, width, yerr=error, error_kw={"lw": 0.8}, **settings)
+        elif kind == "barh":
+            ax.barh(across, up, width, xerr=error, error_kw={"lw": 0.8}, **settings)
+        else:
+            line = "-" if kind == "line" else "none"
+            defaults: dict[str, Any] = {"marker": style.marker, "linestyle": line, "elinewidth": 0.8}
+            ax.errorbar(across, up, yerr=error, capsize=2, **(defaults | settings))
+        self._note(ax, rows, x, y, settings["label"])
+
+    def curve(self, ax: Axes, row: pandas.Series, x: str, y: str, *, label: str | None = None, **settings: Any) -> None:
+        """Draw one list-valued pair of columns of one row (a density, a spectrum) as a curve."""
+        style = look(str(row["method"]))
+        settings = dict[str, Any](color=style.color, label=style.label if label is None else label) | settings
+        ax.plot(np.asarray(row[x], dtype=float), np.asarray(row[y], dtype=float), **settings)
+        self._note(ax, row.to_frame().T, x, y, settings["label"], whole=True)
+
+    def image(self, ax: Axes, row: pandas.Series, column: str, shape: tuple[int, int], **settings: Any) -> Any:
+        """Draw one list-valued column of one row as an image of `shape`; return Matplotlib's image."""
+        ax.grid(False)
+        drawn = ax.imshow(np.asarray(row[column], dtype=float).reshape(shape), **({"cmap": "viridis"} | settings))
+        self._note(ax, row.to_frame().T, column, column, column, whole=True)
+        return drawn
+
+    def _note(self, ax: Axes, rows: pandas.DataFrame, x: str, y: str, series: str, whole: bool = False) -> None:
+        panel = int(np.flatnonzero([each is ax for each in self.axes.ravel()])[0]) if ax in self.axes.ravel() else -1
+        for _, row in rows.iterrows():
+            self.notes.append(
+                {
+                    "panel": panel,
+                    "series": series,
+                    "record": row["record"],
+                    "paper": row["paper"],
+                    "case": row["case"],
+                    "method": row["method"],
+                    "x_column": x,
+                    "x": "" if whole else row[x],
+                    "y_column": y,
+                    "y": "" if whole else row[y],
+                }
+            )
+
+    def paper_line(self, ax: Axes, claim: str, label: str = "paper", *, vertical: bool = False) -> None:
+        """Draw a number that the paper prints, as a dashed line."""
+        draw = ax.axvline if vertical else ax.axhline
+        draw(printed(claim), color=_PAPER, linestyle="--", linewidth=1, label=label)
+
+    def paper_band(self, ax: Axes, lowest: str, highest: str, label: str = "paper") -> None:
+        """Draw a range that the paper prints (two claims) as a band."""
+        ax.axhspan(printed(lowest), printed(highest), color=_PAPER, alpha=0.15, label=label)
+
+    def paper_marks(self, ax: Axes, x: Sequence[float], names: Sequence[str], label: str = "paper") -> None:
+        """Draw numbers that the paper prints in a table (claims `names`) at `x`, as open grey marks."""
+        ax.plot(list(x), [printed(name) for name in names], "--", marker="x", color=_PAPER, linewidth=0.8, label=label)
+
+    def model_line(self, ax: Axes, x: Sequence[float], y: Sequence[float], label: str) -> None:
+        """Draw a bound or a model (a roofline, 1/valid ratio): computed, not measured, and labelled as such."""
+        ax.plot(list(x), list(y), color="black", linestyle=":", linewidth=1, label=label)
+
+    def empty(self, ax: Axes, reason: str) -> None:
+        """Leave a panel empty and say why in it."""
+        ax.grid(False)
+        ax.set_xticks([])
+        ax.set_yticks([])
+        words, line, lines = reason.split(), "", []
+        for word in words:
+            if len(line) + len(word) > 34:
+                lines.append(line)
+                line = ""
+            line = f"{line} {word}".strip()
+        text = "\n".join([*lines, line])
+        ax.text(0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes, fontsize=8, color="#777777")
+        ax.patch.set_facecolor("#f4f4f4")
+        self.empty_slots.append(reason)
+
+    def slot(self, ax: Axes, position: float, reason: str) -> None:
+        """Hatch one category of a bar panel that cannot be filled, and keep the reason for the caption."""
+        ax.axvspan(position - 0.4, position + 0.4, facecolor="none", edgecolor="#bbbbbb", hatch="///", linewidth=0)
+        self.empty_slots.append(reason)
+
+    def save(self, path: str | Path) -> None:
+        """Write the figure as `path` (.svg), a .png beside it, and its marks (.marks.tsv); then close it."""
+        from matplotlib import pyplot
+
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write = functools.partial(_write_whole, save=self.figure.savefig)
+        write(path, format="svg", metadata={"Date": None})
+        write(path.with_suffix(".png"), format="png", dpi=130)
+        columns = ["panel", "series", "record", "paper", "case", "method", "x_column", "x", "y_column", "y"]
+        _write_text(
+            path.with_suffix(".marks.tsv"), pandas.DataFrame(self.notes, columns=columns).to_csv(sep="\t", index=False)
+        )
+        pyplot.close(self.figure)
+
+
+class Table:
+    """A table whose measured cells are tied to records.
+
+    Parameters
+    ----------
+    title : str
+        What the table shows, in the paper's numbering.
+    data : DataFrame
+        Cells, as text or numbers; None and NaN are empty slots.
+    notes : sequence of str
+        Reasons of empty slots, and what a reader must know, printed below.
+    formats : mapping, optional
+        Format of a column's numbers, for example ``{"speed-up": "{:.2f}"}``; default four significant digits.
+    """
+
+    def __init__(
+        self, title: str, data: pandas.DataFrame, notes: Sequence[str] = (), formats: dict[str, str] | None = None
+    ) -> None:
+        self.title = title
+        self.data = data
+        self.notes = list(dict.fromkeys(notes))
+        self.formats = formats or {}
+        self.sources: list[dict[str, Any]] = []
+
+    def cite(self, rows: pandas.DataFrame, column: str) -> Table:
+        """Note that cells come from `column` of the frame rows `rows`; return the table."""
+        for _, row in rows.iterrows():
+            value = row[column]
+            self.sources.append(
+                {key: row[key] for key in ("record", "paper", "case", "method")}
+                | {"y_column": column, "y": "" if isinstance(value, list | np.ndarray) else value}
+            )
+        return self
+
+    def to_html(self) -> str:
+        """Return the table as one self-contained page."""
+        shown = self.data.copy()
+        for column in shown.columns:
+            pattern = self.formats.get(column, "{:.4g}")
+            shown[column] = [_cell(value, pattern) for value in shown[column]]
+        body = shown.to_html(index=False, escape=False, border=0)
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        return _PAGE.format(title=html.escape(self.title), body=body, notes=f"<ul>{notes}</ul>" if notes else "")
+
+    def save(self, path: str | Path) -> None:
+        """Write `path` (.html), the cells (.tsv) and their sources (.marks.tsv)."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_text(path, self.to_html())
+        _write_text(path.with_suffix(".tsv"), self.data.to_csv(sep="\t", index=False))
+        columns = ["record", "paper", "case", "method", "y_column", "y"]
+        _write_text(
+            path.with_suffix(".marks.tsv"),
+            pandas.DataFrame(self.sources, columns=columns).to_csv(sep="\t", index=False),
+        )
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+body {{ font: 14px/1.45 system-ui, sans-serif; margin: 1.5em; color: #222; }}
+h1 {{ font-size: 1.05em; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: 0.25em 0.7em; text-align: right; border-bottom: 1px solid #ddd; }}
+th {{ background: #f4f4f4; }} th:first-child, td:first-child {{ text-align: left; }}
+.none {{ color: #999; }} ul {{ color: #555; font-size: 0.92em; max-width: 60em; }}
+</style></head><body><h1>{title}</h1>{body}{notes}</body></html>
+"""
+
+
+def _cell(value: Any, pattern: str) -> str:
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return '<span class="none">not measured</span>'
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer):
+        return f"{value:,}"
+    if isinstance(value, float | np.floating):
+        return pattern.format(value)
+    return html.escape(str(value))
+
+
+def _write_whole(path: Path, save: Any, **settings: Any) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        save(partial, **settings)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_text(path: Path, text: str) -> None:
+    _write_whole(path, lambda partial: partial.write_text(text))
+
+
+def _write_notes(path: Path, notes: list[dict[str, Any]], columns: list[str]) -> None:
+    _write_text(path.with_suffix(".marks.tsv"), pandas.DataFrame(notes, columns=columns).to_csv(sep="\t", index=False))
