@@ -63,7 +63,8 @@ class Supervisor:
     def __init__(self, threads: int, say: Callable[[str], None] = print) -> None:
         self.threads = threads
         self.say = say
-        self._worker: subprocess.Popen[str] | None = None
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._unread = b""
 
     def __enter__(self) -> Supervisor:
         return self
@@ -97,15 +98,13 @@ class Supervisor:
         at_work: str | None = None
         limit = job.call_limit_s
         with contextlib.suppress(BrokenPipeError):
-            worker.stdin.write(json.dumps({"job": asdict(job), "failed": dict(failed)}) + "\n")
-            worker.stdin.flush()
+            worker.stdin.write(json.dumps({"job": asdict(job), "failed": dict(failed)}).encode() + b"\n")
         while True:
-            ready, _, _ = select.select([worker.stdout], [], [], limit)
-            if not ready:
+            line = self._next_line(worker.stdout.fileno(), limit)
+            if line is None:
                 self._stop()
                 what = "ran longer than its limit of" if at_work else "the case took longer to build than"
                 return {"method": at_work, "error": f"{what} {limit:g} s"}
-            line = worker.stdout.readline()
             if not line:
                 code = worker.wait()
                 self._worker = None
@@ -116,14 +115,28 @@ class Supervisor:
                 return step
             at_work, limit = step["method"], step["limit_s"] or job.call_limit_s
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _next_line(self, descriptor: int, limit_s: float) -> bytes | None:
+        """Return the worker's next line, None after `limit_s` of silence, nothing at its end."""
+        # Read without Python's buffer: select does not see what the buffer already took.
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([descriptor], [], [], limit_s)
+            if not ready:
+                return None
+            part = os.read(descriptor, 65536)
+            if not part:
+                return b""
+            self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _start(self) -> subprocess.Popen[bytes]:
         variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+        self._unread = b""
         self._worker = subprocess.Popen(
             [sys.executable, "-m", "spectile", "measure-worker", "--parent", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
+            bufsize=0,
             env=os.environ | dict.fromkeys(variables, str(self.threads)),
             start_new_session=True,
         )

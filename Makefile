@@ -1,0 +1,55 @@
+# make          set up, measure what this machine can in some minutes, write report.zip
+# make test     set up, lint, types, tests
+# make test-cluster   the workflow on a real one-node Slurm, and under faults (root and Debian's slurm-wlm)
+# make lint | format | clean
+
+PYTHON ?= $(firstword $(foreach v,3.13 3.12 3.11,$(shell command -v python$(v) 2>/dev/null)) python3)
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+# The CUDA extra follows the driver; without one there is no CUDA in the environment.
+CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\..*/cuda\1/p')
+EXTRA := $(if $(CUDA),[$(CUDA)],)
+
+.DEFAULT_GOAL := report
+.PHONY: report test test-cluster lint format clean
+.DELETE_ON_ERROR:
+
+report: $(VENV)/installed
+	snakemake --cores all --quiet rules
+
+test: $(VENV)/installed-dev lint
+	pytest -q --durations=15 -m "not cluster and not slow"
+
+test-cluster: $(VENV)/installed-dev
+	pytest -q --durations=15 -m cluster tests/cluster
+
+lint: $(VENV)/installed-dev
+	ruff check --quiet .
+	ruff format --quiet --check .
+	snakefmt --check --quiet Snakefile workflow
+	snakemake --lint
+	mypy
+
+format: $(VENV)/installed-dev
+	ruff check --fix --quiet .
+	ruff format --quiet .
+	snakefmt --quiet Snakefile workflow
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; ok = (3, 11) <= v <= (3, 13); sys.exit(0 if ok else f"Python 3.11 to 3.13 is needed and {sys.executable} is {v[0]}.{v[1]}: name another one with make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".$(EXTRA)"
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(if $(CUDA),$(CUDA)$(comma),)dev,compile]"
+	@touch $@ $(VENV)/installed
+
+comma := ,
+
+clean:
+	rm -rf $(VENV) .snakemake .mypy_cache .ruff_cache .pytest_cache logs results/this report.zip

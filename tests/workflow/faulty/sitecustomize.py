@@ -1,0 +1,62 @@
+"""Put on PYTHONPATH by tests: the system kpm gets methods that crash, hang, lie and forget."""
+
+import os
+import signal
+import sys
+import time
+import types
+from pathlib import Path
+
+
+def build(row, context):
+    import numpy as np
+
+    from spectile.bench.case import Method, Problem, Skipped
+
+    if row["n"] == 0:
+        raise ValueError("n = 0: a problem needs at least one row, give n >= 1")
+    if row["n"] < 0:
+        raise FileNotFoundError("the matrix nowhere is absent: fetch it first")
+    data = np.random.default_rng(context.seed).random(row["n"])
+    calls = {"n": 0}
+
+    def count():
+        calls["n"] += 1
+        if calls["n"] > 3:
+            raise RuntimeError("a device was lost")
+        return data.sum()
+
+    def hang():
+        time.sleep(60)
+
+    def crash():
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def slow_then_note():
+        if (note := os.environ.get("FAULTY_NOTE")) is not None:
+            Path(note).write_text(str(os.getpid()))
+            time.sleep(60)
+        return data.sum()
+
+    def right(result):
+        return {"error_fro_rel": abs(result - data.sum())}
+
+    limits = {"error_fro_rel": 1e-12}
+    kinds = {
+        "good": Method("good", data.sum, right, limits, flops=row["n"], values=lambda r: {"sum": r, "list": [1.0, 2.0]}),
+        "vendor": Method("vendor", lambda: np.add.reduce(data), right, limits, flops=row["n"]),
+        "crash": Method("crash", crash, right, limits),
+        "hang": Method("hang", hang, right, limits, time_limit_s=1.0),
+        "nan": Method("nan", lambda: float("nan"), right, limits),
+        "wrong": Method("wrong", lambda: data.sum() + 1, right, limits),
+        "raises": Method("raises", lambda: 1 / 0, right, limits),
+        "lost": Method("lost", count, right, limits),
+        "waits": Method("waits", slow_then_note, right, limits),
+        "absent": Skipped("absent", "no device is found"),
+    }
+    return Problem([kinds[name] for name in row["methods"].split(",")], inputs={"data": "0" * 64}, values={"n": row["n"]})
+
+
+module = types.ModuleType("spectile.kpm.cases")
+module.build = build
+sys.modules["spectile.kpm.cases"] = module

@@ -1,0 +1,237 @@
+# Configuration, run sheets and the functions that rules name.  No rule stands here.
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from spectile.bench import provenance, sheets
+
+ALL_PAPERS = provenance.PAPERS
+TITLES = {
+    "spamm": "1 SpAMM: near-sparse products (cuSpAMM)",
+    "tsparse": "2 tSparse: sparse products on tensor cores",
+    "evd": "3 EVD: two-stage symmetric eigensolver",
+    "kpm": "4 KPM: spectral densities",
+}
+
+
+def checked_config():
+    """Check the configuration against its schema; a wrong key or value ends the run with one sentence."""
+    schema = sheets.load_schema(Path("workflow/schemas/config.schema.yaml"))
+    try:
+        sheets.validate(config, schema, "the configuration")
+    except sheets.SheetError as error:
+        raise WorkflowError(str(error)) from None
+    return config
+
+
+checked_config()
+MACHINE = config["machine"]
+PAPERS = [
+    paper
+    for paper in ALL_PAPERS
+    if paper in config["papers"] and Path(f"config/{paper}.tsv").exists()
+]
+RECORDED = config["source"] == "recorded"
+
+
+def result(path):
+    """Return `path` below this machine's results."""
+    return f"results/{MACHINE}/{path}"
+
+
+@functools.cache
+def cases(paper):
+    """Return the rows of the paper's run sheet that this run measures, by case."""
+    try:
+        return sheets.read_sheet(
+            Path(f"config/{paper}.tsv"),
+            Path(f"workflow/schemas/{paper}.schema.yaml"),
+            config["run"],
+        )
+    except sheets.SheetError as error:
+        raise WorkflowError(str(error)) from None
+
+
+def records(wildcards):
+    """Return the records that make the paper's frame."""
+    return [
+        result(f"records/{wildcards.paper}/{case}.json")
+        for case in cases(wildcards.paper)
+    ]
+
+
+def smoke_records():
+    """Return the first record of each paper."""
+    return [
+        result(f"records/{paper}/{next(iter(cases(paper)))}.json")
+        for paper in PAPERS
+        if cases(paper)
+    ]
+
+
+def frame(paper):
+    """Return the paper's frame as a list: measured here, recorded, or nothing where no record was kept."""
+    if not RECORDED:
+        return [result(f"{paper}.parquet")]
+    path = Path(f"results/recorded/{MACHINE}/{paper}.parquet")
+    return [str(path)] if path.exists() else []
+
+
+def frames():
+    """Return the frames of all papers of this run."""
+    return [path for paper in PAPERS for path in frame(paper)]
+
+
+def row_of(wildcards):
+    """Return the sheet's row of a case."""
+    return cases(wildcards.paper)[wildcards.case]
+
+
+def sources_digest(wildcards):
+    """Return the digest of the sources that can change the paper's numbers."""
+    return provenance.source_digest(wildcards.paper)
+
+
+def row_digest(wildcards):
+    """Return the digest of a case's row and of the settings of the measurement."""
+    settings = {
+        key: config[key] for key in ("rounds", "warmup", "budget_s", "seed", "device")
+    }
+    return sheets.row_digest(row_of(wildcards) | settings)
+
+
+def case_threads(wildcards):
+    """Return the threads of a measuring job: the configured number, or all that Snakemake was given."""
+    return config["threads"] or workflow.cores or 8
+
+
+def case_gpus(wildcards):
+    """Return the number of GPUs that a case needs, never fewer."""
+    return row_of(wildcards).get("gpus") or (1 if config["device"] == "cuda" else 0)
+
+
+def case_minutes(wildcards):
+    """Return the run time to ask a scheduler for, in minutes: three times the sheet's estimate, five at least."""
+    return max(5, int(3 * (row_of(wildcards).get("minutes") or 1)))
+
+
+def case_memory_mb(wildcards, attempt):
+    """Return the memory to ask a scheduler for, more on a second attempt."""
+    return int(1024 * (row_of(wildcards).get("memory_gb") or 4)) * attempt
+
+
+@functools.cache
+def pinned_matrices():
+    """Return the rows of config/matrices.tsv by name."""
+    from spectile.inputs.suitesparse import read_table
+
+    return read_table(Path("config/matrices.tsv"))
+
+
+def case_inputs(wildcards):
+    """Return the matrices that a case needs to have been fetched."""
+    name = row_of(wildcards).get("matrix")
+    pinned = pinned_matrices().get(name) if name else None
+    if pinned is None or pinned["source"] != "mirror":
+        return []
+    return [f"resources/suitesparse/receipts/{name}.json"]
+
+
+def stems(paper):
+    """Return the stems of the paper's figures and tables, one script each."""
+    folder = Path("workflow/scripts")
+    found = [
+        path.stem
+        for kind in ("plot", "table")
+        for path in folder.glob(f"{kind}_{paper}_*.py")
+    ]
+    return sorted(
+        found, key=lambda stem: (stem.partition("_")[0] == "plot", natural(stem))
+    )
+
+
+def natural(text):
+    """Return a key that sorts fig10 after fig9."""
+    digits = "".join(
+        character if character.isdigit() else " " for character in text
+    ).split()
+    return [int(number) for number in digits], text
+
+
+def drawn_path(stem):
+    """Return the file that a drawing script makes."""
+    kind, _, name = stem.partition("_")
+    return result(f"figures/{name}.svg" if kind == "plot" else f"tables/{name}.html")
+
+
+def drawn_files():
+    """Return all figures and tables of this run."""
+    return [drawn_path(stem) for paper in PAPERS for stem in stems(paper)]
+
+
+def element(stem):
+    """Return how the paper calls what a stem draws: fig5 -> Figure 5, t1 -> Table 1."""
+    name = stem.rsplit("_", 1)[1]
+    number = "".join(filter(str.isalnum, name.removeprefix("fig").removeprefix("t")))
+    return f"Figure {number}" if name.startswith("fig") else f"Table {number}"
+
+
+def drawn(paper):
+    """Return the paper's figures and tables as outputs that the report shows."""
+    return [in_report(paper, stem) for stem in stems(paper)]
+
+
+def in_report(paper, stem):
+    """Return the file that a drawing script makes, marked for the report with its caption and labels."""
+    caption = f"../report/{stem.partition('_')[2]}.rst"
+    subcategory = "Figures" if stem.startswith("plot") else "Tables"
+    labels = {"element": element(stem), "machine": MACHINE}
+    return report(
+        drawn_path(stem),
+        caption=caption,
+        category=TITLES[paper],
+        subcategory=subcategory,
+        labels=labels,
+    )
+
+
+def drawing_scripts(paper):
+    """Return the sources whose change draws the paper's figures again."""
+    return [f"workflow/scripts/{stem}.py" for stem in stems(paper)] + [
+        "src/spectile/figures/style.py"
+    ]
+
+
+def write_report():
+    """Write report.zip of the finished run, from the configuration that the run stored beside its results."""
+    wanted = [*drawn_files(), result("claims.html"), result("config.yaml")]
+    if not all(Path(path).exists() for path in wanted):
+        return
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--report",
+        "report.zip",
+        "--nolock",
+        "--quiet",
+        "all",
+    ]
+    subprocess.run([*command, "--configfile", result("config.yaml")], check=True)
+    print(
+        f"report.zip is written: unpack it and open report/report.html ({MACHINE}, run {config['run']})."
+    )
+
+
+def list_missing():
+    """Say which figures and tables are not there, and where their logs are."""
+    missing = [path for path in drawn_files() if not Path(path).exists()]
+    print(
+        f"{len(missing)} of {len(drawn_files())} figures and tables are missing; logs are in logs/{MACHINE}:"
+    )
+    for path in missing:
+        print(f"  {path}")

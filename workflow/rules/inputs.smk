@@ -1,0 +1,19 @@
+# Inputs that are downloaded.  Generated ones (decay, families, lattices, molecules) are made by the cases themselves.
+
+
+# One SuiteSparse matrix: checked, resumable, never half-written.  The receipt says what was found.
+rule fetch_matrix:
+    output:
+        "resources/suitesparse/receipts/{matrix}.json",
+    log:
+        "logs/fetch/{matrix}.log",
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        base_url=config["suitesparse_url"],
+    message:
+        "Fetching {wildcards.matrix} from the SuiteSparse collection"
+    shell:
+        "python -m spectile fetch --matrix {wildcards.matrix:q} --base-url {params.base_url:q} --resources resources"
+        " --receipt {output:q} 2> {log:q}"
