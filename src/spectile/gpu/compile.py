@@ -12,6 +12,7 @@ files.  This is the only user of ``cupy.RawModule``.
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -81,7 +82,8 @@ class Unit:
             compiled, _ = program.compile((*self.flags(), f"-arch={arch}"))
         except CompileException as error:
             raise RuntimeError(f"NVRTC refused {self.package}/{'+'.join(self.sources)} for {arch}:\n{error}") from error
-        return compiled
+        # CuPy returns the machine code as it does PTX, without its last byte, which is no terminator here.
+        return compiled + b"\0" if _elf_size(compiled) == len(compiled) + 1 else compiled
 
     def module(self) -> Any:
         """Load the unit on the current device, compiled for its architecture, as a ``cupy.RawModule``-like object."""
@@ -95,6 +97,13 @@ class Unit:
         if shared_bytes > 48 * 1024:
             kernel.max_dynamic_shared_size_bytes = shared_bytes
         return kernel
+
+
+def _elf_size(image: bytes) -> int:
+    """Return the size that the header of a 64-bit ELF file states."""
+    program_headers, section_headers = struct.unpack_from("<QQ", image, 32)
+    size, count, section_size, sections = struct.unpack_from("<4H", image, 54)
+    return max(program_headers + size * count, section_headers + section_size * sections)
 
 
 @functools.cache
