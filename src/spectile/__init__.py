@@ -1,1 +1,55 @@
-"""spectile."""
+"""Four systems for near-sparse, sparse and symmetric matrices, on GPUs and CPUs.
+
+=================  ==============================================================================================
+``spamm``          near-sparse product that skips what is negligible (SpAMM; Liu et al., ICS 2021)
+``spgemm``         sparse product on tensor cores, or without them (tSparse; Zachariadis et al., 2020)
+``eigh``           eigenvalues and vectors of a symmetric matrix in two stages (EVD; Wang et al., PPoPP 2025)
+``kpm_dos``        spectral density of a huge sparse Hamiltonian (KPM; Kreutzer et al., IPDPS 2015)
+=================  ==============================================================================================
+
+Importing this package loads neither Numba nor CuPy; a function does when it is first called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .evd import eigh, eigvalsh, tridiagonalize
+    from .kpm import SpectralDensity, kpm_dos, ldos, spectral_function
+    from .spamm import SpammResult, spamm, tune_tau
+    from .tsparse import spgemm
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "spamm": "spamm",
+    "tune_tau": "spamm",
+    "SpammResult": "spamm",
+    "spgemm": "tsparse",
+    "eigh": "evd",
+    "eigvalsh": "evd",
+    "tridiagonalize": "evd",
+    "kpm_dos": "kpm",
+    "ldos": "kpm",
+    "spectral_function": "kpm",
+    "SpectralDensity": "kpm",
+}
+__all__ = ["SpammResult", "SpectralDensity", "eigh", "eigvalsh", "kpm_dos", "ldos", "spamm", "spectral_function"]
+__all__ += ["spgemm", "tridiagonalize", "tune_tau"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its system when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'spectile' has no attribute {name!r}")
+    home = importlib.import_module(f"spectile.{_HOMES[name]}")
+    value = home if name == _HOMES[name] else getattr(home, name)  # the package spamm is its own main function
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *_HOMES})

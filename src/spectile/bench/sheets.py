@@ -78,7 +78,7 @@ def _read(path: Path, schema_path: Path) -> tuple[Row, ...]:
                 row[key] = _typed(text.strip(), properties.get(key, {}), f"{path}: line {number}, column {key!r}")
             row = {key: value for key, value in row.items() if value is not None}
             validate(row, schema, f"{path}: line {number}")
-            rows.append({key: row.get(key) for key in properties})
+            rows.append({key: row.get(key, item.get("default")) for key, item in properties.items()})
     names = [row["case"] for row in rows]
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:

@@ -1,0 +1,207 @@
+"""Statistics, sheets, records, claims, digests: the pieces that every number passes through."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spectile.bench import claims, provenance, record, sheets, stats
+from spectile.bench.case import Method
+from spectile.bench.timing import Plan, interleave
+
+positive = st.floats(1e-6, 1e3)
+
+
+@given(st.lists(positive, min_size=1, max_size=40))
+def test_interval_holds_the_median(samples):
+    median, lo, hi = stats.median_interval(samples)
+    assert min(samples) <= lo <= median <= hi <= max(samples)
+    assert median == np.median(samples)
+
+
+def test_interval_covers_as_promised():
+    rng = np.random.default_rng(0)
+    intervals = [stats.median_interval(rng.exponential(size=15)) for _ in range(2000)]
+    covered = np.mean([lo <= math.log(2) <= hi for _, lo, hi in intervals])
+    assert covered >= 0.94
+
+
+def test_interval_needs_finite_samples():
+    with pytest.raises(ValueError, match="at least one sample"):
+        stats.median_interval([])
+    with pytest.raises(ValueError, match="finite"):
+        stats.median_interval([1.0, float("nan")])
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "word"),
+    [(1.1, 1.3, "faster"), (0.5, 0.9, "slower"), (0.99, 1.01, "same"), (0.9, 1.2, "unclear"), (0.97, 1.1, "unclear")],
+)
+def test_verdicts(lo, hi, word):
+    assert stats.verdict(lo, hi) == word
+
+
+def test_paired_ratio_cancels_drift():
+    drift = np.linspace(1, 2, 15)
+    ratio = stats.paired_ratio(3 * drift, drift)
+    assert ratio.median == pytest.approx(3) and ratio.verdict == "faster"
+    assert ratio.hi - ratio.lo < 1e-12
+
+
+def test_interleave_rotates_and_stops_slow_methods():
+    calls = []
+    methods = [
+        Method(name, lambda name=name: calls.append(name), lambda result: {}, {}, prepare=lambda: None)
+        for name in "abc"
+    ]
+    samples = interleave(methods, Plan(rounds=4, warmup=1, budget_s=10))
+    assert {name: len(times) for name, times in samples.items()} == {"a": 4, "b": 4, "c": 4}
+    assert calls[3:] == list("abcbcacababc")
+    external = Method("slow", lambda: (None, 30.0), lambda result: {}, {}, clock="external")
+    assert interleave([external], Plan(rounds=9, warmup=1, budget_s=10)) == {"slow": [30.0, 30.0]}
+
+
+SCHEMA = """
+type: object
+additionalProperties: false
+required: [case, run]
+properties:
+  case: {type: string, pattern: "^[a-z0-9_]+$", description: name of the case}
+  run: {type: string, description: comma list}
+  n: {type: integer, minimum: 1, description: "number of rows, at least 1"}
+  tau: {type: number, description: threshold}
+  gpus: {type: integer, default: 0, description: GPUs}
+"""
+
+
+def sheet(tmp_path, text):
+    (tmp_path / "schema.yaml").write_text(SCHEMA)
+    (tmp_path / "sheet.tsv").write_text(text)
+    return sheets.read_sheet(tmp_path / "sheet.tsv", tmp_path / "schema.yaml", "quick")
+
+
+def test_sheet_is_typed(tmp_path):
+    rows = sheet(tmp_path, "case\trun\tn\ttau\na\tquick\t3\t0.5\nb\tpaper\t4\t1\nc\tquick,paper\t\t\n")
+    assert rows["a"] == {"case": "a", "run": "quick", "n": 3, "tau": 0.5, "gpus": 0}
+    assert list(rows) == ["a", "c"] and rows["c"]["n"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("case\trun\tn\na\tquick\tthree\n", "'three' is not a number; number of rows"),
+        ("case\trun\tn\na\tquick\t0\n", "it is: number of rows, at least 1"),
+        ("case\trun\tm\na\tquick\t3\n", "unknown key 'm'"),
+        ("case\trun\tn\na\tquick\t3\na\tquick\t4\n", "'a' stands twice"),
+        ("case\trun\tn\na\tquick\n", "more or fewer cells"),
+        ("run\tn\nquick\t3\n", "lacks 'case'"),
+    ],
+)
+def test_bad_sheets_are_worded(tmp_path, text, message):
+    with pytest.raises(sheets.SheetError, match=message):
+        sheet(tmp_path, text)
+
+
+def example(**changes):
+    method = {"method": "spectile", "status": "ok", "reason": None, "clock": "wall", "samples_s": [1.0, 2.0, 3.0]}
+    method |= {"errors": {"error_fro_rel": 1e-16}, "limits": {"error_fro_rel": 1e-12}}
+    origin = {"commit": "0" * 40, "dirty": False, "digest": "0" * 64, "seed": 1, "threads": 1, "python": "3.12"}
+    origin |= {"cpu": "any", "libraries": {}}
+    whole = {"paper": "spamm", "case": "a", "machine": "test", "device": "any", "status": "ok", "reason": None}
+    whole |= {"params": {"n": 4}, "values": {"ratio": np.float64(0.5)}, "inputs": {}, "provenance": origin}
+    return whole | {"methods": [method], "measured_at": "2026-01-01T00:00:00+00:00"} | changes
+
+
+def test_record_round_trip(tmp_path):
+    record.write(example(), tmp_path / "deep/a.json")
+    table = record.frame([record.read(tmp_path / "deep/a.json")])
+    row = table.iloc[0]
+    assert (row["time_s"], row["p_n"], row["v_ratio"]) == (2.0, 4, 0.5)
+    record.write_frame(table, tmp_path / "f.parquet")
+    assert record.read_frame(tmp_path / "f.parquet")["record"].iloc[0] == row["record"]
+
+
+@pytest.mark.parametrize("missing", ["provenance", "methods", "device"])
+def test_no_provenance_no_record(tmp_path, missing):
+    broken = example()
+    del broken[missing]
+    with pytest.raises(record.RecordError, match="remove it and measure the case again"):
+        record.write(broken, tmp_path / "a.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_method_needs_a_reason(tmp_path):
+    with pytest.raises(record.RecordError):
+        record.write(example(methods=[{"method": "spectile", "status": "failed"}]), tmp_path / "a.json")
+
+
+CLAIMS = "\t".join(claims.COLUMNS) + "\n"
+
+
+def claim(tmp_path, **cells):
+    row = (
+        dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "spamm", "printed": "2", "column": "time_s"} | cells
+    )
+    (tmp_path / "claims.tsv").write_text(CLAIMS + "\t".join(row.values()) + "\n")
+    fast = example()["methods"][0] | {"method": "fast", "samples_s": [0.5, 1.0, 1.5]}
+    frame = record.frame([example(methods=[*example()["methods"], fast])])
+    return claims.evaluate(claims.read_claims(tmp_path / "claims.tsv"), [frame]).iloc[0]
+
+
+def test_claim_verdicts(tmp_path):
+    assert claim(tmp_path, filter="method=spectile", tolerance="0.1")["verdict"] == "reproduced"
+    assert claim(tmp_path, filter="method=fast", tolerance="abs:0.1")["verdict"] == "differs"
+    assert claim(tmp_path, filter="method=fast")["verdict"] == "shown beside"
+    beside = claim(tmp_path, column="speedup:fast:spectile")
+    assert beside["measured"] == 2.0 and beside["ratio"] == 1.0
+    nothing = claim(tmp_path, filter="p_n=8,method=fast")
+    assert nothing["verdict"] == "not measured" and "no finished case" in nothing["reason"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"printed": "two"}, "no number"),
+        ({"filter": "method"}, "write column=value"),
+        ({"filter": "p_n=4"}, "finds 2 rows"),
+        ({"filter": "method=fast", "aggregate": "mode"}, "aggregate 'mode'"),
+        ({"filter": "method=fast", "tolerance": "tight"}, "neither a number nor abs"),
+    ],
+)
+def test_bad_claims_are_worded(tmp_path, cells, message):
+    with pytest.raises(claims.ClaimError, match=message):
+        claim(tmp_path, **cells)
+
+
+def test_digest_ignores_comments_and_notices_code(tmp_path):
+    code = 'def f(x):\n    """Doc."""\n    return x + 1\n'
+    cuda = "__global__ void k() { /* a */ int i = 0; // b\n }"
+    names = [("a.py", code, code.replace("Doc", "Other") + "# comment\n", code.replace("+", "-"))]
+    names += [("a.cu", cuda, cuda.replace("/* a */", ""), cuda.replace("0", "1"))]
+    for name, text, cosmetic, changed in names:
+        path = tmp_path / name
+        digests = []
+        for version in (text, cosmetic, changed):
+            path.write_text(version)
+            digests.append(provenance.file_digest(path))
+        assert digests[0] == digests[1] != digests[2]
+
+
+def test_digest_array_depends_on_dtype_shape_and_content():
+    a = np.arange(6.0)
+    digests = {provenance.digest_array(x) for x in (a, a.reshape(2, 3), a.astype(np.float32), a + 1, a.reshape(3, 2).T)}
+    assert len(digests) == 5
+    assert provenance.digest_array(a) == provenance.digest_array(np.arange(12.0)[::2] / 2)
+
+
+def test_claims_table_of_the_repository_is_sound():
+    root = Path(__file__).parents[2]
+    table = claims.read_claims(root / "config/claims.tsv")
+    assert set(table["paper"]) <= set(provenance.PAPERS)
+    assert isinstance(table, pandas.DataFrame) and not table["statement"].eq("").any()
+    assert json.dumps(table["claim"].tolist())
