@@ -28,14 +28,14 @@ test-cluster: $(VENV)/installed-dev
 lint: $(VENV)/installed-dev
 	ruff check --quiet .
 	ruff format --quiet --check .
-	snakefmt --check --quiet Snakefile workflow
+	snakefmt --check Snakefile workflow
 	snakemake --lint
 	mypy
 
 format: $(VENV)/installed-dev
 	ruff check --fix --quiet .
 	ruff format --quiet .
-	snakefmt --quiet Snakefile workflow
+	snakefmt Snakefile workflow
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; ok = (3, 11) <= v <= (3, 13); sys.exit(0 if ok else f"Python 3.11 to 3.13 is needed and {sys.executable} is {v[0]}.{v[1]}: name another one with make PYTHON=...")'

@@ -17,7 +17,7 @@ report: "workflow/report/workflow.rst"
 wildcard_constraints:
     paper="|".join(ALL_PAPERS),
     case="[a-z0-9_]+",
-    matrix="[A-Za-z0-9_.+-]+",
+    matrix="([A-Za-z0-9_.+-]+/)?[A-Za-z0-9_.+-]+",
 
 
 localrules:

@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument("--base-url", required=True, help="https, file, or http on loopback")
     fetch.add_argument("--resources", type=Path, default=Path("resources"))
     fetch.add_argument("--table", type=Path, default=Path("config/matrices.tsv"))
+    fetch.add_argument("--receipt", type=Path, help="JSON file that says what was found, also when it is absent")
     fetch.set_defaults(command=_fetch)
 
     measure = commands.add_parser("measure", help="measure cases of a run sheet, one record each")
@@ -91,9 +92,22 @@ def _probe(_: argparse.Namespace) -> int:
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    from spectile.inputs.suitesparse import fetch_main
+    from spectile.inputs.suitesparse import MissingMatrix, fetch_main
 
-    print(fetch_main(options.matrix, options.base_url, options.resources, options.table))
+    receipt = {"matrix": options.matrix, "base_url": options.base_url}
+    try:
+        path = fetch_main(options.matrix, options.base_url, options.resources, options.table)
+        receipt |= {"status": "ok", "path": str(path)}
+    except MissingMatrix as error:  # absent from this collection or mirror: a result, which cases report
+        if options.receipt is None:
+            raise
+        receipt |= {"status": "absent", "reason": str(error)}
+        print(f"spectile: {error}", file=sys.stderr)
+    if options.receipt is not None:
+        options.receipt.parent.mkdir(parents=True, exist_ok=True)
+        partial = options.receipt.with_name(f".{options.receipt.name}.{os.getpid()}")
+        partial.write_text(json.dumps(receipt, indent=1) + "\n")
+        os.replace(partial, options.receipt)
     return 0
 
 

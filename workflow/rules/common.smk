@@ -124,21 +124,14 @@ def case_memory_mb(wildcards, attempt):
     return int(1024 * (row_of(wildcards).get("memory_gb") or 4)) * attempt
 
 
-@functools.cache
-def pinned_matrices():
-    """Return the rows of config/matrices.tsv by name."""
-    from spectile.inputs.suitesparse import read_table
-
-    return read_table(Path("config/matrices.tsv"))
-
-
 def case_inputs(wildcards):
-    """Return the matrices that a case needs to have been fetched."""
+    """Return the receipts of the matrices that a case needs to have been fetched; families are generated instead."""
+    from spectile.inputs.families import is_family
+
     name = row_of(wildcards).get("matrix")
-    pinned = pinned_matrices().get(name) if name else None
-    if pinned is None or pinned["source"] != "mirror":
-        return []
-    return [f"resources/suitesparse/receipts/{name}.json"]
+    return (
+        [] if name is None or is_family(name) else [f"resources/receipts/{name}.json"]
+    )
 
 
 def stems(paper):

@@ -4,7 +4,7 @@
 # One SuiteSparse matrix: checked, resumable, never half-written.  The receipt says what was found.
 rule fetch_matrix:
     output:
-        "resources/suitesparse/receipts/{matrix}.json",
+        "resources/receipts/{matrix}.json",
     log:
         "logs/fetch/{matrix}.log",
     retries: 2

@@ -28,7 +28,6 @@ from .timing import Plan, interleave
 
 #: The last resort against a hanging case, beside each method's own limit.
 DEFAULT_CALL_LIMIT_S = 900.0
-_INPUT_ERRORS = (ValueError, TypeError, FileNotFoundError, MemoryError, ImportError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -198,6 +197,8 @@ def measure_case(
     announce : callable
         ``announce(method, limit_s)`` before each step that may take long.
     """
+    from spectile.inputs.suitesparse import MissingMatrix
+
     from .provenance import device_name, provenance
 
     case = {
@@ -214,11 +215,10 @@ def measure_case(
     try:
         context = Context(job.device, Path(job.resources), job.seed, job.threads)  # type: ignore[arg-type]
         problem = importlib.import_module(f"spectile.{job.paper}.cases").build(job.row, context)
-    except FileNotFoundError as error:
-        status, reason = "skipped", str(error)
-    except _INPUT_ERRORS as error:
+    except Exception as error:  # a case that cannot be built is a result, too: the next one goes on
         traceback.print_exc()
-        status, reason = "failed", f"{type(error).__name__}: {error}"
+        absent = isinstance(error, FileNotFoundError | MissingMatrix)
+        status, reason = ("skipped", str(error)) if absent else ("failed", f"{type(error).__name__}: {error}")
     rows = _measure_methods(job, problem, failed, announce)
     return case | {
         "status": status,
