@@ -1,0 +1,283 @@
+"""The product on CPUs: Gustavson's row-wise algorithm over a bitmap of columns, in Numba, on threads.
+
+Each row of C is gathered twice: once to count its entries, once to fill them.  The columns of a row are brought in
+order through a bitmap of one bit a column: its touched words are scanned or sorted, so a row is sorted word by word
+instead of entry by entry.  Sums run over k in the order of A's row, whatever the number of threads: the result is the
+same bits every time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+
+_JIT: Any = {"nogil": True, "cache": True, "boundscheck": False}
+ZERO, ONE = np.uint64(0), np.uint64(1)
+SHORT = np.uint64(24)  # entries up to which insertion sorts a row faster than the bitmap
+
+
+@numba.njit(**_JIT)
+def _popcount(x):  # type: ignore[no-untyped-def]
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (x * np.uint64(0x0101010101010101)) >> np.uint64(56)
+
+
+@numba.njit(**_JIT)
+def _row_products(indptr_a, indices_a, indptr_b, products):  # type: ignore[no-untyped-def]
+    """products[i] = multiplications of row i."""
+    for i in range(len(products)):
+        total = 0
+        for p in range(indptr_a[i], indptr_a[i + 1]):
+            k = indices_a[p]
+            total += indptr_b[k + 1] - indptr_b[k]
+        products[i] = total
+
+
+# The kernels below take unsigned views of all index arrays: Numba then leaves out its test for negative indices.
+@numba.njit(**_JIT)
+def _count_rows(start, stop, indptr_a, indices_a, indptr_b, indices_b, mark, counts):  # type: ignore[no-untyped-def]
+    """counts[i] = entries of row i of C, for start <= i < stop; mark[j] - 1 is the last row that met column j."""
+    for i in range(start, stop):
+        total = 0
+        stamp = mark.dtype.type(i + ONE)
+        for p in range(indptr_a[i], indptr_a[i + ONE]):
+            k = np.uint64(indices_a[p])
+            for q in range(indptr_b[k], indptr_b[k + ONE]):
+                column = indices_b[q]
+                if mark[column] != stamp:
+                    mark[column] = stamp
+                    total += 1
+        counts[i] = total
+
+
+@numba.njit(**_JIT)
+def _fill_rows(  # type: ignore[no-untyped-def]
+    start,
+    stop,
+    indptr_a,
+    indices_a,
+    data_a,
+    indptr_b,
+    indices_b,
+    data_b,
+    mark,
+    bitmap,
+    words,
+    sums,
+    indptr_c,
+    indices_c,
+    data_c,
+):
+    """Columns (sorted) and values of rows start to stop of C, at their places; the bitmap is clear before and after."""
+    for i in range(start, stop):
+        first = indptr_c[i]
+        out = first
+        stamp = mark.dtype.type(i + ONE)
+        for p in range(indptr_a[i], indptr_a[i + ONE]):
+            k = np.uint64(indices_a[p])
+            factor = data_a[p]
+            for q in range(indptr_b[k], indptr_b[k + ONE]):
+                column = indices_b[q]
+                if mark[column] != stamp:
+                    mark[column] = stamp
+                    indices_c[out] = column
+                    out += ONE
+                    sums[column] = factor * data_b[q]
+                else:
+                    sums[column] += factor * data_b[q]
+        if out - first <= SHORT:
+            for t in range(first + ONE, out):
+                column = indices_c[t]
+                place = t
+                while place > first and indices_c[place - ONE] > column:
+                    indices_c[place] = indices_c[place - ONE]
+                    place -= ONE
+                indices_c[place] = column
+            for t in range(first, out):
+                data_c[t] = sums[indices_c[t]]
+            continue
+        # Sort by the bitmap: scanning the window costs its words, sorting a few times the touched words.
+        touched = ZERO
+        low = np.uint64(len(bitmap))
+        high = ZERO
+        for t in range(first, out):
+            column = np.uint64(indices_c[t])
+            word = column >> np.uint64(6)
+            old = bitmap[word]
+            words[touched] = word
+            if old == 0:
+                touched += ONE
+                low = min(low, word)
+                high = max(high, word)
+            bitmap[word] = old | (ONE << (column & np.uint64(63)))
+        scan = high - low < np.uint64(8) * touched
+        if not scan:
+            words[:touched].sort()
+        out = first
+        for t in range(high - low + ONE if scan else touched):
+            word = low + t if scan else words[t]
+            left = bitmap[word]
+            bitmap[word] = 0
+            while left:
+                column = (word << np.uint64(6)) + _popcount((left & (~left + ONE)) - ONE)
+                left &= left - ONE
+                indices_c[out] = column
+                data_c[out] = sums[column]
+                out += ONE
+
+
+@numba.njit(**_JIT)
+def _refill_rows(  # type: ignore[no-untyped-def]
+    start, stop, indptr_a, indices_a, data_a, indptr_b, indices_b, data_b, sums, indptr_c, indices_c, data_c
+):
+    """Values of rows start to stop of C whose columns are known; `sums` is zero before and after."""
+    for i in range(start, stop):
+        for p in range(indptr_a[i], indptr_a[i + ONE]):
+            k = np.uint64(indices_a[p])
+            factor = data_a[p]
+            for q in range(indptr_b[k], indptr_b[k + ONE]):
+                sums[indices_b[q]] += factor * data_b[q]
+        for t in range(indptr_c[i], indptr_c[i + ONE]):
+            column = indices_c[t]
+            data_c[t] = sums[column]
+            sums[column] = 0
+
+
+@numba.njit(**_JIT)
+def sorted_distinct(indptr, indices):  # type: ignore[no-untyped-def]
+    """Whether the columns of every row increase strictly."""
+    for i in range(len(indptr) - 1):
+        for p in range(indptr[i] + 1, indptr[i + 1]):
+            if indices[p] <= indices[p - 1]:
+                return False
+    return True
+
+
+def workspace_bytes(columns: int, itemsize: int) -> int:
+    """Return the bytes of one thread's work space: bitmap, list of words, sums."""
+    words = columns // 64 + 1
+    return words * 16 + columns * (itemsize + 8)
+
+
+def workers(columns: int, itemsize: int, memory_limit: int | None) -> int:
+    """Return the number of threads: Numba's setting, fewer where their work space would exceed the limit."""
+    threads = numba.get_num_threads()
+    need = workspace_bytes(columns, itemsize)
+    if memory_limit is None:
+        return threads
+    if need > memory_limit:
+        raise MemoryError(
+            f"memory_limit is {memory_limit} bytes, and the sums of one row of {columns} columns take {need}; "
+            f"raise it to at least {need}"
+        )
+    return min(threads, memory_limit // need)
+
+
+def row_products(indptr_a: np.ndarray, indices_a: np.ndarray, indptr_b: np.ndarray) -> np.ndarray:
+    """Return the multiplications of each row of ``A @ B``."""
+    products = np.empty(len(indptr_a) - 1, np.int64)
+    _row_products(indptr_a, indices_a, indptr_b, products)
+    return products
+
+
+def _unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return index arrays as views of their unsigned type; values pass as they are."""
+    return tuple(a.view(f"u{a.itemsize}") if a.dtype.kind == "i" else a for a in arrays)
+
+
+def _over_rows(products: np.ndarray, threads: int, work: Callable[[np.uint64, np.uint64], None]) -> None:
+    """Call work(start, stop) over chunks of rows of like cost, on `threads` threads."""
+    rows = len(products)
+    total = np.cumsum(products + 8)
+    if threads == 1 or rows < 2 or total[-1] < 50_000:
+        work(np.uint64(0), np.uint64(rows))
+        return
+    cuts = np.searchsorted(total, np.linspace(0, total[-1], 8 * threads + 1)[1:-1])
+    edges = np.unique(np.concatenate(([0], cuts, [rows]))).astype(np.uint64)
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work, a, b) for a, b in itertools.pairwise(edges)]:
+            done.result()
+
+
+class _Workspaces(threading.local):
+    """Marks, bitmap, words and sums of each thread, made on first use."""
+
+    def __init__(self, rows: int, columns: int, dtype: np.dtype | None) -> None:
+        words = columns // 64 + 1
+        self.mark = np.zeros(columns, np.uint64 if rows >= 2**31 else np.uint32)
+        if dtype is not None:
+            self.bitmap = np.zeros(words, np.uint64)
+            self.words = np.empty(words + 1, np.uint64)
+            self.sums = np.zeros(columns, dtype)
+
+
+def count(
+    indptr_a: np.ndarray,
+    indices_a: np.ndarray,
+    indptr_b: np.ndarray,
+    indices_b: np.ndarray,
+    columns: int,
+    products: np.ndarray,
+    threads: int,
+) -> np.ndarray:
+    """Return the int64 row pointer of C (symbolic phase)."""
+    counts = np.zeros(len(indptr_a) - 1, np.int64)
+    indexing = _unsigned(indptr_a, indices_a, indptr_b, indices_b)
+    space = _Workspaces(len(products), columns, None)
+
+    def work(start: np.uint64, stop: np.uint64) -> None:
+        _count_rows(start, stop, *indexing, space.mark, counts)
+
+    _over_rows(products, threads, work)
+    return np.concatenate(([0], np.cumsum(counts)))
+
+
+def fill(
+    A: tuple[np.ndarray, np.ndarray, np.ndarray],
+    B: tuple[np.ndarray, np.ndarray, np.ndarray],
+    columns: int,
+    products: np.ndarray,
+    indptr: np.ndarray,
+    threads: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted columns and the values of C (numeric phase)."""
+    dtype = A[2].dtype
+    indices = np.empty(indptr[-1], A[1].dtype)
+    data = np.empty(indptr[-1], dtype)
+    factors, product = _unsigned(*A, *B), _unsigned(indptr, indices, data)
+    space = _Workspaces(len(products), columns, dtype)
+
+    def work(start: np.uint64, stop: np.uint64) -> None:
+        _fill_rows(start, stop, *factors, space.mark, space.bitmap, space.words, space.sums, *product)
+
+    _over_rows(products, threads, work)
+    return indices, data
+
+
+def refill(
+    A: tuple[np.ndarray, np.ndarray, np.ndarray],
+    B: tuple[np.ndarray, np.ndarray, np.ndarray],
+    columns: int,
+    products: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    threads: int,
+) -> np.ndarray:
+    """Return the values of C on a known pattern (numeric phase of a reused symbolic product)."""
+    data = np.empty(indptr[-1], A[2].dtype)
+    factors, product = _unsigned(*A, *B), _unsigned(indptr, indices, data)
+    space = _Workspaces(len(products), columns, A[2].dtype)
+
+    def work(start: np.uint64, stop: np.uint64) -> None:
+        _refill_rows(start, stop, *factors, space.sums, *product)
+
+    _over_rows(products, threads, work)
+    return data

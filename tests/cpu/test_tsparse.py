@@ -1,0 +1,313 @@
+"""Sparse products on the CPU: pattern, rounding, the paper's counts, and worded errors."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spectile.tsparse import error_bound, reference, spgemm, symbolic
+
+PRECISIONS = ("float64", "float32", "tf32", "float16")
+QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def multiply(A, B, **options):
+    return spgemm(A, B, backend="cpu", **options)
+
+
+def random(m, n, density, seed, kind="normal"):
+    rng = np.random.default_rng(seed)
+    A = sp.random_array((m, n), density=density, rng=rng, format="csr")
+    A.data = {
+        "normal": rng.standard_normal(A.nnz),
+        "ones": np.ones(A.nnz),
+        "integers": rng.integers(-2, 3, A.nnz).astype(float),
+        "wide": rng.standard_normal(A.nnz) * 2.0 ** rng.integers(-8, 9, A.nnz),
+    }[kind]
+    return A
+
+
+def structural(A, B):
+    ones = [sp.csr_array((np.ones(len(x.data)), x.indices, x.indptr), shape=x.shape) for x in (A, B)]
+    C = sp.csr_array(ones[0] @ ones[1])
+    C.sort_indices()
+    return C
+
+
+def assert_product(C, A, B, precision="float64"):
+    expected = structural(sp.csr_array(A), sp.csr_array(B))
+    np.testing.assert_array_equal(C.indptr, expected.indptr)
+    np.testing.assert_array_equal(C.indices, expected.indices)
+    bound = error_bound(A, B, precision=precision)
+    exact = np.asarray((A.astype(np.longdouble).toarray()) @ (B.astype(np.longdouble).toarray()))
+    rows = np.repeat(np.arange(C.shape[0]), np.diff(C.indptr))
+    error = np.abs(C.data - exact[rows, C.indices])
+    assert (error <= bound.data).all(), (error / bound.data).max()
+
+
+shapes = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 70))
+
+
+@QUICK
+@given(
+    shapes,
+    st.floats(0, 0.5),
+    st.integers(0, 10**6),
+    st.sampled_from(["normal", "ones", "integers", "wide"]),
+    st.sampled_from(PRECISIONS),
+    st.sampled_from(["rows", "tiles"]),
+)
+def test_product_is_structural_and_within_its_bound(shape, density, seed, kind, precision, method):
+    m, k, n = shape
+    A, B = random(m, k, density, seed, kind), random(k, n, density, seed + 1, kind)
+    C = multiply(A, B, precision=precision, method=method)
+    assert C.shape == (m, n)
+    assert C.dtype == (np.float64 if precision == "float64" else np.float32)
+    assert_product(C, A, B, precision)
+
+
+@QUICK
+@given(shapes, st.floats(0, 0.6), st.integers(0, 10**6))
+def test_bitmap_format_returns_the_matrix(shape, density, seed):
+    A = random(shape[0], shape[2], density, seed)
+    M = reference.to_bitmap(A)
+    back = reference.to_csr(M)
+    A.sort_indices()
+    np.testing.assert_array_equal(back.indptr, A.indptr)
+    np.testing.assert_array_equal(back.indices, A.indices)
+    np.testing.assert_array_equal(back.data, A.data)
+    assert np.bitwise_count(M.bitmaps).sum() == A.nnz
+    assert (np.diff(M.index) == np.bitwise_count(M.bitmaps)).all()
+    assert (np.diff(M.index) > 0).all()
+
+
+@QUICK
+@given(shapes, st.floats(0, 0.3), st.integers(0, 10**6))
+def test_filter_drops_only_empty_products(shape, density, seed):
+    m, k, n = shape
+    A, B = (reference.to_bitmap(random(*s, density, seed + i)) for i, s in enumerate(((m, k), (k, n))))
+    a, b = reference.expand(A, B)
+    kept = set(zip(*(x.tolist() for x in reference.filter_tasks(A, B, a, b)), strict=True))
+    pattern_a, pattern_b = A.dense_tiles() != 0, B.dense_tiles() != 0
+    for task in zip(a.tolist(), b.tolist(), strict=True):
+        product = pattern_a[task[0]].astype(int) @ pattern_b[task[1]].astype(int)
+        assert (task in kept) == bool(product.any())
+
+
+def test_reference_counts_of_a_tridiagonal_matrix():
+    n = 64
+    A = sp.diags_array([np.ones(n - 1), np.ones(n), np.ones(n - 1)], offsets=[-1, 0, 1], format="csr")
+    counts = reference.table1(A)
+    assert counts["nnz_c"] == 5 * n - 6
+    assert counts["products"] == 9 * n - 10
+    assert counts["tiles_a"] == 8 + 14
+    assert counts["tiles_c"] == 8 + 14
+    # Diagonal tiles meet diagonal ones, and off-diagonal ones on both sides; two off-diagonals meet on the diagonal.
+    assert counts["tile_products"] == 8 + 14 * 2 + 14
+
+
+def test_compaction_drops_what_cancelled():
+    A = sp.csr_array(np.array([[1.0, 1.0], [0.0, 1.0]]))
+    B = sp.csr_array(np.array([[1.0, 2.0], [-1.0, 2.0]]))
+    tiles = (reference.to_bitmap(A), reference.to_bitmap(B))
+    assert len(reference.spgemm(*tiles).elements) == 4
+    assert len(reference.spgemm(*tiles, drop_cancelled=True).elements) == 3
+    np.testing.assert_array_equal(
+        reference.to_csr(reference.spgemm(*tiles, drop_cancelled=True)).toarray(), A.toarray() @ B.toarray()
+    )
+
+
+def test_cancelled_entries_stay_stored():
+    A = sp.csr_array(np.array([[1.0, -1.0]]))
+    B = sp.csr_array(np.array([[3.0], [3.0]]))
+    for method in ("rows", "tiles"):
+        C = multiply(A, B, method=method)
+        assert C.nnz == 1
+        assert C.data[0] == 0
+
+
+@pytest.mark.parametrize("make", [sp.csr_matrix, sp.csc_array, sp.coo_array, sp.lil_array, sp.dok_array, sp.bsr_array])
+def test_every_format_and_both_kinds(make):
+    A = make(random(20, 20, 0.2, 3))
+    C = multiply(A, A)
+    assert isinstance(C, sp.csr_array if isinstance(A, sp.sparray) else sp.csr_matrix)
+    np.testing.assert_allclose(C.toarray(), A.toarray() @ A.toarray(), atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint16, np.int64, np.float32, np.float64, np.longdouble])
+def test_every_real_dtype(dtype):
+    A = sp.csr_array(abs(random(30, 30, 0.2, 4, "integers")).astype(dtype))
+    dense = A.toarray().astype(float)
+    for precision in PRECISIONS:
+        np.testing.assert_array_equal(multiply(A, A, precision=precision).toarray(), dense @ dense)
+
+
+def test_unsorted_and_duplicate_entries():
+    indptr, indices = np.array([0, 4, 4, 6]), np.array([2, 0, 2, 1, 2, 0])
+    A = sp.csr_array((np.arange(1.0, 7.0), indices, indptr), shape=(3, 3))
+    before = A.copy()
+    C = multiply(A, A)
+    np.testing.assert_allclose(C.toarray(), A.toarray() @ A.toarray())
+    assert C.has_sorted_indices
+    np.testing.assert_array_equal(A.indices, before.indices)
+    np.testing.assert_array_equal(A.data, before.data)
+
+
+def test_int64_indices_are_taken():
+    A = random(30, 30, 0.2, 5)
+    A.indices, A.indptr = A.indices.astype(np.int64), A.indptr.astype(np.int64)
+    assert_product(multiply(A, A), A, A)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (5, 0, 3), (5, 3, 0), (1, 1, 1)])
+def test_empty_products(shape):
+    m, k, n = shape
+    C = multiply(sp.csr_array((m, k)), sp.csr_array((k, n)))
+    assert C.shape == (m, n)
+    assert C.nnz == 0
+
+
+def test_same_bits_for_every_number_of_threads():
+    import numba
+
+    A = random(700, 700, 0.05, 6)
+    before = numba.get_num_threads()
+    try:
+        results = []
+        for threads in {1, numba.config.NUMBA_NUM_THREADS}:
+            numba.set_num_threads(threads)
+            results.append(multiply(A, A).data)
+    finally:
+        numba.set_num_threads(before)
+    for result in results:
+        np.testing.assert_array_equal(result, results[0])
+
+
+def test_rows_of_every_length_are_sorted():
+    # Short rows, windows that are scanned, and wide rows that are sorted take different paths.
+    rng = np.random.default_rng(7)
+    n = 20_000
+    B = sp.vstack([random(50, n, d, 8) for d in (0.0005, 0.004, 0.05)] + [sp.eye_array(200, n)], format="csr")
+    A = random(300, B.shape[0], 0.03, rng)
+    C = multiply(A, B)
+    assert (np.diff(C.indices)[np.setdiff1d(np.arange(C.nnz - 1), C.indptr[1:-1] - 1)] > 0).all()
+    expected = structural(A, B)
+    np.testing.assert_array_equal(C.indices, expected.indices)
+    assert abs(C - A @ B).max() < 1e-12
+
+
+def test_symbolic_product_is_reused():
+    A, B = random(40, 60, 0.1, 9), random(60, 50, 0.1, 10)
+    pattern = symbolic(A, B, backend="cpu")
+    C = multiply(A, B)
+    assert pattern.nnz == C.nnz
+    assert pattern.products == np.diff(B.indptr)[A.indices].sum()
+    for precision in PRECISIONS:
+        for factor in (1.0, -3.0):
+            scaled = sp.csr_array((A.data * factor, A.indices, A.indptr), shape=A.shape)
+            again = pattern.multiply(scaled, B, precision=precision)
+            once = multiply(scaled, B, precision=precision)
+            np.testing.assert_array_equal(again.indices, once.indices)
+            np.testing.assert_array_equal(again.data, once.data)
+    with pytest.raises(ValueError, match="pattern of A differs"):
+        pattern.multiply(random(40, 60, 0.1, 11), B)
+
+
+@pytest.mark.parametrize("exponent", [-120, -40, 0, 40, 120])
+def test_float16_scales_by_powers_of_two(exponent):
+    A, B = random(30, 40, 0.2, 12), random(40, 30, 0.2, 13)
+    small = sp.csr_array(A * 2.0**exponent)
+    inverse = sp.csr_array(B * 2.0**-exponent)
+    C = multiply(small, inverse, precision="float16")
+    assert_product(C, small, inverse, "float16")
+    assert np.abs(C - A @ B).max() < 2e-2
+
+
+def test_float16_scales_each_row_and_column():
+    A, B = random(30, 40, 0.2, 14), random(40, 30, 0.2, 15)
+    rng = np.random.default_rng(16)
+    A = sp.csr_array(sp.diags_array(2.0 ** rng.integers(-30, 30, 30)) @ A)
+    B = sp.csr_array(B @ sp.diags_array(2.0 ** rng.integers(-30, 30, 30)))
+    assert_product(multiply(A, B, precision="float16"), A, B, "float16")
+
+
+def test_float16_of_integers_is_exact():
+    A = random(50, 50, 0.2, 17, "integers")
+    for method in ("rows", "tiles"):
+        C = multiply(A, A, precision="float16", method=method)
+        np.testing.assert_array_equal(C.toarray(), A.toarray() @ A.toarray())
+
+
+class TestErrors:
+    A = random(6, 5, 0.5, 18)
+
+    def test_shapes(self):
+        with pytest.raises(ValueError, match="columns of A must be the rows of B"):
+            multiply(self.A, self.A)
+
+    def test_not_sparse(self):
+        with pytest.raises(TypeError, match="B is a ndarray, not a sparse matrix"):
+            multiply(self.A, np.ones((5, 2)))
+
+    def test_complex(self):
+        with pytest.raises(TypeError, match="A holds complex128 values"):
+            multiply(self.A.astype(complex), self.A.T)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    def test_not_finite(self, value):
+        A = sp.csr_array(np.array([[1.0, 0.0], [2.0, value]]))
+        with pytest.raises(ValueError, match=r"A holds (nan|inf) at row 1, column 1"):
+            multiply(A, A)
+
+    @pytest.mark.parametrize("index", [-1, 5])
+    def test_index_out_of_range(self, index):
+        A = self.A.copy()
+        A.indices = A.indices.copy()
+        A.indices[2] = index
+        with pytest.raises(ValueError, match="column index outside 0 to 4"):
+            multiply(A, sp.csr_array(self.A.T))
+
+    def test_row_pointer(self):
+        A = self.A.copy()
+        A.indptr = A.indptr[::-1].copy()
+        with pytest.raises(ValueError, match="row pointer of A"):
+            multiply(A, sp.csr_array(self.A.T))
+
+    @pytest.mark.parametrize("option", ["precision", "method", "backend"])
+    def test_unknown_choice(self, option):
+        with pytest.raises(ValueError, match=f"{option} is 'other'; choose one of"):
+            spgemm(self.A, sp.csr_array(self.A.T), **{option: "other"})
+
+    @pytest.mark.parametrize("limit", [0, -5])
+    def test_memory_limit_not_positive(self, limit):
+        with pytest.raises(ValueError, match="positive number of bytes"):
+            multiply(self.A, sp.csr_array(self.A.T), memory_limit=limit)
+
+    def test_memory_limit_too_small_for_a_row(self):
+        B = random(5, 1000, 0.1, 19)
+        with pytest.raises(MemoryError, match=r"raise it to at least \d+"):
+            multiply(self.A, B, memory_limit=100)
+        assert_product(multiply(self.A, B, memory_limit=40_000), self.A, B)
+
+    def test_range_of_float16(self):
+        A = sp.csr_array(np.array([[1.0, 2.0**-60]]))
+        with pytest.raises(ValueError, match="row of A 0 holds entries further apart"):
+            multiply(A, sp.csr_array(A.T), precision="float16")
+
+    def test_range_of_float32(self):
+        A = sp.csr_array(np.array([[1e300]]))
+        for precision in ("float32", "tf32"):
+            with pytest.raises(ValueError, match="beyond the range of float32"):
+                multiply(A, A, precision=precision)
+        with pytest.raises(ValueError, match="an entry of C is beyond the range"):
+            multiply(A, A, precision="float16")
+        assert multiply(sp.csr_array([[1e100]]), sp.csr_array([[1e100]])).data[0] == pytest.approx(1e200)
+
+
+def test_import_is_light():
+    import subprocess
+    import sys
+
+    code = "import sys, spectile.tsparse; print(sorted({'numba', 'cupy', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
