@@ -1,10 +1,10 @@
 """Four systems for near-sparse, sparse and symmetric matrices, on GPUs and CPUs.
 
 =================  ==============================================================================================
-``spamm``          near-sparse product that skips what is negligible (SpAMM; Liu et al., ICS 2021)
+``spamm``          near-sparse product that skips what is negligible (SpAMM; Liu et al., 2021)
 ``spgemm``         sparse product on tensor cores, or without them (tSparse; Zachariadis et al., 2020)
-``eigh``           eigenvalues and vectors of a symmetric matrix in two stages (EVD; Wang et al., PPoPP 2025)
-``kpm_dos``        spectral density of a huge sparse Hamiltonian (KPM; Kreutzer et al., IPDPS 2015)
+``eigh``           eigenvalues and vectors of a symmetric matrix in two stages (EVD; Wang et al., 2024)
+``kpm_dos``        spectral density of a huge sparse Hamiltonian (KPM; Kreutzer et al., 2015)
 =================  ==============================================================================================
 
 Importing this package loads neither Numba nor CuPy; a function does when it is first called.
