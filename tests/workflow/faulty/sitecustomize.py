@@ -43,7 +43,9 @@ def build(row, context):
 
     limits = {"error_fro_rel": 1e-12}
     kinds = {
-        "good": Method("good", data.sum, right, limits, flops=row["n"], values=lambda r: {"sum": r, "list": [1.0, 2.0]}),
+        "good": Method(
+            "good", data.sum, right, limits, flops=row["n"], values=lambda r: {"sum": r, "list": [1.0, 2.0]}
+        ),
         "vendor": Method("vendor", lambda: np.add.reduce(data), right, limits, flops=row["n"]),
         "crash": Method("crash", crash, right, limits),
         "hang": Method("hang", hang, right, limits, time_limit_s=1.0),
@@ -54,7 +56,9 @@ def build(row, context):
         "waits": Method("waits", slow_then_note, right, limits),
         "absent": Skipped("absent", "no device is found"),
     }
-    return Problem([kinds[name] for name in row["methods"].split(",")], inputs={"data": "0" * 64}, values={"n": row["n"]})
+    return Problem(
+        [kinds[name] for name in row["methods"].split(",")], inputs={"data": "0" * 64}, values={"n": row["n"]}
+    )
 
 
 module = types.ModuleType("spectile.kpm.cases")

@@ -1,0 +1,95 @@
+"""Configuration and plan: wrong keys are worded errors, plans are quick, every drawing has its caption."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from spectile.bench import provenance, sheets
+
+from .conftest import ROOT, snakemake
+
+PAPERS = [paper for paper in provenance.PAPERS if (ROOT / f"config/{paper}.tsv").exists()]
+DRAWINGS = sorted(path for kind in ("plot", "table") for path in (ROOT / "workflow/scripts").glob(f"{kind}_*.py"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--config", "rouns=3"], "unknown key 'rouns' at its top level; did you mean 'rounds'?"),
+        (["--config", "rounds=many"], "rounds = 'many'.*it is: timed rounds of a case"),
+        (["--config", "rounds=1"], "rounds = 1"),
+        (["--config", "machine=a/b"], "machine = 'a/b'.*name of this machine"),
+        (["--config", "machine=a;touch x"], "machine = 'a;touch x'"),
+        (["--config", "papers=[spam]"], "papers"),
+        (["--config", "suitesparse_url=http://example.org/"], "https, file, or http on loopback"),
+    ],
+)
+def test_wrong_configuration_is_worded(workflow_copy, options, message):
+    done = snakemake(workflow_copy, "-n", *options, check=False)
+    assert done.returncode != 0
+    assert re.search(message, done.stdout + done.stderr), done.stderr
+    assert not (workflow_copy / "results/this").exists()
+
+
+@pytest.mark.parametrize("config", ["config/config.yaml", "config/paper.yaml"])
+def test_plan_takes_less_than_five_seconds(workflow_copy, config):
+    snakemake(workflow_copy, "-n", "--quiet", "all", "--configfile", config)
+    start = time.perf_counter()
+    done = snakemake(workflow_copy, "-n", "--configfile", config)
+    assert time.perf_counter() - start < 5
+    assert f"draw_{PAPERS[0]}" in done.stdout
+
+
+def test_configuration_reference_names_every_key():
+    schema = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
+    text = (ROOT / "config/README.md").read_text()
+    for key, item in schema["properties"].items():
+        assert f"| `{key}` |" in text
+        assert "default" in item["description"]
+    defaults = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    assert set(defaults) == set(schema["properties"])
+    sheets.validate(defaults | yaml.safe_load((ROOT / "config/paper.yaml").read_text()), schema, "config/paper.yaml")
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_sheets_are_sound(paper):
+    schema = ROOT / f"workflow/schemas/{paper}.schema.yaml"
+    rows = sheets.read_sheet(ROOT / f"config/{paper}.tsv", schema)
+    assert any("quick" in row["run"].split(",") for row in rows.values())
+    assert any("paper" in row["run"].split(",") for row in rows.values())
+    for key, item in yaml.safe_load(schema.read_text())["properties"].items():
+        assert item.get("description"), f"{paper}: {key} has no description"
+    elements = {element for row in rows.values() for element in (row["element"] or "").split(",") if element}
+    drawn = {path.stem.rsplit("_", 1)[1] for path in DRAWINGS if f"_{paper}_" in path.name}
+    assert drawn <= elements | {"none"}, f"{paper}: {sorted(drawn - elements)} are drawn and no case names them"
+
+
+@pytest.mark.parametrize("path", DRAWINGS, ids=lambda path: path.stem)
+def test_drawings_are_short_and_captioned(path):
+    kind, _, stem = path.stem.partition("_")
+    assert len(path.read_text().splitlines()) < 60
+    caption = (ROOT / f"workflow/report/{stem}.rst").read_text()
+    assert 20 < len(caption) < 1500
+    assert f"def {'draw' if kind == 'plot' else 'table'}(frame" in path.read_text()
+
+
+def test_captions_have_drawings():
+    stems = {path.stem.partition("_")[2] for path in DRAWINGS}
+    captions = {path.stem for path in (ROOT / "workflow/report").glob("*_*.rst")}
+    assert captions == stems
+
+
+def test_no_machine_paths_in_the_repository():
+    import subprocess
+
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert "uv.lock" not in files
+    here = str(ROOT.parent) + "/"
+    for name in files:
+        path = Path(ROOT / name)
+        if path.suffix in {".parquet", ".png"} or not path.exists() or len(here) < 4:
+            continue
+        assert here not in path.read_text(errors="ignore"), f"{name} names a folder of this machine"

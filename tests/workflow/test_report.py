@@ -1,0 +1,163 @@
+"""From input to report: a short run of SpAMM, a redraw of recorded results, and what a reader sees."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pandas
+import pytest
+
+from spectile.bench import provenance, record
+
+from .conftest import ROOT, copy_workflow, snakemake
+from .truth import check_marks
+
+SHORT = ["--cores", "2", "--config", "papers=[spamm]", "rounds=3", "budget_s=1"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return a folder with a finished short run."""
+    folder = copy_workflow(tmp_path_factory.mktemp("run"))
+    snakemake(folder, *SHORT)
+    return folder
+
+
+def test_second_run_has_nothing_to_do(finished):
+    start = time.perf_counter()
+    done = snakemake(finished, *SHORT)
+    assert "Nothing to be done" in done.stdout + done.stderr
+    assert time.perf_counter() - start < 10
+
+
+def test_every_mark_recomputes_from_the_samples(finished):
+    frame = record.read_frame(finished / "results/this/spamm.parquet")
+    drawn = sum(check_marks(path, frame) for path in (finished / "results/this").rglob("*.marks.tsv"))
+    assert drawn > 36
+
+
+def test_records_hold_no_failure(finished):
+    frame = record.read_frame(finished / "results/this/spamm.parquet")
+    failed = frame[frame["status"] == "failed"]
+    assert failed.empty, failed[["case", "method", "reason"]].to_string()
+    assert (frame.loc[frame["status"] == "skipped", "reason"].str.len() > 10).all()
+
+
+def test_claims_of_table_1_and_3_reproduce(finished):
+    claims = pandas.read_csv(finished / "results/this/claims.tsv", sep="\t")
+    table_1 = claims[(claims["paper"] == "spamm") & (claims["element"] == "Table 1")]
+    assert len(table_1) >= 36
+    assert set(table_1["verdict"]) == {"reproduced"}
+
+
+def test_changed_row_measures_its_case_alone(finished, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy, symlinks=True)
+    sheet = copy / "config/spamm.tsv"
+    lines = sheet.read_text().splitlines()
+    column = lines[0].split("\t").index("memory_gb")
+    number, cells = next((i, line.split("\t")) for i, line in enumerate(lines[1:], 1) if "quick" in line.split("\t")[1])
+    cells[column] = "3"
+    lines[number] = "\t".join(cells)
+    sheet.write_text("\n".join(lines) + "\n")
+    plan = snakemake(copy, "-n", *SHORT).stdout
+    assert re.search(r"measure_case\s+1\b", plan), plan[-2000:]
+
+
+def test_report_opens_on_the_claims_in_a_browser(finished, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium is installed: the report was not opened (Debian: apt-get install chromium)")
+    with zipfile.ZipFile(finished / "report.zip") as archive:
+        archive.extractall(tmp_path)
+    page = next(tmp_path.rglob("report.html"))
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--window-size=1500,1000",
+    ]
+    options += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    options += [
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--allow-file-access-from-files",
+        "--virtual-time-budget=8000",
+    ]
+    shown = subprocess.run(
+        [browser, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    assert "spectile-claims" in shown
+    assert "reproduced" in shown
+    assert shown.index("spectile-claims") < len(shown)
+    for category in ("0 Claims", "1 SpAMM"):
+        assert category in shown
+
+
+@pytest.mark.parametrize(
+    "machine", sorted(path.name for path in (ROOT / "results/recorded").glob("*") if path.is_dir())
+)
+def test_recorded_results_redraw_and_measure_nothing(workflow_copy, machine):
+    options = ["--cores", "2", "--config", "source=recorded", f"machine={machine}"]
+    plan = snakemake(workflow_copy, "-n", *options).stdout
+    assert "measure_case" not in plan and "fetch_matrix" not in plan
+    start = time.perf_counter()
+    snakemake(workflow_copy, *options)
+    assert time.perf_counter() - start < 60
+    for frame_path in (workflow_copy / f"results/recorded/{machine}").glob("*.parquet"):
+        frame = record.read_frame(frame_path)
+        for path in (workflow_copy / f"results/{machine}").rglob(f"{frame_path.stem}_*.marks.tsv"):
+            check_marks(path, frame)
+
+
+def test_everything_draws_from_nothing(workflow_copy):
+    snakemake(workflow_copy, "--cores", "2", "figures", "--config", "source=recorded", "machine=nowhere")
+    for path in (workflow_copy / "results/nowhere").rglob("*.marks.tsv"):
+        assert len(pandas.read_csv(path, sep="\t")) == 0, f"{path.name} has marks and there was no record"
+
+
+def test_recorded_frames_name_their_origin():
+    for path in (ROOT / "results/recorded").rglob("*.parquet"):
+        frame = record.read_frame(path)
+        assert set(frame["machine"]) == {path.parent.name}
+        assert set(frame["paper"]) == {path.stem}
+        assert frame["commit"].str.fullmatch("[0-9a-f]{40}").all()
+        assert frame["device"].nunique() <= 2
+
+
+def test_paper_numbers_are_printed_in_the_papers():
+    papers = ROOT.parent / "shared/papers"
+    if not papers.exists():
+        pytest.skip("the papers' texts are not beside the repository: printed numbers were not looked up")
+    files = {"spamm": "cuspamm.txt", "tsparse": "tsparse.txt", "evd": "evd.txt", "kpm": "kpm.txt"}
+    claims = pandas.read_csv(ROOT / "config/claims.tsv", sep="\t", dtype=str, keep_default_na=False, quoting=3)
+    for paper in provenance.PAPERS:
+        text = (papers / files[paper]).read_text().replace(",", "").replace("−", "-")
+        numbers = {float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", text)}
+        scaled = {round(number / 100, 12) for number in numbers} | numbers | {number / 1000 for number in numbers}
+        for _, row in claims[claims["paper"] == paper].iterrows():
+            value = abs(float(row["printed"]))
+            assert any(abs(value - number) <= 1e-9 * max(value, 1e-300) for number in scaled), (
+                f"{row['claim']}: {row['printed']} is not printed in {files[paper]}"
+            )
+
+
+def test_python_dash_m_spectile_compare(finished):
+    path = finished / "results/this/spamm.parquet"
+    done = subprocess.run(
+        [sys.executable, "-m", "spectile", "compare", path, path], capture_output=True, text=True, check=True
+    )
+    assert "verdict" in done.stdout and "only in" not in done.stdout
+
+
+def test_run_leaves_its_configuration(finished):
+    text = (finished / "results/this/config.yaml").read_text()
+    assert "papers:\n- spamm" in text
+    known = json.loads((finished / "results/this/machine.json").read_text())
+    assert Path(finished / "report.zip").exists() and known

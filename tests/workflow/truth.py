@@ -1,0 +1,76 @@
+"""Recompute what was drawn: each mark and each cited table cell, from the raw samples of its record."""
+
+import math
+
+import numpy as np
+import pandas
+
+from spectile.bench import stats
+
+#: Columns that drawings derive, by name: ``recompute(row, frame) -> value``.
+DERIVED = {}
+
+
+def derived(name):
+    def register(function):
+        DERIVED[name] = function
+        return function
+
+    return register
+
+
+def check_marks(path, frame):
+    """Assert that every mark of a drawing is in `frame` and has the value that its samples give; return the number."""
+    notes = pandas.read_csv(path, sep="\t", keep_default_na=False, dtype=str)
+    known = {(row["record"], row["case"], row["method"]): row for _, row in frame.iterrows()}
+    for _, note in notes.iterrows():
+        key = (note["record"], note["case"], note["method"])
+        assert key in known, f"{path.name}: a mark of {key} is in no record"
+        row = known[key]
+        for axis in ("x", "y"):
+            column, drawn = note.get(f"{axis}_column"), note.get(axis)
+            if column is None or drawn == "":
+                continue
+            assert column in row.index or column in DERIVED or _is_speedup(column), (
+                f"{path.name}: who derives {column}?"
+            )
+            expected = recompute(column, row, frame)
+            assert same(drawn, expected), (
+                f"{path.name}: {column} of {key} is drawn as {drawn} and recorded as {expected}"
+            )
+        if note["y_column"].startswith("time_s"):
+            assert row["status"] == "ok", f"{path.name}: {key} did not pass its check and is drawn as a speed"
+    return len(notes)
+
+
+def _is_speedup(column):
+    return column in {"speedup", "speedup_lo", "speedup_hi"}
+
+
+def recompute(column, row, frame):
+    if column in {"time_s", "time_s_lo", "time_s_hi"}:
+        return dict(zip(("time_s", "time_s_lo", "time_s_hi"), stats.median_interval(row["samples_s"]), strict=True))[
+            column
+        ]
+    if column in DERIVED:
+        return DERIVED[column](row, frame)
+    if _is_speedup(column):
+        return candidates(column, row, frame)
+    return row[column]
+
+
+def candidates(column, row, frame):
+    """A speed-up is over one of the other methods of its case, paired by rounds."""
+    others = frame[(frame["case"] == row["case"]) & (frame["status"] == "ok") & (frame["method"] != row["method"])]
+    field = {"speedup": "median", "speedup_lo": "lo", "speedup_hi": "hi"}[column]
+    timed = [samples for samples in others["samples_s"] if len(samples)]
+    return [getattr(stats.paired_ratio(samples, row["samples_s"]), field) for samples in timed]
+
+
+def same(drawn, expected):
+    if isinstance(expected, list | np.ndarray):
+        return any(same(drawn, value) for value in expected)
+    try:
+        return math.isclose(float(drawn), float(expected), rel_tol=1e-9)
+    except (TypeError, ValueError):
+        return str(drawn) == str(expected)
