@@ -3,7 +3,7 @@
 # make test-cluster   the workflow on a real one-node Slurm, and under faults (root and Debian's slurm-wlm)
 # make lint | format | clean
 
-PYTHON ?= $(firstword $(foreach v,3.13 3.12 3.11,$(shell command -v python$(v) 2>/dev/null)) python3)
+PYTHON ?= $(shell for v in 3.13 3.12 3.11; do python$$v -c '' 2>/dev/null && echo python$$v && exit; done; echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -13,13 +13,13 @@ CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\.
 EXTRA := $(if $(CUDA),[$(CUDA)],)
 
 .DEFAULT_GOAL := report
-.PHONY: report test test-cluster lint format clean
+.PHONY: report test test-cluster lint format browser clean
 .DELETE_ON_ERROR:
 
 report: $(VENV)/installed
 	snakemake --cores all --quiet rules
 
-test: $(VENV)/installed-dev lint
+test: $(VENV)/installed-dev lint browser
 	pytest -q --durations=15 -m "not cluster and not slow"
 
 test-cluster: $(VENV)/installed-dev
@@ -50,6 +50,11 @@ $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(VENV)/installed
 
 comma := ,
+
+# The report is opened in a browser by a test; CI machines get Debian's, others are told what they miss.
+browser:
+	@command -v chromium >/dev/null || { test -n "$$CI" && test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y chromium >/dev/null; } \
+	  || echo "no Chromium here: the test that opens the report is skipped (Debian: apt-get install chromium)"
 
 clean:
 	rm -rf $(VENV) .snakemake .mypy_cache .ruff_cache .pytest_cache logs results/this report.zip
