@@ -1,0 +1,194 @@
+"""The KPM paper's Hamiltonian: a 3D topological insulator with a quantum-dot superlattice (paper, Eq. 1).
+
+The sample is periodic in x and y and open in z.  Rows are numbered ``((x * ny + y) * nz + z) * 4 + orbital``: one plane
+of constant x is contiguous, so a sweep along x keeps few planes in cache when x is the longest side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# Γ¹ and Γ², Γ³, Γ⁴ of Schubert, Fehske, Fritz, Vojta, Phys. Rev. B 85, 201105 (2012): products of Pauli matrices.
+_PAULI = {
+    "1": np.eye(2),
+    "x": np.array([[0, 1], [1, 0]]),
+    "y": np.array([[0, -1j], [1j, 0]]),
+    "z": np.diag([1, -1]),
+}
+GAMMA_1 = np.kron(_PAULI["1"], _PAULI["z"]).astype(complex)
+GAMMA_HOP = (
+    -np.kron(_PAULI["1"], _PAULI["y"]),
+    np.kron(_PAULI["x"], _PAULI["x"]).astype(complex),
+    np.kron(_PAULI["y"], _PAULI["x"]),
+)
+# The orbital that Γ^(j+1) couples to each orbital, for j = x, y, z.
+PARTNER = tuple(tuple(int(p) for p in np.abs(gamma).argmax(axis=1)) for gamma in GAMMA_HOP)
+MASS = 2.0
+_DOTS = np.empty((0, 0, 0))
+NUM_ORBITALS = 4
+
+
+def quantum_dots(
+    nx: int, ny: int, nz: int, *, period: int = 20, radius: float = 6.0, depth: float = 0.153
+) -> npt.NDArray[np.float64]:
+    """Return the potential V of a square superlattice of disc-shaped dots on the surface z = 0.
+
+    Parameters
+    ----------
+    nx, ny, nz : int
+        Size of the sample in lattice sites.
+    period, radius : int, float
+        Distance of neighbouring dots and radius of a dot, in lattice sites.
+    depth : float
+        Potential inside a dot, in units of the hopping t.
+
+    Returns
+    -------
+    ndarray, shape (nx, ny, nz)
+        V_n in units of the hopping.
+
+    Raises
+    ------
+    ValueError
+        If `period` is not positive.
+    """
+    if period < 1:
+        raise ValueError(f"period={period} is no distance between dots: give a positive number of sites")
+    x = (np.arange(nx) + 0.5) % period - period / 2
+    y = (np.arange(ny) + 0.5) % period - period / 2
+    potential = np.zeros((nx, ny, nz))
+    potential[..., 0] = np.where(x[:, None] ** 2 + y[None, :] ** 2 <= radius**2, depth, 0.0)
+    return potential
+
+
+@dataclass(frozen=True, eq=False)
+class TopologicalInsulator:
+    """Tight-binding Hamiltonian of a topological insulator: a stored matrix on demand, a stencil otherwise.
+
+    Attributes
+    ----------
+    nx, ny, nz : int
+        Size in lattice sites; x and y are periodic (at least 3 sites), z is open.
+    potential : ndarray
+        V_n, shape (nx, ny, nz), in units of t; left out, it is the superlattice of :func:`quantum_dots`.
+    hopping : float
+        t, the unit of energy.
+
+    Raises
+    ------
+    ValueError
+        If a side is too short or the potential has another shape or is not finite.
+    """
+
+    nx: int
+    ny: int
+    nz: int
+    potential: npt.NDArray[np.float64] = field(default_factory=lambda: _DOTS, repr=False)
+    hopping: float = 1.0
+
+    def __post_init__(self) -> None:
+        if min(self.nx, self.ny) < 3 or self.nz < 1:
+            raise ValueError(
+                f"a {self.nx} x {self.ny} x {self.nz} sample is too small: x and y need 3 sites, z needs 1"
+            )
+        if self.potential is _DOTS:
+            object.__setattr__(self, "potential", quantum_dots(self.nx, self.ny, self.nz))
+        potential = np.ascontiguousarray(self.potential, dtype=np.float64)
+        if potential.shape != (self.nx, self.ny, self.nz) or not np.isfinite(potential).all():
+            raise ValueError(
+                f"the potential must be finite numbers of shape {(self.nx, self.ny, self.nz)}, got {potential.shape}"
+            )
+        object.__setattr__(self, "potential", potential)
+
+    @property
+    def num_sites(self) -> int:
+        """Number of lattice sites."""
+        return self.nx * self.ny * self.nz
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape (N, N) of the matrix, N = 4 nx ny nz."""
+        return (NUM_ORBITALS * self.num_sites,) * 2
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries of :meth:`matrix`: 13 a row, 11 on the two open faces (9 if nz = 1)."""
+        return NUM_ORBITALS * self.nx * self.ny * (13 * self.nz - 4)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """complex128; a narrower type is chosen where the moments are computed."""
+        return np.dtype(np.complex128)
+
+    def gershgorin(self) -> tuple[float, float]:
+        """Return bounds of the spectrum by Gershgorin's circles, without storing the matrix."""
+        reach = 6.0 * abs(self.hopping) if self.nz > 1 else 4.0 * abs(self.hopping)
+        return float(self.potential.min()) - MASS - reach, float(self.potential.max()) + MASS + reach
+
+    def row(self, x: int, y: int, z: int, orbital: int = 0) -> int:
+        """Return the row number of an orbital of a site; x and y wrap around."""
+        return ((x % self.nx * self.ny + y % self.ny) * self.nz + z) * NUM_ORBITALS + orbital
+
+    def matrix(self, dtype: npt.DTypeLike = np.complex128, xp: ModuleType = np) -> Any:
+        """Return the stored matrix in CSR form.
+
+        Parameters
+        ----------
+        dtype : dtype
+            complex128 or complex64.
+        xp : module
+            numpy gives a ``scipy.sparse.csr_matrix``, cupy builds a ``cupyx.scipy.sparse.csr_matrix`` on the device.
+        """
+        index = np.int64 if self.nnz > np.iinfo(np.int32).max else np.int32
+        site = xp.arange(self.num_sites, dtype=index).reshape(self.nx, self.ny, self.nz)
+        # In this order the columns of a row ascend, except where x or y wraps around.
+        shifts = ((0, 1), (1, 1), (2, 1), None, (2, -1), (1, -1), (0, -1))
+        columns = xp.empty((self.num_sites, NUM_ORBITALS, 13), dtype=index)
+        values = xp.empty((self.num_sites, NUM_ORBITALS, 13), dtype=dtype)
+        stored = xp.ones((self.nx, self.ny, self.nz, 13), dtype=bool)
+        slot = 0
+        for shift in shifts:
+            if shift is None:
+                columns[:, :, slot] = site.reshape(-1, 1) * NUM_ORBITALS + xp.arange(NUM_ORBITALS, dtype=index)
+                mass = xp.asarray(MASS * GAMMA_1.diagonal().real)
+                values[:, :, slot] = xp.asarray(self.potential).reshape(-1, 1) + mass
+                slot += 1
+                continue
+            axis, step = shift
+            # Row n + e_j, column n holds −t(Γ¹ − iΓ^(j+1))/2; row n, column n + e_j its adjoint.
+            block = -self.hopping * (GAMMA_1 - step * 1j * GAMMA_HOP[axis]) / 2
+            neighbour = xp.roll(site, step, axis=axis).reshape(-1, 1) * NUM_ORBITALS
+            if axis == 2:
+                stored[:, :, 0 if step == 1 else -1, slot : slot + 2] = False
+            pairs = [sorted((orbital, PARTNER[axis][orbital])) for orbital in range(NUM_ORBITALS)]
+            for which in range(2):
+                orbitals = [pair[which] for pair in pairs]
+                columns[:, :, slot] = neighbour + xp.asarray(orbitals, dtype=index)
+                values[:, :, slot] = xp.asarray(block[np.arange(NUM_ORBITALS), orbitals])
+                slot += 1
+        mask = xp.broadcast_to(stored.reshape(-1, 1, 13), columns.shape)
+        indptr = xp.zeros(self.shape[0] + 1, dtype=index)
+        xp.cumsum(mask.sum(axis=2, dtype=index).ravel(), out=indptr[1:])
+        if xp is np:
+            from scipy.sparse import csr_matrix
+        else:
+            from cupyx.scipy.sparse import csr_matrix
+        matrix = csr_matrix((values[mask], columns[mask], indptr), shape=self.shape)
+        matrix.sort_indices()
+        return matrix
+
+    def bulk_energies(self) -> npt.NDArray[np.float64]:
+        """Return the exact energies of the clean crystal that is periodic in z too, each twice degenerate, ascending.
+
+        E(k) = ± sqrt((2 − t Σ cos k_j)² + t² Σ sin² k_j): the test of the matrix, with V = 0.
+        """
+        k = [2 * np.pi * np.arange(n) / n for n in (self.nx, self.ny, self.nz)]
+        grid = np.meshgrid(*k, indexing="ij")
+        mass = MASS - self.hopping * sum(np.cos(q) for q in grid)
+        energy = np.sqrt(mass**2 + self.hopping**2 * sum(np.sin(q) ** 2 for q in grid)).ravel()
+        return np.sort(np.concatenate([energy, energy, -energy, -energy]))

@@ -1,0 +1,458 @@
+"""KPM on the CPU: the three stages of the paper, threaded over row blocks and vectorised over the block vector.
+
+A block vector of R complex vectors is stored row by row, real parts beside real parts: shape (N, 2, R); real ones are
+(N, 1, R).  So a row of the block is a run of SIMD lanes, every matrix entry is a scalar broadcast, and no shuffles are
+needed.  The row kernel is written once, as LLVM vector code for 32, 16, ... 1 lanes (the paper generated AVX code for
+the same reason: a compiler does not keep the accumulators of a row in registers); CSR, SELL-C-sigma and the matrix-free
+stencil differ only in where a row's entries lie.
+
+Dot products are summed in row blocks whose bounds depend on N alone, then over the blocks in order: results are
+bitwise the same with any number of threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
+
+from spectile.kpm.reference import Array
+
+MAX_BLOCKS = 64
+MIN_BLOCK_ROWS = 1024
+_MATH = {"contract", "nsz"}
+
+
+def _aug_row(lanes: int) -> Any:
+    """Make the kernel of one matrix row and `lanes` columns of the block vector, from `column` on.
+
+    w[row] = scale Σ_k data[k] v[indices[k]] + shift v[row] − keep w[row],
+    even += |v[row]|², odd += Re conj(w[row]) v[row].
+    """
+
+    @intrinsic
+    def aug_row(
+        typingctx: Any, indices: Any, data: Any, v: Any, w: Any, even: Any, odd: Any, scalars: Any, row: Any,
+        first: Any, stride: Any, count: Any, column: Any, width: Any
+    ) -> Any:  # fmt: skip
+        is_complex = isinstance(data.dtype, types.Complex)
+        parts = 2 if is_complex else 1
+        real = data.dtype.underlying_float if is_complex else data.dtype
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            def pointer(n: int) -> Any:
+                return context.make_array(signature.args[n])(context, builder, args[n]).data
+
+            p_indices, p_data, p_v, p_w, p_even, p_odd, p_scalars = (pointer(n) for n in range(7))
+            row, first, stride, count, column, width = args[7:]
+            scalar = context.get_value_type(real)
+            vector = ir.VectorType(scalar, lanes) if lanes > 1 else scalar
+            align = real.bitwidth // 8
+            intp = row.type
+
+            def splat(value: Any) -> Any:
+                if lanes == 1:
+                    return value
+                one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+                mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
+                return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
+
+            def lane_pointer(base: Any, offset: Any) -> Any:
+                return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
+
+            def block_offset(block_row: Any, part: int) -> Any:
+                line = builder.add(builder.mul(block_row, intp(parts)), intp(part))
+                return builder.add(builder.mul(line, width), column)
+
+            def load(base: Any, offset: Any) -> Any:
+                return builder.load(lane_pointer(base, offset), align=align)
+
+            def store(value: Any, base: Any, offset: Any) -> None:
+                builder.store(value, lane_pointer(base, offset), align=align)
+
+            def multiply_add(x: Any, y: Any, z: Any) -> Any:
+                return builder.fadd(builder.fmul(x, y, flags=("contract",)), z, flags=("contract",))
+
+            def multiply_subtract(x: Any, y: Any, z: Any) -> Any:
+                return builder.fsub(z, builder.fmul(x, y, flags=("contract",)), flags=("contract",))
+
+            p_data = builder.bitcast(p_data, scalar.as_pointer())
+            zero = ir.Constant(vector, None)
+            before = builder.block
+            head = builder.append_basic_block("entry")
+            body = builder.append_basic_block("body")
+            done = builder.append_basic_block("done")
+            builder.branch(head)
+            builder.position_at_end(head)
+            k = builder.phi(intp)
+            position = builder.phi(intp)
+            sums = [builder.phi(vector) for _ in range(parts)]
+            k.add_incoming(intp(0), before)
+            position.add_incoming(first, before)
+            for total in sums:
+                total.add_incoming(zero, before)
+            builder.cbranch(builder.icmp_signed("<", k, count), body, done)
+            builder.position_at_end(body)
+            neighbour = builder.sext(builder.load(builder.gep(p_indices, [position])), intp)
+            if neighbour.type != intp:
+                neighbour = builder.sext(neighbour, intp)
+            entry = builder.mul(position, intp(parts))
+            re = splat(builder.load(builder.gep(p_data, [entry])))
+            x = load(p_v, block_offset(neighbour, 0))
+            new = [multiply_add(re, x, sums[0])]
+            if is_complex:
+                im = splat(builder.load(builder.gep(p_data, [builder.add(entry, intp(1))])))
+                y = load(p_v, block_offset(neighbour, 1))
+                new = [multiply_subtract(im, y, new[0]), multiply_add(im, x, multiply_add(re, y, sums[1]))]
+            k.add_incoming(builder.add(k, intp(1)), body)
+            position.add_incoming(builder.add(position, stride), body)
+            for total, value in zip(sums, new, strict=True):
+                total.add_incoming(value, body)
+            builder.branch(head)
+            builder.position_at_end(done)
+            scale, shift, keep = (splat(builder.load(builder.gep(p_scalars, [intp(n)]))) for n in range(3))
+            even_sum, odd_sum = load(p_even, column), load(p_odd, column)
+            for part in range(parts):
+                offset = block_offset(row, part)
+                own, old = load(p_v, offset), load(p_w, offset)
+                fresh = multiply_subtract(keep, old, multiply_add(shift, own, builder.fmul(scale, sums[part])))
+                store(fresh, p_w, offset)
+                even_sum = multiply_add(own, own, even_sum)
+                odd_sum = multiply_add(fresh, own, odd_sum)
+            store(even_sum, p_even, column)
+            store(odd_sum, p_odd, column)
+            return context.get_dummy_value()
+
+        arguments = (indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        return types.void(*arguments[:7], *([types.intp] * 6)), codegen
+
+    return aug_row
+
+
+_row32, _row16, _row8, _row4, _row2, _row1 = (_aug_row(lanes) for lanes in (32, 16, 8, 4, 2, 1))
+
+
+@numba.njit(inline="always")
+def _row(indices, data, v, w, even, odd, scalars, row, first, stride, count, width):  # type: ignore[no-untyped-def]
+    column = 0
+    while column + 32 <= width:
+        _row32(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        column += 32
+    if column + 16 <= width:
+        _row16(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        column += 16
+    if column + 8 <= width:
+        _row8(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        column += 8
+    if column + 4 <= width:
+        _row4(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        column += 4
+    if column + 2 <= width:
+        _row2(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        column += 2
+    if column < width:
+        _row1(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+def _csr_rows(indptr, indices, data, v, w, scalars, start, stop, even, odd):  # type: ignore[no-untyped-def]
+    for row in range(start, stop):
+        first = indptr[row]
+        _row(indices, data, v, w, even, odd, scalars, row, first, 1, indptr[row + 1] - first, v.shape[2])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+def _sell_rows(chunk_start, row_length, chunk, indices, data, v, w, scalars, start, stop, even, odd):  # type: ignore[no-untyped-def]
+    for row in range(start, stop):
+        first = chunk_start[row // chunk] + row % chunk
+        _row(indices, data, v, w, even, odd, scalars, row, first, chunk, row_length[row], v.shape[2])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+def _stencil_rows(sides, pattern, partner, potential, v, w, scalars, start, stop, even, odd):  # type: ignore[no-untyped-def]
+    """Rows of the topological insulator: the 13 entries of a row are written down on the way, not read from memory."""
+    nx, ny, nz = sides
+    indices = np.empty((4, 13), dtype=np.int64)
+    data = np.empty((4, 13), dtype=pattern.dtype)
+    for site in range(start // 4, stop // 4):
+        z = site % nz
+        y = site // nz % ny
+        x = site // (nz * ny)
+        count = 0
+        for side in range(6):
+            axis = side // 2
+            step = 1 - 2 * (side % 2)
+            neighbour = site
+            if axis == 0:
+                neighbour += ((x + step) % nx - x) * ny * nz
+            elif axis == 1:
+                neighbour += ((y + step) % ny - y) * nz
+            elif z + step < 0 or z + step >= nz:
+                continue
+            else:
+                neighbour += step
+            for orbital in range(4):
+                indices[orbital, count] = 4 * neighbour + orbital
+                data[orbital, count] = pattern[side, orbital, 0]
+                indices[orbital, count + 1] = 4 * neighbour + partner[axis, orbital]
+                data[orbital, count + 1] = pattern[side, orbital, 1]
+            count += 2
+        for orbital in range(4):
+            indices[orbital, count] = 4 * site + orbital
+            data[orbital, count] = pattern[6, orbital, 0] + potential[site]
+            _row(indices, data, v, w, even, odd, scalars, 4 * site + orbital, 13 * orbital, 1, count + 1, v.shape[2])
+
+
+@numba.njit(nogil=True, cache=True)
+def _fill_phases(block, seed, rows, first_row, first_vector, start, stop):  # type: ignore[no-untyped-def]
+    """Write :func:`spectile.kpm.reference.random_phases` of the rows named by `rows` (or of all, if it is empty)."""
+    parts = block.shape[1]
+    for i in range(start, stop):
+        row = np.uint64(rows[i]) if rows.size else np.uint64(first_row + i)
+        for r in range(block.shape[2]):
+            vector = np.uint64(seed) + np.uint64(first_vector + r) * np.uint64(0x9E3779B97F4A7C15)
+            bits = _mix(_mix(vector) + row * np.uint64(0xD1B54A32D192ED03))
+            if parts == 1:
+                block[i, 0, r] = 1.0 - 2.0 * (bits >> np.uint64(63))
+            else:
+                quarter = bits >> np.uint64(62)
+                block[i, 0, r] = 1.0 if quarter == 0 else (-1.0 if quarter == 2 else 0.0)
+                block[i, 1, r] = 1.0 if quarter == 1 else (-1.0 if quarter == 3 else 0.0)
+
+
+@numba.njit(inline="always")
+def _mix(z):  # type: ignore[no-untyped-def]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class CpuOperator:
+    """A Hermitian matrix as the CPU kernels take it.
+
+    Attributes
+    ----------
+    num_rows, num_columns : int
+        Rows to update, and rows of the block vector that they read (more than `num_rows` where a halo follows).
+    dtype : dtype
+        Of the matrix: complex128, complex64, float64 or float32.
+    rows : callable
+        ``rows(v, w, scalars, start, stop, even, odd)`` updates rows start to stop.
+    order : ndarray or None
+        Original row of each row, where a format permutes.
+    """
+
+    num_rows: int
+    num_columns: int
+    dtype: np.dtype[Any]
+    rows: Callable[..., None]
+    order: Array | None = None
+
+    @classmethod
+    def from_csr(cls, matrix: Any) -> CpuOperator:
+        """Take a ``scipy.sparse`` CSR matrix (rows <= columns)."""
+        rows = functools.partial(_csr_rows, matrix.indptr, matrix.indices, matrix.data)
+        return cls(matrix.shape[0], matrix.shape[1], matrix.dtype, rows)
+
+    @classmethod
+    def from_sell(cls, matrix: Any) -> CpuOperator:
+        """Take a :class:`spectile.kpm.sell.SellMatrix`."""
+        rows = functools.partial(
+            _sell_rows, matrix.chunk_start, matrix.row_length, matrix.chunk, matrix.indices, matrix.data
+        )
+        return cls(matrix.shape[0], matrix.shape[1], matrix.dtype, rows, matrix.order)
+
+    @classmethod
+    def from_topological_insulator(cls, sample: Any, dtype: Any = np.complex128) -> CpuOperator:
+        """Take a :class:`spectile.inputs.topological_insulator.TopologicalInsulator` without storing its matrix."""
+        from spectile.inputs.topological_insulator import GAMMA_1, GAMMA_HOP, MASS, PARTNER
+
+        pattern = np.zeros((7, 4, 2), dtype=dtype)
+        for side in range(6):
+            axis, forward = side // 2, side % 2 == 0
+            # Towards n + e_j the entry is the adjoint of the hop from n.
+            block = -sample.hopping * (GAMMA_1 + (1j if forward else -1j) * GAMMA_HOP[axis]) / 2
+            for orbital in range(4):
+                pattern[side, orbital] = block[orbital, orbital], block[orbital, PARTNER[axis][orbital]]
+        pattern[6, :, 0] = MASS * GAMMA_1.diagonal()
+        potential = sample.potential.ravel().astype(pattern.real.dtype)
+        sides = (sample.nx, sample.ny, sample.nz)
+        rows = functools.partial(_stencil_rows, sides, pattern, np.array(PARTNER), potential)
+        return cls(sample.shape[0], sample.shape[1], np.dtype(dtype), rows)
+
+    @property
+    def parts(self) -> int:
+        """Two real numbers an element of a complex matrix, else one."""
+        return 2 if self.dtype.kind == "c" else 1
+
+    @property
+    def real_dtype(self) -> np.dtype[Any]:
+        """Type of the block vector's numbers."""
+        return np.empty(0, self.dtype).real.dtype
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """Return the row blocks in which dot products are summed: they depend on the number of rows alone."""
+        # Sums of a block are kept in the type of the vectors: shorter blocks where that is single precision.
+        most = MAX_BLOCKS if self.real_dtype.itemsize == 8 else 16 * MAX_BLOCKS
+        count = max(1, min(most, self.num_rows // MIN_BLOCK_ROWS))
+        edges = np.linspace(0, self.num_rows // 4, count + 1).astype(int) * 4
+        edges[-1] = self.num_rows
+        return [(int(a), int(b)) for a, b in itertools.pairwise(edges)]
+
+    def update(
+        self, v: Array, w: Array, scale: float, shift: float, keep: float, threads: int, blocks: list[tuple[int, int]]
+    ) -> Array:
+        """Do one ``aug_spmmv()``: w = scale H v + shift v − keep w on the rows of `blocks`.
+
+        Parameters
+        ----------
+        v, w : ndarray, shape (num_columns, parts, R)
+            Block vectors; w is overwritten.
+        scale, shift, keep : float
+            2a, −2ab and 1 in the recurrence; a, −ab and 0 in the first step.
+        threads : int
+            Threads to use.
+        blocks : list of (start, stop)
+            Row blocks.
+
+        Returns
+        -------
+        ndarray, float64, shape (2, R)
+            ⟨v|v⟩ and Re ⟨w|v⟩ of each column, summed over these rows.
+        """
+        partial = np.zeros((len(blocks), 2, v.shape[2]), dtype=v.dtype)
+        scalars = np.array([scale, shift, keep], dtype=v.dtype)
+
+        def work(n: int) -> None:
+            self.rows(v, w, scalars, *blocks[n], partial[n, 0], partial[n, 1])
+
+        if threads == 1 or len(blocks) == 1:
+            for n in range(len(blocks)):
+                work(n)
+        else:
+            list(_pool(threads).map(work, range(len(blocks))))
+        return partial.sum(axis=0, dtype=np.float64)
+
+    def random_block(self, seed: int, first_vector: int, num_vectors: int, first_row: int = 0) -> Array:
+        """Return random start vectors as a block vector of this operator's layout."""
+        block = np.zeros((self.num_columns, self.parts, num_vectors), dtype=self.real_dtype)
+        rows = np.empty(0, dtype=np.int64) if self.order is None else self.order
+        _fill_phases(block, np.uint64(seed), rows, first_row, first_vector, 0, self.num_rows)
+        return block
+
+    def to_block(self, vectors: Array) -> Array:
+        """Return vectors of shape (N, R) in this operator's layout and row order."""
+        vectors = vectors if self.order is None else vectors[self.order]
+        if self.parts == 1:
+            return np.ascontiguousarray(vectors[:, None, :], dtype=self.real_dtype)
+        return np.ascontiguousarray(np.stack([vectors.real, vectors.imag], axis=1), dtype=self.real_dtype)
+
+
+def num_threads() -> int:
+    """Return the number of threads that Numba is allowed (``NUMBA_NUM_THREADS``), or of usable processors."""
+    if "NUMBA_NUM_THREADS" in os.environ:
+        return int(os.environ["NUMBA_NUM_THREADS"])
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="kpm")
+
+
+class CpuRecursion:
+    """The recurrence of a block of vectors: |ν_m⟩ and |ν_m−1⟩, advanced in place.
+
+    Parameters
+    ----------
+    operator : CpuOperator
+        H.
+    a, b : float
+        H̃ = a (H − b).
+    block : ndarray, shape (num_columns, parts, R)
+        |ν₀⟩, taken over.
+    threads : int or None
+        Defaults to :func:`num_threads`.
+    """
+
+    def __init__(self, operator: CpuOperator, a: float, b: float, block: Array, threads: int | None = None) -> None:
+        self.operator, self.a, self.b = operator, a, b
+        self.v, self.w = block, np.zeros_like(block)
+        self.threads = threads or num_threads()
+        self.steps = 0
+        self._blocks = operator.blocks()
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+        return int(self.v.shape[2])
+
+    def advance(self, steps: int) -> Array:
+        """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
+        etas = np.empty((steps, 2, self.num_vectors))
+        for n in range(steps):
+            etas[n] = self._step()
+        return etas.reshape(2 * steps, -1)
+
+    def _step(self) -> Array:
+        if self.steps == 0:
+            factors = (self.a, -self.a * self.b, 0.0)
+        else:
+            self.v, self.w = self.w, self.v
+            factors = (2 * self.a, -2 * self.a * self.b, 1.0)
+        self.steps += 1
+        return self.operator.update(self.v, self.w, *factors, self.threads, self._blocks)
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold."""
+        return {"v": self.v, "w": self.w, "steps": np.array(self.steps)}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from :meth:`state`."""
+        self.v, self.w, self.steps = state["v"], state["w"], int(state["steps"])
+
+
+def etas_naive(matrix: Any, start: Array, steps: int, a: float, b: float) -> Array:
+    """Run Figure 3 through SciPy's product and BLAS, vector by vector: the chain of library calls to compare with.
+
+    Parameters
+    ----------
+    matrix : scipy.sparse matrix, shape (N, N)
+        H.
+    start : ndarray, shape (N, R), Fortran order
+        |ν₀⟩.
+    steps : int
+        Applications of H̃, M/2.
+    a, b : float
+        Scaling.
+
+    Returns
+    -------
+    ndarray, shape (2 * steps, R)
+    """
+    from scipy.linalg import get_blas_funcs
+
+    vector = np.empty(0, dtype=matrix.dtype)
+    axpy, scal, nrm2 = get_blas_funcs(("axpy", "scal", "nrm2"), (vector,))
+    dot = get_blas_funcs("dotc" if matrix.dtype.kind == "c" else "dot", (vector,))
+    etas = np.empty((2 * steps, start.shape[1]))
+    for r in range(start.shape[1]):
+        v, w = start[:, r].astype(matrix.dtype), np.zeros(start.shape[0], dtype=matrix.dtype)
+        for m in range(steps):
+            if m:
+                v, w = w, v
+            u = axpy(v, matrix @ v, a=-b)
+            w = axpy(u, scal(-1.0, w), a=2 * a if m else a)
+            etas[2 * m : 2 * m + 2, r] = nrm2(v) ** 2, dot(w, v).real
+    return etas
