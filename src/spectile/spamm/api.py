@@ -1,0 +1,319 @@
+"""The public SpAMM functions: check the input, choose the backend, call it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from spectile.gpu.device import available, on_device
+
+if TYPE_CHECKING:
+    from .result import SpammResult
+
+Backend = Literal["auto", "cpu", "cuda"]
+Precision = Literal["fp16", "fp16c16", "fp32", "tf32x3", "fp64"]
+
+# Precision of the product -> (dtype of the inputs, dtype of C).
+PRECISIONS: dict[str, tuple[str, str]] = {
+    "fp16": ("float16", "float32"),
+    "fp16c16": ("float16", "float16"),
+    "fp32": ("float32", "float32"),
+    "tf32x3": ("float32", "float32"),
+    "fp64": ("float64", "float64"),
+}
+
+
+def spamm(
+    a: Any,
+    b: Any,
+    *,
+    tau: float | None = None,
+    valid_ratio: float | None = None,
+    rtol: float | None = None,
+    block: int = 32,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Any = None,
+    out: Any = None,
+    strict: bool = False,
+    precision: Precision | None = None,
+    check_finite: bool | None = None,
+    backend: Backend = "auto",
+) -> SpammResult:
+    """Multiply near-sparse matrices, skipping the tile products whose norms are small (SpAMM).
+
+    C = alpha A B + beta C, where the product of the tiles A_ik and B_kj is left out when
+    ``||A_ik||_F ||B_kj||_F < tau``.  Give exactly one of `tau`, `valid_ratio` and `rtol`.
+
+    Parameters
+    ----------
+    a : array, shape (..., m, k)
+        float16, float32 or float64; a NumPy or CuPy array, or any object with ``__cuda_array_interface__`` or
+        ``__dlpack__``.  Leading dimensions are batches and broadcast as in `numpy.matmul`.
+    b : array, shape (..., k, n)
+        Of the same dtype and kind as `a`.
+    tau : float, optional
+        Threshold, >= 0.  0 gives the dense product, infinity gives zero.
+    valid_ratio : float, optional
+        Wanted share of tile products, in (0, 1]; tau is searched as in :func:`tune_tau` with a tolerance of 0.01 or
+        a tenth of the ratio, whichever is less, for each product of a batch.
+    rtol : float, optional
+        Wanted error: the largest tau (to a relative 1e-6) with the guarantee ``||E||_F <= rtol ||A||_F ||B||_F``,
+        where E holds what was skipped and the rounding of the sums (for each product of a batch; alpha = 1, beta = 0).
+    block : int, default 32
+        Tile size (LoNum in the paper), a power of two from 8 to 128 on CUDA, any positive number on the CPU.
+    alpha, beta : float
+        Factors of the product and of `c`.
+    c : array, shape (..., m, n), optional
+        Needed when `beta` is not 0; not read otherwise, and never written unless it is also `out`.
+    out : array, shape (..., m, n), optional
+        Receives the result; C-contiguous, of the dtype of C.
+    strict : bool, default False
+        Multiply exactly the valid tile products.  By default a backend may multiply some more where that is faster,
+        which only lowers the error; the result's `executed_ratio` counts them.
+    precision : {"fp16", "fp16c16", "fp32", "tf32x3", "fp64"}, optional
+        By default the dtype of the inputs, with a float32 C for float16.  "fp16c16" rounds C to float16;
+        "tf32x3" multiplies float32 by three TF32 products on CUDA's tensor cores.
+    check_finite : bool, optional
+        Raise for NaN and infinity in `a` and `b`, seen in the norm maps.  By default host arrays are checked and GPU
+        arrays are not, because reading the answer back would synchronise.  Unchecked, NaN and infinity
+        propagate as in a dense product, since a norm product that is NaN is not below tau.
+    backend : {"auto", "cpu", "cuda"}
+        "auto" takes CUDA where the inputs are GPU arrays or a device is found, else the CPU.
+
+    Returns
+    -------
+    SpammResult
+        `c` of the kind of the inputs, with tau, the valid and executed ratio and the error bound.
+
+    Raises
+    ------
+    ValueError
+        For mismatched shapes, a parameter out of range, NaN or infinity, or an `rtol` below what rounding allows.
+    TypeError
+        For a dtype other than float16, float32 and float64, or inputs of different dtypes.
+    RuntimeError
+        If ``backend="cuda"`` and there is no usable device.
+
+    Notes
+    -----
+    cuSpAMM (Liu et al.), Algorithms 1 and 2, Section 3.5.2 for the search.
+    """
+    _check_choice(tau, valid_ratio, rtol)
+    _check_scalars(block, alpha, beta)
+    on_gpu = on_device(a) or on_device(b)
+    if not on_gpu:
+        a, b = np.asarray(a), np.asarray(b)
+    chosen = _choose_backend(backend, on_gpu)
+    precision = _check_operands(a, b, precision, chosen)
+    shape = result_shape(tuple(a.shape), tuple(b.shape))
+    dtype = PRECISIONS[precision][1]
+    if c is not None and beta != 0:
+        _check_result_array("c", c, shape, None)
+    elif beta != 0:
+        raise ValueError(f"beta = {beta} needs c: pass the matrix of shape {shape} that beta multiplies")
+    if out is not None:
+        _check_result_array("out", out, shape, dtype)
+    if chosen == "cuda":
+        from . import gpu
+
+        # a, b, c and out arrive as the user gave them (NumPy arrays or GPU arrays, shapes and dtypes checked); the
+        # backend converts, works on the current stream and returns a SpammResult of the same kind.
+        return gpu.spamm_cuda(
+            a,
+            b,
+            tau=tau,
+            valid_ratio=valid_ratio,
+            rtol=rtol,
+            block=block,
+            alpha=alpha,
+            beta=beta,
+            c=c if beta != 0 else None,
+            out=out,
+            strict=strict,
+            precision=precision,
+            check_finite=(not on_gpu) if check_finite is None else check_finite,
+        )
+    from . import cpu
+
+    return cpu.spamm_cpu(
+        a,
+        b,
+        tau=tau,
+        valid_ratio=valid_ratio,
+        rtol=rtol,
+        block=block,
+        alpha=alpha,
+        beta=beta,
+        c=np.asarray(c) if beta != 0 else None,
+        out=out,
+        strict=strict,
+        precision=precision,
+        check_finite=check_finite is not False,
+    )
+
+
+def norm_map(a: Any, block: int = 32) -> Any:
+    """Return the Frobenius norms of the tiles of a matrix (the paper's normmap).
+
+    Parameters
+    ----------
+    a : array, shape (m, n)
+        float16, float32 or float64; NumPy or GPU array.
+    block : int, default 32
+        Tile size; the last tiles of a row or column may be smaller.
+
+    Returns
+    -------
+    array, shape (ceil(m / block), ceil(n / block))
+        float64 on the CPU, where squares and sums are float64 too; float32 or float64 on the GPU.
+    """
+    _check_scalars(block, 1.0, 0.0)
+    if on_device(a):
+        from . import gpu
+
+        return gpu.norm_map_cuda(a, block)
+    from . import cpu
+
+    a = np.asarray(a)
+    if a.ndim != 2:
+        raise ValueError(f"a norm map is of a matrix, not of an array with {a.ndim} dimensions: pass one matrix")
+    _check_dtype("a", a.dtype)
+    return cpu.norm_map(a, block)
+
+
+def tune_tau(
+    norms_a: Any, norms_b: Any, valid_ratio: float, iterations: int = 20, tolerance: float = 0.01
+) -> tuple[float, float]:
+    """Search the threshold tau that leaves a wanted share of the tile products.
+
+    Binary search over [0, k ave], where ave is the mean norm product and the first trial; the upper bound grows while
+    it leaves more than wanted (Section 3.5.2; k doubles where the paper adds one, which is the same up to k = 2).
+
+    Parameters
+    ----------
+    norms_a : array, shape (p, q)
+        Norm map of A.
+    norms_b : array, shape (q, r)
+        Norm map of B.
+    valid_ratio : float
+        Wanted share, in (0, 1].
+    iterations : int, default 20
+        Most bisections.
+    tolerance : float, default 0.01
+        Absolute difference of the valid ratio at which the search ends.
+
+    Returns
+    -------
+    tau : float
+        The threshold that came nearest.
+    valid_ratio : float
+        The share that it leaves.
+    """
+    _check_choice(None, valid_ratio, None)
+    if on_device(norms_a):
+        from . import gpu
+
+        return gpu.tune_tau_cuda(norms_a, norms_b, valid_ratio, iterations, tolerance)
+    from . import cpu
+
+    norms_a, norms_b = np.asarray(norms_a, dtype=np.float64), np.asarray(norms_b, dtype=np.float64)
+    if norms_a.ndim != 2 or norms_b.ndim != 2 or norms_a.shape[1] != norms_b.shape[0]:
+        raise ValueError(
+            f"norm maps of shapes {norms_a.shape} and {norms_b.shape} do not multiply: the columns of the first must "
+            "be the rows of the second"
+        )
+    return cpu.tune_tau(norms_a, norms_b, valid_ratio, iterations, tolerance)
+
+
+def result_shape(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of A B, with leading dimensions broadcast as in `numpy.matmul`."""
+    if len(shape_a) < 2 or len(shape_b) < 2:
+        raise ValueError(
+            f"operands of shapes {shape_a} and {shape_b}: both need at least two dimensions, reshape a vector to a "
+            "matrix with one row or column"
+        )
+    if shape_a[-1] != shape_b[-2]:
+        raise ValueError(
+            f"operands of shapes {shape_a} and {shape_b} do not multiply: the columns of a ({shape_a[-1]}) must be the "
+            f"rows of b ({shape_b[-2]})"
+        )
+    try:
+        batch = np.broadcast_shapes(shape_a[:-2], shape_b[:-2])
+    except ValueError:
+        raise ValueError(
+            f"the leading dimensions of operands of shapes {shape_a} and {shape_b} do not broadcast together"
+        ) from None
+    return (*batch, shape_a[-2], shape_b[-1])
+
+
+def _check_choice(tau: float | None, valid_ratio: float | None, rtol: float | None) -> None:
+    given = {k: v for k, v in (("tau", tau), ("valid_ratio", valid_ratio), ("rtol", rtol)) if v is not None}
+    if len(given) != 1:
+        what = "none" if not given else " and ".join(given)
+        raise ValueError(
+            f"give exactly one of tau, valid_ratio and rtol; {what} {'was' if not given else 'were'} given"
+        )
+    if tau is not None and not tau >= 0:
+        raise ValueError(f"tau = {tau} is not a threshold: it is compared with products of norms, give a number >= 0")
+    if valid_ratio is not None and not 0 < valid_ratio <= 1:
+        raise ValueError(f"valid_ratio = {valid_ratio} lies outside (0, 1]: give the share of tile products to keep")
+    if rtol is not None and not 0 < rtol < math.inf:
+        raise ValueError(f"rtol = {rtol} is not a tolerance: give a finite number > 0")
+
+
+def _check_scalars(block: int, alpha: float, beta: float) -> None:
+    if isinstance(block, bool) or not isinstance(block, (int, np.integer)) or block < 1:
+        raise ValueError(f"block = {block!r} is not a tile size: give a positive integer, 32 in the paper")
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if not math.isfinite(value):
+            raise ValueError(f"{name} = {value} is not finite: give a real number")
+
+
+def _check_dtype(name: str, dtype: Any) -> None:
+    if _dtype_name(dtype) not in ("float16", "float32", "float64"):
+        raise TypeError(f"{name} has dtype {dtype}: SpAMM multiplies float16, float32 and float64, convert it first")
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_operands(a: Any, b: Any, precision: str | None, backend: str) -> Precision:
+    for name, operand in (("a", a), ("b", b)):
+        _check_dtype(name, operand.dtype)
+    kind = _dtype_name(a.dtype)
+    if kind != _dtype_name(b.dtype):
+        raise TypeError(f"a is {a.dtype} and b is {b.dtype}: convert one, a mixed product would hide a conversion")
+    default = {"float16": "fp16", "float32": "fp32", "float64": "fp64"}[kind]
+    precision = default if precision is None else precision
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision = {precision!r} is unknown: choose one of {', '.join(PRECISIONS)}")
+    if PRECISIONS[precision][0] != kind:
+        raise TypeError(
+            f"precision {precision!r} multiplies {PRECISIONS[precision][0]}, and the operands are {a.dtype}"
+        )
+    if precision == "tf32x3" and backend == "cpu":
+        raise ValueError("precision 'tf32x3' needs CUDA's tensor cores: use 'fp32' on the CPU")
+    return precision  # type: ignore[return-value]
+
+
+def _check_result_array(name: str, array: Any, shape: tuple[int, ...], dtype: str | None) -> None:
+    if tuple(array.shape) != shape:
+        raise ValueError(f"{name} has shape {tuple(array.shape)}, and the product has {shape}")
+    if dtype is not None and _dtype_name(array.dtype) != dtype:
+        raise TypeError(f"{name} is {array.dtype}, and the product is {dtype}: pass an array of that dtype")
+
+
+def _choose_backend(backend: str, on_gpu: bool) -> Literal["cpu", "cuda"]:
+    if backend not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"backend = {backend!r} is unknown: choose 'auto', 'cpu' or 'cuda'")
+    if backend == "cpu" and on_gpu:
+        raise ValueError("the operands are GPU arrays: copy them to the host for backend='cpu', or use 'auto'")
+    if backend == "cuda" or on_gpu:
+        return "cuda"
+    if backend == "cpu":
+        return "cpu"
+    return "cuda" if available() else "cpu"

@@ -1,0 +1,62 @@
+"""What a product in floating point can be off by, beyond the skipped tiles."""
+
+from __future__ import annotations
+
+import math
+
+# Unit round-off of the sums, and of C, of each precision.
+SUM_ROUNDOFF = {"fp16": 2.0**-24, "fp16c16": 2.0**-24, "fp32": 2.0**-24, "tf32x3": 2.0**-24, "fp64": 2.0**-53}
+RESULT_ROUNDOFF = {"fp16": 0.0, "fp16c16": 2.0**-11, "fp32": 0.0, "tf32x3": 0.0, "fp64": 0.0}
+# Half the smallest subnormal of float16: what one element of C loses where it underflows.
+RESULT_UNDERFLOW = {"fp16c16": 2.0**-25}
+
+# The norms and their sums are float64 themselves; this covers their own rounding.
+NORM_SLACK = 1 + 1e-12
+
+
+def rounding_bound(
+    shape: tuple[int, int, int],
+    norm_a: float,
+    norm_b: float,
+    precision: str,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    norm_c: float = 0.0,
+    product_roundoff: float = 0.0,
+) -> float:
+    """Bound the rounding error of alpha A B + beta C in the Frobenius norm.
+
+    ``|fl(AB) - AB| <= gamma_k |A| |B|`` elementwise in any order of summation, gamma_k = k u / (1 - k u), and
+    ``|| |A| |B| ||_F <= ||A||_F ||B||_F``.  It grows with k, is independent of tau, and is far above what is seen.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (m, k, n).
+    norm_a, norm_b, norm_c : float
+        Frobenius norms.
+    precision : str
+        A key of ``SUM_ROUNDOFF``.
+    alpha, beta : float
+        Factors.
+    product_roundoff : float
+        Relative error of one product before it is summed, where it is not exact to the sum's round-off (3xTF32).
+
+    Returns
+    -------
+    float
+        Infinity where k u >= 1.
+    """
+    m, k, n = shape
+    unit = SUM_ROUNDOFF[precision]
+    # Two roundings more for alpha and for adding beta C.
+    steps = (k + 2) * unit
+    if steps >= 1:
+        return math.inf
+    relative = steps / (1 - steps) + product_roundoff
+    product = abs(alpha) * norm_a * norm_b
+    bound = relative * product + 2 * unit * abs(beta) * norm_c
+    result = (1 + relative) * product + abs(beta) * norm_c
+    underflow = RESULT_UNDERFLOW.get(precision, 0.0) * math.sqrt(m * n)
+    return (bound + RESULT_ROUNDOFF[precision] * result + underflow) * NORM_SLACK

@@ -1,0 +1,95 @@
+"""What a SpAMM call returns, on every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class SpammResult:
+    """A thresholded product and what was left out of it.
+
+    Every number may be handed over as a value or as a callable without arguments, evaluated on first reading: a GPU
+    backend reads nothing back, and synchronises nothing, before it is asked.  For a batch each number is an array of
+    the leading shape.
+
+    Attributes
+    ----------
+    c : array
+        alpha A B + beta C over the executed tile products, of the same kind as the inputs.
+    tau : float
+        Threshold tau: the tile product A_ik B_kj is skipped iff ``||A_ik|| ||B_kj|| < tau``.
+    valid_ratio : float
+        Share of the tile products with ``||A_ik|| ||B_kj|| >= tau`` (1 when there are none).
+    executed_ratio : float
+        Share of the tile products that were multiplied; at least `valid_ratio`, equal to it with ``strict=True``.
+    error_bound : float
+        Guaranteed bound of ``||C_exact - c||_F``: skipped products and rounding.
+    error_bound_rel : float
+        `error_bound` relative to ``||c||_F`` (NaN when c is zero and the bound is too).
+    """
+
+    __slots__ = ("_numbers", "c")
+
+    def __init__(
+        self,
+        c: Any,
+        *,
+        tau: Any | Callable[[], Any],
+        valid_ratio: Any | Callable[[], Any],
+        executed_ratio: Any | Callable[[], Any],
+        error_bound: Any | Callable[[], Any],
+        norm_c: Any | Callable[[], Any],
+    ) -> None:
+        self.c = c
+        self._numbers: dict[str, Any] = {
+            "tau": tau,
+            "valid_ratio": valid_ratio,
+            "executed_ratio": executed_ratio,
+            "error_bound": error_bound,
+            "norm_c": norm_c,
+        }
+
+    def _number(self, name: str) -> Any:
+        value = self._numbers[name]
+        if callable(value):
+            value = self._numbers[name] = value()
+        return value
+
+    @property
+    def tau(self) -> Any:
+        """Threshold."""
+        return self._number("tau")
+
+    @property
+    def valid_ratio(self) -> Any:
+        """Share of the tile products that are not skipped by tau."""
+        return self._number("valid_ratio")
+
+    @property
+    def executed_ratio(self) -> Any:
+        """Share of the tile products that were multiplied."""
+        return self._number("executed_ratio")
+
+    @property
+    def error_bound(self) -> Any:
+        """Guaranteed bound of the Frobenius norm of the error."""
+        return self._number("error_bound")
+
+    @property
+    def error_bound_rel(self) -> Any:
+        """Error bound relative to the norm of c."""
+        import numpy as np
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.divide(self._number("error_bound"), self._number("norm_c"))
+        return float(ratio) if np.ndim(ratio) == 0 else ratio
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.c.shape))
+        if any(map(callable, self._numbers.values())):
+            return f"SpammResult({shape} {self.c.dtype}, numbers not read back yet)"
+        return (
+            f"SpammResult({shape} {self.c.dtype}, tau={self.tau}, valid_ratio={self.valid_ratio}, "
+            f"executed_ratio={self.executed_ratio}, error_bound_rel={self.error_bound_rel})"
+        )
