@@ -87,7 +87,7 @@ def spgemm(
     return _symbolic(left, right, memory_limit)._numeric(left, right, chosen, memory_limit)
 
 
-def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backend = "auto") -> SymbolicProduct:
+def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backend = "auto") -> Any:
     """Analyse the patterns of A and B once, for many products with the same patterns and other values.
 
     Parameters
@@ -248,7 +248,7 @@ class SymbolicProduct:
         return _csr(self.shape, self.indptr, self.indices, data, A.array or B.array)
 
 
-def _symbolic(A: Operand, B: Operand, memory_limit: int | None) -> SymbolicProduct:
+def _symbolic(A: Operand, B: Operand, memory_limit: int | None) -> Any:
     from . import cpu
 
     products = cpu.row_products(A.indptr, A.indices, B.indptr)

@@ -99,7 +99,7 @@ def _fill_rows(  # type: ignore[no-untyped-def]
                 place = t
                 while place > first and indices_c[place - ONE] > column:
                     indices_c[place] = indices_c[place - ONE]
-                    place -= ONE
+                    place -= ONE  # type: ignore[assignment]
                 indices_c[place] = column
             for t in range(first, out):
                 data_c[t] = sums[indices_c[t]]

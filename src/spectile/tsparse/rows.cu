@@ -1,0 +1,727 @@
+// Row-wise sparse product, CSR times CSR to CSR with sorted columns, for one type of value (VALUE = float or double).
+//
+//   prepare   round the values, check indices and values                         one group of lanes a row
+//   analyse   products, window of columns and bin of each row of C               one group of lanes a row
+//   symbolic  entries of each row of C                                           by bin
+//   place     row pointer of C (single-pass scan), bins for the numeric phase
+//   numeric   columns and values of C                                            by bin
+//
+// Three ways to gather a row, chosen by the window of its columns [low, low + span) and its number of products:
+//   window    a bitmap of the window in shared memory; a column's place in C is the number of bits before its own, so the
+//             row is sorted and needs no hash and no sort.  One group of lanes a row; the symbolic phase keeps the bitmaps.
+//   hash      a table in shared memory for short rows with a wide window; sorted afterwards.  One group of lanes a row.
+//   block     the bitmap again, one block a row, for long rows with a wide window; sums in shared or global memory.
+//
+// Sums run over k in the order of A's row with a barrier between two k, and the columns of one row of B are distinct: each
+// entry of C is added in one fixed order, so the same product gives the same bits every time.
+
+#include <cuda_fp16.h>
+
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+namespace {
+
+constexpr u32 ALL = 0xffffffffu;
+constexpr int BINS_SYMBOLIC = 6;  // window 2048, window 8192, hash 64, 256, 1024, block
+constexpr int BINS_NUMERIC = 10;  // window 2048 (256 sums, 2048 sums), window 8192, hash 64, 256, 1024, block: 4 places
+constexpr int LONG_ROW = 1024;    // entries of A's row from which a whole block analyses it
+constexpr int HEAVY = 1 << 14;    // products from which a block gathers the row, however narrow it is
+
+// The head: counters that a call clears before and the host reads between the phases.
+enum Head {
+    SYMBOLIC = 0,       // rows in each symbolic bin
+    NUMERIC = 8,        // rows in each numeric bin
+    FLAGS = 20,         // bad input, see Flag
+    MAX_SPAN = 22,      // widest window among the rows of the symbolic block bin
+    MAX_BYTES = 24,     // most shared memory among the rows of each numeric block bin (4)
+    TICKET = 28,
+    PRODUCTS = 30,      // 64 bits
+    ENTRIES = 32,       // 64 bits: stored entries of C
+};
+enum Flag { BAD_INDEX = 1, UNSORTED = 2, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16 };
+enum Rounding { KEEP = 0, TF32 = 1, HALF = 2 };
+
+template <int G> __device__ __forceinline__ u32 group_mask() {
+    return G == 32 ? ALL : ((1u << (G & 31)) - 1u) << (threadIdx.x & 31 & ~(G - 1));
+}
+
+__device__ __forceinline__ float tf32(float x) {
+    return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
+}
+
+// Values as the precision takes them, and the checks that the later phases rely on.
+template <class IN>
+__device__ void prepare_rows(int rows, int columns, int rounding, const int* ptr, const int* idx, const IN* in, VALUE* out,
+                             int* flags) {
+    const int lane = threadIdx.x & 7;
+    int found = 0;
+    for (int row = blockIdx.x * (blockDim.x >> 3) + (threadIdx.x >> 3); row < rows; row += gridDim.x * (blockDim.x >> 3)) {
+        const int begin = ptr[row], end = ptr[row + 1];
+        for (int p = begin + lane; p < end; p += 8) {
+            const int column = idx[p];
+            if (u32(column) >= u32(columns)) found |= BAD_INDEX;
+            if (p > begin && idx[p - 1] >= column) found |= UNSORTED;
+            const IN x = in[p];
+            if (!isfinite(x)) found |= NOT_FINITE;
+            VALUE y = VALUE(x);
+            if (sizeof(IN) > sizeof(VALUE) && !isfinite(y)) found |= FLOAT_RANGE;
+            if (rounding == TF32) y = tf32(float(y));
+            if (rounding == HALF) {
+                const IN size = x < 0 ? -x : x;
+                if (size > IN(65504) || (size > 0 && size < IN(6.103515625e-05))) found |= HALF_RANGE;
+                y = __half2float(sizeof(IN) == 8 ? __double2half(double(x)) : __float2half_rn(float(x)));
+            }
+            if (out != nullptr) out[p] = y;
+        }
+    }
+    found = __reduce_or_sync(ALL, found);
+    if (found && (threadIdx.x & 31) == 0) atomicOr(flags, found);
+}
+
+// Bin of a row for the symbolic phase, or -1 for an empty one.
+__device__ int symbolic_bin(u64 products, int span) {
+    if (products == 0) return -1;
+    const u64 bound = products < u64(span) ? products : u64(span);
+    if (products < HEAVY && span <= 8192 && u64(span) <= 32 * bound) return span <= 2048 ? 0 : 1;
+    if (products < HEAVY) {
+        if (bound <= 48) return 2;
+        if (bound <= 192) return 3;
+        if (bound <= 768) return 4;
+    }
+    return 5;
+}
+
+// Bin of a row for the numeric phase; `window` tells that the symbolic phase kept its bitmap.
+__device__ int numeric_bin(int entries, int span, bool window, bool heavy, int shared_bytes, int* need) {
+    *need = 0;
+    if (entries == 0) return -1;
+    if (window && span <= 2048) return entries <= 256 ? 0 : 1;
+    if (window && entries <= 1024) return 2;
+    if (!heavy && !window) {
+        if (entries <= 32) return 3;
+        if (entries <= 128) return 4;
+        if (entries <= 512) return 5;
+    }
+    const long long words = 8LL * ((span + 31) / 32), sums = (long long)entries * sizeof(VALUE);
+    *need = int(min(words + sums, (long long)shared_bytes));
+    if (words + sums <= 48 * 1024) return 6;
+    if (words + sums <= shared_bytes) return 7;
+    *need = int(min(words, (long long)shared_bytes));
+    return words <= shared_bytes ? 8 : 9;
+}
+
+// Write `row` to the list of its bin; one global atomic a block and bin.  Called by all threads; bin < 0 writes nothing.
+template <int BINS> __device__ int append(int row, int bin, int rows, int* counters, int* lists) {
+    __shared__ int local[BINS], base[BINS];
+    __syncthreads();
+    if (threadIdx.x < BINS) local[threadIdx.x] = 0;
+    __syncthreads();
+    int place = 0;
+    if (bin >= 0) place = atomicAdd(&local[bin], 1);
+    __syncthreads();
+    if (threadIdx.x < BINS && local[threadIdx.x]) base[threadIdx.x] = atomicAdd(&counters[threadIdx.x], local[threadIdx.x]);
+    __syncthreads();
+    if (bin < 0) return -1;
+    place += base[bin];
+    lists[(long long)bin * rows + place] = row;
+    return place;
+}
+
+template <int LOG> __device__ __forceinline__ int insert(int* keys, int column, bool& added) {
+    u32 slot = (u32(column) * 2654435769u) >> (32 - LOG);
+    while (true) {
+        const int key = *(volatile int*)&keys[slot];
+        if (key == column) return slot;
+        if (key == -1) {
+            const int old = atomicCAS(&keys[slot], -1, column);
+            if (old == -1) added = true;
+            if (old == -1 || old == column) return slot;
+        }
+        slot = (slot + 1) & ((1 << LOG) - 1);
+    }
+}
+
+// visit(column) for every product of a row, in any order, by a group of G lanes.
+template <int G, class Visit>
+__device__ __forceinline__ void each_column(int begin, int end, const int* idx_a, const int* ptr_b, const int* idx_b,
+                                            int lane, u32 mask, Visit visit) {
+    for (int base = begin; base < end; base += G) {
+        int first = 0, last = 0;
+        if (base + lane < end) {
+            const int k = idx_a[base + lane];
+            first = ptr_b[k];
+            last = ptr_b[k + 1];
+        }
+        const int steps = min(G, end - base);
+        for (int s = 0; s < steps; ++s) {
+            const int stop = __shfl_sync(mask, last, s, G);
+            for (int q = __shfl_sync(mask, first, s, G) + lane; q < stop; q += G) visit(idx_b[q]);
+        }
+    }
+}
+
+// add(column, a, b) for every product of a row, in the order of k; the first entries of the next k are loaded ahead.
+template <int G, class Add>
+__device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const VALUE* val_a, const int* ptr_b,
+                                             const int* idx_b, const VALUE* val_b, int lane, u32 mask, Add add) {
+    for (int base = begin; base < end; base += G) {
+        int first = 0, last = 0;
+        VALUE factor = 0;
+        if (base + lane < end) {
+            const int k = idx_a[base + lane];
+            first = ptr_b[k];
+            last = ptr_b[k + 1];
+            factor = val_a[base + lane];
+        }
+        const int steps = min(G, end - base);
+        int q = __shfl_sync(mask, first, 0, G) + lane, stop = __shfl_sync(mask, last, 0, G), column = 0;
+        VALUE value = 0;
+        if (q < stop) {
+            column = idx_b[q];
+            value = val_b[q];
+        }
+        for (int s = 0; s < steps; ++s) {
+            const VALUE a = __shfl_sync(mask, factor, s, G);
+            int next = 0, next_stop = 0, next_column = 0;
+            VALUE next_value = 0;
+            if (s + 1 < steps) {
+                next = __shfl_sync(mask, first, s + 1, G) + lane;
+                next_stop = __shfl_sync(mask, last, s + 1, G);
+                if (next < next_stop) {
+                    next_column = idx_b[next];
+                    next_value = val_b[next];
+                }
+            }
+            if (q < stop) add(column, a, value);
+            for (q += G; q < stop; q += G) add(idx_b[q], a, val_b[q]);
+            __syncwarp(mask);
+            q = next;
+            stop = next_stop;
+            column = next_column;
+            value = next_value;
+        }
+    }
+}
+
+struct Word {
+    u32 bits, before;  // columns met, and entries of the row before this word
+};
+
+__device__ __forceinline__ int place_of(const Word* words, int offset) {
+    const Word word = words[offset >> 5];
+    return word.before + __popc(word.bits & ((1u << (offset & 31)) - 1u));
+}
+
+// ---- window: bitmap of at most 32 WORDS columns, a group of G lanes a row
+
+template <int G, int WORDS>
+__device__ void symbolic_window(int count, const int* list, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                                const int* idx_b, const int* low, const int* span, int* entries, u32* kept) {
+    extern __shared__ u64 shared[];
+    const int lane = threadIdx.x & (G - 1), item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
+    if (item >= count) return;
+    const u32 mask = group_mask<G>();
+    u32* bits = (u32*)shared + (threadIdx.x / G) * WORDS;
+    const int row = list[item], start = low[row], words = (span[row] + 31) >> 5;
+    for (int w = lane; w < words; w += G) bits[w] = 0;
+    __syncwarp(mask);
+    each_column<G>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, lane, mask, [&](int column) {
+        const int offset = column - start;
+        const u32 bit = 1u << (offset & 31);
+        // Most columns are met many times: reading first spares the atomic, which serialises within a word.
+        if (!(*(volatile u32*)&bits[offset >> 5] & bit)) atomicOr(&bits[offset >> 5], bit);
+    });
+    __syncwarp(mask);
+    int total = 0;
+    u32* keep = kept + (long long)item * WORDS;
+    for (int w = lane; w < words; w += G) {
+        keep[w] = bits[w];
+        total += __popc(bits[w]);
+    }
+    for (int d = G / 2; d; d >>= 1) total += __shfl_xor_sync(mask, total, d, G);
+    if (lane == 0) entries[row] = total;
+}
+
+template <int G, int WORDS, int SUMS>
+__device__ void numeric_window(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
+                               const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* span,
+                               const int* slot, const u32* kept, const int* ptr_c, int* idx_c, VALUE* val_c) {
+    extern __shared__ u64 shared[];
+    const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
+    if (item >= count) return;
+    const u32 mask = group_mask<G>();
+    Word* words = (Word*)shared + group * WORDS;
+    VALUE* sums = (VALUE*)((Word*)shared + (blockDim.x / G) * WORDS) + group * SUMS;
+    const int row = list[item], start = low[row], used = (span[row] + 31) >> 5, out = ptr_c[row];
+    const u32* keep = kept + (long long)slot[row] * WORDS;
+    int before = 0;
+    for (int base = 0; base < used; base += G) {
+        const int w = base + lane;
+        u32 bits = w < used ? keep[w] : 0;
+        int sum = __popc(bits);
+        for (int d = 1; d < G; d <<= 1) {
+            const int other = __shfl_up_sync(mask, sum, d, G);
+            if (lane >= d) sum += other;
+        }
+        const int place = before + sum - __popc(bits);
+        before += __shfl_sync(mask, sum, G - 1, G);
+        if (w < used) words[w] = {bits, u32(place)};
+        for (int at = out + place; bits; bits &= bits - 1) idx_c[at++] = start + 32 * w + __ffs(bits) - 1;
+    }
+    for (int e = lane; e < before; e += G) sums[e] = 0;
+    __syncwarp(mask);
+    each_product<G>(ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
+                    [&](int column, VALUE a, VALUE b) { sums[place_of(words, column - start)] += a * b; });
+    for (int e = lane; e < before; e += G) val_c[out + e] = sums[e];
+}
+
+// ---- hash: table of 2^LOG columns, a group of G lanes a row
+
+template <int G, int LOG>
+__device__ void symbolic_hash(int count, const int* list, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                              const int* idx_b, int* entries) {
+    extern __shared__ u64 shared[];
+    constexpr int TABLE = 1 << LOG;
+    const int lane = threadIdx.x & (G - 1), item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
+    if (item >= count) return;
+    const u32 mask = group_mask<G>();
+    int* keys = (int*)shared + (threadIdx.x / G) * TABLE;
+    const int row = list[item];
+    for (int t = lane; t < TABLE; t += G) keys[t] = -1;
+    __syncwarp(mask);
+    int total = 0;
+    each_column<G>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, lane, mask, [&](int column) {
+        bool added = false;
+        insert<LOG>(keys, column, added);
+        total += added;
+    });
+    __syncwarp(mask);
+    for (int d = G / 2; d; d >>= 1) total += __shfl_xor_sync(mask, total, d, G);
+    if (lane == 0) entries[row] = total;
+}
+
+template <int G, int LOG>
+__device__ void numeric_hash(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
+                             const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* ptr_c, int* idx_c,
+                             VALUE* val_c) {
+    extern __shared__ u64 shared[];
+    constexpr int TABLE = 1 << LOG, PER_LANE = TABLE / G;
+    const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
+    if (item >= count) return;
+    const u32 mask = group_mask<G>();
+    u64* list64 = shared + group * (TABLE / 2);  // the table of keys, later the sorted list of (column, slot)
+    int* keys = (int*)list64;
+    VALUE* sums = (VALUE*)(shared + (blockDim.x / G) * (TABLE / 2)) + group * TABLE;
+    const int row = list[item], out = ptr_c[row], n = ptr_c[row + 1] - out;
+    for (int t = lane; t < TABLE; t += G) {
+        keys[t] = -1;
+        sums[t] = 0;
+    }
+    __syncwarp(mask);
+    each_product<G>(ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
+                    [&](int column, VALUE a, VALUE b) {
+                        bool added;
+                        sums[insert<LOG>(keys, column, added)] += a * b;
+                    });
+    int held[PER_LANE];
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) held[i] = keys[i * G + lane];
+    __syncwarp(mask);
+    int filled = 0;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+        const u32 present = __ballot_sync(mask, held[i] >= 0) & mask;
+        const int place = filled + __popc(present & ((1u << (threadIdx.x & 31)) - 1u));
+        if (held[i] >= 0) list64[place] = (u64(u32(held[i])) << 32) | u32(i * G + lane);
+        filled += __popc(present);
+    }
+    if (LOG == 6) {
+        // At most 32 entries: each counts those before it.
+        __syncwarp(mask);
+        for (int e = lane; e < n; e += G) {
+            const u64 mine = list64[e];
+            int rank = 0;
+            for (int o = 0; o < n; ++o) rank += list64[o] < mine;
+            idx_c[out + rank] = int(mine >> 32);
+            val_c[out + rank] = sums[u32(mine)];
+        }
+        return;
+    }
+    int padded = G;
+    while (padded < n) padded <<= 1;
+    for (int e = n + lane; e < padded; e += G) list64[e] = ~0ull;
+    __syncwarp(mask);
+    for (int size = 2; size <= padded; size <<= 1)
+        for (int step = size >> 1; step; step >>= 1) {
+            for (int t = lane; t < padded / 2; t += G) {
+                const int i = ((t & ~(step - 1)) << 1) | (t & (step - 1));
+                const u64 x = list64[i], y = list64[i + step];
+                if ((x > y) == ((i & size) == 0)) {
+                    list64[i] = y;
+                    list64[i + step] = x;
+                }
+            }
+            __syncwarp(mask);
+        }
+    for (int e = lane; e < n; e += G) {
+        const u64 mine = list64[e];
+        idx_c[out + e] = int(mine >> 32);
+        val_c[out + e] = sums[u32(mine)];
+    }
+}
+
+// ---- block: bitmap of the whole window, one block a row
+
+// Set the bit of every column of a row; sub-groups of `width` lanes take one k each.
+template <class Set>
+__device__ __forceinline__ void block_columns(int begin, int end, int width, const int* idx_a, const int* ptr_b,
+                                              const int* idx_b, Set set) {
+    for (int p = begin + threadIdx.x / width; p < end; p += blockDim.x / width) {
+        const int k = idx_a[p];
+        const int stop = ptr_b[k + 1];
+        for (int q = ptr_b[k] + (threadIdx.x & (width - 1)); q < stop; q += width) set(idx_b[q]);
+    }
+}
+
+template <bool SHARED>
+__device__ void symbolic_block(int count, int width, const int* list, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                               const int* idx_b, const int* low, const int* span, int* entries, u32* scratch,
+                               int scratch_words) {
+    extern __shared__ u64 shared[];
+    __shared__ int total;
+    u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
+    for (int item = blockIdx.x; item < count; item += gridDim.x) {
+        const int row = list[item], start = low[row], words = (span[row] + 31) >> 5;
+        for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
+        if (threadIdx.x == 0) total = 0;
+        __syncthreads();
+        block_columns(ptr_a[row], ptr_a[row + 1], width, idx_a, ptr_b, idx_b, [&](int column) {
+            const int offset = column - start;
+            const u32 bit = 1u << (offset & 31);
+            if (!(*(volatile u32*)&bits[offset >> 5] & bit)) atomicOr(&bits[offset >> 5], bit);
+        });
+        __syncthreads();
+        int sum = 0;
+        for (int w = threadIdx.x; w < words; w += blockDim.x) sum += __popc(bits[w]);
+        sum = __reduce_add_sync(ALL, sum);
+        if ((threadIdx.x & 31) == 0 && sum) atomicAdd(&total, sum);
+        __syncthreads();
+        if (threadIdx.x == 0) entries[row] = total;
+        __syncthreads();
+    }
+}
+
+template <int THREADS, bool SHARED_WORDS, bool SHARED_SUMS>
+__device__ void numeric_block(int count, int width, const int* list, const int* ptr_a, const int* idx_a,
+                              const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low,
+                              const int* span, const int* ptr_c, int* idx_c, VALUE* val_c, Word* scratch,
+                              int scratch_words) {
+    extern __shared__ u64 shared[];
+    __shared__ int warp_sums[THREADS / 32], s_first[THREADS], s_last[THREADS];
+    __shared__ VALUE s_factor[THREADS];
+    const int t = threadIdx.x, lane = t & 31;
+    Word* words = SHARED_WORDS ? (Word*)shared : scratch + (long long)blockIdx.x * scratch_words;
+    for (int item = blockIdx.x; item < count; item += gridDim.x) {
+        const int row = list[item], start = low[row], used = (span[row] + 31) >> 5, out = ptr_c[row];
+        const int n = ptr_c[row + 1] - out, begin = ptr_a[row], end = ptr_a[row + 1];
+        VALUE* sums = SHARED_SUMS ? (VALUE*)((Word*)shared + used) : val_c + out;
+        for (int w = t; w < used; w += THREADS) words[w].bits = 0;
+        for (int e = t; e < n; e += THREADS) sums[e] = 0;
+        __syncthreads();
+        block_columns(begin, end, width, idx_a, ptr_b, idx_b, [&](int column) {
+            const int offset = column - start;
+            const u32 bit = 1u << (offset & 31);
+            if (!(*(volatile u32*)&words[offset >> 5].bits & bit)) atomicOr(&words[offset >> 5].bits, bit);
+        });
+        __syncthreads();
+        // Entries before each word: every thread sums a run of words (an odd number, so that banks do not collide).
+        const int run = ((used + THREADS - 1) / THREADS) | 1, from = min(t * run, used), to = min(from + run, used);
+        int sum = 0;
+        for (int w = from; w < to; ++w) sum += __popc(words[w].bits);
+        int scan = sum;
+        for (int d = 1; d < 32; d <<= 1) {
+            const int other = __shfl_up_sync(ALL, scan, d);
+            if (lane >= d) scan += other;
+        }
+        if (lane == 31) warp_sums[t / 32] = scan;
+        __syncthreads();
+        int before = scan - sum;
+        for (int w = 0; w < t / 32; ++w) before += warp_sums[w];
+        for (int w = from; w < to; ++w) {
+            words[w].before = before;
+            before += __popc(words[w].bits);
+        }
+        __syncthreads();
+        for (int w = t; w < used; w += THREADS) {
+            const Word word = words[w];
+            int at = out + word.before;
+            for (u32 bits = word.bits; bits; bits &= bits - 1) idx_c[at++] = start + 32 * w + __ffs(bits) - 1;
+        }
+        for (int base = begin; base < end; base += THREADS) {
+            __syncthreads();
+            if (base + t < end) {
+                const int k = idx_a[base + t];
+                s_first[t] = ptr_b[k];
+                s_last[t] = ptr_b[k + 1];
+                s_factor[t] = val_a[base + t];
+            }
+            __syncthreads();
+            const int steps = min(THREADS, end - base);
+            int q = s_first[0] + t, stop = s_last[0], column = 0;
+            VALUE value = 0;
+            if (q < stop) {
+                column = idx_b[q];
+                value = val_b[q];
+            }
+            for (int s = 0; s < steps; ++s) {
+                const VALUE a = s_factor[s];
+                int next = 0, next_stop = 0, next_column = 0;
+                VALUE next_value = 0;
+                if (s + 1 < steps) {
+                    next = s_first[s + 1] + t;
+                    next_stop = s_last[s + 1];
+                    if (next < next_stop) {
+                        next_column = idx_b[next];
+                        next_value = val_b[next];
+                    }
+                }
+                if (q < stop) sums[place_of(words, column - start)] += a * value;
+                for (q += THREADS; q < stop; q += THREADS) sums[place_of(words, idx_b[q] - start)] += a * val_b[q];
+                __syncthreads();
+                q = next;
+                stop = next_stop;
+                column = next_column;
+                value = next_value;
+            }
+        }
+        if (SHARED_SUMS)
+            for (int e = t; e < n; e += THREADS) val_c[out + e] = sums[e];
+        __syncthreads();
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+__global__ void __launch_bounds__(256) prepare_float(int rows, int columns, int rounding, const int* ptr, const int* idx,
+                                                     const float* in, VALUE* out, int* flags) {
+    prepare_rows<float>(rows, columns, rounding, ptr, idx, in, out, flags);
+}
+
+__global__ void __launch_bounds__(256) prepare_double(int rows, int columns, int rounding, const int* ptr, const int* idx,
+                                                      const double* in, VALUE* out, int* flags) {
+    prepare_rows<double>(rows, columns, rounding, ptr, idx, in, out, flags);
+}
+
+// Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, the block the long ones.
+__global__ void __launch_bounds__(256) analyse(int rows, int inner, int group_log, const int* ptr_a, const int* idx_a,
+                                               const int* ptr_b, const int* idx_b, int* low, int* span, int* entries,
+                                               int* slot, int* lists, int* head, const int* flags) {
+    __shared__ u64 s_products[256];
+    __shared__ int s_low[256], s_high[256], s_long[256], longs;
+    const int group = 1 << group_log, per_block = 256 >> group_log, lane = threadIdx.x & (group - 1);
+    const int local = threadIdx.x >> group_log, row = blockIdx.x * per_block + local;
+    if (threadIdx.x == 0) longs = 0;
+    if (flags != nullptr && blockIdx.x == 0 && threadIdx.x < 2) head[FLAGS + threadIdx.x] = flags[threadIdx.x];
+    __syncthreads();
+    auto gather = [&](int p, u64& products, int& lo, int& hi) {
+        const int k = idx_a[p];
+        if (u32(k) >= u32(inner)) return;
+        const int first = ptr_b[k], last = ptr_b[k + 1];
+        if (first >= last) return;
+        products += last - first;
+        lo = min(lo, idx_b[first]);
+        hi = max(hi, idx_b[last - 1]);
+    };
+    u64 products = 0;
+    int lo = 0x7fffffff, hi = -1;
+    if (row < rows) {
+        const int begin = ptr_a[row], end = ptr_a[row + 1];
+        if (end - begin > LONG_ROW) {
+            if (lane == 0) s_long[atomicAdd(&longs, 1)] = local;
+        } else {
+            for (int p = begin + lane; p < end; p += group) gather(p, products, lo, hi);
+        }
+    }
+    for (int d = group / 2; d; d >>= 1) {
+        products += __shfl_xor_sync(ALL, products, d);
+        lo = min(lo, __shfl_xor_sync(ALL, lo, d));
+        hi = max(hi, __shfl_xor_sync(ALL, hi, d));
+    }
+    if (lane == 0) {
+        s_products[local] = products;
+        s_low[local] = lo;
+        s_high[local] = hi;
+    }
+    __syncthreads();
+    for (int l = 0; l < longs; ++l) {
+        const int at = s_long[l], long_row = blockIdx.x * per_block + at;
+        products = 0, lo = 0x7fffffff, hi = -1;
+        for (int p = ptr_a[long_row] + threadIdx.x; p < ptr_a[long_row + 1]; p += 256) gather(p, products, lo, hi);
+        atomicAdd(&s_products[at], products);
+        atomicMin(&s_low[at], lo);
+        atomicMax(&s_high[at], hi);
+    }
+    __syncthreads();
+    int bin = -1, width = 0;
+    const int mine = blockIdx.x * per_block + threadIdx.x;
+    u64 sum = 0;
+    if (threadIdx.x < per_block && mine < rows) {
+        sum = s_products[threadIdx.x];
+        width = sum ? s_high[threadIdx.x] - s_low[threadIdx.x] + 1 : 0;
+        bin = symbolic_bin(sum, width);
+        low[mine] = s_low[threadIdx.x];
+        span[mine] = width;
+        entries[mine] = 0;
+    }
+    const int place = append<BINS_SYMBOLIC>(mine, bin, rows, head + SYMBOLIC, lists);
+    // The place of a kept bitmap; -1 without one, -2 for a row with many products.
+    if (threadIdx.x < per_block && mine < rows) slot[mine] = bin == 0 || bin == 1 ? place : sum >= HEAVY ? -2 : -1;
+    const int widest = __reduce_max_sync(ALL, bin == 5 ? width : 0);
+    for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(ALL, sum, d);
+    if ((threadIdx.x & 31) == 0) {
+        if (widest) atomicMax(&head[MAX_SPAN], widest);
+        if (sum) atomicAdd((u64*)&head[PRODUCTS], sum);
+    }
+}
+
+// Row pointer of C by a single-pass scan with look-back (2048 rows a block), and the numeric bins.
+__global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const int* entries, const int* span,
+                                             const int* slot, int* ptr_c, int* lists, int* head, u64* state) {
+    constexpr u64 VALUE_BITS = (1ull << 62) - 1;
+    __shared__ u64 warp_sums[8], s_before;
+    __shared__ int s_ticket;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    if (threadIdx.x == 0) s_ticket = atomicAdd(&head[TICKET], 1);
+    __syncthreads();
+    const int ticket = s_ticket, first = ticket * 2048 + threadIdx.x * 8;
+    int held[8];
+    u64 sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        held[i] = first + i < rows ? entries[first + i] : 0;
+        sum += held[i];
+    }
+    u64 scan = sum;
+    for (int d = 1; d < 32; d <<= 1) {
+        const u64 other = __shfl_up_sync(ALL, scan, d);
+        if (lane >= d) scan += other;
+    }
+    if (lane == 31) warp_sums[warp] = scan;
+    __syncthreads();
+    u64 before = scan - sum, block_sum = 0;
+    for (int w = 0; w < 8; ++w) {
+        if (w < warp) before += warp_sums[w];
+        block_sum += warp_sums[w];
+    }
+    volatile u64* states = state;
+    if (warp == 0) {
+        if (lane == 0) {
+            __threadfence();
+            states[ticket] = (ticket == 0 ? 2ull << 62 : 1ull << 62) | block_sum;
+        }
+        u64 prefix = 0;
+        for (int at = ticket - 1 - lane; ticket > 0; at -= 32) {
+            u64 seen;
+            do {
+                seen = at >= 0 ? states[at] : 2ull << 62;
+            } while (__any_sync(ALL, (seen >> 62) == 0));
+            const u32 done = __ballot_sync(ALL, (seen >> 62) == 2);
+            const int last = done ? __ffs(done) - 1 : 31;
+            u64 part = lane <= last ? seen & VALUE_BITS : 0;
+            for (int d = 16; d; d >>= 1) part += __shfl_xor_sync(ALL, part, d);
+            prefix += part;
+            if (done) break;
+        }
+        if (lane == 0) {
+            __threadfence();
+            if (ticket > 0) states[ticket] = (2ull << 62) | (prefix + block_sum);
+            s_before = prefix;
+            if (ticket == (rows - 1) / 2048) {
+                *(u64*)&head[ENTRIES] = prefix + block_sum;
+                ptr_c[rows] = int(prefix + block_sum);
+            }
+        }
+    }
+    __syncthreads();
+    before += s_before;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const int row = first + i;
+        int bin = -1, need = 0;
+        if (row < rows) {
+            ptr_c[row] = int(before);
+            before += held[i];
+            bin = numeric_bin(held[i], span[row], slot[row] >= 0, slot[row] == -2, shared_bytes, &need);
+        }
+        append<BINS_NUMERIC>(row, bin, rows, head + NUMERIC, lists);
+        if (bin >= 6) atomicMax(&head[MAX_BYTES + bin - 6], need);
+    }
+}
+
+#define SYMBOLIC_WINDOW(G, WORDS)                                                                                         \
+    __global__ void __launch_bounds__(128) symbolic_window_##G##_##WORDS(                                                 \
+        int count, const int* list, const int* ptr_a, const int* idx_a, const int* ptr_b, const int* idx_b,               \
+        const int* low, const int* span, int* entries, u32* kept) {                                                       \
+        symbolic_window<G, WORDS>(count, list, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, kept);                     \
+    }
+SYMBOLIC_WINDOW(8, 64)
+SYMBOLIC_WINDOW(32, 64)
+SYMBOLIC_WINDOW(32, 256)
+
+#define NUMERIC_WINDOW(G, WORDS, SUMS)                                                                                    \
+    __global__ void __launch_bounds__(128) numeric_window_##G##_##WORDS##_##SUMS(                                         \
+        int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
+        const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* slot, const u32* kept,          \
+        const int* ptr_c, int* idx_c, VALUE* val_c) {                                                                     \
+        numeric_window<G, WORDS, SUMS>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, slot, kept,      \
+                                       ptr_c, idx_c, val_c);                                                              \
+    }
+NUMERIC_WINDOW(8, 64, 256)
+NUMERIC_WINDOW(32, 64, 256)
+NUMERIC_WINDOW(32, 64, 2048)
+NUMERIC_WINDOW(32, 256, 1024)
+
+#define HASH(G, LOG)                                                                                                      \
+    __global__ void __launch_bounds__(128) symbolic_hash_##G##_##LOG(int count, const int* list, const int* ptr_a,        \
+                                                                     const int* idx_a, const int* ptr_b,                  \
+                                                                     const int* idx_b, int* entries) {                    \
+        symbolic_hash<G, LOG>(count, list, ptr_a, idx_a, ptr_b, idx_b, entries);                                          \
+    }                                                                                                                     \
+    __global__ void __launch_bounds__(128) numeric_hash_##G##_##LOG(                                                      \
+        int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
+        const int* idx_b, const VALUE* val_b, const int* ptr_c, int* idx_c, VALUE* val_c) {                               \
+        numeric_hash<G, LOG>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, ptr_c, idx_c, val_c);                 \
+    }
+HASH(4, 6)
+HASH(8, 6)
+HASH(8, 8)
+HASH(32, 8)
+HASH(32, 10)
+
+#define SYMBOLIC_BLOCK(NAME, SHARED)                                                                                      \
+    __global__ void __launch_bounds__(256) NAME(int count, int width, const int* list, const int* ptr_a,                  \
+                                                const int* idx_a, const int* ptr_b, const int* idx_b, const int* low,     \
+                                                const int* span, int* entries, u32* scratch, int scratch_words) {         \
+        symbolic_block<SHARED>(count, width, list, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, scratch,               \
+                               scratch_words);                                                                            \
+    }
+SYMBOLIC_BLOCK(symbolic_block_shared, true)
+SYMBOLIC_BLOCK(symbolic_block_global, false)
+
+#define NUMERIC_BLOCK(NAME, THREADS, SHARED_WORDS, SHARED_SUMS)                                                           \
+    __global__ void __launch_bounds__(THREADS) NAME(                                                                      \
+        int count, int width, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,  \
+        const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* ptr_c, int* idx_c,              \
+        VALUE* val_c, Word* scratch, int scratch_words) {                                                                 \
+        numeric_block<THREADS, SHARED_WORDS, SHARED_SUMS>(count, width, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b,   \
+                                                          low, span, ptr_c, idx_c, val_c, scratch, scratch_words);        \
+    }
+NUMERIC_BLOCK(numeric_block_small, 128, true, true)
+NUMERIC_BLOCK(numeric_block_large, 256, true, true)
+NUMERIC_BLOCK(numeric_block_sums_global, 256, true, false)
+NUMERIC_BLOCK(numeric_block_global, 256, false, false)
+
+}  // extern "C"

@@ -1,0 +1,160 @@
+"""Sparse products on the GPU: every way to gather a row, against SciPy's pattern and the bound on each entry."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.tsparse import error_bound, spgemm, symbolic
+
+pytestmark = pytest.mark.gpu
+
+PRECISIONS = ("float64", "float32", "tf32", "float16")
+
+
+@pytest.fixture
+def rng():
+    seed = int(np.random.SeedSequence().entropy % 2**32)
+    print(f"seed {seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    """Fill the idle memory pool with NaN patterns: an entry that nothing writes shows."""
+    import cupy
+
+    for size in (1 << 12, 1 << 18, 1 << 24):
+        block = cupy.full(size, 0xFF, cupy.uint8)
+        del block
+
+
+def random(m, n, density, rng):
+    A = sp.random_array((m, n), density=density, rng=rng, format="csr")
+    A.data = rng.standard_normal(A.nnz)
+    return A
+
+
+def on_gpu(A, dtype=np.float64):
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    arrays = (A.data.astype(dtype), A.indices.astype(np.int32), A.indptr.astype(np.int32))
+    return csr_matrix(tuple(cupy.asarray(x) for x in arrays), shape=A.shape)
+
+
+def check(C, A, B, precision):
+    """Pattern equal to the CPU's, every entry within its bound of the float64 product."""
+    exact = spgemm(A, B, backend="cpu")
+    C = C if sp.issparse(C) else C.get()
+    np.testing.assert_array_equal(C.indptr, exact.indptr)
+    np.testing.assert_array_equal(C.indices, exact.indices)
+    bound = error_bound(A, B, precision=precision).data
+    # The reference is itself rounded: the bound of float64 covers it.
+    bound = bound + error_bound(A, B).data
+    error = np.abs(C.data.astype(np.float64) - exact.data)
+    assert (error <= bound).all(), float((error / bound).max())
+
+
+def matrices(rng):
+    """Pairs that reach each bin of rows: short, window, hash, block, long rows, empty rows, rectangular."""
+    band = sp.diags_array([rng.standard_normal(3000) for _ in range(41)], offsets=range(-20, 21), shape=(3000, 3000))
+    yield "band", sp.csr_array(band), sp.csr_array(band)
+    wide_band = random(2000, 2000, 0.02, rng)
+    yield "window", wide_band, wide_band
+    yield "dense_window", random(300, 300, 0.5, rng), random(300, 6000, 0.4, rng)
+    yield "short", random(5000, 5000, 0.0006, rng), random(5000, 5000, 0.0006, rng)
+    yield "hash", random(2000, 200_000, 0.00005, rng), random(200_000, 90_000, 0.00009, rng)
+    yield "hash_full", random(500, 20_000, 0.002, rng), random(20_000, 500_000, 0.00002, rng)
+    yield "block", random(200, 3000, 0.05, rng), random(3000, 100_000, 0.001, rng)
+    hub = sp.vstack([random(3, 4000, 0.9, rng), random(3997, 4000, 0.001, rng)], format="csr")
+    yield "hub", hub, hub
+    yield "tall", random(4000, 7, 0.3, rng), random(7, 4000, 0.3, rng)
+    yield "flat", random(7, 4000, 0.3, rng), random(4000, 9, 0.3, rng)
+    yield "empty", sp.csr_array((50, 60)), random(60, 70, 0.1, rng)
+    yield "one", sp.csr_array([[2.0]]), sp.csr_array([[3.0]])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_kind_of_row(precision, rng):
+    for name, A, B in matrices(rng):
+        print(name)
+        check(spgemm(on_gpu(A), on_gpu(B), precision=precision), A, B, precision)
+        dtype = np.float64 if precision == "float64" else np.float32
+        again = [spgemm(on_gpu(A), on_gpu(B), precision=precision) for _ in range(2)]
+        assert again[0].dtype == dtype
+        assert again[0].data.tobytes() == again[1].data.tobytes(), "the same call must give the same bits"
+
+
+@pytest.mark.parametrize("columns", [1_200_000, 2_500_000])
+def test_bitmap_wider_than_shared_memory(columns, rng):
+    A, B = random(40, 500, 0.9, rng), random(500, columns, 40_000 / columns / 20, rng)
+    check(spgemm(on_gpu(A), on_gpu(B)), A, B, "float64")
+
+
+def test_sums_beyond_shared_memory(rng):
+    A, B = random(6, 3000, 0.9, rng), random(3000, 60_000, 0.01, rng)
+    check(spgemm(on_gpu(A), on_gpu(B)), A, B, "float64")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_float16_and_host_matrices(precision, rng):
+    A, B = random(300, 400, 0.05, rng), random(400, 300, 0.05, rng)
+    A = sp.csr_array(sp.diags_array(2.0 ** rng.integers(-25, 25, 300)) @ A)
+    C = spgemm(A, B, precision=precision, backend="cuda")
+    assert isinstance(C, sp.csr_array)
+    check(C, A, B, precision)
+
+
+def test_chunks_of_rows_give_the_same_bits(rng):
+    A = random(5000, 5000, 0.002, rng)
+    whole = spgemm(on_gpu(A), on_gpu(A))
+    for limit in (300_000, 2_000_000):
+        parts = spgemm(on_gpu(A), on_gpu(A), memory_limit=limit)
+        assert (parts.indptr == whole.indptr).all()
+        assert (parts.indices == whole.indices).all()
+        assert parts.data.tobytes() == whole.data.tobytes()
+        host = spgemm(A, A, memory_limit=limit, backend="cuda")
+        np.testing.assert_array_equal(host.data, whole.data.get())
+    with pytest.raises(MemoryError, match="raise it to at least"):
+        spgemm(on_gpu(A), on_gpu(A), memory_limit=100)
+
+
+def test_symbolic_product_is_reused(rng):
+    A, B = random(400, 500, 0.02, rng), random(500, 300, 0.02, rng)
+    pattern = symbolic(on_gpu(A), on_gpu(B))
+    assert pattern.nnz == spgemm(A, B, backend="cpu").nnz
+    for precision in PRECISIONS:
+        A.data = rng.standard_normal(A.nnz)
+        check(pattern.multiply(on_gpu(A), on_gpu(B), precision=precision), A, B, precision)
+    with pytest.raises(ValueError, match="pattern of A differs"):
+        pattern.multiply(on_gpu(random(400, 500, 0.02, rng)), on_gpu(B))
+
+
+def test_unsorted_and_duplicate_entries(rng):
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    indptr, indices = [0, 4, 4, 6], [2, 0, 2, 1, 2, 0]
+    data = np.arange(1.0, 7.0)
+    A = csr_matrix((cupy.asarray(data), cupy.asarray(indices, np.int32), cupy.asarray(indptr, np.int32)), shape=(3, 3))
+    dense = sp.csr_array((data, indices, indptr), shape=(3, 3)).toarray()
+    np.testing.assert_allclose(spgemm(A, A).get().toarray(), dense @ dense)
+
+
+def test_bad_input(rng):
+    A = random(30, 30, 0.2, rng)
+    nan = on_gpu(A)
+    nan.data[7] = np.nan
+    with pytest.raises(ValueError, match="holds nan at row"):
+        spgemm(nan, nan)
+    outside = on_gpu(A)
+    outside.indices[3] = 99
+    with pytest.raises(ValueError, match="column index outside 0 to 29"):
+        spgemm(on_gpu(A), outside)
+    with pytest.raises(ValueError, match='backend is "cpu"'):
+        spgemm(on_gpu(A), on_gpu(A), backend="cpu")
+    with pytest.raises(ValueError, match="beyond the range of float32"):
+        spgemm(on_gpu(A * 1e200), on_gpu(A), precision="float32")
+    wide = sp.csr_array(np.array([[1.0, 2.0**-60]]))
+    with pytest.raises(ValueError, match="row of A 0 holds entries further apart"):
+        spgemm(on_gpu(wide), on_gpu(sp.csr_array(wide.T)), precision="float16")
