@@ -312,3 +312,13 @@ def test_bad_input_of_the_other_functions_is_worded():
         TopologicalInsulator(2, 5, 5)
     with pytest.raises(ValueError, match="positive"):
         SellMatrix.from_csr(SAMPLE.matrix(), chunk=0)
+
+
+def test_numbering_in_strips_permutes_the_matrix_only():
+    sample = TopologicalInsulator(4, 3, 6)
+    natural, strips = sample.matrix(), sample.matrix(strip=2)
+    number = np.arange(72).reshape(4, 3, 3, 2).transpose(0, 2, 1, 3).reshape(-1)
+    rows = (np.argsort(number)[:, None] * 4 + np.arange(4)).ravel()
+    assert abs(natural[rows][:, rows] - strips).max() == 0
+    with pytest.raises(ValueError, match="divide"):
+        sample.matrix(strip=4)

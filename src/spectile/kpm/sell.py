@@ -39,11 +39,11 @@ class SellMatrix:
 
     @classmethod
     def from_csr(cls, matrix: Any, chunk: int = 32, sigma: int = 1) -> SellMatrix:
-        """Convert a square ``scipy.sparse`` CSR matrix.
+        """Convert a square CSR matrix, where its arrays are: on the host or on the device.
 
         Parameters
         ----------
-        matrix : csr_matrix or csr_array, shape (N, N)
+        matrix : scipy.sparse or cupyx.scipy.sparse CSR matrix, shape (N, N)
             The matrix.
         chunk : int
             C, rows in a chunk.
@@ -57,27 +57,34 @@ class SellMatrix:
         """
         if chunk < 1 or sigma < 1:
             raise ValueError(f"chunk={chunk}, sigma={sigma}: SELL-C-sigma needs positive numbers of rows")
+        xp = np if isinstance(matrix.data, np.ndarray) else _cupy()
         n = matrix.shape[0]
-        length = np.diff(matrix.indptr)
-        # Stable, so that equal rows keep their neighbours in the cache.
-        order = np.lexsort((-length, np.arange(n) // sigma)) if sigma > 1 else np.arange(n)
-        position = np.empty(n, dtype=matrix.indices.dtype)
-        position[order] = np.arange(n, dtype=position.dtype)
+        length = xp.diff(matrix.indptr)
+        order = xp.arange(n)
+        if sigma > 1:
+            # The row number as last key keeps equal rows beside their neighbours, which are in the cache.
+            order = xp.lexsort(xp.stack([order, -length.astype(order.dtype), order // sigma]))
+        position = xp.empty(n, dtype=matrix.indices.dtype)
+        position[order] = xp.arange(n, dtype=position.dtype)
         chunks = -(-n // chunk)
-        row_length = np.zeros(chunks * chunk, dtype=np.int32)
+        row_length = xp.zeros(chunks * chunk, dtype=np.int32)
         row_length[:n] = length[order]
         width = row_length.reshape(chunks, chunk).max(axis=1).astype(np.int64)
-        chunk_start = np.concatenate([[0], np.cumsum(width * chunk)])
+        chunk_start = xp.zeros(chunks + 1, dtype=np.int64)
+        xp.cumsum(width * chunk, out=chunk_start[1:])
         # Fill-in first, then the entries on top.
-        own = np.minimum(np.arange(chunks * chunk), n - 1).astype(matrix.indices.dtype).reshape(chunks, 1, chunk)
-        indices = np.concatenate([np.broadcast_to(own[c], (w, chunk)).ravel() for c, w in enumerate(width)])
-        data = np.zeros(indices.size, dtype=matrix.dtype)
-        row = np.repeat(position.astype(np.int64), length)
-        within = np.arange(matrix.nnz, dtype=np.int64) - np.repeat(matrix.indptr[:-1].astype(np.int64), length)
-        slot = chunk_start[row // chunk] + within * chunk + row % chunk
+        slot = xp.arange(int(chunk_start[-1]), dtype=np.int64)
+        of_chunk = xp.searchsorted(chunk_start, slot, side="right") - 1
+        row = of_chunk * chunk + (slot - chunk_start[of_chunk]) % chunk
+        indices = xp.minimum(row, n - 1).astype(matrix.indices.dtype)
+        data = xp.zeros(indices.size, dtype=matrix.dtype)
+        entry = xp.arange(matrix.nnz, dtype=np.int64)
+        old_row = xp.searchsorted(matrix.indptr, entry, side="right") - 1
+        row = position[old_row].astype(np.int64)
+        slot = chunk_start[row // chunk] + (entry - matrix.indptr[old_row]) * chunk + row % chunk
         indices[slot] = position[matrix.indices]
         data[slot] = matrix.data
-        if chunk_start[-1] <= np.iinfo(np.int32).max:
+        if int(chunk_start[-1]) <= np.iinfo(np.int32).max:
             chunk_start = chunk_start.astype(np.int32)
         return cls(chunk, chunk_start, row_length, indices, data, order)
 
@@ -95,3 +102,9 @@ class SellMatrix:
     def fill(self) -> float:
         """Stored entries, fill-in included, over the matrix's own entries."""
         return self.data.size / max(1, int(self.row_length.sum()))
+
+
+def _cupy() -> Any:
+    import cupy
+
+    return cupy

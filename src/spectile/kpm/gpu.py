@@ -1,0 +1,562 @@
+"""KPM on a CUDA device: stored matrices (CSR and SELL-C-sigma) and the matrix-free topological insulator.
+
+Everything runs on CuPy's current device and stream; a recursion synchronises once at the end of ``advance``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from spectile.gpu.compile import Unit
+from spectile.kpm.reference import Array
+from spectile.kpm.sell import SellMatrix
+
+ARCHS = ("sm_80", "sm_90a", "sm_100")
+# Height of SELL chunks: rows of a warp when a thread has a row of its own.
+SELL_CHUNK = 32
+_MOST_SWEEP_THREADS = 480
+_REAL = {np.dtype("complex128"): "double", np.dtype("complex64"): "float"} | {
+    np.dtype("float64"): "double", np.dtype("float32"): "float"
+}  # fmt: skip
+PLAIN, NO_DOTS, FULL = 0, 1, 2
+
+
+@functools.cache
+def stored_unit(
+    dtype: str, num_vectors: int, *, sell: int = 0, wide: bool = False, mode: int = FULL, tuning: tuple[int, ...] = ()
+) -> Unit:
+    """Return the unit of the stored-matrix kernel for a type and a width of the block vector.
+
+    Parameters
+    ----------
+    dtype : str
+        complex128, complex64, float64 or float32.
+    num_vectors : int
+        R.
+    sell : int
+        Height of the chunks, 0 for CSR.
+    wide : bool
+        64-bit row pointers.
+    mode : int
+        PLAIN (W = H V), NO_DOTS (augmented) or FULL.
+    tuning : (lanes, columns, unroll, threads, blocks) or ()
+        Shape of the kernel; empty takes :func:`stored_shape`.
+    """
+    lanes, columns, unroll, threads, blocks = tuning or stored_shape(num_vectors)
+    defines = {
+        "REAL": _REAL[np.dtype(dtype)], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": str(lanes),
+        "COLUMNS": str(columns), "UNROLL": str(unroll), "THREADS": str(threads), "BLOCKS": str(blocks),
+        "WIDE": str(int(wide)), "SELL": str(sell), "MODE": str(mode),
+        "EXACT": str(int(num_vectors % (lanes * columns) == 0)),
+    }  # fmt: skip
+    return Unit("kpm", ("kernels.cu",), ARCHS, defines)
+
+
+def stored_shape(num_vectors: int) -> tuple[int, int, int, int, int]:
+    """Return (threads a row, vectors a thread, entries in flight, threads a block, blocks a multiprocessor)."""
+    if num_vectors <= 8:
+        return 1 << (num_vectors - 1).bit_length(), 1, 4, 512, 2
+    if num_vectors <= 32:
+        return 8, -(-num_vectors // 8), 2, 512, 1
+    return (16, 4, 2, 512, 1) if num_vectors <= 64 else (32, 4, 2, 512, 1)
+
+
+@functools.cache
+def sweep_unit(real: str, nz: int, lines: int, steps: int) -> Unit:
+    """Return the unit of the matrix-free sweep: type, height of the sample, lines of a tile, steps a sweep."""
+    return Unit(
+        "kpm", ("stencil.cu",), ARCHS, {"REAL": real, "NZ": str(nz), "TY": str(lines), "STEPS": str(steps)}
+    )  # fmt: skip
+
+
+# What CI compiles: every type, every shape, both formats, every mode, both sweeps.
+UNITS = (
+    *(stored_unit("complex128", r) for r in (2, 4, 8, 16, 31, 32, 64, 128)),
+    *(stored_unit("complex128", 1, sell=SELL_CHUNK, mode=mode) for mode in (PLAIN, NO_DOTS, FULL)),
+    *(stored_unit("complex128", 32, mode=mode) for mode in (PLAIN, NO_DOTS)),
+    stored_unit("complex128", 32, wide=True),
+    *(stored_unit(dtype, r) for dtype in ("complex64", "float64", "float32") for r in (1, 32)),
+    *(sweep_unit(real, 40, 10, steps) for real in ("double", "float") for steps in (1, 2)),
+)
+
+
+class StoredOperator:
+    """A stored Hermitian matrix on the device.
+
+    Parameters
+    ----------
+    matrix : scipy or cupyx CSR matrix, shape (N, N)
+        float32, float64, complex64 or complex128.
+    layout : {"csr", "sell"}
+        Storage format.
+    wave_rows : int or None
+        Rows of one wave (``kernels.cu``): the rows of a lattice plane, where they are known.
+    tuning : tuple
+        As for :func:`stored_unit`.
+    """
+
+    def __init__(self, matrix: Any, layout: str = "csr", wave_rows: int | None = None, tuning: Any = ()) -> None:
+        import cupy
+
+        self.num_rows, self.dtype, self.layout = int(matrix.shape[0]), np.dtype(matrix.dtype), layout
+        self.wave_rows, self.tuning = wave_rows, tuning
+        self.order: Any = None
+        if layout == "sell":
+            stored = SellMatrix.from_csr(matrix, SELL_CHUNK)
+            self.pointer, self.length = cupy.asarray(stored.chunk_start), cupy.asarray(stored.row_length)
+            self.indices, self.data = cupy.asarray(stored.indices), cupy.asarray(stored.data)
+        else:
+            self.pointer, self.length = cupy.asarray(matrix.indptr), cupy.zeros(1, np.int32)
+            self.indices, self.data = cupy.asarray(matrix.indices), cupy.asarray(matrix.data)
+        self.indices = self.indices.astype(np.int32, copy=False)
+        self.wide = self.pointer.dtype.itemsize == 8
+
+    def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
+        """Return the unit that this operator launches for R vectors."""
+        sell = SELL_CHUNK if self.layout == "sell" else 0
+        return stored_unit(
+            str(self.dtype), num_vectors, sell=sell, wide=self.wide, mode=mode, tuning=tuple(self.tuning)
+        )
+
+    def launcher(self, num_vectors: int, mode: int = FULL) -> Any:
+        """Return ``launch(v, w, scale, shift, keep, etas)``: one step; FULL mode writes `etas`, shape (2, R)."""
+        import cupy
+
+        from spectile.gpu.device import describe
+
+        unit = self.unit(num_vectors, mode)
+        lanes, columns, threads = (int(unit.defines[key]) for key in ("LANES", "COLUMNS", "THREADS"))
+        kernel, total = unit.function("aug_spmmv"), unit.function("sum_partials")
+        blocks = describe().multiprocessors * int(unit.defines["BLOCKS"])
+        grid = (blocks, -(-num_vectors // (lanes * columns)))
+        rows = 32 // lanes
+        wave = max(1, (self.wave_rows or blocks * threads // lanes) // rows)
+        partial = cupy.empty((blocks, 2, num_vectors))
+        size = 2 * num_vectors
+
+        def launch(v: Any, w: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
+            kernel(
+                grid,
+                (threads,),
+                (
+                    self.pointer, self.length, self.indices, self.data, v, w, partial, np.int64(self.num_rows),
+                    np.int64(wave), np.int32(num_vectors), np.float64(scale), np.float64(shift), np.float64(keep),
+                ),
+            )  # fmt: skip
+            if mode == FULL:
+                total((-(-size // 64),), (64,), (partial, etas, np.int32(blocks), np.int32(size)))
+
+        return launch
+
+    def random_block(self, seed: int, first_vector: int, num_vectors: int) -> Any:
+        """Return random start vectors, shape (N, R)."""
+        import cupy
+
+        block = cupy.empty((self.num_rows, num_vectors), self.dtype)
+        self.unit(num_vectors).function("random_phases")(
+            (1024,), (256,),
+            (
+                block, np.uint64(0), np.int64(self.num_rows), np.int32(num_vectors), np.uint64(seed),
+                np.uint64(first_vector),
+            ),
+        )  # fmt: skip
+        return block
+
+
+class StoredRecursion:
+    """The recurrence of a block of vectors on a stored matrix.
+
+    Parameters
+    ----------
+    operator : StoredOperator
+        H.
+    a, b : float
+        H̃ = a (H − b).
+    block : cupy.ndarray, shape (N, R)
+        |ν₀⟩, taken over.
+    """
+
+    def __init__(self, operator: StoredOperator, a: float, b: float, block: Any) -> None:
+        import cupy
+
+        self.operator, self.a, self.b = operator, a, b
+        self.v, self.w = block, cupy.zeros_like(block)
+        self.steps = 0
+        self._launch = operator.launcher(self.num_vectors)
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+        return int(self.v.shape[1])
+
+    def enqueue(self, etas: Any) -> None:
+        """Enqueue ``len(etas)`` steps that write their scalar products to `etas`, shape (steps, 2, R)."""
+        for target in etas:
+            if self.steps == 0:
+                self._launch(self.v, self.w, self.a, -self.a * self.b, 0.0, target)
+            else:
+                self.v, self.w = self.w, self.v
+                self._launch(self.v, self.w, 2 * self.a, -2 * self.a * self.b, 1.0, target)
+            self.steps += 1
+
+    def advance(self, steps: int) -> Array:
+        """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
+        import cupy
+
+        etas = cupy.empty((steps, 2, self.num_vectors))
+        self.enqueue(etas)
+        return np.asarray(etas.get().reshape(2 * steps, -1))
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold."""
+        return {"v": self.v.get(), "w": self.w.get(), "steps": np.array(self.steps)}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from :meth:`state`."""
+        import cupy
+
+        self.v, self.w, self.steps = cupy.asarray(state["v"]), cupy.asarray(state["w"]), int(state["steps"])
+        self._launch = self.operator.launcher(self.num_vectors)
+
+
+class StencilOperator:
+    """The topological insulator without a stored matrix.
+
+    Parameters
+    ----------
+    sample : spectile.inputs.topological_insulator.TopologicalInsulator
+        The Hamiltonian.
+    dtype : dtype
+        complex128 or complex64.
+    """
+
+    def __init__(self, sample: Any, dtype: Any = np.complex128) -> None:
+        import cupy
+
+        self.sample, self.dtype, self.num_rows = sample, np.dtype(dtype), int(sample.shape[0])
+        self.real = np.dtype(np.float64 if self.dtype == np.complex128 else np.float32)
+        self.potential = cupy.asarray(sample.potential, self.real)
+
+    def lines(self, steps: int) -> int:
+        """Return the lines (y) of a tile that waste least: fewest lines read for a sample's lines, within one block.
+
+        Raises
+        ------
+        MemoryError
+            If not even one line fits into shared memory.
+        """
+        from spectile.gpu.device import describe
+
+        ny, nz = self.sample.ny, self.sample.nz
+        best, choice = math.inf, 0
+        for lines in range(1, min(ny, 64) + 1):
+            threads = (lines + 2 * (steps - 1)) * nz
+            if (lines > 1 and threads > _MOST_SWEEP_THREADS) or self.shared_bytes(
+                lines, steps
+            ) > describe().shared_bytes:
+                break
+            cost = -(-ny // lines) * (lines + 2 * steps)
+            if cost <= best:
+                best, choice = cost, lines
+        if choice == 0 or (choice + 2 * (steps - 1)) * nz > 1024:
+            raise MemoryError(f"nz={nz} is too high for the matrix-free kernel: pass sample.matrix() instead")
+        return choice
+
+    def shared_bytes(self, lines: int, steps: int) -> int:
+        """Return the dynamic shared memory of a block."""
+        inner = lines + 2 * (steps - 1)
+        planes = 3 * (lines + 2 * steps) + 2 * inner + (2 * inner if steps == 2 else 0)
+        return planes * 4 * self.sample.nz * self.dtype.itemsize
+
+    def launcher(self, num_vectors: int, steps: int) -> Any:
+        """Return ``launch(v, w, v_out, w_out, scale, shift, keep, etas)``: one sweep of one or two steps."""
+        import cupy
+
+        from spectile.gpu.device import describe
+
+        sample = self.sample
+        lines = self.lines(steps)
+        unit = sweep_unit(_REAL[self.dtype], sample.nz, lines, steps)
+        shared = self.shared_bytes(lines, steps)
+        kernel, total = unit.function("sweep", shared), unit.function("sum_sweeps")
+        threads = -(-(lines + 2 * (steps - 1)) * sample.nz // 32) * 32
+        resident = describe().multiprocessors * max(1, min(describe().shared_bytes // shared, 1024 // threads))
+        tiles = -(-sample.ny // lines)
+        groups = sweep_groups(tiles, resident, num_vectors * sample.nx)
+        partial = cupy.zeros((num_vectors, groups, tiles, 2 * steps))
+        size = 2 * steps * num_vectors
+
+        def launch(v: Any, w: Any, v_out: Any, w_out: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
+            kernel(
+                (groups * tiles,),
+                (threads,),
+                (
+                    v, w, v_out, w_out, self.potential, partial, np.int32(sample.nx), np.int32(sample.ny),
+                    np.int32(tiles), np.int32(groups), np.int32(num_vectors), np.float64(scale), np.float64(shift),
+                    np.float64(keep), np.float64(sample.hopping), np.float64(2.0),
+                ),
+                shared_mem=shared,
+            )  # fmt: skip
+            total(
+                (-(-size // 64),), (64,), (partial, etas, np.int32(groups * tiles), np.int32(num_vectors))
+            )  # fmt: skip
+
+        return launch
+
+    def random_block(self, seed: int, first_vector: int, num_vectors: int) -> Any:
+        """Return random start vectors in the kernel's layout, shape (R, nx, ny, 4, nz)."""
+        block = self.empty(num_vectors)
+        unit = sweep_unit(_REAL[self.dtype], self.sample.nz, self.lines(1), 1)
+        unit.function("random_spinors")(
+            (1024,), (256,),
+            (
+                block, np.int64(self.sample.nx * self.sample.ny), np.int32(num_vectors), np.uint64(seed),
+                np.uint64(first_vector),
+            ),
+        )  # fmt: skip
+        return block
+
+    def empty(self, num_vectors: int) -> Any:
+        """Return an unset block vector in the kernel's layout."""
+        import cupy
+
+        return cupy.empty((num_vectors, self.sample.nx, self.sample.ny, 4, self.sample.nz), self.dtype)
+
+    def to_block(self, vectors: Any) -> Any:
+        """Return vectors of shape (N, R) in the kernel's layout."""
+        import cupy
+
+        sites = cupy.asarray(vectors, self.dtype).T.reshape(-1, self.sample.nx, self.sample.ny, self.sample.nz, 4)
+        return cupy.ascontiguousarray(sites.transpose(0, 1, 2, 4, 3))
+
+    def from_block(self, block: Any) -> Any:
+        """Return a block vector of the kernel's layout as vectors of shape (N, R)."""
+        return block.transpose(0, 1, 2, 4, 3).reshape(block.shape[0], -1).T
+
+
+def sweep_groups(tiles: int, resident: int, planes: int) -> int:
+    """Return into how many groups of blocks the vectors' planes are divided.
+
+    Whole rounds of resident blocks, and segments much longer than the three planes that each reads before it writes.
+    """
+    best, choice = 0.0, 1
+    for groups in range(1, max(2, 8 * resident // tiles + 2)):
+        blocks = groups * tiles
+        length = planes / groups
+        if length < 1:
+            break
+        score = blocks / (-(-blocks // resident) * resident) * length / (length + 3)
+        if score > best + 1e-9:
+            best, choice = score, groups
+    return choice
+
+
+class StencilRecursion:
+    """The recurrence of a block of vectors on the topological insulator, two steps a sweep.
+
+    Steps are paired by their number, (1, 2), (3, 4), ..., so that results do not depend on how ``advance`` is called: a
+    step that was computed ahead waits in `pending`.
+
+    Parameters
+    ----------
+    operator : StencilOperator
+        H.
+    a, b : float
+        H̃ = a (H − b).
+    block : cupy.ndarray, shape (R, nx, ny, 4, nz)
+        |ν₀⟩, taken over.
+    steps_a_sweep : {1, 2}
+        Chebyshev steps for one pass over the vectors.
+    """
+
+    def __init__(self, operator: StencilOperator, a: float, b: float, block: Any, steps_a_sweep: int = 2) -> None:
+        import cupy
+
+        self.operator, self.a, self.b, self.steps_a_sweep = operator, a, b, steps_a_sweep
+        self.v, self.w = block, cupy.zeros_like(block)
+        self.v_out = self.w_out = None
+        self.steps = 0
+        self.pending: Any = None
+        self._launchers: dict[int, Any] = {}
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+        return int(self.v.shape[0])
+
+    def sweep(self, etas: Any) -> None:
+        """Enqueue one sweep of ``len(etas)`` steps (1 or 2) that writes `etas`, shape (steps, 2, R)."""
+        steps = len(etas)
+        if steps not in self._launchers:
+            self._launchers[steps] = self.operator.launcher(self.num_vectors, steps)
+        launch = self._launchers[steps]
+        factors = (2 * self.a, -2 * self.a * self.b, 1.0) if self.steps else (self.a, -self.a * self.b, 0.0)
+        if steps == 1:
+            if self.steps:
+                self.v, self.w = self.w, self.v
+            launch(self.v, self.w, self.w, self.w, *factors, etas)
+        else:
+            if self.v_out is None:
+                self.v_out, self.w_out = (self.operator.empty(self.num_vectors) for _ in range(2))
+            # v = ν_m (so far in w), w = ν_m−1 (so far in v); afterwards w_out = ν_m+1 and v_out = ν_m+2.
+            launch(self.w, self.v, self.v_out, self.w_out, *factors, etas)
+            self.v, self.w, self.v_out, self.w_out = self.w_out, self.v_out, self.v, self.w
+        self.steps += steps
+
+    def advance(self, steps: int) -> Array:
+        """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
+        import cupy
+
+        etas = cupy.empty((steps + 1, 2, self.num_vectors))
+        done = 0
+        if self.pending is not None and steps:
+            etas[0] = cupy.asarray(self.pending)
+            self.pending, done = None, 1
+        while done < steps:
+            count = 1 if self.steps == 0 else self.steps_a_sweep
+            self.sweep(etas[done : done + count])
+            done += count
+        result = etas.get()
+        if done > steps:
+            self.pending = result[steps]
+        return np.asarray(result[:steps].reshape(2 * steps, -1))
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold."""
+        pending = np.empty((0, self.num_vectors)) if self.pending is None else self.pending
+        return {"v": self.v.get(), "w": self.w.get(), "steps": np.array(self.steps), "pending": pending}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from :meth:`state`."""
+        import cupy
+
+        self.v, self.w, self.steps = cupy.asarray(state["v"]), cupy.asarray(state["w"]), int(state["steps"])
+        self.pending = state["pending"] if len(state["pending"]) else None
+        self._launchers, self.v_out, self.w_out = {}, None, None
+
+
+class GpuEngine:
+    """H on the GPU, as :class:`spectile.kpm.api.CpuEngine` is on the CPU."""
+
+    name = "cuda"
+
+    def __init__(self, H: Any, dtype: np.dtype[Any]) -> None:
+        import cupy
+        from cupyx.scipy import sparse
+
+        from spectile.gpu.device import require_device
+
+        require_device()
+        self.xp = cupy
+        self.num_rows, self.dtype = int(H.shape[0]), dtype
+        self.operator: Any
+        if hasattr(H, "gershgorin"):
+            self.operator = StencilOperator(H, dtype)
+            return
+        if isinstance(H, np.ndarray | cupy.ndarray) or type(H).__module__.startswith("cupy"):
+            matrix = sparse.csr_matrix(cupy.asarray(H) if isinstance(H, np.ndarray) else H)
+        else:
+            matrix = H.tocsr()
+        matrix = matrix.astype(dtype)
+        matrix.sum_duplicates()
+        self._matrix = matrix
+        self._formats: dict[str, StoredOperator] = {}
+
+    @staticmethod
+    def takes(H: Any) -> bool:
+        """Return whether the GPU has a kernel for this kind of operator."""
+        import scipy.sparse
+
+        return hasattr(H, "gershgorin") or scipy.sparse.issparse(H) or hasattr(H, "get") or isinstance(H, np.ndarray)
+
+    def _stored(self, num_vectors: int) -> StoredOperator:
+        # A thread a row reads SELL coalesced; wider blocks read a row's entries side by side in CSR.
+        layout = "sell" if num_vectors <= 2 else "csr"
+        if layout not in self._formats:
+            self._formats[layout] = StoredOperator(self._matrix, layout)
+        return self._formats[layout]
+
+    def apply(self, x: Any) -> Any:
+        """Return H x of one vector on the device."""
+        import cupy
+
+        x = cupy.asarray(x, self.dtype)
+        if hasattr(self, "_matrix"):
+            w = cupy.zeros((self.num_rows, 1), self.dtype)
+            operator = self._stored(1)
+            operator.launcher(1, PLAIN)(cupy.ascontiguousarray(x.reshape(-1, 1)), w, 1.0, 0.0, 0.0, None)
+            return w[:, 0]
+        v = self.operator.to_block(x.reshape(-1, 1))
+        w = cupy.zeros_like(v)
+        self.operator.launcher(1, 1)(v, w, w, w, 1.0, 0.0, 0.0, cupy.empty((1, 2, 1)))
+        return self.operator.from_block(w)[:, 0]
+
+    def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> Any:
+        """Return the recursion of a block of random vectors."""
+        operator = self._stored(num_vectors) if hasattr(self, "_matrix") else self.operator
+        self._require(num_vectors)
+        block = operator.random_block(seed, first_vector, num_vectors)
+        return self._recursion(operator, a, b, block)
+
+    def start(self, vectors: Array, a: float, b: float) -> Any:
+        """Return the recursion of given vectors, shape (N, R)."""
+        import cupy
+
+        if hasattr(self, "_matrix"):
+            block = cupy.ascontiguousarray(cupy.asarray(vectors, self.dtype))
+            return self._recursion(self._stored(vectors.shape[1]), a, b, block)
+        return self._recursion(self.operator, a, b, self.operator.to_block(vectors))
+
+    def _recursion(self, operator: Any, a: float, b: float, block: Any) -> Any:
+        kind = StoredRecursion if isinstance(operator, StoredOperator) else StencilRecursion
+        return kind(operator, a, b, block)
+
+    def _require(self, num_vectors: int) -> None:
+        from spectile.gpu.device import require
+
+        blocks = 2 if hasattr(self, "_matrix") else 4
+        require(blocks * self.num_rows * num_vectors * self.dtype.itemsize, f"the block of {num_vectors} vectors")
+
+
+def etas_naive(matrix: Any, start: Any, steps: int, a: float, b: float) -> Any:
+    """Run Figure 3 through cuSPARSE and cuBLAS, vector by vector: the vendor's chain to compare with.
+
+    Parameters
+    ----------
+    matrix : cupyx.scipy.sparse.csr_matrix, shape (N, N)
+        H.
+    start : cupy.ndarray, shape (N, R), Fortran order
+        |ν₀⟩.
+    steps : int
+        Applications of H̃, M/2.
+    a, b : float
+        Scaling.
+
+    Returns
+    -------
+    cupy.ndarray, shape (2 * steps, R)
+    """
+    import cupy
+    from cupy import cublas
+    from cupyx import cusparse
+
+    etas = cupy.empty((2 * steps, start.shape[1]), matrix.dtype)
+    dot = cublas.dotc if matrix.dtype.kind == "c" else cublas.dot
+    minus_one = cupy.array(-1, matrix.dtype)
+    for r in range(start.shape[1]):
+        v, w = cupy.ascontiguousarray(start[:, r]), cupy.zeros(start.shape[0], matrix.dtype)
+        u = cupy.empty_like(v)
+        for m in range(steps):
+            if m:
+                v, w = w, v
+            cusparse.spmv(matrix, v, u)
+            cublas.axpy(-b, v, u)
+            cublas.scal(minus_one, w)
+            cublas.axpy(2 * a if m else a, u, w)
+            dot(v, v, out=etas[2 * m, r : r + 1].reshape(()))
+            dot(w, v, out=etas[2 * m + 1, r : r + 1].reshape(()))
+    return etas.real

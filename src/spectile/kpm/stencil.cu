@@ -1,0 +1,275 @@
+// KPM on the topological insulator without a stored matrix, one or two Chebyshev steps a sweep (temporal blocking).
+//
+// Vectors lie one after the other, each as [x][y][orbital][z].  A block owns a tile of TY lines (y) with all of z and
+// walks along x: planes of V come into a ring of shared memory by asynchronous copies, each thread owns one (y, z) and
+// keeps what it needs of the plane behind in registers.  With STEPS = 2 the first step is done on one line more on both
+// sides, its result stays in shared memory, and the second step follows one plane behind: V and W cross the memory bus
+// once for two steps (64 instead of 96 bytes a row and vector).
+//
+// Groups of blocks (all tiles) share the vectors' planes evenly; a group's blocks stay near the same x, so the lines that
+// neighbouring tiles both read come from the L2 cache.
+//
+// A hop has rank 2: (Gamma^1 -+ i Gamma^(j+1))/2 projects onto two components, as in lattice QCD's Wilson fermions.
+//
+// Set by the launch code: REAL (float, double), NZ, TY, STEPS (1, 2).
+
+typedef REAL real;
+struct alignas(2 * sizeof(real)) number {
+    real x, y;
+};
+
+constexpr int LINE = 4 * NZ;                    // numbers of one (x, y) line
+constexpr int V_LINES = TY + 2 * STEPS;         // lines of V that a tile reads
+constexpr int U_LINES = TY + 2 * (STEPS - 1);   // lines of the first step
+constexpr int THREADS = (U_LINES * NZ + 31) / 32 * 32;
+
+static __device__ __forceinline__ number operator+(number a, number b) { return {a.x + b.x, a.y + b.y}; }
+static __device__ __forceinline__ number operator-(number a, number b) { return {a.x - b.x, a.y - b.y}; }
+static __device__ __forceinline__ number plus_i(number a, number b) { return {a.x - b.y, a.y + b.x}; }   // a + i b
+static __device__ __forceinline__ number minus_i(number a, number b) { return {a.x + b.y, a.y - b.x}; }  // a - i b
+
+struct spinor {
+    number c[4];
+};
+
+static __device__ __forceinline__ void clear(spinor &s) {
+#pragma unroll
+    for (int o = 0; o < 4; ++o) s.c[o] = {real(0), real(0)};
+}
+
+static __device__ __forceinline__ spinor read(const number *line, int z) {
+    spinor s;
+#pragma unroll
+    for (int o = 0; o < 4; ++o) s.c[o] = line[o * NZ + z];
+    return s;
+}
+
+// Twice the hops over -t: from n - e_j (the block itself) and from n + e_j (its adjoint).
+static __device__ __forceinline__ void from_behind_x(number *a, number s, number t) {  // s = v0 + v1, t = v2 + v3
+    a[0] = a[0] + s, a[1] = a[1] - s, a[2] = a[2] + t, a[3] = a[3] - t;
+}
+static __device__ __forceinline__ void from_ahead_x(number *a, const spinor &v) {
+    const number s = v.c[0] - v.c[1], t = v.c[2] - v.c[3];
+    a[0] = a[0] + s, a[1] = a[1] + s, a[2] = a[2] + t, a[3] = a[3] + t;
+}
+static __device__ __forceinline__ void from_behind_y(number *a, const spinor &v) {
+    const number s = minus_i(v.c[0], v.c[3]), t = plus_i(v.c[1], v.c[2]);
+    a[0] = a[0] + s, a[3] = minus_i(a[3], s), a[1] = a[1] - t, a[2] = minus_i(a[2], t);
+}
+static __device__ __forceinline__ void from_ahead_y(number *a, const spinor &v) {
+    const number s = plus_i(v.c[0], v.c[3]), t = minus_i(v.c[1], v.c[2]);
+    a[0] = a[0] + s, a[3] = plus_i(a[3], s), a[1] = a[1] - t, a[2] = plus_i(a[2], t);
+}
+static __device__ __forceinline__ void from_behind_z(number *a, const spinor &v) {
+    const number s = v.c[0] - v.c[3], t = v.c[1] + v.c[2];
+    a[0] = a[0] + s, a[3] = a[3] + s, a[1] = a[1] - t, a[2] = a[2] + t;
+}
+static __device__ __forceinline__ void from_ahead_z(number *a, const spinor &v) {
+    const number s = v.c[0] + v.c[3], t = v.c[1] - v.c[2];
+    a[0] = a[0] + s, a[3] = a[3] - s, a[1] = a[1] - t, a[2] = a[2] - t;
+}
+
+// One site: out = hop * hops + (on_site +- mass) v - keep w.  `plane` is the shared plane of v, `line` the site's line in it.
+static __device__ __forceinline__ spinor update(number s_behind, number t_behind, const spinor &v, const spinor &ahead,
+                                                const number *plane, int line, int z, const spinor &w, real hop,
+                                                real on_site, real mass, real keep) {
+    spinor a;
+    clear(a);
+    from_behind_x(a.c, s_behind, t_behind);
+    from_ahead_x(a.c, ahead);
+    from_behind_y(a.c, read(plane + (line - 1) * LINE, z));
+    from_ahead_y(a.c, read(plane + (line + 1) * LINE, z));
+    if (z > 0) from_behind_z(a.c, read(plane + line * LINE, z - 1));
+    if (z < NZ - 1) from_ahead_z(a.c, read(plane + line * LINE, z + 1));
+#pragma unroll
+    for (int o = 0; o < 4; ++o) {
+        const real diagonal = o % 2 ? on_site - mass : on_site + mass;
+        a.c[o].x = hop * a.c[o].x + diagonal * v.c[o].x - keep * w.c[o].x;
+        a.c[o].y = hop * a.c[o].y + diagonal * v.c[o].y - keep * w.c[o].y;
+    }
+    return a;
+}
+
+static __device__ __forceinline__ double dot(const spinor &a, const spinor &b) {
+    double sum = 0;
+#pragma unroll
+    for (int o = 0; o < 4; ++o) sum += double(a.c[o].x) * b.c[o].x + double(a.c[o].y) * b.c[o].y;
+    return sum;
+}
+
+static __device__ __forceinline__ void copy_async(number *shared, const number *global) {
+    const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    if constexpr (sizeof(number) == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(target), "l"(global) : "memory");
+}
+
+static __device__ __forceinline__ void write(number *line, int z, const spinor &s) {
+#pragma unroll
+    for (int o = 0; o < 4; ++o) {
+        if constexpr (sizeof(number) == 16)
+            __stcs(reinterpret_cast<double2 *>(line + o * NZ + z), make_double2(s.c[o].x, s.c[o].y));
+        else
+            __stcs(reinterpret_cast<float2 *>(line + o * NZ + z), make_float2(s.c[o].x, s.c[o].y));
+    }
+}
+
+// v, w: nu_m and nu_m-1.  STEPS = 1: w_out = nu_m+1 (may be w itself).  STEPS = 2: w_out = nu_m+1, v_out = nu_m+2 (neither
+// may be v or w).  partial: (vectors, groups, tiles, 2 * STEPS) scalar products; entries of (vector, group) pairs that do
+// not meet stay as they are (zero).  scale, shift, keep belong to the first step; the second always is a recurrence step.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    sweep(const number *__restrict__ v, const number *w, number *v_out, number *w_out,
+          const real *__restrict__ potential, double *__restrict__ partial, int nx, int ny, int tiles, int groups,
+          int vectors, double scale, double shift, double keep, double hopping, double mass) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    number *const v_ring = reinterpret_cast<number *>(memory);      // 3 planes of V_LINES
+    number *const w_ring = v_ring + 3 * V_LINES * LINE;             // 2 planes of U_LINES
+    number *const u_ring = w_ring + 2 * U_LINES * LINE;             // 2 planes of U_LINES, if STEPS = 2
+    __shared__ double sums[2 * STEPS][THREADS / 32];
+
+    const int group = blockIdx.x / tiles, tile = blockIdx.x % tiles;
+    const int y0 = tile * TY, lines = min(TY, ny - y0);
+    const int thread = threadIdx.x, line = thread / NZ, z = thread % NZ;
+    const bool active = thread < U_LINES * NZ;
+    const bool own = active && line >= STEPS - 1 && line < STEPS - 1 + lines;
+    const int y = (y0 + line - (STEPS - 1) + ny) % ny;
+    const real hop = real(-0.5 * hopping * scale), mass_1 = real(mass * scale), keep_1 = real(keep);
+    const long long plane_size = (long long)ny * LINE;
+
+    const long long total = (long long)vectors * nx;
+    long long position = total * group / groups;
+    const long long last = total * (group + 1) / groups;
+    while (position < last) {
+        const int vector = int(position / nx), begin = int(position % nx);
+        const int end = int(min((long long)nx, begin + last - position));
+        position += end - begin;
+        const number *const v_in = v + vector * nx * plane_size;
+        const number *const w_in = w + vector * nx * plane_size;
+
+        auto fetch_v = [&](int x) {
+            const number *const source = v_in + (x + nx) % nx * plane_size;
+            number *const target = v_ring + (x + 3) % 3 * (V_LINES * LINE);
+            for (int e = thread; e < V_LINES * LINE; e += THREADS) {
+                int from = y0 - STEPS + e / LINE;
+                from = from < 0 ? from + ny : from >= ny ? (from - ny) % ny : from;
+                copy_async(target + e, source + from * LINE + e % LINE);
+            }
+        };
+        auto fetch_w = [&](int x) {
+            if (!active) return;
+            const number *const source = w_in + (x + nx) % nx * plane_size + y * LINE + z;
+            number *const target = w_ring + (x & 1) * (U_LINES * LINE) + line * LINE + z;
+#pragma unroll
+            for (int o = 0; o < 4; ++o) copy_async(target + o * NZ, source + o * NZ);
+        };
+        auto commit = [] { asm volatile("cp.async.commit_group;" ::: "memory"); };
+        auto wait = [] { asm volatile("cp.async.wait_group 0;" ::: "memory"); };
+
+        const int first = begin - (STEPS - 1), stop = end + (STEPS - 1);
+        __syncthreads();  // the rings of the segment before are read to the end
+        fetch_v(first - 1);
+        fetch_v(first);
+        commit();
+        wait();
+        __syncthreads();
+        spinor v_now, v_behind, u_now;
+        number s_u = {real(0), real(0)}, t_u = {real(0), real(0)};
+        clear(v_now), clear(v_behind), clear(u_now);
+        if (active) {
+            v_behind = read(v_ring + (first + 2) % 3 * (V_LINES * LINE) + (line + 1) * LINE, z);
+            v_now = read(v_ring + (first + 3) % 3 * (V_LINES * LINE) + (line + 1) * LINE, z);
+        }
+        fetch_v(first + 1);
+        fetch_w(first);
+        commit();
+        double even_1 = 0, odd_1 = 0, even_2 = 0, odd_2 = 0;
+        real behind_site = 0;
+        for (int x = first; x < stop; ++x) {
+            wait();
+            __syncthreads();
+            if (x + 1 < stop) {
+                fetch_v(x + 2);
+                fetch_w(x + 1);
+                commit();
+            }
+            if (!active) continue;
+            const int wrapped = x < 0 ? x + nx : x >= nx ? x - nx : x;
+            const bool inside = x >= begin && x < end;
+            const real site = potential[((long long)wrapped * ny + y) * NZ + z];
+            const spinor ahead = read(v_ring + (x + 4) % 3 * (V_LINES * LINE) + (line + 1) * LINE, z);
+            const spinor old = read(w_ring + (x & 1) * (U_LINES * LINE) + line * LINE, z);
+            const spinor u = update(v_behind.c[0] + v_behind.c[1], v_behind.c[2] + v_behind.c[3], v_now, ahead,
+                                    v_ring + (x + 3) % 3 * (V_LINES * LINE), line + 1, z, old, hop,
+                                    real(shift + scale * site), mass_1, keep_1);
+            if (own && inside) {
+                write(w_out + (vector * nx + wrapped) * plane_size + y * LINE, z, u);
+                even_1 += dot(v_now, v_now);
+                odd_1 += dot(u, v_now);
+            }
+#if STEPS == 2
+            number *const u_plane = u_ring + (x & 1) * (U_LINES * LINE) + line * LINE;
+#pragma unroll
+            for (int o = 0; o < 4; ++o) u_plane[o * NZ + z] = u.c[o];
+            if (own && x > begin) {
+                const int back = x - 1;
+                const spinor next =
+                    update(s_u, t_u, u_now, u, u_ring + (back & 1) * (U_LINES * LINE), line, z, v_behind, hop,
+                           real(shift + scale * behind_site), mass_1, real(1));
+                write(v_out + (vector * nx + back) * plane_size + y * LINE, z, next);
+                even_2 += dot(u_now, u_now);
+                odd_2 += dot(next, u_now);
+            }
+            s_u = u_now.c[0] + u_now.c[1], t_u = u_now.c[2] + u_now.c[3];
+            u_now = u;
+            behind_site = site;
+#endif
+            v_behind = v_now;
+            v_now = ahead;
+        }
+
+        double mine[4] = {even_1, odd_1, even_2, odd_2};
+#pragma unroll
+        for (int q = 0; q < 2 * STEPS; ++q) {
+#pragma unroll
+            for (int distance = 16; distance; distance /= 2) mine[q] += __shfl_xor_sync(0xffffffffu, mine[q], distance);
+            if (thread % 32 == 0) sums[q][thread / 32] = mine[q];
+        }
+        __syncthreads();
+        if (thread < 2 * STEPS) {
+            double sum = 0;
+            for (int n = 0; n < THREADS / 32; ++n) sum += sums[thread][n];
+            partial[(((long long)vector * groups + group) * tiles + tile) * (2 * STEPS) + thread] = sum;
+        }
+    }
+}
+
+// etas[q * vectors + r] = sum over groups and tiles, in order.
+extern "C" __global__ void sum_sweeps(const double *__restrict__ partial, double *__restrict__ etas, int count, int vectors) {
+    const int j = blockIdx.x * blockDim.x + threadIdx.x;
+    if (j >= 2 * STEPS * vectors) return;
+    const int q = j / vectors, r = j % vectors;
+    double total = 0;
+    for (int n = 0; n < count; ++n) total += partial[((long long)r * count + n) * (2 * STEPS) + q];
+    etas[j] = total;
+}
+
+static __device__ __forceinline__ unsigned long long mix(unsigned long long z) {
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+// The numbers of spectile.kpm.reference.random_phases, in the layout [vector][x][y][orbital][z].
+extern "C" __global__ void random_spinors(number *__restrict__ block, long long lines, int vectors,
+                                          unsigned long long seed, unsigned long long first) {
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < lines * LINE * vectors;
+         i += (long long)gridDim.x * blockDim.x) {
+        const unsigned long long r = i / (lines * LINE), at = i % (lines * LINE);
+        const unsigned long long row = (at / LINE * NZ + at % NZ) * 4 + at % LINE / NZ;
+        const unsigned long long bits =
+            mix(mix(seed + (first + r) * 0x9E3779B97F4A7C15ull) + row * 0xD1B54A32D192ED03ull);
+        const int quarter = int(bits >> 62);
+        block[i] = {real(quarter == 0 ? 1 : quarter == 2 ? -1 : 0), real(quarter == 1 ? 1 : quarter == 3 ? -1 : 0)};
+    }
+}
