@@ -128,10 +128,10 @@ def _cached_cubin(unit: Unit, arch: str) -> Path:
     import hashlib
     import os
 
-    from cupy.cuda import compiler, nvrtc
+    from cupy.cuda import nvrtc
 
     text = "\0".join((unit.source(), arch, *unit.flags(), str(nvrtc.getVersion())))
-    folder = Path(compiler.get_cache_dir())
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
     path = folder / f"spectile_{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
