@@ -29,7 +29,7 @@ class Gemm:
     _TYPES = {  # noqa: RUF012
         "fp16_fp32": ("float16", "float32", "CUBLAS_COMPUTE_32F"),
         "fp16_fp16": ("float16", "float16", "CUBLAS_COMPUTE_32F"),
-        "fp32": ("float32", "float32", "CUBLAS_COMPUTE_32F_PEDANTIC"),
+        "fp32": ("float32", "float32", "CUBLAS_COMPUTE_32F"),
         "tf32": ("float32", "float32", "CUBLAS_COMPUTE_32F_FAST_TF32"),
         "fp64": ("float64", "float64", "CUBLAS_COMPUTE_64F"),
     }
@@ -49,25 +49,32 @@ class Gemm:
         if b.shape[0] != k or out.shape != (m, n):
             raise ValueError(f"shapes {a.shape}, {b.shape} and {out.shape} do not belong to one product")
         self._handle = device.get_cublas_handle
-        self._gemm, self._set_stream = cublas.gemmEx, cublas.setStream
+        # CuPy refuses cuBLAS while a graph is captured; cuBLAS itself does not.
+        self._library = _library("libcublas")
         scalar = np.float64 if mode == "fp64" else np.float32
         self._alpha, self._beta = np.array(1, scalar), np.array(0, scalar)
         self._operands = (a, b, out)
         cuda_type = {"float16": 2, "float32": 0, "float64": 1}
         # Row-major C = A B is column-major Cᵀ = Bᵀ Aᵀ.
+        pointer = ctypes.c_void_p
         self._arguments = (
-            *(cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, m, k, self._alpha.ctypes.data),
-            *(b.data.ptr, cuda_type[dtype_in], n, a.data.ptr, cuda_type[dtype_in], k, self._beta.ctypes.data),
-            *(out.data.ptr, cuda_type[dtype_out], n, getattr(cublas, compute), cublas.CUBLAS_GEMM_DEFAULT),
+            *(cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, m, k, pointer(self._alpha.ctypes.data)),
+            *(pointer(b.data.ptr), cuda_type[dtype_in], n, pointer(a.data.ptr), cuda_type[dtype_in], k),
+            *(pointer(self._beta.ctypes.data), pointer(out.data.ptr), cuda_type[dtype_out], n),
+            *(getattr(cublas, compute), cublas.CUBLAS_GEMM_DEFAULT),
         )
 
     def __call__(self) -> Any:
         """Run on the current stream and return C; does not synchronise."""
         import cupy
 
-        handle = self._handle()
-        self._set_stream(handle, cupy.cuda.get_current_stream().ptr)
-        self._gemm(handle, *self._arguments)
+        handle = ctypes.c_void_p(self._handle())
+        stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
+        status = self._library.cublasSetStream_v2(handle, stream) or self._library.cublasGemmEx(
+            handle, *self._arguments
+        )
+        if status != 0:
+            raise RuntimeError(f"cublasGemmEx fails with status {status}")
         return self._operands[2]
 
 
@@ -77,16 +84,14 @@ def gemm_flops(m: int, n: int, k: int) -> float:
 
 
 @functools.cache
-def _cusparse_library() -> ctypes.CDLL:
-    from cupy_backends.cuda.libs import cusparse
-
-    cusparse.getVersion(cusparse.create())  # CuPy has loaded its cuSPARSE now; the same one is found by its soname
-    for name in ("libcusparse.so.12", "libcusparse.so.13", "libcusparse.so.11"):
+def _library(name: str) -> ctypes.CDLL:
+    """Return the CUDA library that CuPy has loaded, found again by its soname."""
+    for version in (13, 12, 11):
         try:
-            return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+            return ctypes.CDLL(f"{name}.so.{version}", mode=ctypes.RTLD_GLOBAL)
         except OSError:
             continue
-    raise RuntimeError("libcusparse was not found: install CuPy with the extra cuda12 or cuda13")
+    raise RuntimeError(f"{name} was not found: install CuPy with the extra cuda12 or cuda13")
 
 
 class SpgemmMemoryError(MemoryError):
@@ -181,7 +186,7 @@ def _estimate_memory(arguments: tuple[Any, ...], chunk_fraction: float, buffer: 
     """Call ``cusparseSpGEMM_estimateMemory``, which CuPy does not wrap; return the bytes of the compute buffer."""
     from cupy_backends.cuda.libs import cusparse
 
-    function = _cusparse_library().cusparseSpGEMM_estimateMemory
+    function = _library("libcusparse").cusparseSpGEMM_estimateMemory
     pointer = ctypes.c_void_p
     function.argtypes = [
         *(pointer, ctypes.c_int, ctypes.c_int, *(pointer,) * 5, ctypes.c_int, ctypes.c_int, pointer, ctypes.c_float),
