@@ -116,6 +116,8 @@ def spamm(
         raise ValueError(f"beta = {beta} needs c: pass the matrix of shape {shape} that beta multiplies")
     if out is not None:
         _check_result_array("out", out, shape, dtype)
+        if isinstance(out, np.ndarray) and not (out.flags.c_contiguous and out.flags.writeable):
+            raise ValueError("out is not C-contiguous and writeable: pass np.empty(shape, dtype)")
     if chosen == "cuda":
         from . import gpu
 
