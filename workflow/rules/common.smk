@@ -110,13 +110,22 @@ def case_threads(wildcards):
 
 
 def case_gpus(wildcards):
-    """Return the number of GPUs that a case needs, never fewer."""
-    return row_of(wildcards).get("gpus") or (1 if config["device"] == "cuda" else 0)
+    """Return the number of GPUs that a case needs; a limit below it ends the run, since Snakemake would clip to it."""
+    if config["device"] == "cpu":
+        return 0
+    needed = row_of(wildcards).get("gpus") or (1 if config["device"] == "cuda" else 0)
+    limit = workflow.global_resources.get("gpu")
+    if limit is not None and limit.value is not None and limit.value < needed:
+        raise WorkflowError(
+            f"the case {wildcards.case} needs {needed} GPUs and --resources gpu={limit.value} would clip it: "
+            "leave that limit out, or measure other papers"
+        )
+    return needed
 
 
-def case_minutes(wildcards):
-    """Return the run time to ask a scheduler for, in minutes: three times the sheet's estimate, five at least."""
-    return max(5, int(3 * (row_of(wildcards).get("minutes") or 1)))
+def case_minutes(wildcards, attempt):
+    """Return the minutes to ask a scheduler for: three times the sheet's estimate, five at least, more when retried."""
+    return max(5, int(3 * (row_of(wildcards).get("minutes") or 1))) * attempt
 
 
 def case_memory_mb(wildcards, attempt):

@@ -12,6 +12,7 @@ for paper in PAPERS:
             *drawn(paper),
         log:
             f"logs/{MACHINE}/draw_{paper}.log",
+        localrule: True
         conda:
             "../../envs/plot.yaml"
         params:
@@ -39,6 +40,7 @@ rule check_claims:
         table=result("claims.tsv"),
     log:
         f"logs/{MACHINE}/claims.log",
+    localrule: True
     conda:
         "../../envs/plot.yaml"
     message:

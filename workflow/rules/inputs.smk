@@ -8,6 +8,8 @@ rule fetch_matrix:
     log:
         "logs/fetch/{matrix}.log",
     retries: 2
+    # Compute nodes often have no network: on a cluster, fetching runs where Snakemake does.
+    localrule: True
     conda:
         "../../envs/cpu.yaml"
     params:

@@ -29,6 +29,9 @@ rule measure_case:
         " --threads {threads} --out {output:q} > {log:q} 2>&1"
 
 
+# On a cluster measuring alone is submitted: gathering and drawing take seconds, less than a place in a queue.
+
+
 # One frame a paper: one row a method and case, medians and intervals derived from the raw samples.
 rule gather_records:
     input:
@@ -37,6 +40,7 @@ rule gather_records:
         result("{paper}.parquet"),
     log:
         f"logs/{MACHINE}/gather_{{paper}}.log",
+    localrule: True
     conda:
         "../../envs/cpu.yaml"
     message:

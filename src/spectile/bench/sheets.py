@@ -120,3 +120,18 @@ def _typed(text: str, schema: Mapping[str, Any], what: str) -> Any:
 def row_digest(row: Mapping[str, Any]) -> str:
     """Return a short digest of a case's parameters: editing a row re-measures that case alone."""
     return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def gres(wildcards: Any, kind: str) -> str:
+    """Return the generic resource that a case asks Slurm for, one GPU at least; profiles/slurm-gres calls this.
+
+    Parameters
+    ----------
+    wildcards : object
+        With the attributes ``paper`` and ``case``.
+    kind : str
+        The cluster's name of its GPUs, for example ``"gpu:h200"``.
+    """
+    paper = wildcards.paper
+    row = read_sheet(f"config/{paper}.tsv", f"workflow/schemas/{paper}.schema.yaml")[wildcards.case]
+    return f"{kind}:{row.get('gpus') or 1}"

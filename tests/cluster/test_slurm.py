@@ -1,0 +1,113 @@
+"""The workflow on a real Slurm of one node: to its end, and through cancelled jobs, drained nodes and lost daemons."""
+
+import re
+import time
+
+import pytest
+
+from ..workflow.faulty import workflow as faulty
+from . import onenode
+
+OBSTACLE = onenode.obstacle()
+pytestmark = [pytest.mark.cluster, pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))]
+# The profiles' settings for a cluster without accounting; the test's node has two cores and nobody else on it.
+HERE = ("--slurm-status-command", "squeue", "--slurm-no-account", "--set-threads", "measure_case=1")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    with onenode.Slurm(tmp_path_factory.mktemp("slurm")) as daemons:
+        yield daemons
+
+
+def submitted(slurm, comment):
+    """Return what Slurm knows of the jobs whose comment ends with `comment`."""
+    return [
+        slurm.run("scontrol", "--oneliner", "show", "job", job)
+        for job, (_, note) in slurm.jobs("all").items()
+        if note.endswith(comment)
+    ]
+
+
+def test_quick_workflow_runs_to_its_end(slurm, tmp_path):
+    folder = faulty.faulty_workflow(
+        tmp_path,
+        {"case": "all_well", "methods": "good,vendor,absent"},
+        {"case": "faults", "methods": "good,crash,vendor,nan,wrong,raises"},
+        {"case": "with_gpu", "gpus": 1, "minutes": 7, "memory_gb": 2},
+    )
+    _, printed = faulty.run(folder, "--workflow-profile", "profiles/slurm", *HERE, **slurm.environment)
+    assert (folder / "results/this/figures/kpm_fig1.svg").exists()
+    assert (folder / "report.zip").exists()
+    assert faulty.statuses(folder, "faults")["crash"] == "failed"
+    assert faulty.statuses(folder, "all_well") == {"good": "ok", "vendor": "ok", "absent": "skipped"}
+    # Measuring alone is submitted, once a case: a failed method is a result and nothing is tried again.
+    assert len(re.findall("has been submitted with SLURM jobid", printed)) == 3
+    with_gpu, without = submitted(slurm, "kpm_with_gpu")[0], submitted(slurm, "kpm_all_well")[0]
+    assert "TresPerJob=gres:gpu:1" in with_gpu and "TresPerJob" not in without
+    assert "TimeLimit=00:21:00" in with_gpu and "TimeLimit=00:05:00" in without
+    assert "MinMemoryNode=2G" in with_gpu and "MinMemoryNode=1G" in without
+    assert "OverSubscribe=NO" in without
+
+
+@pytest.mark.parametrize(
+    ("profile", "request_"), [("slurm-gpu", "gres:gpu:h200:1"), ("slurm-gres", "TresPerNode=gres:gpu:h200:1")]
+)
+def test_gpus_are_asked_for_by_model(slurm, tmp_path, profile, request_):
+    case = f"on_{profile.replace('-', '_')}"
+    folder = faulty.faulty_workflow(tmp_path, {"case": case, "gpus": 1})
+    faulty.run(folder, "smoke", "--workflow-profile", f"profiles/{profile}", *HERE, **slurm.environment)
+    assert request_ in submitted(slurm, case)[0]
+
+
+def test_a_case_that_needs_eight_gpus_is_never_clipped(slurm, tmp_path):
+    folder = faulty.faulty_workflow(tmp_path, {"case": "eight", "gpus": 8}, {"case": "one"})
+    options = ("--workflow-profile", "profiles/slurm", *HERE, "--retries", "0")
+    code, printed = faulty.run(folder, *options, check=False, **slurm.environment)
+    assert code != 0
+    assert "--gpus=8" in printed and "Requested node configuration is not available" in printed
+    assert set(faulty.records(folder)) == {"one"}
+    code, printed = faulty.run(folder, *options, "--resources", "gpu=1", check=False, **slurm.environment)
+    assert code != 0
+    assert "the case eight needs 8 GPUs and --resources gpu=1 would clip it" in printed
+
+
+def test_lost_jobs_nodes_and_daemons(slurm, tmp_path):
+    note = tmp_path / "note"
+    folder = faulty.faulty_workflow(
+        tmp_path, {"case": "first"}, {"case": "second", "methods": "good,waits"}, {"case": "third"}, {"case": "fourth"}
+    )
+    options = ("--workflow-profile", "profiles/slurm", *HERE)
+    variables = slurm.environment | {"FAULTY_NOTE": str(note)}
+
+    # A cancelled job with no retry left: the run ends with a list, and what was finished stays.
+    with faulty.started(folder, *options, "--retries", "0", **variables) as process:
+        faulty.wait_for("the waiting method", note.exists)
+        slurm.run("scancel", *slurm.jobs("RUNNING"))
+        assert process.wait(timeout=120) != 0
+    finished = faulty.records(folder)
+    assert set(finished) == {"first", "third", "fourth"}
+    printed = (folder / "snakemake.out").read_text()
+    assert "CANCELLED" in printed
+    assert "1 of 1 figures and tables are missing" in printed
+
+    # The same command goes on.  The job is cancelled again and tried again by itself, its node is drained and resumed,
+    # and slurmctld is gone for a while.
+    note.unlink()
+    with faulty.started(folder, *options, **variables) as process:
+        faulty.wait_for("the waiting method", note.exists)
+        slurm.run("scontrol", "update", f"NodeName={slurm.node}", "State=DRAIN", "Reason=test")
+        slurm.run("scancel", *slurm.jobs("RUNNING"))
+        faulty.wait_for("the next attempt in the queue", lambda: slurm.jobs("PENDING"))
+        assert "DRAIN" in slurm.node_state() and not slurm.jobs("RUNNING")
+        slurm.stop("slurmctld")
+        time.sleep(15)
+        assert process.poll() is None
+        slurm.start("slurmctld")
+        faulty.wait_for("the node", lambda: slurm.node_state() == "IDLE+DRAIN")
+        slurm.run("scontrol", "update", f"NodeName={slurm.node}", "State=RESUME")
+        assert process.wait(timeout=120) == 0
+    assert faulty.statuses(folder, "second") == {"good": "ok", "waits": "ok"}
+    after = faulty.records(folder)
+    assert all(after[case] == finished[case] for case in finished)
+    assert (folder / "results/this/figures/kpm_fig1.svg").exists()

@@ -1,0 +1,97 @@
+"""A copy of the repository whose one system has faulty methods: the real rules, profiles and commands, in seconds."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ..conftest import copy_workflow
+
+FAULTY = Path(__file__).parent
+HEADER = ("case", "run", "element", "gpus", "minutes", "memory_gb", "methods", "n", "matrix")
+PLOT = """\
+from spectile.figures.style import Drawing
+
+
+def draw(frame):
+    drawing = Drawing("Figure 1: every method that has a time")
+    drawing.marks(drawing.ax, frame.dropna(subset=["time_s"]), x="p_n", y="time_s", method="good", kind="scatter")
+    return drawing
+"""
+
+
+def faulty_workflow(target, *rows):
+    """Copy the workflow to `target`; its one paper is kpm with `rows`, mappings of the columns in HEADER."""
+    copy_workflow(target)
+    for path in (*target.glob("config/*.tsv"), *target.glob("workflow/scripts/[pt][la][ob][tl]*_*_*.py")):
+        if path.name not in {"claims.tsv", "matrices.tsv"}:
+            path.unlink()
+    filled = [
+        {"run": "quick", "minutes": "1", "memory_gb": "1", "methods": "good,vendor", "n": "1000"} | row for row in rows
+    ]
+    lines = ["\t".join(HEADER), *("\t".join(str(row.get(key, "")) for key in HEADER) for row in filled)]
+    (target / "config/kpm.tsv").write_text("\n".join(lines) + "\n")
+    (target / "workflow/schemas/kpm.schema.yaml").write_text((FAULTY / "kpm.schema.yaml").read_text())
+    (target / "workflow/scripts/plot_kpm_fig1.py").write_text(PLOT)
+    (target / "workflow/report/kpm_fig1.rst").write_text("Times.\n")
+    config = target / "config/config.yaml"
+    config.write_text(config.read_text().replace("papers: [spamm, tsparse, evd, kpm]", "papers: [kpm]"))
+    return target
+
+
+def environment(**variables):
+    return os.environ | {"PYTHONPATH": str(FAULTY)} | variables
+
+
+@contextlib.contextmanager
+def started(folder, *options, **variables):
+    """Start Snakemake in its own process group, which ends with the block; its output goes to snakemake.out."""
+    with (folder / "snakemake.out").open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "snakemake", *map(str, options)],
+            cwd=folder,
+            env=environment(**variables),
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def run(folder, *options, check=True, timeout=300, **variables):
+    """Run Snakemake to its end; return its exit status and what it printed."""
+    before = (folder / "snakemake.out").stat().st_size if (folder / "snakemake.out").exists() else 0
+    with started(folder, *options, **variables) as process:
+        code = process.wait(timeout=timeout)
+    printed = (folder / "snakemake.out").read_bytes()[before:].decode()
+    assert code == 0 or not check, printed
+    return code, printed
+
+
+def wait_for(what, ready, seconds=60):
+    until = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < until, f"{what} did not come within {seconds} s"
+        time.sleep(0.02)
+
+
+def records(folder):
+    """Return the records of the workflow in `folder`: case -> (content, time of writing)."""
+    found = folder.glob("results/this/records/kpm/*.json")
+    return {path.stem: (json.loads(path.read_text()), path.stat().st_mtime_ns) for path in found}
+
+
+def statuses(folder, case):
+    """Return the status of each method of a measured case."""
+    record = json.loads((folder / f"results/this/records/kpm/{case}.json").read_text())
+    return {method["method"]: method["status"] for method in record["methods"]}
