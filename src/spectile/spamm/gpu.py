@@ -1,0 +1,818 @@
+"""The CUDA backend of SpAMM: norm maps, threshold search, product; buffers, launches, streams.
+
+Kernels: ``norm_map.cu``, ``survey.cu`` (counts, bound, search), ``product.cu`` (mma.sync and FFMA, every precision,
+sm_80 and later), ``product_wgmma.cu`` (float16 on Hopper), ``product_blocks.cu`` (strict at blocks below 32).
+Everything runs on CuPy's current stream; nothing is read back before a number of the result is asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from spectile.gpu import device
+from spectile.gpu.compile import Unit
+
+from .bounds import rounding_bound
+from .result import SpammResult
+
+_ARCHS = ("sm_80", "sm_90a", "sm_100")
+# The norms are float32 sums of at most 128 squares a lane and a few shuffles: their rounding, generously.
+NORM_SLACK = {"float32": 1 + 2e-5, "float64": 1 + 1e-12}
+# 3xTF32 drops low*low and the last bits of low: below 2^-20 of a product; the tensor core truncates its sums of 32 k.
+TF32X3_ROUNDOFF = 2.0**-19
+
+
+@dataclass(frozen=True)
+class _Precision:
+    """Dtypes of a precision and the tuning of its portable kernel."""
+
+    code: int
+    dtype: str
+    output: str
+    stage_bytes: int
+    stages: int
+    min_blocks: int
+
+    @property
+    def norm(self) -> str:
+        return "float64" if self.dtype == "float64" else "float32"
+
+    def unit(self, aligned: bool) -> Unit:
+        defines = {
+            "PRECISION": str(self.code),
+            "OUTPUT_BITS": str(8 * np.dtype(self.output).itemsize),
+            "STAGES": str(self.stages),
+            "MIN_BLOCKS": str(self.min_blocks),
+            "ALIGNED": str(int(aligned)),
+            "DMMA_K": "16",
+        }
+        return Unit("spamm", ("product.cu",), _ARCHS, defines)
+
+    def blocks_unit(self) -> Unit:
+        bits = {"INPUT_BITS": str(8 * np.dtype(self.dtype).itemsize)}
+        return Unit(
+            "spamm", ("product_blocks.cu",), _ARCHS, bits | {"OUTPUT_BITS": str(8 * np.dtype(self.output).itemsize)}
+        )
+
+
+_PRECISIONS = {
+    "fp16": _Precision(0, "float16", "float32", 2 * (64 * 40 + 32 * 136), 4, 4),
+    "fp16c16": _Precision(0, "float16", "float16", 2 * (64 * 40 + 32 * 136), 4, 4),
+    "tf32x3": _Precision(1, "float32", "float32", 4 * (64 * 36 + 32 * 136), 3, 2),
+    "fp64": _Precision(2, "float64", "float64", 8 * (64 * 20 + 16 * 132), 3, 2),
+    "fp32": _Precision(3, "float32", "float32", 4 * (64 * 36 + 32 * 128), 2, 3),
+}
+
+
+@dataclass(frozen=True)
+class _Wgmma:
+    """A shape of the Hopper kernel: 128 x (128 * columns) tiles, `cluster` of them stacked."""
+
+    columns: int
+    cluster: int
+    stages: int
+    list_steps: int
+
+    @property
+    def threads(self) -> int:
+        return 256 * self.columns + (64 if self.columns == 1 else 128)
+
+    @property
+    def shared_bytes(self) -> int:
+        lists = 2 * (4 + 4 * 3 + 4 * self.list_steps)
+        return self.stages * (128 + 128 * self.columns) * 64 + 16 * self.stages + 64 + lists
+
+    def unit(self, output: str) -> Unit:
+        defines = {
+            "WGS_N": str(self.columns),
+            "CLUSTER": str(self.cluster),
+            "STAGES": str(self.stages),
+            "LIST_STEPS": str(self.list_steps),
+            "OUTPUT_BITS": str(8 * np.dtype(output).itemsize),
+        }
+        return Unit("spamm", ("product_wgmma.cu",), ("sm_90a",), defines)
+
+
+WGMMA = {
+    "wgmma_small": _Wgmma(columns=1, cluster=1, stages=6, list_steps=1024),
+    "wgmma": _Wgmma(columns=2, cluster=1, stages=8, list_steps=1536),
+    "wgmma_pair": _Wgmma(columns=2, cluster=2, stages=8, list_steps=1536),
+}
+
+_NORM_UNITS = {
+    name: Unit("spamm", ("norm_map.cu",), _ARCHS, {"INPUT_BITS": bits})
+    for name, bits in (("float16", "16"), ("float32", "32"), ("float64", "64"))
+}
+_SURVEY_UNITS = {
+    name: Unit("spamm", ("survey.cu",), _ARCHS, {"NORM_BITS": bits})
+    for name, bits in (("float32", "32"), ("float64", "64"))
+}
+
+UNITS: tuple[Unit, ...] = (
+    *_NORM_UNITS.values(),
+    *_SURVEY_UNITS.values(),
+    *(precision.unit(aligned) for precision in _PRECISIONS.values() for aligned in (True, False)),
+    *dict.fromkeys(precision.blocks_unit() for precision in _PRECISIONS.values()),
+    *(shape.unit(output) for shape in WGMMA.values() for output in ("float32", "float16")),
+)
+
+_P, _I, _L, _D = "u8", "i4", "i8", "f8"
+
+
+def _layout(fields: str) -> np.dtype[Any]:
+    """Return the aligned struct of ``"name:code name:code"``, as the C++ declares it."""
+    pairs = [field.split(":") for field in fields.split()]
+    codes = {"p": _P, "i": _I, "l": _L, "d": _D}
+    return np.dtype([(name, codes[code]) for name, code in pairs], align=True)
+
+
+_NORM_TASK = _layout(
+    "matrix:p norms:p stride_matrix:l stride_norms:l leading:l rows:i columns:i norm_rows:i norm_columns:i batches:i "
+    "transposed:i aligned:i"
+)
+_NORM_TASKS = np.dtype([("task", _NORM_TASK, (2,)), ("counter", _P), ("log2_block", _I)], align=True)
+_SEARCH = _layout(
+    "tau:d low:d high:d best_tau:d best_ratio:d wanted:d tolerance:d total:d count:p blocks:i iterations:i growing:i "
+    "done:i"
+)
+_SURVEY = _layout(
+    "norms_a:p norms_b:p weights_a:p weights_b:p count:p squares:p tau:p search:p rows:i columns:i depth:i k_group:i"
+)
+_PRODUCT = _layout(
+    "a:p b:p c:p out:p norms_a:p norms_b:p tau_device:p tau:d alpha:d beta:d lda:l ldb:l ldc:l ldo:l stride_a:l "
+    "stride_b:l stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
+    "tiles_n:i"
+)
+_WGMMA_FIELDS = _layout(
+    "c:p out:p norms_a:p norms_b:p tau_device:p counter:p tau:d alpha:d beta:d ldc:l ldo:l stride_c:l stride_o:l "
+    "stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i tiles_n:i batches:i batch_a:i "
+    "batch_b:i vector_stores:i"
+)
+_WGMMA_PRODUCT = np.dtype(
+    {
+        "names": ["map_a", "map_b", "fields"],
+        "formats": ["V128", "V128", _WGMMA_FIELDS],
+        "offsets": [0, 128, 256],
+        "itemsize": -(-(256 + _WGMMA_FIELDS.itemsize) // 64) * 64,
+    }
+)
+
+Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma", "wgmma_pair"]
+
+
+def _launch(
+    kernel: Any, grid: tuple[int, ...], threads: int, parameters: np.ndarray[Any, Any], shared: int = 0
+) -> None:
+    """Launch with one struct passed by value."""
+    from cupy.cuda.function import CNumpyArray
+
+    kernel(grid, (threads,), (CNumpyArray(parameters),), shared_mem=shared)
+
+
+def _blocks(length: int, block: int) -> int:
+    return -(-length // block)
+
+
+def _log2(block: int) -> int:
+    if block not in (8, 16, 32, 64, 128):
+        raise ValueError(
+            f'block = {block} is not a tile size of the CUDA backend: take 8, 16, 32, 64 or 128, or backend="cpu"'
+        )
+    return block.bit_length() - 1
+
+
+def _stride(array: Any) -> int:
+    """Elements from one matrix of a batch to the next; 0 for a single matrix, which all items share."""
+    return array.strides[0] // array.itemsize if array.ndim == 3 and array.shape[0] > 1 else 0
+
+
+def _pitch(array: Any) -> int:
+    return array.strides[-2] // array.itemsize
+
+
+def _is_aligned(array: Any) -> bool:
+    """Whether every row starts at a multiple of 16 bytes."""
+    pitches = [stride for stride, size in zip(array.strides[:-1], array.shape[:-1], strict=True) if size > 1]
+    return array.data.ptr % 16 == 0 and all(pitch % 16 == 0 for pitch in pitches)
+
+
+class NormMaps:
+    """Norm maps of A and B in the layout that the product reads: both with k blocks along the last axis.
+
+    Parameters
+    ----------
+    a, b : cupy.ndarray
+        Shapes ([batch,] m, k) and ([batch,] k, n) with unit stride along the last axis.
+    block : int
+        Tile size (LoNum).
+    """
+
+    def __init__(self, a: Any, b: Any, block: int) -> None:
+        import cupy
+
+        dtype = "float64" if a.dtype == np.float64 else "float32"
+        self.block, self.k_blocks = block, _blocks(a.shape[-1], block)
+        self.a = cupy.empty((*a.shape[:-2], _blocks(a.shape[-2], block), self.k_blocks), dtype)
+        self.b = cupy.empty((*b.shape[:-2], _blocks(b.shape[-1], block), self.k_blocks), dtype)
+        #: Next tile of the persistent product; the norm kernel sets it to zero.
+        self.counter = cupy.zeros(1, cupy.uint32)
+        self._parameters = parameters = np.zeros((), _NORM_TASKS)
+        parameters["counter"], parameters["log2_block"] = self.counter.data.ptr, _log2(block)
+        for task, matrix, norms, transposed in zip(parameters["task"], (a, b), (self.a, self.b), (0, 1), strict=True):
+            task["matrix"], task["norms"] = matrix.data.ptr, norms.data.ptr
+            task["stride_matrix"], task["stride_norms"] = _stride(matrix), _stride(norms)
+            task["leading"], task["rows"], task["columns"] = _pitch(matrix), *matrix.shape[-2:]
+            shape = norms.shape[-2:][::-1] if transposed else norms.shape[-2:]
+            task["norm_rows"], task["norm_columns"] = shape
+            task["batches"] = matrix.shape[0] if matrix.ndim == 3 else 1
+            task["transposed"], task["aligned"] = transposed, _is_aligned(matrix)
+        columns = max(128, 32 * 16 // a.itemsize)
+        self._grid = (
+            _blocks(max(a.shape[-1], b.shape[-1]), columns),
+            _blocks(max(a.shape[-2], b.shape[-2]), 128),
+            2 * int(max(parameters["task"]["batches"])),
+        )
+        self._kernel = _NORM_UNITS[a.dtype.name].function("norm_map")
+        self._keep = a, b
+
+    def __call__(self) -> None:
+        """Compute both maps on the current stream."""
+        _launch(self._kernel, self._grid, 128, self._parameters)
+
+
+class Product:
+    """C = alpha A B + beta C over the valid tile products, prepared once and launched as often as wanted.
+
+    Parameters
+    ----------
+    a, b, out : cupy.ndarray
+        Shapes ([batch,] m, k), ([batch,] k, n), ([batch,] m, n); a two-dimensional operand is shared by the batch.
+        Unit stride along the last axis.
+    maps : NormMaps
+        Of `a` and `b`.
+    tau : float or cupy.ndarray
+        Threshold, or one float64 on the device for each item of the batch.
+    precision : str
+        Key of ``spectile.spamm.api.PRECISIONS``.
+    alpha, beta, c : float, float, cupy.ndarray
+        `c` is read where `beta` is not 0; it may be `out`.
+    strict : bool
+        Multiply exactly the valid products.
+    kernel : str, optional
+        "portable", "blocks", or a key of ``WGMMA``; by default the fastest that applies.
+    """
+
+    def __init__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any,
+        maps: NormMaps,
+        tau: Any,
+        *,
+        precision: str,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        c: Any = None,
+        strict: bool = False,
+        kernel: Kernel | None = None,
+    ) -> None:
+        self.maps, self.shape = maps, (a.shape[-2], a.shape[-1], b.shape[-1])
+        self.batches = out.shape[0] if out.ndim == 3 else 1
+        self.kernel = kernel or choose_kernel(a, b, self.batches, maps.block, precision, strict)
+        self._keep = a, b, c, out, tau
+        common = {
+            "c": c.data.ptr if c is not None else 0,
+            "out": out.data.ptr,
+            "norms_a": maps.a.data.ptr,
+            "norms_b": maps.b.data.ptr,
+            "tau_device": 0 if isinstance(tau, float) else tau.data.ptr,
+            "tau": tau if isinstance(tau, float) else 0.0,
+            "alpha": alpha,
+            "beta": beta,
+            "ldc": _pitch(c) if c is not None else 0,
+            "ldo": _pitch(out),
+            "stride_c": _stride(c) if c is not None else 0,
+            "stride_o": _stride(out),
+            "stride_norms_a": _stride(maps.a),
+            "stride_norms_b": _stride(maps.b),
+            "norm_k": maps.k_blocks,
+            "log2_block": _log2(maps.block),
+        } | dict(zip("mkn", self.shape, strict=True))
+        if self.kernel in WGMMA:
+            self._prepare_wgmma(a, b, out, common, WGMMA[self.kernel])
+        else:
+            self._prepare_portable(a, b, out, common, _PRECISIONS[precision])
+
+    def _prepare_portable(self, a: Any, b: Any, out: Any, common: dict[str, Any], precision: _Precision) -> None:
+        rows, columns = (64, 128) if self.kernel == "portable" else (32, 32)
+        m, _, n = self.shape
+        self._parameters = _fill(
+            np.zeros((), _PRODUCT),
+            common
+            | {"a": a.data.ptr, "b": b.data.ptr, "lda": _pitch(a), "ldb": _pitch(b)}
+            | {"stride_a": _stride(a), "stride_b": _stride(b)}
+            | {"tiles_m": _blocks(m, rows), "tiles_n": _blocks(n, columns)},
+        )
+        self._grid = _blocks(m, rows) * _blocks(n, columns), self.batches
+        if self.kernel == "portable":
+            self._threads, self._shared = 128, precision.stages * precision.stage_bytes
+            aligned = all(map(_is_aligned, (a, b, out)))
+            self._function = precision.unit(aligned).function("product", self._shared)
+        else:
+            self._threads, self._shared = 512, 0
+            self._function = precision.blocks_unit().function("product_blocks")
+
+    def _prepare_wgmma(self, a: Any, b: Any, out: Any, common: dict[str, Any], shape: _Wgmma) -> None:
+        from spectile.gpu.tensor_map import encode
+
+        m, _, n = self.shape
+        tiles_m, tiles_n = _blocks(m, 128 * shape.cluster), _blocks(n, 128 * shape.columns)
+        self._parameters = np.zeros((), _WGMMA_PRODUCT)
+        self._parameters["map_a"] = np.void(encode(a.reshape(-1, *a.shape[-2:]), (1, 128, 32), 64))
+        self._parameters["map_b"] = np.void(encode(b.reshape(-1, *b.shape[-2:]), (1, 32, 64), 128))
+        _fill(
+            self._parameters["fields"],
+            common
+            | {"counter": self.maps.counter.data.ptr, "tiles_m": tiles_m, "tiles_n": tiles_n, "batches": self.batches}
+            | {"batch_a": int(_stride(a) > 0), "batch_b": int(_stride(b) > 0)}
+            | {"vector_stores": common["beta"] == 0 and _is_aligned(out)},
+        )
+        self._threads, self._shared = shape.threads, shape.shared_bytes
+        resident = device.describe().multiprocessors * (2 if shape.columns == 1 else 1) // shape.cluster
+        self._grid = (min(tiles_m * tiles_n * self.batches, resident) * shape.cluster,)
+        self._function = shape.unit(out.dtype.name).function("product_wgmma", self._shared)
+
+    @property
+    def grain(self) -> tuple[int, int, int]:
+        """Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid."""
+        block = self.maps.block
+        if self.kernel == "blocks":
+            return 1, 1, 1
+        if self.kernel == "portable":
+            return (max(1, 32 // block),) * 3
+        return max(1, 64 // block), max(1, 128 // block), 1
+
+    def __call__(self) -> None:
+        """Multiply on the current stream; the norm maps must be there.
+
+        The norm kernel also resets the counter of the persistent product, so each call follows a call of `maps`.
+        """
+        _launch(self._function, self._grid, self._threads, self._parameters, self._shared)
+
+
+def _fill(record: Any, values: dict[str, Any]) -> Any:
+    for name, value in values.items():
+        record[name] = value
+    return record
+
+
+def choose_kernel(a: Any, b: Any, batches: int, block: int, precision: str, strict: bool) -> Kernel:
+    """Return the fastest kernel that computes a product as asked."""
+    if strict and block < 32:
+        return "blocks"
+    found = device.describe()
+    suits = (
+        precision in ("fp16", "fp16c16")
+        and found.compute_capability == (9, 0)
+        and not strict
+        and block >= 32
+        and 0 < a.shape[-1] <= 32 * WGMMA["wgmma_small"].list_steps
+        and min(a.shape[-2], b.shape[-1]) > 0
+        and _is_aligned(a)
+        and _is_aligned(b)
+    )
+    if not suits:
+        return "portable"
+    tiles = _blocks(a.shape[-2], 128) * _blocks(b.shape[-1], 256) * batches
+    return "wgmma" if tiles >= 3 * found.multiprocessors else "wgmma_small"
+
+
+def count_products(maps: NormMaps, item: tuple[int, int], tau: Any, grain: tuple[int, int, int] = (1, 1, 1)) -> Any:
+    """Return, on the device, how many tile products are valid, or executed at a coarser grain.
+
+    Parameters
+    ----------
+    maps : NormMaps
+        Already computed.
+    item : tuple of int
+        Indices of the matrices of A and B in their batches.
+    tau : cupy.ndarray
+        One float64.
+    grain : tuple of int
+        Tiles in rows, columns and depth that are executed together when one of their products is valid.
+    """
+    import cupy
+
+    count = cupy.zeros(1, cupy.uint64)
+    _survey(maps, item, tau, count=count, grain=grain)
+    return count
+
+
+def skipped_bound(maps: NormMaps, item: tuple[int, int], tau: Any) -> Any:
+    """Return, on the device, sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2)."""
+    import cupy
+
+    norms_a, norms_b = _item(maps, item)
+    squares = cupy.zeros(_blocks(norms_a.shape[0], 64) * _blocks(norms_b.shape[0], 64), cupy.float64)
+    _survey(maps, item, tau, count=cupy.zeros(1, cupy.uint64), squares=squares)
+    return cupy.sqrt(squares.sum()) * NORM_SLACK[norms_a.dtype.name]
+
+
+def _item(maps: NormMaps, item: tuple[int, int]) -> tuple[Any, Any]:
+    return tuple(
+        norms[index] if norms.ndim == 3 else norms for norms, index in zip((maps.a, maps.b), item, strict=True)
+    )  # type: ignore[return-value]
+
+
+def _survey(
+    maps: NormMaps,
+    item: tuple[int, int],
+    tau: Any,
+    *,
+    count: Any = None,
+    squares: Any = None,
+    search: Any = None,
+    grain: tuple[int, int, int] = (1, 1, 1),
+) -> None:
+    import cupy
+
+    norms, weights = list(_item(maps, item)), []
+    for side, (map_, size) in enumerate(zip(tuple(norms), grain[:2], strict=True)):
+        rows = map_.shape[0]
+        if size > 1:
+            padded = cupy.full((_blocks(rows, size) * size, map_.shape[1]), -1, map_.dtype)
+            padded[:rows] = map_
+            norms[side] = padded.reshape(-1, size, map_.shape[1]).max(axis=1)
+        lengths = np.minimum(size, rows - size * np.arange(_blocks(rows, size)))
+        weights.append(cupy.asarray(lengths.astype(np.int32)) if size > 1 else None)
+    if not (norms[0].shape[0] and norms[1].shape[0]):
+        return
+    parameters = _fill(
+        np.zeros((), _SURVEY),
+        {
+            "norms_a": norms[0].data.ptr,
+            "norms_b": norms[1].data.ptr,
+            "weights_a": weights[0].data.ptr if weights[0] is not None else 0,
+            "weights_b": weights[1].data.ptr if weights[1] is not None else 0,
+            "count": count.data.ptr if count is not None else 0,
+            "squares": squares.data.ptr if squares is not None else 0,
+            "tau": tau.data.ptr if tau is not None else 0,
+            "search": search.data.ptr if search is not None else 0,
+            "rows": norms[0].shape[0],
+            "columns": norms[1].shape[0],
+            "depth": maps.k_blocks,
+            "k_group": grain[2],
+        },
+    )
+    grid = _blocks(norms[1].shape[0], 64), _blocks(norms[0].shape[0], 64)
+    _launch(_SURVEY_UNITS[norms[0].dtype.name].function("survey"), grid, 256, parameters)
+
+
+def _search(
+    maps: NormMaps, item: tuple[int, int], valid_ratio: float, iterations: int, tolerance: float
+) -> tuple[Any, Any]:
+    """Enqueue the paper's search; return tau and the found ratio, one float64 on the device each."""
+    import cupy
+
+    norms_a, norms_b = _item(maps, item)
+    total = norms_a.size * norms_b.shape[0]
+    if valid_ratio == 1 or total == 0:
+        return cupy.zeros(1), cupy.ones(1)
+    start = _fill(
+        np.zeros((), _SEARCH),
+        {"best_ratio": 1.0, "wanted": valid_ratio, "tolerance": tolerance, "total": total, "iterations": iterations},
+    )
+    start["growing"] = 1
+    state = cupy.asarray(np.frombuffer(start.tobytes(), np.float64))
+    mean = (norms_a.sum(axis=0, dtype=np.float64) * norms_b.sum(axis=0, dtype=np.float64)).sum() / total
+    state[0] = mean
+    state[2] = mean
+    # A launch after the end of the search returns at once; 64 doublings reach the largest product from any mean.
+    for _ in range(iterations + 64):
+        _survey(maps, item, None, search=state)
+    return state[0:1], state[4:5]
+
+
+def _largest_tau(maps: NormMaps, item: tuple[int, int], limit: float) -> float:
+    """Return the largest tau, to a relative 1e-6 and never above it, whose skipped bound is at most `limit`."""
+    import cupy
+
+    def bound(tau: float) -> float:
+        return float(skipped_bound(maps, item, cupy.asarray([tau])))
+
+    if bound(math.inf) <= limit:
+        return math.inf
+    norms_a, norms_b = _item(maps, item)
+    high = 2 * float((norms_a.max(axis=0).astype(np.float64) * norms_b.max(axis=0)).max())
+    low = high * 2.0**-80
+    if bound(low) > limit:
+        return 0.0
+    while high / low > 1 + 1e-6:
+        middle = math.sqrt(low) * math.sqrt(high)
+        if bound(middle) <= limit:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def norm_map_cuda(a: Any, block: int) -> Any:
+    """Return the norm map of one matrix, float32 (float64 for float64), of the kind of `a`."""
+    import cupy
+
+    matrix, give_back = device.to_device(a)
+    if matrix.ndim != 2:
+        raise ValueError(f"a norm map is of a matrix, not of an array with {matrix.ndim} dimensions: pass one matrix")
+    matrix = _row_major("a", matrix, on_device=True)
+    maps = NormMaps(matrix, cupy.empty((matrix.shape[1], 0), matrix.dtype), block)
+    if matrix.size:
+        maps()
+    return give_back(maps.a)
+
+
+def tune_tau_cuda(
+    norms_a: Any, norms_b: Any, valid_ratio: float, iterations: int, tolerance: float
+) -> tuple[float, float]:
+    """Search tau on the device from two norm maps; see :func:`spectile.spamm.tune_tau`.  Reads the result back."""
+    import cupy
+
+    norms_a, norms_b = device.to_device(norms_a)[0], device.to_device(norms_b)[0]
+    if norms_a.ndim != 2 or norms_b.ndim != 2 or norms_a.shape[1] != norms_b.shape[0]:
+        raise ValueError(
+            f"norm maps of shapes {norms_a.shape} and {norms_b.shape} do not multiply: the columns of the first must "
+            "be the rows of the second"
+        )
+    dtype = np.result_type(norms_a.dtype, norms_b.dtype)
+    maps = NormMaps.__new__(NormMaps)
+    maps.a = cupy.ascontiguousarray(norms_a, dtype=dtype)
+    maps.b = cupy.ascontiguousarray(norms_b.T, dtype=dtype)
+    maps.block, maps.k_blocks = 32, norms_a.shape[1]
+    tau, ratio = _search(maps, (0, 0), valid_ratio, iterations, tolerance)
+    return float(tau[0]), float(ratio[0])
+
+
+def _row_major(name: str, array: Any, *, on_device: bool) -> Any:
+    """Return `array` if its last axis has unit stride; copy it only if it was copied from the host anyway."""
+    import cupy
+
+    itemsize = array.itemsize
+    good = array.size == 0 or (
+        (array.shape[-1] == 1 or array.strides[-1] == itemsize)
+        and (array.shape[-2] == 1 or array.strides[-2] >= itemsize * array.shape[-1])
+        and array.strides[-2] % itemsize == 0
+    )
+    if good and array.strides[-1] == itemsize:
+        return array
+    if good or not on_device:
+        return cupy.ascontiguousarray(array)
+    raise ValueError(
+        f"{name} is not row-major (strides {array.strides}): pass cupy.ascontiguousarray({name}), "
+        "a copy of a GPU array is never hidden"
+    )
+
+
+def _flat(array: Any, batch: tuple[int, ...]) -> Any | None:
+    """Return `array` as one matrix or one flat batch without copying, or None where broadcasting is more involved."""
+    if math.prod(array.shape[:-2]) == 1:
+        return array.reshape(array.shape[-2:])
+    if array.shape[:-2] != batch:
+        return None
+    flat = array.reshape(-1, *array.shape[-2:])
+    return flat if flat.data.ptr == array.data.ptr else None
+
+
+def spamm_cuda(
+    a: Any,
+    b: Any,
+    *,
+    tau: float | None,
+    valid_ratio: float | None,
+    rtol: float | None,
+    block: int,
+    alpha: float,
+    beta: float,
+    c: Any,
+    out: Any,
+    strict: bool,
+    precision: str,
+    check_finite: bool,
+) -> SpammResult:
+    """Multiply on the current device and stream; see :func:`spectile.spamm.spamm`."""
+    import cupy
+
+    device.require_device()
+    _log2(block)
+    (a_, give_back), (b_, _) = device.to_device(a), device.to_device(b)
+    a_, b_ = (_row_major(n, x, on_device=device.on_device(y)) for n, x, y in (("a", a_, a), ("b", b_, b)))
+    c_ = None
+    dtype = np.dtype(_PRECISIONS[precision].output)
+    if c is not None:
+        # Another dtype of C is converted: the kernels read beta C in the dtype of the result.
+        c_ = _row_major("c", cupy.asarray(device.to_device(c)[0], dtype=dtype), on_device=device.on_device(c))
+    batch = np.broadcast_shapes(a_.shape[:-2], b_.shape[:-2])
+    shape = (*batch, a_.shape[-2], b_.shape[-1])
+    direct = out is not None and device.on_device(out)
+    target = device.to_device(out)[0] if direct else None
+    if target is not None and not target.flags.c_contiguous:
+        raise ValueError(f"out has strides {target.strides}: pass a C-contiguous array")
+    # Blocks of `out` would overwrite operands that others still read.
+    fresh = target is None or any(cupy.may_share_memory(target, x) for x in (a_, b_))
+    size = math.prod(shape) * dtype.itemsize
+    with device.allocating(f"the product of shape {shape}", size):
+        result = cupy.empty(shape, dtype) if fresh else target
+        parts = _multiply(
+            a_, b_, c_, result, batch, tau, valid_ratio, rtol, block, alpha, beta, strict, precision, check_finite
+        )
+    if check_finite and precision == "fp16c16" and result.size and bool(cupy.isinf(result).any()):
+        raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
+    if target is not None and result is not target:
+        target[...] = result
+    if out is not None and not direct:
+        out[...] = cupy.asnumpy(result)
+    returned = out if out is not None else give_back(result)
+
+    def collect(number: Callable[[_Item], float]) -> Callable[[], Any]:
+        def read() -> Any:
+            values = np.array([number(part) for part in parts]).reshape(batch)
+            return float(values) if values.ndim == 0 else values
+
+        return read
+
+    return SpammResult(
+        returned,
+        tau=collect(_Item.threshold),
+        valid_ratio=collect(_Item.valid_ratio),
+        executed_ratio=collect(_Item.executed_ratio),
+        error_bound=collect(_Item.error_bound),
+        norm_c=collect(_Item.norm_c),
+    )
+
+
+@dataclass
+class _Item:
+    """One product of a batch: where its numbers are on the device."""
+
+    product: Product
+    item: tuple[int, int]
+    tau: Any
+    precision: str
+    alpha: float
+    beta: float
+    c: Any
+    out: Any
+
+    def _device_tau(self) -> Any:
+        import cupy
+
+        return cupy.asarray([self.tau]) if isinstance(self.tau, float) else self.tau
+
+    def threshold(self) -> float:
+        return self.tau if isinstance(self.tau, float) else float(self.tau[0])
+
+    def _ratio(self, grain: tuple[int, int, int]) -> float:
+        norms_a, norms_b = _item(self.product.maps, self.item)
+        total = norms_a.size * norms_b.shape[0]
+        if total == 0:
+            return 1.0
+        return float(count_products(self.product.maps, self.item, self._device_tau(), grain)[0]) / total
+
+    def valid_ratio(self) -> float:
+        return self._ratio((1, 1, 1))
+
+    def executed_ratio(self) -> float:
+        return self._ratio(self.product.grain)
+
+    def error_bound(self) -> float:
+        norms_a, norms_b = _item(self.product.maps, self.item)
+        skipped = float(skipped_bound(self.product.maps, self.item, self._device_tau()))
+        norm_c = _frobenius(self.c) if self.c is not None else 0.0
+        lost = _rounding(self.product.shape, norms_a, norms_b, self.precision, self.alpha, self.beta, norm_c)
+        return abs(self.alpha) * skipped + lost
+
+    def norm_c(self) -> float:
+        return _frobenius(self.out)
+
+
+def _frobenius(array: Any) -> float:
+    """Frobenius norm with float64 sums."""
+    return math.sqrt(float((array.astype(np.float64) ** 2).sum())) if array.size else 0.0
+
+
+def _rounding(
+    shape: tuple[int, int, int],
+    norms_a: Any,
+    norms_b: Any,
+    precision: str,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    norm_c: float = 0.0,
+) -> float:
+    slack = NORM_SLACK[norms_a.dtype.name]
+    return rounding_bound(
+        shape,
+        _frobenius(norms_a) * slack,
+        _frobenius(norms_b) * slack,
+        precision,
+        alpha=alpha,
+        beta=beta,
+        norm_c=norm_c,
+        product_roundoff=TF32X3_ROUNDOFF if precision == "tf32x3" else 0.0,
+    )
+
+
+def _multiply(
+    a: Any,
+    b: Any,
+    c: Any,
+    out: Any,
+    batch: tuple[int, ...],
+    tau: float | None,
+    valid_ratio: float | None,
+    rtol: float | None,
+    block: int,
+    alpha: float,
+    beta: float,
+    strict: bool,
+    precision: str,
+    check_finite: bool,
+) -> list[_Item]:
+    """Launch everything; return one entry for each product of the batch."""
+    import cupy
+
+    flat_a, flat_b = _flat(a, batch), _flat(b, batch)
+    if flat_a is None or flat_b is None:
+        # Involved broadcasting: one product at a time, still without copies.
+        wide_a, wide_b = cupy.broadcast_to(a, (*batch, *a.shape[-2:])), cupy.broadcast_to(b, (*batch, *b.shape[-2:]))
+        options = (tau, valid_ratio, rtol, block, alpha, beta, strict, precision, check_finite)
+        return list(
+            itertools.chain.from_iterable(
+                _multiply(wide_a[i], wide_b[i], None if c is None else c[i], out[i], (), *options)
+                for i in np.ndindex(batch)
+            )
+        )
+    flat_out = out.reshape(-1, *out.shape[-2:]) if batch else out
+    flat_c = None if c is None else (c.reshape(flat_out.shape) if batch else c)
+    count = flat_out.shape[0] if batch else 1
+    items = [(i if flat_a.ndim == 3 else 0, i if flat_b.ndim == 3 else 0) for i in range(count)]
+    maps = NormMaps(flat_a, flat_b, block)
+    if flat_a.size or flat_b.size:
+        maps()
+    if check_finite or tau is None:
+        _check_norms(maps, flat_a, flat_b)
+    taus: Any = tau
+    if valid_ratio is not None:
+        searches = [_search(maps, item, valid_ratio, 60, min(0.01, valid_ratio / 10))[0] for item in items]
+        taus = cupy.concatenate(searches) if items else cupy.empty(0)
+    elif rtol is not None:
+        shape = (a.shape[-2], a.shape[-1], b.shape[-1])
+        taus = cupy.asarray([_tau_for_error(maps, item, rtol, shape, precision) for item in items], np.float64)
+    else:
+        assert tau is not None
+        taus = float(tau)
+    product = Product(
+        flat_a, flat_b, flat_out, maps, taus,
+        precision=precision, alpha=alpha, beta=beta, c=flat_c, strict=strict,
+    )  # fmt: skip
+    if flat_out.size:
+        product()
+    return [
+        _Item(
+            product, item, taus if isinstance(taus, float) else taus[i : i + 1], precision, alpha, beta,
+            None if flat_c is None else (flat_c[i] if batch else flat_c), flat_out[i] if batch else flat_out,
+        )
+        for i, item in enumerate(items)
+    ]  # fmt: skip
+
+
+def _tau_for_error(
+    maps: NormMaps, item: tuple[int, int], rtol: float, shape: tuple[int, int, int], precision: str
+) -> float:
+    norms_a, norms_b = _item(maps, item)
+    lost = _rounding(shape, norms_a, norms_b, precision)
+    # The norms may be too large by their rounding: the limit takes them too small.
+    scale = _frobenius(norms_a) * _frobenius(norms_b) / NORM_SLACK[norms_a.dtype.name] ** 2
+    if lost > rtol * scale:
+        raise ValueError(
+            f"rtol = {rtol} is below what rounding alone is bounded by, {lost / scale:.3g} for this inner "
+            "dimension and precision: take a larger rtol or float64"
+        )
+    return _largest_tau(maps, item, rtol * scale - lost)
+
+
+def _check_norms(maps: NormMaps, a: Any, b: Any) -> None:
+    """Raise where an operand holds NaN or infinity; a norm that overflows float32 by itself is no such sign."""
+    import cupy
+
+    for name, norms, matrix in (("a", maps.a, a), ("b", maps.b, b)):
+        if norms.size and not bool(cupy.isfinite(norms).all()) and not bool(cupy.isfinite(matrix).all()):
+            raise ValueError(
+                f"{name} holds NaN or infinity: mend {name}, or give tau with check_finite=False to let them propagate "
+                "as in a dense product"
+            )

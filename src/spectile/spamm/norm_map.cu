@@ -1,0 +1,136 @@
+// Norm map: Frobenius norms of the B x B blocks of a matrix (Eq. 2), one pass over memory.
+//
+// A warp sums a strip of 32 rows, 16 bytes a lane and row, so that each load of a warp is 512 contiguous bytes; the
+// lanes that share a block are reduced by shuffles, the warps that share one through shared memory.  Squares and sums
+// are float32 for float16 and float32 input (a half above 255 would overflow its own square), float64 for float64.
+#include <cuda_fp16.h>
+
+#if INPUT_BITS == 16
+using Element = __half;
+using Sum = float;
+#elif INPUT_BITS == 32
+using Element = float;
+using Sum = float;
+#else
+using Element = double;
+using Sum = double;
+#endif
+
+constexpr int kVector = 16 / sizeof(Element);                                     // elements of one 16-byte load
+constexpr int kStripColumns = 32 * kVector;                                       // columns of a warp's row segment
+constexpr int kStrips = kStripColumns >= 128 ? 1 : 128 / kStripColumns;           // so that a CTA covers a 128-block
+constexpr int kColumns = kStrips * kStripColumns;                                 // columns of a CTA
+constexpr int kRows = 128;                                                        // rows of a CTA, 32 a warp
+
+struct NormTask {
+  const Element* matrix;
+  Sum* norms;
+  long long stride_matrix;   // elements from one matrix of a batch to the next
+  long long stride_norms;
+  long long leading;         // elements from row to row
+  int rows, columns;
+  int norm_rows, norm_columns;
+  int batches;               // matrices of the batch
+  int transposed;            // write norms[column block][row block]: the product reads both maps along k
+  int aligned;               // base and rows are multiples of 16 bytes
+};
+
+struct NormTasks {
+  NormTask task[2];
+  unsigned* counter;         // tile counter of the product that follows, reset here to save a launch
+  int log2_block;
+};
+
+__device__ __forceinline__ Sum square_sum(const uint4& raw) {
+  const Element* value = reinterpret_cast<const Element*>(&raw);
+  Sum sum = 0;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    const Sum x = static_cast<Sum>(value[i]);
+    sum += x * x;
+  }
+  return sum;
+}
+
+__device__ __forceinline__ Sum square_sum(const Element* row, int column, int columns) {
+  Sum sum = 0;
+  for (int i = 0; i < kVector && column + i < columns; ++i) {
+    const Sum x = static_cast<Sum>(row[column + i]);
+    sum += x * x;
+  }
+  return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks) {
+  const NormTask& task = tasks.task[blockIdx.z & 1];
+  const int batch = blockIdx.z >> 1;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0 && tasks.counter) *tasks.counter = 0;
+  const int column0 = blockIdx.x * kColumns, row0 = blockIdx.y * kRows;
+  if (column0 >= task.columns || row0 >= task.rows || batch >= task.batches) return;
+  const Element* matrix = task.matrix + batch * task.stride_matrix;
+  Sum* norms = task.norms + batch * task.stride_norms;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int block = 1 << tasks.log2_block;
+  const int unit = block < 32 ? block : 32;      // rows and columns summed by one warp
+  const int lanes = unit / kVector;              // lanes that share a block (a power of two)
+  __shared__ Sum partial[4][kColumns / 32];
+
+  auto store = [&](int block_row, int block_column, Sum sum) {
+    if (block_row < task.norm_rows && block_column < task.norm_columns)
+      norms[task.transposed ? static_cast<long long>(block_column) * task.norm_rows + block_row
+                            : static_cast<long long>(block_row) * task.norm_columns + block_column] = sqrt(sum);
+  };
+
+  const int first = row0 + 32 * warp;
+#pragma unroll
+  for (int strip = 0; strip < kStrips; ++strip) {
+    const int column = column0 + strip * kStripColumns + lane * kVector;
+    if (unit == 32) {
+      Sum sum = 0;
+      if (task.aligned && first + 32 <= task.rows && column - lane * kVector + kStripColumns <= task.columns) {
+        // Sixteen loads in flight a lane, no test between them.
+#pragma unroll
+        for (int half = 0; half < 32; half += 16) {
+          uint4 raw[16];
+#pragma unroll
+          for (int r = 0; r < 16; ++r)
+            raw[r] = __ldg(reinterpret_cast<const uint4*>(matrix + (first + half + r) * task.leading + column));
+#pragma unroll
+          for (int r = 0; r < 16; ++r) sum += square_sum(raw[r]);
+        }
+      } else {
+        for (int r = first; r < min(first + 32, task.rows); ++r)
+          sum += square_sum(matrix + r * task.leading, column, task.columns);
+      }
+#pragma unroll
+      for (int offset = 32 / kVector / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+      if (lane % (32 / kVector) == 0) {
+        const int segment = strip * (kStripColumns / 32) + lane / (32 / kVector);
+        if (block == 32)
+          store(first / 32, column / 32, sum);
+        else
+          partial[warp][segment] = sum;
+      }
+    } else {
+      for (int group = 0; group < 32; group += unit) {
+        Sum sum = 0;
+        for (int r = first + group; r < first + group + unit && r < task.rows; ++r)
+          sum += square_sum(matrix + r * task.leading, column, task.columns);
+        for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+        if (lane % lanes == 0) store((first + group) / block, column / block, sum);
+      }
+    }
+  }
+  if (block > 32) {
+    __syncthreads();
+    const int span = block / 32;  // 2 or 4 units on a side
+    const int across = kColumns / 32 / span, down = 4 / span;
+    if (threadIdx.x < across * down) {
+      const int i = threadIdx.x / across, j = threadIdx.x % across;
+      Sum sum = 0;
+      for (int r = 0; r < span; ++r)
+        for (int s = 0; s < span; ++s) sum += partial[i * span + r][j * span + s];
+      store(row0 / block + i, column0 / block + j, sum);
+    }
+  }
+}

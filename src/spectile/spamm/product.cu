@@ -1,0 +1,465 @@
+// SpAMM product on mma.sync and FFMA, for sm_80 and later: C = alpha * sum_k valid(i,k,j) A_ik B_kj + beta * C.
+//
+// A thread block computes a 64 x 128 tile of C.  It first tests all k against the two norm maps and compacts the union
+// of the valid steps (32 wide) into a list with one bit for each 32 x 32 block of the tile, then runs a cp.async
+// pipeline over the list.  Each of the four warps owns 32 x 64, two blocks, and multiplies exactly the blocks whose bit
+// is set: loads follow the union, arithmetic the valid set.
+#include <cuda_fp16.h>
+
+#define FP16 0
+#define TF32X3 1
+#define FP64 2
+#define FP32 3
+
+#if PRECISION == FP16
+using Element = __half;
+using Accumulator = float;
+using Norm = float;
+#elif PRECISION == FP64
+using Element = double;
+using Accumulator = double;
+using Norm = double;
+#else
+using Element = float;
+using Accumulator = float;
+using Norm = float;
+#endif
+#if OUTPUT_BITS == 16
+using Output = __half;
+#else
+using Output = Accumulator;
+#endif
+
+constexpr int kTileM = 64, kTileN = 128, kThreads = 128;
+constexpr int kStep = 32;                                  // k covered by one entry of the list
+constexpr int kStageK = PRECISION == FP64 ? 16 : 32;       // k of one pipeline stage
+constexpr int kParts = kStep / kStageK;                    // stages of an entry
+constexpr int kStages = STAGES;
+constexpr int kListSteps = 1024;                           // k steps listed at a time
+// Row pitches in elements, chosen so that the fragment loads below meet no bank twice.
+#if PRECISION == FP16
+constexpr int kPitchA = 40, kPitchB = 136;
+#elif PRECISION == TF32X3
+constexpr int kPitchA = 36, kPitchB = 136;
+#elif PRECISION == FP64
+constexpr int kPitchA = 20, kPitchB = 132;
+#else
+constexpr int kPitchA = 36, kPitchB = 128;
+#endif
+constexpr int kStageA = kTileM * kPitchA, kStageB = kStageK * kPitchB;
+constexpr int kVector = 16 / sizeof(Element);
+
+struct Product {
+  const Element* a;
+  const Element* b;
+  const Output* c;
+  Output* out;
+  const Norm* norms_a;         // [row block][k block]
+  const Norm* norms_b;         // [column block][k block]
+  const double* tau_device;    // one threshold a batch item, or null: use tau
+  double tau, alpha, beta;
+  long long lda, ldb, ldc, ldo;
+  long long stride_a, stride_b, stride_c, stride_o, stride_norms_a, stride_norms_b;
+  int m, n, k;
+  int norm_k;                  // k blocks in the norm maps
+  int log2_block;
+  int tiles_m, tiles_n;
+};
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
+}
+
+// Copy a ROWS x COLUMNS block to shared memory, zero outside of the matrix.
+template <int kRows, int kColumns, int kPitch>
+__device__ __forceinline__ void load_block(Element* target, const Element* source, long long leading, int rows,
+                                           int columns) {
+  constexpr int kChunks = kColumns / kVector;
+  static_assert(kRows * kChunks % kThreads == 0, "every thread copies the same number of chunks");
+#pragma unroll
+  for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
+    const int chunk = threadIdx.x + i * kThreads;
+    const int row = chunk / kChunks, column = chunk % kChunks * kVector;
+    Element* to = target + row * kPitch + column;
+    const Element* from = source + row * leading + column;
+    const int inside = row < rows ? max(0, min(kVector, columns - column)) : 0;
+#if ALIGNED
+    copy_async(shared_address(to), inside ? from : source, inside * static_cast<int>(sizeof(Element)));
+#else
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) to[e] = e < inside ? from[e] : Element(0.0f);
+#endif
+  }
+}
+
+// One bit for each 32 x 32 block of the tile (row block * 4 + column block): is its product with this k step valid?
+__device__ __forceinline__ unsigned valid_bits(const Product& p, const Norm* norms_a, const Norm* norms_b, Norm tau,
+                                               int row0, int column0, int step) {
+  unsigned bits = 0;
+  const int log2_block = p.log2_block;
+  if (log2_block >= 5) {
+    const int k = (step * kStep) >> log2_block;
+    Norm norm_a[2], norm_b[4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = row0 + 32 * i;
+      norm_a[i] = row < p.m ? norms_a[static_cast<long long>(row >> log2_block) * p.norm_k + k] : Norm(-1);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int column = column0 + 32 * j;
+      norm_b[j] = column < p.n ? norms_b[static_cast<long long>(column >> log2_block) * p.norm_k + k] : Norm(-1);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        // Not below tau, so that a NaN is multiplied; a block outside of the matrix never is.
+        if (!(norm_a[i] * norm_b[j] < tau) && !(norm_a[i] < 0) && !(norm_b[j] < 0)) bits |= 1u << (4 * i + j);
+  } else {
+    const int block = 1 << log2_block;
+    for (int k = step * kStep; k < min((step + 1) * kStep, p.k); k += block)
+      for (int row = row0; row < min(row0 + kTileM, p.m); row += block) {
+        const Norm norm_a = norms_a[static_cast<long long>(row >> log2_block) * p.norm_k + (k >> log2_block)];
+        for (int column = column0; column < min(column0 + kTileN, p.n); column += block) {
+          const Norm norm_b = norms_b[static_cast<long long>(column >> log2_block) * p.norm_k + (k >> log2_block)];
+          if (!(norm_a * norm_b < tau)) bits |= 1u << (4 * ((row - row0) / 32) + (column - column0) / 32);
+        }
+      }
+  }
+  return bits;
+}
+
+// Compact the valid steps of [first, first + kListSteps) into entries (step << 8 | bits); return their number.
+__device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a, const Norm* norms_b, Norm tau, int row0,
+                                          int column0, int first, int steps, unsigned* list, unsigned char* bits,
+                                          int* warp_totals) {
+  constexpr int kEach = kListSteps / kThreads;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll 4
+  for (int i = 0; i < kEach; ++i) {
+    const int step = first + threadIdx.x + i * kThreads;
+    bits[threadIdx.x + i * kThreads] =
+        step < steps ? valid_bits(p, norms_a, norms_b, tau, row0, column0, step) : 0;
+  }
+  __syncthreads();
+  const uint2 raw = reinterpret_cast<const uint2*>(bits)[threadIdx.x];
+  const unsigned char* mine = reinterpret_cast<const unsigned char*>(&raw);
+  int count = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) count += mine[i] != 0;
+  int before = count;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int other = __shfl_up_sync(~0u, before, offset);
+    if (lane >= offset) before += other;
+  }
+  if (lane == 31) warp_totals[warp] = before;
+  __syncthreads();
+  int total = 0, position = before - count;
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; ++w) {
+    if (w < warp) position += warp_totals[w];
+    total += warp_totals[w];
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    if (mine[i]) list[position++] = static_cast<unsigned>(first + threadIdx.x * kEach + i) << 8 | mine[i];
+  __syncthreads();
+  return total;
+}
+
+#if PRECISION == FP32
+// Thread (r, c) of a warp's 4 x 8 owns rows r + 4 i and, in each block, columns 4 c + j: A is read along k.
+template <int kFirst, int kLast>
+__device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[8][8]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const float* rows = a + ((warp & 1) * 32 + lane / 8) * kPitchA;
+  const float* columns = b + (warp >> 1) * 64 + lane % 8 * 4;
+#pragma unroll 2
+  for (int k = 0; k < kStageK; k += 4) {
+    float value_a[8][4];
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      *reinterpret_cast<float4*>(value_a[i]) = *reinterpret_cast<const float4*>(rows + 4 * i * kPitchA + k);
+#pragma unroll
+    for (int kk = 0; kk < 4; ++kk) {
+      float value_b[8];
+#pragma unroll
+      for (int s = kFirst; s < kLast; ++s)
+        *reinterpret_cast<float4*>(value_b + 4 * s) =
+            *reinterpret_cast<const float4*>(columns + (k + kk) * kPitchB + 32 * s);
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+#pragma unroll
+        for (int j = 4 * kFirst; j < 4 * kLast; ++j) sum[i][j] = fmaf(value_a[i][kk], value_b[j], sum[i][j]);
+    }
+  }
+}
+#else
+__device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if PRECISION == FP16
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+#else
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+#endif
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Fragments of m16n8: lane = 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1 of C.  A warp owns 2 x 8 of them;
+// columns of block s are the fragments 4 s ... 4 s + 3.
+#if PRECISION == FP16
+template <int kFirst, int kLast>
+__device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[2][8][4]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const unsigned rows = shared_address(a + ((warp & 1) * 32 + lane % 16) * kPitchA + lane / 16 * 8);
+  const unsigned columns = shared_address(b + lane % 16 * kPitchB + (warp >> 1) * 64 + lane / 16 * 8);
+#pragma unroll
+  for (int k = 0; k < kStageK; k += 16) {
+    unsigned fragment_a[2][4], fragment_b[8][2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(fragment_a[i][0]), "=r"(fragment_a[i][1]), "=r"(fragment_a[i][2]), "=r"(fragment_a[i][3])
+                   : "r"(rows + (16 * i * kPitchA + k) * 2));
+#pragma unroll
+    for (int j = 4 * kFirst; j < 4 * kLast; j += 2)
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(fragment_b[j][0]), "=r"(fragment_b[j][1]), "=r"(fragment_b[j + 1][0]),
+                     "=r"(fragment_b[j + 1][1])
+                   : "r"(columns + (k * kPitchB + 8 * j) * 2));
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int j = 4 * kFirst; j < 4 * kLast; ++j) mma(sum[i][j], fragment_a[i], fragment_b[j]);
+  }
+}
+#elif PRECISION == TF32X3
+// x = high + low, both TF32: high is x rounded to nearest, low the exact rest (the unit drops its last bits).
+__device__ __forceinline__ void split(float x, unsigned& high, unsigned& low) {
+  high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  low = __float_as_uint(x - __uint_as_float(high));
+}
+
+// Three TF32 products (low*high, high*low, high*high) a step; the tensor core, which truncates its sums, adds up 32 k,
+// and each such sum is added to C rounding to nearest.
+template <int kFirst, int kLast>
+__device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[2][8][4]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const float* rows = a + ((warp & 1) * 32 + lane / 4) * kPitchA + lane % 4;
+  const float* columns = b + lane % 4 * kPitchB + (warp >> 1) * 64 + lane / 4;
+  float chunk[2][8][4];
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int j = 4 * kFirst; j < 4 * kLast; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) chunk[i][j][e] = 0.0f;
+#pragma unroll
+  for (int k = 0; k < kStageK; k += 8) {
+    unsigned high_a[2][4], low_a[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        split(rows[(16 * i + e % 2 * 8) * kPitchA + k + e / 2 * 4], high_a[i][e], low_a[i][e]);
+#pragma unroll
+    for (int j = 4 * kFirst; j < 4 * kLast; ++j) {
+      unsigned high_b[2], low_b[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) split(columns[(k + 4 * e) * kPitchB + 8 * j], high_b[e], low_b[e]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) mma(chunk[i][j], low_a[i], high_b);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) mma(chunk[i][j], high_a[i], low_b);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) mma(chunk[i][j], high_a[i], high_b);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int j = 4 * kFirst; j < 4 * kLast; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum[i][j][e] += chunk[i][j][e];
+}
+#else
+// k-fragments of 4: sm_90 and later have m16n8k16 in float64, sm_80 has m8n8k4 only.
+template <int kFirst, int kLast>
+__device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[2][8][4]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const double* rows = a + ((warp & 1) * 32 + lane / 4) * kPitchA + lane % 4;
+  const double* columns = b + lane % 4 * kPitchB + (warp >> 1) * 64 + lane / 4;
+#if __CUDA_ARCH__ >= 900
+  constexpr int kDepth = DMMA_K;
+#else
+  constexpr int kDepth = 4;
+#endif
+#pragma unroll
+  for (int k = 0; k < kStageK; k += kDepth) {
+    double fragment_a[2][kDepth / 4][2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int d = 0; d < kDepth / 4; ++d)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) fragment_a[i][d][e] = rows[(16 * i + 8 * e) * kPitchA + k + 4 * d];
+#pragma unroll
+    for (int j = 4 * kFirst; j < 4 * kLast; ++j) {
+      double fragment_b[kDepth / 4];
+#pragma unroll
+      for (int d = 0; d < kDepth / 4; ++d) fragment_b[d] = columns[(k + 4 * d) * kPitchB + 8 * j];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        double(&c)[4] = sum[i][j];
+#if __CUDA_ARCH__ >= 900 && DMMA_K == 16
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, "
+            "{%12,%13,%14,%15}, {%0,%1,%2,%3};"
+            : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+            : "d"(fragment_a[i][0][0]), "d"(fragment_a[i][0][1]), "d"(fragment_a[i][1][0]), "d"(fragment_a[i][1][1]),
+              "d"(fragment_a[i][2][0]), "d"(fragment_a[i][2][1]), "d"(fragment_a[i][3][0]), "d"(fragment_a[i][3][1]),
+              "d"(fragment_b[0]), "d"(fragment_b[1]), "d"(fragment_b[2]), "d"(fragment_b[3]));
+#elif __CUDA_ARCH__ >= 900
+        asm volatile(
+            "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+            : "d"(fragment_a[i][0][0]), "d"(fragment_a[i][0][1]), "d"(fragment_a[i][1][0]), "d"(fragment_a[i][1][1]),
+              "d"(fragment_b[0]), "d"(fragment_b[1]));
+#else
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                       : "+d"(c[2 * e]), "+d"(c[2 * e + 1])
+                       : "d"(fragment_a[i][0][e]), "d"(fragment_b[0]));
+#endif
+      }
+    }
+  }
+}
+#endif
+#endif
+
+__device__ __forceinline__ void store(const Product& p, const Output* c, Output* out, int row, int column,
+                                      Accumulator value) {
+  if (row >= p.m || column >= p.n) return;
+  value *= static_cast<Accumulator>(p.alpha);
+  if (p.beta != 0) value += static_cast<Accumulator>(p.beta) * static_cast<Accumulator>(c[row * p.ldc + column]);
+  out[row * p.ldo + column] = static_cast<Output>(value);
+}
+
+// Store W neighbouring values, as one vector where the row pitch allows it.
+template <int W>
+__device__ __forceinline__ void store_vector(const Product& p, const Output* c, Output* out, int row, int column,
+                                             const Accumulator* values) {
+  if (ALIGNED && p.beta == 0 && row < p.m && column + W <= p.n) {
+    struct alignas(sizeof(Output) * W) Vector {
+      Output value[W];
+    } vector;
+#pragma unroll
+    for (int e = 0; e < W; ++e)
+      vector.value[e] = static_cast<Output>(values[e] * static_cast<Accumulator>(p.alpha));
+    *reinterpret_cast<Vector*>(out + row * p.ldo + column) = vector;
+  } else {
+#pragma unroll
+    for (int e = 0; e < W; ++e) store(p, c, out, row, column + e, values[e]);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const Product p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Element* stage_a = reinterpret_cast<Element*>(memory);
+  Element* stage_b = stage_a + kStages * kStageA;
+  __shared__ unsigned list[kListSteps];
+  __shared__ __align__(8) unsigned char bits[kListSteps];
+  __shared__ int warp_totals[kThreads / 32];
+
+  // Neighbouring thread blocks take a band of 8 tile rows column by column, so that their panels stay in the L2.
+  constexpr int kBand = 8;
+  const int band = blockIdx.x / (kBand * p.tiles_n);
+  const int height = min(kBand, p.tiles_m - band * kBand);
+  const int within = blockIdx.x - band * kBand * p.tiles_n;
+  const int row0 = (band * kBand + within % height) * kTileM, column0 = within / height * kTileN;
+  const long long batch = blockIdx.y;
+  const Element* a = p.a + batch * p.stride_a + row0 * p.lda;
+  const Element* b = p.b + batch * p.stride_b + column0;
+  const Norm* norms_a = p.norms_a + batch * p.stride_norms_a;
+  const Norm* norms_b = p.norms_b + batch * p.stride_norms_b;
+  const Norm tau = static_cast<Norm>(p.tau_device ? p.tau_device[batch] : p.tau);
+  const int steps = (p.k + kStep - 1) / kStep;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+#if PRECISION == FP32
+  Accumulator sum[8][8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum[i][j] = 0;
+#else
+  Accumulator sum[2][8][4];
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum[i][j][e] = 0;
+#endif
+
+  for (int first = 0; first < steps; first += kListSteps) {
+    const int count = kParts * build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, list, bits, warp_totals);
+    auto load = [&](int index) {
+      const int k = static_cast<int>(list[index / kParts] >> 8) * kStep + index % kParts * kStageK;
+      const int slot = index % kStages;
+      load_block<kTileM, kStageK, kPitchA>(stage_a + slot * kStageA, a + k, p.lda, p.m - row0, p.k - k);
+      load_block<kStageK, kTileN, kPitchB>(stage_b + slot * kStageB, b + k * p.ldb, p.ldb, p.k - k, p.n - column0);
+    };
+#pragma unroll
+    for (int index = 0; index < kStages - 1; ++index) {
+      if (index < count) load(index);
+      asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    for (int index = 0; index < count; ++index) {
+      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+      __syncthreads();
+      if (index + kStages - 1 < count) load(index + kStages - 1);
+      asm volatile("cp.async.commit_group;" ::: "memory");
+      const unsigned mine = list[index / kParts] >> (4 * (warp & 1) + 2 * (warp >> 1)) & 3u;
+      const Element* block_a = stage_a + index % kStages * kStageA;
+      const Element* block_b = stage_b + index % kStages * kStageB;
+      if (mine == 3u)
+        multiply<0, 2>(block_a, block_b, sum);
+      else if (mine == 1u)
+        multiply<0, 1>(block_a, block_b, sum);
+      else if (mine == 2u)
+        multiply<1, 2>(block_a, block_b, sum);
+    }
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
+  }
+
+  const Output* c = p.c + batch * p.stride_c;
+  Output* out = p.out + batch * p.stride_o;
+  const int row = row0 + (warp & 1) * 32, column = column0 + (warp >> 1) * 64;
+#if PRECISION == FP32
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+#pragma unroll
+    for (int s = 0; s < 2; ++s)
+      store_vector<4>(p, c, out, row + lane / 8 + 4 * i, column + 32 * s + lane % 8 * 4, sum[i] + 4 * s);
+#else
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        store_vector<2>(p, c, out, row + 16 * i + 8 * e + lane / 4, column + 8 * j + lane % 4 * 2, sum[i][j] + 2 * e);
+#endif
+}

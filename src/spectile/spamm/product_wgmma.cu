@@ -1,0 +1,432 @@
+// SpAMM product in float16 for Hopper (sm_90a): TMA, wgmma, warp specialisation, persistent thread blocks.
+//
+// A thread block computes tiles of 128 x (128 * WGS_N) of C; a cluster of CLUSTER blocks stacks their rows and shares B
+// by multicast.  The last warps feed: all but one of them test the k steps (32 wide) of the next tile against the norm
+// maps and list those that any 64 x 128 part of the tile needs, one thread starts their TMA loads.  Every
+// warpgroup before them owns one 64 x 128 part, keeps it in registers, and multiplies the listed steps whose bit it finds set: the
+// loads follow the union of the big tile, the arithmetic the lists of the 64 x 128 parts.
+#include <cuda_fp16.h>
+
+#if OUTPUT_BITS == 16
+using Output = __half;
+#else
+using Output = float;
+#endif
+
+constexpr int kTileM = 128, kTileN = 128 * WGS_N;
+constexpr int kConsumers = 2 * WGS_N;                       // warpgroups that multiply
+constexpr int kFeeders = WGS_N == 1 ? 2 : 4;                // warps that feed: one loads, the others list
+constexpr int kThreads = 128 * kConsumers + 32 * kFeeders;
+constexpr int kStep = 32;                                   // k of a list entry and of a pipeline stage
+constexpr int kStages = STAGES;
+constexpr int kBytesA = kTileM * kStep * 2, kBytesB = kStep * kTileN * 2;
+constexpr int kBox = 64;                                    // columns of one TMA box of B: 128 bytes
+constexpr int kBoxes = kTileN / kBox, kBoxBytes = kStep * kBox * 2;
+constexpr int kSublists = kFeeders - 1;                     // one a listing warp
+constexpr int kSublistSteps = LIST_STEPS / kSublists;
+
+struct alignas(64) TensorMap {
+  unsigned long long opaque[16];
+};
+
+struct Product {
+  TensorMap map_a, map_b;
+  const Output* c;
+  Output* out;
+  const float* norms_a;        // [row block][k block]
+  const float* norms_b;        // [column block][k block]
+  const double* tau_device;    // one threshold a batch item, or null: use tau
+  unsigned* counter;           // next tile, zero at launch
+  double tau, alpha, beta;
+  long long ldc, ldo, stride_c, stride_o, stride_norms_a, stride_norms_b;
+  int m, n, k;
+  int norm_k, log2_block;
+  int tiles_m, tiles_n, batches;   // tiles of a whole cluster
+  int batch_a, batch_b;            // 0 where all items of the batch share the matrix
+  int vector_stores;
+};
+
+struct List {
+  int tile;
+  int count[kSublists];
+  unsigned entry[kSublists][kSublistSteps];   // step << 8 | one bit a consumer
+};
+
+struct Shared {
+  unsigned long long full[kStages], empty[kStages], list_full[2], list_empty[2];
+  int ticket[2];
+  List list[2];
+};
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ unsigned block_rank() {
+  unsigned rank = 0;
+#if CLUSTER > 1
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return rank;
+}
+
+__device__ __forceinline__ void cluster_barrier() {
+#if CLUSTER > 1
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+__device__ __forceinline__ void barrier_init(unsigned long long& barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(count) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(unsigned long long& barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
+
+// Arrive at the same barrier of a block of the cluster.
+__device__ __forceinline__ void barrier_arrive_at(unsigned long long& barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(&barrier)),
+      "r"(rank)
+      : "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(unsigned long long& barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(unsigned long long& barrier, unsigned parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nwait:\n"
+#if CLUSTER > 1
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+#else
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
+#endif
+      "@done bra ready;\nbra wait;\nready:\n}" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+__device__ __forceinline__ void load_tile(unsigned target, const TensorMap* map, int x, int y, int z,
+                                          unsigned long long& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+          target),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+__device__ __forceinline__ void load_tile_everywhere(unsigned target, const TensorMap* map, int x, int y, int z,
+                                                     unsigned long long& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(target),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier)),
+      "h"(static_cast<unsigned short>((1 << CLUSTER) - 1))
+      : "memory");
+}
+
+// Shared-memory matrix descriptor: strides in bytes, swizzle 1 = 128 bytes, 2 = 64 bytes.
+__device__ __forceinline__ unsigned long long descriptor(unsigned address, unsigned leading, unsigned stride,
+                                                         unsigned long long swizzle) {
+  return static_cast<unsigned long long>((address & 0x3ffff) >> 4) |
+         static_cast<unsigned long long>(leading >> 4) << 16 | static_cast<unsigned long long>(stride >> 4) << 32 |
+         swizzle << 62;
+}
+
+#define ROW8(i) "%" #i "0,%" #i "1,%" #i "2,%" #i "3,%" #i "4,%" #i "5,%" #i "6,%" #i "7,%" #i "8,%" #i "9"
+// c (64 x 128 of a warpgroup) = [c +] A (64 x 16, rows along k) B (16 x 128, rows along n).
+__device__ __forceinline__ void wgmma(float (&c)[64], unsigned long long a, unsigned long long b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," ROW8(1) "," ROW8(2) "," ROW8(3) "," ROW8(4) "," ROW8(5) ",%60,%61,%62,%63}, "
+      "%64, %65, p, 1, 1, 0, 1;\n}\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]),
+        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),
+        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
+        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]),
+        "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]),
+        "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),
+        "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]),
+        "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
+      : "l"(a), "l"(b), "r"(accumulate));
+}
+
+__device__ __forceinline__ float max_nan(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
+struct Tile {
+  int row, column, batch;   // of the cluster
+};
+
+// Neighbouring tiles form bands of 2048 rows, taken column by column, so that their panels stay in the L2.
+__device__ __forceinline__ Tile locate(const Product& p, int index) {
+  constexpr int kBand = 2048 / (kTileM * CLUSTER);
+  const int tiles = p.tiles_m * p.tiles_n;
+  const int batch = index / tiles;
+  index -= batch * tiles;
+  const int band = index / (kBand * p.tiles_n);
+  const int height = min(kBand, p.tiles_m - band * kBand);
+  const int within = index - band * kBand * p.tiles_n;
+  return {(band * kBand + within % height) * kTileM * CLUSTER, within / height * kTileN, batch};
+}
+
+// Warp `sublist` lists the steps of its third of k.
+__device__ __forceinline__ void build_sublist(const Product& p, const Tile& tile, List& list, int sublist, int rank) {
+  const int lane = threadIdx.x % 32;
+  const int steps = (p.k + kStep - 1) / kStep;
+  const int first = steps * sublist / kSublists, last = steps * (sublist + 1) / kSublists;
+  const float tau = static_cast<float>(p.tau_device ? p.tau_device[tile.batch] : p.tau);
+  const float* norms_a = p.norms_a + tile.batch * p.stride_norms_a;
+  const float* norms_b = p.norms_b + tile.batch * p.stride_norms_b;
+  int count = 0;
+  for (int base = first; base < last; base += 32) {
+    const int step = base + lane;
+    unsigned mine = 0, anyone = 0;
+    if (step < last) {
+      const int k = (step * kStep) >> p.log2_block;
+      float norm_a[CLUSTER * 2], norm_b[WGS_N];
+#pragma unroll
+      for (int i = 0; i < CLUSTER * 2; ++i) {
+        norm_a[i] = -1.0f;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int row = tile.row + 64 * i + 32 * e;
+          if (row < p.m)
+            norm_a[i] = max_nan(norm_a[i], norms_a[static_cast<long long>(row >> p.log2_block) * p.norm_k + k]);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < WGS_N; ++j) {
+        norm_b[j] = -1.0f;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int column = tile.column + 128 * j + 32 * e;
+          if (column < p.n)
+            norm_b[j] = max_nan(norm_b[j], norms_b[static_cast<long long>(column >> p.log2_block) * p.norm_k + k]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < CLUSTER * 2; ++i)
+#pragma unroll
+        for (int j = 0; j < WGS_N; ++j)
+          // Not below tau, so that a NaN is multiplied; what lies outside of the matrix never is.
+          if (!(norm_a[i] * norm_b[j] < tau) && !(norm_a[i] < 0) && !(norm_b[j] < 0)) {
+            anyone = 1;
+            if (i / 2 == rank) mine |= 1u << (i % 2 * WGS_N + j);
+          }
+    }
+    const unsigned vote = __ballot_sync(~0u, anyone);
+    if (anyone) list.entry[sublist][count + __popc(vote & ((1u << lane) - 1))] = static_cast<unsigned>(step) << 8 | mine;
+    count += __popc(vote);
+  }
+  if (lane == 0) list.count[sublist] = count;
+}
+
+__device__ __forceinline__ void feed(const Product& p, unsigned char* stages, Shared& shared) {
+  const int warp = threadIdx.x / 32 - 4 * kConsumers, lane = threadIdx.x % 32, rank = block_rank();
+  const bool speaker = warp == 1 && lane == 0;
+  const int tiles = p.tiles_m * p.tiles_n * p.batches;
+  if (warp > 0) {
+    for (int turn = 0;; ++turn) {
+      const int slot = turn & 1;
+      List& list = shared.list[slot];
+      barrier_wait(shared.list_empty[slot], (turn >> 1 & 1) ^ 1);
+#if CLUSTER > 1
+      int index = blockIdx.x / CLUSTER + turn * (gridDim.x / CLUSTER);
+#else
+      if (speaker) shared.ticket[slot] = atomicAdd(p.counter, 1);
+      asm volatile("bar.sync 1, %0;" ::"n"(32 * kSublists) : "memory");
+      int index = shared.ticket[slot];
+#endif
+      if (index >= tiles) index = -1;
+      if (index >= 0) build_sublist(p, locate(p, index), list, warp - 1, rank);
+      if (speaker) list.tile = index;
+      __syncwarp();
+      if (lane == 0) barrier_arrive(shared.list_full[slot]);
+      if (index < 0) return;
+    }
+  } else if (lane == 0) {
+    int stage = 0;
+    unsigned parity = 1;
+    for (int turn = 0;; ++turn) {
+      const int slot = turn & 1;
+      const List& list = shared.list[slot];
+      barrier_wait(shared.list_full[slot], turn >> 1 & 1);
+      if (list.tile < 0) return;
+      const Tile tile = locate(p, list.tile);
+      const int row = tile.row + kTileM * rank, batch_a = tile.batch * p.batch_a, batch_b = tile.batch * p.batch_b;
+      for (int sublist = 0; sublist < kSublists; ++sublist) {
+        const int count = list.count[sublist];
+        for (int e = 0; e < count; ++e) {
+          const unsigned entry = list.entry[sublist][e];
+          const int k = static_cast<int>(entry >> 8) * kStep;
+          const unsigned target = shared_address(stages) + stage * (kBytesA + kBytesB);
+          const bool need_a = (entry & 0xff) != 0;
+          barrier_wait(shared.empty[stage], parity);
+          barrier_expect(shared.full[stage], kBytesB + (need_a ? kBytesA : 0));
+          if (need_a) load_tile(target, &p.map_a, k, row, batch_a, shared.full[stage]);
+#pragma unroll
+          for (int box = 0; box < kBoxes / CLUSTER; ++box) {
+            const int number = box + rank * (kBoxes / CLUSTER);
+            const unsigned to = target + kBytesA + number * kBoxBytes;
+#if CLUSTER > 1
+            load_tile_everywhere(to, &p.map_b, tile.column + number * kBox, k, batch_b, shared.full[stage]);
+#else
+            load_tile(to, &p.map_b, tile.column + number * kBox, k, batch_b, shared.full[stage]);
+#endif
+          }
+          if (++stage == kStages) stage = 0, parity ^= 1;
+        }
+      }
+      barrier_arrive(shared.list_empty[slot]);
+    }
+  }
+}
+
+__device__ __forceinline__ void release(Shared& shared, int stage) {
+  if (threadIdx.x % 32 == 0) {
+#if CLUSTER > 1
+#pragma unroll
+    for (int rank = 0; rank < CLUSTER; ++rank) barrier_arrive_at(shared.empty[stage], rank);
+#else
+    barrier_arrive(shared.empty[stage]);
+#endif
+  }
+}
+
+__device__ __forceinline__ void store_part(const Product& p, const float (&sum)[64], int row0, int column0, int batch) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const float alpha = static_cast<float>(p.alpha), beta = static_cast<float>(p.beta);
+  const Output* c = p.c + batch * p.stride_c;
+  Output* out = p.out + batch * p.stride_o;
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const int row = row0 + warp * 16 + lane / 4 + 8 * e;
+    if (row < p.m) {
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        const int column = column0 + 8 * j + lane % 4 * 2;
+        const float x = alpha * sum[4 * j + 2 * e], y = alpha * sum[4 * j + 2 * e + 1];
+        Output* to = out + row * p.ldo + column;
+        if (p.vector_stores && column + 1 < p.n) {
+#if OUTPUT_BITS == 16
+          *reinterpret_cast<__half2*>(to) = __floats2half2_rn(x, y);
+#else
+          *reinterpret_cast<float2*>(to) = make_float2(x, y);
+#endif
+        } else {
+          const Output* from = c + row * p.ldc + column;
+          if (column < p.n) to[0] = static_cast<Output>(beta != 0 ? x + beta * static_cast<float>(from[0]) : x);
+          if (column + 1 < p.n) to[1] = static_cast<Output>(beta != 0 ? y + beta * static_cast<float>(from[1]) : y);
+        }
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void consume(const Product& p, unsigned char* stages, Shared& shared) {
+  const int consumer = threadIdx.x / 128, rank = block_rank();
+  const int part_row = consumer / WGS_N * 64, part_column = consumer % WGS_N * 128;
+  const unsigned base = shared_address(stages);
+  // A: 64-byte rows, 8 rows are 512 bytes.  B: boxes of 64 columns, 8 k are 1024 bytes.
+  const unsigned long long first_a = descriptor(base + part_row * kStep * 2, 16, 512, 2);
+  const unsigned long long first_b = descriptor(base + kBytesA + part_column / kBox * kBoxBytes, kBoxBytes, 1024, 1);
+  int stage = 0;
+  unsigned parity = 0;
+  float sum[64];
+  for (int turn = 0;; ++turn) {
+    const int slot = turn & 1;
+    const List& list = shared.list[slot];
+    barrier_wait(shared.list_full[slot], turn >> 1 & 1);
+    const int index = list.tile;
+    if (index < 0) return;
+    int pending = -1;   // stage whose product is still running
+    int accumulate = 0;
+    for (int sublist = 0; sublist < kSublists; ++sublist) {
+      const int count = list.count[sublist];
+      for (int e = 0; e < count; ++e) {
+        const unsigned entry = list.entry[sublist][e];
+        barrier_wait(shared.full[stage], parity);
+        if (entry >> consumer & 1) {
+          const unsigned long long offset = stage * ((kBytesA + kBytesB) >> 4);
+          asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+          wgmma(sum, first_a + offset, first_b + offset, accumulate);
+          wgmma(sum, first_a + offset + (32 >> 4), first_b + offset + (2048 >> 4), 1);
+          asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+          accumulate = 1;
+          if (pending >= 0) {
+            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+            release(shared, pending);
+          }
+          pending = stage;
+        } else {
+          if (pending >= 0) {
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            release(shared, pending);
+            pending = -1;
+          }
+          release(shared, stage);
+        }
+        if (++stage == kStages) stage = 0, parity ^= 1;
+      }
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    if (pending >= 0) release(shared, pending);
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared.list_empty[slot]);
+    if (!accumulate) {
+#pragma unroll
+      for (int i = 0; i < 64; ++i) sum[i] = 0.0f;
+    }
+    const Tile tile = locate(p, index);
+    store_part(p, sum, tile.row + kTileM * rank + part_row, tile.column + part_column, tile.batch);
+  }
+}
+
+extern "C" __global__ void
+#if CLUSTER > 1
+__cluster_dims__(CLUSTER, 1, 1)
+#endif
+__launch_bounds__(kThreads, WGS_N == 1 ? 2 : 1) product_wgmma(const __grid_constant__ Product p) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  unsigned char* stages = memory;
+  Shared& shared = *reinterpret_cast<Shared*>(memory + kStages * (kBytesA + kBytesB));
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      barrier_init(shared.full[s], 1);
+      barrier_init(shared.empty[s], 4 * kConsumers * CLUSTER);
+    }
+    for (int s = 0; s < 2; ++s) {
+      barrier_init(shared.list_full[s], kSublists);
+      barrier_init(shared.list_empty[s], 4 * kConsumers + 1);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  cluster_barrier();
+  // With one block an SM the listing warps lend registers to those that multiply.
+  if (threadIdx.x >= 128 * kConsumers) {
+#if WGS_N > 1
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+#endif
+    feed(p, stages, shared);
+  } else {
+#if WGS_N > 1
+    // 640 threads start with 96 each: what 128 give back down to 40 lets 512 grow to 104, and no further.
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+#endif
+    consume(p, stages, shared);
+  }
+  __syncwarp();
+  cluster_barrier();
+}

@@ -1,0 +1,136 @@
+// What a threshold leaves: counts of valid products, the bound of what is skipped, and the search for tau.
+//
+// A thread block tests 64 x 64 pairs (row block, column block) against all k, 16 pairs a thread.
+#if NORM_BITS == 32
+using Norm = float;
+#else
+using Norm = double;
+#endif
+
+constexpr int kTile = 64, kDepth = 32, kThreads = 256;
+
+// The paper's binary search (Section 3.5.2): the upper bound grows until it leaves little enough, then bisection.
+struct Search {
+  double tau;                 // next trial, at the end the result
+  double low, high, best_tau, best_ratio, wanted, tolerance, total;
+  unsigned long long count;   // valid products at the trial
+  unsigned blocks;            // thread blocks that have added theirs
+  int iterations;             // bisections left
+  int growing, done;
+};
+
+struct Survey {
+  const Norm* norms_a;            // [row block][k block]
+  const Norm* norms_b;            // [column block][k block]
+  const int* weights_a;           // blocks that a row stands for, or null: one
+  const int* weights_b;
+  unsigned long long* count;      // valid products, added to
+  double* squares;                // a thread block's sum of (sum_k of skipped norm products)^2, or null
+  const double* tau;
+  Search* search;                 // null, or the search whose trial this is
+  int rows, columns, depth;
+  int k_group;                    // k blocks that are multiplied together when one of their products is valid
+};
+
+__device__ void next_trial(Search& s) {
+  const double ratio = s.total > 0 ? s.count / s.total : 1.0;
+  const double miss = fabs(ratio - s.wanted);
+  if (s.growing && ratio > s.wanted + s.tolerance && s.high < 1e300) {
+    s.low = s.high;
+    s.high *= 2;
+    s.tau = s.high;
+    return;
+  }
+  if (miss < fabs(s.best_ratio - s.wanted)) {
+    s.best_tau = s.tau;
+    s.best_ratio = ratio;
+  }
+  if (!s.growing) {
+    (ratio > s.wanted ? s.low : s.high) = s.tau;
+    --s.iterations;
+  }
+  s.growing = 0;
+  if (s.iterations == 0 || fabs(s.best_ratio - s.wanted) < s.tolerance) {
+    s.tau = s.best_tau;
+    s.done = 1;
+  } else {
+    s.tau = 0.5 * (s.low + s.high);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads) survey(const Survey p) {
+  if (p.search && p.search->done) return;
+  __shared__ Norm a[kTile][kDepth + 1], b[kTile][kDepth + 1];
+  __shared__ double total_squares;
+  __shared__ unsigned long long total_count;
+  const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+  const int row0 = blockIdx.y * kTile, column0 = blockIdx.x * kTile;
+  const Norm tau = static_cast<Norm>(p.search ? p.search->tau : *p.tau);
+  if (threadIdx.x == 0) total_squares = 0, total_count = 0;
+  int count[4][4] = {};
+  double skipped[4][4] = {};
+  unsigned any = 0;
+  for (int k0 = 0; k0 < p.depth; k0 += kDepth) {
+    __syncthreads();
+    for (int e = threadIdx.x; e < kTile * kDepth; e += kThreads) {
+      const int r = e / kDepth, k = e % kDepth;
+      a[r][k] = row0 + r < p.rows && k0 + k < p.depth ? p.norms_a[static_cast<long long>(row0 + r) * p.depth + k0 + k] : 0;
+      b[r][k] =
+          column0 + r < p.columns && k0 + k < p.depth ? p.norms_b[static_cast<long long>(column0 + r) * p.depth + k0 + k] : 0;
+    }
+    __syncthreads();
+    const int last = min(kDepth, p.depth - k0);
+    for (int k = 0; k < last; ++k) {
+      const bool closes = (k + 1) % p.k_group == 0 || k0 + k + 1 == p.depth;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const Norm product = a[ty + 16 * i][k] * b[tx + 16 * j][k];
+          const bool valid = !(product < tau);
+          if (p.squares && !valid) skipped[i][j] += static_cast<double>(product);
+          any |= static_cast<unsigned>(valid) << (4 * i + j);
+          if (closes) count[i][j] += (any >> (4 * i + j) & 1) * ((k0 + k) % p.k_group + 1);
+        }
+      if (closes) any = 0;
+    }
+  }
+  double squares = 0;
+  unsigned long long mine = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int row = row0 + ty + 16 * i, column = column0 + tx + 16 * j;
+      if (row < p.rows && column < p.columns) {
+        mine += static_cast<unsigned long long>(count[i][j]) * (p.weights_a ? p.weights_a[row] : 1) *
+                (p.weights_b ? p.weights_b[column] : 1);
+        squares += skipped[i][j] * skipped[i][j];
+      }
+    }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    mine += __shfl_xor_sync(~0u, mine, offset);
+    squares += __shfl_xor_sync(~0u, squares, offset);
+  }
+  // The warps of a block add in turn, so that the sum does not depend on their order.
+  for (int warp = 0; warp < kThreads / 32; ++warp) {
+    __syncthreads();
+    if (threadIdx.x == 32 * warp) total_squares += squares, total_count += mine;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    if (p.squares) p.squares[blockIdx.y * gridDim.x + blockIdx.x] = total_squares;
+    unsigned long long* target = p.search ? &p.search->count : p.count;
+    atomicAdd(target, total_count);
+    if (p.search) {
+      __threadfence();
+      if (atomicAdd(&p.search->blocks, 1) == gridDim.x * gridDim.y - 1) {
+        __threadfence();
+        next_trial(*p.search);
+        p.search->count = 0;
+        p.search->blocks = 0;
+      }
+    }
+  }
+}
