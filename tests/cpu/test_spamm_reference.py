@@ -1,5 +1,7 @@
 """SpAMM's references: the recursion and the flat form multiply the same tiles."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -51,7 +53,7 @@ def test_recursion_on_power_of_two_tiles_with_irrational_norms(count):
 def test_parents_have_at_least_their_childrens_norm():
     rng = np.random.default_rng(7)
     levels = reference.quad_tree(decay(rng, 64, 64), 4, 4)
-    for parent, child in zip(levels[:-1], levels[1:], strict=True):
+    for parent, child in itertools.pairwise(levels):
         assert (np.repeat(np.repeat(parent, 2, 0), 2, 1) >= child).all()
 
 

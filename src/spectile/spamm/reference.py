@@ -94,7 +94,8 @@ def spamm_recursive(a: Any, b: Any, tau: float, block: int = 32) -> tuple[Any, A
         return np.block(
             [
                 [
-                    product(level + 1, 2 * i + p, 2 * k, 2 * j + q) + product(level + 1, 2 * i + p, 2 * k + 1, 2 * j + q)
+                    product(level + 1, 2 * i + p, 2 * k, 2 * j + q)
+                    + product(level + 1, 2 * i + p, 2 * k + 1, 2 * j + q)
                     for q in (0, 1)
                 ]
                 for p in (0, 1)
