@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 import scipy.signal
 
-from spectile.bench.case import Context
+from spectile.bench.case import Context, Skipped
 from spectile.inputs import ergo, mnist, water
 from spectile.spamm import case_studies
 from spectile.spamm.im2col import col2im, im2col
@@ -304,7 +304,7 @@ def test_im2col_gives_the_papers_sizes():
         im2col(np.zeros((1, 1, 2, 2)), kernel=5, padding=0)
 
 
-# Operands
+# Cases
 
 
 def _context(tmp_path):
@@ -313,21 +313,31 @@ def _context(tmp_path):
 
 @needs_pyscf
 @pytest.mark.parametrize("operator", list(water.OPERATORS))
-def test_water_operands(tmp_path, operator):
-    row = {"study": "water", "operator": operator, "molecules": 2, "tau": 1e-4, "precision": "fp64", "gpus": 0}
-    a, b, tau, values = case_studies.operands(row, _context(tmp_path))
-    assert a.shape == (48, 48) and a.dtype == np.float64 and tau == 1e-4
-    np.testing.assert_array_equal(a, b)
-    assert not np.shares_memory(a, b)
-    assert values == {"operator": water.OPERATORS[operator], "geometry": "generated, seed 1"}
+def test_water_operators_are_labelled(tmp_path, operator):
+    row = {"study": "water", "operator": operator, "molecules": 2, "precision": "fp64", "gpus": 0}
+    matrix, facts = case_studies.water_operator(row, _context(tmp_path))
+    assert matrix.shape == (48, 48) and matrix.dtype == np.float64
+    assert facts == {"matrix": water.OPERATORS[operator], "cluster": "generated, seed 1"}
 
 
-def test_studies_without_their_data_are_skipped_with_a_reason(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="study = 'fire'"):
-        case_studies.operands({"study": "fire"}, _context(tmp_path))
-    row = {"study": "vgg", "layer": "conv21", "tau": 1.0, "precision": "fp32", "gpus": 1}
-    with pytest.raises(FileNotFoundError, match="SPECTILE_MNIST" if has_torch else "extra vgg"):
-        case_studies.operands(row, _context(tmp_path))
+def test_unknown_operator_of_a_row_is_named(tmp_path):
+    with pytest.raises(ValueError, match="overlap, core_hamiltonian"):
+        case_studies.water_operator({"operator": "charge", "molecules": 2}, _context(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("row", "count"), [({"study": "water"}, 6), ({"study": "vgg", "layer": "conv21"}, 11)], ids=["water", "vgg"]
+)
+def test_several_gpus_are_skipped_with_a_reason(tmp_path, row, count):
+    methods = case_studies.problem(row | {"gpus": 2}, _context(tmp_path)).methods
+    assert len({method.name for method in methods}) == count
+    assert all(isinstance(method, Skipped) and "one GPU" in method.reason for method in methods)
+
+
+def test_vgg_without_its_needs_says_so(tmp_path):
+    error, match = (FileNotFoundError, "SPECTILE_MNIST") if has_torch else (ModuleNotFoundError, "extra vgg")
+    with pytest.raises(error, match=match):
+        case_studies._vgg_layer("conv21", tmp_path, 1, False)
 
 
 # VGG13
