@@ -506,6 +506,8 @@ def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = Fa
         dtype = np.dtype(np.float64)
     if complex_vectors:
         dtype = np.result_type(dtype, np.complex64)
+    if hasattr(H, "engine"):
+        return H.engine(dtype)
     on_device = type(H).__module__.startswith("cupy")
     if backend == "cuda" or (on_device and backend == "auto") or (backend == "auto" and _cuda_available()):
         from spectile.kpm.gpu import GpuEngine

@@ -31,7 +31,6 @@ struct number {
 
 constexpr int ROWS = 32 / LANES;  // rows of a warp
 constexpr int WARPS = THREADS / 32;
-
 static __device__ __forceinline__ number zero() {
     number n;
     n.x = 0;
@@ -78,6 +77,31 @@ static __device__ __forceinline__ void store_stream(number *p, number n) {
 #endif
 }
 
+// Where a row's entries lie.
+struct Row {
+    long long number;
+    entry at;
+    int count;
+};
+
+static __device__ __forceinline__ Row find(const entry *pointer, const int *length, long long row, long long rows) {
+    if (row >= rows) return {rows, 0, 0};
+#if SELL
+    return {row, entry(pointer[row / SELL] + row % SELL), length[row]};
+#else
+    const entry at = pointer[row];
+    return {row, at, int(pointer[row + 1] - at)};
+#endif
+}
+
+static __device__ __forceinline__ void prefetch_l1(const void *p) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
+}
+
+static __device__ __forceinline__ void prefetch_l2(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 // rows: matrix rows;  wave: rows of a wave, in units of ROWS;  width: R;  partial: (gridDim.x, 2, R)
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     aug_spmmv(const entry *__restrict__ pointer, const int *__restrict__ length, const int *__restrict__ indices,
@@ -96,70 +120,85 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) exists[c] = EXACT || column + c * LANES < width;
 
-    if (share > 0)
-        for (int task = warp;; task += WARPS) {
-            const int turn = task / share;
-            if (turn * wave * ROWS >= rows) break;
-            const long long row = (turn * wave + low + (task - turn * share)) * ROWS + sub;
-            if (row >= rows) continue;
-#if SELL
-            entry at = pointer[row / SELL] + entry(row % SELL);
-            const int count = length[row];
-            constexpr int STRIDE = SELL;
-#else
-            entry at = pointer[row];
-            const int count = int(pointer[row + 1] - at);
-            constexpr int STRIDE = 1;
-#endif
-            number sum[COLUMNS];
+    // A task is ROWS adjacent rows; its row is `rows` where the block has no more.
+    auto row_of = [&](int task) {
+        const int turn = task / share;
+        return min((turn * wave + low + (task - turn * share)) * ROWS + sub, rows);
+    };
+    const int tasks = share > 0 ? int((rows + wave * ROWS - 1) / (wave * ROWS)) * share : 0;
+    Row next{rows, 0, 0};
+    if (warp < tasks) next = find(pointer, length, row_of(warp), rows);
+    for (int task = warp; task < tasks; task += WARPS) {
+        const Row row = next;
+        const bool live = row.number < rows;
+        next = {rows, 0, 0};
+        if (task + WARPS < tasks) next = find(pointer, length, row_of(task + WARPS), rows);
+
+        number sum[COLUMNS];
 #pragma unroll
-            for (int c = 0; c < COLUMNS; ++c) sum[c] = zero();
-            int k = 0;
-            for (; k + UNROLL <= count; k += UNROLL, at += UNROLL * STRIDE) {
-                int index[UNROLL];
-                number value[UNROLL];
+        for (int c = 0; c < COLUMNS; ++c) sum[c] = zero();
+        constexpr int STRIDE = SELL ? SELL : 1;
+        entry at = row.at;
+        int k = 0;
+        for (; k + UNROLL <= row.count; k += UNROLL, at += UNROLL * STRIDE) {
+            int index[UNROLL];
+            number value[UNROLL], other[UNROLL][COLUMNS];
 #pragma unroll
-                for (int u = 0; u < UNROLL; ++u) index[u] = __ldg(indices + at + u * STRIDE), value[u] = data[at + u * STRIDE];
-                number other[UNROLL][COLUMNS];
+            for (int u = 0; u < UNROLL; ++u) index[u] = __ldg(indices + at + u * STRIDE), value[u] = data[at + u * STRIDE];
 #pragma unroll
-                for (int u = 0; u < UNROLL; ++u)
+            for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
-                    for (int c = 0; c < COLUMNS; ++c)
-                        other[u][c] = exists[c] ? v[(long long)index[u] * width + column + c * LANES] : zero();
+                for (int c = 0; c < COLUMNS; ++c)
+                    other[u][c] = exists[c] ? v[(long long)index[u] * width + column + c * LANES] : zero();
 #pragma unroll
-                for (int u = 0; u < UNROLL; ++u)
+            for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
-                    for (int c = 0; c < COLUMNS; ++c) multiply_add(sum[c], value[u], other[u][c]);
-            }
-            for (; k < count; ++k, at += STRIDE) {
-                const number value = data[at];
-                const long long line = (long long)__ldg(indices + at) * width + column;
-#pragma unroll
-                for (int c = 0; c < COLUMNS; ++c) multiply_add(sum[c], value, exists[c] ? v[line + c * LANES] : zero());
-            }
-#pragma unroll
-            for (int c = 0; c < COLUMNS; ++c) {
-                if (!exists[c]) continue;
-                const long long place = row * width + column + c * LANES;
-#if MODE == 0
-                store_stream(w + place, sum[c]);
-#else
-                const number own = v[place], old = load_stream(w + place);
-                number fresh;
-                fresh.x = scale * sum[c].x + shift * own.x - keep * old.x;
-#if COMPLEX
-                fresh.y = scale * sum[c].y + shift * own.y - keep * old.y;
-#endif
-                store_stream(w + place, fresh);
-#if MODE == 2
-                even[c] += double(own.x) * own.x, odd[c] += double(fresh.x) * own.x;
-#if COMPLEX
-                even[c] += double(own.y) * own.y, odd[c] += double(fresh.y) * own.y;
-#endif
-#endif
-#endif
-            }
+                for (int c = 0; c < COLUMNS; ++c) multiply_add(sum[c], value[u], other[u][c]);
         }
+        for (; k < row.count; ++k, at += STRIDE) {
+            const number value = data[at];
+            const long long line = (long long)__ldg(indices + at) * width + column;
+#pragma unroll
+            for (int c = 0; c < COLUMNS; ++c) multiply_add(sum[c], value, exists[c] ? v[line + c * LANES] : zero());
+        }
+
+#if LANES >= 4 && !SELL
+        // The next row's entries and W come from memory: have them under way, at no cost in registers.
+        if (next.number < rows) {
+            const char *const entries = reinterpret_cast<const char *>(data + next.at);
+            for (int byte = lane * 128; byte < next.count * int(sizeof(number)); byte += LANES * 128)
+                prefetch_l1(entries + byte);
+            if (lane == LANES - 1) prefetch_l1(indices + next.at);
+#if MODE > 0
+            const char *const line = reinterpret_cast<const char *>(w + next.number * width + column - lane);
+            for (int byte = lane * 128; byte < LANES * COLUMNS * int(sizeof(number)); byte += LANES * 128)
+                prefetch_l2(line + byte);
+#endif
+        }
+#endif
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {
+            if (!live || !exists[c]) continue;
+            const long long place = row.number * width + column + c * LANES;
+#if MODE == 0
+            store_stream(w + place, sum[c]);
+#else
+            const number own = v[place], old = load_stream(w + place);
+            number fresh;
+            fresh.x = scale * sum[c].x + shift * own.x - keep * old.x;
+#if COMPLEX
+            fresh.y = scale * sum[c].y + shift * own.y - keep * old.y;
+#endif
+            store_stream(w + place, fresh);
+#if MODE == 2
+            even[c] += double(own.x) * own.x, odd[c] += double(fresh.x) * own.x;
+#if COMPLEX
+            even[c] += double(own.y) * own.y, odd[c] += double(fresh.y) * own.y;
+#endif
+#endif
+#endif
+        }
+    }
 
 #if MODE == 2
     // Sum over the rows of the block in a fixed order: lanes of a warp by shuffles, warps one after the other.

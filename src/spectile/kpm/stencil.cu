@@ -1,7 +1,7 @@
 // KPM on the topological insulator without a stored matrix, one or two Chebyshev steps a sweep (temporal blocking).
 //
 // Vectors lie one after the other, each as [x][y][orbital][z].  A block owns a tile of TY lines (y) with all of z and
-// walks along x: planes of V come into a ring of shared memory by asynchronous copies, each thread owns one (y, z) and
+// walks along x: planes of V and W come into rings of shared memory by asynchronous copies, each thread owns one (y, z) and
 // keeps what it needs of the plane behind in registers.  With STEPS = 2 the first step is done on one line more on both
 // sides, its result stays in shared memory, and the second step follows one plane behind: V and W cross the memory bus
 // once for two steps (64 instead of 96 bytes a row and vector).
@@ -11,7 +11,7 @@
 //
 // A hop has rank 2: (Gamma^1 -+ i Gamma^(j+1))/2 projects onto two components, as in lattice QCD's Wilson fermions.
 //
-// Set by the launch code: REAL (float, double), NZ, TY, STEPS (1, 2).
+// Set by the launch code: REAL (float, double), NZ, TY, STEPS (1, 2), AHEAD (planes on their way while one is worked on).
 
 typedef REAL real;
 struct alignas(2 * sizeof(real)) number {
@@ -21,6 +21,7 @@ struct alignas(2 * sizeof(real)) number {
 constexpr int LINE = 4 * NZ;                    // numbers of one (x, y) line
 constexpr int V_LINES = TY + 2 * STEPS;         // lines of V that a tile reads
 constexpr int U_LINES = TY + 2 * (STEPS - 1);   // lines of the first step
+constexpr int V_RING = AHEAD + 2, W_RING = AHEAD + 1;
 constexpr int THREADS = (U_LINES * NZ + 31) / 32 * 32;
 
 static __device__ __forceinline__ number operator+(number a, number b) { return {a.x + b.x, a.y + b.y}; }
@@ -97,13 +98,79 @@ static __device__ __forceinline__ double dot(const spinor &a, const spinor &b) {
     return sum;
 }
 
-static __device__ __forceinline__ void copy_async(number *shared, const number *global) {
-    const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (sizeof(number) == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(target), "l"(global) : "memory");
-}
+// Copies of whole lines from global to shared memory, in groups that arrive in order.  On Hopper and later one thread
+// hands them to the bulk copy engine; before, every thread copies 16 (8) bytes at a time.
+#if __CUDA_ARCH__ >= 900
+struct Copies {
+    unsigned long long *arrived;  // one mbarrier a group in flight
+    int issued, awaited;
+
+    static constexpr int SLOTS = AHEAD + 1;
+
+    __device__ void start(unsigned long long *barriers) {
+        arrived = barriers, issued = awaited = 0;
+        if (threadIdx.x == 0)
+            for (int n = 0; n < SLOTS; ++n)
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(arrived + n)) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        __syncthreads();
+    }
+    static __device__ unsigned address(const void *p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
+    // Lines `from`, from + 1, ... (mod ny) of a plane.
+    __device__ void lines(number *shared, const number *plane, int from, int count, int ny) {
+        if (threadIdx.x) return;
+        for (int done = 0; done < count;) {
+            const int run = min(count - done, ny - from);
+            asm volatile(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                    address(shared + done * LINE)),
+                "l"(plane + from * LINE), "r"(run * LINE * int(sizeof(number))), "r"(address(arrived + issued % SLOTS))
+                : "memory");
+            done += run, from = 0;
+        }
+    }
+    __device__ void begin(int count) {  // a group of so many lines follows
+        if (threadIdx.x == 0)
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(arrived + issued % SLOTS)),
+                         "r"(count * LINE * int(sizeof(number)))
+                         : "memory");
+    }
+    __device__ void end() { ++issued; }
+    __device__ void none() {}
+    template <int LEFT>
+    __device__ void await() {  // the oldest group, while LEFT younger ones are on their way
+        const unsigned barrier = address(arrived + awaited % SLOTS), parity = awaited / SLOTS & 1;
+        asm volatile(
+            "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(
+                barrier),
+            "r"(parity)
+            : "memory");
+        ++awaited;
+    }
+};
+#else
+struct Copies {
+    __device__ void start(unsigned long long *) {}
+    __device__ void lines(number *shared, const number *plane, int from, int count, int ny) {
+        for (int e = threadIdx.x; e < count * LINE; e += THREADS) {
+            const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared + e));
+            const number *const source = plane + (from + e / LINE) % ny * LINE + e % LINE;
+            if constexpr (sizeof(number) == 16)
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
+            else
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(target), "l"(source) : "memory");
+        }
+    }
+    __device__ void begin(int) {}
+    __device__ void end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+    __device__ void none() { end(); }  // an empty group, so that the count of groups in flight stays
+    template <int LEFT>
+    __device__ void await() {
+        asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+    }
+};
+#endif
 
 static __device__ __forceinline__ void write(number *line, int z, const spinor &s) {
 #pragma unroll
@@ -123,10 +190,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           const real *__restrict__ potential, double *__restrict__ partial, int nx, int ny, int tiles, int groups,
           int vectors, double scale, double shift, double keep, double hopping, double mass) {
     extern __shared__ __align__(16) unsigned char memory[];
-    number *const v_ring = reinterpret_cast<number *>(memory);      // 3 planes of V_LINES
-    number *const w_ring = v_ring + 3 * V_LINES * LINE;             // 2 planes of U_LINES
-    number *const u_ring = w_ring + 2 * U_LINES * LINE;             // 2 planes of U_LINES, if STEPS = 2
+    number *const v_ring = reinterpret_cast<number *>(memory);      // V_RING planes of V_LINES
+    number *const w_ring = v_ring + V_RING * V_LINES * LINE;        // W_RING planes of U_LINES
+    number *const u_ring = w_ring + W_RING * U_LINES * LINE;        // 2 planes of U_LINES, if STEPS = 2
     __shared__ double sums[2 * STEPS][THREADS / 32];
+    __shared__ unsigned long long barriers[AHEAD + 1];
+    Copies copies;
+    copies.start(barriers);
 
     const int group = blockIdx.x / tiles, tile = blockIdx.x % tiles;
     const int y0 = tile * TY, lines = min(TY, ny - y0);
@@ -147,60 +217,55 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const number *const v_in = v + vector * nx * plane_size;
         const number *const w_in = w + vector * nx * plane_size;
 
-        auto fetch_v = [&](int x) {
-            const number *const source = v_in + (x + nx) % nx * plane_size;
-            number *const target = v_ring + (x + 3) % 3 * (V_LINES * LINE);
-            for (int e = thread; e < V_LINES * LINE; e += THREADS) {
-                int from = y0 - STEPS + e / LINE;
-                from = from < 0 ? from + ny : from >= ny ? (from - ny) % ny : from;
-                copy_async(target + e, source + from * LINE + e % LINE);
-            }
+        auto v_plane = [&](int x) { return v_ring + (x + 2 * V_RING) % V_RING * (V_LINES * LINE); };
+        auto w_plane = [&](int x) { return w_ring + (x + 2 * W_RING) % W_RING * (U_LINES * LINE); };
+        const int v_from = (y0 - STEPS + ny) % ny, w_from = (y0 - (STEPS - 1) + ny) % ny;
+        auto fetch = [&](int v_x, int w_x) {  // one group: a plane of V and a plane of W
+            copies.begin(V_LINES + U_LINES);
+            copies.lines(v_plane(v_x), v_in + (v_x + nx) % nx * plane_size, v_from, V_LINES, ny);
+            copies.lines(w_plane(w_x), w_in + (w_x + nx) % nx * plane_size, w_from, U_LINES, ny);
+            copies.end();
         };
-        auto fetch_w = [&](int x) {
-            if (!active) return;
-            const number *const source = w_in + (x + nx) % nx * plane_size + y * LINE + z;
-            number *const target = w_ring + (x & 1) * (U_LINES * LINE) + line * LINE + z;
-#pragma unroll
-            for (int o = 0; o < 4; ++o) copy_async(target + o * NZ, source + o * NZ);
-        };
-        auto commit = [] { asm volatile("cp.async.commit_group;" ::: "memory"); };
-        auto wait = [] { asm volatile("cp.async.wait_group 0;" ::: "memory"); };
 
         const int first = begin - (STEPS - 1), stop = end + (STEPS - 1);
         __syncthreads();  // the rings of the segment before are read to the end
-        fetch_v(first - 1);
-        fetch_v(first);
-        commit();
-        wait();
+        copies.begin(2 * V_LINES);
+        copies.lines(v_plane(first - 1), v_in + (first - 1 + nx) % nx * plane_size, v_from, V_LINES, ny);
+        copies.lines(v_plane(first), v_in + (first + nx) % nx * plane_size, v_from, V_LINES, ny);
+        copies.end();
+#pragma unroll
+        for (int d = 1; d <= AHEAD; ++d) {
+            if (first + d <= stop)
+                fetch(first + d, first + d - 1);
+            else
+                copies.none();
+        }
+        copies.await<AHEAD>();
         __syncthreads();
         spinor v_now, v_behind, u_now;
         number s_u = {real(0), real(0)}, t_u = {real(0), real(0)};
         clear(v_now), clear(v_behind), clear(u_now);
         if (active) {
-            v_behind = read(v_ring + (first + 2) % 3 * (V_LINES * LINE) + (line + 1) * LINE, z);
-            v_now = read(v_ring + (first + 3) % 3 * (V_LINES * LINE) + (line + 1) * LINE, z);
+            v_behind = read(v_plane(first - 1) + (line + 1) * LINE, z);
+            v_now = read(v_plane(first) + (line + 1) * LINE, z);
         }
-        fetch_v(first + 1);
-        fetch_w(first);
-        commit();
         double even_1 = 0, odd_1 = 0, even_2 = 0, odd_2 = 0;
         real behind_site = 0;
         for (int x = first; x < stop; ++x) {
-            wait();
+            copies.await<AHEAD - 1>();
             __syncthreads();
-            if (x + 1 < stop) {
-                fetch_v(x + 2);
-                fetch_w(x + 1);
-                commit();
-            }
+            if (x + AHEAD < stop)
+                fetch(x + AHEAD + 1, x + AHEAD);
+            else
+                copies.none();
             if (!active) continue;
             const int wrapped = x < 0 ? x + nx : x >= nx ? x - nx : x;
             const bool inside = x >= begin && x < end;
             const real site = potential[((long long)wrapped * ny + y) * NZ + z];
-            const spinor ahead = read(v_ring + (x + 4) % 3 * (V_LINES * LINE) + (line + 1) * LINE, z);
-            const spinor old = read(w_ring + (x & 1) * (U_LINES * LINE) + line * LINE, z);
+            const spinor ahead = read(v_plane(x + 1) + (line + 1) * LINE, z);
+            const spinor old = read(w_plane(x) + line * LINE, z);
             const spinor u = update(v_behind.c[0] + v_behind.c[1], v_behind.c[2] + v_behind.c[3], v_now, ahead,
-                                    v_ring + (x + 3) % 3 * (V_LINES * LINE), line + 1, z, old, hop,
+                                    v_plane(x), line + 1, z, old, hop,
                                     real(shift + scale * site), mass_1, keep_1);
             if (own && inside) {
                 write(w_out + (vector * nx + wrapped) * plane_size + y * LINE, z, u);
