@@ -152,6 +152,39 @@ def _refill_rows(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**_JIT)
+def count_tiles(start_a, columns_a, bitmaps_a, start_b, columns_b, bitmaps_b, width):  # type: ignore[no-untyped-def]
+    """Tiles of C, products of tiles that meet, and stored entries of C, for factors as rows of 8x8 bitmap tiles."""
+    bits = np.zeros(width, np.uint64)
+    touched = np.empty(width, np.int64)
+    tiles, products, entries = 0, 0, np.uint64(0)
+    for i in range(len(start_a) - 1):
+        count = 0
+        for p in range(start_a[i], start_a[i + 1]):
+            left = bitmaps_a[p]
+            for q in range(start_b[columns_a[p]], start_b[columns_a[p] + 1]):
+                right = bitmaps_b[q]
+                product = ZERO
+                for k in range(8):
+                    # One bit a row of the left tile times a row of the right one: it lands in every row with the bit.
+                    shift = np.uint64(k)
+                    column = (left >> shift) & np.uint64(0x0101010101010101)
+                    product |= column * ((right >> (np.uint64(8) * shift)) & np.uint64(0xFF))
+                if product == ZERO:
+                    continue
+                products += 1
+                j = columns_b[q]
+                if bits[j] == ZERO:
+                    touched[count] = j
+                    count += 1
+                bits[j] |= product
+        tiles += count
+        for t in range(count):
+            entries += _popcount(bits[touched[t]])
+            bits[touched[t]] = ZERO
+    return tiles, products, entries
+
+
+@numba.njit(**_JIT)
 def sorted_distinct(indptr, indices):  # type: ignore[no-untyped-def]
     """Whether the columns of every row increase strictly."""
     for i in range(len(indptr) - 1):
@@ -197,7 +230,7 @@ def _over_rows(products: np.ndarray, threads: int, work: Callable[[np.uint64, np
     """Call work(start, stop) over chunks of rows of like cost, on `threads` threads."""
     rows = len(products)
     total = np.cumsum(products + 8)
-    if threads == 1 or rows < 2 or total[-1] < 50_000:
+    if threads == 1 or rows < 2 or total[-1] < 400_000:
         work(np.uint64(0), np.uint64(rows))
         return
     cuts = np.searchsorted(total, np.linspace(0, total[-1], 8 * threads + 1)[1:-1])

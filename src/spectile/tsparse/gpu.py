@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,14 +25,18 @@ ROWS = {
 }
 UNITS = tuple(ROWS.values())
 
-# Places in the head of counters and flags of bad input (rows.cu).
-_SYMBOLIC, _NUMERIC, _FLAGS, _MAX_SPAN, _MAX_BYTES, _PRODUCTS, _ENTRIES, _HEAD = 0, 8, 20, 22, 24, 15, 16, 64
+# Places in the head of counters, and flags of bad input (rows.cu).
+_SYMBOLIC, _NUMERIC, _FLAGS, _MAX_SPAN, _MAX_BYTES, _DESCENTS, _HEAD = 0, 8, 20, 22, 24, 34, 64
+_PRODUCTS, _ENTRIES = 15, 16  # of 64 bits
 _BAD_INDEX, _UNSORTED, _NOT_FINITE, _HALF_RANGE, _FLOAT_RANGE = 1, 2, 4, 8, 16
 _ROUNDING = {"float64": 0, "float32": 0, "tf32": 1, "float16": 2}
 _KEPT_WORDS = (64, 256)  # words of a kept bitmap in the two window bins
+_HASH_LOGS = (5, 6, 8, 10)  # logarithms of the tables of the hash bins
+_BLOCKS = (("small", 128), ("large", 512), ("sums_global", 512), ("global", 256))  # block bins and their threads
+_BINS_SYMBOLIC, _BINS_NUMERIC = 7, 11
 _THREADS = 128  # of the kernels that give a row to a group of lanes
-# Bytes of work space a row takes at most: 4 integers, its place in the lists of 10 bins, the larger bitmap.
-_ROW_BYTES = 4 * (4 + 10) + 4 * _KEPT_WORDS[1]
+# Bytes of work space a row takes at most: 5 integers, its place in the lists of the bins, the larger bitmap.
+_ROW_BYTES = 4 * (5 + _BINS_NUMERIC) + 4 * _KEPT_WORDS[1]
 
 
 @dataclass
@@ -52,24 +57,27 @@ class Factor:
 
 @dataclass
 class _Phase:
-    """What the symbolic phase of some rows leaves for the numeric phase."""
+    """What the symbolic phase of some rows leaves for the numeric phase; addresses point into `work` and `kept`."""
 
     first: int
     rows: int
     head: np.ndarray
-    low: Any
-    span: Any
-    slot: Any
-    lists: Any
+    work: Any
+    low: int
+    span: int
+    slot: int
+    lists: int
     kept: tuple[Any, Any]
     indptr: Any
 
     @property
     def entries(self) -> int:
+        """Stored entries of these rows of C."""
         return int(self.head.view(np.uint64)[_ENTRIES])
 
     @property
     def products(self) -> int:
+        """Multiplications of these rows."""
         return int(self.head.view(np.uint64)[_PRODUCTS])
 
 
@@ -81,10 +89,10 @@ def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int 
     """Multiply on the device; see `spectile.tsparse.spgemm`.  `host` tells that A and B are scipy matrices."""
     array = _is_array(A) or _is_array(B)
 
-    def product(left: Factor, right: Factor, flags: Any) -> Any:
+    def product(left: Factor, right: Factor, counters: Any) -> Any:
         if host:
-            return _to_host(left, right, precision, memory_limit, array, flags)
-        return _to_device(left, right, precision, memory_limit, flags)
+            return _to_host(left, right, precision, memory_limit, array, counters)
+        return _to_device(left, right, precision, memory_limit, counters)
 
     return _with_checked_factors(A, B, precision, product)
 
@@ -107,9 +115,9 @@ class SymbolicProduct:
         self.shape = (A.shape[0], B.shape[1])
         self._host = host
 
-        def analyse(left: Factor, right: Factor, flags: Any) -> _Phase:
+        def analyse(left: Factor, right: Factor, counters: Any) -> _Phase:
             self._patterns = [(x.indptr, x.indices) for x in (left, right)]
-            return _symbolic(left, right, 0, left.shape[0], "float64", flags)
+            return _symbolic(left, right, 0, left.shape[0], "float64", counters)
 
         self._phase = _with_checked_factors(A, B, lookup("float64"), analyse)
         self.nnz = self._phase.entries
@@ -129,7 +137,8 @@ class SymbolicProduct:
             same = len(factor.indices) == len(indices) and len(factor.indptr) == len(indptr)
             if not (same and (factor.indptr == indptr).all() and (factor.indices == indices).all()):
                 raise ValueError(f"the pattern of {name} differs from the analysed one: call symbolic() again for it")
-        C = _csr(self.shape, *_finish(factors[0], factors[1], self._phase, chosen))
+        indptr, indices, data = _finish(factors[0], factors[1], self._phase, chosen)
+        C = _csr(self.shape, indptr.copy(), indices, data)
         return _get(C, _is_array(A) or _is_array(B)) if self._host else C
 
 
@@ -148,31 +157,41 @@ def _is_array(matrix: Any) -> bool:
 
 
 def _with_checked_factors(A: Any, B: Any, precision: Precision, use: Callable[[Factor, Factor, Any], Any]) -> Any:
-    """Return ``use(A, B, flags)`` of both factors on the device, their values rounded.
+    """Return ``use(A, B, counters)`` of both factors on the device, their values rounded.
 
-    The flags of the check are read by `use` together with its own counters, which spares a wait; where it finds one set
-    it raises `_Unfit`, and is called again with mended factors.
+    The flags of the check are among the counters of the symbolic phase, and read with them, which spares a wait; where
+    one is set, `_Unfit` is raised, and `use` is called again with mended factors.
     """
-    import cupy
-
     same = A is B
     raw = [_device_csr(A, "A")]
     raw.append(raw[0] if same else _device_csr(B, "B"))
-    flags = cupy.zeros(2, np.int32)
-    left = _prepare(raw[0], precision, flags, 0)
+    counters = _counters(A.shape[0])
+    left = _prepare(raw[0], precision, counters, 0)
     try:
-        return use(left, left if same else _prepare(raw[1], precision, flags, 1), flags)
+        return use(left, left if same else _prepare(raw[1], precision, counters, 1), counters)
     except _Unfit as unfit:
         found = [unfit.args[0], unfit.args[0] if same else unfit.args[1]]
     left, right = (_mend(m, int(f), precision, name) for m, f, name in zip(raw, found, "AB", strict=True))
     return use(left, right, None)
 
 
-def _checked(left: Factor, right: Factor, flags: Any) -> tuple[Factor, Factor]:
-    if flags is not None:
-        found = flags.get()
-        if found.any():
-            raise _Unfit(*found.tolist())
+def _counters(rows: int) -> Any:
+    """Return the cleared head and the states of the scan over `rows` rows."""
+    import cupy
+
+    return cupy.zeros(_HEAD // 2 + -(-rows // 2048), np.uint64)
+
+
+def _raise_unfit(head: np.ndarray) -> None:
+    flags = head[_FLAGS : _FLAGS + 2] | np.where(head[_DESCENTS : _DESCENTS + 2] != 0, _UNSORTED, 0)
+    if flags.any():
+        raise _Unfit(*flags.tolist())
+
+
+def _checked(left: Factor, right: Factor, counters: Any) -> tuple[Factor, Factor]:
+    """Read the flags of the check by themselves."""
+    if counters is not None:
+        _raise_unfit(_read_head(counters))
     return left, right
 
 
@@ -191,18 +210,19 @@ def _device_csr(matrix: Any, name: str) -> Any:
     return csr_matrix(arrays, shape=csr.shape)
 
 
-def _prepare(matrix: Any, precision: Precision, flags: Any, which: int) -> Factor:
+def _prepare(matrix: Any, precision: Precision, counters: Any, which: int) -> Factor:
     import cupy
 
     rows, columns = matrix.shape
     rounding = _ROUNDING[precision.name]
+    nnz = len(matrix.indices)
     keep = matrix.dtype == precision.dtype and rounding == 0
-    out = matrix.data if keep else cupy.empty(matrix.nnz, precision.dtype)
-    if rows and matrix.nnz:
+    out = matrix.data if keep else cupy.empty(nnz, precision.dtype)
+    if nnz:
         kernel = _kernel(precision.dtype.name, f"prepare_{'double' if matrix.dtype == np.float64 else 'float'}")
-        arguments = (np.int32(rows), np.int32(columns), np.int32(rounding), matrix.indptr, matrix.indices, matrix.data)
-        target = np.uintp(0) if keep else out
-        kernel((min(-(-rows // 32), 4096),), (256,), (*arguments, target, flags[which:]))
+        sizes = (np.int32(rows), np.int32(columns), np.int32(nnz), np.int32(rounding))
+        arrays = (matrix.indptr, matrix.indices, matrix.data, 0 if keep else out.data.ptr, counters)
+        kernel((min(-(-max(nnz, rows) // 256), 2048),), (256,), (*sizes, *arrays, np.int32(which)))
     return Factor(matrix.shape, matrix.indptr, matrix.indices, out)
 
 
@@ -225,9 +245,9 @@ def _mend(matrix: Any, found: int, precision: Precision, name: str) -> Factor:
         matrix = matrix.copy()
         matrix.has_canonical_format = False
         matrix.sum_duplicates()
-    flags = cupy.zeros(1, np.int32)
-    factor = _prepare(matrix, precision, flags, 0)
-    if precision.name == "float16" and int(flags[0]) & (_HALF_RANGE | _FLOAT_RANGE):
+    counters = _counters(1)
+    factor = _prepare(matrix, precision, counters, 0)
+    if precision.name == "float16" and _read_head(counters)[_FLAGS] & (_HALF_RANGE | _FLOAT_RANGE):
         if name == "A":
             rows = cupy.repeat(cupy.arange(matrix.shape[0]), cupy.diff(matrix.indptr).tolist())
             owner, groups, what = rows, matrix.shape[0], "row of A"
@@ -239,7 +259,7 @@ def _mend(matrix: Any, found: int, precision: Precision, name: str) -> Factor:
     return factor
 
 
-# ---- phases
+# ---- launches
 
 
 @functools.cache
@@ -249,77 +269,132 @@ def _kernel(value: str, name: str, shared_bytes: int = 0) -> Any:
 
 @functools.cache
 def _shared_limit() -> int:
-    """Return the dynamic shared memory that a block kernel may ask for, beside its few static kilobytes."""
+    """Return the dynamic shared memory that a block kernel may ask for, beside its static kilobytes."""
     from ..gpu.device import describe
 
-    return describe().shared_bytes - 8 * 1024
+    return describe().shared_bytes - 12 * 1024
 
 
-def _symbolic(A: Factor, B: Factor, first: int, stop: int, value: str, flags: Any = None) -> _Phase:
-    """Find the row pointer of rows `first` to `stop` of C; raise `_Unfit` if `flags` tell of a bad factor."""
+class _Local(threading.local):
+    """Streams, events and pinned memory of one host thread, by device."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, tuple[list[Any], list[Any], Any]] = {}
+
+    def get(self) -> tuple[list[Any], list[Any], Any]:
+        import cupy
+
+        device = cupy.cuda.runtime.getDevice()
+        if device not in self.kept:
+            streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(_BINS_NUMERIC - 1)]
+            events = [cupy.cuda.Event(disable_timing=True) for _ in range(_BINS_NUMERIC)]
+            self.kept[device] = streams, events, cupy.cuda.alloc_pinned_memory(4 * _HEAD)
+        return self.kept[device]
+
+
+_local = _Local()
+_Launch = tuple[Any, int, int, tuple[Any, ...], int]  # kernel, blocks, threads, arguments, shared bytes
+
+
+def _run(launches: list[_Launch]) -> None:
+    """Launch kernels that do not depend on each other side by side; the current stream waits for all."""
+    import cupy
+
+    if not launches:
+        return
+    main = cupy.cuda.get_current_stream()
+    streams, events, _ = _local.get()
+    if len(launches) > 1:
+        events[-1].record(main)
+    kernel, blocks, threads, arguments, shared = launches[0]
+    kernel((blocks,), (threads,), arguments, shared_mem=shared)
+    for (kernel, blocks, threads, arguments, shared), stream, event in zip(launches[1:], streams, events, strict=False):
+        with stream:
+            stream.wait_event(events[-1])
+            kernel((blocks,), (threads,), arguments, shared_mem=shared)
+            event.record(stream)
+        main.wait_event(event)
+
+
+def _read_head(counters: Any) -> np.ndarray:
+    """Wait for the current stream and return the head."""
+    import cupy
+
+    stream = cupy.cuda.get_current_stream()
+    pinned = _local.get()[2]
+    cupy.cuda.runtime.memcpyAsync(pinned.ptr, counters.data.ptr, 4 * _HEAD, 2, stream.ptr)  # 2: device to host
+    stream.synchronize()
+    return np.frombuffer(pinned, np.int32, _HEAD).copy()
+
+
+# ---- phases
+
+
+def _symbolic(A: Factor, B: Factor, first: int, stop: int, value: str, counters: Any = None) -> _Phase:
+    """Find the row pointer of rows `first` to `stop` of C.
+
+    `counters` are those that the check of the factors wrote to; `_Unfit` is raised if a flag is set.
+    """
     import cupy
 
     rows = stop - first
+    if counters is None:
+        counters = _counters(rows)
+    indptr = cupy.empty(rows + 1, np.int32)
     if not rows:
-        none = cupy.zeros(1, np.int32)
-        return _Phase(first, 0, np.zeros(_HEAD, np.int32), none, none, none, none, (none, none), none)
-    counters = cupy.zeros(_HEAD // 2 + -(-rows // 2048), np.uint64)
-    head, state = counters.view(np.int32), counters[_HEAD // 2 :]
-    work = cupy.empty(15 * rows + 1, np.int32)
-    low, span, slot = (work[i * rows : (i + 1) * rows] for i in range(3))
-    indptr, lists = work[3 * rows : 4 * rows + 1], work[5 * rows + 1 :]
-    entries = work[4 * rows + 1 : 5 * rows + 1]
-    ptr_a = A.indptr[first : stop + 1]
-    pattern = (ptr_a, A.indices, B.indptr, B.indices)
+        indptr.fill(0)
+        return _Phase(first, 0, np.zeros(_HEAD, np.int32), None, 0, 0, 0, 0, (None, None), indptr)
+    work = cupy.empty((4 + _BINS_NUMERIC) * rows, np.int32)
+    low, span, slot, entries, lists = (work.data.ptr + 4 * rows * i for i in range(5))
+    head, count = counters.data.ptr, np.int32(rows)
+    ptr_a = A.indptr.data.ptr + 4 * first
+    pattern = (ptr_a, A.indices.data.ptr, B.indptr.data.ptr, B.indices.data.ptr)
     mean = A.nnz / max(A.shape[0], 1)
     group = 2 if mean <= 6 else 3 if mean <= 16 else 5
-    count = np.int32(rows)
-    arguments: tuple[Any, ...] = (
-        count,
-        np.int32(A.shape[1]),
-        np.int32(group),
-        *pattern,
-        low,
-        span,
-        entries,
-        slot,
-        lists,
-        head,
-    )
-    arguments = (*arguments, np.uintp(0) if flags is None else flags)
+    arguments: tuple[Any, ...] = (count, np.int32(A.shape[1]), np.int32(group), *pattern)
+    arguments = (*arguments, low, span, entries, slot, lists, head)
     _kernel(value, "analyse")((-(-rows // (256 >> group)),), (256,), arguments)
-    found = head[:_HEAD].get()
-    if found[_FLAGS : _FLAGS + 2].any():
-        raise _Unfit(*found[_FLAGS : _FLAGS + 2].tolist())
-    bins = found[_SYMBOLIC : _SYMBOLIC + 6].tolist()
-    mean_b = int(found.view(np.uint64)[_PRODUCTS]) / max(A.nnz, 1)
-    kept = tuple(cupy.empty(max(n * w, 1), np.uint32) for n, w in zip(bins, _KEPT_WORDS, strict=False))
+    found = _read_head(counters)
+    _raise_unfit(found)
+    bins = found[_SYMBOLIC : _SYMBOLIC + _BINS_SYMBOLIC].tolist()
+    mean_b = int(found.view(np.uint64)[_PRODUCTS]) / max(A.nnz * rows / A.shape[0], 1)
+    kept = tuple(cupy.empty(n * w, np.uint32) if n else None for n, w in zip(bins, _KEPT_WORDS, strict=False))
+    launches: list[_Launch] = []
 
     def rows_of(bin: int) -> tuple[Any, ...]:
-        return np.int32(bins[bin]), lists[bin * rows :], *pattern
+        return np.int32(bins[bin]), lists + 4 * bin * rows, *pattern
 
-    for bin, words in enumerate(_KEPT_WORDS):
-        if bins[bin]:
-            lanes = 8 if mean_b <= 16 and bin == 0 else 32
-            _groups(value, f"symbolic_window_{lanes}_{words}", bins[bin], lanes, 4 * words)(
-                *rows_of(bin), low, span, entries, kept[bin]
-            )
-    for bin, log in ((2, 6), (3, 8), (4, 10)):
-        if bins[bin]:
-            lanes = _hash_lanes(log, mean_b)
-            _groups(value, f"symbolic_hash_{lanes}_{log}", bins[bin], lanes, 4 << log)(*rows_of(bin), entries)
-    if bins[5]:
+    scratch = None
+    if bins[6]:
         words = (int(found[_MAX_SPAN]) + 31) // 32
         shared = 4 * words <= _shared_limit()
-        blocks = bins[5] if shared else min(bins[5], 256)
-        scratch = cupy.empty(1 if shared else blocks * words, np.uint32)
-        name = f"symbolic_block_{'shared' if shared else 'global'}"
-        kernel = _kernel(value, name, _shared_limit())
-        arguments = (np.int32(bins[5]), np.int32(_width(mean_b)), *rows_of(5)[1:], low, span, entries)
-        kernel((blocks,), (256,), (*arguments, scratch, np.int32(words)), shared_mem=4 * words if shared else 0)
-    arguments = (count, np.int32(_shared_limit()), entries, span, slot, indptr, lists, head, state)
+        blocks = bins[6] if shared else min(bins[6], 256)
+        scratch = None if shared else cupy.empty(blocks * words, np.uint32)
+        kernel = _kernel(value, f"symbolic_block_{'shared' if shared else 'global'}", _shared_limit() if shared else 0)
+        arguments = (np.int32(bins[6]), np.int32(_width(mean_b)), *rows_of(6)[1:], low, span, entries)
+        arguments = (*arguments, _address(scratch), np.int32(words))
+        launches.append((kernel, blocks, 256, arguments, 4 * words if shared else 0))
+    for bin, log in reversed(list(enumerate(_HASH_LOGS, start=2))):
+        if bins[bin]:
+            lanes = _hash_lanes(log, mean_b)
+            launches.append(
+                _groups(value, f"symbolic_hash_{lanes}_{log}", bins[bin], lanes, 4 * _padded(1 << log, lanes))(
+                    *rows_of(bin), entries
+                )
+            )
+    for bin, words in enumerate(_KEPT_WORDS):
+        if bins[bin]:
+            lanes = _window_lanes(bin, mean_b)
+            launches.append(
+                _groups(value, f"symbolic_window_{lanes}_{words}", bins[bin], lanes, 4 * _padded(words, lanes))(
+                    *rows_of(bin), low, span, entries, _address(kept[bin])
+                )
+            )
+    _run(launches)
+    states = head + 4 * _HEAD
+    arguments = (count, np.int32(_shared_limit()), entries, span, slot, indptr.data.ptr, lists, head, states)
     _kernel(value, "place")((-(-rows // 2048),), (256,), arguments)
-    return _Phase(first, rows, head[:_HEAD].get(), low, span, slot, lists, (kept[0], kept[1]), indptr)
+    return _Phase(first, rows, _read_head(counters), work, low, span, slot, lists, (kept[0], kept[1]), indptr)
 
 
 def _numeric(A: Factor, B: Factor, phase: _Phase, indices: Any, data: Any) -> None:
@@ -329,60 +404,72 @@ def _numeric(A: Factor, B: Factor, phase: _Phase, indices: Any, data: Any) -> No
     value, rows = data.dtype.name, phase.rows
     size = data.dtype.itemsize
     head = phase.head
-    bins = head[_NUMERIC : _NUMERIC + 10].tolist()
-    mean_b = phase.products / max(A.nnz, 1)
-    factors = (A.indptr[phase.first :], A.indices, A.data, B.indptr, B.indices, B.data)
-    product = (phase.indptr, indices, data)
+    bins = head[_NUMERIC : _NUMERIC + _BINS_NUMERIC].tolist()
+    mean_b = phase.products / max(A.nnz * rows / max(A.shape[0], 1), 1)
+    left = (A.indptr.data.ptr + 4 * phase.first, A.indices.data.ptr, A.data.data.ptr)
+    factors = (*left, B.indptr.data.ptr, B.indices.data.ptr, B.data.data.ptr)
+    product = (phase.indptr.data.ptr, indices.data.ptr, data.data.ptr)
+    window = (phase.low, phase.span)
+    launches: list[_Launch] = []
 
     def rows_of(bin: int) -> tuple[Any, ...]:
-        return np.int32(bins[bin]), phase.lists[bin * rows :], *factors
+        return np.int32(bins[bin]), phase.lists + 4 * bin * rows, *factors
 
-    for bin, (words, sums) in enumerate(((64, 256), (64, 2048), (256, 1024))):
+    scratch = None
+    for bin, (name, threads) in reversed(list(enumerate(_BLOCKS, start=7))):
         if bins[bin]:
-            lanes = 8 if mean_b <= 16 and bin == 0 else 32
-            kernel = _groups(value, f"numeric_window_{lanes}_{words}_{sums}", bins[bin], lanes, 8 * words + size * sums)
-            kernel(*rows_of(bin), phase.low, phase.span, phase.slot, phase.kept[words == 256], *product)
-    for bin, log in ((3, 6), (4, 8), (5, 10)):
+            blocks, words, shared = bins[bin], 0, int(head[_MAX_BYTES + bin - 7])
+            if name == "global":
+                blocks, words, shared = min(bins[bin], 256), (int(head[_MAX_SPAN]) + 31) // 32, 0
+                scratch = cupy.empty(blocks * words, np.uint64)
+            kernel = _kernel(value, f"numeric_block_{name}", _shared_limit() if shared else 0)
+            arguments = (np.int32(bins[bin]), np.int32(_width(mean_b)), *rows_of(bin)[1:], *window, *product)
+            arguments = (*arguments, _address(scratch), np.int32(words))
+            launches.append((kernel, blocks, threads, arguments, shared))
+    for bin, log in reversed(list(enumerate(_HASH_LOGS, start=3))):
         if bins[bin]:
             lanes = _hash_lanes(log, mean_b)
-            kernel = _groups(value, f"numeric_hash_{lanes}_{log}", bins[bin], lanes, (4 + size) << log)
-            kernel(*rows_of(bin), *product)
-    names = ("small", "large", "sums_global", "global")
-    for bin, name in enumerate(names, start=6):
+            row_bytes = (4 + size) * _padded(1 << log, lanes)
+            call = _groups(value, f"numeric_hash_{lanes}_{log}", bins[bin], lanes, row_bytes)
+            launches.append(call(*rows_of(bin), *window, *product))
+    for bin, (words, sums) in enumerate(((64, 256), (64, 2048), (256, 1024))):
         if bins[bin]:
-            threads = 128 if name == "small" else 256
-            blocks, words, scratch = bins[bin], 0, np.uintp(0)
-            if name == "global":
-                blocks, words = min(bins[bin], 256), (int(head[_MAX_SPAN]) + 31) // 32
-                scratch = cupy.empty(blocks * words, np.uint64)
-            shared = 0 if name == "global" else int(head[_MAX_BYTES + bin - 6])
-            kernel = _kernel(value, f"numeric_block_{name}", _shared_limit() if name != "global" else 0)
-            count, *rest = rows_of(bin)
-            arguments = (
-                count,
-                np.int32(_width(mean_b)),
-                *rest,
-                phase.low,
-                phase.span,
-                *product,
-                scratch,
-                np.int32(words),
+            lanes = _window_lanes(bin, mean_b)
+            row_bytes = 8 * _padded(words, lanes) + size * _padded(sums, lanes)
+            call = _groups(value, f"numeric_window_{lanes}_{words}_{sums}", bins[bin], lanes, row_bytes)
+            launches.append(
+                call(*rows_of(bin), *window, phase.slot, _address(phase.kept[words == _KEPT_WORDS[1]]), *product)
             )
-            kernel((blocks,), (threads,), arguments, shared_mem=shared)
+    _run(launches)
 
 
-def _groups(value: str, name: str, count: int, lanes: int, bytes_a_row: int) -> Any:
-    """Return a call of a kernel that gives each of `count` rows to a group of lanes."""
+def _groups(value: str, name: str, count: int, lanes: int, row_bytes: int) -> Callable[..., _Launch]:
+    """Return what makes the launch of a kernel that gives each of `count` rows to a group of lanes."""
     per_block = _THREADS // lanes
-    shared = per_block * bytes_a_row
+    shared = per_block * row_bytes
     kernel = _kernel(value, name, shared)
-    return lambda *arguments: kernel((-(-count // per_block),), (_THREADS,), arguments, shared_mem=shared)
+    return lambda *arguments: (kernel, -(-count // per_block), _THREADS, arguments, shared)
+
+
+def _address(array: Any) -> int:
+    return 0 if array is None else array.data.ptr
+
+
+def _padded(length: int, lanes: int) -> int:
+    """Return the length of a group's table in shared memory, with the padding that keeps groups in different banks."""
+    return length + lanes if lanes < 32 else length
 
 
 def _hash_lanes(log: int, mean_b: float) -> int:
-    if log == 6:
+    if log <= 6:
         return 4 if mean_b <= 6 else 8
-    return 8 if log == 8 and mean_b <= 12 else 32
+    if log == 8:
+        return 8 if mean_b <= 10 else 16 if mean_b <= 24 else 32
+    return 32
+
+
+def _window_lanes(bin: int, mean_b: float) -> int:
+    return 32 if bin or mean_b > 24 else 16 if mean_b > 10 else 8
 
 
 def _width(mean_b: float) -> int:
@@ -410,7 +497,7 @@ def _finish(A: Factor, B: Factor, phase: _Phase, precision: Precision) -> tuple[
 
     indices, data = cupy.empty(phase.entries, np.int32), cupy.empty(phase.entries, precision.dtype)
     _numeric(A, B, phase, indices, data)
-    return phase.indptr.copy(), indices, _unscale(data, phase.indptr, indices, A, B, phase.first)
+    return phase.indptr, indices, _unscale(data, phase.indptr, indices, A, B, phase.first)
 
 
 def _unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: int) -> Any:
@@ -431,14 +518,14 @@ def _unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: 
     return scaled
 
 
-def _to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, flags: Any) -> Any:
+def _to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Any) -> Any:
     import cupy
 
     rows, value = A.shape[0], precision.dtype.name
     shape = (rows, B.shape[1])
     chunk = _check_limit(memory_limit, rows)
     if chunk >= rows:
-        phase = _symbolic(A, B, 0, rows, value, flags)
+        phase = _symbolic(A, B, 0, rows, value, counters)
         if phase.entries >= 2**31:
             raise MemoryError(
                 f"C has {phase.entries} entries, beyond the 32-bit indices of cupyx matrices: "
@@ -446,7 +533,7 @@ def _to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | N
             )
         return _csr(shape, *_finish(A, B, phase, precision))
     # Count in one pass over the chunks and fill in a second: nothing but one chunk's work space beside C.
-    _checked(A, B, flags)
+    _checked(A, B, counters)
     edges = [*range(0, rows, chunk), rows]
     counts = [_symbolic(A, B, a, b, value).entries for a, b in itertools.pairwise(edges)]
     starts = np.concatenate(([0], np.cumsum(counts)))
@@ -463,7 +550,7 @@ def _to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | N
     return _csr(shape, indptr, indices, _unscale(data, indptr, indices, A, B, 0))
 
 
-def _to_host(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, array: bool, flags: Any) -> Any:
+def _to_host(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, array: bool, counters: Any) -> Any:
     """Gather C on the host, by as many chunks of rows as its size and the limit ask for."""
     import cupy
 
@@ -472,7 +559,7 @@ def _to_host(A: Factor, B: Factor, precision: Precision, memory_limit: int | Non
     rows = A.shape[0]
     shape = (rows, B.shape[1])
     chunk = _check_limit(memory_limit, rows)
-    _checked(A, B, flags)
+    _checked(A, B, counters)
     waiting = [(a, min(a + chunk, rows)) for a in range(0, rows, chunk)] if A.nnz and B.nnz else []
     pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     entry_bytes = 4 + precision.dtype.itemsize

@@ -1,6 +1,6 @@
 // Row-wise sparse product, CSR times CSR to CSR with sorted columns, for one type of value (VALUE = float or double).
 //
-//   prepare   round the values, check indices and values                         one group of lanes a row
+//   prepare   round the values, check indices and values                         one thread an entry
 //   analyse   products, window of columns and bin of each row of C               one group of lanes a row
 //   symbolic  entries of each row of C                                           by bin
 //   place     row pointer of C (single-pass scan), bins for the numeric phase
@@ -23,23 +23,23 @@ using u64 = unsigned long long;
 namespace {
 
 constexpr u32 ALL = 0xffffffffu;
-constexpr int BINS_SYMBOLIC = 6;  // window 2048, window 8192, hash 64, 256, 1024, block
-constexpr int BINS_NUMERIC = 10;  // window 2048 (256 sums, 2048 sums), window 8192, hash 64, 256, 1024, block: 4 places
-constexpr int LONG_ROW = 1024;    // entries of A's row from which a whole block analyses it
+constexpr int BINS_SYMBOLIC = 7;  // window 2048, window 8192, hash 32, 64, 256, 1024, block
+constexpr int BINS_NUMERIC = 11;  // window 2048 (256 sums, 2048 sums), window 8192, hash 32, 64, 256, 1024, block (4)
 constexpr int HEAVY = 1 << 14;    // products from which a block gathers the row, however narrow it is
 
 // The head: counters that a call clears before and the host reads between the phases.
 enum Head {
     SYMBOLIC = 0,       // rows in each symbolic bin
     NUMERIC = 8,        // rows in each numeric bin
-    FLAGS = 20,         // bad input, see Flag
+    FLAGS = 20,         // bad input of A and of B, see Flag
     MAX_SPAN = 22,      // widest window among the rows of the symbolic block bin
     MAX_BYTES = 24,     // most shared memory among the rows of each numeric block bin (4)
     TICKET = 28,
+    DESCENTS = 34,      // places in A and in B where a column is not above the one before, less those at a row's start
     PRODUCTS = 30,      // 64 bits
     ENTRIES = 32,       // 64 bits: stored entries of C
 };
-enum Flag { BAD_INDEX = 1, UNSORTED = 2, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16 };
+enum Flag { BAD_INDEX = 1, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16 };
 enum Rounding { KEEP = 0, TF32 = 1, HALF = 2 };
 
 template <int G> __device__ __forceinline__ u32 group_mask() {
@@ -50,33 +50,39 @@ __device__ __forceinline__ float tf32(float x) {
     return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
 }
 
-// Values as the precision takes them, and the checks that the later phases rely on.
+// Values as the precision takes them, and the checks that the later phases rely on.  One thread an entry: columns increase
+// within every row if and only if every descent of the column array is at a row's start.
 template <class IN>
-__device__ void prepare_rows(int rows, int columns, int rounding, const int* ptr, const int* idx, const IN* in, VALUE* out,
-                             int* flags) {
-    const int lane = threadIdx.x & 7;
-    int found = 0;
-    for (int row = blockIdx.x * (blockDim.x >> 3) + (threadIdx.x >> 3); row < rows; row += gridDim.x * (blockDim.x >> 3)) {
-        const int begin = ptr[row], end = ptr[row + 1];
-        for (int p = begin + lane; p < end; p += 8) {
-            const int column = idx[p];
-            if (u32(column) >= u32(columns)) found |= BAD_INDEX;
-            if (p > begin && idx[p - 1] >= column) found |= UNSORTED;
-            const IN x = in[p];
-            if (!isfinite(x)) found |= NOT_FINITE;
-            VALUE y = VALUE(x);
-            if (sizeof(IN) > sizeof(VALUE) && !isfinite(y)) found |= FLOAT_RANGE;
-            if (rounding == TF32) y = tf32(float(y));
-            if (rounding == HALF) {
-                const IN size = x < 0 ? -x : x;
-                if (size > IN(65504) || (size > 0 && size < IN(6.103515625e-05))) found |= HALF_RANGE;
-                y = __half2float(sizeof(IN) == 8 ? __double2half(double(x)) : __float2half_rn(float(x)));
-            }
-            if (out != nullptr) out[p] = y;
+__device__ void prepare_entries(int rows, int columns, int nnz, int rounding, const int* ptr, const int* idx, const IN* in,
+                                VALUE* out, int* head, int which) {
+    int found = 0, descents = 0;
+    const int first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
+    for (int p = first; p < nnz; p += stride) {
+        const int column = idx[p];
+        if (u32(column) >= u32(columns)) found |= BAD_INDEX;
+        descents += p > 0 && idx[p - 1] >= column;
+        const IN x = in[p];
+        if (!isfinite(x)) found |= NOT_FINITE;
+        VALUE y = VALUE(x);
+        if (sizeof(IN) > sizeof(VALUE) && !isfinite(y)) found |= FLOAT_RANGE;
+        if (rounding == TF32) y = tf32(float(y));
+        if (rounding == HALF) {
+            const IN size = x < 0 ? -x : x;
+            if (size > IN(65504) || (size > 0 && size < IN(6.103515625e-05))) found |= HALF_RANGE;
+            y = __half2float(sizeof(IN) == 8 ? __double2half(double(x)) : __float2half_rn(float(x)));
         }
+        if (out != nullptr) out[p] = y;
+    }
+    for (int row = first; row < rows; row += stride) {
+        const int begin = ptr[row];
+        descents -= begin > 0 && begin < ptr[row + 1] && idx[begin - 1] >= idx[begin];
     }
     found = __reduce_or_sync(ALL, found);
-    if (found && (threadIdx.x & 31) == 0) atomicOr(flags, found);
+    descents = __reduce_add_sync(ALL, descents);
+    if ((threadIdx.x & 31) == 0) {
+        if (found) atomicOr(&head[FLAGS + which], found);
+        if (descents) atomicAdd(&head[DESCENTS + which], descents);
+    }
 }
 
 // Bin of a row for the symbolic phase, or -1 for an empty one.
@@ -85,11 +91,12 @@ __device__ int symbolic_bin(u64 products, int span) {
     const u64 bound = products < u64(span) ? products : u64(span);
     if (products < HEAVY && span <= 8192 && u64(span) <= 32 * bound) return span <= 2048 ? 0 : 1;
     if (products < HEAVY) {
-        if (bound <= 48) return 2;
-        if (bound <= 192) return 3;
-        if (bound <= 768) return 4;
+        if (bound <= 24) return 2;
+        if (bound <= 48) return 3;
+        if (bound <= 192) return 4;
+        if (bound <= 768) return 5;
     }
-    return 5;
+    return 6;
 }
 
 // Bin of a row for the numeric phase; `window` tells that the symbolic phase kept its bitmap.
@@ -99,16 +106,17 @@ __device__ int numeric_bin(int entries, int span, bool window, bool heavy, int s
     if (window && span <= 2048) return entries <= 256 ? 0 : 1;
     if (window && entries <= 1024) return 2;
     if (!heavy && !window) {
-        if (entries <= 32) return 3;
-        if (entries <= 128) return 4;
-        if (entries <= 512) return 5;
+        if (entries <= 16) return 3;
+        if (entries <= 32) return 4;
+        if (entries <= 128) return 5;
+        if (entries <= 512) return 6;
     }
     const long long words = 8LL * ((span + 31) / 32), sums = (long long)entries * sizeof(VALUE);
     *need = int(min(words + sums, (long long)shared_bytes));
-    if (words + sums <= 48 * 1024) return 6;
-    if (words + sums <= shared_bytes) return 7;
+    if (words + sums <= 48 * 1024) return 7;
+    if (words + sums <= shared_bytes) return 8;
     *need = int(min(words, (long long)shared_bytes));
-    return words <= shared_bytes ? 8 : 9;
+    return words <= shared_bytes ? 9 : 10;
 }
 
 // Write `row` to the list of its bin; one global atomic a block and bin.  Called by all threads; bin < 0 writes nothing.
@@ -142,8 +150,12 @@ template <int LOG> __device__ __forceinline__ int insert(int* keys, int column, 
     }
 }
 
+// Rows of B are read AHEAD at a time, and of each the first PIECES pieces of as many entries as there are lanes: that many
+// loads are in flight together.  What is longer is read piece by piece.
+constexpr int AHEAD = 4;
+
 // visit(column) for every product of a row, in any order, by a group of G lanes.
-template <int G, class Visit>
+template <int G, int PIECES, class Visit>
 __device__ __forceinline__ void each_column(int begin, int end, const int* idx_a, const int* ptr_b, const int* idx_b,
                                             int lane, u32 mask, Visit visit) {
     for (int base = begin; base < end; base += G) {
@@ -154,15 +166,29 @@ __device__ __forceinline__ void each_column(int begin, int end, const int* idx_a
             last = ptr_b[k + 1];
         }
         const int steps = min(G, end - base);
-        for (int s = 0; s < steps; ++s) {
-            const int stop = __shfl_sync(mask, last, s, G);
-            for (int q = __shfl_sync(mask, first, s, G) + lane; q < stop; q += G) visit(idx_b[q]);
+        for (int s = 0; s < steps; s += AHEAD) {
+            int columns[AHEAD][PIECES], from[AHEAD], stop[AHEAD];
+#pragma unroll
+            for (int d = 0; d < AHEAD; ++d) {
+                from[d] = __shfl_sync(mask, first, s + d, G) + lane;
+                stop[d] = s + d < steps ? __shfl_sync(mask, last, s + d, G) : 0;
+#pragma unroll
+                for (int c = 0; c < PIECES; ++c) columns[d][c] = from[d] + c * G < stop[d] ? idx_b[from[d] + c * G] : -1;
+            }
+#pragma unroll
+            for (int d = 0; d < AHEAD; ++d) {
+#pragma unroll
+                for (int c = 0; c < PIECES; ++c)
+                    if (columns[d][c] >= 0) visit(columns[d][c]);
+#pragma unroll 1
+                for (int q = from[d] + PIECES * G; q < stop[d]; q += G) visit(idx_b[q]);
+            }
         }
     }
 }
 
-// add(column, a, b) for every product of a row, in the order of k; the first entries of the next k are loaded ahead.
-template <int G, class Add>
+// add(column, a, b) for every product of a row, in the order of k.
+template <int G, int PIECES, class Add>
 __device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const VALUE* val_a, const int* ptr_b,
                                              const int* idx_b, const VALUE* val_b, int lane, u32 mask, Add add) {
     for (int base = begin; base < end; base += G) {
@@ -175,31 +201,31 @@ __device__ __forceinline__ void each_product(int begin, int end, const int* idx_
             factor = val_a[base + lane];
         }
         const int steps = min(G, end - base);
-        int q = __shfl_sync(mask, first, 0, G) + lane, stop = __shfl_sync(mask, last, 0, G), column = 0;
-        VALUE value = 0;
-        if (q < stop) {
-            column = idx_b[q];
-            value = val_b[q];
-        }
-        for (int s = 0; s < steps; ++s) {
-            const VALUE a = __shfl_sync(mask, factor, s, G);
-            int next = 0, next_stop = 0, next_column = 0;
-            VALUE next_value = 0;
-            if (s + 1 < steps) {
-                next = __shfl_sync(mask, first, s + 1, G) + lane;
-                next_stop = __shfl_sync(mask, last, s + 1, G);
-                if (next < next_stop) {
-                    next_column = idx_b[next];
-                    next_value = val_b[next];
+        for (int s = 0; s < steps; s += AHEAD) {
+            int columns[AHEAD][PIECES], from[AHEAD], stop[AHEAD];
+            VALUE values[AHEAD][PIECES];
+#pragma unroll
+            for (int d = 0; d < AHEAD; ++d) {
+                from[d] = __shfl_sync(mask, first, s + d, G) + lane;
+                stop[d] = s + d < steps ? __shfl_sync(mask, last, s + d, G) : 0;
+#pragma unroll
+                for (int c = 0; c < PIECES; ++c) {
+                    const int q = from[d] + c * G;
+                    columns[d][c] = q < stop[d] ? idx_b[q] : -1;
+                    values[d][c] = q < stop[d] ? val_b[q] : VALUE(0);
                 }
             }
-            if (q < stop) add(column, a, value);
-            for (q += G; q < stop; q += G) add(idx_b[q], a, val_b[q]);
-            __syncwarp(mask);
-            q = next;
-            stop = next_stop;
-            column = next_column;
-            value = next_value;
+#pragma unroll
+            for (int d = 0; d < AHEAD; ++d) {
+                if (s + d >= steps) break;
+                const VALUE a = __shfl_sync(mask, factor, s + d, G);
+#pragma unroll
+                for (int c = 0; c < PIECES; ++c)
+                    if (columns[d][c] >= 0) add(columns[d][c], a, values[d][c]);
+#pragma unroll 1
+                for (int q = from[d] + PIECES * G; q < stop[d]; q += G) add(idx_b[q], a, val_b[q]);
+                __syncwarp(mask);
+            }
         }
     }
 }
@@ -222,11 +248,12 @@ __device__ void symbolic_window(int count, const int* list, const int* ptr_a, co
     const int lane = threadIdx.x & (G - 1), item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
     if (item >= count) return;
     const u32 mask = group_mask<G>();
-    u32* bits = (u32*)shared + (threadIdx.x / G) * WORDS;
+    constexpr int STRIDE = G < 32 ? WORDS + G : WORDS;  // groups of one warp start in different banks
+    u32* bits = (u32*)shared + (threadIdx.x / G) * STRIDE;
     const int row = list[item], start = low[row], words = (span[row] + 31) >> 5;
     for (int w = lane; w < words; w += G) bits[w] = 0;
     __syncwarp(mask);
-    each_column<G>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, lane, mask, [&](int column) {
+    each_column<G, G == 32 ? 2 : 1>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, lane, mask, [&](int column) {
         const int offset = column - start;
         const u32 bit = 1u << (offset & 31);
         // Most columns are met many times: reading first spares the atomic, which serialises within a word.
@@ -251,8 +278,9 @@ __device__ void numeric_window(int count, const int* list, const int* ptr_a, con
     const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
     if (item >= count) return;
     const u32 mask = group_mask<G>();
-    Word* words = (Word*)shared + group * WORDS;
-    VALUE* sums = (VALUE*)((Word*)shared + (blockDim.x / G) * WORDS) + group * SUMS;
+    constexpr int PAD = G < 32 ? G : 0;  // groups of one warp start in different banks
+    Word* words = (Word*)shared + group * (WORDS + PAD);
+    VALUE* sums = (VALUE*)((Word*)shared + (blockDim.x / G) * (WORDS + PAD)) + group * (SUMS + PAD);
     const int row = list[item], start = low[row], used = (span[row] + 31) >> 5, out = ptr_c[row];
     const u32* keep = kept + (long long)slot[row] * WORDS;
     int before = 0;
@@ -271,8 +299,9 @@ __device__ void numeric_window(int count, const int* list, const int* ptr_a, con
     }
     for (int e = lane; e < before; e += G) sums[e] = 0;
     __syncwarp(mask);
-    each_product<G>(ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
-                    [&](int column, VALUE a, VALUE b) { sums[place_of(words, column - start)] += a * b; });
+    each_product<G, G == 32 ? 2 : 1>(
+        ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
+        [&](int column, VALUE a, VALUE b) { sums[place_of(words, column - start)] += a * b; });
     for (int e = lane; e < before; e += G) val_c[out + e] = sums[e];
 }
 
@@ -286,12 +315,12 @@ __device__ void symbolic_hash(int count, const int* list, const int* ptr_a, cons
     const int lane = threadIdx.x & (G - 1), item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
     if (item >= count) return;
     const u32 mask = group_mask<G>();
-    int* keys = (int*)shared + (threadIdx.x / G) * TABLE;
+    int* keys = (int*)shared + (threadIdx.x / G) * (G < 32 ? TABLE + G : TABLE);
     const int row = list[item];
     for (int t = lane; t < TABLE; t += G) keys[t] = -1;
     __syncwarp(mask);
     int total = 0;
-    each_column<G>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, lane, mask, [&](int column) {
+    each_column<G, 1>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, lane, mask, [&](int column) {
         bool added = false;
         insert<LOG>(keys, column, added);
         total += added;
@@ -301,73 +330,70 @@ __device__ void symbolic_hash(int count, const int* list, const int* ptr_a, cons
     if (lane == 0) entries[row] = total;
 }
 
+// After the sums, the columns are sorted by buckets of equal width over the window: each entry's place is the entries of
+// the buckets before plus those below it in its own.
 template <int G, int LOG>
 __device__ void numeric_hash(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
-                             const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* ptr_c, int* idx_c,
-                             VALUE* val_c) {
+                             const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* span,
+                             const int* ptr_c, int* idx_c, VALUE* val_c) {
     extern __shared__ u64 shared[];
-    constexpr int TABLE = 1 << LOG, PER_LANE = TABLE / G;
+    constexpr int TABLE = 1 << LOG, PER_LANE = TABLE / G, BUCKETS = TABLE / 2, STRIDE = G < 32 ? TABLE + G : TABLE;
     const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
     if (item >= count) return;
     const u32 mask = group_mask<G>();
-    u64* list64 = shared + group * (TABLE / 2);  // the table of keys, later the sorted list of (column, slot)
-    int* keys = (int*)list64;
-    VALUE* sums = (VALUE*)(shared + (blockDim.x / G) * (TABLE / 2)) + group * TABLE;
+    int* keys = (int*)shared + group * STRIDE;
+    VALUE* sums = (VALUE*)((int*)shared + (blockDim.x / G) * STRIDE) + group * STRIDE;
     const int row = list[item], out = ptr_c[row], n = ptr_c[row + 1] - out;
     for (int t = lane; t < TABLE; t += G) {
         keys[t] = -1;
         sums[t] = 0;
     }
     __syncwarp(mask);
-    each_product<G>(ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
+    each_product<G, 1>(ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
                     [&](int column, VALUE a, VALUE b) {
                         bool added;
                         sums[insert<LOG>(keys, column, added)] += a * b;
                     });
-    int held[PER_LANE];
+    int held[PER_LANE], within[PER_LANE];
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) held[i] = keys[i * G + lane];
     __syncwarp(mask);
-    int filled = 0;
+    // The keys are in registers: their memory holds the buckets' starts and the columns bucket by bucket.
+    int *starts = keys, *bucketed = keys + BUCKETS;
+    for (int t = lane; t < BUCKETS; t += G) starts[t] = 0;
+    __syncwarp(mask);
+    const int start = low[row], bits = 32 - __clz(span[row] - 1), shift = max(bits - (LOG - 1), 0);
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i)
+        if (held[i] >= 0) within[i] = atomicAdd(&starts[(held[i] - start) >> shift], 1);
+    __syncwarp(mask);
+    int before = 0;
+#pragma unroll 1
+    for (int base = 0; base < BUCKETS; base += G) {
+        const int own = starts[base + lane];
+        int sum = own;
+#pragma unroll
+        for (int d = 1; d < G; d <<= 1) {
+            const int other = __shfl_up_sync(mask, sum, d, G);
+            if (lane >= d) sum += other;
+        }
+        starts[base + lane] = before + sum - own;
+        before += __shfl_sync(mask, sum, G - 1, G);
+    }
+    __syncwarp(mask);
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i)
+        if (held[i] >= 0) bucketed[starts[(held[i] - start) >> shift] + within[i]] = held[i];
+    __syncwarp(mask);
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
-        const u32 present = __ballot_sync(mask, held[i] >= 0) & mask;
-        const int place = filled + __popc(present & ((1u << (threadIdx.x & 31)) - 1u));
-        if (held[i] >= 0) list64[place] = (u64(u32(held[i])) << 32) | u32(i * G + lane);
-        filled += __popc(present);
-    }
-    if (LOG == 6) {
-        // At most 32 entries: each counts those before it.
-        __syncwarp(mask);
-        for (int e = lane; e < n; e += G) {
-            const u64 mine = list64[e];
-            int rank = 0;
-            for (int o = 0; o < n; ++o) rank += list64[o] < mine;
-            idx_c[out + rank] = int(mine >> 32);
-            val_c[out + rank] = sums[u32(mine)];
-        }
-        return;
-    }
-    int padded = G;
-    while (padded < n) padded <<= 1;
-    for (int e = n + lane; e < padded; e += G) list64[e] = ~0ull;
-    __syncwarp(mask);
-    for (int size = 2; size <= padded; size <<= 1)
-        for (int step = size >> 1; step; step >>= 1) {
-            for (int t = lane; t < padded / 2; t += G) {
-                const int i = ((t & ~(step - 1)) << 1) | (t & (step - 1));
-                const u64 x = list64[i], y = list64[i + step];
-                if ((x > y) == ((i & size) == 0)) {
-                    list64[i] = y;
-                    list64[i + step] = x;
-                }
-            }
-            __syncwarp(mask);
-        }
-    for (int e = lane; e < n; e += G) {
-        const u64 mine = list64[e];
-        idx_c[out + e] = int(mine >> 32);
-        val_c[out + e] = sums[u32(mine)];
+        if (held[i] < 0) continue;
+        const int bucket = (held[i] - start) >> shift, stop = bucket + 1 < BUCKETS ? starts[bucket + 1] : n;
+        int place = starts[bucket];
+#pragma unroll 1
+        for (int o = starts[bucket]; o < stop; ++o) place += bucketed[o] < held[i];
+        idx_c[out + place] = held[i];
+        val_c[out + place] = sums[i * G + lane];
     }
 }
 
@@ -468,31 +494,30 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
             }
             __syncthreads();
             const int steps = min(THREADS, end - base);
-            int q = s_first[0] + t, stop = s_last[0], column = 0;
-            VALUE value = 0;
-            if (q < stop) {
-                column = idx_b[q];
-                value = val_b[q];
-            }
-            for (int s = 0; s < steps; ++s) {
-                const VALUE a = s_factor[s];
-                int next = 0, next_stop = 0, next_column = 0;
-                VALUE next_value = 0;
-                if (s + 1 < steps) {
-                    next = s_first[s + 1] + t;
-                    next_stop = s_last[s + 1];
-                    if (next < next_stop) {
-                        next_column = idx_b[next];
-                        next_value = val_b[next];
+            for (int s = 0; s < steps; s += AHEAD) {
+                int columns[AHEAD][2];
+                VALUE values[AHEAD][2];
+#pragma unroll
+                for (int d = 0; d < AHEAD; ++d)
+#pragma unroll
+                    for (int c = 0; c < 2; ++c) {
+                        const int q = s + d < steps ? s_first[s + d] + c * THREADS + t : 0;
+                        const bool present = s + d < steps && q < s_last[s + d];
+                        columns[d][c] = present ? idx_b[q] : -1;
+                        values[d][c] = present ? val_b[q] : VALUE(0);
                     }
+#pragma unroll
+                for (int d = 0; d < AHEAD; ++d) {
+                    if (s + d >= steps) break;
+                    const VALUE a = s_factor[s + d];
+#pragma unroll
+                    for (int c = 0; c < 2; ++c)
+                        if (columns[d][c] >= 0) sums[place_of(words, columns[d][c] - start)] += a * values[d][c];
+#pragma unroll 1
+                    for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS)
+                        sums[place_of(words, idx_b[q] - start)] += a * val_b[q];
+                    __syncthreads();
                 }
-                if (q < stop) sums[place_of(words, column - start)] += a * value;
-                for (q += THREADS; q < stop; q += THREADS) sums[place_of(words, idx_b[q] - start)] += a * val_b[q];
-                __syncthreads();
-                q = next;
-                stop = next_stop;
-                column = next_column;
-                value = next_value;
             }
         }
         if (SHARED_SUMS)
@@ -505,26 +530,25 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
 
 extern "C" {
 
-__global__ void __launch_bounds__(256) prepare_float(int rows, int columns, int rounding, const int* ptr, const int* idx,
-                                                     const float* in, VALUE* out, int* flags) {
-    prepare_rows<float>(rows, columns, rounding, ptr, idx, in, out, flags);
+__global__ void __launch_bounds__(256) prepare_float(int rows, int columns, int nnz, int rounding, const int* ptr,
+                                                     const int* idx, const float* in, VALUE* out, int* head, int which) {
+    prepare_entries<float>(rows, columns, nnz, rounding, ptr, idx, in, out, head, which);
 }
 
-__global__ void __launch_bounds__(256) prepare_double(int rows, int columns, int rounding, const int* ptr, const int* idx,
-                                                      const double* in, VALUE* out, int* flags) {
-    prepare_rows<double>(rows, columns, rounding, ptr, idx, in, out, flags);
+__global__ void __launch_bounds__(256) prepare_double(int rows, int columns, int nnz, int rounding, const int* ptr,
+                                                      const int* idx, const double* in, VALUE* out, int* head, int which) {
+    prepare_entries<double>(rows, columns, nnz, rounding, ptr, idx, in, out, head, which);
 }
 
-// Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, the block the long ones.
+// Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, all warps the long ones.
 __global__ void __launch_bounds__(256) analyse(int rows, int inner, int group_log, const int* ptr_a, const int* idx_a,
                                                const int* ptr_b, const int* idx_b, int* low, int* span, int* entries,
-                                               int* slot, int* lists, int* head, const int* flags) {
+                                               int* slot, int* lists, int* head) {
     __shared__ u64 s_products[256];
     __shared__ int s_low[256], s_high[256], s_long[256], longs;
     const int group = 1 << group_log, per_block = 256 >> group_log, lane = threadIdx.x & (group - 1);
     const int local = threadIdx.x >> group_log, row = blockIdx.x * per_block + local;
     if (threadIdx.x == 0) longs = 0;
-    if (flags != nullptr && blockIdx.x == 0 && threadIdx.x < 2) head[FLAGS + threadIdx.x] = flags[threadIdx.x];
     __syncthreads();
     auto gather = [&](int p, u64& products, int& lo, int& hi) {
         const int k = idx_a[p];
@@ -539,7 +563,7 @@ __global__ void __launch_bounds__(256) analyse(int rows, int inner, int group_lo
     int lo = 0x7fffffff, hi = -1;
     if (row < rows) {
         const int begin = ptr_a[row], end = ptr_a[row + 1];
-        if (end - begin > LONG_ROW) {
+        if (end - begin > 32 * group) {
             if (lane == 0) s_long[atomicAdd(&longs, 1)] = local;
         } else {
             for (int p = begin + lane; p < end; p += group) gather(p, products, lo, hi);
@@ -556,13 +580,26 @@ __global__ void __launch_bounds__(256) analyse(int rows, int inner, int group_lo
         s_high[local] = hi;
     }
     __syncthreads();
-    for (int l = 0; l < longs; ++l) {
-        const int at = s_long[l], long_row = blockIdx.x * per_block + at;
+    // Pieces of 128 entries of the long rows, dealt to the warps.
+    for (int l = 0, piece = threadIdx.x >> 5; l < longs;) {
+        const int at = s_long[l], begin = ptr_a[blockIdx.x * per_block + at], end = ptr_a[blockIdx.x * per_block + at + 1];
+        const int pieces = (end - begin + 127) >> 7;
+        if (piece >= pieces) {
+            piece -= pieces;
+            ++l;
+            continue;
+        }
         products = 0, lo = 0x7fffffff, hi = -1;
-        for (int p = ptr_a[long_row] + threadIdx.x; p < ptr_a[long_row + 1]; p += 256) gather(p, products, lo, hi);
-        atomicAdd(&s_products[at], products);
-        atomicMin(&s_low[at], lo);
-        atomicMax(&s_high[at], hi);
+        const int from = begin + 128 * piece + (threadIdx.x & 31);
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+            if (from + 32 * c < end) gather(from + 32 * c, products, lo, hi);
+        if (products) {
+            atomicAdd(&s_products[at], products);
+            atomicMin(&s_low[at], lo);
+            atomicMax(&s_high[at], hi);
+        }
+        piece += 8;
     }
     __syncthreads();
     int bin = -1, width = 0;
@@ -579,7 +616,7 @@ __global__ void __launch_bounds__(256) analyse(int rows, int inner, int group_lo
     const int place = append<BINS_SYMBOLIC>(mine, bin, rows, head + SYMBOLIC, lists);
     // The place of a kept bitmap; -1 without one, -2 for a row with many products.
     if (threadIdx.x < per_block && mine < rows) slot[mine] = bin == 0 || bin == 1 ? place : sum >= HEAVY ? -2 : -1;
-    const int widest = __reduce_max_sync(ALL, bin == 5 ? width : 0);
+    const int widest = __reduce_max_sync(ALL, bin == 6 ? width : 0);
     for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(ALL, sum, d);
     if ((threadIdx.x & 31) == 0) {
         if (widest) atomicMax(&head[MAX_SPAN], widest);
@@ -657,7 +694,7 @@ __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const i
             bin = numeric_bin(held[i], span[row], slot[row] >= 0, slot[row] == -2, shared_bytes, &need);
         }
         append<BINS_NUMERIC>(row, bin, rows, head + NUMERIC, lists);
-        if (bin >= 6) atomicMax(&head[MAX_BYTES + bin - 6], need);
+        if (bin >= 7) atomicMax(&head[MAX_BYTES + bin - 7], need);
     }
 }
 
@@ -668,6 +705,7 @@ __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const i
         symbolic_window<G, WORDS>(count, list, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, kept);                     \
     }
 SYMBOLIC_WINDOW(8, 64)
+SYMBOLIC_WINDOW(16, 64)
 SYMBOLIC_WINDOW(32, 64)
 SYMBOLIC_WINDOW(32, 256)
 
@@ -680,6 +718,7 @@ SYMBOLIC_WINDOW(32, 256)
                                        ptr_c, idx_c, val_c);                                                              \
     }
 NUMERIC_WINDOW(8, 64, 256)
+NUMERIC_WINDOW(16, 64, 256)
 NUMERIC_WINDOW(32, 64, 256)
 NUMERIC_WINDOW(32, 64, 2048)
 NUMERIC_WINDOW(32, 256, 1024)
@@ -692,12 +731,16 @@ NUMERIC_WINDOW(32, 256, 1024)
     }                                                                                                                     \
     __global__ void __launch_bounds__(128) numeric_hash_##G##_##LOG(                                                      \
         int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
-        const int* idx_b, const VALUE* val_b, const int* ptr_c, int* idx_c, VALUE* val_c) {                               \
-        numeric_hash<G, LOG>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, ptr_c, idx_c, val_c);                 \
+        const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* ptr_c, int* idx_c,              \
+        VALUE* val_c) {                                                                                                   \
+        numeric_hash<G, LOG>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, ptr_c, idx_c, val_c);      \
     }
+HASH(4, 5)
+HASH(8, 5)
 HASH(4, 6)
 HASH(8, 6)
 HASH(8, 8)
+HASH(16, 8)
 HASH(32, 8)
 HASH(32, 10)
 
@@ -720,8 +763,8 @@ SYMBOLIC_BLOCK(symbolic_block_global, false)
                                                           low, span, ptr_c, idx_c, val_c, scratch, scratch_words);        \
     }
 NUMERIC_BLOCK(numeric_block_small, 128, true, true)
-NUMERIC_BLOCK(numeric_block_large, 256, true, true)
-NUMERIC_BLOCK(numeric_block_sums_global, 256, true, false)
+NUMERIC_BLOCK(numeric_block_large, 512, true, true)
+NUMERIC_BLOCK(numeric_block_sums_global, 512, true, false)
 NUMERIC_BLOCK(numeric_block_global, 256, false, false)
 
 }  // extern "C"

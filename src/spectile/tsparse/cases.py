@@ -1,0 +1,303 @@
+"""What the workflow measures of sparse products: the square of one matrix by every method, in one process.
+
+Methods (the column ``method``): ``spectile_<precision>`` is ``spgemm(A, A, precision=...)``, CSR to CSR with sorted
+columns, check of the input, analysis and allocations included; ``cusparse_<precision>`` the vendor's product with its
+allocations; ``scipy_<precision>`` SciPy's product and the sort that brings it to the same form.  The ending
+``_empty_pool`` marks calls that find CuPy's memory pool empty.  On a GPU times are events after the second-level cache
+was overwritten.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spectile.bench.case import Context, Method, Problem, Skipped, Value
+from spectile.bench.provenance import digest_array
+from spectile.inputs import suitesparse
+
+from . import comparators, error_bound, reference, spgemm
+from .precision import HALF_MAX, HALF_NORMAL, lookup
+
+PAPER = "tsparse"
+PRECISIONS = ("float64", "float32", "tf32", "float16")
+#: Products of up to this many entries are checked entry by entry; larger ones by their action on a random vector.
+LARGEST_CHECKED = 20_000_000
+_MATRICES = Path("config/matrices.tsv")
+
+
+def build(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of one row of ``config/tsparse.tsv``."""
+    table = _MATRICES if _MATRICES.exists() else None
+    A = suitesparse.matrix(row["matrix"], context.resources, table)
+    counts = table1(A)
+    check = Check(A, int(counts["nnz_c"]), context.seed)
+    methods: list[Method | Skipped]
+    if context.device == "cuda":
+        methods = _gpu_methods(A, counts, check, bool(row["empty_pool"]))
+    else:
+        methods = _cpu_methods(A, counts, check)
+    methods += comparators.methods(A, int(counts["nnz_c"]))
+    inputs = {"A": digest_array(A.data), "pattern": digest_array(A.indices)}
+    return Problem(methods, inputs, counts | conditions(A))
+
+
+def table1(A: Any) -> dict[str, Any]:
+    """Return Table 1's counts of A squared, tile counts after the filter (as `reference.table1`, compiled)."""
+    from . import cpu
+
+    tiles = reference.to_bitmap(A)
+    width = -(-A.shape[1] // reference.TILE)
+    start = np.searchsorted(tiles.tile_rows, np.arange(-(-A.shape[0] // reference.TILE) + 1))
+    factor = (start, tiles.tile_columns, tiles.bitmaps)
+    tiles_c, tile_products, nnz_c = cpu.count_tiles(*factor, *factor, max(width, 1))
+    density = tiles.density if tiles.tiles else np.zeros(1)
+    return {
+        "n": int(A.shape[0]),
+        "nnz": int(A.nnz),
+        "nnz_c": int(nnz_c),
+        "products": int(np.diff(A.indptr).astype(np.int64)[A.indices].sum()),
+        "tiles_a": int(tiles.tiles),
+        "tiles_c": int(tiles_c),
+        "tile_products": int(tile_products),
+        "tile_density_median": float(np.median(density)),
+        "tile_density_mean": float(density.mean()),
+        "tile_density_std": float(density.std()),
+    }
+
+
+def conditions(A: Any) -> dict[str, Any]:
+    """Return what Section 6.1 asks of a matrix of the collection (bitmap density is among Table 1's counts)."""
+    size = np.abs(A.data[A.data != 0])
+    return {
+        "square": A.shape[0] == A.shape[1],
+        "half_range": bool(size.size == 0 or (size.max() <= HALF_MAX and size.min() >= HALF_NORMAL)),
+        "row_mean": float(A.nnz / max(A.shape[0], 1)),
+        "row_max": int(np.diff(A.indptr).max(initial=0)),
+    }
+
+
+class Check:
+    """Compares products of one matrix with the float64 reference: pattern, bound of every entry, SMAPE (Equation 3).
+
+    A product too large for that is compared through its action on a random vector.
+    """
+
+    def __init__(self, A: Any, nnz_c: int, seed: int) -> None:
+        self.A, self.nnz_c = A, nnz_c
+        self.x = np.random.default_rng(seed).standard_normal(A.shape[1])
+        self.smape: dict[str, float] = {}
+        self._exact: Any = None
+
+    def __call__(self, name: str, precision: Any, C: Any) -> dict[str, float]:
+        """Return the errors of C, computed by method `name` in `precision`."""
+        if self.nnz_c > LARGEST_CHECKED:
+            return self._action(precision, C)
+        C = _on_host(C)
+        if self._exact is None:
+            self._exact = spgemm(self.A, self.A, backend="cpu")
+        exact = self._exact
+        same = np.array_equal(C.indptr, exact.indptr) and np.array_equal(C.indices, exact.indices)
+        if not same:
+            return {"error_pattern": 1.0, "error_fro_rel": float("nan"), "error_bound_ratio": float("nan")}
+        found = C.data.astype(np.float64)
+        error = np.abs(found - exact.data)
+        size = np.abs(found) + np.abs(exact.data)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            self.smape[name] = float(100 * np.mean(np.where(size > 0, error / size, 0))) if len(error) else 0.0
+        bound = error_bound(self.A, self.A, precision=precision).data
+        scale = float(np.linalg.norm(exact.data)) or 1.0
+        return {
+            "error_pattern": 0.0,
+            "error_fro_rel": float(np.linalg.norm(error)) / scale,
+            "error_bound_ratio": float((error / bound).max(initial=0)),
+        }
+
+    def _action(self, precision: str, C: Any) -> dict[str, float]:
+        A, x = self.A, self.x
+        exact, size = A @ (A @ x), abs(A) @ (abs(A) @ abs(x))
+        if hasattr(C, "get"):
+            import cupy
+
+            found = (C.astype(np.float64) @ cupy.asarray(x)).get()
+        else:
+            found = C.astype(np.float64) @ x
+        unit = 2.0**-10 if precision in ("tf32", "float16") else lookup(precision).unit
+        products = float(np.diff(A.indptr).max(initial=1)) + 2
+        error = np.abs(found - exact) / np.where(size > 0, size, 1)
+        return {
+            "error_pattern": float(abs(C.nnz - self.nnz_c)),
+            "error_fro_rel": float(np.linalg.norm(found - exact) / (np.linalg.norm(exact) or 1)),
+            "error_bound_ratio": float(error.max(initial=0) / (4 * products * unit)),
+        }
+
+    def method(
+        self, name: str, precision: str, run: Callable[[], Any], counts: Mapping[str, Any], **more: Any
+    ) -> Method:
+        """Return the method `name` with this check, and its work."""
+        limits = {"error_pattern": 0.0, "error_bound_ratio": 1.0}
+        entry = 4 + lookup(precision).dtype.itemsize
+        more.setdefault("values", lambda result: {})
+        own = more.pop("values")
+        return Method(
+            name,
+            run,
+            lambda C: self(name, precision, C),
+            limits,
+            flops=2.0 * counts["products"],
+            bytes=float(entry * (2 * counts["nnz"] + counts["nnz_c"]) + 8 * counts["n"]),
+            values=lambda C: {"precision": precision, "smape_percent": self.smape.get(name)} | own(C),
+            **more,
+        )
+
+
+def _on_host(C: Any) -> Any:
+    C = C.get() if hasattr(C, "get") else C
+    C.sort_indices()
+    return C
+
+
+def _cpu_methods(A: Any, counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
+    methods: list[Method | Skipped] = []
+    for precision in PRECISIONS:
+        narrow = A.astype(lookup(precision).dtype)
+        phases = (lambda C: _cpu_phases(A)) if precision == "float64" else (lambda C: {})
+        methods.append(
+            check.method(f"spectile_{precision}", precision, _product(narrow, precision, "cpu"), counts, values=phases)
+        )
+    for precision in ("float64", "float32"):
+        methods.append(check.method(f"scipy_{precision}", precision, _scipy(A, precision), counts))
+    reason = "needs a CUDA device"
+    names = ("cusparse_float64", "cusparse_float32")
+    return methods + [Skipped(name, f"{name} {reason}") for name in names]
+
+
+def _product(A: Any, precision: Any, backend: Any) -> Callable[[], Any]:
+    return lambda: spgemm(A, A, precision=precision, backend=backend)
+
+
+def _scipy(A: Any, precision: str) -> Callable[[], Any]:
+    narrow = A.astype(lookup(precision).dtype)
+
+    def run() -> Any:
+        C = narrow @ narrow
+        C.sort_indices()
+        return C
+
+    return run
+
+
+def _cpu_phases(A: Any) -> dict[str, Value]:
+    """Time the phases of one product in float64: products a row, count, fill."""
+    import numba
+
+    from . import cpu
+
+    indptr, threads = A.indptr.astype(np.int64), numba.get_num_threads()
+    pattern = (indptr, A.indices, indptr, A.indices, A.shape[1])
+    factor = (indptr, A.indices, A.data)
+    marks = [time.perf_counter()]
+    products = cpu.row_products(indptr, A.indices, indptr)
+    marks.append(time.perf_counter())
+    pointer = cpu.count(*pattern, products, threads)
+    marks.append(time.perf_counter())
+    cpu.fill(factor, factor, A.shape[1], products, pointer, threads)
+    marks.append(time.perf_counter())
+    return {"phases": ["analysis", "symbolic", "numeric"], "phases_s": np.diff(marks).tolist()}
+
+
+# ---- GPU
+
+
+def _gpu_methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bool) -> list[Method | Skipped]:
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.bench import vendor
+
+    methods: list[Method | Skipped] = []
+    pool = cupy.get_default_memory_pool()
+    on_gpu = {}
+    for dtype in ("float64", "float32"):
+        arrays = (A.data.astype(dtype), A.indices.astype(np.int32), A.indptr.astype(np.int32))
+        on_gpu[dtype] = csr_matrix(tuple(cupy.asarray(x) for x in arrays), shape=A.shape)
+
+    def add(name: str, precision: str, run: Callable[[], Any], **more: Any) -> None:
+        peak = peak_bytes(run)
+        methods.append(check.method(name, precision, run, counts, clock="events", memory_bytes=peak, **more))
+        if empty_pool and precision == "float32":
+            prepare = pool.free_all_blocks
+            cold = check.method(f"{name}_empty_pool", precision, run, counts, clock="events", prepare=prepare)
+            methods.append(cold)
+
+    for precision in PRECISIONS:
+        G = on_gpu[lookup(precision).dtype.name]
+        add(f"spectile_{precision}", precision, _product(G, precision, "cuda"), values=_phases_of(G, precision))
+    for precision, G in on_gpu.items():
+        add(f"cusparse_{precision}", precision, lambda G=G: vendor.spgemm(G, G)[0])  # type: ignore[misc]
+    return methods
+
+
+def peak_bytes(run: Callable[[], Any]) -> int | None:
+    """Return the most device memory that a call holds at a time beside its inputs, its result included, or None."""
+    import cupy
+
+    class Peak(cupy.cuda.MemoryHook):
+        name = "spectile.peak"
+        now = most = 0
+
+        def malloc_postprocess(self, **event: Any) -> None:
+            self.now += event["mem_size"]
+            self.most = max(self.most, self.now)
+
+        def free_postprocess(self, **event: Any) -> None:
+            self.now -= event["mem_size"]
+
+    hook = Peak()
+    try:
+        with hook:
+            run()
+    except (MemoryError, RuntimeError):
+        return None  # the method's own check reports it
+    return int(hook.most)
+
+
+def _phases_of(G: Any, name: Any) -> Callable[[Any], Mapping[str, Value]]:
+    """Return what times the phases of one product on the device (median of nine, each phase synchronised)."""
+
+    def phases(result: Any) -> Mapping[str, Value]:
+        import cupy
+
+        from . import gpu
+
+        precision = lookup(name)
+        marks: list[float] = []
+
+        def mark() -> None:
+            cupy.cuda.runtime.deviceSynchronize()
+            marks.append(time.perf_counter())
+
+        def product(left: Any, right: Any, counters: Any) -> None:
+            mark()
+            phase = gpu._symbolic(left, right, 0, G.shape[0], precision.dtype.name, counters)
+            mark()
+            indices = cupy.empty(phase.entries, np.int32)
+            data = cupy.empty(phase.entries, precision.dtype)
+            mark()
+            gpu._numeric(left, right, phase, indices, data)
+            mark()
+
+        times = []
+        for _ in range(9):
+            marks.clear()
+            mark()
+            gpu._with_checked_factors(G, G, precision, product)
+            times.append(np.diff(marks[-5:]))
+        labels = ["check and rounding", "symbolic", "allocation", "numeric"]
+        return {"phases": labels, "phases_s": np.median(times, axis=0).tolist()}
+
+    return phases
