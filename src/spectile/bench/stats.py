@@ -102,7 +102,7 @@ def speedups(frame: pandas.DataFrame, method: str, baseline: str) -> pandas.Data
     base = ok[ok["method"] == baseline].set_index(["paper", "case"])["samples_s"]
     rows = ok[ok["method"] == method].copy()
     keys = list(zip(rows["paper"], rows["case"], strict=True))
-    rows = rows[[key in base.index for key in keys]]
+    rows = rows[np.array([key in base.index for key in keys], dtype=bool)]
     ratios = [
         paired_ratio(base[(paper, case)], ours)
         for paper, case, ours in zip(rows["paper"], rows["case"], rows["samples_s"], strict=True)

@@ -1,0 +1,39 @@
+"""Figure 6 of cuSpAMM: speed-up on matrices of electronic structure, by threshold and number of GPUs."""
+
+import pandas
+
+from spectile.bench.claims import select
+from spectile.bench.stats import speedups
+from spectile.figures.style import Drawing
+from spectile.spamm.cases import ERGO_TAUS
+
+MATRICES = {
+    "overlap": "overlap S",
+    "core_hamiltonian": "core Hamiltonian",
+    "fock_wh": "Fock-like (Wolfsberg-Helmholz)",
+    "density_wh": "density of the Fock-like",
+}
+LOOKS = {1: ("#0072B2", "o"), 2: ("#009E73", "^"), 4: ("#E69F00", "s"), 8: ("#CC79A7", "D")}
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    drawing = Drawing("Figure 6: speed-up of C = A² over the vendor's dense product", 1, len(MATRICES), (12, 3.6))
+    rows = select(frame, "p_study=water,status=ok")
+    for ax, (operator, label) in zip(drawing.axes[0], MATRICES.items(), strict=True):
+        ax.set_title(label)
+        here = select(rows, f"p_operator={operator}")
+        if not len(here):
+            drawing.empty(ax, f"no record of the matrix ({label}) in this run")
+            continue
+        for (molecules, gpus), group in here.groupby(["p_molecules", "p_gpus"]):
+            names = [f"spectile_{tau:.0e}" for tau in ERGO_TAUS]
+            ours = pandas.concat([speedups(group, name, vendor) for name in names for vendor in ("cublas", "blas")])
+            color, marker = LOOKS.get(int(gpus), LOOKS[1])
+            where = f"{int(gpus)} GPU{'s' if gpus > 1 else ''}" if gpus else "this machine"
+            look = {"label": f"{molecules:.0f} waters, {where}", "color": color, "marker": marker}
+            drawing.marks(ax, ours, "v_tau", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
+        ax.set(xlabel="tau", xscale="log")
+        ax.axhline(1, color="black", linewidth=0.5)
+        ax.legend()
+    drawing.axes[0, 0].set_ylabel("speed-up")
+    return drawing
