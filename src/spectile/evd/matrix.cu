@@ -1,0 +1,77 @@
+// Whole-matrix helpers: mirror a triangle, take out the band.
+
+// Upper triangle = conjugate transpose of the lower one (or the other way round), times `factor`; 32 x 32 tiles.
+extern "C" __global__ void __launch_bounds__(256)
+mirror(scalar_t* a, long long lda, int n, int from_upper, real_t factor)
+{
+    if (blockIdx.y > blockIdx.x) return;
+    extern __shared__ unsigned char shared[];
+    scalar_t* tile = (scalar_t*)shared;  // 32 x 33
+    // Tile of the source triangle: rows i, columns j.
+    const int i0 = (from_upper ? blockIdx.y : blockIdx.x) * 32, j0 = (from_upper ? blockIdx.x : blockIdx.y) * 32;
+    const int x = threadIdx.x & 31, y = threadIdx.x >> 5;
+    for (int c = y; c < 32; c += 8) {
+        const int i = i0 + x, j = j0 + c;
+        scalar_t value = zero();
+        const bool inside = i < n && j < n && (from_upper ? i <= j : i >= j);
+        if (inside) {
+            value = factor * a[i + j * lda];
+            if (i == j) value = make_scalar(real_part(value), 0);
+            if (factor != (real_t)1 || i == j) a[i + j * lda] = value;
+        }
+        tile[x + c * 33] = conj(value);
+    }
+    __syncthreads();
+    for (int c = y; c < 32; c += 8) {
+        // Element (j0 + x, i0 + c) of the other triangle.
+        const int i = j0 + x, j = i0 + c;
+        if (i < n && j < n && (from_upper ? i > j : i < j)) a[i + j * lda] = tile[c + x * 33];
+    }
+}
+
+// band[j * 2 b + (i - j)] = a(i, j) for 0 <= i - j <= b, zero up to 2 b.
+extern "C" __global__ void __launch_bounds__(256)
+extract_band(const scalar_t* a, long long lda, int n, int b, scalar_t* band)
+{
+    const int offset = threadIdx.x % (2 * b);
+    for (long long j = blockIdx.x; j < n; j += gridDim.x)
+        for (int d = offset; d < 2 * b; d += blockDim.x)
+            band[j * 2 * b + d] = d <= b && j + d < n ? a[j + d + j * lda] : zero();
+}
+
+// d and e of the finished band; complex chasing leaves e real.
+extern "C" __global__ void __launch_bounds__(256)
+tridiagonal_of_band(const scalar_t* band, int n, int b, double* d, double* e)
+{
+    const int j = blockIdx.x * blockDim.x + threadIdx.x;
+    if (j < n) d[j] = real_part(band[(long long)j * 2 * b]);
+    if (j < n - 1) e[j] = real_part(band[(long long)j * 2 * b + 1]);
+}
+
+// Largest |part| of one triangle, and whether all are finite, for scaling: one value a block.
+extern "C" __global__ void __launch_bounds__(256)
+triangle_max(const scalar_t* a, long long lda, int n, int upper, double* out)
+{
+    extern __shared__ unsigned char shared[];
+    double* parts = (double*)shared;  // 256
+    double largest = 0;
+    for (int j = blockIdx.x; j < n; j += gridDim.x)
+        for (int i = (upper ? 0 : j) + threadIdx.x; i < (upper ? j + 1 : n); i += 256) {
+            const scalar_t value = a[i + j * lda];
+            // Imaginary parts of the diagonal are not read.
+            const double size = fabs((double)real_part(value)), other = i == j ? 0 : fabs((double)imag_part(value));
+            // fmax drops NaN, which must stay.
+            if (size > largest || size != size) largest = size;
+            if (other > largest || other != other) largest = other;
+        }
+    parts[threadIdx.x] = largest;
+    __syncthreads();
+    for (int half = 128; half > 0; half >>= 1) {
+        if (threadIdx.x < half) {
+            const double other = parts[threadIdx.x + half];
+            if (other > parts[threadIdx.x] || other != other) parts[threadIdx.x] = other;
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) out[blockIdx.x] = parts[0];
+}

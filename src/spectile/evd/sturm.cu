@@ -1,0 +1,66 @@
+// Eigenvalues of a symmetric tridiagonal matrix by multi-section on Sturm counts.
+//
+// LANES neighbouring threads share one eigenvalue: each pass counts the eigenvalues below LANES interior points, so the
+// interval shrinks by LANES + 1.  The count is the number of sign changes in p_i = (d_i - x) p_{i-1} - e_{i-1}^2 p_{i-2},
+// scaled every 8 steps; no division, one dependent multiply-add a step.  e^2 has a floor, so that two zeros in a row
+// cannot happen.  The number of passes is fixed: no input, not even NaN, can make it run on.
+
+#define CHUNK 512
+
+extern "C" __global__ void __launch_bounds__(STURM_THREADS)
+multisect(const double* d, const double* e2, int n, double low, double high, int passes, double* w)
+{
+    extern __shared__ unsigned char shared[];
+    double2* tile = (double2*)shared;  // CHUNK pairs (d_i, e_{i-1}^2)
+    const int index = (blockIdx.x * STURM_THREADS + threadIdx.x) / LANES, point = threadIdx.x % LANES;
+    double a = low, b = high;
+    for (int pass = 0; pass < passes; ++pass) {
+        const double x = a + (b - a) * ((point + 1) / (double)(LANES + 1));
+        double p = 1, before = 0;
+        int count = 0;
+        for (int base = 0; base < n; base += CHUNK) {
+            __syncthreads();
+            for (int i = threadIdx.x; i < CHUNK; i += STURM_THREADS) {
+                double2 pair;
+                pair.x = base + i < n ? d[base + i] : 0;
+                pair.y = base + i < n && base + i > 0 ? e2[base + i - 1] : 0;
+                tile[i] = pair;
+            }
+            __syncthreads();
+            const int length = n - base < CHUNK ? n - base : CHUNK;
+            int i = 0;
+            for (; i + 8 <= length; i += 8) {
+#pragma unroll
+                for (int u = 0; u < 8; ++u) {
+                    const double2 pair = tile[i + u];
+                    const double next = fma(pair.x - x, p, -pair.y * before);
+                    count += (unsigned)(__double2hiint(next) ^ __double2hiint(p)) >> 31;
+                    before = p;
+                    p = next;
+                }
+                // Times the power of two that brings the larger of the two near 1.
+                const int exponent = max(__double2hiint(p) & 0x7ff00000, __double2hiint(before) & 0x7ff00000);
+                const double scale = __hiloint2double(min(max(0x7fe00000 - exponent, 0x00100000), 0x7fd00000), 0);
+                p *= scale;
+                before *= scale;
+            }
+            for (; i < length; ++i) {
+                const double2 pair = tile[i];
+                const double next = fma(pair.x - x, p, -pair.y * before);
+                count += (unsigned)(__double2hiint(next) ^ __double2hiint(p)) >> 31;
+                before = p;
+                p = next;
+            }
+        }
+        // Points with at most `index` eigenvalues below them lie left of the eigenvalue.
+        int left = count <= index;
+#pragma unroll
+        for (int lanes = LANES / 2; lanes > 0; lanes >>= 1) left += __shfl_xor_sync(0xffffffffu, left, lanes);
+        const double width = b - a;
+        const double new_a = left > 0 ? a + width * (left / (double)(LANES + 1)) : a;
+        const double new_b = left < LANES ? a + width * ((left + 1) / (double)(LANES + 1)) : b;
+        a = new_a;
+        b = new_b;
+    }
+    if (index < n && point == 0) w[index] = 0.5 * (a + b);
+}

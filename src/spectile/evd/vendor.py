@@ -1,0 +1,204 @@
+"""The vendor's eigensolvers that ours is measured against: cuSOLVER's Xsyevd, Xsytrd's family and cuBLAS's syr2k.
+
+cuSOLVER's two-stage solver came with CUDA 13.4.  Where the CUDA at hand is older, the library of the PyPI package
+``nvidia-cusolver`` can be loaded beside it from the path in the environment variable ``SPECTILE_CUSOLVER``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+Algorithm = Literal["auto", "one_stage", "two_stage"]
+
+#: Environment variable with the absolute path of a newer libcusolver.so.12.
+CUSOLVER_PATH = "SPECTILE_CUSOLVER"
+
+_CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}
+_SYEVD = 4  # CUSOLVERDN_SYEVD of cusolverDnFunction_t
+_ALGORITHMS = {"auto": 0, "one_stage": 1, "two_stage": 2}
+
+
+def two_stage_reason() -> str | None:
+    """Return why the two-stage solver cannot be called, in one sentence, or None where it can."""
+    path = os.environ.get(CUSOLVER_PATH)
+    if path is None:
+        version = library_version(None)
+        if version >= 12400:
+            return None
+        return f"cuSOLVER {version} has no two-stage syevd: set {CUSOLVER_PATH} to libcusolver.so.12 of CUDA 13.4"
+    if not Path(path).is_file():
+        return f"{CUSOLVER_PATH} names {Path(path).name}, which is not a file"
+    try:
+        load_library(path)
+    except OSError as error:
+        return f"the library that {CUSOLVER_PATH} names cannot be loaded ({error})"
+    return None
+
+
+@functools.cache
+def load_library(path: str | None) -> ctypes.CDLL:
+    """Load cuSOLVER: the one that CuPy uses, or that at `path`, with the libraries it needs made visible first."""
+    import cupy
+
+    cupy.linalg.eigvalsh(cupy.eye(2))  # CuPy has loaded its cuBLAS, cuSPARSE and cuSOLVER now
+    for name in ("libcublasLt.so.13", "libcublas.so.13", "libcusparse.so.12", "libnvJitLink.so.13"):
+        try:
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue  # another major version of CUDA; the load below tells whether that matters
+    return ctypes.CDLL(path or "libcusolver.so.12")
+
+
+def library_version(path: str | None) -> int:
+    """Return cuSOLVER's version: 1000 major + 100 minor + patch."""
+    value = ctypes.c_int()
+    version = [0, 0, 0]
+    library = load_library(path)
+    for part in range(3):
+        library.cusolverGetProperty(part, ctypes.byref(value))
+        version[part] = value.value
+    return 1000 * version[0] + 100 * version[1] + version[2]
+
+
+class Syevd:
+    """`cusolverDnXsyevd` on a column-major device matrix, which it overwrites; the lower triangle is read.
+
+    Parameters
+    ----------
+    a : cupy.ndarray, shape (n, n), column-major
+        Overwritten by each call: with the eigenvectors if `vectors`.
+    vectors : bool
+    algorithm : {"auto", "one_stage", "two_stage"}
+        Ignored by libraries that have one stage only.
+    path : str, optional
+        Library to load instead of CuPy's.
+
+    Attributes
+    ----------
+    device_bytes, host_bytes : int
+        Work space that cuSOLVER asked for.
+    """
+
+    def __init__(self, a: Any, *, vectors: bool, algorithm: Algorithm = "auto", path: str | None = None) -> None:
+        import cupy
+
+        self._library = load_library(path)
+        self._handle, self._params = ctypes.c_void_p(), ctypes.c_void_p()
+        self._check(self._library.cusolverDnCreate(ctypes.byref(self._handle)))
+        self._check(self._library.cusolverDnCreateParams(ctypes.byref(self._params)))
+        if library_version(path) >= 12400:
+            status = self._library.cusolverDnSetAdvOptions(self._params, _SYEVD, _ALGORITHMS[algorithm])
+            self._check(status)
+        self.a = a
+        self.w = cupy.empty(a.shape[0], np.empty(0, a.dtype).real.dtype)
+        self._info = cupy.zeros(1, np.int32)
+        n, kind, real = a.shape[0], _CUDA_TYPES[a.dtype.name], _CUDA_TYPES[self.w.dtype.name]
+        self._head = (
+            *(self._handle, self._params, ctypes.c_int(int(vectors)), ctypes.c_int(0), ctypes.c_int64(n)),
+            *(ctypes.c_int(kind), ctypes.c_void_p(a.data.ptr), ctypes.c_int64(a.strides[1] // a.itemsize)),
+            *(ctypes.c_int(real), ctypes.c_void_p(self.w.data.ptr), ctypes.c_int(kind)),
+        )
+        device_bytes, host_bytes = ctypes.c_size_t(), ctypes.c_size_t()
+        sizes = (ctypes.byref(device_bytes), ctypes.byref(host_bytes))
+        self._check(self._library.cusolverDnXsyevd_bufferSize(*self._head, *sizes))
+        self.device_bytes, self.host_bytes = device_bytes.value, host_bytes.value
+        self._work = cupy.empty(self.device_bytes, np.uint8)
+        self._host_work = np.empty(max(self.host_bytes, 1), np.uint8)
+
+    @staticmethod
+    def _check(status: int) -> None:
+        if status != 0:
+            raise RuntimeError(f"cuSOLVER returned status {status}")
+
+    def __call__(self) -> tuple[Any, Any]:
+        """Solve; returns eigenvalues and the overwritten matrix, synchronised.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If cuSOLVER reports no convergence.
+        """
+        import cupy
+
+        self._library.cusolverDnSetStream(self._handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
+        self._check(
+            self._library.cusolverDnXsyevd(
+                *self._head,
+                *(ctypes.c_void_p(self._work.data.ptr), ctypes.c_size_t(self.device_bytes)),
+                *(ctypes.c_void_p(self._host_work.ctypes.data), ctypes.c_size_t(self.host_bytes)),
+                ctypes.c_void_p(self._info.data.ptr),
+            )
+        )
+        if int(self._info[0]) != 0:
+            raise np.linalg.LinAlgError(f"cuSOLVER's syevd ended with info = {int(self._info[0])}")
+        return self.w, self.a
+
+
+class Sytrd:
+    """`cusolverDn<t>sytrd`, the one-stage tridiagonalization, of the lower triangle of a column-major matrix.
+
+    Parameters
+    ----------
+    a : cupy.ndarray, shape (n, n), column-major, float64
+        Overwritten by each call.
+    """
+
+    def __init__(self, a: Any) -> None:
+        import cupy
+
+        self._library = load_library(None)
+        self._handle = ctypes.c_void_p()
+        Syevd._check(self._library.cusolverDnCreate(ctypes.byref(self._handle)))
+        n = a.shape[0]
+        self.a, self.d, self.e = a, cupy.empty(n, a.dtype), cupy.empty(n, a.dtype)
+        self._tau, self._info = cupy.empty(n, a.dtype), cupy.zeros(1, np.int32)
+        lwork = ctypes.c_int()
+        pointers = tuple(ctypes.c_void_p(x.data.ptr) for x in (self.d, self.e, self._tau))
+        self._head = (
+            *(self._handle, ctypes.c_int(0), ctypes.c_int(n)),
+            *(ctypes.c_void_p(a.data.ptr), ctypes.c_int(a.strides[1] // a.itemsize), *pointers),
+        )
+        Syevd._check(self._library.cusolverDnDsytrd_bufferSize(*self._head, ctypes.byref(lwork)))
+        self._lwork = lwork.value
+        self._work = cupy.empty(self._lwork, a.dtype)
+
+    def __call__(self) -> tuple[Any, Any]:
+        """Reduce; returns d and e, synchronised."""
+        import cupy
+
+        self._library.cusolverDnSetStream(self._handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
+        Syevd._check(
+            self._library.cusolverDnDsytrd(
+                *self._head,
+                *(ctypes.c_void_p(self._work.data.ptr), ctypes.c_int(self._lwork)),
+                ctypes.c_void_p(self._info.data.ptr),
+            )
+        )
+        cupy.cuda.get_current_stream().synchronize()
+        return self.d, self.e[: len(self.d) - 1]
+
+
+def syr2k(a: Any, b: Any, c: Any, *, alpha: float) -> None:
+    """C = C + alpha (A Bᵀ + B Aᵀ) in the lower triangle by `cublasDsyr2k`, float64, column-major."""
+    import cupy
+    from cupy.cuda.device import get_cublas_handle
+
+    load_library(None)
+    library = ctypes.CDLL("libcublas.so.13")
+    handle = ctypes.c_void_p(get_cublas_handle())
+    library.cublasSetStream_v2(handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
+    factor, one = ctypes.c_double(alpha), ctypes.c_double(1)
+    n, k = a.shape
+    matrices = [(ctypes.c_void_p(x.data.ptr), ctypes.c_int64(x.strides[1] // x.itemsize)) for x in (a, b, c)]
+    status = library.cublasDsyr2k_v2_64(
+        *(handle, ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int64(n), ctypes.c_int64(k), ctypes.byref(factor)),
+        *(*matrices[0], *matrices[1], ctypes.byref(one), *matrices[2]),
+    )
+    if status != 0:
+        raise RuntimeError(f"cuBLAS returned status {status}")
