@@ -134,7 +134,7 @@ def select(frame: pandas.DataFrame, conditions: str, what: str = "filter") -> pa
 
 
 def _why_missing(rows: pandas.DataFrame, frame: pandas.DataFrame) -> str:
-    reasons: Sequence[str] = [str(reason) for reason in rows.get("reason", []) if reason]
+    reasons: Sequence[str] = [reason for reason in rows.get("reason", []) if isinstance(reason, str) and reason]
     if reasons:
         return reasons[0]
     device = frame["device"].iloc[0] if len(frame) else "this machine"
