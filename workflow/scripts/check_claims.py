@@ -9,9 +9,6 @@ from spectile.figures.style import Table
 
 NAMES = {"spamm": "SpAMM", "tsparse": "tSparse", "evd": "EVD", "kpm": "KPM"}
 NOTE = "A tolerance makes a verdict; numbers of other hardware stand beside ours without one."
-# Snakemake centres its first page in a narrow column and cuts what is taller than the screen.
-STYLE = """<style>.prose { max-width: 72vw !important; } .h-screen { align-items: flex-start !important; }
-.spectile-claims { max-height: 78vh; overflow: auto; } .spectile-claims table { font-size: 12px; }</style>"""
 SHOWN = ["paper", "element", "statement", "printed", "measured", "unit", "verdict", "device", "note"]
 
 
@@ -30,7 +27,7 @@ def fragment(evaluated):
     order = [name for name in ("reproduced", "differs", "shown beside", "not measured") if name in counts]
     counts = counts[order].rename(index=NAMES).rename_axis(index=None, columns=None)
     missing = evaluated["verdict"] == "not measured"
-    parts = [STYLE, '<div class="spectile-claims">', counts.to_html(border=0), f"<p>{html.escape(NOTE)}</p>"]
+    parts = ['<div class="spectile-claims">', counts.to_html(border=0), f"<p>{html.escape(NOTE)}</p>"]
     parts += [body(evaluated[~missing]), f"<details><summary>{missing.sum()} claims were not measured here</summary>"]
     return "".join([*parts, body(evaluated[missing]), "</details></div>\n"])
 
