@@ -1,0 +1,43 @@
+"""Figure 11 of tSparse: share of each phase in the time of one product."""
+
+import numpy as np
+import pandas
+from tsparse_panels import SIXTEEN, matrices, short, why_missing
+
+from spectile.bench.claims import select
+from spectile.figures.style import Drawing
+
+HUES = ("#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#882255")
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    drawing = Drawing("Figure 11: share of the phases in the time", 1, 1, (9, 4.2))
+    ax = drawing.ax
+    names = [*SIXTEEN, *matrices(frame, "family")]
+    rows = frame[frame["status"] == "ok"] if len(frame) else frame
+    rows = rows[rows["v_phases_s"].notna()] if "v_phases_s" in rows else rows.iloc[:0]
+    base = np.zeros(len(names))
+    seen: set[str] = set()
+    for place, name in enumerate(names):
+        here = select(rows, f"p_matrix={name}")
+        ours = here[here["method"].isin(["spectile_float16", "spectile_float64"])].sort_values("method")
+        if not len(ours):
+            drawing.slot(ax, place, why_missing(frame, name))
+            continue
+        row = ours.iloc[[0]]
+        times = np.asarray(row["v_phases_s"].iloc[0], dtype=float)
+        for number, phase in enumerate(row["v_phases"].iloc[0]):
+            share = row.assign(share=100 * times[number] / times.sum())
+            label = phase if phase not in seen else "_"
+            seen.add(phase)
+            drawing.marks(
+                ax, share, "share", "share", kind="bar", positions=[place], bottom=base[place],
+                color=HUES[number], label=label,
+            )  # fmt: skip
+            base[place] += share["share"].iloc[0]
+    ax.set_xticks(range(len(names)), [short(name) for name in names], rotation=45, ha="right", fontsize=7)
+    ax.set_ylabel("share of the time, %")
+    ax.set_ylim(0, 105)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(ncols=4, fontsize=7, loc="lower right")
+    return drawing

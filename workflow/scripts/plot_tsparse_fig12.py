@@ -1,0 +1,36 @@
+"""Figure 12 of tSparse: SMAPE of each precision, and the largest error of an entry over its bound."""
+
+import pandas
+from tsparse_panels import COLORS, SIXTEEN, matrices, short, why_missing
+
+from spectile.bench.claims import select
+from spectile.figures.style import Drawing
+
+MARKERS = {"float16": "o", "tf32": "s", "float32": "^", "float64": "D"}
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    drawing = Drawing("Figure 12: error of the product", 2, 1, (10, 6))
+    names = [*SIXTEEN, *matrices(frame, "family")]
+    ok = frame[frame["status"] == "ok"] if len(frame) else frame
+    titles = ("v_smape_percent", "SMAPE, %"), ("error_bound_ratio", "largest error / bound of the entry")
+    for ax, (column, title) in zip(drawing.axes[:, 0], titles, strict=True):
+        for precision, color in COLORS.items():
+            rows = select(ok, f"method=spectile_{precision}")
+            rows = rows[rows[column].notna() & rows["p_matrix"].isin(names)] if column in rows else rows.iloc[:0]
+            if len(rows):
+                places = [names.index(name) for name in rows["p_matrix"]]
+                settings = {"color": color, "label": precision, "marker": MARKERS[precision], "linestyle": "none"}
+                drawing.marks(ax, rows, column, column, kind="scatter", positions=places, **settings)
+        for place, name in enumerate(names):
+            if not len(select(ok, f"p_matrix={name}")):
+                drawing.slot(ax, place, why_missing(frame, name))
+        ax.set_yscale("symlog", linthresh=1e-7 if column.startswith("v_") else 1e-3)
+        ax.set_ylabel(title, fontsize=8)
+        ax.set_xticks(range(len(names)), [short(name) for name in names], rotation=45, ha="right", fontsize=7)
+    drawing.paper_line(drawing.axes[0, 0], "tsparse_smape", "paper's mean of real inputs")
+    drawing.axes[1, 0].axhline(1, color="black", linewidth=0.6)
+    for ax in drawing.axes[:, 0]:
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend(ncols=5, fontsize=7)
+    return drawing

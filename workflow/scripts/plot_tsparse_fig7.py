@@ -1,0 +1,13 @@
+"""Figure 7 of tSparse: speed-up on the matrices of the literature, mixed precision."""
+
+import pandas
+from tsparse_panels import LITERATURE, speedup_figure
+
+from spectile.figures.style import Drawing
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    title = "Figure 7: speed-up on A A, matrices of the literature, float16 in and float32 sums"
+    return speedup_figure(
+        frame, title, LITERATURE, "spectile_float16", "tsparse_mean_cusparse_literature_titan", extra=False
+    )

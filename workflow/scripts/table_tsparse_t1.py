@@ -1,0 +1,47 @@
+"""Table 1 of tSparse: counts of the sixteen matrices, ours beside the printed ones."""
+
+import re
+
+import pandas
+from tsparse_panels import SIXTEEN, matrices, short, why_missing
+
+from spectile.bench.claims import select
+from spectile.figures.style import Table, claims, printed
+
+COUNTS = {
+    "n": "rows", "nnz": "NNZ(A)", "nnz_c": "NNZ(C)", "products": "NNZ(C̄)", "tiles_c": "NNZ(C_tiles)",
+    "tile_products": "NNZ(C̄_tiles)", "tile_density_median": "median", "tile_density_mean": "mean",
+    "tile_density_std": "std",
+}  # fmt: skip
+
+
+def table(frame: pandas.DataFrame) -> Table:
+    lines, notes = [], []
+    result = Table("Table 1: characteristics of the matrices", pandas.DataFrame())
+    listed = set(claims().index)
+    for name in [*SIXTEEN, *matrices(frame, "family")]:
+        key = re.sub(r"[^a-z0-9]+", "_", name.lower())
+        rows = select(frame, f"p_matrix={name}")
+        rows = rows[rows["v_products"].notna()].iloc[:1] if "v_products" in rows else rows.iloc[:0]
+        line: dict[str, object] = {"matrix": short(name)}
+        agree = bool(len(rows))
+        for count, head in COUNTS.items():
+            claim = f"tsparse_t1_{key}_{count.replace('tile_density', 'density')}"
+            paper = printed(claim) if claim in listed else None
+            ours = float(rows[f"v_{count}"].iloc[0]) if len(rows) else paper
+            exact = count in ("n", "nnz", "nnz_c", "products", "tiles_c", "tile_products")
+            line[head] = None if ours is None else int(ours) if exact else round(ours, 1)
+            if len(rows):
+                result.cite(rows, f"v_{count}")
+                if paper is not None:
+                    agree &= ours == paper if exact else abs(ours - paper) <= 0.0501
+        known = f"tsparse_t1_{key}_n" in listed
+        line["source"] = ("equals the paper" if agree else "differs") if len(rows) and known else (
+            "generated" if not known else "printed"
+        )  # fmt: skip
+        if not len(rows):
+            notes.append(why_missing(frame, name))
+        lines.append(line)
+    result.data = pandas.DataFrame(lines)
+    result.notes = ["Tile counts are taken after the filter of empty products; NNZ(C) is structural.", *notes]
+    return result

@@ -1,0 +1,41 @@
+"""Table 3 of tSparse: speed-up over each approach on the matrices that meet the global criterion."""
+
+import pandas
+from table_tsparse_t2 import collection
+from tsparse_panels import OTHERS, vendor
+
+from spectile.bench.stats import geometric_mean, speedups
+from spectile.figures.style import Table, printed
+
+HEADS = (("titan", 42), ("2070", 21))
+
+
+def table(frame: pandas.DataFrame) -> Table:
+    result = Table("Table 3: speed-up where the criterion holds", pandas.DataFrame())
+    ok = frame[frame["status"] == "ok"] if len(frame) else frame
+    base = vendor(ok, "float16") if len(ok) else "cusparse_float32"
+    wanted = collection(frame)
+    lines = []
+    for approach, baseline in {"cusparse": base, **{name: name for name in OTHERS}, "nontcu": "tiles_float32"}.items():
+        for device, bound in HEADS:
+            line: dict[str, object] = {"approach": baseline.replace("_", " "), "entries a row": f"> {bound}"}
+            rows = speedups(ok, "spectile_float16", baseline) if len(ok) else ok
+            if len(rows) and len(wanted):
+                meets = (rows["v_row_mean"] > bound) & (rows["v_nnz"] > 300_000)
+                rows = rows[meets & rows["case"].isin(wanted["case"])]
+            found = rows["speedup"].to_numpy(dtype=float) if len(rows) and "speedup" in rows else []
+            numbers = (geometric_mean(found), min(found), max(found)) if len(found) else (None, None, None)
+            line["matrices"] = len(found)
+            for head, value, key in zip(("Gmean", "Minimum", "Maximum"), numbers, ("gmean", "min", "max"), strict=True):
+                line[head] = value
+                line[f"paper's {head}"] = printed(f"tsparse_t3_{approach}_{device}_{key}")
+            if len(found):
+                result.cite(rows, "speedup")
+            lines.append(line)
+    result.data = pandas.DataFrame(lines)
+    missing = sorted({str(r) for r in frame.loc[frame["status"] == "skipped", "reason"]}) if len(frame) else []
+    result.notes = [
+        "The heads print < 42 and < 21 and mean > 42 (Titan RTX) and > 21 (RTX 2070); NNZ(A) > 300,000 in both.",
+        *[note for note in missing if "not built" in note],
+    ]
+    return result
