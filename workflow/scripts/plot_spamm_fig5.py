@@ -34,8 +34,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
                     ours = series(here, f"p_n={n},p_precision={group}", "cublas")
                     found.append((ours, f"{gpus} GPU{'s' if gpus > 1 else ''}, {group}", color, marker))
             if not any(len(ours) for ours, *_ in found):
-                where = "of the CPU against BLAS" if group == "cpu" else f"of a GPU in {group}"
-                drawing.empty(ax, f"no record {where} for N = {n:,} in this run")
+                what = "CPU" if group == "cpu" else f"GPU ({group})"
+                drawing.empty(ax, f"no {what} record in this run")
                 ax.set_title(f"N = {n:,}")
                 continue
             for ours, label, color, marker in found:

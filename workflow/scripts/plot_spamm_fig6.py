@@ -23,14 +23,16 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         ax.set_title(label)
         here = select(rows, f"p_operator={operator}")
         if not len(here):
-            drawing.empty(ax, f"no record of the matrix ({label}) in this run")
+            drawing.empty(ax, "no record of this matrix in this run")
             continue
-        for (molecules, gpus), group in here.groupby(["p_molecules", "p_gpus"]):
+        for (molecules, gpus, precision), group in here.groupby(["p_molecules", "p_gpus", "p_precision"]):
             names = [f"spectile_{tau:.0e}" for tau in ERGO_TAUS]
             ours = pandas.concat([speedups(group, name, vendor) for name in names for vendor in ("cublas", "blas")])
             color, marker = LOOKS.get(int(gpus), LOOKS[1])
             where = f"{int(gpus)} GPU{'s' if gpus > 1 else ''}" if gpus else "this machine"
-            look = {"label": f"{molecules:.0f} waters, {where}", "color": color, "marker": marker}
+            line = "-" if precision == "fp32" else "--"
+            label = f"{molecules:.0f} waters, {where}, {precision}"
+            look = {"label": label, "color": color, "marker": marker, "linestyle": line}
             drawing.marks(ax, ours, "v_tau", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
         ax.set(xlabel="tau", xscale="log")
         ax.axhline(1, color="black", linewidth=0.5)

@@ -78,7 +78,10 @@ def trained_network(seed: int, resources: Path | None = None) -> DigitsNetwork:
         with np.load(path) as kept:
             parameters = {name: kept[name] for name in kept.files}
     else:
-        parameters = train(images[held_out:], labels[held_out:], rng)
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1, user_api="blas"):  # the products are small: waiting threads would cost more
+            parameters = train(images[held_out:], labels[held_out:], rng)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f".{path.name}.{os.getpid()}")
