@@ -67,7 +67,7 @@ def test_square_of_a_toeplitz_matrix_row_by_row():
 def test_single_precision_sum_stops_growing():
     row, zero = np.full(1_000_000, 8.1), np.zeros(1_000_000)
     true, single = cases.difference_norms([row] * 2, [zero] * 2)
-    assert single == pytest.approx(true, rel=1e-6)
+    assert single == pytest.approx(true, rel=1e-2)
     # Addends of 65.6 are lost from 2^31 on, where half the last place is 128: the paper's 46,340.
     true, single = cases.difference_norms([row] * 40, [zero] * 40)
     assert true == pytest.approx(8.1 * 40e6**0.5)
