@@ -23,7 +23,7 @@ test: $(VENV)/installed-dev lint browser
 	pytest -q --durations=15 -m "not cluster and not slow"
 
 test-cluster: $(VENV)/installed-dev
-	pytest -q --durations=15 -m cluster tests/cluster
+	pytest -q --durations=15 -m cluster tests/cluster tests/workflow
 
 lint: $(VENV)/installed-dev
 	ruff check --quiet .

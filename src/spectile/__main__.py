@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--rounds", type=int, default=9)
     measure.add_argument("--warmup", type=int, default=3)
     measure.add_argument("--budget-s", type=float, default=60.0, help="rounds of a case end after this time")
+    measure.add_argument("--end-with", type=int, metavar="PID", help="end when the process with this id ends")
     measure.add_argument("--again", action="store_true", help="measure cases that have a record, too")
     measure.set_defaults(command=_measure)
 
@@ -113,8 +114,10 @@ def _fetch(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> int:
     from spectile.bench import sheets
-    from spectile.bench.measure import Job, Supervisor, claim_machine, require_gpus
+    from spectile.bench.measure import Job, Supervisor, claim_machine, end_with, require_gpus
 
+    if options.end_with is not None:
+        end_with(options.end_with)
     sheet = options.sheet or Path(f"config/{options.paper}.tsv")
     schema = options.schema or Path(f"workflow/schemas/{options.paper}.schema.yaml")
     rows = sheets.read_sheet(sheet, schema, options.run)
@@ -147,6 +150,7 @@ def _measure(options: argparse.Namespace) -> int:
             )  # fmt: skip
             try:
                 require_gpus(row, device)
+                _mend_matrix(row.get("matrix"), options.resources)
                 status = supervisor.measure(job)
             except RuntimeError as error:
                 failures.append(str(error))
@@ -155,6 +159,22 @@ def _measure(options: argparse.Namespace) -> int:
     if failures:
         raise RuntimeError(f"{len(failures)} of {len(chosen)} cases were not measured: " + "; ".join(failures))
     return 0
+
+
+def _mend_matrix(name: str | None, resources: Path) -> None:
+    """Check the kept copy of a fetched matrix; one that was damaged since is made again from where it came."""
+    receipt = resources / "receipts" / f"{name}.json"
+    if name is None or not receipt.exists():
+        return
+    known = json.loads(receipt.read_text())
+    if known["status"] != "ok":
+        return
+    from spectile.inputs.suitesparse import fetch
+
+    try:
+        fetch(name, known["base_url"], resources, table=Path("config/matrices.tsv"))
+    except ValueError as error:  # the case is built all the same, and its record says what is wrong
+        print(f"spectile: {error}", file=sys.stderr)
 
 
 def _is_record(path: Path) -> bool:

@@ -64,6 +64,17 @@ def records(wildcards):
     ]
 
 
+def measured_records():
+    """Return the records of all cases of this run; none where recorded frames are redrawn."""
+    if RECORDED:
+        return []
+    return [
+        result(f"records/{paper}/{case}.json")
+        for paper in PAPERS
+        for case in cases(paper)
+    ]
+
+
 def smoke_records():
     """Return the first record of each paper."""
     return [

@@ -26,7 +26,7 @@ rule measure_case:
         "Measuring {wildcards.paper}/{wildcards.case}"
     shell:
         "python -m spectile measure --paper {wildcards.paper} --case {wildcards.case} {params.options}"
-        " --threads {threads} --out {output:q} > {log:q} 2>&1"
+        " --threads {threads} --out {output:q} --end-with $PPID > {log:q} 2>&1"
 
 
 # On a cluster measuring alone is submitted: gathering and drawing take seconds, less than a place in a queue.

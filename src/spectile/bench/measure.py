@@ -16,6 +16,8 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -110,6 +112,9 @@ class Supervisor:
                 how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
                 return {"method": at_work, "error": f"ended its process with {how}"}
             step = json.loads(line)
+            if "lost" in step:
+                self._stop()
+                return {"method": at_work, "error": step["lost"]}
             if "done" in step or "error" in step:
                 return step
             at_work, limit = step["method"], step["limit_s"] or job.call_limit_s
@@ -136,7 +141,7 @@ class Supervisor:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env=os.environ | dict.fromkeys(variables, str(self.threads)),
+            env=os.environ | dict.fromkeys(variables, str(self.threads)) | _kernel_cache(),
             start_new_session=True,
         )
         return self._worker
@@ -147,6 +152,36 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
+
+
+def _kernel_cache() -> dict[str, str]:
+    """Let CuPy keep compiled kernels on this machine's own disk: a home shared by nodes is slow and locks badly."""
+    if "CUPY_CACHE_DIR" in os.environ:
+        return {}
+    folder = Path(tempfile.gettempdir()) / f"spectile-cupy-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    # Kernels are code: a folder that somebody else prepared in a shared place is not used.
+    safe = not folder.is_symlink() and folder.stat().st_uid == os.getuid() and folder.stat().st_mode & 0o022 == 0
+    return {"CUPY_CACHE_DIR": str(folder)} if safe else {}
+
+
+def end_with(process: int) -> None:
+    """End this process, and with it its worker, when the process with the id `process` ends.
+
+    A Snakemake that is killed leaves its jobs running; a measurement that goes on beside the next run's would spoil it.
+    """
+    if not hasattr(os, "pidfd_open"):
+        return
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        os._exit(1)
+
+    def wait() -> None:
+        select.select([handle], [], [])
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def worker(parent: int) -> int:
@@ -165,12 +200,30 @@ def worker(parent: int) -> int:
         try:
             record = measure_case(job, order["failed"], lambda name, limit: report(method=name, limit_s=limit))
             records.write(record, job.out)
+        except _DeviceLost as error:
+            report(lost=str(error))
         except Exception as error:
             traceback.print_exc()
             report(error=f"{type(error).__name__}: {error}")
         else:
             report(done=record["status"])
     return 0
+
+
+class _DeviceLost(Exception):
+    """The device answers nothing after a method's error: this process can measure no other method."""
+
+
+def _raise_if_device_lost(device: str, error: Exception) -> None:
+    # After an illegal access or a lost GPU every CUDA call of the process fails, in methods without fault, too.
+    if device != "cuda":
+        return
+    import cupy
+
+    try:
+        cupy.cuda.runtime.deviceSynchronize()
+    except Exception:
+        raise _DeviceLost(f"lost the device: {type(error).__name__}: {error}") from error
 
 
 def _die_with(parent: int) -> None:
@@ -217,6 +270,7 @@ def measure_case(
         problem = importlib.import_module(f"spectile.{job.paper}.cases").build(job.row, context)
     except Exception as error:  # a case that cannot be built is a result, too: the next one goes on
         traceback.print_exc()
+        _raise_if_device_lost(job.device, error)
         absent = isinstance(error, FileNotFoundError | MissingMatrix)
         status, reason = ("skipped", str(error)) if absent else ("failed", f"{type(error).__name__}: {error}")
     rows = _measure_methods(job, problem, failed, announce)
@@ -243,7 +297,7 @@ def _measure_methods(
             rows.append({"method": method.name, "status": "failed", "reason": failed[method.name]})
         else:
             announce(method.name, method.time_limit_s)
-            row = _check_method(method)
+            row = _check_method(method, job.device)
             rows.append(row)
             if row["status"] == "ok" and method.clock != "none":
                 ready.append(method)
@@ -257,6 +311,7 @@ def _measure_methods(
         except Exception as error:  # one method failed while timed: the others are timed again without it
             culprit = _LAST_ANNOUNCED[0]
             traceback.print_exc()
+            _raise_if_device_lost(job.device, error)
             row = next(row for row in rows if row["method"] == culprit)
             row.update(status="failed", reason=f"failed while timed: {type(error).__name__}: {error}")
             ready = [method for method in ready if method.name != culprit]
@@ -277,7 +332,7 @@ def _announce(
     announce(name, limits[name])
 
 
-def _check_method(method: Method) -> dict[str, Any]:
+def _check_method(method: Method, device: str) -> dict[str, Any]:
     """Run `method` once, untimed, and compare with its reference: a failed check is a failed method."""
     row: dict[str, Any] = {"method": method.name, "clock": method.clock, "samples_s": []}
     try:
@@ -290,6 +345,7 @@ def _check_method(method: Method) -> dict[str, Any]:
         values = dict(method.values(result)) if method.values is not None else {}
     except Exception as error:  # any failure of a method is a result: it is recorded and the others go on
         traceback.print_exc()
+        _raise_if_device_lost(device, error)
         return {"method": method.name, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
     row |= {
         "errors": errors,

@@ -17,6 +17,10 @@ def build(row, context):
         raise ValueError("n = 0: a problem needs at least one row, give n >= 1")
     if row["n"] < 0:
         raise FileNotFoundError("the matrix nowhere is absent: fetch it first")
+    if row.get("matrix"):
+        from spectile.inputs import suitesparse
+
+        suitesparse.load(row["matrix"], context.resources, "config/matrices.tsv")
     data = np.random.default_rng(context.seed).random(row["n"])
     calls = {"n": 0}
 
@@ -28,6 +32,14 @@ def build(row, context):
 
     def hang():
         time.sleep(60)
+
+    def lose_gpu():
+        sys.modules["cupy"].lost = True
+        raise RuntimeError("cudaErrorIllegalAddress")
+
+    def on_gpu():
+        sys.modules["cupy"].cuda.runtime.deviceSynchronize()
+        return data.sum()
 
     def crash():
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -55,6 +67,8 @@ def build(row, context):
         "raises": Method("raises", lambda: 1 / 0, right, limits),
         "lost": Method("lost", count, right, limits),
         "waits": Method("waits", slow_then_note, right, limits),
+        "gpu_lost": Method("gpu_lost", lose_gpu, right, limits),
+        "gpu_good": Method("gpu_good", on_gpu, right, limits),
         "absent": Skipped("absent", "no device is found"),
     }
     return Problem(
@@ -62,6 +76,33 @@ def build(row, context):
     )
 
 
+def fake_gpu(count):
+    """Pretend that `count` GPUs are here, as far as measuring asks; after an error the device answers nothing."""
+    cupy, device = types.ModuleType("cupy"), types.ModuleType("spectile.gpu.device")
+    cupy.lost = False
+
+    def synchronize():
+        if cupy.lost:
+            raise RuntimeError("cudaErrorIllegalAddress, again")
+
+    sizes = {"name": b"Fake GPU", "multiProcessorCount": 1, "totalGlobalMem": 1, "l2CacheSize": 1}
+    cupy.ndarray = type("ndarray", (), {})
+    cupy.cuda = types.SimpleNamespace(
+        Device=lambda: types.SimpleNamespace(id=0),
+        runtime=types.SimpleNamespace(
+            deviceSynchronize=synchronize,
+            getDeviceProperties=lambda index: sizes,
+            getDeviceCount=lambda: count,
+            driverGetVersion=lambda: 13000,
+            runtimeGetVersion=lambda: 13000,
+        ),
+    )
+    device.available = lambda: True
+    sys.modules |= {"cupy": cupy, "spectile.gpu.device": device}
+
+
+if "FAULTY_GPUS" in os.environ:
+    fake_gpu(int(os.environ["FAULTY_GPUS"]))
 module = types.ModuleType("spectile.kpm.cases")
 module.build = build
 sys.modules["spectile.kpm.cases"] = module

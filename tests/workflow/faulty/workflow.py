@@ -3,13 +3,14 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from ..conftest import copy_workflow
+from ..conftest import ROOT, copy_workflow
 
 FAULTY = Path(__file__).parent
 HEADER = ("case", "run", "element", "gpus", "minutes", "memory_gb", "methods", "n", "matrix")
@@ -26,7 +27,11 @@ def draw(frame):
 
 def faulty_workflow(target, *rows):
     """Copy the workflow to `target`; its one paper is kpm with `rows`, mappings of the columns in HEADER."""
+    target.mkdir(parents=True, exist_ok=True)
     copy_workflow(target)
+    # The library is copied, too: an edit while the test runs would rightly measure everything again.
+    (target / "src").unlink()
+    shutil.copytree(ROOT / "src", target / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for path in (*target.glob("config/*.tsv"), *target.glob("workflow/scripts/[pt][la][ob][tl]*_*_*.py")):
         if path.name not in {"claims.tsv", "matrices.tsv"}:
             path.unlink()
@@ -43,8 +48,8 @@ def faulty_workflow(target, *rows):
     return target
 
 
-def environment(**variables):
-    return os.environ | {"PYTHONPATH": str(FAULTY)} | variables
+def environment(folder, **variables):
+    return os.environ | {"PYTHONPATH": f"{FAULTY}:{folder / 'src'}"} | variables
 
 
 @contextlib.contextmanager
@@ -54,7 +59,7 @@ def started(folder, *options, **variables):
         process = subprocess.Popen(
             [sys.executable, "-m", "snakemake", *map(str, options)],
             cwd=folder,
-            env=environment(**variables),
+            env=environment(folder, **variables),
             stdout=out,
             stderr=out,
             stdin=subprocess.DEVNULL,

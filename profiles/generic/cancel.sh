@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# cancel.sh ID...: cancel jobs.
+exec qdel "$@"
