@@ -59,6 +59,7 @@ def matrices(rng):
     """Pairs that reach each bin of rows: short, window, hash, block, long rows, empty rows, rectangular."""
     band = sp.diags_array([rng.standard_normal(3000) for _ in range(41)], offsets=range(-20, 21), shape=(3000, 3000))
     yield "band", sp.csr_array(band), sp.csr_array(band)
+    yield "odd_sizes", random(1003, 517, 0.03, rng), random(517, 711, 0.03, rng)
     wide_band = random(2000, 2000, 0.02, rng)
     yield "window", wide_band, wide_band
     yield "dense_window", random(300, 300, 0.5, rng), random(300, 6000, 0.4, rng)
@@ -83,6 +84,29 @@ def test_every_kind_of_row(precision, rng):
         again = [spgemm(on_gpu(A), on_gpu(B), precision=precision) for _ in range(2)]
         assert again[0].dtype == dtype
         assert again[0].data.tobytes() == again[1].data.tobytes(), "the same call must give the same bits"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_tiles(precision, rng):
+    from spectile.tsparse import gpu, gpu_tiles, reference
+    from spectile.tsparse.precision import lookup
+
+    for name, A, B in matrices(rng):
+        if B.shape[1] > 10_000:
+            continue
+        print(name)
+        left, right = on_gpu(A), on_gpu(B)
+        C = spgemm(left, right, precision=precision, method="tiles")
+        check(C, A, B, precision)
+        again = spgemm(left, right, precision=precision, method="tiles")
+        assert C.data.tobytes() == again.data.tobytes(), "the same call must give the same bits"
+        chosen = lookup(precision)
+        factors = gpu._with_checked_factors(left, right, chosen, gpu._checked)
+        tiles = gpu_tiles.convert(factors[0], 16, chosen), gpu_tiles.convert(factors[1], 8, chosen)
+        host = reference.to_bitmap(B)
+        np.testing.assert_array_equal(tiles[1].bitmaps.get(), host.bitmaps)
+        np.testing.assert_array_equal(tiles[1].columns.get(), host.tile_columns)
+        check(gpu_tiles.to_csr(gpu_tiles.multiply(*tiles, chosen)), A, B, precision)
 
 
 @pytest.mark.parametrize("columns", [1_200_000, 2_500_000])

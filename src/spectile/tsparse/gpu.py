@@ -89,7 +89,13 @@ def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int 
     """Multiply on the device; see `spectile.tsparse.spgemm`.  `host` tells that A and B are scipy matrices."""
     array = _is_array(A) or _is_array(B)
 
+    if method == "tiles" and memory_limit is not None:
+        raise ValueError('memory_limit is kept by method="rows" and "auto", not by "tiles": choose one of them')
+
     def product(left: Factor, right: Factor, counters: Any) -> Any:
+        if method == "tiles":
+            C = _by_tiles(*_checked(left, right, counters), precision)
+            return _get(C, array) if host else C
         if host:
             return _to_host(left, right, precision, memory_limit, array, counters)
         return _to_device(left, right, precision, memory_limit, counters)
@@ -516,6 +522,13 @@ def _unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: 
     if not bool(cupy.isfinite(scaled).all()):
         raise ValueError('an entry of C is beyond the range of float32; use precision="float64"')
     return scaled
+
+
+def _by_tiles(A: Factor, B: Factor, precision: Precision) -> Any:
+    from . import gpu_tiles
+
+    indptr, indices, data = gpu_tiles.multiply_to_csr(A, B, precision)
+    return _csr((A.shape[0], B.shape[1]), indptr, indices, _unscale(data, indptr, indices, A, B, 0))
 
 
 def _to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Any) -> Any:

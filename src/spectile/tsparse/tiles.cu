@@ -1,0 +1,275 @@
+// Product of matrices in bitmap tiles, on tensor cores.  One value of PRECISION a unit:
+//   16  float16 in, float32 sums     mma.sync.m16n8k8
+//   19  TF32 in, float32 sums        mma.sync.m16n8k8
+//   32  float32, no tensor cores     (the paper's nonTCU)
+//   64  float64                      mma.sync.m8n8k4
+//
+// The left factor and C hold tiles of 16x8 (two 8x8 bitmaps, the upper and the lower), the right factor tiles of 8x8: one
+// m16n8k8 multiplies two 8x8 tiles of A by the tile of B that they share, and the unit is full.  A block takes a row of
+// tiles; each warp computes tiles of C whole, so C is written once and every entry is summed in one order.
+//
+//   mark, scatter    CSR to tiles: bitmaps, then elements at their ranks
+//   multiply         bitmaps and dense values of each tile of C
+//   compact          dense values to the element array (the kernels' format)
+//   count_rows, to_csr   tiles to CSR with sorted columns
+
+#include <cuda_fp16.h>
+
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+#if PRECISION == 16
+using IN = __half;
+using SUM = float;
+#elif PRECISION == 64
+using IN = double;
+using SUM = double;
+#else
+using IN = float;
+using SUM = float;
+#endif
+
+namespace {
+
+constexpr u32 ALL = 0xffffffffu;
+constexpr int LISTED = 512;  // tiles of A's row kept in shared memory
+
+__device__ __forceinline__ int find(const int* values, int begin, int end, int wanted) {
+    while (begin < end) {
+        const int middle = (begin + end) >> 1;
+        if (values[middle] < wanted)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
+}
+
+// Value of one place of a tile, 0 where its bit is clear.
+__device__ __forceinline__ IN element(u64 bitmap, const IN* elements, int place) {
+    return (bitmap >> place) & 1 ? elements[__popcll(bitmap & ((1ull << place) - 1))] : IN(0);
+}
+
+// The pattern of a product of two tiles.
+__device__ __forceinline__ u64 boolean_product(u64 a, u64 b) {
+    u64 product = 0;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) product |= ((a >> k) & 0x0101010101010101ull) * ((b >> (8 * k)) & 0xff);
+    return product;
+}
+
+__device__ __forceinline__ u32 columns_met(u64 bitmap) {
+    bitmap |= bitmap >> 32;
+    bitmap |= bitmap >> 16;
+    return u32(bitmap | bitmap >> 8) & 0xff;
+}
+
+__device__ __forceinline__ u32 rows_met(u64 bitmap) {
+    u32 rows = 0;
+#pragma unroll
+    for (int r = 0; r < 8; ++r) rows |= ((bitmap >> (8 * r)) & 0xff ? 1u : 0u) << r;
+    return rows;
+}
+
+// sums += A B for a 16x8 tile (upper, lower) and an 8x8 tile.  Lane 4 g + t holds the sums of rows g and g + 8, columns
+// 2 t and 2 t + 1.
+__device__ __forceinline__ void multiply_tile(SUM (&sums)[4], u64 upper, const IN* a0, u64 lower, const IN* a1, u64 right,
+                                              const IN* b) {
+    const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+#if PRECISION == 16
+    const __half2 x0 = __halves2half2(element(upper, a0, 8 * g + 2 * t), element(upper, a0, 8 * g + 2 * t + 1));
+    const __half2 x1 = __halves2half2(element(lower, a1, 8 * g + 2 * t), element(lower, a1, 8 * g + 2 * t + 1));
+    const __half2 y = __halves2half2(element(right, b, 16 * t + g), element(right, b, 16 * t + 8 + g));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(*(const u32*)&x0), "r"(*(const u32*)&x1), "r"(*(const u32*)&y));
+#elif PRECISION == 19
+    const u32 x0 = __float_as_uint(element(upper, a0, 8 * g + t)), x1 = __float_as_uint(element(lower, a1, 8 * g + t));
+    const u32 x2 = __float_as_uint(element(upper, a0, 8 * g + t + 4));
+    const u32 x3 = __float_as_uint(element(lower, a1, 8 * g + t + 4));
+    const u32 y0 = __float_as_uint(element(right, b, 8 * t + g)), y1 = __float_as_uint(element(right, b, 8 * t + 32 + g));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(y0), "r"(y1));
+#elif PRECISION == 64
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const double x0 = element(upper, a0, 8 * g + 4 * half + t), x1 = element(lower, a1, 8 * g + 4 * half + t);
+        const double y = element(right, b, 8 * (4 * half + t) + g);
+        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                     : "+d"(sums[0]), "+d"(sums[1])
+                     : "d"(x0), "d"(y));
+        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                     : "+d"(sums[2]), "+d"(sums[3])
+                     : "d"(x1), "d"(y));
+    }
+#else
+    // Lane 4 g + t loads columns t and t + 4 of rows g and g + 8, and of B column g of rows t and t + 4.
+    const float x0 = element(upper, a0, 8 * g + t), x1 = element(upper, a0, 8 * g + t + 4);
+    const float x2 = element(lower, a1, 8 * g + t), x3 = element(lower, a1, 8 * g + t + 4);
+    const float y0 = element(right, b, 8 * t + g), y1 = element(right, b, 8 * t + 32 + g);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+        const float left0 = __shfl_sync(ALL, k < 4 ? x0 : x1, 4 * g + (k & 3));
+        const float left1 = __shfl_sync(ALL, k < 4 ? x2 : x3, 4 * g + (k & 3));
+        const float right0 = __shfl_sync(ALL, k < 4 ? y0 : y1, 8 * t + (k & 3));
+        const float right1 = __shfl_sync(ALL, k < 4 ? y0 : y1, 8 * t + 4 + (k & 3));
+        sums[0] += left0 * right0;
+        sums[1] += left0 * right1;
+        sums[2] += left1 * right0;
+        sums[3] += left1 * right1;
+    }
+#endif
+}
+
+}  // namespace
+
+extern "C" {
+
+// Bitmaps of the tiles of height 8 << tall of a CSR matrix whose tile columns are known; eight lanes a row.
+__global__ void __launch_bounds__(256) mark(int rows, int tall, const int* ptr, const int* idx, const int* tile_ptr,
+                                            const int* tile_column, u64* bitmaps) {
+    const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
+    if (row >= rows) return;
+    const int group = row >> (3 + tall), begin = tile_ptr[group], end = tile_ptr[group + 1];
+    for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
+        const int column = idx[p], tile = find(tile_column, begin, end, column >> 3);
+        const int part = tall ? 2 * tile + ((row >> 3) & 1) : tile;
+        atomicOr(&bitmaps[part], 1ull << (8 * (row & 7) + (column & 7)));
+    }
+}
+
+// Elements at their ranks; index[part] is the first element of an 8x8 tile.
+__global__ void __launch_bounds__(256) scatter(int rows, int tall, const int* ptr, const int* idx, const SUM* val,
+                                               const int* tile_ptr, const int* tile_column, const u64* bitmaps,
+                                               const int* index, IN* elements) {
+    const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
+    if (row >= rows) return;
+    const int group = row >> (3 + tall), begin = tile_ptr[group], end = tile_ptr[group + 1];
+    for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
+        const int column = idx[p], tile = find(tile_column, begin, end, column >> 3);
+        const int part = tall ? 2 * tile + ((row >> 3) & 1) : tile, place = 8 * (row & 7) + (column & 7);
+        elements[index[part] + __popcll(bitmaps[part] & ((1ull << place) - 1))] = IN(val[p]);
+    }
+}
+
+__global__ void __launch_bounds__(256) count_bits(int count, const u64* bitmaps, int* entries) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) entries[i] = __popcll(bitmaps[i]);
+}
+
+// Tiles of C: one block a row of tiles, one warp a tile.  B is given by its tile columns: b_row lists the tile rows of each,
+// sorted, b_tile the tiles' numbers.
+__global__ void __launch_bounds__(256) multiply(const int* a_ptr, const int* a_column, const u64* a_bitmaps,
+                                                const int* a_index, const IN* a_elements, const int* b_ptr,
+                                                const int* b_row, const int* b_tile, const u64* b_bitmaps,
+                                                const int* b_index, const IN* b_elements, const int* c_ptr,
+                                                const int* c_column, u64* c_bitmaps, SUM* c_dense) {
+    __shared__ int s_column[LISTED];
+    __shared__ u64 s_bitmaps[LISTED][2];
+    const int row = blockIdx.x, begin = a_ptr[row], tiles = a_ptr[row + 1] - begin, lane = threadIdx.x & 31;
+    for (int i = threadIdx.x; i < min(tiles, LISTED); i += blockDim.x) {
+        s_column[i] = a_column[begin + i];
+        s_bitmaps[i][0] = a_bitmaps[2 * (begin + i)];
+        s_bitmaps[i][1] = a_bitmaps[2 * (begin + i) + 1];
+    }
+    __syncthreads();
+    for (int c = c_ptr[row] + (threadIdx.x >> 5); c < c_ptr[row + 1]; c += blockDim.x >> 5) {
+        const int column = c_column[c], first = b_ptr[column], last = b_ptr[column + 1];
+        SUM sums[4] = {};
+        u64 pattern[2] = {};
+        for (int base = 0; base < tiles; base += 32) {
+            const int i = base + lane;
+            int b = -1;
+            u64 upper = 0, lower = 0, right = 0;
+            if (i < tiles) {
+                const int k = i < LISTED ? s_column[i] : a_column[begin + i];
+                const int at = find(b_row, first, last, k);
+                if (at < last && b_row[at] == k) {
+                    upper = i < LISTED ? s_bitmaps[i][0] : a_bitmaps[2 * (begin + i)];
+                    lower = i < LISTED ? s_bitmaps[i][1] : a_bitmaps[2 * (begin + i) + 1];
+                    b = b_tile[at];
+                    right = b_bitmaps[b];
+                    // The filter: no column of A's tile meets a row of B's.
+                    if (!(columns_met(upper | lower) & rows_met(right))) b = -1;
+                }
+            }
+            u32 tasks = __ballot_sync(ALL, b >= 0);
+            if (b >= 0) {
+                pattern[0] |= boolean_product(upper, right);
+                pattern[1] |= boolean_product(lower, right);
+            }
+            const int a_first = b >= 0 ? a_index[2 * (begin + i)] : 0, b_first = b >= 0 ? b_index[b] : 0;
+            for (; tasks; tasks &= tasks - 1) {
+                const int from = __ffs(tasks) - 1;
+                const u64 x = __shfl_sync(ALL, upper, from), y = __shfl_sync(ALL, lower, from);
+                const u64 z = __shfl_sync(ALL, right, from);
+                const IN* a = a_elements + __shfl_sync(ALL, a_first, from);
+                multiply_tile(sums, x, a, y, a + __popcll(x), z, b_elements + __shfl_sync(ALL, b_first, from));
+            }
+        }
+        const int at = 8 * (lane >> 2) + 2 * (lane & 3);
+        SUM* dense = c_dense + 128ll * c;
+        dense[at] = sums[0];
+        dense[at + 1] = sums[1];
+        dense[at + 64] = sums[2];
+        dense[at + 65] = sums[3];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const u64 high = __reduce_or_sync(ALL, u32(pattern[half] >> 32)), low = __reduce_or_sync(ALL, u32(pattern[half]));
+            if (lane == half) c_bitmaps[2 * c + half] = high << 32 | low;
+        }
+    }
+}
+
+// Element array of C: one warp an 8x8 tile, two places a lane.
+__global__ void __launch_bounds__(256) compact(int count, const u64* bitmaps, const int* index, const SUM* dense,
+                                               SUM* elements) {
+    const int tile = (blockIdx.x * blockDim.x + threadIdx.x) >> 5;
+    if (tile >= count) return;
+    const u64 bitmap = bitmaps[tile];
+    for (int place = threadIdx.x & 31; place < 64; place += 32)
+        if ((bitmap >> place) & 1)
+            elements[index[tile] + __popcll(bitmap & ((1ull << place) - 1))] = dense[64ll * tile + place];
+}
+
+// Entries of each row of C: a block a row of tiles, a warp two of its rows.
+__global__ void __launch_bounds__(256) count_rows(int rows, const int* c_ptr, const u64* bitmaps, int* entries) {
+    for (int r = threadIdx.x >> 5; r < 16; r += 8) {
+        const int row = 16 * blockIdx.x + r;
+        if (row >= rows) return;
+        int sum = 0;
+        for (int c = c_ptr[blockIdx.x] + (threadIdx.x & 31); c < c_ptr[blockIdx.x + 1]; c += 32)
+            sum += __popc(u32(bitmaps[2 * c + (r >> 3)] >> (8 * (r & 7))) & 0xff);
+        sum = __reduce_add_sync(ALL, sum);
+        if ((threadIdx.x & 31) == 0) entries[row] = sum;
+    }
+}
+
+__global__ void __launch_bounds__(256) to_csr(int rows, const int* c_ptr, const int* c_column, const u64* bitmaps,
+                                              const SUM* dense, const int* ptr, int* idx, SUM* val) {
+    const int lane = threadIdx.x & 31;
+    for (int r = threadIdx.x >> 5; r < 16; r += 8) {
+        const int row = 16 * blockIdx.x + r, end = c_ptr[blockIdx.x + 1];
+        if (row >= rows) return;
+        int out = ptr[row];
+        for (int base = c_ptr[blockIdx.x]; base < end; base += 32) {
+            const int c = base + lane;
+            u32 bits = c < end ? u32(bitmaps[2 * c + (r >> 3)] >> (8 * (r & 7))) & 0xff : 0;
+            int scan = __popc(bits);
+            for (int d = 1; d < 32; d <<= 1) {
+                const int other = __shfl_up_sync(ALL, scan, d);
+                if (lane >= d) scan += other;
+            }
+            int at = out + scan - __popc(bits);
+            out += __shfl_sync(ALL, scan, 31);
+            for (; bits; bits &= bits - 1) {
+                const int j = __ffs(bits) - 1;
+                idx[at] = 8 * c_column[c] + j;
+                val[at++] = dense[128ll * c + 8 * r + j];
+            }
+        }
+    }
+}
+
+}  // extern "C"
