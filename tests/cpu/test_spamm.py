@@ -1,6 +1,8 @@
 """SpAMM on the CPU: against the reference, in its bounds, and its errors."""
 
 import math
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -168,6 +170,31 @@ def test_strided_and_read_only_operands():
     expected = a.T @ b.T
     a.setflags(write=False)
     np.testing.assert_allclose(product(a.T, b.T, tau=0).c, expected, rtol=1e-12)
+
+
+class Tensor:
+    """A host array of another library, known by DLPack alone."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_kind_of_the_result_is_that_of_the_operands(monkeypatch):
+    library = types.ModuleType("tensors")
+    library.from_dlpack = lambda array: Tensor(np.asarray(array))
+    monkeypatch.setitem(sys.modules, "tensors", library)
+    monkeypatch.setattr(Tensor, "__module__", "tensors")
+    a = np.arange(12.0).reshape(3, 4)
+    result = product(Tensor(a), Tensor(a.T.copy()), tau=0)
+    assert isinstance(result.c, Tensor)
+    np.testing.assert_allclose(result.c.array, a @ a.T)
+    np.testing.assert_allclose(product(a.tolist(), a.T.tolist(), tau=0).c, a @ a.T)
 
 
 def test_half_precision_result():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -104,14 +105,16 @@ def spamm(
     _check_choice(tau, valid_ratio, rtol)
     _check_scalars(block, alpha, beta)
     on_gpu = on_device(a) or on_device(b)
-    if not on_gpu:
-        a, b = np.asarray(a), np.asarray(b)
     chosen = _choose_backend(backend, on_gpu)
+    like = a
+    if not on_gpu:
+        a, b = _host_array(a), _host_array(b)
     precision = _check_operands(a, b, precision, chosen)
-    shape = result_shape(tuple(a.shape), tuple(b.shape))
+    shape = result_shape(_shape(a), _shape(b))
     dtype = PRECISIONS[precision][1]
     if c is not None and beta != 0:
         _check_result_array("c", c, shape, None)
+        _check_dtype("c", _dtype(c))
     elif beta != 0:
         raise ValueError(f"beta = {beta} needs c: pass the matrix of shape {shape} that beta multiplies")
     if out is not None:
@@ -121,9 +124,9 @@ def spamm(
     if chosen == "cuda":
         from . import gpu
 
-        # a, b, c and out arrive as the user gave them (NumPy arrays or GPU arrays, shapes and dtypes checked); the
-        # backend converts, works on the current stream and returns a SpammResult of the same kind.
-        return gpu.spamm_cuda(
+        # GPU arrays arrive as the user gave them, host arrays as NumPy's, shapes and dtypes checked; the backend
+        # converts, works on the current stream and returns a SpammResult of the same kind.
+        result = gpu.spamm_cuda(
             a,
             b,
             tau=tau,
@@ -138,23 +141,29 @@ def spamm(
             precision=precision,
             check_finite=(not on_gpu) if check_finite is None else check_finite,
         )
-    from . import cpu
+    else:
+        from . import cpu
 
-    return cpu.spamm_cpu(
-        a,
-        b,
-        tau=tau,
-        valid_ratio=valid_ratio,
-        rtol=rtol,
-        block=block,
-        alpha=alpha,
-        beta=beta,
-        c=np.asarray(c) if beta != 0 else None,
-        out=out,
-        strict=strict,
-        precision=precision,
-        check_finite=check_finite is not False,
-    )
+        result = cpu.spamm_cpu(
+            a,
+            b,
+            tau=tau,
+            valid_ratio=valid_ratio,
+            rtol=rtol,
+            block=block,
+            alpha=alpha,
+            beta=beta,
+            c=_host_array(c) if beta != 0 else None,
+            out=None if out is None else _host_array(out),
+            strict=strict,
+            precision=precision,
+            check_finite=check_finite is not False,
+        )
+    if out is not None:
+        result.c = out
+    elif not on_gpu:
+        result.c = _same_kind(result.c, like)
+    return result
 
 
 def norm_map(a: Any, block: int = 32) -> Any:
@@ -179,10 +188,10 @@ def norm_map(a: Any, block: int = 32) -> Any:
         return gpu.norm_map_cuda(a, block)
     from . import cpu
 
-    a = np.asarray(a)
+    a = _host_array(a)
     if a.ndim != 2:
         raise ValueError(f"a norm map is of a matrix, not of an array with {a.ndim} dimensions: pass one matrix")
-    _check_dtype("a", a.dtype)
+    _check_dtype("a", _dtype(a))
     return cpu.norm_map(a, block)
 
 
@@ -274,39 +283,57 @@ def _check_scalars(block: int, alpha: float, beta: float) -> None:
             raise ValueError(f"{name} = {value} is not finite: give a real number")
 
 
-def _check_dtype(name: str, dtype: Any) -> None:
-    if _dtype_name(dtype) not in ("float16", "float32", "float64"):
+def _host_array(array: Any) -> Any:
+    if isinstance(array, np.ndarray) or hasattr(array, "__array__") or not hasattr(array, "__dlpack__"):
+        return np.asarray(array)
+    return np.from_dlpack(array)
+
+
+def _same_kind(c: Any, like: Any) -> Any:
+    """Return a NumPy result in the kind of a host operand: by ``from_dlpack`` of its library, where it has one."""
+    library = sys.modules.get(type(like).__module__.partition(".")[0])
+    if isinstance(like, np.ndarray) or not hasattr(like, "__dlpack__") or not hasattr(library, "from_dlpack"):
+        return c
+    return library.from_dlpack(c)  # type: ignore[union-attr]
+
+
+def _shape(array: Any) -> tuple[int, ...]:
+    return tuple(array.shape if hasattr(array, "shape") else array.__cuda_array_interface__["shape"])
+
+
+def _dtype(array: Any) -> str:
+    if not hasattr(array, "dtype"):
+        return str(np.dtype(array.__cuda_array_interface__["typestr"]))
+    return str(array.dtype).removeprefix("torch.")
+
+
+def _check_dtype(name: str, dtype: str) -> None:
+    if dtype not in ("float16", "float32", "float64"):
         raise TypeError(f"{name} has dtype {dtype}: SpAMM multiplies float16, float32 and float64, convert it first")
 
 
-def _dtype_name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _check_operands(a: Any, b: Any, precision: str | None, backend: str) -> Precision:
-    for name, operand in (("a", a), ("b", b)):
-        _check_dtype(name, operand.dtype)
-    kind = _dtype_name(a.dtype)
-    if kind != _dtype_name(b.dtype):
-        raise TypeError(f"a is {a.dtype} and b is {b.dtype}: convert one, a mixed product would hide a conversion")
+    kind, other = _dtype(a), _dtype(b)
+    _check_dtype("a", kind)
+    _check_dtype("b", other)
+    if kind != other:
+        raise TypeError(f"a is {kind} and b is {other}: convert one, a mixed product would hide a conversion")
     default = {"float16": "fp16", "float32": "fp32", "float64": "fp64"}[kind]
     precision = default if precision is None else precision
     if precision not in PRECISIONS:
         raise ValueError(f"precision = {precision!r} is unknown: choose one of {', '.join(PRECISIONS)}")
     if PRECISIONS[precision][0] != kind:
-        raise TypeError(
-            f"precision {precision!r} multiplies {PRECISIONS[precision][0]}, and the operands are {a.dtype}"
-        )
+        raise TypeError(f"precision {precision!r} multiplies {PRECISIONS[precision][0]}, and the operands are {kind}")
     if precision == "tf32x3" and backend == "cpu":
         raise ValueError("precision 'tf32x3' needs CUDA's tensor cores: use 'fp32' on the CPU")
     return precision  # type: ignore[return-value]
 
 
 def _check_result_array(name: str, array: Any, shape: tuple[int, ...], dtype: str | None) -> None:
-    if tuple(array.shape) != shape:
-        raise ValueError(f"{name} has shape {tuple(array.shape)}, and the product has {shape}")
-    if dtype is not None and _dtype_name(array.dtype) != dtype:
-        raise TypeError(f"{name} is {array.dtype}, and the product is {dtype}: pass an array of that dtype")
+    if _shape(array) != shape:
+        raise ValueError(f"{name} has shape {_shape(array)}, and the product has {shape}")
+    if dtype is not None and _dtype(array) != dtype:
+        raise TypeError(f"{name} is {_dtype(array)}, and the product is {dtype}: pass an array of that dtype")
 
 
 def _choose_backend(backend: str, on_gpu: bool) -> Literal["cpu", "cuda"]:
