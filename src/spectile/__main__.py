@@ -1,4 +1,4 @@
-"""Command line: ``python -m spectile {probe, fetch, measure, gather, claims, compare}``."""
+"""Command line: ``python -m spectile {probe, fetch, measure, gather, claims, export, compare}``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
-    except (ValueError, FileNotFoundError, RuntimeError, MemoryError, OSError) as error:
+    except (ValueError, ImportError, RuntimeError, MemoryError, OSError) as error:
         if os.environ.get("SPECTILE_TRACEBACK"):
             raise
         print(f"spectile: {error}", file=sys.stderr)
@@ -76,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--frames", type=Path, nargs="*", default=[])
     claims.add_argument("--out", type=Path, required=True, help="table (.tsv)")
     claims.set_defaults(command=_claims)
+
+    export = commands.add_parser("export", help="write a finished run as a Workflow Run RO-Crate")
+    export.add_argument("--machine", default="this", help="name of the machine in results/")
+    export.add_argument("--out", type=Path, required=True, help="new folder, or a .zip file")
+    export.set_defaults(command=_export)
 
     compare = commands.add_parser("compare", help="give a verdict a case between two frames or record folders")
     compare.add_argument("a", type=Path)
@@ -215,6 +220,13 @@ def _claims(options: argparse.Namespace) -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(options.out, sep="\t", index=False)
     print(table["verdict"].value_counts().to_string())
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from spectile.bench.crate import export
+
+    print(export(Path(), options.machine, options.out))
     return 0
 
 

@@ -1,0 +1,82 @@
+"""A finished run as a Workflow Run RO-Crate: whole, hashed, and following the profile."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from .faulty import workflow as faulty
+
+pytest.importorskip("rocrate", reason="the rocrate library is not installed: pip install 'spectile[crate]'")
+
+
+def export(folder, *options):
+    return subprocess.run(
+        [sys.executable, "-m", "spectile", "export", *options],
+        cwd=folder,
+        env=faulty.environment(folder),
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = faulty.faulty_workflow(
+        tmp_path_factory.mktemp("crate"), {"case": "one"}, {"case": "two", "methods": "nan"}
+    )
+    faulty.run(folder, "--cores", "2")
+    return folder
+
+
+def test_crate_follows_the_profile(finished):
+    done = export(finished, "--out", "crate")
+    assert done.returncode == 0, done.stderr
+    graph = json.loads((finished / "crate/ro-crate-metadata.json").read_text())
+    assert "https://w3id.org/ro/terms/workflow-run/context" in graph["@context"]
+    entities = {entity["@id"]: entity for entity in graph["@graph"]}
+    root = entities["./"]
+    assert {item["@id"].rsplit("/", 1)[0] for item in root["conformsTo"]} == {
+        "https://w3id.org/ro/wfrun/process",
+        "https://w3id.org/ro/wfrun/workflow",
+        "https://w3id.org/workflowhub/workflow-ro-crate",
+    }
+    assert root["license"] and root["datePublished"] and root["name"] and root["description"]
+    workflow = entities[root["mainEntity"]["@id"]]
+    assert set(workflow["@type"]) == {"File", "SoftwareSourceCode", "ComputationalWorkflow"}
+    assert "snakemake" in workflow["programmingLanguage"]["@id"].lower()
+    (action,) = root["mentions"] if isinstance(root["mentions"], list) else [root["mentions"]]
+    action = entities[action["@id"]]
+    assert action["@type"] == "CreateAction" and action["instrument"]["@id"] == "Snakefile"
+    assert action["startTime"] <= action["endTime"]
+    made = {item["@id"] for item in action["result"]}
+    assert {
+        "results/this/records/kpm/one.json",
+        "results/this/kpm.parquet",
+        "results/this/figures/kpm_fig1.svg",
+    } <= made
+    assert {"config/kpm.tsv", "results/this/config.yaml"} <= {item["@id"] for item in action["object"]}
+    for entity in entities.values():
+        if "sha256" in entity:
+            content = (finished / "crate" / entity["@id"]).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == entity["sha256"]
+            assert len(content) == entity["contentSize"]
+        elif entity["@type"] == "File":
+            assert (finished / "crate" / entity["@id"]).exists()
+
+
+def test_crate_as_one_file(finished):
+    assert export(finished, "--out", "run.zip").returncode == 0
+    with zipfile.ZipFile(finished / "run.zip") as packed:
+        assert {"ro-crate-metadata.json", "Snakefile", "results/this/claims.html"} <= set(packed.namelist())
+
+
+def test_what_cannot_be_exported_is_worded(finished):
+    (finished / "there").mkdir()
+    done = export(finished, "--out", "there")
+    assert done.returncode == 2 and "is there already" in done.stderr
+    done = export(finished, "--machine", "nobody", "--out", "other")
+    assert done.returncode == 2 and "holds no finished run" in done.stderr
