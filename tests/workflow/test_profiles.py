@@ -48,6 +48,7 @@ def scheduler(tmp_path):
     return {"PBS_FOLDER": str(folder), "PATH": f"{programs}:{os.environ['PATH']}"}
 
 
+@pytest.mark.cluster
 def test_generic_profile_submits_asks_and_finishes(scheduler, tmp_path):
     folder = faulty.faulty_workflow(
         tmp_path / "copy", {"case": "one"}, {"case": "two", "gpus": 2, "minutes": 10, "memory_gb": 3}
