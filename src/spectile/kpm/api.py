@@ -544,6 +544,12 @@ class CpuEngine:
             self.operator = CpuOperator.from_topological_insulator(H, dtype)
         self._H = H
 
+    def vector(self, seed: int) -> Array:
+        """Return one random vector, shape (N,)."""
+        return reference.random_phases(
+            seed, self.num_rows, 1, real=self.dtype.kind != "c", dtype=self.dtype
+        )[:, 0]  # fmt: skip
+
     def apply(self, x: Array) -> Array:
         """Return H x of one vector."""
         if self.operator is None:
@@ -640,11 +646,7 @@ def _find_bounds(engine: Any, H: Any, bounds: tuple[float, float] | None) -> tup
     if bounds is not None:
         spectrum_bounds.scaling(bounds)
         return float(bounds[0]), float(bounds[1])
-    xp = engine.xp
-    start = xp.asarray(
-        reference.random_phases(1, engine.num_rows, 1, real=engine.dtype.kind != "c", dtype=engine.dtype)[:, 0]
-    )
-    low, high = spectrum_bounds.lanczos(engine.apply, start, xp=xp)
+    low, high = spectrum_bounds.lanczos(engine.apply, engine.vector(1), xp=engine.xp)
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ValueError("H holds NaN or infinity: every entry must be a finite number")
     if hasattr(H, "gershgorin"):
@@ -660,12 +662,10 @@ def _find_bounds(engine: Any, H: Any, bounds: tuple[float, float] | None) -> tup
 def _check_hermitian(engine: Any) -> None:
     """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ for two random vectors: two products with H, no transpose."""
     xp = engine.xp
-    pair = reference.random_phases(2, engine.num_rows, 2, real=engine.dtype.kind != "c", dtype=engine.dtype)
+    x, y = engine.vector(2), engine.vector(3)
     # Unequal lengths, so that no symmetry of the phases can hide an error.
-    x, y = (
-        xp.asarray(np.ascontiguousarray(pair[:, n] * np.linspace(1, 2 + n, len(pair)).astype(pair.real.dtype)))
-        for n in (0, 1)
-    )
+    x *= xp.linspace(1, 2, engine.num_rows).astype(x.real.dtype)
+    y *= xp.linspace(1, 3, engine.num_rows).astype(x.real.dtype)
     hx, hy = engine.apply(x), engine.apply(y)
     one, two = complex(xp.vdot(y, hx)), complex(xp.vdot(hy, x))
     size = float(xp.linalg.norm(y) * xp.linalg.norm(hx) + xp.linalg.norm(hy) * xp.linalg.norm(x))
@@ -682,11 +682,9 @@ def _check_hermitian(engine: Any) -> None:
 
 def _fingerprint(engine: Any) -> Array:
     """Return a few numbers that another matrix would not give."""
-    xp = engine.xp
-    start = reference.random_phases(3, engine.num_rows, 1, real=engine.dtype.kind != "c", dtype=engine.dtype)[:, 0]
-    image = engine.apply(xp.asarray(start))
-    image = image.get() if hasattr(image, "get") else image
-    return np.concatenate([[engine.num_rows], image[:16].real, [np.abs(image).sum()]])
+    image = engine.apply(engine.vector(4))
+    first = image[:16].get() if hasattr(image, "get") else image[:16]
+    return np.concatenate([[engine.num_rows], first.real, [float(engine.xp.abs(image).sum())]])
 
 
 def _damping(kernel: str, num_moments: int) -> Array:

@@ -140,16 +140,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         constexpr int STRIDE = SELL ? SELL : 1;
         entry at = row.at;
         int k = 0;
-        for (; k + UNROLL <= row.count; k += UNROLL, at += UNROLL * STRIDE) {
+        // With a thread or two a row the last batch is masked, so that its loads are in flight together; with more, the
+        // masked instructions cost more than that (measured), and the rest is looped over.
+        for (; k + UNROLL <= row.count || (LANES < 4 && k < row.count); k += UNROLL, at += UNROLL * STRIDE) {
             int index[UNROLL];
             number value[UNROLL], other[UNROLL][COLUMNS];
 #pragma unroll
-            for (int u = 0; u < UNROLL; ++u) index[u] = __ldg(indices + at + u * STRIDE), value[u] = data[at + u * STRIDE];
+            for (int u = 0; u < UNROLL; ++u) {
+                const bool stored = LANES >= 4 || k + u < row.count;
+                index[u] = stored ? __ldg(indices + at + u * STRIDE) : -1;
+                value[u] = stored ? data[at + u * STRIDE] : zero();
+            }
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
                 for (int c = 0; c < COLUMNS; ++c)
-                    other[u][c] = exists[c] ? v[(long long)index[u] * width + column + c * LANES] : zero();
+                    other[u][c] = (LANES >= 4 || index[u] >= 0) && exists[c]
+                                      ? v[(long long)index[u] * width + column + c * LANES]
+                                      : zero();
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
@@ -164,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 #if LANES >= 4 && !SELL
         // The next row's entries and W come from memory: have them under way, at no cost in registers.
-        if (next.number < rows) {
+        if (next.count > 0) {
             const char *const entries = reinterpret_cast<const char *>(data + next.at);
             for (int byte = lane * 128; byte < next.count * int(sizeof(number)); byte += LANES * 128)
                 prefetch_l1(entries + byte);

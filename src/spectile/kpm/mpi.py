@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from spectile.kpm.cpu import CpuOperator, num_threads
-from spectile.kpm.reference import Array
+from spectile.kpm.reference import Array, random_phases
 
 #: Runs of interior rows shorter than this are computed with the boundary: fewer, longer pieces.
 SHORTEST_RUN = 64
@@ -91,6 +91,10 @@ class MpiEngine:
         for rank, start, stop in self.receives:
             wanted[rank] = self.halo[start:stop].astype(np.int64)
         self.sends = [(rank, rows - self.first) for rank, rows in enumerate(self.comm.alltoall(wanted)) if rows.size]
+
+    def vector(self, seed: int) -> Array:
+        """Return one random vector, shape (N,), the same on every rank."""
+        return random_phases(seed, self.num_rows, 1, real=self.dtype.kind != "c", dtype=self.dtype)[:, 0]
 
     def apply(self, x: Array) -> Array:
         """Return H x of one replicated vector."""

@@ -1,0 +1,63 @@
+"""A CPU's attainable bandwidth and arithmetic peak, for Table II: STREAM's triad and independent multiply-adds."""
+
+from __future__ import annotations
+
+import numba
+
+#: Passes of :func:`multiply_add`'s inner chains, and flop of one pass.
+ROUNDS = 2_000_000
+_CHAINS, _LANES = 10, 8
+FLOPS = 2 * _CHAINS * _LANES
+
+
+@numba.njit(nogil=True, cache=True, fastmath={"contract"})
+def triad(x, y, z, start, stop):  # type: ignore[no-untyped-def]
+    """Compute x = y + 3 z from start to stop (STREAM)."""
+    for i in range(start, stop):
+        x[i] = y[i] + 3.0 * z[i]
+
+
+def multiply_add(rounds: int) -> float:
+    """Run `rounds` passes of chained multiply-adds, enough independent ones to fill the pipelines; return their sum."""
+    return float(_multiply_add(rounds))
+
+
+@numba.extending.intrinsic
+def _chains(typingctx, x, rounds):  # type: ignore[no-untyped-def]
+    from llvmlite import ir
+    from numba import types
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        double = ir.DoubleType()
+        vector = ir.VectorType(double, _LANES)
+        one = builder.insert_element(ir.Constant(vector, ir.Undefined), args[0], ir.Constant(ir.IntType(32), 0))
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
+        factor = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
+        before = builder.block
+        loop, done = builder.append_basic_block("loop"), builder.append_basic_block("done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        n = builder.phi(args[1].type)
+        sums = [builder.phi(vector) for _ in range(_CHAINS)]
+        n.add_incoming(args[1].type(0), before)
+        following = builder.add(n, args[1].type(1))
+        n.add_incoming(following, loop)
+        new = []
+        for total in sums:
+            total.add_incoming(factor, before)
+            product = builder.fmul(total, factor, flags=("contract",))
+            new.append(builder.fadd(product, factor, flags=("contract",)))
+            total.add_incoming(new[-1], loop)
+        builder.cbranch(builder.icmp_signed("<", following, args[1]), loop, done)
+        builder.position_at_end(done)
+        total = new[0]
+        for other in new[1:]:
+            total = builder.fadd(total, other)
+        return builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
+
+    return types.float64(types.float64, types.intp), codegen
+
+
+@numba.njit(nogil=True, cache=True, fastmath={"contract"})
+def _multiply_add(rounds):  # type: ignore[no-untyped-def]
+    return _chains(0.5, rounds)  # type: ignore[call-arg]

@@ -1,0 +1,70 @@
+"""One rank of the timed MPI runs: ``mpiexec -n 2 python -m spectile.kpm.ranks nx ny nz R steps seed method repeats``.
+
+Rank 0 prints one line of JSON: the seconds of each repeat, from barrier to barrier, and the scalar products.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+
+def main(arguments: list[str]) -> None:
+    """Time one method on the ranks of ``MPI.COMM_WORLD``."""
+    from mpi4py import MPI
+
+    from spectile.inputs.topological_insulator import TopologicalInsulator
+    from spectile.kpm import bounds
+    from spectile.kpm.cpu import CpuOperator, CpuRecursion, num_threads
+    from spectile.kpm.mpi import DistributedMatrix
+
+    nx, ny, nz, num_vectors, steps, seed = (int(text) for text in arguments[:6])
+    method, repeats = arguments[6], int(arguments[7])
+    comm = MPI.COMM_WORLD
+    sample = TopologicalInsulator(nx, ny, nz)
+    a, b = bounds.scaling(sample.gershgorin())
+    recursions: list[Any]
+    if method == "aug_spmv":
+        # Throughput mode: each rank has vectors of its own and runs them one after the other.
+        operator = CpuOperator.from_csr(sample.matrix())
+        mine = range(comm.rank, num_vectors, comm.size)
+        threads = max(1, num_threads() // comm.size)
+
+        def fresh() -> list[Any]:
+            return [CpuRecursion(operator, a, b, operator.random_block(seed, n, 1), threads) for n in mine]
+    else:
+        matrix = DistributedMatrix(sample, comm, reduce_every_step=method == "aug_spmmv_star")
+        engine = matrix.engine(matrix.dtype)
+
+        def fresh() -> list[Any]:
+            return [engine.random(seed, 0, num_vectors, a, b)]
+
+    seconds = []
+    etas = np.empty((0, 0))
+    for _ in range(repeats):
+        recursions = fresh()
+        for recursion in recursions:
+            recursion.advance(1)
+        comm.Barrier()
+        start = time.perf_counter()
+        parts = [recursion.advance(steps) for recursion in recursions]
+        comm.Barrier()
+        seconds.append(time.perf_counter() - start)
+        etas = np.concatenate(parts, axis=1) if parts else np.empty((2 * steps, 0))
+    if method == "aug_spmv":
+        gathered = comm.gather(etas)
+        if comm.rank == 0:
+            whole = np.empty((2 * steps, num_vectors))
+            for rank, part in enumerate(gathered or ()):
+                whole[:, rank :: comm.size] = part
+            etas = whole
+    if comm.rank == 0:
+        print(json.dumps({"seconds": seconds, "etas": etas.tolist()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
