@@ -19,6 +19,22 @@ def derived(name):
     return register
 
 
+@derived("gflops")
+def gflops(row, frame):
+    return row["flops"] / np.median(row["samples_s"]) / 1e9
+
+
+@derived("gbytes_s")
+def gbytes_s(row, frame):
+    return row["bytes"] / np.median(row["samples_s"]) / 1e9
+
+
+@derived("gbytes_per_vector")
+def gbytes_per_vector(row, frame):
+    """KPM's model volume: a timed call is four steps."""
+    return row["bytes"] / 4 / row["p_num_vectors"] / 1e9
+
+
 def check_marks(path, frame):
     """Assert that every mark of a drawing is in `frame` and has the value that its samples give; return the number."""
     notes = pandas.read_csv(path, sep="\t", keep_default_na=False, dtype=str)

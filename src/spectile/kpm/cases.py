@@ -81,7 +81,7 @@ def checker(row: Mapping[str, Any], context: Context, first: int) -> Callable[[A
 
 def case_values(sample: TopologicalInsulator) -> dict[str, Value]:
     """Return what belongs to the sample."""
-    return {"rows": sample.shape[0], "nnz": sample.nnz}
+    return {"rows": sample.shape[0], "nnz": sample.nnz, "nnz_per_row": sample.nnz / sample.shape[0]}
 
 
 # --- the stages, Figures 7, 8 and 11 ----------------------------------------------------------------------------------

@@ -1,0 +1,51 @@
+"""What KPM's figures share: which rows to draw, and rates derived from their samples."""
+
+import pandas
+
+from spectile.bench.claims import select
+
+STEPS = 4
+NAMES = {
+    "naive": "naive (library calls)", "aug_spmv": "aug_spmv()", "aug_spmmv": "aug_spmmv()",
+    "aug_spmmv_sell": "aug_spmmv(), SELL-32", "aug_spmmv_star": "aug_spmmv()*", "spmmv": "SpMMV alone",
+    "aug_spmmv_nodots": "without dot products", "stencil": "no stored matrix", "blocked": "no matrix, two steps",
+}  # fmt: skip
+COLORS = {
+    "naive": "#D55E00", "aug_spmv": "#E69F00", "aug_spmmv": "#0072B2", "aug_spmmv_sell": "#56B4E9",
+    "aug_spmmv_star": "#999933", "spmmv": "#117733", "aug_spmmv_nodots": "#CC79A7", "stencil": "#009E73",
+    "blocked": "#332288",
+}  # fmt: skip
+
+
+def drawn_by(frame: pandas.DataFrame, element: str, status: str = "ok") -> pandas.DataFrame:
+    """Return the rows that a figure or table draws, with rates; empty where the run holds none."""
+    if not len(frame) or "p_element" not in frame:
+        return frame.iloc[:0]
+    mine = frame["p_element"].map(lambda cell: element in str(cell).split(","))
+    rows = frame[mine & (frame["status"] == status)].copy()
+    if status == "ok" and len(rows):
+        time, flops, least = (pandas.to_numeric(rows[name]) for name in ("time_s", "flops", "bytes"))
+        rows["gflops"], rows["gbytes_s"] = flops / time / 1e9, least / time / 1e9
+        rows["ms_per_step"] = time / STEPS * 1e3
+        if "p_num_vectors" in rows:
+            rows["gbytes_per_vector"] = least / STEPS / pandas.to_numeric(rows["p_num_vectors"]) / 1e9
+    return rows
+
+
+def on_host(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the rows measured on a CPU: those timed by the wall clock."""
+    return rows[rows["clock"].isin(["wall", "external"])] if len(rows) else rows
+
+
+def line(drawing, ax, rows: pandas.DataFrame, method: str, x: str, y: str, **settings) -> None:
+    """Draw one stage over a numeric column."""
+    here = select(rows, f"method={method}")
+    here = here[here[x].notna()] if len(here) else here
+    drawing.marks(ax, here, x, y, label=NAMES[method], color=COLORS[method], **settings)
+
+
+def missing(frame: pandas.DataFrame, element: str, what: str) -> str:
+    """Return why a panel is empty: the reason of a skipped method, or that the run holds no record."""
+    skipped = drawn_by(frame, element, "skipped")
+    reasons = [reason for reason in skipped.get("reason", []) if reason]
+    return reasons[0] if reasons else f"this run holds no record of {what}"

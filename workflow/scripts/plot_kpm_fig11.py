@@ -1,0 +1,32 @@
+"""Figure 11 of KPM: one device through the optimization stages."""
+
+import pandas
+from kpm_rates import COLORS, NAMES, drawn_by, missing
+
+from spectile.bench.claims import select
+from spectile.figures.style import Drawing
+
+STAGES = ("naive", "aug_spmv", "aug_spmmv", "stencil", "blocked")
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    rows = drawn_by(frame, "fig11")
+    devices = sorted(rows["device"].unique()) if len(rows) else []
+    drawing = Drawing("Figure 11: one device, stage by stage", columns=max(2, len(devices) + 1), size=(9.5, 3.8))
+    panels = list(drawing.axes[0])
+    for ax, device in zip(panels, devices, strict=False):
+        here = select(rows, f"device={device}") if "," not in device else rows[rows["device"] == device]
+        for place, stage in enumerate(STAGES):
+            bar = select(here, f"method={stage}")
+            if len(bar):
+                bar = bar.sort_values("v_rows").iloc[[-1]]
+                drawing.marks(ax, bar, "v_rows", "gflops", kind="bar", positions=[place], color=COLORS[stage])
+            else:
+                drawing.slot(ax, place, f"{NAMES[stage]} was not measured on {device}")
+        ax.set_title(device, fontsize=8)
+        ax.set_xticks(range(len(STAGES)), [NAMES[stage] for stage in STAGES], rotation=25, ha="right", fontsize=7)
+        ax.set_ylabel("Gflop/s (138 flop a row)")
+    for ax in panels[len(devices) : -1]:
+        drawing.empty(ax, missing(frame, "fig11", "the stages"))
+    drawing.empty(panels[-1], "CPU and GPU together: not built yet, so no number")
+    return drawing

@@ -1,0 +1,42 @@
+"""Figure 8 of KPM: the refined roofline of the augmented SpMMV on the CPU."""
+
+import pandas
+from kpm_rates import drawn_by, line, missing, on_host
+
+from spectile.bench.claims import select
+from spectile.figures.style import Drawing
+from spectile.kpm.model import code_balance
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    rows = on_host(drawn_by(frame, "fig8"))
+    drawing = Drawing("Figure 8: augmented SpMMV on the CPU and its bounds", size=(6.5, 3.8))
+    ax = drawing.ax
+    stages = rows[rows["method"].isin(["naive", "aug_spmmv", "stencil"])] if len(rows) else rows
+    if not len(stages):
+        drawing.empty(ax, missing(frame, "fig8", "the stages on a CPU"))
+        return drawing
+    for method in ("naive", "aug_spmmv", "stencil"):
+        line(drawing, ax, stages, method, "p_num_vectors", "gflops")
+    vectors = sorted(stages["p_num_vectors"].unique())
+    triad = select(rows, "method=triad")
+    if len(triad):
+        bandwidth = float(triad["gbytes_s"].iloc[0])
+        drawing.model_line(ax, vectors, [bandwidth / code_balance(r) for r in vectors], "P_MEM = b / B_min")
+    cached = select(on_host(drawn_by(frame, "cache")), "method=aug_spmmv")
+    if len(cached):
+        drawing.marks(
+            ax,
+            cached,
+            "p_num_vectors",
+            "gflops",
+            label="P_LLC: the same kernel in cache",
+            color="#882255",
+            linestyle="--",
+        )
+    ax.set_xscale("log", base=2)
+    ax.set_xlabel("vectors R")
+    ax.set_ylabel("Gflop/s")
+    ax.set_ylim(0)
+    ax.legend()
+    return drawing
