@@ -33,7 +33,7 @@ def program() -> str | None:
     return shutil.which(os.environ.get("SPECTILE_ERGO", "ergo"))
 
 
-def input_text(xyz: str, convergence: float = 1e-3, iterations: int = 30) -> str:
+def input_text(xyz: str, convergence: float = 5e-3, iterations: int = 30) -> str:
     """Return ergo's input: a rough start in a minimal basis, then Hartree-Fock in 6-31G** with its matrices written.
 
     Parameters
@@ -45,7 +45,9 @@ def input_text(xyz: str, convergence: float = 1e-3, iterations: int = 30) -> str
     iterations : int
         Most iterations of the second calculation.
     """
-    return f"""basis = "STO-3G"
+    return f"""J_K.threshold_2el_J = 1e-5
+J_K.threshold_2el_K = 1e-4
+basis = "STO-3G"
 scf.convergence_threshold = 1e-2
 molecule "{xyz}"
 run "HF"
@@ -53,8 +55,6 @@ basis = "6-31Gss"
 initial_density = "density.bin"
 scf.convergence_threshold = {convergence:g}
 scf.max_number_of_iterations = {iterations}
-J_K.threshold_2el_J = 1e-5
-J_K.threshold_2el_K = 1e-4
 scf.create_mtx_file_S = 1
 scf.create_mtx_file_H_core = 1
 scf.create_mtx_files_F = 1
@@ -63,7 +63,7 @@ run "HF"
 """
 
 
-def run_ergo(cluster: Cluster, folder: Path, convergence: float = 1e-3, iterations: int = 30) -> dict[str, Path]:
+def run_ergo(cluster: Cluster, folder: Path, convergence: float = 5e-3, iterations: int = 30) -> dict[str, Path]:
     """Run ergo on a cluster in `folder`; return the file of each operator.
 
     Raises
