@@ -1,10 +1,11 @@
 """What the workflow measures of sparse products: the square of one matrix by every method, in one process.
 
 Methods (the column ``method``): ``spectile_<precision>`` is ``spgemm(A, A, precision=...)``, CSR to CSR with sorted
-columns, check of the input, analysis and allocations included; ``cusparse_<precision>`` the vendor's product with its
-allocations; ``scipy_<precision>`` SciPy's product and the sort that brings it to the same form.  The ending
-``_empty_pool`` marks calls that find CuPy's memory pool empty.  On a GPU times are events after the second-level cache
-was overwritten.
+columns, check of the input, analysis and allocations included; ``tiles_<precision>`` the product of bitmap tiles in the
+kernels' format, conversions apart as in the paper (``tiles_float32`` is its nonTCU), and ``tiles_csr_float16`` the same
+from CSR to CSR; ``cusparse_<precision>`` the vendor's product with its allocations; ``scipy_<precision>`` SciPy's
+product and the sort that brings it to the same form.  The ending ``_empty_pool`` marks calls that find CuPy's memory
+pool empty.  On a GPU times are events after the second-level cache was overwritten.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from spectile.bench.provenance import digest_array
 from spectile.inputs import suitesparse
 
 from . import comparators, error_bound, reference, spgemm
-from .precision import HALF_MAX, HALF_NORMAL, lookup
+from .precision import HALF_MAX, HALF_NORMAL, half_exponents, lookup
 
 PAPER = "tsparse"
 PRECISIONS = ("float64", "float32", "tf32", "float16")
 #: Products of up to this many entries are checked entry by entry; larger ones by their action on a random vector.
 LARGEST_CHECKED = 20_000_000
+#: Products of entries a product of tiles from which the tiles' own methods are measured.
+DENSE_TILES = 4
 _MATRICES = Path("config/matrices.tsv")
 
 
@@ -155,6 +158,17 @@ class Check:
         )
 
 
+def half_reason(A: Any) -> str | None:
+    """Return why float16 cannot hold A even when its rows and columns are scaled, or None where it can."""
+    owner = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    try:
+        half_exponents(A.data, lambda: owner, A.shape[0], "row of A")
+        half_exponents(A.data, lambda: A.indices, A.shape[1], "column of B")
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _on_host(C: Any) -> Any:
     C = C.get() if hasattr(C, "get") else C
     C.sort_indices()
@@ -164,6 +178,9 @@ def _on_host(C: Any) -> Any:
 def _cpu_methods(A: Any, counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
     methods: list[Method | Skipped] = []
     for precision in PRECISIONS:
+        if precision == "float16" and (reason := half_reason(A)):
+            methods.append(Skipped("spectile_float16", reason))
+            continue
         narrow = A.astype(lookup(precision).dtype)
         phases = (lambda C: _cpu_phases(A)) if precision == "float64" else (lambda C: {})
         methods.append(
@@ -235,11 +252,50 @@ def _gpu_methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bo
             methods.append(cold)
 
     for precision in PRECISIONS:
+        if precision == "float16" and (reason := half_reason(A)):
+            methods.append(Skipped("spectile_float16", reason))
+            continue
         G = on_gpu[lookup(precision).dtype.name]
         add(f"spectile_{precision}", precision, _product(G, precision, "cuda"), values=_phases_of(G, precision))
+    methods += _tile_methods(on_gpu, counts, check)
     for precision, G in on_gpu.items():
         add(f"cusparse_{precision}", precision, lambda G=G: vendor.spgemm(G, G)[0])  # type: ignore[misc]
     return methods
+
+
+def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
+    """Return ``tiles_<precision>``, tiles to tiles with the conversions apart (the paper's time), and ``tiles_csr``."""
+    from . import gpu, gpu_tiles
+
+    reason = ""
+    if counts["products"] < DENSE_TILES * counts["tile_products"]:
+        per_task = counts["products"] / max(counts["tile_products"], 1)
+        reason = f"tiles are nearly empty: {per_task:.1f} products of entries a product of tiles"
+    half = half_reason(check.A)
+    methods: list[Method | Skipped] = []
+    for name in PRECISIONS:
+        precision = lookup(name)
+        G = on_gpu[precision.dtype.name]
+        if reason:
+            methods.append(Skipped(f"tiles_{name}", reason))
+            continue
+        if name == "float16" and (half or not conditions(check.A)["half_range"]):
+            half = half or "the factors need scaling for float16, which is done between CSR and tiles"
+            methods.append(Skipped("tiles_float16", half))
+            continue
+        tiles = gpu_tiles.convert(gpu._with_checked_factors(G, G, precision, gpu._checked)[0], precision)
+
+        def run(tiles: Any = tiles, precision: Any = precision) -> Any:
+            return gpu_tiles.multiply(tiles, tiles, precision)
+
+        method = check.method(f"tiles_{name}", name, run, counts, clock="events", memory_bytes=peak_bytes(run))
+        method.check = lambda C, name=name: check(f"tiles_{name}", name, gpu_tiles.to_csr(C))  # type: ignore[misc]
+        methods.append(method)
+    if reason or half:
+        return [*methods, Skipped("tiles_csr_float16", reason or half or "")]
+    G = on_gpu["float32"]
+    to_csr = lambda: spgemm(G, G, precision="float16", method="tiles")  # noqa: E731
+    return [*methods, check.method("tiles_csr_float16", "float16", to_csr, counts, clock="events")]
 
 
 def peak_bytes(run: Callable[[], Any]) -> int | None:

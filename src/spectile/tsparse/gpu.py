@@ -34,6 +34,7 @@ _KEPT_WORDS = (64, 256)  # words of a kept bitmap in the two window bins
 _HASH_LOGS = (5, 6, 8, 10)  # logarithms of the tables of the hash bins
 _BLOCKS = (("small", 128), ("large", 512), ("sums_global", 512), ("global", 256))  # block bins and their threads
 _BINS_SYMBOLIC, _BINS_NUMERIC = 7, 11
+_ANALYSTS = 512  # threads of a block of the analysis
 _THREADS = 128  # of the kernels that give a row to a group of lanes
 # Bytes of work space a row takes at most: 5 integers, its place in the lists of the bins, the larger bitmap.
 _ROW_BYTES = 4 * (5 + _BINS_NUMERIC) + 4 * _KEPT_WORDS[1]
@@ -189,9 +190,10 @@ def _counters(rows: int) -> Any:
 
 
 def _raise_unfit(head: np.ndarray) -> None:
-    flags = head[_FLAGS : _FLAGS + 2] | np.where(head[_DESCENTS : _DESCENTS + 2] != 0, _UNSORTED, 0)
-    if flags.any():
-        raise _Unfit(*flags.tolist())
+    values = head.tolist()
+    flags = [values[_FLAGS + i] | (_UNSORTED if values[_DESCENTS + i] else 0) for i in range(2)]
+    if any(flags):
+        raise _Unfit(*flags)
 
 
 def _checked(left: Factor, right: Factor, counters: Any) -> tuple[Factor, Factor]:
@@ -255,8 +257,7 @@ def _mend(matrix: Any, found: int, precision: Precision, name: str) -> Factor:
     factor = _prepare(matrix, precision, counters, 0)
     if precision.name == "float16" and _read_head(counters)[_FLAGS] & (_HALF_RANGE | _FLOAT_RANGE):
         if name == "A":
-            rows = cupy.repeat(cupy.arange(matrix.shape[0]), cupy.diff(matrix.indptr).tolist())
-            owner, groups, what = rows, matrix.shape[0], "row of A"
+            owner, groups, what = _row_of_entries(matrix.indptr, len(matrix.indices)), matrix.shape[0], "row of A"
         else:
             owner, groups, what = matrix.indices, matrix.shape[1], "column of B"
         exponents = half_exponents(matrix.data, lambda: owner, groups, what, cupy)
@@ -268,9 +269,16 @@ def _mend(matrix: Any, found: int, precision: Precision, name: str) -> Factor:
 # ---- launches
 
 
-@functools.cache
 def _kernel(value: str, name: str, shared_bytes: int = 0) -> Any:
-    return ROWS[value].function(name, shared_bytes)
+    import cupy
+
+    return _function(ROWS[value], name, shared_bytes, cupy.cuda.runtime.getDevice())
+
+
+@functools.cache
+def _function(unit: Unit, name: str, shared_bytes: int, device: int) -> Any:
+    """Return a kernel loaded on `device`, which launches with less ado than CuPy's wrapper of it."""
+    return unit.function(name, shared_bytes).kernel
 
 
 @functools.cache
@@ -313,12 +321,11 @@ def _run(launches: list[_Launch]) -> None:
     if len(launches) > 1:
         events[-1].record(main)
     kernel, blocks, threads, arguments, shared = launches[0]
-    kernel((blocks,), (threads,), arguments, shared_mem=shared)
+    kernel((blocks,), (threads,), arguments, shared)
     for (kernel, blocks, threads, arguments, shared), stream, event in zip(launches[1:], streams, events, strict=False):
-        with stream:
-            stream.wait_event(events[-1])
-            kernel((blocks,), (threads,), arguments, shared_mem=shared)
-            event.record(stream)
+        stream.wait_event(events[-1])
+        kernel((blocks,), (threads,), arguments, shared, stream)
+        event.record(stream)
         main.wait_event(event)
 
 
@@ -359,7 +366,7 @@ def _symbolic(A: Factor, B: Factor, first: int, stop: int, value: str, counters:
     group = 2 if mean <= 6 else 3 if mean <= 16 else 5
     arguments: tuple[Any, ...] = (count, np.int32(A.shape[1]), np.int32(group), *pattern)
     arguments = (*arguments, low, span, entries, slot, lists, head)
-    _kernel(value, "analyse")((-(-rows // (256 >> group)),), (256,), arguments)
+    _kernel(value, "analyse")((-(-rows // (_ANALYSTS >> group)),), (_ANALYSTS,), arguments)
     found = _read_head(counters)
     _raise_unfit(found)
     bins = found[_SYMBOLIC : _SYMBOLIC + _BINS_SYMBOLIC].tolist()
@@ -437,7 +444,7 @@ def _numeric(A: Factor, B: Factor, phase: _Phase, indices: Any, data: Any) -> No
             lanes = _hash_lanes(log, mean_b)
             row_bytes = (4 + size) * _padded(1 << log, lanes)
             call = _groups(value, f"numeric_hash_{lanes}_{log}", bins[bin], lanes, row_bytes)
-            launches.append(call(*rows_of(bin), *window, *product))
+            launches.append(call(*rows_of(bin), *product))
     for bin, (words, sums) in enumerate(((64, 256), (64, 2048), (256, 1024))):
         if bins[bin]:
             lanes = _window_lanes(bin, mean_b)
@@ -506,6 +513,12 @@ def _finish(A: Factor, B: Factor, phase: _Phase, precision: Precision) -> tuple[
     return phase.indptr, indices, _unscale(data, phase.indptr, indices, A, B, phase.first)
 
 
+def _row_of_entries(indptr: Any, nnz: int) -> Any:
+    import cupy
+
+    return cupy.searchsorted(indptr, cupy.arange(nnz, dtype=indptr.dtype), side="right") - 1
+
+
 def _unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: int) -> Any:
     """Multiply C by the powers of two that the inputs were divided by."""
     if A.exponents is None and B.exponents is None:
@@ -514,8 +527,7 @@ def _unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: 
 
     exponent = cupy.zeros(len(data), np.int32)
     if A.exponents is not None:
-        rows = A.exponents[first : first + len(indptr) - 1]
-        exponent += cupy.repeat(rows, cupy.diff(indptr).tolist())
+        exponent += A.exponents[first + _row_of_entries(indptr, len(data))]
     if B.exponents is not None:
         exponent += B.exponents[indices]
     scaled = cupy.ldexp(data, exponent)

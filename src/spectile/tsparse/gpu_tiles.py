@@ -6,7 +6,6 @@ tiles: no task list is made, and none is sorted.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,28 +29,22 @@ class TileMatrix:
     ----------
     shape : tuple of int
         Rows and columns of entries.
-    height : int
-        8, or 16 for a left factor and C: two 8x8 tiles above each other.
     indptr, columns : int32
-        CSR pattern of the tiles.
+        CSR pattern of the tiles of 16x8: two 8x8 tiles above each other, of which one may be empty.
     bitmaps : uint64
-        One an 8x8 tile; two follow each other in a tile of 16.
+        One an 8x8 tile: the upper and the lower follow each other.
     index : int32
-        First element of each 8x8 tile.
+        First element of each 8x8 tile; the last number is the count of elements.
     elements
         Stored entries, tile by tile; float16 for ``precision="float16"``.
-    by_column : tuple of int32 arrays, or None
-        Of a right factor: pointer of the tile columns, tile rows of each, numbers of their tiles.
     """
 
     shape: tuple[int, int]
-    height: int
     indptr: Any
     columns: Any
     bitmaps: Any
     index: Any
     elements: Any
-    by_column: tuple[Any, Any, Any] | None = None
 
     @property
     def tiles(self) -> int:
@@ -59,14 +52,11 @@ class TileMatrix:
         return len(self.columns)
 
 
-@functools.cache
-def _kernel(precision: str, name: str) -> Any:
-    return TILES[precision].function(name)
-
-
 def _launch(precision: str, name: str, blocks: int, *arguments: Any) -> None:
+    import cupy
+
     if blocks:
-        _kernel(precision, name)((blocks,), (256,), arguments)
+        gpu._function(TILES[precision], name, 0, cupy.cuda.runtime.getDevice())((blocks,), (256,), arguments)
 
 
 def _pattern(A: Factor, B: Factor) -> tuple[Any, Any]:
@@ -89,32 +79,27 @@ def _running_sum(counts: Any) -> Any:
     return total
 
 
-def convert(matrix: Factor, height: int, precision: Precision) -> TileMatrix:
-    """Convert a CSR factor, its values rounded already, to tiles of `height` x 8."""
+def convert(matrix: Factor, precision: Precision) -> TileMatrix:
+    """Convert a CSR factor, its values rounded already, to tiles."""
     import cupy
 
     rows, columns = matrix.shape
-    tile_rows, tile_columns = -(-rows // height), -(-columns // 8)
-    groups = cupy.minimum(cupy.arange(tile_rows + 1, dtype=np.int32) * np.int32(height), np.int32(rows))
-    ones = cupy.ones(max(rows, matrix.nnz), np.float32)
-    gather = Factor((tile_rows, rows), groups, cupy.arange(rows, dtype=np.int32), ones)
-    coarse = Factor((rows, tile_columns), matrix.indptr, matrix.indices >> 3, ones)
-    indptr, tiles = _pattern(gather, coarse)
-    parts = len(tiles) * (height // 8)
-    bitmaps = cupy.zeros(parts, np.uint64)
-    tall, blocks, name = np.int32(height // 16), -(-rows // 32), precision.name
-    _launch(name, "mark", blocks, np.int32(rows), tall, matrix.indptr, matrix.indices, indptr, tiles, bitmaps)
+    tile_rows, tile_columns = -(-rows // 16), -(-columns // 8)
+    groups = cupy.empty(tile_rows + 1 + rows, np.int32)
+    coarse = cupy.empty(matrix.nnz, np.int32)
+    blocks, name = -(-max(rows, matrix.nnz) // 256), precision.name
+    _launch(name, "coarsen", blocks, np.int32(rows), np.int32(matrix.nnz), matrix.indices, groups, coarse)
+    anything = cupy.empty(max(rows, matrix.nnz), np.float32)  # values of a product that only its pattern is wanted of
+    gather = Factor((tile_rows, rows), groups[: tile_rows + 1], groups[tile_rows + 1 :], anything)
+    indptr, tiles = _pattern(gather, Factor((rows, tile_columns), matrix.indptr, coarse, anything))
+    bitmaps = cupy.zeros(2 * len(tiles), np.uint64)
+    blocks = -(-rows // 32)
+    _launch(name, "mark", blocks, np.int32(rows), matrix.indptr, matrix.indices, indptr, tiles, bitmaps)
     index = _index(bitmaps, name)
     elements = cupy.empty(matrix.nnz, np.float16 if name == "float16" else precision.dtype)
     places = (indptr, tiles, bitmaps, index, elements)
-    _launch(name, "scatter", blocks, np.int32(rows), tall, matrix.indptr, matrix.indices, matrix.data, *places)
-    converted = TileMatrix(matrix.shape, height, indptr, tiles, bitmaps, index, elements)
-    if height == 8:
-        owner = cupy.searchsorted(indptr, cupy.arange(len(tiles), dtype=np.int32), side="right").astype(np.int32) - 1
-        order = cupy.argsort(tiles.astype(np.int64) * tile_rows + owner).astype(np.int32)
-        pointer = _running_sum(cupy.bincount(tiles, minlength=tile_columns))
-        converted.by_column = pointer, owner[order], order
-    return converted
+    _launch(name, "scatter", blocks, np.int32(rows), matrix.indptr, matrix.indices, matrix.data, *places)
+    return TileMatrix(matrix.shape, indptr, tiles, bitmaps, index, elements)
 
 
 def _index(bitmaps: Any, precision: str) -> Any:
@@ -129,23 +114,21 @@ def _products(A: TileMatrix, B: TileMatrix, precision: Precision) -> tuple[Any, 
     """Return row pointer, columns, bitmaps and dense values of the tiles of C."""
     import cupy
 
-    assert B.by_column is not None
-    ones = cupy.ones(max(A.tiles, B.tiles), np.float32)
-    tile_rows, inner, width = -(-A.shape[0] // 16), -(-A.shape[1] // 8), -(-B.shape[1] // 8)
-    left, right = (
-        Factor((tile_rows, inner), A.indptr, A.columns, ones),
-        Factor((inner, width), B.indptr, B.columns, ones),
-    )
-    indptr, columns = _pattern(left, right)
+    anything = cupy.empty(max(A.tiles, B.tiles), np.float32)
+    tile_rows, inner, width = -(-A.shape[0] // 16), -(-B.shape[0] // 16), -(-B.shape[1] // 8)
+    # A tile of A meets the row of tiles of B that holds its eight rows: the upper or the lower half of them.
+    left = Factor((tile_rows, inner), A.indptr, A.columns >> 1, anything)
+    indptr, columns = _pattern(left, Factor((inner, width), B.indptr, B.columns, anything))
     bitmaps = cupy.empty(2 * len(columns), np.uint64)
     dense = cupy.empty(128 * len(columns), precision.dtype)
-    factors = (A.indptr, A.columns, A.bitmaps, A.index, A.elements, *B.by_column, B.bitmaps, B.index, B.elements)
+    factors: tuple[Any, ...] = (A.indptr, A.columns, A.bitmaps, A.index, A.elements)
+    factors = (*factors, B.indptr, B.columns, B.bitmaps, B.index, B.elements)
     _launch(precision.name, "multiply", tile_rows, *factors, indptr, columns, bitmaps, dense)
     return indptr, columns, bitmaps, dense
 
 
 def multiply(A: TileMatrix, B: TileMatrix, precision: Precision) -> TileMatrix:
-    """Multiply in the kernels' format: 16x8 tiles by 8x8 tiles to 16x8 tiles."""
+    """Multiply in the kernels' format, tiles to tiles."""
     import cupy
 
     indptr, columns, bitmaps, dense = _products(A, B, precision)
@@ -153,7 +136,7 @@ def multiply(A: TileMatrix, B: TileMatrix, precision: Precision) -> TileMatrix:
     elements = cupy.empty(int(index[-1]), precision.dtype)
     blocks = -(-len(bitmaps) // 8)
     _launch(precision.name, "compact", blocks, np.int32(len(bitmaps)), bitmaps, index, dense, elements)
-    return TileMatrix((A.shape[0], B.shape[1]), 16, indptr, columns, bitmaps, index, elements)
+    return TileMatrix((A.shape[0], B.shape[1]), indptr, columns, bitmaps, index, elements)
 
 
 def multiply_to_csr(A: Factor, B: Factor, precision: Precision) -> tuple[Any, Any, Any]:
@@ -161,7 +144,8 @@ def multiply_to_csr(A: Factor, B: Factor, precision: Precision) -> tuple[Any, An
     import cupy
 
     rows, name = A.shape[0], precision.name
-    indptr, columns, bitmaps, dense = _products(convert(A, 16, precision), convert(B, 8, precision), precision)
+    left = convert(A, precision)
+    indptr, columns, bitmaps, dense = _products(left, left if B is A else convert(B, precision), precision)
     entries = cupy.empty(rows, np.int32)
     tile_rows = -(-rows // 16)
     _launch(name, "count_rows", tile_rows, np.int32(rows), indptr, bitmaps, entries)
@@ -176,11 +160,10 @@ def to_csr(C: TileMatrix) -> Any:
     """Return a matrix of tiles as a scipy CSR array (for checks)."""
     from . import reference
 
-    parts = C.height // 8
-    rows = np.repeat(np.arange(len(C.indptr) - 1), np.diff(C.indptr.get()))
-    tile_rows = (np.repeat(rows, parts).reshape(-1, parts) * parts + np.arange(parts)).ravel()
+    tile_rows = np.repeat(np.arange(len(C.indptr) - 1), np.diff(C.indptr.get()))
+    halves = (2 * tile_rows[:, None] + np.arange(2)).ravel()
     host = reference.BitmapMatrix(
-        C.shape, tile_rows, np.repeat(C.columns.get().astype(np.int64), parts), C.bitmaps.get(),
+        C.shape, halves, np.repeat(C.columns.get().astype(np.int64), 2), C.bitmaps.get(),
         C.index.get().astype(np.int64), C.elements.get(),
     )  # fmt: skip
     return reference.to_csr(host)

@@ -25,6 +25,7 @@ namespace {
 constexpr u32 ALL = 0xffffffffu;
 constexpr int BINS_SYMBOLIC = 7;  // window 2048, window 8192, hash 32, 64, 256, 1024, block
 constexpr int BINS_NUMERIC = 11;  // window 2048 (256 sums, 2048 sums), window 8192, hash 32, 64, 256, 1024, block (4)
+constexpr int ANALYSTS = 512;     // threads of a block of the analysis
 constexpr int HEAVY = 1 << 14;    // products from which a block gathers the row, however narrow it is
 
 // The head: counters that a call clears before and the host reads between the phases.
@@ -330,70 +331,100 @@ __device__ void symbolic_hash(int count, const int* list, const int* ptr_a, cons
     if (lane == 0) entries[row] = total;
 }
 
-// After the sums, the columns are sorted by buckets of equal width over the window: each entry's place is the entries of
-// the buckets before plus those below it in its own.
+// After the sums the table is compacted in place and sorted: up to 128 entries by counting those below each, more by a
+// bitonic network.
 template <int G, int LOG>
 __device__ void numeric_hash(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
-                             const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* span,
-                             const int* ptr_c, int* idx_c, VALUE* val_c) {
+                             const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* ptr_c, int* idx_c,
+                             VALUE* val_c) {
     extern __shared__ u64 shared[];
-    constexpr int TABLE = 1 << LOG, PER_LANE = TABLE / G, BUCKETS = TABLE / 2, STRIDE = G < 32 ? TABLE + G : TABLE;
+    constexpr int TABLE = 1 << LOG, STRIDE = G < 32 ? TABLE + G : TABLE;
     const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
     if (item >= count) return;
     const u32 mask = group_mask<G>();
     int* keys = (int*)shared + group * STRIDE;
     VALUE* sums = (VALUE*)((int*)shared + (blockDim.x / G) * STRIDE) + group * STRIDE;
-    const int row = list[item], out = ptr_c[row], n = ptr_c[row + 1] - out;
+    const int row = list[item], out = ptr_c[row];
     for (int t = lane; t < TABLE; t += G) {
         keys[t] = -1;
         sums[t] = 0;
     }
     __syncwarp(mask);
     each_product<G, 1>(ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
-                    [&](int column, VALUE a, VALUE b) {
-                        bool added;
-                        sums[insert<LOG>(keys, column, added)] += a * b;
-                    });
-    int held[PER_LANE], within[PER_LANE];
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) held[i] = keys[i * G + lane];
-    __syncwarp(mask);
-    // The keys are in registers: their memory holds the buckets' starts and the columns bucket by bucket.
-    int *starts = keys, *bucketed = keys + BUCKETS;
-    for (int t = lane; t < BUCKETS; t += G) starts[t] = 0;
-    __syncwarp(mask);
-    const int start = low[row], bits = 32 - __clz(span[row] - 1), shift = max(bits - (LOG - 1), 0);
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i)
-        if (held[i] >= 0) within[i] = atomicAdd(&starts[(held[i] - start) >> shift], 1);
-    __syncwarp(mask);
-    int before = 0;
+                       [&](int column, VALUE a, VALUE b) {
+                           bool added;
+                           sums[insert<LOG>(keys, column, added)] += a * b;
+                       });
+    int n = 0;
 #pragma unroll 1
-    for (int base = 0; base < BUCKETS; base += G) {
-        const int own = starts[base + lane];
-        int sum = own;
-#pragma unroll
-        for (int d = 1; d < G; d <<= 1) {
-            const int other = __shfl_up_sync(mask, sum, d, G);
-            if (lane >= d) sum += other;
+    for (int base = 0; base < TABLE; base += G) {
+        const int key = keys[base + lane];
+        const VALUE sum = sums[base + lane];
+        const u32 present = __ballot_sync(mask, key >= 0) & mask;
+        const int place = n + __popc(present & ((1u << (threadIdx.x & 31)) - 1u));
+        __syncwarp(mask);
+        if (key >= 0) {
+            keys[place] = key;
+            sums[place] = sum;
         }
-        starts[base + lane] = before + sum - own;
-        before += __shfl_sync(mask, sum, G - 1, G);
+        n += __popc(present);
     }
     __syncwarp(mask);
+    if (LOG <= 8) {
+        if (lane < 4) keys[n + lane] = 0x7fffffff;
+        __syncwarp(mask);
+        for (int first = lane; first < n; first += 4 * G) {
+            int mine[4], below[4];
 #pragma unroll
-    for (int i = 0; i < PER_LANE; ++i)
-        if (held[i] >= 0) bucketed[starts[(held[i] - start) >> shift] + within[i]] = held[i];
-    __syncwarp(mask);
+            for (int i = 0; i < 4; ++i) {
+                mine[i] = first + i * G < n ? keys[first + i * G] : 0;
+                below[i] = 0;
+            }
+#pragma unroll 2
+            for (int o = 0; o < n; o += 4) {
+                const int4 other = *(const int4*)&keys[o];
 #pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) {
-        if (held[i] < 0) continue;
-        const int bucket = (held[i] - start) >> shift, stop = bucket + 1 < BUCKETS ? starts[bucket + 1] : n;
-        int place = starts[bucket];
+                for (int i = 0; i < 4; ++i)
+                    below[i] += (other.x < mine[i]) + (other.y < mine[i]) + (other.z < mine[i]) + (other.w < mine[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                if (first + i * G < n) {
+                    idx_c[out + below[i]] = mine[i];
+                    val_c[out + below[i]] = sums[first + i * G];
+                }
+        }
+        return;
+    }
+    // (column, place) in one word, written from the end: the list grows over columns that were read already.
+    u64* pairs = (u64*)keys;
+    int padded = G;
+    while (padded < n) padded <<= 1;
+    for (int base = padded - G; base >= 0; base -= G) {
+        const int e = base + lane, key = e < n ? keys[e] : 0x7fffffff;
+        __syncwarp(mask);
+        pairs[e] = (u64(u32(key)) << 32) | u32(e);
+        __syncwarp(mask);
+    }
 #pragma unroll 1
-        for (int o = starts[bucket]; o < stop; ++o) place += bucketed[o] < held[i];
-        idx_c[out + place] = held[i];
-        val_c[out + place] = sums[i * G + lane];
+    for (int size = 2; size <= padded; size <<= 1)
+#pragma unroll 1
+        for (int step = size >> 1; step; step >>= 1) {
+#pragma unroll 2
+            for (int t = lane; t < padded / 2; t += G) {
+                const int i = ((t & ~(step - 1)) << 1) | (t & (step - 1));
+                const u64 x = pairs[i], y = pairs[i + step];
+                if ((x > y) == ((i & size) == 0)) {
+                    pairs[i] = y;
+                    pairs[i + step] = x;
+                }
+            }
+            __syncwarp(mask);
+        }
+    for (int e = lane; e < n; e += G) {
+        const u64 pair = pairs[e];
+        idx_c[out + e] = int(pair >> 32);
+        val_c[out + e] = sums[u32(pair)];
     }
 }
 
@@ -540,13 +571,13 @@ __global__ void __launch_bounds__(256) prepare_double(int rows, int columns, int
     prepare_entries<double>(rows, columns, nnz, rounding, ptr, idx, in, out, head, which);
 }
 
-// Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, all warps the long ones.
-__global__ void __launch_bounds__(256) analyse(int rows, int inner, int group_log, const int* ptr_a, const int* idx_a,
+// Products, window and symbolic bin of each row; a group of 2^group_log lanes, at least four, takes a row, all warps the long ones.
+__global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int group_log, const int* ptr_a, const int* idx_a,
                                                const int* ptr_b, const int* idx_b, int* low, int* span, int* entries,
                                                int* slot, int* lists, int* head) {
-    __shared__ u64 s_products[256];
-    __shared__ int s_low[256], s_high[256], s_long[256], longs;
-    const int group = 1 << group_log, per_block = 256 >> group_log, lane = threadIdx.x & (group - 1);
+    __shared__ u64 s_products[ANALYSTS / 4];
+    __shared__ int s_low[ANALYSTS / 4], s_high[ANALYSTS / 4], s_long[ANALYSTS / 4], longs;
+    const int group = 1 << group_log, per_block = ANALYSTS >> group_log, lane = threadIdx.x & (group - 1);
     const int local = threadIdx.x >> group_log, row = blockIdx.x * per_block + local;
     if (threadIdx.x == 0) longs = 0;
     __syncthreads();
@@ -599,7 +630,7 @@ __global__ void __launch_bounds__(256) analyse(int rows, int inner, int group_lo
             atomicMin(&s_low[at], lo);
             atomicMax(&s_high[at], hi);
         }
-        piece += 8;
+        piece += ANALYSTS / 32;
     }
     __syncthreads();
     int bin = -1, width = 0;
@@ -731,9 +762,8 @@ NUMERIC_WINDOW(32, 256, 1024)
     }                                                                                                                     \
     __global__ void __launch_bounds__(128) numeric_hash_##G##_##LOG(                                                      \
         int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
-        const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* ptr_c, int* idx_c,              \
-        VALUE* val_c) {                                                                                                   \
-        numeric_hash<G, LOG>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, ptr_c, idx_c, val_c);      \
+        const int* idx_b, const VALUE* val_b, const int* ptr_c, int* idx_c, VALUE* val_c) {                               \
+        numeric_hash<G, LOG>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, ptr_c, idx_c, val_c);                 \
     }
 HASH(4, 5)
 HASH(8, 5)

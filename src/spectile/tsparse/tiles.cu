@@ -4,10 +4,11 @@
 //   32  float32, no tensor cores     (the paper's nonTCU)
 //   64  float64                      mma.sync.m8n8k4
 //
-// The left factor and C hold tiles of 16x8 (two 8x8 bitmaps, the upper and the lower), the right factor tiles of 8x8: one
-// m16n8k8 multiplies two 8x8 tiles of A by the tile of B that they share, and the unit is full.  A block takes a row of
-// tiles; each warp computes tiles of C whole, so C is written once and every entry is summed in one order.
+// Tiles are kept in twos, 16x8, the upper 8x8 bitmap and the lower: one m16n8k8 multiplies two 8x8 tiles of A by the 8x8
+// tile of B that they share, and the unit is full.  A block takes a row of such tiles; each warp computes tiles of C
+// whole, so C is written once and every entry is summed in one order.
 //
+//   coarsen          rows by sixteens and columns by eights, from which the pattern of the tiles follows
 //   mark, scatter    CSR to tiles: bitmaps, then elements at their ranks
 //   multiply         bitmaps and dense values of each tile of C
 //   compact          dense values to the element array (the kernels' format)
@@ -126,29 +127,35 @@ __device__ __forceinline__ void multiply_tile(SUM (&sums)[4], u64 upper, const I
 
 extern "C" {
 
-// Bitmaps of the tiles of height 8 << tall of a CSR matrix whose tile columns are known; eight lanes a row.
-__global__ void __launch_bounds__(256) mark(int rows, int tall, const int* ptr, const int* idx, const int* tile_ptr,
+__global__ void __launch_bounds__(256) coarsen(int rows, int nnz, const int* idx, int* groups, int* coarse) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, tile_rows = (rows + 15) / 16;
+    if (i <= tile_rows) groups[i] = min(16 * i, rows);
+    if (i < rows) groups[tile_rows + 1 + i] = i;
+    if (i < nnz) coarse[i] = idx[i] >> 3;
+}
+
+// Bitmaps of a CSR matrix whose tiles are known; eight lanes a row.
+__global__ void __launch_bounds__(256) mark(int rows, const int* ptr, const int* idx, const int* tile_ptr,
                                             const int* tile_column, u64* bitmaps) {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
     if (row >= rows) return;
-    const int group = row >> (3 + tall), begin = tile_ptr[group], end = tile_ptr[group + 1];
+    const int begin = tile_ptr[row >> 4], end = tile_ptr[(row >> 4) + 1];
     for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
         const int column = idx[p], tile = find(tile_column, begin, end, column >> 3);
-        const int part = tall ? 2 * tile + ((row >> 3) & 1) : tile;
-        atomicOr(&bitmaps[part], 1ull << (8 * (row & 7) + (column & 7)));
+        atomicOr(&bitmaps[2 * tile + ((row >> 3) & 1)], 1ull << (8 * (row & 7) + (column & 7)));
     }
 }
 
 // Elements at their ranks; index[part] is the first element of an 8x8 tile.
-__global__ void __launch_bounds__(256) scatter(int rows, int tall, const int* ptr, const int* idx, const SUM* val,
+__global__ void __launch_bounds__(256) scatter(int rows, const int* ptr, const int* idx, const SUM* val,
                                                const int* tile_ptr, const int* tile_column, const u64* bitmaps,
                                                const int* index, IN* elements) {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
     if (row >= rows) return;
-    const int group = row >> (3 + tall), begin = tile_ptr[group], end = tile_ptr[group + 1];
+    const int begin = tile_ptr[row >> 4], end = tile_ptr[(row >> 4) + 1];
     for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
-        const int column = idx[p], tile = find(tile_column, begin, end, column >> 3);
-        const int part = tall ? 2 * tile + ((row >> 3) & 1) : tile, place = 8 * (row & 7) + (column & 7);
+        const int column = idx[p], part = 2 * find(tile_column, begin, end, column >> 3) + ((row >> 3) & 1);
+        const int place = 8 * (row & 7) + (column & 7);
         elements[index[part] + __popcll(bitmaps[part] & ((1ull << place) - 1))] = IN(val[p]);
     }
 }
@@ -158,13 +165,12 @@ __global__ void __launch_bounds__(256) count_bits(int count, const u64* bitmaps,
     if (i < count) entries[i] = __popcll(bitmaps[i]);
 }
 
-// Tiles of C: one block a row of tiles, one warp a tile.  B is given by its tile columns: b_row lists the tile rows of each,
-// sorted, b_tile the tiles' numbers.
+// Tiles of C: one block a row of tiles, one warp a tile.  For each tile of A's row the tile of B in C's column is sought.
 __global__ void __launch_bounds__(256) multiply(const int* a_ptr, const int* a_column, const u64* a_bitmaps,
                                                 const int* a_index, const IN* a_elements, const int* b_ptr,
-                                                const int* b_row, const int* b_tile, const u64* b_bitmaps,
-                                                const int* b_index, const IN* b_elements, const int* c_ptr,
-                                                const int* c_column, u64* c_bitmaps, SUM* c_dense) {
+                                                const int* b_column, const u64* b_bitmaps, const int* b_index,
+                                                const IN* b_elements, const int* c_ptr, const int* c_column,
+                                                u64* c_bitmaps, SUM* c_dense) {
     __shared__ int s_column[LISTED];
     __shared__ u64 s_bitmaps[LISTED][2];
     const int row = blockIdx.x, begin = a_ptr[row], tiles = a_ptr[row + 1] - begin, lane = threadIdx.x & 31;
@@ -175,7 +181,7 @@ __global__ void __launch_bounds__(256) multiply(const int* a_ptr, const int* a_c
     }
     __syncthreads();
     for (int c = c_ptr[row] + (threadIdx.x >> 5); c < c_ptr[row + 1]; c += blockDim.x >> 5) {
-        const int column = c_column[c], first = b_ptr[column], last = b_ptr[column + 1];
+        const int column = c_column[c];
         SUM sums[4] = {};
         u64 pattern[2] = {};
         for (int base = 0; base < tiles; base += 32) {
@@ -184,11 +190,11 @@ __global__ void __launch_bounds__(256) multiply(const int* a_ptr, const int* a_c
             u64 upper = 0, lower = 0, right = 0;
             if (i < tiles) {
                 const int k = i < LISTED ? s_column[i] : a_column[begin + i];
-                const int at = find(b_row, first, last, k);
-                if (at < last && b_row[at] == k) {
+                const int last = b_ptr[(k >> 1) + 1], at = find(b_column, b_ptr[k >> 1], last, column);
+                if (at < last && b_column[at] == column) {
                     upper = i < LISTED ? s_bitmaps[i][0] : a_bitmaps[2 * (begin + i)];
                     lower = i < LISTED ? s_bitmaps[i][1] : a_bitmaps[2 * (begin + i) + 1];
-                    b = b_tile[at];
+                    b = 2 * at + (k & 1);
                     right = b_bitmaps[b];
                     // The filter: no column of A's tile meets a row of B's.
                     if (!(columns_met(upper | lower) & rows_met(right))) b = -1;
