@@ -29,30 +29,59 @@ TF32X3_ROUNDOFF = 2.0**-19
 
 
 @dataclass(frozen=True)
+class _Tile:
+    """Tuning of the portable kernel.
+
+    Tile height, 32-blocks of a warp, pipeline stages, resident thread blocks, and whether the list holds only the steps
+    that some block needs.
+    """
+
+    tile_m: int
+    blocks_m: int
+    blocks_n: int
+    stages: int
+    min_blocks: int
+    compact: bool = True
+
+    @property
+    def threads(self) -> int:
+        return 32 * (self.tile_m // (32 * self.blocks_m)) * (4 // self.blocks_n)
+
+
+@dataclass(frozen=True)
 class _Precision:
-    """Dtypes of a precision and the tuning of its portable kernel."""
+    """Dtypes of a precision and its portable kernels, for large and for small products."""
 
     code: int
     dtype: str
     output: str
-    stage_bytes: int
-    stages: int
-    min_blocks: int
+    stage_k: int
+    pitches: tuple[int, int]
+    large: _Tile
+    small: _Tile
 
     @property
     def norm(self) -> str:
         return "float64" if self.dtype == "float64" else "float32"
 
-    def unit(self, aligned: bool) -> Unit:
+    def shared_bytes(self, tile: _Tile) -> int:
+        elements = tile.tile_m * self.pitches[0] + self.stage_k * self.pitches[1]
+        return tile.stages * elements * np.dtype(self.dtype).itemsize
+
+    def unit(self, tile: _Tile, aligned: bool) -> Unit:
         defines = {
-            "PRECISION": str(self.code),
-            "OUTPUT_BITS": str(8 * np.dtype(self.output).itemsize),
-            "STAGES": str(self.stages),
-            "MIN_BLOCKS": str(self.min_blocks),
-            "ALIGNED": str(int(aligned)),
-            "DMMA_K": "16",
+            "PRECISION": self.code,
+            "OUTPUT_BITS": 8 * np.dtype(self.output).itemsize,
+            "TILE_M": tile.tile_m,
+            "BLOCKS_M": tile.blocks_m,
+            "BLOCKS_N": tile.blocks_n,
+            "STAGES": tile.stages,
+            "MIN_BLOCKS": tile.min_blocks,
+            "COMPACT": int(tile.compact),
+            "ALIGNED": int(aligned),
+            "DMMA_K": 8,
         }
-        return Unit("spamm", ("product.cu",), _ARCHS, defines)
+        return Unit("spamm", ("product.cu",), _ARCHS, {name: str(value) for name, value in defines.items()})
 
     def blocks_unit(self) -> Unit:
         bits = {"INPUT_BITS": str(8 * np.dtype(self.dtype).itemsize)}
@@ -61,36 +90,46 @@ class _Precision:
         )
 
 
+_HALF_TILE = _Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=4)
+_TF32_TILE = _Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=3, min_blocks=2)
+_DOUBLE_TILE = _Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=2)
 _PRECISIONS = {
-    "fp16": _Precision(0, "float16", "float32", 2 * (64 * 40 + 32 * 136), 4, 4),
-    "fp16c16": _Precision(0, "float16", "float16", 2 * (64 * 40 + 32 * 136), 4, 4),
-    "tf32x3": _Precision(1, "float32", "float32", 4 * (64 * 36 + 32 * 136), 3, 2),
-    "fp64": _Precision(2, "float64", "float64", 8 * (64 * 20 + 16 * 132), 3, 2),
-    "fp32": _Precision(3, "float32", "float32", 4 * (64 * 36 + 32 * 128), 2, 3),
-}
+    "fp16": _Precision(0, "float16", "float32", 32, (40, 136), _HALF_TILE, _HALF_TILE),
+    "fp16c16": _Precision(0, "float16", "float16", 32, (40, 136), _HALF_TILE, _HALF_TILE),
+    "tf32x3": _Precision(1, "float32", "float32", 32, (36, 136), _TF32_TILE, _TF32_TILE),
+    "fp64": _Precision(2, "float64", "float64", 16, (20, 132), _DOUBLE_TILE, _DOUBLE_TILE),
+    "fp32": _Precision(
+        3, "float32", "float32", 32, (36, 128),
+        large=_Tile(tile_m=128, blocks_m=2, blocks_n=2, stages=3, min_blocks=2),
+        small=_Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=3, min_blocks=2),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Wgmma:
-    """A shape of the Hopper kernel: 128 x (128 * columns) tiles, `cluster` of them stacked."""
+    """A shape of the Hopper kernel: 128 x (128 * columns) tiles in parts of 64 x `part`, `cluster` tiles stacked."""
 
     columns: int
+    part: int
     cluster: int
     stages: int
     list_steps: int
 
     @property
     def threads(self) -> int:
-        return 256 * self.columns + (64 if self.columns == 1 else 128)
+        return 256 * (128 * self.columns // self.part) + (64 if self.columns == 1 else 128)
 
     @property
     def shared_bytes(self) -> int:
         lists = 2 * (4 + 4 * 3 + 4 * self.list_steps)
-        return self.stages * (128 + 128 * self.columns) * 64 + 16 * self.stages + 64 + lists
+        staging = 2 * (128 * self.columns // self.part) * 2 * (2 if self.part == 256 else 1) * 64 * 128
+        return self.stages * (128 + 128 * self.columns) * 64 + staging + 16 * self.stages + 96 + lists
 
     def unit(self, output: str) -> Unit:
         defines = {
             "WGS_N": str(self.columns),
+            "PART_N": str(self.part),
             "CLUSTER": str(self.cluster),
             "STAGES": str(self.stages),
             "LIST_STEPS": str(self.list_steps),
@@ -100,9 +139,11 @@ class _Wgmma:
 
 
 WGMMA = {
-    "wgmma_small": _Wgmma(columns=1, cluster=1, stages=6, list_steps=1024),
-    "wgmma": _Wgmma(columns=2, cluster=1, stages=8, list_steps=1536),
-    "wgmma_pair": _Wgmma(columns=2, cluster=2, stages=8, list_steps=1536),
+    "wgmma_small": _Wgmma(columns=1, part=128, cluster=1, stages=4, list_steps=1024),
+    "wgmma": _Wgmma(columns=2, part=128, cluster=1, stages=6, list_steps=1536),
+    "wgmma_wide": _Wgmma(columns=2, part=256, cluster=1, stages=6, list_steps=1536),
+    "wgmma_pair": _Wgmma(columns=2, part=128, cluster=2, stages=6, list_steps=1536),
+    "wgmma_wide_pair": _Wgmma(columns=2, part=256, cluster=2, stages=6, list_steps=1536),
 }
 
 _NORM_UNITS = {
@@ -117,7 +158,11 @@ _SURVEY_UNITS = {
 UNITS: tuple[Unit, ...] = (
     *_NORM_UNITS.values(),
     *_SURVEY_UNITS.values(),
-    *(precision.unit(aligned) for precision in _PRECISIONS.values() for aligned in (True, False)),
+    *dict.fromkeys(
+        precision.unit(tile, aligned)
+        for precision in _PRECISIONS.values()
+        for tile, aligned in ((precision.large, True), (precision.small, True), (precision.small, False))
+    ),
     *dict.fromkeys(precision.blocks_unit() for precision in _PRECISIONS.values()),
     *(shape.unit(output) for shape in WGMMA.values() for output in ("float32", "float16")),
 )
@@ -152,18 +197,18 @@ _PRODUCT = _layout(
 _WGMMA_FIELDS = _layout(
     "c:p out:p norms_a:p norms_b:p tau_device:p counter:p tau:d alpha:d beta:d ldc:l ldo:l stride_c:l stride_o:l "
     "stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i tiles_n:i batches:i batch_a:i "
-    "batch_b:i vector_stores:i"
+    "batch_b:i copy_stores:i"
 )
 _WGMMA_PRODUCT = np.dtype(
     {
-        "names": ["map_a", "map_b", "fields"],
-        "formats": ["V128", "V128", _WGMMA_FIELDS],
-        "offsets": [0, 128, 256],
-        "itemsize": -(-(256 + _WGMMA_FIELDS.itemsize) // 64) * 64,
+        "names": ["map_a", "map_b", "map_c", "fields"],
+        "formats": ["V128", "V128", "V128", _WGMMA_FIELDS],
+        "offsets": [0, 128, 256, 384],
+        "itemsize": -(-(384 + _WGMMA_FIELDS.itemsize) // 64) * 64,
     }
 )
 
-Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma", "wgmma_pair"]
+Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma", "wgmma_pair", "wgmma_wide", "wgmma_wide_pair"]
 
 
 def _launch(
@@ -227,7 +272,7 @@ class NormMaps:
         for task, matrix, norms, transposed in zip(parameters["task"], (a, b), (self.a, self.b), (0, 1), strict=True):
             task["matrix"], task["norms"] = matrix.data.ptr, norms.data.ptr
             task["stride_matrix"], task["stride_norms"] = _stride(matrix), _stride(norms)
-            task["leading"], task["rows"], task["columns"] = _pitch(matrix), *matrix.shape[-2:]
+            task["leading"], task["rows"], task["columns"] = _pitch(matrix), matrix.shape[-2], matrix.shape[-1]
             shape = norms.shape[-2:][::-1] if transposed else norms.shape[-2:]
             task["norm_rows"], task["norm_columns"] = shape
             task["batches"] = matrix.shape[0] if matrix.ndim == 3 else 1
@@ -311,8 +356,12 @@ class Product:
             self._prepare_portable(a, b, out, common, _PRECISIONS[precision])
 
     def _prepare_portable(self, a: Any, b: Any, out: Any, common: dict[str, Any], precision: _Precision) -> None:
-        rows, columns = (64, 128) if self.kernel == "portable" else (32, 32)
         m, _, n = self.shape
+        aligned = all(map(_is_aligned, (a, b, out)))
+        tile = precision.small
+        if aligned and _blocks(m, 128) * _blocks(n, 128) * self.batches >= device.describe().multiprocessors:
+            tile = precision.large
+        rows, columns = (tile.tile_m, 128) if self.kernel == "portable" else (32, 32)
         self._parameters = _fill(
             np.zeros((), _PRODUCT),
             common
@@ -320,11 +369,10 @@ class Product:
             | {"stride_a": _stride(a), "stride_b": _stride(b)}
             | {"tiles_m": _blocks(m, rows), "tiles_n": _blocks(n, columns)},
         )
-        self._grid = _blocks(m, rows) * _blocks(n, columns), self.batches
+        self._grid: tuple[int, ...] = (_blocks(m, rows) * _blocks(n, columns), self.batches)
         if self.kernel == "portable":
-            self._threads, self._shared = 128, precision.stages * precision.stage_bytes
-            aligned = all(map(_is_aligned, (a, b, out)))
-            self._function = precision.unit(aligned).function("product", self._shared)
+            self._threads, self._shared = tile.threads, precision.shared_bytes(tile)
+            self._function = precision.unit(tile, aligned).function("product", self._shared)
         else:
             self._threads, self._shared = 512, 0
             self._function = precision.blocks_unit().function("product_blocks")
@@ -336,13 +384,17 @@ class Product:
         tiles_m, tiles_n = _blocks(m, 128 * shape.cluster), _blocks(n, 128 * shape.columns)
         self._parameters = np.zeros((), _WGMMA_PRODUCT)
         self._parameters["map_a"] = np.void(encode(a.reshape(-1, *a.shape[-2:]), (1, 128, 32), 64))
+        copy_stores = common["beta"] == 0 and _is_aligned(out)
+        if copy_stores:
+            box = 1, 64, 128 // out.itemsize
+            self._parameters["map_c"] = np.void(encode(out.reshape(-1, *out.shape[-2:]), box, 128))
         self._parameters["map_b"] = np.void(encode(b.reshape(-1, *b.shape[-2:]), (1, 32, 64), 128))
         _fill(
             self._parameters["fields"],
             common
             | {"counter": self.maps.counter.data.ptr, "tiles_m": tiles_m, "tiles_n": tiles_n, "batches": self.batches}
             | {"batch_a": int(_stride(a) > 0), "batch_b": int(_stride(b) > 0)}
-            | {"vector_stores": common["beta"] == 0 and _is_aligned(out)},
+            | {"copy_stores": copy_stores},
         )
         self._threads, self._shared = shape.threads, shape.shared_bytes
         resident = device.describe().multiprocessors * (2 if shape.columns == 1 else 1) // shape.cluster
@@ -357,7 +409,7 @@ class Product:
             return 1, 1, 1
         if self.kernel == "portable":
             return (max(1, 32 // block),) * 3
-        return max(1, 64 // block), max(1, 128 // block), 1
+        return max(1, 64 // block), max(1, WGMMA[self.kernel].part // block), 1
 
     def __call__(self) -> None:
         """Multiply on the current stream; the norm maps must be there.
@@ -391,7 +443,7 @@ def choose_kernel(a: Any, b: Any, batches: int, block: int, precision: str, stri
     if not suits:
         return "portable"
     tiles = _blocks(a.shape[-2], 128) * _blocks(b.shape[-1], 256) * batches
-    return "wgmma" if tiles >= 3 * found.multiprocessors else "wgmma_small"
+    return "wgmma_wide" if tiles >= 3 * found.multiprocessors else "wgmma_small"
 
 
 def count_products(maps: NormMaps, item: tuple[int, int], tau: Any, grain: tuple[int, int, int] = (1, 1, 1)) -> Any:
@@ -428,7 +480,7 @@ def skipped_bound(maps: NormMaps, item: tuple[int, int], tau: Any) -> Any:
 def _item(maps: NormMaps, item: tuple[int, int]) -> tuple[Any, Any]:
     return tuple(
         norms[index] if norms.ndim == 3 else norms for norms, index in zip((maps.a, maps.b), item, strict=True)
-    )  # type: ignore[return-value]
+    )
 
 
 def _survey(
@@ -578,7 +630,7 @@ def _row_major(name: str, array: Any, *, on_device: bool) -> Any:
     )
 
 
-def _flat(array: Any, batch: tuple[int, ...]) -> Any | None:
+def _flat(array: Any, batch: tuple[int, ...]) -> Any:
     """Return `array` as one matrix or one flat batch without copying, or None where broadcasting is more involved."""
     if math.prod(array.shape[:-2]) == 1:
         return array.reshape(array.shape[-2:])
@@ -626,7 +678,7 @@ def spamm_cuda(
     fresh = target is None or any(cupy.may_share_memory(target, x) for x in (a_, b_))
     size = math.prod(shape) * dtype.itemsize
     with device.allocating(f"the product of shape {shape}", size):
-        result = cupy.empty(shape, dtype) if fresh else target
+        result: Any = cupy.empty(shape, dtype) if fresh else target
         parts = _multiply(
             a_, b_, c_, result, batch, tau, valid_ratio, rtol, block, alpha, beta, strict, precision, check_finite
         )

@@ -1,9 +1,9 @@
 // SpAMM product on mma.sync and FFMA, for sm_80 and later: C = alpha * sum_k valid(i,k,j) A_ik B_kj + beta * C.
 //
-// A thread block computes a 64 x 128 tile of C.  It first tests all k against the two norm maps and compacts the union
-// of the valid steps (32 wide) into a list with one bit for each 32 x 32 block of the tile, then runs a cp.async
-// pipeline over the list.  Each of the four warps owns 32 x 64, two blocks, and multiplies exactly the blocks whose bit
-// is set: loads follow the union, arithmetic the valid set.
+// A thread block computes a TILE_M x 128 tile of C.  It first tests all k against the two norm maps and compacts the
+// union of the valid steps (32 wide) into a list with one bit for each 32 x 32 block of the tile, then runs a cp.async
+// pipeline over the list.  Each warp owns BLOCKS_M x BLOCKS_N blocks and multiplies exactly those whose bit is set:
+// loads follow the union, arithmetic the valid set.
 #include <cuda_fp16.h>
 
 #define FP16 0
@@ -30,12 +30,18 @@ using Output = __half;
 using Output = Accumulator;
 #endif
 
-constexpr int kTileM = 64, kTileN = 128, kThreads = 128;
+constexpr int kTileM = TILE_M, kTileN = 128;
+constexpr int kBlocksM = BLOCKS_M, kBlocksN = BLOCKS_N;    // 32 x 32 blocks of a warp
+constexpr int kWarpsM = kTileM / (32 * kBlocksM), kWarpsN = kTileN / (32 * kBlocksN);
+constexpr int kThreads = 32 * kWarpsM * kWarpsN;
+constexpr int kTileBlocksM = kTileM / 32, kTileBlocksN = kTileN / 32;
 constexpr int kStep = 32;                                  // k covered by one entry of the list
 constexpr int kStageK = PRECISION == FP64 ? 16 : 32;       // k of one pipeline stage
 constexpr int kParts = kStep / kStageK;                    // stages of an entry
 constexpr int kStages = STAGES;
 constexpr int kListSteps = 1024;                           // k steps listed at a time
+// Without compaction the list holds every step, and those that no block needs are passed over in the loop.
+constexpr bool kCompact = COMPACT;
 // Row pitches in elements, chosen so that the fragment loads below meet no bank twice.
 #if PRECISION == FP16
 constexpr int kPitchA = 40, kPitchB = 136;
@@ -74,19 +80,27 @@ __device__ __forceinline__ void copy_async(unsigned target, const void* source, 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
 }
 
-// Copy a ROWS x COLUMNS block to shared memory, zero outside of the matrix.
+// Copy a ROWS x COLUMNS block to shared memory, zero outside of the matrix; `whole` says that all of it is inside.
 template <int kRows, int kColumns, int kPitch>
 __device__ __forceinline__ void load_block(Element* target, const Element* source, long long leading, int rows,
-                                           int columns) {
-  constexpr int kChunks = kColumns / kVector;
-  static_assert(kRows * kChunks % kThreads == 0, "every thread copies the same number of chunks");
+                                           int columns, bool whole) {
+  constexpr int kChunks = kColumns / kVector, kPass = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && kRows % kPass == 0, "every thread copies one column of chunks");
+  const int first = threadIdx.x / kChunks, column = threadIdx.x % kChunks * kVector;
+  const Element* from = source + first * leading + column;
+  Element* to = target + first * kPitch + column;
+#if ALIGNED
+  if (whole) {
+    const long long step = kPass * leading;
 #pragma unroll
-  for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
-    const int chunk = threadIdx.x + i * kThreads;
-    const int row = chunk / kChunks, column = chunk % kChunks * kVector;
-    Element* to = target + row * kPitch + column;
-    const Element* from = source + row * leading + column;
-    const int inside = row < rows ? max(0, min(kVector, columns - column)) : 0;
+    for (int row = 0; row < kRows; row += kPass, from += step)
+      copy_async(shared_address(to) + row * kPitch * static_cast<int>(sizeof(Element)), from, 16);
+    return;
+  }
+#endif
+#pragma unroll
+  for (int row = 0; row < kRows; row += kPass, from += kPass * leading, to += kPass * kPitch) {
+    const int inside = first + row < rows ? max(0, min(kVector, columns - column)) : 0;
 #if ALIGNED
     copy_async(shared_address(to), inside ? from : source, inside * static_cast<int>(sizeof(Element)));
 #else
@@ -103,23 +117,26 @@ __device__ __forceinline__ unsigned valid_bits(const Product& p, const Norm* nor
   const int log2_block = p.log2_block;
   if (log2_block >= 5) {
     const int k = (step * kStep) >> log2_block;
-    Norm norm_a[2], norm_b[4];
+    Norm norm_a[kTileBlocksM], norm_b[kTileBlocksN];
+    // No load waits for a test: outside of the matrix the last norm is read and then replaced by -1.
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = row0 + 32 * i;
-      norm_a[i] = row < p.m ? norms_a[static_cast<long long>(row >> log2_block) * p.norm_k + k] : Norm(-1);
-    }
+    for (int i = 0; i < kTileBlocksM; ++i)
+      norm_a[i] = __ldg(norms_a + static_cast<long long>(min(row0 + 32 * i, p.m - 1) >> log2_block) * p.norm_k + k);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int column = column0 + 32 * j;
-      norm_b[j] = column < p.n ? norms_b[static_cast<long long>(column >> log2_block) * p.norm_k + k] : Norm(-1);
-    }
+    for (int j = 0; j < kTileBlocksN; ++j)
+      norm_b[j] = __ldg(norms_b + static_cast<long long>(min(column0 + 32 * j, p.n - 1) >> log2_block) * p.norm_k + k);
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+    for (int i = 0; i < kTileBlocksM; ++i)
+      if (row0 + 32 * i >= p.m) norm_a[i] = Norm(-1);
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
+    for (int j = 0; j < kTileBlocksN; ++j)
+      if (column0 + 32 * j >= p.n) norm_b[j] = Norm(-1);
+#pragma unroll
+    for (int i = 0; i < kTileBlocksM; ++i)
+#pragma unroll
+      for (int j = 0; j < kTileBlocksN; ++j)
         // Not below tau, so that a NaN is multiplied; a block outside of the matrix never is.
-        if (!(norm_a[i] * norm_b[j] < tau) && !(norm_a[i] < 0) && !(norm_b[j] < 0)) bits |= 1u << (4 * i + j);
+        if (!(norm_a[i] * norm_b[j] < tau) && !(norm_a[i] < 0) && !(norm_b[j] < 0)) bits |= 1u << (kTileBlocksN * i + j);
   } else {
     const int block = 1 << log2_block;
     for (int k = step * kStep; k < min((step + 1) * kStep, p.k); k += block)
@@ -127,31 +144,36 @@ __device__ __forceinline__ unsigned valid_bits(const Product& p, const Norm* nor
         const Norm norm_a = norms_a[static_cast<long long>(row >> log2_block) * p.norm_k + (k >> log2_block)];
         for (int column = column0; column < min(column0 + kTileN, p.n); column += block) {
           const Norm norm_b = norms_b[static_cast<long long>(column >> log2_block) * p.norm_k + (k >> log2_block)];
-          if (!(norm_a * norm_b < tau)) bits |= 1u << (4 * ((row - row0) / 32) + (column - column0) / 32);
+          if (!(norm_a * norm_b < tau)) bits |= 1u << (kTileBlocksN * ((row - row0) / 32) + (column - column0) / 32);
         }
       }
   }
   return bits;
 }
 
-// Compact the valid steps of [first, first + kListSteps) into entries (step << 8 | bits); return their number.
+// Compact the valid steps of [first, first + kListSteps) into entries (step << 16 | bits); return their number.
 __device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a, const Norm* norms_b, Norm tau, int row0,
-                                          int column0, int first, int steps, unsigned* list, unsigned char* bits,
+                                          int column0, int first, int steps, unsigned* list, unsigned short* bits,
                                           int* warp_totals) {
   constexpr int kEach = kListSteps / kThreads;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll 4
+#pragma unroll 2
   for (int i = 0; i < kEach; ++i) {
     const int step = first + threadIdx.x + i * kThreads;
-    bits[threadIdx.x + i * kThreads] =
-        step < steps ? valid_bits(p, norms_a, norms_b, tau, row0, column0, step) : 0;
+    const unsigned found = first + i * kThreads < steps
+                               ? valid_bits(p, norms_a, norms_b, tau, row0, column0, min(step, steps - 1))
+                               : 0;
+    bits[threadIdx.x + i * kThreads] = step < steps ? found : 0;
   }
   __syncthreads();
-  const uint2 raw = reinterpret_cast<const uint2*>(bits)[threadIdx.x];
-  const unsigned char* mine = reinterpret_cast<const unsigned char*>(&raw);
+  const unsigned short* mine = bits + threadIdx.x * kEach;
+  bool listed[kEach];
   int count = 0;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) count += mine[i] != 0;
+  for (int i = 0; i < kEach; ++i) {
+    listed[i] = kCompact ? mine[i] != 0 : first + static_cast<int>(threadIdx.x) * kEach + i < steps;
+    count += listed[i];
+  }
   int before = count;
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
@@ -168,77 +190,96 @@ __device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a,
   }
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
-    if (mine[i]) list[position++] = static_cast<unsigned>(first + threadIdx.x * kEach + i) << 8 | mine[i];
+    if (listed[i]) list[position++] = static_cast<unsigned>(first + threadIdx.x * kEach + i) << 16 | mine[i];
   __syncthreads();
   return total;
 }
 
+// Every multiply<M0, M1, N0, N1> takes the blocks [M0, M1) x [N0, N1) of the warp.
 #if PRECISION == FP32
-// Thread (r, c) of a warp's 4 x 8 owns rows r + 4 i and, in each block, columns 4 c + j: A is read along k.
-template <int kFirst, int kLast>
-__device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[8][8]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const float* rows = a + ((warp & 1) * 32 + lane / 8) * kPitchA;
-  const float* columns = b + (warp >> 1) * 64 + lane % 8 * 4;
-#pragma unroll 2
-  for (int k = 0; k < kStageK; k += 4) {
-    float value_a[8][4];
+// Thread (r, c) of a warp's 4 x 8 owns rows r + 4 i and columns 4 c + j of each block: A is read along k.
+template <int M0, int M1, int N0, int N1>
+__device__ __forceinline__ void multiply(const Element* a, const Element* b,
+                                         Accumulator (&sum)[8 * kBlocksM][4 * kBlocksN]) {
+  const int lane = threadIdx.x % 32;
+  const float* rows = a + lane / 8 * kPitchA;
+  const float* columns = b + lane % 8 * 4;
+  float value_a[2][8][4], value_b[4][4 * kBlocksN];
+  auto load_a = [&](float (&to)[8][4], int k, int r) {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-      *reinterpret_cast<float4*>(value_a[i]) = *reinterpret_cast<const float4*>(rows + 4 * i * kPitchA + k);
+      *reinterpret_cast<float4*>(to[i]) = *reinterpret_cast<const float4*>(rows + (32 * r + 4 * i) * kPitchA + k);
+  };
+  auto load_b = [&](int kk, int k) {
 #pragma unroll
-    for (int kk = 0; kk < 4; ++kk) {
-      float value_b[8];
+    for (int s = N0; s < N1; ++s)
+      *reinterpret_cast<float4*>(value_b[kk] + 4 * s) =
+          *reinterpret_cast<const float4*>(columns + (k + kk) * kPitchB + 32 * s);
+  };
+  // The operands of the next four k (or of the next row block) are on their way while these are multiplied; after the
+  // last the first are read again, for nothing.
+  load_a(value_a[0], 0, M0);
 #pragma unroll
-      for (int s = kFirst; s < kLast; ++s)
-        *reinterpret_cast<float4*>(value_b + 4 * s) =
-            *reinterpret_cast<const float4*>(columns + (k + kk) * kPitchB + 32 * s);
+  for (int kk = 0; kk < 4; ++kk) load_b(kk, 0);
+  constexpr int kTurns = (M1 - M0) % 2 ? 2 : 1;
+#pragma unroll 1
+  for (int k0 = 0; k0 < kStageK; k0 += 4 * kTurns) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
+    for (int phase = 0; phase < kTurns * (M1 - M0); ++phase) {
+      const int r = M0 + phase % (M1 - M0), next = (k0 + 4 * (phase / (M1 - M0)) + 4) % kStageK;
+      const bool last = r + 1 == M1;
+      load_a(value_a[(phase + 1) % 2], last ? next : next == 0 ? kStageK - 4 : next - 4, last ? M0 : r + 1);
 #pragma unroll
-        for (int j = 4 * kFirst; j < 4 * kLast; ++j) sum[i][j] = fmaf(value_a[i][kk], value_b[j], sum[i][j]);
+      for (int kk = 0; kk < 4; ++kk) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+#pragma unroll
+          for (int j = 4 * N0; j < 4 * N1; ++j)
+            sum[8 * r + i][j] = fmaf(value_a[phase % 2][i][kk], value_b[kk][j], sum[8 * r + i][j]);
+        if (last) load_b(kk, next);
+      }
     }
   }
 }
 #else
 __device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #if PRECISION == FP16
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 #else
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 #endif
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Fragments of m16n8: lane = 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1 of C.  A warp owns 2 x 8 of them;
-// columns of block s are the fragments 4 s ... 4 s + 3.
+// Fragments of m16n8: lane = 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1 of C.  A block
+// is 2 x 4 of them.
 #if PRECISION == FP16
-template <int kFirst, int kLast>
-__device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[2][8][4]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const unsigned rows = shared_address(a + ((warp & 1) * 32 + lane % 16) * kPitchA + lane / 16 * 8);
-  const unsigned columns = shared_address(b + lane % 16 * kPitchB + (warp >> 1) * 64 + lane / 16 * 8);
+template <int M0, int M1, int N0, int N1>
+__device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[2 * kBlocksM][4 * kBlocksN][4]) {
+  const int lane = threadIdx.x % 32;
+  const unsigned rows = shared_address(a + lane % 16 * kPitchA + lane / 16 * 8);
+  const unsigned columns = shared_address(b + lane % 16 * kPitchB + lane / 16 * 8);
 #pragma unroll
   for (int k = 0; k < kStageK; k += 16) {
-    unsigned fragment_a[2][4], fragment_b[8][2];
+    unsigned fragment_a[2 * kBlocksM][4], fragment_b[4 * kBlocksN][2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+    for (int i = 2 * M0; i < 2 * M1; ++i)
       asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                    : "=r"(fragment_a[i][0]), "=r"(fragment_a[i][1]), "=r"(fragment_a[i][2]), "=r"(fragment_a[i][3])
                    : "r"(rows + (16 * i * kPitchA + k) * 2));
 #pragma unroll
-    for (int j = 4 * kFirst; j < 4 * kLast; j += 2)
+    for (int j = 4 * N0; j < 4 * N1; j += 2)
       asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                    : "=r"(fragment_b[j][0]), "=r"(fragment_b[j][1]), "=r"(fragment_b[j + 1][0]),
                      "=r"(fragment_b[j + 1][1])
                    : "r"(columns + (k * kPitchB + 8 * j) * 2));
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+    for (int i = 2 * M0; i < 2 * M1; ++i)
 #pragma unroll
-      for (int j = 4 * kFirst; j < 4 * kLast; ++j) mma(sum[i][j], fragment_a[i], fragment_b[j]);
+      for (int j = 4 * N0; j < 4 * N1; ++j) mma(sum[i][j], fragment_a[i], fragment_b[j]);
   }
 }
 #elif PRECISION == TF32X3
@@ -250,53 +291,57 @@ __device__ __forceinline__ void split(float x, unsigned& high, unsigned& low) {
 
 // Three TF32 products (low*high, high*low, high*high) a step; the tensor core, which truncates its sums, adds up 32 k,
 // and each such sum is added to C rounding to nearest.
-template <int kFirst, int kLast>
-__device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[2][8][4]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const float* rows = a + ((warp & 1) * 32 + lane / 4) * kPitchA + lane % 4;
-  const float* columns = b + lane % 4 * kPitchB + (warp >> 1) * 64 + lane / 4;
-  float chunk[2][8][4];
+template <int M0, int M1, int N0, int N1>
+__device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[2 * kBlocksM][4 * kBlocksN][4]) {
+  const int lane = threadIdx.x % 32;
+  const float* rows = a + lane / 4 * kPitchA + lane % 4;
+  const float* columns = b + lane % 4 * kPitchB + lane / 4;
+  constexpr int kChunk = 32;
 #pragma unroll
-  for (int i = 0; i < 2; ++i)
+  for (int k0 = 0; k0 < kStageK; k0 += kChunk) {
+    float chunk[2 * kBlocksM][4 * kBlocksN][4];
 #pragma unroll
-    for (int j = 4 * kFirst; j < 4 * kLast; ++j)
+    for (int k = k0; k < k0 + kChunk; k += 8) {
+      unsigned high_a[2 * kBlocksM][4], low_a[2 * kBlocksM][4];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) chunk[i][j][e] = 0.0f;
+      for (int i = 2 * M0; i < 2 * M1; ++i)
 #pragma unroll
-  for (int k = 0; k < kStageK; k += 8) {
-    unsigned high_a[2][4], low_a[2][4];
+        for (int e = 0; e < 4; ++e)
+          split(rows[(16 * i + e % 2 * 8) * kPitchA + k + e / 2 * 4], high_a[i][e], low_a[i][e]);
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+      for (int j = 4 * N0; j < 4 * N1; ++j) {
+        unsigned high_b[2], low_b[2];
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        split(rows[(16 * i + e % 2 * 8) * kPitchA + k + e / 2 * 4], high_a[i][e], low_a[i][e]);
+        for (int e = 0; e < 2; ++e) split(columns[(k + 4 * e) * kPitchB + 8 * j], high_b[e], low_b[e]);
 #pragma unroll
-    for (int j = 4 * kFirst; j < 4 * kLast; ++j) {
-      unsigned high_b[2], low_b[2];
+        for (int i = 2 * M0; i < 2 * M1; ++i) {
+          if (k == k0) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) split(columns[(k + 4 * e) * kPitchB + 8 * j], high_b[e], low_b[e]);
+            for (int e = 0; e < 4; ++e) chunk[i][j][e] = 0.0f;
+          }
+          mma(chunk[i][j], low_a[i], high_b);
+        }
 #pragma unroll
-      for (int i = 0; i < 2; ++i) mma(chunk[i][j], low_a[i], high_b);
+        for (int i = 2 * M0; i < 2 * M1; ++i) mma(chunk[i][j], high_a[i], low_b);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) mma(chunk[i][j], high_a[i], low_b);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) mma(chunk[i][j], high_a[i], high_b);
+        for (int i = 2 * M0; i < 2 * M1; ++i) mma(chunk[i][j], high_a[i], high_b);
+      }
     }
+#pragma unroll
+    for (int i = 2 * M0; i < 2 * M1; ++i)
+#pragma unroll
+      for (int j = 4 * N0; j < 4 * N1; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[i][j][e] += chunk[i][j][e];
   }
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-#pragma unroll
-    for (int j = 4 * kFirst; j < 4 * kLast; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) sum[i][j][e] += chunk[i][j][e];
 }
 #else
 // k-fragments of 4: sm_90 and later have m16n8k16 in float64, sm_80 has m8n8k4 only.
-template <int kFirst, int kLast>
-__device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[2][8][4]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const double* rows = a + ((warp & 1) * 32 + lane / 4) * kPitchA + lane % 4;
-  const double* columns = b + lane % 4 * kPitchB + (warp >> 1) * 64 + lane / 4;
+template <int M0, int M1, int N0, int N1>
+__device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[2 * kBlocksM][4 * kBlocksN][4]) {
+  const int lane = threadIdx.x % 32;
+  const double* rows = a + lane / 4 * kPitchA + lane % 4;
+  const double* columns = b + lane % 4 * kPitchB + lane / 4;
 #if __CUDA_ARCH__ >= 900
   constexpr int kDepth = DMMA_K;
 #else
@@ -304,23 +349,23 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Acc
 #endif
 #pragma unroll
   for (int k = 0; k < kStageK; k += kDepth) {
-    double fragment_a[2][kDepth / 4][2];
+    double fragment_a[2 * kBlocksM][kDepth / 4][2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+    for (int i = 2 * M0; i < 2 * M1; ++i)
 #pragma unroll
       for (int d = 0; d < kDepth / 4; ++d)
 #pragma unroll
         for (int e = 0; e < 2; ++e) fragment_a[i][d][e] = rows[(16 * i + 8 * e) * kPitchA + k + 4 * d];
 #pragma unroll
-    for (int j = 4 * kFirst; j < 4 * kLast; ++j) {
+    for (int j = 4 * N0; j < 4 * N1; ++j) {
       double fragment_b[kDepth / 4];
 #pragma unroll
       for (int d = 0; d < kDepth / 4; ++d) fragment_b[d] = columns[(k + 4 * d) * kPitchB + 8 * j];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 2 * M0; i < 2 * M1; ++i) {
         double(&c)[4] = sum[i][j];
 #if __CUDA_ARCH__ >= 900 && DMMA_K == 16
-        asm volatile(
+        asm(
             "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, "
             "{%12,%13,%14,%15}, {%0,%1,%2,%3};"
             : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
@@ -328,7 +373,7 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Acc
               "d"(fragment_a[i][2][0]), "d"(fragment_a[i][2][1]), "d"(fragment_a[i][3][0]), "d"(fragment_a[i][3][1]),
               "d"(fragment_b[0]), "d"(fragment_b[1]), "d"(fragment_b[2]), "d"(fragment_b[3]));
 #elif __CUDA_ARCH__ >= 900
-        asm volatile(
+        asm(
             "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
             : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
             : "d"(fragment_a[i][0][0]), "d"(fragment_a[i][0][1]), "d"(fragment_a[i][1][0]), "d"(fragment_a[i][1][1]),
@@ -336,7 +381,7 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Acc
 #else
 #pragma unroll
         for (int e = 0; e < 2; ++e)
-          asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+          asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
                        : "+d"(c[2 * e]), "+d"(c[2 * e + 1])
                        : "d"(fragment_a[i][0][e]), "d"(fragment_b[0]));
 #endif
@@ -346,6 +391,23 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Acc
 }
 #endif
 #endif
+
+// Multiply the blocks of the warp whose bits are set, all at once where it is all of them.
+template <int kBlock = 0, typename Sum>
+__device__ __forceinline__ void multiply_valid(unsigned bits, const Element* a, const Element* b, Sum& sum) {
+  constexpr int kAll = kBlocksM * kBlocksN;
+  if constexpr (kBlock == 0) {
+    if (bits == (1u << kAll) - 1) {
+      multiply<0, kBlocksM, 0, kBlocksN>(a, b, sum);
+      return;
+    }
+  }
+  if constexpr (kAll > 1) {
+    constexpr int i = kBlock / kBlocksN, j = kBlock % kBlocksN;
+    if (bits >> kBlock & 1) multiply<i, i + 1, j, j + 1>(a, b, sum);
+    if constexpr (kBlock + 1 < kAll) multiply_valid<kBlock + 1>(bits, a, b, sum);
+  }
+}
 
 __device__ __forceinline__ void store(const Product& p, const Output* c, Output* out, int row, int column,
                                       Accumulator value) {
@@ -378,11 +440,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
   Element* stage_a = reinterpret_cast<Element*>(memory);
   Element* stage_b = stage_a + kStages * kStageA;
   __shared__ unsigned list[kListSteps];
-  __shared__ __align__(8) unsigned char bits[kListSteps];
+  __shared__ unsigned short bits[kListSteps];
   __shared__ int warp_totals[kThreads / 32];
 
-  // Neighbouring thread blocks take a band of 8 tile rows column by column, so that their panels stay in the L2.
-  constexpr int kBand = 8;
+  // Neighbouring thread blocks take a band of 512 rows column by column, so that their panels stay in the L2.
+  constexpr int kBand = 512 / kTileM;
   const int band = blockIdx.x / (kBand * p.tiles_n);
   const int height = min(kBand, p.tiles_m - band * kBand);
   const int within = blockIdx.x - band * kBand * p.tiles_n;
@@ -394,20 +456,23 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
   const Norm* norms_b = p.norms_b + batch * p.stride_norms_b;
   const Norm tau = static_cast<Norm>(p.tau_device ? p.tau_device[batch] : p.tau);
   const int steps = (p.k + kStep - 1) / kStep;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bool whole = row0 + kTileM <= p.m && column0 + kTileN <= p.n;
+  const int lane = threadIdx.x % 32;
+  // Blocks from the corner of the tile to the corner of this warp's part.
+  const int block_m = threadIdx.x / 32 % kWarpsM * kBlocksM, block_n = threadIdx.x / 32 / kWarpsM * kBlocksN;
 
 #if PRECISION == FP32
-  Accumulator sum[8][8];
+  Accumulator sum[8 * kBlocksM][4 * kBlocksN];
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < 8 * kBlocksM; ++i)
 #pragma unroll
-    for (int j = 0; j < 8; ++j) sum[i][j] = 0;
+    for (int j = 0; j < 4 * kBlocksN; ++j) sum[i][j] = 0;
 #else
-  Accumulator sum[2][8][4];
+  Accumulator sum[2 * kBlocksM][4 * kBlocksN][4];
 #pragma unroll
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < 2 * kBlocksM; ++i)
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
+    for (int j = 0; j < 4 * kBlocksN; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) sum[i][j][e] = 0;
 #endif
@@ -415,10 +480,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
   for (int first = 0; first < steps; first += kListSteps) {
     const int count = kParts * build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, list, bits, warp_totals);
     auto load = [&](int index) {
-      const int k = static_cast<int>(list[index / kParts] >> 8) * kStep + index % kParts * kStageK;
+      const int k = static_cast<int>(list[index / kParts] >> 16) * kStep + index % kParts * kStageK;
       const int slot = index % kStages;
-      load_block<kTileM, kStageK, kPitchA>(stage_a + slot * kStageA, a + k, p.lda, p.m - row0, p.k - k);
-      load_block<kStageK, kTileN, kPitchB>(stage_b + slot * kStageB, b + k * p.ldb, p.ldb, p.k - k, p.n - column0);
+      if (!kCompact && (list[index / kParts] & 0xffff) == 0) return;
+      load_block<kTileM, kStageK, kPitchA>(stage_a + slot * kStageA, a + k, p.lda, p.m - row0, p.k - k,
+                                            whole && k + kStageK <= p.k);
+      load_block<kStageK, kTileN, kPitchB>(stage_b + slot * kStageB, b + k * p.ldb, p.ldb, p.k - k, p.n - column0,
+                                            whole && k + kStageK <= p.k);
     };
 #pragma unroll
     for (int index = 0; index < kStages - 1; ++index) {
@@ -426,19 +494,23 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
       asm volatile("cp.async.commit_group;" ::: "memory");
     }
     for (int index = 0; index < count; ++index) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
-      __syncthreads();
-      if (index + kStages - 1 < count) load(index + kStages - 1);
-      asm volatile("cp.async.commit_group;" ::: "memory");
-      const unsigned mine = list[index / kParts] >> (4 * (warp & 1) + 2 * (warp >> 1)) & 3u;
-      const Element* block_a = stage_a + index % kStages * kStageA;
-      const Element* block_b = stage_b + index % kStages * kStageB;
-      if (mine == 3u)
-        multiply<0, 2>(block_a, block_b, sum);
-      else if (mine == 1u)
-        multiply<0, 1>(block_a, block_b, sum);
-      else if (mine == 2u)
-        multiply<1, 2>(block_a, block_b, sum);
+      if constexpr (kStages > 1) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(kStages > 1 ? kStages - 2 : 0) : "memory");
+        __syncthreads();
+        if (index + kStages - 1 < count) load(index + kStages - 1);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+      } else {
+        __syncthreads();
+        load(index);
+        asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+        __syncthreads();
+      }
+      unsigned mine = 0;
+#pragma unroll
+      for (int i = 0; i < kBlocksM; ++i)
+        mine |= (list[index / kParts] >> (kTileBlocksN * (block_m + i) + block_n) & ((1u << kBlocksN) - 1)) << kBlocksN * i;
+      multiply_valid(mine, stage_a + index % kStages * kStageA + 32 * block_m * kPitchA,
+                     stage_b + index % kStages * kStageB + 32 * block_n, sum);
     }
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
@@ -446,18 +518,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
 
   const Output* c = p.c + batch * p.stride_c;
   Output* out = p.out + batch * p.stride_o;
-  const int row = row0 + (warp & 1) * 32, column = column0 + (warp >> 1) * 64;
+  const int row = row0 + 32 * block_m, column = column0 + 32 * block_n;
 #if PRECISION == FP32
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < 8 * kBlocksM; ++i)
 #pragma unroll
-    for (int s = 0; s < 2; ++s)
+    for (int s = 0; s < kBlocksN; ++s)
       store_vector<4>(p, c, out, row + lane / 8 + 4 * i, column + 32 * s + lane % 8 * 4, sum[i] + 4 * s);
 #else
 #pragma unroll
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < 2 * kBlocksM; ++i)
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
+    for (int j = 0; j < 4 * kBlocksN; ++j)
 #pragma unroll
       for (int e = 0; e < 2; ++e)
         store_vector<2>(p, c, out, row + 16 * i + 8 * e + lane / 4, column + 8 * j + lane % 4 * 2, sum[i][j] + 2 * e);

@@ -1,0 +1,270 @@
+"""What the workflow measures of SpAMM on CUDA: the product at Table 1's thresholds, Table 3, and the kernel's ideas.
+
+Norm maps and candidate lists are inside every clock; N <= 2048 is timed by graph replay on both sides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from spectile.bench.case import Clock, Context, Method, Problem, Skipped, Value
+from spectile.bench.provenance import digest_array
+from spectile.inputs import decay
+
+from . import gpu
+from .api import PRECISIONS
+from .cases import BLOCK, ERROR_LIMIT, TABLE_1, sampled_rows, thresholds, truncation_values
+
+# Vendor's product that Table 2's speed-up refers to, and further ones shown beside it.
+VENDOR_MODES = {"fp16": "fp16_fp32", "fp16c16": "fp16_fp16", "fp32": "fp32", "tf32x3": "fp32", "fp64": "fp64"}
+# Share of the intermediate products that cuSPARSE computes at a time where all at once do not fit.
+CHUNK = 0.05
+
+
+def build(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of a ``product``, ``truncation`` or ``ablation`` row on one GPU."""
+    return {"product": _product, "truncation": _truncation, "ablation": _ablation}[row["study"]](row, context)
+
+
+def toeplitz(first: Any, n: int) -> Any:
+    """Return the symmetric Toeplitz matrix with this first column on the device, made there strip by strip."""
+    import cupy
+
+    column, matrix = cupy.asarray(first), cupy.empty((n, n), first.dtype)
+    indices = cupy.arange(n)
+    for start in range(0, n, 512):
+        matrix[start : start + 512] = column[cupy.abs(indices[start : start + 512, None] - indices[None])]
+    return matrix
+
+
+class _Operands:
+    """A and B in separate buffers, the output they share, and the float64 check of sampled tile rows."""
+
+    def __init__(self, n: int, precision: str, seed: int) -> None:
+        import cupy
+
+        cupy.get_default_memory_pool().free_all_blocks()
+        self.first = decay.algebraic(n, 1, dtype=PRECISIONS[precision][0])[:, 0].copy()
+        self.n, self.precision = n, precision
+        self.a = toeplitz(self.first, n)
+        self.b = self.a.copy()
+        self.out = cupy.empty((n, n), PRECISIONS[precision][1])
+        self.tile_rows = sampled_rows(n, seed)
+        self.clock: Clock = "graph" if n <= 2048 else "events"
+        self.bytes = float(self.a.nbytes + self.b.nbytes + self.out.nbytes)
+
+    def poison(self) -> None:
+        self.out.fill(np.nan)
+
+    def error(self, expected: Callable[[int], Any]) -> float:
+        """Return the largest relative error of the sampled tile rows, and infinity where one holds NaN."""
+        import cupy
+
+        worst = 0.0
+        for tile in self.tile_rows:
+            wanted = expected(tile)
+            found = self.out[tile * BLOCK : (tile + 1) * BLOCK].astype(np.float64)
+            error = float(cupy.linalg.norm(found - wanted) / cupy.linalg.norm(wanted))
+            worst = max(worst, error if error == error else float("inf"))
+        return worst
+
+    def dense_rows(self, tile: int) -> Any:
+        """Return a tile row of A B in float64."""
+        return self._rows(tile, lambda start, stop: None)
+
+    def executed_rows(self, tile: int, maps: gpu.NormMaps, tau: float, grain: tuple[int, int, int]) -> Any:
+        """Return a tile row of A B in float64 over what a kernel of this grain executes."""
+        import cupy
+
+        group = slice(tile // grain[0] * grain[0], (tile // grain[0] + 1) * grain[0])
+        rows = maps.a[group].max(axis=0)
+        starts = range(0, maps.b.shape[0], grain[1])
+        wide = cupy.stack([maps.b[j : j + grain[1]].max(axis=0) for j in starts])
+        columns = cupy.repeat(wide, grain[1], axis=0)[: maps.b.shape[0]]
+
+        def mask(start: int, stop: int) -> Any:
+            part = slice(start // BLOCK, stop // BLOCK)
+            valid = rows[part, None] * columns[:, part].T >= rows.dtype.type(tau)
+            return cupy.repeat(cupy.repeat(valid, BLOCK, 0), BLOCK, 1)[:, : self.n]
+
+        return self._rows(tile, mask)
+
+    def _rows(self, tile: int, mask: Callable[[int, int], Any]) -> Any:
+        import cupy
+
+        strip = cupy.zeros((BLOCK, self.n))
+        rows = self.a[tile * BLOCK : (tile + 1) * BLOCK].astype(np.float64)
+        for start in range(0, self.n, 1024):
+            stop = min(start + 1024, self.n)
+            part = self.b[start:stop].astype(np.float64)
+            kept = mask(start, stop)
+            strip += rows[:, start:stop] @ (part if kept is None else part * kept)
+        return strip
+
+    def spamm(self, name: str, tau: float, kernel: gpu.Kernel | None = None) -> Method:
+        """Return SpAMM at `tau` with everything in the clock."""
+        import cupy
+
+        maps = gpu.NormMaps(self.a, self.b, BLOCK)
+        product = gpu.Product(self.a, self.b, self.out, maps, tau, precision=self.precision, kernel=kernel)
+        maps()
+        total = maps.a.size * maps.b.shape[0]
+        on_device = cupy.asarray([tau])
+        valid = float(gpu.count_products(maps, (0, 0), on_device)[0]) / total
+        executed = float(gpu.count_products(maps, (0, 0), on_device, product.grain)[0]) / total
+
+        def run() -> None:
+            maps()
+            product()
+
+        def check(_: None) -> dict[str, float]:
+            return {"error_fro_rel": self.error(lambda tile: self.executed_rows(tile, maps, tau, product.grain))}
+
+        def values(_: None) -> dict[str, Value]:
+            return {"tau": tau, "valid_ratio": valid, "executed_ratio": executed, "kernel": product.kernel}
+
+        return Method(
+            name,
+            run,
+            check,
+            {"error_fro_rel": ERROR_LIMIT[self.precision]},
+            flops=2.0 * BLOCK**3 * total * valid,
+            bytes=self.bytes,
+            memory_bytes=int(self.out.nbytes + maps.a.nbytes + maps.b.nbytes),
+            clock=self.clock,
+            values=values,
+            prepare=self.poison,
+        )
+
+    def vendor(self, name: str, mode: str, limit: float) -> Method:
+        """Return cuBLAS's dense product."""
+        from spectile.bench.vendor import Gemm, gemm_flops
+
+        gemm = Gemm(self.a, self.b, self.out, mode)  # type: ignore[arg-type]
+        return Method(
+            name,
+            run=gemm,
+            check=lambda _: {"error_fro_rel": self.error(self.dense_rows)},
+            limits={"error_fro_rel": limit},
+            flops=gemm_flops(self.n, self.n, self.n),
+            bytes=self.bytes,
+            memory_bytes=int(self.out.nbytes),
+            clock=self.clock,
+            prepare=self.poison,
+        )
+
+
+def _product(row: Mapping[str, Any], context: Context) -> Problem:
+    """Time SpAMM at Table 1's thresholds and cuBLAS on the same matrices (Table 2, Figure 5)."""
+    if row["gpus"] > 1:
+        why = "the product spread over several GPUs is not part of this version"
+        return Problem([Skipped(name, why) for name in (*thresholds(row), "cublas")])
+    precision = row["precision"]
+    operands = _Operands(row["n"], precision, context.seed)
+    methods: list[Method | Skipped] = [operands.spamm(name, tau) for name, tau in thresholds(row).items()]
+    methods.append(operands.vendor("cublas", VENDOR_MODES[precision], ERROR_LIMIT[precision]))
+    if precision == "tf32x3":
+        methods.append(operands.vendor("cublas_tf32", "tf32", 1e-3))
+    return Problem(methods, inputs={"a": digest_array(operands.first)})
+
+
+def _truncation(row: Mapping[str, Any], context: Context) -> Problem:
+    """Time SpAMM and cuSPARSE's product of the truncated matrices at the same level of error (Table 3)."""
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.bench.vendor import spgemm
+
+    n, tau, truncation = row["n"], row["tau"], row["truncation"]
+    near_sparse, truncated = truncation_values(n, tau, truncation)
+    operands = _Operands(n, row["precision"], context.seed)
+    ours = operands.spamm("spectile", tau)
+    # The values are those of the float64 product over the valid set; what the kernel executes beyond it errs less.
+    ours.values = lambda _: near_sparse | {"tau": tau}
+    kept = cupy.where(operands.a < truncation, 0, operands.a)
+    sparse = csr_matrix(kept)
+    exact = {tile: kept[tile * BLOCK : (tile + 1) * BLOCK].astype(np.float64) @ kept for tile in operands.tile_rows}
+    del kept
+    algorithm = "alg1" if n <= 1024 else "alg3"
+
+    def check(result: Any) -> dict[str, float]:
+        rows = ((result[0][tile * BLOCK : (tile + 1) * BLOCK].toarray(), wanted) for tile, wanted in exact.items())
+        return {"error_fro_rel": max(float(cupy.linalg.norm(x - y) / cupy.linalg.norm(y)) for x, y in rows)}
+
+    def values(result: Any) -> dict[str, Value]:
+        product, memory = result
+        return {"algorithm": algorithm, "nnz": int(product.nnz), "workspace_bytes": memory["total"]}
+
+    theirs = Method(
+        "cusparse",
+        run=lambda: spgemm(sparse, sparse, algorithm, CHUNK),  # type: ignore[arg-type]
+        check=check,
+        limits={"error_fro_rel": 1e-5},
+        clock="wall",
+        values=values,
+        time_limit_s=120.0,
+    )
+    plain = Method(
+        "truncation",
+        run=lambda: truncated,
+        check=lambda found: {"error_above_bound": max(0.0, found["error_rel"] - 1.0)},
+        limits={"error_above_bound": 0.0},
+        clock="none",
+        values=dict,
+    )
+    return Problem([ours, plain, theirs], inputs={"a": digest_array(operands.first)})
+
+
+def _ablation(row: Mapping[str, Any], context: Context) -> Problem:
+    """Time the kernel at 30 % and 5 % without one idea at a time."""
+    n, precision = row["n"], row["precision"]
+    operands = _Operands(n, precision, context.seed)
+    methods: list[Method | Skipped] = []
+    for ratio, tau in ((30, TABLE_1[n][0]), (5, TABLE_1[n][-1])):
+        methods.append(operands.spamm(f"spectile_{ratio:02}", tau))
+        for name, kernel in _variants(precision).items():
+            with kernel:
+                methods.append(operands.spamm(f"{name}_{ratio:02}", tau, kernel.name))
+    methods.append(operands.vendor("cublas", VENDOR_MODES[precision], ERROR_LIMIT[precision]))
+    return Problem(methods, inputs={"a": digest_array(operands.first)})
+
+
+@dataclasses.dataclass
+class _Variant:
+    """A kernel whose tuning lacks one idea: in place while a method is prepared."""
+
+    name: gpu.Kernel
+    table: dict[str, Any]
+    key: str
+    changed: Any
+
+    def __enter__(self) -> None:
+        self.original, self.table[self.key] = self.table[self.key], self.changed
+
+    def __exit__(self, *_: object) -> None:
+        self.table[self.key] = self.original
+
+
+def _variants(precision: str) -> dict[str, _Variant]:
+    """Return the variants by the idea that each lacks."""
+    portable: Any = gpu._PRECISIONS
+    found: dict[str, _Variant] = {}
+    if precision.startswith("fp16"):
+        hopper: Any = gpu.WGMMA
+        winner = hopper["wgmma_wide"]
+        replace = dataclasses.replace
+        found["no_pipeline"] = _Variant("wgmma_wide", hopper, "wgmma_wide", replace(winner, stages=1))
+        found["double_buffer_only"] = _Variant("wgmma_wide", hopper, "wgmma_wide", replace(winner, stages=2))
+        found["no_large_tile"] = _Variant("wgmma_small", hopper, "wgmma_small", hopper["wgmma_small"])
+        found["no_wgmma"] = _Variant("portable", portable, precision, portable[precision])
+        return found
+    winner = portable[precision]
+    for name, change in (("no_compaction", {"compact": False}), ("no_double_buffering", {"stages": 1})):
+        tiles = {which: dataclasses.replace(getattr(winner, which), **change) for which in ("large", "small")}
+        found[name] = _Variant("portable", portable, precision, dataclasses.replace(winner, **tiles))
+    found["no_large_tile"] = _Variant("portable", portable, precision, dataclasses.replace(winner, large=winner.small))
+    return found
