@@ -200,10 +200,7 @@ chase(scalar_t* band, int n, int* done, int* ticket, scalar_t* vectors, long lon
                     if (r < m) vectors[sweep * sweep_stride + (start + r) * row_stride] = r == 0 ? tau : v[h];
                 }
             __syncthreads();
-            if (threadIdx.x == 0) {
-                __threadfence();
-                store_release(done + sweep, task + 1 == tasks ? n + 2 : task + 1);
-            }
+            if (threadIdx.x == 0) store_release(done + sweep, task + 1 == tasks ? n + 2 : task + 1);
         }
     }
 }

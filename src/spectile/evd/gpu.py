@@ -6,7 +6,6 @@ Nothing synchronises except where the host needs d and e, or the largest entry.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +111,7 @@ class Blas:
         prefix = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}[self.dtype.name]
         self._gemm = getattr(cublas, prefix + "gemm")
         self._batched = getattr(cublas, prefix + "gemmStridedBatched")
+        self._listed = getattr(cublas, prefix + "gemmBatched")
         self._handle = get_cublas_handle()
         cublas.setStream(self._handle, cupy.cuda.get_current_stream().ptr)
         self._op = {"N": cublas.CUBLAS_OP_N, "C": cublas.CUBLAS_OP_C if self.dtype.kind == "c" else cublas.CUBLAS_OP_T}
@@ -128,7 +128,7 @@ class Blas:
         ops: str = "NN",
     ) -> None:  # fmt: skip
         """C = alpha op(A) op(B) + beta C; "C" in `ops` is the conjugate transpose."""
-        if m == 0 or n == 0:
+        if m == 0 or n == 0 or (k == 0 and beta == 1):
             return
         alpha_pointer, beta_pointer = self._scalar(alpha), self._scalar(beta)
         self._gemm(
@@ -147,6 +147,19 @@ class Blas:
         self._batched(
             *(self._handle, self._op[ops[0]], self._op[ops[1]], m, n, k),
             *(alpha_pointer, a, lda, stride_a, b, ldb, stride_b, beta_pointer, c, ldc, stride_c, count),
+        )
+
+    def listed(
+        self, m: int, n: int, k: int, alpha: float, a: int, lda: int, b: int, ldb: int, beta: float, c: int, ldc: int,
+        count: int, ops: str = "NN",
+    ) -> None:  # fmt: skip
+        """`count` products; `a`, `b` and `c` are device addresses of lists of addresses."""
+        if m == 0 or n == 0 or count == 0:
+            return
+        alpha_pointer, beta_pointer = self._scalar(alpha), self._scalar(beta)
+        self._listed(
+            *(self._handle, self._op[ops[0]], self._op[ops[1]], m, n, k),
+            *(alpha_pointer, a, lda, b, ldb, beta_pointer, c, ldc, count),
         )
 
 
@@ -209,15 +222,16 @@ def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, block: int = SYR2K_BLOC
         add_lower(blas, n, k, alpha, *left, *right, target, 0, block)
 
 
-@functools.cache
-def _kernel(unit: Unit, name: str, shared_bytes: int, device_id: int) -> Any:
-    return unit.function(name, shared_bytes)
+_KERNELS: dict[tuple[int, str, int, int], Any] = {}  # hashing a Unit takes longer than a launch
 
 
 def _launch(unit: Unit, name: str, grid: Any, threads: int, arguments: tuple[Any, ...], shared_bytes: int = 0) -> None:
     import cupy
 
-    kernel = _kernel(unit, name, shared_bytes, cupy.cuda.runtime.getDevice())
+    key = (id(unit), name, shared_bytes, cupy.cuda.runtime.getDevice())
+    kernel = _KERNELS.get(key)
+    if kernel is None:
+        kernel = _KERNELS[key] = unit.function(name, shared_bytes)
     kernel(grid if isinstance(grid, tuple) else (grid,), (threads,), arguments, shared_mem=shared_bytes)
 
 
@@ -259,12 +273,12 @@ def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block
     unit = STAGES[dtype.name, b]
     parts = 2 if dtype.kind == "c" else 1
     warps = PANEL_THREADS // 32
-    panel_shared = 8 * warps * b * parts + size * (4 * b + b * b)
-    finish_shared = 3 * b * b * size
+    panel_shared = 8 * warps * b * parts + size * (3 * b + 2 * b * b)
+    finish_shared = (2 * b * b + 64 * b) * size
     blas = Blas(dtype)
     block = max(b, min(block, -(-n // b) * b))
     v, x = empty_matrix(n, 2 * block, dtype), empty_matrix(n, 2 * block, dtype)
-    s, gram = empty_matrix(2 * block, b, dtype), empty_matrix(b, b, dtype)
+    s, gram, factor = (empty_matrix(rows, b, dtype) for rows in (2 * block, b, b))
     panels = max(-(-(n - b) // b), 0)
     t = cupy.zeros((max(panels, 1), b * b), dtype)
     grid_max = -(-n // PANEL_THREADS)
@@ -301,19 +315,21 @@ def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block
                 panel_shared,
             )
             epoch += b + 1
-            # A Y at memory speed, then the pending updates of the block's panels before this one.
+            # A Y at memory speed, next to X; one product then gives S = Xᴴ Y and (A Y)ᴴ Y; and the pending updates
+            # of the block's panels before this one are A Y − V S.
             blas.gemm(m, b, m, 1.0, a.at(top, top), a.ld, y, x.ld, 0.0, z, x.ld)
-            if p:
-                blas.gemm(p, b, m, 1.0, x.at(local, 0), x.ld, y, x.ld, 0.0, s.pointer, s.ld, ops="CN")
-                blas.gemm(m, b, p, -1.0, v.at(local, 0), v.ld, s.pointer, s.ld, 1.0, z, x.ld)
-            blas.gemm(b, b, m, 1.0, y, x.ld, z, x.ld, 0.0, gram.pointer, b, ops="CN")
+            blas.gemm(p + b, b, m, 1.0, x.at(local, 0), x.ld, y, x.ld, 0.0, s.pointer, s.ld, ops="CN")
+            _launch(unit, "correct_gram", b, 256, (pointer(s.pointer), int64(s.ld), int32(p), pointer(gram.pointer)))
+            arguments = (pointer(gram.pointer), pointer(t_panel), pointer(factor.pointer))
+            _launch(unit, "small_factor", b, 256, arguments, size * (256 + b * (b + 1)))
+            blas.gemm(m, b, p, -1.0, v.at(local, 0), v.ld, s.pointer, s.ld, 1.0, z, x.ld)
             _launch(
                 unit,
                 "finish_z",
-                grid,
-                PANEL_THREADS,
+                -(-m // 32),
+                256,
                 (
-                    *(pointer(z), pointer(y), int64(x.ld), int32(m), pointer(t_panel), pointer(gram.pointer)),
+                    *(pointer(z), pointer(y), int64(x.ld), int32(m), pointer(t_panel), pointer(factor.pointer)),
                     pointer(v.at(local, p + b)),
                 ),
                 finish_shared,
@@ -543,6 +559,19 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
     shared = size * (3 * b * b + 2 * b)
     vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
     total, last = blocks + 2 * (groups - 1), groups - 1
+    # Row blocks of Z interleave in memory, which cuBLAS's strided batches refuse; so lists of addresses: of the row
+    # blocks (even ones, then odd ones, for each chunk of columns), of Y and W, and of S.
+    rows = z + (1 + np.concatenate([np.arange(0, blocks, 2), np.arange(1, blocks, 2)]) * b) * size
+    starts = np.arange(0, columns, chunk) * ldz * size
+    z_list = cupy.asarray((starts[:, None] + rows).astype(np.uint64))
+    y_list, w_list = (
+        cupy.asarray((x.data.ptr + np.arange(WAVES * width) * 2 * b * b * size).astype(np.uint64)) for x in (y, w)
+    )
+    s_lists = {
+        part: cupy.asarray((s.data.ptr + np.arange(width) * b * part * size).astype(np.uint64))
+        for part in {chunk, columns - (columns - 1) // chunk * chunk}
+    }
+    even = -(-blocks // 2)
     for first in range(0, total, WAVES):
         waves = min(WAVES, total - first)
         sizes = (np.int32(n), np.int32(first), np.int32(groups), np.int32(blocks), np.int32(width))
@@ -550,19 +579,19 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
         for wave in range(first, first + waves):
             low = max(0, 2 * last - wave)
             count = min(last, (blocks - 1 - wave + 2 * last) // 2) - low + 1
-            start = (wave - 2 * (last - low)) * b + 1
-            slot = (wave - first) * width * 2 * b * b * size
-            for column in range(0, columns, chunk):
+            q = wave - 2 * (last - low)
+            slot = (wave - first) * width
+            block = q // 2 + (q % 2) * even
+            for number, column in enumerate(range(0, columns, chunk)):
                 part = min(chunk, columns - column)
-                rows = z + (start + column * ldz) * size
-                blas.batched(
-                    *(b, part, 2 * b, 1.0, y.data.ptr + slot, 2 * b, 2 * b * b, rows, ldz, 2 * b),
-                    *(0.0, s.data.ptr, b, b * part, count),
+                s_list = s_lists[part].data.ptr
+                rows_list = z_list.data.ptr + (number * blocks + block) * 8
+                blas.listed(
+                    *(b, part, 2 * b, 1.0, y_list.data.ptr + slot * 8, 2 * b, rows_list, ldz, 0.0, s_list, b, count),
                     ops="CN",
                 )
-                blas.batched(
-                    *(2 * b, part, b, -1.0, w.data.ptr + slot, 2 * b, 2 * b * b, s.data.ptr, b, b * part),
-                    *(1.0, rows, ldz, 2 * b, count),
+                blas.listed(
+                    *(2 * b, part, b, -1.0, w_list.data.ptr + slot * 8, 2 * b, s_list, b, 1.0, rows_list, ldz, count)
                 )
 
 

@@ -100,3 +100,17 @@ def unmqr(a: np.ndarray, tau: np.ndarray, c: np.ndarray) -> None:
     _call(name, *head, work, len(work), info)
     if info[0] != 0:
         raise ValueError(f"{name}: argument {-info[0]} is not valid")
+
+
+def sbtrd(band: np.ndarray, bandwidth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reduce a lower band, ``band[j, i - j]`` of shape (n, b + 1), to d and e; the band is overwritten.
+
+    This is LAPACK's own reduction of a band (?sbtrd, ?hbtrd), by rotations, on one thread.
+    """
+    n = band.shape[0]
+    real = np.empty(0, band.dtype).real.dtype
+    d, e = np.empty(n, real), np.empty(max(n - 1, 1), real)
+    unused, work, info = np.empty(1, band.dtype), np.empty(n, band.dtype), np.zeros(1, np.intc)
+    name = PREFIX[band.dtype.name] + ("hbtrd" if band.dtype.kind == "c" else "sbtrd")
+    _call(name, "N", "L", n, bandwidth, band, band.shape[1], d, e, unused, 1, work, info)
+    return d, e[: n - 1]

@@ -31,9 +31,9 @@ panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long lon
     scalar_t* sums = (scalar_t*)shared;              // PANEL_WARPS x B; `collected` below needs doubles there
     scalar_t* total = (scalar_t*)((double*)shared + PANEL_WARPS * B * PARTS);  // B: sums over all rows below k
     scalar_t* pivot = total + B;                     // B: row k
-    scalar_t* gram = pivot + B;                      // B: v_j^H v_k of the last column, for T
-    scalar_t* tau = gram + B;                        // B
-    scalar_t* tt = tau + B;                          // B x B, block 0 only
+    scalar_t* tau = pivot + B;                       // B
+    scalar_t* gram = tau + B;                        // B x B, above the diagonal: v_j^H v_k; then T
+    scalar_t* product = gram + B * B;                // B x B
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
     const int row = blockIdx.x * PANEL_THREADS + thread;
     const int columns = m < B ? m : B;
@@ -42,9 +42,6 @@ panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long lon
     scalar_t r[B];
 #pragma unroll
     for (int j = 0; j < B; ++j) r[j] = row < m ? a[row + j * lda] : zero();
-    if (blockIdx.x == 0)
-        for (int i = thread; i < B * B; i += PANEL_THREADS) tt[i] = zero();
-
     scalar_t x = r[0];
     for (int k = 0; k < columns; ++k) {
         uint4* phase = lines + (long long)(k & 1) * stride;
@@ -72,34 +69,31 @@ panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long lon
             for (int w = 0; w < PANEL_WARPS; ++w) sum += get_part(sums[w * B + i / PARTS], i % PARTS);
             store_line(phase + (long long)blockIdx.x * B * PARTS + i, sum, flag);
         }
-        // While the others arrive: the column of T that belongs to the reflector before.
-        if (blockIdx.x == 0 && warp == PANEL_WARPS - 1 && k > 0) {
-            const int c = k - 1;
-            for (int i = lane; i < c; i += 32) {
-                scalar_t sum = zero();
-                for (int j = i; j < c; ++j) sum = fma_(tt[i + j * B], gram[j], sum);
-                tt[i + c * B] = negative(tau[c]) * sum;
-            }
-            if (lane == c % 32) tt[c + c * B] = tau[c];  // the lane that reads row c later
-        }
         __syncthreads();
-        // All blocks' sums in the same order; line i of the last "block" is row k.
-        double* collected = (double*)sums;  // PANEL_WARPS x B real parts at a time
+        // All blocks' sums in the same order, eight lines on their way at a time; after the last block comes row k.
+        double* collected = (double*)sums;
         for (int i = lane; i < B * PARTS; i += 32) {
             double sum = 0;
-            for (int from = warp; from < gridDim.x; from += PANEL_WARPS) {
-                double value;
-                while (!try_line(phase + (long long)from * B * PARTS + i, flag, value)) {}
-                sum += value;
+            for (int from = warp; from <= gridDim.x; from += 8 * PANEL_WARPS) {
+                double value[8];
+                bool all;
+                do {
+                    all = true;
+#pragma unroll
+                    for (int u = 0; u < 8; ++u) {
+                        const int source = min(from + u * PANEL_WARPS, (int)gridDim.x);
+                        all &= try_line(phase + (long long)source * B * PARTS + i, flag, value[u]);
+                    }
+                } while (!all);
+#pragma unroll
+                for (int u = 0; u < 8; ++u) {
+                    const int source = from + u * PANEL_WARPS;
+                    if (source < gridDim.x) sum += value[u];
+                    if (source == gridDim.x) ((real_t*)pivot)[i] = value[u];
+                }
             }
             collected[warp * B * PARTS + i] = sum;
         }
-        if (warp == 0)
-            for (int i = lane; i < B * PARTS; i += 32) {
-                double value;
-                while (!try_line(phase + (long long)gridDim.x * B * PARTS + i, flag, value)) {}
-                ((real_t*)pivot)[i] = value;
-            }
         __syncthreads();
         for (int i = thread; i < B * PARTS; i += PANEL_THREADS) {
             double sum = 0;
@@ -112,8 +106,8 @@ panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long lon
         const scalar_t scale_conj = conj(h.scale), minus_v = negative(v);
         if (warp == 0)
             for (int j = lane; j < B; j += 32) {
-                const scalar_t product = fma_(scale_conj, total[j], pivot[j]);  // v_k^H a_j
-                gram[j] = conj(product);
+                const scalar_t inner = fma_(scale_conj, total[j], pivot[j]);  // v_k^H a_j
+                gram[j + k * B] = conj(inner);
                 if (j == 0) tau[k] = h.tau;
             }
         const scalar_t tau_conj = conj(h.tau);
@@ -130,16 +124,36 @@ panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long lon
         x = next;
     }
     __syncthreads();
-    if (blockIdx.x == 0 && columns > 0) {
-        const int c = columns - 1;
-        for (int i = thread; i < c; i += PANEL_THREADS) {
-            scalar_t sum = zero();
-            for (int j = i; j < c; ++j) sum = fma_(tt[i + j * B], gram[j], sum);
-            tt[i + c * B] = negative(tau[c]) * sum;
+    if (blockIdx.x == 0) {
+        // T of neighbouring groups of columns: [[T1, -T1 (Y1^H Y2) T2], [0, T2]], from single columns on.
+        for (int i = thread; i < B * B; i += PANEL_THREADS) {
+            const int l = i % B, j = i / B;
+            if (l == j) gram[i] = j < columns ? tau[j] : zero();
+            if (l > j || (l < j && j >= columns)) gram[i] = zero();
         }
-        if (thread == 0) tt[c + c * B] = tau[c];
         __syncthreads();
-        for (int i = thread; i < B * B; i += PANEL_THREADS) t[i] = tt[i];
+        for (int width = 1; width < B; width *= 2) {
+            // Entry (l, j) of a corner: the column's group starts at `second`, the row's at `second - width`.
+            for (int i = thread; i < B * B; i += PANEL_THREADS) {
+                const int l = i % B, j = i / B, second = j / width * width;
+                if (j & width && l / width * width + width == second) {
+                    scalar_t sum = zero();
+                    for (int h = second; h <= j; ++h) sum = fma_(gram[l + h * B], gram[h + j * B], sum);
+                    product[i] = sum;
+                }
+            }
+            __syncthreads();
+            for (int i = thread; i < B * B; i += PANEL_THREADS) {
+                const int l = i % B, j = i / B, second = j / width * width;
+                if (j & width && l / width * width + width == second) {
+                    scalar_t sum = zero();
+                    for (int h = l; h < second; ++h) sum = fma_(gram[l + h * B], product[h + j * B], sum);
+                    gram[i] = negative(sum);
+                }
+            }
+            __syncthreads();
+        }
+        for (int i = thread; i < B * B; i += PANEL_THREADS) t[i] = gram[i];
     }
     if (row >= m) return;
 #pragma unroll
@@ -152,49 +166,84 @@ panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long lon
     }
 }
 
-// Z = P T + Y K with K = -1/2 T^H M T, written to both buffers; p is overwritten (z1 is p).
-extern "C" __global__ void __launch_bounds__(PANEL_THREADS)
-finish_z(scalar_t* p, const scalar_t* y, long long ldy, int m, const scalar_t* t, const scalar_t* mm, scalar_t* z2)
+// M = Y^H (A Y - V S) = (A Y)^H Y - swap(S)^H S: the rows of S = X^H Y are those of V^H Y with neighbouring groups of B
+// exchanged.  s: p rows of S, then B rows of (A Y)^H Y; one block a column of M, one warp an entry.
+extern "C" __global__ void __launch_bounds__(256)
+correct_gram(const scalar_t* s, long long lds, int p, scalar_t* mm)
+{
+    const int c = blockIdx.x, lane = threadIdx.x & 31;
+    for (int r = threadIdx.x >> 5; r < B; r += 8) {
+        scalar_t sum = zero();
+#pragma unroll 4
+        for (int q = lane; q < p; q += 32) sum = fma_(conj(s[(q ^ B) + r * lds]), s[q + c * lds], sum);
+#pragma unroll
+        for (int lanes = 16; lanes > 0; lanes >>= 1) sum = sum + shuffle_xor(sum, lanes);
+        if (lane == 0) mm[r + c * B] = s[p + r + c * lds] - sum;
+    }
+}
+
+// K = -1/2 T^H M T; one block a column.
+extern "C" __global__ void __launch_bounds__(256)
+small_factor(const scalar_t* mm, const scalar_t* t, scalar_t* k)
+{
+    extern __shared__ unsigned char shared[];
+    scalar_t* ts = (scalar_t*)shared;    // B x (B + 1)
+    scalar_t* parts = ts + B * (B + 1);  // 256
+    const int c = blockIdx.x, thread = threadIdx.x, r = thread % B, share = thread / B;
+    for (int i = thread; i < B * B; i += 256) ts[i % B + i / B * (B + 1)] = t[i];
+    __syncthreads();
+    scalar_t sum = zero();
+#pragma unroll 4
+    for (int l = share; l <= c; l += 256 / B) sum = fma_(mm[r + l * B], ts[l + c * (B + 1)], sum);
+    parts[thread] = sum;
+    __syncthreads();
+    if (thread < B) {
+        for (int i = 1; i < 256 / B; ++i) sum = sum + parts[thread + i * B];
+        parts[thread] = sum;
+    }
+    __syncthreads();
+    if (thread < B) {
+        sum = zero();
+        for (int l = 0; l <= thread; ++l) sum = fma_(conj(ts[l + thread * (B + 1)]), parts[l], sum);
+        k[thread + c * B] = (real_t)-0.5 * sum;
+    }
+}
+
+// Z = P T + Y K, in place of P and into z2; a block takes 32 rows, a warp an eighth of the columns.
+extern "C" __global__ void __launch_bounds__(256)
+finish_z(scalar_t* p, const scalar_t* y, long long ldy, int m, const scalar_t* t, const scalar_t* k, scalar_t* z2)
 {
     extern __shared__ unsigned char shared[];
     scalar_t* ts = (scalar_t*)shared;  // B x B, column-major
-    scalar_t* ms = ts + B * B;
-    scalar_t* ks = ms + B * B;
-    for (int i = threadIdx.x; i < B * B; i += PANEL_THREADS) {
+    scalar_t* ks = ts + B * B;
+    scalar_t* ps = ks + B * B;         // 32 x B
+    scalar_t* ys = ps + 32 * B;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.x * 32 + lane;
+    for (int i = threadIdx.x; i < B * B; i += 256) {
         ts[i] = t[i];
-        ms[i] = mm[i];
+        ks[i] = k[i];
+    }
+    for (int j = warp; j < B; j += 8) {
+        ps[lane + 32 * j] = row < m ? p[row + j * ldy] : zero();
+        ys[lane + 32 * j] = row < m ? y[row + j * ldy] : zero();
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < B * B; i += PANEL_THREADS) {  // M T
-        const int row = i % B, column = i / B;
-        scalar_t sum = zero();
-        for (int l = 0; l <= column; ++l) sum = fma_(ms[row + l * B], ts[l + column * B], sum);
-        ks[i] = sum;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < B * B; i += PANEL_THREADS) {  // T^H (M T)
-        const int row = i % B, column = i / B;
-        scalar_t sum = zero();
-        for (int l = 0; l <= row; ++l) sum = fma_(conj(ts[l + row * B]), ks[l + column * B], sum);
-        ms[i] = (real_t)-0.5 * sum;
-    }
-    __syncthreads();
-    const int row = blockIdx.x * PANEL_THREADS + threadIdx.x;
-    if (row >= m) return;
-    scalar_t pr[B], yr[B];
+    scalar_t sum[B / 8];
 #pragma unroll
-    for (int j = 0; j < B; ++j) {
-        pr[j] = p[row + j * ldy];
-        yr[j] = y[row + j * ldy];
-    }
-    for (int j = 0; j < B; ++j) {
-        scalar_t sum = zero();
+    for (int j = 0; j < B / 8; ++j) sum[j] = zero();
+#pragma unroll 4
+    for (int l = 0; l < B; ++l) {
+        const scalar_t pl = ps[lane + 32 * l], yl = ys[lane + 32 * l];
 #pragma unroll
-        for (int l = 0; l < B; ++l) {
-            sum = fma_(pr[l], ts[l + j * B], sum);
-            sum = fma_(yr[l], ms[l + j * B], sum);
+        for (int j = 0; j < B / 8; ++j) {
+            sum[j] = fma_(pl, ts[l + (warp * (B / 8) + j) * B], sum[j]);
+            sum[j] = fma_(yl, ks[l + (warp * (B / 8) + j) * B], sum[j]);
         }
-        p[row + j * ldy] = sum;
-        z2[row + j * ldy] = sum;
+    }
+    if (row >= m) return;
+#pragma unroll
+    for (int j = 0; j < B / 8; ++j) {
+        p[row + (warp * (B / 8) + j) * ldy] = sum[j];
+        z2[row + (warp * (B / 8) + j) * ldy] = sum[j];
     }
 }

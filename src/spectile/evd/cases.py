@@ -1,0 +1,247 @@
+"""What the workflow measures of the eigensolver: one function a study; the run sheet's column ``study`` chooses.
+
+Methods are named alike on every machine: ``spectile`` is ours; ``lapack``, ``cublas``, ``cusolver_one_stage`` and
+``cusolver_two_stage`` are the vendors'.  On a CUDA context `cases_gpu` builds the same studies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from spectile.bench.case import Context, Method, Problem, Skipped
+from spectile.bench.provenance import digest_array
+
+from . import cpu, lapack
+from .api import eigh, eigvalsh
+from .families import random_hermitian, residuals
+
+PAPER = "evd"
+
+#: Residuals of LAPACK's testing; the limit of each.
+LIMITS = {"error_residual": 10.0, "error_orthogonality": 10.0, "error_values": 10.0}
+#: MRRR promises orthogonality less closely than divide and conquer; a speed is drawn beside its measured error.
+MRRR_LIMITS = {"error_residual": 10.0, "error_orthogonality": 1000.0, "error_values": 10.0}
+NO_GPU = "this machine has no CUDA device"
+NO_MAGMA = "MAGMA is not rebuilt: its printed numbers stand in the claims table"
+
+
+def build(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of one row of ``config/evd.tsv``."""
+    if context.device == "cuda":
+        from . import cases_gpu
+
+        return cases_gpu.build(row, context)
+    return _STUDIES[row["study"]](row, context)
+
+
+def flops(n: int, *, vectors: bool = False) -> float:
+    """Return the operations credited: 4/3 n³ for T, and 4 n³ more for taking n vectors back through two stages."""
+    return (4 / 3 + (4 if vectors else 0)) * float(n) ** 3
+
+
+def _evd(row: Mapping[str, Any], context: Context) -> Problem:
+    """Ours against LAPACK's divide and conquer and MRRR (Figure 11)."""
+    import scipy.linalg
+
+    n, vectors = row["n"], row["vectors"]
+    a = np.asfortranarray(random_hermitian(n, np.random.default_rng(context.seed), row["precision"]))
+    reference = np.linalg.eigvalsh(a.astype(np.float64 if a.dtype.kind == "f" else np.complex128))
+
+    def check(result: Any) -> dict[str, float]:
+        w, v = result if vectors else (result, None)
+        return residuals(a, w, v, reference)
+
+    def vendor(driver: str) -> Any:
+        return scipy.linalg.eigh(a, eigvals_only=not vectors, driver=driver, check_finite=False)
+
+    limits = LIMITS if vectors else {"error_values": 10.0}
+    ours = (lambda: eigh(a, backend="cpu")) if vectors else (lambda: eigvalsh(a, backend="cpu"))
+    work = flops(n, vectors=vectors)
+    methods: list[Method | Skipped] = [
+        Method("spectile", ours, check, limits, flops=work),
+        Method("lapack", lambda: vendor("evd"), check, limits, flops=work),
+        Method("lapack_mrrr", lambda: vendor("evr"), check, MRRR_LIMITS if vectors else limits, flops=work),
+        *(Skipped(name, NO_GPU) for name in ("cusolver_one_stage", "cusolver_two_stage")),
+        Skipped("magma", NO_MAGMA),
+    ]
+    return Problem(methods, inputs={"a": digest_array(a)})
+
+
+def _tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
+    """Ours against LAPACK's one-stage sytrd (Figure 10)."""
+    from scipy.linalg import get_lapack_funcs
+
+    n = row["n"]
+    a = np.asfortranarray(random_hermitian(n, np.random.default_rng(context.seed)))
+    reference = np.linalg.eigvalsh(a)
+    sytrd, sizes = get_lapack_funcs(("sytrd", "sytrd_lwork"), (a,))
+    lwork = int(sizes(n, lower=1)[0])
+
+    def vendor() -> tuple[Any, Any]:
+        _, d, e, _, _ = sytrd(a, lower=1, lwork=lwork)
+        return d, e
+
+    def ours() -> tuple[Any, Any]:
+        threads = context.threads
+        factors = cpu.tridiagonalize(a.copy(order="F"), bandwidth=32, block=cpu.BLOCK, keep=False, threads=threads)
+        return factors.d, factors.e
+
+    methods: list[Method | Skipped] = [
+        Method("spectile", ours, _check_tridiagonal(a, reference), {"error_values": 10.0}, flops=flops(n)),
+        Method("lapack", vendor, _check_tridiagonal(a, reference), {"error_values": 10.0}, flops=flops(n)),
+        Skipped("cusolver_one_stage", NO_GPU),
+        Skipped("magma", NO_MAGMA),
+    ]
+    return Problem(methods, inputs={"a": digest_array(a)})
+
+
+def _check_tridiagonal(a: Any, reference: Any) -> Any:
+    def check(result: Any) -> dict[str, float]:
+        d, e = result
+        w, _ = cpu.eigh_tridiagonal(np.array(d), np.array(e), vectors=False)
+        return {"error_values": residuals(a, w, None, reference)["error_values"]}
+
+    return check
+
+
+def _reduction(row: Mapping[str, Any], context: Context) -> Problem:
+    """Detached band reduction at one b and nb, and the chasing of its band (Table 2, Figure 4)."""
+    n, b, block = row["n"], row["bandwidth"], row["block"]
+    a = np.asfortranarray(random_hermitian(n, np.random.default_rng(context.seed)))
+    reference = np.linalg.eigvalsh(a)
+    work = np.empty_like(a)
+
+    def restore() -> None:
+        work[...] = a
+
+    def reduce() -> Any:
+        cpu.band_reduction(work, bandwidth=b, block=block)
+        return cpu.extract_band(work, b)
+
+    def check_band(band: Any) -> dict[str, float]:
+        d, e = lapack.sbtrd(band[:, : b + 1].copy(), b)
+        return _check_tridiagonal(a, reference)((d, e))
+
+    restore()
+    band = reduce()
+    methods: list[Method | Skipped] = [
+        Method("spectile", reduce, check_band, {"error_values": 10.0}, flops=flops(n), prepare=restore),
+        _chasing_method("spectile_chasing", band, b, context.threads, _check_tridiagonal(a, reference)),
+        Skipped("magma", NO_MAGMA),
+    ]
+    return Problem(methods, inputs={"a": digest_array(a)})
+
+
+def _chasing_method(name: str, band: Any, b: int, threads: int, check: Any) -> Method:
+    def run() -> tuple[Any, Any]:
+        return cpu.chase_band(band.copy(), b, keep=False, threads=threads)[:2]
+
+    return Method(name, run, check, {"error_values": 10.0}, flops=6.0 * band.shape[0] ** 2 * b)
+
+
+def random_band(n: int, b: int, seed: int) -> Any:
+    """Return a random lower band ``band[j, i - j]`` with room for the bulges, shape (n, 2 b)."""
+    band = np.random.default_rng(seed).standard_normal((n, 2 * b))
+    band[:, b + 1 :] = 0
+    for offset in range(1, b + 1):
+        band[n - offset :, offset] = 0
+    return band
+
+
+def _chasing(row: Mapping[str, Any], context: Context) -> Problem:
+    """Bulge chasing with our threads and by LAPACK's sbtrd (Figure 9)."""
+    import scipy.linalg
+
+    n, b = row["n"], row["bandwidth"]
+    band = random_band(n, b, context.seed)
+    reference = scipy.linalg.eigvals_banded(band[:, : b + 1].T, lower=True)
+    norm = float(np.abs(reference).max())
+
+    def check(result: Any) -> dict[str, float]:
+        w, _ = cpu.eigh_tridiagonal(np.array(result[0]), np.array(result[1]), vectors=False)
+        return {"error_values": float(np.abs(w - reference).max()) / (n * np.finfo(w.dtype).eps * norm)}
+
+    vendor = Method("lapack", lambda: lapack.sbtrd(band[:, : b + 1].copy(), b), check, {"error_values": 10.0})
+    methods: list[Method | Skipped] = [
+        Skipped("spectile", NO_GPU),
+        _chasing_method("spectile_cpu", band, b, context.threads, check),
+        vendor,
+        Skipped("magma", NO_MAGMA),
+    ]
+    return Problem(methods, inputs={"band": digest_array(band)})
+
+
+def _syr2k(row: Mapping[str, Any], context: Context) -> Problem:
+    """The recursive rank-2k update against BLAS's (Table 1, Figure 8)."""
+    from scipy.linalg.blas import dsyr2k
+
+    n, k = row["n"], row["k"] or row["n"]
+    rng = np.random.default_rng(context.seed)
+    a, b = (np.asfortranarray(rng.standard_normal((n, k))) for _ in range(2))
+    c = np.zeros((n, n), order="F")
+    rows = np.unique(rng.integers(0, n, 16))
+    expected = a[rows] @ b.T + b[rows] @ a.T
+
+    def check(result: Any) -> dict[str, float]:
+        mask = np.arange(n) <= rows[:, None]
+        found = np.where(mask, result[rows], 0)
+        difference = np.linalg.norm(found - np.where(mask, expected, 0))
+        return {"error_fro_rel": float(difference / np.linalg.norm(np.where(mask, expected, 0)))}
+
+    def ours() -> Any:
+        cpu.syr2k_recursive(c, a, b, block=256)
+        return c
+
+    work, limits = 2.0 * n * n * k, {"error_fro_rel": 1e-12}
+    methods: list[Method | Skipped] = [
+        Method("spectile", ours, check, limits, flops=work, prepare=lambda: c.fill(0)),
+        Method("blas", lambda: dsyr2k(1.0, a, b, 1.0, c, lower=1, overwrite_c=1), check, limits, flops=work,
+               prepare=lambda: c.fill(0)),
+        Skipped("cublas", NO_GPU),
+    ]  # fmt: skip
+    return Problem(methods, inputs={"a": digest_array(a), "b": digest_array(b)})
+
+
+def _roofline(row: Mapping[str, Any], context: Context) -> Problem:
+    """Ceilings of the machine: a copy and a large product; and A W, the skinny product of the reduction (Figure 3)."""
+    n = row["n"]
+    rng = np.random.default_rng(context.seed)
+    a = rng.standard_normal((n, n))
+    out = np.empty_like(a)
+    width = row["bandwidth"] or n
+    w = rng.standard_normal((n, width))
+    product = np.empty((n, width))
+    rows = rng.integers(0, n, 8)
+
+    def multiply() -> Any:
+        return np.matmul(a, w, out=product)
+
+    def copy() -> Any:
+        np.copyto(out, a)
+        return out
+
+    def check_product(result: Any) -> dict[str, float]:
+        exact = a[rows] @ w
+        return {"error_fro_rel": float(np.linalg.norm(result[rows] - exact) / np.linalg.norm(exact))}
+
+    methods: list[Method | Skipped] = [
+        Method("blas", multiply, check_product, {"error_fro_rel": 1e-12}, flops=2.0 * n * n * width,
+               bytes=8.0 * (n * n + 2 * n * width)),
+        Method("copy", copy, lambda result: {"error_fro_rel": float(not np.array_equal(result, a))},
+               {"error_fro_rel": 0.0}, bytes=16.0 * n * n),
+        Skipped("cublas", NO_GPU),
+    ]  # fmt: skip
+    return Problem(methods, inputs={"a": digest_array(a)})
+
+
+_STUDIES = {
+    "evd": _evd,
+    "tridiagonal": _tridiagonal,
+    "reduction": _reduction,
+    "chasing": _chasing,
+    "syr2k": _syr2k,
+    "roofline": _roofline,
+}

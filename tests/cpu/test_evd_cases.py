@@ -1,0 +1,51 @@
+"""The measured cases of the eigensolver: every study builds, runs and passes its own check at a small order."""
+
+from pathlib import Path
+
+import pytest
+
+from spectile.bench.case import Context, Method, Skipped
+from spectile.bench.sheets import read_sheet
+from spectile.evd import cases
+
+ROOT = Path(__file__).parents[2]
+SHEET, SCHEMA = ROOT / "config" / "evd.tsv", ROOT / "workflow" / "schemas" / "evd.schema.yaml"
+SMALL = {
+    "evd": {"vectors": True},
+    "reduction": {"bandwidth": 8, "block": 32},
+    "chasing": {"bandwidth": 8},
+    "syr2k": {"k": 5},
+}
+
+
+@pytest.mark.parametrize("study", cases._STUDIES)
+def test_every_study_passes_its_checks(study):
+    defaults = {name: item.get("default") for name, item in _properties().items()}
+    row = defaults | {"study": study, "n": 70} | SMALL.get(study, {"bandwidth": 4})
+    problem = cases.build(row, Context("cpu", Path("resources"), seed=1, threads=2))
+    assert any(isinstance(method, Method) for method in problem.methods)
+    for method in problem.methods:
+        if isinstance(method, Skipped):
+            assert method.reason
+            continue
+        if method.prepare:
+            method.prepare()
+        errors = method.check(method.run())
+        assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
+
+
+def _properties():
+    import yaml
+
+    return yaml.safe_load(SCHEMA.read_text())["properties"]
+
+
+def test_the_sheet_holds_the_papers_elements():
+    rows = read_sheet(SHEET, SCHEMA, "paper")
+    elements = {part for row in rows.values() for part in row["element"].split(",")}
+    assert elements == {"t1", "t2", "fig3", "fig4", "fig8", "fig9", "fig10", "fig11"}
+    quick = read_sheet(SHEET, SCHEMA, "quick")
+    assert {part for row in quick.values() for part in row["element"].split(",")} == elements
+    depths = {row["k"] for row in rows.values() if row["study"] == "syr2k"} - {None}
+    assert depths == {16, 32, 64, 128, 256, 512, 1024, 2048, 4096}
+    assert {row["bandwidth"] for row in rows.values() if "t2" in row["element"]} == {16, 32, 64}

@@ -1,0 +1,41 @@
+"""Figure 11 of the EVD paper: the whole eigensolver, ours and the vendors', by order; and with eigenvectors."""
+
+import pandas
+
+from spectile.bench.claims import select
+from spectile.bench.stats import speedups
+from spectile.figures.style import Drawing
+
+METHODS = ("spectile", "cusolver_one_stage", "cusolver_two_stage", "lapack", "lapack_mrrr")
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    drawing = Drawing("Figure 11: eigenvalue decomposition", 1, 3, (12, 4))
+    rows = select(frame, "p_study=evd,status=ok")
+    rows = rows[rows["time_s"].notna()] if len(rows) else rows
+    for ax, vectors in zip(drawing.axes[0], (False, True), strict=False):
+        part = rows[rows["p_vectors"].astype(bool) == vectors] if len(rows) else rows
+        title = "with eigenvectors" if vectors else "eigenvalues"
+        if not len(part):
+            drawing.empty(ax, f"no record of the solver ({title}) in this run")
+            continue
+        for method in METHODS:
+            drawing.marks(ax, select(part, f"method={method}"), "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
+        ax.set(xscale="log", yscale="log", xlabel="n", ylabel="seconds", title=title)
+        ax.legend()
+    ax = drawing.axes[0, 2]
+    best = [name for name in METHODS[1:] if len(select(rows, f"method={name}"))] if len(rows) else []
+    if not best:
+        drawing.empty(ax, "no record of a vendor's solver in this run")
+        return drawing
+    for name in best:
+        for vectors, marker in ((False, "o"), (True, "s")):
+            ratios = speedups(rows[rows["p_vectors"].astype(bool) == vectors], "spectile", name)
+            label = f"over {name.replace('_', ' ')}, {'vectors' if vectors else 'values'}"
+            drawing.marks(
+                ax, ratios, "p_n", "speedup", method=name, label=label, marker=marker, lo="speedup_lo", hi="speedup_hi"
+            )
+    ax.set(xscale="log", xlabel="n", ylabel="speed-up of ours", title="speed-up")
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(fontsize=6)
+    return drawing

@@ -1,0 +1,46 @@
+"""Figure 4 of the EVD paper: conventional band reduction (nb = b) with chasing on the CPU, by bandwidth."""
+
+import pandas
+
+from spectile.bench.claims import select
+from spectile.figures.style import Drawing
+
+PARTS = {
+    "spectile": ("band reduction, nb = b", "#0072B2"),
+    "spectile_chasing": ("chasing, this device", "#009E73"),
+    "spectile_cpu": ("chasing, host's cores", "#E69F00"),
+}
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    drawing = Drawing("Figure 4: successive band reduction and bulge chasing by bandwidth", 1, 2, (9, 4))
+    ax, magma = drawing.axes[0]
+    rows = select(frame, "p_study=reduction,status=ok")
+    rows = rows[(rows["p_block"] == rows["p_bandwidth"]) & rows["time_s"].notna()] if len(rows) else rows
+    # Of the orders measured with nb = b, the one with the most bandwidths.
+    rows = rows[rows["p_n"] == rows.groupby("p_n")["p_bandwidth"].nunique().idxmax()] if len(rows) else rows
+    drawing.empty(magma, "MAGMA is not rebuilt: its printed times stand in the claims table")
+    if not len(rows):
+        drawing.empty(ax, "no record with nb = b in this run")
+        return drawing
+    widths = sorted(rows["p_bandwidth"].unique())
+    for shift, (method, (label, color)) in enumerate(PARTS.items()):
+        part = select(rows, f"method={method}").sort_values("p_bandwidth")
+        at = [widths.index(b) + 0.27 * (shift - 1) for b in part["p_bandwidth"]]
+        look = {"label": label, "color": color}
+        drawing.marks(
+            ax,
+            part,
+            "p_bandwidth",
+            "time_s",
+            kind="bar",
+            positions=at,
+            width=0.25,
+            lo="time_s_lo",
+            hi="time_s_hi",
+            **look,
+        )
+    ax.set_xticks(range(len(widths)), [f"{int(b)}" for b in widths])
+    ax.set(xlabel="bandwidth b", ylabel="seconds", yscale="log", title=f"n = {int(rows['p_n'].iloc[0]):,}")
+    ax.legend()
+    return drawing
