@@ -8,6 +8,7 @@ named in ``TIMED``, with these names and the thresholds of :func:`thresholds`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -83,6 +84,12 @@ def executed_ratio(norms: Any, tau: float, rows: int, columns: int) -> float:
 
     wide_a, wide_b = pooled(norms, rows), pooled(norms.T, columns).T
     return cpu.count_valid(wide_a, wide_b, tau) / (wide_a.size * wide_b.shape[1])
+
+
+@functools.cache
+def executed_64x128(n: int, ratio: int) -> float:
+    """Return the share of products that 64 x 128 tiles of C execute at a nominal ratio of Table 1 (the time bound)."""
+    return executed_ratio(decay.algebraic_norm_map(n), TABLE_1[n][RATIOS.index(ratio)], 2, 4)
 
 
 def sampled_rows(n: int, seed: int) -> list[int]:

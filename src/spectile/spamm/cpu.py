@@ -30,8 +30,8 @@ PAD = 32
 PANEL, GROUP = 32, 8
 # Tile rows in one task of the norm map.
 STRIP = 4
-# Tile products below which starting threads costs more than it gains.
-SERIAL = 64
+# Tile products, and tiles of a norm map, below which starting threads costs more than it gains.
+SERIAL, SERIAL_NORMS = 64, 4096
 
 
 @functools.cache
@@ -292,7 +292,7 @@ def norm_map(x: Any, block: int = 32) -> Any:
     def strip(first: int) -> None:
         _norms(x, block, first, min(first + STRIP, rows), norms)
 
-    _each(strip, range(0, rows, STRIP), parallel=norms.size > SERIAL)
+    _each(strip, range(0, rows, STRIP), parallel=norms.size > SERIAL_NORMS)
     return norms
 
 
