@@ -255,10 +255,12 @@ def _variants(precision: str) -> dict[str, _Variant]:
     found: dict[str, _Variant] = {}
     if precision.startswith("fp16"):
         hopper: Any = gpu.WGMMA
-        winner = hopper["wgmma_wide"]
+        winner = hopper["wgmma_wide_pair"]
         replace = dataclasses.replace
-        found["no_pipeline"] = _Variant("wgmma_wide", hopper, "wgmma_wide", replace(winner, stages=1))
-        found["double_buffer_only"] = _Variant("wgmma_wide", hopper, "wgmma_wide", replace(winner, stages=2))
+        found["no_pipeline"] = _Variant("wgmma_wide_pair", hopper, "wgmma_wide_pair", replace(winner, stages=1))
+        found["double_buffer_only"] = _Variant("wgmma_wide_pair", hopper, "wgmma_wide_pair", replace(winner, stages=2))
+        found["no_cluster"] = _Variant("wgmma_wide", hopper, "wgmma_wide", hopper["wgmma_wide"])
+        found["half_parts"] = _Variant("wgmma_pair", hopper, "wgmma_pair", hopper["wgmma_pair"])
         found["no_large_tile"] = _Variant("wgmma_small", hopper, "wgmma_small", hopper["wgmma_small"])
         found["no_wgmma"] = _Variant("portable", portable, precision, portable[precision])
         return found

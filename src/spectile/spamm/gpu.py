@@ -91,7 +91,7 @@ class _Precision:
 
 
 _HALF_TILE = _Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=4)
-_TF32_TILE = _Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=3, min_blocks=2)
+_TF32_TILE = _Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=2)
 _DOUBLE_TILE = _Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=2)
 _PRECISIONS = {
     "fp16": _Precision(0, "float16", "float32", 32, (40, 136), _HALF_TILE, _HALF_TILE),
@@ -122,9 +122,9 @@ class _Wgmma:
 
     @property
     def shared_bytes(self) -> int:
-        lists = 2 * (4 + 4 * 3 + 4 * self.list_steps)
+        lists = 4 * (4 + 4 * 3 + 2 * self.list_steps)
         staging = 2 * (128 * self.columns // self.part) * 2 * (2 if self.part == 256 else 1) * 64 * 128
-        return self.stages * (128 + 128 * self.columns) * 64 + staging + 16 * self.stages + 96 + lists
+        return self.stages * (128 + 128 * self.columns) * 64 + staging + 16 * self.stages + 192 + lists
 
     def unit(self, output: str) -> Unit:
         defines = {
@@ -443,7 +443,7 @@ def choose_kernel(a: Any, b: Any, batches: int, block: int, precision: str, stri
     if not suits:
         return "portable"
     tiles = _blocks(a.shape[-2], 128) * _blocks(b.shape[-1], 256) * batches
-    return "wgmma_wide" if tiles >= 3 * found.multiprocessors else "wgmma_small"
+    return "wgmma_wide_pair" if tiles >= 3 * found.multiprocessors else "wgmma_small"
 
 
 def count_products(maps: NormMaps, item: tuple[int, int], tau: Any, grain: tuple[int, int, int] = (1, 1, 1)) -> Any:

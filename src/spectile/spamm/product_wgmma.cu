@@ -29,6 +29,7 @@ constexpr int kRoundBoxes = PART_N == 256 ? 2 : 1;          // boxes that a warp
 constexpr int kRoundBytes = kRoundBoxes * 64 * 128;         // two rounds are under way
 constexpr int kSublists = kFeeders - 1;                     // one a listing warp
 constexpr int kSublistSteps = LIST_STEPS / kSublists;
+constexpr int kSlots = 4;                                   // tiles whose lists are built ahead
 
 struct alignas(64) TensorMap {
   unsigned long long opaque[16];
@@ -54,13 +55,14 @@ struct Product {
 struct List {
   int tile;
   int count[kSublists];
-  unsigned entry[kSublists][kSublistSteps];   // step << 8 | one bit a consumer
+  unsigned short entry[kSublists][kSublistSteps];   // step << 4 | one bit a consumer
 };
 
 struct Shared {
-  unsigned long long full[kStages], empty[kStages], list_full[2], list_empty[2], ticket_full[2], ticket_empty[2];
-  int ticket[2];
-  List list[2];
+  unsigned long long full[kStages], empty[kStages], list_full[kSlots], list_empty[kSlots];
+  unsigned long long ticket_full[kSlots], ticket_empty[kSlots];
+  int ticket[kSlots];
+  List list[kSlots];
 };
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
@@ -218,9 +220,9 @@ struct Tile {
 
 // Draw the next tile, the same for all blocks of the cluster, and return its index to every listing thread.
 __device__ __forceinline__ int draw_tile(const Product& p, Shared& shared, int turn, int rank, bool speaker) {
-  const int slot = turn & 1;
+  const int slot = turn % kSlots;
 #if CLUSTER > 1
-  const unsigned parity = turn >> 1 & 1;
+  const unsigned parity = turn / kSlots & 1;
   if (speaker) {
     barrier_expect(shared.ticket_full[slot], 4);
     if (rank == 0) {
@@ -310,7 +312,8 @@ __device__ __forceinline__ void build_sublist(const Product& p, const Tile& tile
           }
     }
     const unsigned vote = __ballot_sync(~0u, anyone);
-    if (anyone) list.entry[sublist][count + __popc(vote & ((1u << lane) - 1))] = static_cast<unsigned>(step) << 8 | mine;
+    if (anyone) list.entry[sublist][count + __popc(vote & ((1u << lane) - 1))] =
+          static_cast<unsigned short>(step << 4 | mine);
     count += __popc(vote);
   }
   if (lane == 0) list.count[sublist] = count;
@@ -322,9 +325,9 @@ __device__ __forceinline__ void feed(const Product& p, unsigned char* stages, Sh
   const int tiles = p.tiles_m * p.tiles_n * p.batches;
   if (warp > 0) {
     for (int turn = 0;; ++turn) {
-      const int slot = turn & 1;
+      const int slot = turn % kSlots;
       List& list = shared.list[slot];
-      barrier_wait(shared.list_empty[slot], (turn >> 1 & 1) ^ 1);
+      barrier_wait(shared.list_empty[slot], (turn / kSlots & 1) ^ 1);
       int index = draw_tile(p, shared, turn, rank, speaker);
       if (index >= tiles) index = -1;
       if (index >= 0) build_sublist(p, locate(p, index), list, warp - 1, rank);
@@ -337,9 +340,9 @@ __device__ __forceinline__ void feed(const Product& p, unsigned char* stages, Sh
     int stage = 0;
     unsigned parity = 1;
     for (int turn = 0;; ++turn) {
-      const int slot = turn & 1;
+      const int slot = turn % kSlots;
       const List& list = shared.list[slot];
-      barrier_wait(shared.list_full[slot], turn >> 1 & 1);
+      barrier_wait(shared.list_full[slot], turn / kSlots & 1);
       if (list.tile < 0) return;
       const Tile tile = locate(p, list.tile);
       const int row = tile.row + kTileM * rank, batch_a = tile.batch * p.batch_a, batch_b = tile.batch * p.batch_b;
@@ -347,9 +350,9 @@ __device__ __forceinline__ void feed(const Product& p, unsigned char* stages, Sh
         const int count = list.count[sublist];
         for (int e = 0; e < count; ++e) {
           const unsigned entry = list.entry[sublist][e];
-          const int k = static_cast<int>(entry >> 8) * kStep;
+          const int k = static_cast<int>(entry >> 4) * kStep;
           const unsigned target = shared_address(stages) + stage * (kBytesA + kBytesB);
-          const bool need_a = (entry & 0xff) != 0;
+          const bool need_a = (entry & 0xf) != 0;
           barrier_wait(shared.empty[stage], parity);
           barrier_expect(shared.full[stage], kBytesB + (need_a ? kBytesA : 0));
           if (need_a) load_tile(target, &p.map_a, k, row, batch_a, shared.full[stage]);
@@ -462,9 +465,9 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
   int sublists = kSublists;
   asm volatile("" : "+r"(sublists));
   for (int turn = 0;; ++turn) {
-    const int slot = turn & 1;
+    const int slot = turn % kSlots;
     const List& list = shared.list[slot];
-    barrier_wait(shared.list_full[slot], turn >> 1 & 1);
+    barrier_wait(shared.list_full[slot], turn / kSlots & 1);
     const int index = list.tile;
     if (index < 0) {
       // The copy engine reads shared memory, which lasts as long as the block.
@@ -530,7 +533,7 @@ __launch_bounds__(kThreads, WGS_N == 1 ? 2 : 1) product_wgmma(const __grid_const
       barrier_init(shared.full[s], 1);
       barrier_init(shared.empty[s], 4 * kConsumers * CLUSTER);
     }
-    for (int s = 0; s < 2; ++s) {
+    for (int s = 0; s < kSlots; ++s) {
       barrier_init(shared.list_full[s], kSublists);
       barrier_init(shared.list_empty[s], 4 * kConsumers + 1);
       barrier_init(shared.ticket_full[s], 1);
