@@ -28,6 +28,8 @@ from .result import SpammResult
 PAD = 32
 # Tile rows of A that one thread holds packed (at most), and tile columns of B that it multiplies with them at a time.
 PANEL, GROUP = 32, 8
+# How many tiles ahead of packing their rows are fetched.
+AHEAD = 2
 # Tile rows in one task of the norm map.
 STRIP = 4
 # Tile products, and tiles of a norm map, below which starting threads costs more than it gains.
@@ -43,6 +45,16 @@ def register_block(bits: int) -> tuple[int, int, int]:
         vectors = PAD // lanes
         return 16 // vectors, vectors, lanes
     return 4, 2, (256 if features.get("avx2") else 128) // bits
+
+
+def _emit_prefetch(builder: ir.IRBuilder, pointer: Any, level: int) -> None:
+    """Emit a prefetch of the cache line at `pointer` for reading, into the cache of this level and those below."""
+    half_word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+    prefetch = builder.module.declare_intrinsic(
+        "llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), [byte, half_word, half_word, half_word])
+    )
+    read, keep, data = half_word(0), half_word(4 - level), half_word(1)
+    builder.call(prefetch, [builder.bitcast(pointer, byte), read, keep, data])
 
 
 @intrinsic
@@ -67,7 +79,7 @@ def _multiply_add(
     kind = c.dtype
     rows, vectors, lanes = register_block(kind.bitwidth)
     size = kind.bitwidth // 8
-    word, half_word, byte = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+    word, half_word = ir.IntType(64), ir.IntType(32)
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         c, a, b, ahead = (
@@ -81,9 +93,6 @@ def _multiply_add(
         broadcast = ir.Constant(ir.VectorType(half_word, lanes), [0] * lanes)
         fma = builder.module.declare_intrinsic(
             f"llvm.fma.v{lanes}f{kind.bitwidth}", (), ir.FunctionType(vector, [vector] * 3)
-        )
-        prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), [byte, half_word, half_word, half_word])
         )
 
         def load(pointer: Any, element: int, of: ir.Type) -> Any:
@@ -105,9 +114,7 @@ def _multiply_add(
             lane = builder.insert_element(undefined, load(row_a, row, scalar), half_word(0))
             factor = builder.shuffle_vector(lane, undefined, broadcast)
             new += [builder.call(fma, [factor, from_b[v], sums[row * vectors + v]]) for v in range(vectors)]
-        line = builder.gep(ahead, [builder.mul(k, word(64 // size))])
-        # A read (0), to be kept in every cache (3), of data (1).
-        builder.call(prefetch, [builder.bitcast(line, byte), half_word(0), half_word(3), half_word(1)])
+        _emit_prefetch(builder, builder.gep(ahead, [builder.mul(k, word(64 // size))]), level=1)
         next_k = builder.add(k, word(1))
         for phi, first, then in (
             (k, word(0), next_k),
@@ -127,6 +134,27 @@ def _multiply_add(
 
     places = types.intp
     return types.void(c, places, a, places, b, places, places, places, ahead, places), generate
+
+
+@intrinsic
+def _prefetch(typing: Any, x: Any, at: Any) -> Any:
+    """Fetch the line of element `at` of a C-contiguous array into the second-level cache."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        _emit_prefetch(builder, builder.gep(data, [arguments[1]]), level=2)
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp), generate
+
+
+@njit(nogil=True, cache=True)
+def _prefetch_tile(x: Any, block: int, i: int, j: int) -> None:
+    """Fetch tile (i, j), whose rows lie far apart where no hardware prefetch reaches."""
+    columns = min(block, x.shape[1] - j * block)
+    for r in range(i * block, min((i + 1) * block, x.shape[0])):
+        for s in range(0, columns, 64 // x.itemsize):
+            _prefetch(x, r * x.shape[1] + j * block + s)  # type: ignore[call-arg]
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
@@ -186,7 +214,11 @@ def _multiply(
                         valid[i, j, count] = k
                         count += 1
                 for t in range(count):
-                    k = valid[i, j, t]
+                    k, ahead = valid[i, j, t], valid[i, j, min(t + AHEAD, count - 1)]
+                    if not needed_a[i, ahead]:
+                        _prefetch_tile(a, block, first + i, ahead)
+                    if not needed_b[ahead, j]:
+                        _prefetch_tile(b, block, ahead, group + j)
                     if not needed_a[i, k]:
                         needed_a[i, k] = True
                         _pack(a, block, first + i, k, True, packed_a[i, k])
