@@ -140,6 +140,8 @@ def test_paper_numbers_are_printed_in_the_papers():
     for paper in provenance.PAPERS:
         text = (papers / files[paper]).read_text().replace(",", "").replace("−", "-")
         numbers = {float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", text)}
+        powers = re.findall(r"(\d+(?:\.\d+)?)\s*(?:×|\\times|\\cdot)\s*10\^\{?(-?\d+)", text)
+        numbers |= {float(f"{digits}e{exponent}") for digits, exponent in powers}
         scaled = {round(number / 100, 12) for number in numbers} | numbers | {number / 1000 for number in numbers}
         for _, row in claims[claims["paper"] == paper].iterrows():
             value = abs(float(row["printed"]))
