@@ -113,6 +113,19 @@ def test_wanted_error_is_guaranteed_and_used(seed, rtol, rate, dtype):
         assert broken + rounding > rtol * scale * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("wanted", [{"tau": 0}, {"valid_ratio": 0.3}, {"rtol": 1e-3}])
+@pytest.mark.parametrize("shape", [(0, 0, 0), (3, 0, 2), (0, 3, 2), (2, 2, 2), (40, 50, 60)])
+@pytest.mark.parametrize("precision", ["fp16", "fp16c16", "fp32", "fp64"])
+def test_empty_and_zero_operands(wanted, shape, precision):
+    m, k, n = shape
+    dtype = {"fp32": np.float32, "fp64": np.float64}.get(precision, np.float16)
+    result = product(np.zeros((m, k), dtype), np.zeros((k, n), dtype), precision=precision, **wanted)
+    assert result.c.shape == (m, n)
+    assert not result.c.any()
+    assert 0 <= result.executed_ratio <= 1
+    assert result.error_bound >= 0
+
+
 def test_rtol_below_rounding_names_what_is_attainable():
     a = np.ones((64, 64), np.float32)
     with pytest.raises(ValueError, match=r"rtol = 1e-09 is below what rounding alone is bounded by, 3\.9"):

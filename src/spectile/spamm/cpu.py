@@ -522,6 +522,8 @@ def _threshold(
         return tune_tau(norms_a, norms_b, valid_ratio, 60, min(0.01, valid_ratio / 10))[0]
     assert rtol is not None
     norm_a, norm_b = float(np.linalg.norm(norms_a)), float(np.linalg.norm(norms_b))
+    if norm_a * norm_b == 0:
+        return math.inf
     lost = rounding(norm_a, norm_b)
     if lost > rtol * norm_a * norm_b:
         raise ValueError(
