@@ -123,7 +123,7 @@ def _vgg(row: Mapping[str, Any], context: Context) -> Problem:
     a, b = layer.weights.astype(dtype), layer.patches().astype(dtype)
     maps = norm_map(a, BLOCK), norm_map(b, BLOCK)
     taus = {
-        name: float(tune_tau(*maps, ratio, iterations=60, tolerance=0.002)[0])
+        name: float(tune_tau(*maps, ratio, iterations=60, tolerance=2e-4)[0])
         for name, ratio in network_ratios(row["layer"]).items()
     }
     taus |= {_name_of_tau(tau): tau for tau in NETWORK_TAUS[row["layer"]]}
@@ -178,10 +178,10 @@ class _Timed:
         self.flops = 2.0 * a.shape[0] * a.shape[1] * b.shape[1]
         self.bytes = float(a.nbytes + b.nbytes + self.out.nbytes)
 
-    def _error(self) -> float:
+    def _error(self, exact: Any = None) -> float:
         import cupy
 
-        return float(cupy.linalg.norm(self.out.astype(np.float64) - self.exact))
+        return float(cupy.linalg.norm(self.out.astype(np.float64) - (self.exact if exact is None else exact)))
 
     def _poison(self) -> None:
         self.out.fill(np.nan)
@@ -217,16 +217,18 @@ class _Timed:
         """Return cuBLAS's product in the same precision."""
         from spectile.bench.vendor import Gemm
 
+        # cuBLAS made the reference; in fp64 its own error shows against ours of all tiles, summed in another order.
+        exact = spamm(self.a, self.b, tau=0.0, precision="fp64").c if self.precision == "fp64" else self.exact
         gemm = Gemm(self.a, self.b, self.out, _VENDOR_MODES[self.precision])  # type: ignore[arg-type]
         limit = {"fp16": 1e-5, "fp16c16": 2e-3, "fp32": 1e-5, "tf32x3": 1e-5, "fp64": 1e-12}[self.precision]
         return Method(
             "cublas",
             run=gemm,
-            check=lambda _: {"error_fro_rel": self._error() / self.norm},
+            check=lambda _: {"error_fro_rel": self._error(exact) / self.norm},
             limits={"error_fro_rel": limit},
             flops=self.flops,
             bytes=self.bytes,
             clock=self.clock,
-            values=lambda _: {"error_fro": self._error()},
+            values=lambda _: {"error_fro": self._error(exact)},
             prepare=self._poison,
         )
