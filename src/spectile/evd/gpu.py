@@ -141,7 +141,7 @@ class Blas:
         beta: float, c: int, ldc: int, stride_c: int, count: int, ops: str = "NN",
     ) -> None:  # fmt: skip
         """`count` products with constant strides, in elements."""
-        if m == 0 or n == 0 or count == 0:
+        if m == 0 or n == 0 or count <= 0:
             return
         alpha_pointer, beta_pointer = self._scalar(alpha), self._scalar(beta)
         self._batched(
@@ -154,7 +154,7 @@ class Blas:
         count: int, ops: str = "NN",
     ) -> None:  # fmt: skip
         """`count` products; `a`, `b` and `c` are device addresses of lists of addresses."""
-        if m == 0 or n == 0 or count == 0:
+        if m == 0 or n == 0 or count <= 0:
             return
         alpha_pointer, beta_pointer = self._scalar(alpha), self._scalar(beta)
         self._listed(
