@@ -29,7 +29,7 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
     }[row["study"]](row, context)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def _matrix(nx: int, ny: int, nz: int, strip: int | None) -> Any:
     import cupy
 

@@ -28,7 +28,13 @@ PLAIN, NO_DOTS, FULL = 0, 1, 2
 
 @functools.cache
 def stored_unit(
-    dtype: str, num_vectors: int, *, sell: int = 0, wide: bool = False, mode: int = FULL, tuning: tuple[int, ...] = ()
+    dtype: str,
+    num_vectors: int,
+    *,
+    layout: str = "csr",
+    wide: bool = False,
+    mode: int = FULL,
+    tuning: tuple[int, ...] = (),
 ) -> Unit:
     """Return the unit of the stored-matrix kernel for a type and a width of the block vector.
 
@@ -38,8 +44,8 @@ def stored_unit(
         complex128, complex64, float64 or float32.
     num_vectors : int
         R.
-    sell : int
-        Height of the chunks, 0 for CSR.
+    layout : {"csr", "sell"}
+        Storage format.
     wide : bool
         64-bit row pointers.
     mode : int
@@ -51,10 +57,10 @@ def stored_unit(
     defines = {
         "REAL": _REAL[np.dtype(dtype)], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": str(lanes),
         "COLUMNS": str(columns), "UNROLL": str(unroll), "THREADS": str(threads), "BLOCKS": str(blocks),
-        "WIDE": str(int(wide)), "SELL": str(sell), "MODE": str(mode),
-        "EXACT": str(int(num_vectors % (lanes * columns) == 0)),
+        "WIDE": str(int(wide)), "SELL": str(SELL_CHUNK if layout == "sell" else 0),
+        "MODE": str(mode), "EXACT": str(int(num_vectors % (lanes * columns) == 0)),
     }  # fmt: skip
-    return Unit("kpm", ("kernels.cu",), ARCHS, defines)
+    return Unit("kpm", ("block.cu", "rows.cu"), ARCHS, defines)
 
 
 # Widest block vector and the shape that was fastest for it on an H200 (docs/performance/kpm.md).
@@ -87,7 +93,7 @@ def sweep_unit(real: str, nz: int, lines: int, ahead: int, steps: int) -> Unit:
 # What CI compiles: every type, every shape, both formats, every mode, both sweeps.
 UNITS = (
     *(stored_unit("complex128", r) for r in (4, 8, 16, 31, 32, 64)),
-    stored_unit("complex128", 1, sell=SELL_CHUNK),
+    stored_unit("complex128", 1, layout="sell"),
     *(stored_unit("complex128", 32, mode=mode) for mode in (PLAIN, NO_DOTS)),
     stored_unit("complex128", 32, wide=True),
     *(stored_unit(dtype, 32) for dtype in ("complex64", "float64", "float32")),
@@ -105,7 +111,7 @@ class StoredOperator:
     matrix : scipy or cupyx CSR matrix, shape (N, N)
         float32, float64, complex64 or complex128.
     layout : {"csr", "sell"}
-        Storage format.
+        Storage format: CSR, or SELL-32, which suits a row to a thread.
     wave_rows : int or None
         Rows of one wave (``kernels.cu``): the rows of a lattice plane, where they are known.
     tuning : tuple
@@ -117,22 +123,20 @@ class StoredOperator:
 
         self.num_rows, self.dtype, self.layout = int(matrix.shape[0]), np.dtype(matrix.dtype), layout
         self.wave_rows, self.tuning = wave_rows, tuning
-        self.order: Any = None
         if layout == "sell":
             stored = SellMatrix.from_csr(matrix, SELL_CHUNK)
-            self.pointer, self.length = cupy.asarray(stored.chunk_start), cupy.asarray(stored.row_length)
+            self.starts = cupy.asarray(stored.chunk_start), cupy.asarray(stored.row_length)
             self.indices, self.data = cupy.asarray(stored.indices), cupy.asarray(stored.data)
         else:
-            self.pointer, self.length = cupy.asarray(matrix.indptr), cupy.zeros(1, np.int32)
+            self.starts = cupy.asarray(matrix.indptr), cupy.zeros(1, np.int32)
             self.indices, self.data = cupy.asarray(matrix.indices), cupy.asarray(matrix.data)
         self.indices = self.indices.astype(np.int32, copy=False)
-        self.wide = self.pointer.dtype.itemsize == 8
+        self.wide = self.starts[0].dtype.itemsize == 8
 
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
         """Return the unit that this operator launches for R vectors."""
-        sell = SELL_CHUNK if self.layout == "sell" else 0
         return stored_unit(
-            str(self.dtype), num_vectors, sell=sell, wide=self.wide, mode=mode, tuning=tuple(self.tuning)
+            str(self.dtype), num_vectors, layout=self.layout, wide=self.wide, mode=mode, tuning=tuple(self.tuning)
         )
 
     def launcher(self, num_vectors: int, mode: int = FULL) -> Any:
@@ -157,7 +161,7 @@ class StoredOperator:
                 grid,
                 (threads,),
                 (
-                    self.pointer, self.length, self.indices, self.data, v, w, partial, np.int64(self.num_rows),
+                    *self.starts, self.indices, self.data, v, w, partial, np.int64(self.num_rows),
                     np.int64(wave), np.int32(num_vectors), np.float64(scale), np.float64(shift), np.float64(keep),
                 ),
             )  # fmt: skip

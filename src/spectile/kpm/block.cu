@@ -1,0 +1,159 @@
+// What the kernels on stored matrices share: numbers, streams, the end of the dot products, start vectors.
+//
+// Block vectors are row-major (N, R).  LANES threads share a row, each holding COLUMNS vectors.
+//
+// Set by the launch code: REAL (float, double), COMPLEX (0, 1), LANES, COLUMNS, UNROLL, THREADS, BLOCKS (resident blocks
+// a multiprocessor), WIDE (64-bit row pointers), SELL (chunk height, 0 = CSR), MODE (0 plain product, 1 augmented
+// without dots, 2 with dots), EXACT (1 if every column exists).
+
+typedef REAL real;
+#if WIDE
+typedef long long entry;  // position of a matrix entry
+#else
+typedef int entry;
+#endif
+#if COMPLEX
+struct alignas(2 * sizeof(real)) number {
+    real x, y;
+};
+#else
+struct number {
+    real x;
+};
+#endif
+
+constexpr int ROWS = 32 / LANES;  // rows of a warp
+constexpr int WARPS = THREADS / 32;
+
+static __device__ __forceinline__ number zero() {
+    number n;
+    n.x = 0;
+#if COMPLEX
+    n.y = 0;
+#endif
+    return n;
+}
+
+static __device__ __forceinline__ void multiply_add(number &sum, number a, number v) {
+    sum.x += a.x * v.x;
+#if COMPLEX
+    sum.x -= a.y * v.y;
+    sum.y += a.x * v.y;
+    sum.y += a.y * v.x;
+#endif
+}
+
+// Streams are read and written once a step: they must not push the vector V out of the caches.
+static __device__ __forceinline__ number load_stream(const number *p) {
+    number n;
+#if COMPLEX
+    if constexpr (sizeof(real) == 8) {
+        const double2 d = __ldcs(reinterpret_cast<const double2 *>(p));
+        n.x = d.x, n.y = d.y;
+    } else {
+        const float2 d = __ldcs(reinterpret_cast<const float2 *>(p));
+        n.x = d.x, n.y = d.y;
+    }
+#else
+    n.x = __ldcs(reinterpret_cast<const real *>(p));
+#endif
+    return n;
+}
+
+static __device__ __forceinline__ void store_stream(number *p, number n) {
+#if COMPLEX
+    if constexpr (sizeof(real) == 8)
+        __stcs(reinterpret_cast<double2 *>(p), make_double2(n.x, n.y));
+    else
+        __stcs(reinterpret_cast<float2 *>(p), make_float2(n.x, n.y));
+#else
+    __stcs(reinterpret_cast<real *>(p), n.x);
+#endif
+}
+
+// One element: W = scale sum + shift V - keep W and its share of the dot products (MODE 0: W = sum).
+static __device__ __forceinline__ void finish(number sum, const number *__restrict__ v, number *w, long long place,
+                                              real scale, real shift, real keep, double &even, double &odd) {
+#if MODE == 0
+    store_stream(w + place, sum);
+#else
+    const number own = v[place], old = load_stream(w + place);
+    number fresh;
+    fresh.x = scale * sum.x + shift * own.x - keep * old.x;
+#if COMPLEX
+    fresh.y = scale * sum.y + shift * own.y - keep * old.y;
+#endif
+    store_stream(w + place, fresh);
+#if MODE == 2
+    even += double(own.x) * own.x, odd += double(fresh.x) * own.x;
+#if COMPLEX
+    even += double(own.y) * own.y, odd += double(fresh.y) * own.y;
+#endif
+#endif
+#endif
+}
+
+// Sum the dot products of a block in a fixed order: lanes of a warp by shuffles, warps one after the other.
+// partial: (gridDim.x, 2, R)
+static __device__ __forceinline__ void store_partial(double *even, double *odd, double *partial, int width) {
+#if MODE == 2
+    __shared__ double sums[WARPS][2][LANES * COLUMNS];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+#pragma unroll
+        for (int distance = LANES; distance < 32; distance *= 2) {
+            even[c] += __shfl_xor_sync(0xffffffffu, even[c], distance);
+            odd[c] += __shfl_xor_sync(0xffffffffu, odd[c], distance);
+        }
+        if (threadIdx.x % 32 < LANES) sums[warp][0][c * LANES + lane] = even[c], sums[warp][1][c * LANES + lane] = odd[c];
+    }
+    __syncthreads();
+    for (int t = threadIdx.x; t < 2 * LANES * COLUMNS; t += THREADS) {
+        const int which = t / (LANES * COLUMNS), offset = t % (LANES * COLUMNS);
+        const int target = blockIdx.y * LANES * COLUMNS + offset;
+        double total = 0;
+        for (int n = 0; n < WARPS; ++n) total += sums[n][which][offset];
+        if (EXACT || target < width) partial[((long long)blockIdx.x * 2 + which) * width + target] = total;
+    }
+#endif
+}
+
+static __device__ __forceinline__ void prefetch_l1(const void *p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
+
+static __device__ __forceinline__ void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// etas[j] = sum over n of partial[n * size + j], in order.
+extern "C" __global__ void sum_partials(const double *__restrict__ partial, double *__restrict__ etas, int count, int size) {
+    const int j = blockIdx.x * blockDim.x + threadIdx.x;
+    if (j >= size) return;
+    double total = 0;
+    for (int n = 0; n < count; ++n) total += partial[(long long)n * size + j];
+    etas[j] = total;
+}
+
+static __device__ __forceinline__ unsigned long long mix(unsigned long long z) {
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+// Element (row, column) of a row-major block; `order` names the original row, or is null.
+extern "C" __global__ void random_phases(number *__restrict__ block, const int *__restrict__ order, long long rows,
+                                         int width, unsigned long long seed, unsigned long long first) {
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < rows * width;
+         i += (long long)gridDim.x * blockDim.x) {
+        const unsigned long long row = order ? order[i / width] : i / width;
+        const unsigned long long vector = seed + (first + i % width) * 0x9E3779B97F4A7C15ull;
+        const unsigned long long bits = mix(mix(vector) + row * 0xD1B54A32D192ED03ull);
+        number n = zero();
+#if COMPLEX
+        const int quarter = int(bits >> 62);
+        n.x = quarter == 0 ? 1 : quarter == 2 ? -1 : 0;
+        n.y = quarter == 1 ? 1 : quarter == 3 ? -1 : 0;
+#else
+        n.x = bits >> 63 ? -1 : 1;
+#endif
+        block[i] = n;
+    }
+}
