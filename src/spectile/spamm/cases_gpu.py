@@ -56,6 +56,8 @@ class _Operands:
         self.tile_rows = sampled_rows(n, seed)
         self.clock: Clock = "graph" if n <= 2048 else "events"
         self.bytes = float(self.a.nbytes + self.b.nbytes + self.out.nbytes)
+        # A float32 sum of k addends of one sign may err by k u; an eighth of that is allowed.
+        self.limit = max(ERROR_LIMIT[precision], 0.0 if precision == "fp64" else n / 8 * 2.0**-24)
 
     def poison(self) -> None:
         self.out.fill(np.nan)
@@ -131,7 +133,7 @@ class _Operands:
             name,
             run,
             check,
-            {"error_fro_rel": ERROR_LIMIT[self.precision]},
+            {"error_fro_rel": self.limit},
             flops=2.0 * BLOCK**3 * total * valid,
             bytes=self.bytes,
             memory_bytes=int(self.out.nbytes + maps.a.nbytes + maps.b.nbytes),
@@ -166,9 +168,9 @@ def _product(row: Mapping[str, Any], context: Context) -> Problem:
     precision = row["precision"]
     operands = _Operands(row["n"], precision, context.seed)
     methods: list[Method | Skipped] = [operands.spamm(name, tau) for name, tau in thresholds(row).items()]
-    methods.append(operands.vendor("cublas", VENDOR_MODES[precision], ERROR_LIMIT[precision]))
+    methods.append(operands.vendor("cublas", VENDOR_MODES[precision], operands.limit))
     if precision == "tf32x3":
-        methods.append(operands.vendor("cublas_tf32", "tf32", 1e-3))
+        methods.append(operands.vendor("cublas_tf32", "tf32", 3e-3))
     return Problem(methods, inputs={"a": digest_array(operands.first)})
 
 
@@ -191,6 +193,11 @@ def _truncation(row: Mapping[str, Any], context: Context) -> Problem:
     del kept
     algorithm = "alg1" if n <= 1024 else "alg3"
 
+    def multiply() -> Any:
+        found = spgemm(sparse, sparse, algorithm, CHUNK)  # type: ignore[arg-type]
+        cupy.cuda.get_current_stream().synchronize()
+        return found
+
     def check(result: Any) -> dict[str, float]:
         rows = ((result[0][tile * BLOCK : (tile + 1) * BLOCK].toarray(), wanted) for tile, wanted in exact.items())
         return {"error_fro_rel": max(float(cupy.linalg.norm(x - y) / cupy.linalg.norm(y)) for x, y in rows)}
@@ -201,12 +208,12 @@ def _truncation(row: Mapping[str, Any], context: Context) -> Problem:
 
     theirs = Method(
         "cusparse",
-        run=lambda: spgemm(sparse, sparse, algorithm, CHUNK),  # type: ignore[arg-type]
+        run=multiply,
         check=check,
         limits={"error_fro_rel": 1e-5},
         clock="wall",
         values=values,
-        time_limit_s=120.0,
+        time_limit_s=40.0,
     )
     plain = Method(
         "truncation",
@@ -229,7 +236,7 @@ def _ablation(row: Mapping[str, Any], context: Context) -> Problem:
         for name, kernel in _variants(precision).items():
             with kernel:
                 methods.append(operands.spamm(f"{name}_{ratio:02}", tau, kernel.name))
-    methods.append(operands.vendor("cublas", VENDOR_MODES[precision], ERROR_LIMIT[precision]))
+    methods.append(operands.vendor("cublas", VENDOR_MODES[precision], operands.limit))
     return Problem(methods, inputs={"a": digest_array(operands.first)})
 
 
@@ -257,7 +264,6 @@ def _variants(precision: str) -> dict[str, _Variant]:
         hopper: Any = gpu.WGMMA
         winner = hopper["wgmma_wide_pair"]
         replace = dataclasses.replace
-        found["no_pipeline"] = _Variant("wgmma_wide_pair", hopper, "wgmma_wide_pair", replace(winner, stages=1))
         found["double_buffer_only"] = _Variant("wgmma_wide_pair", hopper, "wgmma_wide_pair", replace(winner, stages=2))
         found["no_cluster"] = _Variant("wgmma_wide", hopper, "wgmma_wide", hopper["wgmma_wide"])
         found["half_parts"] = _Variant("wgmma_pair", hopper, "wgmma_pair", hopper["wgmma_pair"])

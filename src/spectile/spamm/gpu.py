@@ -122,7 +122,7 @@ class _Wgmma:
 
     @property
     def shared_bytes(self) -> int:
-        lists = 4 * (4 + 4 * 3 + 2 * self.list_steps)
+        lists = 2 * (4 + 4 * 3 + 2 * self.list_steps)
         staging = 2 * (128 * self.columns // self.part) * 2 * (2 if self.part == 256 else 1) * 64 * 128
         return self.stages * (128 + 128 * self.columns) * 64 + staging + 16 * self.stages + 192 + lists
 
@@ -140,7 +140,6 @@ class _Wgmma:
 
 WGMMA = {
     "wgmma_small": _Wgmma(columns=1, part=128, cluster=1, stages=4, list_steps=1024),
-    "wgmma": _Wgmma(columns=2, part=128, cluster=1, stages=6, list_steps=1536),
     "wgmma_wide": _Wgmma(columns=2, part=256, cluster=1, stages=6, list_steps=1536),
     "wgmma_pair": _Wgmma(columns=2, part=128, cluster=2, stages=6, list_steps=1536),
     "wgmma_wide_pair": _Wgmma(columns=2, part=256, cluster=2, stages=6, list_steps=1536),
@@ -208,7 +207,7 @@ _WGMMA_PRODUCT = np.dtype(
     }
 )
 
-Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma", "wgmma_pair", "wgmma_wide", "wgmma_wide_pair"]
+Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma_pair", "wgmma_wide", "wgmma_wide_pair"]
 
 
 def _launch(

@@ -29,7 +29,8 @@ constexpr int kRoundBoxes = PART_N == 256 ? 2 : 1;          // boxes that a warp
 constexpr int kRoundBytes = kRoundBoxes * 64 * 128;         // two rounds are under way
 constexpr int kSublists = kFeeders - 1;                     // one a listing warp
 constexpr int kSublistSteps = LIST_STEPS / kSublists;
-constexpr int kSlots = 4;                                   // tiles whose lists are built ahead
+// Lists in flight, one of them in use: a tile drawn earlier would be computed far from its neighbours in time.
+constexpr int kSlots = 2;
 
 struct alignas(64) TensorMap {
   unsigned long long opaque[16];
