@@ -30,7 +30,7 @@ localrules:
 # Everything, with the claims page that the report opens on; a record that was removed is missed here alone.
 rule all:
     input:
-        measured_records(),
+        measured_records,
         drawn_files(),
         result("claims.html"),
         result("config.yaml"),

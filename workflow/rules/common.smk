@@ -64,7 +64,7 @@ def records(wildcards):
     ]
 
 
-def measured_records():
+def measured_records(wildcards):
     """Return the records of all cases of this run; none where recorded frames are redrawn."""
     if RECORDED:
         return []

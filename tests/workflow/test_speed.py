@@ -1,0 +1,44 @@
+"""What Snakemake costs: thousands of jobs are planned in seconds, and a job costs little beside its measuring."""
+
+import itertools
+import re
+import time
+
+import pytest
+
+from .faulty import workflow as faulty
+
+# Machines of other people run this, too: the best of a few jobs counts.
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("large")
+    return faulty.faulty_workflow(folder, *({"case": f"case_{n}", "n": n + 1} for n in range(2000)))
+
+
+def test_two_thousand_jobs_are_planned_in_under_ten_seconds(large):
+    start = time.perf_counter()
+    _, printed = faulty.run(large, "-n")
+    assert time.perf_counter() - start < 10
+    assert re.search(r"measure_case +2000", printed)
+
+
+def seconds_inside(folder, case):
+    """Return the seconds that a measuring job spent on its case, as its log says."""
+    return float(re.search(r"ok \((\d+\.\d) s\)", (folder / f"logs/this/kpm/{case}.log").read_text())[1])
+
+
+def test_a_local_job_costs_less_than_seven_tenths_of_a_second(large):
+    def written():
+        return sorted(large.glob("results/this/records/kpm/*.json"), key=lambda path: path.stat().st_mtime_ns)
+
+    with faulty.started(large, "--cores", "2", "--set-threads", "measure_case=1"):
+        faulty.wait_for("ten records", lambda: len(written()) > 10, seconds=120)
+    paths = written()[:10]
+    costs = [
+        (later.stat().st_mtime_ns - earlier.stat().st_mtime_ns) / 1e9 - seconds_inside(large, later.stem)
+        for earlier, later in itertools.pairwise(paths)
+    ]
+    assert min(costs) < 0.7, costs
