@@ -62,14 +62,14 @@ def matrices(rng):
     yield "odd_sizes", random(1003, 517, 0.03, rng), random(517, 711, 0.03, rng)
     wide_band = random(2000, 2000, 0.02, rng)
     yield "window", wide_band, wide_band
-    yield "dense_window", random(300, 300, 0.5, rng), random(300, 6000, 0.4, rng)
+    yield "dense_window", random(100, 300, 0.5, rng), random(300, 6000, 0.4, rng)
     yield "short", random(5000, 5000, 0.0006, rng), random(5000, 5000, 0.0006, rng)
     yield "hash", random(2000, 200_000, 0.00005, rng), random(200_000, 90_000, 0.00009, rng)
     yield "hash_full", random(500, 20_000, 0.002, rng), random(20_000, 500_000, 0.00002, rng)
-    yield "block", random(200, 3000, 0.05, rng), random(3000, 100_000, 0.001, rng)
+    yield "block", random(80, 3000, 0.05, rng), random(3000, 100_000, 0.001, rng)
     hub = sp.vstack([random(3, 4000, 0.9, rng), random(3997, 4000, 0.001, rng)], format="csr")
     yield "hub", hub, hub
-    yield "tall", random(4000, 7, 0.3, rng), random(7, 4000, 0.3, rng)
+    yield "tall", random(1500, 7, 0.3, rng), random(7, 1500, 0.3, rng)
     yield "flat", random(7, 4000, 0.3, rng), random(4000, 9, 0.3, rng)
     yield "empty", sp.csr_array((50, 60)), random(60, 70, 0.1, rng)
     yield "one", sp.csr_array([[2.0]]), sp.csr_array([[3.0]])
@@ -111,7 +111,7 @@ def test_tiles(precision, rng):
 
 @pytest.mark.parametrize("columns", [1_200_000, 2_500_000])
 def test_bitmap_wider_than_shared_memory(columns, rng):
-    A, B = random(40, 500, 0.9, rng), random(500, columns, 40_000 / columns / 20, rng)
+    A, B = random(6, 60, 0.9, rng), random(60, columns, 3000 / columns, rng)
     check(spgemm(on_gpu(A), on_gpu(B)), A, B, "float64")
 
 

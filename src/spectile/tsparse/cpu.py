@@ -152,12 +152,12 @@ def _refill_rows(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**_JIT)
-def count_tiles(start_a, columns_a, bitmaps_a, start_b, columns_b, bitmaps_b, width):  # type: ignore[no-untyped-def]
-    """Tiles of C, products of tiles that meet, and stored entries of C, for factors as rows of 8x8 bitmap tiles."""
+def _count_tiles(first, stop, start_a, columns_a, bitmaps_a, start_b, columns_b, bitmaps_b, width):  # type: ignore[no-untyped-def]
+    """Tiles of C, products of tiles that meet, and entries of C, of tile rows first to stop."""
     bits = np.zeros(width, np.uint64)
     touched = np.empty(width, np.int64)
     tiles, products, entries = 0, 0, np.uint64(0)
-    for i in range(len(start_a) - 1):
+    for i in range(first, stop):
         count = 0
         for p in range(start_a[i], start_a[i + 1]):
             left = bitmaps_a[p]
@@ -314,3 +314,26 @@ def refill(
 
     _over_rows(products, threads, work)
     return data
+
+
+def tile_counts(
+    A: tuple[np.ndarray, np.ndarray, np.ndarray], B: tuple[np.ndarray, np.ndarray, np.ndarray], width: int
+) -> tuple[int, int, int]:
+    """Return the tiles of C, the products of tiles that meet, and the stored entries of C.
+
+    Parameters
+    ----------
+    A, B : tuple of arrays
+        Row pointer, columns and bitmaps of the 8x8 tiles of a factor.
+    width : int
+        Tile columns of C.
+    """
+    products = row_products(A[0], A[1], B[0])
+    totals: list[tuple[int, int, int]] = []
+
+    def work(first: np.uint64, stop: np.uint64) -> None:
+        totals.append(_count_tiles(int(first), int(stop), *A, *B, width))
+
+    _over_rows(10 * products, numba.get_num_threads(), work)
+    tiles, tasks, entries = (int(sum(part)) for part in zip(*totals, strict=True))
+    return tiles, tasks, entries

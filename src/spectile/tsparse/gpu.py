@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..gpu.compile import Unit
-from .precision import Precision, half_exponents, lookup, round_half
+from .precision import Precision, half_exponents, lookup
 
 ARCHS = ("sm_80", "sm_90a", "sm_100")
 ROWS = {
@@ -28,12 +28,13 @@ UNITS = tuple(ROWS.values())
 # Places in the head of counters, and flags of bad input (rows.cu).
 _SYMBOLIC, _NUMERIC, _FLAGS, _MAX_SPAN, _MAX_BYTES, _DESCENTS, _HEAD = 0, 8, 20, 22, 24, 34, 64
 _PRODUCTS, _ENTRIES = 15, 16  # of 64 bits
-_BAD_INDEX, _UNSORTED, _NOT_FINITE, _HALF_RANGE, _FLOAT_RANGE = 1, 2, 4, 8, 16
+_BAD_INDEX, _UNSORTED, _NOT_FINITE, _HALF_RANGE, _FLOAT_RANGE, _LOST = 1, 2, 4, 8, 16, 32
+_EMPTY = -(2**20)  # exponent of a row or column without a nonzero
 _ROUNDING = {"float64": 0, "float32": 0, "tf32": 1, "float16": 2}
 _KEPT_WORDS = (64, 256)  # words of a kept bitmap in the two window bins
-_HASH_LOGS = (5, 6, 8, 10)  # logarithms of the tables of the hash bins
+_SYMBOLIC_LOGS, _NUMERIC_LOGS = (5, 6, 8, 10), (5, 6, 8, 9, 10)  # logarithms of the tables of the hash bins
 _BLOCKS = (("small", 128), ("large", 512), ("sums_global", 512), ("global", 256))  # block bins and their threads
-_BINS_SYMBOLIC, _BINS_NUMERIC = 7, 11
+_BINS_SYMBOLIC, _BINS_NUMERIC = 7, 12
 _ANALYSTS = 512  # threads of a block of the analysis
 _THREADS = 128  # of the kernels that give a row to a group of lanes
 # Bytes of work space a row takes at most: 5 integers, its place in the lists of the bins, the larger bitmap.
@@ -227,7 +228,7 @@ def _prepare(matrix: Any, precision: Precision, counters: Any, which: int) -> Fa
     keep = matrix.dtype == precision.dtype and rounding == 0
     out = matrix.data if keep else cupy.empty(nnz, precision.dtype)
     if nnz:
-        kernel = _kernel(precision.dtype.name, f"prepare_{'double' if matrix.dtype == np.float64 else 'float'}")
+        kernel = _kernel(precision.value, f"prepare_{'double' if matrix.dtype == np.float64 else 'float'}")
         sizes = (np.int32(rows), np.int32(columns), np.int32(nnz), np.int32(rounding))
         arrays = (matrix.indptr, matrix.indices, matrix.data, 0 if keep else out.data.ptr, counters)
         kernel((min(-(-max(nnz, rows) // 256), 2048),), (256,), (*sizes, *arrays, np.int32(which)))
@@ -256,14 +257,26 @@ def _mend(matrix: Any, found: int, precision: Precision, name: str) -> Factor:
     counters = _counters(1)
     factor = _prepare(matrix, precision, counters, 0)
     if precision.name == "float16" and _read_head(counters)[_FLAGS] & (_HALF_RANGE | _FLOAT_RANGE):
-        if name == "A":
-            owner, groups, what = _row_of_entries(matrix.indptr, len(matrix.indices)), matrix.shape[0], "row of A"
-        else:
-            owner, groups, what = matrix.indices, matrix.shape[1], "column of B"
-        exponents = half_exponents(matrix.data, lambda: owner, groups, what, cupy)
-        factor.data = round_half(matrix.data, exponents, owner, cupy)
-        factor.exponents = exponents
+        _scale(matrix, factor, name)
     return factor
+
+
+def _scale(matrix: Any, factor: Factor, name: str) -> None:
+    """Divide the rows of A, or the columns of B, by powers of two that bring them into the range of float16."""
+    import cupy
+
+    rows, by_row = matrix.shape[0], name == "A"
+    counters = _counters(1)
+    exponents = cupy.full(rows if by_row else matrix.shape[1], _EMPTY, np.int32)
+    blocks, kind = ((-(-rows // 32)),), "double" if matrix.dtype == np.float64 else "float"
+    arguments = (np.int32(rows), np.int32(by_row), matrix.indptr, matrix.indices, matrix.data, exponents)
+    _kernel("float32", f"exponents_{kind}")(blocks, (256,), arguments)
+    _kernel("float32", f"scale_{kind}")(blocks, (256,), (*arguments, factor.data, counters))
+    if _read_head(counters)[_FLAGS] & _LOST:
+        owner = _row_of_entries(matrix.indptr, factor.nnz) if by_row else matrix.indices
+        what = "row of A" if by_row else "column of B"
+        half_exponents(matrix.data, lambda: owner, len(exponents), what, cupy)  # raises with the row or column
+    factor.exponents = exponents
 
 
 # ---- launches
@@ -272,13 +285,13 @@ def _mend(matrix: Any, found: int, precision: Precision, name: str) -> Factor:
 def _kernel(value: str, name: str, shared_bytes: int = 0) -> Any:
     import cupy
 
-    return _function(ROWS[value], name, shared_bytes, cupy.cuda.runtime.getDevice())
+    return _function(value, name, shared_bytes, cupy.cuda.runtime.getDevice())
 
 
 @functools.cache
-def _function(unit: Unit, name: str, shared_bytes: int, device: int) -> Any:
+def _function(value: str, name: str, shared_bytes: int, device: int) -> Any:
     """Return a kernel loaded on `device`, which launches with less ado than CuPy's wrapper of it."""
-    return unit.function(name, shared_bytes).kernel
+    return ROWS[value].function(name, shared_bytes).kernel
 
 
 @functools.cache
@@ -387,7 +400,7 @@ def _symbolic(A: Factor, B: Factor, first: int, stop: int, value: str, counters:
         arguments = (np.int32(bins[6]), np.int32(_width(mean_b)), *rows_of(6)[1:], low, span, entries)
         arguments = (*arguments, _address(scratch), np.int32(words))
         launches.append((kernel, blocks, 256, arguments, 4 * words if shared else 0))
-    for bin, log in reversed(list(enumerate(_HASH_LOGS, start=2))):
+    for bin, log in reversed(list(enumerate(_SYMBOLIC_LOGS, start=2))):
         if bins[bin]:
             lanes = _hash_lanes(log, mean_b)
             launches.append(
@@ -414,8 +427,8 @@ def _numeric(A: Factor, B: Factor, phase: _Phase, indices: Any, data: Any) -> No
     """Fill the columns and values of the rows of `phase`."""
     import cupy
 
-    value, rows = data.dtype.name, phase.rows
-    size = data.dtype.itemsize
+    size, rows = data.dtype.itemsize, phase.rows
+    value = "float64" if size == 8 else "float32"
     head = phase.head
     bins = head[_NUMERIC : _NUMERIC + _BINS_NUMERIC].tolist()
     mean_b = phase.products / max(A.nnz * rows / max(A.shape[0], 1), 1)
@@ -429,9 +442,9 @@ def _numeric(A: Factor, B: Factor, phase: _Phase, indices: Any, data: Any) -> No
         return np.int32(bins[bin]), phase.lists + 4 * bin * rows, *factors
 
     scratch = None
-    for bin, (name, threads) in reversed(list(enumerate(_BLOCKS, start=7))):
+    for bin, (name, threads) in reversed(list(enumerate(_BLOCKS, start=8))):
         if bins[bin]:
-            blocks, words, shared = bins[bin], 0, int(head[_MAX_BYTES + bin - 7])
+            blocks, words, shared = bins[bin], 0, int(head[_MAX_BYTES + bin - 8])
             if name == "global":
                 blocks, words, shared = min(bins[bin], 256), (int(head[_MAX_SPAN]) + 31) // 32, 0
                 scratch = cupy.empty(blocks * words, np.uint64)
@@ -439,12 +452,12 @@ def _numeric(A: Factor, B: Factor, phase: _Phase, indices: Any, data: Any) -> No
             arguments = (np.int32(bins[bin]), np.int32(_width(mean_b)), *rows_of(bin)[1:], *window, *product)
             arguments = (*arguments, _address(scratch), np.int32(words))
             launches.append((kernel, blocks, threads, arguments, shared))
-    for bin, log in reversed(list(enumerate(_HASH_LOGS, start=3))):
+    for bin, log in reversed(list(enumerate(_NUMERIC_LOGS, start=3))):
         if bins[bin]:
             lanes = _hash_lanes(log, mean_b)
-            row_bytes = (4 + size) * _padded(1 << log, lanes)
+            row_bytes = (4 + size) * _padded(1 << log, lanes) + (2 << log)
             call = _groups(value, f"numeric_hash_{lanes}_{log}", bins[bin], lanes, row_bytes)
-            launches.append(call(*rows_of(bin), *product))
+            launches.append(call(*rows_of(bin), phase.low, *product))
     for bin, (words, sums) in enumerate(((64, 256), (64, 2048), (256, 1024))):
         if bins[bin]:
             lanes = _window_lanes(bin, mean_b)
@@ -478,7 +491,7 @@ def _hash_lanes(log: int, mean_b: float) -> int:
         return 4 if mean_b <= 6 else 8
     if log == 8:
         return 8 if mean_b <= 10 else 16 if mean_b <= 24 else 32
-    return 32
+    return 16 if log == 9 and mean_b <= 24 else 32
 
 
 def _window_lanes(bin: int, mean_b: float) -> int:
@@ -523,17 +536,15 @@ def _unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: 
     """Multiply C by the powers of two that the inputs were divided by."""
     if A.exponents is None and B.exponents is None:
         return data
-    import cupy
-
-    exponent = cupy.zeros(len(data), np.int32)
-    if A.exponents is not None:
-        exponent += A.exponents[first + _row_of_entries(indptr, len(data))]
-    if B.exponents is not None:
-        exponent += B.exponents[indices]
-    scaled = cupy.ldexp(data, exponent)
-    if not bool(cupy.isfinite(scaled).all()):
+    rows, counters = len(indptr) - 1, _counters(1)
+    row_exponents = 0 if A.exponents is None else A.exponents[first:].data.ptr
+    column_exponents = 0 if B.exponents is None else B.exponents.data.ptr
+    if len(data):
+        arguments = (np.int32(rows), indptr, indices, data, row_exponents, column_exponents, counters)
+        _kernel("float32", "unscale")((-(-rows // 32),), (256,), arguments)
+    if _read_head(counters)[_FLAGS]:
         raise ValueError('an entry of C is beyond the range of float32; use precision="float64"')
-    return scaled
+    return data
 
 
 def _by_tiles(A: Factor, B: Factor, precision: Precision) -> Any:
@@ -546,7 +557,7 @@ def _by_tiles(A: Factor, B: Factor, precision: Precision) -> Any:
 def _to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Any) -> Any:
     import cupy
 
-    rows, value = A.shape[0], precision.dtype.name
+    rows, value = A.shape[0], precision.value
     shape = (rows, B.shape[1])
     chunk = _check_limit(memory_limit, rows)
     if chunk >= rows:
@@ -590,7 +601,7 @@ def _to_host(A: Factor, B: Factor, precision: Precision, memory_limit: int | Non
     entry_bytes = 4 + precision.dtype.itemsize
     while waiting:
         a, b = waiting.pop(0)
-        phase = _symbolic(A, B, a, b, precision.dtype.name)
+        phase = _symbolic(A, B, a, b, precision.value)
         if phase.entries >= 2**31 or phase.entries * entry_bytes > free_bytes():
             if b - a == 1:
                 raise MemoryError(f"row {a} of C has {phase.entries} entries, more than the device holds: use the CPU")

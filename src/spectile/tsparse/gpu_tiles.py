@@ -6,6 +6,7 @@ tiles: no task list is made, and none is sorted.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,12 @@ def _launch(precision: str, name: str, blocks: int, *arguments: Any) -> None:
     import cupy
 
     if blocks:
-        gpu._function(TILES[precision], name, 0, cupy.cuda.runtime.getDevice())((blocks,), (256,), arguments)
+        _function(precision, name, cupy.cuda.runtime.getDevice())((blocks,), (256,), arguments)
+
+
+@functools.cache
+def _function(precision: str, name: str, device: int) -> Any:
+    return TILES[precision].function(name).kernel
 
 
 def _pattern(A: Factor, B: Factor) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ numbers up to the order of the sums, because the rounding of the inputs happens 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,22 +25,27 @@ class Precision:
     Attributes
     ----------
     name : str
-    dtype : numpy.dtype
-        Type of C and of the sums.
+    value : {"float32", "float64"}
+        Name of the type of C and of the sums.
     unit : float
         Unit roundoff of one operation of the sum.  Tensor cores may truncate, which doubles float32's.
     """
 
     name: str
-    dtype: Any
+    value: str
     unit: float
+
+    @functools.cached_property
+    def dtype(self) -> np.dtype:
+        """Type of C and of the sums."""
+        return np.dtype(self.value)
 
 
 PRECISIONS = {
-    "float64": Precision("float64", np.dtype(np.float64), 2.0**-53),
-    "float32": Precision("float32", np.dtype(np.float32), 2.0**-24),
-    "tf32": Precision("tf32", np.dtype(np.float32), 2.0**-23),
-    "float16": Precision("float16", np.dtype(np.float32), 2.0**-23),
+    "float64": Precision("float64", "float64", 2.0**-53),
+    "float32": Precision("float32", "float32", 2.0**-24),
+    "tf32": Precision("tf32", "float32", 2.0**-23),
+    "float16": Precision("float16", "float32", 2.0**-23),
 }
 
 

@@ -24,14 +24,14 @@ namespace {
 
 constexpr u32 ALL = 0xffffffffu;
 constexpr int BINS_SYMBOLIC = 7;  // window 2048, window 8192, hash 32, 64, 256, 1024, block
-constexpr int BINS_NUMERIC = 11;  // window 2048 (256 sums, 2048 sums), window 8192, hash 32, 64, 256, 1024, block (4)
+constexpr int BINS_NUMERIC = 12;  // window 2048 (256 sums, 2048 sums), window 8192, hash 32, 64, 256, 512, 1024, block (4)
 constexpr int ANALYSTS = 512;     // threads of a block of the analysis
 constexpr int HEAVY = 1 << 14;    // products from which a block gathers the row, however narrow it is
 
 // The head: counters that a call clears before and the host reads between the phases.
 enum Head {
     SYMBOLIC = 0,       // rows in each symbolic bin
-    NUMERIC = 8,        // rows in each numeric bin
+    NUMERIC = 8,        // rows in each numeric bin (12)
     FLAGS = 20,         // bad input of A and of B, see Flag
     MAX_SPAN = 22,      // widest window among the rows of the symbolic block bin
     MAX_BYTES = 24,     // most shared memory among the rows of each numeric block bin (4)
@@ -40,7 +40,7 @@ enum Head {
     PRODUCTS = 30,      // 64 bits
     ENTRIES = 32,       // 64 bits: stored entries of C
 };
-enum Flag { BAD_INDEX = 1, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16 };
+enum Flag { BAD_INDEX = 1, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16, LOST = 32 };
 enum Rounding { KEEP = 0, TF32 = 1, HALF = 2 };
 
 template <int G> __device__ __forceinline__ u32 group_mask() {
@@ -86,6 +86,45 @@ __device__ void prepare_entries(int rows, int columns, int nnz, int rounding, co
     }
 }
 
+// float16 with powers of two: the exponent of the largest entry of each row (of A) or column (of B), the entries divided by
+// it, and C multiplied back.  EMPTY marks a row or column without a nonzero.
+constexpr int EMPTY = -(1 << 20), HALF_EXPONENT = 15;
+
+__device__ __forceinline__ int half_shift(const int* exponents, int owner) {
+    const int exponent = exponents == nullptr ? EMPTY : exponents[owner];
+    return exponent == EMPTY ? 0 : exponent - HALF_EXPONENT;
+}
+
+template <class IN>
+__device__ void find_exponents(int rows, int by_row, const int* ptr, const int* idx, const IN* in, int* exponents) {
+    const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3, lane = threadIdx.x & 7;
+    int largest = EMPTY;
+    if (row < rows)
+        for (int p = ptr[row] + lane; p < ptr[row + 1]; p += 8) {
+            if (in[p] == 0) continue;
+            const int exponent = ilogb(in[p]) + 1;
+            largest = max(largest, exponent);
+            if (!by_row && exponents[idx[p]] < exponent) atomicMax(&exponents[idx[p]], exponent);
+        }
+    for (int d = 4; d; d >>= 1) largest = max(largest, __shfl_xor_sync(ALL, largest, d, 8));
+    if (by_row && row < rows && lane == 0) exponents[row] = largest;
+}
+
+template <class IN>
+__device__ void scale_entries(int rows, int by_row, const int* ptr, const int* idx, const IN* in, const int* exponents,
+                              VALUE* out, int* head) {
+    const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
+    int lost = 0;
+    if (row < rows)
+        for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
+            const double scaled = scalbn(double(in[p]), -half_shift(exponents, by_row ? row : idx[p]));
+            if (scaled != 0 && fabs(scaled) < 5.9604644775390625e-08) lost = LOST;
+            out[p] = __half2float(__double2half(scaled));
+        }
+    lost = __reduce_or_sync(ALL, lost);
+    if (lost && (threadIdx.x & 31) == 0) atomicOr(&head[FLAGS], lost);
+}
+
 // Bin of a row for the symbolic phase, or -1 for an empty one.
 __device__ int symbolic_bin(u64 products, int span) {
     if (products == 0) return -1;
@@ -106,18 +145,19 @@ __device__ int numeric_bin(int entries, int span, bool window, bool heavy, int s
     if (entries == 0) return -1;
     if (window && span <= 2048) return entries <= 256 ? 0 : 1;
     if (window && entries <= 1024) return 2;
-    if (!heavy && !window) {
+    if (!heavy && !window && (span >> 22) == 0) {
         if (entries <= 16) return 3;
         if (entries <= 32) return 4;
         if (entries <= 128) return 5;
-        if (entries <= 512) return 6;
+        if (entries <= 256) return 6;
+        if (entries <= 512) return 7;
     }
     const long long words = 8LL * ((span + 31) / 32), sums = (long long)entries * sizeof(VALUE);
     *need = int(min(words + sums, (long long)shared_bytes));
-    if (words + sums <= 48 * 1024) return 7;
-    if (words + sums <= shared_bytes) return 8;
+    if (words + sums <= 48 * 1024) return 8;
+    if (words + sums <= shared_bytes) return 9;
     *need = int(min(words, (long long)shared_bytes));
-    return words <= shared_bytes ? 9 : 10;
+    return words <= shared_bytes ? 10 : 11;
 }
 
 // Write `row` to the list of its bin; one global atomic a block and bin.  Called by all threads; bin < 0 writes nothing.
@@ -231,6 +271,47 @@ __device__ __forceinline__ void each_product(int begin, int end, const int* idx_
     }
 }
 
+// step(present, column, a * b) for every product of a row, in the order of k; all lanes of the group take every step.
+template <int G, class Step>
+__device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const VALUE* val_a, const int* ptr_b,
+                                             const int* idx_b, const VALUE* val_b, int lane, u32 mask, Step step) {
+    for (int base = begin; base < end; base += G) {
+        int first = 0, last = 0;
+        VALUE factor = 0;
+        if (base + lane < end) {
+            const int k = idx_a[base + lane];
+            first = ptr_b[k];
+            last = ptr_b[k + 1];
+            factor = val_a[base + lane];
+        }
+        const int steps = min(G, end - base);
+        for (int s = 0; s < steps; s += AHEAD) {
+            int columns[AHEAD], from[AHEAD], stop[AHEAD];
+            VALUE values[AHEAD];
+#pragma unroll
+            for (int d = 0; d < AHEAD; ++d) {
+                from[d] = __shfl_sync(mask, first, s + d, G);
+                stop[d] = s + d < steps ? __shfl_sync(mask, last, s + d, G) : 0;
+                const int q = from[d] + lane;
+                columns[d] = q < stop[d] ? idx_b[q] : -1;
+                values[d] = q < stop[d] ? val_b[q] : VALUE(0);
+            }
+#pragma unroll
+            for (int d = 0; d < AHEAD; ++d) {
+                if (s + d >= steps) break;
+                const VALUE a = __shfl_sync(mask, factor, s + d, G);
+                step(columns[d] >= 0, columns[d], a * values[d]);
+#pragma unroll 1
+                for (int q = from[d] + G; q < stop[d]; q += G) {
+                    const bool present = q + lane < stop[d];
+                    step(present, present ? idx_b[q + lane] : 0, present ? a * val_b[q + lane] : VALUE(0));
+                }
+                __syncwarp(mask);
+            }
+        }
+    }
+}
+
 struct Word {
     u32 bits, before;  // columns met, and entries of the row before this word
 };
@@ -331,113 +412,114 @@ __device__ void symbolic_hash(int count, const int* list, const int* ptr_a, cons
     if (lane == 0) entries[row] = total;
 }
 
-// After the sums the table is compacted in place and sorted: up to 128 entries by counting those below each, more by a
-// bitonic network.
+// Sort K words a lane, lane by lane in increasing order over a group of G lanes: a bitonic network whose short steps stay
+// within a lane.
+template <int G, int K> __device__ __forceinline__ void sort_words(u32 (&words)[K], int lane, u32 mask) {
+#pragma unroll
+    for (int size = 2; size <= G * K; size <<= 1) {
+#pragma unroll
+        for (int step = size >> 1; step; step >>= 1) {
+            if (step >= K) {
+                // The partner holds the same number in another lane; the lower one keeps the lesser where sizes ascend.
+                const bool lesser = ((lane * K & step) == 0) == ((lane * K & size) == 0);
+#pragma unroll
+                for (int i = 0; i < K; ++i) {
+                    const u32 other = __shfl_xor_sync(mask, words[i], step / K, G);
+                    words[i] = lesser ? min(words[i], other) : max(words[i], other);
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < K; ++i)
+                    if ((i & step) == 0) {
+                        const bool ascending = size < K ? (i & size) == 0 : (lane * K & size) == 0;
+                        const u32 x = words[i], y = words[i + step];
+                        words[i] = ascending ? min(x, y) : max(x, y);
+                        words[i + step] = ascending ? max(x, y) : min(x, y);
+                    }
+            }
+        }
+    }
+}
+
+// New columns are listed with their slot in one word, which the sort orders: a window of 2^(32 - LOG) columns fits.
 template <int G, int LOG>
 __device__ void numeric_hash(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
-                             const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* ptr_c, int* idx_c,
-                             VALUE* val_c) {
+                             const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c,
+                             int* idx_c, VALUE* val_c) {
     extern __shared__ u64 shared[];
-    constexpr int TABLE = 1 << LOG, STRIDE = G < 32 ? TABLE + G : TABLE;
+    constexpr int TABLE = 1 << LOG, STRIDE = G < 32 ? TABLE + G : TABLE, K = TABLE / 2 / G;
     const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
     if (item >= count) return;
     const u32 mask = group_mask<G>();
-    int* keys = (int*)shared + group * STRIDE;
-    VALUE* sums = (VALUE*)((int*)shared + (blockDim.x / G) * STRIDE) + group * STRIDE;
-    const int row = list[item], out = ptr_c[row];
-    for (int t = lane; t < TABLE; t += G) {
-        keys[t] = -1;
-        sums[t] = 0;
-    }
+    VALUE* sums = (VALUE*)shared + group * STRIDE;
+    int* keys = (int*)((VALUE*)shared + (blockDim.x / G) * STRIDE) + group * (STRIDE + TABLE / 2);
+    u32* listed = (u32*)keys + STRIDE;
+    const int row = list[item], out = ptr_c[row], start = low[row];
+    for (int t = 4 * lane; t < TABLE; t += 4 * G) *(int4*)&keys[t] = make_int4(-1, -1, -1, -1);
     __syncwarp(mask);
-    each_product<G, 1>(ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
-                       [&](int column, VALUE a, VALUE b) {
-                           bool added;
-                           sums[insert<LOG>(keys, column, added)] += a * b;
-                       });
     int n = 0;
-#pragma unroll 1
-    for (int base = 0; base < TABLE; base += G) {
-        const int key = keys[base + lane];
-        const VALUE sum = sums[base + lane];
-        const u32 present = __ballot_sync(mask, key >= 0) & mask;
-        const int place = n + __popc(present & ((1u << (threadIdx.x & 31)) - 1u));
-        __syncwarp(mask);
-        if (key >= 0) {
-            keys[place] = key;
-            sums[place] = sum;
-        }
-        n += __popc(present);
+    each_product<G>(ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
+                    [&](bool present, int column, VALUE product) {
+                        bool added = false;
+                        if (present) {
+                            const int slot = insert<LOG>(keys, column, added);
+                            sums[slot] = added ? product : sums[slot] + product;
+                            column = ((column - start) << LOG) | slot;
+                        }
+                        const u32 all = __ballot_sync(mask, added) & mask;
+                        if (added) listed[n + __popc(all & ((1u << (threadIdx.x & 31)) - 1u))] = column;
+                        n += __popc(all);
+                    });
+    u32 words[K];
+#pragma unroll
+    for (int i = 0; i < K; ++i) {
+        const int e = i * G + lane;
+        words[i] = e < n ? listed[e] : ALL;
     }
+    sort_words<G, K>(words, lane, mask);
     __syncwarp(mask);
-    if (LOG <= 8) {
-        if (lane < 4) keys[n + lane] = 0x7fffffff;
-        __syncwarp(mask);
-        for (int first = lane; first < n; first += 4 * G) {
-            int mine[4], below[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                mine[i] = first + i * G < n ? keys[first + i * G] : 0;
-                below[i] = 0;
-            }
-#pragma unroll 2
-            for (int o = 0; o < n; o += 4) {
-                const int4 other = *(const int4*)&keys[o];
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    below[i] += (other.x < mine[i]) + (other.y < mine[i]) + (other.z < mine[i]) + (other.w < mine[i]);
-            }
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                if (first + i * G < n) {
-                    idx_c[out + below[i]] = mine[i];
-                    val_c[out + below[i]] = sums[first + i * G];
-                }
-        }
-        return;
-    }
-    // (column, place) in one word, written from the end: the list grows over columns that were read already.
-    u64* pairs = (u64*)keys;
-    int padded = G;
-    while (padded < n) padded <<= 1;
-    for (int base = padded - G; base >= 0; base -= G) {
-        const int e = base + lane, key = e < n ? keys[e] : 0x7fffffff;
-        __syncwarp(mask);
-        pairs[e] = (u64(u32(key)) << 32) | u32(e);
-        __syncwarp(mask);
-    }
-#pragma unroll 1
-    for (int size = 2; size <= padded; size <<= 1)
-#pragma unroll 1
-        for (int step = size >> 1; step; step >>= 1) {
-#pragma unroll 2
-            for (int t = lane; t < padded / 2; t += G) {
-                const int i = ((t & ~(step - 1)) << 1) | (t & (step - 1));
-                const u64 x = pairs[i], y = pairs[i + step];
-                if ((x > y) == ((i & size) == 0)) {
-                    pairs[i] = y;
-                    pairs[i + step] = x;
-                }
-            }
-            __syncwarp(mask);
-        }
+    for (int i = 0; i < K; ++i) listed[lane * K + i] = words[i];
+    __syncwarp(mask);
     for (int e = lane; e < n; e += G) {
-        const u64 pair = pairs[e];
-        idx_c[out + e] = int(pair >> 32);
-        val_c[out + e] = sums[u32(pair)];
+        const u32 word = listed[e];
+        idx_c[out + e] = start + int(word >> LOG);
+        val_c[out + e] = sums[word & (TABLE - 1)];
     }
 }
 
 // ---- block: bitmap of the whole window, one block a row
 
-// Set the bit of every column of a row; sub-groups of `width` lanes take one k each.
-template <class Set>
+constexpr int LONG_B = 256;  // entries of a row of B from which the whole block reads it
+
+// set(column) for every product of a row, in any order: sub-groups of `width` lanes take a short row of B each, the whole
+// block takes the long ones.
+template <int THREADS, class Set>
 __device__ __forceinline__ void block_columns(int begin, int end, int width, const int* idx_a, const int* ptr_b,
-                                              const int* idx_b, Set set) {
-    for (int p = begin + threadIdx.x / width; p < end; p += blockDim.x / width) {
-        const int k = idx_a[p];
-        const int stop = ptr_b[k + 1];
-        for (int q = ptr_b[k] + (threadIdx.x & (width - 1)); q < stop; q += width) set(idx_b[q]);
+                                              const int* idx_b, int* s_first, int* s_last, Set set) {
+    __shared__ int s_long[THREADS], longs;
+    const int t = threadIdx.x;
+    for (int base = begin; base < end; base += THREADS) {
+        __syncthreads();
+        if (t == 0) longs = 0;
+        __syncthreads();
+        if (base + t < end) {
+            const int k = idx_a[base + t], first = ptr_b[k], last = ptr_b[k + 1];
+            s_first[t] = first;
+            s_last[t] = last;
+            if (last - first >= LONG_B) s_long[atomicAdd(&longs, 1)] = t;
+        }
+        __syncthreads();
+        for (int p = t / width; p < min(THREADS, end - base); p += THREADS / width) {
+            const int stop = s_last[p];
+            if (stop - s_first[p] < LONG_B)
+                for (int q = s_first[p] + (t & (width - 1)); q < stop; q += width) set(idx_b[q]);
+        }
+        for (int l = 0; l < longs; ++l) {
+            const int first = s_first[s_long[l]], stop = s_last[s_long[l]];
+#pragma unroll 4
+            for (int q = first + t; q < stop; q += THREADS) set(idx_b[q]);
+        }
     }
 }
 
@@ -446,14 +528,14 @@ __device__ void symbolic_block(int count, int width, const int* list, const int*
                                const int* idx_b, const int* low, const int* span, int* entries, u32* scratch,
                                int scratch_words) {
     extern __shared__ u64 shared[];
-    __shared__ int total;
+    __shared__ int total, s_first[256], s_last[256];
     u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
         const int row = list[item], start = low[row], words = (span[row] + 31) >> 5;
         for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
         if (threadIdx.x == 0) total = 0;
         __syncthreads();
-        block_columns(ptr_a[row], ptr_a[row + 1], width, idx_a, ptr_b, idx_b, [&](int column) {
+        block_columns<256>(ptr_a[row], ptr_a[row + 1], width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
             const int offset = column - start;
             const u32 bit = 1u << (offset & 31);
             if (!(*(volatile u32*)&bits[offset >> 5] & bit)) atomicOr(&bits[offset >> 5], bit);
@@ -486,7 +568,7 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
         for (int w = t; w < used; w += THREADS) words[w].bits = 0;
         for (int e = t; e < n; e += THREADS) sums[e] = 0;
         __syncthreads();
-        block_columns(begin, end, width, idx_a, ptr_b, idx_b, [&](int column) {
+        block_columns<THREADS>(begin, end, width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
             const int offset = column - start;
             const u32 bit = 1u << (offset & 31);
             if (!(*(volatile u32*)&words[offset >> 5].bits & bit)) atomicOr(&words[offset >> 5].bits, bit);
@@ -525,9 +607,9 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
             }
             __syncthreads();
             const int steps = min(THREADS, end - base);
-            for (int s = 0; s < steps; s += AHEAD) {
-                int columns[AHEAD][2];
-                VALUE values[AHEAD][2];
+            int columns[AHEAD][2];
+            VALUE values[AHEAD][2];
+            const auto fetch = [&](int s) {
 #pragma unroll
                 for (int d = 0; d < AHEAD; ++d)
 #pragma unroll
@@ -537,14 +619,27 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
                         columns[d][c] = present ? idx_b[q] : -1;
                         values[d][c] = present ? val_b[q] : VALUE(0);
                     }
+            };
+            fetch(0);
+            for (int s = 0; s < steps; s += AHEAD) {
+                int places[AHEAD][2];
+                VALUE products[AHEAD][2];
+#pragma unroll
+                for (int d = 0; d < AHEAD; ++d)
+#pragma unroll
+                    for (int c = 0; c < 2; ++c) {
+                        places[d][c] = columns[d][c] >= 0 ? place_of(words, columns[d][c] - start) : -1;
+                        products[d][c] = s + d < steps ? s_factor[s + d] * values[d][c] : VALUE(0);
+                    }
+                if (s + AHEAD < steps) fetch(s + AHEAD);
 #pragma unroll
                 for (int d = 0; d < AHEAD; ++d) {
                     if (s + d >= steps) break;
-                    const VALUE a = s_factor[s + d];
 #pragma unroll
                     for (int c = 0; c < 2; ++c)
-                        if (columns[d][c] >= 0) sums[place_of(words, columns[d][c] - start)] += a * values[d][c];
-#pragma unroll 1
+                        if (places[d][c] >= 0) sums[places[d][c]] += products[d][c];
+                    const VALUE a = s_factor[s + d];
+#pragma unroll 4
                     for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS)
                         sums[place_of(words, idx_b[q] - start)] += a * val_b[q];
                     __syncthreads();
@@ -569,6 +664,31 @@ __global__ void __launch_bounds__(256) prepare_float(int rows, int columns, int 
 __global__ void __launch_bounds__(256) prepare_double(int rows, int columns, int nnz, int rounding, const int* ptr,
                                                       const int* idx, const double* in, VALUE* out, int* head, int which) {
     prepare_entries<double>(rows, columns, nnz, rounding, ptr, idx, in, out, head, which);
+}
+
+#define HALF_SCALING(TYPE)                                                                                                \
+    __global__ void __launch_bounds__(256) exponents_##TYPE(int rows, int by_row, const int* ptr, const int* idx,         \
+                                                            const TYPE* in, int* exponents) {                             \
+        find_exponents<TYPE>(rows, by_row, ptr, idx, in, exponents);                                                      \
+    }                                                                                                                     \
+    __global__ void __launch_bounds__(256) scale_##TYPE(int rows, int by_row, const int* ptr, const int* idx,             \
+                                                        const TYPE* in, const int* exponents, VALUE* out, int* head) {    \
+        scale_entries<TYPE>(rows, by_row, ptr, idx, in, exponents, out, head);                                            \
+    }
+HALF_SCALING(float)
+HALF_SCALING(double)
+
+__global__ void __launch_bounds__(256) unscale(int rows, const int* ptr, const int* idx, VALUE* val,
+                                               const int* row_exponents, const int* column_exponents, int* head) {
+    const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
+    int found = 0;
+    if (row < rows)
+        for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
+            val[p] = scalbn(val[p], half_shift(row_exponents, row) + half_shift(column_exponents, idx[p]));
+            if (!isfinite(val[p])) found = FLOAT_RANGE;
+        }
+    found = __reduce_or_sync(ALL, found);
+    if (found && (threadIdx.x & 31) == 0) atomicOr(&head[FLAGS], found);
 }
 
 // Products, window and symbolic bin of each row; a group of 2^group_log lanes, at least four, takes a row, all warps the long ones.
@@ -725,7 +845,7 @@ __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const i
             bin = numeric_bin(held[i], span[row], slot[row] >= 0, slot[row] == -2, shared_bytes, &need);
         }
         append<BINS_NUMERIC>(row, bin, rows, head + NUMERIC, lists);
-        if (bin >= 7) atomicMax(&head[MAX_BYTES + bin - 7], need);
+        if (bin >= 8) atomicMax(&head[MAX_BYTES + bin - 8], need);
     }
 }
 
@@ -754,25 +874,37 @@ NUMERIC_WINDOW(32, 64, 256)
 NUMERIC_WINDOW(32, 64, 2048)
 NUMERIC_WINDOW(32, 256, 1024)
 
-#define HASH(G, LOG)                                                                                                      \
+#define SYMBOLIC_HASH(G, LOG)                                                                                                      \
     __global__ void __launch_bounds__(128) symbolic_hash_##G##_##LOG(int count, const int* list, const int* ptr_a,        \
                                                                      const int* idx_a, const int* ptr_b,                  \
                                                                      const int* idx_b, int* entries) {                    \
         symbolic_hash<G, LOG>(count, list, ptr_a, idx_a, ptr_b, idx_b, entries);                                          \
-    }                                                                                                                     \
+    }
+SYMBOLIC_HASH(4, 5)
+SYMBOLIC_HASH(8, 5)
+SYMBOLIC_HASH(4, 6)
+SYMBOLIC_HASH(8, 6)
+SYMBOLIC_HASH(8, 8)
+SYMBOLIC_HASH(16, 8)
+SYMBOLIC_HASH(32, 8)
+SYMBOLIC_HASH(32, 10)
+
+#define NUMERIC_HASH(G, LOG)                                                                                              \
     __global__ void __launch_bounds__(128) numeric_hash_##G##_##LOG(                                                      \
         int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
-        const int* idx_b, const VALUE* val_b, const int* ptr_c, int* idx_c, VALUE* val_c) {                               \
-        numeric_hash<G, LOG>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, ptr_c, idx_c, val_c);                 \
+        const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c, int* idx_c, VALUE* val_c) {               \
+        numeric_hash<G, LOG>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, ptr_c, idx_c, val_c);            \
     }
-HASH(4, 5)
-HASH(8, 5)
-HASH(4, 6)
-HASH(8, 6)
-HASH(8, 8)
-HASH(16, 8)
-HASH(32, 8)
-HASH(32, 10)
+NUMERIC_HASH(4, 5)
+NUMERIC_HASH(8, 5)
+NUMERIC_HASH(4, 6)
+NUMERIC_HASH(8, 6)
+NUMERIC_HASH(8, 8)
+NUMERIC_HASH(16, 8)
+NUMERIC_HASH(32, 8)
+NUMERIC_HASH(16, 9)
+NUMERIC_HASH(32, 9)
+NUMERIC_HASH(32, 10)
 
 #define SYMBOLIC_BLOCK(NAME, SHARED)                                                                                      \
     __global__ void __launch_bounds__(256) NAME(int count, int width, const int* list, const int* ptr_a,                  \

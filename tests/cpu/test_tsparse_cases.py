@@ -1,0 +1,71 @@
+"""tSparse's cases: the sheet is whole, Table 1's compiled counts are the reference's, comparators run what is named."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from spectile.bench import sheets
+from spectile.bench.case import Context, Method, Skipped
+from spectile.inputs import families
+from spectile.tsparse import cases, comparators, reference
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def sheet():
+    return sheets.read_sheet(ROOT / "config/tsparse.tsv", ROOT / "workflow/schemas/tsparse.schema.yaml")
+
+
+def test_sheet_names_the_sixteen_matrices_and_generated_quick_ones(sheet):
+    assert sum(row["part"] == "literature" for row in sheet.values()) == 8
+    assert sum(row["part"] == "criteria" for row in sheet.values()) == 8
+    for row in sheet.values():
+        if row["run"] == "quick":
+            assert families.is_family(row["matrix"])
+
+
+@pytest.mark.parametrize("name", ["cage6", "mc2depi_16x24", "banded_200_9", "rmat_7_6", "elasticity2d_9x7"])
+def test_compiled_counts_are_those_of_the_reference(name):
+    A = families.generate(name)
+    counts = cases.table1(A)
+    expected = reference.table1(A)
+    assert {key: counts[key] for key in expected} == pytest.approx(expected)
+
+
+def test_quick_case_checks_every_method(tmp_path):
+    row = {"case": "q", "matrix": "cage6", "part": "family", "empty_pool": False}
+    problem = cases.build(row, Context("cpu", tmp_path, 1, 2))
+    ran = [method for method in problem.methods if isinstance(method, Method)]
+    assert {"spectile_float64", "spectile_float16", "scipy_float64"} <= {method.name for method in ran}
+    for method in ran:
+        result = method.run()
+        errors = method.check(result)
+        assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
+        assert method.values(result)["precision"] in method.name
+    reasons = {m.name: m.reason for m in problem.methods if isinstance(m, Skipped)}
+    assert "not built" in reasons["speck"]
+    assert "CUDA" in reasons["cusparse_float32"]
+
+
+def test_wrong_product_is_noticed(tmp_path):
+    A = families.generate("cage6")
+    check = cases.Check(A, cases.table1(A)["nnz_c"], seed=1)
+    C = A @ A
+    C.data[5] *= 1.001
+    assert check("x", "float64", C)["error_bound_ratio"] > 1
+    assert check("x", "float64", A.tocsr())["error_pattern"] == 1
+
+
+def test_comparator_is_run(tmp_path, monkeypatch):
+    script = tmp_path / "speck"
+    script.write_text("#!/bin/sh\nhead -1 $1 > /dev/null\necho nnz 12\necho time_s 0.25\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("SPECTILE_SPECK", str(script))
+    monkeypatch.setenv("SPECTILE_CUSP", str(tmp_path / "absent"))
+    found = {method.name: method for method in comparators.methods(families.generate("cage5"), 12)}
+    result = found["speck"].run()
+    assert result[1] == 0.25
+    assert found["speck"].check(result) == {"error_pattern": 0.0}
+    assert "no executable" in found["cusp"].reason
