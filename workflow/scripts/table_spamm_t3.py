@@ -27,7 +27,7 @@ def table(frame: pandas.DataFrame) -> Table:
                 ("SpAMM: summed in float32", ours, "v_error_fro_float32", "error_spamm", "{:,.1f}"),
             ):
                 value = pattern.format(rows_of[column].iloc[0]) if len(rows_of) else "-"
-                line[label] = f"{value} (paper {pattern.format(printed(f'{claim}_{name}'))})"
+                line[label] = f"{value} (paper {pattern.replace('.1f', '.0f').format(printed(f'{claim}_{name}'))})"
             for label, rows_of in (("truncation", theirs), ("SpAMM", ours)):
                 if len(rows_of):
                     error, rel = rows_of["v_error_fro"].iloc[0], rows_of["v_error_rel"].iloc[0]

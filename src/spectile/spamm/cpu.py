@@ -28,6 +28,7 @@ from .result import SpammResult
 PAD = 32
 # Tile rows of A that one thread holds packed (at most), and tile columns of B that it multiplies with them at a time.
 PANEL, GROUP = 32, 8
+PANEL_BYTES = 64 << 20
 # How many tiles ahead of packing their rows are fetched.
 AHEAD = 2
 # Tile rows in one task of the norm map.
@@ -484,9 +485,10 @@ def _product(
     norms_bt = np.ascontiguousarray(norms_b.T)
     parallel = norms_a.size * norms_b.shape[1] > SERIAL
     workers = threads() if parallel else 1
-    # Several panels a thread, for balance, but tall enough that B is not packed too often.
-    panel = min(PANEL, max(GROUP, rows // (4 * workers)))
     ld = _tiles(block, PAD) * PAD
+    # Several panels a thread, for balance, but tall enough that B is not packed too often, and of bounded size.
+    affordable = PANEL_BYTES // max(1, blocks * block * ld * out.itemsize)
+    panel = max(1, min(PANEL, max(GROUP, rows // (4 * workers)), affordable))
     spare: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for _ in range(workers):
         spare.put((np.empty((panel, blocks, block, ld), out.dtype), np.empty((blocks, GROUP, block, ld), out.dtype)))
