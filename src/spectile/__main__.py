@@ -119,7 +119,7 @@ def _fetch(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> int:
     from spectile.bench import sheets
-    from spectile.bench.measure import Job, Supervisor, claim_machine, end_with, require_gpus
+    from spectile.bench.measure import Job, Supervisor, claim_machine, end_with
 
     if options.end_with is not None:
         end_with(options.end_with)
@@ -154,7 +154,6 @@ def _measure(options: argparse.Namespace) -> int:
                 supervisor.threads, options.rounds, options.warmup, options.budget_s,
             )  # fmt: skip
             try:
-                require_gpus(row, device)
                 _mend_matrix(row.get("matrix"), options.resources)
                 status = supervisor.measure(job)
             except RuntimeError as error:

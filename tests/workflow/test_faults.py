@@ -84,11 +84,13 @@ def test_gpu_lost_in_the_middle(tmp_path):
 def test_case_for_eight_gpus_is_not_measured_on_one(tmp_path):
     folder = faulty.faulty_workflow(tmp_path, {"case": "eight", "gpus": 8})
     options = ("smoke", *ALL, "--config", "device=cuda")
-    code, printed = faulty.run(folder, *options, check=False, FAULTY_GPUS="1")
-    assert code != 0 and not faulty.records(folder)
-    assert "the case eight needs 8 GPUs and 1 are visible" in printed
-    faulty.run(folder, *options, FAULTY_GPUS="8")
-    assert faulty.records(folder)["eight"][0]["provenance"]["gpu"]["count"] == 8
+    faulty.run(folder, *options, FAULTY_GPUS="1")
+    stored = faulty.records(folder)["eight"][0]
+    assert (stored["status"], stored["methods"]) == ("skipped", [])
+    assert "the case eight needs 8 GPUs and 1 are visible" in stored["reason"]
+    faulty.run(folder, *options, "--forcerun", "measure_case", FAULTY_GPUS="8")
+    stored = faulty.records(folder)["eight"][0]
+    assert stored["status"] == "ok" and stored["provenance"]["gpu"]["count"] == 8
 
 
 def test_killed_measuring_job(tmp_path):
@@ -106,6 +108,9 @@ def test_killed_measuring_job(tmp_path):
     assert set(faulty.records(folder)) == {"first", "third"}
     assert "1 of 1 figures and tables are missing" in (folder / "snakemake.out").read_text()
     before = faulty.records(folder)
+    _, printed = faulty.run(folder, *ALL, "--config", "source=present")
+    assert "Measuring" not in printed and set(faulty.records(folder)) == {"first", "third"}
+    assert (folder / "report.zip").exists()
     faulty.run(folder, *ALL)
     after = faulty.records(folder)
     assert set(after) == {"first", "second", "third"}

@@ -56,36 +56,36 @@ def cases(paper):
         raise WorkflowError(str(error)) from None
 
 
+def all_records(paper):
+    """Return the records of the paper's cases, measured or not."""
+    return [result(f"records/{paper}/{case}.json") for case in cases(paper)]
+
+
 def records(wildcards):
-    """Return the records that make the paper's frame."""
-    return [
-        result(f"records/{wildcards.paper}/{case}.json")
-        for case in cases(wildcards.paper)
-    ]
+    """Return the records that make the paper's frame: all, or with source=present those that are there."""
+    wanted = all_records(wildcards.paper)
+    if config["source"] == "present":
+        return [path for path in wanted if Path(path).exists()]
+    return wanted
 
 
 def measured_records(wildcards):
-    """Return the records of all cases of this run; none where recorded frames are redrawn."""
-    if RECORDED:
+    """Return the records of all cases of this run; none where only drawing is asked for."""
+    if config["source"] != "measured":
         return []
-    return [
-        result(f"records/{paper}/{case}.json")
-        for paper in PAPERS
-        for case in cases(paper)
-    ]
+    return [path for paper in PAPERS for path in all_records(paper)]
 
 
 def smoke_records():
     """Return the first record of each paper."""
-    return [
-        result(f"records/{paper}/{next(iter(cases(paper)))}.json")
-        for paper in PAPERS
-        if cases(paper)
-    ]
+    return [all_records(paper)[0] for paper in PAPERS if cases(paper)]
 
 
 def frame(paper):
     """Return the paper's frame as a list: measured here, recorded, or nothing where no record was kept."""
+    if config["source"] == "present":
+        there = any(Path(path).exists() for path in all_records(paper))
+        return [result(f"{paper}.parquet")] if there else []
     if not RECORDED:
         return [result(f"{paper}.parquet")]
     path = Path(f"results/recorded/{MACHINE}/{paper}.parquet")
@@ -241,10 +241,13 @@ def write_report():
 
 
 def list_missing():
-    """Say which figures and tables are not there, and where their logs are."""
+    """Say which figures and tables are not there, where their logs are, and how the others are drawn."""
     missing = [path for path in drawn_files() if not Path(path).exists()]
     print(
         f"{len(missing)} of {len(drawn_files())} figures and tables are missing; logs are in logs/{MACHINE}:"
     )
     for path in missing:
         print(f"  {path}")
+    print(
+        "To draw what was measured, run this again with --config source=present; to measure the rest, without it."
+    )

@@ -266,12 +266,13 @@ def measure_case(
     status, reason = "ok", None
     problem = Problem(methods=[])
     try:
+        require_gpus(job.row, job.device)
         context = Context(job.device, Path(job.resources), job.seed, job.threads)  # type: ignore[arg-type]
         problem = importlib.import_module(f"spectile.{job.paper}.cases").build(job.row, context)
     except Exception as error:  # a case that cannot be built is a result, too: the next one goes on
         traceback.print_exc()
         _raise_if_device_lost(job.device, error)
-        absent = isinstance(error, FileNotFoundError | MissingMatrix)
+        absent = isinstance(error, FileNotFoundError | MissingMatrix | TooFewGpus)
         status, reason = ("skipped", str(error)) if absent else ("failed", f"{type(error).__name__}: {error}")
     rows = _measure_methods(job, problem, failed, announce)
     return case | {
@@ -396,12 +397,16 @@ def claim_machine(folder: Path, machine: str, device: str) -> None:
         os.replace(partial, path)
 
 
+class TooFewGpus(RuntimeError):
+    """A case needs more GPUs than are visible: it is skipped with this sentence, and never measured on fewer."""
+
+
 def require_gpus(row: Mapping[str, Any], device: str) -> None:
     """Refuse a case that needs more GPUs than are visible, instead of measuring fewer in silence.
 
     Raises
     ------
-    RuntimeError
+    TooFewGpus
         If fewer devices are visible than the row's column ``gpus`` asks for.
     """
     needed = int(row.get("gpus") or 0)
@@ -411,7 +416,7 @@ def require_gpus(row: Mapping[str, Any], device: str) -> None:
 
     visible = cupy.cuda.runtime.getDeviceCount()
     if visible < needed:
-        raise RuntimeError(
+        raise TooFewGpus(
             f"the case {row['case']} needs {needed} GPUs and {visible} are visible: "
             "run it where they are, or ask the scheduler for them (resources: gpu)"
         )
