@@ -32,7 +32,7 @@ def source_digest(paper: str) -> str:
     total = hashlib.sha256()
     for path in _source_files(paper):
         total.update(path.relative_to(PACKAGE).as_posix().encode())
-        total.update(file_digest(path).encode())
+        total.update(_digest_once(path).encode())
     return total.hexdigest()
 
 
@@ -50,21 +50,20 @@ def file_digest(path: Path) -> str:
     text = path.read_text()
     if path.suffix == ".py":
         tree = ast.parse(text)
-        for node in ast.walk(tree):
-            body = getattr(node, "body", None)
-            if (
-                isinstance(body, list)
-                and body
-                and isinstance(node, _DOCUMENTED)
-                and ast.get_docstring(node) is not None
-            ):
-                del body[0]
+        todo: list[Any] = [tree]
+        while todo:  # statements alone: ast.walk would visit each name and number
+            node = todo.pop()
+            if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
+                del node.body[0]
+            for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+                todo += getattr(node, part, ())
         text = ast.dump(tree)
     else:
         text = re.sub(r"\s+", " ", re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+_digest_once = functools.cache(file_digest)  # four systems share many files
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
