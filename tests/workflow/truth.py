@@ -35,6 +35,31 @@ def gbytes_per_vector(row, frame):
     return row["bytes"] / 4 / row["p_num_vectors"] / 1e9
 
 
+@derived("rate")
+def rate(row, frame):
+    return row["flops"] / np.median(row["samples_s"]) / 1e12
+
+
+@derived("intensity")
+def intensity(row, frame):
+    """EVD's roofline: the rank-2k update reads A, B and a triangle of C and writes the triangle."""
+    n, k = row["p_n"], row["p_n"] if pandas.isna(row["p_k"]) else row["p_k"]
+    moved = row["bytes"] if not pandas.isna(row["bytes"]) else 8.0 * (2 * n * k + n**2)
+    return row["flops"] / moved
+
+
+@derived("share")
+def share(row, frame):
+    """tSparse's phases: one mark a phase."""
+    phases = np.asarray(row["v_phases_s"], dtype=float)
+    return list(100 * phases / phases.sum())
+
+
+@derived("memory_mb")
+def memory_mb(row, frame):
+    return row["memory_bytes"] / 1e6
+
+
 def check_marks(path, frame):
     """Assert that every mark of a drawing is in `frame` and has the value that its samples give; return the number."""
     notes = pandas.read_csv(path, sep="\t", keep_default_na=False, dtype=str)
@@ -45,7 +70,7 @@ def check_marks(path, frame):
         row = known[key]
         for axis in ("x", "y"):
             column, drawn = note.get(f"{axis}_column"), note.get(axis)
-            if column is None or drawn == "":
+            if column in {None, "place"} or drawn == "":  # a place is where a category stands, not a value
                 continue
             assert column in row.index or column in DERIVED or _is_speedup(column), (
                 f"{path.name}: who derives {column}?"
