@@ -5,6 +5,7 @@ import pandas
 from spectile.bench.claims import select
 
 STEPS = 4
+HOST_STUDIES = ("host_machine", "host_step", "threads", "ranks")
 NAMES = {
     "naive": "naive (library calls)", "aug_spmv": "aug_spmv()", "aug_spmmv": "aug_spmmv()",
     "aug_spmmv_sell": "aug_spmmv(), SELL-32", "aug_spmmv_star": "aug_spmmv()*", "spmmv": "SpMMV alone",
@@ -23,6 +24,12 @@ def drawn_by(frame: pandas.DataFrame, element: str, status: str = "ok") -> panda
         return frame.iloc[:0]
     mine = frame["p_element"].map(lambda cell: element in str(cell).split(","))
     rows = frame[mine & (frame["status"] == status)].copy()
+    if len(rows):
+        # A GPU run also measures the CPU beside it, where a study asks for that.
+        host = rows["clock"].isin(["wall", "external"]) & rows["p_study"].isin(HOST_STUDIES)
+        rows["processor"] = rows["device"].where(
+            ~host | rows["device"].str.contains("CPU"), rows["device"] + "'s host CPU"
+        )
     if status == "ok" and len(rows):
         time, flops, least = (pandas.to_numeric(rows[name]) for name in ("time_s", "flops", "bytes"))
         rows["gflops"], rows["gbytes_s"] = flops / time / 1e9, least / time / 1e9

@@ -20,13 +20,13 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.empty(ax, missing(frame, "fig10", NAMES[method]))
             continue
         line(drawing, ax, rows, method, "p_num_vectors", "gbytes_s")
-        same = triad[triad["device"] == here["device"].iloc[0]] if len(triad) else triad
+        same = triad[triad["processor"] == here["processor"].iloc[0]] if len(triad) else triad
         if len(same):
             ends = [here["p_num_vectors"].min(), here["p_num_vectors"].max()]
             drawing.model_line(ax, ends, [float(same["gbytes_s"].iloc[0])] * 2, "triad")
         ax.set_xscale("log", base=2)
-        ax.set_ylim(0)
         ax.set_xlabel("vectors R")
         ax.legend()
+    drawing.axes[0][0].set_ylim(bottom=0)
     drawing.axes[0][0].set_ylabel("GB/s (modelled bytes)")
     return drawing

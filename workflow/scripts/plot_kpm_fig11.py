@@ -11,11 +11,11 @@ STAGES = ("naive", "aug_spmv", "aug_spmmv", "stencil", "blocked")
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     rows = drawn_by(frame, "fig11")
-    devices = sorted(rows["device"].unique()) if len(rows) else []
+    devices = sorted(rows["processor"].unique()) if len(rows) else []
     drawing = Drawing("Figure 11: one device, stage by stage", columns=max(2, len(devices) + 1), size=(9.5, 3.8))
     panels = list(drawing.axes[0])
     for ax, device in zip(panels, devices, strict=False):
-        here = select(rows, f"device={device}") if "," not in device else rows[rows["device"] == device]
+        here = rows[rows["processor"] == device]
         for place, stage in enumerate(STAGES):
             bar = select(here, f"method={stage}")
             if len(bar):

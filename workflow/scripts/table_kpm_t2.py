@@ -23,8 +23,8 @@ def table(frame: pandas.DataFrame) -> Table:
         for name, key in PAPER.items()
     ]
     result = Table("Table II: processors", pandas.DataFrame())
-    for device in sorted(rows["device"].unique()) if len(rows) else ():
-        here = rows[rows["device"] == device]
+    for device in sorted(rows["processor"].unique()) if len(rows) else ():
+        here = rows[rows["processor"] == device]
         triad, peak = select(here, "method=triad"), select(here, "method=fma_peak")
         line = {"processor": device}
         line |= {column: here[name].iloc[0] if name in here else None for column, name in OURS.items()}

@@ -165,52 +165,59 @@ def _row(indices, data, v, w, even, odd, scalars, row, first, stride, count, wid
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_MATH)
-def _csr_rows(indptr, indices, data, v, w, scalars, start, stop, even, odd):  # type: ignore[no-untyped-def]
-    for row in range(start, stop):
-        first = indptr[row]
-        _row(indices, data, v, w, even, odd, scalars, row, first, 1, indptr[row + 1] - first, v.shape[2])
+def _csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    for n in range(blocks.shape[0]):
+        even, odd = partial[n, 0], partial[n, 1]
+        for row in range(blocks[n, 0], blocks[n, 1]):
+            first = indptr[row]
+            _row(indices, data, v, w, even, odd, scalars, row, first, 1, indptr[row + 1] - first, v.shape[2])
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_MATH)
-def _sell_rows(chunk_start, row_length, chunk, indices, data, v, w, scalars, start, stop, even, odd):  # type: ignore[no-untyped-def]
-    for row in range(start, stop):
-        first = chunk_start[row // chunk] + row % chunk
-        _row(indices, data, v, w, even, odd, scalars, row, first, chunk, row_length[row], v.shape[2])
+def _sell_rows(chunk_start, row_length, chunk, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    for n in range(blocks.shape[0]):
+        even, odd = partial[n, 0], partial[n, 1]
+        for row in range(blocks[n, 0], blocks[n, 1]):
+            first = chunk_start[row // chunk] + row % chunk
+            _row(indices, data, v, w, even, odd, scalars, row, first, chunk, row_length[row], v.shape[2])
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_MATH)
-def _stencil_rows(sides, pattern, partner, potential, v, w, scalars, start, stop, even, odd):  # type: ignore[no-untyped-def]
+def _stencil_rows(sides, pattern, partner, potential, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
     """Rows of the topological insulator: the 13 entries of a row are written down on the way, not read from memory."""
     nx, ny, nz = sides
     indices = np.empty((4, 13), dtype=np.int64)
     data = np.empty((4, 13), dtype=pattern.dtype)
-    for site in range(start // 4, stop // 4):
-        z = site % nz
-        y = site // nz % ny
-        x = site // (nz * ny)
-        count = 0
-        for side in range(6):
-            axis = side // 2
-            step = 1 - 2 * (side % 2)
-            neighbour = site
-            if axis == 0:
-                neighbour += ((x + step) % nx - x) * ny * nz
-            elif axis == 1:
-                neighbour += ((y + step) % ny - y) * nz
-            elif z + step < 0 or z + step >= nz:
-                continue
-            else:
-                neighbour += step
+    for n in range(blocks.shape[0]):
+        even, odd = partial[n, 0], partial[n, 1]
+        for site in range(blocks[n, 0] // 4, blocks[n, 1] // 4):
+            z = site % nz
+            y = site // nz % ny
+            x = site // (nz * ny)
+            count = 0
+            for side in range(6):
+                axis = side // 2
+                step = 1 - 2 * (side % 2)
+                neighbour = site
+                if axis == 0:
+                    neighbour += ((x + step) % nx - x) * ny * nz
+                elif axis == 1:
+                    neighbour += ((y + step) % ny - y) * nz
+                elif z + step < 0 or z + step >= nz:
+                    continue
+                else:
+                    neighbour += step
+                for orbital in range(4):
+                    indices[orbital, count] = 4 * neighbour + orbital
+                    data[orbital, count] = pattern[side, orbital, 0]
+                    indices[orbital, count + 1] = 4 * neighbour + partner[axis, orbital]
+                    data[orbital, count + 1] = pattern[side, orbital, 1]
+                count += 2
             for orbital in range(4):
-                indices[orbital, count] = 4 * neighbour + orbital
-                data[orbital, count] = pattern[side, orbital, 0]
-                indices[orbital, count + 1] = 4 * neighbour + partner[axis, orbital]
-                data[orbital, count + 1] = pattern[side, orbital, 1]
-            count += 2
-        for orbital in range(4):
-            indices[orbital, count] = 4 * site + orbital
-            data[orbital, count] = pattern[6, orbital, 0] + potential[site]
-            _row(indices, data, v, w, even, odd, scalars, 4 * site + orbital, 13 * orbital, 1, count + 1, v.shape[2])
+                indices[orbital, count] = 4 * site + orbital
+                data[orbital, count] = pattern[6, orbital, 0] + potential[site]
+                row = 4 * site + orbital
+                _row(indices, data, v, w, even, odd, scalars, row, 13 * orbital, 1, count + 1, v.shape[2])
 
 
 @numba.njit(nogil=True, cache=True)
@@ -248,7 +255,7 @@ class CpuOperator:
     dtype : dtype
         Of the matrix: complex128, complex64, float64 or float32.
     rows : callable
-        ``rows(v, w, scalars, start, stop, even, odd)`` updates rows start to stop.
+        ``rows(v, w, scalars, blocks, partial)`` updates row blocks, shape (n, 2), and sums into `partial`, (n, 2, R).
     order : ndarray or None
         Original row of each row, where a format permutes.
     """
@@ -333,15 +340,18 @@ class CpuOperator:
         """
         partial = np.zeros((len(blocks), 2, v.shape[2]), dtype=v.dtype)
         scalars = np.array([scale, shift, keep], dtype=v.dtype)
+        edges = np.array(blocks, dtype=np.int64).reshape(-1, 2)
+        # One call a thread: what it sums depends on the blocks, not on who does them.
+        shares = np.linspace(0, len(blocks), threads + 1).astype(int)
 
         def work(n: int) -> None:
-            self.rows(v, w, scalars, *blocks[n], partial[n, 0], partial[n, 1])
+            mine = slice(shares[n], shares[n + 1])
+            self.rows(v, w, scalars, edges[mine], partial[mine])
 
-        if threads == 1 or len(blocks) == 1:
-            for n in range(len(blocks)):
-                work(n)
+        if threads == 1 or len(blocks) <= 1:
+            self.rows(v, w, scalars, edges, partial)
         else:
-            list(_pool(threads).map(work, range(len(blocks))))
+            list(_pool(threads).map(work, range(threads)))
         return partial.sum(axis=0, dtype=np.float64)
 
     def random_block(self, seed: int, first_vector: int, num_vectors: int, first_row: int = 0) -> Array:
