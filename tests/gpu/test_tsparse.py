@@ -60,7 +60,7 @@ def matrices(rng):
     band = sp.diags_array([rng.uniform(0.1, 2, 3000) for _ in range(41)], offsets=range(-20, 21), shape=(3000, 3000))
     yield "band", sp.csr_array(band), sp.csr_array(band)
     yield "odd_sizes", random(1003, 517, 0.03, rng), random(517, 711, 0.03, rng)
-    wide_band = random(2000, 2000, 0.02, rng)
+    wide_band = random(1500, 1500, 0.02, rng)
     yield "window", wide_band, wide_band
     yield "dense_window", random(100, 300, 0.5, rng), random(300, 6000, 0.4, rng)
     yield "short", random(5000, 5000, 0.0006, rng), random(5000, 5000, 0.0006, rng)

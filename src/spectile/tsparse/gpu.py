@@ -23,7 +23,9 @@ ROWS = {
     "float32": Unit("tsparse", ("rows.cu",), ARCHS, {"VALUE": "float"}),
     "float64": Unit("tsparse", ("rows.cu",), ARCHS, {"VALUE": "double"}),
 }
-UNITS = tuple(ROWS.values())
+_CODES = {"float16": "16", "tf32": "19", "float32": "32", "float64": "64"}
+TILES = {name: Unit("tsparse", ("tiles.cu",), ARCHS, {"PRECISION": code}) for name, code in _CODES.items()}
+UNITS = (*ROWS.values(), *TILES.values())
 
 # Places in the head of counters, and flags of bad input (rows.cu).
 _SYMBOLIC, _NUMERIC, _FLAGS, _MAX_SPAN, _MAX_BYTES, _DESCENTS, _HEAD = 0, 8, 20, 22, 24, 34, 64
@@ -487,11 +489,10 @@ def _padded(length: int, lanes: int) -> int:
 
 
 def _hash_lanes(log: int, mean_b: float) -> int:
-    if log <= 6:
-        return 4 if mean_b <= 6 else 8
-    if log == 8:
-        return 8 if mean_b <= 10 else 16 if mean_b <= 24 else 32
-    return 16 if log == 9 and mean_b <= 24 else 32
+    # Larger tables fill shared memory: fewer rows a block and more lanes a row keep more warps at work.
+    if log >= 8:
+        return 32
+    return 4 if mean_b <= 6 else 8
 
 
 def _window_lanes(bin: int, mean_b: float) -> int:

@@ -12,14 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..gpu.compile import Unit
 from . import gpu
-from .gpu import ARCHS, Factor
+from .gpu import TILES, Factor
 from .precision import Precision
-
-_CODES = {"float16": "16", "tf32": "19", "float32": "32", "float64": "64"}
-TILES = {name: Unit("tsparse", ("tiles.cu",), ARCHS, {"PRECISION": code}) for name, code in _CODES.items()}
-UNITS = tuple(TILES.values())
 
 
 @dataclass

@@ -191,7 +191,7 @@ template <int LOG> __device__ __forceinline__ int insert(int* keys, int column, 
     }
 }
 
-// Rows of B are read AHEAD at a time, and of each the first PIECES pieces of as many entries as there are lanes: that many
+// Rows of B are read AHEAD (by the hash kernels two) at a time, and of each the first PIECES pieces of as many entries as there are lanes: that many
 // loads are in flight together.  What is longer is read piece by piece.
 constexpr int AHEAD = 4;
 
@@ -285,11 +285,11 @@ __device__ __forceinline__ void each_product(int begin, int end, const int* idx_
             factor = val_a[base + lane];
         }
         const int steps = min(G, end - base);
-        for (int s = 0; s < steps; s += AHEAD) {
-            int columns[AHEAD], from[AHEAD], stop[AHEAD];
-            VALUE values[AHEAD];
+        for (int s = 0; s < steps; s += 2) {
+            int columns[2], from[2], stop[2];
+            VALUE values[2];
 #pragma unroll
-            for (int d = 0; d < AHEAD; ++d) {
+            for (int d = 0; d < 2; ++d) {
                 from[d] = __shfl_sync(mask, first, s + d, G);
                 stop[d] = s + d < steps ? __shfl_sync(mask, last, s + d, G) : 0;
                 const int q = from[d] + lane;
@@ -297,7 +297,7 @@ __device__ __forceinline__ void each_product(int begin, int end, const int* idx_
                 values[d] = q < stop[d] ? val_b[q] : VALUE(0);
             }
 #pragma unroll
-            for (int d = 0; d < AHEAD; ++d) {
+            for (int d = 0; d < 2; ++d) {
                 if (s + d >= steps) break;
                 const VALUE a = __shfl_sync(mask, factor, s + d, G);
                 step(columns[d] >= 0, columns[d], a * values[d]);
@@ -884,8 +884,6 @@ SYMBOLIC_HASH(4, 5)
 SYMBOLIC_HASH(8, 5)
 SYMBOLIC_HASH(4, 6)
 SYMBOLIC_HASH(8, 6)
-SYMBOLIC_HASH(8, 8)
-SYMBOLIC_HASH(16, 8)
 SYMBOLIC_HASH(32, 8)
 SYMBOLIC_HASH(32, 10)
 
@@ -899,10 +897,7 @@ NUMERIC_HASH(4, 5)
 NUMERIC_HASH(8, 5)
 NUMERIC_HASH(4, 6)
 NUMERIC_HASH(8, 6)
-NUMERIC_HASH(8, 8)
-NUMERIC_HASH(16, 8)
 NUMERIC_HASH(32, 8)
-NUMERIC_HASH(16, 9)
 NUMERIC_HASH(32, 9)
 NUMERIC_HASH(32, 10)
 
