@@ -1,0 +1,74 @@
+"""KPM's cases: every quick row builds and passes its checks; the model gives the paper's numbers."""
+
+import math
+
+import numpy as np
+import pytest
+
+from spectile.bench.case import Context, Skipped
+from spectile.bench.sheets import read_sheet
+from spectile.inputs.topological_insulator import TopologicalInsulator
+from spectile.kpm import cases, model
+
+ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")
+ONCE = ("functions_16x16x10", "step_16x16x10_r4", "cache_4x4x10_r16", "threads_16x16x10_2", "dos_16x16x10")
+
+
+@pytest.mark.parametrize("case", ONCE)
+def test_quick_case_passes_its_checks(case, tmp_path):
+    problem = cases.build(ROWS[case], Context("cpu", tmp_path, seed=1, threads=2))
+    ran = 0
+    for method in problem.methods:
+        if isinstance(method, Skipped):
+            assert method.reason
+            continue
+        if method.prepare is not None:
+            method.prepare()
+        result = method.run()
+        errors = method.check(result)
+        assert errors and all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
+        if method.values is not None:
+            assert all(len(value) <= 4096 for value in method.values(result).values() if isinstance(value, list))
+        assert method.flops and method.flops > 0
+        ran += 1
+    assert ran
+
+
+def test_every_paper_row_has_a_study_and_its_parameters():
+    for row in ROWS.values():
+        assert row["study"] in cases._STUDIES
+        if row["study"] not in ("machine", "host_machine"):
+            assert None not in (row["nx"], row["ny"], row["nz"])
+
+
+def test_code_balance_is_the_papers():
+    assert model.code_balance(1) == pytest.approx(308 / 138)
+    assert round(model.code_balance(1), 2) == 2.23
+    assert model.code_balance(32) == pytest.approx(0.407, abs=1e-3)
+    assert round(model.code_balance(math.inf), 2) == 0.35
+
+
+def test_step_adds_up_to_table_1_and_eq_4():
+    rows, nnz, vectors = 1000, 13000, 7
+    table = model.functions(rows, nnz)
+    calls = {"spmv": 1, "axpy": 2, "scal": 1, "nrm2": 1, "dot": 1}
+    for place, total in ((0, model.step_bytes("naive", rows, nnz, vectors)), (1, model.step_flops(rows, nnz, vectors))):
+        assert vectors * sum(calls[name] * table[name][place] for name in calls) == pytest.approx(total)
+    assert model.step_flops(rows, nnz, 1) == 138 * rows
+    stages = [
+        model.step_bytes(stage, rows, nnz, 32) for stage in ("naive", "aug_spmv", "aug_spmmv", "stencil", "blocked")
+    ]
+    assert stages == sorted(stages, reverse=True)
+
+
+def test_reference_of_a_case_is_the_exact_recurrence():
+    sample = TopologicalInsulator(4, 4, 3)
+    etas = cases.reference_etas(4, 4, 3, 5)
+    energies, states = np.linalg.eigh(sample.matrix().toarray())
+    a, b = cases.scaling(sample)
+    start = cases.reference.random_phases(5, sample.shape[0], 2)
+    overlap = np.abs(states.conj().T @ start) ** 2
+    polynomials = np.cos(np.arange(cases.STEPS + 2)[:, None] * np.arccos(a * (energies - b)))
+    for m in range(cases.STEPS + 1):
+        np.testing.assert_allclose(etas[2 * m], polynomials[m] ** 2 @ overlap, atol=1e-11)
+        np.testing.assert_allclose(etas[2 * m + 1], (polynomials[m] * polynomials[m + 1]) @ overlap, atol=1e-11)
