@@ -322,3 +322,17 @@ def test_numbering_in_strips_permutes_the_matrix_only():
     assert abs(natural[rows][:, rows] - strips).max() == 0
     with pytest.raises(ValueError, match="divide"):
         sample.matrix(strip=4)
+
+
+def test_more_vectors_than_fit_are_done_in_passes(monkeypatch):
+    from spectile.kpm import api
+
+    whole = SpectralDensity(SAMPLE, 40, 7, rng=11, backend="cpu")
+    monkeypatch.setattr(api, "_capacity", lambda engine: 3)
+    passes = SpectralDensity(SAMPLE, 40, 7, rng=11, backend="cpu")
+    np.testing.assert_allclose(passes.moments, whole.moments, rtol=0, atol=1e-11)
+    assert sum(block is not None for block in passes._blocks) == 1
+    with pytest.raises(ValueError, match="dropped"):
+        passes.add_moments(10)
+    with pytest.raises(ValueError, match="dropped"):
+        passes.save("nowhere")

@@ -190,6 +190,7 @@ class SpectralDensity:
         self.bounds = _find_bounds(self._engine, H, bounds)
         self._blocks: list[Any] = []
         self._etas: list[Array] = []
+        self._keep = True
         self._num_moments = num_moments
         self._start(num_vectors)
         self._update()
@@ -255,8 +256,17 @@ class SpectralDensity:
         ----------
         path : path
             NumPy archive; replaced only when the new one is complete.
+
+        Raises
+        ------
+        ValueError
+            If the states did not fit into memory together and were dropped.
         """
         path = Path(path)
+        if None in self._blocks:
+            raise ValueError(
+                "the states did not fit into memory together and were dropped: there is nothing to go on from"
+            )
         arrays: dict[str, Any] = {
             "seed": self._seed, "bounds": self.bounds, "kernel": self.kernel, "num_moments": self._num_moments,
             "fixed_bounds": self._fixed_bounds, "blocks": len(self._blocks), "fingerprint": _fingerprint(self._engine),
@@ -299,7 +309,7 @@ class SpectralDensity:
             self._seed, self.kernel = int(state["seed"]), str(state["kernel"])  # type: ignore[assignment]
             self.bounds = (float(state["bounds"][0]), float(state["bounds"][1]))
             self._fixed_bounds, self._num_moments = bool(state["fixed_bounds"]), int(state["num_moments"])
-            self._blocks, self._etas = [], []
+            self._blocks, self._etas, self._keep = [], [], True
             a, b = spectrum_bounds.scaling(self.bounds)
             for n in range(int(state["blocks"])):
                 self._etas.append(state[f"etas_{n}"])
@@ -310,11 +320,14 @@ class SpectralDensity:
         return self
 
     def _start(self, num_vectors: int) -> None:
-        a, b = spectrum_bounds.scaling(self.bounds)
         first = self.num_vectors
-        for offset in range(0, num_vectors, _MAX_BLOCK):
-            count = min(_MAX_BLOCK, num_vectors - offset)
-            self._blocks.append(self._engine.random(self._seed, first + offset, count, a, b))
+        most = _capacity(self._engine)
+        # Where not all states fit into memory, each block is dropped when its moments are known.
+        self._keep = self._keep and first + num_vectors <= most
+        width = min(_MAX_BLOCK, most)
+        for offset in range(0, num_vectors, width):
+            count = min(width, num_vectors - offset)
+            self._blocks.append(None)
             self._etas.append(np.empty((0, count)))
         self._advance()
 
@@ -330,15 +343,24 @@ class SpectralDensity:
             low, high = self.bounds
             middle, half = (low + high) / 2, (high - low) / 2 * _WIDEN
             self.bounds = (middle - half, middle + half)
-            widths = [etas.shape[1] for etas in self._etas]
-            self._blocks, self._etas = [], []
-            a, b = spectrum_bounds.scaling(self.bounds)
-            for first, count in zip(np.cumsum([0, *widths]).tolist(), widths, strict=False):
-                self._blocks.append(self._engine.random(self._seed, first, count, a, b))
-                self._etas.append(np.empty((0, count)))
+            self._blocks = [None] * len(self._blocks)
+            self._etas = [etas[:0] for etas in self._etas]
         raise ValueError("no bounds hold the spectrum: H is not Hermitian or not finite")
 
     def _advance_block(self, n: int) -> bool:
+        if len(self._etas[n]) >= self._num_moments:
+            return True
+        if self._blocks[n] is None:
+            if len(self._etas[n]):
+                raise ValueError(
+                    "the states of these vectors did not fit into memory together and were dropped: "
+                    "construct the density with all moments at once"
+                )
+            if not self._keep:
+                self._blocks = [None] * len(self._blocks)
+            first = sum(etas.shape[1] for etas in self._etas[:n])
+            a, b = spectrum_bounds.scaling(self.bounds)
+            self._blocks[n] = self._engine.random(self._seed, first, self._etas[n].shape[1], a, b)
         self._etas[n], inside = advance_watched(self._blocks[n], self._etas[n], self._num_moments)
         return inside
 
@@ -463,6 +485,15 @@ def spectral_function(
 
     moments, bounds = _moments_of(engine, H, vectors, len(k) * kinds.size, num_moments, bounds)
     return SpectralCurves(moments.reshape(-1, len(k), kinds.size).sum(axis=2), bounds, kernel)
+
+
+def _capacity(engine: Any) -> int:
+    """Return how many vectors' states fit into memory at once: four arrays a vector, and some room."""
+    if engine.name != "cuda":
+        return 2**31
+    from spectile.gpu.device import free_bytes
+
+    return max(1, int(0.95 * free_bytes()) // (4 * engine.num_rows * engine.dtype.itemsize))
 
 
 def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = False) -> Any:
