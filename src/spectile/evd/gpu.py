@@ -52,7 +52,12 @@ STURM = {
     for lanes in (1, 4, 16)
 }
 DIVIDE = Unit("evd", ("divide.cu",), archs=ARCHS)
-UNITS = (*STAGES.values(), *STURM.values(), DIVIDE)
+# Sweeps of float64 reflectors on the tensor cores; the other types go through cuBLAS's batches.
+SWEEPS = {
+    b: Unit("evd", ("tensor.cu", "sweeps.cu"), archs=ARCHS if b == 32 else ARCHS[1:], defines={"B": str(b)})
+    for b in (32, 64)
+}
+UNITS = (*SWEEPS.values(), *STAGES.values(), *STURM.values(), DIVIDE)
 
 # Eigenvalues alone and with vectors are taken from the vendor below these orders (measured, docs/performance/evd.md).
 CROSSOVER_VALUES = 3000
@@ -531,6 +536,7 @@ def divide_and_conquer(d: Any, e: Any, rows: int) -> tuple[Any, Matrix]:
 
 BACK_COLUMNS = 512  # reflectors of the band reduction applied at a time
 WAVES = 16  # waves of diamonds gathered at a time
+DIAMOND_BYTES = 2**28  # of Y and W gathered at a time
 
 
 def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, columns: int) -> None:
@@ -552,12 +558,15 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
     if n < 2:
         return
     groups, blocks = -(-(n - 1) // b), (n - 2) // b + 1
+    vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
+    shared = size * (3 * b * b + 2 * b)
+    if dtype == np.float64 and b in SWEEPS and device.describe().shared_bytes >= _sweep_shared(b):
+        _apply_sweeps(unit, vectors, shared, n, b, z, ldz, columns)
+        return
     width = blocks // 2 + 2
     y, w = (cupy.empty(WAVES * width * 2 * b * b, dtype) for _ in range(2))
     chunk = min(columns, 4096)
     s = cupy.empty(width * b * chunk, dtype)
-    shared = size * (3 * b * b + 2 * b)
-    vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
     total, last = blocks + 2 * (groups - 1), groups - 1
     # Row blocks of Z interleave in memory, which cuBLAS's strided batches refuse; so lists of addresses: of the row
     # blocks (even ones, then odd ones, for each chunk of columns), of Y and W, and of S.
@@ -593,6 +602,42 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
                 blas.listed(
                     *(2 * b, part, b, -1.0, w_list.data.ptr + slot * 8, 2 * b, s_list, b, 1.0, rows_list, ldz, count)
                 )
+
+
+def _sweep_shared(bandwidth: int) -> int:
+    """Shared memory of `apply_sweeps`: Y, W and the window of Z."""
+    ld = 2 * bandwidth + 4
+    return 8 * (max(bandwidth * ld, 64 * (bandwidth + 4)) + (bandwidth + 64) * ld)
+
+
+def _apply_sweeps(
+    unit: Unit, vectors: tuple[Any, ...], shared: int, n: int, b: int, z: int, ldz: int, columns: int
+) -> None:
+    """Z = Q2 Z in place, a group of b sweeps in one kernel, in float64."""
+    import cupy
+
+    groups, blocks = -(-(n - 1) // b), (n - 2) // b + 1
+    together = max(1, min(groups, DIAMOND_BYTES // (blocks * 4 * b * b * 8)))
+    y, w = (cupy.empty(together * blocks * 2 * b * b, np.float64) for _ in range(2))
+    for last in range(groups - 1, -1, -together):
+        count = min(together, last + 1)
+        width = blocks - (last - count + 1)  # diamonds of the longest of these groups
+        sizes = (np.int32(n), np.int32(last), np.int32(blocks), np.int32(width))
+        _launch(unit, "group_diamonds", (width, count), 256, (*vectors, *sizes, y, w), shared)
+        for number in range(count):
+            group = last - number
+            slot = number * width * 2 * b * b * 8
+            arguments = (
+                *(
+                    np.uintp(z),
+                    np.int64(ldz),
+                    np.int32(columns),
+                    np.uintp(y.data.ptr + slot),
+                    np.uintp(w.data.ptr + slot),
+                ),
+                *(np.int32(blocks - group), np.int32(group * b + 1)),
+            )
+            _launch(SWEEPS[b], "apply_sweeps", -(-columns // 64), 256, arguments, _sweep_shared(b))
 
 
 def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:
@@ -677,11 +722,14 @@ def load_matrix(array: Any, *, lower: bool, bandwidth: int, check_finite: bool) 
     return matrix, scale
 
 
-# Measured best b and nb by order (docs/performance/evd.md).
 def parameters(n: int, dtype: Any, *, vectors: bool) -> tuple[int, int]:
-    """Return bandwidth b and block nb for a matrix of order n."""
-    wanted = 64 if vectors else 32
-    return panel_bandwidth(n, dtype, wanted), (512 if n < 20000 else 1024)
+    """Return bandwidth b and block nb for a matrix of order n: the best measured (docs/performance/evd.md).
+
+    A wide band makes A W faster and the chasing slower; with eigenvectors of a large matrix it halves the passes over
+    them.
+    """
+    wanted = 64 if vectors and n >= 12000 else 32
+    return panel_bandwidth(n, dtype, wanted), 512
 
 
 def eigh(
