@@ -33,8 +33,11 @@ MIN_BLOCK_ROWS = 1024
 _MATH = {"contract", "nsz"}
 
 
-def _aug_row(lanes: int) -> Any:
+def _aug_row(lanes: int, pair: bool = False) -> Any:
     """Make the kernel of one matrix row and `lanes` columns of the block vector, from `column` on.
+
+    With `pair` it is the kernel of a single complex vector: the two lanes are its real and imaginary part, which lie
+    side by side.
 
     w[row] = scale Σ_k data[k] v[indices[k]] + shift v[row] − keep w[row],
     even += |v[row]|², odd += Re conj(w[row]) v[row].
@@ -50,6 +53,9 @@ def _aug_row(lanes: int) -> Any:
         real = data.dtype.underlying_float if is_complex else data.dtype
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            if pair and not is_complex:  # compiled with real matrices, too, but never reached
+                return context.get_dummy_value()
+
             def pointer(n: int) -> Any:
                 return context.make_array(signature.args[n])(context, builder, args[n]).data
 
@@ -73,6 +79,13 @@ def _aug_row(lanes: int) -> Any:
             def block_offset(block_row: Any, part: int) -> Any:
                 line = builder.add(builder.mul(block_row, intp(parts)), intp(part))
                 return builder.add(builder.mul(line, width), column)
+
+            def constant(values: Any) -> Any:
+                return ir.Constant(vector, [scalar(value) for value in values])
+
+            def swap(value: Any) -> Any:
+                order = ir.Constant(ir.VectorType(ir.IntType(32), 2), [1, 0])
+                return builder.shuffle_vector(value, ir.Constant(vector, ir.Undefined), order)
 
             def load(base: Any, offset: Any) -> Any:
                 return builder.load(lane_pointer(base, offset), align=align)
@@ -110,7 +123,10 @@ def _aug_row(lanes: int) -> Any:
             re = splat(builder.load(builder.gep(p_data, [entry])))
             x = load(p_v, block_offset(neighbour, 0))
             new = [multiply_add(re, x, sums[0])]
-            if is_complex:
+            if pair:
+                im = splat(builder.load(builder.gep(p_data, [builder.add(entry, intp(1))])))
+                new.append(multiply_add(im, x, sums[1]))
+            elif is_complex:
                 im = splat(builder.load(builder.gep(p_data, [builder.add(entry, intp(1))])))
                 y = load(p_v, block_offset(neighbour, 1))
                 new = [multiply_subtract(im, y, new[0]), multiply_add(im, x, multiply_add(re, y, sums[1]))]
@@ -121,6 +137,19 @@ def _aug_row(lanes: int) -> Any:
             builder.branch(head)
             builder.position_at_end(done)
             scale, shift, keep = (splat(builder.load(builder.gep(p_scalars, [intp(n)]))) for n in range(3))
+            if pair:
+                # (re v, im v) summed apart: the imaginary part crosses over with its sign.
+                own, old = load(p_v, block_offset(row, 0)), load(p_w, block_offset(row, 0))
+                crossed = builder.fmul(swap(sums[1]), constant((-1.0, 1.0)))
+                total = builder.fadd(sums[0], crossed)
+                fresh = multiply_subtract(keep, old, multiply_add(shift, own, builder.fmul(scale, total)))
+                store(fresh, p_w, block_offset(row, 0))
+                for target, product in ((p_even, builder.fmul(own, own)), (p_odd, builder.fmul(fresh, own))):
+                    halves = [builder.extract_element(product, ir.IntType(32)(n)) for n in range(2)]
+                    builder.store(
+                        builder.fadd(builder.load(target), builder.fadd(*halves)), target
+                    )  # fmt: skip
+                return context.get_dummy_value()
             even_sum, odd_sum = load(p_even, column), load(p_odd, column)
             for part in range(parts):
                 offset = block_offset(row, part)
@@ -139,11 +168,15 @@ def _aug_row(lanes: int) -> Any:
     return aug_row
 
 
+_row_pair = _aug_row(2, pair=True)
 _row32, _row16, _row8, _row4, _row2, _row1 = (_aug_row(lanes) for lanes in (32, 16, 8, 4, 2, 1))
 
 
 @numba.njit(inline="always")
 def _row(indices, data, v, w, even, odd, scalars, row, first, stride, count, width):  # type: ignore[no-untyped-def]
+    if width == 1 and v.shape[1] == 2:
+        _row_pair(indices, data, v, w, even, odd, scalars, row, first, stride, count, 0, width)
+        return
     column = 0
     while column + 32 <= width:
         _row32(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
