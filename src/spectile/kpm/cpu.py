@@ -30,6 +30,9 @@ from spectile.kpm.reference import Array
 
 MAX_BLOCKS = 64
 MIN_BLOCK_ROWS = 1024
+# Rows ahead whose farthest neighbours are prefetched, and the shortest row of the block vector for which that pays.
+ROWS_AHEAD = 8
+PREFETCHED_LINE = 32
 _MATH = {"contract", "nsz"}
 
 
@@ -172,6 +175,30 @@ _row_pair = _aug_row(2, pair=True)
 _row32, _row16, _row8, _row4, _row2, _row1 = (_aug_row(lanes) for lanes in (32, 16, 8, 4, 2, 1))
 
 
+@intrinsic
+def _prefetch_line(typingctx: Any, block: Any, offset: Any) -> Any:
+    """Prefetch the cache line of the element at flat `offset` of `block` for reading."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        base = context.make_array(signature.args[0])(context, builder, args[0]).data
+        int32, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, int32, int32, int32])
+        name = "llvm.prefetch.p0"
+        prefetch = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        pointer = builder.bitcast(builder.gep(base, [args[1]]), byte)
+        builder.call(prefetch, [pointer, int32(0), int32(2), int32(1)])
+        return context.get_dummy_value()
+
+    return types.void(block, types.intp), codegen
+
+
+@numba.njit(inline="always")
+def _prefetch(v, row):  # type: ignore[no-untyped-def]
+    line = v.shape[1] * v.shape[2]
+    for offset in range(row * line, (row + 1) * line, 64 // v.itemsize):
+        _prefetch_line(v, offset)  # type: ignore[call-arg]
+
+
 @numba.njit(inline="always")
 def _row(indices, data, v, w, even, odd, scalars, row, first, stride, count, width):  # type: ignore[no-untyped-def]
     if width == 1 and v.shape[1] == 2:
@@ -199,10 +226,16 @@ def _row(indices, data, v, w, even, odd, scalars, row, first, stride, count, wid
 
 @numba.njit(nogil=True, cache=True, fastmath=_MATH)
 def _csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    # Columns ascend: the last two of a row are the ones that no cache has seen, and too far apart for the hardware.
+    ahead = ROWS_AHEAD if v.shape[1] * v.shape[2] >= PREFETCHED_LINE else indptr.shape[0]
     for n in range(blocks.shape[0]):
         even, odd = partial[n, 0], partial[n, 1]
         for row in range(blocks[n, 0], blocks[n, 1]):
             first = indptr[row]
+            if row + ahead + 1 < indptr.shape[0]:
+                end = indptr[row + ahead + 1]
+                for k in range(max(end - 2, indptr[row + ahead]), end):
+                    _prefetch(v, indices[k])
             _row(indices, data, v, w, even, odd, scalars, row, first, 1, indptr[row + 1] - first, v.shape[2])
 
 
@@ -221,6 +254,7 @@ def _stencil_rows(sides, pattern, partner, potential, v, w, scalars, blocks, par
     nx, ny, nz = sides
     indices = np.empty((4, 13), dtype=np.int64)
     data = np.empty((4, 13), dtype=pattern.dtype)
+    ahead = ROWS_AHEAD + 4 * ny * nz if v.shape[1] * v.shape[2] >= PREFETCHED_LINE else v.shape[0]
     for n in range(blocks.shape[0]):
         even, odd = partial[n, 0], partial[n, 1]
         for site in range(blocks[n, 0] // 4, blocks[n, 1] // 4):
@@ -247,6 +281,8 @@ def _stencil_rows(sides, pattern, partner, potential, v, w, scalars, blocks, par
                     data[orbital, count + 1] = pattern[side, orbital, 1]
                 count += 2
             for orbital in range(4):
+                if 4 * site + orbital + ahead < v.shape[0]:
+                    _prefetch(v, 4 * site + orbital + ahead)
                 indices[orbital, count] = 4 * site + orbital
                 data[orbital, count] = pattern[6, orbital, 0] + potential[site]
                 row = 4 * site + orbital
