@@ -27,10 +27,11 @@ def matrices(frame: pandas.DataFrame, part: str) -> list[str]:
     return list(rows.sort_values("v_nnz", ascending=False)["p_matrix"].drop_duplicates())
 
 
-def why_missing(frame: pandas.DataFrame, matrix: str) -> str:
-    """Return why the frame has no number for a matrix."""
+def why_missing(frame: pandas.DataFrame, matrix: str, methods: tuple[str, ...] = ()) -> str:
+    """Return why the frame has no number for a matrix: the reason of one of `methods`, else the first there is."""
     rows = select(frame, f"p_matrix={matrix}")
-    reasons = [reason for reason in rows.get("reason", []) if reason]
+    asked = rows[rows["method"].isin(methods)] if len(rows) else rows
+    reasons = [reason for part in (asked, rows) for reason in part.get("reason", []) if reason]
     return f"{short(matrix)}: {reasons[0]}" if reasons else f"{short(matrix)}: not in this run"
 
 
@@ -53,7 +54,7 @@ def bars(
             places.append(place)
             rows.append(here.iloc[[0]])
         else:
-            drawing.slot(ax, place, why_missing(frame, name))
+            drawing.slot(ax, place, why_missing(frame, name, (ours, baseline)))
     if rows:
         data = pandas.concat(rows).assign(place=places)
         settings = {"color": COLORS.get(ours.split("_")[1], "#0072B2"), "label": label or ours.replace("_", " ")}

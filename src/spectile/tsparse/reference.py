@@ -90,10 +90,9 @@ def to_csr(matrix: BitmapMatrix) -> sp.csr_array:
     bit = bit_positions(matrix.bitmaps)
     rows = matrix.tile_rows[owner] * TILE + bit // TILE
     columns = matrix.tile_columns[owner] * TILE + bit % TILE
-    order = np.lexsort((columns, rows))
-    indptr = np.zeros(matrix.shape[0] + 1, np.int64)
-    np.cumsum(np.bincount(rows, minlength=matrix.shape[0]), out=indptr[1:])
-    return sp.csr_array((matrix.elements[order], columns[order], indptr), shape=matrix.shape)
+    csr = sp.coo_array((matrix.elements, (rows, columns)), shape=matrix.shape).tocsr()
+    csr.sort_indices()
+    return csr
 
 
 def expand(A: BitmapMatrix, B: BitmapMatrix) -> tuple[np.ndarray, np.ndarray]:
