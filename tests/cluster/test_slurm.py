@@ -1,6 +1,7 @@
 """The workflow on a real Slurm of one node: to its end, and through cancelled jobs, drained nodes and lost daemons."""
 
 import re
+import signal
 import time
 from datetime import datetime
 
@@ -99,6 +100,20 @@ def test_a_case_that_needs_eight_gpus_is_never_clipped(slurm, tmp_path):
     code, printed = faulty.run(folder, *options, "--resources", "gpu=1", check=False, **slurm.environment)
     assert code != 0
     assert "the case eight needs 8 GPUs and --resources gpu=1 would clip it" in printed
+
+
+def test_interrupted_snakemake_cancels_its_jobs(slurm, tmp_path):
+    folder = faulty.faulty_workflow(
+        tmp_path, {"case": "one", "methods": "good,waits"}, {"case": "two"}, {"case": "three"}
+    )
+    note = tmp_path / "note"
+    options = ("--workflow-profile", "profiles/slurm", *HERE)
+    with faulty.started(folder, *options, FAULTY_NOTE=str(note), **slurm.environment) as process:
+        faulty.wait_for("the waiting method", note.exists)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) != 0
+    faulty.wait_for("an empty queue", lambda: not slurm.jobs(), seconds=20)
+    assert "one" not in faulty.records(folder)
 
 
 def test_lost_jobs_nodes_and_daemons(slurm, tmp_path):

@@ -158,8 +158,8 @@ def test_truncated_record(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """Mount 96 KiB of memory as the results' folder; yield the folder and a function that remounts it."""
-    folder = tmp_path / "copy/results"
+    """Mount 96 KiB of memory as this machine's results; yield the copy's folder and a function that remounts it."""
+    folder = tmp_path / "copy/results/this"
     folder.mkdir(parents=True)
 
     def mount(*options):
@@ -174,11 +174,11 @@ def small_disk(tmp_path):
 def test_full_disk_and_read_only_results(small_disk):
     folder, remount = small_disk
     faulty.faulty_workflow(folder, *({"case": f"case_{n}"} for n in range(3)))
-    filler = folder / "results/filler"
+    filler = folder / "results/this/filler"
     filler.write_bytes(bytes(80 * 1024))
     code, printed = faulty.run(folder, *ALL, check=False)
     assert code != 0 and "No space left on device" in printed
-    assert not [path for path in folder.glob("results/**/.*") if path.is_file()]
+    assert not [path for path in folder.glob("results/this/**/.*") if path.is_file()]
     for path in folder.glob("results/this/records/kpm/*.json"):
         record.read(path)  # whole, or not there
 

@@ -1,8 +1,11 @@
 """Nothing from outside is run: no pickles, no shell holes through configuration or names, checked downloads alone."""
 
 import ast
+import os
 import re
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from snakemake.utils import format as fill
 
-from spectile.bench import sheets
+from spectile.bench import measure, sheets
 from spectile.inputs import suitesparse
 
 from .conftest import ROOT, snakemake
@@ -162,3 +165,17 @@ def test_sheets_take_only_safe_cases(paper):
     assert schema["additionalProperties"] is False
     if paper != "config":
         assert schema["properties"]["case"]["pattern"] == "^[a-z0-9_]+$"
+
+
+def test_compiled_kernels_come_from_our_own_folder_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.delenv("CUPY_CACHE_DIR", raising=False)
+    (folder,) = measure._kernel_cache().values()
+    assert Path(folder).parent == tmp_path and Path(folder).stat().st_mode & 0o777 == 0o700
+    os.chmod(folder, 0o777)
+    assert measure._kernel_cache() == {}
+    Path(folder).rmdir()
+    Path(folder).symlink_to(tmp_path / "elsewhere")
+    assert measure._kernel_cache() == {}
+    monkeypatch.setenv("CUPY_CACHE_DIR", "chosen")
+    assert measure._kernel_cache() == {}

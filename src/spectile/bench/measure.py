@@ -14,6 +14,7 @@ import math
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -159,10 +160,14 @@ def _kernel_cache() -> dict[str, str]:
     if "CUPY_CACHE_DIR" in os.environ:
         return {}
     folder = Path(tempfile.gettempdir()) / f"spectile-cupy-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        facts = folder.lstat()
+    except OSError:
+        return {}
     # Kernels are code: a folder that somebody else prepared in a shared place is not used.
-    safe = not folder.is_symlink() and folder.stat().st_uid == os.getuid() and folder.stat().st_mode & 0o022 == 0
-    return {"CUPY_CACHE_DIR": str(folder)} if safe else {}
+    ours = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and facts.st_mode & 0o022 == 0
+    return {"CUPY_CACHE_DIR": str(folder)} if ours else {}
 
 
 def end_with(process: int) -> None:
