@@ -96,7 +96,8 @@ def commit() -> tuple[str, bool | None]:
     head = git("rev-parse", "HEAD")
     if head:
         return head, bool(git("status", "--porcelain", "--untracked-files=no"))
-    return os.environ.get("SPECTILE_COMMIT", "unknown"), None
+    named = re.fullmatch("[0-9a-f]{40}", os.environ.get("SPECTILE_COMMIT", ""))
+    return named.group() if named else "unknown", None
 
 
 def provenance(paper: str, device: str, threads: int, seed: int) -> dict[str, Any]:
