@@ -40,8 +40,9 @@ def spgemm(
         significant bits, products and sums in float32 (the mixed precision of tensor cores).  For ``float16``, rows of
         A and columns of B outside the range of float16 are scaled by powers of two and C is scaled back.
     method : {"auto", "rows", "tiles"}
-        ``rows``: row by row, entry by entry.  ``tiles``: the paper's 8x8 bitmap tiles, on a GPU with tensor cores.
-        ``auto``: by an analysis of the matrices on a GPU, ``rows`` on a CPU.
+        ``rows``: row by row, entry by entry; on a GPU an analysis chooses for each row how it is gathered.
+        ``tiles``: the paper's 8x8 bitmap tiles, on a GPU with tensor cores.  ``auto``: ``rows``, the faster from CSR to
+        CSR on every matrix measured (docs/performance/tsparse.md).
     memory_limit : int, optional
         Bytes that the product may use beside A, B and C.  Fewer threads (CPU) or chunks of rows (GPU) keep it.
     backend : {"auto", "cpu", "cuda"}
