@@ -116,6 +116,13 @@ def test_recorded_results_redraw_and_measure_nothing(workflow_copy, machine):
             check_marks(path, frame)
 
 
+def test_picture_of_the_readme_is_drawn_from_records():
+    notes = ROOT / "docs/overview.marks.tsv"
+    papers = pandas.read_csv(notes, sep="\t")["paper"].unique()
+    frames = [record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet") for paper in papers]
+    assert check_marks(notes, pandas.concat(frames, ignore_index=True)) > 30
+
+
 def test_everything_draws_from_nothing(workflow_copy):
     snakemake(workflow_copy, "--cores", "2", "figures", "--config", "source=recorded", "machine=nowhere")
     for path in (workflow_copy / "results/nowhere").rglob("*.marks.tsv"):
