@@ -127,6 +127,37 @@ def test_cancelled_entries_stay_stored():
         assert C.data[0] == 0
 
 
+@QUICK
+@given(shapes, st.floats(0, 0.4), st.integers(0, 10**6), st.sampled_from(["rows", "tiles"]))
+def test_products_associate_and_transpose(shape, density, seed, method):
+    m, k, n = shape
+    A, B = random(m, k, density, seed, "integers"), random(k, n, density, seed + 1, "integers")
+    C = random(n, m, density, seed + 2, "integers")
+    left = multiply(multiply(A, B, method=method), C, method=method)
+    right = multiply(A, multiply(B, C, method=method), method=method)
+    np.testing.assert_array_equal(left.toarray(), right.toarray())
+    transposed = multiply(sp.csr_array(B.T), sp.csr_array(A.T), method=method)
+    np.testing.assert_array_equal(multiply(A, B, method=method).toarray().T, transposed.toarray())
+
+
+@pytest.mark.parametrize("method", ["rows", "tiles"])
+def test_stored_zeros_are_entries(method):
+    A = sp.csr_array((np.array([0.0, 2.0]), np.array([0, 1]), np.array([0, 1, 2])), shape=(2, 2))
+    B = sp.csr_array(np.array([[1.0, 0.0], [0.0, 3.0]]))
+    C = multiply(A, B, method=method)
+    assert C.nnz == 2
+    np.testing.assert_array_equal(C.toarray(), [[0.0, 0.0], [0.0, 6.0]])
+
+
+def test_inputs_are_left_alone():
+    A = random(40, 40, 0.2, 20)
+    before = A.copy()
+    for precision in PRECISIONS:
+        multiply(A, A, precision=precision)
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(A, name), getattr(before, name))
+
+
 @pytest.mark.parametrize("make", [sp.csr_matrix, sp.csc_array, sp.coo_array, sp.lil_array, sp.dok_array, sp.bsr_array])
 def test_every_format_and_both_kinds(make):
     A = make(random(20, 20, 0.2, 3))
