@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -175,16 +176,15 @@ def end_with(process: int) -> None:
 
     A Snakemake that is killed leaves its jobs running; a measurement that goes on beside the next run's would spoil it.
     """
-    if not hasattr(os, "pidfd_open"):
-        return
-    try:
-        handle = os.pidfd_open(process)
-    except ProcessLookupError:
-        os._exit(1)
 
     def wait() -> None:
-        select.select([handle], [], [])
-        os._exit(1)
+        with contextlib.suppress(PermissionError):  # somebody else's process is not ours to wait for
+            while True:
+                try:
+                    os.kill(process, 0)
+                except ProcessLookupError:
+                    os._exit(1)
+                time.sleep(1)
 
     threading.Thread(target=wait, daemon=True).start()
 
