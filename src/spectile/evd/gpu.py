@@ -367,9 +367,6 @@ def extract_band(panels: Panels) -> Any:
     return band
 
 
-MAIL_SLOTS = 8192  # SLOTS of chasing.cu
-
-
 def chase_band(
     band: Any, n: int, bandwidth: int, reflectors: Matrix | None, *, grid: int | None = None
 ) -> tuple[Any, Any]:
@@ -403,11 +400,7 @@ def chase_band(
     else:
         vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
     ticket = np.uintp(progress.data.ptr + 4 * (n + 1))
-    parts = 2 if band.dtype.kind == "c" else 1
-    mail = cupy.zeros(MAIL_SLOTS * (b + 1) * parts * 4, np.uint32)
-    _launch(
-        unit, "chase", grid or n // (2 * b) + 2, threads, (band, np.int32(n), progress, ticket, mail, *vectors), shared
-    )
+    _launch(unit, "chase", grid or n // (2 * b) + 2, threads, (band, np.int32(n), progress, ticket, *vectors), shared)
     d, e = cupy.empty(n, np.float64), cupy.empty(n, np.float64)
     _launch(unit, "tridiagonal_of_band", -(-n // 256), 256, (band, np.int32(n), np.int32(b), d, e))
     return d, e

@@ -51,17 +51,12 @@ apply_sweeps(double* z, long long ldz, int columns, const double* y, const doubl
 #pragma unroll
         for (int n = 0; n < NT; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0;
         const int end = c0 + B + 16 < 2 * B ? c0 + B + 16 : 2 * B;
-#pragma unroll 2
-        for (int k = c0; k < end; k += 16) {
+#pragma unroll 4
+        for (int k = c0; k < end; k += 4) {
+            const double a0 = ys[k + t + (c0 + g) * LD], a1 = ys[k + t + (c0 + 8 + g) * LD];
             const double* row = zs + ((k + off) & (2 * B - 1)) + t + (n0 + g) * LD;
-            double a[8];
 #pragma unroll
-            for (int j = 0; j < 8; ++j) a[j] = ys[k + t + j / 2 * 4 + (c0 + g + j % 2 * 8) * LD];
-#pragma unroll
-            for (int n = 0; n < NT; ++n) {
-                const double b[4] = {row[n * 8 * LD], row[4 + n * 8 * LD], row[8 + n * 8 * LD], row[12 + n * 8 * LD]};
-                multiply_add(acc[n], a, b);
-            }
+            for (int n = 0; n < NT; ++n) multiply_add(acc[n], a0, a1, row[n * 8 * LD]);
         }
         wait_copies<0>();
         __syncthreads();
@@ -78,17 +73,12 @@ apply_sweeps(double* z, long long ldz, int columns, const double* y, const doubl
             for (int n = 0; n < NT; ++n)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) acc[n][i] = target[(i & 2) * 4 + (n0 + n * 8 + 2 * t + (i & 1)) * LD];
-#pragma unroll 2
-            for (int k = r0 < B ? 0 : r0 - B; k < B; k += 16) {
+#pragma unroll 4
+            for (int k = r0 < B ? 0 : r0 - B; k < B; k += 4) {
+                const double a0 = -ws[r0 + g + (k + t) * LD], a1 = -ws[r0 + 8 + g + (k + t) * LD];
                 const double* row = ss + k + t + (n0 + g) * LS;
-                double a[8];
 #pragma unroll
-                for (int j = 0; j < 8; ++j) a[j] = -ws[r0 + g + j % 2 * 8 + (k + t + j / 2 * 4) * LD];
-#pragma unroll
-                for (int n = 0; n < NT; ++n) {
-                    const double b[4] = {row[n * 8 * LS], row[4 + n * 8 * LS], row[8 + n * 8 * LS], row[12 + n * 8 * LS]};
-                    multiply_add(acc[n], a, b);
-                }
+                for (int n = 0; n < NT; ++n) multiply_add(acc[n], a0, a1, row[n * 8 * LS]);
             }
 #pragma unroll
             for (int n = 0; n < NT; ++n)

@@ -1,22 +1,16 @@
 // FP64 tensor-core product and asynchronous copies to shared memory.
 
-// c (16 x 8) += a (16 x 16) b (16 x 8).  Lane l = 4 g + t holds a[g][t + 4 j] in a[2 j] and a[g + 8][t + 4 j] in
-// a[2 j + 1], b[t + 4 j][g] in b[j], and c[g][2 t], c[g][2 t + 1], c[g + 8][2 t], c[g + 8][2 t + 1].
-__device__ __forceinline__ void multiply_add(double (&c)[4], const double (&a)[8], const double (&b)[4]) {
+// c (16 x 8) += a (16 x 4) b (4 x 8).  Lane l = 4 g + t holds a[g][t], a[g + 8][t], b[t][g], c[g][2 t], c[g][2 t + 1],
+// c[g + 8][2 t], c[g + 8][2 t + 1].
+__device__ __forceinline__ void multiply_add(double (&c)[4], double a0, double a1, double b) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, "
-                 "{%12, %13, %14, %15}, {%0, %1, %2, %3};"
-                 : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-                 : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]), "d"(b[0]),
-                   "d"(b[1]), "d"(b[2]), "d"(b[3]));
+    asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3]) : "d"(a0), "d"(a1), "d"(b));
 #else
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                     : "+d"(c[0]), "+d"(c[1]) : "d"(a[2 * j]), "d"(b[j]));
-        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                     : "+d"(c[2]), "+d"(c[3]) : "d"(a[2 * j + 1]), "d"(b[j]));
-    }
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+d"(c[0]), "+d"(c[1]) : "d"(a0), "d"(b));
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+d"(c[2]), "+d"(c[3]) : "d"(a1), "d"(b));
 #endif
 }
 
