@@ -15,14 +15,15 @@ from ..workflow.faulty import workflow as faulty
 from ..workflow.test_speed import seconds_inside
 from . import onenode
 
-OBSTACLE = onenode.obstacle()
-pytestmark = [pytest.mark.cluster, pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))]
+pytestmark = pytest.mark.cluster
 # The profiles' settings for a cluster without accounting; the test's node has two cores and nobody else on it.
 HERE = ("--slurm-status-command", "squeue", "--slurm-no-account", "--set-threads", "measure_case=1")
 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
+    if reason := onenode.obstacle():
+        pytest.skip(reason)
     with onenode.Slurm(tmp_path_factory.mktemp("slurm")) as daemons:
         yield daemons
 
@@ -145,7 +146,7 @@ def test_lost_jobs_nodes_and_daemons(slurm, tmp_path):
         faulty.wait_for("the next attempt in the queue", lambda: slurm.jobs("PENDING"))
         assert "DRAIN" in slurm.node_state() and not slurm.jobs("RUNNING")
         slurm.stop("slurmctld")
-        time.sleep(15)
+        time.sleep(10)
         assert process.poll() is None
         slurm.start("slurmctld")
         faulty.wait_for("the node", lambda: slurm.node_state() == "IDLE+DRAIN")
