@@ -46,7 +46,7 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(if $(CUDA),$(CUDA)$(comma),)dev,compile]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(if $(CUDA),$(CUDA)$(comma),)dev,compile,mpi]"
 	@touch $@ $(VENV)/installed
 
 comma := ,

@@ -197,10 +197,15 @@ def _worker(options: argparse.Namespace) -> int:
     return worker(options.parent)
 
 
+def _record_files(item: Path) -> list[Path]:
+    """Return the record files that `item` names: itself, or those in it."""
+    return [path for path in sorted(item.glob("*.json")) if path.name != "machine.json"] if item.is_dir() else [item]
+
+
 def _gather(options: argparse.Namespace) -> int:
     from spectile.bench import record
 
-    files = [path for item in options.records for path in (sorted(item.glob("*.json")) if item.is_dir() else [item])]
+    files = [path for item in options.records for path in _record_files(item)]
     table = record.frame(record.read(path) for path in files)
     record.write_frame(table, options.out)
     unwell = table[table["status"] == "failed"]

@@ -89,10 +89,10 @@ def printed(claim: str) -> float:
         raise KeyError(
             f"{claim!r} is not in {CLAIMS}: only printed numbers may be drawn as the paper's, so list it first"
         )
-    return float(table.loc[claim, "printed"])
+    return float(table["printed"].astype(float).loc[claim])
 
 
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: Any = {
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.spines.top": False,

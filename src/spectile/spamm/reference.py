@@ -1,7 +1,7 @@
 """SpAMM as the papers state it, in plain NumPy: the recursion (Algorithm 1) and cuSpAMM's flat form (Algorithm 2).
 
-Both multiply the same tiles.  A tile's norm is at most its parent's, so a leaf product that reaches tau is never cut off
-above; :func:`quad_tree` sums squared norms upwards, which keeps that true in floating point.
+Both multiply the same tiles.  A tile's norm is at most its parent's, so a leaf product that reaches tau is never cut
+off above; :func:`quad_tree` sums squared norms upwards, which keeps that true in floating point.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def norm_map(a: Any, block: int = 32) -> Any:
 
 
 def valid_set(norms_a: Any, norms_b: Any, tau: float) -> Any:
-    """Return ``valid[i, k, j]``: whether A_ik B_kj is multiplied, ``||A_ik|| ||B_kj|| >= tau`` (bitmap, Algorithm 2)."""
+    """Return ``valid[i, k, j]``: whether A_ik B_kj is multiplied, ``||A_ik|| ||B_kj|| >= tau`` (Algorithm 2)."""
     return ~(norms_a[:, :, None] * norms_b[None, :, :] < tau)
 
 
