@@ -86,9 +86,11 @@ def test_every_system_is_measured(slurm, tmp_path):
 )
 def test_gpus_are_asked_for_by_model(slurm, tmp_path, profile, request_):
     case = f"on_{profile.replace('-', '_')}"
-    folder = faulty.faulty_workflow(tmp_path, {"case": case, "gpus": 1})
-    faulty.run(folder, "smoke", "--workflow-profile", f"profiles/{profile}", *HERE, **slurm.environment)
+    folder = faulty.faulty_workflow(tmp_path, {"case": case, "methods": "gpu_good"})
+    options = ("smoke", "--workflow-profile", f"profiles/{profile}", *HERE, "--config", "device=cuda")
+    faulty.run(folder, *options, FAULTY_GPUS="1", **slurm.environment)
     assert request_ in submitted(slurm, case)[0]
+    assert faulty.statuses(folder, case) == {"gpu_good": "ok"}
 
 
 def test_a_case_that_needs_eight_gpus_is_never_clipped(slurm, tmp_path):
