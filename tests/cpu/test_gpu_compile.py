@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,10 +31,20 @@ def _units() -> list[tuple[str, str, Unit]]:
     return found
 
 
-@pytest.mark.parametrize(("arch", "unit"), [pytest.param(arch, unit, id=name) for name, arch, unit in _units()])
-def test_unit_compiles(arch: str, unit: Unit) -> None:
+@pytest.fixture(scope="module")
+def compiled(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, Unit], Future[bytes]]]:
+    """Compile the units of the chosen tests beside one another, a process a core."""
     pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
-    assert unit.cubin(arch)[:4] == b"\x7fELF"
+    chosen = [item.callspec.params for item in request.session.items if "unit" in getattr(item, "fixturenames", ())]
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        keys = dict.fromkeys((params["arch"], params["unit"]) for params in chosen)
+        yield {(arch, unit): pool.submit(unit.cubin, arch) for arch, unit in keys}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize(("arch", "unit"), [pytest.param(arch, unit, id=name) for name, arch, unit in _units()])
+def test_unit_compiles(arch: str, unit: Unit, compiled: dict[tuple[str, Unit], Future[bytes]]) -> None:
+    assert compiled[arch, unit].result()[:4] == b"\x7fELF"
 
 
 def test_undeclared_architecture_is_refused() -> None:
