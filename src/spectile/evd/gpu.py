@@ -27,7 +27,8 @@ def _stage_unit(name: str, bandwidth: int) -> Unit:
     return Unit(
         "evd",
         ("scalar.cu", "sync.cu", "matrix.cu", "panel.cu", "chasing.cu", "back.cu"),
-        archs=ARCHS,
+        # The panel of 64 columns fills the register file; sm_100's assembler takes minutes over it.
+        archs=ARCHS if bandwidth < 64 else ("sm_80", "sm_90a"),
         defines={
             "REAL": "double" if real_bytes == 8 else "float",
             "REAL_BYTES": str(real_bytes),
@@ -45,7 +46,7 @@ def chase_threads(bandwidth: int) -> int:
 
 
 # A panel row lives in the registers of one thread: at most 512 bytes.
-BANDWIDTHS = {"float64": (16, 32, 64), "float32": (16, 32, 64), "complex128": (16, 32), "complex64": (16, 32)}
+BANDWIDTHS = {"float64": (16, 32, 64), "float32": (32,), "complex128": (32,), "complex64": (32,)}
 STAGES = {(name, b): _stage_unit(name, b) for name, widths in BANDWIDTHS.items() for b in widths}
 STURM = {
     lanes: Unit("evd", ("sturm.cu",), archs=ARCHS, defines={"LANES": str(lanes), "STURM_THREADS": str(STURM_THREADS)})
@@ -54,7 +55,7 @@ STURM = {
 DIVIDE = Unit("evd", ("divide.cu",), archs=ARCHS)
 # Sweeps of float64 reflectors on the tensor cores; the other types go through cuBLAS's batches.
 SWEEPS = {
-    b: Unit("evd", ("tensor.cu", "sweeps.cu"), archs=ARCHS if b == 32 else ARCHS[1:], defines={"B": str(b)})
+    b: Unit("evd", ("tensor.cu", "sweeps.cu"), archs=ARCHS if b == 32 else ("sm_90a",), defines={"B": str(b)})
     for b in (32, 64)
 }
 UNITS = (*SWEEPS.values(), *STAGES.values(), *STURM.values(), DIVIDE)
@@ -255,7 +256,8 @@ def panel_bandwidth(n: int, dtype: Any, wanted: int) -> int:
     rows = PANEL_THREADS * device.describe().multiprocessors
     if n > rows:
         raise ValueError(f"order {n:,} is beyond the {rows:,} rows that the panel kernel holds on this device")
-    return max(b for b in BANDWIDTHS[np.dtype(dtype).name] if b <= wanted)
+    name, family = np.dtype(dtype).name, f"sm_{device.describe().compute_capability[0]}"
+    return max(b for b in BANDWIDTHS[name] if b <= wanted and any(a.startswith(family) for a in STAGES[name, b].archs))
 
 
 def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block: int = SYR2K_BLOCK) -> Panels:
