@@ -60,7 +60,7 @@ SWEEPS = {
 }
 UNITS = (*SWEEPS.values(), *STAGES.values(), *STURM.values(), DIVIDE)
 
-# Eigenvalues alone and with vectors are taken from the vendor below these orders (measured, docs/performance/evd.md).
+# Eigenvalues alone and with vectors are taken from the vendor below these orders (docs/performance/evd.md).
 CROSSOVER_VALUES = 3000
 CROSSOVER_VECTORS = 3000
 
