@@ -116,8 +116,9 @@ def row_digest(wildcards):
 
 
 def case_threads(wildcards):
-    """Return the threads of a measuring job: the configured number, or all that Snakemake was given."""
-    return config["threads"] or workflow.cores or 8
+    """Return the threads of a measuring job: as configured, or all that Snakemake was given; one at least a rank."""
+    threads = config["threads"] or workflow.cores or 8
+    return max(threads, row_of(wildcards).get("ranks") or 1)
 
 
 def case_gpus(wildcards):

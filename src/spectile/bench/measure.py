@@ -143,7 +143,11 @@ class Supervisor:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env=os.environ | dict.fromkeys(variables, str(self.threads)) | _kernel_cache(),
+            # A case stays on its machine: MPICH's mpiexec would wait for a second step of a Slurm job that has one.
+            env={"HYDRA_LAUNCHER": "fork", "HYDRA_RMK": "user"}
+            | os.environ
+            | dict.fromkeys(variables, str(self.threads))
+            | _kernel_cache(),
             start_new_session=True,
         )
         return self._worker
