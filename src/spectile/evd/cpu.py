@@ -183,6 +183,8 @@ def apply_chasing(vectors: Array, bandwidth: int, z: Array) -> None:
         Overwritten.
     """
     n, b = vectors.shape[0], bandwidth
+    transposed = z.T
+    product = np.empty((z.shape[1], b), z.dtype, order="F")
     for first in range((n - 2) // b * b, -1, -b):
         sweeps = min(b, n - 1 - first)
         tasks = (n - 2 - first) // b + 1
@@ -198,14 +200,17 @@ def apply_chasing(vectors: Array, bandwidth: int, z: Array) -> None:
         live = tau != 0
         y[:, heads, heads] = 1
         y *= live[:, :, None]
-        inverse = np.triu(y.conj() @ y.transpose(0, 2, 1), 1)
+        conjugate = y.conj()
+        inverse = np.triu(conjugate @ y.transpose(0, 2, 1), 1)
         inverse[:, heads, heads] = 1 / np.where(live, tau, 1)
-        t_factors = np.linalg.inv(inverse)
+        # Zᵀ − (Zᵀ Y*) (Tᵀ Yᵀ) on the columns of Zᵀ: the transposed product, because Z is row-major.
+        right = np.ascontiguousarray((np.linalg.inv(inverse).transpose(0, 2, 1) @ y).conj())
         for task in range(tasks):
             start = first + 1 + task * b
-            block = z[start : start + rows]
-            yt = y[task, :, : len(block)]
-            block -= (yt.T @ t_factors[task]) @ (yt.conj() @ block)
+            block = transposed[:, start : start + rows]
+            length = block.shape[1]
+            lapack.gemm(1, block, conjugate[task].T[:length], 0, product[:, :sweeps])
+            lapack.gemm(-1, product[:, :sweeps], right[task].T[:length], 1, block, hb=True)
 
 
 def apply_q(factors: Tridiagonal, z: Array) -> Array:
