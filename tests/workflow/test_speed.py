@@ -36,9 +36,10 @@ def test_a_local_job_costs_less_than_seven_tenths_of_a_second(large):
 
     with faulty.started(large, "--cores", "2", "--set-threads", "measure_case=1"):
         faulty.wait_for("ten records", lambda: len(written()) > 10, seconds=120)
+        busy = faulty.busyness()
     paths = written()[:10]
     costs = [
         (later.stat().st_mtime_ns - earlier.stat().st_mtime_ns) / 1e9 - seconds_inside(large, later.stem)
         for earlier, later in itertools.pairwise(paths)
     ]
-    assert min(costs) < 0.7, costs
+    assert min(costs) < 0.7 * busy, (costs, busy)

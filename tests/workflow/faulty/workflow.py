@@ -100,3 +100,10 @@ def statuses(folder, case):
     """Return the status of each method of a measured case."""
     record = json.loads((folder / f"results/this/records/kpm/{case}.json").read_text())
     return {method["method"]: method["status"] for method in record["methods"]}
+
+
+def busyness():
+    """Return how many times longer a start of Snakemake takes here and now than on a quiet machine (0.9 s)."""
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "snakemake", "--version"], check=True, stdout=subprocess.DEVNULL)
+    return max(1.0, (time.perf_counter() - begin) / 0.9)
