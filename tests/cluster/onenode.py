@@ -4,6 +4,7 @@ munged, slurmctld and slurmd are started as root from Debian's packages, stopped
 a GPU is a generic resource backed by /dev/null, so that jobs ask for it as they do on a real cluster.
 """
 
+import ctypes
 import os
 import shutil
 import signal
@@ -39,6 +40,11 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def _end_with_parent():
+    """Ask Linux to end a daemon when the tests are killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 class Slurm:
@@ -140,6 +146,7 @@ PartitionName=main Nodes={self.node} Default=YES MaxTime=INFINITE State=UP
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
                 env=os.environ | self.environment,
             )
 
