@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,14 @@ import spectile
 
 def run(code):
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_example_of_the_readme_runs():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    lines = run(text.partition("```python\n")[2].partition("```")[0]).splitlines()
+    tau, valid_ratio, bound = map(float, lines[0].split())
+    assert tau > 0 and abs(valid_ratio - 0.1) < 0.01 and bound > 0
+    assert abs(float(lines[1].split()[1]) - 4000) < 40
 
 
 def test_import_is_light():

@@ -145,7 +145,7 @@ def _product(row: Mapping[str, Any], context: Context) -> Problem:
     methods: list[Method | Skipped] = [
         _cpu_method(name, a, b, tau, precision, norms, tile_rows) for name, tau in thresholds(row).items()
     ]
-    methods.append(_blas_method(a, b, precision, tile_rows))
+    methods += [_blas_method(a, b, precision, tile_rows), _norms_method(a, b)]
     return Problem([*methods, *skipped], inputs={"a": digest_array(a)})
 
 
@@ -173,6 +173,23 @@ def _cpu_method(name: str, a: Any, b: Any, tau: float, precision: str, norms: An
         bytes=float(a.nbytes + b.nbytes + out.nbytes),
         values=values,
         prepare=lambda: out.fill(np.nan),
+    )
+
+
+def _norms_method(a: Any, b: Any) -> Method:
+    """Time both norm maps alone: what the bound by time adds to the valid products."""
+
+    def check(result: Any) -> dict[str, float]:
+        return {"error_fro_rel": max(relative_error(*pair) for pair in zip(result, exact, strict=True))}
+
+    exact = (reference.norm_map(a), reference.norm_map(b))
+    return Method(
+        "norm_maps",
+        run=lambda: (cpu.norm_map(a), cpu.norm_map(b)),
+        check=check,
+        limits={"error_fro_rel": 1e-12 if a.dtype == np.float64 else 1e-6},
+        flops=2.0 * (a.size + b.size),
+        bytes=float(a.nbytes + b.nbytes),
     )
 
 
