@@ -2,7 +2,7 @@
 
 import numpy as np
 import pandas
-from tsparse_panels import vendor
+from tsparse_panels import scores, vendor
 
 from spectile.bench.claims import select
 from spectile.bench.stats import speedups
@@ -28,12 +28,6 @@ CRITERIA = {
 }
 
 
-def scores(predicted: np.ndarray, faster: np.ndarray) -> tuple[float | None, float | None]:
-    """Return precision and recall."""
-    hits = int((predicted & faster).sum())
-    return (hits / predicted.sum() if predicted.any() else None), (hits / faster.sum() if faster.any() else None)
-
-
 def table(frame: pandas.DataFrame) -> Table:
     rows = collection(frame)
     result = Table("Table 2: criteria that tell where ours is faster", pandas.DataFrame()).cite(rows, "v_nnz")
@@ -43,16 +37,15 @@ def table(frame: pandas.DataFrame) -> Table:
         cuts = np.unique(rows["v_products"].to_numpy(dtype=float))
         best = max(cuts, key=lambda cut: float(((rows["v_products"] >= cut).to_numpy() == faster).mean()))
         tests[f"re-fitted: NNZ(C̄) >= {best:,.0f}"] = lambda r: r["v_products"] >= best
-    lines = []
+    lines, names = [], ("precision", "recall")
     for text, test in tests.items():
         paper = CRITERIA.get(text, (None,))[0]
         predicted = test(rows).to_numpy(dtype=bool) if len(rows) else np.zeros(0, bool)
-        precision, recall = scores(predicted, faster) if len(rows) else (None, None)
-        line = {"condition": text, "predictions": f"{predicted.sum()}/{len(rows)}", "precision": precision}
-        line |= {"recall": recall}
-        for name in ("precision", "recall"):
-            line[f"paper's {name}"] = printed(f"tsparse_t2_{paper}_{name}") if paper else None
-        lines.append(line)
+        found = scores(predicted, faster) if len(rows) else (None, None)
+        line = {"condition": text, "predictions": f"{predicted.sum()}/{len(rows)}"} | dict(
+            zip(names, found, strict=True)
+        )
+        lines.append(line | {f"paper's {n}": printed(f"tsparse_t2_{paper}_{n}") if paper else None for n in names})
     result.data = pandas.DataFrame(lines)
     baseline = vendor(frame, "float16").replace("_", " ") if len(select(frame, "status=ok")) else "the vendor"
     result.notes = [

@@ -1,5 +1,6 @@
 """What tSparse's figures share: the sixteen matrices of Table 1, their slots, and speed-ups over the vendor."""
 
+import numpy as np
 import pandas
 
 from spectile.bench.claims import select
@@ -95,3 +96,9 @@ def meets(frame: pandas.DataFrame, matrix: str, row_mean: float = 42, nnz: float
     """Whether a matrix meets the paper's global criterion."""
     row = select(frame, f"p_matrix={matrix}").iloc[0]
     return bool(row["v_row_mean"] > row_mean and row["v_nnz"] > nnz)
+
+
+def scores(predicted: np.ndarray, faster: np.ndarray) -> tuple[float | None, float | None]:
+    """Return precision and recall."""
+    hits = int((predicted & faster).sum())
+    return (hits / predicted.sum() if predicted.any() else None), (hits / faster.sum() if faster.any() else None)

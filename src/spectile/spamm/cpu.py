@@ -162,14 +162,18 @@ def _prefetch_tile(x: Any, block: int, i: int, j: int) -> None:
 def _norms(x: Any, block: int, first: int, last: int, norms: Any) -> None:
     """Take the norms of the tiles of tile rows first ... last - 1, squares and sums in float64."""
     for i in range(first, last):
-        for j in range(norms.shape[1]):
-            total = 0.0
-            for r in range(i * block, min((i + 1) * block, x.shape[0])):
+        norms[i] = 0
+        # Row by row through all tiles: memory is read as a stream.
+        for r in range(i * block, min((i + 1) * block, x.shape[0])):
+            for j in range(norms.shape[1]):
                 row = x[r, j * block : min((j + 1) * block, x.shape[1])]
+                total = 0.0
                 for s in range(row.shape[0]):
                     value = np.float64(row[s])
                     total += value * value
-            norms[i, j] = math.sqrt(total)
+                norms[i, j] += total
+        for j in range(norms.shape[1]):
+            norms[i, j] = math.sqrt(norms[i, j])
 
 
 @njit(nogil=True, cache=True)
