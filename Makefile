@@ -42,10 +42,12 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing spectile$(EXTRA) and what it needs into $(VENV), a minute or two"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".$(EXTRA)"
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing spectile and the tools of its tests into $(VENV), a minute or two"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(if $(CUDA),$(CUDA)$(comma),)dev,compile,mpi]"
 	@touch $@ $(VENV)/installed
 
