@@ -98,6 +98,7 @@ def _probe(_: argparse.Namespace) -> int:
 
 
 def _fetch(options: argparse.Namespace) -> int:
+    from spectile.bench.whole import whole
     from spectile.inputs.suitesparse import MissingMatrix, fetch_main
 
     receipt = {"matrix": options.matrix, "base_url": options.base_url}
@@ -110,10 +111,8 @@ def _fetch(options: argparse.Namespace) -> int:
         receipt |= {"status": "absent", "reason": str(error)}
         print(f"spectile: {error}", file=sys.stderr)
     if options.receipt is not None:
-        options.receipt.parent.mkdir(parents=True, exist_ok=True)
-        partial = options.receipt.with_name(f".{options.receipt.name}.{os.getpid()}")
-        partial.write_text(json.dumps(receipt, indent=1) + "\n")
-        os.replace(partial, options.receipt)
+        with whole(options.receipt) as partial:
+            partial.write_text(json.dumps(receipt, indent=1) + "\n")
     return 0
 
 

@@ -18,23 +18,18 @@ TITLES = {
 }
 
 
-def checked_config():
+def check_config():
     """Check the configuration against its schema; a wrong key or value ends the run with one sentence."""
     schema = sheets.load_schema(Path("workflow/schemas/config.schema.yaml"))
     try:
         sheets.validate(config, schema, "the configuration")
     except sheets.SheetError as error:
         raise WorkflowError(str(error)) from None
-    return config
 
 
-checked_config()
+check_config()
 MACHINE = config["machine"]
-PAPERS = [
-    paper
-    for paper in ALL_PAPERS
-    if paper in config["papers"] and Path(f"config/{paper}.tsv").exists()
-]
+PAPERS = [paper for paper in ALL_PAPERS if paper in config["papers"]]
 RECORDED = config["source"] == "recorded"
 
 

@@ -29,6 +29,7 @@ from typing import Any
 from . import record as records
 from .case import Context, Method, Problem, Skipped
 from .timing import Plan, interleave
+from .whole import whole
 
 #: The last resort against a hanging case, beside each method's own limit.
 DEFAULT_CALL_LIMIT_S = 900.0
@@ -313,33 +314,29 @@ def _measure_methods(
                 ready.append(method)
     limits = {method.name: method.time_limit_s for method in ready}
     samples: dict[str, list[float]] = {}
+    at_work = ""
+
+    def begin(name: str) -> None:
+        nonlocal at_work
+        at_work = name
+        announce(name, limits[name])
+
     while ready:
         try:
             plan = Plan(job.rounds, job.warmup, job.budget_s)
-            samples = interleave(ready, plan, lambda name: _announce(name, limits, announce))
+            samples = interleave(ready, plan, begin)
             break
         except Exception as error:  # one method failed while timed: the others are timed again without it
-            culprit = _LAST_ANNOUNCED[0]
             traceback.print_exc()
             _raise_if_device_lost(job.device, error)
-            row = next(row for row in rows if row["method"] == culprit)
+            row = next(row for row in rows if row["method"] == at_work)
             row.update(status="failed", reason=f"failed while timed: {type(error).__name__}: {error}")
-            ready = [method for method in ready if method.name != culprit]
+            ready = [method for method in ready if method.name != at_work]
             samples = {}
     for row in rows:
         if row["method"] in samples:
             row["samples_s"] = samples[row["method"]]
     return rows
-
-
-_LAST_ANNOUNCED = [""]
-
-
-def _announce(
-    name: str, limits: Mapping[str, float | None], announce: Callable[[str | None, float | None], None]
-) -> None:
-    _LAST_ANNOUNCED[0] = name
-    announce(name, limits[name])
 
 
 def _check_method(method: Method, device: str) -> dict[str, Any]:
@@ -400,10 +397,8 @@ def claim_machine(folder: Path, machine: str, device: str) -> None:
             "choose another name with --config machine=NAME"
         )
     if device not in known:
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".machine.{os.getpid()}")
-        partial.write_text(json.dumps(known | {device: name}, indent=1) + "\n")
-        os.replace(partial, path)
+        with whole(path) as partial:
+            partial.write_text(json.dumps(known | {device: name}, indent=1) + "\n")
 
 
 class TooFewGpus(RuntimeError):

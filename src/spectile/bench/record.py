@@ -10,11 +10,12 @@ import functools
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .whole import whole
 
 if TYPE_CHECKING:
     import pandas
@@ -53,20 +54,10 @@ def check(record: Mapping[str, Any], what: str) -> None:
 
 def write(record: Mapping[str, Any], path: str | Path) -> None:
     """Write `record` to `path`, checked and atomically: readers see the whole file or none."""
-    path = Path(path)
     clean = _plain(record)
     check(clean, str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("w") as file:
-            json.dump(clean, file, indent=1, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole(path) as partial:
+        partial.write_text(json.dumps(clean, indent=1, allow_nan=False) + "\n")
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -149,9 +140,6 @@ def _method_row(method: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_frame(table: pandas.DataFrame, path: str | Path) -> None:
     """Write a frame as parquet, atomically.  Columns that mix types are written as text."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     table = table.copy()
     for column in table.columns:
         kinds = (
@@ -161,11 +149,8 @@ def write_frame(table: pandas.DataFrame, path: str | Path) -> None:
         )
         if len(kinds - {int, float}) > 0 and len(kinds) > 1:
             table[column] = table[column].map(lambda value: None if value is None else str(value))
-    try:
+    with whole(path) as partial:
         table.to_parquet(partial, index=False)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_frame(path: str | Path) -> pandas.DataFrame:

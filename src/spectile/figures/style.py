@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import html
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,7 @@ import numpy as np
 import pandas
 
 from spectile.bench.claims import read_claims
+from spectile.bench.whole import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -280,10 +280,10 @@ class Drawing:
         from matplotlib import pyplot
 
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write = functools.partial(_write_whole, save=self.figure.savefig)
-        write(path, format="svg", metadata={"Date": None})
-        write(path.with_suffix(".png"), format="png", dpi=130)
+        with whole(path) as partial:
+            self.figure.savefig(partial, format="svg", metadata={"Date": None})
+        with whole(path.with_suffix(".png")) as partial:
+            self.figure.savefig(partial, format="png", dpi=130)
         columns = ["panel", "series", "record", "paper", "case", "method", "x_column", "x", "y_column", "y"]
         _write_text(
             path.with_suffix(".marks.tsv"), pandas.DataFrame(self.notes, columns=columns).to_csv(sep="\t", index=False)
@@ -338,7 +338,6 @@ class Table:
     def save(self, path: str | Path) -> None:
         """Write `path` (.html), the cells (.tsv) and their sources (.marks.tsv)."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         _write_text(path, self.to_html())
         _write_text(path.with_suffix(".tsv"), self.data.to_csv(sep="\t", index=False))
         columns = ["record", "paper", "case", "method", "y_column", "y"]
@@ -372,17 +371,9 @@ def _cell(value: Any, pattern: str) -> str:
     return html.escape(str(value))
 
 
-def _write_whole(path: Path, save: Any, **settings: Any) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        save(partial, **settings)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _write_text(path: Path, text: str) -> None:
-    _write_whole(path, lambda partial: partial.write_text(text))
+    with whole(path) as partial:
+        partial.write_text(text)
 
 
 def _write_notes(path: Path, notes: list[dict[str, Any]], columns: list[str]) -> None:
