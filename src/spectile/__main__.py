@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 
     gather = commands.add_parser("gather", help="make one parquet frame of a paper's records")
     gather.add_argument("--records", type=Path, nargs="+", required=True, help="record files, or folders of them")
+    gather.add_argument("--onto", type=Path, help="earlier frame, whose other cases are kept as they stand")
     gather.add_argument("--out", type=Path, required=True)
     gather.set_defaults(command=_gather)
 
@@ -206,6 +207,8 @@ def _gather(options: argparse.Namespace) -> int:
 
     files = [path for item in options.records for path in _record_files(item)]
     table = record.frame(record.read(path) for path in files)
+    if options.onto is not None:
+        table = record.join(record.read_frame(options.onto), table)
     record.write_frame(table, options.out)
     unwell = table[table["status"] == "failed"]
     for _, row in unwell.iterrows():

@@ -205,3 +205,22 @@ def test_claims_table_of_the_repository_is_sound():
     assert set(table["paper"]) <= set(provenance.PAPERS)
     assert isinstance(table, pandas.DataFrame) and not table["statement"].eq("").any()
     assert json.dumps(table["claim"].tolist())
+
+
+def test_frames_join_as_if_gathered_together(tmp_path):
+    records = []
+    for case, params, curve in (("a", {"n": 8}, [1, 2]), ("b", {"n": 16, "tau": 0.5}, None), ("c", {"n": 32}, None)):
+        made = example(case=case, params=params)
+        made["methods"][0] |= {"values": {"curve": curve} if curve else {}}
+        records.append(made)
+    stale = {**records[1], "params": {"n": 1, "gone": "x"}}
+    record.write_frame(record.frame([records[0], stale]), tmp_path / "earlier.parquet")
+    joined = record.join(record.read_frame(tmp_path / "earlier.parquet"), record.frame(records[1:]))
+    record.write_frame(joined, tmp_path / "joined.parquet")
+    record.write_frame(record.frame(records), tmp_path / "together.parquet")
+    joined, together = (record.read_frame(tmp_path / f"{name}.parquet") for name in ("joined", "together"))
+    assert sorted(joined) == sorted(together)
+    for column in together:
+        assert [str(value) for value in joined[column]] == [str(value) for value in together[column]], column
+    with pytest.raises(ValueError, match="machine"):
+        record.join(joined.assign(machine="elsewhere"), together)

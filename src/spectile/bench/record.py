@@ -117,12 +117,41 @@ def frame(records: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
         shared |= {f"v_{key}": value for key, value in record["values"].items()}
         methods = record["methods"] or [{"method": "-", "status": record["status"], "reason": record["reason"]}]
         rows += [shared | _method_row(method) for method in methods]
-    table = pandas.DataFrame(rows)
+    return _ordered(pandas.DataFrame(rows))
+
+
+def _ordered(table: pandas.DataFrame) -> pandas.DataFrame:
+    """Return `table` with every leading column, the others after them by name."""
     for column in LEADING_COLUMNS:
         if column not in table:
             table[column] = None
     rest = sorted(set(table.columns) - set(LEADING_COLUMNS))
     return table[[*LEADING_COLUMNS, *rest]]
+
+
+def join(earlier: pandas.DataFrame, later: pandas.DataFrame) -> pandas.DataFrame:
+    """Return `later` and those cases of `earlier` that it does not hold, row by row as they stand.
+
+    Raises
+    ------
+    ValueError
+        The frames come from different machines or papers, whose rows must not stand in one frame.
+    """
+    import numpy
+    import pandas
+
+    for column in ("paper", "machine"):
+        found = set(earlier[column]) | set(later[column])
+        if len(found) > 1:
+            raise ValueError(
+                f"frames of {column} {' and '.join(sorted(found))} cannot be joined: gather them into two files"
+            )
+    kept = earlier[~earlier["case"].isin(later["case"])]
+    kept = kept.map(
+        lambda value: value.tolist() if isinstance(value, numpy.ndarray) else value
+    )  # as parquet reads lists
+    both = pandas.concat([kept.dropna(axis="columns", how="all"), later.dropna(axis="columns", how="all")])
+    return _ordered(both.sort_values("case", kind="stable").reset_index(drop=True))
 
 
 def _method_row(method: Mapping[str, Any]) -> dict[str, Any]:
