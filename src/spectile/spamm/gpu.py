@@ -264,10 +264,10 @@ class NormMaps:
 
         dtype = "float64" if a.dtype == np.float64 else "float32"
         self.block, self.k_blocks = block, _blocks(a.shape[-1], block)
-        self.a, self.b = norms or (
-            cupy.empty((*x.shape[:-2], _blocks(x.shape[axis], block), self.k_blocks), dtype)
-            for x, axis in ((a, -2), (b, -1))
-        )
+        if norms is None:
+            shapes = [(*x.shape[:-2], _blocks(x.shape[axis], block), self.k_blocks) for x, axis in ((a, -2), (b, -1))]
+            norms = cupy.empty(shapes[0], dtype), cupy.empty(shapes[1], dtype)
+        self.a, self.b = norms
         #: Next tile of the persistent product; the norm kernel sets it to zero.
         self.counter = cupy.zeros(1, cupy.uint32)
         self._parameters = parameters = np.zeros((), _NORM_TASKS)
