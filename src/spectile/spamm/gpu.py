@@ -255,19 +255,19 @@ class NormMaps:
         Shapes ([batch,] m, k) and ([batch,] k, n) with unit stride along the last axis.
     block : int
         Tile size (LoNum).
-    norms : pair of cupy.ndarray, optional
+    into : pair of cupy.ndarray, optional
         Where to write the maps of `a` and `b`: contiguous, so that a panel of B fills a part of the map of all of B.
     """
 
-    def __init__(self, a: Any, b: Any, block: int, norms: tuple[Any, Any] | None = None) -> None:
+    def __init__(self, a: Any, b: Any, block: int, into: tuple[Any, Any] | None = None) -> None:
         import cupy
 
         dtype = "float64" if a.dtype == np.float64 else "float32"
         self.block, self.k_blocks = block, _blocks(a.shape[-1], block)
-        if norms is None:
+        if into is None:
             shapes = [(*x.shape[:-2], _blocks(x.shape[axis], block), self.k_blocks) for x, axis in ((a, -2), (b, -1))]
-            norms = cupy.empty(shapes[0], dtype), cupy.empty(shapes[1], dtype)
-        self.a, self.b = norms
+            into = cupy.empty(shapes[0], dtype), cupy.empty(shapes[1], dtype)
+        self.a, self.b = into
         #: Next tile of the persistent product; the norm kernel sets it to zero.
         self.counter = cupy.zeros(1, cupy.uint32)
         self._parameters = parameters = np.zeros((), _NORM_TASKS)
