@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spectile.bench.whole import whole
+
 BASIS = "6-31g**"
 #: Basis functions of one molecule: 14 on oxygen, 5 on each hydrogen (six d functions less their s combination).
 FUNCTIONS = 24
@@ -345,11 +347,8 @@ def save_symmetric(path: Path, matrix: np.ndarray) -> None:
         counts[row] = found.size
         columns.append((found + row).astype(np.int32))
         values.append(matrix[row, found + row])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("wb") as file:
+    with whole(path) as partial, partial.open("wb") as file:
         np.savez_compressed(file, counts=counts, columns=np.concatenate(columns), values=np.concatenate(values))
-    os.replace(partial, path)
 
 
 def load_symmetric(path: Path) -> np.ndarray:
