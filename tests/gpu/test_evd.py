@@ -84,9 +84,9 @@ def test_large_against_invariants(rng):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("crossover", [0, 10**6])
-def test_only_one_triangle_is_read(dtype, lower, order, crossover, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "CROSSOVER_VECTORS", crossover)
+@pytest.mark.parametrize("vendor", [False, True])
+def test_only_one_triangle_is_read(dtype, lower, order, vendor, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
     n = 200
     a = random_hermitian(n, rng, dtype)
     half = np.where(np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, a, np.nan).astype(dtype)
@@ -97,10 +97,9 @@ def test_only_one_triangle_is_read(dtype, lower, order, crossover, rng, monkeypa
     np.testing.assert_array_equal(cupy.asnumpy(device_half), half)
 
 
-@pytest.mark.parametrize("crossover", [0, 10**6])
-def test_subsets_host_arrays_and_batches(crossover, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "CROSSOVER_VECTORS", crossover)
-    monkeypatch.setattr(gpu, "CROSSOVER_VALUES", crossover)
+@pytest.mark.parametrize("vendor", [False, True])
+def test_subsets_host_arrays_and_batches(vendor, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
     a = random_hermitian(150, rng)
     reference = np.linalg.eigvalsh(a)
     w, v = evd.eigh(a, subset_by_index=(3, 40), backend="cuda")
@@ -117,9 +116,29 @@ def test_subsets_host_arrays_and_batches(crossover, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("crossover", [0, 10**6])
-def test_not_finite(dtype, crossover, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "CROSSOVER_VALUES", crossover)
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_in_the_memory_of_the_input(dtype, lower, order, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: False)
+    n = 256  # columns of a multiple of 128 bytes
+    a = random_hermitian(n, rng, dtype)
+    half = np.where(np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, a, np.nan).astype(dtype)
+    owned = cupy.array(half, order=order)
+    in_place = order == "F" or np.dtype(dtype).kind != "c"
+    assert gpu.fits_in_place(owned) == in_place
+    assert not gpu.fits_in_place(owned[1:, 1:])
+    w, v = evd.eigh(owned, lower=lower, overwrite_a=True)
+    assert passes(errors(a, w, v))
+    kept = np.array_equal(cupy.asnumpy(owned), half, equal_nan=True)
+    assert kept == (not in_place)
+    smaller = gpu.workspace_bytes(n, dtype, vectors=True, overwrite_a=True)
+    assert gpu.workspace_bytes(n, dtype, vectors=True) - smaller == n * n * np.dtype(dtype).itemsize
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vendor", [False, True])
+def test_not_finite(dtype, vendor, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
     a = random_hermitian(100, rng, dtype)
     for bad in (np.nan, np.inf):
         a[90, 7] = bad

@@ -20,19 +20,25 @@ PANEL_THREADS = 256  # rows of a block in the panel kernel
 STURM_THREADS = 64
 
 
-def _stage_unit(name: str, bandwidth: int) -> Unit:
-    """Panels, chasing and helpers for one scalar type and one bandwidth."""
+def _scalar_defines(name: str) -> dict[str, str]:
     dtype = np.dtype(name)
     real_bytes = dtype.itemsize // (2 if dtype.kind == "c" else 1)
+    return {
+        "REAL": "double" if real_bytes == 8 else "float",
+        "REAL_BYTES": str(real_bytes),
+        "COMPLEX": "1" if dtype.kind == "c" else "0",
+    }
+
+
+def _stage_unit(name: str, bandwidth: int) -> Unit:
+    """Panels, chasing and helpers for one scalar type and one bandwidth."""
     return Unit(
         "evd",
         ("scalar.cu", "sync.cu", "matrix.cu", "panel.cu", "chasing.cu", "back.cu"),
         # The panel of 64 columns fills the register file; sm_100's assembler takes minutes over it.
         archs=ARCHS if bandwidth < 64 else ("sm_80", "sm_90a"),
-        defines={
-            "REAL": "double" if real_bytes == 8 else "float",
-            "REAL_BYTES": str(real_bytes),
-            "COMPLEX": "1" if dtype.kind == "c" else "0",
+        defines=_scalar_defines(name)
+        | {
             "B": str(bandwidth),
             "PANEL_THREADS": str(PANEL_THREADS),
             "CHASE_THREADS": str(chase_threads(bandwidth)),
@@ -48,6 +54,10 @@ def chase_threads(bandwidth: int) -> int:
 # A panel row lives in the registers of one thread: at most 512 bytes.
 BANDWIDTHS = {"float64": (16, 32, 64), "float32": (32,), "complex128": (32,), "complex64": (32,)}
 STAGES = {(name, b): _stage_unit(name, b) for name, widths in BANDWIDTHS.items() for b in widths}
+# Alone, so that a matrix that goes to the vendor does not wait for the stages to compile.
+HELPERS = {
+    name: Unit("evd", ("scalar.cu", "matrix.cu"), archs=ARCHS, defines=_scalar_defines(name)) for name in BANDWIDTHS
+}
 STURM = {
     lanes: Unit("evd", ("sturm.cu",), archs=ARCHS, defines={"LANES": str(lanes), "STURM_THREADS": str(STURM_THREADS)})
     for lanes in (1, 4, 16)
@@ -58,11 +68,17 @@ SWEEPS = {
     b: Unit("evd", ("tensor.cu", "sweeps.cu"), archs=ARCHS if b == 32 else ("sm_90a",), defines={"B": str(b)})
     for b in (32, 64)
 }
-UNITS = (*SWEEPS.values(), *STAGES.values(), *STURM.values(), DIVIDE)
+UNITS = (*SWEEPS.values(), *STAGES.values(), *HELPERS.values(), *STURM.values(), DIVIDE)
 
 # Eigenvalues alone and with vectors are taken from the vendor below these orders (docs/performance/evd.md).
-CROSSOVER_VALUES = 3000
-CROSSOVER_VECTORS = 3000
+CROSSOVER_VALUES = dict.fromkeys(BANDWIDTHS, 3000)
+CROSSOVER_VECTORS = dict.fromkeys(BANDWIDTHS, 3000)
+
+
+def calls_vendor(n: int, dtype: Any, *, vectors: bool) -> bool:
+    """Return whether `solve` calls cuSOLVER: below the crossover, or beyond what the panel kernel holds."""
+    crossover = CROSSOVER_VECTORS if vectors else CROSSOVER_VALUES
+    return n < crossover[np.dtype(dtype).name] or n > PANEL_THREADS * device.describe().multiprocessors
 
 
 @dataclass(frozen=True)
@@ -206,6 +222,7 @@ def add_lower(
 
 
 SYR2K_BLOCK = 512
+SYR2K_JOINED = 1024  # columns up to which A and B are laid side by side
 
 
 def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, block: int = SYR2K_BLOCK) -> None:
@@ -220,9 +237,16 @@ def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, block: int = SYR2K_BLOC
     block : int
         Size of the diagonal blocks.
     """
+    import cupy
+
     n, k = a.shape
     blas = Blas(c.dtype)
     target = Matrix(c.data.ptr, c.strides[1] // c.itemsize, c.itemsize, c)
+    if k <= SYR2K_JOINED:
+        # [A B] [B A]ᴴ in one pass over C, which is what a thin update costs.
+        v, x = (cupy.concatenate([left.T, right.T]) for left, right in ((a, b), (b, a)))
+        add_lower(blas, n, 2 * k, alpha, v.data.ptr, n, x.data.ptr, n, target, 0, block)
+        return
     pointers = [(x.data.ptr, x.strides[1] // x.itemsize) for x in (a, b)]
     for left, right in (pointers, pointers[::-1]):
         add_lower(blas, n, k, alpha, *left, *right, target, 0, block)
@@ -449,6 +473,12 @@ LEAF = 32
 VECTOR_COLUMNS = 4096  # columns of the rank-one eigenvectors made at a time
 
 
+def padded_order(n: int) -> tuple[int, int]:
+    """Return the levels, and the order, a multiple of 2^levels, that `divide_and_conquer` pads n to."""
+    levels = max(0, math.ceil(math.log2(n / LEAF)))
+    return levels, -(-n // 2**levels) * 2**levels
+
+
 def divide_and_conquer(d: Any, e: Any, rows: int) -> tuple[Any, Matrix]:
     """Return all eigenvalues, ascending, and eigenvectors of the tridiagonal matrix, by divide and conquer in float64.
 
@@ -483,9 +513,8 @@ def divide_and_conquer(d: Any, e: Any, rows: int) -> tuple[Any, Matrix]:
     if not math.isfinite(bound):
         raise np.linalg.LinAlgError("the tridiagonal matrix holds NaN or infinity: no eigenvectors")
     bound = bound or 1.0
-    levels = max(0, math.ceil(math.log2(n / LEAF)))
-    leaf = -(-n // 2**levels)
-    order = leaf * 2**levels
+    levels, order = padded_order(n)
+    leaf = order >> levels
     torn, coupling = np.full(order, 2.0), np.zeros(order)
     torn[:n] = d_host / bound
     coupling[: n - 1] = e_host[: n - 1] / bound
@@ -693,35 +722,83 @@ def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:
         blas.gemm(rows, columns, k, -1.0, y.pointer, y.ld, s.at(0, columns), s.ld, 1.0, target, ldz)
 
 
-def load_matrix(array: Any, *, lower: bool, bandwidth: int, check_finite: bool) -> tuple[Matrix, int]:
-    """Copy one triangle into a full Hermitian work matrix times 2**scale, and return both.
+def load_matrix(
+    array: Any, *, lower: bool, bandwidth: int, check_finite: bool, overwrite: bool = False
+) -> tuple[Matrix, int]:
+    """Bring one triangle into a full Hermitian work matrix times 2**scale, and return both.
+
+    Parameters
+    ----------
+    array : cupy.ndarray, shape (n, n)
+    lower, check_finite : bool
+    bandwidth : int
+    overwrite : bool
+        Work in the memory of `array` where `fits_in_place`.
 
     Raises
     ------
     ValueError, numpy.linalg.LinAlgError
         If the triangle holds NaN or infinity, with and without `check_finite`.
     """
-    import cupy
-
     n, dtype = array.shape[0], array.dtype
     unit = STAGES[dtype.name, bandwidth]
-    matrix = empty_matrix(n, n, dtype)
-    as_array(matrix, n, n)[...] = array
-    parts = cupy.empty(min(n, 1024), np.float64)
-    arguments = (np.uintp(matrix.pointer), np.int64(matrix.ld), np.int32(n), np.int32(not lower), parts)
-    _launch(unit, "triangle_max", len(parts), 256, arguments, 256 * 8)
-    largest = float(parts.max())
-    if not math.isfinite(largest):
-        error = ValueError if check_finite else np.linalg.LinAlgError
-        raise error(f"the {'lower' if lower else 'upper'} triangle of the matrix holds NaN or infinity")
+    if overwrite and fits_in_place(array):
+        matrix, triangle = _as_columns(array, lower)
+    else:
+        # A real symmetric matrix in rows is copied as it lies, which is several times faster than transposed.
+        rows = dtype.kind != "c" and array.strides[0] != array.itemsize
+        matrix, triangle = empty_matrix(n, n, dtype), lower != rows
+        as_array(matrix, n, n)[...] = array.T if rows else array
+    largest = _largest(matrix, n, lower=triangle)
+    _require_finite(largest, lower, check_finite)
     scale = -math.frexp(largest)[1] if largest > 0 else 0
     if -16 <= scale <= 16:
         scale = 0
     # 2**scale itself may be out of range: in two steps.
-    mirror(unit, matrix, 0, n, from_upper=not lower, factor=2.0 ** (scale // 2))
+    mirror(unit, matrix, 0, n, from_upper=not triangle, factor=2.0 ** (scale // 2))
     if scale:
         mirror(unit, matrix, 0, n, from_upper=False, factor=2.0 ** (scale - scale // 2))
     return matrix, scale
+
+
+def fits_in_place(array: Any) -> bool:
+    """Return whether the kernels can work in the memory of `array`: aligned columns, or rows of a real matrix."""
+    size, n = array.itemsize, array.shape[0]
+    views = (array,) if array.dtype.kind == "c" else (array, array.T)
+    return array.data.ptr % 128 == 0 and any(
+        view.strides[0] == size and view.strides[1] >= n * size and view.strides[1] % 128 == 0 for view in views
+    )
+
+
+def _as_columns(array: Any, lower: bool) -> tuple[Matrix, bool]:
+    """Return `array` or its transpose, whichever is column-major, else a copy; and whether `lower` is lower there.
+
+    The transpose of a Hermitian matrix is its conjugate.
+    """
+    import cupy
+
+    n, size = array.shape[0], array.itemsize
+    for view, triangle in ((array, lower), (array.T, not lower)):
+        if view.strides[0] == size and view.strides[1] >= n * size:
+            return Matrix(view.data.ptr, view.strides[1] // size, size, view), triangle
+    copy = cupy.array(array, order="F")
+    return Matrix(copy.data.ptr, n, size, copy), lower
+
+
+def _largest(matrix: Matrix, n: int, *, lower: bool) -> float:
+    """Return the largest real or imaginary part of a triangle; NaN or infinity if it holds any."""
+    import cupy
+
+    parts = cupy.empty(min(n, 1024), np.float64)
+    arguments = (np.uintp(matrix.pointer), np.int64(matrix.ld), np.int32(n), np.int32(not lower), parts)
+    _launch(HELPERS[matrix.owner.dtype.name], "triangle_max", len(parts), 256, arguments, 256 * 8)
+    return float(parts.max())
+
+
+def _require_finite(largest: float, lower: bool, check_finite: bool) -> None:
+    if not math.isfinite(largest):
+        error = ValueError if check_finite else np.linalg.LinAlgError
+        raise error(f"the {'lower' if lower else 'upper'} triangle of the matrix holds NaN or infinity")
 
 
 def parameters(n: int, dtype: Any, *, vectors: bool) -> tuple[int, int]:
@@ -735,8 +812,9 @@ def parameters(n: int, dtype: Any, *, vectors: bool) -> tuple[int, int]:
 
 
 def eigh(
-    array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool, choose: Any, bandwidth: int, block: int
-) -> tuple[Any, Any]:
+    array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool, choose: Any, bandwidth: int, block: int,
+    overwrite_a: bool = False,
+) -> tuple[Any, Any]:  # fmt: skip
     """Solve one matrix by our two stages, whatever its order.
 
     Parameters
@@ -747,6 +825,8 @@ def eigh(
         ``choose(w)`` of all eigenvalues, a NumPy array, is the slice of those wanted.
     bandwidth, block : int
         b and nb.
+    overwrite_a : bool
+        Work in the memory of `array` where its layout allows.
 
     Returns
     -------
@@ -757,7 +837,7 @@ def eigh(
 
     n, dtype = array.shape[0], array.dtype
     real = np.empty(0, dtype).real.dtype
-    a, scale = load_matrix(array, lower=lower, bandwidth=bandwidth, check_finite=check_finite)
+    a, scale = load_matrix(array, lower=lower, bandwidth=bandwidth, check_finite=check_finite, overwrite=overwrite_a)
     panels = band_reduction(a, n, bandwidth=bandwidth, block=block)
     d, e = chase_band(extract_band(panels), n, bandwidth, None if eigvals_only else a)
     if eigvals_only:
@@ -787,10 +867,8 @@ def _vendor_eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: b
     """Call cuSOLVER's syevd, for orders where it is faster than ours."""
     import cupy
 
-    triangle = cupy.tril(array) if lower else cupy.triu(array)
-    if not bool(cupy.isfinite(triangle).all()):
-        error = ValueError if check_finite else np.linalg.LinAlgError
-        raise error(f"the {'lower' if lower else 'upper'} triangle of the matrix holds NaN or infinity")
+    matrix, triangle = _as_columns(array, lower)
+    _require_finite(_largest(matrix, array.shape[0], lower=triangle), lower, check_finite)
     uplo = "L" if lower else "U"
     if eigvals_only:
         return cupy.linalg.eigvalsh(array, UPLO=uplo), None
@@ -808,13 +886,17 @@ def _to_device(array: Any) -> tuple[Any, Any]:
     return found, give_back
 
 
-def workspace_bytes(n: int, dtype: Any, *, vectors: bool) -> int:
-    """Return the bytes of device memory that `eigh` needs beyond its input: about n² elements, 3 n² with vectors."""
+def workspace_bytes(n: int, dtype: Any, *, vectors: bool, overwrite_a: bool = False) -> int:
+    """Return the bytes of device memory that `eigh` needs beyond its input.
+
+    About n² elements, 3 n² with eigenvectors, and n² fewer in the input's own memory.
+    """
     itemsize = np.dtype(dtype).itemsize
-    _, block = parameters(n, dtype, vectors=vectors)
-    total = itemsize * n * (n + 4 * block)
+    bandwidth, block = parameters(n, dtype, vectors=vectors)
+    total = itemsize * n * (4 * block + (0 if overwrite_a else n))
     if vectors:
-        total += 2 * 8 * (n + 160) * int(n * 1.07) + 8 * n * min(n, VECTOR_COLUMNS)
+        rows, order = n + 2 * bandwidth + 1, padded_order(n)[1]
+        total += 2 * 8 * max(rows, order) * order + 8 * n * min(n, VECTOR_COLUMNS)
         total += 0 if np.dtype(dtype) == np.float64 else itemsize * n * n
     return total
 
@@ -845,14 +927,18 @@ def solve(
     found, give_back = _to_device(array)
     n = found.shape[0]
     vectors = not eigvals_only
-    rows = PANEL_THREADS * device.describe().multiprocessors
-    if n < (CROSSOVER_VECTORS if vectors else CROSSOVER_VALUES) or n > rows:
-        w, v = _vendor_eigh(found, lower=lower, eigvals_only=eigvals_only, check_finite=check_finite)
+    if calls_vendor(n, found.dtype, vectors=vectors):
+        # cuSOLVER works in a copy of the matrix and in about four times its size.
+        what, needed = f"cuSOLVER's eigensolver of order {n:,}", 5 * found.nbytes
+        with device.allocating(what, needed):
+            w, v = _vendor_eigh(found, lower=lower, eigvals_only=eigvals_only, check_finite=check_finite)
         wanted = chosen_range(cupy.asnumpy(w), select) if select else slice(0, n)
         w, v = w[wanted], None if v is None else v[:, wanted]
     else:
         bandwidth, block = parameters(n, found.dtype, vectors=vectors)
-        what, needed = f"the eigenproblem of order {n:,}", workspace_bytes(n, found.dtype, vectors=vectors)
+        overwrite = _may_overwrite(array, found, overwrite_a)
+        what = f"the eigenproblem of order {n:,}"
+        needed = workspace_bytes(n, found.dtype, vectors=vectors, overwrite_a=overwrite)
         device.require(needed, what)
         with device.allocating(what, needed):
             w, v = eigh(
@@ -863,8 +949,15 @@ def solve(
                 choose=lambda w: chosen_range(cupy.asnumpy(w), select) if select else slice(0, n),
                 bandwidth=bandwidth,
                 block=block,
+                overwrite_a=overwrite,
             )
     return give_back(w) if eigvals_only else (give_back(w), give_back(v))
+
+
+def _may_overwrite(array: Any, found: Any, overwrite_a: bool) -> bool:
+    """Whether `found`, `array` on the device, is ours to overwrite, a copy or allowed, and laid out for it."""
+    copied = not device.on_device(array) or found.data.ptr != device.to_device(array)[0].data.ptr
+    return (overwrite_a or copied) and fits_in_place(found)
 
 
 def solve_tridiagonal(
@@ -886,10 +979,11 @@ def solve_tridiagonal(
     n, dtype = found.shape[0], found.dtype
     best = parameters(n, dtype, vectors=calc_q)
     bandwidth, block = bandwidth or best[0], block or best[1]
-    needed = workspace_bytes(n, dtype, vectors=calc_q)
+    overwrite = _may_overwrite(array, found, overwrite_a)
+    needed = workspace_bytes(n, dtype, vectors=calc_q, overwrite_a=overwrite)
     device.require(needed, f"the tridiagonalization of order {n:,}")
     with device.allocating(f"the tridiagonalization of order {n:,}", needed):
-        a, scale = load_matrix(found, lower=lower, bandwidth=bandwidth, check_finite=check_finite)
+        a, scale = load_matrix(found, lower=lower, bandwidth=bandwidth, check_finite=check_finite, overwrite=overwrite)
         panels = band_reduction(a, n, bandwidth=bandwidth, block=block)
         d, e = chase_band(extract_band(panels), n, bandwidth, a if calc_q else None)
         q = None
