@@ -363,40 +363,54 @@ def surface_problem(row: Mapping[str, Any], context: Context, backend: Any) -> P
 # --- ranks, Figure 12 and Table III -----------------------------------------------------------------------------------
 
 
+def mpiexec() -> tuple[str, str | None]:
+    """Return the command that starts MPI ranks, and why there is none."""
+    command = shutil.which("mpiexec") or shutil.which("mpiexec", path=f"{sys.prefix}/bin")
+    if command is None:
+        return "", "no MPI runtime was found: install one (pip install mpich, or the system's openmpi-bin)"
+    return command, None
+
+
+class RankRuns:
+    """Timed calls of one method on MPI ranks, each (scalar products, seconds).
+
+    Ranks take seconds to start: one start times many calls, each from barrier to barrier, and hands them out.
+    """
+
+    def __init__(
+        self, command: str, sample: Any, num_vectors: int, ranks: int, steps: int, seed: int, method: str, calls: int
+    ) -> None:
+        size = (sample.nx, sample.ny, sample.nz, num_vectors, steps, seed)
+        self._command = [command, "-n", str(ranks), sys.executable, "-m", "spectile.kpm.ranks", *map(str, size)]
+        self._command += [method, str(calls)]
+        self._seconds: list[float] = []
+        self._etas = np.empty(0)
+
+    def __call__(self) -> tuple[Any, float]:
+        """Return the next call; start ranks where none is left."""
+        if not self._seconds:
+            done = subprocess.run(self._command, capture_output=True, text=True, check=False, timeout=600)
+            if done.returncode:
+                raise RuntimeError(f"mpiexec ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+            found = json.loads(done.stdout.splitlines()[-1])
+            self._seconds, self._etas = list(found["seconds"]), np.array(found["etas"])
+        return self._etas, self._seconds.pop()
+
+
 def _ranks(row: Mapping[str, Any], context: Context) -> Problem:
     """Time ranks of one machine: throughput mode, a reduction every step, one reduction."""
     sample, r, ranks = sample_of(row), int(row["num_vectors"]), int(row["ranks"])
     size = (sample.shape[0], sample.nnz, r)
     values = case_values(sample)
-    command = shutil.which("mpiexec") or shutil.which("mpiexec", path=f"{sys.prefix}/bin")
-    reason = None
-    if command is None:
-        reason = "no MPI runtime was found: install one (pip install mpich, or the system's openmpi-bin)"
-    elif ranks > context.threads:
+    command, reason = mpiexec()
+    if reason is None and ranks > context.threads:
         reason = f"{ranks} ranks need as many cores, and this run has {context.threads}"
     methods: list[Method | Skipped] = []
     for name in ("aug_spmv", "aug_spmmv_star", "aug_spmmv"):
         if reason is not None:
             methods.append(Skipped(name, reason))
             continue
-        samples: list[float] = []
-        etas: list[Any] = []
-
-        def run(name: str = name, samples: list[float] = samples, etas: list[Any] = etas) -> tuple[Any, float]:
-            # Ranks take seconds to start: one start times many calls, each barrier to barrier, and hands them out.
-            if not samples:
-                arguments = [sample.nx, sample.ny, sample.nz, r, STEPS, context.seed, name, 12]
-                done = subprocess.run(
-                    [str(command), "-n", str(ranks), sys.executable, "-m", "spectile.kpm.ranks", *map(str, arguments)],
-                    capture_output=True, text=True, check=False, timeout=600
-                )  # fmt: skip
-                if done.returncode:
-                    raise RuntimeError(f"mpiexec ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-                found = json.loads(done.stdout.splitlines()[-1])
-                samples.extend(found["seconds"])
-                etas[:] = [np.array(found["etas"])]
-            return etas[0], samples.pop()
-
+        run = RankRuns(command, sample, r, ranks, STEPS, context.seed, name, 12)
         work = "aug_spmv" if name == "aug_spmv" else "aug_spmmv"
         methods.append(
             Method(
@@ -405,6 +419,12 @@ def _ranks(row: Mapping[str, Any], context: Context) -> Problem:
             )
         )  # fmt: skip
     return Problem(methods, inputs={"potential": digest_array(sample.potential)}, values=values)
+
+
+def _devices(row: Mapping[str, Any], context: Context) -> Problem:
+    from .cases_multi import build as build_on_several
+
+    return build_on_several(row, context)
 
 
 _STUDIES: dict[str, Callable[[Mapping[str, Any], Context], Problem]] = {
@@ -417,4 +437,6 @@ _STUDIES: dict[str, Callable[[Mapping[str, Any], Context], Problem]] = {
     "dos": _dos,
     "surface": _surface,
     "ranks": _ranks,
+    "devices": _devices,
+    "hybrid": _devices,
 }

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
@@ -139,8 +140,11 @@ class StoredOperator:
             str(self.dtype), num_vectors, layout=self.layout, wide=self.wide, mode=mode, tuning=tuple(self.tuning)
         )
 
-    def launcher(self, num_vectors: int, mode: int = FULL) -> Any:
-        """Return ``launch(v, w, scale, shift, keep, etas)``: one step; FULL mode writes `etas`, shape (2, R)."""
+    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Any:
+        """Return ``launch(v, w, scale, shift, keep, etas)``: one step; FULL mode writes `etas`, shape (2, R).
+
+        `rows` (start, stop) names the rows to compute; None takes all.
+        """
         import cupy
 
         from spectile.gpu.device import describe
@@ -151,8 +155,8 @@ class StoredOperator:
         kernel.preferred_shared_memory_carveout = 0  # all of it to L1, which holds the rows of V that come again
         blocks = describe().multiprocessors * int(unit.defines["BLOCKS"])
         grid = (blocks, -(-num_vectors // (lanes * columns)))
-        rows = 32 // lanes
-        wave = max(1, (self.wave_rows or blocks * threads // lanes) // rows)
+        start, stop = rows or (0, self.num_rows)
+        wave = max(1, (self.wave_rows or blocks * threads // lanes) // (32 // lanes))
         partial = cupy.empty((blocks, 2, num_vectors))
         size = 2 * num_vectors
 
@@ -161,7 +165,7 @@ class StoredOperator:
                 grid,
                 (threads,),
                 (
-                    *self.starts, self.indices, self.data, v, w, partial, np.int64(self.num_rows),
+                    *self.starts, self.indices, self.data, v, w, partial, np.int64(start), np.int64(stop),
                     np.int64(wave), np.int32(num_vectors), np.float64(scale), np.float64(shift), np.float64(keep),
                 ),
             )  # fmt: skip
@@ -183,7 +187,7 @@ class StoredOperator:
         self.unit(block.shape[1]).function("random_phases")(
             (1024,), (256,),
             (
-                block, np.uint64(0) if order is None else order, np.int64(self.num_rows), np.int32(block.shape[1]),
+                block, np.uint64(0) if order is None else order, np.int64(len(block)), np.int32(block.shape[1]),
                 np.uint64(seed), np.uint64(first_vector),
             ),
         )  # fmt: skip
@@ -245,6 +249,26 @@ class StoredRecursion:
         self._launch = self.operator.launcher(self.num_vectors)
 
 
+@dataclass(frozen=True)
+class Slab:
+    """Planes x of the sample that one device holds.
+
+    Attributes
+    ----------
+    first, planes : int
+        Its own planes: `planes` from `first` on.
+    halo : int
+        Planes of the neighbours that it holds on either side: the steps of a sweep.
+    """
+
+    first: int
+    planes: int
+    halo: int
+
+
+Part = Literal["all", "boundary", "interior"]
+
+
 class StencilOperator:
     """The topological insulator without a stored matrix.
 
@@ -254,14 +278,21 @@ class StencilOperator:
         The Hamiltonian.
     dtype : dtype
         complex128 or complex64.
+    slab : Slab or None
+        Planes that this device holds; None holds the whole periodic sample.  Block vectors of a slab have the shape
+        (halo + planes + halo, R, ny, 4, nz), so that planes of all vectors are contiguous; else (R, nx, ny, 4, nz).
     """
 
-    def __init__(self, sample: Any, dtype: Any = np.complex128) -> None:
+    def __init__(self, sample: Any, dtype: Any = np.complex128, slab: Slab | None = None) -> None:
         import cupy
 
         self.sample, self.dtype, self.num_rows = sample, np.dtype(dtype), int(sample.shape[0])
         self.real = np.dtype(np.float64 if self.dtype == np.complex128 else np.float32)
-        self.potential = cupy.asarray(sample.potential, self.real)
+        self.slab = slab
+        self.held = np.arange(sample.nx)
+        if slab is not None:
+            self.held = np.arange(slab.first - slab.halo, slab.first + slab.planes + slab.halo) % sample.nx
+        self.potential = cupy.asarray(sample.potential[self.held], self.real)
 
     def tile(self, steps: int) -> tuple[int, int]:
         """Return (lines of a tile, planes ahead) that make the fewest lines be read, within one block.
@@ -301,7 +332,26 @@ class StencilOperator:
         planes = (ahead + 2) * (lines + 2 * steps) + (ahead + 1 + 2 * (steps - 1)) * inner
         return planes * 4 * self.sample.nz * self.dtype.itemsize
 
-    def launcher(self, num_vectors: int, steps: int) -> Any:
+    def strides(self, num_vectors: int) -> tuple[int, int]:
+        """Return the distances, in numbers, of adjacent planes and of adjacent vectors."""
+        plane = 4 * self.sample.ny * self.sample.nz
+        return (plane, plane * len(self.held)) if self.slab is None else (plane * num_vectors, plane)
+
+    def pieces(self, part: Part) -> tuple[int, int, int, int]:
+        """Return (first plane, planes, pieces, their distance) of a part of the planes held.
+
+        The boundary of a slab is what its neighbours wait for; its interior needs nothing of theirs.
+        """
+        if self.slab is None:
+            return 0, self.sample.nx, 1, 0
+        halo, planes = self.slab.halo, self.slab.planes
+        if part == "all" or (part == "boundary" and planes <= 2 * halo):
+            return halo, planes, 1, 0
+        if part == "boundary":
+            return halo, halo, 2, planes - halo
+        return 2 * halo, max(0, planes - 2 * halo), 1, 0
+
+    def launcher(self, num_vectors: int, steps: int, part: Part = "all") -> Any:
         """Return ``launch(v, w, v_out, w_out, scale, shift, keep, etas)``: one sweep of one or two steps."""
         import cupy
 
@@ -315,8 +365,10 @@ class StencilOperator:
         threads = -(-(lines + 2 * (steps - 1)) * sample.nz // 32) * 32
         resident = describe().multiprocessors * max(1, min(describe().shared_bytes // shared, 1024 // threads))
         tiles = -(-sample.ny // lines)
-        groups = sweep_groups(tiles, resident, num_vectors * sample.nx)
-        partial = cupy.zeros((num_vectors, groups, tiles, 2 * steps))
+        first, planes, pieces, distance = self.pieces(part)
+        groups = sweep_groups(tiles, resident, num_vectors * planes) if pieces == 1 else num_vectors * pieces
+        partial = cupy.zeros((num_vectors, pieces, groups, tiles, 2 * steps))
+        strides = [np.int64(stride) for stride in self.strides(num_vectors)]
         size = 2 * steps * num_vectors
 
         def launch(v: Any, w: Any, v_out: Any, w_out: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
@@ -324,31 +376,34 @@ class StencilOperator:
                 (groups * tiles,),
                 (threads,),
                 (
-                    v, w, v_out, w_out, self.potential, partial, np.int32(sample.nx), np.int32(sample.ny),
+                    v, w, v_out, w_out, self.potential, partial, np.int32(len(self.held)), np.int32(sample.ny),
                     np.int32(tiles), np.int32(groups), np.int32(num_vectors), np.float64(scale), np.float64(shift),
-                    np.float64(keep), np.float64(sample.hopping), np.float64(2.0),
+                    np.float64(keep), np.float64(sample.hopping), np.float64(2.0), *strides, np.int32(first),
+                    np.int32(planes), np.int32(pieces), np.int32(distance),
                 ),
                 shared_mem=shared,
             )  # fmt: skip
             total(
-                (-(-size // 64),), (64,), (partial, etas, np.int32(groups * tiles), np.int32(num_vectors))
+                (-(-size // 4),), (128,), (partial, etas, np.int32(pieces * groups * tiles), np.int32(num_vectors))
             )  # fmt: skip
 
         return launch
 
     def random_block(self, seed: int, first_vector: int, num_vectors: int) -> Any:
-        """Return random start vectors in the kernel's layout, shape (R, nx, ny, 4, nz)."""
+        """Return random start vectors in the kernel's layout."""
         block = self.empty(num_vectors)
         self.fill(block, seed, first_vector)
         return block
 
     def fill(self, block: Any, seed: int, first_vector: int) -> None:
-        """Write random start vectors."""
+        """Write random start vectors, on the planes of a slab's halo, too."""
+        num_vectors = block.shape[0 if self.slab is None else 1]
+        strides = [np.int64(stride) for stride in self.strides(num_vectors)]
         self.unit(1).function("random_spinors")(
             (1024,), (256,),
             (
-                block, np.int64(self.sample.nx * self.sample.ny), np.int32(block.shape[0]), np.uint64(seed),
-                np.uint64(first_vector),
+                block, np.int32(len(self.held)), np.int32(self.sample.ny), np.int32(num_vectors), *strides,
+                np.int64(self.held[0]), np.int64(self.sample.nx), np.uint64(seed), np.uint64(first_vector),
             ),
         )  # fmt: skip
 
@@ -360,18 +415,25 @@ class StencilOperator:
 
     def shape(self, num_vectors: int) -> tuple[int, ...]:
         """Return the shape of a block vector in the kernel's layout."""
-        return (num_vectors, self.sample.nx, self.sample.ny, 4, self.sample.nz)
+        line = (self.sample.ny, 4, self.sample.nz)
+        return (num_vectors, self.sample.nx, *line) if self.slab is None else (len(self.held), num_vectors, *line)
 
     def to_block(self, vectors: Any) -> Any:
-        """Return vectors of shape (N, R) in the kernel's layout."""
+        """Return vectors of shape (N, R) in the kernel's layout; a slab takes its planes of them."""
         import cupy
 
-        sites = cupy.asarray(vectors, self.dtype).T.reshape(-1, self.sample.nx, self.sample.ny, self.sample.nz, 4)
-        return cupy.ascontiguousarray(sites.transpose(0, 1, 2, 4, 3))
+        sample = self.sample
+        sites = vectors.reshape(sample.nx, sample.ny, sample.nz, 4, -1)
+        if self.slab is None:
+            return cupy.ascontiguousarray(cupy.asarray(sites, self.dtype).transpose(4, 0, 1, 3, 2))
+        return cupy.ascontiguousarray(cupy.asarray(sites[self.held], self.dtype).transpose(0, 4, 1, 3, 2))
 
     def from_block(self, block: Any) -> Any:
-        """Return a block vector of the kernel's layout as vectors of shape (N, R)."""
-        return block.transpose(0, 1, 2, 4, 3).reshape(block.shape[0], -1).T
+        """Return a block vector of the kernel's layout as vectors of shape (N, R); a slab gives its own planes."""
+        if self.slab is None:
+            return block.transpose(0, 1, 2, 4, 3).reshape(block.shape[0], -1).T
+        own = block[self.slab.halo : len(block) - self.slab.halo]
+        return own.transpose(0, 2, 4, 3, 1).reshape(-1, block.shape[1])
 
 
 def sweep_groups(tiles: int, resident: int, planes: int) -> int:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from spectile.kpm.bounds import gershgorin
 from spectile.kpm.cpu import CpuOperator, num_threads
 from spectile.kpm.reference import Array, random_phases
 
@@ -36,24 +37,44 @@ class DistributedMatrix:
         Seconds to wait for another rank before it is taken for dead.
     reduce_every_step : bool
         Sum the dot products over the ranks in every step instead of once at the end (the paper's ``aug_spmmv()*``).
+    backend : {"cpu", "cuda"}
+        Where a rank computes: on the CPU, or on a GPU of its own, with NCCL between the ranks.
     """
 
-    def __init__(self, H: Any, comm: Any, *, timeout_s: float = 300.0, reduce_every_step: bool = False) -> None:
+    def __init__(
+        self,
+        H: Any,
+        comm: Any,
+        *,
+        timeout_s: float = 300.0,
+        reduce_every_step: bool = False,
+        backend: Literal["cpu", "cuda"] = "cpu",
+    ) -> None:
+        if backend not in ("cpu", "cuda"):
+            raise ValueError(f'backend={backend!r} is unknown: choose "cpu" or "cuda"')
         self.comm, self.timeout_s, self.reduce_every_step = comm, timeout_s, reduce_every_step
-        self.shape = H.shape
+        self.H, self.backend, self.shape, self.dtype = H, backend, H.shape, np.dtype(H.dtype)
+        if backend == "cuda":
+            return
         matrix = (H.matrix() if hasattr(H, "gershgorin") else H).tocsr()
-        self.dtype = matrix.dtype
         # Whole sites of four rows where N allows, and a bound that depends on N and the number of ranks alone.
         unit = 4 if self.shape[0] % 4 == 0 else 1
         self.edges = np.linspace(0, self.shape[0] // unit, comm.size + 1).astype(np.int64) * unit
         self.rows = matrix[self.edges[comm.rank] : self.edges[comm.rank + 1]]
 
-    def engine(self, dtype: np.dtype[Any]) -> MpiEngine:
+    def engine(self, dtype: np.dtype[Any]) -> Any:
         """Return the view that :func:`spectile.kpm.kpm_dos` works with."""
-        return MpiEngine(self, dtype)
+        if self.backend == "cpu":
+            return MpiEngine(self, dtype)
+        from spectile.kpm.gpu_multi import MultiGpuEngine
+
+        return MultiGpuEngine.of_rank(self, dtype)
 
     def gershgorin(self) -> tuple[float, float]:
         """Return bounds of the spectrum by Gershgorin's circles over all ranks."""
+        if self.backend == "cuda":
+            bounds: tuple[float, float] = self.H.gershgorin() if hasattr(self.H, "gershgorin") else gershgorin(self.H)
+            return bounds
         first = int(self.edges[self.comm.rank])
         diagonal = self.rows.diagonal(k=first)
         radius = np.asarray(abs(self.rows).sum(axis=1)).ravel() - abs(diagonal)
@@ -72,21 +93,10 @@ class MpiEngine:
         self.matrix, self.comm, self.dtype = matrix, matrix.comm, dtype
         self.num_rows = int(matrix.shape[0])
         self.first, self.last = (int(edge) for edge in matrix.edges[self.comm.rank : self.comm.rank + 2])
-        local = matrix.rows.astype(dtype)
-        own = (local.indices >= self.first) & (local.indices < self.last)
-        self.halo = np.unique(local.indices[~own])
-        columns = np.where(own, local.indices - self.first, 0)
-        columns[~own] = self.last - self.first + np.searchsorted(self.halo, local.indices[~own])
-        local.indices = columns.astype(local.indices.dtype)
-        local._shape = (self.last - self.first, self.last - self.first + self.halo.size)
+        local, self.halo, self.receives = localize(matrix.rows.astype(dtype), matrix.edges, self.comm.rank)
         self.operator = CpuOperator.from_csr(local)
+        own = local.indices < self.last - self.first
         self.interior, self.boundary = split_rows(local.indptr, own, self.operator.blocks())
-        # The halo is sorted, so what one rank owns of it is contiguous: it is received in place.
-        owner = np.searchsorted(matrix.edges, self.halo, side="right") - 1
-        self.receives = [
-            (int(rank), int(np.searchsorted(owner, rank)), int(np.searchsorted(owner, rank, side="right")))
-            for rank in np.unique(owner)
-        ]
         wanted: list[Any] = [np.empty(0, dtype=np.int64)] * self.comm.size
         for rank, start, stop in self.receives:
             wanted[rank] = self.halo[start:stop].astype(np.int64)
@@ -112,6 +122,61 @@ class MpiEngine:
         block = np.zeros((self.operator.num_columns, *own.shape[1:]), dtype=own.dtype)
         block[: len(own)] = own
         return MpiRecursion(self, a, b, block)
+
+
+def wait_for(comm: Any, requests: list[tuple[Any, Any]], timeout_s: float) -> None:
+    """Wait for (request, rank) pairs, but not for ever: a dead rank must not hang the others.
+
+    Raises
+    ------
+    RuntimeError
+        If a rank does not answer in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while requests:
+        requests = [(request, rank) for request, rank in requests if not request.Test()]
+        if requests and time.monotonic() > deadline:
+            who = requests[0][1] if isinstance(requests[0][1], str) else f"rank {requests[0][1]}"
+            raise RuntimeError(
+                f"{who} did not answer rank {comm.rank} for {timeout_s:g} s: it has died or hangs; see its output, and "
+                "start the job again"
+            )
+
+
+def localize(rows: Any, edges: Array, number: int) -> tuple[Any, Array, list[tuple[int, int, int]]]:
+    """Renumber the columns of a share of the rows: its own rows first, then the halo.
+
+    Parameters
+    ----------
+    rows : scipy.sparse CSR matrix, shape (rows of the share, N)
+        The share.
+    edges : ndarray, shape (shares + 1,)
+        First row of each share.
+    number : int
+        The share's number.
+
+    Returns
+    -------
+    local : CSR matrix, shape (rows of the share, rows of the share + halo)
+    halo : ndarray
+        Rows of the whole matrix, ascending, that belong to others.
+    receives : list of (owner, start, stop)
+        What one share owns of the halo; contiguous, since the halo is sorted: it is received in place.
+    """
+    local = rows.copy()
+    first, last = int(edges[number]), int(edges[number + 1])
+    own = (local.indices >= first) & (local.indices < last)
+    halo = np.unique(local.indices[~own])
+    columns = np.where(own, local.indices - first, 0)
+    columns[~own] = last - first + np.searchsorted(halo, local.indices[~own])
+    local.indices = columns.astype(local.indices.dtype)
+    local._shape = (last - first, last - first + halo.size)
+    owner = np.searchsorted(edges, halo, side="right") - 1
+    receives = [
+        (int(rank), int(np.searchsorted(owner, rank)), int(np.searchsorted(owner, rank, side="right")))
+        for rank in np.unique(owner)
+    ]
+    return local, halo, receives
 
 
 def split_rows(indptr: Array, own: Array, blocks: list[tuple[int, int]]) -> tuple[list[Any], list[Any]]:
@@ -207,16 +272,7 @@ class MpiRecursion:
         return total
 
     def _wait(self, requests: list[Any], ranks: list[Any]) -> None:
-        """Wait for `requests` to and from `ranks`, but not for ever: a dead rank must not hang the others."""
-        deadline = time.monotonic() + self.engine.matrix.timeout_s
-        open_requests = list(zip(requests, ranks, strict=True))
-        while open_requests:
-            open_requests = [(request, rank) for request, rank in open_requests if not request.Test()]
-            if open_requests and time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"rank {open_requests[0][1]} did not answer rank {self.engine.comm.rank} for "
-                    f"{self.engine.matrix.timeout_s:g} s: it has died or hangs; see its output, and start the job again"
-                )
+        wait_for(self.engine.comm, list(zip(requests, ranks, strict=True)), self.engine.matrix.timeout_s)
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint of this rank must hold."""

@@ -37,7 +37,9 @@ def main(arguments: list[str]) -> None:
         def fresh() -> list[Any]:
             return [CpuRecursion(operator, a, b, operator.random_block(seed, n, 1), threads) for n in mine]
     else:
-        matrix = DistributedMatrix(sample, comm, reduce_every_step=method == "aug_spmmv_star")
+        # On GPUs: a rank a device, two steps a sweep.
+        backend: Any = "cuda" if method == "blocked" else "cpu"
+        matrix = DistributedMatrix(sample, comm, reduce_every_step=method == "aug_spmmv_star", backend=backend)
         engine = matrix.engine(matrix.dtype)
 
         def fresh() -> list[Any]:
@@ -45,8 +47,10 @@ def main(arguments: list[str]) -> None:
 
     seconds = []
     etas = np.empty((0, 0))
+    recursions = []
     for _ in range(repeats):
-        recursions = fresh()
+        recursions.clear()  # the vectors of two calls need not fit into memory together
+        recursions += fresh()
         for recursion in recursions:
             recursion.advance(1)
         comm.Barrier()

@@ -23,12 +23,12 @@ static __device__ __forceinline__ Row find(const entry *pointer, const int *leng
 #endif
 }
 
-// rows: matrix rows;  wave: rows of a wave, in units of ROWS;  width: R;  partial: (gridDim.x, 2, R)
+// Rows first_row, ..., rows - 1 are computed; columns may lie beyond them.  wave: rows of a wave, in units of ROWS;  width: R;  partial: (gridDim.x, 2, R)
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     aug_spmmv(const entry *__restrict__ pointer, const int *__restrict__ length, const int *__restrict__ indices,
               const number *__restrict__ data, const number *__restrict__ v, number *__restrict__ w,
-              double *__restrict__ partial, long long rows, long long wave, int width, double scale_, double shift_,
-              double keep_) {
+              double *__restrict__ partial, long long first_row, long long rows, long long wave, int width,
+              double scale_, double shift_, double keep_) {
     const real scale = scale_, shift = shift_, keep = keep_;
     const int lane = threadIdx.x % LANES, sub = threadIdx.x % 32 / LANES, warp = threadIdx.x / 32;
     const int column = blockIdx.y * LANES * COLUMNS + lane;
@@ -44,9 +44,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     // A task is ROWS adjacent rows; its row is `rows` where the block has no more.
     auto row_of = [&](int task) {
         const int turn = task / share;
-        return min((turn * wave + low + (task - turn * share)) * ROWS + sub, rows);
+        return min(first_row + (turn * wave + low + (task - turn * share)) * ROWS + sub, rows);
     };
-    const int tasks = share > 0 ? int((rows + wave * ROWS - 1) / (wave * ROWS)) * share : 0;
+    const int tasks = share > 0 ? int((rows - first_row + wave * ROWS - 1) / (wave * ROWS)) * share : 0;
     Row next{rows, 0, 0};
     if (warp < tasks) next = find(pointer, length, row_of(warp), rows);
     for (int task = warp; task < tasks; task += WARPS) {

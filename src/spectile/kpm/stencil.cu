@@ -183,12 +183,17 @@ static __device__ __forceinline__ void write(number *line, int z, const spinor &
 }
 
 // v, w: nu_m and nu_m-1.  STEPS = 1: w_out = nu_m+1 (may be w itself).  STEPS = 2: w_out = nu_m+1, v_out = nu_m+2 (neither
-// may be v or w).  partial: (vectors, groups, tiles, 2 * STEPS) scalar products; entries of (vector, group) pairs that do
-// not meet stay as they are (zero).  scale, shift, keep belong to the first step; the second always is a recurrence step.
+// may be v or w).  scale, shift, keep belong to the first step; the second always is a recurrence step.
+//
+// The blocks hold nx planes, plane_stride apart, of vectors vector_stride apart (in numbers).  Computed are `pieces` runs of
+// `planes` planes: from `first`, and from every piece_stride planes on; the whole periodic sample is one run of nx planes.
+// partial: (vectors, pieces, groups, tiles, 2 * STEPS) scalar products; entries of pieces and groups that do not meet stay
+// as they are (zero).
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     sweep(const number *__restrict__ v, const number *w, number *v_out, number *w_out,
           const real *__restrict__ potential, double *__restrict__ partial, int nx, int ny, int tiles, int groups,
-          int vectors, double scale, double shift, double keep, double hopping, double mass) {
+          int vectors, double scale, double shift, double keep, double hopping, double mass, long long plane_stride,
+          long long vector_stride, int first_plane, int planes, int pieces, int piece_stride) {
     extern __shared__ __align__(16) unsigned char memory[];
     number *const v_ring = reinterpret_cast<number *>(memory);      // V_RING planes of V_LINES
     number *const w_ring = v_ring + V_RING * V_LINES * LINE;        // W_RING planes of U_LINES
@@ -205,33 +210,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const bool own = active && line >= STEPS - 1 && line < STEPS - 1 + lines;
     const int y = (y0 + line - (STEPS - 1) + ny) % ny;
     const real hop = real(-0.5 * hopping * scale), mass_1 = real(mass * scale), keep_1 = real(keep);
-    const long long plane_size = (long long)ny * LINE;
 
-    const long long total = (long long)vectors * nx;
+    const long long total = (long long)vectors * pieces * planes;
     long long position = total * group / groups;
     const long long last = total * (group + 1) / groups;
     while (position < last) {
-        const int vector = int(position / nx), begin = int(position % nx);
-        const int end = int(min((long long)nx, begin + last - position));
+        const int run = int(position / planes), offset = int(position % planes), vector = run / pieces;
+        const int begin = first_plane + run % pieces * piece_stride + offset;
+        const int end = begin + int(min((long long)(planes - offset), last - position));
         position += end - begin;
-        const number *const v_in = v + vector * nx * plane_size;
-        const number *const w_in = w + vector * nx * plane_size;
+        const number *const v_in = v + vector * vector_stride;
+        const number *const w_in = w + vector * vector_stride;
 
         auto v_plane = [&](int x) { return v_ring + (x + 2 * V_RING) % V_RING * (V_LINES * LINE); };
         auto w_plane = [&](int x) { return w_ring + (x + 2 * W_RING) % W_RING * (U_LINES * LINE); };
         const int v_from = (y0 - STEPS + ny) % ny, w_from = (y0 - (STEPS - 1) + ny) % ny;
         auto fetch = [&](int v_x, int w_x) {  // one group: a plane of V and a plane of W
             copies.begin(V_LINES + U_LINES);
-            copies.lines(v_plane(v_x), v_in + (v_x + nx) % nx * plane_size, v_from, V_LINES, ny);
-            copies.lines(w_plane(w_x), w_in + (w_x + nx) % nx * plane_size, w_from, U_LINES, ny);
+            copies.lines(v_plane(v_x), v_in + (v_x + nx) % nx * plane_stride, v_from, V_LINES, ny);
+            copies.lines(w_plane(w_x), w_in + (w_x + nx) % nx * plane_stride, w_from, U_LINES, ny);
             copies.end();
         };
 
         const int first = begin - (STEPS - 1), stop = end + (STEPS - 1);
         __syncthreads();  // the rings of the segment before are read to the end
         copies.begin(2 * V_LINES);
-        copies.lines(v_plane(first - 1), v_in + (first - 1 + nx) % nx * plane_size, v_from, V_LINES, ny);
-        copies.lines(v_plane(first), v_in + (first + nx) % nx * plane_size, v_from, V_LINES, ny);
+        copies.lines(v_plane(first - 1), v_in + (first - 1 + nx) % nx * plane_stride, v_from, V_LINES, ny);
+        copies.lines(v_plane(first), v_in + (first + nx) % nx * plane_stride, v_from, V_LINES, ny);
         copies.end();
 #pragma unroll
         for (int d = 1; d <= AHEAD; ++d) {
@@ -268,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                     v_plane(x), line + 1, z, old, hop,
                                     real(shift + scale * site), mass_1, keep_1);
             if (own && inside) {
-                write(w_out + (vector * nx + wrapped) * plane_size + y * LINE, z, u);
+                write(w_out + vector * vector_stride + wrapped * plane_stride + y * LINE, z, u);
                 even_1 += dot(v_now, v_now);
                 odd_1 += dot(u, v_now);
             }
@@ -281,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 const spinor next =
                     update(s_u, t_u, u_now, u, u_ring + (back & 1) * (U_LINES * LINE), line, z, v_behind, hop,
                            real(shift + scale * behind_site), mass_1, real(1));
-                write(v_out + (vector * nx + back) * plane_size + y * LINE, z, next);
+                write(v_out + vector * vector_stride + back * plane_stride + y * LINE, z, next);
                 even_2 += dot(u_now, u_now);
                 odd_2 += dot(next, u_now);
             }
@@ -304,19 +309,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (thread < 2 * STEPS) {
             double sum = 0;
             for (int n = 0; n < THREADS / 32; ++n) sum += sums[thread][n];
-            partial[(((long long)vector * groups + group) * tiles + tile) * (2 * STEPS) + thread] = sum;
+            partial[(((long long)run * groups + group) * tiles + tile) * (2 * STEPS) + thread] = sum;
         }
     }
 }
 
-// etas[q * vectors + r] = sum over groups and tiles, in order.
+// etas[q * vectors + r] = sum of a vector's `count` partial sums, in a fixed order: a warp a sum.
 extern "C" __global__ void sum_sweeps(const double *__restrict__ partial, double *__restrict__ etas, int count, int vectors) {
-    const int j = blockIdx.x * blockDim.x + threadIdx.x;
+    const int j = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
     if (j >= 2 * STEPS * vectors) return;
     const int q = j / vectors, r = j % vectors;
     double total = 0;
-    for (int n = 0; n < count; ++n) total += partial[((long long)r * count + n) * (2 * STEPS) + q];
-    etas[j] = total;
+    for (int n = lane; n < count; n += 32) total += partial[((long long)r * count + n) * (2 * STEPS) + q];
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) total += __shfl_xor_sync(0xffffffffu, total, distance);
+    if (lane == 0) etas[j] = total;
 }
 
 static __device__ __forceinline__ unsigned long long mix(unsigned long long z) {
@@ -325,13 +332,16 @@ static __device__ __forceinline__ unsigned long long mix(unsigned long long z) {
     return z ^ (z >> 31);
 }
 
-// The numbers of spectile.kpm.reference.random_phases, in the layout [vector][x][y][orbital][z].
-extern "C" __global__ void random_spinors(number *__restrict__ block, long long lines, int vectors,
-                                          unsigned long long seed, unsigned long long first) {
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < lines * LINE * vectors;
+// The numbers of spectile.kpm.reference.random_phases on `planes` planes from plane `first_plane` (mod nx) of the sample.
+extern "C" __global__ void random_spinors(number *__restrict__ block, int planes, int ny, int vectors,
+                                          long long plane_stride, long long vector_stride, long long first_plane,
+                                          long long nx, unsigned long long seed, unsigned long long first) {
+    const long long plane_size = (long long)ny * LINE;
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < planes * plane_size * vectors;
          i += (long long)gridDim.x * blockDim.x) {
-        const unsigned long long r = i / (lines * LINE), at = i % (lines * LINE);
-        const unsigned long long row = (at / LINE * NZ + at % NZ) * 4 + at % LINE / NZ;
+        const unsigned long long r = i / vector_stride % vectors, at = i % plane_size;
+        const unsigned long long line = (first_plane + i / plane_stride % planes) % nx * ny + at / LINE;
+        const unsigned long long row = (line * NZ + at % NZ) * 4 + at % LINE / NZ;
         const unsigned long long bits =
             mix(mix(seed + (first + r) * 0x9E3779B97F4A7C15ull) + row * 0xD1B54A32D192ED03ull);
         const int quarter = int(bits >> 62);
