@@ -323,7 +323,14 @@ class TestErrors:
 
     def test_range_of_float16(self):
         A = sp.csr_array(np.array([[1.0, 2.0**-60]]))
-        with pytest.raises(ValueError, match="row of A 0 holds entries further apart"):
+        with pytest.raises(ValueError, match=r"row of A 0 holds entries further apart .*2\*\*39"):
+            spgemm(A, sp.csr_array(A.T), precision="float16", method="tiles", backend="cpu")
+        for small in (2.0**-60, 2.0**-100):
+            rows, column = sp.csr_array([[1.0, 0], [0, small]]), sp.csr_array([[small], [0.75]])
+            C = spgemm(rows, column, precision="float16", backend="cpu")
+            np.testing.assert_array_equal(C.toarray(), [[small], [0.75 * small]])
+        A = sp.csr_array(np.array([[1.0, 2.0**-120]]))
+        with pytest.raises(ValueError, match=r"row of A 0 holds entries further apart .*2\*\*110"):
             multiply(A, sp.csr_array(A.T), precision="float16")
 
     def test_range_of_float32(self):

@@ -42,13 +42,13 @@ def on_gpu(A, dtype=np.float64):
     return csr_matrix(tuple(cupy.asarray(x) for x in arrays), shape=A.shape)
 
 
-def check(C, A, B, precision):
+def check(C, A, B, precision, method="auto"):
     """Pattern equal to the CPU's, every entry within its bound of the float64 product."""
     exact = spgemm(A, B, backend="cpu")
     C = C if sp.issparse(C) else C.get()
     np.testing.assert_array_equal(C.indptr, exact.indptr)
     np.testing.assert_array_equal(C.indices, exact.indices)
-    bound = error_bound(A, B, precision=precision).data
+    bound = error_bound(A, B, precision=precision, method=method).data
     # The reference is itself rounded: the bound of float64 covers it.
     bound = bound + error_bound(A, B).data
     error = np.abs(C.data.astype(np.float64) - exact.data)
@@ -89,7 +89,7 @@ def test_every_kind_of_row(precision, rng):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_tiles(precision, rng):
     from spectile.tsparse import gpu, gpu_tiles, reference
-    from spectile.tsparse.precision import lookup
+    from spectile.tsparse.precision import IN_TILES, lookup
 
     for name, A, B in matrices(rng):
         if B.shape[1] > 10_000:
@@ -97,16 +97,64 @@ def test_tiles(precision, rng):
         print(name)
         left, right = on_gpu(A), on_gpu(B)
         C = spgemm(left, right, precision=precision, method="tiles")
-        check(C, A, B, precision)
+        check(C, A, B, precision, "tiles")
         again = spgemm(left, right, precision=precision, method="tiles")
         assert C.data.tobytes() == again.data.tobytes(), "the same call must give the same bits"
         chosen = lookup(precision)
-        factors = gpu._with_checked_factors(left, right, chosen, gpu._checked)
+        factors = gpu._with_checked_factors(left, right, chosen, gpu._checked, IN_TILES)
         tiles = [gpu_tiles.convert(factor, chosen) for factor in factors]
         kept = tiles[1].bitmaps.get()
         assert np.sort(kept[kept != 0]).tolist() == np.sort(reference.to_bitmap(B).bitmaps).tolist()
         if all(factor.exponents is None for factor in factors):
-            check(gpu_tiles.to_csr(gpu_tiles.multiply(*tiles, chosen)), A, B, precision)
+            check(gpu_tiles.to_csr(gpu_tiles.multiply(*tiles, chosen)), A, B, precision, "tiles")
+
+
+class Guarded:
+    """An allocator that keeps every array between guard words, and says afterwards whether they stand."""
+
+    def __init__(self):
+        self.blocks = []
+
+    def __call__(self, size):
+        import cupy
+
+        memory = cupy.cuda.memory.Memory(size + 1024)
+        whole = cupy.ndarray(size + 1024, cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
+        whole.fill(0xA5)
+        self.blocks.append((whole, size))
+        return cupy.cuda.MemoryPointer(memory, 512)
+
+    def stand(self):
+        return all((w[:512] == 0xA5).all() and (w[512 + size :] == 0xA5).all() for w, size in self.blocks)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float16"])
+def test_nothing_is_written_beyond_an_array(precision, rng):
+    import cupy
+
+    for name, A, B in matrices(rng):
+        left, right = on_gpu(A), on_gpu(B)
+        for method in ("rows", "tiles") if B.shape[1] <= 10_000 else ("rows",):
+            print(name, method)
+            guarded = Guarded()
+            with cupy.cuda.using_allocator(guarded):
+                C = spgemm(left, right, precision=precision, method=method)
+            check(C, A, B, precision, method)
+            assert len(guarded.blocks) >= 5 or not C.nnz
+            assert guarded.stand()
+
+
+def test_bitmaps_without_room_are_made_again(rng, monkeypatch):
+    from spectile.tsparse import gpu
+
+    pairs = [(name, A, B) for name, A, B in matrices(rng) if name in ("band", "window", "dense_window", "odd_sizes")]
+    whole = [spgemm(on_gpu(A), on_gpu(B)) for _, A, B in pairs]
+    for words in (1, 5000):
+        monkeypatch.setattr(gpu, "_kept_words", lambda rows, nnz, words=words: words)
+        for expected, (_, A, B) in zip(whole, pairs, strict=True):
+            C = spgemm(on_gpu(A), on_gpu(B))
+            check(C, A, B, "float64")
+            assert C.data.tobytes() == expected.data.tobytes()
 
 
 @pytest.mark.parametrize("columns", [1_200_000, 2_500_000])
@@ -141,6 +189,33 @@ def test_chunks_of_rows_give_the_same_bits(rng):
         np.testing.assert_array_equal(host.data, whole.data.get())
     with pytest.raises(MemoryError, match="raise it to at least"):
         spgemm(on_gpu(A), on_gpu(A), memory_limit=100)
+
+
+def test_a_product_that_the_device_does_not_hold_is_gathered_on_the_host(rng, monkeypatch):
+    from spectile.gpu import device
+
+    A = random(2000, 2000, 0.003, rng)
+    A.data[:5] *= 1e-30  # float16 scales
+    for precision in PRECISIONS:
+        whole = spgemm(A, A, backend="cuda", precision=precision)
+        with monkeypatch.context() as patch:
+            patch.setattr(device, "free_bytes", lambda: 40_000)
+            parts = spgemm(A, A, backend="cuda", precision=precision)
+            np.testing.assert_array_equal(parts.indptr, whole.indptr)
+            np.testing.assert_array_equal(parts.indices, whole.indices)
+            assert parts.data.tobytes() == whole.data.tobytes()
+            patch.setattr(device, "free_bytes", lambda: 40)
+            with pytest.raises(MemoryError, match=r"row \d+ of C has"):
+                spgemm(A, A, backend="cuda", precision=precision)
+
+
+def test_limit_covers_bitmaps_of_wide_rows(rng):
+    A, B = random(6, 60, 0.9, rng), random(60, 2_500_000, 0.001, rng)
+    whole = spgemm(on_gpu(A), on_gpu(B))
+    parts = spgemm(on_gpu(A), on_gpu(B), memory_limit=700_000)
+    assert parts.data.tobytes() == whole.data.tobytes()
+    with pytest.raises(MemoryError, match="raise it to at least"):
+        spgemm(on_gpu(A), on_gpu(B), memory_limit=600_000)
 
 
 def test_symbolic_product_is_reused(rng):
@@ -179,6 +254,25 @@ def test_bad_input(rng):
         spgemm(on_gpu(A), on_gpu(A), backend="cpu")
     with pytest.raises(ValueError, match="beyond the range of float32"):
         spgemm(on_gpu(A * 1e200), on_gpu(A), precision="float32")
+    unsorted = on_gpu(A)
+    unsorted.indices[:] = unsorted.indices[::-1].copy()
+    unsorted.indices[5] = 2**30
+    with pytest.raises(ValueError, match="column index outside"):
+        spgemm(unsorted, unsorted)
+    assert spgemm(on_gpu(A), on_gpu(A)).nnz, "bad input must leave the device in order"
+
+
+def test_entries_outside_float16(rng):
     wide = sp.csr_array(np.array([[1.0, 2.0**-60]]))
+    left, right = on_gpu(wide), on_gpu(sp.csr_array(wide.T))
     with pytest.raises(ValueError, match="row of A 0 holds entries further apart"):
-        spgemm(on_gpu(wide), on_gpu(sp.csr_array(wide.T)), precision="float16")
+        spgemm(left, right, precision="float16", method="tiles")
+    for spread in (60, 100):
+        A = random(300, 300, 0.03, rng)
+        A.data *= 2.0 ** rng.integers(-spread, 1, A.nnz)
+        check(spgemm(on_gpu(A), on_gpu(A), precision="float16"), A, A, "float16")
+        B = A * 2.0**150
+        check(spgemm(on_gpu(B), on_gpu(A * 2.0**-150), precision="float16"), B, A * 2.0**-150, "float16")
+    wider = sp.csr_array(np.array([[1.0, 2.0**-120]]))
+    with pytest.raises(ValueError, match="row of A 0 holds entries further apart"):
+        spgemm(on_gpu(wider), on_gpu(sp.csr_array(wider.T)), precision="float16")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .precision import Precision, half_exponents, lookup, round_half, round_tf32
+from .precision import BY_ENTRY, IN_TILES, HalfRange, Precision, half_exponents, lookup, round_half, round_tf32
 
 Backend = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["float64", "float32", "tf32", "float16"]
@@ -37,8 +37,9 @@ def spgemm(
         Of the same library as `A`.
     precision : {"float64", "float32", "tf32", "float16"}
         ``float64`` and ``float32``: that arithmetic throughout.  ``tf32``, ``float16``: inputs rounded to 11
-        significant bits, products and sums in float32 (the mixed precision of tensor cores).  For ``float16``, rows of
-        A and columns of B outside the range of float16 are scaled by powers of two and C is scaled back.
+        significant bits, products and sums in float32 (the mixed precision of tensor cores).  For ``float16``, what
+        its range does not hold is scaled by powers of two and C is scaled back: by rows of A and columns of B in tiles,
+        entry by entry otherwise.
     method : {"auto", "rows", "tiles"}
         ``rows``: row by row, entry by entry; on a GPU an analysis chooses for each row how it is gathered.
         ``tiles``: the paper's 8x8 bitmap tiles, on a GPU with tensor cores.  ``auto``: ``rows``, the faster from CSR to
@@ -119,14 +120,14 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     return _symbolic(_operand(A, "A"), _operand(B, "B"), memory_limit)
 
 
-def error_bound(A: Any, B: Any, *, precision: PrecisionName = "float64") -> Any:
-    """Bound the rounding error of each entry of ``spgemm(A, B, precision=precision)``.
+def error_bound(A: Any, B: Any, *, precision: PrecisionName = "float64", method: Method = "auto") -> Any:
+    """Bound the rounding error of each entry of ``spgemm(A, B, precision=precision, method=method)``.
 
     Parameters
     ----------
     A, B : scipy.sparse matrix or array
         The factors.
-    precision : str
+    precision, method : str
         As for :func:`spgemm`.
 
     Returns
@@ -138,7 +139,8 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName = "float64") -> Any:
     """
     chosen = lookup(precision)
     left, right = _operand(A, "A"), _operand(B, "B")
-    rounded_left, rounded_right, rows, columns = _rounded(left, right, chosen)
+    half = IN_TILES if method == "tiles" else BY_ENTRY
+    rounded_left, rounded_right, rows, columns = _rounded(left, right, chosen, half)
     pattern = _symbolic(left, right, None)
     exact = lookup("float64")
 
@@ -260,14 +262,14 @@ def _symbolic(A: Operand, B: Operand, memory_limit: int | None) -> Any:
 
 
 def _rounded(
-    A: Operand, B: Operand, precision: Precision
+    A: Operand, B: Operand, precision: Precision, half: HalfRange = BY_ENTRY
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Return the values of A and B as `precision` takes them, and the exponents of A's rows and B's columns."""
     if precision.name == "float16":
-        rows = half_exponents(A.data, A.row_of_entries, A.shape[0], "row of A")
-        columns = half_exponents(B.data, lambda: B.indices, B.shape[1], "column of B")
-        data_a = round_half(A.data, rows, None if rows is None else A.row_of_entries())
-        return data_a, round_half(B.data, columns, B.indices), rows, columns
+        rows = half_exponents(A.data, A.row_of_entries, A.shape[0], "row of A", half)
+        columns = half_exponents(B.data, lambda: B.indices, B.shape[1], "column of B", half)
+        data_a = round_half(A.data, rows, None if rows is None else A.row_of_entries(), half)
+        return data_a, round_half(B.data, columns, B.indices, half), rows, columns
     values = []
     for name, operand in (("A", A), ("B", B)):
         with np.errstate(over="ignore"):
@@ -296,7 +298,7 @@ def _tiles_on_cpu(A: Operand, B: Operand, precision: Precision) -> Any:
     """Multiply by the paper's algorithm, in NumPy."""
     from . import reference
 
-    data_a, data_b, rows, columns = _rounded(A, B, precision)
+    data_a, data_b, rows, columns = _rounded(A, B, precision, IN_TILES)
     left, right = (reference.to_bitmap(x.with_data(d).csr()) for x, d in ((A, data_a), (B, data_b)))
     C = reference.to_csr(reference.spgemm(left, right, precision.dtype))
     indptr, indices, data = C.indptr.astype(np.int64), C.indices, C.data

@@ -1,11 +1,12 @@
 """What the workflow measures of sparse products: the square of one matrix by every method, in one process.
 
 Methods (the column ``method``): ``spectile_<precision>`` is ``spgemm(A, A, precision=...)``, CSR to CSR with sorted
-columns, check of the input, analysis and allocations included; ``tiles_<precision>`` the product of bitmap tiles in the
-kernels' format, conversions apart as in the paper (``tiles_float32`` is its nonTCU), and ``tiles_csr_float16`` the same
-from CSR to CSR; ``cusparse_<precision>`` the vendor's product with its allocations; ``scipy_<precision>`` SciPy's
-product and the sort that brings it to the same form.  The ending ``_empty_pool`` marks calls that find CuPy's memory
-pool empty.  On a GPU times are events after the second-level cache was overwritten.
+columns, check of the input, analysis and allocations included; ``rows_<precision>`` and ``tiles_<precision>`` the
+product in the kernels' format, conversions apart as in the paper: of checked and rounded CSR factors, and of bitmap
+tiles (``tiles_float32`` is its nonTCU); ``tiles_csr_float16`` the tiles from CSR to CSR; ``cusparse_<precision>`` the
+vendor's product with its allocations; ``scipy_<precision>`` SciPy's product and the sort that brings it to the same
+form.  The ending ``_empty_pool`` marks calls that find CuPy's memory pool empty.  On a GPU times are events after the
+second-level cache was overwritten.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from spectile.bench.provenance import digest_array
 from spectile.inputs import suitesparse
 
 from . import comparators, error_bound, reference, spgemm
-from .precision import HALF_MAX, HALF_NORMAL, half_exponents, lookup
+from .precision import BY_ENTRY, HALF_MAX, HALF_NORMAL, IN_TILES, HalfRange, half_exponents, lookup
 
 PAPER = "tsparse"
 PRECISIONS = ("float64", "float32", "tf32", "float16")
@@ -161,12 +162,12 @@ class Check:
         )
 
 
-def half_reason(A: Any) -> str | None:
-    """Return why float16 cannot hold A even when its rows and columns are scaled, or None where it can."""
+def half_reason(A: Any, half: HalfRange) -> str | None:
+    """Return why `half` cannot hold A even when its rows and columns are scaled, or None where it can."""
     owner = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     try:
-        half_exponents(A.data, lambda: owner, A.shape[0], "row of A")
-        half_exponents(A.data, lambda: A.indices, A.shape[1], "column of B")
+        half_exponents(A.data, lambda: owner, A.shape[0], "row of A", half)
+        half_exponents(A.data, lambda: A.indices, A.shape[1], "column of B", half)
     except ValueError as error:
         return str(error)
     return None
@@ -181,7 +182,7 @@ def _on_host(C: Any) -> Any:
 def _cpu_methods(A: Any, counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
     methods: list[Method | Skipped] = []
     for precision in PRECISIONS:
-        if precision == "float16" and (reason := half_reason(A)):
+        if precision == "float16" and (reason := half_reason(A, BY_ENTRY)):
             methods.append(Skipped("spectile_float16", reason))
             continue
         narrow = A.astype(lookup(precision).dtype)
@@ -255,14 +256,34 @@ def _gpu_methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bo
             methods.append(cold)
 
     for precision in PRECISIONS:
-        if precision == "float16" and (reason := half_reason(A)):
+        if precision == "float16" and (reason := half_reason(A, BY_ENTRY)):
             methods.append(Skipped("spectile_float16", reason))
             continue
         G = on_gpu[lookup(precision).dtype.name]
         add(f"spectile_{precision}", precision, _product(G, precision, "cuda"), values=_phases_of(G, precision))
-    methods += _tile_methods(on_gpu, counts, check)
+    methods += _row_methods(on_gpu, counts, check) + _tile_methods(on_gpu, counts, check)
     for precision, G in on_gpu.items():
         add(f"cusparse_{precision}", precision, lambda G=G: vendor.spgemm(G, G)[0])  # type: ignore[misc]
+    return methods
+
+
+def _row_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
+    """Return ``rows_<precision>``, the product of factors that are checked and rounded already."""
+    from . import gpu
+
+    methods: list[Method | Skipped] = []
+    for name in PRECISIONS:
+        if name == "float16" and (reason := half_reason(check.A, BY_ENTRY)):
+            methods.append(Skipped("rows_float16", reason))
+            continue
+        precision = lookup(name)
+        G = on_gpu[precision.dtype.name]
+        factor = gpu._with_checked_factors(G, G, precision, gpu._checked)[0]
+
+        def run(factor: Any = factor, precision: Any = precision) -> Any:
+            return gpu._to_device(factor, factor, precision, None, None)
+
+        methods.append(check.method(f"rows_{name}", name, run, counts, clock="events"))
     return methods
 
 
@@ -274,7 +295,7 @@ def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: C
     if counts["products"] < DENSE_TILES * counts["tile_products"]:
         per_task = counts["products"] / max(counts["tile_products"], 1)
         reason = f"tiles are nearly empty: {per_task:.1f} products of entries a product of tiles"
-    half = half_reason(check.A)
+    half = half_reason(check.A, IN_TILES)
     methods: list[Method | Skipped] = []
     for name in PRECISIONS:
         precision = lookup(name)
@@ -286,7 +307,7 @@ def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: C
             half = half or "the factors need scaling for float16, which is done between CSR and tiles"
             methods.append(Skipped("tiles_float16", half))
             continue
-        tiles = gpu_tiles.convert(gpu._with_checked_factors(G, G, precision, gpu._checked)[0], precision)
+        tiles = gpu_tiles.convert(gpu._with_checked_factors(G, G, precision, gpu._checked, IN_TILES)[0], precision)
 
         def run(tiles: Any = tiles, precision: Any = precision) -> Any:
             return gpu_tiles.multiply(tiles, tiles, precision)

@@ -1,7 +1,7 @@
 """The product on CUDA devices: rows by bitmap or hash (``rows.cu``), buffers and launches.
 
-One product is a handful of launches and two short waits: after `analyse` the host reads the bins of the symbolic phase,
-after `place` the entries of C.  Nothing but C and a few integers a row is allocated.
+One product is a handful of launches and one short wait: after `place` the host reads the entries of C and the bins of
+the numeric phase.  Nothing but C, a few integers a row and bitmaps of narrow rows (`_kept_words`) is allocated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..gpu.compile import Unit
-from .precision import Precision, half_exponents, lookup
+from .precision import BY_ENTRY, IN_TILES, HalfRange, Precision, half_exponents, lookup
 
 ARCHS = ("sm_80", "sm_90a", "sm_100")
 ROWS = {
@@ -29,18 +29,22 @@ UNITS = (*ROWS.values(), *TILES.values())
 
 # Places in the head of counters, and flags of bad input (rows.cu).
 _SYMBOLIC, _NUMERIC, _FLAGS, _MAX_SPAN, _MAX_BYTES, _DESCENTS, _HEAD = 0, 8, 20, 22, 24, 34, 64
+_BLOCK_BIN = 6  # of the symbolic phase
 _PRODUCTS, _ENTRIES = 15, 16  # of 64 bits
 _BAD_INDEX, _UNSORTED, _NOT_FINITE, _HALF_RANGE, _FLOAT_RANGE, _LOST = 1, 2, 4, 8, 16, 32
 _EMPTY = -(2**20)  # exponent of a row or column without a nonzero
 _ROUNDING = {"float64": 0, "float32": 0, "tf32": 1, "float16": 2}
-_KEPT_WORDS = (64, 256)  # words of a kept bitmap in the two window bins
-_SYMBOLIC_LOGS, _NUMERIC_LOGS = (5, 6, 8, 10), (5, 6, 8, 9, 10)  # logarithms of the tables of the hash bins
+_ROUND_TILES = 3  # float16 as tiles hold it
+_WINDOWS = ((64, 256), (64, 2048), (256, 1024))  # words and sums of the window bins
+_NUMERIC_LOGS = (5, 6, 8, 9, 10)  # logarithms of the tables of the hash bins
 _BLOCKS = (("small", 128), ("large", 512), ("sums_global", 512), ("global", 256))  # block bins and their threads
-_BINS_SYMBOLIC, _BINS_NUMERIC = 7, 12
+_BINS_NUMERIC = 12
 _ANALYSTS = 512  # threads of a block of the analysis
 _THREADS = 128  # of the kernels that give a row to a group of lanes
-# Bytes of work space a row takes at most: 5 integers, its place in the lists of the bins, the larger bitmap.
-_ROW_BYTES = 4 * (5 + _BINS_NUMERIC) + 4 * _KEPT_WORDS[1]
+_SCRATCH_BYTES = 1 << 28  # of bitmaps that shared memory does not hold
+_ROW_WORDS = 128  # words of bitmaps kept a row, at most on average
+# Bytes of work space a row takes at most: 5 integers, its place in the lists of the bins, bitmaps.
+_ROW_BYTES = 4 * (5 + _BINS_NUMERIC) + 4 * _ROW_WORDS
 
 
 @dataclass
@@ -52,6 +56,7 @@ class Factor:
     indices: Any  # int32
     data: Any
     exponents: Any = None  # of the rows of A or the columns of B, where float16 needed scaling
+    half: HalfRange = BY_ENTRY
 
     @property
     def nnz(self) -> int:
@@ -71,13 +76,21 @@ class _Phase:
     span: int
     slot: int
     lists: int
-    kept: tuple[Any, Any]
+    scratch_bytes: int
+    kept: Any  # bitmaps of the rows of window bins; a row whose words would lie beyond its end has none
     indptr: Any
 
     @property
     def entries(self) -> int:
         """Stored entries of these rows of C."""
         return int(self.head.view(np.uint64)[_ENTRIES])
+
+    @property
+    def counts(self) -> Any:
+        """Stored entries of each of these rows, on the device."""
+        import cupy
+
+        return self.work[3 * self.rows : 4 * self.rows] if self.rows else cupy.empty(0, np.int32)
 
     @property
     def products(self) -> int:
@@ -104,7 +117,7 @@ def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int 
             return _to_host(left, right, precision, memory_limit, array, counters)
         return _to_device(left, right, precision, memory_limit, counters)
 
-    return _with_checked_factors(A, B, precision, product)
+    return _with_checked_factors(A, B, precision, product, IN_TILES if method == "tiles" else BY_ENTRY)
 
 
 class SymbolicProduct:
@@ -121,17 +134,19 @@ class SymbolicProduct:
     """
 
     def __init__(self, A: Any, B: Any, memory_limit: int | None, host: bool) -> None:
-        _check_limit(memory_limit, A.shape[0])
         self.shape = (A.shape[0], B.shape[1])
+        _, scratch = _check_limit(memory_limit, *self.shape)
         self._host = host
 
         def analyse(left: Factor, right: Factor, counters: Any) -> _Phase:
             self._patterns = [(x.indptr, x.indices) for x in (left, right)]
-            return _symbolic(left, right, 0, left.shape[0], "float64", counters)
+            return _symbolic(left, right, 0, left.shape[0], "float64", counters, scratch)
 
         self._phase = _with_checked_factors(A, B, lookup("float64"), analyse)
         self.nnz = self._phase.entries
         self.products = self._phase.products
+        if self.nnz >= 2**31:
+            raise MemoryError(f"C has {self.nnz} entries, and a kept pattern holds fewer than 2**31: use spgemm")
 
     def multiply(self, A: Any, B: Any, *, precision: Any = "float64") -> Any:
         """Return C = A B for factors with the analysed patterns.
@@ -166,7 +181,9 @@ def _is_array(matrix: Any) -> bool:
     return isinstance(matrix, sp.sparray)
 
 
-def _with_checked_factors(A: Any, B: Any, precision: Precision, use: Callable[[Factor, Factor, Any], Any]) -> Any:
+def _with_checked_factors(
+    A: Any, B: Any, precision: Precision, use: Callable[[Factor, Factor, Any], Any], half: HalfRange = BY_ENTRY
+) -> Any:
     """Return ``use(A, B, counters)`` of both factors on the device, their values rounded.
 
     The flags of the check are among the counters of the symbolic phase, and read with them, which spares a wait; where
@@ -176,12 +193,12 @@ def _with_checked_factors(A: Any, B: Any, precision: Precision, use: Callable[[F
     raw = [_device_csr(A, "A")]
     raw.append(raw[0] if same else _device_csr(B, "B"))
     counters = _counters(A.shape[0])
-    left = _prepare(raw[0], precision, counters, 0)
+    left = _prepare(raw[0], precision, counters, 0, half)
     try:
-        return use(left, left if same else _prepare(raw[1], precision, counters, 1), counters)
+        return use(left, left if same else _prepare(raw[1], precision, counters, 1, half), counters)
     except _Unfit as unfit:
         found = [unfit.args[0], unfit.args[0] if same else unfit.args[1]]
-    left, right = (_mend(m, int(f), precision, name) for m, f, name in zip(raw, found, "AB", strict=True))
+    left, right = (_mend(m, int(f), precision, name, half) for m, f, name in zip(raw, found, "AB", strict=True))
     return use(left, right, None)
 
 
@@ -221,11 +238,15 @@ def _device_csr(matrix: Any, name: str) -> Any:
     return csr_matrix(arrays, shape=csr.shape)
 
 
-def _prepare(matrix: Any, precision: Precision, counters: Any, which: int) -> Factor:
+def _rounding(precision: Precision, half: HalfRange) -> int:
+    return _ROUND_TILES if precision.name == "float16" and half is IN_TILES else _ROUNDING[precision.name]
+
+
+def _prepare(matrix: Any, precision: Precision, counters: Any, which: int, half: HalfRange) -> Factor:
     import cupy
 
     rows, columns = matrix.shape
-    rounding = _ROUNDING[precision.name]
+    rounding = _rounding(precision, half)
     nnz = len(matrix.indices)
     keep = matrix.dtype == precision.dtype and rounding == 0
     out = matrix.data if keep else cupy.empty(nnz, precision.dtype)
@@ -234,10 +255,10 @@ def _prepare(matrix: Any, precision: Precision, counters: Any, which: int) -> Fa
         sizes = (np.int32(rows), np.int32(columns), np.int32(nnz), np.int32(rounding))
         arrays = (matrix.indptr, matrix.indices, matrix.data, 0 if keep else out.data.ptr, counters)
         kernel((min(-(-max(nnz, rows) // 256), 2048),), (256,), (*sizes, *arrays, np.int32(which)))
-    return Factor(matrix.shape, matrix.indptr, matrix.indices, out)
+    return Factor(matrix.shape, matrix.indptr, matrix.indices, out, half=half)
 
 
-def _mend(matrix: Any, found: int, precision: Precision, name: str) -> Factor:
+def _mend(matrix: Any, found: int, precision: Precision, name: str, half: HalfRange) -> Factor:
     """Sort and sum what is not canonical, scale what float16 does not hold, raise on the rest."""
     import cupy
 
@@ -257,7 +278,7 @@ def _mend(matrix: Any, found: int, precision: Precision, name: str) -> Factor:
         matrix.has_canonical_format = False
         matrix.sum_duplicates()
     counters = _counters(1)
-    factor = _prepare(matrix, precision, counters, 0)
+    factor = _prepare(matrix, precision, counters, 0, half)
     if precision.name == "float16" and _read_head(counters)[_FLAGS] & (_HALF_RANGE | _FLOAT_RANGE):
         _scale(matrix, factor, name)
     return factor
@@ -271,13 +292,15 @@ def _scale(matrix: Any, factor: Factor, name: str) -> None:
     counters = _counters(1)
     exponents = cupy.full(rows if by_row else matrix.shape[1], _EMPTY, np.int32)
     blocks, kind = ((-(-rows // 32)),), "double" if matrix.dtype == np.float64 else "float"
-    arguments = (np.int32(rows), np.int32(by_row), matrix.indptr, matrix.indices, matrix.data, exponents)
-    _kernel("float32", f"exponents_{kind}")(blocks, (256,), arguments)
-    _kernel("float32", f"scale_{kind}")(blocks, (256,), (*arguments, factor.data, counters))
+    sizes: tuple[Any, ...] = (np.int32(rows), np.int32(by_row))
+    arrays = (matrix.indptr, matrix.indices, matrix.data, exponents)
+    _kernel("float32", f"exponents_{kind}")(blocks, (256,), (*sizes, *arrays))
+    sizes = (*sizes, np.int32(_rounding(lookup("float16"), factor.half)), np.int32(factor.half.top))
+    _kernel("float32", f"scale_{kind}")(blocks, (256,), (*sizes, *arrays, factor.data, counters))
     if _read_head(counters)[_FLAGS] & _LOST:
         owner = _row_of_entries(matrix.indptr, factor.nnz) if by_row else matrix.indices
         what = "row of A" if by_row else "column of B"
-        half_exponents(matrix.data, lambda: owner, len(exponents), what, cupy)  # raises with the row or column
+        half_exponents(matrix.data, lambda: owner, len(exponents), what, factor.half, cupy)  # raises, naming it
     factor.exponents = exponents
 
 
@@ -294,6 +317,14 @@ def _kernel(value: str, name: str, shared_bytes: int = 0) -> Any:
 def _function(value: str, name: str, shared_bytes: int, device: int) -> Any:
     """Return a kernel loaded on `device`, which launches with less ado than CuPy's wrapper of it."""
     return ROWS[value].function(name, shared_bytes).kernel
+
+
+@functools.cache
+def _processors() -> int:
+    """Return the number of multiprocessors."""
+    from ..gpu.device import describe
+
+    return describe().multiprocessors
 
 
 @functools.cache
@@ -358,7 +389,9 @@ def _read_head(counters: Any) -> np.ndarray:
 # ---- phases
 
 
-def _symbolic(A: Factor, B: Factor, first: int, stop: int, value: str, counters: Any = None) -> _Phase:
+def _symbolic(
+    A: Factor, B: Factor, first: int, stop: int, value: str, counters: Any = None, scratch_bytes: int = _SCRATCH_BYTES
+) -> _Phase:
     """Find the row pointer of rows `first` to `stop` of C.
 
     `counters` are those that the check of the factors wrote to; `_Unfit` is raised if a flag is set.
@@ -371,7 +404,7 @@ def _symbolic(A: Factor, B: Factor, first: int, stop: int, value: str, counters:
     indptr = cupy.empty(rows + 1, np.int32)
     if not rows:
         indptr.fill(0)
-        return _Phase(first, 0, np.zeros(_HEAD, np.int32), None, 0, 0, 0, 0, (None, None), indptr)
+        return _Phase(first, 0, np.zeros(_HEAD, np.int32), None, 0, 0, 0, 0, 0, cupy.empty(0, np.uint32), indptr)
     work = cupy.empty((4 + _BINS_NUMERIC) * rows, np.int32)
     low, span, slot, entries, lists = (work.data.ptr + 4 * rows * i for i in range(5))
     head, count = counters.data.ptr, np.int32(rows)
@@ -382,47 +415,35 @@ def _symbolic(A: Factor, B: Factor, first: int, stop: int, value: str, counters:
     arguments: tuple[Any, ...] = (count, np.int32(A.shape[1]), np.int32(group), *pattern)
     arguments = (*arguments, low, span, entries, slot, lists, head)
     _kernel(value, "analyse")((-(-rows // (_ANALYSTS >> group)),), (_ANALYSTS,), arguments)
-    found = _read_head(counters)
-    _raise_unfit(found)
-    bins = found[_SYMBOLIC : _SYMBOLIC + _BINS_SYMBOLIC].tolist()
-    mean_b = int(found.view(np.uint64)[_PRODUCTS]) / max(A.nnz * rows / A.shape[0], 1)
-    kept = tuple(cupy.empty(n * w, np.uint32) if n else None for n, w in zip(bins, _KEPT_WORDS, strict=False))
-    launches: list[_Launch] = []
-
-    def rows_of(bin: int) -> tuple[Any, ...]:
-        return np.int32(bins[bin]), lists + 4 * bin * rows, *pattern
-
-    scratch = None
-    if bins[6]:
-        words = (int(found[_MAX_SPAN]) + 31) // 32
-        shared = 4 * words <= _shared_limit()
-        blocks = bins[6] if shared else min(bins[6], 256)
-        scratch = None if shared else cupy.empty(blocks * words, np.uint32)
-        kernel = _kernel(value, f"symbolic_block_{'shared' if shared else 'global'}", _shared_limit() if shared else 0)
-        arguments = (np.int32(bins[6]), np.int32(_width(mean_b)), *rows_of(6)[1:], low, span, entries)
-        arguments = (*arguments, _address(scratch), np.int32(words))
-        launches.append((kernel, blocks, 256, arguments, 4 * words if shared else 0))
-    for bin, log in reversed(list(enumerate(_SYMBOLIC_LOGS, start=2))):
-        if bins[bin]:
-            lanes = _hash_lanes(log, mean_b)
-            launches.append(
-                _groups(value, f"symbolic_hash_{lanes}_{log}", bins[bin], lanes, 4 * _padded(1 << log, lanes))(
-                    *rows_of(bin), entries
-                )
-            )
-    for bin, words in enumerate(_KEPT_WORDS):
-        if bins[bin]:
-            lanes = _window_lanes(bin, mean_b)
-            launches.append(
-                _groups(value, f"symbolic_window_{lanes}_{words}", bins[bin], lanes, 4 * _padded(words, lanes))(
-                    *rows_of(bin), low, span, entries, _address(kept[bin])
-                )
-            )
-    _run(launches)
+    # How many rows fall into which bin stays on the device: the kernels read it, so that the host need not wait.
+    nnz = np.int32(min(max(A.nnz * rows // A.shape[0], 1), 2**31 - 1))
+    kept = cupy.empty(_kept_words(rows, int(nnz)), np.uint32)
+    many = _processors()
+    arguments = (count, nnz, lists, *pattern, low, span, slot, entries, kept.data.ptr, np.int32(len(kept)), head)
+    groups: _Launch = (_kernel(value, "symbolic_groups"), min(-(-rows // 4), 24 * many), 128, arguments, 0)
+    words = (B.shape[1] + 31) // 32
+    blocks, scratch, place = min(rows, 4 * many), None, "shared"
+    if 4 * words > _shared_limit():
+        found = _read_head(counters)
+        _raise_unfit(found)
+        words, place = (int(found[_MAX_SPAN]) + 31) // 32, "global"
+        blocks = min(int(found[_SYMBOLIC + _BLOCK_BIN]), 2 * many, max(1, scratch_bytes // (4 * words)))
+        scratch = cupy.empty(blocks * words, np.uint32)
+    shared = 4 * words if place == "shared" else 0
+    kernel = _kernel(value, f"symbolic_block_{place}", _shared_limit() if shared else 0)
+    arguments = (count, nnz, lists, *pattern, low, span, entries, head, _address(scratch), np.int32(words))
+    _run([groups, (kernel, blocks, 256, arguments, shared)] if blocks else [groups])
     states = head + 4 * _HEAD
     arguments = (count, np.int32(_shared_limit()), entries, span, slot, indptr.data.ptr, lists, head, states)
     _kernel(value, "place")((-(-rows // 2048),), (256,), arguments)
-    return _Phase(first, rows, _read_head(counters), work, low, span, slot, lists, (kept[0], kept[1]), indptr)
+    found = _read_head(counters)
+    _raise_unfit(found)
+    return _Phase(first, rows, found, work, low, span, slot, lists, scratch_bytes, kept, indptr)
+
+
+def _kept_words(rows: int, nnz: int) -> int:
+    """Return the words of bitmaps that a phase keeps at most: a row for which no room is left is gathered twice."""
+    return min(_ROW_WORDS * rows, 3 * nnz + 1024, 2**31 - 2**10)
 
 
 def _numeric(A: Factor, B: Factor, phase: _Phase, indices: Any, data: Any) -> None:
@@ -448,7 +469,8 @@ def _numeric(A: Factor, B: Factor, phase: _Phase, indices: Any, data: Any) -> No
         if bins[bin]:
             blocks, words, shared = bins[bin], 0, int(head[_MAX_BYTES + bin - 8])
             if name == "global":
-                blocks, words, shared = min(bins[bin], 256), (int(head[_MAX_SPAN]) + 31) // 32, 0
+                words, shared = (int(head[_MAX_SPAN]) + 31) // 32, 0
+                blocks = min(bins[bin], 256, max(1, phase.scratch_bytes // (8 * words)))
                 scratch = cupy.empty(blocks * words, np.uint64)
             kernel = _kernel(value, f"numeric_block_{name}", _shared_limit() if shared else 0)
             arguments = (np.int32(bins[bin]), np.int32(_width(mean_b)), *rows_of(bin)[1:], *window, *product)
@@ -460,14 +482,13 @@ def _numeric(A: Factor, B: Factor, phase: _Phase, indices: Any, data: Any) -> No
             row_bytes = (4 + size) * _padded(1 << log, lanes) + (2 << log)
             call = _groups(value, f"numeric_hash_{lanes}_{log}", bins[bin], lanes, row_bytes)
             launches.append(call(*rows_of(bin), phase.low, *product))
-    for bin, (words, sums) in enumerate(((64, 256), (64, 2048), (256, 1024))):
+    bitmaps = (phase.slot, phase.kept.data.ptr, np.int32(len(phase.kept)))
+    for bin, (words, sums) in enumerate(_WINDOWS):
         if bins[bin]:
             lanes = _window_lanes(bin, mean_b)
             row_bytes = 8 * _padded(words, lanes) + size * _padded(sums, lanes)
             call = _groups(value, f"numeric_window_{lanes}_{words}_{sums}", bins[bin], lanes, row_bytes)
-            launches.append(
-                call(*rows_of(bin), *window, phase.slot, _address(phase.kept[words == _KEPT_WORDS[1]]), *product)
-            )
+            launches.append(call(*rows_of(bin), *window, *bitmaps, *product))
     _run(launches)
 
 
@@ -506,17 +527,19 @@ def _width(mean_b: float) -> int:
 # ---- results
 
 
-def _check_limit(memory_limit: int | None, rows: int) -> int:
-    """Return the rows of one chunk."""
+def _check_limit(memory_limit: int | None, rows: int, columns: int) -> tuple[int, int]:
+    """Return the rows of one chunk, and the bytes for bitmaps that shared memory does not hold."""
     if memory_limit is None:
-        return max(rows, 1)
-    fixed = 4 * _HEAD
+        return max(rows, 1), _SCRATCH_BYTES
+    bitmap = 8 * ((columns + 31) // 32)
+    fixed = 4 * _HEAD + (bitmap if bitmap > _shared_limit() else 0)
     if memory_limit < fixed + _ROW_BYTES:
         raise MemoryError(
             f"memory_limit is {memory_limit} bytes, and one row takes {fixed + _ROW_BYTES}; "
             f"raise it to at least {fixed + _ROW_BYTES}"
         )
-    return min(max(rows, 1), (memory_limit - fixed) // _ROW_BYTES)
+    chunk = min(max(rows, 1), (memory_limit - fixed) // _ROW_BYTES)
+    return chunk, memory_limit - 4 * _HEAD - chunk * _ROW_BYTES
 
 
 def _finish(A: Factor, B: Factor, phase: _Phase, precision: Precision) -> tuple[Any, Any, Any]:
@@ -541,7 +564,8 @@ def _unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: 
     row_exponents = 0 if A.exponents is None else A.exponents[first:].data.ptr
     column_exponents = 0 if B.exponents is None else B.exponents.data.ptr
     if len(data):
-        arguments = (np.int32(rows), indptr, indices, data, row_exponents, column_exponents, counters)
+        sizes = (np.int32(rows), np.int32(A.half.top))
+        arguments = (*sizes, indptr, indices, data, row_exponents, column_exponents, counters)
         _kernel("float32", "unscale")((-(-rows // 32),), (256,), arguments)
     if _read_head(counters)[_FLAGS]:
         raise ValueError('an entry of C is beyond the range of float32; use precision="float64"')
@@ -560,9 +584,9 @@ def _to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | N
 
     rows, value = A.shape[0], precision.value
     shape = (rows, B.shape[1])
-    chunk = _check_limit(memory_limit, rows)
+    chunk, scratch = _check_limit(memory_limit, *shape)
     if chunk >= rows:
-        phase = _symbolic(A, B, 0, rows, value, counters)
+        phase = _symbolic(A, B, 0, rows, value, counters, scratch)
         if phase.entries >= 2**31:
             raise MemoryError(
                 f"C has {phase.entries} entries, beyond the 32-bit indices of cupyx matrices: "
@@ -572,7 +596,7 @@ def _to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | N
     # Count in one pass over the chunks and fill in a second: nothing but one chunk's work space beside C.
     _checked(A, B, counters)
     edges = [*range(0, rows, chunk), rows]
-    counts = [_symbolic(A, B, a, b, value).entries for a, b in itertools.pairwise(edges)]
+    counts = [_symbolic(A, B, a, b, value, None, scratch).entries for a, b in itertools.pairwise(edges)]
     starts = np.concatenate(([0], np.cumsum(counts)))
     if starts[-1] >= 2**31:
         raise MemoryError(
@@ -581,7 +605,7 @@ def _to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | N
     indptr = cupy.empty(rows + 1, np.int32)
     indices, data = cupy.empty(int(starts[-1]), np.int32), cupy.empty(int(starts[-1]), precision.dtype)
     for a, b, start, end in zip(edges[:-1], edges[1:], starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-        phase = _symbolic(A, B, a, b, value)
+        phase = _symbolic(A, B, a, b, value, None, scratch)
         _numeric(A, B, phase, indices[start:end], data[start:end])
         indptr[a : b + 1] = phase.indptr + np.int32(start)
     return _csr(shape, indptr, indices, _unscale(data, indptr, indices, A, B, 0))
@@ -593,33 +617,40 @@ def _to_host(A: Factor, B: Factor, precision: Precision, memory_limit: int | Non
 
     from ..gpu.device import free_bytes
 
-    rows = A.shape[0]
-    shape = (rows, B.shape[1])
-    chunk = _check_limit(memory_limit, rows)
+    rows, value = A.shape[0], precision.value
+    chunk, scratch = _check_limit(memory_limit, rows, B.shape[1])
     _checked(A, B, counters)
-    waiting = [(a, min(a + chunk, rows)) for a in range(0, rows, chunk)] if A.nnz and B.nnz else []
-    pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     entry_bytes = 4 + precision.dtype.itemsize
-    while waiting:
-        a, b = waiting.pop(0)
-        phase = _symbolic(A, B, a, b, precision.value)
-        if phase.entries >= 2**31 or phase.entries * entry_bytes > free_bytes():
-            if b - a == 1:
-                raise MemoryError(f"row {a} of C has {phase.entries} entries, more than the device holds: use the CPU")
-            waiting[:0] = [(a, (a + b) // 2), ((a + b) // 2, b)]
-            continue
-        indptr, indices, data = (cupy.asnumpy(x) for x in _finish(A, B, phase, precision))
-        pieces.append((indptr, indices, data))
+    edges = list(range(0, rows, chunk))
+    phase, counts = None, [np.zeros(1, np.int64)]
+    for a in edges:
+        phase = _symbolic(A, B, a, min(a + chunk, rows), value, None, scratch)
+        counts.append(cupy.asnumpy(phase.counts).astype(np.int64))
+    indptr = np.cumsum(np.concatenate(counts))
+    nnz = int(indptr[-1])
+    index = np.int32 if nnz < 2**31 else np.int64  # as scipy has it: one type for columns and row pointer
+    indices, data = np.empty(nnz, index), np.empty(nnz, precision.dtype)
+    if len(edges) > 1 or nnz >= 2**31 or nnz * entry_bytes > free_bytes():
+        phase = None
+    a = 0
+    while a < rows:
+        # As many rows as the chunk, the device and 32-bit offsets hold.
+        most = min(2**31 - 1, free_bytes() // (2 * (entry_bytes + index().itemsize)))
+        b = min(a + chunk, int(np.searchsorted(indptr, indptr[a] + most, side="right")) - 1, rows)
+        if phase is not None:
+            b = rows
+        if b <= a:
+            raise MemoryError(f"row {a} of C has {indptr[a + 1] - indptr[a]} entries, more than the device holds")
+        part = slice(int(indptr[a]), int(indptr[b]))
+        if part.start < part.stop:
+            here = phase or _symbolic(A, B, a, b, value, None, scratch)
+            _, columns, values = _finish(A, B, here, precision)
+            columns.astype(index, copy=False).get(out=indices[part])
+            values.get(out=data[part])
+        a = b
     from .api import _csr as host_csr
 
-    if not pieces:
-        empty = np.zeros(0, np.int32), np.zeros(0, precision.dtype)
-        return host_csr(shape, np.zeros(rows + 1, np.int64), *empty, array)
-    offsets = np.cumsum([0, *(len(p[1]) for p in pieces)])
-    indptr = np.concatenate([[0], *(p[0][1:].astype(np.int64) + o for p, o in zip(pieces, offsets, strict=False))])
-    return host_csr(
-        shape, indptr, np.concatenate([p[1] for p in pieces]), np.concatenate([p[2] for p in pieces]), array
-    )
+    return host_csr((rows, B.shape[1]), indptr, indices, data, array)
 
 
 def _csr(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:

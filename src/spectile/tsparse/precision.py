@@ -3,6 +3,10 @@
 ``float64`` and ``float32`` are IEEE throughout.  ``tf32`` and ``float16`` are the mixed precisions of tensor cores:
 inputs rounded to 11 significant bits, products exact, sums in float32.  A backend without tensor cores gives the same
 numbers up to the order of the sums, because the rounding of the inputs happens here, before any backend.
+
+What float16 cannot hold is scaled by powers of two.  Entry by entry (``method="rows"``, whose arithmetic is float32's)
+each entry keeps its own power, so that only entries whose products could leave the range of float32 need more; in
+tiles, as tensor cores read them, the rows of A and the columns of B share one.
 """
 
 from __future__ import annotations
@@ -15,7 +19,32 @@ import numpy as np
 
 HALF_MAX = 65504.0
 HALF_NORMAL = 2.0**-14
-HALF_EXPONENT = 15  # a scaled row has its largest entry in [2**14, 2**15)
+
+
+@dataclass(frozen=True)
+class HalfRange:
+    """What a format for ``precision="float16"`` holds, and how rows and columns are scaled into it.
+
+    Attributes
+    ----------
+    least, most : float
+        Sizes between which nonzero entries need no scaling.
+    top : int
+        A scaled row has its largest entry in [2**(top - 1), 2**top).
+    lost : float
+        Scaled entries below this size would be lost.
+    """
+
+    least: float
+    most: float
+    top: int
+    lost: float
+
+
+#: Entry by entry: no product in float32 is below 2**-124, and no sum of 2**31 products above 2**127.
+BY_ENTRY = HalfRange(2.0**-62, 2.0**48, 48, 2.0**-62)
+#: Tiles, whose elements are float16.
+IN_TILES = HalfRange(HALF_NORMAL, HALF_MAX, 15, 2.0**-24)
 
 
 @dataclass(frozen=True)
@@ -63,8 +92,8 @@ def round_tf32(values: Any, xp: Any = np) -> Any:
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def half_exponents(data: Any, group: Any, groups: int, what: str, xp: Any = np) -> Any:
-    """Return the exponents e with which ``data * 2**-e[group]`` fits float16, or None where it fits as it is.
+def half_exponents(data: Any, group: Any, groups: int, what: str, half: HalfRange, xp: Any = np) -> Any:
+    """Return the exponents e with which ``data * 2**-e[group]`` fits `half`, or None where it fits as it is.
 
     Parameters
     ----------
@@ -76,34 +105,45 @@ def half_exponents(data: Any, group: Any, groups: int, what: str, xp: Any = np) 
         Number of rows (or columns).
     what : str
         Name for the message, for example ``"row of A"``.
+    half : HalfRange
+        `BY_ENTRY` or `IN_TILES`.
     xp : module
         NumPy or CuPy.
 
     Raises
     ------
     ValueError
-        If an entry would be lost beside the largest of its row: the row spans more than float16 holds.
+        If an entry would be lost beside the largest of its row: the row spans more than `half` holds.
     """
     size = xp.abs(data)
     nonzero = size[size > 0]
-    if not nonzero.size or (float(nonzero.max()) <= HALF_MAX and float(nonzero.min()) >= HALF_NORMAL):
+    if not nonzero.size or (float(nonzero.max()) <= half.most and float(nonzero.min()) >= half.least):
         return None
     owner = group()
     largest = xp.zeros(groups, size.dtype)
     xp.maximum.at(largest, owner, size)
-    exponents = xp.where(largest > 0, xp.frexp(largest)[1] - HALF_EXPONENT, 0).astype(np.int32)
-    lost = (size > 0) & (xp.ldexp(size.astype(np.float64), -exponents[owner]) < 2.0**-24)
+    exponents = xp.where(largest > 0, xp.frexp(largest)[1] - half.top, 0).astype(np.int32)
+    lost = (size > 0) & (xp.ldexp(size.astype(np.float64), -exponents[owner]) < half.lost)
     if bool(lost.any()):
         worst = int(owner[int(xp.argmax(lost))])
         raise ValueError(
-            f"{what} {worst} holds entries further apart than float16 can scale (a factor 2**39), and the small "
-            'ones would become zero; use precision="tf32" or "float32"'
+            f"{what} {worst} holds entries further apart than float16 can scale "
+            f"(a factor 2**{half.top - round(np.log2(half.lost))}), and the small ones would become zero; "
+            + ('use method="rows"' if half is IN_TILES else 'use precision="tf32" or "float32"')
         )
     return exponents
 
 
-def round_half(data: Any, exponents: Any | None, owner: Any | None, xp: Any = np) -> Any:
-    """Return float32 values that float16 holds exactly, times ``2**-exponents[owner]`` if exponents are given."""
+def eleven_bits(values: Any) -> Any:
+    """Round float64 to 11 significant bits, ties to even: float16 with the exponents of `values`; returns float32."""
+    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
+    even = (bits >> np.uint64(42)) & np.uint64(1)
+    rounded = (bits + np.uint64(2**41 - 1) + even) & ~np.uint64(2**42 - 1)
+    return rounded.view(np.float64).astype(np.float32)
+
+
+def round_half(data: np.ndarray, exponents: np.ndarray | None, owner: Any, half: HalfRange) -> np.ndarray:
+    """Return float32 values that `half` holds exactly, times ``2**-exponents[owner]`` if exponents are given."""
     if exponents is not None:
-        data = xp.ldexp(data.astype(np.float64), -exponents[owner])
-    return data.astype(np.float16).astype(np.float32)
+        data = np.ldexp(data.astype(np.float64), -exponents[owner])
+    return eleven_bits(data) if half is BY_ENTRY else data.astype(np.float16).astype(np.float32)

@@ -27,6 +27,7 @@ constexpr int BINS_SYMBOLIC = 7;  // window 2048, window 8192, hash 32, 64, 256,
 constexpr int BINS_NUMERIC = 12;  // window 2048 (256 sums, 2048 sums), window 8192, hash 32, 64, 256, 512, 1024, block (4)
 constexpr int ANALYSTS = 512;     // threads of a block of the analysis
 constexpr int HEAVY = 1 << 14;    // products from which a block gathers the row, however narrow it is
+constexpr int MOST_KEPT = 0x7fffff00;  // words of kept bitmaps that a slot can name
 
 // The head: counters that a call clears before and the host reads between the phases.
 enum Head {
@@ -39,9 +40,10 @@ enum Head {
     DESCENTS = 34,      // places in A and in B where a column is not above the one before, less those at a row's start
     PRODUCTS = 30,      // 64 bits
     ENTRIES = 32,       // 64 bits: stored entries of C
+    KEPT = 36,          // 64 bits: words of the bitmaps that the rows of the window bins keep
 };
 enum Flag { BAD_INDEX = 1, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16, LOST = 32 };
-enum Rounding { KEEP = 0, TF32 = 1, HALF = 2 };
+enum Rounding { KEEP = 0, TF32 = 1, HALF = 2, HALF_TILE = 3 };
 
 template <int G> __device__ __forceinline__ u32 group_mask() {
     return G == 32 ? ALL : ((1u << (G & 31)) - 1u) << (threadIdx.x & 31 & ~(G - 1));
@@ -50,6 +52,21 @@ template <int G> __device__ __forceinline__ u32 group_mask() {
 __device__ __forceinline__ float tf32(float x) {
     return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
 }
+
+// 11 significant bits, ties to even: float16's where x is in its normal range, and the same precision elsewhere.
+__device__ __forceinline__ float eleven_bits(float x) {
+    const u32 bits = __float_as_uint(x);
+    return __uint_as_float((bits + 0xfffu + ((bits >> 13) & 1)) & 0xffffe000u);
+}
+__device__ __forceinline__ float eleven_bits(double x) {
+    const u64 bits = __double_as_longlong(x);
+    return float(__longlong_as_double((bits + 0x1ffffffffffull + ((bits >> 42) & 1)) & ~0x3ffffffffffull));
+}
+
+// The range of entries for float16: as such in tiles; row by row so that neither a product in float32 nor a sum of 2^31 of
+// them leaves the normal range.
+__device__ __forceinline__ double least(int rounding) { return rounding == HALF ? 0x1p-62 : 0x1p-14; }
+__device__ __forceinline__ double most(int rounding) { return rounding == HALF ? 0x1p48 : 65504; }
 
 // Values as the precision takes them, and the checks that the later phases rely on.  One thread an entry: columns increase
 // within every row if and only if every descent of the column array is at a row's start.
@@ -67,10 +84,10 @@ __device__ void prepare_entries(int rows, int columns, int nnz, int rounding, co
         VALUE y = VALUE(x);
         if (sizeof(IN) > sizeof(VALUE) && !isfinite(y)) found |= FLOAT_RANGE;
         if (rounding == TF32) y = tf32(float(y));
-        if (rounding == HALF) {
+        if (rounding >= HALF) {
             const IN size = x < 0 ? -x : x;
-            if (size > IN(65504) || (size > 0 && size < IN(6.103515625e-05))) found |= HALF_RANGE;
-            y = __half2float(sizeof(IN) == 8 ? __double2half(double(x)) : __float2half_rn(float(x)));
+            if (size > IN(most(rounding)) || (size > 0 && size < IN(least(rounding)))) found |= HALF_RANGE;
+            y = eleven_bits(x);
         }
         if (out != nullptr) out[p] = y;
     }
@@ -87,12 +104,12 @@ __device__ void prepare_entries(int rows, int columns, int nnz, int rounding, co
 }
 
 // float16 with powers of two: the exponent of the largest entry of each row (of A) or column (of B), the entries divided by
-// it, and C multiplied back.  EMPTY marks a row or column without a nonzero.
-constexpr int EMPTY = -(1 << 20), HALF_EXPONENT = 15;
+// it, and C multiplied back.  EMPTY marks a row or column without a nonzero; the largest entry comes below 2^top.
+constexpr int EMPTY = -(1 << 20);
 
-__device__ __forceinline__ int half_shift(const int* exponents, int owner) {
+__device__ __forceinline__ int half_shift(const int* exponents, int owner, int top) {
     const int exponent = exponents == nullptr ? EMPTY : exponents[owner];
-    return exponent == EMPTY ? 0 : exponent - HALF_EXPONENT;
+    return exponent == EMPTY ? 0 : exponent - top;
 }
 
 template <class IN>
@@ -111,18 +128,34 @@ __device__ void find_exponents(int rows, int by_row, const int* ptr, const int* 
 }
 
 template <class IN>
-__device__ void scale_entries(int rows, int by_row, const int* ptr, const int* idx, const IN* in, const int* exponents,
-                              VALUE* out, int* head) {
+__device__ void scale_entries(int rows, int by_row, int rounding, int top, const int* ptr, const int* idx, const IN* in,
+                              const int* exponents, VALUE* out, int* head) {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
+    const double smallest = rounding == HALF ? least(HALF) : 0x1p-24;
     int lost = 0;
     if (row < rows)
         for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
-            const double scaled = scalbn(double(in[p]), -half_shift(exponents, by_row ? row : idx[p]));
-            if (scaled != 0 && fabs(scaled) < 5.9604644775390625e-08) lost = LOST;
-            out[p] = __half2float(__double2half(scaled));
+            const double scaled = scalbn(double(in[p]), -half_shift(exponents, by_row ? row : idx[p], top));
+            if (scaled != 0 && fabs(scaled) < smallest) lost = LOST;
+            out[p] = rounding == HALF ? eleven_bits(scaled) : __half2float(__double2half(scaled));
         }
     lost = __reduce_or_sync(ALL, lost);
     if (lost && (threadIdx.x & 31) == 0) atomicOr(&head[FLAGS], lost);
+}
+
+// Whether the check of the factors found what the kernels must not walk.
+__device__ __forceinline__ bool unfit(const int* head) {
+    return head[FLAGS] | head[FLAGS + 1] | head[DESCENTS] | head[DESCENTS + 1];
+}
+
+// Products an entry of A, which is the mean length of the rows of B that it meets, and the lanes that such a row takes.
+__device__ __forceinline__ float mean_row(const int* head, int nnz) {
+    return float(*(const u64*)&head[PRODUCTS]) / float(max(nnz, 1));
+}
+__device__ __forceinline__ int width_of(float mean) {
+    int width = 4;
+    while (width < 32 && float(width) < mean) width *= 2;
+    return width;
 }
 
 // Bin of a row for the symbolic phase, or -1 for an empty one.
@@ -312,6 +345,12 @@ __device__ __forceinline__ void each_product(int begin, int end, const int* idx_
     }
 }
 
+// Set a column's bit.  Most columns are met many times: reading first spares the atomic, which serialises within a word.
+__device__ __forceinline__ void set_bit(u32* word, int offset) {
+    const u32 bit = 1u << (offset & 31);
+    if (!(*(volatile u32*)word & bit)) atomicOr(word, bit);
+}
+
 struct Word {
     u32 bits, before;  // columns met, and entries of the row before this word
 };
@@ -323,29 +362,29 @@ __device__ __forceinline__ int place_of(const Word* words, int offset) {
 
 // ---- window: bitmap of at most 32 WORDS columns, a group of G lanes a row
 
-template <int G, int WORDS>
-__device__ void symbolic_window(int count, const int* list, const int* ptr_a, const int* idx_a, const int* ptr_b,
-                                const int* idx_b, const int* low, const int* span, int* entries, u32* kept) {
-    extern __shared__ u64 shared[];
-    const int lane = threadIdx.x & (G - 1), item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
-    if (item >= count) return;
-    const u32 mask = group_mask<G>();
-    constexpr int STRIDE = G < 32 ? WORDS + G : WORDS;  // groups of one warp start in different banks
-    u32* bits = (u32*)shared + (threadIdx.x / G) * STRIDE;
-    const int row = list[item], start = low[row], words = (span[row] + 31) >> 5;
+// The bitmap of a row's columns, its first column `start`.
+template <int G>
+__device__ __forceinline__ void mark_columns(int row, int start, int words, u32* bits, const int* ptr_a, const int* idx_a,
+                                             const int* ptr_b, const int* idx_b, int lane, u32 mask) {
     for (int w = lane; w < words; w += G) bits[w] = 0;
     __syncwarp(mask);
     each_column<G, G == 32 ? 2 : 1>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, lane, mask, [&](int column) {
         const int offset = column - start;
-        const u32 bit = 1u << (offset & 31);
-        // Most columns are met many times: reading first spares the atomic, which serialises within a word.
-        if (!(*(volatile u32*)&bits[offset >> 5] & bit)) atomicOr(&bits[offset >> 5], bit);
+        set_bit(&bits[offset >> 5], offset);
     });
     __syncwarp(mask);
+}
+
+template <int G>
+__device__ __forceinline__ void symbolic_window(int row, u32* bits, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                                                const int* idx_b, const int* low, const int* span, const int* slot,
+                                                int* entries, u32* kept, int capacity, int lane, u32 mask) {
+    const int words = (span[row] + 31) >> 5, at = slot[row];
+    mark_columns<G>(row, low[row], words, bits, ptr_a, idx_a, ptr_b, idx_b, lane, mask);
+    const bool keep = at + words <= capacity;
     int total = 0;
-    u32* keep = kept + (long long)item * WORDS;
     for (int w = lane; w < words; w += G) {
-        keep[w] = bits[w];
+        if (keep) kept[at + w] = bits[w];
         total += __popc(bits[w]);
     }
     for (int d = G / 2; d; d >>= 1) total += __shfl_xor_sync(mask, total, d, G);
@@ -355,7 +394,8 @@ __device__ void symbolic_window(int count, const int* list, const int* ptr_a, co
 template <int G, int WORDS, int SUMS>
 __device__ void numeric_window(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
                                const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* span,
-                               const int* slot, const u32* kept, const int* ptr_c, int* idx_c, VALUE* val_c) {
+                               const int* slot, const u32* kept, int capacity, const int* ptr_c, int* idx_c,
+                               VALUE* val_c) {
     extern __shared__ u64 shared[];
     const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
     if (item >= count) return;
@@ -364,7 +404,12 @@ __device__ void numeric_window(int count, const int* list, const int* ptr_a, con
     Word* words = (Word*)shared + group * (WORDS + PAD);
     VALUE* sums = (VALUE*)((Word*)shared + (blockDim.x / G) * (WORDS + PAD)) + group * (SUMS + PAD);
     const int row = list[item], start = low[row], used = (span[row] + 31) >> 5, out = ptr_c[row];
-    const u32* keep = kept + (long long)slot[row] * WORDS;
+    const u32* keep = kept + slot[row];
+    if (slot[row] + used > capacity) {
+        // No room was left for its bitmap: it is made again where the sums will be.
+        mark_columns<G>(row, start, used, (u32*)sums, ptr_a, idx_a, ptr_b, idx_b, lane, mask);
+        keep = (u32*)sums;
+    }
     int before = 0;
     for (int base = 0; base < used; base += G) {
         const int w = base + lane;
@@ -379,6 +424,7 @@ __device__ void numeric_window(int count, const int* list, const int* ptr_a, con
         if (w < used) words[w] = {bits, u32(place)};
         for (int at = out + place; bits; bits &= bits - 1) idx_c[at++] = start + 32 * w + __ffs(bits) - 1;
     }
+    __syncwarp(mask);
     for (int e = lane; e < before; e += G) sums[e] = 0;
     __syncwarp(mask);
     each_product<G, G == 32 ? 2 : 1>(
@@ -390,16 +436,9 @@ __device__ void numeric_window(int count, const int* list, const int* ptr_a, con
 // ---- hash: table of 2^LOG columns, a group of G lanes a row
 
 template <int G, int LOG>
-__device__ void symbolic_hash(int count, const int* list, const int* ptr_a, const int* idx_a, const int* ptr_b,
-                              const int* idx_b, int* entries) {
-    extern __shared__ u64 shared[];
-    constexpr int TABLE = 1 << LOG;
-    const int lane = threadIdx.x & (G - 1), item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
-    if (item >= count) return;
-    const u32 mask = group_mask<G>();
-    int* keys = (int*)shared + (threadIdx.x / G) * (G < 32 ? TABLE + G : TABLE);
-    const int row = list[item];
-    for (int t = lane; t < TABLE; t += G) keys[t] = -1;
+__device__ __forceinline__ void symbolic_hash(int row, int* keys, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                                              const int* idx_b, int* entries, int lane, u32 mask) {
+    for (int t = lane; t < 1 << LOG; t += G) keys[t] = -1;
     __syncwarp(mask);
     int total = 0;
     each_column<G, 1>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, lane, mask, [&](int column) {
@@ -410,6 +449,45 @@ __device__ void symbolic_hash(int count, const int* list, const int* ptr_a, cons
     __syncwarp(mask);
     for (int d = G / 2; d; d >>= 1) total += __shfl_xor_sync(mask, total, d, G);
     if (lane == 0) entries[row] = total;
+}
+
+// The symbolic phase by warps: bin after bin, long rows first, each warp as many rows at a time as it has groups of lanes.
+struct Rows {
+    int rows;
+    const int *lists, *ptr_a, *idx_a, *ptr_b, *idx_b, *low, *span, *slot;
+    int* entries;
+    u32* kept;
+    int capacity;
+    const int* head;
+    u32* table;  // of this warp
+    int item;    // the next of this warp, counted from the bin's first
+};
+
+// do_row(row, table, lane, mask) for the rows of a bin that fall to this warp; a group of G lanes has a table of SIZE words.
+template <int G, int SIZE, class Row> __device__ __forceinline__ void rows_of_bin(Rows& of, int bin, Row do_row) {
+    constexpr int GROUPS = 32 / G, STRIDE = G < 32 ? SIZE + G : SIZE;  // groups of one warp start in different banks
+    const int count = of.head[SYMBOLIC + bin], items = (count + GROUPS - 1) / GROUPS;
+    const int lane = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G;
+    const int* list = of.lists + (long long)bin * of.rows;
+    for (; of.item < items; of.item += gridDim.x * (blockDim.x >> 5)) {
+        const int place = of.item * GROUPS + group;
+        if (place < count) do_row(list[place], of.table + group * STRIDE, lane, group_mask<G>());
+        __syncwarp();
+    }
+    of.item -= items;
+}
+
+template <int G, int WORDS> __device__ __forceinline__ void window_rows(Rows& of, int bin) {
+    rows_of_bin<G, WORDS>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
+        symbolic_window<G>(row, table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.low, of.span, of.slot, of.entries, of.kept,
+                           of.capacity, lane, mask);
+    });
+}
+
+template <int G, int LOG> __device__ __forceinline__ void hash_rows(Rows& of, int bin) {
+    rows_of_bin<G, 1 << LOG>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
+        symbolic_hash<G, LOG>(row, (int*)table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.entries, lane, mask);
+    });
 }
 
 // Sort K words a lane, lane by lane in increasing order over a group of G lanes: a bitonic network whose short steps stay
@@ -524,21 +602,22 @@ __device__ __forceinline__ void block_columns(int begin, int end, int width, con
 }
 
 template <bool SHARED>
-__device__ void symbolic_block(int count, int width, const int* list, const int* ptr_a, const int* idx_a, const int* ptr_b,
-                               const int* idx_b, const int* low, const int* span, int* entries, u32* scratch,
-                               int scratch_words) {
+__device__ void symbolic_block(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                               const int* idx_b, const int* low, const int* span, int* entries, const int* head,
+                               u32* scratch, int scratch_words) {
     extern __shared__ u64 shared[];
     __shared__ int total, s_first[256], s_last[256];
+    if (unfit(head)) return;
     u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
+    const int count = head[SYMBOLIC + 6], width = width_of(mean_row(head, nnz));
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
-        const int row = list[item], start = low[row], words = (span[row] + 31) >> 5;
+        const int row = lists[6ll * rows + item], start = low[row], words = (span[row] + 31) >> 5;
         for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
         if (threadIdx.x == 0) total = 0;
         __syncthreads();
         block_columns<256>(ptr_a[row], ptr_a[row + 1], width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
             const int offset = column - start;
-            const u32 bit = 1u << (offset & 31);
-            if (!(*(volatile u32*)&bits[offset >> 5] & bit)) atomicOr(&bits[offset >> 5], bit);
+            set_bit(&bits[offset >> 5], offset);
         });
         __syncthreads();
         int sum = 0;
@@ -570,8 +649,7 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
         __syncthreads();
         block_columns<THREADS>(begin, end, width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
             const int offset = column - start;
-            const u32 bit = 1u << (offset & 31);
-            if (!(*(volatile u32*)&words[offset >> 5].bits & bit)) atomicOr(&words[offset >> 5].bits, bit);
+            set_bit(&words[offset >> 5].bits, offset);
         });
         __syncthreads();
         // Entries before each word: every thread sums a run of words (an odd number, so that banks do not collide).
@@ -671,20 +749,22 @@ __global__ void __launch_bounds__(256) prepare_double(int rows, int columns, int
                                                             const TYPE* in, int* exponents) {                             \
         find_exponents<TYPE>(rows, by_row, ptr, idx, in, exponents);                                                      \
     }                                                                                                                     \
-    __global__ void __launch_bounds__(256) scale_##TYPE(int rows, int by_row, const int* ptr, const int* idx,             \
-                                                        const TYPE* in, const int* exponents, VALUE* out, int* head) {    \
-        scale_entries<TYPE>(rows, by_row, ptr, idx, in, exponents, out, head);                                            \
+    __global__ void __launch_bounds__(256) scale_##TYPE(int rows, int by_row, int rounding, int top, const int* ptr,      \
+                                                        const int* idx, const TYPE* in, const int* exponents, VALUE* out, \
+                                                        int* head) {                                                      \
+        scale_entries<TYPE>(rows, by_row, rounding, top, ptr, idx, in, exponents, out, head);                             \
     }
 HALF_SCALING(float)
 HALF_SCALING(double)
 
-__global__ void __launch_bounds__(256) unscale(int rows, const int* ptr, const int* idx, VALUE* val,
+__global__ void __launch_bounds__(256) unscale(int rows, int top, const int* ptr, const int* idx, VALUE* val,
                                                const int* row_exponents, const int* column_exponents, int* head) {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
     int found = 0;
     if (row < rows)
         for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
-            val[p] = scalbn(val[p], half_shift(row_exponents, row) + half_shift(column_exponents, idx[p]));
+            const int shift = half_shift(row_exponents, row, top) + half_shift(column_exponents, idx[p], top);
+            val[p] = scalbn(val[p], shift);
             if (!isfinite(val[p])) found = FLOAT_RANGE;
         }
     found = __reduce_or_sync(ALL, found);
@@ -696,10 +776,11 @@ __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int gro
                                                const int* ptr_b, const int* idx_b, int* low, int* span, int* entries,
                                                int* slot, int* lists, int* head) {
     __shared__ u64 s_products[ANALYSTS / 4];
-    __shared__ int s_low[ANALYSTS / 4], s_high[ANALYSTS / 4], s_long[ANALYSTS / 4], longs;
+    __shared__ int s_low[ANALYSTS / 4], s_high[ANALYSTS / 4], s_long[ANALYSTS / 4], longs, kept_words;
+    __shared__ u64 s_kept;
     const int group = 1 << group_log, per_block = ANALYSTS >> group_log, lane = threadIdx.x & (group - 1);
     const int local = threadIdx.x >> group_log, row = blockIdx.x * per_block + local;
-    if (threadIdx.x == 0) longs = 0;
+    if (threadIdx.x == 0) longs = kept_words = 0;
     __syncthreads();
     auto gather = [&](int p, u64& products, int& lo, int& hi) {
         const int k = idx_a[p];
@@ -764,9 +845,15 @@ __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int gro
         span[mine] = width;
         entries[mine] = 0;
     }
-    const int place = append<BINS_SYMBOLIC>(mine, bin, rows, head + SYMBOLIC, lists);
+    append<BINS_SYMBOLIC>(mine, bin, rows, head + SYMBOLIC, lists);
     // The place of a kept bitmap; -1 without one, -2 for a row with many products.
-    if (threadIdx.x < per_block && mine < rows) slot[mine] = bin == 0 || bin == 1 ? place : sum >= HEAVY ? -2 : -1;
+    const bool window = bin == 0 || bin == 1;
+    const int words = (width + 31) >> 5, at = window ? atomicAdd(&kept_words, words) : 0;
+    __syncthreads();
+    if (threadIdx.x == 0 && kept_words) s_kept = atomicAdd((u64*)&head[KEPT], u64(kept_words));
+    __syncthreads();
+    if (threadIdx.x < per_block && mine < rows)
+        slot[mine] = window ? int(min(s_kept + at, u64(MOST_KEPT))) : sum >= HEAVY ? -2 : -1;
     const int widest = __reduce_max_sync(ALL, bin == 6 ? width : 0);
     for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(ALL, sum, d);
     if ((threadIdx.x & 31) == 0) {
@@ -849,43 +936,48 @@ __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const i
     }
 }
 
-#define SYMBOLIC_WINDOW(G, WORDS)                                                                                         \
-    __global__ void __launch_bounds__(128) symbolic_window_##G##_##WORDS(                                                 \
-        int count, const int* list, const int* ptr_a, const int* idx_a, const int* ptr_b, const int* idx_b,               \
-        const int* low, const int* span, int* entries, u32* kept) {                                                       \
-        symbolic_window<G, WORDS>(count, list, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, kept);                     \
+// Entries of the rows of all bins but the block's.
+__global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const int* lists, const int* ptr_a,
+                                                       const int* idx_a, const int* ptr_b, const int* idx_b,
+                                                       const int* low, const int* span, const int* slot, int* entries,
+                                                       u32* kept, int capacity, const int* head) {
+    __shared__ __align__(16) u32 s_tables[4][1024];
+    if (unfit(head)) return;
+    const float mean = mean_row(head, nnz);
+    Rows of = {rows, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, slot, entries, kept, capacity, head};
+    of.table = s_tables[threadIdx.x >> 5];
+    of.item = blockIdx.x + gridDim.x * (threadIdx.x >> 5);  // neighbours go to different multiprocessors
+    window_rows<32, 256>(of, 1);
+    hash_rows<32, 10>(of, 5);
+    hash_rows<32, 8>(of, 4);
+    if (mean > 24)
+        window_rows<32, 64>(of, 0);
+    else if (mean > 10)
+        window_rows<16, 64>(of, 0);
+    else
+        window_rows<8, 64>(of, 0);
+    if (mean > 6) {
+        hash_rows<8, 6>(of, 3);
+        hash_rows<8, 5>(of, 2);
+    } else {
+        hash_rows<4, 6>(of, 3);
+        hash_rows<4, 5>(of, 2);
     }
-SYMBOLIC_WINDOW(8, 64)
-SYMBOLIC_WINDOW(16, 64)
-SYMBOLIC_WINDOW(32, 64)
-SYMBOLIC_WINDOW(32, 256)
+}
 
 #define NUMERIC_WINDOW(G, WORDS, SUMS)                                                                                    \
     __global__ void __launch_bounds__(128) numeric_window_##G##_##WORDS##_##SUMS(                                         \
         int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
         const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* slot, const u32* kept,          \
-        const int* ptr_c, int* idx_c, VALUE* val_c) {                                                                     \
+        int capacity, const int* ptr_c, int* idx_c, VALUE* val_c) {                                                       \
         numeric_window<G, WORDS, SUMS>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, slot, kept,      \
-                                       ptr_c, idx_c, val_c);                                                              \
+                                       capacity, ptr_c, idx_c, val_c);                                                    \
     }
 NUMERIC_WINDOW(8, 64, 256)
 NUMERIC_WINDOW(16, 64, 256)
 NUMERIC_WINDOW(32, 64, 256)
 NUMERIC_WINDOW(32, 64, 2048)
 NUMERIC_WINDOW(32, 256, 1024)
-
-#define SYMBOLIC_HASH(G, LOG)                                                                                                      \
-    __global__ void __launch_bounds__(128) symbolic_hash_##G##_##LOG(int count, const int* list, const int* ptr_a,        \
-                                                                     const int* idx_a, const int* ptr_b,                  \
-                                                                     const int* idx_b, int* entries) {                    \
-        symbolic_hash<G, LOG>(count, list, ptr_a, idx_a, ptr_b, idx_b, entries);                                          \
-    }
-SYMBOLIC_HASH(4, 5)
-SYMBOLIC_HASH(8, 5)
-SYMBOLIC_HASH(4, 6)
-SYMBOLIC_HASH(8, 6)
-SYMBOLIC_HASH(32, 8)
-SYMBOLIC_HASH(32, 10)
 
 #define NUMERIC_HASH(G, LOG)                                                                                              \
     __global__ void __launch_bounds__(128) numeric_hash_##G##_##LOG(                                                      \
@@ -902,10 +994,10 @@ NUMERIC_HASH(32, 9)
 NUMERIC_HASH(32, 10)
 
 #define SYMBOLIC_BLOCK(NAME, SHARED)                                                                                      \
-    __global__ void __launch_bounds__(256) NAME(int count, int width, const int* list, const int* ptr_a,                  \
-                                                const int* idx_a, const int* ptr_b, const int* idx_b, const int* low,     \
-                                                const int* span, int* entries, u32* scratch, int scratch_words) {         \
-        symbolic_block<SHARED>(count, width, list, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, scratch,               \
+    __global__ void __launch_bounds__(256) NAME(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a,  \
+                                                const int* ptr_b, const int* idx_b, const int* low, const int* span,      \
+                                                int* entries, const int* head, u32* scratch, int scratch_words) {         \
+        symbolic_block<SHARED>(rows, nnz, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, head, scratch,           \
                                scratch_words);                                                                            \
     }
 SYMBOLIC_BLOCK(symbolic_block_shared, true)

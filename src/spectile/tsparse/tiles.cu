@@ -2,7 +2,7 @@
 //   16  float16 in, float32 sums     mma.sync.m16n8k8
 //   19  TF32 in, float32 sums        mma.sync.m16n8k8
 //   32  float32, no tensor cores     (the paper's nonTCU)
-//   64  float64                      mma.sync.m8n8k4
+//   64  float64                      mma.sync.m16n8k8, before sm_90 four m8n8k4
 //
 // Tiles are kept in twos, 16x8, the upper 8x8 bitmap and the lower: one m16n8k8 multiplies two 8x8 tiles of A by the 8x8
 // tile of B that they share, and the unit is full.  A block takes a row of such tiles; each warp computes tiles of C
@@ -92,6 +92,13 @@ __device__ __forceinline__ void multiply_tile(SUM (&sums)[4], u64 upper, const I
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(y0), "r"(y1));
+#elif PRECISION == 64 && __CUDA_ARCH__ >= 900
+    const double x0 = element(upper, a0, 8 * g + t), x1 = element(lower, a1, 8 * g + t);
+    const double x2 = element(upper, a0, 8 * g + t + 4), x3 = element(lower, a1, 8 * g + t + 4);
+    const double y0 = element(right, b, 8 * t + g), y1 = element(right, b, 8 * t + 32 + g);
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+d"(sums[0]), "+d"(sums[1]), "+d"(sums[2]), "+d"(sums[3])
+                 : "d"(x0), "d"(x1), "d"(x2), "d"(x3), "d"(y0), "d"(y1));
 #elif PRECISION == 64
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
