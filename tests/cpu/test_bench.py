@@ -66,6 +66,14 @@ def test_interleave_rotates_and_stops_slow_methods():
     assert interleave([external], Plan(rounds=9, warmup=1, budget_s=10)) == {"slow": [30.0, 30.0]}
 
 
+@pytest.mark.parametrize(("warmup", "seconds", "calls"), [(0, 5.0, 3), (0, 0.5, 4), (1, 5.0, 4)])
+def test_long_check_stands_for_the_first_call(warmup, seconds, calls):
+    called = []
+    method = Method("long", lambda: (called.append(1), 2.0), lambda result: {}, {}, clock="external")
+    interleave([method], Plan(rounds=3, warmup=warmup, budget_s=10), checked={"long": seconds})
+    assert len(called) == calls
+
+
 SCHEMA = """
 type: object
 additionalProperties: false

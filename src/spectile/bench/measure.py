@@ -301,6 +301,7 @@ def _measure_methods(
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     ready: list[Method] = []
+    checked: dict[str, float] = {}
     for method in problem.methods:
         if isinstance(method, Skipped):
             rows.append({"method": method.name, "status": "skipped", "reason": method.reason})
@@ -308,7 +309,7 @@ def _measure_methods(
             rows.append({"method": method.name, "status": "failed", "reason": failed[method.name]})
         else:
             announce(method.name, method.time_limit_s)
-            row = _check_method(method, job.device)
+            row, checked[method.name] = _check_method(method, job.device)
             rows.append(row)
             if row["status"] == "ok" and method.clock != "none":
                 ready.append(method)
@@ -324,7 +325,7 @@ def _measure_methods(
     while ready:
         try:
             plan = Plan(job.rounds, job.warmup, job.budget_s)
-            samples = interleave(ready, plan, begin)
+            samples = interleave(ready, plan, begin, checked)
             break
         except Exception as error:  # one method failed while timed: the others are timed again without it
             traceback.print_exc()
@@ -339,13 +340,16 @@ def _measure_methods(
     return rows
 
 
-def _check_method(method: Method, device: str) -> dict[str, Any]:
-    """Run `method` once, untimed, and compare with its reference: a failed check is a failed method."""
+def _check_method(method: Method, device: str) -> tuple[dict[str, Any], float]:
+    """Run `method` once and compare with its reference: a failed check is a failed method; and the seconds it ran."""
+    seconds = 0.0
     row: dict[str, Any] = {"method": method.name, "clock": method.clock, "samples_s": []}
     try:
         if method.prepare is not None:
             method.prepare()
+        start = time.perf_counter()
         result = method.run()
+        seconds = time.perf_counter() - start
         if method.clock == "external":
             result = result[0]
         errors = {name: float(value) for name, value in method.check(result).items()}
@@ -353,7 +357,7 @@ def _check_method(method: Method, device: str) -> dict[str, Any]:
     except Exception as error:  # any failure of a method is a result: it is recorded and the others go on
         traceback.print_exc()
         _raise_if_device_lost(device, error)
-        return {"method": method.name, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
+        return {"method": method.name, "status": "failed", "reason": f"{type(error).__name__}: {error}"}, seconds
     row |= {
         "errors": errors,
         "limits": dict(method.limits),
@@ -371,8 +375,8 @@ def _check_method(method: Method, device: str) -> dict[str, Any]:
     broken += [f"{name} is not a number" for name, value in errors.items() if math.isnan(value)]
     if broken or unknown or not errors:
         why = "; ".join(broken) or ("no error was computed" if not errors else f"no {unknown[0]} was computed")
-        return row | {"status": "failed", "reason": f"wrong result: {why}"}
-    return row | {"status": "ok", "reason": None}
+        return row | {"status": "failed", "reason": f"wrong result: {why}"}, seconds
+    return row | {"status": "ok", "reason": None}, seconds
 
 
 def claim_machine(folder: Path, machine: str, device: str) -> None:

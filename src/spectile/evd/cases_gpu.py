@@ -13,7 +13,7 @@ import numpy as np
 from spectile.bench.case import Context, Method, Problem, Skipped
 from spectile.bench.provenance import digest_array
 
-from . import cases, cpu, gpu, vendor
+from . import cases, cpu, gpu, ozaki, vendor
 from .api import eigh, eigvalsh, tridiagonalize
 
 EPS = float(np.finfo(np.float64).eps)
@@ -21,6 +21,8 @@ EPS = float(np.finfo(np.float64).eps)
 KEPT_ORDER = 40_000
 #: Orders up to which our two stages are measured beside the vendor's code that `eigh` calls there.
 CROSSOVER_STUDY = 4096
+#: Moduli of the INT8 products, and the error that so many may have: as accurate as FP64, and with fewer products.
+INT8_COUNTS = {ozaki.ACCURATE: 1e-12, 12: 1e-9}
 ONE_STAGE_LEFT_OUT = "left out of this row: it takes about 20 s a call at this order"
 
 
@@ -414,6 +416,68 @@ def _syr2k(row: Mapping[str, Any], context: Context) -> Problem:
     return Problem(methods, inputs={"a_first_rows": digest_array(cupy.asnumpy(a[:8]))})
 
 
+def _int8(row: Mapping[str, Any], context: Context) -> Problem:
+    """The rank-2k update, or the band reduction with it, in FP64 and from INT8 products (Ozaki's second scheme)."""
+    return _int8_reduction(row, context) if row["block"] else _int8_update(row, context)
+
+
+def _int8_update(row: Mapping[str, Any], context: Context) -> Problem:
+    n, k = row["n"], row["k"]
+    random = cupy.random.RandomState(context.seed)
+    a, b = (random.standard_normal((k, n)).T for _ in range(2))
+    c = cupy.zeros((n, n), order="F")
+    # FP64's own error is to be seen, too: some entries of the last rows in extended precision.
+    rows = slice(n - 4, n)
+    at = np.unique(np.random.default_rng(context.seed).integers(0, n - 4, 256))
+    wide = [cupy.asnumpy(x).astype(np.longdouble) for x in (a[rows], b[rows], a[at], b[at])]
+    expected = wide[0] @ wide[3].T + wide[1] @ wide[2].T
+
+    def check(result: Any) -> dict[str, float]:
+        difference = np.linalg.norm((cupy.asnumpy(c[rows][:, at]) - expected).astype(np.float64))
+        return {"error_fro_rel": float(difference / np.linalg.norm(expected.astype(np.float64)))}
+
+    def clear() -> None:
+        c.fill(0)
+
+    work = 2.0 * n * n * k
+    methods: list[Method | Skipped] = [
+        Method("spectile", lambda: gpu.syr2k(a, b, c), check, {"error_fro_rel": 1e-12}, flops=work, clock="events",
+               prepare=clear),
+        *(
+            Method(f"int8_{count}", functools.partial(ozaki.syr2k, a, b, c, count=count), check,
+                   {"error_fro_rel": limit}, flops=work, clock="events", prepare=clear)
+            for count, limit in INT8_COUNTS.items()
+        ),
+    ]  # fmt: skip
+    return Problem(methods, inputs={"a_first_rows": digest_array(cupy.asnumpy(a[:8]))})
+
+
+def _int8_reduction(row: Mapping[str, Any], context: Context) -> Problem:
+    n, b, block = row["n"], row["bandwidth"], row["block"]
+    a = _matrix(n, context.seed)
+    check_values = _check_values(_reference(n, context.seed))
+    target = gpu.empty_matrix(n, n, np.float64)
+
+    def restore() -> None:
+        gpu.as_array(target, n, n)[...] = a
+
+    def reduce(update: Any) -> Any:
+        return _wait(gpu.extract_band(gpu.band_reduction(target, n, bandwidth=b, block=block, update=update)))
+
+    def check(band: Any) -> dict[str, float]:
+        return check_values(gpu.chase_band(band.copy(), n, b, None))
+
+    updates = {"spectile": gpu.add_lower} | {
+        f"int8_{count}": functools.partial(ozaki.add_lower, count=count) for count in INT8_COUNTS
+    }
+    methods: list[Method | Skipped] = [
+        Method(name, functools.partial(reduce, update), check, {"error_values": 10.0}, flops=cases.flops(n),
+               prepare=restore)
+        for name, update in updates.items()
+    ]  # fmt: skip
+    return Problem(methods, inputs=_digest(a))
+
+
 def _roofline(row: Mapping[str, Any], context: Context) -> Problem:
     n, width = row["n"], row["bandwidth"] or row["n"]
     random = cupy.random.RandomState(context.seed)
@@ -454,5 +518,6 @@ _STUDIES = {
     "reduction": _reduction,
     "chasing": _chasing,
     "syr2k": _syr2k,
+    "int8": _int8,
     "roofline": _roofline,
 }

@@ -63,12 +63,13 @@ STURM = {
     for lanes in (1, 4, 16)
 }
 DIVIDE = Unit("evd", ("divide.cu",), archs=ARCHS)
+OZAKI = Unit("evd", ("ozaki.cu",), archs=ARCHS)  # launched by ozaki.py
 # Sweeps of float64 reflectors on the tensor cores; the other types go through cuBLAS's batches.
 SWEEPS = {
     b: Unit("evd", ("tensor.cu", "sweeps.cu"), archs=ARCHS if b == 32 else ("sm_90a",), defines={"B": str(b)})
     for b in (32, 64)
 }
-UNITS = (*SWEEPS.values(), *STAGES.values(), *HELPERS.values(), *STURM.values(), DIVIDE)
+UNITS = (*SWEEPS.values(), *STAGES.values(), *HELPERS.values(), *STURM.values(), DIVIDE, OZAKI)
 
 # Eigenvalues alone and with vectors are taken from the vendor below these orders (docs/performance/evd.md).
 CROSSOVER_VALUES = dict.fromkeys(BANDWIDTHS, 3000)
@@ -284,7 +285,9 @@ def panel_bandwidth(n: int, dtype: Any, wanted: int) -> int:
     return max(b for b in BANDWIDTHS[name] if b <= wanted and any(a.startswith(family) for a in STAGES[name, b].archs))
 
 
-def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block: int = SYR2K_BLOCK) -> Panels:
+def band_reduction(
+    a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block: int = SYR2K_BLOCK, update: Any = add_lower
+) -> Panels:
     """Reduce a Hermitian matrix, both triangles given, to a band by detached band reduction (Algorithm 1).
 
     Parameters
@@ -296,6 +299,8 @@ def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block
         b and nb, a multiple of b.
     syr2k_block : int
         Diagonal blocks of the trailing update.
+    update : callable
+        The trailing update: `add_lower`, or a function with its parameters.
     """
     import cupy
 
@@ -369,7 +374,7 @@ def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block
         rest = i + block
         m = n - rest
         if m > 0:
-            add_lower(blas, m, p, -1.0, v.at(block, 0), v.ld, x.at(block, 0), x.ld, a, rest, syr2k_block)
+            update(blas, m, p, -1.0, v.at(block, 0), v.ld, x.at(block, 0), x.ld, a, rest, syr2k_block)
             mirror(unit, a, rest, m, from_upper=False, factor=1.0)
     return Panels(a, t, b, n)
 
