@@ -5,16 +5,20 @@ import pandas
 from spectile.bench.claims import select
 
 STEPS = 4
+#: Studies of several devices, and the steps of their timed calls.
+SEVERAL, SEVERAL_STEPS = ("devices", "hybrid"), 20
 HOST_STUDIES = ("host_machine", "host_step", "threads", "ranks")
 NAMES = {
     "naive": "naive (library calls)", "aug_spmv": "aug_spmv()", "aug_spmmv": "aug_spmmv()",
     "aug_spmmv_sell": "aug_spmmv(), SELL-32", "aug_spmmv_star": "aug_spmmv()*", "spmmv": "SpMMV alone",
     "aug_spmmv_nodots": "without dot products", "stencil": "no stored matrix", "blocked": "no matrix, two steps",
+    "blocked_nccl": "no matrix, two steps, NCCL", "blocked_ranks": "no matrix, two steps, a rank a GPU",
+    "aug_spmmv_cpu_gpu": "aug_spmmv(), CPU and GPU",
 }  # fmt: skip
 COLORS = {
     "naive": "#D55E00", "aug_spmv": "#E69F00", "aug_spmmv": "#0072B2", "aug_spmmv_sell": "#56B4E9",
     "aug_spmmv_star": "#999933", "spmmv": "#117733", "aug_spmmv_nodots": "#CC79A7", "stencil": "#009E73",
-    "blocked": "#332288",
+    "blocked": "#332288", "blocked_nccl": "#882255", "blocked_ranks": "#AA4499", "aug_spmmv_cpu_gpu": "#661100",
 }  # fmt: skip
 
 
@@ -33,9 +37,10 @@ def drawn_by(frame: pandas.DataFrame, element: str, status: str = "ok") -> panda
     if status == "ok" and len(rows):
         time, flops, least = (pandas.to_numeric(rows[name]) for name in ("time_s", "flops", "bytes"))
         rows["gflops"], rows["gbytes_s"] = flops / time / 1e9, least / time / 1e9
-        rows["ms_per_step"] = time / STEPS * 1e3
+        steps = rows["p_study"].isin(SEVERAL).map({True: SEVERAL_STEPS, False: STEPS})
+        rows["ms_per_step"] = time / steps * 1e3
         if "p_num_vectors" in rows:
-            rows["gbytes_per_vector"] = least / STEPS / pandas.to_numeric(rows["p_num_vectors"]) / 1e9
+            rows["gbytes_per_vector"] = least / steps / pandas.to_numeric(rows["p_num_vectors"]) / 1e9
     return rows
 
 
@@ -49,6 +54,13 @@ def line(drawing, ax, rows: pandas.DataFrame, method: str, x: str, y: str, **set
     here = select(rows, f"method={method}")
     here = here[here[x].notna()] if len(here) else here
     drawing.marks(ax, here, x, y, label=NAMES[method], color=COLORS[method], **settings)
+
+
+def in_series(rows: pandas.DataFrame, name: str) -> pandas.DataFrame:
+    """Return the rows of one series of Figure 12, or of Table III's throughput mode."""
+    if not len(rows) or "p_scaling" not in rows:
+        return rows.iloc[:0]
+    return rows[rows["p_scaling"].map(lambda cell: name in str(cell).split(","))]
 
 
 def missing(frame: pandas.DataFrame, element: str, what: str) -> str:

@@ -6,11 +6,14 @@ from kpm_rates import COLORS, NAMES, drawn_by, missing
 from spectile.bench.claims import select
 from spectile.figures.style import Drawing
 
+TOGETHER = ("aug_spmmv", "aug_spmmv_cpu_gpu")
 STAGES = ("naive", "aug_spmv", "aug_spmmv", "stencil", "blocked")
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
-    rows = drawn_by(frame, "fig11")
+    drawn = drawn_by(frame, "fig11")
+    together = drawn[drawn["p_study"] == "hybrid"] if len(drawn) else drawn
+    rows = drawn.drop(together.index)
     devices = sorted(rows["processor"].unique()) if len(rows) else []
     drawing = Drawing("Figure 11: one device, stage by stage", columns=max(2, len(devices) + 1), size=(9.5, 3.8))
     panels = list(drawing.axes[0])
@@ -28,5 +31,15 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         ax.set_ylabel("Gflop/s (138 flop a row)")
     for ax in panels[len(devices) : -1]:
         drawing.empty(ax, missing(frame, "fig11", "the stages"))
-    drawing.empty(panels[-1], "CPU and GPU together: not built yet, so no number")
+    last = panels[-1]
+    if len(together):
+        for place, stage in enumerate(TOGETHER):
+            drawing.marks(
+                last, select(together, f"method={stage}"), "v_rows", "gflops", kind="bar", positions=[place],
+                color=COLORS[stage]
+            )  # fmt: skip
+        last.set_title("a GPU alone, and with its host's CPU", fontsize=8)
+        last.set_xticks(range(len(TOGETHER)), [NAMES[stage] for stage in TOGETHER], rotation=25, ha="right", fontsize=7)
+    else:
+        drawing.empty(last, "CPU and GPU together: this run holds no record of it")
     return drawing

@@ -1,29 +1,52 @@
-"""Figure 12 of KPM: weak and strong scaling over MPI ranks."""
+"""Figure 12 of KPM: weak and strong scaling over GPUs, and over MPI ranks of the CPU."""
 
 import pandas
-from kpm_rates import drawn_by, missing
+from kpm_rates import NAMES, drawn_by, in_series, missing
 
 from spectile.bench.claims import select
 from spectile.figures.style import Drawing
 
 SERIES = {"square": "#0072B2", "bar": "#009E73", "strong": "#D55E00"}
+LINES = {"aug_spmmv": "--", "blocked": "-"}
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
-    rows = select(drawn_by(frame, "fig12"), "method=aug_spmmv")
-    drawing = Drawing("Figure 12: scaling over MPI ranks", columns=2, size=(9.0, 3.6))
-    weak, strong = drawing.axes[0]
-    for ax, names in ((weak, ("square", "bar")), (strong, ("strong",))):
-        here = rows[rows["p_scaling"].isin(names)] if len(rows) else rows
+    rows = drawn_by(frame, "fig12")
+    drawing = Drawing("Figure 12: scaling over GPUs and MPI ranks", columns=3, size=(11.0, 3.8))
+    weak, strong, ranks = drawing.axes[0]
+    for ax, title, names in ((weak, "weak, GPUs", ("square", "bar")), (strong, "strong, GPUs", ("strong",))):
+        ax.set_title(title)
+        here = rows[rows["p_study"] == "devices"] if len(rows) else rows
         if not len(here):
-            drawing.empty(ax, missing(frame, "fig12", "several ranks"))
+            drawing.empty(ax, missing(frame, "fig12", "several GPUs"))
             continue
         for name in names:
-            drawing.marks(ax, select(here, f"p_scaling={name}"), "p_ranks", "gflops", label=name, color=SERIES[name])
-        ax.set_xlabel("ranks")
-        ax.set_ylabel("Gflop/s")
-        ax.set_ylim(0)
-        ax.legend()
-    weak.set_title("weak")
-    strong.set_title("strong")
+            for method, line in LINES.items():
+                series = in_series(select(here, f"method={method}"), name).sort_values("p_gpus")
+                if not len(series):
+                    continue
+                first, last = series.iloc[0], series.iloc[-1]
+                share = last["gflops"] / last["p_gpus"] / first["gflops"] * first["p_gpus"]
+                label = f"{name}, {NAMES[method]}: {share:.0%} at {int(last['p_gpus'])}"
+                drawing.marks(ax, series, "p_gpus", "gflops", label=label, color=SERIES[name], linestyle=line)
+                ends = [float(first["p_gpus"]), float(last["p_gpus"])]
+                ideal = [first["gflops"] * count / first["p_gpus"] for count in ends]
+                drawing.model_line(ax, ends, ideal, "_ideal")
+        _dress(ax, "GPUs")
+    here = select(rows[rows["p_study"] == "ranks"], "method=aug_spmmv") if len(rows) else rows
+    ranks.set_title("ranks of one CPU")
+    if len(here):
+        for name, color in SERIES.items():
+            drawing.marks(ranks, in_series(here, name), "p_ranks", "gflops", label=name, color=color)
+        _dress(ranks, "ranks")
+    else:
+        drawing.empty(ranks, missing(frame, "fig12", "several ranks"))
     return drawing
+
+
+def _dress(ax, what: str) -> None:
+    ax.set_xlabel(what)
+    ax.set_ylabel("Gflop/s (138 flop a row)")
+    ax.set_xlim(0)
+    ax.set_ylim(0)
+    ax.legend(fontsize=6)

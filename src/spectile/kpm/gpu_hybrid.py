@@ -24,8 +24,8 @@ from spectile.kpm.reference import Array, random_phases
 #: Planes and steps on which each side is timed.
 TRIAL_PLANES = {"cuda": 128, "cpu": 4}
 TRIAL_STEPS = 6
-#: Row blocks of the CPU's boundary, so that its threads share it.
-PIECES = 16
+#: Rows of a block of the CPU's: short, so that its threads end together.
+BLOCK_ROWS = 256
 
 
 class HybridInsulator:
@@ -120,11 +120,8 @@ class HybridEngine:
         matrix, self.order = local_planes(sample, self.dtype, first, cpu_planes, sample.nz, np)
         self.operator = CpuOperator.from_csr(matrix)
         own = matrix.indices < self.operator.num_rows
-        self.interior, boundary = split_rows(matrix.indptr, own, self.operator.blocks())
-        self.boundary = []
-        for start, stop in boundary:
-            edges = np.unique(np.linspace(start, stop, PIECES + 1).astype(int))
-            self.boundary += [(int(low), int(high)) for low, high in itertools.pairwise(edges)]
+        edges = [*range(0, self.operator.num_rows, BLOCK_ROWS), self.operator.num_rows]
+        self.interior, self.boundary = split_rows(matrix.indptr, own, list(itertools.pairwise(edges)))
 
     def vector(self, seed: int) -> Array:
         """Return one random vector, shape (N,)."""
