@@ -9,7 +9,7 @@ from spectile import evd
 from spectile.evd.families import FAMILIES, random_hermitian, residuals
 
 cupy = pytest.importorskip("cupy")
-from spectile.evd import cpu, gpu  # noqa: E402
+from spectile.evd import cpu, gpu, ozaki  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
@@ -191,15 +191,38 @@ def test_eigenvalues_of_tridiagonals(n, rng):
     np.testing.assert_allclose(w, expected, atol=1e-13 * n**0.5)
 
 
+@pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("k", [1, 16, 100])
 @pytest.mark.parametrize("n", [1, 100, 512, 1300])
-def test_syr2k(n, k, rng):
+def test_syr2k(n, k, joined, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "SYR2K_JOINED", (k if joined else 0, 0))
     a, b = (rng.standard_normal((n, k)) for _ in range(2))
     c = np.asfortranarray(rng.standard_normal((n, n)))
     on_device = cupy.asarray(c, order="F")
     gpu.syr2k(cupy.asarray(a, order="F"), cupy.asarray(b, order="F"), on_device, alpha=-0.5, block=128)
     expected = np.tril(c - 0.5 * (a @ b.T + b @ a.T))
     np.testing.assert_allclose(np.tril(cupy.asnumpy(on_device)), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("k", [1, 32, 100])
+@pytest.mark.parametrize("n", [1, 100, 1100])
+def test_updates_from_int8_products(n, k, rng):
+    a, b = (rng.standard_normal((n, k)) * 10.0 ** rng.integers(-9, 9, (n, 1)) for _ in range(2))
+    expected = np.tril(a @ b.T + b @ a.T)
+    scale = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)
+    for count, limit in ((15, 4e-16 * (k + 4)), (12, 1e-12)):
+        c = cupy.zeros((n, n), order="F")
+        ozaki.syr2k(cupy.asarray(a, order="F"), cupy.asarray(b, order="F"), c, count=count)
+        assert bool((np.abs(np.tril(cupy.asnumpy(c)) - expected) <= limit * (scale + scale.T)).all())
+
+
+def test_band_reduction_from_int8_products(rng):
+    n = 700
+    a = random_hermitian(n, rng)
+    matrix, _ = gpu.load_matrix(cupy.asarray(a), lower=True, bandwidth=B, check_finite=True)
+    panels = gpu.band_reduction(matrix, n, bandwidth=B, block=NB, update=ozaki.add_lower)
+    w = gpu.eigenvalues(*gpu.chase_band(gpu.extract_band(panels), n, B, None))
+    assert passes(errors(a, w))
 
 
 def test_memory_error_has_the_bytes():

@@ -72,8 +72,8 @@ SWEEPS = {
 UNITS = (*SWEEPS.values(), *STAGES.values(), *HELPERS.values(), *STURM.values(), DIVIDE, OZAKI)
 
 # Eigenvalues alone and with vectors are taken from the vendor below these orders (docs/performance/evd.md).
-CROSSOVER_VALUES = dict.fromkeys(BANDWIDTHS, 3000)
-CROSSOVER_VECTORS = dict.fromkeys(BANDWIDTHS, 3000)
+CROSSOVER_VALUES = {"float64": 2100, "float32": 1400, "complex128": 2300, "complex64": 2600}
+CROSSOVER_VECTORS = {"float64": 3000, "float32": 3000, "complex128": 3200, "complex64": 5000}
 
 
 def calls_vendor(n: int, dtype: Any, *, vectors: bool) -> bool:
@@ -223,7 +223,8 @@ def add_lower(
 
 
 SYR2K_BLOCK = 512
-SYR2K_JOINED = 1024  # columns up to which A and B are laid side by side
+# A and B are laid side by side for up to so many columns, and from this order up.
+SYR2K_JOINED = (256, 8192)
 
 
 def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, block: int = SYR2K_BLOCK) -> None:
@@ -243,7 +244,7 @@ def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, block: int = SYR2K_BLOC
     n, k = a.shape
     blas = Blas(c.dtype)
     target = Matrix(c.data.ptr, c.strides[1] // c.itemsize, c.itemsize, c)
-    if k <= SYR2K_JOINED:
+    if k <= SYR2K_JOINED[0] and n >= SYR2K_JOINED[1]:
         # [A B] [B A]ᴴ in one pass over C, which is what a thin update costs.
         v, x = (cupy.concatenate([left.T, right.T]) for left, right in ((a, b), (b, a)))
         add_lower(blas, n, 2 * k, alpha, v.data.ptr, n, x.data.ptr, n, target, 0, block)
