@@ -20,7 +20,9 @@ from spectile.inputs.topological_insulator import TopologicalInsulator
 from spectile.kpm import SpectralDensity
 from spectile.kpm.mpi import DistributedMatrix
 comm = MPI.COMM_WORLD
-for name, H in (("ti", TopologicalInsulator(9, 5, 4)), ("anderson", anderson(7, disorder=3, rng=1))):
+samples = {"ti": TopologicalInsulator(9, 5, 4), "anderson": anderson(7, disorder=3, rng=1)}
+samples["short"] = TopologicalInsulator(3, 4, 2)  # on four ranks a halo is wider than a slab
+for name, H in samples.items():
     for every in (False, True):
         matrix = DistributedMatrix(H, comm, reduce_every_step=every)
         density = SpectralDensity(matrix, 60, 5, rng=3, bounds=(-11, 11))
@@ -71,7 +73,8 @@ def test_ranks_equal_serial(ranks, tmp_path):
 
     done = run(PROGRAM, ranks, str(tmp_path))
     assert done.returncode == 0, done.stderr
-    for name, H in (("ti", TopologicalInsulator(9, 5, 4)), ("anderson", anderson(7, disorder=3, rng=1))):
+    samples = {"ti": TopologicalInsulator(9, 5, 4), "anderson": anderson(7, disorder=3, rng=1)}
+    for name, H in (samples | {"short": TopologicalInsulator(3, 4, 2)}).items():
         serial = SpectralDensity(H, 80, 5, rng=3, bounds=(-11, 11), backend="cpu").moments
         for every in (False, True):
             for rank in range(ranks):
