@@ -32,7 +32,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     x = np.geomspace(1, 1000, 60)
     label = f"{bandwidth / 1e12:.3g} TB/s, {peak:.3g} TFLOP/s measured"
     drawing.model_line(ax, x, np.minimum(peak, x * bandwidth / 1e12), label)
-    drawing.marks(ax, skinny, "intensity", "rate", label="A W, b columns", kind="scatter")
+    look = {"label": "A W, b columns", "color": "#009E73"}
+    drawing.marks(ax, skinny, "intensity", "rate", kind="scatter", **look)
     updates = rows[(rows["p_study"] == "syr2k") & (rows["p_n"] == rows.loc[rows["p_study"] == "syr2k", "p_n"].max())]
     for method, part in updates.groupby("method"):
         drawing.marks(ax, part, "intensity", "rate", label=f"rank-2k update, {method}", kind="scatter")

@@ -7,6 +7,7 @@ from spectile.figures.style import Drawing
 
 PARTS = {
     "spectile": ("band reduction, nb = b", "#0072B2"),
+    "cusolver_panels": ("band reduction, cuSOLVER's panels", "#56B4E9"),
     "spectile_chasing": ("chasing, this device", "#009E73"),
     "spectile_cpu": ("chasing, host's cores", "#E69F00"),
 }
@@ -26,7 +27,10 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     widths = sorted(rows["p_bandwidth"].unique())
     for shift, (method, (label, color)) in enumerate(PARTS.items()):
         part = select(rows, f"method={method}").sort_values("p_bandwidth")
-        at = [widths.index(b) + 0.27 * (shift - 1) for b in part["p_bandwidth"]]
+        if not len(part):
+            continue
+        place = max(shift - 1, 0)  # a band is reduced by our panels or by cuSOLVER's
+        at = [widths.index(b) + 0.27 * (place - 1) for b in part["p_bandwidth"]]
         look = {"label": label, "color": color}
         drawing.marks(
             ax,

@@ -1,0 +1,39 @@
+"""The eigensolver in the other types: seconds of ours and of cuSOLVER's two algorithms, and the speed-ups."""
+
+import pandas
+
+from spectile.bench.claims import select
+from spectile.bench.stats import speedups
+from spectile.figures.style import Table
+
+VENDORS = ("cusolver_one_stage", "cusolver_two_stage", "lapack")
+
+
+def table(frame: pandas.DataFrame) -> Table:
+    rows = select(frame, "p_study=evd")
+    # Types that the device is not measured in at the same orders say nothing beside the others.
+    orders = set(rows.loc[rows["p_precision"] != "float64", "p_n"]) if len(rows) else set()
+    rows = rows[rows["p_n"].isin(orders)].sort_values(["p_n", "p_vectors", "p_precision"]) if len(rows) else rows
+    result = Table("The eigensolver by type of the entries", pandas.DataFrame())
+    lines = []
+    for case in dict.fromkeys(rows["case"]):
+        here = select(rows, f"case={case}")
+        first, vectors = here.iloc[0], bool(here["p_vectors"].iloc[0])
+        what = "with vectors" if vectors else "eigenvalues"
+        line: dict[str, object] = {"n": f"{first['p_n']:,.0f}", "what": what, "type": first["p_precision"]}
+        for method in ("spectile", *VENDORS):
+            found = select(here, f"method={method},status=ok")
+            found = found[found["time_s"].notna()]
+            line[f"{method.replace('_', ' ')}, s"] = float(found["time_s"].iloc[0]) if len(found) else None
+            result.cite(found, "time_s")
+        for method in VENDORS:
+            found = speedups(here, "spectile", method)
+            line[f"over {method.replace('_', ' ')}"] = float(found["speedup"].iloc[0]) if len(found) else None
+            result.cite(found, "speedup")
+        lines.append(line)
+    result.data = pandas.DataFrame(lines).dropna(axis="columns", how="all")
+    result.notes.append("Below the crossover of its type ours is the vendor's own code, called by us.")
+    result.notes += sorted(set(select(rows, "status=failed")["reason"].dropna()))
+    if not lines:
+        result.notes.append("This run holds no record in float32, complex64 or complex128.")
+    return result
