@@ -109,6 +109,18 @@ def test_public_functions_equal_one_device(H, tmp_path):
     assert found.integrate() == pytest.approx(H.shape[0], rel=1e-12)
 
 
+@pytest.mark.parametrize("kind", [{"stored": True}, {}], ids=str)
+def test_vectors_that_do_not_fit_together_are_done_in_passes(kind, monkeypatch):
+    from spectile.kpm.gpu_multi import MultiGpuEngine, MultiGpuMatrix
+
+    matrix = MultiGpuMatrix(TopologicalInsulator(9, 5, 8), devices(2), **kind)
+    assert matrix.engine(matrix.dtype).capacity() > 1000
+    whole = SpectralDensity(matrix, 32, 5, rng=3, bounds=(-12, 12))
+    monkeypatch.setattr(MultiGpuEngine, "capacity", lambda self: 2)
+    passes = SpectralDensity(matrix, 32, 5, rng=3, bounds=(-12, 12))
+    np.testing.assert_allclose(passes.moments, whole.moments, rtol=0, atol=1e-11 * matrix.shape[0])
+
+
 def test_bitwise_repeatable():
     from spectile.kpm.gpu_multi import MultiGpuMatrix
 

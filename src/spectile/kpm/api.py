@@ -489,6 +489,8 @@ def spectral_function(
 
 def _capacity(engine: Any) -> int:
     """Return how many vectors' states fit into memory at once: four arrays a vector, and some room."""
+    if hasattr(engine, "capacity"):
+        return int(engine.capacity())
     if engine.name != "cuda":
         return 2**31
     from spectile.gpu.device import free_bytes

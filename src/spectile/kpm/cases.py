@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -389,7 +390,13 @@ class RankRuns:
     def __call__(self) -> tuple[Any, float]:
         """Return the next call; start ranks where none is left."""
         if not self._seconds:
-            done = subprocess.run(self._command, capture_output=True, text=True, check=False, timeout=600)
+            # Open MPI would bind all threads of a rank to one core.
+            free = dict.fromkeys(
+                ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy"), "none"
+            )
+            done = subprocess.run(
+                self._command, capture_output=True, text=True, check=False, timeout=600, env=os.environ | free
+            )
             if done.returncode:
                 raise RuntimeError(f"mpiexec ended with {done.returncode}: {done.stderr.strip()[-300:]}")
             found = json.loads(done.stdout.splitlines()[-1])

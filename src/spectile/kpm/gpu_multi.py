@@ -155,6 +155,12 @@ class StencilHolder:
     operator: StencilOperator
     neighbours: tuple[int, int]
 
+    @property
+    def rows(self) -> int:
+        """Rows held, halo included."""
+        sample = self.operator.sample
+        return len(self.operator.held) * 4 * sample.ny * sample.nz
+
     def share(self, block: Any) -> StencilShare:
         """Return the recurrence's state on this device."""
         return StencilShare(self, block)
@@ -254,6 +260,11 @@ class StoredHolder:
     interior: tuple[int, int]
     sends: list[tuple[int, Any]]
     receives: list[tuple[int, int, int]]
+
+    @property
+    def rows(self) -> int:
+        """Rows held, halo included."""
+        return len(self.order)
 
     def share(self, block: Any) -> StoredShare:
         """Return the recurrence's state on this device."""
@@ -725,6 +736,19 @@ class MultiGpuEngine:
         transport = NcclMessages.of_ranks(comm, place.device, matrix.timeout_s)
         holders = hold(matrix.H, dtype, [place], comm.size, stored=False, steps_a_sweep=2)
         return cls(holders, transport, int(matrix.shape[0]), dtype, 2, matrix.reduce_every_step)
+
+    def capacity(self) -> int:
+        """Return how many vectors' states fit into the memory of every device at once, with some room."""
+        from spectile.gpu.device import free_bytes
+
+        arrays = 4 if self.steps_a_sweep == 2 else 2
+        together = [holder.place.device for holder in self.holders]
+        least = []
+        for holder in self.holders:
+            with holder.place.working():
+                room = int(0.95 * free_bytes()) // together.count(holder.place.device)
+                least.append(room // (arrays * holder.rows * self.dtype.itemsize))
+        return max(1, min(self.transport.gather(min(least))))
 
     def vector(self, seed: int) -> Array:
         """Return one random vector, shape (N,)."""
