@@ -167,6 +167,8 @@ def test_claim_verdicts(tmp_path):
     assert claim(tmp_path, filter="method=fast")["verdict"] == "shown beside"
     beside = claim(tmp_path, column="speedup:fast:spectile")
     assert beside["measured"] == 2.0 and beside["ratio"] == 1.0
+    rate = claim(tmp_path, filter="method=fast", column="rate")
+    assert rate["measured"] == pytest.approx(example()["methods"][0]["flops"] / 1.0 / 1e12)
     nothing = claim(tmp_path, filter="p_n=8,method=fast")
     assert nothing["verdict"] == "not measured" and "no finished case" in nothing["reason"]
 

@@ -73,3 +73,12 @@ def test_recorded_solver_is_ahead_of_both_algorithms_of_the_vendor():
         for what in ("values", "vectors"):
             rows = frame[frame["case"] == f"evd_{n}_{what}"].set_index("method")
             assert rows.loc["spectile", "time_s"] < rows.loc["cusolver_two_stage", "time_s"]
+
+
+def test_recorded_cpu_is_near_lapack():
+    path = ROOT / "results/recorded/xeon2/evd.parquet"
+    if not path.exists():
+        pytest.skip("not recorded yet: python -m spectile measure --paper evd --case evd_2000_vectors --device cpu")
+    rows = record.read_frame(path).set_index(["case", "method"])
+    for case in ("evd_2000_values", "evd_2000_vectors"):
+        assert rows.loc[(case, "spectile"), "time_s"] < 3 * rows.loc[(case, "lapack"), "time_s"]

@@ -1,7 +1,7 @@
 """Claims: the papers' printed numbers, each beside what the records say.
 
 ``config/claims.tsv`` holds one printed number a row, and how to find ours: a filter on the frame's columns, a column
-(or ``speedup:<method>:<baseline>``) and an aggregate.  A tolerance makes it a statement that must reproduce; without
+(or ``speedup:<method>:<baseline>``, or ``rate``, TFLOP/s) and an aggregate.  A tolerance makes it a statement that must reproduce; without
 one the two numbers stand side by side, because the hardware differs.
 """
 
@@ -84,6 +84,9 @@ def _evaluate_row(row: pandas.Series, frame: pandas.DataFrame | None) -> tuple[o
         _, method, baseline = column.split(":")
         values_of = speedups(rows, method, baseline) if len(rows) else rows
         column = "speedup"
+    elif column == "rate":
+        values_of = rows[(rows["status"] == "ok") & rows["time_s"].notna() & rows["flops"].notna()]
+        values_of = values_of.assign(rate=values_of["flops"] / values_of["time_s"] / 1e12)
     else:
         values_of = rows[(rows["status"] == "ok") & rows[column].notna()] if column in rows else rows.iloc[:0]
     if not len(values_of):
