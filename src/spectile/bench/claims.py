@@ -1,8 +1,8 @@
 """Claims: the papers' printed numbers, each beside what the records say.
 
 ``config/claims.tsv`` holds one printed number a row, and how to find ours: a filter on the frame's columns, a column
-(or ``speedup:<method>:<baseline>``, or ``rate``, TFLOP/s) and an aggregate.  A tolerance makes it a statement that must reproduce; without
-one the two numbers stand side by side, because the hardware differs.
+(or ``speedup:<method>:<baseline>``, or ``rate``, in TFLOP/s) and an aggregate.  A tolerance makes it a statement that
+must reproduce; without one the two numbers stand side by side, because the hardware differs.
 """
 
 from __future__ import annotations
