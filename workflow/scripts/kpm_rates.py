@@ -63,6 +63,20 @@ def in_series(rows: pandas.DataFrame, name: str) -> pandas.DataFrame:
     return rows[rows["p_scaling"].map(lambda cell: name in str(cell).split(","))]
 
 
+def largest(rows: pandas.DataFrame, count: int) -> pandas.DataFrame:
+    """Return the row of the largest sample on so many GPUs (or on one CPU), the fastest of equal ones."""
+    here = rows[rows["clock"].isin(["events", "wall"]) & (rows["processor"] == rows["device"])] if len(rows) else rows
+    if not len(here):
+        return here
+    here = here[pandas.to_numeric(here["p_gpus"]).fillna(0).clip(lower=1) == count]
+    return here.sort_values(["v_rows", "gflops"]).iloc[[-1]] if len(here) else here
+
+
+def link_rate(gflops: float, sent: float) -> float:
+    """Return the GB/s that a device sends while it computes a step: `sent` to either side, in parts of its own rows."""
+    return 2 * sent * 16 / 138 * gflops
+
+
 def missing(frame: pandas.DataFrame, element: str, what: str) -> str:
     """Return why a panel is empty: the reason of a skipped method, or that the run holds no record."""
     skipped = drawn_by(frame, element, "skipped")
