@@ -13,7 +13,7 @@ PAPER = {"Tflop/s (paper)": "rate", "nodes (paper)": "nodes", "node hours (paper
 PLANES, SENT = 50, {"aug_spmmv_star": 1, "aug_spmmv": 1, "blocked": 1.5}
 NOTES = (
     "Measured: 400 x 400 x 40 shared by slabs (aug_spmv(), throughput mode: 400 x 100 x 40, vectors shared). "
-    "Projected: 2.9e16 flop (138 a row, 6.55e9 rows) over the rate of a device of the most that were measured together.",
+    "Projected: 2.9e16 flop (138 a row, 6.55e9 rows) over the rate of a device of the most measured together.",
     "The model: a sweep takes as long as the slower of interior and link, and the boundary; so the projection holds "
     "where the link between devices is fast enough.",
     "One GPU has no reduction to leave out, so its aug_spmmv()* is an empty slot.",
