@@ -101,24 +101,33 @@ class MultiGpuMatrix:
 
 
 class Place:
-    """One share's device: a stream that computes, one that sends, and the events that order them."""
+    """One share's device: streams for the boundary, the interior and the messages, and the events that order them."""
 
     def __init__(self, number: int, device: int) -> None:
         import cupy
 
         self.number, self.device = number, device
         with cupy.cuda.Device(device):
-            self.compute = cupy.cuda.Stream(non_blocking=True)
-            self.copies = cupy.cuda.Stream(non_blocking=True, priority=-1)
-            self.computed, self.arrived, self.summed = (cupy.cuda.Event(disable_timing=True) for _ in range(3))
+            # The interior runs beside the boundary, on the multiprocessors that it leaves.
+            self.compute = cupy.cuda.Stream(non_blocking=True, priority=-1)
+            self.bulk = cupy.cuda.Stream(non_blocking=True)
+            self.copies = cupy.cuda.Stream(non_blocking=True, priority=-2)
+            self.begun, self.computed, self.done, self.arrived, self.summed = (
+                cupy.cuda.Event(disable_timing=True) for _ in range(5)
+            )
 
     @contextmanager
-    def working(self) -> Iterator[None]:
-        """Make this device and its computing stream the current ones."""
+    def working(self, stream: Any = None) -> Iterator[None]:
+        """Make this device and one of its streams, `compute` if None, the current ones."""
         import cupy
 
-        with cupy.cuda.Device(self.device), self.compute:
+        with cupy.cuda.Device(self.device), stream or self.compute:
             yield
+
+    def synchronize(self) -> None:
+        """Wait for everything enqueued here."""
+        for stream in (self.compute, self.bulk, self.copies):
+            stream.synchronize()
 
 
 def hold(
@@ -534,8 +543,7 @@ class PeerCopies:
     def finish(self, shares: Sequence[Any]) -> None:
         """Wait until everything enqueued is done."""
         for share in shares:
-            share.place.compute.synchronize()
-            share.place.copies.synchronize()
+            share.place.synchronize()
 
     def sum(self, values: Array) -> Array:
         """Return the sum over other processes: there are none."""
@@ -643,7 +651,7 @@ class NcclMessages:
         """
         deadline = time.monotonic() + self.timeout_s
         for share in shares:
-            for stream in (share.place.compute, share.place.copies):
+            for stream in (share.place.compute, share.place.bulk, share.place.copies):
                 while not stream.done:
                     if time.monotonic() > deadline:
                         self.communicators[share.place.number].abort()
@@ -807,12 +815,17 @@ class MultiGpuRecursion:
         factors = (self.a, -self.a * self.b, 0.0) if first else (2 * self.a, -2 * self.a * self.b, 1.0)
         now = slice(done, done + count)
         for number, (share, mine) in enumerate(zip(shares, etas, strict=True)):
-            with share.place.working():
+            place = share.place
+            with place.working():
                 share.begin(count, first)
+                # Both parts read and overwrite what both wrote in the sweeps before.
+                place.begun.record(place.compute)
+                place.bulk.wait_event(place.begun)
+                place.compute.wait_event(place.done)
                 if self._plan is not None:
-                    transport.await_halo(share.place, self._plan[number][2])
+                    transport.await_halo(place, self._plan[number][2])
                 share.launch("boundary", factors, mine[0, now])
-                share.place.computed.record(share.place.compute)
+                place.computed.record(place.compute)
         # The arrays take turns: their messages come again after a few sweeps.
         key = count, *(share.w.data.ptr for share in shares)
         if key not in self._plans:
@@ -820,11 +833,13 @@ class MultiGpuRecursion:
         self._plan = self._plans[key]
         transport.exchange(self._plan)
         for share, mine in zip(shares, etas, strict=True):
-            with share.place.working():
+            with share.place.working(share.place.bulk):
                 share.launch("interior", factors, mine[1, now])
+                share.place.done.record(share.place.bulk)
         if self.engine.reduce_every_step:
             for share, mine in zip(shares, etas, strict=True):
                 with share.place.working():
+                    share.place.compute.wait_event(share.place.done)
                     mine[0, now] += mine[1, now]
             transport.reduce(shares, [mine[0, now] for mine in etas])
         self.steps += count
