@@ -29,8 +29,9 @@ PAPER = "tsparse"
 PRECISIONS = ("float64", "float32", "tf32", "float16")
 #: Products of up to this many entries are checked entry by entry; larger ones by their action on a random vector.
 LARGEST_CHECKED = 20_000_000
-#: Products of entries a product of tiles from which the tiles' own methods are measured.
-DENSE_TILES = 4
+#: Products of entries a product of tiles from which the tiles' own methods are measured, and entries of C up to which:
+#: their check gathers C on the host.
+DENSE_TILES, LARGEST_TILED = 4, 50_000_000
 _MATRICES = Path("config/matrices.tsv")
 
 
@@ -95,34 +96,48 @@ class Check:
         self.A, self.nnz_c = A, nnz_c
         self.x = np.random.default_rng(seed).standard_normal(A.shape[1])
         self.smape: dict[str, float] = {}
-        self._exact: Any = None
-        self._bounds: dict[str, Any] = {}
+        self._kept: dict[tuple[str, str], Any] = {}
 
     def __call__(self, name: str, precision: Any, C: Any) -> dict[str, float]:
         """Return the errors of C, computed by method `name` in `precision`."""
         if self.nnz_c > LARGEST_CHECKED:
             return self._action(precision, C)
-        C = _on_host(C)
-        if self._exact is None:
-            self._exact = spgemm(self.A, self.A, backend="cpu")
-        exact = self._exact
-        same = np.array_equal(C.indptr, exact.indptr) and np.array_equal(C.indices, exact.indices)
-        if not same:
+        C.sort_indices()
+        xp: Any = np
+        if hasattr(C, "get"):
+            import cupy as xp
+        exact = self._array("exact", np)
+        indptr, indices, data = (self._array(part, xp) for part in ("indptr", "indices", "data"))
+        if C.nnz != exact.nnz or bool((C.indptr != indptr).any()) or bool((C.indices != indices).any()):
             return {"error_pattern": 1.0, "error_fro_rel": float("nan"), "error_bound_ratio": float("nan")}
         found = C.data.astype(np.float64)
-        error = np.abs(found - exact.data)
-        size = np.abs(found) + np.abs(exact.data)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            self.smape[name] = float(100 * np.mean(np.where(size > 0, error / size, 0))) if len(error) else 0.0
-        if precision not in self._bounds:
-            self._bounds[precision] = error_bound(self.A, self.A, precision=precision).data
-        bound = self._bounds[precision]
-        scale = float(np.linalg.norm(exact.data)) or 1.0
+        error = xp.abs(found - data)
+        size = xp.abs(found) + xp.abs(data)
+        self.smape[name] = float(100 * (error / xp.where(size > 0, size, 1)).mean()) if len(error) else 0.0
+        scale = float(xp.linalg.norm(data)) or 1.0
         return {
             "error_pattern": 0.0,
-            "error_fro_rel": float(np.linalg.norm(error)) / scale,
-            "error_bound_ratio": float((error / bound).max(initial=0)),
+            "error_fro_rel": float(xp.linalg.norm(error)) / scale,
+            "error_bound_ratio": float((error / self._array(precision, xp)).max()) if len(error) else 0.0,
         }
+
+    def _array(self, name: str, xp: Any) -> Any:
+        """Return the float64 product, one of its arrays, or the bound of a precision, kept on host and device."""
+        key = name, xp.__name__
+        if key in self._kept:
+            return self._kept[key]
+        found: Any
+        if xp is not np:
+            found = xp.asarray(self._array(name, np))
+        elif name == "exact":
+            found = spgemm(self.A, self.A, backend="cpu")
+        elif name in ("indptr", "indices", "data"):
+            found = getattr(self._array("exact", np), name)
+        else:
+            # The reference is rounded, too.
+            found = error_bound(self.A, self.A, precision=name).data + error_bound(self.A, self.A).data  # type: ignore[arg-type]
+        self._kept[key] = found
+        return found
 
     def _action(self, precision: str, C: Any) -> dict[str, float]:
         A, x = self.A, self.x
@@ -171,12 +186,6 @@ def half_reason(A: Any, half: HalfRange) -> str | None:
     except ValueError as error:
         return str(error)
     return None
-
-
-def _on_host(C: Any) -> Any:
-    C = C.get() if hasattr(C, "get") else C
-    C.sort_indices()
-    return C
 
 
 def _cpu_methods(A: Any, counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
@@ -295,6 +304,10 @@ def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: C
     if counts["products"] < DENSE_TILES * counts["tile_products"]:
         per_task = counts["products"] / max(counts["tile_products"], 1)
         reason = f"tiles are nearly empty: {per_task:.1f} products of entries a product of tiles"
+    elif counts["nnz_c"] > LARGEST_TILED:
+        reason = (
+            f"the product has {counts['nnz_c']:,} entries, and tiles are checked on the host up to {LARGEST_TILED:,}"
+        )
     half = half_reason(check.A, IN_TILES)
     methods: list[Method | Skipped] = []
     for name in PRECISIONS:
