@@ -13,7 +13,7 @@ HUES = ("#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#882255")
 def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing("Figure 11: share of the phases in the time", 1, 1, (9, 4.2))
     ax = drawing.ax
-    names = [*SIXTEEN, *matrices(frame, "family")]
+    names = [*SIXTEEN, *matrices(frame, "mirror")[:8], *matrices(frame, "family")]
     rows = frame[frame["status"] == "ok"] if len(frame) else frame
     rows = rows[rows["v_phases_s"].notna()] if "v_phases_s" in rows else rows.iloc[:0]
     base = np.zeros(len(names))
@@ -37,7 +37,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             base[place] += share["share"].iloc[0]
     ax.set_xticks(range(len(names)), [short(name) for name in names], rotation=45, ha="right", fontsize=7)
     ax.set_ylabel("share of the time, %")
-    ax.set_ylim(0, 105)
+    ax.set_xlim(-0.6, len(names) - 0.4)
+    ax.set_ylim(0, 118)
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(ncols=4, fontsize=7, loc="lower right")
+        ax.legend(ncols=4, fontsize=7, loc="upper right")
     return drawing

@@ -29,6 +29,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         if not len(select(ok, f"p_matrix={name}")):
             drawing.slot(ax, place, why_missing(frame, name))
     ax.set_yscale("log")
+    ax.set_ylim(top=5 * ax.get_ylim()[1])  # room for the legend
+    ax.set_xlim(-0.6, len(names) - 0.4)
     ax.set_ylabel("peak memory, MB")
     ax.set_xticks(range(len(names)), [short(name) for name in names], rotation=45, ha="right", fontsize=7)
     ax.legend(ncols=4, fontsize=7)

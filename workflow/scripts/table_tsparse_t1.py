@@ -3,7 +3,7 @@
 import re
 
 import pandas
-from tsparse_panels import SIXTEEN, matrices, short, why_missing
+from tsparse_panels import SIXTEEN, matrices, not_at_hand, short, why_missing
 
 from spectile.bench.claims import select
 from spectile.figures.style import Table, claims, printed
@@ -39,9 +39,13 @@ def table(frame: pandas.DataFrame) -> Table:
         line["source"] = ("equals the paper" if agree else "differs") if len(rows) and known else (
             "generated" if not known else "printed"
         )  # fmt: skip
-        if not len(rows):
-            notes.append(why_missing(frame, name))
+        if not len(rows) and "not at hand" not in (reason := why_missing(frame, name)):
+            notes.append(reason)
         lines.append(line)
     result.data = pandas.DataFrame(lines)
-    result.notes = ["Tile counts are taken after the filter of empty products; NNZ(C) is structural.", *notes]
+    result.notes = [
+        "Tile counts are taken after the filter of empty products; NNZ(C) is structural.",
+        *not_at_hand(frame),
+        *notes,
+    ]
     return result
