@@ -1,0 +1,86 @@
+"""The products that SciPy's and CuPy's own tests of sparse matrices make, by ours.
+
+Cases after scipy/sparse/tests/test_base.py (products of every pair of formats and types, views, powers) and
+cupyx_tests/scipy_tests/sparse_tests (CSR and CSC factors, no rows, no columns).  ``tests/gpu`` runs them on a device.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.tsparse import spgemm
+
+FORMATS = ("csr", "csc", "coo", "lil", "dok", "dia", "bsr")
+
+
+def pairs():
+    """Yield (name, A, B) with A and B dense; what is not zero is stored."""
+    a = np.array([[3.0, 0, 0], [0, 1, 0], [2, 0, 3], [2, 3, 0]])
+    b = np.array([[0.0, 1], [1, 0], [0, 2]])
+    yield "small", a, b
+    yield "identity", a, np.eye(3)
+    yield "transposes", b.T, a.T
+    yield "square", np.array([[1.0, 2, 0], [0, 0, 0], [4, 0, 3]]), np.array([[0.0, 0, 0], [5, 0, 6], [0, 7, 0]])
+    rng = np.random.default_rng(30)
+    wide, tall = (np.where(rng.random(shape) < 0.3, rng.random(shape), 0) for shape in ((30, 7), (7, 30)))
+    yield "wide", wide, tall
+    yield "inner", tall, wide
+    yield "row by column", np.array([[1.0, 0, 2]]), np.array([[3.0], [4], [5]])
+    yield "column by row", np.array([[3.0], [0], [5]]), np.array([[1.0, 0, 2]])
+    yield "no entries", np.zeros((4, 5)), np.zeros((5, 3))
+    yield "nothing meets", np.array([[0.0, 1], [0, 1]]), np.array([[2.0, 2], [0, 0]])
+    for m, k, n in itertools.product((0, 3), repeat=3):
+        yield f"sizes {m} {k} {n}", np.ones((m, k)), np.ones((k, n))
+    yield "full", np.arange(1.0, 145).reshape(12, 12), np.arange(1.0, 121).reshape(12, 10)
+    yield "negative and cancelling", np.array([[1.0, -1], [2, 2]]), np.array([[1.0, 1], [1, -1]])
+    blocks = np.kron(np.eye(5), np.ones((3, 3)))
+    yield "blocks", blocks, np.roll(blocks, 1, axis=1)
+    band = sum(np.diag(np.full(40 - abs(k), k + 5.0), k) for k in (-3, -1, 0, 2))
+    yield "band", band, band.T
+
+
+def check(C, A, B):
+    """C is a canonical CSR matrix with the values of A B and the structural pattern."""
+    np.testing.assert_allclose(C.toarray(), A @ B, rtol=1e-14, atol=0)
+    assert C.nnz == np.count_nonzero((A != 0).astype(float) @ (B != 0))
+    for row in range(C.shape[0]):
+        assert (np.diff(C.indices[C.indptr[row] : C.indptr[row + 1]]) > 0).all()
+
+
+@pytest.mark.parametrize(("name", "A", "B"), list(pairs()), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize("kind", ["array", "matrix"])
+def test_product_in_every_pair_of_formats(name, A, B, kind):
+    build = sp.coo_array if kind == "array" else sp.coo_matrix
+    for left, right in itertools.product(FORMATS, repeat=2):
+        if "bsr" in (left, right) and 0 in (*A.shape, *B.shape):
+            continue  # SciPy makes no block matrix without rows
+        C = spgemm(build(A).asformat(left), build(B).asformat(right), backend="cpu")
+        assert isinstance(C, sp.csr_array if kind == "array" else sp.csr_matrix)
+        check(C, A, B)
+
+
+@pytest.mark.parametrize("types", list(itertools.product("?bhilBHILfd", repeat=2)), ids="".join)
+def test_product_of_every_pair_of_types(types):
+    _, A, B = next(pairs())
+    left, right = (sp.csr_array(x.astype(t)) for x, t in zip((A, B), types, strict=True))
+    C = spgemm(left, right, backend="cpu")
+    assert C.dtype == np.float64
+    np.testing.assert_array_equal(C.toarray(), left.toarray().astype(float) @ right.toarray().astype(float))
+
+
+def test_chains_and_powers():
+    rng = np.random.default_rng(5)
+    A = sp.random_array((60, 60), density=0.05, rng=rng, format="csr")
+    power = A
+    for _ in range(3):
+        power = spgemm(power, A, backend="cpu")
+    np.testing.assert_allclose(power.toarray(), np.linalg.matrix_power(A.toarray(), 4), rtol=1e-12, atol=1e-15)
+
+
+def test_views_and_slices():
+    A = sp.random_array((50, 70), density=0.1, rng=np.random.default_rng(6), format="csr")
+    B = A.T[:, 10:40]
+    C = spgemm(A[5:45:2], B, backend="cpu")
+    np.testing.assert_allclose(C.toarray(), A[5:45:2].toarray() @ B.toarray(), rtol=1e-13)
