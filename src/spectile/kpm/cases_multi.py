@@ -29,11 +29,13 @@ VERSIONS: dict[str, tuple[dict[str, Any], str]] = {
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row: as many GPUs as its column ``gpus``."""
-    names: tuple[str, ...] = (*VERSIONS, "blocked_ranks")
+    names: tuple[str, ...] = tuple(VERSIONS)
     if row["study"] == "hybrid":
         names = ("aug_spmmv", "aug_spmmv_cpu_gpu")
     elif "throughput" in row["scaling"]:
         names = ("aug_spmv",)
+    elif "strong" in row["scaling"]:
+        names = (*VERSIONS, "blocked_ranks")
     sample = cases.sample_of(row)
     inputs, values = {"potential": digest_array(sample.potential)}, cases.case_values(sample)
     if context.device != "cuda":
