@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import norm_map, spamm, tune_tau
+    from .api import distribute, norm_map, spamm, tune_tau
     from .result import SpammResult
 
-__all__ = ["SpammResult", "norm_map", "spamm", "tune_tau"]
+__all__ = ["SpammResult", "distribute", "norm_map", "spamm", "tune_tau"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -42,6 +43,7 @@ def spamm(
     precision: Precision | None = None,
     check_finite: bool | None = None,
     backend: Backend = "auto",
+    devices: int | Sequence[int] | None = None,
 ) -> SpammResult:
     """Multiply near-sparse matrices, skipping the tile products whose norms are small (SpAMM).
 
@@ -83,6 +85,10 @@ def spamm(
         propagate as in a dense product, since a norm product that is NaN is not below tau.
     backend : {"auto", "cpu", "cuda"}
         "auto" takes CUDA where the inputs are GPU arrays or a device is found, else the CPU.
+    devices : int or sequence of int, optional
+        Spread the product of two matrices over the first so many GPUs of this host, or over those named: each
+        multiplies rows of C.  `a` and `b` lie in host memory (pinned, to be fast), or on one of the GPUs, or are lists
+        as :func:`distribute` makes them; `c` of the result lies alike.  To the bit the result of one GPU.
 
     Returns
     -------
@@ -97,6 +103,9 @@ def spamm(
         For a dtype other than float16, float32 and float64, or inputs of different dtypes.
     RuntimeError
         If ``backend="cuda"`` and there is no usable device.
+    MemoryError
+        With the bytes needed, where the device has too few.  Two matrices in host memory that do not fit it beside C
+        are multiplied in blocks of rows, for which B and some rows must fit.
 
     Notes
     -----
@@ -104,6 +113,13 @@ def spamm(
     """
     _check_choice(tau, valid_ratio, rtol)
     _check_scalars(block, alpha, beta)
+    if devices is not None:
+        if beta != 0 or backend == "cpu":
+            raise ValueError("devices spread alpha A B over GPUs: leave beta at 0 and backend at 'auto' or 'cuda'")
+        return _spread(
+            a, b, devices, tau=tau, valid_ratio=valid_ratio, rtol=rtol, block=block, alpha=alpha, out=out,
+            strict=strict, precision=precision, check_finite=check_finite,
+        )  # fmt: skip
     on_gpu = on_device(a) or on_device(b)
     chosen = _choose_backend(backend, on_gpu)
     like = a
@@ -124,6 +140,14 @@ def spamm(
     if chosen == "cuda":
         from . import gpu
 
+        if not on_gpu and beta == 0 and len(shape) == 2 and 0 not in (*shape, _shape(a)[1]):
+            from . import gpu_multi
+
+            if not gpu_multi.fits(a, b, dtype):
+                return _spread(
+                    a, b, gpu_multi.current_device(), tau=tau, valid_ratio=valid_ratio, rtol=rtol, block=block,
+                    alpha=alpha, out=out, strict=strict, precision=precision, check_finite=check_finite,
+                )  # fmt: skip
         # GPU arrays arrive as the user gave them, host arrays as NumPy's, shapes and dtypes checked; the backend
         # converts, works on the current stream and returns a SpammResult of the same kind.
         result = gpu.spamm_cuda(
@@ -164,6 +188,89 @@ def spamm(
     elif not on_gpu:
         result.c = _same_kind(result.c, like)
     return result
+
+
+def _spread(
+    a: Any,
+    b: Any,
+    devices: int | Sequence[int],
+    *,
+    out: Any,
+    precision: Precision | None,
+    check_finite: bool | None,
+    **options: Any,
+) -> SpammResult:
+    """Check operands that several GPUs multiply, and multiply them."""
+    from . import gpu_multi
+
+    chosen, like = gpu_multi.device_list(devices), a
+    if isinstance(a, list | tuple):
+        if not (isinstance(b, list | tuple) and len(a) == len(b) == len(chosen)):
+            raise ValueError(f"distributed operands are lists of {len(chosen)} arrays, one a device: see distribute")
+        pairs = list(zip(a, b, strict=True))
+        on_gpu = True
+    else:
+        on_gpu = on_device(a) or on_device(b)
+        if not on_gpu:
+            a, b = _host_array(a), _host_array(b)
+        elif not (on_device(a) and on_device(b)):
+            raise ValueError("one of a and b is a GPU array and the other is not: move one of them")
+        pairs = [(a, b)]
+    rows, kind = 0, ""
+    for mine, copy in pairs:
+        kind = _check_operands(mine, copy, precision, "cuda")
+        shape = result_shape(_shape(mine), _shape(copy))
+        if len(shape) != 2 or len(_shape(mine)) != 2:
+            raise ValueError(f"devices spread one product of two matrices, and the result would have shape {shape}")
+        rows += shape[0]
+    targets = out if isinstance(out, list | tuple) else [out] * len(pairs)
+    for target, (mine, copy) in zip(targets, pairs, strict=True):
+        if target is not None:
+            _check_result_array("out", target, result_shape(_shape(mine), _shape(copy)), PRECISIONS[kind][1])
+    if 0 in (rows, *_shape(pairs[0][1])):
+        raise ValueError("a product without entries is not spread: leave devices out")
+    check = (not on_gpu) if check_finite is None else check_finite
+    result = gpu_multi.spamm_devices(
+        a, b, **options, out=out, precision=kind, check_finite=check, devices=chosen
+    )  # fmt: skip
+    if out is None and not on_gpu:
+        result.c = _same_kind(result.c, like)
+    return result
+
+
+def distribute(
+    a: Any, b: Any, tau: float, devices: int | Sequence[int], *, block: int = 32
+) -> tuple[list[Any], list[Any]]:
+    """Copy rows of A, cut so that every GPU has the same work at a threshold, and all of B to the GPUs of this host.
+
+    Parameters
+    ----------
+    a : array, shape (m, k)
+        NumPy or GPU array.
+    b : array, shape (k, n)
+        Of the same dtype.
+    tau : float
+        Threshold of the products to come.  Another is computed as well, with the work less even.
+    devices : int or sequence of int
+        The first so many GPUs, or those named.
+    block : int, default 32
+        Tile size.
+
+    Returns
+    -------
+    a_parts : list of cupy.ndarray, shapes (m_p, k)
+        Rows of A in order, one array a GPU.
+    b_parts : list of cupy.ndarray, shape (k, n)
+        Copies of B.
+    """
+    _check_choice(tau, None, None)
+    _check_scalars(block, 1.0, 0.0)
+    _check_operands(a, b, None, "cuda")
+    if len(result_shape(_shape(a), _shape(b))) != 2:
+        raise ValueError("distribute takes two matrices, not batches: distribute one product at a time")
+    from . import gpu_multi
+
+    return gpu_multi.distribute(a, b, float(tau), devices, block=block)
 
 
 def norm_map(a: Any, block: int = 32) -> Any:

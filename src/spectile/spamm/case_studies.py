@@ -25,15 +25,15 @@ _VENDOR_MODES = {"fp16": "fp16_fp32", "fp16c16": "fp16_fp16", "fp32": "fp32", "t
 
 
 def problem(row: Mapping[str, Any], context: Context) -> Problem:
-    """Return the problem of a row of the studies ``water`` and ``vgg`` on one GPU.
+    """Return the problem of a row of the studies ``water`` and ``vgg``.
 
     Raises
     ------
     FileNotFoundError
         If the data, PyTorch, PySCF or ergo are absent: the case is skipped with this reason.
     """
-    if (row.get("gpus") or 0) > 1:
-        why = "the case studies are measured on one GPU; several are measured on Table 1's matrices"
+    if (row.get("gpus") or 0) > 1 and row["study"] == "vgg":
+        why = "rows of C are spread in units of 128, of which this layer has one or two: nothing to share out"
         return Problem([Skipped(name, why) for name in _method_names(row)])
     import cupy
 
@@ -104,7 +104,16 @@ def _water(row: Mapping[str, Any], context: Context) -> Problem:
     matrix, facts = water_operator(row, context)
     a = matrix.astype(PRECISIONS[row["precision"]][0])
     timed = _Timed(a, a.copy(), row["precision"], "events")
-    methods: list[Method | Skipped] = [timed.method(name, tau) for name, tau in thresholds(row).items()]
+    methods: list[Method | Skipped]
+    if (row.get("gpus") or 0) > 1:
+        from .cases_gpu import Spread
+
+        methods = [
+            Spread(timed.a, timed.b, timed.out, row["precision"], row["gpus"], tau).resident(name, tau)
+            for name, tau in thresholds(row).items()
+        ]
+    else:
+        methods = [timed.method(name, tau) for name, tau in thresholds(row).items()]
     values = facts | {"norm_c": timed.norm, "rows": len(a)}
     return Problem([*methods, timed.vendor()], {"a": digest_array(a)}, values)
 

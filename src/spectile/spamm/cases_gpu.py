@@ -1,5 +1,7 @@
 """What the workflow measures of SpAMM on CUDA: the product at Table 1's thresholds, Table 3, and the kernel's ideas.
 
+On several GPUs, ``spectile_30`` ... have rows of A and all of B on every GPU, ``spectile_30_device`` all on the first,
+``spectile_30_host`` all in pinned host memory; ``one_gpu_30`` is one GPU's product in the same rounds.
 Norm maps and candidate lists are inside every clock; N <= 2048 is timed by graph replay on both sides.
 """
 
@@ -163,8 +165,7 @@ class _Operands:
 def _product(row: Mapping[str, Any], context: Context) -> Problem:
     """Time SpAMM at Table 1's thresholds and cuBLAS on the same matrices (Table 2, Figure 5)."""
     if row["gpus"] > 1:
-        why = "the product spread over several GPUs is not part of this version"
-        return Problem([Skipped(name, why) for name in (*thresholds(row), "cublas")])
+        return _spread_product(row, context)
     precision = row["precision"]
     operands = _Operands(row["n"], precision, context.seed)
     methods: list[Method | Skipped] = [operands.spamm(name, tau) for name, tau in thresholds(row).items()]
@@ -172,6 +173,131 @@ def _product(row: Mapping[str, Any], context: Context) -> Problem:
     if precision == "tf32x3":
         methods.append(operands.vendor("cublas_tf32", "tf32", 3e-3))
     return Problem(methods, inputs={"a": digest_array(operands.first)})
+
+
+def _spread_product(row: Mapping[str, Any], context: Context) -> Problem:
+    """Time the product spread over several GPUs, in three placements, beside one GPU's and cuBLAS (Figure 5)."""
+    precision, taus = row["precision"], thresholds(row)
+    operands = _Operands(row["n"], precision, context.seed)
+    # Replays of a graph would leave out what launching on several devices costs.
+    operands.clock = "events"
+    spread = Spread(operands.a, operands.b, operands.out, precision, row["gpus"], TABLE_1[row["n"]][0])
+    methods: list[Method | Skipped] = [spread.resident(name, tau) for name, tau in taus.items()]
+    name, tau = next(iter(taus.items()))
+    methods += [spread.from_device(f"{name}_device", tau), spread.from_host(f"{name}_host", tau)]
+    methods.append(dataclasses.replace(operands.spamm(name, tau), name="one_gpu_30"))
+    methods.append(operands.vendor("cublas", VENDOR_MODES[precision], operands.limit))
+    return Problem(methods, inputs={"a": digest_array(operands.first)})
+
+
+class Spread:
+    """A product over several GPUs, timed in its placements and compared bit by bit with one GPU's.
+
+    Parameters
+    ----------
+    a, b, out : cupy.ndarray
+        On the first device.
+    precision : str
+        Of the product.
+    gpus : int
+        How many devices share it.
+    tau : float
+        Threshold at which the rows are cut for `resident`.
+    """
+
+    def __init__(self, a: Any, b: Any, out: Any, precision: str, gpus: int, tau: float) -> None:
+        import cupy
+
+        from . import gpu_multi
+
+        self.a, self.b, self.out, self.precision = a, b, out, precision
+        self.devices = list(range(gpus))
+        for index in self.devices[1:]:
+            with cupy.cuda.Device(index):
+                cupy.get_default_memory_pool().free_all_blocks()
+        self.parts_a, self.parts_b = gpu_multi.distribute(a, b, tau, self.devices)
+        self.rows = [len(part) for part in self.parts_a]
+        self.parts_c = []
+        for part in self.parts_a:
+            with part.device:
+                self.parts_c.append(cupy.empty((len(part), b.shape[1]), out.dtype))
+        self.bytes = float(a.nbytes + b.nbytes + out.nbytes)
+
+    def resident(self, name: str, tau: float) -> Method:
+        """Return the product of rows of A that lie on their GPUs with the copies of B there."""
+        from . import gpu_multi
+
+        plan = gpu_multi.Resident(self.parts_a, self.parts_b, self.parts_c, tau=tau, precision=self.precision)
+        return self._method(name, tau, plan, self.rows)
+
+    def from_device(self, name: str, tau: float) -> Method:
+        """Return the product of matrices on the first GPU."""
+        from . import gpu_multi
+
+        plan = gpu_multi.FromDevice(self.a, self.b, self.out, self.devices, tau=tau, precision=self.precision)
+        return self._method(name, tau, plan, list(np.diff(plan.rows).tolist()))
+
+    def from_host(self, name: str, tau: float) -> Method:
+        """Return the product of matrices in pinned host memory."""
+        import cupyx
+
+        from . import gpu_multi
+
+        a, b, out = (cupyx.empty_pinned(x.shape, x.dtype) for x in (self.a, self.b, self.out))
+        for target, source in ((a, self.a), (b, self.b)):
+            source.get(out=target)
+        plan = gpu_multi.FromHost(a, b, out, self.devices, tau=tau, precision=self.precision)
+        return self._method(name, tau, plan, [])
+
+    def _method(self, name: str, tau: float, plan: Any, rows: list[int]) -> Method:
+        import cupy
+
+        maps = gpu.NormMaps(self.a, self.b, BLOCK)
+        maps()
+        on_device, total = cupy.asarray([tau]), maps.a.size * maps.b.shape[0]
+        valid, executed = (
+            float(gpu.count_products(maps, (0, 0), on_device, grain)[0]) / total for grain in ((1, 1, 1), plan.grain)
+        )
+
+        def check(_: None) -> dict[str, float]:
+            for index in self.devices:
+                cupy.cuda.Device(index).synchronize()
+            wanted = cupy.empty_like(self.out)
+            maps()
+            gpu.Product(self.a, self.b, wanted, maps, tau, precision=self.precision)()
+            different, row = 0, 0
+            for part in plan.outputs():
+                for start in range(0, len(part), 4096):
+                    found = cupy.asarray(part[start : start + 4096])
+                    beside = wanted[row : row + len(found)]
+                    word = f"u{found.itemsize}"
+                    different += int((found.view(word) != beside.view(word)).sum())
+                    row += len(found)
+            return {"error_bits": float(different + (row != len(wanted)))}
+
+        def poison() -> None:
+            for part in plan.outputs():
+                if isinstance(part, np.ndarray):
+                    part[::512] = np.nan
+                else:
+                    with part.device:
+                        part.fill(np.nan)
+
+        def values(_: None) -> dict[str, Value]:
+            found: dict[str, Value] = {"tau": tau, "valid_ratio": valid, "executed_ratio": executed}
+            return found | {"kernel": plan.kernel, "rows_of_gpus": rows}
+
+        return Method(
+            name,
+            plan,
+            check,
+            {"error_bits": 0},
+            flops=2.0 * BLOCK**3 * total * valid,
+            bytes=self.bytes,
+            clock="events",
+            values=values,
+            prepare=poison,
+        )
 
 
 def _truncation(row: Mapping[str, Any], context: Context) -> Problem:

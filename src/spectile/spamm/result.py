@@ -16,7 +16,8 @@ class SpammResult:
     Attributes
     ----------
     c : array
-        alpha A B + beta C over the executed tile products, of the same kind as the inputs.
+        alpha A B + beta C over the executed tile products, of the same kind as the inputs: a list of its rows on
+        several GPUs where those were lists.
     tau : float
         Threshold tau: the tile product A_ik B_kj is skipped iff ``||A_ik|| ||B_kj|| < tau``.
     valid_ratio : float
@@ -86,6 +87,8 @@ class SpammResult:
         return float(ratio) if np.ndim(ratio) == 0 else ratio
 
     def __repr__(self) -> str:
+        if isinstance(self.c, list | tuple):
+            return f"SpammResult(rows on {len(self.c)} devices)"
         shape = "x".join(map(str, self.c.shape))
         if any(map(callable, self._numbers.values())):
             return f"SpammResult({shape} {self.c.dtype}, numbers not read back yet)"

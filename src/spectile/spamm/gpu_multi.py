@@ -1,0 +1,877 @@
+"""SpAMM over several GPUs of one host: every GPU multiplies rows of C, cut where their work is even.
+
+Three placements of the data, each a plan that is made once and called as often as wanted:
+
+- `Resident`: every GPU holds its rows of A and all of B; C stays where its rows are.
+- `FromDevice`: all on the first GPU.  Rows of A go to their GPUs, B goes round a ring in panels of columns, each
+  multiplied when it is there, and C comes back panel by panel, all at once.
+- `FromHost`: all in host memory (pinned, to be fast).  Every GPU reads a share of B and passes it on; blocks of rows of
+  A and C are streamed through two buffers, so that matrices larger than a GPU's memory can be multiplied, too.
+
+Cuts are multiples of the tiles', and every part uses the kernel that one GPU would use for the whole product: the
+result is that of one GPU, to the bit.  The same device may be named several times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from spectile.gpu import device
+
+from . import gpu, partition
+from .api import PRECISIONS
+from .result import SpammResult
+
+# From this size of B on, the GPUs share the norm pass over their copies of it: exchanging the maps costs 0.2 ms.
+SHARED_NORM_BYTES = 1 << 30
+
+
+@dataclass
+class _Norms:
+    """The parts of two norm maps that one product reads; stands in for `gpu.NormMaps`."""
+
+    a: Any
+    b: Any
+    block: int
+    counter: Any
+
+    @property
+    def k_blocks(self) -> int:
+        return int(self.a.shape[-1])
+
+
+class _Lane:
+    """A stream of one device and the events recorded on it, which every call of a plan uses again."""
+
+    def __init__(self, index: int) -> None:
+        import cupy
+
+        self.device = index
+        with cupy.cuda.Device(index):
+            self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._events: list[Any] = []
+        self._next = 0
+
+    def rewind(self) -> None:
+        self._next = 0
+
+    def mark(self) -> Any:
+        """Record and return an event."""
+        if self._next == len(self._events):
+            self._events.append(_event(self.device))
+        event = self._events[self._next]
+        self._next += 1
+        self.stream.record(event)
+        return event
+
+    def wait(self, *events: Any) -> None:
+        for event in events:
+            self.stream.wait_event(event)
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        import cupy
+
+        with cupy.cuda.Device(self.device), self.stream:
+            yield
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copy a matrix whose rows are contiguous, between any two devices or a device and the host."""
+        from cupy.cuda import runtime
+
+        rows, width = source.shape[0], source.shape[1] * source.itemsize
+        if not rows * width:
+            return
+        into, pitch, out_of, step = _address(target), target.strides[0], _address(source), source.strides[0]
+        if rows == 1 or pitch == step == width:
+            runtime.memcpyAsync(into, out_of, rows * width, runtime.memcpyDefault, self.stream.ptr)
+        else:
+            runtime.memcpy2DAsync(into, pitch, out_of, step, width, rows, runtime.memcpyDefault, self.stream.ptr)
+
+
+def _event(index: int) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(index):
+        return cupy.cuda.Event(disable_timing=True)
+
+
+def _address(array: Any) -> int:
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+class _Plan:
+    """What the placements share: streams that start after and end before the current streams, and the numbers."""
+
+    def __init__(
+        self,
+        devices: Sequence[int],
+        shape: tuple[int, int, int],
+        kernel: gpu.Kernel,
+        *,
+        tau: float,
+        precision: str,
+        alpha: float,
+        block: int,
+    ) -> None:
+        self.devices, self.shape, self.kernel = tuple(devices), shape, kernel
+        self.tau, self.precision, self.alpha, self.block = tau, precision, alpha, block
+        self.dtype, self.output = PRECISIONS[precision]
+        self.norm = "float64" if self.dtype == "float64" else "float32"
+        self.lanes: list[_Lane] = []
+        #: Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
+        self.grain = (1, 1, 1)
+        self._started = {index: _event(index) for index in dict.fromkeys(devices)}
+        _connect(self.devices)
+
+    def lane(self, index: int) -> _Lane:
+        """Return a new stream of a device; it takes part in every call."""
+        self.lanes.append(_Lane(index))
+        return self.lanes[-1]
+
+    def empty_map(self, rows: int, k: int) -> Any:
+        """Return an empty norm map, k blocks along the last axis, on the current device."""
+        import cupy
+
+        return cupy.empty((gpu._blocks(rows, self.block), gpu._blocks(k, self.block)), self.norm)
+
+    def joined(self, parts: Sequence[Any], norms_b: Any) -> _Norms:
+        """Return the map of A, whose parts lie on several devices, beside that of B, on the first device."""
+        import cupy
+
+        with cupy.cuda.Device(self.devices[0]):
+            whole = cupy.empty((sum(map(len, parts)), norms_b.shape[1]), self.norm)
+            stream, row = cupy.cuda.get_current_stream(), 0
+            for part in parts:
+                if part.size:
+                    cupy.cuda.runtime.memcpyAsync(
+                        whole[row:].data.ptr, part.data.ptr, part.nbytes, cupy.cuda.runtime.memcpyDefault, stream.ptr
+                    )  # fmt: skip
+                row += len(part)
+        return _Norms(whole, norms_b, self.block, None)
+
+    def product(self, a: Any, b: Any, out: Any, norms: Any) -> gpu.Product:
+        """Return the prepared product of one part on the current device."""
+        made = gpu.Product(a, b, out, norms, self.tau, precision=self.precision, alpha=self.alpha, kernel=self.kernel)
+        self.grain = made.grain
+        return made
+
+    def __call__(self) -> None:
+        """Enqueue everything; the current stream of every device waits for its end, and nothing else does."""
+        import cupy
+
+        main = cupy.cuda.get_current_stream(self.devices[0])
+        capturing = main.is_capturing()
+        streams = {}
+        for index, event in self._started.items():
+            # A capture may wait for nothing outside it: the other devices' streams are left alone there.
+            if index == self.devices[0] or not capturing:
+                streams[index] = cupy.cuda.get_current_stream(index)
+                streams[index].record(event)
+        for lane in self.lanes:
+            lane.rewind()
+            lane.wait(*{self._started[index] for index in (self.devices[0], lane.device) if index in streams})
+        self._enqueue()
+        for lane in self.lanes:
+            end = lane.mark()
+            for index in {self.devices[0], lane.device} & set(streams):
+                streams[index].wait_event(end)
+
+    def _enqueue(self) -> None:
+        raise NotImplementedError
+
+    def maps(self) -> Any:
+        """Return both whole norm maps on the first device."""
+        raise NotImplementedError
+
+    def outputs(self) -> list[Any]:
+        """Return the parts of C, to sum over."""
+        raise NotImplementedError
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the numbers of a `SpammResult`, each read when asked for."""
+        return {
+            "tau": self.tau,
+            "valid_ratio": lambda: self._ratio((1, 1, 1)),
+            "executed_ratio": lambda: self._ratio(self.grain),
+            "error_bound": self._error_bound,
+            "norm_c": lambda: math.sqrt(sum(_square_sum(part) for part in self.outputs())),
+        }
+
+    def _ratio(self, grain: tuple[int, int, int]) -> float:
+        import cupy
+
+        with cupy.cuda.Device(self.devices[0]):
+            maps = self.maps()
+            count = gpu.count_products(maps, (0, 0), cupy.asarray([self.tau]), grain)
+            return float(count[0]) / (maps.a.size * maps.b.shape[0])
+
+    def _error_bound(self) -> float:
+        import cupy
+
+        with cupy.cuda.Device(self.devices[0]):
+            maps = self.maps()
+            skipped = float(gpu.skipped_bound(maps, (0, 0), cupy.asarray([self.tau])))
+            return abs(self.alpha) * skipped + gpu._rounding(
+                self.shape, maps.a, maps.b, self.precision, self.alpha
+            )  # fmt: skip
+
+
+def _square_sum(part: Any) -> float:
+    if isinstance(part, np.ndarray):
+        return float(sum(np.vdot(x, x) for x in (part[i : i + 64].astype(np.float64) for i in range(0, len(part), 64))))
+    with part.device:
+        return gpu._frobenius(part) ** 2
+
+
+def _connect(devices: Sequence[int]) -> None:
+    """Let the devices read and write one another's memory where the host allows it; copies go by the host elsewhere."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    for index in dict.fromkeys(devices):
+        for peer in dict.fromkeys(devices):
+            if index != peer and runtime.deviceCanAccessPeer(index, peer):
+                with cupy.cuda.Device(index):
+                    runtime._deviceEnsurePeerAccess(peer)
+
+
+def _choose(
+    shape: tuple[int, int, int], arrays: Sequence[Sequence[Any]], block: int, precision: str, strict: bool
+) -> gpu.Kernel:
+    """Return the kernel that one GPU would use for the whole product of the parts of A and of the copies of B."""
+    like_a, like_b = (
+        SimpleNamespace(
+            shape=size, strides=parts[0].strides, data=SimpleNamespace(ptr=math.gcd(*(part.data.ptr for part in parts)))
+        )
+        for size, parts in zip((shape[:2], shape[1:]), arrays, strict=True)
+    )
+    return gpu.choose_kernel(like_a, like_b, 1, block, precision, strict)
+
+
+class Resident(_Plan):
+    """The product where every GPU holds its rows of A and all of B; its rows of C stay there.
+
+    Parameters
+    ----------
+    a : sequence of cupy.ndarray, shapes (m_p, k)
+        Rows of A in order, cut as by :func:`distribute`, one part a device.
+    b : sequence of cupy.ndarray, shape (k, n)
+        Copies of B on the same devices.
+    out : sequence of cupy.ndarray, shapes (m_p, n), optional
+        Receive the rows of C; made here by default.
+    tau, precision, alpha, block, strict
+        As in :func:`spectile.spamm`.
+    """
+
+    def __init__(
+        self,
+        a: Sequence[Any],
+        b: Sequence[Any],
+        out: Sequence[Any] | None,
+        *,
+        tau: float,
+        precision: str,
+        alpha: float = 1.0,
+        block: int = 32,
+        strict: bool = False,
+    ) -> None:
+        import cupy
+
+        devices = [part.device.id for part in a]
+        shape = (sum(part.shape[0] for part in a), *b[0].shape)
+        with cupy.cuda.Device(devices[0]):
+            kernel = _choose(shape, (a, b), block, precision, strict)
+        super().__init__(devices, shape, kernel, tau=tau, precision=precision, alpha=alpha, block=block)
+        self._shared = b[0].nbytes >= SHARED_NORM_BYTES and len(a) > 1
+        panels = partition.panels(shape[2], len(a)) if self._shared else [(0, shape[2])] * len(a)
+        panels += [(shape[2], shape[2])] * (len(a) - len(panels))
+        self.out: list[Any] = []
+        self._parts: list[_ResidentPart] = []
+        for number, (index, (first, last)) in enumerate(zip(devices, panels, strict=True)):
+            with cupy.cuda.Device(index):
+                mine, copy = a[number], b[number]
+                target = cupy.empty((len(mine), shape[2]), self.output) if out is None else out[number]
+                norms_a, norms_b = (self.empty_map(size, shape[1]) for size in (len(mine), shape[2]))
+                panel = slice(first // block, gpu._blocks(last, block))
+                maps = gpu.NormMaps(mine, copy[:, first:last], block, (norms_a, norms_b[panel]))
+                norms = _Norms(norms_a, norms_b, block, maps.counter)
+                product = self.product(mine, copy, target, norms) if target.size else None
+            self.out.append(target)
+            self._parts.append(_ResidentPart(self.lane(index), maps, norms, panel, product))
+
+    def _enqueue(self) -> None:
+        for part in self._parts:
+            with part.lane.current():
+                part.maps()
+        if self._shared:
+            # The first device collects the map of B from the panels and hands it to the others.
+            main, *others = self._parts
+            whole = main.norms.b
+            for part in others:
+                part.lane.copy(whole[part.panel], part.norms.b[part.panel])
+                main.lane.wait(part.lane.mark())
+            complete = main.lane.mark()
+            for part in others:
+                part.lane.wait(complete)
+                part.lane.copy(part.norms.b, whole)
+        for part in self._parts:
+            if part.product is not None:
+                with part.lane.current():
+                    part.product()
+
+    def maps(self) -> Any:
+        """Return both whole norm maps on the first device."""
+        return self.joined([part.norms.a for part in self._parts], self._parts[0].norms.b)
+
+    def outputs(self) -> list[Any]:
+        """Return the parts of C, to sum over."""
+        return self.out
+
+
+@dataclass
+class _ResidentPart:
+    lane: _Lane
+    maps: gpu.NormMaps
+    norms: _Norms
+    panel: slice
+    product: gpu.Product | None
+
+
+class FromDevice(_Plan):
+    """The product where A, B and C lie on the first device.
+
+    Parameters
+    ----------
+    a, b, out : cupy.ndarray, shapes (m, k), (k, n), (m, n)
+        On one device.
+    devices : sequence of int
+        The first is that device.
+    tau, precision, alpha, block, strict
+        As in :func:`spectile.spamm`.
+    maps : gpu.NormMaps, optional
+        Of `a` and `b`, already computed.  The rows are cut by them once, when the plan is made; every call computes the
+        maps anew.
+    """
+
+    def __init__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any,
+        devices: Sequence[int],
+        *,
+        tau: float,
+        precision: str,
+        alpha: float = 1.0,
+        block: int = 32,
+        strict: bool = False,
+        maps: gpu.NormMaps | None = None,
+    ) -> None:
+        import cupy
+
+        shape = (*a.shape, b.shape[1])
+        with cupy.cuda.Device(devices[0]):
+            kernel = _choose(shape, ([a], [b]), block, precision, strict)
+            if maps is None:
+                maps = gpu.NormMaps(a, b, block)
+                maps()
+            super().__init__(devices, shape, kernel, tau=tau, precision=precision, alpha=alpha, block=block)
+            self._maps = maps
+            self.out = out
+            self._norms = _Norms(maps.a, maps.b, block, maps.counter)
+            panels = partition.panels(shape[2])
+            work = row_work(maps, tau, shape[0])
+            seconds = 2.0 * float(work.sum()) * math.prod(shape) / partition.RATES[precision]
+            # Two digits of the time are enough, and let one answer serve many calls.
+            shares = partition.shares(
+                len(devices), float(f"{seconds:.2g}"), a.nbytes, b.nbytes, out.nbytes, len(panels)
+            )  # fmt: skip
+            rows = [min(partition.ROW_UNIT * cut, shape[0]) for cut in partition.cut_rows(work, shares)]
+            self._first = self.product(a[: rows[1]], b, out[: rows[1]], self._norms_of(0, rows[1])) if rows[1] else None
+        self._a, self._b = a, b
+        self._main, self._sender = self.lane(devices[0]), self.lane(devices[0])
+        self._parts = [
+            _Part(self, index, first, last, panels)
+            for index, first, last in zip(devices[1:], rows[1:-1], rows[2:], strict=True)
+            if first < last
+        ]
+        self.rows, self._panels = rows, panels
+        self._order = partition.schedule(len(self._parts) + 1, len(panels)) if self._parts else []
+
+    def _norms_of(self, first: int, last: int) -> _Norms:
+        whole = self._norms
+        return _Norms(whole.a[first // self.block : gpu._blocks(last, self.block)], whole.b, self.block, whole.counter)
+
+    def _enqueue(self) -> None:
+        main = self._main
+        with main.current():
+            self._maps()
+        measured = main.mark()
+        if self._first is not None:
+            with main.current():
+                self._first()
+        for part in self._parts:
+            part.lane.wait(measured)
+            part.lane.copy(part.norms.b, self._norms.b)
+            part.lane.copy(part.norms.a, self._norms.a[part.norm_rows])
+        ready: list[_Part] = []
+        for kind, index in self._order:
+            if kind == "a":
+                part = self._parts[index - 1]
+                self._sender.copy(part.a, self._a[part.rows])
+                part.lane.wait(self._sender.mark())
+                ready.append(part)
+            else:
+                self._send(index)
+            for part in ready:
+                part.multiply_arrived(self.out)
+
+    def _send(self, panel: int) -> None:
+        """Pass a panel of B round the ring, piece by piece."""
+        columns = slice(*self._panels[panel])
+        for first, last in partition.pieces(self.shape[1]):
+            source, lane, before = self._b, self._sender, None
+            for part in self._parts:
+                if before is not None:
+                    lane.wait(before)
+                lane.copy(part.b[first:last, columns], source[first:last, columns])
+                before = lane.mark()
+                part.arrived[panel] = before
+                source, lane = part.b, part.sender
+
+    def maps(self) -> Any:
+        """Return both whole norm maps on the first device."""
+        return self._norms
+
+    def outputs(self) -> list[Any]:
+        """Return the parts of C, to sum over."""
+        return [self.out]
+
+
+class _Part:
+    """What a device other than the first holds and does in `FromDevice`."""
+
+    def __init__(self, plan: FromDevice, index: int, first: int, last: int, panels: list[tuple[int, int]]) -> None:
+        import cupy
+
+        _, k, n = plan.shape
+        block = plan.block
+        self.rows, self.norm_rows = slice(first, last), slice(first // block, gpu._blocks(last, block))
+        #: Panels of B on their way or here, not multiplied yet, and the events after which they are here.
+        self.arrived: dict[int, Any] = {}
+        self.lane, self.sender, self.back = (plan.lane(index) for _ in range(3))
+        with cupy.cuda.Device(index):
+            self.a, self.b = cupy.empty((last - first, k), plan.dtype), cupy.empty((k, n), plan.dtype)
+            self.c = cupy.empty((last - first, n), plan.output)
+            counter = cupy.zeros(1, cupy.uint32)
+            self.norms = _Norms(plan.empty_map(last - first, k), plan.empty_map(n, k), block, counter)
+            self.panels = [slice(*panel) for panel in panels]
+            self.products = [
+                plan.product(
+                    self.a, self.b[:, start:stop], self.c[:, start:stop],
+                    _Norms(self.norms.a, self.norms.b[start // block : gpu._blocks(stop, block)], block, counter),
+                )
+                for start, stop in panels
+            ]  # fmt: skip
+
+    def multiply_arrived(self, out: Any) -> None:
+        """Multiply with the panels of B that were sent, each when it is here, and send the panels of C back."""
+        for panel, arrived in self.arrived.items():
+            self.lane.wait(arrived)
+            with self.lane.current():
+                self.norms.counter.data.memset_async(0, 4)
+                self.products[panel]()
+            self.back.wait(self.lane.mark())
+            columns = self.panels[panel]
+            self.back.copy(out[self.rows, columns], self.c[:, columns])
+        self.arrived.clear()
+
+
+class FromHost(_Plan):
+    """The product where A, B and C lie in host memory, which is fast where it is pinned (`cupyx.empty_pinned`).
+
+    Parameters
+    ----------
+    a, b, out : numpy.ndarray, shapes (m, k), (k, n), (m, n)
+        Rows are contiguous.
+    devices : sequence of int
+        Blocks of rows are dealt to them in turn, which evens their work without knowing it.
+    tau, precision, alpha, block, strict
+        As in :func:`spectile.spamm`.
+    memory_bytes : int, optional
+        What each device may hold: B and two blocks of rows of A and C each.  By default what is free.
+
+    Raises
+    ------
+    MemoryError
+        If B and two blocks of 128 rows do not fit.
+    """
+
+    def __init__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any,
+        devices: Sequence[int],
+        *,
+        tau: float,
+        precision: str,
+        alpha: float = 1.0,
+        block: int = 32,
+        strict: bool = False,
+        memory_bytes: int | None = None,
+    ) -> None:
+        import cupy
+
+        shape = (*a.shape, b.shape[1])
+        with cupy.cuda.Device(devices[0]):
+            # One GPU would multiply aligned copies, as these parts are.
+            kernel = _choose(shape, ([_Aligned(a)], [_Aligned(b)]), block, precision, strict)
+        super().__init__(devices, shape, kernel, tau=tau, precision=precision, alpha=alpha, block=block)
+        self.a, self.b, self.out = a, b, out
+        height = self._height(memory_bytes)
+        blocks = partition.dealt(shape[0], height, len(devices))
+        pieces = partition.pieces(shape[1], 4 * len(devices))
+        self._parts = [_HostPart(self, index, mine, height) for index, mine in zip(devices, blocks, strict=True)]
+        #: Pieces of B by the part that reads them from the host.
+        self._pieces = [(number % len(devices), slice(*piece)) for number, piece in enumerate(pieces)]
+
+    def _height(self, memory_bytes: int | None) -> int:
+        """Return the rows of a block, as many as fit twice beside B on every device."""
+        import cupy
+
+        m, k, n = self.shape
+        itemsize, output = np.dtype(self.dtype).itemsize, np.dtype(self.output).itemsize
+        norms = np.dtype(self.norm).itemsize * (gpu._blocks(m, self.block) + gpu._blocks(n, self.block))
+        fixed = itemsize * k * n + norms * gpu._blocks(k, self.block) + (8 << 20)
+        row = 2 * (itemsize * k + output * n)
+        height = partition.block_height(m, len(self.devices), m)
+        for index in dict.fromkeys(self.devices):
+            with cupy.cuda.Device(index):
+                free = free_bytes() if memory_bytes is None else memory_bytes
+            here = self.devices.count(index)
+            height = min(height, partition.block_height(m, len(self.devices), max(0, (free // here - fixed) // row)))
+            if height == 0:
+                raise MemoryError(
+                    f"the product of shapes {self.a.shape} and {self.b.shape} in blocks of {partition.ROW_UNIT} "
+                    f"rows needs {here * (fixed + row * partition.ROW_UNIT):,} bytes of device memory and device "
+                    f'{index} has {free:,} free: free other arrays, split b by columns, or use backend="cpu"'
+                )
+        return height
+
+    def _enqueue(self) -> None:
+        for owner, rows in self._pieces:
+            reader = self._parts[owner]
+            reader.reader.copy(reader.b[rows], self.b[rows])
+            read = reader.reader.mark()
+            reader.lane.wait(read)
+            reader.sender.wait(read)
+            # Each reader begins with its neighbour, so that no device receives from all at once.
+            for step in range(1, len(self._parts)):
+                other = self._parts[(owner + step) % len(self._parts)]
+                reader.sender.copy(other.b[rows], reader.b[rows])
+                other.lane.wait(reader.sender.mark())
+        for part in self._parts:
+            with part.lane.current():
+                part.maps_b()
+        for turn in range(max(len(part.blocks) for part in self._parts)):
+            for part in self._parts:
+                if turn < len(part.blocks):
+                    part.multiply(turn, self.a, self.out)
+
+    def maps(self) -> Any:
+        """Return both whole norm maps on the first device."""
+        whole = [part.norms_a[turn] for turn in range(len(self._parts[0].blocks)) for part in self._parts
+                 if turn < len(part.blocks)]  # fmt: skip
+        return self.joined(whole, self._parts[0].norms_b)
+
+    def outputs(self) -> list[Any]:
+        """Return the parts of C, to sum over."""
+        return [self.out]
+
+    def check_finite(self) -> None:
+        """Raise ValueError where A or B holds NaN or infinity; synchronises."""
+        import cupy
+
+        with cupy.cuda.Device(self.devices[0]):
+            maps = self.maps()
+            for name, norms, matrix in (("a", maps.a, self.a), ("b", maps.b, self.b)):
+                # A norm that overflows float32 by itself is no such sign.
+                if not bool(cupy.isfinite(norms).all()) and not np.isfinite(matrix).all():
+                    raise ValueError(
+                        f"{name} holds NaN or infinity: mend {name}, or give tau with check_finite=False to let them "
+                        "propagate as in a dense product"
+                    )
+
+
+class _HostPart:
+    """What a device holds and does in `FromHost`: B, and two buffers for blocks of rows of A and C each."""
+
+    def __init__(self, plan: FromHost, index: int, blocks: list[tuple[int, int]], height: int) -> None:
+        import cupy
+
+        _, k, n = plan.shape
+        self.blocks = [slice(*rows) for rows in blocks]
+        self.lane, self.reader, self.sender, self.back = (plan.lane(index) for _ in range(4))
+        slots = min(2, len(blocks))
+        with cupy.cuda.Device(index):
+            self.b = cupy.empty((k, n), plan.dtype)
+            self.a = [cupy.empty((height, k), plan.dtype) for _ in range(slots)]
+            self.c = [cupy.empty((height, n), plan.output) for _ in range(slots)]
+            self.norms_b = plan.empty_map(n, k)
+            nothing = cupy.empty((0, k), plan.dtype)
+            self.maps_b = gpu.NormMaps(nothing, self.b, plan.block, (plan.empty_map(0, k), self.norms_b))
+            self.norms_a: list[Any] = []
+            self._steps: list[tuple[gpu.NormMaps, gpu.Product]] = []
+            for turn, (first, last) in enumerate(blocks):
+                mine, target = self.a[turn % 2][: last - first], self.c[turn % 2][: last - first]
+                norms = plan.empty_map(last - first, k)
+                columns = cupy.empty((k, 0), plan.dtype)
+                maps = gpu.NormMaps(mine, columns, plan.block, (norms, plan.empty_map(0, k)))
+                product = plan.product(mine, self.b, target, _Norms(norms, self.norms_b, plan.block, maps.counter))
+                self.norms_a.append(norms)
+                self._steps.append((maps, product))
+        self._multiplied: list[Any] = [None] * slots
+        self._taken: list[Any] = [None] * slots
+
+    def multiply(self, turn: int, a: Any, out: Any) -> None:
+        """Read a block of rows of A, multiply it, and write its rows of C, as soon as a buffer is free."""
+        rows, slot = self.blocks[turn], turn % 2
+        count = rows.stop - rows.start
+        if turn >= 2:
+            self.reader.wait(self._multiplied[slot])
+            self.lane.wait(self._taken[slot])
+        self.reader.copy(self.a[slot][:count], a[rows])
+        self.lane.wait(self.reader.mark())
+        maps, product = self._steps[turn]
+        with self.lane.current():
+            maps()
+            product()
+        self._multiplied[slot] = self.lane.mark()
+        self.back.wait(self._multiplied[slot])
+        self.back.copy(out[rows], self.c[slot][:count])
+        self._taken[slot] = self.back.mark()
+
+
+class _Aligned:
+    """A host matrix as the contiguous copy of it on a device looks to the choice of the kernel."""
+
+    def __init__(self, matrix: Any) -> None:
+        self.shape, self.strides = matrix.shape, (matrix.shape[1] * matrix.itemsize, matrix.itemsize)
+        self.data = SimpleNamespace(ptr=0)
+
+
+def free_bytes() -> int:
+    """Return the bytes that the current device can still allocate, within the limit of CuPy's memory pool."""
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    free = device.free_bytes()
+    limit = pool.get_limit()
+    return min(free, limit - pool.used_bytes()) if limit else free
+
+
+def fits(a: Any, b: Any, output: str) -> bool:
+    """Return whether copies of two host matrices and their product fit the current device, which may be none."""
+    device.require_device()
+    size = a.nbytes + b.nbytes + a.shape[0] * b.shape[1] * np.dtype(output).itemsize
+    return size + size // 20 <= free_bytes()
+
+
+def current_device() -> list[int]:
+    """Return the id of the current device, as a list of devices."""
+    import cupy
+
+    return [cupy.cuda.Device().id]
+
+
+def row_work(maps: Any, tau: float, rows: int) -> Any:
+    """Return the share of the whole product that each unit of 128 rows of C multiplies.
+
+    Parameters
+    ----------
+    maps : gpu.NormMaps
+        Of A and B, computed; on the current device, whose current stream is synchronised.
+    tau : float
+        Threshold.
+    rows : int
+        Rows of C.
+
+    Returns
+    -------
+    ndarray, shape (units,)
+        Candidate tile products over units of rows and 256 columns, relative to all tile products.
+    """
+    unit = partition.ROW_UNIT
+    high = _pooled(maps.a, unit // maps.block)
+    wide = _pooled(maps.b, max(1, partition.COLUMN_UNIT // maps.block))
+    count = _candidates()(high[:, None], wide[None], high.dtype.type(tau), axis=(1, 2)).get()
+    units = -(-rows // unit)
+    height = np.minimum(unit, rows - unit * np.arange(units))
+    return count * height / (float(wide.size) * rows)
+
+
+def _pooled(norms: Any, size: int) -> Any:
+    """Return the largest norm of every `size` rows of a map."""
+    import cupy
+
+    padded = cupy.zeros((gpu._blocks(len(norms), size) * size, norms.shape[1]), norms.dtype)
+    padded[: len(norms)] = norms
+    return padded.reshape(-1, size, norms.shape[1]).max(axis=1)
+
+
+@functools.cache
+def _candidates() -> Any:
+    import cupy
+
+    # A product that is not a number is not below tau.
+    return cupy.ReductionKernel(
+        "T a, T b, T tau", "int64 n", "a * b < tau ? 0 : 1", "a + b", "n = a", "0", "candidates"
+    )
+
+
+def device_list(devices: int | Sequence[int]) -> list[int]:
+    """Return the ids of the devices asked for: the first so many, or those named.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer.
+    """
+    import cupy
+
+    device.require_device()
+    visible = cupy.cuda.runtime.getDeviceCount()
+    found = list(range(devices)) if isinstance(devices, (int, np.integer)) else [int(index) for index in devices]
+    if not found or min(found) < 0 or max(found) >= visible:
+        raise ValueError(
+            f"devices = {devices!r}: {visible} are visible, name some of 0 to {visible - 1} or their number"
+        )
+    return found
+
+
+def distribute(
+    a: Any, b: Any, tau: float, devices: int | Sequence[int], *, block: int = 32
+) -> tuple[list[Any], list[Any]]:
+    """Copy A's rows, cut so that their work is even, and all of B to devices; see :func:`spectile.spamm.distribute`."""
+    import cupy
+
+    found = device_list(devices)
+    _connect(found)
+    with cupy.cuda.Device(found[0]):
+        # Host arrays go to the first device, where their norms are taken.
+        a, b = (gpu._row_major(n, device.to_device(x)[0], on_device=True) for n, x in (("a", a), ("b", b)))
+        maps = gpu.NormMaps(a, b, block)
+        if a.size or b.size:
+            maps()
+        work = row_work(maps, tau, a.shape[0])
+        cuts = partition.cut_rows(work, np.ones(len(found)))
+        cupy.cuda.get_current_stream().synchronize()
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    for number, index in enumerate(found):
+        rows = slice(*(min(partition.ROW_UNIT * cut, a.shape[0]) for cut in cuts[number : number + 2]))
+        lane = _Lane(index)
+        with cupy.cuda.Device(index):
+            for kept, source in zip(parts, (a[rows], b), strict=True):
+                kept.append(cupy.empty(source.shape, source.dtype))
+                cupy.cuda.get_current_stream().synchronize()
+                lane.copy(kept[-1], source)
+        lane.stream.synchronize()
+    return parts
+
+
+def spamm_devices(
+    a: Any,
+    b: Any,
+    *,
+    tau: float | None,
+    valid_ratio: float | None,
+    rtol: float | None,
+    block: int,
+    alpha: float,
+    out: Any,
+    strict: bool,
+    precision: str,
+    check_finite: bool,
+    devices: Sequence[int],
+) -> SpammResult:
+    """Multiply on several devices; see :func:`spectile.spamm.spamm`."""
+    import cupy
+
+    options: dict[str, Any] = {"precision": precision, "alpha": alpha, "block": block, "strict": strict}
+    plan: Any
+    gpu._log2(block)
+    if isinstance(a, list | tuple):
+        if tau is None:
+            raise ValueError("distributed operands need tau: search it with tune_tau before they are distributed")
+        plan = Resident(a, b, out, tau=tau, **options)
+        plan()
+        result = plan.out if out is None else out
+    elif device.on_device(a):
+        (a_, give_back), (b_, _) = device.to_device(a), device.to_device(b)
+        if a_.device.id not in devices or b_.device != a_.device:
+            raise ValueError(
+                f"a and b lie on devices {a_.device.id} and {b_.device.id}: both must lie on one of devices = {devices}"
+            )
+        order = sorted(devices, key=lambda index: index != a_.device.id)
+        with a_.device:
+            a_, b_ = (gpu._row_major(name, x, on_device=True) for name, x in (("a", a_), ("b", b_)))
+            target = cupy.empty((a_.shape[0], b_.shape[1]), PRECISIONS[precision][1]) if out is None else out
+            target = device.to_device(target)[0]
+            maps = gpu.NormMaps(a_, b_, block)
+            maps()
+            if check_finite or tau is None:
+                gpu._check_norms(maps, a_, b_)
+            if valid_ratio is not None:
+                tau = float(gpu._search(maps, (0, 0), valid_ratio, 60, min(0.01, valid_ratio / 10))[0][0])
+            elif rtol is not None:
+                tau = gpu._tau_for_error(maps, (0, 0), rtol, (*a_.shape, b_.shape[1]), precision)
+            assert tau is not None
+            plan = FromDevice(a_, b_, target, order, tau=tau, maps=maps, **options)
+            plan()
+        result = give_back(target) if out is None else out
+    else:
+        a, b = (x if x.strides[1] == x.itemsize and x.strides[0] > 0 else np.ascontiguousarray(x) for x in (a, b))
+        if tau is None:
+            tau = _host_threshold(a, b, valid_ratio, rtol, block, precision)
+        result = np.empty((a.shape[0], b.shape[1]), PRECISIONS[precision][1]) if out is None else out
+        plan = FromHost(a, b, result, devices, tau=tau, **options)
+        plan()
+        if check_finite:
+            plan.check_finite()
+        for index in plan.devices:
+            with cupy.cuda.Device(index):
+                cupy.cuda.get_current_stream().synchronize()
+    if check_finite and precision == "fp16c16" and any(_overflows(part) for part in plan.outputs()):
+        raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
+    return SpammResult(result, **plan.numbers())
+
+
+def _host_threshold(a: Any, b: Any, valid_ratio: float | None, rtol: float | None, block: int, precision: str) -> float:
+    """Search tau from norm maps that the CPU takes: no device need hold both matrices."""
+    from . import cpu
+    from .bounds import rounding_bound
+
+    def rounding(norm_a: float, norm_b: float) -> float:
+        lost = gpu.TF32X3_ROUNDOFF if precision == "tf32x3" else 0.0
+        return rounding_bound((*a.shape, b.shape[1]), norm_a, norm_b, precision, product_roundoff=lost)
+
+    maps = cpu.norm_map(a, block), cpu.norm_map(b, block)
+    cpu._check_norms(*maps, required=True)
+    return cpu._threshold(*maps, None, valid_ratio, rtol, rounding)
+
+
+def _overflows(part: Any) -> bool:
+    if isinstance(part, np.ndarray):
+        return bool(np.isinf(part).any())
+    with part.device:
+        return bool(abs(part).max() == math.inf) if part.size else False

@@ -1,0 +1,217 @@
+"""SpAMM spread over several GPUs: to the bit the result of one, wherever the data lie.
+
+On a machine with one GPU the same device stands for all; with more, every device takes part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spectile.spamm import distribute, gpu, gpu_multi, partition, spamm
+
+pytestmark = pytest.mark.gpu
+
+DTYPES = {"fp16": "f2", "fp16c16": "f2", "fp32": "f4", "tf32x3": "f4", "fp64": "f8"}
+OUTPUTS = {"fp16": "f4", "fp16c16": "f2", "fp32": "f4", "tf32x3": "f4", "fp64": "f8"}
+PRECISIONS = list(DTYPES)
+SHAPES = [(2100, 1031, 1500), (640, 512, 2304), (1, 40, 3)]
+
+
+@pytest.fixture
+def devices() -> list[int]:
+    import cupy
+
+    count = cupy.cuda.runtime.getDeviceCount()
+    return list(range(min(count, 8))) if count > 1 else [0, 0, 0]
+
+
+def _random(rows: int, columns: int, dtype: str) -> Any:
+    """Blocks whose norms decay from the diagonal, made on the first device."""
+    import cupy
+
+    i, j = cupy.arange(rows)[:, None] // 32, cupy.arange(columns)[None] // 32
+    return (cupy.random.standard_normal((rows, columns)) * cupy.exp(-0.1 * abs(i - j))).astype(dtype)
+
+
+def _tau(a: Any, b: Any, ratio: float = 0.3) -> float:
+    return float(spamm(a, b, valid_ratio=ratio).tau)
+
+
+def _same(parts: Any, wanted: Any) -> None:
+    """Assert equal bits; poisoned entries are equal to nothing."""
+    found = np.concatenate([part if isinstance(part, np.ndarray) else part.get() for part in parts])
+    np.testing.assert_array_equal(found.view(f"u{found.itemsize}"), wanted.get().view(f"u{found.itemsize}"))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_placement_gives_the_bits_of_one_gpu(
+    precision: str, shape: tuple[int, int, int], devices: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cupy
+
+    m, k, n = shape
+    a, b = _random(m, k, DTYPES[precision]), _random(k, n, DTYPES[precision])
+    tau = _tau(a, b)
+    options: Any = {"tau": tau, "precision": precision, "alpha": 1.5}
+    one = spamm(a, b, **options)
+
+    out = cupy.full((m, n), cupy.nan, OUTPUTS[precision])
+    result = spamm(a, b, devices=devices, out=out, **options)
+    assert result.c is out
+    _same([out], one.c)
+
+    for size in (0, 1 << 60):
+        monkeypatch.setattr(gpu_multi, "SHARED_NORM_BYTES", size)
+        parts_a, parts_b = distribute(a, b, tau, devices)
+        parts = spamm(parts_a, parts_b, devices=devices, **options)
+        assert [part.shape[0] for part in parts.c] == [part.shape[0] for part in parts_a]
+        _same(parts.c, one.c)
+
+    host = spamm(a.get(), b.get(), devices=devices, **options)
+    assert isinstance(host.c, np.ndarray)
+    _same([host.c], one.c)
+    for other in (result, parts, host):
+        assert other.valid_ratio == one.valid_ratio and other.executed_ratio == one.executed_ratio
+        assert other.error_bound == pytest.approx(one.error_bound, rel=1e-6)
+        assert other.error_bound_rel == pytest.approx(one.error_bound_rel, rel=1e-6)
+
+
+@pytest.mark.parametrize("block", [16, 64, 128])
+def test_other_blocks_and_strict(block: int, devices: list[int]) -> None:
+    a, b = _random(1500, 700, "f4"), _random(700, 1100, "f4")
+    tau = float(spamm(a, b, valid_ratio=0.4, block=block).tau)
+    for strict in (False, True):
+        one = spamm(a, b, tau=tau, block=block, strict=strict)
+        _same([spamm(a, b, tau=tau, block=block, strict=strict, devices=devices).c], one.c)
+        _same([spamm(a.get(), b.get(), tau=tau, block=block, strict=strict, devices=devices).c], one.c)
+
+
+def test_a_plan_is_called_again_with_new_data_and_captured(devices: list[int]) -> None:
+    import cupy
+
+    a, b = _random(2048, 1024, "f4"), _random(1024, 1024, "f4")
+    tau = _tau(a, b)
+    out = cupy.empty((2048, 1024), "f4")
+    parts_a, parts_b = distribute(a, b, tau, devices)
+    resident = gpu_multi.Resident(parts_a, parts_b, None, tau=tau, precision="fp32")
+    plans = [(gpu_multi.FromDevice(a, b, out, devices, tau=tau, precision="fp32"), lambda: [out])]
+    plans.append((resident, lambda: resident.out))
+    for number, (plan, found) in enumerate(plans):
+        plan()
+        _same(found(), spamm(a, b, tau=tau).c)
+        if number == 0:
+            a[...] = _random(2048, 1024, "f4")
+            plan()
+            _same(found(), spamm(a, b, tau=tau).c)
+            a[...] = cupy.concatenate([cupy.asarray(part.get()) for part in parts_a])
+        stream = cupy.cuda.Stream(non_blocking=True)
+        cupy.cuda.Device().synchronize()
+        with stream:
+            stream.begin_capture()
+            plan()
+            graph = stream.end_capture()
+            for part in found():
+                with part.device:
+                    part.fill(cupy.nan)
+            for index in set(devices):
+                cupy.cuda.Device(index).synchronize()
+            graph.launch(stream)
+        stream.synchronize()
+        _same(found(), spamm(a, b, tau=tau).c)
+
+
+def test_rows_are_cut_by_their_work(devices: list[int]) -> None:
+    a, b = _random(4096, 1024, "f4"), _random(1024, 1024, "f4")
+    a[: 4096 * 3 // 4] *= 1e-6
+    tau = float(spamm(a[4096 * 3 // 4 :], b, valid_ratio=0.3).tau)
+    maps = gpu.NormMaps(a, b, 32)
+    maps()
+    unit, work = partition.ROW_UNIT, gpu_multi.row_work(maps, tau, 4096)
+    assert not work[: 4096 * 3 // 4 // unit].any() and work[4096 * 3 // 4 // unit :].any()
+    norms_a, norms_b = maps.a.get(), maps.b.get()
+    high = norms_a.reshape(-1, unit // 32, norms_a.shape[1]).max(axis=1)
+    wide = norms_b.reshape(-1, 8, norms_b.shape[1]).max(axis=1)
+    count = (high[:, None] * wide[None] >= np.float32(tau)).sum(axis=(1, 2))
+    np.testing.assert_allclose(work, count / (high.shape[0] * wide.size))
+    parts, _ = distribute(a, b, tau, devices)
+    assert len(parts[0]) > 4096 * 3 // 4
+
+
+def test_searches_on_several_gpus(devices: list[int]) -> None:
+    a, b = _random(900, 800, "f8"), _random(800, 1000, "f8")
+    wanted = spamm(a, b, valid_ratio=0.3)
+    assert spamm(a, b, valid_ratio=0.3, devices=devices).tau == wanted.tau
+    assert spamm(a.get(), b.get(), valid_ratio=0.3, devices=devices).valid_ratio == pytest.approx(0.3, abs=0.01)
+    assert spamm(a, b, rtol=1e-3, devices=devices).tau == pytest.approx(float(spamm(a, b, rtol=1e-3).tau))
+    host = spamm(a.get(), b.get(), rtol=1e-3, devices=devices)
+    assert host.error_bound <= 1e-3 * float(np.linalg.norm(a.get()) * np.linalg.norm(b.get())) * (1 + 1e-9)
+
+
+def test_blocks_of_rows_where_memory_is_short() -> None:
+    import cupy
+
+    a, b = _random(3000, 500, "f4"), _random(500, 700, "f4")
+    tau = _tau(a, b)
+    one = spamm(a, b, tau=tau)
+    out = np.full((3000, 700), np.nan, "f4")
+    needed = 4 * 500 * 700 + (9 << 20)
+    plan = gpu_multi.FromHost(
+        a.get(), b.get(), out, [0], tau=tau, precision="fp32", memory_bytes=needed + 4 * 2 * 1200 * 300
+    )  # fmt: skip
+    plan()
+    cupy.cuda.Device().synchronize()
+    assert len(plan._parts[0].blocks) > 10
+    _same([out], one.c)
+    with pytest.raises(MemoryError, match=r"needs [\d,]+ bytes of device memory"):
+        gpu_multi.FromHost(a.get(), b.get(), out, [0], tau=tau, precision="fp32", memory_bytes=1000)
+
+
+def test_host_matrices_that_do_not_fit_are_streamed() -> None:
+    import cupy
+
+    a, b = _random(4096, 512, "f4"), _random(512, 4096, "f4")
+    tau = _tau(a, b)
+    wanted, host_a, host_b = spamm(a, b, tau=tau).c.get(), a.get(), b.get()
+    del a, b
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    before = pool.get_limit()
+    pool.set_limit(pool.used_bytes() + (48 << 20))
+    try:
+        found = spamm(host_a, host_b, tau=tau).c
+    finally:
+        pool.set_limit(before)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_wrong_devices_and_operands_are_named(devices: list[int]) -> None:
+    import cupy
+
+    a, b = _random(100, 100, "f4"), _random(100, 100, "f4")
+    visible = cupy.cuda.runtime.getDeviceCount()
+    for wrong in (visible + 1, [visible], [], -1):
+        with pytest.raises(ValueError, match="visible"):
+            spamm(a, b, tau=1.0, devices=wrong)
+    with pytest.raises(ValueError, match="beta"):
+        spamm(a, b, tau=1.0, devices=devices, beta=1.0, c=a)
+    with pytest.raises(ValueError, match="lists"):
+        spamm([a], [b, b], tau=1.0, devices=devices)
+    with pytest.raises(ValueError, match="tune_tau"):
+        spamm([a] * len(devices), [b] * len(devices), valid_ratio=0.5, devices=devices)
+    with pytest.raises(ValueError, match="one product"):
+        spamm(cupy.zeros((2, 4, 4)), cupy.zeros((4, 4)), tau=1.0, devices=devices)
+    host = a.get()
+    host[3, 5] = np.nan
+    with pytest.raises(ValueError, match="a holds NaN"):
+        spamm(host, b.get(), tau=1.0, devices=devices)
+    with pytest.raises(ValueError, match="overflows float16"):
+        spamm(np.full((64, 64), 60000, "f2"), np.ones((64, 64), "f2"), tau=0.0, precision="fp16c16", devices=devices)
+
+
+def test_cuts_are_multiples_of_the_tiles() -> None:
+    assert partition.ROW_UNIT % 128 == 0
+    assert all(partition.COLUMN_UNIT % shape.part == 0 for shape in gpu.WGMMA.values())
