@@ -6,12 +6,13 @@ stands in for VGG13 on MNIST where there is no GPU, and is labelled as what it i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from spectile.bench.whole import whole
 
 from .im2col import col2im, im2col
 
@@ -83,11 +84,8 @@ def trained_network(seed: int, resources: Path | None = None) -> DigitsNetwork:
         with threadpool_limits(1, user_api="blas"):  # the products are small: waiting threads would cost more
             parameters = train(images[held_out:], labels[held_out:], rng)
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".{path.name}.{os.getpid()}")
-            with partial.open("wb") as file:
+            with whole(path) as partial, partial.open("wb") as file:
                 np.savez(file, **parameters)
-            os.replace(partial, path)
     return DigitsNetwork(parameters, images[:held_out], labels[:held_out])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.bench.whole import whole
 from spectile.inputs.mnist import Split, load_mnist, mnist_folder, network_input
 
 from .im2col import col2im, im2col
@@ -108,11 +108,8 @@ def trained_network(resources: Path, split: Split, seed: int, device: str) -> An
         raise ValueError(
             f"VGG13 reached an accuracy of {reached:.4f}, below the paper's {PAPER_ACCURACY}: train longer"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("wb") as file:
+    with whole(path) as partial, partial.open("wb") as file:
         np.savez(file, **{name: value.cpu().numpy() for name, value in model.state_dict().items()})
-    os.replace(partial, path)
     return model
 
 
