@@ -325,13 +325,10 @@ def test_unknown_operator_of_a_row_is_named(tmp_path):
         case_studies.water_operator({"operator": "charge", "molecules": 2}, _context(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("row", "count"), [({"study": "water"}, 6), ({"study": "vgg", "layer": "conv21"}, 11)], ids=["water", "vgg"]
-)
-def test_several_gpus_are_skipped_with_a_reason(tmp_path, row, count):
-    methods = case_studies.problem(row | {"gpus": 2}, _context(tmp_path)).methods
-    assert len({method.name for method in methods}) == count
-    assert all(isinstance(method, Skipped) and "one GPU" in method.reason for method in methods)
+def test_layers_of_few_rows_are_not_spread(tmp_path):
+    methods = case_studies.problem({"study": "vgg", "layer": "conv21", "gpus": 2}, _context(tmp_path)).methods
+    assert len({method.name for method in methods}) == 11
+    assert all(isinstance(method, Skipped) and "units of 128" in method.reason for method in methods)
 
 
 def test_vgg_without_its_needs_says_so(tmp_path):
