@@ -5,18 +5,15 @@ import pandas
 from spectile.bench.claims import select
 from spectile.bench.stats import speedups
 from spectile.figures.style import Table, printed
+from spectile.spamm.bounds import INPUT_BYTES, speedup_bound
 from spectile.spamm.cases import RATIOS, TABLE_1, executed_64x128
-
-BYTES = {"fp16": 2, "fp16c16": 2, "fp32": 4, "tf32x3": 4, "fp64": 8}
-COPY_BYTES_S = 4.06e12  # measured device-to-device copy of an H200, read and write
 
 
 def time_bound(row, case, ratio):
     """Return the speed-up if the norm maps take their time and the rest runs at the vendor's rate, or None."""
     times, n = case.set_index("method")["time_s"], int(row["p_n"])
     if "cublas" in times:
-        norms_s = 2 * n * n * BYTES[row["p_precision"]] / COPY_BYTES_S + 5e-6
-        return times["cublas"] / (norms_s + executed_64x128(n, ratio) * times["cublas"])
+        return speedup_bound(times["cublas"], n, row["p_precision"], executed_64x128(n, ratio))
     if {"blas", "norm_maps"} <= set(times.index):
         return times["blas"] / (times["norm_maps"] + row["v_valid_ratio"] * times["blas"])
     return None
@@ -35,7 +32,7 @@ def table(frame: pandas.DataFrame) -> Table:
     result = Table("Table 2: speed-up over the vendor's dense product", pandas.DataFrame())
     for ratio in RATIOS:
         parts = [speedups(rows, f"spectile_{ratio:02}", vendor) for vendor in ("cublas", "blas")] if len(rows) else []
-        for precision in BYTES:
+        for precision in INPUT_BYTES:
             line = {"valid ratio": f"{ratio} %", "precision": precision}
             for n in TABLE_1:
                 here = pandas.concat([select(part, f"p_n={n},p_precision={precision}") for part in parts] or [rows])

@@ -13,6 +13,42 @@ RESULT_UNDERFLOW = {"fp16c16": 2.0**-25}
 # The norms and their sums are float64 themselves; this covers their own rounding.
 NORM_SLACK = 1 + 1e-12
 
+# Bytes a second of a device-to-device copy of an H200, read and written, measured.
+COPY_BYTES_S = 4.06e12
+LAUNCHES_S = 5e-6
+INPUT_BYTES = {"fp16": 2, "fp16c16": 2, "fp32": 4, "tf32x3": 4, "fp64": 8}
+
+
+def speedup_bound(vendor_s: float, n: int, precision: str, executed: float) -> float:
+    """Bound the speed-up over a dense product of two n x n matrices on one H200.
+
+    Both matrices are read for their norms, and what is executed runs at the vendor's rate.  C and the second reading of
+    A and B are left out, so that very little work cannot reach it.
+
+    Parameters
+    ----------
+    vendor_s : float
+        Seconds of the vendor's dense product.
+    n : int
+        Rows and columns.
+    precision : str
+        A key of ``INPUT_BYTES``.
+    executed : float
+        Share of the tile products that 64 x 128 tiles of C execute.
+    """
+    norms_s = 2 * n * n * INPUT_BYTES[precision] / COPY_BYTES_S + LAUNCHES_S
+    return vendor_s / (norms_s + executed * vendor_s)
+
+
+# Bytes a second from pinned host memory: to one H200, and to the eight of a host together, measured.
+HOST_BYTES_S = (52e9, 152e9)
+
+
+def host_bound(n: int, precision: str, gpus: int) -> float:
+    """Return the seconds that two n x n matrices need from host memory to the GPUs, or C back, whichever is longer."""
+    out = 4 if precision == "fp16" else INPUT_BYTES[precision]
+    return n * n * max(2 * INPUT_BYTES[precision], out) / min(gpus * HOST_BYTES_S[0], HOST_BYTES_S[1])
+
 
 def rounding_bound(
     shape: tuple[int, int, int],
