@@ -343,6 +343,23 @@ class TestErrors:
         assert multiply(sp.csr_array([[1e100]]), sp.csr_array([[1e100]])).data[0] == pytest.approx(1e200)
 
 
+@QUICK
+@given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 12), st.integers(1, 25))
+def test_parts_of_a_large_product_cover_its_rows(counts, chunk, most):
+    from spectile.tsparse.gpu import _parts
+
+    starts = np.cumsum([0, *counts])
+    covered = np.zeros(starts[-1], int)
+    end = 0
+    for a, b, part in _parts(starts, chunk, most):
+        assert end <= a < b <= a + chunk
+        assert part == slice(starts[a], starts[b])
+        assert b == a + 1 or starts[b] - starts[a] <= most
+        covered[part] += 1
+        end = b
+    assert (covered == 1).all()
+
+
 def test_import_is_light():
     import subprocess
     import sys

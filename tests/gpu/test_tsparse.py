@@ -1,10 +1,13 @@
 """Sparse products on the GPU: every way to gather a row, against SciPy's pattern and the bound on each entry."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from spectile.tsparse import error_bound, spgemm, symbolic
+from spectile.tsparse.cases import peak_bytes
 
 pytestmark = pytest.mark.gpu
 
@@ -180,7 +183,11 @@ def test_float16_and_host_matrices(precision, rng):
 def test_chunks_of_rows_give_the_same_bits(rng):
     A = random(5000, 5000, 0.002, rng)
     whole = spgemm(on_gpu(A), on_gpu(A))
+    size = sum(part.nbytes for part in (whole.indptr, whole.indices, whole.data))
     for limit in (300_000, 2_000_000):
+        G = on_gpu(A)
+        peak = peak_bytes(lambda G=G, limit=limit: spgemm(G, G, memory_limit=limit))
+        assert size <= peak <= size + limit + 16 * 512, "the pool hands out pieces of 512 bytes"
         parts = spgemm(on_gpu(A), on_gpu(A), memory_limit=limit)
         assert (parts.indptr == whole.indptr).all()
         assert (parts.indices == whole.indices).all()
@@ -204,9 +211,29 @@ def test_a_product_that_the_device_does_not_hold_is_gathered_on_the_host(rng, mo
             np.testing.assert_array_equal(parts.indptr, whole.indptr)
             np.testing.assert_array_equal(parts.indices, whole.indices)
             assert parts.data.tobytes() == whole.data.tobytes()
-            patch.setattr(device, "free_bytes", lambda: 40)
-            with pytest.raises(MemoryError, match=r"row \d+ of C has"):
-                spgemm(A, A, backend="cuda", precision=precision)
+
+
+def test_a_product_beyond_32_bit_offsets(rng, monkeypatch):
+    """With offsets that reach 3,000 entries; tests/gpu/test_tsparse_collection.py has one beyond 2^31."""
+    from spectile.tsparse import gpu
+
+    A = random(400, 300, 0.01, rng)
+    whole = spgemm(A, sp.csr_array(A.T), backend="cuda")
+    assert whole.nnz > 3000
+    monkeypatch.setattr(gpu, "_MOST_ENTRIES", 3000)
+    monkeypatch.setattr(gpu, "_PART_ENTRIES", 2000)
+    host = spgemm(A, sp.csr_array(A.T), backend="cuda")
+    on_device = spgemm(on_gpu(A), on_gpu(sp.csr_array(A.T)))
+    assert on_device.indices.dtype == on_device.indptr.dtype == np.int64
+    for C in (host, on_device.get()):
+        np.testing.assert_array_equal(C.indptr, whole.indptr)
+        np.testing.assert_array_equal(C.indices, whole.indices)
+        assert C.data.tobytes() == whole.data.tobytes()
+    monkeypatch.setattr(gpu, "_MOST_ENTRIES", 20)
+    with pytest.raises(MemoryError, match=r"row \d+ of C has"):
+        spgemm(A, sp.csr_array(A.T), backend="cuda")
+    with pytest.raises(MemoryError, match="fewer than 2"):
+        symbolic(on_gpu(A), on_gpu(sp.csr_array(A.T)))
 
 
 def test_limit_covers_bitmaps_of_wide_rows(rng):
@@ -238,6 +265,24 @@ def test_unsorted_and_duplicate_entries(rng):
     A = csr_matrix((cupy.asarray(data), cupy.asarray(indices, np.int32), cupy.asarray(indptr, np.int32)), shape=(3, 3))
     dense = sp.csr_array((data, indices, indptr), shape=(3, 3)).toarray()
     np.testing.assert_allclose(spgemm(A, A).get().toarray(), dense @ dense)
+
+
+def test_products_of_scipy_and_cupy():
+    """The cases of tests/cpu/test_tsparse_products.py."""
+    import importlib.util
+
+    from cupyx.scipy import sparse
+
+    path = Path(__file__).resolve().parents[1] / "cpu/test_tsparse_products.py"
+    spec = importlib.util.spec_from_file_location("products", path)
+    products = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(products)
+    for name, A, B in products.pairs():
+        print(name)
+        products.check(spgemm(sp.csr_array(A), sp.csr_array(B), backend="cuda"), A, B)
+        for left, right in (("csr", "csr"), ("csc", "coo"), ("coo", "csc")) if A.size and B.size else ():
+            factors = (sparse.csr_matrix(sp.csr_matrix(x)).asformat(f) for x, f in ((A, left), (B, right)))
+            products.check(spgemm(*factors).get(), A, B)
 
 
 def test_bad_input(rng):

@@ -3,8 +3,8 @@
 Methods (the column ``method``): ``spectile_<precision>`` is ``spgemm(A, A, precision=...)``, CSR to CSR with sorted
 columns, check of the input, analysis and allocations included; ``rows_<precision>`` and ``tiles_<precision>`` the
 product in the kernels' format, conversions apart as in the paper: of checked and rounded CSR factors, and of bitmap
-tiles (``tiles_float32`` is its nonTCU); ``tiles_csr_float16`` the tiles from CSR to CSR; ``cusparse_<precision>`` the
-vendor's product with its allocations; ``scipy_<precision>`` SciPy's product and the sort that brings it to the same
+tiles (``tiles_float32`` is its nonTCU); ``tiles_csr_<precision>`` the tiles from CSR to CSR; ``cusparse_<precision>``
+the vendor's product with its allocations; ``scipy_<precision>`` SciPy's product and the sort that brings it to the same
 form.  The ending ``_empty_pool`` marks calls that find CuPy's memory pool empty.  On a GPU times are events after the
 second-level cache was overwritten.
 """
@@ -30,9 +30,8 @@ PAPER = "tsparse"
 PRECISIONS = ("float64", "float32", "tf32", "float16")
 #: Products of up to this many entries are checked entry by entry; larger ones by their action on a random vector.
 LARGEST_CHECKED = 20_000_000
-#: Products of entries a product of tiles from which the tiles' own methods are measured, and entries of C up to which:
-#: their check gathers C on the host.
-DENSE_TILES, LARGEST_TILED = 4, 50_000_000
+#: Products of entries a product of tiles from which the tiles' own methods are measured, and entries of C up to which.
+DENSE_TILES, LARGEST_TILED = 4, 100_000_000
 _MATRICES = Path("config/matrices.tsv")
 
 
@@ -307,9 +306,7 @@ def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: C
         per_task = counts["products"] / max(counts["tile_products"], 1)
         reason = f"tiles are nearly empty: {per_task:.1f} products of entries a product of tiles"
     elif counts["nnz_c"] > LARGEST_TILED:
-        reason = (
-            f"the product has {counts['nnz_c']:,} entries, and tiles are checked on the host up to {LARGEST_TILED:,}"
-        )
+        reason = f"C has {counts['nnz_c']:,} entries, and tiles are measured up to {LARGEST_TILED:,}"
     half = half_reason(check.A, IN_TILES)
     methods: list[Method | Skipped] = []
     for name in PRECISIONS:
@@ -330,11 +327,17 @@ def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: C
         method = check.method(f"tiles_{name}", name, run, counts, clock="events", memory_bytes=peak_bytes(run))
         method.check = lambda C, name=name: check(f"tiles_{name}", name, gpu_tiles.to_csr(C))  # type: ignore[misc]
         methods.append(method)
-    if reason or half:
-        return [*methods, Skipped("tiles_csr_float16", reason or half or "")]
-    G = on_gpu["float32"]
-    to_csr = lambda: spgemm(G, G, precision="float16", method="tiles")  # noqa: E731
-    return [*methods, check.method("tiles_csr_float16", "float16", to_csr, counts, clock="events")]
+    for name in ("tf32", "float16"):
+        why = reason or (half if name == "float16" else "")
+        if why:
+            methods.append(Skipped(f"tiles_csr_{name}", why))
+            continue
+
+        def to_csr(name: Any = name) -> Any:
+            return spgemm(on_gpu["float32"], on_gpu["float32"], precision=name, method="tiles")
+
+        methods.append(check.method(f"tiles_csr_{name}", name, to_csr, counts, clock="events"))
+    return methods
 
 
 def peak_bytes(run: Callable[[], Any]) -> int | None:

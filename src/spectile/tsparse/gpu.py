@@ -7,9 +7,8 @@ the numeric phase.  Nothing but C, a few integers a row and bitmaps of narrow ro
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +40,8 @@ _BLOCKS = (("small", 128), ("large", 512), ("sums_global", 512), ("global", 256)
 _BINS_NUMERIC = 12
 _ANALYSTS = 512  # threads of a block of the analysis
 _THREADS = 128  # of the kernels that give a row to a group of lanes
+_MOST_ENTRIES = 2**31 - 1  # of C, or of some rows of it, that 32-bit offsets reach
+_PART_ENTRIES = 2**28  # of C that are made at a time where C is too large for one piece
 _SCRATCH_BYTES = 1 << 28  # of bitmaps that shared memory does not hold
 _ROW_WORDS = 128  # words of bitmaps kept a row, at most on average
 # Bytes of work space a row takes at most: 5 integers, its place in the lists of the bins, bitmaps.
@@ -145,7 +146,7 @@ class SymbolicProduct:
         self._phase = _with_checked_factors(A, B, lookup("float64"), analyse)
         self.nnz = self._phase.entries
         self.products = self._phase.products
-        if self.nnz >= 2**31:
+        if self.nnz > _MOST_ENTRIES:
             raise MemoryError(f"C has {self.nnz} entries, and a kept pattern holds fewer than 2**31: use spgemm")
 
     def multiply(self, A: Any, B: Any, *, precision: Any = "float64") -> Any:
@@ -580,77 +581,82 @@ def _by_tiles(A: Factor, B: Factor, precision: Precision) -> Any:
 
 
 def _to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Any) -> Any:
+    """Return C on the device: in one piece, or count by chunks of rows and fill in a second pass over them."""
     import cupy
+    from cupyx.scipy.sparse import csr_matrix
 
     rows, value = A.shape[0], precision.value
     shape = (rows, B.shape[1])
     chunk, scratch = _check_limit(memory_limit, *shape)
     if chunk >= rows:
         phase = _symbolic(A, B, 0, rows, value, counters, scratch)
-        if phase.entries >= 2**31:
-            raise MemoryError(
-                f"C has {phase.entries} entries, beyond the 32-bit indices of cupyx matrices: "
-                "pass scipy matrices, and C is gathered on the host"
-            )
-        return _csr(shape, *_finish(A, B, phase, precision))
-    # Count in one pass over the chunks and fill in a second: nothing but one chunk's work space beside C.
-    _checked(A, B, counters)
-    edges = [*range(0, rows, chunk), rows]
-    counts = [_symbolic(A, B, a, b, value, None, scratch).entries for a, b in itertools.pairwise(edges)]
-    starts = np.concatenate(([0], np.cumsum(counts)))
-    if starts[-1] >= 2**31:
+        if phase.entries <= _MOST_ENTRIES:
+            return _csr(shape, *_finish(A, B, phase, precision))
+        counts = [phase.counts.get()]
+    else:
+        _checked(A, B, counters)
+        chunks = [(a, min(a + chunk, rows)) for a in range(0, rows, chunk)]
+        counts = [_symbolic(A, B, a, b, value, None, scratch).counts.get() for a, b in chunks]
+    starts = np.cumsum(np.concatenate([[0], *counts]), dtype=np.int64)
+    index = np.int32 if starts[-1] <= _MOST_ENTRIES else np.int64
+    if index is np.int64 and not hasattr(csr_matrix, "_from_parts"):
         raise MemoryError(
-            f"C has {starts[-1]} entries, beyond the 32-bit indices of cupyx matrices: pass scipy matrices"
+            f"C has {starts[-1]} entries, beyond the 32-bit indices of cupyx matrices before CuPy 14: "
+            "pass scipy matrices, and C is gathered on the host"
         )
-    indptr = cupy.empty(rows + 1, np.int32)
-    indices, data = cupy.empty(int(starts[-1]), np.int32), cupy.empty(int(starts[-1]), precision.dtype)
-    for a, b, start, end in zip(edges[:-1], edges[1:], starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-        phase = _symbolic(A, B, a, b, value, None, scratch)
-        _numeric(A, B, phase, indices[start:end], data[start:end])
-        indptr[a : b + 1] = phase.indptr + np.int32(start)
-    return _csr(shape, indptr, indices, _unscale(data, indptr, indices, A, B, 0))
+    indices, data = cupy.empty(int(starts[-1]), index), cupy.empty(int(starts[-1]), precision.dtype)
+    for a, b, part in _parts(starts, chunk, _PART_ENTRIES):
+        here = _symbolic(A, B, a, b, value, None, scratch)
+        columns = indices[part] if index is np.int32 else cupy.empty(here.entries, np.int32)
+        _numeric(A, B, here, columns, data[part])
+        _unscale(data[part], here.indptr, columns, A, B, a)
+        if index is np.int64:
+            indices[part] = columns
+        del here, columns  # before the next rows take their place
+    return _csr(shape, cupy.asarray(starts.astype(index)), indices, data)
+
+
+def _parts(starts: np.ndarray, chunk: int, most: int) -> Iterator[tuple[int, int, slice]]:
+    """Yield successive rows [a, b) of C and their places: at most `chunk` rows, of `most` entries if more than one."""
+    a, rows = 0, len(starts) - 1
+    while a < rows:
+        end = starts[a] + min(most, _MOST_ENTRIES)
+        b = max(min(a + chunk, int(np.searchsorted(starts, end, side="right")) - 1, rows), a + 1)
+        if starts[b] - starts[a] > _MOST_ENTRIES:
+            raise MemoryError(f"row {a} of C has {starts[b] - starts[a]} entries, more than 32-bit offsets reach")
+        if starts[a] < starts[b]:
+            yield a, b, slice(int(starts[a]), int(starts[b]))
+        a = b
 
 
 def _to_host(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, array: bool, counters: Any) -> Any:
     """Gather C on the host, by as many chunks of rows as its size and the limit ask for."""
-    import cupy
-
     from ..gpu.device import free_bytes
-
-    rows, value = A.shape[0], precision.value
-    chunk, scratch = _check_limit(memory_limit, rows, B.shape[1])
-    _checked(A, B, counters)
-    entry_bytes = 4 + precision.dtype.itemsize
-    edges = list(range(0, rows, chunk))
-    phase, counts = None, [np.zeros(1, np.int64)]
-    for a in edges:
-        phase = _symbolic(A, B, a, min(a + chunk, rows), value, None, scratch)
-        counts.append(cupy.asnumpy(phase.counts).astype(np.int64))
-    indptr = np.cumsum(np.concatenate(counts))
-    nnz = int(indptr[-1])
-    index = np.int32 if nnz < 2**31 else np.int64  # as scipy has it: one type for columns and row pointer
-    indices, data = np.empty(nnz, index), np.empty(nnz, precision.dtype)
-    if len(edges) > 1 or nnz >= 2**31 or nnz * entry_bytes > free_bytes():
-        phase = None
-    a = 0
-    while a < rows:
-        # As many rows as the chunk, the device and 32-bit offsets hold.
-        most = min(2**31 - 1, free_bytes() // (2 * (entry_bytes + index().itemsize)))
-        b = min(a + chunk, int(np.searchsorted(indptr, indptr[a] + most, side="right")) - 1, rows)
-        if phase is not None:
-            b = rows
-        if b <= a:
-            raise MemoryError(f"row {a} of C has {indptr[a + 1] - indptr[a]} entries, more than the device holds")
-        part = slice(int(indptr[a]), int(indptr[b]))
-        if part.start < part.stop:
-            here = phase or _symbolic(A, B, a, b, value, None, scratch)
-            _, columns, values = _finish(A, B, here, precision)
-            columns.astype(index, copy=False).get(out=indices[part])
-            values.get(out=data[part])
-        a = b
     from .api import _csr as host_csr
 
-    return host_csr((rows, B.shape[1]), indptr, indices, data, array)
+    rows, value = A.shape[0], precision.value
+    shape = (rows, B.shape[1])
+    chunk, scratch = _check_limit(memory_limit, *shape)
+    _checked(A, B, counters)
+    entry_bytes = 4 + precision.dtype.itemsize
+    counts = [np.zeros(1, np.int64)]
+    for a in range(0, rows, chunk):
+        phase = _symbolic(A, B, a, min(a + chunk, rows), value, None, scratch)
+        if chunk >= rows and phase.entries <= _MOST_ENTRIES and phase.entries * entry_bytes <= free_bytes():
+            indptr, indices, data = (x.get() for x in _finish(A, B, phase, precision))
+            return host_csr(shape, indptr.astype(np.int64), indices, data, array)
+        counts.append(phase.counts.get())
+        del phase  # before the next rows take its place
+    starts = np.cumsum(np.concatenate(counts), dtype=np.int64)
+    # As scipy has it: one type for columns and row pointer.
+    index = np.int32 if starts[-1] <= _MOST_ENTRIES else np.int64
+    indices, data = np.empty(starts[-1], index), np.empty(starts[-1], precision.dtype)
+    most = min(_PART_ENTRIES, max(free_bytes() // (2 * (entry_bytes + index().itemsize)), 1))
+    for a, b, part in _parts(starts, chunk, most):
+        _, columns, values = _finish(A, B, _symbolic(A, B, a, b, value, None, scratch), precision)
+        columns.astype(index, copy=False).get(out=indices[part])
+        values.get(out=data[part])
+    return host_csr(shape, starts, indices, data, array)
 
 
 def _csr(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:

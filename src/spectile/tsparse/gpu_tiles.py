@@ -158,13 +158,14 @@ def multiply_to_csr(A: Factor, B: Factor, precision: Precision) -> tuple[Any, An
 
 
 def to_csr(C: TileMatrix) -> Any:
-    """Return a matrix of tiles as a scipy CSR array (for checks)."""
-    from . import reference
+    """Return a matrix of tiles, its elements float32 or float64, as CSR on the device (for checks)."""
+    import cupy
 
-    tile_rows = np.repeat(np.arange(len(C.indptr) - 1), np.diff(C.indptr.get()))
-    halves = (2 * tile_rows[:, None] + np.arange(2)).ravel()
-    host = reference.BitmapMatrix(
-        C.shape, halves, np.repeat(C.columns.get().astype(np.int64), 2), C.bitmaps.get(),
-        C.index.get().astype(np.int64), C.elements.get(),
-    )  # fmt: skip
-    return reference.to_csr(host)
+    owner = cupy.searchsorted(C.indptr, cupy.arange(C.tiles, dtype=np.int32), side="right") - 1
+    bits = (C.bitmaps[:, None] >> cupy.arange(64, dtype=np.uint64)) & np.uint64(1)
+    part, place = cupy.nonzero(bits)  # in the order of the elements
+    rows = 16 * owner[part // 2] + 8 * (part % 2) + place // 8
+    columns = 8 * C.columns[part // 2].astype(np.int64) + place % 8
+    order = cupy.argsort(rows * C.shape[1] + columns)
+    indptr = cupy.searchsorted(rows[order], cupy.arange(C.shape[0] + 1), side="left").astype(np.int32)
+    return gpu._csr(C.shape, indptr, columns[order].astype(np.int32), C.elements[order])

@@ -27,7 +27,7 @@ constexpr int BINS_SYMBOLIC = 7;  // window 2048, window 8192, hash 32, 64, 256,
 constexpr int BINS_NUMERIC = 12;  // window 2048 (256 sums, 2048 sums), window 8192, hash 32, 64, 256, 512, 1024, block (4)
 constexpr int ANALYSTS = 512;     // threads of a block of the analysis
 constexpr int HEAVY = 1 << 14;    // products from which a block gathers the row, however narrow it is
-constexpr int MOST_KEPT = 0x7fffff00;  // words of kept bitmaps that a slot can name
+constexpr int MOST_KEPT = 0x7ffffc00;  // words of kept bitmaps that a slot can name, and add 256 to
 
 // The head: counters that a call clears before and the host reads between the phases.
 enum Head {
@@ -224,28 +224,37 @@ template <int LOG> __device__ __forceinline__ int insert(int* keys, int column, 
     }
 }
 
-// Rows of B are read AHEAD (by the hash kernels two) at a time, and of each the first PIECES pieces of as many entries as there are lanes: that many
-// loads are in flight together.  What is longer is read piece by piece.
+// Rows of B are read AHEAD (by the hash kernels two) at a time, and of each the first PIECES pieces of as many entries as
+// there are lanes: that many loads are in flight together.  What is longer is read piece by piece.
 constexpr int AHEAD = 4;
+
+// The row of B that an entry of A meets; past the end of A's row, none.
+struct Met {
+    int first = 0, last = 0;
+};
+__device__ __forceinline__ Met row_met(int at, int end, const int* idx_a, const int* ptr_b) {
+    Met met;
+    if (at < end) {
+        const int k = idx_a[at];
+        met.first = ptr_b[k];
+        met.last = ptr_b[k + 1];
+    }
+    return met;
+}
 
 // visit(column) for every product of a row, in any order, by a group of G lanes.
 template <int G, int PIECES, class Visit>
 __device__ __forceinline__ void each_column(int begin, int end, const int* idx_a, const int* ptr_b, const int* idx_b,
                                             int lane, u32 mask, Visit visit) {
     for (int base = begin; base < end; base += G) {
-        int first = 0, last = 0;
-        if (base + lane < end) {
-            const int k = idx_a[base + lane];
-            first = ptr_b[k];
-            last = ptr_b[k + 1];
-        }
+        const Met met = row_met(base + lane, end, idx_a, ptr_b);
         const int steps = min(G, end - base);
         for (int s = 0; s < steps; s += AHEAD) {
             int columns[AHEAD][PIECES], from[AHEAD], stop[AHEAD];
 #pragma unroll
             for (int d = 0; d < AHEAD; ++d) {
-                from[d] = __shfl_sync(mask, first, s + d, G) + lane;
-                stop[d] = s + d < steps ? __shfl_sync(mask, last, s + d, G) : 0;
+                from[d] = __shfl_sync(mask, met.first, s + d, G) + lane;
+                stop[d] = s + d < steps ? __shfl_sync(mask, met.last, s + d, G) : 0;
 #pragma unroll
                 for (int c = 0; c < PIECES; ++c) columns[d][c] = from[d] + c * G < stop[d] ? idx_b[from[d] + c * G] : -1;
             }
@@ -266,22 +275,16 @@ template <int G, int PIECES, class Add>
 __device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const VALUE* val_a, const int* ptr_b,
                                              const int* idx_b, const VALUE* val_b, int lane, u32 mask, Add add) {
     for (int base = begin; base < end; base += G) {
-        int first = 0, last = 0;
-        VALUE factor = 0;
-        if (base + lane < end) {
-            const int k = idx_a[base + lane];
-            first = ptr_b[k];
-            last = ptr_b[k + 1];
-            factor = val_a[base + lane];
-        }
+        const Met met = row_met(base + lane, end, idx_a, ptr_b);
+        const VALUE factor = base + lane < end ? val_a[base + lane] : VALUE(0);
         const int steps = min(G, end - base);
         for (int s = 0; s < steps; s += AHEAD) {
             int columns[AHEAD][PIECES], from[AHEAD], stop[AHEAD];
             VALUE values[AHEAD][PIECES];
 #pragma unroll
             for (int d = 0; d < AHEAD; ++d) {
-                from[d] = __shfl_sync(mask, first, s + d, G) + lane;
-                stop[d] = s + d < steps ? __shfl_sync(mask, last, s + d, G) : 0;
+                from[d] = __shfl_sync(mask, met.first, s + d, G) + lane;
+                stop[d] = s + d < steps ? __shfl_sync(mask, met.last, s + d, G) : 0;
 #pragma unroll
                 for (int c = 0; c < PIECES; ++c) {
                     const int q = from[d] + c * G;
@@ -309,22 +312,16 @@ template <int G, class Step>
 __device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const VALUE* val_a, const int* ptr_b,
                                              const int* idx_b, const VALUE* val_b, int lane, u32 mask, Step step) {
     for (int base = begin; base < end; base += G) {
-        int first = 0, last = 0;
-        VALUE factor = 0;
-        if (base + lane < end) {
-            const int k = idx_a[base + lane];
-            first = ptr_b[k];
-            last = ptr_b[k + 1];
-            factor = val_a[base + lane];
-        }
+        const Met met = row_met(base + lane, end, idx_a, ptr_b);
+        const VALUE factor = base + lane < end ? val_a[base + lane] : VALUE(0);
         const int steps = min(G, end - base);
         for (int s = 0; s < steps; s += 2) {
             int columns[2], from[2], stop[2];
             VALUE values[2];
 #pragma unroll
             for (int d = 0; d < 2; ++d) {
-                from[d] = __shfl_sync(mask, first, s + d, G);
-                stop[d] = s + d < steps ? __shfl_sync(mask, last, s + d, G) : 0;
+                from[d] = __shfl_sync(mask, met.first, s + d, G);
+                stop[d] = s + d < steps ? __shfl_sync(mask, met.last, s + d, G) : 0;
                 const int q = from[d] + lane;
                 columns[d] = q < stop[d] ? idx_b[q] : -1;
                 values[d] = q < stop[d] ? val_b[q] : VALUE(0);
