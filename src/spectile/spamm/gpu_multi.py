@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -85,16 +85,20 @@ class _Lane:
 
     def copy(self, target: Any, source: Any) -> None:
         """Copy a matrix whose rows are contiguous, between any two devices or a device and the host."""
+        self.copying(target, source)()
+
+    def copying(self, target: Any, source: Any) -> Callable[[], None]:
+        """Return a function that copies, with everything looked up: a plan launches hundreds of copies."""
         from cupy.cuda import runtime
 
         rows, width = source.shape[0], source.shape[1] * source.itemsize
-        if not rows * width:
-            return
         into, pitch, out_of, step = _address(target), target.strides[0], _address(source), source.strides[0]
-        if rows == 1 or pitch == step == width:
-            runtime.memcpyAsync(into, out_of, rows * width, runtime.memcpyDefault, self.stream.ptr)
-        else:
-            runtime.memcpy2DAsync(into, pitch, out_of, step, width, rows, runtime.memcpyDefault, self.stream.ptr)
+        end = runtime.memcpyDefault, self.stream.ptr
+        if rows * width == 0:
+            return lambda: None
+        if rows <= 1 or pitch == step == width:
+            return functools.partial(runtime.memcpyAsync, into, out_of, rows * width, *end)
+        return functools.partial(runtime.memcpy2DAsync, into, pitch, out_of, step, width, rows, *end)
 
 
 def _event(index: int) -> Any:
@@ -397,13 +401,17 @@ class FromDevice(_Plan):
             )  # fmt: skip
             rows = [min(partition.ROW_UNIT * cut, shape[0]) for cut in partition.cut_rows(work, shares)]
             self._first = self.product(a[: rows[1]], b, out[: rows[1]], self._norms_of(0, rows[1])) if rows[1] else None
-        self._a, self._b = a, b
+        self._keep = a, b
         self._main, self._sender = self.lane(devices[0]), self.lane(devices[0])
         self._parts = [
             _Part(self, index, first, last, panels)
             for index, first, last in zip(devices[1:], rows[1:-1], rows[2:], strict=True)
             if first < last
         ]
+        source, lane = b, self._sender
+        for part in self._parts:
+            part.connect(a, source, lane, self._sender, out)
+            source, lane = part.b, part.sender
         self.rows, self._panels = rows, panels
         self._order = partition.schedule(len(self._parts) + 1, len(panels)) if self._parts else []
 
@@ -427,26 +435,24 @@ class FromDevice(_Plan):
         for kind, index in self._order:
             if kind == "a":
                 part = self._parts[index - 1]
-                self._sender.copy(part.a, self._a[part.rows])
+                part.get_rows()
                 part.lane.wait(self._sender.mark())
                 ready.append(part)
             else:
                 self._send(index)
             for part in ready:
-                part.multiply_arrived(self.out)
+                part.multiply_arrived()
 
     def _send(self, panel: int) -> None:
         """Pass a panel of B round the ring, piece by piece."""
-        columns = slice(*self._panels[panel])
-        for first, last in partition.pieces(self.shape[1]):
-            source, lane, before = self._b, self._sender, None
+        for piece in range(len(self._parts[0].get_pieces[panel])):
+            lane, before = self._sender, None
             for part in self._parts:
                 if before is not None:
                     lane.wait(before)
-                lane.copy(part.b[first:last, columns], source[first:last, columns])
-                before = lane.mark()
-                part.arrived[panel] = before
-                source, lane = part.b, part.sender
+                part.get_pieces[panel][piece]()
+                before = part.arrived[panel] = lane.mark()
+                lane = part.sender
 
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
@@ -483,7 +489,16 @@ class _Part:
                 for start, stop in panels
             ]  # fmt: skip
 
-    def multiply_arrived(self, out: Any) -> None:
+    def connect(self, a: Any, b: Any, lane: _Lane, first: _Lane, out: Any) -> None:
+        """Prepare the copies: rows of A from the first device, panels of B from the device before, C back."""
+        self.get_rows = first.copying(self.a, a[self.rows])
+        rows = [slice(*piece) for piece in partition.pieces(len(b))]
+        self.get_pieces = [
+            [lane.copying(self.b[piece, columns], b[piece, columns]) for piece in rows] for columns in self.panels
+        ]
+        self.put_panels = [self.back.copying(out[self.rows, columns], self.c[:, columns]) for columns in self.panels]
+
+    def multiply_arrived(self) -> None:
         """Multiply with the panels of B that were sent, each when it is here, and send the panels of C back."""
         for panel, arrived in self.arrived.items():
             self.lane.wait(arrived)
@@ -491,8 +506,7 @@ class _Part:
                 self.norms.counter.data.memset_async(0, 4)
                 self.products[panel]()
             self.back.wait(self.lane.mark())
-            columns = self.panels[panel]
-            self.back.copy(out[self.rows, columns], self.c[:, columns])
+            self.put_panels[panel]()
         self.arrived.clear()
 
 
@@ -554,7 +568,7 @@ class FromHost(_Plan):
         norms = np.dtype(self.norm).itemsize * (gpu._blocks(m, self.block) + gpu._blocks(n, self.block))
         fixed = itemsize * k * n + norms * gpu._blocks(k, self.block) + (8 << 20)
         row = 2 * (itemsize * k + output * n)
-        height = partition.block_height(m, len(self.devices), m)
+        height = partition.block_height(m, len(self.devices), max(m, partition.ROW_UNIT))
         for index in dict.fromkeys(self.devices):
             with cupy.cuda.Device(index):
                 free = free_bytes() if memory_bytes is None else memory_bytes

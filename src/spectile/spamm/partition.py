@@ -142,7 +142,7 @@ def dealt(rows: int, height: int, parts: int) -> list[list[tuple[int, int]]]:
 def block_height(rows: int, parts: int, most: int) -> int:
     """Return the height of streamed row blocks: four a part where possible, of at most `most` rows.
 
-    Returns 0 if `most` rows are fewer than a unit.
+    Returns 0 if `most` rows are fewer than a unit, which is enough for fewer rows, too.
     """
     wanted = -(-rows // (4 * parts * ROW_UNIT)) * ROW_UNIT
     return min(wanted, most // ROW_UNIT * ROW_UNIT)
