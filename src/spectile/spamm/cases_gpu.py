@@ -339,7 +339,7 @@ def _truncation(row: Mapping[str, Any], context: Context) -> Problem:
         limits={"error_fro_rel": 1e-5},
         clock="wall",
         values=values,
-        time_limit_s=40.0,
+        time_limit_s=12.0,
     )
     plain = Method(
         "truncation",
