@@ -5,7 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from spectile.spamm import partition
+from spectile.gpu.device import unavailable_reason
+from spectile.spamm import distribute, partition, spamm
+from spectile.spamm.bounds import HOST_BYTES_S, host_bound, speedup_bound
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 8])
@@ -66,3 +68,26 @@ def test_blocks_of_rows_are_dealt_in_turn():
     assert partition.block_height(32768, 8, 1000) == 896
     assert partition.block_height(32768, 8, 100) == 0
     assert partition.block_height(10, 4, 10**6) == 128
+
+
+def test_devices_are_refused_in_words():
+    a = np.ones((64, 64))
+    with pytest.raises(ValueError, match="leave beta at 0"):
+        spamm(a, a, tau=1.0, devices=2, beta=1.0, c=a)
+    with pytest.raises(ValueError, match="backend"):
+        spamm(a, a, tau=1.0, devices=2, backend="cpu")
+    with pytest.raises(TypeError, match="a is float64 and b is float32"):
+        distribute(a, a.astype("f4"), 1.0, 2)
+    with pytest.raises(ValueError, match="batches"):
+        distribute(a[None], a, 1.0, 2)
+    if unavailable_reason() is not None:
+        for call in (lambda: spamm(a, a, tau=1.0, devices=2), lambda: distribute(a, a, 1.0, [0])):
+            with pytest.raises(RuntimeError, match=r"CUDA|CuPy"):
+                call()
+
+
+def test_host_bound_counts_the_longer_way():
+    gigabyte = 32768**2 * 4
+    assert host_bound(32768, "fp32", 1) == pytest.approx(2 * gigabyte / HOST_BYTES_S[0])
+    assert host_bound(32768, "fp16", 8) == pytest.approx(gigabyte / HOST_BYTES_S[1])
+    assert speedup_bound(1.0, 32768, "fp32", 0.25) == pytest.approx(4, rel=0.02)

@@ -761,9 +761,9 @@ def device_list(devices: int | Sequence[int]) -> list[int]:
     ValueError
         If there are fewer.
     """
+    device.require_device()
     import cupy
 
-    device.require_device()
     visible = cupy.cuda.runtime.getDeviceCount()
     found = list(range(devices)) if isinstance(devices, (int, np.integer)) else [int(index) for index in devices]
     if not found or min(found) < 0 or max(found) >= visible:
