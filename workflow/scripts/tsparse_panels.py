@@ -120,3 +120,8 @@ def fitted(rows: pandas.DataFrame) -> float:
     """Return the filling of tiles (column ``filled``) from which predicting "faster" is right most often."""
     faster = rows["speedup"] > 1
     return max(np.sort(rows["filled"]), key=lambda cut: ((rows["filled"] >= cut) == faster).mean())
+
+
+def long_rows(mean: int, nnz: int):
+    """Return the paper's criterion of rows longer than `mean` and more than `nnz` entries: its text and its test."""
+    return f"row > {mean} and NNZ(A) > {nnz:,}", lambda r: (r["v_row_mean"] > mean) & (r["v_nnz"] > nnz)
