@@ -20,6 +20,8 @@ STRUCTS = {
     "Product": (PORTABLE.unit(PORTABLE.small, True), gpu._PRODUCT, 0),
     "Product-blocks": (PORTABLE.blocks_unit(), gpu._PRODUCT, 0),
     "Product-wgmma": (gpu.WGMMA["wgmma_wide"].unit("float32"), gpu._WGMMA_FIELDS, 384),
+    "Product-tf32": (gpu.WGMMA["wgmma_tf32"].unit("float32"), gpu._WGMMA_FIELDS, 384),
+    "Order": (gpu._ORDER_UNITS["float64"], gpu._ORDER, 0),
 }
 
 
@@ -44,11 +46,10 @@ def test_structs_are_laid_out_alike(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("shape", gpu.WGMMA.values(), ids=gpu.WGMMA)
 def test_hopper_shapes_fit_the_multiprocessor(shape: Any) -> None:
-    resident = 2 if shape.columns == 1 else 1
-    assert resident * (shape.shared_bytes + 1024) <= 228 * 1024
-    assert resident * shape.threads <= 2048
+    assert shape.resident * (shape.shared_bytes + 1024) <= 228 * 1024
+    assert shape.resident * shape.threads <= 2048
     # Every tile's list must hold all steps of the largest k that choose_kernel lets through.
-    assert shape.list_steps >= gpu.WGMMA["wgmma_small"].list_steps
+    assert shape.list_steps // shape.listers >= -(-gpu.WGMMA["wgmma_small"].list_steps // shape.listers)
 
 
 @pytest.mark.parametrize("precision", gpu._PRECISIONS)

@@ -160,6 +160,65 @@ def test_each_half_precision_kernel(kernel: str, output: str, shape: tuple[int, 
         assert _error(out, wanted, a, b) < TOLERANCE[precision]
 
 
+@pytest.mark.parametrize("shape", [(256, 256, 256), (1000, 520, 1304), (132, 4096, 516)])
+@pytest.mark.parametrize("beta", [0.0, -0.5])
+def test_three_tf32_products_on_hopper(shape: tuple[int, int, int], beta: float) -> None:
+    import cupy
+
+    from spectile.gpu import device
+    from spectile.spamm import gpu
+
+    if device.describe().compute_capability != (9, 0):
+        pytest.skip("wgmma exists on compute capability 9.0 alone")
+    m, k, n = shape
+    a, b = _random(m, k, "f4"), _random(k, n, "f4")
+    tau = _threshold(a, b, 32, 0.2)
+    device_a, device_b = cupy.asarray(a), cupy.asarray(b)
+    maps = gpu.NormMaps(device_a, device_b, 32)
+    out, buffer = _guarded((m, n), "float32")
+    c = np.random.default_rng().standard_normal((m, n)).astype("f4")
+    product = gpu.Product(
+        device_a, device_b, out, maps, tau,
+        precision="tf32x3", alpha=1.5, beta=beta, c=cupy.asarray(c), kernel="wgmma_tf32",
+    )  # fmt: skip
+    maps()
+    product()
+    _check_guards(buffer)
+    rows, columns, _ = product.grain
+    wide_a, wide_b = (_widest(norms, size) for norms, size in ((maps.a, rows), (maps.b, columns)))
+    wanted = 1.5 * _masked_product(a, b, wide_a, wide_b, tau) + beta * c.astype("f8")
+    assert _error(out, wanted, a, b) < TOLERANCE["tf32x3"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "kernel"),
+    [(precision, "portable") for precision in ("fp16", "fp32", "tf32x3", "fp64")]
+    + [("fp16", "wgmma_small"), ("fp16", "wgmma_wide_pair"), ("tf32x3", "wgmma_tf32")],
+)
+def test_sorted_tiles_give_the_same_bits(precision: str, kernel: str) -> None:
+    import cupy
+
+    from spectile.gpu import device
+    from spectile.spamm import gpu
+
+    if kernel != "portable" and device.describe().compute_capability != (9, 0):
+        pytest.skip("wgmma exists on compute capability 9.0 alone")
+    a, b = _random(2100, 712, DTYPES[precision]), _random(712, 3208, DTYPES[precision])
+    device_a, device_b = cupy.asarray(a), cupy.asarray(b)
+    maps = gpu.NormMaps(device_a, device_b, 32)
+    tau = cupy.asarray([_threshold(a, b, 32, 0.1)])
+    found = []
+    for ordered in (False, True):
+        out = cupy.full((2100, 3208), cupy.nan, OUTPUTS[precision])
+        product = gpu.Product(device_a, device_b, out, maps, tau, precision=precision, kernel=kernel, ordered=ordered)
+        for _ in range(2):
+            maps()
+            product()
+        found.append(out.get())
+    assert np.isfinite(found[0]).all()
+    np.testing.assert_array_equal(*found)
+
+
 def _widest(norms: Any, size: int) -> Any:
     """Largest norm of each group of `size` blocks, for every block of the group."""
     host = norms.get()
@@ -169,12 +228,17 @@ def _widest(norms: Any, size: int) -> Any:
 
 
 def _masked_product(a: Any, b: Any, norms_a: Any, norms_b: Any, tau: float) -> Any:
-    a, b, c = a.astype("f8"), b.astype("f8"), np.zeros((a.shape[0], b.shape[1]))
+    """Product in float64, on the device, of the tiles whose norms multiply to tau."""
+    import cupy
+
+    a, b = cupy.asarray(a, dtype="f8"), cupy.asarray(b, dtype="f8")
+    norms_a, norms_b = cupy.asarray(norms_a), cupy.asarray(norms_b)
+    c = cupy.zeros((a.shape[0], b.shape[1]))
     for k in range(norms_a.shape[1]):
         valid = norms_a[:, k, None] * norms_b[None, :, k] >= np.float32(tau)
-        mask = np.repeat(np.repeat(valid, 32, 0), 32, 1)[: c.shape[0], : c.shape[1]]
+        mask = cupy.repeat(cupy.repeat(valid, 32, 0), 32, 1)[: c.shape[0], : c.shape[1]]
         c += mask * (a[:, 32 * k : 32 * k + 32] @ b[32 * k : 32 * k + 32])
-    return c
+    return c.get()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

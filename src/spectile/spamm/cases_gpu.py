@@ -353,7 +353,7 @@ def _truncation(row: Mapping[str, Any], context: Context) -> Problem:
 
 
 def _ablation(row: Mapping[str, Any], context: Context) -> Problem:
-    """Time the kernel at 30 % and 5 % without one idea at a time."""
+    """Time the kernel at 30 % and 5 % without one idea at a time, and with what the paper has in its place."""
     n, precision = row["n"], row["precision"]
     operands = _Operands(n, precision, context.seed)
     methods: list[Method | Skipped] = []
@@ -383,22 +383,29 @@ class _Variant:
 
 
 def _variants(precision: str) -> dict[str, _Variant]:
-    """Return the variants by the idea that each lacks."""
+    """Return the variants by the idea that each lacks, or that replaces ours."""
     portable: Any = gpu._PRECISIONS
+    norms: Any = gpu._NORM_UNITS
+    replace, dtype = dataclasses.replace, np.dtype(PRECISIONS[precision][0]).name
     found: dict[str, _Variant] = {}
+    winner: gpu.Kernel = "wgmma_wide_pair" if precision.startswith("fp16") else "portable"
+    for name, reduction in (("norm_shared", gpu.SHARED), ("norm_ones", gpu.ONES)):
+        found[name] = _Variant(winner, norms, dtype, gpu.norm_unit(dtype, reduction))
     if precision.startswith("fp16"):
         hopper: Any = gpu.WGMMA
-        winner = hopper["wgmma_wide_pair"]
-        replace = dataclasses.replace
-        found["double_buffer_only"] = _Variant("wgmma_wide_pair", hopper, "wgmma_wide_pair", replace(winner, stages=2))
+        pair = hopper[winner]
+        found["double_buffer_only"] = _Variant(winner, hopper, winner, replace(pair, stages=2))
+        found["stride"] = _Variant(winner, hopper, winner, replace(pair, schedule="STRIDE"))
+        found["no_balance"] = _Variant(winner, hopper, winner, replace(pair, schedule="RUNS"))
         found["no_cluster"] = _Variant("wgmma_wide", hopper, "wgmma_wide", hopper["wgmma_wide"])
         found["half_parts"] = _Variant("wgmma_pair", hopper, "wgmma_pair", hopper["wgmma_pair"])
         found["no_large_tile"] = _Variant("wgmma_small", hopper, "wgmma_small", hopper["wgmma_small"])
         found["no_wgmma"] = _Variant("portable", portable, precision, portable[precision])
         return found
-    winner = portable[precision]
+    tuned = portable[precision]
     for name, change in (("no_compaction", {"compact": False}), ("no_double_buffering", {"stages": 1})):
-        tiles = {which: dataclasses.replace(getattr(winner, which), **change) for which in ("large", "small")}
-        found[name] = _Variant("portable", portable, precision, dataclasses.replace(winner, **tiles))
-    found["no_large_tile"] = _Variant("portable", portable, precision, dataclasses.replace(winner, large=winner.small))
+        tiles = {which: replace(getattr(tuned, which), **change) for which in ("large", "small")}
+        found[name] = _Variant("portable", portable, precision, replace(tuned, **tiles))
+    found["no_large_tile"] = _Variant("portable", portable, precision, replace(tuned, large=tuned.small))
+    found["unordered"] = _Variant("portable", gpu._ORDERED_TILES, "portable", 0)
     return found

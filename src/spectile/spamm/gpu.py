@@ -1,12 +1,15 @@
 """The CUDA backend of SpAMM: norm maps, threshold search, product; buffers, launches, streams.
 
-Kernels: ``norm_map.cu``, ``survey.cu`` (counts, bound, search), ``product.cu`` (mma.sync and FFMA, every precision,
-sm_80 and later), ``product_wgmma.cu`` (float16 on Hopper), ``product_blocks.cu`` (strict at blocks below 32).
+Kernels: ``norm_map.cu``, ``survey.cu`` (counts, bound, search), ``order.cu`` (tiles by falling work), ``product.cu``
+(mma.sync and FFMA, every precision, sm_80 and later), ``product_wgmma.cu`` (float16) and ``product_tf32.cu`` (3xTF32),
+both on ``hopper.cu``, ``product_blocks.cu`` (strict at blocks below 32).
 Everything runs on CuPy's current stream; nothing is read back before a number of the result is asked for.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -60,10 +63,6 @@ class _Precision:
     large: _Tile
     small: _Tile
 
-    @property
-    def norm(self) -> str:
-        return "float64" if self.dtype == "float64" else "float32"
-
     def shared_bytes(self, tile: _Tile) -> int:
         elements = tile.tile_m * self.pitches[0] + self.stage_k * self.pitches[1]
         return tile.stages * elements * np.dtype(self.dtype).itemsize
@@ -71,6 +70,7 @@ class _Precision:
     def unit(self, tile: _Tile, aligned: bool) -> Unit:
         defines = {
             "PRECISION": self.code,
+            "INPUT_BITS": 8 * np.dtype(self.dtype).itemsize,
             "OUTPUT_BITS": 8 * np.dtype(self.output).itemsize,
             "TILE_M": tile.tile_m,
             "BLOCKS_M": tile.blocks_m,
@@ -81,12 +81,20 @@ class _Precision:
             "ALIGNED": int(aligned),
             "DMMA_K": 8,
         }
-        return Unit("spamm", ("product.cu",), _ARCHS, {name: str(value) for name, value in defines.items()})
+        return Unit(
+            "spamm",
+            ("operands.cu", "product.cu"),
+            _ARCHS,
+            {name: str(value) for name, value in defines.items()},
+        )
 
     def blocks_unit(self) -> Unit:
         bits = {"INPUT_BITS": str(8 * np.dtype(self.dtype).itemsize)}
         return Unit(
-            "spamm", ("product_blocks.cu",), _ARCHS, bits | {"OUTPUT_BITS": str(8 * np.dtype(self.output).itemsize)}
+            "spamm",
+            ("operands.cu", "product_blocks.cu"),
+            _ARCHS,
+            bits | {"OUTPUT_BITS": str(8 * np.dtype(self.output).itemsize)},
         )
 
 
@@ -107,63 +115,139 @@ _PRECISIONS = {
 
 
 @dataclass(frozen=True)
-class _Wgmma:
-    """A shape of the Hopper kernel: 128 x (128 * columns) tiles in parts of 64 x `part`, `cluster` tiles stacked."""
+class _Hopper:
+    """A shape of a kernel on ``hopper.cu``.
 
-    columns: int
-    part: int
+    `cluster` stacked tiles of 128 x `tile_n` in pieces of 64 x `group`; `listers` warps list, `stages` are loaded
+    ahead, and `list_steps` is the most k steps (32 wide) of a product.  `schedule` says how clusters get their tiles.
+    """
+
+    tile_n: int
+    group: int
     cluster: int
+    listers: int
     stages: int
     list_steps: int
+    schedule: str = "DRAWN"
+
+    @property
+    def lists_bytes(self) -> int:
+        """Two lists in flight, and the barriers, generously."""
+        return 2 * (4 + 4 * self.listers + 2 * self.list_steps) + 16 * self.stages + 256
+
+    def defines(self, output: str) -> dict[str, str]:
+        bits = 8 * np.dtype(output).itemsize
+        values = {
+            "TILE_N": self.tile_n,
+            "GROUP_N": self.group,
+            "CLUSTER": self.cluster,
+            "LISTERS": self.listers,
+        }
+        values |= {
+            "STAGES": self.stages,
+            "LIST_STEPS": self.list_steps,
+            "OUTPUT_BITS": bits,
+        }
+        return {name: str(value) for name, value in values.items()} | {"SCHEDULE": self.schedule}
+
+
+@dataclass(frozen=True)
+class _Wgmma(_Hopper):
+    """A shape of the float16 kernel; a warpgroup keeps `rounds` stores of C under way, of `round_boxes` boxes each."""
+
+    rounds: int = 2
+    round_boxes: int = 1
+    kernel = "product_wgmma"
+    box_a, swizzle_a, box_b = (1, 128, 32), 64, (1, 32, 64)
 
     @property
     def threads(self) -> int:
-        return 256 * (128 * self.columns // self.part) + (64 if self.columns == 1 else 128)
+        return 256 * (self.tile_n // self.group) + 32 * (1 + self.listers)
+
+    @property
+    def resident(self) -> int:
+        """Thread blocks on a multiprocessor."""
+        return 2 if self.tile_n == 128 else 1
 
     @property
     def shared_bytes(self) -> int:
-        lists = 2 * (4 + 4 * 3 + 2 * self.list_steps)
-        staging = 2 * (128 * self.columns // self.part) * 2 * (2 if self.part == 256 else 1) * 64 * 128
-        return self.stages * (128 + 128 * self.columns) * 64 + staging + 16 * self.stages + 192 + lists
+        staging = 2 * (self.tile_n // self.group) * self.rounds * self.round_boxes * 64 * 128
+        return self.stages * (128 + self.tile_n) * 64 + staging + self.lists_bytes
 
     def unit(self, output: str) -> Unit:
-        defines = {
-            "WGS_N": str(self.columns),
-            "PART_N": str(self.part),
-            "CLUSTER": str(self.cluster),
-            "STAGES": str(self.stages),
-            "LIST_STEPS": str(self.list_steps),
-            "OUTPUT_BITS": str(8 * np.dtype(output).itemsize),
-        }
-        return Unit("spamm", ("product_wgmma.cu",), ("sm_90a",), defines)
+        defines = self.defines(output) | {"ROUNDS": str(self.rounds), "ROUND_BOXES": str(self.round_boxes)}
+        return Unit("spamm", ("hopper.cu", "product_wgmma.cu"), ("sm_90a",), defines)
 
 
-WGMMA = {
-    "wgmma_small": _Wgmma(columns=1, part=128, cluster=1, stages=4, list_steps=1024),
-    "wgmma_wide": _Wgmma(columns=2, part=256, cluster=1, stages=6, list_steps=1536),
-    "wgmma_pair": _Wgmma(columns=2, part=128, cluster=2, stages=6, list_steps=1536),
-    "wgmma_wide_pair": _Wgmma(columns=2, part=256, cluster=2, stages=6, list_steps=1536),
+@dataclass(frozen=True)
+class _WgmmaTf32(_Hopper):
+    """The shape of the 3xTF32 kernel."""
+
+    kernel = "product_tf32"
+    box_a, swizzle_a, box_b = (1, 64, 32), 128, (1, 32, 32)
+    threads = 512
+    resident = 1
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.stages * 2 * 128 * 128 + 2 * 128 * 128 + 2 * 2 * 64 * 128 + self.lists_bytes
+
+    def unit(self, output: str) -> Unit:
+        return Unit(
+            "spamm",
+            ("hopper.cu", "product_tf32.cu"),
+            ("sm_90a",),
+            self.defines("float32"),
+        )
+
+
+WGMMA: dict[str, _Wgmma | _WgmmaTf32] = {
+    "wgmma_small": _Wgmma(tile_n=128, group=128, cluster=1, listers=1, stages=4, list_steps=1024),
+    "wgmma_wide": _Wgmma(tile_n=256, group=256, cluster=1, listers=3, stages=6, list_steps=1536, round_boxes=2),
+    "wgmma_pair": _Wgmma(tile_n=256, group=128, cluster=2, listers=3, stages=6, list_steps=1536),
+    "wgmma_wide_pair": _Wgmma(tile_n=256, group=256, cluster=2, listers=3, stages=7, list_steps=1536),
+    "wgmma_tf32": _WgmmaTf32(tile_n=128, group=64, cluster=1, listers=3, stages=4, list_steps=1152),
 }
 
-_NORM_UNITS = {
-    name: Unit("spamm", ("norm_map.cu",), _ARCHS, {"INPUT_BITS": bits})
-    for name, bits in (("float16", "16"), ("float32", "32"), ("float64", "64"))
-}
+# Most tiles of a product that are worth sorting, for the kernels where it pays: in a sorted order neighbours no longer
+# share the L2.
+_ORDERED_TILES = {"portable": 4096, "wgmma_tf32": 2048}
+
+# How the lanes of a block are summed: by shuffles; in shared memory and by a matrix of ones for the ablation.
+SHUFFLES, SHARED, ONES = "0", "1", "2"
+
+
+def norm_unit(dtype: str, reduction: str = SHUFFLES) -> Unit:
+    """Return the norm kernel of an input dtype."""
+    bits = str(8 * np.dtype(dtype).itemsize)
+    return Unit("spamm", ("norm_map.cu",), _ARCHS, {"INPUT_BITS": bits, "REDUCTION": reduction})
+
+
+_NORM_UNITS = {dtype: norm_unit(dtype) for dtype in ("float16", "float32", "float64")}
 _SURVEY_UNITS = {
     name: Unit("spamm", ("survey.cu",), _ARCHS, {"NORM_BITS": bits})
     for name, bits in (("float32", "32"), ("float64", "64"))
 }
+_ORDER_UNITS = {
+    name: Unit("spamm", ("order.cu",), _ARCHS, {"NORM_BITS": bits})
+    for name, bits in (("float32", "32"), ("float64", "64"))
+}
 
 UNITS: tuple[Unit, ...] = (
-    *_NORM_UNITS.values(),
+    *(norm_unit(dtype, reduction) for dtype in _NORM_UNITS for reduction in (SHUFFLES, SHARED, ONES)),
     *_SURVEY_UNITS.values(),
+    *_ORDER_UNITS.values(),
     *dict.fromkeys(
         precision.unit(tile, aligned)
         for precision in _PRECISIONS.values()
-        for tile, aligned in ((precision.large, True), (precision.small, True), (precision.small, False))
+        for tile, aligned in (
+            (precision.large, True),
+            (precision.small, True),
+            (precision.small, False),
+        )
     ),
     *dict.fromkeys(precision.blocks_unit() for precision in _PRECISIONS.values()),
-    *(shape.unit(output) for shape in WGMMA.values() for output in ("float32", "float16")),
+    *dict.fromkeys(shape.unit(output) for shape in WGMMA.values() for output in ("float32", "float16")),
 )
 
 _P, _I, _L, _D = "u8", "i4", "i8", "f8"
@@ -191,12 +275,16 @@ _SURVEY = _layout(
 _PRODUCT = _layout(
     "a:p b:p c:p out:p norms_a:p norms_b:p tau_device:p tau:d alpha:d beta:d lda:l ldb:l ldc:l ldo:l stride_a:l "
     "stride_b:l stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
-    "tiles_n:i"
+    "tiles_n:i order:p"
+)
+_ORDER = _layout(
+    "norms_a:p norms_b:p tau_device:p counts:p order:p finished:p tau:d m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
+    "tiles_n:i tile_m:i tile_n:i band:i"
 )
 _WGMMA_FIELDS = _layout(
-    "c:p out:p norms_a:p norms_b:p tau_device:p counter:p tau:d alpha:d beta:d ldc:l ldo:l stride_c:l stride_o:l "
-    "stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i tiles_n:i batches:i batch_a:i "
-    "batch_b:i copy_stores:i"
+    "c:p out:p norms_a:p norms_b:p tau_device:p counter:p order:p tau:d alpha:d beta:d ldc:l ldo:l stride_c:l "
+    "stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i tiles_n:i batches:i "
+    "batch_a:i batch_b:i copy_stores:i"
 )
 _WGMMA_PRODUCT = np.dtype(
     {
@@ -207,16 +295,84 @@ _WGMMA_PRODUCT = np.dtype(
     }
 )
 
-Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma_pair", "wgmma_wide", "wgmma_wide_pair"]
+Kernel = Literal[
+    "portable",
+    "blocks",
+    "wgmma_small",
+    "wgmma_pair",
+    "wgmma_wide",
+    "wgmma_wide_pair",
+    "wgmma_tf32",
+]
 
 
 def _launch(
-    kernel: Any, grid: tuple[int, ...], threads: int, parameters: np.ndarray[Any, Any], shared: int = 0
+    kernel: Any,
+    grid: tuple[int, ...],
+    threads: int,
+    parameters: np.ndarray[Any, Any],
+    shared: int = 0,
+    *,
+    waits: bool = False,
 ) -> None:
-    """Launch with one struct passed by value."""
+    """Launch with one struct passed by value.
+
+    A kernel that `waits` itself for the one before it in the stream may start before that one has ended.
+    """
+    import cupy
+
+    if waits and device.describe().compute_capability >= (9, 0):
+        attribute = _LaunchAttribute(_PROGRAMMATIC_SERIALIZATION, 0, 1)
+        x, y, z = (*grid, 1, 1)[:3]
+        stream = cupy.cuda.get_current_stream().ptr
+        config = _LaunchConfig(x, y, z, threads, 1, 1, shared, stream, ctypes.addressof(attribute), 1)
+        pointers = (ctypes.c_void_p * 1)(parameters.ctypes.data)
+        status = _launch_extended()(ctypes.byref(config), kernel.kernel.ptr, pointers, None)
+        if status != 0:
+            raise RuntimeError(f"the driver refuses to launch {kernel.name} (error {status}): update the driver")
+        return
     from cupy.cuda.function import CNumpyArray
 
     kernel(grid, (threads,), (CNumpyArray(parameters),), shared_mem=shared)
+
+
+class _LaunchAttribute(ctypes.Structure):
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("padding", ctypes.c_int),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_int * 15),
+    )
+
+
+class _LaunchConfig(ctypes.Structure):
+    _fields_ = (
+        *(
+            (name, ctypes.c_uint)
+            for name in (
+                "grid_x",
+                "grid_y",
+                "grid_z",
+                "block_x",
+                "block_y",
+                "block_z",
+                "shared",
+            )
+        ),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+_PROGRAMMATIC_SERIALIZATION = 6
+
+
+@functools.cache
+def _launch_extended() -> Any:
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    function.argtypes = [ctypes.c_void_p] * 4
+    return function
 
 
 def _blocks(length: int, block: int) -> int:
@@ -271,11 +427,21 @@ class NormMaps:
         #: Next tile of the persistent product; the norm kernel sets it to zero.
         self.counter = cupy.zeros(1, cupy.uint32)
         self._parameters = parameters = np.zeros((), _NORM_TASKS)
-        parameters["counter"], parameters["log2_block"] = self.counter.data.ptr, _log2(block)
+        parameters["counter"], parameters["log2_block"] = (
+            self.counter.data.ptr,
+            _log2(block),
+        )
         for task, matrix, norms, transposed in zip(parameters["task"], (a, b), (self.a, self.b), (0, 1), strict=True):
             task["matrix"], task["norms"] = matrix.data.ptr, norms.data.ptr
-            task["stride_matrix"], task["stride_norms"] = _stride(matrix), _stride(norms)
-            task["leading"], task["rows"], task["columns"] = _pitch(matrix), matrix.shape[-2], matrix.shape[-1]
+            task["stride_matrix"], task["stride_norms"] = (
+                _stride(matrix),
+                _stride(norms),
+            )
+            task["leading"], task["rows"], task["columns"] = (
+                _pitch(matrix),
+                matrix.shape[-2],
+                matrix.shape[-1],
+            )
             shape = norms.shape[-2:][::-1] if transposed else norms.shape[-2:]
             task["norm_rows"], task["norm_columns"] = shape
             task["batches"] = matrix.shape[0] if matrix.ndim == 3 else 1
@@ -314,6 +480,8 @@ class Product:
         Multiply exactly the valid products.
     kernel : str, optional
         "portable", "blocks", or a key of ``WGMMA``; by default the fastest that applies.
+    ordered : bool, optional
+        Start the tiles by falling work; by default where it pays: for several tiles a multiprocessor, but not many.
     """
 
     def __init__(
@@ -330,6 +498,7 @@ class Product:
         c: Any = None,
         strict: bool = False,
         kernel: Kernel | None = None,
+        ordered: bool | None = None,
     ) -> None:
         self.maps, self.shape = maps, (a.shape[-2], a.shape[-1], b.shape[-1])
         self.batches = out.shape[0] if out.ndim == 3 else 1
@@ -353,16 +522,77 @@ class Product:
             "norm_k": maps.k_blocks,
             "log2_block": _log2(maps.block),
         } | dict(zip("mkn", self.shape, strict=True))
+        self._order: tuple[Any, tuple[int, ...], np.ndarray[Any, Any]] | None = None
         if self.kernel in WGMMA:
-            self._prepare_wgmma(a, b, out, common, WGMMA[self.kernel])
+            self._prepare_wgmma(a, b, out, common, WGMMA[self.kernel], ordered)
         else:
-            self._prepare_portable(a, b, out, common, _PRECISIONS[precision])
+            self._prepare_portable(a, b, out, common, _PRECISIONS[precision], ordered)
 
-    def _prepare_portable(self, a: Any, b: Any, out: Any, common: dict[str, Any], precision: _Precision) -> None:
+    def _prepare_order(
+        self,
+        common: dict[str, Any],
+        tile: tuple[int, int],
+        band: int,
+        ordered: bool | None,
+    ) -> int:
+        """Prepare sorting the tiles and return where their order will lie, or 0."""
+        import cupy
+
+        m, _, n = self.shape
+        tiles_m, tiles_n = _blocks(m, tile[0]), _blocks(n, tile[1])
+        tiles = tiles_m * tiles_n
+        if ordered is None:
+            ordered = 3 * device.describe().multiprocessors < tiles <= _ORDERED_TILES.get(self.kernel, 0)
+        if not ordered or self.batches > 1 or self.maps.block < 32 or self.kernel == "blocks":
+            return 0
+        buffer = cupy.zeros(2 * tiles + 1, cupy.uint32)
+        counts, order, finished = (buffer.data.ptr + 4 * i for i in (0, tiles, 2 * tiles))
+        names = (
+            "norms_a",
+            "norms_b",
+            "tau_device",
+            "tau",
+            "m",
+            "n",
+            "k",
+            "norm_k",
+            "log2_block",
+        )
+        parameters = _fill(
+            np.zeros((), _ORDER),
+            {name: common[name] for name in names}
+            | {
+                "counts": counts,
+                "order": order,
+                "finished": finished,
+                "tiles_m": tiles_m,
+                "tiles_n": tiles_n,
+            }
+            | {"tile_m": tile[0], "tile_n": tile[1], "band": band},
+        )
+        self._order = (
+            _ORDER_UNITS[self.maps.a.dtype.name].function("order_tiles"),
+            (_blocks(tiles, 8),),
+            parameters,
+        )
+        self._keep_order = buffer
+        return int(order)
+
+    def _prepare_portable(
+        self,
+        a: Any,
+        b: Any,
+        out: Any,
+        common: dict[str, Any],
+        precision: _Precision,
+        ordered: bool | None,
+    ) -> None:
         m, _, n = self.shape
         aligned = all(map(_is_aligned, (a, b, out)))
         tile = precision.small
-        if aligned and _blocks(m, 128) * _blocks(n, 128) * self.batches >= device.describe().multiprocessors:
+        tiles, multiprocessors = _blocks(m, 128) * _blocks(n, 128) * self.batches, device.describe().multiprocessors
+        # Several waves of large tiles, or one row of them, which reads B once.
+        if aligned and (tiles >= 4 * multiprocessors or (tiles >= multiprocessors and m <= 128)):
             tile = precision.large
         rows, columns = (tile.tile_m, 128) if self.kernel == "portable" else (32, 32)
         self._parameters = _fill(
@@ -370,9 +600,13 @@ class Product:
             common
             | {"a": a.data.ptr, "b": b.data.ptr, "lda": _pitch(a), "ldb": _pitch(b)}
             | {"stride_a": _stride(a), "stride_b": _stride(b)}
-            | {"tiles_m": _blocks(m, rows), "tiles_n": _blocks(n, columns)},
+            | {"tiles_m": _blocks(m, rows), "tiles_n": _blocks(n, columns)}
+            | {"order": self._prepare_order(common, (rows, columns), 512 // rows, ordered)},
         )
-        self._grid: tuple[int, ...] = (_blocks(m, rows) * _blocks(n, columns), self.batches)
+        self._grid: tuple[int, ...] = (
+            _blocks(m, rows) * _blocks(n, columns),
+            self.batches,
+        )
         if self.kernel == "portable":
             self._threads, self._shared = tile.threads, precision.shared_bytes(tile)
             self._function = precision.unit(tile, aligned).function("product", self._shared)
@@ -380,29 +614,44 @@ class Product:
             self._threads, self._shared = 512, 0
             self._function = precision.blocks_unit().function("product_blocks")
 
-    def _prepare_wgmma(self, a: Any, b: Any, out: Any, common: dict[str, Any], shape: _Wgmma) -> None:
+    def _prepare_wgmma(
+        self,
+        a: Any,
+        b: Any,
+        out: Any,
+        common: dict[str, Any],
+        shape: _Wgmma | _WgmmaTf32,
+        ordered: bool | None,
+    ) -> None:
         from spectile.gpu.tensor_map import encode
 
         m, _, n = self.shape
-        tiles_m, tiles_n = _blocks(m, 128 * shape.cluster), _blocks(n, 128 * shape.columns)
+        rows = 128 * shape.cluster
+        tiles_m, tiles_n = _blocks(m, rows), _blocks(n, shape.tile_n)
         self._parameters = np.zeros((), _WGMMA_PRODUCT)
-        self._parameters["map_a"] = np.void(encode(a.reshape(-1, *a.shape[-2:]), (1, 128, 32), 64))
+        self._parameters["map_a"] = np.void(encode(a.reshape(-1, *a.shape[-2:]), shape.box_a, shape.swizzle_a))
         copy_stores = common["beta"] == 0 and _is_aligned(out)
         if copy_stores:
             box = 1, 64, 128 // out.itemsize
             self._parameters["map_c"] = np.void(encode(out.reshape(-1, *out.shape[-2:]), box, 128))
-        self._parameters["map_b"] = np.void(encode(b.reshape(-1, *b.shape[-2:]), (1, 32, 64), 128))
+        self._parameters["map_b"] = np.void(encode(b.reshape(-1, *b.shape[-2:]), shape.box_b, 128))
         _fill(
             self._parameters["fields"],
             common
-            | {"counter": self.maps.counter.data.ptr, "tiles_m": tiles_m, "tiles_n": tiles_n, "batches": self.batches}
+            | {
+                "counter": self.maps.counter.data.ptr,
+                "tiles_m": tiles_m,
+                "tiles_n": tiles_n,
+                "batches": self.batches,
+            }
             | {"batch_a": int(_stride(a) > 0), "batch_b": int(_stride(b) > 0)}
-            | {"copy_stores": copy_stores},
+            | {"copy_stores": copy_stores}
+            | {"order": self._prepare_order(common, (rows, shape.tile_n), 2048 // rows, ordered)},
         )
         self._threads, self._shared = shape.threads, shape.shared_bytes
-        resident = device.describe().multiprocessors * (2 if shape.columns == 1 else 1) // shape.cluster
+        resident = device.describe().multiprocessors * shape.resident // shape.cluster
         self._grid = (min(tiles_m * tiles_n * self.batches, resident) * shape.cluster,)
-        self._function = shape.unit(out.dtype.name).function("product_wgmma", self._shared)
+        self._function = shape.unit(out.dtype.name).function(shape.kernel, self._shared)
 
     @property
     def grain(self) -> tuple[int, int, int]:
@@ -412,14 +661,25 @@ class Product:
             return 1, 1, 1
         if self.kernel == "portable":
             return (max(1, 32 // block),) * 3
-        return max(1, 64 // block), max(1, WGMMA[self.kernel].part // block), 1
+        return max(1, 64 // block), max(1, WGMMA[self.kernel].group // block), 1
 
     def __call__(self) -> None:
         """Multiply on the current stream; the norm maps must be there.
 
         The norm kernel also resets the counter of the persistent product, so each call follows a call of `maps`.
         """
-        _launch(self._function, self._grid, self._threads, self._parameters, self._shared)
+        if self._order is not None:
+            function, grid, parameters = self._order
+            _launch(function, grid, 256, parameters, waits=True)
+        waits = self.kernel != "blocks"
+        _launch(
+            self._function,
+            self._grid,
+            self._threads,
+            self._parameters,
+            self._shared,
+            waits=waits,
+        )
 
 
 def _fill(record: Any, values: dict[str, Any]) -> Any:
@@ -434,7 +694,7 @@ def choose_kernel(a: Any, b: Any, batches: int, block: int, precision: str, stri
         return "blocks"
     found = device.describe()
     suits = (
-        precision in ("fp16", "fp16c16")
+        precision in ("fp16", "fp16c16", "tf32x3")
         and found.compute_capability == (9, 0)
         and not strict
         and block >= 32
@@ -445,11 +705,20 @@ def choose_kernel(a: Any, b: Any, batches: int, block: int, precision: str, stri
     )
     if not suits:
         return "portable"
-    tiles = _blocks(a.shape[-2], 128) * _blocks(b.shape[-1], 256) * batches
-    return "wgmma_wide_pair" if tiles >= 3 * found.multiprocessors else "wgmma_small"
+    if precision == "tf32x3":
+        return "wgmma_tf32"
+    tiles = _blocks(a.shape[-2], 256) * _blocks(b.shape[-1], 256) * batches
+    if 3 * tiles < found.multiprocessors:
+        return "wgmma_small"
+    return "wgmma_wide_pair" if a.shape[-2] > 128 else "wgmma_wide"
 
 
-def count_products(maps: NormMaps, item: tuple[int, int], tau: Any, grain: tuple[int, int, int] = (1, 1, 1)) -> Any:
+def count_products(
+    maps: NormMaps,
+    item: tuple[int, int],
+    tau: Any,
+    grain: tuple[int, int, int] = (1, 1, 1),
+) -> Any:
     """Return, on the device, how many tile products are valid, or executed at a coarser grain.
 
     Parameters
@@ -531,7 +800,11 @@ def _survey(
 
 
 def _search(
-    maps: NormMaps, item: tuple[int, int], valid_ratio: float, iterations: int, tolerance: float
+    maps: NormMaps,
+    item: tuple[int, int],
+    valid_ratio: float,
+    iterations: int,
+    tolerance: float,
 ) -> tuple[Any, Any]:
     """Enqueue the paper's search; return tau and the found ratio, one float64 on the device each."""
     import cupy
@@ -542,7 +815,13 @@ def _search(
         return cupy.zeros(1), cupy.ones(1)
     start = _fill(
         np.zeros((), _SEARCH),
-        {"best_ratio": 1.0, "wanted": valid_ratio, "tolerance": tolerance, "total": total, "iterations": iterations},
+        {
+            "best_ratio": 1.0,
+            "wanted": valid_ratio,
+            "tolerance": tolerance,
+            "total": total,
+            "iterations": iterations,
+        },
     )
     start["growing"] = 1
     state = cupy.asarray(np.frombuffer(start.tobytes(), np.float64))
@@ -670,7 +949,11 @@ def spamm_cuda(
     dtype = np.dtype(_PRECISIONS[precision].output)
     if c is not None:
         # Another dtype of C is converted: the kernels read beta C in the dtype of the result.
-        c_ = _row_major("c", cupy.asarray(device.to_device(c)[0], dtype=dtype), on_device=device.on_device(c))
+        c_ = _row_major(
+            "c",
+            cupy.asarray(device.to_device(c)[0], dtype=dtype),
+            on_device=device.on_device(c),
+        )
     batch = np.broadcast_shapes(a_.shape[:-2], b_.shape[:-2])
     shape = (*batch, a_.shape[-2], b_.shape[-1])
     direct = out is not None and device.on_device(out)
@@ -683,7 +966,20 @@ def spamm_cuda(
     with device.allocating(f"the product of shape {shape}", size):
         result: Any = cupy.empty(shape, dtype) if fresh else target
         parts = _multiply(
-            a_, b_, c_, result, batch, tau, valid_ratio, rtol, block, alpha, beta, strict, precision, check_finite
+            a_,
+            b_,
+            c_,
+            result,
+            batch,
+            tau,
+            valid_ratio,
+            rtol,
+            block,
+            alpha,
+            beta,
+            strict,
+            precision,
+            check_finite,
         )
     if check_finite and precision == "fp16c16" and result.size and bool(cupy.isinf(result).any()):
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
@@ -748,7 +1044,15 @@ class _Item:
         norms_a, norms_b = _item(self.product.maps, self.item)
         skipped = float(skipped_bound(self.product.maps, self.item, self._device_tau()))
         norm_c = _frobenius(self.c) if self.c is not None else 0.0
-        lost = _rounding(self.product.shape, norms_a, norms_b, self.precision, self.alpha, self.beta, norm_c)
+        lost = _rounding(
+            self.product.shape,
+            norms_a,
+            norms_b,
+            self.precision,
+            self.alpha,
+            self.beta,
+            norm_c,
+        )
         return abs(self.alpha) * skipped + lost
 
     def norm_c(self) -> float:
@@ -804,11 +1108,31 @@ def _multiply(
     flat_a, flat_b = _flat(a, batch), _flat(b, batch)
     if flat_a is None or flat_b is None:
         # Involved broadcasting: one product at a time, still without copies.
-        wide_a, wide_b = cupy.broadcast_to(a, (*batch, *a.shape[-2:])), cupy.broadcast_to(b, (*batch, *b.shape[-2:]))
-        options = (tau, valid_ratio, rtol, block, alpha, beta, strict, precision, check_finite)
+        wide_a, wide_b = (
+            cupy.broadcast_to(a, (*batch, *a.shape[-2:])),
+            cupy.broadcast_to(b, (*batch, *b.shape[-2:])),
+        )
+        options = (
+            tau,
+            valid_ratio,
+            rtol,
+            block,
+            alpha,
+            beta,
+            strict,
+            precision,
+            check_finite,
+        )
         return list(
             itertools.chain.from_iterable(
-                _multiply(wide_a[i], wide_b[i], None if c is None else c[i], out[i], (), *options)
+                _multiply(
+                    wide_a[i],
+                    wide_b[i],
+                    None if c is None else c[i],
+                    out[i],
+                    (),
+                    *options,
+                )
                 for i in np.ndindex(batch)
             )
         )
@@ -827,7 +1151,10 @@ def _multiply(
         taus = cupy.concatenate(searches) if items else cupy.empty(0)
     elif rtol is not None:
         shape = (a.shape[-2], a.shape[-1], b.shape[-1])
-        taus = cupy.asarray([_tau_for_error(maps, item, rtol, shape, precision) for item in items], np.float64)
+        taus = cupy.asarray(
+            [_tau_for_error(maps, item, rtol, shape, precision) for item in items],
+            np.float64,
+        )
     else:
         assert tau is not None
         taus = float(tau)
@@ -847,7 +1174,11 @@ def _multiply(
 
 
 def _tau_for_error(
-    maps: NormMaps, item: tuple[int, int], rtol: float, shape: tuple[int, int, int], precision: str
+    maps: NormMaps,
+    item: tuple[int, int],
+    rtol: float,
+    shape: tuple[int, int, int],
+    precision: str,
 ) -> float:
     norms_a, norms_b = _item(maps, item)
     lost = _rounding(shape, norms_a, norms_b, precision)

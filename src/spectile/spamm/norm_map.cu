@@ -1,7 +1,8 @@
 // Norm map: Frobenius norms of the B x B blocks of a matrix (Eq. 2), one pass over memory.
 //
 // A warp sums a strip of 32 rows, 16 bytes a lane and row, so that each load of a warp is 512 contiguous bytes; the
-// lanes that share a block are reduced by shuffles, the warps that share one through shared memory.  Squares and sums
+// lanes that share a block are reduced by shuffles (or, for the ablation, by a tree in shared memory or by a product
+// with a matrix of ones, the paper's Eqs. 3 and 4), the warps that share one through shared memory.  Squares and sums
 // are float32 for float16 and float32 input (a half above 255 would overflow its own square), float64 for float64.
 #include <cuda_fp16.h>
 
@@ -61,9 +62,64 @@ __device__ __forceinline__ Sum square_sum(const Element* row, int column, int co
   return sum;
 }
 
+// Sum over the lanes of a 32-block, 32 / kVector neighbours; the first of them gets it.
+__device__ __forceinline__ Sum sum_lanes(Sum sum) {
+  constexpr int kLanes = 32 / kVector;
+#if REDUCTION == 1   // a tree in shared memory
+  __shared__ Sum values[128];
+  volatile Sum* mine = values + threadIdx.x;
+  *mine = sum;
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+    __syncwarp();
+    if (threadIdx.x % kLanes < offset) *mine = sum = sum + mine[offset];
+  }
+  __syncwarp();
+  return sum;
+#elif REDUCTION == 2   // a matrix of ones
+  // As the operand B (k = lane % 4, n = lane / 4) the sums of four lanes are one column of ones * B (Eq. 3), of which
+  // every lane holds the columns 2 t and 2 t + 1, t = lane % 4: pairs of fours.
+#if INPUT_BITS == 64
+  Sum fours[2] = {0, 0};
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+      : "+d"(fours[0]), "+d"(fours[1])
+      : "d"(1.0), "d"(sum));
+#else
+  // A TF32 keeps 11 bits: the sum goes in as three addends.
+  float fours[4] = {0, 0, 0, 0}, rest = sum;
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    const unsigned high = __float_as_uint(rest) & 0xffffe000u;
+    rest -= __uint_as_float(high);
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, {%5,%6}, {%0,%1,%2,%3};"
+        : "+f"(fours[0]), "+f"(fours[1]), "+f"(fours[2]), "+f"(fours[3])
+        : "r"(0x3f800000u), "r"(high), "r"(0u));
+  }
+#endif
+  // Four t is in the lane 4 t / 2 of every group; the blocks of more lanes add neighbours (Eq. 4 with two columns).
+  const int lane = threadIdx.x % 32, four = lane / 4;
+  Sum total = 0;
+#pragma unroll
+  for (int i = 0; i < kLanes / 4; ++i) {
+    const int source = (four + i) % 8;
+    const Sum even = __shfl_sync(~0u, fours[0], source / 2), odd = __shfl_sync(~0u, fours[1], source / 2);
+    total += source % 2 ? odd : even;
+  }
+  return total;
+#else
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+  return sum;
+#endif
+}
+
 extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks) {
   const NormTask& task = tasks.task[blockIdx.z & 1];
   const int batch = blockIdx.z >> 1;
+#if __CUDA_ARCH__ >= 900
+  // The next kernel may start where this one leaves room; it waits itself for the norms.
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
   if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0 && tasks.counter) *tasks.counter = 0;
   const int column0 = blockIdx.x * kColumns, row0 = blockIdx.y * kRows;
   if (column0 >= task.columns || row0 >= task.rows || batch >= task.batches) return;
@@ -102,8 +158,7 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
         for (int r = first; r < min(first + 32, task.rows); ++r)
           sum += square_sum(matrix + r * task.leading, column, task.columns);
       }
-#pragma unroll
-      for (int offset = 32 / kVector / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+      sum = sum_lanes(sum);
       if (lane % (32 / kVector) == 0) {
         const int segment = strip * (kStripColumns / 32) + lane / (32 / kVector);
         if (block == 32)

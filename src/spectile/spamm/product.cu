@@ -4,31 +4,10 @@
 // union of the valid steps (32 wide) into a list with one bit for each 32 x 32 block of the tile, then runs a cp.async
 // pipeline over the list.  Each warp owns BLOCKS_M x BLOCKS_N blocks and multiplies exactly those whose bit is set:
 // loads follow the union, arithmetic the valid set.
-#include <cuda_fp16.h>
-
 #define FP16 0
 #define TF32X3 1
 #define FP64 2
 #define FP32 3
-
-#if PRECISION == FP16
-using Element = __half;
-using Accumulator = float;
-using Norm = float;
-#elif PRECISION == FP64
-using Element = double;
-using Accumulator = double;
-using Norm = double;
-#else
-using Element = float;
-using Accumulator = float;
-using Norm = float;
-#endif
-#if OUTPUT_BITS == 16
-using Output = __half;
-#else
-using Output = Accumulator;
-#endif
 
 constexpr int kTileM = TILE_M, kTileN = 128;
 constexpr int kBlocksM = BLOCKS_M, kBlocksN = BLOCKS_N;    // 32 x 32 blocks of a warp
@@ -54,23 +33,6 @@ constexpr int kPitchA = 36, kPitchB = 128;
 #endif
 constexpr int kStageA = kTileM * kPitchA, kStageB = kStageK * kPitchB;
 constexpr int kVector = 16 / sizeof(Element);
-
-struct Product {
-  const Element* a;
-  const Element* b;
-  const Output* c;
-  Output* out;
-  const Norm* norms_a;         // [row block][k block]
-  const Norm* norms_b;         // [column block][k block]
-  const double* tau_device;    // one threshold a batch item, or null: use tau
-  double tau, alpha, beta;
-  long long lda, ldb, ldc, ldo;
-  long long stride_a, stride_b, stride_c, stride_o, stride_norms_a, stride_norms_b;
-  int m, n, k;
-  int norm_k;                  // k blocks in the norm maps
-  int log2_block;
-  int tiles_m, tiles_n;
-};
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -443,11 +405,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
   __shared__ unsigned short bits[kListSteps];
   __shared__ int warp_totals[kThreads / 32];
 
-  // Neighbouring thread blocks take a band of 512 rows column by column, so that their panels stay in the L2.
+#if __CUDA_ARCH__ >= 900
+  // The kernel before, of whose end this block need not have waited to start, wrote the norms and the order.
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+  // Neighbouring tiles form bands of 512 rows, taken column by column, so that their panels stay in the L2.
   constexpr int kBand = 512 / kTileM;
-  const int band = blockIdx.x / (kBand * p.tiles_n);
+  const int index = p.order ? static_cast<int>(p.order[blockIdx.x]) : static_cast<int>(blockIdx.x);
+  const int band = index / (kBand * p.tiles_n);
   const int height = min(kBand, p.tiles_m - band * kBand);
-  const int within = blockIdx.x - band * kBand * p.tiles_n;
+  const int within = index - band * kBand * p.tiles_n;
   const int row0 = (band * kBand + within % height) * kTileM, column0 = within / height * kTileN;
   const long long batch = blockIdx.y;
   const Element* a = p.a + batch * p.stride_a + row0 * p.lda;

@@ -2,44 +2,6 @@
 //
 // A thread block computes 32 x 32 of C, two rows a thread, with plain multiply-adds: smaller blocks than a fragment of
 // the matrix units leave nothing for those to do.
-#include <cuda_fp16.h>
-
-#if INPUT_BITS == 16
-using Element = __half;
-using Accumulator = float;
-using Norm = float;
-#elif INPUT_BITS == 32
-using Element = float;
-using Accumulator = float;
-using Norm = float;
-#else
-using Element = double;
-using Accumulator = double;
-using Norm = double;
-#endif
-#if OUTPUT_BITS == 16
-using Output = __half;
-#else
-using Output = Accumulator;
-#endif
-
-struct Product {
-  const Element* a;
-  const Element* b;
-  const Output* c;
-  Output* out;
-  const Norm* norms_a;
-  const Norm* norms_b;
-  const double* tau_device;
-  double tau, alpha, beta;
-  long long lda, ldb, ldc, ldo;
-  long long stride_a, stride_b, stride_c, stride_o, stride_norms_a, stride_norms_b;
-  int m, n, k;
-  int norm_k;
-  int log2_block;
-  int tiles_m, tiles_n;
-};
-
 extern "C" __global__ void __launch_bounds__(512) product_blocks(const Product p) {
   __shared__ Accumulator a[32][33], b[32][33];
   const int tx = threadIdx.x % 32, ty = threadIdx.x / 32;

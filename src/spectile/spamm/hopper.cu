@@ -1,0 +1,321 @@
+// What the kernels for Hopper share: the copy engine, barriers, tiles drawn by persistent blocks, lists of valid steps.
+//
+// A thread block computes tiles of 128 x TILE_N of C in pieces of 64 x GROUP_N; a cluster of CLUSTER blocks stacks
+// their rows.  LISTERS warps test the k steps (32 wide) of the next tile against the norm maps and list those that any
+// piece of the cluster needs, with one bit for each piece of the block.
+#include <cuda_fp16.h>
+
+// How tiles are given to clusters: drawn from a counter; for the ablation one in so many (the paper's stride) or runs.
+#define DRAWN 0
+#define STRIDE 1
+#define RUNS 2
+
+#if OUTPUT_BITS == 16
+using Output = __half;
+#else
+using Output = float;
+#endif
+
+constexpr int kTileM = 128, kTileN = TILE_N;
+constexpr int kPartN = GROUP_N, kPartsN = kTileN / kPartN;
+constexpr int kStep = 32;                                   // k of a list entry and of a pipeline stage
+constexpr int kSublists = LISTERS;                          // one a listing warp
+constexpr int kSublistSteps = LIST_STEPS / kSublists;
+// Lists in flight, one of them in use: a tile drawn earlier would be computed far from its neighbours in time.
+constexpr int kSlots = 2;
+
+struct alignas(64) TensorMap {
+  unsigned long long opaque[16];
+};
+
+struct Product {
+  TensorMap map_a, map_b, map_c;
+  const Output* c;
+  Output* out;
+  const float* norms_a;        // [row block][k block]
+  const float* norms_b;        // [column block][k block]
+  const double* tau_device;    // one threshold a batch item, or null: use tau
+  unsigned* counter;           // tiles drawn, zero at launch
+  const unsigned* order;       // the tiles by falling work, or null: as they are numbered
+  double tau, alpha, beta;
+  long long ldc, ldo, stride_c, stride_o, stride_norms_a, stride_norms_b;
+  int m, n, k;
+  int norm_k, log2_block;
+  int tiles_m, tiles_n, batches;   // tiles of a whole cluster
+  int batch_a, batch_b;            // 0 where all items of the batch share the matrix
+  int copy_stores;                 // C through the copy engine: beta is 0 and the rows are aligned
+};
+
+struct List {
+  int tile;
+  int count[kSublists];
+  unsigned short entry[kSublists][kSublistSteps];   // step << 4 | one bit a piece of the tile, by rows
+};
+
+// Barriers and lists that every kernel has; its own barriers follow.
+struct Lists {
+  unsigned long long list_full[kSlots], list_empty[kSlots], ticket_full[kSlots], ticket_empty[kSlots];
+  int ticket[kSlots];
+  List list[kSlots];
+};
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ unsigned block_rank() {
+  unsigned rank = 0;
+#if CLUSTER > 1
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return rank;
+}
+
+__device__ __forceinline__ void cluster_barrier() {
+#if CLUSTER > 1
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+__device__ __forceinline__ void barrier_init(unsigned long long& barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(count) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(unsigned long long& barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
+
+// Arrive at the same barrier of a block of the cluster.  Without a scope: release at the cluster's would flush to the
+// L2 at every step, and what the barrier guards is only read here and overwritten by the copy engine.
+__device__ __forceinline__ void barrier_arrive_at(unsigned long long& barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(&barrier)),
+      "r"(rank)
+      : "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(unsigned long long& barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(unsigned long long& barrier, unsigned parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nwait:\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\nbra wait;\nready:\n}" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// Wait for what another block of the cluster wrote.
+__device__ __forceinline__ void barrier_wait_cluster(unsigned long long& barrier, unsigned parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nwait:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\nbra wait;\nready:\n}" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+__device__ __forceinline__ void load_tile(unsigned target, const TensorMap* map, int x, int y, int z,
+                                          unsigned long long& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(target),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+__device__ __forceinline__ void load_tile_everywhere(unsigned target, const TensorMap* map, int x, int y, int z,
+                                                     unsigned long long& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(target),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier)),
+      "h"(static_cast<unsigned short>((1 << CLUSTER) - 1))
+      : "memory");
+}
+
+// Shared-memory matrix descriptor: strides in bytes, swizzle 1 = 128 bytes, 2 = 64 bytes.
+__device__ __forceinline__ unsigned long long descriptor(unsigned address, unsigned leading, unsigned stride,
+                                                         unsigned long long swizzle) {
+  return static_cast<unsigned long long>((address & 0x3ffff) >> 4) |
+         static_cast<unsigned long long>(leading >> 4) << 16 | static_cast<unsigned long long>(stride >> 4) << 32 |
+         swizzle << 62;
+}
+
+// Operands c[i], c[i + 1], ... of wgmma, and their places in its text.
+#define SUMS_4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)
+#define SUMS_64(i) SUMS_16(i), SUMS_16(i + 16), SUMS_16(i + 32), SUMS_16(i + 48)
+#define PLACES_32 \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
+  ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define PLACES_64 \
+  PLACES_32 \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
+  ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define PLACES_128 \
+  PLACES_64 \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
+  ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95" \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
+  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+
+__device__ __forceinline__ float max_nan(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
+struct Tile {
+  int row, column, batch;   // of the cluster
+};
+
+// Draw one more tile for all blocks of the cluster; one thread of each calls.
+__device__ __forceinline__ void draw_tile(const Product& p, Lists& shared, int draw, int rank) {
+  const int slot = draw % kSlots;
+#if CLUSTER > 1
+  barrier_expect(shared.ticket_full[slot], 4);
+  if (rank > 0) return;
+  // Every block has read what the slot held before.
+  barrier_wait(shared.ticket_empty[slot], (draw / kSlots & 1) ^ 1);
+  const unsigned ticket = gridDim.x / CLUSTER + atomicAdd(p.counter, 1);
+#pragma unroll
+  for (int to = 0; to < CLUSTER; ++to)
+    asm volatile(
+        "{\n.reg .b32 slot, done;\nmapa.shared::cluster.u32 slot, %0, %2;\nmapa.shared::cluster.u32 done, %1, %2;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [slot], %3, [done];\n}" ::"r"(
+            shared_address(&shared.ticket[slot])),
+        "r"(shared_address(&shared.ticket_full[slot])), "r"(to), "r"(ticket)
+        : "memory");
+#else
+  shared.ticket[slot] = gridDim.x + atomicAdd(p.counter, 1);
+#endif
+}
+
+// Return what was drawn to every listing thread.
+__device__ __forceinline__ int drawn_tile(Lists& shared, int draw, bool speaker) {
+  const int slot = draw % kSlots;
+#if CLUSTER > 1
+  barrier_wait_cluster(shared.ticket_full[slot], draw / kSlots & 1);
+  const int index = *const_cast<volatile int*>(&shared.ticket[slot]);
+  asm volatile("bar.sync 1, %0;" ::"n"(32 * kSublists) : "memory");
+  if (speaker) barrier_arrive_at(shared.ticket_empty[slot], 0);
+  return index;
+#else
+  asm volatile("bar.sync 1, %0;" ::"n"(32 * kSublists) : "memory");
+  return shared.ticket[slot];
+#endif
+}
+
+// Neighbouring tiles form bands of 2048 rows, taken column by column, so that their panels stay in the L2.
+__device__ __forceinline__ Tile locate(const Product& p, int index) {
+  constexpr int kBand = 2048 / (kTileM * CLUSTER);
+  const int tiles = p.tiles_m * p.tiles_n;
+  const int batch = index / tiles;
+  index -= batch * tiles;
+  const int band = index / (kBand * p.tiles_n);
+  const int height = min(kBand, p.tiles_m - band * kBand);
+  const int within = index - band * kBand * p.tiles_n;
+  return {(band * kBand + within % height) * kTileM * CLUSTER, within / height * kTileN, batch};
+}
+
+// Warp `sublist` lists the steps of its share of k.
+__device__ __forceinline__ void build_sublist(const Product& p, const Tile& tile, List& list, int sublist, int rank) {
+  constexpr int kPartsM = 2 * CLUSTER, kEach = 2;   // pieces of the cluster along m, steps that a lane tests at a time
+  const int lane = threadIdx.x % 32;
+  const int steps = (p.k + kStep - 1) / kStep;
+  const int first = steps * sublist / kSublists, last = steps * (sublist + 1) / kSublists;
+  const float tau = static_cast<float>(p.tau_device ? p.tau_device[tile.batch] : p.tau);
+  const float* norms_a = p.norms_a + tile.batch * p.stride_norms_a;
+  const float* norms_b = p.norms_b + tile.batch * p.stride_norms_b;
+  unsigned inside = 0;   // pieces that hold some of C
+#pragma unroll
+  for (int i = 0; i < kPartsM; ++i)
+#pragma unroll
+    for (int j = 0; j < kPartsN; ++j)
+      if (tile.row + 64 * i < p.m && tile.column + kPartN * j < p.n) inside |= 1u << (i * kPartsN + j);
+  int count = 0;
+  for (int base = first; base < last; base += 32 * kEach) {
+    // Every load is started before the first is used, and none waits for a test: outside of the matrix the last norm is
+    // read again.
+    float a[kEach][2 * kPartsM], b[kEach][kTileN / 32];
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      const int k = min(base + 32 * e + lane, last - 1) * kStep >> p.log2_block;
+#pragma unroll
+      for (int i = 0; i < 2 * kPartsM; ++i)
+        a[e][i] = __ldg(norms_a + (min(tile.row + 32 * i, p.m - 1) >> p.log2_block) * p.norm_k + k);
+#pragma unroll
+      for (int j = 0; j < kTileN / 32; ++j)
+        b[e][j] = __ldg(norms_b + (min(tile.column + 32 * j, p.n - 1) >> p.log2_block) * p.norm_k + k);
+    }
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      const int step = base + 32 * e + lane;
+      float most_a[kPartsM], most_b[kPartsN];
+#pragma unroll
+      for (int i = 0; i < kPartsM; ++i) most_a[i] = max_nan(a[e][2 * i], a[e][2 * i + 1]);
+#pragma unroll
+      for (int j = 0; j < kPartsN; ++j) {
+        most_b[j] = b[e][j * (kPartN / 32)];
+#pragma unroll
+        for (int q = 1; q < kPartN / 32; ++q) most_b[j] = max_nan(most_b[j], b[e][j * (kPartN / 32) + q]);
+      }
+      unsigned valid = 0;
+#pragma unroll
+      for (int i = 0; i < kPartsM; ++i)
+#pragma unroll
+        for (int j = 0; j < kPartsN; ++j)
+          // Not below tau, so that a NaN is multiplied.
+          if (!(most_a[i] * most_b[j] < tau)) valid |= 1u << (i * kPartsN + j);
+      valid = step < last ? valid & inside : 0;
+      const unsigned vote = __ballot_sync(~0u, valid != 0);
+      if (valid)
+        list.entry[sublist][count + __popc(vote & ((1u << lane) - 1))] =
+            static_cast<unsigned short>(step << 4 | (valid >> 2 * kPartsN * rank & ((1u << 2 * kPartsN) - 1)));
+      count += __popc(vote);
+    }
+  }
+  if (lane == 0) list.count[sublist] = count;
+}
+
+// List the steps of one tile after the other; warp `sublist` of the listing warps calls.
+__device__ __forceinline__ void list_tiles(const Product& p, Lists& shared, int sublist) {
+  const int lane = threadIdx.x % 32, rank = block_rank();
+  const bool speaker = sublist == 0 && lane == 0;
+  const int tiles = p.tiles_m * p.tiles_n * p.batches;
+  // Everything else follows from the lists: only they wait for the norms of the kernel before.
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  for (int turn = 0;; ++turn) {
+    const int slot = turn % kSlots;
+    List& list = shared.list[slot];
+    barrier_wait(shared.list_empty[slot], (turn / kSlots & 1) ^ 1);
+    int index = blockIdx.x / CLUSTER;
+#if SCHEDULE == DRAWN
+    // The first tile is the cluster's own; each other one was drawn while the list before it was made.
+    if (turn > 0) index = drawn_tile(shared, turn - 1, speaker);
+    if (speaker && index < tiles) draw_tile(p, shared, turn, rank);
+#elif SCHEDULE == STRIDE
+    index += turn * (gridDim.x / CLUSTER);
+#else
+    const int each = (tiles + gridDim.x / CLUSTER - 1) / (gridDim.x / CLUSTER);
+    index = turn < each ? index * each + turn : tiles;
+#endif
+    if (index >= tiles) index = -1;
+    if (index >= 0) {
+      if (p.order) index = __ldg(p.order + index);
+      build_sublist(p, locate(p, index), list, sublist, rank);
+    }
+    if (speaker) list.tile = index;
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared.list_full[slot]);
+    if (index < 0) return;
+  }
+}

@@ -1,0 +1,93 @@
+// The tiles of a product by falling work, so that the last ones to start are the shortest.
+//
+// A warp counts the k steps that one tile needs; the block that ends last sorts by those counts (a counting sort).
+#if NORM_BITS == 32
+using Norm = float;
+#else
+using Norm = double;
+#endif
+
+constexpr int kThreads = 256, kBins = 1024, kMost = 8;   // kMost: 32-blocks on a side of a tile
+
+struct Order {
+  const Norm* norms_a;         // [row block][k block]
+  const Norm* norms_b;         // [column block][k block]
+  const double* tau_device;    // or null: use tau
+  unsigned* counts;            // one a tile
+  unsigned* order;
+  unsigned* finished;          // zero between launches
+  double tau;
+  int m, n, k;
+  int norm_k, log2_block;
+  int tiles_m, tiles_n;
+  int tile_m, tile_n;          // rows and columns of a tile, multiples of 32
+  int band;                    // tiles are numbered column by column in bands of so many rows of tiles
+};
+
+__device__ __forceinline__ Norm larger(Norm x, Norm y) { return x < y ? y : x; }
+
+extern "C" __global__ void __launch_bounds__(kThreads) order_tiles(const Order p) {
+  __shared__ unsigned bins[kBins], sums[kThreads / 32], last;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tiles = p.tiles_m * p.tiles_n;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory");
+#endif
+  const int steps = (p.k + 31) / 32, index = blockIdx.x * (kThreads / 32) + warp;
+  const Norm tau = static_cast<Norm>(p.tau_device ? *p.tau_device : p.tau);
+  if (index < tiles) {
+    const int band = index / (p.band * p.tiles_n), height = min(p.band, p.tiles_m - band * p.band);
+    const int within = index - band * p.band * p.tiles_n;
+    const int row0 = (band * p.band + within % height) * p.tile_m, column0 = within / height * p.tile_n;
+    int count = 0;
+    for (int step = lane; step < steps; step += 32) {
+      const int k = step * 32 >> p.log2_block;
+      Norm a[kMost], b[kMost];
+#pragma unroll
+      for (int i = 0; i < kMost; ++i) {
+        const int row = min(row0 + min(32 * i, p.tile_m - 32), p.m - 1);
+        const int column = min(column0 + min(32 * i, p.tile_n - 32), p.n - 1);
+        a[i] = p.norms_a[static_cast<long long>(row >> p.log2_block) * p.norm_k + k];
+        b[i] = p.norms_b[static_cast<long long>(column >> p.log2_block) * p.norm_k + k];
+      }
+#pragma unroll
+      for (int i = 1; i < kMost; ++i) a[0] = larger(a[0], a[i]), b[0] = larger(b[0], b[i]);
+      count += !(a[0] * b[0] < tau);
+    }
+    count = __reduce_add_sync(~0u, count);
+    if (lane == 0) p.counts[index] = count;
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(p.finished, 1) == gridDim.x - 1;
+  for (int i = threadIdx.x; i < kBins; i += kThreads) bins[i] = 0;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  // Bin 0 holds the tiles of most work.
+  auto bin = [&](int tile) {
+    return kBins - 1 - static_cast<int>(static_cast<long long>(__ldcg(p.counts + tile)) * (kBins - 1) / max(steps, 1));
+  };
+  for (int i = threadIdx.x; i < tiles; i += kThreads) atomicAdd(bins + bin(i), 1);
+  __syncthreads();
+  constexpr int kEach = kBins / kThreads;
+  unsigned mine = 0;
+  for (int i = 0; i < kEach; ++i) mine += bins[threadIdx.x * kEach + i];
+  unsigned before = mine;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const unsigned other = __shfl_up_sync(~0u, before, offset);
+    if (lane >= offset) before += other;
+  }
+  if (lane == 31) sums[warp] = before;
+  __syncthreads();
+  unsigned start = before - mine;
+  for (int w = 0; w < warp; ++w) start += sums[w];
+  for (int i = 0; i < kEach; ++i) {
+    const unsigned count = bins[threadIdx.x * kEach + i];
+    bins[threadIdx.x * kEach + i] = start;
+    start += count;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < tiles; i += kThreads) p.order[atomicAdd(bins + bin(i), 1)] = i;
+  if (threadIdx.x == 0) *p.finished = 0;
+}
