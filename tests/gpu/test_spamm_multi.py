@@ -214,4 +214,4 @@ def test_wrong_devices_and_operands_are_named(devices: list[int]) -> None:
 
 def test_cuts_are_multiples_of_the_tiles() -> None:
     assert partition.ROW_UNIT % 128 == 0
-    assert all(partition.COLUMN_UNIT % shape.part == 0 for shape in gpu.WGMMA.values())
+    assert all(partition.COLUMN_UNIT % shape.tile_n == 0 for shape in gpu.WGMMA.values())
