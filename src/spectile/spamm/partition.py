@@ -19,7 +19,7 @@ PIECES = 2
 # Bytes a second of a peer copy between two H200 (NVLink 4), measured.
 LINK_BYTES_S = 394e9
 # Multiplications and additions a second over executed tiles, measured on one H200 at N = 32,768.
-RATES = {"fp16": 750e12, "fp16c16": 750e12, "fp32": 45e12, "tf32x3": 65e12, "fp64": 45e12}
+RATES = {"fp16": 750e12, "fp16c16": 750e12, "fp32": 45e12, "tf32x3": 125e12, "fp64": 45e12}
 
 
 def cut_rows(work: Any, shares: Any) -> list[int]:
