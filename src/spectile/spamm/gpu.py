@@ -27,7 +27,8 @@ from .result import SpammResult
 _ARCHS = ("sm_80", "sm_90a", "sm_100")
 # The norms are float32 sums of at most 128 squares a lane and a few shuffles: their rounding, generously.
 NORM_SLACK = {"float32": 1 + 2e-5, "float64": 1 + 1e-12}
-# 3xTF32 drops low*low and the last bits of low: below 2^-20 of a product; the tensor core truncates its sums of 32 k.
+# 3xTF32 drops low*low and the last bits of both lows: below 3 * 2^-21 of a product; the tensor core truncates its sums
+# of 32 k.
 TF32X3_ROUNDOFF = 2.0**-19
 
 
