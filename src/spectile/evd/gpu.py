@@ -81,8 +81,8 @@ SWEEPS = {(name, b): _sweep_unit(name, b) for name, widths in BANDWIDTHS.items()
 UNITS = (*SWEEPS.values(), *STAGES.values(), *HELPERS.values(), *STURM.values(), DIVIDE, OZAKI)
 
 # Eigenvalues alone and with vectors are taken from the vendor below these orders (docs/performance/evd.md).
-CROSSOVER_VALUES = {"float64": 2100, "float32": 1400, "complex128": 2300, "complex64": 2600}
-CROSSOVER_VECTORS = {"float64": 3000, "float32": 3000, "complex128": 3200, "complex64": 5000}
+CROSSOVER_VALUES = {"float64": 1300, "float32": 1300, "complex128": 2100, "complex64": 2300}
+CROSSOVER_VECTORS = {"float64": 2200, "float32": 2200, "complex128": 2600, "complex64": 3000}
 
 
 def calls_vendor(n: int, dtype: Any, *, vectors: bool) -> bool:
