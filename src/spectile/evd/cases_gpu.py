@@ -19,6 +19,8 @@ from .api import eigh, eigvalsh, tridiagonalize
 EPS = float(np.finfo(np.float64).eps)
 #: A matrix above this order is made again where it is wanted, instead of being kept beside its work space.
 KEPT_ORDER = 40_000
+#: A band is compared with the eigenvalues of the dense matrix up to this order, above with its trace and norm.
+DENSE_BAND_ORDER = 8192
 NORM_LIMITS = {"error_trace": 10.0, "error_norm": 10.0}
 #: Orders up to which our two stages are measured beside the vendor's code that `eigh` calls there.
 CROSSOVER_STUDY = 4096
@@ -385,7 +387,7 @@ def _chasing(row: Mapping[str, Any], context: Context) -> Problem:
     work = 6.0 * n * n * b
     band = cupy.zeros((n + 2, 2 * b))
     band[:n] = cupy.asarray(host)
-    if n > KEPT_ORDER:
+    if n > DENSE_BAND_ORDER:
         check = _check_norms(
             float(host[:, 0].sum()), float(np.sqrt((host[:, 0] ** 2).sum() + 2 * (host[:, 1:] ** 2).sum()))
         )
@@ -395,7 +397,7 @@ def _chasing(row: Mapping[str, Any], context: Context) -> Problem:
         for offset in range(b + 1):
             dense[offset :: n + 1][: n - offset] = band[: n - offset, offset]
         check = _check_values(_vendor_values(dense.reshape(n, n).T))
-    limits = NORM_LIMITS if n > KEPT_ORDER else {"error_values": 10.0}
+    limits = NORM_LIMITS if n > DENSE_BAND_ORDER else {"error_values": 10.0}
     methods: list[Method | Skipped] = [
         Method("spectile", lambda: _wait(gpu.chase_band(band.copy(), n, b, None)), check, limits, flops=work),
         cases._chasing_method("spectile_cpu", host, b, context.threads, check)
