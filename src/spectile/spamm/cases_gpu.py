@@ -268,7 +268,10 @@ class Spread:
             different, row = 0, 0
             for part in plan.outputs():
                 for start in range(0, len(part), 4096):
-                    found = cupy.asarray(part[start : start + 4096])
+                    some = part[start : start + 4096]
+                    found = cupy.empty(some.shape, some.dtype)
+                    address = some.ctypes.data if isinstance(some, np.ndarray) else some.data.ptr
+                    cupy.cuda.runtime.memcpy(found.data.ptr, address, some.nbytes, cupy.cuda.runtime.memcpyDefault)
                     beside = wanted[row : row + len(found)]
                     word = f"u{found.itemsize}"
                     different += int((found.view(word) != beside.view(word)).sum())

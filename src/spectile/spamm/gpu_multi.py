@@ -172,22 +172,25 @@ class _Plan:
         """Enqueue everything; the current stream of every device waits for its end, and nothing else does."""
         import cupy
 
-        main = cupy.cuda.get_current_stream(self.devices[0])
-        capturing = main.is_capturing()
-        streams = {}
-        for index, event in self._started.items():
-            # A capture may wait for nothing outside it: the other devices' streams are left alone there.
-            if index == self.devices[0] or not capturing:
-                streams[index] = cupy.cuda.get_current_stream(index)
-                streams[index].record(event)
+        first = self.devices[0]
+        # A capture may wait for nothing outside it: the other devices' streams are left alone there.
+        capturing = cupy.cuda.get_current_stream(first).is_capturing()
+        outside = [first] if capturing else list(self._started)
+        for index in outside:
+            # The default stream is that of the current device, whichever device its object came from.
+            with cupy.cuda.Device(index):
+                cupy.cuda.get_current_stream().record(self._started[index])
         for lane in self.lanes:
             lane.rewind()
-            lane.wait(*{self._started[index] for index in (self.devices[0], lane.device) if index in streams})
+            lane.wait(*(self._started[index] for index in outside if index in (first, lane.device)))
         self._enqueue()
-        for lane in self.lanes:
-            end = lane.mark()
-            for index in {self.devices[0], lane.device} & set(streams):
-                streams[index].wait_event(end)
+        ends = [(lane.device, lane.mark()) for lane in self.lanes]
+        for index in outside:
+            with cupy.cuda.Device(index):
+                stream = cupy.cuda.get_current_stream()
+                for device_of_lane, end in ends:
+                    if index in (first, device_of_lane):
+                        stream.wait_event(end)
 
     def _enqueue(self) -> None:
         raise NotImplementedError
