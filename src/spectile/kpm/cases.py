@@ -379,11 +379,12 @@ class RankRuns:
     """
 
     def __init__(
-        self, command: str, sample: Any, num_vectors: int, ranks: int, steps: int, seed: int, method: str, calls: int
-    ) -> None:
+        self, command: str, sample: Any, num_vectors: int, ranks: int, steps: int, seed: int, method: str, calls: int,
+        first: int = 1
+    ) -> None:  # fmt: skip
         size = (sample.nx, sample.ny, sample.nz, num_vectors, steps, seed)
         self._command = [command, "-n", str(ranks), sys.executable, "-m", "spectile.kpm.ranks", *map(str, size)]
-        self._command += [method, str(calls)]
+        self._command += [method, str(calls), str(first)]
         self._seconds: list[float] = []
         self._etas = np.empty(0)
 
@@ -399,7 +400,11 @@ class RankRuns:
             )
             if done.returncode:
                 raise RuntimeError(f"mpiexec ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-            found = json.loads(done.stdout.splitlines()[-1])
+            # MPI runtimes add lines of their own.
+            answers = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
+            if not answers:
+                raise RuntimeError(f"the ranks answered nothing: {(done.stdout + done.stderr).strip()[-300:]}")
+            found = json.loads(answers[-1])
             self._seconds, self._etas = list(found["seconds"]), np.array(found["etas"])
         return self._etas, self._seconds.pop()
 

@@ -1,6 +1,7 @@
-"""One rank of the timed MPI runs: ``mpiexec -n 2 python -m spectile.kpm.ranks nx ny nz R steps seed method repeats``.
+"""One of the timed MPI ranks: ``mpiexec -n 2 python -m spectile.kpm.ranks nx ny nz R steps seed method calls first``.
 
-Rank 0 prints one line of JSON: the seconds of each repeat, from barrier to barrier, and the scalar products.
+Rank 0 prints one line of JSON: the seconds of each call from barrier to barrier, and the scalar products.  A call is
+`steps` steps, after the `first` ones.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def main(arguments: list[str]) -> None:
     from spectile.kpm.mpi import DistributedMatrix
 
     nx, ny, nz, num_vectors, steps, seed = (int(text) for text in arguments[:6])
-    method, repeats = arguments[6], int(arguments[7])
+    method, calls, first = arguments[6], int(arguments[7]), int(arguments[8])
     comm = MPI.COMM_WORLD
     sample = TopologicalInsulator(nx, ny, nz)
     a, b = bounds.scaling(sample.gershgorin())
@@ -48,11 +49,11 @@ def main(arguments: list[str]) -> None:
     seconds = []
     etas = np.empty((0, 0))
     recursions = []
-    for _ in range(repeats):
+    for _ in range(calls):
         recursions.clear()  # the vectors of two calls need not fit into memory together
         recursions += fresh()
         for recursion in recursions:
-            recursion.advance(1)
+            recursion.advance(first)
         comm.Barrier()
         start = time.perf_counter()
         parts = [recursion.advance(steps) for recursion in recursions]
