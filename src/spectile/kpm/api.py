@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from spectile.bench.whole import whole
 from spectile.kpm import bounds as spectrum_bounds
 from spectile.kpm import reference
 
@@ -275,10 +276,8 @@ class SpectralDensity:
         for n, (block, etas) in enumerate(zip(self._blocks, self._etas, strict=True)):
             arrays[f"etas_{n}"] = etas
             arrays |= {f"{key}_{n}": value for key, value in block.state().items()}
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        with partial.open("wb") as file:
+        with whole(path) as partial, partial.open("wb") as file:
             np.savez(file, **arrays)
-        os.replace(partial, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], H: Any, *, backend: Backend = "auto") -> SpectralDensity:
@@ -313,7 +312,8 @@ class SpectralDensity:
             a, b = spectrum_bounds.scaling(self.bounds)
             for n in range(int(state["blocks"])):
                 self._etas.append(state[f"etas_{n}"])
-                block = self._engine.random(self._seed, 0, 1, a, b)
+                # As wide as the block that was saved: the kernel, and so the rounding, depends on the width.
+                block = self._engine.random(self._seed, 0, self._etas[n].shape[1], a, b)
                 block.restore({key: state[f"{key}_{n}"] for key in block.state()})
                 self._blocks.append(block)
         self._update()
@@ -729,7 +729,11 @@ def _damping(kernel: str, num_moments: int) -> Array:
 
 def _check_counts(num_moments: int, num_vectors: int) -> tuple[int, int]:
     for value, name, least in ((num_moments, "num_moments", 2), (num_vectors, "num_vectors", 1)):
-        if isinstance(value, bool) or int(value) != value or value < least:
+        try:
+            valid = not isinstance(value, bool) and int(value) == value and value >= least
+        except (TypeError, ValueError, OverflowError):
+            valid = False
+        if not valid:
             raise ValueError(f"{name}={value} is invalid: give a whole number of at least {least}")
     return int(num_moments), int(num_vectors)
 
