@@ -45,7 +45,7 @@ rule figures:
 # The shortest way through every stage: the first case of each paper's quick run.
 rule smoke:
     input:
-        smoke_records(),
+        smoke_records,
 
 
 include: "workflow/rules/inputs.smk"

@@ -37,6 +37,15 @@ def submitted(slurm, comment):
     ]
 
 
+def seconds_on_node(slurm, comment):
+    """Return the seconds from the start to the end of a job's script on its node, as slurmd noted them."""
+    (job,) = {job for job, (_, note) in slurm.jobs("all").items() if note.endswith(comment)}
+    log = (slurm.folder / "slurmd.log").read_text()
+    notes = (f"Launching batch job {job} for", f"[{job}.batch] done with job")
+    first, last = (datetime.fromisoformat(re.search(rf"\[(\S+)] {re.escape(note)}", log)[1]) for note in notes)
+    return (last - first).total_seconds()
+
+
 def test_quick_workflow_runs_to_its_end(slurm, tmp_path):
     folder = faulty.faulty_workflow(
         tmp_path,
@@ -56,16 +65,14 @@ def test_quick_workflow_runs_to_its_end(slurm, tmp_path):
     assert "TimeLimit=00:21:00" in with_gpu and "TimeLimit=00:05:00" in without
     assert "MinMemoryNode=2G" in with_gpu and "MinMemoryNode=1G" in without
     assert "OverSubscribe=NO" in without
-    # What a job takes on its node beside the seconds of its case; Slurm knows its times to a second.  The plugin starts
-    # Snakemake twice in it (2 x 1.1 s) and waits for a timer (1 s), so that the aim of 3 s is missed by one; a busy
-    # machine is allowed what it makes of the 0.9 s that `snakemake --version` takes on a quiet one.
+    # What a job takes on its node beside its case.  Most of it are two starts of Snakemake by its plugin,
+    # so that a busy machine is allowed what it makes of the 0.9 s that `snakemake --version` takes on a quiet one.
+    costs = {
+        case: seconds_on_node(slurm, f"kpm_{case}") - seconds_inside(folder, case) for case in ("all_well", "with_gpu")
+    }
     busy = faulty.busyness()
-    costs = []
-    for case in ("all_well", "with_gpu"):
-        job = submitted(slurm, f"kpm_{case}")[0]
-        first, last = (datetime.fromisoformat(re.search(f"{which}Time=(\\S+)", job)[1]) for which in ("Start", "End"))
-        costs.append((last - first).total_seconds() - seconds_inside(folder, case))
-    assert min(costs) < 4.5 * busy, (costs, busy)
+    print("seconds a job beside its case:", costs, "busy:", busy)
+    assert min(costs.values()) < 3 * busy, (costs, busy)
 
 
 def test_every_system_is_measured(slurm, tmp_path):

@@ -3,6 +3,7 @@ import functools
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -31,6 +32,21 @@ check_config()
 MACHINE = config["machine"]
 PAPERS = [paper for paper in ALL_PAPERS if paper in config["papers"]]
 RECORDED = config["source"] == "recorded"
+
+
+def end_without_timers():
+    """Cancel the timers that this process leaves when it ends: it would wait for them.
+
+    Snakemake's limit of jobs a second is one, and costs each job on a cluster a second after its last word.
+    """
+    threading.main_thread().join()
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.cancel()
+
+
+if workflow.remote_exec:
+    threading.Thread(target=end_without_timers, daemon=True).start()
 
 
 def result(path):
@@ -71,7 +87,7 @@ def measured_records(wildcards):
     return [path for paper in PAPERS for path in all_records(paper)]
 
 
-def smoke_records():
+def smoke_records(wildcards):
     """Return the first record of each paper."""
     return [all_records(paper)[0] for paper in PAPERS if cases(paper)]
 
