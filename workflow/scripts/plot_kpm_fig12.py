@@ -7,7 +7,7 @@ from spectile.bench.claims import select
 from spectile.figures.style import Drawing
 
 SERIES = {"square": "#0072B2", "bar": "#009E73", "strong": "#D55E00"}
-LINES = {"aug_spmmv": "--", "blocked": "-"}
+LINES = {"aug_spmmv": "--", "stencil": "-.", "blocked": "-"}
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
@@ -18,7 +18,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         ax.set_title(title)
         here = rows[rows["p_study"] == "devices"] if len(rows) else rows
         if not len(here):
-            drawing.empty(ax, missing(frame, "fig12", "several GPUs"))
+            drawing.empty(ax, missing(_of(frame, "devices"), "fig12", "several GPUs"))
             continue
         for name in names:
             for method, line in LINES.items():
@@ -40,8 +40,12 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.marks(ranks, in_series(here, name), "p_ranks", "gflops", label=name, color=color)
         _dress(ranks, "ranks")
     else:
-        drawing.empty(ranks, missing(frame, "fig12", "several ranks"))
+        drawing.empty(ranks, missing(_of(frame, "ranks"), "fig12", "several ranks"))
     return drawing
+
+
+def _of(frame: pandas.DataFrame, study: str) -> pandas.DataFrame:
+    return frame[frame["p_study"] == study] if "p_study" in frame else frame
 
 
 def _dress(ax, what: str) -> None:
