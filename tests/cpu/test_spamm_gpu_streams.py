@@ -1,0 +1,292 @@
+"""SpAMM over several GPUs on a stand-in for CUDA that runs streams in any order their events allow.
+
+Kernels are NumPy, memory is the host's, and work waits in a queue for each stream.  A missing event shows as a wrong
+result under some order; what CUDA refuses between devices (an event recorded on another device's stream, a launch on a
+stream of another device) raises here, too.
+"""
+
+import ctypes
+import itertools
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from spectile.spamm import gpu, gpu_multi
+
+
+class Machine:
+    """Queues of all streams; a stream is (device, number), the default one has number 0."""
+
+    def __init__(self, seed):
+        self.random = np.random.default_rng(seed)
+        self.queues, self.recorded, self.done = {}, {}, {}
+        self.device, self.current = 0, {}
+        self.numbers = itertools.count(1)
+
+    def stream_of(self, pointer):
+        """The default stream is that of the current device."""
+        return (self.device, 0) if pointer == 0 else next(key for key in self.queues if key[1] == pointer)
+
+    def enqueue(self, stream, *operation):
+        self.queues.setdefault(stream, []).append(operation)
+
+    def launch(self, function, *arrays):
+        stream = self.current.get(self.device, (self.device, 0))
+        assert stream[0] == self.device, "a launch on a stream of another device"
+        assert all(array.home == self.device for array in arrays), "a kernel reads another device's memory"
+        self.enqueue(stream, "run", function)
+
+    def record(self, event, stream):
+        if event.device != stream[0]:
+            raise RuntimeError("cudaErrorInvalidResourceHandle")
+        self.recorded[event] = self.recorded.get(event, 0) + 1
+        self.enqueue(stream, "record", event, self.recorded[event])
+
+    def wait(self, event, stream):
+        self.enqueue(stream, "wait", event, self.recorded.get(event, 0))
+
+    def run_until_idle(self):
+        while any(self.queues.values()):
+            ready = [
+                queue
+                for queue in self.queues.values()
+                if queue and not (queue[0][0] == "wait" and self.done.get(queue[0][1], 0) < queue[0][2])
+            ]
+            assert ready, "the streams wait for one another"
+            kind, what, *number = ready[self.random.integers(len(ready))].pop(0)
+            if kind == "run":
+                what()
+            elif kind == "record":
+                self.done[what] = number[0]
+
+
+class Array(np.ndarray):
+    """An array that knows its device."""
+
+    home = 0
+
+    def __array_finalize__(self, source):
+        self.home = getattr(source, "home", 0)
+
+    @property
+    def device(self):
+        return Device(self.home)
+
+    @property
+    def data(self):
+        return SimpleNamespace(ptr=self.ctypes.data, memset_async=lambda *_: MACHINE.launch(lambda: None, self))
+
+
+class Device:
+    def __init__(self, index=None):
+        self.id = MACHINE.device if index is None else index
+
+    def __enter__(self):
+        self.before, MACHINE.device = MACHINE.device, self.id
+
+    def __exit__(self, *_):
+        MACHINE.device = self.before
+
+    def __eq__(self, other):
+        return self.id == other.id
+
+
+class Event:
+    def __init__(self, disable_timing=False):
+        self.device = MACHINE.device
+
+
+class Stream:
+    def __init__(self, non_blocking=False, ptr=None):
+        self.ptr = next(MACHINE.numbers) if ptr is None else ptr
+        if ptr is None:
+            MACHINE.queues[MACHINE.device, self.ptr] = []
+
+    def __enter__(self):
+        stream = MACHINE.stream_of(self.ptr)
+        assert stream[0] == MACHINE.device, "a stream of another device"
+        self.before = MACHINE.current.get(MACHINE.device)
+        MACHINE.current[MACHINE.device] = stream
+
+    def __exit__(self, *_):
+        MACHINE.current[MACHINE.device] = self.before or (MACHINE.device, 0)
+
+    def record(self, event):
+        MACHINE.record(event, MACHINE.stream_of(self.ptr))
+
+    def wait_event(self, event):
+        MACHINE.wait(event, MACHINE.stream_of(self.ptr))
+
+    def is_capturing(self):
+        return False
+
+
+def copy_rows(into, pitch, out_of, step, width, rows, kind, pointer):
+    def copy():
+        for row in range(rows):
+            ctypes.memmove(into + row * pitch, out_of + row * step, width)
+
+    MACHINE.enqueue(MACHINE.stream_of(pointer), "run", copy)
+
+
+def empty(shape, dtype="float64"):
+    array = np.full(shape, np.nan, dtype).view(Array)
+    array.home = MACHINE.device
+    return array
+
+
+class NormMaps:
+    def __init__(self, a, b, block, into=None):
+        self.block, self.k_blocks = block, -(-a.shape[1] // block)
+        self.operands = a, b
+        self.a, self.b = into or (empty((-(-size // block), self.k_blocks)) for size in (len(a), b.shape[1]))
+        self.counter = empty((1,))
+
+    def __call__(self):
+        def measure():
+            for norms, matrix in zip((self.a, self.b), (self.operands[0], self.operands[1].T), strict=True):
+                for i, k in np.ndindex(*norms.shape):
+                    tile = matrix[i * self.block : (i + 1) * self.block, k * self.block : (k + 1) * self.block]
+                    norms[i, k] = np.sqrt((np.asarray(tile, float) ** 2).sum())
+
+        MACHINE.launch(measure, self.a, self.b, *self.operands)
+
+
+class Product:
+    grain = (1, 1, 1)
+
+    def __init__(self, a, b, out, maps, tau, *, precision, alpha=1.0, kernel=None):
+        self.operands, self.maps, self.tau = (a, b, out), maps, tau
+
+    def __call__(self):
+        a, b, out = self.operands
+        block = self.maps.block
+
+        def multiply():
+            out[...] = 0
+            for k in range(self.maps.a.shape[1]):
+                valid = ~(self.maps.a[:, k, None] * self.maps.b[None, :, k] < self.tau)
+                mask = np.repeat(np.repeat(valid, block, 0), block, 1)[: out.shape[0], : out.shape[1]]
+                inner = slice(k * block, (k + 1) * block)
+                out[...] += np.where(mask, a[:, inner] @ b[inner], 0)
+
+        MACHINE.launch(multiply, a, b, out, self.maps.a, self.maps.b)
+
+
+MACHINE = Machine(0)
+
+
+@pytest.fixture(params=range(3))
+def machine(request, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "MACHINE", Machine(request.param))
+    runtime = SimpleNamespace(
+        memcpyDefault=4,
+        memcpyAsync=lambda into, out_of, size, kind, stream: copy_rows(into, size, out_of, size, size, 1, kind, stream),
+        memcpy2DAsync=copy_rows,
+        deviceCanAccessPeer=lambda *_: False,
+    )
+
+    def current(index=-1):
+        return Stream(ptr=MACHINE.current.get(MACHINE.device if index < 0 else index, (0, 0))[1])
+
+    cuda = SimpleNamespace(runtime=runtime, Device=Device, Event=Event, Stream=Stream, get_current_stream=current)
+    fake = SimpleNamespace(cuda=cuda, empty=empty, zeros=lambda *a: empty(*a[:1]), uint32="uint32")
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    monkeypatch.setattr(gpu, "NormMaps", NormMaps)
+    monkeypatch.setattr(gpu, "Product", Product)
+    monkeypatch.setattr(gpu, "choose_kernel", lambda *_: "portable")
+    monkeypatch.setattr(gpu_multi, "row_work", lambda maps, tau, rows: np.ones(-(-rows // 128)))
+    return MACHINE
+
+
+def integers(rows, columns, device=0):
+    """Small integers, whose products are exact in any order."""
+    with Device(device):
+        matrix = empty((rows, columns))
+    matrix[...] = MACHINE.random.integers(-4, 5, (rows, columns))
+    return matrix
+
+
+def wanted(a, b, tau):
+    with Device(0):
+        plain_a, plain_b, out = (np.array(x).view(Array) for x in (a, b, np.zeros((len(a), b.shape[1]))))
+        maps = NormMaps(plain_a, plain_b, 32)
+        maps()
+        Product(plain_a, plain_b, out, maps, tau, precision="fp64")()
+        MACHINE.run_until_idle()
+    return np.asarray(out)
+
+
+TAU, M, K, N = 7000.0, 700, 100, 900
+
+
+@pytest.mark.parametrize("devices", [[0, 1, 2], [0, 0], [0, 1, 2, 3, 4, 5, 6, 7]], ids=str)
+def test_all_on_the_first_gpu(machine, devices, monkeypatch):
+    # Some work for every part, as where the link is fast.
+    monkeypatch.setattr(gpu_multi.partition, "shares", lambda parts, *_: (1 / parts,) * parts)
+    a, b, out = integers(M, K), integers(K, N), empty((M, N))
+    plan = gpu_multi.FromDevice(a, b, out, devices, tau=TAU, precision="fp64")
+    for _ in range(2):
+        a[...], b[...], out[...] = integers(M, K), integers(K, N), np.nan
+        plan()
+        machine.run_until_idle()
+        expected = wanted(a, b, TAU)
+        np.testing.assert_array_equal(np.asarray(out), expected)
+        assert 0.05 < np.mean(expected != 0) <= 1
+
+
+@pytest.mark.parametrize("shared", [0, 1 << 60])
+@pytest.mark.parametrize("devices", [[0, 1, 2], [1, 0], [0, 0]], ids=str)
+def test_rows_on_their_gpus(machine, devices, shared, monkeypatch):
+    monkeypatch.setattr(gpu_multi, "SHARED_NORM_BYTES", shared)
+    cuts = [*range(0, 128 * len(devices), 128), M]
+    copy = integers(K, N)
+    parts_a = [
+        integers(last - first, K, index) for first, last, index in zip(cuts[:-1], cuts[1:], devices, strict=True)
+    ]
+    parts_b = []
+    for index in devices:
+        parts_b.append(integers(K, N, index))
+        parts_b[-1][...] = copy
+    plan = gpu_multi.Resident(parts_a, parts_b, None, tau=TAU, precision="fp64")
+    for _ in range(2):
+        for part in (*parts_a, *plan.out):
+            part[...] = np.nan if part.shape[1] == N else integers(*part.shape)
+        plan()
+        machine.run_until_idle()
+        expected = wanted(np.concatenate(parts_a), copy, TAU)
+        np.testing.assert_array_equal(np.concatenate([np.asarray(part) for part in plan.outputs()]), expected)
+    maps = plan.maps()
+    machine.run_until_idle()
+    assert maps.a.shape == (-(-M // 32), -(-K // 32)) and np.isfinite(maps.a).all() and np.isfinite(maps.b).all()
+
+
+@pytest.mark.parametrize("devices", [[0, 1, 2], [0], [0, 0]], ids=str)
+def test_blocks_of_rows_from_the_host(machine, devices):
+    a, b, out = (np.asarray(x) for x in (integers(M, K), integers(K, N), empty((M, N))))
+    room = 8 * K * N + (9 << 20) + 2 * 8 * (K + N) * 200
+    plan = gpu_multi.FromHost(
+        a, b, out, devices, tau=TAU, precision="fp64", memory_bytes=room * len(devices)
+    )  # fmt: skip
+    assert len(plan._parts[0].blocks) >= 2
+    for _ in range(2):
+        a[...], b[...], out[...] = integers(M, K), integers(K, N), np.nan
+        plan()
+        machine.run_until_idle()
+        np.testing.assert_array_equal(out, wanted(a, b, TAU))
+
+
+def test_the_stand_in_refuses_what_cuda_refuses(machine):
+    stream, default = Stream(), Stream(ptr=0)
+    with Device(1):
+        event = Event()
+        with pytest.raises(AssertionError, match="another device"):
+            stream.__enter__()
+        default.record(event)
+    with pytest.raises(RuntimeError, match="InvalidResourceHandle"):
+        stream.record(event)
+    with pytest.raises(RuntimeError, match="InvalidResourceHandle"):
+        default.record(event)
