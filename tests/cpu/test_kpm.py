@@ -340,3 +340,21 @@ def test_more_vectors_than_fit_are_done_in_passes(monkeypatch):
         passes.add_moments(10)
     with pytest.raises(ValueError, match="dropped"):
         passes.save("nowhere")
+
+
+def test_row_blocks_follow_patches_through_the_planes():
+    sample = TopologicalInsulator(5, 24, 23)
+    operators = (CpuOperator.from_csr(sample.matrix()), CpuOperator.from_topological_insulator(sample))
+    for operator in operators:
+        blocks = operator.blocks()
+        assert operator.plane_rows == 4 * 24 * 23
+        assert blocks[0][1] == blocks[1][0] - operator.plane_rows + blocks[0][1] - blocks[0][0]
+        np.testing.assert_array_equal(
+            np.sort(np.concatenate([np.arange(*block) for block in blocks])), np.arange(11040)
+        )
+    start = reference.random_phases(3, sample.shape[0], 5)
+    expected = reference.etas_blocked(sample.matrix(), start, 12, 0.11, 0.05)
+    for operator in operators:
+        found = [CpuRecursion(operator, 0.11, 0.05, operator.to_block(start), threads).advance(6) for threads in (1, 2)]
+        np.testing.assert_array_equal(*found)
+        np.testing.assert_allclose(found[0], expected, atol=1e-9)

@@ -6,8 +6,8 @@ needed.  The row kernel is written once, as LLVM vector code for 32, 16, ... 1 l
 the same reason: a compiler does not keep the accumulators of a row in registers); CSR, SELL-C-sigma and the matrix-free
 stencil differ only in where a row's entries lie.
 
-Dot products are summed in row blocks whose bounds depend on N alone, then over the blocks in order: results are
-bitwise the same with any number of threads.
+Dot products are summed in row blocks whose bounds depend on the matrix alone, then over the blocks in order: results
+are bitwise the same with any number of threads.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ from numba import types
 from numba.extending import intrinsic
 
 from spectile.kpm.reference import Array
+from spectile.kpm.staging import PAGE, lattice_of
 
 MAX_BLOCKS = 64
 MIN_BLOCK_ROWS = 1024
+# Rows of a plane that are followed through all planes before the next: three such patches stay in a core's L2 cache.
+PATCH_ROWS = 1024
 # Rows ahead whose farthest neighbours are prefetched, and the shortest row of the block vector for which that pays.
 ROWS_AHEAD = 8
 PREFETCHED_LINE = 32
@@ -327,6 +330,8 @@ class CpuOperator:
         ``rows(v, w, scalars, blocks, partial)`` updates row blocks, shape (n, 2), and sums into `partial`, (n, 2, R).
     order : ndarray or None
         Original row of each row, where a format permutes.
+    plane_rows : int
+        Rows of a lattice plane, where the rows are known to lie plane by plane; else zero.
     """
 
     num_rows: int
@@ -334,12 +339,14 @@ class CpuOperator:
     dtype: np.dtype[Any]
     rows: Callable[..., None]
     order: Array | None = None
+    plane_rows: int = 0
 
     @classmethod
     def from_csr(cls, matrix: Any) -> CpuOperator:
         """Take a ``scipy.sparse`` CSR matrix (rows <= columns)."""
         rows = functools.partial(_csr_rows, matrix.indptr, matrix.indices, matrix.data)
-        return cls(matrix.shape[0], matrix.shape[1], matrix.dtype, rows)
+        plane = PAGE * lattice_of(matrix.indptr, matrix.indices)[0]
+        return cls(matrix.shape[0], matrix.shape[1], matrix.dtype, rows, plane_rows=plane)
 
     @classmethod
     def from_sell(cls, matrix: Any) -> CpuOperator:
@@ -365,7 +372,8 @@ class CpuOperator:
         potential = sample.potential.ravel().astype(pattern.real.dtype)
         sides = (sample.nx, sample.ny, sample.nz)
         rows = functools.partial(_stencil_rows, sides, pattern, np.array(PARTNER), potential)
-        return cls(sample.shape[0], sample.shape[1], np.dtype(dtype), rows)
+        plane = 4 * sample.ny * sample.nz
+        return cls(sample.shape[0], sample.shape[1], np.dtype(dtype), rows, plane_rows=plane)
 
     @property
     def parts(self) -> int:
@@ -378,7 +386,17 @@ class CpuOperator:
         return np.empty(0, self.dtype).real.dtype
 
     def blocks(self) -> list[tuple[int, int]]:
-        """Return the row blocks in which dot products are summed: they depend on the number of rows alone."""
+        """Return the row blocks, in the order of computation, in which dot products are summed: the matrix's alone."""
+        if 2 * PATCH_ROWS <= self.plane_rows <= self.num_rows // 3:
+            planes = -(-self.num_rows // self.plane_rows)
+            patch = np.linspace(0, self.plane_rows // 4, round(self.plane_rows / PATCH_ROWS) + 1).astype(int) * 4
+            patch[-1] = self.plane_rows
+            patches = (
+                (plane * self.plane_rows + int(low), min(self.num_rows, plane * self.plane_rows + int(high)))
+                for low, high in itertools.pairwise(patch)
+                for plane in range(planes)
+            )
+            return [(start, stop) for start, stop in patches if start < stop]
         # Sums of a block are kept in the type of the vectors: shorter blocks where that is single precision.
         most = MAX_BLOCKS if self.real_dtype.itemsize == 8 else 16 * MAX_BLOCKS
         count = max(1, min(most, self.num_rows // MIN_BLOCK_ROWS))
