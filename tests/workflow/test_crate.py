@@ -38,6 +38,9 @@ def test_crate_follows_the_profile(finished):
     graph = json.loads((finished / "crate/ro-crate-metadata.json").read_text())
     assert "https://w3id.org/ro/terms/workflow-run/context" in graph["@context"]
     entities = {entity["@id"]: entity for entity in graph["@graph"]}
+    # The profiles build on RO-Crate 1.1, and their validator (roc-validator) takes no other.
+    assert "https://w3id.org/ro/crate/1.1/context" in graph["@context"]
+    assert {"@id": "https://w3id.org/ro/crate/1.1"} in entities["ro-crate-metadata.json"]["conformsTo"]
     root = entities["./"]
     assert {item["@id"].rsplit("/", 1)[0] for item in root["conformsTo"]} == {
         "https://w3id.org/ro/wfrun/process",

@@ -2,13 +2,13 @@
 
 import itertools
 import re
+import statistics
 import time
 
 import pytest
 
 from .faulty import workflow as faulty
 
-# Machines of other people run this, too: the best of a few jobs counts.
 pytestmark = pytest.mark.cluster
 
 
@@ -42,4 +42,5 @@ def test_a_local_job_costs_less_than_seven_tenths_of_a_second(large):
         (later.stat().st_mtime_ns - earlier.stat().st_mtime_ns) / 1e9 - seconds_inside(large, later.stem)
         for earlier, later in itertools.pairwise(paths)
     ]
-    assert min(costs) < 0.7 * busy, (costs, busy)
+    print("seconds a job beside its case:", costs, "busy:", busy)
+    assert statistics.median(costs) < 0.7 * busy, (costs, busy)

@@ -64,7 +64,7 @@ def export(repository: Path, machine: str, out: Path) -> Path:
         raise ModuleNotFoundError("the rocrate library is not installed: pip install 'spectile[crate]'") from None
 
     records = {path: record.read(path) for path in sorted(results.glob("records/*/*.json"))}
-    crate = ROCrate()
+    crate = ROCrate(version="1.1")  # the specification that the profiles build on; validators refuse a newer one
     crate.metadata.extra_contexts.append(_CONTEXT)
     crate.name = f"spectile on {machine}"
     crate.description = f"A finished run of the spectile workflow on {_devices(records)}: {len(records)} records."
