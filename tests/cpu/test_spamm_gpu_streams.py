@@ -238,23 +238,23 @@ def test_all_on_the_first_gpu(machine, devices, monkeypatch):
         assert 0.05 < np.mean(expected != 0) <= 1
 
 
-@pytest.mark.parametrize("shared", [0, 1 << 60])
+@pytest.mark.parametrize(("shared", "n"), [(0, N), (0, 300), (0, 3), (1 << 60, N)])
 @pytest.mark.parametrize("devices", [[0, 1, 2], [1, 0], [0, 0]], ids=str)
-def test_rows_on_their_gpus(machine, devices, shared, monkeypatch):
+def test_rows_on_their_gpus(machine, devices, shared, n, monkeypatch):
     monkeypatch.setattr(gpu_multi, "SHARED_NORM_BYTES", shared)
     cuts = [*range(0, 128 * len(devices), 128), M]
-    copy = integers(K, N)
+    copy = integers(K, n)
     parts_a = [
         integers(last - first, K, index) for first, last, index in zip(cuts[:-1], cuts[1:], devices, strict=True)
     ]
     parts_b = []
     for index in devices:
-        parts_b.append(integers(K, N, index))
+        parts_b.append(integers(K, n, index))
         parts_b[-1][...] = copy
     plan = gpu_multi.Resident(parts_a, parts_b, None, tau=TAU, precision="fp64")
     for _ in range(2):
         for part in (*parts_a, *plan.out):
-            part[...] = np.nan if part.shape[1] == N else integers(*part.shape)
+            part[...] = np.nan if part.shape[1] == n else integers(*part.shape)
         plan()
         machine.run_until_idle()
         expected = wanted(np.concatenate(parts_a), copy, TAU)

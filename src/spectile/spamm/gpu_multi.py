@@ -300,7 +300,7 @@ class Resident(_Plan):
         super().__init__(devices, shape, kernel, tau=tau, precision=precision, alpha=alpha, block=block)
         self._shared = b[0].nbytes >= SHARED_NORM_BYTES and len(a) > 1
         panels = partition.panels(shape[2], len(a)) if self._shared else [(0, shape[2])] * len(a)
-        panels += [(shape[2], shape[2])] * (len(a) - len(panels))
+        panels += [(0, 0)] * (len(a) - len(panels))
         self.out: list[Any] = []
         self._parts: list[_ResidentPart] = []
         for number, (index, (first, last)) in enumerate(zip(devices, panels, strict=True)):
