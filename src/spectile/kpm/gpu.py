@@ -93,7 +93,7 @@ def sweep_unit(real: str, nz: int, lines: int, ahead: int, steps: int) -> Unit:
 
 
 # Pages of a tile, tiles in flight, warps that compute and warps that issue copies of ``staged.cu``.
-TUNING = (4, 4, 12, 4)
+TUNING = (4, 5, 12, 4)
 
 
 def staged_shape(num_vectors: int, dtype: Any) -> tuple[int, int]:

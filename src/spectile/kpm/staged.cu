@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0)
         for (int n = 0; n < DEPTH; ++n) {
             init(full + n, PRODUCERS);
-            init(empty + n, TILE);
+            init(empty + n, WORKERS);
         }
     for (int n = threadIdx.x; n < DICTIONARY; n += THREADS) dictionary[n] = table[n];
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -195,13 +195,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const work scale = scale_, shift = shift_, keep = keep_;
         const int lane = thread % LANES, row = thread / LANES;
         const unsigned char *const mine = slots + lane * 16;
-        for (int n = warp / TILE; n < count; n += GROUPS) {
+        for (int n = 0; n < count; ++n) {
             const int stage = n % DEPTH;
             const unsigned char *const code_stage = stages + stage * STAGE_BYTES;
-            // A barrier tells a phase from the next, not from the one after: where a stage passes from one group to another,
-            // the tile before this one in the stage must be seen done.
-            if (DEPTH % GROUPS && n >= DEPTH) await(empty + stage, (n / DEPTH - 1) & 1);
+            // Every warp waits for every tile in turn, since copies overtake one another and a tile needs pages of those
+            // before it; and no barrier may be two phases ahead of a warp, which sees its parity only.
             await(full + stage, n / DEPTH & 1);
+            if (n % GROUPS != warp / TILE) {
+                __syncwarp();
+                if (thread == 0) arrive(empty + stage);
+                continue;
+            }
             const Header header = reinterpret_cast<const Header *>(code_stage)[warp % TILE];
             const long long number_of_row = (long long)header.page * PAGE + row;
             const bool live = header.page >= 0 && number_of_row < rows;
