@@ -288,10 +288,10 @@ def _row_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Ch
             continue
         precision = lookup(name)
         G = on_gpu[precision.dtype.name]
-        factor = gpu._with_checked_factors(G, G, precision, gpu._checked)[0]
+        left, right = gpu._with_checked_factors(G, G, precision, gpu._checked)
 
-        def run(factor: Any = factor, precision: Any = precision) -> Any:
-            return gpu._to_device(factor, factor, precision, None, None)
+        def run(left: Any = left, right: Any = right, precision: Any = precision) -> Any:
+            return gpu._to_device(left, right, precision, None, None)
 
         methods.append(check.method(f"rows_{name}", name, run, counts, clock="events"))
     return methods
