@@ -6,6 +6,7 @@ from spectile.bench.claims import select
 from spectile.bench.stats import speedups
 from spectile.figures.style import Table
 from spectile.spamm.bounds import HOST_BYTES_S, host_bound
+from spectile.spamm.cases import skip_reasons
 
 PLACES = {
     "spectile_30": "rows of A and all of B on every GPU",
@@ -44,7 +45,7 @@ def table(frame: pandas.DataFrame) -> Table:
     result.notes = [
         "One GPU's product was timed in the same rounds; every result equals it to the bit.",
         f"The host's links carry {HOST_BYTES_S[0] / 1e9:.0f} GB/s to one GPU, {HOST_BYTES_S[1] / 1e9:.0f} to eight.",
-        *sorted(set(rows.loc[rows["status"] == "skipped", "reason"].dropna()) if len(rows) else []),
+        *skip_reasons(rows),
     ]
     if not lines:
         result.notes.append("This run holds no record of several GPUs.")

@@ -73,6 +73,14 @@ def network_ratios(layer: str) -> dict[str, float]:
     return {f"spectile_{ratio:g}".replace(".", "p"): ratio / 100 for ratio in NETWORK_RATIOS[layer]}
 
 
+def skip_reasons(rows: Any) -> list[str]:
+    """Return why methods of these frame rows were skipped, one sentence for all cases that lacked GPUs."""
+    reasons = sorted(set(rows.loc[rows["status"] == "skipped", "reason"].dropna())) if len(rows) else []
+    absent = [reason for reason in reasons if " GPUs and " in reason]
+    others = [reason for reason in reasons if reason not in absent]
+    return [*others, f"{len(absent)} cases of several GPUs were skipped: {absent[0]}, and so on."] if absent else others
+
+
 def executed_ratio(norms: Any, tau: float, rows: int, columns: int) -> float:
     """Return the share of products that tiles of `rows` x `columns` 32-blocks of C execute over their union of valid k.
 
