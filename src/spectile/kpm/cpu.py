@@ -27,7 +27,6 @@ from numba import types
 from numba.extending import intrinsic
 
 from spectile.kpm.reference import Array
-from spectile.kpm.staging import PAGE, lattice_of
 
 MAX_BLOCKS = 64
 MIN_BLOCK_ROWS = 1024
@@ -345,7 +344,7 @@ class CpuOperator:
     def from_csr(cls, matrix: Any) -> CpuOperator:
         """Take a ``scipy.sparse`` CSR matrix (rows <= columns)."""
         rows = functools.partial(_csr_rows, matrix.indptr, matrix.indices, matrix.data)
-        plane = PAGE * lattice_of(matrix.indptr, matrix.indices)[0]
+        plane = _plane_rows(matrix.indptr, matrix.indices)
         return cls(matrix.shape[0], matrix.shape[1], matrix.dtype, rows, plane_rows=plane)
 
     @classmethod
@@ -454,6 +453,14 @@ class CpuOperator:
         if self.parts == 1:
             return np.ascontiguousarray(vectors[:, None, :], dtype=self.real_dtype)
         return np.ascontiguousarray(np.stack([vectors.real, vectors.imag], axis=1), dtype=self.real_dtype)
+
+
+def _plane_rows(indptr: Array, indices: Array) -> int:
+    """Return how far apart the farthest rows are that a row couples, in most rows, in whole sites of four orbitals."""
+    num_rows = len(indptr) - 1
+    rows = np.linspace(0, num_rows - 1, min(num_rows, 2001)).astype(np.int64)
+    far = [np.abs(indices[indptr[row] : indptr[row + 1]] // 4 - row // 4).max(initial=0) for row in rows]
+    return 4 * int(np.median(far))
 
 
 def num_threads() -> int:
