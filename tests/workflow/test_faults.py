@@ -61,6 +61,8 @@ def test_failed_methods_are_never_drawn_and_the_others_go_on(tmp_path):
     faulty.run(folder, *ALL)
     seen = faulty.statuses(folder, "faults")
     assert {name for name, status in seen.items() if status == "ok"} == {"good", "vendor"}
+    reasons = {method["method"]: method["reason"] for method in faulty.records(folder)["faults"][0]["methods"]}
+    assert "ran longer than its limit of 1 s" in reasons["hang"] and "SIGSEGV" in reasons["crash"]
     marks = (folder / "results/this/figures/kpm_fig1.marks.tsv").read_text().splitlines()
     column = marks[0].split("\t").index("method")
     assert {line.split("\t")[column] for line in marks[1:]} == {"good", "vendor"}
