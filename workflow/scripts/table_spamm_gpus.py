@@ -42,11 +42,9 @@ def table(frame: pandas.DataFrame) -> Table:
         if any(line[label] is not None for label in PLACES.values()):
             lines.append(line)
     result.data = pandas.DataFrame(lines)
-    result.notes = [
+    measured = [
         "One GPU's product was timed in the same rounds; every result equals it to the bit.",
         f"The host's links carry {HOST_BYTES_S[0] / 1e9:.0f} GB/s to one GPU, {HOST_BYTES_S[1] / 1e9:.0f} to eight.",
-        *skip_reasons(rows),
     ]
-    if not lines:
-        result.notes.append("This run holds no record of several GPUs.")
+    result.notes = [*(measured if lines else ["This run holds no record of several GPUs."]), *skip_reasons(rows)]
     return result
