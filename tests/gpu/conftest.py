@@ -1,7 +1,7 @@
-"""GPU tests: skipped without a device; a whole run of a system's tests on a device is recorded in last_run.json.
+"""GPU tests: skipped without a device; a whole run of a file of tests on a device is recorded in last_run.json.
 
-The record of a system is written only when every test of its files was collected and none was deselected.  It holds a
-digest of the kernels, the launch code and the tests (comments and docstrings left out), so that
+The record of a file is written only when every test of it was collected and none was deselected.  It holds a digest of
+the kernels and launch code that the file tests and of the file itself (comments and docstrings left out), so that
 ``tests/cpu/test_gpu_last_run.py`` can tell on any machine whether what is in the tree passed on a GPU.
 """
 
@@ -23,17 +23,30 @@ SYSTEMS = ("gpu", "spamm", "tsparse", "evd", "kpm")
 RECORD = HERE / "last_run.json"
 
 
-def system_files(system: str) -> list[Path]:
-    """Return the kernels, launch code and GPU tests of a system, which together decide whether its tests pass."""
+def sources(test: Path) -> list[Path]:
+    """Return the kernels and launch code that decide whether a file of GPU tests passes, and the file itself.
+
+    ``test_<system>_<part>.py`` tests ``gpu_<part>.py`` and ``<part>.cu``, where the system has them, on top of the rest
+    of the system's GPU code, which every file of its tests tests.
+    """
+    system = system_of(test.name)
+    parts = {path.stem.removeprefix(f"test_{system}_") for path in HERE.glob(f"test_{system}_*.py")}
+    others = parts - {test.stem.removeprefix(f"test_{system}_")}
+    code = _code("gpu", "*.py")
+    if system is not None and system != "gpu":
+        code += [path for path in _code(system, "gpu*.py") if path.stem.removeprefix("gpu_") not in others]
+    return [*code, test]
+
+
+def _code(system: str, pattern: str) -> list[Path]:
     package = ROOT / "src" / "spectile" / system
-    code = [*package.glob("*.py")] if system == "gpu" else [*package.glob("gpu*.py")]
-    return sorted([*code, *package.glob("*.cu"), *package.glob("*.cuh"), *HERE.glob(f"test_{system}*.py")])
+    return sorted([*package.glob(pattern), *package.glob("*.cu"), *package.glob("*.cuh")])
 
 
-def digest(system: str) -> str:
-    """Return the sha256 of a system's GPU files and of the shared GPU code, comments and docstrings left out."""
+def digest(test: Path) -> str:
+    """Return the sha256 of what :func:`sources` names, comments and docstrings left out."""
     total = hashlib.sha256()
-    for path in [*system_files("gpu"), *(system_files(system) if system != "gpu" else [])]:
+    for path in sources(test):
         text = path.read_text()
         total.update(path.name.encode() + b"\0")
         total.update((_python_code(text) if path.suffix == ".py" else _cuda_code(text)).encode() + b"\0")
@@ -72,10 +85,15 @@ def _cuda_code(text: str) -> str:
     return "\n".join(filter(None, (" ".join(line.split()) for line in text.split("\n"))))
 
 
-def system_of(nodeid: str) -> str | None:
-    """Return the system that a test id of this folder belongs to: ``tests/gpu/test_<system>*.py``."""
-    name = nodeid.split("::")[0].rpartition("/")[2].removeprefix("test_")
-    return next((system for system in SYSTEMS if name.startswith(system)), None)
+def system_of(file: str) -> str | None:
+    """Return the system that a file of this folder tests: ``test_<system>.py`` or ``test_<system>_<part>.py``."""
+    name = file.removeprefix("test_").removesuffix(".py").partition("_")[0]
+    return name if name in SYSTEMS else None
+
+
+def file_of(nodeid: str) -> str:
+    """Return the name of the file that holds a test."""
+    return nodeid.partition("::")[0].rpartition("/")[2]
 
 
 def _unavailable() -> str | None:
@@ -91,30 +109,24 @@ class _Recorder:
         self.partial: set[str] = set()
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
-        self.partial |= {system for item in items if (system := system_of(item.nodeid))}
+        self.partial |= {file_of(item.nodeid) for item in items}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        system = system_of(report.nodeid)
-        if system is None or "tests/gpu/" not in report.nodeid:
+        if "tests/gpu/" not in report.nodeid:
             return
-        results = self.outcomes.setdefault(system, {})
+        results = self.outcomes.setdefault(file_of(report.nodeid), {})
         # A test counts as passed only if set-up, call and tear-down all passed.
         if report.when == "call" or report.outcome != "passed":
             results[report.nodeid] = report.outcome
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        for argument in self.config.args:
-            file, separator, _ = argument.partition("::")
-            if separator:
-                self.partial |= {system for system in SYSTEMS if system_of(file) == system}
+        self.partial |= {file_of(argument) for argument in self.config.args if "::" in argument}
         if session.shouldstop or session.shouldfail:
             return
         record: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-        for system, results in self.outcomes.items():
-            files = {Path(name.split("::")[0]).name for name in results}
-            whole = files == {path.name for path in HERE.glob(f"test_{system}*.py")}
-            if whole and system not in self.partial:
-                record[system] = {"digest": digest(system), **_machine(), "tests": dict(sorted(results.items()))}
+        for file, results in self.outcomes.items():
+            if file not in self.partial:
+                record[file] = {"digest": digest(HERE / file), **_machine(), "tests": dict(sorted(results.items()))}
         if record:
             RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
 
