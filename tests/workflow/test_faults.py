@@ -106,7 +106,7 @@ def test_killed_measuring_job(tmp_path):
         worker = int(note.read_text())
         os.kill(parent(worker), signal.SIGKILL)
         assert process.wait(timeout=60) != 0
-    assert not running(worker)
+    faulty.wait_for("the end of the worker", lambda: not running(worker), seconds=10)
     assert set(faulty.records(folder)) == {"first", "third"}
     assert "1 of 1 figures and tables are missing" in (folder / "snakemake.out").read_text()
     before = faulty.records(folder)
