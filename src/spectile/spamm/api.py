@@ -113,13 +113,13 @@ def spamm(
     """
     _check_choice(tau, valid_ratio, rtol)
     _check_scalars(block, alpha, beta)
+    options: dict[str, Any] = {
+        "tau": tau, "valid_ratio": valid_ratio, "rtol": rtol, "block": block, "alpha": alpha, "strict": strict,
+    }  # fmt: skip
     if devices is not None:
         if beta != 0 or backend == "cpu":
             raise ValueError("devices spread alpha A B over GPUs: leave beta at 0 and backend at 'auto' or 'cuda'")
-        return _spread(
-            a, b, devices, tau=tau, valid_ratio=valid_ratio, rtol=rtol, block=block, alpha=alpha, out=out,
-            strict=strict, precision=precision, check_finite=check_finite,
-        )  # fmt: skip
+        return _spread(a, b, devices, out=out, precision=precision, check_finite=check_finite, **options)
     on_gpu = on_device(a) or on_device(b)
     chosen = _choose_backend(backend, on_gpu)
     like = a
@@ -144,24 +144,17 @@ def spamm(
             from . import gpu_multi
 
             if not gpu_multi.fits(a, b, dtype):
-                return _spread(
-                    a, b, gpu_multi.current_device(), tau=tau, valid_ratio=valid_ratio, rtol=rtol, block=block,
-                    alpha=alpha, out=out, strict=strict, precision=precision, check_finite=check_finite,
-                )  # fmt: skip
+                here = gpu_multi.current_device()
+                return _spread(a, b, here, out=out, precision=precision, check_finite=check_finite, **options)
         # GPU arrays arrive as the user gave them, host arrays as NumPy's, shapes and dtypes checked; the backend
         # converts, works on the current stream and returns a SpammResult of the same kind.
         result = gpu.spamm_cuda(
             a,
             b,
-            tau=tau,
-            valid_ratio=valid_ratio,
-            rtol=rtol,
-            block=block,
-            alpha=alpha,
+            **options,
             beta=beta,
             c=c if beta != 0 else None,
             out=out,
-            strict=strict,
             precision=precision,
             check_finite=(not on_gpu) if check_finite is None else check_finite,
         )
@@ -171,15 +164,10 @@ def spamm(
         result = cpu.spamm_cpu(
             a,
             b,
-            tau=tau,
-            valid_ratio=valid_ratio,
-            rtol=rtol,
-            block=block,
-            alpha=alpha,
+            **options,
             beta=beta,
             c=_host_array(c) if beta != 0 else None,
             out=None if out is None else _host_array(out),
-            strict=strict,
             precision=precision,
             check_finite=check_finite is not False,
         )

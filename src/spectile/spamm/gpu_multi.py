@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -112,7 +113,7 @@ def _address(array: Any) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
-class _Plan:
+class _Plan(ABC):
     """What the placements share: streams that start after and end before the current streams, and the numbers."""
 
     def __init__(
@@ -192,16 +193,16 @@ class _Plan:
                     if index in (first, device_of_lane):
                         stream.wait_event(end)
 
-    def _enqueue(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _enqueue(self) -> None: ...
 
+    @abstractmethod
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def outputs(self) -> list[Any]:
         """Return the parts of C, to sum over."""
-        raise NotImplementedError
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers of a `SpammResult`, each read when asked for."""
