@@ -5,7 +5,8 @@ import pandas
 from spectile.bench.claims import select
 from spectile.bench.stats import speedups
 from spectile.figures.style import Table
-from spectile.spamm.bounds import INPUT_BYTES, speedup_bound
+from spectile.spamm.api import PRECISIONS
+from spectile.spamm.bounds import speedup_bound
 from spectile.spamm.cases import TABLE_1, executed_64x128
 
 PEAK_3XTF32 = 134e12  # three TF32 products at cuBLAS's measured rate
@@ -24,7 +25,7 @@ def table(frame: pandas.DataFrame) -> Table:
     rows = select(frame, "p_study=product,p_gpus=1,status=ok")
     result = Table("Speed on one GPU: measured / bound = share of it", pandas.DataFrame())
     lines = []
-    for precision in INPUT_BYTES:
+    for precision in PRECISIONS:
         for ratio in (30, 5):
             line: dict[str, object] = {"precision": precision, "valid ratio": f"{ratio} %"}
             for n in TABLE_1:

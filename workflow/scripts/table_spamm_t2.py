@@ -5,7 +5,8 @@ import pandas
 from spectile.bench.claims import select
 from spectile.bench.stats import speedups
 from spectile.figures.style import Table, printed
-from spectile.spamm.bounds import INPUT_BYTES, speedup_bound
+from spectile.spamm.api import PRECISIONS
+from spectile.spamm.bounds import speedup_bound
 from spectile.spamm.cases import RATIOS, TABLE_1, executed_64x128
 
 
@@ -32,7 +33,7 @@ def table(frame: pandas.DataFrame) -> Table:
     result = Table("Table 2: speed-up over the vendor's dense product", pandas.DataFrame())
     for ratio in RATIOS:
         parts = [speedups(rows, f"spectile_{ratio:02}", vendor) for vendor in ("cublas", "blas")] if len(rows) else []
-        for precision in INPUT_BYTES:
+        for precision in PRECISIONS:
             line = {"valid ratio": f"{ratio} %", "precision": precision}
             for n in TABLE_1:
                 here = pandas.concat([select(part, f"p_n={n},p_precision={precision}") for part in parts] or [rows])

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from .api import PRECISIONS
+
 # Unit round-off of the sums, and of C, of each precision.
 SUM_ROUNDOFF = {"fp16": 2.0**-24, "fp16c16": 2.0**-24, "fp32": 2.0**-24, "tf32x3": 2.0**-24, "fp64": 2.0**-53}
 RESULT_ROUNDOFF = {"fp16": 0.0, "fp16c16": 2.0**-11, "fp32": 0.0, "tf32x3": 0.0, "fp64": 0.0}
@@ -16,7 +20,12 @@ NORM_SLACK = 1 + 1e-12
 # Bytes a second of a device-to-device copy of an H200, read and written, measured.
 COPY_BYTES_S = 4.06e12
 LAUNCHES_S = 5e-6
-INPUT_BYTES = {"fp16": 2, "fp16c16": 2, "fp32": 4, "tf32x3": 4, "fp64": 8}
+
+
+def _entry_bytes(precision: str) -> tuple[int, int]:
+    """Return the bytes of an entry of A and B, and of C."""
+    into, out = (np.dtype(dtype).itemsize for dtype in PRECISIONS[precision])
+    return into, out
 
 
 def speedup_bound(vendor_s: float, n: int, precision: str, executed: float) -> float:
@@ -32,11 +41,11 @@ def speedup_bound(vendor_s: float, n: int, precision: str, executed: float) -> f
     n : int
         Rows and columns.
     precision : str
-        A key of ``INPUT_BYTES``.
+        A key of ``PRECISIONS``.
     executed : float
         Share of the tile products that 64 x 128 tiles of C execute.
     """
-    norms_s = 2 * n * n * INPUT_BYTES[precision] / COPY_BYTES_S + LAUNCHES_S
+    norms_s = 2 * n * n * _entry_bytes(precision)[0] / COPY_BYTES_S + LAUNCHES_S
     return vendor_s / (norms_s + executed * vendor_s)
 
 
@@ -46,8 +55,8 @@ HOST_BYTES_S = (52e9, 152e9)
 
 def host_bound(n: int, precision: str, gpus: int) -> float:
     """Return the seconds that two n x n matrices need from host memory to the GPUs, or C back, whichever is longer."""
-    out = 4 if precision == "fp16" else INPUT_BYTES[precision]
-    return n * n * max(2 * INPUT_BYTES[precision], out) / min(gpus * HOST_BYTES_S[0], HOST_BYTES_S[1])
+    into, out = _entry_bytes(precision)
+    return n * n * max(2 * into, out) / min(gpus * HOST_BYTES_S[0], HOST_BYTES_S[1])
 
 
 def rounding_bound(
