@@ -3,6 +3,7 @@
 import pandas
 
 from spectile.bench.claims import select
+from spectile.bench.stats import rates
 from spectile.figures.style import Drawing
 
 METHODS = ("spectile", "cusolver_one_stage", "lapack")
@@ -20,7 +21,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         drawing.empty(first, "no record of the tridiagonalization in this run")
         drawing.empty(speed, "no record of the tridiagonalization in this run")
         return drawing
-    rows["rate"] = rows["flops"] / rows["time_s"] / 1e12
+    rows["rate"] = rates(rows)
     for method in METHODS:
         series = select(rows, f"method={method}")
         drawing.marks(first, series, "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")

@@ -4,6 +4,7 @@ import numpy as np
 import pandas
 
 from spectile.bench.claims import select
+from spectile.bench.stats import rates
 from spectile.figures.style import Drawing
 
 GENERATIONS = ("P100", "V100", "A100")
@@ -20,7 +21,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     if not {"copy"} < set(found["method"] if len(found) else ()):
         drawing.empty(ax, "no record of the ceilings in this run")
         return drawing
-    rows["rate"] = rows["flops"] / rows["time_s"] / 1e12
+    rows["rate"] = rates(rows)
     # Rank-2k update: A, B and the triangle of C read, the triangle written.
     moved = 8.0 * (2 * rows["p_n"] * rows["p_k"].fillna(rows["p_n"]) + rows["p_n"] ** 2.0)
     rows["intensity"] = rows["flops"] / rows["bytes"].where(rows["bytes"].notna(), moved)

@@ -3,6 +3,7 @@
 import pandas
 
 from spectile.bench.claims import select
+from spectile.bench.stats import rates
 from spectile.figures.style import Drawing
 
 
@@ -11,7 +12,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     rows = select(frame, "p_study=syr2k,status=ok")
     rows = rows[rows["time_s"].notna()].copy() if len(rows) else rows
     if len(rows):
-        rows["rate"] = rows["flops"] / rows["time_s"] / 1e12
+        rows["rate"] = rates(rows)
     square, skinny = drawing.axes[0]
     if not len(rows):
         for ax in (square, skinny):

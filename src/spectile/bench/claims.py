@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .stats import geometric_mean, speedups
+from .stats import geometric_mean, rates, speedups
 
 if TYPE_CHECKING:
     import pandas
@@ -86,7 +86,7 @@ def _evaluate_row(row: pandas.Series, frame: pandas.DataFrame | None) -> tuple[o
         column = "speedup"
     elif column == "rate":
         values_of = rows[(rows["status"] == "ok") & rows["time_s"].notna() & rows["flops"].notna()]
-        values_of = values_of.assign(rate=values_of["flops"] / values_of["time_s"] / 1e12)
+        values_of = values_of.assign(rate=rates(values_of))
     else:
         values_of = rows[(rows["status"] == "ok") & rows[column].notna()] if column in rows else rows.iloc[:0]
     if not len(values_of):

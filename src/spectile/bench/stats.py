@@ -112,6 +112,11 @@ def speedups(frame: pandas.DataFrame, method: str, baseline: str) -> pandas.Data
     return rows
 
 
+def rates(frame: pandas.DataFrame) -> pandas.Series:
+    """Return the TFLOP/s of each row: its floating-point operations over its time."""
+    return frame["flops"] / frame["time_s"] / 1e12
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """Return the geometric mean of positive `values`; NaN when there are none."""
     array = np.asarray(values, dtype=np.float64)
