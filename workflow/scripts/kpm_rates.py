@@ -3,10 +3,10 @@
 import pandas
 
 from spectile.bench.claims import select
+from spectile.kpm import cases, cases_multi
 
-STEPS = 4
-#: Studies of several devices, and the steps of their timed calls.
-SEVERAL, SEVERAL_STEPS = ("devices", "hybrid"), 20
+#: Studies of several devices, whose timed calls have their own number of steps.
+SEVERAL = ("devices", "hybrid")
 HOST_STUDIES = ("host_machine", "host_step", "threads", "ranks")
 NAMES = {
     "naive": "naive (library calls)", "aug_spmv": "aug_spmv()", "aug_spmmv": "aug_spmmv()",
@@ -37,7 +37,7 @@ def drawn_by(frame: pandas.DataFrame, element: str, status: str = "ok") -> panda
     if status == "ok" and len(rows):
         time, flops, least = (pandas.to_numeric(rows[name]) for name in ("time_s", "flops", "bytes"))
         rows["gflops"], rows["gbytes_s"] = flops / time / 1e9, least / time / 1e9
-        steps = rows["p_study"].isin(SEVERAL).map({True: SEVERAL_STEPS, False: STEPS})
+        steps = rows["p_study"].isin(SEVERAL).map({True: cases_multi.STEPS, False: cases.STEPS})
         rows["ms_per_step"] = time / steps * 1e3
         if "p_num_vectors" in rows:
             rows["gbytes_per_vector"] = least / steps / pandas.to_numeric(rows["p_num_vectors"]) / 1e9
