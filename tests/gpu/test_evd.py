@@ -9,7 +9,7 @@ from spectile import evd
 from spectile.evd.families import FAMILIES, random_hermitian, residuals
 
 cupy = pytest.importorskip("cupy")
-from spectile.evd import cpu, gpu  # noqa: E402
+from spectile.evd import cpu, gpu, ozaki  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
@@ -84,9 +84,9 @@ def test_large_against_invariants(rng):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("crossover", [0, 10**6])
-def test_only_one_triangle_is_read(dtype, lower, order, crossover, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "CROSSOVER_VECTORS", crossover)
+@pytest.mark.parametrize("vendor", [False, True])
+def test_only_one_triangle_is_read(dtype, lower, order, vendor, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
     n = 200
     a = random_hermitian(n, rng, dtype)
     half = np.where(np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, a, np.nan).astype(dtype)
@@ -97,10 +97,9 @@ def test_only_one_triangle_is_read(dtype, lower, order, crossover, rng, monkeypa
     np.testing.assert_array_equal(cupy.asnumpy(device_half), half)
 
 
-@pytest.mark.parametrize("crossover", [0, 10**6])
-def test_subsets_host_arrays_and_batches(crossover, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "CROSSOVER_VECTORS", crossover)
-    monkeypatch.setattr(gpu, "CROSSOVER_VALUES", crossover)
+@pytest.mark.parametrize("vendor", [False, True])
+def test_subsets_host_arrays_and_batches(vendor, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
     a = random_hermitian(150, rng)
     reference = np.linalg.eigvalsh(a)
     w, v = evd.eigh(a, subset_by_index=(3, 40), backend="cuda")
@@ -117,9 +116,29 @@ def test_subsets_host_arrays_and_batches(crossover, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("crossover", [0, 10**6])
-def test_not_finite(dtype, crossover, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "CROSSOVER_VALUES", crossover)
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_in_the_memory_of_the_input(dtype, lower, order, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: False)
+    n = 256  # columns of a multiple of 128 bytes
+    a = random_hermitian(n, rng, dtype)
+    half = np.where(np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, a, np.nan).astype(dtype)
+    owned = cupy.array(half, order=order)
+    in_place = order == "F" or np.dtype(dtype).kind != "c"
+    assert gpu.fits_in_place(owned) == in_place
+    assert not gpu.fits_in_place(owned[1:, 1:])
+    w, v = evd.eigh(owned, lower=lower, overwrite_a=True)
+    assert passes(errors(a, w, v))
+    kept = np.array_equal(cupy.asnumpy(owned), half, equal_nan=True)
+    assert kept == (not in_place)
+    smaller = gpu.workspace_bytes(n, dtype, vectors=True, overwrite_a=True)
+    assert gpu.workspace_bytes(n, dtype, vectors=True) - smaller == n * n * np.dtype(dtype).itemsize
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vendor", [False, True])
+def test_not_finite(dtype, vendor, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
     a = random_hermitian(100, rng, dtype)
     for bad in (np.nan, np.inf):
         a[90, 7] = bad
@@ -172,15 +191,130 @@ def test_eigenvalues_of_tridiagonals(n, rng):
     np.testing.assert_allclose(w, expected, atol=1e-13 * n**0.5)
 
 
+@pytest.mark.parametrize("n", [64, 65, 66, 95, 96, 97, 128, 129, 161])
+def test_panels_in_two_halves(n, rng):
+    a = random_hermitian(n, rng)
+    assert passes(errors(a, *solve(a, vectors=True, bandwidth=64, block=128)))
+
+
+def device_symmetric(n, seed):
+    """A random symmetric matrix that never leaves the device."""
+    a = cupy.random.RandomState(seed).standard_normal((n, n))
+    for start in range(0, n, 4096):
+        stop = min(n, start + 4096)
+        a[start:stop, stop:] = a[stop:, start:stop].T
+        a[start:stop, start:stop] = (a[start:stop, start:stop] + a[start:stop, start:stop].T) / 2
+    return a
+
+
+def test_panels_of_more_rows_than_half_the_threads(rng):
+    n = gpu.largest_order() // 2 + 300
+    a = device_symmetric(n, SEED)
+    trace, norm = float(cupy.trace(a)), float(cupy.linalg.norm(a.ravel()))
+    w = evd.eigvalsh(a, overwrite_a=True)
+    eps = np.finfo(np.float64).eps
+    assert abs(float(w.sum()) - trace) < 10 * n * eps * norm
+    assert abs(float(cupy.linalg.norm(w)) - norm) < 10 * n * eps * norm
+    del a, w
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+class PeakMemory(cupy.cuda.MemoryHook):
+    """Most bytes of CuPy's pool in use."""
+
+    name = "PeakMemory"
+
+    def __init__(self):
+        self.now = self.most = 0
+
+    def malloc_postprocess(self, **event):
+        self.now += event["mem_size"]
+        self.most = max(self.most, self.now)
+
+    def free_postprocess(self, **event):
+        self.now -= event["mem_size"]
+
+
+def test_work_space_with_vectors():
+    n = 16_384
+    a = device_symmetric(n, SEED)
+    with PeakMemory() as memory:
+        w, v = evd.eigh(a)
+    assert n * n * 8 * 1.5 < memory.most <= 2.2 * a.nbytes
+    assert memory.most <= gpu.workspace_bytes(n, np.float64, vectors=True)
+    some = slice(n // 2, n // 2 + 50)
+    eps = np.finfo(np.float64).eps
+    assert float(cupy.linalg.norm(a @ v[:, some] - v[:, some] * w[some])) < 10 * n * eps * float(cupy.abs(w).max())
+    del a, w, v
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+@pytest.mark.parametrize(("dtype", "bandwidth"), [*((dtype, B) for dtype in DTYPES), ("float64", 16), ("float64", 64)])
+@pytest.mark.parametrize("n", [2, 17, 64, 65, 66, 200])
+def test_reflectors_of_the_chasing(n, dtype, bandwidth, rng):
+    """Q2 takes the tridiagonal matrix back to the band."""
+    b = bandwidth
+    dense = random_hermitian(n, rng, dtype)
+    dense[np.abs(np.subtract.outer(np.arange(n), np.arange(n))) > b] = 0
+    band = cupy.zeros((n + 2, 2 * b), dtype)
+    for offset in range(min(b + 1, n)):
+        band[: n - offset, offset] = cupy.asarray(np.diag(dense, -offset).copy())
+    reflectors = gpu.zero_matrix(n, n, dtype)
+    d, e = (cupy.asnumpy(x) for x in gpu.chase_band(band, n, b, reflectors))
+    z = gpu.zero_matrix(n, n, np.complex128 if np.dtype(dtype).kind == "c" else np.float64)
+    gpu.as_array(z, n, n)[np.arange(n), np.arange(n)] = 1
+    gpu.apply_chasing(reflectors, n, b, z.pointer, z.ld, n)
+    q = cupy.asnumpy(gpu.as_array(z, n, n))
+    tridiagonal = np.diag(d) + np.diag(e[: n - 1], 1) + np.diag(e[: n - 1], -1)
+    eps = np.finfo(dtype).eps
+    assert np.linalg.norm(q @ tridiagonal @ q.conj().T - dense) < 10 * n * eps * np.linalg.norm(dense)
+    assert np.linalg.norm(q.conj().T @ q - np.eye(n)) < 10 * n * eps
+
+
+@pytest.mark.parametrize("chunks", [(1024, 2048), (50, 30)])
+@pytest.mark.parametrize("n", [1, 2, 32, 33, 64, 65, 257, 1030])
+def test_divide_and_conquer(n, chunks, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "VECTOR_COLUMNS", chunks[0])
+    monkeypatch.setattr(gpu, "merge_rows", lambda n: min(chunks[1], gpu.padded_order(n)[1] // 2))
+    d, e = rng.standard_normal(n), rng.standard_normal(n)
+    w, q = gpu.divide_and_conquer(cupy.asarray(d), cupy.asarray(e))
+    a = np.diag(d) + np.diag(e[: n - 1], 1) + np.diag(e[: n - 1], -1)
+    assert passes(errors(a, w, gpu.as_array(q, n, n)))
+
+
+@pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("k", [1, 16, 100])
 @pytest.mark.parametrize("n", [1, 100, 512, 1300])
-def test_syr2k(n, k, rng):
+def test_syr2k(n, k, joined, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "SYR2K_JOINED", (k if joined else 0, 0))
     a, b = (rng.standard_normal((n, k)) for _ in range(2))
     c = np.asfortranarray(rng.standard_normal((n, n)))
     on_device = cupy.asarray(c, order="F")
     gpu.syr2k(cupy.asarray(a, order="F"), cupy.asarray(b, order="F"), on_device, alpha=-0.5, block=128)
     expected = np.tril(c - 0.5 * (a @ b.T + b @ a.T))
     np.testing.assert_allclose(np.tril(cupy.asnumpy(on_device)), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("k", [1, 32, 100])
+@pytest.mark.parametrize("n", [1, 100, 1100])
+def test_updates_from_int8_products(n, k, rng):
+    a, b = (rng.standard_normal((n, k)) * 10.0 ** rng.integers(-9, 9, (n, 1)) for _ in range(2))
+    expected = np.tril(a @ b.T + b @ a.T)
+    rows = np.linalg.norm(np.hstack([a, b]), axis=1)
+    scale = rows[:, None] * rows
+    for count, limit in ((15, 4e-16 * (k + 4)), (12, 1e-12)):
+        c = cupy.zeros((n, n), order="F")
+        ozaki.syr2k(cupy.asarray(a, order="F"), cupy.asarray(b, order="F"), c, count=count)
+        assert bool((np.abs(np.tril(cupy.asnumpy(c)) - expected) <= limit * scale).all())
+
+
+def test_band_reduction_from_int8_products(rng):
+    n = 700
+    a = random_hermitian(n, rng)
+    matrix, _ = gpu.load_matrix(cupy.asarray(a), lower=True, bandwidth=B, check_finite=True)
+    panels = gpu.band_reduction(matrix, n, bandwidth=B, block=NB, update=ozaki.add_lower)
+    w = gpu.eigenvalues(*gpu.chase_band(gpu.extract_band(panels), n, B, None))
+    assert passes(errors(a, w))
 
 
 def test_memory_error_has_the_bytes():

@@ -11,13 +11,15 @@ HOST_STUDIES = ("host_machine", "host_step", "threads", "ranks")
 NAMES = {
     "naive": "naive (library calls)", "aug_spmv": "aug_spmv()", "aug_spmmv": "aug_spmmv()",
     "aug_spmmv_sell": "aug_spmmv(), SELL-32", "aug_spmmv_star": "aug_spmmv()*", "spmmv": "SpMMV alone",
-    "aug_spmmv_nodots": "without dot products", "stencil": "no stored matrix", "blocked": "no matrix, two steps",
+    "aug_spmmv_nodots": "without dot products", "aug_spmmv_table": "values by number",
+    "aug_spmmv_mixed": "stored in complex64", "stencil": "no stored matrix", "blocked": "no matrix, two steps",
     "blocked_nccl": "no matrix, two steps, NCCL", "blocked_ranks": "no matrix, two steps, a rank a GPU",
     "aug_spmmv_cpu_gpu": "aug_spmmv(), CPU and GPU",
 }  # fmt: skip
 COLORS = {
     "naive": "#D55E00", "aug_spmv": "#E69F00", "aug_spmmv": "#0072B2", "aug_spmmv_sell": "#56B4E9",
-    "aug_spmmv_star": "#999933", "spmmv": "#117733", "aug_spmmv_nodots": "#CC79A7", "stencil": "#009E73",
+    "aug_spmmv_star": "#999933", "spmmv": "#117733", "aug_spmmv_nodots": "#CC79A7",
+    "aug_spmmv_table": "#661100", "aug_spmmv_mixed": "#882255", "stencil": "#009E73",
     "blocked": "#332288", "blocked_nccl": "#882255", "blocked_ranks": "#AA4499", "aug_spmmv_cpu_gpu": "#661100",
 }  # fmt: skip
 

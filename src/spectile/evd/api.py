@@ -60,8 +60,8 @@ def eigh(
     eigvals_only : bool, default False
         Return the eigenvalues alone.
     overwrite_a : bool, default False
-        The memory of `a` may be used as work space, which saves n² elements; the CPU backend does where its layout
-        allows.
+        The memory of `a` may be used as work space, which saves n² elements, where its layout allows: column-major, or
+        on CUDA real and row-major, too, with columns of a multiple of 128 bytes.
     check_finite : bool, default True
         Raise ValueError for NaN and infinity in the triangle that is read; without the check they raise LinAlgError,
         as no convergence (both are seen in the scaling and cost nothing).
@@ -95,8 +95,9 @@ def eigh(
     Notes
     -----
     Source: Wang et al., "Extracting the potential of emerging hardware accelerators for symmetric eigenvalue
-    decomposition", Algorithms 1 to 3.  On CUDA, matrices of order below 3,000, and above what the panel kernel holds
-    (256 rows a multiprocessor), go to cuSOLVER.  Work space beyond `a`: see docs/performance/evd.md.
+    decomposition", Algorithms 1 to 3.  On CUDA, matrices below the measured crossover of their type (orders of about
+    1,300 to 3,000), and above what the panel kernel holds, go to cuSOLVER.  Work space beyond `a`: about n² elements,
+    2.2 n² with the eigenvectors of large matrices, and n² fewer with `overwrite_a` (docs/performance/evd.md).
     """
     chosen = _choose_backend(a, backend)
     array = _check_array(a, chosen)

@@ -205,6 +205,11 @@ def _syr2k(row: Mapping[str, Any], context: Context) -> Problem:
     return Problem(methods, inputs={"a": digest_array(a), "b": digest_array(b)})
 
 
+def _int8(row: Mapping[str, Any], context: Context) -> Problem:
+    """The trailing update from INT8 products is a variant of the GPU's."""
+    return Problem([Skipped(name, NO_GPU) for name in ("spectile", "int8_15", "int8_12")])
+
+
 def _roofline(row: Mapping[str, Any], context: Context) -> Problem:
     """Ceilings of the machine: a copy and a large product; and A W, the skinny product of the reduction (Figure 3)."""
     n = row["n"]
@@ -243,5 +248,6 @@ _STUDIES = {
     "reduction": _reduction,
     "chasing": _chasing,
     "syr2k": _syr2k,
+    "int8": _int8,
     "roofline": _roofline,
 }

@@ -13,15 +13,19 @@ import numpy as np
 from spectile.bench.case import Context, Method, Problem, Skipped
 from spectile.bench.provenance import digest_array
 
-from . import cases, cpu, gpu, vendor
+from . import cases, cpu, gpu, ozaki, vendor
 from .api import eigh, eigvalsh, tridiagonalize
 
 EPS = float(np.finfo(np.float64).eps)
+#: A matrix above this order is made again where it is wanted, instead of being kept beside its work space.
+KEPT_ORDER = 40_000
 #: A band is compared with the eigenvalues of the dense matrix up to this order, above with its trace and norm.
 DENSE_BAND_ORDER = 8192
 NORM_LIMITS = {"error_trace": 10.0, "error_norm": 10.0}
 #: Orders up to which our two stages are measured beside the vendor's code that `eigh` calls there.
 CROSSOVER_STUDY = 4096
+#: Moduli of the INT8 products, and the error that so many may have: as accurate as FP64, and with fewer products.
+INT8_COUNTS = {ozaki.ACCURATE: 1e-12, 12: 1e-9}
 ONE_STAGE_LEFT_OUT = "left out of this row: it takes about 20 s a call at this order"
 
 
@@ -108,13 +112,25 @@ def _reference(n: int, seed: int, precision: str = "float64") -> Any:
     return _vendor_values(a.astype(np.promote_types(precision, np.float64), order="F", copy=False))
 
 
-def _check(a: Any, reference: Any, vectors: bool) -> Callable[[Any], dict[str, float]]:
+def _check(make: Callable[[], Any], reference: Any, vectors: bool) -> Callable[[Any], dict[str, float]]:
+    """Return the check of a solver's result on the matrix that `make` returns.
+
+    Without a reference, eigenvalues are checked by the trace and the Frobenius norm.
+    """
 
     def check(result: Any) -> dict[str, float]:
         w, v = result if vectors else (result[0] if isinstance(result, tuple) else result, None)
+        a = make()
         n, eps = a.shape[0], float(np.finfo(w.dtype).eps)
-        norm, size = float(cupy.abs(reference).max()), float(cupy.linalg.norm(reference))
-        errors = {"error_values": float(cupy.abs(w - reference).max()) / (n * eps * norm)}
+        norm = float(cupy.abs(w).max())
+        if reference is None:
+            size = float(cupy.linalg.norm(w))
+            trace = abs(float(w.sum()) - float(cupy.trace(a).real))
+            squares = abs(size - _norm(a))
+            errors = {"error_trace": trace / (n * eps * norm), "error_norm": squares / (n * eps * norm)}
+        else:
+            norm, size = float(cupy.abs(reference).max()), float(cupy.linalg.norm(reference))
+            errors = {"error_values": float(cupy.abs(w - reference).max()) / (n * eps * norm)}
         if v is not None:
             residual = orthogonality = 0.0
             for start in range(0, n, 4096):  # in column blocks, for memory
@@ -130,10 +146,18 @@ def _check(a: Any, reference: Any, vectors: bool) -> Callable[[Any], dict[str, f
     return check
 
 
+def _norm(a: Any) -> float:
+    """Frobenius norm, in column blocks, for memory."""
+    squares = [float(cupy.linalg.norm(a[:, start : start + 4096])) ** 2 for start in range(0, a.shape[1], 4096)]
+    return sum(squares) ** 0.5
+
+
 def _evd(row: Mapping[str, Any], context: Context) -> Problem:
     n, vectors, precision = row["n"], row["vectors"], row["precision"]
+    if n > KEPT_ORDER:
+        return _large(row, context)
     a = _matrix(n, context.seed, precision)
-    check = _check(a, _reference(n, context.seed, precision), vectors)
+    check = _check(lambda: a, _reference(n, context.seed, precision), vectors)
     limits = cases.LIMITS if vectors else {"error_values": 10.0}
     work = cases.flops(n, vectors=vectors) * (4 if a.dtype.kind == "c" else 1)
 
@@ -165,16 +189,62 @@ def _evd(row: Mapping[str, Any], context: Context) -> Problem:
             memory = solver.device_bytes
             methods.append(Method(name, solver, check, limits, flops=work, memory_bytes=memory, prepare=restore))
     methods.append(Skipped("magma", cases.NO_MAGMA))
-    crossover = gpu.CROSSOVER_VECTORS if vectors else gpu.CROSSOVER_VALUES
-    return Problem(methods, inputs=_digest(a), values={"below_crossover": n < crossover})
+    return Problem(methods, inputs=_digest(a), values={"vendor_called": gpu.calls_vendor(n, a.dtype, vectors=vectors)})
+
+
+def _large(row: Mapping[str, Any], context: Context) -> Problem:
+    """An order whose matrix fills a quarter of the device: solved in its own memory and made again for the check."""
+    n, vectors = row["n"], row["vectors"]
+    a = cupy.empty((n, n), np.float64, order="F")
+    limits = NORM_LIMITS | (
+        {name: cases.LIMITS[name] for name in ("error_residual", "error_orthogonality")} if vectors else {}
+    )
+    solve = eigh if vectors else eigvalsh
+
+    def restore() -> None:
+        _wait(_fill(a, context.seed))
+
+    ours = Method(
+        "spectile",
+        lambda: _wait(solve(a, overwrite_a=True, backend="cuda")),
+        _check(lambda: _fill(a, context.seed), None, vectors),
+        limits,
+        flops=cases.flops(n, vectors=vectors),
+        memory_bytes=gpu.workspace_bytes(n, a.dtype, vectors=vectors, overwrite_a=True),
+        prepare=restore,
+    )
+    needed = 5 * 8 * n * n
+    reason = f"cuSOLVER needs about {needed:,} bytes at this order: its work space is four times the matrix"
+    return Problem(
+        [
+            ours,
+            Skipped("cusolver_one_stage", reason),
+            Skipped("cusolver_two_stage", reason),
+            Skipped("magma", cases.NO_MAGMA),
+        ],
+        inputs=_digest(_fill(a, context.seed)),
+    )
 
 
 def _tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
-    n = row["n"]
+    n, large = row["n"], row["n"] > KEPT_ORDER
     a = _matrix(n, context.seed)
-    check, limits = _check_values(_reference(n, context.seed)), {"error_values": 10.0}
+    digest = _digest(a)
+
+    def refill() -> None:
+        _wait(_fill(a, context.seed))
+
+    check = _check_norms(float(cupy.trace(a)), _norm(a)) if large else _check_values(_reference(n, context.seed))
+    limits = NORM_LIMITS if large else {"error_values": 10.0}
     methods: list[Method | Skipped] = [
-        Method("spectile", lambda: _wait(tridiagonalize(a, backend="cuda")), check, limits, flops=cases.flops(n))
+        Method(
+            "spectile",
+            lambda: _wait(tridiagonalize(a, overwrite_a=large, backend="cuda")),
+            check,
+            limits,
+            flops=cases.flops(n),
+            prepare=refill if large else None,
+        )
     ]
     if row["one_stage"]:
         work = cupy.empty(a.shape, a.dtype, order="F")
@@ -190,7 +260,7 @@ def _tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
         Skipped("cusolver_two_stage", "cuSOLVER does not offer the tridiagonalization of its two-stage solver")
     )
     methods.append(Skipped("magma", cases.NO_MAGMA))
-    return Problem(methods, inputs=_digest(a))
+    return Problem(methods, inputs=digest)
 
 
 def _wait(result: Any) -> Any:
@@ -364,6 +434,68 @@ def _syr2k(row: Mapping[str, Any], context: Context) -> Problem:
     return Problem(methods, inputs={"a_first_rows": digest_array(cupy.asnumpy(a[:8]))})
 
 
+def _int8(row: Mapping[str, Any], context: Context) -> Problem:
+    """The rank-2k update, or the band reduction with it, in FP64 and from INT8 products (Ozaki's second scheme)."""
+    return _int8_reduction(row, context) if row["block"] else _int8_update(row, context)
+
+
+def _int8_update(row: Mapping[str, Any], context: Context) -> Problem:
+    n, k = row["n"], row["k"]
+    random = cupy.random.RandomState(context.seed)
+    a, b = (random.standard_normal((k, n)).T for _ in range(2))
+    c = cupy.zeros((n, n), order="F")
+    # FP64's own error is to be seen, too: some entries of the last rows in extended precision.
+    rows = slice(n - 4, n)
+    at = np.unique(np.random.default_rng(context.seed).integers(0, n - 4, 256))
+    wide = [cupy.asnumpy(x).astype(np.longdouble) for x in (a[rows], b[rows], a[at], b[at])]
+    expected = wide[0] @ wide[3].T + wide[1] @ wide[2].T
+
+    def check(result: Any) -> dict[str, float]:
+        difference = np.linalg.norm((cupy.asnumpy(c[rows][:, at]) - expected).astype(np.float64))
+        return {"error_fro_rel": float(difference / np.linalg.norm(expected.astype(np.float64)))}
+
+    def clear() -> None:
+        c.fill(0)
+
+    work = 2.0 * n * n * k
+    methods: list[Method | Skipped] = [
+        Method("spectile", lambda: gpu.syr2k(a, b, c), check, {"error_fro_rel": 1e-12}, flops=work, clock="events",
+               prepare=clear),
+        *(
+            Method(f"int8_{count}", functools.partial(ozaki.syr2k, a, b, c, count=count), check,
+                   {"error_fro_rel": limit}, flops=work, clock="events", prepare=clear)
+            for count, limit in INT8_COUNTS.items()
+        ),
+    ]  # fmt: skip
+    return Problem(methods, inputs={"a_first_rows": digest_array(cupy.asnumpy(a[:8]))})
+
+
+def _int8_reduction(row: Mapping[str, Any], context: Context) -> Problem:
+    n, b, block = row["n"], row["bandwidth"], row["block"]
+    a = _matrix(n, context.seed)
+    check_values = _check_values(_reference(n, context.seed))
+    target = gpu.empty_matrix(n, n, np.float64)
+
+    def restore() -> None:
+        gpu.as_array(target, n, n)[...] = a
+
+    def reduce(update: Any) -> Any:
+        return _wait(gpu.extract_band(gpu.band_reduction(target, n, bandwidth=b, block=block, update=update)))
+
+    def check(band: Any) -> dict[str, float]:
+        return check_values(gpu.chase_band(band.copy(), n, b, None))
+
+    updates = {"spectile": gpu.add_lower} | {
+        f"int8_{count}": functools.partial(ozaki.add_lower, count=count) for count in INT8_COUNTS
+    }
+    methods: list[Method | Skipped] = [
+        Method(name, functools.partial(reduce, update), check, {"error_values": 10.0}, flops=cases.flops(n),
+               prepare=restore)
+        for name, update in updates.items()
+    ]  # fmt: skip
+    return Problem(methods, inputs=_digest(a))
+
+
 def _roofline(row: Mapping[str, Any], context: Context) -> Problem:
     n, width = row["n"], row["bandwidth"] or row["n"]
     random = cupy.random.RandomState(context.seed)
@@ -404,5 +536,6 @@ _STUDIES = {
     "reduction": _reduction,
     "chasing": _chasing,
     "syr2k": _syr2k,
+    "int8": _int8,
     "roofline": _roofline,
 }

@@ -1,7 +1,10 @@
 // Bulge chasing (Algorithm 2): a persistent kernel, one sweep a block at a time, sweeps in order by tickets.
 //
 // Sweep s, task t: rows I = s + 1 + t B ..., a reflector that clears the first column of the block O left of the
-// diagonal block D.  It may run once sweep s - 1 has finished task t + 1 (its frontier is then 3 B columns ahead).
+// diagonal block D.  Of what sweep s - 1 does in task t + 1 it needs one row, the last of I.  That row comes by mail: as
+// lines that carry their own flag, sent as soon as they are computed.  The rest is final once sweep s - 1 has released
+// task t; and nothing is stored before it has released task t + 1 (its frontier is then 3 B columns ahead), since both
+// write that row.  A mail slot is soon used again; who comes too late for a line finds the row in the band.
 // A ticket is drawn by a block that runs, and waits only for tickets drawn before: no occupancy can deadlock.
 //
 // Warp w holds the columns w CPW ... of O and D in registers; lane l holds rows l and, for B = 64, l + 32.
@@ -9,11 +12,64 @@
 #define CHASE_WARPS (CHASE_THREADS / 32)
 #define CPW (B / CHASE_WARPS)
 #define RPL ((B + 31) / 32)
+#define SLOTS 8192  // of mail: four for each of 2,048 sweeps
+#define LINES ((B + 1) * (COMPLEX ? 2 : 1))
 
-// band: element (i, j) at i + j (2 B - 1).  done[s]: finished tasks of sweep s; ticket: next sweep.
+__device__ __forceinline__ void send(uint4* slot, int line, scalar_t value, unsigned tag) {
+    if (COMPLEX) {
+        store_line(slot + 2 * line, real_part(value), tag);
+        store_line(slot + 2 * line + 1, imag_part(value), tag);
+    } else {
+        store_line(slot + line, real_part(value), tag);
+    }
+}
+
+// The value from its line or, once `released` says that it is there, from its place in the band.
+__device__ __forceinline__ scalar_t
+receive(const uint4* slot, int line, unsigned tag, const int* released, int needed, const scalar_t* place) {
+    while (true) {
+        double x, y = 0;
+        bool here;
+        if (COMPLEX) {
+            here = try_line(slot + 2 * line, tag, x);
+            here &= try_line(slot + 2 * line + 1, tag, y);
+        } else {
+            here = try_line(slot + line, tag, x);
+        }
+        if (here) return make_scalar(x, y);
+        if (load_acquire(released) >= needed) return load(place);
+    }
+}
+
+// Load O (columns start - B + c) or, in task 0, the one column of the sweep; and the lower triangle of D.  Without the
+// parts of the last row that come by mail.
+__device__ __forceinline__ void load_blocks(const scalar_t* band, int start, int m, int task, int sweep, bool by_mail, int lane,
+                                            int c0, scalar_t (&o)[RPL][CPW], scalar_t (&d)[RPL][CPW])
+{
+    const long long ld = 2 * B - 1;
+    const int own = by_mail ? B - 1 : m;
+#pragma unroll
+    for (int h = 0; h < RPL; ++h) {
+        const int r = lane + 32 * h;
+#pragma unroll
+        for (int c = 0; c < CPW; ++c) {
+            const int j = c0 + c;
+            o[h][c] = zero();
+            if (task > 0) {
+                if (r < own) o[h][c] = load(band + start + r + (long long)(start - B + j) * ld);
+            } else if (j == 0 && r < own) {
+                o[h][c] = load(band + start + r + (long long)sweep * ld);
+            }
+            d[h][c] = r < own && j <= r ? load(band + start + r + (long long)(start + j) * ld) : zero();
+        }
+    }
+}
+
+// band: element (i, j) at i + j (2 B - 1).  done[s]: released tasks of sweep s; ticket: next sweep; mail: SLOTS x LINES.
 // vectors: element of sweep s at row i at vectors[s * sweep_stride + i * row_stride], or null.
-extern "C" __global__ void __launch_bounds__(CHASE_THREADS)
-chase(scalar_t* band, int n, int* done, int* ticket, scalar_t* vectors, long long sweep_stride, long long row_stride)
+extern "C" __global__ void __launch_bounds__(CHASE_THREADS, COMPLEX ? 1 : 512 / CHASE_THREADS)
+chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vectors, long long sweep_stride,
+      long long row_stride)
 {
     extern __shared__ unsigned char shared[];
     scalar_t* full = (scalar_t*)shared;     // B x (B + 1): D with both triangles
@@ -36,29 +92,32 @@ chase(scalar_t* band, int n, int* done, int* ticket, scalar_t* vectors, long lon
 #pragma unroll
         for (int c = 0; c < CPW; ++c) vc[c] = zero();
 
+        const int* released = done + sweep - 1;
+        if (sweep > 0) {
+            if (threadIdx.x == 0)
+                while (load_acquire(released) < 1) {}
+            __syncthreads();
+        }
+        scalar_t o[RPL][CPW], d[RPL][CPW];
         for (int task = 0; task < tasks; ++task) {
             const int start = sweep + 1 + task * B;
             const int m = n - start < B ? n - start : B;
-            if (sweep > 0) {
-                if (threadIdx.x == 0)
-                    while (load_acquire(done + sweep - 1) < task + 2) {}
-                __syncthreads();
-            }
-            // Load O (columns start - B + c) or, in task 0, the one column of the sweep; and the lower triangle of D.
-            scalar_t o[RPL][CPW], d[RPL][CPW];
-#pragma unroll
-            for (int h = 0; h < RPL; ++h) {
-                const int r = lane + 32 * h;
-#pragma unroll
-                for (int c = 0; c < CPW; ++c) {
-                    const int j = c0 + c;
-                    o[h][c] = zero();
-                    if (task > 0) {
-                        if (r < m) o[h][c] = load(band + start + r + (long long)(start - B + j) * ld);
-                    } else if (j == 0 && r < m) {
-                        o[h][c] = load(band + start + r + (long long)sweep * ld);
-                    }
-                    d[h][c] = r < m && j <= r ? load(band + start + r + (long long)(start + j) * ld) : zero();
+            const bool by_mail = sweep > 0 && m == B;  // the last row
+            if (task == 0) load_blocks(band, start, m, task, sweep, by_mail, lane, c0, o, d);
+            if (by_mail) {
+                const unsigned tag = (unsigned)(sweep - 1) * (n / B + 2) + task + 2;
+                const uint4* slot = mail + (((sweep - 1) * 4 + ((task + 1) & 3)) & (SLOTS - 1)) * (long long)LINES;
+                const scalar_t* row = band + start + B - 1;
+                const int owner = task > 0 ? CHASE_WARPS - 1 : 0;
+                if (warp == owner && lane == (B - 1) % 32) {
+                    const scalar_t head = receive(slot, 0, tag, released, task + 2, row + (long long)(start - 1) * ld);
+                    if (task > 0) o[RPL - 1][CPW - 1] = head; else o[RPL - 1][0] = head;
+                }
+                if (threadIdx.x < B) {
+                    const int j = threadIdx.x;
+                    const scalar_t value = receive(slot, j + 1, tag, released, task + 2, row + (long long)(start + j) * ld);
+                    full[B - 1 + j * (B + 1)] = value;
+                    if (j < B - 1) full[j + (B - 1) * (B + 1)] = conj(value);
                 }
             }
             // The reflector before, from the right: O - tau (O v) v^H.
@@ -77,7 +136,7 @@ chase(scalar_t* band, int n, int* done, int* ticket, scalar_t* vectors, long lon
 #pragma unroll
                 for (int c = 0; c < CPW; ++c) {
                     const int j = c0 + c;
-                    if (r < B && j <= r) {
+                    if (r < B && j <= r && !(by_mail && r == B - 1)) {
                         full[r + j * (B + 1)] = d[h][c];
                         if (j < r) full[j + r * (B + 1)] = conj(d[h][c]);
                     }
@@ -147,17 +206,16 @@ chase(scalar_t* band, int n, int* done, int* ticket, scalar_t* vectors, long lon
                     for (int h = 0; h < RPL; ++h) o[h][c] = fma_(v[h], f, o[h][c]);
                 }
             }
+            if (warp == 0)
 #pragma unroll
-            for (int h = 0; h < RPL; ++h) {
-                const int r = lane + 32 * h;
-                if (warp == 0) o[h][0] = r == 0 ? make_scalar(reflector.beta, 0) : zero();
+                for (int h = 0; h < RPL; ++h)
+                    o[h][0] = lane + 32 * h == 0 ? make_scalar(reflector.beta, 0) : zero();
+            // Mail for the next sweep: the first row.
+            const unsigned tag = (unsigned)sweep * (n / B + 2) + task + 1;
+            uint4* slot = mail + ((sweep * 4 + (task & 3)) & (SLOTS - 1)) * (long long)LINES;
+            if (task > 0 && lane == 0)
 #pragma unroll
-                for (int c = 0; c < CPW; ++c) {
-                    const int j = c0 + c;
-                    if (r < m && task > 0) band[start + r + (long long)(start - B + j) * ld] = o[h][c];
-                    if (r < m && task == 0 && j == 0) band[start + r + (long long)sweep * ld] = o[h][c];
-                }
-            }
+                for (int c = 0; c < CPW; ++c) send(slot, c0 + c, o[0][c], tag);
             // D from both sides: q = tau y - 1/2 |tau|^2 (v^H y) v; D - v q^H - q v^H.
             scalar_t q[RPL];
             real_t gamma = 0;
@@ -190,7 +248,24 @@ chase(scalar_t* band, int n, int* done, int* ticket, scalar_t* vectors, long lon
                     scalar_t value = fma_(negative(v[h]), qc_conj, d[h][c]);
                     value = fma_(negative(q[h]), vc_conj, value);
                     if (r == j) value = make_scalar(real_part(value), 0);
-                    if (r < m && j <= r) band[start + r + (long long)(start + j) * ld] = value;
+                    d[h][c] = value;
+                }
+            }
+            if (task > 0 && threadIdx.x == 0) {
+                send(slot, B, d[0][0], tag);
+            }
+            if (by_mail && threadIdx.x == 0)
+                while (load_acquire(released) < task + 2) {}
+            __syncthreads();
+#pragma unroll
+            for (int h = 0; h < RPL; ++h) {
+                const int r = lane + 32 * h;
+#pragma unroll
+                for (int c = 0; c < CPW; ++c) {
+                    const int j = c0 + c;
+                    if (r < m && task > 0) band[start + r + (long long)(start - B + j) * ld] = o[h][c];
+                    if (r < m && task == 0 && j == 0) band[start + r + (long long)sweep * ld] = o[h][c];
+                    if (r < m && j <= r) band[start + r + (long long)(start + j) * ld] = d[h][c];
                 }
             }
             if (vectors != nullptr && warp == CHASE_WARPS - 1)
@@ -199,6 +274,11 @@ chase(scalar_t* band, int n, int* done, int* ticket, scalar_t* vectors, long lon
                     const int r = lane + 32 * h;
                     if (r < m) vectors[sweep * sweep_stride + (start + r) * row_stride] = r == 0 ? tau : v[h];
                 }
+            if (task + 1 < tasks) {
+                // On their way while this task is released; task + 1 of the sweep before is done, by the wait above.
+                const int next_m = n - start - B < B ? n - start - B : B;
+                load_blocks(band, start + B, next_m, task + 1, sweep, sweep > 0 && next_m == B, lane, c0, o, d);
+            }
             __syncthreads();
             if (threadIdx.x == 0) store_release(done + sweep, task + 1 == tasks ? n + 2 : task + 1);
         }

@@ -102,10 +102,11 @@ leaves(const double* d, const double* e, int leaf, double* w, double* q, long lo
     }
 }
 
-// Sort the two ascending halves of each merge; z from the rows of Q on both sides of the cut.
+// Sort the two ascending halves of each merge; z from the rows of Q on both sides of the cut.  With a shift, half the
+// order, the blocks of the first half of Q lie that many columns further right, those of the second further left.
 // Out, per merge: ds, zs sorted, column[sorted position] = column in the merge.
 extern "C" __global__ void __launch_bounds__(256)
-order(const double* w, const double* q, long long ldq, const double* coupling, int m, double* ds, double* zs, int* column)
+order(const double* w, const double* q, long long ldq, const double* coupling, int m, int shift, double* ds, double* zs, int* column)
 {
     const int h = m / 2, merge = blockIdx.y;
     const long long base = (long long)merge * m;
@@ -121,7 +122,8 @@ order(const double* w, const double* q, long long ldq, const double* coupling, i
     }
     const int position = i < h ? i + low - h : i - h + low;
     const long long row = base + (i < h ? h - 1 : h);
-    const double z = q[row + (base + i) * ldq] * 0.70710678118654752440;
+    const long long j = base + i, place = j + (j < shift ? shift : -shift);
+    const double z = q[row + place * ldq] * 0.70710678118654752440;
     ds[base + position] = value;
     zs[base + position] = i >= h && coupling[base + h - 1] < 0 ? -z : z;
     column[base + position] = i;

@@ -16,24 +16,30 @@ from spectile.gpu import device
 from spectile.gpu.compile import Unit
 
 ARCHS = ("sm_80", "sm_90a", "sm_100")
-PANEL_THREADS = 256  # rows of a block in the panel kernel
+PANEL_THREADS = 512  # most threads, and rows, of a block in the panel kernel
 STURM_THREADS = 64
+
+
+def _scalar_defines(name: str) -> dict[str, str]:
+    dtype = np.dtype(name)
+    real_bytes = dtype.itemsize // (2 if dtype.kind == "c" else 1)
+    return {
+        "REAL": "double" if real_bytes == 8 else "float",
+        "REAL_BYTES": str(real_bytes),
+        "COMPLEX": "1" if dtype.kind == "c" else "0",
+    }
 
 
 def _stage_unit(name: str, bandwidth: int) -> Unit:
     """Panels, chasing and helpers for one scalar type and one bandwidth."""
-    dtype = np.dtype(name)
-    real_bytes = dtype.itemsize // (2 if dtype.kind == "c" else 1)
     return Unit(
         "evd",
         ("scalar.cu", "sync.cu", "matrix.cu", "panel.cu", "chasing.cu", "back.cu"),
-        # The panel of 64 columns fills the register file; sm_100's assembler takes minutes over it.
-        archs=ARCHS if bandwidth < 64 else ("sm_80", "sm_90a"),
-        defines={
-            "REAL": "double" if real_bytes == 8 else "float",
-            "REAL_BYTES": str(real_bytes),
-            "COMPLEX": "1" if dtype.kind == "c" else "0",
+        archs=ARCHS,
+        defines=_scalar_defines(name)
+        | {
             "B": str(bandwidth),
+            "W": str(panel_width(name, bandwidth)),
             "PANEL_THREADS": str(PANEL_THREADS),
             "CHASE_THREADS": str(chase_threads(bandwidth)),
         },
@@ -45,24 +51,44 @@ def chase_threads(bandwidth: int) -> int:
     return {16: 128, 32: 128, 64: 256}[bandwidth]
 
 
-# A panel row lives in the registers of one thread: at most 512 bytes.
+def panel_width(name: str, bandwidth: int) -> int:
+    """Columns that the panel kernel holds in registers, 256 bytes of a row: a panel is this wide, or two of this."""
+    return min(bandwidth, 256 // np.dtype(name).itemsize)
+
+
 BANDWIDTHS = {"float64": (16, 32, 64), "float32": (32,), "complex128": (32,), "complex64": (32,)}
 STAGES = {(name, b): _stage_unit(name, b) for name, widths in BANDWIDTHS.items() for b in widths}
+# Alone, so that a matrix that goes to the vendor does not wait for the stages to compile.
+HELPERS = {
+    name: Unit("evd", ("scalar.cu", "matrix.cu"), archs=ARCHS, defines=_scalar_defines(name)) for name in BANDWIDTHS
+}
 STURM = {
     lanes: Unit("evd", ("sturm.cu",), archs=ARCHS, defines={"LANES": str(lanes), "STURM_THREADS": str(STURM_THREADS)})
     for lanes in (1, 4, 16)
 }
 DIVIDE = Unit("evd", ("divide.cu",), archs=ARCHS)
-# Sweeps of float64 reflectors on the tensor cores; the other types go through cuBLAS's batches.
-SWEEPS = {
-    b: Unit("evd", ("tensor.cu", "sweeps.cu"), archs=ARCHS if b == 32 else ("sm_90a",), defines={"B": str(b)})
-    for b in (32, 64)
-}
-UNITS = (*SWEEPS.values(), *STAGES.values(), *STURM.values(), DIVIDE)
+OZAKI = Unit("evd", ("ozaki.cu",), archs=ARCHS)  # launched by ozaki.py
+
+
+def _sweep_unit(name: str, bandwidth: int) -> Unit:
+    """Back-transformation by the reflectors of the chasing: these are of type `name`, Z is in double precision."""
+    own = _scalar_defines(name)
+    defines = {**own, "REAL": "double", "REAL_BYTES": "8", "SOURCE": own["REAL"], "B": str(bandwidth)}
+    return Unit("evd", ("scalar.cu", "tensor.cu", "sweeps.cu"), archs=ARCHS, defines=defines)
+
+
+SWEEPS = {(name, b): _sweep_unit(name, b) for name, widths in BANDWIDTHS.items() for b in widths}
+UNITS = (*SWEEPS.values(), *STAGES.values(), *HELPERS.values(), *STURM.values(), DIVIDE, OZAKI)
 
 # Eigenvalues alone and with vectors are taken from the vendor below these orders (docs/performance/evd.md).
-CROSSOVER_VALUES = 3000
-CROSSOVER_VECTORS = 3000
+CROSSOVER_VALUES = {"float64": 1300, "float32": 1300, "complex128": 2100, "complex64": 2300}
+CROSSOVER_VECTORS = {"float64": 2200, "float32": 2200, "complex128": 2600, "complex64": 3000}
+
+
+def calls_vendor(n: int, dtype: Any, *, vectors: bool) -> bool:
+    """Return whether `solve` calls cuSOLVER: below the crossover, or beyond what the panel kernel holds."""
+    crossover = CROSSOVER_VECTORS if vectors else CROSSOVER_VALUES
+    return n < crossover[np.dtype(dtype).name] or n > largest_order()
 
 
 @dataclass(frozen=True)
@@ -102,7 +128,8 @@ def as_array(matrix: Matrix, rows: int, columns: int) -> Any:
     import cupy
 
     strides = (matrix.itemsize, matrix.ld * matrix.itemsize)
-    return cupy.ndarray((rows, columns), matrix.owner.dtype, memptr=matrix.owner.data, strides=strides)
+    start = matrix.owner.data + (matrix.pointer - matrix.owner.data.ptr)
+    return cupy.ndarray((rows, columns), matrix.owner.dtype, memptr=start, strides=strides)
 
 
 class Blas:
@@ -206,6 +233,8 @@ def add_lower(
 
 
 SYR2K_BLOCK = 512
+# A and B are laid side by side for up to so many columns, and from this order up.
+SYR2K_JOINED = (256, 8192)
 
 
 def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, block: int = SYR2K_BLOCK) -> None:
@@ -220,9 +249,16 @@ def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, block: int = SYR2K_BLOC
     block : int
         Size of the diagonal blocks.
     """
+    import cupy
+
     n, k = a.shape
     blas = Blas(c.dtype)
     target = Matrix(c.data.ptr, c.strides[1] // c.itemsize, c.itemsize, c)
+    if k <= SYR2K_JOINED[0] and n >= SYR2K_JOINED[1]:
+        # [A B] [B A]ᴴ in one pass over C, which is what a thin update costs.
+        v, x = (cupy.concatenate([left.T, right.T]) for left, right in ((a, b), (b, a)))
+        add_lower(blas, n, 2 * k, alpha, v.data.ptr, n, x.data.ptr, n, target, 0, block)
+        return
     pointers = [(x.data.ptr, x.strides[1] // x.itemsize) for x in (a, b)]
     for left, right in (pointers, pointers[::-1]):
         add_lower(blas, n, k, alpha, *left, *right, target, 0, block)
@@ -251,16 +287,77 @@ class Panels:
     n: int
 
 
+def largest_order() -> int:
+    """Return the largest order that the panel kernel takes on the current device: one row a thread."""
+    return PANEL_THREADS * device.describe().multiprocessors
+
+
 def panel_bandwidth(n: int, dtype: Any, wanted: int) -> int:
-    """Return the widest supported bandwidth, up to `wanted`, that a panel of n rows allows on the current device."""
-    rows = PANEL_THREADS * device.describe().multiprocessors
-    if n > rows:
+    """Return the widest supported bandwidth up to `wanted`, for an order that the panel kernel takes."""
+    if n > largest_order():
+        rows = largest_order()
         raise ValueError(f"order {n:,} is beyond the {rows:,} rows that the panel kernel holds on this device")
-    name, family = np.dtype(dtype).name, f"sm_{device.describe().compute_capability[0]}"
-    return max(b for b in BANDWIDTHS[name] if b <= wanted and any(a.startswith(family) for a in STAGES[name, b].archs))
+    return max(b for b in BANDWIDTHS[np.dtype(dtype).name] if b <= wanted)
 
 
-def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block: int = SYR2K_BLOCK) -> Panels:
+class _PanelFactor:
+    """QR of panels of A in place: reflectors also into V and X, T apart."""
+
+    def __init__(self, a: Matrix, bandwidth: int, blas: Blas) -> None:
+        import cupy
+
+        dtype = a.owner.dtype
+        self._a, self._blas, self._bandwidth, self._size = a, blas, bandwidth, a.itemsize
+        self._unit, self._width = STAGES[dtype.name, bandwidth], panel_width(dtype.name, bandwidth)
+        parts, warps, width = (2 if dtype.kind == "c" else 1), PANEL_THREADS // 32, self._width
+        self._shared = 8 * warps * width * parts + self._size * (3 * width + 2 * width * width)
+        # What the blocks tell each other carries its epoch, so nothing has to be cleared.
+        self._lines = cupy.zeros(2 * (device.describe().multiprocessors + 1) * width * parts * 4, np.uint32)
+        self._epoch = 0
+        self._products = [empty_matrix(width, width, dtype) for _ in range(3)]
+
+    def _householder(self, a: int, m: int, y1: int, y2: int, ldy: int, t: int) -> None:
+        pointer = np.uintp
+        arguments = (
+            *(pointer(a), np.int64(self._a.ld), np.int32(m), pointer(y1), pointer(y2), np.int64(ldy)),
+            *(pointer(t), self._lines, np.uint32(self._epoch)),
+        )
+        tall = m > PANEL_THREADS // 2 * device.describe().multiprocessors
+        threads = PANEL_THREADS if tall else PANEL_THREADS // 2
+        name = "tall_panel_qr" if tall else "panel_qr"
+        _launch(self._unit, name, -(-m // threads), threads, arguments, self._shared)
+        self._epoch += self._width + 1
+
+    def factor(self, row: int, column: int, m: int, y1: int, y2: int, ldy: int, t: int) -> None:
+        """Factor the panel of m rows at (row, column); y1, y2 and t are addresses."""
+        width, size, a, blas = self._width, self._size, self._a, self._blas
+        self._householder(a.at(row, column), m, y1, y2, ldy, t)
+        if width == self._bandwidth:
+            return
+        # The other half: A2 - Y1 T1^H Y1^H A2, its own reflectors, and T of both.
+        inner, scaled, gram = self._products
+        other, right = a.at(row, column + width), width * ldy * size
+        blas.gemm(width, width, m, 1.0, y1, ldy, other, a.ld, 0.0, inner.pointer, inner.ld, ops="CN")
+        corner = (t, self._bandwidth, inner.pointer, inner.ld, 0.0, scaled.pointer, scaled.ld)
+        blas.gemm(width, width, width, 1.0, *corner, ops="CN")
+        blas.gemm(m, width, width, -1.0, y1, ldy, scaled.pointer, scaled.ld, 1.0, other, a.ld)
+        rows, down = m - width, width * size
+        if rows > 0:
+            second = t + width * (1 + self._bandwidth) * size
+            self._householder(other + down, rows, y1 + right + down, y2 + right + down, ldy, second)
+            left = (y1 + down, ldy, y1 + right + down, ldy)
+            blas.gemm(width, width, rows, 1.0, *left, 0.0, gram.pointer, gram.ld, ops="CN")
+        pointer = np.uintp
+        arguments = (
+            *(pointer(t), pointer(gram.pointer), np.int64(gram.ld), np.int32(m)),
+            *(pointer(y1 + right), pointer(y2 + right), np.int64(ldy)),
+        )
+        _launch(self._unit, "join_halves", 1, 256, arguments, width * width * size)
+
+
+def band_reduction(
+    a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block: int = SYR2K_BLOCK, update: Any = add_lower
+) -> Panels:
     """Reduce a Hermitian matrix, both triangles given, to a band by detached band reduction (Algorithm 1).
 
     Parameters
@@ -272,15 +369,14 @@ def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block
         b and nb, a multiple of b.
     syr2k_block : int
         Diagonal blocks of the trailing update.
+    update : callable
+        The trailing update: `add_lower`, or a function with its parameters.
     """
     import cupy
 
     dtype = a.owner.dtype
     size, b = a.itemsize, bandwidth
     unit = STAGES[dtype.name, b]
-    parts = 2 if dtype.kind == "c" else 1
-    warps = PANEL_THREADS // 32
-    panel_shared = 8 * warps * b * parts + size * (3 * b + 2 * b * b)
     finish_shared = (2 * b * b + 64 * b) * size
     blas = Blas(dtype)
     block = max(b, min(block, -(-n // b) * b))
@@ -288,9 +384,7 @@ def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block
     s, gram, factor = (empty_matrix(rows, b, dtype) for rows in (2 * block, b, b))
     panels = max(-(-(n - b) // b), 0)
     t = cupy.zeros((max(panels, 1), b * b), dtype)
-    grid_max = -(-n // PANEL_THREADS)
-    lines = cupy.zeros(2 * (grid_max + 1) * b * parts * 4, np.uint32)
-    epoch = 0
+    factorization = _PanelFactor(a, b, blas)
     pointer, int64, int32 = np.uintp, np.int64, np.int32
     for i in range(0, n - b, block):
         p = 0  # columns of V and X in use
@@ -308,20 +402,8 @@ def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block
                 break
             local += b
             y, z = x.at(local, p + b), x.at(local, p)
-            grid = -(-m // PANEL_THREADS)
             t_panel = t.data.ptr + (j // b) * b * b * size
-            _launch(
-                unit,
-                "panel_qr",
-                grid,
-                PANEL_THREADS,
-                (
-                    *(pointer(a.at(top, j)), int64(a.ld), int32(m), pointer(v.at(local, p)), pointer(y), int64(v.ld)),
-                    *(pointer(t_panel), pointer(lines.data.ptr), np.uint32(epoch)),
-                ),
-                panel_shared,
-            )
-            epoch += b + 1
+            factorization.factor(top, j, m, v.at(local, p), y, v.ld, t_panel)
             # A Y at memory speed, next to X; one product then gives S = Xᴴ Y and (A Y)ᴴ Y; and the pending updates
             # of the block's panels before this one are A Y − V S.
             blas.gemm(m, b, m, 1.0, a.at(top, top), a.ld, y, x.ld, 0.0, z, x.ld)
@@ -345,7 +427,7 @@ def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block
         rest = i + block
         m = n - rest
         if m > 0:
-            add_lower(blas, m, p, -1.0, v.at(block, 0), v.ld, x.at(block, 0), x.ld, a, rest, syr2k_block)
+            update(blas, m, p, -1.0, v.at(block, 0), v.ld, x.at(block, 0), x.ld, a, rest, syr2k_block)
             mirror(unit, a, rest, m, from_upper=False, factor=1.0)
     return Panels(a, t, b, n)
 
@@ -367,6 +449,9 @@ def extract_band(panels: Panels) -> Any:
     arguments = (np.uintp(panels.a.pointer), np.int64(panels.a.ld), np.int32(n), np.int32(b), band)
     _launch(STAGES[band.dtype.name, b], "extract_band", min(n, 2048), 256, arguments)
     return band
+
+
+MAIL_SLOTS = 8192  # SLOTS of chasing.cu
 
 
 def chase_band(
@@ -402,7 +487,11 @@ def chase_band(
     else:
         vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
     ticket = np.uintp(progress.data.ptr + 4 * (n + 1))
-    _launch(unit, "chase", grid or n // (2 * b) + 2, threads, (band, np.int32(n), progress, ticket, *vectors), shared)
+    parts = 2 if band.dtype.kind == "c" else 1
+    mail = cupy.zeros(MAIL_SLOTS * (b + 1) * parts * 4, np.uint32)
+    _launch(
+        unit, "chase", grid or n // (2 * b) + 2, threads, (band, np.int32(n), progress, ticket, mail, *vectors), shared
+    )
     d, e = cupy.empty(n, np.float64), cupy.empty(n, np.float64)
     _launch(unit, "tridiagonal_of_band", -(-n // 256), 256, (band, np.int32(n), np.int32(b), d, e))
     return d, e
@@ -446,20 +535,40 @@ def eigenvalues(d: Any, e: Any) -> Any:
 
 
 LEAF = 32
-VECTOR_COLUMNS = 4096  # columns of the rank-one eigenvectors made at a time
+VECTOR_COLUMNS = 1024  # columns of the rank-one eigenvectors made at a time
 
 
-def divide_and_conquer(d: Any, e: Any, rows: int) -> tuple[Any, Matrix]:
+def padded_order(n: int) -> tuple[int, int]:
+    """Return the levels, and the order, a multiple of 2^levels, that `divide_and_conquer` pads n to."""
+    levels = max(0, math.ceil(math.log2(n / LEAF)))
+    return levels, -(-n // 2**levels) * 2**levels
+
+
+def merge_rows(n: int) -> int:
+    """Return how many rows of each half the last merge takes at a time.
+
+    Each time it makes the rank-one eigenvectors again.  A quarter of them, or fewer where the work space of large
+    matrices would be more than 2.2 n² elements, the matrix included.
+    """
+    order = padded_order(n)[1]
+    most = max(2048, -(-order // 8))
+    if n >= 16_384:
+        most = max(512, min(most, int(1.19 * n * n - order * order) // order - VECTOR_COLUMNS))
+    return min(most, order // 2)
+
+
+def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any, Matrix]:
     """Return all eigenvalues, ascending, and eigenvectors of the tridiagonal matrix, by divide and conquer in float64.
 
     The order is padded to leaf 2^levels with decoupled entries above the spectrum, so that all merges of a level have
-    one size and run as one batch.
+    one size and run as one batch.  Both halves of Q merge between two places each, in the diagonal blocks and beside
+    them; the last merge writes over its own input, some rows at a time.
 
     Parameters
     ----------
     d, e : cupy.ndarray of float64, shape (n,)
-    rows : int
-        Rows, zero beyond n, that the eigenvectors are wanted with.
+    space : Matrix, optional
+        Memory for Q: `padded_order` columns, and its leading dimension.
 
     Returns
     -------
@@ -483,9 +592,8 @@ def divide_and_conquer(d: Any, e: Any, rows: int) -> tuple[Any, Matrix]:
     if not math.isfinite(bound):
         raise np.linalg.LinAlgError("the tridiagonal matrix holds NaN or infinity: no eigenvectors")
     bound = bound or 1.0
-    levels = max(0, math.ceil(math.log2(n / LEAF)))
-    leaf = -(-n // 2**levels)
-    order = leaf * 2**levels
+    levels, order = padded_order(n)
+    leaf = order >> levels
     torn, coupling = np.full(order, 2.0), np.zeros(order)
     torn[:n] = d_host / bound
     coupling[: n - 1] = e_host[: n - 1] / bound
@@ -495,7 +603,7 @@ def divide_and_conquer(d: Any, e: Any, rows: int) -> tuple[Any, Matrix]:
     d, e = cupy.asarray(torn), cupy.asarray(coupling)
 
     blas = Blas(np.float64)
-    q, next_q = zero_matrix(max(rows, order), order, np.float64), zero_matrix(max(rows, order), order, np.float64)
+    q = space or empty_matrix(order, order, np.float64)
     w = cupy.empty(order, np.float64)
     leaf_shared = (2 * 32 * 33 + 32) * 8 + 32 * 4
     _launch(
@@ -507,42 +615,69 @@ def divide_and_conquer(d: Any, e: Any, rows: int) -> tuple[Any, Matrix]:
     pairs, rotations = cupy.empty((order, 2), np.int32), cupy.empty((order, 2), np.float64)
     chunk = min(order, VECTOR_COLUMNS)
     s = cupy.empty(order * chunk, np.float64)
+    shift, middle = 0, order // 2
     for level in range(1, levels + 1):
         m = leaf * 2**level
         h, merges, blocks, warps = m // 2, order // m, -(-m // 256), -(-m // 4)
         m32 = np.int32(m)
         matrix = (np.uintp(q.pointer), np.int64(q.ld))
-        _launch(DIVIDE, "order", (blocks, merges), 256, (w, *matrix, e, m32, ds, zs, column))
+        _launch(DIVIDE, "order", (blocks, merges), 256, (w, *matrix, e, m32, np.int32(shift), ds, zs, column))
         arguments: tuple[Any, ...] = (ds, zs, column, e, m32, count, dk, zk, kept, turns, pairs, rotations)
         _launch(DIVIDE, "deflate", merges, 256, arguments, 256 * (8 + 8 + 4 + 8))
         _launch(DIVIDE, "secular", (warps, merges), 128, (e, m32, count, dk, zk, origin, offset))
         _launch(DIVIDE, "refine_z", (warps, merges), 128, (m32, count, dk, zk, origin, offset, zr))
         arguments = (m32, count, dk, kept, origin, offset, w, of_rank, of_column)
         _launch(DIVIDE, "rank", (blocks, merges), 256, arguments, 256 * 8)
-        for first in range(0, m, chunk):
-            columns = min(chunk, m - first)
+
+        def make_vectors(first: int, columns: int, m32: Any = m32, merges: int = merges) -> None:
             roots = (m32, count, dk, zr, origin, offset, of_rank, of_column)
-            arguments = (*roots, np.int32(first), np.int32(columns), s)
-            _launch(DIVIDE, "vectors", (columns, merges), 256, arguments, 64)
+            _launch(DIVIDE, "vectors", (columns, merges), 256, (*roots, np.int32(first), np.int32(columns), s), 64)
             arguments = (m32, turns, pairs, rotations, np.int32(columns), s)
             _launch(DIVIDE, "rotate", (-(-columns // 64), merges), 64, arguments)
-            for half in (0, h):
-                blas.batched(
-                    *(h, columns, h, 1.0, q.at(half, half), q.ld, m * (1 + q.ld)),
-                    *(s.data.ptr + 8 * half, m, m * columns, 0.0),
-                    *(next_q.at(half, first), q.ld, m * (1 + q.ld), merges),
-                )
-        q, next_q = next_q, q
+
+        starts = (shift, middle - shift)  # columns of the first and of the second half's blocks
+        if merges == 1:
+            step = merge_rows(n)
+            upper, lower = (empty_matrix(step, h, np.float64) for _ in range(2))
+            for row in range(0, h, step):
+                rows = min(step, h - row)
+                for part, start, top in ((upper, starts[0], row), (lower, starts[1], row + h)):
+                    source = Matrix(q.at(top, start), q.ld, 8, q.owner)
+                    as_array(part, rows, h).T[...] = as_array(source, rows, h).T
+                for first in range(0, m, chunk):
+                    columns = min(chunk, m - first)
+                    make_vectors(first, columns)
+                    for part, half in ((upper, 0), (lower, h)):
+                        blas.gemm(
+                            *(rows, columns, h, 1.0, part.pointer, part.ld, s.data.ptr + 8 * half, m),
+                            *(0.0, q.at(row + half, first), q.ld),
+                        )
+            break
+        for first in range(0, m, chunk):
+            columns = min(chunk, m - first)
+            make_vectors(first, columns)
+            stride, each = m * (1 + q.ld), merges // 2
+            for number, (start, target) in enumerate(zip(starts, reversed(starts), strict=True)):
+                top, vectors = number * middle, s.data.ptr + 8 * number * each * m * columns
+                for half in (0, h):
+                    blas.batched(
+                        *(h, columns, h, 1.0, q.at(top + half, start + half), q.ld, stride),
+                        *(vectors + 8 * half, m, m * columns, 0.0),
+                        *(q.at(top + half, target + first), q.ld, stride, each),
+                    )
+        shift = middle - shift
     return w[:n] * bound, q
 
 
 BACK_COLUMNS = 512  # reflectors of the band reduction applied at a time
-WAVES = 16  # waves of diamonds gathered at a time
-DIAMOND_BYTES = 2**28  # of Y and W gathered at a time
+BACK_WIDTH = 8192  # columns of Z that they are applied to at a time
+SWEEP_GROUP = 64  # sweeps applied together: GROUP of sweeps.cu
+TILES = SWEEP_GROUP // 16
+TILE_BYTES = 2**27  # of tiles made at a time
 
 
 def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, columns: int) -> None:
-    """Z = Q2 Z in place, b reflectors of b neighbouring sweeps at a time (diamonds), in waves of disjoint rows.
+    """Z = Q2 Z in place, in double precision, a group of neighbouring sweeps after the other (sweeps.cu).
 
     Parameters
     ----------
@@ -550,96 +685,40 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
         As `chase_band` leaves them.
     n, bandwidth : int
     z, ldz, columns : int
-        Address, leading dimension and columns of Z, whose rows n ... n + 2 b are zero.
+        Address (a multiple of 16), leading dimension (even) and columns of Z, of type float64 or complex128.
     """
     import cupy
 
-    b = bandwidth
-    dtype = reflectors.owner.dtype
-    unit, blas, size = STAGES[dtype.name, b], Blas(dtype), dtype.itemsize
     if n < 2:
         return
-    groups, blocks = -(-(n - 1) // b), (n - 2) // b + 1
+    dtype, b = reflectors.owner.dtype, bandwidth
+    unit, parts = SWEEPS[dtype.name, b], 2 if dtype.kind == "c" else 1
+    tile = parts * 8 * (b + 16) * 32  # bytes of Y and Y T of 16 sweeps, one task
+    groups = -(-(n - 1) // SWEEP_GROUP)
+    # Eight warps share what they read; four spread a small Z over more multiprocessors.
+    warps = 8 if columns * parts >= 120 * device.describe().multiprocessors else 4
+    make_shared = TILES * 8 * parts * (16 * (b + 17) + 16 * 17 + 16)
+    apply_shared = TILES * tile + 8 * (warps * 16 * b + 2 * TILES)
+
+    def tasks(group: int) -> int:
+        return (n - 2 - group * SWEEP_GROUP) // b + 1
+
     vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
-    shared = size * (3 * b * b + 2 * b)
-    if dtype == np.float64 and b in SWEEPS and device.describe().shared_bytes >= _sweep_shared(b):
-        _apply_sweeps(unit, vectors, shared, n, b, z, ldz, columns)
-        return
-    width = blocks // 2 + 2
-    y, w = (cupy.empty(WAVES * width * 2 * b * b, dtype) for _ in range(2))
-    chunk = min(columns, 4096)
-    s = cupy.empty(width * b * chunk, dtype)
-    total, last = blocks + 2 * (groups - 1), groups - 1
-    # Row blocks of Z interleave in memory, which cuBLAS's strided batches refuse; so lists of addresses: of the row
-    # blocks (even ones, then odd ones, for each chunk of columns), of Y and W, and of S.
-    rows = z + (1 + np.concatenate([np.arange(0, blocks, 2), np.arange(1, blocks, 2)]) * b) * size
-    starts = np.arange(0, columns, chunk) * ldz * size
-    z_list = cupy.asarray((starts[:, None] + rows).astype(np.uint64))
-    y_list, w_list = (
-        cupy.asarray((x.data.ptr + np.arange(WAVES * width) * 2 * b * b * size).astype(np.uint64)) for x in (y, w)
-    )
-    s_lists = {
-        part: cupy.asarray((s.data.ptr + np.arange(width) * b * part * size).astype(np.uint64))
-        for part in {chunk, columns - (columns - 1) // chunk * chunk}
-    }
-    even = -(-blocks // 2)
-    for first in range(0, total, WAVES):
-        waves = min(WAVES, total - first)
-        sizes = (np.int32(n), np.int32(first), np.int32(groups), np.int32(blocks), np.int32(width))
-        _launch(unit, "diamonds", (width, waves), 256, (*vectors, *sizes, y, w), shared)
-        for wave in range(first, first + waves):
-            low = max(0, 2 * last - wave)
-            count = min(last, (blocks - 1 - wave + 2 * last) // 2) - low + 1
-            q = wave - 2 * (last - low)
-            slot = (wave - first) * width
-            block = q // 2 + (q % 2) * even
-            for number, column in enumerate(range(0, columns, chunk)):
-                part = min(chunk, columns - column)
-                s_list = s_lists[part].data.ptr
-                rows_list = z_list.data.ptr + (number * blocks + block) * 8
-                blas.listed(
-                    *(b, part, 2 * b, 1.0, y_list.data.ptr + slot * 8, 2 * b, rows_list, ldz, 0.0, s_list, b, count),
-                    ops="CN",
-                )
-                blas.listed(
-                    *(2 * b, part, b, -1.0, w_list.data.ptr + slot * 8, 2 * b, s_list, b, 1.0, rows_list, ldz, count)
-                )
-
-
-def _sweep_shared(bandwidth: int) -> int:
-    """Shared memory of `apply_sweeps`: Y, W and the window of Z."""
-    ld = 2 * bandwidth + 4
-    return 8 * (max(bandwidth * ld, 64 * (bandwidth + 4)) + (bandwidth + 64) * ld)
-
-
-def _apply_sweeps(
-    unit: Unit, vectors: tuple[Any, ...], shared: int, n: int, b: int, z: int, ldz: int, columns: int
-) -> None:
-    """Z = Q2 Z in place, a group of b sweeps in one kernel, in float64."""
-    import cupy
-
-    groups, blocks = -(-(n - 1) // b), (n - 2) // b + 1
-    together = max(1, min(groups, DIAMOND_BYTES // (blocks * 4 * b * b * 8)))
-    y, w = (cupy.empty(together * blocks * 2 * b * b, np.float64) for _ in range(2))
+    together = max(1, min(groups, TILE_BYTES // (tasks(0) * TILES * tile)))
+    tiles = cupy.empty(together * tasks(0) * TILES * tile // 8, np.float64)
     for last in range(groups - 1, -1, -together):
         count = min(together, last + 1)
-        width = blocks - (last - count + 1)  # diamonds of the longest of these groups
-        sizes = (np.int32(n), np.int32(last), np.int32(blocks), np.int32(width))
-        _launch(unit, "group_diamonds", (width, count), 256, (*vectors, *sizes, y, w), shared)
-        for number in range(count):
-            group = last - number
-            slot = number * width * 2 * b * b * 8
+        width = tasks(last - count + 1)
+        sizes = (np.int32(n), np.int32(last), np.int32(width))
+        _launch(unit, "sweep_tiles", (width, count), 32 * TILES, (*vectors, *sizes, tiles), make_shared)
+        for group in range(last, last - count, -1):
+            here = tiles.data.ptr + (last - group) * width * TILES * tile
             arguments = (
-                *(
-                    np.uintp(z),
-                    np.int64(ldz),
-                    np.int32(columns),
-                    np.uintp(y.data.ptr + slot),
-                    np.uintp(w.data.ptr + slot),
-                ),
-                *(np.int32(blocks - group), np.int32(group * b + 1)),
+                *(np.uintp(z), np.int64(ldz), np.int32(n), np.int32(columns), np.uintp(here)),
+                *(np.int32(tasks(group)), np.int32(group * SWEEP_GROUP)),
             )
-            _launch(SWEEPS[b], "apply_sweeps", -(-columns // 64), 256, arguments, _sweep_shared(b))
+            grid = -(-columns * parts // (16 * warps))
+            _launch(unit, "apply_sweeps", grid, 32 * warps, arguments, apply_shared)
 
 
 def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:
@@ -662,7 +741,8 @@ def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:
     k = BACK_COLUMNS
     while k > b and k >= 2 * number * b:
         k //= 2
-    y, s = empty_matrix(n - b, k, dtype), empty_matrix(k, 2 * columns, dtype)
+    width = min(columns, BACK_WIDTH)
+    y, s = empty_matrix(n - b, k, dtype), empty_matrix(k, 2 * width, dtype)
     t, gram, product = (cupy.empty(k * k, dtype) for _ in range(3))
     for first in range((number * b - 1) // k * k, -1, -k):
         rows, top = n - first - b, first + b
@@ -673,55 +753,105 @@ def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:
         _launch(unit, "place_factors", -(-k * k // 256), 256, (factors, np.int32(here), np.int32(k), t))
         # T of neighbouring blocks: [[T1, -T1 (Y1^H Y2) T2], [0, T2]].
         blas.gemm(k, k, rows, 1.0, y.pointer, y.ld, y.pointer, y.ld, 0.0, gram.data.ptr, k, ops="CN")
-        width = b
-        while width < k:
-            step, corner = 2 * width * (1 + k), width * k * size
-            second = t.data.ptr + width * (1 + k) * size
-            pairs = k // (2 * width)
+        span = b
+        while span < k:
+            step, corner = 2 * span * (1 + k), span * k * size
+            second = t.data.ptr + span * (1 + k) * size
+            pairs = k // (2 * span)
             blas.batched(
-                *(width, width, width, 1.0, gram.data.ptr + corner, k, step, second, k, step),
+                *(span, span, span, 1.0, gram.data.ptr + corner, k, step, second, k, step),
                 *(0.0, product.data.ptr, k, step, pairs),
             )
             blas.batched(
-                *(width, width, width, -1.0, t.data.ptr, k, step, product.data.ptr, k, step),
+                *(span, span, span, -1.0, t.data.ptr, k, step, product.data.ptr, k, step),
                 *(0.0, t.data.ptr + corner, k, step, pairs),
             )
-            width *= 2
-        target = z + top * size
-        blas.gemm(k, columns, rows, 1.0, y.pointer, y.ld, target, ldz, 0.0, s.at(0, 0), s.ld, ops="CN")
-        blas.gemm(k, columns, k, 1.0, t.data.ptr, k, s.at(0, 0), s.ld, 0.0, s.at(0, columns), s.ld)
-        blas.gemm(rows, columns, k, -1.0, y.pointer, y.ld, s.at(0, columns), s.ld, 1.0, target, ldz)
+            span *= 2
+        for start in range(0, columns, BACK_WIDTH):
+            part, target = min(BACK_WIDTH, columns - start), z + (top + start * ldz) * size
+            blas.gemm(k, part, rows, 1.0, y.pointer, y.ld, target, ldz, 0.0, s.at(0, 0), s.ld, ops="CN")
+            blas.gemm(k, part, k, 1.0, t.data.ptr, k, s.at(0, 0), s.ld, 0.0, s.at(0, width), s.ld)
+            blas.gemm(rows, part, k, -1.0, y.pointer, y.ld, s.at(0, width), s.ld, 1.0, target, ldz)
 
 
-def load_matrix(array: Any, *, lower: bool, bandwidth: int, check_finite: bool) -> tuple[Matrix, int]:
-    """Copy one triangle into a full Hermitian work matrix times 2**scale, and return both.
+def load_matrix(
+    array: Any, *, lower: bool, bandwidth: int, check_finite: bool, overwrite: bool = False
+) -> tuple[Matrix, int]:
+    """Bring one triangle into a full Hermitian work matrix times 2**scale, and return both.
+
+    Parameters
+    ----------
+    array : cupy.ndarray, shape (n, n)
+    lower, check_finite : bool
+    bandwidth : int
+    overwrite : bool
+        Work in the memory of `array` where `fits_in_place`.
 
     Raises
     ------
     ValueError, numpy.linalg.LinAlgError
         If the triangle holds NaN or infinity, with and without `check_finite`.
     """
-    import cupy
-
     n, dtype = array.shape[0], array.dtype
     unit = STAGES[dtype.name, bandwidth]
-    matrix = empty_matrix(n, n, dtype)
-    as_array(matrix, n, n)[...] = array
-    parts = cupy.empty(min(n, 1024), np.float64)
-    arguments = (np.uintp(matrix.pointer), np.int64(matrix.ld), np.int32(n), np.int32(not lower), parts)
-    _launch(unit, "triangle_max", len(parts), 256, arguments, 256 * 8)
-    largest = float(parts.max())
-    if not math.isfinite(largest):
-        error = ValueError if check_finite else np.linalg.LinAlgError
-        raise error(f"the {'lower' if lower else 'upper'} triangle of the matrix holds NaN or infinity")
+    if overwrite and fits_in_place(array):
+        matrix, triangle = _as_columns(array, lower)
+    else:
+        # A real symmetric matrix in rows is copied as it lies, which is several times faster than transposed.
+        rows = dtype.kind != "c" and array.strides[0] != array.itemsize
+        matrix, triangle = empty_matrix(n, n, dtype), lower != rows
+        # Transposed on both sides, because CuPy takes the last index as the fastest.
+        as_array(matrix, n, n).T[...] = array if rows else array.T
+    largest = _largest(matrix, n, lower=triangle)
+    _require_finite(largest, lower, check_finite)
     scale = -math.frexp(largest)[1] if largest > 0 else 0
     if -16 <= scale <= 16:
         scale = 0
     # 2**scale itself may be out of range: in two steps.
-    mirror(unit, matrix, 0, n, from_upper=not lower, factor=2.0 ** (scale // 2))
+    mirror(unit, matrix, 0, n, from_upper=not triangle, factor=2.0 ** (scale // 2))
     if scale:
         mirror(unit, matrix, 0, n, from_upper=False, factor=2.0 ** (scale - scale // 2))
     return matrix, scale
+
+
+def fits_in_place(array: Any) -> bool:
+    """Return whether the kernels can work in the memory of `array`: aligned columns, or rows of a real matrix."""
+    size, n = array.itemsize, array.shape[0]
+    views = (array,) if array.dtype.kind == "c" else (array, array.T)
+    return array.data.ptr % 128 == 0 and any(
+        view.strides[0] == size and view.strides[1] >= n * size and view.strides[1] % 128 == 0 for view in views
+    )
+
+
+def _as_columns(array: Any, lower: bool) -> tuple[Matrix, bool]:
+    """Return `array` or its transpose, whichever is column-major, else a copy; and whether `lower` is lower there.
+
+    The transpose of a Hermitian matrix is its conjugate.
+    """
+    import cupy
+
+    n, size = array.shape[0], array.itemsize
+    for view, triangle in ((array, lower), (array.T, not lower)):
+        if view.strides[0] == size and view.strides[1] >= n * size:
+            return Matrix(view.data.ptr, view.strides[1] // size, size, view), triangle
+    copy = cupy.array(array, order="F")
+    return Matrix(copy.data.ptr, n, size, copy), lower
+
+
+def _largest(matrix: Matrix, n: int, *, lower: bool) -> float:
+    """Return the largest real or imaginary part of a triangle; NaN or infinity if it holds any."""
+    import cupy
+
+    parts = cupy.empty(min(n, 1024), np.float64)
+    arguments = (np.uintp(matrix.pointer), np.int64(matrix.ld), np.int32(n), np.int32(not lower), parts)
+    _launch(HELPERS[matrix.owner.dtype.name], "triangle_max", len(parts), 256, arguments, 256 * 8)
+    return float(parts.max())
+
+
+def _require_finite(largest: float, lower: bool, check_finite: bool) -> None:
+    if not math.isfinite(largest):
+        error = ValueError if check_finite else np.linalg.LinAlgError
+        raise error(f"the {'lower' if lower else 'upper'} triangle of the matrix holds NaN or infinity")
 
 
 def parameters(n: int, dtype: Any, *, vectors: bool) -> tuple[int, int]:
@@ -730,13 +860,14 @@ def parameters(n: int, dtype: Any, *, vectors: bool) -> tuple[int, int]:
     A wide band makes A W faster and the chasing slower; with eigenvectors of a large matrix it halves the passes over
     them.
     """
-    wanted = 64 if vectors and n >= 12000 else 32
+    wanted = 64 if n >= (12000 if vectors else 24000) else 32
     return panel_bandwidth(n, dtype, wanted), 512
 
 
 def eigh(
-    array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool, choose: Any, bandwidth: int, block: int
-) -> tuple[Any, Any]:
+    array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool, choose: Any, bandwidth: int, block: int,
+    overwrite_a: bool = False,
+) -> tuple[Any, Any]:  # fmt: skip
     """Solve one matrix by our two stages, whatever its order.
 
     Parameters
@@ -747,6 +878,8 @@ def eigh(
         ``choose(w)`` of all eigenvalues, a NumPy array, is the slice of those wanted.
     bandwidth, block : int
         b and nb.
+    overwrite_a : bool
+        Work in the memory of `array` where its layout allows.
 
     Returns
     -------
@@ -757,40 +890,61 @@ def eigh(
 
     n, dtype = array.shape[0], array.dtype
     real = np.empty(0, dtype).real.dtype
-    a, scale = load_matrix(array, lower=lower, bandwidth=bandwidth, check_finite=check_finite)
+    a, scale = load_matrix(array, lower=lower, bandwidth=bandwidth, check_finite=check_finite, overwrite=overwrite_a)
     panels = band_reduction(a, n, bandwidth=bandwidth, block=block)
     d, e = chase_band(extract_band(panels), n, bandwidth, None if eigvals_only else a)
     if eigvals_only:
         w = cupy.ldexp(eigenvalues(d, e), -scale)
         wanted = choose(w)
         return w[wanted].astype(real), None
-    rows = n + 2 * bandwidth + 1
-    w, q = divide_and_conquer(d, e, rows)
+    w, z = _tridiagonal_vectors(d, e, dtype)
     w = cupy.ldexp(w, -scale)
     wanted = choose(w)
     columns = wanted.stop - wanted.start
-    if dtype == np.float64:
-        z = Matrix(q.at(0, wanted.start), q.ld, 8, q.owner)
-        v = cupy.ndarray((n, columns), dtype, memptr=q.owner.data + wanted.start * q.ld * 8, strides=(8, q.ld * 8))
-    else:
-        z = zero_matrix(rows, columns, dtype)
-        v = as_array(z, n, columns)
-        v[...] = as_array(q, n, n)[:, wanted]
-        del q
+    z = Matrix(z.at(0, wanted.start), z.ld, z.itemsize, z.owner)
     if columns:
-        apply_chasing(a, n, bandwidth, z.pointer, z.ld, columns)
-        apply_panels(panels, z.pointer, z.ld, columns)
-    return w[wanted].astype(real), v
+        z = _take_back(panels, z, columns)
+    return w[wanted].astype(real), as_array(z, n, columns).astype(dtype, copy=False)
+
+
+def _tridiagonal_vectors(d: Any, e: Any, dtype: Any) -> tuple[Any, Matrix]:
+    """`divide_and_conquer`, with the eigenvectors as float64 or, for a complex `dtype`, as complex128."""
+    n = len(d)
+    if dtype.kind != "c":
+        return divide_and_conquer(d, e)
+    z = empty_matrix(n, n, np.complex128)
+    _, order = padded_order(n)
+    q = Matrix(z.pointer, -(-order // 16) * 16, 8, z.owner.view(np.float64))
+    w, q = divide_and_conquer(d, e, q)
+    source, target = as_array(q, n, n).T, as_array(z, n, n).T
+    # From the last column on, so many at a time that what is written lies behind what is still to be read.
+    stop = n
+    while stop:
+        start = min(-(-stop * q.ld // (2 * z.ld)), stop - 1)
+        part = source[start:stop]
+        target[start:stop] = part.copy() if stop <= 2 else part
+        stop = start
+    return w, z
+
+
+def _take_back(panels: Panels, z: Matrix, columns: int) -> Matrix:
+    """Return Q1 Q2 Z in the precision of the panels; Z, in double precision, is overwritten."""
+    a, n = panels.a, panels.n
+    apply_chasing(a, n, panels.bandwidth, z.pointer, z.ld, columns)
+    if z.owner.dtype != a.owner.dtype:
+        narrow = empty_matrix(n, columns, a.owner.dtype)
+        as_array(narrow, n, columns).T[...] = as_array(z, n, columns).T
+        z = narrow
+    apply_panels(panels, z.pointer, z.ld, columns)
+    return z
 
 
 def _vendor_eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> tuple[Any, Any]:
     """Call cuSOLVER's syevd, for orders where it is faster than ours."""
     import cupy
 
-    triangle = cupy.tril(array) if lower else cupy.triu(array)
-    if not bool(cupy.isfinite(triangle).all()):
-        error = ValueError if check_finite else np.linalg.LinAlgError
-        raise error(f"the {'lower' if lower else 'upper'} triangle of the matrix holds NaN or infinity")
+    matrix, triangle = _as_columns(array, lower)
+    _require_finite(_largest(matrix, array.shape[0], lower=triangle), lower, check_finite)
     uplo = "L" if lower else "U"
     if eigvals_only:
         return cupy.linalg.eigvalsh(array, UPLO=uplo), None
@@ -808,15 +962,23 @@ def _to_device(array: Any) -> tuple[Any, Any]:
     return found, give_back
 
 
-def workspace_bytes(n: int, dtype: Any, *, vectors: bool) -> int:
-    """Return the bytes of device memory that `eigh` needs beyond its input: about n² elements, 3 n² with vectors."""
-    itemsize = np.dtype(dtype).itemsize
-    _, block = parameters(n, dtype, vectors=vectors)
-    total = itemsize * n * (n + 4 * block)
-    if vectors:
-        total += 2 * 8 * (n + 160) * int(n * 1.07) + 8 * n * min(n, VECTOR_COLUMNS)
-        total += 0 if np.dtype(dtype) == np.float64 else itemsize * n * n
-    return total
+def workspace_bytes(n: int, dtype: Any, *, vectors: bool, overwrite_a: bool = False) -> int:
+    """Return the bytes of device memory that `eigh` needs beyond its input.
+
+    About n² elements, with eigenvectors 2.2 n² (from n = 16,384 on), and n² fewer in the input's own memory.  The
+    eigenvectors of float32 and complex64 are formed in double precision, which takes 2 n² more.
+    """
+    itemsize, wide = np.dtype(dtype).itemsize, 16 if np.dtype(dtype).kind == "c" else 8
+    bandwidth, block = parameters(n, dtype, vectors=vectors)
+    matrix = (0 if overwrite_a else itemsize * n * n) + n * (itemsize * bandwidth + 64 * 8)
+    reduction = itemsize * 4 * block * n
+    if not vectors:
+        return matrix + reduction
+    order = padded_order(n)[1]
+    merging = 8 * order * (min(order, VECTOR_COLUMNS) + merge_rows(n))
+    taking_back = max(TILE_BYTES, itemsize * BACK_COLUMNS * (n + 2 * min(n, BACK_WIDTH)))
+    narrow = 0 if itemsize == wide else itemsize * n * n
+    return matrix + max(reduction, max(8 * order**2, wide * n * n) + max(merging, taking_back + narrow))
 
 
 def solve(
@@ -845,14 +1007,18 @@ def solve(
     found, give_back = _to_device(array)
     n = found.shape[0]
     vectors = not eigvals_only
-    rows = PANEL_THREADS * device.describe().multiprocessors
-    if n < (CROSSOVER_VECTORS if vectors else CROSSOVER_VALUES) or n > rows:
-        w, v = _vendor_eigh(found, lower=lower, eigvals_only=eigvals_only, check_finite=check_finite)
+    if calls_vendor(n, found.dtype, vectors=vectors):
+        # cuSOLVER works in a copy of the matrix and in about four times its size.
+        what, needed = f"cuSOLVER's eigensolver of order {n:,}", 5 * found.nbytes
+        with device.allocating(what, needed):
+            w, v = _vendor_eigh(found, lower=lower, eigvals_only=eigvals_only, check_finite=check_finite)
         wanted = chosen_range(cupy.asnumpy(w), select) if select else slice(0, n)
         w, v = w[wanted], None if v is None else v[:, wanted]
     else:
         bandwidth, block = parameters(n, found.dtype, vectors=vectors)
-        what, needed = f"the eigenproblem of order {n:,}", workspace_bytes(n, found.dtype, vectors=vectors)
+        overwrite = _may_overwrite(array, found, overwrite_a)
+        what = f"the eigenproblem of order {n:,}"
+        needed = workspace_bytes(n, found.dtype, vectors=vectors, overwrite_a=overwrite)
         device.require(needed, what)
         with device.allocating(what, needed):
             w, v = eigh(
@@ -863,8 +1029,15 @@ def solve(
                 choose=lambda w: chosen_range(cupy.asnumpy(w), select) if select else slice(0, n),
                 bandwidth=bandwidth,
                 block=block,
+                overwrite_a=overwrite,
             )
     return give_back(w) if eigvals_only else (give_back(w), give_back(v))
+
+
+def _may_overwrite(array: Any, found: Any, overwrite_a: bool) -> bool:
+    """Whether `found`, `array` on the device, is ours to overwrite, a copy or allowed, and laid out for it."""
+    copied = not device.on_device(array) or found.data.ptr != device.to_device(array)[0].data.ptr
+    return (overwrite_a or copied) and fits_in_place(found)
 
 
 def solve_tridiagonal(
@@ -886,18 +1059,18 @@ def solve_tridiagonal(
     n, dtype = found.shape[0], found.dtype
     best = parameters(n, dtype, vectors=calc_q)
     bandwidth, block = bandwidth or best[0], block or best[1]
-    needed = workspace_bytes(n, dtype, vectors=calc_q)
+    overwrite = _may_overwrite(array, found, overwrite_a)
+    needed = workspace_bytes(n, dtype, vectors=calc_q, overwrite_a=overwrite)
     device.require(needed, f"the tridiagonalization of order {n:,}")
     with device.allocating(f"the tridiagonalization of order {n:,}", needed):
-        a, scale = load_matrix(found, lower=lower, bandwidth=bandwidth, check_finite=check_finite)
+        a, scale = load_matrix(found, lower=lower, bandwidth=bandwidth, check_finite=check_finite, overwrite=overwrite)
         panels = band_reduction(a, n, bandwidth=bandwidth, block=block)
         d, e = chase_band(extract_band(panels), n, bandwidth, a if calc_q else None)
         q = None
         if calc_q:
-            z = zero_matrix(n + 2 * bandwidth + 1, n, dtype)
+            z = zero_matrix(n, n, np.complex128 if dtype.kind == "c" else np.float64)
             as_array(z, n, n)[np.arange(n), np.arange(n)] = 1
-            apply_chasing(a, n, bandwidth, z.pointer, z.ld, n)
-            apply_panels(panels, z.pointer, z.ld, n)
+            z = _take_back(panels, z, n)
             q = give_back(as_array(z, n, n))
     real = np.empty(0, dtype).real.dtype
     d, e = (cupy.ldexp(x, -scale).astype(real) for x in (d, e[: n - 1]))

@@ -30,7 +30,7 @@ PAPER = "kpm"
 STEPS = 4
 LIMIT = {"complex128": 1e-12, "complex64": 1e-5}
 NO_DEVICE = "this machine has no CUDA device"
-GPU_METHODS = ("aug_spmmv_sell", "spmmv", "aug_spmmv_nodots", "blocked")
+GPU_METHODS = ("aug_spmmv_sell", "spmmv", "aug_spmmv_nodots", "aug_spmmv_table", "aug_spmmv_mixed", "blocked")
 
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:

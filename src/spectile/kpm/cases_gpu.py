@@ -13,6 +13,7 @@ from spectile.bench.provenance import digest_array
 
 from . import cases, gpu, model, reference
 from .cases import LIMIT, STEPS
+from .gpu_staged import StagedOperator
 
 #: Sites of a strip of the plane (``TopologicalInsulator.matrix``): the patch that one multiprocessor works on.
 STRIP = 8
@@ -66,6 +67,8 @@ def _step(row: Mapping[str, Any], context: Context) -> Problem:
     strip = STRIP if sample.nz % STRIP == 0 else None
     patches, natural = (_cast(_matrix(sample.nx, sample.ny, sample.nz, s), dtype) for s in (strip, None))
     shared = _Block()
+    wide = gpu.stages(r, dtype)
+    narrow = "blocks of fewer than 32 vectors, or devices before Hopper, do not stage V through shared memory"
 
     def method(name: str, work: str, run: Any, prepare: Any, check: Any) -> Method:
         return Method(
@@ -73,10 +76,17 @@ def _step(row: Mapping[str, Any], context: Context) -> Problem:
             prepare=prepare
         )  # fmt: skip
 
-    def stored(name: str, work: str, mode: int = gpu.FULL, layout: str = "csr") -> Method:
-        # SELL gives a row to a thread, and then the natural order is the coalesced one.
-        in_patches = layout == "csr" and r > 8
-        operator = gpu.StoredOperator(patches if in_patches else natural, layout, plane if in_patches else None)
+    staged = functools.cache(lambda table, work: StagedOperator(natural, table, work))
+
+    def stored(
+        name: str, work: str, mode: int = gpu.FULL, layout: str = "csr", table: bool = False, arithmetic: Any = None
+    ) -> Method:
+        # SELL gives a row to a thread, and then the natural order is the coalesced one; the inspector finds its own.
+        in_patches = layout == "csr" and r > 8 and not wide
+        if layout == "csr" and wide:
+            operator: gpu.StoredOperator = staged(table, arithmetic)
+        else:
+            operator = gpu.StoredOperator(patches if in_patches else natural, layout, plane if in_patches else None)
         order = cupy.asarray(_patch_order(sample, strip)) if in_patches and strip else None
         launch, first = operator.launcher(r, mode), operator.launcher(r)
         etas = cupy.empty((STEPS + 1, 2, r))
@@ -180,6 +190,12 @@ def _step(row: Mapping[str, Any], context: Context) -> Problem:
         else Skipped("aug_spmmv_sell", "with more than 8 vectors a row's entries are read side by side: CSR is SELL-1"),
         stored("spmmv", "spmmv", gpu.PLAIN),
         stored("aug_spmmv_nodots", "aug_spmmv", gpu.NO_DOTS),
+        stored("aug_spmmv_table", "table", table=True) if wide else Skipped("aug_spmmv_table", narrow),
+        stored("aug_spmmv_mixed", "aug_spmmv", arithmetic="complex128")
+        if wide and dtype == np.complex64
+        else Skipped(
+            "aug_spmmv_mixed", "complex128 arithmetic on complex64 storage needs a complex64 case of 32 vectors"
+        ),
         sweep("stencil", "stencil", 1),
         sweep("blocked", "blocked", 2),
     ]

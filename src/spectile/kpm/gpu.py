@@ -17,6 +17,7 @@ from spectile.kpm.reference import Array
 from spectile.kpm.sell import SellMatrix
 
 ARCHS = ("sm_80", "sm_90a", "sm_100")
+BULK_ARCHS = ("sm_90a", "sm_100")
 # Height of SELL chunks: rows of a warp when a thread has a row of its own.
 SELL_CHUNK = 32
 # More threads than this a block leave each too few registers.
@@ -91,6 +92,65 @@ def sweep_unit(real: str, nz: int, lines: int, ahead: int, steps: int) -> Unit:
     return Unit("kpm", ("stencil.cu",), ARCHS, defines)
 
 
+# Pages of a tile, tiles in flight, warps that compute and warps that issue copies of ``staged.cu``.
+TUNING = (4, 5, 12, 4)
+
+
+def staged_shape(num_vectors: int, dtype: Any) -> tuple[int, int]:
+    """Return (16-byte pieces a thread, columns of a chunk) for R vectors."""
+    vector = 16 // np.dtype(dtype).itemsize
+    for pieces in (1, 2, 4):
+        if num_vectors <= 8 * pieces * vector:
+            break
+    return pieces, 8 * pieces * vector
+
+
+@functools.cache
+def staged_unit(
+    dtype: str,
+    num_vectors: int,
+    *,
+    slots: int,
+    code_bytes: int,
+    value_bytes: int,
+    dictionary: int = 0,
+    work: str = "",
+    mode: int = FULL,
+    tuning: tuple[int, int, int, int] = TUNING,
+) -> Unit:
+    """Return the unit of the staged kernel.
+
+    Parameters
+    ----------
+    dtype : str
+        Storage type of matrix and vectors.
+    num_vectors : int
+        R.
+    slots, code_bytes, value_bytes : int
+        Pages of V in shared memory; bytes of a tile's codes and values at most.
+    dictionary : int
+        Values in the table, 0 where each entry's value is stored.
+    work : str
+        Storage type whose precision the arithmetic has; `dtype` if empty.
+    mode : int
+        As for :func:`stored_unit`.
+    tuning : (tile, depth, workers, producers)
+        Pages of a tile, tiles in flight, warps that compute, warps that issue copies.
+    """
+    pieces, chunk = staged_shape(num_vectors, dtype)
+    tile, depth, workers, producers = tuning
+    defines = {
+        "REAL": _REAL[np.dtype(dtype)], "WORK": _REAL[np.dtype(work or dtype)],
+        "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": "8", "COLUMNS": str(chunk // 8),
+        "UNROLL": "1", "THREADS": str(32 * (workers + producers)), "PRODUCERS": str(producers),
+        "BLOCKS": "1", "WIDE": "0", "SELL": "0", "MODE": str(mode),
+        "EXACT": str(int(num_vectors % chunk == 0)), "PIECES": str(pieces), "TILE": str(tile), "DEPTH": str(depth),
+        "SLOTS": str(slots), "CODE_BYTES": str(code_bytes), "VALUE_BYTES": str(value_bytes),
+        "DICTIONARY": str(dictionary),
+    }  # fmt: skip
+    return Unit("kpm", ("block.cu", "staged.cu"), BULK_ARCHS, defines)
+
+
 # What CI compiles: every type, every shape, both formats, every mode, both sweeps.
 UNITS = (
     *(stored_unit("complex128", r) for r in (4, 8, 16, 31, 32, 64)),
@@ -100,8 +160,19 @@ UNITS = (
     *(stored_unit(dtype, 32) for dtype in ("complex64", "float64", "float32")),
     *(sweep_unit("double", 40, *tile) for tile in ((12, 1, 1), (7, 2, 2))),
     sweep_unit("float", 40, 7, 2, 2),
+    *(
+        staged_unit(
+            dtype, width, slots=96, code_bytes=576, value_bytes=0 if table else 4096, dictionary=table, work=work,
+            mode=mode,
+        )
+        for dtype, width, table, work, mode in (
+            ("complex128", 32, 0, "", FULL), ("complex128", 32, 0, "", NO_DOTS), ("complex128", 32, 0, "", PLAIN),
+            ("complex128", 45, 16, "", FULL), ("complex64", 32, 0, "complex128", FULL), ("complex64", 32, 0, "", FULL),
+            ("float64", 40, 0, "", FULL), ("float32", 64, 2, "", FULL),
+        )
+    ),
     Unit("kpm", ("peak.cu",), ARCHS),
-)
+)  # fmt: skip
 
 
 class StoredOperator:
@@ -563,6 +634,7 @@ class GpuEngine:
         matrix.sum_duplicates()
         self._matrix = matrix
         self._formats: dict[str, StoredOperator] = {}
+        self._may_stage = True
 
     @staticmethod
     def takes(H: Any) -> bool:
@@ -574,6 +646,17 @@ class GpuEngine:
     def _stored(self, num_vectors: int) -> StoredOperator:
         # A thread a row reads SELL coalesced; wider blocks read a row's entries side by side in CSR.
         layout = "sell" if num_vectors <= 2 else "csr"
+        if self._may_stage and stages(num_vectors, self.dtype):
+            from spectile.kpm.gpu_staged import StagedOperator
+
+            try:
+                operator = self._formats.get("staged") or StagedOperator(self._matrix)
+                operator.unit(num_vectors)
+                self._formats["staged"] = operator
+                return operator
+            except MemoryError:
+                # Rows that couple too many others for shared memory: read V through the caches.
+                self._may_stage = False
         if layout not in self._formats:
             self._formats[layout] = StoredOperator(self._matrix, layout)
         return self._formats[layout]
@@ -624,6 +707,17 @@ class GpuEngine:
 
         blocks = 2 if hasattr(self, "_matrix") else 4
         require(blocks * self.num_rows * num_vectors * self.dtype.itemsize, f"the block of {num_vectors} vectors")
+
+
+def stages(num_vectors: int, dtype: Any) -> bool:
+    """Return whether a block of R vectors goes through shared memory (``staged.cu``) on this device.
+
+    Bulk copies need Hopper or later and rows of whole 16 bytes; narrower blocks are faster through the caches.
+    """
+    from spectile.gpu.device import describe
+
+    whole = num_vectors * np.dtype(dtype).itemsize % 16 == 0
+    return describe().compute_capability[0] >= 9 and num_vectors >= 32 and whole
 
 
 def peak_unit() -> Unit:

@@ -48,8 +48,8 @@ def step_bytes(stage: str, rows: int, nnz: int, num_vectors: int, dtype: Any = n
     Parameters
     ----------
     stage : str
-        naive, aug_spmv, aug_spmmv, spmmv (the product alone), stencil (no stored matrix), or blocked (two steps a
-        sweep, no stored matrix).
+        naive, aug_spmv, aug_spmmv, spmmv (the product alone), table (values by number), stencil (no stored
+        matrix), or blocked (two steps a sweep, no stored matrix).
     rows, nnz, num_vectors : int
         N, N_nz and R.
     dtype : dtype
@@ -64,6 +64,7 @@ def step_bytes(stage: str, rows: int, nnz: int, num_vectors: int, dtype: Any = n
             "aug_spmv": num_vectors * matrix + 3 * block,
             "aug_spmmv": matrix + 3 * block,
             "spmmv": matrix + 2 * block,
+            "table": nnz * INDEX_BYTES + 3 * block,
             "stencil": 3 * block,
             "blocked": 2 * block,
         }[stage]

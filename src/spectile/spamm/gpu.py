@@ -672,7 +672,9 @@ class Product:
         if self._order is not None:
             function, grid, parameters = self._order
             _launch(function, grid, 256, parameters, waits=True)
-        waits = self.kernel != "blocks"
+        # Where every multiprocessor gets one block at most, blocks that start early crowd where norms have ended.
+        spread = math.prod(self._grid) > device.describe().multiprocessors
+        waits = self.kernel in WGMMA or (self.kernel == "portable" and spread)
         _launch(
             self._function,
             self._grid,

@@ -1,0 +1,319 @@
+// KPM on a stored matrix, with V through shared memory: the stage of rows.cu for wide blocks on Hopper and later.
+//
+// A page is four adjacent rows.  An inspector (staging.py) has divided every worker's pages into tiles, and has decided
+// once for the matrix which page of V lies in which slot of shared memory while a tile is computed.  PRODUCERS warps hand
+// the copies of V, of the tile's values and of its codes (column = slot and row in it) to the bulk copy engine, DEPTH tiles
+// ahead (one warp needs 75 ns for each: measured); a page of V stays in its slot until the last tile that needs it, so bytes in flight cost no registers and the L1
+// cache is not needed.  The other warps compute a page each: eight threads a row, 16 bytes of it a thread and piece.
+//
+// Set by the launch code besides block.cu's: PIECES (16-byte pieces of a row a thread), TILE (pages), DEPTH (tiles in flight
+// or at work), SLOTS, CODE_BYTES and VALUE_BYTES (of one stage), DICTIONARY (values in a table of so many; 0: each stored),
+// WORK (type of the arithmetic).
+
+constexpr int PAGE = 4;
+constexpr int VECTOR = 16 / int(sizeof(number));  // numbers of a piece
+constexpr int CHUNK = LANES * COLUMNS;            // columns of a block
+constexpr int ROW_BYTES = 128 * PIECES;
+constexpr int WORKERS = THREADS / 32 - PRODUCERS;  // warps that compute
+constexpr int GROUPS = WORKERS / TILE;            // tiles at work
+constexpr int STAGE_BYTES = CODE_BYTES + VALUE_BYTES;
+
+static_assert(COLUMNS == PIECES * VECTOR && LANES == 8 && WORKERS % TILE == 0 && DEPTH > GROUPS && 32 % PRODUCERS == 0, "");
+
+struct alignas(16) piece {
+    number n[VECTOR];
+};
+
+typedef WORK work;
+struct wide {  // a number of the arithmetic
+    work x;
+#if COMPLEX
+    work y;
+#endif
+};
+
+static __device__ __forceinline__ void fetch(const unsigned char *mine, unsigned code, piece *line) {
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) line[p] = *reinterpret_cast<const piece *>(mine + code * ROW_BYTES + p * 128);
+}
+
+static __device__ __forceinline__ void add(wide *sum, number value, const piece *line) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+        const number other = line[c / VECTOR].n[c % VECTOR];
+        sum[c].x += work(value.x) * work(other.x);
+#if COMPLEX
+        sum[c].x -= work(value.y) * work(other.y);
+        sum[c].y += work(value.x) * work(other.y);
+        sum[c].y += work(value.y) * work(other.x);
+#endif
+    }
+}
+
+// UNTIL entries of a row, of the four whose codes are given.
+#if DICTIONARY
+template <int UNTIL>
+static __device__ __forceinline__ void batch(uint4 codes, const number *table, const unsigned char *mine, wide *sum) {
+    const unsigned word[4] = {codes.x, codes.y, codes.z, codes.w};
+    piece line[UNTIL][PIECES];
+    number value[UNTIL];
+#pragma unroll
+    for (int u = 0; u < UNTIL; ++u) fetch(mine, word[u] & 0xffff, line[u]), value[u] = table[word[u] >> 16];
+#else
+template <int UNTIL>
+static __device__ __forceinline__ void batch(uint2 codes, const number *values, const unsigned char *mine, wide *sum) {
+    const unsigned word[4] = {codes.x & 0xffff, codes.x >> 16, codes.y & 0xffff, codes.y >> 16};
+    piece line[UNTIL][PIECES];
+    number value[UNTIL];
+#pragma unroll
+    for (int u = 0; u < UNTIL; ++u) fetch(mine, word[u], line[u]), value[u] = values[u * PAGE];
+#endif
+#pragma unroll
+    for (int u = 0; u < UNTIL; ++u) add(sum, value[u], line[u]);
+}
+
+// What a warp must know of its page: its number, the code of its first row, entries of its longest row, and where its
+// codes (8 bytes) and values begin in the stage, and the warp's next page.  Without a page: page = -1.
+struct alignas(16) Header {
+    int page;
+    unsigned short own, length, codes, values;
+    int next;
+};
+
+static __device__ __forceinline__ unsigned address(const void *p) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+static __device__ __forceinline__ void await(unsigned long long *barrier, unsigned parity) {
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(
+            address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+
+static __device__ __forceinline__ void init(unsigned long long *barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(arrivals) : "memory");
+}
+
+static __device__ __forceinline__ void arrive(unsigned long long *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
+}
+
+static __device__ __forceinline__ void expect(unsigned long long *barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes) : "memory");
+}
+
+static __device__ __forceinline__ void copy(void *shared, const void *global, int bytes, unsigned long long *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     address(shared)),
+                 "l"(global), "r"(bytes), "r"(address(barrier))
+                 : "memory");
+}
+
+static __device__ __forceinline__ int4 shuffle(int4 a, int lane) {
+    a.x = __shfl_sync(0xffffffffu, a.x, lane), a.y = __shfl_sync(0xffffffffu, a.y, lane);
+    a.z = __shfl_sync(0xffffffffu, a.z, lane), a.w = __shfl_sync(0xffffffffu, a.w, lane);
+    return a;
+}
+
+// tiles: (tiles + 1) of {first copy, first 16 bytes of codes, first 4 values, 1 if the matrix's last page is copied};  first: first tile of each worker;
+// loads: {page, slot};  partial: (workers, 2, R).  Block (worker, chunk of columns).
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    staged(const int4 *__restrict__ tiles, const int *__restrict__ first, const int2 *__restrict__ loads,
+           const uint4 *__restrict__ codes, const number *__restrict__ values, const number *__restrict__ table,
+           const number *__restrict__ v, number *__restrict__ w, double *__restrict__ partial, long long rows, int width,
+           double scale_, double shift_, double keep_) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    unsigned char *const slots = memory;
+    unsigned char *const stages = slots + SLOTS * PAGE * ROW_BYTES;
+    number *const dictionary = reinterpret_cast<number *>(stages + DEPTH * STAGE_BYTES);
+    __shared__ unsigned long long full[DEPTH], empty[DEPTH];
+    const int warp = threadIdx.x / 32, thread = threadIdx.x % 32;
+    const int begin = blockIdx.y * CHUNK;
+    const int first_tile = first[blockIdx.x], count = first[blockIdx.x + 1] - first_tile;
+    if (threadIdx.x == 0)
+        for (int n = 0; n < DEPTH; ++n) {
+            init(full + n, PRODUCERS);
+            init(empty + n, WORKERS);
+        }
+    for (int n = threadIdx.x; n < DICTIONARY; n += THREADS) dictionary[n] = table[n];
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    __syncthreads();
+
+    double even[COLUMNS], odd[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) even[c] = odd[c] = 0;
+
+    if (warp >= WORKERS) {
+        const int producer = warp - WORKERS;
+        const int bytes = min(CHUNK, width - begin) * int(sizeof(number));
+        const bool whole = width == CHUNK;
+        const int last = int((rows - 1) / PAGE), rows_of_last = int((rows - 1) % PAGE) + 1;
+        // What is to be copied is read far ahead, a lane an item: 32 to 64 tiles, and as many copies.
+        auto tile = [&](int n) { return tiles[first_tile + min(n + thread, count)]; };
+        int4 now = tile(0), soon = tile(32), from = shuffle(now, 0);
+        const int end = tiles[first_tile + count].x;
+        int base = from.x;
+        auto window = [&](int at) { return loads[max(0, min(at + thread, end - 1))]; };
+        int2 near = window(base), far = window(base + 32);
+        for (int n = 0; n < count; ++n) {
+            if ((n + 1) % 32 == 0) now = soon, soon = tile(n + 33);
+            const int4 to = shuffle(now, (n + 1) % 32);
+            const int stage = n % DEPTH;
+            if (n >= DEPTH) await(empty + stage, (n / DEPTH - 1) & 1);
+            if (thread == 0 && producer > 0) arrive(full + stage);
+            if (thread == 0 && producer == 0) {
+                const int code_bytes = (to.y - from.y) * 16, value_bytes = (to.z - from.z) * 4 * int(sizeof(number));
+                const int missing = from.w ? (PAGE - rows_of_last) * bytes : 0;
+                const int total = (to.x - from.x) * PAGE * bytes - missing + code_bytes + value_bytes;
+                expect(full + stage, total);
+                copy(stages + stage * STAGE_BYTES, codes + from.y, code_bytes, full + stage);
+                if (value_bytes)
+                    copy(stages + stage * STAGE_BYTES + CODE_BYTES, values + 4ll * from.z, value_bytes, full + stage);
+            }
+            __syncwarp();
+            for (int at = from.x; at < to.x; at += 32) {
+                while (at - base >= 32) near = far, base += 32, far = window(base + 32);
+                const int place = at - base + thread;
+                const int page_1 = __shfl_sync(0xffffffffu, near.x, place), page_2 = __shfl_sync(0xffffffffu, far.x, place);
+                const int slot_1 = __shfl_sync(0xffffffffu, near.y, place), slot_2 = __shfl_sync(0xffffffffu, far.y, place);
+                if (at + thread >= to.x || thread % PRODUCERS != producer) continue;
+                const int page = place < 32 ? page_1 : page_2, slot = place < 32 ? slot_1 : slot_2;
+                const int present = page == last ? rows_of_last : PAGE;
+                const number *const source = v + (long long)page * PAGE * width + begin;
+                unsigned char *const target = slots + slot * PAGE * ROW_BYTES;
+                if (whole)
+                    copy(target, source, present * bytes, full + stage);
+                else
+                    for (int r = 0; r < present; ++r)
+                        copy(target + r * ROW_BYTES, source + (long long)r * width, bytes, full + stage);
+            }
+            from = to;
+        }
+    } else {
+        const work scale = scale_, shift = shift_, keep = keep_;
+        const int lane = thread % LANES, row = thread / LANES;
+        const unsigned char *const mine = slots + lane * 16;
+        for (int n = 0; n < count; ++n) {
+            const int stage = n % DEPTH;
+            const unsigned char *const code_stage = stages + stage * STAGE_BYTES;
+            // Every warp waits for every tile in turn, since copies overtake one another and a tile needs pages of those
+            // before it; and no barrier may be two phases ahead of a warp, which sees its parity only.
+            await(full + stage, n / DEPTH & 1);
+            if (n % GROUPS != warp / TILE) {
+                __syncwarp();
+                if (thread == 0) arrive(empty + stage);
+                continue;
+            }
+            const Header header = reinterpret_cast<const Header *>(code_stage)[warp % TILE];
+            const long long number_of_row = (long long)header.page * PAGE + row;
+            const bool live = header.page >= 0 && number_of_row < rows;
+            number *const target = w + number_of_row * width + begin + lane * VECTOR;
+            bool exists[PIECES];
+            piece old[PIECES];
+#pragma unroll
+            for (int p = 0; p < PIECES; ++p) {
+                exists[p] = live && (EXACT || begin + (p * LANES + lane) * VECTOR < width);
+#if MODE > 0
+                if (exists[p]) {
+                    const uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(target + p * LANES * VECTOR));
+                    memcpy(&old[p], &bits, 16);
+                }
+#endif
+            }
+#if MODE > 0
+            // W of the warp's next page comes into the L2 cache meanwhile.
+            if (header.next >= 0 && lane < PIECES && (long long)header.next * PAGE + row < rows)
+                prefetch_l2(reinterpret_cast<const char *>(w + ((long long)header.next * PAGE + row) * width + begin) + lane * 128);
+#endif
+            wide sum[COLUMNS];
+#pragma unroll
+            for (int c = 0; c < COLUMNS; ++c) {
+                sum[c].x = 0;
+#if COMPLEX
+                sum[c].y = 0;
+#endif
+            }
+
+#if DICTIONARY
+            const uint4 *code = reinterpret_cast<const uint4 *>(code_stage + header.codes * 8) + row;
+            const number *const value = dictionary;
+#else
+            const uint2 *code = reinterpret_cast<const uint2 *>(code_stage + header.codes * 8) + row;
+            const number *value = reinterpret_cast<const number *>(code_stage + CODE_BYTES) + header.values * 4 + row;
+#endif
+            for (int k = 0; k < header.length; k += 4, code += PAGE) {
+                const auto four = *code;
+                switch (header.length - k) {
+                    case 1: batch<1>(four, value, mine, sum); break;
+                    case 2: batch<2>(four, value, mine, sum); break;
+                    case 3: batch<3>(four, value, mine, sum); break;
+                    default: batch<4>(four, value, mine, sum);
+                }
+#if !DICTIONARY
+                value += 4 * PAGE;
+#endif
+            }
+            piece own[PIECES];
+            fetch(mine, header.own + row, own);
+            __syncwarp();
+            if (thread == 0) arrive(empty + stage);
+#pragma unroll
+            for (int p = 0; p < PIECES; ++p) {
+                if (!exists[p]) continue;
+                piece fresh;
+#pragma unroll
+                for (int c = 0; c < VECTOR; ++c) {
+                    const wide total = sum[p * VECTOR + c];
+                    const number mine_ = own[p].n[c];
+#if MODE == 0
+                    fresh.n[c].x = real(total.x);
+#if COMPLEX
+                    fresh.n[c].y = real(total.y);
+#endif
+#else
+                    fresh.n[c].x = real(scale * total.x + shift * work(mine_.x) - keep * work(old[p].n[c].x));
+#if COMPLEX
+                    fresh.n[c].y = real(scale * total.y + shift * work(mine_.y) - keep * work(old[p].n[c].y));
+#endif
+#endif
+#if MODE == 2
+                    double &e = even[p * VECTOR + c], &o = odd[p * VECTOR + c];
+                    e += double(mine_.x) * mine_.x, o += double(fresh.n[c].x) * mine_.x;
+#if COMPLEX
+                    e += double(mine_.y) * mine_.y, o += double(fresh.n[c].y) * mine_.y;
+#endif
+#endif
+                }
+                uint4 bits;
+                memcpy(&bits, &fresh, 16);
+                __stcs(reinterpret_cast<uint4 *>(target + p * LANES * VECTOR), bits);
+            }
+        }
+    }
+#if MODE == 2
+    __syncthreads();  // the slots are read to the end: the sums take their place
+    double *const sums = reinterpret_cast<double *>(memory);  // (warps, 2, CHUNK)
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+#pragma unroll
+        for (int distance = LANES; distance < 32; distance *= 2) {
+            even[c] += __shfl_xor_sync(0xffffffffu, even[c], distance);
+            odd[c] += __shfl_xor_sync(0xffffffffu, odd[c], distance);
+        }
+        const int column = (c / VECTOR * LANES + thread % LANES) * VECTOR + c % VECTOR;
+        if (warp < WORKERS && thread < LANES) {
+            sums[warp * 2 * CHUNK + column] = even[c];
+            sums[(warp * 2 + 1) * CHUNK + column] = odd[c];
+        }
+    }
+    __syncthreads();
+    for (int n = threadIdx.x; n < 2 * CHUNK; n += THREADS) {
+        double total = 0;
+        for (int k = 0; k < WORKERS; ++k) total += sums[k * 2 * CHUNK + n];
+        const int column = begin + n % CHUNK;
+        if (column < width) partial[((long long)blockIdx.x * 2 + n / CHUNK) * width + column] = total;
+    }
+#endif
+}

@@ -1,0 +1,283 @@
+"""Inspector of the staged GPU kernel (``staged.cu``): which rows of V lie where in shared memory, and when.
+
+Rows of the matrix are grouped into pages of four.  Every worker (a thread block) owns a list of pages, cut into tiles.
+A page of V is copied into a slot before the first tile that needs it and stays until the last, or until the slot is
+needed for a page that is used sooner (Belady's rule, which an inspector can follow because it knows the future).  Slots
+that the last ``depth`` tiles read are never written, so the copies of a tile may start as soon as the tile ``depth``
+before it is done.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+
+from spectile.kpm.reference import Array
+
+PAGE = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The schedule of all workers.
+
+    Attributes
+    ----------
+    first : ndarray, int32, shape (workers + 1,)
+        First tile of each worker.
+    tiles : ndarray, int32, shape (tiles + 1, 4)
+        First copy, first 16 bytes of codes, first four values of each tile, and whether it copies the last page.
+    loads : ndarray, int32, shape (copies, 2)
+        Page and slot of each copy.
+    codes : ndarray, uint16
+        Headers and codes of the tiles as the kernel reads them; with a table, each code is followed by its kind.
+    source : ndarray
+        Position of each value in the matrix's own data, -1 for fill-in.
+    pages : int
+        Pages of the matrix.
+    """
+
+    first: Array
+    tiles: Array
+    loads: Array
+    codes: Array
+    source: Array
+    pages: int
+
+    @property
+    def reuse(self) -> float:
+        """Times that a row of V is copied to shared memory; 1 would be the least."""
+        return len(self.loads) / self.pages
+
+
+def lattice_of(indptr: Array, indices: Array) -> tuple[int, int]:
+    """Return (pages of a wave, pages of a line) of a matrix whose rows number the sites of a lattice.
+
+    A wave is how far apart the farthest rows are that a row couples, in most rows (a plane of a cube); a line is the
+    same within a wave.  Zero where the matrix shows no such distance.
+    """
+    num_rows = len(indptr) - 1
+    far, near = [], []
+    for row in np.linspace(0, num_rows - 1, min(num_rows, 2001)).astype(np.int64):
+        distance = np.abs(indices[indptr[row] : indptr[row + 1]].astype(np.int64) // PAGE - row // PAGE)
+        far.append(distance.max(initial=0))
+        near.append(distance)
+    wave = int(np.median(far))
+    line = int(np.median([each[each < wave / 2].max(initial=0) for each in near]))
+    return wave, line
+
+
+def worker_pages(num_pages: int, wave_pages: int, line_pages: int, workers: int, turns: int) -> list[Array]:
+    """Return the pages of each worker, in order.
+
+    Waves (planes of a lattice) are cut into ``workers * turns`` compact parts, strips of their lines one after the
+    other; a worker walks through all waves with one part, then with the next of its parts.
+    """
+    parts = workers * turns
+    order = np.arange(wave_pages)
+    if 1 < line_pages < wave_pages:
+        strips = max(1, round(line_pages / np.sqrt(wave_pages / parts)))
+        line, place = np.divmod(order, line_pages)
+        order = np.lexsort((place, line, place * strips // line_pages))
+    waves = -(-num_pages // wave_pages)
+    # The parts' bounds move by less than a page from wave to wave, so that no worker always has the longer part.
+    offset = (np.arange(waves) * ((np.sqrt(5) - 1) / 2) % 1)[:, None]
+    bounds = np.floor(wave_pages / parts * np.arange(parts + 1) + offset).astype(np.int64)
+    bounds[:, 0], bounds[:, -1] = 0, wave_pages
+    lists = []
+    for worker in range(workers):
+        spans = [
+            wave * wave_pages + order[bounds[wave, part] : bounds[wave, part + 1]]
+            for part in range(worker, parts, workers)
+            for wave in range(waves)
+        ]
+        pages = np.concatenate(spans)
+        lists.append(pages[pages < num_pages])
+    return lists
+
+
+def plan(
+    indptr: Array,
+    indices: Array,
+    kinds: Array,
+    *,
+    wave_pages: int,
+    line_pages: int,
+    workers: int,
+    turns: int,
+    slots: int,
+    tile: int,
+    depth: int,
+    groups: int,
+) -> Plan | None:
+    """Schedule a CSR matrix; None where a tile and those in flight beside it need more than the slots.
+
+    Parameters
+    ----------
+    indptr, indices : ndarray
+        Structure of the square matrix.
+    kinds : ndarray, uint16
+        Number of each entry's value in a table whose first value is zero; empty where values are stored one by one.
+    wave_pages, line_pages : int
+        Pages of a wave and of a line (:func:`worker_pages`).
+    workers, turns : int
+        Thread blocks that share the rows, and parts of each.
+    slots : int
+        Pages of V that shared memory holds.
+    tile, depth, groups : int
+        Pages of a tile, tiles in flight, tiles at work: a warp's next page lies so many tiles ahead.
+    """
+    num_pages = -(-(len(indptr) - 1) // PAGE)
+    lists = worker_pages(num_pages, wave_pages, line_pages, workers, turns)
+    with ThreadPoolExecutor(numba.get_num_threads()) as pool:
+        parts = list(
+            pool.map(lambda pages: _plan_worker(indptr, indices, kinds, pages, slots, tile, depth, groups), lists)
+        )
+    if any(part[0] < 0 for part in parts):
+        return None
+    totals = np.zeros(3, dtype=np.int64)
+    loads, codes, source = (np.concatenate([part[k] for part in parts]) for k in (2, 3, 4))
+    tables = []
+    for _, table, *_ in parts:
+        tables.append(table[:-1] + totals)
+        totals += table[-1]
+    if totals.max() > np.iinfo(np.int32).max:
+        return None
+    table = np.zeros((sum(map(len, tables)) + 1, 4), dtype=np.int32)
+    table[:-1, :3] = np.concatenate(tables)
+    table[-1, :3] = totals
+    table[table[1:, 0].searchsorted(np.flatnonzero(loads[:, 0] == num_pages - 1), side="right"), 3] = 1
+    first = np.concatenate([[0], np.cumsum([len(each) for each in tables])]).astype(np.int32)
+    return Plan(first, table, loads, codes, source, num_pages)
+
+
+@numba.njit(nogil=True, cache=True)
+def _plan_worker(
+    indptr: Any, indices: Any, kinds: Any, pages: Any, slots: int, tile: int, depth: int, groups: int
+) -> Any:
+    wide = 2 if kinds.size else 1
+    rows = indptr.size - 1
+    num_pages = (rows + PAGE - 1) // PAGE
+    tiles = (pages.size + tile - 1) // tile
+    table = np.zeros((tiles + 1, 3), np.int64)
+
+    # The pages that each tile needs, and the sizes of its codes and values.
+    entries = 0
+    for page in pages:
+        entries += indptr[min(rows, PAGE * page + PAGE)] - indptr[PAGE * page]
+    needed = np.empty(entries + pages.size, np.int32)
+    start = np.zeros(tiles + 1, np.int64)
+    lengths = np.zeros(pages.size, np.int64)
+    stamp = np.full(num_pages, -1, np.int32)
+    count = 0
+    for t in range(tiles):
+        quads = 0
+        for n in range(t * tile, min(pages.size, t * tile + tile)):
+            page = pages[n]
+            if stamp[page] != t:
+                stamp[page] = t
+                needed[count] = page
+                count += 1
+            for row in range(PAGE * page, min(rows, PAGE * page + PAGE)):
+                lengths[n] = max(lengths[n], indptr[row + 1] - indptr[row])
+                for entry in range(indptr[row], indptr[row + 1]):
+                    other = indices[entry] // PAGE
+                    if stamp[other] != t:
+                        stamp[other] = t
+                        needed[count] = other
+                        count += 1
+            quads += (lengths[n] + 3) // 4
+            table[t + 1, 2] += 0 if kinds.size else lengths[n]
+        start[t + 1] = count
+        table[t + 1, 1] = tile + 2 * wide * quads
+    next_use = np.empty(count, np.int32)
+    stamp[:] = tiles
+    for t in range(tiles - 1, -1, -1):
+        for k in range(start[t], start[t + 1]):
+            next_use[k] = stamp[needed[k]]
+            stamp[needed[k]] = t
+
+    # Slots.
+    slot_of = np.full(num_pages, -1, np.int16)
+    page_in = np.full(slots, -1, np.int32)
+    next_of = np.full(slots, tiles, np.int32)
+    last_of = np.full(slots, -depth, np.int32)
+    loads = np.empty((count, 2), np.int32)
+    num_loads = 0
+    for t in range(1, tiles + 1):
+        table[t, 1] += table[t - 1, 1]
+        table[t, 2] += table[t - 1, 2]
+    codes = np.zeros(8 * table[tiles, 1], np.uint16)
+    source = np.full(4 * table[tiles, 2], -1, indptr.dtype)
+    for t in range(tiles):
+        for k in range(start[t], start[t + 1]):
+            slot = slot_of[needed[k]]
+            if slot >= 0:
+                next_of[slot] = next_use[k]
+                last_of[slot] = t
+        for k in range(start[t], start[t + 1]):
+            page = needed[k]
+            if slot_of[page] >= 0:
+                continue
+            best = -1
+            for slot in range(slots):
+                if last_of[slot] <= t - depth and (best < 0 or next_of[slot] > next_of[best]):
+                    best = slot
+            if best < 0:
+                return -1, table, loads[:0], codes[:0], source[:0]
+            if page_in[best] >= 0:
+                slot_of[page_in[best]] = -1
+            page_in[best] = page
+            slot_of[page] = best
+            next_of[best] = next_use[k]
+            last_of[best] = t
+            loads[num_loads, 0] = page
+            loads[num_loads, 1] = best
+            num_loads += 1
+        table[t + 1, 0] = num_loads
+
+        # Codes: the header of each page (staged.cu), then four entries of four rows at a time.
+        at = 8 * (table[t, 1] + tile)
+        values = 4 * table[t, 2]
+        for n in range(tile):
+            head = 8 * (table[t, 1] + n)
+            if t * tile + n >= pages.size:
+                codes[head] = 0xFFFF
+                codes[head + 1] = 0xFFFF
+                continue
+            page = pages[t * tile + n]
+            length = lengths[t * tile + n]
+            own = PAGE * np.int64(slot_of[page])
+            codes[head] = page & 0xFFFF
+            codes[head + 1] = page >> 16
+            codes[head + 2] = own
+            codes[head + 3] = length
+            codes[head + 4] = (at - 8 * table[t, 1]) // 4
+            codes[head + 5] = (values - 4 * table[t, 2]) // 4
+            later = (t + groups) * tile + n
+            codes[head + 6] = pages[later] & 0xFFFF if later < pages.size else 0xFFFF
+            codes[head + 7] = pages[later] >> 16 if later < pages.size else 0xFFFF
+            for r in range(PAGE):
+                row = PAGE * page + r
+                for k in range((length + 3) // 4 * 4):
+                    code = own + r
+                    kind = 0
+                    if row < rows and k < indptr[row + 1] - indptr[row]:
+                        entry = indptr[row] + k
+                        code = PAGE * np.int64(slot_of[indices[entry] // PAGE]) + indices[entry] % PAGE
+                        if kinds.size:
+                            kind = kinds[entry]
+                        else:
+                            source[values + PAGE * k + r] = entry
+                    place = at + wide * (k // 4 * 16 + 4 * r + k % 4)
+                    codes[place] = code
+                    if kinds.size:
+                        codes[place + 1] = kind
+            at += (length + 3) // 4 * 16 * wide
+            if not kinds.size:
+                values += PAGE * length
+    return num_loads, table, loads[:num_loads].copy(), codes, source

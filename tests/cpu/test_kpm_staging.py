@@ -1,0 +1,87 @@
+"""The inspector of the staged GPU kernel: its plans, carried out in NumPy as the kernel does, give the product."""
+
+import numpy as np
+import pytest
+
+from spectile.inputs.lattices import anderson, graphene
+from spectile.inputs.topological_insulator import TopologicalInsulator
+from spectile.kpm import staging
+
+
+def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):
+    """Return W = H V by the plan; fail where a slot is written while tiles in flight still read it."""
+    rows = matrix.shape[0]
+    v = np.zeros((4 * made.pages, 2), complex)
+    v[:rows] = np.random.default_rng(1).normal(size=(rows, 2))
+    w = np.full_like(v, np.nan)
+    data = np.append(matrix.data, 0)[made.source]
+    for worker in range(workers):
+        memory, last_read = np.full((4 * slots, 2), np.nan, complex), np.full(slots, -depth)
+        for n, t in enumerate(range(made.first[worker], made.first[worker + 1])):
+            (load, code, value, last), to = made.tiles[t], made.tiles[t + 1]
+            pages, targets = made.loads[load : to[0]].T
+            assert (last_read[targets] <= n - depth).all()
+            assert last == (made.pages - 1 in pages)
+            memory.reshape(slots, 4, 2)[targets] = v.reshape(-1, 4, 2)[pages]
+            codes = made.codes[8 * code : 8 * to[1]]
+            for head in codes[: 8 * tile].reshape(tile, 8):
+                page, _ = head.view(np.int32)[[0, 3]]
+                if page < 0:
+                    continue
+                own, length = int(head[2]), int(head[3])
+                np.testing.assert_array_equal(memory[own : own + 4], v[4 * page : 4 * page + 4])
+                assert np.isnan(w[4 * page : 4 * page + 4]).all()
+                words = codes[4 * head[4] :].astype(np.int64)
+                for r in range(4):
+                    places = np.array([k // 4 * 16 + 4 * r + k % 4 for k in range(length)], dtype=int)
+                    if len(kinds):
+                        code_of, values = words[2 * places], table[words[2 * places + 1]]
+                    else:
+                        code_of = words[places]
+                        values = data[4 * (value + int(head[5])) + 4 * np.arange(length) + r]
+                    last_read[code_of // 4] = n
+                    w[4 * page + r] = values @ memory[code_of]
+    return w[:rows], matrix @ v[:rows]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "lattice"),
+    [
+        (TopologicalInsulator(4, 6, 8).matrix(), (48, 8)),
+        (graphene(9, 7).tocsr(), (126 // 4 + 1, 0)),
+        (anderson(5, disorder=2, rng=1).tocsr(), (32, 0)),
+    ],
+)
+@pytest.mark.parametrize(("tile", "depth", "slots", "workers", "turns"), [(2, 8, 80, 3, 1), (4, 4, 200, 2, 2)])
+@pytest.mark.parametrize("table", [False, True])
+def test_plan_carried_out_is_the_product(matrix, lattice, tile, depth, slots, workers, turns, table):
+    values, kinds = np.unique(matrix.data, return_inverse=True)
+    kinds = (kinds + 1).astype(np.uint16) if table else np.empty(0, np.uint16)
+    made = staging.plan(
+        matrix.indptr, matrix.indices, kinds, wave_pages=lattice[0], line_pages=lattice[1], workers=workers,
+        turns=turns, slots=slots, tile=tile, depth=depth, groups=2,
+    )  # fmt: skip
+    found, wanted = carried_out(matrix, made, workers, tile, depth, slots, kinds, np.append(0, values))
+    np.testing.assert_allclose(found, wanted, atol=1e-13)
+    assert made.reuse >= 1
+
+
+def test_too_few_slots_are_no_plan():
+    matrix = TopologicalInsulator(4, 6, 8).matrix()
+    arguments = dict(wave_pages=48, line_pages=8, workers=1, turns=1, tile=2, depth=8, groups=2)
+    assert staging.plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), slots=20, **arguments) is None
+
+
+def test_waves_and_lines_are_read_off_a_lattice():
+    matrix = TopologicalInsulator(12, 10, 8).matrix()
+    assert staging.lattice_of(matrix.indptr, matrix.indices) == (80, 8)
+
+
+@pytest.mark.parametrize(
+    ("pages", "wave", "line", "workers", "turns"), [(960, 80, 8, 7, 1), (961, 80, 8, 5, 3), (7, 7, 0, 9, 1)]
+)
+def test_workers_share_the_pages(pages, wave, line, workers, turns):
+    lists = staging.worker_pages(pages, wave, line, workers, turns)
+    np.testing.assert_array_equal(np.sort(np.concatenate(lists)), np.arange(pages))
+    if pages > 100:
+        assert max(map(len, lists)) <= 1.05 * min(map(len, lists))
