@@ -27,15 +27,7 @@ def _plugin() -> ModuleType:
 
 # Files whose tests no device has run to the end on the code that is in the tree, and why.  Nothing may stay here
 # without a reason, and nothing that has a record.
-NOT_RUN = {
-    "test_kpm.py": "ran whole on an H200 at 1dd200e, where a kernel that has since left gpu.py failed one of its own "
-    "tests; gpu.py without that kernel ran in parts only",
-    "test_kpm_multi.py": "as test_kpm.py: all its tests passed at 1dd200e",
-    "test_spamm_multi.py": "on one H200 named three times 20 of 25 tests passed at 1dd200e, on four GPUs none did at "
-    "c855766; both faults are mended (9de7d25, 397cbf5) and reproduced on the CPU by test_spamm_gpu_streams.py",
-    "test_tsparse_collection.py": "at 574cebe four tests counted entries that cancel, which SciPy leaves out; the "
-    "tests are mended, the kernels are those of that run",
-}
+NOT_RUN: dict[str, str] = {}
 
 
 @cache
