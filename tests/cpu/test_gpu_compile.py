@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spectile.gpu.compile import Unit
+from spectile.gpu.compile import Unit, _cached_cubin, _runs_on
 
 SYSTEMS = ("spamm", "tsparse", "evd", "kpm")
 
@@ -51,6 +51,44 @@ def test_undeclared_architecture_is_refused() -> None:
     unit = Unit("gpu", (), archs=("sm_80",))
     with pytest.raises(ValueError, match="not written for sm_70"):
         unit.cubin("sm_70")
+
+
+@pytest.mark.parametrize(
+    ("device", "arch"),
+    [
+        ("sm_80", "sm_80"),
+        ("sm_86", "sm_80"),
+        ("sm_90", "sm_90a"),
+        ("sm_103", "sm_100"),
+        ("sm_75", None),
+        ("sm_120", None),
+    ],
+)
+def test_device_takes_the_nearest_architecture_that_runs_on_it(device: str, arch: str | None) -> None:
+    assert _runs_on(("sm_80", "sm_90", "sm_90a", "sm_100"), device) == arch
+
+
+def test_device_of_a_later_minor_version_takes_no_code_of_one_device_alone() -> None:
+    assert _runs_on(("sm_90a",), "sm_93") is None
+
+
+def test_cache_holds_whole_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    unit = Unit("gpu", (), archs=("sm_80",))
+
+    def refused(*_: object) -> bytes:
+        raise RuntimeError("NVRTC refused it")
+
+    monkeypatch.setattr(Unit, "cubin", refused)
+    with pytest.raises(RuntimeError, match="refused"):
+        _cached_cubin(unit, "sm_80")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(Unit, "cubin", lambda *_: b"code")
+    path = _cached_cubin(unit, "sm_80")
+    monkeypatch.setattr(Unit, "cubin", refused)  # the second time the file is there
+    assert _cached_cubin(unit, "sm_80") == path and path.read_bytes() == b"code"
+    assert [*tmp_path.iterdir()] == [path]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -12,12 +12,17 @@ files.  This is the only user of ``cupy.RawModule``.
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib.util
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from spectile.bench.whole import whole
 
 # No -ftz and no fast math: an fp32 kernel keeps IEEE rounding and subnormals unless its source says otherwise.
 BASE_OPTIONS = ("-std=c++17", "--extra-device-vectorization")
@@ -107,37 +112,38 @@ def _elf_size(image: bytes) -> int:
 
 
 @functools.cache
-def _load(unit: Unit, arch: str, device: int) -> Any:
+def _load(unit: Unit, device: str, index: int) -> Any:
+    """Load `unit` on the current device, which has the architecture `device` and the number `index`."""
     import cupy
 
-    candidates = [a for a in unit.archs if a.rstrip("a") == arch]
-    if not candidates:
-        # Machine code runs on the devices of its own major architecture from its own minor version upwards.
-        candidates = sorted(a for a in unit.archs if not a.endswith("a") and a[:-1] == arch[:-1] and a <= arch)
-    if not candidates:
+    arch = _runs_on(unit.archs, device)
+    if arch is None:
         raise RuntimeError(
             f"the kernels {unit.package}/{'+'.join(unit.sources)} are written for {', '.join(unit.archs)}, "
-            f'and this device is {arch}: use backend="cpu" or a device of a listed architecture'
+            f'and this device is {device}: use backend="cpu" or a device of a listed architecture'
         )
-    module = cupy.RawModule(path=str(_cached_cubin(unit, candidates[-1])))
-    return module
+    return cupy.RawModule(path=str(_cached_cubin(unit, arch)))
+
+
+def _runs_on(archs: tuple[str, ...], device: str) -> str | None:
+    """Return the one of `archs` whose machine code suits a device best, or None where none runs on it."""
+    exact = [arch for arch in archs if arch.rstrip("a") == device]
+    # Machine code runs on the devices of its own major architecture from its own minor version upwards.
+    older = sorted(arch for arch in archs if not arch.endswith("a") and arch[:-1] == device[:-1] and arch <= device)
+    return next(iter(exact[-1:] or older[-1:]), None)
 
 
 def _cached_cubin(unit: Unit, arch: str) -> Path:
     """Compile into CuPy's cache folder (``CUPY_CACHE_DIR``), once for each source, flag set and compiler."""
-    import hashlib
-    import os
-
     from cupy.cuda import nvrtc
 
     text = "\0".join((unit.source(), arch, *unit.flags(), str(nvrtc.getVersion())))
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
     path = folder / f"spectile_{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(unit.cubin(arch))
-        os.replace(partial, path)
+        compiled = unit.cubin(arch)
+        with whole(path) as partial:
+            partial.write_bytes(compiled)
     return path
 
 
@@ -152,9 +158,6 @@ def device_arch() -> str:
 @functools.cache
 def include_folders() -> tuple[str, ...]:
     """Return the folders that hold CUDA's own headers (``cuda_fp16.h``): the wheel's, or the toolkit's."""
-    import importlib.util
-    import os
-
     found: list[str] = []
     spec = importlib.util.find_spec("nvidia")
     for root in spec.submodule_search_locations or () if spec else ():
