@@ -214,20 +214,3 @@ def test_scripts_draw_from_nothing_and_from_skipped_rows(script, tmp_path, monke
     caption = ROOT / "workflow/report" / f"{script.stem.partition('_')[2]}.rst"
     assert len(caption.read_text()) > 50
     assert len(script.read_text().splitlines()) < 60
-
-
-# What the recorded run lacks: docs/performance/spamm.md says why.
-NOT_RECORDED = {"truncation_8192_1", "truncation_8192_2"}
-
-
-def test_recorded_run_holds_every_row_of_the_paper_sheet():
-    path = ROOT / "results/recorded/h200/spamm.parquet"
-    if not path.exists():
-        pytest.skip("SpAMM's paper run is not recorded yet: python -m spectile measure --paper spamm --run paper")
-    frame = record.read_frame(path)
-    rows = sheets.read_sheet(SHEET, SCHEMA, "paper")
-    assert set(frame["case"]) <= set(rows)
-    assert set(rows) - set(frame["case"]) <= NOT_RECORDED
-    assert set(frame["status"]) <= {"ok", "failed", "skipped"}
-    explained = frame.loc[frame["status"] != "ok", "reason"].fillna("")
-    assert (explained.str.len() > 10).all()
