@@ -44,8 +44,8 @@ def _properties():
 def test_the_sheet_holds_the_papers_elements():
     rows = read_sheet(SHEET, SCHEMA, "paper")
     elements = {part for row in rows.values() for part in row["element"].split(",")}
-    # The types and the INT8 products are no elements of the paper.
-    assert elements == {"t1", "t2", "fig3", "fig4", "fig8", "fig9", "fig10", "fig11", "types", "int8"}
+    # The stages, the types and the INT8 products are no elements of the paper.
+    assert elements == {"t1", "t2", "fig3", "fig4", "fig8", "fig9", "fig10", "fig11", "stages", "types", "int8"}
     quick = read_sheet(SHEET, SCHEMA, "quick")
     assert {part for row in quick.values() for part in row["element"].split(",")} == elements
     depths = {row["k"] for row in rows.values() if row["study"] == "syr2k"} - {None}

@@ -7,6 +7,7 @@ Methods are named alike on every machine: ``spectile`` is ours; ``lapack``, ``cu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from spectile.bench.case import Context, Method, Problem, Skipped
 from spectile.bench.provenance import digest_array
 
 from . import cpu, lapack
-from .api import eigh, eigvalsh
+from .api import _prepare, eigh, eigvalsh
 from .families import random_hermitian, residuals
 
 PAPER = "evd"
@@ -68,6 +69,98 @@ def _evd(row: Mapping[str, Any], context: Context) -> Problem:
         Skipped("magma", NO_MAGMA),
     ]
     return Problem(methods, inputs={"a": digest_array(a)})
+
+
+def with_work(methods: list[Method | Skipped], n: int, bandwidth: int) -> list[Method | Skipped]:
+    """Return the methods of the study ``stages`` with what each does to a real matrix: operations, or bytes moved.
+
+    4/3 n³ for the band; two sides of the band by reflectors of length b for the chasing; 4/3 n³ for divide and conquer
+    without deflation; 2 n³ for each set of reflectors on n columns.
+    """
+    cube = float(n) ** 3
+    work: dict[str, dict[str, Any]] = {
+        "load": {"bytes": 16.0 * n * n},
+        "band_reduction": {"flops": 4 / 3 * cube},
+        "chasing": {"flops": 6.0 * n * n * bandwidth},
+        "divide_and_conquer": {"flops": 4 / 3 * cube},
+        "cusolver_stedc": {"flops": 4 / 3 * cube},
+        "back_chasing": {"flops": 2 * cube},
+        "back_panels": {"flops": 2 * cube},
+    }
+    return [
+        replace(method, **work.get(method.name, {})) if isinstance(method, Method) else method for method in methods
+    ]
+
+
+def _stages(row: Mapping[str, Any], context: Context) -> Problem:
+    """Each stage of the solver with eigenvectors, begun from what the stages before it leave."""
+    n, b, threads = row["n"], row["bandwidth"] or cpu.BANDWIDTH_VECTORS, context.threads
+    a = np.asfortranarray(random_hermitian(n, np.random.default_rng(context.seed)))
+    reference = np.linalg.eigvalsh(a)
+    norm = float(np.abs(reference).max())
+    factors = cpu.tridiagonalize(a.copy(order="F"), bandwidth=b, block=cpu.BLOCK, keep=True, threads=threads)
+    band = cpu.extract_band(factors.factor, b)
+    _, s = cpu.eigh_tridiagonal(factors.d, factors.e, vectors=True)
+    assert s is not None
+    once = np.array(s, order="C")
+    cpu.apply_chasing(factors.vectors, b, once)
+    work = np.empty_like(a)
+    rows, columns = np.empty((n, n)), np.empty((n, n), order="F")
+
+    def from_s() -> None:
+        rows[...] = s
+
+    def from_once() -> None:
+        columns[...] = once
+
+    def copy() -> None:
+        work[...] = a
+
+    def reduce() -> Any:
+        cpu.band_reduction(work, bandwidth=b, block=cpu.BLOCK)
+        return cpu.extract_band(work, b)
+
+    def check_w(w: Any) -> dict[str, float]:
+        return {"error_values": float(np.abs(w - reference).max()) / (n * np.finfo(w.dtype).eps * norm)}
+
+    check_t = _check_tridiagonal(a, reference)
+
+    def check_band(found: Any) -> dict[str, float]:
+        return check_t(cpu.chase_band(found.copy(), b, keep=False, threads=threads)[:2])
+
+    def check_basis(v: Any) -> dict[str, float]:
+        found = float(np.linalg.norm(v.T @ v - np.eye(n))) / (n * np.finfo(v.dtype).eps)
+        return {"error_orthogonality": found}
+
+    def check_pairs(v: Any) -> dict[str, float]:
+        return residuals(a, cpu.eigh_tridiagonal(factors.d, factors.e, vectors=False)[0], v, reference)
+
+    def back_chasing() -> Any:
+        cpu.apply_chasing(factors.vectors, b, rows)
+        return rows
+
+    def back_panels() -> Any:
+        cpu.apply_panels(factors, columns)
+        return columns
+
+    values, basis = {"error_values": 10.0}, {"error_orthogonality": 10.0}
+    methods: list[Method | Skipped] = [
+        Method(
+            "load",
+            lambda: _prepare(a, lower=True, overwrite=False, check_finite=True)[0],
+            lambda found: {"error_fro_rel": float(not np.array_equal(np.tril(found), np.tril(a)))},
+            {"error_fro_rel": 0.0},
+        ),
+        Method("band_reduction", reduce, check_band, values, prepare=copy),
+        Method("chasing", lambda: cpu.chase_band(band.copy(), b, keep=True, threads=threads)[:2], check_t, values),
+        Method("eigenvalues", lambda: cpu.eigh_tridiagonal(factors.d, factors.e, vectors=False)[0], check_w, values),
+        Method("divide_and_conquer", lambda: cpu.eigh_tridiagonal(factors.d, factors.e, vectors=True),
+               lambda found: check_w(found[0]) | check_basis(found[1]), values | basis),
+        Method("back_chasing", back_chasing, check_basis, basis, prepare=from_s),
+        Method("back_panels", back_panels, check_pairs, LIMITS, prepare=from_once),
+        Skipped("cusolver_stedc", NO_GPU),
+    ]  # fmt: skip
+    return Problem(with_work(methods, n, b), inputs={"a": digest_array(a)}, values={"bandwidth": b})
 
 
 def _tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
@@ -244,6 +337,7 @@ def _roofline(row: Mapping[str, Any], context: Context) -> Problem:
 
 _STUDIES = {
     "evd": _evd,
+    "stages": _stages,
     "tridiagonal": _tridiagonal,
     "reduction": _reduction,
     "chasing": _chasing,

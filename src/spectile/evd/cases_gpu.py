@@ -132,18 +132,25 @@ def _check(make: Callable[[], Any], reference: Any, vectors: bool) -> Callable[[
             norm, size = float(cupy.abs(reference).max()), float(cupy.linalg.norm(reference))
             errors = {"error_values": float(cupy.abs(w - reference).max()) / (n * eps * norm)}
         if v is not None:
-            residual = orthogonality = 0.0
+            residual = 0.0
             for start in range(0, n, 4096):  # in column blocks, for memory
                 block = slice(start, min(start + 4096, n))
                 residual += float(cupy.linalg.norm(a @ v[:, block] - v[:, block] * w[block])) ** 2
-                gram = v.conj().T @ v[:, block]
-                gram[np.arange(block.start, block.stop), np.arange(block.stop - block.start)] -= 1
-                orthogonality += float(cupy.linalg.norm(gram)) ** 2
             errors["error_residual"] = residual**0.5 / (size * n * eps)
-            errors["error_orthogonality"] = orthogonality**0.5 / (n * eps)
+            errors |= _check_basis(v)
         return errors
 
     return check
+
+
+def _check_basis(v: Any) -> dict[str, float]:
+    n, squares = v.shape[0], 0.0
+    for start in range(0, n, 4096):
+        block = slice(start, min(start + 4096, n))
+        gram = v.conj().T @ v[:, block]
+        gram[np.arange(block.start, block.stop), np.arange(block.stop - block.start)] -= 1
+        squares += float(cupy.linalg.norm(gram)) ** 2
+    return {"error_orthogonality": squares**0.5 / (n * float(np.finfo(v.dtype).eps))}
 
 
 def _norm(a: Any) -> float:
@@ -224,6 +231,76 @@ def _large(row: Mapping[str, Any], context: Context) -> Problem:
         ],
         inputs=_digest(_fill(a, context.seed)),
     )
+
+
+def _stages(row: Mapping[str, Any], context: Context) -> Problem:
+    n = row["n"]
+    a = _matrix(n, context.seed)
+    reference = _reference(n, context.seed)
+    best, block = gpu.parameters(n, a.dtype, vectors=True)
+    b = row["bandwidth"] or best
+    check_t = _check_values(reference)
+    norm = float(cupy.abs(reference).max())
+    # What each stage begins from, left by those before it.
+    kept, _ = gpu.load_matrix(a, lower=True, bandwidth=b, check_finite=True)
+    panels = gpu.band_reduction(kept, n, bandwidth=b, block=block)
+    band = gpu.extract_band(panels)
+    d, e = gpu.chase_band(band.copy(), n, b, kept)
+    w, q = gpu.divide_and_conquer(d, e)
+    source = gpu.as_array(q, n, n)
+    work, z = gpu.empty_matrix(n, n, np.float64), gpu.empty_matrix(n, n, np.float64)
+    once = gpu.empty_matrix(n, n, np.float64)
+
+    def copy(target: gpu.Matrix, given: Any) -> None:
+        gpu.as_array(target, n, n).T[...] = given.T
+
+    copy(once, source)
+    gpu.apply_chasing(kept, n, b, once.pointer, once.ld, n)
+
+    def check_w(found: Any) -> dict[str, float]:
+        return {"error_values": float(cupy.abs(found - reference).max()) / (n * EPS * norm)}
+
+    def check_pairs(found: Any) -> dict[str, float]:
+        return check_w(found[0][:n]) | _check_basis(found[1])
+
+    def reduce() -> Any:
+        return _wait(gpu.extract_band(gpu.band_reduction(work, n, bandwidth=b, block=block)))
+
+    def divide() -> Any:
+        values, vectors = _wait(gpu.divide_and_conquer(d, e))
+        return values, gpu.as_array(vectors, n, n)
+
+    def back_chasing() -> Any:
+        gpu.apply_chasing(kept, n, b, z.pointer, z.ld, n)
+        return _wait(gpu.as_array(z, n, n))
+
+    def back_panels() -> Any:
+        gpu.apply_panels(panels, z.pointer, z.ld, n)
+        return _wait((w[:n], gpu.as_array(z, n, n)))
+
+    values, basis = {"error_values": 10.0}, {"error_orthogonality": 10.0}
+    methods: list[Method | Skipped] = [
+        Method(
+            "load",
+            lambda: _wait(gpu.as_array(gpu.load_matrix(a, lower=True, bandwidth=b, check_finite=True)[0], n, n)),
+            lambda found: {"error_fro_rel": float(not bool((found == a).all()))},
+            {"error_fro_rel": 0.0},
+        ),
+        Method("band_reduction", reduce, lambda found: check_t(gpu.chase_band(found.copy(), n, b, None)), values,
+               prepare=lambda: copy(work, a)),
+        Method("chasing", lambda: _wait(gpu.chase_band(band.copy(), n, b, kept)), check_t, values),
+        Method("eigenvalues", lambda: _wait(gpu.eigenvalues(d, e)), check_w, values),
+        Method("divide_and_conquer", divide, check_pairs, values | basis),
+        Method("back_chasing", back_chasing, _check_basis, basis, prepare=lambda: copy(z, source)),
+        Method("back_panels", back_panels, _check(lambda: a, reference, True), cases.LIMITS,
+               prepare=lambda: copy(z, gpu.as_array(once, n, n))),
+    ]  # fmt: skip
+    path = vendor.stedc_path()
+    if path is None:
+        methods.append(Skipped("cusolver_stedc", "the cuSOLVER at hand has no Xstedc: it came with CUDA 13.4"))
+    else:
+        methods.append(Method("cusolver_stedc", vendor.Stedc(d, e, path), check_pairs, values | basis))
+    return Problem(cases.with_work(methods, n, b), inputs=_digest(a), values={"bandwidth": b, "block": block})
 
 
 def _tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
@@ -532,6 +609,7 @@ def _roofline(row: Mapping[str, Any], context: Context) -> Problem:
 
 _STUDIES = {
     "evd": _evd,
+    "stages": _stages,
     "tridiagonal": _tridiagonal,
     "reduction": _reduction,
     "chasing": _chasing,

@@ -213,13 +213,18 @@ def apply_chasing(vectors: Array, bandwidth: int, z: Array) -> None:
             lapack.gemm(-1, product[:, :sweeps], right[task].T[:length], 1, block, hb=True)
 
 
+def apply_panels(factors: Tridiagonal, z: Array) -> None:
+    """Z = Q1 Z in place; Z is column-major, shape (n, k)."""
+    b = factors.bandwidth
+    if len(factors.tau):
+        lapack.unmqr(factors.factor[b:, : len(factors.tau)], factors.tau, z[b:])
+
+
 def apply_q(factors: Tridiagonal, z: Array) -> Array:
     """Return Q1 Q2 Z, shape (n, k), column-major; a row-major Z is overwritten."""
     apply_chasing(factors.vectors, factors.bandwidth, z)
     z = np.asfortranarray(z)
-    b = factors.bandwidth
-    if len(factors.tau):
-        lapack.unmqr(factors.factor[b:, : len(factors.tau)], factors.tau, z[b:])
+    apply_panels(factors, z)
     return z
 
 

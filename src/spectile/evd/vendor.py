@@ -1,4 +1,4 @@
-"""The vendor's eigensolvers that ours is measured against: cuSOLVER's Xsyevd, Xsytrd's family and cuBLAS's syr2k.
+"""The vendor's eigensolvers that ours is measured against: cuSOLVER's Xsyevd, Xstedc and sytrd, and cuBLAS's syr2k.
 
 cuSOLVER's two-stage solver came with CUDA 13.4.  Where the CUDA at hand is older, the library of the PyPI package
 ``nvidia-cusolver`` can be loaded beside it from the path in the environment variable ``SPECTILE_CUSOLVER``.
@@ -21,6 +21,7 @@ CUSOLVER_PATH = "SPECTILE_CUSOLVER"
 
 _CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}
 _SYEVD = 4  # CUSOLVERDN_SYEVD of cusolverDnFunction_t
+_STEDC_OF_TRIDIAGONAL = 11  # compz: the eigenvectors of the tridiagonal matrix itself
 _ALGORITHMS = {"auto": 0, "one_stage": 1, "two_stage": 2}
 
 
@@ -182,6 +183,81 @@ class Sytrd:
         )
         cupy.cuda.get_current_stream().synchronize()
         return self.d, self.e[: len(self.d) - 1]
+
+
+def stedc_path() -> str | None:
+    """Return the library that has `cusolverDnXstedc`: "" is CuPy's own, else a path; None where there is none."""
+    path = os.environ.get(CUSOLVER_PATH)
+    for candidate in (None, path) if path and Path(path).is_file() else (None,):
+        if hasattr(load_library(candidate), "cusolverDnXstedc"):
+            return candidate or ""
+    return None
+
+
+class Stedc:
+    """`cusolverDnXstedc`, eigenvalues and eigenvectors of a real tridiagonal matrix by divide and conquer, float64.
+
+    Parameters
+    ----------
+    d, e : cupy.ndarray of float64, shape (n,) and at least (n - 1,)
+        Diagonal and subdiagonal; copied at each call.
+    path : str
+        As `stedc_path` returns it.
+
+    Attributes
+    ----------
+    device_bytes : int
+        Work space that cuSOLVER asked for.
+    """
+
+    def __init__(self, d: Any, e: Any, path: str) -> None:
+        import cupy
+
+        self._library = load_library(path or None)
+        self._handle, self._params = ctypes.c_void_p(), ctypes.c_void_p()
+        Syevd._check(self._library.cusolverDnCreate(ctypes.byref(self._handle)))
+        Syevd._check(self._library.cusolverDnCreateParams(ctypes.byref(self._params)))
+        n = len(d)
+        self._given = (d, e)
+        self.d, self.e = d.copy(), e.copy()
+        self.z = cupy.empty((n, n), np.float64, order="F")
+        self._info = cupy.zeros(1, np.int32)
+        kind = ctypes.c_int(_CUDA_TYPES["float64"])
+        self._head = (
+            *(self._handle, self._params, ctypes.c_int(_STEDC_OF_TRIDIAGONAL), ctypes.c_int64(n)),
+            *(kind, ctypes.c_void_p(self.d.data.ptr), ctypes.c_void_p(self.e.data.ptr)),
+            *(kind, ctypes.c_void_p(self.z.data.ptr), ctypes.c_int64(n), kind),
+        )
+        device_bytes, host_bytes = ctypes.c_size_t(), ctypes.c_size_t()
+        sizes = (ctypes.byref(device_bytes), ctypes.byref(host_bytes))
+        Syevd._check(self._library.cusolverDnXstedc_bufferSize(*self._head, *sizes))
+        self.device_bytes, self._host_bytes = device_bytes.value, host_bytes.value
+        self._work = cupy.empty(self.device_bytes, np.uint8)
+        self._host_work = np.empty(max(self._host_bytes, 1), np.uint8)
+
+    def __call__(self) -> tuple[Any, Any]:
+        """Solve; returns the eigenvalues, ascending, and the eigenvectors in columns, synchronised.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If cuSOLVER reports no convergence.
+        """
+        import cupy
+
+        self.d[...], self.e[...] = self._given
+        self._library.cusolverDnSetStream(self._handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
+        Syevd._check(
+            self._library.cusolverDnXstedc(
+                *self._head,
+                *(ctypes.c_void_p(self._work.data.ptr), ctypes.c_size_t(self.device_bytes)),
+                *(ctypes.c_void_p(self._host_work.ctypes.data), ctypes.c_size_t(self._host_bytes)),
+                ctypes.c_void_p(self._info.data.ptr),
+            )
+        )
+        if int(self._info[0]) != 0:
+            raise np.linalg.LinAlgError(f"cuSOLVER's stedc ended with info = {int(self._info[0])}")
+        return self.d, self.z
 
 
 def syr2k(a: Any, b: Any, c: Any, *, alpha: float) -> None:
