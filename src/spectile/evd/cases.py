@@ -102,16 +102,16 @@ def _stages(row: Mapping[str, Any], context: Context) -> Problem:
     band = cpu.extract_band(factors.factor, b)
     _, s = cpu.eigh_tridiagonal(factors.d, factors.e, vectors=True)
     assert s is not None
-    once = np.array(s, order="C")
-    cpu.apply_chasing(factors.vectors, b, once)
+    half_way = np.array(s, order="C")
+    cpu.apply_chasing(factors.vectors, b, half_way)
     work = np.empty_like(a)
     rows, columns = np.empty((n, n)), np.empty((n, n), order="F")
 
     def from_s() -> None:
         rows[...] = s
 
-    def from_once() -> None:
-        columns[...] = once
+    def from_half_way() -> None:
+        columns[...] = half_way
 
     def copy() -> None:
         work[...] = a
@@ -157,7 +157,7 @@ def _stages(row: Mapping[str, Any], context: Context) -> Problem:
         Method("divide_and_conquer", lambda: cpu.eigh_tridiagonal(factors.d, factors.e, vectors=True),
                lambda found: check_w(found[0]) | check_basis(found[1]), values | basis),
         Method("back_chasing", back_chasing, check_basis, basis, prepare=from_s),
-        Method("back_panels", back_panels, check_pairs, LIMITS, prepare=from_once),
+        Method("back_panels", back_panels, check_pairs, LIMITS, prepare=from_half_way),
         Skipped("cusolver_stedc", NO_GPU),
     ]  # fmt: skip
     return Problem(with_work(methods, n, b), inputs={"a": digest_array(a)}, values={"bandwidth": b})

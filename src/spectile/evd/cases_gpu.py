@@ -249,13 +249,13 @@ def _stages(row: Mapping[str, Any], context: Context) -> Problem:
     w, q = gpu.divide_and_conquer(d, e)
     source = gpu.as_array(q, n, n)
     work, z = gpu.empty_matrix(n, n, np.float64), gpu.empty_matrix(n, n, np.float64)
-    once = gpu.empty_matrix(n, n, np.float64)
+    half_way = gpu.empty_matrix(n, n, np.float64)
 
     def copy(target: gpu.Matrix, given: Any) -> None:
         gpu.as_array(target, n, n).T[...] = given.T
 
-    copy(once, source)
-    gpu.apply_chasing(kept, n, b, once.pointer, once.ld, n)
+    copy(half_way, source)
+    gpu.apply_chasing(kept, n, b, half_way.pointer, half_way.ld, n)
 
     def check_w(found: Any) -> dict[str, float]:
         return {"error_values": float(cupy.abs(found - reference).max()) / (n * EPS * norm)}
@@ -293,7 +293,7 @@ def _stages(row: Mapping[str, Any], context: Context) -> Problem:
         Method("divide_and_conquer", divide, check_pairs, values | basis),
         Method("back_chasing", back_chasing, _check_basis, basis, prepare=lambda: copy(z, source)),
         Method("back_panels", back_panels, _check(lambda: a, reference, True), cases.LIMITS,
-               prepare=lambda: copy(z, gpu.as_array(once, n, n))),
+               prepare=lambda: copy(z, gpu.as_array(half_way, n, n))),
     ]  # fmt: skip
     path = vendor.stedc_path()
     if path is None:
