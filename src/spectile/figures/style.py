@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import html
+import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +24,7 @@ from spectile.bench.whole import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 #: Table of the papers' printed numbers, relative to the workflow's folder.
@@ -37,19 +40,10 @@ class Look(NamedTuple):
 
 
 # Okabe and Ito's palette: distinguishable with colour vision deficiencies and in print.
-_OURS, _VENDOR, _PAPER = "#0072B2", "#D55E00", "#555555"
+_OURS, _VENDOR, _OTHER_VENDOR, _PAPER = "#0072B2", "#D55E00", "#E69F00", "#555555"
 _PALETTE = (
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#882255",
-    "#117733",
-    "#999933",
-    "#332288",
-    "#AA4499",
-    "#661100",
-)
+    "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#117733", "#999933", "#332288", "#AA4499", "#661100",
+)  # fmt: skip
 _MARKERS = "osD^vPX*<>hp"
 LOOKS = {
     "spectile": Look(_OURS, "o", "spectile"),
@@ -57,6 +51,8 @@ LOOKS = {
     "cublas": Look(_VENDOR, "s", "cuBLAS"),
     "cusparse": Look(_VENDOR, "s", "cuSPARSE"),
     "cusolver": Look(_VENDOR, "s", "cuSOLVER"),
+    "cusolver_one_stage": Look(_VENDOR, "s", "cuSOLVER, one stage"),
+    "cusolver_two_stage": Look(_OTHER_VENDOR, "D", "cuSOLVER, two stages"),
     "lapack": Look(_VENDOR, "s", "LAPACK"),
     "scipy": Look(_VENDOR, "s", "SciPy"),
 }
@@ -67,7 +63,15 @@ def look(method: str) -> Look:
     if method in LOOKS:
         return LOOKS[method]
     number = int(hashlib.sha256(method.encode()).hexdigest()[:8], 16)
-    return Look(_PALETTE[number % len(_PALETTE)], _MARKERS[number % len(_MARKERS)], method.replace("_", " "))
+    return Look(_PALETTE[number % len(_PALETTE)], _MARKERS[number % len(_MARKERS)], name(method))
+
+
+def name(method: str) -> str:
+    """Return how a method is called in print: ``cusparse_float32`` is cuSPARSE float32."""
+    if method in LOOKS:
+        return LOOKS[method].label
+    library, _, variant = method.partition("_")
+    return f"{LOOKS[library].label if library in LOOKS else library} {variant.replace('_', ' ')}".strip()
 
 
 @functools.cache
@@ -98,9 +102,12 @@ _SETTINGS: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.25,
     "grid.linewidth": 0.5,
-    "legend.frameon": False,
+    "legend.frameon": True,  # white over lines and hatches, without an edge
+    "legend.edgecolor": "none",
+    "legend.framealpha": 0.85,
     "legend.fontsize": 8,
     "lines.linewidth": 1.2,
     "lines.markersize": 4.5,
@@ -141,7 +148,9 @@ class Drawing:
         self.axes: np.ndarray = axes
         self.figure.suptitle(title, fontsize=10)
         self.notes: list[dict[str, Any]] = []
-        self.empty_slots: list[str] = []
+        self._empty: dict[Axes, str] = {}
+        self._slots: list[str] = []
+        self._models: dict[Axes, list[str]] = {}
 
     @property
     def ax(self) -> Axes:
@@ -242,53 +251,112 @@ class Drawing:
         draw = ax.axvline if vertical else ax.axhline
         draw(printed(claim), color=_PAPER, linestyle="--", linewidth=1, label=label)
 
-    def paper_band(self, ax: Axes, lowest: str, highest: str, label: str = "paper") -> None:
-        """Draw a range that the paper prints (two claims) as a band."""
-        ax.axhspan(printed(lowest), printed(highest), color=_PAPER, alpha=0.15, label=label)
-
     def paper_marks(self, ax: Axes, x: Sequence[float], names: Sequence[str], label: str = "paper") -> None:
         """Draw numbers that the paper prints in a table (claims `names`) at `x`, as open grey marks."""
         ax.plot(list(x), [printed(name) for name in names], "--", marker="x", color=_PAPER, linewidth=0.8, label=label)
 
     def model_line(self, ax: Axes, x: Sequence[float], y: Sequence[float], label: str) -> None:
-        """Draw a bound or a model (a roofline, 1/valid ratio): computed, not measured, and labelled as such."""
-        ax.plot(list(x), list(y), color="black", linestyle=":", linewidth=1, label=label)
+        """Draw a bound or a model (a roofline, 1/valid ratio): computed, not measured, and labelled as such.
+
+        Models with different labels in one panel are dashed differently; a label that begins with ``_`` is left out of
+        the legend.
+        """
+        labels = self._models.setdefault(ax, [])
+        if label not in labels:
+            labels.append(label)
+        line = _DASHES[labels.index(label) % len(_DASHES)]
+        ax.plot(list(x), list(y), color="black", linestyle=line, linewidth=1, label=label)
 
     def empty(self, ax: Axes, reason: str) -> None:
-        """Leave a panel empty and say why in it."""
+        """Leave a panel empty and say why in it; rows and columns that hold empty panels alone are drawn small."""
         ax.grid(False)
         ax.set_xticks([])
         ax.set_yticks([])
-        words, line, lines = reason.split(), "", []
-        for word in words:
-            if len(line) + len(word) > 34:
-                lines.append(line)
-                line = ""
-            line = f"{line} {word}".strip()
-        text = "\n".join([*lines, line])
-        ax.text(0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes, fontsize=8, color="#777777")
+        ax.spines[:].set_visible(False)
         ax.patch.set_facecolor("#f4f4f4")
-        self.empty_slots.append(reason)
+        self._empty[ax] = reason
 
     def slot(self, ax: Axes, position: float, reason: str) -> None:
-        """Hatch one category of a bar panel that cannot be filled, and keep the reason for the caption."""
-        ax.axvspan(position - 0.4, position + 0.4, facecolor="none", edgecolor="#bbbbbb", hatch="///", linewidth=0)
-        self.empty_slots.append(reason)
+        """Hatch one category of a bar panel that cannot be filled; the reason stands below the figure.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes
+        position : float
+            Place of the category.
+        reason : str
+            ``"<category>: <why>"``; categories of one reason are named together.
+        """
+        ax.axvspan(position - 0.4, position + 0.4, facecolor="none", edgecolor="#cccccc", hatch="///", linewidth=0)
+        self._slots.append(reason)
+
+    def _word_slots(self) -> None:
+        """Write the reasons of hatched categories below the figure."""
+        by_reason: dict[str, list[str]] = {}
+        for text in dict.fromkeys(self._slots):
+            category, _, reason = text.rpartition(": ")
+            by_reason.setdefault(reason, []).append(category)
+        words = [f"{', '.join(names)} ({reason})" if any(names) else reason for reason, names in by_reason.items()]
+        if words:
+            text = textwrap.fill(f"hatched: {'; '.join(words)}", int(16 * self.figure.get_figwidth()))
+            self.figure.supxlabel(text, fontsize=7, color="#666666")
+
+    def _word_empty(self) -> None:
+        """Shrink rows and columns of empty panels, and write the reasons into them."""
+        empty = np.array([[ax in self._empty for ax in row] for row in self.axes])
+        heights, widths = (np.where(empty.all(axis=axis) & ~empty.all(), 0.4, 1.0) for axis in (1, 0))
+        grid = self.axes[0, 0].get_gridspec()
+        grid.set_height_ratios(heights)
+        grid.set_width_ratios(widths)
+        characters = 13 * self.figure.get_figwidth() * widths / widths.sum()
+        for row in self.axes:
+            for ax, most in zip(row, characters, strict=True):
+                if ax in self._empty:
+                    text = textwrap.fill(self._empty[ax], min(34, int(most)))
+                    ax.text(
+                        0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes, color="#666666", fontsize=8
+                    )
 
     def save(self, path: str | Path) -> None:
         """Write the figure as `path` (.svg), a .png beside it, and its marks (.marks.tsv); then close it."""
         from matplotlib import pyplot
 
         path = Path(path)
+        self._word_slots()
+        self._word_empty()
+        for ax in self.axes.ravel():
+            for axis in (ax.xaxis, ax.yaxis):
+                _plain_ticks(axis)
         with whole(path) as partial:
             self.figure.savefig(partial, format="svg", metadata={"Date": None})
         with whole(path.with_suffix(".png")) as partial:
             self.figure.savefig(partial, format="png", dpi=130)
         columns = ["panel", "series", "record", "paper", "case", "method", "x_column", "x", "y_column", "y"]
-        _write_text(
-            path.with_suffix(".marks.tsv"), pandas.DataFrame(self.notes, columns=columns).to_csv(sep="\t", index=False)
-        )
+        _write_notes(path, self.notes, columns)
         pyplot.close(self.figure)
+
+
+_DASHES: tuple[Any, ...] = (":", (0, (4, 2)), "-.", (0, (1, 3)))
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """Label a logarithmic axis with plain numbers, 1,024 and not 2¹⁰ or 10³, where they are few and short."""
+    from matplotlib import ticker
+
+    if axis.get_scale() != "log" or isinstance(axis.get_major_locator(), ticker.FixedLocator):
+        return
+    low, high = sorted(axis.get_view_interval())
+    if low < 1e-3 or high > 1e6:
+        return
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1e3 else f"{value:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
+    base = axis.get_transform().base  # type: ignore[attr-defined]
+    decades = math.log10(high / low)
+    if base == 10 and decades < 0.5:
+        axis.set_major_locator(ticker.MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+        axis.set_minor_locator(ticker.NullLocator())
+    elif base == 10 and decades < 2:
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
 
 
 class Table:
@@ -299,7 +367,8 @@ class Table:
     title : str
         What the table shows, in the paper's numbering.
     data : DataFrame
-        Cells, as text or numbers; None and NaN are empty slots.
+        Cells, as text or numbers; None and NaN are empty slots: "not printed" where the column's name holds the word
+        "paper", "not measured" elsewhere.
     notes : sequence of str
         Reasons of empty slots, and what a reader must know, printed below.
     formats : mapping, optional
@@ -329,8 +398,9 @@ class Table:
         """Return the table as one self-contained page."""
         shown = self.data.copy()
         for column in shown.columns:
-            pattern = self.formats.get(column, "{:.4g}")
-            shown[column] = [_cell(value, pattern) for value in shown[column]]
+            pattern = self.formats.get(column)
+            nothing = "not printed" if "paper" in str(column) else "not measured"
+            shown[column] = [_cell(value, pattern, nothing) for value in shown[column]]
         body = shown.to_html(index=False, escape=False, border=0)
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         return _PAGE.format(title=html.escape(self.title), body=body, notes=f"<ul>{notes}</ul>" if notes else "")
@@ -340,11 +410,7 @@ class Table:
         path = Path(path)
         _write_text(path, self.to_html())
         _write_text(path.with_suffix(".tsv"), self.data.to_csv(sep="\t", index=False))
-        columns = ["record", "paper", "case", "method", "y_column", "y"]
-        _write_text(
-            path.with_suffix(".marks.tsv"),
-            pandas.DataFrame(self.sources, columns=columns).to_csv(sep="\t", index=False),
-        )
+        _write_notes(path, self.sources, ["record", "paper", "case", "method", "y_column", "y"])
 
 
 _PAGE = """<!DOCTYPE html>
@@ -359,16 +425,21 @@ th {{ background: #f4f4f4; }} th:first-child, td:first-child {{ text-align: left
 """
 
 
-def _cell(value: Any, pattern: str) -> str:
+def _cell(value: Any, pattern: str | None, nothing: str) -> str:
     if value is None or (isinstance(value, float) and np.isnan(value)):
-        return '<span class="none">not measured</span>'
+        return f'<span class="none">{nothing}</span>'
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, int | np.integer):
         return f"{value:,}"
     if isinstance(value, float | np.floating):
-        return pattern.format(value)
+        return _four_digits(float(value)) if pattern is None else pattern.format(value)
     return html.escape(str(value))
+
+
+def _four_digits(value: float) -> str:
+    """Return four significant digits or more, without an exponent up to ten million."""
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -1,0 +1,78 @@
+"""The shared look of figures and tables: names, numbers, and slots that cannot be filled."""
+
+from pathlib import Path
+
+import pandas
+import pytest
+
+from spectile.figures.style import Drawing, Table, look, printed
+
+
+def words(figure):
+    from matplotlib.text import Text
+
+    return {text.get_text().replace("\n", " ") for text in figure.findobj(Text) if text.get_text()}
+
+
+def rows(**columns):
+    return pandas.DataFrame({"record": "r", "paper": "kpm", "case": "c", "method": "spectile"} | columns)
+
+
+@pytest.mark.parametrize(
+    ("method", "label"),
+    [
+        ("spectile", "spectile"),
+        ("cusparse_float32", "cuSPARSE float32"),
+        ("cusolver_two_stage", "cuSOLVER, two stages"),
+        ("aug_spmmv", "aug spmmv"),
+    ],
+)
+def test_methods_are_called_as_people_call_them(method, label):
+    assert look(method).label == label
+
+
+def test_only_listed_numbers_are_the_papers(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert printed("spamm_t1_1024_30") == 1.434815
+    with pytest.raises(KeyError, match="list it first"):
+        printed("spamm_t1_1024_31")
+
+
+def test_empty_slots_say_why_and_take_little_room(tmp_path):
+    drawing = Drawing("Figure 1: test", 1, 2)
+    filled, empty = drawing.axes[0]
+    drawing.empty(empty, "the device is not at hand")
+    drawing.slot(filled, 0, "first: absent")
+    drawing.slot(filled, 1, "second: absent")
+    drawing.slot(filled, 2, "not measured on this device")
+    drawing.save(tmp_path / "a.svg")
+    assert words(drawing.figure) >= {
+        "the device is not at hand",
+        "hatched: first, second (absent); not measured on this device",
+    }
+    assert empty.get_position().width < 0.6 * filled.get_position().width
+    assert all((tmp_path / name).stat().st_size > 100 for name in ("a.svg", "a.png"))
+
+
+def test_marks_are_noted_and_models_told_apart(tmp_path):
+    drawing = Drawing("Figure 1: test")
+    drawing.marks(drawing.ax, rows(x=[2048, 1024], y=[1.0, 3.0]), "x", "y")
+    for label in ("R = 1", "R = 8"):
+        drawing.model_line(drawing.ax, [1024, 2048], [1, 1], label)
+    drawing.ax.set_xscale("log", base=2)
+    drawing.save(tmp_path / "a.svg")
+    notes = pandas.read_csv(tmp_path / "a.marks.tsv", sep="\t")
+    assert list(notes["x"]) == [1024, 2048] and list(notes["y"]) == [3.0, 1.0]
+    assert {"1,024", "2,048"} <= words(drawing.figure)
+    lines = {line.get_label(): line for line in drawing.ax.get_lines()}
+    assert lines["R = 1"].get_linestyle() != lines["R = 8"].get_linestyle()
+
+
+def test_cells_are_readable_and_empty_ones_worded(tmp_path):
+    data = {"method": ["<ours>", None], "TB/s": [33170.4, 0.12345], "n": [65536, 1], "TB/s (paper)": [None, 1.5]}
+    table = Table("Table 1: test", pandas.DataFrame(data), notes=["why"]).cite(rows(y=[33170.4]), "y")
+    table.save(tmp_path / "a.html")
+    text = (tmp_path / "a.html").read_text()
+    for cell in ("&lt;ours&gt;", "33,170", "0.1235", "65,536", "not printed</span>", "not measured</span>", "why"):
+        assert cell in text, cell
+    assert pandas.read_csv(tmp_path / "a.marks.tsv", sep="\t")["y"].tolist() == [33170.4]
