@@ -101,10 +101,11 @@ def test_only_one_triangle_is_read(dtype, lower, order, overwrite):
         np.testing.assert_array_equal(half, before)
 
 
-def test_uplo_wins_over_lower():
+@pytest.mark.parametrize("uplo", ["U", "u"])
+def test_uplo_wins_over_lower(uplo):
     a = np.triu(random_hermitian(9, rng(3)))
     full = a + np.triu(a, 1).T
-    np.testing.assert_allclose(evd.eigvalsh(a, UPLO="U", backend="cpu"), np.linalg.eigvalsh(full), atol=1e-12)
+    np.testing.assert_allclose(evd.eigvalsh(a, UPLO=uplo, backend="cpu"), np.linalg.eigvalsh(full), atol=1e-12)
     with pytest.raises(ValueError, match="UPLO"):
         evd.eigvalsh(a, UPLO="X", backend="cpu")
 

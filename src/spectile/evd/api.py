@@ -40,7 +40,7 @@ def eigh(
     check_finite: bool = True,
     subset_by_index: tuple[int, int] | None = None,
     subset_by_value: tuple[float, float] | None = None,
-    UPLO: Literal["L", "U"] | None = None,
+    UPLO: Literal["L", "U", "l", "u"] | None = None,
     backend: Backend = "auto",
 ) -> Any:
     """Solve the eigenproblem of a real symmetric or complex Hermitian matrix in two stages.
@@ -70,7 +70,7 @@ def eigh(
     subset_by_value : (float, float), optional
         Half-open interval (low, high] of the wanted eigenvalues; infinities are allowed.
     UPLO : {"L", "U"}, optional
-        NumPy's and CuPy's word for `lower`; wins over it.
+        NumPy's and CuPy's word for `lower`, in either case; wins over it.
     backend : {"auto", "cpu", "cuda"}
         ``auto`` takes CUDA for an array on a GPU, or where a device is found.
 
@@ -102,9 +102,9 @@ def eigh(
     chosen = _choose_backend(a, backend)
     array = _check_array(a, chosen)
     if UPLO is not None:
-        if UPLO not in ("L", "U"):
+        if UPLO not in ("L", "U", "l", "u"):
             raise ValueError(f"UPLO is 'L' or 'U', and not {UPLO!r}")
-        lower = UPLO == "L"
+        lower = UPLO in ("L", "l")
     n = array.shape[-1]
     select = _check_subset(n, subset_by_index, subset_by_value)
     if array.ndim > 2:
@@ -161,7 +161,7 @@ def eigvalsh(
     check_finite: bool = True,
     subset_by_index: tuple[int, int] | None = None,
     subset_by_value: tuple[float, float] | None = None,
-    UPLO: Literal["L", "U"] | None = None,
+    UPLO: Literal["L", "U", "l", "u"] | None = None,
     backend: Backend = "auto",
 ) -> Any:
     """Return the eigenvalues of a real symmetric or complex Hermitian matrix, ascending.
