@@ -1,4 +1,4 @@
-"""Command line: ``python -m spectile {probe, fetch, measure, gather, claims, export, compare}``."""
+"""Command line: ``python -m spectile {probe, fetch, measure, gather, export, compare}``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-PAPERS = ("spamm", "tsparse", "evd", "kpm")
+from spectile.bench.provenance import PAPERS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,12 +72,6 @@ def _parser() -> argparse.ArgumentParser:
     gather.add_argument("--onto", type=Path, help="earlier frame, whose other cases are kept as they stand")
     gather.add_argument("--out", type=Path, required=True)
     gather.set_defaults(command=_gather)
-
-    claims = commands.add_parser("claims", help="hold frames against the papers' printed numbers")
-    claims.add_argument("--claims", type=Path, default=Path("config/claims.tsv"))
-    claims.add_argument("--frames", type=Path, nargs="*", default=[])
-    claims.add_argument("--out", type=Path, required=True, help="table (.tsv)")
-    claims.set_defaults(command=_claims)
 
     export = commands.add_parser("export", help="write a finished run as a Workflow Run RO-Crate")
     export.add_argument("--machine", default="this", help="name of the machine in results/")
@@ -198,15 +192,10 @@ def _worker(options: argparse.Namespace) -> int:
     return worker(options.parent)
 
 
-def _record_files(item: Path) -> list[Path]:
-    """Return the record files that `item` names: itself, or those in it."""
-    return [path for path in sorted(item.glob("*.json")) if path.name != "machine.json"] if item.is_dir() else [item]
-
-
 def _gather(options: argparse.Namespace) -> int:
     from spectile.bench import record
 
-    files = [path for item in options.records for path in _record_files(item)]
+    files = [path for place in options.records for path in record.files(place)]
     table = record.frame(record.read(path) for path in files)
     if options.onto is not None:
         table = record.join(record.read_frame(options.onto), table)
@@ -215,18 +204,6 @@ def _gather(options: argparse.Namespace) -> int:
     for _, row in unwell.iterrows():
         print(f"failed: {row['paper']}/{row['case']} {row['method']}: {row['reason']}", file=sys.stderr)
     print(f"{options.out}: {len(files)} records, {len(table)} rows, {len(unwell)} failed")
-    return 0
-
-
-def _claims(options: argparse.Namespace) -> int:
-    from spectile.bench.claims import evaluate, read_claims
-    from spectile.bench.record import read_frame
-
-    frames = [read_frame(path) for path in options.frames if path.exists()]
-    table = evaluate(read_claims(options.claims), frames)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(options.out, sep="\t", index=False)
-    print(table["verdict"].value_counts().to_string())
     return 0
 
 

@@ -22,16 +22,10 @@ def load(path: Path) -> pandas.DataFrame:
     """
     import pandas
 
-    if path.is_dir():
-        frames = sorted(path.glob("*.parquet"))
-        if frames:
-            return pandas.concat([record.read_frame(file) for file in frames], ignore_index=True)
-        files = sorted(path.rglob("*.json"))
-        files = [file for file in files if file.name != "machine.json"]
-    elif path.suffix == ".parquet":
-        return record.read_frame(path)
-    else:
-        files = [path] if path.exists() else []
+    frames = sorted(path.glob("*.parquet")) if path.is_dir() else [path] if path.suffix == ".parquet" else []
+    if frames:
+        return pandas.concat([record.read_frame(file) for file in frames], ignore_index=True)
+    files = record.files(path) if path.exists() else []
     if not files:
         raise FileNotFoundError(f"{path} holds neither records nor frames: name a results folder or a .parquet file")
     return record.frame(record.read(file) for file in files)

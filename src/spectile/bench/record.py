@@ -76,6 +76,13 @@ def read(path: str | Path) -> dict[str, Any]:
     return record
 
 
+def files(place: Path) -> list[Path]:
+    """Return the record files that `place` names: itself, or those in and below a folder."""
+    if not place.is_dir():
+        return [place]
+    return sorted(path for path in place.rglob("*.json") if path.name != "machine.json")
+
+
 def record_id(record: Mapping[str, Any]) -> str:
     """Return the identity of a record's content: twelve hexadecimal digits."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
@@ -171,15 +178,16 @@ def write_frame(table: pandas.DataFrame, path: str | Path) -> None:
     """Write a frame as parquet, atomically.  Columns that mix types are written as text."""
     table = table.copy()
     for column in table.columns:
-        kinds = (
-            {type(value) for value in table[column] if value is not None and value == value}
-            if (table[column].dtype == object and not table[column].map(lambda v: isinstance(v, list)).any())
-            else set()
-        )
-        if len(kinds - {int, float}) > 0 and len(kinds) > 1:
+        if table[column].dtype == object and _mixes_types(table[column]):
             table[column] = table[column].map(lambda value: None if value is None else str(value))
     with whole(path) as partial:
         table.to_parquet(partial, index=False)
+
+
+def _mixes_types(column: pandas.Series) -> bool:
+    """Whether parquet would refuse a column: several types that are not all numbers.  Lists it takes as they are."""
+    kinds = {type(value) for value in column.dropna()}
+    return list not in kinds and len(kinds) > 1 and not kinds <= {int, float}
 
 
 def read_frame(path: str | Path) -> pandas.DataFrame:
