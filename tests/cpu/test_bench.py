@@ -134,6 +134,19 @@ def test_record_round_trip(tmp_path):
     assert record.read_frame(tmp_path / "f.parquet")["record"].iloc[0] == row["record"]
 
 
+def test_every_column_and_field_is_explained():
+    text = (Path(__file__).parents[2] / "docs/records.md").read_text()
+    assert [column for column in record.LEADING_COLUMNS if f"`{column}`" not in text] == []
+
+    def unexplained(schema, place):
+        for key, item in schema.get("properties", {}).items():
+            yield from [] if "description" in item or "properties" in item or "items" in item else [f"{place}.{key}"]
+            yield from unexplained(item, f"{place}.{key}")
+            yield from unexplained(item.get("items", {}), f"{place}.{key}")
+
+    assert list(unexplained(record._validator().schema, "record")) == []
+
+
 @pytest.mark.parametrize("missing", ["provenance", "methods", "device"])
 def test_no_provenance_no_record(tmp_path, missing):
     broken = example()
