@@ -1,7 +1,56 @@
-"""Settings of all tests."""
+"""Settings of all tests, and MPI ranks for those of the CPU and the GPU."""
 
+import shutil
+import subprocess
+import sys
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # The first call of a compiled kernel takes seconds, which says nothing about the property.
 settings.register_profile("spectile", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("spectile")
+
+# Rank 1 dies between two calls; rank 0 must say so.
+DEAD_RANK = """
+import os, sys, time
+from mpi4py import MPI
+from spectile.inputs.topological_insulator import TopologicalInsulator
+from spectile.kpm.mpi import DistributedMatrix
+backend, timeout_s = sys.argv[1], float(sys.argv[2])
+matrix = DistributedMatrix(TopologicalInsulator(8, 5, 4), MPI.COMM_WORLD, timeout_s=timeout_s, backend=backend)
+recursion = matrix.engine(matrix.dtype).random(1, 0, 2, 0.1, 0.0)
+recursion.advance(4)
+if MPI.COMM_WORLD.rank == 1:
+    time.sleep(3 * timeout_s)
+    os._exit(0)
+try:
+    recursion.advance(4)
+except RuntimeError as error:
+    print(error, flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.fixture(scope="session")
+def run_ranks():
+    """Return ``run(program, ranks, *arguments)``: a Python program on MPI ranks; skip where MPI is missing."""
+    command = shutil.which("mpiexec") or shutil.which("mpiexec", path=f"{sys.prefix}/bin")
+    if command is None:
+        pytest.skip("no MPI runtime was found: install one (pip install mpich, or the system's openmpi-bin)")
+    if subprocess.run([sys.executable, "-c", "from mpi4py import MPI"], capture_output=True, check=False).returncode:
+        pytest.skip("mpi4py does not load with this MPI runtime")
+
+    def run(program, ranks, *arguments):
+        return subprocess.run(
+            [command, "-n", str(ranks), sys.executable, "-c", program, *map(str, arguments)],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def dead_rank(run_ranks):
+    """Return ``dead_rank(backend, timeout_s)``: what two ranks do of which one dies."""
+    return lambda backend, timeout_s: run_ranks(DEAD_RANK, 2, backend, timeout_s)

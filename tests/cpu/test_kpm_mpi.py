@@ -1,9 +1,5 @@
 """KPM over MPI: 1, 2 and 4 ranks give the serial moments; a dead rank is worded.  Skipped without an MPI runtime."""
 
-import shutil
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -29,49 +25,13 @@ for name, H in samples.items():
         density.add_moments(20)
         np.save(f"{sys.argv[1]}/{name}_{every}_{comm.rank}.npy", density.moments)
 """
-DEAD = """
-import os, sys, time
-from mpi4py import MPI
-from spectile.inputs.topological_insulator import TopologicalInsulator
-from spectile.kpm.mpi import DistributedMatrix, MpiEngine
-matrix = DistributedMatrix(TopologicalInsulator(6, 5, 4), MPI.COMM_WORLD, timeout_s=0.5)
-recursion = matrix.engine(matrix.dtype).random(1, 0, 2, 0.1, 0.0)
-if MPI.COMM_WORLD.rank == 1:
-    time.sleep(3)
-    os._exit(0)
-try:
-    recursion.advance(4)
-except RuntimeError as error:
-    print(error, flush=True)
-    os._exit(0)
-"""
 
 
-def mpiexec():
-    command = shutil.which("mpiexec") or shutil.which("mpiexec", path=f"{sys.prefix}/bin")
-    if command is None:
-        return "no MPI runtime was found: install one (pip install mpich, or the system's openmpi-bin)"
-    probe = subprocess.run([sys.executable, "-c", "from mpi4py import MPI"], capture_output=True, check=False)
-    return "mpi4py does not load with this MPI runtime" if probe.returncode else [command]
-
-
-COMMAND = mpiexec()
-needs_mpi = pytest.mark.skipif(isinstance(COMMAND, str), reason=str(COMMAND))
-
-
-def run(program, ranks, *arguments):
-    return subprocess.run(
-        [*COMMAND, "-n", str(ranks), sys.executable, "-c", program, *arguments],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-
-
-@needs_mpi
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_ranks_equal_serial(ranks, tmp_path):
+def test_ranks_equal_serial(ranks, run_ranks, tmp_path):
     from spectile.inputs.lattices import anderson
 
-    done = run(PROGRAM, ranks, str(tmp_path))
+    done = run_ranks(PROGRAM, ranks, tmp_path)
     assert done.returncode == 0, done.stderr
     samples = {"ti": TopologicalInsulator(9, 5, 4), "anderson": anderson(7, disorder=3, rng=1)}
     for name, H in (samples | {"short": TopologicalInsulator(3, 4, 2)}).items():
@@ -82,9 +42,8 @@ def test_ranks_equal_serial(ranks, tmp_path):
                 np.testing.assert_allclose(moments, serial, rtol=0, atol=1e-12 * H.shape[0])
 
 
-@needs_mpi
-def test_a_dead_rank_is_worded_and_nothing_hangs():
-    done = run(DEAD, 2)
+def test_a_dead_rank_is_worded_and_nothing_hangs(dead_rank):
+    done = dead_rank("cpu", 0.5)
     assert "rank 1 did not answer rank 0" in done.stdout, done.stderr
 
 

@@ -1,9 +1,5 @@
 """KPM in shares, on one GPU or several: equal to the float64 reference, whatever the shares and the transport."""
 
-import shutil
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -15,25 +11,6 @@ pytestmark = pytest.mark.gpu
 
 SEED = int(np.random.SeedSequence().generate_state(1)[0])
 A, B = 0.11, 0.05
-COMMAND = shutil.which("mpiexec") or shutil.which("mpiexec", path=f"{sys.prefix}/bin")
-NO_MPI = "no MPI runtime was found: install one (pip install mpich, or the system's openmpi-bin)"
-DEAD = """
-import os, time
-from mpi4py import MPI
-from spectile.inputs.topological_insulator import TopologicalInsulator
-from spectile.kpm.mpi import DistributedMatrix
-matrix = DistributedMatrix(TopologicalInsulator(8, 5, 4), MPI.COMM_WORLD, timeout_s=2, backend="cuda")
-recursion = matrix.engine(matrix.dtype).random(1, 0, 2, 0.1, 0.0)
-recursion.advance(4)
-if MPI.COMM_WORLD.rank == 1:
-    time.sleep(6)
-    os._exit(0)
-try:
-    recursion.advance(4)
-except RuntimeError as error:
-    print(error, flush=True)
-    os._exit(0)
-"""
 RANK = """
 import sys
 import numpy as np
@@ -153,16 +130,10 @@ def test_nccl_equals_copies():
         MultiGpuMatrix(sample, [0, 0], transport="nccl").engine(np.dtype(np.complex128))
 
 
-def test_one_rank_a_device(tmp_path):
+def test_one_rank_a_device(run_ranks, tmp_path):
     import cupy
 
-    if COMMAND is None:
-        pytest.skip(NO_MPI)
-    ranks = str(cupy.cuda.runtime.getDeviceCount())
-    done = subprocess.run(
-        [COMMAND, "-n", ranks, sys.executable, "-c", RANK, str(tmp_path / "moments.npy")],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = run_ranks(RANK, cupy.cuda.runtime.getDeviceCount(), tmp_path / "moments.npy")
     assert done.returncode == 0, done.stderr
     one = SpectralDensity(TopologicalInsulator(9, 6, 8), 60, 5, rng=3, bounds=(-11, 11), backend="cpu")
     np.testing.assert_allclose(np.load(tmp_path / "moments.npy"), one.moments, atol=1e-11 * one.shape[0])
@@ -185,16 +156,12 @@ def test_gpu_and_cpu_together(dims, cpu_planes, tmp_path):
         np.testing.assert_array_equal(resumed.moments, both.moments)
 
 
-def test_a_dead_rank_is_worded_and_nothing_hangs():
+def test_a_dead_rank_is_worded_and_nothing_hangs(dead_rank):
     import cupy
 
-    if COMMAND is None:
-        pytest.skip(NO_MPI)
     if cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("a rank that waits for another needs a second GPU")
-    done = subprocess.run(
-        [COMMAND, "-n", "2", sys.executable, "-c", DEAD], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = dead_rank("cuda", 2)
     assert "another rank did not answer rank 0" in done.stdout, done.stderr
 
 

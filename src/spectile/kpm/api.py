@@ -321,7 +321,7 @@ class SpectralDensity:
 
     def _start(self, num_vectors: int) -> None:
         first = self.num_vectors
-        most = _capacity(self._engine)
+        most = self._engine.capacity()
         # Where not all states fit into memory, each block is dropped when its moments are known.
         self._keep = self._keep and first + num_vectors <= most
         width = min(_MAX_BLOCK, most)
@@ -487,17 +487,6 @@ def spectral_function(
     return SpectralCurves(moments.reshape(-1, len(k), kinds.size).sum(axis=2), bounds, kernel)
 
 
-def _capacity(engine: Any) -> int:
-    """Return how many vectors' states fit into memory at once: four arrays a vector, and some room."""
-    if hasattr(engine, "capacity"):
-        return int(engine.capacity())
-    if engine.name != "cuda":
-        return 2**31
-    from spectile.gpu.device import free_bytes
-
-    return max(1, int(0.95 * free_bytes()) // (4 * engine.num_rows * engine.dtype.itemsize))
-
-
 def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = False) -> Any:
     """Return the backend's view of H: makes recursions and applies H to single vectors.
 
@@ -576,6 +565,10 @@ class CpuEngine:
 
             self.operator = CpuOperator.from_topological_insulator(H, dtype)
         self._H = H
+
+    def capacity(self) -> int:
+        """Return how many vectors' states fit into memory at once: the host's is not limited here."""
+        return 2**31
 
     def vector(self, seed: int) -> Array:
         """Return one random vector, shape (N,)."""

@@ -661,6 +661,20 @@ class GpuEngine:
             self._formats[layout] = StoredOperator(self._matrix, layout)
         return self._formats[layout]
 
+    def capacity(self) -> int:
+        """Return how many vectors' states fit into the device's memory at once, with some room."""
+        from spectile.gpu.device import free_bytes
+
+        room = int(0.95 * free_bytes())
+        if hasattr(self, "_matrix"):
+            room -= 3 * self._matrix.data.nbytes  # SELL, and the staged kernel's codes and values, are yet to be made
+        return max(1, room // (self._arrays * self.num_rows * self.dtype.itemsize))
+
+    @property
+    def _arrays(self) -> int:
+        """Block vectors of one recursion: two steps a sweep write into a second pair."""
+        return 2 if hasattr(self, "_matrix") else 4
+
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""
         if hasattr(self, "_matrix"):
@@ -705,8 +719,7 @@ class GpuEngine:
     def _require(self, num_vectors: int) -> None:
         from spectile.gpu.device import require
 
-        blocks = 2 if hasattr(self, "_matrix") else 4
-        require(blocks * self.num_rows * num_vectors * self.dtype.itemsize, f"the block of {num_vectors} vectors")
+        require(self._arrays * self.num_rows * num_vectors * self.dtype.itemsize, f"the block of {num_vectors} vectors")
 
 
 def stages(num_vectors: int, dtype: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.gpu.device import free_bytes
 from spectile.kpm.cpu import CpuOperator, _fill_phases, num_threads
 from spectile.kpm.gpu_multi import MultiGpuMatrix, Place, hold_planes, local_planes
 from spectile.kpm.mpi import split_rows
@@ -122,6 +123,11 @@ class HybridEngine:
         own = matrix.indices < self.operator.num_rows
         edges = [*range(0, self.operator.num_rows, BLOCK_ROWS), self.operator.num_rows]
         self.interior, self.boundary = split_rows(matrix.indptr, own, list(itertools.pairwise(edges)))
+
+    def capacity(self) -> int:
+        """Return how many vectors' states fit into the GPU's memory at once, with some room."""
+        with self.place.working():
+            return max(1, int(0.95 * free_bytes()) // (2 * (self.holder.rows + 2 * self.plane) * self.dtype.itemsize))
 
     def vector(self, seed: int) -> Array:
         """Return one random vector, shape (N,)."""

@@ -102,6 +102,10 @@ class MpiEngine:
             wanted[rank] = self.halo[start:stop].astype(np.int64)
         self.sends = [(rank, rows - self.first) for rank, rows in enumerate(self.comm.alltoall(wanted)) if rows.size]
 
+    def capacity(self) -> int:
+        """Return how many vectors' states fit into memory at once: the host's is not limited here."""
+        return 2**31
+
     def vector(self, seed: int) -> Array:
         """Return one random vector, shape (N,), the same on every rank."""
         return random_phases(seed, self.num_rows, 1, real=self.dtype.kind != "c", dtype=self.dtype)[:, 0]
