@@ -2,6 +2,8 @@
 
 import json
 import math
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +66,29 @@ def test_interleave_rotates_and_stops_slow_methods():
     assert calls[3:] == list("abcbcacababc")
     external = Method("slow", lambda: (None, 30.0), lambda result: {}, {}, clock="external")
     assert interleave([external], Plan(rounds=9, warmup=1, budget_s=10)) == {"slow": [30.0, 30.0]}
+
+
+def test_a_method_waits_until_the_threads_of_the_one_before_rest():
+    spinners, alive = [], []
+
+    def spin():
+        until = time.perf_counter() + 0.05
+        while time.perf_counter() < until:
+            pass
+
+    def leave_a_thread_spinning():
+        spinners.append(threading.Thread(target=spin))
+        spinners[-1].start()
+
+    methods = [
+        Method("spins", leave_a_thread_spinning, lambda result: {}, {}, prepare=lambda: None),
+        Method(
+            "next", lambda: alive.append(any(each.is_alive() for each in spinners)), lambda result: {}, {},
+            prepare=lambda: None
+        ),
+    ]  # fmt: skip
+    interleave(methods, Plan(rounds=3, warmup=1, budget_s=10))
+    assert len(spinners) == 4 and alive == [False] * 4
 
 
 @pytest.mark.parametrize(("warmup", "seconds", "calls"), [(0, 5.0, 3), (0, 0.5, 4), (1, 5.0, 4)])

@@ -18,6 +18,9 @@ from .case import Method
 SHORTEST_SAMPLE_S = 2e-3
 #: Bytes overwritten before an event-timed call: several times the largest second-level cache.
 FLUSH_BYTES = 256 << 20
+#: Before a wall-clock sample the process is watched for so long at a time, and at most so often, until it rests.
+REST_S = 2e-3
+MOST_RESTS = 250
 #: A method slower than this gets `SLOW_ROUNDS` rounds.
 SLOW_S = 20.0
 SLOW_ROUNDS = 2
@@ -103,6 +106,7 @@ def _wall(method: Method) -> Callable[[], float]:
         nonlocal inner
         if prepare is not None:
             prepare()
+        _rest()
         start = time.perf_counter()
         for _ in range(inner):
             method.run()
@@ -112,6 +116,15 @@ def _wall(method: Method) -> Callable[[], float]:
         return elapsed
 
     return sample
+
+
+def _rest() -> None:
+    """Wait until no thread of this process works: OpenBLAS's spin for 0.1 s after a call, on cores of the next one."""
+    for _ in range(MOST_RESTS):
+        start, used = time.perf_counter(), time.process_time()
+        time.sleep(REST_S)
+        if time.process_time() - used < 0.2 * (time.perf_counter() - start):
+            return
 
 
 def _external(method: Method) -> Callable[[], float]:
