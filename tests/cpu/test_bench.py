@@ -225,18 +225,20 @@ def test_bad_claims_are_worded(tmp_path, cells, message):
         claim(tmp_path, **cells)
 
 
-def test_digest_ignores_comments_and_notices_code(tmp_path):
+def test_program_leaves_out_comments_and_layout_and_notices_code(tmp_path):
     code = 'def f(x):\n    """Doc."""\n    return x + 1\n'
-    cuda = "__global__ void k() { /* a */ int i = 0; // b\n }"
-    names = [("a.py", code, code.replace("Doc", "Other") + "# comment\n", code.replace("+", "-"))]
-    names += [("a.cu", cuda, cuda.replace("/* a */", ""), cuda.replace("0", "1"))]
-    for name, text, cosmetic, changed in names:
+    cuda = '__global__ void k() { /* a */ int i = 0; // b\n }\n#line 1 "a//b"'
+    names = [("a.py", code, code.replace("Doc", "Other") + "# comment\n", (code.replace("+", "-"),))]
+    changed = (cuda.replace("0", "1"), cuda.replace("a//b", "a//c"))
+    names += [("a.cu", cuda, cuda.replace("/* a */", "\n"), changed)]
+    for name, text, cosmetic, others in names:
         path = tmp_path / name
-        digests = []
-        for version in (text, cosmetic, changed):
+        programs = []
+        for version in (text, cosmetic, *others):
             path.write_text(version)
-            digests.append(provenance.file_digest(path))
-        assert digests[0] == digests[1] != digests[2]
+            programs.append(provenance.program(path))
+        assert programs[0] == programs[1]
+        assert programs[0] not in programs[2:]
 
 
 def test_digest_array_depends_on_dtype_shape_and_content():

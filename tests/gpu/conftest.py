@@ -7,15 +7,15 @@ the kernels and launch code that the file tests and of the file itself (comments
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from spectile.bench.provenance import program
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -47,42 +47,8 @@ def digest(test: Path) -> str:
     """Return the sha256 of what :func:`sources` names, comments and docstrings left out."""
     total = hashlib.sha256()
     for path in sources(test):
-        text = path.read_text()
-        total.update(path.name.encode() + b"\0")
-        total.update((_python_code(text) if path.suffix == ".py" else _cuda_code(text)).encode() + b"\0")
+        total.update(f"{path.name}\0{program(path)}\0".encode())
     return total.hexdigest()
-
-
-def _python_code(text: str) -> str:
-    """Return the program's syntax tree without docstrings, printed so that every Python version gives the same text."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.body
-            and isinstance(node.body[0], ast.Expr)
-            and isinstance(node.body[0].value, ast.Constant)
-            and isinstance(node.body[0].value.value, str)
-        ):
-            node.body[0].value.value = ""
-    return _print_node(tree)
-
-
-def _print_node(node: object) -> str:
-    # ast.dump differs between Python versions (empty fields, new fields); this prints filled fields only.
-    if isinstance(node, ast.AST):
-        fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, [])]
-        return f"{type(node).__name__}({','.join(f'{name}={_print_node(value)}' for name, value in sorted(fields))})"
-    if isinstance(node, list):
-        return "[" + ",".join(map(_print_node, node)) + "]"
-    return repr(node)
-
-
-def _cuda_code(text: str) -> str:
-    """Return CUDA C++ without comments and with runs of white space made one space."""
-    pattern = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-    text = pattern.sub(lambda match: match.group() if match.group().startswith('"') else " ", text)
-    return "\n".join(filter(None, (" ".join(line.split()) for line in text.split("\n"))))
 
 
 def system_of(file: str) -> str | None:

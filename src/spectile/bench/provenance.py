@@ -32,7 +32,7 @@ def source_digest(paper: str) -> str:
     total = hashlib.sha256()
     for path in _source_files(paper):
         total.update(path.relative_to(PACKAGE).as_posix().encode())
-        total.update(_digest_once(path).encode())
+        total.update(_program_digest(path).encode())
     return total.hexdigest()
 
 
@@ -45,26 +45,37 @@ def _source_files(paper: str) -> Iterator[Path]:
             yield from sorted(p for p in root.rglob("*") if p.suffix in {".py", ".cu", ".cuh"})
 
 
-def file_digest(path: Path) -> str:
-    """Return the sha256 of a Python or CUDA source without its comments, docstrings and layout."""
+def program(path: Path) -> str:
+    """Return a Python or CUDA source without comments, docstrings and layout, the same in every version of Python."""
     text = path.read_text()
     if path.suffix == ".py":
-        tree = ast.parse(text)
-        todo: list[Any] = [tree]
-        while todo:  # statements alone: ast.walk would visit each name and number
-            node = todo.pop()
-            if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
-                del node.body[0]
-            for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-                todo += getattr(node, part, ())
-        text = ast.dump(tree)
-    else:
-        text = re.sub(r"\s+", " ", re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL))
-    return hashlib.sha256(text.encode()).hexdigest()
+        return _printed(ast.parse(text))
+    # A string may hold what looks like a comment.
+    code = re.sub(
+        r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', lambda m: m[0] if m[0][0] == '"' else " ", text, flags=re.DOTALL
+    )
+    return " ".join(code.split())
 
 
-_digest_once = functools.cache(file_digest)  # four systems share many files
+def _printed(node: object) -> str:
+    """Return a syntax tree as text; fields that are empty, or new in a later Python, leave no trace."""
+    if isinstance(node, ast.AST):
+        fields = {name: getattr(node, name, None) for name in node._fields}
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
+            fields["body"] = node.body[1:]
+        parts = [f"{name}={_printed(value)}" for name, value in sorted(fields.items()) if value not in (None, [])]
+        return f"{type(node).__name__}({','.join(parts)})"
+    if isinstance(node, list):
+        return f"[{','.join(map(_printed, node))}]"
+    return repr(node)
+
+
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@functools.cache  # four systems share many files
+def _program_digest(path: Path) -> str:
+    return hashlib.sha256(program(path).encode()).hexdigest()
 
 
 def digest_array(*arrays: Any) -> str:
