@@ -247,8 +247,9 @@ def write_report():
         "all",
     ]
     subprocess.run([*command, "--configfile", result("config.yaml")], check=True)
+    what = "recorded measurements" if RECORDED else f"run {config['run']}"
     print(
-        f"report.zip is written: unpack it and open report/report.html ({MACHINE}, run {config['run']})."
+        f"report.zip is written: unpack it and open report/report.html ({MACHINE}, {what})."
     )
 
 

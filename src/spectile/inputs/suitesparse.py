@@ -641,7 +641,8 @@ def _transfer(url: str, part: Path, origin: Path, what: str, most_bytes: int) ->
         with open(part, "r+b" if have else "wb") as outgoing:
             outgoing.seek(have)
             if not have:
-                _write_atomically(origin, json.dumps({"url": url, "validator": validator}).encode())
+                with _whole(origin) as note:
+                    note.write(json.dumps({"url": url, "validator": validator}).encode())
             progress = _Progress(what, total, have)
             try:
                 _copy(response.raw.stream(1 << 16, decode_content=False), outgoing, progress, url, most_bytes)
@@ -806,18 +807,22 @@ def _kept(home: Path, key: str) -> Path:
     return home / f"{key}.npz"
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file that becomes `path` when it is whole; what a killed process left of it is written over.
+
+    Its name is fixed, as that of `spectile.bench.whole` is not: whoever writes holds the lock of the matrix.
+    """
     part = path.with_name(path.name + ".part")
     with open(part, "wb") as file:
-        file.write(content)
+        yield file
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
 
 
 def _write_kept(path: Path, matrix: csr_array) -> None:
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
+    with _whole(path) as file:
         np.savez(
             file,
             shape=np.array(matrix.shape, dtype=np.int64),
@@ -826,9 +831,6 @@ def _write_kept(path: Path, matrix: csr_array) -> None:
             data=matrix.data,
             digest=np.array(_digest(matrix)),
         )
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
 
 
 def _read_kept(path: Path) -> csr_array:
