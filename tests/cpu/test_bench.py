@@ -206,6 +206,7 @@ def test_claim_verdicts(tmp_path):
     beside = claim(tmp_path, column="speedup:fast:spectile")
     assert beside["measured"] == 2.0 and beside["ratio"] == 1.0
     assert claim(tmp_path, filter="method=fast", column="rate")["measured"] == pytest.approx(3.0)
+    assert tuple(claim(tmp_path, column="", note="an A100")[["verdict", "reason"]]) == ("the paper's alone", "an A100")
     nothing = claim(tmp_path, filter="p_n=8,method=fast")
     assert nothing["verdict"] == "not measured" and "no finished case" in nothing["reason"]
 

@@ -9,6 +9,11 @@ from spectile.figures.style import Table
 
 NAMES = {"spamm": "SpAMM", "tsparse": "tSparse", "evd": "EVD", "kpm": "KPM"}
 NOTE = "A tolerance makes a verdict; numbers of other hardware stand beside ours without one."
+ORDER = ["reproduced", "differs", "shown beside", "not measured", "the paper's alone"]
+FOLDED = {
+    "not measured": "claims were not measured here",
+    "the paper's alone": "numbers stand for the paper alone: what they are of is not at hand",
+}
 SHOWN = ["paper", "element", "statement", "printed", "measured", "unit", "verdict", "device", "note"]
 
 
@@ -16,20 +21,21 @@ def page(evaluated):
     """Return the table of all claims; an empty cell carries its reason."""
     data = evaluated.copy()
     data["paper"] = data["paper"].map(NAMES)
-    missing = data["verdict"] == "not measured"
-    data["note"] = data["reason"].where(missing & (data["reason"] != ""), data["note"])
+    data["note"] = data["reason"].where(data["reason"] != "", data["note"])
     return Table("Claims: what the papers print, and what was measured here", data[SHOWN])
 
 
 def fragment(evaluated):
     """Return what the report's first page shows: verdicts by paper, the measured claims, the others folded away."""
     counts = evaluated.groupby(["paper", "verdict"], sort=False).size().unstack(fill_value=0)
-    order = [name for name in ("reproduced", "differs", "shown beside", "not measured") if name in counts]
-    counts = counts[order].rename(index=NAMES).rename_axis(index=None, columns=None)
-    missing = evaluated["verdict"] == "not measured"
-    parts = ['<div class="spectile-claims">', counts.to_html(border=0), f"<p>{html.escape(NOTE)}</p>"]
-    parts += [body(evaluated[~missing]), f"<details><summary>{missing.sum()} claims were not measured here</summary>"]
-    return "".join([*parts, body(evaluated[missing]), "</details></div>\n"])
+    counts = counts[[verdict for verdict in ORDER if verdict in counts]]
+    counts = counts.rename(index=NAMES).rename_axis(index=None, columns=None)
+    shown = body(evaluated[~evaluated["verdict"].isin(FOLDED)])
+    parts = ['<div class="spectile-claims">', counts.to_html(border=0), f"<p>{html.escape(NOTE)}</p>", shown]
+    for verdict, words in FOLDED.items():
+        rows = evaluated[evaluated["verdict"] == verdict]
+        parts.append(f"<details><summary>{len(rows)} {words}</summary>{body(rows)}</details>")
+    return "".join([*parts, "</div>\n"])
 
 
 def body(evaluated):

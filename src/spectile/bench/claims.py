@@ -60,7 +60,8 @@ def evaluate(claims: pandas.DataFrame, frames: Iterable[pandas.DataFrame]) -> pa
     """Return `claims` with the columns ``measured, ratio, verdict, reason, device, machine, records``.
 
     Verdicts: ``reproduced`` or ``differs`` where a tolerance is given, ``shown beside`` where not, ``not measured``
-    with the reason where no record holds the number.
+    with the reason where no record holds the number, ``the paper's alone`` where none could (the row has no column, and
+    its note says why).
     """
     by_paper = {frame["paper"].iloc[0]: frame for frame in frames if len(frame)}
     results = [_evaluate_row(row, by_paper.get(row["paper"])) for _, row in claims.iterrows()]
@@ -75,7 +76,7 @@ _RESULTS = ("measured", "ratio", "verdict", "reason", "device", "machine", "reco
 def _evaluate_row(row: pandas.Series, frame: pandas.DataFrame | None) -> tuple[object, ...]:
     nothing = (None, None, "not measured")
     if not row["column"]:
-        return (*nothing, row["note"] or "stands for the paper alone", "", "", "")
+        return (None, None, "the paper's alone", row["note"], "", "", "")
     if frame is None:
         return (*nothing, "this run holds no record of the paper", "", "", "")
     rows = select(frame, row["filter"], row["claim"])
