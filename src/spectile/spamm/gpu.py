@@ -1196,11 +1196,12 @@ def _tau_for_error(
 
 
 def _check_norms(maps: NormMaps, a: Any, b: Any) -> None:
-    """Raise where an operand holds NaN or infinity; a norm that overflows float32 by itself is no such sign."""
+    """Raise where an operand, here or on the host, holds NaN or infinity; a norm that overflows alone is no sign."""
     import cupy
 
     for name, norms, matrix in (("a", maps.a, a), ("b", maps.b, b)):
-        if norms.size and not bool(cupy.isfinite(norms).all()) and not bool(cupy.isfinite(matrix).all()):
+        finite = cupy.get_array_module(matrix).isfinite
+        if norms.size and not bool(cupy.isfinite(norms).all()) and not bool(finite(matrix).all()):
             raise ValueError(
                 f"{name} holds NaN or infinity: mend {name}, or give tau with check_finite=False to let them propagate "
                 "as in a dense product"

@@ -621,14 +621,7 @@ class FromHost(_Plan):
         import cupy
 
         with cupy.cuda.Device(self.devices[0]):
-            maps = self.maps()
-            for name, norms, matrix in (("a", maps.a, self.a), ("b", maps.b, self.b)):
-                # A norm that overflows float32 by itself is no such sign.
-                if not bool(cupy.isfinite(norms).all()) and not np.isfinite(matrix).all():
-                    raise ValueError(
-                        f"{name} holds NaN or infinity: mend {name}, or give tau with check_finite=False to let them "
-                        "propagate as in a dense product"
-                    )
+            gpu._check_norms(self.maps(), self.a, self.b)
 
 
 class _HostPart:
