@@ -228,6 +228,30 @@ def test_rows_of_every_length_are_sorted():
     assert abs(C - A @ B).max() < 1e-12
 
 
+def test_one_pass_gives_what_counted_rows_give(monkeypatch):
+    """Rows of 1 to some 300 entries in chance order, rows in runs, and rows whose columns meet many times."""
+    from spectile.tsparse import cpu
+
+    rng = np.random.default_rng(12)
+    lengths = np.concatenate([np.arange(1, 100), rng.integers(100, 300, 40)])
+    columns = [rng.choice(5000, n, replace=False) for n in lengths]
+    places = np.repeat(np.arange(len(lengths)), lengths), np.concatenate(columns)
+    B = sp.csr_array((rng.standard_normal(lengths.sum()), places), shape=(len(lengths), 5000))
+    one_of_each = sp.eye_array(len(lengths), format="csr")
+    band = sp.diags_array(np.ones((31, 1000)), offsets=np.arange(-15, 16), shape=(1000, 1000), format="csr")
+    for left, right in ((one_of_each, B), (random(400, len(lengths), 0.02, rng), B), (band, band), (B, B.T.tocsr())):
+        found = multiply(left, right)
+        with monkeypatch.context() as patch:
+            patch.setattr(cpu, "LARGEST_RESERVE", 0)
+            counted = multiply(left, right)
+        expected = structural(left, right)
+        for C in (found, counted):
+            np.testing.assert_array_equal(C.indptr, expected.indptr)
+            np.testing.assert_array_equal(C.indices, expected.indices)
+        np.testing.assert_array_equal(found.data, counted.data)
+        assert abs(found - left @ right).max() < 1e-11
+
+
 def test_symbolic_product_is_reused():
     A, B = random(40, 60, 0.1, 9), random(60, 50, 0.1, 10)
     pattern = symbolic(A, B, backend="cpu")

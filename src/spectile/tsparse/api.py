@@ -83,10 +83,10 @@ def spgemm(
         from . import gpu
 
         return gpu.spgemm(A, B, chosen, method, memory_limit, host=not on_gpu)
-    left, right = _operand(A, "A"), _operand(B, "B")
+    left, right = _operands(A, B)
     if method == "tiles":
         return _tiles_on_cpu(left, right, chosen)
-    return _symbolic(left, right, memory_limit)._numeric(left, right, chosen, memory_limit)
+    return _by_rows_on_cpu(left, right, chosen, memory_limit)
 
 
 def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backend = "auto") -> Any:
@@ -117,7 +117,7 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
         from . import gpu
 
         return gpu.symbolic(A, B, memory_limit, host=not on_gpu)
-    return _symbolic(_operand(A, "A"), _operand(B, "B"), memory_limit)
+    return _symbolic(*_operands(A, B), memory_limit)
 
 
 def error_bound(A: Any, B: Any, *, precision: PrecisionName = "float64", method: Method = "auto") -> Any:
@@ -138,7 +138,7 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName = "float64", method:
         roundoff u of the sum (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 3.1).
     """
     chosen = lookup(precision)
-    left, right = _operand(A, "A"), _operand(B, "B")
+    left, right = _operands(A, B)
     half = IN_TILES if method == "tiles" else BY_ENTRY
     rounded_left, rounded_right, rows, columns = _rounded(left, right, chosen, half)
     pattern = _symbolic(left, right, None)
@@ -229,7 +229,7 @@ class SymbolicProduct:
         """
         chosen = lookup(precision)
         A, B, _, _ = _factors(A, B, "cpu")
-        operands = _operand(A, "A"), _operand(B, "B")
+        operands = _operands(A, B)
         for name, operand, (indptr, indices) in zip("AB", operands, self._patterns, strict=True):
             if not (np.array_equal(operand.indptr, indptr) and np.array_equal(operand.indices, indices)):
                 raise ValueError(f"the pattern of {name} differs from the analysed one: call symbolic() again for it")
@@ -251,10 +251,28 @@ class SymbolicProduct:
         return _csr(self.shape, self.indptr, self.indices, data, A.array or B.array)
 
 
-def _symbolic(A: Operand, B: Operand, memory_limit: int | None) -> Any:
+def _by_rows_on_cpu(A: Operand, B: Operand, precision: Precision, memory_limit: int | None) -> Any:
+    """Multiply row by row: in one pass on one thread, else with the rows counted first."""
     from . import cpu
 
     products = cpu.row_products(A.indptr, A.indices, B.indptr)
+    if memory_limit is None:
+        data_a, data_b, rows, columns = _rounded(A, B, precision)
+        left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
+        found = cpu.multiply(left, right, B.shape[1], products, cpu.workers(B.shape[1], 8, None))
+        if found is not None:
+            indptr, indices, data = found
+            if rows is not None or columns is not None:
+                data = _unscale(data, indptr, indices, rows, columns)
+            return _csr((A.shape[0], B.shape[1]), indptr, indices, data, A.array or B.array)
+    return _symbolic(A, B, memory_limit, products)._numeric(A, B, precision, memory_limit)
+
+
+def _symbolic(A: Operand, B: Operand, memory_limit: int | None, products: np.ndarray | None = None) -> Any:
+    from . import cpu
+
+    if products is None:
+        products = cpu.row_products(A.indptr, A.indices, B.indptr)
     threads = cpu.workers(B.shape[1], 8, memory_limit)
     indptr = cpu.count(A.indptr, A.indices, B.indptr, B.indices, B.shape[1], products, threads)
     patterns = (A.indptr, A.indices), (B.indptr, B.indices)
@@ -365,6 +383,12 @@ def _factors(A: Any, B: Any, backend: str) -> tuple[Any, Any, bool, str]:
     return A, B, on_gpu, backend
 
 
+def _operands(A: Any, B: Any) -> tuple[Operand, Operand]:
+    """Check both host factors; a square's factor is checked once."""
+    left = _operand(A, "A")
+    return left, left if B is A else _operand(B, "B")
+
+
 def _operand(matrix: Any, name: str) -> Operand:
     """Check a host factor and bring it to CSR with sorted rows and no duplicates; the input is not changed."""
     import scipy.sparse as sp
@@ -378,19 +402,21 @@ def _operand(matrix: Any, name: str) -> Operand:
         raise ValueError(f"the row pointer of {name} does not increase from 0 to its number of entries: check indptr")
     nnz = int(indptr[-1])
     indices, data = indices[:nnz], data[:nnz]
-    if nnz and (indices.min() < 0 or indices.max() >= columns):
-        raise ValueError(f"{name} holds a column index outside 0 to {columns - 1}: check indices")
-    index = np.int64 if indices.dtype.itemsize == 8 and max(columns, rows) >= 2**31 else np.int32
-    indptr, indices = indptr.astype(np.int64), indices.astype(index, copy=False)
     if data.dtype.kind != "f" or data.dtype.itemsize == 2:
         data = data.astype(np.float32 if data.dtype.itemsize < 4 else np.float64)
     elif data.dtype not in (np.float32, np.float64):
         data = data.astype(np.float64)
-    if not np.isfinite(data).all():
+    indptr = indptr.astype(np.int64)
+    outside, infinite, unsorted = cpu.examine(indptr, indices, data, columns)
+    if outside:
+        raise ValueError(f"{name} holds a column index outside 0 to {columns - 1}: check indices")
+    if infinite:
         worst = int(np.argmin(np.isfinite(data)))
         row = int(np.searchsorted(indptr, worst, side="right")) - 1
         raise ValueError(f"{name} holds {data[worst]} at row {row}, column {indices[worst]}: remove or replace it")
-    if not cpu.sorted_distinct(indptr, indices):
+    index = np.int64 if indices.dtype.itemsize == 8 and max(columns, rows) >= 2**31 else np.int32
+    indices = indices.astype(index, copy=False)
+    if unsorted:
         clean = sp.csr_array((data.copy(), indices.copy(), indptr.copy()), shape=csr.shape)
         clean.sum_duplicates()
         indptr, indices, data = clean.indptr.astype(np.int64), clean.indices.astype(index), clean.data

@@ -1,9 +1,9 @@
 """The product on CPUs: Gustavson's row-wise algorithm over a bitmap of columns, in Numba, on threads.
 
-Each row of C is gathered twice: once to count its entries, once to fill them.  The columns of a row are brought in
-order through a bitmap of one bit a column: its touched words are scanned or sorted, so a row is sorted word by word
-instead of entry by entry.  Sums run over k in the order of A's row, whatever the number of threads: the result is the
-same bits every time.
+On one thread a row of C follows the one before it; on several the rows are counted first, then filled.  Short rows
+are sorted by insertion or by counting smaller columns, longer ones through a bitmap of one bit a column, whose touched
+words are scanned or sorted: word by word instead of entry by entry.  Sums run over k in the order of A's row, whatever
+the number of threads: the result is the same bits every time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ import numpy as np
 
 _JIT: Any = {"nogil": True, "cache": True, "boundscheck": False}
 ZERO, ONE = np.uint64(0), np.uint64(1)
-SHORT = np.uint64(24)  # entries up to which insertion sorts a row faster than the bitmap
+LARGEST_RESERVE = 2**31  # bytes for the entries of C that one pass may reserve before it knows their number
+TINY = np.uint64(12)  # entries up to which insertion sorts a row fastest
+SHORT = np.uint64(64)  # entries up to which counting the smaller ones sorts a row faster than the bitmap
+REPEATS = np.uint64(5)  # products an entry beyond which "is this its column's first?" is guessed right: a branch pays
 
 
 @numba.njit(**_JIT)
@@ -30,32 +33,41 @@ def _popcount(x):  # type: ignore[no-untyped-def]
     return (x * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
+# The kernels below take unsigned views of all index arrays: Numba then leaves out its test for negative indices.
 @numba.njit(**_JIT)
 def _row_products(indptr_a, indices_a, indptr_b, products):  # type: ignore[no-untyped-def]
     """products[i] = multiplications of row i."""
-    for i in range(len(products)):
-        total = 0
-        for p in range(indptr_a[i], indptr_a[i + 1]):
-            k = indices_a[p]
-            total += indptr_b[k + 1] - indptr_b[k]
+    for i in range(np.uint64(len(products))):
+        total = ZERO
+        for p in range(indptr_a[i], indptr_a[i + ONE]):
+            k = np.uint64(indices_a[p])
+            total += indptr_b[k + ONE] - indptr_b[k]
         products[i] = total
 
 
-# The kernels below take unsigned views of all index arrays: Numba then leaves out its test for negative indices.
 @numba.njit(**_JIT)
 def _count_rows(start, stop, indptr_a, indices_a, indptr_b, indices_b, mark, counts):  # type: ignore[no-untyped-def]
     """counts[i] = entries of row i of C, for start <= i < stop; mark[j] - 1 is the last row that met column j."""
+    dense = False
     for i in range(start, stop):
-        total = 0
+        total, met = ZERO, ZERO
         stamp = mark.dtype.type(i + ONE)
         for p in range(indptr_a[i], indptr_a[i + ONE]):
             k = np.uint64(indices_a[p])
-            for q in range(indptr_b[k], indptr_b[k + ONE]):
-                column = indices_b[q]
-                if mark[column] != stamp:
+            met += indptr_b[k + ONE] - indptr_b[k]
+            if dense:
+                for q in range(indptr_b[k], indptr_b[k + ONE]):
+                    column = indices_b[q]
+                    if mark[column] != stamp:
+                        mark[column] = stamp
+                        total += ONE
+            else:
+                for q in range(indptr_b[k], indptr_b[k + ONE]):
+                    column = indices_b[q]
+                    total += np.uint64(mark[column] != stamp)
                     mark[column] = stamp
-                    total += 1
         counts[i] = total
+        dense = bool(met > REPEATS * total)
 
 
 @numba.njit(**_JIT)
@@ -71,57 +83,95 @@ def _fill_rows(  # type: ignore[no-untyped-def]
     mark,
     bitmap,
     words,
+    met,
     sums,
     indptr_c,
     indices_c,
     data_c,
 ):
-    """Columns (sorted) and values of rows start to stop of C, at their places; the bitmap is clear before and after."""
+    """Columns (sorted) and values of rows start to stop of C, from indptr_c[start] on; the bitmap is left clear.
+
+    indptr_c is written as well: to what it was where the rows were counted.
+    """
+    zero = sums.dtype.type(0)
+    last = met.dtype.type(met.dtype.type(0) - ONE)
+    dense = False
     for i in range(start, stop):
-        first = indptr_c[i]
-        out = first
+        out = indptr_c[i]
         stamp = mark.dtype.type(i + ONE)
+        n, products = ZERO, ZERO
         for p in range(indptr_a[i], indptr_a[i + ONE]):
             k = np.uint64(indices_a[p])
             factor = data_a[p]
-            for q in range(indptr_b[k], indptr_b[k + ONE]):
-                column = indices_b[q]
-                if mark[column] != stamp:
+            products += indptr_b[k + ONE] - indptr_b[k]
+            if dense:
+                for q in range(indptr_b[k], indptr_b[k + ONE]):
+                    column = indices_b[q]
+                    if mark[column] != stamp:
+                        mark[column] = stamp
+                        met[n] = column
+                        n += ONE
+                        sums[column] = zero + factor * data_b[q]
+                    else:
+                        sums[column] += factor * data_b[q]
+            else:
+                for q in range(indptr_b[k], indptr_b[k + ONE]):
+                    column = indices_b[q]
+                    new = mark[column] != stamp
                     mark[column] = stamp
-                    indices_c[out] = column
-                    out += ONE
-                    sums[column] = factor * data_b[q]
-                else:
-                    sums[column] += factor * data_b[q]
-        if out - first <= SHORT:
-            for t in range(first + ONE, out):
-                column = indices_c[t]
-                place = t
-                while place > first and indices_c[place - ONE] > column:
+                    met[n] = column
+                    n += np.uint64(new)
+                    old = sums[column]
+                    sums[column] = (zero if new else old) + factor * data_b[q]
+        dense = bool(products > REPEATS * n)
+        indptr_c[i + ONE] = out + n
+        if n <= TINY:
+            for t in range(n):
+                column = met[t]
+                place = out + t
+                while place > out and indices_c[place - ONE] > column:
                     indices_c[place] = indices_c[place - ONE]
-                    place -= ONE  # type: ignore[assignment]
+                    place -= ONE
                 indices_c[place] = column
-            for t in range(first, out):
+            for t in range(out, out + n):
                 data_c[t] = sums[indices_c[t]]
+            continue
+        if n <= SHORT:
+            # A column's place is the number of smaller ones.
+            padded = np.uint64(16) if n <= np.uint64(16) else np.uint64(32) if n <= np.uint64(32) else np.uint64(64)
+            for t in range(n, padded):
+                met[t] = last
+            for t in range(n):
+                column = met[t]
+                place = np.uint32(0)
+                if padded == np.uint64(16):
+                    for u in range(16):
+                        place = np.uint32(place + np.uint32(met[u] < column))
+                elif padded == np.uint64(32):
+                    for u in range(32):
+                        place = np.uint32(place + np.uint32(met[u] < column))
+                else:
+                    for u in range(64):
+                        place = np.uint32(place + np.uint32(met[u] < column))
+                indices_c[out + np.uint64(place)] = column
+                data_c[out + np.uint64(place)] = sums[column]
             continue
         # Sort by the bitmap: scanning the window costs its words, sorting a few times the touched words.
         touched = ZERO
         low = np.uint64(len(bitmap))
         high = ZERO
-        for t in range(first, out):
-            column = np.uint64(indices_c[t])
+        for t in range(n):
+            column = np.uint64(met[t])
             word = column >> np.uint64(6)
             old = bitmap[word]
             words[touched] = word
-            if old == 0:
-                touched += ONE
-                low = min(low, word)
-                high = max(high, word)
+            touched += np.uint64(old == ZERO)
+            low = min(low, word)
+            high = max(high, word)
             bitmap[word] = old | (ONE << (column & np.uint64(63)))
         scan = high - low < np.uint64(8) * touched
         if not scan:
             words[:touched].sort()
-        out = first
         for t in range(high - low + ONE if scan else touched):
             word = low + t if scan else words[t]
             left = bitmap[word]
@@ -185,13 +235,26 @@ def _count_tiles(first, stop, start_a, columns_a, bitmaps_a, start_b, columns_b,
 
 
 @numba.njit(**_JIT)
-def sorted_distinct(indptr, indices):  # type: ignore[no-untyped-def]
-    """Whether the columns of every row increase strictly."""
-    for i in range(len(indptr) - 1):
-        for p in range(indptr[i] + 1, indptr[i + 1]):
-            if indices[p] <= indices[p - 1]:
-                return False
-    return True
+def _examine(indptr, indices, data):  # type: ignore[no-untyped-def]
+    most, infinite, descents = indices.dtype.type(0), ZERO, ZERO
+    nnz = np.uint64(len(indices))
+    for p in range(nnz):
+        most = max(most, indices[p])
+        infinite += np.uint64(not np.isfinite(data[p]))
+    for p in range(ONE, nnz):
+        descents += np.uint64(indices[p - ONE] >= indices[p])
+    # Columns increase within every row if and only if every descent is at a row's start.
+    for i in range(ONE, np.uint64(len(indptr)) - ONE):
+        begin = indptr[i]
+        if begin > ZERO and begin < indptr[i + ONE]:
+            descents -= np.uint64(indices[begin - ONE] >= indices[begin])
+    return most, infinite > ZERO, descents > ZERO
+
+
+def examine(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, columns: int) -> tuple[bool, bool, bool]:
+    """Return whether a column is out of range, a value not finite, and whether a row does not increase strictly."""
+    most, infinite, unsorted = _examine(*_unsigned(indptr, indices), data)  # a negative column is a large one
+    return bool(len(indices)) and int(most) >= columns, bool(infinite), bool(unsorted)
 
 
 def workspace_bytes(columns: int, itemsize: int) -> int:
@@ -217,7 +280,7 @@ def workers(columns: int, itemsize: int, memory_limit: int | None) -> int:
 def row_products(indptr_a: np.ndarray, indices_a: np.ndarray, indptr_b: np.ndarray) -> np.ndarray:
     """Return the multiplications of each row of ``A @ B``."""
     products = np.empty(len(indptr_a) - 1, np.int64)
-    _row_products(indptr_a, indices_a, indptr_b, products)
+    _row_products(*_unsigned(indptr_a, indices_a, indptr_b), products)
     return products
 
 
@@ -226,13 +289,17 @@ def _unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(a.view(f"u{a.itemsize}") if a.dtype.kind == "i" else a for a in arrays)
 
 
+def _one_chunk(products: np.ndarray, threads: int) -> bool:
+    return threads == 1 or len(products) < 2 or int(products.sum()) + 8 * len(products) < 400_000
+
+
 def _over_rows(products: np.ndarray, threads: int, work: Callable[[np.uint64, np.uint64], None]) -> None:
     """Call work(start, stop) over chunks of rows of like cost, on `threads` threads."""
     rows = len(products)
-    total = np.cumsum(products + 8)
-    if threads == 1 or rows < 2 or total[-1] < 400_000:
+    if _one_chunk(products, threads):
         work(np.uint64(0), np.uint64(rows))
         return
+    total = np.cumsum(products + 8)
     cuts = np.searchsorted(total, np.linspace(0, total[-1], 8 * threads + 1)[1:-1])
     edges = np.unique(np.concatenate(([0], cuts, [rows]))).astype(np.uint64)
     with ThreadPoolExecutor(threads) as pool:
@@ -249,6 +316,7 @@ class _Workspaces(threading.local):
         if dtype is not None:
             self.bitmap = np.zeros(words, np.uint64)
             self.words = np.empty(words + 1, np.uint64)
+            self.met = np.empty(columns + 65, np.uint64 if columns >= 2**32 else np.uint32)
             self.sums = np.zeros(columns, dtype)
 
 
@@ -289,10 +357,35 @@ def fill(
     space = _Workspaces(len(products), columns, dtype)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
-        _fill_rows(start, stop, *factors, space.mark, space.bitmap, space.words, space.sums, *product)
+        _fill_rows(start, stop, *factors, space.mark, space.bitmap, space.words, space.met, space.sums, *product)
 
     _over_rows(products, threads, work)
     return indices, data
+
+
+def multiply(
+    A: tuple[np.ndarray, np.ndarray, np.ndarray],
+    B: tuple[np.ndarray, np.ndarray, np.ndarray],
+    columns: int,
+    products: np.ndarray,
+    threads: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return row pointer, sorted columns and values of C in one pass, or None where threads or the size ask for two.
+
+    Room for every product is reserved and given back past C's last entry: memory that is never touched takes none.
+    """
+    dtype, index = A[2].dtype, A[1].dtype
+    total = int(products.sum())
+    if not _one_chunk(products, threads) or total * (dtype.itemsize + index.itemsize) > LARGEST_RESERVE:
+        return None
+    indptr = np.zeros(len(products) + 1, np.int64)
+    indices, data = np.empty(total, index), np.empty(total, dtype)
+    space = _Workspaces(len(products), columns, dtype)
+    room = space.mark, space.bitmap, space.words, space.met, space.sums
+    _fill_rows(ZERO, np.uint64(len(products)), *_unsigned(*A, *B), *room, *_unsigned(indptr, indices, data))
+    for array in (indices, data):
+        array.resize(int(indptr[-1]), refcheck=False)
+    return indptr, indices, data
 
 
 def refill(
