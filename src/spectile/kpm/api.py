@@ -559,7 +559,7 @@ class CpuEngine:
 
             matrix = sp.csr_array(H, dtype=dtype)
             matrix.sum_duplicates()
-            self.operator = CpuOperator.from_csr(matrix)
+            self.operator = CpuOperator.from_matrix(matrix)
         elif hasattr(H, "gershgorin"):
             from spectile.kpm.cpu import CpuOperator
 

@@ -4,7 +4,8 @@ A block vector of R complex vectors is stored row by row, real parts beside real
 (N, 1, R).  So a row of the block is a run of SIMD lanes, every matrix entry is a scalar broadcast, and no shuffles are
 needed.  The row kernel is written once, as LLVM vector code for 32, 16, ... 1 lanes (the paper generated AVX code for
 the same reason: a compiler does not keep the accumulators of a row in registers); CSR, SELL-C-sigma and the matrix-free
-stencil differ only in where a row's entries lie.
+stencil differ only in where a row's entries lie.  A single complex vector has a kernel of its own, with its real and
+imaginary part as two lanes.
 
 Dot products are summed in row blocks whose bounds depend on the matrix alone, then over the blocks in order: results
 are bitwise the same with any number of threads.
@@ -23,49 +24,46 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+from numba import extending, types
 
+from spectile.kpm.patterns import RowPatterns, table
 from spectile.kpm.reference import Array
 
 MAX_BLOCKS = 64
 MIN_BLOCK_ROWS = 1024
 # Rows of a plane that are followed through all planes before the next: three such patches stay in a core's L2 cache.
 PATCH_ROWS = 1024
+# A plane is cut in patches where three of its like exceed the second-level cache.
+CACHE_BYTES = 2 << 20
 # Rows ahead whose farthest neighbours are prefetched, and the shortest row of the block vector for which that pays.
 ROWS_AHEAD = 8
 PREFETCHED_LINE = 32
+# Entries of the matrix that are prefetched ahead: the hardware fetches half as fast as a core can take.
+ENTRIES_AHEAD = 256
 _MATH = {"contract", "nsz"}
+# Untyped: mypy would want the typing context, which Numba supplies, of every caller.
+intrinsic: Any = extending.intrinsic
 
 
-def _aug_row(lanes: int, pair: bool = False) -> Any:
+def _aug_row(lanes: int) -> Any:
     """Make the kernel of one matrix row and `lanes` columns of the block vector, from `column` on.
 
-    With `pair` it is the kernel of a single complex vector: the two lanes are its real and imaginary part, which lie
-    side by side.
-
-    w[row] = scale Σ_k data[k] v[indices[k]] + shift v[row] − keep w[row],
+    w[row] = scale Σ_k data[k] v[origin + indices[k]] + own v[row] − keep w[row],
     even += |v[row]|², odd += Re conj(w[row]) v[row].
     """
 
     @intrinsic
     def aug_row(
-        typingctx: Any, indices: Any, data: Any, v: Any, w: Any, even: Any, odd: Any, scalars: Any, row: Any,
-        first: Any, stride: Any, count: Any, column: Any, width: Any
+        typingctx: Any, indices: Any, data: Any, v: Any, w: Any, even: Any, odd: Any, scalars: Any, own_factor: Any,
+        row: Any, origin: Any, first: Any, stride: Any, count: Any, column: Any, width: Any
     ) -> Any:  # fmt: skip
         is_complex = isinstance(data.dtype, types.Complex)
         parts = 2 if is_complex else 1
         real = data.dtype.underlying_float if is_complex else data.dtype
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            if pair and not is_complex:  # compiled with real matrices, too, but never reached
-                return context.get_dummy_value()
-
-            def pointer(n: int) -> Any:
-                return context.make_array(signature.args[n])(context, builder, args[n]).data
-
-            p_indices, p_data, p_v, p_w, p_even, p_odd, p_scalars = (pointer(n) for n in range(7))
-            row, first, stride, count, column, width = args[7:]
+            p_indices, p_data, p_v, p_w, p_even, p_odd, p_scalars = args[:7]
+            own_factor, row, origin, first, stride, count, column, width = args[7:]
             scalar = context.get_value_type(real)
             vector = ir.VectorType(scalar, lanes) if lanes > 1 else scalar
             align = real.bitwidth // 8
@@ -84,13 +82,6 @@ def _aug_row(lanes: int, pair: bool = False) -> Any:
             def block_offset(block_row: Any, part: int) -> Any:
                 line = builder.add(builder.mul(block_row, intp(parts)), intp(part))
                 return builder.add(builder.mul(line, width), column)
-
-            def constant(values: Any) -> Any:
-                return ir.Constant(vector, [scalar(value) for value in values])
-
-            def swap(value: Any) -> Any:
-                order = ir.Constant(ir.VectorType(ir.IntType(32), 2), [1, 0])
-                return builder.shuffle_vector(value, ir.Constant(vector, ir.Undefined), order)
 
             def load(base: Any, offset: Any) -> Any:
                 return builder.load(lane_pointer(base, offset), align=align)
@@ -121,17 +112,15 @@ def _aug_row(lanes: int, pair: bool = False) -> Any:
                 total.add_incoming(zero, before)
             builder.cbranch(builder.icmp_signed("<", k, count), body, done)
             builder.position_at_end(body)
-            neighbour = builder.sext(builder.load(builder.gep(p_indices, [position])), intp)
+            neighbour = builder.load(builder.gep(p_indices, [position]))
             if neighbour.type != intp:
                 neighbour = builder.sext(neighbour, intp)
+            neighbour = builder.add(neighbour, origin)
             entry = builder.mul(position, intp(parts))
             re = splat(builder.load(builder.gep(p_data, [entry])))
             x = load(p_v, block_offset(neighbour, 0))
             new = [multiply_add(re, x, sums[0])]
-            if pair:
-                im = splat(builder.load(builder.gep(p_data, [builder.add(entry, intp(1))])))
-                new.append(multiply_add(im, x, sums[1]))
-            elif is_complex:
+            if is_complex:
                 im = splat(builder.load(builder.gep(p_data, [builder.add(entry, intp(1))])))
                 y = load(p_v, block_offset(neighbour, 1))
                 new = [multiply_subtract(im, y, new[0]), multiply_add(im, x, multiply_add(re, y, sums[1]))]
@@ -141,20 +130,8 @@ def _aug_row(lanes: int, pair: bool = False) -> Any:
                 total.add_incoming(value, body)
             builder.branch(head)
             builder.position_at_end(done)
-            scale, shift, keep = (splat(builder.load(builder.gep(p_scalars, [intp(n)]))) for n in range(3))
-            if pair:
-                # (re v, im v) summed apart: the imaginary part crosses over with its sign.
-                own, old = load(p_v, block_offset(row, 0)), load(p_w, block_offset(row, 0))
-                crossed = builder.fmul(swap(sums[1]), constant((-1.0, 1.0)))
-                total = builder.fadd(sums[0], crossed)
-                fresh = multiply_subtract(keep, old, multiply_add(shift, own, builder.fmul(scale, total)))
-                store(fresh, p_w, block_offset(row, 0))
-                for target, product in ((p_even, builder.fmul(own, own)), (p_odd, builder.fmul(fresh, own))):
-                    halves = [builder.extract_element(product, ir.IntType(32)(n)) for n in range(2)]
-                    builder.store(
-                        builder.fadd(builder.load(target), builder.fadd(*halves)), target
-                    )  # fmt: skip
-                return context.get_dummy_value()
+            scale, keep = (splat(builder.load(builder.gep(p_scalars, [intp(n)]))) for n in (0, 2))
+            shift = splat(own_factor)
             even_sum, odd_sum = load(p_even, column), load(p_odd, column)
             for part in range(parts):
                 offset = block_offset(row, part)
@@ -167,128 +144,239 @@ def _aug_row(lanes: int, pair: bool = False) -> Any:
             store(odd_sum, p_odd, column)
             return context.get_dummy_value()
 
-        arguments = (indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
-        return types.void(*arguments[:7], *([types.intp] * 6)), codegen
+        arrays = (indices, data, v, w, even, odd, scalars)
+        return types.void(*arrays, real, *([types.intp] * 7)), codegen
 
     return aug_row
 
 
-_row_pair = _aug_row(2, pair=True)
 _row32, _row16, _row8, _row4, _row2, _row1 = (_aug_row(lanes) for lanes in (32, 16, 8, 4, 2, 1))
 
 
 @intrinsic
-def _prefetch_line(typingctx: Any, block: Any, offset: Any) -> Any:
-    """Prefetch the cache line of the element at flat `offset` of `block` for reading."""
+def _row_pair(
+    typingctx: Any, indices: Any, data: Any, v: Any, w: Any, even: Any, odd: Any, scalars: Any, own_factor: Any,
+    row: Any, origin: Any, first: Any, stride: Any, count: Any
+) -> Any:  # fmt: skip
+    """Do :func:`_aug_row` for a single complex vector, whose real and imaginary part are two lanes."""
+    is_complex = isinstance(data.dtype, types.Complex)
+    real = data.dtype.underlying_float if is_complex else data.dtype
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        base = context.make_array(signature.args[0])(context, builder, args[0]).data
+        if not is_complex:  # compiled with real matrices, too, but never reached
+            return context.get_dummy_value()
+        scalar = context.get_value_type(real)
+        pair = ir.VectorType(scalar, 2)
+        align, int32 = real.bitwidth // 8, ir.IntType(32)
+        own_factor, row, origin, first, stride, count = args[7:]
+        intp = row.type
+
+        p_indices, p_data, p_v, p_w, p_even, p_odd, p_scalars = args[:7]
+        p_data, p_v, p_w = (builder.bitcast(each, pair.as_pointer()) for each in (p_data, p_v, p_w))
+
+        def shuffle(x: Any, y: Any, *order: int) -> Any:
+            return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(int32, 2), order))
+
+        def splat(value: Any) -> Any:
+            one = builder.insert_element(ir.Constant(pair, ir.Undefined), value, int32(0))
+            return shuffle(one, one, 0, 0)
+
+        def load(base: Any, offset: Any) -> Any:
+            return builder.load(builder.gep(base, [offset]), align=align)
+
+        def multiply_add(x: Any, y: Any, z: Any) -> Any:
+            return builder.fadd(builder.fmul(x, y, flags=("contract",)), z, flags=("contract",))
+
+        before = builder.block
+        head, body, done = (builder.append_basic_block(name) for name in ("entry", "body", "done"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        k, position = builder.phi(intp), builder.phi(intp)
+        straight, crossed = builder.phi(pair), builder.phi(pair)
+        for value, start in ((k, intp(0)), (position, first), *((sum_, pair(None)) for sum_ in (straight, crossed))):
+            value.add_incoming(start, before)
+        builder.cbranch(builder.icmp_signed("<", k, count), body, done)
+        builder.position_at_end(body)
+        neighbour = builder.load(builder.gep(p_indices, [position]))
+        if neighbour.type != intp:
+            neighbour = builder.sext(neighbour, intp)
+        entry, x = load(p_data, position), load(p_v, builder.add(neighbour, origin))
+        k.add_incoming(builder.add(k, intp(1)), body)
+        position.add_incoming(builder.add(position, stride), body)
+        straight.add_incoming(multiply_add(entry, x, straight), body)
+        crossed.add_incoming(multiply_add(entry, shuffle(x, x, 1, 0), crossed), body)
+        builder.branch(head)
+        builder.position_at_end(done)
+        # (re re, im im) and (re im, im re), summed apart until here.
+        sign = ir.Constant(pair, [scalar(-1.0), scalar(1.0)])
+        total = multiply_add(shuffle(straight, crossed, 1, 3), sign, shuffle(straight, crossed, 0, 2))
+        scale, keep = (splat(builder.load(builder.gep(p_scalars, [intp(n)]))) for n in (0, 2))
+        own, old = load(p_v, row), load(p_w, row)
+        fresh = multiply_add(splat(own_factor), own, builder.fmul(scale, total))
+        fresh = builder.fsub(fresh, builder.fmul(keep, old, flags=("contract",)), flags=("contract",))
+        builder.store(fresh, builder.gep(p_w, [row]), align=align)
+        for target, product in ((p_even, builder.fmul(own, own)), (p_odd, builder.fmul(fresh, own))):
+            dot = builder.fadd(*(builder.extract_element(product, int32(n)) for n in range(2)))
+            builder.store(builder.fadd(builder.load(target), dot), target)
+        return context.get_dummy_value()
+
+    arrays = (indices, data, v, w, even, odd, scalars)
+    return types.void(*arrays, real, *([types.intp] * 5)), codegen
+
+
+@intrinsic
+def _pointer(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Return where the element at flat `offset` of a contiguous array lies.
+
+    Loops pass pointers on: an array handed from function to function would be counted as used, atomically, every row.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
+
+    return types.CPointer(array.dtype)(array, types.intp), codegen
+
+
+@intrinsic
+def _prefetch_line(typingctx: Any, base: Any, offset: Any) -> Any:
+    """Prefetch the cache line `offset` bytes from `base` for reading; it may lie beyond the array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         int32, byte = ir.IntType(32), ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, int32, int32, int32])
         name = "llvm.prefetch.p0"
         prefetch = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        pointer = builder.bitcast(builder.gep(base, [args[1]]), byte)
-        builder.call(prefetch, [pointer, int32(0), int32(2), int32(1)])
+        pointer = builder.gep(builder.bitcast(args[0], byte), [args[1]])
+        builder.call(prefetch, [pointer, int32(0), int32(3), int32(1)])
         return context.get_dummy_value()
 
-    return types.void(block, types.intp), codegen
+    return types.void(base, types.intp), codegen
 
 
-@numba.njit(inline="always")
-def _prefetch(v, row):  # type: ignore[no-untyped-def]
-    line = v.shape[1] * v.shape[2]
-    for offset in range(row * line, (row + 1) * line, 64 // v.itemsize):
-        _prefetch_line(v, offset)  # type: ignore[call-arg]
+@numba.njit(forceinline=True)
+def _prefetch(base, offset, lines):  # type: ignore[no-untyped-def]
+    """Prefetch cache lines from `offset` bytes after `base` on."""
+    for line in range(lines):
+        _prefetch_line(base, offset + 64 * line)
 
 
-@numba.njit(inline="always")
-def _row(indices, data, v, w, even, odd, scalars, row, first, stride, count, width):  # type: ignore[no-untyped-def]
-    if width == 1 and v.shape[1] == 2:
-        _row_pair(indices, data, v, w, even, odd, scalars, row, first, stride, count, 0, width)
+@numba.njit(forceinline=True)
+def _lines(size):  # type: ignore[no-untyped-def]
+    """Return how many cache lines hold `size` bytes."""
+    return (size + 63) // 64
+
+
+@numba.njit(forceinline=True)
+def _row(arrays, even, odd, own, row, origin, first, stride, count, parts, width):  # type: ignore[no-untyped-def]
+    indices, data, v, w, scalars = arrays
+    if width == 1 and parts == 2:
+        _row_pair(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count)
         return
     column = 0
     while column + 32 <= width:
-        _row32(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        _row32(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
         column += 32
     if column + 16 <= width:
-        _row16(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        _row16(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
         column += 16
     if column + 8 <= width:
-        _row8(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        _row8(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
         column += 8
     if column + 4 <= width:
-        _row4(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        _row4(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
         column += 4
     if column + 2 <= width:
-        _row2(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        _row2(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
         column += 2
     if column < width:
-        _row1(indices, data, v, w, even, odd, scalars, row, first, stride, count, column, width)
+        _row1(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
+
+
+@numba.njit(forceinline=True)
+def _pointers(indices, data, v, w, scalars):  # type: ignore[no-untyped-def]
+    return _pointer(indices, 0), _pointer(data, 0), _pointer(v, 0), _pointer(w, 0), _pointer(scalars, 0)
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_MATH)
 def _csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    parts, width = v.shape[1:]
+    arrays = _pointers(indices, data, v, w, scalars)
+    num_rows, line = indptr.shape[0] - 1, parts * width
+    entry_lines = _lines(indptr[num_rows] * data.itemsize // max(1, num_rows))
     # Columns ascend: the last two of a row are the ones that no cache has seen, and too far apart for the hardware.
-    ahead = ROWS_AHEAD if v.shape[1] * v.shape[2] >= PREFETCHED_LINE else indptr.shape[0]
+    ahead = ROWS_AHEAD if line >= PREFETCHED_LINE else num_rows
     for n in range(blocks.shape[0]):
-        even, odd = partial[n, 0], partial[n, 1]
+        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
         for row in range(blocks[n, 0], blocks[n, 1]):
             first = indptr[row]
-            if row + ahead + 1 < indptr.shape[0]:
+            if row + ahead < num_rows:
                 end = indptr[row + ahead + 1]
                 for k in range(max(end - 2, indptr[row + ahead]), end):
-                    _prefetch(v, indices[k])
-            _row(indices, data, v, w, even, odd, scalars, row, first, 1, indptr[row + 1] - first, v.shape[2])
+                    _prefetch(arrays[2], indices[k] * line * v.itemsize, _lines(line * v.itemsize))
+            _prefetch(arrays[0], (first + ENTRIES_AHEAD) * indices.itemsize, 1)
+            _prefetch(arrays[1], (first + ENTRIES_AHEAD) * data.itemsize, entry_lines)
+            _row(arrays, even, odd, scalars[1], row, 0, first, 1, indptr[row + 1] - first, parts, width)
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_MATH)
 def _sell_rows(chunk_start, row_length, chunk, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    parts, width = v.shape[1:]
+    arrays = _pointers(indices, data, v, w, scalars)
     for n in range(blocks.shape[0]):
-        even, odd = partial[n, 0], partial[n, 1]
+        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
         for row in range(blocks[n, 0], blocks[n, 1]):
-            first = chunk_start[row // chunk] + row % chunk
-            _row(indices, data, v, w, even, odd, scalars, row, first, chunk, row_length[row], v.shape[2])
+            start, lane, count = chunk_start[row // chunk], row % chunk, row_length[row]
+            # A row's share of what its chunk will need, in the order of memory.
+            ahead = start + lane * count + ENTRIES_AHEAD
+            _prefetch(arrays[0], ahead * indices.itemsize, 1)
+            _prefetch(arrays[1], ahead * data.itemsize, _lines(count * data.itemsize))
+            _row(arrays, even, odd, scalars[1], row, 0, start + lane, chunk, count, parts, width)
+
+
+@numba.njit(forceinline=True)
+def _pattern_row(arrays, even, odd, own, first, end, row, parts, width, size):  # type: ignore[no-untyped-def]
+    line = parts * width
+    if line >= PREFETCHED_LINE:
+        for k in range(max(end - 2, first), end):
+            _prefetch(arrays[2], (row + ROWS_AHEAD + arrays[0][k]) * line * size, _lines(line * size))
+    _row(arrays, even, odd, own, row, row, first, 1, end - first, parts, width)
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_MATH)
-def _stencil_rows(sides, pattern, partner, potential, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
-    """Rows of the topological insulator: the 13 entries of a row are written down on the way, not read from memory."""
-    nx, ny, nz = sides
-    indices = np.empty((4, 13), dtype=np.int64)
-    data = np.empty((4, 13), dtype=pattern.dtype)
-    ahead = ROWS_AHEAD + 4 * ny * nz if v.shape[1] * v.shape[2] >= PREFETCHED_LINE else v.shape[0]
+def _pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    parts, width = v.shape[1:]
+    arrays = _pointers(offsets, values, v, w, scalars)
+    scale, shift = scalars[0], scalars[1]
     for n in range(blocks.shape[0]):
-        even, odd = partial[n, 0], partial[n, 1]
+        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
+        for row in range(blocks[n, 0], blocks[n, 1]):
+            begin, end = first[number[row]], first[number[row] + 1]
+            own = shift + scale * diagonal[row]
+            _pattern_row(arrays, even, odd, own, begin, end, row, parts, width, v.itemsize)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+def _stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    """Rows of the topological insulator: which of the patterns a row has follows from where its site lies."""
+    nx, ny, nz = sides
+    parts, width = v.shape[1:]
+    arrays = _pointers(offsets, values, v, w, scalars)
+    scale, shift = scalars[0], scalars[1]
+    for n in range(blocks.shape[0]):
+        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
         for site in range(blocks[n, 0] // 4, blocks[n, 1] // 4):
-            z = site % nz
-            y = site // nz % ny
-            x = site // (nz * ny)
-            count = 0
-            for side in range(6):
-                axis = side // 2
-                step = 1 - 2 * (side % 2)
-                neighbour = site
-                if axis == 0:
-                    neighbour += ((x + step) % nx - x) * ny * nz
-                elif axis == 1:
-                    neighbour += ((y + step) % ny - y) * nz
-                elif z + step < 0 or z + step >= nz:
-                    continue
-                else:
-                    neighbour += step
-                for orbital in range(4):
-                    indices[orbital, count] = 4 * neighbour + orbital
-                    data[orbital, count] = pattern[side, orbital, 0]
-                    indices[orbital, count + 1] = 4 * neighbour + partner[axis, orbital]
-                    data[orbital, count + 1] = pattern[side, orbital, 1]
-                count += 2
+            x, y, z = site // (nz * ny), site // nz % ny, site % nz
+            pattern = 4 * (9 * _place(x, nx) + 3 * _place(y, ny) + _place(z, nz))
             for orbital in range(4):
-                if 4 * site + orbital + ahead < v.shape[0]:
-                    _prefetch(v, 4 * site + orbital + ahead)
-                indices[orbital, count] = 4 * site + orbital
-                data[orbital, count] = pattern[6, orbital, 0] + potential[site]
-                row = 4 * site + orbital
-                _row(indices, data, v, w, even, odd, scalars, row, 13 * orbital, 1, count + 1, v.shape[2])
+                begin, end = first[pattern + orbital], first[pattern + orbital + 1]
+                own = shift + scale * (mass[orbital] + potential[site])
+                _pattern_row(arrays, even, odd, own, begin, end, 4 * site + orbital, parts, width, v.itemsize)
+
+
+@numba.njit(forceinline=True)
+def _place(position, side):  # type: ignore[no-untyped-def]
+    """Return 0 on the first plane, 2 on the last, and 1 between."""
+    return 0 if position == 0 else 2 if position == side - 1 else 1
 
 
 @numba.njit(nogil=True, cache=True)
@@ -341,8 +429,24 @@ class CpuOperator:
     plane_rows: int = 0
 
     @classmethod
+    def from_matrix(cls, matrix: Any) -> CpuOperator:
+        """Take a ``scipy.sparse`` CSR matrix (rows <= columns): by patterns where its rows repeat, else by entries."""
+        patterns = RowPatterns.from_csr(matrix)
+        if patterns is None:
+            return cls.from_csr(matrix)
+        return cls.from_patterns(patterns, matrix.shape[1], _plane_rows(matrix.indptr, matrix.indices))
+
+    @classmethod
+    def from_patterns(cls, matrix: RowPatterns, num_columns: int, plane_rows: int = 0) -> CpuOperator:
+        """Take a :class:`spectile.kpm.patterns.RowPatterns`."""
+        rows = functools.partial(
+            _pattern_rows, matrix.first, matrix.offsets, matrix.values, matrix.number, matrix.diagonal
+        )
+        return cls(matrix.number.size, num_columns, matrix.values.dtype, rows, plane_rows=plane_rows)
+
+    @classmethod
     def from_csr(cls, matrix: Any) -> CpuOperator:
-        """Take a ``scipy.sparse`` CSR matrix (rows <= columns)."""
+        """Take a ``scipy.sparse`` CSR matrix (rows <= columns) by its entries."""
         rows = functools.partial(_csr_rows, matrix.indptr, matrix.indices, matrix.data)
         plane = _plane_rows(matrix.indptr, matrix.indices)
         return cls(matrix.shape[0], matrix.shape[1], matrix.dtype, rows, plane_rows=plane)
@@ -358,19 +462,17 @@ class CpuOperator:
     @classmethod
     def from_topological_insulator(cls, sample: Any, dtype: Any = np.complex128) -> CpuOperator:
         """Take a :class:`spectile.inputs.topological_insulator.TopologicalInsulator` without storing its matrix."""
-        from spectile.inputs.topological_insulator import GAMMA_1, GAMMA_HOP, MASS, PARTNER
+        from spectile.inputs.topological_insulator import GAMMA_1, MASS
 
-        pattern = np.zeros((7, 4, 2), dtype=dtype)
-        for side in range(6):
-            axis, forward = side // 2, side % 2 == 0
-            # Towards n + e_j the entry is the adjoint of the hop from n.
-            block = -sample.hopping * (GAMMA_1 + (1j if forward else -1j) * GAMMA_HOP[axis]) / 2
-            for orbital in range(4):
-                pattern[side, orbital] = block[orbital, orbital], block[orbital, PARTNER[axis][orbital]]
-        pattern[6, :, 0] = MASS * GAMMA_1.diagonal()
-        potential = sample.potential.ravel().astype(pattern.real.dtype)
+        mass = (MASS * GAMMA_1.diagonal().real).astype(np.empty(0, dtype).real.dtype)
+        potential = sample.potential.ravel().astype(mass.dtype)
         sides = (sample.nx, sample.ny, sample.nz)
-        rows = functools.partial(_stencil_rows, sides, pattern, np.array(PARTNER), potential)
+        lists = [
+            _stencil_row(sample, place, orbital)
+            for place in itertools.product(range(3), repeat=3)
+            for orbital in range(4)
+        ]
+        rows = functools.partial(_stencil_rows, *table(lists, dtype), sides, mass, potential)
         plane = 4 * sample.ny * sample.nz
         return cls(sample.shape[0], sample.shape[1], np.dtype(dtype), rows, plane_rows=plane)
 
@@ -384,9 +486,13 @@ class CpuOperator:
         """Type of the block vector's numbers."""
         return np.empty(0, self.dtype).real.dtype
 
-    def blocks(self) -> list[tuple[int, int]]:
-        """Return the row blocks, in the order of computation, in which dot products are summed: the matrix's alone."""
-        if 2 * PATCH_ROWS <= self.plane_rows <= self.num_rows // 3:
+    def blocks(self, num_vectors: int = 64) -> list[tuple[int, int]]:
+        """Return the row blocks, in the order of computation, in which dot products are summed.
+
+        They depend on the matrix and the number of vectors alone, not on threads.
+        """
+        three_planes = 3 * self.plane_rows * num_vectors * self.dtype.itemsize
+        if three_planes > CACHE_BYTES and 2 * PATCH_ROWS <= self.plane_rows <= self.num_rows // 3:
             planes = -(-self.num_rows // self.plane_rows)
             patch = np.linspace(0, self.plane_rows // 4, round(self.plane_rows / PATCH_ROWS) + 1).astype(int) * 4
             patch[-1] = self.plane_rows
@@ -427,7 +533,7 @@ class CpuOperator:
         partial = np.zeros((len(blocks), 2, v.shape[2]), dtype=v.dtype)
         scalars = np.array([scale, shift, keep], dtype=v.dtype)
         edges = np.array(blocks, dtype=np.int64).reshape(-1, 2)
-        # One call a thread: what it sums depends on the blocks, not on who does them.
+        # One call a thread, the first by this one: what it sums depends on the blocks, not on who does them.
         shares = np.linspace(0, len(blocks), threads + 1).astype(int)
 
         def work(n: int) -> None:
@@ -437,7 +543,10 @@ class CpuOperator:
         if threads == 1 or len(blocks) <= 1:
             self.rows(v, w, scalars, edges, partial)
         else:
-            list(_pool(threads).map(work, range(threads)))
+            others = [_pool(threads - 1).submit(work, n) for n in range(1, threads)]
+            work(0)
+            for other in others:
+                other.result()
         return partial.sum(axis=0, dtype=np.float64)
 
     def random_block(self, seed: int, first_vector: int, num_vectors: int, first_row: int = 0) -> Array:
@@ -453,6 +562,25 @@ class CpuOperator:
         if self.parts == 1:
             return np.ascontiguousarray(vectors[:, None, :], dtype=self.real_dtype)
         return np.ascontiguousarray(np.stack([vectors.real, vectors.imag], axis=1), dtype=self.real_dtype)
+
+
+def _stencil_row(sample: Any, place: tuple[int, ...], orbital: int) -> tuple[Array, Array]:
+    """Return offsets and values of a row without its diagonal, of a site first, between or last along each axis."""
+    from spectile.inputs.topological_insulator import GAMMA_1, GAMMA_HOP, PARTNER
+
+    sides, strides = (sample.nx, sample.ny, sample.nz), (sample.ny * sample.nz, sample.nz, 1)
+    offsets, values = [], []
+    for axis, step in itertools.product(range(3), (1, -1)):
+        leaves = place[axis] == (2 if step == 1 else 0)
+        if leaves and axis == 2:
+            continue
+        sites = (step - step * sides[axis] * leaves) * strides[axis]
+        # Towards n + e_j the entry is the adjoint of the hop from n.
+        block = -sample.hopping * (GAMMA_1 + 1j * step * GAMMA_HOP[axis]) / 2
+        for other in (orbital, PARTNER[axis][orbital]):
+            offsets.append(4 * sites + other - orbital)
+            values.append(block[orbital, other])
+    return np.array(offsets, dtype=np.int64), np.array(values)
 
 
 def _plane_rows(indptr: Array, indices: Array) -> int:
@@ -495,7 +623,7 @@ class CpuRecursion:
         self.v, self.w = block, np.zeros_like(block)
         self.threads = threads or num_threads()
         self.steps = 0
-        self._blocks = operator.blocks()
+        self._blocks = operator.blocks(self.num_vectors)
 
     @property
     def num_vectors(self) -> int:
