@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from spectile.bench import claims, provenance, record, sheets, stats
 from spectile.bench.case import Method
+from spectile.bench.compare import compare
 from spectile.bench.timing import Plan, interleave
+from spectile.bench.whole import whole
 
 positive = st.floats(1e-6, 1e3)
 
@@ -31,6 +33,11 @@ def test_interval_covers_as_promised():
     intervals = [stats.median_interval(rng.exponential(size=15)) for _ in range(2000)]
     covered = np.mean([lo <= math.log(2) <= hi for _, lo, hi in intervals])
     assert covered >= 0.94
+
+
+def test_interval_is_made_of_order_statistics():
+    assert stats.median_interval(range(1, 16)) == (8, 4, 12)  # P(4 <= Binomial(15, 1/2) <= 11) = 0.965
+    assert stats.median_interval(range(1, 6)) == (3, 1, 5)
 
 
 def test_interval_needs_finite_samples():
@@ -91,6 +98,37 @@ def test_a_method_waits_until_the_threads_of_the_one_before_rest():
     assert len(spinners) == 4 and alive == [False] * 4
 
 
+def test_ratio_of_separate_runs_is_a_speed():
+    ratio = stats.unpaired_ratio([3.0, 3.3, 3.6], [1.0, 1.1, 1.2])
+    assert ratio.median == pytest.approx(3) and ratio.verdict == "faster"
+    assert (ratio.lo, ratio.hi) == pytest.approx((2.5, 3.6))
+
+
+def test_a_method_that_stopped_early_is_paired_as_far_as_it_goes():
+    assert stats.paired_ratio([2.0, 4.0, 100.0], [1.0, 2.0])[:3] == (2.0, 2.0, 2.0)
+
+
+def test_rounds_end_with_the_budget_but_not_before_three():
+    method = Method("slow", lambda: time.sleep(0.01), lambda result: {}, {}, prepare=lambda: None)
+    for budget, rounds in ((1e-9, {3}), (0.1, range(3, 12))):
+        (samples,) = interleave([method], Plan(rounds=50, warmup=0, budget_s=budget)).values()
+        assert len(samples) in rounds and min(samples) >= 0.01
+
+
+def test_a_sample_of_a_short_call_is_a_mean_over_many():
+    calls = []
+
+    def run():
+        calls.append(time.perf_counter())
+        while time.perf_counter() < calls[-1] + 2e-5:
+            pass
+
+    (samples,) = interleave(
+        [Method("short", run, lambda result: {}, {})], Plan(rounds=4, warmup=1, budget_s=1)
+    ).values()
+    assert len(calls) > 100 and 2e-5 <= min(samples[1:]) < 5e-4
+
+
 @pytest.mark.parametrize(("warmup", "seconds", "calls"), [(0, 5.0, 3), (0, 0.5, 4), (1, 5.0, 4)])
 def test_long_check_stands_for_the_first_call(warmup, seconds, calls):
     called = []
@@ -109,6 +147,7 @@ properties:
   n: {type: integer, minimum: 1, description: "number of rows, at least 1"}
   tau: {type: number, description: threshold}
   gpus: {type: integer, default: 0, description: GPUs}
+  once: {type: boolean, description: whether it runs once}
 """
 
 
@@ -119,9 +158,15 @@ def sheet(tmp_path, text):
 
 
 def test_sheet_is_typed(tmp_path):
-    rows = sheet(tmp_path, "case\trun\tn\ttau\na\tquick\t3\t0.5\nb\tpaper\t4\t1\nc\tquick,paper\t\t\n")
-    assert rows["a"] == {"case": "a", "run": "quick", "n": 3, "tau": 0.5, "gpus": 0}
-    assert list(rows) == ["a", "c"] and rows["c"]["n"] is None
+    lines = ("case\trun\tn\ttau\tonce", "a\tquick\t3\t0.5\tfalse", "b\tpaper\t4\t1\t", "c\tquick,paper\t\t\ttrue", "")
+    rows = sheet(tmp_path, "\n".join(lines))
+    assert rows["a"] == {"case": "a", "run": "quick", "n": 3, "tau": 0.5, "gpus": 0, "once": False}
+    assert list(rows) == ["a", "c"] and rows["c"]["n"] is None and rows["c"]["once"] is True
+
+
+def test_row_digest_tells_rows_apart_and_not_the_order_of_columns():
+    row = {"case": "a", "n": 3}
+    assert sheets.row_digest(row) == sheets.row_digest({"n": 3, "case": "a"}) != sheets.row_digest(row | {"n": 4})
 
 
 @pytest.mark.parametrize(
@@ -129,6 +174,7 @@ def test_sheet_is_typed(tmp_path):
     [
         ("case\trun\tn\na\tquick\tthree\n", "'three' is not a number; number of rows"),
         ("case\trun\tn\na\tquick\t0\n", "it is: number of rows, at least 1"),
+        ("case\trun\tonce\na\tquick\tyes\n", "'yes' is neither true nor false"),
         ("case\trun\tm\na\tquick\t3\n", "unknown key 'm'"),
         ("case\trun\tn\na\tquick\t3\na\tquick\t4\n", "'a' stands twice"),
         ("case\trun\tn\na\tquick\n", "more or fewer cells"),
@@ -145,9 +191,9 @@ def example(**changes):
     method |= {"errors": {"error_fro_rel": 1e-16}, "limits": {"error_fro_rel": 1e-12}}
     origin = {"commit": "0" * 40, "dirty": False, "digest": "0" * 64, "seed": 1, "threads": 1, "python": "3.12"}
     origin |= {"cpu": "any", "libraries": {}}
-    whole = {"paper": "spamm", "case": "a", "machine": "test", "device": "any", "status": "ok", "reason": None}
-    whole |= {"params": {"n": 4}, "values": {"ratio": np.float64(0.5)}, "inputs": {}, "provenance": origin}
-    return whole | {"methods": [method], "measured_at": "2026-01-01T00:00:00+00:00"} | changes
+    stored = {"paper": "spamm", "case": "a", "machine": "test", "device": "any", "status": "ok", "reason": None}
+    stored |= {"params": {"n": 4}, "values": {"ratio": np.float64(0.5)}, "inputs": {}, "provenance": origin}
+    return stored | {"methods": [method], "measured_at": "2026-01-01T00:00:00+00:00"} | changes
 
 
 def test_record_round_trip(tmp_path):
@@ -157,6 +203,50 @@ def test_record_round_trip(tmp_path):
     assert (row["time_s"], row["p_n"], row["v_ratio"]) == (2.0, 4, 0.5)
     record.write_frame(table, tmp_path / "f.parquet")
     assert record.read_frame(tmp_path / "f.parquet")["record"].iloc[0] == row["record"]
+
+
+def test_numbers_that_json_lacks_become_text(tmp_path):
+    record.write(example(values={"curve": [1.0, float("nan")], "largest": np.float64("inf")}), tmp_path / "a.json")
+    assert record.read(tmp_path / "a.json")["values"] == {"curve": [1.0, "nan"], "largest": "inf"}
+
+
+def test_a_failed_method_has_no_time():
+    method = example()["methods"][0] | {"status": "failed", "reason": "wrong result"}
+    table = record.frame([example(methods=[method, *example()["methods"]])])
+    assert list(table["time_s"].isna()) == [True, False]
+
+
+def test_only_methods_that_passed_have_a_speedup():
+    base, fast = example()["methods"][0], example()["methods"][0] | {"method": "fast", "samples_s": [0.5, 1.0, 1.5]}
+    for status, found in (("ok", [2.0]), ("failed", [])):
+        table = record.frame([example(methods=[base, fast | {"status": status, "reason": "wrong result"}])])
+        assert list(stats.speedups(table, "fast", "spectile")["speedup"]) == found
+        assert len(stats.speedups(table, "spectile", "fast")) == len(found)
+
+
+def test_files_are_whole_or_as_they_were(tmp_path):
+    path = tmp_path / "deep/a"
+    with whole(path) as partial:
+        partial.write_text("first")
+    with pytest.raises(KeyError), whole(path) as partial:
+        partial.write_text("half")
+        raise KeyError
+    assert path.read_text() == "first" and list(path.parent.iterdir()) == [path]
+
+
+def test_compare_gives_a_verdict_a_case(tmp_path):
+    fast = example()["methods"][0] | {"samples_s": [0.1, 0.2, 0.3]}
+    broken = example()["methods"][0] | {"status": "failed", "reason": "wrong result"}
+    runs = {"a": [example(), example(case="b"), example(case="c")]}
+    runs["b"] = [example(methods=[fast]), example(case="b", methods=[broken]), example(case="d")]
+    for name, records in runs.items():
+        for made in records:
+            record.write(made, tmp_path / name / f"{made['case']}.json")
+    table = compare(tmp_path / "a", tmp_path / "b").set_index("case")
+    assert list(table["verdict"]) == ["faster", "failed in B", "only in A", "only in B"]
+    assert table.loc["a", "speedup"] == pytest.approx(10)
+    with pytest.raises(FileNotFoundError, match="neither records nor frames"):
+        compare(tmp_path / "a", tmp_path / "nothing")
 
 
 def test_every_column_and_field_is_explained():
@@ -212,6 +302,24 @@ def test_claim_verdicts(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("aggregate", "value"), [("max", 2.0), ("min", 1.0), ("median", 1.5), ("geomean", math.sqrt(2))]
+)
+def test_claims_aggregate_rows(tmp_path, aggregate, value):
+    assert claim(tmp_path, aggregate=aggregate)["measured"] == pytest.approx(value)
+
+
+def test_tolerances_are_relative_to_the_printed_number(tmp_path):
+    assert claim(tmp_path, filter="method=spectile", printed="2.3", tolerance="0.2")["verdict"] == "reproduced"
+    assert claim(tmp_path, filter="method=spectile", printed="0.5", tolerance="2")["verdict"] == "differs"
+
+
+def test_a_claim_stands_once(tmp_path):
+    (tmp_path / "claims.tsv").write_text(CLAIMS + 2 * ("\t".join(["c"] * 4 + ["2"] + [""] * 6) + "\n"))
+    with pytest.raises(claims.ClaimError, match="'c' stands twice"):
+        claims.read_claims(tmp_path / "claims.tsv")
+
+
+@pytest.mark.parametrize(
     ("cells", "message"),
     [
         ({"printed": "two"}, "no number"),
@@ -240,6 +348,27 @@ def test_program_leaves_out_comments_and_layout_and_notices_code(tmp_path):
             programs.append(provenance.program(path))
         assert programs[0] == programs[1]
         assert programs[0] not in programs[2:]
+
+
+def test_source_digest_counts_a_system_and_what_it_shares(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path)
+    files = ("kpm/api.py", "kpm/step.cu", "gpu/device.py", "bench/timing.py", "spamm/api.py", "bench/claims.py")
+    digests = []
+    for changed in (None, *files):
+        for name in files:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text("a = 2" if name == changed else "a = 1")
+        provenance._program_digest.cache_clear()
+        digests.append(provenance.source_digest.__wrapped__("kpm"))
+    provenance._program_digest.cache_clear()
+    assert len(set(digests[:5])) == 5 and digests[5] == digests[6] == digests[0]
+
+
+def test_a_copy_without_a_repository_is_told_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path)
+    for named, commit in (("f" * 40, "f" * 40), ("main", "unknown")):
+        monkeypatch.setenv("SPECTILE_COMMIT", named)
+        assert provenance.commit() == (commit, None)
 
 
 def test_digest_array_depends_on_dtype_shape_and_content():
