@@ -60,7 +60,8 @@ def test_quick_case_checks_every_method(tmp_path):
     row = {"case": "q", "matrix": "cage6", "part": "family", "empty_pool": False}
     problem = cases.build(row, Context("cpu", tmp_path, 1, 2))
     ran = [method for method in problem.methods if isinstance(method, Method)]
-    assert {"spectile_float64", "spectile_float16", "scipy_float64"} <= {method.name for method in ran}
+    named = {"spectile_float64", "spectile_float16", "spectile_float64_one_thread", "scipy_float64"}
+    assert named <= {method.name for method in ran}
     for method in ran:
         result = method.run()
         errors = method.check(result)
@@ -81,13 +82,19 @@ def test_wrong_product_is_noticed(tmp_path):
 
 
 def test_comparator_is_run(tmp_path, monkeypatch):
+    A = families.generate("cage5")
+    total = float((A @ A).sum())
     script = tmp_path / "speck"
-    script.write_text("#!/bin/sh\nhead -1 $1 > /dev/null\necho nnz 12\necho time_s 0.25\n")
+    script.write_text(f"#!/bin/sh\nhead -1 $1 > /dev/null\necho nnz 12\necho sum {total}\necho time_s 0.25\n")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("SPECTILE_SPECK", str(script))
     monkeypatch.setenv("SPECTILE_CUSP", str(tmp_path / "absent"))
-    found = {method.name: method for method in comparators.methods(families.generate("cage5"), 12)}
-    result = found["speck"].run()
-    assert result[1] == 0.25
-    assert found["speck"].check(result) == {"error_pattern": 0.0}
+    found = {method.name: method for method in comparators.methods(A, 12)}
+    result, time_s = found["speck"].run()
+    assert time_s == 0.25
+    errors = found["speck"].check((result, time_s))
+    assert errors["error_pattern"] == 0
+    assert errors["error_bound_ratio"] < 1e-6
+    assert found["speck"].check(({"nnz": 11.0, "sum": 0.0}, time_s))["error_pattern"] == 1
+    assert found["speck"].check(({"nnz": 12.0, "sum": 0.0}, time_s))["error_bound_ratio"] > 1
     assert "no executable" in found["cusp"].reason

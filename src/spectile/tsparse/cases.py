@@ -5,7 +5,8 @@ columns, check of the input, analysis and allocations included; ``rows_<precisio
 product in the kernels' format, conversions apart as in the paper: of checked and rounded CSR factors, and of bitmap
 tiles (``tiles_float32`` is its nonTCU); ``tiles_csr_<precision>`` the tiles from CSR to CSR; ``cusparse_<precision>``
 the vendor's product with its allocations; ``scipy_<precision>`` SciPy's product and the sort that brings it to the same
-form.  The ending ``_empty_pool`` marks calls that find CuPy's memory pool empty.  On a GPU times are events after the
+form.  The ending ``_empty_pool`` marks calls that find CuPy's memory pool empty, ``_one_thread`` calls on one thread of
+the CPU, where the others take as many as Numba is given.  On a GPU times are events after the
 second-level cache was overwritten.
 """
 
@@ -111,12 +112,13 @@ class Check:
         found = C.data.astype(np.float64)
         error = xp.abs(found - data)
         size = xp.abs(found) + xp.abs(data)
+        bound = f"{precision} in tiles" if precision == "float16" and name.startswith("tiles") else precision
         self.smape[name] = float(100 * (error / xp.where(size > 0, size, 1)).mean()) if len(error) else 0.0
         scale = float(xp.linalg.norm(data)) or 1.0
         return {
             "error_pattern": 0.0,
             "error_fro_rel": float(xp.linalg.norm(error)) / scale,
-            "error_bound_ratio": float((error / self._array(precision, xp)).max()) if len(error) else 0.0,
+            "error_bound_ratio": float((error / self._array(bound, xp)).max()) if len(error) else 0.0,
         }
 
     def _array(self, name: str, xp: Any) -> Any:
@@ -134,8 +136,11 @@ class Check:
         elif name == "rounding of the reference":
             found = error_bound(self.A, self.A).data
         else:
-            reference = self._array("rounding of the reference", np)
-            own = reference if name == "float64" else error_bound(self.A, self.A, precision=name).data  # type: ignore[arg-type]
+            reference = own = self._array("rounding of the reference", np)
+            if name != "float64":
+                precision, _, tiles = name.partition(" ")
+                method: Any = "tiles" if tiles else "rows"
+                own = error_bound(self.A, self.A, precision=precision, method=method).data  # type: ignore[arg-type]
             found = own + reference
         self._kept[key] = found
         return found
@@ -201,6 +206,8 @@ def _cpu_methods(A: Any, counts: Mapping[str, Any], check: Check) -> list[Method
             check.method(f"spectile_{precision}", precision, _product(narrow, precision, "cpu"), counts, values=phases)
         )
     for precision in ("float64", "float32"):
+        run = _on_one_thread(_product(A.astype(precision), precision, "cpu"))
+        methods.append(check.method(f"spectile_{precision}_one_thread", precision, run, counts))
         methods.append(check.method(f"scipy_{precision}", precision, _scipy(A, precision), counts))
     reason = "needs a CUDA device"
     names = ("cusparse_float64", "cusparse_float32")
@@ -209,6 +216,20 @@ def _cpu_methods(A: Any, counts: Mapping[str, Any], check: Check) -> list[Method
 
 def _product(A: Any, precision: Any, backend: Any) -> Callable[[], Any]:
     return lambda: spgemm(A, A, precision=precision, backend=backend)
+
+
+def _on_one_thread(run: Callable[[], Any]) -> Callable[[], Any]:
+    import numba
+
+    def call() -> Any:
+        before = numba.get_num_threads()
+        numba.set_num_threads(1)
+        try:
+            return run()
+        finally:
+            numba.set_num_threads(before)
+
+    return call
 
 
 def _scipy(A: Any, precision: str) -> Callable[[], Any]:
@@ -315,17 +336,24 @@ def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: C
         if reason:
             methods.append(Skipped(f"tiles_{name}", reason))
             continue
-        if name == "float16" and (half or not conditions(check.A)["half_range"]):
-            half = half or "the factors need scaling for float16, which is done between CSR and tiles"
+        if name == "float16" and half:
             methods.append(Skipped("tiles_float16", half))
             continue
-        tiles = gpu_tiles.convert(gpu._with_checked_factors(G, G, precision, gpu._checked, IN_TILES)[0], precision)
+        # Scaled for float16, the two factors differ: rows of one, columns of the other.
+        left, right = gpu._with_checked_factors(G, G, precision, gpu._checked, IN_TILES)
+        tiles = gpu_tiles.convert(left, precision)
+        others = tiles if right is left else gpu_tiles.convert(right, precision)
 
-        def run(tiles: Any = tiles, precision: Any = precision) -> Any:
-            return gpu_tiles.multiply(tiles, tiles, precision)
+        def run(tiles: Any = tiles, others: Any = others, precision: Any = precision) -> Any:
+            return gpu_tiles.multiply(tiles, others, precision)
+
+        def unscaled(C: Any, name: str = name, left: Any = left, right: Any = right) -> dict[str, float]:
+            found = gpu_tiles.to_csr(C)
+            gpu._unscale(found.data, found.indptr, found.indices, left, right, 0)
+            return check(f"tiles_{name}", name, found)
 
         method = check.method(f"tiles_{name}", name, run, counts, clock="events", memory_bytes=peak_bytes(run))
-        method.check = lambda C, name=name: check(f"tiles_{name}", name, gpu_tiles.to_csr(C))  # type: ignore[misc]
+        method.check = unscaled
         methods.append(method)
     for name in ("tf32", "float16"):
         why = reason or (half if name == "float16" else "")

@@ -2,8 +2,8 @@
 
 An executable is named by an environment variable, ``SPECTILE_CUSP``, ``SPECTILE_RMERGE2``, ``SPECTILE_NSPARSE``,
 ``SPECTILE_AC_SPGEMM`` or ``SPECTILE_SPECK``.  It is called as ``<executable> <matrix.mtx> <repeats>``, squares the
-matrix, and prints a line ``time_s <seconds>`` for each repeat (allocations of the output included) and one line
-``nnz <stored entries of C>``.
+matrix, and prints a line ``time_s <seconds>`` for each repeat (allocations of the output included), one line ``nnz
+<stored entries of C>`` and one line ``sum <sum of the entries of C>``, both of which are checked.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from spectile.bench.case import Method, Skipped
 
 NAMES = {
@@ -23,6 +25,8 @@ NAMES = {
     "ac_spgemm": "AC-SpGEMM",
     "speck": "spECK",
 }
+#: What the sum of C may be off, over the sum of all sizes of products: a unit of float16's inputs.
+SUM_UNIT = 2.0**-9
 
 
 def methods(A: Any, nnz: int, limit_s: float = 60.0) -> list[Method | Skipped]:
@@ -58,9 +62,13 @@ def _method(name: str, A: Any, nnz: int, limit_s: float) -> Method | Skipped:
         if called.returncode:
             raise RuntimeError(f"{NAMES[name]} ended with code {called.returncode}: {called.stderr.strip()[-200:]}")
         found = dict(line.split()[:2] for line in called.stdout.splitlines() if len(line.split()) >= 2)
-        return {"nnz": float(found["nnz"])}, float(found["time_s"])
+        return {"nnz": float(found["nnz"]), "sum": float(found["sum"])}, float(found["time_s"])
 
     def check(result: tuple[dict[str, float], float]) -> dict[str, float]:
-        return {"error_pattern": abs(result[0]["nnz"] - nnz)}
+        ones = np.ones(A.shape[1])
+        expected, size = float((A @ (A @ ones)).sum()), float((abs(A) @ (abs(A) @ ones)).sum())
+        off = abs(result[0]["sum"] - expected) / (SUM_UNIT * size or 1.0)
+        return {"error_pattern": abs(result[0]["nnz"] - nnz), "error_bound_ratio": off}
 
-    return Method(name, run, check, {"error_pattern": 0.0}, clock="external", time_limit_s=limit_s)
+    limits = {"error_pattern": 0.0, "error_bound_ratio": 1.0}
+    return Method(name, run, check, limits, clock="external", time_limit_s=limit_s)
