@@ -211,6 +211,3 @@ def test_scripts_draw_from_nothing_and_from_skipped_rows(script, tmp_path, monke
     for number, records in enumerate(([], skipped)):
         make(record.frame(records)).save(tmp_path / f"{number}{suffix}")
         assert (tmp_path / f"{number}{suffix}").stat().st_size > 100
-    caption = ROOT / "workflow/report" / f"{script.stem.partition('_')[2]}.rst"
-    assert len(caption.read_text()) > 50
-    assert len(script.read_text().splitlines()) < 60

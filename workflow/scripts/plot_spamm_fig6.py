@@ -17,7 +17,9 @@ LOOKS = {1: ("#0072B2", "o"), 2: ("#009E73", "^"), 4: ("#E69F00", "s"), 8: ("#CC
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
-    drawing = Drawing("Figure 6: speed-up of C = A² over the vendor's dense product", 1, len(MATRICES), (12, 3.6))
+    drawing = Drawing(
+        "Figure 6: speed-up of C = A² over the vendor's dense product", 1, len(MATRICES), (12, 3.6), share_y=True
+    )
     rows = select(frame, "p_study=water,status=ok")
     for ax, (operator, label) in zip(drawing.axes[0], MATRICES.items(), strict=True):
         ax.set_title(label)
@@ -34,7 +36,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             label = f"{molecules:.0f} waters, {where}, {precision}"
             look = {"label": label, "color": color, "marker": marker, "linestyle": line}
             drawing.marks(ax, ours, "v_tau", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
-        ax.set(xlabel="tau", xscale="log")
+        ax.set(xlabel="tau", xscale="log", yscale="log")
         ax.axhline(1, color="black", linewidth=0.5)
         ax.legend()
     drawing.axes[0, 0].set_ylabel("speed-up")
