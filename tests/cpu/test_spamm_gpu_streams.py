@@ -268,9 +268,7 @@ def test_rows_on_their_gpus(machine, devices, shared, n, monkeypatch):
 def test_blocks_of_rows_from_the_host(machine, devices):
     a, b, out = (np.asarray(x) for x in (integers(M, K), integers(K, N), empty((M, N))))
     room = 8 * K * N + (9 << 20) + 2 * 8 * (K + N) * 200
-    plan = gpu_multi.FromHost(
-        a, b, out, devices, tau=TAU, precision="fp64", memory_bytes=room * len(devices)
-    )  # fmt: skip
+    plan = gpu_multi.FromHost(a, b, out, devices, tau=TAU, precision="fp64", memory_bytes=room * len(devices))
     assert len(plan._parts[0].blocks) >= 2
     for _ in range(2):
         a[...], b[...], out[...] = integers(M, K), integers(K, N), np.nan

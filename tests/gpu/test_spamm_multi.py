@@ -161,7 +161,7 @@ def test_blocks_of_rows_where_memory_is_short() -> None:
     needed = 4 * 500 * 700 + (9 << 20)
     plan = gpu_multi.FromHost(
         a.get(), b.get(), out, [0], tau=tau, precision="fp32", memory_bytes=needed + 4 * 2 * 1200 * 300
-    )  # fmt: skip
+    )
     plan()
     cupy.cuda.Device().synchronize()
     assert len(plan._parts[0].blocks) > 5

@@ -218,9 +218,7 @@ def _spread(
     if 0 in (rows, *_shape(pairs[0][1])):
         raise ValueError("a product without entries is not spread: leave devices out")
     check = (not on_gpu) if check_finite is None else check_finite
-    result = gpu_multi.spamm_devices(
-        a, b, **options, out=out, precision=kind, check_finite=check, devices=chosen
-    )  # fmt: skip
+    result = gpu_multi.spamm_devices(a, b, **options, out=out, precision=kind, check_finite=check, devices=chosen)
     if out is None and not on_gpu:
         result.c = _same_kind(result.c, like)
     return result

@@ -218,9 +218,7 @@ class _Timed:
             return found | {"error_fro": self._error(), "error_bound": bound} | more()
 
         limits = {"error_over_bound": 1.0}
-        return Method(
-            name, run, check, limits, self.flops * valid, self.bytes, None, self.clock, values, self._poison
-        )  # fmt: skip
+        return Method(name, run, check, limits, self.flops * valid, self.bytes, None, self.clock, values, self._poison)
 
     def vendor(self) -> Method:
         """Return cuBLAS's product in the same precision."""

@@ -62,6 +62,7 @@ class _Lane:
         self._next = 0
 
     def rewind(self) -> None:
+        """Begin a new call: its events are those of the call before."""
         self._next = 0
 
     def mark(self) -> Any:
@@ -74,11 +75,13 @@ class _Lane:
         return event
 
     def wait(self, *events: Any) -> None:
+        """Let what comes next wait for events of any device."""
         for event in events:
             self.stream.wait_event(event)
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
+        """Make device and stream CuPy's current ones."""
         import cupy
 
         with cupy.cuda.Device(self.device), self.stream:
@@ -159,7 +162,7 @@ class _Plan(ABC):
                 if part.size:
                     cupy.cuda.runtime.memcpyAsync(
                         whole[row:].data.ptr, part.data.ptr, part.nbytes, cupy.cuda.runtime.memcpyDefault, stream.ptr
-                    )  # fmt: skip
+                    )
                 row += len(part)
         return _Norms(whole, norms_b, self.block, None)
 
@@ -228,9 +231,7 @@ class _Plan(ABC):
         with cupy.cuda.Device(self.devices[0]):
             maps = self.maps()
             skipped = float(gpu.skipped_bound(maps, (0, 0), cupy.asarray([self.tau])))
-            return abs(self.alpha) * skipped + gpu._rounding(
-                self.shape, maps.a, maps.b, self.precision, self.alpha
-            )  # fmt: skip
+            return abs(self.alpha) * skipped + gpu._rounding(self.shape, maps.a, maps.b, self.precision, self.alpha)
 
 
 def _square_sum(part: Any) -> float:
@@ -402,7 +403,7 @@ class FromDevice(_Plan):
             # Two digits of the time are enough, and let one answer serve many calls.
             shares = partition.shares(
                 len(devices), float(f"{seconds:.2g}"), a.nbytes, b.nbytes, out.nbytes, len(panels)
-            )  # fmt: skip
+            )
             rows = [min(partition.ROW_UNIT * cut, shape[0]) for cut in partition.cut_rows(work, shares)]
             self._first = self.product(a[: rows[1]], b, out[: rows[1]], self._norms_of(0, rows[1])) if rows[1] else None
         self._keep = a, b
@@ -416,7 +417,7 @@ class FromDevice(_Plan):
         for part in self._parts:
             part.connect(a, source, lane, self._sender, out)
             source, lane = part.b, part.sender
-        self.rows, self._panels = rows, panels
+        self.rows = rows
         self._order = partition.schedule(len(self._parts) + 1, len(panels)) if self._parts else []
 
     def _norms_of(self, first: int, last: int) -> _Norms:
