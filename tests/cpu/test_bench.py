@@ -2,9 +2,12 @@
 
 import json
 import math
+import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -12,11 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spectile.__main__ import main
 from spectile.bench import claims, provenance, record, sheets, stats
 from spectile.bench.case import Method
 from spectile.bench.compare import compare
+from spectile.bench.measure import Job, _check_method, measure_case
 from spectile.bench.timing import Plan, interleave
 from spectile.bench.whole import whole
+from spectile.inputs.suitesparse import MissingMatrix
 
 positive = st.floats(1e-6, 1e3)
 
@@ -247,6 +253,53 @@ def test_compare_gives_a_verdict_a_case(tmp_path):
     assert table.loc["a", "speedup"] == pytest.approx(10)
     with pytest.raises(FileNotFoundError, match="neither records nor frames"):
         compare(tmp_path / "a", tmp_path / "nothing")
+
+
+def test_gather_keeps_what_is_not_measured_anew(tmp_path):
+    old, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
+    record.write_frame(record.frame([example(), example(case="b")]), old)
+    record.write(example(measured_at="2026-02-02T00:00:00+00:00"), tmp_path / "records/a.json")
+    assert main(["gather", "--records", f"{tmp_path}/records", "--onto", str(old), "--out", str(new)]) == 0
+    before, after = (record.read_frame(path).set_index("case")["record"] for path in (old, new))
+    assert list(after.index) == ["a", "b"]
+    assert after["a"] != before["a"] and after["b"] == before["b"]
+
+
+METHOD = Method("ours", lambda: 1.0, lambda result: {"error_fro_rel": 0.0}, {"error_fro_rel": 1e-12})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"run": lambda: (1.0, 0.5), "check": lambda result: {"error_fro_rel": result - 1}, "clock": "external"}, None),
+        ({"check": lambda result: {"error_fro_rel": 1e-3}}, "error_fro_rel = 0.001 (allowed 1e-12)"),
+        ({"check": lambda result: {"error_fro_rel": math.nan}}, "error_fro_rel is not a number"),
+        ({"check": lambda result: {"error_max": 0.0}}, "no error_fro_rel was computed"),
+        ({"check": lambda result: {}, "limits": {}}, "no error was computed"),
+        ({"prepare": lambda: 1 / 0}, "ZeroDivisionError"),
+        ({"values": lambda result: {"sum": result.sum()}}, "AttributeError"),
+    ],
+)
+def test_a_method_is_checked_before_it_is_timed(changes, reason):
+    row, _ = _check_method(replace(METHOD, **changes), "cpu")
+    assert row["status"] == ("ok" if reason is None else "failed")
+    assert row["reason"] is None if reason is None else reason in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(MissingMatrix("absent"), "skipped"), (FileNotFoundError("no file"), "skipped"), (ValueError("n = 0"), "failed")],
+)
+def test_a_case_that_cannot_be_built_is_a_result(tmp_path, monkeypatch, error, status):
+    def build(row, context):
+        raise error
+
+    monkeypatch.setitem(sys.modules, "spectile.kpm.cases", SimpleNamespace(build=build))
+    job = Job("kpm", {"case": "a"}, "test", "cpu", "", str(tmp_path), 1, 1, 3, 0, 1.0)
+    made = measure_case(job, {}, lambda name, limit: None)
+    assert made["status"] == status and str(error) in made["reason"]
+    record.check(made, "the record")
 
 
 def test_every_column_and_field_is_explained():

@@ -50,6 +50,7 @@ def test_good_methods_have_samples_and_provenance(quick):
     assert frame.loc["absent", "reason"] == "no device is found"
     stored = record.read(quick / "records/kpm/all_well.json")
     assert stored["provenance"]["threads"] == 1
+    assert {library["num_threads"] for library in stored["provenance"]["blas"]} == {1}
     assert len(stored["provenance"]["digest"]) == 64
     assert stored["inputs"] == {"data": "0" * 64}
 
@@ -139,7 +140,16 @@ def test_gather_and_compare(quick, tmp_path):
     assert list(record.read_frame(frame)["v_list"].dropna().iloc[0]) == [1.0, 2.0]
 
 
-def test_unknown_case_is_worded(tmp_path):
-    done = measure(tmp_path, "--case", "nothing", check=False)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--case", "nothing"], "has no case 'nothing'"), (["--run", "quick", "--out", "a.json"], "give one --case")],
+)
+def test_wrong_choices_are_worded(tmp_path, options, message):
+    done = measure(tmp_path, *options, check=False)
     assert done.returncode == 2
-    assert "has no case 'nothing'" in done.stderr
+    assert message in done.stderr
+
+
+def test_only_cases_of_the_element_are_measured(tmp_path):
+    assert measure(tmp_path, "--run", "quick", "--element", "fig2").stdout == ""
+    assert not (tmp_path / "records").exists()
