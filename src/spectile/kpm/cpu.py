@@ -26,6 +26,7 @@ import numpy as np
 from llvmlite import ir
 from numba import extending, types
 
+from spectile.kpm.lanes import Lanes
 from spectile.kpm.patterns import RowPatterns, table
 from spectile.kpm.reference import Array
 
@@ -45,8 +46,34 @@ _MATH = {"contract", "nsz"}
 intrinsic: Any = extending.intrinsic
 
 
-def _aug_row(lanes: int) -> Any:
-    """Make the kernel of one matrix row and `lanes` columns of the block vector, from `column` on.
+def _over_entries(
+    lanes: Lanes, indices: Any, first: Any, stride: Any, count: Any, num_sums: int, add: Callable[..., list[Any]]
+) -> list[Any]:
+    """Emit the loop over a row's entries and return its sums; `add(position, column, sums)` emits one entry's part."""
+    builder, intp = lanes.builder, first.type
+    before = builder.block
+    head, body, done = (builder.append_basic_block(name) for name in ("entry", "body", "done"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    k, position = builder.phi(intp), builder.phi(intp)
+    sums = [builder.phi(lanes.type) for _ in range(num_sums)]
+    for value, start in zip([k, position, *sums], [intp(0), first, *[lanes.zero] * num_sums], strict=True):
+        value.add_incoming(start, before)
+    builder.cbranch(builder.icmp_signed("<", k, count), body, done)
+    builder.position_at_end(body)
+    column = builder.load(builder.gep(indices, [position]))
+    if column.type != intp:
+        column = builder.sext(column, intp)
+    following = [builder.add(k, intp(1)), builder.add(position, stride), *add(position, column, sums)]
+    for value, update in zip([k, position, *sums], following, strict=True):
+        value.add_incoming(update, body)
+    builder.branch(head)
+    builder.position_at_end(done)
+    return sums
+
+
+def _aug_row(count_lanes: int) -> Any:
+    """Make the kernel of one matrix row and so many columns of the block vector, from `column` on.
 
     w[row] = scale Σ_k data[k] v[origin + indices[k]] + own v[row] − keep w[row],
     even += |v[row]|², odd += Re conj(w[row]) v[row].
@@ -54,7 +81,7 @@ def _aug_row(lanes: int) -> Any:
 
     @intrinsic
     def aug_row(
-        typingctx: Any, indices: Any, data: Any, v: Any, w: Any, even: Any, odd: Any, scalars: Any, own_factor: Any,
+        typingctx: Any, indices: Any, data: Any, v: Any, w: Any, even: Any, odd: Any, scalars: Any, own: Any,
         row: Any, origin: Any, first: Any, stride: Any, count: Any, column: Any, width: Any
     ) -> Any:  # fmt: skip
         is_complex = isinstance(data.dtype, types.Complex)
@@ -62,86 +89,41 @@ def _aug_row(lanes: int) -> Any:
         real = data.dtype.underlying_float if is_complex else data.dtype
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            p_indices, p_data, p_v, p_w, p_even, p_odd, p_scalars = args[:7]
-            own_factor, row, origin, first, stride, count, column, width = args[7:]
-            scalar = context.get_value_type(real)
-            vector = ir.VectorType(scalar, lanes) if lanes > 1 else scalar
-            align = real.bitwidth // 8
+            indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width = args
+            lanes = Lanes(builder, context.get_value_type(real), count_lanes)
             intp = row.type
+            data = builder.bitcast(data, lanes.scalar.as_pointer())
 
-            def splat(value: Any) -> Any:
-                if lanes == 1:
-                    return value
-                one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-                mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-                return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
-
-            def lane_pointer(base: Any, offset: Any) -> Any:
-                return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
-
-            def block_offset(block_row: Any, part: int) -> Any:
+            def offset(block_row: Any, part: int) -> Any:
                 line = builder.add(builder.mul(block_row, intp(parts)), intp(part))
                 return builder.add(builder.mul(line, width), column)
 
-            def load(base: Any, offset: Any) -> Any:
-                return builder.load(lane_pointer(base, offset), align=align)
+            def broadcast(base: Any, position: Any) -> Any:
+                return lanes.splat(builder.load(builder.gep(base, [position])))
 
-            def store(value: Any, base: Any, offset: Any) -> None:
-                builder.store(value, lane_pointer(base, offset), align=align)
+            def add(position: Any, target: Any, sums: list[Any]) -> list[Any]:
+                neighbour, entry = builder.add(target, origin), builder.mul(position, intp(parts))
+                re, x = broadcast(data, entry), lanes.load(v, offset(neighbour, 0))
+                total = lanes.multiply_add(re, x, sums[0])
+                if not is_complex:
+                    return [total]
+                im, y = broadcast(data, builder.add(entry, intp(1))), lanes.load(v, offset(neighbour, 1))
+                crossed = lanes.multiply_add(im, x, lanes.multiply_add(re, y, sums[1]))
+                return [lanes.multiply_subtract(im, y, total), crossed]
 
-            def multiply_add(x: Any, y: Any, z: Any) -> Any:
-                return builder.fadd(builder.fmul(x, y, flags=("contract",)), z, flags=("contract",))
-
-            def multiply_subtract(x: Any, y: Any, z: Any) -> Any:
-                return builder.fsub(z, builder.fmul(x, y, flags=("contract",)), flags=("contract",))
-
-            p_data = builder.bitcast(p_data, scalar.as_pointer())
-            zero = ir.Constant(vector, None)
-            before = builder.block
-            head = builder.append_basic_block("entry")
-            body = builder.append_basic_block("body")
-            done = builder.append_basic_block("done")
-            builder.branch(head)
-            builder.position_at_end(head)
-            k = builder.phi(intp)
-            position = builder.phi(intp)
-            sums = [builder.phi(vector) for _ in range(parts)]
-            k.add_incoming(intp(0), before)
-            position.add_incoming(first, before)
-            for total in sums:
-                total.add_incoming(zero, before)
-            builder.cbranch(builder.icmp_signed("<", k, count), body, done)
-            builder.position_at_end(body)
-            neighbour = builder.load(builder.gep(p_indices, [position]))
-            if neighbour.type != intp:
-                neighbour = builder.sext(neighbour, intp)
-            neighbour = builder.add(neighbour, origin)
-            entry = builder.mul(position, intp(parts))
-            re = splat(builder.load(builder.gep(p_data, [entry])))
-            x = load(p_v, block_offset(neighbour, 0))
-            new = [multiply_add(re, x, sums[0])]
-            if is_complex:
-                im = splat(builder.load(builder.gep(p_data, [builder.add(entry, intp(1))])))
-                y = load(p_v, block_offset(neighbour, 1))
-                new = [multiply_subtract(im, y, new[0]), multiply_add(im, x, multiply_add(re, y, sums[1]))]
-            k.add_incoming(builder.add(k, intp(1)), body)
-            position.add_incoming(builder.add(position, stride), body)
-            for total, value in zip(sums, new, strict=True):
-                total.add_incoming(value, body)
-            builder.branch(head)
-            builder.position_at_end(done)
-            scale, keep = (splat(builder.load(builder.gep(p_scalars, [intp(n)]))) for n in (0, 2))
-            shift = splat(own_factor)
-            even_sum, odd_sum = load(p_even, column), load(p_odd, column)
+            sums = _over_entries(lanes, indices, first, stride, count, parts, add)
+            scale, keep, shift = broadcast(scalars, intp(0)), broadcast(scalars, intp(2)), lanes.splat(own)
+            even_sum, odd_sum = lanes.load(even, column), lanes.load(odd, column)
             for part in range(parts):
-                offset = block_offset(row, part)
-                own, old = load(p_v, offset), load(p_w, offset)
-                fresh = multiply_subtract(keep, old, multiply_add(shift, own, builder.fmul(scale, sums[part])))
-                store(fresh, p_w, offset)
-                even_sum = multiply_add(own, own, even_sum)
-                odd_sum = multiply_add(fresh, own, odd_sum)
-            store(even_sum, p_even, column)
-            store(odd_sum, p_odd, column)
+                here = offset(row, part)
+                mine, old = lanes.load(v, here), lanes.load(w, here)
+                fresh = lanes.multiply_add(shift, mine, builder.fmul(scale, sums[part]))
+                fresh = lanes.multiply_subtract(keep, old, fresh)
+                lanes.store(fresh, w, here)
+                even_sum = lanes.multiply_add(mine, mine, even_sum)
+                odd_sum = lanes.multiply_add(fresh, mine, odd_sum)
+            lanes.store(even_sum, even, column)
+            lanes.store(odd_sum, odd, column)
             return context.get_dummy_value()
 
         arrays = (indices, data, v, w, even, odd, scalars)
@@ -155,7 +137,7 @@ _row32, _row16, _row8, _row4, _row2, _row1 = (_aug_row(lanes) for lanes in (32, 
 
 @intrinsic
 def _row_pair(
-    typingctx: Any, indices: Any, data: Any, v: Any, w: Any, even: Any, odd: Any, scalars: Any, own_factor: Any,
+    typingctx: Any, indices: Any, data: Any, v: Any, w: Any, even: Any, odd: Any, scalars: Any, own: Any,
     row: Any, origin: Any, first: Any, stride: Any, count: Any
 ) -> Any:  # fmt: skip
     """Do :func:`_aug_row` for a single complex vector, whose real and imaginary part are two lanes."""
@@ -165,58 +147,27 @@ def _row_pair(
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if not is_complex:  # compiled with real matrices, too, but never reached
             return context.get_dummy_value()
-        scalar = context.get_value_type(real)
-        pair = ir.VectorType(scalar, 2)
-        align, int32 = real.bitwidth // 8, ir.IntType(32)
-        own_factor, row, origin, first, stride, count = args[7:]
+        indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count = args
+        lanes = Lanes(builder, context.get_value_type(real), 2)
         intp = row.type
+        data, v, w = (builder.bitcast(base, lanes.type.as_pointer()) for base in (data, v, w))
 
-        p_indices, p_data, p_v, p_w, p_even, p_odd, p_scalars = args[:7]
-        p_data, p_v, p_w = (builder.bitcast(each, pair.as_pointer()) for each in (p_data, p_v, p_w))
+        def add(position: Any, target: Any, sums: list[Any]) -> list[Any]:
+            entry, x = lanes.load(data, position), lanes.load(v, builder.add(target, origin))
+            crossed = lanes.multiply_add(entry, lanes.shuffle(x, x, 1, 0), sums[1])
+            return [lanes.multiply_add(entry, x, sums[0]), crossed]
 
-        def shuffle(x: Any, y: Any, *order: int) -> Any:
-            return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(int32, 2), order))
-
-        def splat(value: Any) -> Any:
-            one = builder.insert_element(ir.Constant(pair, ir.Undefined), value, int32(0))
-            return shuffle(one, one, 0, 0)
-
-        def load(base: Any, offset: Any) -> Any:
-            return builder.load(builder.gep(base, [offset]), align=align)
-
-        def multiply_add(x: Any, y: Any, z: Any) -> Any:
-            return builder.fadd(builder.fmul(x, y, flags=("contract",)), z, flags=("contract",))
-
-        before = builder.block
-        head, body, done = (builder.append_basic_block(name) for name in ("entry", "body", "done"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        k, position = builder.phi(intp), builder.phi(intp)
-        straight, crossed = builder.phi(pair), builder.phi(pair)
-        for value, start in ((k, intp(0)), (position, first), *((sum_, pair(None)) for sum_ in (straight, crossed))):
-            value.add_incoming(start, before)
-        builder.cbranch(builder.icmp_signed("<", k, count), body, done)
-        builder.position_at_end(body)
-        neighbour = builder.load(builder.gep(p_indices, [position]))
-        if neighbour.type != intp:
-            neighbour = builder.sext(neighbour, intp)
-        entry, x = load(p_data, position), load(p_v, builder.add(neighbour, origin))
-        k.add_incoming(builder.add(k, intp(1)), body)
-        position.add_incoming(builder.add(position, stride), body)
-        straight.add_incoming(multiply_add(entry, x, straight), body)
-        crossed.add_incoming(multiply_add(entry, shuffle(x, x, 1, 0), crossed), body)
-        builder.branch(head)
-        builder.position_at_end(done)
-        # (re re, im im) and (re im, im re), summed apart until here.
-        sign = ir.Constant(pair, [scalar(-1.0), scalar(1.0)])
-        total = multiply_add(shuffle(straight, crossed, 1, 3), sign, shuffle(straight, crossed, 0, 2))
-        scale, keep = (splat(builder.load(builder.gep(p_scalars, [intp(n)]))) for n in (0, 2))
-        own, old = load(p_v, row), load(p_w, row)
-        fresh = multiply_add(splat(own_factor), own, builder.fmul(scale, total))
-        fresh = builder.fsub(fresh, builder.fmul(keep, old, flags=("contract",)), flags=("contract",))
-        builder.store(fresh, builder.gep(p_w, [row]), align=align)
-        for target, product in ((p_even, builder.fmul(own, own)), (p_odd, builder.fmul(fresh, own))):
-            dot = builder.fadd(*(builder.extract_element(product, int32(n)) for n in range(2)))
+        # (re re, im im) and (re im, im re), put together behind the loop.
+        straight, crossed = _over_entries(lanes, indices, first, stride, count, 2, add)
+        cross, along = lanes.shuffle(straight, crossed, 1, 3), lanes.shuffle(straight, crossed, 0, 2)
+        total = lanes.multiply_add(cross, lanes.constant(-1.0, 1.0), along)
+        scale, keep = (lanes.splat(builder.load(builder.gep(scalars, [intp(n)]))) for n in (0, 2))
+        mine, old = lanes.load(v, row), lanes.load(w, row)
+        fresh = lanes.multiply_add(lanes.splat(own), mine, builder.fmul(scale, total))
+        fresh = lanes.multiply_subtract(keep, old, fresh)
+        lanes.store(fresh, w, row)
+        for target, product in ((even, builder.fmul(mine, mine)), (odd, builder.fmul(fresh, mine))):
+            dot = builder.fadd(lanes.lane(product, 0), lanes.lane(product, 1))
             builder.store(builder.fadd(builder.load(target), dot), target)
         return context.get_dummy_value()
 

@@ -24,36 +24,33 @@ def multiply_add(rounds: int) -> float:
 
 @numba.extending.intrinsic
 def _chains(typingctx, x, rounds):  # type: ignore[no-untyped-def]
-    from llvmlite import ir
     from numba import types
 
+    from spectile.kpm.lanes import Lanes
+
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        double = ir.DoubleType()
-        vector = ir.VectorType(double, _LANES)
-        one = builder.insert_element(ir.Constant(vector, ir.Undefined), args[0], ir.Constant(ir.IntType(32), 0))
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
-        factor = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
+        lanes = Lanes(builder, args[0].type, _LANES)
+        factor, intp = lanes.splat(args[0]), args[1].type
         before = builder.block
         loop, done = builder.append_basic_block("loop"), builder.append_basic_block("done")
         builder.branch(loop)
         builder.position_at_end(loop)
-        n = builder.phi(args[1].type)
-        sums = [builder.phi(vector) for _ in range(_CHAINS)]
-        n.add_incoming(args[1].type(0), before)
-        following = builder.add(n, args[1].type(1))
+        n = builder.phi(intp)
+        sums = [builder.phi(lanes.type) for _ in range(_CHAINS)]
+        n.add_incoming(intp(0), before)
+        following = builder.add(n, intp(1))
         n.add_incoming(following, loop)
         new = []
         for total in sums:
             total.add_incoming(factor, before)
-            product = builder.fmul(total, factor, flags=("contract",))
-            new.append(builder.fadd(product, factor, flags=("contract",)))
+            new.append(lanes.multiply_add(total, factor, factor))
             total.add_incoming(new[-1], loop)
         builder.cbranch(builder.icmp_signed("<", following, args[1]), loop, done)
         builder.position_at_end(done)
         total = new[0]
         for other in new[1:]:
             total = builder.fadd(total, other)
-        return builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
+        return lanes.lane(total, 0)
 
     return types.float64(types.float64, types.intp), codegen
 
