@@ -4,7 +4,7 @@ import pandas
 
 from spectile.bench.claims import select
 from spectile.bench.stats import speedups
-from spectile.figures.style import Drawing
+from spectile.figures.style import Drawing, name
 
 METHODS = ("spectile", "spectile_two_stage", "cusolver_one_stage", "cusolver_two_stage", "lapack", "lapack_mrrr")
 
@@ -24,16 +24,24 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         ax.set(xscale="log", yscale="log", xlabel="n", ylabel="seconds", title=title)
         ax.legend()
     ax = drawing.axes[0, 2]
-    best = [name for name in METHODS[2:] if len(select(rows, f"method={name}"))] if len(rows) else []
+    best = [method for method in METHODS[2:] if len(select(rows, f"method={method}"))] if len(rows) else []
     if not best:
         drawing.empty(ax, "no record of a vendor's solver in this run")
         return drawing
-    for name in best:
+    for vendor in best:
         for vectors, marker in ((False, "o"), (True, "s")):
-            ratios = speedups(rows[rows["p_vectors"].astype(bool) == vectors], "spectile", name)
-            label = f"over {name.replace('_', ' ')}, {'vectors' if vectors else 'values'}"
+            ratios = speedups(rows[rows["p_vectors"].astype(bool) == vectors], "spectile", vendor)
+            label = f"over {name(vendor)}: {'vectors' if vectors else 'values'}"
             drawing.marks(
-                ax, ratios, "p_n", "speedup", method=name, label=label, marker=marker, lo="speedup_lo", hi="speedup_hi"
+                ax,
+                ratios,
+                "p_n",
+                "speedup",
+                method=vendor,
+                label=label,
+                marker=marker,
+                lo="speedup_lo",
+                hi="speedup_hi",
             )
     ax.set(xscale="log", xlabel="n", ylabel="speed-up of ours", title="speed-up")
     if ax.get_legend_handles_labels()[1]:

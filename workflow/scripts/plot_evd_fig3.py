@@ -5,7 +5,7 @@ import pandas
 
 from spectile.bench.claims import select
 from spectile.bench.stats import rates
-from spectile.figures.style import Drawing
+from spectile.figures.style import Drawing, name
 
 GENERATIONS = ("P100", "V100", "A100")
 
@@ -37,7 +37,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     drawing.marks(ax, skinny, "intensity", "rate", kind="scatter", **look)
     updates = rows[(rows["p_study"] == "syr2k") & (rows["p_n"] == rows.loc[rows["p_study"] == "syr2k", "p_n"].max())]
     for method, part in updates.groupby("method"):
-        drawing.marks(ax, part, "intensity", "rate", label=f"rank-2k update, {method}", kind="scatter")
+        drawing.marks(ax, part, "intensity", "rate", label=f"rank-2k update, {name(str(method))}", kind="scatter")
     ax.set(
         xscale="log", yscale="log", xlabel="operations per byte", ylabel="TFLOP/s", title=str(skinny["device"].iloc[0])
     )

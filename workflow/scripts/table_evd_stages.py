@@ -17,8 +17,8 @@ STAGES = {
     "back_panels": "back through the panels",
 }
 APART = ("eigenvalues", "cusolver_stedc")
-#: Seconds of one task of the chasing, and tasks that must follow one another: three sweeps apart.
-TASK_S, TASKS = 2.5e-6, 3
+#: Tasks of the chasing that must follow one another, a column: a sweep starts three tasks behind the one before it.
+TASKS = 3
 
 
 def table(frame: pandas.DataFrame) -> Table:
@@ -29,7 +29,7 @@ def table(frame: pandas.DataFrame) -> Table:
         result.notes.append("This run holds no record of the stages.")
         return result
     orders = sorted(rows["p_n"].unique())
-    floors = _floors(frame, select(rows, f"p_n={orders[-1]}"))
+    floors = _floors(frame, rows, orders[-1])
     lines = []
     for method, name in STAGES.items():
         line: dict[str, object] = {"stage": name}
@@ -49,7 +49,8 @@ def table(frame: pandas.DataFrame) -> Table:
     result.data = pandas.DataFrame([*lines, total])
     result.notes.append(
         f"Seconds; rate and floor at n = {orders[-1]:,}. A floor is the stage's own operations or bytes at the best "
-        "rate that this run measured for their kind; of the chasing on a GPU, three dependent tasks of 2.5 µs a column."
+        "rate that this run measured for their kind; of the chasing, three dependent tasks a column, as long as where they "
+        "are shortest."
     )
     result.notes += sorted(set(select(frame, "p_study=stages,status=skipped")["reason"].dropna()))
     return result
@@ -60,8 +61,9 @@ def _column(rows: pandas.DataFrame, n: int) -> str:
     return f"n = {n:,.0f}, b = {width:,.0f}"
 
 
-def _floors(frame: pandas.DataFrame, rows: pandas.DataFrame) -> dict[str, tuple[float, str]]:
-    """Return seconds and the ceiling they come from, by stage; nothing without the ceilings of the same machine."""
+def _floors(frame: pandas.DataFrame, stages: pandas.DataFrame, n: float) -> dict[str, tuple[float, str]]:
+    """Return seconds and the ceiling they come from, by stage at order n; nothing without ceilings of the machine."""
+    rows, chasing = select(stages, f"p_n={n}"), select(stages, "method=chasing")
     ceilings = select(frame, "p_study=roofline,status=ok")
     ceilings = ceilings[ceilings["time_s"].notna()] if len(ceilings) else ceilings
     width = rows["v_bandwidth"].iloc[0]
@@ -73,7 +75,6 @@ def _floors(frame: pandas.DataFrame, rows: pandas.DataFrame) -> dict[str, tuple[
         return {}
     peak, thin = float(rates(square).max()) * 1e12, float(rates(skinny).max()) * 1e12
     stream = float((copies["bytes"] / copies["time_s"]).max())
-    n = rows["p_n"].iloc[0]
     floors: dict[str, tuple[float, str]] = {}
     for _, row in rows.iterrows():
         if row["method"] == "load":
@@ -82,8 +83,8 @@ def _floors(frame: pandas.DataFrame, rows: pandas.DataFrame) -> dict[str, tuple[
             text = f"half at A W's rate (b = {width:,.0f}), half at the square product's"
             floors["band_reduction"] = (row["flops"] / 2 / thin + row["flops"] / 2 / peak, text)
         elif row["method"] == "chasing":
-            if "cublas" in set(products["method"]):
-                floors["chasing"] = (TASKS * n * TASK_S, "dependent tasks")
+            task = float((chasing["time_s"] / (TASKS * chasing["p_n"])).min())
+            floors["chasing"] = (TASKS * n * task, f"dependent tasks of {1e6 * task:.2g} µs")
         elif row["method"] != "eigenvalues":
             floors[row["method"]] = (row["flops"] / peak, "the square product")
     return floors
