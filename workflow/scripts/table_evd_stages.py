@@ -49,8 +49,8 @@ def table(frame: pandas.DataFrame) -> Table:
     result.data = pandas.DataFrame([*lines, total])
     result.notes.append(
         f"Seconds; rate and floor at n = {orders[-1]:,}. A floor is the stage's own operations or bytes at the best "
-        "rate that this run measured for their kind; of the chasing, three dependent tasks a column, as long as where they "
-        "are shortest."
+        "rate that this run measured for their kind; of the chasing, three dependent tasks a column, as long as where "
+        "they are shortest."
     )
     result.notes += sorted(set(select(frame, "p_study=stages,status=skipped")["reason"].dropna()))
     return result
