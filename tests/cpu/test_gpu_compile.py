@@ -8,6 +8,8 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,22 @@ def test_cache_holds_whole_files_alone(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Unit, "cubin", refused)  # the second time the file is there
     assert _cached_cubin(unit, "sm_80") == path and path.read_bytes() == b"code"
     assert [*tmp_path.iterdir()] == [path]
+    # What changes the machine code has a file of its own.
+    monkeypatch.setattr(Unit, "cubin", lambda *_: b"code")
+    others = [
+        replace(unit, defines={"N": "2"}),
+        replace(unit, options=("-lineinfo",)),
+        replace(unit, sources=("a.cu",)),
+    ]
+    monkeypatch.setattr(Unit, "source", lambda self: "".join(self.sources))
+    assert len({path, *(_cached_cubin(other, "sm_80") for other in others), _cached_cubin(unit, "sm_90a")}) == 5
+
+
+def test_sources_follow_one_another_with_their_names() -> None:
+    text = Unit("evd", ("scalar.cu", "matrix.cu"), archs=("sm_80",)).source()
+    folder = resources.files("spectile.evd")
+    first, second = ((folder / name).read_text() for name in ("scalar.cu", "matrix.cu"))
+    assert text == f'#line 1 "scalar.cu"\n{first}\n#line 1 "matrix.cu"\n{second}'
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

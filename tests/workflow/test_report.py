@@ -116,11 +116,35 @@ def test_recorded_results_redraw_and_measure_nothing(workflow_copy, machine):
             check_marks(path, frame)
 
 
-def test_picture_of_the_readme_is_drawn_from_records():
-    notes = ROOT / "docs/overview.marks.tsv"
-    papers = pandas.read_csv(notes, sep="\t")["paper"].unique()
+OVERVIEW = ROOT / "docs/overview.marks.tsv"
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Return the frames that the README's picture is drawn from, as one."""
+    papers = pandas.read_csv(OVERVIEW, sep="\t")["paper"].unique()
     frames = [record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet") for paper in papers]
-    assert check_marks(notes, pandas.concat(frames, ignore_index=True)) > 30
+    return pandas.concat(frames, ignore_index=True)
+
+
+def test_picture_of_the_readme_is_drawn_from_records(recorded):
+    assert check_marks(OVERVIEW, recorded) > 30
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("y", "1.23456", "is drawn as 1.23456"),
+        ("record", "0" * 12, "in no record"),
+        ("y_column", "beauty", "who derives"),
+    ],
+)
+def test_a_wrong_mark_is_noticed(recorded, tmp_path, column, value, message):
+    notes = pandas.read_csv(OVERVIEW, sep="\t", dtype=str, keep_default_na=False)
+    notes.loc[3, column] = value
+    notes.to_csv(tmp_path / "spoilt.marks.tsv", sep="\t", index=False)
+    with pytest.raises(AssertionError, match=message):
+        check_marks(tmp_path / "spoilt.marks.tsv", recorded)
 
 
 def test_everything_draws_from_nothing(workflow_copy):
