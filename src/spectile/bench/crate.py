@@ -83,26 +83,15 @@ def export(repository: Path, machine: str, out: Path) -> Path:
     workflow["hasPart"] = [_add(crate, repository, path) for path in _files(repository, "workflow")]
     inputs = [_add(crate, repository, path) for path in _files(repository, "config")]
     inputs.append(_add(crate, repository, results / "config.yaml"))
-    made = []
-    for path in _files(repository, f"results/{machine}"):
-        if path.name == "config.yaml":
-            continue
-        entity = _add(crate, repository, path)
-        made.append(entity)
-        if path in records:
-            stored = records[path]
-            entity["description"] = f"{stored['paper']}/{stored['case']} on {stored['device']}: {stored['status']}"
-    times = sorted(stored["measured_at"] for stored in records.values())
-    action: dict[str, Any] = {
-        "@type": "CreateAction",
-        "name": f"Run of spectile on {machine}",
-        "description": f"Measured on {_devices(records)}",
+    made = {
+        path: _add(crate, repository, path)
+        for path in _files(repository, f"results/{machine}")
+        if path.name != "config.yaml"
     }
-    if times:
-        action |= {"startTime": times[0], "endTime": times[-1]}
-    run = crate.add(ContextEntity(crate, "#run", action))
-    run["instrument"], run["object"], run["result"] = workflow, inputs, made
-    run["actionStatus"] = "http://schema.org/CompletedActionStatus"
+    for path, stored in records.items():
+        made[path]["description"] = f"{stored['paper']}/{stored['case']} on {stored['device']}: {stored['status']}"
+    run = crate.add(ContextEntity(crate, "#run", _action(machine, records)))
+    run["instrument"], run["object"], run["result"] = workflow, inputs, list(made.values())
     crate.root_dataset["mentions"] = [run]
 
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +100,17 @@ def export(repository: Path, machine: str, out: Path) -> Path:
     else:
         crate.write(out)
     return out
+
+
+def _action(machine: str, records: Mapping[Path, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the properties of the one action: what ran, where, and when its first and last record were written."""
+    times = sorted(stored["measured_at"] for stored in records.values())
+    return {
+        "@type": "CreateAction",
+        "name": f"Run of spectile on {machine}",
+        "description": f"Measured on {_devices(records)}",
+        "actionStatus": "http://schema.org/CompletedActionStatus",
+    } | ({"startTime": times[0], "endTime": times[-1]} if times else {})
 
 
 def _devices(records: Mapping[Path, Mapping[str, Any]]) -> str:

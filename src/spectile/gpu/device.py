@@ -108,12 +108,8 @@ def free_bytes() -> int:
 
 def require(memory_bytes: int, what: str) -> None:
     """Raise MemoryError, with the bytes, if the device has fewer than `memory_bytes` free for `what`."""
-    free = free_bytes()
-    if memory_bytes > free:
-        raise MemoryError(
-            f"{what} needs {memory_bytes:,} bytes of device memory and {describe().name} has {free:,} free: "
-            'free other arrays, take a smaller problem, or use backend="cpu"'
-        )
+    if memory_bytes > free_bytes():
+        raise _too_little(memory_bytes, what)
 
 
 @contextmanager
@@ -124,10 +120,14 @@ def allocating(what: str, memory_bytes: int) -> Iterator[None]:
     try:
         yield
     except cupy.cuda.memory.OutOfMemoryError as error:
-        raise MemoryError(
-            f"{what} needs {memory_bytes:,} bytes of device memory and {describe().name} has {free_bytes():,} free: "
-            'free other arrays, take a smaller problem, or use backend="cpu"'
-        ) from error
+        raise _too_little(memory_bytes, what) from error
+
+
+def _too_little(memory_bytes: int, what: str) -> MemoryError:
+    return MemoryError(
+        f"{what} needs {memory_bytes:,} bytes of device memory and {describe().name} has {free_bytes():,} free: "
+        'free other arrays, take a smaller problem, or use backend="cpu"'
+    )
 
 
 def on_device(array: Any) -> bool:
