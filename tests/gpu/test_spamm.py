@@ -125,26 +125,28 @@ def test_default_stays_within_its_bound(precision: str, block: int) -> None:
     assert result.error_bound_rel == pytest.approx(result.error_bound / np.linalg.norm(result.c.astype("f8")), rel=1e-6)
 
 
-@pytest.mark.parametrize("kernel", ["portable", "wgmma_small", "wgmma_pair", "wgmma_wide", "wgmma_wide_pair"])
-@pytest.mark.parametrize("output", ["float32", "float16"])
-@pytest.mark.parametrize("shape", [(256, 256, 256), (1000, 520, 1304), (2048, 1536, 1024)])
-def test_each_half_precision_kernel(kernel: str, output: str, shape: tuple[int, int, int]) -> None:
+def _needs(kernel: str) -> None:
+    from spectile.gpu import device
+
+    if kernel.startswith("wgmma") and device.describe().compute_capability != (9, 0):
+        pytest.skip("wgmma exists on compute capability 9.0 alone")
+
+
+def _check_kernel(kernel: str, precision: str, shape: tuple[int, int, int], betas: tuple[float, ...]) -> None:
+    """Hold a kernel against the float64 product over what it executes: the valid set, widened to its grain."""
     import cupy
 
-    from spectile.gpu import device
     from spectile.spamm import gpu
 
-    if kernel != "portable" and device.describe().compute_capability != (9, 0):
-        pytest.skip("wgmma exists on compute capability 9.0 alone")
+    _needs(kernel)
     m, k, n = shape
-    a, b = _random(m, k, "f2"), _random(k, n, "f2")
+    a, b = _random(m, k, DTYPES[precision]), _random(k, n, DTYPES[precision])
     tau = _threshold(a, b, 32, 0.2)
     device_a, device_b = cupy.asarray(a), cupy.asarray(b)
     maps = gpu.NormMaps(device_a, device_b, 32)
-    out, buffer = _guarded((m, n), output)
-    precision = "fp16" if output == "float32" else "fp16c16"
-    c = np.random.default_rng().standard_normal((m, n)).astype(output)
-    for beta in (0.0, -0.5):
+    out, buffer = _guarded((m, n), OUTPUTS[precision])
+    c = np.random.default_rng().standard_normal((m, n)).astype(OUTPUTS[precision])
+    for beta in betas:
         out[...] = cupy.nan
         product = gpu.Product(
             device_a, device_b, out, maps, tau,
@@ -153,41 +155,23 @@ def test_each_half_precision_kernel(kernel: str, output: str, shape: tuple[int, 
         maps()
         product()
         _check_guards(buffer)
-        # What the kernel executes: the valid set, widened to its grain.
         rows, columns, _ = product.grain
         wide_a, wide_b = (_widest(norms, size) for norms, size in ((maps.a, rows), (maps.b, columns)))
         wanted = 1.5 * _masked_product(a, b, wide_a, wide_b, tau) + beta * c.astype("f8")
         assert _error(out, wanted, a, b) < TOLERANCE[precision]
 
 
+@pytest.mark.parametrize("kernel", ["portable", "wgmma_small", "wgmma_pair", "wgmma_wide", "wgmma_wide_pair"])
+@pytest.mark.parametrize("precision", ["fp16", "fp16c16"])
+@pytest.mark.parametrize("shape", [(256, 256, 256), (1000, 520, 1304), (2048, 1536, 1024)])
+def test_each_half_precision_kernel(kernel: str, precision: str, shape: tuple[int, int, int]) -> None:
+    _check_kernel(kernel, precision, shape, (0.0, -0.5))
+
+
 @pytest.mark.parametrize("shape", [(256, 256, 256), (1000, 520, 1304), (132, 4096, 516)])
 @pytest.mark.parametrize("beta", [0.0, -0.5])
 def test_three_tf32_products_on_hopper(shape: tuple[int, int, int], beta: float) -> None:
-    import cupy
-
-    from spectile.gpu import device
-    from spectile.spamm import gpu
-
-    if device.describe().compute_capability != (9, 0):
-        pytest.skip("wgmma exists on compute capability 9.0 alone")
-    m, k, n = shape
-    a, b = _random(m, k, "f4"), _random(k, n, "f4")
-    tau = _threshold(a, b, 32, 0.2)
-    device_a, device_b = cupy.asarray(a), cupy.asarray(b)
-    maps = gpu.NormMaps(device_a, device_b, 32)
-    out, buffer = _guarded((m, n), "float32")
-    c = np.random.default_rng().standard_normal((m, n)).astype("f4")
-    product = gpu.Product(
-        device_a, device_b, out, maps, tau,
-        precision="tf32x3", alpha=1.5, beta=beta, c=cupy.asarray(c), kernel="wgmma_tf32",
-    )  # fmt: skip
-    maps()
-    product()
-    _check_guards(buffer)
-    rows, columns, _ = product.grain
-    wide_a, wide_b = (_widest(norms, size) for norms, size in ((maps.a, rows), (maps.b, columns)))
-    wanted = 1.5 * _masked_product(a, b, wide_a, wide_b, tau) + beta * c.astype("f8")
-    assert _error(out, wanted, a, b) < TOLERANCE["tf32x3"]
+    _check_kernel("wgmma_tf32", "tf32x3", shape, (beta,))
 
 
 @pytest.mark.parametrize(
@@ -198,11 +182,9 @@ def test_three_tf32_products_on_hopper(shape: tuple[int, int, int], beta: float)
 def test_sorted_tiles_give_the_same_bits(precision: str, kernel: str) -> None:
     import cupy
 
-    from spectile.gpu import device
     from spectile.spamm import gpu
 
-    if kernel != "portable" and device.describe().compute_capability != (9, 0):
-        pytest.skip("wgmma exists on compute capability 9.0 alone")
+    _needs(kernel)
     a, b = _random(2100, 712, DTYPES[precision]), _random(712, 3208, DTYPES[precision])
     device_a, device_b = cupy.asarray(a), cupy.asarray(b)
     maps = gpu.NormMaps(device_a, device_b, 32)

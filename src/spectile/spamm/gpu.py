@@ -83,10 +83,7 @@ class _Precision:
             "DMMA_K": 8,
         }
         return Unit(
-            "spamm",
-            ("operands.cu", "product.cu"),
-            _ARCHS,
-            {name: str(value) for name, value in defines.items()},
+            "spamm", ("operands.cu", "product.cu"), _ARCHS, {name: str(value) for name, value in defines.items()}
         )
 
     def blocks_unit(self) -> Unit:
@@ -138,17 +135,8 @@ class _Hopper:
 
     def defines(self, output: str) -> dict[str, str]:
         bits = 8 * np.dtype(output).itemsize
-        values = {
-            "TILE_N": self.tile_n,
-            "GROUP_N": self.group,
-            "CLUSTER": self.cluster,
-            "LISTERS": self.listers,
-        }
-        values |= {
-            "STAGES": self.stages,
-            "LIST_STEPS": self.list_steps,
-            "OUTPUT_BITS": bits,
-        }
+        values = {"TILE_N": self.tile_n, "GROUP_N": self.group, "CLUSTER": self.cluster, "LISTERS": self.listers}
+        values |= {"STAGES": self.stages, "LIST_STEPS": self.list_steps, "OUTPUT_BITS": bits}
         return {name: str(value) for name, value in values.items()} | {"SCHEDULE": self.schedule}
 
 
@@ -194,12 +182,7 @@ class _WgmmaTf32(_Hopper):
         return self.stages * 2 * 128 * 128 + 2 * 128 * 128 + 2 * 2 * 64 * 128 + self.lists_bytes
 
     def unit(self, output: str) -> Unit:
-        return Unit(
-            "spamm",
-            ("hopper.cu", "product_tf32.cu"),
-            ("sm_90a",),
-            self.defines("float32"),
-        )
+        return Unit("spamm", ("hopper.cu", "product_tf32.cu"), ("sm_90a",), self.defines("float32"))
 
 
 WGMMA: dict[str, _Wgmma | _WgmmaTf32] = {
@@ -241,11 +224,7 @@ UNITS: tuple[Unit, ...] = (
     *dict.fromkeys(
         precision.unit(tile, aligned)
         for precision in _PRECISIONS.values()
-        for tile, aligned in (
-            (precision.large, True),
-            (precision.small, True),
-            (precision.small, False),
-        )
+        for tile, aligned in ((precision.large, True), (precision.small, True), (precision.small, False))
     ),
     *dict.fromkeys(precision.blocks_unit() for precision in _PRECISIONS.values()),
     *dict.fromkeys(shape.unit(output) for shape in WGMMA.values() for output in ("float32", "float16")),
@@ -296,15 +275,7 @@ _WGMMA_PRODUCT = np.dtype(
     }
 )
 
-Kernel = Literal[
-    "portable",
-    "blocks",
-    "wgmma_small",
-    "wgmma_pair",
-    "wgmma_wide",
-    "wgmma_wide_pair",
-    "wgmma_tf32",
-]
+Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma_pair", "wgmma_wide", "wgmma_wide_pair", "wgmma_tf32"]
 
 
 def _launch(
@@ -338,28 +309,12 @@ def _launch(
 
 
 class _LaunchAttribute(ctypes.Structure):
-    _fields_ = (
-        ("id", ctypes.c_int),
-        ("padding", ctypes.c_int),
-        ("value", ctypes.c_int),
-        ("rest", ctypes.c_int * 15),
-    )
+    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_int * 15))
 
 
 class _LaunchConfig(ctypes.Structure):
     _fields_ = (
-        *(
-            (name, ctypes.c_uint)
-            for name in (
-                "grid_x",
-                "grid_y",
-                "grid_z",
-                "block_x",
-                "block_y",
-                "block_z",
-                "shared",
-            )
-        ),
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
         ("stream", ctypes.c_void_p),
         ("attributes", ctypes.c_void_p),
         ("count", ctypes.c_uint),
@@ -403,8 +358,24 @@ def _is_aligned(array: Any) -> bool:
     return array.data.ptr % 16 == 0 and all(pitch % 16 == 0 for pitch in pitches)
 
 
-class NormMaps:
-    """Norm maps of A and B in the layout that the product reads: both with k blocks along the last axis.
+@dataclass(eq=False)
+class Norms:
+    """Norm maps of A and B in the layout that the product reads: both with k blocks along the last axis."""
+
+    a: Any
+    b: Any
+    block: int
+    #: Next tile of the persistent product, zero before each; None where nothing is multiplied.
+    counter: Any = None
+
+    @property
+    def k_blocks(self) -> int:
+        """Blocks along k."""
+        return int(self.a.shape[-1])
+
+
+class NormMaps(Norms):
+    """Norm maps computed from A and B by each call.
 
     Parameters
     ----------
@@ -420,29 +391,19 @@ class NormMaps:
         import cupy
 
         dtype = "float64" if a.dtype == np.float64 else "float32"
-        self.block, self.k_blocks = block, _blocks(a.shape[-1], block)
+        self.block, k_blocks = block, _blocks(a.shape[-1], block)
         if into is None:
-            shapes = [(*x.shape[:-2], _blocks(x.shape[axis], block), self.k_blocks) for x, axis in ((a, -2), (b, -1))]
+            shapes = [(*x.shape[:-2], _blocks(x.shape[axis], block), k_blocks) for x, axis in ((a, -2), (b, -1))]
             into = cupy.empty(shapes[0], dtype), cupy.empty(shapes[1], dtype)
         self.a, self.b = into
-        #: Next tile of the persistent product; the norm kernel sets it to zero.
+        # The norm kernel sets it to zero.
         self.counter = cupy.zeros(1, cupy.uint32)
         self._parameters = parameters = np.zeros((), _NORM_TASKS)
-        parameters["counter"], parameters["log2_block"] = (
-            self.counter.data.ptr,
-            _log2(block),
-        )
+        parameters["counter"], parameters["log2_block"] = (self.counter.data.ptr, _log2(block))
         for task, matrix, norms, transposed in zip(parameters["task"], (a, b), (self.a, self.b), (0, 1), strict=True):
             task["matrix"], task["norms"] = matrix.data.ptr, norms.data.ptr
-            task["stride_matrix"], task["stride_norms"] = (
-                _stride(matrix),
-                _stride(norms),
-            )
-            task["leading"], task["rows"], task["columns"] = (
-                _pitch(matrix),
-                matrix.shape[-2],
-                matrix.shape[-1],
-            )
+            task["stride_matrix"], task["stride_norms"] = (_stride(matrix), _stride(norms))
+            task["leading"], task["rows"], task["columns"] = (_pitch(matrix), matrix.shape[-2], matrix.shape[-1])
             shape = norms.shape[-2:][::-1] if transposed else norms.shape[-2:]
             task["norm_rows"], task["norm_columns"] = shape
             task["batches"] = matrix.shape[0] if matrix.ndim == 3 else 1
@@ -469,7 +430,7 @@ class Product:
     a, b, out : cupy.ndarray
         Shapes ([batch,] m, k), ([batch,] k, n), ([batch,] m, n); a two-dimensional operand is shared by the batch.
         Unit stride along the last axis.
-    maps : NormMaps
+    maps : Norms
         Of `a` and `b`.
     tau : float or cupy.ndarray
         Threshold, or one float64 on the device for each item of the batch.
@@ -490,7 +451,7 @@ class Product:
         a: Any,
         b: Any,
         out: Any,
-        maps: NormMaps,
+        maps: Norms,
         tau: Any,
         *,
         precision: str,
@@ -504,7 +465,7 @@ class Product:
         self.maps, self.shape = maps, (a.shape[-2], a.shape[-1], b.shape[-1])
         self.batches = out.shape[0] if out.ndim == 3 else 1
         self.kernel = kernel or choose_kernel(a, b, self.batches, maps.block, precision, strict)
-        self._keep = a, b, c, out, tau
+        self._keep: tuple[Any, ...] = a, b, c, out, tau
         common = {
             "c": c.data.ptr if c is not None else 0,
             "out": out.data.ptr,
@@ -529,13 +490,7 @@ class Product:
         else:
             self._prepare_portable(a, b, out, common, _PRECISIONS[precision], ordered)
 
-    def _prepare_order(
-        self,
-        common: dict[str, Any],
-        tile: tuple[int, int],
-        band: int,
-        ordered: bool | None,
-    ) -> int:
+    def _prepare_order(self, common: dict[str, Any], tile: tuple[int, int], band: int, ordered: bool | None) -> int:
         """Prepare sorting the tiles and return where their order will lie, or 0."""
         import cupy
 
@@ -548,45 +503,19 @@ class Product:
             return 0
         buffer = cupy.zeros(2 * tiles + 1, cupy.uint32)
         counts, order, finished = (buffer.data.ptr + 4 * i for i in (0, tiles, 2 * tiles))
-        names = (
-            "norms_a",
-            "norms_b",
-            "tau_device",
-            "tau",
-            "m",
-            "n",
-            "k",
-            "norm_k",
-            "log2_block",
-        )
+        names = ("norms_a", "norms_b", "tau_device", "tau", "m", "n", "k", "norm_k", "log2_block")
         parameters = _fill(
             np.zeros((), _ORDER),
             {name: common[name] for name in names}
-            | {
-                "counts": counts,
-                "order": order,
-                "finished": finished,
-                "tiles_m": tiles_m,
-                "tiles_n": tiles_n,
-            }
+            | {"counts": counts, "order": order, "finished": finished, "tiles_m": tiles_m, "tiles_n": tiles_n}
             | {"tile_m": tile[0], "tile_n": tile[1], "band": band},
         )
-        self._order = (
-            _ORDER_UNITS[self.maps.a.dtype.name].function("order_tiles"),
-            (_blocks(tiles, 8),),
-            parameters,
-        )
-        self._keep_order = buffer
+        self._order = (_ORDER_UNITS[self.maps.a.dtype.name].function("order_tiles"), (_blocks(tiles, 8),), parameters)
+        self._keep = *self._keep, buffer
         return int(order)
 
     def _prepare_portable(
-        self,
-        a: Any,
-        b: Any,
-        out: Any,
-        common: dict[str, Any],
-        precision: _Precision,
-        ordered: bool | None,
+        self, a: Any, b: Any, out: Any, common: dict[str, Any], precision: _Precision, ordered: bool | None
     ) -> None:
         m, _, n = self.shape
         aligned = all(map(_is_aligned, (a, b, out)))
@@ -604,10 +533,7 @@ class Product:
             | {"tiles_m": _blocks(m, rows), "tiles_n": _blocks(n, columns)}
             | {"order": self._prepare_order(common, (rows, columns), 512 // rows, ordered)},
         )
-        self._grid: tuple[int, ...] = (
-            _blocks(m, rows) * _blocks(n, columns),
-            self.batches,
-        )
+        self._grid: tuple[int, ...] = (_blocks(m, rows) * _blocks(n, columns), self.batches)
         if self.kernel == "portable":
             self._threads, self._shared = tile.threads, precision.shared_bytes(tile)
             self._function = precision.unit(tile, aligned).function("product", self._shared)
@@ -616,13 +542,7 @@ class Product:
             self._function = precision.blocks_unit().function("product_blocks")
 
     def _prepare_wgmma(
-        self,
-        a: Any,
-        b: Any,
-        out: Any,
-        common: dict[str, Any],
-        shape: _Wgmma | _WgmmaTf32,
-        ordered: bool | None,
+        self, a: Any, b: Any, out: Any, common: dict[str, Any], shape: _Wgmma | _WgmmaTf32, ordered: bool | None
     ) -> None:
         from spectile.gpu.tensor_map import encode
 
@@ -639,12 +559,7 @@ class Product:
         _fill(
             self._parameters["fields"],
             common
-            | {
-                "counter": self.maps.counter.data.ptr,
-                "tiles_m": tiles_m,
-                "tiles_n": tiles_n,
-                "batches": self.batches,
-            }
+            | {"counter": self.maps.counter.data.ptr, "tiles_m": tiles_m, "tiles_n": tiles_n, "batches": self.batches}
             | {"batch_a": int(_stride(a) > 0), "batch_b": int(_stride(b) > 0)}
             | {"copy_stores": copy_stores}
             | {"order": self._prepare_order(common, (rows, shape.tile_n), 2048 // rows, ordered)},
@@ -675,14 +590,7 @@ class Product:
         # Where every multiprocessor gets one block at most, blocks that start early crowd where norms have ended.
         spread = math.prod(self._grid) > device.describe().multiprocessors
         waits = self.kernel in WGMMA or (self.kernel == "portable" and spread)
-        _launch(
-            self._function,
-            self._grid,
-            self._threads,
-            self._parameters,
-            self._shared,
-            waits=waits,
-        )
+        _launch(self._function, self._grid, self._threads, self._parameters, self._shared, waits=waits)
 
 
 def _fill(record: Any, values: dict[str, Any]) -> Any:
@@ -716,17 +624,12 @@ def choose_kernel(a: Any, b: Any, batches: int, block: int, precision: str, stri
     return "wgmma_wide_pair" if a.shape[-2] > 128 else "wgmma_wide"
 
 
-def count_products(
-    maps: NormMaps,
-    item: tuple[int, int],
-    tau: Any,
-    grain: tuple[int, int, int] = (1, 1, 1),
-) -> Any:
+def count_products(maps: Norms, item: tuple[int, int], tau: Any, grain: tuple[int, int, int] = (1, 1, 1)) -> Any:
     """Return, on the device, how many tile products are valid, or executed at a coarser grain.
 
     Parameters
     ----------
-    maps : NormMaps
+    maps : Norms
         Already computed.
     item : tuple of int
         Indices of the matrices of A and B in their batches.
@@ -742,7 +645,7 @@ def count_products(
     return count
 
 
-def skipped_bound(maps: NormMaps, item: tuple[int, int], tau: Any) -> Any:
+def skipped_bound(maps: Norms, item: tuple[int, int], tau: Any) -> Any:
     """Return, on the device, sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2)."""
     import cupy
 
@@ -752,14 +655,14 @@ def skipped_bound(maps: NormMaps, item: tuple[int, int], tau: Any) -> Any:
     return cupy.sqrt(squares.sum()) * NORM_SLACK[norms_a.dtype.name]
 
 
-def _item(maps: NormMaps, item: tuple[int, int]) -> tuple[Any, Any]:
+def _item(maps: Norms, item: tuple[int, int]) -> tuple[Any, Any]:
     return tuple(
         norms[index] if norms.ndim == 3 else norms for norms, index in zip((maps.a, maps.b), item, strict=True)
     )
 
 
 def _survey(
-    maps: NormMaps,
+    maps: Norms,
     item: tuple[int, int],
     tau: Any,
     *,
@@ -803,11 +706,7 @@ def _survey(
 
 
 def _search(
-    maps: NormMaps,
-    item: tuple[int, int],
-    valid_ratio: float,
-    iterations: int,
-    tolerance: float,
+    maps: Norms, item: tuple[int, int], valid_ratio: float, iterations: int, tolerance: float
 ) -> tuple[Any, Any]:
     """Enqueue the paper's search; return tau and the found ratio, one float64 on the device each."""
     import cupy
@@ -818,26 +717,34 @@ def _search(
         return cupy.zeros(1), cupy.ones(1)
     start = _fill(
         np.zeros((), _SEARCH),
-        {
-            "best_ratio": 1.0,
-            "wanted": valid_ratio,
-            "tolerance": tolerance,
-            "total": total,
-            "iterations": iterations,
-        },
+        {"best_ratio": 1.0, "wanted": valid_ratio, "tolerance": tolerance, "total": total, "iterations": iterations},
     )
     start["growing"] = 1
     state = cupy.asarray(np.frombuffer(start.tobytes(), np.float64))
     mean = (norms_a.sum(axis=0, dtype=np.float64) * norms_b.sum(axis=0, dtype=np.float64)).sum() / total
-    state[0] = mean
-    state[2] = mean
+    state[_word("tau")] = state[_word("high")] = mean
     # A launch after the end of the search returns at once; 64 doublings reach the largest product from any mean.
     for _ in range(iterations + 64):
         _survey(maps, item, None, search=state)
-    return state[0:1], state[4:5]
+    return tuple(state[_word(name) : _word(name) + 1] for name in ("tau", "best_ratio"))
 
 
-def _largest_tau(maps: NormMaps, item: tuple[int, int], limit: float) -> float:
+def _word(name: str) -> int:
+    """Return where a field of the search's state lies, in float64."""
+    fields = _SEARCH.fields
+    assert fields is not None
+    return int(fields[name][1]) // 8
+
+
+def search_tau(maps: Norms, item: tuple[int, int], valid_ratio: float) -> tuple[Any, Any]:
+    """Search the threshold of a wanted valid ratio to a tenth of it, and to 0.01 at most.
+
+    More bisections than the paper's 20 are allowed, so that small ratios are met; those not needed return at once.
+    """
+    return _search(maps, item, valid_ratio, 60, min(0.01, valid_ratio / 10))
+
+
+def _largest_tau(maps: Norms, item: tuple[int, int], limit: float) -> float:
     """Return the largest tau, to a relative 1e-6 and never above it, whose skipped bound is at most `limit`."""
     import cupy
 
@@ -887,10 +794,7 @@ def tune_tau_cuda(
             "be the rows of the second"
         )
     dtype = np.result_type(norms_a.dtype, norms_b.dtype)
-    maps = NormMaps.__new__(NormMaps)
-    maps.a = cupy.ascontiguousarray(norms_a, dtype=dtype)
-    maps.b = cupy.ascontiguousarray(norms_b.T, dtype=dtype)
-    maps.block, maps.k_blocks = 32, norms_a.shape[1]
+    maps = Norms(cupy.ascontiguousarray(norms_a, dtype=dtype), cupy.ascontiguousarray(norms_b.T, dtype=dtype), 32)
     tau, ratio = _search(maps, (0, 0), valid_ratio, iterations, tolerance)
     return float(tau[0]), float(ratio[0])
 
@@ -925,38 +829,36 @@ def _flat(array: Any, batch: tuple[int, ...]) -> Any:
     return flat if flat.data.ptr == array.data.ptr else None
 
 
-def spamm_cuda(
-    a: Any,
-    b: Any,
-    *,
-    tau: float | None,
-    valid_ratio: float | None,
-    rtol: float | None,
-    block: int,
-    alpha: float,
-    beta: float,
-    c: Any,
-    out: Any,
-    strict: bool,
-    precision: str,
-    check_finite: bool,
-) -> SpammResult:
+@dataclass(frozen=True)
+class _Options:
+    """How a product is asked for; see :func:`spectile.spamm.spamm`."""
+
+    tau: float | None
+    valid_ratio: float | None
+    rtol: float | None
+    block: int
+    alpha: float
+    beta: float
+    strict: bool
+    precision: str
+    check_finite: bool
+
+
+def spamm_cuda(a: Any, b: Any, *, c: Any, out: Any, **options: Any) -> SpammResult:
     """Multiply on the current device and stream; see :func:`spectile.spamm.spamm`."""
     import cupy
 
+    asked = _Options(**options)
+    precision = asked.precision
     device.require_device()
-    _log2(block)
+    _log2(asked.block)
     (a_, give_back), (b_, _) = device.to_device(a), device.to_device(b)
     a_, b_ = (_row_major(n, x, on_device=device.on_device(y)) for n, x, y in (("a", a_, a), ("b", b_, b)))
     c_ = None
     dtype = np.dtype(_PRECISIONS[precision].output)
     if c is not None:
         # Another dtype of C is converted: the kernels read beta C in the dtype of the result.
-        c_ = _row_major(
-            "c",
-            cupy.asarray(device.to_device(c)[0], dtype=dtype),
-            on_device=device.on_device(c),
-        )
+        c_ = _row_major("c", cupy.asarray(device.to_device(c)[0], dtype=dtype), on_device=device.on_device(c))
     batch = np.broadcast_shapes(a_.shape[:-2], b_.shape[:-2])
     shape = (*batch, a_.shape[-2], b_.shape[-1])
     direct = out is not None and device.on_device(out)
@@ -968,23 +870,8 @@ def spamm_cuda(
     size = math.prod(shape) * dtype.itemsize
     with device.allocating(f"the product of shape {shape}", size):
         result: Any = cupy.empty(shape, dtype) if fresh else target
-        parts = _multiply(
-            a_,
-            b_,
-            c_,
-            result,
-            batch,
-            tau,
-            valid_ratio,
-            rtol,
-            block,
-            alpha,
-            beta,
-            strict,
-            precision,
-            check_finite,
-        )
-    if check_finite and precision == "fp16c16" and result.size and bool(cupy.isinf(result).any()):
+        parts = _multiply(a_, b_, c_, result, batch, asked)
+    if asked.check_finite and precision == "fp16c16" and result.size and bool(cupy.isinf(result).any()):
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
     if target is not None and result is not target:
         target[...] = result
@@ -1047,15 +934,7 @@ class _Item:
         norms_a, norms_b = _item(self.product.maps, self.item)
         skipped = float(skipped_bound(self.product.maps, self.item, self._device_tau()))
         norm_c = _frobenius(self.c) if self.c is not None else 0.0
-        lost = _rounding(
-            self.product.shape,
-            norms_a,
-            norms_b,
-            self.precision,
-            self.alpha,
-            self.beta,
-            norm_c,
-        )
+        lost = _rounding(self.product.shape, norms_a, norms_b, self.precision, self.alpha, self.beta, norm_c)
         return abs(self.alpha) * skipped + lost
 
     def norm_c(self) -> float:
@@ -1089,53 +968,18 @@ def _rounding(
     )
 
 
-def _multiply(
-    a: Any,
-    b: Any,
-    c: Any,
-    out: Any,
-    batch: tuple[int, ...],
-    tau: float | None,
-    valid_ratio: float | None,
-    rtol: float | None,
-    block: int,
-    alpha: float,
-    beta: float,
-    strict: bool,
-    precision: str,
-    check_finite: bool,
-) -> list[_Item]:
+def _multiply(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], asked: _Options) -> list[_Item]:
     """Launch everything; return one entry for each product of the batch."""
     import cupy
 
+    tau, precision, alpha, beta = asked.tau, asked.precision, asked.alpha, asked.beta
     flat_a, flat_b = _flat(a, batch), _flat(b, batch)
     if flat_a is None or flat_b is None:
         # Involved broadcasting: one product at a time, still without copies.
-        wide_a, wide_b = (
-            cupy.broadcast_to(a, (*batch, *a.shape[-2:])),
-            cupy.broadcast_to(b, (*batch, *b.shape[-2:])),
-        )
-        options = (
-            tau,
-            valid_ratio,
-            rtol,
-            block,
-            alpha,
-            beta,
-            strict,
-            precision,
-            check_finite,
-        )
+        wide_a, wide_b = (cupy.broadcast_to(a, (*batch, *a.shape[-2:])), cupy.broadcast_to(b, (*batch, *b.shape[-2:])))
         return list(
             itertools.chain.from_iterable(
-                _multiply(
-                    wide_a[i],
-                    wide_b[i],
-                    None if c is None else c[i],
-                    out[i],
-                    (),
-                    *options,
-                )
+                _multiply(wide_a[i], wide_b[i], None if c is None else c[i], out[i], (), asked)
                 for i in np.ndindex(batch)
             )
         )
@@ -1143,27 +987,24 @@ def _multiply(
     flat_c = None if c is None else (c.reshape(flat_out.shape) if batch else c)
     count = flat_out.shape[0] if batch else 1
     items = [(i if flat_a.ndim == 3 else 0, i if flat_b.ndim == 3 else 0) for i in range(count)]
-    maps = NormMaps(flat_a, flat_b, block)
+    maps = NormMaps(flat_a, flat_b, asked.block)
     if flat_a.size or flat_b.size:
         maps()
-    if check_finite or tau is None:
+    if asked.check_finite or tau is None:
         _check_norms(maps, flat_a, flat_b)
     taus: Any = tau
-    if valid_ratio is not None:
-        searches = [_search(maps, item, valid_ratio, 60, min(0.01, valid_ratio / 10))[0] for item in items]
+    if asked.valid_ratio is not None:
+        searches = [search_tau(maps, item, asked.valid_ratio)[0] for item in items]
         taus = cupy.concatenate(searches) if items else cupy.empty(0)
-    elif rtol is not None:
+    elif asked.rtol is not None:
         shape = (a.shape[-2], a.shape[-1], b.shape[-1])
-        taus = cupy.asarray(
-            [_tau_for_error(maps, item, rtol, shape, precision) for item in items],
-            np.float64,
-        )
+        taus = cupy.asarray([_tau_for_error(maps, item, asked.rtol, shape, precision) for item in items], np.float64)
     else:
         assert tau is not None
         taus = float(tau)
     product = Product(
         flat_a, flat_b, flat_out, maps, taus,
-        precision=precision, alpha=alpha, beta=beta, c=flat_c, strict=strict,
+        precision=precision, alpha=alpha, beta=beta, c=flat_c, strict=asked.strict,
     )  # fmt: skip
     if flat_out.size:
         product()
@@ -1177,11 +1018,7 @@ def _multiply(
 
 
 def _tau_for_error(
-    maps: NormMaps,
-    item: tuple[int, int],
-    rtol: float,
-    shape: tuple[int, int, int],
-    precision: str,
+    maps: Norms, item: tuple[int, int], rtol: float, shape: tuple[int, int, int], precision: str
 ) -> float:
     norms_a, norms_b = _item(maps, item)
     lost = _rounding(shape, norms_a, norms_b, precision)
@@ -1195,7 +1032,7 @@ def _tau_for_error(
     return _largest_tau(maps, item, rtol * scale - lost)
 
 
-def _check_norms(maps: NormMaps, a: Any, b: Any) -> None:
+def _check_norms(maps: Norms, a: Any, b: Any) -> None:
     """Raise where an operand, here or on the host, holds NaN or infinity; a norm that overflows alone is no sign."""
     import cupy
 
