@@ -1,6 +1,7 @@
 """KPM's cases: every quick row builds and passes its checks; the model gives the paper's numbers."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -34,6 +35,42 @@ def test_quick_case_passes_its_checks(case, tmp_path):
     assert ran
 
 
+KWANT_LIKE = """
+import numpy as np
+from spectile.kpm import bounds, reference
+
+class SpectralDensity:
+    def __init__(self, matrix, num_vectors, num_moments, vector_factory, bounds, eps):
+        start = np.stack(list(vector_factory), axis=1)
+        assert start.shape[1] == num_vectors
+        self.a, self.b = (2 - eps) / (bounds[1] - bounds[0]), sum(bounds) / 2
+        etas = reference.etas_blocked(matrix, start, num_moments, self.a, self.b)
+        self.moments = reference.moments_from_etas(etas).mean(axis=1) * reference.jackson_kernel(num_moments) FACTOR
+
+    def __call__(self, energy):
+        return self.a * reference.chebyshev_density(self.moments, self.a * (energy - self.b)) + 0j
+"""
+
+
+@pytest.mark.parametrize(("factor", "right"), [("", True), ("* 1.001", False)])
+def test_kwant_is_asked_in_its_own_python_and_its_density_checked(factor, right, tmp_path, monkeypatch):
+    (tmp_path / "kwant").mkdir()
+    (tmp_path / "kwant/__init__.py").write_text("")
+    (tmp_path / "kwant/kpm.py").write_text(KWANT_LIKE.replace("FACTOR", factor))
+    row = ROWS["host_dos_50x50x40"] | {"nx": 5, "ny": 4, "nz": 3, "num_moments": 64}
+    context = Context("cpu", tmp_path, seed=1, threads=2)
+    monkeypatch.delenv(cases.KWANT, raising=False)
+    skipped = cases.build(row, context).methods[1]
+    assert isinstance(skipped, Skipped) and cases.KWANT in skipped.reason
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(cases.KWANT, sys.executable)
+    ours, kwant = cases.build(row, context).methods
+    assert ours.check(ours.run())["error_fro_rel"] < 1e-12
+    density, seconds = kwant.run()
+    assert seconds > 0
+    assert (kwant.check(density)["error_fro_rel"] < 1e-12) is right
+
+
 def test_every_paper_row_has_a_study_and_its_parameters():
     for row in ROWS.values():
         assert row["study"] in cases._STUDIES
@@ -59,6 +96,7 @@ def test_step_adds_up_to_table_1_and_eq_4():
         model.step_bytes(stage, rows, nnz, 32) for stage in ("naive", "aug_spmv", "aug_spmmv", "stencil", "blocked")
     ]
     assert stages == sorted(stages, reverse=True)
+    assert model.step_bytes("rows", rows, nnz, 32) - model.step_bytes("stencil", rows, nnz, 32) == 10 * rows
 
 
 def test_reference_of_a_case_is_the_exact_recurrence():

@@ -11,7 +11,7 @@ HOST_STUDIES = ("host_machine", "host_step", "threads", "ranks")
 NAMES = {
     "naive": "naive (library calls)", "aug_spmv": "aug_spmv()", "aug_spmmv": "aug_spmmv()",
     "aug_spmmv_sell": "aug_spmmv(), SELL-32", "aug_spmmv_star": "aug_spmmv()*", "spmmv": "SpMMV alone",
-    "aug_spmmv_nodots": "without dot products", "aug_spmmv_table": "values by number",
+    "aug_spmmv_nodots": "without dot products", "aug_spmmv_table": "values or rows by number",
     "aug_spmmv_mixed": "stored in complex64", "stencil": "no stored matrix", "blocked": "no matrix, two steps",
     "blocked_nccl": "no matrix, two steps, NCCL", "blocked_ranks": "no matrix, two steps, a rank a GPU",
     "aug_spmmv_cpu_gpu": "aug_spmmv(), CPU and GPU",

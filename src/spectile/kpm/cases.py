@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ PAPER = "kpm"
 STEPS = 4
 LIMIT = {"complex128": 1e-12, "complex64": 1e-5}
 NO_DEVICE = "this machine has no CUDA device"
+#: Environment variable that names a Python which has Kwant.
+KWANT = "SPECTILE_KWANT"
 GPU_METHODS = ("aug_spmmv_sell", "spmmv", "aug_spmmv_nodots", "aug_spmmv_table", "aug_spmmv_mixed", "blocked")
 
 
@@ -91,8 +94,14 @@ def case_values(sample: TopologicalInsulator) -> dict[str, Value]:
 def _step(row: Mapping[str, Any], context: Context) -> Problem:
     sample = sample_of(row)
     threads = row["threads"] or context.threads
-    methods: list[Method | Skipped] = list(_host_methods(row, context, threads))
-    methods += [Skipped(name, f"{name} is a variant of the GPU kernels, and {NO_DEVICE}") for name in GPU_METHODS[1:]]
+    measured = _host_methods(row, context, threads)
+    methods: list[Method | Skipped] = list(measured)
+    here = {method.name for method in measured}
+    methods += [
+        Skipped(name, f"{name} is a variant of the GPU kernels, and {NO_DEVICE}")
+        for name in GPU_METHODS
+        if name not in here
+    ]
     return Problem(methods, inputs={"potential": digest_array(sample.potential)}, values=case_values(sample))
 
 
@@ -149,6 +158,7 @@ def _host_methods(row: Mapping[str, Any], context: Context, threads: int) -> Seq
         one_by_one(),
         stage("aug_spmmv", cpu.CpuOperator.from_csr(matrix), "aug_spmmv"),
         stage("aug_spmmv_sell", cpu.CpuOperator.from_sell(SellMatrix.from_csr(matrix)), "aug_spmmv"),
+        stage("aug_spmmv_table", cpu.CpuOperator.from_matrix(matrix), "rows"),
         stage("stencil", cpu.CpuOperator.from_topological_insulator(sample, dtype), "stencil"),
     ]
 
@@ -288,30 +298,74 @@ def dos_problem(row: Mapping[str, Any], context: Context, backend: Any) -> Probl
         flops=moments / 2 * model.step_flops(*size), bytes=moments / 2 * model.step_bytes("stencil", *size),
         values=values
     )  # fmt: skip
-    return Problem(
-        [method, _kwant(sample, moments, vectors, context) if backend == "cpu" else _cpu_only("kwant")],
-        inputs={"potential": digest_array(sample.potential)}, values=case_values(sample)
-    )  # fmt: skip
+    return Problem([method], inputs={"potential": digest_array(sample.potential)}, values=case_values(sample))
 
 
-def _kwant(sample: TopologicalInsulator, moments: int, vectors: int, context: Context) -> Method | Skipped:
-    try:
-        import kwant.kpm
-    except ImportError:
-        return Skipped("kwant", "Kwant is not installed (pip install kwant; it builds from source)")
-    matrix = _matrix(sample.nx, sample.ny, sample.nz)
+def _host_dos(row: Mapping[str, Any], context: Context) -> Problem:
+    """Compare a density of the stored matrix with Kwant's: the same vectors, bounds and moments, on the CPU."""
+    sample, moments, vectors = sample_of(row), int(row["num_moments"]), int(row["num_vectors"])
+    matrix, limits = _matrix(sample.nx, sample.ny, sample.nz), sample.gershgorin()
+    energies = np.linspace(*limits, 201)[10:-10]
+
+    @functools.cache
+    def expected() -> Any:
+        # The chain of library calls, on the vectors that the density takes.
+        start = _vectors_of(context.seed, sample.shape[0], vectors)
+        a, b = scaling(sample)
+        moment = reference.moments_from_etas(reference.etas_blocked(matrix, start, moments, a, b)).mean(axis=1)
+        return a * reference.chebyshev_density(moment * reference.jackson_kernel(moments), a * (energies - b))
+
+    def check(densities: Any) -> dict[str, float]:
+        wanted = expected()
+        return {"error_fro_rel": float(np.linalg.norm(densities - wanted) / np.linalg.norm(wanted))}
 
     def run() -> Any:
-        return kwant.kpm.SpectralDensity(matrix, num_moments=moments, num_vectors=vectors, rng=context.seed)
+        return api.SpectralDensity(matrix, moments, vectors, rng=context.seed, bounds=limits, backend="cpu")
 
-    def check(density: Any) -> dict[str, float]:
-        return {"error_states_rel": abs(complex(density.integrate()).real / sample.shape[0] - 1)}
+    size = (sample.shape[0], sample.nnz, vectors)
+    shared = dict[str, Any](
+        limits={"error_fro_rel": 1e-9}, flops=moments / 2 * model.step_flops(*size),
+        bytes=moments / 2 * model.step_bytes("aug_spmmv", *size)
+    )  # fmt: skip
+    methods: list[Method | Skipped] = [
+        Method("spectile", run, lambda density: check(density(energies)), **shared),
+        _kwant(sample, moments, vectors, energies, context, check, shared),
+    ]
+    return Problem(methods, inputs={"potential": digest_array(sample.potential)}, values=case_values(sample))
 
-    return Method("kwant", run, check, {"error_states_rel": 1e-6})
+
+def _vectors_of(seed: int, rows: int, count: int) -> Any:
+    """Return the start vectors, shape (rows, count), of a density whose `rng` is `seed`."""
+    return reference.random_phases(int(np.random.default_rng(seed).integers(2**62)), rows, count)
 
 
-def _cpu_only(name: str) -> Skipped:
-    return Skipped(name, f"{name} runs on the CPU: it is measured there")
+def _kwant(
+    sample: TopologicalInsulator, moments: int, vectors: int, energies: Any, context: Context,
+    check: Callable[[Any], dict[str, float]], shared: Mapping[str, Any]
+) -> Method | Skipped:  # fmt: skip
+    python = os.environ.get(KWANT)
+    if python is None:
+        return Skipped(
+            "kwant", f"Kwant 1.5 needs NumPy 1: install it in an environment of its own, and name its Python in {KWANT}"
+        )
+
+    def run() -> Any:
+        matrix = _matrix(sample.nx, sample.ny, sample.nz)
+        with tempfile.TemporaryDirectory() as folder:
+            problem = f"{folder}/problem.npz"
+            np.savez(
+                problem, data=matrix.data, indices=matrix.indices, indptr=matrix.indptr, energies=energies,
+                vectors=_vectors_of(context.seed, matrix.shape[0], vectors).T, bounds=sample.gershgorin(),
+                eps=2 - 2 * bounds.FILL
+            )  # fmt: skip
+            command = [python, str(Path(__file__).with_name("kwant_dos.py")), problem, str(moments), "1"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        if done.returncode:
+            raise RuntimeError(f"Kwant ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+        found = json.loads(done.stdout)
+        return np.array(found["densities"]), found["seconds"][0]
+
+    return Method("kwant", run, check, clock="external", **shared)
 
 
 def _surface(row: Mapping[str, Any], context: Context) -> Problem:
@@ -447,6 +501,7 @@ _STUDIES: dict[str, Callable[[Mapping[str, Any], Context], Problem]] = {
     "host_step": _step,
     "threads": _step,
     "dos": _dos,
+    "host_dos": _host_dos,
     "surface": _surface,
     "ranks": _ranks,
     "devices": _devices,

@@ -48,8 +48,8 @@ def step_bytes(stage: str, rows: int, nnz: int, num_vectors: int, dtype: Any = n
     Parameters
     ----------
     stage : str
-        naive, aug_spmv, aug_spmmv, spmmv (the product alone), table (values by number), stencil (no stored
-        matrix), or blocked (two steps a sweep, no stored matrix).
+        naive, aug_spmv, aug_spmmv, spmmv (the product alone), table (values by number), rows (rows by number, and
+        the diagonal), stencil (no stored matrix), or blocked (two steps a sweep, no stored matrix).
     rows, nnz, num_vectors : int
         N, N_nz and R.
     dtype : dtype
@@ -65,6 +65,7 @@ def step_bytes(stage: str, rows: int, nnz: int, num_vectors: int, dtype: Any = n
             "aug_spmmv": matrix + 3 * block,
             "spmmv": matrix + 2 * block,
             "table": nnz * INDEX_BYTES + 3 * block,
+            "rows": rows * (2 + np.empty(0, dtype).real.itemsize) + 3 * block,
             "stencil": 3 * block,
             "blocked": 2 * block,
         }[stage]
