@@ -8,4 +8,4 @@ from spectile.figures.style import Drawing
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     title = "Figure 10: speed-up on A A, matrices chosen by the criteria, float64"
-    return speedup_figure(frame, title, CRITERIA, "spectile_float64", "tsparse_mean_cusparse_criteria_2070", extra=True)
+    return speedup_figure(frame, title, CRITERIA, "float64", "tsparse_mean_cusparse_criteria_2070", extra=True)

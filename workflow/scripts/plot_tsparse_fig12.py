@@ -11,15 +11,15 @@ MARKERS = {"float16": "o", "tf32": "s", "float32": "^", "float64": "D"}
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing("Figure 12: error of the product", 2, 1, (10, 6))
-    names = [*SIXTEEN, *matrices(frame, "family")]
+    names = [*SIXTEEN, *matrices(frame, "mirror")[:8], *matrices(frame, "family")]
     ok = frame[frame["status"] == "ok"] if len(frame) else frame
     titles = ("v_smape_percent", "SMAPE, %"), ("error_bound_ratio", "largest error / bound of the entry")
     for ax, (column, title) in zip(drawing.axes[:, 0], titles, strict=True):
-        for precision, color in COLORS.items():
+        for number, (precision, color) in enumerate(COLORS.items()):
             rows = select(ok, f"method=spectile_{precision}")
             rows = rows[rows[column].notna() & rows["p_matrix"].isin(names)] if column in rows else rows.iloc[:0]
             if len(rows):
-                places = [names.index(name) for name in rows["p_matrix"]]
+                places = [names.index(name) + 0.15 * (number - 1.5) for name in rows["p_matrix"]]
                 settings = {"color": color, "label": precision, "marker": MARKERS[precision], "linestyle": "none"}
                 drawing.marks(ax, rows, column, column, kind="scatter", positions=places, **settings)
         for place, name in enumerate(names):
@@ -32,5 +32,6 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     drawing.axes[1, 0].axhline(1, color="black", linewidth=0.6)
     for ax in drawing.axes[:, 0]:
         if ax.get_legend_handles_labels()[0]:
-            ax.legend(ncols=5, fontsize=7)
+            ax.set_ylim(top=30 * ax.get_ylim()[1])  # room for the legend
+            ax.legend(ncols=5, fontsize=7, loc="upper right")
     return drawing

@@ -8,6 +8,4 @@ from spectile.figures.style import Drawing
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     title = "Figure 7: speed-up on A A, matrices of the literature, float16 in and float32 sums"
-    return speedup_figure(
-        frame, title, LITERATURE, "spectile_float16", "tsparse_mean_cusparse_literature_titan", extra=False
-    )
+    return speedup_figure(frame, title, LITERATURE, "float16", "tsparse_mean_cusparse_literature_titan", extra=False)

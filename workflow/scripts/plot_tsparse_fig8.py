@@ -8,6 +8,4 @@ from spectile.figures.style import Drawing
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     title = "Figure 8: speed-up on A A, matrices chosen by the criteria, float16 in and float32 sums"
-    return speedup_figure(
-        frame, title, CRITERIA, "spectile_float16", "tsparse_mean_cusparse_criteria_titan", extra=True
-    )
+    return speedup_figure(frame, title, CRITERIA, "float16", "tsparse_mean_cusparse_criteria_titan", extra=True)

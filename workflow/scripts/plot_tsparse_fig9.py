@@ -8,6 +8,4 @@ from spectile.figures.style import Drawing
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     title = "Figure 9: speed-up on A A, matrices of the literature, float64"
-    return speedup_figure(
-        frame, title, LITERATURE, "spectile_float64", "tsparse_mean_cusparse_literature_2070", extra=False
-    )
+    return speedup_figure(frame, title, LITERATURE, "float64", "tsparse_mean_cusparse_literature_2070", extra=False)

@@ -13,6 +13,7 @@ CRITERIA = ("bcsstk30", "nemeth21", "pcrystk03", "pct20stif", "pkustk06", "pli",
 SIXTEEN = LITERATURE + CRITERIA
 OTHERS = ("cusp", "rmerge2", "nsparse", "ac_spgemm", "speck")
 COLORS = {"float16": "#0072B2", "tf32": "#56B4E9", "float32": "#009E73", "float64": "#882255"}
+PALE = {"float16": "#9CC9E6", "float64": "#D3A5BC"}
 
 
 def short(matrix: str) -> str:
@@ -32,7 +33,7 @@ def why_missing(frame: pandas.DataFrame, matrix: str, methods: tuple[str, ...] =
     """Return why the frame has no number for a matrix: the reason of one of `methods`, else the first there is."""
     rows = select(frame, f"p_matrix={matrix}")
     asked = rows[rows["method"].isin(methods)] if len(rows) else rows
-    reasons = [str(reason) for part in (asked, rows) for reason in part.get("reason", []) if reason]
+    reasons = [str(reason) for part in (asked, rows) for reason in part.get("reason", []) if isinstance(reason, str)]
     if any("absent from the mirror" in reason for reason in reasons):
         return f"{short(matrix)}: not at hand, absent from the mirror"
     return f"{short(matrix)}: {reasons[0]}" if reasons else f"{short(matrix)}: not in this run"
@@ -54,27 +55,38 @@ def vendor(frame: pandas.DataFrame, precision: str) -> str:
     return gpu if len(select(frame, f"method={gpu},status=ok")) else f"scipy_{name}"
 
 
-def bars(
-    drawing, ax, frame: pandas.DataFrame, names, ours: str, baseline: str, claim: str = "", label: str = ""
-) -> None:
-    """Draw the speed-up of `ours` over `baseline` for `names`, hatch what is absent, and state the mean's matrices."""
-    found = speedups(frame, ours, baseline) if len(frame) else frame
-    places, rows = [], []
+def in_kernels_format(frame: pandas.DataFrame, precision: str, baseline: str) -> pandas.DataFrame:
+    """Return the speed-up of each matrix in the kernels' format, of rows or tiles whichever is faster."""
+    found = pandas.concat([speedups(frame, f"{kind}_{precision}", baseline) for kind in ("rows", "tiles")])
+    return found.sort_values("speedup", ascending=False).drop_duplicates("case")
+
+
+def bars(drawing, ax, frame: pandas.DataFrame, names, precision: str, baseline: str, claim: str = "") -> None:
+    """Draw the speed-ups of `names` in both columns, hatch what is absent, and state the means' matrices."""
+    ours = f"spectile_{precision}"
+    columns = {"CSR to CSR": (COLORS[precision], speedups(frame, ours, baseline) if len(frame) else frame)}
+    kernels = in_kernels_format(frame, precision, baseline) if len(frame) else frame
+    if len(kernels):
+        columns["kernel format"] = (PALE[precision], kernels)
+    means, drawn, width = [], set(), 0.8 / len(columns)
+    for number, (label, (color, found)) in enumerate(columns.items()):
+        rows = [select(found, f"p_matrix={name}").iloc[:1] for name in names] if len(found) else []
+        places = [place for place, row in enumerate(rows) if len(row)]
+        if places:
+            drawn |= set(places)
+            positions = [place + width * (number - (len(columns) - 1) / 2) for place in places]
+            data = pandas.concat([rows[place] for place in places]).assign(place=positions)
+            settings = {"color": color, "label": label, "width": width}
+            drawing.marks(
+                ax, data, "place", "speedup", kind="bar", lo="speedup_lo", hi="speedup_hi", positions=positions,
+                **settings,
+            )  # fmt: skip
+            means.append(f"{label} {geometric_mean(data['speedup']):.2f} ({len(data)})")
     for place, name in enumerate(names):
-        here = select(found, f"p_matrix={name}") if len(found) else found
-        if len(here):
-            places.append(place)
-            rows.append(here.iloc[[0]])
-        else:
+        if place not in drawn:
             drawing.slot(ax, place, why_missing(frame, name, (ours, baseline)))
-    if rows:
-        data = pandas.concat(rows).assign(place=places)
-        settings = {"color": COLORS.get(ours.split("_")[1], "#0072B2"), "label": label or ours.replace("_", " ")}
-        drawing.marks(
-            ax, data, "place", "speedup", kind="bar", lo="speedup_lo", hi="speedup_hi", positions=places, **settings
-        )
-        mean = geometric_mean(data["speedup"])
-        ax.set_title(f"geometric mean of these {len(data)}: {mean:.2f}", fontsize=8)
+    if means:
+        ax.set_title("geometric means (of so many): " + ", ".join(means), fontsize=8)
     if claim:
         drawing.paper_line(ax, claim, "paper's mean of its eight")
     ax.axhline(1, color="black", linewidth=0.6)
@@ -84,21 +96,21 @@ def bars(
     ax.set_ylim(0, 1.18 * ax.get_ylim()[1])  # room for the legend
     ax.set_ylabel(f"speed-up over {baseline.replace('_', ' ')}")
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(fontsize=7, ncols=2, loc="upper right")
+        ax.legend(fontsize=7, ncols=3, loc="upper right")
 
 
-def speedup_figure(frame: pandas.DataFrame, title: str, names, ours: str, claim: str, extra: bool):
+def speedup_figure(frame: pandas.DataFrame, title: str, names, precision: str, claim: str, extra: bool):
     """Return one of Figures 7 to 10: the paper's eight slots, and with `extra` the matrices at hand beside them."""
     from spectile.figures.style import Drawing
 
     frame = frame[frame["status"].notna()] if len(frame) else frame
-    baseline = vendor(frame, ours.split("_")[1]) if len(frame) else "cusparse_float32"
+    baseline = vendor(frame, precision) if len(frame) else "cusparse_float32"
     drawing = Drawing(title, 1, 2 if extra else 1, (11 if extra else 8, 4.2))
-    bars(drawing, drawing.axes[0, 0], frame, names, ours, baseline, claim)
+    bars(drawing, drawing.axes[0, 0], frame, names, precision, baseline, claim)
     if extra:
         wanted = [name for name in matrices(frame, "mirror") if meets(frame, name, 21)] + matrices(frame, "family")
         if wanted:
-            bars(drawing, drawing.axes[0, 1], frame, wanted, ours, baseline)
+            bars(drawing, drawing.axes[0, 1], frame, wanted, precision, baseline)
         else:
             drawing.empty(drawing.axes[0, 1], "no other matrix of this run meets the criteria, and it has no family")
     return drawing

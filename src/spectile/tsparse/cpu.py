@@ -302,8 +302,16 @@ def _over_rows(products: np.ndarray, threads: int, work: Callable[[np.uint64, np
     total = np.cumsum(products + 8)
     cuts = np.searchsorted(total, np.linspace(0, total[-1], 8 * threads + 1)[1:-1])
     edges = np.unique(np.concatenate(([0], cuts, [rows]))).astype(np.uint64)
-    with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(work, a, b) for a, b in itertools.pairwise(edges)]:
+    chunks = iter(list(itertools.pairwise(edges)))
+
+    def drain() -> None:
+        for a, b in chunks:
+            work(a, b)
+
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(drain) for _ in range(threads - 1)]
+        drain()
+        for done in others:
             done.result()
 
 
