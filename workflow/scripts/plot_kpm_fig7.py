@@ -1,7 +1,7 @@
 """Figure 7 of KPM: scaling over the cores of one CPU."""
 
 import pandas
-from kpm_rates import drawn_by, line, missing
+from kpm_rates import NAMES, drawn_by, line, missing
 
 from spectile.bench.claims import select
 from spectile.figures.style import Drawing
@@ -15,16 +15,20 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     if not len(rows):
         drawing.empty(ax, missing(frame, "fig7", "a run on several threads"))
         return drawing
-    for method in ("aug_spmv", "aug_spmmv", "stencil"):
-        line(drawing, ax, rows, method, "p_threads", "gflops")
+    width = int(rows["p_num_vectors"].max())
+    for method in ("aug_spmv", "aug_spmmv", "aug_spmmv_table", "stencil"):
+        line(drawing, ax, rows, method, "p_threads", "gflops", label=f"{NAMES[method]}, R = {width}")
     triad = select(drawn_by(frame, "fig8"), "method=triad,clock=wall")
     if len(triad):
         bandwidth = float(triad["gbytes_s"].iloc[0])
         ends = [rows["p_threads"].min(), rows["p_threads"].max()]
-        for vectors, label in ((1, "R = 1"), (float(rows["p_num_vectors"].max()), "this R")):
-            drawing.model_line(ax, ends, [bandwidth / code_balance(vectors)] * 2, f"roofline, {label}")
+        for vectors in (1, width):
+            drawing.model_line(ax, ends, [bandwidth / code_balance(vectors)] * 2, f"roofline, R = {vectors}")
+    ax.set_xscale("log", base=2)
+    threads = sorted(rows["p_threads"].astype(int).unique())
+    ax.set_xticks(threads, [str(count) for count in threads])
     ax.set_xlabel("threads")
-    ax.set_ylabel("Gflop/s")
+    ax.set_ylabel("Gflop/s (138 flop a row and vector)")
     ax.set_ylim(0)
     ax.legend()
     return drawing
