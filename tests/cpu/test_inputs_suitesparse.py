@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_array, csr_array
 
-from spectile.inputs import families, suitesparse
+from spectile.inputs import download, families, suitesparse
 from spectile.inputs.suitesparse import MissingMatrix, Pinned
 
 ROOT = Path(__file__).parents[2]
@@ -120,7 +120,7 @@ def resources(tmp_path):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr(suitesparse.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
 
 
 def leftovers(resources):
@@ -452,7 +452,7 @@ def test_a_part_of_another_version_is_not_continued(mirror, server, resources, m
     matrix, archive = big_member()
     path = mirror.add("Test", "big", archive, 300, 300, matrix.nnz)
     server.cut_after = [10_000]
-    monkeypatch.setattr(suitesparse, "_ATTEMPTS", 1)
+    monkeypatch.setattr(download, "_ATTEMPTS", 1)
     with pytest.raises(ValueError, match="run the same command again to continue"):
         suitesparse.fetch("big", server.url, resources)
     matrix, archive = big_member(seed=1)

@@ -60,7 +60,7 @@ def test_sources_load_no_code_and_start_no_shell(path):
         assert shell is None or ast.unparse(shell) == "False"
         assert pickles is None or ast.unparse(pickles) == "False"
         # One place downloads, and it checks addresses, sizes and digests.
-        assert not name.startswith("requests.") or path.name == "suitesparse.py"
+        assert not name.startswith("requests.") or path.name == "download.py"
 
 
 def shells():

@@ -27,7 +27,6 @@ import hashlib
 import importlib
 import importlib.util
 import io
-import json
 import os
 import re
 import shutil
@@ -41,11 +40,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import unquote, urljoin, urlsplit
 
 import numpy as np
 
-from spectile.inputs import families
+from . import families
+from .download import CHUNK, NotThere, checked_base, download, locked, say, whole
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -57,8 +56,6 @@ _COLUMNS = ("name", "group", "n", "columns", "nnz", "digest", "source", "field",
 _SOURCES = ("mirror", "rebuilt", "absent")
 _SAFE = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*")
 _INDEX_AGE_S = 90 * 24 * 3600.0  # ssgetpy's own
-_ATTEMPTS = 5
-_CHUNK = 1 << 20
 
 
 class MissingMatrix(ValueError):
@@ -336,7 +333,7 @@ def fetch(
         Another kind of address; an archive that is truncated, holds another thing than one matrix, or is larger than
         the index allows; a content that is not the one pinned; a connection that keeps breaking.
     """
-    base = _checked_base(base_url)
+    base = checked_base(base_url)
     pins = _pins(table)
     home = _home(resources)
     key = _resolve(name, pins)
@@ -347,18 +344,17 @@ def fetch(
     kept = _kept(home, key)
     archive = (Path(cache) if cache is not None else home) / f"{key}.tar.gz"
     pinned = pins.get(key)
-    with _locked(kept), _locked(archive):
+    with locked(kept), locked(archive):
         if kept.is_file():
             try:
                 _verify(_read_kept(kept), key, pinned, None, str(kept))
                 return kept
             except ValueError as error:
-                _say(f"{error}; fetching it again")
+                say(f"{error}; fetching it again")
         entry = entry or _identify(key, base, home)
         while True:
-            whole = archive.is_file()
-            resumed = False
-            if not whole:
+            there, resumed = archive.is_file(), False
+            if not there:
                 resumed = _download(entry.url, archive, key, _most_bytes(entry))
             try:
                 result = _read_archive(archive, entry)
@@ -367,9 +363,9 @@ def fetch(
             except ValueError as error:
                 # An archive of an earlier run, or one continued from it, gets one more chance from its start.
                 archive.unlink()
-                if not (whole or resumed):
+                if not (there or resumed):
                     raise
-                _say(f"{error}; downloading it again")
+                say(f"{error}; downloading it again")
         _write_kept(kept, result)
     return kept
 
@@ -395,7 +391,7 @@ def fetch_main(matrix: str, base_url: str, resources: str | os.PathLike[str], ta
     path = fetch(matrix, base_url, resources, table=table)
     content = _read_kept(path)
     rows, columns = content.shape
-    _say(f"{path.parent.name}/{path.stem}: {rows} x {columns}, {content.nnz} nonzeros, digest {_digest(content)}")
+    say(f"{path.parent.name}/{path.stem}: {rows} x {columns}, {content.nnz} nonzeros, digest {_digest(content)}")
     return path
 
 
@@ -433,29 +429,18 @@ def _resolve(name: str, pins: Mapping[str, Pinned]) -> str | None:
     return keys[0] if len(keys) == 1 else None
 
 
-def _checked_base(base_url: str) -> str:
-    """The base URL without its last slash, if its kind is one that may be read."""
-    parts = urlsplit(base_url)
-    usable = {
-        "https": bool(parts.hostname),
-        "http": _is_loopback(parts.hostname or ""),
-        "file": parts.netloc in ("", "localhost") and parts.path.startswith("/"),
-    }
-    if not usable.get(parts.scheme, False):
-        raise ValueError(
-            f"base URL {base_url!r} cannot be used; give https://..., file:///folder, or http://127.0.0.1:port/..."
-        )
-    return base_url.rstrip("/")
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
+def _download(url: str, target: Path, what: str, most_bytes: int) -> bool:
+    """As `download`; what is not there is a missing matrix."""
+    try:
+        return download(url, target, what, most_bytes)
+    except NotThere as error:
+        raise MissingMatrix(f"{error}; choose another base URL, such as {SUITESPARSE_URL}") from None
 
 
 def _identify(name: str, base: str, home: Path) -> _Entry:
     """Find a matrix by its exact name in the index of a mirror."""
     csv_file = home / "index" / f"{hashlib.sha256(base.encode()).hexdigest()[:16]}.csv"
-    with _locked(csv_file):
+    with locked(csv_file):
         local = base.startswith("file:")
         if local or not csv_file.is_file() or time.time() - csv_file.stat().st_mtime > _INDEX_AGE_S:
             try:
@@ -463,7 +448,7 @@ def _identify(name: str, base: str, home: Path) -> _Entry:
             except ValueError as error:
                 if not csv_file.is_file():
                     raise
-                _say(f"{error}; using the index of {time.strftime('%F', time.gmtime(csv_file.stat().st_mtime))}")
+                say(f"{error}; using the index of {time.strftime('%F', time.gmtime(csv_file.stat().st_mtime))}")
         lines = csv_file.read_text(encoding="utf-8", errors="replace").splitlines()
         with _ssgetpy(base, home) as parts:
             database = parts["db"].MatrixDB(db=":memory:")
@@ -530,157 +515,6 @@ def _ssgetpy(base: str, home: Path) -> Iterator[dict[str, Any]]:
         sys.modules.update(before)
 
 
-# --- downloads --------------------------------------------------------------------------------------------------------
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-class _Progress:
-    """One line every three seconds, none for what is done sooner."""
-
-    def __init__(self, what: str, total: int | None, done: int) -> None:
-        self.what, self.total, self.done = what, total, done
-        self.last = time.monotonic()
-
-    def add(self, count: int) -> None:
-        self.done += count
-        if time.monotonic() - self.last > 3:
-            self.last = time.monotonic()
-            of = f" of {self.total / 1e6:.1f}" if self.total else ""
-            _say(f"{self.what}: {self.done / 1e6:.1f}{of} MB")
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock beside a file: processes that fetch the same matrix wait for each other; a killed one lets go."""
-    import fcntl
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(path.name + ".lock"), "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _download(url: str, target: Path, what: str, most_bytes: int) -> bool:
-    """Download to ``target.part``, then rename; returns whether an earlier part was continued."""
-    part = target.with_name(target.name + ".part")
-    if urlsplit(url).scheme == "file":
-        source = Path(unquote(urlsplit(url).path))
-        if not source.is_file():
-            raise MissingMatrix(f"{what} is not at {url}; choose another base URL, such as {SUITESPARSE_URL}")
-        with open(source, "rb") as incoming, open(part, "wb") as outgoing:
-            progress = _Progress(what, source.stat().st_size, 0)
-            _copy(iter(lambda: incoming.read(_CHUNK), b""), outgoing, progress, url, most_bytes)
-        os.replace(part, target)
-        return False
-    # What the part is a part of, so that it is continued only with the rest of the same file.
-    origin = target.with_name(target.name + ".part.json")
-    continued = False
-    for attempt in range(_ATTEMPTS):
-        before = part.stat().st_size if part.is_file() else 0
-        try:
-            continued = _transfer(url, part, origin, what, most_bytes) or continued
-            os.replace(part, target)
-            origin.unlink(missing_ok=True)
-            return continued
-        except _Broken as error:
-            if attempt == _ATTEMPTS - 1:
-                raise ValueError(
-                    f"{what} could not be downloaded from {url}: {error}; run the same command again to continue"
-                ) from error
-            grown = part.is_file() and part.stat().st_size > before
-            time.sleep(0.1 if grown else min(8.0, 0.5 * 2**attempt))
-    raise AssertionError("the last attempt returns or raises")
-
-
-class _Broken(Exception):
-    """A transfer that may succeed when tried again."""
-
-
-def _transfer(url: str, part: Path, origin: Path, what: str, most_bytes: int) -> bool:
-    """One HTTP request that starts or continues `part`; returns whether it continued one."""
-    import requests
-    import urllib3
-
-    have = part.stat().st_size if part.is_file() else 0
-    try:
-        known = json.loads(origin.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = {}
-    if not isinstance(known, dict) or known.get("url") != url or not known.get("validator"):
-        have = 0
-    # The archive's own bytes: a server must not pack or unpack them on the way.
-    headers = {"Accept-Encoding": "identity"}
-    if have:
-        headers |= {"Range": f"bytes={have}-", "If-Range": known["validator"]}
-    try:
-        response = _get(url, headers)
-    except requests.RequestException as error:
-        raise _Broken(f"{type(error).__name__}") from error
-    with response:
-        if response.status_code == 404:
-            raise MissingMatrix(f"{what} is not at {url} (404); choose another base URL, such as {SUITESPARSE_URL}")
-        if response.status_code == 416:  # the part is as long as the file, or longer
-            part.unlink(missing_ok=True)
-            raise _Broken("the server has no rest of the unfinished file")
-        if response.status_code not in (200, 206):
-            raise _Broken(f"the server answered {response.status_code} {response.reason}")
-        if response.status_code == 206 and not (
-            have and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-        ):
-            part.unlink(missing_ok=True)
-            raise _Broken("the server sent another range than asked for")
-        if response.status_code == 200:
-            have = 0
-        length = response.headers.get("Content-Length", "")
-        total = have + int(length) if length.isdigit() else None
-        tag = response.headers.get("ETag", "")
-        validator = tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified", "")
-        with open(part, "r+b" if have else "wb") as outgoing:
-            outgoing.seek(have)
-            if not have:
-                with _whole(origin) as note:
-                    note.write(json.dumps({"url": url, "validator": validator}).encode())
-            progress = _Progress(what, total, have)
-            try:
-                _copy(response.raw.stream(1 << 16, decode_content=False), outgoing, progress, url, most_bytes)
-            except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-                raise _Broken(f"the connection broke after {progress.done} bytes ({type(error).__name__})") from error
-        if total is not None and progress.done != total:
-            raise _Broken(f"the connection broke after {progress.done} of {total} bytes")
-    return have > 0
-
-
-def _get(url: str, headers: Mapping[str, str]) -> Any:
-    """GET that follows redirects only to addresses that could be asked for directly."""
-    import requests
-
-    for _ in range(6):
-        response = requests.get(url, headers=dict(headers), stream=True, timeout=(20, 60), allow_redirects=False)
-        if not response.is_redirect:
-            return response
-        response.close()
-        target = urljoin(url, response.headers["Location"])
-        if urlsplit(target).scheme == "file":
-            raise ValueError(f"{url} redirects to the file {target}; choose another base URL")
-        _checked_base(target)
-        url = target
-    raise ValueError(f"{url} redirects too often; choose another base URL")
-
-
-def _copy(chunks: Iterator[bytes], outgoing: IO[bytes], progress: _Progress, url: str, most_bytes: int) -> None:
-    for chunk in chunks:
-        if progress.done + len(chunk) > most_bytes:
-            outgoing.truncate(0)
-            raise ValueError(f"{url} is larger than {most_bytes} bytes, the most that its matrix can need; not taken")
-        outgoing.write(chunk)
-        progress.add(len(chunk))
-    outgoing.flush()
-    os.fsync(outgoing.fileno())
-
-
 # --- archives ---------------------------------------------------------------------------------------------------------
 
 
@@ -701,7 +535,7 @@ class _Bounded(io.RawIOBase):
         self.inner, self.left = inner, most
 
     def read(self, size: int = -1, /) -> bytes:
-        data = self.inner.read(min(size, _CHUNK) if size >= 0 else _CHUNK)
+        data = self.inner.read(min(size, CHUNK) if size >= 0 else CHUNK)
         self.left -= len(data)
         if self.left < 0:
             raise _Oversized
@@ -741,8 +575,8 @@ def _read_archive(archive: Path, entry: _Entry) -> csr_array:
                     content = members.extractfile(member)
                     assert content is not None
                     with open(text, "wb") as file:
-                        shutil.copyfileobj(content, file, _CHUNK)
-            while stream.read(_CHUNK):  # to the end, where gzip checks its sum
+                        shutil.copyfileobj(content, file, CHUNK)
+            while stream.read(CHUNK):  # to the end, where gzip checks its sum
                 pass
         if not found:
             raise ValueError(f"archive {entry.url} does not hold {wanted}; it is another matrix or is truncated")
@@ -787,7 +621,7 @@ def _read_matrix_market(path: Path, entry: _Entry) -> csr_array:
     entries = sizes[2] if len(sizes) == 3 else rows * columns
     length = path.stat().st_size
     if length > 100_000_000:
-        _say(f"{entry.key}: reading {length / 1e6:.0f} MB of text")
+        say(f"{entry.key}: reading {length / 1e6:.0f} MB of text")
     if not 0 <= entries <= length:
         raise damaged(f"announces {entries} entries, more than its {length} bytes can hold")
     try:
@@ -807,22 +641,8 @@ def _kept(home: Path, key: str) -> Path:
     return home / f"{key}.npz"
 
 
-@contextlib.contextmanager
-def _whole(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that becomes `path` when it is whole; what a killed process left of it is written over.
-
-    Its name is fixed, as that of `spectile.bench.whole` is not: whoever writes holds the lock of the matrix.
-    """
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
-
-
 def _write_kept(path: Path, matrix: csr_array) -> None:
-    with _whole(path) as file:
+    with whole(path) as file:
         np.savez(
             file,
             shape=np.array(matrix.shape, dtype=np.int64),
