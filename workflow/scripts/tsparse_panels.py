@@ -128,10 +128,10 @@ def scores(predicted: np.ndarray, faster: np.ndarray) -> tuple[float | None, flo
     return (hits / predicted.sum() if predicted.any() else None), (hits / faster.sum() if faster.any() else None)
 
 
-def fitted(rows: pandas.DataFrame) -> float:
-    """Return the filling of tiles (column ``filled``) from which predicting "faster" is right most often."""
+def fitted(rows: pandas.DataFrame, column: str) -> float:
+    """Return the value of `column` from which predicting "faster" is right most often."""
     faster = rows["speedup"] > 1
-    return max(np.sort(rows["filled"]), key=lambda cut: ((rows["filled"] >= cut) == faster).mean())
+    return max(np.sort(rows[column]), key=lambda cut: ((rows[column] >= cut) == faster).mean())
 
 
 def long_rows(mean: int, nnz: int):
