@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
+import spectile
 from spectile.gpu import device
 
 
@@ -77,6 +80,45 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, cupy: object,
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     found = device.unavailable_reason.__wrapped__()
     assert found is None if reason is None else reason in found
+
+
+@pytest.mark.parametrize(
+    ("backend", "on_gpu", "found", "chosen"),
+    [
+        ("auto", False, True, "cuda"),
+        ("auto", False, False, "cpu"),
+        ("auto", True, True, "cuda"),
+        ("cpu", False, True, "cpu"),
+        ("cuda", False, True, "cuda"),
+        ("cuda", False, False, RuntimeError('no CUDA device was found; use backend="cpu"')),
+        ("cpu", True, True, ValueError("copy them to the host")),
+        ("tpu", False, True, ValueError("backend = 'tpu' is unknown")),
+    ],
+)
+def test_backend_is_chosen_or_refused(
+    monkeypatch: pytest.MonkeyPatch, backend: str, on_gpu: bool, found: bool, chosen: str | Exception
+) -> None:
+    monkeypatch.setattr(device, "unavailable_reason", lambda: None if found else "no CUDA device was found")
+    if isinstance(chosen, str):
+        assert device.choose_backend(backend, on_gpu) == chosen
+    else:
+        with pytest.raises(type(chosen), match=str(chosen)):
+            device.choose_backend(backend, on_gpu)
+
+
+@pytest.mark.skipif(device.available(), reason="a CUDA device is here")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: spectile.spamm(a, a, tau=0.0, backend="cuda"),
+        lambda a: spectile.spgemm(csr_array(a), csr_array(a), backend="cuda"),
+        lambda a: spectile.eigh(a, backend="cuda"),
+        lambda a: spectile.kpm_dos(csr_array(a), 8, 1, backend="cuda"),
+    ],
+)
+def test_cuda_without_a_device_is_one_sentence(call: Callable[[np.ndarray], object]) -> None:
+    with pytest.raises(RuntimeError, match='use backend="cpu"'):
+        call(np.eye(4))
 
 
 def test_memory_errors_name_what_needs_it_and_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -329,7 +329,7 @@ class TestErrors:
         with pytest.raises(ValueError, match="row pointer of A"):
             multiply(A, sp.csr_array(self.A.T))
 
-    @pytest.mark.parametrize("option", ["precision", "method", "backend"])
+    @pytest.mark.parametrize("option", ["precision", "method"])
     def test_unknown_choice(self, option):
         with pytest.raises(ValueError, match=f"{option} is 'other'; choose one of"):
             spgemm(self.A, sp.csr_array(self.A.T), **{option: "other"})

@@ -251,17 +251,7 @@ def tridiagonalize(
 def _choose_backend(a: Any, backend: str) -> Literal["cpu", "cuda"]:
     from spectile.gpu import device
 
-    if backend not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"backend is 'auto', 'cpu' or 'cuda', and not {backend!r}")
-    is_host = isinstance(a, np.ndarray | list | tuple)
-    if not is_host and device.on_device(a):
-        if backend == "cpu":
-            raise TypeError('the array is on the GPU: copy it to the host, or use backend="cuda"')
-        return "cuda"
-    if backend == "cuda":
-        device.require_device()
-        return "cuda"
-    return "cuda" if backend == "auto" and device.available() else "cpu"
+    return device.choose_backend(backend, not isinstance(a, np.ndarray | list | tuple) and device.on_device(a))
 
 
 def _check_array(a: Any, backend: str) -> Any:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 _DLPACK_CPU = 1
 _DLPACK_CUDA = (2, 13)  # device memory, managed memory
@@ -72,6 +72,32 @@ def require_device() -> None:
     reason = unavailable_reason()
     if reason is not None:
         raise RuntimeError(f'{reason}; use backend="cpu" or backend="auto"')
+
+
+def choose_backend(backend: str, on_gpu: bool = False) -> Literal["cpu", "cuda"]:
+    """Return where a public function computes.
+
+    Parameters
+    ----------
+    backend : {"auto", "cpu", "cuda"}
+        ``auto`` takes CUDA for operands on a GPU and where a device is found, else the CPU.
+    on_gpu : bool
+        Whether the operands are on a GPU.
+
+    Raises
+    ------
+    ValueError
+        If `backend` is another word, or "cpu" for operands on a GPU.
+    RuntimeError
+        If `backend` is "cuda" and no device can be used.
+    """
+    if backend not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"backend = {backend!r} is unknown: choose 'auto', 'cpu' or 'cuda'")
+    if backend == "cpu" and on_gpu:
+        raise ValueError('the operands are on a GPU and backend is "cpu": copy them to the host, or use backend="auto"')
+    if backend == "cuda":
+        require_device()
+    return "cuda" if backend == "cuda" or (backend == "auto" and (on_gpu or available())) else "cpu"
 
 
 def describe() -> Device:

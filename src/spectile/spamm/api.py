@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from spectile.gpu.device import available, on_device
+from spectile.gpu.device import choose_backend, on_device
 
 if TYPE_CHECKING:
     from .result import SpammResult
@@ -121,7 +121,7 @@ def spamm(
             raise ValueError("devices spread alpha A B over GPUs: leave beta at 0 and backend at 'auto' or 'cuda'")
         return _spread(a, b, devices, out=out, precision=precision, check_finite=check_finite, **options)
     on_gpu = on_device(a) or on_device(b)
-    chosen = _choose_backend(backend, on_gpu)
+    chosen = choose_backend(backend, on_gpu)
     like = a
     if not on_gpu:
         a, b = _host_array(a), _host_array(b)
@@ -427,15 +427,3 @@ def _check_result_array(name: str, array: Any, shape: tuple[int, ...], dtype: st
         raise ValueError(f"{name} has shape {_shape(array)}, and the product has {shape}")
     if dtype is not None and _dtype(array) != dtype:
         raise TypeError(f"{name} is {_dtype(array)}, and the product is {dtype}: pass an array of that dtype")
-
-
-def _choose_backend(backend: str, on_gpu: bool) -> Literal["cpu", "cuda"]:
-    if backend not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"backend = {backend!r} is unknown: choose 'auto', 'cpu' or 'cuda'")
-    if backend == "cpu" and on_gpu:
-        raise ValueError("the operands are GPU arrays: copy them to the host for backend='cpu', or use 'auto'")
-    if backend == "cuda" or on_gpu:
-        return "cuda"
-    if backend == "cpu":
-        return "cpu"
-    return "cuda" if available() else "cpu"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..gpu.device import choose_backend
 from .precision import BY_ENTRY, IN_TILES, HalfRange, Precision, half_exponents, lookup, round_half, round_tf32
 
 Backend = Literal["auto", "cpu", "cuda"]
@@ -14,7 +15,6 @@ PrecisionName = Literal["float64", "float32", "tf32", "float16"]
 Method = Literal["auto", "rows", "tiles"]
 
 METHODS = ("auto", "rows", "tiles")
-BACKENDS = ("auto", "cpu", "cuda")
 
 
 def spgemm(
@@ -351,7 +351,6 @@ def _factors(A: Any, B: Any, backend: str) -> tuple[Any, Any, bool, str]:
     """Check kinds and shapes; return the factors, whether they are on a GPU, and the backend to use."""
     import scipy.sparse as sp
 
-    _one_of("backend", backend, BACKENDS)
     kinds = []
     for name, matrix in (("A", A), ("B", B)):
         if sp.issparse(matrix):
@@ -374,13 +373,7 @@ def _factors(A: Any, B: Any, backend: str) -> tuple[Any, Any, bool, str]:
     if A.shape[1] != B.shape[0]:
         raise ValueError(f"A has shape {A.shape} and B {B.shape}: the columns of A must be the rows of B")
     on_gpu = kinds[0] == "cupyx.scipy.sparse"
-    if backend == "cpu" and on_gpu:
-        raise ValueError('A and B are on a GPU and backend is "cpu": call A.get() and B.get() first')
-    if backend == "auto":
-        from ..gpu.device import available
-
-        backend = "cuda" if on_gpu or available() else "cpu"
-    return A, B, on_gpu, backend
+    return A, B, on_gpu, choose_backend(backend, on_gpu)
 
 
 def _operands(A: Any, B: Any) -> tuple[Operand, Operand]:
