@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from spectile.bench.provenance import PAPERS
 from spectile.gpu.compile import Unit, _cached_cubin, _runs_on
-
-SYSTEMS = ("spamm", "tsparse", "evd", "kpm")
 
 
 def _units() -> list[tuple[str, str, Unit]]:
     found = []
-    for system in SYSTEMS:
+    for system in PAPERS:
         if importlib.util.find_spec(f"spectile.{system}.gpu") is None:
             continue
         units = importlib.import_module(f"spectile.{system}.gpu").UNITS
@@ -109,7 +108,7 @@ def test_sources_follow_one_another_with_their_names() -> None:
     assert text == f'#line 1 "scalar.cu"\n{first}\n#line 1 "matrix.cu"\n{second}'
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPERS)
 def test_each_gpu_backend_covers_ampere_hopper_blackwell(system: str) -> None:
     if importlib.util.find_spec(f"spectile.{system}.gpu") is None:
         pytest.skip(f"{system} has no CUDA backend")

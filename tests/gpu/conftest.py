@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from spectile.bench.provenance import program
+from spectile.bench.provenance import PAPERS, program
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-SYSTEMS = ("gpu", "spamm", "tsparse", "evd", "kpm")
+SYSTEMS = ("gpu", *PAPERS)
 RECORD = HERE / "last_run.json"
 
 
