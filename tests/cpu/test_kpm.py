@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.sparse.linalg import aslinearoperator
 
 from spectile.inputs.lattices import anderson, chain, graphene
 from spectile.inputs.topological_insulator import GAMMA_1, GAMMA_HOP, TopologicalInsulator
@@ -188,7 +189,7 @@ def test_call_equals_the_densities_and_vanishes_outside():
     density = kpm_dos(SAMPLE, 50, 3, rng=1, backend="cpu", kernel="lorentz")
     np.testing.assert_allclose(density(density.energies), density.densities, rtol=1e-9, atol=1e-9)
     assert density(density.bounds[1] + 1.0) == 0
-    assert density(0.3).shape == ()
+    assert density(0.3).shape == () and density(np.zeros((2, 3))).shape == (2, 3) and density([]).shape == (0,)
 
 
 def test_kernels_are_positive_and_normalised():
@@ -209,9 +210,46 @@ def test_any_operator_with_a_product_is_taken():
         def __matmul__(self, block):
             return matrix @ block
 
-    by_operator = kpm_dos(Operator(), 40, 3, rng=1, backend="cpu", bounds=(-9, 9))
     by_matrix = kpm_dos(matrix, 40, 3, rng=1, backend="cpu", bounds=(-9, 9))
-    np.testing.assert_allclose(by_operator.moments, by_matrix.moments, atol=1e-10)
+    for operator in (Operator(), aslinearoperator(matrix)):
+        by_operator = kpm_dos(operator, 40, 3, rng=1, backend="cpu", bounds=(-9, 9))
+        np.testing.assert_allclose(by_operator.moments, by_matrix.moments, atol=1e-10)
+        assert kpm_dos(operator, 40, 3, rng=1, backend="cpu").integrate() == pytest.approx(240, rel=1e-12)
+
+    class Wrong(Operator):
+        def __matmul__(self, block):
+            return block[:3]
+
+    with pytest.raises(ValueError, match="H @ x has shape"):
+        kpm_dos(Wrong(), 40, 3, backend="cpu")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float64", "complex128", "int32", "bool"])
+def test_densities_in_every_type(dtype):
+    matrix = (SAMPLE.matrix() if dtype.startswith("complex") else abs(graphene(6, 5))).astype(dtype)
+    single = dtype in ("float32", "complex64")
+    density, local = kpm_dos(matrix, 60, 3, rng=1, backend="cpu"), ldos(matrix, [3, 8], 60, backend="cpu")
+    double = matrix.astype(np.result_type(dtype, np.float64))
+    exact = kpm_dos(double, 60, 3, rng=1, backend="cpu", bounds=density.bounds)
+    size = matrix.shape[0]
+    np.testing.assert_allclose(density.moments / size, exact.moments / size, atol=1e-5 if single else 1e-13)
+    np.testing.assert_allclose(local.integrate(), 1, atol=1e-6)
+
+
+def test_other_layouts_of_a_matrix_give_the_same_and_stay_as_they_are():
+    matrix = SAMPLE.matrix()
+    by_matrix = kpm_dos(matrix, 40, 3, rng=1, backend="cpu", bounds=(-9, 9)).moments
+    wide, coordinates = matrix.copy(), matrix.tocoo()
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    order = np.lexsort([-matrix.indices, coordinates.row])
+    descending = sp.csr_array((matrix.data[order], matrix.indices[order], matrix.indptr), matrix.shape)
+    split = sp.csr_array((np.repeat(matrix.data / 2, 2), np.repeat(matrix.indices, 2), 2 * matrix.indptr), matrix.shape)
+    for other in (wide, descending, split, coordinates, matrix.tocsc(), sp.bsr_array(matrix), matrix.toarray()):
+        held = [name for name in ("data", "indices", "indptr") if isinstance(getattr(other, name, None), np.ndarray)]
+        before = [getattr(other, name).copy() for name in held]
+        found = kpm_dos(other, 40, 3, rng=1, backend="cpu", bounds=(-9, 9))
+        np.testing.assert_allclose(found.moments, by_matrix, atol=1e-11)
+        assert all(np.array_equal(getattr(other, name), old) for name, old in zip(held, before, strict=True))
 
 
 # ---- bounds
@@ -238,6 +276,22 @@ def test_bounds_of_our_own_are_widened_when_the_spectrum_leaves_them(monkeypatch
 def test_one_energy_only():
     density = kpm_dos(2.5 * sp.eye_array(12), 16, 2, rng=0, backend="cpu")
     assert density.integrate(lambda energy: energy) == pytest.approx(12 * 2.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("matrix", [[[0, 1], [1, 0]], np.ones((6, 6)), np.kron(np.eye(3), [[0, 1], [1, 0]])])
+def test_matrices_whose_states_are_as_symmetric_as_a_start_vector(matrix):
+    density = kpm_dos(matrix, 20, 3, rng=1, backend="cpu")
+    exact = np.linalg.eigvalsh(matrix)
+    assert density.bounds[0] <= exact[0] + 1e-9 and exact[-1] <= density.bounds[1] + 1e-9
+    assert density.integrate() == pytest.approx(len(exact), rel=1e-12)
+
+
+def test_bounds_without_width_are_widened(monkeypatch):
+    monkeypatch.setattr(bounds, "lanczos", lambda *args, **kwargs: (1.0, 1.0))
+    density = kpm_dos(SAMPLE, 20, 2, rng=0, backend="cpu")
+    assert density.integrate() == pytest.approx(SAMPLE.shape[0], rel=1e-12)
+    exact = np.linalg.eigvalsh(SAMPLE.matrix().toarray())
+    assert density.bounds[0] <= exact[0] and exact[-1] <= density.bounds[1]
 
 
 # ---- checkpoints
@@ -276,6 +330,29 @@ def test_checkpoint_goes_on_after_an_interruption(tmp_path, monkeypatch):
     np.testing.assert_array_equal(again.moments, whole.moments)
 
 
+def test_a_file_that_is_no_state_or_another_calls_is_refused(tmp_path):
+    path = tmp_path / "dos.npz"
+    arguments = {"H": SAMPLE, "num_moments": 64, "num_vectors": 2, "rng": 1, "backend": "cpu", "checkpoint": path}
+    path.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="no saved density, or not all"):
+        kpm_dos(**arguments)
+    np.savez(path, energies=np.zeros(3))
+    with pytest.raises(ValueError, match="no saved density: give"):
+        kpm_dos(**arguments)
+    SpectralDensity(SAMPLE, 32, 2, rng=1, backend="cpu").save(path)
+    path.write_bytes((whole := path.read_bytes())[: len(whole) // 2])
+    with pytest.raises(ValueError, match="no saved density, or not all"):
+        kpm_dos(**arguments)
+    path.write_bytes(whole)
+    for other in ({"num_vectors": 3}, {"kernel": "lorentz"}, {"num_moments": 30}):
+        with pytest.raises(ValueError, match="32 moments of 2 vectors"):
+            kpm_dos(**arguments | other)
+    with pytest.raises(ValueError, match="bounds"):
+        kpm_dos(**arguments, bounds=(-20, 20))
+    assert path.read_bytes() == whole
+    assert kpm_dos(**arguments).num_moments == 64 and not path.exists()
+
+
 # ---- bad input
 
 
@@ -287,6 +364,7 @@ def test_checkpoint_goes_on_after_an_interruption(tmp_path, monkeypatch):
         (sp.csr_array(np.full((8, 8), np.nan)), {}, ValueError, "NaN"),
         (sp.csr_array(np.ones((8, 7))), {}, ValueError, "square"),
         (np.array([["a"]]), {}, TypeError, "dtype"),
+        (np.eye(4, dtype=np.longdouble), {}, TypeError, "dtype"),
         (object(), {}, TypeError, "sparse matrix"),
         (SAMPLE, {"num_moments": 1}, ValueError, "num_moments=1"),
         (SAMPLE, {"num_moments": 10.5}, ValueError, "num_moments"),
@@ -297,6 +375,8 @@ def test_checkpoint_goes_on_after_an_interruption(tmp_path, monkeypatch):
         (SAMPLE, {"num_vectors": True}, ValueError, "num_vectors=True"),
         (SAMPLE, {"kernel": "fejer"}, ValueError, "jackson"),
         (SAMPLE, {"bounds": (1, -1)}, ValueError, "bounds"),
+        (SAMPLE, {"bounds": (1,)}, ValueError, "no two energies"),
+        (SAMPLE, {"bounds": 5}, ValueError, "no two energies"),
         (SAMPLE, {"bounds": (-2, 2)}, ValueError, "leaves the given bounds"),
         (SAMPLE, {"backend": "tpu"}, ValueError, "backend"),
     ],
@@ -310,8 +390,19 @@ def test_bad_input_is_worded(H, arguments, error, words):
 def test_bad_input_of_the_other_functions_is_worded():
     with pytest.raises(ValueError, match="rows"):
         ldos(SAMPLE, [SAMPLE.shape[0]], 16, backend="cpu")
+    with pytest.raises(ValueError, match="whole numbers"):
+        ldos(SAMPLE, [1.5], 16, backend="cpu")
     with pytest.raises(ValueError, match="positions"):
         spectral_function(SAMPLE, [[0.0, 0.0]], np.zeros((3, 2)), num_moments=16, backend="cpu")
+    with pytest.raises(ValueError, match="finite"):
+        spectral_function(chain(8), [[np.nan]], np.arange(8.0), num_moments=16, backend="cpu")
+    density = kpm_dos(SAMPLE, 16, 2, rng=1, backend="cpu")
+    with pytest.raises(ValueError, match="one value for each"):
+        density.integrate(lambda energy: energy[:3])
+    for add in (density.add_moments, density.add_vectors):
+        for count in (0, 1.5, "many"):
+            with pytest.raises(ValueError, match=f"={count} is invalid.*at least 1"):
+                add(count)
     with pytest.raises(ValueError, match="too small"):
         TopologicalInsulator(2, 5, 5)
     with pytest.raises(ValueError, match="positive"):

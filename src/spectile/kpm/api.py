@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.bench.whole import whole
+from spectile.gpu.device import choose_backend
 from spectile.kpm import bounds as spectrum_bounds
 from spectile.kpm import reference
 
@@ -22,7 +25,6 @@ Kernel = Literal["jackson", "lorentz"]
 # Steps between two looks at the norms: a spectrum outside the bounds shows within a few steps, and grows exponentially.
 _FIRST_LOOK = 8
 _LOOK = 64
-_WIDEN = 1.1
 _MAX_WIDENINGS = 40
 _MAX_BLOCK = 64
 
@@ -92,14 +94,17 @@ def kpm_dos(
     """
     if checkpoint is None:
         return SpectralDensity(H, num_moments, num_vectors, kernel, rng, bounds=bounds, backend=backend)
+    num_moments, num_vectors = _check_counts(num_moments, num_vectors)
     path = Path(checkpoint)
     if path.exists():
         density = SpectralDensity.load(path, H, backend=backend)
-        if density.num_vectors != num_vectors or density.kernel != kernel:
+        if (density.num_vectors, density.kernel) != (num_vectors, kernel) or density.num_moments > num_moments:
             raise ValueError(
-                f"{path} holds {density.num_vectors} vectors and the {density.kernel} kernel, not {num_vectors} and "
-                f"{kernel}: remove the file, or ask for the same again"
+                f"{path} holds {density.num_moments} moments of {density.num_vectors} vectors and the {density.kernel} "
+                f"kernel, not {num_moments} of {num_vectors} and {kernel}: remove the file, or ask for the same again"
             )
+        if bounds is not None and density.bounds != (float(bounds[0]), float(bounds[1])):
+            raise ValueError(f"{path} has bounds {density.bounds}, not {bounds}: remove the file, or give the same")
     else:
         density = SpectralDensity(H, 2, num_vectors, kernel, rng, bounds=bounds, backend=backend)
     written = time.monotonic()
@@ -143,12 +148,16 @@ class SpectralCurves:
     def __call__(self, energy: npt.ArrayLike) -> Array:
         """Return the densities at any energies: shape (..., K), zero outside the bounds."""
         x = self._a * (np.asarray(energy, dtype=np.float64) - self._b)
-        return self._a * reference.chebyshev_density(self._damped, x.ravel()).reshape(*x.shape, -1)
+        return self._a * reference.chebyshev_density(self._damped, x.ravel()).reshape(*x.shape, self.moments.shape[1])
 
     def integrate(self, f: Callable[[Array], Array] | None = None) -> Array:
         """Return ∫ f(E) ρ(E) dE of each curve by Gauss–Chebyshev quadrature; f None is 1."""
-        values = np.ones_like(self.energies) if f is None else np.broadcast_to(f(self.energies), self.energies.shape)
-        return np.asarray(values @ self._weights / len(self.energies))
+        values = np.ones_like(self.energies) if f is None else np.asarray(f(self.energies))
+        if values.shape not in ((), self.energies.shape):
+            raise ValueError(
+                f"f gave shape {values.shape} for {len(self.energies)} energies: it must give one value for each"
+            )
+        return np.asarray(np.broadcast_to(values, self.energies.shape) @ self._weights / len(self.energies))
 
 
 class SpectralDensity:
@@ -219,8 +228,7 @@ class SpectralDensity:
         num_moments : int
             Moments to add, at least 1.
         """
-        _check_counts(num_moments + 1, 1)
-        self._num_moments += int(num_moments)
+        self._num_moments += _whole(num_moments, "num_moments", 1)
         self._advance()
         self._update()
 
@@ -232,8 +240,7 @@ class SpectralDensity:
         num_vectors : int
             Vectors to add, at least 1.
         """
-        _check_counts(2, num_vectors)
-        self._start(int(num_vectors))
+        self._start(_whole(num_vectors, "num_vectors", 1))
         self._update()
 
     def __call__(self, energy: npt.ArrayLike) -> Array:
@@ -295,10 +302,10 @@ class SpectralDensity:
         Raises
         ------
         ValueError
-            If H is not the matrix, or the backend not the one, of the state.
+            If the file is no such state, or H not the matrix, or the backend not the one, of the state.
         """
         self = cls.__new__(cls)
-        with np.load(path) as state:
+        with _open_state(path) as state:
             self._engine = make_engine(H, backend)
             if self._engine.name != str(state["backend"]):
                 raise ValueError(f"{path} was written by the {state['backend']} backend: load it with backend=that")
@@ -333,16 +340,14 @@ class SpectralDensity:
 
     def _advance(self) -> None:
         """Bring all blocks to M moments; widen bounds of our own that turn out too narrow and begin again."""
-        for _ in range(_MAX_WIDENINGS):
+        for attempt in range(_MAX_WIDENINGS):
             if all(self._advance_block(n) for n in range(len(self._blocks))):
                 return
             if self._fixed_bounds:
                 raise ValueError(
                     f"the spectrum leaves the given bounds {self.bounds}: give wider ones, or None to have them found"
                 )
-            low, high = self.bounds
-            middle, half = (low + high) / 2, (high - low) / 2 * _WIDEN
-            self.bounds = (middle - half, middle + half)
+            self.bounds = spectrum_bounds.widened(self.bounds, attempt)
             self._blocks = [None] * len(self._blocks)
             self._etas = [etas[:0] for etas in self._etas]
         raise ValueError("no bounds hold the spectrum: H is not Hermitian or not finite")
@@ -408,9 +413,9 @@ def ldos(
         As :func:`kpm_dos`; and if a row is not in the matrix.
     """
     engine = make_engine(H, backend)
-    chosen = np.asarray(rows, dtype=np.int64).ravel()
-    if chosen.size == 0 or chosen.min() < 0 or chosen.max() >= engine.num_rows:
-        raise ValueError(f"rows must be numbers from 0 to {engine.num_rows - 1}, at least one")
+    chosen = np.asarray(rows).ravel()
+    if chosen.dtype.kind not in "iu" or chosen.size == 0 or chosen.min() < 0 or chosen.max() >= engine.num_rows:
+        raise ValueError(f"rows must be whole numbers from 0 to {engine.num_rows - 1}, at least one")
 
     def vectors(first: int, stop: int) -> Array:
         block = np.zeros((engine.num_rows, stop - first), dtype=engine.dtype)
@@ -456,7 +461,7 @@ def spectral_function(
     Raises
     ------
     ValueError
-        As :func:`kpm_dos`; and if the shapes do not fit, or an orbital has no weight.
+        As :func:`kpm_dos`; and if the shapes do not fit, a number is not finite, or an orbital has no weight.
     """
     engine = make_engine(H, backend, complex_vectors=True)
     n = engine.num_rows
@@ -470,6 +475,8 @@ def spectral_function(
             f"positions {r.shape}, orbitals {label.shape} and weights {weight.shape} must have one row for each of the "
             f"{n} rows of H, and positions the {k.shape[1]} components of the wavevectors"
         )
+    if not all(np.isfinite(values).all() for values in (k, r, weight)):
+        raise ValueError("wavevectors, positions and weights must be finite numbers")
     kinds = np.unique(label)
     norms = {kind: float(np.sqrt(np.sum(weight[label == kind] ** 2))) for kind in kinds}
     if min(norms.values()) == 0:
@@ -506,8 +513,6 @@ def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = Fa
     ValueError
         If H is not square or empty, or the backend unknown.
     """
-    if backend not in ("auto", "cpu", "cuda"):
-        raise ValueError(f'backend={backend!r} is unknown: choose "auto", "cpu" or "cuda"')
     if isinstance(H, list | tuple):
         H = np.asarray(H)
     shape = getattr(H, "shape", None)
@@ -522,7 +527,7 @@ def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = Fa
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 1:
         raise ValueError(f"H has shape {tuple(shape)}: a Hamiltonian is a square matrix")
     dtype = np.dtype(H.dtype)
-    if dtype.kind not in "biufc" or dtype.itemsize > 16:
+    if dtype.kind not in "biufc" or dtype.char in "gG":
         raise TypeError(f"H has dtype {dtype}: convert it to float32, float64, complex64 or complex128")
     if dtype.kind in "biu" or dtype == np.float16:
         dtype = np.dtype(np.float64)
@@ -530,15 +535,16 @@ def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = Fa
         dtype = np.result_type(dtype, np.complex64)
     if hasattr(H, "engine"):
         return H.engine(dtype)
-    on_device = type(H).__module__.startswith("cupy")
-    if backend == "cuda" or (on_device and backend == "auto") or (backend == "auto" and _cuda_available()):
+    on_gpu = type(H).__module__.startswith("cupy")
+    # A matrix on a GPU is copied for backend="cpu".
+    if choose_backend(backend, on_gpu and backend != "cpu") == "cuda":
         from spectile.kpm.gpu import GpuEngine
 
         if GpuEngine.takes(H):
             return GpuEngine(H, dtype)
         if backend == "cuda":
             raise TypeError(f"H is a {type(H).__name__}: the GPU takes sparse matrices and TopologicalInsulator")
-    if on_device:
+    if on_gpu:
         H = H.get()
     return CpuEngine(H, dtype)
 
@@ -558,7 +564,9 @@ class CpuEngine:
             from spectile.kpm.cpu import CpuOperator
 
             matrix = sp.csr_array(H, dtype=dtype)
-            matrix.sum_duplicates()
+            if not matrix.has_canonical_format:
+                matrix = matrix.copy()  # the arrays may be the caller's
+                matrix.sum_duplicates()
             self.operator = CpuOperator.from_matrix(matrix)
         elif hasattr(H, "gershgorin"):
             from spectile.kpm.cpu import CpuOperator
@@ -579,7 +587,12 @@ class CpuEngine:
     def apply(self, x: Array) -> Array:
         """Return H x of one vector."""
         if self.operator is None:
-            return np.asarray(self._H @ x.reshape(-1, 1)).ravel()
+            image = np.asarray(self._H @ x.reshape(-1, 1))
+            if image.shape != (x.size, 1):
+                raise ValueError(
+                    f"H @ x has shape {image.shape} for an x of shape {(x.size, 1)}: it must have the same"
+                )
+            return image[:, 0]
         v = self.operator.to_block(x.reshape(-1, 1))
         w = np.zeros_like(v)
         self.operator.update(v, w, 1.0, 0.0, 0.0, 1, self.operator.blocks())
@@ -646,11 +659,11 @@ def _moments_of(
     engine: Any, H: Any, vectors: Callable[[int, int], Array], count: int, num_moments: int,
     bounds: tuple[float, float] | None
 ) -> tuple[Array, tuple[float, float]]:  # fmt: skip
-    num_moments, _ = _check_counts(num_moments, 1)
+    num_moments = _whole(num_moments, "num_moments", 2)
     _check_hermitian(engine)
     fixed = bounds is not None
     bounds = _find_bounds(engine, H, bounds)
-    for _ in range(_MAX_WIDENINGS):
+    for attempt in range(_MAX_WIDENINGS):
         a, b = spectrum_bounds.scaling(bounds)
         columns = []
         for first in range(0, count, _MAX_BLOCK):
@@ -663,16 +676,22 @@ def _moments_of(
             return np.concatenate(columns, axis=1), bounds
         if fixed:
             raise ValueError(f"the spectrum leaves the given bounds {bounds}: give wider ones, or bounds=None")
-        middle, half = (bounds[0] + bounds[1]) / 2, (bounds[1] - bounds[0]) / 2 * _WIDEN
-        bounds = (middle - half, middle + half)
+        bounds = spectrum_bounds.widened(bounds, attempt)
     raise ValueError("no bounds hold the spectrum: H is not Hermitian or not finite")
 
 
 def _find_bounds(engine: Any, H: Any, bounds: tuple[float, float] | None) -> tuple[float, float]:
     if bounds is not None:
-        spectrum_bounds.scaling(bounds)
-        return float(bounds[0]), float(bounds[1])
-    low, high = spectrum_bounds.lanczos(engine.apply, engine.vector(1), xp=engine.xp)
+        try:
+            low, high = (float(bound) for bound in bounds)
+        except (TypeError, ValueError):
+            raise ValueError(f"bounds={bounds!r} are no two energies: give the lowest and the highest") from None
+        spectrum_bounds.scaling((low, high))
+        return low, high
+    # A vector without the symmetries of H: phases alone can be orthogonal to the states that bound the spectrum.
+    start = engine.vector(1)
+    start *= engine.xp.linspace(1, 2, engine.num_rows).astype(start.real.dtype)
+    low, high = spectrum_bounds.lanczos(engine.apply, start, xp=engine.xp)
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ValueError("H holds NaN or infinity: every entry must be a finite number")
     if hasattr(H, "gershgorin"):
@@ -706,6 +725,22 @@ def _check_hermitian(engine: Any) -> None:
         )
 
 
+@contextlib.contextmanager
+def _open_state(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Open a file written by :meth:`SpectralDensity.save`."""
+    try:
+        state = np.load(path)
+        held = "fingerprint" in state
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{path} holds no saved density, or not all of it: remove it, and begin again") from error
+    if not held:
+        raise ValueError(f"{path} holds no saved density: give a file that SpectralDensity.save wrote")
+    with state:
+        yield state
+
+
 def _fingerprint(engine: Any) -> Array:
     """Return a few numbers that another matrix would not give."""
     image = engine.apply(engine.vector(4))
@@ -721,17 +756,14 @@ def _damping(kernel: str, num_moments: int) -> Array:
 
 
 def _check_counts(num_moments: int, num_vectors: int) -> tuple[int, int]:
-    for value, name, least in ((num_moments, "num_moments", 2), (num_vectors, "num_vectors", 1)):
-        try:
-            valid = not isinstance(value, bool) and int(value) == value and value >= least
-        except (TypeError, ValueError, OverflowError):
-            valid = False
-        if not valid:
-            raise ValueError(f"{name}={value} is invalid: give a whole number of at least {least}")
-    return int(num_moments), int(num_vectors)
+    return _whole(num_moments, "num_moments", 2), _whole(num_vectors, "num_vectors", 1)
 
 
-def _cuda_available() -> bool:
-    from spectile.gpu import device
-
-    return device.available()
+def _whole(value: Any, name: str, least: int) -> int:
+    try:
+        valid = not isinstance(value, bool) and int(value) == value and value >= least
+    except (TypeError, ValueError, OverflowError):
+        valid = False
+    if not valid:
+        raise ValueError(f"{name}={value} is invalid: give a whole number of at least {least}")
+    return int(value)

@@ -73,6 +73,13 @@ def lanczos(
     return float(ritz[0] - residual[0]), float(ritz[-1] + residual[-1])
 
 
+def widened(bounds: tuple[float, float], attempt: int = 0) -> tuple[float, float]:
+    """Return wider bounds than ones that turned out too narrow: by a tenth at first, twice from `attempt` 4 on."""
+    low, high = bounds
+    half = max((high - low) / 2, 1e-2 * max(abs(low), abs(high), 1e-2)) * (1.1 if attempt < 4 else 2.0)
+    return (low + high) / 2 - half, (low + high) / 2 + half
+
+
 def scaling(bounds: tuple[float, float]) -> tuple[float, float]:
     """Return the paper's a and b: H̃ = a (H − b) has its spectrum in [−0.99, 0.99] if `bounds` hold.
 
