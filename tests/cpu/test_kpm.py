@@ -420,10 +420,10 @@ def test_numbering_in_strips_permutes_the_matrix_only():
 
 
 def test_more_vectors_than_fit_are_done_in_passes(monkeypatch):
-    from spectile.kpm import api
+    from spectile.kpm import engine
 
     whole = SpectralDensity(SAMPLE, 40, 7, rng=11, backend="cpu")
-    monkeypatch.setattr(api.CpuEngine, "capacity", lambda engine: 3)
+    monkeypatch.setattr(engine.CpuEngine, "capacity", lambda engine: 3)
     passes = SpectralDensity(SAMPLE, 40, 7, rng=11, backend="cpu")
     np.testing.assert_allclose(passes.moments, whole.moments, rtol=0, atol=1e-11)
     assert sum(block is not None for block in passes._blocks) == 1

@@ -24,7 +24,7 @@ from spectile.bench.case import Context, Method, Problem, Skipped, Value
 from spectile.bench.provenance import digest_array
 from spectile.inputs.topological_insulator import TopologicalInsulator
 
-from . import api, bounds, model, reference
+from . import api, bounds, engine, model, reference
 
 PAPER = "kpm"
 #: Steps of one timed call; even, since the temporally blocked sweep does two at once.
@@ -185,7 +185,7 @@ def _functions(row: Mapping[str, Any], context: Context) -> Problem:
 
 def sample_product(sample: TopologicalInsulator, v: Any) -> Any:
     """Return H v by the matrix-free kernel: an independent check of the stored matrix."""
-    return api.CpuEngine(sample, np.dtype(np.complex128)).apply(v)
+    return engine.CpuEngine(sample, np.dtype(np.complex128)).apply(v)
 
 
 def functions_problem(

@@ -84,7 +84,7 @@ class DistributedMatrix:
 
 
 class MpiEngine:
-    """A distributed matrix as :class:`spectile.kpm.api.CpuEngine` is a local one."""
+    """A distributed matrix as :class:`spectile.kpm.engine.CpuEngine` is a local one."""
 
     name = "mpi"
     xp = np

@@ -1,0 +1,337 @@
+"""Densities expanded in Chebyshev polynomials, and the density of states as an object that can be continued."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from spectile.bench.whole import whole
+from spectile.kpm import bounds as spectrum_bounds
+from spectile.kpm import reference
+from spectile.kpm.engine import (
+    Array,
+    Backend,
+    advance_watched,
+    check_hermitian,
+    find_bounds,
+    fingerprint,
+    make_engine,
+)
+
+Kernel = Literal["jackson", "lorentz"]
+
+MAX_WIDENINGS = 40
+MAX_BLOCK = 64
+
+
+class SpectralCurves:
+    """Densities expanded in Chebyshev polynomials: one curve for each column of moments.
+
+    Parameters
+    ----------
+    moments : ndarray, shape (M, K)
+        μ_m of each curve, undamped.
+    bounds : (float, float)
+        Energies to which the expansion was scaled.
+    kernel : {"jackson", "lorentz"}
+        Damping.
+
+    Attributes
+    ----------
+    energies : ndarray, shape (2 M,)
+        Gauss–Chebyshev abscissas, ascending, in the units of H.
+    densities : ndarray, shape (2 M, K)
+        Density at `energies`, per unit energy.
+    """
+
+    def __init__(self, moments: Array, bounds: tuple[float, float], kernel: Kernel = "jackson") -> None:
+        self.moments, self.bounds, self.kernel = moments, bounds, kernel
+        self._damped = moments * damping(kernel, len(moments))[:, None]
+        self._a, self._b = spectrum_bounds.scaling(bounds)
+        x, self._weights = (grid[::-1] for grid in reference.chebyshev_density_on_grid(self._damped, 2 * len(moments)))
+        self.energies = x / self._a + self._b
+        self.densities = self._weights * (self._a / (np.pi * np.sqrt(1 - x**2)))[:, None]
+
+    def __call__(self, energy: npt.ArrayLike) -> Array:
+        """Return the densities at any energies: shape (..., K), zero outside the bounds."""
+        x = self._a * (np.asarray(energy, dtype=np.float64) - self._b)
+        return self._a * reference.chebyshev_density(self._damped, x.ravel()).reshape(*x.shape, self.moments.shape[1])
+
+    def integrate(self, f: Callable[[Array], Array] | None = None) -> Array:
+        """Return ∫ f(E) ρ(E) dE of each curve by Gauss–Chebyshev quadrature; f None is 1."""
+        values = np.ones_like(self.energies) if f is None else np.asarray(f(self.energies))
+        if values.shape not in ((), self.energies.shape):
+            raise ValueError(
+                f"f gave shape {values.shape} for {len(self.energies)} energies: it must give one value for each"
+            )
+        return np.asarray(np.broadcast_to(values, self.energies.shape) @ self._weights / len(self.energies))
+
+
+class SpectralDensity:
+    """Density of states ρ(E) = Σ δ(E − E_n) of a matrix, by a stochastic trace over R vectors (paper, Eq. 2).
+
+    Parameters are those of :func:`kpm_dos`.
+
+    Attributes
+    ----------
+    energies : ndarray, shape (2 M,)
+        Energies of `densities`, ascending, in the units of H.
+    densities : ndarray, shape (2 M,)
+        States per unit energy; the integral is N.
+    errors : ndarray, shape (2 M,)
+        Standard error of `densities` over the vectors; NaN for R = 1.
+    moments : ndarray, shape (M,)
+        Estimates of tr T_m(H̃).
+    bounds : (float, float)
+        Bounds of the spectrum that the expansion uses.
+    """
+
+    def __init__(
+        self,
+        H: Any,
+        num_moments: int = 2000,
+        num_vectors: int = 32,
+        kernel: Kernel = "jackson",
+        rng: int | np.random.Generator | None = None,
+        *,
+        bounds: tuple[float, float] | None = None,
+        backend: Backend = "auto",
+    ) -> None:
+        num_moments, num_vectors = check_counts(num_moments, num_vectors)
+        damping(kernel, 2)
+        self.kernel: Kernel = kernel
+        self._seed = int(np.random.default_rng(rng).integers(2**62))
+        self._engine = make_engine(H, backend)
+        check_hermitian(self._engine)
+        self._fixed_bounds = bounds is not None
+        self.bounds = find_bounds(self._engine, H, bounds)
+        self._blocks: list[Any] = []
+        self._etas: list[Array] = []
+        self._keep = True
+        self._num_moments = num_moments
+        self._start(num_vectors)
+        self._update()
+
+    @property
+    def num_moments(self) -> int:
+        """M."""
+        return self._num_moments
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+        return sum(etas.shape[1] for etas in self._etas)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape (N, N) of the matrix."""
+        return (self._engine.num_rows,) * 2
+
+    def add_moments(self, num_moments: int) -> None:
+        """Add moments; the result equals a construction with more, bitwise.
+
+        Parameters
+        ----------
+        num_moments : int
+            Moments to add, at least 1.
+        """
+        self._num_moments += whole_number(num_moments, "num_moments", 1)
+        self._advance()
+        self._update()
+
+    def add_vectors(self, num_vectors: int) -> None:
+        """Add random vectors: the same ones that a construction with more would take.
+
+        Parameters
+        ----------
+        num_vectors : int
+            Vectors to add, at least 1.
+        """
+        self._start(whole_number(num_vectors, "num_vectors", 1))
+        self._update()
+
+    def __call__(self, energy: npt.ArrayLike) -> Array:
+        """Return ρ at any energies, zero outside the bounds."""
+        return self._mean(energy)[..., 0]
+
+    def integrate(self, f: Callable[[Array], Array] | None = None) -> float:
+        """Return ∫ f(E) ρ(E) dE by Gauss–Chebyshev quadrature; f None is 1 and gives N.
+
+        Parameters
+        ----------
+        f : callable or None
+            Function of an array of energies, for example a Fermi distribution.
+        """
+        return float(self._mean.integrate(f)[0])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file, so that :meth:`load` can add moments later, bitwise as if never stopped.
+
+        Parameters
+        ----------
+        path : path
+            NumPy archive; replaced only when the new one is complete.
+
+        Raises
+        ------
+        ValueError
+            If the states did not fit into memory together and were dropped.
+        """
+        path = Path(path)
+        if None in self._blocks:
+            raise ValueError(
+                "the states did not fit into memory together and were dropped: there is nothing to go on from"
+            )
+        arrays: dict[str, Any] = {
+            "seed": self._seed, "bounds": self.bounds, "kernel": self.kernel, "num_moments": self._num_moments,
+            "fixed_bounds": self._fixed_bounds, "blocks": len(self._blocks), "fingerprint": fingerprint(self._engine),
+            "backend": self._engine.name,
+        }  # fmt: skip
+        for n, (block, etas) in enumerate(zip(self._blocks, self._etas, strict=True)):
+            arrays[f"etas_{n}"] = etas
+            arrays |= {f"{key}_{n}": value for key, value in block.state().items()}
+        with whole(path) as partial, partial.open("wb") as file:
+            np.savez(file, **arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], H: Any, *, backend: Backend = "auto") -> SpectralDensity:
+        """Read a state written by :meth:`save`.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        H : as in :func:`kpm_dos`
+            The same matrix as when the state was written.
+        backend : {"auto", "cpu", "cuda"}
+            The backend that wrote the state.
+
+        Raises
+        ------
+        ValueError
+            If the file is no such state, or H not the matrix, or the backend not the one, of the state.
+        """
+        self = cls.__new__(cls)
+        with _open_state(path) as state:
+            self._engine = make_engine(H, backend)
+            if self._engine.name != str(state["backend"]):
+                raise ValueError(f"{path} was written by the {state['backend']} backend: load it with backend=that")
+            if not np.array_equal(fingerprint(self._engine), state["fingerprint"]):
+                raise ValueError(f"{path} belongs to another matrix: give the H with which it was written")
+            self._seed, self.kernel = int(state["seed"]), str(state["kernel"])  # type: ignore[assignment]
+            self.bounds = (float(state["bounds"][0]), float(state["bounds"][1]))
+            self._fixed_bounds, self._num_moments = bool(state["fixed_bounds"]), int(state["num_moments"])
+            self._blocks, self._etas, self._keep = [], [], True
+            a, b = spectrum_bounds.scaling(self.bounds)
+            for n in range(int(state["blocks"])):
+                self._etas.append(state[f"etas_{n}"])
+                # As wide as the block that was saved: the kernel, and so the rounding, depends on the width.
+                block = self._engine.random(self._seed, 0, self._etas[n].shape[1], a, b)
+                block.restore({key: state[f"{key}_{n}"] for key in block.state()})
+                self._blocks.append(block)
+        self._update()
+        return self
+
+    def _start(self, num_vectors: int) -> None:
+        first = self.num_vectors
+        most = self._engine.capacity()
+        # Where not all states fit into memory, each block is dropped when its moments are known.
+        self._keep = self._keep and first + num_vectors <= most
+        width = min(MAX_BLOCK, most)
+        for offset in range(0, num_vectors, width):
+            count = min(width, num_vectors - offset)
+            self._blocks.append(None)
+            self._etas.append(np.empty((0, count)))
+        self._advance()
+
+    def _advance(self) -> None:
+        """Bring all blocks to M moments; widen bounds of our own that turn out too narrow and begin again."""
+        for attempt in range(MAX_WIDENINGS):
+            if all(self._advance_block(n) for n in range(len(self._blocks))):
+                return
+            if self._fixed_bounds:
+                raise ValueError(
+                    f"the spectrum leaves the given bounds {self.bounds}: give wider ones, or None to have them found"
+                )
+            self.bounds = spectrum_bounds.widened(self.bounds, attempt)
+            self._blocks = [None] * len(self._blocks)
+            self._etas = [etas[:0] for etas in self._etas]
+        raise ValueError("no bounds hold the spectrum: H is not Hermitian or not finite")
+
+    def _advance_block(self, n: int) -> bool:
+        if len(self._etas[n]) >= self._num_moments:
+            return True
+        if self._blocks[n] is None:
+            if len(self._etas[n]):
+                raise ValueError(
+                    "the states of these vectors did not fit into memory together and were dropped: "
+                    "construct the density with all moments at once"
+                )
+            if not self._keep:
+                self._blocks = [None] * len(self._blocks)
+            first = sum(etas.shape[1] for etas in self._etas[:n])
+            a, b = spectrum_bounds.scaling(self.bounds)
+            self._blocks[n] = self._engine.random(self._seed, first, self._etas[n].shape[1], a, b)
+        self._etas[n], inside = advance_watched(self._blocks[n], self._etas[n], self._num_moments)
+        return inside
+
+    def _update(self) -> None:
+        etas = np.concatenate([e[: self._num_moments] for e in self._etas], axis=1)
+        by_vector = reference.moments_from_etas(etas)
+        self.moments = by_vector.mean(axis=1)
+        self._mean = SpectralCurves(self.moments[:, None], self.bounds, self.kernel)
+        self.energies = self._mean.energies
+        self.densities = self._mean.densities[:, 0]
+        count = by_vector.shape[1]
+        if count == 1:
+            self.errors = np.full_like(self.densities, np.nan)
+        else:
+            curves = SpectralCurves(by_vector, self.bounds, self.kernel)
+            self.errors = curves.densities.std(axis=1, ddof=1) / np.sqrt(count)
+
+
+@contextlib.contextmanager
+def _open_state(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Open a file written by :meth:`SpectralDensity.save`."""
+    try:
+        state = np.load(path)
+        held = "fingerprint" in state
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{path} holds no saved density, or not all of it: remove it, and begin again") from error
+    if not held:
+        raise ValueError(f"{path} holds no saved density: give a file that SpectralDensity.save wrote")
+    with state:
+        yield state
+
+
+def damping(kernel: str, num_moments: int) -> Array:
+    """Return the damping factors of the kernel of this name."""
+    kernels = {"jackson": reference.jackson_kernel, "lorentz": reference.lorentz_kernel}
+    if kernel not in kernels:
+        raise ValueError(f'kernel={kernel!r} is unknown: choose "jackson" or "lorentz"')
+    return kernels[kernel](num_moments)
+
+
+def check_counts(num_moments: int, num_vectors: int) -> tuple[int, int]:
+    """Return M and R, if both are usable numbers."""
+    return whole_number(num_moments, "num_moments", 2), whole_number(num_vectors, "num_vectors", 1)
+
+
+def whole_number(value: Any, name: str, least: int) -> int:
+    """Return a number that must be whole and at least `least`; `name` is what the error calls it."""
+    try:
+        valid = not isinstance(value, bool) and int(value) == value and value >= least
+    except (TypeError, ValueError, OverflowError):
+        valid = False
+    if not valid:
+        raise ValueError(f"{name}={value} is invalid: give a whole number of at least {least}")
+    return int(value)
