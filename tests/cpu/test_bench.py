@@ -178,11 +178,11 @@ def test_row_digest_tells_rows_apart_and_not_the_order_of_columns():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("case\trun\tn\na\tquick\tthree\n", "'three' is not a number; number of rows"),
+        ("case\trun\tn\na\tquick\t1\nb\tquick\tthree\n", "line 3, column 'n': 'three' is not a number; number of rows"),
         ("case\trun\tn\na\tquick\t0\n", "it is: number of rows, at least 1"),
         ("case\trun\tonce\na\tquick\tyes\n", "'yes' is neither true nor false"),
         ("case\trun\tm\na\tquick\t3\n", "unknown key 'm'"),
-        ("case\trun\tn\na\tquick\t3\na\tquick\t4\n", "'a' stands twice"),
+        ("case\trun\tn\na\tquick\t3\nb\tquick\t3\nb\tquick\t4\n", "'b' stands twice"),
         ("case\trun\tn\na\tquick\n", "more or fewer cells"),
         ("run\tn\nquick\t3\n", "lacks 'case'"),
     ],
@@ -214,6 +214,27 @@ def test_record_round_trip(tmp_path):
 def test_numbers_that_json_lacks_become_text(tmp_path):
     record.write(example(values={"curve": [1.0, float("nan")], "largest": np.float64("inf")}), tmp_path / "a.json")
     assert record.read(tmp_path / "a.json")["values"] == {"curve": [1.0, "nan"], "largest": "inf"}
+
+
+def test_frames_keep_types_and_write_mixed_ones_as_text(tmp_path):
+    kinds = {
+        "mixed": (1, "one"),
+        "number": (1, 2.5),
+        "text": ("a", "b"),
+        "curve": ([1.0], [2.0, 3.0]),
+        "some": (1.5, None),
+    }
+    made = [example(case=str(n), values={name: pair[n] for name, pair in kinds.items()}) for n in range(2)]
+    record.write_frame(record.frame(made), tmp_path / "f.parquet")
+    found = record.read_frame(tmp_path / "f.parquet")
+    assert list(found["v_mixed"]) == ["1", "one"] and list(found["v_text"]) == ["a", "b"]
+    assert list(found["v_number"]) == [1, 2.5] and found["v_number"].dtype == float
+    assert [list(curve) for curve in found["v_curve"]] == [[1.0], [2.0, 3.0]]
+    assert found["v_some"].dtype == float and found["v_some"].isna().tolist() == [False, True]
+
+
+def test_rates_are_in_tflops():
+    assert list(stats.rates(pandas.DataFrame({"flops": [6e12, 1e12], "time_s": [2.0, 4.0]}))) == [3.0, 0.25]
 
 
 def test_a_failed_method_has_no_time():

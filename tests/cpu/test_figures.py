@@ -68,6 +68,23 @@ def test_marks_are_noted_and_models_told_apart(tmp_path):
     assert lines["R = 1"].get_linestyle() != lines["R = 8"].get_linestyle()
 
 
+def test_whiskers_reach_from_one_end_to_the_other():
+    drawing = Drawing("Figure 1: test")
+    data = rows(x=[1, 2], y=[2.0, 3.0], lo=[1.5, 2.0], hi=[4.0, 3.0])
+    drawing.marks(drawing.ax, data, "x", "y", lo="lo", hi="hi")
+    (whiskers,) = drawing.ax.collections
+    assert [list(segment[:, 1]) for segment in whiskers.get_segments()] == [[1.5, 4.0], [2.0, 3.0]]
+
+
+def test_ticks_of_narrow_axes_are_one_two_five(tmp_path):
+    drawing = Drawing("Figure 1: test")
+    drawing.marks(drawing.ax, rows(x=[1, 2], y=[1.0, 30.0]), "x", "y")
+    drawing.ax.set_yscale("log")
+    drawing.save(tmp_path / "a.svg")
+    low, high = drawing.ax.get_ylim()
+    assert [tick for tick in drawing.ax.get_yticks() if low <= tick <= high] == [1, 2, 5, 10, 20]
+
+
 def test_cells_are_readable_and_empty_ones_worded(tmp_path):
     data = {"method": ["<ours>", None], "TB/s": [33170.4, 0.12345], "n": [65536, 1], "TB/s (paper)": [None, 1.5]}
     table = Table("Table 1: test", pandas.DataFrame(data), notes=["why"]).cite(rows(y=[33170.4]), "y")

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-_DLPACK_CPU = 1
 _DLPACK_CUDA = (2, 13)  # device memory, managed memory
 
 
