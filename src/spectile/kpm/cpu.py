@@ -31,7 +31,7 @@ from spectile.kpm.patterns import RowPatterns, table
 from spectile.kpm.reference import Array
 
 MAX_BLOCKS = 64
-MIN_BLOCK_ROWS = 1024
+MIN_BLOCK_ROWS = 512
 # Rows of a plane that are followed through all planes before the next: three such patches stay in a core's L2 cache.
 PATCH_ROWS = 1024
 # A plane is cut in patches where three of its like exceed the second-level cache.
