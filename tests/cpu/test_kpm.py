@@ -7,7 +7,7 @@ from scipy.sparse.linalg import aslinearoperator
 
 from spectile.inputs.lattices import anderson, chain, graphene
 from spectile.inputs.topological_insulator import GAMMA_1, GAMMA_HOP, TopologicalInsulator
-from spectile.kpm import SpectralDensity, bounds, kpm_dos, ldos, reference, spectral_function
+from spectile.kpm import SpectralDensity, bounds, engine, kpm_dos, ldos, reference, spectral_function
 from spectile.kpm.cpu import CpuOperator, CpuRecursion, etas_naive
 from spectile.kpm.sell import SellMatrix
 
@@ -163,6 +163,32 @@ def test_spectral_function_of_the_ring_peaks_at_its_band():
     curves = spectral_function(chain(16, periodic=True), k[:, None], np.arange(16.0), num_moments=256)
     np.testing.assert_allclose(curves.integrate(), 1, rtol=1e-12)
     np.testing.assert_allclose(curves.energies[curves.densities.argmax(axis=0)], -2 * np.cos(k), atol=0.02)
+
+
+def exact_curves(matrix, states, num_moments, limits):
+    """Return Σ_n |⟨state|n⟩|² T_m of each column of `states`."""
+    return dense_moments(matrix, states, num_moments, *bounds.scaling(limits))
+
+
+@pytest.mark.parametrize("capacity", [2**31, 3])
+def test_local_and_momentum_resolved_moments_equal_the_eigenvectors(capacity, monkeypatch):
+    monkeypatch.setattr(engine.CpuEngine, "capacity", lambda self: capacity)
+    matrix, limits = SAMPLE.matrix(), SAMPLE.gershgorin()
+    rows = [0, 7, 100, 101, 239]
+    local = ldos(SAMPLE, rows, 40, bounds=limits, backend="cpu")
+    np.testing.assert_allclose(local.moments, exact_curves(matrix, np.eye(240)[:, rows], 40, limits), atol=1e-12)
+    np.testing.assert_allclose(local.integrate(), 1, rtol=1e-12)
+
+    site = np.arange(240) // 4
+    positions = np.stack([site // 15, site // 3 % 5], axis=1)
+    surface = (site % 3 == 0).astype(float)
+    k = 2 * np.pi * np.array([[0, 0], [1 / 4, 2 / 5], [1 / 2, 1 / 5]])
+    curves = spectral_function(SAMPLE, k, positions, np.arange(240) % 4, surface, 40, bounds=limits, backend="cpu")
+    waves = np.exp(1j * positions @ k.T)[:, :, None] * (np.arange(240)[:, None, None] % 4 == np.arange(4))
+    waves = waves * surface[:, None, None] / np.sqrt(20)
+    expected = exact_curves(matrix, waves.reshape(240, 12), 40, limits).reshape(40, 3, 4).sum(axis=2)
+    np.testing.assert_allclose(curves.moments, expected, atol=1e-12)
+    np.testing.assert_allclose(curves.integrate(), 4, rtol=1e-12)
 
 
 # ---- Kwant's properties
@@ -420,8 +446,6 @@ def test_numbering_in_strips_permutes_the_matrix_only():
 
 
 def test_more_vectors_than_fit_are_done_in_passes(monkeypatch):
-    from spectile.kpm import engine
-
     whole = SpectralDensity(SAMPLE, 40, 7, rng=11, backend="cpu")
     monkeypatch.setattr(engine.CpuEngine, "capacity", lambda engine: 3)
     passes = SpectralDensity(SAMPLE, 40, 7, rng=11, backend="cpu")

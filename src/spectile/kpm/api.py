@@ -231,11 +231,12 @@ def _moments_of(
     check_hermitian(engine)
     fixed = bounds is not None
     bounds = find_bounds(engine, H, bounds)
+    width = min(MAX_BLOCK, engine.capacity())
     for attempt in range(MAX_WIDENINGS):
         a, b = spectrum_bounds.scaling(bounds)
         columns = []
-        for first in range(0, count, MAX_BLOCK):
-            recursion = engine.start(vectors(first, min(count, first + MAX_BLOCK)), a, b)
+        for first in range(0, count, width):
+            recursion = engine.start(vectors(first, min(count, first + width)), a, b)
             etas, inside = advance_watched(recursion, np.empty((0, recursion.num_vectors)), num_moments)
             if not inside:
                 break

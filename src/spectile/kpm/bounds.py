@@ -31,9 +31,7 @@ def gershgorin(H: Any) -> tuple[float, float]:
     return float((diagonal.real - radius).min()), float((diagonal.real + radius).max())
 
 
-def lanczos(
-    apply: Callable[[Any], Any], start: Any, steps: int = 60, xp: ModuleType = np
-) -> tuple[float, float]:  # fmt: skip
+def lanczos(apply: Callable[[Any], Any], start: Any, steps: int = 60, xp: ModuleType = np) -> tuple[float, float]:
     """Return bounds by Lanczos sweeps: the extreme Ritz values, moved outwards by their residual norms.
 
     Every Ritz value has an eigenvalue within its residual, but nothing proves that no eigenvalue lies beyond: the
@@ -65,7 +63,7 @@ def lanczos(
         alphas.append(float(xp.vdot(v, u).real))
         u = u - alphas[-1] * v
         betas.append(float(xp.linalg.norm(u)))
-        if betas[-1] <= 1e-12 * max(1.0, max(abs(alpha) for alpha in alphas)):
+        if betas[-1] <= 1e-12 * max(1.0, *map(abs, alphas)):
             break
         previous, v = v, u / betas[-1]
     ritz, vectors = eigh_tridiagonal(np.array(alphas), np.array(betas[1:-1]))

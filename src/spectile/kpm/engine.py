@@ -105,9 +105,8 @@ class CpuEngine:
 
     def vector(self, seed: int) -> Array:
         """Return one random vector, shape (N,)."""
-        return reference.random_phases(
-            seed, self.num_rows, 1, real=self.dtype.kind != "c", dtype=self.dtype
-        )[:, 0]  # fmt: skip
+        real = self.dtype.kind != "c"
+        return reference.random_phases(seed, self.num_rows, 1, real=real, dtype=self.dtype)[:, 0]
 
     def apply(self, x: Array) -> Array:
         """Return H x of one vector."""
