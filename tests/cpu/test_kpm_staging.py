@@ -6,13 +6,14 @@ import pytest
 from spectile.inputs.lattices import anderson, graphene
 from spectile.inputs.topological_insulator import TopologicalInsulator
 from spectile.kpm import staging
+from spectile.kpm.gpu_multi import local_planes
 
 
 def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):
     """Return W = H V by the plan; fail where a slot is written while tiles in flight still read it."""
-    rows = matrix.shape[0]
+    rows, columns = matrix.shape
     v = np.zeros((4 * made.pages, 2), complex)
-    v[:rows] = np.random.default_rng(1).normal(size=(rows, 2))
+    v[:columns] = np.random.default_rng(1).normal(size=(columns, 2))
     w = np.full_like(v, np.nan)
     data = np.append(matrix.data, 0)[made.source]
     for worker in range(workers):
@@ -41,7 +42,7 @@ def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):
                         values = data[4 * (value + int(head[5])) + 4 * np.arange(length) + r]
                     last_read[code_of // 4] = n
                     w[4 * page + r] = values @ memory[code_of]
-    return w[:rows], matrix @ v[:rows]
+    return w[:rows], matrix @ v[:columns]
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,22 @@ def test_plan_carried_out_is_the_product(matrix, lattice, tile, depth, slots, wo
     found, wanted = carried_out(matrix, made, workers, tile, depth, slots, kinds, np.append(0, values))
     np.testing.assert_allclose(found, wanted, atol=1e-13)
     assert made.reuse >= 1
+
+
+def test_plans_of_some_rows_are_together_the_product():
+    plane, planes = 48, 5
+    matrix, _ = local_planes(TopologicalInsulator(9, 6, 8), np.dtype(complex), 7, planes, 8, np)
+    parts = []
+    for runs in (((0, plane), ((planes - 1) * plane, planes * plane)), ((plane, (planes - 1) * plane),)):
+        made = staging.plan(
+            matrix.indptr, matrix.indices, np.empty(0, np.uint16), wave_pages=plane, line_pages=8, workers=3, turns=2,
+            slots=90, tile=2, depth=6, groups=2, runs=runs, num_columns=matrix.shape[1],
+        )  # fmt: skip
+        found, wanted = carried_out(matrix, made, 3, 2, 6, 90, np.empty(0, np.uint16), None)
+        computed = np.isfinite(found[:, 0]).reshape(-1, 4).any(axis=1)
+        np.testing.assert_array_equal(np.flatnonzero(computed), np.concatenate([np.arange(*run) for run in runs]))
+        parts.append(found)
+    np.testing.assert_allclose(np.where(np.isnan(parts[0]), parts[1], parts[0]), wanted, atol=1e-13)
 
 
 def test_too_few_slots_are_no_plan():

@@ -17,7 +17,7 @@ NOT_RECORDED = {
     "tsparse": "",
     "evd": "reduction_.*|chasing_.*|sbr_8192_256|syr2k_65536_(64|128|256)|int8_.*|evd_.*_vectors.*|evd_65536_values"
     "|evd_(4096|8192)_values_.*|evd_(1536|2000|3072)_values",
-    "kpm": "host_dos_50x50x40|hybrid_400x100x40|ranks_(64|128)x40x40_4",
+    "kpm": "counters_.*|host_dos_50x50x40|hybrid_400x100x40|ranks_(64|128)x40x40_4",
 }
 
 

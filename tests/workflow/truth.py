@@ -35,6 +35,28 @@ def gbytes_per_vector(row, frame):
     return row["bytes"] / 4 / row["p_num_vectors"] / 1e9
 
 
+def _counted_volume(memory):
+    """KPM's counted volume of a memory: a counted call is four steps."""
+    return lambda row, frame: row[f"v_{memory}_bytes"] / 4 / row["p_num_vectors"] / 1e9
+
+
+def _counted_rate(memory):
+    """KPM's counted bytes over the time of the step of the same size."""
+
+    def rate(row, frame):
+        same = (frame["p_study"] == "step") & (frame["method"] == row["method"]) & (frame["status"] == "ok")
+        for column in ("p_nx", "p_ny", "p_nz", "p_num_vectors", "p_precision"):
+            same &= frame[column] == row[column]
+        return [row[f"v_{memory}_bytes"] / np.median(samples) / 1e9 for samples in frame[same]["samples_s"]]
+
+    return rate
+
+
+for _memory in ("dram", "l2"):
+    derived(f"{_memory}_per_vector")(_counted_volume(_memory))
+    derived(f"{_memory}_gbytes_s")(_counted_rate(_memory))
+
+
 @derived("rate")
 def rate(row, frame):
     return row["flops"] / np.median(row["samples_s"]) / 1e12

@@ -1,9 +1,13 @@
 """What KPM's figures share: which rows to draw, and rates derived from their samples."""
 
+import numpy as np
 import pandas
 
 from spectile.bench.claims import select
-from spectile.kpm import cases, cases_multi
+from spectile.kpm import cases, cases_multi, model
+
+#: Flop of a row of 13 complex entries, one vector and step.
+ROW_FLOPS = model.step_flops(1, 13, 1)
 
 #: Studies of several devices, whose timed calls have their own number of steps.
 SEVERAL = ("devices", "hybrid")
@@ -46,6 +50,24 @@ def drawn_by(frame: pandas.DataFrame, element: str, status: str = "ok") -> panda
     return rows
 
 
+def counted(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the rows whose bytes Nsight Compute counted, with volumes per vector and step, and rates.
+
+    Counting times nothing: a rate is counted bytes over the time of the same step where that was measured.
+    """
+    if not len(rows) or "v_dram_bytes" not in rows:
+        return rows.iloc[:0]
+    mine = rows[rows["v_dram_bytes"].notna()].copy()
+    same = ["p_nx", "p_ny", "p_nz", "p_num_vectors", "p_precision", "method", "machine"]
+    times = rows[rows["p_study"] == "step"].set_index(same)["time_s"]
+    time = pandas.to_numeric(times[~times.index.duplicated()].reindex(mine.set_index(same).index)).to_numpy()
+    for memory in ("dram", "l2"):
+        volume = pandas.to_numeric(mine[f"v_{memory}_bytes"])
+        mine[f"{memory}_per_vector"] = volume / cases.STEPS / pandas.to_numeric(mine["p_num_vectors"]) / 1e9
+        mine[f"{memory}_gbytes_s"] = volume / time / 1e9
+    return mine
+
+
 def on_host(rows: pandas.DataFrame) -> pandas.DataFrame:
     """Return the rows measured on a CPU: those timed by the wall clock."""
     return rows[rows["clock"].isin(["wall", "external"])] if len(rows) else rows
@@ -55,7 +77,7 @@ def line(drawing, ax, rows: pandas.DataFrame, method: str, x: str, y: str, **set
     """Draw one stage over a numeric column."""
     here = select(rows, f"method={method}")
     here = here[here[x].notna()] if len(here) else here
-    drawing.marks(ax, here, x, y, label=NAMES[method], color=COLORS[method], **settings)
+    drawing.marks(ax, here, x, y, **({"label": NAMES[method], "color": COLORS[method]} | settings))
 
 
 def in_series(rows: pandas.DataFrame, name: str) -> pandas.DataFrame:
@@ -76,7 +98,7 @@ def largest(rows: pandas.DataFrame, count: int) -> pandas.DataFrame:
 
 def link_rate(gflops: float, sent: float) -> float:
     """Return the GB/s that a device sends while it computes a step: `sent` to either side, in parts of its own rows."""
-    return 2 * sent * 16 / 138 * gflops
+    return 2 * sent * np.dtype(np.complex128).itemsize / ROW_FLOPS * gflops
 
 
 def missing(frame: pandas.DataFrame, element: str, what: str) -> str:

@@ -1,7 +1,7 @@
-"""Figure 10 of KPM: bandwidth of three kernels over the width of the block."""
+"""Figure 10 of KPM: bandwidth of three kernels over the width of the block, by counted bytes where there are."""
 
 import pandas
-from kpm_rates import NAMES, drawn_by, line, missing
+from kpm_rates import NAMES, counted, drawn_by, line, missing
 
 from spectile.bench.claims import select
 from spectile.figures.style import Drawing
@@ -11,15 +11,23 @@ PANELS = (("spmmv", "a"), ("aug_spmmv_nodots", "b"), ("aug_spmmv", "c"))
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     rows = drawn_by(frame, "fig10")
-    drawing = Drawing("Figure 10: least bytes over time", columns=3, size=(10.0, 3.5), share_y=True)
+    drawing = Drawing("Figure 10: bytes over time", columns=3, size=(10.0, 3.5), share_y=True)
     triad = select(drawn_by(frame, "t2"), "method=triad")
+    least = rows[rows["p_study"] == "step"] if len(rows) else rows
+    found = counted(rows)
+    found = found[found["dram_gbytes_s"].notna()] if len(found) else found
     for ax, (method, letter) in zip(drawing.axes[0], PANELS, strict=True):
-        here = select(rows, f"method={method}")
+        here = select(least, f"method={method}")
         ax.set_title(f"({letter}) {NAMES[method]}")
         if not len(here):
             drawing.empty(ax, missing(frame, "fig10", NAMES[method]))
             continue
-        line(drawing, ax, rows, method, "p_num_vectors", "gbytes_s")
+        line(drawing, ax, least, method, "p_num_vectors", "gbytes_s", label="least bytes (model)", linestyle=":")
+        if len(found):
+            line(drawing, ax, found, method, "p_num_vectors", "dram_gbytes_s", label="main memory (counted)")
+            line(
+                drawing, ax, found, method, "p_num_vectors", "l2_gbytes_s", label="L2 cache (counted)", linestyle="--"
+            )  # fmt: skip
         same = triad[triad["processor"] == here["processor"].iloc[0]] if len(triad) else triad
         if len(same):
             ends = [here["p_num_vectors"].min(), here["p_num_vectors"].max()]
@@ -28,5 +36,5 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         ax.set_xlabel("vectors R")
         ax.legend()
     drawing.axes[0][0].set_ylim(bottom=0)
-    drawing.axes[0][0].set_ylabel("GB/s (modelled bytes)")
+    drawing.axes[0][0].set_ylabel("GB/s")
     return drawing

@@ -35,10 +35,12 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         _dress(ax, "GPUs")
     here = select(rows[rows["p_study"] == "ranks"], "method=aug_spmmv") if len(rows) else rows
     ranks.set_title("ranks of one CPU")
-    if len(here):
+    if len(here) and here["p_ranks"].nunique() > 1:
         for name, color in SERIES.items():
             drawing.marks(ranks, in_series(here, name), "p_ranks", "gflops", label=name, color=color)
         _dress(ranks, "ranks")
+    elif len(here):
+        drawing.empty(ranks, "this run measured one number of ranks only, which is no scaling")
     else:
         drawing.empty(ranks, missing(_of(frame, "ranks"), "fig12", "several ranks"))
     return drawing
@@ -52,5 +54,6 @@ def _dress(ax, what: str) -> None:
     ax.set_xlabel(what)
     ax.set_ylabel("Gflop/s (138 flop a row)")
     ax.set_xlim(0)
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_ylim(0)
     ax.legend(fontsize=6)

@@ -1,13 +1,13 @@
 """Table III of KPM: resources for the largest system, by version."""
 
 import pandas
-from kpm_rates import NAMES, drawn_by, largest, link_rate
+from kpm_rates import NAMES, ROW_FLOPS, drawn_by, largest, link_rate
 
 from spectile.bench.claims import select
 from spectile.figures.style import Table, printed
 
 ROWS, VECTORS, MOMENTS = 6.5536e9, 32, 2000  # 6400 x 6400 x 40, four orbitals
-FLOPS = ROWS * 138 * VECTORS * MOMENTS / 2
+FLOPS = ROWS * ROW_FLOPS * VECTORS * MOMENTS / 2
 PAPER = {"Tflop/s (paper)": "rate", "nodes (paper)": "nodes", "node hours (paper)": "hours"}
 #: Planes of a slab on the fewest devices whose memory holds the vectors, and planes sent to each side for a step.
 PLANES, SENT = 50, {"aug_spmmv_star": 1, "aug_spmmv": 1, "blocked": 1.5}
@@ -30,14 +30,15 @@ def table(frame: pandas.DataFrame) -> Table:
         line = {"version": NAMES[version]}
         for column, part in PAPER.items():
             line[column] = printed(f"kpm_t3_{key}_{part}") if version != "blocked" else None
-        here, per_device = select(rows, f"method={version}"), None
+        here, per_device, most = select(rows, f"method={version}"), None, None
         for count in (1, 2, 4, 8):
             best = largest(here, count)
             result.cite(best, "gflops")
             rate = float(best["gflops"].iloc[0]) if len(best) else None
             line[f"Gflop/s, {count} GPU{'s' if count > 1 else ''}"] = rate
-            per_device = rate / count if rate else per_device
+            per_device, most = (rate / count, count) if rate else (per_device, most)
         line["device hours (projected)"] = FLOPS / (per_device * 1e9) / 3600 if per_device else None
+        line["from the rate of"] = f"{most} GPU{'s' if most > 1 else ''}" if most else None
         if per_device and version in SENT:
             need = link_rate(per_device, SENT[version] / PLANES)
             needs.append(f"{NAMES[version]}: slabs of {PLANES} planes hide halos behind {need:.0f} GB/s links.")

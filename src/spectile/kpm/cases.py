@@ -35,11 +35,17 @@ NO_DEVICE = "this machine has no CUDA device"
 KWANT = "SPECTILE_KWANT"
 GPU_METHODS = ("aug_spmmv_sell", "spmmv", "aug_spmmv_nodots", "aug_spmmv_table", "aug_spmmv_mixed", "blocked")
 
+#: Methods whose bytes are counted for Figures 9 and 10, and the work of each (``model.step_bytes``).
+COUNTED = {
+    "spmmv": "spmmv", "aug_spmmv_nodots": "aug_spmmv", "aug_spmmv": "aug_spmmv", "stencil": "stencil",
+    "blocked": "blocked"
+}  # fmt: skip
+
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row of ``config/kpm.tsv``."""
     study = row["study"]
-    if context.device == "cuda" and study in ("machine", "functions", "step", "dos", "surface"):
+    if context.device == "cuda" and study in ("machine", "functions", "step", "counters", "dos", "surface"):
         from .cases_gpu import build as build_on_device
 
         return build_on_device(row, context)
@@ -487,6 +493,10 @@ def _ranks(row: Mapping[str, Any], context: Context) -> Problem:
     return Problem(methods, inputs={"potential": digest_array(sample.potential)}, values=values)
 
 
+def _counters(row: Mapping[str, Any], context: Context) -> Problem:
+    return Problem([Skipped(name, f"counters are those of the GPU's memories, and {NO_DEVICE}") for name in COUNTED])
+
+
 def _devices(row: Mapping[str, Any], context: Context) -> Problem:
     from .cases_multi import build as build_on_several
 
@@ -498,6 +508,7 @@ _STUDIES: dict[str, Callable[[Mapping[str, Any], Context], Problem]] = {
     "host_machine": _machine,
     "functions": _functions,
     "step": _step,
+    "counters": _counters,
     "host_step": _step,
     "threads": _step,
     "dos": _dos,

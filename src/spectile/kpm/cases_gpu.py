@@ -11,12 +11,9 @@ import numpy as np
 from spectile.bench.case import Context, Method, Problem, Skipped
 from spectile.bench.provenance import digest_array
 
-from . import cases, gpu, model, reference
+from . import cases, counters, gpu, model, reference
 from .cases import LIMIT, STEPS
 from .gpu_staged import StagedOperator
-
-#: Sites of a strip of the plane (``TopologicalInsulator.matrix``): the patch that one multiprocessor works on.
-STRIP = 8
 
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
@@ -24,7 +21,8 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
     return {
         "machine": _machine,
         "functions": _functions,
-        "step": _step,
+        "step": lambda row, context: _Step(row, context).problem(),
+        "counters": _counters,
         "dos": lambda row, context: cases.dos_problem(row, context, "cuda"),
         "surface": lambda row, context: cases.surface_problem(row, context, "cuda"),
     }[row["study"]](row, context)
@@ -54,164 +52,206 @@ class _Block:
         return self.arrays[name][:size].view(dtype)[:size].reshape(shape)
 
 
-def _step(row: Mapping[str, Any], context: Context) -> Problem:
-    import cupy
+class _Step:
+    """One step of every stage on the device, on the block vectors and matrices that they share."""
 
-    sample, r, dtype = cases.sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
-    a, b = cases.scaling(sample)
-    n, plane = sample.shape[0], 4 * sample.ny * sample.nz
-    size = (n, sample.nnz, r, dtype)
-    flops = STEPS * model.step_flops(*size)
-    limits = {"error_fro_rel": LIMIT[str(dtype)]}
-    check_from_1 = cases.checker(row, context, 1)
-    strip = STRIP if sample.nz % STRIP == 0 else None
-    patches, natural = (_cast(_matrix(sample.nx, sample.ny, sample.nz, s), dtype) for s in (strip, None))
-    shared = _Block()
-    wide = gpu.stages(r, dtype)
-    narrow = "blocks of fewer than 32 vectors, or devices before Hopper, do not stage V through shared memory"
+    def __init__(self, row: Mapping[str, Any], context: Context) -> None:
+        self.row, self.context = row, context
+        self.sample, self.r, self.dtype = cases.sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
+        sample = self.sample
+        self.a, self.b = cases.scaling(sample)
+        self.size = (sample.shape[0], sample.nnz, self.r, self.dtype)
+        # From the second step on: H and the recurrence, as often as a call does it.
+        self.factors = (2 * self.a, -2 * self.a * self.b, 1.0)
+        self.first = (self.a, -self.a * self.b, 0.0)
+        self.check = cases.checker(row, context, 1)
+        self.strip = gpu.STRIP if sample.nz % gpu.STRIP == 0 else None
+        self.patches, self.natural = (
+            _cast(_matrix(sample.nx, sample.ny, sample.nz, strip), self.dtype) for strip in (self.strip, None)
+        )
+        self.shared = _Block()
+        self.wide = gpu.stages(self.r, self.dtype)
+        self.staged = functools.cache(lambda table, work: StagedOperator(self.natural, table, work))
 
-    def method(name: str, work: str, run: Any, prepare: Any, check: Any) -> Method:
+    def problem(self) -> Problem:
+        """Return all stages."""
+        narrow = "blocks of fewer than 32 vectors, or devices before Hopper, do not stage V through shared memory"
+        side = "with more than 8 vectors a row's entries are read side by side: CSR is SELL-1"
+        mixed = "complex128 arithmetic on complex64 storage needs a complex64 case of 32 vectors"
+        single = self.dtype == np.complex64
+        methods: list[Method | Skipped] = [
+            self.naive(),
+            self.one_by_one(),
+            self.stored("aug_spmmv"),
+            self.stored("aug_spmmv_sell", layout="sell") if self.r <= 8 else Skipped("aug_spmmv_sell", side),
+            self.stored("spmmv", "spmmv", gpu.PLAIN),
+            self.stored("aug_spmmv_nodots", mode=gpu.NO_DOTS),
+            self.stored("aug_spmmv_table", "table", table=True) if self.wide else Skipped("aug_spmmv_table", narrow),
+            self.stored("aug_spmmv_mixed", arithmetic="complex128")
+            if self.wide and single
+            else Skipped("aug_spmmv_mixed", mixed),
+            self.sweep("stencil", 1),
+            self.sweep("blocked", 2),
+        ]
+        return Problem(methods, {"potential": digest_array(self.sample.potential)}, cases.case_values(self.sample))
+
+    def method(self, name: str, work: str, run: Any, prepare: Any, check: Any) -> Method:
+        """Return one stage; `work` names its least bytes (``model.step_bytes``)."""
         return Method(
-            name, run, check, limits, flops=flops, bytes=STEPS * model.step_bytes(work, *size), clock="events",
-            prepare=prepare
+            name, run, check, {"error_fro_rel": LIMIT[str(self.dtype)]}, flops=STEPS * model.step_flops(*self.size),
+            bytes=STEPS * model.step_bytes(work, *self.size), clock="events", prepare=prepare
         )  # fmt: skip
 
-    staged = functools.cache(lambda table, work: StagedOperator(natural, table, work))
+    def etas(self) -> Any:
+        """Return room for the scalar products of the first step and of a call."""
+        import cupy
+
+        return cupy.empty((STEPS + 1, 2, self.r))
 
     def stored(
-        name: str, work: str, mode: int = gpu.FULL, layout: str = "csr", table: bool = False, arithmetic: Any = None
+        self,
+        name: str,
+        work: str = "aug_spmmv",
+        mode: int = gpu.FULL,
+        layout: str = "csr",
+        table: bool = False,
+        arithmetic: Any = None,
     ) -> Method:
+        """Return the block step on the stored matrix."""
+        import cupy
+
         # SELL gives a row to a thread, and then the natural order is the coalesced one; the inspector finds its own.
-        in_patches = layout == "csr" and r > 8 and not wide
-        if layout == "csr" and wide:
-            operator: gpu.StoredOperator = staged(table, arithmetic)
+        in_patches = layout == "csr" and self.r > 8 and not self.wide
+        plane = 4 * self.sample.ny * self.sample.nz
+        if layout == "csr" and self.wide:
+            operator: gpu.StoredOperator = self.staged(table, arithmetic)
         else:
-            operator = gpu.StoredOperator(patches if in_patches else natural, layout, plane if in_patches else None)
-        order = cupy.asarray(_patch_order(sample, strip)) if in_patches and strip else None
-        launch, first = operator.launcher(r, mode), operator.launcher(r)
-        etas = cupy.empty((STEPS + 1, 2, r))
-        v, w = (shared.get(part, (n, r), dtype) for part in "vw")
+            matrix = self.patches if in_patches else self.natural
+            operator = gpu.StoredOperator(matrix, layout, plane if in_patches else None)
+        order = None
+        if in_patches and self.strip:
+            order = cupy.asarray(gpu.rows_in_strips(self.sample, range(self.sample.nx), self.strip, np))
+        launch, first = operator.launcher(self.r, mode), operator.launcher(self.r)
+        etas = self.etas()
+        v, w = (self.shared.get(part, operator.shape(self.r), self.dtype) for part in "vw")
 
         def prepare() -> None:
-            operator.fill(v, context.seed, 0, order)
+            operator.fill(v, self.context.seed, 0, order)
             w.fill(0)
-            first(v, w, a, -a * b, 0.0, etas[0])
+            first(v, w, *self.first, etas[0])
             etas[1:].fill(np.nan)
 
         def run() -> Any:
             x, y = v, w
             for step in range(1, STEPS + 1):
                 x, y = y, x
-                launch(x, y, 2 * a, -2 * a * b, 1.0, etas[step])
+                launch(x, y, *self.factors, etas[step])
             return etas[1:]
-
-        if mode == gpu.FULL:
-            return method(name, work, run, prepare, check_from_1)
 
         def check_product(_: Any) -> dict[str, float]:
             # One launch against the full kernel, on the same vectors: W = H V, or the recurrence without its dots.
             prepare()
             wanted = w.copy()
-            first(v, wanted, *((1.0, 0.0, 0.0) if mode == gpu.PLAIN else (2 * a, -2 * a * b, 1.0)), etas[1])
-            w_found = w.copy()
-            launch(v, w_found, 2 * a, -2 * a * b, 1.0, etas[1])
-            return {"error_fro_rel": float(cupy.linalg.norm(w_found - wanted) / cupy.linalg.norm(wanted))}
+            first(v, wanted, *((1.0, 0.0, 0.0) if mode == gpu.PLAIN else self.factors), etas[1])
+            found = w.copy()
+            launch(v, found, *self.factors, etas[1])
+            return {"error_fro_rel": float(cupy.linalg.norm(found - wanted) / cupy.linalg.norm(wanted))}
 
-        return method(name, work, run, prepare, check_product)
+        return self.method(name, work, run, prepare, self.check if mode == gpu.FULL else check_product)
 
-    def one_by_one() -> Method:
-        operator = gpu.StoredOperator(natural, "sell")
-        launch = operator.launcher(1)
-        etas = cupy.empty((STEPS + 1, 2, r))
-        one = cupy.empty((r, STEPS + 1, 2, 1))
-        v, w = (shared.get(part, (r, n, 1), dtype) for part in "vw")
+    def one_by_one(self) -> Method:
+        """Return aug_spmv(), vector by vector."""
+        import cupy
+
+        operator = gpu.StoredOperator(self.natural, "sell")
+        launch, r = operator.launcher(1), self.r
+        etas, one = self.etas(), cupy.empty((r, STEPS + 1, 2, 1))
+        v, w = (self.shared.get(part, (r, self.sample.shape[0], 1), self.dtype) for part in "vw")
 
         def prepare() -> None:
             w.fill(0)
             for k in range(r):
-                operator.fill(v[k], context.seed, k, None)
-                launch(v[k], w[k], a, -a * b, 0.0, one[k, 0])
+                operator.fill(v[k], self.context.seed, k, None)
+                launch(v[k], w[k], *self.first, one[k, 0])
 
         def run() -> Any:
             for k in range(r):
                 x, y = v[k], w[k]
                 for step in range(1, STEPS + 1):
                     x, y = y, x
-                    launch(x, y, 2 * a, -2 * a * b, 1.0, one[k, step])
+                    launch(x, y, *self.factors, one[k, step])
             etas[:] = one[..., 0].transpose(1, 2, 0)
             return etas[1:]
 
-        return method("aug_spmv", "aug_spmv", run, prepare, check_from_1)
+        return self.method("aug_spmv", "aug_spmv", run, prepare, self.check)
 
-    def sweep(name: str, work: str, steps: int) -> Method:
-        operator = gpu.StencilOperator(sample, dtype)
-        shape = operator.shape(r)
-        names = "vw" if steps == 1 else "vwxy"
-        first, launch = operator.launcher(r, 1), operator.launcher(r, steps)
-        etas = cupy.empty((STEPS + 1, 2, r))
-        blocks = [shared.get(part, shape, dtype) for part in names]
+    def sweep(self, name: str, steps: int) -> Method:
+        """Return the matrix-free step, one or two a sweep."""
+        operator = gpu.StencilOperator(self.sample, self.dtype)
+        first, launch = operator.launcher(self.r, 1), operator.launcher(self.r, steps)
+        etas = self.etas()
+        blocks = [
+            self.shared.get(part, operator.shape(self.r), self.dtype) for part in ("vw" if steps == 1 else "vwxy")
+        ]
 
         def prepare() -> None:
-            operator.fill(blocks[0], context.seed, 0)
+            operator.fill(blocks[0], self.context.seed, 0)
             blocks[1].fill(0)
-            first(blocks[0], blocks[1], blocks[1], blocks[1], a, -a * b, 0.0, etas[:1])
+            first(blocks[0], blocks[1], blocks[1], blocks[1], *self.first, etas[:1])
             etas[1:].fill(np.nan)
 
         def run() -> Any:
             now, before, *free = blocks[1], blocks[0], *blocks[2:]
             for step in range(1, STEPS + 1, steps):
                 if steps == 1:
-                    launch(now, before, before, before, 2 * a, -2 * a * b, 1.0, etas[step : step + 1])
+                    launch(now, before, before, before, *self.factors, etas[step : step + 1])
                     now, before = before, now
                 else:
-                    launch(now, before, free[0], free[1], 2 * a, -2 * a * b, 1.0, etas[step : step + 2])
+                    launch(now, before, free[0], free[1], *self.factors, etas[step : step + 2])
                     now, before, free = free[0], free[1], [before, now]
             return etas[1:]
 
-        return method(name, work, run, prepare, check_from_1)
+        return self.method(name, name, run, prepare, self.check)
 
-    def naive() -> Method:
-        start = shared.get("v", (r, n), dtype)
+    def naive(self) -> Method:
+        """Return the vendor's chain."""
+        start = self.shared.get("v", (self.r, self.sample.shape[0]), self.dtype)
 
         def prepare() -> None:
-            gpu.fill_columns(start, context.seed)
+            gpu.fill_columns(start, self.context.seed)
 
         def run() -> Any:
-            return gpu.etas_naive(natural, start.T, STEPS, a, b)
+            return gpu.etas_naive(self.natural, start.T, STEPS, self.a, self.b)
 
-        return method("naive", "naive", run, prepare, cases.checker(row, context, 0))
+        return self.method("naive", "naive", run, prepare, cases.checker(self.row, self.context, 0))
 
-    methods: list[Method | Skipped] = [
-        naive(),
-        one_by_one(),
-        stored("aug_spmmv", "aug_spmmv"),
-        stored("aug_spmmv_sell", "aug_spmmv", layout="sell")
-        if r <= 8
-        else Skipped("aug_spmmv_sell", "with more than 8 vectors a row's entries are read side by side: CSR is SELL-1"),
-        stored("spmmv", "spmmv", gpu.PLAIN),
-        stored("aug_spmmv_nodots", "aug_spmmv", gpu.NO_DOTS),
-        stored("aug_spmmv_table", "table", table=True) if wide else Skipped("aug_spmmv_table", narrow),
-        stored("aug_spmmv_mixed", "aug_spmmv", arithmetic="complex128")
-        if wide and dtype == np.complex64
-        else Skipped(
-            "aug_spmmv_mixed", "complex128 arithmetic on complex64 storage needs a complex64 case of 32 vectors"
-        ),
-        sweep("stencil", "stencil", 1),
-        sweep("blocked", "blocked", 2),
-    ]
-    return Problem(methods, {"potential": digest_array(sample.potential)}, cases.case_values(sample))
+
+def _counters(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of counting the bytes that the kernels of one step move; nothing is timed."""
+    sample, r, dtype = cases.sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
+    try:
+        found = counters.count(dict(row) | {"study": "step"}, context.seed, context.threads, cases.COUNTED)
+    except counters.NoCounters as reason:
+        return Problem([Skipped(name, str(reason)) for name in cases.COUNTED], values=cases.case_values(sample))
+    size = (sample.shape[0], sample.nnz, r, dtype)
+
+    def method(name: str, work: str) -> Method:
+        volumes = dict(found[name])
+        error = volumes.pop("error_fro_rel")
+        return Method(
+            name, lambda: volumes, lambda _: {"error_fro_rel": error}, {"error_fro_rel": LIMIT[str(dtype)]},
+            flops=STEPS * model.step_flops(*size), bytes=STEPS * model.step_bytes(work, *size), clock="none",
+            values=lambda result: result,
+        )  # fmt: skip
+
+    return Problem(
+        [method(name, work) for name, work in cases.COUNTED.items()],
+        {"potential": digest_array(sample.potential)}, cases.case_values(sample)
+    )  # fmt: skip
 
 
 def _cast(matrix: Any, dtype: Any) -> Any:
     return matrix if matrix.dtype == dtype else matrix.astype(dtype)
-
-
-def _patch_order(sample: Any, strip: int | None) -> Any:
-    """Return the natural row of each row of the matrix that is numbered in strips."""
-    strip = strip or sample.nz
-    site = np.arange(sample.num_sites).reshape(sample.nx, sample.ny, sample.nz // strip, strip)
-    natural = site.transpose(0, 2, 1, 3).reshape(-1)
-    return (natural[:, None] * 4 + np.arange(4)).reshape(-1).astype(np.int32)
 
 
 def _functions(row: Mapping[str, Any], context: Context) -> Problem:

@@ -43,6 +43,7 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
     if context.device != "cuda":
         return Problem([Skipped(name, f"{name} is compared on GPUs here, and {cases.NO_DEVICE}") for name in names])
     live: dict[str, Any] = {}
+    holders: dict[Any, Any] = {}
     methods: list[Method | Skipped] = []
     for name in names:
         if name == "aug_spmv":
@@ -50,8 +51,8 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
         elif name == "aug_spmmv_cpu_gpu":
             methods.append(_hybrid(row, context, live))
         elif row["gpus"] > 1:
-            shared = _ranks if name == "blocked_ranks" else _shared
-            methods.append(shared(name, row, context, live))
+            several = name == "blocked_ranks"
+            methods.append(_ranks(name, row, context, live) if several else _shared(name, row, context, live, holders))
         elif name in ("aug_spmmv_star", "blocked_nccl", "blocked_ranks"):
             methods.append(Skipped(name, "one GPU has nobody to send to or to sum with"))
         else:
@@ -91,10 +92,15 @@ def _method(
         return {"error_fro_rel": float(np.linalg.norm(found - expected) / np.linalg.norm(expected))}
 
     return Method(
-        name, run, check, {"error_fro_rel": 1e-12}, flops=STEPS * model.step_flops(*size),
-        bytes=STEPS * model.step_bytes(work, *size), prepare=prepare,
-        clock=clock
-    )  # fmt: skip
+        name,
+        run,
+        check,
+        {"error_fro_rel": 1e-12},
+        flops=STEPS * model.step_flops(*size),
+        bytes=STEPS * model.step_bytes(work, *size),
+        prepare=prepare,
+        clock=clock,
+    )
 
 
 def _ranks(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method | Skipped:
@@ -109,7 +115,7 @@ def _ranks(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
 
     run = cases.RankRuns(
         command, cases.sample_of(row), int(row["num_vectors"]), row["gpus"], STEPS, context.seed, "blocked", 12, FIRST
-    )  # fmt: skip
+    )
     return _method(name, "blocked", row, context, run, prepare, "external")
 
 
@@ -136,9 +142,7 @@ def _hybrid(row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> M
         live["recursion"] = engine.random(context.seed, 0, r, a, b)
         live["recursion"].advance(FIRST)
 
-    method = _method(
-        "aug_spmmv_cpu_gpu", "aug_spmmv", row, context, lambda: live["recursion"].advance(STEPS), prepare
-    )  # fmt: skip
+    method = _method("aug_spmmv_cpu_gpu", "aug_spmmv", row, context, lambda: live["recursion"].advance(STEPS), prepare)
     return replace(method, values=lambda _: {"cpu_planes": engine.cpu_planes, "cpu_threads": engine.threads})
 
 
@@ -146,18 +150,31 @@ def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
     """Time one GPU with the whole sample: what scaling is measured against."""
     import cupy
 
-    from .gpu import StencilOperator, StencilRecursion, StoredOperator, StoredRecursion
-    from .gpu_multi import STRIP, in_plane
+    from .gpu import (
+        STRIP,
+        StencilOperator,
+        StencilRecursion,
+        StoredOperator,
+        StoredRecursion,
+        rows_in_strips,
+        stages,
+    )
+    from .gpu_staged import StagedOperator
 
     options, work = VERSIONS[name]
     sample, r = cases.sample_of(row), int(row["num_vectors"])
     a, b = cases.scaling(sample)
     operator: Any
-    if "stored" in options:
+    if "stored" in options and stages(r, np.dtype(np.complex128)):
+        operator = StagedOperator(sample.matrix(xp=cupy))
+
+        def fresh() -> Any:
+            return StoredRecursion(operator, a, b, operator.random_block(context.seed, 0, r))
+    elif "stored" in options:
         strip = STRIP if sample.nz % STRIP == 0 else sample.nz
         plane = 4 * sample.ny * sample.nz
         operator = StoredOperator(sample.matrix(xp=cupy, strip=strip), "csr", plane)
-        numbers = cupy.arange(sample.nx, dtype=np.int32)[:, None] * plane + in_plane(sample, strip, cupy)
+        numbers = rows_in_strips(sample, range(sample.nx), strip, cupy)
 
         def fresh() -> Any:
             block = cupy.empty((sample.shape[0], r), np.complex128)
@@ -167,9 +184,7 @@ def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
         operator = StencilOperator(sample)
 
         def fresh() -> Any:
-            return StencilRecursion(
-                operator, a, b, operator.random_block(context.seed, 0, r), options["steps_a_sweep"]
-            )  # fmt: skip
+            return StencilRecursion(operator, a, b, operator.random_block(context.seed, 0, r), options["steps_a_sweep"])
 
     def prepare() -> None:
         live.clear()
@@ -179,13 +194,20 @@ def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
     return _method(name, work, row, context, lambda: live["recursion"].advance(STEPS), prepare)
 
 
-def _shared(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method:
+def _shared(
+    name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any], holders: dict[Any, Any]
+) -> Method:
+    """Time several GPUs; versions that differ in messages alone take what the devices hold from `holders`."""
     from .gpu_multi import MultiGpuMatrix
 
     options, work = VERSIONS[name]
     sample, r = cases.sample_of(row), int(row["num_vectors"])
     a, b = cases.scaling(sample)
-    engine = MultiGpuMatrix(sample, range(max(1, row["gpus"])), **options).engine(np.dtype(np.complex128))
+    held = options.get("stored"), options.get("steps_a_sweep")
+    engine = MultiGpuMatrix(sample, range(max(1, row["gpus"])), **options).engine(
+        np.dtype(np.complex128), holders.get(held)
+    )
+    holders[held] = engine.holders
 
     def prepare() -> None:
         live.clear()  # one method's vectors at a time fit into memory

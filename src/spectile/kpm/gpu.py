@@ -20,6 +20,8 @@ ARCHS = ("sm_80", "sm_90a", "sm_100")
 BULK_ARCHS = ("sm_90a", "sm_100")
 # Height of SELL chunks: rows of a warp when a thread has a row of its own.
 SELL_CHUNK = 32
+#: Sites of a strip of the plane (``TopologicalInsulator.matrix``): the patch that one multiprocessor works on.
+STRIP = 8
 # More threads than this a block leave each too few registers.
 _MOST_SWEEP_THREADS = {1: 480, 2: 380}
 _REAL = {np.dtype("complex128"): "double", np.dtype("complex64"): "float"} | {
@@ -94,6 +96,8 @@ def sweep_unit(real: str, nz: int, lines: int, ahead: int, steps: int) -> Unit:
 
 # Pages of a tile, tiles in flight, warps that compute and warps that issue copies of ``staged.cu``.
 TUNING = (4, 5, 12, 4)
+#: Bytes of a row that eight threads of ``staged.cu`` hold, 16 bytes each.
+PIECE_BYTES = 128
 
 
 def staged_shape(num_vectors: int, dtype: Any) -> tuple[int, int]:
@@ -175,6 +179,16 @@ UNITS = (
 )  # fmt: skip
 
 
+def sum_of_partials(unit: Unit, partial: Any) -> Any:
+    """Return ``total(etas)``, which sums the blocks' scalar products, shape (blocks, 2, R), in their order."""
+    kernel, blocks, size = unit.function("sum_partials"), len(partial), partial[0].size
+
+    def total(etas: Any) -> None:
+        kernel((-(-size // 64),), (64,), (partial, etas, np.int32(blocks), np.int32(size)))
+
+    return total
+
+
 class StoredOperator:
     """A stored Hermitian matrix on the device.
 
@@ -222,14 +236,14 @@ class StoredOperator:
 
         unit = self.unit(num_vectors, mode)
         lanes, columns, threads = (int(unit.defines[key]) for key in ("LANES", "COLUMNS", "THREADS"))
-        kernel, total = unit.function("aug_spmmv"), unit.function("sum_partials")
+        kernel = unit.function("aug_spmmv")
         kernel.preferred_shared_memory_carveout = 0  # all of it to L1, which holds the rows of V that come again
         blocks = describe().multiprocessors * int(unit.defines["BLOCKS"])
         grid = (blocks, -(-num_vectors // (lanes * columns)))
         start, stop = rows or (0, self.num_rows)
         wave = max(1, (self.wave_rows or blocks * threads // lanes) // (32 // lanes))
         partial = cupy.empty((blocks, 2, num_vectors))
-        size = 2 * num_vectors
+        total = sum_of_partials(unit, partial)
 
         def launch(v: Any, w: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
             kernel(
@@ -241,27 +255,65 @@ class StoredOperator:
                 ),
             )  # fmt: skip
             if mode == FULL:
-                total((-(-size // 64),), (64,), (partial, etas, np.int32(blocks), np.int32(size)))
+                total(etas)
 
         return launch
 
     def random_block(self, seed: int, first_vector: int, num_vectors: int) -> Any:
-        """Return random start vectors, shape (N, R)."""
+        """Return a block of random start vectors."""
         import cupy
 
-        block = cupy.empty((self.num_rows, num_vectors), self.dtype)
+        block = cupy.empty(self.shape(num_vectors), self.dtype)
         self.fill(block, seed, first_vector)
         return block
 
+    def shape(self, num_vectors: int) -> tuple[int, ...]:
+        """Return the shape of a block of R vectors, (N, R)."""
+        return self.num_rows, num_vectors
+
+    def to_block(self, vectors: Any) -> Any:
+        """Return vectors of shape (N, R) as a block on the device."""
+        import cupy
+
+        return cupy.ascontiguousarray(cupy.asarray(vectors, self.dtype))
+
     def fill(self, block: Any, seed: int, first_vector: int, order: Any = None) -> None:
         """Write random start vectors; `order` (int32) names the original row of each row, if rows are renumbered."""
-        self.unit(block.shape[1]).function("random_phases")(
-            (1024,), (256,),
-            (
-                block, np.uint64(0) if order is None else order, np.int64(len(block)), np.int32(block.shape[1]),
-                np.uint64(seed), np.uint64(first_vector),
-            ),
-        )  # fmt: skip
+        kernel = self.unit(block.size // block.shape[-2]).function("random_phases")
+        for part in block if block.ndim == 3 else [block]:
+            rows, width = part.shape
+            kernel(
+                (1024,), (256,),
+                (
+                    part, np.uint64(0) if order is None else order, np.int64(rows), np.int32(width), np.uint64(seed),
+                    np.uint64(first_vector),
+                ),
+            )  # fmt: skip
+            first_vector += width
+
+
+def rows_in_strips(sample: Any, planes: Any, strip: int, xp: Any) -> Any:
+    """Return the natural number of each row of planes that are numbered in strips (``TopologicalInsulator.matrix``).
+
+    Parameters
+    ----------
+    sample : TopologicalInsulator
+        The sample.
+    planes : sequence of int
+        Planes, in their order.
+    strip : int
+        Sites of a strip.
+    xp : module
+        numpy or cupy.
+
+    Returns
+    -------
+    ndarray, int32
+    """
+    site = xp.arange(sample.ny * sample.nz, dtype=np.int32).reshape(sample.ny, sample.nz // strip, strip)
+    in_plane = site.transpose(1, 0, 2).reshape(-1, 1) * 4 + xp.arange(4, dtype=np.int32)
+    first = xp.asarray(np.asarray(planes, dtype=np.int32) * np.int32(4 * sample.ny * sample.nz))
+    return (first[:, None] + in_plane.ravel()).ravel()
 
 
 class StoredRecursion:
@@ -273,7 +325,7 @@ class StoredRecursion:
         H.
     a, b : float
         H̃ = a (H − b).
-    block : cupy.ndarray, shape (N, R)
+    block : cupy.ndarray, the operator's shape of R vectors
         |ν₀⟩, taken over.
     """
 
@@ -288,7 +340,7 @@ class StoredRecursion:
     @property
     def num_vectors(self) -> int:
         """R."""
-        return int(self.v.shape[1])
+        return int(self.v.size // self.operator.num_rows)
 
     def enqueue(self, etas: Any) -> None:
         """Enqueue ``len(etas)`` steps that write their scalar products to `etas`, shape (steps, 2, R)."""
@@ -335,6 +387,11 @@ class Slab:
     first: int
     planes: int
     halo: int
+
+    @property
+    def edge(self) -> int:
+        """Planes on either side that are computed first: a quarter, since few planes at a time are read many times."""
+        return max(self.halo, self.planes // 4)
 
 
 Part = Literal["all", "boundary", "interior"]
@@ -411,16 +468,16 @@ class StencilOperator:
     def pieces(self, part: Part) -> tuple[int, int, int, int]:
         """Return (first plane, planes, pieces, their distance) of a part of the planes held.
 
-        The boundary of a slab is what its neighbours wait for; its interior needs nothing of theirs.
+        The boundary of a slab holds what its neighbours wait for; its interior needs nothing of theirs.
         """
         if self.slab is None:
             return 0, self.sample.nx, 1, 0
-        halo, planes = self.slab.halo, self.slab.planes
-        if part == "all" or (part == "boundary" and planes <= 2 * halo):
+        halo, edge, planes = self.slab.halo, self.slab.edge, self.slab.planes
+        if part == "all" or (part == "boundary" and planes <= 2 * edge):
             return halo, planes, 1, 0
         if part == "boundary":
-            return halo, halo, 2, planes - halo
-        return 2 * halo, max(0, planes - 2 * halo), 1, 0
+            return halo, edge, 2, planes - edge
+        return halo + edge, max(0, planes - 2 * edge), 1, 0
 
     def launcher(self, num_vectors: int, steps: int, part: Part = "all") -> Any:
         """Return ``launch(v, w, v_out, w_out, scale, shift, keep, etas)``: one sweep of one or two steps."""
@@ -437,7 +494,7 @@ class StencilOperator:
         resident = describe().multiprocessors * max(1, min(describe().shared_bytes // shared, 1024 // threads))
         tiles = -(-sample.ny // lines)
         first, planes, pieces, distance = self.pieces(part)
-        groups = sweep_groups(tiles, resident, num_vectors * planes) if pieces == 1 else num_vectors * pieces
+        groups = sweep_groups(tiles, resident, num_vectors * pieces * planes)
         partial = cupy.zeros((num_vectors, pieces, groups, tiles, 2 * steps))
         strides = [np.int64(stride) for stride in self.strides(num_vectors)]
         size = 2 * steps * num_vectors
@@ -705,12 +762,8 @@ class GpuEngine:
 
     def start(self, vectors: Array, a: float, b: float) -> Any:
         """Return the recursion of given vectors, shape (N, R)."""
-        import cupy
-
-        if hasattr(self, "_matrix"):
-            block = cupy.ascontiguousarray(cupy.asarray(vectors, self.dtype))
-            return self._recursion(self._stored(vectors.shape[1]), a, b, block)
-        return self._recursion(self.operator, a, b, self.operator.to_block(vectors))
+        operator = self._stored(vectors.shape[1]) if hasattr(self, "_matrix") else self.operator
+        return self._recursion(operator, a, b, operator.to_block(vectors))
 
     def _recursion(self, operator: Any, a: float, b: float, block: Any) -> Any:
         kind = StoredRecursion if isinstance(operator, StoredOperator) else StencilRecursion

@@ -221,16 +221,17 @@ class HybridRecursion:
             # The GPU's first plane is ahead of the CPU's planes, its last one behind them.
             place.copies.wait_event(place.computed)
             copy(
-                self.w[own:].ctypes.data, self._leaving.data.ptr, self._leaving.nbytes, runtime.memcpyDeviceToHost,
-                place.copies.ptr
-            )  # fmt: skip
+                self.w[own:].ctypes.data,
+                self._leaving.data.ptr,
+                self._leaving.nbytes,
+                runtime.memcpyDeviceToHost,
+                place.copies.ptr,
+            )
             self._sent.record(place.copies)
         sums = engine.operator.update(self.v, self.w, *factors, engine.threads, engine.boundary)
         with cupy.cuda.Device(place.device):
             for source, target in zip((self.w[:plane], self.w[own - plane : own]), self._coming, strict=True):
-                copy(
-                    target.data.ptr, source.ctypes.data, target.nbytes, runtime.memcpyHostToDevice, place.copies.ptr
-                )  # fmt: skip
+                copy(target.data.ptr, source.ctypes.data, target.nbytes, runtime.memcpyHostToDevice, place.copies.ptr)
             place.arrived.record(place.copies)
         if engine.interior:
             sums += engine.operator.update(self.v, self.w, *factors, engine.threads, engine.interior)

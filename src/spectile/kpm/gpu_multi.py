@@ -20,18 +20,21 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from spectile.kpm.gpu import Slab, StencilOperator, StoredOperator
+from spectile.gpu.device import describe, free_bytes
+from spectile.kpm.gpu import STRIP, Slab, StencilOperator, StoredOperator, rows_in_strips, stages
+from spectile.kpm.gpu_staged import Runs, StagedOperator
 from spectile.kpm.mpi import localize, wait_for
 from spectile.kpm.reference import Array, random_phases
 
-#: Sites of a strip of the plane (``TopologicalInsulator.matrix``): the patch that one multiprocessor works on.
-STRIP = 8
+#: Of each share: its place, places that it sends to, places that send to it, messages.
+MessagePlan = list[tuple["Place", list["Place"], list["Place"], list[Any]]]
 #: Parts of a share's rows, each with scalar products of its own.
 PARTS: tuple[Literal["boundary", "interior"], ...] = ("boundary", "interior")
 
@@ -83,13 +86,13 @@ class MultiGpuMatrix:
         self.stored, self.steps_a_sweep, self.reduce_every_step = stored, steps_a_sweep, reduce_every_step
         self.shape, self.dtype = H.shape, np.dtype(H.dtype)
 
-    def engine(self, dtype: np.dtype[Any]) -> MultiGpuEngine:
-        """Return the view that :func:`spectile.kpm.kpm_dos` works with."""
-        places = [Place(number, device) for number, device in enumerate(self.devices)]
+    def engine(self, dtype: np.dtype[Any], holders: list[Any] | None = None) -> MultiGpuEngine:
+        """Return the view that :func:`spectile.kpm.kpm_dos` works with; `holders` of another one are used again."""
+        if holders is None:
+            places = [Place(number, device) for number, device in enumerate(self.devices)]
+            holders = hold(self.H, dtype, places, len(places), stored=self.stored, steps_a_sweep=self.steps_a_sweep)
+        places = [holder.place for holder in holders]
         transport = PeerCopies(places) if self.transport == "peer" else NcclMessages.of_process(self.devices)
-        holders = hold(
-            self.H, dtype, places, len(places), stored=self.stored, steps_a_sweep=self.steps_a_sweep
-        )  # fmt: skip
         return MultiGpuEngine(holders, transport, int(self.shape[0]), dtype, self.steps_a_sweep, self.reduce_every_step)
 
     def gershgorin(self) -> tuple[float, float]:
@@ -132,7 +135,7 @@ class Place:
 
 def hold(
     H: Any, dtype: np.dtype[Any], places: Sequence[Place], count: int, *, stored: bool, steps_a_sweep: int
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Return what each place holds of H, in `count` shares of about the same number of rows."""
     if not hasattr(H, "gershgorin"):
         matrix = H.get() if type(H).__module__.startswith("cupy") else H
@@ -149,7 +152,8 @@ def hold(
         first, planes = int(edges[place.number]), int(np.diff(edges)[place.number])
         with place.working():
             if stored:
-                holders.append(hold_planes(H, dtype, place, first, planes, count))
+                edge = Slab(first, planes, 1).edge
+                holders.append(hold_planes(H, dtype, place, first, planes, count, edge))
             else:
                 operator = StencilOperator(H, dtype, Slab(first, planes, steps_a_sweep))
                 holders.append(StencilHolder(place, operator, ((place.number - 1) % count, (place.number + 1) % count)))
@@ -163,6 +167,7 @@ class StencilHolder:
     place: Place
     operator: StencilOperator
     neighbours: tuple[int, int]
+    reserve = 0
 
     @property
     def rows(self) -> int:
@@ -261,6 +266,8 @@ class StoredHolder:
         Own rows that another share needs: a slice, or their numbers on the device.
     receives : list of (share, start, stop)
         Rows of the halo, counted from its beginning, that a share owns.
+    matrix : cupyx CSR matrix or None
+        What the staged kernel may plan from, where own rows are whole planes.
     """
 
     place: Place
@@ -269,11 +276,37 @@ class StoredHolder:
     interior: tuple[int, int]
     sends: list[tuple[int, Any]]
     receives: list[tuple[int, int, int]]
+    matrix: Any = None
+    _staged: StagedOperator | None = field(default=None, init=False)
 
     @property
     def rows(self) -> int:
         """Rows held, halo included."""
         return len(self.order)
+
+    @property
+    def reserve(self) -> int:
+        """Bytes of the staged kernel's plans, which are made with the first block of vectors."""
+        return 0 if self.matrix is None else 2 * int(self.matrix.data.nbytes)
+
+    def pieces(self) -> dict[str, Runs]:
+        """Return the rows of each part, as runs (start, stop)."""
+        (start, stop), own = self.interior, self.operator.num_rows
+        runs = {"boundary": ((0, start), (stop, own)), "interior": ((start, stop),)}
+        return {part: tuple(run for run in each if run[1] > run[0]) for part, each in runs.items()}
+
+    def staged(self, num_vectors: int) -> StagedOperator | None:
+        """Return the operator that stages V through shared memory; None where that is not possible or slower."""
+        if self.matrix is None or not stages(num_vectors, self.operator.dtype):
+            return None
+        try:
+            self._staged = self._staged or StagedOperator(self.matrix)
+            for runs in filter(None, self.pieces().values()):
+                self._staged.planned(num_vectors, runs)
+        except MemoryError:
+            self.matrix = None
+            return None
+        return self._staged
 
     def share(self, block: Any) -> StoredShare:
         """Return the recurrence's state on this device."""
@@ -307,18 +340,18 @@ class StoredShare:
 
         self.holder, self.place = holder, holder.place
         self.v, self.w = block, cupy.zeros_like(block)
-        width, (start, stop) = block.shape[1], holder.interior
-        pieces = {"boundary": ((0, start), (stop, holder.operator.num_rows)), "interior": ((start, stop),)}
+        width, staged = block.shape[1], holder.staged(block.shape[1])
         self._launchers = {
-            part: [holder.operator.launcher(width, rows=rows) for rows in ranges if rows[1] > rows[0]]
-            for part, ranges in pieces.items()
+            part: [staged.launcher(width, runs=runs)]
+            if staged is not None and runs
+            else [holder.operator.launcher(width, rows=run) for run in runs]
+            for part, runs in holder.pieces().items()
         }
         # Two pieces of one part write their scalar products side by side, and are added up.
         self._partial = cupy.empty((2, 2, width))
         self._packed = [
-            None if isinstance(rows, slice) else cupy.empty((len(rows), width), block.dtype)
-            for _, rows in holder.sends
-        ]  # fmt: skip
+            None if isinstance(rows, slice) else cupy.empty((len(rows), width), block.dtype) for _, rows in holder.sends
+        ]
 
     def begin(self, steps: int, first: bool) -> None:
         """Choose the arrays of a step."""
@@ -351,9 +384,7 @@ class StoredShare:
         return sends, [(number, self.w[own + start : own + stop]) for number, start, stop in self.holder.receives]
 
 
-def local_planes(
-    sample: Any, dtype: np.dtype[Any], first: int, planes: int, strip: int, xp: Any
-) -> tuple[Any, Any]:  # fmt: skip
+def local_planes(sample: Any, dtype: np.dtype[Any], first: int, planes: int, strip: int, xp: Any) -> tuple[Any, Any]:
     """Return the stored matrix of some planes of the topological insulator, and the numbers of its columns' rows.
 
     Parameters
@@ -385,30 +416,31 @@ def local_planes(
     own = around.matrix(dtype, xp=xp, strip=strip)[plane : (planes + 1) * plane]
     own.indices = ((own.indices.astype(np.int64) - plane) % ((planes + 2) * plane)).astype(np.int32)
     # The plane behind is the first of the periodic sample, and so its last after the shift.
-    numbers = xp.asarray(np.roll(held, -1).astype(np.int32))[:, None] * plane + in_plane(sample, strip, xp)
-    return own, numbers.ravel()
+    return own, rows_in_strips(sample, np.roll(held, -1), strip, xp)
 
 
-def in_plane(sample: Any, strip: int, xp: Any) -> Any:
-    """Return the natural row, within its plane, of each row of a plane that is numbered in strips."""
-    site = xp.arange(sample.ny * sample.nz, dtype=np.int32).reshape(sample.ny, sample.nz // strip, strip)
-    return (site.transpose(1, 0, 2).reshape(-1, 1) * 4 + xp.arange(4, dtype=np.int32)).ravel()
-
-
-def hold_planes(sample: Any, dtype: np.dtype[Any], place: Place, first: int, planes: int, count: int) -> StoredHolder:
-    """Return the stored matrix of some planes of the topological insulator on a device."""
+def hold_planes(
+    sample: Any, dtype: np.dtype[Any], place: Place, first: int, planes: int, count: int, edge: int = 1
+) -> StoredHolder:
+    """Return the stored matrix of some planes of the topological insulator on a device, `edge` of either side first."""
     import cupy
 
     plane = 4 * sample.ny * sample.nz
+    # The inspector of the staged kernel finds patches of its own in the natural order.
+    staging = describe().compute_capability[0] >= 9
     own, order = local_planes(
-        sample, dtype, first, planes, STRIP if sample.nz % STRIP == 0 else sample.nz, cupy
-    )  # fmt: skip
+        sample, dtype, first, planes, STRIP if sample.nz % STRIP == 0 and not staging else sample.nz, cupy
+    )
     behind, ahead = (place.number - 1) % count, (place.number + 1) % count
     return StoredHolder(
-        place, StoredOperator(own, "csr", plane), order, (plane, max(1, planes - 1) * plane),
+        place,
+        StoredOperator(own, "csr", plane),
+        order,
+        (edge * plane, max(edge, planes - edge) * plane),
         [(behind, slice(0, plane)), (ahead, slice((planes - 1) * plane, planes * plane))],
-        [(ahead, 0, plane), (behind, plane, 2 * plane)]
-    )  # fmt: skip
+        [(ahead, 0, plane), (behind, plane, 2 * plane)],
+        own if staging else None,
+    )
 
 
 def _hold_rows(matrix: Any, places: Sequence[Place], count: int) -> list[Any]:
@@ -441,12 +473,14 @@ def _hold_rows(matrix: Any, places: Sequence[Place], count: int) -> list[Any]:
             )
             holders.append(
                 StoredHolder(
-                    place, StoredOperator(on_device), cupy.asarray(np.r_[first:last, halo].astype(np.int32)),
+                    place,
+                    StoredOperator(on_device),
+                    cupy.asarray(np.r_[first:last, halo].astype(np.int32)),
                     longest_run(~waits),
                     [(number, rows if isinstance(rows, slice) else cupy.asarray(rows)) for number, rows in sends],
-                    receives
+                    receives,
                 )
-            )  # fmt: skip
+            )
     return holders
 
 
@@ -458,6 +492,31 @@ def longest_run(flags: Array) -> tuple[int, int]:
     starts, stops = edges[::2], edges[1::2]
     longest = int(np.argmax(stops - starts))
     return int(starts[longest]), int(stops[longest])
+
+
+class Transport(Protocol):
+    """How messages travel between shares, and sums over processes."""
+
+    def plan(self, shares: Sequence[Any]) -> MessagePlan:
+        """Return (place, places that it sends to, places that send to it, messages) of each share."""
+
+    def exchange(self, plan: MessagePlan) -> None:
+        """Enqueue all messages behind the boundaries."""
+
+    def await_halo(self, place: Place, senders: Sequence[Place]) -> None:
+        """Let a share's next sweep wait for the messages to it."""
+
+    def reduce(self, shares: Sequence[Any], totals: Sequence[Any]) -> None:
+        """Sum an array of each share over all shares, in place, on their computing streams."""
+
+    def finish(self, shares: Sequence[Any]) -> None:
+        """Wait until everything enqueued is done."""
+
+    def sum(self, values: Array) -> Array:
+        """Return the sum over all processes."""
+
+    def gather(self, part: Any) -> list[Any]:
+        """Return what all processes give, in their order."""
 
 
 class PeerCopies:
@@ -477,11 +536,8 @@ class PeerCopies:
                             if "PeerAccessAlreadyEnabled" not in str(error):
                                 raise
 
-    def plan(self, shares: Sequence[Any]) -> list[tuple[Place, list[Place], list[Place], list[Any]]]:
-        """Return (place, places that it sends to, places that send to it, copies) of each share, for :meth:`exchange`.
-
-        Messages between two shares are matched in their order, as NCCL does it.
-        """
+    def plan(self, shares: Sequence[Any]) -> MessagePlan:
+        """Return the copies; messages between two shares are matched in their order, as NCCL does it."""
         boxes: dict[tuple[int, int], list[Any]] = defaultdict(list)
         messages = [share.messages() for share in shares]
         for share, (_, receives) in zip(shares, messages, strict=True):
@@ -492,15 +548,13 @@ class PeerCopies:
             place, copies = share.place, []
             for number, array in sends:
                 target = boxes[place.number, number].pop(0)
-                copies.append(
-                    (target.data.ptr, self.places[number].device, array.data.ptr, place.device, array.nbytes)
-                )  # fmt: skip
+                copies.append((target.data.ptr, self.places[number].device, array.data.ptr, place.device, array.nbytes))
             receivers = {place.number, *(number for number, _ in sends)}
             senders = {place.number, *(number for number, _ in receives)}
             plan.append((place, *([self.places[n] for n in sorted(group)] for group in (receivers, senders)), copies))
         return plan
 
-    def exchange(self, plan: list[tuple[Place, list[Place], list[Place], list[Any]]]) -> None:
+    def exchange(self, plan: MessagePlan) -> None:
         """Enqueue all messages behind the boundaries of sender and receiver."""
         import cupy
 
@@ -535,7 +589,7 @@ class PeerCopies:
             for share, total in zip(shares[1:], totals[1:], strict=True):
                 copy(
                     total.data.ptr, share.place.device, totals[0].data.ptr, root.device, total.nbytes, root.compute.ptr
-                )  # fmt: skip
+                )
             root.summed.record(root.compute)
         for share in shares[1:]:
             share.place.compute.wait_event(root.summed)
@@ -595,8 +649,8 @@ class NcclMessages:
         with cupy.cuda.Device(device):
             return cls({comm.rank: nccl.NcclCommunicator(comm.size, identity, comm.rank)}, comm, timeout_s)
 
-    def plan(self, shares: Sequence[Any]) -> list[tuple[Place, list[Place], list[Place], list[Any]]]:
-        """Return (place, itself, itself, messages) of each share, for :meth:`exchange`."""
+    def plan(self, shares: Sequence[Any]) -> MessagePlan:
+        """Return the messages; NCCL makes both sides wait by itself."""
         plan = []
         for share in shares:
             communicator = self.communicators[share.place.number]
@@ -606,7 +660,7 @@ class NcclMessages:
             plan.append((share.place, [share.place], [share.place], calls))
         return plan
 
-    def exchange(self, plan: list[tuple[Place, list[Place], list[Place], list[Any]]]) -> None:
+    def exchange(self, plan: MessagePlan) -> None:
         """Enqueue all messages behind the boundaries."""
         import cupy
 
@@ -636,9 +690,13 @@ class NcclMessages:
         for share, total in zip(shares, totals, strict=True):
             with cupy.cuda.Device(share.place.device):
                 self.communicators[share.place.number].allReduce(
-                    total.data.ptr, total.data.ptr, total.size, nccl.NCCL_FLOAT64, nccl.NCCL_SUM,
-                    share.place.compute.ptr
-                )  # fmt: skip
+                    total.data.ptr,
+                    total.data.ptr,
+                    total.size,
+                    nccl.NCCL_FLOAT64,
+                    nccl.NCCL_SUM,
+                    share.place.compute.ptr,
+                )
         nccl.groupEnd()
 
     def finish(self, shares: Sequence[Any]) -> None:
@@ -708,7 +766,7 @@ class MultiGpuEngine:
     ----------
     holders : list
         What this process holds: one for each of its devices.
-    transport : PeerCopies or NcclMessages
+    transport : Transport
         How messages travel.
     num_rows : int
         N.
@@ -726,7 +784,7 @@ class MultiGpuEngine:
     def __init__(
         self,
         holders: list[Any],
-        transport: Any,
+        transport: Transport,
         num_rows: int,
         dtype: np.dtype[Any],
         steps_a_sweep: int,
@@ -747,14 +805,12 @@ class MultiGpuEngine:
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the memory of every device at once, with some room."""
-        from spectile.gpu.device import free_bytes
-
         arrays = 4 if self.steps_a_sweep == 2 else 2
         together = [holder.place.device for holder in self.holders]
         least = []
         for holder in self.holders:
             with holder.place.working():
-                room = int(0.95 * free_bytes()) // together.count(holder.place.device)
+                room = int(0.95 * free_bytes()) // together.count(holder.place.device) - holder.reserve
                 least.append(room // (arrays * holder.rows * self.dtype.itemsize))
         return max(1, min(self.transport.gather(min(least))))
 
@@ -777,6 +833,7 @@ class MultiGpuEngine:
 
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> MultiGpuRecursion:
         """Return the recursion of a block of random vectors."""
+        self._plan(num_vectors)
         shares = []
         for holder in self.holders:
             with holder.place.working():
@@ -785,11 +842,24 @@ class MultiGpuEngine:
 
     def start(self, vectors: Array, a: float, b: float) -> MultiGpuRecursion:
         """Return the recursion of given vectors, shape (N, R), the same in every process."""
+        self._plan(vectors.shape[1])
         shares = []
         for holder in self.holders:
             with holder.place.working():
                 shares.append(holder.share(holder.to_block(vectors)))
         return MultiGpuRecursion(self, a, b, shares, vectors.shape[1])
+
+    def _plan(self, num_vectors: int) -> None:
+        """Let all inspectors plan beside one another: each takes seconds."""
+        stored = [holder for holder in self.holders if isinstance(holder, StoredHolder)]
+
+        def one(holder: StoredHolder) -> None:
+            with holder.place.working():
+                holder.staged(num_vectors)
+
+        if stored:
+            with ThreadPoolExecutor(len(stored)) as pool:
+                list(pool.map(one, stored))
 
 
 class MultiGpuRecursion:

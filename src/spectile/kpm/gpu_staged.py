@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spectile.gpu.compile import Unit
-from spectile.kpm.gpu import FULL, TUNING, StoredOperator, staged_shape, staged_unit
-from spectile.kpm.staging import PAGE, lattice_of, plan
+from spectile.kpm.gpu import FULL, PIECE_BYTES, TUNING, StoredOperator, staged_shape, staged_unit, sum_of_partials
+from spectile.kpm.staging import PAGE, Plan, lattice_of, plan
 
+#: Rows to compute, each (start, stop).
+Runs = tuple[tuple[int, int], ...]
 #: Values of a table, zero among them.
 MOST_KINDS = 256
+#: Slots that a code can name: 16 bits are a slot and one of its four rows.
+MOST_SLOTS = 2**14 - 1
 _STATIC_BYTES = 1024  # barriers, and what the driver keeps of a block's shared memory
+
+
+class Planned(NamedTuple):
+    """A plan for R vectors, ready to launch.
+
+    Attributes
+    ----------
+    plan : Plan
+        The schedule.
+    slots : int
+        Pages of V in shared memory.
+    code_bytes, value_bytes : int
+        Bytes of a stage's codes and values.
+    workers : int
+        Thread blocks that share the rows.
+    arrays : list of cupy.ndarray
+        The schedule and the values, as the kernel takes them.
+    """
+
+    plan: Plan
+    slots: int
+    code_bytes: int
+    value_bytes: int
+    workers: int
+    arrays: list[Any]
 
 
 class StagedOperator(StoredOperator):
@@ -20,12 +49,21 @@ class StagedOperator(StoredOperator):
 
     Parameters
     ----------
-    matrix : scipy or cupyx CSR matrix, shape (N, N)
-        float32, float64, complex64 or complex128.
+    matrix : scipy or cupyx CSR matrix, shape (N, N) or (N, K)
+        float32, float64, complex64 or complex128.  Columns from N on are rows of V that others compute; N is then a
+        multiple of four.
     dictionary : bool
         Store a number of the value in a table instead of each value.
     work : dtype or None
         Type of the arithmetic, if it is not the matrix's own.
+    tuning : (tile, depth, workers, producers)
+        As for :func:`spectile.kpm.gpu.staged_unit`.
+
+    Raises
+    ------
+    ValueError
+        If the matrix has too many distinct values for a table, or own rows that are no multiple of four beside rows of
+        others.
     """
 
     def __init__(
@@ -38,6 +76,9 @@ class StagedOperator(StoredOperator):
         import cupy
 
         self.num_rows, self.dtype, self.layout = int(matrix.shape[0]), np.dtype(matrix.dtype), "csr"
+        self.num_columns = int(matrix.shape[1])
+        if self.num_columns > self.num_rows and self.num_rows % PAGE:
+            raise ValueError(f"{self.num_rows} own rows and rows of others beside them: give a multiple of {PAGE}")
         self.work, self.tuning, self.wide = np.dtype(work or matrix.dtype), tuning, False
         self.host = tuple(each.get() if hasattr(each, "get") else each for each in (matrix.indptr, matrix.indices))
         self.lattice = lattice_of(*self.host)
@@ -46,10 +87,12 @@ class StagedOperator(StoredOperator):
         if dictionary:
             values, kinds = _kinds(self.data)
             self.table, self.kinds = values, kinds.get()
-        self._plans: dict[tuple[int, int], Any] = {}
+        self._plans: dict[tuple[int, int, Runs], Planned] = {}
 
-    def planned(self, num_vectors: int) -> Any:
-        """Return (plan, slots, bytes of a stage's codes and values, workers, arrays on the device) for R vectors.
+    def planned(self, num_vectors: int, runs: Runs = ()) -> Planned:
+        """Return the plan for R vectors.
+
+        `runs` names the rows to compute, each (start, stop), multiples of four; all rows if empty.
 
         Raises
         ------
@@ -62,24 +105,27 @@ class StagedOperator(StoredOperator):
 
         pieces, chunk = staged_shape(num_vectors, self.dtype)
         chunks = -(-num_vectors // chunk)
-        key = (pieces, chunks)
+        key = (pieces, chunks, runs)
         if key not in self._plans:
             tile, depth, compute, _ = self.tuning
             indptr, indices = self.host
-            pages = -(-self.num_rows // PAGE)
+            parts = [(start // PAGE, stop // PAGE) for start, stop in runs]
+            pages = sum(stop - start for start, stop in parts) or -(-self.num_rows // PAGE)
             workers = min(max(1, describe().multiprocessors // chunks), pages)
             longest = int(np.diff(indptr).max(initial=1))
             code_bytes = tile * (16 + -(-longest // 4) * 32 * (2 if self.kinds.size else 1))
             value_bytes = 0 if self.kinds.size else tile * PAGE * longest * self.dtype.itemsize
             left = describe().shared_bytes - _STATIC_BYTES - depth * (code_bytes + value_bytes)
             left -= self.table.nbytes if self.kinds.size else 0
-            slots = min(left // (PAGE * 128 * pieces), 2**14 - 1)
+            slots = min(left // (PAGE * PIECE_BYTES * pieces), MOST_SLOTS)
             wave, line = self.lattice
-            if not 4 * workers * chunks <= wave <= pages // 2:
-                wave, line = pages, 0
+            # Three planes of a part, and what lies around it, fit into the slots.
+            turns = max(1, round(wave / (workers * 0.3 * max(1, slots))))
+            if not (4 * workers * turns <= wave <= pages // 2):
+                wave, line, turns = pages, 0, 1
             made = slots > 0 and plan(
-                indptr, indices, self.kinds, wave_pages=wave, line_pages=line, workers=workers, turns=chunks,
-                slots=slots, tile=tile, depth=depth, groups=compute // tile,
+                indptr, indices, self.kinds, wave_pages=wave, line_pages=line, workers=workers, turns=turns,
+                slots=slots, tile=tile, depth=depth, groups=compute // tile, runs=parts, num_columns=self.num_columns,
             )  # fmt: skip
             if not made:
                 raise MemoryError("the rows of this matrix need more of V at a time than shared memory holds")
@@ -89,52 +135,64 @@ class StagedOperator(StoredOperator):
                 source = cupy.asarray(made.source)
                 values = cupy.where(source < 0, self.dtype.type(0), self.data[cupy.maximum(source, 0)])
             arrays = [cupy.asarray(each) for each in (made.tiles, made.first, made.loads, made.codes)]
-            self._plans[key] = (made, slots, code_bytes, value_bytes, workers, [*arrays, values, self.table])
+            self._plans[key] = Planned(made, slots, code_bytes, value_bytes, workers, [*arrays, values, self.table])
         return self._plans[key]
 
-    def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
+    def shape(self, num_vectors: int) -> tuple[int, ...]:
+        """Return the shape of a block of R vectors: (N, R), or (chunks, N, chunk), of which a page is one copy."""
+        _, chunk = staged_shape(num_vectors, self.dtype)
+        whole = num_vectors > chunk and num_vectors % chunk == 0
+        return (num_vectors // chunk, self.num_rows, chunk) if whole else (self.num_rows, num_vectors)
+
+    def to_block(self, vectors: Any) -> Any:
+        """Return vectors of shape (N, R) as a block on the device."""
+        import cupy
+
+        block, shape = super().to_block(vectors), self.shape(vectors.shape[1])
+        if len(shape) == 2:
+            return block
+        return cupy.ascontiguousarray(block.reshape(shape[1], shape[0], shape[2]).swapaxes(0, 1))
+
+    def unit(self, num_vectors: int, mode: int = FULL, runs: Runs = ()) -> Unit:
         """Return the unit that this operator launches for R vectors."""
-        _, slots, code_bytes, value_bytes, *_ = self.planned(num_vectors)
+        made = self.planned(num_vectors, runs)
         return staged_unit(
-            str(self.dtype), num_vectors, slots=slots, code_bytes=code_bytes, value_bytes=value_bytes,
+            str(self.dtype), num_vectors, slots=made.slots, code_bytes=made.code_bytes, value_bytes=made.value_bytes,
             dictionary=self.table.size if self.kinds.size else 0, work=str(self.work), mode=mode, tuning=self.tuning,
         )  # fmt: skip
 
-    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Any:
+    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None, runs: Runs = ()) -> Any:
         """Return ``launch(v, w, scale, shift, keep, etas)``: one step; FULL mode writes `etas`, shape (2, R).
 
-        Raises
-        ------
-        ValueError
-            If only some rows are asked for: the plan is one for the whole matrix.
+        `rows` or `runs` name the rows to compute, as for :meth:`planned`.  Block vectors have :meth:`shape`, or (N, R).
         """
-        if rows is not None:
-            raise ValueError("a staged operator computes all rows: use StoredOperator for some of them")
         import cupy
 
-        _, slots, code_bytes, value_bytes, workers, arrays = self.planned(num_vectors)
-        unit = self.unit(num_vectors, mode)
+        runs = runs or (() if rows is None else (rows,))
+        made = self.planned(num_vectors, runs)
+        unit = self.unit(num_vectors, mode, runs)
         pieces, chunk = staged_shape(num_vectors, self.dtype)
-        shared = slots * PAGE * 128 * pieces + self.tuning[1] * (code_bytes + value_bytes)
+        shared = made.slots * PAGE * PIECE_BYTES * pieces + self.tuning[1] * (made.code_bytes + made.value_bytes)
         shared += int(unit.defines["DICTIONARY"]) * self.dtype.itemsize
         shared = max(shared, 2 * chunk * 8 * self.tuning[2])
-        kernel, total = unit.function("staged", shared), unit.function("sum_partials")
-        grid, threads = (workers, -(-num_vectors // chunk)), int(unit.defines["THREADS"])
-        partial = cupy.empty((workers, 2, num_vectors))
-        size = 2 * num_vectors
+        kernel = unit.function("staged", shared)
+        grid, threads = (made.workers, -(-num_vectors // chunk)), int(unit.defines["THREADS"])
+        partial = cupy.empty((made.workers, 2, num_vectors))
+        total = sum_of_partials(unit, partial)
 
         def launch(v: Any, w: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
+            strides = np.int32(v.shape[-1]), np.int64(v[0].size if v.ndim == 3 else chunk)
             kernel(
                 grid,
                 (threads,),
                 (
-                    *arrays, v, w, partial, np.int64(self.num_rows), np.int32(num_vectors), np.float64(scale),
-                    np.float64(shift), np.float64(keep),
+                    *made.arrays, v, w, partial, np.int64(self.num_columns), np.int32(num_vectors), *strides,
+                    np.float64(scale), np.float64(shift), np.float64(keep),
                 ),
                 shared_mem=shared,
             )  # fmt: skip
             if mode == FULL:
-                total((-(-size // 64),), (64,), (partial, etas, np.int32(workers), np.int32(size)))
+                total(etas)
 
         return launch
 

@@ -118,12 +118,14 @@ static __device__ __forceinline__ int4 shuffle(int4 a, int lane) {
 }
 
 // tiles: (tiles + 1) of {first copy, first 16 bytes of codes, first 4 values, 1 if the matrix's last page is copied};  first: first tile of each worker;
-// loads: {page, slot};  partial: (workers, 2, R).  Block (worker, chunk of columns).
+// loads: {page, slot};  partial: (workers, 2, R).  Block (worker, chunk of columns).  Rows of a chunk are row_stride numbers
+// apart, chunks chunk_stride: (R, CHUNK) where block vectors are row-major, (CHUNK, rows CHUNK) where chunks follow one another,
+// so that a page is one copy.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     staged(const int4 *__restrict__ tiles, const int *__restrict__ first, const int2 *__restrict__ loads,
            const uint4 *__restrict__ codes, const number *__restrict__ values, const number *__restrict__ table,
            const number *__restrict__ v, number *__restrict__ w, double *__restrict__ partial, long long rows, int width,
-           double scale_, double shift_, double keep_) {
+           int row_stride, long long chunk_stride, double scale_, double shift_, double keep_) {
     extern __shared__ __align__(128) unsigned char memory[];
     unsigned char *const slots = memory;
     unsigned char *const stages = slots + SLOTS * PAGE * ROW_BYTES;
@@ -131,6 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ unsigned long long full[DEPTH], empty[DEPTH];
     const int warp = threadIdx.x / 32, thread = threadIdx.x % 32;
     const int begin = blockIdx.y * CHUNK;
+    v += blockIdx.y * chunk_stride, w += blockIdx.y * chunk_stride;
     const int first_tile = first[blockIdx.x], count = first[blockIdx.x + 1] - first_tile;
     if (threadIdx.x == 0)
         for (int n = 0; n < DEPTH; ++n) {
@@ -148,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (warp >= WORKERS) {
         const int producer = warp - WORKERS;
         const int bytes = min(CHUNK, width - begin) * int(sizeof(number));
-        const bool whole = width == CHUNK;
+        const bool whole = row_stride == CHUNK;
         const int last = int((rows - 1) / PAGE), rows_of_last = int((rows - 1) % PAGE) + 1;
         // What is to be copied is read far ahead, a lane an item: 32 to 64 tiles, and as many copies.
         auto tile = [&](int n) { return tiles[first_tile + min(n + thread, count)]; };
@@ -181,13 +184,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 if (at + thread >= to.x || thread % PRODUCERS != producer) continue;
                 const int page = place < 32 ? page_1 : page_2, slot = place < 32 ? slot_1 : slot_2;
                 const int present = page == last ? rows_of_last : PAGE;
-                const number *const source = v + (long long)page * PAGE * width + begin;
+                const number *const source = v + (long long)page * PAGE * row_stride;
                 unsigned char *const target = slots + slot * PAGE * ROW_BYTES;
                 if (whole)
                     copy(target, source, present * bytes, full + stage);
                 else
                     for (int r = 0; r < present; ++r)
-                        copy(target + r * ROW_BYTES, source + (long long)r * width, bytes, full + stage);
+                        copy(target + r * ROW_BYTES, source + (long long)r * row_stride, bytes, full + stage);
             }
             from = to;
         }
@@ -209,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const Header header = reinterpret_cast<const Header *>(code_stage)[warp % TILE];
             const long long number_of_row = (long long)header.page * PAGE + row;
             const bool live = header.page >= 0 && number_of_row < rows;
-            number *const target = w + number_of_row * width + begin + lane * VECTOR;
+            number *const target = w + number_of_row * row_stride + lane * VECTOR;
             bool exists[PIECES];
             piece old[PIECES];
 #pragma unroll
@@ -225,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if MODE > 0
             // W of the warp's next page comes into the L2 cache meanwhile.
             if (header.next >= 0 && lane < PIECES && (long long)header.next * PAGE + row < rows)
-                prefetch_l2(reinterpret_cast<const char *>(w + ((long long)header.next * PAGE + row) * width + begin) + lane * 128);
+                prefetch_l2(reinterpret_cast<const char *>(w + ((long long)header.next * PAGE + row) * row_stride) + lane * 128);
 #endif
             wide sum[COLUMNS];
 #pragma unroll

@@ -9,6 +9,7 @@ before it is done.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ import numpy as np
 from spectile.kpm.reference import Array
 
 PAGE = 4
+#: 16-bit words of a page's header in the codes (``Header`` in ``staged.cu``), which count in such units; no page.
+WORDS, NO_PAGE = 8, 0xFFFF
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Plan:
     source : ndarray
         Position of each value in the matrix's own data, -1 for fill-in.
     pages : int
-        Pages of the matrix.
+        Pages of V.
     """
 
     first: Array
@@ -74,15 +77,17 @@ def lattice_of(indptr: Array, indices: Array) -> tuple[int, int]:
 def worker_pages(num_pages: int, wave_pages: int, line_pages: int, workers: int, turns: int) -> list[Array]:
     """Return the pages of each worker, in order.
 
-    Waves (planes of a lattice) are cut into ``workers * turns`` compact parts, strips of their lines one after the
-    other; a worker walks through all waves with one part, then with the next of its parts.
+    Waves (planes of a lattice) are cut into `turns` regions of whole lines, each into one compact part a worker, strips
+    of lines one after the other; a worker walks through all waves with a part of the first region, then of the next.
+    What lies around a region is read from memory twice, what lies around a part comes from a cache.
     """
     parts = workers * turns
     order = np.arange(wave_pages)
     if 1 < line_pages < wave_pages:
         strips = max(1, round(line_pages / np.sqrt(wave_pages / parts)))
         line, place = np.divmod(order, line_pages)
-        order = np.lexsort((place, line, place * strips // line_pages))
+        region = line * line_pages * turns // wave_pages
+        order = np.lexsort((place, line, place * strips // line_pages, region))
     waves = -(-num_pages // wave_pages)
     # The parts' bounds move by less than a page from wave to wave, so that no worker always has the longer part.
     offset = (np.arange(waves) * ((np.sqrt(5) - 1) / 2) % 1)[:, None]
@@ -113,13 +118,15 @@ def plan(
     tile: int,
     depth: int,
     groups: int,
+    runs: Sequence[tuple[int, int]] = (),
+    num_columns: int = 0,
 ) -> Plan | None:
     """Schedule a CSR matrix; None where a tile and those in flight beside it need more than the slots.
 
     Parameters
     ----------
     indptr, indices : ndarray
-        Structure of the square matrix.
+        Structure of the matrix; its first columns are its rows.
     kinds : ndarray, uint16
         Number of each entry's value in a table whose first value is zero; empty where values are stored one by one.
     wave_pages, line_pages : int
@@ -130,12 +137,23 @@ def plan(
         Pages of V that shared memory holds.
     tile, depth, groups : int
         Pages of a tile, tiles in flight, tiles at work: a warp's next page lies so many tiles ahead.
+    runs : sequence of (start, stop)
+        Pages to compute; all rows if empty.
+    num_columns : int
+        Rows of V; those of the matrix if zero.
     """
-    num_pages = -(-(len(indptr) - 1) // PAGE)
-    lists = worker_pages(num_pages, wave_pages, line_pages, workers, turns)
+    num_rows = len(indptr) - 1
+    num_pages = -(-max(num_rows, num_columns) // PAGE)
+    shares = [
+        [start + part for part in worker_pages(stop - start, min(wave_pages, stop - start), line_pages, workers, turns)]
+        for start, stop in runs or [(0, -(-num_rows // PAGE))]
+    ]
+    lists = [np.concatenate(each) for each in zip(*shares, strict=True)]
     with ThreadPoolExecutor(numba.get_num_threads()) as pool:
         parts = list(
-            pool.map(lambda pages: _plan_worker(indptr, indices, kinds, pages, slots, tile, depth, groups), lists)
+            pool.map(
+                lambda pages: _plan_worker(indptr, indices, kinds, pages, num_pages, slots, tile, depth, groups), lists
+            )
         )
     if any(part[0] < 0 for part in parts):
         return None
@@ -157,15 +175,29 @@ def plan(
 
 @numba.njit(nogil=True, cache=True)
 def _plan_worker(
-    indptr: Any, indices: Any, kinds: Any, pages: Any, slots: int, tile: int, depth: int, groups: int
+    indptr: Any, indices: Any, kinds: Any, pages: Any, num_pages: int, slots: int, tile: int, depth: int, groups: int
 ) -> Any:
+    """Return (copies or -1, table of tiles, loads, codes, source) of one worker's pages."""
+    table, start, needed, next_use, lengths = _needs(indptr, indices, kinds, pages, num_pages, tile)
+    loads, slot_of_need = _slots(table, start, needed, next_use, num_pages, slots, depth)
+    if loads.size == 0 and needed.size:
+        return -1, table, loads, np.empty(0, np.uint16), np.empty(0, indptr.dtype)
+    numbered = (needed, slot_of_need, num_pages)
+    codes, source = _codes(indptr, indices, kinds, pages, table, start, numbered, lengths, tile, groups)
+    return len(loads), table, loads, codes, source
+
+
+@numba.njit(nogil=True, cache=True)
+def _needs(indptr: Any, indices: Any, kinds: Any, pages: Any, num_pages: int, tile: int) -> Any:
+    """Return the pages of V that each tile needs, when each is needed next, and the sizes of codes and values.
+
+    `needed[start[t]:start[t + 1]]` are the pages of tile t, `next_use` the tile that needs each next, `lengths` the
+    entries of each page's longest row; the table's columns 1 and 2 count codes (16 bytes) and values (fours).
+    """
     wide = 2 if kinds.size else 1
     rows = indptr.size - 1
-    num_pages = (rows + PAGE - 1) // PAGE
     tiles = (pages.size + tile - 1) // tile
     table = np.zeros((tiles + 1, 3), np.int64)
-
-    # The pages that each tile needs, and the sizes of its codes and values.
     entries = 0
     for page in pages:
         entries += indptr[min(rows, PAGE * page + PAGE)] - indptr[PAGE * page]
@@ -194,25 +226,29 @@ def _plan_worker(
             table[t + 1, 2] += 0 if kinds.size else lengths[n]
         start[t + 1] = count
         table[t + 1, 1] = tile + 2 * wide * quads
+    for t in range(1, tiles + 1):
+        table[t, 1] += table[t - 1, 1]
+        table[t, 2] += table[t - 1, 2]
     next_use = np.empty(count, np.int32)
     stamp[:] = tiles
     for t in range(tiles - 1, -1, -1):
         for k in range(start[t], start[t + 1]):
             next_use[k] = stamp[needed[k]]
             stamp[needed[k]] = t
+    return table, start, needed[:count], next_use, lengths
 
-    # Slots.
+
+@numba.njit(nogil=True, cache=True)
+def _slots(table: Any, start: Any, needed: Any, next_use: Any, num_pages: int, slots: int, depth: int) -> Any:
+    """Return the copies (page, slot), none if a tile finds no slot, and each need's slot; count copies in `table`."""
+    tiles = start.size - 1
     slot_of = np.full(num_pages, -1, np.int16)
     page_in = np.full(slots, -1, np.int32)
     next_of = np.full(slots, tiles, np.int32)
     last_of = np.full(slots, -depth, np.int32)
-    loads = np.empty((count, 2), np.int32)
+    loads = np.empty((needed.size, 2), np.int32)
+    slot_of_need = np.empty(needed.size, np.int16)
     num_loads = 0
-    for t in range(1, tiles + 1):
-        table[t, 1] += table[t - 1, 1]
-        table[t, 2] += table[t - 1, 2]
-    codes = np.zeros(8 * table[tiles, 1], np.uint16)
-    source = np.full(4 * table[tiles, 2], -1, indptr.dtype)
     for t in range(tiles):
         for k in range(start[t], start[t + 1]):
             slot = slot_of[needed[k]]
@@ -221,33 +257,61 @@ def _plan_worker(
                 last_of[slot] = t
         for k in range(start[t], start[t + 1]):
             page = needed[k]
-            if slot_of[page] >= 0:
-                continue
-            best = -1
-            for slot in range(slots):
-                if last_of[slot] <= t - depth and (best < 0 or next_of[slot] > next_of[best]):
-                    best = slot
-            if best < 0:
-                return -1, table, loads[:0], codes[:0], source[:0]
-            if page_in[best] >= 0:
-                slot_of[page_in[best]] = -1
-            page_in[best] = page
-            slot_of[page] = best
-            next_of[best] = next_use[k]
-            last_of[best] = t
-            loads[num_loads, 0] = page
-            loads[num_loads, 1] = best
-            num_loads += 1
+            if slot_of[page] < 0:
+                best = -1
+                for slot in range(slots):
+                    if last_of[slot] <= t - depth and (best < 0 or next_of[slot] > next_of[best]):
+                        best = slot
+                if best < 0:
+                    return loads[:0].copy(), slot_of_need
+                if page_in[best] >= 0:
+                    slot_of[page_in[best]] = -1
+                page_in[best] = page
+                slot_of[page] = best
+                next_of[best] = next_use[k]
+                last_of[best] = t
+                loads[num_loads, 0] = page
+                loads[num_loads, 1] = best
+                num_loads += 1
+            slot_of_need[k] = slot_of[page]
         table[t + 1, 0] = num_loads
+    return loads[:num_loads].copy(), slot_of_need
 
-        # Codes: the header of each page (staged.cu), then four entries of four rows at a time.
-        at = 8 * (table[t, 1] + tile)
-        values = 4 * table[t, 2]
+
+@numba.njit(nogil=True, cache=True)
+def _codes(
+    indptr: Any,
+    indices: Any,
+    kinds: Any,
+    pages: Any,
+    table: Any,
+    start: Any,
+    numbered: Any,
+    lengths: Any,
+    tile: int,
+    groups: int,
+) -> Any:
+    """Return the codes as the kernel reads them, the header of each page first, and where each value comes from.
+
+    `numbered` holds the needs, the slot of each, and the number of pages of V.
+    """
+    needed, slot_of_need, num_pages = numbered
+    wide = 2 if kinds.size else 1
+    rows = indptr.size - 1
+    tiles = start.size - 1
+    codes = np.zeros(WORDS * table[tiles, 1], np.uint16)
+    source = np.full(PAGE * table[tiles, 2], -1, indptr.dtype)
+    slot_of = np.empty(num_pages, np.int16)
+    for t in range(tiles):
+        for k in range(start[t], start[t + 1]):
+            slot_of[needed[k]] = slot_of_need[k]
+        begin = WORDS * table[t, 1]
+        at = begin + WORDS * tile
+        values = PAGE * table[t, 2]
         for n in range(tile):
-            head = 8 * (table[t, 1] + n)
+            head = begin + WORDS * n
             if t * tile + n >= pages.size:
-                codes[head] = 0xFFFF
-                codes[head + 1] = 0xFFFF
+                codes[head] = codes[head + 1] = NO_PAGE
                 continue
             page = pages[t * tile + n]
             length = lengths[t * tile + n]
@@ -256,11 +320,11 @@ def _plan_worker(
             codes[head + 1] = page >> 16
             codes[head + 2] = own
             codes[head + 3] = length
-            codes[head + 4] = (at - 8 * table[t, 1]) // 4
-            codes[head + 5] = (values - 4 * table[t, 2]) // 4
+            codes[head + 4] = (at - begin) // 4
+            codes[head + 5] = (values - PAGE * table[t, 2]) // PAGE
             later = (t + groups) * tile + n
-            codes[head + 6] = pages[later] & 0xFFFF if later < pages.size else 0xFFFF
-            codes[head + 7] = pages[later] >> 16 if later < pages.size else 0xFFFF
+            codes[head + 6] = pages[later] & 0xFFFF if later < pages.size else NO_PAGE
+            codes[head + 7] = pages[later] >> 16 if later < pages.size else NO_PAGE
             for r in range(PAGE):
                 row = PAGE * page + r
                 for k in range((length + 3) // 4 * 4):
@@ -280,4 +344,4 @@ def _plan_worker(
             at += (length + 3) // 4 * 16 * wide
             if not kinds.size:
                 values += PAGE * length
-    return num_loads, table, loads[:num_loads].copy(), codes, source
+    return codes, source
