@@ -40,7 +40,7 @@ CACHE_BYTES = 2 << 20
 ROWS_AHEAD = 8
 PREFETCHED_LINE = 32
 # Entries of the matrix that are prefetched ahead: the hardware fetches half as fast as a core can take.
-ENTRIES_AHEAD = 256
+ENTRIES_AHEAD = 384
 _MATH = {"contract", "nsz"}
 # Untyped: mypy would want the typing context, which Numba supplies, of every caller.
 intrinsic: Any = extending.intrinsic
