@@ -1,4 +1,4 @@
-"""A CPU's attainable bandwidth and arithmetic peak, for Table II: STREAM's triad and independent multiply-adds."""
+"""A CPU's attainable bandwidth and arithmetic peak, for Table II: STREAM's triad, an update in place, multiply-adds."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ def triad(x, y, z, start, stop):  # type: ignore[no-untyped-def]
     """Compute x = y + 3 z from start to stop (STREAM)."""
     for i in range(start, stop):
         x[i] = y[i] + 3.0 * z[i]
+
+
+@numba.njit(nogil=True, cache=True, fastmath={"contract"})
+def update(x, y, start, stop):  # type: ignore[no-untyped-def]
+    """Compute x = x / 2 + y / 4 from start to stop, which leaves ones beside twos as they are."""
+    for i in range(start, stop):
+        x[i] = 0.5 * x[i] + 0.25 * y[i]
 
 
 def multiply_add(rounds: int) -> float:
