@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 import scipy.signal
 
-from spectile.bench.case import Context, Skipped
+from spectile.bench.case import Context
 from spectile.inputs import ergo, mnist, water
 from spectile.spamm import case_studies
 from spectile.spamm.im2col import col2im, im2col
@@ -323,12 +323,6 @@ def test_water_operators_are_labelled(tmp_path, operator):
 def test_unknown_operator_of_a_row_is_named(tmp_path):
     with pytest.raises(ValueError, match="overlap, core_hamiltonian"):
         case_studies.water_operator({"operator": "charge", "molecules": 2}, _context(tmp_path))
-
-
-def test_layers_of_few_rows_are_not_spread(tmp_path):
-    methods = case_studies.problem({"study": "vgg", "layer": "conv21", "gpus": 2}, _context(tmp_path)).methods
-    assert len({method.name for method in methods}) == 11
-    assert all(isinstance(method, Skipped) and "units of 128" in method.reason for method in methods)
 
 
 def test_vgg_without_its_needs_says_so(tmp_path):

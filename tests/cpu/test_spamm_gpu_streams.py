@@ -19,7 +19,8 @@ from spectile.spamm import gpu, gpu_multi
 class Machine:
     """Queues of all streams; a stream is (device, number), the default one has number 0."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, peers, ranked=False):
+        self.peers, self.ranked = peers, ranked
         self.random = np.random.default_rng(seed)
         self.queues, self.recorded, self.done = {}, {}, {}
         self.device, self.current = 0, {}
@@ -32,10 +33,11 @@ class Machine:
     def enqueue(self, stream, *operation):
         self.queues.setdefault(stream, []).append(operation)
 
-    def launch(self, function, *arrays):
+    def launch(self, function, *arrays, written=None):
         stream = self.current.get(self.device, (self.device, 0))
         assert stream[0] == self.device, "a launch on a stream of another device"
         assert all(array.home == self.device for array in arrays), "a kernel reads another device's memory"
+        assert written is None or self.peers or written.home == self.device, "a kernel writes where it cannot reach"
         self.enqueue(stream, "run", function)
 
     def record(self, event, stream):
@@ -48,14 +50,16 @@ class Machine:
         self.enqueue(stream, "wait", event, self.recorded.get(event, 0))
 
     def run_until_idle(self):
+        """Run all, the next of any queue that may go on; where `ranked`, some queues starve until others are empty."""
+        ranks = {id(queue): self.random.random() for queue in self.queues.values()}
         while any(self.queues.values()):
             ready = [
                 queue
-                for queue in self.queues.values()
+                for queue in sorted(self.queues.values(), key=lambda queue: ranks[id(queue)])
                 if queue and not (queue[0][0] == "wait" and self.done.get(queue[0][1], 0) < queue[0][2])
             ]
             assert ready, "the streams wait for one another"
-            kind, what, *number = ready[self.random.integers(len(ready))].pop(0)
+            kind, what, *number = ready[0 if self.ranked else self.random.integers(len(ready))].pop(0)
             if kind == "run":
                 what()
             elif kind == "record":
@@ -172,20 +176,21 @@ class Product:
                 inner = slice(k * block, (k + 1) * block)
                 out[...] += np.where(mask, a[:, inner] @ b[inner], 0)
 
-        MACHINE.launch(multiply, a, b, out, self.maps.a, self.maps.b)
+        MACHINE.launch(multiply, a, b, self.maps.a, self.maps.b, written=out)
 
 
-MACHINE = Machine(0)
+MACHINE = Machine(0, peers=True)
 
 
-@pytest.fixture(params=range(3))
+@pytest.fixture(params=[(0, True), (1, True, True), (2, False), (3, False, True)])
 def machine(request, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "MACHINE", Machine(request.param))
+    monkeypatch.setattr(sys.modules[__name__], "MACHINE", Machine(*request.param))
     runtime = SimpleNamespace(
         memcpyDefault=4,
         memcpyAsync=lambda into, out_of, size, kind, stream: copy_rows(into, size, out_of, size, size, 1, kind, stream),
         memcpy2DAsync=copy_rows,
-        deviceCanAccessPeer=lambda *_: False,
+        deviceCanAccessPeer=lambda *_: MACHINE.peers,
+        _deviceEnsurePeerAccess=lambda _: None,
     )
 
     def current(index=-1):
@@ -262,6 +267,29 @@ def test_rows_on_their_gpus(machine, devices, shared, n, monkeypatch):
     maps = plan.maps()
     machine.run_until_idle()
     assert maps.a.shape == (-(-M // 32), -(-K // 32)) and np.isfinite(maps.a).all() and np.isfinite(maps.b).all()
+
+
+@pytest.mark.parametrize("devices", [[0, 1, 2], [1, 0], [0, 0]], ids=str)
+def test_columns_on_their_gpus(machine, devices):
+    a, b = integers(M, K), integers(K, N)
+    expected = wanted(a, b, TAU)
+    cuts = [*range(0, 256 * len(devices), 256), N]
+    parts_a, parts_b, out = [], [], []
+    for first, last, index in zip(cuts[:-1], cuts[1:], devices, strict=True):
+        for parts, source in ((parts_a, a), (parts_b, b[:, first:last])):
+            parts.append(integers(*source.shape, index))
+            parts[-1][...] = source
+        with Device(index):
+            out.append(empty((M, last - first)))
+    plan = gpu_multi.ResidentColumns(parts_a, parts_b, out, tau=TAU, precision="fp64")
+    for _ in range(2):
+        plan()
+        machine.run_until_idle()
+        np.testing.assert_array_equal(np.concatenate([np.asarray(part) for part in plan.outputs()], axis=1), expected)
+    maps = plan.maps()
+    machine.run_until_idle()
+    assert maps.a.shape == (-(-M // 32), -(-K // 32)) and maps.b.shape == (-(-N // 32), -(-K // 32))
+    assert np.isfinite(maps.a).all() and np.isfinite(maps.b).all()
 
 
 @pytest.mark.parametrize("devices", [[0, 1, 2], [0], [0, 0]], ids=str)

@@ -80,6 +80,32 @@ def test_every_placement_gives_the_bits_of_one_gpu(
         assert other.error_bound_rel == pytest.approx(one.error_bound_rel, rel=1e-6)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_columns_on_their_gpus_give_the_bits_of_one_gpu(precision: str, devices: list[int]) -> None:
+    import cupy
+
+    m, k, n = 128, 576, 256 * len(devices) + 300
+    a, b = _random(m, k, DTYPES[precision]), _random(k, n, DTYPES[precision])
+    tau = _tau(a, b)
+    one = spamm(a, b, tau=tau, precision=precision)
+    parts_a, parts_b = gpu_multi.distribute_columns(a, b, devices)
+    out = []
+    for part in parts_b:
+        with part.device:
+            out.append(cupy.full((m, part.shape[1]), cupy.nan, OUTPUTS[precision]))
+    plan = gpu_multi.ResidentColumns(parts_a, parts_b, out, tau=tau, precision=precision)
+    for _ in range(2):
+        plan()
+        cupy.cuda.Device().synchronize()
+        found = np.concatenate([part.get() for part in plan.outputs()], axis=1)
+        _same([found], one.c)
+    maps, whole = plan.maps(), gpu.NormMaps(a, b, 32)
+    whole()
+    assert (maps.a == whole.a).all() and (maps.b == whole.b).all()
+    with pytest.raises(ValueError, match="use fewer"):
+        gpu_multi.distribute_columns(a, b[:, :256], [devices[0], devices[0]])
+
+
 @pytest.mark.parametrize("block", [16, 64, 128])
 def test_other_blocks_and_strict(block: int, devices: list[int]) -> None:
     a, b = _random(1500, 700, "f4"), _random(700, 1100, "f4")

@@ -201,11 +201,11 @@ class Spread:
         Of the product.
     gpus : int
         How many devices share it.
-    tau : float
-        Threshold at which the rows are cut for `resident`.
+    tau : float, optional
+        Threshold at which the rows are cut for `resident`; without one columns are cut, in equal parts.
     """
 
-    def __init__(self, a: Any, b: Any, out: Any, precision: str, gpus: int, tau: float) -> None:
+    def __init__(self, a: Any, b: Any, out: Any, precision: str, gpus: int, tau: float | None) -> None:
         import cupy
 
         from . import gpu_multi
@@ -215,20 +215,24 @@ class Spread:
         for index in self.devices[1:]:
             with cupy.cuda.Device(index):
                 cupy.get_default_memory_pool().free_all_blocks()
-        self.parts_a, self.parts_b = gpu_multi.distribute(a, b, tau, self.devices)
-        self.rows = [len(part) for part in self.parts_a]
+        self.by_rows = tau is not None
+        if tau is None:
+            self.parts_a, self.parts_b = gpu_multi.distribute_columns(a, b, self.devices)
+        else:
+            self.parts_a, self.parts_b = gpu_multi.distribute(a, b, tau, self.devices)
         self.parts_c = []
-        for part in self.parts_a:
-            with part.device:
-                self.parts_c.append(cupy.empty((len(part), b.shape[1]), out.dtype))
+        for mine, other in zip(self.parts_a, self.parts_b, strict=True):
+            with mine.device:
+                self.parts_c.append(cupy.empty((len(mine), other.shape[1]), out.dtype))
         self.bytes = float(a.nbytes + b.nbytes + out.nbytes)
 
-    def resident(self, name: str, tau: float) -> Method:
-        """Return the product of rows of A that lie on their GPUs with the copies of B there."""
+    def resident(self, name: str, tau: float, clock: Clock = "events") -> Method:
+        """Return the product of operands that lie on their GPUs."""
         from . import gpu_multi
 
-        plan = gpu_multi.Resident(self.parts_a, self.parts_b, self.parts_c, tau=tau, precision=self.precision)
-        return self._method(name, tau, plan, self.rows)
+        make = gpu_multi.Resident if self.by_rows else gpu_multi.ResidentColumns
+        plan = make(self.parts_a, self.parts_b, self.parts_c, tau=tau, precision=self.precision)
+        return dataclasses.replace(self._method(name, tau, plan, [len(part) for part in self.parts_a]), clock=clock)
 
     def from_device(self, name: str, tau: float) -> Method:
         """Return the product of matrices on the first GPU."""
@@ -265,18 +269,19 @@ class Spread:
             wanted = cupy.empty_like(self.out)
             maps()
             gpu.Product(self.a, self.b, wanted, maps, tau, precision=self.precision)()
-            different, row = 0, 0
+            different, row, column = 0, 0, 0
             for part in plan.outputs():
                 for start in range(0, len(part), 4096):
                     some = part[start : start + 4096]
                     found = cupy.empty(some.shape, some.dtype)
                     address = some.ctypes.data if isinstance(some, np.ndarray) else some.data.ptr
                     cupy.cuda.runtime.memcpy(found.data.ptr, address, some.nbytes, cupy.cuda.runtime.memcpyDefault)
-                    beside = wanted[row : row + len(found)]
+                    beside = wanted[row + start :, column:][: len(found), : found.shape[1]]
                     word = f"u{found.itemsize}"
                     different += int((found.view(word) != beside.view(word)).sum())
-                    row += len(found)
-            return {"error_bits": float(different + (row != len(wanted)))}
+                row, column = (row + len(part), 0) if self.by_rows else (0, column + part.shape[1])
+            ends = (row, column) != ((len(wanted), 0) if self.by_rows else (0, wanted.shape[1]))
+            return {"error_bits": float(different + ends)}
 
         def poison() -> None:
             for part in plan.outputs():
@@ -285,6 +290,9 @@ class Spread:
                 else:
                     with part.device:
                         part.fill(np.nan)
+            # The product waits for all devices: what poisons them is not in the clock.
+            for index in self.devices:
+                cupy.cuda.Device(index).synchronize()
 
         def values(_: None) -> dict[str, Value]:
             found: dict[str, Value] = {"tau": tau, "valid_ratio": valid, "executed_ratio": executed}

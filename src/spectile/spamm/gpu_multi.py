@@ -2,11 +2,13 @@
 
 Three placements of the data, each a plan that is made once and called as often as wanted:
 
-- `Resident`: every GPU holds its rows of A and all of B; C stays where its rows are.
+- `Resident`: every GPU holds its rows of A and all of B; C stays where its rows are.  `ResidentColumns` is the same
+  with all of A and columns of B, for few rows.
 - `FromDevice`: all on the first GPU.  Rows of A go to their GPUs, B goes round a ring in panels of columns, each
-  multiplied when it is there, and C comes back panel by panel, all at once.
-- `FromHost`: all in host memory (pinned, to be fast).  Every GPU reads a share of B and passes it on; blocks of rows of
-  A and C are streamed through two buffers, so that matrices larger than a GPU's memory can be multiplied, too.
+  multiplied when it is there, and every GPU writes its rows of C into the first one's memory.
+- `FromHost`: all in host memory (pinned, to be fast).  Every GPU reads a share of each panel of B and passes it on;
+  blocks of rows of A and C are streamed through two buffers, so that matrices larger than a GPU's memory can be
+  multiplied, too.  The first block is multiplied panel by panel, so that C begins to leave early.
 
 Cuts are multiples of the tiles', and every part uses the kernel that one GPU would use for the whole product: the
 result is that of one GPU, to the bit.  The same device may be named several times.
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -33,20 +36,6 @@ from .result import SpammResult
 
 # From this size of B on, the GPUs share the norm pass over their copies of it: exchanging the maps costs 0.2 ms.
 SHARED_NORM_BYTES = 1 << 30
-
-
-@dataclass
-class _Norms:
-    """The parts of two norm maps that one product reads; stands in for `gpu.NormMaps`."""
-
-    a: Any
-    b: Any
-    block: int
-    counter: Any
-
-    @property
-    def k_blocks(self) -> int:
-        return int(self.a.shape[-1])
 
 
 class _Lane:
@@ -138,7 +127,8 @@ class _Plan(ABC):
         #: Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
         self.grain = (1, 1, 1)
         self._started = {index: _event(index) for index in dict.fromkeys(devices)}
-        _connect(self.devices)
+        #: Whether every device reads and writes the others' memory.
+        self.connected = _connect(self.devices)
 
     def lane(self, index: int) -> _Lane:
         """Return a new stream of a device; it takes part in every call."""
@@ -151,12 +141,12 @@ class _Plan(ABC):
 
         return cupy.empty((gpu._blocks(rows, self.block), gpu._blocks(k, self.block)), self.norm)
 
-    def joined(self, parts: Sequence[Any], norms_b: Any) -> _Norms:
-        """Return the map of A, whose parts lie on several devices, beside that of B, on the first device."""
+    def joined(self, parts: Sequence[Any]) -> Any:
+        """Return a norm map, whose parts lie on several devices, on the first device."""
         import cupy
 
         with cupy.cuda.Device(self.devices[0]):
-            whole = cupy.empty((sum(map(len, parts)), norms_b.shape[1]), self.norm)
+            whole = cupy.empty((sum(map(len, parts)), parts[0].shape[1]), self.norm)
             stream, row = cupy.cuda.get_current_stream(), 0
             for part in parts:
                 if part.size:
@@ -164,7 +154,7 @@ class _Plan(ABC):
                         whole[row:].data.ptr, part.data.ptr, part.nbytes, cupy.cuda.runtime.memcpyDefault, stream.ptr
                     )
                 row += len(part)
-        return _Norms(whole, norms_b, self.block, None)
+        return whole
 
     def product(self, a: Any, b: Any, out: Any, norms: Any) -> gpu.Product:
         """Return the prepared product of one part on the current device."""
@@ -241,25 +231,29 @@ def _square_sum(part: Any) -> float:
         return gpu._frobenius(part) ** 2
 
 
-def _connect(devices: Sequence[int]) -> None:
-    """Let the devices read and write one another's memory where the host allows it; copies go by the host elsewhere."""
+def _connect(devices: Sequence[int]) -> bool:
+    """Let the devices read and write one another's memory; return whether all can.  Copies go by the host elsewhere."""
     import cupy
 
-    runtime = cupy.cuda.runtime
-    for index in dict.fromkeys(devices):
-        for peer in dict.fromkeys(devices):
-            if index != peer and runtime.deviceCanAccessPeer(index, peer):
-                with cupy.cuda.Device(index):
-                    runtime._deviceEnsurePeerAccess(peer)
+    runtime, connected = cupy.cuda.runtime, True
+    for index, peer in itertools.permutations(dict.fromkeys(devices), 2):
+        if runtime.deviceCanAccessPeer(index, peer):
+            with cupy.cuda.Device(index):
+                runtime._deviceEnsurePeerAccess(peer)
+        else:
+            connected = False
+    return connected
 
 
 def _choose(
     shape: tuple[int, int, int], arrays: Sequence[Sequence[Any]], block: int, precision: str, strict: bool
 ) -> gpu.Kernel:
-    """Return the kernel that one GPU would use for the whole product of the parts of A and of the copies of B."""
+    """Return the kernel that one GPU would use for the whole product of these parts or copies of A and of B."""
     like_a, like_b = (
         SimpleNamespace(
-            shape=size, strides=parts[0].strides, data=SimpleNamespace(ptr=math.gcd(*(part.data.ptr for part in parts)))
+            shape=size,
+            strides=(math.gcd(*(part.strides[0] for part in parts)), parts[0].strides[1]),
+            data=SimpleNamespace(ptr=math.gcd(*(part.data.ptr for part in parts))),
         )
         for size, parts in zip((shape[:2], shape[1:]), arrays, strict=True)
     )
@@ -312,7 +306,7 @@ class Resident(_Plan):
                 norms_a, norms_b = (self.empty_map(size, shape[1]) for size in (len(mine), shape[2]))
                 panel = slice(first // block, gpu._blocks(last, block))
                 maps = gpu.NormMaps(mine, copy[:, first:last], block, (norms_a, norms_b[panel]))
-                norms = _Norms(norms_a, norms_b, block, maps.counter)
+                norms = gpu.Norms(norms_a, norms_b, block, maps.counter)
                 product = self.product(mine, copy, target, norms) if target.size else None
             self.out.append(target)
             self._parts.append(_ResidentPart(self.lane(index), maps, norms, panel, product))
@@ -339,7 +333,8 @@ class Resident(_Plan):
 
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
-        return self.joined([part.norms.a for part in self._parts], self._parts[0].norms.b)
+        whole = self.joined([part.norms.a for part in self._parts])
+        return gpu.Norms(whole, self._parts[0].norms.b, self.block)
 
     def outputs(self) -> list[Any]:
         """Return the parts of C, to sum over."""
@@ -350,9 +345,68 @@ class Resident(_Plan):
 class _ResidentPart:
     lane: _Lane
     maps: gpu.NormMaps
-    norms: _Norms
+    norms: gpu.Norms
     panel: slice
     product: gpu.Product | None
+
+
+class ResidentColumns(_Plan):
+    """The product where every GPU holds all of A and its columns of B; its columns of C stay there.
+
+    For products of few rows, as of a network's layers: units of 128 rows would not go round.
+
+    Parameters
+    ----------
+    a : sequence of cupy.ndarray, shape (m, k)
+        Copies of A, one a device.
+    b : sequence of cupy.ndarray, shapes (k, n_p)
+        Columns of B in order on the same devices, cut as by :func:`distribute_columns`.
+    out : sequence of cupy.ndarray, shapes (m, n_p)
+        Receive the columns of C.
+    tau, precision, alpha, block, strict
+        As in :func:`spectile.spamm`.
+    """
+
+    def __init__(
+        self,
+        a: Sequence[Any],
+        b: Sequence[Any],
+        out: Sequence[Any],
+        *,
+        tau: float,
+        precision: str,
+        alpha: float = 1.0,
+        block: int = 32,
+        strict: bool = False,
+    ) -> None:
+        import cupy
+
+        shape = (*a[0].shape, sum(part.shape[1] for part in b))
+        with cupy.cuda.Device(a[0].device.id):
+            kernel = _choose(shape, (a, b), block, precision, strict)
+        devices = [part.device.id for part in b]
+        super().__init__(devices, shape, kernel, tau=tau, precision=precision, alpha=alpha, block=block)
+        self.out = list(out)
+        self._parts: list[tuple[_Lane, gpu.NormMaps, gpu.Product]] = []
+        for index, copy, mine, target in zip(devices, a, b, out, strict=True):
+            with cupy.cuda.Device(index):
+                maps = gpu.NormMaps(copy, mine, block)
+                self._parts.append((self.lane(index), maps, self.product(copy, mine, target, maps)))
+
+    def _enqueue(self) -> None:
+        for lane, maps, product in self._parts:
+            with lane.current():
+                maps()
+                product()
+
+    def maps(self) -> Any:
+        """Return both whole norm maps on the first device."""
+        whole = self.joined([maps.b for _, maps, _ in self._parts])
+        return gpu.Norms(self._parts[0][1].a, whole, self.block)
+
+    def outputs(self) -> list[Any]:
+        """Return the parts of C, to sum over."""
+        return self.out
 
 
 class FromDevice(_Plan):
@@ -396,7 +450,7 @@ class FromDevice(_Plan):
             super().__init__(devices, shape, kernel, tau=tau, precision=precision, alpha=alpha, block=block)
             self._maps = maps
             self.out = out
-            self._norms = _Norms(maps.a, maps.b, block, maps.counter)
+            self._norms = gpu.Norms(maps.a, maps.b, block, maps.counter)
             panels = partition.panels(shape[2])
             work = row_work(maps, tau, shape[0])
             seconds = 2.0 * float(work.sum()) * math.prod(shape) / partition.RATES[precision]
@@ -415,14 +469,16 @@ class FromDevice(_Plan):
         ]
         source, lane = b, self._sender
         for part in self._parts:
-            part.connect(a, source, lane, self._sender, out)
+            part.connect(a, source, lane, self._sender, self._norms)
             source, lane = part.b, part.sender
         self.rows = rows
         self._order = partition.schedule(len(self._parts) + 1, len(panels)) if self._parts else []
 
-    def _norms_of(self, first: int, last: int) -> _Norms:
+    def _norms_of(self, first: int, last: int) -> gpu.Norms:
         whole = self._norms
-        return _Norms(whole.a[first // self.block : gpu._blocks(last, self.block)], whole.b, self.block, whole.counter)
+        return gpu.Norms(
+            whole.a[first // self.block : gpu._blocks(last, self.block)], whole.b, self.block, whole.counter
+        )
 
     def _enqueue(self) -> None:
         main = self._main
@@ -432,16 +488,15 @@ class FromDevice(_Plan):
         if self._first is not None:
             with main.current():
                 self._first()
-        for part in self._parts:
-            part.lane.wait(measured)
-            part.lane.copy(part.norms.b, self._norms.b)
-            part.lane.copy(part.norms.a, self._norms.a[part.norm_rows])
         ready: list[_Part] = []
         for kind, index in self._order:
             if kind == "a":
                 part = self._parts[index - 1]
                 part.get_rows()
-                part.lane.wait(self._sender.mark())
+                # The norms follow in the same queue: a copy that `part` pulled would wait for all that are pushed here.
+                self._sender.wait(measured)
+                part.get_norms()
+                part.begin(self._sender.mark())
                 ready.append(part)
             else:
                 self._send(index)
@@ -479,39 +534,65 @@ class _Part:
         self.rows, self.norm_rows = slice(first, last), slice(first // block, gpu._blocks(last, block))
         #: Panels of B on their way or here, not multiplied yet, and the events after which they are here.
         self.arrived: dict[int, Any] = {}
-        self.lane, self.sender, self.back = (plan.lane(index) for _ in range(3))
+        # Panels are multiplied in two streams, so that one fills the multiprocessors that the other's end leaves idle.
+        self.lanes = plan.lane(index), plan.lane(index)
+        self.sender, self.back = plan.lane(index), plan.lane(index)
+        target = plan.out[first:last]
         with cupy.cuda.Device(index):
             self.a, self.b = cupy.empty((last - first, k), plan.dtype), cupy.empty((k, n), plan.dtype)
-            self.c = cupy.empty((last - first, n), plan.output)
-            counter = cupy.zeros(1, cupy.uint32)
-            self.norms = _Norms(plan.empty_map(last - first, k), plan.empty_map(n, k), block, counter)
+            # Products write into the first device's memory: copies would queue behind those of B.
+            self.c = target if plan.connected else cupy.empty(target.shape, plan.output)
+            self.norms_a, self.norms_b = plan.empty_map(last - first, k), plan.empty_map(n, k)
+            self.counters = cupy.zeros(len(panels), cupy.uint32)
             self.panels = [slice(*panel) for panel in panels]
             self.products = [
                 plan.product(
-                    self.a, self.b[:, start:stop], self.c[:, start:stop],
-                    _Norms(self.norms.a, self.norms.b[start // block : gpu._blocks(stop, block)], block, counter),
+                    self.a, self.b[:, columns], self.c[:, columns],
+                    gpu.Norms(self.norms_a, self.norms_b[columns.start // block : gpu._blocks(columns.stop, block)],
+                              block, self.counters[number : number + 1]),
                 )
-                for start, stop in panels
+                for number, columns in enumerate(self.panels)
             ]  # fmt: skip
+        self.put_panels = [
+            None if plan.connected else self.back.copying(target[:, columns], self.c[:, columns])
+            for columns in self.panels
+        ]
 
-    def connect(self, a: Any, b: Any, lane: _Lane, first: _Lane, out: Any) -> None:
-        """Prepare the copies: rows of A from the first device, panels of B from the device before, C back."""
+    def connect(self, a: Any, b: Any, lane: _Lane, first: _Lane, norms: gpu.Norms) -> None:
+        """Prepare the copies: rows of A and norms from the first device, B from the device before."""
         self.get_rows = first.copying(self.a, a[self.rows])
+        self._get_norms = (
+            first.copying(self.norms_a, norms.a[self.norm_rows]),
+            first.copying(self.norms_b, norms.b),
+        )
         rows = [slice(*piece) for piece in partition.pieces(len(b))]
         self.get_pieces = [
             [lane.copying(self.b[piece, columns], b[piece, columns]) for piece in rows] for columns in self.panels
         ]
-        self.put_panels = [self.back.copying(out[self.rows, columns], self.c[:, columns]) for columns in self.panels]
+
+    def get_norms(self) -> None:
+        """Enqueue the copies of the norm maps."""
+        for copy in self._get_norms:
+            copy()
+
+    def begin(self, here: Any) -> None:
+        """Let products wait for rows of A and norms to be here."""
+        with self.lanes[0].current():
+            self.counters.data.memset_async(0, self.counters.nbytes)
+        zeroed = self.lanes[0].mark()
+        for lane in self.lanes:
+            lane.wait(here, zeroed)
 
     def multiply_arrived(self) -> None:
-        """Multiply with the panels of B that were sent, each when it is here, and send the panels of C back."""
+        """Multiply with the panels of B that were sent, each when it is here."""
         for panel, arrived in self.arrived.items():
-            self.lane.wait(arrived)
-            with self.lane.current():
-                self.norms.counter.data.memset_async(0, 4)
+            lane, put = self.lanes[panel % 2], self.put_panels[panel]
+            lane.wait(arrived)
+            with lane.current():
                 self.products[panel]()
-            self.back.wait(self.lane.mark())
-            self.put_panels[panel]()
+            if put is not None:
+                self.back.wait(lane.mark())
+                put()
         self.arrived.clear()
 
 
@@ -559,10 +640,10 @@ class FromHost(_Plan):
         self.a, self.b, self.out = a, b, out
         height = self._height(memory_bytes)
         blocks = partition.dealt(shape[0], height, len(devices))
-        pieces = partition.pieces(shape[1], 4 * len(devices))
+        self._panels = [slice(*panel) for panel in partition.panels(shape[2], partition.HOST_PANELS)]
+        #: Rows of a panel that each part reads from the host.
+        self._pieces = [slice(*piece) for piece in partition.pieces(shape[1], len(devices))]
         self._parts = [_HostPart(self, index, mine, height) for index, mine in zip(devices, blocks, strict=True)]
-        #: Pieces of B by the part that reads them from the host.
-        self._pieces = [(number % len(devices), slice(*piece)) for number, piece in enumerate(pieces)]
 
     def _height(self, memory_bytes: int | None) -> int:
         """Return the rows of a block, as many as fit twice beside B on every device."""
@@ -588,30 +669,36 @@ class FromHost(_Plan):
         return height
 
     def _enqueue(self) -> None:
-        for owner, rows in self._pieces:
+        for number, columns in enumerate(self._panels):
+            self._share(columns)
+            for part in self._parts:
+                if number == 0 and part.blocks:
+                    part.read(0, self.a)
+                part.multiply_panel(number, self.out)
+        for turn in range(1, max(len(part.blocks) for part in self._parts)):
+            for part in self._parts:
+                if turn < len(part.blocks):
+                    part.multiply(turn, self.a, self.out)
+
+    def _share(self, columns: slice) -> None:
+        """Read a panel of B, every part its rows, and pass them on to the other parts."""
+        for owner, rows in enumerate(self._pieces):
             reader = self._parts[owner]
-            reader.reader.copy(reader.b[rows], self.b[rows])
+            reader.reader.copy(reader.b[rows, columns], self.b[rows, columns])
             read = reader.reader.mark()
             reader.lane.wait(read)
             reader.sender.wait(read)
             # Each reader begins with its neighbour, so that no device receives from all at once.
             for step in range(1, len(self._parts)):
                 other = self._parts[(owner + step) % len(self._parts)]
-                reader.sender.copy(other.b[rows], reader.b[rows])
+                reader.sender.copy(other.b[rows, columns], reader.b[rows, columns])
                 other.lane.wait(reader.sender.mark())
-        for part in self._parts:
-            with part.lane.current():
-                part.maps_b()
-        for turn in range(max(len(part.blocks) for part in self._parts)):
-            for part in self._parts:
-                if turn < len(part.blocks):
-                    part.multiply(turn, self.a, self.out)
 
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
-        whole = [part.norms_a[turn] for turn in range(len(self._parts[0].blocks)) for part in self._parts
-                 if turn < len(part.blocks)]  # fmt: skip
-        return self.joined(whole, self._parts[0].norms_b)
+        blocks = [part.norms_a[turn] for turn in range(len(self._parts[0].blocks)) for part in self._parts
+                  if turn < len(part.blocks)]  # fmt: skip
+        return gpu.Norms(self.joined(blocks), self._parts[0].norms_b, self.block)
 
     def outputs(self) -> list[Any]:
         """Return the parts of C, to sum over."""
@@ -640,8 +727,6 @@ class _HostPart:
             self.a = [cupy.empty((height, k), plan.dtype) for _ in range(slots)]
             self.c = [cupy.empty((height, n), plan.output) for _ in range(slots)]
             self.norms_b = plan.empty_map(n, k)
-            nothing = cupy.empty((0, k), plan.dtype)
-            self.maps_b = gpu.NormMaps(nothing, self.b, plan.block, (plan.empty_map(0, k), self.norms_b))
             self.norms_a: list[Any] = []
             self._steps: list[tuple[gpu.NormMaps, gpu.Product]] = []
             for turn, (first, last) in enumerate(blocks):
@@ -649,28 +734,61 @@ class _HostPart:
                 norms = plan.empty_map(last - first, k)
                 columns = cupy.empty((k, 0), plan.dtype)
                 maps = gpu.NormMaps(mine, columns, plan.block, (norms, plan.empty_map(0, k)))
-                product = plan.product(mine, self.b, target, _Norms(norms, self.norms_b, plan.block, maps.counter))
+                product = plan.product(mine, self.b, target, gpu.Norms(norms, self.norms_b, plan.block, maps.counter))
                 self.norms_a.append(norms)
                 self._steps.append((maps, product))
+            #: Norms of a panel of B, and the first block's product with it.
+            self._panels = [self._panel(plan, columns) for columns in plan._panels]
         self._multiplied: list[Any] = [None] * slots
         self._taken: list[Any] = [None] * slots
 
-    def multiply(self, turn: int, a: Any, out: Any) -> None:
-        """Read a block of rows of A, multiply it, and write its rows of C, as soon as a buffer is free."""
+    def _panel(self, plan: FromHost, columns: slice) -> tuple[slice, gpu.NormMaps, gpu.Product | None]:
+        import cupy
+
+        _, k, _ = plan.shape
+        norms_b = self.norms_b[columns.start // plan.block : gpu._blocks(columns.stop, plan.block)]
+        nothing = cupy.empty((0, k), plan.dtype)
+        maps = gpu.NormMaps(nothing, self.b[:, columns], plan.block, (plan.empty_map(0, k), norms_b))
+        if not self.blocks:
+            return columns, maps, None
+        count = self.blocks[0].stop - self.blocks[0].start
+        norms = gpu.Norms(self.norms_a[0], norms_b, plan.block, maps.counter)
+        return columns, maps, plan.product(self.a[0][:count], self.b[:, columns], self.c[0][:count, columns], norms)
+
+    def read(self, turn: int, a: Any) -> None:
+        """Read a block of rows of A and take its norms, as soon as a buffer is free."""
         rows, slot = self.blocks[turn], turn % 2
-        count = rows.stop - rows.start
         if turn >= 2:
             self.reader.wait(self._multiplied[slot])
-            self.lane.wait(self._taken[slot])
-        self.reader.copy(self.a[slot][:count], a[rows])
+        self.reader.copy(self.a[slot][: rows.stop - rows.start], a[rows])
         self.lane.wait(self.reader.mark())
-        maps, product = self._steps[turn]
+        with self.lane.current():
+            self._steps[turn][0]()
+
+    def multiply_panel(self, number: int, out: Any) -> None:
+        """Take the norms of a panel of B, multiply the first block with it, and write these columns of C."""
+        columns, maps, product = self._panels[number]
         with self.lane.current():
             maps()
-            product()
+            if product is not None:
+                product()
+        if product is not None:
+            self._write(0, columns, out)
+
+    def multiply(self, turn: int, a: Any, out: Any) -> None:
+        """Multiply a further block of rows of A with all of B, and write its rows of C."""
+        self.read(turn, a)
+        if turn >= 2:
+            self.lane.wait(self._taken[turn % 2])
+        with self.lane.current():
+            self._steps[turn][1]()
+        self._write(turn, slice(None), out)
+
+    def _write(self, turn: int, columns: slice, out: Any) -> None:
+        rows, slot = self.blocks[turn], turn % 2
         self._multiplied[slot] = self.lane.mark()
         self.back.wait(self._multiplied[slot])
-        self.back.copy(out[rows], self.c[slot][:count])
+        self.back.copy(out[rows, columns], self.c[slot][: rows.stop - rows.start, columns])
         self._taken[slot] = self.back.mark()
 
 
@@ -787,18 +905,64 @@ def distribute(
             maps()
         work = row_work(maps, tau, a.shape[0])
         cuts = partition.cut_rows(work, np.ones(len(found)))
-        cupy.cuda.get_current_stream().synchronize()
-    parts: tuple[list[Any], list[Any]] = ([], [])
-    for number, index in enumerate(found):
-        rows = slice(*(min(partition.ROW_UNIT * cut, a.shape[0]) for cut in cuts[number : number + 2]))
+        _synchronize()
+    rows = [min(partition.ROW_UNIT * cut, a.shape[0]) for cut in cuts]
+    return _copied([a[first:last] for first, last in itertools.pairwise(rows)], found), _copied([b] * len(found), found)
+
+
+def distribute_columns(a: Any, b: Any, devices: Sequence[int]) -> tuple[list[Any], list[Any]]:
+    """Copy all of A and columns of B, in parts as equal as units of 256 allow, to devices; for `ResidentColumns`.
+
+    Parameters
+    ----------
+    a, b : cupy.ndarray, shapes (m, k), (k, n)
+        On one device.
+    devices : sequence of int
+        At most one for each 256 columns.
+
+    Raises
+    ------
+    ValueError
+        If there are more devices than units of columns.
+
+    Returns
+    -------
+    a_parts : list of cupy.ndarray, shape (m, k)
+        Copies of A.
+    b_parts : list of cupy.ndarray, shapes (k, n_p)
+        Columns of B in order.
+    """
+    _connect(devices)
+    n, units = b.shape[1], -(-b.shape[1] // partition.COLUMN_UNIT)
+    if units < len(devices):
+        raise ValueError(f"{n} columns are {units} units of whole tiles, too few for {len(devices)} devices: use fewer")
+    cuts = partition.cut_rows(np.ones(units), np.ones(len(devices)))
+    columns = [min(partition.COLUMN_UNIT * cut, n) for cut in cuts]
+    parts = [b[:, first:last] for first, last in itertools.pairwise(columns)]
+    with b.device:
+        _synchronize()
+    return _copied([a] * len(devices), devices), _copied(parts, devices)
+
+
+def _copied(parts: Sequence[Any], devices: Sequence[int]) -> list[Any]:
+    """Return copies of device arrays, one on each device, when they are there."""
+    import cupy
+
+    found = []
+    for source, index in zip(parts, devices, strict=True):
         lane = _Lane(index)
         with cupy.cuda.Device(index):
-            for kept, source in zip(parts, (a[rows], b), strict=True):
-                kept.append(cupy.empty(source.shape, source.dtype))
-                cupy.cuda.get_current_stream().synchronize()
-                lane.copy(kept[-1], source)
+            found.append(cupy.empty(source.shape, source.dtype))
+            _synchronize()
+            lane.copy(found[-1], source)
         lane.stream.synchronize()
-    return parts
+    return found
+
+
+def _synchronize() -> None:
+    import cupy
+
+    cupy.cuda.get_current_stream().synchronize()
 
 
 def spamm_devices(
@@ -844,7 +1008,7 @@ def spamm_devices(
             if check_finite or tau is None:
                 gpu._check_norms(maps, a_, b_)
             if valid_ratio is not None:
-                tau = float(gpu._search(maps, (0, 0), valid_ratio, 60, min(0.01, valid_ratio / 10))[0][0])
+                tau = float(gpu.search_tau(maps, (0, 0), valid_ratio)[0][0])
             elif rtol is not None:
                 tau = gpu._tau_for_error(maps, (0, 0), rtol, (*a_.shape, b_.shape[1]), precision)
             assert tau is not None
@@ -862,7 +1026,7 @@ def spamm_devices(
             plan.check_finite()
         for index in plan.devices:
             with cupy.cuda.Device(index):
-                cupy.cuda.get_current_stream().synchronize()
+                _synchronize()
     if check_finite and precision == "fp16c16" and any(_overflows(part) for part in plan.outputs()):
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
     return SpammResult(result, **plan.numbers())

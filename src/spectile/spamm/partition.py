@@ -16,6 +16,9 @@ ROW_UNIT, COLUMN_UNIT = 128, 256
 # B travels in panels of columns, each in pieces of rows, so that the last GPU of the ring waits for pieces only.
 PANELS = 16
 PIECES = 2
+# Panels of B that host memory sends: the first block's columns of C begin to leave when one is multiplied.  The links
+# read narrow columns slowly: an eighth of a row at 32, a half at 55 GB/s.
+HOST_PANELS = 4
 # Bytes a second of a peer copy between two H200 (NVLink 4), measured.
 LINK_BYTES_S = 394e9
 # Multiplications and additions a second over executed tiles, measured on one H200 at N = 32,768.
