@@ -235,8 +235,8 @@ class PeakMemory(cupy.cuda.MemoryHook):
         self.now -= event["mem_size"]
 
 
-def test_work_space_with_vectors():
-    n = 16_384
+@pytest.mark.parametrize("n", [4096, 4111, 8192, 16_384])
+def test_work_space_with_vectors(n):
     a = device_symmetric(n, SEED)
     with PeakMemory() as memory:
         w, v = evd.eigh(a)
@@ -274,8 +274,8 @@ def test_reflectors_of_the_chasing(n, dtype, bandwidth, rng):
 @pytest.mark.parametrize("chunks", [(1024, 2048), (50, 30)])
 @pytest.mark.parametrize("n", [1, 2, 32, 33, 64, 65, 257, 1030])
 def test_divide_and_conquer(n, chunks, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "VECTOR_COLUMNS", chunks[0])
-    monkeypatch.setattr(gpu, "merge_rows", lambda n: min(chunks[1], gpu.padded_order(n)[1] // 2))
+    order = gpu.padded_order(n)[1]
+    monkeypatch.setattr(gpu, "merge_sizes", lambda n: (min(chunks[0], order), min(chunks[1], order // 2)))
     d, e = rng.standard_normal(n), rng.standard_normal(n)
     w, q = gpu.divide_and_conquer(cupy.asarray(d), cupy.asarray(e))
     a = np.diag(d) + np.diag(e[: n - 1], 1) + np.diag(e[: n - 1], -1)

@@ -7,6 +7,9 @@
 // write that row.  A mail slot is soon used again; who comes too late for a line finds the row in the band.
 // A ticket is drawn by a block that runs, and waits only for tickets drawn before: no occupancy can deadlock.
 //
+// Two more warps wait, so that those that compute need not: one receives the row of D and looks whether the sweep before
+// has released the next task, the other publishes what has been stored.
+//
 // Warp w holds the columns w CPW ... of O and D in registers; lane l holds rows l and, for B = 64, l + 32.
 
 #define CHASE_WARPS (CHASE_THREADS / 32)
@@ -28,6 +31,7 @@ __device__ __forceinline__ void send(uint4* slot, int line, scalar_t value, unsi
 __device__ __forceinline__ scalar_t
 receive(const uint4* slot, int line, unsigned tag, const int* released, int needed, const scalar_t* place) {
     while (true) {
+        const int count = load_relaxed(released);  // on its way together with the line
         double x, y = 0;
         bool here;
         if (COMPLEX) {
@@ -37,9 +41,38 @@ receive(const uint4* slot, int line, unsigned tag, const int* released, int need
             here = try_line(slot + line, tag, x);
         }
         if (here) return make_scalar(x, y);
-        if (load_acquire(released) >= needed) return load(place);
+        if (count >= needed && load_acquire(released) >= needed) return load(place);
     }
 }
+
+// Sum over the warp of each of 2 WIDTH values: lane l ends with that of value l mod 2 WIDTH, in part[0].
+template <int WIDTH>
+__device__ __forceinline__ void fold_columns(scalar_t (&part)[CPW], int lane) {
+    const bool upper = lane & WIDTH;
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+        const scalar_t keep = upper ? part[j + WIDTH] : part[j];
+        const scalar_t give = upper ? part[j] : part[j + WIDTH];
+        part[j] = keep + shuffle_xor(give, WIDTH);
+    }
+    if constexpr (WIDTH > 1) fold_columns<WIDTH / 2>(part, lane);
+}
+
+// Barriers of some of the block's warps.
+__device__ __forceinline__ void sync_warps(int barrier, int warps) {
+    __syncwarp();
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(32 * warps) : "memory");
+}
+__device__ __forceinline__ void arrive_warps(int barrier, int warps) {
+    __threadfence_block();
+    __syncwarp();
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(32 * warps) : "memory");
+}
+#define WORKING 1      // the barrier of those that compute
+#define ROW_IS_HERE 2  // with the first helper
+#define MAY_STORE 3    // with both
+#define STORED 4       // with the second
+#define HELPERS 2      // warps
 
 // Load O (columns start - B + c) or, in task 0, the one column of the sweep; and the lower triangle of D.  Without the
 // parts of the last row that come by mail.
@@ -67,16 +100,19 @@ __device__ __forceinline__ void load_blocks(const scalar_t* band, int start, int
 
 // band: element (i, j) at i + j (2 B - 1).  done[s]: released tasks of sweep s; ticket: next sweep; mail: SLOTS x LINES.
 // vectors: element of sweep s at row i at vectors[s * sweep_stride + i * row_stride], or null.
-extern "C" __global__ void __launch_bounds__(CHASE_THREADS, COMPLEX ? 1 : 512 / CHASE_THREADS)
+extern "C" __global__ void __launch_bounds__(CHASE_THREADS + 32 * HELPERS, COMPLEX ? 1 : CHASE_BLOCKS)
 chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vectors, long long sweep_stride,
       long long row_stride)
 {
     extern __shared__ unsigned char shared[];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c0 = warp * CPW;
     scalar_t* full = (scalar_t*)shared;     // B x (B + 1): D with both triangles
     scalar_t* partial = full + B * (B + 1); // CHASE_WARPS x B
     scalar_t* column = partial + CHASE_WARPS * B; // B: the column to be cleared
-    int* next = (int*)(column + B);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c0 = warp * CPW;
+    scalar_t* inner = column + B + warp * (2 * B + CPW);  // CPW of the warp: v^H O
+    scalar_t* shared_q = inner + CPW;                 // B of the warp
+    scalar_t* shared_v = shared_q + B;                // B of the warp: the reflector
+    int* next = (int*)(column + B + CHASE_WARPS * (2 * B + CPW));
     const long long ld = 2 * B - 1;
 
     while (true) {
@@ -86,18 +122,60 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vect
         __syncthreads();
         if (sweep >= n - 1) return;
         const int tasks = (n - 2 - sweep) / B + 1;
-        scalar_t v[RPL], vc[CPW], tau = zero();  // the reflector: own rows, own columns
-#pragma unroll
-        for (int h = 0; h < RPL; ++h) v[h] = zero();
-#pragma unroll
-        for (int c = 0; c < CPW; ++c) vc[c] = zero();
-
         const int* released = done + sweep - 1;
         if (sweep > 0) {
             if (threadIdx.x == 0)
                 while (load_acquire(released) < 1) {}
             __syncthreads();
         }
+        if (warp == CHASE_WARPS) {
+            // Receives the last row of D, then waits for the sweep before.
+            for (int task = 0; task < tasks; ++task) {
+                const int start = sweep + 1 + task * B;
+                const bool by_mail = sweep > 0 && n - start >= B;
+                if (by_mail) {
+                    const unsigned tag = (unsigned)(sweep - 1) * (n / B + 2) + task + 2;
+                    const uint4* slot = mail + (((sweep - 1) * 4 + ((task + 1) & 3)) & (SLOTS - 1)) * (long long)LINES;
+                    const scalar_t* row = band + start + B - 1;
+                    scalar_t value[RPL];
+#pragma unroll
+                    for (int h = 0; h < RPL; ++h) {
+                        const int j = lane + 32 * h;
+                        if (j < B) value[h] = receive(slot, j + 1, tag, released, task + 2, row + (long long)(start + j) * ld);
+                    }
+                    // The place is free: the warps that compute have left the task before when they were told to store.
+#pragma unroll
+                    for (int h = 0; h < RPL; ++h) {
+                        const int j = lane + 32 * h;
+                        if (j < B) {
+                            full[B - 1 + j * (B + 1)] = value[h];
+                            if (j < B - 1) full[j + (B - 1) * (B + 1)] = conj(value[h]);
+                        }
+                    }
+                }
+                sync_warps(ROW_IS_HERE, CHASE_WARPS + 1);
+                if (by_mail && lane == 0)
+                    while (load_acquire(released) < task + 2) {}
+                __syncwarp();
+                sync_warps(MAY_STORE, CHASE_WARPS + HELPERS);
+            }
+            continue;
+        }
+        if (warp == CHASE_WARPS + 1) {
+            // Publishes; it has done so for the task before when it lets store.
+            for (int task = 0; task < tasks; ++task) {
+                sync_warps(MAY_STORE, CHASE_WARPS + HELPERS);
+                sync_warps(STORED, CHASE_WARPS + 1);
+                if (lane == 0) store_release(done + sweep, task + 1 == tasks ? n + 2 : task + 1);
+                __syncwarp();
+            }
+            continue;
+        }
+        scalar_t v[RPL], tau = zero();  // the reflector: own rows
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) v[h] = zero();
+        const scalar_t* vc = shared_v + c0;  // own columns
+
         scalar_t o[RPL][CPW], d[RPL][CPW];
         for (int task = 0; task < tasks; ++task) {
             const int start = sweep + 1 + task * B;
@@ -112,12 +190,6 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vect
                 if (warp == owner && lane == (B - 1) % 32) {
                     const scalar_t head = receive(slot, 0, tag, released, task + 2, row + (long long)(start - 1) * ld);
                     if (task > 0) o[RPL - 1][CPW - 1] = head; else o[RPL - 1][0] = head;
-                }
-                if (threadIdx.x < B) {
-                    const int j = threadIdx.x;
-                    const scalar_t value = receive(slot, j + 1, tag, released, task + 2, row + (long long)(start + j) * ld);
-                    full[B - 1 + j * (B + 1)] = value;
-                    if (j < B - 1) full[j + (B - 1) * (B + 1)] = conj(value);
                 }
             }
             // The reflector before, from the right: O - tau (O v) v^H.
@@ -142,7 +214,7 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vect
                     }
                 }
             }
-            __syncthreads();
+            sync_warps(WORKING, CHASE_WARPS);
             if (task > 0) {
 #pragma unroll
                 for (int h = 0; h < RPL; ++h) {
@@ -160,7 +232,7 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vect
 #pragma unroll
                 for (int h = 0; h < RPL; ++h)
                     if (lane + 32 * h < B) column[lane + 32 * h] = o[h][0];
-            __syncthreads();
+            sync_warps(WORKING, CHASE_WARPS);
             // The new reflector, found by every warp.
             real_t tail = 0;
 #pragma unroll
@@ -174,34 +246,28 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vect
             const Reflector reflector = make_reflector(column[0], tail);
             tau = reflector.tau;
 #pragma unroll
-            for (int h = 0; h < RPL; ++h) v[h] = lane + 32 * h == 0 ? one() : v[h] * reflector.scale;
-#pragma unroll
-            for (int c = 0; c < CPW; ++c) vc[c] = c0 + c == 0 ? one() : column[c0 + c] * reflector.scale;
-            // D v, own columns; the upper half comes from the other warps.
-#pragma unroll
             for (int h = 0; h < RPL; ++h) {
-                const int r = lane + 32 * h;
-                scalar_t sum = zero();
-                if (r < B)
-#pragma unroll
-                    for (int c = 0; c < CPW; ++c) {
-                        d[h][c] = full[r + (c0 + c) * (B + 1)];
-                        sum = fma_(d[h][c], vc[c], sum);
-                    }
-                if (r < B) partial[warp * B + r] = sum;
+                v[h] = lane + 32 * h == 0 ? one() : v[h] * reflector.scale;
+                if (lane + 32 * h < B) shared_v[lane + 32 * h] = v[h];
             }
-            __syncthreads();
-            // O from the left while the partial sums settle: O - conj(tau) v (v^H O), first column beta e1.
+            // O from the left, because its first row is waited for: O - conj(tau) v (v^H O), first column beta e1.
             if (task > 0) {
-                const scalar_t tau_conj = conj(tau);
+                const scalar_t minus_tau_conj = negative(conj(tau));
+                scalar_t part[CPW];
 #pragma unroll
                 for (int c = 0; c < CPW; ++c) {
-                    scalar_t sum = zero();
+                    part[c] = zero();
 #pragma unroll
-                    for (int h = 0; h < RPL; ++h) sum = fma_(conj(v[h]), o[h][c], sum);
+                    for (int h = 0; h < RPL; ++h) part[c] = fma_(conj(v[h]), o[h][c], part[c]);
+                }
+                fold_columns<CPW / 2>(part, lane);
 #pragma unroll
-                    for (int lanes = 16; lanes > 0; lanes >>= 1) sum = sum + shuffle_xor(sum, lanes);
-                    const scalar_t f = negative(tau_conj * sum);
+                for (int lanes = CPW; lanes < 32; lanes *= 2) part[0] = part[0] + shuffle_xor(part[0], lanes);
+                if (lane < CPW) inner[lane] = minus_tau_conj * part[0];
+                __syncwarp();
+#pragma unroll
+                for (int c = 0; c < CPW; ++c) {
+                    const scalar_t f = inner[c];
 #pragma unroll
                     for (int h = 0; h < RPL; ++h) o[h][c] = fma_(v[h], f, o[h][c]);
                 }
@@ -216,6 +282,21 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vect
             if (task > 0 && lane == 0)
 #pragma unroll
                 for (int c = 0; c < CPW; ++c) send(slot, c0 + c, o[0][c], tag);
+            sync_warps(ROW_IS_HERE, CHASE_WARPS + 1);
+            // D v, own columns; the upper half comes from the other warps.
+#pragma unroll
+            for (int h = 0; h < RPL; ++h) {
+                const int r = lane + 32 * h;
+                scalar_t sum = zero();
+                if (r < B)
+#pragma unroll
+                    for (int c = 0; c < CPW; ++c) {
+                        d[h][c] = full[r + (c0 + c) * (B + 1)];
+                        sum = fma_(d[h][c], vc[c], sum);
+                    }
+                if (r < B) partial[warp * B + r] = sum;
+            }
+            sync_warps(WORKING, CHASE_WARPS);
             // D from both sides: q = tau y - 1/2 |tau|^2 (v^H y) v; D - v q^H - q v^H.
             scalar_t q[RPL];
             real_t gamma = 0;
@@ -231,17 +312,15 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vect
             for (int lanes = 16; lanes > 0; lanes >>= 1) gamma += __shfl_xor_sync(0xffffffffu, gamma, lanes);
             gamma *= (real_t)-0.5 * square(tau);
 #pragma unroll
-            for (int h = 0; h < RPL; ++h) q[h] = tau * q[h] + gamma * v[h];
+            for (int h = 0; h < RPL; ++h) {
+                q[h] = tau * q[h] + gamma * v[h];
+                if (lane + 32 * h < B) shared_q[lane + 32 * h] = q[h];
+            }
+            __syncwarp();
 #pragma unroll
             for (int c = 0; c < CPW; ++c) {
                 const int j = c0 + c;
-                scalar_t qc = zero();
-#pragma unroll
-                for (int h = 0; h < RPL; ++h) {
-                    const scalar_t other = shuffle(q[h], j & 31);
-                    if (j / 32 == h) qc = other;
-                }
-                const scalar_t qc_conj = conj(qc), vc_conj = conj(vc[c]);
+                const scalar_t qc_conj = conj(shared_q[j]), vc_conj = conj(vc[c]);
 #pragma unroll
                 for (int h = 0; h < RPL; ++h) {
                     const int r = lane + 32 * h;
@@ -254,9 +333,7 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vect
             if (task > 0 && threadIdx.x == 0) {
                 send(slot, B, d[0][0], tag);
             }
-            if (by_mail && threadIdx.x == 0)
-                while (load_acquire(released) < task + 2) {}
-            __syncthreads();
+            sync_warps(MAY_STORE, CHASE_WARPS + HELPERS);
 #pragma unroll
             for (int h = 0; h < RPL; ++h) {
                 const int r = lane + 32 * h;
@@ -274,13 +351,12 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vect
                     const int r = lane + 32 * h;
                     if (r < m) vectors[sweep * sweep_stride + (start + r) * row_stride] = r == 0 ? tau : v[h];
                 }
+            arrive_warps(STORED, CHASE_WARPS + 1);
             if (task + 1 < tasks) {
                 // On their way while this task is released; task + 1 of the sweep before is done, by the wait above.
                 const int next_m = n - start - B < B ? n - start - B : B;
                 load_blocks(band, start + B, next_m, task + 1, sweep, sweep > 0 && next_m == B, lane, c0, o, d);
             }
-            __syncthreads();
-            if (threadIdx.x == 0) store_release(done + sweep, task + 1 == tasks ? n + 2 : task + 1);
         }
     }
 }

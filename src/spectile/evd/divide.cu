@@ -19,29 +19,29 @@ __device__ __forceinline__ double warp_product(double x) {
     return x;
 }
 
-// Eigenvalues (ascending) and vectors of each leaf x leaf diagonal block by Jacobi rotations; one warp a leaf.
-// d, e: the torn matrix; e at the end of a leaf is not read.
-extern "C" __global__ void __launch_bounds__(32)
-leaves(const double* d, const double* e, int leaf, double* w, double* q, long long ldq)
+// Eigenvalues (ascending) and vectors of each leaf x leaf diagonal block by Jacobi rotations; one block of N threads a
+// leaf of at most N.  d, e: the torn matrix; e at the end of a leaf is not read.
+template <int N>
+__device__ __forceinline__ void solve_leaf(const double* d, const double* e, int leaf, double* w, double* q, long long ldq)
 {
     extern __shared__ unsigned char shared[];
-    double* a = (double*)shared;    // 32 x 33
-    double* v = a + 32 * 33;        // 32 x 33
-    double* cs = v + 32 * 33;       // 16 cosines, 16 sines
-    int* pairs = (int*)(cs + 32);   // 16 x 2
+    double* a = (double*)shared;      // N x (N + 1)
+    double* v = a + N * (N + 1);      // N x (N + 1)
+    double* cs = v + N * (N + 1);     // N / 2 cosines, N / 2 sines
+    int* pairs = (int*)(cs + N);      // N / 2 x 2
     const int lane = threadIdx.x;
     const long long base = (long long)blockIdx.x * leaf;
-    for (int j = 0; j < 32; ++j) {
+    for (int j = 0; j < N; ++j) {
         double value = 0;
         if (lane < leaf && j < leaf) {
             if (lane == j) value = d[base + j];
             if (lane == j + 1) value = e[base + j];
             if (lane + 1 == j) value = e[base + lane];
         }
-        a[lane + j * 33] = value;
-        v[lane + j * 33] = lane == j ? 1 : 0;
+        a[lane + j * (N + 1)] = value;
+        v[lane + j * (N + 1)] = lane == j ? 1 : 0;
     }
-    __syncwarp();
+    __syncthreads();
     const int half = (leaf + 1) / 2, players = 2 * half;
     for (int sweep = 0; sweep < 30; ++sweep) {
         int rotated = 0;
@@ -53,7 +53,7 @@ leaves(const double* d, const double* e, int leaf, double* w, double* q, long lo
                 if (i > j) { const int k = i; i = j; j = k; }
                 double c = 1, s = 0;
                 if (j < leaf && i != j) {
-                    const double off = a[i + j * 33], p = a[i + i * 33], r = a[j + j * 33];
+                    const double off = a[i + j * (N + 1)], p = a[i + i * (N + 1)], r = a[j + j * (N + 1)];
                     if (fabs(off) > 0.25 * EPS * sqrt(fabs(p)) * sqrt(fabs(r)) && fabs(off) > 1e-30) {
                         const double tau = (r - p) / (2 * off);
                         const double t = copysign(1.0, tau) / (fabs(tau) + sqrt(1 + tau * tau));
@@ -63,43 +63,55 @@ leaves(const double* d, const double* e, int leaf, double* w, double* q, long lo
                     }
                 }
                 cs[lane] = c;
-                cs[16 + lane] = s;
+                cs[N / 2 + lane] = s;
                 pairs[2 * lane] = i;
                 pairs[2 * lane + 1] = j;
             }
-            __syncwarp();
+            __syncthreads();
             for (int k = 0; k < half; ++k) {  // columns, and V: row `lane`
                 const int i = pairs[2 * k], j = pairs[2 * k + 1];
-                const double c = cs[k], s = cs[16 + k];
-                double x = a[lane + i * 33], y = a[lane + j * 33];
-                a[lane + i * 33] = c * x - s * y;
-                a[lane + j * 33] = s * x + c * y;
-                x = v[lane + i * 33], y = v[lane + j * 33];
-                v[lane + i * 33] = c * x - s * y;
-                v[lane + j * 33] = s * x + c * y;
+                const double c = cs[k], s = cs[N / 2 + k];
+                double x = a[lane + i * (N + 1)], y = a[lane + j * (N + 1)];
+                a[lane + i * (N + 1)] = c * x - s * y;
+                a[lane + j * (N + 1)] = s * x + c * y;
+                x = v[lane + i * (N + 1)], y = v[lane + j * (N + 1)];
+                v[lane + i * (N + 1)] = c * x - s * y;
+                v[lane + j * (N + 1)] = s * x + c * y;
             }
-            __syncwarp();
+            __syncthreads();
             for (int k = 0; k < half; ++k) {  // rows: column `lane`
                 const int i = pairs[2 * k], j = pairs[2 * k + 1];
-                const double c = cs[k], s = cs[16 + k];
-                const double x = a[i + lane * 33], y = a[j + lane * 33];
-                a[i + lane * 33] = c * x - s * y;
-                a[j + lane * 33] = s * x + c * y;
+                const double c = cs[k], s = cs[N / 2 + k];
+                const double x = a[i + lane * (N + 1)], y = a[j + lane * (N + 1)];
+                a[i + lane * (N + 1)] = c * x - s * y;
+                a[j + lane * (N + 1)] = s * x + c * y;
             }
-            __syncwarp();
+            __syncthreads();
         }
-        if (!__ballot_sync(0xffffffffu, rotated)) break;
+        if (!__syncthreads_or(rotated)) break;
     }
     if (lane < leaf) {
-        const double mine = a[lane + lane * 33];
+        const double mine = a[lane + lane * (N + 1)];
         int rank = 0;
         for (int j = 0; j < leaf; ++j) {
-            const double other = a[j + j * 33];
+            const double other = a[j + j * (N + 1)];
             rank += other < mine || (other == mine && j < lane);
         }
         w[base + rank] = mine;
-        for (int i = 0; i < leaf; ++i) q[base + i + (base + rank) * ldq] = v[i + lane * 33];
+        for (int i = 0; i < leaf; ++i) q[base + i + (base + rank) * ldq] = v[i + lane * (N + 1)];
     }
+}
+
+extern "C" __global__ void __launch_bounds__(32)
+leaves(const double* d, const double* e, int leaf, double* w, double* q, long long ldq)
+{
+    solve_leaf<32>(d, e, leaf, w, q, ldq);
+}
+
+extern "C" __global__ void __launch_bounds__(64)
+large_leaves(const double* d, const double* e, int leaf, double* w, double* q, long long ldq)
+{
+    solve_leaf<64>(d, e, leaf, w, q, ldq);
 }
 
 // Sort the two ascending halves of each merge; z from the rows of Q on both sides of the cut.  With a shift, half the
@@ -351,21 +363,25 @@ rank(int m, const int* count, const double* dk, const int* kept, const int* orig
     }
 }
 
-// Columns first ... first + columns of each merge's eigenvector matrix S, in the order of rank, one block a column.
+// Columns of each merge's eigenvector matrix S, in the order of rank, one block a column: those of ranks
+// ranks[first] ..., and of them the rows rows[0] ... rows[height - 1]; a null list stands for 0, 1, 2, ...
 extern "C" __global__ void __launch_bounds__(256)
 vectors(int m, const int* count, const double* dk, const double* zr, const int* origin, const double* offset,
-        const int* entry_of_rank, const int* entry_of_column, int first, int columns, double* s)
+        const int* entry_of_rank, const int* entry_of_column, const int* ranks, int first, int columns, const int* rows,
+        int height, double* s)
 {
     extern __shared__ unsigned char shared[];
     double* parts = (double*)shared;  // 8
     const int merge = blockIdx.y;
     const long long base = (long long)merge * m;
-    const int k = count[merge], entry = entry_of_rank[base + first + blockIdx.x];
-    double* out = s + ((long long)merge * columns + blockIdx.x) * m;
+    const int number = first + blockIdx.x;
+    const int k = count[merge], entry = entry_of_rank[base + (ranks ? ranks[number] : number)];
+    double* out = s + ((long long)merge * columns + blockIdx.x) * height;
     const double* d = dk + base;
     const double* z = zr + base;
     if (entry >= k) {
-        for (int row = threadIdx.x; row < m; row += 256) out[row] = entry_of_column[base + row] == -1 - entry ? 1 : 0;
+        for (int r = threadIdx.x; r < height; r += 256)
+            out[r] = entry_of_column[base + (rows ? rows[r] : r)] == -1 - entry ? 1 : 0;
         return;
     }
     const double center = d[origin[base + entry]], mu = offset[base + entry];
@@ -380,21 +396,21 @@ vectors(int m, const int* count, const double* dk, const double* zr, const int* 
     double total = 0;
     for (int i = 0; i < 8; ++i) total += parts[i];
     const double scale = 1 / sqrt(total);
-    for (int row = threadIdx.x; row < m; row += 256) {
-        const int i = entry_of_column[base + row];
-        out[row] = i >= 0 ? z[i] / ((d[i] - center) - mu) * scale : 0;
+    for (int r = threadIdx.x; r < height; r += 256) {
+        const int i = entry_of_column[base + (rows ? rows[r] : r)];
+        out[r] = i >= 0 ? z[i] / ((d[i] - center) - mu) * scale : 0;
     }
 }
 
 // S = G_1 G_2 ... S, the rotations of each merge from the last to the first on the rows of S; a thread a column.
 // (Rotating the columns of Q instead would mix its two halves, and the products need them apart.)
 extern "C" __global__ void __launch_bounds__(64)
-rotate(int m, const int* rotation_count, const int2* rotation_pairs, const double2* rotations, int columns, double* s)
+rotate(int m, const int* rotation_count, const int2* rotation_pairs, const double2* rotations, int columns, int height, double* s)
 {
     const int merge = blockIdx.y, column = blockIdx.x * 64 + threadIdx.x;
     const long long base = (long long)merge * m;
     if (column >= columns) return;
-    double* mine = s + ((long long)merge * columns + column) * m;
+    double* mine = s + ((long long)merge * columns + column) * height;
     for (int r = rotation_count[merge] - 1; r >= 0; --r) {
         const int2 pair = rotation_pairs[base + r];
         const double2 turn = rotations[base + r];
@@ -402,4 +418,20 @@ rotate(int m, const int* rotation_count, const int2* rotation_pairs, const doubl
         mine[pair.x] = turn.x * x - turn.y * y;
         mine[pair.y] = turn.y * x + turn.x * y;
     }
+}
+
+// Columns of `rows` rows: from[j] of the source (zeros if negative) to to[j] of the target; a null list stands for
+// 0, 1, 2, ...
+extern "C" __global__ void __launch_bounds__(256)
+move_columns(const double* source, long long lds, const int* from, double* target, long long ldt, const int* to, int rows)
+{
+    const int j = blockIdx.y, origin = from ? from[j] : j, i = blockIdx.x * 1024 + threadIdx.x;
+    const double* x = source + origin * lds;
+    double* y = target + (to ? to[j] : j) * ldt;
+    double value[4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) value[u] = origin >= 0 && i + 256 * u < rows ? x[i + 256 * u] : 0;
+#pragma unroll
+    for (int u = 0; u < 4; ++u)
+        if (i + 256 * u < rows) y[i + 256 * u] = value[u];
 }

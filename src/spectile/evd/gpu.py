@@ -42,6 +42,7 @@ def _stage_unit(name: str, bandwidth: int) -> Unit:
             "W": str(panel_width(name, bandwidth)),
             "PANEL_THREADS": str(PANEL_THREADS),
             "CHASE_THREADS": str(chase_threads(bandwidth)),
+            "CHASE_BLOCKS": str(chase_blocks(bandwidth)),
         },
     )
 
@@ -49,6 +50,11 @@ def _stage_unit(name: str, bandwidth: int) -> Unit:
 def chase_threads(bandwidth: int) -> int:
     """Threads of a chasing block: four columns a warp for b = 16, eight for more."""
     return {16: 128, 32: 128, 64: 256}[bandwidth]
+
+
+def chase_blocks(bandwidth: int) -> int:
+    """Chasing blocks that a multiprocessor has registers for."""
+    return 2 if bandwidth == 64 else 3
 
 
 def panel_width(name: str, bandwidth: int) -> int:
@@ -452,6 +458,7 @@ def extract_band(panels: Panels) -> Any:
 
 
 MAIL_SLOTS = 8192  # SLOTS of chasing.cu
+CHASE_HELPERS = 2  # HELPERS of chasing.cu: warps that wait, so that the others need not
 
 
 def chase_band(
@@ -481,7 +488,7 @@ def chase_band(
     unit = STAGES[band.dtype.name, b]
     threads = chase_threads(b)
     progress = cupy.zeros(n + 2, np.int32)
-    shared = band.itemsize * (b * (b + 1) + threads // 32 * b + b) + 16
+    shared = band.itemsize * (b * (b + 3) + 3 * (threads // 32) * b) + 16
     if reflectors is None:
         vectors = (np.uintp(0), np.int64(0), np.int64(0))
     else:
@@ -489,9 +496,8 @@ def chase_band(
     ticket = np.uintp(progress.data.ptr + 4 * (n + 1))
     parts = 2 if band.dtype.kind == "c" else 1
     mail = cupy.zeros(MAIL_SLOTS * (b + 1) * parts * 4, np.uint32)
-    _launch(
-        unit, "chase", grid or n // (2 * b) + 2, threads, (band, np.int32(n), progress, ticket, mail, *vectors), shared
-    )
+    arguments = (band, np.int32(n), progress, ticket, mail, *vectors)
+    _launch(unit, "chase", grid or n // (2 * b) + 2, threads + 32 * CHASE_HELPERS, arguments, shared)
     d, e = cupy.empty(n, np.float64), cupy.empty(n, np.float64)
     _launch(unit, "tridiagonal_of_band", -(-n // 256), 256, (band, np.int32(n), np.int32(b), d, e))
     return d, e
@@ -535,26 +541,34 @@ def eigenvalues(d: Any, e: Any) -> Any:
 
 
 LEAF = 32
-VECTOR_COLUMNS = 1024  # columns of the rank-one eigenvectors made at a time
+LARGE_LEAF = 64
 
 
 def padded_order(n: int) -> tuple[int, int]:
-    """Return the levels, and the order, a multiple of 2^levels, that `divide_and_conquer` pads n to."""
+    """Return the levels, and the order, a multiple of 2^levels, that `divide_and_conquer` pads n to.
+
+    Leaves are larger where they would need more than 3.5 % of padding otherwise.
+    """
     levels = max(0, math.ceil(math.log2(n / LEAF)))
-    return levels, -(-n // 2**levels) * 2**levels
+    order = -(-n // 2**levels) * 2**levels
+    if levels and order > 1.035 * n:
+        levels -= 1
+        order = -(-n // 2**levels) * 2**levels
+    return levels, order
 
 
-def merge_rows(n: int) -> int:
-    """Return how many rows of each half the last merge takes at a time.
+def merge_sizes(n: int) -> tuple[int, int]:
+    """Return how many columns of the rank-one eigenvectors `divide_and_conquer` makes at a time, and for how many rows
+    of each half the last merge does so.
 
-    Each time it makes the rank-one eigenvectors again.  A quarter of them, or fewer where the work space of large
-    matrices would be more than 2.2 n² elements, the matrix included.
+    The last merge makes them again for each group of rows.  So many that the work space is 2.2 n² elements from
+    n = 4096 on, the matrix included.
     """
     order = padded_order(n)[1]
-    most = max(2048, -(-order // 8))
-    if n >= 16_384:
-        most = max(512, min(most, int(1.19 * n * n - order * order) // order - VECTOR_COLUMNS))
-    return min(most, order // 2)
+    left = int(1.2 * n * n) - 128 * n - order * order
+    columns = min(max(192, min(left // order // 2, 1024)), order)
+    rows = max(192, min((left - order * columns) // (order + columns), order // 8))
+    return columns, min(rows, order // 2)
 
 
 def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any, Matrix]:
@@ -605,15 +619,21 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any
     blas = Blas(np.float64)
     q = space or empty_matrix(order, order, np.float64)
     w = cupy.empty(order, np.float64)
-    leaf_shared = (2 * 32 * 33 + 32) * 8 + 32 * 4
+    name, threads = ("leaves", 32) if leaf <= 32 else ("large_leaves", 64)
+    leaf_shared = (2 * threads * (threads + 1) + threads) * 8 + threads * 4
     _launch(
-        DIVIDE, "leaves", 2**levels, 32, (d, e, np.int32(leaf), w, np.uintp(q.pointer), np.int64(q.ld)), leaf_shared
+        DIVIDE,
+        name,
+        2**levels,
+        threads,
+        (d, e, np.int32(leaf), w, np.uintp(q.pointer), np.int64(q.ld)),
+        leaf_shared,
     )
     ds, zs, dk, zk, zr, offset = (cupy.empty(order, np.float64) for _ in range(6))
     column, kept, origin, of_rank, of_column = (cupy.empty(order, np.int32) for _ in range(5))
     count, turns = cupy.empty(2**levels, np.int32), cupy.empty(2**levels, np.int32)
     pairs, rotations = cupy.empty((order, 2), np.int32), cupy.empty((order, 2), np.float64)
-    chunk = min(order, VECTOR_COLUMNS)
+    chunk, step = merge_sizes(n)
     s = cupy.empty(order * chunk, np.float64)
     shift, middle = 0, order // 2
     for level in range(1, levels + 1):
@@ -629,33 +649,17 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any
         arguments = (m32, count, dk, kept, origin, offset, w, of_rank, of_column)
         _launch(DIVIDE, "rank", (blocks, merges), 256, arguments, 256 * 8)
 
-        def make_vectors(first: int, columns: int, m32: Any = m32, merges: int = merges) -> None:
-            roots = (m32, count, dk, zr, origin, offset, of_rank, of_column)
-            _launch(DIVIDE, "vectors", (columns, merges), 256, (*roots, np.int32(first), np.int32(columns), s), 64)
-            arguments = (m32, turns, pairs, rotations, np.int32(columns), s)
-            _launch(DIVIDE, "rotate", (-(-columns // 64), merges), 64, arguments)
-
-        starts = (shift, middle - shift)  # columns of the first and of the second half's blocks
+        roots = (m32, count, dk, zr, origin, offset, of_rank, of_column)
         if merges == 1:
-            step = merge_rows(n)
-            upper, lower = (empty_matrix(step, h, np.float64) for _ in range(2))
-            for row in range(0, h, step):
-                rows = min(step, h - row)
-                for part, start, top in ((upper, starts[0], row), (lower, starts[1], row + h)):
-                    source = Matrix(q.at(top, start), q.ld, 8, q.owner)
-                    as_array(part, rows, h).T[...] = as_array(source, rows, h).T
-                for first in range(0, m, chunk):
-                    columns = min(chunk, m - first)
-                    make_vectors(first, columns)
-                    for part, half in ((upper, 0), (lower, h)):
-                        blas.gemm(
-                            *(rows, columns, h, 1.0, part.pointer, part.ld, s.data.ptr + 8 * half, m),
-                            *(0.0, q.at(row + half, first), q.ld),
-                        )
+            _last_merge(blas, q, (shift, middle - shift), (chunk, step), roots, kept, (turns, pairs, rotations), s)
             break
+        starts = (shift, middle - shift)  # columns of the first and of the second half's blocks
         for first in range(0, m, chunk):
             columns = min(chunk, m - first)
-            make_vectors(first, columns)
+            listed = (np.uintp(0), np.int32(first), np.int32(columns), np.uintp(0), m32)
+            _launch(DIVIDE, "vectors", (columns, merges), 256, (*roots, *listed, s), 64)
+            turned = (m32, turns, pairs, rotations, np.int32(columns), m32, s)
+            _launch(DIVIDE, "rotate", (-(-columns // 64), merges), 64, turned)
             stride, each = m * (1 + q.ld), merges // 2
             for number, (start, target) in enumerate(zip(starts, reversed(starts), strict=True)):
                 top, vectors = number * middle, s.data.ptr + 8 * number * each * m * columns
@@ -669,11 +673,95 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any
     return w[:n] * bound, q
 
 
-BACK_COLUMNS = 512  # reflectors of the band reduction applied at a time
-BACK_WIDTH = 8192  # columns of Z that they are applied to at a time
+def _last_merge(
+    blas: Blas, q: Matrix, starts: tuple[int, int], sizes: tuple[int, int], roots: tuple[Any, ...], kept: Any,
+    turned: tuple[Any, ...], s: Any,
+) -> None:  # fmt: skip
+    """Merge the two halves of Q, from column `starts` on, in place; `sizes` as from `merge_sizes`.
+
+    Only what is not deflated is multiplied: a dropped column that no rotation has touched moves to its place.
+    """
+    import cupy
+
+    m = int(roots[0])
+    h = m // 2
+    k, of_rank, of_column = int(roots[1][0]), cupy.asnumpy(roots[6]), cupy.asnumpy(roots[7])
+    turns, pairs, rotations = turned
+    touched = cupy.asnumpy(pairs[: int(turns[0])])
+    active = of_column >= 0
+    active[touched.ravel()] = True
+    column_of_rank = cupy.asnumpy(kept)[of_rank]
+    moved = (of_rank >= k) & ~active[column_of_rank]
+    products, moves = np.flatnonzero(~moved), np.flatnonzero(moved)
+    rows = np.flatnonzero(active)
+    halves = []  # of the columns of Q: those multiplied, then the others
+    for start in (0, h):
+        own = np.arange(start, start + h)
+        halves.append(np.concatenate([own[active[own]], own[~active[own]]]))
+    widths = [int(active[:h].sum()), int(active[h:].sum())]
+    sources = []  # of the columns that only move, in the copies of the halves
+    for half in halves:
+        place = np.full(m, -1)
+        place[half] = np.arange(h)
+        sources.append(_list(place[column_of_rank[moves]]))
+    position = np.zeros(m, np.int64)
+    position[rows] = np.arange(len(rows))
+    pairs = _list(position[touched])
+    lists = [_list(half - start) for half, start in zip(halves, (0, h), strict=True)]
+    product_list, move_list, row_list = _list(products), _list(moves), _list(rows)
+    height = len(rows)
+
+    chunk, step = sizes
+    parts = [empty_matrix(step, h, np.float64) for _ in range(2)]
+    result = empty_matrix(step, min(chunk, len(products)), np.float64)
+    for row in range(0, h, step):
+        here = min(step, h - row)
+        for part, own, start, top in zip(parts, lists, starts, (row, row + h), strict=True):
+            _move_columns(q.at(top, start), q.ld, own, part.pointer, part.ld, None, h, here)
+        for first in range(0, len(products), chunk):
+            columns = min(chunk, len(products) - first)
+            listed = (product_list, np.int32(first), np.int32(columns), row_list, np.int32(height))
+            _launch(DIVIDE, "vectors", (columns, 1), 256, (*roots, *listed, s), 64)
+            arguments = (roots[0], turns, pairs, rotations, np.int32(columns), np.int32(height), s)
+            _launch(DIVIDE, "rotate", (-(-columns // 64), 1), 64, arguments)
+            places = product_list[first : first + columns]
+            for part, width, above, top in zip(parts, widths, (0, widths[0]), (row, row + h), strict=True):
+                blas.gemm(
+                    *(here, columns, width, 1.0, part.pointer, part.ld, s.data.ptr + 8 * above, height),
+                    *(0.0, result.pointer, result.ld),
+                )
+                _move_columns(result.pointer, result.ld, None, q.at(top, 0), q.ld, places, columns, here)
+        for part, source, top in zip(parts, sources, (row, row + h), strict=True):
+            _move_columns(part.pointer, part.ld, source, q.at(top, 0), q.ld, move_list, len(moves), here)
+
+
+def _list(numbers: Any) -> Any:
+    import cupy
+
+    return cupy.asarray(np.ascontiguousarray(numbers, np.int32))
+
+
+def _move_columns(
+    source: int, lds: int, origins: Any, target: int, ldt: int, places: Any, columns: int, rows: int
+) -> None:
+    if columns:
+        pointers = [np.uintp(0) if numbers is None else numbers for numbers in (origins, places)]
+        arguments = (np.uintp(source), np.int64(lds), pointers[0], np.uintp(target), np.int64(ldt), pointers[1])
+        _launch(DIVIDE, "move_columns", (-(-rows // 1024), columns), 256, (*arguments, np.int32(rows)))
+
+
 SWEEP_GROUP = 64  # sweeps applied together: GROUP of sweeps.cu
 TILES = SWEEP_GROUP // 16
-TILE_BYTES = 2**27  # of tiles made at a time
+
+
+def tile_bytes(n: int) -> int:
+    """Return how many bytes of tiles `apply_chasing` makes at a time, if one group of sweeps needs no more."""
+    return min(2**27, 3 * n * n // 4)
+
+
+def back_columns(n: int) -> tuple[int, int]:
+    """Return how many reflectors of the band reduction `apply_panels` takes at a time, to how many columns of Z."""
+    return 512 if n >= 8192 else 256, max(512, min(8192, n // 4))
 
 
 def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, columns: int) -> None:
@@ -704,7 +792,7 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
         return (n - 2 - group * SWEEP_GROUP) // b + 1
 
     vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
-    together = max(1, min(groups, TILE_BYTES // (tasks(0) * TILES * tile)))
+    together = max(1, min(groups, tile_bytes(n) // (tasks(0) * TILES * tile)))
     tiles = cupy.empty(together * tasks(0) * TILES * tile // 8, np.float64)
     for last in range(groups - 1, -1, -together):
         count = min(together, last + 1)
@@ -722,7 +810,7 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
 
 
 def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:
-    """Z = Q1 Z in place, `BACK_COLUMNS` reflectors at a time.
+    """Z = Q1 Z in place, `back_columns` reflectors and columns at a time.
 
     Parameters
     ----------
@@ -738,10 +826,10 @@ def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:
         return
     dtype = a.owner.dtype
     unit, blas, size = STAGES[dtype.name, b], Blas(dtype), dtype.itemsize
-    k = BACK_COLUMNS
+    k, width = back_columns(n)
     while k > b and k >= 2 * number * b:
         k //= 2
-    width = min(columns, BACK_WIDTH)
+    width = min(columns, width)
     y, s = empty_matrix(n - b, k, dtype), empty_matrix(k, 2 * width, dtype)
     t, gram, product = (cupy.empty(k * k, dtype) for _ in range(3))
     for first in range((number * b - 1) // k * k, -1, -k):
@@ -767,8 +855,8 @@ def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:
                 *(0.0, t.data.ptr + corner, k, step, pairs),
             )
             span *= 2
-        for start in range(0, columns, BACK_WIDTH):
-            part, target = min(BACK_WIDTH, columns - start), z + (top + start * ldz) * size
+        for start in range(0, columns, width):
+            part, target = min(width, columns - start), z + (top + start * ldz) * size
             blas.gemm(k, part, rows, 1.0, y.pointer, y.ld, target, ldz, 0.0, s.at(0, 0), s.ld, ops="CN")
             blas.gemm(k, part, k, 1.0, t.data.ptr, k, s.at(0, 0), s.ld, 0.0, s.at(0, width), s.ld)
             blas.gemm(rows, part, k, -1.0, y.pointer, y.ld, s.at(0, width), s.ld, 1.0, target, ldz)
@@ -975,8 +1063,10 @@ def workspace_bytes(n: int, dtype: Any, *, vectors: bool, overwrite_a: bool = Fa
     if not vectors:
         return matrix + reduction
     order = padded_order(n)[1]
-    merging = 8 * order * (min(order, VECTOR_COLUMNS) + merge_rows(n))
-    taking_back = max(TILE_BYTES, itemsize * BACK_COLUMNS * (n + 2 * min(n, BACK_WIDTH)))
+    columns, rows = merge_sizes(n)
+    merging = 8 * (order * (columns + rows) + rows * columns)
+    reflectors, width = back_columns(n)
+    taking_back = max(tile_bytes(n), itemsize * reflectors * (n + 2 * min(n, width)))
     narrow = 0 if itemsize == wide else itemsize * n * n
     return matrix + max(reduction, max(8 * order**2, wide * n * n) + max(merging, taking_back + narrow))
 

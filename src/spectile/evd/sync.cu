@@ -5,6 +5,12 @@ __device__ __forceinline__ int load_acquire(const int* p) {
     return value;
 }
 
+__device__ __forceinline__ int load_relaxed(const int* p) {
+    int value;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+    return value;
+}
+
 __device__ __forceinline__ void store_release(int* p, int value) {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
