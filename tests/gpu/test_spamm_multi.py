@@ -150,6 +150,40 @@ def test_a_plan_is_called_again_with_new_data_and_captured(devices: list[int]) -
         _same(found(), spamm(a, b, tau=tau).c)
 
 
+def test_memory_is_that_of_the_operands(devices: list[int]) -> None:
+    import cupy
+
+    def used() -> dict[int, int]:
+        found = {}
+        for index in dict.fromkeys(devices):
+            with cupy.cuda.Device(index):
+                found[index] = cupy.get_default_memory_pool().used_bytes()
+        return found
+
+    n = 4096
+    a, b = _random(n, n, "f4"), _random(n, n, "f4")
+    tau, out = _tau(a, b), cupy.empty((n, n), "f4")
+    before = used()
+    plan = gpu_multi.FromDevice(a, b, out, devices, tau=tau, precision="fp32")
+    plan()
+    copies = dict.fromkeys(before, 0)
+    for part in plan._parts:
+        copies[part.a.device.id] += part.a.nbytes + part.b.nbytes
+    # On the first device inputs and C were there before; the others hold rows of A, all of B, and no C.
+    there = dict.fromkeys(before, 0) | {devices[0]: a.nbytes + b.nbytes + out.nbytes}
+    assert all(used()[i] - before[i] - copies[i] <= 0.05 * (copies[i] + there[i]) for i in before)
+    del plan, part
+    parts_a, parts_b = distribute(a, b, tau, devices)
+    before = used()
+    resident = gpu_multi.Resident(parts_a, parts_b, None, tau=tau, precision="fp32")
+    resident()
+    for index in before:
+        mine = [x for x in (*parts_a, *parts_b, *resident.out) if x.device.id == index]
+        results = [x for x in resident.out if x.device.id == index]
+        extra = used()[index] - before[index] - sum(x.nbytes for x in results)
+        assert extra <= 0.05 * sum(x.nbytes for x in mine)
+
+
 def test_rows_are_cut_by_their_work(devices: list[int]) -> None:
     a, b = _random(4096, 1024, "f4"), _random(1024, 1024, "f4")
     a[: 4096 * 3 // 4] *= 1e-6
