@@ -229,7 +229,7 @@ def test_rows_of_every_length_are_sorted():
 
 
 def test_one_pass_gives_what_counted_rows_give(monkeypatch):
-    """Rows of 1 to some 300 entries in chance order, rows in runs, and rows whose columns meet many times."""
+    """Rows of 1 to some 300 entries in chance order, rows of a few runs far apart, and columns that meet many times."""
     from spectile.tsparse import cpu
 
     rng = np.random.default_rng(12)
@@ -239,7 +239,15 @@ def test_one_pass_gives_what_counted_rows_give(monkeypatch):
     B = sp.csr_array((rng.standard_normal(lengths.sum()), places), shape=(len(lengths), 5000))
     one_of_each = sp.eye_array(len(lengths), format="csr")
     band = sp.diags_array(np.ones((31, 1000)), offsets=np.arange(-15, 16), shape=(1000, 1000), format="csr")
-    for left, right in ((one_of_each, B), (random(400, len(lengths), 0.02, rng), B), (band, band), (B, B.T.tocsr())):
+    starts = rng.choice(249, (500, 6)) * 20
+    runs = sp.lil_array((500, 5000))
+    for row, first in enumerate(starts):
+        for column in first:
+            runs[row, column : column + 17] = 1.0 + row
+    runs = runs.tocsr()
+    one_or_two = sp.csr_array(sp.eye_array(500) + sp.eye_array(500, k=7))
+    pairs = [(one_of_each, B), (random(400, len(lengths), 0.02, rng), B), (band, band), (B, B.T.tocsr())]
+    for left, right in (*pairs, (one_or_two, runs)):
         found = multiply(left, right)
         with monkeypatch.context() as patch:
             patch.setattr(cpu, "LARGEST_RESERVE", 0)

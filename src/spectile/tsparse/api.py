@@ -206,6 +206,7 @@ class SymbolicProduct:
     indptr: np.ndarray
     indices: np.ndarray | None
     _row_products: np.ndarray
+    _chunks: list[tuple[np.uint64, np.uint64]]
     _patterns: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
     _memory_limit: int | None = field(default=None)
 
@@ -241,11 +242,11 @@ class SymbolicProduct:
         threads = cpu.workers(B.shape[1], precision.dtype.itemsize, memory_limit)
         data_a, data_b, rows, columns = _rounded(A, B, precision)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
-        size, products = B.shape[1], self._row_products
+        size, chunks = B.shape[1], self._chunks
         if self.indices is None:
-            self.indices, data = cpu.fill(left, right, size, products, self.indptr, threads)
+            self.indices, data = cpu.fill(left, right, size, chunks, self.indptr, threads)
         else:
-            data = cpu.refill(left, right, size, products, self.indptr, self.indices, threads)
+            data = cpu.refill(left, right, size, chunks, self.indptr, self.indices, threads)
         if rows is not None or columns is not None:
             data = _unscale(data, self.indptr, self.indices, rows, columns)
         return _csr(self.shape, self.indptr, self.indices, data, A.array or B.array)
@@ -256,27 +257,34 @@ def _by_rows_on_cpu(A: Operand, B: Operand, precision: Precision, memory_limit: 
     from . import cpu
 
     products = cpu.row_products(A.indptr, A.indices, B.indptr)
-    if memory_limit is None:
+    chunks = cpu.chunks(products, cpu.workers(B.shape[1], 8, memory_limit))
+    if memory_limit is None and len(chunks) == 1:
         data_a, data_b, rows, columns = _rounded(A, B, precision)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
-        found = cpu.multiply(left, right, B.shape[1], products, cpu.workers(B.shape[1], 8, None))
+        found = cpu.multiply(left, right, B.shape[1], int(products.sum()))
         if found is not None:
             indptr, indices, data = found
             if rows is not None or columns is not None:
                 data = _unscale(data, indptr, indices, rows, columns)
             return _csr((A.shape[0], B.shape[1]), indptr, indices, data, A.array or B.array)
-    return _symbolic(A, B, memory_limit, products)._numeric(A, B, precision, memory_limit)
+    return _count(A, B, memory_limit, products, chunks)._numeric(A, B, precision, memory_limit)
 
 
-def _symbolic(A: Operand, B: Operand, memory_limit: int | None, products: np.ndarray | None = None) -> Any:
+def _symbolic(A: Operand, B: Operand, memory_limit: int | None) -> SymbolicProduct:
     from . import cpu
 
-    if products is None:
-        products = cpu.row_products(A.indptr, A.indices, B.indptr)
-    threads = cpu.workers(B.shape[1], 8, memory_limit)
-    indptr = cpu.count(A.indptr, A.indices, B.indptr, B.indices, B.shape[1], products, threads)
+    products = cpu.row_products(A.indptr, A.indices, B.indptr)
+    return _count(A, B, memory_limit, products, cpu.chunks(products, cpu.workers(B.shape[1], 8, memory_limit)))
+
+
+def _count(A: Operand, B: Operand, memory_limit: int | None, products: np.ndarray, chunks: Any) -> SymbolicProduct:
+    from . import cpu
+
+    shape = A.shape[0], B.shape[1]
+    threads = cpu.workers(shape[1], 8, memory_limit)
+    indptr = cpu.count(A.indptr, A.indices, B.indptr, B.indices, shape[1], chunks, threads)
     patterns = (A.indptr, A.indices), (B.indptr, B.indices)
-    return SymbolicProduct((A.shape[0], B.shape[1]), indptr, None, products, patterns, memory_limit)
+    return SymbolicProduct(shape, indptr, None, products, chunks, patterns, memory_limit)
 
 
 def _rounded(

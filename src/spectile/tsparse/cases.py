@@ -255,9 +255,10 @@ def _cpu_phases(A: Any) -> dict[str, Value]:
     marks = [time.perf_counter()]
     products = cpu.row_products(indptr, A.indices, indptr)
     marks.append(time.perf_counter())
-    pointer = cpu.count(*pattern, products, threads)
+    rows = cpu.chunks(products, threads)
+    pointer = cpu.count(*pattern, rows, threads)
     marks.append(time.perf_counter())
-    cpu.fill(factor, factor, A.shape[1], products, pointer, threads)
+    cpu.fill(factor, factor, A.shape[1], rows, pointer, threads)
     marks.append(time.perf_counter())
     return {"phases": ["analysis", "symbolic", "numeric"], "phases_s": np.diff(marks).tolist()}
 

@@ -22,6 +22,8 @@ ZERO, ONE = np.uint64(0), np.uint64(1)
 LARGEST_RESERVE = 2**31  # bytes for the entries of C that one pass may reserve before it knows their number
 TINY = np.uint64(12)  # entries up to which insertion sorts a row fastest
 SHORT = np.uint64(64)  # entries up to which counting the smaller ones sorts a row faster than the bitmap
+WORD = np.uint32(63)  # the bits of a column within its word
+FEW_WORDS = np.uint64(24)  # words up to which insertion sorts them fastest
 REPEATS = np.uint64(5)  # products an entry beyond which "is this its column's first?" is guessed right: a branch pays
 
 
@@ -136,7 +138,11 @@ def _fill_rows(  # type: ignore[no-untyped-def]
             for t in range(out, out + n):
                 data_c[t] = sums[indices_c[t]]
             continue
-        if n <= SHORT:
+        changes = ZERO  # of the word of 64 columns, from one entry to the next
+        for t in range(ONE, n):
+            changes += np.uint64((met[t] ^ met[t - ONE]) > WORD)
+        runs = np.uint64(4) * changes <= n
+        if n <= SHORT and not runs:
             # A column's place is the number of smaller ones.
             padded = np.uint64(16) if n <= np.uint64(16) else np.uint64(32) if n <= np.uint64(32) else np.uint64(64)
             for t in range(n, padded):
@@ -158,19 +164,42 @@ def _fill_rows(  # type: ignore[no-untyped-def]
             continue
         # Sort by the bitmap: scanning the window costs its words, sorting a few times the touched words.
         touched = ZERO
-        low = np.uint64(len(bitmap))
-        high = ZERO
-        for t in range(n):
-            column = np.uint64(met[t])
-            word = column >> np.uint64(6)
-            old = bitmap[word]
+        word = np.uint64(met[0]) >> np.uint64(6)
+        low, high, bits = word, word, ZERO
+        if runs:
+            for t in range(n):
+                column = np.uint64(met[t])
+                other = column >> np.uint64(6)
+                if other != word:
+                    words[touched] = word
+                    touched += np.uint64(bitmap[word] == ZERO)
+                    bitmap[word] |= bits
+                    word, bits = other, ZERO
+                    low = min(low, word)
+                    high = max(high, word)
+                bits |= ONE << (column & np.uint64(63))
             words[touched] = word
-            touched += np.uint64(old == ZERO)
-            low = min(low, word)
-            high = max(high, word)
-            bitmap[word] = old | (ONE << (column & np.uint64(63)))
+            touched += np.uint64(bitmap[word] == ZERO)
+            bitmap[word] |= bits
+        else:
+            for t in range(n):
+                column = np.uint64(met[t])
+                word = column >> np.uint64(6)
+                old = bitmap[word]
+                words[touched] = word
+                touched += np.uint64(old == ZERO)
+                low = min(low, word)
+                high = max(high, word)
+                bitmap[word] = old | (ONE << (column & np.uint64(63)))
         scan = high - low < np.uint64(8) * touched
-        if not scan:
+        if not scan and touched <= FEW_WORDS:
+            for t in range(ONE, touched):
+                word, place = words[t], t
+                while place > ZERO and words[place - ONE] > word:
+                    words[place] = words[place - ONE]
+                    place -= ONE
+                words[place] = word
+        elif not scan:
             words[:touched].sort()
         for t in range(high - low + ONE if scan else touched):
             word = low + t if scan else words[t]
@@ -289,25 +318,31 @@ def _unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(a.view(f"u{a.itemsize}") if a.dtype.kind == "i" else a for a in arrays)
 
 
-def _one_chunk(products: np.ndarray, threads: int) -> bool:
-    return threads == 1 or len(products) < 2 or int(products.sum()) + 8 * len(products) < 400_000
+Chunks = list[tuple[np.uint64, np.uint64]]
 
 
-def _over_rows(products: np.ndarray, threads: int, work: Callable[[np.uint64, np.uint64], None]) -> None:
-    """Call work(start, stop) over chunks of rows of like cost, on `threads` threads."""
+def chunks(products: np.ndarray, threads: int) -> Chunks:
+    """Return the first row and the end of chunks of rows of like cost: one for one thread, and for little work."""
     rows = len(products)
-    if _one_chunk(products, threads):
-        work(np.uint64(0), np.uint64(rows))
-        return
+    if threads == 1 or rows < 2 or int(products.sum()) + 8 * rows < 400_000:
+        return [(ZERO, np.uint64(rows))]
     total = np.cumsum(products + 8)
     cuts = np.searchsorted(total, np.linspace(0, total[-1], 8 * threads + 1)[1:-1])
     edges = np.unique(np.concatenate(([0], cuts, [rows]))).astype(np.uint64)
-    chunks = iter(list(itertools.pairwise(edges)))
+    return list(itertools.pairwise(edges))
+
+
+def _over_rows(rows: Chunks, threads: int, work: Callable[[np.uint64, np.uint64], None]) -> None:
+    """Call work(start, stop) for every chunk, on `threads` threads of which the caller is one."""
+    left = iter(rows)
 
     def drain() -> None:
-        for a, b in chunks:
-            work(a, b)
+        for start, stop in left:
+            work(start, stop)
 
+    if threads == 1 or len(rows) == 1:
+        drain()
+        return
     with ThreadPoolExecutor(threads - 1) as pool:
         others = [pool.submit(drain) for _ in range(threads - 1)]
         drain()
@@ -334,26 +369,28 @@ def count(
     indptr_b: np.ndarray,
     indices_b: np.ndarray,
     columns: int,
-    products: np.ndarray,
+    rows: Chunks,
     threads: int,
 ) -> np.ndarray:
     """Return the int64 row pointer of C (symbolic phase)."""
-    counts = np.zeros(len(indptr_a) - 1, np.int64)
+    indptr = np.zeros(len(indptr_a), np.int64)
+    counts = indptr[1:]
     indexing = _unsigned(indptr_a, indices_a, indptr_b, indices_b)
-    space = _Workspaces(len(products), columns, None)
+    space = _Workspaces(len(counts), columns, None)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
         _count_rows(start, stop, *indexing, space.mark, counts)
 
-    _over_rows(products, threads, work)
-    return np.concatenate(([0], np.cumsum(counts)))
+    _over_rows(rows, threads, work)
+    np.cumsum(counts, out=counts)
+    return indptr
 
 
 def fill(
     A: tuple[np.ndarray, np.ndarray, np.ndarray],
     B: tuple[np.ndarray, np.ndarray, np.ndarray],
     columns: int,
-    products: np.ndarray,
+    rows: Chunks,
     indptr: np.ndarray,
     threads: int,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -362,12 +399,12 @@ def fill(
     indices = np.empty(indptr[-1], A[1].dtype)
     data = np.empty(indptr[-1], dtype)
     factors, product = _unsigned(*A, *B), _unsigned(indptr, indices, data)
-    space = _Workspaces(len(products), columns, dtype)
+    space = _Workspaces(len(indptr) - 1, columns, dtype)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
         _fill_rows(start, stop, *factors, space.mark, space.bitmap, space.words, space.met, space.sums, *product)
 
-    _over_rows(products, threads, work)
+    _over_rows(rows, threads, work)
     return indices, data
 
 
@@ -375,22 +412,20 @@ def multiply(
     A: tuple[np.ndarray, np.ndarray, np.ndarray],
     B: tuple[np.ndarray, np.ndarray, np.ndarray],
     columns: int,
-    products: np.ndarray,
-    threads: int,
+    total: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return row pointer, sorted columns and values of C in one pass, or None where threads or the size ask for two.
+    """Return row pointer, sorted columns and values of C in one pass, or None if its `total` products are too many.
 
     Room for every product is reserved and given back past C's last entry: memory that is never touched takes none.
     """
     dtype, index = A[2].dtype, A[1].dtype
-    total = int(products.sum())
-    if not _one_chunk(products, threads) or total * (dtype.itemsize + index.itemsize) > LARGEST_RESERVE:
+    if total * (dtype.itemsize + index.itemsize) > LARGEST_RESERVE:
         return None
-    indptr = np.zeros(len(products) + 1, np.int64)
+    indptr = np.zeros(len(A[0]), np.int64)
     indices, data = np.empty(total, index), np.empty(total, dtype)
-    space = _Workspaces(len(products), columns, dtype)
+    space = _Workspaces(len(indptr) - 1, columns, dtype)
     room = space.mark, space.bitmap, space.words, space.met, space.sums
-    _fill_rows(ZERO, np.uint64(len(products)), *_unsigned(*A, *B), *room, *_unsigned(indptr, indices, data))
+    _fill_rows(ZERO, np.uint64(len(indptr) - 1), *_unsigned(*A, *B), *room, *_unsigned(indptr, indices, data))
     for array in (indices, data):
         array.resize(int(indptr[-1]), refcheck=False)
     return indptr, indices, data
@@ -400,7 +435,7 @@ def refill(
     A: tuple[np.ndarray, np.ndarray, np.ndarray],
     B: tuple[np.ndarray, np.ndarray, np.ndarray],
     columns: int,
-    products: np.ndarray,
+    rows: Chunks,
     indptr: np.ndarray,
     indices: np.ndarray,
     threads: int,
@@ -408,12 +443,12 @@ def refill(
     """Return the values of C on a known pattern (numeric phase of a reused symbolic product)."""
     data = np.empty(indptr[-1], A[2].dtype)
     factors, product = _unsigned(*A, *B), _unsigned(indptr, indices, data)
-    space = _Workspaces(len(products), columns, A[2].dtype)
+    space = _Workspaces(len(indptr) - 1, columns, A[2].dtype)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
         _refill_rows(start, stop, *factors, space.sums, *product)
 
-    _over_rows(products, threads, work)
+    _over_rows(rows, threads, work)
     return data
 
 
@@ -435,6 +470,7 @@ def tile_counts(
     def work(first: np.uint64, stop: np.uint64) -> None:
         totals.append(_count_tiles(int(first), int(stop), *A, *B, width))
 
-    _over_rows(10 * products, numba.get_num_threads(), work)
+    threads = numba.get_num_threads()
+    _over_rows(chunks(10 * products, threads), threads, work)
     tiles, tasks, entries = (int(sum(part)) for part in zip(*totals, strict=True))
     return tiles, tasks, entries
