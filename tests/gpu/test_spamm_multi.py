@@ -150,6 +150,24 @@ def test_a_plan_is_called_again_with_new_data_and_captured(devices: list[int]) -
         _same(found(), spamm(a, b, tau=tau).c)
 
 
+def test_parts_of_any_kind(devices: list[int]) -> None:
+    class Exported:
+        def __init__(self, array: Any) -> None:
+            self.array = array
+            self.__cuda_array_interface__ = array.__cuda_array_interface__
+            self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+
+    a, b = _random(1200, 300, "f4"), _random(300, 700, "f4")
+    tau = _tau(a, b)
+    one = spamm(a, b, tau=tau)
+    parts_a, parts_b = distribute(a, b, tau, devices)
+    _same(spamm([Exported(x) for x in parts_a], [Exported(x) for x in parts_b], tau=tau, devices=devices).c, one.c)
+    torch = pytest.importorskip("torch")
+    found = spamm(*([torch.from_dlpack(x) for x in parts] for parts in (parts_a, parts_b)), tau=tau, devices=devices).c
+    assert all(isinstance(part, torch.Tensor) for part in found)
+    _same([part.cpu().numpy() for part in found], one.c)
+
+
 def test_memory_is_that_of_the_operands(devices: list[int]) -> None:
     import cupy
 
@@ -260,6 +278,8 @@ def test_wrong_devices_and_operands_are_named(devices: list[int]) -> None:
         spamm(a, b, tau=1.0, devices=devices, beta=1.0, c=a)
     with pytest.raises(ValueError, match="lists"):
         spamm([a], [b, b], tau=1.0, devices=devices)
+    with pytest.raises(ValueError, match="GPU arrays"):
+        spamm([a.get()] * len(devices), [b] * len(devices), tau=1.0, devices=devices)
     with pytest.raises(ValueError, match="tune_tau"):
         spamm([a] * len(devices), [b] * len(devices), valid_ratio=0.5, devices=devices)
     with pytest.raises(ValueError, match="one product"):

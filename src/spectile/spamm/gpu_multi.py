@@ -989,9 +989,14 @@ def spamm_devices(
     if isinstance(a, list | tuple):
         if tau is None:
             raise ValueError("distributed operands need tau: search it with tune_tau before they are distributed")
-        plan = Resident(a, b, out, tau=tau, **options)
+        if not all(device.on_device(part) for part in (*a, *b, *(out or ()))):
+            raise ValueError("distributed operands are GPU arrays, one a device: see distribute")
+        parts_a, parts_b, targets = ([device.to_device(part)[0] for part in parts] for parts in (a, b, out or ()))
+        plan = Resident(parts_a, parts_b, targets or None, tau=tau, **options)
         plan()
-        result = plan.out if out is None else out
+        result = (
+            [device.to_device(like)[1](part) for like, part in zip(a, plan.out, strict=True)] if out is None else out
+        )
     elif device.on_device(a):
         (a_, give_back), (b_, _) = device.to_device(a), device.to_device(b)
         if a_.device.id not in devices or b_.device != a_.device:
