@@ -142,6 +142,7 @@ class Server:
         self.tag = '"one"'
         self.moved_to = None
         self.status = None
+        self.shift = 0  # bytes by which the rest begins too late
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -160,7 +161,7 @@ class Server:
                     return
                 content, start = path.read_bytes(), 0
                 if wanted and self.headers.get("If-Range") == outer.tag:
-                    start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+                    start = int(wanted.removeprefix("bytes=").removesuffix("-")) + outer.shift
                     self.send_response(206)
                     self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
                 else:
@@ -461,6 +462,29 @@ def test_a_part_of_another_version_is_not_continued(mirror, server, resources, m
     suitesparse.fetch("big", server.url, resources)
     assert server.ranges() == [None, "bytes=10000-"]  # asked for, and answered with the whole
     assert (suitesparse.load("big", resources) != matrix).nnz == 0
+
+
+def test_another_range_than_asked_for_is_not_taken(mirror, server, resources):
+    matrix, archive = big_member()
+    mirror.add("Test", "big", archive, 300, 300, matrix.nnz)
+    server.cut_after, server.shift = [10_000], 5
+    suitesparse.fetch("big", server.url, resources)
+    assert server.ranges() == [None, "bytes=10000-", None]
+    assert (suitesparse.load("big", resources) != matrix).nnz == 0
+
+
+def test_a_part_of_another_server_is_not_continued(mirror, server, resources, monkeypatch):
+    matrix, archive = big_member()
+    mirror.add("Test", "big", archive, 300, 300, matrix.nnz)
+    server.cut_after = [10_000]
+    with monkeypatch.context() as once:
+        once.setattr(download, "_ATTEMPTS", 1)
+        with pytest.raises(ValueError, match="run the same command again to continue"):
+            suitesparse.fetch("big", server.url, resources)
+    other = Server(mirror.folder)
+    suitesparse.fetch("big", other.url, resources)
+    other.close()
+    assert other.ranges() == [None]
 
 
 def test_a_connection_that_keeps_breaking(mirror, server, resources):
