@@ -248,6 +248,27 @@ def test_blocks_of_rows_where_memory_is_short() -> None:
         gpu_multi.FromHost(a.get(), b.get(), out, [0], tau=tau, precision="fp32", memory_bytes=1000)
 
 
+def test_memory_that_a_device_lacks_is_named(devices: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    monkeypatch.setattr(partition, "shares", lambda parts, *_: (1 / parts,) * parts)
+    a, b = _random(2048, 4096, "f4"), _random(4096, 2048, "f4")
+    tau, out = _tau(a, b), cupy.empty((2048, 2048), "f4")
+    pool = cupy.get_default_memory_pool()
+    with cupy.cuda.Device(devices[-1]):
+        pool.free_all_blocks()
+        before = pool.get_limit()
+        pool.set_limit(pool.used_bytes() + (4 << 20))
+    try:
+        with pytest.raises(MemoryError, match=r"part on device \d+ needs [\d,]+ bytes"):
+            gpu_multi.FromDevice(a, b, out, devices, tau=tau, precision="fp32")
+        with pytest.raises(MemoryError, match=r"copy on device \d+ needs [\d,]+ bytes"):
+            distribute(a, b, tau, devices)
+    finally:
+        with cupy.cuda.Device(devices[-1]):
+            pool.set_limit(before)
+
+
 def test_host_matrices_that_do_not_fit_are_streamed() -> None:
     import cupy
 

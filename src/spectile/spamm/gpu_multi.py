@@ -538,7 +538,8 @@ class _Part:
         self.lanes = plan.lane(index), plan.lane(index)
         self.sender, self.back = plan.lane(index), plan.lane(index)
         target = plan.out[first:last]
-        with cupy.cuda.Device(index):
+        needed = np.dtype(plan.dtype).itemsize * k * (last - first + n) + (0 if plan.connected else target.nbytes)
+        with cupy.cuda.Device(index), device.allocating(f"the product's part on device {index}", needed):
             self.a, self.b = cupy.empty((last - first, k), plan.dtype), cupy.empty((k, n), plan.dtype)
             # Products write into the first device's memory: copies would queue behind those of B.
             self.c = target if plan.connected else cupy.empty(target.shape, plan.output)
@@ -951,7 +952,7 @@ def _copied(parts: Sequence[Any], devices: Sequence[int]) -> list[Any]:
     found = []
     for source, index in zip(parts, devices, strict=True):
         lane = _Lane(index)
-        with cupy.cuda.Device(index):
+        with cupy.cuda.Device(index), device.allocating(f"a copy on device {index}", source.nbytes):
             found.append(cupy.empty(source.shape, source.dtype))
             _synchronize()
             lane.copy(found[-1], source)
