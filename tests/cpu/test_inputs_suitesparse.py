@@ -464,12 +464,13 @@ def test_a_part_of_another_version_is_not_continued(mirror, server, resources, m
     assert (suitesparse.load("big", resources) != matrix).nnz == 0
 
 
-def test_another_range_than_asked_for_is_not_taken(mirror, server, resources):
+def test_another_range_than_asked_for_is_not_taken(mirror, server, resources, capsys):
     matrix, archive = big_member()
     mirror.add("Test", "big", archive, 300, 300, matrix.nnz)
     server.cut_after, server.shift = [10_000], 5
     suitesparse.fetch("big", server.url, resources)
     assert server.ranges() == [None, "bytes=10000-", None]
+    assert "downloading it again" not in capsys.readouterr().err  # it was noticed before the archive was read
     assert (suitesparse.load("big", resources) != matrix).nnz == 0
 
 
