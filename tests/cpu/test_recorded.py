@@ -15,8 +15,8 @@ FRAMES = sorted((ROOT / "results/recorded").rglob("*.parquet"))
 NOT_RECORDED = {
     "spamm": "truncation_8192_[12]",
     "tsparse": "",
-    "evd": "reduction_.*|chasing_.*|sbr_8192_256|syr2k_65536_(64|128|256)|int8_.*|evd_.*_vectors.*|evd_65536_values"
-    "|evd_(4096|8192)_values_.*|evd_(1536|2000|3072)_values",
+    "evd": "reduction_.*|chasing_.*|stages_.*|int8_.*|sbr_8192_256|syr2k_65536_(64|128|256)|tridiagonal_65536"
+    r"|evd_.*_vectors.*|evd_65536_values|evd_(1536|2000|3072)_values|evd_\d+_values_(float32|complex64|complex128)",
     "kpm": "counters_.*|host_dos_50x50x40|hybrid_400x100x40|ranks_(64|128)x40x40_4",
 }
 
