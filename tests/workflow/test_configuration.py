@@ -54,6 +54,13 @@ def test_configuration_reference_names_every_key():
     sheets.validate(defaults | yaml.safe_load((ROOT / "config/paper.yaml").read_text()), schema, "config/paper.yaml")
 
 
+def test_configuration_reference_names_every_variable():
+    text = (ROOT / "config/README.md").read_text()
+    sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("workflow/**/*.py"), *ROOT.glob("workflow/**/*.smk")]
+    used = {name for path in sources for name in re.findall(r"SPECTILE_[A-Z0-9_]*[A-Z0-9]", path.read_text())}
+    assert used == set(re.findall(r"SPECTILE_[A-Z0-9_]*[A-Z0-9]", text))
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_sheets_are_sound(paper):
     schema = ROOT / f"workflow/schemas/{paper}.schema.yaml"
