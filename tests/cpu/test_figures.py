@@ -45,13 +45,23 @@ def test_empty_slots_say_why_and_take_little_room(tmp_path):
     drawing.slot(filled, 0, "first: absent")
     drawing.slot(filled, 1, "second: absent")
     drawing.slot(filled, 2, "not measured on this device")
+    drawing.slot(filled, 3, "third: MemoryError: 9 bytes")
     drawing.save(tmp_path / "a.svg")
     assert words(drawing.figure) >= {
         "the device is not at hand",
-        "hatched: first, second (absent); not measured on this device",
+        "hatched: first, second (absent); not measured on this device; third (MemoryError: 9 bytes)",
     }
     assert empty.get_position().width < 0.6 * filled.get_position().width
     assert all((tmp_path / name).stat().st_size > 100 for name in ("a.svg", "a.png"))
+
+
+def test_an_empty_panel_leaves_the_ticks_of_its_row():
+    drawing = Drawing("Figure 1: test", 1, 2, share_y=True)
+    filled, empty = drawing.axes[0]
+    drawing.marks(filled, rows(x=[1, 2], y=[1.0, 30.0]), "x", "y")
+    drawing.empty(empty, "the device is not at hand")
+    assert len(filled.get_yticks()) > 2
+    assert not any(tick.label1.get_visible() for tick in empty.yaxis.get_major_ticks())
 
 
 def test_marks_are_noted_and_models_told_apart(tmp_path):

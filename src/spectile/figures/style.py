@@ -270,8 +270,8 @@ class Drawing:
     def empty(self, ax: Axes, reason: str) -> None:
         """Leave a panel empty and say why in it; rows and columns that hold empty panels alone are drawn small."""
         ax.grid(False)
-        ax.set_xticks([])
-        ax.set_yticks([])
+        # Not by removing the ticks, which other panels of a row may share.
+        ax.tick_params(which="both", bottom=False, left=False, labelbottom=False, labelleft=False)
         ax.spines[:].set_visible(False)
         ax.patch.set_facecolor("#f4f4f4")
         self._empty[ax] = reason
@@ -294,8 +294,8 @@ class Drawing:
         """Write the reasons of hatched categories below the figure."""
         by_reason: dict[str, list[str]] = {}
         for text in dict.fromkeys(self._slots):
-            category, _, reason = text.rpartition(": ")
-            by_reason.setdefault(reason, []).append(category)
+            category, colon, reason = text.partition(": ")
+            by_reason.setdefault(reason if colon else text, []).append(category if colon else "")
         words = [f"{', '.join(names)} ({reason})" if any(names) else reason for reason, names in by_reason.items()]
         if words:
             text = textwrap.fill(f"hatched: {'; '.join(words)}", int(16 * self.figure.get_figwidth()))
