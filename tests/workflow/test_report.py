@@ -100,6 +100,14 @@ def test_report_opens_on_the_claims_in_a_browser(finished, tmp_path):
         assert category in shown
 
 
+def test_report_calls_elements_as_the_paper_does(finished):
+    with zipfile.ZipFile(finished / "report.zip") as archive:
+        (page,) = [name for name in archive.namelist() if name.endswith("report.html")]
+        labels = set(re.findall(r'"element": "([^"]*)"', archive.read(page).decode()))
+    assert {"All claims", "Figure 5", "Table 1", "ablation (not in the paper)"} <= labels
+    assert not [label for label in labels if re.match(r"(Table|Figure) \D", label)]
+
+
 @pytest.mark.parametrize(
     "machine", sorted(path.name for path in (ROOT / "results/recorded").glob("*") if path.is_dir())
 )

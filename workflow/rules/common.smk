@@ -1,6 +1,7 @@
 # Configuration, run sheets and the functions that rules name.  No rule stands here.
 import functools
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -199,10 +200,12 @@ def drawn_files():
 
 
 def element(stem):
-    """Return how the paper calls what a stem draws: fig5 -> Figure 5, t1 -> Table 1."""
+    """Return how the paper calls what a stem draws: fig5 -> Figure 5, t1 -> Table 1; what it does not have, by name."""
     name = stem.rsplit("_", 1)[1]
-    number = "".join(filter(str.isalnum, name.removeprefix("fig").removeprefix("t")))
-    return f"Figure {number}" if name.startswith("fig") else f"Table {number}"
+    numbered = re.fullmatch(r"(fig|t)(\d+)", name)
+    if numbered is None:
+        return f"{name} (not in the paper)"
+    return f"{'Figure' if numbered[1] == 'fig' else 'Table'} {numbered[2]}"
 
 
 def drawn(paper):
