@@ -1,5 +1,8 @@
 """Sparse products on the CPU: pattern, rounding, the paper's counts, and worded errors."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -7,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spectile.tsparse import error_bound, reference, spgemm, symbolic
+from spectile.tsparse import precision as rounding
 
 PRECISIONS = ("float64", "float32", "tf32", "float16")
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -295,6 +299,38 @@ def test_float16_scales_each_row_and_column():
     assert_product(multiply(A, B, precision="float16"), A, B, "float16")
 
 
+def test_eleven_bits_are_those_of_float16():
+    """Ties to even, both signs, and the same 11 bits at exponents that float16 does not hold."""
+    values = np.arange(2048, 4096, 0.25)
+    values = np.concatenate((values, -values))
+    expected = values.astype(np.float16).astype(np.float64)
+    for power in (-60, -12, 0, 4, 40):
+        np.testing.assert_array_equal(rounding.eleven_bits(np.ldexp(values, power)), np.ldexp(expected, power))
+
+
+def test_tf32_rounds_ties_away_from_zero():
+    units = np.arange(1024, 2048) * np.float32(2.0**-10)
+    for part, up in ((0.25, 0), (0.5, 1), (0.75, 1)):
+        moved = (units + np.float32(part * 2.0**-10)).astype(np.float32)
+        for sign in (1, -1):
+            found = rounding.round_tf32(sign * moved)
+            np.testing.assert_array_equal(found, sign * (units + np.float32(up * 2.0**-10)))
+
+
+@pytest.mark.parametrize("tiny", ["rows of A", "columns of B"])
+def test_float16_scales_rows_alone_and_columns_alone(tiny):
+    A, B = random(30, 20, 0.3, 13), random(20, 25, 0.3, 14)
+    scale = 2.0 ** np.where(np.arange(30) % 3 == 0, -80, 0)[: 30 if tiny == "rows of A" else 25]
+    if tiny == "rows of A":
+        left, right = sp.csr_array(sp.diags_array(scale) @ A), B
+    else:
+        left, right = A, sp.csr_array(B @ sp.diags_array(scale))
+    plain = multiply(A, B, precision="float16").toarray().astype(np.float64)
+    scaled = multiply(left, right, precision="float16").toarray().astype(np.float64)
+    factor = scale[:, None] if tiny == "rows of A" else scale
+    np.testing.assert_allclose(scaled, plain * factor, rtol=1e-6)
+
+
 def test_float16_of_integers_is_exact():
     A = random(50, 50, 0.2, 17, "integers")
     for method in ("rows", "tiles"):
@@ -390,6 +426,24 @@ def test_parts_of_a_large_product_cover_its_rows(counts, chunk, most):
         covered[part] += 1
         end = b
     assert (covered == 1).all()
+
+
+def test_counters_are_where_the_kernels_write():
+    """The host's places in the head of counters, its flags and its bins are those of rows.cu."""
+    from spectile.tsparse import gpu
+
+    source = (Path(gpu.__file__).parent / "rows.cu").read_text()
+    places = {name: int(number) for name, number in re.findall(r"^    ([A-Z_]+) = (\d+),", source, re.M)}
+    host = {name: getattr(gpu, f"_{name}") for name in ("SYMBOLIC", "NUMERIC", "FLAGS", "MAX_SPAN", "MAX_BYTES")}
+    host |= {"DESCENTS": gpu._DESCENTS, "PRODUCTS": 2 * gpu._PRODUCTS, "ENTRIES": 2 * gpu._ENTRIES}
+    assert host.items() <= places.items()
+    assert max(places.values()) + 2 <= gpu._HEAD
+    flags = dict(re.findall(r"([A-Z_]+) = (\d+)", re.search(r"enum Flag \{(.*?)\}", source).group(1)))
+    assert {name: getattr(gpu, f"_{name}") for name in flags} == {name: int(bit) for name, bit in flags.items()}
+    constants = dict(re.findall(r"constexpr int ([A-Z_]+) = (\d+);", source))
+    assert int(constants["BINS_NUMERIC"]) == gpu._BINS_NUMERIC
+    assert int(constants["ANALYSTS"]) == gpu._ANALYSTS
+    assert int(constants["BINS_SYMBOLIC"]) - 1 == gpu._BLOCK_BIN
 
 
 def test_import_is_light():

@@ -3,12 +3,14 @@
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from spectile.bench import record, sheets
 from spectile.bench.case import Context, Method, Skipped
 from spectile.inputs import families, suitesparse
-from spectile.tsparse import cases, comparators, reference
+from spectile.tsparse import cases, comparators, reference, spgemm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,6 +81,19 @@ def test_wrong_product_is_noticed(tmp_path):
     C.data[5] *= 1.001
     assert check("x", "float64", C)["error_bound_ratio"] > 1
     assert check("x", "float64", A.tocsr())["error_pattern"] == 1
+
+
+def test_entries_that_scipy_leaves_out_count_as_zeros():
+    A = sp.csr_array(np.array([[1.0, 1.0, 0.0], [1.0, 2.0, 3.0], [-1.0, 5.0, 1.0]]))
+    check = cases.Check(A, cases.table1(A)["nnz_c"], seed=1)
+    C = spgemm(A, A, backend="cpu")
+    left_out = C.copy()
+    left_out.eliminate_zeros()
+    assert left_out.nnz < C.nnz
+    assert check("scipy_float64", "float64", left_out)["error_bound_ratio"] <= 1
+    assert check("spectile_float64", "float64", left_out)["error_pattern"] == 1
+    wrong = sp.csr_array(A.shape)
+    assert check("scipy_float64", "float64", wrong)["error_bound_ratio"] > 1
 
 
 def test_comparator_is_run(tmp_path, monkeypatch):

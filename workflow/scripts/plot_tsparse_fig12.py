@@ -27,7 +27,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
                 drawing.slot(ax, place, why_missing(frame, name))
         ax.set_yscale("symlog", linthresh=1e-7 if column.startswith("v_") else 1e-3)
         ax.set_ylabel(title, fontsize=8)
-        ax.set_xticks(range(len(names)), [short(name) for name in names], rotation=45, ha="right", fontsize=7)
+        labels = [short(name) for name in names] if ax is drawing.axes[1, 0] else [""] * len(names)
+        ax.set_xticks(range(len(names)), labels, rotation=45, ha="right", fontsize=7)
     drawing.paper_line(drawing.axes[0, 0], "tsparse_smape", "paper's mean of real inputs")
     drawing.axes[1, 0].axhline(1, color="black", linewidth=0.6)
     for ax in drawing.axes[:, 0]:

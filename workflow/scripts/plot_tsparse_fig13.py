@@ -4,6 +4,7 @@ import pandas
 from tsparse_panels import SIXTEEN, matrices, short, why_missing
 
 from spectile.bench.claims import select
+from spectile.figures import style
 from spectile.figures.style import Drawing
 
 METHODS = ("spectile_float16", "spectile_float64", "cusparse_float32", "cusparse_float64")
@@ -23,7 +24,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         rows = rows[rows["p_matrix"].isin(names)]
         rows = rows.assign(memory_mb=rows["memory_bytes"].astype(float) / 1e6)
         places = [names.index(name) + 0.2 * (number - 1.5) for name in rows["p_matrix"]]
-        settings = {"color": color, "label": method.replace("_", " ")}
+        settings = {"color": color, "label": style.name(method)}
         drawing.marks(ax, rows, "memory_mb", "memory_mb", kind="bar", positions=places, width=0.2, **settings)
     for place, name in enumerate(names):
         if not len(select(ok, f"p_matrix={name}")):

@@ -5,6 +5,7 @@ import pandas
 from tsparse_panels import fitted, long_rows, scores, vendor
 
 from spectile.bench.stats import speedups
+from spectile.figures import style
 from spectile.figures.style import Table, printed
 
 
@@ -56,7 +57,7 @@ def table(frame: pandas.DataFrame) -> Table:
             line |= {f"{target}: {name}": number for name, number in zip(names, numbers, strict=True)}
         lines.append(line | {f"paper's {n}": printed(f"tsparse_t2_{paper}_{n}") if paper else None for n in names})
     result.data = pandas.DataFrame(lines)
-    baseline = vendor(frame, "float16").replace("_", " ")
+    baseline = style.name(vendor(frame, "float16"))
     result.notes = [
         f"Faster: than {baseline}, mixed precision; by rows from CSR to CSR, tiles in the kernels' format as in the "
         "paper, whose numbers are against the library of each row, on a collection of 233 to 260 matrices.",

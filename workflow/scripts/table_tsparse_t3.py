@@ -5,6 +5,7 @@ from table_tsparse_t2 import collection
 from tsparse_panels import OTHERS, vendor
 
 from spectile.bench.stats import geometric_mean, speedups
+from spectile.figures import style
 from spectile.figures.style import Table, printed
 
 HEADS = (("titan", 42), ("2070", 21))
@@ -18,7 +19,7 @@ def table(frame: pandas.DataFrame) -> Table:
     lines = []
     for approach, baseline in {"cusparse": base, **{name: name for name in OTHERS}, "nontcu": "tiles_float32"}.items():
         for device, bound in HEADS:
-            line: dict[str, object] = {"approach": baseline.replace("_", " "), "entries a row": f"> {bound}"}
+            line: dict[str, object] = {"approach": style.name(baseline), "entries a row": f"> {bound}"}
             rows = speedups(ok, "spectile_float16", baseline) if len(ok) else ok
             if len(rows) and len(wanted):
                 meets = (rows["v_row_mean"] > bound) & (rows["v_nnz"] > 300_000)

@@ -5,6 +5,7 @@ import pandas
 
 from spectile.bench.claims import select
 from spectile.bench.stats import geometric_mean, speedups
+from spectile.figures import style
 
 LITERATURE = (
     "mc2depi", "webbase-1M", "cage12", "dawson5", "lock1074", "patents_main", "struct3", "wiki-Vote",
@@ -94,7 +95,7 @@ def bars(drawing, ax, frame: pandas.DataFrame, names, precision: str, baseline: 
     if len(names):
         ax.set_xlim(-0.6, len(names) - 0.4)
     ax.set_ylim(0, 1.18 * ax.get_ylim()[1])  # room for the legend
-    ax.set_ylabel(f"speed-up over {baseline.replace('_', ' ')}")
+    ax.set_ylabel(f"speed-up over {style.name(baseline)}")
     if ax.get_legend_handles_labels()[0]:
         ax.legend(fontsize=7, ncols=3, loc="upper right")
 
