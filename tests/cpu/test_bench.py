@@ -1,5 +1,6 @@
 """Statistics, sheets, records, claims, digests: the pieces that every number passes through."""
 
+import hashlib
 import json
 import math
 import sys
@@ -82,26 +83,21 @@ def test_interleave_rotates_and_stops_slow_methods():
 
 
 def test_a_method_waits_until_the_threads_of_the_one_before_rest():
-    spinners, alive = [], []
+    workers, alive, data = [], [], bytes(40_000_000)
 
-    def spin():
-        until = time.perf_counter() + 0.05
-        while time.perf_counter() < until:
-            pass
-
-    def leave_a_thread_spinning():
-        spinners.append(threading.Thread(target=spin))
-        spinners[-1].start()
+    def leave_a_thread_at_work():
+        workers.append(threading.Thread(target=lambda: hashlib.sha256(data)))
+        workers[-1].start()
 
     methods = [
-        Method("spins", leave_a_thread_spinning, lambda result: {}, {}, prepare=lambda: None),
+        Method("works", leave_a_thread_at_work, lambda result: {}, {}, prepare=lambda: None),
         Method(
-            "next", lambda: alive.append(any(each.is_alive() for each in spinners)), lambda result: {}, {},
+            "next", lambda: alive.append(any(each.is_alive() for each in workers)), lambda result: {}, {},
             prepare=lambda: None
         ),
     ]  # fmt: skip
     interleave(methods, Plan(rounds=3, warmup=1, budget_s=10))
-    assert len(spinners) == 4 and alive == [False] * 4
+    assert len(workers) == 4 and alive == [False] * 4
 
 
 def test_ratio_of_separate_runs_is_a_speed():

@@ -7,9 +7,12 @@ launch-bound limit in which both sides keep what fits the cache.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from .case import Method
@@ -18,9 +21,9 @@ from .case import Method
 SHORTEST_SAMPLE_S = 2e-3
 #: Bytes overwritten before an event-timed call: several times the largest second-level cache.
 FLUSH_BYTES = 256 << 20
-#: Before a wall-clock sample the process is watched for so long at a time, and at most so often, until it rests.
-REST_S = 2e-3
-MOST_RESTS = 250
+#: Before a wall-clock sample the threads of the process are looked at this often, until they rest.
+REST_S = 1e-3
+MOST_RESTS = 500
 #: A method slower than this gets `SLOW_ROUNDS` rounds.
 SLOW_S = 20.0
 SLOW_ROUNDS = 2
@@ -121,10 +124,19 @@ def _wall(method: Method) -> Callable[[], float]:
 def _rest() -> None:
     """Wait until no thread of this process works: OpenBLAS's spin for 0.1 s after a call, on cores of the next one."""
     for _ in range(MOST_RESTS):
-        start, used = time.perf_counter(), time.process_time()
-        time.sleep(REST_S)
-        if time.process_time() - used < 0.2 * (time.perf_counter() - start):
+        if not _others_work():
             return
+        time.sleep(REST_S)
+
+
+def _others_work() -> bool:
+    """Return whether another thread of this process runs at this moment, where the system tells (Linux)."""
+    own = str(threading.get_native_id())
+    for stat in Path("/proc/self/task").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            if stat.parent.name != own and stat.read_text().rpartition(")")[2].split()[0] == "R":
+                return True
+    return False
 
 
 def _external(method: Method) -> Callable[[], float]:
