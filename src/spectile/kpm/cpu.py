@@ -16,6 +16,8 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -202,6 +204,44 @@ def _prefetch_line(typingctx: Any, base: Any, offset: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(base, types.intp), codegen
+
+
+@intrinsic
+def _atomic_add(typingctx: Any, array: Any, value: Any) -> Any:
+    """Add to the first element of an array of int64, seen by all threads at once."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.atomic_rmw(
+            "add", context.make_array(signature.args[0])(context, builder, args[0]).data, args[1], "seq_cst"
+        )
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
+
+
+@intrinsic
+def _atomic_load(typingctx: Any, array: Any) -> Any:
+    """Return the first element of an array of int64 as other threads last wrote it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(context.make_array(array)(context, builder, args[0]).data, "acquire", 8)
+
+    return types.int64(array), codegen
+
+
+@numba.njit(nogil=True, cache=True)
+def _arrive(arrived, value):  # type: ignore[no-untyped-def]
+    _atomic_add(arrived, value)
+
+
+@numba.njit(nogil=True, cache=True)
+def _reached(arrived, total, spins):  # type: ignore[no-untyped-def]
+    """Return whether so many threads have arrived, looking a limited number of times."""
+    seen = _atomic_load(arrived)
+    while seen < total and spins:
+        spins -= 1
+        seen = _atomic_load(arrived)
+    return seen >= total
 
 
 @numba.njit(forceinline=True)
@@ -554,6 +594,67 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="kpm")
 
 
+_TEAM = threading.Lock()  # a second team in the same pool would wait for threads that wait for it
+_STOP = 1 << 40  # more than all arrivals of a run; several threads may add it
+SPINS = 20_000
+
+
+def side_by_side(threads: int, steps: int, work: Callable[[int, int], None], after: Callable[[int], None]) -> None:
+    """Do steps on several threads that meet after each one.
+
+    They spin until they meet: threads that sleep between short steps are woken on the core of the one that wakes them,
+    and stay there together while another core has nothing to do.
+
+    Parameters
+    ----------
+    threads : int
+        Threads, this one among them.
+    steps : int
+        Steps.
+    work : callable
+        ``work(n, m)`` does thread n's share of step m.
+    after : callable
+        ``after(m)`` is called by this thread when all have done step m; the others go on meanwhile.
+    """
+    arrived = np.zeros(1, dtype=np.int64)
+
+    def run(n: int) -> None:
+        try:
+            _spread(n, threads)
+            for m in range(steps):
+                work(n, m)
+                _arrive(arrived, 1)
+                while not _reached(arrived, threads * (m + 1), SPINS):
+                    _give_way()
+                if arrived[0] >= _STOP:
+                    return
+                if n == 0:
+                    after(m)
+        except BaseException:
+            _arrive(arrived, _STOP)
+            raise
+
+    with _TEAM:
+        others = [_pool(threads - 1).submit(run, n) for n in range(1, threads)]
+        try:
+            run(0)
+        finally:
+            for other in others:
+                other.result()
+
+
+def _spread(n: int, threads: int) -> None:
+    """Move this thread to processor n where the team has them all; it is free to move on from there."""
+    if hasattr(os, "sched_setaffinity"):
+        processors = os.sched_getaffinity(0)
+        if len(processors) == threads:
+            os.sched_setaffinity(0, {sorted(processors)[n]})
+            os.sched_setaffinity(0, processors)
+
+
+_give_way: Callable[[], None] = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
+
+
 class CpuRecursion:
     """The recurrence of a block of vectors: |ν_m⟩ and |ν_m−1⟩, advanced in place.
 
@@ -584,18 +685,37 @@ class CpuRecursion:
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
         etas = np.empty((steps, 2, self.num_vectors))
-        for n in range(steps):
-            etas[n] = self._step()
-        return etas.reshape(2 * steps, -1)
+        edges = np.array(self._blocks, dtype=np.int64).reshape(-1, 2)
+        threads = min(self.threads, len(edges))
+        shares = np.linspace(0, len(edges), threads + 1).astype(int)
+        # Two sets of sums: one is added up while the next step begins.
+        partial = np.zeros((2, len(edges), 2, self.num_vectors), dtype=self.v.dtype)
+        a, b = self.a, self.b
+        scalars = np.array([[a, -a * b, 0.0], [2 * a, -2 * a * b, 1.0]], dtype=self.v.dtype)
+        first = self.steps
 
-    def _step(self) -> Array:
-        if self.steps == 0:
-            factors = (self.a, -self.a * self.b, 0.0)
+        def vectors(m: int) -> tuple[Array, Array]:
+            swapped = (m + (first > 0)) % 2
+            return (self.w, self.v) if swapped else (self.v, self.w)
+
+        def work(n: int, m: int) -> None:
+            mine = slice(shares[n], shares[n + 1])
+            self.operator.rows(*vectors(m), scalars[int(first + m > 0)], edges[mine], partial[m % 2, mine])
+
+        def after(m: int) -> None:
+            etas[m] = partial[m % 2].sum(axis=0, dtype=np.float64)
+            partial[m % 2] = 0
+
+        if threads == 1:
+            for m in range(steps):
+                work(0, m)
+                after(m)
         else:
-            self.v, self.w = self.w, self.v
-            factors = (2 * self.a, -2 * self.a * self.b, 1.0)
-        self.steps += 1
-        return self.operator.update(self.v, self.w, *factors, self.threads, self._blocks)
+            side_by_side(threads, steps, work, after)
+        if steps:
+            self.v, self.w = vectors(steps - 1)
+        self.steps += steps
+        return etas.reshape(2 * steps, self.num_vectors)
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint must hold."""
