@@ -102,3 +102,11 @@ def test_workers_share_the_pages(pages, wave, line, workers, turns):
     np.testing.assert_array_equal(np.sort(np.concatenate(lists)), np.arange(pages))
     if pages > 100:
         assert max(map(len, lists)) <= 1.05 * min(map(len, lists))
+
+
+def test_a_turn_is_a_region_of_whole_lines():
+    lines, line, workers, turns = 12, 8, 4, 3
+    for pages in staging.worker_pages(2 * lines * line, lines * line, line, workers, turns):
+        regions = pages % (lines * line) // line // (lines // turns)
+        np.testing.assert_array_equal(np.unique(regions), np.arange(turns))
+        assert (np.diff(regions) >= 0).all()

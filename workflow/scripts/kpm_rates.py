@@ -101,8 +101,9 @@ def link_rate(gflops: float, sent: float) -> float:
     return 2 * sent * np.dtype(np.complex128).itemsize / ROW_FLOPS * gflops
 
 
-def missing(frame: pandas.DataFrame, element: str, what: str) -> str:
+def missing(frame: pandas.DataFrame, element: str, what: str, study: str | None = None) -> str:
     """Return why a panel is empty: the reason of a skipped method, or that the run holds no record."""
     skipped = drawn_by(frame, element, "skipped")
+    skipped = skipped[skipped["p_study"] == study] if study and len(skipped) else skipped
     reasons = [reason for reason in skipped.get("reason", []) if reason]
     return reasons[0] if reasons else f"this run holds no record of {what}"

@@ -27,7 +27,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             line(drawing, memory, found, method, "p_num_vectors", "dram_per_vector", label="_counted")
             line(drawing, cache, found, method, "p_num_vectors", "l2_per_vector", label="_counted")
     else:
-        drawing.empty(cache, missing(frame, "fig9", "counted bytes"))
+        drawing.empty(cache, missing(frame, "fig9", "counted bytes", "counters"))
     for ax, drawn in ((memory, len(least)), (cache, len(found))):
         if drawn:
             ax.set_xscale("log", base=2)

@@ -666,7 +666,7 @@ class StencilRecursion:
 
 
 class GpuEngine:
-    """H on the GPU, as :class:`spectile.kpm.api.CpuEngine` is on the CPU."""
+    """H on the GPU, as :class:`spectile.kpm.engine.CpuEngine` is on the CPU."""
 
     name = "cuda"
 

@@ -95,7 +95,7 @@ class HybridInsulator:
 
 
 class HybridEngine:
-    """The two shares of a topological insulator, as :class:`spectile.kpm.api.CpuEngine` is for one CPU.
+    """The two shares of a topological insulator, as :class:`spectile.kpm.engine.CpuEngine` is for one CPU.
 
     Parameters
     ----------

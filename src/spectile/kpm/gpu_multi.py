@@ -760,7 +760,7 @@ def rank_device(comm: Any) -> int:
 
 
 class MultiGpuEngine:
-    """H in shares on several GPUs, as :class:`spectile.kpm.api.CpuEngine` is on the CPU.
+    """H in shares on several GPUs, as :class:`spectile.kpm.engine.CpuEngine` is on the CPU.
 
     Parameters
     ----------

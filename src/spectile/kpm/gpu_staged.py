@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,7 +121,7 @@ class StagedOperator(StoredOperator):
             slots = min(left // (PAGE * PIECE_BYTES * pieces), MOST_SLOTS)
             wave, line = self.lattice
             # Three planes of a part, and what lies around it, fit into the slots.
-            turns = max(1, round(wave / (workers * 0.3 * max(1, slots))))
+            turns = max(1, math.ceil(wave / (workers * 0.3 * max(1, slots))))
             if not (4 * workers * turns <= wave <= pages // 2):
                 wave, line, turns = pages, 0, 1
             made = slots > 0 and plan(

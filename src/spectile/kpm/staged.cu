@@ -3,8 +3,9 @@
 // A page is four adjacent rows.  An inspector (staging.py) has divided every worker's pages into tiles, and has decided
 // once for the matrix which page of V lies in which slot of shared memory while a tile is computed.  PRODUCERS warps hand
 // the copies of V, of the tile's values and of its codes (column = slot and row in it) to the bulk copy engine, DEPTH tiles
-// ahead (one warp needs 75 ns for each: measured); a page of V stays in its slot until the last tile that needs it, so bytes in flight cost no registers and the L1
-// cache is not needed.  The other warps compute a page each: eight threads a row, 16 bytes of it a thread and piece.
+// ahead (one warp needs 75 ns for each: measured); a page of V stays in its slot until the last tile that needs it, so bytes
+// in flight cost no registers and the L1 cache is not needed.  The other warps compute a page each: eight threads a row, 16
+// bytes of it a thread and piece.
 //
 // Set by the launch code besides block.cu's: PIECES (16-byte pieces of a row a thread), TILE (pages), DEPTH (tiles in flight
 // or at work), SLOTS, CODE_BYTES and VALUE_BYTES (of one stage), DICTIONARY (values in a table of so many; 0: each stored),
@@ -117,10 +118,10 @@ static __device__ __forceinline__ int4 shuffle(int4 a, int lane) {
     return a;
 }
 
-// tiles: (tiles + 1) of {first copy, first 16 bytes of codes, first 4 values, 1 if the matrix's last page is copied};  first: first tile of each worker;
-// loads: {page, slot};  partial: (workers, 2, R).  Block (worker, chunk of columns).  Rows of a chunk are row_stride numbers
-// apart, chunks chunk_stride: (R, CHUNK) where block vectors are row-major, (CHUNK, rows CHUNK) where chunks follow one another,
-// so that a page is one copy.
+// tiles: (tiles + 1) of {first copy, first 16 bytes of codes, first 4 values, 1 if the matrix's last page is copied};
+// first: first tile of each worker;  loads: {page, slot};  partial: (workers, 2, R).  Block (worker, chunk of columns).
+// Rows of a chunk are row_stride numbers apart, chunks chunk_stride: (R, CHUNK) where block vectors are row-major, (CHUNK,
+// rows CHUNK) where chunks follow one another, so that a page is one copy.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     staged(const int4 *__restrict__ tiles, const int *__restrict__ first, const int2 *__restrict__ loads,
            const uint4 *__restrict__ codes, const number *__restrict__ values, const number *__restrict__ table,

@@ -83,16 +83,19 @@ def worker_pages(num_pages: int, wave_pages: int, line_pages: int, workers: int,
     """
     parts = workers * turns
     order = np.arange(wave_pages)
+    region = order * turns // wave_pages
     if 1 < line_pages < wave_pages:
         strips = max(1, round(line_pages / np.sqrt(wave_pages / parts)))
         line, place = np.divmod(order, line_pages)
-        region = line * line_pages * turns // wave_pages
+        region = np.minimum(line * line_pages * turns // wave_pages, turns - 1)
         order = np.lexsort((place, line, place * strips // line_pages, region))
     waves = -(-num_pages // wave_pages)
     # The parts' bounds move by less than a page from wave to wave, so that no worker always has the longer part.
     offset = (np.arange(waves) * ((np.sqrt(5) - 1) / 2) % 1)[:, None]
-    bounds = np.floor(wave_pages / parts * np.arange(parts + 1) + offset).astype(np.int64)
-    bounds[:, 0], bounds[:, -1] = 0, wave_pages
+    edges = np.concatenate([[0], np.cumsum(np.bincount(region, minlength=turns))])
+    inner = (edges[:-1, None] + np.diff(edges)[:, None] / workers * np.arange(workers)).ravel()
+    bounds = np.floor(np.append(inner, wave_pages) + offset).astype(np.int64)
+    bounds[:, ::workers] = edges
     lists = []
     for worker in range(workers):
         spans = [
