@@ -379,9 +379,13 @@ vectors(int m, const int* count, const double* dk, const double* zr, const int* 
     double* out = s + ((long long)merge * columns + blockIdx.x) * height;
     const double* d = dk + base;
     const double* z = zr + base;
+    const auto entry_of = [&](int r) {  // (int)0x80000000 in a row that only fills
+        const int row = rows ? rows[r] : r;
+        return row >= 0 ? entry_of_column[base + row] : (int)0x80000000;
+    };
     if (entry >= k) {
         for (int r = threadIdx.x; r < height; r += 256)
-            out[r] = entry_of_column[base + (rows ? rows[r] : r)] == -1 - entry ? 1 : 0;
+            out[r] = entry_of(r) == -1 - entry ? 1 : 0;
         return;
     }
     const double center = d[origin[base + entry]], mu = offset[base + entry];
@@ -397,7 +401,7 @@ vectors(int m, const int* count, const double* dk, const double* zr, const int* 
     for (int i = 0; i < 8; ++i) total += parts[i];
     const double scale = 1 / sqrt(total);
     for (int r = threadIdx.x; r < height; r += 256) {
-        const int i = entry_of_column[base + (rows ? rows[r] : r)];
+        const int i = entry_of(r);
         out[r] = i >= 0 ? z[i] / ((d[i] - center) - mu) * scale : 0;
     }
 }

@@ -87,8 +87,8 @@ SWEEPS = {(name, b): _sweep_unit(name, b) for name, widths in BANDWIDTHS.items()
 UNITS = (*SWEEPS.values(), *STAGES.values(), *HELPERS.values(), *STURM.values(), DIVIDE, OZAKI)
 
 # Eigenvalues alone and with vectors are taken from the vendor below these orders (docs/performance/evd.md).
-CROSSOVER_VALUES = {"float64": 1300, "float32": 1300, "complex128": 2100, "complex64": 2300}
-CROSSOVER_VECTORS = {"float64": 2200, "float32": 2200, "complex128": 2600, "complex64": 3000}
+CROSSOVER_VALUES = {"float64": 1100, "float32": 900, "complex128": 1500, "complex64": 2200}
+CROSSOVER_VECTORS = {"float64": 2400, "float32": 2500, "complex128": 2400, "complex64": 3500}
 
 
 def calls_vendor(n: int, dtype: Any, *, vectors: bool) -> bool:
@@ -320,13 +320,13 @@ class _PanelFactor:
         # What the blocks tell each other carries its epoch, so nothing has to be cleared.
         self._lines = cupy.zeros(2 * (device.describe().multiprocessors + 1) * width * parts * 4, np.uint32)
         self._epoch = 0
-        self._products = [empty_matrix(width, width, dtype) for _ in range(3)]
+        self._products = [empty_matrix(width, width, dtype) for _ in range(2)]
 
-    def _householder(self, a: int, m: int, y1: int, y2: int, ldy: int, t: int) -> None:
+    def _householder(self, a: int, m: int, y1: int, y2: int, ldy: int, t: int, clear: int = 0) -> None:
         pointer = np.uintp
         arguments = (
             *(pointer(a), np.int64(self._a.ld), np.int32(m), pointer(y1), pointer(y2), np.int64(ldy)),
-            *(pointer(t), self._lines, np.uint32(self._epoch)),
+            *(pointer(t), np.int32(clear), self._lines, np.uint32(self._epoch)),
         )
         tall = m > PANEL_THREADS // 2 * device.describe().multiprocessors
         threads = PANEL_THREADS if tall else PANEL_THREADS // 2
@@ -335,30 +335,31 @@ class _PanelFactor:
         self._epoch += self._width + 1
 
     def factor(self, row: int, column: int, m: int, y1: int, y2: int, ldy: int, t: int) -> None:
-        """Factor the panel of m rows at (row, column); y1, y2 and t are addresses."""
+        """Factor the panel of m rows at (row, column); y1, y2 and t are addresses.  T is for `join` to complete."""
         width, size, a, blas = self._width, self._size, self._a, self._blas
-        self._householder(a.at(row, column), m, y1, y2, ldy, t)
+        self._householder(a.at(row, column), m, y1, y2, ldy, t, self._bandwidth - width)
         if width == self._bandwidth:
             return
-        # The other half: A2 - Y1 T1^H Y1^H A2, its own reflectors, and T of both.
-        inner, scaled, gram = self._products
+        # The other half: A2 - Y1 T1^H Y1^H A2, and its own reflectors.
+        inner, scaled = self._products
         other, right = a.at(row, column + width), width * ldy * size
         blas.gemm(width, width, m, 1.0, y1, ldy, other, a.ld, 0.0, inner.pointer, inner.ld, ops="CN")
         corner = (t, self._bandwidth, inner.pointer, inner.ld, 0.0, scaled.pointer, scaled.ld)
         blas.gemm(width, width, width, 1.0, *corner, ops="CN")
         blas.gemm(m, width, width, -1.0, y1, ldy, scaled.pointer, scaled.ld, 1.0, other, a.ld)
-        rows, down = m - width, width * size
-        if rows > 0:
+        down = width * size
+        if m > width:
             second = t + width * (1 + self._bandwidth) * size
-            self._householder(other + down, rows, y1 + right + down, y2 + right + down, ldy, second)
-            left = (y1 + down, ldy, y1 + right + down, ldy)
-            blas.gemm(width, width, rows, 1.0, *left, 0.0, gram.pointer, gram.ld, ops="CN")
-        pointer = np.uintp
-        arguments = (
-            *(pointer(t), pointer(gram.pointer), np.int64(gram.ld), np.int32(m)),
-            *(pointer(y1 + right), pointer(y2 + right), np.int64(ldy)),
-        )
-        _launch(self._unit, "join_halves", 1, 256, arguments, width * width * size)
+            self._householder(other + down, m - width, y1 + right + down, y2 + right + down, ldy, second)
+
+    def join(self, t: int, gram: int, ldg: int) -> None:
+        """Complete T of the panel from Y^H Y; both are addresses."""
+        width = self._width
+        if width == self._bandwidth:
+            return
+        beside = np.uintp(gram + width * ldg * self._size)
+        shared = width * width * self._size
+        _launch(self._unit, "join_halves", 1, 256, (np.uintp(t), beside, np.int64(ldg)), shared)
 
 
 def band_reduction(
@@ -383,11 +384,10 @@ def band_reduction(
     dtype = a.owner.dtype
     size, b = a.itemsize, bandwidth
     unit = STAGES[dtype.name, b]
-    finish_shared = (2 * b * b + 64 * b) * size
     blas = Blas(dtype)
     block = max(b, min(block, -(-n // b) * b))
     v, x = empty_matrix(n, 2 * block, dtype), empty_matrix(n, 2 * block, dtype)
-    s, gram, factor = (empty_matrix(rows, b, dtype) for rows in (2 * block, b, b))
+    s, gram, factor = (empty_matrix(rows, b, dtype) for rows in (2 * block, b, 2 * b))
     panels = max(-(-(n - b) // b), 0)
     t = cupy.zeros((max(panels, 1), b * b), dtype)
     factorization = _PanelFactor(a, b, blas)
@@ -410,25 +410,21 @@ def band_reduction(
             y, z = x.at(local, p + b), x.at(local, p)
             t_panel = t.data.ptr + (j // b) * b * b * size
             factorization.factor(top, j, m, v.at(local, p), y, v.ld, t_panel)
-            # A Y at memory speed, next to X; one product then gives S = Xᴴ Y and (A Y)ᴴ Y; and the pending updates
-            # of the block's panels before this one are A Y − V S.
+            # A Y at memory speed, next to X; one product then gives S = Xᴴ Y, (A Y)ᴴ Y and Yᴴ Y; and the pending
+            # updates of the block's panels before this one are A Y − V S.
             blas.gemm(m, b, m, 1.0, a.at(top, top), a.ld, y, x.ld, 0.0, z, x.ld)
-            blas.gemm(p + b, b, m, 1.0, x.at(local, 0), x.ld, y, x.ld, 0.0, s.pointer, s.ld, ops="CN")
-            _launch(unit, "correct_gram", b, 256, (pointer(s.pointer), int64(s.ld), int32(p), pointer(gram.pointer)))
+            blas.gemm(p + 2 * b, b, m, 1.0, x.at(local, 0), x.ld, y, x.ld, 0.0, s.pointer, s.ld, ops="CN")
+            factorization.join(t_panel, s.at(p + b, 0), s.ld)
+            arguments = (pointer(s.pointer), int64(s.ld), int32(p), pointer(gram.pointer))
+            _launch(unit, "correct_gram", (b, b // 8), 256, arguments)
             arguments = (pointer(gram.pointer), pointer(t_panel), pointer(factor.pointer))
             _launch(unit, "small_factor", b, 256, arguments, size * (256 + b * (b + 1)))
             blas.gemm(m, b, p, -1.0, v.at(local, 0), v.ld, s.pointer, s.ld, 1.0, z, x.ld)
-            _launch(
-                unit,
-                "finish_z",
-                -(-m // 32),
-                256,
-                (
-                    *(pointer(z), pointer(y), int64(x.ld), int32(m), pointer(t_panel), pointer(factor.pointer)),
-                    pointer(v.at(local, p + b)),
-                ),
-                finish_shared,
-            )
+            # Z = P T + Y K
+            target = v.at(local, p + b)
+            blas.gemm(m, b, 2 * b, 1.0, z, x.ld, factor.pointer, factor.ld, 0.0, target, v.ld)
+            arguments = (pointer(target), int64(v.ld), pointer(z), int64(x.ld), int32(m))
+            _launch(unit, "copy_panel", (-(-m // 1024), b), 256, arguments)
             p += 2 * b
         rest = i + block
         m = n - rest
@@ -565,9 +561,11 @@ def merge_sizes(n: int) -> tuple[int, int]:
     n = 4096 on, the matrix included.
     """
     order = padded_order(n)[1]
+    if n < 4096:  # a few MB: not worth making the rank-one eigenvectors again
+        return min(order, 1024), order // 2
     left = int(1.2 * n * n) - 128 * n - order * order
     columns = min(max(192, min(left // order // 2, 1024)), order)
-    rows = max(192, min((left - order * columns) // (order + columns), order // 8))
+    rows = max(192, min((left - order * columns) // (order + 2 * columns), order // 8))
     return columns, min(rows, order // 2)
 
 
@@ -693,31 +691,37 @@ def _last_merge(
     column_of_rank = cupy.asnumpy(kept)[of_rank]
     moved = (of_rank >= k) & ~active[column_of_rank]
     products, moves = np.flatnonzero(~moved), np.flatnonzero(moved)
-    rows = np.flatnonzero(active)
     halves = []  # of the columns of Q: those multiplied, then the others
     for start in (0, h):
         own = np.arange(start, start + h)
         halves.append(np.concatenate([own[active[own]], own[~active[own]]]))
-    widths = [int(active[:h].sum()), int(active[h:].sum())]
     sources = []  # of the columns that only move, in the copies of the halves
     for half in halves:
         place = np.full(m, -1)
         place[half] = np.arange(h)
         sources.append(_list(place[column_of_rank[moves]]))
-    position = np.zeros(m, np.int64)
-    position[rows] = np.arange(len(rows))
+    # The rows of both halves of S, each filled up to the same number, so many that all columns are aligned.
+    depth = max(int(active[:h].sum()), int(active[h:].sum()))
+    depth = min(-(-depth // 16) * 16, h)
+    rows, position = np.full(2 * depth, -1), np.zeros(m, np.int64)
+    for start, first in ((0, 0), (h, depth)):
+        own = start + np.flatnonzero(active[start : start + h])
+        rows[first : first + len(own)] = own
+        position[own] = first + np.arange(len(own))
     pairs = _list(position[touched])
     lists = [_list(half - start) for half, start in zip(halves, (0, h), strict=True)]
     product_list, move_list, row_list = _list(products), _list(moves), _list(rows)
-    height = len(rows)
+    height = 2 * depth
 
     chunk, step = sizes
-    parts = [empty_matrix(step, h, np.float64) for _ in range(2)]
-    result = empty_matrix(step, min(chunk, len(products)), np.float64)
+    both = empty_matrix(step, m, np.float64)
+    parts = [both.pointer, both.at(0, h)]
+    width = min(chunk, len(products))
+    result = empty_matrix(step, 2 * width, np.float64)
     for row in range(0, h, step):
         here = min(step, h - row)
         for part, own, start, top in zip(parts, lists, starts, (row, row + h), strict=True):
-            _move_columns(q.at(top, start), q.ld, own, part.pointer, part.ld, None, h, here)
+            _move_columns(q.at(top, start), q.ld, own, part, both.ld, None, h, here)
         for first in range(0, len(products), chunk):
             columns = min(chunk, len(products) - first)
             listed = (product_list, np.int32(first), np.int32(columns), row_list, np.int32(height))
@@ -725,14 +729,14 @@ def _last_merge(
             arguments = (roots[0], turns, pairs, rotations, np.int32(columns), np.int32(height), s)
             _launch(DIVIDE, "rotate", (-(-columns // 64), 1), 64, arguments)
             places = product_list[first : first + columns]
-            for part, width, above, top in zip(parts, widths, (0, widths[0]), (row, row + h), strict=True):
-                blas.gemm(
-                    *(here, columns, width, 1.0, part.pointer, part.ld, s.data.ptr + 8 * above, height),
-                    *(0.0, result.pointer, result.ld),
-                )
-                _move_columns(result.pointer, result.ld, None, q.at(top, 0), q.ld, places, columns, here)
+            blas.batched(
+                *(here, columns, depth, 1.0, both.pointer, both.ld, h * both.ld, s.data.ptr, height, depth),
+                *(0.0, result.pointer, result.ld, width * result.ld, 2),
+            )
+            for half, top in enumerate((row, row + h)):
+                _move_columns(result.at(0, half * width), result.ld, None, q.at(top, 0), q.ld, places, columns, here)
         for part, source, top in zip(parts, sources, (row, row + h), strict=True):
-            _move_columns(part.pointer, part.ld, source, q.at(top, 0), q.ld, move_list, len(moves), here)
+            _move_columns(part, both.ld, source, q.at(top, 0), q.ld, move_list, len(moves), here)
 
 
 def _list(numbers: Any) -> Any:
@@ -1064,7 +1068,7 @@ def workspace_bytes(n: int, dtype: Any, *, vectors: bool, overwrite_a: bool = Fa
         return matrix + reduction
     order = padded_order(n)[1]
     columns, rows = merge_sizes(n)
-    merging = 8 * (order * (columns + rows) + rows * columns)
+    merging = 8 * (order * (columns + rows) + 2 * rows * columns)
     reflectors, width = back_columns(n)
     taking_back = max(tile_bytes(n), itemsize * reflectors * (n + 2 * min(n, width)))
     narrow = 0 if itemsize == wide else itemsize * n * n

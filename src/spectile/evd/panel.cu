@@ -22,9 +22,10 @@ __device__ __forceinline__ void fold(scalar_t (&part)[16], int lane) {
     if constexpr (WIDTH > 1) fold<WIDTH / 2>(part, lane);
 }
 
+// Y goes to y1 and y2; above the Y of the next `clear` columns come zeros.
 // lines: 2 phases x (blocks x W x PARTS partial sums, then W x PARTS values of row k).
 __device__ __forceinline__ void
-factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, uint4* lines, unsigned epoch)
+factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* lines, unsigned epoch)
 {
     extern __shared__ unsigned char shared[];
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, threads = blockDim.x, warps = threads >> 5;
@@ -163,62 +164,61 @@ factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long
         const scalar_t value = j < columns ? y : zero();
         y1[row + j * ldy] = value;
         y2[row + j * ldy] = value;
+        if (row < W && j < clear) y1[row + (W + j) * ldy] = y2[row + (W + j) * ldy] = zero();
     }
 }
 
 // With all registers that half the threads allow, and for panels of more rows.
 extern "C" __global__ void __launch_bounds__(PANEL_THREADS / 2, 1)
-panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, uint4* lines, unsigned epoch)
+panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* lines, unsigned epoch)
 {
-    factor_panel(a, lda, m, y1, y2, ldy, t, lines, epoch);
+    factor_panel(a, lda, m, y1, y2, ldy, t, clear, lines, epoch);
 }
 
 extern "C" __global__ void __launch_bounds__(PANEL_THREADS, 1)
-tall_panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, uint4* lines, unsigned epoch)
+tall_panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* lines, unsigned epoch)
 {
-    factor_panel(a, lda, m, y1, y2, ldy, t, lines, epoch);
+    factor_panel(a, lda, m, y1, y2, ldy, t, clear, lines, epoch);
 }
 
-// The second half of a panel of 2 W columns: T12 = -T1 (Y1^H Y2) T2, and zeros above Y2; one block.
+// T of a panel in two halves of W columns: T12 = -T1 (Y1^H Y2) T2; gram holds Y1^H Y2; one block.
 extern "C" __global__ void __launch_bounds__(256)
-join_halves(scalar_t* t, const scalar_t* gram, long long ldg, int m, scalar_t* y1, scalar_t* y2, long long ldy)
+join_halves(scalar_t* t, const scalar_t* gram, long long ldg)
 {
     extern __shared__ unsigned char shared[];
     scalar_t* product = (scalar_t*)shared;  // W x W
     for (int i = threadIdx.x; i < W * W; i += 256) {
         const int r = i % W, c = i / W;
         scalar_t sum = zero();
-        if (m > W)
-            for (int l = 0; l <= c; ++l) sum = fma_(gram[r + l * ldg], t[W + l + (W + c) * B], sum);
+#pragma unroll 4
+        for (int l = 0; l <= c; ++l) sum = fma_(gram[r + l * ldg], t[W + l + (W + c) * B], sum);
         product[i] = sum;
-        if (r < m) y1[r + c * ldy] = y2[r + c * ldy] = zero();
     }
     __syncthreads();
     for (int i = threadIdx.x; i < W * W; i += 256) {
         const int r = i % W, c = i / W;
         scalar_t sum = zero();
+#pragma unroll 4
         for (int l = r; l < W; ++l) sum = fma_(t[r + l * B], product[l + c * W], sum);
         t[r + (W + c) * B] = negative(sum);
     }
 }
 
 // M = Y^H (A Y - V S) = (A Y)^H Y - swap(S)^H S: the rows of S = X^H Y are those of V^H Y with neighbouring groups of B
-// exchanged.  s: p rows of S, then B rows of (A Y)^H Y; one block a column of M, one warp an entry.
+// exchanged.  s: p rows of S, then B rows of (A Y)^H Y; one warp an entry of M.
 extern "C" __global__ void __launch_bounds__(256)
 correct_gram(const scalar_t* s, long long lds, int p, scalar_t* mm)
 {
-    const int c = blockIdx.x, lane = threadIdx.x & 31;
-    for (int r = threadIdx.x >> 5; r < B; r += 8) {
-        scalar_t sum = zero();
-#pragma unroll 4
-        for (int q = lane; q < p; q += 32) sum = fma_(conj(s[(q ^ B) + r * lds]), s[q + c * lds], sum);
+    const int c = blockIdx.x, lane = threadIdx.x & 31, r = blockIdx.y * 8 + (threadIdx.x >> 5);
+    scalar_t sum = zero();
+#pragma unroll 8
+    for (int q = lane; q < p; q += 32) sum = fma_(conj(s[(q ^ B) + r * lds]), s[q + c * lds], sum);
 #pragma unroll
-        for (int lanes = 16; lanes > 0; lanes >>= 1) sum = sum + shuffle_xor(sum, lanes);
-        if (lane == 0) mm[r + c * B] = s[p + r + c * lds] - sum;
-    }
+    for (int lanes = 16; lanes > 0; lanes >>= 1) sum = sum + shuffle_xor(sum, lanes);
+    if (lane == 0) mm[r + c * B] = s[p + r + c * lds] - sum;
 }
 
-// K = -1/2 T^H M T; one block a column.
+// T and below it K = -1/2 T^H M T; one block a column.
 extern "C" __global__ void __launch_bounds__(256)
 small_factor(const scalar_t* mm, const scalar_t* t, scalar_t* k)
 {
@@ -241,45 +241,22 @@ small_factor(const scalar_t* mm, const scalar_t* t, scalar_t* k)
     if (thread < B) {
         sum = zero();
         for (int l = 0; l <= thread; ++l) sum = fma_(conj(ts[l + thread * (B + 1)]), parts[l], sum);
-        k[thread + c * B] = (real_t)-0.5 * sum;
+        k[thread + c * 2 * B] = ts[thread + c * (B + 1)];
+        k[B + thread + c * 2 * B] = (real_t)-0.5 * sum;
     }
 }
 
-// Z = P T + Y K, in place of P and into z2; a block takes 32 rows, a warp an eighth of the columns.
+// B columns of m rows.
 extern "C" __global__ void __launch_bounds__(256)
-finish_z(scalar_t* p, const scalar_t* y, long long ldy, int m, const scalar_t* t, const scalar_t* k, scalar_t* z2)
+copy_panel(const scalar_t* from, long long ldf, scalar_t* to, long long ldt, int m)
 {
-    extern __shared__ unsigned char shared[];
-    scalar_t* ts = (scalar_t*)shared;  // B x B, column-major
-    scalar_t* ks = ts + B * B;
-    scalar_t* ps = ks + B * B;         // 32 x B
-    scalar_t* ys = ps + 32 * B;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.x * 32 + lane;
-    for (int i = threadIdx.x; i < B * B; i += 256) {
-        ts[i] = t[i];
-        ks[i] = k[i];
-    }
-    for (int j = warp; j < B; j += 8) {
-        ps[lane + 32 * j] = row < m ? p[row + j * ldy] : zero();
-        ys[lane + 32 * j] = row < m ? y[row + j * ldy] : zero();
-    }
-    __syncthreads();
-    scalar_t sum[B / 8];
+    const int i = blockIdx.x * 1024 + threadIdx.x;
+    from += blockIdx.y * ldf;
+    to += blockIdx.y * ldt;
+    scalar_t value[4];
 #pragma unroll
-    for (int j = 0; j < B / 8; ++j) sum[j] = zero();
-#pragma unroll 4
-    for (int l = 0; l < B; ++l) {
-        const scalar_t pl = ps[lane + 32 * l], yl = ys[lane + 32 * l];
+    for (int u = 0; u < 4; ++u) value[u] = i + 256 * u < m ? from[i + 256 * u] : zero();
 #pragma unroll
-        for (int j = 0; j < B / 8; ++j) {
-            sum[j] = fma_(pl, ts[l + (warp * (B / 8) + j) * B], sum[j]);
-            sum[j] = fma_(yl, ks[l + (warp * (B / 8) + j) * B], sum[j]);
-        }
-    }
-    if (row >= m) return;
-#pragma unroll
-    for (int j = 0; j < B / 8; ++j) {
-        p[row + (warp * (B / 8) + j) * ldy] = sum[j];
-        z2[row + (warp * (B / 8) + j) * ldy] = sum[j];
-    }
+    for (int u = 0; u < 4; ++u)
+        if (i + 256 * u < m) to[i + 256 * u] = value[u];
 }
