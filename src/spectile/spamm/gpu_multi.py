@@ -992,12 +992,12 @@ def spamm_devices(
             raise ValueError("distributed operands need tau: search it with tune_tau before they are distributed")
         if not all(device.on_device(part) for part in (*a, *b, *(out or ()))):
             raise ValueError("distributed operands are GPU arrays, one a device: see distribute")
-        parts_a, parts_b, targets = ([device.to_device(part)[0] for part in parts] for parts in (a, b, out or ()))
-        plan = Resident(parts_a, parts_b, targets or None, tau=tau, **options)
+        mine, copies, targets = ([part for part, _ in _on_devices(parts, devices)] for parts in (a, b, out or ()))
+        plan = Resident(mine, copies, targets or None, tau=tau, **options)
         plan()
-        result = (
-            [device.to_device(like)[1](part) for like, part in zip(a, plan.out, strict=True)] if out is None else out
-        )
+        result = out
+        if out is None:
+            result = [give(part) for (_, give), part in zip(_on_devices(a, devices), plan.out, strict=True)]
     elif device.on_device(a):
         (a_, give_back), (b_, _) = device.to_device(a), device.to_device(b)
         if a_.device.id not in devices or b_.device != a_.device:
@@ -1036,6 +1036,18 @@ def spamm_devices(
     if check_finite and precision == "fp16c16" and any(_overflows(part) for part in plan.outputs()):
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
     return SpammResult(result, **plan.numbers())
+
+
+def _on_devices(parts: Sequence[Any], devices: Sequence[int]) -> list[tuple[Any, Callable[[Any], Any]]]:
+    """Return each part as a CuPy array of its device, and the function that gives one back in its kind."""
+    import cupy
+
+    found = []
+    for part, index in zip(parts, devices, strict=False):
+        # CuPy would copy what lies on another than the current device.
+        with cupy.cuda.Device(index):
+            found.append(device.to_device(part))
+    return found
 
 
 def _host_threshold(a: Any, b: Any, valid_ratio: float | None, rtol: float | None, block: int, precision: str) -> float:
