@@ -415,7 +415,7 @@ def band_reduction(
             blas.gemm(m, b, m, 1.0, a.at(top, top), a.ld, y, x.ld, 0.0, z, x.ld)
             blas.gemm(p + 2 * b, b, m, 1.0, x.at(local, 0), x.ld, y, x.ld, 0.0, s.pointer, s.ld, ops="CN")
             factorization.join(t_panel, s.at(p + b, 0), s.ld)
-            arguments = (pointer(s.pointer), int64(s.ld), int32(p), pointer(gram.pointer))
+            arguments: tuple[Any, ...] = (pointer(s.pointer), int64(s.ld), int32(p), pointer(gram.pointer))
             _launch(unit, "correct_gram", (b, b // 8), 256, arguments)
             arguments = (pointer(gram.pointer), pointer(t_panel), pointer(factor.pointer))
             _launch(unit, "small_factor", b, 256, arguments, size * (256 + b * (b + 1)))
@@ -733,8 +733,8 @@ def _last_merge(
                 *(here, columns, depth, 1.0, both.pointer, both.ld, h * both.ld, s.data.ptr, height, depth),
                 *(0.0, result.pointer, result.ld, width * result.ld, 2),
             )
-            for half, top in enumerate((row, row + h)):
-                _move_columns(result.at(0, half * width), result.ld, None, q.at(top, 0), q.ld, places, columns, here)
+            for number, top in enumerate((row, row + h)):
+                _move_columns(result.at(0, number * width), result.ld, None, q.at(top, 0), q.ld, places, columns, here)
         for part, source, top in zip(parts, sources, (row, row + h), strict=True):
             _move_columns(part, both.ld, source, q.at(top, 0), q.ld, move_list, len(moves), here)
 
