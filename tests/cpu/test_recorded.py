@@ -13,7 +13,7 @@ FRAMES = sorted((ROOT / "results/recorded").rglob("*.parquet"))
 # Cases of the paper run that no H200 has measured yet, as patterns; docs/performance/<paper>.md says why.  A case that
 # is recorded must leave this list.
 NOT_RECORDED = {
-    "spamm": "truncation_8192_[12]",
+    "spamm": "",
     "tsparse": "",
     "evd": "reduction_.*|chasing_.*|stages_.*|int8_.*|sbr_8192_256|syr2k_65536_(64|128|256)|tridiagonal_65536"
     r"|evd_.*_vectors.*|evd_65536_values|evd_(1536|2000|3072)_values|evd_\d+_values_(float32|complex64|complex128)",
