@@ -63,12 +63,19 @@ class _Precision:
     pitches: tuple[int, int]
     large: _Tile
     small: _Tile
+    #: k steps (32 wide) listed at a time: a short list is made sooner, and a longer k takes several.
+    lists: tuple[int, ...] = (1024,)
 
     def shared_bytes(self, tile: _Tile) -> int:
         elements = tile.tile_m * self.pitches[0] + self.stage_k * self.pitches[1]
         return tile.stages * elements * np.dtype(self.dtype).itemsize
 
-    def unit(self, tile: _Tile, aligned: bool) -> Unit:
+    def list_steps(self, aligned: bool, k: int) -> int:
+        """Return the length of the list for an inner dimension `k`: the shortest that holds it, or the longest."""
+        lengths = self.lists if aligned else self.lists[-1:]
+        return next((steps for steps in lengths if 32 * steps >= k), lengths[-1])
+
+    def unit(self, tile: _Tile, aligned: bool, list_steps: int = 1024) -> Unit:
         defines = {
             "PRECISION": self.code,
             "INPUT_BITS": 8 * np.dtype(self.dtype).itemsize,
@@ -81,6 +88,7 @@ class _Precision:
             "COMPACT": int(tile.compact),
             "ALIGNED": int(aligned),
             "DMMA_K": 8,
+            "LIST_STEPS": list_steps,
         }
         return Unit(
             "spamm", ("operands.cu", "product.cu"), _ARCHS, {name: str(value) for name, value in defines.items()}
@@ -103,11 +111,12 @@ _PRECISIONS = {
     "fp16": _Precision(0, "float16", "float32", 32, (40, 136), _HALF_TILE, _HALF_TILE),
     "fp16c16": _Precision(0, "float16", "float16", 32, (40, 136), _HALF_TILE, _HALF_TILE),
     "tf32x3": _Precision(1, "float32", "float32", 32, (36, 136), _TF32_TILE, _TF32_TILE),
-    "fp64": _Precision(2, "float64", "float64", 16, (20, 132), _DOUBLE_TILE, _DOUBLE_TILE),
+    "fp64": _Precision(2, "float64", "float64", 16, (20, 132), _DOUBLE_TILE, _DOUBLE_TILE, (256, 1024)),
     "fp32": _Precision(
         3, "float32", "float32", 32, (36, 128),
         large=_Tile(tile_m=128, blocks_m=2, blocks_n=2, stages=3, min_blocks=2),
         small=_Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=3, min_blocks=2),
+        lists=(256, 1024),
     ),
 }  # fmt: skip
 
@@ -222,9 +231,10 @@ UNITS: tuple[Unit, ...] = (
     *_SURVEY_UNITS.values(),
     *_ORDER_UNITS.values(),
     *dict.fromkeys(
-        precision.unit(tile, aligned)
+        precision.unit(tile, aligned, list_steps)
         for precision in _PRECISIONS.values()
         for tile, aligned in ((precision.large, True), (precision.small, True), (precision.small, False))
+        for list_steps in (precision.lists if aligned else precision.lists[-1:])
     ),
     *dict.fromkeys(precision.blocks_unit() for precision in _PRECISIONS.values()),
     *dict.fromkeys(shape.unit(output) for shape in WGMMA.values() for output in ("float32", "float16")),
@@ -536,7 +546,8 @@ class Product:
         self._grid: tuple[int, ...] = (_blocks(m, rows) * _blocks(n, columns), self.batches)
         if self.kernel == "portable":
             self._threads, self._shared = tile.threads, precision.shared_bytes(tile)
-            self._function = precision.unit(tile, aligned).function("product", self._shared)
+            unit = precision.unit(tile, aligned, precision.list_steps(aligned, self.shape[1]))
+            self._function = unit.function("product", self._shared)
         else:
             self._threads, self._shared = 512, 0
             self._function = precision.blocks_unit().function("product_blocks")

@@ -23,6 +23,7 @@ constexpr int kSublists = LISTERS;                          // one a listing war
 constexpr int kSublistSteps = LIST_STEPS / kSublists;
 // Lists in flight, one of them in use: a tile drawn earlier would be computed far from its neighbours in time.
 constexpr int kSlots = 2;
+constexpr int kStages = STAGES;                             // steps loaded, or on their way
 
 struct alignas(64) TensorMap {
   unsigned long long opaque[16];
@@ -57,6 +58,7 @@ struct Lists {
   unsigned long long list_full[kSlots], list_empty[kSlots], ticket_full[kSlots], ticket_empty[kSlots];
   int ticket[kSlots];
   List list[kSlots];
+  unsigned long long full[kStages], empty[kStages];
 };
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
@@ -103,24 +105,18 @@ __device__ __forceinline__ void barrier_expect(unsigned long long& barrier, int 
                : "memory");
 }
 
-__device__ __forceinline__ void barrier_wait(unsigned long long& barrier, unsigned parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nwait:\n"
-      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra ready;\nbra wait;\nready:\n}" ::"r"(shared_address(&barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-// Wait for what another block of the cluster wrote.
-__device__ __forceinline__ void barrier_wait_cluster(unsigned long long& barrier, unsigned parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nwait:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra ready;\nbra wait;\nready:\n}" ::"r"(shared_address(&barrier)),
-      "r"(parity)
-      : "memory");
-}
+// Wait for what the copy engine, this block (scope cta) or another block of the cluster wrote.
+#define DEFINE_BARRIER_WAIT(name, scope)                                                 \
+  __device__ __forceinline__ void name(unsigned long long& barrier, unsigned parity) {   \
+    asm volatile(                                                                        \
+        "{\n.reg .pred done;\nwait:\n"                                                   \
+        "mbarrier.try_wait.parity.acquire." scope ".shared::cta.b64 done, [%0], %1;\n"   \
+        "@done bra ready;\nbra wait;\nready:\n}" ::"r"(shared_address(&barrier)),        \
+        "r"(parity)                                                                      \
+        : "memory");                                                                     \
+  }
+DEFINE_BARRIER_WAIT(barrier_wait, "cta")
+DEFINE_BARRIER_WAIT(barrier_wait_cluster, "cluster")
 
 __device__ __forceinline__ void load_tile(unsigned target, const TensorMap* map, int x, int y, int z,
                                           unsigned long long& barrier) {
@@ -317,5 +313,19 @@ __device__ __forceinline__ void list_tiles(const Product& p, Lists& shared, int 
     __syncwarp();
     if (lane == 0) barrier_arrive(shared.list_full[slot]);
     if (index < 0) return;
+  }
+}
+
+// Set up the barriers that every kernel has, in one thread: so many arrivals free a stage, and a list.
+__device__ __forceinline__ void init_barriers(Lists& shared, int stage_readers, int list_readers) {
+  for (int s = 0; s < kStages; ++s) {
+    barrier_init(shared.full[s], 1);
+    barrier_init(shared.empty[s], stage_readers);
+  }
+  for (int s = 0; s < kSlots; ++s) {
+    barrier_init(shared.list_full[s], kSublists);
+    barrier_init(shared.list_empty[s], list_readers);
+    barrier_init(shared.ticket_full[s], 1);
+    barrier_init(shared.ticket_empty[s], CLUSTER);
   }
 }

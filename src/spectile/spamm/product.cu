@@ -18,7 +18,7 @@ constexpr int kStep = 32;                                  // k covered by one e
 constexpr int kStageK = PRECISION == FP64 ? 16 : 32;       // k of one pipeline stage
 constexpr int kParts = kStep / kStageK;                    // stages of an entry
 constexpr int kStages = STAGES;
-constexpr int kListSteps = 1024;                           // k steps listed at a time
+constexpr int kListSteps = LIST_STEPS;                     // k steps listed at a time
 // Without compaction the list holds every step, and those that no block needs are passed over in the loop.
 constexpr bool kCompact = COMPACT;
 // Row pitches in elements, chosen so that the fragment loads below meet no bank twice.

@@ -7,13 +7,13 @@
 // core, which truncates its sums, adds up 32 k; each such sum is added to C rounding to nearest.
 constexpr int kConsumers = 2;                               // warpgroups that multiply, 64 columns each
 constexpr int kThreads = 128 * (kConsumers + 2);
-constexpr int kStages = STAGES, kLows = 2;                  // stages loaded, and low parts of A held
+constexpr int kLows = 2;                                    // low parts of A held
 constexpr int kBytesA = kTileM * kStep * 4, kBytesB = kStep * kTileN * 4;
 constexpr int kBoxBytesA = 64 * kStep * 4, kBoxBytesB = kStep * 32 * 4;
 constexpr int kStagingBytes = 2 * 64 * 128;                 // 64 x 64 of C
 
 struct Shared : Lists {
-  unsigned long long full[kStages], empty[kStages], low_full[kLows], low_empty[kLows];
+  unsigned long long low_full[kLows], low_empty[kLows];
 };
 
 // c (64 x 64) = or += B^T (64 x 8, registers) A^T (8 x 64, rows of A along k).
@@ -267,17 +267,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) product_tf32(const __g
   unsigned char* out = lows + kLows * kBytesA;
   Shared& shared = *reinterpret_cast<Shared*>(out + kConsumers * kStagingBytes);
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
-      barrier_init(shared.full[s], 1);
-      barrier_init(shared.empty[s], 4 * kConsumers);
-    }
+    init_barriers(shared, 4 * kConsumers, 4 * kConsumers + 4 + 1);
     for (int s = 0; s < kLows; ++s) {
       barrier_init(shared.low_full[s], 4);
       barrier_init(shared.low_empty[s], 4 * kConsumers);
-    }
-    for (int s = 0; s < kSlots; ++s) {
-      barrier_init(shared.list_full[s], kSublists);
-      barrier_init(shared.list_empty[s], 4 * kConsumers + 4 + 1);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }

@@ -8,7 +8,6 @@
 constexpr int kConsumers = 2 * kPartsN;                     // warpgroups, each of 64 x kPartN
 constexpr int kFeeders = 1 + kSublists;
 constexpr int kThreads = 128 * kConsumers + 32 * kFeeders;
-constexpr int kStages = STAGES;
 constexpr int kBytesA = kTileM * kStep * 2, kBytesB = kStep * kTileN * 2;
 constexpr int kBox = 64;                                    // columns of one TMA box of B: 128 bytes
 constexpr int kBoxes = kTileN / kBox, kBoxBytes = kStep * kBox * 2;
@@ -16,10 +15,6 @@ constexpr int kOutBox = 128 / sizeof(Output);               // columns of one TM
 constexpr int kRoundBoxes = ROUND_BOXES;                    // boxes that a warpgroup stores at a time
 constexpr int kRoundBytes = kRoundBoxes * 64 * 128;
 constexpr int kRounds = ROUNDS;                             // such stores under way
-
-struct Shared : Lists {
-  unsigned long long full[kStages], empty[kStages];
-};
 
 // c (64 x kPartN of a warpgroup) += A (64 x 16, rows along k) B (16 x kPartN, rows along n).
 __device__ __forceinline__ void wgmma(float (&c)[kPartN / 2], unsigned long long a, unsigned long long b) {
@@ -34,7 +29,7 @@ __device__ __forceinline__ void wgmma(float (&c)[kPartN / 2], unsigned long long
 #endif
 }
 
-__device__ __forceinline__ void load_stages(const Product& p, unsigned char* stages, Shared& shared) {
+__device__ __forceinline__ void load_stages(const Product& p, unsigned char* stages, Lists& shared) {
   const int rank = block_rank();
   for (const TensorMap* map : {&p.map_a, &p.map_b}) asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
   int stage = 0;
@@ -73,7 +68,7 @@ __device__ __forceinline__ void load_stages(const Product& p, unsigned char* sta
   }
 }
 
-__device__ __forceinline__ void release(Shared& shared, int stage) {
+__device__ __forceinline__ void release(Lists& shared, int stage) {
   if (threadIdx.x % 32 == 0) {
 #if CLUSTER > 1
 #pragma unroll
@@ -152,7 +147,7 @@ __device__ __forceinline__ void store_part(const Product& p, const float (&sum)[
   }
 }
 
-__device__ __forceinline__ void consume(const Product& p, unsigned char* stages, unsigned char* out, Shared& shared) {
+__device__ __forceinline__ void consume(const Product& p, unsigned char* stages, unsigned char* out, Lists& shared) {
   const int consumer = threadIdx.x / 128, rank = block_rank();
   const int part_row = consumer / kPartsN * 64, part_column = consumer % kPartsN * kPartN;
   const unsigned base = shared_address(stages), staging = shared_address(out) + consumer * kRounds * kRoundBytes;
@@ -228,18 +223,9 @@ __launch_bounds__(kThreads, TILE_N == 128 ? 2 : 1) product_wgmma(const __grid_co
   extern __shared__ __align__(1024) unsigned char memory[];
   unsigned char* stages = memory;
   unsigned char* out = stages + kStages * (kBytesA + kBytesB);
-  Shared& shared = *reinterpret_cast<Shared*>(out + kConsumers * kRounds * kRoundBytes);
+  Lists& shared = *reinterpret_cast<Lists*>(out + kConsumers * kRounds * kRoundBytes);
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
-      barrier_init(shared.full[s], 1);
-      barrier_init(shared.empty[s], 4 * kConsumers * CLUSTER);
-    }
-    for (int s = 0; s < kSlots; ++s) {
-      barrier_init(shared.list_full[s], kSublists);
-      barrier_init(shared.list_empty[s], 4 * kConsumers + 1);
-      barrier_init(shared.ticket_full[s], 1);
-      barrier_init(shared.ticket_empty[s], CLUSTER);
-    }
+    init_barriers(shared, 4 * kConsumers * CLUSTER, 4 * kConsumers + 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   cluster_barrier();
