@@ -952,7 +952,7 @@ def parameters(n: int, dtype: Any, *, vectors: bool) -> tuple[int, int]:
     A wide band makes A W faster and the chasing slower; with eigenvectors of a large matrix it halves the passes over
     them.
     """
-    wanted = 64 if n >= (12000 if vectors else 24000) else 32
+    wanted = 64 if n >= (12000 if vectors else 16000) else 32
     return panel_bandwidth(n, dtype, wanted), 512
 
 
