@@ -375,20 +375,14 @@ def _check_norms(trace: float, norm: float) -> Callable[[Any], dict[str, float]]
 def _reduction(row: Mapping[str, Any], context: Context) -> Problem:
     """Detached band reduction at one b and nb, and the chasing of its band, on the GPU and on the host's cores."""
     n, b, block = row["n"], row["bandwidth"], row["block"]
-    large, work = n > KEPT_ORDER, 6.0 * n * n * b
+    limits, work = {"error_values": 10.0}, 6.0 * n * n * b
+    a = _matrix(n, context.seed)
+    check = _check_values(_reference(n, context.seed))
     target = gpu.empty_matrix(n, n, np.float64)
-    a = gpu.as_array(target, n, n) if large else _matrix(n, context.seed)
-    if large:
-        _fill(a, context.seed)
-    check = _check_norms(float(cupy.trace(a)), _norm(a)) if large else _check_values(_reference(n, context.seed))
-    limits, digest = NORM_LIMITS if large else {"error_values": 10.0}, _digest(a)
     ours = b in gpu.BANDWIDTHS["float64"]
 
     def restore() -> None:
-        if large:
-            _wait(_fill(a, context.seed))
-        else:
-            gpu.as_array(target, n, n)[...] = a
+        gpu.as_array(target, n, n)[...] = a
 
     def reduce() -> Any:
         if ours:
@@ -422,7 +416,7 @@ def _reduction(row: Mapping[str, Any], context: Context) -> Problem:
             host = cupy.asnumpy(band)[:n]
             methods.append(Method("spectile_cpu", lambda: chase_on_host(host), check, limits, flops=work))
     methods.append(Skipped("magma", cases.NO_MAGMA))
-    return Problem(methods, inputs=digest)
+    return Problem(methods, inputs=_digest(a))
 
 
 def _reduce_by_vendor(a: Any, b: int) -> Any:
