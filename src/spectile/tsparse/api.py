@@ -205,7 +205,7 @@ class SymbolicProduct:
     shape: tuple[int, int]
     indptr: np.ndarray
     indices: np.ndarray | None
-    _row_products: np.ndarray
+    products: int
     _chunks: list[tuple[np.uint64, np.uint64]]
     _patterns: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
     _memory_limit: int | None = field(default=None)
@@ -214,11 +214,6 @@ class SymbolicProduct:
     def nnz(self) -> int:
         """Stored entries of C."""
         return int(self.indptr[-1])
-
-    @property
-    def products(self) -> int:
-        """Multiplications of one product."""
-        return int(self._row_products.sum())
 
     def multiply(self, A: Any, B: Any, *, precision: PrecisionName = "float64") -> Any:
         """Return C = A B for factors with the analysed patterns.
@@ -256,35 +251,35 @@ def _by_rows_on_cpu(A: Operand, B: Operand, precision: Precision, memory_limit: 
     """Multiply row by row: in one pass on one thread, else with the rows counted first."""
     from . import cpu
 
-    products = cpu.row_products(A.indptr, A.indices, B.indptr)
-    chunks = cpu.chunks(products, cpu.workers(B.shape[1], 8, memory_limit))
+    costs = cpu.row_costs(A.indptr, A.indices, B.indptr)
+    chunks = cpu.chunks(costs, cpu.workers(B.shape[1], 8, memory_limit))
     if memory_limit is None and len(chunks) == 1:
         data_a, data_b, rows, columns = _rounded(A, B, precision)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
-        found = cpu.multiply(left, right, B.shape[1], int(products.sum()))
+        found = cpu.multiply(left, right, B.shape[1], cpu.products_before(costs, len(costs)))
         if found is not None:
             indptr, indices, data = found
             if rows is not None or columns is not None:
                 data = _unscale(data, indptr, indices, rows, columns)
             return _csr((A.shape[0], B.shape[1]), indptr, indices, data, A.array or B.array)
-    return _count(A, B, memory_limit, products, chunks)._numeric(A, B, precision, memory_limit)
+    return _count(A, B, memory_limit, costs, chunks)._numeric(A, B, precision, memory_limit)
 
 
 def _symbolic(A: Operand, B: Operand, memory_limit: int | None) -> SymbolicProduct:
     from . import cpu
 
-    products = cpu.row_products(A.indptr, A.indices, B.indptr)
-    return _count(A, B, memory_limit, products, cpu.chunks(products, cpu.workers(B.shape[1], 8, memory_limit)))
+    costs = cpu.row_costs(A.indptr, A.indices, B.indptr)
+    return _count(A, B, memory_limit, costs, cpu.chunks(costs, cpu.workers(B.shape[1], 8, memory_limit)))
 
 
-def _count(A: Operand, B: Operand, memory_limit: int | None, products: np.ndarray, chunks: Any) -> SymbolicProduct:
+def _count(A: Operand, B: Operand, memory_limit: int | None, costs: np.ndarray, chunks: Any) -> SymbolicProduct:
     from . import cpu
 
     shape = A.shape[0], B.shape[1]
     threads = cpu.workers(shape[1], 8, memory_limit)
     indptr = cpu.count(A.indptr, A.indices, B.indptr, B.indices, shape[1], chunks, threads)
     patterns = (A.indptr, A.indices), (B.indptr, B.indices)
-    return SymbolicProduct(shape, indptr, None, products, chunks, patterns, memory_limit)
+    return SymbolicProduct(shape, indptr, None, cpu.products_before(costs, len(costs)), chunks, patterns, memory_limit)
 
 
 def _rounded(

@@ -266,23 +266,23 @@ def _scipy(A: Any, precision: str) -> Callable[[], Any]:
 
 
 def _cpu_phases(A: Any) -> dict[str, Value]:
-    """Time the phases of one product in float64: products a row, count, fill."""
+    """Time the phases of one product in float64: check of the factor, count of the rows, fill."""
     import numba
 
     from . import cpu
 
-    indptr, threads = A.indptr.astype(np.int64), numba.get_num_threads()
-    pattern = (indptr, A.indices, indptr, A.indices, A.shape[1])
-    factor = (indptr, A.indices, A.data)
+    threads = numba.get_num_threads()
     marks = [time.perf_counter()]
-    products = cpu.row_products(indptr, A.indices, indptr)
+    indptr = A.indptr.astype(np.int64)
+    cpu.examine(indptr, A.indices, A.data, A.shape[1])
     marks.append(time.perf_counter())
-    rows = cpu.chunks(products, threads)
-    pointer = cpu.count(*pattern, rows, threads)
+    rows = cpu.chunks(cpu.row_costs(indptr, A.indices, indptr), threads)
+    pointer = cpu.count(indptr, A.indices, indptr, A.indices, A.shape[1], rows, threads)
     marks.append(time.perf_counter())
+    factor = (indptr, A.indices, A.data)
     cpu.fill(factor, factor, A.shape[1], rows, pointer, threads)
     marks.append(time.perf_counter())
-    return {"phases": ["analysis", "symbolic", "numeric"], "phases_s": np.diff(marks).tolist()}
+    return {"phases": ["check", "symbolic", "numeric"], "phases_s": np.diff(marks).tolist()}
 
 
 # ---- GPU

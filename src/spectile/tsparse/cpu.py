@@ -24,6 +24,8 @@ TINY = np.uint64(12)  # entries up to which insertion sorts a row fastest
 SHORT = np.uint64(64)  # entries up to which counting the smaller ones sorts a row faster than the bitmap
 WORD = np.uint32(63)  # the bits of a column within its word
 FEW_WORDS = np.uint64(24)  # words up to which insertion sorts them fastest
+ROW_COST = np.uint64(8)  # of a row, in multiplications
+WORTH_A_CHUNK = 400_000  # cost of rows that a thread takes at a time, at least
 REPEATS = np.uint64(5)  # products an entry beyond which "is this its column's first?" is guessed right: a branch pays
 
 
@@ -37,14 +39,15 @@ def _popcount(x):  # type: ignore[no-untyped-def]
 
 # The kernels below take unsigned views of all index arrays: Numba then leaves out its test for negative indices.
 @numba.njit(**_JIT)
-def _row_products(indptr_a, indices_a, indptr_b, products):  # type: ignore[no-untyped-def]
-    """products[i] = multiplications of row i."""
-    for i in range(np.uint64(len(products))):
-        total = ZERO
+def _row_costs(indptr_a, indices_a, indptr_b, costs):  # type: ignore[no-untyped-def]
+    """costs[i] = multiplications of rows 0 to i, and ROW_COST for each of them."""
+    total = ZERO
+    for i in range(np.uint64(len(costs))):
+        total += ROW_COST
         for p in range(indptr_a[i], indptr_a[i + ONE]):
             k = np.uint64(indices_a[p])
             total += indptr_b[k + ONE] - indptr_b[k]
-        products[i] = total
+        costs[i] = total
 
 
 @numba.njit(**_JIT)
@@ -306,11 +309,16 @@ def workers(columns: int, itemsize: int, memory_limit: int | None) -> int:
     return min(threads, memory_limit // need)
 
 
-def row_products(indptr_a: np.ndarray, indices_a: np.ndarray, indptr_b: np.ndarray) -> np.ndarray:
-    """Return the multiplications of each row of ``A @ B``."""
-    products = np.empty(len(indptr_a) - 1, np.int64)
-    _row_products(*_unsigned(indptr_a, indices_a, indptr_b), products)
-    return products
+def row_costs(indptr_a: np.ndarray, indices_a: np.ndarray, indptr_b: np.ndarray) -> np.ndarray:
+    """Return the running sum of what the rows of ``A @ B`` cost, in multiplications."""
+    costs = np.empty(len(indptr_a) - 1, np.int64)
+    _row_costs(*_unsigned(indptr_a, indices_a, indptr_b), costs)
+    return costs
+
+
+def products_before(costs: np.ndarray, row: int) -> int:
+    """Return the multiplications of the rows before `row`."""
+    return int(costs[row - 1]) - int(ROW_COST) * row if row else 0
 
 
 def _unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -321,13 +329,13 @@ def _unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 Chunks = list[tuple[np.uint64, np.uint64]]
 
 
-def chunks(products: np.ndarray, threads: int) -> Chunks:
+def chunks(costs: np.ndarray, threads: int) -> Chunks:
     """Return the first row and the end of chunks of rows of like cost: one for one thread, and for little work."""
-    rows = len(products)
-    if threads == 1 or rows < 2 or int(products.sum()) + 8 * rows < 400_000:
+    rows = len(costs)
+    if threads == 1 or rows < 2 or costs[-1] < WORTH_A_CHUNK:
         return [(ZERO, np.uint64(rows))]
-    total = np.cumsum(products + 8)
-    cuts = np.searchsorted(total, np.linspace(0, total[-1], 8 * threads + 1)[1:-1])
+    pieces = threads * int(min(8, 1 + costs[-1] // (threads * WORTH_A_CHUNK)))
+    cuts = np.searchsorted(costs, np.linspace(0, costs[-1], pieces + 1)[1:-1])
     edges = np.unique(np.concatenate(([0], cuts, [rows]))).astype(np.uint64)
     return list(itertools.pairwise(edges))
 
@@ -412,17 +420,17 @@ def multiply(
     A: tuple[np.ndarray, np.ndarray, np.ndarray],
     B: tuple[np.ndarray, np.ndarray, np.ndarray],
     columns: int,
-    total: int,
+    products: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return row pointer, sorted columns and values of C in one pass, or None if its `total` products are too many.
+    """Return row pointer, sorted columns and values of C in one pass on one thread, or None if C may be too large.
 
     Room for every product is reserved and given back past C's last entry: memory that is never touched takes none.
     """
     dtype, index = A[2].dtype, A[1].dtype
-    if total * (dtype.itemsize + index.itemsize) > LARGEST_RESERVE:
+    if products * (dtype.itemsize + index.itemsize) > LARGEST_RESERVE:
         return None
     indptr = np.zeros(len(A[0]), np.int64)
-    indices, data = np.empty(total, index), np.empty(total, dtype)
+    indices, data = np.empty(products, index), np.empty(products, dtype)
     space = _Workspaces(len(indptr) - 1, columns, dtype)
     room = space.mark, space.bitmap, space.words, space.met, space.sums
     _fill_rows(ZERO, np.uint64(len(indptr) - 1), *_unsigned(*A, *B), *room, *_unsigned(indptr, indices, data))
@@ -464,13 +472,13 @@ def tile_counts(
     width : int
         Tile columns of C.
     """
-    products = row_products(A[0], A[1], B[0])
+    costs = row_costs(A[0], A[1], B[0])
     totals: list[tuple[int, int, int]] = []
 
     def work(first: np.uint64, stop: np.uint64) -> None:
         totals.append(_count_tiles(int(first), int(stop), *A, *B, width))
 
     threads = numba.get_num_threads()
-    _over_rows(chunks(10 * products, threads), threads, work)
+    _over_rows(chunks(10 * costs, threads), threads, work)
     tiles, tasks, entries = (int(sum(part)) for part in zip(*totals, strict=True))
     return tiles, tasks, entries

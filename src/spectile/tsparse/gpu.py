@@ -43,6 +43,9 @@ _THREADS = 128  # of the kernels that give a row to a group of lanes
 _MOST_ENTRIES = 2**31 - 1  # of C, or of some rows of it, that 32-bit offsets reach
 _PART_ENTRIES = 2**28  # of C that are made at a time where C is too large for one piece
 _SCRATCH_BYTES = 1 << 28  # of bitmaps that shared memory does not hold
+# A block takes a row of the symbolic phase where there are few rows a multiprocessor and many entries a row (measured:
+# docs/performance/tsparse.md, step 7 of the ladder).
+_FEW_ROWS, _LONG_ROWS = 96, 16
 _ROW_WORDS = 128  # words of bitmaps kept a row, at most on average
 # Bytes of work space a row takes at most: 5 integers, its place in the lists of the bins, bitmaps.
 _ROW_BYTES = 4 * (5 + _BINS_NUMERIC) + 4 * _ROW_WORDS
@@ -106,7 +109,6 @@ class _Unfit(Exception):
 def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int | None, host: bool) -> Any:
     """Multiply on the device; see `spectile.tsparse.spgemm`.  `host` tells that A and B are scipy matrices."""
     array = _is_array(A) or _is_array(B)
-
     if method == "tiles" and memory_limit is not None:
         raise ValueError('memory_limit is kept by method="rows" and "auto", not by "tiles": choose one of them')
 
@@ -190,6 +192,8 @@ def _with_checked_factors(
     The flags of the check are among the counters of the symbolic phase, and read with them, which spares a wait; where
     one is set, `_Unfit` is raised, and `use` is called again with mended factors.
     """
+    import cupy
+
     same = A is B
     raw = [_device_csr(A, "A")]
     raw.append(raw[0] if same else _device_csr(B, "B"))
@@ -199,8 +203,18 @@ def _with_checked_factors(
         return use(left, left if same else _prepare(raw[1], precision, counters, 1, half), counters)
     except _Unfit as unfit:
         found = [unfit.args[0], unfit.args[0] if same else unfit.args[1]]
-    left, right = (_mend(m, int(f), precision, name, half) for m, f, name in zip(raw, found, "AB", strict=True))
-    return use(left, right, None)
+    # What scaling loses is flagged among the new counters, and read with them as well.
+    counters = _counters(A.shape[0])
+    mended = [_mend(m, int(found[i]), precision, counters, i, half) for i, m in enumerate(raw)]
+    try:
+        return use(mended[0][1], mended[1][1], counters)
+    except _Unfit as unfit:
+        which = 0 if unfit.args[0] else 1
+    matrix, factor = mended[which]
+    owner = matrix.indices if which else _row_of_entries(matrix.indptr, factor.nnz)
+    what = "column of B" if which else "row of A"
+    half_exponents(matrix.data, lambda: owner, len(factor.exponents), what, half, cupy)  # raises, naming it
+    raise RuntimeError(f"scaling of the {what} to float16 failed")
 
 
 def _counters(rows: int) -> Any:
@@ -259,10 +273,13 @@ def _prepare(matrix: Any, precision: Precision, counters: Any, which: int, half:
     return Factor(matrix.shape, matrix.indptr, matrix.indices, out, half=half)
 
 
-def _mend(matrix: Any, found: int, precision: Precision, name: str, half: HalfRange) -> Factor:
+def _mend(
+    matrix: Any, found: int, precision: Precision, counters: Any, which: int, half: HalfRange
+) -> tuple[Any, Factor]:
     """Sort and sum what is not canonical, scale what float16 does not hold, raise on the rest."""
     import cupy
 
+    name = "AB"[which]
     if found & _BAD_INDEX:
         raise ValueError(f"{name} holds a column index outside 0 to {matrix.shape[1] - 1}: check indices")
     if found & _NOT_FINITE:
@@ -278,30 +295,29 @@ def _mend(matrix: Any, found: int, precision: Precision, name: str, half: HalfRa
         matrix = matrix.copy()
         matrix.has_canonical_format = False
         matrix.sum_duplicates()
-    counters = _counters(1)
-    factor = _prepare(matrix, precision, counters, 0, half)
-    if precision.name == "float16" and _read_head(counters)[_FLAGS] & (_HALF_RANGE | _FLOAT_RANGE):
-        _scale(matrix, factor, name)
-    return factor
+        summed = _counters(1)
+        factor = _prepare(matrix, precision, summed, 0, half)
+        found = _read_head(summed)[_FLAGS] if precision.name == "float16" else 0
+    else:
+        factor = _prepare(matrix, precision, _counters(1), 0, half)
+    if precision.name == "float16" and found & (_HALF_RANGE | _FLOAT_RANGE):
+        _scale(matrix, factor, counters, which)
+    return matrix, factor
 
 
-def _scale(matrix: Any, factor: Factor, name: str) -> None:
+def _scale(matrix: Any, factor: Factor, counters: Any, which: int) -> None:
     """Divide the rows of A, or the columns of B, by powers of two that bring them into the range of float16."""
     import cupy
 
-    rows, by_row = matrix.shape[0], name == "A"
-    counters = _counters(1)
+    rows, by_row = matrix.shape[0], which == 0
     exponents = cupy.full(rows if by_row else matrix.shape[1], _EMPTY, np.int32)
     blocks, kind = ((-(-rows // 32)),), "double" if matrix.dtype == np.float64 else "float"
     sizes: tuple[Any, ...] = (np.int32(rows), np.int32(by_row))
     arrays = (matrix.indptr, matrix.indices, matrix.data, exponents)
     _kernel("float32", f"exponents_{kind}")(blocks, (256,), (*sizes, *arrays))
     sizes = (*sizes, np.int32(_rounding(lookup("float16"), factor.half)), np.int32(factor.half.top))
-    _kernel("float32", f"scale_{kind}")(blocks, (256,), (*sizes, *arrays, factor.data, counters))
-    if _read_head(counters)[_FLAGS] & _LOST:
-        owner = _row_of_entries(matrix.indptr, factor.nnz) if by_row else matrix.indices
-        what = "row of A" if by_row else "column of B"
-        half_exponents(matrix.data, lambda: owner, len(exponents), what, factor.half, cupy)  # raises, naming it
+    flags = counters.data.ptr + 4 * which  # so that the kernel finds those of this factor
+    _kernel("float32", f"scale_{kind}")(blocks, (256,), (*sizes, *arrays, factor.data, flags))
     factor.exponents = exponents
 
 
@@ -365,12 +381,13 @@ def _run(launches: list[_Launch]) -> None:
         return
     main = cupy.cuda.get_current_stream()
     streams, events, _ = _local.get()
+    begin = events[-1]
     if len(launches) > 1:
-        events[-1].record(main)
+        begin.record(main)
     kernel, blocks, threads, arguments, shared = launches[0]
     kernel((blocks,), (threads,), arguments, shared)
     for (kernel, blocks, threads, arguments, shared), stream, event in zip(launches[1:], streams, events, strict=False):
-        stream.wait_event(events[-1])
+        stream.wait_event(begin)
         kernel((blocks,), (threads,), arguments, shared, stream)
         event.record(stream)
         main.wait_event(event)
@@ -421,7 +438,9 @@ def _symbolic(
     kept = cupy.empty(_kept_words(rows, int(nnz)), np.uint32)
     many = _processors()
     arguments = (count, nnz, lists, *pattern, low, span, slot, entries, kept.data.ptr, np.int32(len(kept)), head)
-    groups: _Launch = (_kernel(value, "symbolic_groups"), min(-(-rows // 4), 24 * many), 128, arguments, 0)
+    by_blocks = rows <= _FEW_ROWS * many and nnz >= _LONG_ROWS * rows
+    blocks = min(rows if by_blocks else -(-rows // 4), 24 * many)
+    groups: _Launch = (_kernel(value, "symbolic_groups"), blocks, 128, (*arguments, np.int32(by_blocks)), 0)
     words = (B.shape[1] + 31) // 32
     blocks, scratch, place = min(rows, 4 * many), None, "shared"
     if 4 * words > _shared_limit():
@@ -510,6 +529,7 @@ def _padded(length: int, lanes: int) -> int:
     return length + lanes if lanes < 32 else length
 
 
+# The limits below are measured: docs/performance/tsparse.md, step 5 of the ladder.
 def _hash_lanes(log: int, mean_b: float) -> int:
     # Larger tables fill shared memory: fewer rows a block and more lanes a row keep more warps at work.
     if log >= 8:

@@ -481,6 +481,33 @@ template <int G, int WORDS> __device__ __forceinline__ void window_rows(Rows& of
     });
 }
 
+// The same by the whole block, a row at a time: each warp takes a part of A's row.  For matrices of few rows, which would
+// leave the device half empty at a warp a row.
+__device__ __forceinline__ void window_rows_by_blocks(const Rows& of, int bin, u32* bits) {
+    const int count = of.head[SYMBOLIC + bin], warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const int* list = of.lists + (long long)bin * of.rows;
+    for (int place = blockIdx.x; place < count; place += gridDim.x) {
+        const int row = list[place], start = of.low[row], words = (of.span[row] + 31) >> 5, at = of.slot[row];
+        for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
+        __syncthreads();
+        const int begin = of.ptr_a[row], part = (of.ptr_a[row + 1] - begin + 3) >> 2, from = begin + warp * part;
+        each_column<32, 2>(from, min(from + part, of.ptr_a[row + 1]), of.idx_a, of.ptr_b, of.idx_b, lane, ALL,
+                           [&](int column) {
+                               const int offset = column - start;
+                               set_bit(&bits[offset >> 5], offset);
+                           });
+        __syncthreads();
+        int total = 0;
+        for (int w = threadIdx.x; w < words; w += blockDim.x) {
+            if (at + words <= of.capacity) of.kept[at + w] = bits[w];
+            total += __popc(bits[w]);
+        }
+        total = __reduce_add_sync(ALL, total);
+        if (lane == 0 && total) atomicAdd(&of.entries[row], total);
+        __syncthreads();
+    }
+}
+
 template <int G, int LOG> __device__ __forceinline__ void hash_rows(Rows& of, int bin) {
     rows_of_bin<G, 1 << LOG>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
         symbolic_hash<G, LOG>(row, (int*)table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.entries, lane, mask);
@@ -937,21 +964,26 @@ __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const i
 __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const int* lists, const int* ptr_a,
                                                        const int* idx_a, const int* ptr_b, const int* idx_b,
                                                        const int* low, const int* span, const int* slot, int* entries,
-                                                       u32* kept, int capacity, const int* head) {
+                                                       u32* kept, int capacity, const int* head, int by_blocks) {
     __shared__ __align__(16) u32 s_tables[4][1024];
     if (unfit(head)) return;
     const float mean = mean_row(head, nnz);
     Rows of = {rows, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, slot, entries, kept, capacity, head};
     of.table = s_tables[threadIdx.x >> 5];
     of.item = blockIdx.x + gridDim.x * (threadIdx.x >> 5);  // neighbours go to different multiprocessors
-    window_rows<32, 256>(of, 1);
+    if (by_blocks) {
+        window_rows_by_blocks(of, 1, s_tables[0]);
+        window_rows_by_blocks(of, 0, s_tables[0]);
+    } else {
+        window_rows<32, 256>(of, 1);
+    }
     hash_rows<32, 10>(of, 5);
     hash_rows<32, 8>(of, 4);
-    if (mean > 24)
+    if (!by_blocks && mean > 24)
         window_rows<32, 64>(of, 0);
-    else if (mean > 10)
+    else if (!by_blocks && mean > 10)
         window_rows<16, 64>(of, 0);
-    else
+    else if (!by_blocks)
         window_rows<8, 64>(of, 0);
     if (mean > 6) {
         hash_rows<8, 6>(of, 3);
