@@ -26,8 +26,10 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         series = select(rows, f"method={method}")
         drawing.marks(first, series, "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
         drawing.marks(speed, series, "p_n", "rate")
-    first.set(xscale="log", yscale="log", xlabel="n", ylabel="seconds", title=str(rows["device"].iloc[0]))
-    speed.set(xscale="log", yscale="log", xlabel="n", ylabel="TFLOP/s (4/3 n³)", title="rate")
+    first.set(xscale="log", yscale="log", xlabel="n", ylabel="seconds", title=f"{rows['device'].iloc[0]}: time")
+    speed.set(
+        xscale="log", yscale="log", xlabel="n", ylabel="TFLOP/s (4/3 n³)", title=f"{rows['device'].iloc[0]}: rate"
+    )
     for ax in (first, speed):
         ax.legend()
     return drawing

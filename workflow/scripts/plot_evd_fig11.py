@@ -29,7 +29,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         drawing.empty(ax, "no record of a vendor's solver in this run")
         return drawing
     for vendor in best:
-        for vectors, marker in ((False, "o"), (True, "s")):
+        for vectors, line in ((False, "-"), (True, "--")):
             ratios = speedups(rows[rows["p_vectors"].astype(bool) == vectors], "spectile", vendor)
             label = f"over {name(vendor)}: {'vectors' if vectors else 'values'}"
             drawing.marks(
@@ -39,11 +39,12 @@ def draw(frame: pandas.DataFrame) -> Drawing:
                 "speedup",
                 method=vendor,
                 label=label,
-                marker=marker,
+                linestyle=line,
                 lo="speedup_lo",
                 hi="speedup_hi",
             )
-    ax.set(xscale="log", xlabel="n", ylabel="speed-up of ours", title="speed-up")
+    ax.axhline(1, color="#999999", linewidth=0.8)
+    ax.set(xscale="log", xlabel="n", ylabel="speed-up of spectile", title="speed-up")
     if ax.get_legend_handles_labels()[1]:
         ax.legend(fontsize=6)
     return drawing

@@ -45,6 +45,6 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             **look,
         )
     ax.set_xticks(range(len(widths)), [f"{int(b)}" for b in widths])
-    ax.set(xlabel="bandwidth b", ylabel="seconds", yscale="log", title=f"n = {int(rows['p_n'].iloc[0]):,}")
+    ax.set(xlabel="bandwidth b", ylabel="seconds", title=f"n = {int(rows['p_n'].iloc[0]):,}")
     ax.legend()
     return drawing

@@ -4,7 +4,7 @@ import pandas
 
 from spectile.bench.claims import select
 from spectile.bench.stats import rates
-from spectile.figures.style import Table, claims
+from spectile.figures.style import Table, claims, name
 
 SIZES = (1024, 4096, 8192, 16384, 32768, 49152, 65536)
 DEPTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -22,7 +22,7 @@ def table(frame: pandas.DataFrame) -> Table:
             for method in ("spectile", vendor):
                 found = select(rows, f"p_n={n},p_k={k},method={method}")
                 if n != 1024 or vendor == "blas":
-                    line[f"{method}, n = {n:,}"] = rates(found).iloc[0] if len(found) else None
+                    line[f"{name(method)}, n = {n:,}"] = rates(found).iloc[0] if len(found) else None
             if f"evd_t1_{n}_{k}" in printed:
                 line[f"paper, n = {n:,}"] = printed[f"evd_t1_{n}_{k}"]
         lines.append(line)

@@ -17,14 +17,17 @@ def table(frame: pandas.DataFrame) -> Table:
     lines, cited = [], [chasing]
     for b in (16, 32, 64):
         line: dict[str, object] = {"b": b}
-        for block, name in ((b, "nb = b (SBR)"), *((block, f"nb = {block:,}") for block in BLOCKS)):
+        for block, name in (
+            (b, f"nb = b (SBR), n = {n:,}"),
+            *((block, f"nb = {block:,}, n = {n:,}") for block in BLOCKS),
+        ):
             found = select(rows, f"p_bandwidth={b},p_block={block}")
             line[name] = found["time_s"].iloc[0] if len(found) else None
             if block in BLOCKS:
-                line[f"paper, {block:,}"] = printed[f"evd_t2_{b}_{block}"]
+                line[f"paper, {block:,}, n = 65,536"] = printed[f"evd_t2_{b}_{block}"]
         found = select(chasing, f"p_bandwidth={b}")
-        line["chasing"] = found["time_s"].median() if len(found) else None
-        line["paper, chasing"] = printed[f"evd_t2_{b}_chasing"]
+        line[f"chasing, n = {n:,}"] = found["time_s"].median() if len(found) else None
+        line["paper, chasing, n = 65,536"] = printed[f"evd_t2_{b}_chasing"]
         large = select(frame, f"p_study=chasing,p_n=65536,p_bandwidth={b},method=spectile,status=ok")
         line["chasing, n = 65,536"] = large["time_s"].iloc[0] if len(large) else None
         cited.append(large)
