@@ -270,7 +270,8 @@ def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, block: int = SYR2K_BLOC
         add_lower(blas, n, k, alpha, *left, *right, target, 0, block)
 
 
-_KERNELS: dict[tuple[int, str, int, int], Any] = {}  # hashing a Unit takes longer than a launch
+# Hashing a Unit takes longer than a launch; every unit lives as long as the module, so its id is its own.
+_KERNELS: dict[tuple[int, str, int, int], Any] = {}
 
 
 def _launch(unit: Unit, name: str, grid: Any, threads: int, arguments: tuple[Any, ...], shared_bytes: int = 0) -> None:
@@ -517,11 +518,12 @@ def eigenvalues(d: Any, e: Any) -> Any:
         raise np.linalg.LinAlgError("the tridiagonal matrix holds NaN or infinity: no eigenvalues")
     if bound == 0:
         return cupy.zeros(n, np.float64)
+    # Lanes that share an eigenvalue, while there are too few eigenvalues to fill the device (measured).
     lanes = 16 if n <= 10000 else (4 if n <= 24000 else 1)
     # 2 (1 + 2⁻⁵⁰) (lanes + 1)^-passes < 2⁻⁵⁷
     passes = math.ceil(58 / math.log2(lanes + 1))
     w = cupy.empty(n, np.float64)
-    squares = cupy.maximum((e / bound) ** 2, 1e-60)
+    squares = cupy.maximum((e / bound) ** 2, 1e-60)  # not 0: after a zero of the recurrence all would be 0
     edge = 1 + 2.0**-40
     _launch(
         STURM[lanes],
