@@ -1,18 +1,11 @@
 """One line a matrix: products, tile density, and the time of one product in each precision, in both columns."""
 
 import pandas
-from tsparse_panels import COLORS, not_at_hand, short, vendor
+from tsparse_panels import columns_of_methods, fastest, not_at_hand, short, vendor
 
 from spectile.bench.claims import select
 from spectile.bench.stats import speedups
 from spectile.figures.style import Table
-
-PRECISIONS = tuple(COLORS)
-
-
-def fastest(rows: pandas.DataFrame, names: list[str]) -> pandas.DataFrame:
-    """Return the row of the fastest of some methods, or no row."""
-    return rows[rows["method"].isin(names)].sort_values("time_s").iloc[:1]
 
 
 def table(frame: pandas.DataFrame) -> Table:
@@ -31,15 +24,7 @@ def table(frame: pandas.DataFrame) -> Table:
             line[head] = f"{first[column].iloc[0]:,.0f}"
             result.cite(first, column)
         line["entries a tile"] = round(float(first["v_tile_density_mean"].iloc[0]), 1)
-        wanted = {f"CSR to CSR, {p}": [f"spectile_{p}"] for p in PRECISIONS}
-        if threads:
-            wanted |= {f"one thread, {p}": [f"spectile_{p}_one_thread"] for p in ("float32", "float64")}
-        else:
-            reduced = [f"{kind}_{p}" for kind in ("rows", "tiles") for p in PRECISIONS[:3]]
-            wanted["kernel format, 11 or 24 bits"] = reduced
-            wanted["kernel format, float64"] = ["rows_float64", "tiles_float64"]
-        wanted |= {method.replace("_", " "): [method] for method in base.values()}
-        for head, methods in wanted.items():
+        for head, methods in columns_of_methods(list(base.values()), threads).items():
             best = fastest(rows, methods)
             line[head] = 1e3 * float(best["time_s"].iloc[0]) if len(best) else None
             result.cite(best, "time_s")

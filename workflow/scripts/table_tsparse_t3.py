@@ -1,7 +1,7 @@
 """Table 3 of tSparse: speed-up over each approach on the matrices that meet the global criterion."""
 
 import pandas
-from table_tsparse_t2 import collection
+from tsparse_criteria import collection
 from tsparse_panels import OTHERS, vendor
 
 from spectile.bench.stats import geometric_mean, speedups

@@ -1,6 +1,5 @@
 """What tSparse's figures share: the sixteen matrices of Table 1, their slots, and speed-ups over the vendor."""
 
-import numpy as np
 import pandas
 
 from spectile.bench.claims import select
@@ -123,18 +122,27 @@ def meets(frame: pandas.DataFrame, matrix: str, row_mean: float = 42, nnz: float
     return bool(row["v_row_mean"] > row_mean and row["v_nnz"] > nnz)
 
 
-def scores(predicted: np.ndarray, faster: np.ndarray) -> tuple[float | None, float | None]:
-    """Return precision and recall."""
-    hits = int((predicted & faster).sum())
-    return (hits / predicted.sum() if predicted.any() else None), (hits / faster.sum() if faster.any() else None)
+def fastest(rows: pandas.DataFrame, names: list[str]) -> pandas.DataFrame:
+    """Return the row of the fastest of some methods, or no row."""
+    return rows[rows["method"].isin(names)].sort_values("time_s").iloc[:1]
 
 
-def fitted(rows: pandas.DataFrame, column: str) -> float:
-    """Return the value of `column` from which predicting "faster" is right most often."""
-    faster = rows["speedup"] > 1
-    return max(np.sort(rows[column]), key=lambda cut: ((rows[column] >= cut) == faster).mean())
+def columns_of_methods(baselines: list[str], threads: bool) -> dict[str, list[str]]:
+    """Return the columns of the table with a line a matrix, and the methods of whom each shows the fastest.
 
-
-def long_rows(mean: int, nnz: int):
-    """Return the paper's criterion of rows longer than `mean` and more than `nnz` entries: its text and its test."""
-    return f"row > {mean} and NNZ(A) > {nnz:,}", lambda r: (r["v_row_mean"] > mean) & (r["v_nnz"] > nnz)
+    Parameters
+    ----------
+    baselines : list of str
+        The vendor's methods.
+    threads : bool
+        Whether the rows are of a CPU, where one thread stands beside all.
+    """
+    precisions = tuple(COLORS)
+    wanted = {f"CSR to CSR, {p}": [f"spectile_{p}"] for p in precisions}
+    if threads:
+        wanted |= {f"one thread, {p}": [f"spectile_{p}_one_thread"] for p in ("float32", "float64")}
+    else:
+        reduced = [f"{kind}_{p}" for kind in ("rows", "tiles") for p in precisions[:3]]
+        wanted["kernel format, 11 or 24 bits"] = reduced
+        wanted["kernel format, float64"] = ["rows_float64", "tiles_float64"]
+    return wanted | {style.name(method): [method] for method in baselines}
