@@ -228,10 +228,11 @@ def in_report(paper, stem):
 
 
 def drawing_scripts(paper):
-    """Return the sources whose change draws the paper's figures again."""
-    return [f"workflow/scripts/{stem}.py" for stem in stems(paper)] + [
-        "src/spectile/figures/style.py"
-    ]
+    """Return the sources whose change draws the paper's figures again: its scripts, what they share, the style."""
+    folder = Path("workflow/scripts")
+    own = [str(folder / f"{stem}.py") for stem in stems(paper)]
+    shared = sorted(str(path) for path in folder.glob(f"{paper}_*.py"))
+    return [*own, *shared, "src/spectile/figures/style.py"]
 
 
 def write_report():
