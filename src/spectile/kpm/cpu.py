@@ -355,13 +355,15 @@ def _stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars,
     scale, shift = scalars[0], scalars[1]
     for n in range(blocks.shape[0]):
         even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
-        for site in range(blocks[n, 0] // 4, blocks[n, 1] // 4):
-            x, y, z = site // (nz * ny), site // nz % ny, site % nz
-            pattern = 4 * (9 * _place(x, nx) + 3 * _place(y, ny) + _place(z, nz))
-            for orbital in range(4):
-                begin, end = first[pattern + orbital], first[pattern + orbital + 1]
-                own = shift + scale * (mass[orbital] + potential[site])
-                _pattern_row(arrays, even, odd, own, begin, end, 4 * site + orbital, parts, width, v.itemsize)
+        pattern = 0
+        for row in range(blocks[n, 0], blocks[n, 1]):
+            site, orbital = row // 4, row % 4
+            if orbital == 0:
+                x, y, z = site // (nz * ny), site // nz % ny, site % nz
+                pattern = 4 * (9 * _place(x, nx) + 3 * _place(y, ny) + _place(z, nz))
+            begin, end = first[pattern + orbital], first[pattern + orbital + 1]
+            own = shift + scale * (mass[orbital] + potential[site])
+            _pattern_row(arrays, even, odd, own, begin, end, row, parts, width, v.itemsize)
 
 
 @numba.njit(forceinline=True)
