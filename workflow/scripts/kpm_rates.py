@@ -73,6 +73,12 @@ def on_host(rows: pandas.DataFrame) -> pandas.DataFrame:
     return rows[rows["clock"].isin(["wall", "external"])] if len(rows) else rows
 
 
+def host_bandwidth(rows: pandas.DataFrame) -> float | None:
+    """Return the best of a CPU's measured bandwidths in GB/s: a triad's bytes leave fetched lines out."""
+    rates = [select(on_host(rows), f"method={method}") for method in ("triad", "update")]
+    return max((float(rate["gbytes_s"].iloc[0]) for rate in rates if len(rate)), default=None)
+
+
 def line(drawing, ax, rows: pandas.DataFrame, method: str, x: str, y: str, **settings) -> None:
     """Draw one stage over a numeric column."""
     here = select(rows, f"method={method}")

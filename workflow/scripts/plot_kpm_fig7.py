@@ -1,9 +1,8 @@
 """Figure 7 of KPM: scaling over the cores of one CPU."""
 
 import pandas
-from kpm_rates import NAMES, drawn_by, line, missing
+from kpm_rates import NAMES, drawn_by, host_bandwidth, line, missing
 
-from spectile.bench.claims import select
 from spectile.figures.style import Drawing
 from spectile.kpm.model import code_balance
 
@@ -18,9 +17,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     width = int(rows["p_num_vectors"].max())
     for method in ("aug_spmv", "aug_spmmv", "aug_spmmv_table", "stencil"):
         line(drawing, ax, rows, method, "p_threads", "gflops", label=f"{NAMES[method]}, R = {width}")
-    triad = select(drawn_by(frame, "fig8"), "method=triad,clock=wall")
-    if len(triad):
-        bandwidth = float(triad["gbytes_s"].iloc[0])
+    bandwidth = host_bandwidth(drawn_by(frame, "fig8"))
+    if bandwidth is not None:
         ends = [rows["p_threads"].min(), rows["p_threads"].max()]
         for vectors in (1, width):
             drawing.model_line(ax, ends, [bandwidth / code_balance(vectors)] * 2, f"roofline, R = {vectors}")

@@ -1,7 +1,7 @@
 """Figure 8 of KPM: the refined roofline of the augmented SpMMV on the CPU."""
 
 import pandas
-from kpm_rates import drawn_by, line, missing, on_host
+from kpm_rates import drawn_by, host_bandwidth, line, missing, on_host
 
 from spectile.bench.claims import select
 from spectile.figures.style import Drawing
@@ -21,9 +21,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     for method in STAGES:
         line(drawing, ax, stages, method, "p_num_vectors", "gflops")
     vectors = sorted(stages["p_num_vectors"].unique())
-    triad = select(rows, "method=triad")
-    if len(triad):
-        bandwidth = float(triad["gbytes_s"].iloc[0])
+    bandwidth = host_bandwidth(rows)
+    if bandwidth is not None:
         drawing.model_line(ax, vectors, [bandwidth / code_balance(r) for r in vectors], "P_MEM = b / B_min")
     cached = select(on_host(drawn_by(frame, "cache")), "method=aug_spmmv")
     if len(cached):
