@@ -15,9 +15,8 @@ FRAMES = sorted((ROOT / "results/recorded").rglob("*.parquet"))
 NOT_RECORDED = {
     "spamm": "",
     "tsparse": "",
-    "evd": "reduction_.*|chasing_.*|stages_.*|int8_.*|sbr_8192_256|syr2k_65536_(64|128|256)|tridiagonal_65536"
-    r"|evd_.*_vectors.*|evd_65536_values|evd_(1536|2000|3072)_values|evd_\d+_values_(float32|complex64|complex128)",
-    "kpm": "counters_.*|host_dos_50x50x40|hybrid_400x100x40|ranks_(64|128)x40x40_4",
+    "evd": "",
+    "kpm": "counters_.*|hybrid_400x100x40|ranks_(64|128)x40x40_4",
 }
 
 
