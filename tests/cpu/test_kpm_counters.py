@@ -68,6 +68,15 @@ def test_ncu_is_called_once_and_its_answers_are_joined(tmp_path, monkeypatch):
     assert found["stencil"]["error_fro_rel"] == 2e-16 and found["aug_spmmv"]["dram_bytes"] == 1031810816
 
 
+def test_methods_that_fail_under_ncu_are_no_missing_counters(tmp_path, monkeypatch):
+    fake = tmp_path / "ncu"
+    fake.write_text("#!/bin/sh\necho MemoryError: no room >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(RuntimeError, match="ended with 1: MemoryError: no room"):
+        counters.count({"study": "step"}, 1, 1, ["stencil"])
+
+
 def test_without_ncu_or_a_device_every_method_says_why(monkeypatch):
     monkeypatch.setattr(counters, "find_ncu", lambda: None)
     with pytest.raises(counters.NoCounters, match="not found"):
