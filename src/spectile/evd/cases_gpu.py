@@ -477,7 +477,7 @@ def _chasing(row: Mapping[str, Any], context: Context) -> Problem:
     limits = NORM_LIMITS if n > DENSE_BAND_ORDER else {"error_values": 10.0}
     methods: list[Method | Skipped] = [
         Method("spectile", lambda: _wait(gpu.chase_band(band.copy(), n, b, None)), check, limits, flops=work),
-        cases._chasing_method("spectile_cpu", host, b, context.threads, check)
+        cases._chasing_method("spectile_cpu", host, b, context.threads, check, limits)
         if row["cpu_chasing"]
         else Skipped("spectile_cpu", "left out of this row: many seconds a call on the host's cores"),
         Skipped("magma", cases.NO_MAGMA),
