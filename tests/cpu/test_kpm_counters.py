@@ -70,7 +70,10 @@ def test_ncu_is_called_once_and_its_answers_are_joined(tmp_path, monkeypatch):
 
 def test_methods_that_fail_under_ncu_are_no_missing_counters(tmp_path, monkeypatch):
     fake = tmp_path / "ncu"
-    fake.write_text("#!/bin/sh\necho MemoryError: no room >&2\nexit 1\n")
+    fake.write_text(
+        '#!/bin/sh\nfor word; do [ "$before" = --log-file ] && log=$word; before=$word; done\n'
+        'echo "==ERROR== The application returned an error code (1)." > $log\necho MemoryError: no room >&2\nexit 1\n'
+    )
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(RuntimeError, match="ended with 1: MemoryError: no room"):

@@ -100,7 +100,7 @@ def count(row: Mapping[str, Any], seed: int, threads: int, methods: Iterable[str
             capture_output=True, text=True, check=False, timeout=LIMIT_S
         )  # fmt: skip
         said = log.read_text().splitlines() if log.exists() else []
-        if done.returncode and not any(line.startswith("==ERROR==") for line in said):
+        if done.returncode and (not said or any("application returned an error" in line for line in said)):
             raise RuntimeError(f"the counted methods ended with {done.returncode}: {done.stderr.strip()[-300:]}")
         volumes = read(said)
     answers = [line for line in done.stdout.splitlines() if line.startswith('{"errors"')]
