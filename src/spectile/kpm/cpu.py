@@ -599,6 +599,8 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 _TEAM = threading.Lock()  # a second team in the same pool would wait for threads that wait for it
 _STOP = 1 << 40  # more than all arrivals of a run; several threads may add it
 SPINS = 20_000
+# Rows times (vectors and three for the matrix) that are worth a thread: about 0.15 ms, what it costs to begin and meet.
+THREAD_WORK = 50_000
 
 
 def side_by_side(threads: int, steps: int, work: Callable[[int, int], None], after: Callable[[int], None]) -> None:
@@ -669,13 +671,14 @@ class CpuRecursion:
     block : ndarray, shape (num_columns, parts, R)
         |ν₀⟩, taken over.
     threads : int or None
-        Defaults to :func:`num_threads`.
+        Defaults to :func:`num_threads`, and to fewer for small samples.
     """
 
     def __init__(self, operator: CpuOperator, a: float, b: float, block: Array, threads: int | None = None) -> None:
         self.operator, self.a, self.b = operator, a, b
         self.v, self.w = block, np.zeros_like(block)
-        self.threads = threads or num_threads()
+        enough = operator.num_rows * (block.shape[2] + 3) // THREAD_WORK
+        self.threads = threads or max(1, min(num_threads(), enough))
         self.steps = 0
         self._blocks = operator.blocks(self.num_vectors)
 
