@@ -31,7 +31,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             cached,
             "p_num_vectors",
             "gflops",
-            label="P_LLC: the same kernel in cache",
+            label="the same kernel, sample in cache",
             color="#882255",
             linestyle="--",
         )
