@@ -34,7 +34,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.model_line(ax, ends, [float(same["gbytes_s"].iloc[0])] * 2, "triad")
         ax.set_xscale("log", base=2)
         ax.set_xlabel("vectors R")
-        ax.legend()
+        ax.legend(loc="lower left", fontsize=6)
     drawing.axes[0][0].set_ylim(bottom=0)
     drawing.axes[0][0].set_ylabel("GB/s")
     return drawing

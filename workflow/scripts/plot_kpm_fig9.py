@@ -16,15 +16,16 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     memory.set_title("main memory (dotted: least, model)")
     cache.set_title("L2 cache (counted)")
     least = rows[rows["p_study"] == "step"] if len(rows) else rows
+    found = counted(rows)
     if len(least):
         for method in ("naive", *METHODS):
-            line(drawing, memory, least, method, "p_num_vectors", "gbytes_per_vector", **LEAST)
+            label = {"label": "_least"} if len(found) and method in METHODS else {}
+            line(drawing, memory, least, method, "p_num_vectors", "gbytes_per_vector", **LEAST, **label)
     else:
         drawing.empty(memory, missing(frame, "fig9", "the stages over R"))
-    found = counted(rows)
     if len(found):
         for method in METHODS:
-            line(drawing, memory, found, method, "p_num_vectors", "dram_per_vector", label="_counted")
+            line(drawing, memory, found, method, "p_num_vectors", "dram_per_vector")
             line(drawing, cache, found, method, "p_num_vectors", "l2_per_vector", label="_counted")
     else:
         drawing.empty(cache, missing(frame, "fig9", "counted bytes", "counters"))
