@@ -59,7 +59,7 @@ def _evd(row: Mapping[str, Any], context: Context) -> Problem:
     def vendor(driver: str) -> Any:
         return scipy.linalg.eigh(a, eigvals_only=not vectors, driver=driver, check_finite=False)
 
-    limits = LIMITS if vectors else {"error_values": 10.0}
+    limits = LIMITS if vectors else VALUES
     ours = (lambda: eigh(a, backend="cpu")) if vectors else (lambda: eigvalsh(a, backend="cpu"))
     work = flops(n, vectors=vectors)
     methods: list[Method | Skipped] = [
@@ -144,7 +144,7 @@ def _stages(row: Mapping[str, Any], context: Context) -> Problem:
         cpu.apply_panels(factors, columns)
         return columns
 
-    values, basis = {"error_values": 10.0}, {"error_orthogonality": 10.0}
+    basis = {"error_orthogonality": 10.0}
     methods: list[Method | Skipped] = [
         Method(
             "load",
@@ -152,11 +152,11 @@ def _stages(row: Mapping[str, Any], context: Context) -> Problem:
             lambda found: {"error_fro_rel": float(not np.array_equal(np.tril(found), np.tril(a)))},
             {"error_fro_rel": 0.0},
         ),
-        Method("band_reduction", reduce, check_band, values, prepare=copy),
-        Method("chasing", lambda: cpu.chase_band(band.copy(), b, keep=True, threads=threads)[:2], check_t, values),
-        Method("eigenvalues", lambda: cpu.eigh_tridiagonal(factors.d, factors.e, vectors=False)[0], check_w, values),
+        Method("band_reduction", reduce, check_band, VALUES, prepare=copy),
+        Method("chasing", lambda: cpu.chase_band(band.copy(), b, keep=True, threads=threads)[:2], check_t, VALUES),
+        Method("eigenvalues", lambda: cpu.eigh_tridiagonal(factors.d, factors.e, vectors=False)[0], check_w, VALUES),
         Method("divide_and_conquer", lambda: cpu.eigh_tridiagonal(factors.d, factors.e, vectors=True),
-               lambda found: check_w(found[0]) | check_basis(found[1]), values | basis),
+               lambda found: check_w(found[0]) | check_basis(found[1]), VALUES | basis),
         Method("back_chasing", back_chasing, check_basis, basis, prepare=from_s),
         Method("back_panels", back_panels, check_pairs, LIMITS, prepare=from_half_way),
         Skipped("cusolver_stedc", NO_GPU),
@@ -184,8 +184,8 @@ def _tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
         return factors.d, factors.e
 
     methods: list[Method | Skipped] = [
-        Method("spectile", ours, _check_tridiagonal(a, reference), {"error_values": 10.0}, flops=flops(n)),
-        Method("lapack", vendor, _check_tridiagonal(a, reference), {"error_values": 10.0}, flops=flops(n)),
+        Method("spectile", ours, _check_tridiagonal(a, reference), VALUES, flops=flops(n)),
+        Method("lapack", vendor, _check_tridiagonal(a, reference), VALUES, flops=flops(n)),
         Skipped("cusolver_one_stage", NO_GPU),
         Skipped("magma", NO_MAGMA),
     ]
@@ -222,7 +222,7 @@ def _reduction(row: Mapping[str, Any], context: Context) -> Problem:
     restore()
     band = reduce()
     methods: list[Method | Skipped] = [
-        Method("spectile", reduce, check_band, {"error_values": 10.0}, flops=flops(n), prepare=restore),
+        Method("spectile", reduce, check_band, VALUES, flops=flops(n), prepare=restore),
         _chasing_method("spectile_chasing", band, b, context.threads, _check_tridiagonal(a, reference), VALUES),
         Skipped("magma", NO_MAGMA),
     ]
@@ -258,7 +258,7 @@ def _chasing(row: Mapping[str, Any], context: Context) -> Problem:
         w, _ = cpu.eigh_tridiagonal(np.array(result[0]), np.array(result[1]), vectors=False)
         return {"error_values": float(np.abs(w - reference).max()) / (n * np.finfo(w.dtype).eps * norm)}
 
-    vendor = Method("lapack", lambda: lapack.sbtrd(band[:, : b + 1].copy(), b), check, {"error_values": 10.0})
+    vendor = Method("lapack", lambda: lapack.sbtrd(band[:, : b + 1].copy(), b), check, VALUES)
     methods: list[Method | Skipped] = [
         Skipped("spectile", NO_GPU),
         _chasing_method("spectile_cpu", band, b, context.threads, check, VALUES),

@@ -165,7 +165,7 @@ def _evd(row: Mapping[str, Any], context: Context) -> Problem:
         return _large(row, context)
     a = _matrix(n, context.seed, precision)
     check = _check(lambda: a, _reference(n, context.seed, precision), vectors)
-    limits = cases.LIMITS if vectors else {"error_values": 10.0}
+    limits = cases.LIMITS if vectors else cases.VALUES
     work = cases.flops(n, vectors=vectors) * (4 if a.dtype.kind == "c" else 1)
 
     def two_stages() -> Any:
@@ -278,7 +278,7 @@ def _stages(row: Mapping[str, Any], context: Context) -> Problem:
         gpu.apply_panels(panels, z.pointer, z.ld, n)
         return _wait((w[:n], gpu.as_array(z, n, n)))
 
-    values, basis = {"error_values": 10.0}, {"error_orthogonality": 10.0}
+    values, basis = cases.VALUES, {"error_orthogonality": 10.0}
     methods: list[Method | Skipped] = [
         Method(
             "load",
@@ -312,7 +312,7 @@ def _tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
         _wait(_fill(a, context.seed))
 
     check = _check_norms(float(cupy.trace(a)), _norm(a)) if large else _check_values(_reference(n, context.seed))
-    limits = NORM_LIMITS if large else {"error_values": 10.0}
+    limits = NORM_LIMITS if large else cases.VALUES
     methods: list[Method | Skipped] = [
         Method(
             "spectile",
@@ -375,7 +375,7 @@ def _check_norms(trace: float, norm: float) -> Callable[[Any], dict[str, float]]
 def _reduction(row: Mapping[str, Any], context: Context) -> Problem:
     """Detached band reduction at one b and nb, and the chasing of its band, on the GPU and on the host's cores."""
     n, b, block = row["n"], row["bandwidth"], row["block"]
-    limits, work = {"error_values": 10.0}, 6.0 * n * n * b
+    limits, work = cases.VALUES, 6.0 * n * n * b
     a = _matrix(n, context.seed)
     check = _check_values(_reference(n, context.seed))
     target = gpu.empty_matrix(n, n, np.float64)
@@ -474,7 +474,7 @@ def _chasing(row: Mapping[str, Any], context: Context) -> Problem:
         for offset in range(b + 1):
             dense[offset :: n + 1][: n - offset] = band[: n - offset, offset]
         check = _check_values(_vendor_values(dense.reshape(n, n).T))
-    limits = NORM_LIMITS if n > DENSE_BAND_ORDER else {"error_values": 10.0}
+    limits = NORM_LIMITS if n > DENSE_BAND_ORDER else cases.VALUES
     methods: list[Method | Skipped] = [
         Method("spectile", lambda: _wait(gpu.chase_band(band.copy(), n, b, None)), check, limits, flops=work),
         cases._chasing_method("spectile_cpu", host, b, context.threads, check, limits)
@@ -566,7 +566,7 @@ def _int8_reduction(row: Mapping[str, Any], context: Context) -> Problem:
         f"int8_{count}": functools.partial(ozaki.add_lower, count=count) for count in INT8_COUNTS
     }
     methods: list[Method | Skipped] = [
-        Method(name, functools.partial(reduce, update), check, {"error_values": 10.0}, flops=cases.flops(n),
+        Method(name, functools.partial(reduce, update), check, cases.VALUES, flops=cases.flops(n),
                prepare=restore)
         for name, update in updates.items()
     ]  # fmt: skip

@@ -18,6 +18,8 @@ Backend = Literal["auto", "cpu", "cuda"]
 FIRST_STEPS = 8
 LOOK_STEPS = 64
 
+NOT_FINITE = "H holds NaN or infinity: every entry must be a finite number"
+
 
 def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = False) -> Any:
     """Return the backend's view of H: makes recursions and applies H to single vectors.
@@ -174,7 +176,7 @@ def advance_watched(recursion: Any, etas: Array, num_moments: int) -> tuple[Arra
         # |T_m(x)| <= 1 inside, so no norm may exceed the first one by more than rounding.
         if not np.all(etas[2 * done :: 2] <= etas[0] * (1 + 1e-3)):
             if not np.isfinite(etas[:2]).all():
-                raise ValueError("H holds NaN or infinity: every entry must be a finite number")
+                raise ValueError(NOT_FINITE)
             return etas, False
     return etas, True
 
@@ -193,7 +195,7 @@ def find_bounds(engine: Any, H: Any, bounds: tuple[float, float] | None) -> tupl
     start *= engine.xp.linspace(1, 2, engine.num_rows).astype(start.real.dtype)
     low, high = spectrum_bounds.lanczos(engine.apply, start, xp=engine.xp)
     if not (np.isfinite(low) and np.isfinite(high)):
-        raise ValueError("H holds NaN or infinity: every entry must be a finite number")
+        raise ValueError(NOT_FINITE)
     if hasattr(H, "gershgorin"):
         certain = H.gershgorin()
     elif hasattr(H, "diagonal") and hasattr(H, "nnz"):
@@ -215,7 +217,7 @@ def check_hermitian(engine: Any) -> None:
     one, two = complex(xp.vdot(y, hx)), complex(xp.vdot(hy, x))
     size = float(xp.linalg.norm(y) * xp.linalg.norm(hx) + xp.linalg.norm(hy) * xp.linalg.norm(x))
     if not np.isfinite(size):
-        raise ValueError("H holds NaN or infinity: every entry must be a finite number")
+        raise ValueError(NOT_FINITE)
     tolerance = 1e-10 if engine.dtype.itemsize // (2 if engine.dtype.kind == "c" else 1) == 8 else 1e-4
     imaginary = max(abs(complex(xp.vdot(x, hx)).imag), abs(complex(xp.vdot(y, hy)).imag))
     if max(abs(one - two), imaginary) > tolerance * size:
