@@ -100,8 +100,10 @@ def test_a_spoilt_record_is_noticed(spoil: str) -> None:
 def test_parts_of_a_system_have_their_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin, package = _plugin(), tmp_path / "src/spectile/kpm"
     package.mkdir(parents=True)
-    for name in ("gpu.py", "gpu_staged.py", "staged.cu", "rows.cu", "cpu.py"):
+    for name in ("gpu.py", "staged.cu", "rows.cu", "rows.py", "cpu.py", "sell.py", "staging.py", "density.py"):
         (package / name).touch()
+    (package / "gpu.py").write_text("from spectile.kpm.sell import SellMatrix\nfrom spectile.gpu import device\n")
+    (package / "gpu_staged.py").write_text("from . import gpu, staging\nfrom .density import moments\n")
     for name in ("test_kpm.py", "test_kpm_staged.py"):
         (tmp_path / name).touch()
     monkeypatch.setattr(plugin, "ROOT", tmp_path)
@@ -109,5 +111,12 @@ def test_parts_of_a_system_have_their_own_code(tmp_path: Path, monkeypatch: pyte
     found = {
         file: {path.name for path in plugin.sources(tmp_path / file)} for file in ("test_kpm.py", "test_kpm_staged.py")
     }
-    assert found["test_kpm.py"] == {"gpu.py", "rows.cu", "test_kpm.py"}
-    assert found["test_kpm_staged.py"] == {"gpu.py", "rows.cu", "gpu_staged.py", "staged.cu", "test_kpm_staged.py"}
+    shared = {"gpu.py", "sell.py", "rows.cu", "rows.py"}
+    assert found["test_kpm.py"] == shared | {"test_kpm.py"}
+    assert found["test_kpm_staged.py"] == shared | {
+        "gpu_staged.py",
+        "staged.cu",
+        "staging.py",
+        "density.py",
+        "test_kpm_staged.py",
+    }

@@ -7,6 +7,7 @@ the kernels and launch code that the file tests and of the file itself (comments
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from collections.abc import Iterator
@@ -27,15 +28,34 @@ def sources(test: Path) -> list[Path]:
     """Return the kernels and launch code that decide whether a file of GPU tests passes, and the file itself.
 
     ``test_<system>_<part>.py`` tests ``gpu_<part>.py`` and ``<part>.cu``, where the system has them, on top of the rest
-    of the system's GPU code, which every file of its tests tests.
+    of the system's GPU code, which every file of its tests tests.  GPU code includes what a ``gpu*.py`` imports from
+    its system, such as a planner on the host, and the module that has the name of a kernel.
     """
     system = system_of(test.name)
     parts = {path.stem.removeprefix(f"test_{system}_") for path in HERE.glob(f"test_{system}_*.py")}
     others = parts - {test.stem.removeprefix(f"test_{system}_")}
     code = _code("gpu", "*.py")
     if system is not None and system != "gpu":
-        code += [path for path in _code(system, "gpu*.py") if path.stem.removeprefix("gpu_") not in others]
+        own = [path for path in _code(system, "gpu*.py") if path.stem.removeprefix("gpu_") not in others]
+        host = {module for path in own if path.suffix == ".py" for module in _imported(path)}
+        host |= {path.with_suffix(".py") for path in own if path.with_suffix(".py").exists()}
+        code += own + sorted(path for path in host - set(own) if not path.stem.startswith("gpu"))
     return [*code, test]
+
+
+def _imported(path: Path) -> set[Path]:
+    """Return the modules beside a module that it imports, by any of the three spellings."""
+    package = f"spectile.{path.parent.name}"
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        origin = ".".join([package] * node.level + [node.module] * bool(node.module))
+        if origin == package:
+            names |= {alias.name for alias in node.names}
+        elif origin.startswith(f"{package}."):
+            names.add(origin.removeprefix(f"{package}."))
+    return {path.with_name(f"{name}.py") for name in names} & set(path.parent.glob("*.py"))
 
 
 def _code(system: str, pattern: str) -> list[Path]:
