@@ -9,7 +9,15 @@ from spectile import evd
 from spectile.evd.families import FAMILIES, random_hermitian, residuals
 
 cupy = pytest.importorskip("cupy")
-from spectile.evd import cpu, gpu, ozaki  # noqa: E402
+from spectile.evd import cpu, gpu, gpu_blas, gpu_divide, ozaki  # noqa: E402
+from spectile.evd.gpu_back import apply_chasing  # noqa: E402
+from spectile.evd.gpu_band import band_reduction, extract_band, largest_order  # noqa: E402
+from spectile.evd.gpu_blas import syr2k  # noqa: E402
+from spectile.evd.gpu_chasing import chase_band  # noqa: E402
+from spectile.evd.gpu_divide import divide_and_conquer, padded_order  # noqa: E402
+from spectile.evd.gpu_load import fits_in_place, load_matrix  # noqa: E402
+from spectile.evd.gpu_matrix import as_array, zero_matrix  # noqa: E402
+from spectile.evd.gpu_sturm import eigenvalues  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
@@ -125,8 +133,8 @@ def test_in_the_memory_of_the_input(dtype, lower, order, rng, monkeypatch):
     half = np.where(np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, a, np.nan).astype(dtype)
     owned = cupy.array(half, order=order)
     in_place = order == "F" or np.dtype(dtype).kind != "c"
-    assert gpu.fits_in_place(owned) == in_place
-    assert not gpu.fits_in_place(owned[1:, 1:])
+    assert fits_in_place(owned) == in_place
+    assert not fits_in_place(owned[1:, 1:])
     w, v = evd.eigh(owned, lower=lower, overwrite_a=True)
     assert passes(errors(a, w, v))
     kept = np.array_equal(cupy.asnumpy(owned), half, equal_nan=True)
@@ -176,9 +184,9 @@ def test_chasing_runs_under_any_occupancy(bandwidth, rng):
     band[:n, : bandwidth + 1] = cupy.asarray(rng.standard_normal((n, bandwidth + 1)))
     for offset in range(1, bandwidth + 1):
         band[n - offset : n, offset] = 0
-    alone = gpu.chase_band(band.copy(), n, bandwidth, None, grid=1)
+    alone = chase_band(band.copy(), n, bandwidth, None, grid=1)
     for run in range(67):
-        found = gpu.chase_band(band.copy(), n, bandwidth, None, grid=(2, 3, 7, 50, 140, 400, 1000)[run % 7])
+        found = chase_band(band.copy(), n, bandwidth, None, grid=(2, 3, 7, 50, 140, 400, 1000)[run % 7])
         assert bool((found[0] == alone[0]).all())
         assert bool((found[1][: n - 1] == alone[1][: n - 1]).all())
 
@@ -186,7 +194,7 @@ def test_chasing_runs_under_any_occupancy(bandwidth, rng):
 @pytest.mark.parametrize("n", [1, 5, 513, 2000])
 def test_eigenvalues_of_tridiagonals(n, rng):
     d, e = rng.standard_normal(n), rng.standard_normal(n)
-    w = cupy.asnumpy(gpu.eigenvalues(cupy.asarray(d), cupy.asarray(e)))
+    w = cupy.asnumpy(eigenvalues(cupy.asarray(d), cupy.asarray(e)))
     expected, _ = cpu.eigh_tridiagonal(d, e[: n - 1], vectors=False)
     np.testing.assert_allclose(w, expected, atol=1e-13 * n**0.5)
 
@@ -208,7 +216,7 @@ def device_symmetric(n, seed):
 
 
 def test_panels_of_more_rows_than_half_the_threads(rng):
-    n = gpu.largest_order() // 2 + 300
+    n = largest_order() // 2 + 300
     a = device_symmetric(n, SEED)
     trace, norm = float(cupy.trace(a)), float(cupy.linalg.norm(a.ravel()))
     w = evd.eigvalsh(a, overwrite_a=True)
@@ -259,12 +267,12 @@ def test_reflectors_of_the_chasing(n, dtype, bandwidth, rng):
     band = cupy.zeros((n + 2, 2 * b), dtype)
     for offset in range(min(b + 1, n)):
         band[: n - offset, offset] = cupy.asarray(np.diag(dense, -offset).copy())
-    reflectors = gpu.zero_matrix(n, n, dtype)
-    d, e = (cupy.asnumpy(x) for x in gpu.chase_band(band, n, b, reflectors))
-    z = gpu.zero_matrix(n, n, np.complex128 if np.dtype(dtype).kind == "c" else np.float64)
-    gpu.as_array(z, n, n)[np.arange(n), np.arange(n)] = 1
-    gpu.apply_chasing(reflectors, n, b, z.pointer, z.ld, n)
-    q = cupy.asnumpy(gpu.as_array(z, n, n))
+    reflectors = zero_matrix(n, n, dtype)
+    d, e = (cupy.asnumpy(x) for x in chase_band(band, n, b, reflectors))
+    z = zero_matrix(n, n, np.complex128 if np.dtype(dtype).kind == "c" else np.float64)
+    as_array(z, n, n)[np.arange(n), np.arange(n)] = 1
+    apply_chasing(reflectors, n, b, z.pointer, z.ld, n)
+    q = cupy.asnumpy(as_array(z, n, n))
     tridiagonal = np.diag(d) + np.diag(e[: n - 1], 1) + np.diag(e[: n - 1], -1)
     eps = np.finfo(dtype).eps
     assert np.linalg.norm(q @ tridiagonal @ q.conj().T - dense) < 10 * n * eps * np.linalg.norm(dense)
@@ -274,23 +282,23 @@ def test_reflectors_of_the_chasing(n, dtype, bandwidth, rng):
 @pytest.mark.parametrize("chunks", [(1024, 2048), (50, 30)])
 @pytest.mark.parametrize("n", [1, 2, 32, 33, 64, 65, 257, 1030])
 def test_divide_and_conquer(n, chunks, rng, monkeypatch):
-    order = gpu.padded_order(n)[1]
-    monkeypatch.setattr(gpu, "merge_sizes", lambda n: (min(chunks[0], order), min(chunks[1], order // 2)))
+    order = padded_order(n)[1]
+    monkeypatch.setattr(gpu_divide, "merge_sizes", lambda n: (min(chunks[0], order), min(chunks[1], order // 2)))
     d, e = rng.standard_normal(n), rng.standard_normal(n)
-    w, q = gpu.divide_and_conquer(cupy.asarray(d), cupy.asarray(e))
+    w, q = divide_and_conquer(cupy.asarray(d), cupy.asarray(e))
     a = np.diag(d) + np.diag(e[: n - 1], 1) + np.diag(e[: n - 1], -1)
-    assert passes(errors(a, w, gpu.as_array(q, n, n)))
+    assert passes(errors(a, w, as_array(q, n, n)))
 
 
 @pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("k", [1, 16, 100])
 @pytest.mark.parametrize("n", [1, 100, 512, 1300])
 def test_syr2k(n, k, joined, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "SYR2K_JOINED", (k if joined else 0, 0))
+    monkeypatch.setattr(gpu_blas, "SYR2K_JOINED", (k if joined else 0, 0))
     a, b = (rng.standard_normal((n, k)) for _ in range(2))
     c = np.asfortranarray(rng.standard_normal((n, n)))
     on_device = cupy.asarray(c, order="F")
-    gpu.syr2k(cupy.asarray(a, order="F"), cupy.asarray(b, order="F"), on_device, alpha=-0.5, block=128)
+    syr2k(cupy.asarray(a, order="F"), cupy.asarray(b, order="F"), on_device, alpha=-0.5, block=128)
     expected = np.tril(c - 0.5 * (a @ b.T + b @ a.T))
     np.testing.assert_allclose(np.tril(cupy.asnumpy(on_device)), expected, atol=1e-11)
 
@@ -311,9 +319,9 @@ def test_updates_from_int8_products(n, k, rng):
 def test_band_reduction_from_int8_products(rng):
     n = 700
     a = random_hermitian(n, rng)
-    matrix, _ = gpu.load_matrix(cupy.asarray(a), lower=True, bandwidth=B, check_finite=True)
-    panels = gpu.band_reduction(matrix, n, bandwidth=B, block=NB, update=ozaki.add_lower)
-    w = gpu.eigenvalues(*gpu.chase_band(gpu.extract_band(panels), n, B, None))
+    matrix, _ = load_matrix(cupy.asarray(a), lower=True, bandwidth=B, check_finite=True)
+    panels = band_reduction(matrix, n, bandwidth=B, block=NB, update=ozaki.add_lower)
+    w = eigenvalues(*chase_band(extract_band(panels), n, B, None))
     assert passes(errors(a, w))
 
 

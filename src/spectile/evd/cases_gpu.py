@@ -15,6 +15,15 @@ from spectile.bench.provenance import digest_array
 
 from . import cases, cpu, gpu, ozaki, vendor
 from .api import eigh, eigvalsh, tridiagonalize
+from .gpu_back import apply_chasing, apply_panels
+from .gpu_band import band_reduction, extract_band
+from .gpu_blas import Blas, add_lower, syr2k
+from .gpu_chasing import chase_band
+from .gpu_divide import divide_and_conquer
+from .gpu_load import load_matrix
+from .gpu_matrix import Matrix, as_array, empty_matrix
+from .gpu_sturm import eigenvalues
+from .gpu_units import BANDWIDTHS
 
 EPS = float(np.finfo(np.float64).eps)
 #: A matrix above this order is made again where it is wanted, instead of being kept beside its work space.
@@ -242,20 +251,20 @@ def _stages(row: Mapping[str, Any], context: Context) -> Problem:
     check_t = _check_values(reference)
     norm = float(cupy.abs(reference).max())
     # What each stage begins from, left by those before it.
-    kept, _ = gpu.load_matrix(a, lower=True, bandwidth=b, check_finite=True)
-    panels = gpu.band_reduction(kept, n, bandwidth=b, block=block)
-    band = gpu.extract_band(panels)
-    d, e = gpu.chase_band(band.copy(), n, b, kept)
-    w, q = gpu.divide_and_conquer(d, e)
-    source = gpu.as_array(q, n, n)
-    work, z = gpu.empty_matrix(n, n, np.float64), gpu.empty_matrix(n, n, np.float64)
-    half_way = gpu.empty_matrix(n, n, np.float64)
+    kept, _ = load_matrix(a, lower=True, bandwidth=b, check_finite=True)
+    panels = band_reduction(kept, n, bandwidth=b, block=block)
+    band = extract_band(panels)
+    d, e = chase_band(band.copy(), n, b, kept)
+    w, q = divide_and_conquer(d, e)
+    source = as_array(q, n, n)
+    work, z = empty_matrix(n, n, np.float64), empty_matrix(n, n, np.float64)
+    half_way = empty_matrix(n, n, np.float64)
 
-    def copy(target: gpu.Matrix, given: Any) -> None:
-        gpu.as_array(target, n, n).T[...] = given.T
+    def copy(target: Matrix, given: Any) -> None:
+        as_array(target, n, n).T[...] = given.T
 
     copy(half_way, source)
-    gpu.apply_chasing(kept, n, b, half_way.pointer, half_way.ld, n)
+    apply_chasing(kept, n, b, half_way.pointer, half_way.ld, n)
 
     def check_w(found: Any) -> dict[str, float]:
         return {"error_values": float(cupy.abs(found - reference).max()) / (n * EPS * norm)}
@@ -264,36 +273,36 @@ def _stages(row: Mapping[str, Any], context: Context) -> Problem:
         return check_w(found[0][:n]) | _check_basis(found[1])
 
     def reduce() -> Any:
-        return _wait(gpu.extract_band(gpu.band_reduction(work, n, bandwidth=b, block=block)))
+        return _wait(extract_band(band_reduction(work, n, bandwidth=b, block=block)))
 
     def divide() -> Any:
-        values, vectors = _wait(gpu.divide_and_conquer(d, e))
-        return values, gpu.as_array(vectors, n, n)
+        values, vectors = _wait(divide_and_conquer(d, e))
+        return values, as_array(vectors, n, n)
 
     def back_chasing() -> Any:
-        gpu.apply_chasing(kept, n, b, z.pointer, z.ld, n)
-        return _wait(gpu.as_array(z, n, n))
+        apply_chasing(kept, n, b, z.pointer, z.ld, n)
+        return _wait(as_array(z, n, n))
 
     def back_panels() -> Any:
-        gpu.apply_panels(panels, z.pointer, z.ld, n)
-        return _wait((w[:n], gpu.as_array(z, n, n)))
+        apply_panels(panels, z.pointer, z.ld, n)
+        return _wait((w[:n], as_array(z, n, n)))
 
     values, basis = cases.VALUES, {"error_orthogonality": 10.0}
     methods: list[Method | Skipped] = [
         Method(
             "load",
-            lambda: _wait(gpu.as_array(gpu.load_matrix(a, lower=True, bandwidth=b, check_finite=True)[0], n, n)),
+            lambda: _wait(as_array(load_matrix(a, lower=True, bandwidth=b, check_finite=True)[0], n, n)),
             lambda found: {"error_fro_rel": float(not bool((found == a).all()))},
             {"error_fro_rel": 0.0},
         ),
-        Method("band_reduction", reduce, lambda found: check_t(gpu.chase_band(found.copy(), n, b, None)), values,
+        Method("band_reduction", reduce, lambda found: check_t(chase_band(found.copy(), n, b, None)), values,
                prepare=lambda: copy(work, a)),
-        Method("chasing", lambda: _wait(gpu.chase_band(band.copy(), n, b, kept)), check_t, values),
-        Method("eigenvalues", lambda: _wait(gpu.eigenvalues(d, e)), check_w, values),
+        Method("chasing", lambda: _wait(chase_band(band.copy(), n, b, kept)), check_t, values),
+        Method("eigenvalues", lambda: _wait(eigenvalues(d, e)), check_w, values),
         Method("divide_and_conquer", divide, check_pairs, values | basis),
         Method("back_chasing", back_chasing, _check_basis, basis, prepare=lambda: copy(z, source)),
         Method("back_panels", back_panels, _check(lambda: a, reference, True), cases.LIMITS,
-               prepare=lambda: copy(z, gpu.as_array(half_way, n, n))),
+               prepare=lambda: copy(z, as_array(half_way, n, n))),
     ]  # fmt: skip
     path = vendor.stedc_path()
     if path is None:
@@ -352,7 +361,7 @@ def _check_values(reference: Any) -> Callable[[Any], dict[str, float]]:
     def check(result: Any) -> dict[str, float]:
         e = cupy.zeros(n, np.float64)
         e[: n - 1] = cupy.asarray(result[1])[: n - 1]
-        w = gpu.eigenvalues(cupy.asarray(result[0]), e)
+        w = eigenvalues(cupy.asarray(result[0]), e)
         return {"error_values": float(cupy.abs(w - reference).max()) / (n * EPS * norm)}
 
     return check
@@ -378,19 +387,19 @@ def _reduction(row: Mapping[str, Any], context: Context) -> Problem:
     limits, work = cases.VALUES, 6.0 * n * n * b
     a = _matrix(n, context.seed)
     check = _check_values(_reference(n, context.seed))
-    target = gpu.empty_matrix(n, n, np.float64)
-    ours = b in gpu.BANDWIDTHS["float64"]
+    target = empty_matrix(n, n, np.float64)
+    ours = b in BANDWIDTHS["float64"]
 
     def restore() -> None:
-        gpu.as_array(target, n, n)[...] = a
+        as_array(target, n, n)[...] = a
 
     def reduce() -> Any:
         if ours:
-            return _wait(gpu.extract_band(gpu.band_reduction(target, n, bandwidth=b, block=block)))
-        return _wait(_reduce_by_vendor(gpu.as_array(target, n, n), b))
+            return _wait(extract_band(band_reduction(target, n, bandwidth=b, block=block)))
+        return _wait(_reduce_by_vendor(as_array(target, n, n), b))
 
     def chase(band: Any) -> Any:
-        return _wait(gpu.chase_band(band.copy(), n, b, None))
+        return _wait(chase_band(band.copy(), n, b, None))
 
     def chase_on_host(band: Any) -> Any:
         return cpu.chase_band(band.copy(), b, keep=False, threads=context.threads)[:2]
@@ -403,7 +412,7 @@ def _reduction(row: Mapping[str, Any], context: Context) -> Problem:
                prepare=restore)
     ]  # fmt: skip
     if not ours:
-        reason = f"our panel and chasing kernels hold at most {gpu.BANDWIDTHS['float64'][-1]} columns"
+        reason = f"our panel and chasing kernels hold at most {BANDWIDTHS['float64'][-1]} columns"
         methods += [Skipped("spectile", reason), Skipped("spectile_chasing", reason)]
     elif block != b:
         methods.append(Skipped("spectile_chasing", "measured in the row with nb = b, whose band is as wide"))
@@ -476,7 +485,7 @@ def _chasing(row: Mapping[str, Any], context: Context) -> Problem:
         check = _check_values(_vendor_values(dense.reshape(n, n).T))
     limits = NORM_LIMITS if n > DENSE_BAND_ORDER else cases.VALUES
     methods: list[Method | Skipped] = [
-        Method("spectile", lambda: _wait(gpu.chase_band(band.copy(), n, b, None)), check, limits, flops=work),
+        Method("spectile", lambda: _wait(chase_band(band.copy(), n, b, None)), check, limits, flops=work),
         cases._chasing_method("spectile_cpu", host, b, context.threads, check, limits)
         if row["cpu_chasing"]
         else Skipped("spectile_cpu", "left out of this row: many seconds a call on the host's cores"),
@@ -503,7 +512,7 @@ def _syr2k(row: Mapping[str, Any], context: Context) -> Problem:
 
     work, limits = 2.0 * n * n * k, {"error_fro_rel": 1e-12}
     methods: list[Method | Skipped] = [
-        Method("spectile", lambda: gpu.syr2k(a, b, c), check, limits, flops=work, clock="events", prepare=clear),
+        Method("spectile", lambda: syr2k(a, b, c), check, limits, flops=work, clock="events", prepare=clear),
         Method(
             "cublas", lambda: vendor.syr2k(a, b, c, alpha=1.0), check, limits, flops=work, clock="events", prepare=clear
         ),
@@ -536,7 +545,7 @@ def _int8_update(row: Mapping[str, Any], context: Context) -> Problem:
 
     work = 2.0 * n * n * k
     methods: list[Method | Skipped] = [
-        Method("spectile", lambda: gpu.syr2k(a, b, c), check, {"error_fro_rel": 1e-12}, flops=work, clock="events",
+        Method("spectile", lambda: syr2k(a, b, c), check, {"error_fro_rel": 1e-12}, flops=work, clock="events",
                prepare=clear),
         *(
             Method(f"int8_{count}", functools.partial(ozaki.syr2k, a, b, c, count=count), check,
@@ -551,18 +560,18 @@ def _int8_reduction(row: Mapping[str, Any], context: Context) -> Problem:
     n, b, block = row["n"], row["bandwidth"], row["block"]
     a = _matrix(n, context.seed)
     check_values = _check_values(_reference(n, context.seed))
-    target = gpu.empty_matrix(n, n, np.float64)
+    target = empty_matrix(n, n, np.float64)
 
     def restore() -> None:
-        gpu.as_array(target, n, n)[...] = a
+        as_array(target, n, n)[...] = a
 
     def reduce(update: Any) -> Any:
-        return _wait(gpu.extract_band(gpu.band_reduction(target, n, bandwidth=b, block=block, update=update)))
+        return _wait(extract_band(band_reduction(target, n, bandwidth=b, block=block, update=update)))
 
     def check(band: Any) -> dict[str, float]:
-        return check_values(gpu.chase_band(band.copy(), n, b, None))
+        return check_values(chase_band(band.copy(), n, b, None))
 
-    updates = {"spectile": gpu.add_lower} | {
+    updates = {"spectile": add_lower} | {
         f"int8_{count}": functools.partial(ozaki.add_lower, count=count) for count in INT8_COUNTS
     }
     methods: list[Method | Skipped] = [
@@ -580,7 +589,7 @@ def _roofline(row: Mapping[str, Any], context: Context) -> Problem:
     out, product = cupy.empty((n, n), order="F"), cupy.empty((n, width), order="F")
     rows = np.random.default_rng(context.seed).integers(0, n, 8)
     exact = a[rows] @ w
-    blas = gpu.Blas(np.float64)
+    blas = Blas(np.float64)
 
     def multiply() -> Any:
         blas.gemm(n, width, n, 1.0, a.data.ptr, n, w.data.ptr, n, 0.0, product.data.ptr, n)

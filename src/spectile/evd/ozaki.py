@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from . import gpu
+from .gpu_blas import Blas
+from .gpu_matrix import Matrix
+from .gpu_units import OZAKI, launch
 
 #: Pairwise coprime.
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)
@@ -51,10 +53,10 @@ def _parts(value: int, product: int) -> tuple[float, float]:
 
 
 def add_lower(
-    blas: gpu.Blas, n: int, k: int, alpha: float, v: int, ldv: int, x: int, ldx: int, c: gpu.Matrix, row: int,
+    blas: Blas, n: int, k: int, alpha: float, v: int, ldv: int, x: int, ldx: int, c: Matrix, row: int,
     block: int, *, count: int = ACCURATE,
 ) -> None:  # fmt: skip
-    """Add alpha V Xᵀ, known to be symmetric, to the lower triangle of C[row:, row:], as `gpu.add_lower`.
+    """Add alpha V Xᵀ, known to be symmetric, to the lower triangle of C[row:, row:], as `gpu_blas.add_lower`.
 
     Parameters
     ----------
@@ -73,10 +75,10 @@ def add_lower(
     for pointer, ld in ((v, ldv), (x, ldx)):
         exponents, factors = cupy.empty(n, np.int32), cupy.empty(n, np.float64)
         matrix = (np.uintp(pointer), np.int64(ld), np.int32(n), np.int32(k))
-        gpu._launch(gpu.OZAKI, "row_exponents", -(-n // 256), 256, (*matrix, np.float64(bits), exponents, factors))
+        launch(OZAKI, "row_exponents", -(-n // 256), 256, (*matrix, np.float64(bits), exponents, factors))
         out = cupy.empty(count * rows * depth, np.int8)
         arguments = (*matrix, exponents, moduli, np.int32(count), out, np.int32(depth), np.int64(rows * depth))
-        gpu._launch(gpu.OZAKI, "residues", (rows // 64, -(-depth // 64)), 256, arguments)
+        launch(OZAKI, "residues", (rows // 64, -(-depth // 64)), 256, arguments)
         sides.append((out, factors))
     (left, left_factors), (right, right_factors) = sides
     one, zero = np.array(1, np.int32), np.array(0, np.int32)
@@ -97,14 +99,14 @@ def add_lower(
             *(np.uintp(c.at(row + start, row + start)), np.int64(c.ld)),
         )
         grid = (-(-(n - start) // 256), min(width, n - start))
-        gpu._launch(gpu.OZAKI, "combine", grid, 256, arguments)
+        launch(OZAKI, "combine", grid, 256, arguments)
 
 
 _INT8, _INT32 = 3, 10  # cudaDataType of CUDA_R_8I and CUDA_R_32I
 
 
 def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, count: int = ACCURATE) -> None:
-    """Add alpha (A Bᵀ + B Aᵀ) to the lower triangle of C in place, as `gpu.syr2k` does in FP64.
+    """Add alpha (A Bᵀ + B Aᵀ) to the lower triangle of C in place, as `gpu_blas.syr2k` does in FP64.
 
     Parameters
     ----------
@@ -118,5 +120,5 @@ def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, count: int = ACCURATE) 
 
     n, k = a.shape
     v, x = (cupy.concatenate([left.T, right.T]) for left, right in ((a, b), (b, a)))
-    target = gpu.Matrix(c.data.ptr, c.strides[1] // c.itemsize, c.itemsize, c)
-    add_lower(gpu.Blas(np.float64), n, 2 * k, alpha, v.data.ptr, n, x.data.ptr, n, target, 0, 0, count=count)
+    target = Matrix(c.data.ptr, c.strides[1] // c.itemsize, c.itemsize, c)
+    add_lower(Blas(np.float64), n, 2 * k, alpha, v.data.ptr, n, x.data.ptr, n, target, 0, 0, count=count)

@@ -1,0 +1,123 @@
+"""Eigenvectors taken back through the chasing (Q2) and through the panels (Q1)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spectile.gpu import device
+
+from .gpu_band import Panels
+from .gpu_blas import Blas
+from .gpu_matrix import Matrix, empty_matrix
+from .gpu_units import STAGES, SWEEPS, launch
+
+SWEEP_GROUP = 64  # sweeps applied together: GROUP of sweeps.cu
+TILES = SWEEP_GROUP // 16
+
+
+def tile_bytes(n: int) -> int:
+    """Return how many bytes of tiles `apply_chasing` makes at a time, if one group of sweeps needs no more."""
+    return min(2**27, 3 * n * n // 4)
+
+
+def back_columns(n: int) -> tuple[int, int]:
+    """Return how many reflectors of the band reduction `apply_panels` takes at a time, to how many columns of Z."""
+    return 512 if n >= 8192 else 256, max(512, min(8192, n // 4))
+
+
+def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, columns: int) -> None:
+    """Z = Q2 Z in place, in double precision, a group of neighbouring sweeps after the other (sweeps.cu).
+
+    Parameters
+    ----------
+    reflectors : Matrix
+        As `chase_band` leaves them.
+    n, bandwidth : int
+    z, ldz, columns : int
+        Address (a multiple of 16), leading dimension (even) and columns of Z, of type float64 or complex128.
+    """
+    import cupy
+
+    if n < 2:
+        return
+    dtype, b = reflectors.owner.dtype, bandwidth
+    unit, parts = SWEEPS[dtype.name, b], 2 if dtype.kind == "c" else 1
+    tile = parts * 8 * (b + 16) * 32  # bytes of Y and Y T of 16 sweeps, one task
+    groups = -(-(n - 1) // SWEEP_GROUP)
+    # Eight warps share what they read; four spread a small Z over more multiprocessors.
+    warps = 8 if columns * parts >= 120 * device.describe().multiprocessors else 4
+    make_shared = TILES * 8 * parts * (16 * (b + 17) + 16 * 17 + 16)
+    apply_shared = TILES * tile + 8 * (warps * 16 * b + 2 * TILES)
+
+    def tasks(group: int) -> int:
+        return (n - 2 - group * SWEEP_GROUP) // b + 1
+
+    vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
+    together = max(1, min(groups, tile_bytes(n) // (tasks(0) * TILES * tile)))
+    tiles = cupy.empty(together * tasks(0) * TILES * tile // 8, np.float64)
+    for last in range(groups - 1, -1, -together):
+        count = min(together, last + 1)
+        width = tasks(last - count + 1)
+        sizes = (np.int32(n), np.int32(last), np.int32(width))
+        launch(unit, "sweep_tiles", (width, count), 32 * TILES, (*vectors, *sizes, tiles), make_shared)
+        for group in range(last, last - count, -1):
+            here = tiles.data.ptr + (last - group) * width * TILES * tile
+            arguments = (
+                *(np.uintp(z), np.int64(ldz), np.int32(n), np.int32(columns), np.uintp(here)),
+                *(np.int32(tasks(group)), np.int32(group * SWEEP_GROUP)),
+            )
+            grid = -(-columns * parts // (16 * warps))
+            launch(unit, "apply_sweeps", grid, 32 * warps, arguments, apply_shared)
+
+
+def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:
+    """Z = Q1 Z in place, `back_columns` reflectors and columns at a time.
+
+    Parameters
+    ----------
+    panels : Panels
+    z, ldz, columns : int
+        Address, leading dimension and columns of Z.
+    """
+    import cupy
+
+    n, b, a = panels.n, panels.bandwidth, panels.a
+    number = max(-(-(n - b) // b), 0)
+    if number == 0:
+        return
+    dtype = a.owner.dtype
+    unit, blas, size = STAGES[dtype.name, b], Blas(dtype), dtype.itemsize
+    k, width = back_columns(n)
+    while k > b and k >= 2 * number * b:
+        k //= 2
+    width = min(columns, width)
+    y, s = empty_matrix(n - b, k, dtype), empty_matrix(k, 2 * width, dtype)
+    t, gram, product = (cupy.empty(k * k, dtype) for _ in range(3))
+    for first in range((number * b - 1) // k * k, -1, -k):
+        rows, top = n - first - b, first + b
+        matrix = (np.uintp(a.pointer), np.int64(a.ld), np.int32(n), np.int32(first))
+        launch(unit, "gather_panels", (-(-rows // 256), k), 256, (*matrix, np.uintp(y.pointer), np.int64(y.ld)))
+        factors = np.uintp(panels.t.data.ptr + first // b * b * b * size)
+        here = min(k, number * b - first) // b
+        launch(unit, "place_factors", -(-k * k // 256), 256, (factors, np.int32(here), np.int32(k), t))
+        # T of neighbouring blocks: [[T1, -T1 (Y1^H Y2) T2], [0, T2]].
+        blas.gemm(k, k, rows, 1.0, y.pointer, y.ld, y.pointer, y.ld, 0.0, gram.data.ptr, k, ops="CN")
+        span = b
+        while span < k:
+            step, corner = 2 * span * (1 + k), span * k * size
+            second = t.data.ptr + span * (1 + k) * size
+            pairs = k // (2 * span)
+            blas.batched(
+                *(span, span, span, 1.0, gram.data.ptr + corner, k, step, second, k, step),
+                *(0.0, product.data.ptr, k, step, pairs),
+            )
+            blas.batched(
+                *(span, span, span, -1.0, t.data.ptr, k, step, product.data.ptr, k, step),
+                *(0.0, t.data.ptr + corner, k, step, pairs),
+            )
+            span *= 2
+        for start in range(0, columns, width):
+            part, target = min(width, columns - start), z + (top + start * ldz) * size
+            blas.gemm(k, part, rows, 1.0, y.pointer, y.ld, target, ldz, 0.0, s.at(0, 0), s.ld, ops="CN")
+            blas.gemm(k, part, k, 1.0, t.data.ptr, k, s.at(0, 0), s.ld, 0.0, s.at(0, width), s.ld)
+            blas.gemm(rows, part, k, -1.0, y.pointer, y.ld, s.at(0, width), s.ld, 1.0, target, ldz)

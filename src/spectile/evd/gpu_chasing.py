@@ -1,0 +1,55 @@
+"""Bulge chasing: a band to tridiagonal form (Algorithm 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .gpu_matrix import Matrix
+from .gpu_units import STAGES, chase_threads, launch
+
+MAIL_SLOTS = 8192  # SLOTS of chasing.cu
+CHASE_HELPERS = 2  # HELPERS of chasing.cu: warps that wait, so that the others need not
+
+
+def chase_band(
+    band: Any, n: int, bandwidth: int, reflectors: Matrix | None, *, grid: int | None = None
+) -> tuple[Any, Any]:
+    """Reduce a band to tridiagonal form by bulge chasing (Algorithm 2).
+
+    Parameters
+    ----------
+    band : cupy.ndarray, shape (n + 2, 2 b)
+        ``band[j, i - j]``; overwritten.
+    n, bandwidth : int
+    reflectors : Matrix, optional
+        n x n; its part above the diagonal receives the reflectors, reversed: element i of sweep s at
+        (n − 1 − i, n − 1 − s), τ in place of each leading 1.
+    grid : int, optional
+        Blocks; by default as many as there can be sweeps under way.
+
+    Returns
+    -------
+    d, e : cupy.ndarray of float64, shape (n,)
+        Diagonal and subdiagonal (the last element of e is not set).
+    """
+    import cupy
+
+    b = bandwidth
+    unit = STAGES[band.dtype.name, b]
+    threads = chase_threads(b)
+    progress = cupy.zeros(n + 2, np.int32)
+    shared = band.itemsize * (b * (b + 3) + 3 * (threads // 32) * b) + 16
+    if reflectors is None:
+        vectors = (np.uintp(0), np.int64(0), np.int64(0))
+    else:
+        vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
+    ticket = np.uintp(progress.data.ptr + 4 * (n + 1))
+    parts = 2 if band.dtype.kind == "c" else 1
+    mail = cupy.zeros(MAIL_SLOTS * (b + 1) * parts * 4, np.uint32)
+    arguments = (band, np.int32(n), progress, ticket, mail, *vectors)
+    launch(unit, "chase", grid or n // (2 * b) + 2, threads + 32 * CHASE_HELPERS, arguments, shared)
+    d, e = cupy.empty(n, np.float64), cupy.empty(n, np.float64)
+    launch(unit, "tridiagonal_of_band", -(-n // 256), 256, (band, np.int32(n), np.int32(b), d, e))
+    return d, e
