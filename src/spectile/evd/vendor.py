@@ -67,7 +67,64 @@ def library_version(path: str | None) -> int:
     return 1000 * version[0] + 100 * version[1] + version[2]
 
 
-class Syevd:
+class _Solver:
+    """A dense solver of cuSOLVER: its handle, its work space, and how it is called.
+
+    Attributes
+    ----------
+    device_bytes, host_bytes : int
+        Work space that cuSOLVER asked for.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        import cupy
+
+        self._library = load_library(path)
+        self._handle = ctypes.c_void_p()
+        _check(self._library.cusolverDnCreate(ctypes.byref(self._handle)))
+        self._info = cupy.zeros(1, np.int32)
+
+    def _parameters(self) -> ctypes.c_void_p:
+        parameters = ctypes.c_void_p()
+        _check(self._library.cusolverDnCreateParams(ctypes.byref(parameters)))
+        return parameters
+
+    def _allocate(self, name: str, head: tuple[Any, ...]) -> None:
+        """Ask for the work space of ``cusolverDn<name>``, whose arguments begin with `head` after the handle."""
+        import cupy
+
+        self._name, self._head = name, (self._handle, *head)
+        device_bytes, host_bytes = ctypes.c_size_t(), ctypes.c_size_t()
+        sizes = (ctypes.byref(device_bytes), ctypes.byref(host_bytes))
+        _check(getattr(self._library, f"cusolverDn{name}_bufferSize")(*self._head, *sizes))
+        self.device_bytes, self.host_bytes = device_bytes.value, host_bytes.value
+        self._work = cupy.empty(self.device_bytes, np.uint8)
+        self._host_work = np.empty(max(self.host_bytes, 1), np.uint8)
+
+    def _solve(self) -> None:
+        """Call it on the current stream, and wait for its end."""
+        import cupy
+
+        self._library.cusolverDnSetStream(self._handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
+        _check(
+            getattr(self._library, f"cusolverDn{self._name}")(
+                *self._head,
+                *(ctypes.c_void_p(self._work.data.ptr), ctypes.c_size_t(self.device_bytes)),
+                *(ctypes.c_void_p(self._host_work.ctypes.data), ctypes.c_size_t(self.host_bytes)),
+                ctypes.c_void_p(self._info.data.ptr),
+            )
+        )
+        info = int(self._info[0])
+        if info != 0:
+            raise np.linalg.LinAlgError(f"cuSOLVER's {self._name} ended with info = {info}")
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise RuntimeError(f"cuSOLVER returned status {status}")
+
+
+class Syevd(_Solver):
     """`cusolverDnXsyevd` on a column-major device matrix, which it overwrites; the lower triangle is read.
 
     Parameters
@@ -79,43 +136,24 @@ class Syevd:
         Ignored by libraries that have one stage only.
     path : str, optional
         Library to load instead of CuPy's.
-
-    Attributes
-    ----------
-    device_bytes, host_bytes : int
-        Work space that cuSOLVER asked for.
     """
 
     def __init__(self, a: Any, *, vectors: bool, algorithm: Algorithm = "auto", path: str | None = None) -> None:
         import cupy
 
-        self._library = load_library(path)
-        self._handle, self._params = ctypes.c_void_p(), ctypes.c_void_p()
-        self._check(self._library.cusolverDnCreate(ctypes.byref(self._handle)))
-        self._check(self._library.cusolverDnCreateParams(ctypes.byref(self._params)))
+        super().__init__(path)
+        parameters = self._parameters()
         if library_version(path) >= 12400:
-            status = self._library.cusolverDnSetAdvOptions(self._params, _SYEVD, _ALGORITHMS[algorithm])
-            self._check(status)
+            _check(self._library.cusolverDnSetAdvOptions(parameters, _SYEVD, _ALGORITHMS[algorithm]))
         self.a = a
         self.w = cupy.empty(a.shape[0], np.empty(0, a.dtype).real.dtype)
-        self._info = cupy.zeros(1, np.int32)
         n, kind, real = a.shape[0], _CUDA_TYPES[a.dtype.name], _CUDA_TYPES[self.w.dtype.name]
-        self._head = (
-            *(self._handle, self._params, ctypes.c_int(int(vectors)), ctypes.c_int(0), ctypes.c_int64(n)),
+        head = (
+            *(parameters, ctypes.c_int(int(vectors)), ctypes.c_int(0), ctypes.c_int64(n)),
             *(ctypes.c_int(kind), ctypes.c_void_p(a.data.ptr), ctypes.c_int64(a.strides[1] // a.itemsize)),
             *(ctypes.c_int(real), ctypes.c_void_p(self.w.data.ptr), ctypes.c_int(kind)),
         )
-        device_bytes, host_bytes = ctypes.c_size_t(), ctypes.c_size_t()
-        sizes = (ctypes.byref(device_bytes), ctypes.byref(host_bytes))
-        self._check(self._library.cusolverDnXsyevd_bufferSize(*self._head, *sizes))
-        self.device_bytes, self.host_bytes = device_bytes.value, host_bytes.value
-        self._work = cupy.empty(self.device_bytes, np.uint8)
-        self._host_work = np.empty(max(self.host_bytes, 1), np.uint8)
-
-    @staticmethod
-    def _check(status: int) -> None:
-        if status != 0:
-            raise RuntimeError(f"cuSOLVER returned status {status}")
+        self._allocate("Xsyevd", head)
 
     def __call__(self) -> tuple[Any, Any]:
         """Solve; returns eigenvalues and the overwritten matrix, synchronised.
@@ -125,19 +163,7 @@ class Syevd:
         numpy.linalg.LinAlgError
             If cuSOLVER reports no convergence.
         """
-        import cupy
-
-        self._library.cusolverDnSetStream(self._handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
-        self._check(
-            self._library.cusolverDnXsyevd(
-                *self._head,
-                *(ctypes.c_void_p(self._work.data.ptr), ctypes.c_size_t(self.device_bytes)),
-                *(ctypes.c_void_p(self._host_work.ctypes.data), ctypes.c_size_t(self.host_bytes)),
-                ctypes.c_void_p(self._info.data.ptr),
-            )
-        )
-        if int(self._info[0]) != 0:
-            raise np.linalg.LinAlgError(f"cuSOLVER's syevd ended with info = {int(self._info[0])}")
+        self._solve()
         return self.w, self.a
 
 
@@ -155,7 +181,7 @@ class Sytrd:
 
         self._library = load_library(None)
         self._handle = ctypes.c_void_p()
-        Syevd._check(self._library.cusolverDnCreate(ctypes.byref(self._handle)))
+        _check(self._library.cusolverDnCreate(ctypes.byref(self._handle)))
         n = a.shape[0]
         self.a, self.d, self.e = a, cupy.empty(n, a.dtype), cupy.empty(n, a.dtype)
         self._tau, self._info = cupy.empty(n, a.dtype), cupy.zeros(1, np.int32)
@@ -165,7 +191,7 @@ class Sytrd:
             *(self._handle, ctypes.c_int(0), ctypes.c_int(n)),
             *(ctypes.c_void_p(a.data.ptr), ctypes.c_int(a.strides[1] // a.itemsize), *pointers),
         )
-        Syevd._check(self._library.cusolverDnDsytrd_bufferSize(*self._head, ctypes.byref(lwork)))
+        _check(self._library.cusolverDnDsytrd_bufferSize(*self._head, ctypes.byref(lwork)))
         self._lwork = lwork.value
         self._work = cupy.empty(self._lwork, a.dtype)
 
@@ -174,7 +200,7 @@ class Sytrd:
         import cupy
 
         self._library.cusolverDnSetStream(self._handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
-        Syevd._check(
+        _check(
             self._library.cusolverDnDsytrd(
                 *self._head,
                 *(ctypes.c_void_p(self._work.data.ptr), ctypes.c_int(self._lwork)),
@@ -194,7 +220,7 @@ def stedc_path() -> str | None:
     return None
 
 
-class Stedc:
+class Stedc(_Solver):
     """`cusolverDnXstedc`, eigenvalues and eigenvectors of a real tridiagonal matrix by divide and conquer, float64.
 
     Parameters
@@ -203,37 +229,23 @@ class Stedc:
         Diagonal and subdiagonal; copied at each call.
     path : str
         As `stedc_path` returns it.
-
-    Attributes
-    ----------
-    device_bytes : int
-        Work space that cuSOLVER asked for.
     """
 
     def __init__(self, d: Any, e: Any, path: str) -> None:
         import cupy
 
-        self._library = load_library(path or None)
-        self._handle, self._params = ctypes.c_void_p(), ctypes.c_void_p()
-        Syevd._check(self._library.cusolverDnCreate(ctypes.byref(self._handle)))
-        Syevd._check(self._library.cusolverDnCreateParams(ctypes.byref(self._params)))
+        super().__init__(path or None)
         n = len(d)
         self._given = (d, e)
         self.d, self.e = d.copy(), e.copy()
         self.z = cupy.empty((n, n), np.float64, order="F")
-        self._info = cupy.zeros(1, np.int32)
         kind = ctypes.c_int(_CUDA_TYPES["float64"])
-        self._head = (
-            *(self._handle, self._params, ctypes.c_int(_STEDC_OF_TRIDIAGONAL), ctypes.c_int64(n)),
+        head = (
+            *(self._parameters(), ctypes.c_int(_STEDC_OF_TRIDIAGONAL), ctypes.c_int64(n)),
             *(kind, ctypes.c_void_p(self.d.data.ptr), ctypes.c_void_p(self.e.data.ptr)),
             *(kind, ctypes.c_void_p(self.z.data.ptr), ctypes.c_int64(n), kind),
         )
-        device_bytes, host_bytes = ctypes.c_size_t(), ctypes.c_size_t()
-        sizes = (ctypes.byref(device_bytes), ctypes.byref(host_bytes))
-        Syevd._check(self._library.cusolverDnXstedc_bufferSize(*self._head, *sizes))
-        self.device_bytes, self._host_bytes = device_bytes.value, host_bytes.value
-        self._work = cupy.empty(self.device_bytes, np.uint8)
-        self._host_work = np.empty(max(self._host_bytes, 1), np.uint8)
+        self._allocate("Xstedc", head)
 
     def __call__(self) -> tuple[Any, Any]:
         """Solve; returns the eigenvalues, ascending, and the eigenvectors in columns, synchronised.
@@ -243,20 +255,8 @@ class Stedc:
         numpy.linalg.LinAlgError
             If cuSOLVER reports no convergence.
         """
-        import cupy
-
         self.d[...], self.e[...] = self._given
-        self._library.cusolverDnSetStream(self._handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
-        Syevd._check(
-            self._library.cusolverDnXstedc(
-                *self._head,
-                *(ctypes.c_void_p(self._work.data.ptr), ctypes.c_size_t(self.device_bytes)),
-                *(ctypes.c_void_p(self._host_work.ctypes.data), ctypes.c_size_t(self._host_bytes)),
-                ctypes.c_void_p(self._info.data.ptr),
-            )
-        )
-        if int(self._info[0]) != 0:
-            raise np.linalg.LinAlgError(f"cuSOLVER's stedc ended with info = {int(self._info[0])}")
+        self._solve()
         return self.d, self.z
 
 
