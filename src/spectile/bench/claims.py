@@ -117,24 +117,23 @@ def select(frame: pandas.DataFrame, conditions: str, what: str = "filter") -> pa
     ClaimError
         If a condition has no ``=``.
     """
-    chosen = frame
+    import pandas
+
+    met = np.ones(len(frame), dtype=bool)
     for condition in filter(None, (part.strip() for part in conditions.split(","))):
         name, equals, wanted = condition.partition("=")
         if not equals:
             raise ClaimError(f"{what}: the condition {condition!r} lacks '=': write column=value")
-        if name not in chosen:
-            return chosen.iloc[:0]
-        values = chosen[name]
+        if name not in frame:
+            return frame.iloc[:0]
         try:
             number = float(wanted)
         except ValueError:
-            chosen = chosen[values.astype(str) == wanted]
+            met &= (frame[name].astype(str) == wanted).to_numpy()
             continue
-        import pandas
-
-        numeric = pandas.to_numeric(values, errors="coerce").astype(float)
-        chosen = chosen[np.isclose(numeric, number, rtol=1e-9, atol=0)]
-    return chosen
+        numeric = pandas.to_numeric(frame[name], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        met &= np.isclose(numeric, number, rtol=1e-9, atol=0)
+    return frame[met]
 
 
 def _why_missing(rows: pandas.DataFrame, frame: pandas.DataFrame) -> str:

@@ -194,4 +194,7 @@ def read_frame(path: str | Path) -> pandas.DataFrame:
     """Read a frame written by :func:`write_frame`."""
     import pandas
 
-    return pandas.read_parquet(path)
+    table = pandas.read_parquet(path)
+    # Frames are wide, and selections take Arrow's strings and unconsolidated columns one by one.
+    texts = [name for name in table if isinstance(table[name].dtype, pandas.StringDtype)]
+    return table.astype(dict.fromkeys(texts, object)).copy()

@@ -98,11 +98,12 @@ def speedups(frame: pandas.DataFrame, method: str, baseline: str) -> pandas.Data
 
     Only cases where both finished are kept; `frame` has one row a method and case.
     """
-    ok = frame[(frame["status"] == "ok") & frame["time_s"].notna()]
-    base = ok[ok["method"] == baseline].set_index(["paper", "case"])["samples_s"]
-    rows = ok[ok["method"] == method].copy()
-    keys = list(zip(rows["paper"], rows["case"], strict=True))
-    rows = rows[np.array([key in base.index for key in keys], dtype=bool)]
+    ok = (frame["status"].to_numpy() == "ok") & frame["time_s"].notna().to_numpy()
+    methods, keys = frame["method"].to_numpy(), list(zip(frame["paper"], frame["case"], strict=True))
+    samples = frame["samples_s"].to_numpy()
+    base = {keys[place]: samples[place] for place in np.flatnonzero(ok & (methods == baseline))}
+    # Frames are wide: rows are taken once.
+    rows = frame[ok & (methods == method) & np.array([key in base for key in keys], dtype=bool)].copy()
     ratios = [
         paired_ratio(base[(paper, case)], ours)
         for paper, case, ours in zip(rows["paper"], rows["case"], rows["samples_s"], strict=True)

@@ -230,19 +230,20 @@ class Drawing:
 
     def _note(self, ax: Axes, rows: pandas.DataFrame, x: str, y: str, series: str, whole: bool = False) -> None:
         panel = int(np.flatnonzero([each is ax for each in self.axes.ravel()])[0]) if ax in self.axes.ravel() else -1
-        for _, row in rows.iterrows():
+        columns = ["record", "paper", "case", "method", x, y]
+        for record, paper, case, method, across, up in zip(*(rows[column] for column in columns), strict=True):
             self.notes.append(
                 {
                     "panel": panel,
                     "series": series,
-                    "record": row["record"],
-                    "paper": row["paper"],
-                    "case": row["case"],
-                    "method": row["method"],
+                    "record": record,
+                    "paper": paper,
+                    "case": case,
+                    "method": method,
                     "x_column": x,
-                    "x": "" if whole else row[x],
+                    "x": "" if whole else across,
                     "y_column": y,
-                    "y": "" if whole else row[y],
+                    "y": "" if whole else up,
                 }
             )
 
@@ -327,6 +328,8 @@ class Drawing:
         for ax in self.axes.ravel():
             for axis in (ax.xaxis, ax.yaxis):
                 _plain_ticks(axis)
+        self.figure.draw_without_rendering()  # panels are laid out once for both files
+        self.figure.set_layout_engine("none")
         with whole(path) as partial:
             self.figure.savefig(partial, format="svg", metadata={"Date": None})
         with whole(path.with_suffix(".png")) as partial:
@@ -386,10 +389,10 @@ class Table:
 
     def cite(self, rows: pandas.DataFrame, column: str) -> Table:
         """Note that cells come from `column` of the frame rows `rows`; return the table."""
-        for _, row in rows.iterrows():
-            value = row[column]
+        keys = ("record", "paper", "case", "method")
+        for *key, value in zip(*(rows[name] for name in (*keys, column)), strict=True):
             self.sources.append(
-                {key: row[key] for key in ("record", "paper", "case", "method")}
+                dict(zip(keys, key, strict=True))
                 | {"y_column": column, "y": "" if isinstance(value, list | np.ndarray) else value}
             )
         return self
