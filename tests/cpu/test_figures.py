@@ -103,3 +103,16 @@ def test_cells_are_readable_and_empty_ones_worded(tmp_path):
     for cell in ("&lt;ours&gt;", "33,170", "0.1235", "65,536", "not printed</span>", "not measured</span>", "why"):
         assert cell in text, cell
     assert pandas.read_csv(tmp_path / "a.marks.tsv", sep="\t")["y"].tolist() == [33170.4]
+
+
+def test_words_stand_at_the_left_and_second_lines_are_small():
+    data = {
+        "matrix": ["cage12", "2cubes"],
+        "speed-up": ["2.34\nof 3.3; paper 1.1", "fails"],
+        "tau": [1e-7, 8.0],
+        "paper": [11.57, 4.0],
+    }
+    text = Table("Table 1: test", pandas.DataFrame(data)).to_html()
+    assert '<th class="text">matrix</th><th>speed-up</th><th>tau</th>' in text
+    assert '<td class="text">cage12</td><td>2.34<br><small>of 3.3; paper 1.1</small></td><td>1.000e-07</td>' in text
+    assert '<td><span class="none">fails</span></td><td>8.000</td><td>4</td>' in text

@@ -22,7 +22,17 @@ def page(evaluated):
     data = evaluated.copy()
     data["paper"] = data["paper"].map(NAMES)
     data["note"] = data["reason"].where(data["reason"] != "", data["note"])
+    data["measured"] = [like(ours, theirs) for ours, theirs in zip(data["measured"], data["printed"], strict=True)]
+    data["printed"] = [f"{value:,.10g}" for value in data["printed"]]
     return Table("Claims: what the papers print, and what was measured here", data[SHOWN])
+
+
+def like(ours, theirs):
+    """Return our number with the digits that the paper prints, four at least."""
+    if ours is None or ours != ours:
+        return None
+    digits = max(4, len(f"{theirs:.10g}".partition("e")[0].replace(".", "").replace("-", "").strip("0")))
+    return f"{ours:,.0f}" if digits <= 4 and 1e3 <= abs(ours) < 1e7 else f"{ours:,.{digits}g}"
 
 
 def fragment(evaluated):

@@ -24,12 +24,13 @@ def table(frame: pandas.DataFrame) -> Table:
             line: dict[str, object] = {"n": f"{first['p_n']:,.0f}", "what": what, "products": products}
             line["seconds"] = float(found["time_s"].iloc[0])
             line["speed, FP64 = 1"] = float(faster["speedup"].iloc[0])
-            line["relative error of the update"] = float(found["error_fro_rel"].iloc[0]) if update else None
-            line["|λ − λ ref| / (n ε ‖A‖)"] = None if update else float(found["error_values"].iloc[0])
+            line["relative error of the update"] = float(found["error_fro_rel"].iloc[0]) if update else ""
+            line["|λ − λ ref| / (n ε ‖A‖)"] = "" if update else float(found["error_values"].iloc[0])
             result.cite(found, "time_s").cite(found, "error_fro_rel" if update else "error_values")
             lines.append(line)
     result.data = pandas.DataFrame(lines)
-    result.formats = {name: "{:.2g}" for name in ("relative error of the update", "|λ − λ ref| / (n ε ‖A‖)")}
+    result.formats = {name: "{:.1e}" for name in ("relative error of the update", "|λ − λ ref| / (n ε ‖A‖)")}
+    result.formats["speed, FP64 = 1"] = "{:.2f}"
     result.notes += sorted(set(select(frame, "p_study=int8,status=skipped")["reason"].dropna()))
     if not lines:
         result.notes.append("This run holds no record of the INT8 products: they are measured on a CUDA device.")

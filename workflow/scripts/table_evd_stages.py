@@ -37,13 +37,13 @@ def table(frame: pandas.DataFrame) -> Table:
             line[_column(rows, n)] = float(found["time_s"].iloc[0]) if len(found) else None
             result.cite(found, "time_s")
         last = select(rows, f"p_n={orders[-1]},method={method}")
-        line["TFLOP/s"] = float(rates(last).iloc[0]) if len(last) else None
-        line["floor, s"], line["floor from"] = ceilings.get(method, (None, ""))
+        line["TFLOP/s"] = float(rates(last).iloc[0]) if len(last) and last["flops"].notna().all() else ""
+        line["floor, s"], line["floor from"] = ceilings.get(method, ("", ""))
         lines.append(line)
-    total: dict[str, object] = {"stage": "sum", "floor from": ""}
+    total: dict[str, object] = {"stage": "sum", "TFLOP/s": "", "floor from": ""}
     for n, parts in rows[~rows["method"].isin(APART)].groupby("p_n"):
         total[_column(rows, n)] = float(parts["time_s"].sum())
-    total["floor, s"] = sum(ceilings[name][0] for name in ceilings if name not in APART) if ceilings else None
+    total["floor, s"] = sum(ceilings[name][0] for name in ceilings if name not in APART) if ceilings else ""
     result.data = pandas.DataFrame([*lines, total])
     result.notes.append(
         f"Seconds; rate and floor at n = {orders[-1]:,}. A floor is the stage's own operations or bytes at the best "

@@ -32,5 +32,5 @@ def table(frame: pandas.DataFrame) -> Table:
         "n = 49,152 and 65,536: the paper reports that cuBLAS falls to 4 TFLOP/s there; these rows are the check.",
     ]
     title = "Table 1: symmetric rank-2k update, TFLOP/s"
-    formats = {column: "{:.3g}" for line in lines for column in line if column != "k"}
+    formats = {column: "{:#.3g}" for line in lines for column in line if not column.startswith(("k", "paper"))}
     return Table(title, pandas.DataFrame(lines), notes, formats).cite(rows, "time_s")

@@ -4,8 +4,9 @@ import pandas
 
 from spectile.bench.claims import select
 from spectile.bench.stats import speedups
-from spectile.figures.style import Table
+from spectile.figures.style import Table, name
 
+TYPES = ("float32", "float64", "complex64", "complex128")
 VENDORS = ("cusolver_one_stage", "cusolver_two_stage", "lapack")
 
 
@@ -13,7 +14,11 @@ def table(frame: pandas.DataFrame) -> Table:
     rows = select(frame, "p_study=evd")
     # Types that the device is not measured in at the same orders say nothing beside the others.
     orders = set(rows.loc[rows["p_precision"] != "float64", "p_n"]) if len(rows) else set()
-    rows = rows[rows["p_n"].isin(orders)].sort_values(["p_n", "p_vectors", "p_precision"]) if len(rows) else rows
+    rows = (
+        rows[rows["p_n"].isin(orders)].sort_values(["p_n", "p_vectors", "p_precision"], key=_order)
+        if len(rows)
+        else rows
+    )
     result = Table("The eigensolver by type of the entries", pandas.DataFrame())
     lines = []
     for case in dict.fromkeys(rows["case"]):
@@ -26,14 +31,15 @@ def table(frame: pandas.DataFrame) -> Table:
         for method in ("spectile", "spectile_two_stage", *VENDORS):
             found = select(here, f"method={method},status=ok")
             found = found[found["time_s"].notna()]
-            line[f"{method.replace('_', ' ')}, s"] = float(found["time_s"].iloc[0]) if len(found) else None
+            line[f"{name(method)}: s"] = float(found["time_s"].iloc[0]) if len(found) else None
             result.cite(found, "time_s")
         for method in VENDORS:
             found = speedups(here, "spectile", method)
-            line[f"over {method.replace('_', ' ')}"] = float(found["speedup"].iloc[0]) if len(found) else None
+            line[f"over {name(method)}"] = float(found["speedup"].iloc[0]) if len(found) else None
             result.cite(found, "speedup")
         lines.append(line)
     result.data = pandas.DataFrame(lines).dropna(axis="columns", how="all")
+    result.formats = {f"over {name(method)}": "{:.2f}" for method in VENDORS}
     result.notes.append(
         "Below the crossover of its type eigh calls the vendor's own code; our two stages are measured beside it there."
     )
@@ -41,3 +47,8 @@ def table(frame: pandas.DataFrame) -> Table:
     if not lines:
         result.notes.append("This run holds no record in float32, complex64 or complex128.")
     return result
+
+
+def _order(column: pandas.Series) -> pandas.Series:
+    """Sort types by their size, real ones first; other columns as they are."""
+    return column.map(TYPES.index) if column.name == "p_precision" else column

@@ -28,11 +28,12 @@ def table(frame: pandas.DataFrame) -> Table:
         triad, peak = select(here, "method=triad"), select(here, "method=fma_peak")
         line = {"processor": device}
         line |= {column: here[name].iloc[0] if name in here else None for column, name in OURS.items()}
-        line["b (GB/s)"] = float(triad["gbytes_s"].iloc[0]) if len(triad) else None
-        line["P_peak (Gflop/s)"] = float(peak["gflops"].iloc[0]) if len(peak) else None
+        line["b (GB/s)"] = round(float(triad["gbytes_s"].iloc[0]), 1) if len(triad) else None
+        line["P_peak (Gflop/s)"] = round(float(peak["gflops"].iloc[0])) if len(peak) else None
         result.cite(triad, "gbytes_s").cite(peak, "gflops")
         lines.append(line)
     result.data = pandas.DataFrame(lines)
+    result.formats = dict.fromkeys(COLUMNS, "{:,.6g}")
     result.notes = [
         "b of the measured rows: STREAM triad, bytes of the source over time; P_peak: independent double-precision "
         "multiply-adds without tensor cores. The paper's rows are printed numbers."

@@ -18,7 +18,7 @@ PLACES = {
 def of_host(row: pandas.Series) -> str:
     """Return the share of the time that the matrices take over the host's links at their measured rate."""
     share = host_bound(int(row["p_n"]), row["p_precision"], int(row["p_gpus"])) / row["time_s"]
-    return f" ({share:.0%} of it on the host's links)"
+    return f"\n{share:.0%} of its time on the host's links"
 
 
 def table(frame: pandas.DataFrame) -> Table:
@@ -26,7 +26,7 @@ def table(frame: pandas.DataFrame) -> Table:
     rows = rows[rows["p_gpus"] > 1] if len(rows) else rows
     result = Table("Several GPUs: speed-up over one at 30 % valid products", pandas.DataFrame())
     lines = []
-    order = rows.sort_values(["p_n", "p_precision", "p_gpus"], ascending=[False, True, True]) if len(rows) else rows
+    order = rows.sort_values(["p_n", "p_precision", "p_gpus"], ascending=True) if len(rows) else rows
     for case in dict.fromkeys(order["case"]):
         here = select(rows, f"case={case}")
         first = here.iloc[0]

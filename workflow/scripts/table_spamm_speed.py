@@ -1,4 +1,4 @@
-"""What one GPU reaches of its bound: measured speed-up over cuBLAS, the bound, and their ratio, in each cell."""
+"""What one GPU reaches of its bound: measured speed-up over cuBLAS, and its share of the bound."""
 
 import pandas
 
@@ -15,15 +15,15 @@ PEAK_3XTF32 = 134e12  # three TF32 products at cuBLAS's measured rate
 def cell(row: pandas.Series, vendor_s: float, ratio: int) -> str:
     if row["p_precision"] == "tf32x3":
         rate = row["flops"] / row["time_s"] * row["v_executed_ratio"] / row["v_valid_ratio"]
-        return f"{row['speedup']:.2f}; {rate / 1e12:.0f} of {PEAK_3XTF32 / 1e12:.0f} TFLOP/s = {rate / PEAK_3XTF32:.0%}"
+        return f"{row['speedup']:.2f}\n{rate / PEAK_3XTF32:.0%} of {PEAK_3XTF32 / 1e12:.0f} TFLOP/s"
     n = int(row["p_n"])
     bound = speedup_bound(vendor_s, n, row["p_precision"], executed_64x128(n, ratio))
-    return f"{row['speedup']:.2f} / {bound:.2f} = {row['speedup'] / bound:.0%}"
+    return f"{row['speedup']:.2f}\n{row['speedup'] / bound:.0%} of {bound:.2f}"
 
 
 def table(frame: pandas.DataFrame) -> Table:
     rows = select(frame, "p_study=product,p_gpus=1,status=ok")
-    result = Table("Speed on one GPU: measured / bound = share of it", pandas.DataFrame())
+    result = Table("Speed-up over cuBLAS on one GPU, and which share of its bound that is", pandas.DataFrame())
     lines = []
     for precision in PRECISIONS:
         for ratio in (30, 5):

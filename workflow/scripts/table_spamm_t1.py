@@ -15,7 +15,7 @@ def table(frame: pandas.DataFrame) -> Table:
     lines = []
     for ratio in RATIOS:
         for label in ("threshold, printed", "threshold, searched", "valid at the printed one, %"):
-            line: dict[str, object] = {"valid ratio": f"{ratio} %", "": label}
+            line: dict[str, object] = {"valid ratio": f"{ratio} %", "quantity": label}
             for n in TABLE_1:
                 if label.endswith("printed"):
                     line[f"N = {n:,}"] = f"{printed(f'spamm_t1_{n}_{ratio:02}'):.6f}"

@@ -19,7 +19,8 @@ def table(frame: pandas.DataFrame) -> Table:
         here = done[(done["p_layer"] == layer) & (done["p_precision"] == precision)]
         for name in dict.fromkeys([*network_ratios(layer), *(m for m in here["method"] if m.startswith("spectile"))]):
             where = layer if layer != "digits" else "digits on the CPU (not in the paper)"
-            line: dict[str, object] = {"layer": where, "precision": precision}
+            chosen = "the paper's" if "tau" in name else "for the paper's share"
+            line: dict[str, object] = {"layer": where, "precision": precision, "tau chosen": chosen}
             one = here[(here["method"] == name) & (here["p_gpus"] <= 1)]
             patterns = {"valid ratio": "{:.2%}", "tau": "{:.4g}", "accuracy change": "{:+.2%}"}
             for label, pattern in patterns.items():
@@ -39,14 +40,15 @@ def table(frame: pandas.DataFrame) -> Table:
                 if len(found):
                     result.cite(found, "speedup")
                 text = f"{found['speedup'].iloc[0]:.2f}" if len(found) else "-"
-                paper = f" (paper {printed(f'{claim}_gpus{gpus}'):g})" if printed_here else ""
-                line[f"speed-up, {gpus} GPU"] = text + paper
+                paper = f"\npaper {printed(f'{claim}_gpus{gpus}'):g}" if printed_here else ""
+                line[f"speed-up, {gpus} GPU{'s' if gpus > 1 else ''}"] = text + paper
             lines.append(line)
     result.data = pandas.DataFrame(lines)
     devices = sorted(set(rows["device"])) if len(rows) else []
     base = done["v_accuracy_base"].dropna() if "v_accuracy_base" in done else []
     result.notes = [
-        "spectile_97p47 ... have the tau that leaves this share; spectile_tau_... the paper's tau on these weights.",
+        "A threshold belongs to a network's weights: ours are chosen to leave the paper's shares of valid products; "
+        "the paper's own are applied to our weights beside them.",
         *(
             f"Accuracy with no layer thresholded: {value:.2%} (the paper's VGG13 96.6 %)."
             for value in sorted(set(base))

@@ -8,6 +8,18 @@ from spectile.bench.stats import speedups
 from spectile.figures.style import Table
 
 
+def cell(best: pandas.DataFrame, named: bool) -> str:
+    """Return the milliseconds of the fastest method, and with `named` which it is."""
+    text = f"{1e3 * float(best['time_s'].iloc[0]):#.3g}".rstrip(".")
+    return f"{text}\n{best['method'].iloc[0].replace('_', ', ')}" if named else text
+
+
+def why(frame: pandas.DataFrame, matrix: str, methods: list[str]) -> str | None:
+    """Return that the methods failed on `matrix`, where they did."""
+    rows = select(frame, f"p_matrix={matrix},status=failed")
+    return "fails" if rows["method"].isin(methods).any() else None
+
+
 def table(frame: pandas.DataFrame) -> Table:
     result = Table("A line a matrix: A A, milliseconds", pandas.DataFrame())
     ok = frame[frame["status"] == "ok"] if len(frame) else frame
@@ -23,13 +35,11 @@ def table(frame: pandas.DataFrame) -> Table:
         for column, head in {"v_products": "products", "v_nnz_c": "entries of C"}.items():
             line[head] = f"{first[column].iloc[0]:,.0f}"
             result.cite(first, column)
-        line["entries a tile"] = round(float(first["v_tile_density_mean"].iloc[0]), 1)
+        line["entries a tile"] = float(first["v_tile_density_mean"].iloc[0])
         for head, methods in columns_of_methods(list(base.values()), threads).items():
             best = fastest(rows, methods)
-            line[head] = 1e3 * float(best["time_s"].iloc[0]) if len(best) else None
+            line[head] = cell(best, head.startswith("kernel")) if len(best) else why(frame, name, methods)
             result.cite(best, "time_s")
-            if head.startswith("kernel"):
-                line[f"{head}: by"] = best["method"].iloc[0].replace("_", ", ") if len(best) else None
         for precision in base if threads else ():
             for head, ours in (("one thread", f"spectile_{precision}_one_thread"), ("all", f"spectile_{precision}")):
                 best = speedups(rows, ours, base[precision])
@@ -37,6 +47,9 @@ def table(frame: pandas.DataFrame) -> Table:
                 result.cite(best, "speedup")
         lines.append(line)
     result.data = pandas.DataFrame(lines)
+    result.formats = {head: "{:.2f}" for head in result.data if head.startswith("speed-up")} | {
+        "entries a tile": "{:.1f}"
+    }
     reasons = frame.loc[frame["status"] != "ok", ["p_matrix", "method", "reason"]] if len(frame) else frame
     failed = [f"{short(r.p_matrix)}, {r.method}: {r.reason}" for r in reasons.itertuples() if "fail" in str(r.reason)]
     columns = (

@@ -43,6 +43,7 @@ def table(frame: pandas.DataFrame) -> Table:
             notes.append(reason)
         lines.append(line)
     result.data = pandas.DataFrame(lines)
+    result.formats = dict.fromkeys(("median", "mean", "std"), "{:.1f}")
     result.notes = [
         "Tile counts are taken after the filter of empty products; NNZ(C) is structural.",
         *not_at_hand(frame),

@@ -24,7 +24,7 @@ def table(frame: pandas.DataFrame) -> Table:
                 tests.append(("", text, lambda r, cut=cut, column=column: r[column] >= cut))
     lines, names = [], ("precision", "recall")
     for paper, text, test in tests:
-        line: dict[str, object] = {"against, in the paper": paper.replace("_", " "), "condition": text}
+        line: dict[str, object] = {"against, in the paper": style.name(paper), "condition": text}
         for target, rows in found.items():
             predicted = test(rows).to_numpy(dtype=bool) if len(rows) else np.zeros(0, bool)
             numbers = scores(predicted, rows["speedup"].to_numpy(dtype=float) > 1) if len(rows) else (None, None)
@@ -32,6 +32,7 @@ def table(frame: pandas.DataFrame) -> Table:
             line |= {f"{target}: {name}": number for name, number in zip(names, numbers, strict=True)}
         lines.append(line | {f"paper's {n}": printed(f"tsparse_t2_{paper}_{n}") if paper else None for n in names})
     result.data = pandas.DataFrame(lines)
+    result.formats = {f"{target}: {name}": "{:.2f}" for target in TARGETS for name in names}
     baseline = style.name(vendor(frame, "float16"))
     result.notes = [
         f"Faster: than {baseline}, mixed precision; by rows from CSR to CSR, tiles in the kernels' format as in the "

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import html
 import math
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,10 +52,16 @@ LOOKS = {
     "cublas": Look(_VENDOR, "s", "cuBLAS"),
     "cusparse": Look(_VENDOR, "s", "cuSPARSE"),
     "cusolver": Look(_VENDOR, "s", "cuSOLVER"),
+    "spectile_two_stage": Look("#56B4E9", "v", "spectile, two stages"),
     "cusolver_one_stage": Look(_VENDOR, "s", "cuSOLVER, one stage"),
     "cusolver_two_stage": Look(_OTHER_VENDOR, "D", "cuSOLVER, two stages"),
     "lapack": Look(_VENDOR, "s", "LAPACK"),
     "scipy": Look(_VENDOR, "s", "SciPy"),
+    "cusp": Look("#882255", "X", "CUSP"),
+    "rmerge2": Look("#117733", "^", "RMerge2"),
+    "nsparse": Look("#999933", "v", "Nsparse"),
+    "ac_spgemm": Look("#332288", "P", "AC-SpGEMM"),
+    "speck": Look("#AA4499", "*", "spECK"),
 }
 
 
@@ -103,6 +110,9 @@ _SETTINGS: Any = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
+    "axes.formatter.use_mathtext": True,  # an axis in powers of ten says x 10^8, not 1e8
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
     "grid.alpha": 0.25,
     "grid.linewidth": 0.5,
     "legend.frameon": True,  # white over lines and hatches, without an edge
@@ -204,6 +214,8 @@ class Drawing:
         error = None
         if lo is not None and hi is not None:
             error = np.clip([up - rows[lo].to_numpy(dtype=float), rows[hi].to_numpy(dtype=float) - up], 0, None)
+        if kind.startswith("bar"):
+            ax.grid(visible=False, axis="x" if kind == "bar" else "y")
         if kind == "bar":
             ax.bar(across, up, width, yerr=error, error_kw={"lw": 0.8}, **settings)
         elif kind == "barh":
@@ -305,7 +317,7 @@ class Drawing:
     def _word_empty(self) -> None:
         """Shrink rows and columns of empty panels, and write the reasons into them."""
         empty = np.array([[ax in self._empty for ax in row] for row in self.axes])
-        heights, widths = (np.where(empty.all(axis=axis) & ~empty.all(), 0.4, 1.0) for axis in (1, 0))
+        heights, widths = (np.where(empty.all(axis=axis) & ~empty.all(), 0.3, 1.0) for axis in (1, 0))
         grid = self.axes[0, 0].get_gridspec()
         grid.set_height_ratios(heights)
         grid.set_width_ratios(widths)
@@ -343,10 +355,14 @@ _DASHES: tuple[Any, ...] = (":", (0, (4, 2)), "-.", (0, (1, 3)))
 
 
 def _plain_ticks(axis: Axis) -> None:
-    """Label a logarithmic axis with plain numbers, 1,024 and not 2¹⁰ or 10³, where they are few and short."""
+    """Label an axis with plain numbers, 1,024 and not 2¹⁰, 10³ or 1024, where they are few and short."""
     from matplotlib import ticker
 
-    if axis.get_scale() != "log" or isinstance(axis.get_major_locator(), ticker.FixedLocator):
+    if isinstance(axis.get_major_locator(), ticker.FixedLocator):
+        return
+    if axis.get_scale() == "linear" and 1e3 <= max(map(abs, axis.get_view_interval())) < 1e6:
+        axis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+    if axis.get_scale() != "log":
         return
     low, high = sorted(axis.get_view_interval())
     if low < 1e-3 or high > 1e6:
@@ -370,12 +386,13 @@ class Table:
     title : str
         What the table shows, in the paper's numbering.
     data : DataFrame
-        Cells, as text or numbers; None and NaN are empty slots: "not printed" where the column's name holds the word
-        "paper", "not measured" elsewhere.
+        Cells, as text or numbers; the second line of a text is shown small.  None and NaN are empty slots: "not
+        printed" where the column's name holds the word "paper", "not measured" elsewhere.
     notes : sequence of str
         Reasons of empty slots, and what a reader must know, printed below.
     formats : mapping, optional
-        Format of a column's numbers, for example ``{"speed-up": "{:.2f}"}``; default four significant digits.
+        Format of a column's numbers, for example ``{"speed-up": "{:.2f}"}``; default four significant digits, and the
+        paper's as it prints them.
     """
 
     def __init__(
@@ -399,12 +416,7 @@ class Table:
 
     def to_html(self) -> str:
         """Return the table as one self-contained page."""
-        shown = self.data.copy()
-        for column in shown.columns:
-            pattern = self.formats.get(column)
-            nothing = "not printed" if "paper" in str(column) else "not measured"
-            shown[column] = [_cell(value, pattern, nothing) for value in shown[column]]
-        body = shown.to_html(index=False, escape=False, border=0)
+        body = _html_table(self.data, self.formats)
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         return _PAGE.format(title=html.escape(self.title), body=body, notes=f"<ul>{notes}</ul>" if notes else "")
 
@@ -421,28 +433,64 @@ _PAGE = """<!DOCTYPE html>
 body {{ font: 14px/1.45 system-ui, sans-serif; margin: 1.5em; color: #222; }}
 h1 {{ font-size: 1.05em; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.25em 0.7em; text-align: right; border-bottom: 1px solid #ddd; }}
-th {{ background: #f4f4f4; }} th:first-child, td:first-child {{ text-align: left; }}
-.none {{ color: #999; }} ul {{ color: #555; font-size: 0.92em; max-width: 60em; }}
+th, td {{ padding: 0.25em 0.7em; text-align: right; vertical-align: top; border-bottom: 1px solid #ddd; }}
+th {{ background: #f4f4f4; vertical-align: bottom; }} td {{ white-space: nowrap; }}
+.text {{ text-align: left; }} .long {{ white-space: normal; }}
+.none, small {{ color: #777; }} ul {{ color: #555; font-size: 0.92em; max-width: 60em; }}
 </style></head><body><h1>{title}</h1>{body}{notes}</body></html>
 """
 
 
-def _cell(value: Any, pattern: str | None, nothing: str) -> str:
+#: Words of a cell without a number, shown pale.
+_NOTHING = ("not measured", "not printed", "fails")
+
+
+def _html_table(data: pandas.DataFrame, formats: dict[str, str]) -> str:
+    """Return the table's HTML: columns of text at the left, numbers at the right."""
+    columns = [str(name) for name in data]
+    sides = ['class="text"' if _is_text(data.iloc[:, place]) else "" for place in range(len(columns))]
+    head = "".join(f"<th {side}>{html.escape(name)}</th>" for name, side in zip(columns, sides, strict=True))
+    lines = []
+    for row in data.itertuples(index=False, name=None):
+        cells = zip(columns, sides, row, strict=True)
+        lines.append(
+            "".join(f"<td {_long(side, value)}>{_cell(value, name, formats)}</td>" for name, side, value in cells)
+        )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>".replace(" >", ">")
+
+
+def _is_text(column: pandas.Series) -> bool:
+    """Whether a column holds words: most of its cells do not begin as a number does."""
+    words = [str(value) for value in column.dropna() if str(value) not in {"", "-", *_NOTHING}]
+    return sum(not re.match(r"[-+<>]?\s*[\d.][\d.,e+-]*(?![A-Za-z])", word) for word in words) > len(words) / 2
+
+
+def _long(side: str, value: Any) -> str:
+    """Return the classes of a cell: long texts are broken into lines."""
+    return side.replace("text", "text long") if len(str(value)) > 40 else side
+
+
+def _cell(value: Any, column: str, formats: dict[str, str]) -> str:
+    papers = "paper" in column
     if value is None or (isinstance(value, float) and np.isnan(value)):
-        return f'<span class="none">{nothing}</span>'
+        return f'<span class="none">{"not printed" if papers else "not measured"}</span>'
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, int | np.integer):
         return f"{value:,}"
     if isinstance(value, float | np.floating):
-        return _four_digits(float(value)) if pattern is None else pattern.format(value)
-    return html.escape(str(value))
+        return formats[column].format(value) if column in formats else _four_digits(float(value), exact=papers)
+    first, _, second = html.escape(str(value)).partition("\n")
+    first = f'<span class="none">{first}</span>' if first in _NOTHING else first
+    return f"{first}<br><small>{second}</small>" if second else first
 
 
-def _four_digits(value: float) -> str:
-    """Return four significant digits or more, without an exponent up to ten million."""
-    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.4g}"
+def _four_digits(value: float, *, exact: bool = False) -> str:
+    """Return four significant digits or more, without an exponent up to ten million; `exact` adds no zeros."""
+    if 1e3 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if exact or value == 0 else f"{value:#.4g}"
 
 
 def _write_text(path: Path, text: str) -> None:
