@@ -9,7 +9,8 @@ from spectile.inputs.lattices import anderson
 from spectile.inputs.topological_insulator import TopologicalInsulator
 from spectile.kpm import cases, cases_multi
 from spectile.kpm.gpu_hybrid import HybridInsulator
-from spectile.kpm.gpu_multi import MultiGpuMatrix, hold, local_planes, longest_run
+from spectile.kpm.gpu_multi import MultiGpuMatrix
+from spectile.kpm.gpu_shares import hold, local_planes, longest_run
 from spectile.kpm.mpi import localize
 
 ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")

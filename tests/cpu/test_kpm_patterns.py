@@ -6,7 +6,7 @@ import scipy.sparse as sp
 
 from spectile.inputs.lattices import anderson, graphene
 from spectile.inputs.topological_insulator import TopologicalInsulator
-from spectile.kpm import bounds, cpu, mpi, reference
+from spectile.kpm import bounds, cpu_rows, mpi, reference
 from spectile.kpm.cpu import CpuOperator, CpuRecursion
 from spectile.kpm.patterns import MOST_PATTERNS, RowPatterns
 
@@ -56,8 +56,8 @@ def test_a_complex_diagonal_stays_in_the_patterns():
 def test_rows_that_do_not_repeat_are_stored_by_entries():
     for matrix in (symmetric(4 * MOST_PATTERNS, 2e-3), symmetric(40, 0.3)):
         assert RowPatterns.from_csr(matrix) is None
-        assert CpuOperator.from_matrix(matrix).rows.func is cpu._csr_rows
-    assert CpuOperator.from_matrix(SAMPLE.matrix()).rows.func is cpu._pattern_rows
+        assert CpuOperator.from_matrix(matrix).rows.func is cpu_rows.csr_rows
+    assert CpuOperator.from_matrix(SAMPLE.matrix()).rows.func is cpu_rows.pattern_rows
 
 
 @pytest.mark.parametrize("num_vectors", [1, 2, 7, 32, 45])
@@ -102,7 +102,7 @@ def test_a_share_of_the_rows_with_a_halo_has_patterns_too():
     edges = np.array([0, 480, 1440])
     local, halo, _ = mpi.localize(matrix[480:1440], edges, 1)
     operator = CpuOperator.from_matrix(local)
-    assert operator.rows.func is cpu._pattern_rows and operator.num_columns == 960 + halo.size
+    assert operator.rows.func is cpu_rows.pattern_rows and operator.num_columns == 960 + halo.size
     vectors = reference.random_phases(5, 1440, 3)
     block = CpuOperator.from_csr(matrix).to_block(np.concatenate([vectors[480:], vectors[halo]]))
     image = np.zeros_like(block)

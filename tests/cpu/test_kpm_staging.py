@@ -6,7 +6,7 @@ import pytest
 from spectile.inputs.lattices import anderson, graphene
 from spectile.inputs.topological_insulator import TopologicalInsulator
 from spectile.kpm import staging
-from spectile.kpm.gpu_multi import local_planes
+from spectile.kpm.gpu_shares import local_planes
 
 
 def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):

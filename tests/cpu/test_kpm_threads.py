@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from spectile.inputs.topological_insulator import TopologicalInsulator
-from spectile.kpm.cpu import CpuOperator, CpuRecursion, side_by_side
+from spectile.kpm.cpu import CpuOperator, CpuRecursion
+from spectile.kpm.cpu_threads import side_by_side
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])

@@ -22,7 +22,7 @@ def expected(sample, num_vectors, steps, seed):
 @pytest.mark.parametrize("layout", ["csr", "sell"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("complex128", 1e-13), ("complex64", 2e-5)])
 def test_stored_matrix(num_vectors, layout, dtype, tolerance):
-    from spectile.kpm.gpu import StoredOperator, StoredRecursion
+    from spectile.kpm.gpu_stored import StoredOperator, StoredRecursion
 
     sample = TopologicalInsulator(5, 4, 7)
     operator = StoredOperator(sample.matrix().astype(dtype), layout)
@@ -38,7 +38,7 @@ def test_stored_matrix(num_vectors, layout, dtype, tolerance):
 @pytest.mark.parametrize("steps_a_sweep", [1, 2])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("complex128", 1e-12), ("complex64", 2e-5)])
 def test_matrix_free(dims, num_vectors, steps_a_sweep, dtype, tolerance):
-    from spectile.kpm.gpu import StencilOperator, StencilRecursion
+    from spectile.kpm.gpu_stencil import StencilOperator, StencilRecursion
 
     sample = TopologicalInsulator(*dims)
     operator = StencilOperator(sample, dtype)
@@ -54,7 +54,7 @@ def test_matrix_free(dims, num_vectors, steps_a_sweep, dtype, tolerance):
 
 
 def test_waves_and_strips_change_nothing():
-    from spectile.kpm.gpu import StoredOperator, StoredRecursion
+    from spectile.kpm.gpu_stored import StoredOperator, StoredRecursion
 
     sample = TopologicalInsulator(6, 10, 8)
     natural = StoredOperator(sample.matrix(), "csr", 4 * 10 * 8)

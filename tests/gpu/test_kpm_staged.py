@@ -22,8 +22,8 @@ SAMPLES = {
 
 
 def run(matrix, num_vectors, dtype, real, **settings):
-    from spectile.kpm.gpu import StoredRecursion
     from spectile.kpm.gpu_staged import StagedOperator
+    from spectile.kpm.gpu_stored import StoredRecursion
 
     start = reference.random_phases(SEED, matrix.shape[0], num_vectors, real=real)
     expected = reference.etas_blocked(matrix, start, 2 * STEPS, A, B)
@@ -58,8 +58,8 @@ def test_staged_matrix(name, num_vectors, dtype, settings, tolerance):
 def test_many_steps_are_bitwise_repeatable():
     import cupy
 
-    from spectile.kpm.gpu import StoredRecursion
     from spectile.kpm.gpu_staged import StagedOperator
+    from spectile.kpm.gpu_stored import StoredRecursion
 
     operator = StagedOperator(TopologicalInsulator(20, 100, 40).matrix(xp=cupy))
     found = []
@@ -73,8 +73,8 @@ def test_many_steps_are_bitwise_repeatable():
 def test_modes_without_dots_and_without_the_recurrence():
     import cupy
 
-    from spectile.kpm.gpu import FULL, NO_DOTS, PLAIN
     from spectile.kpm.gpu_staged import StagedOperator
+    from spectile.kpm.gpu_units import FULL, NO_DOTS, PLAIN
 
     matrix = SAMPLES["planes"][0]
     operator = StagedOperator(matrix)
@@ -94,6 +94,24 @@ def test_rows_too_long_for_shared_memory_go_through_the_caches():
     on_gpu = kpm_dos(dense, 32, 32, rng=3, backend="cuda", bounds=(-2, 2))
     on_cpu = kpm_dos(dense, 32, 32, rng=3, backend="cpu", bounds=(-2, 2))
     np.testing.assert_allclose(on_gpu.moments, on_cpu.moments, atol=1e-9)
+
+
+@pytest.mark.parametrize("num_vectors", [32, 64])
+def test_kpm_dos_stages_wide_blocks(num_vectors, monkeypatch):
+    from spectile.kpm.gpu_staged import StagedOperator
+
+    widths, launcher = [], StagedOperator.launcher
+
+    def spy(self, width, *args, **kwargs):
+        widths.append(width)
+        return launcher(self, width, *args, **kwargs)
+
+    monkeypatch.setattr(StagedOperator, "launcher", spy)
+    H = TopologicalInsulator(8, 100, 40).matrix()  # planes of the paper's sample
+    found = kpm_dos(H, 24, num_vectors, rng=3, backend="cuda", bounds=(-12, 12))
+    assert widths == [num_vectors]
+    expected = kpm_dos(H, 24, num_vectors, rng=3, backend="cpu", bounds=(-12, 12))
+    np.testing.assert_allclose(found.moments, expected.moments, atol=1e-11 * H.shape[0])
 
 
 def test_a_table_holds_few_values():

@@ -11,9 +11,13 @@ import numpy as np
 from spectile.bench.case import Context, Method, Problem, Skipped
 from spectile.bench.provenance import digest_array
 
-from . import cases, counters, gpu, model, reference
+from . import cases, counters, model, reference
 from .cases import LIMIT, STEPS
-from .gpu_staged import StagedOperator
+from .gpu_staged import StagedOperator, stages
+from .gpu_stencil import StencilOperator
+from .gpu_stored import STRIP, StoredOperator, rows_in_strips
+from .gpu_units import FULL, NO_DOTS, PLAIN, peak_unit
+from .gpu_vendor import etas_naive, fill_columns
 
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
@@ -65,12 +69,12 @@ class _Step:
         self.factors = (2 * self.a, -2 * self.a * self.b, 1.0)
         self.first = (self.a, -self.a * self.b, 0.0)
         self.check = cases.checker(row, context, 1)
-        self.strip = gpu.STRIP if sample.nz % gpu.STRIP == 0 else None
+        self.strip = STRIP if sample.nz % STRIP == 0 else None
         self.patches, self.natural = (
             _cast(_matrix(sample.nx, sample.ny, sample.nz, strip), self.dtype) for strip in (self.strip, None)
         )
         self.shared = _Block()
-        self.wide = gpu.stages(self.r, self.dtype)
+        self.wide = stages(self.r, self.dtype)
         self.staged = functools.cache(lambda table, work: StagedOperator(self.natural, table, work))
 
     def problem(self) -> Problem:
@@ -84,8 +88,8 @@ class _Step:
             self.one_by_one(),
             self.stored("aug_spmmv"),
             self.stored("aug_spmmv_sell", layout="sell") if self.r <= 8 else Skipped("aug_spmmv_sell", side),
-            self.stored("spmmv", "spmmv", gpu.PLAIN),
-            self.stored("aug_spmmv_nodots", mode=gpu.NO_DOTS),
+            self.stored("spmmv", "spmmv", PLAIN),
+            self.stored("aug_spmmv_nodots", mode=NO_DOTS),
             self.stored("aug_spmmv_table", "table", table=True) if self.wide else Skipped("aug_spmmv_table", narrow),
             self.stored("aug_spmmv_mixed", arithmetic="complex128")
             if self.wide and single
@@ -112,7 +116,7 @@ class _Step:
         self,
         name: str,
         work: str = "aug_spmmv",
-        mode: int = gpu.FULL,
+        mode: int = FULL,
         layout: str = "csr",
         table: bool = False,
         arithmetic: Any = None,
@@ -124,13 +128,13 @@ class _Step:
         in_patches = layout == "csr" and self.r > 8 and not self.wide
         plane = 4 * self.sample.ny * self.sample.nz
         if layout == "csr" and self.wide:
-            operator: gpu.StoredOperator = self.staged(table, arithmetic)
+            operator: StoredOperator = self.staged(table, arithmetic)
         else:
             matrix = self.patches if in_patches else self.natural
-            operator = gpu.StoredOperator(matrix, layout, plane if in_patches else None)
+            operator = StoredOperator(matrix, layout, plane if in_patches else None)
         order = None
         if in_patches and self.strip:
-            order = cupy.asarray(gpu.rows_in_strips(self.sample, range(self.sample.nx), self.strip, np))
+            order = cupy.asarray(rows_in_strips(self.sample, range(self.sample.nx), self.strip, np))
         launch, first = operator.launcher(self.r, mode), operator.launcher(self.r)
         etas = self.etas()
         v, w = (self.shared.get(part, operator.shape(self.r), self.dtype) for part in "vw")
@@ -152,18 +156,18 @@ class _Step:
             # One launch against the full kernel, on the same vectors: W = H V, or the recurrence without its dots.
             prepare()
             wanted = w.copy()
-            first(v, wanted, *((1.0, 0.0, 0.0) if mode == gpu.PLAIN else self.factors), etas[1])
+            first(v, wanted, *((1.0, 0.0, 0.0) if mode == PLAIN else self.factors), etas[1])
             found = w.copy()
             launch(v, found, *self.factors, etas[1])
             return {"error_fro_rel": float(cupy.linalg.norm(found - wanted) / cupy.linalg.norm(wanted))}
 
-        return self.method(name, work, run, prepare, self.check if mode == gpu.FULL else check_product)
+        return self.method(name, work, run, prepare, self.check if mode == FULL else check_product)
 
     def one_by_one(self) -> Method:
         """Return aug_spmv(), vector by vector."""
         import cupy
 
-        operator = gpu.StoredOperator(self.natural, "sell")
+        operator = StoredOperator(self.natural, "sell")
         launch, r = operator.launcher(1), self.r
         etas, one = self.etas(), cupy.empty((r, STEPS + 1, 2, 1))
         v, w = (self.shared.get(part, (r, self.sample.shape[0], 1), self.dtype) for part in "vw")
@@ -187,7 +191,7 @@ class _Step:
 
     def sweep(self, name: str, steps: int) -> Method:
         """Return the matrix-free step, one or two a sweep."""
-        operator = gpu.StencilOperator(self.sample, self.dtype)
+        operator = StencilOperator(self.sample, self.dtype)
         first, launch = operator.launcher(self.r, 1), operator.launcher(self.r, steps)
         etas = self.etas()
         blocks = [
@@ -218,10 +222,10 @@ class _Step:
         start = self.shared.get("v", (self.r, self.sample.shape[0]), self.dtype)
 
         def prepare() -> None:
-            gpu.fill_columns(start, self.context.seed)
+            fill_columns(start, self.context.seed)
 
         def run() -> Any:
-            return gpu.etas_naive(self.natural, start.T, STEPS, self.a, self.b)
+            return etas_naive(self.natural, start.T, STEPS, self.a, self.b)
 
         return self.method("naive", "naive", run, prepare, cases.checker(self.row, self.context, 0))
 
@@ -311,7 +315,7 @@ def _machine(row: Mapping[str, Any], context: Context) -> Problem:
     x, y, z = cupy.zeros(size), cupy.ones(size), cupy.full(size, 2.0)
     triad = cupy.ElementwiseKernel("float64 y, float64 z", "float64 x", "x = y + 3.0 * z", "kpm_triad")
     threads, rounds = 2048 * describe().multiprocessors, 4096
-    peak = gpu.peak_unit().function("multiply_add")
+    peak = peak_unit().function("multiply_add")
     out = cupy.empty(threads)
 
     def run_triad() -> Any:

@@ -150,16 +150,9 @@ def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
     """Time one GPU with the whole sample: what scaling is measured against."""
     import cupy
 
-    from .gpu import (
-        STRIP,
-        StencilOperator,
-        StencilRecursion,
-        StoredOperator,
-        StoredRecursion,
-        rows_in_strips,
-        stages,
-    )
-    from .gpu_staged import StagedOperator
+    from .gpu_staged import StagedOperator, stages
+    from .gpu_stencil import StencilOperator, StencilRecursion
+    from .gpu_stored import STRIP, StoredOperator, StoredRecursion, rows_in_strips
 
     options, work = VERSIONS[name]
     sample, r = cases.sample_of(row), int(row["num_vectors"])
@@ -223,8 +216,8 @@ def _throughput(row: Mapping[str, Any], context: Context, live: dict[str, Any]) 
     """Time the non-blocked version: every GPU has the whole matrix, and runs vectors of its own one by one."""
     import cupy
 
-    from .gpu import StoredOperator
-    from .gpu_multi import Place
+    from .gpu_shares import Place
+    from .gpu_stored import StoredOperator
 
     sample, r = cases.sample_of(row), int(row["num_vectors"])
     a, b = cases.scaling(sample)

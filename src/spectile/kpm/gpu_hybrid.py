@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 
 from spectile.gpu.device import free_bytes
-from spectile.kpm.cpu import CpuOperator, _fill_phases, num_threads
-from spectile.kpm.gpu_multi import MultiGpuMatrix, Place, hold_planes, local_planes
+from spectile.kpm.cpu import CpuOperator
+from spectile.kpm.cpu_rows import fill_phases
+from spectile.kpm.cpu_threads import num_threads
+from spectile.kpm.gpu_multi import MultiGpuMatrix
+from spectile.kpm.gpu_shares import Place, hold_planes, local_planes
 from spectile.kpm.mpi import split_rows
 from spectile.kpm.reference import Array, random_phases
 
@@ -39,7 +42,7 @@ class HybridInsulator:
     device : int
         CUDA device.
     threads : int or None
-        Threads of the CPU; None takes :func:`spectile.kpm.cpu.num_threads`.
+        Threads of the CPU; None takes :func:`spectile.kpm.cpu_threads.num_threads`.
     cpu_planes : int or None
         Planes x of the CPU; None finds them by timing both sides.
 
@@ -150,7 +153,7 @@ class HybridEngine:
         with self.place.working():
             share = self.holder.share(self.holder.random_block(seed, first_vector, num_vectors))
         block = self._pinned(num_vectors)
-        _fill_phases(block, np.uint64(seed), self.order, 0, first_vector, 0, len(self.order))
+        fill_phases(block, np.uint64(seed), self.order, 0, first_vector, 0, len(self.order))
         return HybridRecursion(self, a, b, share, block)
 
     def start(self, vectors: Array, a: float, b: float) -> HybridRecursion:

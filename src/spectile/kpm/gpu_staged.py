@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spectile.gpu.compile import Unit
-from spectile.kpm.gpu import FULL, PIECE_BYTES, TUNING, StoredOperator, staged_shape, staged_unit, sum_of_partials
+from spectile.kpm.gpu_stored import StoredOperator
+from spectile.kpm.gpu_units import FULL, StagedShape, staged_shape, staged_unit, sum_of_partials
 from spectile.kpm.staging import PAGE, Plan, lattice_of, plan
 
 #: Rows to compute, each (start, stop).
@@ -18,6 +19,17 @@ MOST_KINDS = 256
 #: Slots that a code can name: 16 bits are a slot and one of its four rows.
 MOST_SLOTS = 2**14 - 1
 _STATIC_BYTES = 1024  # barriers, and what the driver keeps of a block's shared memory
+
+
+def stages(num_vectors: int, dtype: Any) -> bool:
+    """Return whether a block of R vectors goes through shared memory (``staged.cu``) on this device.
+
+    Bulk copies need Hopper or later and rows of whole 16 bytes; narrower blocks are faster through the caches.
+    """
+    from spectile.gpu.device import describe
+
+    whole = num_vectors * np.dtype(dtype).itemsize % 16 == 0
+    return describe().compute_capability[0] >= 9 and num_vectors >= 32 and whole
 
 
 class Planned(NamedTuple):
@@ -57,8 +69,8 @@ class StagedOperator(StoredOperator):
         Store a number of the value in a table instead of each value.
     work : dtype or None
         Type of the arithmetic, if it is not the matrix's own.
-    tuning : (tile, depth, workers, producers)
-        As for :func:`spectile.kpm.gpu.staged_unit`.
+    tuning : StagedShape or None
+        Shape of the kernel; None takes :func:`spectile.kpm.gpu_units.staged_shape`.
 
     Raises
     ------
@@ -72,7 +84,7 @@ class StagedOperator(StoredOperator):
         matrix: Any,
         dictionary: bool = False,
         work: Any = None,
-        tuning: tuple[int, int, int, int] = TUNING,
+        tuning: StagedShape | None = None,
     ) -> None:
         import cupy
 
@@ -80,7 +92,7 @@ class StagedOperator(StoredOperator):
         self.num_columns = int(matrix.shape[1])
         if self.num_columns > self.num_rows and self.num_rows % PAGE:
             raise ValueError(f"{self.num_rows} own rows and rows of others beside them: give a multiple of {PAGE}")
-        self.work, self.tuning, self.wide = np.dtype(work or matrix.dtype), tuning, False
+        self.work, self._tuning, self.wide = np.dtype(work or matrix.dtype), tuning, False
         self.host = tuple(each.get() if hasattr(each, "get") else each for each in (matrix.indptr, matrix.indices))
         self.lattice = lattice_of(*self.host)
         self.data = cupy.asarray(matrix.data)
@@ -88,7 +100,7 @@ class StagedOperator(StoredOperator):
         if dictionary:
             values, kinds = _kinds(self.data)
             self.table, self.kinds = values, kinds.get()
-        self._plans: dict[tuple[int, int, Runs], Planned] = {}
+        self._plans: dict[tuple[StagedShape, int, Runs], Planned] = {}
 
     def planned(self, num_vectors: int, runs: Runs = ()) -> Planned:
         """Return the plan for R vectors.
@@ -104,21 +116,20 @@ class StagedOperator(StoredOperator):
 
         from spectile.gpu.device import describe
 
-        pieces, chunk = staged_shape(num_vectors, self.dtype)
-        chunks = -(-num_vectors // chunk)
-        key = (pieces, chunks, runs)
+        shape = self._kernel(num_vectors)
+        chunks = -(-num_vectors // shape.columns)
+        key = (shape, chunks, runs)
         if key not in self._plans:
-            tile, depth, compute, _ = self.tuning
             indptr, indices = self.host
             parts = [(start // PAGE, stop // PAGE) for start, stop in runs]
             pages = sum(stop - start for start, stop in parts) or -(-self.num_rows // PAGE)
             workers = min(max(1, describe().multiprocessors // chunks), pages)
             longest = int(np.diff(indptr).max(initial=1))
-            code_bytes = tile * (16 + -(-longest // 4) * 32 * (2 if self.kinds.size else 1))
-            value_bytes = 0 if self.kinds.size else tile * PAGE * longest * self.dtype.itemsize
-            left = describe().shared_bytes - _STATIC_BYTES - depth * (code_bytes + value_bytes)
+            code_bytes = shape.tile * (16 + -(-longest // 4) * 32 * (2 if self.kinds.size else 1))
+            value_bytes = 0 if self.kinds.size else shape.tile * PAGE * longest * self.dtype.itemsize
+            left = describe().shared_bytes - _STATIC_BYTES - shape.depth * (code_bytes + value_bytes)
             left -= self.table.nbytes if self.kinds.size else 0
-            slots = min(left // (PAGE * PIECE_BYTES * pieces), MOST_SLOTS)
+            slots = min(left // (PAGE * shape.row_bytes), MOST_SLOTS)
             wave, line = self.lattice
             # Three planes of a part, and what lies around it, fit into the slots.
             turns = max(1, math.ceil(wave / (workers * 0.3 * max(1, slots))))
@@ -126,7 +137,8 @@ class StagedOperator(StoredOperator):
                 wave, line, turns = pages, 0, 1
             made = slots > 0 and plan(
                 indptr, indices, self.kinds, wave_pages=wave, line_pages=line, workers=workers, turns=turns,
-                slots=slots, tile=tile, depth=depth, groups=compute // tile, runs=parts, num_columns=self.num_columns,
+                slots=slots, tile=shape.tile, depth=shape.depth, groups=shape.groups, runs=parts,
+                num_columns=self.num_columns,
             )  # fmt: skip
             if not made:
                 raise MemoryError("the rows of this matrix need more of V at a time than shared memory holds")
@@ -139,9 +151,12 @@ class StagedOperator(StoredOperator):
             self._plans[key] = Planned(made, slots, code_bytes, value_bytes, workers, [*arrays, values, self.table])
         return self._plans[key]
 
+    def _kernel(self, num_vectors: int) -> StagedShape:
+        return self._tuning or staged_shape(num_vectors, self.dtype)
+
     def shape(self, num_vectors: int) -> tuple[int, ...]:
         """Return the shape of a block of R vectors: (N, R), or (chunks, N, chunk), of which a page is one copy."""
-        _, chunk = staged_shape(num_vectors, self.dtype)
+        chunk = self._kernel(num_vectors).columns
         whole = num_vectors > chunk and num_vectors % chunk == 0
         return (num_vectors // chunk, self.num_rows, chunk) if whole else (self.num_rows, num_vectors)
 
@@ -159,7 +174,8 @@ class StagedOperator(StoredOperator):
         made = self.planned(num_vectors, runs)
         return staged_unit(
             str(self.dtype), num_vectors, slots=made.slots, code_bytes=made.code_bytes, value_bytes=made.value_bytes,
-            dictionary=self.table.size if self.kinds.size else 0, work=str(self.work), mode=mode, tuning=self.tuning,
+            dictionary=self.table.size if self.kinds.size else 0, work=str(self.work), mode=mode,
+            shape=self._kernel(num_vectors),
         )  # fmt: skip
 
     def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None, runs: Runs = ()) -> Any:
@@ -172,10 +188,11 @@ class StagedOperator(StoredOperator):
         runs = runs or (() if rows is None else (rows,))
         made = self.planned(num_vectors, runs)
         unit = self.unit(num_vectors, mode, runs)
-        pieces, chunk = staged_shape(num_vectors, self.dtype)
-        shared = made.slots * PAGE * PIECE_BYTES * pieces + self.tuning[1] * (made.code_bytes + made.value_bytes)
+        shape = self._kernel(num_vectors)
+        chunk = shape.columns
+        shared = made.slots * PAGE * shape.row_bytes + shape.depth * (made.code_bytes + made.value_bytes)
         shared += int(unit.defines["DICTIONARY"]) * self.dtype.itemsize
-        shared = max(shared, 2 * chunk * 8 * self.tuning[2])
+        shared = max(shared, 2 * chunk * 8 * shape.workers)
         kernel = unit.function("staged", shared)
         grid, threads = (made.workers, -(-num_vectors // chunk)), int(unit.defines["THREADS"])
         partial = cupy.empty((made.workers, 2, num_vectors))

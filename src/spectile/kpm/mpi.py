@@ -17,7 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.kpm.bounds import gershgorin
-from spectile.kpm.cpu import CpuOperator, num_threads
+from spectile.kpm.cpu import CpuOperator
+from spectile.kpm.cpu_threads import num_threads
 from spectile.kpm.reference import Array, random_phases
 
 #: Runs of interior rows shorter than this are computed with the boundary: fewer, longer pieces.

@@ -20,7 +20,8 @@ def main(arguments: list[str]) -> None:
 
     from spectile.inputs.topological_insulator import TopologicalInsulator
     from spectile.kpm import bounds
-    from spectile.kpm.cpu import CpuOperator, CpuRecursion, num_threads
+    from spectile.kpm.cpu import CpuOperator, CpuRecursion
+    from spectile.kpm.cpu_threads import num_threads
     from spectile.kpm.mpi import DistributedMatrix
 
     nx, ny, nz, num_vectors, steps, seed = (int(text) for text in arguments[:6])

@@ -4,22 +4,23 @@
 // once for the matrix which page of V lies in which slot of shared memory while a tile is computed.  PRODUCERS warps hand
 // the copies of V, of the tile's values and of its codes (column = slot and row in it) to the bulk copy engine, DEPTH tiles
 // ahead (one warp needs 75 ns for each: measured); a page of V stays in its slot until the last tile that needs it, so bytes
-// in flight cost no registers and the L1 cache is not needed.  The other warps compute a page each: eight threads a row, 16
+// in flight cost no registers and the L1 cache is not needed.  The other warps compute a page, or a part of its columns, each: eight threads a row, 16
 // bytes of it a thread and piece.
 //
-// Set by the launch code besides block.cu's: PIECES (16-byte pieces of a row a thread), TILE (pages), DEPTH (tiles in flight
-// or at work), SLOTS, CODE_BYTES and VALUE_BYTES (of one stage), DICTIONARY (values in a table of so many; 0: each stored),
-// WORK (type of the arithmetic).
+// Set by the launch code besides block.cu's: PIECES (16-byte pieces of a row a thread), PARTS (warps that share a page,
+// each with columns of its own), TILE (pages), DEPTH (tiles in flight or at work), SLOTS, CODE_BYTES and VALUE_BYTES (of one
+// stage), DICTIONARY (values in a table of so many; 0: each stored), WORK (type of the arithmetic).
 
 constexpr int PAGE = 4;
 constexpr int VECTOR = 16 / int(sizeof(number));  // numbers of a piece
-constexpr int CHUNK = LANES * COLUMNS;            // columns of a block
-constexpr int ROW_BYTES = 128 * PIECES;
+constexpr int CHUNK = SPAN * PARTS;               // columns of a block
+constexpr int ROW_BYTES = 128 * PIECES * PARTS;
 constexpr int WORKERS = THREADS / 32 - PRODUCERS;  // warps that compute
-constexpr int GROUPS = WORKERS / TILE;            // tiles at work
+constexpr int GROUPS = WORKERS / (TILE * PARTS);  // tiles at work
 constexpr int STAGE_BYTES = CODE_BYTES + VALUE_BYTES;
 
-static_assert(COLUMNS == PIECES * VECTOR && LANES == 8 && WORKERS % TILE == 0 && DEPTH > GROUPS && 32 % PRODUCERS == 0, "");
+static_assert(COLUMNS == PIECES * VECTOR && LANES == 8 && 32 % PRODUCERS == 0, "");
+static_assert(WORKERS % (TILE * PARTS) == 0 && DEPTH > GROUPS, "");
 
 struct alignas(16) piece {
     number n[VECTOR];
@@ -198,27 +199,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     } else {
         const work scale = scale_, shift = shift_, keep = keep_;
         const int lane = thread % LANES, row = thread / LANES;
-        const unsigned char *const mine = slots + lane * 16;
+        const int part = warp % PARTS, column = begin + part * SPAN;
+        const unsigned char *const mine = slots + part * 128 * PIECES + lane * 16;
         for (int n = 0; n < count; ++n) {
             const int stage = n % DEPTH;
             const unsigned char *const code_stage = stages + stage * STAGE_BYTES;
             // Every warp waits for every tile in turn, since copies overtake one another and a tile needs pages of those
             // before it; and no barrier may be two phases ahead of a warp, which sees its parity only.
             await(full + stage, n / DEPTH & 1);
-            if (n % GROUPS != warp / TILE) {
+            if (n % GROUPS != warp / (TILE * PARTS)) {
                 __syncwarp();
                 if (thread == 0) arrive(empty + stage);
                 continue;
             }
-            const Header header = reinterpret_cast<const Header *>(code_stage)[warp % TILE];
+            const Header header = reinterpret_cast<const Header *>(code_stage)[warp / PARTS % TILE];
             const long long number_of_row = (long long)header.page * PAGE + row;
             const bool live = header.page >= 0 && number_of_row < rows;
-            number *const target = w + number_of_row * row_stride + lane * VECTOR;
+            number *const target = w + number_of_row * row_stride + part * SPAN + lane * VECTOR;
             bool exists[PIECES];
             piece old[PIECES];
 #pragma unroll
             for (int p = 0; p < PIECES; ++p) {
-                exists[p] = live && (EXACT || begin + (p * LANES + lane) * VECTOR < width);
+                exists[p] = live && (EXACT || column + (p * LANES + lane) * VECTOR < width);
 #if MODE > 0
                 if (exists[p]) {
                     const uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(target + p * LANES * VECTOR));
@@ -228,8 +230,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
 #if MODE > 0
             // W of the warp's next page comes into the L2 cache meanwhile.
-            if (header.next >= 0 && lane < PIECES && (long long)header.next * PAGE + row < rows)
-                prefetch_l2(reinterpret_cast<const char *>(w + ((long long)header.next * PAGE + row) * row_stride) + lane * 128);
+            const long long next_row = (long long)header.next * PAGE + row;
+            if (header.next >= 0 && lane < PIECES && next_row < rows)
+                prefetch_l2(reinterpret_cast<const char *>(w + next_row * row_stride + part * SPAN) + lane * 128);
 #endif
             wide sum[COLUMNS];
 #pragma unroll
@@ -298,26 +301,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 #if MODE == 2
     __syncthreads();  // the slots are read to the end: the sums take their place
-    double *const sums = reinterpret_cast<double *>(memory);  // (warps, 2, CHUNK)
+    double *const sums = reinterpret_cast<double *>(memory);
+    sum_rows(even, odd);
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
-#pragma unroll
-        for (int distance = LANES; distance < 32; distance *= 2) {
-            even[c] += __shfl_xor_sync(0xffffffffu, even[c], distance);
-            odd[c] += __shfl_xor_sync(0xffffffffu, odd[c], distance);
-        }
         const int column = (c / VECTOR * LANES + thread % LANES) * VECTOR + c % VECTOR;
         if (warp < WORKERS && thread < LANES) {
-            sums[warp * 2 * CHUNK + column] = even[c];
-            sums[(warp * 2 + 1) * CHUNK + column] = odd[c];
+            sums[2 * warp * SPAN + column] = even[c];
+            sums[(2 * warp + 1) * SPAN + column] = odd[c];
         }
     }
     __syncthreads();
-    for (int n = threadIdx.x; n < 2 * CHUNK; n += THREADS) {
-        double total = 0;
-        for (int k = 0; k < WORKERS; ++k) total += sums[k * 2 * CHUNK + n];
-        const int column = begin + n % CHUNK;
-        if (column < width) partial[((long long)blockIdx.x * 2 + n / CHUNK) * width + column] = total;
-    }
+    sum_warps(sums, WORKERS, PARTS, partial, width);
 #endif
 }
