@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from spectile.gpu.compile import Unit
-from spectile.spamm import gpu
+from spectile.spamm import gpu_kernels, gpu_launch, gpu_norms, gpu_product, gpu_survey
 
-NORM, SURVEY = gpu._NORM_UNITS["float16"], gpu._SURVEY_UNITS["float32"]
-PORTABLE = gpu._PRECISIONS["fp16"]
+NORM, SURVEY = gpu_kernels.NORM_UNITS["float16"], gpu_kernels.SURVEY_UNITS["float32"]
+PORTABLE = gpu_kernels.PORTABLE["fp16"]
 STRUCTS = {
-    "NormTask": (NORM, gpu._NORM_TASK, 0),
-    "NormTasks": (NORM, gpu._NORM_TASKS, 0),
-    "Search": (SURVEY, gpu._SEARCH, 0),
-    "Survey": (SURVEY, gpu._SURVEY, 0),
-    "Product": (PORTABLE.unit(PORTABLE.small, True), gpu._PRODUCT, 0),
-    "Product-blocks": (PORTABLE.blocks_unit(), gpu._PRODUCT, 0),
-    "Product-wgmma": (gpu.WGMMA["wgmma_wide"].unit("float32"), gpu._WGMMA_FIELDS, 384),
-    "Product-tf32": (gpu.WGMMA["wgmma_tf32"].unit("float32"), gpu._WGMMA_FIELDS, 384),
-    "Order": (gpu._ORDER_UNITS["float64"], gpu._ORDER, 0),
+    "NormTask": (NORM, gpu_norms.NORM_TASK, 0),
+    "NormTasks": (NORM, gpu_norms.NORM_TASKS, 0),
+    "Search": (SURVEY, gpu_survey.SEARCH, 0),
+    "Survey": (SURVEY, gpu_survey.SURVEY, 0),
+    "Product": (PORTABLE.unit(PORTABLE.small, True), gpu_product.PRODUCT, 0),
+    "Product-blocks": (PORTABLE.blocks_unit(), gpu_product.PRODUCT, 0),
+    "Product-wgmma": (gpu_kernels.WGMMA["wgmma_wide"].unit("float32"), gpu_product.WGMMA_FIELDS, 384),
+    "Product-tf32": (gpu_kernels.WGMMA["wgmma_tf32"].unit("float32"), gpu_product.WGMMA_FIELDS, 384),
+    "Order": (gpu_kernels.ORDER_UNITS["float64"], gpu_product.ORDER, 0),
 }
 
 
@@ -31,7 +31,7 @@ def _asserts(name: str, layout: np.dtype[Any], shift: int) -> str:
         f'static_assert(__builtin_offsetof({name}, {field}) == {place[1] + shift}, "{field}");'
         for field, place in layout.fields.items()
     ]
-    size = layout.itemsize if shift == 0 else gpu._WGMMA_PRODUCT.itemsize
+    size = layout.itemsize if shift == 0 else gpu_product.WGMMA_PRODUCT.itemsize
     return "\n".join([*lines, f'static_assert(sizeof({name}) == {size}, "size");'])
 
 
@@ -44,17 +44,17 @@ def test_structs_are_laid_out_alike(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert unit.cubin("sm_90a")
 
 
-@pytest.mark.parametrize("shape", gpu.WGMMA.values(), ids=gpu.WGMMA)
+@pytest.mark.parametrize("shape", gpu_kernels.WGMMA.values(), ids=gpu_kernels.WGMMA)
 def test_hopper_shapes_fit_the_multiprocessor(shape: Any) -> None:
     assert shape.resident * (shape.shared_bytes + 1024) <= 228 * 1024
     assert shape.resident * shape.threads <= 2048
     # Every tile's list must hold all steps of the largest k that choose_kernel lets through.
-    assert shape.list_steps // shape.listers >= -(-gpu.WGMMA["wgmma_small"].list_steps // shape.listers)
+    assert shape.list_steps // shape.listers >= -(-gpu_kernels.WGMMA["wgmma_small"].list_steps // shape.listers)
 
 
-@pytest.mark.parametrize("precision", gpu._PRECISIONS)
+@pytest.mark.parametrize("precision", gpu_kernels.PORTABLE)
 def test_portable_tiles_fit_a_block(precision: str) -> None:
-    found = gpu._PRECISIONS[precision]
+    found = gpu_kernels.PORTABLE[precision]
     for tile in (found.large, found.small):
         # 6 KiB and a little are the kernel's own: the list and its bits.
         assert found.shared_bytes(tile) + 6272 <= 227 * 1024
@@ -62,4 +62,4 @@ def test_portable_tiles_fit_a_block(precision: str) -> None:
 
 def test_block_sizes_are_refused_with_the_mend() -> None:
     with pytest.raises(ValueError, match="take 8, 16, 32, 64 or 128"):
-        gpu._log2(48)
+        gpu_launch.log2(48)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectile.spamm import distribute, gpu, gpu_multi, partition, spamm
+from spectile.spamm import distribute, gpu, gpu_kernels, gpu_multi, partition, spamm
 
 pytestmark = pytest.mark.gpu
 
@@ -315,4 +315,4 @@ def test_wrong_devices_and_operands_are_named(devices: list[int]) -> None:
 
 def test_cuts_are_multiples_of_the_tiles() -> None:
     assert partition.ROW_UNIT % 128 == 0
-    assert all(partition.COLUMN_UNIT % shape.tile_n == 0 for shape in gpu.WGMMA.values())
+    assert all(partition.COLUMN_UNIT % shape.tile_n == 0 for shape in gpu_kernels.WGMMA.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -47,6 +48,64 @@ def speedup_bound(vendor_s: float, n: int, precision: str, executed: float) -> f
     """
     norms_s = 2 * n * n * _entry_bytes(precision)[0] / COPY_BYTES_S + LAUNCHES_S
     return vendor_s / (norms_s + executed * vendor_s)
+
+
+def skipping_limit(rtol: float, scale: float, rounding: float) -> float:
+    """Return what skipped products may add up to where the whole error is to stay within `rtol` of ||A|| ||B||.
+
+    Parameters
+    ----------
+    rtol : float
+        Allowed relative error.
+    scale : float
+        ||A||_F ||B||_F.
+    rounding : float
+        Bound of the rounding error.
+
+    Raises
+    ------
+    ValueError
+        Rounding alone is bounded by more.
+    """
+    if rounding > rtol * scale:
+        raise ValueError(
+            f"rtol = {rtol} is below what rounding alone is bounded by, {rounding / scale:.3g} for this inner "
+            "dimension and precision: take a larger rtol or float64"
+        )
+    return rtol * scale - rounding
+
+
+def largest_tau(skipped: Callable[[float], float], largest: float, limit: float) -> float:
+    """Return the largest tau, to a relative 1e-6 and never above it, whose skipped products stay within a limit.
+
+    Parameters
+    ----------
+    skipped : callable
+        Bound of the products that a tau skips, rising with tau.
+    largest : float
+        Largest product of two norms: above it everything is skipped.
+    limit : float
+        Largest bound that is allowed, not negative.
+
+    Returns
+    -------
+    float
+        Infinity where everything may be skipped.
+    """
+    if skipped(math.inf) <= limit:
+        return math.inf
+    high = math.nextafter(largest, math.inf)
+    low = high * 2.0**-80
+    if skipped(low) > limit:
+        # A threshold that skips nothing but zeros is always allowed.
+        low, high = math.nextafter(0.0, 1.0), low
+    while high / low > 1 + 1e-6:
+        middle = math.sqrt(low) * math.sqrt(high)
+        if skipped(middle) <= limit:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 # Bytes a second from pinned host memory: to one H200, and to the eight of a host together, measured.

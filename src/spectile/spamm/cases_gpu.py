@@ -17,7 +17,7 @@ from spectile.bench.case import Clock, Context, Method, Problem, Skipped, Value
 from spectile.bench.provenance import digest_array
 from spectile.inputs import decay
 
-from . import gpu
+from . import gpu, gpu_kernels
 from .api import PRECISIONS
 from .cases import BLOCK, ERROR_LIMIT, TABLE_1, sampled_rows, thresholds, truncation_values
 
@@ -395,15 +395,15 @@ class _Variant:
 
 def _variants(precision: str) -> dict[str, _Variant]:
     """Return the variants by the idea that each lacks, or that replaces ours."""
-    portable: Any = gpu._PRECISIONS
-    norms: Any = gpu._NORM_UNITS
+    portable: Any = gpu_kernels.PORTABLE
+    norms: Any = gpu_kernels.NORM_UNITS
     replace, dtype = dataclasses.replace, np.dtype(PRECISIONS[precision][0]).name
     found: dict[str, _Variant] = {}
     winner: gpu.Kernel = "wgmma_wide_pair" if precision.startswith("fp16") else "portable"
-    for name, reduction in (("norm_shared", gpu.SHARED), ("norm_ones", gpu.ONES)):
-        found[name] = _Variant(winner, norms, dtype, gpu.norm_unit(dtype, reduction))
+    for name, reduction in (("norm_shared", gpu_kernels.SHARED), ("norm_ones", gpu_kernels.ONES)):
+        found[name] = _Variant(winner, norms, dtype, gpu_kernels.norm_unit(dtype, reduction))
     if precision.startswith("fp16"):
-        hopper: Any = gpu.WGMMA
+        hopper: Any = gpu_kernels.WGMMA
         pair = hopper[winner]
         found["double_buffer_only"] = _Variant(winner, hopper, winner, replace(pair, stages=2))
         found["stride"] = _Variant(winner, hopper, winner, replace(pair, schedule="STRIDE"))
@@ -418,5 +418,5 @@ def _variants(precision: str) -> dict[str, _Variant]:
         tiles = {which: replace(getattr(tuned, which), **change) for which in ("large", "small")}
         found[name] = _Variant("portable", portable, precision, replace(tuned, **tiles))
     found["no_large_tile"] = _Variant("portable", portable, precision, replace(tuned, large=tuned.small))
-    found["unordered"] = _Variant("portable", gpu._ORDERED_TILES, "portable", 0)
+    found["unordered"] = _Variant("portable", gpu_kernels.ORDERED_TILES, "portable", 0)
     return found

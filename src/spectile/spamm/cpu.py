@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .bounds import NORM_SLACK, rounding_bound
+from .bounds import NORM_SLACK, largest_tau, rounding_bound, skipping_limit
 from .result import SpammResult
 
 # Tiles are padded to a multiple of this many rows and columns, which every register block divides.
@@ -398,20 +398,8 @@ def tune_tau(
 
 def tau_for_error(norms_a: Any, norms_b: Any, limit: float) -> float:
     """Return the largest tau, to a relative 1e-6 and never above it, whose :func:`skipped_bound` is at most `limit`."""
-    if skipped_bound(norms_a, norms_b, math.inf) <= limit:
-        return math.inf
-    # Above the largest product everything is skipped; a threshold that skips nothing but zeros is always allowed.
-    high = math.nextafter(float((norms_a.max(axis=0) * norms_b.max(axis=1)).max()), math.inf)
-    low = high * 2.0**-80
-    if skipped_bound(norms_a, norms_b, low) > limit:
-        low, high = math.nextafter(0.0, 1.0), low
-    while high / low > 1 + 1e-6:
-        middle = math.sqrt(low) * math.sqrt(high)
-        if skipped_bound(norms_a, norms_b, middle) <= limit:
-            low = middle
-        else:
-            high = middle
-    return low
+    largest = float((norms_a.max(axis=0) * norms_b.max(axis=1)).max())
+    return largest_tau(functools.partial(skipped_bound, norms_a, norms_b), largest, limit)
 
 
 def spamm_cpu(
@@ -530,13 +518,7 @@ def _threshold(
     norm_a, norm_b = float(np.linalg.norm(norms_a)), float(np.linalg.norm(norms_b))
     if norm_a * norm_b == 0:
         return math.inf
-    lost = rounding(norm_a, norm_b)
-    if lost > rtol * norm_a * norm_b:
-        raise ValueError(
-            f"rtol = {rtol} is below what rounding alone is bounded by, {lost / (norm_a * norm_b):.3g} for this inner "
-            "dimension and precision: take a larger rtol or float64"
-        )
-    return tau_for_error(norms_a, norms_b, rtol * norm_a * norm_b - lost)
+    return tau_for_error(norms_a, norms_b, skipping_limit(rtol, norm_a * norm_b, rounding(norm_a, norm_b)))
 
 
 def _error_bound(norms_a: Any, norms_b: Any, tau: float, rounding: Any, alpha: float, beta: float, c: Any) -> float:

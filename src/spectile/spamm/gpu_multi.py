@@ -30,7 +30,7 @@ import numpy as np
 
 from spectile.gpu import device
 
-from . import gpu, partition
+from . import gpu, gpu_launch, gpu_norms, gpu_survey, partition
 from .api import PRECISIONS
 from .result import SpammResult
 
@@ -139,7 +139,7 @@ class _Plan(ABC):
         """Return an empty norm map, k blocks along the last axis, on the current device."""
         import cupy
 
-        return cupy.empty((gpu._blocks(rows, self.block), gpu._blocks(k, self.block)), self.norm)
+        return cupy.empty((gpu_launch.blocks(rows, self.block), gpu_launch.blocks(k, self.block)), self.norm)
 
     def joined(self, parts: Sequence[Any]) -> Any:
         """Return a norm map, whose parts lie on several devices, on the first device."""
@@ -221,14 +221,16 @@ class _Plan(ABC):
         with cupy.cuda.Device(self.devices[0]):
             maps = self.maps()
             skipped = float(gpu.skipped_bound(maps, (0, 0), cupy.asarray([self.tau])))
-            return abs(self.alpha) * skipped + gpu._rounding(self.shape, maps.a, maps.b, self.precision, self.alpha)
+            return abs(self.alpha) * skipped + gpu_survey.rounding(
+                self.shape, maps.a, maps.b, self.precision, self.alpha
+            )
 
 
 def _square_sum(part: Any) -> float:
     if isinstance(part, np.ndarray):
         return float(sum(np.vdot(x, x) for x in (part[i : i + 64].astype(np.float64) for i in range(0, len(part), 64))))
     with part.device:
-        return gpu._frobenius(part) ** 2
+        return gpu_survey.frobenius(part) ** 2
 
 
 def _connect(devices: Sequence[int]) -> bool:
@@ -304,7 +306,7 @@ class Resident(_Plan):
                 mine, copy = a[number], b[number]
                 target = cupy.empty((len(mine), shape[2]), self.output) if out is None else out[number]
                 norms_a, norms_b = (self.empty_map(size, shape[1]) for size in (len(mine), shape[2]))
-                panel = slice(first // block, gpu._blocks(last, block))
+                panel = slice(first // block, gpu_launch.blocks(last, block))
                 maps = gpu.NormMaps(mine, copy[:, first:last], block, (norms_a, norms_b[panel]))
                 norms = gpu.Norms(norms_a, norms_b, block, maps.counter)
                 product = self.product(mine, copy, target, norms) if target.size else None
@@ -477,7 +479,7 @@ class FromDevice(_Plan):
     def _norms_of(self, first: int, last: int) -> gpu.Norms:
         whole = self._norms
         return gpu.Norms(
-            whole.a[first // self.block : gpu._blocks(last, self.block)], whole.b, self.block, whole.counter
+            whole.a[first // self.block : gpu_launch.blocks(last, self.block)], whole.b, self.block, whole.counter
         )
 
     def _enqueue(self) -> None:
@@ -531,7 +533,7 @@ class _Part:
 
         _, k, n = plan.shape
         block = plan.block
-        self.rows, self.norm_rows = slice(first, last), slice(first // block, gpu._blocks(last, block))
+        self.rows, self.norm_rows = slice(first, last), slice(first // block, gpu_launch.blocks(last, block))
         #: Panels of B on their way or here, not multiplied yet, and the events after which they are here.
         self.arrived: dict[int, Any] = {}
         # Panels are multiplied in two streams, so that one fills the multiprocessors that the other's end leaves idle.
@@ -549,8 +551,10 @@ class _Part:
             self.products = [
                 plan.product(
                     self.a, self.b[:, columns], self.c[:, columns],
-                    gpu.Norms(self.norms_a, self.norms_b[columns.start // block : gpu._blocks(columns.stop, block)],
-                              block, self.counters[number : number + 1]),
+                    gpu.Norms(
+                        self.norms_a, self.norms_b[columns.start // block : gpu_launch.blocks(columns.stop, block)],
+                        block, self.counters[number : number + 1],
+                    ),
                 )
                 for number, columns in enumerate(self.panels)
             ]  # fmt: skip
@@ -652,8 +656,8 @@ class FromHost(_Plan):
 
         m, k, n = self.shape
         itemsize, output = np.dtype(self.dtype).itemsize, np.dtype(self.output).itemsize
-        norms = np.dtype(self.norm).itemsize * (gpu._blocks(m, self.block) + gpu._blocks(n, self.block))
-        fixed = itemsize * k * n + norms * gpu._blocks(k, self.block) + (8 << 20)
+        norms = np.dtype(self.norm).itemsize * (gpu_launch.blocks(m, self.block) + gpu_launch.blocks(n, self.block))
+        fixed = itemsize * k * n + norms * gpu_launch.blocks(k, self.block) + (8 << 20)
         row = 2 * (itemsize * k + output * n)
         height = partition.block_height(m, len(self.devices), max(m, partition.ROW_UNIT))
         for index in dict.fromkeys(self.devices):
@@ -710,7 +714,7 @@ class FromHost(_Plan):
         import cupy
 
         with cupy.cuda.Device(self.devices[0]):
-            gpu._check_norms(self.maps(), self.a, self.b)
+            gpu_norms.check_norms(self.maps(), self.a, self.b)
 
 
 class _HostPart:
@@ -747,7 +751,7 @@ class _HostPart:
         import cupy
 
         _, k, _ = plan.shape
-        norms_b = self.norms_b[columns.start // plan.block : gpu._blocks(columns.stop, plan.block)]
+        norms_b = self.norms_b[columns.start // plan.block : gpu_launch.blocks(columns.stop, plan.block)]
         nothing = cupy.empty((0, k), plan.dtype)
         maps = gpu.NormMaps(nothing, self.b[:, columns], plan.block, (plan.empty_map(0, k), norms_b))
         if not self.blocks:
@@ -855,7 +859,7 @@ def _pooled(norms: Any, size: int) -> Any:
     """Return the largest norm of every `size` rows of a map."""
     import cupy
 
-    padded = cupy.zeros((gpu._blocks(len(norms), size) * size, norms.shape[1]), norms.dtype)
+    padded = cupy.zeros((gpu_launch.blocks(len(norms), size) * size, norms.shape[1]), norms.dtype)
     padded[: len(norms)] = norms
     return padded.reshape(-1, size, norms.shape[1]).max(axis=1)
 
@@ -900,7 +904,7 @@ def distribute(
     _connect(found)
     with cupy.cuda.Device(found[0]):
         # Host arrays go to the first device, where their norms are taken.
-        a, b = (gpu._row_major(n, device.to_device(x)[0], on_device=True) for n, x in (("a", a), ("b", b)))
+        a, b = (gpu_launch.row_major(n, device.to_device(x)[0], on_device=True) for n, x in (("a", a), ("b", b)))
         maps = gpu.NormMaps(a, b, block)
         if a.size or b.size:
             maps()
@@ -986,7 +990,7 @@ def spamm_devices(
 
     options: dict[str, Any] = {"precision": precision, "alpha": alpha, "block": block, "strict": strict}
     plan: Any
-    gpu._log2(block)
+    gpu_launch.log2(block)
     if isinstance(a, list | tuple):
         if tau is None:
             raise ValueError("distributed operands need tau: search it with tune_tau before they are distributed")
@@ -1006,17 +1010,17 @@ def spamm_devices(
             )
         order = sorted(devices, key=lambda index: index != a_.device.id)
         with a_.device:
-            a_, b_ = (gpu._row_major(name, x, on_device=True) for name, x in (("a", a_), ("b", b_)))
+            a_, b_ = (gpu_launch.row_major(name, x, on_device=True) for name, x in (("a", a_), ("b", b_)))
             target = cupy.empty((a_.shape[0], b_.shape[1]), PRECISIONS[precision][1]) if out is None else out
             target = device.to_device(target)[0]
             maps = gpu.NormMaps(a_, b_, block)
             maps()
             if check_finite or tau is None:
-                gpu._check_norms(maps, a_, b_)
+                gpu_norms.check_norms(maps, a_, b_)
             if valid_ratio is not None:
                 tau = float(gpu.search_tau(maps, (0, 0), valid_ratio)[0][0])
             elif rtol is not None:
-                tau = gpu._tau_for_error(maps, (0, 0), rtol, (*a_.shape, b_.shape[1]), precision)
+                tau = gpu_survey.tau_for_error(maps, (0, 0), rtol, (*a_.shape, b_.shape[1]), precision)
             assert tau is not None
             plan = FromDevice(a_, b_, target, order, tau=tau, maps=maps, **options)
             plan()
@@ -1056,7 +1060,7 @@ def _host_threshold(a: Any, b: Any, valid_ratio: float | None, rtol: float | Non
     from .bounds import rounding_bound
 
     def rounding(norm_a: float, norm_b: float) -> float:
-        lost = gpu.TF32X3_ROUNDOFF if precision == "tf32x3" else 0.0
+        lost = gpu_survey.TF32X3_ROUNDOFF if precision == "tf32x3" else 0.0
         return rounding_bound((*a.shape, b.shape[1]), norm_a, norm_b, precision, product_roundoff=lost)
 
     maps = cpu.norm_map(a, block), cpu.norm_map(b, block)

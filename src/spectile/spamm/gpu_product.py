@@ -1,0 +1,234 @@
+"""The product on one GPU: the kernel that applies, its parameters and its launches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from spectile.gpu import device
+
+from .gpu_kernels import ORDER_UNITS, ORDERED_TILES, PORTABLE, WGMMA, Kernel, Precision, Wgmma, WgmmaTf32
+from .gpu_launch import blocks, fill, is_aligned, launch, layout, log2, pitch, stride
+from .gpu_norms import Norms
+
+PRODUCT = layout(
+    "a:p b:p c:p out:p norms_a:p norms_b:p tau_device:p tau:d alpha:d beta:d lda:l ldb:l ldc:l ldo:l stride_a:l "
+    "stride_b:l stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
+    "tiles_n:i order:p"
+)
+ORDER = layout(
+    "norms_a:p norms_b:p tau_device:p counts:p order:p finished:p tau:d m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
+    "tiles_n:i tile_m:i tile_n:i band:i"
+)
+WGMMA_FIELDS = layout(
+    "c:p out:p norms_a:p norms_b:p tau_device:p counter:p order:p tau:d alpha:d beta:d ldc:l ldo:l stride_c:l "
+    "stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i tiles_n:i batches:i "
+    "batch_a:i batch_b:i copy_stores:i"
+)
+WGMMA_PRODUCT = np.dtype(
+    {
+        "names": ["map_a", "map_b", "map_c", "fields"],
+        "formats": ["V128", "V128", "V128", WGMMA_FIELDS],
+        "offsets": [0, 128, 256, 384],
+        "itemsize": -(-(384 + WGMMA_FIELDS.itemsize) // 64) * 64,
+    }
+)
+
+
+class Product:
+    """C = alpha A B + beta C over the valid tile products, prepared once and launched as often as wanted.
+
+    Parameters
+    ----------
+    a, b, out : cupy.ndarray
+        Shapes ([batch,] m, k), ([batch,] k, n), ([batch,] m, n); a two-dimensional operand is shared by the batch.
+        Unit stride along the last axis.
+    maps : Norms
+        Of `a` and `b`.
+    tau : float or cupy.ndarray
+        Threshold, or one float64 on the device for each item of the batch.
+    precision : str
+        Key of ``spectile.spamm.api.PRECISIONS``.
+    alpha, beta, c : float, float, cupy.ndarray
+        `c` is read where `beta` is not 0; it may be `out`.
+    strict : bool
+        Multiply exactly the valid products.
+    kernel : str, optional
+        "portable", "blocks", or a key of ``WGMMA``; by default the fastest that applies.
+    ordered : bool, optional
+        Start the tiles by falling work; by default where it pays: for several tiles a multiprocessor, but not many.
+    """
+
+    def __init__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any,
+        maps: Norms,
+        tau: Any,
+        *,
+        precision: str,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        c: Any = None,
+        strict: bool = False,
+        kernel: Kernel | None = None,
+        ordered: bool | None = None,
+    ) -> None:
+        self.maps, self.shape = maps, (a.shape[-2], a.shape[-1], b.shape[-1])
+        self.batches = out.shape[0] if out.ndim == 3 else 1
+        self.kernel = kernel or choose_kernel(a, b, self.batches, maps.block, precision, strict)
+        self._keep: tuple[Any, ...] = a, b, c, out, tau
+        common = {
+            "c": c.data.ptr if c is not None else 0,
+            "out": out.data.ptr,
+            "norms_a": maps.a.data.ptr,
+            "norms_b": maps.b.data.ptr,
+            "tau_device": 0 if isinstance(tau, float) else tau.data.ptr,
+            "tau": tau if isinstance(tau, float) else 0.0,
+            "alpha": alpha,
+            "beta": beta,
+            "ldc": pitch(c) if c is not None else 0,
+            "ldo": pitch(out),
+            "stride_c": stride(c) if c is not None else 0,
+            "stride_o": stride(out),
+            "stride_norms_a": stride(maps.a),
+            "stride_norms_b": stride(maps.b),
+            "norm_k": maps.k_blocks,
+            "log2_block": log2(maps.block),
+        } | dict(zip("mkn", self.shape, strict=True))
+        self._order: tuple[Any, tuple[int, ...], np.ndarray[Any, Any]] | None = None
+        if self.kernel in WGMMA:
+            self._prepare_wgmma(a, b, out, common, WGMMA[self.kernel], ordered)
+        else:
+            self._prepare_portable(a, b, out, common, PORTABLE[precision], ordered)
+
+    def _prepare_order(self, common: dict[str, Any], tile: tuple[int, int], band: int, ordered: bool | None) -> int:
+        """Prepare sorting the tiles and return where their order will lie, or 0."""
+        import cupy
+
+        m, _, n = self.shape
+        tiles_m, tiles_n = blocks(m, tile[0]), blocks(n, tile[1])
+        tiles = tiles_m * tiles_n
+        if ordered is None:
+            ordered = 3 * device.describe().multiprocessors < tiles <= ORDERED_TILES.get(self.kernel, 0)
+        if not ordered or self.batches > 1 or self.maps.block < 32 or self.kernel == "blocks":
+            return 0
+        buffer = cupy.zeros(2 * tiles + 1, cupy.uint32)
+        counts, order, finished = (buffer.data.ptr + 4 * i for i in (0, tiles, 2 * tiles))
+        names = ("norms_a", "norms_b", "tau_device", "tau", "m", "n", "k", "norm_k", "log2_block")
+        parameters = fill(
+            np.zeros((), ORDER),
+            {name: common[name] for name in names}
+            | {"counts": counts, "order": order, "finished": finished, "tiles_m": tiles_m, "tiles_n": tiles_n}
+            | {"tile_m": tile[0], "tile_n": tile[1], "band": band},
+        )
+        self._order = (ORDER_UNITS[self.maps.a.dtype.name].function("order_tiles"), (blocks(tiles, 8),), parameters)
+        self._keep = *self._keep, buffer
+        return int(order)
+
+    def _prepare_portable(
+        self, a: Any, b: Any, out: Any, common: dict[str, Any], precision: Precision, ordered: bool | None
+    ) -> None:
+        m, _, n = self.shape
+        aligned = all(map(is_aligned, (a, b, out)))
+        tile = precision.small
+        tiles, multiprocessors = blocks(m, 128) * blocks(n, 128) * self.batches, device.describe().multiprocessors
+        # Several waves of large tiles, or one row of them, which reads B once.
+        if aligned and (tiles >= 4 * multiprocessors or (tiles >= multiprocessors and m <= 128)):
+            tile = precision.large
+        rows, columns = (tile.tile_m, 128) if self.kernel == "portable" else (32, 32)
+        self._parameters = fill(
+            np.zeros((), PRODUCT),
+            common
+            | {"a": a.data.ptr, "b": b.data.ptr, "lda": pitch(a), "ldb": pitch(b)}
+            | {"stride_a": stride(a), "stride_b": stride(b)}
+            | {"tiles_m": blocks(m, rows), "tiles_n": blocks(n, columns)}
+            | {"order": self._prepare_order(common, (rows, columns), 512 // rows, ordered)},
+        )
+        self._grid: tuple[int, ...] = (blocks(m, rows) * blocks(n, columns), self.batches)
+        if self.kernel == "portable":
+            self._threads, self._shared = tile.threads, precision.shared_bytes(tile)
+            unit = precision.unit(tile, aligned, precision.list_steps(aligned, self.shape[1]))
+            self._function = unit.function("product", self._shared)
+        else:
+            self._threads, self._shared = 512, 0
+            self._function = precision.blocks_unit().function("product_blocks")
+
+    def _prepare_wgmma(
+        self, a: Any, b: Any, out: Any, common: dict[str, Any], shape: Wgmma | WgmmaTf32, ordered: bool | None
+    ) -> None:
+        from spectile.gpu.tensor_map import encode
+
+        m, _, n = self.shape
+        rows = 128 * shape.cluster
+        tiles_m, tiles_n = blocks(m, rows), blocks(n, shape.tile_n)
+        self._parameters = np.zeros((), WGMMA_PRODUCT)
+        self._parameters["map_a"] = np.void(encode(a.reshape(-1, *a.shape[-2:]), shape.box_a, shape.swizzle_a))
+        copy_stores = common["beta"] == 0 and is_aligned(out)
+        if copy_stores:
+            box = 1, 64, 128 // out.itemsize
+            self._parameters["map_c"] = np.void(encode(out.reshape(-1, *out.shape[-2:]), box, 128))
+        self._parameters["map_b"] = np.void(encode(b.reshape(-1, *b.shape[-2:]), shape.box_b, 128))
+        fill(
+            self._parameters["fields"],
+            common
+            | {"counter": self.maps.counter.data.ptr, "tiles_m": tiles_m, "tiles_n": tiles_n, "batches": self.batches}
+            | {"batch_a": int(stride(a) > 0), "batch_b": int(stride(b) > 0)}
+            | {"copy_stores": copy_stores}
+            | {"order": self._prepare_order(common, (rows, shape.tile_n), 2048 // rows, ordered)},
+        )
+        self._threads, self._shared = shape.threads, shape.shared_bytes
+        resident = device.describe().multiprocessors * shape.resident // shape.cluster
+        self._grid = (min(tiles_m * tiles_n * self.batches, resident) * shape.cluster,)
+        self._function = shape.unit(out.dtype.name).function(shape.kernel, self._shared)
+
+    @property
+    def grain(self) -> tuple[int, int, int]:
+        """Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid."""
+        block = self.maps.block
+        if self.kernel == "blocks":
+            return 1, 1, 1
+        if self.kernel == "portable":
+            return (max(1, 32 // block),) * 3
+        return max(1, 64 // block), max(1, WGMMA[self.kernel].group // block), 1
+
+    def __call__(self) -> None:
+        """Multiply on the current stream; the norm maps must be there.
+
+        The norm kernel also resets the counter of the persistent product, so each call follows a call of `maps`.
+        """
+        if self._order is not None:
+            function, grid, parameters = self._order
+            launch(function, grid, 256, parameters, waits=True)
+        # Where every multiprocessor gets one block at most, blocks that start early crowd where norms have ended.
+        spread = math.prod(self._grid) > device.describe().multiprocessors
+        waits = self.kernel in WGMMA or (self.kernel == "portable" and spread)
+        launch(self._function, self._grid, self._threads, self._parameters, self._shared, waits=waits)
+
+
+def choose_kernel(a: Any, b: Any, batches: int, block: int, precision: str, strict: bool) -> Kernel:
+    """Return the fastest kernel that computes a product as asked."""
+    if strict and block < 32:
+        return "blocks"
+    found = device.describe()
+    suits = (
+        precision in ("fp16", "fp16c16", "tf32x3")
+        and found.compute_capability == (9, 0)
+        and not strict
+        and block >= 32
+        and 0 < a.shape[-1] <= 32 * WGMMA["wgmma_small"].list_steps
+        and min(a.shape[-2], b.shape[-1]) > 0
+        and is_aligned(a)
+        and is_aligned(b)
+    )
+    if not suits:
+        return "portable"
+    if precision == "tf32x3":
+        return "wgmma_tf32"
+    tiles = blocks(a.shape[-2], 256) * blocks(b.shape[-1], 256) * batches
+    if 3 * tiles < found.multiprocessors:
+        return "wgmma_small"
+    return "wgmma_wide_pair" if a.shape[-2] > 128 else "wgmma_wide"
