@@ -1,7 +1,6 @@
 """Sparse products on the CPU: pattern, rounding, the paper's counts, and worded errors."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -367,10 +366,20 @@ class TestErrors:
         with pytest.raises(ValueError, match="column index outside 0 to 4"):
             multiply(A, sp.csr_array(self.A.T))
 
-    def test_row_pointer(self):
+    @pytest.mark.parametrize(("row", "pointer"), [(0, 1), (2, -3), (3, 0), (3, 10**6), (6, 10**6), (6, -1)])
+    def test_row_pointer(self, row, pointer):
         A = self.A.copy()
-        A.indptr = A.indptr[::-1].copy()
+        A.indptr = A.indptr.copy()
+        A.indptr[row] = pointer
         with pytest.raises(ValueError, match="row pointer of A"):
+            multiply(A, sp.csr_array(self.A.T))
+
+    @pytest.mark.parametrize("index", [2**32 + 1, -(2**32) + 1])
+    def test_index_whose_lower_half_is_in_range(self, index):
+        A = self.A.copy()
+        A.indices = A.indices.astype(np.int64)
+        A.indices[2] = index
+        with pytest.raises(ValueError, match="column index outside 0 to 4"):
             multiply(A, sp.csr_array(self.A.T))
 
     @pytest.mark.parametrize("option", ["precision", "method"])
@@ -398,8 +407,17 @@ class TestErrors:
             C = spgemm(rows, column, precision="float16", backend="cpu")
             np.testing.assert_array_equal(C.toarray(), [[small], [0.75 * small]])
         A = sp.csr_array(np.array([[1.0, 2.0**-120]]))
-        with pytest.raises(ValueError, match=r"row of A 0 holds entries further apart .*2\*\*110"):
-            multiply(A, sp.csr_array(A.T), precision="float16")
+        assert multiply(A, sp.csr_array(A.T), precision="float16").data[0] == 1
+        beyond = "an entry of A", A * 2.0**-10, sp.csr_array(A.T)
+        for _, left, right in (beyond, ("an entry of B", A, sp.csr_array(np.array([[1.0], [2.0**50]])))):
+            with pytest.raises(ValueError, match=r"row of A 0 holds entries further apart .*2\*\*110"):
+                multiply(left, right, precision="float16")
+
+    def test_scaled_factors_lose_nothing_small(self):
+        """What A's small entries make with B's small ones counts where B's large ones are not met."""
+        A = sp.csr_array(np.array([[2.0**-120, 0.0]]))
+        B = sp.csr_array(np.array([[2.0**10], [2.0**118]]))
+        assert multiply(A, B, precision="float16").data[0] == 2.0**-110
 
     def test_range_of_float32(self):
         A = sp.csr_array(np.array([[1e300]]))
@@ -428,22 +446,37 @@ def test_parts_of_a_large_product_cover_its_rows(counts, chunk, most):
     assert (covered == 1).all()
 
 
-def test_counters_are_where_the_kernels_write():
-    """The host's places in the head of counters, its flags and its bins are those of rows.cu."""
-    from spectile.tsparse import gpu
+#: Functions of check.cu that tell a `HalfRange`, and its attributes.
+RANGES = {"least": "least", "most": "most", "lost_below": "lost"}
 
-    source = (Path(gpu.__file__).parent / "rows.cu").read_text()
+
+def test_counters_are_where_the_kernels_write():
+    """The host's places in the head of counters, its flags and its bins are those of the kernels."""
+    from spectile.tsparse import gpu_factors, gpu_kernels
+
+    source = gpu_kernels.ROWS["float32"].source()
     places = {name: int(number) for name, number in re.findall(r"^    ([A-Z_]+) = (\d+),", source, re.M)}
-    host = {name: getattr(gpu, f"_{name}") for name in ("SYMBOLIC", "NUMERIC", "FLAGS", "MAX_SPAN", "MAX_BYTES")}
-    host |= {"DESCENTS": gpu._DESCENTS, "PRODUCTS": 2 * gpu._PRODUCTS, "ENTRIES": 2 * gpu._ENTRIES}
+    names = ("SYMBOLIC", "NUMERIC", "FLAGS", "MAX_SPAN", "MAX_BYTES", "DESCENTS")
+    host = {name: getattr(gpu_kernels, name) for name in names}
+    host |= {name: 2 * getattr(gpu_kernels, name) for name in ("PRODUCTS", "ENTRIES")}
     assert host.items() <= places.items()
-    assert max(places.values()) + 2 <= gpu._HEAD
+    assert max(places.values()) + 2 <= gpu_kernels.HEAD
     flags = dict(re.findall(r"([A-Z_]+) = (\d+)", re.search(r"enum Flag \{(.*?)\}", source).group(1)))
-    assert {name: getattr(gpu, f"_{name}") for name in flags} == {name: int(bit) for name, bit in flags.items()}
+    assert {name: getattr(gpu_kernels, name) for name in flags} == {name: int(bit) for name, bit in flags.items()}
     constants = dict(re.findall(r"constexpr int ([A-Z_]+) = (\d+);", source))
-    assert int(constants["BINS_NUMERIC"]) == gpu._BINS_NUMERIC
-    assert int(constants["ANALYSTS"]) == gpu._ANALYSTS
-    assert int(constants["BINS_SYMBOLIC"]) - 1 == gpu._BLOCK_BIN
+    assert int(constants["BINS_NUMERIC"]) == gpu_kernels.BINS_NUMERIC
+    assert int(constants["ANALYSTS"]) == gpu_kernels.ANALYSTS
+    assert int(constants["BINS_SYMBOLIC"]) - 1 == gpu_kernels.BLOCK_BIN
+    modes = dict(re.findall(r"([A-Z_0-9]+) = (\d+)", re.search(r"enum Rounding \{(.*?)\}", source).group(1)))
+    codes = {"KEEP": "float32", "TF32": "tf32", "HALF": "float16"}
+    assert all(int(modes[name]) == gpu_factors._ROUNDING[host] for name, host in codes.items())
+    assert int(modes["HALF_TILE"]) == gpu_factors._ROUND_TILES
+    ranges = {name: re.search(rf"double {name}\(.*HALF \? ([^ ]+) : ([^;]+);", source).groups() for name in RANGES}
+    for half, which in ((rounding.BY_ENTRY, 0), (rounding.IN_TILES, 1)):
+        for name, attribute in RANGES.items():
+            text = ranges[name][which]
+            assert (float.fromhex(text) if "x" in text else float(text)) == getattr(half, attribute)
+    assert eval(re.search(r"constexpr int EMPTY = ([^;]+);", source).group(1)) == gpu_factors._EMPTY
 
 
 def test_import_is_light():

@@ -91,7 +91,8 @@ def test_every_kind_of_row(precision, rng):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_tiles(precision, rng):
-    from spectile.tsparse import gpu, gpu_tiles, reference
+    from spectile.tsparse import gpu_tiles, reference
+    from spectile.tsparse.gpu_factors import checked, with_checked_factors
     from spectile.tsparse.precision import IN_TILES, lookup
 
     for name, A, B in matrices(rng):
@@ -104,7 +105,7 @@ def test_tiles(precision, rng):
         again = spgemm(left, right, precision=precision, method="tiles")
         assert C.data.tobytes() == again.data.tobytes(), "the same call must give the same bits"
         chosen = lookup(precision)
-        factors = gpu._with_checked_factors(left, right, chosen, gpu._checked, IN_TILES)
+        factors = with_checked_factors(left, right, chosen, checked, IN_TILES)
         tiles = [gpu_tiles.convert(factor, chosen) for factor in factors]
         kept = tiles[1].bitmaps.get()
         assert np.sort(kept[kept != 0]).tolist() == np.sort(reference.to_bitmap(B).bitmaps).tolist()
@@ -148,12 +149,12 @@ def test_nothing_is_written_beyond_an_array(precision, rng):
 
 
 def test_bitmaps_without_room_are_made_again(rng, monkeypatch):
-    from spectile.tsparse import gpu
+    from spectile.tsparse import gpu_rows
 
     pairs = [(name, A, B) for name, A, B in matrices(rng) if name in ("band", "window", "dense_window", "odd_sizes")]
     whole = [spgemm(on_gpu(A), on_gpu(B)) for _, A, B in pairs]
     for words in (1, 5000):
-        monkeypatch.setattr(gpu, "_kept_words", lambda rows, nnz, words=words: words)
+        monkeypatch.setattr(gpu_rows, "_kept_words", lambda rows, nnz, words=words: words)
         for expected, (_, A, B) in zip(whole, pairs, strict=True):
             C = spgemm(on_gpu(A), on_gpu(B))
             check(C, A, B, "float64")
@@ -299,6 +300,17 @@ def test_bad_input(rng):
         spgemm(on_gpu(A), on_gpu(A), backend="cpu")
     with pytest.raises(ValueError, match="beyond the range of float32"):
         spgemm(on_gpu(A * 1e200), on_gpu(A), precision="float32")
+    for position, value in ((0, 1), (3, -4), (5, 10**6), (30, A.nnz + 2)):
+        pointer = on_gpu(A)
+        pointer.indptr[position] = value
+        for factors in ((pointer, pointer), (on_gpu(A), pointer)):
+            with pytest.raises(ValueError, match=r"the row pointer of [AB] does not increase"):
+                spgemm(*factors)
+    far = sp.csr_array(A)
+    far.indices = far.indices.astype(np.int64)
+    far.indices[4] += 2**32  # in range if its upper half were dropped
+    with pytest.raises(ValueError, match="column index outside 0 to 29"):
+        spgemm(far, A, backend="cuda")
     unsorted = on_gpu(A)
     unsorted.indices[:] = unsorted.indices[::-1].copy()
     unsorted.indices[5] = 2**30
@@ -319,5 +331,14 @@ def test_entries_outside_float16(rng):
         B = A * 2.0**150
         check(spgemm(on_gpu(B), on_gpu(A * 2.0**-150), precision="float16"), B, A * 2.0**-150, "float16")
     wider = sp.csr_array(np.array([[1.0, 2.0**-120]]))
-    with pytest.raises(ValueError, match="row of A 0 holds entries further apart"):
-        spgemm(on_gpu(wider), on_gpu(sp.csr_array(wider.T)), precision="float16")
+    assert spgemm(on_gpu(wider), on_gpu(sp.csr_array(wider.T)), precision="float16").data[0] == 1
+    beyond = wider * 2.0**-10, sp.csr_array(wider.T)
+    for A, B in (beyond, (wider, sp.csr_array(np.array([[1.0], [2.0**50]])))):
+        with pytest.raises(ValueError, match="row of A 0 holds entries further apart"):
+            spgemm(on_gpu(A), on_gpu(B), precision="float16")
+    with pytest.raises(ValueError, match="column of B 0 holds entries further apart"):
+        spgemm(on_gpu(sp.csr_array([[2.0**60, 1.0]])), on_gpu(sp.csr_array(wider.T)), precision="float16")
+    # What A's small entries make with B's small ones counts where B's large ones are not met.
+    A, B = sp.csr_array([[2.0**-120, 0.0]]), sp.csr_array([[2.0**10], [2.0**118]])
+    for left, right in ((A, B), (on_gpu(A), on_gpu(B))):
+        assert spgemm(left, right, precision="float16", backend="cuda").data[0] == 2.0**-110

@@ -8,11 +8,24 @@ from typing import Any, Literal
 import numpy as np
 
 from ..gpu.device import choose_backend
-from .precision import BY_ENTRY, IN_TILES, HalfRange, Precision, half_exponents, lookup, round_half, round_tf32
+from . import errors
+from .precision import (
+    BY_ENTRY,
+    IN_TILES,
+    HalfRange,
+    Precision,
+    fits_half,
+    half_exponents,
+    lookup,
+    round_half,
+    round_tf32,
+)
 
 Backend = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["float64", "float32", "tf32", "float16"]
 Method = Literal["auto", "rows", "tiles"]
+
+Exponents = tuple[np.ndarray, np.ndarray]  # of the rows of A and of the columns of B
 
 METHODS = ("auto", "rows", "tiles")
 
@@ -140,7 +153,7 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName = "float64", method:
     chosen = lookup(precision)
     left, right = _operands(A, B)
     half = IN_TILES if method == "tiles" else BY_ENTRY
-    rounded_left, rounded_right, rows, columns = _rounded(left, right, chosen, half)
+    rounded_left, rounded_right, exponents = _rounded(left, right, chosen, half)
     pattern = _symbolic(left, right, None)
     exact = lookup("float64")
 
@@ -148,10 +161,9 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName = "float64", method:
         return pattern._numeric(left.with_data(a), right.with_data(b), exact, None).data
 
     a, b = np.abs(rounded_left.astype(np.float64)), np.abs(rounded_right.astype(np.float64))
-    if rows is not None:
-        a = np.ldexp(a, rows[left.row_of_entries()])
-    if columns is not None:
-        b = np.ldexp(b, columns[right.indices])
+    if exponents is not None:
+        a = np.ldexp(a, exponents[0][left.row_of_entries()])
+        b = np.ldexp(b, exponents[1][right.indices])
     lost_a, lost_b = (np.abs(np.abs(x.data.astype(np.float64)) - y) for x, y in ((left, a), (right, b)))
     n = product(np.ones(len(a)), np.ones(len(b))) + 1
     gamma = n * chosen.unit / (1 - n * chosen.unit)
@@ -228,39 +240,38 @@ class SymbolicProduct:
         operands = _operands(A, B)
         for name, operand, (indptr, indices) in zip("AB", operands, self._patterns, strict=True):
             if not (np.array_equal(operand.indptr, indptr) and np.array_equal(operand.indices, indices)):
-                raise ValueError(f"the pattern of {name} differs from the analysed one: call symbolic() again for it")
+                raise errors.other_pattern(name)
         return self._numeric(*operands, chosen, self._memory_limit)
 
     def _numeric(self, A: Operand, B: Operand, precision: Precision, memory_limit: int | None) -> Any:
         from . import cpu
 
         threads = cpu.workers(B.shape[1], precision.dtype.itemsize, memory_limit)
-        data_a, data_b, rows, columns = _rounded(A, B, precision)
+        data_a, data_b, exponents = _rounded(A, B, precision)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
         size, chunks = B.shape[1], self._chunks
         if self.indices is None:
             self.indices, data = cpu.fill(left, right, size, chunks, self.indptr, threads)
         else:
             data = cpu.refill(left, right, size, chunks, self.indptr, self.indices, threads)
-        if rows is not None or columns is not None:
-            data = _unscale(data, self.indptr, self.indices, rows, columns)
+        data = _unscale(data, self.indptr, self.indices, exponents)
         return _csr(self.shape, self.indptr, self.indices, data, A.array or B.array)
 
 
 def _by_rows_on_cpu(A: Operand, B: Operand, precision: Precision, memory_limit: int | None) -> Any:
-    """Multiply row by row: in one pass on one thread, else with the rows counted first."""
+    """Multiply row by row: in one pass, or with the rows counted first where its room may be too large."""
     from . import cpu
 
     costs = cpu.row_costs(A.indptr, A.indices, B.indptr)
-    chunks = cpu.chunks(costs, cpu.workers(B.shape[1], 8, memory_limit))
-    if memory_limit is None and len(chunks) == 1:
-        data_a, data_b, rows, columns = _rounded(A, B, precision)
+    threads = cpu.workers(B.shape[1], 8, memory_limit)
+    chunks = cpu.chunks(costs, threads)
+    if memory_limit is None:
+        data_a, data_b, exponents = _rounded(A, B, precision)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
-        found = cpu.multiply(left, right, B.shape[1], cpu.products_before(costs, len(costs)))
+        found = cpu.multiply(left, right, B.shape[1], costs, chunks, threads)
         if found is not None:
             indptr, indices, data = found
-            if rows is not None or columns is not None:
-                data = _unscale(data, indptr, indices, rows, columns)
+            data = _unscale(data, indptr, indices, exponents)
             return _csr((A.shape[0], B.shape[1]), indptr, indices, data, A.array or B.array)
     return _count(A, B, memory_limit, costs, chunks)._numeric(A, B, precision, memory_limit)
 
@@ -284,34 +295,37 @@ def _count(A: Operand, B: Operand, memory_limit: int | None, costs: np.ndarray, 
 
 def _rounded(
     A: Operand, B: Operand, precision: Precision, half: HalfRange = BY_ENTRY
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Return the values of A and B as `precision` takes them, and the exponents of A's rows and B's columns."""
+) -> tuple[np.ndarray, np.ndarray, Exponents | None]:
+    """Return the values of A and B as `precision` takes them, and the exponents they were scaled by."""
     if precision.name == "float16":
-        rows = half_exponents(A.data, A.row_of_entries, A.shape[0], "row of A", half)
-        columns = half_exponents(B.data, lambda: B.indices, B.shape[1], "column of B", half)
-        data_a = round_half(A.data, rows, None if rows is None else A.row_of_entries(), half)
-        return data_a, round_half(B.data, columns, B.indices, half), rows, columns
+        if fits_half(A.data, half) and fits_half(B.data, half):
+            return round_half(A.data, half), round_half(B.data, half), None
+        row = A.row_of_entries()
+        rows = half_exponents(A.data, row, A.shape[0], "row of A", half)
+        columns = half_exponents(B.data, B.indices, B.shape[1], "column of B", half)
+        data_a = np.ldexp(A.data.astype(np.float64), -rows[row])
+        data_b = np.ldexp(B.data.astype(np.float64), -columns[B.indices])
+        return round_half(data_a, half), round_half(data_b, half), (rows, columns)
     values = []
     for name, operand in (("A", A), ("B", B)):
         with np.errstate(over="ignore"):
             data = operand.data.astype(precision.dtype, copy=False)
         if precision.dtype == np.float32 and operand.data.dtype.itemsize == 8 and not np.isfinite(data).all():
-            raise ValueError(f'{name} holds entries beyond the range of float32; use precision="float64"')
+            raise errors.beyond_float32(f"{name} holds entries")
         values.append(round_tf32(data) if precision.name == "tf32" else data)
-    return values[0], values[1], None, None
+    return values[0], values[1], None
 
 
-def _unscale(data: np.ndarray, indptr: np.ndarray, indices: np.ndarray, rows: Any, columns: Any) -> np.ndarray:
+def _unscale(data: np.ndarray, indptr: np.ndarray, indices: np.ndarray, exponents: Exponents | None) -> np.ndarray:
     """Multiply C by the powers of two that the inputs were divided by."""
-    exponent: Any = 0
-    if rows is not None:
-        exponent = np.repeat(rows, np.diff(indptr))
-    if columns is not None:
-        exponent = exponent + columns[indices]
+    if exponents is None:
+        return data
+    rows, columns = exponents
+    exponent = np.repeat(rows, np.diff(indptr)) + columns[indices]
     with np.errstate(over="ignore"):
         scaled = np.ldexp(data, exponent)
     if not np.isfinite(scaled).all():
-        raise ValueError('an entry of C is beyond the range of float32; use precision="float64"')
+        raise errors.beyond_float32("an entry of C is")
     return scaled
 
 
@@ -319,12 +333,11 @@ def _tiles_on_cpu(A: Operand, B: Operand, precision: Precision) -> Any:
     """Multiply by the paper's algorithm, in NumPy."""
     from . import reference
 
-    data_a, data_b, rows, columns = _rounded(A, B, precision, IN_TILES)
+    data_a, data_b, exponents = _rounded(A, B, precision, IN_TILES)
     left, right = (reference.to_bitmap(x.with_data(d).csr()) for x, d in ((A, data_a), (B, data_b)))
     C = reference.to_csr(reference.spgemm(left, right, precision.dtype))
     indptr, indices, data = C.indptr.astype(np.int64), C.indices, C.data
-    if rows is not None or columns is not None:
-        data = _unscale(data, indptr, indices, rows, columns)
+    data = _unscale(data, indptr, indices, exponents)
     return _csr((A.shape[0], B.shape[1]), indptr, indices.astype(A.indices.dtype), data, A.array or B.array)
 
 
@@ -394,8 +407,8 @@ def _operand(matrix: Any, name: str) -> Operand:
     csr = matrix.tocsr()
     rows, columns = csr.shape
     indptr, indices, data = csr.indptr, csr.indices, csr.data
-    if len(indptr) != rows + 1 or indptr[0] != 0 or indptr[-1] > len(indices) or (np.diff(indptr) < 0).any():
-        raise ValueError(f"the row pointer of {name} does not increase from 0 to its number of entries: check indptr")
+    if len(indptr) != rows + 1 or indptr[0] != 0 or not 0 <= indptr[-1] <= min(len(indices), len(data)):
+        raise errors.bad_pointer(name)
     nnz = int(indptr[-1])
     indices, data = indices[:nnz], data[:nnz]
     if data.dtype.kind != "f" or data.dtype.itemsize == 2:
@@ -403,13 +416,15 @@ def _operand(matrix: Any, name: str) -> Operand:
     elif data.dtype not in (np.float32, np.float64):
         data = data.astype(np.float64)
     indptr = indptr.astype(np.int64)
-    outside, infinite, unsorted = cpu.examine(indptr, indices, data, columns)
+    outside, infinite, unsorted, falls = cpu.examine(indptr, indices, data, columns)
+    if falls:
+        raise errors.bad_pointer(name)
     if outside:
-        raise ValueError(f"{name} holds a column index outside 0 to {columns - 1}: check indices")
+        raise errors.bad_index(name, columns)
     if infinite:
         worst = int(np.argmin(np.isfinite(data)))
         row = int(np.searchsorted(indptr, worst, side="right")) - 1
-        raise ValueError(f"{name} holds {data[worst]} at row {row}, column {indices[worst]}: remove or replace it")
+        raise errors.not_finite(name, data[worst], row, indices[worst])
     index = np.int64 if indices.dtype.itemsize == 8 and max(columns, rows) >= 2**31 else np.int32
     indices = indices.astype(index, copy=False)
     if unsorted:

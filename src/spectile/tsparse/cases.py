@@ -25,7 +25,7 @@ from spectile.bench.provenance import digest_array
 from spectile.inputs import suitesparse
 
 from . import comparators, error_bound, reference, spgemm
-from .precision import BY_ENTRY, HALF_MAX, HALF_NORMAL, IN_TILES, HalfRange, half_exponents, lookup
+from .precision import BY_ENTRY, HALF_MAX, HALF_NORMAL, IN_TILES, HalfRange, fits_half, half_exponents, lookup
 
 PAPER = "tsparse"
 PRECISIONS = ("float64", "float32", "tf32", "float16")
@@ -207,10 +207,11 @@ def _with_cancelled(C: Any, exact: Any) -> Any:
 
 def half_reason(A: Any, half: HalfRange) -> str | None:
     """Return why `half` cannot hold A even when its rows and columns are scaled, or None where it can."""
-    owner = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    if fits_half(A.data, half):
+        return None
     try:
-        half_exponents(A.data, lambda: owner, A.shape[0], "row of A", half)
-        half_exponents(A.data, lambda: A.indices, A.shape[1], "column of B", half)
+        half_exponents(A.data, np.repeat(np.arange(A.shape[0]), np.diff(A.indptr)), A.shape[0], "row of A", half)
+        half_exponents(A.data, A.indices, A.shape[1], "column of B", half)
     except ValueError as error:
         return str(error)
     return None
@@ -324,6 +325,7 @@ def _gpu_methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bo
 def _row_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
     """Return ``rows_<precision>``, the product of factors that are checked and rounded already."""
     from . import gpu
+    from .gpu_factors import checked, with_checked_factors
 
     methods: list[Method | Skipped] = []
     for name in PRECISIONS:
@@ -332,7 +334,7 @@ def _row_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Ch
             continue
         precision = lookup(name)
         G = on_gpu[precision.dtype.name]
-        left, right = gpu._with_checked_factors(G, G, precision, gpu._checked)
+        left, right = with_checked_factors(G, G, precision, checked)
 
         def run(left: Any = left, right: Any = right, precision: Any = precision) -> Any:
             return gpu._to_device(left, right, precision, None, None)
@@ -343,7 +345,8 @@ def _row_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Ch
 
 def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
     """Return ``tiles_<precision>``, tiles to tiles with the conversions apart (the paper's time), and ``tiles_csr``."""
-    from . import gpu, gpu_tiles
+    from . import gpu_tiles
+    from .gpu_factors import checked, unscale, with_checked_factors
 
     reason = ""
     if counts["products"] < DENSE_TILES * counts["tile_products"]:
@@ -363,7 +366,7 @@ def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: C
             methods.append(Skipped("tiles_float16", half))
             continue
         # Scaled for float16, the two factors differ: rows of one, columns of the other.
-        left, right = gpu._with_checked_factors(G, G, precision, gpu._checked, IN_TILES)
+        left, right = with_checked_factors(G, G, precision, checked, IN_TILES)
         tiles = gpu_tiles.convert(left, precision)
         others = tiles if right is left else gpu_tiles.convert(right, precision)
 
@@ -372,7 +375,7 @@ def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: C
 
         def unscaled(C: Any, name: str = name, left: Any = left, right: Any = right) -> dict[str, float]:
             found = gpu_tiles.to_csr(C)
-            gpu._unscale(found.data, found.indptr, found.indices, left, right, 0)
+            unscale(found.data, found.indptr, found.indices, left, right, 0)
             return check(f"tiles_{name}", name, found)
 
         method = check.method(f"tiles_{name}", name, run, counts, clock="events", memory_bytes=peak_bytes(run))
@@ -421,7 +424,8 @@ def _phases_of(G: Any, name: Any) -> Callable[[Any], Mapping[str, Value]]:
     def phases(result: Any) -> Mapping[str, Value]:
         import cupy
 
-        from . import gpu
+        from .gpu_factors import with_checked_factors
+        from .gpu_rows import count_rows, fill_rows
 
         precision = lookup(name)
         marks: list[float] = []
@@ -432,19 +436,19 @@ def _phases_of(G: Any, name: Any) -> Callable[[Any], Mapping[str, Value]]:
 
         def product(left: Any, right: Any, counters: Any) -> None:
             mark()
-            phase = gpu._symbolic(left, right, 0, G.shape[0], precision.dtype.name, counters)
+            phase = count_rows(left, right, 0, G.shape[0], precision.dtype.name, counters)
             mark()
             indices = cupy.empty(phase.entries, np.int32)
             data = cupy.empty(phase.entries, precision.dtype)
             mark()
-            gpu._numeric(left, right, phase, indices, data)
+            fill_rows(left, right, phase, indices, data)
             mark()
 
         times = []
         for _ in range(PHASE_CALLS):
             marks.clear()
             mark()
-            gpu._with_checked_factors(G, G, precision, product)
+            with_checked_factors(G, G, precision, product)
             times.append(np.diff(marks[-5:]))
         labels = ["check and rounding", "symbolic", "allocation", "numeric"]
         return {"phases": labels, "phases_s": np.median(times, axis=0).tolist()}

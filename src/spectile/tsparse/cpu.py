@@ -1,6 +1,6 @@
 """The product on CPUs: Gustavson's row-wise algorithm over a bitmap of columns, in Numba, on threads.
 
-On one thread a row of C follows the one before it; on several the rows are counted first, then filled.  Short rows
+Rows of C are made in one pass, in room for all their products, or counted first where that is too much.  Short rows
 are sorted by insertion or by counting smaller columns, longer ones through a bitmap of one bit a column, whose touched
 words are scanned or sorted: word by word instead of entry by entry.  Sums run over k in the order of A's row, whatever
 the number of threads: the result is the same bits every time.
@@ -8,9 +8,12 @@ the number of threads: the result is the same bits every time.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,12 +23,14 @@ import numpy as np
 _JIT: Any = {"nogil": True, "cache": True, "boundscheck": False}
 ZERO, ONE = np.uint64(0), np.uint64(1)
 LARGEST_RESERVE = 2**31  # bytes for the entries of C that one pass may reserve before it knows their number
+LARGEST_KEPT = 2**25  # bytes of an array of C's size that may stay between calls, and that glibc's malloc may reuse
 TINY = np.uint64(12)  # entries up to which insertion sorts a row fastest
 SHORT = np.uint64(64)  # entries up to which counting the smaller ones sorts a row faster than the bitmap
 WORD = np.uint32(63)  # the bits of a column within its word
 FEW_WORDS = np.uint64(24)  # words up to which insertion sorts them fastest
 ROW_COST = np.uint64(8)  # of a row, in multiplications
-WORTH_A_CHUNK = 400_000  # cost of rows that a thread takes at a time, at least
+WORTH_A_CHUNK = 400_000  # cost of rows that a thread takes at a time
+WORTH_A_PIECE = 50_000  # entries that a thread checks at a time, at least
 REPEATS = np.uint64(5)  # products an entry beyond which "is this its column's first?" is guessed right: a branch pays
 
 
@@ -39,10 +44,10 @@ def _popcount(x):  # type: ignore[no-untyped-def]
 
 # The kernels below take unsigned views of all index arrays: Numba then leaves out its test for negative indices.
 @numba.njit(**_JIT)
-def _row_costs(indptr_a, indices_a, indptr_b, costs):  # type: ignore[no-untyped-def]
-    """costs[i] = multiplications of rows 0 to i, and ROW_COST for each of them."""
+def _row_costs(start, stop, indptr_a, indices_a, indptr_b, costs):  # type: ignore[no-untyped-def]
+    """costs[i] = multiplications of rows start to i, and ROW_COST for each of them."""
     total = ZERO
-    for i in range(np.uint64(len(costs))):
+    for i in range(start, stop):
         total += ROW_COST
         for p in range(indptr_a[i], indptr_a[i + ONE]):
             k = np.uint64(indices_a[p])
@@ -79,6 +84,7 @@ def _count_rows(start, stop, indptr_a, indices_a, indptr_b, indices_b, mark, cou
 def _fill_rows(  # type: ignore[no-untyped-def]
     start,
     stop,
+    place,
     indptr_a,
     indices_a,
     data_a,
@@ -94,15 +100,15 @@ def _fill_rows(  # type: ignore[no-untyped-def]
     indices_c,
     data_c,
 ):
-    """Columns (sorted) and values of rows start to stop of C, from indptr_c[start] on; the bitmap is left clear.
+    """Columns (sorted) and values of rows start to stop of C, from `place` on; the bitmap is left clear.
 
-    indptr_c is written as well: to what it was where the rows were counted.
+    indptr_c[i + 1] is set to the end of row i (what it was where the rows were counted); the last end is returned.
     """
     zero = sums.dtype.type(0)
     last = met.dtype.type(met.dtype.type(0) - ONE)
     dense = False
     for i in range(start, stop):
-        out = indptr_c[i]
+        out = place
         stamp = mark.dtype.type(i + ONE)
         n, products = ZERO, ZERO
         for p in range(indptr_a[i], indptr_a[i + ONE]):
@@ -129,15 +135,16 @@ def _fill_rows(  # type: ignore[no-untyped-def]
                     old = sums[column]
                     sums[column] = (zero if new else old) + factor * data_b[q]
         dense = bool(products > REPEATS * n)
-        indptr_c[i + ONE] = out + n
+        place = out + n
+        indptr_c[i + ONE] = place
         if n <= TINY:
             for t in range(n):
                 column = met[t]
-                place = out + t
-                while place > out and indices_c[place - ONE] > column:
-                    indices_c[place] = indices_c[place - ONE]
-                    place -= ONE
-                indices_c[place] = column
+                at = out + t
+                while at > out and indices_c[at - ONE] > column:
+                    indices_c[at] = indices_c[at - ONE]
+                    at -= ONE
+                indices_c[at] = column
             for t in range(out, out + n):
                 data_c[t] = sums[indices_c[t]]
             continue
@@ -152,18 +159,18 @@ def _fill_rows(  # type: ignore[no-untyped-def]
                 met[t] = last
             for t in range(n):
                 column = met[t]
-                place = np.uint32(0)
+                smaller = np.uint32(0)
                 if padded == np.uint64(16):
                     for u in range(16):
-                        place = np.uint32(place + np.uint32(met[u] < column))
+                        smaller = np.uint32(smaller + np.uint32(met[u] < column))
                 elif padded == np.uint64(32):
                     for u in range(32):
-                        place = np.uint32(place + np.uint32(met[u] < column))
+                        smaller = np.uint32(smaller + np.uint32(met[u] < column))
                 else:
                     for u in range(64):
-                        place = np.uint32(place + np.uint32(met[u] < column))
-                indices_c[out + np.uint64(place)] = column
-                data_c[out + np.uint64(place)] = sums[column]
+                        smaller = np.uint32(smaller + np.uint32(met[u] < column))
+                indices_c[out + np.uint64(smaller)] = column
+                data_c[out + np.uint64(smaller)] = sums[column]
             continue
         # Sort by the bitmap: scanning the window costs its words, sorting a few times the touched words.
         touched = ZERO
@@ -197,11 +204,11 @@ def _fill_rows(  # type: ignore[no-untyped-def]
         scan = high - low < np.uint64(8) * touched
         if not scan and touched <= FEW_WORDS:
             for t in range(ONE, touched):
-                word, place = words[t], t
-                while place > ZERO and words[place - ONE] > word:
-                    words[place] = words[place - ONE]
-                    place -= ONE
-                words[place] = word
+                word, at = words[t], t
+                while at > ZERO and words[at - ONE] > word:
+                    words[at] = words[at - ONE]
+                    at -= ONE
+                words[at] = word
         elif not scan:
             words[:touched].sort()
         for t in range(high - low + ONE if scan else touched):
@@ -214,6 +221,7 @@ def _fill_rows(  # type: ignore[no-untyped-def]
                 indices_c[out] = column
                 data_c[out] = sums[column]
                 out += ONE
+    return place
 
 
 @numba.njit(**_JIT)
@@ -267,26 +275,41 @@ def _count_tiles(first, stop, start_a, columns_a, bitmaps_a, start_b, columns_b,
 
 
 @numba.njit(**_JIT)
-def _examine(indptr, indices, data):  # type: ignore[no-untyped-def]
-    most, infinite, descents = indices.dtype.type(0), ZERO, ZERO
-    nnz = np.uint64(len(indices))
-    for p in range(nnz):
+def _examine(start, stop, indptr, indices, data):  # type: ignore[no-untyped-def]
+    most, infinite, descents, falls = indices.dtype.type(0), ZERO, ZERO, ZERO
+    for i in range(start, stop):
+        falls += np.uint64(indptr[i] > indptr[i + ONE])
+    if falls > ZERO or indptr[stop] > np.uint64(len(indices)):
+        return most, False, False, True
+    first, last = indptr[start], indptr[stop]
+    for p in range(first, last):
         most = max(most, indices[p])
         infinite += np.uint64(not np.isfinite(data[p]))
-    for p in range(ONE, nnz):
+    for p in range(first + ONE, last):
         descents += np.uint64(indices[p - ONE] >= indices[p])
     # Columns increase within every row if and only if every descent is at a row's start.
-    for i in range(ONE, np.uint64(len(indptr)) - ONE):
+    for i in range(start + ONE, stop):
         begin = indptr[i]
-        if begin > ZERO and begin < indptr[i + ONE]:
+        if begin > first and begin < indptr[i + ONE]:
             descents -= np.uint64(indices[begin - ONE] >= indices[begin])
-    return most, infinite > ZERO, descents > ZERO
+    return most, infinite > ZERO, descents > ZERO, False
 
 
-def examine(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, columns: int) -> tuple[bool, bool, bool]:
-    """Return whether a column is out of range, a value not finite, and whether a row does not increase strictly."""
-    most, infinite, unsorted = _examine(*_unsigned(indptr, indices), data)  # a negative column is a large one
-    return bool(len(indices)) and int(most) >= columns, bool(infinite), bool(unsorted)
+def examine(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, columns: int) -> tuple[bool, bool, bool, bool]:
+    """Look for what the product must not walk.
+
+    Returns whether a column is out of range, a value not finite, the columns of a row do not increase strictly, and the
+    row pointer falls or leaves the entries (the others are then unknown).
+    """
+    arrays = (*_unsigned(indptr, indices), data)
+    found: list[tuple[int, bool, bool, bool]] = []
+
+    def work(start: np.uint64, stop: np.uint64) -> None:
+        found.append(_examine(start, stop, *arrays))
+
+    _over_rows(_pieces(indptr), numba.get_num_threads(), work)
+    most, infinite, unsorted, falls = (max(part) for part in zip(*found, strict=True))
+    return bool(len(indices)) and int(most) >= columns, infinite, unsorted, falls  # a negative column is a large one
 
 
 def workspace_bytes(columns: int, itemsize: int) -> int:
@@ -312,7 +335,11 @@ def workers(columns: int, itemsize: int, memory_limit: int | None) -> int:
 def row_costs(indptr_a: np.ndarray, indices_a: np.ndarray, indptr_b: np.ndarray) -> np.ndarray:
     """Return the running sum of what the rows of ``A @ B`` cost, in multiplications."""
     costs = np.empty(len(indptr_a) - 1, np.int64)
-    _row_costs(*_unsigned(indptr_a, indices_a, indptr_b), costs)
+    arrays = _unsigned(indptr_a, indices_a, indptr_b, costs)
+    pieces = _pieces(indptr_a)
+    _over_rows(pieces, numba.get_num_threads(), lambda start, stop: _row_costs(start, stop, *arrays))
+    for start, stop in pieces[1:]:
+        costs[start:stop] += costs[int(start) - 1]
     return costs
 
 
@@ -329,15 +356,38 @@ def _unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 Chunks = list[tuple[np.uint64, np.uint64]]
 
 
+def _pieces(indptr: np.ndarray) -> Chunks:
+    """Return rows of like numbers of entries, a piece a thread: one where there are few."""
+    rows, nnz = len(indptr) - 1, int(indptr[-1])
+    threads = min(numba.get_num_threads(), nnz // WORTH_A_PIECE)
+    if threads < 2:
+        return [(ZERO, np.uint64(rows))]
+    cuts = np.searchsorted(indptr, np.linspace(0, nnz, threads + 1)[1:-1])
+    return _between(np.clip(cuts, 0, rows), rows)
+
+
+def _between(cuts: np.ndarray, rows: int) -> Chunks:
+    return list(itertools.pairwise(np.unique(np.concatenate(([0], cuts, [rows]))).astype(np.uint64)))
+
+
 def chunks(costs: np.ndarray, threads: int) -> Chunks:
     """Return the first row and the end of chunks of rows of like cost: one for one thread, and for little work."""
     rows = len(costs)
     if threads == 1 or rows < 2 or costs[-1] < WORTH_A_CHUNK:
         return [(ZERO, np.uint64(rows))]
-    pieces = threads * int(min(8, 1 + costs[-1] // (threads * WORTH_A_CHUNK)))
-    cuts = np.searchsorted(costs, np.linspace(0, costs[-1], pieces + 1)[1:-1])
-    edges = np.unique(np.concatenate(([0], cuts, [rows]))).astype(np.uint64)
-    return list(itertools.pairwise(edges))
+    pieces = threads * int(1 + costs[-1] // (threads * WORTH_A_CHUNK))
+    return _between(np.searchsorted(costs, np.linspace(0, costs[-1], pieces + 1)[1:-1]), rows)
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """Return the threads beside the caller's, which stay for the next call."""
+    config: Any = numba.config
+    return ThreadPoolExecutor(max(config.NUMBA_NUM_THREADS - 1, 1), thread_name_prefix="spectile-tsparse")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has no threads
 
 
 def _over_rows(rows: Chunks, threads: int, work: Callable[[np.uint64, np.uint64], None]) -> None:
@@ -348,14 +398,13 @@ def _over_rows(rows: Chunks, threads: int, work: Callable[[np.uint64, np.uint64]
         for start, stop in left:
             work(start, stop)
 
-    if threads == 1 or len(rows) == 1:
+    others = [_pool().submit(drain) for _ in range(min(threads, len(rows)) - 1)]
+    try:
         drain()
-        return
-    with ThreadPoolExecutor(threads - 1) as pool:
-        others = [pool.submit(drain) for _ in range(threads - 1)]
-        drain()
-        for done in others:
-            done.result()
+    finally:
+        for other in others:
+            if not other.cancel():
+                other.result()
 
 
 class _Workspaces(threading.local):
@@ -410,7 +459,8 @@ def fill(
     space = _Workspaces(len(indptr) - 1, columns, dtype)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
-        _fill_rows(start, stop, *factors, space.mark, space.bitmap, space.words, space.met, space.sums, *product)
+        place = np.uint64(indptr[int(start)])
+        _fill_rows(start, stop, place, *factors, space.mark, space.bitmap, space.words, space.met, space.sums, *product)
 
     _over_rows(rows, threads, work)
     return indices, data
@@ -420,23 +470,150 @@ def multiply(
     A: tuple[np.ndarray, np.ndarray, np.ndarray],
     B: tuple[np.ndarray, np.ndarray, np.ndarray],
     columns: int,
-    products: int,
+    costs: np.ndarray,
+    rows: Chunks,
+    threads: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return row pointer, sorted columns and values of C in one pass on one thread, or None if C may be too large.
+    """Return row pointer, sorted columns and values of C in one pass, or None if C may be too large.
 
-    Room for every product is reserved and given back past C's last entry: memory that is never touched takes none.
+    Each chunk of rows is made in room for all its products, and moved to its place in C when those before it are
+    counted.
     """
-    dtype, index = A[2].dtype, A[1].dtype
-    if products * (dtype.itemsize + index.itemsize) > LARGEST_RESERVE:
+    products, dtypes = products_before(costs, len(costs)), (A[1].dtype, A[2].dtype)
+    if products * sum(dtype.itemsize for dtype in dtypes) > LARGEST_RESERVE:
         return None
     indptr = np.zeros(len(A[0]), np.int64)
-    indices, data = np.empty(products, index), np.empty(products, dtype)
-    space = _Workspaces(len(indptr) - 1, columns, dtype)
-    room = space.mark, space.bitmap, space.words, space.met, space.sums
-    _fill_rows(ZERO, np.uint64(len(indptr) - 1), *_unsigned(*A, *B), *room, *_unsigned(indptr, indices, data))
-    for array in (indices, data):
-        array.resize(int(indptr[-1]), refcheck=False)
-    return indptr, indices, data
+    factors, ends = _unsigned(*A, *B), _unsigned(indptr)[0]
+    space = _Workspaces(len(indptr) - 1, columns, A[2].dtype)
+
+    def make(start: np.uint64, stop: np.uint64, to: Room) -> int:
+        """Fill rows start to stop from the beginning of `to`, their ends counted from there; return the last."""
+        work = space.mark, space.bitmap, space.words, space.met, space.sums
+        return int(_fill_rows(start, stop, ZERO, *factors, *work, ends, *_unsigned(*to)))
+
+    gather = _gather if products * max(dtype.itemsize for dtype in dtypes) <= LARGEST_KEPT else _gather_in_order
+    return indptr, *gather(dtypes, indptr, costs, rows, threads, make)
+
+
+Room = tuple[np.ndarray, np.ndarray]  # for columns and values
+
+
+def _room(dtypes: tuple[np.dtype, np.dtype], entries: int) -> Room:
+    return np.empty(entries, dtypes[0]), np.empty(entries, dtypes[1])
+
+
+class _Kept:
+    """Room that stays from one product to the next: fresh pages cost as much time as the entries that fill them."""
+
+    def __init__(self) -> None:
+        self._free = threading.Lock()
+        self._memory = np.empty(0, np.uint8)
+
+    @contextlib.contextmanager
+    def take(self, dtypes: tuple[np.dtype, np.dtype], entries: int) -> Iterator[Room]:
+        """Give room for some entries; other threads meanwhile get room of their own."""
+        if not self._free.acquire(blocking=False):
+            yield _room(dtypes, entries)
+            return
+        try:
+            columns, values = (entries * dtype.itemsize for dtype in dtypes)
+            if len(self._memory) < columns + values:
+                self._memory = np.empty(columns + values, np.uint8)
+            memory = self._memory
+            yield memory[values : values + columns].view(dtypes[0]), memory[:values].view(dtypes[1])
+        finally:
+            self._free.release()
+
+
+_kept = _Kept()
+
+
+def _part(room: Room, start: int, stop: int) -> Room:
+    return room[0][start:stop], room[1][start:stop]
+
+
+def _move(made: Room, to: Room, place: int, ends: np.ndarray) -> None:
+    """Copy a chunk of C to its place, and count the ends of its rows from the first entry of C."""
+    for source, target in zip(made, to, strict=True):
+        target[place : place + len(source)] = source
+    ends += place
+
+
+def _gather(
+    dtypes: tuple[np.dtype, np.dtype],
+    indptr: np.ndarray,
+    costs: np.ndarray,
+    rows: Chunks,
+    threads: int,
+    make: Callable[[np.uint64, np.uint64, Room], int],
+) -> Room:
+    """Make all chunks in kept room, then allocate C at its size, for which malloc may have memory used before."""
+    made: dict[int, Room] = {}
+    with _kept.take(dtypes, products_before(costs, len(costs))) as room:
+
+        def work(start: np.uint64, stop: np.uint64) -> None:
+            first = products_before(costs, int(start))
+            entries = make(start, stop, _part(room, first, products_before(costs, int(stop))))
+            made[int(start)] = _part(room, first, first + entries)
+
+        _over_rows(rows, threads, work)
+        starts = [int(start) for start, _ in rows]
+        places = np.cumsum([0, *(len(made[start][0]) for start in starts)])
+        C = _room(dtypes, int(places[-1]))
+        place = dict(zip(starts, places.tolist(), strict=False))
+
+        def move(start: np.uint64, stop: np.uint64) -> None:
+            _move(made[int(start)], C, place[int(start)], indptr[int(start) + 1 : int(stop) + 1])
+
+        _over_rows(rows, threads, move)
+    return C
+
+
+def _gather_in_order(
+    dtypes: tuple[np.dtype, np.dtype],
+    indptr: np.ndarray,
+    costs: np.ndarray,
+    rows: Chunks,
+    threads: int,
+    make: Callable[[np.uint64, np.uint64, Room], int],
+) -> Room:
+    """Reserve C for every product and give back what lies past its last entry: memory never touched takes none.
+
+    A chunk is made in a thread's own room, which stays in the cache, and moved once all before it are counted.
+    """
+    C = _room(dtypes, products_before(costs, len(costs)))
+    entries = 0
+    if len(rows) == 1:
+        entries = make(*rows[0], C)
+    else:
+        longest = max(products_before(costs, int(stop)) - products_before(costs, int(start)) for start, stop in rows)
+        idle: list[Room] = []
+        made: dict[int, tuple[int, int, Room]] = {}
+        lock = threading.Lock()
+        first = 0  # of the rows that are not in their place
+
+        def work(start: np.uint64, stop: np.uint64) -> None:
+            nonlocal first, entries
+            with lock:
+                room = idle.pop() if idle else None
+            room = room or _room(dtypes, longest)
+            n = make(start, stop, room)
+            moves = []
+            with lock:
+                made[int(start)] = int(stop), n, room
+                while first in made:
+                    end, n, room = made.pop(first)
+                    moves.append((room, n, entries, indptr[first + 1 : end + 1]))
+                    first, entries = end, entries + n
+            for room, n, place, ends in moves:
+                _move(_part(room, 0, n), C, place, ends)
+                with lock:
+                    idle.append(room)
+
+        _over_rows(rows, threads, work)
+    for array in C:
+        array.resize(entries, refcheck=False)
+    return C
 
 
 def refill(

@@ -1,6 +1,6 @@
 """The product of bitmap tiles on CUDA devices (``tiles.cu``): conversion, product, and back to CSR.
 
-The tile patterns, of a factor and of C, are found by the row-wise symbolic phase (`spectile.tsparse.gpu`) on rows of
+The tile patterns, of a factor and of C, are found by the product by rows (`spectile.tsparse.gpu_rows`) on rows of
 tiles: no task list is made, and none is sorted.
 """
 
@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from . import gpu
-from .gpu import TILES, Factor
+from .gpu import device_csr
+from .gpu_factors import Factor
+from .gpu_kernels import TILES
+from .gpu_rows import count_rows, fill_rows
 from .precision import Precision
 
 
@@ -64,9 +66,9 @@ def _pattern(A: Factor, B: Factor) -> tuple[Any, Any]:
     """Return row pointer and sorted columns of a product of patterns."""
     import cupy
 
-    phase = gpu._symbolic(A, B, 0, A.shape[0], "float32")
+    phase = count_rows(A, B, 0, A.shape[0], "float32")
     indices, unused = cupy.empty(phase.entries, np.int32), cupy.empty(phase.entries, np.float32)
-    gpu._numeric(A, B, phase, indices, unused)
+    fill_rows(A, B, phase, indices, unused)
     return phase.indptr, indices
 
 
@@ -168,4 +170,4 @@ def to_csr(C: TileMatrix) -> Any:
     columns = 8 * C.columns[part // 2].astype(np.int64) + place % 8
     order = cupy.argsort(rows * C.shape[1] + columns)
     indptr = cupy.searchsorted(rows[order], cupy.arange(C.shape[0] + 1), side="left").astype(np.int32)
-    return gpu._csr(C.shape, indptr, columns[order].astype(np.int32), C.elements[order])
+    return device_csr(C.shape, indptr, columns[order].astype(np.int32), C.elements[order])

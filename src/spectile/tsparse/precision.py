@@ -4,9 +4,10 @@
 inputs rounded to 11 significant bits, products exact, sums in float32.  A backend without tensor cores gives the same
 numbers up to the order of the sums, because the rounding of the inputs happens here, before any backend.
 
-What float16 cannot hold is scaled by powers of two.  Entry by entry (``method="rows"``, whose arithmetic is float32's)
-each entry keeps its own power, so that only entries whose products could leave the range of float32 need more; in
-tiles, as tensor cores read them, the rows of A and the columns of B share one.
+What float16 cannot hold is scaled by powers of two, a row of A and a column of B at a time, where an entry of either
+factor asks for it.  Entry by entry (``method="rows"``, whose arithmetic is float32's) each entry keeps its own power as
+it is, so that only entries beyond float32's normal range, or so large that sums could leave it, ask for more; in tiles,
+as tensor cores read them, whatever float16 itself does not hold.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class HalfRange:
     Attributes
     ----------
     least, most : float
-        Sizes between which nonzero entries need no scaling.
+        Sizes between which nonzero entries need no scaling, as long as those of the other factor need none.
     top : int
         A scaled row has its largest entry in [2**(top - 1), 2**top).
     lost : float
@@ -41,8 +42,9 @@ class HalfRange:
     lost: float
 
 
-#: Entry by entry: no product in float32 is below 2**-124, and no sum of 2**31 products above 2**127.
-BY_ENTRY = HalfRange(2.0**-62, 2.0**48, 48, 2.0**-62)
+#: Entry by entry: no sum of 2**31 products is above 2**127, and what a product loses below float32's normal range is
+#: what float32 loses.  Once scaled, a loss would grow with the way back: no product of scaled entries is below 2**-124.
+BY_ENTRY = HalfRange(2.0**-126, 2.0**48, 48, 2.0**-62)
 #: Tiles, whose elements are float16.
 IN_TILES = HalfRange(HALF_NORMAL, HALF_MAX, 15, 2.0**-24)
 
@@ -92,15 +94,22 @@ def round_tf32(values: Any, xp: Any = np) -> Any:
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def half_exponents(data: Any, group: Any, groups: int, what: str, half: HalfRange, xp: Any = np) -> Any:
-    """Return the exponents e with which ``data * 2**-e[group]`` fits `half`, or None where it fits as it is.
+def fits_half(data: Any, half: HalfRange, xp: Any = np) -> bool:
+    """Return whether `half` holds the stored entries `data` as they are."""
+    size = xp.abs(data)
+    nonzero = size[size > 0]
+    return not nonzero.size or (float(nonzero.max()) <= half.most and float(nonzero.min()) >= half.least)
+
+
+def half_exponents(data: Any, owner: Any, groups: int, what: str, half: HalfRange, xp: Any = np) -> Any:
+    """Return the exponents e with which ``data * 2**-e[owner]`` fits `half`.
 
     Parameters
     ----------
     data : (nnz,) array
         Stored entries.
-    group : callable
-        Gives the (nnz,) row (or column) of each entry; called only where scaling is needed.
+    owner : (nnz,) array
+        Row (or column) of each entry.
     groups : int
         Number of rows (or columns).
     what : str
@@ -116,10 +125,6 @@ def half_exponents(data: Any, group: Any, groups: int, what: str, half: HalfRang
         If an entry would be lost beside the largest of its row: the row spans more than `half` holds.
     """
     size = xp.abs(data)
-    nonzero = size[size > 0]
-    if not nonzero.size or (float(nonzero.max()) <= half.most and float(nonzero.min()) >= half.least):
-        return None
-    owner = group()
     largest = xp.zeros(groups, size.dtype)
     xp.maximum.at(largest, owner, size)
     exponents = xp.where(largest > 0, xp.frexp(largest)[1] - half.top, 0).astype(np.int32)
@@ -142,8 +147,6 @@ def eleven_bits(values: Any) -> Any:
     return rounded.view(np.float64).astype(np.float32)
 
 
-def round_half(data: np.ndarray, exponents: np.ndarray | None, owner: Any, half: HalfRange) -> np.ndarray:
-    """Return float32 values that `half` holds exactly, times ``2**-exponents[owner]`` if exponents are given."""
-    if exponents is not None:
-        data = np.ldexp(data.astype(np.float64), -exponents[owner])
+def round_half(data: np.ndarray, half: HalfRange) -> np.ndarray:
+    """Round to what `half` holds; returns float32."""
     return eleven_bits(data) if half is BY_ENTRY else data.astype(np.float16).astype(np.float32)

@@ -1,0 +1,228 @@
+// What is known of each row of C before and after its entries are counted: bins, windows, the row pointer.
+
+namespace {
+
+// Bin of a row for the symbolic phase, or -1 for an empty one.
+__device__ int symbolic_bin(u64 products, int span) {
+    if (products == 0) return -1;
+    const u64 bound = products < u64(span) ? products : u64(span);
+    if (products < HEAVY && span <= 8192 && u64(span) <= 32 * bound) return span <= 2048 ? 0 : 1;
+    if (products < HEAVY) {
+        if (bound <= 24) return 2;
+        if (bound <= 48) return 3;
+        if (bound <= 192) return 4;
+        if (bound <= 768) return 5;
+    }
+    return 6;
+}
+
+// Bin of a row for the numeric phase; `window` tells that the symbolic phase kept its bitmap.
+__device__ int numeric_bin(int entries, int span, bool window, bool heavy, int shared_bytes, int* need) {
+    *need = 0;
+    if (entries == 0) return -1;
+    if (window && span <= 2048) return entries <= 256 ? 0 : 1;
+    if (window && entries <= 1024) return 2;
+    if (!heavy && !window && (span >> 22) == 0) {
+        if (entries <= 16) return 3;
+        if (entries <= 32) return 4;
+        if (entries <= 128) return 5;
+        if (entries <= 256) return 6;
+        if (entries <= 512) return 7;
+    }
+    const long long words = 8LL * ((span + 31) / 32), sums = (long long)entries * sizeof(VALUE);
+    *need = int(min(words + sums, (long long)shared_bytes));
+    if (words + sums <= 48 * 1024) return 8;
+    if (words + sums <= shared_bytes) return 9;
+    *need = int(min(words, (long long)shared_bytes));
+    return words <= shared_bytes ? 10 : 11;
+}
+
+// Write `row` to the list of its bin; one global atomic a block and bin.  Called by all threads; bin < 0 writes nothing.
+template <int BINS> __device__ int append(int row, int bin, int rows, int* counters, int* lists) {
+    __shared__ int local[BINS], base[BINS];
+    __syncthreads();
+    if (threadIdx.x < BINS) local[threadIdx.x] = 0;
+    __syncthreads();
+    int place = 0;
+    if (bin >= 0) place = atomicAdd(&local[bin], 1);
+    __syncthreads();
+    if (threadIdx.x < BINS && local[threadIdx.x]) base[threadIdx.x] = atomicAdd(&counters[threadIdx.x], local[threadIdx.x]);
+    __syncthreads();
+    if (bin < 0) return -1;
+    place += base[bin];
+    lists[(long long)bin * rows + place] = row;
+    return place;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Products, window and symbolic bin of each row; a group of 2^group_log lanes, at least four, takes a row, all warps the long ones.
+__global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int group_log, const int* ptr_a, const int* idx_a,
+                                               const int* ptr_b, const int* idx_b, int* low, int* span, int* entries,
+                                               int* slot, int* lists, int* head) {
+    __shared__ u64 s_products[ANALYSTS / 4];
+    __shared__ int s_low[ANALYSTS / 4], s_high[ANALYSTS / 4], s_long[ANALYSTS / 4], longs, kept_words;
+    __shared__ u64 s_kept;
+    if (unfit(head)) return;
+    const int group = 1 << group_log, per_block = ANALYSTS >> group_log, lane = threadIdx.x & (group - 1);
+    const int local = threadIdx.x >> group_log, row = blockIdx.x * per_block + local;
+    if (threadIdx.x == 0) longs = kept_words = 0;
+    __syncthreads();
+    auto gather = [&](int p, u64& products, int& lo, int& hi) {
+        const int k = idx_a[p];
+        if (u32(k) >= u32(inner)) return;
+        const int first = ptr_b[k], last = ptr_b[k + 1];
+        if (first >= last) return;
+        products += last - first;
+        lo = min(lo, idx_b[first]);
+        hi = max(hi, idx_b[last - 1]);
+    };
+    u64 products = 0;
+    int lo = 0x7fffffff, hi = -1;
+    if (row < rows) {
+        const int begin = ptr_a[row], end = ptr_a[row + 1];
+        if (end - begin > 32 * group) {
+            if (lane == 0) s_long[atomicAdd(&longs, 1)] = local;
+        } else {
+            for (int p = begin + lane; p < end; p += group) gather(p, products, lo, hi);
+        }
+    }
+    for (int d = group / 2; d; d >>= 1) {
+        products += __shfl_xor_sync(ALL, products, d);
+        lo = min(lo, __shfl_xor_sync(ALL, lo, d));
+        hi = max(hi, __shfl_xor_sync(ALL, hi, d));
+    }
+    if (lane == 0) {
+        s_products[local] = products;
+        s_low[local] = lo;
+        s_high[local] = hi;
+    }
+    __syncthreads();
+    // Pieces of 128 entries of the long rows, dealt to the warps.
+    for (int l = 0, piece = threadIdx.x >> 5; l < longs;) {
+        const int at = s_long[l], begin = ptr_a[blockIdx.x * per_block + at], end = ptr_a[blockIdx.x * per_block + at + 1];
+        const int pieces = (end - begin + 127) >> 7;
+        if (piece >= pieces) {
+            piece -= pieces;
+            ++l;
+            continue;
+        }
+        products = 0, lo = 0x7fffffff, hi = -1;
+        const int from = begin + 128 * piece + (threadIdx.x & 31);
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+            if (from + 32 * c < end) gather(from + 32 * c, products, lo, hi);
+        if (products) {
+            atomicAdd(&s_products[at], products);
+            atomicMin(&s_low[at], lo);
+            atomicMax(&s_high[at], hi);
+        }
+        piece += ANALYSTS / 32;
+    }
+    __syncthreads();
+    int bin = -1, width = 0;
+    const int mine = blockIdx.x * per_block + threadIdx.x;
+    u64 sum = 0;
+    if (threadIdx.x < per_block && mine < rows) {
+        sum = s_products[threadIdx.x];
+        width = sum ? s_high[threadIdx.x] - s_low[threadIdx.x] + 1 : 0;
+        bin = symbolic_bin(sum, width);
+        low[mine] = s_low[threadIdx.x];
+        span[mine] = width;
+        entries[mine] = 0;
+    }
+    append<BINS_SYMBOLIC>(mine, bin, rows, head + SYMBOLIC, lists);
+    // The place of a kept bitmap; -1 without one, -2 for a row with many products.
+    const bool window = bin == 0 || bin == 1;
+    const int words = (width + 31) >> 5, at = window ? atomicAdd(&kept_words, words) : 0;
+    __syncthreads();
+    if (threadIdx.x == 0 && kept_words) s_kept = atomicAdd((u64*)&head[KEPT], u64(kept_words));
+    __syncthreads();
+    if (threadIdx.x < per_block && mine < rows)
+        slot[mine] = window ? int(min(s_kept + at, u64(MOST_KEPT))) : sum >= HEAVY ? -2 : -1;
+    const int widest = __reduce_max_sync(ALL, bin == 6 ? width : 0);
+    for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(ALL, sum, d);
+    if ((threadIdx.x & 31) == 0) {
+        if (widest) atomicMax(&head[MAX_SPAN], widest);
+        if (sum) atomicAdd((u64*)&head[PRODUCTS], sum);
+    }
+}
+
+// Row pointer of C by a single-pass scan with look-back (2048 rows a block), and the numeric bins.
+__global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const int* entries, const int* span,
+                                             const int* slot, int* ptr_c, int* lists, int* head, u64* state) {
+    constexpr u64 VALUE_BITS = (1ull << 62) - 1;
+    __shared__ u64 warp_sums[8], s_before;
+    __shared__ int s_ticket;
+    if (unfit(head)) return;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    if (threadIdx.x == 0) s_ticket = atomicAdd(&head[TICKET], 1);
+    __syncthreads();
+    const int ticket = s_ticket, first = ticket * 2048 + threadIdx.x * 8;
+    int held[8];
+    u64 sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        held[i] = first + i < rows ? entries[first + i] : 0;
+        sum += held[i];
+    }
+    u64 scan = sum;
+    for (int d = 1; d < 32; d <<= 1) {
+        const u64 other = __shfl_up_sync(ALL, scan, d);
+        if (lane >= d) scan += other;
+    }
+    if (lane == 31) warp_sums[warp] = scan;
+    __syncthreads();
+    u64 before = scan - sum, block_sum = 0;
+    for (int w = 0; w < 8; ++w) {
+        if (w < warp) before += warp_sums[w];
+        block_sum += warp_sums[w];
+    }
+    volatile u64* states = state;
+    if (warp == 0) {
+        if (lane == 0) {
+            __threadfence();
+            states[ticket] = (ticket == 0 ? 2ull << 62 : 1ull << 62) | block_sum;
+        }
+        u64 prefix = 0;
+        for (int at = ticket - 1 - lane; ticket > 0; at -= 32) {
+            u64 seen;
+            do {
+                seen = at >= 0 ? states[at] : 2ull << 62;
+            } while (__any_sync(ALL, (seen >> 62) == 0));
+            const u32 done = __ballot_sync(ALL, (seen >> 62) == 2);
+            const int last = done ? __ffs(done) - 1 : 31;
+            u64 part = lane <= last ? seen & VALUE_BITS : 0;
+            for (int d = 16; d; d >>= 1) part += __shfl_xor_sync(ALL, part, d);
+            prefix += part;
+            if (done) break;
+        }
+        if (lane == 0) {
+            __threadfence();
+            if (ticket > 0) states[ticket] = (2ull << 62) | (prefix + block_sum);
+            s_before = prefix;
+            if (ticket == (rows - 1) / 2048) {
+                *(u64*)&head[ENTRIES] = prefix + block_sum;
+                ptr_c[rows] = int(prefix + block_sum);
+            }
+        }
+    }
+    __syncthreads();
+    before += s_before;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const int row = first + i;
+        int bin = -1, need = 0;
+        if (row < rows) {
+            ptr_c[row] = int(before);
+            before += held[i];
+            bin = numeric_bin(held[i], span[row], slot[row] >= 0, slot[row] == -2, shared_bytes, &need);
+        }
+        append<BINS_NUMERIC>(row, bin, rows, head + NUMERIC, lists);
+        if (bin >= 8) atomicMax(&head[MAX_BYTES + bin - 8], need);
+    }
+}
+
+}  // extern "C"

@@ -1,0 +1,180 @@
+// Entries of each row of C.
+
+namespace {
+
+template <int G>
+__device__ __forceinline__ void symbolic_window(int row, u32* bits, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                                                const int* idx_b, const int* low, const int* span, const int* slot,
+                                                int* entries, u32* kept, int capacity, int lane, u32 mask) {
+    const int words = (span[row] + 31) >> 5, at = slot[row];
+    mark_columns<G>(row, low[row], words, bits, ptr_a, idx_a, ptr_b, idx_b, lane, mask);
+    const bool keep = at + words <= capacity;
+    int total = 0;
+    for (int w = lane; w < words; w += G) {
+        if (keep) kept[at + w] = bits[w];
+        total += __popc(bits[w]);
+    }
+    for (int d = G / 2; d; d >>= 1) total += __shfl_xor_sync(mask, total, d, G);
+    if (lane == 0) entries[row] = total;
+}
+
+template <int G, int LOG>
+__device__ __forceinline__ void symbolic_hash(int row, int* keys, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                                              const int* idx_b, int* entries, int lane, u32 mask) {
+    for (int t = lane; t < 1 << LOG; t += G) keys[t] = -1;
+    __syncwarp(mask);
+    int total = 0;
+    each_column<G, 1>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, lane, mask, [&](int column) {
+        bool added = false;
+        insert<LOG>(keys, column, added);
+        total += added;
+    });
+    __syncwarp(mask);
+    for (int d = G / 2; d; d >>= 1) total += __shfl_xor_sync(mask, total, d, G);
+    if (lane == 0) entries[row] = total;
+}
+
+// The symbolic phase by warps: bin after bin, long rows first, each warp as many rows at a time as it has groups of lanes.
+struct Rows {
+    int rows;
+    const int *lists, *ptr_a, *idx_a, *ptr_b, *idx_b, *low, *span, *slot;
+    int* entries;
+    u32* kept;
+    int capacity;
+    const int* head;
+    u32* table;  // of this warp
+    int item;    // the next of this warp, counted from the bin's first
+};
+
+// do_row(row, table, lane, mask) for the rows of a bin that fall to this warp; a group of G lanes has a table of SIZE words.
+template <int G, int SIZE, class Row> __device__ __forceinline__ void rows_of_bin(Rows& of, int bin, Row do_row) {
+    constexpr int GROUPS = 32 / G, STRIDE = G < 32 ? SIZE + G : SIZE;  // groups of one warp start in different banks
+    const int count = of.head[SYMBOLIC + bin], items = (count + GROUPS - 1) / GROUPS;
+    const int lane = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G;
+    const int* list = of.lists + (long long)bin * of.rows;
+    for (; of.item < items; of.item += gridDim.x * (blockDim.x >> 5)) {
+        const int place = of.item * GROUPS + group;
+        if (place < count) do_row(list[place], of.table + group * STRIDE, lane, group_mask<G>());
+        __syncwarp();
+    }
+    of.item -= items;
+}
+
+template <int G, int WORDS> __device__ __forceinline__ void window_rows(Rows& of, int bin) {
+    rows_of_bin<G, WORDS>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
+        symbolic_window<G>(row, table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.low, of.span, of.slot, of.entries, of.kept,
+                           of.capacity, lane, mask);
+    });
+}
+
+// The same by the whole block, a row at a time: each warp takes a part of A's row.  For matrices of few rows, which would
+// leave the device half empty at a warp a row.
+__device__ __forceinline__ void window_rows_by_blocks(const Rows& of, int bin, u32* bits) {
+    const int count = of.head[SYMBOLIC + bin], warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const int* list = of.lists + (long long)bin * of.rows;
+    for (int place = blockIdx.x; place < count; place += gridDim.x) {
+        const int row = list[place], start = of.low[row], words = (of.span[row] + 31) >> 5, at = of.slot[row];
+        for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
+        __syncthreads();
+        const int begin = of.ptr_a[row], part = (of.ptr_a[row + 1] - begin + 3) >> 2, from = begin + warp * part;
+        each_column<32, 2>(from, min(from + part, of.ptr_a[row + 1]), of.idx_a, of.ptr_b, of.idx_b, lane, ALL,
+                           [&](int column) {
+                               const int offset = column - start;
+                               set_bit(&bits[offset >> 5], offset);
+                           });
+        __syncthreads();
+        int total = 0;
+        for (int w = threadIdx.x; w < words; w += blockDim.x) {
+            if (at + words <= of.capacity) of.kept[at + w] = bits[w];
+            total += __popc(bits[w]);
+        }
+        total = __reduce_add_sync(ALL, total);
+        if (lane == 0 && total) atomicAdd(&of.entries[row], total);
+        __syncthreads();
+    }
+}
+
+template <int G, int LOG> __device__ __forceinline__ void hash_rows(Rows& of, int bin) {
+    rows_of_bin<G, 1 << LOG>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
+        symbolic_hash<G, LOG>(row, (int*)table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.entries, lane, mask);
+    });
+}
+
+template <bool SHARED>
+__device__ void symbolic_block(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                               const int* idx_b, const int* low, const int* span, int* entries, const int* head,
+                               u32* scratch, int scratch_words) {
+    extern __shared__ u64 shared[];
+    __shared__ int total, s_first[256], s_last[256];
+    if (unfit(head)) return;
+    u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
+    const int count = head[SYMBOLIC + 6], width = width_of(mean_row(head, nnz));
+    for (int item = blockIdx.x; item < count; item += gridDim.x) {
+        const int row = lists[6ll * rows + item], start = low[row], words = (span[row] + 31) >> 5;
+        for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
+        if (threadIdx.x == 0) total = 0;
+        __syncthreads();
+        block_columns<256>(ptr_a[row], ptr_a[row + 1], width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
+            const int offset = column - start;
+            set_bit(&bits[offset >> 5], offset);
+        });
+        __syncthreads();
+        int sum = 0;
+        for (int w = threadIdx.x; w < words; w += blockDim.x) sum += __popc(bits[w]);
+        sum = __reduce_add_sync(ALL, sum);
+        if ((threadIdx.x & 31) == 0 && sum) atomicAdd(&total, sum);
+        __syncthreads();
+        if (threadIdx.x == 0) entries[row] = total;
+        __syncthreads();
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Entries of the rows of all bins but the block's.
+__global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const int* lists, const int* ptr_a,
+                                                       const int* idx_a, const int* ptr_b, const int* idx_b,
+                                                       const int* low, const int* span, const int* slot, int* entries,
+                                                       u32* kept, int capacity, const int* head, int by_blocks) {
+    __shared__ __align__(16) u32 s_tables[4][1024];
+    if (unfit(head)) return;
+    const float mean = mean_row(head, nnz);
+    Rows of = {rows, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, slot, entries, kept, capacity, head};
+    of.table = s_tables[threadIdx.x >> 5];
+    of.item = blockIdx.x + gridDim.x * (threadIdx.x >> 5);  // neighbours go to different multiprocessors
+    if (by_blocks) {
+        window_rows_by_blocks(of, 1, s_tables[0]);
+        window_rows_by_blocks(of, 0, s_tables[0]);
+    } else {
+        window_rows<32, 256>(of, 1);
+    }
+    hash_rows<32, 10>(of, 5);
+    hash_rows<32, 8>(of, 4);
+    if (!by_blocks && mean > 24)
+        window_rows<32, 64>(of, 0);
+    else if (!by_blocks && mean > 10)
+        window_rows<16, 64>(of, 0);
+    else if (!by_blocks)
+        window_rows<8, 64>(of, 0);
+    if (mean > 6) {
+        hash_rows<8, 6>(of, 3);
+        hash_rows<8, 5>(of, 2);
+    } else {
+        hash_rows<4, 6>(of, 3);
+        hash_rows<4, 5>(of, 2);
+    }
+}
+
+#define SYMBOLIC_BLOCK(NAME, SHARED)                                                                                      \
+    __global__ void __launch_bounds__(256) NAME(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a,  \
+                                                const int* ptr_b, const int* idx_b, const int* low, const int* span,      \
+                                                int* entries, const int* head, u32* scratch, int scratch_words) {         \
+        symbolic_block<SHARED>(rows, nnz, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, head, scratch,           \
+                               scratch_words);                                                                            \
+    }
+SYMBOLIC_BLOCK(symbolic_block_shared, true)
+SYMBOLIC_BLOCK(symbolic_block_global, false)
+
+}  // extern "C"
