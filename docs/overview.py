@@ -25,6 +25,7 @@ def draw_spamm(drawing: Drawing, ax, frame: pandas.DataFrame) -> None:
             look = {"label": f"{precision}, {int(ratio)} % valid", "color": color, "marker": marker, "linestyle": line}
             drawing.marks(ax, series, "p_n", "speedup", **look)
     ax.set_title("SpAMM over cuBLAS")
+    ax.set_ylim(0, 1.3 * ax.get_ylim()[1])  # room for the legend
 
 
 def draw_tsparse(drawing: Drawing, ax, frame: pandas.DataFrame) -> None:
@@ -37,11 +38,12 @@ def draw_tsparse(drawing: Drawing, ax, frame: pandas.DataFrame) -> None:
 
 def draw_evd(drawing: Drawing, ax, frame: pandas.DataFrame) -> None:
     """Draw the speed-up over cuSOLVER's two stages by order, with and without eigenvectors."""
-    frame = frame[frame["case"].str.fullmatch(r"evd_\d+_(values|vectors)(_gpu)?")]
+    frame = frame[frame["case"].str.fullmatch(r"evd_\d+_(values|vectors)(_gpu)?") & (frame["p_n"] % 512 == 0)]
     for task, color, marker in (("values", "#0072B2", "o"), ("vectors", "#882255", "D")):
         rows = speedups(frame[frame["case"].str.contains(task)], "spectile", "cusolver_two_stage")
-        drawing.marks(ax, rows, "p_n", "speedup", color=color, marker=marker, label=task)
+        drawing.marks(ax, rows, "p_n", "speedup", color=color, marker=marker, label=f"eigen{task}")
     ax.set_title("EVD over cuSOLVER's two stages, float64")
+    ax.set_ylim(0, 1.1 * ax.get_ylim()[1])
 
 
 def draw_kpm(drawing: Drawing, ax, frame: pandas.DataFrame) -> None:
@@ -57,7 +59,7 @@ def draw_kpm(drawing: Drawing, ax, frame: pandas.DataFrame) -> None:
 
 def main() -> None:
     """Draw the four panels."""
-    drawing = Drawing("Recorded on one NVIDIA H200, ours and the vendor's in the same run", 1, 4, size=(15, 3.6))
+    drawing = Drawing("Recorded on one NVIDIA H200, ours and the vendor's in the same run", 1, 4, size=(14, 3.6))
     panels = {"spamm": draw_spamm, "tsparse": draw_tsparse, "evd": draw_evd, "kpm": draw_kpm}
     for ax, (paper, draw) in zip(drawing.axes[0], panels.items(), strict=True):
         draw(drawing, ax, record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet"))
@@ -66,7 +68,7 @@ def main() -> None:
         if paper in ("spamm", "evd"):
             ax.set_xscale("log", base=2)
             ax.set(xlabel="n", ylabel="speed-up")
-            ax.legend(fontsize=7)
+            ax.legend(fontsize=7, loc="upper left" if paper == "spamm" else "lower left")
     drawing.save(ROOT / "docs/overview.svg")
     (ROOT / "docs/overview.png").unlink()
 

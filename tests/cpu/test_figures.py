@@ -55,6 +55,21 @@ def test_empty_slots_say_why_and_take_little_room(tmp_path):
     assert all((tmp_path / name).stat().st_size > 100 for name in ("a.svg", "a.png"))
 
 
+def test_a_blank_panel_is_refused(tmp_path):
+    drawing = Drawing("Figure 1: test", 1, 2)
+    drawing.marks(drawing.ax, rows(x=[1], y=[1.0]), "x", "y")
+    with pytest.raises(ValueError, match=r"panel 1 of a.svg is blank"):
+        drawing.save(tmp_path / "a.svg")
+
+
+def test_notes_stand_below_the_figure(tmp_path):
+    drawing = Drawing("Figure 1: test")
+    drawing.slot(drawing.ax, 0, "first: absent")
+    drawing.note("CPU: this run holds no record.")
+    drawing.save(tmp_path / "a.svg")
+    assert "hatched: first (absent) CPU: this run holds no record." in words(drawing.figure)
+
+
 def test_an_empty_panel_leaves_the_ticks_of_its_row():
     drawing = Drawing("Figure 1: test", 1, 2, share_y=True)
     filled, empty = drawing.axes[0]
@@ -62,6 +77,18 @@ def test_an_empty_panel_leaves_the_ticks_of_its_row():
     drawing.empty(empty, "the device is not at hand")
     assert len(filled.get_yticks()) > 2
     assert not any(tick.label1.get_visible() for tick in empty.yaxis.get_major_ticks())
+
+
+def test_an_empty_first_panel_hands_its_axis_on(tmp_path):
+    drawing = Drawing("Figure 1: test", 1, 2, share_y=True)
+    empty, filled = drawing.axes[0]
+    empty.set(ylabel="seconds", title="a long title of a narrow panel")
+    drawing.empty(empty, "not at hand")
+    drawing.marks(filled, rows(x=[1, 2], y=[1.0, 30.0]), "x", "y")
+    drawing.save(tmp_path / "a.svg")
+    assert (empty.get_ylabel(), filled.get_ylabel()) == ("", "seconds")
+    assert any(tick.label1.get_visible() for tick in filled.yaxis.get_major_ticks())
+    assert "a long title of a narrow panel  not at hand" in words(drawing.figure)
 
 
 def test_marks_are_noted_and_models_told_apart(tmp_path):

@@ -15,7 +15,7 @@ HOST_STUDIES = ("host_machine", "host_step", "threads", "ranks")
 NAMES = {
     "naive": "naive (library calls)", "aug_spmv": "aug_spmv()", "aug_spmmv": "aug_spmmv()",
     "aug_spmmv_sell": "aug_spmmv(), SELL-32", "aug_spmmv_star": "aug_spmmv()*", "spmmv": "SpMMV alone",
-    "aug_spmmv_nodots": "without dot products", "aug_spmmv_table": "values or rows by number",
+    "aug_spmmv_nodots": "without dot products", "aug_spmmv_table": "repeated values or rows once",
     "aug_spmmv_mixed": "stored in complex64", "stencil": "no stored matrix", "blocked": "no matrix, two steps",
     "blocked_nccl": "no matrix, two steps, NCCL", "blocked_ranks": "no matrix, two steps, a rank a GPU",
     "aug_spmmv_cpu_gpu": "aug_spmmv(), CPU and GPU",
@@ -25,6 +25,11 @@ COLORS = {
     "aug_spmmv_star": "#999933", "spmmv": "#117733", "aug_spmmv_nodots": "#CC79A7",
     "aug_spmmv_table": "#661100", "aug_spmmv_mixed": "#882255", "stencil": "#009E73",
     "blocked": "#332288", "blocked_nccl": "#882255", "blocked_ranks": "#AA4499", "aug_spmmv_cpu_gpu": "#661100",
+}  # fmt: skip
+
+MARKERS = {
+    "naive": "X", "aug_spmv": "P", "aug_spmmv": "s", "aug_spmmv_sell": "v", "aug_spmmv_star": "*", "spmmv": "^",
+    "aug_spmmv_nodots": "p", "aug_spmmv_table": "d", "aug_spmmv_mixed": "h", "stencil": ">", "blocked": "o",
 }  # fmt: skip
 
 
@@ -83,7 +88,8 @@ def line(drawing, ax, rows: pandas.DataFrame, method: str, x: str, y: str, **set
     """Draw one stage over a numeric column."""
     here = select(rows, f"method={method}")
     here = here[here[x].notna()] if len(here) else here
-    drawing.marks(ax, here, x, y, **({"label": NAMES[method], "color": COLORS[method]} | settings))
+    look = {"label": NAMES[method], "color": COLORS[method], "marker": MARKERS[method]}
+    drawing.marks(ax, here, x, y, **(look | settings))
 
 
 def in_series(rows: pandas.DataFrame, name: str) -> pandas.DataFrame:
@@ -107,9 +113,12 @@ def link_rate(gflops: float, sent: float) -> float:
     return 2 * sent * np.dtype(np.complex128).itemsize / ROW_FLOPS * gflops
 
 
-def missing(frame: pandas.DataFrame, element: str, what: str, study: str | None = None) -> str:
+def missing(
+    frame: pandas.DataFrame, element: str, what: str, study: str | None = None, method: str | None = None
+) -> str:
     """Return why a panel is empty: the reason of a skipped method, or that the run holds no record."""
     skipped = drawn_by(frame, element, "skipped")
     skipped = skipped[skipped["p_study"] == study] if study and len(skipped) else skipped
+    skipped = skipped[skipped["method"] == method] if method and len(skipped) else skipped
     reasons = [reason for reason in skipped.get("reason", []) if reason]
     return reasons[0] if reasons else f"this run holds no record of {what}"

@@ -15,7 +15,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     rows = select(frame, "p_study=tridiagonal,status=ok")
     rows = rows[rows["time_s"].notna()].copy() if len(rows) else rows
     for ax, name in zip(absent, ("A100", "RTX 4090"), strict=True):
-        drawing.empty(ax, f"the {name} of the paper's panel is not at hand")
+        drawing.empty(ax, "the device of the paper's panel is not at hand")
         ax.set_title(name)
     if not len(rows):
         drawing.empty(first, "no record of the tridiagonalization in this run")
@@ -26,10 +26,10 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         series = select(rows, f"method={method}")
         drawing.marks(first, series, "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
         drawing.marks(speed, series, "p_n", "rate")
-    first.set(xscale="log", yscale="log", xlabel="n", ylabel="seconds", title=f"{rows['device'].iloc[0]}: time")
-    speed.set(
-        xscale="log", yscale="log", xlabel="n", ylabel="TFLOP/s (4/3 n³)", title=f"{rows['device'].iloc[0]}: rate"
-    )
+    for ax in (first, speed):
+        ax.set_xscale("log", base=2)
+    first.set(yscale="log", xlabel="n", ylabel="seconds", title=f"{rows['device'].iloc[0]}: time")
+    speed.set(yscale="log", xlabel="n", ylabel="TFLOP/s (4/3 n³)", title=f"{rows['device'].iloc[0]}: rate")
     for ax in (first, speed):
         ax.legend()
     return drawing

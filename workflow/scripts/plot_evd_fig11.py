@@ -21,7 +21,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             continue
         for method in METHODS:
             drawing.marks(ax, select(part, f"method={method}"), "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
-        ax.set(xscale="log", yscale="log", xlabel="n", ylabel="seconds", title=title)
+        ax.set_xscale("log", base=2)
+        ax.set(yscale="log", xlabel="n", ylabel="seconds", title=title)
         ax.legend()
     ax = drawing.axes[0, 2]
     best = [method for method in METHODS[2:] if len(select(rows, f"method={method}"))] if len(rows) else []
@@ -44,7 +45,9 @@ def draw(frame: pandas.DataFrame) -> Drawing:
                 hi="speedup_hi",
             )
     ax.axhline(1, color="#999999", linewidth=0.8)
-    ax.set(xscale="log", xlabel="n", ylabel="speed-up of spectile", title="speed-up")
+    ax.set_xscale("log", base=2)
+    ax.set(xlabel="n", ylabel="speed-up of spectile", title="speed-up")
+    ax.set_ylim(bottom=0)
     if ax.get_legend_handles_labels()[1]:
         ax.legend(fontsize=6)
     return drawing

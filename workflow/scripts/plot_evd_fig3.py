@@ -30,7 +30,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     bandwidth = float((copies["bytes"] / copies["time_s"]).max())
     skinny = products[products["method"] != "copy"]
     peak = float(skinny["rate"].max())
-    x = np.geomspace(1, 1000, 60)
+    knee = peak * 1e12 / bandwidth
+    x = np.array([1, knee, max(1000, rows["intensity"].max())])
     label = f"{bandwidth / 1e12:.3g} TB/s, {peak:.3g} TFLOP/s measured"
     drawing.model_line(ax, x, np.minimum(peak, x * bandwidth / 1e12), label)
     look = {"label": "A W, b columns", "color": "#009E73"}

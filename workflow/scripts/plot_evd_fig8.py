@@ -8,7 +8,7 @@ from spectile.figures.style import Drawing
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
-    drawing = Drawing("Figure 8: symmetric rank-2k update, ours and the vendor's", 1, 2, (9, 4))
+    drawing = Drawing("Figure 8: symmetric rank-2k update, ours and the vendor's", 1, 2, (9, 4), share_y=True)
     rows = select(frame, "p_study=syr2k,status=ok")
     rows = rows[rows["time_s"].notna()].copy() if len(rows) else rows
     if len(rows):
@@ -29,6 +29,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             continue
         for method, series in part.groupby("method"):
             drawing.marks(ax, series, x, "rate", method=str(method))
-        ax.set(xscale="log", yscale="log", xlabel="n" if x == "p_n" else "k", ylabel="TFLOP/s", title=title)
-        ax.legend()
+        ax.set_xscale("log", base=2)
+        ax.set(xlabel="n" if x == "p_n" else "k", ylabel="TFLOP/s" if ax is square else "", title=title)
+        ax.legend(loc="lower right")
+    square.set_ylim(bottom=0)
     return drawing

@@ -20,6 +20,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         for method, label in LABELS.items():
             series = select(part, f"method={method}")
             drawing.marks(ax, series, "p_n", "time_s", label=label, lo="time_s_lo", hi="time_s_hi")
-        ax.set(xscale="log", yscale="log", xlabel="n", ylabel="seconds", title=f"b = {b}")
+        ax.set_xscale("log", base=2)
+        ax.set(yscale="log", xlabel="n", title=f"b = {b}")
         ax.legend()
+    drawing.ax.set_ylabel("seconds")
     return drawing

@@ -23,7 +23,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         drawing.curve(ax, row, "v_energies", "v_errors", label="standard error", color="#D55E00", linewidth=0.8)
         ax.set_xlabel("energy E / t")
     whole.set_ylabel("density of states, states per t")
-    near = [density for energy, density in zip(row["v_energies"], row["v_densities"], strict=True) if abs(energy) < 1]
+    near = [density for energy, density in zip(row["v_energies"], row["v_densities"], strict=True) if abs(energy) < 0.9]
     centre.set_xlim(-1, 1)
     centre.set_ylim(0, 1.1 * max(near))
     centre.set_title("around E = 0")

@@ -20,7 +20,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         here = select(least, f"method={method}")
         ax.set_title(f"({letter}) {NAMES[method]}")
         if not len(here):
-            drawing.empty(ax, missing(frame, "fig10", NAMES[method]))
+            drawing.empty(ax, missing(frame, "fig10", NAMES[method], method=method))
             continue
         line(drawing, ax, least, method, "p_num_vectors", "gbytes_s", label="least bytes (model)", linestyle=":")
         if len(found):
@@ -34,7 +34,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.model_line(ax, ends, [float(same["gbytes_s"].iloc[0])] * 2, "triad")
         ax.set_xscale("log", base=2)
         ax.set_xlabel("vectors R")
-        ax.legend(loc="lower left", fontsize=6)
+        if not any(other.get_legend() for other in drawing.axes[0]):
+            ax.legend(loc="lower left", fontsize=6)
     drawing.axes[0][0].set_ylim(bottom=0)
     drawing.axes[0][0].set_ylabel("GB/s")
     return drawing

@@ -38,6 +38,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
                 last, select(together, f"method={stage}"), "v_rows", "gflops", kind="bar", positions=[place],
                 color=COLORS[stage]
             )  # fmt: skip
+        last.set_ylabel("Gflop/s (138 flop a row)")
         last.set_title("a GPU alone, and with its host's CPU", fontsize=8)
         last.set_xticks(range(len(TOGETHER)), [NAMES[stage] for stage in TOGETHER], rotation=25, ha="right", fontsize=7)
     else:

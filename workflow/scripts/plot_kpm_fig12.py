@@ -1,7 +1,7 @@
 """Figure 12 of KPM: weak and strong scaling over GPUs, and over MPI ranks of the CPU."""
 
 import pandas
-from kpm_rates import NAMES, drawn_by, in_series, missing
+from kpm_rates import MARKERS, NAMES, drawn_by, in_series, missing
 
 from spectile.bench.claims import select
 from spectile.figures.style import Drawing
@@ -28,7 +28,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
                 first, last = series.iloc[0], series.iloc[-1]
                 share = last["gflops"] / last["p_gpus"] / first["gflops"] * first["p_gpus"]
                 label = f"{name}, {NAMES[method]}: {share:.0%} at {int(last['p_gpus'])}"
-                drawing.marks(ax, series, "p_gpus", "gflops", label=label, color=SERIES[name], linestyle=line)
+                look = {"color": SERIES[name], "linestyle": line, "marker": MARKERS[method]}
+                drawing.marks(ax, series, "p_gpus", "gflops", label=label, **look)
                 ends = [float(first["p_gpus"]), float(last["p_gpus"])]
                 ideal = [first["gflops"] * count / first["p_gpus"] for count in ends]
                 drawing.model_line(ax, ends, ideal, "_ideal")

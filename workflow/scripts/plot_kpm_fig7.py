@@ -27,6 +27,6 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     ax.set_xticks(threads, [str(count) for count in threads])
     ax.set_xlabel("threads")
     ax.set_ylabel("Gflop/s (138 flop a row and vector)")
-    ax.set_ylim(0)
-    ax.legend()
+    ax.set_ylim(0, 1.45 * ax.get_ylim()[1])  # room for the legend
+    ax.legend(ncols=2, loc="upper left")
     return drawing

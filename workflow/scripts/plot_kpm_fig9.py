@@ -34,7 +34,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             ax.set_xscale("log", base=2)
             ax.set_yscale("log")
             ax.set_xlabel("vectors R")
-    memory.set_ylabel("GB")
+    memory.set_ylabel("GB per vector and step")
     if len(least):
         memory.legend()
     return drawing

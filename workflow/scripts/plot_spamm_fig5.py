@@ -7,6 +7,7 @@ from spectile.bench.stats import speedups
 from spectile.figures.style import Drawing
 from spectile.spamm.cases import RATIOS, TABLE_1
 
+GROUPS = {"fp16": "fp16", "fp32": "fp32", "cpu": "CPU"}
 LOOKS = {1: ("#0072B2", "o"), 2: ("#009E73", "^"), 4: ("#E69F00", "s"), 8: ("#CC79A7", "D")}
 
 
@@ -17,35 +18,55 @@ def series(frame, conditions, vendor):
     return pandas.concat(parts)
 
 
+def lines_of(rows, group, n):
+    """Return the series of a panel: rows with speed-ups, label, colour and marker."""
+    if group == "cpu":
+        parts = [(select(rows, f"p_precision={p}"), p, *look) for p, look in (("fp32", LOOKS[1]), ("fp64", LOOKS[4]))]
+        return [(series(part, f"p_n={n}", "blas"), *look) for part, *look in parts]
+    gpus = rows["p_gpus"].clip(lower=1)
+    return [
+        (
+            series(rows[gpus == count], f"p_n={n},p_precision={group}", "cublas"),
+            f"{count} GPU{'s' * (count > 1)}",
+            *look,
+        )
+        for count, look in LOOKS.items()
+    ]
+
+
 def draw(frame: pandas.DataFrame) -> Drawing:
     title = "Figure 5: speed-up over the vendor's dense product, by valid ratio"
-    drawing = Drawing(title, 3, len(TABLE_1), (13, 7), share_y=True)
     rows, ratios = select(frame, "p_study=product,status=ok"), [ratio / 100 for ratio in RATIOS]
-    for line, group in enumerate(("fp16", "fp32", "cpu")):
-        drawing.axes[line, 0].set_ylabel(f"{group if group != 'cpu' else 'CPU'}: speed-up")
-        for ax, n in zip(drawing.axes[line], TABLE_1, strict=True):
-            found = []
-            if group == "cpu":
-                for precision, (color, marker) in (("fp32", LOOKS[1]), ("fp64", LOOKS[4])):
-                    ours = series(rows, f"p_n={n},p_precision={precision}", "blas")
-                    found.append((ours, precision, color, marker))
-            else:
-                for gpus, (color, marker) in LOOKS.items():
-                    here = rows[rows["p_gpus"].clip(lower=1) == gpus] if len(rows) else rows
-                    ours = series(here, f"p_n={n},p_precision={group}", "cublas")
-                    found.append((ours, f"{gpus} GPU{'s' if gpus > 1 else ''}", color, marker))
-            ax.set_title(f"N = {n:,}")
-            if not any(len(ours) for ours, *_ in found):
-                drawing.empty(ax, "no CPU record" if group == "cpu" else f"no GPU record ({group})")
+    found = {group: {n: lines_of(rows, group, n) for n in TABLE_1} for group in GROUPS} if len(rows) else {}
+    there = [group for group in found if any(len(ours) for lines in found[group].values() for ours, *_ in lines)]
+    if not there:
+        drawing = Drawing(title)
+        drawing.empty(drawing.ax, "no record of a product in this run")
+        return drawing
+    drawing = Drawing(title, len(there), len(TABLE_1), (13, 0.8 + 2.4 * len(there)), share_y=True)
+    for axes, group in zip(drawing.axes, there, strict=True):
+        axes[0].set_ylabel(f"{GROUPS[group]}: speed-up")
+        for ax, n in zip(axes, TABLE_1, strict=True):
+            if group == there[0]:
+                ax.set_title(f"N = {n:,}")
+            if not any(len(ours) for ours, *_ in found[group][n]):
+                drawing.empty(ax, "no record")
                 continue
-            for ours, label, color, marker in found:
+            for ours, label, color, marker in found[group][n]:
                 look = {"label": label, "color": color, "marker": marker}
                 drawing.marks(ax, ours, "v_valid_ratio", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
-            drawing.model_line(ax, ratios, [1 / ratio for ratio in ratios], "1 / valid ratio")
+            one = "1 / valid ratio" if group == "cpu" else "1 / valid ratio (1 GPU)"
+            drawing.model_line(ax, ratios, [1 / ratio for ratio in ratios], one)
             if group != "cpu":
                 printed = [f"spamm_t2_{n}_{ratio:02}_{group}" for ratio in RATIOS]
                 drawing.paper_marks(ax, ratios, printed, "paper, 1 V100")
-            ax.set(xlabel="valid ratio", yscale="log")
-            if n == min(TABLE_1):
-                ax.legend(fontsize=6)
+            ax.axhline(1, color="black", linewidth=0.5)
+            ax.set_yscale("log")
+            if group == there[-1]:
+                ax.set_xlabel("valid ratio")
+        shown = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+        filled = [ax for ax in axes if ax.lines]
+        filled[-1].legend(shown.values(), shown.keys(), fontsize=6)
+    for group in [group for group in GROUPS if group not in there]:
+        drawing.note(f"{GROUPS[group]}: this run holds no record.")
     return drawing

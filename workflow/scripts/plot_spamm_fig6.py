@@ -36,8 +36,9 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             label = f"{molecules:.0f} waters, {where}, {precision}"
             look = {"label": label, "color": color, "marker": marker, "linestyle": line}
             drawing.marks(ax, ours, "v_tau", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
-        ax.set(xlabel="tau", xscale="log", yscale="log")
+        ax.set(xlabel="threshold tau", xscale="log", yscale="log")
         ax.axhline(1, color="black", linewidth=0.5)
-        ax.legend()
+        if ax is drawing.axes[0, 0] or not len(select(rows, f"p_operator={next(iter(MATRICES))}")):
+            ax.legend()
     drawing.axes[0, 0].set_ylabel("speed-up")
     return drawing

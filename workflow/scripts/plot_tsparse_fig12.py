@@ -19,7 +19,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             rows = select(ok, f"method=spectile_{precision}")
             rows = rows[rows[column].notna() & rows["p_matrix"].isin(names)] if column in rows else rows.iloc[:0]
             if len(rows):
-                places = [names.index(name) + 0.15 * (number - 1.5) for name in rows["p_matrix"]]
+                places = [names.index(name) + 0.2 * (number - 1.5) for name in rows["p_matrix"]]
                 settings = {"color": color, "label": precision, "marker": MARKERS[precision], "linestyle": "none"}
                 drawing.marks(ax, rows, column, column, kind="scatter", positions=places, **settings)
         for place, name in enumerate(names):
@@ -33,6 +33,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     drawing.axes[1, 0].axhline(1, color="black", linewidth=0.6)
     for ax in drawing.axes[:, 0]:
         if ax.get_legend_handles_labels()[0]:
-            ax.set_ylim(top=30 * ax.get_ylim()[1])  # room for the legend
-            ax.legend(ncols=5, fontsize=7, loc="upper right")
+            ax.set_ylim(top=(30 if ax is drawing.ax else 3) * ax.get_ylim()[1])  # room for the legend
+            if ax is drawing.ax:
+                ax.legend(ncols=5, fontsize=7, loc="upper right")
     return drawing

@@ -8,7 +8,7 @@ from spectile.figures import style
 from spectile.figures.style import Drawing
 
 METHODS = ("spectile_float16", "spectile_float64", "cusparse_float32", "cusparse_float64")
-HUES = ("#0072B2", "#882255", "#D55E00", "#E69F00")
+LOOKS = (("#0072B2", "o"), ("#882255", "D"), ("#D55E00", "s"), ("#E69F00", "^"))
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
@@ -19,13 +19,13 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     if not len(ok):
         drawing.empty(ax, "peak memory is measured on a CUDA device; this run holds none")
         return drawing
-    for number, (method, color) in enumerate(zip(METHODS, HUES, strict=True)):
+    for number, (method, (color, marker)) in enumerate(zip(METHODS, LOOKS, strict=True)):
         rows = select(ok, f"method={method}")
         rows = rows[rows["p_matrix"].isin(names)]
         rows = rows.assign(memory_mb=rows["memory_bytes"].astype(float) / 1e6)
         places = [names.index(name) + 0.2 * (number - 1.5) for name in rows["p_matrix"]]
-        settings = {"color": color, "label": style.name(method)}
-        drawing.marks(ax, rows, "memory_mb", "memory_mb", kind="bar", positions=places, width=0.2, **settings)
+        settings = {"color": color, "marker": marker, "label": style.name(method)}
+        drawing.marks(ax, rows, "memory_mb", "memory_mb", kind="scatter", positions=places, **settings)
     for place, name in enumerate(names):
         if not len(select(ok, f"p_matrix={name}")):
             drawing.slot(ax, place, why_missing(frame, name))

@@ -1,5 +1,7 @@
 """What tSparse's figures share: the sixteen matrices of Table 1, their slots, and speed-ups over the vendor."""
 
+import re
+
 import pandas
 
 from spectile.bench.claims import select
@@ -36,6 +38,7 @@ def why_missing(frame: pandas.DataFrame, matrix: str, methods: tuple[str, ...] =
     reasons = [str(reason) for part in (asked, rows) for reason in part.get("reason", []) if isinstance(reason, str)]
     if any("absent from the mirror" in reason for reason in reasons):
         return f"{short(matrix)}: not at hand, absent from the mirror"
+    reasons = [re.sub(r"^\w+Error: ", "", reason) for reason in reasons]
     return f"{short(matrix)}: {reasons[0]}" if reasons else f"{short(matrix)}: not in this run"
 
 

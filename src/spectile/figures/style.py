@@ -56,6 +56,7 @@ LOOKS = {
     "cusolver_one_stage": Look(_VENDOR, "s", "cuSOLVER, one stage"),
     "cusolver_two_stage": Look(_OTHER_VENDOR, "D", "cuSOLVER, two stages"),
     "lapack": Look(_VENDOR, "s", "LAPACK"),
+    "lapack_mrrr": Look(_OTHER_VENDOR, "D", "LAPACK, MRRR"),
     "scipy": Look(_VENDOR, "s", "SciPy"),
     "cusp": Look("#882255", "X", "CUSP"),
     "rmerge2": Look("#117733", "^", "RMerge2"),
@@ -160,6 +161,7 @@ class Drawing:
         self.notes: list[dict[str, Any]] = []
         self._empty: dict[Axes, str] = {}
         self._slots: list[str] = []
+        self._notes: list[str] = []
         self._models: dict[Axes, list[str]] = {}
 
     @property
@@ -303,16 +305,21 @@ class Drawing:
         ax.axvspan(position - 0.4, position + 0.4, facecolor="none", edgecolor="#cccccc", hatch="///", linewidth=0)
         self._slots.append(reason)
 
+    def note(self, text: str) -> None:
+        """Write a sentence below the figure, such as why a row of panels is left out."""
+        self._notes.append(text)
+
     def _word_slots(self) -> None:
-        """Write the reasons of hatched categories below the figure."""
+        """Write the reasons of hatched categories, and the notes, below the figure."""
         by_reason: dict[str, list[str]] = {}
         for text in dict.fromkeys(self._slots):
             category, colon, reason = text.partition(": ")
             by_reason.setdefault(reason if colon else text, []).append(category if colon else "")
         words = [f"{', '.join(names)} ({reason})" if any(names) else reason for reason, names in by_reason.items()]
-        if words:
-            text = textwrap.fill(f"hatched: {'; '.join(words)}", int(16 * self.figure.get_figwidth()))
-            self.figure.supxlabel(text, fontsize=7, color="#666666")
+        texts = [*([f"hatched: {'; '.join(words)}"] if words else []), *self._notes]
+        if texts:
+            lines = [textwrap.fill(text, int(16 * self.figure.get_figwidth())) for text in texts]
+            self.figure.supxlabel("\n".join(lines), fontsize=7, color="#666666")
 
     def _word_empty(self) -> None:
         """Shrink rows and columns of empty panels, and write the reasons into them."""
@@ -325,16 +332,35 @@ class Drawing:
         for row in self.axes:
             for ax, most in zip(row, characters, strict=True):
                 if ax in self._empty:
-                    text = textwrap.fill(self._empty[ax], min(34, int(most)))
+                    # The title, too, would reach beyond a narrow panel.
+                    lines = [
+                        textwrap.fill(text, min(34, int(most))) for text in (ax.get_title(), self._empty[ax]) if text
+                    ]
+                    text = "\n\n".join(lines)
+                    ax.set_title("")
                     ax.text(
                         0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes, color="#666666", fontsize=8
                     )
+            filled = [ax for ax in row if ax not in self._empty]
+            if filled and filled[0] is not row[0] and row[0].get_shared_y_axes().joined(row[0], filled[0]):
+                filled[0].tick_params(labelleft=True)
+                filled[0].set_ylabel(row[0].get_ylabel())
+                row[0].set_ylabel("")
 
     def save(self, path: str | Path) -> None:
-        """Write the figure as `path` (.svg), a .png beside it, and its marks (.marks.tsv); then close it."""
+        """Write the figure as `path` (.svg), a .png beside it, and its marks (.marks.tsv); then close it.
+
+        Raises
+        ------
+        ValueError
+            If a panel holds nothing and no reason.
+        """
         from matplotlib import pyplot
 
         path = Path(path)
+        for panel, ax in enumerate(self.axes.ravel()):
+            if not ax.has_data() and ax not in self._empty:
+                raise ValueError(f"panel {panel} of {path.name} is blank: draw into it, or say why with empty()")
         self._word_slots()
         self._word_empty()
         for ax in self.axes.ravel():
