@@ -218,6 +218,63 @@ def test_same_bits_for_every_number_of_threads():
         np.testing.assert_array_equal(result, results[0])
 
 
+@pytest.mark.parametrize("kept", [2**25, 0])
+def test_chunks_of_rows_on_threads_are_put_together(kept, monkeypatch):
+    from spectile.tsparse import cpu
+
+    A = sp.vstack([random(1500, 900, 0.01, 21), sp.csr_array((40, 900)), random(200, 900, 0.1, 22)], format="csr")
+    B = random(900, 1200, 0.02, 23)
+    left, right = ((x.indptr.astype(np.int64), x.indices, x.data) for x in (A, B))
+    monkeypatch.setattr(cpu, "WORTH_A_CHUNK", 3000)
+    monkeypatch.setattr(cpu, "LARGEST_KEPT", kept)
+    costs = cpu.row_costs(left[0], left[1], right[0])
+    pieces = cpu.chunks(costs, 3)
+    assert len(pieces) > 20
+    whole = cpu.multiply(left, right, 1200, costs, cpu.chunks(costs, 1), 1)
+    assert_product(sp.csr_array(whole[::-1], shape=(A.shape[0], 1200)), A, B)
+    for _ in range(5):
+        for array, expected in zip(cpu.multiply(left, right, 1200, costs, pieces, 3), whole, strict=True):
+            np.testing.assert_array_equal(array, expected)
+
+
+def test_products_of_several_callers_do_not_share_room():
+    from concurrent.futures import ThreadPoolExecutor
+
+    factors = [random(600, 600, 0.03, 24 + i) for i in range(8)]
+    expected = [multiply(A, A).data for A in factors]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            for C, data in zip(pool.map(lambda A: multiply(A, A), factors), expected, strict=True):
+                np.testing.assert_array_equal(C.data, data)
+
+
+def test_pieces_are_checked_apart(monkeypatch):
+    """Each thread checks its rows: what one of them finds is told, whichever it is."""
+    from spectile.tsparse import cpu
+
+    monkeypatch.setattr(cpu, "WORTH_A_PIECE", 10)
+    monkeypatch.setattr("numba.get_num_threads", lambda: 4)
+    A = random(60, 50, 0.3, 32)
+    B = sp.eye_array(50, format="csr")
+    np.testing.assert_array_equal(multiply(A, B).data, A.data)
+    for place in (0, A.nnz // 2, A.nnz - 1):
+        for change, what in ((np.nan, "nan"), (np.inf, "inf")):
+            wrong = A.copy()
+            wrong.data[place] = change
+            with pytest.raises(ValueError, match=f"A holds {what}"):
+                multiply(wrong, B)
+        wrong = A.copy()
+        wrong.indices[place] = 50
+        with pytest.raises(ValueError, match="column index outside"):
+            multiply(wrong, B)
+    for row in (5, 30, 59):
+        first = A.indptr[row]
+        wrong = A.copy()
+        wrong.indices[first : first + 2] = wrong.indices[first : first + 2][::-1]
+        wrong.has_sorted_indices = False
+        assert_product(multiply(wrong, B), wrong, B)
+
+
 def test_rows_of_every_length_are_sorted():
     # Short rows, windows that are scanned, and wide rows that are sorted take different paths.
     rng = np.random.default_rng(7)

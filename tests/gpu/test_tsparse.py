@@ -255,6 +255,13 @@ def test_symbolic_product_is_reused(rng):
         check(pattern.multiply(on_gpu(A), on_gpu(B), precision=precision), A, B, precision)
     with pytest.raises(ValueError, match="pattern of A differs"):
         pattern.multiply(on_gpu(random(400, 500, 0.02, rng)), on_gpu(B))
+    left, right = on_gpu(A), on_gpu(B)
+    limit = 300_000
+    kept = []
+    assert peak_bytes(lambda: kept.append(symbolic(left, right, memory_limit=limit))) <= limit + 16 * 512
+    assert kept[0].nnz == pattern.nnz
+    with pytest.raises(MemoryError, match="the kept pattern of 400 rows takes"):
+        symbolic(left, right, memory_limit=100_000)
 
 
 def test_unsorted_and_duplicate_entries(rng):

@@ -51,14 +51,16 @@ def spgemm(
     precision : {"float64", "float32", "tf32", "float16"}
         ``float64`` and ``float32``: that arithmetic throughout.  ``tf32``, ``float16``: inputs rounded to 11
         significant bits, products and sums in float32 (the mixed precision of tensor cores).  For ``float16``, what
-        its range does not hold is scaled by powers of two and C is scaled back: by rows of A and columns of B in tiles,
-        entry by entry otherwise.
+        its range does not hold is scaled by powers of two and C is scaled back: in tiles by rows of A and columns of B,
+        otherwise entry by entry, and by rows and columns only where an entry leaves the range of float32 or is above
+        2**48.
     method : {"auto", "rows", "tiles"}
         ``rows``: row by row, entry by entry; on a GPU an analysis chooses for each row how it is gathered.
         ``tiles``: the paper's 8x8 bitmap tiles, on a GPU with tensor cores.  ``auto``: ``rows``, the faster from CSR to
         CSR on every matrix measured (docs/performance/tsparse.md).
     memory_limit : int, optional
-        Bytes that the product may use beside A, B and C.  Fewer threads (CPU) or chunks of rows (GPU) keep it.
+        Bytes that the product may use beside A, B, C and, on a CPU, three integers a row.  Fewer threads (CPU) or
+        chunks of rows (GPU) keep it.
     backend : {"auto", "cpu", "cuda"}
         ``auto``: CUDA for matrices on a GPU and where a device is found, else the CPU.
 
@@ -80,6 +82,8 @@ def spgemm(
 
     Notes
     -----
+    On a CPU up to 64 MB of work space stay for the next call, unless `memory_limit` is given.
+
     Source: Zachariadis et al., "Accelerating sparse matrix-matrix multiplication with GPU Tensor Cores" (2020).
 
     Examples
@@ -110,7 +114,7 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     A, B : sparse matrix or array
         As for :func:`spgemm`; their values are not used.
     memory_limit : int, optional
-        As for :func:`spgemm`.
+        As for :func:`spgemm`; on a GPU the analysis of all rows, which is kept, has to fit.
     backend : {"auto", "cpu", "cuda"}
         As for :func:`spgemm`; ``multiply`` runs there too.
 

@@ -24,7 +24,9 @@ _JIT: Any = {"nogil": True, "cache": True, "boundscheck": False}
 ZERO, ONE = np.uint64(0), np.uint64(1)
 LARGEST_RESERVE = 2**31  # bytes for the entries of C that one pass may reserve before it knows their number
 LARGEST_KEPT = 2**25  # bytes of an array of C's size that may stay between calls, and that glibc's malloc may reuse
-TINY = np.uint64(12)  # entries up to which insertion sorts a row fastest
+TINY = np.uint64(12)  # entries up to which insertion sorts a row fastest, if few of them have to move far
+FEW = np.uint64(4)  # entries up to which it does anyway
+RETRY = np.uint64(15)  # of so many rows in chance order the next is tried by insertion again
 SHORT = np.uint64(64)  # entries up to which counting the smaller ones sorts a row faster than the bitmap
 WORD = np.uint32(63)  # the bits of a column within its word
 FEW_WORDS = np.uint64(24)  # words up to which insertion sorts them fastest
@@ -106,7 +108,7 @@ def _fill_rows(  # type: ignore[no-untyped-def]
     """
     zero = sums.dtype.type(0)
     last = met.dtype.type(met.dtype.type(0) - ONE)
-    dense = False
+    dense, tangled = False, False
     for i in range(start, stop):
         out = place
         stamp = mark.dtype.type(i + ONE)
@@ -137,7 +139,8 @@ def _fill_rows(  # type: ignore[no-untyped-def]
         dense = bool(products > REPEATS * n)
         place = out + n
         indptr_c[i + ONE] = place
-        if n <= TINY:
+        if n <= FEW or (n <= TINY and (not tangled or i & RETRY == ZERO)):
+            shifts = ZERO
             for t in range(n):
                 column = met[t]
                 at = out + t
@@ -145,13 +148,17 @@ def _fill_rows(  # type: ignore[no-untyped-def]
                     indices_c[at] = indices_c[at - ONE]
                     at -= ONE
                 indices_c[at] = column
+                shifts += out + t - at
+            tangled = bool(shifts > n + n)
             for t in range(out, out + n):
                 data_c[t] = sums[indices_c[t]]
             continue
-        changes = ZERO  # of the word of 64 columns, from one entry to the next
-        for t in range(ONE, n):
-            changes += np.uint64((met[t] ^ met[t - ONE]) > WORD)
-        runs = np.uint64(4) * changes <= n
+        runs = False
+        if n > TINY:
+            changes = ZERO  # of the word of 64 columns, from one entry to the next
+            for t in range(ONE, n):
+                changes += np.uint64((met[t] ^ met[t - ONE]) > WORD)
+            runs = bool(np.uint64(4) * changes <= n)
         if n <= SHORT and not runs:
             # A column's place is the number of smaller ones.
             padded = np.uint64(16) if n <= np.uint64(16) else np.uint64(32) if n <= np.uint64(32) else np.uint64(64)

@@ -52,7 +52,13 @@ class SymbolicProduct:
 
     def __init__(self, A: Any, B: Any, memory_limit: int | None, host: bool) -> None:
         self.shape = (A.shape[0], B.shape[1])
-        _, scratch = _check_limit(memory_limit, *self.shape)
+        chunk, scratch = _check_limit(memory_limit, *self.shape)
+        if chunk < self.shape[0]:
+            need = _least_bytes(*self.shape)
+            raise MemoryError(
+                f"memory_limit is {memory_limit} bytes, and the kept pattern of {self.shape[0]} rows takes {need}; "
+                f"raise it to at least {need}, or use spgemm"
+            )
         self._host = host
 
         def analyse(left: Factor, right: Factor, counters: Any) -> Phase:
@@ -99,15 +105,19 @@ def _check_limit(memory_limit: int | None, rows: int, columns: int) -> tuple[int
     """Return the rows of one chunk, and the bytes for bitmaps that shared memory does not hold."""
     if memory_limit is None:
         return max(rows, 1), SCRATCH_BYTES
-    bitmap = 8 * ((columns + 31) // 32)
-    fixed = 4 * HEAD + (bitmap if bitmap > shared_limit() else 0)
-    if memory_limit < fixed + ROW_BYTES:
+    need = _least_bytes(1, columns)
+    if memory_limit < need:
         raise MemoryError(
-            f"memory_limit is {memory_limit} bytes, and one row takes {fixed + ROW_BYTES}; "
-            f"raise it to at least {fixed + ROW_BYTES}"
+            f"memory_limit is {memory_limit} bytes, and one row takes {need}; raise it to at least {need}"
         )
-    chunk = min(max(rows, 1), (memory_limit - fixed) // ROW_BYTES)
+    chunk = min(max(rows, 1), 1 + (memory_limit - need) // ROW_BYTES)
     return chunk, memory_limit - 4 * HEAD - chunk * ROW_BYTES
+
+
+def _least_bytes(rows: int, columns: int) -> int:
+    """Return the work space of some rows made together, of which one at a time may need bitmaps in global memory."""
+    bitmap = 8 * ((columns + 31) // 32)
+    return 4 * HEAD + (bitmap if bitmap > shared_limit() else 0) + rows * ROW_BYTES
 
 
 def _finish(A: Factor, B: Factor, phase: Phase, precision: Precision) -> tuple[Any, Any, Any]:
