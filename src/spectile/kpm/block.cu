@@ -24,6 +24,7 @@ struct number {
 
 constexpr int ROWS = 32 / LANES;  // rows of a warp
 constexpr int WARPS = THREADS / 32;
+constexpr int SPAN = LANES * COLUMNS;  // columns of a warp
 
 static __device__ __forceinline__ number zero() {
     number n;
@@ -93,30 +94,25 @@ static __device__ __forceinline__ void finish(number sum, const number *__restri
 #endif
 }
 
-// Sum the dot products of a block in a fixed order: lanes of a warp by shuffles, warps one after the other.
-// partial: (gridDim.x, 2, R)
-static __device__ __forceinline__ void store_partial(double *even, double *odd, double *partial, int width) {
-#if MODE == 2
-    __shared__ double sums[WARPS][2][LANES * COLUMNS];
-    const int lane = threadIdx.x % LANES, warp = threadIdx.x / 32;
+// The dot products of a block are summed in a fixed order: the rows of a warp by shuffles, then the warps one after another.
+static __device__ __forceinline__ void sum_rows(double *even, double *odd) {
 #pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
+    for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
         for (int distance = LANES; distance < 32; distance *= 2) {
             even[c] += __shfl_xor_sync(0xffffffffu, even[c], distance);
             odd[c] += __shfl_xor_sync(0xffffffffu, odd[c], distance);
         }
-        if (threadIdx.x % 32 < LANES) sums[warp][0][c * LANES + lane] = even[c], sums[warp][1][c * LANES + lane] = odd[c];
-    }
-    __syncthreads();
-    for (int t = threadIdx.x; t < 2 * LANES * COLUMNS; t += THREADS) {
-        const int which = t / (LANES * COLUMNS), offset = t % (LANES * COLUMNS);
-        const int target = blockIdx.y * LANES * COLUMNS + offset;
+}
+
+// sums: (warps, 2, SPAN); warp w holds columns w % parts * SPAN, ... of the block's.  partial: (gridDim.x, 2, R)
+static __device__ __forceinline__ void sum_warps(const double *sums, int warps, int parts, double *partial, int width) {
+    for (int t = threadIdx.x; t < 2 * parts * SPAN; t += THREADS) {
+        const int which = t / (parts * SPAN), column = t % (parts * SPAN), target = blockIdx.y * parts * SPAN + column;
         double total = 0;
-        for (int n = 0; n < WARPS; ++n) total += sums[n][which][offset];
+        for (int n = column / SPAN; n < warps; n += parts) total += sums[(2 * n + which) * SPAN + column % SPAN];
         if (EXACT || target < width) partial[((long long)blockIdx.x * 2 + which) * width + target] = total;
     }
-#endif
 }
 
 static __device__ __forceinline__ void prefetch_l1(const void *p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }

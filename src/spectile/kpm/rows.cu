@@ -110,5 +110,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (live && exists[c])
                 finish(sum[c], v, w, row.number * width + column + c * LANES, scale, shift, keep, even[c], odd[c]);
     }
-    store_partial(even, odd, partial, width);
+#if MODE == 2
+    __shared__ double sums[WARPS * 2 * SPAN];
+    sum_rows(even, odd);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c)
+        if (sub == 0) {
+            sums[2 * warp * SPAN + c * LANES + lane] = even[c];
+            sums[(2 * warp + 1) * SPAN + c * LANES + lane] = odd[c];
+        }
+    __syncthreads();
+    sum_warps(sums, WARPS, 1, partial, width);
+#endif
 }

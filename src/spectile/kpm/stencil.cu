@@ -185,15 +185,15 @@ static __device__ __forceinline__ void write(number *line, int z, const spinor &
 // v, w: nu_m and nu_m-1.  STEPS = 1: w_out = nu_m+1 (may be w itself).  STEPS = 2: w_out = nu_m+1, v_out = nu_m+2 (neither
 // may be v or w).  scale, shift, keep belong to the first step; the second always is a recurrence step.
 //
-// The blocks hold nx planes, plane_stride apart, of vectors vector_stride apart (in numbers).  Computed are `pieces` runs of
-// `planes` planes: from `first`, and from every piece_stride planes on; the whole periodic sample is one run of nx planes.
-// partial: (vectors, pieces, groups, tiles, 2 * STEPS) scalar products; entries of pieces and groups that do not meet stay
-// as they are (zero).
+// The blocks hold nx planes, plane_stride apart, of vectors vector_stride apart (in numbers).  Computed are `planes` planes
+// from `first_plane` on: a slab without its halo, or all nx planes of the periodic sample.
+// partial: (vectors, groups, tiles, 2 * STEPS) scalar products; entries of vectors and groups that do not meet stay as they
+// are (zero).
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     sweep(const number *__restrict__ v, const number *w, number *v_out, number *w_out,
           const real *__restrict__ potential, double *__restrict__ partial, int nx, int ny, int tiles, int groups,
           int vectors, double scale, double shift, double keep, double hopping, double mass, long long plane_stride,
-          long long vector_stride, int first_plane, int planes, int pieces, int piece_stride) {
+          long long vector_stride, int first_plane, int planes) {
     extern __shared__ __align__(16) unsigned char memory[];
     number *const v_ring = reinterpret_cast<number *>(memory);      // V_RING planes of V_LINES
     number *const w_ring = v_ring + V_RING * V_LINES * LINE;        // W_RING planes of U_LINES
@@ -211,12 +211,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int y = (y0 + line - (STEPS - 1) + ny) % ny;
     const real hop = real(-0.5 * hopping * scale), mass_1 = real(mass * scale), keep_1 = real(keep);
 
-    const long long total = (long long)vectors * pieces * planes;
+    const long long total = (long long)vectors * planes;
     long long position = total * group / groups;
     const long long last = total * (group + 1) / groups;
     while (position < last) {
-        const int run = int(position / planes), offset = int(position % planes), vector = run / pieces;
-        const int begin = first_plane + run % pieces * piece_stride + offset;
+        const int vector = int(position / planes), offset = int(position % planes);
+        const int begin = first_plane + offset;
         const int end = begin + int(min((long long)(planes - offset), last - position));
         position += end - begin;
         const number *const v_in = v + vector * vector_stride;
@@ -309,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (thread < 2 * STEPS) {
             double sum = 0;
             for (int n = 0; n < THREADS / 32; ++n) sum += sums[thread][n];
-            partial[(((long long)run * groups + group) * tiles + tile) * (2 * STEPS) + thread] = sum;
+            partial[(((long long)vector * groups + group) * tiles + tile) * (2 * STEPS) + thread] = sum;
         }
     }
 }
