@@ -15,6 +15,7 @@ import pytest
 from spectile.bench import provenance, record
 
 from .conftest import ROOT, copy_workflow, snakemake
+from .faulty.workflow import busyness
 from .truth import check_marks
 
 SHORT = ["--cores", "2", "--config", "papers=[spamm]", "rounds=3", "budget_s=1"]
@@ -115,9 +116,12 @@ def test_recorded_results_redraw_and_measure_nothing(workflow_copy, machine):
     options = ["--cores", "2", "--config", "source=recorded", f"machine={machine}"]
     plan = snakemake(workflow_copy, "-n", *options).stdout
     assert "measure_case" not in plan and "fetch_matrix" not in plan
+    busy = busyness()
     start = time.perf_counter()
     snakemake(workflow_copy, *options)
-    assert time.perf_counter() - start < 60
+    seconds = time.perf_counter() - start
+    print(f"redrawn in {seconds:.0f} s, busy: {busy:.1f}")
+    assert seconds < 60 * busy  # 60 s on two cores with nothing else to do
     for frame_path in (workflow_copy / f"results/recorded/{machine}").glob("*.parquet"):
         frame = record.read_frame(frame_path)
         for path in (workflow_copy / f"results/{machine}").rglob(f"{frame_path.stem}_*.marks.tsv"):

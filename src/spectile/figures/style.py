@@ -366,10 +366,9 @@ class Drawing:
         for ax in self.axes.ravel():
             for axis in (ax.xaxis, ax.yaxis):
                 _plain_ticks(axis)
-        self.figure.draw_without_rendering()  # panels are laid out once for both files
-        self.figure.set_layout_engine("none")
         with whole(path) as partial:
             self.figure.savefig(partial, format="svg", metadata={"Date": None})
+        self.figure.set_layout_engine("none")  # panels stay where they are: laying out costs as much as drawing
         with whole(path.with_suffix(".png")) as partial:
             self.figure.savefig(partial, format="png", dpi=130)
         columns = ["panel", "series", "record", "paper", "case", "method", "x_column", "x", "y_column", "y"]
@@ -432,6 +431,8 @@ class Table:
 
     def cite(self, rows: pandas.DataFrame, column: str) -> Table:
         """Note that cells come from `column` of the frame rows `rows`; return the table."""
+        if not len(rows):  # rows of nothing may lack a derived column
+            return self
         keys = ("record", "paper", "case", "method")
         for *key, value in zip(*(rows[name] for name in (*keys, column)), strict=True):
             self.sources.append(
