@@ -17,7 +17,7 @@ EXTRA := $(if $(CUDA),[$(CUDA)],)
 .DELETE_ON_ERROR:
 
 report: $(VENV)/installed
-	snakemake --cores all --quiet rules
+	snakemake --cores all
 
 test: $(VENV)/installed-dev lint browser
 	pytest -q --durations=15 -m "not cluster and not slow"

@@ -34,18 +34,24 @@ rule all:
         drawn_files(),
         result("claims.html"),
         result("config.yaml"),
+    message:
+        "Everything of this run is there"
 
 
 # Figures and tables alone, from the records that are there or from source=recorded.
 rule figures:
     input:
         drawn_files(),
+    message:
+        "All figures and tables are drawn"
 
 
 # The shortest way through every stage: the first case of each paper's quick run.
 rule smoke:
     input:
         smoke_records,
+    message:
+        "The first case of each paper is measured"
 
 
 include: "workflow/rules/inputs.smk"

@@ -40,10 +40,9 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         for name, color in SERIES.items():
             drawing.marks(ranks, in_series(here, name), "p_ranks", "gflops", label=name, color=color)
         _dress(ranks, "ranks")
-    elif len(here):
-        drawing.empty(ranks, "this run measured one number of ranks only, which is no scaling")
     else:
-        drawing.empty(ranks, missing(_of(frame, "ranks"), "fig12", "several ranks"))
+        why = "this run measured one number of ranks only, which is no scaling"
+        drawing.empty(ranks, why if len(here) else missing(_of(frame, "ranks"), "fig12", "several ranks"))
     return drawing
 
 

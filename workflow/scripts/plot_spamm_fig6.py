@@ -1,6 +1,7 @@
 """Figure 6 of cuSpAMM: speed-up on matrices of electronic structure, by threshold and number of GPUs."""
 
 import pandas
+from spamm_panels import LOOKS
 
 from spectile.bench.claims import select
 from spectile.bench.stats import speedups
@@ -13,7 +14,6 @@ MATRICES = {
     "fock_wh": "Fock-like (Wolfsberg-Helmholz)",
     "density_wh": "density of the Fock-like",
 }
-LOOKS = {1: ("#0072B2", "o"), 2: ("#009E73", "^"), 4: ("#E69F00", "s"), 8: ("#CC79A7", "D")}
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:

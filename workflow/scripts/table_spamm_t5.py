@@ -49,10 +49,7 @@ def table(frame: pandas.DataFrame) -> Table:
     result.notes = [
         "A threshold belongs to a network's weights: ours are chosen to leave the paper's shares of valid products; "
         "the paper's own are applied to our weights beside them.",
-        *(
-            f"Accuracy with no layer thresholded: {value:.2%} (the paper's VGG13 96.6 %)."
-            for value in sorted(set(base))
-        ),
+        *(f"Accuracy with no layer thresholded: {value:.2%} (the paper's 96.6 %)." for value in sorted(set(base))),
         "The rows tau = 0.1 and 0.05 of conv21 are swapped in the paper; its 2.8x at 97 % valid passes 1/valid ratio.",
         f"Measured on {', '.join(devices)}." if devices else "This run holds no record of a network.",
         *skip_reasons(rows),

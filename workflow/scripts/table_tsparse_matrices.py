@@ -1,23 +1,11 @@
 """One line a matrix: products, tile density, and the time of one product in each precision, in both columns."""
 
 import pandas
-from tsparse_panels import columns_of_methods, fastest, not_at_hand, short, vendor
+from tsparse_panels import columns_of_methods, fails, fastest, milliseconds, not_at_hand, short, vendor
 
 from spectile.bench.claims import select
 from spectile.bench.stats import speedups
 from spectile.figures.style import Table
-
-
-def cell(best: pandas.DataFrame, named: bool) -> str:
-    """Return the milliseconds of the fastest method, and with `named` which it is."""
-    text = f"{1e3 * float(best['time_s'].iloc[0]):#.3g}".rstrip(".")
-    return f"{text}\n{best['method'].iloc[0].replace('_', ', ')}" if named else text
-
-
-def why(frame: pandas.DataFrame, matrix: str, methods: list[str]) -> str | None:
-    """Return that the methods failed on `matrix`, where they did."""
-    rows = select(frame, f"p_matrix={matrix},status=failed")
-    return "fails" if rows["method"].isin(methods).any() else None
 
 
 def table(frame: pandas.DataFrame) -> Table:
@@ -38,7 +26,7 @@ def table(frame: pandas.DataFrame) -> Table:
         line["entries a tile"] = float(first["v_tile_density_mean"].iloc[0])
         for head, methods in columns_of_methods(list(base.values()), threads).items():
             best = fastest(rows, methods)
-            line[head] = cell(best, head.startswith("kernel")) if len(best) else why(frame, name, methods)
+            line[head] = milliseconds(best, head.startswith("kernel")) if len(best) else fails(frame, name, methods)
             result.cite(best, "time_s")
         for precision in base if threads else ():
             for head, ours in (("one thread", f"spectile_{precision}_one_thread"), ("all", f"spectile_{precision}")):

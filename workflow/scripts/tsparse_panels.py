@@ -149,3 +149,15 @@ def columns_of_methods(baselines: list[str], threads: bool) -> dict[str, list[st
         wanted["kernel format, 11 or 24 bits"] = reduced
         wanted["kernel format, float64"] = ["rows_float64", "tiles_float64"]
     return wanted | {style.name(method): [method] for method in baselines}
+
+
+def milliseconds(best: pandas.DataFrame, named: bool) -> str:
+    """Return the milliseconds of the fastest method, and with `named` which it is."""
+    text = f"{1e3 * float(best['time_s'].iloc[0]):#.3g}".rstrip(".")
+    return f"{text}\n{best['method'].iloc[0].replace('_', ', ')}" if named else text
+
+
+def fails(frame: pandas.DataFrame, matrix: str, methods: list[str]) -> str | None:
+    """Return that the methods failed on `matrix`, where they did."""
+    rows = select(frame, f"p_matrix={matrix},status=failed")
+    return "fails" if rows["method"].isin(methods).any() else None
