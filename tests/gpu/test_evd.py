@@ -105,6 +105,16 @@ def test_only_one_triangle_is_read(dtype, lower, order, vendor, rng, monkeypatch
     np.testing.assert_array_equal(cupy.asnumpy(device_half), half)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("vendor", [False, True])
+def test_views_with_gaps_and_backwards(dtype, lower, vendor, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
+    wide = cupy.asarray(random_hermitian(260, rng, dtype))
+    for view in (wide[::2, ::2], wide[::-1, ::-1], wide.T[7:, 7:]):
+        assert passes(errors(cupy.asnumpy(view), *evd.eigh(view, lower=lower)))
+
+
 @pytest.mark.parametrize("vendor", [False, True])
 def test_subsets_host_arrays_and_batches(vendor, rng, monkeypatch):
     monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)

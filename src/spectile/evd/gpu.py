@@ -12,11 +12,12 @@ import numpy as np
 
 from spectile.gpu import device
 
+from . import gpu_vendor
 from .gpu_back import apply_chasing, apply_panels, back_columns, tile_bytes
 from .gpu_band import Panels, band_reduction, extract_band, largest_order, panel_bandwidth
 from .gpu_chasing import chase_band
 from .gpu_divide import divide_and_conquer, merge_sizes, padded_order
-from .gpu_load import as_columns, fits_in_place, largest_part, load_matrix, require_finite
+from .gpu_load import fits_in_place, load_matrix
 from .gpu_matrix import Matrix, as_array, empty_matrix, zero_matrix
 from .gpu_sturm import eigenvalues
 from .gpu_units import BANDWIDTHS, DIVIDE, HELPERS, OZAKI, STAGES, STURM, SWEEPS
@@ -24,7 +25,7 @@ from .gpu_units import BANDWIDTHS, DIVIDE, HELPERS, OZAKI, STAGES, STURM, SWEEPS
 UNITS = (*SWEEPS.values(), *STAGES.values(), *HELPERS.values(), *STURM.values(), DIVIDE, OZAKI)
 
 # Eigenvalues alone and with vectors are taken from the vendor below these orders (docs/performance/evd.md).
-CROSSOVER_VALUES = {"float64": 1100, "float32": 900, "complex128": 1500, "complex64": 2200}
+CROSSOVER_VALUES = {"float64": 1100, "float32": 1200, "complex128": 1500, "complex64": 2200}
 CROSSOVER_VECTORS = {"float64": 2400, "float32": 2500, "complex128": 2400, "complex64": 3500}
 
 
@@ -119,18 +120,6 @@ def _take_back(panels: Panels, z: Matrix, columns: int) -> Matrix:
     return z
 
 
-def _vendor_eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> tuple[Any, Any]:
-    """Call cuSOLVER's syevd, for orders where it is faster than ours."""
-    import cupy
-
-    matrix, triangle = as_columns(array, lower)
-    require_finite(largest_part(matrix, array.shape[0], lower=triangle), lower, check_finite)
-    uplo = "L" if lower else "U"
-    if eigvals_only:
-        return cupy.linalg.eigvalsh(array, UPLO=uplo), None
-    return cupy.linalg.eigh(array, UPLO=uplo)
-
-
 def _to_device(array: Any) -> tuple[Any, Any]:
     found, give_back = device.to_device(array)
     if found.dtype.kind in "biu":
@@ -191,11 +180,11 @@ def solve(
     vectors = not eigvals_only
     if calls_vendor(n, found.dtype, vectors=vectors):
         # cuSOLVER works in a copy of the matrix and in about four times its size.
-        what, needed = f"cuSOLVER's eigensolver of order {n:,}", 5 * found.nbytes
-        with device.allocating(what, needed):
-            w, v = _vendor_eigh(found, lower=lower, eigvals_only=eigvals_only, check_finite=check_finite)
-        wanted = chosen_range(cupy.asnumpy(w), select) if select else slice(0, n)
-        w, v = w[wanted], None if v is None else v[:, wanted]
+        with device.allocating(f"cuSOLVER's eigensolver of order {n:,}", 5 * found.nbytes):
+            w, v = gpu_vendor.eigh(found, lower=lower, eigvals_only=eigvals_only, check_finite=check_finite)
+        if select:
+            wanted = chosen_range(cupy.asnumpy(w), select)
+            w, v = w[wanted], None if v is None else v[:, wanted]
     else:
         bandwidth, block = parameters(n, found.dtype, vectors=vectors)
         overwrite = _may_overwrite(array, found, overwrite_a)

@@ -32,14 +32,14 @@ def load_matrix(
     n, dtype = array.shape[0], array.dtype
     unit = STAGES[dtype.name, bandwidth]
     if overwrite and fits_in_place(array):
-        matrix, triangle = as_columns(array, lower)
+        matrix, triangle = _as_columns(array, lower)
     else:
         # A real symmetric matrix in rows is copied as it lies, which is several times faster than transposed.
         rows = dtype.kind != "c" and array.strides[0] != array.itemsize
         matrix, triangle = empty_matrix(n, n, dtype), lower != rows
         # Transposed on both sides, because CuPy takes the last index as the fastest.
         as_array(matrix, n, n).T[...] = array if rows else array.T
-    largest = largest_part(matrix, n, lower=triangle)
+    largest = _largest(matrix, n, lower=triangle)
     require_finite(largest, lower, check_finite)
     scale = -math.frexp(largest)[1] if largest > 0 else 0
     if -16 <= scale <= 16:
@@ -60,7 +60,7 @@ def fits_in_place(array: Any) -> bool:
     )
 
 
-def as_columns(array: Any, lower: bool) -> tuple[Matrix, bool]:
+def _as_columns(array: Any, lower: bool) -> tuple[Matrix, bool]:
     """Return `array` or its transpose, whichever is column-major, else a copy; and whether `lower` is lower there.
 
     The transpose of a Hermitian matrix is its conjugate.
@@ -75,7 +75,7 @@ def as_columns(array: Any, lower: bool) -> tuple[Matrix, bool]:
     return Matrix(copy.data.ptr, n, size, copy), lower
 
 
-def largest_part(matrix: Matrix, n: int, *, lower: bool) -> float:
+def _largest(matrix: Matrix, n: int, *, lower: bool) -> float:
     """Return the largest real or imaginary part of a triangle; NaN or infinity if it holds any."""
     import cupy
 
@@ -86,7 +86,7 @@ def largest_part(matrix: Matrix, n: int, *, lower: bool) -> float:
 
 
 def require_finite(largest: float, lower: bool, check_finite: bool) -> None:
-    """Raise what `load_matrix` raises where `largest`, as `largest_part` returns it, is NaN or infinity."""
+    """Raise what `load_matrix` raises where `largest` is NaN or infinity."""
     if not math.isfinite(largest):
         error = ValueError if check_finite else np.linalg.LinAlgError
         raise error(f"the {'lower' if lower else 'upper'} triangle of the matrix holds NaN or infinity")

@@ -75,3 +75,29 @@ triangle_max(const scalar_t* a, long long lda, int n, int upper, double* out)
     }
     if (threadIdx.x == 0) out[blockIdx.x] = parts[0];
 }
+
+// Lower triangle of `out` = a(i, j) at i * along_i + j * along_j, conjugated if it is read from an upper triangle.  NaN
+// and infinity become 0, and set *found.
+extern "C" __global__ void __launch_bounds__(256)
+load_triangle(const scalar_t* a, long long along_i, long long along_j, int n, int conjugate, scalar_t* out, long long ldo, int* found)
+{
+    if (blockIdx.y > blockIdx.x) return;
+    extern __shared__ unsigned char shared[];
+    scalar_t* tile = (scalar_t*)shared;  // 32 x 33
+    const int i0 = blockIdx.x * 32, j0 = blockIdx.y * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
+    const bool rows = along_j * along_j < along_i * along_i;  // neighbours of a row are closer than those of a column
+    for (int c = y; c < 32; c += 8) {
+        const int i = rows ? c : x, j = rows ? x : c;
+        if (i0 + i >= n || i0 + i < j0 + j) continue;
+        const scalar_t read = a[(i0 + i) * along_i + (j0 + j) * along_j];
+        scalar_t value = make_scalar(real_part(read), i0 + i == j0 + j ? 0 : imag_part(read));
+        if (!isfinite(real_part(value)) || !isfinite(imag_part(value))) {
+            value = zero();
+            *found = 1;
+        }
+        tile[i + j * 33] = conjugate ? conj(value) : value;
+    }
+    __syncthreads();
+    for (int c = y; c < 32; c += 8)
+        if (i0 + x < n && i0 + x >= j0 + c) out[i0 + x + (j0 + c) * ldo] = tile[x + c * 33];
+}
