@@ -47,7 +47,7 @@ class _PanelFactor:
         self._a, self._blas, self._bandwidth, self._size = a, blas, bandwidth, a.itemsize
         self._unit, self._width = STAGES[dtype.name, bandwidth], panel_width(dtype.name, bandwidth)
         parts, warps, width = (2 if dtype.kind == "c" else 1), PANEL_THREADS // 32, self._width
-        self._shared = 8 * warps * width * parts + self._size * (3 * width + 2 * width * width)
+        self._shared = 8 * (warps + 1) * width * parts + self._size * width * (3 * warps + 2 + width)
         # What the blocks tell each other carries its epoch, so nothing has to be cleared.
         self._lines = cupy.zeros(2 * (device.describe().multiprocessors + 1) * width * parts * 4, np.uint32)
         self._epoch = 0
@@ -118,7 +118,7 @@ def band_reduction(
     blas = Blas(dtype)
     block = max(b, min(block, -(-n // b) * b))
     v, x = empty_matrix(n, 2 * block, dtype), empty_matrix(n, 2 * block, dtype)
-    s, gram, factor = (empty_matrix(rows, b, dtype) for rows in (2 * block, b, 2 * b))
+    s, gram, factor = (empty_matrix(rows, b, dtype) for rows in (2 * block, b, 2 * block))
     panels = max(-(-(n - b) // b), 0)
     t = cupy.zeros((max(panels, 1), b * b), dtype)
     factorization = _PanelFactor(a, b, blas)
@@ -138,23 +138,21 @@ def band_reduction(
             if m <= 0:
                 break
             local += b
-            y, z = x.at(local, p + b), x.at(local, p)
+            y, z, product = x.at(local, p + b), x.at(local, p), v.at(local, p + b)
             t_panel = t.data.ptr + (j // b) * b * b * size
             factorization.factor(top, j, m, v.at(local, p), y, v.ld, t_panel)
-            # A Y at memory speed, next to X; one product then gives S = Xᴴ Y, (A Y)ᴴ Y and Yᴴ Y; and the pending
-            # updates of the block's panels before this one are A Y − V S.
-            blas.gemm(m, b, m, 1.0, a.at(top, top), a.ld, y, x.ld, 0.0, z, x.ld)
-            blas.gemm(p + 2 * b, b, m, 1.0, x.at(local, 0), x.ld, y, x.ld, 0.0, s.pointer, s.ld, ops="CN")
-            factorization.join(t_panel, s.at(p + b, 0), s.ld)
-            arguments: tuple[Any, ...] = (pointer(s.pointer), int64(s.ld), int32(p), pointer(gram.pointer))
-            launch(unit, "correct_gram", (b, b // 8), 256, arguments)
-            arguments = (pointer(gram.pointer), pointer(t_panel), pointer(factor.pointer))
-            launch(unit, "small_factor", b, 256, arguments, size * (256 + b * (b + 1)))
-            blas.gemm(m, b, p, -1.0, v.at(local, 0), v.ld, s.pointer, s.ld, 1.0, z, x.ld)
-            # Z = P T + Y K
-            target = v.at(local, p + b)
-            blas.gemm(m, b, 2 * b, 1.0, z, x.ld, factor.pointer, factor.ld, 0.0, target, v.ld)
-            arguments = (pointer(target), int64(v.ld), pointer(z), int64(x.ld), int32(m))
+            # A Y at memory speed, next to V and Y; one product then gives Vᴴ Y, Yᴴ Y and (A Y)ᴴ Y, and with S = Xᴴ Y
+            # the pending updates of the block's panels before this one make it P = A Y − V S.
+            blas.gemm(m, b, m, 1.0, a.at(top, top), a.ld, y, x.ld, 0.0, product, v.ld)
+            blas.gemm(p + 2 * b, b, m, 1.0, v.at(local, 0), v.ld, y, x.ld, 0.0, s.pointer, s.ld, ops="CN")
+            factorization.join(t_panel, s.at(p, 0), s.ld)
+            inner = (pointer(s.pointer), int64(s.ld), int32(p))
+            launch(unit, "correct_gram", (b, b // 8), 256, (*inner, pointer(gram.pointer)))
+            arguments = (*inner, pointer(gram.pointer), pointer(t_panel), pointer(factor.pointer), int64(factor.ld))
+            launch(unit, "small_factor", (b, 1 + -(-p // 256)), 256, arguments, size * (256 + b * (b + 1)))
+            # Z = P T + Y K = [V Y A Y] [-S T; K; T]
+            blas.gemm(m, b, p + 2 * b, 1.0, v.at(local, 0), v.ld, factor.pointer, factor.ld, 0.0, z, x.ld)
+            arguments = (pointer(z), int64(x.ld), pointer(product), int64(v.ld), int32(m))
             launch(unit, "copy_panel", (-(-m // 1024), b), 256, arguments)
             p += 2 * b
         rest = i + block

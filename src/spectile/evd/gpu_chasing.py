@@ -9,7 +9,6 @@ import numpy as np
 from .gpu_matrix import Matrix
 from .gpu_units import STAGES, chase_threads, launch
 
-MAIL_SLOTS = 8192  # SLOTS of chasing.cu
 CHASE_HELPERS = 2  # HELPERS of chasing.cu: warps that wait, so that the others need not
 
 
@@ -40,16 +39,17 @@ def chase_band(
     unit = STAGES[band.dtype.name, b]
     threads = chase_threads(b)
     progress = cupy.zeros(n + 2, np.int32)
-    shared = band.itemsize * (b * (b + 3) + 3 * (threads // 32) * b) + 16
+    shared = band.itemsize * (b * (b + 4) + 3 * (threads // 32) * b) + 16
     if reflectors is None:
         vectors = (np.uintp(0), np.int64(0), np.int64(0))
     else:
         vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
     ticket = np.uintp(progress.data.ptr + 4 * (n + 1))
     parts = 2 if band.dtype.kind == "c" else 1
-    mail = cupy.zeros(MAIL_SLOTS * (b + 1) * parts * 4, np.uint32)
+    grid = grid or n // (2 * b) + 2
+    mail = cupy.zeros((grid + 1) * (n // b + 2) * 2 * b * parts * 4, np.uint32)
     arguments = (band, np.int32(n), progress, ticket, mail, *vectors)
-    launch(unit, "chase", grid or n // (2 * b) + 2, threads + 32 * CHASE_HELPERS, arguments, shared)
+    launch(unit, "chase", grid, threads + 32 * CHASE_HELPERS, arguments, shared)
     d, e = cupy.empty(n, np.float64), cupy.empty(n, np.float64)
     launch(unit, "tridiagonal_of_band", -(-n // 256), 256, (band, np.int32(n), np.int32(b), d, e))
     return d, e

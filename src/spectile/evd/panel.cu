@@ -9,44 +9,30 @@
 
 __device__ __forceinline__ double get_part(scalar_t a, int part) { return part ? imag_part(a) : real_part(a); }
 
-// Sum over the warp of each of 2 WIDTH values: lane l ends with that of value l, in part[0].
-template <int WIDTH>
-__device__ __forceinline__ void fold(scalar_t (&part)[16], int lane) {
-    const bool upper = lane & WIDTH;
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) {
-        const scalar_t keep = upper ? part[j + WIDTH] : part[j];
-        const scalar_t give = upper ? part[j] : part[j + WIDTH];
-        part[j] = keep + shuffle_xor(give, WIDTH);
-    }
-    if constexpr (WIDTH > 1) fold<WIDTH / 2>(part, lane);
-}
+// What the columns of a panel share.
+struct Panel {
+    uint4* lines;            // 2 phases x (blocks x W x PARTS partial sums, then W x PARTS values of row k)
+    unsigned epoch;
+    int row, columns;
+    scalar_t* sums;          // warps x W: of the block's warps
+    double* collected;       // (warps + 1) x W x PARTS: of all blocks, by the warp that read them; then row k
+    scalar_t* total;         // W of the warp: sums over all rows below k
+    scalar_t* factors;       // W of the warp: what v is multiplied with in each column
+    scalar_t* head;          // W: row k, in the block that has it
+    scalar_t* tau;           // W
+    scalar_t* gram;          // W x W, above the diagonal: v_j^H v_k
+};
 
-// Y goes to y1 and y2; above the Y of the next `clear` columns come zeros.
-// lines: 2 phases x (blocks x W x PARTS partial sums, then W x PARTS values of row k).
-__device__ __forceinline__ void
-factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* lines, unsigned epoch)
-{
-    extern __shared__ unsigned char shared[];
-    const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, threads = blockDim.x, warps = threads >> 5;
-    scalar_t* sums = (scalar_t*)shared;              // warps x W; `collected` below needs doubles there
-    scalar_t* total = (scalar_t*)((double*)shared + warps * W * PARTS);  // W: sums over all rows below k
-    scalar_t* pivot = total + W;                     // W: row k
-    scalar_t* tau = pivot + W;                       // W
-    scalar_t* gram = tau + W;                        // W x W, above the diagonal: v_j^H v_k; then T
-    scalar_t* product = gram + W * W;                // W x W
-    const int row = blockIdx.x * threads + thread;
-    const int columns = m < W ? m : W;
-    const int stride = (gridDim.x + 1) * W * PARTS;  // lines of a phase
+#define GROUP 8  // columns between two that the code distinguishes
 
-    scalar_t r[W];
-#pragma unroll
-    for (int j = 0; j < W; ++j) r[j] = row < m ? a[row + j * lda] : zero();
-    scalar_t x = r[0];
-    for (int k = 0; k < columns; ++k) {
-        uint4* phase = lines + (long long)(k & 1) * stride;
-        const unsigned flag = epoch + k + 1;
-        // Sums of this warp: lane j ends with that of column j (and j + 32).
+// Columns FIRST ... of the panel: those left of FIRST are not touched, and the pivot is one of the next GROUP.
+template <int FIRST>
+__device__ __forceinline__ void factor_columns(const Panel& panel, scalar_t (&r)[W], scalar_t& x) {
+    const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, warps = blockDim.x >> 5, row = panel.row;
+    for (int k = FIRST; k < FIRST + GROUP && k < panel.columns; ++k) {
+        uint4* phase = panel.lines + (long long)(k & 1) * (gridDim.x + 1) * W * PARTS;
+        const unsigned flag = panel.epoch + k + 1;
+        // Sums of this warp: lane j ends with that of column j (and j + 16).
         const scalar_t factor = row > k ? conj(x) : zero();
 #pragma unroll
         for (int base = 0; base < W; base += 16) {
@@ -55,24 +41,23 @@ factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long
             for (int j = 0; j < 16; ++j) part[j] = factor * r[base + j];
             fold<8>(part, lane);
             const scalar_t sum = part[0] + shuffle_xor(part[0], 16);
-            if (lane < 16) sums[warp * W + base + lane] = sum;
+            if (lane < 16) panel.sums[warp * W + base + lane] = sum;
         }
-        if (row == k) {
+        if (row == k)
 #pragma unroll
-            for (int j = 0; j < W; ++j)
-#pragma unroll
-                for (int p = 0; p < PARTS; ++p)
-                    store_line(phase + ((long long)gridDim.x * W + j) * PARTS + p, get_part(r[j], p), flag);
-        }
+            for (int j = 0; j < W; ++j) panel.head[j] = r[j];
         __syncthreads();
-        for (int i = thread; i < W * PARTS; i += threads) {
-            double sum = 0;
-            for (int w = 0; w < warps; ++w) sum += get_part(sums[w * W + i / PARTS], i % PARTS);
-            store_line(phase + (long long)blockIdx.x * W * PARTS + i, sum, flag);
-        }
-        __syncthreads();
+        if (warp == 0)
+            for (int i = lane; i < W * PARTS; i += 32) {
+                double sum = 0;
+#pragma unroll 8
+                for (int w = 0; w < warps; ++w) sum += get_part(panel.sums[w * W + i / PARTS], i % PARTS);
+                store_line(phase + (long long)blockIdx.x * W * PARTS + i, sum, flag);
+            }
+        if (warp == 1 && blockIdx.x == 0)  // row k < W is the first block's
+            for (int i = lane; i < W * PARTS; i += 32)
+                store_line(phase + (long long)gridDim.x * W * PARTS + i, get_part(panel.head[i / PARTS], i % PARTS), flag);
         // All blocks' sums in the same order, eight lines on their way at a time; after the last block comes row k.
-        double* collected = (double*)sums;
         for (int i = lane; i < W * PARTS; i += 32) {
             double sum = 0;
             for (int from = warp; from <= gridDim.x; from += 8 * warps) {
@@ -90,81 +75,96 @@ factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long
                 for (int u = 0; u < 8; ++u) {
                     const int source = from + u * warps;
                     if (source < gridDim.x) sum += value[u];
-                    if (source == gridDim.x) ((real_t*)pivot)[i] = value[u];
+                    if (source == gridDim.x) panel.collected[warps * W * PARTS + i] = value[u];
                 }
             }
-            collected[warp * W * PARTS + i] = sum;
+            panel.collected[warp * W * PARTS + i] = sum;
         }
         __syncthreads();
-        for (int i = thread; i < W * PARTS; i += threads) {
+        for (int i = lane; i < W * PARTS; i += 32) {
             double sum = 0;
-            for (int w = 0; w < warps; ++w) sum += collected[w * W * PARTS + i];
-            ((real_t*)total)[i] = sum;
+#pragma unroll 8
+            for (int w = 0; w < warps; ++w) sum += panel.collected[w * W * PARTS + i];
+            ((real_t*)panel.total)[i] = sum;
         }
-        __syncthreads();
-        const Reflector h = make_reflector(pivot[k], real_part(total[k]));
-        const scalar_t v = row == k ? one() : (row > k ? x * h.scale : zero());
-        const scalar_t scale_conj = conj(h.scale), minus_v = negative(v);
-        if (warp == 0)
-            for (int j = lane; j < W; j += 32) {
-                const scalar_t inner = fma_(scale_conj, total[j], pivot[j]);  // v_k^H a_j
-                gram[j + k * W] = conj(inner);
-                if (j == 0) tau[k] = h.tau;
-            }
-        const scalar_t tau_conj = conj(h.tau);
+        __syncwarp();
+        const double* pivot = panel.collected + warps * W * PARTS;
+#define PIVOT(j) make_scalar(pivot[(j) * PARTS], COMPLEX ? pivot[(j) * PARTS + PARTS - 1] : 0)
+        const Reflector h = make_reflector(PIVOT(k), real_part(panel.total[k]));
+        if (lane < W) {
+            const scalar_t inner = fma_(conj(h.scale), panel.total[lane], PIVOT(lane));  // v_k^H a_j
+            panel.factors[lane] = lane > k ? conj(h.tau) * inner : zero();
+            if (warp == 0) panel.gram[lane + k * W] = conj(inner);
+            if (warp == 0 && lane == 0) panel.tau[k] = h.tau;
+        }
+        __syncwarp();
+        const scalar_t v = row == k ? one() : (row > k ? x * h.scale : zero()), minus_v = negative(v);
         scalar_t next = zero();
 #pragma unroll
-        for (int j = 0; j < W; ++j) {
-            if (j == k) {
-                r[j] = row == k ? make_scalar(h.beta, 0) : (row > k ? v : r[j]);
-            } else if (j > k) {
-                r[j] = fma_(minus_v, tau_conj * fma_(scale_conj, total[j], pivot[j]), r[j]);
-                if (j == k + 1) next = r[j];
-            }
+        for (int j = FIRST; j < W; ++j) {
+            scalar_t value = fma_(minus_v, panel.factors[j], r[j]);
+            if (j < FIRST + GROUP && j == k && row >= k) value = row == k ? make_scalar(h.beta, 0) : v;
+            if (j <= FIRST + GROUP && j == k + 1) next = value;
+            r[j] = value;
         }
         x = next;
     }
-    __syncthreads();
-    if (blockIdx.x == 0) {
-        // T of neighbouring groups of columns: [[T1, -T1 (Y1^H Y2) T2], [0, T2]], from single columns on.
-        for (int i = thread; i < W * W; i += threads) {
-            const int l = i % W, j = i / W;
-            if (l == j) gram[i] = j < columns ? tau[j] : zero();
-            if (l > j || (l < j && j >= columns)) gram[i] = zero();
-        }
-        __syncthreads();
-        for (int width = 1; width < W; width *= 2) {
-            // Entry (l, j) of a corner: the column's group starts at `second`, the row's at `second - width`.
-            for (int i = thread; i < W * W; i += threads) {
-                const int l = i % W, j = i / W, second = j / width * width;
-                if (j & width && l / width * width + width == second) {
-                    scalar_t sum = zero();
-                    for (int h = second; h <= j; ++h) sum = fma_(gram[l + h * W], gram[h + j * W], sum);
-                    product[i] = sum;
-                }
-            }
-            __syncthreads();
-            for (int i = thread; i < W * W; i += threads) {
-                const int l = i % W, j = i / W, second = j / width * width;
-                if (j & width && l / width * width + width == second) {
-                    scalar_t sum = zero();
-                    for (int h = l; h < second; ++h) sum = fma_(gram[l + h * W], product[h + j * W], sum);
-                    gram[i] = negative(sum);
-                }
-            }
-            __syncthreads();
-        }
-        for (int i = thread; i < W * W; i += threads) t[i % W + i / W * B] = gram[i];
-    }
-    if (row >= m) return;
+    if constexpr (FIRST + GROUP < W) factor_columns<FIRST + GROUP>(panel, r, x);
+}
+
+// Y goes to y1 and y2; above the Y of the next `clear` columns come zeros.
+__device__ __forceinline__ void
+factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* lines, unsigned epoch)
+{
+    extern __shared__ unsigned char shared[];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    const int columns = m < W ? m : W;
+    Panel panel;
+    panel.lines = lines;
+    panel.epoch = epoch;
+    panel.row = row;
+    panel.columns = columns;
+    panel.collected = (double*)shared;
+    panel.sums = (scalar_t*)(panel.collected + (warps + 1) * W * PARTS);
+    panel.total = panel.sums + (warps + 2 * warp) * W;
+    panel.factors = panel.total + W;
+    panel.head = panel.sums + 3 * warps * W;
+    panel.tau = panel.head + W;
+    panel.gram = panel.tau + W;
+
+    scalar_t r[W];
 #pragma unroll
-    for (int j = 0; j < W; ++j) {
-        a[row + j * lda] = r[j];
-        const scalar_t y = row > j ? r[j] : (row == j ? one() : zero());
-        const scalar_t value = j < columns ? y : zero();
-        y1[row + j * ldy] = value;
-        y2[row + j * ldy] = value;
-        if (row < W && j < clear) y1[row + (W + j) * ldy] = y2[row + (W + j) * ldy] = zero();
+    for (int j = 0; j < W; ++j) r[j] = row < m ? a[row + j * lda] : zero();
+    scalar_t x = r[0];
+    factor_columns<0>(panel, r, x);
+    if (row < m)
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+            a[row + j * lda] = r[j];
+            const scalar_t y = row > j ? r[j] : (row == j ? one() : zero());
+            const scalar_t value = j < columns ? y : zero();
+            y1[row + j * ldy] = value;
+            y2[row + j * ldy] = value;
+            if (row < W && j < clear) y1[row + (W + j) * ldy] = y2[row + (W + j) * ldy] = zero();
+        }
+    if (blockIdx.x == 0 && warp == 0) {
+        // T column by column, each lane its row: T(:, j) = -T Y^H y_j tau_j; gram and tau are this warp's own.
+        __syncwarp();
+        scalar_t own[W];
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+            scalar_t even = zero(), odd = zero();
+#pragma unroll
+            for (int h = 0; h < W; ++h)
+                if (h < j) {
+                    if (h & 1) odd = fma_(own[h], panel.gram[h + j * W], odd);
+                    else even = fma_(own[h], panel.gram[h + j * W], even);
+                }
+            const scalar_t scale = j < columns ? panel.tau[j] : zero();
+            own[j] = lane == j ? scale : (lane < j && j < columns ? negative(even + odd) * scale : zero());
+            if (lane < W) t[lane + j * B] = own[j];
+        }
     }
 }
 
@@ -204,8 +204,8 @@ join_halves(scalar_t* t, const scalar_t* gram, long long ldg)
     }
 }
 
-// M = Y^H (A Y - V S) = (A Y)^H Y - swap(S)^H S: the rows of S = X^H Y are those of V^H Y with neighbouring groups of B
-// exchanged.  s: p rows of S, then B rows of (A Y)^H Y; one warp an entry of M.
+// M = Y^H (A Y - V S) = (A Y)^H Y - (V^H Y)^H S: the rows of S = X^H Y are those of V^H Y with neighbouring groups of B
+// exchanged.  s: p rows of V^H Y, then B rows of Y^H Y and B rows of (A Y)^H Y; one warp an entry of M.
 extern "C" __global__ void __launch_bounds__(256)
 correct_gram(const scalar_t* s, long long lds, int p, scalar_t* mm)
 {
@@ -215,20 +215,32 @@ correct_gram(const scalar_t* s, long long lds, int p, scalar_t* mm)
     for (int q = lane; q < p; q += 32) sum = fma_(conj(s[(q ^ B) + r * lds]), s[q + c * lds], sum);
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes >>= 1) sum = sum + shuffle_xor(sum, lanes);
-    if (lane == 0) mm[r + c * B] = s[p + r + c * lds] - sum;
+    if (lane == 0) mm[r + c * B] = s[p + B + r + c * lds] - sum;
 }
 
-// T and below it K = -1/2 T^H M T; one block a column.
+// Z as a product with [V Y A Y]: -S T, K = -1/2 T^H M T and T, below each other.  Block (c, 0) makes column c of K and T,
+// block (c, i) 256 rows of -S T; s as above.
 extern "C" __global__ void __launch_bounds__(256)
-small_factor(const scalar_t* mm, const scalar_t* t, scalar_t* k)
+small_factor(const scalar_t* s, long long lds, int p, const scalar_t* mm, const scalar_t* t, scalar_t* out, long long ldo)
 {
     extern __shared__ unsigned char shared[];
     scalar_t* ts = (scalar_t*)shared;    // B x (B + 1)
     scalar_t* parts = ts + B * (B + 1);  // 256
     const int c = blockIdx.x, thread = threadIdx.x, r = thread % B, share = thread / B;
+    out += c * ldo;
+    scalar_t sum = zero();
+    if (blockIdx.y > 0) {
+        if (thread < B) parts[thread] = t[thread + c * B];
+        __syncthreads();
+        const int q = (blockIdx.y - 1) * 256 + thread;
+        if (q >= p) return;
+#pragma unroll 8
+        for (int l = 0; l <= c; ++l) sum = fma_(s[(q ^ B) + l * lds], parts[l], sum);
+        out[q] = negative(sum);
+        return;
+    }
     for (int i = thread; i < B * B; i += 256) ts[i % B + i / B * (B + 1)] = t[i];
     __syncthreads();
-    scalar_t sum = zero();
 #pragma unroll 4
     for (int l = share; l <= c; l += 256 / B) sum = fma_(mm[r + l * B], ts[l + c * (B + 1)], sum);
     parts[thread] = sum;
@@ -241,8 +253,8 @@ small_factor(const scalar_t* mm, const scalar_t* t, scalar_t* k)
     if (thread < B) {
         sum = zero();
         for (int l = 0; l <= thread; ++l) sum = fma_(conj(ts[l + thread * (B + 1)]), parts[l], sum);
-        k[thread + c * 2 * B] = ts[thread + c * (B + 1)];
-        k[B + thread + c * 2 * B] = (real_t)-0.5 * sum;
+        out[p + thread] = (real_t)-0.5 * sum;
+        out[p + B + thread] = ts[thread + c * (B + 1)];
     }
 }
 

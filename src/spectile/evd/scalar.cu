@@ -40,8 +40,25 @@ __device__ __forceinline__ scalar_t zero() { return make_scalar(0, 0); }
 __device__ __forceinline__ scalar_t one() { return make_scalar(1, 0); }
 __device__ __forceinline__ scalar_t negative(scalar_t a) { return zero() - a; }
 
+// Sum over the warp of each of the first 2 WIDTH values: lane l ends with that of value l mod 2 WIDTH over its own group of
+// 2 WIDTH lanes, in part[0].
+template <int WIDTH, int SIZE>
+__device__ __forceinline__ void fold(scalar_t (&part)[SIZE], int lane) {
+    const bool upper = lane & WIDTH;
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+        const scalar_t keep = upper ? part[j + WIDTH] : part[j];
+        const scalar_t give = upper ? part[j] : part[j + WIDTH];
+        part[j] = keep + shuffle_xor(give, WIDTH);
+    }
+    if constexpr (WIDTH > 1) fold<WIDTH / 2>(part, lane);
+}
+
 // Below this a sum of squares has lost digits to underflow: the column is dropped (it is tiny next to the scaled matrix).
 #define NEGLIGIBLE (sizeof(real_t) == 8 ? (real_t)1e-290 : (real_t)1e-30)
+
+__device__ __forceinline__ double inverse_root(double x) { return rsqrt(x); }
+__device__ __forceinline__ float inverse_root(float x) { return 1 / sqrtf(x); }
 
 // Reflector H = I - tau v v^H with H^H x = beta e1, v = (1, x[1:] * scale), from x[0] and the squares of the tail.
 struct Reflector {
@@ -56,9 +73,8 @@ __device__ __forceinline__ Reflector make_reflector(scalar_t head, real_t tail) 
         h.beta = real_part(head);
         return h;
     }
-    real_t norm = sqrt(total);
-    h.beta = real_part(head) >= 0 ? -norm : norm;
-    real_t inverse = 1 / h.beta;
+    const real_t root = inverse_root(total), inverse = real_part(head) >= 0 ? -root : root;
+    h.beta = total * inverse;
     h.tau = make_scalar((h.beta - real_part(head)) * inverse, -imag_part(head) * inverse);
     scalar_t difference = make_scalar(real_part(head) - h.beta, imag_part(head));
     h.scale = (1 / square(difference)) * conj(difference);
