@@ -19,7 +19,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
-        return command(options)
+        status = command(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, ImportError, RuntimeError, MemoryError, OSError) as error:
         if os.environ.get("SPECTILE_TRACEBACK"):
             raise
@@ -130,6 +135,8 @@ def _measure(options: argparse.Namespace) -> int:
         if (not options.case or name in options.case)
         and (not options.element or options.element in (row.get("element") or "").split(","))
     ]
+    if not chosen:
+        raise ValueError(f"{sheet} has no case for this choice: leave out --case, --run or --element, or name others")
     if options.out is not None and len(chosen) != 1:
         raise ValueError("--out names one record and the choice holds several cases: give one --case, or --out-dir")
     device = _device(options.device)
@@ -215,9 +222,9 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from spectile.bench.compare import compare
+    from spectile.bench.compare import compare, report
 
-    print(compare(options.a, options.b).to_string(index=False))
+    print(report(compare(options.a, options.b)))
     return 0
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import subprocess
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from spectile.__main__ import main
 from spectile.bench import claims, provenance, record, sheets, stats
 from spectile.bench.case import Method
-from spectile.bench.compare import compare
+from spectile.bench.compare import compare, report
 from spectile.bench.measure import Job, _check_method, measure_case
 from spectile.bench.timing import Plan, interleave
 from spectile.bench.whole import whole
@@ -268,8 +269,40 @@ def test_compare_gives_a_verdict_a_case(tmp_path):
     table = compare(tmp_path / "a", tmp_path / "b").set_index("case")
     assert list(table["verdict"]) == ["faster", "failed in B", "only in A", "only in B"]
     assert table.loc["a", "speedup"] == pytest.approx(10)
+    lines = report(table.reset_index()).splitlines()
+    assert len(lines) == 4 and "10.000" in lines[1] and "failed in B" in lines[2]
+    assert lines[-1].startswith("speed of B relative to A: 1 ") and "1 only in A" in lines[-1]
+    assert report(table.reset_index().iloc[2:]).startswith("the runs share no measured case")
     with pytest.raises(FileNotFoundError, match="neither records nor frames"):
         compare(tmp_path / "a", tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gather", "--records", "nothing", "--out", "f.parquet"], "nothing holds no record"),
+        (["gather", "--records", ".", "--out", "f.parquet"], ". holds no record"),
+        (["compare", "nothing", "nothing"], "neither records nor frames"),
+        (["measure", "--paper", "kpm", "--machine", "m", "--element", "fig99"], "no case for this choice"),
+        (["measure", "--paper", "kpm", "--machine", "m", "--case", "none"], "has no case 'none'"),
+    ],
+)
+def test_commands_that_find_nothing_say_so(tmp_path, monkeypatch, capsys, arguments, message):
+    root = Path(__file__).parents[2]
+    for part in ("config", "workflow"):
+        (tmp_path / part).symlink_to(root / part)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty" if arguments[0] != "measure" else tmp_path)
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path):
+    for case in map(str, range(1000)):
+        record.write(example(case=case), tmp_path / "a" / f"{case}.json")
+    command = f"{sys.executable} -m spectile compare {tmp_path}/a {tmp_path}/a | head -1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=True)
+    assert done.stderr == "" and done.stdout.startswith("paper")
 
 
 def test_gather_keeps_what_is_not_measured_anew(tmp_path):

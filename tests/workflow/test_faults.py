@@ -89,7 +89,7 @@ def test_case_for_eight_gpus_is_not_measured_on_one(tmp_path):
     faulty.run(folder, *options, FAULTY_GPUS="1")
     stored = faulty.records(folder)["eight"][0]
     assert (stored["status"], stored["methods"]) == ("skipped", [])
-    assert "the case eight needs 8 GPUs and 1 are visible" in stored["reason"]
+    assert "the case eight needs 8 GPUs and 1 is visible" in stored["reason"]
     faulty.run(folder, *options, "--forcerun", "measure_case", FAULTY_GPUS="8")
     stored = faulty.records(folder)["eight"][0]
     assert stored["status"] == "ok" and stored["provenance"]["gpu"]["count"] == 8

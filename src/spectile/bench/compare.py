@@ -25,9 +25,11 @@ def load(path: Path) -> pandas.DataFrame:
     frames = sorted(path.glob("*.parquet")) if path.is_dir() else [path] if path.suffix == ".parquet" else []
     if frames:
         return pandas.concat([record.read_frame(file) for file in frames], ignore_index=True)
-    files = record.files(path) if path.exists() else []
-    if not files:
-        raise FileNotFoundError(f"{path} holds neither records nor frames: name a results folder or a .parquet file")
+    try:
+        files = record.files(path)
+    except FileNotFoundError:
+        message = f"{path} holds neither records nor frames: name a results folder or a .parquet file"
+        raise FileNotFoundError(message) from None
     return record.frame(record.read(file) for file in files)
 
 
@@ -39,8 +41,9 @@ def compare(a: Path, b: Path) -> pandas.DataFrame:
     """
     import pandas
 
-    keys = ["paper", "case", "method"]
-    both = pandas.merge(load(a), load(b), on=keys, how="outer", suffixes=("_a", "_b"), indicator=True)
+    keys, values = ["paper", "case", "method"], ["status", "time_s", "samples_s"]
+    one, other = (load(path)[keys + values] for path in (a, b))
+    both = pandas.merge(one, other, on=keys, how="outer", suffixes=("_a", "_b"), indicator=True)
     rows = []
     for _, row in both.iterrows():
         line = {key: row[key] for key in keys} | {"time_a_s": row["time_s_a"], "time_b_s": row["time_s_b"]}
@@ -56,3 +59,24 @@ def compare(a: Path, b: Path) -> pandas.DataFrame:
         rows.append(line)
     columns = [*keys, "time_a_s", "time_b_s", "speedup", "speedup_lo", "speedup_hi", "verdict"]
     return pandas.DataFrame(rows, columns=columns).sort_values(keys, ignore_index=True)
+
+
+def report(table: pandas.DataFrame) -> str:
+    """Return the comparison as text: a line a case and method of both runs, then how often each verdict was given.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `compare` returns it.
+    """
+    alone = table["verdict"].isin(["only in A", "only in B"])
+    shown = table[~alone]
+    formats = {"time_a_s": "{:.4g}", "time_b_s": "{:.4g}"} | dict.fromkeys(
+        ("speedup", "speedup_lo", "speedup_hi"), "{:.3f}"
+    )
+    lines = shown.to_string(
+        index=False, na_rep="-", formatters={name: pattern.format for name, pattern in formats.items()}
+    )
+    counts = [f"{count} {verdict}" for verdict, count in table["verdict"].value_counts().items()]
+    summary = f"speed of B relative to A: {', '.join(counts) or 'nothing was measured in either'}"
+    return f"{lines}\n{summary}" if len(shown) else f"the runs share no measured case; {summary}"

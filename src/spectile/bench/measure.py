@@ -425,6 +425,6 @@ def require_gpus(row: Mapping[str, Any], device: str) -> None:
     visible = cupy.cuda.runtime.getDeviceCount()
     if visible < needed:
         raise TooFewGpus(
-            f"the case {row['case']} needs {needed} GPUs and {visible} are visible: "
+            f"the case {row['case']} needs {needed} GPUs and {visible} {'is' if visible == 1 else 'are'} visible: "
             "run it where they are, or ask the scheduler for them (resources: gpu)"
         )

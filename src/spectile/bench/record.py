@@ -77,10 +77,17 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def files(place: Path) -> list[Path]:
-    """Return the record files that `place` names: itself, or those in and below a folder."""
-    if not place.is_dir():
-        return [place]
-    return sorted(path for path in place.rglob("*.json") if path.name != "machine.json")
+    """Return the record files that `place` names: itself, or those in and below a folder.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file or folder, or none in the folder.
+    """
+    found = sorted(path for path in place.rglob("*.json") if path.name != "machine.json") if place.is_dir() else [place]
+    if not found or not found[0].exists():
+        raise FileNotFoundError(f"{place} holds no record: name a record, or a folder such as results/this/records/kpm")
+    return found
 
 
 def record_id(record: Mapping[str, Any]) -> str:
