@@ -208,6 +208,16 @@ def test_record_round_trip(tmp_path):
     assert record.read_frame(tmp_path / "f.parquet")["record"].iloc[0] == row["record"]
 
 
+def test_a_record_is_known_by_its_content(tmp_path):
+    made = example()
+    assert (
+        record.record_id(made) == record.record_id(dict(reversed(made.items()))) != record.record_id(example(case="b"))
+    )
+    record.write(made, tmp_path / "records/kpm/a.json")
+    (tmp_path / "machine.json").write_text("{}")
+    assert record.files(tmp_path) == [tmp_path / "records/kpm/a.json"]
+
+
 def test_numbers_that_json_lacks_become_text(tmp_path):
     record.write(example(values={"curve": [1.0, float("nan")], "largest": np.float64("inf")}), tmp_path / "a.json")
     assert record.read(tmp_path / "a.json")["values"] == {"curve": [1.0, "nan"], "largest": "inf"}
@@ -402,6 +412,34 @@ def test_claim_verdicts(tmp_path):
     assert tuple(claim(tmp_path, column="", note="an A100")[["verdict", "reason"]]) == ("the paper's alone", "an A100")
     nothing = claim(tmp_path, filter="p_n=8,method=fast")
     assert nothing["verdict"] == "not measured" and "no finished case" in nothing["reason"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "cases"),
+    [
+        ("p_n=4", ["a", "b"]),
+        ("p_n=4,p_kind=x", ["a"]),
+        ("p_kind=x,p_n=4", ["a"]),
+        ("p_tau=1.434815", ["a"]),
+        ("p_tau=1.4348", []),
+        ("p_other=1", []),
+        ("p_n=4,p_other=1", []),
+        ("", ["a", "b", "c"]),
+    ],
+)
+def test_filters_keep_rows_that_meet_every_condition(conditions, cases):
+    columns = {"p_n": [4, 4, 8], "p_kind": ["x", "y", "x"], "p_tau": [1.434815, None, 1.5]}
+    table = pandas.DataFrame({"case": ["a", "b", "c"]} | columns)
+    assert list(claims.select(table, conditions)["case"]) == cases
+
+
+def test_what_a_failed_method_found_is_no_claim(tmp_path):
+    broken = example()["methods"][0] | {"method": "fast", "status": "failed", "reason": "wrong", "values": {"count": 2}}
+    row = dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "spamm", "printed": "2", "column": "v_count"}
+    (tmp_path / "claims.tsv").write_text(CLAIMS + "\t".join(row.values()) + "\n")
+    frame = record.frame([example(methods=[broken])])
+    found = claims.evaluate(claims.read_claims(tmp_path / "claims.tsv"), [frame]).iloc[0]
+    assert tuple(found[["verdict", "reason"]]) == ("not measured", "wrong")
 
 
 @pytest.mark.parametrize(
