@@ -1,5 +1,6 @@
 """The package as a user meets it: light to import, its public names where they should be."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,21 @@ def test_example_of_the_readme_runs():
     tau, valid_ratio, bound = map(float, lines[0].split())
     assert tau > 0 and abs(valid_ratio - 0.1) < 0.01 and bound > 0
     assert abs(float(lines[1].split()[1]) - 4000) < 40
+
+
+def test_examples_of_the_guide_run():
+    text = (Path(__file__).parents[2] / "docs/guide.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    lines = run("\n".join(blocks)).splitlines()
+    for line, rtol in zip(lines, (1e-3, 1e-6, 1e-9), strict=False):
+        error, bound = map(float, re.search(r"error (\S+) of (\S+)$", line).groups())
+        assert line.startswith(f"rtol {rtol:g}: tau ") and error <= bound
+    assert float(lines[3].split()[1]) < 1e-12  # spgemm
+    assert lines[4] == "True" and float(lines[5]) < 1e-12  # its bound in float16, and a kept pattern
+    assert float(lines[6]) < 1e-13 and lines[7] == "(10,) (600, 10) True"  # eigh
+    assert abs(float(lines[8].split()[1]) - 7200) < 1e-6  # kpm_dos
+    assert abs(float(lines[9].split()[0]) - 3600) < 40
+    assert lines[10].startswith("(256, 2) [1.") and len(lines) == 11
 
 
 def test_import_is_light():
