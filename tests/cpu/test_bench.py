@@ -1,5 +1,6 @@
 """Statistics, sheets, records, claims, digests: the pieces that every number passes through."""
 
+import gc
 import hashlib
 import json
 import math
@@ -118,6 +119,13 @@ def test_rounds_end_with_the_budget_but_not_before_three():
         assert len(samples) in rounds and min(samples) >= 0.01
 
 
+def test_garbage_is_collected_again_after_timing():
+    failing = Method("fails", lambda: 1 / 0, lambda result: {}, {}, prepare=lambda: None)
+    with pytest.raises(ZeroDivisionError):
+        interleave([failing], Plan(rounds=3, warmup=0, budget_s=1), checked={"fails": 5.0})
+    assert gc.isenabled()
+
+
 def test_a_sample_of_a_short_call_is_a_mean_over_many():
     calls = []
 
@@ -161,7 +169,14 @@ def sheet(tmp_path, text):
 
 
 def test_sheet_is_typed(tmp_path):
-    lines = ("case\trun\tn\ttau\tonce", "a\tquick\t3\t0.5\tfalse", "b\tpaper\t4\t1\t", "c\tquick,paper\t\t\ttrue", "")
+    lines = (
+        "case\trun\tn\ttau\tonce",
+        "a\tquick\t3\t0.5\tfalse",
+        "b\tpaper\t4\t1\t",
+        "c\tquick,paper\t\t\ttrue",
+        "d\tquicker\t\t\t",
+        "",
+    )
     rows = sheet(tmp_path, "\n".join(lines))
     assert rows["a"] == {"case": "a", "run": "quick", "n": 3, "tau": 0.5, "gpus": 0, "once": False}
     assert list(rows) == ["a", "c"] and rows["c"]["n"] is None and rows["c"]["once"] is True

@@ -113,6 +113,16 @@ def test_whiskers_reach_from_one_end_to_the_other():
     assert [list(segment[:, 1]) for segment in whiskers.get_segments()] == [[1.5, 4.0], [2.0, 3.0]]
 
 
+def test_the_same_data_give_the_same_file(tmp_path):
+    for folder in ("one", "other"):
+        drawing = Drawing("Figure 1: test")
+        drawing.marks(drawing.ax, rows(x=[1, 2], y=[1.0, 30.0]), "x", "y")
+        drawing.slot(drawing.ax, 3, "third: absent")
+        drawing.save(tmp_path / folder / "a.svg")
+    one, other = ((tmp_path / folder / "a.svg").read_bytes() for folder in ("one", "other"))
+    assert one == other and b"<dc:date>" not in one
+
+
 def test_ticks_of_narrow_axes_are_one_two_five(tmp_path):
     drawing = Drawing("Figure 1: test")
     drawing.marks(drawing.ax, rows(x=[1, 2], y=[1.0, 30.0]), "x", "y")
@@ -139,7 +149,7 @@ def test_words_stand_at_the_left_and_second_lines_are_small():
         "tau": [1e-7, 8.0],
         "paper": [11.57, 4.0],
     }
-    text = Table("Table 1: test", pandas.DataFrame(data)).to_html()
+    text = Table("Table 1: test", pandas.DataFrame(data), ["a < b"], {"tau": "{:.0e}"}).to_html()
     assert '<th class="text">matrix</th><th>speed-up</th><th>tau</th>' in text
-    assert '<td class="text">cage12</td><td>2.34<br><small>of 3.3; paper 1.1</small></td><td>1.000e-07</td>' in text
-    assert '<td><span class="none">fails</span></td><td>8.000</td><td>4</td>' in text
+    assert '<td class="text">cage12</td><td>2.34<br><small>of 3.3; paper 1.1</small></td><td>1e-07</td>' in text
+    assert '<td><span class="none">fails</span></td><td>8e+00</td><td>4</td>' in text and "a &lt; b" in text
