@@ -40,7 +40,10 @@ def test_norm_map_equals_that_of_the_dense_matrix(shape, block, dtype):
         np.testing.assert_allclose(short(*shape, block=block, dtype=dtype), expected, rtol=1e-12, atol=1e-300)
 
 
-@pytest.mark.parametrize(("n", "mean"), [(1024, 1.391336), (4096, 1.159567), (32768, 0.871496)])
+@pytest.mark.parametrize(
+    ("n", "mean"),
+    [(1024, 1.391336), (2048, 1.270949), (4096, 1.159567), (8192, 1.056221), (16384, 0.960334), (32768, 0.871496)],
+)
 def test_mean_norm_product_of_table_1(n, mean):
     norms = decay.algebraic_norm_map(n)
     product = norms.sum(axis=0) @ norms.sum(axis=1) / norms.shape[0] ** 3
