@@ -10,6 +10,7 @@ import yaml
 from spectile.bench import provenance, sheets
 
 from .conftest import ROOT, snakemake
+from .faulty.workflow import busyness
 
 PAPERS = [paper for paper in provenance.PAPERS if (ROOT / f"config/{paper}.tsv").exists()]
 DRAWINGS = sorted(path for kind in ("plot", "table") for path in (ROOT / "workflow/scripts").glob(f"{kind}_*.py"))
@@ -37,9 +38,10 @@ def test_wrong_configuration_is_worded(workflow_copy, options, message):
 @pytest.mark.parametrize("config", ["config/config.yaml", "config/paper.yaml"])
 def test_plan_takes_less_than_five_seconds(workflow_copy, config):
     snakemake(workflow_copy, "-n", "--quiet", "all", "--configfile", config)
+    busy = busyness()
     start = time.perf_counter()
     done = snakemake(workflow_copy, "-n", "--configfile", config)
-    assert time.perf_counter() - start < 5
+    assert time.perf_counter() - start < 5 * busy
     assert f"draw_{PAPERS[0]}" in done.stdout
 
 

@@ -30,10 +30,11 @@ def finished(tmp_path_factory):
 
 
 def test_second_run_has_nothing_to_do(finished):
+    busy = busyness()
     start = time.perf_counter()
     done = snakemake(finished, *SHORT)
     assert "Nothing to be done" in done.stdout + done.stderr
-    assert time.perf_counter() - start < 10
+    assert time.perf_counter() - start < 10 * busy
 
 
 def test_every_mark_recomputes_from_the_samples(finished):
