@@ -36,12 +36,15 @@ _HOMES = {
     "spectral_function": "kpm",
     "SpectralDensity": "kpm",
 }
+_PACKAGES = ("evd", "inputs", "kpm", "tsparse")
 __all__ = ["SpammResult", "SpectralDensity", "eigh", "eigvalsh", "kpm_dos", "ldos", "spamm", "spectral_function"]
 __all__ += ["spgemm", "tridiagonalize", "tune_tau"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its system when it is first used."""
+    """Import a public name, or a system's package, when it is first used."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"spectile.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'spectile' has no attribute {name!r}")
     home = importlib.import_module(f"spectile.{_HOMES[name]}")
@@ -51,5 +54,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return sorted({*globals(), *_HOMES})
+    """List the public names and packages, loaded or not."""
+    return sorted({*_HOMES, *_PACKAGES, *(name for name in globals() if name.startswith("__"))})

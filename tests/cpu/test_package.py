@@ -48,6 +48,14 @@ def test_public_names_are_documented(name):
     assert getattr(spectile, name).__doc__
 
 
+def test_packages_need_no_import_of_their_own():
+    code = "import spectile; print(spectile.tsparse.error_bound.__name__, spectile.kpm.ldos.__name__, *dir(spectile))"
+    error_bound, ldos, *names = run(code).split()
+    assert (error_bound, ldos) == ("error_bound", "ldos")
+    assert {"spamm", "kpm_dos", "kpm", "tsparse", "__version__"} <= set(names)
+    assert not {"importlib", "Any", "TYPE_CHECKING"} & set(names)
+
+
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         spectile.nothing  # noqa: B018
