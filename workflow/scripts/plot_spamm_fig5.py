@@ -41,8 +41,9 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             if group == there[-1]:
                 ax.set_xlabel("valid ratio")
         shown = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+        names = sorted(shown, key=lambda label: (label.partition(" ")[2].startswith("GPU"), label))
         filled = [ax for ax in axes if ax.lines]
-        filled[-1].legend(shown.values(), shown.keys(), fontsize=6)
+        filled[-1].legend([shown[label] for label in names], names, fontsize=6)
     for group in [group for group in GROUPS if group not in there]:
         drawing.note(f"{GROUPS[group]}: this run holds no record.")
     return drawing

@@ -153,7 +153,8 @@ def columns_of_methods(baselines: list[str], threads: bool) -> dict[str, list[st
 
 def milliseconds(best: pandas.DataFrame, named: bool) -> str:
     """Return the milliseconds of the fastest method, and with `named` which it is."""
-    text = f"{1e3 * float(best['time_s'].iloc[0]):#.3g}".rstrip(".")
+    time = 1e3 * float(best["time_s"].iloc[0])
+    text = f"{time:,.0f}" if time >= 100 else f"{time:#.3g}"
     return f"{text}\n{best['method'].iloc[0].replace('_', ', ')}" if named else text
 
 
