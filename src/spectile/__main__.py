@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from spectile import __version__
 from spectile.bench.provenance import PAPERS
 
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m spectile", description="Measure, gather and compare.")
+    parser.add_argument("--version", action="version", version=f"spectile {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     probe = commands.add_parser("probe", help="describe this machine as records will")

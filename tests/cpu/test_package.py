@@ -3,10 +3,12 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 import spectile
 
@@ -54,6 +56,16 @@ def test_packages_need_no_import_of_their_own():
     assert (error_bound, ldos) == ("error_bound", "ldos")
     assert {"spamm", "kpm_dos", "kpm", "tsparse", "__version__"} <= set(names)
     assert not {"importlib", "Any", "TYPE_CHECKING"} & set(names)
+
+
+def test_version_is_the_same_everywhere():
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((root / "CITATION.cff").read_text())
+    assert project["version"] == citation["version"] == spectile.__version__
+    assert citation["license"] == project["license"] and len(citation["references"]) == 4
+    shown = subprocess.run([sys.executable, "-m", "spectile", "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"spectile {spectile.__version__}\n"
 
 
 def test_unknown_name_is_an_attribute_error():
