@@ -1,21 +1,23 @@
 // Bulge chasing (Algorithm 2): a persistent kernel, one sweep a block at a time, sweeps in order by tickets.
 //
 // Sweep s, task t: rows I = s + 1 + t B ..., a reflector that clears the first column of the block O left of the
-// diagonal block D.  Sweep s + 1 works one row and column further.  Of what sweep s does, the first row of O and D and
-// the first column of D come by mail: as lines that carry their own flag, sent as soon as they are computed, and never
-// stored in the band by sweep s.  The rest is stored and released, O as soon as it is done, D at the end of the task, so
-// that each of them is on its way between two sweeps while the other is worked on.
+// diagonal block D.  O of the next task needs only that reflector, so one group of warps goes from O to O, and another
+// follows from D to D.
+// Sweep s + 1 works one row and column further.  Of what sweep s does, the first row of O and D and the first column of D
+// come by mail: as lines that carry their own flag, sent as soon as they are computed, and never stored in the band by
+// sweep s.  The rest is stored and released, O and D apart.
 // A ticket is drawn by a block that runs, and waits only for tickets drawn before: no occupancy can deadlock.
 //
-// Two more warps wait, so that those that compute need not: one receives the mail and looks what the sweep before has
-// released, the other publishes what has been stored.
+// Each group has two more warps that wait, so that those that compute need not: one receives mail and looks what the
+// sweep before has released, the other publishes what has been stored.
 //
-// Warp w holds the columns w CPW ... of O and D in registers; lane l holds rows l and, for B = 64, l + 32.
+// Warp w of a group holds the columns w CPW ... of O or D in registers; lane l holds rows l and, for B = 64, l + 32.
 
-#define CHASE_WARPS (CHASE_THREADS / 32)
+#define CHASE_WARPS (CHASE_THREADS / 32)  // of a group
 #define CPW (B / CHASE_WARPS)
 #define RPL ((B + 31) / 32)
 #define LINES (2 * B * (COMPLEX ? 2 : 1))  // of a task: the first row of O, the first column of D
+#define AHEAD 4                            // tasks whose mail is brought to the L2 cache before it is written
 
 __device__ __forceinline__ void send(uint4* slot, int line, scalar_t value, unsigned tag) {
     if (COMPLEX) {
@@ -39,6 +41,10 @@ __device__ __forceinline__ bool try_receive(const uint4* slot, int line, unsigne
     return here;
 }
 
+__device__ __forceinline__ void prefetch(const uint4* slot, int lane) {
+    for (int i = lane; i < LINES / 8; i += 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(slot + 8 * i));
+}
+
 // Barriers of some of the block's warps.
 __device__ __forceinline__ void sync_warps(int barrier, int warps) {
     __syncwarp();
@@ -48,18 +54,19 @@ __device__ __forceinline__ void arrive_warps(int barrier, int warps) {
     __syncwarp();
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(32 * warps) : "memory");
 }
-#define WORKING 1      // the barrier of those that compute
-#define EDGE_IS_HERE 2 // of the warp that holds O's last column, with the first helper
-#define ROW_IS_HERE 3  // with the first helper
-#define MAY_LOAD_D 4   // with both
-#define STORED_O 5     // with the second
-#define STORED_D 6     // with the second
-#define HELPERS 2      // warps
-#define FINISHED (1 << 30)
+enum Barrier {  // G: 0 for O, 1 for D
+    WORKING = 1,        // + G: those that compute
+    STORED = 3,         // + G: with the one that publishes
+    MAY_LOAD = 5,       // + G: with both helpers
+    EDGE_IS_HERE = 7,   // the warp that holds O's last column, with the one that receives
+    ROW_IS_HERE = 8,    // D, with the one that receives
+    REFLECTOR = 9,      // + task % 2: O's first warp has written it for D
+    REFLECTOR_READ = 11 // + task % 2: D has read it
+};
 
-__device__ __forceinline__ void wait_for(const int* released, int phase, int lane) {
+__device__ __forceinline__ void wait_for(const int* released, int tasks, int lane) {
     if (lane == 0)
-        while (load_acquire(released) < phase) {}
+        while (load_acquire(released) < tasks) {}
     __syncwarp();
 }
 
@@ -71,342 +78,413 @@ __device__ __forceinline__ scalar_t sum_of_warps(const scalar_t* part) {
     return sum[0] + sum[1];
 }
 
-// `rows` rows of O (columns start - B + c), with or without its last column.
-__device__ __forceinline__ void
-load_o(const scalar_t* band, int start, int rows, bool last, int lane, int c0, scalar_t (&o)[RPL][CPW])
-{
-    const long long ld = 2 * B - 1;
+struct Sweep {
+    scalar_t* band;  // element (i, j) at i + j (2 B - 1)
+    int n, sweep, tasks;
+    int* done;            // of this sweep: tasks whose O is released, tasks whose D is; of the one before: done - 2
+    const uint4* inbox;   // of its tasks, LINES each
+    uint4* outbox;
+    unsigned inbox_tag, outbox_tag;  // of task 0
+
+    __device__ __forceinline__ int start(int task) const { return sweep + 1 + task * B; }
+    __device__ __forceinline__ int rows(int task) const { return min(n - start(task), B); }
+    // Rows that do not come by mail.
+    __device__ __forceinline__ int own_rows(int task) const {
+        return sweep > 0 && n - start(task) >= B ? B - 1 : rows(task);
+    }
+};
+
+struct Room {  // in shared memory
+    scalar_t* full;        // B x (B + 1): D with both triangles
+    scalar_t* partial[2];  // CHASE_WARPS x B of each group
+    scalar_t* column;      // B: the column to be cleared
+    scalar_t* edge;        // 2 x B: the last column of O, by mail
+    scalar_t* reflector;   // 2 x (B + 1): v and tau
+    scalar_t* own;         // CHASE_WARPS x B of each group: v of a warp of O, q of one of D
+    scalar_t* inner;       // CHASE_WARPS x CPW: v^H O
+};
+#define ROOM (B * (B + 1) + 4 * CHASE_WARPS * B + 6 * B + 2)  // scalars
+
+__device__ __forceinline__ void receive_edges(const Sweep& s, const Room& room, int lane) {
+    if (s.sweep > 0)
+        for (int task = 0; task < min(s.tasks, AHEAD); ++task) prefetch(s.inbox + task * LINES, lane);
+    for (int task = 0; task < s.tasks; ++task) {
+        if (s.sweep > 0) {
+            // The first column of the same task's D, then the first entry of the next task's O.
+            const bool whole = s.rows(task) == B;
+            const int rows = s.own_rows(task);
+            const uint4* slot = s.inbox + task * LINES;
+            const unsigned tag = s.inbox_tag + task;
+            if (task + AHEAD <= s.tasks) prefetch(slot + AHEAD * LINES, lane);
+            scalar_t value[RPL];
+            bool here;
+            do {
+                here = true;
 #pragma unroll
-    for (int h = 0; h < RPL; ++h) {
-        const int r = lane + 32 * h;
+                for (int h = 0; h < RPL; ++h) {
+                    const int r = lane + 32 * h;
+                    value[h] = zero();
+                    if (r < rows) here &= try_receive(slot, B + r + 1, tag, value[h]);
+                    if (whole && r == B - 1) here &= try_receive(slot + LINES, 0, tag + 1, value[h]);
+                }
+            } while (!here);
 #pragma unroll
-        for (int c = 0; c < CPW; ++c) {
-            o[h][c] = zero();
-            if (r < rows && (c < CPW - 1 || last)) o[h][c] = load(band + start + r + (long long)(start - B + c0 + c) * ld);
+            for (int h = 0; h < RPL; ++h)
+                if (lane + 32 * h < B) room.edge[(task & 1) * B + lane + 32 * h] = value[h];
+            sync_warps(EDGE_IS_HERE, 2);
+            if (task + 1 < s.tasks) wait_for(s.done - 2, task + 2, lane);
+            arrive_warps(MAY_LOAD, CHASE_WARPS + 2);
+        } else {
+            sync_warps(MAY_LOAD, CHASE_WARPS + 2);
         }
     }
 }
 
-// The lower triangle of D: `rows` rows.
-__device__ __forceinline__ void load_d(const scalar_t* band, int start, int rows, int lane, int c0, scalar_t (&d)[RPL][CPW])
-{
-    const long long ld = 2 * B - 1;
+__device__ __forceinline__ void receive_rows(const Sweep& s, const Room& room, int lane) {
+    for (int task = 0; task < s.tasks; ++task) {
+        if (s.sweep > 0 && s.rows(task) == B) {
+            const uint4* slot = s.inbox + (task + 1) * LINES;
+            scalar_t value[RPL];
+            bool here;
+            do {
+                here = true;
 #pragma unroll
-    for (int h = 0; h < RPL; ++h) {
-        const int r = lane + 32 * h;
+                for (int h = 0; h < RPL; ++h)
+                    if (lane + 32 * h < B) here &= try_receive(slot, lane + 32 * h + 1, s.inbox_tag + task + 1, value[h]);
+            } while (!here);
 #pragma unroll
-        for (int c = 0; c < CPW; ++c)
-            d[h][c] = r < rows && c0 + c <= r ? load(band + start + r + (long long)(start + c0 + c) * ld) : zero();
+            for (int h = 0; h < RPL; ++h) {
+                const int j = lane + 32 * h;
+                if (j < B) {
+                    room.full[B - 1 + j * (B + 1)] = value[h];
+                    if (j < B - 1) room.full[j + (B - 1) * (B + 1)] = conj(value[h]);
+                }
+            }
+        }
+        sync_warps(ROW_IS_HERE, CHASE_WARPS + 1);
+        if (s.sweep > 0 && task + 1 < s.tasks) wait_for(s.done - 1, task + 2, lane);
+        // From here on the place of the row is free.
+        sync_warps(MAY_LOAD + 1, CHASE_WARPS + 2);
     }
 }
 
-// band: element (i, j) at i + j (2 B - 1).  done[s]: released phases of sweep s, two a task; ticket: next sweep.
+__device__ __forceinline__ void publish(const Sweep& s, int group, int lane) {
+    for (int task = 0; task < s.tasks; ++task) {
+        sync_warps(STORED + group, CHASE_WARPS + 1);
+        // Before this nothing more is stored that would be taken for this task's.
+        arrive_warps(MAY_LOAD + group, CHASE_WARPS + 2);
+        if (lane == 0) store_release(s.done + group, task + 1);
+        __syncwarp();
+    }
+}
+
+// vectors: element of the sweep at row i at vectors[i * row_stride], or null.
+__device__ __forceinline__ void
+work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vectors, long long row_stride)
+{
+    const long long ld = 2 * B - 1;
+    const int c0 = warp * CPW;
+    scalar_t* shared_v = room.own + warp * B;
+    scalar_t* inner = room.inner + warp * CPW;
+    const scalar_t* vc = shared_v + c0;  // own columns
+    scalar_t o[RPL][CPW], tau = zero();
+#pragma unroll
+    for (int h = 0; h < RPL; ++h)
+#pragma unroll
+        for (int c = 0; c < CPW; ++c) {
+            // Task 0: the one column of the sweep.
+            const int r = lane + 32 * h;
+            o[h][c] = zero();
+            if (c == 0 && s.sweep == 0 && warp == 0 && r < s.rows(0)) o[h][c] = load(s.band + 1 + r);
+        }
+    for (int task = 0; task < s.tasks; ++task) {
+        const int start = s.start(task), m = s.rows(task);
+        if (s.sweep > 0 && warp == (task > 0 ? CHASE_WARPS - 1 : 0)) {
+            sync_warps(EDGE_IS_HERE, 2);
+#pragma unroll
+            for (int h = 0; h < RPL; ++h)
+                if (lane + 32 * h < B) {
+                    const scalar_t value = room.edge[(task & 1) * B + lane + 32 * h];
+                    if (task > 0) o[h][CPW - 1] = value;
+                    else o[h][0] = value;
+                }
+        }
+        // The reflector before, from the right: O - tau (O v) v^H.
+        if (task > 0)
+#pragma unroll
+            for (int h = 0; h < RPL; ++h) {
+                scalar_t even = zero(), odd = zero();
+#pragma unroll
+                for (int c = 0; c < CPW; c += 2) {
+                    even = fma_(o[h][c], vc[c], even);
+                    odd = fma_(o[h][c + 1], vc[c + 1], odd);
+                }
+                if (lane + 32 * h < B) room.partial[0][warp * B + lane + 32 * h] = even + odd;
+            }
+        if (warp == 0)
+#pragma unroll
+            for (int h = 0; h < RPL; ++h)
+                if (lane + 32 * h < B) room.column[lane + 32 * h] = o[h][0];
+        sync_warps(WORKING, CHASE_WARPS);
+        scalar_t x[RPL];  // the column to be cleared
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) {
+            const int r = lane + 32 * h;
+            x[h] = r < B ? room.column[r] : zero();
+            if (task > 0) {
+                const scalar_t f = r < B ? negative(tau) * sum_of_warps(room.partial[0] + r) : zero();
+                x[h] = x[h] + f;
+#pragma unroll
+                for (int c = 0; c < CPW; ++c) o[h][c] = fma_(f, conj(vc[c]), o[h][c]);
+            }
+        }
+        // The new reflector, found by every warp; next to its norm the products of its tail with O.
+        const scalar_t head = shuffle(x[0], 0);
+        if (lane == 0) {
+            x[0] = zero();
+#pragma unroll
+            for (int c = 0; c < CPW; ++c) inner[c] = o[0][c];
+        }
+        real_t tail = 0;
+        scalar_t part[CPW];
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) tail += square(x[h]);
+#pragma unroll
+        for (int c = 0; c < CPW; ++c) {
+            part[c] = zero();
+#pragma unroll
+            for (int h = 0; h < RPL; ++h) part[c] = fma_(conj(x[h]), o[h][c], part[c]);
+        }
+#pragma unroll
+        for (int lanes = 16; lanes > 0; lanes >>= 1) tail += __shfl_xor_sync(0xffffffffu, tail, lanes);
+        fold<CPW / 2>(part, lane);
+#pragma unroll
+        for (int lanes = CPW; lanes < 32; lanes *= 2) part[0] = part[0] + shuffle_xor(part[0], lanes);
+        const Reflector reflector = make_reflector(head, tail);
+        tau = reflector.tau;
+        scalar_t v[RPL];
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) {
+            v[h] = lane + 32 * h == 0 ? one() : x[h] * reflector.scale;
+            if (lane + 32 * h < B) shared_v[lane + 32 * h] = v[h];
+        }
+        if (warp == 0) {
+            scalar_t* place = room.reflector + (task & 1) * (B + 1);
+            if (task > 1) sync_warps(REFLECTOR_READ + (task & 1), CHASE_WARPS + 1);
+#pragma unroll
+            for (int h = 0; h < RPL; ++h)
+                if (lane + 32 * h < B) place[lane + 32 * h] = v[h];
+            if (lane == 0) place[B] = tau;
+            arrive_warps(REFLECTOR + (task & 1), CHASE_WARPS + 1);
+        }
+        // O from the left: O - conj(tau) v (v^H O), first column beta e1; its first row is mail for the next sweep.
+        __syncwarp();
+        if (lane < CPW) {
+            const scalar_t first = inner[lane];
+            const scalar_t f = negative(conj(tau)) * fma_(conj(reflector.scale), part[0], first);
+            inner[lane] = f;
+            if (task > 0)
+                send(s.outbox + task * LINES, c0 + lane, c0 + lane == 0 ? make_scalar(reflector.beta, 0) : first + f,
+                     s.outbox_tag + task);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int c = 0; c < CPW; ++c) {
+            const scalar_t f = inner[c];
+#pragma unroll
+            for (int h = 0; h < RPL; ++h) o[h][c] = fma_(v[h], f, o[h][c]);
+        }
+        if (warp == 0)
+#pragma unroll
+            for (int h = 0; h < RPL; ++h) o[h][0] = lane + 32 * h == 0 ? make_scalar(reflector.beta, 0) : zero();
+        // The first row is stored by the sweep that gets it, but for the entries of the result.
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) {
+            const int r = lane + 32 * h;
+#pragma unroll
+            for (int c = 0; c < CPW; ++c) {
+                if (task > 0 && r > 0 && r < m) s.band[start + r + (long long)(start - B + c0 + c) * ld] = o[h][c];
+                if (task == 0 && c0 + c == 0 && r < m) s.band[start + r + (long long)s.sweep * ld] = o[h][c];
+            }
+        }
+        arrive_warps(STORED, CHASE_WARPS + 1);
+        if (vectors != nullptr && warp == CHASE_WARPS - 1)
+#pragma unroll
+            for (int h = 0; h < RPL; ++h) {
+                const int r = lane + 32 * h;
+                if (r < m) vectors[(start + r) * row_stride] = r == 0 ? tau : v[h];
+            }
+        sync_warps(MAY_LOAD, CHASE_WARPS + 2);
+        if (task + 1 < s.tasks) {
+            const int own = s.own_rows(task + 1);
+            const bool last = s.sweep == 0 || warp < CHASE_WARPS - 1;  // else the last column comes by mail
+#pragma unroll
+            for (int h = 0; h < RPL; ++h)
+#pragma unroll
+                for (int c = 0; c < CPW; ++c) {
+                    const int r = lane + 32 * h;
+                    o[h][c] = zero();
+                    if (r < own && (c < CPW - 1 || last))
+                        o[h][c] = load(s.band + start + B + r + (long long)(start + c0 + c) * ld);
+                }
+        }
+    }
+    if (warp == 0)
+        for (int task = max(s.tasks - 2, 0); task < s.tasks; ++task)
+            sync_warps(REFLECTOR_READ + (task & 1), CHASE_WARPS + 1);
+}
+
+__device__ __forceinline__ void work_on_d(const Sweep& s, const Room& room, int warp, int lane) {
+    const long long ld = 2 * B - 1;
+    const int c0 = warp * CPW;
+    scalar_t* shared_q = room.own + (CHASE_WARPS + warp) * B;
+    scalar_t d[RPL][CPW];
+    for (int task = 0; task < s.tasks; ++task) {
+        const int start = s.start(task), m = s.rows(task), own = s.own_rows(task);
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) {
+            const int r = lane + 32 * h;
+#pragma unroll
+            for (int c = 0; c < CPW; ++c)
+                d[h][c] = r < own && c0 + c <= r ? load(s.band + start + r + (long long)(start + c0 + c) * ld) : zero();
+        }
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) {
+            const int r = lane + 32 * h, written = m == B ? own : B;
+#pragma unroll
+            for (int c = 0; c < CPW; ++c)
+                if (r < written && c0 + c <= r) room.full[r + (c0 + c) * (B + 1)] = d[h][c];
+#pragma unroll
+            for (int c = 0; c < CPW; ++c)
+                if (r < written && c0 + c < r) room.full[c0 + c + r * (B + 1)] = conj(d[h][c]);
+        }
+        sync_warps(REFLECTOR + (task & 1), CHASE_WARPS + 1);
+        const scalar_t* shared_v = room.reflector + (task & 1) * (B + 1);
+        const scalar_t tau = shared_v[B];
+        scalar_t v[RPL], vc[CPW];
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) v[h] = lane + 32 * h < B ? shared_v[lane + 32 * h] : zero();
+#pragma unroll
+        for (int c = 0; c < CPW; ++c) vc[c] = shared_v[c0 + c];
+        arrive_warps(REFLECTOR_READ + (task & 1), CHASE_WARPS + 1);
+        sync_warps(ROW_IS_HERE, CHASE_WARPS + 1);
+        // D v, own columns; the upper half comes from the other warps.
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) {
+            const int r = lane + 32 * h;
+            scalar_t even = zero(), odd = zero();
+            if (r < B) {
+#pragma unroll
+                for (int c = 0; c < CPW; ++c) d[h][c] = room.full[r + (c0 + c) * (B + 1)];
+#pragma unroll
+                for (int c = 0; c < CPW; c += 2) {
+                    even = fma_(d[h][c], vc[c], even);
+                    odd = fma_(d[h][c + 1], vc[c + 1], odd);
+                }
+                room.partial[1][warp * B + r] = even + odd;
+            }
+        }
+        sync_warps(WORKING + 1, CHASE_WARPS);
+        // D from both sides: q = tau y, D - v q^H - q v^H + |tau|^2 (v^H y) v v^H.
+        scalar_t q[RPL];
+        real_t gamma = 0;
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) {
+            const int r = lane + 32 * h;
+            const scalar_t y = r < B ? sum_of_warps(room.partial[1] + r) : zero();
+            gamma += real_part(conj(v[h]) * y);
+            q[h] = tau * y;
+            if (r < B) shared_q[r] = q[h];
+        }
+        __syncwarp();
+#pragma unroll
+        for (int c = 0; c < CPW; ++c) {
+            const scalar_t qc_conj = conj(shared_q[c0 + c]), vc_conj = conj(vc[c]);
+#pragma unroll
+            for (int h = 0; h < RPL; ++h) {
+                d[h][c] = fma_(negative(v[h]), qc_conj, d[h][c]);
+                d[h][c] = fma_(negative(q[h]), vc_conj, d[h][c]);
+            }
+        }
+#pragma unroll
+        for (int lanes = 16; lanes > 0; lanes >>= 1) gamma += __shfl_xor_sync(0xffffffffu, gamma, lanes);
+        gamma *= square(tau);
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) {
+            const scalar_t f = gamma * v[h];
+#pragma unroll
+            for (int c = 0; c < CPW; ++c) {
+                d[h][c] = fma_(f, conj(vc[c]), d[h][c]);
+                if (COMPLEX && lane + 32 * h == c0 + c) d[h][c] = make_scalar(real_part(d[h][c]), 0);
+            }
+        }
+        // The first column is mail, which the next sweep stores as the last of its O.
+        if (warp == 0)
+#pragma unroll
+            for (int h = 0; h < RPL; ++h)
+                if (lane + 32 * h < m) send(s.outbox + task * LINES, B + lane + 32 * h, d[h][0], s.outbox_tag + task);
+#pragma unroll
+        for (int h = 0; h < RPL; ++h) {
+            const int r = lane + 32 * h;
+#pragma unroll
+            for (int c = 0; c < CPW; ++c) {
+                const int j = c0 + c;
+                if (r < m && j <= r && (j > 0 || (r == 0 && task == 0)))
+                    s.band[start + r + (long long)(start + j) * ld] = d[h][c];
+            }
+        }
+        arrive_warps(STORED + 1, CHASE_WARPS + 1);
+        sync_warps(MAY_LOAD + 1, CHASE_WARPS + 2);
+    }
+}
+
+// done: of each sweep the released tasks of O and of D; ticket: next sweep.
 // mail: gridDim.x + 1 sweeps x (n / B + 2) tasks x LINES.
 // vectors: element of sweep s at row i at vectors[s * sweep_stride + i * row_stride], or null.
-extern "C" __global__ void __launch_bounds__(CHASE_THREADS + 32 * HELPERS, COMPLEX ? 1 : CHASE_BLOCKS)
+extern "C" __global__ void __launch_bounds__(2 * CHASE_THREADS + 4 * 32, CHASE_BLOCKS)
 chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vectors, long long sweep_stride,
       long long row_stride)
 {
     extern __shared__ unsigned char shared[];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c0 = warp * CPW;
-    scalar_t* full = (scalar_t*)shared;     // B x (B + 1): D with both triangles
-    scalar_t* partial = full + B * (B + 1); // CHASE_WARPS x B
-    scalar_t* column = partial + CHASE_WARPS * B; // B: the column to be cleared
-    scalar_t* edge = column + B;                  // B: the last column of O, by mail
-    scalar_t* inner = edge + B + warp * (2 * B + CPW);  // CPW of the warp: v^H O
-    scalar_t* shared_q = inner + CPW;                 // B of the warp
-    scalar_t* shared_v = shared_q + B;                // B of the warp: the reflector
-    int* next = (int*)(edge + B + CHASE_WARPS * (2 * B + CPW));  // 2, in turns
-    const long long ld = 2 * B - 1;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    Room room;
+    room.full = (scalar_t*)shared;
+    room.partial[0] = room.full + B * (B + 1);
+    room.partial[1] = room.partial[0] + CHASE_WARPS * B;
+    room.own = room.partial[1] + CHASE_WARPS * B;
+    room.inner = room.own + 2 * CHASE_WARPS * B;
+    room.column = room.inner + B;
+    room.edge = room.column + B;
+    room.reflector = room.edge + 2 * B;
+    int* next = (int*)(room.full + ROOM);  // 2, in turns
     const int slots = n / B + 2;
 
     for (int round = 0;; ++round) {
         if (threadIdx.x == 0) next[round & 1] = atomicAdd(ticket, 1);
         __syncthreads();
-        const int sweep = next[round & 1];
-        if (sweep >= n - 1) return;
-        const int tasks = (n - 2 - sweep) / B + 1;
-        const int* released = done + sweep - 1;
+        Sweep s;
+        s.band = band;
+        s.n = n;
+        s.sweep = next[round & 1];
+        if (s.sweep >= n - 1) return;
+        s.tasks = (n - 2 - s.sweep) / B + 1;
+        s.done = done + 2 * s.sweep;
         // A slot is used again when its sweep and the one that reads it are done: no more than gridDim.x are not.
-        const uint4* inbox = mail + (long long)((sweep + gridDim.x) % (gridDim.x + 1)) * slots * LINES;
-        const unsigned inbox_tag = (unsigned)(sweep - 1) * slots + 1;
-        if (warp == CHASE_WARPS) {
-            if (sweep > 0) wait_for(released, 2, lane);
-            __syncthreads();
-            for (int task = 0; task < tasks; ++task) {
-                const int start = sweep + 1 + task * B;
-                const bool follows = sweep > 0 && task + 1 < tasks;
-                if (sweep > 0) {
-                    // Last column of O: the first of D of the same task, then the first entry of the next task's O.
-                    const bool whole = n - start >= B;
-                    const int rows = whole ? B - 1 : n - start;
-                    const uint4* slot = inbox + task * LINES;
-                    scalar_t value[RPL];
-                    bool here;
-                    do {
-                        here = true;
-#pragma unroll
-                        for (int h = 0; h < RPL; ++h) {
-                            const int r = lane + 32 * h;
-                            value[h] = zero();
-                            if (r < rows) here &= try_receive(slot, B + r + 1, inbox_tag + task, value[h]);
-                            if (whole && r == B - 1) here &= try_receive(slot + LINES, 0, inbox_tag + task + 1, value[h]);
-                        }
-                    } while (!here);
-#pragma unroll
-                    for (int h = 0; h < RPL; ++h)
-                        if (lane + 32 * h < B) edge[lane + 32 * h] = value[h];
-                    sync_warps(EDGE_IS_HERE, 2);
-                    if (whole) {
-                        do {
-                            here = true;
-#pragma unroll
-                            for (int h = 0; h < RPL; ++h)
-                                if (lane + 32 * h < B)
-                                    here &= try_receive(slot + LINES, lane + 32 * h + 1, inbox_tag + task + 1, value[h]);
-                        } while (!here);
-                        // The place is free: EDGE_IS_HERE came after all warps had read D of the task before.
-#pragma unroll
-                        for (int h = 0; h < RPL; ++h) {
-                            const int j = lane + 32 * h;
-                            if (j < B) {
-                                full[B - 1 + j * (B + 1)] = value[h];
-                                if (j < B - 1) full[j + (B - 1) * (B + 1)] = conj(value[h]);
-                            }
-                        }
-                    }
-                }
-                if (follows) wait_for(released, 2 * task + 3, lane);
-                sync_warps(ROW_IS_HERE, CHASE_WARPS + 1);
-                if (follows) wait_for(released, 2 * task + 4, lane);
-                arrive_warps(MAY_LOAD_D, CHASE_WARPS + HELPERS);
-            }
-            continue;
-        }
+        s.inbox = mail + (long long)((s.sweep + gridDim.x) % (gridDim.x + 1)) * slots * LINES;
+        s.outbox = mail + (long long)(s.sweep % (gridDim.x + 1)) * slots * LINES;
+        s.outbox_tag = (unsigned)s.sweep * slots + 1;
+        s.inbox_tag = s.outbox_tag - slots;
+        if (warp == 2 * CHASE_WARPS + 1 && s.sweep > 0) wait_for(s.done - 1, 1, lane);
         __syncthreads();
-        if (warp == CHASE_WARPS + 1) {
-            // MAY_LOAD_D keeps the warps that compute from storing again before what they stored is seen here.
-            for (int task = 0; task < tasks; ++task) {
-                sync_warps(STORED_O, CHASE_WARPS + 1);
-                if (lane == 0) store_release(done + sweep, 2 * task + 1);
-                __syncwarp();
-                sync_warps(STORED_D, CHASE_WARPS + 1);
-                arrive_warps(MAY_LOAD_D, CHASE_WARPS + HELPERS);
-                if (lane == 0) store_release(done + sweep, task + 1 == tasks ? FINISHED : 2 * task + 2);
-                __syncwarp();
-            }
-            continue;
-        }
-        uint4* outbox = mail + (long long)(sweep % (gridDim.x + 1)) * slots * LINES;
-        const unsigned outbox_tag = (unsigned)sweep * slots + 1;
-        scalar_t v[RPL], tau = zero();  // the reflector: own rows
-#pragma unroll
-        for (int h = 0; h < RPL; ++h) v[h] = zero();
-        const scalar_t* vc = shared_v + c0;  // own columns
-
-        scalar_t o[RPL][CPW], d[RPL][CPW];
-#pragma unroll
-        for (int h = 0; h < RPL; ++h)
-#pragma unroll
-            for (int c = 0; c < CPW; ++c) {
-                const int r = lane + 32 * h;
-                o[h][c] = zero();
-                if (c == 0 && sweep == 0 && warp == 0 && r < min(n - 1, B)) o[h][c] = load(band + 1 + r);
-            }
-        load_d(band, sweep + 1, sweep > 0 && n - sweep - 1 >= B ? B - 1 : min(n - sweep - 1, B), lane, c0, d);
-        for (int task = 0; task < tasks; ++task) {
-            const int start = sweep + 1 + task * B;
-            const int m = min(n - start, B), next_m = min(n - start - B, B);
-            const bool by_mail = sweep > 0 && m == B;  // the last row
-            if (sweep > 0 && warp == (task > 0 ? CHASE_WARPS - 1 : 0)) {
-                sync_warps(EDGE_IS_HERE, 2);
-#pragma unroll
-                for (int h = 0; h < RPL; ++h)
-                    if (lane + 32 * h < B) {
-                        if (task > 0) o[h][CPW - 1] = edge[lane + 32 * h];
-                        else o[h][0] = edge[lane + 32 * h];
-                    }
-            }
-            // The reflector before, from the right: O - tau (O v) v^H.
-            if (task > 0)
-#pragma unroll
-                for (int h = 0; h < RPL; ++h) {
-                    scalar_t even = zero(), odd = zero();
-#pragma unroll
-                    for (int c = 0; c < CPW; c += 2) {
-                        even = fma_(o[h][c], vc[c], even);
-                        odd = fma_(o[h][c + 1], vc[c + 1], odd);
-                    }
-                    if (lane + 32 * h < B) partial[warp * B + lane + 32 * h] = even + odd;
-                }
-            if (warp == 0)
-#pragma unroll
-                for (int h = 0; h < RPL; ++h)
-                    if (lane + 32 * h < B) column[lane + 32 * h] = o[h][0];
-            sync_warps(WORKING, CHASE_WARPS);
-            scalar_t x[RPL];  // the column to be cleared
-#pragma unroll
-            for (int h = 0; h < RPL; ++h) {
-                const int r = lane + 32 * h;
-                x[h] = r < B ? column[r] : zero();
-                if (task > 0) {
-                    const scalar_t f = r < B ? negative(tau) * sum_of_warps(partial + r) : zero();
-                    x[h] = x[h] + f;
-#pragma unroll
-                    for (int c = 0; c < CPW; ++c) o[h][c] = fma_(f, conj(vc[c]), o[h][c]);
-                }
-            }
-            // The new reflector, found by every warp; next to its norm the products of its tail with O.
-            const scalar_t head = shuffle(x[0], 0);
-            if (lane == 0) {
-                x[0] = zero();
-#pragma unroll
-                for (int c = 0; c < CPW; ++c) inner[c] = o[0][c];
-            }
-            real_t tail = 0;
-            scalar_t part[CPW];
-#pragma unroll
-            for (int h = 0; h < RPL; ++h) tail += square(x[h]);
-#pragma unroll
-            for (int c = 0; c < CPW; ++c) {
-                part[c] = zero();
-#pragma unroll
-                for (int h = 0; h < RPL; ++h) part[c] = fma_(conj(x[h]), o[h][c], part[c]);
-            }
-#pragma unroll
-            for (int lanes = 16; lanes > 0; lanes >>= 1) tail += __shfl_xor_sync(0xffffffffu, tail, lanes);
-            fold<CPW / 2>(part, lane);
-#pragma unroll
-            for (int lanes = CPW; lanes < 32; lanes *= 2) part[0] = part[0] + shuffle_xor(part[0], lanes);
-            const Reflector reflector = make_reflector(head, tail);
-            tau = reflector.tau;
-#pragma unroll
-            for (int h = 0; h < RPL; ++h) {
-                v[h] = lane + 32 * h == 0 ? one() : x[h] * reflector.scale;
-                if (lane + 32 * h < B) shared_v[lane + 32 * h] = v[h];
-            }
-            // O from the left: O - conj(tau) v (v^H O), first column beta e1; its first row is mail for the next sweep.
-            uint4* slot = outbox + task * LINES;
-            __syncwarp();
-            if (lane < CPW) {
-                const scalar_t first = inner[lane];
-                const scalar_t f = negative(conj(tau)) * fma_(conj(reflector.scale), part[0], first);
-                inner[lane] = f;
-                if (task > 0)
-                    send(slot, c0 + lane, c0 + lane == 0 ? make_scalar(reflector.beta, 0) : first + f, outbox_tag + task);
-            }
-            __syncwarp();
-#pragma unroll
-            for (int c = 0; c < CPW; ++c) {
-                const scalar_t f = inner[c];
-#pragma unroll
-                for (int h = 0; h < RPL; ++h) o[h][c] = fma_(v[h], f, o[h][c]);
-            }
-            if (warp == 0)
-#pragma unroll
-                for (int h = 0; h < RPL; ++h)
-                    o[h][0] = lane + 32 * h == 0 ? make_scalar(reflector.beta, 0) : zero();
-            // The first row is stored by the sweep that gets it, but for the entries of the result.
-#pragma unroll
-            for (int h = 0; h < RPL; ++h) {
-                const int r = lane + 32 * h;
-#pragma unroll
-                for (int c = 0; c < CPW; ++c) {
-                    if (task > 0 && r > 0 && r < m) band[start + r + (long long)(start - B + c0 + c) * ld] = o[h][c];
-                    if (task == 0 && c0 + c == 0 && r < m) band[start + r + (long long)sweep * ld] = o[h][c];
-                }
-            }
-            arrive_warps(STORED_O, CHASE_WARPS + 1);
-            if (vectors != nullptr && warp == CHASE_WARPS - 1)
-#pragma unroll
-                for (int h = 0; h < RPL; ++h) {
-                    const int r = lane + 32 * h;
-                    if (r < m) vectors[sweep * sweep_stride + (start + r) * row_stride] = r == 0 ? tau : v[h];
-                }
-#pragma unroll
-            for (int h = 0; h < RPL; ++h) {
-                const int r = lane + 32 * h, own = by_mail ? B - 1 : B;
-#pragma unroll
-                for (int c = 0; c < CPW; ++c)
-                    if (r < own && c0 + c <= r) full[r + (c0 + c) * (B + 1)] = d[h][c];
-#pragma unroll
-                for (int c = 0; c < CPW; ++c)
-                    if (r < own && c0 + c < r) full[c0 + c + r * (B + 1)] = conj(d[h][c]);
-            }
-            sync_warps(ROW_IS_HERE, CHASE_WARPS + 1);
-            // On their way while D is worked on; the last column comes by mail.
-            if (task + 1 < tasks)
-                load_o(band, start + B, sweep > 0 && next_m == B ? B - 1 : next_m, sweep == 0 || warp < CHASE_WARPS - 1, lane,
-                       c0, o);
-            // D v, own columns; the upper half comes from the other warps.
-#pragma unroll
-            for (int h = 0; h < RPL; ++h) {
-                const int r = lane + 32 * h;
-                scalar_t even = zero(), odd = zero();
-                if (r < B) {
-#pragma unroll
-                    for (int c = 0; c < CPW; ++c) d[h][c] = full[r + (c0 + c) * (B + 1)];
-#pragma unroll
-                    for (int c = 0; c < CPW; c += 2) {
-                        even = fma_(d[h][c], vc[c], even);
-                        odd = fma_(d[h][c + 1], vc[c + 1], odd);
-                    }
-                    partial[warp * B + r] = even + odd;
-                }
-            }
-            sync_warps(WORKING, CHASE_WARPS);
-            // D from both sides: q = tau y, D - v q^H - q v^H + |tau|^2 (v^H y) v v^H.
-            scalar_t q[RPL];
-            real_t gamma = 0;
-#pragma unroll
-            for (int h = 0; h < RPL; ++h) {
-                const int r = lane + 32 * h;
-                const scalar_t y = r < B ? sum_of_warps(partial + r) : zero();
-                gamma += real_part(conj(v[h]) * y);
-                q[h] = tau * y;
-                if (r < B) shared_q[r] = q[h];
-            }
-            __syncwarp();
-#pragma unroll
-            for (int c = 0; c < CPW; ++c) {
-                const scalar_t qc_conj = conj(shared_q[c0 + c]), vc_conj = conj(vc[c]);
-#pragma unroll
-                for (int h = 0; h < RPL; ++h) {
-                    d[h][c] = fma_(negative(v[h]), qc_conj, d[h][c]);
-                    d[h][c] = fma_(negative(q[h]), vc_conj, d[h][c]);
-                }
-            }
-#pragma unroll
-            for (int lanes = 16; lanes > 0; lanes >>= 1) gamma += __shfl_xor_sync(0xffffffffu, gamma, lanes);
-            gamma *= square(tau);
-#pragma unroll
-            for (int h = 0; h < RPL; ++h) {
-                const scalar_t f = gamma * v[h];
-#pragma unroll
-                for (int c = 0; c < CPW; ++c) {
-                    d[h][c] = fma_(f, conj(vc[c]), d[h][c]);
-                    if (COMPLEX && lane + 32 * h == c0 + c) d[h][c] = make_scalar(real_part(d[h][c]), 0);
-                }
-            }
-            if (warp == 0)
-#pragma unroll
-                for (int h = 0; h < RPL; ++h)
-                    if (lane + 32 * h < m) send(slot, B + lane + 32 * h, d[h][0], outbox_tag + task);
-            // The first column is stored by the next sweep, as the last of its O.
-#pragma unroll
-            for (int h = 0; h < RPL; ++h) {
-                const int r = lane + 32 * h;
-#pragma unroll
-                for (int c = 0; c < CPW; ++c) {
-                    const int j = c0 + c;
-                    if (r < m && j <= r && (j > 0 || (r == 0 && task == 0)))
-                        band[start + r + (long long)(start + j) * ld] = d[h][c];
-                }
-            }
-            arrive_warps(STORED_D, CHASE_WARPS + 1);
-            sync_warps(MAY_LOAD_D, CHASE_WARPS + HELPERS);
-            if (task + 1 < tasks)
-                load_d(band, start + B, sweep > 0 && next_m == B ? B - 1 : next_m, lane, c0, d);
-        }
+        if (warp < CHASE_WARPS)
+            work_on_o(s, room, warp, lane, vectors == nullptr ? nullptr : vectors + s.sweep * sweep_stride, row_stride);
+        else if (warp < 2 * CHASE_WARPS)
+            work_on_d(s, room, warp - CHASE_WARPS, lane);
+        else if (warp == 2 * CHASE_WARPS)
+            receive_edges(s, room, lane);
+        else if (warp == 2 * CHASE_WARPS + 1)
+            receive_rows(s, room, lane);
+        else
+            publish(s, warp - 2 * CHASE_WARPS - 2, lane);
     }
 }

@@ -89,7 +89,7 @@ class _PanelFactor:
         if width == self._bandwidth:
             return
         beside = np.uintp(gram + width * ldg * self._size)
-        shared = width * width * self._size
+        shared = 4 * width * width * self._size
         launch(self._unit, "join_halves", 1, 256, (np.uintp(t), beside, np.int64(ldg)), shared)
 
 

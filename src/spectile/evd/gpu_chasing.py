@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .gpu_matrix import Matrix
-from .gpu_units import STAGES, chase_threads, launch
+from spectile.gpu import device
 
-CHASE_HELPERS = 2  # HELPERS of chasing.cu: warps that wait, so that the others need not
+from .gpu_matrix import Matrix
+from .gpu_units import STAGES, chase_blocks, chase_threads, launch
 
 
 def chase_band(
@@ -26,7 +26,7 @@ def chase_band(
         n x n; its part above the diagonal receives the reflectors, reversed: element i of sweep s at
         (n − 1 − i, n − 1 − s), τ in place of each leading 1.
     grid : int, optional
-        Blocks; by default as many as there can be sweeps under way.
+        Blocks; by default as many as there can be sweeps under way, or as run at the same time.
 
     Returns
     -------
@@ -38,18 +38,19 @@ def chase_band(
     b = bandwidth
     unit = STAGES[band.dtype.name, b]
     threads = chase_threads(b)
-    progress = cupy.zeros(n + 2, np.int32)
-    shared = band.itemsize * (b * (b + 4) + 3 * (threads // 32) * b) + 16
+    if grid is None:
+        grid = min(n // (2 * b) + 2, chase_blocks(band.dtype.name, b) * device.describe().multiprocessors)
+    progress = cupy.zeros(2 * n + 2, np.int32)
+    shared = band.itemsize * (b * (b + 7) + 4 * (threads // 32) * b + 2) + 8  # ROOM of chasing.cu, and the ticket
     if reflectors is None:
         vectors = (np.uintp(0), np.int64(0), np.int64(0))
     else:
         vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
-    ticket = np.uintp(progress.data.ptr + 4 * (n + 1))
+    ticket = np.uintp(progress.data.ptr + 4 * (2 * n + 1))
     parts = 2 if band.dtype.kind == "c" else 1
-    grid = grid or n // (2 * b) + 2
     mail = cupy.zeros((grid + 1) * (n // b + 2) * 2 * b * parts * 4, np.uint32)
     arguments = (band, np.int32(n), progress, ticket, mail, *vectors)
-    launch(unit, "chase", grid, threads + 32 * CHASE_HELPERS, arguments, shared)
+    launch(unit, "chase", grid, 2 * threads + 4 * 32, arguments, shared)
     d, e = cupy.empty(n, np.float64), cupy.empty(n, np.float64)
     launch(unit, "tridiagonal_of_band", -(-n // 256), 256, (band, np.int32(n), np.int32(b), d, e))
     return d, e

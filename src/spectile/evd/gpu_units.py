@@ -35,19 +35,19 @@ def _stage_unit(name: str, bandwidth: int) -> Unit:
             "W": str(panel_width(name, bandwidth)),
             "PANEL_THREADS": str(PANEL_THREADS),
             "CHASE_THREADS": str(chase_threads(bandwidth)),
-            "CHASE_BLOCKS": str(chase_blocks(bandwidth)),
+            "CHASE_BLOCKS": str(chase_blocks(name, bandwidth)),
         },
     )
 
 
 def chase_threads(bandwidth: int) -> int:
-    """Threads of a chasing block: four columns a warp for b = 16, eight for more."""
+    """Threads of each of a chasing block's two groups: four columns a warp for b = 16, eight for more."""
     return {16: 128, 32: 128, 64: 256}[bandwidth]
 
 
-def chase_blocks(bandwidth: int) -> int:
+def chase_blocks(name: str, bandwidth: int) -> int:
     """Chasing blocks that a multiprocessor has registers for."""
-    return 2 if bandwidth == 64 else 3
+    return 1 if bandwidth == 64 or np.dtype(name).kind == "c" else 3
 
 
 def panel_width(name: str, bandwidth: int) -> int:

@@ -186,20 +186,30 @@ extern "C" __global__ void __launch_bounds__(256)
 join_halves(scalar_t* t, const scalar_t* gram, long long ldg)
 {
     extern __shared__ unsigned char shared[];
-    scalar_t* product = (scalar_t*)shared;  // W x W
+    scalar_t* first = (scalar_t*)shared;  // each W x W
+    scalar_t* second = first + W * W;
+    scalar_t* inner = second + W * W;
+    scalar_t* product = inner + W * W;
+    for (int i = threadIdx.x; i < W * W; i += 256) {
+        const int r = i % W, c = i / W;
+        first[i] = t[r + c * B];
+        second[i] = t[W + r + (W + c) * B];
+        inner[i] = gram[r + c * ldg];
+    }
+    __syncthreads();
     for (int i = threadIdx.x; i < W * W; i += 256) {
         const int r = i % W, c = i / W;
         scalar_t sum = zero();
-#pragma unroll 4
-        for (int l = 0; l <= c; ++l) sum = fma_(gram[r + l * ldg], t[W + l + (W + c) * B], sum);
+#pragma unroll 8
+        for (int l = 0; l < W; ++l) sum = fma_(inner[r + l * W], second[l + c * W], sum);
         product[i] = sum;
     }
     __syncthreads();
     for (int i = threadIdx.x; i < W * W; i += 256) {
         const int r = i % W, c = i / W;
         scalar_t sum = zero();
-#pragma unroll 4
-        for (int l = r; l < W; ++l) sum = fma_(t[r + l * B], product[l + c * W], sum);
+#pragma unroll 8
+        for (int l = 0; l < W; ++l) sum = fma_(first[r + l * W], product[l + c * W], sum);
         t[r + (W + c) * B] = negative(sum);
     }
 }
