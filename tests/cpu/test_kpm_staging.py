@@ -112,8 +112,8 @@ def test_a_turn_is_a_region_of_whole_lines():
         assert (np.diff(regions) >= 0).all()
 
 
-def test_strips_wind_where_straight_ones_find_no_slot():
-    # Two turns of 66 workers, as for 64 vectors on an H200: a part across the ends of two far strips needs most slots.
+def test_strips_wind_so_that_a_part_across_two_is_compact():
+    # Two turns of 66 workers, as for 64 vectors on an H200: with straight strips, one of them found no slots.
     matrix = TopologicalInsulator(6, 100, 40).matrix()
     arguments = dict(wave_pages=4000, line_pages=40, workers=66, turns=2, slots=103, tile=4, depth=5, groups=3)
     made = staging.plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), **arguments)

@@ -34,9 +34,10 @@ def poisoned(engine, num_vectors):
     """Return a recursion whose unset memory holds NaN: what is read must have been written before."""
     recursion = engine.random(SEED, 0, num_vectors, A, B)
     for share in recursion.shares:
-        share.w.fill(7.0)
-        if engine.steps_a_sweep == 2:
-            share.v_out, share.w_out = (share.v * np.nan for _ in range(2))
+        with share.place.working():
+            share.w.fill(7.0)
+            if engine.steps_a_sweep == 2:
+                share.v_out, share.w_out = (share.v * np.nan for _ in range(2))
     return recursion
 
 

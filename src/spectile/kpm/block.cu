@@ -105,12 +105,12 @@ static __device__ __forceinline__ void sum_rows(double *even, double *odd) {
         }
 }
 
-// sums: (warps, 2, SPAN); warp w holds columns w % parts * SPAN, ... of the block's.  partial: (gridDim.x, 2, R)
-static __device__ __forceinline__ void sum_warps(const double *sums, int warps, int parts, double *partial, int width) {
-    for (int t = threadIdx.x; t < 2 * parts * SPAN; t += THREADS) {
-        const int which = t / (parts * SPAN), column = t % (parts * SPAN), target = blockIdx.y * parts * SPAN + column;
+// sums: (warps, 2, SPAN);  partial: (gridDim.x, 2, R)
+static __device__ __forceinline__ void sum_warps(const double *sums, int warps, double *partial, int width) {
+    for (int t = threadIdx.x; t < 2 * SPAN; t += THREADS) {
+        const int which = t / SPAN, column = t % SPAN, target = blockIdx.y * SPAN + column;
         double total = 0;
-        for (int n = column / SPAN; n < warps; n += parts) total += sums[(2 * n + which) * SPAN + column % SPAN];
+        for (int n = 0; n < warps; ++n) total += sums[(2 * n + which) * SPAN + column];
         if (EXACT || target < width) partial[((long long)blockIdx.x * 2 + which) * width + target] = total;
     }
 }

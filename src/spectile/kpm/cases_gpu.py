@@ -79,7 +79,7 @@ class _Step:
 
     def problem(self) -> Problem:
         """Return all stages."""
-        narrow = "blocks of fewer than 32 vectors, or devices before Hopper, do not stage V through shared memory"
+        narrow = "blocks of fewer than 8 vectors, or devices before Hopper, do not stage V through shared memory"
         side = "with more than 8 vectors a row's entries are read side by side: CSR is SELL-1"
         mixed = "complex128 arithmetic on complex64 storage needs a complex64 case of 32 vectors"
         single = self.dtype == np.complex64

@@ -17,6 +17,13 @@ from spectile.kpm.reference import Array
 MessagePlan = list[tuple[Place, list[Place], list[Place], list[Any]]]
 
 
+def _runs(array: Any) -> tuple[int, int, int, int]:
+    """Return (address, distance, bytes, number) of the contiguous runs of an array, along its first axis at most."""
+    if array.flags.c_contiguous:
+        return array.data.ptr, array.nbytes, array.nbytes, 1
+    return array.data.ptr, array.strides[0], array[0].nbytes, len(array)
+
+
 class Transport(Protocol):
     """How messages travel between shares, and sums over processes."""
 
@@ -60,6 +67,8 @@ class PeerCopies:
 
     def plan(self, shares: Sequence[Any]) -> MessagePlan:
         """Return the copies; messages between two shares are matched in their order, as NCCL does it."""
+        import cupy
+
         boxes: dict[tuple[int, int], list[Any]] = defaultdict(list)
         places = {share.place.number: share.place for share in shares}
         messages = [share.messages() for share in shares]
@@ -71,7 +80,7 @@ class PeerCopies:
             place, copies = share.place, []
             for number, array in sends:
                 target = boxes[place.number, number].pop(0)
-                copies.append((target.data.ptr, places[number].device, array.data.ptr, place.device, array.nbytes))
+                copies.append((*_runs(target)[:2], *_runs(array), cupy.cuda.runtime.memcpyDefault))
             receivers = {place.number, *(number for number, _ in sends)}
             senders = {place.number, *(number for number, _ in receives)}
             plan.append((place, *([places[n] for n in sorted(group)] for group in (receivers, senders)), copies))
@@ -81,7 +90,7 @@ class PeerCopies:
         """Enqueue all messages behind what sender and receiver have computed."""
         import cupy
 
-        copy = cupy.cuda.runtime.memcpyPeerAsync
+        copy = cupy.cuda.runtime.memcpy2DAsync
         for place, receivers, _, copies in plan:
             with cupy.cuda.Device(place.device):
                 for receiver in receivers:
@@ -146,6 +155,7 @@ class NcclMessages:
 
     def __init__(self, communicators: dict[int, Any], comm: Any = None, timeout_s: float = 300.0) -> None:
         self.communicators, self.comm, self.timeout_s = communicators, comm, timeout_s
+        self._room: dict[tuple[Place, int], Any] = {}
 
     @classmethod
     def of_process(cls, devices: Sequence[int]) -> NcclMessages:
@@ -176,28 +186,55 @@ class NcclMessages:
         """Return the messages; NCCL makes both sides wait by itself."""
         plan = []
         for share in shares:
-            communicator = self.communicators[share.place.number]
+            place, communicator = share.place, self.communicators[share.place.number]
+            before: list[Any] = []
+            calls: list[Any] = []
+            after: list[Any] = []
             sends, receives = share.messages()
-            calls = [(communicator.send, array.data.ptr, array.nbytes, number) for number, array in sends]
-            calls += [(communicator.recv, array.data.ptr, array.nbytes, number) for number, array in receives]
-            plan.append((share.place, [share.place], [share.place], calls))
+            for call, messages in ((communicator.send, sends), (communicator.recv, receives)):
+                for number, array in messages:
+                    first, distance, width, count = _runs(array)
+                    if count > 1:
+                        packed = self._packed(place, len(calls), array.nbytes)
+                        if messages is sends:
+                            before.append((packed, width, first, distance, width, count))
+                        else:
+                            after.append((first, distance, packed, width, width, count))
+                        first = packed
+                    calls.append((call, first, array.nbytes, number))
+            plan.append((place, [place], [place], [before, calls, after]))
         return plan
+
+    def _packed(self, place: Place, number: int, size: int) -> int:
+        """Return the address of room for one message: one long message is faster than many short ones."""
+        import cupy
+
+        key = place, number
+        if key not in self._room or self._room[key].size < size:
+            with place.working(place.copies):
+                self._room[key] = cupy.empty(size, np.uint8)
+        return int(self._room[key].data.ptr)
 
     def exchange(self, plan: MessagePlan) -> None:
         """Enqueue all messages behind what the shares have computed."""
         import cupy
 
-        nccl = _nccl()
-        for place, *_ in plan:
-            place.copies.wait_event(place.computed)
+        nccl, runtime = _nccl(), cupy.cuda.runtime
+        for place, _, _, (before, _, _) in plan:
+            with cupy.cuda.Device(place.device):
+                place.copies.wait_event(place.computed)
+                for arguments in before:
+                    runtime.memcpy2DAsync(*arguments, runtime.memcpyDeviceToDevice, place.copies.ptr)
         nccl.groupStart()
-        for place, _, _, calls in plan:
+        for place, _, _, (_, calls, _) in plan:
             with cupy.cuda.Device(place.device):
                 for call, pointer, size, number in calls:
                     call(pointer, size, nccl.NCCL_UINT8, number, place.copies.ptr)
         nccl.groupEnd()
-        for place, *_ in plan:
+        for place, _, _, (_, _, after) in plan:
             with cupy.cuda.Device(place.device):
+                for arguments in after:
+                    runtime.memcpy2DAsync(*arguments, runtime.memcpyDeviceToDevice, place.copies.ptr)
                 place.arrived.record(place.copies)
 
     def await_halo(self, place: Place, senders: Sequence[Place]) -> None:

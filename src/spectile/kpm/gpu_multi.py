@@ -223,7 +223,7 @@ class MultiGpuRecursion:
     @property
     def num_vectors(self) -> int:
         """R."""
-        return sum(int(shares[0].v.shape[1]) for shares in self.lots)
+        return sum(shares[0].num_vectors for shares in self.lots)
 
     def sweep(self, etas: Sequence[Sequence[Any]], done: int, count: int) -> None:
         """Enqueue one sweep of `count` steps on every share, lot after lot.
@@ -280,7 +280,7 @@ class MultiGpuRecursion:
         for mine, shares in zip(etas, self.lots, strict=True):
             for share in shares:
                 with share.place.working():
-                    mine.append(cupy.zeros((len(share.parts), steps + 1, 2, share.v.shape[1])))
+                    mine.append(cupy.zeros((len(share.parts), steps + 1, 2, share.num_vectors)))
         done = 0
         while done < steps:
             count = 1 if self.steps == 0 else self.engine.steps_a_sweep

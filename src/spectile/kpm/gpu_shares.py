@@ -137,6 +137,11 @@ class StencilShare:
         self.v_out = self.w_out = None
         self._launchers: dict[int, Any] = {}
 
+    @property
+    def num_vectors(self) -> int:
+        """R of this lot."""
+        return int(self.v.shape[0])
+
     def begin(self, steps: int, first: bool) -> None:
         """Choose the arrays of a sweep of so many steps."""
         import cupy
@@ -156,11 +161,11 @@ class StencilShare:
     def launch(self, _: str, factors: tuple[float, ...], etas: Any) -> None:
         """Enqueue the sweep; it writes its scalar products to `etas`, shape (steps, 2, R)."""
         if self._steps not in self._launchers:
-            self._launchers[self._steps] = self.holder.operator.launcher(self.v.shape[1], self._steps)
+            self._launchers[self._steps] = self.holder.operator.launcher(self.num_vectors, self._steps)
         self._launchers[self._steps](*self._arrays, *factors, etas)
 
     def messages(self) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:
-        """Return what to send and to receive after the sweep, as (other share, contiguous planes).
+        """Return what to send and to receive after the sweep, as (other share, planes of each vector).
 
         The newest vector needs as many planes of halo as a sweep has steps, the one before one fewer.
         """
@@ -171,8 +176,8 @@ class StencilShare:
         sends, receives = [], []
         for block, depth in ((self.w, slab.halo), (self.v, slab.halo - 1 if self._steps == 2 else 0)):
             if depth:
-                sends += [(behind, block[low : low + depth]), (ahead, block[high - depth : high])]
-                receives += [(ahead, block[high : high + depth]), (behind, block[low - depth : low])]
+                sends += [(behind, block[:, low : low + depth]), (ahead, block[:, high - depth : high])]
+                receives += [(ahead, block[:, high : high + depth]), (behind, block[:, low - depth : low])]
         return sends, receives
 
 
@@ -286,6 +291,11 @@ class StoredShare:
         self._packed = [
             None if isinstance(rows, slice) else cupy.empty((len(rows), width), block.dtype) for _, rows in holder.sends
         ]
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+        return int(self.v.shape[1])
 
     def begin(self, steps: int, first: bool) -> None:
         """Choose the arrays of a step."""

@@ -24,12 +24,12 @@ _STATIC_BYTES = 1024  # barriers, and what the driver keeps of a block's shared 
 def stages(num_vectors: int, dtype: Any) -> bool:
     """Return whether a block of R vectors goes through shared memory (``staged.cu``) on this device.
 
-    Bulk copies need Hopper or later and rows of whole 16 bytes; narrower blocks are faster through the caches.
+    Bulk copies need Hopper or later and rows of whole 16 bytes; rows of less than 128 are faster through the caches.
     """
     from spectile.gpu.device import describe
 
-    whole = num_vectors * np.dtype(dtype).itemsize % 16 == 0
-    return describe().compute_capability[0] >= 9 and num_vectors >= 32 and whole
+    row = num_vectors * np.dtype(dtype).itemsize
+    return describe().compute_capability[0] >= 9 and row >= 128 and row % 16 == 0
 
 
 class Planned(NamedTuple):

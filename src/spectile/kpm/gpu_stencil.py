@@ -43,8 +43,8 @@ class StencilOperator:
     dtype : dtype
         complex128 or complex64.
     slab : Slab or None
-        Planes that this device holds; None holds the whole periodic sample.  Block vectors of a slab have the shape
-        (halo + planes + halo, R, ny, 4, nz), so that planes of all vectors are contiguous; else (R, nx, ny, 4, nz).
+        Planes that this device holds; None holds the whole periodic sample.  Block vectors have the shape
+        (R, halo + planes + halo, ny, 4, nz), or (R, nx, ny, 4, nz).
     """
 
     def __init__(self, sample: Any, dtype: Any = np.complex128, slab: Slab | None = None) -> None:
@@ -96,10 +96,11 @@ class StencilOperator:
         planes = (ahead + 2) * (lines + 2 * steps) + (ahead + 1 + 2 * (steps - 1)) * inner
         return planes * 4 * self.sample.nz * self.dtype.itemsize
 
-    def strides(self, num_vectors: int) -> tuple[int, int]:
+    @property
+    def strides(self) -> tuple[int, int]:
         """Return the distances, in numbers, of adjacent planes and of adjacent vectors."""
         plane = 4 * self.sample.ny * self.sample.nz
-        return (plane, plane * len(self.held)) if self.slab is None else (plane * num_vectors, plane)
+        return plane, plane * len(self.held)
 
     def launcher(self, num_vectors: int, steps: int) -> Any:
         """Return ``launch(v, w, v_out, w_out, scale, shift, keep, etas)``: one sweep of one or two steps."""
@@ -118,7 +119,7 @@ class StencilOperator:
         first, planes = (0, sample.nx) if self.slab is None else (self.slab.halo, self.slab.planes)
         groups = sweep_groups(tiles, resident, num_vectors * planes)
         partial = cupy.zeros((num_vectors, groups, tiles, 2 * steps))
-        strides = [np.int64(stride) for stride in self.strides(num_vectors)]
+        strides = [np.int64(stride) for stride in self.strides]
         size = 2 * steps * num_vectors
 
         def launch(v: Any, w: Any, v_out: Any, w_out: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
@@ -147,12 +148,11 @@ class StencilOperator:
 
     def fill(self, block: Any, seed: int, first_vector: int) -> None:
         """Write random start vectors, on the planes of a slab's halo, too."""
-        num_vectors = block.shape[0 if self.slab is None else 1]
-        strides = [np.int64(stride) for stride in self.strides(num_vectors)]
+        strides = [np.int64(stride) for stride in self.strides]
         self.unit(1).function("random_spinors")(
             (1024,), (256,),
             (
-                block, np.int32(len(self.held)), np.int32(self.sample.ny), np.int32(num_vectors), *strides,
+                block, np.int32(len(self.held)), np.int32(self.sample.ny), np.int32(len(block)), *strides,
                 np.int64(self.held[0]), np.int64(self.sample.nx), np.uint64(seed), np.uint64(first_vector),
             ),
         )  # fmt: skip
@@ -165,8 +165,7 @@ class StencilOperator:
 
     def shape(self, num_vectors: int) -> tuple[int, ...]:
         """Return the shape of a block vector in the kernel's layout."""
-        line = (self.sample.ny, 4, self.sample.nz)
-        return (num_vectors, self.sample.nx, *line) if self.slab is None else (len(self.held), num_vectors, *line)
+        return num_vectors, len(self.held), self.sample.ny, 4, self.sample.nz
 
     def to_block(self, vectors: Any) -> Any:
         """Return vectors of shape (N, R) in the kernel's layout; a slab takes its planes of them."""
@@ -174,16 +173,15 @@ class StencilOperator:
 
         sample = self.sample
         sites = vectors.reshape(sample.nx, sample.ny, sample.nz, 4, -1)
-        if self.slab is None:
-            return cupy.ascontiguousarray(cupy.asarray(sites, self.dtype).transpose(4, 0, 1, 3, 2))
-        return cupy.ascontiguousarray(cupy.asarray(sites[self.held], self.dtype).transpose(0, 4, 1, 3, 2))
+        if self.slab is not None:
+            sites = sites[self.held]
+        return cupy.ascontiguousarray(cupy.asarray(sites, self.dtype).transpose(4, 0, 1, 3, 2))
 
     def from_block(self, block: Any) -> Any:
         """Return a block vector of the kernel's layout as vectors of shape (N, R); a slab gives its own planes."""
-        if self.slab is None:
-            return block.transpose(0, 1, 2, 4, 3).reshape(block.shape[0], -1).T
-        own = block[self.slab.halo : len(block) - self.slab.halo]
-        return own.transpose(0, 2, 4, 3, 1).reshape(-1, block.shape[1])
+        if self.slab is not None:
+            block = block[:, self.slab.halo : self.slab.halo + self.slab.planes]
+        return block.transpose(0, 1, 2, 4, 3).reshape(len(block), -1).T
 
 
 def sweep_groups(tiles: int, resident: int, planes: int) -> int:

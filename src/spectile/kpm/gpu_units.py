@@ -83,8 +83,8 @@ def sweep_unit(real: str, nz: int, lines: int, ahead: int, steps: int) -> Unit:
     return Unit("kpm", ("stencil.cu",), ARCHS, defines)
 
 
-#: Bytes of a row that eight threads of ``staged.cu`` hold, 16 bytes each.
-PIECE_BYTES = 128
+# Tiles of a narrow block have many pages: a tile costs about 0.25 us, however short its rows are (measured).
+_STAGED = ((1, (16, 4, 16, 8)), (2, (12, 4, 24, 8)), (4, (4, 5, 12, 4)))
 
 
 class StagedShape(NamedTuple):
@@ -96,8 +96,6 @@ class StagedShape(NamedTuple):
         Numbers of 16 bytes.
     pieces : int
         16-byte pieces of a row that a thread holds.
-    parts : int
-        Warps that share a page of V.
     tile, depth : int
         Pages of a tile, tiles in flight or at work.
     workers, producers : int
@@ -106,7 +104,6 @@ class StagedShape(NamedTuple):
 
     vector: int
     pieces: int
-    parts: int
     tile: int
     depth: int
     workers: int
@@ -115,24 +112,24 @@ class StagedShape(NamedTuple):
     @property
     def columns(self) -> int:
         """Vectors of a block."""
-        return 8 * self.pieces * self.vector * self.parts
+        return 8 * self.pieces * self.vector
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row in shared memory."""
-        return PIECE_BYTES * self.pieces * self.parts
+        return 128 * self.pieces
 
     @property
     def groups(self) -> int:
         """Tiles at work."""
-        return self.workers // (self.tile * self.parts)
+        return self.workers // self.tile
 
 
 def staged_shape(num_vectors: int, dtype: Any) -> StagedShape:
     """Return the shape that was fastest for R vectors on an H200 (docs/performance/kpm.md)."""
     vector = 16 // np.dtype(dtype).itemsize
-    pieces = next((n for n in (1, 2) if num_vectors <= 8 * n * vector), 4)
-    return StagedShape(vector, pieces, 1, 4, 5, 12, 4)
+    pieces, shape = next((each for each in _STAGED if num_vectors <= 8 * each[0] * vector), _STAGED[-1])
+    return StagedShape(vector, pieces, *shape)
 
 
 @functools.cache
@@ -173,7 +170,7 @@ def staged_unit(
         "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": "8", "COLUMNS": str(shape.pieces * shape.vector),
         "UNROLL": "1", "THREADS": str(32 * (shape.workers + shape.producers)), "PRODUCERS": str(shape.producers),
         "BLOCKS": "1", "WIDE": "0", "SELL": "0", "MODE": str(mode),
-        "EXACT": str(int(num_vectors % shape.columns == 0)), "PIECES": str(shape.pieces), "PARTS": str(shape.parts),
+        "EXACT": str(int(num_vectors % shape.columns == 0)), "PIECES": str(shape.pieces),
         "TILE": str(shape.tile), "DEPTH": str(shape.depth), "SLOTS": str(slots), "CODE_BYTES": str(code_bytes),
         "VALUE_BYTES": str(value_bytes), "DICTIONARY": str(dictionary),
     }  # fmt: skip

@@ -120,6 +120,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             sums[(2 * warp + 1) * SPAN + c * LANES + lane] = odd[c];
         }
     __syncthreads();
-    sum_warps(sums, WARPS, 1, partial, width);
+    sum_warps(sums, WARPS, partial, width);
 #endif
 }

@@ -4,23 +4,22 @@
 // once for the matrix which page of V lies in which slot of shared memory while a tile is computed.  PRODUCERS warps hand
 // the copies of V, of the tile's values and of its codes (column = slot and row in it) to the bulk copy engine, DEPTH tiles
 // ahead (one warp needs 75 ns for each: measured); a page of V stays in its slot until the last tile that needs it, so bytes
-// in flight cost no registers and the L1 cache is not needed.  The other warps compute a page, or a part of its columns, each: eight threads a row, 16
+// in flight cost no registers and the L1 cache is not needed.  The other warps compute a page each: eight threads a row, 16
 // bytes of it a thread and piece.
 //
-// Set by the launch code besides block.cu's: PIECES (16-byte pieces of a row a thread), PARTS (warps that share a page,
-// each with columns of its own), TILE (pages), DEPTH (tiles in flight or at work), SLOTS, CODE_BYTES and VALUE_BYTES (of one
-// stage), DICTIONARY (values in a table of so many; 0: each stored), WORK (type of the arithmetic).
+// Set by the launch code besides block.cu's: PIECES (16-byte pieces of a row a thread), TILE (pages), DEPTH (tiles in flight
+// or at work), SLOTS, CODE_BYTES and VALUE_BYTES (of one stage), DICTIONARY (values in a table of so many; 0: each stored),
+// WORK (type of the arithmetic).
 
 constexpr int PAGE = 4;
 constexpr int VECTOR = 16 / int(sizeof(number));  // numbers of a piece
-constexpr int CHUNK = SPAN * PARTS;               // columns of a block
-constexpr int ROW_BYTES = 128 * PIECES * PARTS;
+constexpr int ROW_BYTES = 128 * PIECES;
 constexpr int WORKERS = THREADS / 32 - PRODUCERS;  // warps that compute
-constexpr int GROUPS = WORKERS / (TILE * PARTS);  // tiles at work
+constexpr int GROUPS = WORKERS / TILE;             // tiles at work
 constexpr int STAGE_BYTES = CODE_BYTES + VALUE_BYTES;
 
 static_assert(COLUMNS == PIECES * VECTOR && LANES == 8 && 32 % PRODUCERS == 0, "");
-static_assert(WORKERS % (TILE * PARTS) == 0 && DEPTH > GROUPS, "");
+static_assert(WORKERS % TILE == 0 && DEPTH > GROUPS, "");
 
 struct alignas(16) piece {
     number n[VECTOR];
@@ -121,8 +120,8 @@ static __device__ __forceinline__ int4 shuffle(int4 a, int lane) {
 
 // tiles: (tiles + 1) of {first copy, first 16 bytes of codes, first 4 values, 1 if the matrix's last page is copied};
 // first: first tile of each worker;  loads: {page, slot};  partial: (workers, 2, R).  Block (worker, chunk of columns).
-// Rows of a chunk are row_stride numbers apart, chunks chunk_stride: (R, CHUNK) where block vectors are row-major, (CHUNK,
-// rows CHUNK) where chunks follow one another, so that a page is one copy.
+// Rows of a chunk are row_stride numbers apart, chunks chunk_stride: (R, SPAN) where block vectors are row-major, (SPAN,
+// rows SPAN) where chunks follow one another, so that a page is one copy.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     staged(const int4 *__restrict__ tiles, const int *__restrict__ first, const int2 *__restrict__ loads,
            const uint4 *__restrict__ codes, const number *__restrict__ values, const number *__restrict__ table,
@@ -134,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     number *const dictionary = reinterpret_cast<number *>(stages + DEPTH * STAGE_BYTES);
     __shared__ unsigned long long full[DEPTH], empty[DEPTH];
     const int warp = threadIdx.x / 32, thread = threadIdx.x % 32;
-    const int begin = blockIdx.y * CHUNK;
+    const int begin = blockIdx.y * SPAN;
     v += blockIdx.y * chunk_stride, w += blockIdx.y * chunk_stride;
     const int first_tile = first[blockIdx.x], count = first[blockIdx.x + 1] - first_tile;
     if (threadIdx.x == 0)
@@ -152,8 +151,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     if (warp >= WORKERS) {
         const int producer = warp - WORKERS;
-        const int bytes = min(CHUNK, width - begin) * int(sizeof(number));
-        const bool whole = row_stride == CHUNK;
+        const int bytes = min(SPAN, width - begin) * int(sizeof(number));
+        const bool whole = row_stride == SPAN;
         const int last = int((rows - 1) / PAGE), rows_of_last = int((rows - 1) % PAGE) + 1;
         // What is to be copied is read far ahead, a lane an item: 32 to 64 tiles, and as many copies.
         auto tile = [&](int n) { return tiles[first_tile + min(n + thread, count)]; };
@@ -199,28 +198,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     } else {
         const work scale = scale_, shift = shift_, keep = keep_;
         const int lane = thread % LANES, row = thread / LANES;
-        const int part = warp % PARTS, column = begin + part * SPAN;
-        const unsigned char *const mine = slots + part * 128 * PIECES + lane * 16;
+        const unsigned char *const mine = slots + lane * 16;
         for (int n = 0; n < count; ++n) {
             const int stage = n % DEPTH;
             const unsigned char *const code_stage = stages + stage * STAGE_BYTES;
             // Every warp waits for every tile in turn, since copies overtake one another and a tile needs pages of those
             // before it; and no barrier may be two phases ahead of a warp, which sees its parity only.
             await(full + stage, n / DEPTH & 1);
-            if (n % GROUPS != warp / (TILE * PARTS)) {
+            if (n % GROUPS != warp / TILE) {
                 __syncwarp();
                 if (thread == 0) arrive(empty + stage);
                 continue;
             }
-            const Header header = reinterpret_cast<const Header *>(code_stage)[warp / PARTS % TILE];
+            const Header header = reinterpret_cast<const Header *>(code_stage)[warp % TILE];
             const long long number_of_row = (long long)header.page * PAGE + row;
             const bool live = header.page >= 0 && number_of_row < rows;
-            number *const target = w + number_of_row * row_stride + part * SPAN + lane * VECTOR;
+            number *const target = w + number_of_row * row_stride + lane * VECTOR;
             bool exists[PIECES];
             piece old[PIECES];
 #pragma unroll
             for (int p = 0; p < PIECES; ++p) {
-                exists[p] = live && (EXACT || column + (p * LANES + lane) * VECTOR < width);
+                exists[p] = live && (EXACT || begin + (p * LANES + lane) * VECTOR < width);
 #if MODE > 0
                 if (exists[p]) {
                     const uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(target + p * LANES * VECTOR));
@@ -232,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             // W of the warp's next page comes into the L2 cache meanwhile.
             const long long next_row = (long long)header.next * PAGE + row;
             if (header.next >= 0 && lane < PIECES && next_row < rows)
-                prefetch_l2(reinterpret_cast<const char *>(w + next_row * row_stride + part * SPAN) + lane * 128);
+                prefetch_l2(reinterpret_cast<const char *>(w + next_row * row_stride) + lane * 128);
 #endif
             wide sum[COLUMNS];
 #pragma unroll
@@ -312,6 +310,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     }
     __syncthreads();
-    sum_warps(sums, WORKERS, PARTS, partial, width);
+    sum_warps(sums, WORKERS, partial, width);
 #endif
 }

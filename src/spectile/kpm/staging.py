@@ -74,15 +74,13 @@ def lattice_of(indptr: Array, indices: Array) -> tuple[int, int]:
     return wave, line
 
 
-def worker_pages(
-    num_pages: int, wave_pages: int, line_pages: int, workers: int, turns: int, winding: bool = False
-) -> list[Array]:
+def worker_pages(num_pages: int, wave_pages: int, line_pages: int, workers: int, turns: int) -> list[Array]:
     """Return the pages of each worker, in order.
 
     Waves (planes of a lattice) are cut into `turns` regions of whole lines, each into one compact part a worker, strips
     of lines one after the other; a worker walks through all waves with a part of the first region, then of the next.
-    What lies around a region is read from memory twice, what lies around a part comes from a cache.  Strips that wind
-    (every other one backwards) keep a part together that ends one strip and begins the next.
+    What lies around a region is read from memory twice, what lies around a part comes from a cache.  Strips wind (every
+    other one goes backwards), which keeps a part together that ends one strip and begins the next.
     """
     parts = workers * turns
     order = np.arange(wave_pages)
@@ -92,7 +90,7 @@ def worker_pages(
         line, place = np.divmod(order, line_pages)
         region = np.minimum(line * line_pages * turns // wave_pages, turns - 1)
         strip = place * strips // line_pages
-        order = np.lexsort((place, np.where(winding & (strip % 2 == 1), -line, line), strip, region))
+        order = np.lexsort((place, np.where(strip % 2 == 1, -line, line), strip, region))
     waves = -(-num_pages // wave_pages)
     # The parts' bounds move by less than a page from wave to wave, so that no worker always has the longer part.
     offset = (np.arange(waves) * ((np.sqrt(5) - 1) / 2) % 1)[:, None]
@@ -152,18 +150,18 @@ def plan(
     num_rows = len(indptr) - 1
     num_pages = -(-max(num_rows, num_columns) // PAGE)
     runs = runs or [(0, -(-num_rows // PAGE))]
-    for winding in (False, True) if line_pages else (False,):
-        lists = _lists(runs, wave_pages, line_pages, workers, turns, winding)
-        with ThreadPoolExecutor(numba.get_num_threads()) as pool:
-            parts = list(
-                pool.map(
-                    lambda pages: _plan_worker(indptr, indices, kinds, pages, num_pages, slots, tile, depth, groups),
-                    lists,
-                )
+    shares = [
+        [start + part for part in worker_pages(stop - start, min(wave_pages, stop - start), line_pages, workers, turns)]
+        for start, stop in runs
+    ]
+    lists = [np.concatenate(each) for each in zip(*shares, strict=True)]
+    with ThreadPoolExecutor(numba.get_num_threads()) as pool:
+        parts = list(
+            pool.map(
+                lambda pages: _plan_worker(indptr, indices, kinds, pages, num_pages, slots, tile, depth, groups), lists
             )
-        if all(part[0] >= 0 for part in parts):
-            break
-    else:
+        )
+    if any(part[0] < 0 for part in parts):
         return None
     totals = np.zeros(3, dtype=np.int64)
     loads, codes, source = (np.concatenate([part[k] for part in parts]) for k in (2, 3, 4))
@@ -179,20 +177,6 @@ def plan(
     table[table[1:, 0].searchsorted(np.flatnonzero(loads[:, 0] == num_pages - 1), side="right"), 3] = 1
     first = np.concatenate([[0], np.cumsum([len(each) for each in tables])]).astype(np.int32)
     return Plan(first, table, loads, codes, source, num_pages)
-
-
-def _lists(
-    runs: Sequence[tuple[int, int]], wave_pages: int, line_pages: int, workers: int, turns: int, winding: bool
-) -> list[Array]:
-    """Return the pages of each worker, run after run."""
-    shares = [
-        [
-            start + part
-            for part in worker_pages(stop - start, min(wave_pages, stop - start), line_pages, workers, turns, winding)
-        ]
-        for start, stop in runs
-    ]
-    return [np.concatenate(each) for each in zip(*shares, strict=True)]
 
 
 @numba.njit(nogil=True, cache=True)
