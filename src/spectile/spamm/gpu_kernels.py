@@ -101,7 +101,7 @@ PORTABLE = {
     "fp32": Precision(
         3, "float32", "float32", 32, (36, 128),
         large=Tile(tile_m=128, blocks_m=2, blocks_n=2, stages=3, min_blocks=2),
-        small=Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=3, min_blocks=2),
+        small=Tile(tile_m=64, blocks_m=1, blocks_n=1, stages=3, min_blocks=2),
         lists=(256, 1024),
     ),
 }  # fmt: skip

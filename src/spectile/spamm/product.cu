@@ -196,8 +196,11 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b,
 #pragma unroll
         for (int i = 0; i < 8; ++i)
 #pragma unroll
-          for (int j = 4 * N0; j < 4 * N1; ++j)
+          for (int turn = 4 * N0; turn < 4 * N1; ++turn) {
+            // There and back: where a row ends, the next begins with the same element of B, which is read once.
+            const int j = i % 2 ? 4 * (N0 + N1) - 1 - turn : turn;
             sum[8 * r + i][j] = fmaf(value_a[phase % 2][i][kk], value_b[kk][j], sum[8 * r + i][j]);
+          }
         if (last) load_b(kk, next);
       }
     }
