@@ -44,6 +44,7 @@ def spamm(
     check_finite: bool | None = None,
     backend: Backend = "auto",
     devices: int | Sequence[int] | None = None,
+    split: Literal["rows", "columns"] = "rows",
 ) -> SpammResult:
     """Multiply near-sparse matrices, skipping the tile products whose norms are small (SpAMM).
 
@@ -86,9 +87,12 @@ def spamm(
     backend : {"auto", "cpu", "cuda"}
         "auto" takes CUDA where the inputs are GPU arrays or a device is found, else the CPU.
     devices : int or sequence of int, optional
-        Spread the product of two matrices over the first so many GPUs of this host, or over those named: each
-        multiplies rows of C.  `a` and `b` lie in host memory (pinned, to be fast), or on one of the GPUs, or are lists
-        as :func:`distribute` makes them; `c` of the result lies alike.  To the bit the result of one GPU.
+        Spread the product over the first so many GPUs of this host, or over those named: each multiplies rows of C, or
+        whole products of a batch of at least as many.  All arrays lie in host memory (pinned, to be fast), or on one of
+        the GPUs, or are lists as :func:`distribute` makes them, with `c` and `out` cut as C is; `c` of the result lies
+        alike.  To the bit the result of one GPU.
+    split : {"rows", "columns"}
+        How the operands in lists were distributed.
 
     Returns
     -------
@@ -116,10 +120,14 @@ def spamm(
     options: dict[str, Any] = {
         "tau": tau, "valid_ratio": valid_ratio, "rtol": rtol, "block": block, "alpha": alpha, "strict": strict,
     }  # fmt: skip
+    if split not in ("rows", "columns"):
+        raise ValueError(f"split = {split!r} is unknown: choose 'rows' or 'columns'")
+    spread: dict[str, Any] = {"c": c if beta != 0 else None, "beta": beta, "out": out, "precision": precision}
+    spread |= {"check_finite": check_finite, "split": split}
     if devices is not None:
-        if beta != 0 or backend == "cpu":
-            raise ValueError("devices spread alpha A B over GPUs: leave beta at 0 and backend at 'auto' or 'cuda'")
-        return _spread(a, b, devices, out=out, precision=precision, check_finite=check_finite, **options)
+        if backend == "cpu":
+            raise ValueError("devices spread a product over GPUs: leave backend at 'auto' or 'cuda'")
+        return _spread(a, b, devices, **spread, **options)
     on_gpu = on_device(a) or on_device(b)
     chosen = choose_backend(backend, on_gpu)
     like = a
@@ -140,12 +148,11 @@ def spamm(
     if chosen == "cuda":
         from . import gpu
 
-        if not on_gpu and beta == 0 and len(shape) == 2 and 0 not in (*shape, _shape(a)[1]):
+        if not on_gpu and len(shape) == 2 and 0 not in (*shape, _shape(a)[1]):
             from . import gpu_multi
 
             if not gpu_multi.fits(a, b, dtype):
-                here = gpu_multi.current_device()
-                return _spread(a, b, here, out=out, precision=precision, check_finite=check_finite, **options)
+                return _spread(a, b, gpu_multi.current_device(), **spread, **options)
         # GPU arrays arrive as the user gave them, host arrays as NumPy's, shapes and dtypes checked; the backend
         # converts, works on the current stream and returns a SpammResult of the same kind.
         result = gpu.spamm_cuda(
@@ -183,57 +190,91 @@ def _spread(
     b: Any,
     devices: int | Sequence[int],
     *,
+    c: Any,
     out: Any,
     precision: Precision | None,
     check_finite: bool | None,
+    split: Literal["rows", "columns"],
     **options: Any,
 ) -> SpammResult:
     """Check operands that several GPUs multiply, and multiply them."""
     from . import gpu_multi
 
     chosen, like = gpu_multi.device_list(devices), a
-    if isinstance(a, list | tuple):
-        if not (isinstance(b, list | tuple) and len(a) == len(b) == len(chosen)):
-            raise ValueError(f"distributed operands are lists of {len(chosen)} arrays, one a device: see distribute")
-        pairs = list(zip(a, b, strict=True))
+    distributed = isinstance(a, list | tuple)
+    if distributed:
         on_gpu = True
+        for name, parts in (("a", a), ("b", b), ("c", c), ("out", out)):
+            if parts is not None and not (isinstance(parts, list | tuple) and len(parts) == len(chosen)):
+                raise ValueError(
+                    f"{name} is no list of {len(chosen)} arrays, one a device, as lists of distributed operands are: "
+                    "see distribute"
+                )
     else:
         on_gpu = on_device(a) or on_device(b)
         if not on_gpu:
-            a, b = _host_array(a), _host_array(b)
-        elif not (on_device(a) and on_device(b)):
-            raise ValueError("one of a and b is a GPU array and the other is not: move one of them")
-        pairs = [(a, b)]
-    rows, kind = 0, ""
-    for mine, copy in pairs:
-        kind = _check_operands(mine, copy, precision, "cuda")
-        shape = result_shape(_shape(mine), _shape(copy))
-        if len(shape) != 2 or len(_shape(mine)) != 2:
-            raise ValueError(f"devices spread one product of two matrices, and the result would have shape {shape}")
-        rows += shape[0]
-    targets = out if isinstance(out, list | tuple) else [out] * len(pairs)
-    for target, (mine, copy) in zip(targets, pairs, strict=True):
+            a, b, c = _host_array(a), _host_array(b), None if c is None else _host_array(c)
+        for name, array in (("a", a), ("b", b), ("c", c), ("out", out)):
+            if array is not None and on_device(array) != on_gpu:
+                raise ValueError(f"of a and b one is a GPU array, and {name} lies elsewhere: move one of them")
+        if split != "rows":
+            raise ValueError("split = 'columns' is said of operands distributed by columns: see distribute")
+    a_parts, b_parts, c_parts, targets = (
+        parts if distributed and parts is not None else [parts] * len(chosen if distributed else [0])
+        for parts in (a, b, c, out)
+    )
+    for x, y, added, target in zip(a_parts, b_parts, c_parts, targets, strict=True):
+        kind = _check_operands(x, y, precision, "cuda")
+        shape = result_shape(_shape(x), _shape(y))
+        if options["beta"] != 0:
+            if added is None:
+                raise ValueError(f"beta = {options['beta']} needs c: pass the matrix that beta multiplies")
+            _check_result_array("c", added, shape, None)
+            _check_dtype("c", _dtype(added))
         if target is not None:
-            _check_result_array("out", target, result_shape(_shape(mine), _shape(copy)), PRECISIONS[kind][1])
-    if 0 in (rows, *_shape(pairs[0][1])):
-        raise ValueError("a product without entries is not spread: leave devices out")
+            _check_result_array("out", target, shape, PRECISIONS[kind][1])
+    _check_parts(a_parts, b_parts, split)
     check = (not on_gpu) if check_finite is None else check_finite
-    result = gpu_multi.spamm_devices(a, b, **options, out=out, precision=kind, check_finite=check, devices=chosen)
+    options |= {"precision": kind, "check_finite": check}
+    result = gpu_multi.spamm_devices(a, b, c=c, out=out, devices=chosen, split=split, **options)
     if out is None and not on_gpu:
         result.c = _same_kind(result.c, like)
     return result
 
 
+def _check_parts(a: Sequence[Any], b: Sequence[Any], split: Literal["rows", "columns"]) -> None:
+    """Check the shapes of parts and copies, or of the operands that are whole."""
+    shapes_a, shapes_b = [_shape(x) for x in a], [_shape(x) for x in b]
+    if max(map(len, (*shapes_a, *shapes_b))) > 2:
+        empty = all(0 in (*result_shape(x, y), x[-1]) for x, y in zip(shapes_a, shapes_b, strict=True))
+        if len(a) > 1 and (split != "rows" or {len(x) for x in (*shapes_a, *shapes_b)} - {2, 3}):
+            raise ValueError("a distributed batch has whole products on every device, along one leading dimension")
+    else:
+        copies, cut, axis = (shapes_b, shapes_a, 0) if split == "rows" else (shapes_a, shapes_b, 1)
+        if len(set(copies)) > 1:
+            name = "b" if split == "rows" else "a"
+            raise ValueError(f"{name} has shapes {copies}, and every device holds all of {name}: see distribute")
+        empty = 0 in (sum(x[axis] for x in cut), *copies[0])
+    if empty:
+        raise ValueError("a product without entries is not spread: leave devices out")
+
+
 def distribute(
-    a: Any, b: Any, tau: float, devices: int | Sequence[int], *, block: int = 32
+    a: Any,
+    b: Any,
+    tau: float,
+    devices: int | Sequence[int],
+    *,
+    block: int = 32,
+    split: Literal["rows", "columns"] = "rows",
 ) -> tuple[list[Any], list[Any]]:
     """Copy rows of A, cut so that every GPU has the same work at a threshold, and all of B to the GPUs of this host.
 
     Parameters
     ----------
-    a : array, shape (m, k)
+    a : array, shape ([items,] m, k)
         NumPy or GPU array.
-    b : array, shape (k, n)
+    b : array, shape ([items,] k, n)
         Of the same dtype.
     tau : float
         Threshold of the products to come.  Another is computed as well, with the work less even.
@@ -241,22 +282,28 @@ def distribute(
         The first so many GPUs, or those named.
     block : int, default 32
         Tile size.
+    split : {"rows", "columns"}
+        "columns" copies all of A and columns of B instead: for few rows, since units of 128 rows or 256 columns are
+        dealt.  Of a batch whole products are dealt in any case.
 
     Returns
     -------
-    a_parts : list of cupy.ndarray, shapes (m_p, k)
-        Rows of A in order, one array a GPU.
-    b_parts : list of cupy.ndarray, shape (k, n)
-        Copies of B.
+    a_parts, b_parts : list of cupy.ndarray
+        Rows of A in order, shapes (m_p, k), and copies of B; or copies of A and columns of B, shapes (k, n_p); or items
+        of the batch.  One array of each a GPU.
     """
     _check_choice(tau, None, None)
     _check_scalars(block, 1.0, 0.0)
     _check_operands(a, b, None, "cuda")
-    if len(result_shape(_shape(a), _shape(b))) != 2:
-        raise ValueError("distribute takes two matrices, not batches: distribute one product at a time")
+    if split not in ("rows", "columns"):
+        raise ValueError(f"split = {split!r} is unknown: choose 'rows' or 'columns'")
+    batch = result_shape(_shape(a), _shape(b))[:-2]
+    if len(batch) > 1 or any(_shape(x)[:-2] not in ((), batch) for x in (a, b)):
+        raise ValueError("distribute takes two matrices, or a batch of them along one leading dimension: reshape it")
     from . import gpu_multi
 
-    return gpu_multi.distribute(a, b, float(tau), devices, block=block)
+    chosen = gpu_multi.device_list(devices)
+    return gpu_multi.distribute(a, b, float(tau), chosen, block=block, split=split)
 
 
 def norm_map(a: Any, block: int = 32) -> Any:

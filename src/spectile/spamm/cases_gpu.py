@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -216,10 +216,9 @@ class Spread:
             with cupy.cuda.Device(index):
                 cupy.get_default_memory_pool().free_all_blocks()
         self.by_rows = tau is not None
-        if tau is None:
-            self.parts_a, self.parts_b = gpu_multi.distribute_columns(a, b, self.devices)
-        else:
-            self.parts_a, self.parts_b = gpu_multi.distribute(a, b, tau, self.devices)
+        self._split: Literal["rows", "columns"] = "rows" if self.by_rows else "columns"
+        # Without a threshold all parts have equal work.
+        self.parts_a, self.parts_b = gpu_multi.distribute(a, b, tau or 0.0, self.devices, split=self._split)
         self.parts_c = []
         for mine, other in zip(self.parts_a, self.parts_b, strict=True):
             with mine.device:
@@ -230,15 +229,15 @@ class Spread:
         """Return the product of operands that lie on their GPUs."""
         from . import gpu_multi
 
-        make = gpu_multi.Resident if self.by_rows else gpu_multi.ResidentColumns
-        plan = make(self.parts_a, self.parts_b, self.parts_c, tau=tau, precision=self.precision)
+        asked = gpu_multi.Options(self.precision, tau)
+        plan = gpu_multi.Resident(self.parts_a, self.parts_b, self.parts_c, asked, split=self._split)
         return dataclasses.replace(self._method(name, tau, plan, [len(part) for part in self.parts_a]), clock=clock)
 
     def from_device(self, name: str, tau: float) -> Method:
         """Return the product of matrices on the first GPU."""
         from . import gpu_multi
 
-        plan = gpu_multi.FromDevice(self.a, self.b, self.out, self.devices, tau=tau, precision=self.precision)
+        plan = gpu_multi.FromDevice(self.a, self.b, self.out, self.devices, gpu_multi.Options(self.precision, tau))
         return self._method(name, tau, plan, list(np.diff(plan.rows).tolist()))
 
     def from_host(self, name: str, tau: float) -> Method:
@@ -250,7 +249,7 @@ class Spread:
         a, b, out = (cupyx.empty_pinned(x.shape, x.dtype) for x in (self.a, self.b, self.out))
         for target, source in ((a, self.a), (b, self.b)):
             source.get(out=target)
-        plan = gpu_multi.FromHost(a, b, out, self.devices, tau=tau, precision=self.precision)
+        plan = gpu_multi.FromHost(a, b, out, self.devices, gpu_multi.Options(self.precision, tau))
         return self._method(name, tau, plan, [])
 
     def _method(self, name: str, tau: float, plan: Any, rows: list[int]) -> Method:

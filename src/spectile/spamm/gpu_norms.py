@@ -90,16 +90,28 @@ class NormMaps(Norms):
 
 
 def check_norms(maps: Norms, a: Any, b: Any) -> None:
-    """Raise where an operand, here or on the host, holds NaN or infinity; a norm that overflows alone is no sign."""
+    """Raise where an operand holds NaN or infinity; a norm that overflows alone is no sign.
+
+    An operand lies here or on the host, or is a list of its parts on several devices.
+    """
     import cupy
 
     for name, norms, matrix in (("a", maps.a, a), ("b", maps.b, b)):
-        finite = cupy.get_array_module(matrix).isfinite
-        if norms.size and not bool(cupy.isfinite(norms).all()) and not bool(finite(matrix).all()):
+        parts = matrix if isinstance(matrix, list | tuple) else [matrix]
+        if norms.size and not bool(cupy.isfinite(norms).all()) and not all(map(_finite, parts)):
             raise ValueError(
                 f"{name} holds NaN or infinity: mend {name}, or give tau with check_finite=False to let them propagate "
                 "as in a dense product"
             )
+
+
+def _finite(matrix: Any) -> bool:
+    if isinstance(matrix, np.ndarray):
+        return bool(np.isfinite(matrix).all())
+    import cupy
+
+    with matrix.device:
+        return bool(cupy.isfinite(matrix).all())
 
 
 def norm_map_cuda(a: Any, block: int) -> Any:

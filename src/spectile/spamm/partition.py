@@ -80,7 +80,9 @@ def schedule(parts: int, panel_count: int) -> list[tuple[Literal["a", "b"], int]
 
 
 @functools.lru_cache
-def shares(parts: int, seconds: float, a_bytes: int, b_bytes: int, c_bytes: int, panel_count: int) -> tuple[float, ...]:
+def shares(
+    parts: int, seconds: float, a_bytes: int, b_bytes: int, c_bytes: int, sent: tuple[float, ...]
+) -> tuple[float, ...]:
     """Return the shares of the work with which all parts end together when all data lie on the first GPU.
 
     Parameters
@@ -91,8 +93,8 @@ def shares(parts: int, seconds: float, a_bytes: int, b_bytes: int, c_bytes: int,
         Time of the whole product on one of them.
     a_bytes, b_bytes, c_bytes : int
         Sizes of the matrices.  A and B leave the first GPU once (B goes round a ring), C comes back to it.
-    panel_count : int
-        Panels of B.
+    sent : tuple of float
+        What share of each panel of B is sent.
 
     Returns
     -------
@@ -104,20 +106,20 @@ def shares(parts: int, seconds: float, a_bytes: int, b_bytes: int, c_bytes: int,
     found = np.full(parts, 1 / parts)
     # Parts with few rows let those after them begin earlier: a fixed point, near enough after some rounds.
     for _ in range(4):
-        found = _shares(found, seconds, a_bytes, b_bytes / panel_count, c_bytes, panel_count)
+        found = _shares(found, seconds, a_bytes, b_bytes / len(sent) * np.array(sent), c_bytes)
     return tuple(float(share) for share in found)
 
 
-def _shares(previous: Any, seconds: float, a_bytes: float, panel_bytes: float, c_bytes: float, panel_count: int) -> Any:
-    parts = len(previous)
+def _shares(previous: Any, seconds: float, a_bytes: float, panel_bytes: Any, c_bytes: float) -> Any:
+    parts, panel_count = len(previous), len(panel_bytes)
     time, rows_there, panel_there = 0.0, np.zeros(parts), np.zeros((parts, panel_count))
     for kind, index in schedule(parts, panel_count):
         if kind == "a":
             time += a_bytes * previous[index] / LINK_BYTES_S
             rows_there[index] = time
         else:
-            time += panel_bytes / LINK_BYTES_S
-            panel_there[1:, index] = time + panel_bytes / PIECES / LINK_BYTES_S * np.arange(parts - 1)
+            time += panel_bytes[index] / LINK_BYTES_S
+            panel_there[1:, index] = time + panel_bytes[index] / PIECES / LINK_BYTES_S * np.arange(parts - 1)
     start = np.maximum(panel_there, rows_there[:, None])[1:]
     last_copy = (c_bytes * previous / panel_count / LINK_BYTES_S)[1:]
     left = panel_count - np.arange(panel_count)
