@@ -310,6 +310,7 @@ def added(asked, device=0, shape=(M, N)):
 def test_all_on_the_first_gpu(machine, devices, asked, spared, monkeypatch):
     # Some work for every part, as where the link is fast.
     monkeypatch.setattr(partition, "shares", lambda parts, *_: (1 / parts,) * parts)
+    monkeypatch.setattr(partition, "PANEL_COLUMNS", 256)
     a, b, out = integers(M, K), integers(K, N), empty((M, N))
     c, plus = added(asked)
     plan = gpu_multi.FromDevice(a, b, out, devices, asked, c)

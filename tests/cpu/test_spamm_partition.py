@@ -35,6 +35,8 @@ def test_panels_cover_the_columns_at_multiples_of_the_tiles(columns):
     found = partition.panels(columns)
     assert found[0][0] == 0 and found[-1][1] == columns and len(found) <= partition.PANELS
     assert all(a[1] == b[0] and b[0] % partition.COLUMN_UNIT == 0 for a, b in itertools.pairwise(found))
+    wide = partition.panels(columns, least=2048)
+    assert wide[-1][1] == columns and all(last - first >= 2048 for first, last in wide[:-1])
     rows = partition.pieces(columns, 5)
     assert [rows[0][0], rows[-1][1]] == [0, columns] and len(rows) <= 5
 

@@ -76,10 +76,12 @@ def test_every_placement_gives_the_bits_of_one_gpu(
     options: Any = {"tau": tau, "precision": precision, "alpha": 1.5}
     one = spamm(a, b, **options)
 
-    out = cupy.full((m, n), cupy.nan, OUTPUTS[precision])
-    result = spamm(a, b, devices=devices, out=out, **options)
-    assert result.c is out
-    _same([out], one.c)
+    for columns in (partition.PANEL_COLUMNS, 256):
+        monkeypatch.setattr(partition, "PANEL_COLUMNS", columns)
+        out = cupy.full((m, n), cupy.nan, OUTPUTS[precision])
+        result = spamm(a, b, devices=devices, out=out, **options)
+        assert result.c is out
+        _same([out], one.c)
 
     for size in (0, 1 << 60):
         monkeypatch.setattr(gpu_multi_resident, "SHARED_NORM_BYTES", size)
@@ -172,6 +174,7 @@ def test_rows_of_b_that_no_valid_product_needs_stay(
     import cupy
 
     monkeypatch.setattr(partition, "shares", lambda parts, *_: (1 / parts,) * parts)
+    monkeypatch.setattr(partition, "PANEL_COLUMNS", 256)
     monkeypatch.setattr(gpu_multi_device, "SPARED_BYTES", 0)
     m, k, n = 2000, 2500, 2200
     i, j = (cupy.arange(size) // 32 for size in (m, k))

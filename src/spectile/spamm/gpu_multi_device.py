@@ -55,7 +55,7 @@ class FromDevice(Plan):
             if c is not None:
                 self.add([c], [out])
             self._norms = gpu_norms.Norms(maps.a, maps.b, block, maps.counter)
-            self.panels = partition.panels(shape[2])
+            self.panels = partition.panels(shape[2], least=partition.PANEL_COLUMNS)
             self._sparing = b.nbytes >= SPARED_BYTES
             self.rows = rows = self._cut(a.nbytes, b.nbytes, out.nbytes)
             head = slice(0, rows[1])

@@ -16,6 +16,8 @@ ROW_UNIT, COLUMN_UNIT = 128, 256
 # B travels in panels of columns, each in pieces of rows, so that the last GPU of the ring waits for pieces only.
 PANELS = 16
 PIECES = 2
+# Narrower panels leave multiprocessors of small products idle.
+PANEL_COLUMNS = 2048
 # Panels of B that host memory sends: the first block's columns of C begin to leave when one is multiplied.  The links
 # read narrow columns slowly: an eighth of a row at 32, a half at 55 GB/s.
 HOST_PANELS = 4
@@ -52,9 +54,9 @@ def cut_rows(work: Any, shares: Any) -> list[int]:
     return [0, *(int(cut) for cut in nearest), len(work)]
 
 
-def panels(columns: int, count: int = PANELS) -> list[tuple[int, int]]:
-    """Return at most `count` panels of columns, of equal width but the last, cut at multiples of 256."""
-    width = max(1, -(-columns // (COLUMN_UNIT * count))) * COLUMN_UNIT
+def panels(columns: int, count: int = PANELS, least: int = COLUMN_UNIT) -> list[tuple[int, int]]:
+    """Return at most `count` panels of at least 256 or `least` columns, equal but the last, cut at multiples of 256."""
+    width = max(-(-columns // (COLUMN_UNIT * count)), -(-least // COLUMN_UNIT)) * COLUMN_UNIT
     return [(start, min(start + width, columns)) for start in range(0, columns, width)]
 
 
