@@ -25,6 +25,7 @@ DRAWINGS = sorted(path for kind in ("plot", "table") for path in (ROOT / "workfl
         (["--config", "machine=a/b"], "machine = 'a/b'.*name of this machine"),
         (["--config", "machine=a;touch x"], "machine = 'a;touch x'"),
         (["--config", "papers=[spam]"], "papers"),
+        (["--config", "source=recorded"], "no machine 'this': choose one.*machine=NAME, of h200, xeon2"),
         (["--config", "suitesparse_url=http://example.org/"], "https, file, or http on loopback"),
     ],
 )

@@ -160,6 +160,7 @@ def test_a_wrong_mark_is_noticed(recorded, tmp_path, column, value, message):
 
 
 def test_everything_draws_from_nothing(workflow_copy):
+    (workflow_copy / "results/recorded/nowhere").mkdir()
     snakemake(workflow_copy, "--cores", "2", "figures", "--config", "source=recorded", "machine=nowhere")
     for path in (workflow_copy / "results/nowhere").rglob("*.marks.tsv"):
         assert len(pandas.read_csv(path, sep="\t")) == 0, f"{path.name} has marks and there was no record"

@@ -27,6 +27,16 @@ def check_config():
         sheets.validate(config, schema, "the configuration")
     except sheets.SheetError as error:
         raise WorkflowError(str(error)) from None
+    recorded = Path("results/recorded")
+    if (
+        config["source"] == "recorded"
+        and not (recorded / str(config["machine"])).is_dir()
+    ):
+        names = sorted(path.name for path in recorded.glob("*") if path.is_dir())
+        raise WorkflowError(
+            f"results/recorded holds no machine {config['machine']!r}: "
+            f"choose one with --config source=recorded machine=NAME, of {', '.join(names)}"
+        )
 
 
 check_config()
