@@ -35,6 +35,11 @@ def test_host_arrays_are_not_on_the_device() -> None:
     assert not device.on_device([1.0])
 
 
+@pytest.mark.parametrize(("kind", "there"), [(1, False), (2, True), (3, False), (13, True)])
+def test_dlpack_tells_device_memory_from_pinned_memory(kind: int, there: bool) -> None:
+    assert device.on_device(SimpleNamespace(__dlpack_device__=lambda: (kind, 0))) is there
+
+
 class FakeError(Exception):
     pass
 
