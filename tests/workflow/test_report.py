@@ -55,6 +55,8 @@ def test_claims_of_table_1_and_3_reproduce(finished):
     table_1 = claims[(claims["paper"] == "spamm") & (claims["element"] == "Table 1")]
     assert len(table_1) >= 36
     assert set(table_1["verdict"]) == {"reproduced"}
+    page = (finished / "results/this/claims.html").read_text()
+    assert "<td>1.434815</td><td>1.434815</td>" in page  # ours has the digits that the paper prints
 
 
 def test_changed_row_measures_its_case_alone(finished, tmp_path):
