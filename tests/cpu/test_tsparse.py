@@ -225,15 +225,15 @@ def test_chunks_of_rows_on_threads_are_put_together(kept, monkeypatch):
     A = sp.vstack([random(1500, 900, 0.01, 21), sp.csr_array((40, 900)), random(200, 900, 0.1, 22)], format="csr")
     B = random(900, 1200, 0.02, 23)
     left, right = ((x.indptr.astype(np.int64), x.indices, x.data) for x in (A, B))
-    monkeypatch.setattr(cpu, "WORTH_A_CHUNK", 3000)
     monkeypatch.setattr(cpu, "LARGEST_KEPT", kept)
-    costs = cpu.row_costs(left[0], left[1], right[0])
-    pieces = cpu.chunks(costs, 3)
+    work = cpu.survey(left[0], left[1], right[0])
+    assert work.products == np.diff(B.indptr)[A.indices].sum()
+    pieces = cpu.chunks(work, 3, 3000)
     assert len(pieces) > 20
-    whole = cpu.multiply(left, right, 1200, costs, cpu.chunks(costs, 1), 1)
+    whole = cpu.multiply(left, right, 1200, work, cpu.chunks(work, 1), 1)
     assert_product(sp.csr_array(whole[::-1], shape=(A.shape[0], 1200)), A, B)
     for _ in range(5):
-        for array, expected in zip(cpu.multiply(left, right, 1200, costs, pieces, 3), whole, strict=True):
+        for array, expected in zip(cpu.multiply(left, right, 1200, work, pieces, 3), whole, strict=True):
             np.testing.assert_array_equal(array, expected)
 
 

@@ -266,35 +266,35 @@ def _by_rows_on_cpu(A: Operand, B: Operand, precision: Precision, memory_limit: 
     """Multiply row by row: in one pass, or with the rows counted first where its room may be too large."""
     from . import cpu
 
-    costs = cpu.row_costs(A.indptr, A.indices, B.indptr)
+    work = cpu.survey(A.indptr, A.indices, B.indptr)
     threads = cpu.workers(B.shape[1], 8, memory_limit)
-    chunks = cpu.chunks(costs, threads)
+    chunks = cpu.chunks(work, threads)
     if memory_limit is None:
         data_a, data_b, exponents = _rounded(A, B, precision)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
-        found = cpu.multiply(left, right, B.shape[1], costs, chunks, threads)
+        found = cpu.multiply(left, right, B.shape[1], work, chunks, threads)
         if found is not None:
             indptr, indices, data = found
             data = _unscale(data, indptr, indices, exponents)
             return _csr((A.shape[0], B.shape[1]), indptr, indices, data, A.array or B.array)
-    return _count(A, B, memory_limit, costs, chunks)._numeric(A, B, precision, memory_limit)
+    return _count(A, B, memory_limit, work, chunks)._numeric(A, B, precision, memory_limit)
 
 
 def _symbolic(A: Operand, B: Operand, memory_limit: int | None) -> SymbolicProduct:
     from . import cpu
 
-    costs = cpu.row_costs(A.indptr, A.indices, B.indptr)
-    return _count(A, B, memory_limit, costs, cpu.chunks(costs, cpu.workers(B.shape[1], 8, memory_limit)))
+    work = cpu.survey(A.indptr, A.indices, B.indptr)
+    return _count(A, B, memory_limit, work, cpu.chunks(work, cpu.workers(B.shape[1], 8, memory_limit)))
 
 
-def _count(A: Operand, B: Operand, memory_limit: int | None, costs: np.ndarray, chunks: Any) -> SymbolicProduct:
+def _count(A: Operand, B: Operand, memory_limit: int | None, work: Any, chunks: Any) -> SymbolicProduct:
     from . import cpu
 
     shape = A.shape[0], B.shape[1]
     threads = cpu.workers(shape[1], 8, memory_limit)
     indptr = cpu.count(A.indptr, A.indices, B.indptr, B.indices, shape[1], chunks, threads)
     patterns = (A.indptr, A.indices), (B.indptr, B.indices)
-    return SymbolicProduct(shape, indptr, None, cpu.products_before(costs, len(costs)), chunks, patterns, memory_limit)
+    return SymbolicProduct(shape, indptr, None, work.products, chunks, patterns, memory_limit)
 
 
 def _rounded(

@@ -267,7 +267,7 @@ def _scipy(A: Any, precision: str) -> Callable[[], Any]:
 
 
 def _cpu_phases(A: Any) -> dict[str, Value]:
-    """Time the phases of one product in float64: check of the factor, costs of the rows, their product in one pass."""
+    """Time the phases of one product in float64: check of the factor, count of products, product."""
     import numba
 
     from . import cpu
@@ -277,13 +277,13 @@ def _cpu_phases(A: Any) -> dict[str, Value]:
     indptr = A.indptr.astype(np.int64)
     cpu.examine(indptr, A.indices, A.data, A.shape[1])
     marks.append(time.perf_counter())
-    costs = cpu.row_costs(indptr, A.indices, indptr)
+    work = cpu.survey(indptr, A.indices, indptr)
     marks.append(time.perf_counter())
     factor = (indptr, A.indices, A.data)
-    if cpu.multiply(factor, factor, A.shape[1], costs, cpu.chunks(costs, threads), threads) is None:
+    if cpu.multiply(factor, factor, A.shape[1], work, cpu.chunks(work, threads), threads) is None:
         return {}
     marks.append(time.perf_counter())
-    return {"phases": ["check", "costs of rows", "product"], "phases_s": np.diff(marks).tolist()}
+    return {"phases": ["check", "count of products", "product"], "phases_s": np.diff(marks).tolist()}
 
 
 # ---- GPU

@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -31,8 +32,9 @@ SHORT = np.uint64(64)  # entries up to which counting the smaller ones sorts a r
 WORD = np.uint32(63)  # the bits of a column within its word
 FEW_WORDS = np.uint64(24)  # words up to which insertion sorts them fastest
 ROW_COST = np.uint64(8)  # of a row, in multiplications
-WORTH_A_CHUNK = 400_000  # cost of rows that a thread takes at a time
-WORTH_A_PIECE = 50_000  # entries that a thread checks at a time, at least
+BLOCKS = 4096  # of rows whose multiplications are counted together, at most
+WORTH_A_CHUNK = 200_000  # cost of rows that a thread takes at a time
+WORTH_A_PIECE = 500_000  # entries that a thread checks at a time, at least
 REPEATS = np.uint64(5)  # products an entry beyond which "is this its column's first?" is guessed right: a branch pays
 
 
@@ -46,15 +48,14 @@ def _popcount(x):  # type: ignore[no-untyped-def]
 
 # The kernels below take unsigned views of all index arrays: Numba then leaves out its test for negative indices.
 @numba.njit(**_JIT)
-def _row_costs(start, stop, indptr_a, indices_a, indptr_b, costs):  # type: ignore[no-untyped-def]
-    """costs[i] = multiplications of rows start to i, and ROW_COST for each of them."""
-    total = ZERO
+def _count_products(start, stop, edges, indptr_a, indices_a, indptr_b, products):  # type: ignore[no-untyped-def]
+    """products[i] = multiplications of rows edges[i] to edges[i + 1], for start <= i < stop."""
     for i in range(start, stop):
-        total += ROW_COST
-        for p in range(indptr_a[i], indptr_a[i + ONE]):
+        total = ZERO
+        for p in range(indptr_a[edges[i]], indptr_a[edges[i + ONE]]):
             k = np.uint64(indices_a[p])
             total += indptr_b[k + ONE] - indptr_b[k]
-        costs[i] = total
+        products[i] = total
 
 
 @numba.njit(**_JIT)
@@ -339,20 +340,39 @@ def workers(columns: int, itemsize: int, memory_limit: int | None) -> int:
     return min(threads, memory_limit // need)
 
 
-def row_costs(indptr_a: np.ndarray, indices_a: np.ndarray, indptr_b: np.ndarray) -> np.ndarray:
-    """Return the running sum of what the rows of ``A @ B`` cost, in multiplications."""
-    costs = np.empty(len(indptr_a) - 1, np.int64)
-    arrays = _unsigned(indptr_a, indices_a, indptr_b, costs)
-    pieces = _pieces(indptr_a)
-    _over_rows(pieces, numba.get_num_threads(), lambda start, stop: _row_costs(start, stop, *arrays))
-    for start, stop in pieces[1:]:
-        costs[start:stop] += costs[int(start) - 1]
-    return costs
+@dataclass(frozen=True)
+class Work:
+    """The multiplications of ``A @ B``, rows of A taken together by some."""
+
+    edges: np.ndarray  # the first rows of those taken together, and the number of rows
+    before: np.ndarray  # multiplications of the rows before each edge
+
+    @property
+    def products(self) -> int:
+        """All multiplications."""
+        return int(self.before[-1])
+
+    def products_before(self, row: int) -> int:
+        """Return the multiplications of the rows before an edge."""
+        return int(self.before[np.searchsorted(self.edges, row)])
 
 
-def products_before(costs: np.ndarray, row: int) -> int:
-    """Return the multiplications of the rows before `row`."""
-    return int(costs[row - 1]) - int(ROW_COST) * row if row else 0
+def survey(indptr_a: np.ndarray, indices_a: np.ndarray, indptr_b: np.ndarray) -> Work:
+    """Return the multiplications of ``A @ B``."""
+    rows = len(indptr_a) - 1
+    blocks = min(rows, BLOCKS)
+    edges = np.arange(blocks + 1) * rows // max(blocks, 1)
+    before = np.zeros(blocks + 1, np.int64)
+    arrays = _unsigned(edges, indptr_a, indices_a, indptr_b, before[1:])
+    threads = numba.get_num_threads() if len(indices_a) >= WORTH_A_PIECE else 1
+    pieces = (
+        _between(np.arange(1, 4 * threads) * blocks // (4 * threads), blocks)
+        if threads > 1
+        else [(ZERO, np.uint64(blocks))]
+    )
+    _over_rows(pieces, threads, lambda start, stop: _count_products(start, stop, *arrays))
+    np.cumsum(before, out=before)
+    return Work(edges, before)
 
 
 def _unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -377,13 +397,14 @@ def _between(cuts: np.ndarray, rows: int) -> Chunks:
     return list(itertools.pairwise(np.unique(np.concatenate(([0], cuts, [rows]))).astype(np.uint64)))
 
 
-def chunks(costs: np.ndarray, threads: int) -> Chunks:
+def chunks(work: Work, threads: int, worth: int = WORTH_A_CHUNK) -> Chunks:
     """Return the first row and the end of chunks of rows of like cost: one for one thread, and for little work."""
-    rows = len(costs)
-    if threads == 1 or rows < 2 or costs[-1] < WORTH_A_CHUNK:
+    rows = int(work.edges[-1])
+    costs = work.before + int(ROW_COST) * work.edges
+    if threads == 1 or rows < 2 or costs[-1] < worth:
         return [(ZERO, np.uint64(rows))]
-    pieces = threads * int(1 + costs[-1] // (threads * WORTH_A_CHUNK))
-    return _between(np.searchsorted(costs, np.linspace(0, costs[-1], pieces + 1)[1:-1]), rows)
+    pieces = threads * int(1 + costs[-1] // (threads * worth))
+    return _between(work.edges[np.searchsorted(costs, np.linspace(0, costs[-1], pieces + 1)[1:-1])], rows)
 
 
 @functools.cache
@@ -477,16 +498,16 @@ def multiply(
     A: tuple[np.ndarray, np.ndarray, np.ndarray],
     B: tuple[np.ndarray, np.ndarray, np.ndarray],
     columns: int,
-    costs: np.ndarray,
+    work: Work,
     rows: Chunks,
     threads: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return row pointer, sorted columns and values of C in one pass, or None if C may be too large.
+    """Return row pointer, sorted columns and values of C in one pass over chunks `rows`, or None if C may be too large.
 
     Each chunk of rows is made in room for all its products, and moved to its place in C when those before it are
     counted.
     """
-    products, dtypes = products_before(costs, len(costs)), (A[1].dtype, A[2].dtype)
+    products, dtypes = work.products, (A[1].dtype, A[2].dtype)
     if products * sum(dtype.itemsize for dtype in dtypes) > LARGEST_RESERVE:
         return None
     indptr = np.zeros(len(A[0]), np.int64)
@@ -495,11 +516,11 @@ def multiply(
 
     def make(start: np.uint64, stop: np.uint64, to: Room) -> int:
         """Fill rows start to stop from the beginning of `to`, their ends counted from there; return the last."""
-        work = space.mark, space.bitmap, space.words, space.met, space.sums
-        return int(_fill_rows(start, stop, ZERO, *factors, *work, ends, *_unsigned(*to)))
+        room = space.mark, space.bitmap, space.words, space.met, space.sums
+        return int(_fill_rows(start, stop, ZERO, *factors, *room, ends, *_unsigned(*to)))
 
     gather = _gather if products * max(dtype.itemsize for dtype in dtypes) <= LARGEST_KEPT else _gather_in_order
-    return indptr, *gather(dtypes, indptr, costs, rows, threads, make)
+    return indptr, *gather(dtypes, indptr, work, rows, threads, make)
 
 
 Room = tuple[np.ndarray, np.ndarray]  # for columns and values
@@ -524,10 +545,11 @@ class _Kept:
             return
         try:
             columns, values = (entries * dtype.itemsize for dtype in dtypes)
-            if len(self._memory) < columns + values:
-                self._memory = np.empty(columns + values, np.uint8)
+            first = -(-values // 8) * 8  # of the columns, aligned
+            if len(self._memory) < first + columns:
+                self._memory = np.empty(first + columns, np.uint8)
             memory = self._memory
-            yield memory[values : values + columns].view(dtypes[0]), memory[:values].view(dtypes[1])
+            yield memory[first : first + columns].view(dtypes[0]), memory[:values].view(dtypes[1])
         finally:
             self._free.release()
 
@@ -549,21 +571,21 @@ def _move(made: Room, to: Room, place: int, ends: np.ndarray) -> None:
 def _gather(
     dtypes: tuple[np.dtype, np.dtype],
     indptr: np.ndarray,
-    costs: np.ndarray,
+    work: Work,
     rows: Chunks,
     threads: int,
     make: Callable[[np.uint64, np.uint64, Room], int],
 ) -> Room:
     """Make all chunks in kept room, then allocate C at its size, for which malloc may have memory used before."""
     made: dict[int, Room] = {}
-    with _kept.take(dtypes, products_before(costs, len(costs))) as room:
+    with _kept.take(dtypes, work.products) as room:
 
-        def work(start: np.uint64, stop: np.uint64) -> None:
-            first = products_before(costs, int(start))
-            entries = make(start, stop, _part(room, first, products_before(costs, int(stop))))
+        def fill_chunk(start: np.uint64, stop: np.uint64) -> None:
+            first = work.products_before(int(start))
+            entries = make(start, stop, _part(room, first, work.products_before(int(stop))))
             made[int(start)] = _part(room, first, first + entries)
 
-        _over_rows(rows, threads, work)
+        _over_rows(rows, threads, fill_chunk)
         starts = [int(start) for start, _ in rows]
         places = np.cumsum([0, *(len(made[start][0]) for start in starts)])
         C = _room(dtypes, int(places[-1]))
@@ -579,7 +601,7 @@ def _gather(
 def _gather_in_order(
     dtypes: tuple[np.dtype, np.dtype],
     indptr: np.ndarray,
-    costs: np.ndarray,
+    work: Work,
     rows: Chunks,
     threads: int,
     make: Callable[[np.uint64, np.uint64, Room], int],
@@ -588,18 +610,18 @@ def _gather_in_order(
 
     A chunk is made in a thread's own room, which stays in the cache, and moved once all before it are counted.
     """
-    C = _room(dtypes, products_before(costs, len(costs)))
+    C = _room(dtypes, work.products)
     entries = 0
     if len(rows) == 1:
         entries = make(*rows[0], C)
     else:
-        longest = max(products_before(costs, int(stop)) - products_before(costs, int(start)) for start, stop in rows)
+        longest = max(work.products_before(int(stop)) - work.products_before(int(start)) for start, stop in rows)
         idle: list[Room] = []
         made: dict[int, tuple[int, int, Room]] = {}
         lock = threading.Lock()
         first = 0  # of the rows that are not in their place
 
-        def work(start: np.uint64, stop: np.uint64) -> None:
+        def fill_chunk(start: np.uint64, stop: np.uint64) -> None:
             nonlocal first, entries
             with lock:
                 room = idle.pop() if idle else None
@@ -617,7 +639,7 @@ def _gather_in_order(
                 with lock:
                     idle.append(room)
 
-        _over_rows(rows, threads, work)
+        _over_rows(rows, threads, fill_chunk)
     for array in C:
         array.resize(entries, refcheck=False)
     return C
@@ -656,13 +678,13 @@ def tile_counts(
     width : int
         Tile columns of C.
     """
-    costs = row_costs(A[0], A[1], B[0])
+    found = survey(A[0], A[1], B[0])
     totals: list[tuple[int, int, int]] = []
 
     def work(first: np.uint64, stop: np.uint64) -> None:
         totals.append(_count_tiles(int(first), int(stop), *A, *B, width))
 
     threads = numba.get_num_threads()
-    _over_rows(chunks(10 * costs, threads), threads, work)
+    _over_rows(chunks(found, threads, WORTH_A_CHUNK // 10), threads, work)
     tiles, tasks, entries = (int(sum(part)) for part in zip(*totals, strict=True))
     return tiles, tasks, entries
