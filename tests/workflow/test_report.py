@@ -106,9 +106,12 @@ def test_report_opens_on_the_claims_in_a_browser(finished, tmp_path):
 def test_report_calls_elements_as_the_paper_does(finished):
     with zipfile.ZipFile(finished / "report.zip") as archive:
         (page,) = [name for name in archive.namelist() if name.endswith("report.html")]
-        labels = set(re.findall(r'"element": "([^"]*)"', archive.read(page).decode()))
+        report = archive.read(page).decode()
+    labels = set(re.findall(r'"element": "([^"]*)"', report))
     assert {"All claims", "Figure 5", "Table 1", "ablation (not in the paper)"} <= labels
     assert not [label for label in labels if re.match(r"(Table|Figure) \D", label)]
+    shown = set(re.findall(r'"shows": "([^"]*)"', report))
+    assert "speed-up over the dense product by valid ratio" in shown and len(shown) > 10
 
 
 @pytest.mark.parametrize(

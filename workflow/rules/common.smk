@@ -218,6 +218,15 @@ def element(stem):
     return f"{'Figure' if numbered[1] == 'fig' else 'Table'} {numbered[2]}"
 
 
+def subject(stem):
+    """Return what a stem draws in some words: the first line of its script, shortened at its first comma where long."""
+    first = Path(f"workflow/scripts/{stem}.py").read_text().partition("\n")[0]
+    words = re.sub(r"^(Figure|Table) \w+ of [^:]*: ", "", first.strip('."'))
+    words = words if len(words) < 65 else re.split("[,:;(]", words)[0]
+    start, space, rest = words.partition(" ")
+    return (start.lower() if start.istitle() else start) + space + rest
+
+
 def drawn(paper):
     """Return the paper's figures and tables as outputs that the report shows."""
     return [in_report(paper, stem) for stem in stems(paper)]
@@ -227,7 +236,7 @@ def in_report(paper, stem):
     """Return the file that a drawing script makes, marked for the report with its caption and labels."""
     caption = f"../report/{stem.partition('_')[2]}.rst"
     subcategory = "Figures" if stem.startswith("plot") else "Tables"
-    labels = {"element": element(stem), "machine": MACHINE}
+    labels = {"element": element(stem), "shows": subject(stem)}
     return report(
         drawn_path(stem),
         caption=caption,

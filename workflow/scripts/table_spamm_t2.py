@@ -24,7 +24,7 @@ def cell(row, frame, ratio):
     bound = time_bound(row, select(frame, f"case={row['case']},status=ok"), ratio)
     text = f"{row['speedup']:.2f}"
     if row["p_precision"] != "tf32x3":  # the vendor's product runs on other units there
-        text += f"\nof {1 / row['v_valid_ratio']:.1f}" + (f", {bound:.1f} by time" if bound else "")
+        text += f"\nof {1 / row['v_valid_ratio']:.1f}" + (f" ({bound:.1f})" if bound else "")
     return text
 
 
@@ -49,7 +49,7 @@ def table(frame: pandas.DataFrame) -> Table:
             lines.append(line)
     result.data = pandas.DataFrame(lines)
     result.notes = [
-        'A cell "2.3, of 3.3, 2.7 by time; paper 1.1": measured speed-up, the bound 1/valid ratio, the bound by time '
+        'A cell "2.3 of 3.3 (2.7); paper 1.1": measured speed-up, the bound 1/valid ratio, in brackets the one by time '
         "(GPU: both norm maps at 4.06 TB/s, 5 µs, what 64 x 128 tiles execute at the vendor's rate; CPU: norm maps as "
         "timed, valid products at BLAS's rate), the printed speed-up of a V100. tf32x3 is beside SGEMM: no bound.",
         "Printed cells above 1/valid ratio (N = 1,024 and 2,048) cannot come from equal flop rates; a cuBLAS baseline "

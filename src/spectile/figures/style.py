@@ -463,7 +463,8 @@ table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: 0.25em 0.7em; text-align: right; vertical-align: top; border-bottom: 1px solid #ddd; }}
 th {{ background: #f4f4f4; vertical-align: bottom; }} td {{ white-space: nowrap; }}
 .text {{ text-align: left; }} .long {{ white-space: normal; }}
-.none, small {{ color: #777; }} ul {{ color: #555; font-size: 0.92em; max-width: 60em; }}
+.none, small {{ color: #777; }} small {{ white-space: normal; }}
+ul {{ color: #555; font-size: 0.92em; max-width: 60em; }}
 </style></head><body><h1>{title}</h1>{body}{notes}</body></html>
 """
 
