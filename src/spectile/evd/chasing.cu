@@ -61,7 +61,9 @@ enum Barrier {  // G: 0 for O, 1 for D
     EDGE_IS_HERE = 7,   // the warp that holds O's last column, with the one that receives
     ROW_IS_HERE = 8,    // D, with the one that receives
     REFLECTOR = 9,      // + task % 2: O's first warp has written it for D
-    REFLECTOR_READ = 11 // + task % 2: D has read it
+    REFLECTOR_READ = 11, // + task % 2: D has read it
+    HEAD_IS_HERE = 13,  // O, with the one that receives
+    CORNER_IS_HERE = 14 // D, with the one that receives
 };
 
 __device__ __forceinline__ void wait_for(const int* released, int tasks, int lane) {
@@ -102,15 +104,17 @@ struct Room {  // in shared memory
     scalar_t* reflector;   // 2 x (B + 1): v and tau
     scalar_t* own;         // CHASE_WARPS x B of each group: v of a warp of O, q of one of D
     scalar_t* inner;       // CHASE_WARPS x CPW: v^H O
+    scalar_t* last;        // CHASE_WARPS x CPW: the last row of O, for a last entry of 1
+    scalar_t* late;        // 2: the last entry of O, and of D, by mail
 };
-#define ROOM (B * (B + 1) + 4 * CHASE_WARPS * B + 6 * B + 2)  // scalars
+#define ROOM (B * (B + 1) + 4 * CHASE_WARPS * B + 7 * B + 4)  // scalars
 
 __device__ __forceinline__ void receive_edges(const Sweep& s, const Room& room, int lane) {
     if (s.sweep > 0)
         for (int task = 0; task < min(s.tasks, AHEAD); ++task) prefetch(s.inbox + task * LINES, lane);
     for (int task = 0; task < s.tasks; ++task) {
         if (s.sweep > 0) {
-            // The first column of the same task's D, then the first entry of the next task's O.
+            // The first column of the same task's D; in place of the last entry, which comes late, stands a 1.
             const bool whole = s.rows(task) == B;
             const int rows = s.own_rows(task);
             const uint4* slot = s.inbox + task * LINES;
@@ -123,15 +127,21 @@ __device__ __forceinline__ void receive_edges(const Sweep& s, const Room& room, 
 #pragma unroll
                 for (int h = 0; h < RPL; ++h) {
                     const int r = lane + 32 * h;
-                    value[h] = zero();
+                    value[h] = whole && r == B - 1 ? one() : zero();
                     if (r < rows) here &= try_receive(slot, B + r + 1, tag, value[h]);
-                    if (whole && r == B - 1) here &= try_receive(slot + LINES, 0, tag + 1, value[h]);
                 }
             } while (!here);
 #pragma unroll
             for (int h = 0; h < RPL; ++h)
                 if (lane + 32 * h < B) room.edge[(task & 1) * B + lane + 32 * h] = value[h];
             sync_warps(EDGE_IS_HERE, 2);
+            if (whole) {
+                // The first entry of the next task's O.
+                do here = try_receive(slot + LINES, 0, tag + 1, value[0]);
+                while (!here);
+                if (lane == 0) room.late[0] = value[0];
+                sync_warps(HEAD_IS_HERE, CHASE_WARPS + 1);
+            }
             if (task + 1 < s.tasks) wait_for(s.done - 2, task + 2, lane);
             arrive_warps(MAY_LOAD, CHASE_WARPS + 2);
         } else {
@@ -142,15 +152,19 @@ __device__ __forceinline__ void receive_edges(const Sweep& s, const Room& room, 
 
 __device__ __forceinline__ void receive_rows(const Sweep& s, const Room& room, int lane) {
     for (int task = 0; task < s.tasks; ++task) {
-        if (s.sweep > 0 && s.rows(task) == B) {
-            const uint4* slot = s.inbox + (task + 1) * LINES;
+        const bool by_mail = s.sweep > 0 && s.rows(task) == B;
+        const uint4* slot = s.inbox + (task + 1) * LINES;
+        const unsigned tag = s.inbox_tag + task + 1;
+        if (by_mail) {
             scalar_t value[RPL];
             bool here;
             do {
                 here = true;
 #pragma unroll
-                for (int h = 0; h < RPL; ++h)
-                    if (lane + 32 * h < B) here &= try_receive(slot, lane + 32 * h + 1, s.inbox_tag + task + 1, value[h]);
+                for (int h = 0; h < RPL; ++h) {
+                    value[h] = zero();  // of the last entry, which comes late
+                    if (lane + 32 * h < B - 1) here &= try_receive(slot, lane + 32 * h + 1, tag, value[h]);
+                }
             } while (!here);
 #pragma unroll
             for (int h = 0; h < RPL; ++h) {
@@ -162,6 +176,12 @@ __device__ __forceinline__ void receive_rows(const Sweep& s, const Room& room, i
             }
         }
         sync_warps(ROW_IS_HERE, CHASE_WARPS + 1);
+        if (by_mail) {
+            scalar_t value;
+            while (!try_receive(slot, B, tag, value)) {}
+            if (lane == 0) room.late[1] = value;
+            sync_warps(CORNER_IS_HERE, CHASE_WARPS + 1);
+        }
         if (s.sweep > 0 && task + 1 < s.tasks) wait_for(s.done - 1, task + 2, lane);
         // From here on the place of the row is free.
         sync_warps(MAY_LOAD + 1, CHASE_WARPS + 2);
@@ -183,9 +203,10 @@ __device__ __forceinline__ void
 work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vectors, long long row_stride)
 {
     const long long ld = 2 * B - 1;
-    const int c0 = warp * CPW;
+    const int c0 = warp * CPW, last_lane = (B - 1) % 32;
     scalar_t* shared_v = room.own + warp * B;
     scalar_t* inner = room.inner + warp * CPW;
+    scalar_t* last = room.last + warp * CPW;
     const scalar_t* vc = shared_v + c0;  // own columns
     scalar_t o[RPL][CPW], tau = zero();
 #pragma unroll
@@ -199,6 +220,7 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
         }
     for (int task = 0; task < s.tasks; ++task) {
         const int start = s.start(task), m = s.rows(task);
+        const bool by_mail = s.sweep > 0 && m == B;  // the last row, which the last entry, still 1, scales
         if (s.sweep > 0 && warp == (task > 0 ? CHASE_WARPS - 1 : 0)) {
             sync_warps(EDGE_IS_HERE, 2);
 #pragma unroll
@@ -239,11 +261,16 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
             }
         }
         // The new reflector, found by every warp; next to its norm the products of its tail with O.
-        const scalar_t head = shuffle(x[0], 0);
+        const scalar_t head = shuffle(x[0], 0), unit = shuffle(x[RPL - 1], last_lane);
         if (lane == 0) {
             x[0] = zero();
 #pragma unroll
             for (int c = 0; c < CPW; ++c) inner[c] = o[0][c];
+        }
+        if (by_mail && lane == last_lane) {
+            x[RPL - 1] = zero();
+#pragma unroll
+            for (int c = 0; c < CPW; ++c) last[c] = o[RPL - 1][c];
         }
         real_t tail = 0;
         scalar_t part[CPW];
@@ -260,6 +287,17 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
         fold<CPW / 2>(part, lane);
 #pragma unroll
         for (int lanes = CPW; lanes < 32; lanes *= 2) part[0] = part[0] + shuffle_xor(part[0], lanes);
+        if (by_mail) {
+            sync_warps(HEAD_IS_HERE, CHASE_WARPS + 1);
+            const scalar_t entry = room.late[0], end = entry * unit;
+            tail += square(end);
+            if (lane < CPW) part[0] = fma_(conj(end), entry * last[lane], part[0]);
+            if (lane == last_lane) {
+                x[RPL - 1] = end;
+#pragma unroll
+                for (int c = 0; c < CPW; ++c) o[RPL - 1][c] = entry * o[RPL - 1][c];
+            }
+        }
         const Reflector reflector = make_reflector(head, tail);
         tau = reflector.tau;
         scalar_t v[RPL];
@@ -360,7 +398,7 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Room& room, int 
         }
         sync_warps(REFLECTOR + (task & 1), CHASE_WARPS + 1);
         const scalar_t* shared_v = room.reflector + (task & 1) * (B + 1);
-        const scalar_t tau = shared_v[B];
+        const scalar_t tau = shared_v[B], end = conj(tau * shared_v[B - 1]);
         scalar_t v[RPL], vc[CPW];
 #pragma unroll
         for (int h = 0; h < RPL; ++h) v[h] = lane + 32 * h < B ? shared_v[lane + 32 * h] : zero();
@@ -413,11 +451,26 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Room& room, int 
         for (int h = 0; h < RPL; ++h) {
             const scalar_t f = gamma * v[h];
 #pragma unroll
+            for (int c = 0; c < CPW; ++c) d[h][c] = fma_(f, conj(vc[c]), d[h][c]);
+        }
+        if (s.sweep > 0 && m == B) {
+            // The last entry times u u^H, u the last column of H^H.
+            sync_warps(CORNER_IS_HERE, CHASE_WARPS + 1);
+            const real_t corner = real_part(room.late[1]);
+#pragma unroll
             for (int c = 0; c < CPW; ++c) {
-                d[h][c] = fma_(f, conj(vc[c]), d[h][c]);
-                if (COMPLEX && lane + 32 * h == c0 + c) d[h][c] = make_scalar(real_part(d[h][c]), 0);
+                const scalar_t u = (c0 + c == B - 1 ? one() : zero()) - end * vc[c], f = corner * conj(u);
+#pragma unroll
+                for (int h = 0; h < RPL; ++h)
+                    d[h][c] = fma_((lane + 32 * h == B - 1 ? one() : zero()) - end * v[h], f, d[h][c]);
             }
         }
+        if (COMPLEX)
+#pragma unroll
+            for (int h = 0; h < RPL; ++h)
+#pragma unroll
+                for (int c = 0; c < CPW; ++c)
+                    if (lane + 32 * h == c0 + c) d[h][c] = make_scalar(real_part(d[h][c]), 0);
         // The first column is mail, which the next sweep stores as the last of its O.
         if (warp == 0)
 #pragma unroll
@@ -456,6 +509,8 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vect
     room.column = room.inner + B;
     room.edge = room.column + B;
     room.reflector = room.edge + 2 * B;
+    room.last = room.reflector + 2 * (B + 1);
+    room.late = room.last + B;
     int* next = (int*)(room.full + ROOM);  // 2, in turns
     const int slots = n / B + 2;
 

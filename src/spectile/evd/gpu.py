@@ -25,8 +25,8 @@ from .gpu_units import BANDWIDTHS, DIVIDE, HELPERS, OZAKI, STAGES, STURM, SWEEPS
 UNITS = (*SWEEPS.values(), *STAGES.values(), *HELPERS.values(), *STURM.values(), DIVIDE, OZAKI)
 
 # Eigenvalues alone and with vectors are taken from the vendor below these orders (docs/performance/evd.md).
-CROSSOVER_VALUES = {"float64": 1100, "float32": 1200, "complex128": 1500, "complex64": 2200}
-CROSSOVER_VECTORS = {"float64": 2400, "float32": 2500, "complex128": 2400, "complex64": 3500}
+CROSSOVER_VALUES = {"float64": 640, "float32": 640, "complex128": 896, "complex64": 1024}
+CROSSOVER_VECTORS = {"float64": 1024, "float32": 1024, "complex128": 1100, "complex64": 1536}
 
 
 def calls_vendor(n: int, dtype: Any, *, vectors: bool) -> bool:
@@ -41,7 +41,7 @@ def parameters(n: int, dtype: Any, *, vectors: bool) -> tuple[int, int]:
     A wide band makes A W faster and the chasing slower; with eigenvectors of a large matrix it halves the passes over
     them.
     """
-    wanted = 64 if n >= (12000 if vectors else 16000) else 32
+    wanted = 64 if n >= (12000 if vectors else 13000) else 32
     return panel_bandwidth(n, dtype, wanted), 512
 
 

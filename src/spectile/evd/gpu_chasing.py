@@ -41,7 +41,7 @@ def chase_band(
     if grid is None:
         grid = min(n // (2 * b) + 2, chase_blocks(band.dtype.name, b) * device.describe().multiprocessors)
     progress = cupy.zeros(2 * n + 2, np.int32)
-    shared = band.itemsize * (b * (b + 7) + 4 * (threads // 32) * b + 2) + 8  # ROOM of chasing.cu, and the ticket
+    shared = band.itemsize * (b * (b + 8) + 4 * (threads // 32) * b + 4) + 8  # ROOM of chasing.cu, and the ticket
     if reflectors is None:
         vectors = (np.uintp(0), np.int64(0), np.int64(0))
     else:

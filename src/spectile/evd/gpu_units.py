@@ -47,7 +47,7 @@ def chase_threads(bandwidth: int) -> int:
 
 def chase_blocks(name: str, bandwidth: int) -> int:
     """Chasing blocks that a multiprocessor has registers for."""
-    return 1 if bandwidth == 64 or np.dtype(name).kind == "c" else 3
+    return 1 if bandwidth == 64 or np.dtype(name).kind == "c" else 2
 
 
 def panel_width(name: str, bandwidth: int) -> int:
