@@ -221,7 +221,8 @@ def test_batches_give_the_bits_of_one_gpu(
         out = cupy.full(shape, cupy.nan, OUTPUTS[precision])
         found = spamm(a, b, c=c, devices=devices, out=out, **options)
         host = spamm(a.get(), b.get(), c=c.get(), devices=devices, **options)
-        np.testing.assert_allclose(host.valid_ratio, one.valid_ratio, atol=0.03)
+        # The host searches with norms in float64: one tile product of a dozen more or less.
+        np.testing.assert_allclose(host.valid_ratio, one.valid_ratio, atol=0.1)
         for other, bits in ((found, out), (host, host.c))[: 2 if "tau" in choice else 1]:
             np.testing.assert_array_equal(other.tau, one.tau)
             _same([bits], one.c)
@@ -470,8 +471,9 @@ def test_wrong_devices_and_operands_are_named(devices: list[int]) -> None:
     with pytest.raises(ValueError, match="without entries"):
         spamm(cupy.zeros((2, 4, 4)), cupy.zeros((4, 0)), tau=1.0, devices=devices)
     parts = distribute(a, b, 1.0, devices)
-    with parts[0][0].device:
-        parts[0][0][3, 5] = np.nan
+    some = next(part for part in parts[0] if len(part))
+    with some.device:
+        some[3, 5] = np.nan
     with pytest.raises(ValueError, match="a holds NaN"):
         spamm(*parts, valid_ratio=0.5, devices=devices)
     host = a.get()
