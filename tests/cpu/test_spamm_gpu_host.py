@@ -63,3 +63,15 @@ def test_portable_tiles_fit_a_block(precision: str) -> None:
 def test_block_sizes_are_refused_with_the_mend() -> None:
     with pytest.raises(ValueError, match="take 8, 16, 32, 64 or 128"):
         gpu_launch.log2(48)
+
+
+@pytest.mark.parametrize("tiles", [(16, 16), (9, 13), (1, 5), (20, 3)], ids=lambda tiles: "x".join(map(str, tiles)))
+def test_diagonal_order_names_every_tile_once(tiles: tuple[int, int]) -> None:
+    rows, columns = tiles
+    order = gpu_product.tiles_by_diagonal(rows, columns, 8)
+    assert sorted(order.tolist()) == list(range(rows * columns))
+    # As the kernels number them: column by column in bands of 8 rows.
+    band, within = np.divmod(order, 8 * columns)
+    height = np.minimum(8, rows - 8 * band)
+    distance = np.abs((8 * band + within % height).astype(int) - within // height)
+    assert (np.diff(distance) >= 0).all()

@@ -160,6 +160,8 @@ class Product:
     def _prepare_wgmma(
         self, a: Any, b: Any, out: Any, common: dict[str, Any], shape: Wgmma | WgmmaTf32, ordered: bool | None
     ) -> None:
+        import cupy
+
         from spectile.gpu.tensor_map import encode
 
         m, _, n = self.shape
@@ -180,6 +182,11 @@ class Product:
             | {"copy_stores": copy_stores}
             | {"order": self._prepare_order(common, (rows, shape.tile_n), 2048 // rows, ordered)},
         )
+        waves = tiles_m * tiles_n * shape.cluster / (device.describe().multiprocessors * shape.resident)
+        if self.kernel == "wgmma_wide_pair" and ordered is None and self.batches == 1 and 1 < waves <= 4:
+            diagonals = cupy.asarray(tiles_by_diagonal(tiles_m, tiles_n, 2048 // rows))
+            self._parameters["fields"]["order"] = diagonals.data.ptr
+            self._keep = *self._keep, diagonals
         self._threads, self._shared = shape.threads, shape.shared_bytes
         resident = device.describe().multiprocessors * shape.resident // shape.cluster
         self._grid = (min(tiles_m * tiles_n * self.batches, resident) * shape.cluster,)
@@ -207,6 +214,25 @@ class Product:
         spread = math.prod(self._grid) > device.describe().multiprocessors
         waits = self.kernel in WGMMA or (self.kernel == "portable" and spread)
         launch(self._function, self._grid, self._threads, self._parameters, self._shared, waits=waits)
+
+
+def tiles_by_diagonal(tiles_m: int, tiles_n: int, band: int) -> np.ndarray[Any, Any]:
+    """Return the numbers of all tiles, those on the diagonal first.
+
+    Where entries decay from the diagonal, the last tiles to start are then the shortest, at no cost on the device; it
+    pays while all tiles together fit the L2.
+
+    Parameters
+    ----------
+    tiles_m, tiles_n : int
+        Rows and columns of tiles.
+    band : int
+        The kernels number tiles column by column in bands of so many rows of tiles.
+    """
+    row, column = np.divmod(np.arange(tiles_m * tiles_n), tiles_n)
+    height = np.minimum(band, tiles_m - row // band * band)
+    number = row // band * band * tiles_n + column * height + row % band
+    return number[np.lexsort((row, np.abs(row - column)))].astype(np.uint32)
 
 
 def choose_kernel(a: Any, b: Any, batches: int, block: int, precision: str, strict: bool) -> Kernel:
