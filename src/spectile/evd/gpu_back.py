@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from spectile.gpu import device
 
 from .gpu_band import Panels
 from .gpu_blas import Blas
+from .gpu_divide import spare_elements
 from .gpu_matrix import Matrix, empty_matrix
 from .gpu_units import STAGES, SWEEPS, launch
 
 SWEEP_GROUP = 64  # sweeps applied together: GROUP of sweeps.cu
-TILES = SWEEP_GROUP // 16
+TILE_SWEEPS = 32  # WIDTH of sweeps.cu
+TILES = SWEEP_GROUP // TILE_SWEEPS
 
 
 def tile_bytes(n: int) -> int:
     """Return how many bytes of tiles `apply_chasing` makes at a time, if one group of sweeps needs no more."""
-    return min(2**27, 3 * n * n // 4)
+    return 2**25 if n < 4096 else min(2**27, 8 * spare_elements(n))
 
 
 def back_columns(n: int) -> tuple[int, int]:
@@ -42,12 +46,11 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
         return
     dtype, b = reflectors.owner.dtype, bandwidth
     unit, parts = SWEEPS[dtype.name, b], 2 if dtype.kind == "c" else 1
-    tile = parts * 8 * (b + 16) * 32  # bytes of Y and Y T of 16 sweeps, one task
+    tile = parts * 512 * (b + 14)  # bytes of Y and Y T of a tile's sweeps, one task
     groups = -(-(n - 1) // SWEEP_GROUP)
-    # Eight warps share what they read; four spread a small Z over more multiprocessors.
-    warps = 8 if columns * parts >= 120 * device.describe().multiprocessors else 4
-    make_shared = TILES * 8 * parts * (16 * (b + 17) + 16 * 17 + 16)
-    apply_shared = TILES * tile + 8 * (warps * 16 * b + 2 * TILES)
+    make_shared = 8 * parts * TILE_SWEEPS * (b + 2 * TILE_SWEEPS + 3)
+    properties = device.describe()
+    slots = 2 * TILES if properties.compute_capability >= (9, 0) else 1
 
     def tasks(group: int) -> int:
         return (n - 2 - group * SWEEP_GROUP) // b + 1
@@ -55,19 +58,28 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
     vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
     together = max(1, min(groups, tile_bytes(n) // (tasks(0) * TILES * tile)))
     tiles = cupy.empty(together * tasks(0) * TILES * tile // 8, np.float64)
+    # A group that fills the device has a launch of its own: its blocks are at the same task, and find its tiles in the
+    # cache.  Else groups follow one another within a launch.
+    fills = columns * parts >= 120 * properties.multiprocessors
+    # Eight warps share what they read; four spread a small Z over more multiprocessors.
+    warps = 8 if fills or together * columns * parts >= 80 * properties.multiprocessors else 4
+    share = -(-columns * parts // (16 * warps))  # blocks for a group
+    apply_shared = slots * tile + 8 * (warps * 16 * b + 2 * slots)
     for last in range(groups - 1, -1, -together):
         count = min(together, last + 1)
         width = tasks(last - count + 1)
         sizes = (np.int32(n), np.int32(last), np.int32(width))
-        launch(unit, "sweep_tiles", (width, count), 32 * TILES, (*vectors, *sizes, tiles), make_shared)
-        for group in range(last, last - count, -1):
-            here = tiles.data.ptr + (last - group) * width * TILES * tile
-            arguments = (
-                *(np.uintp(z), np.int64(ldz), np.int32(n), np.int32(columns), np.uintp(here)),
-                *(np.int32(tasks(group)), np.int32(group * SWEEP_GROUP)),
-            )
-            grid = -(-columns * parts // (16 * warps))
-            launch(unit, "apply_sweeps", grid, 32 * warps, arguments, apply_shared)
+        launch(unit, "sweep_tiles", (width, count, TILES), 128, (*vectors, *sizes, tiles), make_shared)
+        target = (np.uintp(z), np.int64(ldz), np.int32(n), np.int32(columns))
+        if fills:
+            for group in range(last, last - count, -1):
+                place = np.uintp(tiles.data.ptr + (last - group) * width * TILES * tile)
+                arguments: tuple[Any, ...] = (*target, place, np.int32(tasks(group)), np.int32(group * SWEEP_GROUP))
+                launch(unit, "apply_sweeps", share, 32 * warps, arguments, apply_shared)
+        else:
+            progress = cupy.zeros(1 + count * share * warps, np.int32)
+            arguments = (*target, tiles, np.int32(width), np.int32(last), np.int32(count), progress)
+            launch(unit, "follow_sweeps", count * share, 32 * warps, arguments, apply_shared)
 
 
 def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:

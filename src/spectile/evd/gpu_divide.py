@@ -28,6 +28,11 @@ def padded_order(n: int) -> tuple[int, int]:
     return levels, order
 
 
+def spare_elements(n: int) -> int:
+    """Return how many elements a work space of 2.2 n² leaves beside the matrix, its panels and Q."""
+    return int(1.2 * n * n) - 128 * n - padded_order(n)[1] ** 2
+
+
 def merge_sizes(n: int) -> tuple[int, int]:
     """Return how many columns of the rank-one eigenvectors `divide_and_conquer` makes at a time, and for how many rows
     of each half the last merge does so.
@@ -38,7 +43,7 @@ def merge_sizes(n: int) -> tuple[int, int]:
     order = padded_order(n)[1]
     if n < 4096:  # a few MB: not worth making the rank-one eigenvectors again
         return min(order, 1024), order // 2
-    left = int(1.2 * n * n) - 128 * n - order * order
+    left = spare_elements(n)
     columns = min(max(192, min(left // order // 2, 1024)), order)
     rows = max(192, min((left - order * columns) // (order + 2 * columns), order // 8))
     return columns, min(rows, order // 2)

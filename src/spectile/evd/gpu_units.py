@@ -73,7 +73,7 @@ def _sweep_unit(name: str, bandwidth: int) -> Unit:
     """Back-transformation by the reflectors of the chasing: these are of type `name`, Z is in double precision."""
     own = _scalar_defines(name)
     defines = {**own, "REAL": "double", "REAL_BYTES": "8", "SOURCE": own["REAL"], "B": str(bandwidth)}
-    return Unit("evd", ("scalar.cu", "tensor.cu", "sweeps.cu"), archs=ARCHS, defines=defines)
+    return Unit("evd", ("scalar.cu", "sync.cu", "tensor.cu", "sweeps.cu"), archs=ARCHS, defines=defines)
 
 
 SWEEPS = {(name, b): _sweep_unit(name, b) for name, widths in BANDWIDTHS.items() for b in widths}

@@ -2,26 +2,39 @@
 // Z is in double precision, whatever the reflectors are in (SOURCE).
 //
 // Task t of the group acts on a window of 64 + B rows from g 64 + t B on, of which the first stays as it is.  Its
-// reflectors fall into four tiles of 16 sweeps; tile c acts on B + 16 rows from row 16 c of the window on, with
-// Z - (Y T) (Y^H Z), tile 3 first.  A warp keeps the window of its 16 columns (or of 8, real and imaginary parts one
+// reflectors fall into two tiles of 32 sweeps; tile c acts on B + 32 rows from row 32 c of the window on, with
+// Z - (Y T) (Y^H Z), tile 1 first.  A warp keeps the window of its 16 columns (or of 8, real and imaginary parts one
 // below the other) in registers, transposed: as C fragments of m16n8k16, which are A fragments of the next product if
 // the rows of Y and T are taken in the order of the registers.  So Z is read and written once a group, nothing is
-// exchanged between warps, and Y and Y T come from memory as ready-made B fragments.
+// exchanged between warps, and Y and Y T come from memory as ready-made B fragments, in units of 8 x 8 of which those
+// that hold zeros alone are left out.
 
 #define GROUP 64
-#define TILES (GROUP / 16)
-#define STEPS ((B + 16) / 16)  // of 16 rows in a tile
+#define WIDTH 32  // sweeps of a tile
+#define TILES (GROUP / WIDTH)
+#define SPAN ((B + WIDTH) / 8)  // units of rows that a tile acts on
+#define REACH (B / 8 + 1)       // of them, those of 8 neighbouring sweeps
 #define PARTS (COMPLEX ? 2 : 1)
-// Doubles of a tile: Y (STEPS x 2 fragments of 16 x 8), then -Y T (2 STEPS fragments of 16 x 8, transposed); for
-// complex numbers the real parts of both, then the imaginary ones.
-#define FRAGMENT 128
-#define TILE_PART (4 * STEPS * FRAGMENT)
+#define UNIT 64
+// Units of a tile: Y, then -Y T; for complex numbers the real parts of both, then the imaginary ones.
+#define TILE_PART ((8 * REACH + 6) * UNIT)
 #define TILE (PARTS * TILE_PART)
 #define WINDOW ((GROUP + B) / 8)  // C fragments
 #define COLUMNS (16 / PARTS)      // of Z a warp
+#if __CUDA_ARCH__ >= 900
+#define SLOTS (2 * TILES)  // tiles in shared memory
+#else
+#define SLOTS 1
+#endif
 
-// Where element (k, n) of fragment f is: lane 4 g + t holds rows 2 t, 2 t + 1, 8 + 2 t, 8 + 2 t + 1 of column g.
-__device__ __forceinline__ int place(int f, int k, int n) { return f * FRAGMENT + k / 8 * 64 + (n * 4 + k % 8 / 2) * 2 + k % 2; }
+// Whether rows 8 u ... 8 u + 7 of sweeps 8 v ... 8 v + 7 hold other than zeros, in Y and in Y T, and which unit they are.
+__device__ constexpr bool in_y(int u, int v) { return u >= v && u < v + REACH; }
+__device__ constexpr bool in_yt(int u, int v) { return u < v + REACH; }
+__device__ constexpr int y_unit(int u, int v) { return v * REACH + u - v; }
+__device__ constexpr int yt_unit(int u, int v) {
+    const int past = u < REACH ? 0 : u - REACH + 1;
+    return WIDTH / 8 * (REACH + u) + v - past * (past + 1) / 2;
+}
 
 struct source_t {
     SOURCE part[PARTS];
@@ -29,72 +42,80 @@ struct source_t {
 
 __device__ __forceinline__ scalar_t widen(const source_t& value) { return make_scalar(value.part[0], value.part[PARTS - 1]); }
 
-// Tiles of the groups first_group, first_group - 1, ...: `width` tasks each, a warp a tile, in the order of their use.
+// Tiles of the groups first_group, first_group - 1, ...: `width` tasks each, a block a tile, in the order of their use.
 // Element i of sweep s is at vectors[s * sweep_stride + i * row_stride], with tau in place of the leading 1.
-extern "C" __global__ void __launch_bounds__(32 * TILES)
+extern "C" __global__ void __launch_bounds__(128)
 sweep_tiles(const source_t* vectors, long long sweep_stride, long long row_stride, int n, int first_group, int width, double* tiles)
 {
     extern __shared__ unsigned char shared[];
-    const int lane = threadIdx.x & 31, c = threadIdx.x >> 5, t = blockIdx.x, g = first_group - blockIdx.y;
-    const int rows = 16 * STEPS, ld = rows + 1;
-    const int sweep0 = g * GROUP + 16 * c, row0 = sweep0 + t * B;
+    const int c = blockIdx.z, t = blockIdx.x, g = first_group - blockIdx.y, rows = 8 * SPAN, ld = rows + 1;
+    const int sweep0 = g * GROUP + WIDTH * c, row0 = sweep0 + t * B;
     if (g * GROUP + 1 + t * B >= n) return;
-    scalar_t* y = (scalar_t*)shared + c * (16 * ld + 16 * 17 + 16);  // rows x 16
-    scalar_t* factor = y + 16 * ld;                                  // 16 x 16: above the diagonal v_i^H v_j, then T
-    scalar_t* tau = factor + 16 * 17;
+    scalar_t* y = (scalar_t*)shared;        // rows x WIDTH
+    scalar_t* factor = y + WIDTH * ld;      // WIDTH x WIDTH: above the diagonal v_i^H v_j, then T
+    scalar_t* tau = factor + WIDTH * (WIDTH + 1);
     double* out = tiles + (((long long)blockIdx.y * width + t) * TILES + (TILES - 1 - c)) * TILE;
-    if (lane < 16) {
-        const int sweep = sweep0 + lane, row = row0 + lane + 1;
-        tau[lane] = sweep < n - 1 && row < n ? widen(vectors[sweep * sweep_stride + row * row_stride]) : zero();
+    if (threadIdx.x < WIDTH) {
+        const int sweep = sweep0 + threadIdx.x, row = row0 + threadIdx.x + 1;
+        tau[threadIdx.x] = sweep < n - 1 && row < n ? widen(vectors[sweep * sweep_stride + row * row_stride]) : zero();
     }
-    __syncwarp();
-    for (int j = 0; j < 16; ++j)
-        for (int r = lane; r < rows; r += 32) {
-            const int row = row0 + r;
-            scalar_t value = zero();
-            if (row < n && r > j && r <= j + B && square(tau[j]) > 0)
-                value = r == j + 1 ? one() : widen(vectors[(sweep0 + j) * sweep_stride + row * row_stride]);
-            y[r + j * ld] = value;
-        }
-    __syncwarp();
-    for (int i = lane; i < 256; i += 32) {
-        const int r = i % 16, j = i / 16;
+    __syncthreads();
+    for (int i = threadIdx.x; i < WIDTH * rows; i += 128) {
+        const int r = i % rows, j = i / rows, row = row0 + r;
+        scalar_t value = zero();
+        if (row < n && r > j && r <= j + B && square(tau[j]) > 0)
+            value = r == j + 1 ? one() : widen(vectors[(sweep0 + j) * sweep_stride + row * row_stride]);
+        y[r + j * ld] = value;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < WIDTH * WIDTH; i += 128) {
+        const int r = i % WIDTH, j = i / WIDTH;
         scalar_t sum = zero();
         if (r < j)
             for (int l = j + 1; l <= r + B; ++l) sum = fma_(conj(y[l + r * ld]), y[l + j * ld], sum);
-        factor[r + j * 17] = r == j ? tau[j] : sum;
+        factor[r + j * (WIDTH + 1)] = r == j ? tau[j] : sum;
     }
-    __syncwarp();
-    for (int j = 1; j < 16; ++j) {  // T(:j, j) = -tau_j T(:j, :j) gram(:j, j)
-        scalar_t sum = zero();
-        if (lane < j)
-            for (int l = lane; l < j; ++l) sum = fma_(factor[lane + l * 17], factor[l + j * 17], sum);
-        __syncwarp();
-        if (lane < j) factor[lane + j * 17] = negative(tau[j]) * sum;
-        __syncwarp();
-    }
-    for (int i = lane; i < 16 * rows; i += 32) {
-        const int k = i % 16, step = i / 256, column = i / 16 % 16;
-        const scalar_t value = y[step * 16 + k + column * ld];
-        const int at = place(step * 2 + column / 8, k, column % 8);
-        out[at] = real_part(value);
-        if (COMPLEX) out[TILE_PART + at] = imag_part(value);
-    }
-    out += 2 * STEPS * FRAGMENT;
-    for (int r = lane; r < rows; r += 32) {
-        for (int j = 0; j < 16; ++j) {
+    __syncthreads();
+    if (threadIdx.x < WIDTH)
+        for (int j = 1, r = threadIdx.x; j < WIDTH; ++j) {  // T(:j, j) = -tau_j T(:j, :j) gram(:j, j)
             scalar_t sum = zero();
-            for (int l = 0; l <= j; ++l) sum = fma_(y[r + l * ld], factor[l + j * 17], sum);
-            const int at = place(r / 8, j, r % 8);
+            for (int l = r; l < j; ++l) sum = fma_(factor[r + l * (WIDTH + 1)], factor[l + j * (WIDTH + 1)], sum);
+            __syncwarp();
+            if (r < j) factor[r + j * (WIDTH + 1)] = negative(tau[j]) * sum;
+            __syncwarp();
+        }
+    __syncthreads();
+    // Element (k, n) of a unit is at 8 n + k: lane 4 g + t holds rows 2 t and 2 t + 1 of column g.
+    for (int i = threadIdx.x; i < WIDTH * rows; i += 128) {
+        const int u = i / (8 * WIDTH), v = i / UNIT % (WIDTH / 8), n8 = i / 8 % 8, k8 = i % 8;
+        if (in_y(u, v)) {
+            const scalar_t value = y[8 * u + k8 + (8 * v + n8) * ld];
+            const int at = y_unit(u, v) * UNIT + i % UNIT;
+            out[at] = real_part(value);
+            if (COMPLEX) out[TILE_PART + at] = imag_part(value);
+        }
+        if (in_yt(u, v)) {
+            const int r = 8 * u + n8, j = 8 * v + k8;
+            scalar_t sum = zero();
+            for (int l = 0; l <= j; ++l) sum = fma_(y[r + l * ld], factor[l + j * (WIDTH + 1)], sum);
+            const int at = yt_unit(u, v) * UNIT + i % UNIT;
             out[at] = -real_part(sum);
             if (COMPLEX) out[TILE_PART + at] = -imag_part(sum);
         }
     }
 }
 
-__device__ __forceinline__ void load_fragment(const double* p, int lane, double (&b)[4]) {
-    const double2 low = *(const double2*)(p + 2 * lane), high = *(const double2*)(p + 64 + 2 * lane);
-    b[0] = low.x, b[1] = low.y, b[2] = high.x, b[3] = high.y;
+// c += a b, of which b is one or two neighbouring units; a fragment's half that meets no unit is not multiplied.
+__device__ __forceinline__ void multiply_units(double (&c)[4], const double (&a)[8], bool low, bool high, const double* p) {
+    const double2 first = *(const double2*)p;
+    if (low && high) {
+        const double2 second = *(const double2*)(p + UNIT);
+        const double b[4] = {first.x, first.y, second.x, second.y};
+        multiply_add(c, a, b);
+    } else {
+        const double half[4] = {a[low ? 0 : 4], a[low ? 1 : 5], a[low ? 2 : 6], a[low ? 3 : 7]}, b[2] = {first.x, first.y};
+        multiply_add(c, half, b);
+    }
 }
 
 // Two neighbouring C fragments as one A fragment.
@@ -113,28 +134,36 @@ __device__ __forceinline__ void set_rows(double (&c)[4], const double* p, const 
     }
 }
 
-// One group: Z = (product of its reflectors) Z; tiles as `sweep_tiles` leaves them, `steps` tasks, first row `start`.
-// z has `columns` columns of n rows, on 16 bytes, and ldz is even.
-extern "C" __global__ void __launch_bounds__(256, 1)
-apply_sweeps(double* z, long long ldz, int n, int columns, const double* tiles, int steps, int start)
+// Tasks from one report of a warp to the next: a report waits for memory.
+#define REPORT 4
+
+// One group: Z = (product of its reflectors) Z for the columns of block `share`; tiles as `sweep_tiles` leaves them,
+// `steps` tasks, first row `start`.  z has `columns` columns of n rows, on 16 bytes, and ldz is even.
+//
+// With FOLLOW, other blocks are at the groups before and after it: a warp reports at progress[own] how many tasks it has
+// stored, and `warps_a_group` places before that is the report of the warp that takes the group before to its columns.
+template <bool FOLLOW>
+__device__ __forceinline__ void
+apply_group(double* z, long long ldz, int n, int columns, const double* tiles, int steps, int start, int share, int* progress, int own, int warps_a_group)
 {
     extern __shared__ __align__(128) unsigned char shared[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, g = lane >> 2, t = lane & 3;
+    int stored = own <= warps_a_group ? 0x7fffffff : 0;  // of the group before, as far as known; the first has none
     double* ring = (double*)shared;
-    double* entering = ring + TILES * TILE + warp * 16 * B;  // the next B rows of this warp's columns
-    const int column = (blockIdx.x * warps + warp) * COLUMNS;
+    double* entering = ring + SLOTS * TILE + warp * 16 * B;  // the next B rows of this warp's columns
+    const int column = (share * warps + warp) * COLUMNS;
     double* zg = z + column * ldz * PARTS;
 
 #if __CUDA_ARCH__ >= 900
-    unsigned long long* full = (unsigned long long*)(ring + TILES * TILE + warps * 16 * B);
-    unsigned long long* empty = full + TILES;
+    unsigned long long* full = (unsigned long long*)(ring + SLOTS * TILE + warps * 16 * B);
+    unsigned long long* empty = full + SLOTS;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < TILES; ++i) {
+        for (int i = 0; i < SLOTS; ++i) {
             barrier_init(full + i, 1);
             barrier_init(empty + i, warps);
         }
         barriers_ready();
-        for (int i = 0; i < TILES; ++i) copy_bulk(ring + i * TILE, tiles + i * TILE, TILE * 8, full + i);
+        for (int i = 0; i < min(SLOTS, steps * TILES); ++i) copy_bulk(ring + i * TILE, tiles + i * TILE, TILE * 8, full + i);
     }
     __syncthreads();
 #endif
@@ -143,6 +172,17 @@ apply_sweeps(double* z, long long ldz, int n, int columns, const double* tiles, 
     // bytes, so that the lanes of a fragment find all banks.
     const int chunks = B * PARTS / 2;  // of a column
     auto fetch = [&](int row0) {
+        if (FOLLOW) {
+            const int there = (n - 2 - start - GROUP) / B + 1, needed = min((row0 - start - GROUP) / B + 1, there);
+            if (stored < needed) {
+                if (lane == 0)
+                    do stored = load_acquire(progress + own - warps_a_group);
+                    while (stored < needed);
+                stored = __shfl_sync(0xffffffffu, stored, 0);
+                __syncwarp();
+            }
+        }
+#pragma unroll (FOLLOW ? 2 : 4)  // more needs registers that are not there
         for (int i = lane; i < COLUMNS * chunks; i += 32) {
             const int c = i / chunks, chunk = i % chunks, row = row0 + chunk * 2 / PARTS;
             const bool inside = column + c < columns && row < n;
@@ -170,84 +210,90 @@ apply_sweeps(double* z, long long ldz, int n, int columns, const double* tiles, 
         if (step + 1 < steps) fetch(start + GROUP + (step + 1) * B);
 #pragma unroll
         for (int i = 0; i < TILES; ++i) {
-            const int first = 2 * (TILES - 1 - i);  // C fragment where the tile begins
+            const int first = WIDTH / 8 * (TILES - 1 - i);  // C fragment where the tile begins
 #if __CUDA_ARCH__ >= 900
+            const unsigned item = step * TILES + i, slot = item % SLOTS, next = item + SLOTS - 2, place = next % SLOTS;
             // The place of the tile before the last one: all warps have left it, or will soon.
-            if (threadIdx.x == 0) {
-                const int slot = (i + TILES - 2) % TILES, next = step * TILES + i + TILES - 2;
-                if (next >= TILES && next < steps * TILES) {
-                    barrier_wait(empty + slot, (next / TILES - 1) & 1);
-                    copy_bulk(ring + slot * TILE, tiles + (long long)next * TILE, TILE * 8, full + slot);
-                }
+            if (threadIdx.x == 0 && next >= SLOTS && next < steps * TILES) {
+                barrier_wait(empty + place, (next / SLOTS - 1) & 1);
+                copy_bulk(ring + place * TILE, tiles + (long long)next * TILE, TILE * 8, full + place);
             }
             __syncwarp();
-            barrier_wait(full + i, step & 1);
+            barrier_wait(full + slot, item / SLOTS & 1);
 #else
+            const int slot = 0;
             __syncthreads();
             for (int k = threadIdx.x; k < TILE / 2; k += blockDim.x)
-                copy_16_bytes(ring + i * TILE + 2 * k, tiles + ((long long)step * TILES + i) * TILE + 2 * k, 16);
+                copy_16_bytes(ring + 2 * k, tiles + ((long long)step * TILES + i) * TILE + 2 * k, 16);
             wait_copies();
             __syncthreads();
 #endif
-            const double* y = ring + i * TILE;
-            double s[PARTS][2][4], a[8], b[4];
+            // What the task before has stored is in memory by now.
+            if (FOLLOW && i == TILES - 1 && step % REPORT == 0 && lane == 0) store_release(progress + own, step);
+            const double* y = ring + slot * TILE + 2 * lane;
+            double s[PARTS][WIDTH / 8][4] = {}, a[8];
 #pragma unroll
-            for (int part = 0; part < PARTS; ++part)
-#pragma unroll
-                for (int j = 0; j < 2; ++j) s[part][j][0] = s[part][j][1] = s[part][j][2] = s[part][j][3] = 0;
-#pragma unroll
-            for (int k = 0; k < STEPS; ++k) {
-                as_left(c[first + 2 * k], c[first + 2 * k + 1], a);
+            for (int u = 0; u < SPAN; u += 2) {
+                as_left(c[first + u], c[first + u + 1], a);
 #pragma unroll
                 for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-                    for (int j = 0; j < 2; ++j) {
-                        load_fragment(y + part * TILE_PART + (2 * k + j) * FRAGMENT, lane, b);
-                        multiply_add(s[part][j], a, b);
+                    for (int v = 0; v < WIDTH / 8; ++v) {
+                        const bool low = in_y(u, v), high = in_y(u + 1, v);
+                        if (low || high) multiply_units(s[part][v], a, low, high, y + part * TILE_PART + y_unit(low ? u : u + 1, v) * UNIT);
                     }
             }
-            double turned[8];
             if (COMPLEX) {
                 // Y^H Z from Z^T Re Y and Z^T Im Y; and i times it.
 #pragma unroll
-                for (int j = 0; j < 2; ++j)
+                for (int v = 0; v < WIDTH / 8; ++v)
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
-                        const double re = s[0][j][h] + s[PARTS - 1][j][2 + h], im = s[0][j][2 + h] - s[PARTS - 1][j][h];
-                        s[0][j][h] = re, s[0][j][2 + h] = im;
-                        s[PARTS - 1][j][h] = -im, s[PARTS - 1][j][2 + h] = re;
+                        const double re = s[0][v][h] + s[PARTS - 1][v][2 + h], im = s[0][v][2 + h] - s[PARTS - 1][v][h];
+                        s[0][v][h] = re, s[0][v][2 + h] = im;
+                        s[PARTS - 1][v][h] = -im, s[PARTS - 1][v][2 + h] = re;
                     }
-                as_left(s[PARTS - 1][0], s[PARTS - 1][1], turned);
             }
-            as_left(s[0][0], s[0][1], a);
 #pragma unroll
-            for (int r = 0; r < 2 * STEPS; ++r) {
-                load_fragment(y + (2 * STEPS + r) * FRAGMENT, lane, b);
-                multiply_add(c[first + r], a, b);
-                if (COMPLEX) {
-                    load_fragment(y + TILE_PART + (2 * STEPS + r) * FRAGMENT, lane, b);
-                    multiply_add(c[first + r], turned, b);
+            for (int v = 0; v < WIDTH / 8; v += 2)
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part) {
+                    as_left(s[part][v], s[part][v + 1], a);
+#pragma unroll
+                    for (int u = 0; u < SPAN; ++u) {
+                        const bool low = in_yt(u, v), high = in_yt(u, v + 1);
+                        if (low || high) multiply_units(c[first + u], a, low, high, y + part * TILE_PART + yt_unit(u, low ? v : v + 1) * UNIT);
+                    }
                 }
-            }
 #if __CUDA_ARCH__ >= 900
             __syncwarp();
-            if (lane == 0) barrier_arrive(empty + i);
+            if (lane == 0) barrier_arrive(empty + slot);
 #endif
         }
         // The first B rows are done; in the last task the whole window is.
         const bool last = step + 1 == steps;
+        const int done = start + step * B;
+        double* to = zg + (g * ldz + done + 2 * t) * PARTS;
+        if (!last && done + B <= n && column + COLUMNS <= columns) {
 #pragma unroll
-        for (int i = 0; i < WINDOW; ++i) {
-            if (i >= B / 8 && !last) break;
-            const int row = start + step * B + 8 * i + 2 * t;
+            for (int i = 0; i < B / 8; ++i)
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int own = column + g + (COMPLEX ? 0 : 8 * h);
-                double* to = COMPLEX ? zg + (g * ldz + row + h) * 2 : zg + (g + 8 * h) * ldz + row;
-                const double x = COMPLEX ? c[i][h] : c[i][2 * h], y = COMPLEX ? c[i][h + 2] : c[i][2 * h + 1];
-                if (own >= columns) continue;
-                if (COMPLEX ? row + h < n : row + 1 < n) *(double2*)to = make_double2(x, y);
-                else if (!COMPLEX && row < n) *to = x;
+                for (int h = 0; h < 2; ++h)
+                    *(double2*)(to + 8 * i * PARTS + (COMPLEX ? 2 * h : 8 * h * ldz)) =
+                        COMPLEX ? make_double2(c[i][h], c[i][h + 2]) : make_double2(c[i][2 * h], c[i][2 * h + 1]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < WINDOW; ++i) {
+                if (i >= B / 8 && !last) break;
+                const int row = done + 8 * i + 2 * t;
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    double* at = to + 8 * i * PARTS + (COMPLEX ? 2 * h : 8 * h * ldz);
+                    const double x = COMPLEX ? c[i][h] : c[i][2 * h], y = COMPLEX ? c[i][h + 2] : c[i][2 * h + 1];
+                    if (column + g + (COMPLEX ? 0 : 8 * h) >= columns) continue;
+                    if (COMPLEX ? row + h < n : row + 1 < n) *(double2*)at = make_double2(x, y);
+                    else if (!COMPLEX && row < n) *at = x;
+                }
             }
         }
         if (last) break;
@@ -264,4 +310,28 @@ apply_sweeps(double* z, long long ldz, int n, int columns, const double* tiles, 
             }
         }
     }
+    if (FOLLOW) {
+        __syncwarp();
+        if (lane == 0) store_release(progress + own, steps);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+apply_sweeps(double* z, long long ldz, int n, int columns, const double* tiles, int steps, int start)
+{
+    apply_group<false>(z, ldz, n, columns, tiles, steps, start, blockIdx.x, nullptr, 0, 0);
+}
+
+// Groups first_group, first_group - 1, ..., `groups` in all, with `width` tasks' tiles each.  Blocks take their work in
+// the order of the groups (the ticket), so who is waited for is under way.  progress: the ticket, then what each warp of
+// each block reports, all 0.
+extern "C" __global__ void __launch_bounds__(256, 1)
+follow_sweeps(double* z, long long ldz, int n, int columns, const double* tiles, int width, int first_group, int groups, int* progress)
+{
+    __shared__ int ticket;
+    if (threadIdx.x == 0) ticket = atomicAdd(progress, 1);
+    __syncthreads();
+    const int blocks = gridDim.x / groups, warps = blockDim.x >> 5, start = (first_group - ticket / blocks) * GROUP;
+    apply_group<true>(z, ldz, n, columns, tiles + (long long)(ticket / blocks) * width * TILES * TILE, (n - 2 - start) / B + 1,
+                      start, ticket % blocks, progress, 1 + ticket * warps + (threadIdx.x >> 5), blocks * warps);
 }
