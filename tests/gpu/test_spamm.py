@@ -202,6 +202,26 @@ def test_sorted_tiles_give_the_same_bits(precision: str, kernel: str) -> None:
         np.testing.assert_array_equal(found[0], other)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_sorted_tiles_give_the_same_bits_where_lists_are_longer_than_a_block_holds(precision: str) -> None:
+    import cupy
+
+    from spectile.spamm import gpu
+
+    a, b = _random(100, 33000, DTYPES[precision], 1024), _random(33000, 160, DTYPES[precision], 1024)
+    device_a, device_b = cupy.asarray(a), cupy.asarray(b)
+    maps, found = gpu.NormMaps(device_a, device_b, 32), []
+    for ordered in (False, True):
+        out = cupy.full((100, 160), cupy.nan, OUTPUTS[precision])
+        product = gpu.Product(device_a, device_b, out, maps, 0.0, precision=precision, ordered=ordered)
+        maps()
+        product()
+        found.append(out.get())
+    # A sum of 33,000 addends errs more than the short ones that the tolerance is for.
+    assert _error(found[0], a.astype("f8") @ b.astype("f8"), a, b) < 10 * TOLERANCE[precision]
+    np.testing.assert_array_equal(*found)
+
+
 def _widest(norms: Any, size: int) -> Any:
     """Largest norm of each group of `size` blocks, for every block of the group."""
     host = norms.get()

@@ -48,6 +48,8 @@ class Precision:
     small: Tile
     #: k steps (32 wide) listed at a time: a short list is made sooner, and a longer k takes several.
     lists: tuple[int, ...] = (1024,)
+    #: Whether sorted tiles get their lists from the kernel that sorts them; float64 loses 1 % by the choice.
+    given_lists: bool = False
 
     def shared_bytes(self, tile: Tile) -> int:
         """Return the dynamic shared memory of a block."""
@@ -74,6 +76,7 @@ class Precision:
             "ALIGNED": int(aligned),
             "DMMA_K": 8,
             "LIST_STEPS": list_steps,
+            "GIVEN_LISTS": int(self.given_lists and tile.compact),
         }
         return Unit(
             "spamm", ("operands.cu", "product.cu"), ARCHS, {name: str(value) for name, value in defines.items()}
@@ -103,6 +106,7 @@ PORTABLE = {
         large=Tile(tile_m=128, blocks_m=2, blocks_n=2, stages=3, min_blocks=2),
         small=Tile(tile_m=64, blocks_m=1, blocks_n=1, stages=3, min_blocks=2),
         lists=(256, 1024),
+        given_lists=True,
     ),
 }  # fmt: skip
 

@@ -16,11 +16,11 @@ from .gpu_norms import Norms
 PRODUCT = layout(
     "a:p b:p c:p out:p norms_a:p norms_b:p tau_device:p tau:d alpha:d beta:d lda:l ldb:l ldc:l ldo:l stride_a:l "
     "stride_b:l stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
-    "tiles_n:i order:p"
+    "tiles_n:i order:p counts:p lists:p"
 )
 ORDER = layout(
-    "norms_a:p norms_b:p tau_device:p counts:p order:p finished:p tau:d m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
-    "tiles_n:i tile_m:i tile_n:i band:i"
+    "norms_a:p norms_b:p tau_device:p counts:p order:p finished:p lists:p tau:d m:i n:i k:i norm_k:i log2_block:i "
+    "tiles_m:i tiles_n:i tile_m:i tile_n:i band:i"
 )
 WGMMA_FIELDS = layout(
     "c:p out:p norms_a:p norms_b:p tau_device:p counter:p order:p tau:d alpha:d beta:d ldc:l ldo:l stride_c:l "
@@ -105,8 +105,10 @@ class Product:
         else:
             self._prepare_portable(a, b, out, common, PORTABLE[precision], ordered)
 
-    def _prepare_order(self, common: dict[str, Any], tile: tuple[int, int], band: int, ordered: bool | None) -> int:
-        """Prepare sorting the tiles and return where their order will lie, or 0."""
+    def _prepare_order(
+        self, common: dict[str, Any], tile: tuple[int, int], band: int, ordered: bool | None, lists: bool = False
+    ) -> dict[str, int]:
+        """Prepare sorting the tiles; return where their order will lie, and their lists where those are made, too."""
         import cupy
 
         m, _, n = self.shape
@@ -115,19 +117,23 @@ class Product:
         if ordered is None:
             ordered = 3 * device.describe().multiprocessors < tiles <= ORDERED_TILES.get(self.kernel, 0)
         if not ordered or self.batches > 1 or self.maps.block < 32 or self.kernel == "blocks":
-            return 0
-        buffer = cupy.zeros(2 * tiles + 1, cupy.uint32)
-        counts, order, finished = (buffer.data.ptr + 4 * i for i in (0, tiles, 2 * tiles))
+            return {}
+        steps = blocks(self.shape[1], 32) if lists else 0
+        buffer = cupy.empty((2 + steps) * tiles + 1, cupy.uint32)
+        buffer[2 * tiles] = 0
+        order, counts, finished, entries = (int(buffer.data.ptr) + 4 * i for i in (0, tiles, 2 * tiles, 2 * tiles + 1))
+        places = {"lists": entries, "counts": counts} if steps else {}
         names = ("norms_a", "norms_b", "tau_device", "tau", "m", "n", "k", "norm_k", "log2_block")
         parameters = fill(
             np.zeros((), ORDER),
             {name: common[name] for name in names}
             | {"counts": counts, "order": order, "finished": finished, "tiles_m": tiles_m, "tiles_n": tiles_n}
-            | {"tile_m": tile[0], "tile_n": tile[1], "band": band},
+            | {"tile_m": tile[0], "tile_n": tile[1], "band": band}
+            | places,
         )
         self._order = (ORDER_UNITS[self.maps.a.dtype.name].function("order_tiles"), (blocks(tiles, 8),), parameters)
         self._keep = *self._keep, buffer
-        return int(order)
+        return {"order": order} | places
 
     def _prepare_portable(
         self, a: Any, b: Any, out: Any, common: dict[str, Any], precision: Precision, ordered: bool | None
@@ -146,7 +152,7 @@ class Product:
             | {"a": a.data.ptr, "b": b.data.ptr, "lda": pitch(a), "ldb": pitch(b)}
             | {"stride_a": stride(a), "stride_b": stride(b)}
             | {"tiles_m": blocks(m, rows), "tiles_n": blocks(n, columns)}
-            | {"order": self._prepare_order(common, (rows, columns), 512 // rows, ordered)},
+            | self._prepare_order(common, (rows, columns), 512 // rows, ordered, precision.given_lists),
         )
         self._grid: tuple[int, ...] = (blocks(m, rows) * blocks(n, columns), self.batches)
         if self.kernel == "portable":
@@ -180,7 +186,7 @@ class Product:
             | {"counter": self.maps.counter.data.ptr, "tiles_m": tiles_m, "tiles_n": tiles_n, "batches": self.batches}
             | {"batch_a": int(stride(a) > 0), "batch_b": int(stride(b) > 0)}
             | {"copy_stores": copy_stores}
-            | {"order": self._prepare_order(common, (rows, shape.tile_n), 2048 // rows, ordered)},
+            | self._prepare_order(common, (rows, shape.tile_n), 2048 // rows, ordered),
         )
         waves = tiles_m * tiles_n * shape.cluster / (device.describe().multiprocessors * shape.resident)
         if self.kernel == "wgmma_wide_pair" and ordered is None and self.batches == 1 and 1 < waves <= 4:

@@ -36,4 +36,6 @@ struct Product {
   int log2_block;
   int tiles_m, tiles_n;
   const unsigned* order;       // the tiles by falling work, or null: as they are numbered
+  const unsigned* counts;      // lengths of the lists
+  const unsigned* lists;       // a list for each tile, with room for all steps of k, or null: each block makes its own
 };

@@ -1,6 +1,7 @@
 // The tiles of a product by falling work, so that the last ones to start are the shortest.
 //
-// A warp counts the k steps that one tile needs; the block that ends last sorts by those counts (a counting sort).
+// A warp counts the k steps that one tile needs, and lists them where the product asks for it; the block that ends last
+// sorts by those counts (a counting sort).
 #if NORM_BITS == 32
 using Norm = float;
 #else
@@ -16,6 +17,7 @@ struct Order {
   unsigned* counts;            // one a tile
   unsigned* order;
   unsigned* finished;          // zero between launches
+  unsigned* lists;             // entries (step << 16 | one bit a 32 x 32 block, by rows of 4) of each tile, or null
   double tau;
   int m, n, k;
   int norm_k, log2_block;
@@ -39,8 +41,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) order_tiles(const Order p
     const int within = index - band * p.band * p.tiles_n;
     const int row0 = (band * p.band + within % height) * p.tile_m, column0 = within / height * p.tile_n;
     int count = 0;
-    for (int step = lane; step < steps; step += 32) {
-      const int k = step * 32 >> p.log2_block;
+    for (int base = 0; base < steps; base += 32) {
+      const int step = base + lane, k = min(step, steps - 1) * 32 >> p.log2_block;
       Norm a[kMost], b[kMost];
 #pragma unroll
       for (int i = 0; i < kMost; ++i) {
@@ -49,11 +51,27 @@ extern "C" __global__ void __launch_bounds__(kThreads) order_tiles(const Order p
         a[i] = p.norms_a[static_cast<long long>(row >> p.log2_block) * p.norm_k + k];
         b[i] = p.norms_b[static_cast<long long>(column >> p.log2_block) * p.norm_k + k];
       }
+      bool needed = step < steps;
+      if (p.lists) {
+        unsigned bits = 0;
 #pragma unroll
-      for (int i = 1; i < kMost; ++i) a[0] = larger(a[0], a[i]), b[0] = larger(b[0], b[i]);
-      count += !(a[0] * b[0] < tau);
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+            if (32 * i < min(p.tile_m, p.m - row0) && 32 * j < min(p.tile_n, p.n - column0) && !(a[i] * b[j] < tau))
+              bits |= 1u << (4 * i + j);
+        needed = needed && bits != 0;
+        const unsigned before = __ballot_sync(~0u, needed) & ((1u << lane) - 1);
+        if (needed)
+          p.lists[static_cast<long long>(index) * steps + count + __popc(before)] =
+              static_cast<unsigned>(step) << 16 | bits;
+      } else {
+#pragma unroll
+        for (int i = 1; i < kMost; ++i) a[0] = larger(a[0], a[i]), b[0] = larger(b[0], b[i]);
+        needed = needed && !(a[0] * b[0] < tau);
+      }
+      count += __popc(__ballot_sync(~0u, needed));
     }
-    count = __reduce_add_sync(~0u, count);
     if (lane == 0) p.counts[index] = count;
   }
   __threadfence();

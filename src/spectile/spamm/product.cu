@@ -447,8 +447,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
       for (int e = 0; e < 4; ++e) sum[i][j][e] = 0;
 #endif
 
-  for (int first = 0; first < steps; first += kListSteps) {
-    const int count = kParts * build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, list, bits, warp_totals);
+  const bool given = GIVEN_LISTS && p.lists;
+  const int listed = given ? static_cast<int>(p.counts[index]) : steps;
+  for (int first = 0; first < listed; first += kListSteps) {
+    int count = min(kListSteps, listed - first);
+    if (given) {
+      const unsigned* entries = p.lists + static_cast<long long>(index) * steps + first;
+#pragma unroll
+      for (int i = threadIdx.x; i < kListSteps; i += kThreads)
+        // Not waiting for the length: there is room for all steps.
+        if (first + i < steps) list[i] = entries[i];
+      __syncthreads();
+    } else {
+      count = build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, list, bits, warp_totals);
+    }
+    count *= kParts;
     auto load = [&](int index) {
       const int k = static_cast<int>(list[index / kParts] >> 16) * kStep + index % kParts * kStageK;
       const int slot = index % kStages;
