@@ -155,7 +155,6 @@ class NcclMessages:
 
     def __init__(self, communicators: dict[int, Any], comm: Any = None, timeout_s: float = 300.0) -> None:
         self.communicators, self.comm, self.timeout_s = communicators, comm, timeout_s
-        self._room: dict[tuple[Place, int], Any] = {}
 
     @classmethod
     def of_process(cls, devices: Sequence[int]) -> NcclMessages:
@@ -186,55 +185,33 @@ class NcclMessages:
         """Return the messages; NCCL makes both sides wait by itself."""
         plan = []
         for share in shares:
-            place, communicator = share.place, self.communicators[share.place.number]
-            before: list[Any] = []
-            calls: list[Any] = []
-            after: list[Any] = []
+            communicator = self.communicators[share.place.number]
             sends, receives = share.messages()
-            for call, messages in ((communicator.send, sends), (communicator.recv, receives)):
-                for number, array in messages:
-                    first, distance, width, count = _runs(array)
-                    if count > 1:
-                        packed = self._packed(place, len(calls), array.nbytes)
-                        if messages is sends:
-                            before.append((packed, width, first, distance, width, count))
-                        else:
-                            after.append((first, distance, packed, width, width, count))
-                        first = packed
-                    calls.append((call, first, array.nbytes, number))
-            plan.append((place, [place], [place], [before, calls, after]))
+            calls = [
+                (call, first + n * distance, width, number)
+                for call, arrays in ((communicator.send, sends), (communicator.recv, receives))
+                for number, array in arrays
+                for first, distance, width, count in [_runs(array)]
+                for n in range(count)
+            ]
+            plan.append((share.place, [share.place], [share.place], calls))
         return plan
-
-    def _packed(self, place: Place, number: int, size: int) -> int:
-        """Return the address of room for one message: one long message is faster than many short ones."""
-        import cupy
-
-        key = place, number
-        if key not in self._room or self._room[key].size < size:
-            with place.working(place.copies):
-                self._room[key] = cupy.empty(size, np.uint8)
-        return int(self._room[key].data.ptr)
 
     def exchange(self, plan: MessagePlan) -> None:
         """Enqueue all messages behind what the shares have computed."""
         import cupy
 
-        nccl, runtime = _nccl(), cupy.cuda.runtime
-        for place, _, _, (before, _, _) in plan:
-            with cupy.cuda.Device(place.device):
-                place.copies.wait_event(place.computed)
-                for arguments in before:
-                    runtime.memcpy2DAsync(*arguments, runtime.memcpyDeviceToDevice, place.copies.ptr)
+        nccl = _nccl()
+        for place, *_ in plan:
+            place.copies.wait_event(place.computed)
         nccl.groupStart()
-        for place, _, _, (_, calls, _) in plan:
+        for place, _, _, calls in plan:
             with cupy.cuda.Device(place.device):
                 for call, pointer, size, number in calls:
                     call(pointer, size, nccl.NCCL_UINT8, number, place.copies.ptr)
         nccl.groupEnd()
-        for place, _, _, (_, _, after) in plan:
+        for place, *_ in plan:
             with cupy.cuda.Device(place.device):
-                for arguments in after:
-                    runtime.memcpy2DAsync(*arguments, runtime.memcpyDeviceToDevice, place.copies.ptr)
                 place.arrived.record(place.copies)
 
     def await_halo(self, place: Place, senders: Sequence[Place]) -> None:

@@ -84,7 +84,7 @@ def sweep_unit(real: str, nz: int, lines: int, ahead: int, steps: int) -> Unit:
 
 
 # Tiles of a narrow block have many pages: a tile costs about 0.25 us, however short its rows are (measured).
-_STAGED = ((1, (16, 4, 16, 8)), (2, (12, 4, 24, 8)), (4, (4, 5, 12, 4)))
+_STAGED = ((1, (16, 4, 16, 8)), (2, (12, 4, 12, 8)), (4, (4, 5, 12, 4)))
 
 
 class StagedShape(NamedTuple):
