@@ -189,7 +189,9 @@ class Product:
             | self._prepare_order(common, (rows, shape.tile_n), 2048 // rows, ordered),
         )
         waves = tiles_m * tiles_n * shape.cluster / (device.describe().multiprocessors * shape.resident)
-        if self.kernel == "wgmma_wide_pair" and ordered is None and self.batches == 1 and 1 < waves <= 4:
+        # A graph that is being captured takes no copy from the host.
+        free = ordered is None and self.batches == 1 and not cupy.cuda.get_current_stream().is_capturing()
+        if free and self.kernel == "wgmma_wide_pair" and 1 < waves <= 4:
             diagonals = cupy.asarray(tiles_by_diagonal(tiles_m, tiles_n, 2048 // rows))
             self._parameters["fields"]["order"] = diagonals.data.ptr
             self._keep = *self._keep, diagonals
