@@ -270,6 +270,7 @@ class HybridRecursion:
             share.w = cupy.asarray(state["w"])
         fresh = HybridRecursion(self.engine, self.a, self.b, share, self.engine._pinned(state["v"].shape[1]))
         fresh.v[:], fresh.w[:] = state["cpu_v"], state["cpu_w"]
-        fresh._coming.set(state["coming"])
+        with self.engine.place.working():  # on the stream that reads it
+            fresh._coming.set(state["coming"])
         self.__dict__.update(fresh.__dict__)
         self.steps = int(state["steps"])
