@@ -96,7 +96,7 @@ def eigh(
     -----
     Source: Wang et al., "Extracting the potential of emerging hardware accelerators for symmetric eigenvalue
     decomposition", Algorithms 1 to 3.  On CUDA, matrices below the measured crossover of their type (orders of about
-    900 to 3,500), and above what the panel kernel holds, go to cuSOLVER.  Work space beyond `a`: about n² elements,
+    640 to 1,536), and above what the panel kernel holds, go to cuSOLVER.  Work space beyond `a`: about n² elements,
     2.2 n² with the eigenvectors of large matrices, and n² fewer with `overwrite_a` (docs/performance/evd.md).
     """
     chosen = _choose_backend(a, backend)
