@@ -516,7 +516,11 @@ def test_source_digest_counts_a_system_and_what_it_shares(tmp_path, monkeypatch)
         provenance._program_digest.cache_clear()
         digests.append(provenance.source_digest.__wrapped__("kpm"))
     provenance._program_digest.cache_clear()
-    assert len(set(digests[:5])) == 5 and digests[5] == digests[6] == digests[0]
+    (tmp_path / "bench/claims.py").write_text("a = 1")
+    (tmp_path / "kpm/api.py").rename(tmp_path / "kpm/other.py")
+    digests.append(provenance.source_digest.__wrapped__("kpm"))
+    provenance._program_digest.cache_clear()
+    assert len(set(digests[:5])) == 5 and digests[5] == digests[6] == digests[0] != digests[7]
 
 
 def test_a_copy_without_a_repository_is_told_its_commit(tmp_path, monkeypatch):
