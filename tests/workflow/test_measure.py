@@ -151,5 +151,6 @@ def test_wrong_choices_are_worded(tmp_path, options, message):
 
 
 def test_only_cases_of_the_element_are_measured(tmp_path):
-    assert measure(tmp_path, "--run", "quick", "--element", "fig2").stdout == ""
+    done = measure(tmp_path, "--run", "quick", "--element", "fig2", check=False)
+    assert done.returncode == 2 and "no case for this choice" in done.stderr and done.stdout == ""
     assert not (tmp_path / "records").exists()
