@@ -152,8 +152,8 @@ def band_reduction(
             launch(unit, "small_factor", (b, 1 + -(-p // 256)), 256, arguments, size * (256 + b * (b + 1)))
             # Z = P T + Y K = [V Y A Y] [-S T; K; T]
             blas.gemm(m, b, p + 2 * b, 1.0, v.at(local, 0), v.ld, factor.pointer, factor.ld, 0.0, z, x.ld)
-            arguments = (pointer(z), int64(x.ld), pointer(product), int64(v.ld), int32(m))
-            launch(unit, "copy_panel", (-(-m // 1024), b), 256, arguments)
+            copied = (pointer(z), int64(x.ld), pointer(product), int64(v.ld), int32(m))
+            launch(unit, "copy_panel", (-(-m // 1024), b), 256, copied)
             p += 2 * b
         rest = i + block
         m = n - rest
