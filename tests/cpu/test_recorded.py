@@ -16,7 +16,7 @@ NOT_RECORDED = {
     "spamm": "",
     "tsparse": "",
     "evd": "",
-    "kpm": "counters_100x100x40_r64|ranks_(64|128)x40x40_4",
+    "kpm": "",
 }
 
 
