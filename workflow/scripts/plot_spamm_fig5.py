@@ -43,7 +43,9 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         shown = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
         names = sorted(shown, key=lambda label: (label.partition(" ")[2].startswith("GPU"), label))
         filled = [ax for ax in axes if ax.lines]
-        filled[-1].legend([shown[label] for label in names], names, fontsize=6)
+        low, high = filled[-1].get_ylim()
+        filled[-1].set_ylim(low / (high / low) ** 0.35, high)  # room for the legend
+        filled[-1].legend([shown[label] for label in names], names, fontsize=6, loc="lower left")
     for group in [group for group in GROUPS if group not in there]:
         drawing.note(f"{GROUPS[group]}: this run holds no record.")
     return drawing
