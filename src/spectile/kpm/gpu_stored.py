@@ -28,7 +28,7 @@ class StoredOperator:
     layout : {"csr", "sell"}
         Storage format: CSR, or SELL-32, which suits a row to a thread.
     wave_rows : int or None
-        Rows of one wave (``kernels.cu``): the rows of a lattice plane, where they are known.
+        Rows of one wave (``rows.cu``): the rows of a lattice plane, where they are known.
     tuning : tuple
         As for :func:`stored_unit`.
     """
