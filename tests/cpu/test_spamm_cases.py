@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from spectile.bench import record, sheets
@@ -211,3 +212,14 @@ def test_scripts_draw_from_nothing_and_from_skipped_rows(script, tmp_path, monke
     for number, records in enumerate(([], skipped)):
         make(record.frame(records)).save(tmp_path / f"{number}{suffix}")
         assert (tmp_path / f"{number}{suffix}").stat().st_size > 100
+
+
+def test_cases_that_lacked_gpus_share_a_sentence():
+    reasons = [f"the case n_{gpus} needs {gpus} GPUs and 4 are visible: run it where they are" for gpus in (8, 16)]
+    frame = pd.DataFrame({"status": "skipped", "reason": [*reasons, "ergo is not installed"]})
+    assert cases.skip_reasons(frame) == [
+        "ergo is not installed",
+        "2 cases were skipped for want of 8 or 16 GPUs on one host.",
+    ]
+    assert cases.skip_reasons(frame.iloc[2:]) == ["ergo is not installed"]
+    assert cases.skip_reasons(frame.assign(status="ok")) == []

@@ -9,6 +9,7 @@ named in ``TIMED``, with these names and the thresholds of :func:`thresholds`.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -76,9 +77,12 @@ def network_ratios(layer: str) -> dict[str, float]:
 def skip_reasons(rows: Any) -> list[str]:
     """Return why methods of these frame rows were skipped, one sentence for all cases that lacked GPUs."""
     reasons = sorted(set(rows.loc[rows["status"] == "skipped", "reason"].dropna())) if len(rows) else []
-    absent = [reason for reason in reasons if " GPUs and " in reason]
-    others = [reason for reason in reasons if reason not in absent]
-    return [*others, f"{len(absent)} cases of several GPUs were skipped: {absent[0]}, and so on."] if absent else others
+    wanted = {reason: int(found[1]) for reason in reasons if (found := re.search(r" needs (\d+) GPUs and ", reason))}
+    others = [reason for reason in reasons if reason not in wanted]
+    if not wanted:
+        return others
+    counts = " or ".join(map(str, sorted(set(wanted.values()))))
+    return [*others, f"{len(wanted)} cases were skipped for want of {counts} GPUs on one host."]
 
 
 def executed_ratio(norms: Any, tau: float, rows: int, columns: int) -> float:
