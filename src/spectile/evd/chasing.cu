@@ -300,6 +300,7 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
         }
         const Reflector reflector = make_reflector(head, tail);
         tau = reflector.tau;
+        __syncwarp();  // every lane has read the reflector before, which this one overwrites
         scalar_t v[RPL];
 #pragma unroll
         for (int h = 0; h < RPL; ++h) {
