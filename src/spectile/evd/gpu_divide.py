@@ -12,7 +12,6 @@ from .gpu_matrix import Matrix, empty_matrix
 from .gpu_units import DIVIDE, launch
 
 LEAF = 32
-LARGE_LEAF = 64
 
 
 def padded_order(n: int) -> tuple[int, int]:
