@@ -65,13 +65,15 @@ def test_block_sizes_are_refused_with_the_mend() -> None:
         gpu_launch.log2(48)
 
 
+@pytest.mark.parametrize("tile", [(256, 256), (128, 256)], ids=lambda tile: "x".join(map(str, tile)))
 @pytest.mark.parametrize("tiles", [(16, 16), (9, 13), (1, 5), (20, 3)], ids=lambda tiles: "x".join(map(str, tiles)))
-def test_diagonal_order_names_every_tile_once(tiles: tuple[int, int]) -> None:
+def test_diagonal_order_names_every_tile_once(tiles: tuple[int, int], tile: tuple[int, int]) -> None:
     rows, columns = tiles
-    order = gpu_product.tiles_by_diagonal(rows, columns, 8)
+    order = gpu_product.tiles_by_diagonal(tiles, tile, 8)
     assert sorted(order.tolist()) == list(range(rows * columns))
     # As the kernels number them: column by column in bands of 8 rows.
     band, within = np.divmod(order, 8 * columns)
     height = np.minimum(8, rows - 8 * band)
-    distance = np.abs((8 * band + within % height).astype(int) - within // height)
+    row, column = (8 * band + within % height).astype(int), (within // height).astype(int)
+    distance = np.abs((row + 0.5) * tile[0] - (column + 0.5) * tile[1])
     assert (np.diff(distance) >= 0).all()

@@ -191,8 +191,10 @@ class Product:
         waves = tiles_m * tiles_n * shape.cluster / (device.describe().multiprocessors * shape.resident)
         # A graph that is being captured takes no copy from the host.
         free = ordered is None and self.batches == 1 and not cupy.cuda.get_current_stream().is_capturing()
-        if free and self.kernel == "wgmma_wide_pair" and 1 < waves <= 4:
-            diagonals = cupy.asarray(tiles_by_diagonal(tiles_m, tiles_n, 2048 // rows))
+        # Runs of tiles, given out in advance, would have the first clusters do most of the work.
+        in_turn = isinstance(shape, Wgmma) and shape.schedule != "RUNS"
+        if free and in_turn and 1 < waves <= 4:
+            diagonals = cupy.asarray(tiles_by_diagonal((tiles_m, tiles_n), (rows, shape.tile_n), 2048 // rows))
             self._parameters["fields"]["order"] = diagonals.data.ptr
             self._keep = *self._keep, diagonals
         self._threads, self._shared = shape.threads, shape.shared_bytes
@@ -224,7 +226,7 @@ class Product:
         launch(self._function, self._grid, self._threads, self._parameters, self._shared, waits=waits)
 
 
-def tiles_by_diagonal(tiles_m: int, tiles_n: int, band: int) -> np.ndarray[Any, Any]:
+def tiles_by_diagonal(tiles: tuple[int, int], tile: tuple[int, int], band: int) -> np.ndarray[Any, Any]:
     """Return the numbers of all tiles, those on the diagonal first.
 
     Where entries decay from the diagonal, the last tiles to start are then the shortest, at no cost on the device; it
@@ -232,15 +234,19 @@ def tiles_by_diagonal(tiles_m: int, tiles_n: int, band: int) -> np.ndarray[Any, 
 
     Parameters
     ----------
-    tiles_m, tiles_n : int
+    tiles : pair of int
         Rows and columns of tiles.
+    tile : pair of int
+        Rows and columns of C in a tile.
     band : int
         The kernels number tiles column by column in bands of so many rows of tiles.
     """
-    row, column = np.divmod(np.arange(tiles_m * tiles_n), tiles_n)
-    height = np.minimum(band, tiles_m - row // band * band)
-    number = row // band * band * tiles_n + column * height + row % band
-    return number[np.lexsort((row, np.abs(row - column)))].astype(np.uint32)
+    row, column = np.divmod(np.arange(tiles[0] * tiles[1]), tiles[1])
+    height = np.minimum(band, tiles[0] - row // band * band)
+    number = row // band * band * tiles[1] + column * height + row % band
+    # Twice the distance of their middles from the diagonal.
+    distance = np.abs((2 * row + 1) * tile[0] - (2 * column + 1) * tile[1])
+    return number[np.lexsort((row, distance))].astype(np.uint32)
 
 
 def choose_kernel(a: Any, b: Any, batches: int, block: int, precision: str, strict: bool) -> Kernel:
