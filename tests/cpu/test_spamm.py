@@ -162,6 +162,28 @@ def test_out_may_be_an_input():
     np.testing.assert_allclose(stack, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("precision", ["fp16c16", "fp32", "fp64"])
+def test_bound_of_a_product_that_overwrites_what_is_added(precision):
+    rng = np.random.default_rng()
+    dtype = {"fp16c16": np.float16, "fp32": np.float32, "fp64": np.float64}[precision]
+    a, b = (rng.standard_normal((3, 40, 40)).astype(dtype) for _ in range(2))
+    c = (100 * rng.standard_normal((3, 40, 40))).astype(dtype)
+    options = {"tau": 0.0, "beta": 2.0, "precision": precision}
+    wanted = product(a, b, c=c, **options)
+    place = c.copy()
+    found = product(a, b, c=place, out=place, **options)
+    assert np.array_equal(place, wanted.c)
+    assert np.array_equal(found.error_bound, wanted.error_bound)
+    # Where `out` overlaps an operand, or other entries of C.
+    one = product(a[0], b[0], c=a[0], **options)
+    place = a.copy()
+    found = product(place[0], b[0], c=place[0], out=place[0], **options)
+    assert np.array_equal(found.c, one.c) and found.error_bound == one.error_bound
+    shifted = np.concatenate([c[0], np.zeros((1, 40), dtype)])
+    found = product(a[0], b[0], c=shifted[:-1], out=shifted[1:], **options)
+    assert np.array_equal(found.c, wanted.c[0]) and found.error_bound == wanted.error_bound[0]
+
+
 def test_batches_broadcast_and_have_their_own_tau():
     rng = np.random.default_rng(6)
     a = np.stack([block_decay(rng, 160, 130, np.float64, rate=rate) for rate in (0.1, 1.0)])[:, None]

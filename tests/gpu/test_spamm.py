@@ -422,3 +422,69 @@ def test_out_may_be_an_operand() -> None:
     result = spamm(device_a, cupy.asarray(b), tau=0.0, out=device_a)
     assert result.c is device_a
     assert _error(device_a, a.astype("f8") @ b.astype("f8"), a, b) < TOLERANCE["fp32"]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_bound_of_a_product_that_overwrites_what_is_added(precision: str) -> None:
+    import cupy
+
+    output = OUTPUTS[precision]
+    a, b = (cupy.asarray(np.stack([_random(160, 160, DTYPES[precision]) for _ in range(3)])) for _ in range(2))
+    c = cupy.asarray((100 * np.random.default_rng().standard_normal((3, 160, 160))).astype(output))
+    options: Any = {"tau": 1.0, "beta": 2.0, "precision": precision}
+    wanted = spamm(a, b, c=c, **options)
+    place = c.copy()
+    found = spamm(a, b, c=place, out=place, **options)
+    assert found.c is place and bool((place == wanted.c).all())
+    np.testing.assert_allclose(found.error_bound, wanted.error_bound, rtol=1e-4)
+    # One for all, and products launched one by one.
+    for x, y in ((a[0], b), (a[:, None], b[None])):
+        shape = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        added = cupy.ascontiguousarray(cupy.broadcast_to(c, (*shape, 160, 160)))
+        alone = spamm(x, y, c=added, **options)
+        place = added.copy()
+        found = spamm(x, y, c=place, out=place, **options)
+        assert bool((place == alone.c).all())
+        np.testing.assert_allclose(found.error_bound, alone.error_bound, rtol=1e-4)
+    # `out` overlaps other entries of C.
+    shifted = cupy.concatenate([c[0], cupy.zeros((1, 160), output)])
+    found = spamm(a[0], b[0], c=shifted[:-1], out=shifted[1:], **options)
+    assert bool((found.c == wanted.c[0]).all()) and found.error_bound == pytest.approx(wanted.error_bound[0], rel=1e-4)
+    # C of another dtype is converted, and C and out of the host are copied.
+    double = c[0].astype("f8")
+    found = spamm(a[0], b[0], c=double, out=c[0], **options)
+    assert found.error_bound == pytest.approx(wanted.error_bound[0], rel=1e-4)
+    place = double.get().astype(output)
+    found = spamm(a[0].get(), b[0].get(), c=place, out=place, backend="cuda", **options)
+    assert found.c is place and np.array_equal(place, wanted.c[0].get())
+    assert found.error_bound == pytest.approx(wanted.error_bound[0], rel=1e-4)
+
+
+def test_bound_where_out_is_an_operand_and_is_added() -> None:
+    import cupy
+
+    a, b = (cupy.asarray(_random(160, 160, "f4")) for _ in range(2))
+    wanted = spamm(a, b, c=a, tau=1.0, beta=300.0)
+    place = a.copy()
+    found = spamm(place, b, c=place, out=place, tau=1.0, beta=300.0)
+    assert found.c is place and bool((place == wanted.c).all())
+    assert found.error_bound == pytest.approx(wanted.error_bound, rel=1e-4)
+
+
+def test_a_product_that_overwrites_what_is_added_reads_nothing_back() -> None:
+    import cupy
+
+    a, b, c = (cupy.asarray(_random(512, 512, "f4")) for _ in range(3))
+    wanted = spamm(a, b, c=c, tau=1.0, beta=2.0)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        place = c.copy()
+        spamm(a, b, c=place, out=place, tau=1.0, beta=2.0)
+        place[...] = c
+        stream.begin_capture()
+        kept = spamm(a, b, c=place, out=place, tau=1.0, beta=2.0)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        stream.synchronize()
+        assert bool((place == wanted.c).all())
+        assert kept.error_bound == pytest.approx(wanted.error_bound, rel=1e-4)

@@ -428,7 +428,11 @@ def spamm_cpu(
     fresh = out is None or half or (batch and (np.may_share_memory(out, a) or np.may_share_memory(out, b)))
     result = np.empty(shape, sums) if fresh else out
     a, b = np.broadcast_to(a, (*batch, *a.shape[-2:])), np.broadcast_to(b, (*batch, *b.shape[-2:]))
-    c = np.ascontiguousarray(c, dtype=sums) if c is not None and c is not result else c
+    if c is not None and c is not result:
+        c = np.ascontiguousarray(c, dtype=sums)
+        # An entry of C is read just before the same one of the result is written, and only that one.
+        same = c.ctypes.data == result.ctypes.data and c.strides == result.strides
+        c = c if same or not np.may_share_memory(c, result) else c.copy()
     taus, ratios, bounds = np.empty(batch), np.empty(batch), np.empty(batch, object)
     for index in np.ndindex(batch):
         source = None if c is None else c[index]
@@ -437,12 +441,14 @@ def spamm_cpu(
         _check_norms(norms_a, norms_b, required=check_finite or tau is None)
         rounding = functools.partial(rounding_bound, (*a.shape[-2:], b.shape[-1]), precision=precision)
         taus[index] = _threshold(norms_a, norms_b, tau, valid_ratio, rtol, rounding)
+        # C may be overwritten before its norm is asked for.
+        added = 0.0 if source is None else float(np.linalg.norm(norm_map(source, block)))
         executed = _product(
             one_a, one_b, norms_a, norms_b, float(taus[index]), block, alpha, beta, source, result[index]
         )
         ratios[index] = _ratio(norms_a, norms_b, executed)
         bounds[index] = functools.partial(
-            _error_bound, norms_a, norms_b, float(taus[index]), rounding, alpha, beta, source
+            _error_bound, norms_a, norms_b, float(taus[index]), rounding, alpha, beta, added
         )
     if half:
         with np.errstate(over="ignore"):
@@ -521,9 +527,10 @@ def _threshold(
     return tau_for_error(norms_a, norms_b, skipping_limit(rtol, norm_a * norm_b, rounding(norm_a, norm_b)))
 
 
-def _error_bound(norms_a: Any, norms_b: Any, tau: float, rounding: Any, alpha: float, beta: float, c: Any) -> float:
+def _error_bound(
+    norms_a: Any, norms_b: Any, tau: float, rounding: Any, alpha: float, beta: float, norm_c: float
+) -> float:
     norm_a, norm_b = float(np.linalg.norm(norms_a)), float(np.linalg.norm(norms_b))
-    norm_c = 0.0 if c is None else float(np.linalg.norm(c))
     return abs(alpha) * skipped_bound(norms_a, norms_b, tau) + rounding(
         norm_a, norm_b, alpha=alpha, beta=beta, norm_c=norm_c
     )

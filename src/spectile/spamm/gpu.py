@@ -25,6 +25,7 @@ from .gpu_product import Product, choose_kernel
 from .gpu_survey import (
     count_products,
     frobenius,
+    kept_norms,
     rounding,
     search_tau,
     skipped_bound,
@@ -97,10 +98,15 @@ def spamm_cuda(a: Any, b: Any, *, c: Any, out: Any, **options: Any) -> SpammResu
         raise ValueError(f"out has strides {target.strides}: pass a C-contiguous array")
     # Blocks of `out` would overwrite operands that others still read.
     fresh = target is None or any(cupy.may_share_memory(target, x) for x in (a_, b_))
+    overwritten = False
+    if target is not None and c_ is not None and cupy.may_share_memory(target, c_):
+        # An entry of C is read just before the same one of `out` is written, and only that one.
+        overwritten = not fresh and target.data.ptr == c_.data.ptr and target.strides == c_.strides
+        c_ = c_ if overwritten else c_.copy()
     size = math.prod(shape) * dtype.itemsize
     with device.allocating(f"the product of shape {shape}", size):
         result: Any = cupy.empty(shape, dtype) if fresh else target
-        parts = _multiply(a_, b_, c_, result, batch, asked)
+        parts = _multiply(a_, b_, c_, result, batch, asked, overwritten)
     if asked.check_finite and precision == "fp16c16" and result.size and bool(cupy.isinf(result).any()):
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
     if target is not None and result is not target:
@@ -136,6 +142,7 @@ class _Item:
     precision: str
     alpha: float
     beta: float
+    #: What beta multiplies, or an array of its norm where it is overwritten.
     c: Any
     out: Any
 
@@ -171,8 +178,10 @@ class _Item:
         return frobenius(self.out)
 
 
-def _multiply(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], asked: _Options) -> list[_Item]:
-    """Launch everything; return one entry for each product of the batch."""
+def _multiply(
+    a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], asked: _Options, overwritten: bool
+) -> list[_Item]:
+    """Launch everything; return one entry for each product of the batch.  C may be `overwritten` by `out`."""
     import cupy
 
     tau, precision, alpha, beta = asked.tau, asked.precision, asked.alpha, asked.beta
@@ -182,7 +191,7 @@ def _multiply(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], asked: _
         wide_a, wide_b = (cupy.broadcast_to(a, (*batch, *a.shape[-2:])), cupy.broadcast_to(b, (*batch, *b.shape[-2:])))
         return list(
             itertools.chain.from_iterable(
-                _multiply(wide_a[i], wide_b[i], None if c is None else c[i], out[i], (), asked)
+                _multiply(wide_a[i], wide_b[i], None if c is None else c[i], out[i], (), asked, overwritten)
                 for i in np.ndindex(batch)
             )
         )
@@ -190,6 +199,7 @@ def _multiply(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], asked: _
     flat_c = None if c is None else (c.reshape(flat_out.shape) if batch else c)
     count = flat_out.shape[0] if batch else 1
     items = [(i if flat_a.ndim == 3 else 0, i if flat_b.ndim == 3 else 0) for i in range(count)]
+    added = kept_norms(flat_c, asked.block) if overwritten else flat_c
     maps = NormMaps(flat_a, flat_b, asked.block)
     if flat_a.size or flat_b.size:
         maps()
@@ -214,7 +224,7 @@ def _multiply(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], asked: _
     return [
         _Item(
             product, item, taus if isinstance(taus, float) else taus[i : i + 1], precision, alpha, beta,
-            None if flat_c is None else (flat_c[i] if batch else flat_c), flat_out[i] if batch else flat_out,
+            None if added is None else (added[i] if batch else added), flat_out[i] if batch else flat_out,
         )
         for i, item in enumerate(items)
     ]  # fmt: skip

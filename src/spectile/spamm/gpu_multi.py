@@ -25,7 +25,7 @@ from .gpu_multi_batch import Batch, Share, dealt
 from .gpu_multi_cut import distribute
 from .gpu_multi_device import FromDevice
 from .gpu_multi_host import FromHost, free_bytes
-from .gpu_multi_plan import Options, Plan
+from .gpu_multi_plan import Options, Plan, apart
 from .gpu_multi_resident import Resident, Split
 from .gpu_multi_streams import synchronize
 from .result import SpammResult
@@ -183,6 +183,7 @@ def _on_first(
             raise ValueError(f"out has strides {target.strides}: pass a C-contiguous array")
         # Rows of `out` would overwrite operands that others still read.
         fresh = target is None or any(cupy.may_share_memory(target, x) for x in (a_, b_))
+        c_ = apart(c_, target, fresh)
         result = cupy.empty((*batch, a_.shape[-2], b_.shape[-1]), asked.output) if fresh else target
         flat = [_flat(x, batch) for x in (a_, b_, c_, result)]
         plans: list[Plan]
@@ -226,6 +227,7 @@ def _on_host(
     if c is not None:
         c = _with_rows(c.astype(asked.output, copy=False))
     fresh = out is None or any(np.may_share_memory(out, x) for x in (a, b))
+    c = apart(c, out, fresh)
     result = np.empty((*batch, a.shape[-2], b.shape[-1]), asked.output) if fresh else out
     plans: list[Plan]
     if math.prod(batch) >= max(2, len(devices)):

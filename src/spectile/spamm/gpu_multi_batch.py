@@ -14,7 +14,7 @@ import numpy as np
 from spectile.gpu import device
 
 from . import gpu_norms, gpu_product, partition
-from .gpu_multi_plan import Options, Plan, error_bound, overlap, ratio, square_sum
+from .gpu_multi_plan import Options, Plan, error_bound, kept_norms, overlap, ratio, square_sum
 from .gpu_multi_streams import Lane, address, pairs
 
 # Pieces of a device's items, each copied while the one before is multiplied.
@@ -72,10 +72,12 @@ class Batch(Plan):
         super().__init__([share.device for share in shares], shape, kernel, asked)
         self._batch = batch
         self._out = [share.out for share in shares]
-        self._added = [matrix for share in shares if share.c is not None for matrix in share.c]
-        self._norms_c: list[float] | None = None
-        if any(share.c is not None and overlap(share.c, share.out) for share in shares):
-            self._norms_c = [math.sqrt(square_sum(matrix)) for matrix in self._added]
+        #: What is added to each item, or an array of its norm where `out` overwrites it.
+        self._added: list[Any] = []
+        for share in shares:
+            if share.c is not None:
+                overwritten = overlap(share.c, share.out)
+                self._added.extend(kept_norms(share.c, asked.block) if overwritten else share.c)
         self._work: list[_Work] = []
         self._items: list[_Item] = []
         for share in shares:
@@ -138,10 +140,7 @@ class Batch(Plan):
             return read
 
         def bound(position: int, item: _Item) -> float:
-            norm_c = 0.0
-            if self._added:
-                known = self._norms_c
-                norm_c = math.sqrt(square_sum(self._added[position])) if known is None else known[position]
+            norm_c = math.sqrt(square_sum(self._added[position])) if self._added else 0.0
             return error_bound(item.norms, item.index, item.tau, self.shape, asked, norm_c)
 
         return {

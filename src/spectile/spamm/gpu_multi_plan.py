@@ -15,7 +15,7 @@ from . import gpu_norms, gpu_product, gpu_survey
 from .api import PRECISIONS
 from .gpu_kernels import Kernel
 from .gpu_launch import blocks
-from .gpu_multi_streams import Lane, connect, event
+from .gpu_multi_streams import Lane, address, connect, event
 
 
 @dataclass(frozen=True)
@@ -136,15 +136,9 @@ class Plan(ABC):
         return made
 
     def add(self, c: Sequence[Any], out: Sequence[Any]) -> None:
-        """Remember parts of the C that is added, for the error bound: their norm now where `out` overwrites them."""
-
-        def norm() -> float:
-            return math.sqrt(sum(map(square_sum, c)))
-
-        self._norm_c = norm
-        if any(overlap(x, y) for x in c for y in out):
-            now = norm()
-            self._norm_c = lambda: now
+        """Remember parts of the C that is added, for the error bound: their norms now where `out` overwrites them."""
+        parts = [kept_norms(x, self.asked.block) for x in c] if any(overlap(x, y) for x in c for y in out) else c
+        self._norm_c = lambda: math.sqrt(sum(map(square_sum, parts)))
 
     def __call__(self) -> None:
         """Enqueue everything; the current stream of every device waits for its end, and nothing else does."""
@@ -295,6 +289,23 @@ def square_sum(part: Any) -> float:
         return float(sum(np.vdot(x, x) for x in (part[i : i + 64].astype(np.float64) for i in range(0, len(part), 64))))
     with part.device:
         return gpu_survey.frobenius(part) ** 2
+
+
+def kept_norms(x: Any, block: int) -> Any:
+    """Return an array of the norm of a matrix that is about to be overwritten, or one such array an item of a batch."""
+    if isinstance(x, np.ndarray):
+        norms = [math.sqrt(square_sum(one)) for one in x.reshape(-1, *x.shape[-2:])]
+        return np.reshape(norms, (*x.shape[:-2], 1, 1))
+    with x.device:
+        return gpu_survey.kept_norms(x, block)
+
+
+def apart(c: Any, out: Any, fresh: bool) -> Any:
+    """Return C, copied where what is written to `out` would overwrite entries of it still to be read."""
+    if c is None or out is None or not overlap(c, out):
+        return c
+    same = not fresh and address(c) == address(out) and c.strides == out.strides
+    return c if same else c.copy()
 
 
 def overlap(x: Any, y: Any) -> bool:

@@ -12,7 +12,7 @@ from spectile.gpu import device
 from . import bounds
 from .gpu_kernels import SURVEY_UNITS
 from .gpu_launch import blocks, fill, launch, layout
-from .gpu_norms import Norms
+from .gpu_norms import NormMaps, Norms
 
 # The norms are float32 sums of at most 128 squares a lane and a few shuffles: their rounding, generously.
 NORM_SLACK = {"float32": 1 + 2e-5, "float64": 1 + 1e-12}
@@ -146,6 +146,20 @@ def search_tau(maps: Norms, item: tuple[int, int], valid_ratio: float) -> tuple[
 def frobenius(array: Any) -> float:
     """Frobenius norm with float64 sums."""
     return math.sqrt(float((array.astype(np.float64) ** 2).sum())) if array.size else 0.0
+
+
+def kept_norms(matrix: Any, block: int) -> Any:
+    """Return, on the device, an array whose Frobenius norm is no less than that of a matrix about to be overwritten.
+
+    One such array for each matrix of a batch: norm maps, which nothing waits for.
+    """
+    import cupy
+
+    maps = NormMaps(matrix, cupy.empty((matrix.shape[-1], 0), matrix.dtype), block)
+    if matrix.size:
+        maps()
+    maps.a *= NORM_SLACK[maps.a.dtype.name]
+    return maps.a
 
 
 def rounding(
