@@ -48,6 +48,12 @@ def test_no_product_is_faster_than_its_norms_and_what_it_executes(precision, ent
     assert bounds.speedup_bound(2e-3, 4096, precision, 0.0) == pytest.approx(2e-3 / norms_s)
 
 
+@pytest.mark.parametrize(("precision", "moved"), [("fp16", 12), ("fp16c16", 10), ("fp32", 20), ("fp64", 40)])
+def test_no_product_is_faster_than_the_bytes_that_it_moves(precision, moved):
+    assert bounds.bytes_bound(2e-3, 8192, precision) == pytest.approx(2e-3 * 4.06e12 / (8192**2 * moved))
+    assert bounds.bytes_bound(2e-3, 1024, precision) == np.inf
+
+
 @pytest.mark.parametrize(
     ("precision", "gpus", "seconds"),
     [("fp32", 1, 8e8 / 52e9), ("fp32", 2, 8e8 / 104e9), ("fp32", 8, 8e8 / 152e9), ("fp16", 1, 4e8 / 52e9)],

@@ -21,6 +21,8 @@ NORM_SLACK = 1 + 1e-12
 # Bytes a second of a device-to-device copy of an H200, read and written, measured.
 COPY_BYTES_S = 4.06e12
 LAUNCHES_S = 5e-6
+# An H200's L2 cache: matrices that fit it do not pass through memory every time.
+L2_BYTES = 50e6
 
 
 def _entry_bytes(precision: str) -> tuple[int, int]:
@@ -48,6 +50,27 @@ def speedup_bound(vendor_s: float, n: int, precision: str, executed: float) -> f
     """
     norms_s = 2 * n * n * _entry_bytes(precision)[0] / COPY_BYTES_S + LAUNCHES_S
     return vendor_s / (norms_s + executed * vendor_s)
+
+
+def bytes_bound(vendor_s: float, n: int, precision: str) -> float:
+    """Bound the speed-up by memory alone: A and B are read for their norms and for the product, and C is written.
+
+    Infinity where the three fit the L2 cache, which may keep them.  Where few tiles are valid this lies below
+    :func:`speedup_bound`, which leaves out C and the second reading.
+
+    Parameters
+    ----------
+    vendor_s : float
+        Seconds of the vendor's dense product.
+    n : int
+        Rows and columns.
+    precision : str
+        A key of ``PRECISIONS``.
+    """
+    into, out = _entry_bytes(precision)
+    if n * n * (2 * into + out) <= L2_BYTES:
+        return math.inf
+    return vendor_s * COPY_BYTES_S / (n * n * (4 * into + out))
 
 
 def skipping_limit(rtol: float, scale: float, rounding: float) -> float:
