@@ -488,3 +488,35 @@ def test_a_product_that_overwrites_what_is_added_reads_nothing_back() -> None:
         stream.synchronize()
         assert bool((place == wanted.c).all())
         assert kept.error_bound == pytest.approx(wanted.error_bound, rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_memory_is_that_of_the_operands_and_c(precision: str) -> None:
+    import cupy
+
+    n = 4096
+    a, b = (cupy.asarray(_random(n, n, DTYPES[precision])) for _ in range(2))
+    spamm(a, b, valid_ratio=0.3, precision=precision)
+    pool = cupy.cuda.MemoryPool()
+    with cupy.cuda.using_allocator(pool.malloc):
+        result = spamm(a, b, valid_ratio=0.3, precision=precision)
+        cupy.cuda.get_current_stream().synchronize()
+        ours = a.nbytes + b.nbytes + result.c.nbytes
+        # The pool keeps what was given back: its size is the most that was held at a time.
+        assert pool.total_bytes() <= result.c.nbytes + 0.05 * ours
+        assert result.error_bound_rel > 0 and 0 < result.valid_ratio <= result.executed_ratio <= 1
+        assert pool.total_bytes() <= result.c.nbytes + max(0.05 * ours, 32 << 20)
+
+
+def test_what_has_the_cuda_array_interface_alone_is_multiplied() -> None:
+    import cupy
+
+    class Interface:
+        def __init__(self, array: Any) -> None:
+            self.array = array
+            self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+    a, b = _random(70, 90, "f4"), _random(90, 50, "f4")
+    result = spamm(Interface(cupy.asarray(a)), Interface(cupy.asarray(b)), tau=0.0)
+    assert isinstance(result.c, cupy.ndarray)
+    assert _error(result.c, a.astype("f8") @ b.astype("f8"), a, b) < TOLERANCE["fp32"]

@@ -19,6 +19,8 @@ NORM_SLACK = {"float32": 1 + 2e-5, "float64": 1 + 1e-12}
 # 3xTF32 drops low*low and the last bits of both lows: below 3 * 2^-21 of a product; the tensor core truncates its sums
 # of 32 k.
 TF32X3_ROUNDOFF = 2.0**-19
+# Entries that a norm converts at a time.
+FLOAT64_ENTRIES = 1 << 20
 
 SEARCH = layout(
     "tau:d low:d high:d best_tau:d best_ratio:d wanted:d tolerance:d total:d count:p blocks:i iterations:i growing:i "
@@ -144,8 +146,12 @@ def search_tau(maps: Norms, item: tuple[int, int], valid_ratio: float) -> tuple[
 
 
 def frobenius(array: Any) -> float:
-    """Frobenius norm with float64 sums."""
-    return math.sqrt(float((array.astype(np.float64) ** 2).sum())) if array.size else 0.0
+    """Frobenius norm with float64 sums; some rows at a time are float64, so that little memory is taken."""
+    if not array.size:
+        return 0.0
+    rows = max(1, FLOAT64_ENTRIES * len(array) // array.size)
+    parts = (array[first : first + rows].astype(np.float64) for first in range(0, len(array), rows))
+    return math.sqrt(float(sum((part * part).sum() for part in parts)))
 
 
 def kept_norms(matrix: Any, block: int) -> Any:
