@@ -47,5 +47,5 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         filled[-1].set_ylim(low / (high / low) ** 0.35, high)  # room for the legend
         filled[-1].legend([shown[label] for label in names], names, fontsize=6, loc="lower left")
     for group in [group for group in GROUPS if group not in there]:
-        drawing.note(f"{GROUPS[group]}: this run holds no record.")
+        drawing.note(f"{GROUPS[group]}{'' if group == 'cpu' else ' on a GPU'}: this run holds no record.")
     return drawing

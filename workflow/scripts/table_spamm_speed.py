@@ -20,7 +20,7 @@ def cell(row: pandas.Series, vendor_s: float, ratio: int) -> str:
     bound = speedup_bound(vendor_s, n, row["p_precision"], executed_64x128(n, ratio))
     text = f"{row['speedup']:.2f}\n{row['speedup'] / bound:.0%} of {bound:.2f}"
     by_bytes = bytes_bound(vendor_s, n, row["p_precision"])
-    return text if by_bytes >= bound else f"{text}\n{row['speedup'] / by_bytes:.0%} of {by_bytes:.2f} by bytes"
+    return text if by_bytes >= bound else f"{text}; {row['speedup'] / by_bytes:.0%} of {by_bytes:.2f} by bytes"
 
 
 def table(frame: pandas.DataFrame) -> Table:
