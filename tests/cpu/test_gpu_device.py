@@ -44,7 +44,9 @@ class FakeError(Exception):
     pass
 
 
-def fake_cupy(count: int = 1, error: str = "", driver: int = 13000, free: int = 1000) -> SimpleNamespace:
+def fake_cupy(
+    count: int = 1, error: str = "", driver: int = 13000, free: int = 1000, major: int = 9
+) -> SimpleNamespace:
     """Return what `device` asks of CuPy, of a machine with `count` devices or a driver that fails."""
 
     def device_count() -> int:
@@ -55,7 +57,8 @@ def fake_cupy(count: int = 1, error: str = "", driver: int = 13000, free: int = 
     class OutOfMemoryError(Exception):
         pass
 
-    properties = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132, "l2CacheSize": 60 << 20}
+    properties = {"name": b"NVIDIA H200", "major": major, "minor": 0}
+    properties |= {"multiProcessorCount": 132, "l2CacheSize": 60 << 20}
     runtime = SimpleNamespace(
         CUDARuntimeError=FakeError,
         getDeviceCount=device_count,
@@ -76,6 +79,7 @@ def fake_cupy(count: int = 1, error: str = "", driver: int = 13000, free: int = 
     [
         (fake_cupy(), None),
         (fake_cupy(count=0), "no CUDA device was found"),
+        (fake_cupy(major=7), "compute capability 8.x, 9.x, 10.x, and NVIDIA H200 has 7.0"),
         (fake_cupy(error="cudaErrorInsufficientDriver: too old"), "driver is too old for this CuPy"),
         (fake_cupy(error="cudaErrorInsufficientDriver", driver=0), "no CUDA driver or device was found"),
         (None, "install the extra cuda12 or cuda13"),
@@ -83,6 +87,7 @@ def fake_cupy(count: int = 1, error: str = "", driver: int = 13000, free: int = 
 )
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, cupy: object, reason: str | None) -> None:
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(device, "_describe", device._describe.__wrapped__)
     found = device.unavailable_reason.__wrapped__()
     assert found is None if reason is None else reason in found
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 _DLPACK_CUDA = (2, 13)  # device memory, managed memory
+# Of every system's kernels; machine code runs on the devices of its own major architecture.
+MAJOR_ARCHITECTURES = (8, 9, 10)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,15 @@ def unavailable_reason() -> str | None:
         return "no CUDA driver or device was found"
     except (ImportError, RuntimeError, OSError) as error:
         return f"CUDA cannot be loaded ({error})"
-    return None if count else "no CUDA device was found"
+    if not count:
+        return "no CUDA device was found"
+    major, minor = describe().compute_capability
+    if major not in MAJOR_ARCHITECTURES:
+        return (
+            f"the kernels are written for compute capability {', '.join(f'{one}.x' for one in MAJOR_ARCHITECTURES)}, "
+            f"and {describe().name} has {major}.{minor}"
+        )
+    return None
 
 
 def available() -> bool:
