@@ -487,3 +487,21 @@ def test_wrong_devices_and_operands_are_named(devices: list[int]) -> None:
 def test_cuts_are_multiples_of_the_tiles() -> None:
     assert partition.ROW_UNIT % 128 == 0
     assert all(partition.COLUMN_UNIT % shape.tile_n == 0 for shape in gpu_kernels.WGMMA.values())
+
+
+def test_out_that_overlaps_an_operand_and_what_is_added(devices: list[int]) -> None:
+    import cupy
+
+    n = 700
+    a, b, c = (_random(n, n, "f4") for _ in range(3))
+    options: Any = {"tau": _tau(a, b), "beta": 300.0}
+    square, one = spamm(a, b, c=a, **options), spamm(a, b, c=c, **options)
+    longer = cupy.concatenate([c, cupy.zeros((1, n), "f4")])
+    for there in (True, False):
+        x, y, place, shifted = ((z.copy() if there else z.get()) for z in (a, b, a, longer))
+        found = spamm(place, y, c=place, out=place, devices=devices, **options)
+        assert found.c is place and found.error_bound == pytest.approx(square.error_bound, rel=1e-4)
+        _same([place], square.c)
+        found = spamm(x, y, c=shifted[:-1], out=shifted[1:], devices=devices, **options)
+        assert found.error_bound == pytest.approx(one.error_bound, rel=1e-4)
+        _same([shifted[1:]], one.c)
