@@ -520,3 +520,15 @@ def test_what_has_the_cuda_array_interface_alone_is_multiplied() -> None:
     result = spamm(Interface(cupy.asarray(a)), Interface(cupy.asarray(b)), tau=0.0)
     assert isinstance(result.c, cupy.ndarray)
     assert _error(result.c, a.astype("f8") @ b.astype("f8"), a, b) < TOLERANCE["fp32"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_batches_of_more_products_than_one_launch_takes(shared: bool) -> None:
+    import cupy
+
+    count = 70001
+    a, c = (cupy.random.standard_normal((count, 9, 8), dtype="f4") for _ in range(2))
+    b = cupy.random.standard_normal((8, 8) if shared else (count, 8, 8), dtype="f4")
+    place = c.copy()
+    spamm(a, b, tau=0.0, block=8, beta=-1.0, c=place, out=place)
+    cupy.testing.assert_allclose(place, a.astype("f8") @ b.astype("f8") - c, rtol=1e-4, atol=1e-4)

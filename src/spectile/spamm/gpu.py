@@ -50,6 +50,10 @@ __all__ = [
 ]
 
 
+# Products of a batch that one launch takes: the norm kernel has two layers of thread blocks for each, 65,535 at most.
+LAUNCHED_ITEMS = 32767
+
+
 def _flat(array: Any, batch: tuple[int, ...]) -> Any:
     """Return `array` as one matrix or one flat batch without copying, or None where broadcasting is more involved."""
     if math.prod(array.shape[:-2]) == 1:
@@ -198,6 +202,14 @@ def _multiply(
     flat_out = out.reshape(-1, *out.shape[-2:]) if batch else out
     flat_c = None if c is None else (c.reshape(flat_out.shape) if batch else c)
     count = flat_out.shape[0] if batch else 1
+    if count > LAUNCHED_ITEMS:
+        found: list[_Item] = []
+        for first in range(0, count, LAUNCHED_ITEMS):
+            some = slice(first, first + LAUNCHED_ITEMS)
+            x, y, z = (one if one is None or one.ndim == 2 else one[some] for one in (flat_a, flat_b, flat_c))
+            target = flat_out[some]
+            found += _multiply(x, y, z, target, (len(target),), asked, overwritten)
+        return found
     items = [(i if flat_a.ndim == 3 else 0, i if flat_b.ndim == 3 else 0) for i in range(count)]
     added = kept_norms(flat_c, asked.block) if overwritten else flat_c
     maps = NormMaps(flat_a, flat_b, asked.block)
