@@ -417,5 +417,5 @@ def _variants(precision: str) -> dict[str, _Variant]:
         tiles = {which: replace(getattr(tuned, which), **change) for which in ("large", "small")}
         found[name] = _Variant("portable", portable, precision, replace(tuned, **tiles))
     found["no_large_tile"] = _Variant("portable", portable, precision, replace(tuned, large=tuned.small))
-    found["unordered"] = _Variant("portable", gpu_kernels.ORDERED_TILES, "portable", 0)
+    found["unordered"] = _Variant("portable", portable, precision, replace(tuned, ordered_tiles=0))
     return found

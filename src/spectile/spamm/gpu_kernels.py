@@ -18,8 +18,9 @@ ARCHS = ("sm_80", "sm_90a", "sm_100")
 class Tile:
     """Tuning of the portable kernel.
 
-    Tile height, 32-blocks of a warp, pipeline stages, resident thread blocks, and whether the list holds only the steps
-    that some block needs.
+    Tile height, 32-blocks of a warp, pipeline stages, resident thread blocks, whether the list holds only the steps
+    that some block needs, tile width, k of a stage, and how many k steps (32 wide) are listed at a time: a short list
+    is made sooner, and a longer k takes several.
     """
 
     tile_m: int
@@ -28,11 +29,19 @@ class Tile:
     stages: int
     min_blocks: int
     compact: bool = True
+    tile_n: int = 128
+    stage_k: int = 32
+    lists: tuple[int, ...] = (1024,)
+
+    def list_steps(self, aligned: bool, k: int) -> int:
+        """Return the length of the list for an inner dimension `k`: the shortest that holds it, or the longest."""
+        lengths = self.lists if aligned else self.lists[-1:]
+        return next((steps for steps in lengths if 32 * steps >= k), lengths[-1])
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * (self.tile_m // (32 * self.blocks_m)) * (4 // self.blocks_n)
+        return 32 * (self.tile_m // (32 * self.blocks_m)) * (self.tile_n // (32 * self.blocks_n))
 
 
 @dataclass(frozen=True)
@@ -42,24 +51,21 @@ class Precision:
     code: int
     dtype: str
     output: str
-    stage_k: int
-    pitches: tuple[int, int]
+    #: Elements that pad the rows of A and B in shared memory.
+    pads: tuple[int, int]
     large: Tile
     small: Tile
-    #: k steps (32 wide) listed at a time: a short list is made sooner, and a longer k takes several.
-    lists: tuple[int, ...] = (1024,)
+    #: Tiles of 128 x 128, a multiprocessor, from which on the large tile is faster.
+    large_from: int = 4
+    #: Most tiles of a product that are worth sorting: in a sorted order neighbours no longer share the L2.
+    ordered_tiles: int = 4096
     #: Whether sorted tiles get their lists from the kernel that sorts them; float64 loses 1 % by the choice.
     given_lists: bool = False
 
     def shared_bytes(self, tile: Tile) -> int:
         """Return the dynamic shared memory of a block."""
-        elements = tile.tile_m * self.pitches[0] + self.stage_k * self.pitches[1]
+        elements = tile.tile_m * (tile.stage_k + self.pads[0]) + tile.stage_k * (tile.tile_n + self.pads[1])
         return tile.stages * elements * np.dtype(self.dtype).itemsize
-
-    def list_steps(self, aligned: bool, k: int) -> int:
-        """Return the length of the list for an inner dimension `k`: the shortest that holds it, or the longest."""
-        lengths = self.lists if aligned else self.lists[-1:]
-        return next((steps for steps in lengths if 32 * steps >= k), lengths[-1])
 
     def unit(self, tile: Tile, aligned: bool, list_steps: int = 1024) -> Unit:
         """Return the kernel of a tile, for operands whose rows are aligned to 16 bytes or not."""
@@ -68,6 +74,8 @@ class Precision:
             "INPUT_BITS": 8 * np.dtype(self.dtype).itemsize,
             "OUTPUT_BITS": 8 * np.dtype(self.output).itemsize,
             "TILE_M": tile.tile_m,
+            "TILE_N": tile.tile_n,
+            "STAGE_K": tile.stage_k,
             "BLOCKS_M": tile.blocks_m,
             "BLOCKS_N": tile.blocks_n,
             "STAGES": tile.stages,
@@ -95,17 +103,22 @@ class Precision:
 
 _HALF_TILE = Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=4)
 _TF32_TILE = Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=2)
-_DOUBLE_TILE = Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=2)
 PORTABLE = {
-    "fp16": Precision(0, "float16", "float32", 32, (40, 136), _HALF_TILE, _HALF_TILE),
-    "fp16c16": Precision(0, "float16", "float16", 32, (40, 136), _HALF_TILE, _HALF_TILE),
-    "tf32x3": Precision(1, "float32", "float32", 32, (36, 136), _TF32_TILE, _TF32_TILE),
-    "fp64": Precision(2, "float64", "float64", 16, (20, 132), _DOUBLE_TILE, _DOUBLE_TILE, (256, 1024)),
+    "fp16": Precision(0, "float16", "float32", (8, 8), _HALF_TILE, _HALF_TILE),
+    "fp16c16": Precision(0, "float16", "float16", (8, 8), _HALF_TILE, _HALF_TILE),
+    "tf32x3": Precision(1, "float32", "float32", (4, 8), _TF32_TILE, _TF32_TILE),
+    "fp64": Precision(
+        2, "float64", "float64", (4, 4),
+        large=Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=2, stage_k=16, lists=(256, 1024)),
+        small=Tile(tile_m=64, blocks_m=1, blocks_n=1, stages=2, min_blocks=3, tile_n=64, lists=(256,)),
+        large_from=256,
+        ordered_tiles=2048,
+    ),
     "fp32": Precision(
-        3, "float32", "float32", 32, (36, 128),
-        large=Tile(tile_m=128, blocks_m=2, blocks_n=2, stages=3, min_blocks=2),
-        small=Tile(tile_m=64, blocks_m=1, blocks_n=1, stages=3, min_blocks=2),
-        lists=(256, 1024),
+        3, "float32", "float32", (4, 0),
+        large=Tile(tile_m=128, blocks_m=2, blocks_n=2, stages=3, min_blocks=2, lists=(256, 512, 1024)),
+        small=Tile(tile_m=64, blocks_m=1, blocks_n=1, stages=3, min_blocks=4, tile_n=64, lists=(256, 512)),
+        large_from=16,
         given_lists=True,
     ),
 }  # fmt: skip
@@ -126,6 +139,8 @@ class Hopper:
     stages: int
     list_steps: int
     schedule: str = "DRAWN"
+    #: Most tiles of a product that are worth sorting.
+    ordered_tiles = 0
 
     @property
     def lists_bytes(self) -> int:
@@ -176,6 +191,7 @@ class WgmmaTf32(Hopper):
     """The shape of the 3xTF32 kernel."""
 
     kernel = "product_tf32"
+    ordered_tiles = 2048
     box_a, swizzle_a, box_b = (1, 64, 32), 128, (1, 32, 32)
     threads = 512
     resident = 1
@@ -197,10 +213,6 @@ WGMMA: dict[str, Wgmma | WgmmaTf32] = {
     "wgmma_wide_pair": Wgmma(tile_n=256, group=256, cluster=2, listers=3, stages=7, list_steps=1536),
     "wgmma_tf32": WgmmaTf32(tile_n=128, group=64, cluster=1, listers=3, stages=4, list_steps=1152),
 }
-
-# Most tiles of a product that are worth sorting, for the kernels where it pays: in a sorted order neighbours no longer
-# share the L2.
-ORDERED_TILES = {"portable": 4096, "wgmma_tf32": 2048}
 
 # How the lanes of a block are summed: by shuffles; in shared memory and by a matrix of ones for the ablation.
 SHUFFLES, SHARED, ONES = "0", "1", "2"
@@ -230,7 +242,7 @@ UNITS: tuple[Unit, ...] = (
         precision.unit(tile, aligned, list_steps)
         for precision in PORTABLE.values()
         for tile, aligned in ((precision.large, True), (precision.small, True), (precision.small, False))
-        for list_steps in (precision.lists if aligned else precision.lists[-1:])
+        for list_steps in (tile.lists if aligned else tile.lists[-1:])
     ),
     *dict.fromkeys(precision.blocks_unit() for precision in PORTABLE.values()),
     *dict.fromkeys(shape.unit(output) for shape in WGMMA.values() for output in ("float32", "float16")),

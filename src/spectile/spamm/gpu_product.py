@@ -9,18 +9,18 @@ import numpy as np
 
 from spectile.gpu import device
 
-from .gpu_kernels import ORDER_UNITS, ORDERED_TILES, PORTABLE, WGMMA, Kernel, Precision, Wgmma, WgmmaTf32
+from .gpu_kernels import ORDER_UNITS, PORTABLE, WGMMA, Hopper, Kernel, Precision, Wgmma, WgmmaTf32
 from .gpu_launch import blocks, fill, is_aligned, launch, layout, log2, pitch, stride
 from .gpu_norms import Norms
 
 PRODUCT = layout(
     "a:p b:p c:p out:p norms_a:p norms_b:p tau_device:p tau:d alpha:d beta:d lda:l ldb:l ldc:l ldo:l stride_a:l "
     "stride_b:l stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
-    "tiles_n:i order:p counts:p lists:p"
+    "tiles_n:i bins:p places:p lists:p"
 )
 ORDER = layout(
-    "norms_a:p norms_b:p tau_device:p counts:p order:p finished:p lists:p tau:d m:i n:i k:i norm_k:i log2_block:i "
-    "tiles_m:i tiles_n:i tile_m:i tile_n:i band:i"
+    "norms_a:p norms_b:p tau_device:p counts:p order:p finished:p bins:p places:p lists:p tau:d m:i n:i k:i norm_k:i "
+    "log2_block:i tiles_m:i tiles_n:i tile_m:i tile_n:i band:i"
 )
 WGMMA_FIELDS = layout(
     "c:p out:p norms_a:p norms_b:p tau_device:p counter:p order:p tau:d alpha:d beta:d ldc:l ldo:l stride_c:l "
@@ -35,6 +35,10 @@ WGMMA_PRODUCT = np.dtype(
         "itemsize": -(-(384 + WGMMA_FIELDS.itemsize) // 64) * 64,
     }
 )
+
+
+# Bins of falling work in which sorted tiles of the portable kernels lie (order.cu).
+BINS = 64
 
 
 class Product:
@@ -106,7 +110,12 @@ class Product:
             self._prepare_portable(a, b, out, common, PORTABLE[precision], ordered)
 
     def _prepare_order(
-        self, common: dict[str, Any], tile: tuple[int, int], band: int, ordered: bool | None, lists: bool = False
+        self,
+        common: dict[str, Any],
+        tile: tuple[int, int],
+        band: int,
+        ordered: bool | None,
+        tuned: Precision | Hopper,
     ) -> dict[str, int]:
         """Prepare sorting the tiles; return where their order will lie, and their lists where those are made, too."""
         import cupy
@@ -115,25 +124,31 @@ class Product:
         tiles_m, tiles_n = blocks(m, tile[0]), blocks(n, tile[1])
         tiles = tiles_m * tiles_n
         if ordered is None:
-            ordered = 3 * device.describe().multiprocessors < tiles <= ORDERED_TILES.get(self.kernel, 0)
+            ordered = 3 * device.describe().multiprocessors < tiles <= tuned.ordered_tiles
         if not ordered or self.batches > 1 or self.maps.block < 32 or self.kernel == "blocks":
             return {}
-        steps = blocks(self.shape[1], 32) if lists else 0
-        buffer = cupy.empty((2 + steps) * tiles + 1, cupy.uint32)
-        buffer[2 * tiles] = 0
-        order, counts, finished, entries = (int(buffer.data.ptr) + 4 * i for i in (0, tiles, 2 * tiles, 2 * tiles + 1))
-        places = {"lists": entries, "counts": counts} if steps else {}
+        steps = blocks(self.shape[1], 32) if isinstance(tuned, Precision) and tuned.given_lists else 0
+        if self.kernel == "portable":
+            # Bins and how many blocks have ended; room for all tiles in each bin, two words a tile; the lists.
+            buffer = cupy.empty(BINS + 2 + (2 * BINS + steps) * tiles, cupy.uint32)
+            buffer[: BINS + 2] = 0
+            words = {"bins": 0, "places": BINS + 2} | ({"lists": BINS + 2 + 2 * BINS * tiles} if steps else {})
+        else:
+            buffer = cupy.empty(2 * tiles + 1, cupy.uint32)
+            buffer[2 * tiles] = 0
+            words = {"order": 0, "counts": tiles, "finished": 2 * tiles}
+        places = {name: int(buffer.data.ptr) + 4 * word for name, word in words.items()}
         names = ("norms_a", "norms_b", "tau_device", "tau", "m", "n", "k", "norm_k", "log2_block")
         parameters = fill(
             np.zeros((), ORDER),
             {name: common[name] for name in names}
-            | {"counts": counts, "order": order, "finished": finished, "tiles_m": tiles_m, "tiles_n": tiles_n}
+            | {"tiles_m": tiles_m, "tiles_n": tiles_n}
             | {"tile_m": tile[0], "tile_n": tile[1], "band": band}
             | places,
         )
         self._order = (ORDER_UNITS[self.maps.a.dtype.name].function("order_tiles"), (blocks(tiles, 8),), parameters)
         self._keep = *self._keep, buffer
-        return {"order": order} | places
+        return {name: place for name, place in places.items() if name not in ("counts", "finished")}
 
     def _prepare_portable(
         self, a: Any, b: Any, out: Any, common: dict[str, Any], precision: Precision, ordered: bool | None
@@ -142,25 +157,26 @@ class Product:
         aligned = all(map(is_aligned, (a, b, out)))
         tile = precision.small
         tiles, multiprocessors = blocks(m, 128) * blocks(n, 128) * self.batches, device.describe().multiprocessors
-        # Several waves of large tiles, or one row of them, which reads B once.
-        if aligned and (tiles >= 4 * multiprocessors or (tiles >= multiprocessors and m <= 128)):
+        if aligned and tiles >= precision.large_from * multiprocessors:
             tile = precision.large
-        rows, columns = (tile.tile_m, 128) if self.kernel == "portable" else (32, 32)
+        rows, columns = (tile.tile_m, tile.tile_n) if self.kernel == "portable" else (32, 32)
         self._parameters = fill(
             np.zeros((), PRODUCT),
             common
             | {"a": a.data.ptr, "b": b.data.ptr, "lda": pitch(a), "ldb": pitch(b)}
             | {"stride_a": stride(a), "stride_b": stride(b)}
             | {"tiles_m": blocks(m, rows), "tiles_n": blocks(n, columns)}
-            | self._prepare_order(common, (rows, columns), 512 // rows, ordered, precision.given_lists),
+            | self._prepare_order(common, (rows, columns), 512 // rows, ordered, precision),
         )
         self._grid: tuple[int, ...] = (blocks(m, rows) * blocks(n, columns), self.batches)
         if self.kernel == "portable":
             self._threads, self._shared = tile.threads, precision.shared_bytes(tile)
-            unit = precision.unit(tile, aligned, precision.list_steps(aligned, self.shape[1]))
+            # Where all blocks are resident at once, those that start early crowd where norms have ended.
+            self._early = math.prod(self._grid) > tile.min_blocks * multiprocessors
+            unit = precision.unit(tile, aligned, tile.list_steps(aligned, self.shape[1]))
             self._function = unit.function("product", self._shared)
         else:
-            self._threads, self._shared = 512, 0
+            self._threads, self._shared, self._early = 512, 0, False
             self._function = precision.blocks_unit().function("product_blocks")
 
     def _prepare_wgmma(
@@ -186,7 +202,7 @@ class Product:
             | {"counter": self.maps.counter.data.ptr, "tiles_m": tiles_m, "tiles_n": tiles_n, "batches": self.batches}
             | {"batch_a": int(stride(a) > 0), "batch_b": int(stride(b) > 0)}
             | {"copy_stores": copy_stores}
-            | self._prepare_order(common, (rows, shape.tile_n), 2048 // rows, ordered),
+            | self._prepare_order(common, (rows, shape.tile_n), 2048 // rows, ordered, shape),
         )
         waves = tiles_m * tiles_n * shape.cluster / (device.describe().multiprocessors * shape.resident)
         # A graph that is being captured takes no copy from the host.
@@ -197,7 +213,7 @@ class Product:
             diagonals = cupy.asarray(tiles_by_diagonal((tiles_m, tiles_n), (rows, shape.tile_n), 2048 // rows))
             self._parameters["fields"]["order"] = diagonals.data.ptr
             self._keep = *self._keep, diagonals
-        self._threads, self._shared = shape.threads, shape.shared_bytes
+        self._threads, self._shared, self._early = shape.threads, shape.shared_bytes, True
         resident = device.describe().multiprocessors * shape.resident // shape.cluster
         self._grid = (min(tiles_m * tiles_n * self.batches, resident) * shape.cluster,)
         self._function = shape.unit(out.dtype.name).function(shape.kernel, self._shared)
@@ -220,10 +236,7 @@ class Product:
         if self._order is not None:
             function, grid, parameters = self._order
             launch(function, grid, 256, parameters, waits=True)
-        # Where every multiprocessor gets one block at most, blocks that start early crowd where norms have ended.
-        spread = math.prod(self._grid) > device.describe().multiprocessors
-        waits = self.kernel in WGMMA or (self.kernel == "portable" and spread)
-        launch(self._function, self._grid, self._threads, self._parameters, self._shared, waits=waits)
+        launch(self._function, self._grid, self._threads, self._parameters, self._shared, waits=self._early)
 
 
 def tiles_by_diagonal(tiles: tuple[int, int], tile: tuple[int, int], band: int) -> np.ndarray[Any, Any]:

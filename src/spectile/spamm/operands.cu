@@ -35,7 +35,7 @@ struct Product {
   int norm_k;                  // k blocks in the norm maps
   int log2_block;
   int tiles_m, tiles_n;
-  const unsigned* order;       // the tiles by falling work, or null: as they are numbered
-  const unsigned* counts;      // lengths of the lists
+  unsigned* bins;              // tiles in each of 64 bins of falling work, and blocks that ended, or null: as numbered
+  const uint2* places;         // number and steps of the tiles in each bin, with room for all
   const unsigned* lists;       // a list for each tile, with room for all steps of k, or null: each block makes its own
 };

@@ -1,14 +1,16 @@
 // The tiles of a product by falling work, so that the last ones to start are the shortest.
 //
-// A warp counts the k steps that one tile needs, and lists them where the product asks for it; the block that ends last
-// sorts by those counts (a counting sort).
+// A warp counts the k steps that one tile needs, and lists them where the product asks for it.  Blocks of `product` find
+// their tiles themselves, from bins of work in which the tiles are put at once; for others the block that ends last sorts
+// by the counts (a counting sort).
 #if NORM_BITS == 32
 using Norm = float;
 #else
 using Norm = double;
 #endif
 
-constexpr int kThreads = 256, kBins = 1024, kMost = 8;   // kMost: 32-blocks on a side of a tile
+constexpr int kThreads = 256, kBins = 1024, kGivenBins = 64;
+constexpr int kMost = 8, kMostListed = 4;                // 32-blocks on a side of a tile
 
 struct Order {
   const Norm* norms_a;         // [row block][k block]
@@ -17,7 +19,9 @@ struct Order {
   unsigned* counts;            // one a tile
   unsigned* order;
   unsigned* finished;          // zero between launches
-  unsigned* lists;             // entries (step << 16 | one bit a 32 x 32 block, by rows of 4) of each tile, or null
+  unsigned* bins;              // tiles in each of 64 bins of work, zero between products, or null: sort
+  uint2* places;               // number and count of the tiles in each bin, with room for all
+  unsigned* lists;             // entries (step << 16 | one bit a 32 x 32 block, by rows) of each tile, or null
   double tau;
   int m, n, k;
   int norm_k, log2_block;
@@ -27,6 +31,11 @@ struct Order {
 };
 
 __device__ __forceinline__ Norm larger(Norm x, Norm y) { return x < y ? y : x; }
+
+// Bin 0 holds the tiles of most work.
+__device__ __forceinline__ int falling_bin(unsigned count, int steps, int bins) {
+  return bins - 1 - static_cast<int>(static_cast<long long>(count) * (bins - 1) / max(steps, 1));
+}
 
 extern "C" __global__ void __launch_bounds__(kThreads) order_tiles(const Order p) {
   __shared__ unsigned bins[kBins], sums[kThreads / 32], last;
@@ -41,39 +50,54 @@ extern "C" __global__ void __launch_bounds__(kThreads) order_tiles(const Order p
     const int within = index - band * p.band * p.tiles_n;
     const int row0 = (band * p.band + within % height) * p.tile_m, column0 = within / height * p.tile_n;
     int count = 0;
+#pragma unroll 2
     for (int base = 0; base < steps; base += 32) {
       const int step = base + lane, k = min(step, steps - 1) * 32 >> p.log2_block;
-      Norm a[kMost], b[kMost];
-#pragma unroll
-      for (int i = 0; i < kMost; ++i) {
+      auto norm_a = [&](int i) {
         const int row = min(row0 + min(32 * i, p.tile_m - 32), p.m - 1);
-        const int column = min(column0 + min(32 * i, p.tile_n - 32), p.n - 1);
-        a[i] = p.norms_a[static_cast<long long>(row >> p.log2_block) * p.norm_k + k];
-        b[i] = p.norms_b[static_cast<long long>(column >> p.log2_block) * p.norm_k + k];
-      }
+        return __ldg(p.norms_a + static_cast<long long>(row >> p.log2_block) * p.norm_k + k);
+      };
+      auto norm_b = [&](int j) {
+        const int column = min(column0 + min(32 * j, p.tile_n - 32), p.n - 1);
+        return __ldg(p.norms_b + static_cast<long long>(column >> p.log2_block) * p.norm_k + k);
+      };
       bool needed = step < steps;
       if (p.lists) {
+        Norm a[kMostListed], b[kMostListed];
+#pragma unroll
+        for (int i = 0; i < kMostListed; ++i) a[i] = norm_a(i), b[i] = norm_b(i);
         unsigned bits = 0;
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
+        for (int i = 0; i < kMostListed; ++i)
 #pragma unroll
-          for (int j = 0; j < 4; ++j)
+          for (int j = 0; j < kMostListed; ++j)
             if (32 * i < min(p.tile_m, p.m - row0) && 32 * j < min(p.tile_n, p.n - column0) && !(a[i] * b[j] < tau))
-              bits |= 1u << (4 * i + j);
+              bits |= 1u << (p.tile_n / 32 * i + j);
         needed = needed && bits != 0;
         const unsigned before = __ballot_sync(~0u, needed) & ((1u << lane) - 1);
         if (needed)
           p.lists[static_cast<long long>(index) * steps + count + __popc(before)] =
               static_cast<unsigned>(step) << 16 | bits;
       } else {
+        Norm a[kMost], b[kMost];
+#pragma unroll
+        for (int i = 0; i < kMost; ++i) a[i] = norm_a(i), b[i] = norm_b(i);
 #pragma unroll
         for (int i = 1; i < kMost; ++i) a[0] = larger(a[0], a[i]), b[0] = larger(b[0], b[i]);
         needed = needed && !(a[0] * b[0] < tau);
       }
       count += __popc(__ballot_sync(~0u, needed));
     }
-    if (lane == 0) p.counts[index] = count;
+    if (lane == 0) {
+      if (p.bins) {
+        const int bin = falling_bin(count, steps, kGivenBins);
+        p.places[static_cast<long long>(bin) * tiles + atomicAdd(p.bins + bin, 1)] = make_uint2(index, count);
+      } else {
+        p.counts[index] = count;
+      }
+    }
   }
+  if (p.bins) return;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) last = atomicAdd(p.finished, 1) == gridDim.x - 1;
@@ -81,10 +105,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) order_tiles(const Order p
   __syncthreads();
   if (!last) return;
   __threadfence();
-  // Bin 0 holds the tiles of most work.
-  auto bin = [&](int tile) {
-    return kBins - 1 - static_cast<int>(static_cast<long long>(__ldcg(p.counts + tile)) * (kBins - 1) / max(steps, 1));
-  };
+  auto bin = [&](int tile) { return falling_bin(__ldcg(p.counts + tile), steps, kBins); };
   for (int i = threadIdx.x; i < tiles; i += kThreads) atomicAdd(bins + bin(i), 1);
   __syncthreads();
   constexpr int kEach = kBins / kThreads;

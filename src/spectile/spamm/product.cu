@@ -1,6 +1,6 @@
 // SpAMM product on mma.sync and FFMA, for sm_80 and later: C = alpha * sum_k valid(i,k,j) A_ik B_kj + beta * C.
 //
-// A thread block computes a TILE_M x 128 tile of C.  It first tests all k against the two norm maps and compacts the
+// A thread block computes a TILE_M x TILE_N tile of C.  It first tests all k against the two norm maps and compacts the
 // union of the valid steps (32 wide) into a list with one bit for each 32 x 32 block of the tile, then runs a cp.async
 // pipeline over the list.  Each warp owns BLOCKS_M x BLOCKS_N blocks and multiplies exactly those whose bit is set:
 // loads follow the union, arithmetic the valid set.
@@ -9,27 +9,28 @@
 #define FP64 2
 #define FP32 3
 
-constexpr int kTileM = TILE_M, kTileN = 128;
+constexpr int kTileM = TILE_M, kTileN = TILE_N;
 constexpr int kBlocksM = BLOCKS_M, kBlocksN = BLOCKS_N;    // 32 x 32 blocks of a warp
 constexpr int kWarpsM = kTileM / (32 * kBlocksM), kWarpsN = kTileN / (32 * kBlocksN);
 constexpr int kThreads = 32 * kWarpsM * kWarpsN;
 constexpr int kTileBlocksM = kTileM / 32, kTileBlocksN = kTileN / 32;
 constexpr int kStep = 32;                                  // k covered by one entry of the list
-constexpr int kStageK = PRECISION == FP64 ? 16 : 32;       // k of one pipeline stage
+constexpr int kStageK = STAGE_K;                           // k of one pipeline stage
 constexpr int kParts = kStep / kStageK;                    // stages of an entry
 constexpr int kStages = STAGES;
 constexpr int kListSteps = LIST_STEPS;                     // k steps listed at a time
+constexpr int kBins = 64;                                  // of work, from which blocks find their tiles
 // Without compaction the list holds every step, and those that no block needs are passed over in the loop.
 constexpr bool kCompact = COMPACT;
 // Row pitches in elements, chosen so that the fragment loads below meet no bank twice.
 #if PRECISION == FP16
-constexpr int kPitchA = 40, kPitchB = 136;
+constexpr int kPitchA = kStageK + 8, kPitchB = kTileN + 8;
 #elif PRECISION == TF32X3
-constexpr int kPitchA = 36, kPitchB = 136;
+constexpr int kPitchA = kStageK + 4, kPitchB = kTileN + 8;
 #elif PRECISION == FP64
-constexpr int kPitchA = 20, kPitchB = 132;
+constexpr int kPitchA = kStageK + 4, kPitchB = kTileN + 4;
 #else
-constexpr int kPitchA = 36, kPitchB = 128;
+constexpr int kPitchA = kStageK + 4, kPitchB = kTileN;
 #endif
 constexpr int kStageA = kTileM * kPitchA, kStageB = kStageK * kPitchB;
 constexpr int kVector = 16 / sizeof(Element);
@@ -72,7 +73,8 @@ __device__ __forceinline__ void load_block(Element* target, const Element* sourc
   }
 }
 
-// One bit for each 32 x 32 block of the tile (row block * 4 + column block): is its product with this k step valid?
+// One bit for each 32 x 32 block of the tile (row block * kTileBlocksN + column block): is its product with this k step
+// valid?
 __device__ __forceinline__ unsigned valid_bits(const Product& p, const Norm* norms_a, const Norm* norms_b, Norm tau,
                                                int row0, int column0, int step) {
   unsigned bits = 0;
@@ -157,6 +159,22 @@ __device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a,
   return total;
 }
 
+// Block r takes the r-th tile by falling work: its number and its k steps.  Each warp finds it for itself.
+__device__ __forceinline__ uint2 find_place(const Product& p) {
+  const int lane = threadIdx.x % 32;
+  const uint2 pair = __ldcg(reinterpret_cast<const uint2*>(p.bins) + lane);
+  unsigned end = pair.x + pair.y;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const unsigned other = __shfl_up_sync(~0u, end, offset);
+    if (lane >= offset) end += other;
+  }
+  const int owner = __ffs(__ballot_sync(~0u, blockIdx.x < end)) - 1;
+  unsigned place = blockIdx.x - (end - pair.x - pair.y), bin = 2 * lane;
+  if (place >= pair.x) place -= pair.x, ++bin;
+  return __ldcg(p.places + __shfl_sync(~0u, bin * gridDim.x + place, owner));
+}
+
 // Every multiply<M0, M1, N0, N1> takes the blocks [M0, M1) x [N0, N1) of the warp.
 #if PRECISION == FP32
 // Thread (r, c) of a warp's 4 x 8 owns rows r + 4 i and columns 4 c + j of each block: A is read along k.
@@ -179,18 +197,21 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b,
           *reinterpret_cast<const float4*>(columns + (k + kk) * kPitchB + 32 * s);
   };
   // The operands of the next four k (or of the next row block) are on their way while these are multiplied; after the
-  // last the first are read again, for nothing.
+  // last the first are read again, for nothing, unless the loop is unrolled.
   load_a(value_a[0], 0, M0);
 #pragma unroll
   for (int kk = 0; kk < 4; ++kk) load_b(kk, 0);
   constexpr int kTurns = (M1 - M0) % 2 ? 2 : 1;
-#pragma unroll 1
+  // All of a stage in a row where the warp has one block; with several there is too much code of it.
+  constexpr int kUnroll = kBlocksM * kBlocksN == 1 ? kStageK / (4 * kTurns) : 1;
+#pragma unroll kUnroll
   for (int k0 = 0; k0 < kStageK; k0 += 4 * kTurns) {
 #pragma unroll
     for (int phase = 0; phase < kTurns * (M1 - M0); ++phase) {
       const int r = M0 + phase % (M1 - M0), next = (k0 + 4 * (phase / (M1 - M0)) + 4) % kStageK;
       const bool last = r + 1 == M1;
-      load_a(value_a[(phase + 1) % 2], last ? next : next == 0 ? kStageK - 4 : next - 4, last ? M0 : r + 1);
+      if (kUnroll == 1 || !last || next != 0)
+        load_a(value_a[(phase + 1) % 2], last ? next : next == 0 ? kStageK - 4 : next - 4, last ? M0 : r + 1);
 #pragma unroll
       for (int kk = 0; kk < 4; ++kk) {
 #pragma unroll
@@ -201,7 +222,7 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b,
             const int j = i % 2 ? 4 * (N0 + N1) - 1 - turn : turn;
             sum[8 * r + i][j] = fmaf(value_a[phase % 2][i][kk], value_b[kk][j], sum[8 * r + i][j]);
           }
-        if (last) load_b(kk, next);
+        if (last && (kUnroll == 1 || next != 0)) load_b(kk, next);
       }
     }
   }
@@ -393,7 +414,12 @@ __device__ __forceinline__ void store_vector(const Product& p, const Output* c, 
 #pragma unroll
     for (int e = 0; e < W; ++e)
       vector.value[e] = static_cast<Output>(values[e] * static_cast<Accumulator>(p.alpha));
-    *reinterpret_cast<Vector*>(out + row * p.ldo + column) = vector;
+    Output* to = out + row * p.ldo + column;
+    // C leaves the L2 before A and B, which are read again; for large tiles this is slower.
+    if constexpr (kBlocksM * kBlocksN == 1 && sizeof(Vector) == 16)
+      __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&vector));
+    else
+      *reinterpret_cast<Vector*>(to) = vector;
   } else {
 #pragma unroll
     for (int e = 0; e < W; ++e) store(p, c, out, row, column + e, values[e]);
@@ -414,7 +440,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
 #endif
   // Neighbouring tiles form bands of 512 rows, taken column by column, so that their panels stay in the L2.
   constexpr int kBand = 512 / kTileM;
-  const int index = p.order ? static_cast<int>(p.order[blockIdx.x]) : static_cast<int>(blockIdx.x);
+  const uint2 place = p.bins ? find_place(p) : make_uint2(blockIdx.x, 0);
+  const int index = place.x;
   const int band = index / (kBand * p.tiles_n);
   const int height = min(kBand, p.tiles_m - band * kBand);
   const int within = index - band * kBand * p.tiles_n;
@@ -448,7 +475,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
 #endif
 
   const bool given = GIVEN_LISTS && p.lists;
-  const int listed = given ? static_cast<int>(p.counts[index]) : steps;
+  const int listed = given ? static_cast<int>(place.y) : steps;
   for (int first = 0; first < listed; first += kListSteps) {
     int count = min(kListSteps, listed - first);
     if (given) {
@@ -517,4 +544,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
       for (int e = 0; e < 2; ++e)
         store_vector<2>(p, c, out, row + 16 * i + 8 * e + lane / 4, column + 8 * j + lane % 4 * 2, sum[i][j] + 2 * e);
 #endif
+  if (p.bins) {
+    // The last block to end empties the bins, which all warps of all blocks have read.
+    __syncthreads();
+    if (threadIdx.x == 0 && atomicAdd(p.bins + kBins, 1) == gridDim.x - 1)
+      for (int bin = 0; bin <= kBins; ++bin) p.bins[bin] = 0;
+  }
 }
