@@ -145,7 +145,7 @@ class Hopper:
     @property
     def lists_bytes(self) -> int:
         """Two lists in flight, and the barriers, generously."""
-        return 2 * (4 + 4 * self.listers + 2 * self.list_steps) + 16 * self.stages + 256
+        return 2 * (12 + 4 * self.listers + 2 * self.list_steps) + 16 * self.stages + 256
 
     def defines(self, output: str) -> dict[str, str]:
         """Return the preprocessor constants for C of a dtype."""

@@ -47,8 +47,12 @@ struct Product {
   int copy_stores;                 // C through the copy engine: beta is 0 and the rows are aligned
 };
 
+struct Tile {
+  int row, column, batch;   // of the cluster
+};
+
 struct List {
-  int tile;
+  Tile tile;   // batch is -1 where there is none left
   int count[kSublists];
   unsigned short entry[kSublists][kSublistSteps];   // step << 4 | one bit a piece of the tile, by rows
 };
@@ -73,9 +77,19 @@ __device__ __forceinline__ unsigned block_rank() {
   return rank;
 }
 
-__device__ __forceinline__ void cluster_barrier() {
+// One thread of a warp that has all of them here.  The compiler knows it for one, as it does not threadIdx.x % 32 == 0,
+// and starts its copies without a loop over the threads that may want some.
+__device__ __forceinline__ bool elected() {
+  unsigned chosen;
+  asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xffffffff;\nselp.u32 %0, 1, 0, one;\n}" : "=r"(chosen));
+  return chosen != 0;
+}
+
+// Where the blocks of a cluster start together.  What they hand over, the barriers, has a fence of its own; release
+// would wait for the L2.  They end apart, each when all that the others send it has come.
+__device__ __forceinline__ void cluster_start() {
 #if CLUSTER > 1
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else
   __syncthreads();
 #endif
@@ -105,18 +119,15 @@ __device__ __forceinline__ void barrier_expect(unsigned long long& barrier, int 
                : "memory");
 }
 
-// Wait for what the copy engine, this block (scope cta) or another block of the cluster wrote.
-#define DEFINE_BARRIER_WAIT(name, scope)                                                 \
-  __device__ __forceinline__ void name(unsigned long long& barrier, unsigned parity) {   \
-    asm volatile(                                                                        \
-        "{\n.reg .pred done;\nwait:\n"                                                   \
-        "mbarrier.try_wait.parity.acquire." scope ".shared::cta.b64 done, [%0], %1;\n"   \
-        "@done bra ready;\nbra wait;\nready:\n}" ::"r"(shared_address(&barrier)),        \
-        "r"(parity)                                                                      \
-        : "memory");                                                                     \
-  }
-DEFINE_BARRIER_WAIT(barrier_wait, "cta")
-DEFINE_BARRIER_WAIT(barrier_wait_cluster, "cluster")
+// Wait for what the copy engine, this block or (in shared memory, which no cache holds) another of the cluster wrote.
+__device__ __forceinline__ void barrier_wait(unsigned long long& barrier, unsigned parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nwait:\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\nbra wait;\nready:\n}" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+}
 
 __device__ __forceinline__ void load_tile(unsigned target, const TensorMap* map, int x, int y, int z,
                                           unsigned long long& barrier) {
@@ -169,19 +180,25 @@ __device__ __forceinline__ float max_nan(float x, float y) {
   return z;
 }
 
-struct Tile {
-  int row, column, batch;   // of the cluster
-};
+// Ask for one more tile; the answer is needed, and waited for, when the list at hand is made.
+__device__ __forceinline__ unsigned draw_tile(const Product& p, bool asks) {
+  unsigned drawn = 0;
+  asm volatile("{\n.reg .pred asks;\nsetp.ne.b32 asks, %2, 0;\n@asks atom.relaxed.gpu.global.add.u32 %0, [%1], 1;\n}"
+               : "+r"(drawn)
+               : "l"(p.counter), "r"(static_cast<int>(asks))
+               : "memory");
+  return drawn;
+}
 
-// Draw one more tile for all blocks of the cluster; one thread of each calls.
-__device__ __forceinline__ void draw_tile(const Product& p, Lists& shared, int draw, int rank) {
+// Pass what was drawn to all blocks of the cluster; one thread of each calls.
+__device__ __forceinline__ void pass_tile(Lists& shared, int draw, int rank, unsigned drawn) {
   const int slot = draw % kSlots;
+  const unsigned ticket = gridDim.x / CLUSTER + drawn;
 #if CLUSTER > 1
   barrier_expect(shared.ticket_full[slot], 4);
   if (rank > 0) return;
   // Every block has read what the slot held before.
   barrier_wait(shared.ticket_empty[slot], (draw / kSlots & 1) ^ 1);
-  const unsigned ticket = gridDim.x / CLUSTER + atomicAdd(p.counter, 1);
 #pragma unroll
   for (int to = 0; to < CLUSTER; ++to)
     asm volatile(
@@ -191,7 +208,7 @@ __device__ __forceinline__ void draw_tile(const Product& p, Lists& shared, int d
         "r"(shared_address(&shared.ticket_full[slot])), "r"(to), "r"(ticket)
         : "memory");
 #else
-  shared.ticket[slot] = gridDim.x + atomicAdd(p.counter, 1);
+  shared.ticket[slot] = ticket;
 #endif
 }
 
@@ -199,7 +216,7 @@ __device__ __forceinline__ void draw_tile(const Product& p, Lists& shared, int d
 __device__ __forceinline__ int drawn_tile(Lists& shared, int draw, bool speaker) {
   const int slot = draw % kSlots;
 #if CLUSTER > 1
-  barrier_wait_cluster(shared.ticket_full[slot], draw / kSlots & 1);
+  barrier_wait(shared.ticket_full[slot], draw / kSlots & 1);
   const int index = *const_cast<volatile int*>(&shared.ticket[slot]);
   asm volatile("bar.sync 1, %0;" ::"n"(32 * kSublists) : "memory");
   if (speaker) barrier_arrive_at(shared.ticket_empty[slot], 0);
@@ -222,97 +239,138 @@ __device__ __forceinline__ Tile locate(const Product& p, int index) {
   return {(band * kBand + within % height) * kTileM * CLUSTER, within / height * kTileN, batch};
 }
 
-// Warp `sublist` lists the steps of its share of k.
-__device__ __forceinline__ void build_sublist(const Product& p, const Tile& tile, List& list, int sublist, int rank) {
-  constexpr int kPartsM = 2 * CLUSTER, kEach = 2;   // pieces of the cluster along m, steps that a lane tests at a time
+constexpr int kPartsM = 2 * CLUSTER;   // pieces of the cluster along m
+
+// What decides which steps a tile needs; in each lane.
+struct Panels {
+  const float* norms_a;
+  const float* norms_b;
+  int row_a[2 * kPartsM], row_b[kTileN / 32];   // where the tile's rows of the maps begin
+  unsigned inside;                              // pieces that hold some of C
+  float tau;
+};
+
+// The norms of one step.
+struct Norms {
+  float a[2 * kPartsM], b[kTileN / 32];
+};
+
+__device__ __forceinline__ void find_panels(const Product& p, const Tile& tile, Panels& panels) {
   const int lane = threadIdx.x % 32;
-  const int steps = (p.k + kStep - 1) / kStep;
-  const int first = steps * sublist / kSublists, last = steps * (sublist + 1) / kSublists;
-  const float tau = static_cast<float>(p.tau_device ? p.tau_device[tile.batch] : p.tau);
-  const float* norms_a = p.norms_a + tile.batch * p.stride_norms_a;
-  const float* norms_b = p.norms_b + tile.batch * p.stride_norms_b;
-  unsigned inside = 0;   // pieces that hold some of C
+  // A lane finds one row and tells the others.
+  const int at = lane < 2 * kPartsM ? min(tile.row + 32 * lane, p.m - 1)
+                                    : min(tile.column + 32 * (lane - 2 * kPartsM), p.n - 1);
+  const int row = (at >> p.log2_block) * p.norm_k;
+#pragma unroll
+  for (int i = 0; i < 2 * kPartsM; ++i) panels.row_a[i] = __shfl_sync(~0u, row, i);
+#pragma unroll
+  for (int j = 0; j < kTileN / 32; ++j) panels.row_b[j] = __shfl_sync(~0u, row, 2 * kPartsM + j);
+  panels.norms_a = p.norms_a + tile.batch * p.stride_norms_a;
+  panels.norms_b = p.norms_b + tile.batch * p.stride_norms_b;
+  panels.tau = static_cast<float>(p.tau_device ? p.tau_device[tile.batch] : p.tau);
+  panels.inside = 0;
 #pragma unroll
   for (int i = 0; i < kPartsM; ++i)
 #pragma unroll
     for (int j = 0; j < kPartsN; ++j)
-      if (tile.row + 64 * i < p.m && tile.column + kPartN * j < p.n) inside |= 1u << (i * kPartsN + j);
-  int count = 0;
-  for (int base = first; base < last; base += 32 * kEach) {
-    // Every load is started before the first is used, and none waits for a test: outside of the matrix the last norm is
-    // read again.
-    float a[kEach][2 * kPartsM], b[kEach][kTileN / 32];
-#pragma unroll
-    for (int e = 0; e < kEach; ++e) {
-      const int k = min(base + 32 * e + lane, last - 1) * kStep >> p.log2_block;
-#pragma unroll
-      for (int i = 0; i < 2 * kPartsM; ++i)
-        a[e][i] = __ldg(norms_a + (min(tile.row + 32 * i, p.m - 1) >> p.log2_block) * p.norm_k + k);
-#pragma unroll
-      for (int j = 0; j < kTileN / 32; ++j)
-        b[e][j] = __ldg(norms_b + (min(tile.column + 32 * j, p.n - 1) >> p.log2_block) * p.norm_k + k);
-    }
-#pragma unroll
-    for (int e = 0; e < kEach; ++e) {
-      const int step = base + 32 * e + lane;
-      float most_a[kPartsM], most_b[kPartsN];
-#pragma unroll
-      for (int i = 0; i < kPartsM; ++i) most_a[i] = max_nan(a[e][2 * i], a[e][2 * i + 1]);
-#pragma unroll
-      for (int j = 0; j < kPartsN; ++j) {
-        most_b[j] = b[e][j * (kPartN / 32)];
-#pragma unroll
-        for (int q = 1; q < kPartN / 32; ++q) most_b[j] = max_nan(most_b[j], b[e][j * (kPartN / 32) + q]);
-      }
-      unsigned valid = 0;
-#pragma unroll
-      for (int i = 0; i < kPartsM; ++i)
-#pragma unroll
-        for (int j = 0; j < kPartsN; ++j)
-          // Not below tau, so that a NaN is multiplied.
-          if (!(most_a[i] * most_b[j] < tau)) valid |= 1u << (i * kPartsN + j);
-      valid = step < last ? valid & inside : 0;
-      const unsigned vote = __ballot_sync(~0u, valid != 0);
-      if (valid)
-        list.entry[sublist][count + __popc(vote & ((1u << lane) - 1))] =
-            static_cast<unsigned short>(step << 4 | (valid >> 2 * kPartsN * rank & ((1u << 2 * kPartsN) - 1)));
-      count += __popc(vote);
-    }
-  }
-  if (lane == 0) list.count[sublist] = count;
+      if (tile.row + 64 * i < p.m && tile.column + kPartN * j < p.n) panels.inside |= 1u << (i * kPartsN + j);
 }
 
-// List the steps of one tile after the other; warp `sublist` of the listing warps calls.
+// Every load is started before the first is used, and none waits for a test.
+__device__ __forceinline__ void load_norms(const Product& p, const Panels& panels, int step, Norms& norms) {
+  const int k = step * kStep >> p.log2_block;
+#pragma unroll
+  for (int i = 0; i < 2 * kPartsM; ++i) norms.a[i] = __ldg(panels.norms_a + (panels.row_a[i] + k));
+#pragma unroll
+  for (int j = 0; j < kTileN / 32; ++j) norms.b[j] = __ldg(panels.norms_b + (panels.row_b[j] + k));
+}
+
+// Return which pieces of the cluster need a step, one bit each.
+__device__ __forceinline__ unsigned needed_pieces(const Panels& panels, const Norms& norms) {
+  float most_a[kPartsM], most_b[kPartsN];
+#pragma unroll
+  for (int i = 0; i < kPartsM; ++i) most_a[i] = max_nan(norms.a[2 * i], norms.a[2 * i + 1]);
+#pragma unroll
+  for (int j = 0; j < kPartsN; ++j) {
+    most_b[j] = norms.b[j * (kPartN / 32)];
+#pragma unroll
+    for (int q = 1; q < kPartN / 32; ++q) most_b[j] = max_nan(most_b[j], norms.b[j * (kPartN / 32) + q]);
+  }
+  unsigned valid = 0;
+#pragma unroll
+  for (int i = 0; i < kPartsM; ++i)
+#pragma unroll
+    for (int j = 0; j < kPartsN; ++j)
+      // Not below tau, so that a NaN is multiplied.
+      if (!(most_a[i] * most_b[j] < panels.tau)) valid |= 1u << (i * kPartsN + j);
+  return valid & panels.inside;
+}
+
+// List the steps of one tile after the other; warp `sublist` of the listing warps lists its share of k.
 __device__ __forceinline__ void list_tiles(const Product& p, Lists& shared, int sublist) {
   const int lane = threadIdx.x % 32, rank = block_rank();
   const bool speaker = sublist == 0 && lane == 0;
-  const int tiles = p.tiles_m * p.tiles_n * p.batches;
+  const int tiles = p.tiles_m * p.tiles_n * p.batches, steps = (p.k + kStep - 1) / kStep;
+  const int first = steps * sublist / kSublists, last = steps * (sublist + 1) / kSublists;
   // Everything else follows from the lists: only they wait for the norms of the kernel before.
   asm volatile("griddepcontrol.wait;" ::: "memory");
   for (int turn = 0;; ++turn) {
     const int slot = turn % kSlots;
     List& list = shared.list[slot];
-    barrier_wait(shared.list_empty[slot], (turn / kSlots & 1) ^ 1);
     int index = blockIdx.x / CLUSTER;
 #if SCHEDULE == DRAWN
     // The first tile is the cluster's own; each other one was drawn while the list before it was made.
     if (turn > 0) index = drawn_tile(shared, turn - 1, speaker);
-    if (speaker && index < tiles) draw_tile(p, shared, turn, rank);
 #elif SCHEDULE == STRIDE
     index += turn * (gridDim.x / CLUSTER);
 #else
     const int each = (tiles + gridDim.x / CLUSTER - 1) / (gridDim.x / CLUSTER);
     index = turn < each ? index * each + turn : tiles;
 #endif
-    if (index >= tiles) index = -1;
-    if (index >= 0) {
-      if (p.order) index = __ldg(p.order + index);
-      build_sublist(p, locate(p, index), list, sublist, rank);
+    const bool ends = index >= tiles;
+    Tile tile{0, 0, -1};
+    Panels panels;
+    Norms norms;
+    if (!ends) {
+      tile = locate(p, p.order ? __ldg(p.order + index) : index);
+      find_panels(p, tile, panels);
+      // The first norms arrive while the slot is still in use.
+      load_norms(p, panels, min(first + lane, steps - 1), norms);
     }
-    if (speaker) list.tile = index;
+    barrier_wait(shared.list_empty[slot], (turn / kSlots & 1) ^ 1);
+#if SCHEDULE == DRAWN
+    const bool draws = speaker && !ends;
+    const unsigned drawn = draw_tile(p, draws && rank == 0);
+#endif
+    if (!ends) {
+      int count = 0;
+      for (int base = first; base < last; base += 32) {
+        if (base > first) load_norms(p, panels, min(base + lane, steps - 1), norms);
+        const int step = base + lane;
+        const unsigned valid = step < last ? needed_pieces(panels, norms) : 0;
+        const unsigned vote = __ballot_sync(~0u, valid != 0);
+        if (valid)
+          list.entry[sublist][count + __popc(vote & ((1u << lane) - 1))] =
+              static_cast<unsigned short>(step << 4 | (valid >> 2 * kPartsN * rank & ((1u << 2 * kPartsN) - 1)));
+        count += __popc(vote);
+      }
+      if (lane == 0) list.count[sublist] = count;
+    }
+    if (speaker) list.tile = tile;
     __syncwarp();
     if (lane == 0) barrier_arrive(shared.list_full[slot]);
-    if (index < 0) return;
+    if (ends) {
+#if SCHEDULE == DRAWN && CLUSTER > 1
+      // The first block lasts until the others' last messages have come.
+      if (speaker && rank == 0)
+        for (int draw = max(turn - kSlots, 0); draw < turn; ++draw)
+          barrier_wait(shared.ticket_empty[draw % kSlots], draw / kSlots & 1);
+#endif
+      return;
+    }
+#if SCHEDULE == DRAWN
+    if (draws) pass_tile(shared, turn, rank, drawn);
+#endif
   }
 }
 

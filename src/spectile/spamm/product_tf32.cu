@@ -39,8 +39,8 @@ __device__ __forceinline__ void load_stages(const Product& p, unsigned char* sta
     const int slot = turn % kSlots;
     const List& list = shared.list[slot];
     barrier_wait(shared.list_full[slot], turn / kSlots & 1);
-    if (list.tile < 0) return;
-    const Tile tile = locate(p, list.tile);
+    const Tile tile = list.tile;
+    if (tile.batch < 0) return;
     const int batch_a = tile.batch * p.batch_a, batch_b = tile.batch * p.batch_b;
     for (int sublist = 0; sublist < kSublists; ++sublist) {
       const int count = list.count[sublist];
@@ -77,7 +77,7 @@ __device__ __forceinline__ void write_lows(unsigned char* stages, unsigned char*
     const int slot = turn % kSlots;
     const List& list = shared.list[slot];
     barrier_wait(shared.list_full[slot], turn / kSlots & 1);
-    if (list.tile < 0) return;
+    if (list.tile.batch < 0) return;
     for (int sublist = 0; sublist < kSublists; ++sublist) {
       const int count = list.count[sublist];
       for (int e = 0; e < count; ++e) {
@@ -188,8 +188,8 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
     const int slot = turn % kSlots;
     const List& list = shared.list[slot];
     barrier_wait(shared.list_full[slot], turn / kSlots & 1);
-    const int index = list.tile;
-    if (index < 0) {
+    const Tile tile = list.tile;
+    if (tile.batch < 0) {
       // The copy engine reads shared memory, which lasts as long as the block.
       asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
       return;
@@ -252,7 +252,6 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
       }
     }
     if (lane == 0) barrier_arrive(shared.list_empty[slot]);
-    const Tile tile = locate(p, index);
     if (p.copy_stores)
       copy_part(p, sum, tile.row, tile.column + 64 * consumer, tile.batch, staging);
     else
@@ -280,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) product_tf32(const __g
     const int warp = threadIdx.x / 32 - 4 * (kConsumers + 1);
     if (warp > 0)
       list_tiles(p, shared, warp - 1);
-    else if (threadIdx.x % 32 == 0)
+    else if (elected())
       load_stages(p, stages, shared);
   } else if (threadIdx.x >= 128 * kConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");

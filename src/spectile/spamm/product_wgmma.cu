@@ -38,8 +38,17 @@ __device__ __forceinline__ void load_stages(const Product& p, unsigned char* sta
     const int slot = turn % kSlots;
     const List& list = shared.list[slot];
     barrier_wait(shared.list_full[slot], turn / kSlots & 1);
-    if (list.tile < 0) return;
-    const Tile tile = locate(p, list.tile);
+    const Tile tile = list.tile;
+    if (tile.batch < 0) {
+#if CLUSTER > 1
+      // This block lasts until the others have released every stage for the last time.
+      for (int s = 0; s < kStages; ++s) {
+        barrier_wait(shared.empty[stage], parity);
+        if (++stage == kStages) stage = 0, parity ^= 1;
+      }
+#endif
+      return;
+    }
     const int row = tile.row + kTileM * rank, batch_a = tile.batch * p.batch_a, batch_b = tile.batch * p.batch_b;
     for (int sublist = 0; sublist < kSublists; ++sublist) {
       const int count = list.count[sublist];
@@ -164,8 +173,8 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
     const int slot = turn % kSlots;
     const List& list = shared.list[slot];
     barrier_wait(shared.list_full[slot], turn / kSlots & 1);
-    const int index = list.tile;
-    if (index < 0) {
+    const Tile tile = list.tile;
+    if (tile.batch < 0) {
       // The copy engine reads shared memory, which lasts as long as the block.
       asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
       return;
@@ -206,7 +215,6 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
     // Nothing that reads the sums may move above the wait.
 #pragma unroll
     for (int i = 0; i < kPartN / 2; ++i) asm volatile("" : "+f"(sum[i])::"memory");
-    const Tile tile = locate(p, index);
     const int row = tile.row + kTileM * rank + part_row, column = tile.column + part_column;
     if (p.copy_stores)
       copy_part(p, sum, row, column, tile.batch, staging);
@@ -228,7 +236,7 @@ __launch_bounds__(kThreads, TILE_N == 128 ? 2 : 1) product_wgmma(const __grid_co
     init_barriers(shared, 4 * kConsumers * CLUSTER, 4 * kConsumers + 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  cluster_barrier();
+  cluster_start();
   // With one block an SM the listing warps lend registers to those that multiply.
   if (threadIdx.x >= 128 * kConsumers) {
 #if TILE_N > 128
@@ -237,7 +245,7 @@ __launch_bounds__(kThreads, TILE_N == 128 ? 2 : 1) product_wgmma(const __grid_co
     const int warp = threadIdx.x / 32 - 4 * kConsumers;
     if (warp > 0)
       list_tiles(p, shared, warp - 1);
-    else if (threadIdx.x % 32 == 0)
+    else if (elected())
       load_stages(p, stages, shared);
   } else {
 #if TILE_N > 128
@@ -246,6 +254,4 @@ __launch_bounds__(kThreads, TILE_N == 128 ? 2 : 1) product_wgmma(const __grid_co
 #endif
     consume(p, stages, out, shared);
   }
-  __syncwarp();
-  cluster_barrier();
 }
