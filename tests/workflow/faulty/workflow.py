@@ -1,6 +1,7 @@
 """A copy of the repository whose one system has faulty methods: the real rules, profiles and commands, in seconds."""
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -64,6 +65,8 @@ def started(folder, *options, **variables):
             stderr=out,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
+            # Tests started in the background of a shell ignore interrupts, and so would this.
+            preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
     try:
         yield process
