@@ -8,9 +8,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
+comma := ,
 # The CUDA extra follows the driver; without one there is no CUDA in the environment.
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\..*/cuda\1/p')
-EXTRA := $(if $(CUDA),[$(CUDA)],)
+EXTRA := [study$(if $(CUDA),$(comma)$(CUDA))]
 
 .DEFAULT_GOAL := report
 .PHONY: report test test-cluster lint format browser clean
@@ -50,8 +51,6 @@ $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing spectile and the tools of its tests into $(VENV), a minute or two"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(if $(CUDA),$(CUDA)$(comma),)dev,compile,mpi]"
 	@touch $@ $(VENV)/installed
-
-comma := ,
 
 # The report is opened in a browser by a test; CI machines get Debian's, others are told what they miss.
 browser:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pandas
 
-from spectile.bench import record
-from spectile.bench.stats import speedups
-from spectile.figures.style import Drawing
+from spectile_study.bench import record
+from spectile_study.bench.stats import speedups
+from spectile_study.figures.style import Drawing
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))

@@ -15,8 +15,8 @@ settings.load_profile("spectile")
 DEAD_RANK = """
 import os, sys, time
 from mpi4py import MPI
-from spectile.inputs.topological_insulator import TopologicalInsulator
-from spectile.kpm.mpi import DistributedMatrix
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile.kpm.distributed.mpi import DistributedMatrix
 backend, timeout_s = sys.argv[1], float(sys.argv[2])
 matrix = DistributedMatrix(TopologicalInsulator(8, 5, 4), MPI.COMM_WORLD, timeout_s=timeout_s, backend=backend)
 recursion = matrix.engine(matrix.dtype).random(1, 0, 2, 0.1, 0.0)

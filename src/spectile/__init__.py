@@ -16,17 +16,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .evd import eigh, eigvalsh, tridiagonalize
-    from .kpm import SpectralDensity, kpm_dos, ldos, spectral_function
-    from .spamm import SpammResult, spamm, tune_tau
-    from .tsparse import spgemm
+    from spectile.evd import eigh, eigvalsh, tridiagonalize
+    from spectile.kpm import SpectralDensity, kpm_dos, ldos, spectral_function
+    from spectile.nearsparse import SpammResult, spamm, tune_tau
+    from spectile.tsparse import spgemm
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "spamm": "spamm",
-    "tune_tau": "spamm",
-    "SpammResult": "spamm",
+    "spamm": "nearsparse",
+    "tune_tau": "nearsparse",
+    "SpammResult": "nearsparse",
     "spgemm": "tsparse",
     "eigh": "evd",
     "eigvalsh": "evd",
@@ -36,7 +36,7 @@ _HOMES = {
     "spectral_function": "kpm",
     "SpectralDensity": "kpm",
 }
-_PACKAGES = ("evd", "inputs", "kpm", "tsparse")
+_PACKAGES = ("evd", "kpm", "nearsparse", "tsparse")
 __all__ = ["SpammResult", "SpectralDensity", "eigh", "eigvalsh", "kpm_dos", "ldos", "spamm", "spectral_function"]
 __all__ += ["spgemm", "tridiagonalize", "tune_tau"]
 
@@ -47,8 +47,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"spectile.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'spectile' has no attribute {name!r}")
-    home = importlib.import_module(f"spectile.{_HOMES[name]}")
-    value = home if name == _HOMES[name] else getattr(home, name)  # the package spamm is its own main function
+    value = getattr(importlib.import_module(f"spectile.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,23 +1,36 @@
-"""Command line: ``python -m spectile {probe, fetch, measure, gather, export, compare}``."""
+"""Command line: ``spectile probe`` describes the machine; installed packages add commands of their own."""
 
 from __future__ import annotations
 
 import argparse
-import ctypes
+import importlib.metadata
 import json
 import os
+import platform
 import sys
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import Any
 
 from spectile import __version__
-from spectile.bench.provenance import PAPERS
+
+#: Entry points of this group are functions that add their commands to the sub-parsers they are given.
+COMMANDS = "spectile.commands"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors of the user's making end it with one sentence and exit status 2."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="spectile", description="Four systems for symmetric and sparse matrices.")
+    parser.add_argument("--version", action="version", version=f"spectile {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    probe = commands.add_parser("probe", help="describe this machine: processor, libraries, CUDA devices")
+    probe.set_defaults(command=_probe)
+    for entry in importlib.metadata.entry_points(group=COMMANDS):
+        entry.load()(commands)
+    return run(parser.parse_args(arguments))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Call ``options.command(options)`` and return its exit status."""
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         status = command(options)
@@ -33,227 +46,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m spectile", description="Measure, gather and compare.")
-    parser.add_argument("--version", action="version", version=f"spectile {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    probe = commands.add_parser("probe", help="describe this machine as records will")
-    probe.set_defaults(command=_probe)
-
-    fetch = commands.add_parser("fetch", help="download one SuiteSparse matrix, checked, into the resources folder")
-    fetch.add_argument("--matrix", required=True, help="name in config/matrices.tsv")
-    fetch.add_argument("--base-url", required=True, help="https, file, or http on loopback")
-    fetch.add_argument("--resources", type=Path, default=Path("resources"))
-    fetch.add_argument("--table", type=Path, default=Path("config/matrices.tsv"))
-    fetch.add_argument("--receipt", type=Path, help="JSON file that says what was found, also when it is absent")
-    fetch.set_defaults(command=_fetch)
-
-    measure = commands.add_parser("measure", help="measure cases of a run sheet, one record each")
-    measure.add_argument("--paper", required=True, choices=PAPERS)
-    measure.add_argument("--case", action="append", help="case of the sheet; repeat for several (default: all)")
-    measure.add_argument("--run", choices=("quick", "paper"), help="only cases of this run")
-    measure.add_argument("--element", help="only cases that this table or figure draws, for example fig5")
-    measure.add_argument("--machine", required=True, help="name under which this machine's results are kept")
-    measure.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    measure.add_argument("--sheet", type=Path, help="default: config/<paper>.tsv")
-    measure.add_argument("--schema", type=Path, help="default: workflow/schemas/<paper>.schema.yaml")
-    measure.add_argument("--out", type=Path, help="record of the one case")
-    measure.add_argument("--out-dir", type=Path, help="default: results/<machine>/records/<paper>")
-    measure.add_argument("--resources", type=Path, default=Path("resources"))
-    measure.add_argument("--seed", type=int, default=1)
-    measure.add_argument("--threads", type=int, default=0, help="0: all cores that this process may use")
-    measure.add_argument("--rounds", type=int, default=9)
-    measure.add_argument("--warmup", type=int, default=3)
-    measure.add_argument("--budget-s", type=float, default=60.0, help="rounds of a case end after this time")
-    measure.add_argument("--end-with", type=int, metavar="PID", help="end when the process with this id ends")
-    measure.add_argument("--again", action="store_true", help="measure cases that have a record, too")
-    measure.set_defaults(command=_measure)
-
-    worker = commands.add_parser("measure-worker")
-    worker.add_argument("--parent", type=int, required=True)
-    worker.set_defaults(command=_worker)
-
-    gather = commands.add_parser("gather", help="make one parquet frame of a paper's records")
-    gather.add_argument("--records", type=Path, nargs="+", required=True, help="record files, or folders of them")
-    gather.add_argument("--onto", type=Path, help="earlier frame, whose other cases are kept as they stand")
-    gather.add_argument("--out", type=Path, required=True)
-    gather.set_defaults(command=_gather)
-
-    export = commands.add_parser("export", help="write a finished run as a Workflow Run RO-Crate")
-    export.add_argument("--machine", default="this", help="name of the machine in results/")
-    export.add_argument("--out", type=Path, required=True, help="new folder, or a .zip file")
-    export.set_defaults(command=_export)
-
-    compare = commands.add_parser("compare", help="give a verdict a case between two frames or record folders")
-    compare.add_argument("a", type=Path)
-    compare.add_argument("b", type=Path)
-    compare.set_defaults(command=_compare)
-    return parser
-
-
 def _probe(_: argparse.Namespace) -> int:
-    from spectile.bench.provenance import provenance
-
-    device = _device("auto")
-    print(json.dumps(provenance("spamm", device, _threads(0), 0), indent=1))
+    print(json.dumps(describe_machine(), indent=1))
     return 0
 
 
-def _fetch(options: argparse.Namespace) -> int:
-    from spectile.bench.whole import whole
-    from spectile.inputs.suitesparse import MissingMatrix, fetch_main
+def describe_machine() -> dict[str, Any]:
+    """Return what decides where and how fast spectile computes: versions, processor, BLAS, CUDA devices."""
+    import dataclasses
 
-    receipt = {"matrix": options.matrix, "base_url": options.base_url}
-    try:
-        path = fetch_main(options.matrix, options.base_url, options.resources, options.table)
-        receipt |= {"status": "ok", "path": str(path)}
-    except MissingMatrix as error:  # absent from this collection or mirror: a result, which cases report
-        if options.receipt is None:
-            raise
-        receipt |= {"status": "absent", "reason": str(error)}
-        print(f"spectile: {error}", file=sys.stderr)
-    if options.receipt is not None:
-        with whole(options.receipt) as partial:
-            partial.write_text(json.dumps(receipt, indent=1) + "\n")
-    return 0
+    import numpy
+    import threadpoolctl
 
+    from spectile.core import device
 
-def _measure(options: argparse.Namespace) -> int:
-    from spectile.bench import sheets
-    from spectile.bench.measure import Job, Supervisor, claim_machine, end_with
-
-    if options.end_with is not None:
-        end_with(options.end_with)
-    sheet = options.sheet or Path(f"config/{options.paper}.tsv")
-    schema = options.schema or Path(f"workflow/schemas/{options.paper}.schema.yaml")
-    rows = sheets.read_sheet(sheet, schema, options.run)
-    for name in options.case or ():
-        if name not in rows:
-            raise ValueError(f"{sheet} has no case {name!r}: choose one of its column 'case'")
-    chosen = [
-        row
-        for name, row in rows.items()
-        if (not options.case or name in options.case)
-        and (not options.element or options.element in (row.get("element") or "").split(","))
-    ]
-    if not chosen:
-        raise ValueError(f"{sheet} has no case for this choice: leave out --case, --run or --element, or name others")
-    if options.out is not None and len(chosen) != 1:
-        raise ValueError("--out names one record and the choice holds several cases: give one --case, or --out-dir")
-    device = _device(options.device)
-    folder = options.out_dir or Path("results") / options.machine / "records" / options.paper
-    claim_machine(options.out.parents[2] if options.out else folder.parent.parent, options.machine, device)
-    failures = []
-    with Supervisor(_threads(options.threads), lambda line: print(line, file=sys.stderr)) as supervisor:
-        for number, row in enumerate(chosen, start=1):
-            out = options.out or folder / f"{row['case']}.json"
-            label = f"[{number}/{len(chosen)}] {options.paper}/{row['case']}"
-            if not options.out and not options.again and _is_record(out):
-                print(f"{label}: has a record", flush=True)
-                continue
-            start = time.monotonic()
-            job = Job(
-                options.paper, row, options.machine, device, str(out), str(options.resources), options.seed,
-                supervisor.threads, options.rounds, options.warmup, options.budget_s,
-            )  # fmt: skip
-            try:
-                _mend_matrix(row.get("matrix"), options.resources)
-                status = supervisor.measure(job)
-            except RuntimeError as error:
-                failures.append(str(error))
-                status = f"not measured: {error}"
-            print(f"{label}: {status} ({time.monotonic() - start:.1f} s)", flush=True)
-    if failures:
-        raise RuntimeError(f"{len(failures)} of {len(chosen)} cases were not measured: " + "; ".join(failures))
-    return 0
-
-
-def _mend_matrix(name: str | None, resources: Path) -> None:
-    """Check the kept copy of a fetched matrix; one that was damaged since is made again from where it came."""
-    receipt = resources / "receipts" / f"{name}.json"
-    if name is None or not receipt.exists():
-        return
-    known = json.loads(receipt.read_text())
-    if known["status"] != "ok":
-        return
-    from spectile.inputs.suitesparse import fetch
-
-    try:
-        fetch(name, known["base_url"], resources, table=Path("config/matrices.tsv"))
-    except ValueError as error:  # the case is built all the same, and its record says what is wrong
-        print(f"spectile: {error}", file=sys.stderr)
-
-
-def _is_record(path: Path) -> bool:
-    from spectile.bench.record import RecordError, read
-
-    try:
-        read(path)
-    except (FileNotFoundError, RecordError):
-        return False
-    return True
-
-
-def _worker(options: argparse.Namespace) -> int:
-    from spectile.bench.measure import worker
-
-    return worker(options.parent)
-
-
-def _gather(options: argparse.Namespace) -> int:
-    from spectile.bench import record
-
-    files = [path for place in options.records for path in record.files(place)]
-    table = record.frame(record.read(path) for path in files)
-    if options.onto is not None:
-        table = record.join(record.read_frame(options.onto), table)
-    record.write_frame(table, options.out)
-    unwell = table[table["status"] == "failed"]
-    for _, row in unwell.iterrows():
-        print(f"failed: {row['paper']}/{row['case']} {row['method']}: {row['reason']}", file=sys.stderr)
-    print(f"{options.out}: {len(files)} records, {len(table)} rows, {len(unwell)} failed")
-    return 0
-
-
-def _export(options: argparse.Namespace) -> int:
-    from spectile.bench.crate import export
-
-    print(export(Path(), options.machine, options.out))
-    return 0
-
-
-def _compare(options: argparse.Namespace) -> int:
-    from spectile.bench.compare import compare, report
-
-    print(report(compare(options.a, options.b)))
-    return 0
-
-
-def _device(wanted: str) -> str:
-    if wanted == "cpu" or (wanted == "auto" and not _has_driver()):
-        return "cpu"
-    from spectile.gpu import device
-
-    found = device.available()
-    if wanted == "cuda" and not found:
-        raise ValueError("--device cuda was asked for and no usable CUDA device was found: use --device cpu")
-    return "cuda" if found else "cpu"
-
-
-def _has_driver() -> bool:
-    """Return whether CUDA's driver is here; where it is not, CuPy would cost each job a quarter of a second."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
-
-
-def _threads(wanted: int) -> int:
-    if wanted:
-        return wanted
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    reason = device.unavailable_reason()
+    libraries = {}
+    for name in ("numpy", "scipy", "numba", "threadpoolctl", "cupy-cuda12x", "cupy-cuda13x"):
+        try:
+            libraries[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "spectile": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "libraries": libraries,
+        "blas": [
+            {key: info.get(key) for key in ("internal_api", "version", "num_threads")}
+            for info in threadpoolctl.threadpool_info()
+            if numpy and info.get("user_api") == "blas"
+        ],
+        "cuda": {"device": dataclasses.asdict(device.describe())} if reason is None else {"unavailable": reason},
+    }
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import pytest
 
-from spectile.bench import record
-from spectile.bench.provenance import PAPERS
+from spectile_study.bench import record
+from spectile_study.bench.provenance import PAPERS
 
 from ..workflow.conftest import copy_workflow, snakemake
 from ..workflow.faulty import workflow as faulty

@@ -2,7 +2,7 @@
 
 The record of a file is written only when every test of it was collected and none was deselected.  It holds a digest of
 the kernels and launch code that the file tests and of the file itself (comments and docstrings left out), so that
-``tests/cpu/test_gpu_last_run.py`` can tell on any machine whether what is in the tree passed on a GPU.
+``tests/cpu/core/test_gpu_last_run.py`` can tell on any machine whether what is in the tree passed on a GPU.
 """
 
 from __future__ import annotations
@@ -16,74 +16,70 @@ from typing import Any
 
 import pytest
 
-from spectile.bench.provenance import PAPERS, program
+from spectile_study.bench.provenance import program
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-SYSTEMS = ("gpu", *PAPERS)
 RECORD = HERE / "last_run.json"
 
 
 def sources(test: Path) -> list[Path]:
-    """Return the kernels and launch code that decide whether a file of GPU tests passes, and the file itself.
+    """Return what decides whether a file of GPU tests passes: the library's modules that it reaches, and the file.
 
-    ``test_<system>_<part>.py`` tests ``gpu_<part>.py`` and ``<part>.cu``, where the system has them, on top of the rest
-    of the system's GPU code, which every file of its tests tests.  GPU code includes what a ``gpu*.py`` imports from
-    its system, such as a planner on the host, and the module that has the name of a kernel.
+    Reached is what the file imports, anywhere in it, and what that imports in turn; CUDA sources count in every folder
+    of which a module is reached.
     """
-    system = system_of(test.name)
-    parts = {path.stem.removeprefix(f"test_{system}_") for path in HERE.glob(f"test_{system}_*.py")}
-    others = parts - {test.stem.removeprefix(f"test_{system}_")}
-    code = _code("gpu", "*.py")
-    if system is not None and system != "gpu":
-        own = [path for path in _code(system, "gpu*.py") if path.stem.removeprefix("gpu_") not in others]
-        host = {module for path in own if path.suffix == ".py" for module in _imported(path)}
-        host |= {path.with_suffix(".py") for path in own if path.with_suffix(".py").exists()}
-        code += own + sorted(path for path in host - set(own) if not path.stem.startswith("gpu"))
-    return [*code, test]
+    reached: dict[Path, None] = {}
+    waiting = [*_imported(test)]
+    while waiting:
+        module = waiting.pop()
+        if module not in reached:
+            reached[module] = None
+            waiting += _imported(module)
+    folders = {module.parent for module in reached}
+    kernels = {kernel for folder in folders for kernel in (*folder.glob("*.cu"), *folder.glob("*.cuh"))}
+    return [*sorted({*reached, *kernels}), test]
 
 
-def _imported(path: Path) -> set[Path]:
-    """Return the modules beside a module that it imports, by any of the three spellings."""
-    package = f"spectile.{path.parent.name}"
-    names: set[str] = set()
+def _imported(path: Path) -> Iterator[Path]:
+    """Yield the modules of the library that a module imports, with the packages that hold them."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
             continue
-        origin = ".".join([package] * node.level + [node.module] * bool(node.module))
-        if origin == package:
-            names |= {alias.name for alias in node.names}
-        elif origin.startswith(f"{package}."):
-            names.add(origin.removeprefix(f"{package}."))
-    return {path.with_name(f"{name}.py") for name in names} & set(path.parent.glob("*.py"))
+        for name in names:
+            yield from _modules(name)
 
 
-def _code(system: str, pattern: str) -> list[Path]:
-    package = ROOT / "src" / "spectile" / system
-    return sorted([*package.glob(pattern), *package.glob("*.cu"), *package.glob("*.cuh")])
+def _modules(name: str) -> Iterator[Path]:
+    """Yield the files behind a dotted name of the library; nothing for names that are no module."""
+    if name.partition(".")[0] != "spectile":
+        return
+    place = ROOT / "src" / Path(*name.split("."))
+    if place.is_dir():
+        yield place / "__init__.py"
+    elif place.with_suffix(".py").exists():
+        yield place.with_suffix(".py")
 
 
 def digest(test: Path) -> str:
     """Return the sha256 of what :func:`sources` names, comments and docstrings left out."""
     total = hashlib.sha256()
     for path in sources(test):
-        total.update(f"{path.name}\0{program(path)}\0".encode())
+        total.update(f"{path.relative_to(ROOT)}\0{program(path)}\0".encode())
     return total.hexdigest()
 
 
-def system_of(file: str) -> str | None:
-    """Return the system that a file of this folder tests: ``test_<system>.py`` or ``test_<system>_<part>.py``."""
-    name = file.removeprefix("test_").removesuffix(".py").partition("_")[0]
-    return name if name in SYSTEMS else None
-
-
 def file_of(nodeid: str) -> str:
-    """Return the name of the file that holds a test."""
-    return nodeid.partition("::")[0].rpartition("/")[2]
+    """Return the file that holds a test, below this folder."""
+    return nodeid.partition("::")[0].rpartition("tests/gpu/")[2]
 
 
 def _unavailable() -> str | None:
-    from spectile.gpu.device import unavailable_reason
+    from spectile.core.device import unavailable_reason
 
     return unavailable_reason()
 
@@ -120,7 +116,7 @@ class _Recorder:
 def _machine() -> dict[str, str]:
     import cupy
 
-    from spectile.gpu import device
+    from spectile.core import device
 
     found = device.describe()
     return {

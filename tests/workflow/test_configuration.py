@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spectile.bench import provenance, sheets
+from spectile_study.bench import provenance, sheets
 
 from .conftest import ROOT, snakemake
 from .faulty.workflow import busyness

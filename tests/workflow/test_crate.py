@@ -15,7 +15,7 @@ pytest.importorskip("rocrate", reason="the rocrate library is not installed: pip
 
 def export(folder, *options):
     return subprocess.run(
-        [sys.executable, "-m", "spectile", "export", *options],
+        [sys.executable, "-m", "spectile_study", "export", *options],
         cwd=folder,
         env=faulty.environment(folder),
         capture_output=True,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spectile.bench import record
+from spectile_study.bench import record
 
-from ..cpu.test_inputs_suitesparse import TINY, Mirror, Server, tar_gz
+from ..study.inputs.test_suitesparse import TINY, Mirror, Server, tar_gz
 from .faulty import workflow as faulty
 
 ALL = ("--cores", "2", "--set-threads", "measure_case=1")
@@ -238,7 +238,7 @@ def test_killed_download_is_continued(mirror, tmp_path):
     try:
         with faulty.started(folder, *options) as process:
             faulty.wait_for("a part of the archive", lambda: part.exists() and part.stat().st_size)
-            os.kill(descendant(process.pid, "spectile", "fetch"), signal.SIGKILL)
+            os.kill(descendant(process.pid, "spectile_study", "fetch"), signal.SIGKILL)
             have = part.stat().st_size
             server.chunk_pause = 0.0
             assert process.wait(timeout=60) == 0  # the rule's own retry goes on where the killed one was

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from spectile.bench import record
-from spectile.bench.compare import compare
+from spectile_study.bench import record
+from spectile_study.bench.compare import compare
 
 FAULTY = Path(__file__).parent / "faulty"
-MEASURE = [sys.executable, "-m", "spectile", "measure", "--paper", "kpm", "--machine", "test", "--device", "cpu"]
+MEASURE = [sys.executable, "-m", "spectile_study", "measure", "--paper", "kpm", "--machine", "test", "--device", "cpu"]
 SHEET = ["--sheet", FAULTY / "kpm.tsv", "--schema", FAULTY / "kpm.schema.yaml", "--rounds", "4", "--threads", "1"]
 
 
@@ -131,7 +131,7 @@ def test_results_of_another_device_are_refused(quick):
 
 def test_gather_and_compare(quick, tmp_path):
     frame = tmp_path / "kpm.parquet"
-    command = [sys.executable, "-m", "spectile", "gather", "--records", quick / "records/kpm", "--out", frame]
+    command = [sys.executable, "-m", "spectile_study", "gather", "--records", quick / "records/kpm", "--out", frame]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "failed: kpm/faults crash" in done.stderr
     verdicts = compare(frame, quick / "records/kpm").set_index(["case", "method"])["verdict"]

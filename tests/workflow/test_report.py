@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from spectile.bench import provenance, record
+from spectile_study.bench import provenance, record
 
 from .conftest import ROOT, copy_workflow, snakemake
 from .faulty.workflow import busyness
@@ -193,7 +193,7 @@ def test_paper_numbers_are_printed_in_the_papers():
 def test_python_dash_m_spectile_compare(finished):
     path = finished / "results/this/spamm.parquet"
     done = subprocess.run(
-        [sys.executable, "-m", "spectile", "compare", path, path], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "spectile_study", "compare", path, path], capture_output=True, text=True, check=True
     )
     assert "verdict" in done.stdout and "only in" not in done.stdout
 

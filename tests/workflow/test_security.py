@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from snakemake.utils import format as fill
 
-from spectile.bench import measure, sheets
-from spectile.inputs import suitesparse
+from spectile_study.bench import measure, sheets
+from spectile_study.inputs import suitesparse
 
 from .conftest import ROOT, snakemake
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas
 
-from spectile.bench import stats
+from spectile_study.bench import stats
 
 #: Columns that drawings derive, by name: ``recompute(row, frame) -> value``.
 DERIVED = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from spectile.bench import provenance, sheets
+from spectile_study.bench import provenance, sheets
 
 ALL_PAPERS = provenance.PAPERS
 TITLES = {
@@ -169,7 +169,7 @@ def case_memory_mb(wildcards, attempt):
 
 def case_inputs(wildcards):
     """Return the receipts of the matrices that a case needs to have been fetched; families are generated instead."""
-    from spectile.inputs.families import is_family
+    from spectile_study.inputs.families import is_family
 
     name = row_of(wildcards).get("matrix")
     return (
@@ -251,7 +251,7 @@ def drawing_scripts(paper):
     folder = Path("workflow/scripts")
     own = [str(folder / f"{stem}.py") for stem in stems(paper)]
     shared = sorted(str(path) for path in folder.glob(f"{paper}_*.py"))
-    return [*own, *shared, "src/spectile/figures/style.py"]
+    return [*own, *shared, "src/spectile_study/figures/style.py"]
 
 
 def write_report():

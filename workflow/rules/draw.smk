@@ -28,7 +28,7 @@ rule check_claims:
     input:
         frames=frames(),
         claims="config/claims.tsv",
-        style="src/spectile/figures/style.py",
+        style="src/spectile_study/figures/style.py",
     output:
         page=report(
             result("claims.html"),

@@ -17,5 +17,5 @@ rule fetch_matrix:
     message:
         "Fetching {wildcards.matrix} from the SuiteSparse collection"
     shell:
-        "python -m spectile fetch --matrix {wildcards.matrix:q} --base-url {params.base_url:q} --resources resources"
+        "python -m spectile_study fetch --matrix {wildcards.matrix:q} --base-url {params.base_url:q} --resources resources"
         " --receipt {output:q} 2> {log:q}"

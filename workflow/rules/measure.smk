@@ -25,7 +25,7 @@ rule measure_case:
     message:
         "Measuring {wildcards.paper}/{wildcards.case}"
     shell:
-        "python -m spectile measure --paper {wildcards.paper} --case {wildcards.case} {params.options}"
+        "python -m spectile_study measure --paper {wildcards.paper} --case {wildcards.case} {params.options}"
         " --threads {threads} --out {output:q} --end-with $PPID > {log:q} 2>&1"
 
 
@@ -46,4 +46,4 @@ rule gather_records:
     message:
         "Gathering the records of {wildcards.paper}"
     shell:
-        "python -m spectile gather --records {input:q} --out {output:q} > {log:q} 2>&1"
+        "python -m spectile_study gather --records {input:q} --out {output:q} > {log:q} 2>&1"

@@ -4,8 +4,8 @@ import contextlib
 import html
 from pathlib import Path
 
-from spectile.bench import claims, record
-from spectile.figures.style import Table
+from spectile_study.bench import claims, record
+from spectile_study.figures.style import Table
 
 NAMES = {"spamm": "SpAMM", "tsparse": "tSparse", "evd": "EVD", "kpm": "KPM"}
 NOTE = "A tolerance makes a verdict; numbers of other hardware stand beside ours without one."

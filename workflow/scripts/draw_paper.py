@@ -5,7 +5,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from spectile.bench import record
+from spectile_study.bench import record
 
 sys.path.insert(0, str(Path("workflow/scripts").resolve()))
 with open(snakemake.log[0], "w") as log, contextlib.redirect_stderr(log):  # noqa: F821

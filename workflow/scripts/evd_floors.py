@@ -2,8 +2,8 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import rates
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import rates
 
 #: Tasks of the chasing that must follow one another, a column: a sweep starts three tasks behind the one before it.
 TASKS = 3

@@ -3,8 +3,10 @@
 import numpy as np
 import pandas
 
-from spectile.bench.claims import select
-from spectile.kpm import cases, cases_multi, model
+from spectile_study.bench.claims import select
+from spectile_study.cases.kpm import build as cases
+from spectile_study.cases.kpm import model
+from spectile_study.cases.kpm import multi as cases_multi
 
 #: Flop of a row of 13 complex entries, one vector and step.
 ROW_FLOPS = model.step_flops(1, 13, 1)

@@ -2,9 +2,9 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import rates
-from spectile.figures.style import Drawing
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import rates
+from spectile_study.figures.style import Drawing
 
 METHODS = ("spectile", "cusolver_one_stage", "lapack")
 

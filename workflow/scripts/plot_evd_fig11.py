@@ -2,9 +2,9 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import speedups
-from spectile.figures.style import Drawing, name
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import speedups
+from spectile_study.figures.style import Drawing, name
 
 METHODS = ("spectile", "spectile_two_stage", "cusolver_one_stage", "cusolver_two_stage", "lapack", "lapack_mrrr")
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import rates
-from spectile.figures.style import Drawing, name
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import rates
+from spectile_study.figures.style import Drawing, name
 
 GENERATIONS = ("P100", "V100", "A100")
 

@@ -2,8 +2,8 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.figures.style import Drawing
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Drawing
 
 PARTS = {
     "spectile": ("band reduction, nb = b", "#0072B2"),

@@ -3,8 +3,8 @@
 import pandas
 from kpm_rates import drawn_by, missing
 
-from spectile.bench.claims import select
-from spectile.figures.style import Drawing
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Drawing
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:

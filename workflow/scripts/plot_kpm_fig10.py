@@ -3,8 +3,8 @@
 import pandas
 from kpm_rates import NAMES, counted, drawn_by, line, missing
 
-from spectile.bench.claims import select
-from spectile.figures.style import Drawing
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Drawing
 
 PANELS = (("spmmv", "a"), ("aug_spmmv_nodots", "b"), ("aug_spmmv", "c"))
 

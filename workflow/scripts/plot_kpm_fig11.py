@@ -3,8 +3,8 @@
 import pandas
 from kpm_rates import COLORS, NAMES, drawn_by, missing
 
-from spectile.bench.claims import select
-from spectile.figures.style import Drawing
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Drawing
 
 TOGETHER = ("aug_spmmv", "aug_spmmv_cpu_gpu")
 STAGES = ("naive", "aug_spmv", "aug_spmmv", "stencil", "blocked")

@@ -3,8 +3,8 @@
 import pandas
 from kpm_rates import MARKERS, NAMES, drawn_by, in_series, missing
 
-from spectile.bench.claims import select
-from spectile.figures.style import Drawing
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Drawing
 
 SERIES = {"square": "#0072B2", "bar": "#009E73", "strong": "#D55E00"}
 LINES = {"aug_spmmv": "--", "stencil": "-.", "blocked": "-"}

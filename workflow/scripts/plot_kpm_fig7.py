@@ -3,8 +3,8 @@
 import pandas
 from kpm_rates import NAMES, drawn_by, host_bandwidth, line, missing
 
-from spectile.figures.style import Drawing
-from spectile.kpm.model import code_balance
+from spectile_study.cases.kpm.model import code_balance
+from spectile_study.figures.style import Drawing
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:

@@ -3,9 +3,9 @@
 import pandas
 from kpm_rates import drawn_by, host_bandwidth, line, missing, on_host
 
-from spectile.bench.claims import select
-from spectile.figures.style import Drawing
-from spectile.kpm.model import code_balance
+from spectile_study.bench.claims import select
+from spectile_study.cases.kpm.model import code_balance
+from spectile_study.figures.style import Drawing
 
 STAGES = ("naive", "aug_spmmv", "aug_spmmv_table", "stencil")
 

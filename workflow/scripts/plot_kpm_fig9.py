@@ -3,7 +3,7 @@
 import pandas
 from kpm_rates import counted, drawn_by, line, missing
 
-from spectile.figures.style import Drawing
+from spectile_study.figures.style import Drawing
 
 METHODS = ("spmmv", "aug_spmmv", "stencil", "blocked")
 LEAST = {"alpha": 0.5, "linestyle": ":", "marker": ""}

@@ -3,9 +3,9 @@
 import pandas
 from spamm_panels import lines_of
 
-from spectile.bench.claims import select
-from spectile.figures.style import Drawing
-from spectile.spamm.cases import RATIOS, TABLE_1
+from spectile_study.bench.claims import select
+from spectile_study.cases.spamm.build import RATIOS, TABLE_1
+from spectile_study.figures.style import Drawing
 
 GROUPS = {"fp16": "fp16", "fp32": "fp32", "cpu": "CPU"}
 

@@ -3,10 +3,10 @@
 import pandas
 from spamm_panels import LOOKS
 
-from spectile.bench.claims import select
-from spectile.bench.stats import speedups
-from spectile.figures.style import Drawing
-from spectile.spamm.cases import ERGO_TAUS
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import speedups
+from spectile_study.cases.spamm.build import ERGO_TAUS
+from spectile_study.figures.style import Drawing
 
 MATRICES = {
     "overlap": "overlap S",

@@ -4,8 +4,8 @@ import numpy as np
 import pandas
 from tsparse_panels import SIXTEEN, matrices, short, why_missing
 
-from spectile.bench.claims import select
-from spectile.figures.style import Drawing
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Drawing
 
 HUES = ("#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#882255")
 

@@ -3,8 +3,8 @@
 import pandas
 from tsparse_panels import COLORS, SIXTEEN, matrices, short, why_missing
 
-from spectile.bench.claims import select
-from spectile.figures.style import Drawing
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Drawing
 
 MARKERS = {"float16": "o", "tf32": "s", "float32": "^", "float64": "D"}
 

@@ -3,9 +3,9 @@
 import pandas
 from tsparse_panels import SIXTEEN, matrices, short, why_missing
 
-from spectile.bench.claims import select
-from spectile.figures import style
-from spectile.figures.style import Drawing
+from spectile_study.bench.claims import select
+from spectile_study.figures import style
+from spectile_study.figures.style import Drawing
 
 METHODS = ("spectile_float16", "spectile_float64", "cusparse_float32", "cusparse_float64")
 LOOKS = (("#0072B2", "o"), ("#882255", "D"), ("#D55E00", "s"), ("#E69F00", "^"))

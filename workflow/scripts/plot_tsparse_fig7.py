@@ -3,7 +3,7 @@
 import pandas
 from tsparse_panels import LITERATURE, speedup_figure
 
-from spectile.figures.style import Drawing
+from spectile_study.figures.style import Drawing
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:

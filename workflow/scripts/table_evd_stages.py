@@ -3,9 +3,9 @@
 import pandas
 from evd_floors import floors
 
-from spectile.bench.claims import select
-from spectile.bench.stats import rates
-from spectile.figures.style import Table
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import rates
+from spectile_study.figures.style import Table
 
 STAGES = {
     "load": "load, scale, mirror",
@@ -25,7 +25,7 @@ def table(frame: pandas.DataFrame) -> Table:
     rows = rows[rows["time_s"].notna()] if len(rows) else rows
     result = Table("The solver with eigenvectors, stage by stage", pandas.DataFrame())
     if not len(rows):
-        result.notes.append("Not measured yet: python -m spectile measure --paper evd --element stages")
+        result.notes.append("Not measured yet: python -m spectile_study measure --paper evd --element stages")
         return result
     orders = sorted(rows["p_n"].unique())
     ceilings = floors(frame, rows, orders[-1])

@@ -2,9 +2,9 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import rates
-from spectile.figures.style import Table, claims, name
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import rates
+from spectile_study.figures.style import Table, claims, name
 
 SIZES = (1024, 4096, 8192, 16384, 32768, 49152, 65536)
 DEPTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)

@@ -2,8 +2,8 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.figures.style import Table, printed
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Table, printed
 
 PAPER_ORDER = 65536
 BLOCKS = (128, 256, 512, 1024, 2048, 4096)

@@ -2,9 +2,9 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import speedups
-from spectile.figures.style import Table, name
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import speedups
+from spectile_study.figures.style import Table, name
 
 TYPES = ("float32", "float64", "complex64", "complex128")
 VENDORS = ("cusolver_one_stage", "cusolver_two_stage", "lapack")

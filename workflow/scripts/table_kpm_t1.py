@@ -3,8 +3,8 @@
 import pandas
 from kpm_rates import drawn_by
 
-from spectile.bench.claims import select
-from spectile.figures.style import Table
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Table
 
 CALLS = {"spmv": "R M/2", "axpy": "R M", "scal": "R M/2", "nrm2": "R M/2", "dot": "R M/2"}
 BYTES = {"spmv": "N_nz (S_d + S_i) + 2 N S_d", "axpy": "3 N S_d", "scal": "2 N S_d", "nrm2": "N S_d", "dot": "2 N S_d"}

@@ -3,8 +3,8 @@
 import pandas
 from kpm_rates import drawn_by
 
-from spectile.bench.claims import select
-from spectile.figures.style import Table, printed
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Table, printed
 
 PAPER = {
     "IVB (paper)": "ivb", "SNB (paper)": "snb", "K20m (paper)": "k20m", "K20X (paper)": "k20x",

@@ -3,8 +3,8 @@
 import pandas
 from kpm_rates import NAMES, ROW_FLOPS, drawn_by, largest, link_rate
 
-from spectile.bench.claims import select
-from spectile.figures.style import Table, printed
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Table, printed
 
 ROWS, VECTORS, MOMENTS = 6.5536e9, 32, 2000  # 6400 x 6400 x 40, four orbitals
 FLOPS = ROWS * ROW_FLOPS * VECTORS * MOMENTS / 2

@@ -2,9 +2,9 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import speedups
-from spectile.figures.style import Table
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import speedups
+from spectile_study.figures.style import Table
 
 IDEAS = {
     "spectile": "all ideas",

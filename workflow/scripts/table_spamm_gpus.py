@@ -2,11 +2,11 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import speedups
-from spectile.figures.style import Table
-from spectile.spamm.bounds import HOST_BYTES_S, host_bound
-from spectile.spamm.cases import skip_reasons
+from spectile.nearsparse.bounds import HOST_BYTES_S, host_bound
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import speedups
+from spectile_study.cases.spamm.build import skip_reasons
+from spectile_study.figures.style import Table
 
 PLACES = {
     "spectile_30": "rows of A and all of B on every GPU",

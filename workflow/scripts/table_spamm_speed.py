@@ -2,12 +2,12 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import speedups
-from spectile.figures.style import Table
-from spectile.spamm.api import PRECISIONS
-from spectile.spamm.bounds import bytes_bound, speedup_bound
-from spectile.spamm.cases import TABLE_1, executed_64x128
+from spectile.nearsparse.api import PRECISIONS
+from spectile.nearsparse.bounds import bytes_bound, speedup_bound
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import speedups
+from spectile_study.cases.spamm.build import TABLE_1, executed_64x128
+from spectile_study.figures.style import Table
 
 PEAK_3XTF32 = 134e12  # three TF32 products at cuBLAS's measured rate
 

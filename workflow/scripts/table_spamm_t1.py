@@ -2,9 +2,9 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.figures.style import Table, printed
-from spectile.spamm.cases import RATIOS, TABLE_1
+from spectile_study.bench.claims import select
+from spectile_study.cases.spamm.build import RATIOS, TABLE_1
+from spectile_study.figures.style import Table, printed
 
 TITLE = "Table 1: thresholds of the decay matrix a_ij = 0.1 / (|i - j|^0.1 + 1), tiles of 32"
 

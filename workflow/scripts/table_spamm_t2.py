@@ -2,12 +2,12 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import speedups
-from spectile.figures.style import Table, printed
-from spectile.spamm.api import PRECISIONS
-from spectile.spamm.bounds import speedup_bound
-from spectile.spamm.cases import RATIOS, TABLE_1, executed_64x128
+from spectile.nearsparse.api import PRECISIONS
+from spectile.nearsparse.bounds import speedup_bound
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import speedups
+from spectile_study.cases.spamm.build import RATIOS, TABLE_1, executed_64x128
+from spectile_study.figures.style import Table, printed
 
 
 def time_bound(row, case, ratio):

@@ -2,9 +2,9 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import speedups
-from spectile.figures.style import Table, printed
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import speedups
+from spectile_study.figures.style import Table, printed
 
 COLUMNS = ["v_error_fro", "v_error_fro_float32", "v_error_rel"]
 

@@ -2,9 +2,9 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.figures.style import Table, printed
-from spectile.spamm.cases import ERGO_TAUS, skip_reasons
+from spectile_study.bench.claims import select
+from spectile_study.cases.spamm.build import ERGO_TAUS, skip_reasons
+from spectile_study.figures.style import Table, printed
 
 
 def cell(row: pandas.Series) -> str:

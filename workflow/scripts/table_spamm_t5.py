@@ -2,10 +2,10 @@
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import speedups
-from spectile.figures.style import Table, claims, printed
-from spectile.spamm.cases import network_ratios, skip_reasons
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import speedups
+from spectile_study.cases.spamm.build import network_ratios, skip_reasons
+from spectile_study.figures.style import Table, claims, printed
 
 
 def table(frame: pandas.DataFrame) -> Table:

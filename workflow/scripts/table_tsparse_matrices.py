@@ -3,9 +3,9 @@
 import pandas
 from tsparse_panels import columns_of_methods, fails, fastest, milliseconds, not_at_hand, short, vendor
 
-from spectile.bench.claims import select
-from spectile.bench.stats import speedups
-from spectile.figures.style import Table
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import speedups
+from spectile_study.figures.style import Table
 
 
 def table(frame: pandas.DataFrame) -> Table:

@@ -5,8 +5,8 @@ import re
 import pandas
 from tsparse_panels import SIXTEEN, matrices, not_at_hand, short, why_missing
 
-from spectile.bench.claims import select
-from spectile.figures.style import Table, claims, printed
+from spectile_study.bench.claims import select
+from spectile_study.figures.style import Table, claims, printed
 
 COUNTS = {
     "n": "rows", "nnz": "NNZ(A)", "nnz_c": "NNZ(C)", "products": "NNZ(C̄)", "tiles_c": "NNZ(C_tiles)",

@@ -5,8 +5,8 @@ import pandas
 from tsparse_criteria import CRITERIA, collection, fitted, scores
 from tsparse_panels import vendor
 
-from spectile.figures import style
-from spectile.figures.style import Table, printed
+from spectile_study.figures import style
+from spectile_study.figures.style import Table, printed
 
 TARGETS = {"by rows": "spectile_float16", "tiles": "tiles_float16"}
 

@@ -4,9 +4,9 @@ import pandas
 from tsparse_criteria import collection
 from tsparse_panels import OTHERS, vendor
 
-from spectile.bench.stats import geometric_mean, speedups
-from spectile.figures import style
-from spectile.figures.style import Table, printed
+from spectile_study.bench.stats import geometric_mean, speedups
+from spectile_study.figures import style
+from spectile_study.figures.style import Table, printed
 
 HEADS = (("titan", 42), ("2070", 21))
 NAMES = {"tiles_float32": "nonTCU (our tiles, float32)"}

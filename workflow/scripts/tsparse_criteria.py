@@ -4,7 +4,7 @@ import numpy as np
 import pandas
 from tsparse_panels import vendor
 
-from spectile.bench.stats import speedups
+from spectile_study.bench.stats import speedups
 
 
 def collection(frame: pandas.DataFrame, ours: str = "spectile_float16") -> pandas.DataFrame:

@@ -4,9 +4,9 @@ import re
 
 import pandas
 
-from spectile.bench.claims import select
-from spectile.bench.stats import geometric_mean, speedups
-from spectile.figures import style
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import geometric_mean, speedups
+from spectile_study.figures import style
 
 LITERATURE = (
     "mc2depi", "webbase-1M", "cage12", "dawson5", "lock1074", "patents_main", "struct3", "wiki-Vote",
@@ -104,7 +104,7 @@ def bars(drawing, ax, frame: pandas.DataFrame, names, precision: str, baseline: 
 
 def speedup_figure(frame: pandas.DataFrame, title: str, names, precision: str, claim: str, extra: bool):
     """Return one of Figures 7 to 10: the paper's eight slots, and with `extra` the matrices at hand beside them."""
-    from spectile.figures.style import Drawing
+    from spectile_study.figures.style import Drawing
 
     frame = frame[frame["status"].notna()] if len(frame) else frame
     baseline = vendor(frame, precision) if len(frame) else "cusparse_float32"

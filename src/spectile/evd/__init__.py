@@ -1,5 +1,5 @@
 """Two-stage symmetric eigensolver: detached band reduction, bulge chasing, divide and conquer."""
 
-from .api import Tridiagonalization, eigh, eigvalsh, tridiagonalize
+from spectile.evd.api import Tridiagonalization, eigh, eigvalsh, tridiagonalize
 
 __all__ = ["Tridiagonalization", "eigh", "eigvalsh", "tridiagonalize"]

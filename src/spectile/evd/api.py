@@ -129,7 +129,7 @@ def eigh(
         w = _empty_like(array, (0,), real=True)
         return w if eigvals_only else (w, _empty_like(array, (0, 0)))
     if chosen == "cuda":
-        from . import gpu
+        from spectile.evd.cuda import run as gpu
 
         return gpu.solve(
             array,
@@ -139,7 +139,7 @@ def eigh(
             check_finite=check_finite,
             select=select,
         )
-    from . import cpu
+    from spectile.evd.cpu import solver as cpu
 
     _require_memory(array, eigvals_only)
     matrix, scale = _prepare(array, lower=lower, overwrite=overwrite_a, check_finite=check_finite)
@@ -232,14 +232,14 @@ def tridiagonalize(
         q = _empty_like(array, (0, 0)) if calc_q else None
         return Tridiagonalization(_empty_like(array, (0,), real=True), _empty_like(array, (0,), real=True), q)
     if chosen == "cuda":
-        from . import gpu
+        from spectile.evd.cuda import run as gpu
 
         return Tridiagonalization(
             *gpu.solve_tridiagonal(
                 array, lower=lower, calc_q=calc_q, overwrite_a=overwrite_a, check_finite=check_finite
             )
         )
-    from . import cpu
+    from spectile.evd.cpu import solver as cpu
 
     _require_memory(array, not calc_q)
     matrix, scale = _prepare(array, lower=lower, overwrite=overwrite_a, check_finite=check_finite)
@@ -249,7 +249,7 @@ def tridiagonalize(
 
 
 def _choose_backend(a: Any, backend: str) -> Literal["cpu", "cuda"]:
-    from spectile.gpu import device
+    from spectile.core import device
 
     return device.choose_backend(backend, not isinstance(a, np.ndarray | list | tuple) and device.on_device(a))
 
@@ -363,7 +363,7 @@ def _threads(n: int) -> int:
 
 def _empty_like(array: Any, shape: tuple[int, ...], real: bool = False) -> Any:
     """An empty array of the kind (NumPy or CuPy) and precision of `array`."""
-    from spectile.gpu import device
+    from spectile.core import device
 
     dtype = np.dtype(str(array.dtype))
     dtype = np.empty(0, dtype).real.dtype if real else dtype

@@ -43,8 +43,8 @@ def kpm_dos(
     ----------
     H : sparse matrix, ndarray, operator or TopologicalInsulator, shape (N, N)
         Hermitian; ``scipy.sparse`` or ``cupyx.scipy.sparse``, float32, float64, complex64 or complex128.  A
-        :class:`spectile.inputs.topological_insulator.TopologicalInsulator` is never stored as a matrix; any other
-        object needs ``shape``, ``dtype`` and ``@`` with an (N, R) array.
+        :class:`~spectile.kpm.operators.topological_insulator.TopologicalInsulator` is never stored as a matrix; any
+        other object needs ``shape``, ``dtype`` and ``@`` with an (N, R) array.
     num_moments : int
         M, Chebyshev moments; the energy resolution is about π/M of the bandwidth.
     num_vectors : int
@@ -83,7 +83,7 @@ def kpm_dos(
     Examples
     --------
     >>> from spectile import kpm_dos
-    >>> from spectile.inputs.lattices import graphene
+    >>> from spectile.kpm.operators.lattices import graphene
     >>> density = kpm_dos(graphene(40, 40), num_moments=64, num_vectors=8, rng=1, backend="cpu")
     >>> round(density.integrate())
     3200

@@ -12,18 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from spectile.bench.whole import whole
+from spectile.core.atomic_file import whole
 from spectile.kpm import bounds as spectrum_bounds
 from spectile.kpm import reference
-from spectile.kpm.engine import (
-    Array,
-    Backend,
-    advance_watched,
-    check_hermitian,
-    find_bounds,
-    fingerprint,
-    make_engine,
-)
+from spectile.kpm.engine import Array, Backend, advance_watched, check_hermitian, find_bounds, fingerprint, make_engine
 
 Kernel = Literal["jackson", "lorentz"]
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from spectile.gpu.device import choose_backend
+from spectile.core.device import choose_backend
 from spectile.kpm import bounds as spectrum_bounds
 from spectile.kpm import reference
 
@@ -65,7 +65,7 @@ def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = Fa
     on_gpu = type(H).__module__.startswith("cupy")
     # A matrix on a GPU is copied for backend="cpu".
     if choose_backend(backend, on_gpu and backend != "cpu") == "cuda":
-        from spectile.kpm.gpu import GpuEngine
+        from spectile.kpm.cuda.run import GpuEngine
 
         if GpuEngine.takes(H):
             return GpuEngine(H, dtype)
@@ -88,7 +88,7 @@ class CpuEngine:
         self.num_rows, self.dtype = int(H.shape[0]), dtype
         self.operator: Any = None
         if sp.issparse(H) or isinstance(H, np.ndarray):
-            from spectile.kpm.cpu import CpuOperator
+            from spectile.kpm.cpu.recursion import CpuOperator
 
             matrix = sp.csr_array(H, dtype=dtype)
             if not matrix.has_canonical_format:
@@ -96,7 +96,7 @@ class CpuEngine:
                 matrix.sum_duplicates()
             self.operator = CpuOperator.from_matrix(matrix)
         elif hasattr(H, "gershgorin"):
-            from spectile.kpm.cpu import CpuOperator
+            from spectile.kpm.cpu.recursion import CpuOperator
 
             self.operator = CpuOperator.from_topological_insulator(H, dtype)
         self._H = H
@@ -132,7 +132,7 @@ class CpuEngine:
                 seed, self.num_rows, num_vectors, first_vector=first_vector, real=real, dtype=self.dtype
             )
             return reference.Recursion(self._H, a, b, block)
-        from spectile.kpm.cpu import CpuRecursion
+        from spectile.kpm.cpu.recursion import CpuRecursion
 
         return CpuRecursion(self.operator, a, b, self.operator.random_block(seed, first_vector, num_vectors))
 
@@ -140,7 +140,7 @@ class CpuEngine:
         """Return the recursion of given vectors, shape (N, R)."""
         if self.operator is None:
             return reference.Recursion(self._H, a, b, vectors)
-        from spectile.kpm.cpu import CpuRecursion
+        from spectile.kpm.cpu.recursion import CpuRecursion
 
         return CpuRecursion(self.operator, a, b, self.operator.to_block(vectors))
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..gpu.device import choose_backend
-from . import errors
-from .precision import (
+from spectile.core.device import choose_backend
+from spectile.tsparse import errors
+from spectile.tsparse.precision import (
     BY_ENTRY,
     IN_TILES,
     HalfRange,
@@ -97,7 +97,7 @@ def spgemm(
     A, B, on_gpu, chosen_backend = _factors(A, B, backend)
     _check_limit(memory_limit)
     if chosen_backend == "cuda":
-        from . import gpu
+        from spectile.tsparse.cuda import run as gpu
 
         return gpu.spgemm(A, B, chosen, method, memory_limit, host=not on_gpu)
     left, right = _operands(A, B)
@@ -131,7 +131,7 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     A, B, on_gpu, chosen_backend = _factors(A, B, backend)
     _check_limit(memory_limit)
     if chosen_backend == "cuda":
-        from . import gpu
+        from spectile.tsparse.cuda import run as gpu
 
         return gpu.symbolic(A, B, memory_limit, host=not on_gpu)
     return _symbolic(*_operands(A, B), memory_limit)
@@ -248,7 +248,7 @@ class SymbolicProduct:
         return self._numeric(*operands, chosen, self._memory_limit)
 
     def _numeric(self, A: Operand, B: Operand, precision: Precision, memory_limit: int | None) -> Any:
-        from . import cpu
+        from spectile.tsparse.cpu import rows as cpu
 
         threads = cpu.workers(B.shape[1], precision.dtype.itemsize, memory_limit)
         data_a, data_b, exponents = _rounded(A, B, precision)
@@ -264,7 +264,7 @@ class SymbolicProduct:
 
 def _by_rows_on_cpu(A: Operand, B: Operand, precision: Precision, memory_limit: int | None) -> Any:
     """Multiply row by row: in one pass, or with the rows counted first where its room may be too large."""
-    from . import cpu
+    from spectile.tsparse.cpu import rows as cpu
 
     work = cpu.survey(A.indptr, A.indices, B.indptr)
     threads = cpu.workers(B.shape[1], 8, memory_limit)
@@ -281,14 +281,14 @@ def _by_rows_on_cpu(A: Operand, B: Operand, precision: Precision, memory_limit: 
 
 
 def _symbolic(A: Operand, B: Operand, memory_limit: int | None) -> SymbolicProduct:
-    from . import cpu
+    from spectile.tsparse.cpu import rows as cpu
 
     work = cpu.survey(A.indptr, A.indices, B.indptr)
     return _count(A, B, memory_limit, work, cpu.chunks(work, cpu.workers(B.shape[1], 8, memory_limit)))
 
 
 def _count(A: Operand, B: Operand, memory_limit: int | None, work: Any, chunks: Any) -> SymbolicProduct:
-    from . import cpu
+    from spectile.tsparse.cpu import rows as cpu
 
     shape = A.shape[0], B.shape[1]
     threads = cpu.workers(shape[1], 8, memory_limit)
@@ -335,7 +335,7 @@ def _unscale(data: np.ndarray, indptr: np.ndarray, indices: np.ndarray, exponent
 
 def _tiles_on_cpu(A: Operand, B: Operand, precision: Precision) -> Any:
     """Multiply by the paper's algorithm, in NumPy."""
-    from . import reference
+    from spectile.tsparse import reference
 
     data_a, data_b, exponents = _rounded(A, B, precision, IN_TILES)
     left, right = (reference.to_bitmap(x.with_data(d).csr()) for x, d in ((A, data_a), (B, data_b)))
@@ -406,7 +406,7 @@ def _operand(matrix: Any, name: str) -> Operand:
     """Check a host factor and bring it to CSR with sorted rows and no duplicates; the input is not changed."""
     import scipy.sparse as sp
 
-    from . import cpu
+    from spectile.tsparse.cpu import rows as cpu
 
     csr = matrix.tocsr()
     rows, columns = csr.shape

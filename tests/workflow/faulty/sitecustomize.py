@@ -11,14 +11,14 @@ from pathlib import Path
 def build(row, context):
     import numpy as np
 
-    from spectile.bench.case import Method, Problem, Skipped
+    from spectile_study.bench.case import Method, Problem, Skipped
 
     if row["n"] == 0:
         raise ValueError("n = 0: a problem needs at least one row, give n >= 1")
     if row["n"] < 0:
         raise FileNotFoundError("the matrix nowhere is absent: fetch it first")
     if row.get("matrix"):
-        from spectile.inputs import suitesparse
+        from spectile_study.inputs import suitesparse
 
         suitesparse.load(row["matrix"], context.resources, "config/matrices.tsv")
     data = np.random.default_rng(context.seed).random(row["n"])
@@ -78,7 +78,7 @@ def build(row, context):
 
 def fake_gpu(count):
     """Pretend that `count` GPUs are here, as far as measuring asks; after an error the device answers nothing."""
-    cupy, device = types.ModuleType("cupy"), types.ModuleType("spectile.gpu.device")
+    cupy, device = types.ModuleType("cupy"), types.ModuleType("spectile.core.device")
     cupy.lost = False
 
     def synchronize():
@@ -98,11 +98,11 @@ def fake_gpu(count):
         ),
     )
     device.available = lambda: True
-    sys.modules |= {"cupy": cupy, "spectile.gpu.device": device}
+    sys.modules |= {"cupy": cupy, "spectile.core.device": device}
 
 
 if "FAULTY_GPUS" in os.environ:
     fake_gpu(int(os.environ["FAULTY_GPUS"]))
-module = types.ModuleType("spectile.kpm.cases")
+module = types.ModuleType("spectile_study.cases.kpm.build")
 module.build = build
-sys.modules["spectile.kpm.cases"] = module
+sys.modules["spectile_study.cases.kpm.build"] = module

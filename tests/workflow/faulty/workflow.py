@@ -16,7 +16,7 @@ from ..conftest import ROOT, copy_workflow
 FAULTY = Path(__file__).parent
 HEADER = ("case", "run", "element", "gpus", "minutes", "memory_gb", "methods", "n", "matrix")
 PLOT = """\
-from spectile.figures.style import Drawing
+from spectile_study.figures.style import Drawing
 
 
 def draw(frame):

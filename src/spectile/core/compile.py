@@ -1,0 +1,195 @@
+"""CUDA C++ translation units: declared once, compiled by NVRTC, loaded through CuPy.
+
+A system declares its units in its ``cuda/units.py``::
+
+    UNITS = (Unit(__package__, ("kernels.cu",), archs=("sm_90a",), defines={"BLOCK": "32"}),)
+
+so that a machine without a GPU can compile exactly what is declared (``Unit.cubin``), and the launch code loads the
+unit for the device at hand (``Unit.module``).  ``#include "tiles.cuh"`` is resolved here, beside the source and then in
+``core/``, so that headers are part of a unit's text and digest.  This is the only user of ``cupy.RawModule``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from spectile.core.atomic_file import whole
+
+# No -ftz and no fast math: an fp32 kernel keeps IEEE rounding and subnormals unless its source says otherwise.
+BASE_OPTIONS = ("-std=c++17", "--extra-device-vectorization")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One CUDA C++ translation unit.
+
+    Attributes
+    ----------
+    package : str
+        The Python package whose folder holds the sources, for example ``"spectile.evd.cuda"``.
+    sources : tuple of str
+        File names, concatenated in order.
+    archs : tuple of str
+        Every architecture that the unit is written for (``"sm_80"``, ``"sm_90a"``, ``"sm_100"``); CI compiles all of
+        them, and a device of another architecture takes a unit that names its own.
+    defines : mapping
+        Preprocessor constants: the unit's tuning parameters.
+    options : tuple of str
+        Further NVRTC options.
+    """
+
+    package: str
+    sources: tuple[str, ...]
+    archs: tuple[str, ...]
+    defines: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.package, self.sources, self.archs, tuple(sorted(self.defines.items())), self.options))
+
+    def source(self) -> str:
+        """Return the text of the unit, with a ``#line`` mark before each file."""
+        included: set[str] = set()
+        return "\n".join(_with_headers(self.package, name, included) for name in self.sources)
+
+    def flags(self) -> tuple[str, ...]:
+        """Return the NVRTC options, without the architecture."""
+        defines = tuple(f"-D{name}={value}" for name, value in sorted(self.defines.items()))
+        return (*BASE_OPTIONS, *self.options, *defines, *(f"-I{path}" for path in include_folders()))
+
+    def cubin(self, arch: str) -> bytes:
+        """Compile for `arch` (one of `archs`) with NVRTC; needs no GPU.
+
+        Raises
+        ------
+        ValueError
+            If the unit does not declare `arch`.
+        RuntimeError
+            If NVRTC refuses the source; the message is its log.
+        """
+        if arch not in self.archs:
+            raise ValueError(
+                f"unit {self.package}/{'+'.join(self.sources)} is not written for {arch}, only for {self.archs}"
+            )
+        from cupy.cuda.compiler import CompileException, _NVRTCProgram
+
+        program = _NVRTCProgram(self.source(), f"{self.sources[0] if self.sources else self.package}", method="cubin")
+        try:
+            compiled, _ = program.compile((*self.flags(), f"-arch={arch}"))
+        except CompileException as error:
+            raise RuntimeError(f"NVRTC refused {self.package}/{'+'.join(self.sources)} for {arch}:\n{error}") from error
+        # CuPy returns the machine code as it does PTX, without its last byte, which is no terminator here.
+        return compiled + b"\0" if _elf_size(compiled) == len(compiled) + 1 else compiled
+
+    def module(self) -> Any:
+        """Load the unit on the current device, compiled for its architecture, as a ``cupy.RawModule``-like object."""
+        import cupy
+
+        return _load(self, device_arch(), cupy.cuda.Device().id)
+
+    def function(self, name: str, shared_bytes: int = 0) -> Any:
+        """Return a kernel of the unit, allowed to use `shared_bytes` of dynamic shared memory."""
+        kernel = self.module().get_function(name)
+        if shared_bytes > 48 * 1024:
+            kernel.max_dynamic_shared_size_bytes = shared_bytes
+        return kernel
+
+
+_INCLUDE = re.compile(r'^#include "([^"]+)"[^\n]*$', flags=re.MULTILINE)
+
+
+def _with_headers(package: str, name: str, included: set[str]) -> str:
+    """Return a source with its own headers in place of their ``#include``, each once in a unit.
+
+    A header is looked for in the folder of `package`, then in ``spectile/core``.
+    """
+    places = [resources.files(one) / name for one in (package, "spectile.core")]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise FileNotFoundError(f"{name} is neither in the package {package} nor in spectile.core")
+
+    def header(match: re.Match[str]) -> str:
+        line = text.count("\n", 0, match.start()) + 2
+        if match[1] in included:
+            return ""
+        included.add(match[1])
+        return f'{_with_headers(package, match[1], included)}\n#line {line} "{name}"'
+
+    text = found.read_text()
+    return f'#line 1 "{name}"\n{_INCLUDE.sub(header, text)}'
+
+
+def _elf_size(image: bytes) -> int:
+    """Return the size that the header of a 64-bit ELF file states."""
+    program_headers, section_headers = struct.unpack_from("<QQ", image, 32)
+    size, count, section_size, sections = struct.unpack_from("<4H", image, 54)
+    return max(program_headers + size * count, section_headers + section_size * sections)
+
+
+@functools.cache
+def _load(unit: Unit, device: str, index: int) -> Any:
+    """Load `unit` on the current device, which has the architecture `device` and the number `index`."""
+    import cupy
+
+    arch = _runs_on(unit.archs, device)
+    if arch is None:
+        raise RuntimeError(
+            f"the kernels {unit.package}/{'+'.join(unit.sources)} are written for {', '.join(unit.archs)}, "
+            f'and this device is {device}: use backend="cpu" or a device of a listed architecture'
+        )
+    return cupy.RawModule(path=str(_cached_cubin(unit, arch)))
+
+
+def _runs_on(archs: tuple[str, ...], device: str) -> str | None:
+    """Return the one of `archs` whose machine code suits a device best, or None where none runs on it."""
+    exact = [arch for arch in archs if arch.rstrip("a") == device]
+    # Machine code runs on the devices of its own major architecture from its own minor version upwards.
+    older = sorted(arch for arch in archs if not arch.endswith("a") and arch[:-1] == device[:-1] and arch <= device)
+    return next(iter(exact[-1:] or older[-1:]), None)
+
+
+def _cached_cubin(unit: Unit, arch: str) -> Path:
+    """Compile into CuPy's cache folder (``CUPY_CACHE_DIR``), once for each source, flag set and compiler."""
+    from cupy.cuda import nvrtc
+
+    text = "\0".join((unit.source(), arch, *unit.flags(), str(nvrtc.getVersion())))
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+    path = folder / f"{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
+    if not path.exists():
+        compiled = unit.cubin(arch)
+        with whole(path) as partial:
+            partial.write_bytes(compiled)
+    return path
+
+
+@functools.cache
+def device_arch() -> str:
+    """Return the architecture of the current device, for example ``"sm_90"``."""
+    import cupy
+
+    return f"sm_{cupy.cuda.Device().compute_capability}"
+
+
+@functools.cache
+def include_folders() -> tuple[str, ...]:
+    """Return the folders that hold CUDA's own headers (``cuda_fp16.h``): the wheel's, or the toolkit's."""
+    found: list[str] = []
+    spec = importlib.util.find_spec("nvidia")
+    for root in spec.submodule_search_locations or () if spec else ():
+        found += [str(path) for path in Path(root).glob("*/include") if (path / "cuda_fp16.h").exists()]
+    for name in ("CUDA_PATH", "CUDA_HOME"):
+        if name in os.environ:
+            found.append(str(Path(os.environ[name]) / "include"))
+    if Path("/usr/local/cuda/include").exists():
+        found.append("/usr/local/cuda/include")
+    return tuple(dict.fromkeys(found))

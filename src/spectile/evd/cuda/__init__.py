@@ -1,0 +1,1 @@
+"""The two-stage eigensolver on one CUDA device."""

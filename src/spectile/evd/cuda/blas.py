@@ -1,0 +1,141 @@
+"""Products by cuBLAS, and the rank-2k update that is built from them (Algorithm 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spectile.evd.cuda.matrix import Matrix
+
+
+class Blas:
+    """cuBLAS products on pointers, on the current stream."""
+
+    def __init__(self, dtype: Any) -> None:
+        import cupy
+        from cupy.cuda.device import get_cublas_handle
+        from cupy_backends.cuda.libs import cublas
+
+        self.dtype = np.dtype(dtype)
+        prefix = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}[self.dtype.name]
+        self._gemm = getattr(cublas, prefix + "gemm")
+        self._batched = getattr(cublas, prefix + "gemmStridedBatched")
+        self._listed = getattr(cublas, prefix + "gemmBatched")
+        self._handle = get_cublas_handle()
+        cublas.setStream(self._handle, cupy.cuda.get_current_stream().ptr)
+        self._op = {"N": cublas.CUBLAS_OP_N, "C": cublas.CUBLAS_OP_C if self.dtype.kind == "c" else cublas.CUBLAS_OP_T}
+        self._scalars: dict[float, Any] = {}
+
+    def _scalar(self, value: float) -> int:
+        # cuBLAS reads the factors on the host during the call; the arrays stay alive here.
+        if value not in self._scalars:
+            self._scalars[value] = np.array(value, self.dtype)
+        return self._scalars[value].ctypes.data
+
+    def gemm(
+        self, m: int, n: int, k: int, alpha: float, a: int, lda: int, b: int, ldb: int, beta: float, c: int, ldc: int,
+        ops: str = "NN",
+    ) -> None:  # fmt: skip
+        """C = alpha op(A) op(B) + beta C; "C" in `ops` is the conjugate transpose."""
+        if m == 0 or n == 0 or (k == 0 and beta == 1):
+            return
+        alpha_pointer, beta_pointer = self._scalar(alpha), self._scalar(beta)
+        self._gemm(
+            *(self._handle, self._op[ops[0]], self._op[ops[1]], m, n, k),
+            *(alpha_pointer, a, lda, b, ldb, beta_pointer, c, ldc),
+        )
+
+    def batched(
+        self, m: int, n: int, k: int, alpha: float, a: int, lda: int, stride_a: int, b: int, ldb: int, stride_b: int,
+        beta: float, c: int, ldc: int, stride_c: int, count: int, ops: str = "NN",
+    ) -> None:  # fmt: skip
+        """`count` products with constant strides, in elements."""
+        if m == 0 or n == 0 or count <= 0:
+            return
+        alpha_pointer, beta_pointer = self._scalar(alpha), self._scalar(beta)
+        self._batched(
+            *(self._handle, self._op[ops[0]], self._op[ops[1]], m, n, k),
+            *(alpha_pointer, a, lda, stride_a, b, ldb, stride_b, beta_pointer, c, ldc, stride_c, count),
+        )
+
+    def listed(
+        self, m: int, n: int, k: int, alpha: float, a: int, lda: int, b: int, ldb: int, beta: float, c: int, ldc: int,
+        count: int, ops: str = "NN",
+    ) -> None:  # fmt: skip
+        """`count` products; `a`, `b` and `c` are device addresses of lists of addresses."""
+        if m == 0 or n == 0 or count <= 0:
+            return
+        alpha_pointer, beta_pointer = self._scalar(alpha), self._scalar(beta)
+        self._listed(
+            *(self._handle, self._op[ops[0]], self._op[ops[1]], m, n, k),
+            *(alpha_pointer, a, lda, b, ldb, beta_pointer, c, ldc, count),
+        )
+
+
+def add_lower(
+    blas: Blas, n: int, k: int, alpha: float, v: int, ldv: int, x: int, ldx: int, c: Matrix, row: int, block: int
+) -> None:
+    """Add alpha V Xᴴ, known to be Hermitian, to the lower triangle of C[row:, row:] (Algorithm 3 in place).
+
+    One batch of diagonal blocks, then batches of ever larger square blocks below the diagonal; with V = [A B] and
+    X = [B A] this is the rank-2k update A Bᴴ + B Aᴴ.
+    """
+    size = c.itemsize
+    whole, rest = divmod(n, block)
+    step = block * (1 + c.ld)
+    blas.batched(
+        *(block, block, k, alpha, v, ldv, block, x, ldx, block, 1.0, c.at(row, row), c.ld, step, whole), ops="NC"
+    )
+    if rest:
+        start = whole * block
+        end = c.at(row + start, row + start)
+        blas.gemm(rest, rest, k, alpha, v + start * size, ldv, x + start * size, ldx, 1.0, end, c.ld, ops="NC")
+    while block < n:
+        whole = n // (2 * block)
+        step = 2 * block
+        below = c.at(row + block, row)
+        blas.batched(
+            *(block, block, k, alpha, v + block * size, ldv, step, x, ldx, step),
+            *(1.0, below, c.ld, step * (1 + c.ld), whole),
+            ops="NC",
+        )
+        start = whole * step
+        rows = n - start - block
+        if rows > 0:
+            end = c.at(row + start + block, row + start)
+            left, right = v + (start + block) * size, x + start * size
+            blas.gemm(rows, block, k, alpha, left, ldv, right, ldx, 1.0, end, c.ld, ops="NC")
+        block *= 2
+
+
+SYR2K_BLOCK = 512
+# A and B are laid side by side for up to so many columns, and from this order up.
+SYR2K_JOINED = (256, 8192)
+
+
+def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, block: int = SYR2K_BLOCK) -> None:
+    """Add alpha (A Bᴴ + B Aᴴ) to the lower triangle of C in place, by growing batched products (Algorithm 3).
+
+    Parameters
+    ----------
+    a, b : cupy.ndarray, shape (n, k), column-major
+    c : cupy.ndarray, shape (n, n), column-major
+        Overwritten; the diagonal blocks are written whole.
+    alpha : float
+    block : int
+        Size of the diagonal blocks.
+    """
+    import cupy
+
+    n, k = a.shape
+    blas = Blas(c.dtype)
+    target = Matrix(c.data.ptr, c.strides[1] // c.itemsize, c.itemsize, c)
+    if k <= SYR2K_JOINED[0] and n >= SYR2K_JOINED[1]:
+        # [A B] [B A]ᴴ in one pass over C, which is what a thin update costs.
+        v, x = (cupy.concatenate([left.T, right.T]) for left, right in ((a, b), (b, a)))
+        add_lower(blas, n, 2 * k, alpha, v.data.ptr, n, x.data.ptr, n, target, 0, block)
+        return
+    pointers = [(x.data.ptr, x.strides[1] // x.itemsize) for x in (a, b)]
+    for left, right in (pointers, pointers[::-1]):
+        add_lower(blas, n, k, alpha, *left, *right, target, 0, block)

@@ -1,0 +1,95 @@
+"""cuSOLVER's syevd, for the orders at which it is faster than our stages."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spectile.evd.cuda.load import require_finite
+from spectile.evd.cuda.units import HELPERS, launch
+
+
+class _Plan(NamedTuple):
+    """What cuSOLVER is told, and asks for, at one order: the same in every call."""
+
+    problem: tuple[int, ...]  # options, mode, triangle, order
+    kinds: tuple[int, int]  # of the matrix and of its eigenvalues
+    real: Any
+    device_bytes: int
+    host_bytes: int
+
+
+@functools.cache
+def _options() -> int:
+    from cupy_backends.cuda.libs import cusolver
+
+    return int(cusolver.createParams())
+
+
+@functools.cache
+def _plan(n: int, name: str, eigvals_only: bool, device: int) -> _Plan:
+    import cupy
+    from cupy._core._dtype import to_cuda_dtype
+    from cupy.cuda.device import get_cusolver_handle
+    from cupy_backends.cuda.libs import cublas, cusolver
+
+    dtype = np.dtype(name)
+    real = np.empty(0, dtype).real.dtype
+    kinds = int(to_cuda_dtype(dtype)), int(to_cuda_dtype(real))
+    mode = cusolver.CUSOLVER_EIG_MODE_NOVECTOR if eigvals_only else cusolver.CUSOLVER_EIG_MODE_VECTOR
+    problem = (_options(), mode, cublas.CUBLAS_FILL_MODE_LOWER, n)
+    unread = cupy.empty(1, dtype).data.ptr
+    sizes = cusolver.xsyevd_bufferSize(get_cusolver_handle(), *problem, kinds[0], unread, n, kinds[1], unread, kinds[0])
+    return _Plan(problem, kinds, real, *sizes)
+
+
+def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> tuple[Any, Any]:
+    """Solve one matrix, without a word to the host before the end.
+
+    Parameters
+    ----------
+    array : cupy.ndarray, shape (n, n)
+    lower, eigvals_only, check_finite : bool
+
+    Returns
+    -------
+    w : cupy.ndarray, shape (n,)
+    v : cupy.ndarray, shape (n, n), column-major, or None
+
+    Raises
+    ------
+    ValueError, numpy.linalg.LinAlgError
+        If the triangle holds NaN or infinity, with and without `check_finite`; LinAlgError for no convergence, too.
+    """
+    import cupy
+    from cupy.cuda.device import get_cusolver_handle
+    from cupy_backends.cuda.libs import cusolver
+
+    n, dtype, size = array.shape[0], array.dtype, array.itemsize
+    name = dtype.name
+    v = cupy.empty((n, n), dtype, order="F")
+    status = cupy.zeros(2, np.int32)  # what cuSOLVER reports, and whether an entry is not finite
+    along = array.strides if lower else array.strides[::-1]
+    arguments = (
+        *(np.uintp(array.data.ptr), np.int64(along[0] // size), np.int64(along[1] // size), np.int32(n)),
+        *(np.int32(not lower), v, np.int64(n), np.uintp(status.data.ptr + 4)),
+    )
+    # Zeros in the place of NaN, so that cuSOLVER comes to an end; the host hears of them with cuSOLVER's own report.
+    tiles = -(-n // 32)
+    launch(HELPERS[name], "load_triangle", (tiles, tiles), 256, arguments, 32 * 33 * size)
+    plan = _plan(n, name, eigvals_only, cupy.cuda.runtime.getDevice())
+    w, work = cupy.empty(n, plan.real), cupy.empty(plan.device_bytes, np.uint8)
+    host_work = np.empty(plan.host_bytes, np.uint8)
+    kind, real_kind = plan.kinds
+    cusolver.xsyevd(
+        *(get_cusolver_handle(), *plan.problem, kind, v.data.ptr, n, real_kind, w.data.ptr, kind),
+        *(work.data.ptr, plan.device_bytes, host_work.ctypes.data, plan.host_bytes, status.data.ptr),
+    )
+    info, not_finite = status.get().tolist()
+    if not_finite:
+        require_finite(np.nan, lower, check_finite)
+    if info:
+        raise np.linalg.LinAlgError(f"cuSOLVER's Xsyevd ended with info = {info}: no convergence")
+    return w, None if eigvals_only else v

@@ -1,1 +1,0 @@
-"""Figures and tables: one look for all four papers (:mod:`spectile.figures.style`)."""

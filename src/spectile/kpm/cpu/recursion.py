@@ -1,0 +1,330 @@
+"""KPM on the CPU: the three stages of the paper, threaded over row blocks and vectorised over the block vector.
+
+A block vector of R complex vectors is stored row by row, real parts beside real parts: shape (N, 2, R); real ones are
+(N, 1, R).  So a row of the block is a run of SIMD lanes, every matrix entry is a scalar broadcast, and no shuffles are
+needed (``cpu_rows.py``).
+
+Dot products are summed in row blocks whose bounds depend on the matrix alone, then over the blocks in order: results
+are bitwise the same with any number of threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spectile.kpm.cpu.patterns import RowPatterns, table
+from spectile.kpm.cpu.rows import csr_rows, fill_phases, pattern_rows, sell_rows, stencil_rows
+from spectile.kpm.cpu.threads import num_threads, pool, side_by_side
+from spectile.kpm.reference import Array
+
+MAX_BLOCKS = 64
+MIN_BLOCK_ROWS = 512
+# Rows of a plane that are followed through all planes before the next: three such patches stay in a core's L2 cache.
+PATCH_ROWS = 1024
+# A plane is cut in patches where three of its like exceed the second-level cache.
+CACHE_BYTES = 2 << 20
+
+
+@dataclass(frozen=True)
+class CpuOperator:
+    """A Hermitian matrix as the CPU kernels take it.
+
+    Attributes
+    ----------
+    num_rows, num_columns : int
+        Rows to update, and rows of the block vector that they read (more than `num_rows` where a halo follows).
+    dtype : dtype
+        Of the matrix: complex128, complex64, float64 or float32.
+    rows : callable
+        ``rows(v, w, scalars, blocks, partial)`` updates row blocks, shape (n, 2), and sums into `partial`, (n, 2, R).
+    order : ndarray or None
+        Original row of each row, where a format permutes.
+    plane_rows : int
+        Rows of a lattice plane, where the rows are known to lie plane by plane; else zero.
+    """
+
+    num_rows: int
+    num_columns: int
+    dtype: np.dtype[Any]
+    rows: Callable[..., None]
+    order: Array | None = None
+    plane_rows: int = 0
+
+    @classmethod
+    def from_matrix(cls, matrix: Any) -> CpuOperator:
+        """Take a ``scipy.sparse`` CSR matrix (rows <= columns): by patterns where its rows repeat, else by entries."""
+        patterns = RowPatterns.from_csr(matrix)
+        if patterns is None:
+            return cls.from_csr(matrix)
+        return cls.from_patterns(patterns, matrix.shape[1], _plane_rows(matrix.indptr, matrix.indices))
+
+    @classmethod
+    def from_patterns(cls, matrix: RowPatterns, num_columns: int, plane_rows: int = 0) -> CpuOperator:
+        """Take a :class:`spectile.kpm.cpu.patterns.RowPatterns`."""
+        rows = functools.partial(
+            pattern_rows, matrix.first, matrix.offsets, matrix.values, matrix.number, matrix.diagonal
+        )
+        return cls(matrix.number.size, num_columns, matrix.values.dtype, rows, plane_rows=plane_rows)
+
+    @classmethod
+    def from_csr(cls, matrix: Any) -> CpuOperator:
+        """Take a ``scipy.sparse`` CSR matrix (rows <= columns) by its entries."""
+        rows = functools.partial(csr_rows, matrix.indptr, matrix.indices, matrix.data)
+        plane = _plane_rows(matrix.indptr, matrix.indices)
+        return cls(matrix.shape[0], matrix.shape[1], matrix.dtype, rows, plane_rows=plane)
+
+    @classmethod
+    def from_sell(cls, matrix: Any) -> CpuOperator:
+        """Take a :class:`spectile.kpm.sell.SellMatrix`."""
+        rows = functools.partial(
+            sell_rows, matrix.chunk_start, matrix.row_length, matrix.chunk, matrix.indices, matrix.data
+        )
+        return cls(matrix.shape[0], matrix.shape[1], matrix.dtype, rows, matrix.order)
+
+    @classmethod
+    def from_topological_insulator(cls, sample: Any, dtype: Any = np.complex128) -> CpuOperator:
+        """Take a topological insulator without storing its matrix."""
+        from spectile.kpm.operators.topological_insulator import GAMMA_1, MASS
+
+        mass = (MASS * GAMMA_1.diagonal().real).astype(np.empty(0, dtype).real.dtype)
+        potential = sample.potential.ravel().astype(mass.dtype)
+        sides = (sample.nx, sample.ny, sample.nz)
+        lists = [
+            _stencil_row(sample, place, orbital)
+            for place in itertools.product(range(3), repeat=3)
+            for orbital in range(4)
+        ]
+        rows = functools.partial(stencil_rows, *table(lists, dtype), sides, mass, potential)
+        plane = 4 * sample.ny * sample.nz
+        return cls(sample.shape[0], sample.shape[1], np.dtype(dtype), rows, plane_rows=plane)
+
+    @property
+    def parts(self) -> int:
+        """Two real numbers an element of a complex matrix, else one."""
+        return 2 if self.dtype.kind == "c" else 1
+
+    @property
+    def real_dtype(self) -> np.dtype[Any]:
+        """Type of the block vector's numbers."""
+        return np.empty(0, self.dtype).real.dtype
+
+    def blocks(self, num_vectors: int = 64) -> list[tuple[int, int]]:
+        """Return the row blocks, in the order of computation, in which dot products are summed.
+
+        They depend on the matrix and the number of vectors alone, not on threads.
+        """
+        three_planes = 3 * self.plane_rows * num_vectors * self.dtype.itemsize
+        if three_planes > CACHE_BYTES and 2 * PATCH_ROWS <= self.plane_rows <= self.num_rows // 3:
+            planes = -(-self.num_rows // self.plane_rows)
+            patch = np.linspace(0, self.plane_rows // 4, round(self.plane_rows / PATCH_ROWS) + 1).astype(int) * 4
+            patch[-1] = self.plane_rows
+            patches = (
+                (plane * self.plane_rows + int(low), min(self.num_rows, plane * self.plane_rows + int(high)))
+                for low, high in itertools.pairwise(patch)
+                for plane in range(planes)
+            )
+            return [(start, stop) for start, stop in patches if start < stop]
+        # Sums of a block are kept in the type of the vectors: shorter blocks where that is single precision.
+        most = MAX_BLOCKS if self.real_dtype.itemsize == 8 else 16 * MAX_BLOCKS
+        count = max(1, min(most, self.num_rows // MIN_BLOCK_ROWS))
+        edges = np.linspace(0, self.num_rows // 4, count + 1).astype(int) * 4
+        edges[-1] = self.num_rows
+        return [(int(a), int(b)) for a, b in itertools.pairwise(edges)]
+
+    def update(
+        self, v: Array, w: Array, scale: float, shift: float, keep: float, threads: int, blocks: list[tuple[int, int]]
+    ) -> Array:
+        """Do one ``aug_spmmv()``: w = scale H v + shift v − keep w on the rows of `blocks`.
+
+        Parameters
+        ----------
+        v, w : ndarray, shape (num_columns, parts, R)
+            Block vectors; w is overwritten.
+        scale, shift, keep : float
+            2a, −2ab and 1 in the recurrence; a, −ab and 0 in the first step.
+        threads : int
+            Threads to use.
+        blocks : list of (start, stop)
+            Row blocks.
+
+        Returns
+        -------
+        ndarray, float64, shape (2, R)
+            ⟨v|v⟩ and Re ⟨w|v⟩ of each column, summed over these rows.
+        """
+        partial = np.zeros((len(blocks), 2, v.shape[2]), dtype=v.dtype)
+        scalars = np.array([scale, shift, keep], dtype=v.dtype)
+        edges = np.array(blocks, dtype=np.int64).reshape(-1, 2)
+        # One call a thread, the first by this one: what it sums depends on the blocks, not on who does them.
+        shares = np.linspace(0, len(blocks), threads + 1).astype(int)
+
+        def work(n: int) -> None:
+            mine = slice(shares[n], shares[n + 1])
+            self.rows(v, w, scalars, edges[mine], partial[mine])
+
+        if threads == 1 or len(blocks) <= 1:
+            self.rows(v, w, scalars, edges, partial)
+        else:
+            others = [pool(threads - 1).submit(work, n) for n in range(1, threads)]
+            work(0)
+            for other in others:
+                other.result()
+        return partial.sum(axis=0, dtype=np.float64)
+
+    def random_block(self, seed: int, first_vector: int, num_vectors: int, first_row: int = 0) -> Array:
+        """Return random start vectors as a block vector of this operator's layout."""
+        block = np.zeros((self.num_columns, self.parts, num_vectors), dtype=self.real_dtype)
+        rows = np.empty(0, dtype=np.int64) if self.order is None else self.order
+        fill_phases(block, np.uint64(seed), rows, first_row, first_vector, 0, self.num_rows)
+        return block
+
+    def to_block(self, vectors: Array) -> Array:
+        """Return vectors of shape (N, R) in this operator's layout and row order."""
+        vectors = vectors if self.order is None else vectors[self.order]
+        if self.parts == 1:
+            return np.ascontiguousarray(vectors[:, None, :], dtype=self.real_dtype)
+        return np.ascontiguousarray(np.stack([vectors.real, vectors.imag], axis=1), dtype=self.real_dtype)
+
+
+def _stencil_row(sample: Any, place: tuple[int, ...], orbital: int) -> tuple[Array, Array]:
+    """Return offsets and values of a row without its diagonal, of a site first, between or last along each axis."""
+    from spectile.kpm.operators.topological_insulator import GAMMA_1, GAMMA_HOP, PARTNER
+
+    sides, strides = (sample.nx, sample.ny, sample.nz), (sample.ny * sample.nz, sample.nz, 1)
+    offsets, values = [], []
+    for axis, step in itertools.product(range(3), (1, -1)):
+        leaves = place[axis] == (2 if step == 1 else 0)
+        if leaves and axis == 2:
+            continue
+        sites = (step - step * sides[axis] * leaves) * strides[axis]
+        # Towards n + e_j the entry is the adjoint of the hop from n.
+        block = -sample.hopping * (GAMMA_1 + 1j * step * GAMMA_HOP[axis]) / 2
+        for other in (orbital, PARTNER[axis][orbital]):
+            offsets.append(4 * sites + other - orbital)
+            values.append(block[orbital, other])
+    return np.array(offsets, dtype=np.int64), np.array(values)
+
+
+def _plane_rows(indptr: Array, indices: Array) -> int:
+    """Return how far apart the farthest rows are that a row couples, in most rows, in whole sites of four orbitals."""
+    num_rows = len(indptr) - 1
+    rows = np.linspace(0, num_rows - 1, min(num_rows, 2001)).astype(np.int64)
+    far = [np.abs(indices[indptr[row] : indptr[row + 1]] // 4 - row // 4).max(initial=0) for row in rows]
+    return 4 * int(np.median(far))
+
+
+# Rows times (vectors and three for the matrix) that are worth a thread: about 0.15 ms, what it costs to begin and meet.
+THREAD_WORK = 50_000
+
+
+class CpuRecursion:
+    """The recurrence of a block of vectors: |ν_m⟩ and |ν_m−1⟩, advanced in place.
+
+    Parameters
+    ----------
+    operator : CpuOperator
+        H.
+    a, b : float
+        H̃ = a (H − b).
+    block : ndarray, shape (num_columns, parts, R)
+        |ν₀⟩, taken over.
+    threads : int or None
+        Defaults to :func:`num_threads`, and to fewer for small samples.
+    """
+
+    def __init__(self, operator: CpuOperator, a: float, b: float, block: Array, threads: int | None = None) -> None:
+        self.operator, self.a, self.b = operator, a, b
+        self.v, self.w = block, np.zeros_like(block)
+        enough = operator.num_rows * (block.shape[2] + 3) // THREAD_WORK
+        self.threads = threads or max(1, min(num_threads(), enough))
+        self.steps = 0
+        self._blocks = operator.blocks(self.num_vectors)
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+        return int(self.v.shape[2])
+
+    def advance(self, steps: int) -> Array:
+        """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
+        etas = np.empty((steps, 2, self.num_vectors))
+        edges = np.array(self._blocks, dtype=np.int64).reshape(-1, 2)
+        threads = min(self.threads, len(edges))
+        shares = np.linspace(0, len(edges), threads + 1).astype(int)
+        # Two sets of sums: one is added up while the next step begins.
+        partial = np.zeros((2, len(edges), 2, self.num_vectors), dtype=self.v.dtype)
+        a, b = self.a, self.b
+        scalars = np.array([[a, -a * b, 0.0], [2 * a, -2 * a * b, 1.0]], dtype=self.v.dtype)
+        first = self.steps
+
+        def vectors(m: int) -> tuple[Array, Array]:
+            swapped = (m + (first > 0)) % 2
+            return (self.w, self.v) if swapped else (self.v, self.w)
+
+        def work(n: int, m: int) -> None:
+            mine = slice(shares[n], shares[n + 1])
+            self.operator.rows(*vectors(m), scalars[int(first + m > 0)], edges[mine], partial[m % 2, mine])
+
+        def after(m: int) -> None:
+            etas[m] = partial[m % 2].sum(axis=0, dtype=np.float64)
+            partial[m % 2] = 0
+
+        if threads == 1:
+            for m in range(steps):
+                work(0, m)
+                after(m)
+        else:
+            side_by_side(threads, steps, work, after)
+        if steps:
+            self.v, self.w = vectors(steps - 1)
+        self.steps += steps
+        return etas.reshape(2 * steps, self.num_vectors)
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold."""
+        return {"v": self.v, "w": self.w, "steps": np.array(self.steps)}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from :meth:`state`."""
+        self.v, self.w, self.steps = state["v"], state["w"], int(state["steps"])
+
+
+def etas_naive(matrix: Any, start: Array, steps: int, a: float, b: float) -> Array:
+    """Run Figure 3 through SciPy's product and BLAS, vector by vector: the chain of library calls to compare with.
+
+    Parameters
+    ----------
+    matrix : scipy.sparse matrix, shape (N, N)
+        H.
+    start : ndarray, shape (N, R), Fortran order
+        |ν₀⟩.
+    steps : int
+        Applications of H̃, M/2.
+    a, b : float
+        Scaling.
+
+    Returns
+    -------
+    ndarray, shape (2 * steps, R)
+    """
+    from scipy.linalg import get_blas_funcs
+
+    vector = np.empty(0, dtype=matrix.dtype)
+    axpy, scal, nrm2 = get_blas_funcs(("axpy", "scal", "nrm2"), (vector,))
+    dot = get_blas_funcs("dotc" if matrix.dtype.kind == "c" else "dot", (vector,))
+    etas = np.empty((2 * steps, start.shape[1]))
+    for r in range(start.shape[1]):
+        v, w = start[:, r].astype(matrix.dtype), np.zeros(start.shape[0], dtype=matrix.dtype)
+        for m in range(steps):
+            if m:
+                v, w = w, v
+            u = axpy(v, matrix @ v, a=-b)
+            w = axpy(u, scal(-1.0, w), a=2 * a if m else a)
+            etas[2 * m : 2 * m + 2, r] = nrm2(v) ** 2, dot(w, v).real
+    return etas

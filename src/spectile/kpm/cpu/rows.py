@@ -1,0 +1,340 @@
+"""Row kernels of KPM on the CPU, compiled by Numba: CSR, SELL-C-sigma, rows by number and the stencil.
+
+The kernel of a row is written once, as LLVM vector code for 32, 16, ... 1 lanes (the paper generated AVX code for the
+same reason: a compiler does not keep the accumulators of a row in registers); formats differ only in where a row's
+entries lie.  A single complex vector has a kernel of its own, with its real and imaginary part as two lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import extending, types
+
+from spectile.kpm.cpu.lanes import Lanes
+
+# Rows ahead whose farthest neighbours are prefetched, and the shortest row of the block vector for which that pays.
+ROWS_AHEAD = 8
+PREFETCHED_LINE = 32
+# Entries of the matrix that are prefetched ahead: the hardware fetches half as fast as a core can take.
+ENTRIES_AHEAD = 384
+_MATH = {"contract", "nsz"}
+# Untyped: mypy would want the typing context, which Numba supplies, of every caller.
+intrinsic: Any = extending.intrinsic
+
+
+def _over_entries(
+    lanes: Lanes, indices: Any, first: Any, stride: Any, count: Any, num_sums: int, add: Callable[..., list[Any]]
+) -> list[Any]:
+    """Emit the loop over a row's entries and return its sums; `add(position, column, sums)` emits one entry's part."""
+    builder, intp = lanes.builder, first.type
+    before = builder.block
+    head, body, done = (builder.append_basic_block(name) for name in ("entry", "body", "done"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    k, position = builder.phi(intp), builder.phi(intp)
+    sums = [builder.phi(lanes.type) for _ in range(num_sums)]
+    for value, start in zip([k, position, *sums], [intp(0), first, *[lanes.zero] * num_sums], strict=True):
+        value.add_incoming(start, before)
+    builder.cbranch(builder.icmp_signed("<", k, count), body, done)
+    builder.position_at_end(body)
+    column = builder.load(builder.gep(indices, [position]))
+    if column.type != intp:
+        column = builder.sext(column, intp)
+    following = [builder.add(k, intp(1)), builder.add(position, stride), *add(position, column, sums)]
+    for value, update in zip([k, position, *sums], following, strict=True):
+        value.add_incoming(update, body)
+    builder.branch(head)
+    builder.position_at_end(done)
+    return sums
+
+
+def _aug_row(count_lanes: int) -> Any:
+    """Make the kernel of one matrix row and so many columns of the block vector, from `column` on.
+
+    w[row] = scale Σ_k data[k] v[origin + indices[k]] + own v[row] − keep w[row],
+    even += |v[row]|², odd += Re conj(w[row]) v[row].
+    """
+
+    @intrinsic
+    def aug_row(
+        typingctx: Any, indices: Any, data: Any, v: Any, w: Any, even: Any, odd: Any, scalars: Any, own: Any,
+        row: Any, origin: Any, first: Any, stride: Any, count: Any, column: Any, width: Any
+    ) -> Any:  # fmt: skip
+        is_complex = isinstance(data.dtype, types.Complex)
+        parts = 2 if is_complex else 1
+        real = data.dtype.underlying_float if is_complex else data.dtype
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width = args
+            lanes = Lanes(builder, context.get_value_type(real), count_lanes)
+            intp = row.type
+            data = builder.bitcast(data, lanes.scalar.as_pointer())
+
+            def offset(block_row: Any, part: int) -> Any:
+                line = builder.add(builder.mul(block_row, intp(parts)), intp(part))
+                return builder.add(builder.mul(line, width), column)
+
+            def broadcast(base: Any, position: Any) -> Any:
+                return lanes.splat(builder.load(builder.gep(base, [position])))
+
+            def add(position: Any, target: Any, sums: list[Any]) -> list[Any]:
+                neighbour, entry = builder.add(target, origin), builder.mul(position, intp(parts))
+                re, x = broadcast(data, entry), lanes.load(v, offset(neighbour, 0))
+                total = lanes.multiply_add(re, x, sums[0])
+                if not is_complex:
+                    return [total]
+                im, y = broadcast(data, builder.add(entry, intp(1))), lanes.load(v, offset(neighbour, 1))
+                crossed = lanes.multiply_add(im, x, lanes.multiply_add(re, y, sums[1]))
+                return [lanes.multiply_subtract(im, y, total), crossed]
+
+            sums = _over_entries(lanes, indices, first, stride, count, parts, add)
+            scale, keep, shift = broadcast(scalars, intp(0)), broadcast(scalars, intp(2)), lanes.splat(own)
+            even_sum, odd_sum = lanes.load(even, column), lanes.load(odd, column)
+            for part in range(parts):
+                here = offset(row, part)
+                mine, old = lanes.load(v, here), lanes.load(w, here)
+                fresh = lanes.multiply_add(shift, mine, builder.fmul(scale, sums[part]))
+                fresh = lanes.multiply_subtract(keep, old, fresh)
+                lanes.store(fresh, w, here)
+                even_sum = lanes.multiply_add(mine, mine, even_sum)
+                odd_sum = lanes.multiply_add(fresh, mine, odd_sum)
+            lanes.store(even_sum, even, column)
+            lanes.store(odd_sum, odd, column)
+            return context.get_dummy_value()
+
+        arrays = (indices, data, v, w, even, odd, scalars)
+        return types.void(*arrays, real, *([types.intp] * 7)), codegen
+
+    return aug_row
+
+
+_row32, _row16, _row8, _row4, _row2, _row1 = (_aug_row(lanes) for lanes in (32, 16, 8, 4, 2, 1))
+
+
+@intrinsic
+def _row_pair(
+    typingctx: Any, indices: Any, data: Any, v: Any, w: Any, even: Any, odd: Any, scalars: Any, own: Any,
+    row: Any, origin: Any, first: Any, stride: Any, count: Any
+) -> Any:  # fmt: skip
+    """Do :func:`_aug_row` for a single complex vector, whose real and imaginary part are two lanes."""
+    is_complex = isinstance(data.dtype, types.Complex)
+    real = data.dtype.underlying_float if is_complex else data.dtype
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not is_complex:  # compiled with real matrices, too, but never reached
+            return context.get_dummy_value()
+        indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count = args
+        lanes = Lanes(builder, context.get_value_type(real), 2)
+        intp = row.type
+        data, v, w = (builder.bitcast(base, lanes.type.as_pointer()) for base in (data, v, w))
+
+        def add(position: Any, target: Any, sums: list[Any]) -> list[Any]:
+            entry, x = lanes.load(data, position), lanes.load(v, builder.add(target, origin))
+            crossed = lanes.multiply_add(entry, lanes.shuffle(x, x, 1, 0), sums[1])
+            return [lanes.multiply_add(entry, x, sums[0]), crossed]
+
+        # (re re, im im) and (re im, im re), put together behind the loop.
+        straight, crossed = _over_entries(lanes, indices, first, stride, count, 2, add)
+        cross, along = lanes.shuffle(straight, crossed, 1, 3), lanes.shuffle(straight, crossed, 0, 2)
+        total = lanes.multiply_add(cross, lanes.constant(-1.0, 1.0), along)
+        scale, keep = (lanes.splat(builder.load(builder.gep(scalars, [intp(n)]))) for n in (0, 2))
+        mine, old = lanes.load(v, row), lanes.load(w, row)
+        fresh = lanes.multiply_add(lanes.splat(own), mine, builder.fmul(scale, total))
+        fresh = lanes.multiply_subtract(keep, old, fresh)
+        lanes.store(fresh, w, row)
+        for target, product in ((even, builder.fmul(mine, mine)), (odd, builder.fmul(fresh, mine))):
+            dot = builder.fadd(lanes.lane(product, 0), lanes.lane(product, 1))
+            builder.store(builder.fadd(builder.load(target), dot), target)
+        return context.get_dummy_value()
+
+    arrays = (indices, data, v, w, even, odd, scalars)
+    return types.void(*arrays, real, *([types.intp] * 5)), codegen
+
+
+@intrinsic
+def _pointer(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Return where the element at flat `offset` of a contiguous array lies.
+
+    Loops pass pointers on: an array handed from function to function would be counted as used, atomically, every row.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
+
+    return types.CPointer(array.dtype)(array, types.intp), codegen
+
+
+@intrinsic
+def _prefetch_line(typingctx: Any, base: Any, offset: Any) -> Any:
+    """Prefetch the cache line `offset` bytes from `base` for reading; it may lie beyond the array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        int32, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, int32, int32, int32])
+        name = "llvm.prefetch.p0"
+        prefetch = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        pointer = builder.gep(builder.bitcast(args[0], byte), [args[1]])
+        builder.call(prefetch, [pointer, int32(0), int32(3), int32(1)])
+        return context.get_dummy_value()
+
+    return types.void(base, types.intp), codegen
+
+
+@numba.njit(forceinline=True)
+def _prefetch(base, offset, lines):  # type: ignore[no-untyped-def]
+    """Prefetch cache lines from `offset` bytes after `base` on."""
+    for line in range(lines):
+        _prefetch_line(base, offset + 64 * line)
+
+
+@numba.njit(forceinline=True)
+def _lines(size):  # type: ignore[no-untyped-def]
+    """Return how many cache lines hold `size` bytes."""
+    return (size + 63) // 64
+
+
+@numba.njit(forceinline=True)
+def _row(arrays, even, odd, own, row, origin, first, stride, count, parts, width):  # type: ignore[no-untyped-def]
+    indices, data, v, w, scalars = arrays
+    if width == 1 and parts == 2:
+        _row_pair(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count)
+        return
+    column = 0
+    while column + 32 <= width:
+        _row32(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
+        column += 32
+    if column + 16 <= width:
+        _row16(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
+        column += 16
+    if column + 8 <= width:
+        _row8(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
+        column += 8
+    if column + 4 <= width:
+        _row4(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
+        column += 4
+    if column + 2 <= width:
+        _row2(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
+        column += 2
+    if column < width:
+        _row1(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
+
+
+@numba.njit(forceinline=True)
+def _pointers(indices, data, v, w, scalars):  # type: ignore[no-untyped-def]
+    return _pointer(indices, 0), _pointer(data, 0), _pointer(v, 0), _pointer(w, 0), _pointer(scalars, 0)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+def csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    """Update row blocks of a CSR matrix, shape (n, 2), and sum their scalar products into `partial`."""
+    parts, width = v.shape[1:]
+    arrays = _pointers(indices, data, v, w, scalars)
+    num_rows, line = indptr.shape[0] - 1, parts * width
+    entry_lines = _lines(indptr[num_rows] * data.itemsize // max(1, num_rows))
+    # Columns ascend: the last two of a row are the ones that no cache has seen, and too far apart for the hardware.
+    ahead = ROWS_AHEAD if line >= PREFETCHED_LINE else num_rows
+    for n in range(blocks.shape[0]):
+        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
+        for row in range(blocks[n, 0], blocks[n, 1]):
+            first = indptr[row]
+            if row + ahead < num_rows:
+                end = indptr[row + ahead + 1]
+                for k in range(max(end - 2, indptr[row + ahead]), end):
+                    _prefetch(arrays[2], indices[k] * line * v.itemsize, _lines(line * v.itemsize))
+            _prefetch(arrays[0], (first + ENTRIES_AHEAD) * indices.itemsize, 1)
+            _prefetch(arrays[1], (first + ENTRIES_AHEAD) * data.itemsize, entry_lines)
+            _row(arrays, even, odd, scalars[1], row, 0, first, 1, indptr[row + 1] - first, parts, width)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+def sell_rows(chunk_start, row_length, chunk, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    """Do :func:`csr_rows` for a SELL-C-sigma matrix."""
+    parts, width = v.shape[1:]
+    arrays = _pointers(indices, data, v, w, scalars)
+    for n in range(blocks.shape[0]):
+        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
+        for row in range(blocks[n, 0], blocks[n, 1]):
+            start, lane, count = chunk_start[row // chunk], row % chunk, row_length[row]
+            # A row's share of what its chunk will need, in the order of memory.
+            ahead = start + lane * count + ENTRIES_AHEAD
+            _prefetch(arrays[0], ahead * indices.itemsize, 1)
+            _prefetch(arrays[1], ahead * data.itemsize, _lines(count * data.itemsize))
+            _row(arrays, even, odd, scalars[1], row, 0, start + lane, chunk, count, parts, width)
+
+
+@numba.njit(forceinline=True)
+def _pattern_row(arrays, even, odd, own, first, end, row, parts, width, size):  # type: ignore[no-untyped-def]
+    line = parts * width
+    if line >= PREFETCHED_LINE:
+        for k in range(max(end - 2, first), end):
+            _prefetch(arrays[2], (row + ROWS_AHEAD + arrays[0][k]) * line * size, _lines(line * size))
+    _row(arrays, even, odd, own, row, row, first, 1, end - first, parts, width)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+def pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    """Do :func:`csr_rows` for rows by number (``patterns.py``)."""
+    parts, width = v.shape[1:]
+    arrays = _pointers(offsets, values, v, w, scalars)
+    scale, shift = scalars[0], scalars[1]
+    for n in range(blocks.shape[0]):
+        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
+        for row in range(blocks[n, 0], blocks[n, 1]):
+            begin, end = first[number[row]], first[number[row] + 1]
+            own = shift + scale * diagonal[row]
+            _pattern_row(arrays, even, odd, own, begin, end, row, parts, width, v.itemsize)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+def stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    """Rows of the topological insulator: which of the patterns a row has follows from where its site lies."""
+    nx, ny, nz = sides
+    parts, width = v.shape[1:]
+    arrays = _pointers(offsets, values, v, w, scalars)
+    scale, shift = scalars[0], scalars[1]
+    for n in range(blocks.shape[0]):
+        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
+        pattern = 0
+        for row in range(blocks[n, 0], blocks[n, 1]):
+            site, orbital = row // 4, row % 4
+            if orbital == 0:
+                x, y, z = site // (nz * ny), site // nz % ny, site % nz
+                pattern = 4 * (9 * _place(x, nx) + 3 * _place(y, ny) + _place(z, nz))
+            begin, end = first[pattern + orbital], first[pattern + orbital + 1]
+            own = shift + scale * (mass[orbital] + potential[site])
+            _pattern_row(arrays, even, odd, own, begin, end, row, parts, width, v.itemsize)
+
+
+@numba.njit(forceinline=True)
+def _place(position, side):  # type: ignore[no-untyped-def]
+    """Return 0 on the first plane, 2 on the last, and 1 between."""
+    return 0 if position == 0 else 2 if position == side - 1 else 1
+
+
+@numba.njit(nogil=True, cache=True)
+def fill_phases(block, seed, rows, first_row, first_vector, start, stop):  # type: ignore[no-untyped-def]
+    """Write :func:`spectile.kpm.reference.random_phases` of the rows named by `rows` (or of all, if it is empty)."""
+    parts = block.shape[1]
+    for i in range(start, stop):
+        row = np.uint64(rows[i]) if rows.size else np.uint64(first_row + i)
+        for r in range(block.shape[2]):
+            vector = np.uint64(seed) + np.uint64(first_vector + r) * np.uint64(0x9E3779B97F4A7C15)
+            bits = _mix(_mix(vector) + row * np.uint64(0xD1B54A32D192ED03))
+            if parts == 1:
+                block[i, 0, r] = 1.0 - 2.0 * (bits >> np.uint64(63))
+            else:
+                quarter = bits >> np.uint64(62)
+                block[i, 0, r] = 1.0 if quarter == 0 else (-1.0 if quarter == 2 else 0.0)
+                block[i, 1, r] = 1.0 if quarter == 1 else (-1.0 if quarter == 3 else 0.0)
+
+
+@numba.njit(inline="always")
+def _mix(z):  # type: ignore[no-untyped-def]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

@@ -1,0 +1,1 @@
+"""KPM on one CUDA device."""

@@ -1,0 +1,285 @@
+"""KPM on the topological insulator without a stored matrix: one or two steps a sweep (``stencil.cu``)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spectile.core.compile import Unit
+from spectile.kpm.cuda.units import REAL, sweep_unit
+from spectile.kpm.reference import Array
+
+# More threads than this a block leave each too few registers.
+_MOST_SWEEP_THREADS = {1: 480, 2: 380}
+
+
+@dataclass(frozen=True)
+class Slab:
+    """Planes x of the sample that one device holds.
+
+    Attributes
+    ----------
+    first, planes : int
+        Its own planes: `planes` from `first` on.
+    halo : int
+        Planes of the neighbours that it holds on either side: the steps of a sweep.
+    """
+
+    first: int
+    planes: int
+    halo: int
+
+
+class StencilOperator:
+    """The topological insulator without a stored matrix.
+
+    Parameters
+    ----------
+    sample : spectile.kpm.operators.topological_insulator.TopologicalInsulator
+        The Hamiltonian.
+    dtype : dtype
+        complex128 or complex64.
+    slab : Slab or None
+        Planes that this device holds; None holds the whole periodic sample.  Block vectors have the shape
+        (R, halo + planes + halo, ny, 4, nz), or (R, nx, ny, 4, nz).
+    """
+
+    def __init__(self, sample: Any, dtype: Any = np.complex128, slab: Slab | None = None) -> None:
+        import cupy
+
+        self.sample, self.dtype, self.num_rows = sample, np.dtype(dtype), int(sample.shape[0])
+        self.real = np.dtype(np.float64 if self.dtype == np.complex128 else np.float32)
+        self.slab = slab
+        self.held = np.arange(sample.nx)
+        if slab is not None:
+            self.held = np.arange(slab.first - slab.halo, slab.first + slab.planes + slab.halo) % sample.nx
+        self.potential = cupy.asarray(sample.potential[self.held], self.real)
+
+    def tile(self, steps: int) -> tuple[int, int]:
+        """Return (lines of a tile, planes ahead) that make the fewest lines be read, within one block.
+
+        Raises
+        ------
+        MemoryError
+            If not even one line fits into shared memory.
+        """
+        from spectile.core.device import describe
+
+        ny, nz = self.sample.ny, self.sample.nz
+        best, choice = math.inf, (0, 0)
+        for lines in range(1, min(ny, 64) + 1):
+            threads = (lines + 2 * (steps - 1)) * nz
+            if threads > (_MOST_SWEEP_THREADS[steps] if lines > 1 else 1024):
+                break
+            # Two planes on their way where the sweep computes twice a plane and memory allows it.
+            for ahead in (2, 1) if steps == 2 else (1,):
+                if self.shared_bytes(lines, steps, ahead) <= describe().shared_bytes - 1024:
+                    # The last tile's idle threads cost nothing where the memory bus is the limit: lines read count.
+                    cost = ny / lines * (lines + 2 * steps)
+                    if cost <= best:
+                        best, choice = cost, (lines, ahead)
+                    break
+        if choice == (0, 0):
+            raise MemoryError(f"nz={nz} is too high for the matrix-free kernel: pass sample.matrix() instead")
+        return choice
+
+    def unit(self, steps: int) -> Unit:
+        """Return the unit that this operator launches for so many steps a sweep."""
+        return sweep_unit(REAL[self.dtype], self.sample.nz, *self.tile(steps), steps)
+
+    def shared_bytes(self, lines: int, steps: int, ahead: int) -> int:
+        """Return the dynamic shared memory of a block."""
+        inner = lines + 2 * (steps - 1)
+        planes = (ahead + 2) * (lines + 2 * steps) + (ahead + 1 + 2 * (steps - 1)) * inner
+        return planes * 4 * self.sample.nz * self.dtype.itemsize
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """Return the distances, in numbers, of adjacent planes and of adjacent vectors."""
+        plane = 4 * self.sample.ny * self.sample.nz
+        return plane, plane * len(self.held)
+
+    def launcher(self, num_vectors: int, steps: int) -> Any:
+        """Return ``launch(v, w, v_out, w_out, scale, shift, keep, etas)``: one sweep of one or two steps."""
+        import cupy
+
+        from spectile.core.device import describe
+
+        sample = self.sample
+        lines, ahead = self.tile(steps)
+        unit = self.unit(steps)
+        shared = self.shared_bytes(lines, steps, ahead)
+        kernel, total = unit.function("sweep", shared), unit.function("sum_sweeps")
+        threads = -(-(lines + 2 * (steps - 1)) * sample.nz // 32) * 32
+        resident = describe().multiprocessors * max(1, min(describe().shared_bytes // shared, 1024 // threads))
+        tiles = -(-sample.ny // lines)
+        first, planes = (0, sample.nx) if self.slab is None else (self.slab.halo, self.slab.planes)
+        groups = sweep_groups(tiles, resident, num_vectors * planes)
+        partial = cupy.zeros((num_vectors, groups, tiles, 2 * steps))
+        strides = [np.int64(stride) for stride in self.strides]
+        size = 2 * steps * num_vectors
+
+        def launch(v: Any, w: Any, v_out: Any, w_out: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
+            kernel(
+                (groups * tiles,),
+                (threads,),
+                (
+                    v, w, v_out, w_out, self.potential, partial, np.int32(len(self.held)), np.int32(sample.ny),
+                    np.int32(tiles), np.int32(groups), np.int32(num_vectors), np.float64(scale), np.float64(shift),
+                    np.float64(keep), np.float64(sample.hopping), np.float64(2.0), *strides, np.int32(first),
+                    np.int32(planes),
+                ),
+                shared_mem=shared,
+            )  # fmt: skip
+            total(
+                (-(-size // 4),), (128,), (partial, etas, np.int32(groups * tiles), np.int32(num_vectors))
+            )  # fmt: skip
+
+        return launch
+
+    def random_block(self, seed: int, first_vector: int, num_vectors: int) -> Any:
+        """Return random start vectors in the kernel's layout."""
+        block = self.empty(num_vectors)
+        self.fill(block, seed, first_vector)
+        return block
+
+    def fill(self, block: Any, seed: int, first_vector: int) -> None:
+        """Write random start vectors, on the planes of a slab's halo, too."""
+        strides = [np.int64(stride) for stride in self.strides]
+        self.unit(1).function("random_spinors")(
+            (1024,), (256,),
+            (
+                block, np.int32(len(self.held)), np.int32(self.sample.ny), np.int32(len(block)), *strides,
+                np.int64(self.held[0]), np.int64(self.sample.nx), np.uint64(seed), np.uint64(first_vector),
+            ),
+        )  # fmt: skip
+
+    def empty(self, num_vectors: int) -> Any:
+        """Return an unset block vector in the kernel's layout."""
+        import cupy
+
+        return cupy.empty(self.shape(num_vectors), self.dtype)
+
+    def shape(self, num_vectors: int) -> tuple[int, ...]:
+        """Return the shape of a block vector in the kernel's layout."""
+        return num_vectors, len(self.held), self.sample.ny, 4, self.sample.nz
+
+    def to_block(self, vectors: Any) -> Any:
+        """Return vectors of shape (N, R) in the kernel's layout; a slab takes its planes of them."""
+        import cupy
+
+        sample = self.sample
+        sites = vectors.reshape(sample.nx, sample.ny, sample.nz, 4, -1)
+        if self.slab is not None:
+            sites = sites[self.held]
+        return cupy.ascontiguousarray(cupy.asarray(sites, self.dtype).transpose(4, 0, 1, 3, 2))
+
+    def from_block(self, block: Any) -> Any:
+        """Return a block vector of the kernel's layout as vectors of shape (N, R); a slab gives its own planes."""
+        if self.slab is not None:
+            block = block[:, self.slab.halo : self.slab.halo + self.slab.planes]
+        return block.transpose(0, 1, 2, 4, 3).reshape(len(block), -1).T
+
+
+def sweep_groups(tiles: int, resident: int, planes: int) -> int:
+    """Return into how many groups of blocks the vectors' planes are divided.
+
+    Whole rounds of resident blocks, and segments much longer than the three planes that each reads before it writes.
+    """
+    best, choice = 0.0, 1
+    for groups in range(1, max(2, 8 * resident // tiles + 2)):
+        blocks = groups * tiles
+        length = planes / groups
+        if length < 1:
+            break
+        score = blocks / (-(-blocks // resident) * resident) * length / (length + 3)
+        if score > best + 1e-9:
+            best, choice = score, groups
+    return choice
+
+
+class StencilRecursion:
+    """The recurrence of a block of vectors on the topological insulator, two steps a sweep.
+
+    Steps are paired by their number, (1, 2), (3, 4), ..., so that results do not depend on how ``advance`` is called: a
+    step that was computed ahead waits in `pending`.
+
+    Parameters
+    ----------
+    operator : StencilOperator
+        H.
+    a, b : float
+        H̃ = a (H − b).
+    block : cupy.ndarray, shape (R, nx, ny, 4, nz)
+        |ν₀⟩, taken over.
+    steps_a_sweep : {1, 2}
+        Chebyshev steps for one pass over the vectors.
+    """
+
+    def __init__(self, operator: StencilOperator, a: float, b: float, block: Any, steps_a_sweep: int = 2) -> None:
+        import cupy
+
+        self.operator, self.a, self.b, self.steps_a_sweep = operator, a, b, steps_a_sweep
+        self.v, self.w = block, cupy.zeros_like(block)
+        self.v_out = self.w_out = None
+        self.steps = 0
+        self.pending: Any = None
+        self._launchers: dict[int, Any] = {}
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+        return int(self.v.shape[0])
+
+    def sweep(self, etas: Any) -> None:
+        """Enqueue one sweep of ``len(etas)`` steps (1 or 2) that writes `etas`, shape (steps, 2, R)."""
+        steps = len(etas)
+        if steps not in self._launchers:
+            self._launchers[steps] = self.operator.launcher(self.num_vectors, steps)
+        launch = self._launchers[steps]
+        factors = (2 * self.a, -2 * self.a * self.b, 1.0) if self.steps else (self.a, -self.a * self.b, 0.0)
+        if steps == 1:
+            if self.steps:
+                self.v, self.w = self.w, self.v
+            launch(self.v, self.w, self.w, self.w, *factors, etas)
+        else:
+            if self.v_out is None:
+                self.v_out, self.w_out = (self.operator.empty(self.num_vectors) for _ in range(2))
+            # v = ν_m (so far in w), w = ν_m−1 (so far in v); afterwards w_out = ν_m+1 and v_out = ν_m+2.
+            launch(self.w, self.v, self.v_out, self.w_out, *factors, etas)
+            self.v, self.w, self.v_out, self.w_out = self.w_out, self.v_out, self.v, self.w
+        self.steps += steps
+
+    def advance(self, steps: int) -> Array:
+        """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
+        import cupy
+
+        etas = cupy.empty((steps + 1, 2, self.num_vectors))
+        done = 0
+        if self.pending is not None and steps:
+            etas[0] = cupy.asarray(self.pending)
+            self.pending, done = None, 1
+        while done < steps:
+            count = 1 if self.steps == 0 else self.steps_a_sweep
+            self.sweep(etas[done : done + count])
+            done += count
+        result = etas.get()
+        if done > steps:
+            self.pending = result[steps]
+        return np.asarray(result[:steps].reshape(2 * steps, -1))
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold."""
+        pending = np.empty((0, self.num_vectors)) if self.pending is None else self.pending
+        return {"v": self.v.get(), "w": self.w.get(), "steps": np.array(self.steps), "pending": pending}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from :meth:`state`."""
+        import cupy
+
+        self.v, self.w, self.steps = cupy.asarray(state["v"]), cupy.asarray(state["w"]), int(state["steps"])
+        self.pending = state["pending"] if len(state["pending"]) else None
+        self._launchers, self.v_out, self.w_out = {}, None, None

@@ -1,0 +1,201 @@
+"""KPM on a stored matrix (CSR and SELL-C-sigma), V read through the caches (``rows.cu``).
+
+Everything runs on CuPy's current device and stream; a recursion synchronises once at the end of ``advance``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spectile.core.compile import Unit
+from spectile.kpm.cuda.units import FULL, SELL_CHUNK, stored_unit, sum_of_partials
+from spectile.kpm.reference import Array
+from spectile.kpm.sell import SellMatrix
+
+#: Sites of a strip of the plane (``TopologicalInsulator.matrix``): the patch that one multiprocessor works on.
+STRIP = 8
+
+
+class StoredOperator:
+    """A stored Hermitian matrix on the device.
+
+    Parameters
+    ----------
+    matrix : scipy or cupyx CSR matrix, shape (N, N)
+        float32, float64, complex64 or complex128.
+    layout : {"csr", "sell"}
+        Storage format: CSR, or SELL-32, which suits a row to a thread.
+    wave_rows : int or None
+        Rows of one wave (``rows.cu``): the rows of a lattice plane, where they are known.
+    tuning : tuple
+        As for :func:`stored_unit`.
+    """
+
+    def __init__(self, matrix: Any, layout: str = "csr", wave_rows: int | None = None, tuning: Any = ()) -> None:
+        import cupy
+
+        self.num_rows, self.dtype, self.layout = int(matrix.shape[0]), np.dtype(matrix.dtype), layout
+        self.wave_rows, self.tuning = wave_rows, tuning
+        if layout == "sell":
+            stored = SellMatrix.from_csr(matrix, SELL_CHUNK)
+            self.starts = cupy.asarray(stored.chunk_start), cupy.asarray(stored.row_length)
+            self.indices, self.data = cupy.asarray(stored.indices), cupy.asarray(stored.data)
+        else:
+            self.starts = cupy.asarray(matrix.indptr), cupy.zeros(1, np.int32)
+            self.indices, self.data = cupy.asarray(matrix.indices), cupy.asarray(matrix.data)
+        self.indices = self.indices.astype(np.int32, copy=False)
+        self.wide = self.starts[0].dtype.itemsize == 8
+
+    def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
+        """Return the unit that this operator launches for R vectors."""
+        return stored_unit(
+            str(self.dtype), num_vectors, layout=self.layout, wide=self.wide, mode=mode, tuning=tuple(self.tuning)
+        )
+
+    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Any:
+        """Return ``launch(v, w, scale, shift, keep, etas)``: one step; FULL mode writes `etas`, shape (2, R).
+
+        `rows` (start, stop) names the rows to compute; None takes all.
+        """
+        import cupy
+
+        from spectile.core.device import describe
+
+        unit = self.unit(num_vectors, mode)
+        lanes, columns, threads = (int(unit.defines[key]) for key in ("LANES", "COLUMNS", "THREADS"))
+        kernel = unit.function("aug_spmmv")
+        kernel.preferred_shared_memory_carveout = 0  # all of it to L1, which holds the rows of V that come again
+        blocks = describe().multiprocessors * int(unit.defines["BLOCKS"])
+        grid = (blocks, -(-num_vectors // (lanes * columns)))
+        start, stop = rows or (0, self.num_rows)
+        wave = max(1, (self.wave_rows or blocks * threads // lanes) // (32 // lanes))
+        partial = cupy.empty((blocks, 2, num_vectors))
+        total = sum_of_partials(unit, partial)
+
+        def launch(v: Any, w: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
+            kernel(
+                grid,
+                (threads,),
+                (
+                    *self.starts, self.indices, self.data, v, w, partial, np.int64(start), np.int64(stop),
+                    np.int64(wave), np.int32(num_vectors), np.float64(scale), np.float64(shift), np.float64(keep),
+                ),
+            )  # fmt: skip
+            if mode == FULL:
+                total(etas)
+
+        return launch
+
+    def random_block(self, seed: int, first_vector: int, num_vectors: int) -> Any:
+        """Return a block of random start vectors."""
+        import cupy
+
+        block = cupy.empty(self.shape(num_vectors), self.dtype)
+        self.fill(block, seed, first_vector)
+        return block
+
+    def shape(self, num_vectors: int) -> tuple[int, ...]:
+        """Return the shape of a block of R vectors, (N, R)."""
+        return self.num_rows, num_vectors
+
+    def to_block(self, vectors: Any) -> Any:
+        """Return vectors of shape (N, R) as a block on the device."""
+        import cupy
+
+        return cupy.ascontiguousarray(cupy.asarray(vectors, self.dtype))
+
+    def fill(self, block: Any, seed: int, first_vector: int, order: Any = None) -> None:
+        """Write random start vectors; `order` (int32) names the original row of each row, if rows are renumbered."""
+        kernel = self.unit(block.size // block.shape[-2]).function("random_phases")
+        for part in block if block.ndim == 3 else [block]:
+            rows, width = part.shape
+            kernel(
+                (1024,), (256,),
+                (
+                    part, np.uint64(0) if order is None else order, np.int64(rows), np.int32(width), np.uint64(seed),
+                    np.uint64(first_vector),
+                ),
+            )  # fmt: skip
+            first_vector += width
+
+
+def rows_in_strips(sample: Any, planes: Any, strip: int, xp: Any) -> Any:
+    """Return the natural number of each row of planes that are numbered in strips (``TopologicalInsulator.matrix``).
+
+    Parameters
+    ----------
+    sample : TopologicalInsulator
+        The sample.
+    planes : sequence of int
+        Planes, in their order.
+    strip : int
+        Sites of a strip.
+    xp : module
+        numpy or cupy.
+
+    Returns
+    -------
+    ndarray, int32
+    """
+    site = xp.arange(sample.ny * sample.nz, dtype=np.int32).reshape(sample.ny, sample.nz // strip, strip)
+    in_plane = site.transpose(1, 0, 2).reshape(-1, 1) * 4 + xp.arange(4, dtype=np.int32)
+    first = xp.asarray(np.asarray(planes, dtype=np.int32) * np.int32(4 * sample.ny * sample.nz))
+    return (first[:, None] + in_plane.ravel()).ravel()
+
+
+class StoredRecursion:
+    """The recurrence of a block of vectors on a stored matrix.
+
+    Parameters
+    ----------
+    operator : StoredOperator
+        H.
+    a, b : float
+        H̃ = a (H − b).
+    block : cupy.ndarray, the operator's shape of R vectors
+        |ν₀⟩, taken over.
+    """
+
+    def __init__(self, operator: StoredOperator, a: float, b: float, block: Any) -> None:
+        import cupy
+
+        self.operator, self.a, self.b = operator, a, b
+        self.v, self.w = block, cupy.zeros_like(block)
+        self.steps = 0
+        self._launch = operator.launcher(self.num_vectors)
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+        return int(self.v.size // self.operator.num_rows)
+
+    def enqueue(self, etas: Any) -> None:
+        """Enqueue ``len(etas)`` steps that write their scalar products to `etas`, shape (steps, 2, R)."""
+        for target in etas:
+            if self.steps == 0:
+                self._launch(self.v, self.w, self.a, -self.a * self.b, 0.0, target)
+            else:
+                self.v, self.w = self.w, self.v
+                self._launch(self.v, self.w, 2 * self.a, -2 * self.a * self.b, 1.0, target)
+            self.steps += 1
+
+    def advance(self, steps: int) -> Array:
+        """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
+        import cupy
+
+        etas = cupy.empty((steps, 2, self.num_vectors))
+        self.enqueue(etas)
+        return np.asarray(etas.get().reshape(2 * steps, -1))
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold."""
+        return {"v": self.v.get(), "w": self.w.get(), "steps": np.array(self.steps)}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from :meth:`state`."""
+        import cupy
+
+        self.v, self.w, self.steps = cupy.asarray(state["v"]), cupy.asarray(state["w"]), int(state["steps"])
+        self._launch = self.operator.launcher(self.num_vectors)

@@ -1,0 +1,1 @@
+"""KPM on several devices."""

@@ -1,0 +1,1 @@
+"""Hamiltonians as KPM sees them."""

@@ -1,0 +1,1 @@
+"""SpAMM on the CPU."""

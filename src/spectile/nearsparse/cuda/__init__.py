@@ -1,0 +1,1 @@
+"""SpAMM on one CUDA device."""

@@ -1,0 +1,131 @@
+"""What every launch needs: structs as the C++ declares them, the geometry of arrays, and the launch itself."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import numpy as np
+
+from spectile.core import device
+
+
+def layout(fields: str) -> np.dtype[Any]:
+    """Return the aligned struct of ``"name:code name:code"``, as the C++ declares it.
+
+    Codes: p pointer, i int, l long long, d double.
+    """
+    pairs = [field.split(":") for field in fields.split()]
+    codes = {"p": "u8", "i": "i4", "l": "i8", "d": "f8"}
+    return np.dtype([(name, codes[code]) for name, code in pairs], align=True)
+
+
+def fill(record: Any, values: dict[str, Any]) -> Any:
+    """Set fields of a struct and return it."""
+    for name, value in values.items():
+        record[name] = value
+    return record
+
+
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    threads: int,
+    parameters: np.ndarray[Any, Any],
+    shared: int = 0,
+    *,
+    waits: bool = False,
+) -> None:
+    """Launch with one struct passed by value.
+
+    A kernel that `waits` itself for the one before it in the stream may start before that one has ended.
+    """
+    import cupy
+
+    if waits and device.describe().compute_capability >= (9, 0):
+        attribute = _LaunchAttribute(_PROGRAMMATIC_SERIALIZATION, 0, 1)
+        x, y, z = (*grid, 1, 1)[:3]
+        stream = cupy.cuda.get_current_stream().ptr
+        config = _LaunchConfig(x, y, z, threads, 1, 1, shared, stream, ctypes.addressof(attribute), 1)
+        pointers = (ctypes.c_void_p * 1)(parameters.ctypes.data)
+        status = _launch_extended()(ctypes.byref(config), kernel.kernel.ptr, pointers, None)
+        if status != 0:
+            raise RuntimeError(f"the driver refuses to launch {kernel.name} (error {status}): update the driver")
+        return
+    from cupy.cuda.function import CNumpyArray
+
+    kernel(grid, (threads,), (CNumpyArray(parameters),), shared_mem=shared)
+
+
+class _LaunchAttribute(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_int * 15))
+
+
+class _LaunchConfig(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+_PROGRAMMATIC_SERIALIZATION = 6
+
+
+@functools.cache
+def _launch_extended() -> Any:
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    function.argtypes = [ctypes.c_void_p] * 4
+    return function
+
+
+def blocks(length: int, block: int) -> int:
+    """Return how many blocks cover a length."""
+    return -(-length // block)
+
+
+def log2(block: int) -> int:
+    """Return the logarithm of a tile size, or raise where the kernels have none of it."""
+    if block not in (8, 16, 32, 64, 128):
+        raise ValueError(
+            f'block = {block} is not a tile size of the CUDA backend: take 8, 16, 32, 64 or 128, or backend="cpu"'
+        )
+    return block.bit_length() - 1
+
+
+def stride(array: Any) -> int:
+    """Return the elements from one matrix of a batch to the next; 0 for a single matrix, which all items share."""
+    return array.strides[0] // array.itemsize if array.ndim == 3 and array.shape[0] > 1 else 0
+
+
+def pitch(array: Any) -> int:
+    """Return the elements from one row to the next."""
+    return array.strides[-2] // array.itemsize
+
+
+def is_aligned(array: Any) -> bool:
+    """Return whether every row starts at a multiple of 16 bytes."""
+    pitches = [stride for stride, size in zip(array.strides[:-1], array.shape[:-1], strict=True) if size > 1]
+    return array.data.ptr % 16 == 0 and all(pitch % 16 == 0 for pitch in pitches)
+
+
+def row_major(name: str, array: Any, *, on_device: bool) -> Any:
+    """Return `array` if its last axis has unit stride; copy it only if it was copied from the host anyway."""
+    import cupy
+
+    itemsize = array.itemsize
+    good = array.size == 0 or (
+        (array.shape[-1] == 1 or array.strides[-1] == itemsize)
+        and (array.shape[-2] == 1 or array.strides[-2] >= itemsize * array.shape[-1])
+        and array.strides[-2] % itemsize == 0
+    )
+    if good and array.strides[-1] == itemsize:
+        return array
+    if good or not on_device:
+        return cupy.ascontiguousarray(array)
+    raise ValueError(
+        f"{name} is not row-major (strides {array.strides}): pass cupy.ascontiguousarray({name}), "
+        "a copy of a GPU array is never hidden"
+    )

@@ -1,0 +1,127 @@
+"""The norm maps of A and B on the device, both with k blocks along the last axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spectile.core import device
+from spectile.nearsparse.cuda.launch import blocks, is_aligned, launch, layout, log2, pitch, row_major, stride
+from spectile.nearsparse.cuda.units import NORM_UNITS
+
+NORM_TASK = layout(
+    "matrix:p norms:p stride_matrix:l stride_norms:l leading:l rows:i columns:i norm_rows:i norm_columns:i batches:i "
+    "transposed:i aligned:i"
+)
+NORM_TASKS = np.dtype([("task", NORM_TASK, (2,)), ("counter", "u8"), ("log2_block", "i4")], align=True)
+
+
+@dataclass(eq=False)
+class Norms:
+    """Norm maps of A and B in the layout that the product reads: both with k blocks along the last axis."""
+
+    a: Any
+    b: Any
+    block: int
+    #: Next tile of the persistent product, zero before each; None where nothing is multiplied.
+    counter: Any = None
+
+    @property
+    def k_blocks(self) -> int:
+        """Blocks along k."""
+        return int(self.a.shape[-1])
+
+    def of(self, item: tuple[int, int]) -> tuple[Any, Any]:
+        """Return the maps of one product, given the indices of its matrices of A and B in their batches."""
+        return tuple(
+            norms[index] if norms.ndim == 3 else norms for norms, index in zip((self.a, self.b), item, strict=True)
+        )
+
+
+class NormMaps(Norms):
+    """Norm maps computed from A and B by each call.
+
+    Parameters
+    ----------
+    a, b : cupy.ndarray
+        Shapes ([batch,] m, k) and ([batch,] k, n) with unit stride along the last axis.
+    block : int
+        Tile size (LoNum).
+    into : pair of cupy.ndarray, optional
+        Where to write the maps of `a` and `b`: contiguous, so that a panel of B fills a part of the map of all of B.
+    """
+
+    def __init__(self, a: Any, b: Any, block: int, into: tuple[Any, Any] | None = None) -> None:
+        import cupy
+
+        dtype = "float64" if a.dtype == np.float64 else "float32"
+        self.block, k_blocks = block, blocks(a.shape[-1], block)
+        if into is None:
+            shapes = [(*x.shape[:-2], blocks(x.shape[axis], block), k_blocks) for x, axis in ((a, -2), (b, -1))]
+            into = cupy.empty(shapes[0], dtype), cupy.empty(shapes[1], dtype)
+        self.a, self.b = into
+        # The norm kernel sets it to zero.
+        self.counter = cupy.zeros(1, cupy.uint32)
+        self._parameters = parameters = np.zeros((), NORM_TASKS)
+        parameters["counter"], parameters["log2_block"] = (self.counter.data.ptr, log2(block))
+        for task, matrix, norms, transposed in zip(parameters["task"], (a, b), (self.a, self.b), (0, 1), strict=True):
+            task["matrix"], task["norms"] = matrix.data.ptr, norms.data.ptr
+            task["stride_matrix"], task["stride_norms"] = (stride(matrix), stride(norms))
+            task["leading"], task["rows"], task["columns"] = (pitch(matrix), matrix.shape[-2], matrix.shape[-1])
+            shape = norms.shape[-2:][::-1] if transposed else norms.shape[-2:]
+            task["norm_rows"], task["norm_columns"] = shape
+            task["batches"] = matrix.shape[0] if matrix.ndim == 3 else 1
+            task["transposed"], task["aligned"] = transposed, is_aligned(matrix)
+        columns = max(128, 32 * 16 // a.itemsize)
+        self._grid = (
+            blocks(max(a.shape[-1], b.shape[-1]), columns),
+            blocks(max(a.shape[-2], b.shape[-2]), 128),
+            2 * int(max(parameters["task"]["batches"])),
+        )
+        self._kernel = NORM_UNITS[a.dtype.name].function("norm_map")
+        self._keep = a, b
+
+    def __call__(self) -> None:
+        """Compute both maps on the current stream."""
+        launch(self._kernel, self._grid, 128, self._parameters)
+
+
+def check_norms(maps: Norms, a: Any, b: Any) -> None:
+    """Raise where an operand holds NaN or infinity; a norm that overflows alone is no sign.
+
+    An operand lies here or on the host, or is a list of its parts on several devices.
+    """
+    import cupy
+
+    for name, norms, matrix in (("a", maps.a, a), ("b", maps.b, b)):
+        parts = matrix if isinstance(matrix, list | tuple) else [matrix]
+        if norms.size and not bool(cupy.isfinite(norms).all()) and not all(map(_finite, parts)):
+            raise ValueError(
+                f"{name} holds NaN or infinity: mend {name}, or give tau with check_finite=False to let them propagate "
+                "as in a dense product"
+            )
+
+
+def _finite(matrix: Any) -> bool:
+    if isinstance(matrix, np.ndarray):
+        return bool(np.isfinite(matrix).all())
+    import cupy
+
+    with matrix.device:
+        return bool(cupy.isfinite(matrix).all())
+
+
+def norm_map_cuda(a: Any, block: int) -> Any:
+    """Return the norm map of one matrix, float32 (float64 for float64), of the kind of `a`."""
+    import cupy
+
+    matrix, give_back = device.to_device(a)
+    if matrix.ndim != 2:
+        raise ValueError(f"a norm map is of a matrix, not of an array with {matrix.ndim} dimensions: pass one matrix")
+    matrix = row_major("a", matrix, on_device=True)
+    maps = NormMaps(matrix, cupy.empty((matrix.shape[1], 0), matrix.dtype), block)
+    if matrix.size:
+        maps()
+    return give_back(maps.a)

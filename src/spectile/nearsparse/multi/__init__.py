@@ -1,0 +1,1 @@
+"""SpAMM over several GPUs of a host."""

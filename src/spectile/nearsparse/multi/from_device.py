@@ -1,0 +1,252 @@
+"""SpAMM where all matrices lie on the first GPU: its link to the others is the bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spectile.core import device
+from spectile.nearsparse.cuda import norms as gpu_norms
+from spectile.nearsparse.cuda.launch import blocks
+from spectile.nearsparse.multi import partition
+from spectile.nearsparse.multi.cut import reach, row_work
+from spectile.nearsparse.multi.plan import Options, Plan
+from spectile.nearsparse.multi.streams import Lane, Pinned
+
+# From this size of B on, every call finds out from the norms which rows of its panels are needed: the host waits for
+# that while the first panel and rows of A are sent.  A replayed graph is faster for less.
+SPARED_BYTES = 1 << 31
+
+
+class FromDevice(Plan):
+    """The product where A, B and C lie on the first device.
+
+    Rows of A go to their GPUs.  B goes round a ring in panels of columns, each multiplied when it is there, without the
+    rows that no valid product of the GPUs to come needs.  Every GPU writes its rows of C into the first one's memory.
+
+    Parameters
+    ----------
+    a, b, out : cupy.ndarray, shapes (m, k), (k, n), (m, n)
+        On one device.
+    devices : sequence of int
+        The first is that device.
+    asked : Options
+        Tau is searched, and rows are cut by the norms, once: when the plan is made.
+    c : cupy.ndarray, shape (m, n), optional
+        What beta multiplies; may be `out`.
+    """
+
+    def __init__(self, a: Any, b: Any, out: Any, devices: Sequence[int], asked: Options, c: Any = None) -> None:
+        import cupy
+
+        shape = (*a.shape, b.shape[1])
+        block = asked.block
+        with cupy.cuda.Device(devices[0]):
+            super().__init__(devices, shape, asked.kernel(shape, [a], [b]), asked)
+            self._maps = maps = gpu_norms.NormMaps(a, b, block)
+            maps()
+            if asked.measured_first:
+                gpu_norms.check_norms(maps, a, b)
+            self.tau = asked.threshold(maps, shape)
+            self.out, self.c = out, c
+            if c is not None:
+                self.add([c], [out])
+            self._norms = gpu_norms.Norms(maps.a, maps.b, block, maps.counter)
+            self.panels = partition.panels(shape[2], least=partition.PANEL_COLUMNS)
+            self._sparing = b.nbytes >= SPARED_BYTES
+            self.rows = rows = self._cut(a.nbytes, b.nbytes, out.nbytes)
+            head = slice(0, rows[1])
+            self._first = None
+            if rows[1]:
+                added = None if c is None else c[head]
+                self._first = self.product(a[head], b, out[head], self._norms_of(0, rows[1]), added)
+        self._keep = a, b
+        self._main, self.sender = self.lane(devices[0]), self.lane(devices[0])
+        self._parts = [
+            _Part(self, index, first, last)
+            for index, first, last in zip(devices[1:], rows[1:-1], rows[2:], strict=True)
+            if first < last
+        ]
+        self._sparing = self._sparing and bool(self._parts)
+        self.replayed = not self._sparing
+        source, lane = b, self.sender
+        for part in self._parts:
+            part.connect(a, source, lane, self.sender, self._norms)
+            source, lane = part.b, part.sender
+        self._order = partition.schedule(len(self._parts) + 1, len(self.panels)) if self._parts else []
+        #: Rows of each panel of B, first and end, that each part needs or passes on.
+        self._reach = np.tile(np.array([0, shape[1]], np.int32), (len(self._parts), len(self.panels), 1))
+        self._scouted = Pinned(devices[0], self._reach.shape, "int32") if self._sparing else None
+
+    def _cut(self, a_bytes: int, b_bytes: int, c_bytes: int) -> list[int]:
+        """Return where the rows are cut so that all GPUs end together."""
+        shape, parts = self.shape, len(self.devices)
+        work = row_work(self._maps, self.tau, shape[0])
+        seconds = 2.0 * float(work.sum()) * math.prod(shape) / partition.RATES[self.asked.precision]
+        sent = (1.0,) * len(self.panels)
+        # What of B is sent depends on the cuts, and they on it.
+        for turn in range(3):
+            # Two digits of the time are enough, and let one answer serve many calls.
+            shares = partition.shares(parts, float(f"{seconds:.2g}"), a_bytes, b_bytes, c_bytes, sent)
+            rows = [min(partition.ROW_UNIT * cut, shape[0]) for cut in partition.cut_rows(work, shares)]
+            if not self._sparing or turn == 2 or rows[1] == shape[0]:
+                break
+            end = shape[0]
+            found = reach(self._norms, [(rows[1], end)], self.panels, self.tau, shape[1]).get()[0]
+            sent = tuple(round(float(stop - start) / shape[1], 2) for start, stop in found)
+        return rows
+
+    def _norms_of(self, first: int, last: int) -> gpu_norms.Norms:
+        whole = self._norms
+        return gpu_norms.Norms(
+            whole.a[first // self.asked.block : blocks(last, self.asked.block)],
+            whole.b,
+            self.asked.block,
+            whole.counter,
+        )
+
+    def _enqueue(self) -> None:
+        import cupy
+
+        main = self._main
+        with main.current():
+            self._maps()
+        measured = main.mark()
+        # A capture cannot wait for numbers: all of B is sent there.
+        scouted = None if cupy.cuda.get_current_stream(main.device).is_capturing() else self._scouted
+        self._reach[...] = 0, self.shape[1]
+        order = list(self._order)
+        if scouted is not None:
+            # The link has work while the first GPU finds out what else is needed.
+            self._send(order.pop(0)[1])
+            with main.current():
+                parts = [(part.rows.start, part.rows.stop) for part in self._parts]
+                reach(self._norms, parts, self.panels, self.tau, self.shape[1], scouted.device)
+            known = main.mark()
+        if self._first is not None:
+            with main.current():
+                self._first()
+        ready: list[_Part] = []
+        for kind, index in order:
+            if kind == "a":
+                part = self._parts[index - 1]
+                part.get_rows()
+                # The norms follow in the same queue: a copy that `part` pulled would wait for all that are pushed here.
+                self.sender.wait(measured)
+                part.get_norms()
+                part.begin(self.sender.mark())
+                ready.append(part)
+            else:
+                if scouted is not None:
+                    known.synchronize()
+                    self._reach[...] = scouted.host
+                    scouted = None
+                self._send(index)
+            for part in ready:
+                part.multiply_arrived()
+
+    def _send(self, panel: int) -> None:
+        """Pass the rows of a panel of B that are needed round the ring, piece by piece."""
+        start, stop = (int(row) for row in self._reach[0, panel])
+        for first, last in partition.pieces(stop - start) or [(0, 0)]:
+            lane, before = self.sender, None
+            for number, part in enumerate(self._parts):
+                if before is not None:
+                    lane.wait(before)
+                low, high = (int(row) for row in self._reach[number, panel])
+                part.get_panels[panel](max(start + first, low), min(start + last, high))
+                before = part.arrived[panel] = lane.mark()
+                lane = part.sender
+
+    def maps(self) -> Any:
+        """Return both whole norm maps on the first device."""
+        return self._norms
+
+    def outputs(self) -> list[Any]:
+        """Return the parts of C, to sum over."""
+        return [self.out]
+
+    def release(self) -> None:
+        """Give the copies on the other devices back."""
+        self._parts.clear()
+
+
+class _Part:
+    """What a device other than the first holds and does."""
+
+    def __init__(self, plan: FromDevice, index: int, first: int, last: int) -> None:
+        import cupy
+
+        _, k, n = plan.shape
+        asked, block = plan.asked, plan.asked.block
+        self.rows, self.norm_rows = slice(first, last), slice(first // block, blocks(last, block))
+        #: Panels of B on their way or here, not multiplied yet, and the events after which they are here.
+        self.arrived: dict[int, Any] = {}
+        # Panels are multiplied in two streams, so that one fills the multiprocessors that the other's end leaves idle.
+        self.lanes = plan.lane(index), plan.lane(index)
+        self.sender, self.back = plan.lane(index), plan.lane(index)
+        target, added = plan.out[self.rows], None if plan.c is None else plan.c[self.rows]
+        needed = np.dtype(asked.dtype).itemsize * k * (last - first + n) + (0 if plan.connected else target.nbytes)
+        with cupy.cuda.Device(index), device.allocating(f"the product's part on device {index}", needed):
+            self.a, self.b = asked.empty_operand(last - first, k), asked.empty_operand(k, n)
+            # Products write into the first device's memory: copies would queue behind those of B.
+            self.c = target if plan.connected else cupy.empty(target.shape, asked.output)
+            self.norms_a, self.norms_b = asked.empty_map(last - first, k), asked.empty_map(n, k)
+            self.counters = cupy.zeros(len(plan.panels), cupy.uint32)
+            self.panels = [slice(*panel) for panel in plan.panels]
+            self._get_c, here = None, added
+            if added is not None and not plan.connected:
+                self._get_c, here = plan.sender.copying(self.c, added), self.c
+            self.products = []
+            for number, columns in enumerate(self.panels):
+                norms_b = self.norms_b[columns.start // block : blocks(columns.stop, block)]
+                norms = gpu_norms.Norms(self.norms_a, norms_b, block, self.counters[number : number + 1])
+                some = None if here is None else here[:, columns]
+                self.products.append(plan.product(self.a, self.b[:, columns], self.c[:, columns], norms, some))
+        self.put_panels = [
+            None if plan.connected else self.back.copying(target[:, columns], self.c[:, columns])
+            for columns in self.panels
+        ]
+
+    def connect(self, a: Any, b: Any, lane: Lane, first: Lane, norms: gpu_norms.Norms) -> None:
+        """Prepare the copies: rows of A and norms from the first device, B from the device before."""
+        self._get_a = first.copying(self.a, a[self.rows])
+        self._get_norms = (
+            first.copying(self.norms_a, norms.a[self.norm_rows]),
+            first.copying(self.norms_b, norms.b),
+        )
+        self.get_panels = [lane.copying_rows(self.b[:, columns], b[:, columns]) for columns in self.panels]
+
+    def get_rows(self) -> None:
+        """Enqueue the copies of rows of A, and of C where it is added and out of reach."""
+        self._get_a()
+        if self._get_c is not None:
+            self._get_c()
+
+    def get_norms(self) -> None:
+        """Enqueue the copies of the norm maps."""
+        for copy in self._get_norms:
+            copy()
+
+    def begin(self, here: Any) -> None:
+        """Let products wait for rows of A and norms to be here."""
+        with self.lanes[0].current():
+            self.counters.data.memset_async(0, self.counters.nbytes)
+        zeroed = self.lanes[0].mark()
+        for lane in self.lanes:
+            lane.wait(here, zeroed)
+
+    def multiply_arrived(self) -> None:
+        """Multiply with the panels of B that were sent, each when it is here."""
+        for panel, arrived in self.arrived.items():
+            lane, put = self.lanes[panel % 2], self.put_panels[panel]
+            lane.wait(arrived)
+            with lane.current():
+                self.products[panel]()
+            if put is not None:
+                self.back.wait(lane.mark())
+                put()
+        self.arrived.clear()

@@ -1,0 +1,252 @@
+"""SpAMM where all matrices lie in host memory, larger than a device's perhaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from spectile.core import device
+from spectile.nearsparse.cuda import norms as gpu_norms
+from spectile.nearsparse.cuda import product as gpu_product
+from spectile.nearsparse.cuda.launch import blocks
+from spectile.nearsparse.multi import partition
+from spectile.nearsparse.multi.plan import Options, Plan
+
+
+class FromHost(Plan):
+    """The product where A, B and C lie in host memory, which is fast where it is pinned (`cupyx.empty_pinned`).
+
+    Parameters
+    ----------
+    a, b, out : numpy.ndarray, shapes (m, k), (k, n), (m, n)
+        Rows are contiguous.
+    devices : sequence of int
+        Blocks of rows are dealt to them in turn, which evens their work without knowing it.
+    asked : Options
+        Tau is searched when the plan is made, by norms that the CPU takes.
+    c : numpy.ndarray, shape (m, n), optional
+        What beta multiplies, of the dtype of C with contiguous rows; may be `out`.
+    memory_bytes : int, optional
+        What each device may hold: B and two blocks of rows of A and C each.  By default what is free.
+
+    Raises
+    ------
+    MemoryError
+        If B and two blocks of 128 rows do not fit.
+    """
+
+    def __init__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any,
+        devices: Sequence[int],
+        asked: Options,
+        c: Any = None,
+        memory_bytes: int | None = None,
+    ) -> None:
+        import cupy
+
+        shape = (*a.shape, b.shape[1])
+        with cupy.cuda.Device(devices[0]):
+            # One GPU would multiply aligned copies, as these parts are.
+            kernel = asked.kernel(shape, [_Aligned(a)], [_Aligned(b)])
+        super().__init__(devices, shape, kernel, asked)
+        self.tau = asked.host_threshold(a, b)
+        self.a, self.b, self.c, self.out = a, b, c, out
+        if c is not None:
+            self.add([c], [out])
+        height = self._height(memory_bytes)
+        dealt = partition.dealt(shape[0], height, len(devices))
+        self.panels = [slice(*panel) for panel in partition.panels(shape[2], partition.HOST_PANELS)]
+        #: Rows of a panel that each part reads from the host.
+        self._pieces = [slice(*piece) for piece in partition.pieces(shape[1], len(devices))]
+        self._parts = [_Part(self, index, mine, height) for index, mine in zip(devices, dealt, strict=True)]
+
+    def _height(self, memory_bytes: int | None) -> int:
+        """Return the rows of a block, as many as fit twice beside B on every device."""
+        import cupy
+
+        m, k, n = self.shape
+        asked = self.asked
+        itemsize, output = np.dtype(asked.dtype).itemsize, np.dtype(asked.output).itemsize
+        norms = np.dtype(asked.norm).itemsize * (blocks(m, asked.block) + blocks(n, asked.block))
+        fixed = itemsize * k * n + norms * blocks(k, asked.block) + (8 << 20)
+        row = 2 * (itemsize * k + output * n)
+        height = partition.block_height(m, len(self.devices), max(m, partition.ROW_UNIT))
+        for index in dict.fromkeys(self.devices):
+            with cupy.cuda.Device(index):
+                free = free_bytes() if memory_bytes is None else memory_bytes
+            here = self.devices.count(index)
+            height = min(height, partition.block_height(m, len(self.devices), max(0, (free // here - fixed) // row)))
+            if height == 0:
+                raise MemoryError(
+                    f"the product of shapes {self.a.shape} and {self.b.shape} in blocks of {partition.ROW_UNIT} "
+                    f"rows needs {here * (fixed + row * partition.ROW_UNIT):,} bytes of device memory and device "
+                    f'{index} has {free:,} free: free other arrays, split b by columns, or use backend="cpu"'
+                )
+        return height
+
+    def _enqueue(self) -> None:
+        for number, columns in enumerate(self.panels):
+            self._share(columns)
+            for part in self._parts:
+                if number == 0 and part.blocks:
+                    part.read(0, self.a, self.c)
+                part.multiply_panel(number, self.out)
+        for turn in range(1, max(len(part.blocks) for part in self._parts)):
+            for part in self._parts:
+                if turn < len(part.blocks):
+                    part.multiply(turn, self.a, self.c, self.out)
+
+    def _share(self, columns: slice) -> None:
+        """Read a panel of B, every part its rows, and pass them on to the other parts."""
+        for owner, rows in enumerate(self._pieces):
+            reader = self._parts[owner]
+            reader.reader.copy(reader.b[rows, columns], self.b[rows, columns])
+            read = reader.reader.mark()
+            reader.lane.wait(read)
+            reader.sender.wait(read)
+            # Each reader begins with its neighbour, so that no device receives from all at once.
+            for step in range(1, len(self._parts)):
+                other = self._parts[(owner + step) % len(self._parts)]
+                reader.sender.copy(other.b[rows, columns], reader.b[rows, columns])
+                other.lane.wait(reader.sender.mark())
+
+    def maps(self) -> Any:
+        """Return both whole norm maps on the first device."""
+        norms = [
+            part.norms_a[turn]
+            for turn in range(len(self._parts[0].blocks))
+            for part in self._parts
+            if turn < len(part.blocks)
+        ]
+        return gpu_norms.Norms(self.joined(norms), self._parts[0].norms_b, self.asked.block)
+
+    def outputs(self) -> list[Any]:
+        """Return the parts of C, to sum over."""
+        return [self.out]
+
+    def release(self) -> None:
+        """Give the copies on the devices back."""
+        for part in self._parts:
+            part.release()
+
+
+class _Part:
+    """What a device holds and does in `FromHost`: B, and two buffers for blocks of rows of A and C each."""
+
+    def __init__(self, plan: FromHost, index: int, dealt: list[tuple[int, int]], height: int) -> None:
+        import cupy
+
+        _, k, n = plan.shape
+        asked, block = plan.asked, plan.asked.block
+        self.blocks = [slice(*rows) for rows in dealt]
+        self.lane, self.reader, self.sender, self.back = (plan.lane(index) for _ in range(4))
+        slots = min(2, len(dealt))
+        with cupy.cuda.Device(index):
+            self.b = cupy.empty((k, n), asked.dtype)
+            self.a = [cupy.empty((height, k), asked.dtype) for _ in range(slots)]
+            self.c = [cupy.empty((height, n), asked.output) for _ in range(slots)]
+            self.norms_b = asked.empty_map(n, k)
+            self.norms_a: list[Any] = []
+            self._steps: list[tuple[gpu_norms.NormMaps, gpu_product.Product]] = []
+            columns = cupy.empty((k, 0), asked.dtype)
+            for turn, (first, last) in enumerate(dealt):
+                mine = self.a[turn % 2][: last - first]
+                own = asked.empty_map(last - first, k)
+                maps = gpu_norms.NormMaps(mine, columns, block, (own, asked.empty_map(0, k)))
+                norms = gpu_norms.Norms(own, self.norms_b, block, maps.counter)
+                self.norms_a.append(own)
+                self._steps.append((maps, self._product(plan, turn, slice(None), norms)))
+            #: Norms of a panel of B, and the first block's product with it.
+            self._panels = [self._panel(plan, some) for some in plan.panels]
+        self._multiplied: list[Any] = [None] * slots
+        self._taken: list[Any] = [None] * slots
+
+    def _product(self, plan: FromHost, turn: int, columns: slice, norms: gpu_norms.Norms) -> gpu_product.Product:
+        rows, slot = self.blocks[turn], turn % 2
+        count = rows.stop - rows.start
+        target = self.c[slot][:count, columns]
+        # What beta multiplies is read into the buffer that receives the result.
+        return plan.product(self.a[slot][:count], self.b[:, columns], target, norms, None if plan.c is None else target)
+
+    def _panel(self, plan: FromHost, columns: slice) -> tuple[slice, gpu_norms.NormMaps, gpu_product.Product | None]:
+        import cupy
+
+        asked, block, k = plan.asked, plan.asked.block, plan.shape[1]
+        norms_b = self.norms_b[columns.start // block : blocks(columns.stop, block)]
+        nothing = cupy.empty((0, k), asked.dtype)
+        maps = gpu_norms.NormMaps(nothing, self.b[:, columns], block, (asked.empty_map(0, k), norms_b))
+        if not self.blocks:
+            return columns, maps, None
+        norms = gpu_norms.Norms(self.norms_a[0], norms_b, block, maps.counter)
+        return columns, maps, self._product(plan, 0, columns, norms)
+
+    def read(self, turn: int, a: Any, c: Any) -> None:
+        """Read a block of rows of A, and of C where it is added, and take A's norms, as soon as a buffer is free."""
+        rows, slot = self.blocks[turn], turn % 2
+        count = rows.stop - rows.start
+        if turn >= 2:
+            self.reader.wait(self._multiplied[slot])
+        self.reader.copy(self.a[slot][:count], a[rows])
+        if c is not None:
+            if turn >= 2:
+                self.reader.wait(self._taken[slot])
+            self.reader.copy(self.c[slot][:count], c[rows])
+        self.lane.wait(self.reader.mark())
+        with self.lane.current():
+            self._steps[turn][0]()
+
+    def release(self) -> None:
+        """Give everything but the norms back."""
+        self.b = None
+        for held in (self.a, self.c, self._steps, self._panels):
+            held.clear()
+
+    def multiply_panel(self, number: int, out: Any) -> None:
+        """Take the norms of a panel of B, multiply the first block with it, and write these columns of C."""
+        columns, maps, product = self._panels[number]
+        with self.lane.current():
+            maps()
+            if product is not None:
+                product()
+        if product is not None:
+            self._write(0, columns, out)
+
+    def multiply(self, turn: int, a: Any, c: Any, out: Any) -> None:
+        """Multiply a further block of rows of A with all of B, and write its rows of C."""
+        self.read(turn, a, c)
+        if turn >= 2:
+            self.lane.wait(self._taken[turn % 2])
+        with self.lane.current():
+            self._steps[turn][1]()
+        self._write(turn, slice(None), out)
+
+    def _write(self, turn: int, columns: slice, out: Any) -> None:
+        rows, slot = self.blocks[turn], turn % 2
+        self._multiplied[slot] = self.lane.mark()
+        self.back.wait(self._multiplied[slot])
+        self.back.copy(out[rows, columns], self.c[slot][: rows.stop - rows.start, columns])
+        self._taken[slot] = self.back.mark()
+
+
+class _Aligned:
+    """A host matrix as the contiguous copy of it on a device looks to the choice of the kernel."""
+
+    def __init__(self, matrix: Any) -> None:
+        self.shape, self.strides = matrix.shape, (matrix.shape[1] * matrix.itemsize, matrix.itemsize)
+        self.data = SimpleNamespace(ptr=0)
+
+
+def free_bytes() -> int:
+    """Return the bytes that the current device can still allocate, within the limit of CuPy's memory pool."""
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    free = device.free_bytes()
+    limit = pool.get_limit()
+    return min(free, limit - pool.used_bytes()) if limit else free

@@ -1,0 +1,237 @@
+"""Commands of the study: ``python -m spectile_study {fetch, measure, gather, export, compare}``."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from spectile import __version__
+from spectile.__main__ import run
+from spectile_study.bench.provenance import PAPERS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; errors of the user's making end it with one sentence and exit status 2."""
+    parser = argparse.ArgumentParser(prog="python -m spectile_study", description="Measure, gather and compare.")
+    parser.add_argument("--version", action="version", version=f"spectile {__version__}")
+    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    return run(parser.parse_args(arguments))
+
+
+def add_commands(commands: Any) -> None:
+    """Add the study's commands to the sub-parsers `commands`, the library's (``spectile measure``) or its own."""
+    fetch = commands.add_parser("fetch", help="download one SuiteSparse matrix, checked, into the resources folder")
+    fetch.add_argument("--matrix", required=True, help="name in config/matrices.tsv")
+    fetch.add_argument("--base-url", required=True, help="https, file, or http on loopback")
+    fetch.add_argument("--resources", type=Path, default=Path("resources"))
+    fetch.add_argument("--table", type=Path, default=Path("config/matrices.tsv"))
+    fetch.add_argument("--receipt", type=Path, help="JSON file that says what was found, also when it is absent")
+    fetch.set_defaults(command=_fetch)
+
+    measure = commands.add_parser("measure", help="measure cases of a run sheet, one record each")
+    measure.add_argument("--paper", required=True, choices=PAPERS)
+    measure.add_argument("--case", action="append", help="case of the sheet; repeat for several (default: all)")
+    measure.add_argument("--run", choices=("quick", "paper"), help="only cases of this run")
+    measure.add_argument("--element", help="only cases that this table or figure draws, for example fig5")
+    measure.add_argument("--machine", required=True, help="name under which this machine's results are kept")
+    measure.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    measure.add_argument("--sheet", type=Path, help="default: config/<paper>.tsv")
+    measure.add_argument("--schema", type=Path, help="default: workflow/schemas/<paper>.schema.yaml")
+    measure.add_argument("--out", type=Path, help="record of the one case")
+    measure.add_argument("--out-dir", type=Path, help="default: results/<machine>/records/<paper>")
+    measure.add_argument("--resources", type=Path, default=Path("resources"))
+    measure.add_argument("--seed", type=int, default=1)
+    measure.add_argument("--threads", type=int, default=0, help="0: all cores that this process may use")
+    measure.add_argument("--rounds", type=int, default=9)
+    measure.add_argument("--warmup", type=int, default=3)
+    measure.add_argument("--budget-s", type=float, default=60.0, help="rounds of a case end after this time")
+    measure.add_argument("--end-with", type=int, metavar="PID", help="end when the process with this id ends")
+    measure.add_argument("--again", action="store_true", help="measure cases that have a record, too")
+    measure.set_defaults(command=_measure)
+
+    worker = commands.add_parser("measure-worker")
+    worker.add_argument("--parent", type=int, required=True)
+    worker.set_defaults(command=_worker)
+
+    gather = commands.add_parser("gather", help="make one parquet frame of a paper's records")
+    gather.add_argument("--records", type=Path, nargs="+", required=True, help="record files, or folders of them")
+    gather.add_argument("--onto", type=Path, help="earlier frame, whose other cases are kept as they stand")
+    gather.add_argument("--out", type=Path, required=True)
+    gather.set_defaults(command=_gather)
+
+    export = commands.add_parser("export", help="write a finished run as a Workflow Run RO-Crate")
+    export.add_argument("--machine", default="this", help="name of the machine in results/")
+    export.add_argument("--out", type=Path, required=True, help="new folder, or a .zip file")
+    export.set_defaults(command=_export)
+
+    compare = commands.add_parser("compare", help="give a verdict a case between two frames or record folders")
+    compare.add_argument("a", type=Path)
+    compare.add_argument("b", type=Path)
+    compare.set_defaults(command=_compare)
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    from spectile.core.atomic_file import whole
+    from spectile_study.inputs.suitesparse import MissingMatrix, fetch_main
+
+    receipt = {"matrix": options.matrix, "base_url": options.base_url}
+    try:
+        path = fetch_main(options.matrix, options.base_url, options.resources, options.table)
+        receipt |= {"status": "ok", "path": str(path)}
+    except MissingMatrix as error:  # absent from this collection or mirror: a result, which cases report
+        if options.receipt is None:
+            raise
+        receipt |= {"status": "absent", "reason": str(error)}
+        print(f"spectile: {error}", file=sys.stderr)
+    if options.receipt is not None:
+        with whole(options.receipt) as partial:
+            partial.write_text(json.dumps(receipt, indent=1) + "\n")
+    return 0
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from spectile_study.bench import sheets
+    from spectile_study.bench.measure import Job, Supervisor, claim_machine, end_with
+
+    if options.end_with is not None:
+        end_with(options.end_with)
+    sheet = options.sheet or Path(f"config/{options.paper}.tsv")
+    schema = options.schema or Path(f"workflow/schemas/{options.paper}.schema.yaml")
+    rows = sheets.read_sheet(sheet, schema, options.run)
+    for name in options.case or ():
+        if name not in rows:
+            raise ValueError(f"{sheet} has no case {name!r}: choose one of its column 'case'")
+    chosen = [
+        row
+        for name, row in rows.items()
+        if (not options.case or name in options.case)
+        and (not options.element or options.element in (row.get("element") or "").split(","))
+    ]
+    if not chosen:
+        raise ValueError(f"{sheet} has no case for this choice: leave out --case, --run or --element, or name others")
+    if options.out is not None and len(chosen) != 1:
+        raise ValueError("--out names one record and the choice holds several cases: give one --case, or --out-dir")
+    device = _device(options.device)
+    folder = options.out_dir or Path("results") / options.machine / "records" / options.paper
+    claim_machine(options.out.parents[2] if options.out else folder.parent.parent, options.machine, device)
+    failures = []
+    with Supervisor(_threads(options.threads), lambda line: print(line, file=sys.stderr)) as supervisor:
+        for number, row in enumerate(chosen, start=1):
+            out = options.out or folder / f"{row['case']}.json"
+            label = f"[{number}/{len(chosen)}] {options.paper}/{row['case']}"
+            if not options.out and not options.again and _is_record(out):
+                print(f"{label}: has a record", flush=True)
+                continue
+            start = time.monotonic()
+            job = Job(
+                options.paper, row, options.machine, device, str(out), str(options.resources), options.seed,
+                supervisor.threads, options.rounds, options.warmup, options.budget_s,
+            )  # fmt: skip
+            try:
+                _mend_matrix(row.get("matrix"), options.resources)
+                status = supervisor.measure(job)
+            except RuntimeError as error:
+                failures.append(str(error))
+                status = f"not measured: {error}"
+            print(f"{label}: {status} ({time.monotonic() - start:.1f} s)", flush=True)
+    if failures:
+        raise RuntimeError(f"{len(failures)} of {len(chosen)} cases were not measured: " + "; ".join(failures))
+    return 0
+
+
+def _mend_matrix(name: str | None, resources: Path) -> None:
+    """Check the kept copy of a fetched matrix; one that was damaged since is made again from where it came."""
+    receipt = resources / "receipts" / f"{name}.json"
+    if name is None or not receipt.exists():
+        return
+    known = json.loads(receipt.read_text())
+    if known["status"] != "ok":
+        return
+    from spectile_study.inputs.suitesparse import fetch
+
+    try:
+        fetch(name, known["base_url"], resources, table=Path("config/matrices.tsv"))
+    except ValueError as error:  # the case is built all the same, and its record says what is wrong
+        print(f"spectile: {error}", file=sys.stderr)
+
+
+def _is_record(path: Path) -> bool:
+    from spectile_study.bench.record import RecordError, read
+
+    try:
+        read(path)
+    except (FileNotFoundError, RecordError):
+        return False
+    return True
+
+
+def _worker(options: argparse.Namespace) -> int:
+    from spectile_study.bench.measure import worker
+
+    return worker(options.parent)
+
+
+def _gather(options: argparse.Namespace) -> int:
+    from spectile_study.bench import record
+
+    files = [path for place in options.records for path in record.files(place)]
+    table = record.frame(record.read(path) for path in files)
+    if options.onto is not None:
+        table = record.join(record.read_frame(options.onto), table)
+    record.write_frame(table, options.out)
+    unwell = table[table["status"] == "failed"]
+    for _, row in unwell.iterrows():
+        print(f"failed: {row['paper']}/{row['case']} {row['method']}: {row['reason']}", file=sys.stderr)
+    print(f"{options.out}: {len(files)} records, {len(table)} rows, {len(unwell)} failed")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from spectile_study.bench.crate import export
+
+    print(export(Path(), options.machine, options.out))
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from spectile_study.bench.compare import compare, report
+
+    print(report(compare(options.a, options.b)))
+    return 0
+
+
+def _device(wanted: str) -> str:
+    if wanted == "cpu" or (wanted == "auto" and not _has_driver()):
+        return "cpu"
+    from spectile.core import device
+
+    found = device.available()
+    if wanted == "cuda" and not found:
+        raise ValueError("--device cuda was asked for and no usable CUDA device was found: use --device cpu")
+    return "cuda" if found else "cpu"
+
+
+def _has_driver() -> bool:
+    """Return whether CUDA's driver is here; where it is not, CuPy would cost each job a quarter of a second."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _threads(wanted: int) -> int:
+    if wanted:
+        return wanted
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,214 @@
+"""Where a number came from: device, libraries, clocks, threads, commit, digest of the sources that can change it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SOURCES = Path(__file__).resolve().parents[2]
+#: Papers, and the library's package of each.
+SYSTEMS = {"spamm": "nearsparse", "tsparse": "tsparse", "evd": "evd", "kpm": "kpm"}
+PAPERS = tuple(SYSTEMS)
+_SHARED_SOURCES = ("inputs", "bench/timing.py", "bench/vendor.py", "bench/record.py")
+_LIBRARIES = ("numpy", "scipy", "numba", "threadpoolctl", "pandas", "pyscf", "kwant", "torch", "mpi4py")
+
+
+@functools.cache
+def source_digest(paper: str) -> str:
+    """Return the sha256 of every source that can change the numbers of `paper`.
+
+    The system's package, ``core/``, and of the study its cases, ``inputs/`` and ``bench/{timing,vendor,record}.py``
+    count; comments, docstrings and layout do not, so that an edited kernel or baseline is measured again and an edited
+    comment is not.
+    """
+    if paper not in PAPERS:
+        raise ValueError(f"no paper is called {paper!r}: choose one of {', '.join(PAPERS)}")
+    total = hashlib.sha256()
+    for path in _source_files(paper):
+        total.update(path.relative_to(SOURCES).as_posix().encode())
+        total.update(_program_digest(path).encode())
+    return total.hexdigest()
+
+
+def _source_files(paper: str) -> Iterator[Path]:
+    library, study = SOURCES / "spectile", SOURCES / "spectile_study"
+    shared = [study / part for part in _SHARED_SOURCES]
+    for root in (library / SYSTEMS[paper], library / "core", study / "cases" / paper, *shared):
+        if root.is_file():
+            yield root
+        elif root.is_dir():
+            yield from sorted(p for p in root.rglob("*") if p.suffix in {".py", ".cu", ".cuh"})
+
+
+def program(path: Path) -> str:
+    """Return a Python or CUDA source without comments, docstrings and layout, the same in every version of Python."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        return _printed(ast.parse(text))
+    # A string may hold what looks like a comment.
+    code = re.sub(
+        r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', lambda m: m[0] if m[0][0] == '"' else " ", text, flags=re.DOTALL
+    )
+    return " ".join(code.split())
+
+
+def _printed(node: object) -> str:
+    """Return a syntax tree as text; fields that are empty, or new in a later Python, leave no trace."""
+    if isinstance(node, ast.AST):
+        fields = {name: getattr(node, name, None) for name in node._fields}
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
+            fields["body"] = node.body[1:]
+        parts = [f"{name}={_printed(value)}" for name, value in sorted(fields.items()) if value not in (None, [])]
+        return f"{type(node).__name__}({','.join(parts)})"
+    if isinstance(node, list):
+        return f"[{','.join(map(_printed, node))}]"
+    return repr(node)
+
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@functools.cache  # four systems share many files
+def _program_digest(path: Path) -> str:
+    return hashlib.sha256(program(path).encode()).hexdigest()
+
+
+def digest_array(*arrays: Any) -> str:
+    """Return the sha256 of dtype, shape and content of `arrays` (NumPy or CuPy), in order."""
+    import numpy as np
+
+    total = hashlib.sha256()
+    for array in arrays:
+        host = np.ascontiguousarray(array.get() if hasattr(array, "get") else array)
+        total.update(f"{host.dtype.str}{host.shape}".encode())
+        total.update(host.reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def commit() -> tuple[str, bool | None]:
+    """Return the commit of the sources and whether they differ from it.
+
+    Without a repository (an unpacked copy on a remote device) the environment variable ``SPECTILE_COMMIT`` names the
+    commit; whether the copy differs is then unknown (None).
+    """
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(SOURCES), *words], capture_output=True, text=True, timeout=20)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    head = git("rev-parse", "HEAD")
+    if head:
+        return head, bool(git("status", "--porcelain", "--untracked-files=no"))
+    named = re.fullmatch("[0-9a-f]{40}", os.environ.get("SPECTILE_COMMIT", ""))
+    return named.group() if named else "unknown", None
+
+
+def provenance(paper: str, device: str, threads: int, seed: int) -> dict[str, Any]:
+    """Describe this process: everything that a reader needs to repeat or to doubt a number."""
+    head, dirty = commit()
+    facts: dict[str, Any] = {
+        "commit": head,
+        "dirty": dirty,
+        "digest": source_digest(paper),
+        "seed": seed,
+        "threads": threads,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "libraries": _libraries(),
+        "blas": _blas(),
+    }
+    if device == "cuda":
+        facts["gpu"] = _gpu_facts()
+    return facts
+
+
+@functools.cache
+def cpu_name() -> str:
+    """Return the processor's name as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.split(":", 1)[1].split())
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def device_name(device: str) -> str:
+    """Return the name of the device that ``"cpu"`` or ``"cuda"`` stands for here."""
+    if device == "cpu":
+        return cpu_name()
+    import cupy
+
+    return cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
+
+
+def _memory_bytes() -> int | None:
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def _libraries() -> dict[str, str]:
+    found = {}
+    for name in (*_LIBRARIES, "cupy-cuda12x", "cupy-cuda13x", "spectile"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _blas() -> list[dict[str, Any]]:
+    import numpy  # noqa: F401  # loads the BLAS that is described
+    import threadpoolctl
+
+    keys = ("internal_api", "version", "num_threads", "architecture")
+    return [{key: info.get(key) for key in keys} for info in threadpoolctl.threadpool_info()]
+
+
+def _gpu_facts() -> dict[str, Any]:
+    import cupy
+
+    index = cupy.cuda.Device().id
+    properties = cupy.cuda.runtime.getDeviceProperties(index)
+    facts: dict[str, Any] = {
+        "name": properties["name"].decode(),
+        "count": cupy.cuda.runtime.getDeviceCount(),
+        "multiprocessors": properties["multiProcessorCount"],
+        "memory_bytes": properties["totalGlobalMem"],
+        "l2_bytes": properties["l2CacheSize"],
+        "driver_cuda": cupy.cuda.runtime.driverGetVersion(),
+        "runtime_cuda": cupy.cuda.runtime.runtimeGetVersion(),
+    }
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        facts |= {
+            "driver": pynvml.nvmlSystemGetDriverVersion(),
+            "sm_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
+            "throttle_bits": pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+            "power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "temperature_c": pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
+        }
+    except Exception as error:  # NVML is absent in some containers; the record says so instead of failing
+        facts["nvml"] = f"not readable: {error}"
+    return facts

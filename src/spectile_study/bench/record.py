@@ -1,0 +1,207 @@
+"""Records: one JSON file a case, checked when written and when read; frames: one row a method and case.
+
+Nothing is derived in a record: it holds raw samples, errors, work and provenance.  ``frame`` derives medians and
+intervals (:mod:`spectile_study.bench.stats`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spectile.core.atomic_file import whole
+
+if TYPE_CHECKING:
+    import pandas
+
+LEADING_COLUMNS = (
+    "paper", "case", "record", "method", "device", "machine", "status", "reason",
+    "time_s", "time_s_lo", "time_s_hi", "samples_s", "clock", "error_fro_rel", "flops", "bytes", "memory_bytes",
+    "commit", "dirty", "digest",
+)  # fmt: skip
+
+
+class RecordError(ValueError):
+    """A record that is truncated, foreign or breaks the schema; the message names the file and the mend."""
+
+
+@functools.cache
+def _validator() -> Any:
+    import jsonschema
+    import yaml
+
+    schema = yaml.safe_load(resources.files("spectile_study.bench").joinpath("record.schema.yaml").read_text())
+    return jsonschema.validators.validator_for(schema)(schema)
+
+
+def check(record: Mapping[str, Any], what: str) -> None:
+    """Raise :class:`RecordError` if `record` breaks the schema; `what` names it in the message."""
+    import jsonschema
+
+    error = jsonschema.exceptions.best_match(_validator().iter_errors(record))
+    if error is not None:
+        place = "/".join(str(part) for part in error.absolute_path) or "its top level"
+        raise RecordError(
+            f"{what} breaks the record schema at {place}: {error.message}; remove it and measure the case again"
+        )
+
+
+def write(record: Mapping[str, Any], path: str | Path) -> None:
+    """Write `record` to `path`, checked and atomically: readers see the whole file or none."""
+    clean = _plain(record)
+    check(clean, str(path))
+    with whole(path) as partial:
+        partial.write_text(json.dumps(clean, indent=1, allow_nan=False) + "\n")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Read and check a record.
+
+    Raises
+    ------
+    RecordError
+        If the file is truncated or breaks the schema.
+    """
+    try:
+        record = json.loads(Path(path).read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path} is not a whole record ({error}): remove it and measure the case again") from None
+    check(record, str(path))
+    return record
+
+
+def files(place: Path) -> list[Path]:
+    """Return the record files that `place` names: itself, or those in and below a folder.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file or folder, or none in the folder.
+    """
+    found = sorted(path for path in place.rglob("*.json") if path.name != "machine.json") if place.is_dir() else [place]
+    if not found or not found[0].exists():
+        raise FileNotFoundError(f"{place} holds no record: name a record, or a folder such as results/this/records/kpm")
+    return found
+
+
+def record_id(record: Mapping[str, Any]) -> str:
+    """Return the identity of a record's content: twelve hexadecimal digits."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _plain(value: Any) -> Any:
+    """Turn NumPy scalars, arrays and tuples into JSON types; non-finite numbers become text, which JSON lacks."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def frame(records: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Return the frame of `records`: one row a method and case, derived columns included.
+
+    A case that could not be built (its input is absent, say) keeps one row whose method is ``"-"``.
+    """
+    import pandas
+
+    rows: list[dict[str, Any]] = []
+    for record in records:
+        shared = {
+            "paper": record["paper"],
+            "case": record["case"],
+            "record": record_id(record),
+            "device": record["device"],
+            "machine": record["machine"],
+            "commit": record["provenance"]["commit"],
+            "dirty": record["provenance"]["dirty"],
+            "digest": record["provenance"]["digest"],
+        }
+        shared |= {f"p_{key}": value for key, value in record["params"].items()}
+        shared |= {f"v_{key}": value for key, value in record["values"].items()}
+        methods = record["methods"] or [{"method": "-", "status": record["status"], "reason": record["reason"]}]
+        rows += [shared | _method_row(method) for method in methods]
+    return _ordered(pandas.DataFrame(rows))
+
+
+def _ordered(table: pandas.DataFrame) -> pandas.DataFrame:
+    """Return `table` with every leading column, the others after them by name."""
+    for column in LEADING_COLUMNS:
+        if column not in table:
+            table[column] = None
+    rest = sorted(set(table.columns) - set(LEADING_COLUMNS))
+    return table[[*LEADING_COLUMNS, *rest]]
+
+
+def join(earlier: pandas.DataFrame, later: pandas.DataFrame) -> pandas.DataFrame:
+    """Return `later` and those cases of `earlier` that it does not hold, row by row as they stand.
+
+    Raises
+    ------
+    ValueError
+        The frames come from different machines or papers, whose rows must not stand in one frame.
+    """
+    import numpy
+    import pandas
+
+    for column in ("paper", "machine"):
+        found = set(earlier[column]) | set(later[column])
+        if len(found) > 1:
+            raise ValueError(
+                f"frames of {column} {' and '.join(sorted(found))} cannot be joined: gather them into two files"
+            )
+    kept = earlier[~earlier["case"].isin(later["case"])]
+    kept = kept.map(
+        lambda value: value.tolist() if isinstance(value, numpy.ndarray) else value
+    )  # as parquet reads lists
+    both = pandas.concat([kept.dropna(axis="columns", how="all"), later.dropna(axis="columns", how="all")])
+    return _ordered(both.sort_values("case", kind="stable").reset_index(drop=True))
+
+
+def _method_row(method: Mapping[str, Any]) -> dict[str, Any]:
+    from spectile_study.bench.stats import median_interval
+
+    row = {key: method.get(key) for key in ("method", "status", "reason", "clock", "flops", "bytes", "memory_bytes")}
+    samples = method.get("samples_s") or []
+    row["samples_s"] = samples
+    if samples and method["status"] == "ok":
+        row["time_s"], row["time_s_lo"], row["time_s_hi"] = median_interval(samples)
+    row |= {name: float(value) for name, value in (method.get("errors") or {}).items()}
+    row |= {f"v_{name}": value for name, value in (method.get("values") or {}).items()}
+    return row
+
+
+def write_frame(table: pandas.DataFrame, path: str | Path) -> None:
+    """Write a frame as parquet, atomically.  Columns that mix types are written as text."""
+    table = table.copy()
+    for column in table.columns:
+        if table[column].dtype == object and _mixes_types(table[column]):
+            table[column] = table[column].map(lambda value: None if value is None else str(value))
+    with whole(path) as partial:
+        table.to_parquet(partial, index=False)
+
+
+def _mixes_types(column: pandas.Series) -> bool:
+    """Whether parquet would refuse a column: several types that are not all numbers.  Lists it takes as they are."""
+    kinds = {type(value) for value in column.dropna()}
+    return list not in kinds and len(kinds) > 1 and not kinds <= {int, float}
+
+
+def read_frame(path: str | Path) -> pandas.DataFrame:
+    """Read a frame written by :func:`write_frame`."""
+    import pandas
+
+    table = pandas.read_parquet(path)
+    # Frames are wide, and selections take Arrow's strings and unconsolidated columns one by one.
+    texts = [name for name in table if isinstance(table[name].dtype, pandas.StringDtype)]
+    return table.astype(dict.fromkeys(texts, object)).copy()

@@ -1,0 +1,1 @@
+"""What the workflow measures, a package for each paper."""

@@ -1,0 +1,353 @@
+"""The studies of KPM on one CUDA device: the stages, the library calls, the machine, densities."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from spectile.kpm import reference
+from spectile.kpm.cuda.staged import StagedOperator, stages
+from spectile.kpm.cuda.stencil import StencilOperator
+from spectile.kpm.cuda.stored import STRIP, StoredOperator, rows_in_strips
+from spectile.kpm.cuda.units import FULL, NO_DOTS, PLAIN
+from spectile_study.bench.case import Context, Method, Problem, Skipped
+from spectile_study.bench.provenance import digest_array
+from spectile_study.cases.kpm import build as cases
+from spectile_study.cases.kpm import counters, model
+from spectile_study.cases.kpm.build import LIMIT, STEPS
+from spectile_study.cases.kpm.peaks import GPU_PEAK
+from spectile_study.cases.kpm.rivals import etas_naive, fill_columns
+
+
+def build(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of one row on the CUDA device."""
+    return {
+        "machine": _machine,
+        "functions": _functions,
+        "step": lambda row, context: _Step(row, context).problem(),
+        "counters": _counters,
+        "dos": lambda row, context: cases.dos_problem(row, context, "cuda"),
+        "surface": lambda row, context: cases.surface_problem(row, context, "cuda"),
+    }[row["study"]](row, context)
+
+
+@functools.lru_cache(maxsize=2)
+def _matrix(nx: int, ny: int, nz: int, strip: int | None) -> Any:
+    import cupy
+
+    from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+
+    return TopologicalInsulator(nx, ny, nz).matrix(xp=cupy, strip=strip)
+
+
+class _Block:
+    """The pair of block vectors that the methods of a case share: only one method runs at a time."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[Any, Any] = {}
+
+    def get(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        import cupy
+
+        size = int(np.prod(shape))
+        if name not in self.arrays or self.arrays[name].size < size:
+            self.arrays[name] = cupy.empty(size, dtype)
+        return self.arrays[name][:size].view(dtype)[:size].reshape(shape)
+
+
+class _Step:
+    """One step of every stage on the device, on the block vectors and matrices that they share."""
+
+    def __init__(self, row: Mapping[str, Any], context: Context) -> None:
+        self.row, self.context = row, context
+        self.sample, self.r, self.dtype = cases.sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
+        sample = self.sample
+        self.a, self.b = cases.scaling(sample)
+        self.size = (sample.shape[0], sample.nnz, self.r, self.dtype)
+        # From the second step on: H and the recurrence, as often as a call does it.
+        self.factors = (2 * self.a, -2 * self.a * self.b, 1.0)
+        self.first = (self.a, -self.a * self.b, 0.0)
+        self.check = cases.checker(row, context, 1)
+        self.strip = STRIP if sample.nz % STRIP == 0 else None
+        self.patches, self.natural = (
+            _cast(_matrix(sample.nx, sample.ny, sample.nz, strip), self.dtype) for strip in (self.strip, None)
+        )
+        self.shared = _Block()
+        self.wide = stages(self.r, self.dtype)
+        self.staged = functools.cache(lambda table, work: StagedOperator(self.natural, table, work))
+
+    def problem(self) -> Problem:
+        """Return all stages."""
+        narrow = "blocks of fewer than 8 vectors, or devices before Hopper, do not stage V through shared memory"
+        side = "with more than 8 vectors a row's entries are read side by side: CSR is SELL-1"
+        mixed = "complex128 arithmetic on complex64 storage needs a complex64 case of 32 vectors"
+        single = self.dtype == np.complex64
+        methods: list[Method | Skipped] = [
+            self.naive(),
+            self.one_by_one(),
+            self.stored("aug_spmmv"),
+            self.stored("aug_spmmv_sell", layout="sell") if self.r <= 8 else Skipped("aug_spmmv_sell", side),
+            self.stored("spmmv", "spmmv", PLAIN),
+            self.stored("aug_spmmv_nodots", mode=NO_DOTS),
+            self.stored("aug_spmmv_table", "table", table=True) if self.wide else Skipped("aug_spmmv_table", narrow),
+            self.stored("aug_spmmv_mixed", arithmetic="complex128")
+            if self.wide and single
+            else Skipped("aug_spmmv_mixed", mixed),
+            self.sweep("stencil", 1),
+            self.sweep("blocked", 2),
+        ]
+        return Problem(methods, {"potential": digest_array(self.sample.potential)}, cases.case_values(self.sample))
+
+    def method(self, name: str, work: str, run: Any, prepare: Any, check: Any) -> Method:
+        """Return one stage; `work` names its least bytes (``model.step_bytes``)."""
+        return Method(
+            name, run, check, {"error_fro_rel": LIMIT[str(self.dtype)]}, flops=STEPS * model.step_flops(*self.size),
+            bytes=STEPS * model.step_bytes(work, *self.size), clock="events", prepare=prepare
+        )  # fmt: skip
+
+    def etas(self) -> Any:
+        """Return room for the scalar products of the first step and of a call."""
+        import cupy
+
+        return cupy.empty((STEPS + 1, 2, self.r))
+
+    def stored(
+        self,
+        name: str,
+        work: str = "aug_spmmv",
+        mode: int = FULL,
+        layout: str = "csr",
+        table: bool = False,
+        arithmetic: Any = None,
+    ) -> Method:
+        """Return the block step on the stored matrix."""
+        import cupy
+
+        # SELL gives a row to a thread, and then the natural order is the coalesced one; the inspector finds its own.
+        in_patches = layout == "csr" and self.r > 8 and not self.wide
+        plane = 4 * self.sample.ny * self.sample.nz
+        if layout == "csr" and self.wide:
+            operator: StoredOperator = self.staged(table, arithmetic)
+        else:
+            matrix = self.patches if in_patches else self.natural
+            operator = StoredOperator(matrix, layout, plane if in_patches else None)
+        order = None
+        if in_patches and self.strip:
+            order = cupy.asarray(rows_in_strips(self.sample, range(self.sample.nx), self.strip, np))
+        launch, first = operator.launcher(self.r, mode), operator.launcher(self.r)
+        etas = self.etas()
+        v, w = (self.shared.get(part, operator.shape(self.r), self.dtype) for part in "vw")
+
+        def prepare() -> None:
+            operator.fill(v, self.context.seed, 0, order)
+            w.fill(0)
+            first(v, w, *self.first, etas[0])
+            etas[1:].fill(np.nan)
+
+        def run() -> Any:
+            x, y = v, w
+            for step in range(1, STEPS + 1):
+                x, y = y, x
+                launch(x, y, *self.factors, etas[step])
+            return etas[1:]
+
+        def check_product(_: Any) -> dict[str, float]:
+            # One launch against the full kernel, on the same vectors: W = H V, or the recurrence without its dots.
+            prepare()
+            wanted = w.copy()
+            first(v, wanted, *((1.0, 0.0, 0.0) if mode == PLAIN else self.factors), etas[1])
+            found = w.copy()
+            launch(v, found, *self.factors, etas[1])
+            return {"error_fro_rel": float(cupy.linalg.norm(found - wanted) / cupy.linalg.norm(wanted))}
+
+        return self.method(name, work, run, prepare, self.check if mode == FULL else check_product)
+
+    def one_by_one(self) -> Method:
+        """Return aug_spmv(), vector by vector."""
+        import cupy
+
+        operator = StoredOperator(self.natural, "sell")
+        launch, r = operator.launcher(1), self.r
+        etas, one = self.etas(), cupy.empty((r, STEPS + 1, 2, 1))
+        v, w = (self.shared.get(part, (r, self.sample.shape[0], 1), self.dtype) for part in "vw")
+
+        def prepare() -> None:
+            w.fill(0)
+            for k in range(r):
+                operator.fill(v[k], self.context.seed, k, None)
+                launch(v[k], w[k], *self.first, one[k, 0])
+
+        def run() -> Any:
+            for k in range(r):
+                x, y = v[k], w[k]
+                for step in range(1, STEPS + 1):
+                    x, y = y, x
+                    launch(x, y, *self.factors, one[k, step])
+            etas[:] = one[..., 0].transpose(1, 2, 0)
+            return etas[1:]
+
+        return self.method("aug_spmv", "aug_spmv", run, prepare, self.check)
+
+    def sweep(self, name: str, steps: int) -> Method:
+        """Return the matrix-free step, one or two a sweep."""
+        operator = StencilOperator(self.sample, self.dtype)
+        first, launch = operator.launcher(self.r, 1), operator.launcher(self.r, steps)
+        etas = self.etas()
+        blocks = [
+            self.shared.get(part, operator.shape(self.r), self.dtype) for part in ("vw" if steps == 1 else "vwxy")
+        ]
+
+        def prepare() -> None:
+            operator.fill(blocks[0], self.context.seed, 0)
+            blocks[1].fill(0)
+            first(blocks[0], blocks[1], blocks[1], blocks[1], *self.first, etas[:1])
+            etas[1:].fill(np.nan)
+
+        def run() -> Any:
+            now, before, *free = blocks[1], blocks[0], *blocks[2:]
+            for step in range(1, STEPS + 1, steps):
+                if steps == 1:
+                    launch(now, before, before, before, *self.factors, etas[step : step + 1])
+                    now, before = before, now
+                else:
+                    launch(now, before, free[0], free[1], *self.factors, etas[step : step + 2])
+                    now, before, free = free[0], free[1], [before, now]
+            return etas[1:]
+
+        return self.method(name, name, run, prepare, self.check)
+
+    def naive(self) -> Method:
+        """Return the vendor's chain."""
+        start = self.shared.get("v", (self.r, self.sample.shape[0]), self.dtype)
+
+        def prepare() -> None:
+            fill_columns(start, self.context.seed)
+
+        def run() -> Any:
+            return etas_naive(self.natural, start.T, STEPS, self.a, self.b)
+
+        return self.method("naive", "naive", run, prepare, cases.checker(self.row, self.context, 0))
+
+
+def _counters(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of counting the bytes that the kernels of one step move; nothing is timed."""
+    sample, r, dtype = cases.sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
+    try:
+        found = counters.count(dict(row) | {"study": "step"}, context.seed, context.threads, cases.COUNTED)
+    except counters.NoCounters as reason:
+        return Problem([Skipped(name, str(reason)) for name in cases.COUNTED], values=cases.case_values(sample))
+    size = (sample.shape[0], sample.nnz, r, dtype)
+
+    def method(name: str, work: str) -> Method:
+        volumes = dict(found[name])
+        error = volumes.pop("error_fro_rel")
+        return Method(
+            name, lambda: volumes, lambda _: {"error_fro_rel": error}, {"error_fro_rel": LIMIT[str(dtype)]},
+            flops=STEPS * model.step_flops(*size), bytes=STEPS * model.step_bytes(work, *size), clock="none",
+            values=lambda result: result,
+        )  # fmt: skip
+
+    return Problem(
+        [method(name, work) for name, work in cases.COUNTED.items()],
+        {"potential": digest_array(sample.potential)}, cases.case_values(sample)
+    )  # fmt: skip
+
+
+def _cast(matrix: Any, dtype: Any) -> Any:
+    return matrix if matrix.dtype == dtype else matrix.astype(dtype)
+
+
+def _functions(row: Mapping[str, Any], context: Context) -> Problem:
+    import cupy
+    from cupy import cublas
+    from cupyx import cusparse
+
+    sample = cases.sample_of(row)
+    matrix = _matrix(sample.nx, sample.ny, sample.nz, None)
+    v, w = (cupy.asarray(reference.random_phases(context.seed + k, sample.shape[0], 1)[:, 0]) for k in range(2))
+    u = cupy.empty_like(v)
+    minus, out = cupy.array(-1, v.dtype), cupy.empty((), v.dtype)
+    real_out = cupy.empty((), np.float64)
+
+    def host(name: str) -> Callable[[], Any]:
+        # Evaluated when checked: axpy and scal change w, and the check knows what w was.
+        return lambda: expected[name]
+
+    x, y = v.get(), w.get()
+    expected = {
+        "spmv": cases.sample_product(sample, x), "axpy": y + 0.3 * x, "scal": -(y + 0.3 * x),
+        "nrm2": np.sum(np.abs(x) ** 2), "dot": np.sum((-(y + 0.3 * x)).conj() * x),
+    }  # fmt: skip
+
+    def axpy() -> Any:
+        cublas.axpy(0.3, v, w)
+        return w
+
+    def scal() -> Any:
+        cublas.scal(minus, w)
+        return w
+
+    def nrm2() -> Any:
+        return cublas.nrm2(v, out=real_out)
+
+    calls = {
+        "spmv": (lambda: cusparse.spmv(matrix, v, u), host("spmv")),
+        "axpy": (axpy, host("axpy")),
+        "scal": (scal, host("scal")),
+        "nrm2": (nrm2, host("nrm2")),
+        "dot": (lambda: cublas.dotc(w, v, out=out), host("dot")),
+    }
+
+    def fetch(result: Any) -> Any:
+        found = result.get()
+        return found**2 if found.dtype == np.float64 else found
+
+    return cases.functions_problem(sample, calls, fetch, "events")
+
+
+def _machine(row: Mapping[str, Any], context: Context) -> Problem:
+    import cupy
+
+    from spectile.core.device import describe
+
+    size = 200_000_000
+    x, y, z = cupy.zeros(size), cupy.ones(size), cupy.full(size, 2.0)
+    triad = cupy.ElementwiseKernel("float64 y, float64 z", "float64 x", "x = y + 3.0 * z", "kpm_triad")
+    threads, rounds = 2048 * describe().multiprocessors, 4096
+    peak = GPU_PEAK.function("multiply_add")
+    out = cupy.empty(threads)
+
+    def run_triad() -> Any:
+        return triad(y, z, x)
+
+    def run_peak() -> Any:
+        peak((threads // 256,), (256,), (out, np.int32(rounds), np.float64(0.5)))
+        return out
+
+    def spread(result: Any) -> dict[str, float]:
+        return {"error_fro_rel": float(cupy.abs(result - result[0]).max())}
+
+    methods: list[Method | Skipped] = [
+        Method(
+            "triad", run_triad, lambda result: {"error_fro_rel": float(cupy.abs(result - 7.0).max())},
+            {"error_fro_rel": 0.0}, flops=2.0 * size, bytes=24.0 * size, clock="events"
+        ),
+        Method(
+            "fma_peak", run_peak, spread, {"error_fro_rel": 0.0}, flops=2.0 * 8 * rounds * threads, bytes=0.0,
+            clock="events"
+        ),
+    ]  # fmt: skip
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    clock = cupy.cuda.runtime.deviceGetAttribute(13, cupy.cuda.Device().id)  # cudaDevAttrClockRate, kHz
+    return Problem(
+        methods,
+        values={
+            "cores": describe().multiprocessors,
+            "llc_mib": properties["l2CacheSize"] / 2**20,
+            "clock_mhz": clock / 1000,
+            "simd_bytes": 512,
+        },
+    )

@@ -1,0 +1,76 @@
+"""A timed MPI rank: ``mpiexec -n 2 python -m spectile_study.cases.kpm.ranks nx ny nz R steps seed method calls first``.
+
+Rank 0 prints one line of JSON: the seconds of each call from barrier to barrier, and the scalar products.  A call is
+`steps` steps, after the `first` ones.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+
+def main(arguments: list[str]) -> None:
+    """Time one method on the ranks of ``MPI.COMM_WORLD``."""
+    from mpi4py import MPI
+
+    from spectile.kpm import bounds
+    from spectile.kpm.cpu.recursion import CpuOperator, CpuRecursion
+    from spectile.kpm.cpu.threads import num_threads
+    from spectile.kpm.distributed.mpi import DistributedMatrix
+    from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+
+    nx, ny, nz, num_vectors, steps, seed = (int(text) for text in arguments[:6])
+    method, calls, first = arguments[6], int(arguments[7]), int(arguments[8])
+    comm = MPI.COMM_WORLD
+    sample = TopologicalInsulator(nx, ny, nz)
+    a, b = bounds.scaling(sample.gershgorin())
+    recursions: list[Any]
+    if method == "aug_spmv":
+        # Throughput mode: each rank has vectors of its own and runs them one after the other.
+        operator = CpuOperator.from_csr(sample.matrix())
+        mine = range(comm.rank, num_vectors, comm.size)
+        threads = max(1, num_threads() // comm.size)
+
+        def fresh() -> list[Any]:
+            return [CpuRecursion(operator, a, b, operator.random_block(seed, n, 1), threads) for n in mine]
+    else:
+        # On GPUs: a rank a device, two steps a sweep.
+        backend: Any = "cuda" if method == "blocked" else "cpu"
+        matrix = DistributedMatrix(sample, comm, reduce_every_step=method == "aug_spmmv_star", backend=backend)
+        engine = matrix.engine(matrix.dtype)
+
+        def fresh() -> list[Any]:
+            return [engine.random(seed, 0, num_vectors, a, b)]
+
+    seconds = []
+    etas = np.empty((0, 0))
+    recursions = []
+    for _ in range(calls):
+        recursions.clear()  # the vectors of two calls need not fit into memory together
+        recursions += fresh()
+        for recursion in recursions:
+            recursion.advance(first)
+        comm.Barrier()
+        start = time.perf_counter()
+        parts = [recursion.advance(steps) for recursion in recursions]
+        comm.Barrier()
+        seconds.append(time.perf_counter() - start)
+        etas = np.concatenate(parts, axis=1) if parts else np.empty((2 * steps, 0))
+    if method == "aug_spmv":
+        gathered = comm.gather(etas)
+        if comm.rank == 0:
+            whole = np.empty((2 * steps, num_vectors))
+            for rank, part in enumerate(gathered or ()):
+                whole[:, rank :: comm.size] = part
+            etas = whole
+    if comm.rank == 0:
+        print(json.dumps({"seconds": seconds, "etas": etas.tolist()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

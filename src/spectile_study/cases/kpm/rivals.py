@@ -1,0 +1,58 @@
+"""The vendor's chain of calls, cuSPARSE and cuBLAS vector by vector: what the kernels are compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spectile.kpm.cuda.units import stored_unit
+
+
+def fill_columns(block: Any, seed: int) -> None:
+    """Write random start vectors one after the other: row r of `block`, shape (R, N), is vector r."""
+    for r in range(block.shape[0]):
+        stored_unit(str(block.dtype), 1).function("random_phases")(
+            (1024,), (256,),
+            (block[r], np.uint64(0), np.int64(block.shape[1]), np.int32(1), np.uint64(seed), np.uint64(r)),
+        )  # fmt: skip
+
+
+def etas_naive(matrix: Any, start: Any, steps: int, a: float, b: float) -> Any:
+    """Run Figure 3 through cuSPARSE and cuBLAS, vector by vector: the vendor's chain to compare with.
+
+    Parameters
+    ----------
+    matrix : cupyx.scipy.sparse.csr_matrix, shape (N, N)
+        H.
+    start : cupy.ndarray, shape (N, R), Fortran order
+        |ν₀⟩.
+    steps : int
+        Applications of H̃, M/2.
+    a, b : float
+        Scaling.
+
+    Returns
+    -------
+    cupy.ndarray, shape (2 * steps, R)
+    """
+    import cupy
+    from cupy import cublas
+    from cupyx import cusparse
+
+    etas = cupy.empty((2 * steps, start.shape[1]), matrix.dtype)
+    dot = cublas.dotc if matrix.dtype.kind == "c" else cublas.dot
+    minus_one = cupy.array(-1, matrix.dtype)
+    for r in range(start.shape[1]):
+        v, w = cupy.ascontiguousarray(start[:, r]), cupy.zeros(start.shape[0], matrix.dtype)
+        u = cupy.empty_like(v)
+        for m in range(steps):
+            if m:
+                v, w = w, v
+            cusparse.spmv(matrix, v, u)
+            cublas.axpy(-b, v, u)
+            cublas.scal(minus_one, w)
+            cublas.axpy(2 * a if m else a, u, w)
+            dot(v, v, out=etas[2 * m, r : r + 1].reshape(()))
+            dot(w, v, out=etas[2 * m + 1, r : r + 1].reshape(()))
+    return etas.real

@@ -1,0 +1,116 @@
+"""What is in the tree passed its GPU tests: checked on any machine against the record of the last run on a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+GPU_TESTS = Path(__file__).resolve().parents[2] / "gpu"
+
+FILES = sorted(path.relative_to(GPU_TESTS).as_posix() for path in GPU_TESTS.glob("*/test_*.py"))
+
+
+@cache
+def _plugin() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_conftest", GPU_TESTS / "conftest.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# Files whose tests no device has run to the end on the code that is in the tree, and why.  Nothing may stay here
+# without a reason, and nothing that has a record.
+NOT_RUN: dict[str, str] = {}
+
+
+@cache
+def _collected() -> dict[str, list[str]]:
+    """Return the ids of all GPU tests by file, as pytest collects them."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", str(GPU_TESTS)]
+    done = subprocess.run(command, cwd=GPU_TESTS.parent.parent, capture_output=True, text=True, timeout=300)
+    assert done.returncode in (0, 5), done.stdout + done.stderr
+    ids: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        if "::" in line:
+            ids.setdefault(_plugin().file_of(line), []).append(line.strip())
+    return ids
+
+
+def _fault(file: str, collected: list[str], record: dict[str, Any]) -> str | None:
+    """Return what is wrong with the record of a file of tests; None where all of them passed on this very code."""
+    if file not in record:
+        return "no run is recorded"
+    tests = record[file]["tests"]
+    if missing := sorted(set(collected) - set(tests)):
+        return f"tests without a recorded outcome: {missing}"
+    if failed := sorted(name for name, outcome in tests.items() if outcome == "failed"):
+        return f"tests that failed in the recorded run: {failed}"
+    if "passed" not in tests.values():
+        return "the recorded run skipped every test"
+    if record[file]["digest"] != _plugin().digest(GPU_TESTS / file):
+        return "GPU code or tests changed since the recorded run"
+    return None
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_gpu_tests_passed_on_a_gpu(file: str) -> None:
+    fault = _fault(file, _collected()[file], json.loads(_plugin().RECORD.read_text()))
+    if file in NOT_RUN:
+        assert fault is not None, f"{file} has a run on a device: take it out of NOT_RUN"
+        pytest.skip(f"{file} has not run as it stands: {NOT_RUN[file]}")
+    mend = f"run pytest tests/gpu/{file} on a CUDA device and commit tests/gpu/last_run.json"
+    assert fault is None, f"{file}: {fault} ({mend})"
+
+
+def test_nothing_is_named_that_is_not_there() -> None:
+    assert set(NOT_RUN) <= set(FILES)
+    assert set(json.loads(_plugin().RECORD.read_text())) <= set(FILES)
+
+
+@pytest.mark.parametrize("spoil", ["missing", "failed", "skipped", "digest", "no record"])
+def test_a_spoilt_record_is_noticed(spoil: str) -> None:
+    file = "core/test_device.py"
+    record = json.loads(_plugin().RECORD.read_text())
+    collected = _collected()[file]
+    tests = record[file]["tests"]
+    record[file]["digest"] = _plugin().digest(GPU_TESTS / file)
+    tests.update(dict.fromkeys(collected, "passed"))
+    assert _fault(file, collected, record) is None
+    if spoil == "missing":
+        del tests[collected[0]]
+    elif spoil == "failed":
+        tests[collected[0]] = "failed"
+    elif spoil == "skipped":
+        tests.update(dict.fromkeys(tests, "skipped"))
+    elif spoil == "digest":
+        record[file]["digest"] = "0" * 64
+    else:
+        del record[file]
+    assert _fault(file, collected, record)
+
+
+def test_code_that_a_test_reaches_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin, package = _plugin(), tmp_path / "src/spectile/kpm"
+    for folder in (package / "cuda", package / "cpu", tmp_path / "src/spectile/core"):
+        folder.mkdir(parents=True)
+    for name in ("__init__", "cuda/__init__", "cuda/rows", "cpu/__init__", "cpu/rows", "other", "../core/device"):
+        (package / f"{name}.py").touch()
+    for name in ("cuda/rows.cu", "cuda/rows.cuh", "cpu/none.cu"):
+        (package / name).touch()
+    (package / "api.py").write_text("def f():\n    from spectile.kpm.cuda import rows\n")
+    (package / "cuda/rows.py").write_text("import spectile.core.device, numpy\n")
+    test = tmp_path / "test_kpm.py"
+    test.write_text("from spectile.kpm.api import f\n")
+    monkeypatch.setattr(plugin, "ROOT", tmp_path)
+    found = [path.relative_to(tmp_path).as_posix() for path in plugin.sources(test)]
+    kpm = [f"src/spectile/kpm/{name}" for name in ("api.py", "cuda/__init__.py", "cuda/rows.cu", "cuda/rows.cuh")]
+    assert found == ["src/spectile/core/device.py", *kpm, "src/spectile/kpm/cuda/rows.py", "test_kpm.py"]

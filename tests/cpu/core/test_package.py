@@ -1,0 +1,79 @@
+"""The package as a user meets it: light to import, its public names where they should be."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import spectile
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_example_of_the_readme_runs():
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    lines = run(text.partition("```python\n")[2].partition("```")[0]).splitlines()
+    tau, valid_ratio, bound = map(float, lines[0].split())
+    assert tau > 0 and abs(valid_ratio - 0.1) < 0.01 and bound > 0
+    assert abs(float(lines[1].split()[1]) - 4000) < 40
+
+
+def test_examples_of_the_guide_run():
+    text = (Path(__file__).parents[3] / "docs/guide.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    lines = run("\n".join(blocks)).splitlines()
+    for line, rtol in zip(lines, (1e-3, 1e-6, 1e-9), strict=False):
+        error, bound = map(float, re.search(r"error (\S+) of (\S+)$", line).groups())
+        assert line.startswith(f"rtol {rtol:g}: tau ") and error <= bound
+    assert float(lines[3].split()[1]) < 1e-12  # spgemm
+    assert lines[4] == "True" and float(lines[5]) < 1e-12  # its bound in float16, and a kept pattern
+    assert float(lines[6]) < 1e-13 and lines[7] == "(10,) (600, 10) True"  # eigh
+    assert abs(float(lines[8].split()[1]) - 7200) < 1e-6  # kpm_dos
+    assert abs(float(lines[9].split()[0]) - 3600) < 40
+    assert lines[10].startswith("(256, 2) [1.") and len(lines) == 11
+
+
+def test_import_is_light():
+    heavy = "('numba', 'cupy', 'pandas', 'matplotlib', 'scipy')"
+    assert run(f"import sys, spectile; print([m for m in {heavy} if m in sys.modules])").strip() == "[]"
+
+
+@pytest.mark.parametrize("name", spectile.__all__)
+def test_public_names_are_documented(name):
+    assert getattr(spectile, name).__doc__
+
+
+def test_packages_need_no_import_of_their_own():
+    code = "import spectile; print(spectile.tsparse.error_bound.__name__, spectile.kpm.ldos.__name__, *dir(spectile))"
+    error_bound, ldos, *names = run(code).split()
+    assert (error_bound, ldos) == ("error_bound", "ldos")
+    assert {"spamm", "kpm_dos", "kpm", "tsparse", "nearsparse", "__version__"} <= set(names)
+    assert not {"importlib", "Any", "TYPE_CHECKING"} & set(names)
+
+
+def test_version_is_the_same_everywhere():
+    root = Path(__file__).parents[3]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((root / "CITATION.cff").read_text())
+    assert project["version"] == citation["version"] == spectile.__version__
+    assert citation["license"] == project["license"] and len(citation["references"]) == 4
+    shown = subprocess.run([sys.executable, "-m", "spectile", "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"spectile {spectile.__version__}\n"
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        spectile.nothing  # noqa: B018
+
+
+def test_spamm_is_a_function_whatever_was_imported_before():
+    code = (
+        "import spectile.nearsparse.api, spectile.core.device; from spectile import spamm; print(type(spamm).__name__)"
+    )
+    assert run(code).strip() == "function"

@@ -1,0 +1,258 @@
+"""The two-stage eigensolver on the CPU, against LAPACK and its own reference."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from spectile import evd
+from spectile.evd import reference
+from spectile.evd.cpu import solver as cpu
+from spectile_study.inputs.spectra import FAMILIES, random_hermitian, residuals, with_spectrum
+
+DTYPES = ("float64", "float32", "complex128", "complex64")
+B, NB = cpu.BANDWIDTH_VECTORS, cpu.BLOCK
+SIZES = (1, 2, 3, 5, 20, 97, B - 1, B, B + 1, NB - 1, NB, NB + 1, 2 * NB + 1)
+
+
+def rng(*seed):
+    return np.random.default_rng([5, *seed])
+
+
+def passes(errors):
+    return all(error < 10 for error in errors.values())
+
+
+@pytest.mark.parametrize("bandwidth, block", [(1, 1), (1, 4), (3, 12), (4, 4), (4, 8), (8, 32)])
+@pytest.mark.parametrize("n", [1, 2, 3, 9, 20, 31])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_reference_agrees_with_the_cpu_stages(n, bandwidth, block, dtype):
+    a = random_hermitian(n, rng(n), dtype)
+    assert passes(residuals(a, *reference.eigh(a, bandwidth=bandwidth, block=block)))
+    b = max(1, min(bandwidth, n - 1))
+    block = max(b, block // b * b)
+    band, _ = reference.band_reduction(a, bandwidth=b, block=block)
+    assert np.all(np.tril(band, -b - 1) == 0)
+    fortran = np.asfortranarray(np.tril(a))
+    cpu.band_reduction(fortran, bandwidth=b, block=block)
+    # The same reflectors in the same order give the same band up to rounding.
+    stored = cpu.extract_band(fortran, b)
+    ours = np.array([[stored[j, i - j] if 0 <= i - j <= b else 0 for j in range(n)] for i in range(n)])
+    np.testing.assert_allclose(ours, np.tril(band) * (np.abs(ours) > 0), atol=1e-12)
+    d, e, reflectors = reference.bulge_chasing(band, bandwidth=b)
+    d2, e2, _ = cpu.chase_band(stored, b, keep=False, threads=2)
+    np.testing.assert_allclose(d2, d, atol=1e-12)
+    np.testing.assert_allclose(np.abs(e2), np.abs(e), atol=1e-12)
+    assert sum(len(h.v) for h in reflectors) == n * (n - 1) // 2
+
+
+@pytest.mark.parametrize("block", [1, 4, 5, 16, 64])
+@pytest.mark.parametrize("n", [1, 7, 16, 37])
+def test_recursive_syr2k_adds_the_triangle_in_place(n, block):
+    a, b, c = (rng(n, block, i).standard_normal((n, k)) for i, k in enumerate((3, 3, n)))
+    expected = np.tril(c - 2 * (a @ b.T + b @ a.T))
+    above = c.copy()
+    reference.syr2k_recursive(c, a, b, block=block, alpha=-2)
+    np.testing.assert_allclose(np.tril(c), expected, atol=1e-12)
+    i, j = np.indices((n, n))
+    outside = (j > i) & (i // block != j // block)
+    assert np.array_equal(c[outside], above[outside])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families(family, dtype):
+    a = FAMILIES[family](150, rng(1), dtype)
+    w, v = evd.eigh(a, backend="cpu")
+    assert w.dtype == a.real.dtype
+    assert v.dtype == a.dtype
+    assert np.all(np.diff(w) >= 0)
+    assert passes(residuals(a, w, v))
+    assert passes(residuals(a, evd.eigvalsh(a, backend="cpu"), None))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", SIZES)
+def test_sizes_around_the_blocks(n, dtype):
+    a = random_hermitian(n, rng(n), dtype)
+    assert passes(residuals(a, *evd.eigh(a, backend="cpu")))
+
+
+def test_size_zero():
+    w, v = evd.eigh(np.empty((0, 0)), backend="cpu")
+    assert w.shape == (0,)
+    assert v.shape == (0, 0)
+    assert evd.eigvalsh(np.empty((0, 0), "complex64"), backend="cpu").dtype == np.float32
+    assert evd.tridiagonalize(np.empty((0, 0)), backend="cpu").d.shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_only_one_triangle_is_read(dtype, lower, order, overwrite):
+    n = 70
+    a = random_hermitian(n, rng(2), dtype)
+    half = np.where(np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, a, np.nan)
+    half[np.diag_indices(n)] = a.diagonal() + (1j if a.dtype.kind == "c" else 0)
+    half = np.array(half, dtype=dtype, order=order)
+    before = half.copy()
+    w, v = evd.eigh(half, lower=lower, overwrite_a=overwrite, backend="cpu")
+    assert passes(residuals(a, w, v))
+    if not overwrite:
+        np.testing.assert_array_equal(half, before)
+
+
+@pytest.mark.parametrize("uplo", ["U", "u"])
+def test_uplo_wins_over_lower(uplo):
+    a = np.triu(random_hermitian(9, rng(3)))
+    full = a + np.triu(a, 1).T
+    np.testing.assert_allclose(evd.eigvalsh(a, UPLO=uplo, backend="cpu"), np.linalg.eigvalsh(full), atol=1e-12)
+    with pytest.raises(ValueError, match="UPLO"):
+        evd.eigvalsh(a, UPLO="X", backend="cpu")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_subsets(dtype):
+    n = 80
+    a = random_hermitian(n, rng(4), dtype)
+    w_all = np.linalg.eigvalsh(a.astype("complex128" if a.dtype.kind == "c" else "float64"))
+    for first, last in ((0, 0), (3, 17), (n - 1, n - 1), (0, n - 1)):
+        w, v = evd.eigh(a, subset_by_index=(first, last), backend="cpu")
+        assert v.shape == (n, last - first + 1)
+        assert passes(residuals(a, w, v, w_all[first : last + 1]))
+        w = evd.eigvalsh(a, subset_by_index=(first, last), backend="cpu")
+        assert passes(residuals(a, w, None, w_all[first : last + 1]))
+    low, high = (w_all[9] + w_all[10]) / 2, (w_all[30] + w_all[31]) / 2
+    for limits, wanted in (
+        ((low, high), slice(10, 31)),
+        ((-np.inf, low), slice(0, 10)),
+        ((high, np.inf), slice(31, n)),
+    ):
+        w, v = evd.eigh(a, subset_by_value=limits, backend="cpu")
+        assert passes(residuals(a, w, v, w_all[wanted]))
+        w = evd.eigvalsh(a, subset_by_value=limits, backend="cpu")
+        assert passes(residuals(a, w, None, w_all[wanted]))
+    assert evd.eigvalsh(a, subset_by_value=(1e6, 1e7), backend="cpu").shape == (0,)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
+def test_interval_of_a_scaled_matrix(scale):
+    a = random_hermitian(40, rng(6))
+    w = np.linalg.eigvalsh(a)
+    cut = (w[4] + w[5]) / 2 * scale
+    np.testing.assert_allclose(evd.eigvalsh(a * scale, subset_by_value=(-np.inf, cut), backend="cpu") / scale, w[:5])
+
+
+@pytest.mark.parametrize("limits", [(3, 2), (-1, 2), (0, 80)])
+def test_wrong_index_subset(limits):
+    with pytest.raises(ValueError, match="subset_by_index"):
+        evd.eigvalsh(np.eye(80), subset_by_index=limits, backend="cpu")
+
+
+def test_worded_errors():
+    a = np.eye(5)
+    with pytest.raises(ValueError, match="square"):
+        evd.eigh(np.ones((3, 4)), backend="cpu")
+    with pytest.raises(ValueError, match="square"):
+        evd.eigh(np.ones(3), backend="cpu")
+    with pytest.raises(ValueError, match="low < high"):
+        evd.eigh(a, subset_by_value=(1, 1), backend="cpu")
+    with pytest.raises(ValueError, match="not both"):
+        evd.eigh(a, subset_by_value=(0, 1), subset_by_index=(0, 1), backend="cpu")
+    with pytest.raises(ValueError, match="backend"):
+        evd.eigh(a, backend="gpu")
+    with pytest.raises(TypeError, match="dtype"):
+        evd.eigh(a.astype(object), backend="cpu")
+    with pytest.raises(MemoryError, match="bytes"):
+        evd.eigh(np.broadcast_to(0.0, (10**6, 10**6)), backend="cpu")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_not_finite(bad, dtype):
+    a = random_hermitian(40, rng(7), dtype)
+    a[30, 2] = bad
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        evd.eigh(a, backend="cpu")
+    with pytest.raises(np.linalg.LinAlgError, match="NaN or infinity"):
+        evd.eigh(a, check_finite=False, backend="cpu")
+    assert np.all(np.isfinite(evd.eigvalsh(a, lower=False, backend="cpu")))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_same_bits_twice(dtype):
+    a = random_hermitian(400, rng(8), dtype)
+    first, second = (evd.eigh(a, backend="cpu") for _ in range(2))
+    assert all(np.array_equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def test_chasing_does_not_depend_on_its_threads():
+    a = random_hermitian(500, rng(9))
+    a[np.abs(np.subtract.outer(np.arange(500), np.arange(500))) > 8] = 0
+    band = cpu.extract_band(a, 8)
+    one = cpu.chase_band(band.copy(), 8, keep=True, threads=1)
+    for threads in (2, 3, 5):
+        other = cpu.chase_band(band.copy(), 8, keep=True, threads=threads)
+        assert all(np.array_equal(x, y) for x, y in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 2, 5, 90])
+def test_tridiagonalize(n, dtype):
+    a = random_hermitian(n, rng(n, 10), dtype)
+    t = evd.tridiagonalize(a, calc_q=True, backend="cpu")
+    assert t.d.dtype == a.real.dtype
+    full = np.diag(t.d) + np.diag(t.e, 1) + np.diag(t.e, -1)
+    eps = np.finfo(dtype).eps
+    assert np.linalg.norm(t.q @ full @ t.q.conj().T - a) < 10 * n * eps * np.linalg.norm(a)
+    assert np.linalg.norm(t.q.conj().T @ t.q - np.eye(n)) < 10 * n * eps
+    assert evd.tridiagonalize(a, backend="cpu").q is None
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 6), (2, 2, 5, 5), (0, 4, 4)])
+def test_batches(shape):
+    a = rng(11).standard_normal(shape)
+    a = a + a.swapaxes(-1, -2)
+    w, v = evd.eigh(a, backend="cpu")
+    assert w.shape == shape[:-1]
+    assert v.shape == shape
+    np.testing.assert_allclose(a @ v, v * w[..., None, :], atol=1e-12)
+    assert evd.eigvalsh(a, subset_by_index=(1, 2), backend="cpu").shape == (*shape[:-2], 2)
+
+
+def test_integers_lists_and_halves():
+    np.testing.assert_allclose(evd.eigvalsh([[2, 0], [0, 1]], backend="cpu"), [1, 2])
+    assert evd.eigvalsh(np.eye(3, dtype=np.int8), backend="cpu").dtype == np.float64
+    assert evd.eigvalsh(np.eye(3, dtype=np.float16), backend="cpu").dtype == np.float32
+    strided = random_hermitian(40, rng(12))[::2, ::2]
+    np.testing.assert_allclose(evd.eigvalsh(strided, backend="cpu"), np.linalg.eigvalsh(strided), atol=1e-12)
+    frozen = np.asfortranarray(strided)
+    frozen.flags.writeable = False
+    np.testing.assert_allclose(evd.eigvalsh(frozen, overwrite_a=True, backend="cpu"), np.linalg.eigvalsh(strided))
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("eigvals_only", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_agrees_with_scipy_call_for_call(lower, eigvals_only, dtype):
+    a = random_hermitian(20, rng(13), dtype)
+    keywords = {"lower": lower, "eigvals_only": eigvals_only, "subset_by_index": (2, 9)}
+    theirs = scipy.linalg.eigh(a, **keywords)
+    ours = evd.eigh(a, **keywords, backend="cpu")
+    if eigvals_only:
+        theirs, ours = (theirs,), (ours,)
+    tolerance = 200 * np.finfo(dtype).eps
+    np.testing.assert_allclose(ours[0], theirs[0], atol=tolerance, rtol=tolerance)
+    if not eigvals_only:
+        # Up to the phase of each vector.
+        overlap = np.abs(np.sum(ours[1].conj() * theirs[1], axis=0))
+        np.testing.assert_allclose(overlap, 1, atol=100 * tolerance)
+
+
+def test_rank_deficient_panels():
+    values = np.zeros(140)
+    values[:3] = [1, -2, 3]
+    a = with_spectrum(values, rng(14))
+    a[:, 40:90] = 0
+    a[40:90] = 0
+    assert passes(residuals(a, *evd.eigh(a, backend="cpu")))

@@ -1,0 +1,61 @@
+"""KPM over MPI: 1, 2 and 4 ranks give the serial moments; a dead rank is worded.  Skipped without an MPI runtime."""
+
+import numpy as np
+import pytest
+
+from spectile.kpm import SpectralDensity
+from spectile.kpm.distributed.mpi import split_rows
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+
+PROGRAM = """
+import sys
+import numpy as np
+from mpi4py import MPI
+from spectile.kpm.operators.lattices import anderson
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile.kpm import SpectralDensity
+from spectile.kpm.distributed.mpi import DistributedMatrix
+comm = MPI.COMM_WORLD
+samples = {"ti": TopologicalInsulator(9, 5, 4), "anderson": anderson(7, disorder=3, rng=1)}
+samples["short"] = TopologicalInsulator(3, 4, 2)  # on four ranks a halo is wider than a slab
+for name, H in samples.items():
+    for every in (False, True):
+        matrix = DistributedMatrix(H, comm, reduce_every_step=every)
+        density = SpectralDensity(matrix, 60, 5, rng=3, bounds=(-11, 11))
+        density.add_moments(20)
+        np.save(f"{sys.argv[1]}/{name}_{every}_{comm.rank}.npy", density.moments)
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ranks_equal_serial(ranks, run_ranks, tmp_path):
+    from spectile.kpm.operators.lattices import anderson
+
+    done = run_ranks(PROGRAM, ranks, tmp_path)
+    assert done.returncode == 0, done.stderr
+    samples = {"ti": TopologicalInsulator(9, 5, 4), "anderson": anderson(7, disorder=3, rng=1)}
+    for name, H in (samples | {"short": TopologicalInsulator(3, 4, 2)}).items():
+        serial = SpectralDensity(H, 80, 5, rng=3, bounds=(-11, 11), backend="cpu").moments
+        for every in (False, True):
+            for rank in range(ranks):
+                moments = np.load(tmp_path / f"{name}_{every}_{rank}.npy")
+                np.testing.assert_allclose(moments, serial, rtol=0, atol=1e-12 * H.shape[0])
+
+
+def test_a_dead_rank_is_worded_and_nothing_hangs(dead_rank):
+    done = dead_rank("cpu", 0.5)
+    assert "rank 1 did not answer rank 0" in done.stdout, done.stderr
+
+
+def test_rows_are_split_into_interior_and_boundary_once_each():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 4, 500)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    own = np.ones(indptr[-1], dtype=bool)
+    own[indptr[80] : indptr[95]] = False
+    own[indptr[400]] = False
+    interior, boundary = split_rows(indptr, own, [(0, 250), (250, 500)])
+    covered = sorted(interior + boundary)
+    assert [low for low, _ in covered] == [0, *[high for _, high in covered[:-1]]] and covered[-1][1] == 500
+    for low, high in interior:
+        assert own[indptr[low] : indptr[high]].all()

@@ -1,0 +1,88 @@
+"""What KPM on several devices decides on the host: shares, halos, references, bad input."""
+
+import numpy as np
+import pytest
+
+from spectile.kpm.distributed.hybrid import HybridInsulator
+from spectile.kpm.distributed.mpi import localize
+from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
+from spectile.kpm.distributed.shares import hold, local_planes, longest_run
+from spectile.kpm.operators.lattices import anderson
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile_study.bench.case import Context, Skipped
+from spectile_study.bench.sheets import read_sheet
+from spectile_study.cases.kpm import build as cases
+from spectile_study.cases.kpm import multi as cases_multi
+
+ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")
+
+
+@pytest.mark.parametrize(("first", "planes", "strip"), [(0, 6, 8), (2, 3, 4), (5, 1, 8), (4, 2, 2)])
+def test_planes_are_the_rows_of_the_whole_matrix(first, planes, strip):
+    sample = TopologicalInsulator(6, 5, 8, potential=np.random.default_rng(1).random((6, 5, 8)))
+    matrix, order = local_planes(sample, np.dtype(np.complex128), first, planes, strip, np)
+    rows = planes * 160
+    assert matrix.shape[0] == rows and matrix.indices.max() < len(order) == rows + 320
+    x = np.random.default_rng(2).random(sample.shape[0])
+    np.testing.assert_allclose(matrix @ x[order][: matrix.shape[1]], (sample.matrix() @ x)[order[:rows]], atol=1e-14)
+    np.testing.assert_array_equal(np.sort(order[:rows]), np.arange(first * 160, (first + planes) * 160))
+
+
+@pytest.mark.parametrize("shares", [1, 2, 5])
+def test_shares_of_any_matrix_have_its_rows(shares):
+    matrix = anderson(5, disorder=2, rng=3).tocsr()
+    edges = np.linspace(0, matrix.shape[0], shares + 1).astype(np.int64)
+    x = np.random.default_rng(4).random(matrix.shape[0])
+    for number in range(shares):
+        first, last = edges[number : number + 2]
+        local, halo, receives = localize(matrix[first:last], edges, number)
+        np.testing.assert_allclose(local @ np.r_[x[first:last], x[halo]], (matrix @ x)[first:last], atol=1e-14)
+        assert sum(stop - start for _, start, stop in receives) == len(halo)
+        for owner, start, stop in receives:
+            assert edges[owner] <= halo[start] <= halo[stop - 1] < edges[owner + 1] and owner != number
+
+
+def test_longest_run():
+    assert longest_run(np.array([1, 0, 1, 1, 1, 0, 1, 1], dtype=bool)) == (2, 5)
+    assert longest_run(np.zeros(3, dtype=bool)) == (0, 0)
+    assert longest_run(np.ones(3, dtype=bool)) == (0, 3)
+
+
+def test_reference_without_a_matrix_is_scipys():
+    found = cases_multi.reference_etas(7, 6, 5, 11, 2)[: 2 * (cases.STEPS + 1)]
+    np.testing.assert_allclose(found, cases.reference_etas(7, 6, 5, 11), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("case", ["devices_400x400x40_8", "throughput_400x100x40_2", "hybrid_400x100x40"])
+def test_without_a_gpu_every_method_says_why(case, tmp_path):
+    methods = cases.build(ROWS[case], Context("cpu", tmp_path, seed=1, threads=1)).methods
+    assert methods and all(isinstance(method, Skipped) and "no CUDA device" in method.reason for method in methods)
+
+
+def test_scaling_follows_the_papers_growth():
+    sizes = {
+        series: {
+            row["gpus"]: (row["nx"], row["ny"], row["nz"])
+            for row in ROWS.values()
+            if row["study"] == "devices" and series in row["scaling"].split(",")
+        }
+        for series in ("square", "bar", "strong")
+    }
+    assert sizes["bar"] == {count: (400 * count, 100, 40) for count in (1, 2, 4, 8)}
+    # From four on, both sides double when the devices quadruple; between, one of them does.
+    assert sizes["square"] == {1: (400, 100, 40), 2: (400, 200, 40), 4: (400, 400, 40), 8: (800, 400, 40)}
+    assert sizes["strong"] == dict.fromkeys((1, 2, 4, 8), (400, 400, 40))
+
+
+def test_bad_input_is_worded():
+    sample = TopologicalInsulator(5, 4, 3)
+    with pytest.raises(ValueError, match="a halo is 2 wide: take fewer"):
+        hold(sample, np.dtype(np.complex128), [], 3, stored=False, steps_a_sweep=2)
+    with pytest.raises(ValueError, match="take fewer"):
+        hold(sample, np.dtype(np.complex128), [], 6, stored=True, steps_a_sweep=2)
+    with pytest.raises(ValueError, match="devices is empty"):
+        MultiGpuMatrix(sample, [])
+    with pytest.raises(ValueError, match="transport"):
+        MultiGpuMatrix(sample, [0], transport="pigeon")
+    with pytest.raises(ValueError, match="without a plane"):
+        HybridInsulator(sample, cpu_planes=5)

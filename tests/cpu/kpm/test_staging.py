@@ -1,0 +1,120 @@
+"""The inspector of the staged GPU kernel: its plans, carried out in NumPy as the kernel does, give the product."""
+
+import numpy as np
+import pytest
+
+from spectile.kpm.cuda import staging
+from spectile.kpm.distributed.shares import local_planes
+from spectile.kpm.operators.lattices import anderson, graphene
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+
+
+def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):
+    """Return W = H V by the plan; fail where a slot is written while tiles in flight still read it."""
+    rows, columns = matrix.shape
+    v = np.zeros((4 * made.pages, 2), complex)
+    v[:columns] = np.random.default_rng(1).normal(size=(columns, 2))
+    w = np.full_like(v, np.nan)
+    data = np.append(matrix.data, 0)[made.source]
+    for worker in range(workers):
+        memory, last_read = np.full((4 * slots, 2), np.nan, complex), np.full(slots, -depth)
+        for n, t in enumerate(range(made.first[worker], made.first[worker + 1])):
+            (load, code, value, last), to = made.tiles[t], made.tiles[t + 1]
+            pages, targets = made.loads[load : to[0]].T
+            assert (last_read[targets] <= n - depth).all()
+            assert last == (made.pages - 1 in pages)
+            memory.reshape(slots, 4, 2)[targets] = v.reshape(-1, 4, 2)[pages]
+            codes = made.codes[8 * code : 8 * to[1]]
+            for head in codes[: 8 * tile].reshape(tile, 8):
+                page, _ = head.view(np.int32)[[0, 3]]
+                if page < 0:
+                    continue
+                own, length = int(head[2]), int(head[3])
+                np.testing.assert_array_equal(memory[own : own + 4], v[4 * page : 4 * page + 4])
+                assert np.isnan(w[4 * page : 4 * page + 4]).all()
+                words = codes[4 * head[4] :].astype(np.int64)
+                for r in range(4):
+                    places = np.array([k // 4 * 16 + 4 * r + k % 4 for k in range(length)], dtype=int)
+                    if len(kinds):
+                        code_of, values = words[2 * places], table[words[2 * places + 1]]
+                    else:
+                        code_of = words[places]
+                        values = data[4 * (value + int(head[5])) + 4 * np.arange(length) + r]
+                    last_read[code_of // 4] = n
+                    w[4 * page + r] = values @ memory[code_of]
+    return w[:rows], matrix @ v[:columns]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "lattice"),
+    [
+        (TopologicalInsulator(4, 6, 8).matrix(), (48, 8)),
+        (graphene(9, 7).tocsr(), (126 // 4 + 1, 0)),
+        (anderson(5, disorder=2, rng=1).tocsr(), (32, 0)),
+    ],
+)
+@pytest.mark.parametrize(("tile", "depth", "slots", "workers", "turns"), [(2, 8, 80, 3, 1), (4, 4, 200, 2, 2)])
+@pytest.mark.parametrize("table", [False, True])
+def test_plan_carried_out_is_the_product(matrix, lattice, tile, depth, slots, workers, turns, table):
+    values, kinds = np.unique(matrix.data, return_inverse=True)
+    kinds = (kinds + 1).astype(np.uint16) if table else np.empty(0, np.uint16)
+    made = staging.plan(
+        matrix.indptr, matrix.indices, kinds, wave_pages=lattice[0], line_pages=lattice[1], workers=workers,
+        turns=turns, slots=slots, tile=tile, depth=depth, groups=2,
+    )  # fmt: skip
+    found, wanted = carried_out(matrix, made, workers, tile, depth, slots, kinds, np.append(0, values))
+    np.testing.assert_allclose(found, wanted, atol=1e-13)
+    assert made.reuse >= 1
+
+
+def test_plans_of_some_rows_are_together_the_product():
+    plane, planes = 48, 5
+    matrix, _ = local_planes(TopologicalInsulator(9, 6, 8), np.dtype(complex), 7, planes, 8, np)
+    parts = []
+    for runs in (((0, plane), ((planes - 1) * plane, planes * plane)), ((plane, (planes - 1) * plane),)):
+        made = staging.plan(
+            matrix.indptr, matrix.indices, np.empty(0, np.uint16), wave_pages=plane, line_pages=8, workers=3, turns=2,
+            slots=90, tile=2, depth=6, groups=2, runs=runs, num_columns=matrix.shape[1],
+        )  # fmt: skip
+        found, wanted = carried_out(matrix, made, 3, 2, 6, 90, np.empty(0, np.uint16), None)
+        computed = np.isfinite(found[:, 0]).reshape(-1, 4).any(axis=1)
+        np.testing.assert_array_equal(np.flatnonzero(computed), np.concatenate([np.arange(*run) for run in runs]))
+        parts.append(found)
+    np.testing.assert_allclose(np.where(np.isnan(parts[0]), parts[1], parts[0]), wanted, atol=1e-13)
+
+
+def test_too_few_slots_are_no_plan():
+    matrix = TopologicalInsulator(4, 6, 8).matrix()
+    arguments = dict(wave_pages=48, line_pages=8, workers=1, turns=1, tile=2, depth=8, groups=2)
+    assert staging.plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), slots=20, **arguments) is None
+
+
+def test_waves_and_lines_are_read_off_a_lattice():
+    matrix = TopologicalInsulator(12, 10, 8).matrix()
+    assert staging.lattice_of(matrix.indptr, matrix.indices) == (80, 8)
+
+
+@pytest.mark.parametrize(
+    ("pages", "wave", "line", "workers", "turns"), [(960, 80, 8, 7, 1), (961, 80, 8, 5, 3), (7, 7, 0, 9, 1)]
+)
+def test_workers_share_the_pages(pages, wave, line, workers, turns):
+    lists = staging.worker_pages(pages, wave, line, workers, turns)
+    np.testing.assert_array_equal(np.sort(np.concatenate(lists)), np.arange(pages))
+    if pages > 100:
+        assert max(map(len, lists)) <= 1.05 * min(map(len, lists))
+
+
+def test_a_turn_is_a_region_of_whole_lines():
+    lines, line, workers, turns = 12, 8, 4, 3
+    for pages in staging.worker_pages(2 * lines * line, lines * line, line, workers, turns):
+        regions = pages % (lines * line) // line // (lines // turns)
+        np.testing.assert_array_equal(np.unique(regions), np.arange(turns))
+        assert (np.diff(regions) >= 0).all()
+
+
+def test_strips_wind_so_that_a_part_across_two_is_compact():
+    # Two turns of 66 workers, as for 64 vectors on an H200: with straight strips, one of them found no slots.
+    matrix = TopologicalInsulator(6, 100, 40).matrix()
+    arguments = dict(wave_pages=4000, line_pages=40, workers=66, turns=2, slots=103, tile=4, depth=5, groups=3)
+    made = staging.plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), **arguments)
+    assert made is not None and made.reuse < 2.1

@@ -1,0 +1,545 @@
+"""Sparse products on the CPU: pattern, rounding, the paper's counts, and worded errors."""
+
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spectile.tsparse import error_bound, reference, spgemm, symbolic
+from spectile.tsparse import precision as rounding
+
+PRECISIONS = ("float64", "float32", "tf32", "float16")
+QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def multiply(A, B, **options):
+    return spgemm(A, B, backend="cpu", **options)
+
+
+def random(m, n, density, seed, kind="normal"):
+    rng = np.random.default_rng(seed)
+    A = sp.random_array((m, n), density=density, rng=rng, format="csr")
+    A.data = {
+        "normal": rng.standard_normal(A.nnz),
+        "ones": np.ones(A.nnz),
+        "integers": rng.integers(-2, 3, A.nnz).astype(float),
+        "wide": rng.standard_normal(A.nnz) * 2.0 ** rng.integers(-8, 9, A.nnz),
+    }[kind]
+    return A
+
+
+def structural(A, B):
+    ones = [sp.csr_array((np.ones(len(x.data)), x.indices, x.indptr), shape=x.shape) for x in (A, B)]
+    C = sp.csr_array(ones[0] @ ones[1])
+    C.sort_indices()
+    return C
+
+
+def assert_product(C, A, B, precision="float64", method="auto"):
+    expected = structural(sp.csr_array(A), sp.csr_array(B))
+    np.testing.assert_array_equal(C.indptr, expected.indptr)
+    np.testing.assert_array_equal(C.indices, expected.indices)
+    bound = error_bound(A, B, precision=precision, method=method)
+    exact = np.asarray((A.astype(np.longdouble).toarray()) @ (B.astype(np.longdouble).toarray()))
+    rows = np.repeat(np.arange(C.shape[0]), np.diff(C.indptr))
+    error = np.abs(C.data - exact[rows, C.indices])
+    assert (error <= bound.data).all(), (error / bound.data).max()
+
+
+shapes = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 70))
+
+
+@QUICK
+@given(
+    shapes,
+    st.floats(0, 0.5),
+    st.integers(0, 10**6),
+    st.sampled_from(["normal", "ones", "integers", "wide"]),
+    st.sampled_from(PRECISIONS),
+    st.sampled_from(["rows", "tiles"]),
+)
+def test_product_is_structural_and_within_its_bound(shape, density, seed, kind, precision, method):
+    m, k, n = shape
+    A, B = random(m, k, density, seed, kind), random(k, n, density, seed + 1, kind)
+    C = multiply(A, B, precision=precision, method=method)
+    assert C.shape == (m, n)
+    assert C.dtype == (np.float64 if precision == "float64" else np.float32)
+    assert_product(C, A, B, precision, method)
+
+
+@QUICK
+@given(shapes, st.floats(0, 0.6), st.integers(0, 10**6))
+def test_bitmap_format_returns_the_matrix(shape, density, seed):
+    A = random(shape[0], shape[2], density, seed)
+    M = reference.to_bitmap(A)
+    back = reference.to_csr(M)
+    A.sort_indices()
+    np.testing.assert_array_equal(back.indptr, A.indptr)
+    np.testing.assert_array_equal(back.indices, A.indices)
+    np.testing.assert_array_equal(back.data, A.data)
+    assert np.bitwise_count(M.bitmaps).sum() == A.nnz
+    assert (np.diff(M.index) == np.bitwise_count(M.bitmaps)).all()
+    assert (np.diff(M.index) > 0).all()
+
+
+@QUICK
+@given(shapes, st.floats(0, 0.3), st.integers(0, 10**6))
+def test_filter_drops_only_empty_products(shape, density, seed):
+    m, k, n = shape
+    A, B = (reference.to_bitmap(random(*s, density, seed + i)) for i, s in enumerate(((m, k), (k, n))))
+    a, b = reference.expand(A, B)
+    kept = set(zip(*(x.tolist() for x in reference.filter_tasks(A, B, a, b)), strict=True))
+    pattern_a, pattern_b = A.dense_tiles() != 0, B.dense_tiles() != 0
+    for task in zip(a.tolist(), b.tolist(), strict=True):
+        product = pattern_a[task[0]].astype(int) @ pattern_b[task[1]].astype(int)
+        assert (task in kept) == bool(product.any())
+
+
+def test_reference_counts_of_a_tridiagonal_matrix():
+    n = 64
+    A = sp.diags_array([np.ones(n - 1), np.ones(n), np.ones(n - 1)], offsets=[-1, 0, 1], format="csr")
+    counts = reference.table1(A)
+    assert counts["nnz_c"] == 5 * n - 6
+    assert counts["products"] == 9 * n - 10
+    assert counts["tiles_a"] == 8 + 14
+    assert counts["tiles_c"] == 8 + 14
+    # Diagonal tiles meet diagonal ones, and off-diagonal ones on both sides; two off-diagonals meet on the diagonal.
+    assert counts["tile_products"] == 8 + 14 * 2 + 14
+
+
+def test_compaction_drops_what_cancelled():
+    A = sp.csr_array(np.array([[1.0, 1.0], [0.0, 1.0]]))
+    B = sp.csr_array(np.array([[1.0, 2.0], [-1.0, 2.0]]))
+    tiles = (reference.to_bitmap(A), reference.to_bitmap(B))
+    assert len(reference.spgemm(*tiles).elements) == 4
+    assert len(reference.spgemm(*tiles, drop_cancelled=True).elements) == 3
+    np.testing.assert_array_equal(
+        reference.to_csr(reference.spgemm(*tiles, drop_cancelled=True)).toarray(), A.toarray() @ B.toarray()
+    )
+
+
+def test_cancelled_entries_stay_stored():
+    A = sp.csr_array(np.array([[1.0, -1.0]]))
+    B = sp.csr_array(np.array([[3.0], [3.0]]))
+    for method in ("rows", "tiles"):
+        C = multiply(A, B, method=method)
+        assert C.nnz == 1
+        assert C.data[0] == 0
+
+
+@QUICK
+@given(shapes, st.floats(0, 0.4), st.integers(0, 10**6), st.sampled_from(["rows", "tiles"]))
+def test_products_associate_and_transpose(shape, density, seed, method):
+    m, k, n = shape
+    A, B = random(m, k, density, seed, "integers"), random(k, n, density, seed + 1, "integers")
+    C = random(n, m, density, seed + 2, "integers")
+    left = multiply(multiply(A, B, method=method), C, method=method)
+    right = multiply(A, multiply(B, C, method=method), method=method)
+    np.testing.assert_array_equal(left.toarray(), right.toarray())
+    transposed = multiply(sp.csr_array(B.T), sp.csr_array(A.T), method=method)
+    np.testing.assert_array_equal(multiply(A, B, method=method).toarray().T, transposed.toarray())
+
+
+@pytest.mark.parametrize("method", ["rows", "tiles"])
+def test_stored_zeros_are_entries(method):
+    A = sp.csr_array((np.array([0.0, 2.0]), np.array([0, 1]), np.array([0, 1, 2])), shape=(2, 2))
+    B = sp.csr_array(np.array([[1.0, 0.0], [0.0, 3.0]]))
+    C = multiply(A, B, method=method)
+    assert C.nnz == 2
+    np.testing.assert_array_equal(C.toarray(), [[0.0, 0.0], [0.0, 6.0]])
+
+
+def test_inputs_are_left_alone():
+    A = random(40, 40, 0.2, 20)
+    before = A.copy()
+    for precision in PRECISIONS:
+        multiply(A, A, precision=precision)
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(A, name), getattr(before, name))
+
+
+@pytest.mark.parametrize("make", [sp.csr_matrix, sp.csc_array, sp.coo_array, sp.lil_array, sp.dok_array, sp.bsr_array])
+def test_every_format_and_both_kinds(make):
+    A = make(random(20, 20, 0.2, 3))
+    C = multiply(A, A)
+    assert isinstance(C, sp.csr_array if isinstance(A, sp.sparray) else sp.csr_matrix)
+    np.testing.assert_allclose(C.toarray(), A.toarray() @ A.toarray(), atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint16, np.int64, np.float32, np.float64, np.longdouble])
+def test_every_real_dtype(dtype):
+    A = sp.csr_array(abs(random(30, 30, 0.2, 4, "integers")).astype(dtype))
+    dense = A.toarray().astype(float)
+    for precision in PRECISIONS:
+        np.testing.assert_array_equal(multiply(A, A, precision=precision).toarray(), dense @ dense)
+
+
+def test_unsorted_and_duplicate_entries():
+    indptr, indices = np.array([0, 4, 4, 6]), np.array([2, 0, 2, 1, 2, 0])
+    A = sp.csr_array((np.arange(1.0, 7.0), indices, indptr), shape=(3, 3))
+    before = A.copy()
+    C = multiply(A, A)
+    np.testing.assert_allclose(C.toarray(), A.toarray() @ A.toarray())
+    assert C.has_sorted_indices
+    np.testing.assert_array_equal(A.indices, before.indices)
+    np.testing.assert_array_equal(A.data, before.data)
+
+
+def test_int64_indices_are_taken():
+    A = random(30, 30, 0.2, 5)
+    A.indices, A.indptr = A.indices.astype(np.int64), A.indptr.astype(np.int64)
+    assert_product(multiply(A, A), A, A)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (5, 0, 3), (5, 3, 0), (1, 1, 1)])
+def test_empty_products(shape):
+    m, k, n = shape
+    C = multiply(sp.csr_array((m, k)), sp.csr_array((k, n)))
+    assert C.shape == (m, n)
+    assert C.nnz == 0
+
+
+def test_same_bits_for_every_number_of_threads():
+    import numba
+
+    A = random(700, 700, 0.05, 6)
+    before = numba.get_num_threads()
+    try:
+        results = []
+        for threads in {1, numba.config.NUMBA_NUM_THREADS}:
+            numba.set_num_threads(threads)
+            results.append(multiply(A, A).data)
+    finally:
+        numba.set_num_threads(before)
+    for result in results:
+        np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("kept", [2**25, 0])
+def test_chunks_of_rows_on_threads_are_put_together(kept, monkeypatch):
+    from spectile.tsparse.cpu import rows as cpu
+
+    A = sp.vstack([random(1500, 900, 0.01, 21), sp.csr_array((40, 900)), random(200, 900, 0.1, 22)], format="csr")
+    B = random(900, 1200, 0.02, 23)
+    left, right = ((x.indptr.astype(np.int64), x.indices, x.data) for x in (A, B))
+    monkeypatch.setattr(cpu, "LARGEST_KEPT", kept)
+    work = cpu.survey(left[0], left[1], right[0])
+    assert work.products == np.diff(B.indptr)[A.indices].sum()
+    pieces = cpu.chunks(work, 3, 3000)
+    assert len(pieces) > 20
+    whole = cpu.multiply(left, right, 1200, work, cpu.chunks(work, 1), 1)
+    assert_product(sp.csr_array(whole[::-1], shape=(A.shape[0], 1200)), A, B)
+    for _ in range(5):
+        for array, expected in zip(cpu.multiply(left, right, 1200, work, pieces, 3), whole, strict=True):
+            np.testing.assert_array_equal(array, expected)
+
+
+def test_products_of_several_callers_do_not_share_room():
+    from concurrent.futures import ThreadPoolExecutor
+
+    factors = [random(600, 600, 0.03, 24 + i) for i in range(8)]
+    expected = [multiply(A, A).data for A in factors]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            for C, data in zip(pool.map(lambda A: multiply(A, A), factors), expected, strict=True):
+                np.testing.assert_array_equal(C.data, data)
+
+
+def test_pieces_are_checked_apart(monkeypatch):
+    """Each thread checks its rows: what one of them finds is told, whichever it is."""
+    from spectile.tsparse.cpu import rows as cpu
+
+    monkeypatch.setattr(cpu, "WORTH_A_PIECE", 10)
+    monkeypatch.setattr("numba.get_num_threads", lambda: 4)
+    A = random(60, 50, 0.3, 32)
+    B = sp.eye_array(50, format="csr")
+    np.testing.assert_array_equal(multiply(A, B).data, A.data)
+    for place in (0, A.nnz // 2, A.nnz - 1):
+        for change, what in ((np.nan, "nan"), (np.inf, "inf")):
+            wrong = A.copy()
+            wrong.data[place] = change
+            with pytest.raises(ValueError, match=f"A holds {what}"):
+                multiply(wrong, B)
+        wrong = A.copy()
+        wrong.indices[place] = 50
+        with pytest.raises(ValueError, match="column index outside"):
+            multiply(wrong, B)
+    for row in (5, 30, 59):
+        first = A.indptr[row]
+        wrong = A.copy()
+        wrong.indices[first : first + 2] = wrong.indices[first : first + 2][::-1]
+        wrong.has_sorted_indices = False
+        assert_product(multiply(wrong, B), wrong, B)
+
+
+def test_rows_of_every_length_are_sorted():
+    # Short rows, windows that are scanned, and wide rows that are sorted take different paths.
+    rng = np.random.default_rng(7)
+    n = 20_000
+    B = sp.vstack([random(50, n, d, 8) for d in (0.0005, 0.004, 0.05)] + [sp.eye_array(200, n)], format="csr")
+    A = random(300, B.shape[0], 0.03, rng)
+    C = multiply(A, B)
+    assert (np.diff(C.indices)[np.setdiff1d(np.arange(C.nnz - 1), C.indptr[1:-1] - 1)] > 0).all()
+    expected = structural(A, B)
+    np.testing.assert_array_equal(C.indices, expected.indices)
+    assert abs(C - A @ B).max() < 1e-12
+
+
+def test_one_pass_gives_what_counted_rows_give(monkeypatch):
+    """Rows of 1 to some 300 entries in chance order, rows of a few runs far apart, and columns that meet many times."""
+    from spectile.tsparse.cpu import rows as cpu
+
+    rng = np.random.default_rng(12)
+    lengths = np.concatenate([np.arange(1, 100), rng.integers(100, 300, 40)])
+    columns = [rng.choice(5000, n, replace=False) for n in lengths]
+    places = np.repeat(np.arange(len(lengths)), lengths), np.concatenate(columns)
+    B = sp.csr_array((rng.standard_normal(lengths.sum()), places), shape=(len(lengths), 5000))
+    one_of_each = sp.eye_array(len(lengths), format="csr")
+    band = sp.diags_array(np.ones((31, 1000)), offsets=np.arange(-15, 16), shape=(1000, 1000), format="csr")
+    starts = rng.choice(249, (500, 6)) * 20
+    runs = sp.lil_array((500, 5000))
+    for row, first in enumerate(starts):
+        for column in first:
+            runs[row, column : column + 17] = 1.0 + row
+    runs = runs.tocsr()
+    one_or_two = sp.csr_array(sp.eye_array(500) + sp.eye_array(500, k=7))
+    pairs = [(one_of_each, B), (random(400, len(lengths), 0.02, rng), B), (band, band), (B, B.T.tocsr())]
+    for left, right in (*pairs, (one_or_two, runs)):
+        found = multiply(left, right)
+        with monkeypatch.context() as patch:
+            patch.setattr(cpu, "LARGEST_RESERVE", 0)
+            counted = multiply(left, right)
+        expected = structural(left, right)
+        for C in (found, counted):
+            np.testing.assert_array_equal(C.indptr, expected.indptr)
+            np.testing.assert_array_equal(C.indices, expected.indices)
+        np.testing.assert_array_equal(found.data, counted.data)
+        assert abs(found - left @ right).max() < 1e-11
+
+
+def test_symbolic_product_is_reused():
+    A, B = random(40, 60, 0.1, 9), random(60, 50, 0.1, 10)
+    pattern = symbolic(A, B, backend="cpu")
+    C = multiply(A, B)
+    assert pattern.nnz == C.nnz
+    assert pattern.products == np.diff(B.indptr)[A.indices].sum()
+    for precision in PRECISIONS:
+        for factor in (1.0, -3.0):
+            scaled = sp.csr_array((A.data * factor, A.indices, A.indptr), shape=A.shape)
+            again = pattern.multiply(scaled, B, precision=precision)
+            once = multiply(scaled, B, precision=precision)
+            np.testing.assert_array_equal(again.indices, once.indices)
+            np.testing.assert_array_equal(again.data, once.data)
+    with pytest.raises(ValueError, match="pattern of A differs"):
+        pattern.multiply(random(40, 60, 0.1, 11), B)
+
+
+@pytest.mark.parametrize("exponent", [-120, -40, 0, 40, 120])
+def test_float16_scales_by_powers_of_two(exponent):
+    A, B = random(30, 40, 0.2, 12), random(40, 30, 0.2, 13)
+    small = sp.csr_array(A * 2.0**exponent)
+    inverse = sp.csr_array(B * 2.0**-exponent)
+    C = multiply(small, inverse, precision="float16")
+    assert_product(C, small, inverse, "float16")
+    assert np.abs(C - A @ B).max() < 2e-2
+
+
+def test_float16_scales_each_row_and_column():
+    A, B = random(30, 40, 0.2, 14), random(40, 30, 0.2, 15)
+    rng = np.random.default_rng(16)
+    A = sp.csr_array(sp.diags_array(2.0 ** rng.integers(-30, 30, 30)) @ A)
+    B = sp.csr_array(B @ sp.diags_array(2.0 ** rng.integers(-30, 30, 30)))
+    assert_product(multiply(A, B, precision="float16"), A, B, "float16")
+
+
+def test_eleven_bits_are_those_of_float16():
+    """Ties to even, both signs, and the same 11 bits at exponents that float16 does not hold."""
+    values = np.arange(2048, 4096, 0.25)
+    values = np.concatenate((values, -values))
+    expected = values.astype(np.float16).astype(np.float64)
+    for power in (-60, -12, 0, 4, 40):
+        np.testing.assert_array_equal(rounding.eleven_bits(np.ldexp(values, power)), np.ldexp(expected, power))
+
+
+def test_tf32_rounds_ties_away_from_zero():
+    units = np.arange(1024, 2048) * np.float32(2.0**-10)
+    for part, up in ((0.25, 0), (0.5, 1), (0.75, 1)):
+        moved = (units + np.float32(part * 2.0**-10)).astype(np.float32)
+        for sign in (1, -1):
+            found = rounding.round_tf32(sign * moved)
+            np.testing.assert_array_equal(found, sign * (units + np.float32(up * 2.0**-10)))
+
+
+@pytest.mark.parametrize("tiny", ["rows of A", "columns of B"])
+def test_float16_scales_rows_alone_and_columns_alone(tiny):
+    A, B = random(30, 20, 0.3, 13), random(20, 25, 0.3, 14)
+    scale = 2.0 ** np.where(np.arange(30) % 3 == 0, -80, 0)[: 30 if tiny == "rows of A" else 25]
+    if tiny == "rows of A":
+        left, right = sp.csr_array(sp.diags_array(scale) @ A), B
+    else:
+        left, right = A, sp.csr_array(B @ sp.diags_array(scale))
+    plain = multiply(A, B, precision="float16").toarray().astype(np.float64)
+    scaled = multiply(left, right, precision="float16").toarray().astype(np.float64)
+    factor = scale[:, None] if tiny == "rows of A" else scale
+    np.testing.assert_allclose(scaled, plain * factor, rtol=1e-6)
+
+
+def test_float16_of_integers_is_exact():
+    A = random(50, 50, 0.2, 17, "integers")
+    for method in ("rows", "tiles"):
+        C = multiply(A, A, precision="float16", method=method)
+        np.testing.assert_array_equal(C.toarray(), A.toarray() @ A.toarray())
+
+
+class TestErrors:
+    A = random(6, 5, 0.5, 18)
+
+    def test_shapes(self):
+        with pytest.raises(ValueError, match="columns of A must be the rows of B"):
+            multiply(self.A, self.A)
+
+    def test_not_sparse(self):
+        with pytest.raises(TypeError, match="B is a ndarray, not a sparse matrix"):
+            multiply(self.A, np.ones((5, 2)))
+
+    def test_complex(self):
+        with pytest.raises(TypeError, match="A holds complex128 values"):
+            multiply(self.A.astype(complex), self.A.T)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    def test_not_finite(self, value):
+        A = sp.csr_array(np.array([[1.0, 0.0], [2.0, value]]))
+        with pytest.raises(ValueError, match=r"A holds (nan|inf) at row 1, column 1"):
+            multiply(A, A)
+
+    @pytest.mark.parametrize("index", [-1, 5])
+    def test_index_out_of_range(self, index):
+        A = self.A.copy()
+        A.indices = A.indices.copy()
+        A.indices[2] = index
+        with pytest.raises(ValueError, match="column index outside 0 to 4"):
+            multiply(A, sp.csr_array(self.A.T))
+
+    @pytest.mark.parametrize(("row", "pointer"), [(0, 1), (2, -3), (3, 0), (3, 10**6), (6, 10**6), (6, -1)])
+    def test_row_pointer(self, row, pointer):
+        A = self.A.copy()
+        A.indptr = A.indptr.copy()
+        A.indptr[row] = pointer
+        with pytest.raises(ValueError, match="row pointer of A"):
+            multiply(A, sp.csr_array(self.A.T))
+
+    @pytest.mark.parametrize("index", [2**32 + 1, -(2**32) + 1])
+    def test_index_whose_lower_half_is_in_range(self, index):
+        A = self.A.copy()
+        A.indices = A.indices.astype(np.int64)
+        A.indices[2] = index
+        with pytest.raises(ValueError, match="column index outside 0 to 4"):
+            multiply(A, sp.csr_array(self.A.T))
+
+    @pytest.mark.parametrize("option", ["precision", "method"])
+    def test_unknown_choice(self, option):
+        with pytest.raises(ValueError, match=f"{option} is 'other'; choose one of"):
+            spgemm(self.A, sp.csr_array(self.A.T), **{option: "other"})
+
+    @pytest.mark.parametrize("limit", [0, -5])
+    def test_memory_limit_not_positive(self, limit):
+        with pytest.raises(ValueError, match="positive number of bytes"):
+            multiply(self.A, sp.csr_array(self.A.T), memory_limit=limit)
+
+    def test_memory_limit_too_small_for_a_row(self):
+        B = random(5, 1000, 0.1, 19)
+        with pytest.raises(MemoryError, match=r"raise it to at least \d+"):
+            multiply(self.A, B, memory_limit=100)
+        assert_product(multiply(self.A, B, memory_limit=40_000), self.A, B)
+
+    def test_range_of_float16(self):
+        A = sp.csr_array(np.array([[1.0, 2.0**-60]]))
+        with pytest.raises(ValueError, match=r"row of A 0 holds entries further apart .*2\*\*39"):
+            spgemm(A, sp.csr_array(A.T), precision="float16", method="tiles", backend="cpu")
+        for small in (2.0**-60, 2.0**-100):
+            rows, column = sp.csr_array([[1.0, 0], [0, small]]), sp.csr_array([[small], [0.75]])
+            C = spgemm(rows, column, precision="float16", backend="cpu")
+            np.testing.assert_array_equal(C.toarray(), [[small], [0.75 * small]])
+        A = sp.csr_array(np.array([[1.0, 2.0**-120]]))
+        assert multiply(A, sp.csr_array(A.T), precision="float16").data[0] == 1
+        beyond = "an entry of A", A * 2.0**-10, sp.csr_array(A.T)
+        for _, left, right in (beyond, ("an entry of B", A, sp.csr_array(np.array([[1.0], [2.0**50]])))):
+            with pytest.raises(ValueError, match=r"row of A 0 holds entries further apart .*2\*\*110"):
+                multiply(left, right, precision="float16")
+
+    def test_scaled_factors_lose_nothing_small(self):
+        """What A's small entries make with B's small ones counts where B's large ones are not met."""
+        A = sp.csr_array(np.array([[2.0**-120, 0.0]]))
+        B = sp.csr_array(np.array([[2.0**10], [2.0**118]]))
+        assert multiply(A, B, precision="float16").data[0] == 2.0**-110
+
+    def test_range_of_float32(self):
+        A = sp.csr_array(np.array([[1e300]]))
+        for precision in ("float32", "tf32"):
+            with pytest.raises(ValueError, match="beyond the range of float32"):
+                multiply(A, A, precision=precision)
+        with pytest.raises(ValueError, match="an entry of C is beyond the range"):
+            multiply(A, A, precision="float16")
+        assert multiply(sp.csr_array([[1e100]]), sp.csr_array([[1e100]])).data[0] == pytest.approx(1e200)
+
+
+@QUICK
+@given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 12), st.integers(1, 25))
+def test_parts_of_a_large_product_cover_its_rows(counts, chunk, most):
+    from spectile.tsparse.cuda.run import _parts
+
+    starts = np.cumsum([0, *counts])
+    covered = np.zeros(starts[-1], int)
+    end = 0
+    for a, b, part in _parts(starts, chunk, most):
+        assert end <= a < b <= a + chunk
+        assert part == slice(starts[a], starts[b])
+        assert b == a + 1 or starts[b] - starts[a] <= most
+        covered[part] += 1
+        end = b
+    assert (covered == 1).all()
+
+
+#: Functions of check.cu that tell a `HalfRange`, and its attributes.
+RANGES = {"least": "least", "most": "most", "lost_below": "lost"}
+
+
+def test_counters_are_where_the_kernels_write():
+    """The host's places in the head of counters, its flags and its bins are those of the kernels."""
+    from spectile.tsparse.cuda import factors as gpu_factors
+    from spectile.tsparse.cuda import units as gpu_kernels
+
+    source = gpu_kernels.ROWS["float32"].source()
+    places = {name: int(number) for name, number in re.findall(r"^    ([A-Z_]+) = (\d+),", source, re.M)}
+    names = ("SYMBOLIC", "NUMERIC", "FLAGS", "MAX_SPAN", "MAX_BYTES", "DESCENTS")
+    host = {name: getattr(gpu_kernels, name) for name in names}
+    host |= {name: 2 * getattr(gpu_kernels, name) for name in ("PRODUCTS", "ENTRIES")}
+    assert host.items() <= places.items()
+    assert max(places.values()) + 2 <= gpu_kernels.HEAD
+    flags = dict(re.findall(r"([A-Z_]+) = (\d+)", re.search(r"enum Flag \{(.*?)\}", source).group(1)))
+    assert {name: getattr(gpu_kernels, name) for name in flags} == {name: int(bit) for name, bit in flags.items()}
+    constants = dict(re.findall(r"constexpr int ([A-Z_]+) = (\d+);", source))
+    assert int(constants["BINS_NUMERIC"]) == gpu_kernels.BINS_NUMERIC
+    assert int(constants["ANALYSTS"]) == gpu_kernels.ANALYSTS
+    assert int(constants["BINS_SYMBOLIC"]) - 1 == gpu_kernels.BLOCK_BIN
+    modes = dict(re.findall(r"([A-Z_0-9]+) = (\d+)", re.search(r"enum Rounding \{(.*?)\}", source).group(1)))
+    codes = {"KEEP": "float32", "TF32": "tf32", "HALF": "float16"}
+    assert all(int(modes[name]) == gpu_factors._ROUNDING[host] for name, host in codes.items())
+    assert int(modes["HALF_TILE"]) == gpu_factors._ROUND_TILES
+    ranges = {name: re.search(rf"double {name}\(.*HALF \? ([^ ]+) : ([^;]+);", source).groups() for name in RANGES}
+    for half, which in ((rounding.BY_ENTRY, 0), (rounding.IN_TILES, 1)):
+        for name, attribute in RANGES.items():
+            text = ranges[name][which]
+            assert (float.fromhex(text) if "x" in text else float(text)) == getattr(half, attribute)
+    assert eval(re.search(r"constexpr int EMPTY = ([^;]+);", source).group(1)) == gpu_factors._EMPTY
+
+
+def test_import_is_light():
+    import subprocess
+    import sys
+
+    code = "import sys, spectile.tsparse; print(sorted({'numba', 'cupy', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

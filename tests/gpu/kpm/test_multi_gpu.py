@@ -1,0 +1,198 @@
+"""KPM in shares, on one GPU or several: equal to the float64 reference, whatever the shares and the transport."""
+
+import numpy as np
+import pytest
+
+from spectile.kpm import SpectralDensity, reference
+from spectile.kpm.operators.lattices import anderson, graphene
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+
+pytestmark = pytest.mark.gpu
+
+SEED = int(np.random.SeedSequence().generate_state(1)[0])
+A, B = 0.11, 0.05
+RANK = """
+import sys
+import numpy as np
+from mpi4py import MPI
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile.kpm import SpectralDensity
+from spectile.kpm.distributed.mpi import DistributedMatrix
+matrix = DistributedMatrix(TopologicalInsulator(9, 6, 8), MPI.COMM_WORLD, backend="cuda")
+np.save(sys.argv[1], SpectralDensity(matrix, 60, 5, rng=3, bounds=(-11, 11)).moments)
+"""
+
+
+def devices(count):
+    """Take the machine's devices in turn: several shares come to lie on one where there are fewer."""
+    import cupy
+
+    return [number % cupy.cuda.runtime.getDeviceCount() for number in range(count)]
+
+
+def poisoned(engine, num_vectors):
+    """Return a recursion whose unset memory holds NaN: what is read must have been written before."""
+    recursion = engine.random(SEED, 0, num_vectors, A, B)
+    for share in recursion.shares:
+        with share.place.working():
+            share.w.fill(7.0)
+            if engine.steps_a_sweep == 2:
+                share.v_out, share.w_out = (share.v * np.nan for _ in range(2))
+    return recursion
+
+
+@pytest.mark.parametrize(("dims", "count"), [((9, 4, 3), 1), ((9, 4, 3), 4), ((16, 25, 40), 2), ((16, 25, 40), 3)])
+@pytest.mark.parametrize("num_vectors", [1, 5, 32])
+@pytest.mark.parametrize("kind", [{"stored": True}, {"steps_a_sweep": 1}, {"steps_a_sweep": 2}], ids=lambda k: str(k))
+def test_shares_of_the_topological_insulator(dims, count, num_vectors, kind):
+    from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
+
+    sample = TopologicalInsulator(*dims)
+    engine = MultiGpuMatrix(sample, devices(count), **kind).engine(np.dtype(np.complex128))
+    recursion = poisoned(engine, num_vectors)
+    etas = np.concatenate([recursion.advance(4), recursion.advance(5)])
+    start = reference.random_phases(SEED, sample.shape[0], num_vectors)
+    expected = reference.etas_blocked(sample.matrix(), start, 18, A, B)
+    assert np.abs(etas - expected).max() / sample.shape[0] < 1e-12, f"seed {SEED}"
+
+
+@pytest.mark.parametrize("kind", [{"stored": True}, {"steps_a_sweep": 1}, {"steps_a_sweep": 2}], ids=lambda k: str(k))
+def test_a_reduction_every_step_changes_nothing(kind):
+    from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
+
+    sample = TopologicalInsulator(12, 5, 8)
+    found = [
+        MultiGpuMatrix(sample, devices(3), reduce_every_step=every, **kind)
+        .engine(np.dtype(np.complex128))
+        .random(SEED, 0, 6, A, B)
+        .advance(7)
+        for every in (False, True)
+    ]
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-12 * sample.shape[0])
+
+
+@pytest.mark.parametrize("H", [TopologicalInsulator(9, 5, 8), graphene(9, 8), anderson(7, disorder=3, rng=1)])
+def test_public_functions_equal_one_device(H, tmp_path):
+    from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
+
+    one = SpectralDensity(H, 64, 5, rng=3, backend="cpu", bounds=(-12, 12))
+    several = SpectralDensity(MultiGpuMatrix(H, devices(3)), 64, 5, rng=3, bounds=(-12, 12))
+    np.testing.assert_allclose(several.moments, one.moments, atol=1e-11 * H.shape[0])
+    several.save(tmp_path / "state.npz")
+    resumed = SpectralDensity.load(tmp_path / "state.npz", MultiGpuMatrix(H, devices(3)))
+    several.add_moments(21)
+    resumed.add_moments(21)
+    np.testing.assert_array_equal(resumed.moments, several.moments)
+    found = SpectralDensity(MultiGpuMatrix(H, devices(2)), 64, 5, rng=3)
+    assert found.integrate() == pytest.approx(H.shape[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [{"stored": True}, {}], ids=str)
+def test_vectors_that_do_not_fit_together_are_done_in_passes(kind, monkeypatch):
+    from spectile.kpm.distributed.multi_gpu import MultiGpuEngine, MultiGpuMatrix
+
+    matrix = MultiGpuMatrix(TopologicalInsulator(9, 5, 8), devices(2), **kind)
+    assert matrix.engine(matrix.dtype).capacity() > 1000
+    whole = SpectralDensity(matrix, 32, 5, rng=3, bounds=(-12, 12))
+    monkeypatch.setattr(MultiGpuEngine, "capacity", lambda self: 2)
+    passes = SpectralDensity(matrix, 32, 5, rng=3, bounds=(-12, 12))
+    np.testing.assert_allclose(passes.moments, whole.moments, rtol=0, atol=1e-11 * matrix.shape[0])
+
+
+def test_bitwise_repeatable():
+    from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
+
+    sample = TopologicalInsulator(40, 30, 40)
+    runs = [
+        MultiGpuMatrix(sample, devices(4)).engine(np.dtype(np.complex128)).random(SEED, 0, 8, A, B).advance(20)
+        for _ in range(3)
+    ]
+    np.testing.assert_array_equal(runs[0], runs[1])
+    np.testing.assert_array_equal(runs[0], runs[2])
+
+
+def test_nccl_equals_copies():
+    import cupy
+
+    from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
+
+    count = cupy.cuda.runtime.getDeviceCount()
+    sample = TopologicalInsulator(4 * count + 1, 6, 8)
+    for every in (False, True):
+        found = [
+            MultiGpuMatrix(sample, range(count), transport=transport, reduce_every_step=every)
+            .engine(np.dtype(np.complex128))
+            .random(SEED, 0, 4, A, B)
+            .advance(9)
+            for transport in ("peer", "nccl")
+        ]
+        np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-12 * sample.shape[0])
+    with pytest.raises(ValueError, match="refuses"):
+        MultiGpuMatrix(sample, [0, 0], transport="nccl").engine(np.dtype(np.complex128))
+
+
+def test_one_rank_a_device(run_ranks, tmp_path):
+    import cupy
+
+    done = run_ranks(RANK, cupy.cuda.runtime.getDeviceCount(), tmp_path / "moments.npy")
+    assert done.returncode == 0, done.stderr
+    one = SpectralDensity(TopologicalInsulator(9, 6, 8), 60, 5, rng=3, bounds=(-11, 11), backend="cpu")
+    np.testing.assert_allclose(np.load(tmp_path / "moments.npy"), one.moments, atol=1e-11 * one.shape[0])
+
+
+@pytest.mark.parametrize(("dims", "cpu_planes"), [((9, 4, 3), 2), ((12, 6, 16), 11), ((20, 12, 40), None)])
+def test_gpu_and_cpu_together(dims, cpu_planes, tmp_path):
+    from spectile.kpm.distributed.hybrid import HybridInsulator
+
+    sample = TopologicalInsulator(*dims)
+    hybrid = HybridInsulator(sample, threads=2, cpu_planes=cpu_planes)
+    one = SpectralDensity(sample, 64, 5, rng=3, backend="cpu", bounds=(-12, 12))
+    both = SpectralDensity(hybrid, 64, 5, rng=3, bounds=(-12, 12))
+    np.testing.assert_allclose(both.moments, one.moments, atol=1e-11 * sample.shape[0])
+    if cpu_planes is not None:
+        both.save(tmp_path / "state.npz")
+        resumed = SpectralDensity.load(tmp_path / "state.npz", hybrid)
+        both.add_moments(21)
+        resumed.add_moments(21)
+        np.testing.assert_array_equal(resumed.moments, both.moments)
+
+
+def test_a_dead_rank_is_worded_and_nothing_hangs(dead_rank):
+    import cupy
+
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("a rank that waits for another needs a second GPU")
+    done = dead_rank("cuda", 2)
+    assert "another rank did not answer rank 0" in done.stdout, done.stderr
+
+
+def test_bad_input_is_worded():
+    from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
+
+    dtype = np.dtype(np.complex128)
+    with pytest.raises(ValueError, match="a halo is 2 wide"):
+        MultiGpuMatrix(TopologicalInsulator(5, 4, 3), [0, 0, 0]).engine(dtype)
+    with pytest.raises(ValueError, match="take fewer"):
+        MultiGpuMatrix(anderson(3, disorder=1, rng=1), [0] * 30).engine(np.dtype(np.float64))
+    with pytest.raises(ValueError, match="devices is empty"):
+        MultiGpuMatrix(TopologicalInsulator(5, 4, 3), [])
+
+
+@pytest.mark.parametrize(("study", "scaling"), [("devices", "strong"), ("devices", "throughput"), ("hybrid", None)])
+def test_cases_pass_their_checks(study, scaling, tmp_path):
+    import cupy
+
+    from spectile_study.bench.case import Context, Skipped
+    from spectile_study.cases.kpm import build as cases
+
+    count = cupy.cuda.runtime.getDeviceCount()
+    row = {"study": study, "nx": 4 * count, "ny": 6, "nz": 8, "num_vectors": 9, "gpus": count, "scaling": scaling}
+    for method in cases.build(row, Context("cuda", tmp_path, SEED, 2)).methods:
+        if isinstance(method, Skipped):
+            continue
+        for _ in range(2):
+            method.prepare()
+            result = method.run()
+        result = result[0] if method.clock == "external" else result
+        errors = method.check(result)
+        assert errors and all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)

@@ -1,0 +1,121 @@
+"""KPM on a stored matrix staged through shared memory: against the float64 reference, fresh seeds, poisoned outputs."""
+
+import numpy as np
+import pytest
+
+from spectile.kpm import kpm_dos, reference
+from spectile.kpm.operators.lattices import anderson, graphene
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+
+pytestmark = pytest.mark.gpu
+
+SEED = int(np.random.SeedSequence().generate_state(1)[0])
+A, B = 0.11, 0.05
+STEPS = 8
+# 560 pages a plane: enough for the inspector to walk in waves; and few rows, the last page not whole.
+SAMPLES = {
+    "planes": (TopologicalInsulator(4, 28, 20).matrix(), False),
+    "small": (TopologicalInsulator(5, 4, 7).matrix(), False),
+    "graphene": (graphene(9, 7).tocsr(), True),
+    "anderson": (anderson(9, disorder=2, rng=1).tocsr(), True),
+}
+
+
+def run(matrix, num_vectors, dtype, real, **settings):
+    from spectile.kpm.cuda.staged import StagedOperator
+    from spectile.kpm.cuda.stored import StoredRecursion
+
+    start = reference.random_phases(SEED, matrix.shape[0], num_vectors, real=real)
+    expected = reference.etas_blocked(matrix, start, 2 * STEPS, A, B)
+    operator = StagedOperator(matrix.astype(dtype), **settings)
+    recursion = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, num_vectors))
+    recursion.w.fill(7.0)
+    return np.abs(recursion.advance(STEPS) - expected).max() / matrix.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_vectors", "dtype", "settings", "tolerance"),
+    [
+        ("planes", 32, "complex128", {}, 1e-13),
+        ("planes", 45, "complex128", {}, 1e-13),
+        ("planes", 128, "complex128", {}, 1e-13),
+        ("planes", 32, "complex128", {"dictionary": True}, 1e-13),
+        ("planes", 64, "complex64", {}, 2e-5),
+        ("planes", 32, "complex64", {"work": "complex128"}, 1e-6),
+        ("planes", 32, "complex64", {"work": "complex128", "dictionary": True}, 1e-6),
+        ("small", 8, "complex128", {}, 1e-13),
+        ("small", 1, "complex128", {}, 1e-13),
+        ("graphene", 40, "float64", {"dictionary": True}, 1e-13),
+        ("graphene", 64, "float32", {}, 2e-5),
+        ("anderson", 8, "float64", {}, 1e-13),
+        ("anderson", 130, "float64", {}, 1e-13),
+    ],
+)
+def test_staged_matrix(name, num_vectors, dtype, settings, tolerance):
+    assert run(SAMPLES[name][0], num_vectors, dtype, SAMPLES[name][1], **settings) < tolerance, f"seed {SEED}"
+
+
+def test_many_steps_are_bitwise_repeatable():
+    import cupy
+
+    from spectile.kpm.cuda.staged import StagedOperator
+    from spectile.kpm.cuda.stored import StoredRecursion
+
+    operator = StagedOperator(TopologicalInsulator(20, 100, 40).matrix(xp=cupy))
+    found = []
+    for _ in range(2):
+        recursion = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, 32))
+        found.append(recursion.advance(60))
+    np.testing.assert_array_equal(*found)
+    assert np.isfinite(found[0]).all()
+
+
+def test_modes_without_dots_and_without_the_recurrence():
+    import cupy
+
+    from spectile.kpm.cuda.staged import StagedOperator
+    from spectile.kpm.cuda.units import FULL, NO_DOTS, PLAIN
+
+    matrix = SAMPLES["planes"][0]
+    operator = StagedOperator(matrix)
+    v, w = operator.random_block(SEED, 0, 32), operator.random_block(SEED, 32, 32)
+    etas, results = cupy.empty((2, 32)), {}
+    for mode in (FULL, NO_DOTS, PLAIN):
+        results[mode] = w.copy()
+        operator.launcher(32, mode)(v, results[mode], 0.3, 0.1, 1.0, etas)
+    cupy.testing.assert_array_equal(results[FULL], results[NO_DOTS])
+    np.testing.assert_allclose(results[PLAIN].get(), matrix @ v.get(), atol=1e-13)
+
+
+def test_rows_too_long_for_shared_memory_go_through_the_caches():
+    rng = np.random.default_rng(SEED)
+    dense = rng.normal(size=(600, 600))
+    dense = (dense + dense.T) / 100
+    on_gpu = kpm_dos(dense, 32, 32, rng=3, backend="cuda", bounds=(-2, 2))
+    on_cpu = kpm_dos(dense, 32, 32, rng=3, backend="cpu", bounds=(-2, 2))
+    np.testing.assert_allclose(on_gpu.moments, on_cpu.moments, atol=1e-9)
+
+
+@pytest.mark.parametrize("num_vectors", [32, 64])
+def test_kpm_dos_stages_wide_blocks(num_vectors, monkeypatch):
+    from spectile.kpm.cuda.staged import StagedOperator
+
+    widths, launcher = [], StagedOperator.launcher
+
+    def spy(self, width, *args, **kwargs):
+        widths.append(width)
+        return launcher(self, width, *args, **kwargs)
+
+    monkeypatch.setattr(StagedOperator, "launcher", spy)
+    H = TopologicalInsulator(8, 100, 40).matrix()  # planes of the paper's sample
+    found = kpm_dos(H, 24, num_vectors, rng=3, backend="cuda", bounds=(-12, 12))
+    assert widths == [num_vectors]
+    expected = kpm_dos(H, 24, num_vectors, rng=3, backend="cpu", bounds=(-12, 12))
+    np.testing.assert_allclose(found.moments, expected.moments, atol=1e-11 * H.shape[0])
+
+
+def test_a_table_holds_few_values():
+    from spectile.kpm.cuda.staged import StagedOperator
+
+    with pytest.raises(ValueError, match="distinct values"):
+        StagedOperator(SAMPLES["anderson"][0], dictionary=True)

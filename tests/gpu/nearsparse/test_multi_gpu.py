@@ -1,0 +1,504 @@
+"""SpAMM spread over several GPUs: to the bit the result of one, wherever the data lie.
+
+On a machine with one GPU the same device stands for all; with more, every device takes part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spectile.nearsparse import distribute, spamm
+from spectile.nearsparse.cuda import norms as gpu_norms
+from spectile.nearsparse.cuda import units as gpu_kernels
+from spectile.nearsparse.multi import cut as gpu_multi_cut
+from spectile.nearsparse.multi import from_device as gpu_multi_device
+from spectile.nearsparse.multi import partition
+from spectile.nearsparse.multi import resident as gpu_multi_resident
+from spectile.nearsparse.multi import run as gpu_multi
+
+pytestmark = pytest.mark.gpu
+
+DTYPES = {"fp16": "f2", "fp16c16": "f2", "fp32": "f4", "tf32x3": "f4", "fp64": "f8"}
+OUTPUTS = {"fp16": "f4", "fp16c16": "f2", "fp32": "f4", "tf32x3": "f4", "fp64": "f8"}
+PRECISIONS = list(DTYPES)
+SHAPES = [(2100, 1031, 1500), (640, 512, 2304), (1, 40, 3)]
+
+
+@pytest.fixture
+def devices() -> list[int]:
+    import cupy
+
+    count = cupy.cuda.runtime.getDeviceCount()
+    return list(range(min(count, 8))) if count > 1 else [0, 0, 0]
+
+
+def _random(rows: int, columns: int, dtype: str) -> Any:
+    """Blocks whose norms decay from the diagonal, made on the first device."""
+    import cupy
+
+    i, j = cupy.arange(rows)[:, None] // 32, cupy.arange(columns)[None] // 32
+    return (cupy.random.standard_normal((rows, columns)) * cupy.exp(-0.1 * abs(i - j))).astype(dtype)
+
+
+def _tau(a: Any, b: Any, ratio: float = 0.3) -> float:
+    return float(spamm(a, b, valid_ratio=ratio).tau)
+
+
+def _finish(devices: list[int]) -> None:
+    import cupy
+
+    for index in set(devices):
+        cupy.cuda.Device(index).synchronize()
+
+
+def _same(parts: Any, wanted: Any) -> None:
+    """Assert equal bits; poisoned entries are equal to nothing."""
+    found = np.concatenate([part if isinstance(part, np.ndarray) else part.get() for part in parts])
+    np.testing.assert_array_equal(found.view(f"u{found.itemsize}"), wanted.get().view(f"u{found.itemsize}"))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_placement_gives_the_bits_of_one_gpu(
+    precision: str, shape: tuple[int, int, int], devices: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cupy
+
+    m, k, n = shape
+    a, b = _random(m, k, DTYPES[precision]), _random(k, n, DTYPES[precision])
+    tau = _tau(a, b)
+    options: Any = {"tau": tau, "precision": precision, "alpha": 1.5}
+    one = spamm(a, b, **options)
+
+    for columns in (partition.PANEL_COLUMNS, 256):
+        monkeypatch.setattr(partition, "PANEL_COLUMNS", columns)
+        out = cupy.full((m, n), cupy.nan, OUTPUTS[precision])
+        result = spamm(a, b, devices=devices, out=out, **options)
+        assert result.c is out
+        _same([out], one.c)
+
+    for size in (0, 1 << 60):
+        monkeypatch.setattr(gpu_multi_resident, "SHARED_NORM_BYTES", size)
+        parts_a, parts_b = distribute(a, b, tau, devices)
+        parts = spamm(parts_a, parts_b, devices=devices, **options)
+        assert [part.shape[0] for part in parts.c] == [part.shape[0] for part in parts_a]
+        _same(parts.c, one.c)
+
+    host = spamm(a.get(), b.get(), devices=devices, **options)
+    assert isinstance(host.c, np.ndarray)
+    _same([host.c], one.c)
+    for other in (result, parts, host):
+        assert other.valid_ratio == one.valid_ratio and other.executed_ratio == one.executed_ratio
+        assert other.error_bound == pytest.approx(one.error_bound, rel=1e-6)
+        assert other.error_bound_rel == pytest.approx(one.error_bound_rel, rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_is_added_is_that_of_one_gpu(precision: str, devices: list[int]) -> None:
+    import cupy
+
+    m, k, n = 1100, 700, 1300
+    a, b = _random(m, k, DTYPES[precision]), _random(k, n, DTYPES[precision])
+    c = _random(m, n, OUTPUTS[precision])
+    tau = _tau(a, b)
+    options: Any = {"tau": tau, "precision": precision, "alpha": 1.5, "beta": -0.5}
+    one = spamm(a, b, c=c, **options)
+
+    out = cupy.full((m, n), cupy.nan, OUTPUTS[precision])
+    result = spamm(a, b, c=c, devices=devices, out=out, **options)
+    _same([out], one.c)
+    out[...] = c
+    _same([spamm(a, b, c=out, devices=devices, out=out, **options).c], one.c)
+    host = spamm(a.get(), b.get(), c=c.get(), devices=devices, **options)
+    _same([host.c], one.c)
+    target = c.get()
+    _same([spamm(a.get(), b.get(), c=target, out=target, devices=devices, **options).c], one.c)
+
+    rows = distribute(a, b, tau, devices)
+    ends = np.cumsum([0, *(len(part) for part in rows[0])])
+    parts_c = []
+    for part, first, last in zip(rows[0], ends[:-1], ends[1:], strict=True):
+        with part.device:
+            parts_c.append(cupy.asarray(c[first:last].get()))
+    parts = spamm(*rows, c=parts_c, devices=devices, **options)
+    _same(parts.c, one.c)
+    # The bound depends on the C that was added, which the next product overwrites.
+    assert parts.error_bound == pytest.approx(one.error_bound, rel=1e-6)
+    again = spamm(*rows, c=parts_c, out=parts_c, devices=devices, **options)
+    _same(again.c, one.c)
+    for other in (result, parts, host, again):
+        assert other.valid_ratio == one.valid_ratio and other.executed_ratio == one.executed_ratio
+        assert other.error_bound == pytest.approx(one.error_bound, rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_columns_on_their_gpus_give_the_bits_of_one_gpu(
+    precision: str, devices: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m, k, n = 128, 576, 256 * len(devices) + 300
+    a, b = _random(m, k, DTYPES[precision]), _random(k, n, DTYPES[precision])
+    tau = _tau(a, b)
+    one = spamm(a, b, tau=tau, precision=precision)
+    for size in (0, 1 << 60):
+        monkeypatch.setattr(gpu_multi_resident, "SHARED_NORM_BYTES", size)
+        parts_a, parts_b = distribute(a, b, tau, devices, split="columns")
+        assert sum(part.shape[1] for part in parts_b) == n
+        plan = gpu_multi.Resident(parts_a, parts_b, None, gpu_multi.Options(precision, tau), split="columns")
+        for _ in range(3):
+            for part in plan.out:
+                with part.device:
+                    part.fill(np.nan)
+            plan()
+            _finish(devices)
+            _same([np.concatenate([part.get() for part in plan.outputs()], axis=1)], one.c)
+        maps, whole = plan.maps(), gpu_norms.NormMaps(a, b, 32)
+        whole()
+        assert (maps.a == whole.a).all() and (maps.b == whole.b).all()
+    found = spamm(parts_a, parts_b, tau=tau, precision=precision, devices=devices, split="columns")
+    _same([np.concatenate([part.get() for part in found.c], axis=1)], one.c)
+    assert found.valid_ratio == one.valid_ratio and found.error_bound == pytest.approx(one.error_bound, rel=1e-6)
+    with pytest.raises(ValueError, match="every device holds all of b"):
+        spamm(parts_a, parts_b, tau=tau, precision=precision, devices=devices)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_rows_of_b_that_no_valid_product_needs_stay(
+    precision: str, devices: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cupy
+
+    monkeypatch.setattr(partition, "shares", lambda parts, *_: (1 / parts,) * parts)
+    monkeypatch.setattr(partition, "PANEL_COLUMNS", 256)
+    monkeypatch.setattr(gpu_multi_device, "SPARED_BYTES", 0)
+    m, k, n = 2000, 2500, 2200
+    i, j = (cupy.arange(size) // 32 for size in (m, k))
+    a = (cupy.random.standard_normal((m, k)) * cupy.exp(-0.2 * abs(i[:, None] - j[None]))).astype(DTYPES[precision])
+    b = (cupy.random.standard_normal((k, n)) * cupy.exp(-0.2 * abs(j[:, None] - (cupy.arange(n) // 32)[None]))).astype(
+        DTYPES[precision]
+    )
+    tau = _tau(a, b, 0.05)
+    out = cupy.empty((m, n), OUTPUTS[precision])
+    plan = gpu_multi.FromDevice(a, b, out, devices, gpu_multi.Options(precision, tau))
+    for turn in range(2):
+        for part in plan._parts:
+            with part.b.device:
+                part.b.fill(np.nan)
+        out.fill(cupy.nan)
+        _finish(devices)
+        plan()
+        one = spamm(a, b, tau=tau, precision=precision)
+        _same([out], one.c)
+        sent = plan._reach[..., 1] - plan._reach[..., 0]
+        assert (sent[0] >= sent[-1]).all() and sent[:, 1:].sum() < 0.8 * k * sent[:, 1:].size
+        if turn == 0:
+            # Other data need other rows.
+            a[...] = a[::-1].copy()
+            out.fill(cupy.nan)
+    reach = gpu_multi_cut.reach(plan._norms, [(0, m)], [(0, n)], 0.0, k).get()
+    assert reach.tolist() == [[[0, k]]]
+    assert not gpu_multi_cut.reach(plan._norms, [(0, m)], [(0, n)], np.inf, k).get().any()
+
+
+@pytest.mark.parametrize("shapes", [((9, 70, 90), (9, 90, 110)), ((2, 5, 96, 64), (64, 128)), ((64, 33), (7, 33, 65))])
+@pytest.mark.parametrize("precision", ["fp16", "fp32", "fp64"])
+def test_batches_give_the_bits_of_one_gpu(
+    precision: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], devices: list[int]
+) -> None:
+    import cupy
+
+    a, b = (cupy.random.standard_normal(shape).astype(DTYPES[precision]) for shape in shapes)
+    shape = (*np.broadcast_shapes(shapes[0][:-2], shapes[1][:-2]), shapes[0][-2], shapes[1][-1])
+    c = cupy.random.standard_normal(shape).astype(OUTPUTS[precision])
+    for choice in ({"tau": 300.0}, {"valid_ratio": 0.4}, {"rtol": 0.1}):
+        options: Any = choice | {"precision": precision, "alpha": 2.0, "beta": 0.5}
+        one = spamm(a, b, c=c, **options)
+        out = cupy.full(shape, cupy.nan, OUTPUTS[precision])
+        found = spamm(a, b, c=c, devices=devices, out=out, **options)
+        host = spamm(a.get(), b.get(), c=c.get(), devices=devices, **options)
+        # The host searches with norms in float64: one tile product of a dozen more or less.
+        np.testing.assert_allclose(host.valid_ratio, one.valid_ratio, atol=0.1)
+        for other, bits in ((found, out), (host, host.c))[: 2 if "tau" in choice else 1]:
+            np.testing.assert_array_equal(other.tau, one.tau)
+            _same([bits], one.c)
+            for name in ("valid_ratio", "executed_ratio", "error_bound", "error_bound_rel"):
+                np.testing.assert_allclose(getattr(other, name), getattr(one, name), rtol=1e-5)
+
+
+def test_batches_of_few_and_distributed_products(devices: list[int]) -> None:
+    import cupy
+
+    a, b = (cupy.random.standard_normal((2, *size)).astype("f4") for size in ((300, 200), (200, 400)))
+    tau = 150.0
+    one = spamm(a, b, tau=tau)
+    found = spamm(a, b, tau=tau, devices=devices)
+    _same([found.c], one.c)
+    np.testing.assert_array_equal(found.valid_ratio, one.valid_ratio)
+    _same([spamm(a.get(), b.get(), tau=tau, devices=devices).c], one.c)
+    single = spamm(a[:1], b[:1], tau=tau, devices=devices)
+    assert single.c.shape == (1, 300, 400) and single.valid_ratio.shape == (1,)
+    a, b = (cupy.concatenate([x] * len(devices)) for x in (a, b))
+    one = spamm(a, b, valid_ratio=0.5)
+    parts_a, parts_b = distribute(a, b, tau, devices)
+    parts = spamm(parts_a, parts_b, valid_ratio=0.5, devices=devices)
+    assert [part.shape for part in parts.c] == [(len(part), 300, 400) for part in parts_a]
+    _same(parts.c, one.c)
+    np.testing.assert_array_equal(parts.tau, one.tau)
+    # Batches that broadcast in both directions.
+    a, b = (cupy.random.standard_normal(shape).astype("f4") for shape in ((3, 1, 40, 50), (1, 4, 50, 60)))
+    _same([spamm(a, b, tau=10.0, devices=devices).c], spamm(a, b, tau=10.0).c)
+    _same([spamm(a.get(), b.get(), tau=10.0, devices=devices).c], spamm(a, b, tau=10.0).c)
+
+
+@pytest.mark.parametrize("block", [16, 64, 128])
+def test_other_blocks_and_strict(block: int, devices: list[int]) -> None:
+    a, b = _random(1500, 700, "f4"), _random(700, 1100, "f4")
+    tau = float(spamm(a, b, valid_ratio=0.4, block=block).tau)
+    for strict in (False, True):
+        one = spamm(a, b, tau=tau, block=block, strict=strict)
+        _same([spamm(a, b, tau=tau, block=block, strict=strict, devices=devices).c], one.c)
+        _same([spamm(a.get(), b.get(), tau=tau, block=block, strict=strict, devices=devices).c], one.c)
+
+
+def test_a_plan_is_called_again_with_new_data_and_captured(devices: list[int]) -> None:
+    import cupy
+
+    a, b = _random(2048, 1024, "f4"), _random(1024, 1024, "f4")
+    tau = _tau(a, b)
+    out, asked = cupy.empty((2048, 1024), "f4"), gpu_multi.Options("fp32", tau)
+    parts_a, parts_b = distribute(a, b, tau, devices)
+    resident = gpu_multi.Resident(parts_a, parts_b, None, asked)
+    plans = [(gpu_multi.FromDevice(a, b, out, devices, asked), lambda: [out])]
+    plans.append((resident, lambda: resident.out))
+    for number, (plan, found) in enumerate(plans):
+        # The first call enqueues, the others replay a graph.
+        for _ in range(4):
+            if number == 0:
+                a[...] = _random(2048, 1024, "f4")
+            for part in found():
+                with part.device:
+                    part.fill(cupy.nan)
+            plan()
+            _finish(devices)
+            _same(found(), spamm(a, b, tau=tau).c)
+        if number == 0:
+            a[...] = cupy.concatenate([cupy.asarray(part.get()) for part in parts_a])
+        stream = cupy.cuda.Stream(non_blocking=True)
+        _finish(devices)
+        with stream:
+            stream.begin_capture()
+            plan()
+            graph = stream.end_capture()
+            for part in found():
+                with part.device:
+                    part.fill(cupy.nan)
+            _finish(devices)
+            graph.launch(stream)
+        stream.synchronize()
+        _same(found(), spamm(a, b, tau=tau).c)
+
+
+def test_parts_of_any_kind(devices: list[int]) -> None:
+    class Exported:
+        def __init__(self, array: Any) -> None:
+            self.array = array
+            self.__cuda_array_interface__ = array.__cuda_array_interface__
+            self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+
+    a, b = _random(1200, 300, "f4"), _random(300, 700, "f4")
+    tau = _tau(a, b)
+    one = spamm(a, b, tau=tau)
+    parts_a, parts_b = distribute(a, b, tau, devices)
+    _same(spamm([Exported(x) for x in parts_a], [Exported(x) for x in parts_b], tau=tau, devices=devices).c, one.c)
+    torch = pytest.importorskip("torch")
+    found = spamm(*([torch.from_dlpack(x) for x in parts] for parts in (parts_a, parts_b)), tau=tau, devices=devices).c
+    assert all(isinstance(part, torch.Tensor) for part in found)
+    _same([part.cpu().numpy() for part in found], one.c)
+
+
+def test_memory_is_that_of_the_operands(devices: list[int]) -> None:
+    import cupy
+
+    def used() -> dict[int, int]:
+        found = {}
+        for index in dict.fromkeys(devices):
+            with cupy.cuda.Device(index):
+                found[index] = cupy.get_default_memory_pool().used_bytes()
+        return found
+
+    n = 4096
+    a, b = _random(n, n, "f4"), _random(n, n, "f4")
+    tau, out = _tau(a, b), cupy.empty((n, n), "f4")
+    before = used()
+    plan = gpu_multi.FromDevice(a, b, out, devices, gpu_multi.Options("fp32", tau))
+    plan()
+    copies = dict.fromkeys(before, 0)
+    for part in plan._parts:
+        copies[part.a.device.id] += part.a.nbytes + part.b.nbytes
+    # On the first device inputs and C were there before; the others hold rows of A, all of B, and no C.
+    there = dict.fromkeys(before, 0) | {devices[0]: a.nbytes + b.nbytes + out.nbytes}
+    assert all(used()[i] - before[i] - copies[i] <= 0.05 * (copies[i] + there[i]) for i in before)
+    del plan, part
+    # A result keeps nothing on other devices but norm maps.
+    before = used()
+    found = [spamm(a, b, tau=tau, devices=devices), spamm(a.get(), b.get(), tau=tau, devices=devices)]
+    there = dict.fromkeys(before, 0) | {devices[0]: found[0].c.nbytes}
+    assert all(used()[i] - before[i] - there[i] <= 0.1 * a.nbytes for i in before)
+    assert found[0].valid_ratio == found[1].valid_ratio
+    del found
+    parts_a, parts_b = distribute(a, b, tau, devices)
+    before = used()
+    resident = gpu_multi.Resident(parts_a, parts_b, None, gpu_multi.Options("fp32", tau))
+    resident()
+    for index in before:
+        mine = [x for x in (*parts_a, *parts_b, *resident.out) if x.device.id == index]
+        results = [x for x in resident.out if x.device.id == index]
+        extra = used()[index] - before[index] - sum(x.nbytes for x in results)
+        assert extra <= 0.05 * sum(x.nbytes for x in mine)
+
+
+def test_rows_are_cut_by_their_work(devices: list[int]) -> None:
+    a, b = _random(4096, 1024, "f4"), _random(1024, 1024, "f4")
+    a[: 4096 * 3 // 4] *= 1e-6
+    tau = float(spamm(a[4096 * 3 // 4 :], b, valid_ratio=0.3).tau)
+    maps = gpu_norms.NormMaps(a, b, 32)
+    maps()
+    unit, work = partition.ROW_UNIT, gpu_multi_cut.row_work(maps, tau, 4096)
+    assert not work[: 4096 * 3 // 4 // unit].any() and work[4096 * 3 // 4 // unit :].any()
+    norms_a, norms_b = maps.a.get(), maps.b.get()
+    high = norms_a.reshape(-1, unit // 32, norms_a.shape[1]).max(axis=1)
+    wide = norms_b.reshape(-1, 8, norms_b.shape[1]).max(axis=1)
+    count = (high[:, None] * wide[None] >= np.float32(tau)).sum(axis=(1, 2))
+    np.testing.assert_allclose(work, count / (high.shape[0] * wide.size))
+    parts, _ = distribute(a, b, tau, devices)
+    assert len(parts[0]) > 4096 * 3 // 4
+    np.testing.assert_allclose(gpu_multi_cut.column_work(maps, tau, 1024).sum(), work.sum())
+
+
+def test_searches_on_several_gpus(devices: list[int]) -> None:
+    a, b = _random(900, 800, "f8"), _random(800, 1000, "f8")
+    wanted = spamm(a, b, valid_ratio=0.3)
+    assert spamm(a, b, valid_ratio=0.3, devices=devices).tau == wanted.tau
+    assert spamm(a.get(), b.get(), valid_ratio=0.3, devices=devices).valid_ratio == pytest.approx(0.3, abs=0.01)
+    assert spamm(a, b, rtol=1e-3, devices=devices).tau == pytest.approx(float(spamm(a, b, rtol=1e-3).tau))
+    parts = distribute(a, b, wanted.tau, devices)
+    assert spamm(*parts, valid_ratio=0.3, devices=devices).tau == wanted.tau
+    assert spamm(*parts, rtol=1e-3, devices=devices).tau == pytest.approx(float(spamm(a, b, rtol=1e-3).tau))
+    host = spamm(a.get(), b.get(), rtol=1e-3, devices=devices)
+    assert host.error_bound <= 1e-3 * float(np.linalg.norm(a.get()) * np.linalg.norm(b.get())) * (1 + 1e-9)
+
+
+def test_blocks_of_rows_where_memory_is_short() -> None:
+    import cupy
+
+    a, b = _random(3000, 500, "f4"), _random(500, 700, "f4")
+    tau = _tau(a, b)
+    one = spamm(a, b, tau=tau)
+    out = np.full((3000, 700), np.nan, "f4")
+    needed = 4 * 500 * 700 + (9 << 20)
+    asked = gpu_multi.Options("fp32", tau)
+    plan = gpu_multi.FromHost(a.get(), b.get(), out, [0], asked, memory_bytes=needed + 4 * 2 * 1200 * 300)
+    plan()
+    cupy.cuda.Device().synchronize()
+    assert len(plan._parts[0].blocks) > 5
+    _same([out], one.c)
+    with pytest.raises(MemoryError, match=r"needs [\d,]+ bytes of device memory"):
+        gpu_multi.FromHost(a.get(), b.get(), out, [0], asked, memory_bytes=1000)
+
+
+def test_memory_that_a_device_lacks_is_named(devices: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    monkeypatch.setattr(partition, "shares", lambda parts, *_: (1 / parts,) * parts)
+    a, b = _random(2048, 4096, "f4"), _random(4096, 2048, "f4")
+    tau, out = _tau(a, b), cupy.empty((2048, 2048), "f4")
+    pool = cupy.get_default_memory_pool()
+    with cupy.cuda.Device(devices[-1]):
+        pool.free_all_blocks()
+        before = pool.get_limit()
+        pool.set_limit(pool.used_bytes() + (4 << 20))
+    try:
+        with pytest.raises(MemoryError, match=r"part on device \d+ needs [\d,]+ bytes"):
+            gpu_multi.FromDevice(a, b, out, devices, gpu_multi.Options("fp32", tau))
+        with pytest.raises(MemoryError, match=r"copy on device \d+ needs [\d,]+ bytes"):
+            distribute(a, b, tau, devices)
+    finally:
+        with cupy.cuda.Device(devices[-1]):
+            pool.set_limit(before)
+
+
+def test_host_matrices_that_do_not_fit_are_streamed() -> None:
+    import cupy
+
+    a, b = _random(4096, 512, "f4"), _random(512, 4096, "f4")
+    tau = _tau(a, b)
+    wanted, host_a, host_b = spamm(a, b, tau=tau).c.get(), a.get(), b.get()
+    del a, b
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    before = pool.get_limit()
+    pool.set_limit(pool.used_bytes() + (48 << 20))
+    try:
+        found = spamm(host_a, host_b, tau=tau).c
+    finally:
+        pool.set_limit(before)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_wrong_devices_and_operands_are_named(devices: list[int]) -> None:
+    import cupy
+
+    a, b = _random(100, 100, "f4"), _random(100, 100, "f4")
+    visible = cupy.cuda.runtime.getDeviceCount()
+    for wrong in (visible + 1, [visible], [], -1):
+        with pytest.raises(ValueError, match="visible"):
+            spamm(a, b, tau=1.0, devices=wrong)
+    with pytest.raises(ValueError, match="beta"):
+        spamm(a, b, tau=1.0, devices=devices, beta=1.0)
+    with pytest.raises(ValueError, match="c lies elsewhere"):
+        spamm(a, b, tau=1.0, devices=devices, beta=1.0, c=a.get())
+    with pytest.raises(ValueError, match="lists"):
+        spamm([a], [b, b], tau=1.0, devices=devices)
+    with pytest.raises(ValueError, match="GPU arrays"):
+        spamm([a.get()] * len(devices), [b] * len(devices), tau=1.0, devices=devices)
+    with pytest.raises(ValueError, match="distributed by columns"):
+        spamm(a, b, tau=1.0, devices=devices, split="columns")
+    with pytest.raises(ValueError, match="without entries"):
+        spamm(cupy.zeros((2, 4, 4)), cupy.zeros((4, 0)), tau=1.0, devices=devices)
+    parts = distribute(a, b, 1.0, devices)
+    some = next(part for part in parts[0] if len(part))
+    with some.device:
+        some[3, 5] = np.nan
+    with pytest.raises(ValueError, match="a holds NaN"):
+        spamm(*parts, valid_ratio=0.5, devices=devices)
+    host = a.get()
+    host[3, 5] = np.nan
+    with pytest.raises(ValueError, match="a holds NaN"):
+        spamm(host, b.get(), tau=1.0, devices=devices)
+    with pytest.raises(ValueError, match="overflows float16"):
+        spamm(np.full((64, 64), 60000, "f2"), np.ones((64, 64), "f2"), tau=0.0, precision="fp16c16", devices=devices)
+
+
+def test_cuts_are_multiples_of_the_tiles() -> None:
+    assert partition.ROW_UNIT % 128 == 0
+    assert all(partition.COLUMN_UNIT % shape.tile_n == 0 for shape in gpu_kernels.WGMMA.values())
+
+
+def test_out_that_overlaps_an_operand_and_what_is_added(devices: list[int]) -> None:
+    import cupy
+
+    n = 700
+    a, b, c = (_random(n, n, "f4") for _ in range(3))
+    options: Any = {"tau": _tau(a, b), "beta": 300.0}
+    square, one = spamm(a, b, c=a, **options), spamm(a, b, c=c, **options)
+    longer = cupy.concatenate([c, cupy.zeros((1, n), "f4")])
+    for there in (True, False):
+        x, y, place, shifted = ((z.copy() if there else z.get()) for z in (a, b, a, longer))
+        found = spamm(place, y, c=place, out=place, devices=devices, **options)
+        assert found.c is place and found.error_bound == pytest.approx(square.error_bound, rel=1e-4)
+        _same([place], square.c)
+        found = spamm(x, y, c=shifted[:-1], out=shifted[1:], devices=devices, **options)
+        assert found.error_bound == pytest.approx(one.error_bound, rel=1e-4)
+        _same([shifted[1:]], one.c)

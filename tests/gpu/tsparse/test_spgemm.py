@@ -1,0 +1,352 @@
+"""Sparse products on the GPU: every way to gather a row, against SciPy's pattern and the bound on each entry."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.tsparse import error_bound, spgemm, symbolic
+from spectile_study.cases.tsparse.build import peak_bytes
+
+pytestmark = pytest.mark.gpu
+
+PRECISIONS = ("float64", "float32", "tf32", "float16")
+
+
+@pytest.fixture
+def rng():
+    seed = int(np.random.SeedSequence().entropy % 2**32)
+    print(f"seed {seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    """Fill the idle memory pool with NaN patterns: an entry that nothing writes shows."""
+    import cupy
+
+    for size in (1 << 12, 1 << 18, 1 << 24):
+        block = cupy.full(size, 0xFF, cupy.uint8)
+        del block
+
+
+def random(m, n, density, rng):
+    A = sp.random_array((m, n), density=density, rng=rng, format="csr")
+    A.data = rng.uniform(0.1, 2, A.nnz) * rng.choice([-1.0, 1.0], A.nnz)
+    return A
+
+
+def on_gpu(A, dtype=np.float64):
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    arrays = (A.data.astype(dtype), A.indices.astype(np.int32), A.indptr.astype(np.int32))
+    return csr_matrix(tuple(cupy.asarray(x) for x in arrays), shape=A.shape)
+
+
+def check(C, A, B, precision, method="auto"):
+    """Pattern equal to the CPU's, every entry within its bound of the float64 product."""
+    exact = spgemm(A, B, backend="cpu")
+    C = C if sp.issparse(C) else C.get()
+    np.testing.assert_array_equal(C.indptr, exact.indptr)
+    np.testing.assert_array_equal(C.indices, exact.indices)
+    bound = error_bound(A, B, precision=precision, method=method).data
+    # The reference is itself rounded: the bound of float64 covers it.
+    bound = bound + error_bound(A, B).data
+    error = np.abs(C.data.astype(np.float64) - exact.data)
+    assert (error <= bound).all(), float((error / bound).max())
+
+
+def matrices(rng):
+    """Pairs that reach each bin of rows: short, window, hash, block, long rows, empty rows, rectangular."""
+    band = sp.diags_array([rng.uniform(0.1, 2, 3000) for _ in range(41)], offsets=range(-20, 21), shape=(3000, 3000))
+    yield "band", sp.csr_array(band), sp.csr_array(band)
+    yield "odd_sizes", random(1003, 517, 0.03, rng), random(517, 711, 0.03, rng)
+    wide_band = random(1500, 1500, 0.02, rng)
+    yield "window", wide_band, wide_band
+    yield "dense_window", random(100, 300, 0.5, rng), random(300, 6000, 0.4, rng)
+    yield "short", random(5000, 5000, 0.0006, rng), random(5000, 5000, 0.0006, rng)
+    yield "hash", random(2000, 200_000, 0.00005, rng), random(200_000, 90_000, 0.00009, rng)
+    yield "hash_full", random(500, 20_000, 0.002, rng), random(20_000, 500_000, 0.00002, rng)
+    yield "block", random(80, 3000, 0.05, rng), random(3000, 100_000, 0.001, rng)
+    hub = sp.vstack([random(3, 4000, 0.9, rng), random(3997, 4000, 0.001, rng)], format="csr")
+    yield "hub", hub, hub
+    yield "tall", random(1500, 7, 0.3, rng), random(7, 1500, 0.3, rng)
+    yield "flat", random(7, 4000, 0.3, rng), random(4000, 9, 0.3, rng)
+    yield "empty", sp.csr_array((50, 60)), random(60, 70, 0.1, rng)
+    yield "one", sp.csr_array([[2.0]]), sp.csr_array([[3.0]])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_kind_of_row(precision, rng):
+    for name, A, B in matrices(rng):
+        print(name)
+        check(spgemm(on_gpu(A), on_gpu(B), precision=precision), A, B, precision)
+        dtype = np.float64 if precision == "float64" else np.float32
+        again = [spgemm(on_gpu(A), on_gpu(B), precision=precision) for _ in range(2)]
+        assert again[0].dtype == dtype
+        assert again[0].data.tobytes() == again[1].data.tobytes(), "the same call must give the same bits"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_tiles(precision, rng):
+    from spectile.tsparse import reference
+    from spectile.tsparse.cuda import tiles as gpu_tiles
+    from spectile.tsparse.cuda.factors import checked, with_checked_factors
+    from spectile.tsparse.precision import IN_TILES, lookup
+
+    for name, A, B in matrices(rng):
+        if B.shape[1] > 10_000:
+            continue
+        print(name)
+        left, right = on_gpu(A), on_gpu(B)
+        C = spgemm(left, right, precision=precision, method="tiles")
+        check(C, A, B, precision, "tiles")
+        again = spgemm(left, right, precision=precision, method="tiles")
+        assert C.data.tobytes() == again.data.tobytes(), "the same call must give the same bits"
+        chosen = lookup(precision)
+        factors = with_checked_factors(left, right, chosen, checked, IN_TILES)
+        tiles = [gpu_tiles.convert(factor, chosen) for factor in factors]
+        kept = tiles[1].bitmaps.get()
+        assert np.sort(kept[kept != 0]).tolist() == np.sort(reference.to_bitmap(B).bitmaps).tolist()
+        if all(factor.exponents is None for factor in factors):
+            check(gpu_tiles.to_csr(gpu_tiles.multiply(*tiles, chosen)), A, B, precision, "tiles")
+
+
+class Guarded:
+    """An allocator that keeps every array between guard words, and says afterwards whether they stand."""
+
+    def __init__(self):
+        self.blocks = []
+
+    def __call__(self, size):
+        import cupy
+
+        memory = cupy.cuda.memory.Memory(size + 1024)
+        whole = cupy.ndarray(size + 1024, cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
+        whole.fill(0xA5)
+        self.blocks.append((whole, size))
+        return cupy.cuda.MemoryPointer(memory, 512)
+
+    def stand(self):
+        return all((w[:512] == 0xA5).all() and (w[512 + size :] == 0xA5).all() for w, size in self.blocks)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float16"])
+def test_nothing_is_written_beyond_an_array(precision, rng):
+    import cupy
+
+    for name, A, B in matrices(rng):
+        left, right = on_gpu(A), on_gpu(B)
+        for method in ("rows", "tiles") if B.shape[1] <= 10_000 else ("rows",):
+            print(name, method)
+            guarded = Guarded()
+            with cupy.cuda.using_allocator(guarded):
+                C = spgemm(left, right, precision=precision, method=method)
+            check(C, A, B, precision, method)
+            assert len(guarded.blocks) >= 5 or not C.nnz
+            assert guarded.stand()
+
+
+def test_bitmaps_without_room_are_made_again(rng, monkeypatch):
+    from spectile.tsparse.cuda import rows as gpu_rows
+
+    pairs = [(name, A, B) for name, A, B in matrices(rng) if name in ("band", "window", "dense_window", "odd_sizes")]
+    whole = [spgemm(on_gpu(A), on_gpu(B)) for _, A, B in pairs]
+    for words in (1, 5000):
+        monkeypatch.setattr(gpu_rows, "_kept_words", lambda rows, nnz, words=words: words)
+        for expected, (_, A, B) in zip(whole, pairs, strict=True):
+            C = spgemm(on_gpu(A), on_gpu(B))
+            check(C, A, B, "float64")
+            assert C.data.tobytes() == expected.data.tobytes()
+
+
+@pytest.mark.parametrize("columns", [1_200_000, 2_500_000])
+def test_bitmap_wider_than_shared_memory(columns, rng):
+    A, B = random(6, 60, 0.9, rng), random(60, columns, 3000 / columns, rng)
+    check(spgemm(on_gpu(A), on_gpu(B)), A, B, "float64")
+
+
+def test_sums_beyond_shared_memory(rng):
+    A, B = random(6, 3000, 0.9, rng), random(3000, 60_000, 0.01, rng)
+    check(spgemm(on_gpu(A), on_gpu(B)), A, B, "float64")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_float16_and_host_matrices(precision, rng):
+    A, B = random(300, 400, 0.05, rng), random(400, 300, 0.05, rng)
+    A = sp.csr_array(sp.diags_array(2.0 ** rng.integers(-25, 25, 300)) @ A)
+    C = spgemm(A, B, precision=precision, backend="cuda")
+    assert isinstance(C, sp.csr_array)
+    check(C, A, B, precision)
+
+
+def test_chunks_of_rows_give_the_same_bits(rng):
+    A = random(5000, 5000, 0.002, rng)
+    whole = spgemm(on_gpu(A), on_gpu(A))
+    size = sum(part.nbytes for part in (whole.indptr, whole.indices, whole.data))
+    for limit in (300_000, 2_000_000):
+        G = on_gpu(A)
+        peak = peak_bytes(lambda G=G, limit=limit: spgemm(G, G, memory_limit=limit))
+        assert size <= peak <= size + limit + 16 * 512, "the pool hands out pieces of 512 bytes"
+        parts = spgemm(on_gpu(A), on_gpu(A), memory_limit=limit)
+        assert (parts.indptr == whole.indptr).all()
+        assert (parts.indices == whole.indices).all()
+        assert parts.data.tobytes() == whole.data.tobytes()
+        host = spgemm(A, A, memory_limit=limit, backend="cuda")
+        np.testing.assert_array_equal(host.data, whole.data.get())
+    with pytest.raises(MemoryError, match="raise it to at least"):
+        spgemm(on_gpu(A), on_gpu(A), memory_limit=100)
+
+
+def test_a_product_that_the_device_does_not_hold_is_gathered_on_the_host(rng, monkeypatch):
+    from spectile.core import device
+
+    A = random(2000, 2000, 0.003, rng)
+    A.data[:5] *= 1e-30  # float16 scales
+    for precision in PRECISIONS:
+        whole = spgemm(A, A, backend="cuda", precision=precision)
+        with monkeypatch.context() as patch:
+            patch.setattr(device, "free_bytes", lambda: 40_000)
+            parts = spgemm(A, A, backend="cuda", precision=precision)
+            np.testing.assert_array_equal(parts.indptr, whole.indptr)
+            np.testing.assert_array_equal(parts.indices, whole.indices)
+            assert parts.data.tobytes() == whole.data.tobytes()
+
+
+def test_a_product_beyond_32_bit_offsets(rng, monkeypatch):
+    """With offsets that reach 3,000 entries; tests/gpu/test_tsparse_collection.py has one beyond 2^31."""
+    from spectile.tsparse.cuda import run as gpu
+
+    A = random(400, 300, 0.01, rng)
+    whole = spgemm(A, sp.csr_array(A.T), backend="cuda")
+    assert whole.nnz > 3000
+    monkeypatch.setattr(gpu, "_MOST_ENTRIES", 3000)
+    monkeypatch.setattr(gpu, "_PART_ENTRIES", 2000)
+    host = spgemm(A, sp.csr_array(A.T), backend="cuda")
+    on_device = spgemm(on_gpu(A), on_gpu(sp.csr_array(A.T)))
+    assert on_device.indices.dtype == on_device.indptr.dtype == np.int64
+    for C in (host, on_device.get()):
+        np.testing.assert_array_equal(C.indptr, whole.indptr)
+        np.testing.assert_array_equal(C.indices, whole.indices)
+        assert C.data.tobytes() == whole.data.tobytes()
+    monkeypatch.setattr(gpu, "_MOST_ENTRIES", 20)
+    with pytest.raises(MemoryError, match=r"row \d+ of C has"):
+        spgemm(A, sp.csr_array(A.T), backend="cuda")
+    with pytest.raises(MemoryError, match="fewer than 2"):
+        symbolic(on_gpu(A), on_gpu(sp.csr_array(A.T)))
+
+
+def test_limit_covers_bitmaps_of_wide_rows(rng):
+    A, B = random(6, 60, 0.9, rng), random(60, 2_500_000, 0.001, rng)
+    whole = spgemm(on_gpu(A), on_gpu(B))
+    parts = spgemm(on_gpu(A), on_gpu(B), memory_limit=700_000)
+    assert parts.data.tobytes() == whole.data.tobytes()
+    with pytest.raises(MemoryError, match="raise it to at least"):
+        spgemm(on_gpu(A), on_gpu(B), memory_limit=600_000)
+
+
+def test_symbolic_product_is_reused(rng):
+    A, B = random(400, 500, 0.02, rng), random(500, 300, 0.02, rng)
+    pattern = symbolic(on_gpu(A), on_gpu(B))
+    assert pattern.nnz == spgemm(A, B, backend="cpu").nnz
+    for precision in PRECISIONS:
+        A.data = rng.standard_normal(A.nnz)
+        check(pattern.multiply(on_gpu(A), on_gpu(B), precision=precision), A, B, precision)
+    with pytest.raises(ValueError, match="pattern of A differs"):
+        pattern.multiply(on_gpu(random(400, 500, 0.02, rng)), on_gpu(B))
+    left, right = on_gpu(A), on_gpu(B)
+    limit = 300_000
+    kept = []
+    assert peak_bytes(lambda: kept.append(symbolic(left, right, memory_limit=limit))) <= limit + 16 * 512
+    assert kept[0].nnz == pattern.nnz
+    with pytest.raises(MemoryError, match="the kept pattern of 400 rows takes"):
+        symbolic(left, right, memory_limit=100_000)
+
+
+def test_unsorted_and_duplicate_entries(rng):
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    indptr, indices = [0, 4, 4, 6], [2, 0, 2, 1, 2, 0]
+    data = np.arange(1.0, 7.0)
+    A = csr_matrix((cupy.asarray(data), cupy.asarray(indices, np.int32), cupy.asarray(indptr, np.int32)), shape=(3, 3))
+    dense = sp.csr_array((data, indices, indptr), shape=(3, 3)).toarray()
+    np.testing.assert_allclose(spgemm(A, A).get().toarray(), dense @ dense)
+
+
+def test_products_of_scipy_and_cupy():
+    """The cases of tests/cpu/tsparse/test_products.py."""
+    import importlib.util
+
+    from cupyx.scipy import sparse
+
+    path = Path(__file__).resolve().parents[1] / "cpu/tsparse/test_products.py"
+    spec = importlib.util.spec_from_file_location("products", path)
+    products = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(products)
+    for name, A, B in products.pairs():
+        print(name)
+        products.check(spgemm(sp.csr_array(A), sp.csr_array(B), backend="cuda"), A, B)
+        for left, right in (("csr", "csr"), ("csc", "coo"), ("coo", "csc")) if A.size and B.size else ():
+            factors = (sparse.csr_matrix(sp.csr_matrix(x)).asformat(f) for x, f in ((A, left), (B, right)))
+            products.check(spgemm(*factors).get(), A, B)
+
+
+def test_bad_input(rng):
+    A = random(30, 30, 0.2, rng)
+    nan = on_gpu(A)
+    nan.data[7] = np.nan
+    with pytest.raises(ValueError, match="holds nan at row"):
+        spgemm(nan, nan)
+    outside = on_gpu(A)
+    outside.indices[3] = 99
+    with pytest.raises(ValueError, match="column index outside 0 to 29"):
+        spgemm(on_gpu(A), outside)
+    with pytest.raises(ValueError, match='backend is "cpu"'):
+        spgemm(on_gpu(A), on_gpu(A), backend="cpu")
+    with pytest.raises(ValueError, match="beyond the range of float32"):
+        spgemm(on_gpu(A * 1e200), on_gpu(A), precision="float32")
+    for position, value in ((0, 1), (3, -4), (5, 10**6), (30, A.nnz + 2)):
+        pointer = on_gpu(A)
+        pointer.indptr[position] = value
+        for factors in ((pointer, pointer), (on_gpu(A), pointer)):
+            with pytest.raises(ValueError, match=r"the row pointer of [AB] does not increase"):
+                spgemm(*factors)
+    far = sp.csr_array(A)
+    far.indices = far.indices.astype(np.int64)
+    far.indices[4] += 2**32  # in range if its upper half were dropped
+    with pytest.raises(ValueError, match="column index outside 0 to 29"):
+        spgemm(far, A, backend="cuda")
+    unsorted = on_gpu(A)
+    unsorted.indices[:] = unsorted.indices[::-1].copy()
+    unsorted.indices[5] = 2**30
+    with pytest.raises(ValueError, match="column index outside"):
+        spgemm(unsorted, unsorted)
+    assert spgemm(on_gpu(A), on_gpu(A)).nnz, "bad input must leave the device in order"
+
+
+def test_entries_outside_float16(rng):
+    wide = sp.csr_array(np.array([[1.0, 2.0**-60]]))
+    left, right = on_gpu(wide), on_gpu(sp.csr_array(wide.T))
+    with pytest.raises(ValueError, match="row of A 0 holds entries further apart"):
+        spgemm(left, right, precision="float16", method="tiles")
+    for spread in (60, 100):
+        A = random(300, 300, 0.03, rng)
+        A.data *= 2.0 ** rng.integers(-spread, 1, A.nnz)
+        check(spgemm(on_gpu(A), on_gpu(A), precision="float16"), A, A, "float16")
+        B = A * 2.0**150
+        check(spgemm(on_gpu(B), on_gpu(A * 2.0**-150), precision="float16"), B, A * 2.0**-150, "float16")
+    wider = sp.csr_array(np.array([[1.0, 2.0**-120]]))
+    assert spgemm(on_gpu(wider), on_gpu(sp.csr_array(wider.T)), precision="float16").data[0] == 1
+    beyond = wider * 2.0**-10, sp.csr_array(wider.T)
+    for A, B in (beyond, (wider, sp.csr_array(np.array([[1.0], [2.0**50]])))):
+        with pytest.raises(ValueError, match="row of A 0 holds entries further apart"):
+            spgemm(on_gpu(A), on_gpu(B), precision="float16")
+    with pytest.raises(ValueError, match="column of B 0 holds entries further apart"):
+        spgemm(on_gpu(sp.csr_array([[2.0**60, 1.0]])), on_gpu(sp.csr_array(wider.T)), precision="float16")
+    # What A's small entries make with B's small ones counts where B's large ones are not met.
+    A, B = sp.csr_array([[2.0**-120, 0.0]]), sp.csr_array([[2.0**10], [2.0**118]])
+    for left, right in ((A, B), (on_gpu(A), on_gpu(B))):
+        assert spgemm(left, right, precision="float16", backend="cuda").data[0] == 2.0**-110

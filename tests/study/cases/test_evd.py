@@ -1,0 +1,77 @@
+"""The measured cases of the eigensolver: every study builds, runs and passes its own check at a small order."""
+
+from pathlib import Path
+
+import pytest
+
+from spectile_study.bench import record
+from spectile_study.bench.case import Context, Method, Skipped
+from spectile_study.bench.sheets import read_sheet
+from spectile_study.cases.evd import build as cases
+
+ROOT = Path(__file__).parents[3]
+SHEET, SCHEMA = ROOT / "config" / "evd.tsv", ROOT / "workflow" / "schemas" / "evd.schema.yaml"
+SMALL = {
+    "evd": {"vectors": True},
+    "reduction": {"bandwidth": 8, "block": 32},
+    "chasing": {"bandwidth": 8},
+    "syr2k": {"k": 5},
+}
+
+
+@pytest.mark.parametrize("study", cases._STUDIES)
+def test_every_study_passes_its_checks(study):
+    defaults = {name: item.get("default") for name, item in _properties().items()}
+    row = defaults | {"study": study, "n": 70} | SMALL.get(study, {"bandwidth": 4})
+    problem = cases.build(row, Context("cpu", Path("resources"), seed=1, threads=2))
+    assert any(isinstance(method, Method) for method in problem.methods) == (study != "int8")
+    for method in problem.methods:
+        if isinstance(method, Skipped):
+            assert method.reason
+            continue
+        if method.prepare:
+            method.prepare()
+        errors = method.check(method.run())
+        assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
+
+
+def _properties():
+    import yaml
+
+    return yaml.safe_load(SCHEMA.read_text())["properties"]
+
+
+def test_the_sheet_holds_the_papers_elements():
+    rows = read_sheet(SHEET, SCHEMA, "paper")
+    elements = {part for row in rows.values() for part in row["element"].split(",")}
+    # The stages, the types and the INT8 products are no elements of the paper.
+    assert elements == {"t1", "t2", "fig3", "fig4", "fig8", "fig9", "fig10", "fig11", "stages", "types", "int8"}
+    quick = read_sheet(SHEET, SCHEMA, "quick")
+    assert {part for row in quick.values() for part in row["element"].split(",")} == elements
+    depths = {row["k"] for row in rows.values() if row["study"] == "syr2k"} - {None}
+    assert depths == {16, 32, 64, 128, 256, 512, 1024, 2048, 4096}
+    assert {row["bandwidth"] for row in rows.values() if "t2" in row["element"]} == {16, 32, 64}
+
+
+def test_recorded_solver_is_ahead_of_both_algorithms_of_the_vendor():
+    path = ROOT / "results/recorded/h200/evd.parquet"
+    if not path.exists():
+        pytest.skip("EVD's paper run is not recorded yet: python -m spectile_study measure --paper evd --run paper")
+    frame = record.read_frame(path)
+    solved = frame[(frame["p_study"] == "evd") & (frame["p_n"] >= 4096) & (frame["status"] == "ok")]
+    seconds = solved.pivot_table(index="case", columns="method", values="time_s")
+    assert len(seconds) == 4 * 4 + 2 * 2 + 1  # four types at two orders, float64 at two more, and values at 65,536
+    for vendor in ("cusolver_one_stage", "cusolver_two_stage"):
+        measured = seconds[seconds[vendor].notna()]
+        assert len(measured) and (measured["spectile"] < measured[vendor]).all()
+
+
+def test_recorded_cpu_is_near_lapack():
+    path = ROOT / "results/recorded/xeon2/evd.parquet"
+    if not path.exists():
+        pytest.skip(
+            "not recorded yet: python -m spectile_study measure --paper evd --case evd_2000_vectors --device cpu"
+        )
+    rows = record.read_frame(path).set_index(["case", "method"])
+    for case in ("evd_2000_values", "evd_2000_vectors"):
+        assert rows.loc[(case, "spectile"), "time_s"] < 3 * rows.loc[(case, "lapack"), "time_s"]

@@ -1,0 +1,113 @@
+"""KPM's cases: every quick row builds and passes its checks; the model gives the paper's numbers."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile_study.bench.case import Context, Skipped
+from spectile_study.bench.sheets import read_sheet
+from spectile_study.cases.kpm import build as cases
+from spectile_study.cases.kpm import model
+
+ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")
+ONCE = ("functions_16x16x10", "step_16x16x10_r4", "cache_4x4x10_r16", "threads_16x16x10_2", "dos_16x16x10")
+
+
+@pytest.mark.parametrize("case", ONCE)
+def test_quick_case_passes_its_checks(case, tmp_path):
+    problem = cases.build(ROWS[case], Context("cpu", tmp_path, seed=1, threads=2))
+    ran = 0
+    for method in problem.methods:
+        if isinstance(method, Skipped):
+            assert method.reason
+            continue
+        if method.prepare is not None:
+            method.prepare()
+        result = method.run()
+        errors = method.check(result)
+        assert errors and all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
+        if method.values is not None:
+            assert all(len(value) <= 4096 for value in method.values(result).values() if isinstance(value, list))
+        assert method.flops and method.flops > 0
+        ran += 1
+    assert ran
+
+
+KWANT_LIKE = """
+import numpy as np
+from spectile.kpm import bounds, reference
+
+class SpectralDensity:
+    def __init__(self, matrix, num_vectors, num_moments, vector_factory, bounds, eps):
+        start = np.stack(list(vector_factory), axis=1)
+        assert start.shape[1] == num_vectors
+        self.a, self.b = (2 - eps) / (bounds[1] - bounds[0]), sum(bounds) / 2
+        etas = reference.etas_blocked(matrix, start, num_moments, self.a, self.b)
+        self.moments = reference.moments_from_etas(etas).mean(axis=1) * reference.jackson_kernel(num_moments) FACTOR
+
+    def __call__(self, energy):
+        return self.a * reference.chebyshev_density(self.moments, self.a * (energy - self.b)) + 0j
+"""
+
+
+@pytest.mark.parametrize(("factor", "right"), [("", True), ("* 1.001", False)])
+def test_kwant_is_asked_in_its_own_python_and_its_density_checked(factor, right, tmp_path, monkeypatch):
+    (tmp_path / "kwant").mkdir()
+    (tmp_path / "kwant/__init__.py").write_text("")
+    (tmp_path / "kwant/kpm.py").write_text(KWANT_LIKE.replace("FACTOR", factor))
+    row = ROWS["host_dos_50x50x40"] | {"nx": 5, "ny": 4, "nz": 3, "num_moments": 64}
+    context = Context("cpu", tmp_path, seed=1, threads=2)
+    monkeypatch.delenv(cases.KWANT, raising=False)
+    skipped = cases.build(row, context).methods[1]
+    assert isinstance(skipped, Skipped) and cases.KWANT in skipped.reason
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(cases.KWANT, sys.executable)
+    ours, kwant = cases.build(row, context).methods
+    assert ours.check(ours.run())["error_fro_rel"] < 1e-12
+    density, seconds = kwant.run()
+    assert seconds > 0
+    assert (kwant.check(density)["error_fro_rel"] < 1e-12) is right
+
+
+def test_every_paper_row_has_a_study_and_its_parameters():
+    for row in ROWS.values():
+        assert row["study"] in cases._STUDIES
+        if row["study"] not in ("machine", "host_machine"):
+            assert None not in (row["nx"], row["ny"], row["nz"])
+
+
+def test_code_balance_is_the_papers():
+    assert model.code_balance(1) == pytest.approx(308 / 138)
+    assert round(model.code_balance(1), 2) == 2.23
+    assert model.code_balance(32) == pytest.approx(0.407, abs=1e-3)
+    assert round(model.code_balance(math.inf), 2) == 0.35
+
+
+def test_step_adds_up_to_table_1_and_eq_4():
+    rows, nnz, vectors = 1000, 13000, 7
+    table = model.functions(rows, nnz)
+    calls = {"spmv": 1, "axpy": 2, "scal": 1, "nrm2": 1, "dot": 1}
+    for place, total in ((0, model.step_bytes("naive", rows, nnz, vectors)), (1, model.step_flops(rows, nnz, vectors))):
+        assert vectors * sum(calls[name] * table[name][place] for name in calls) == pytest.approx(total)
+    assert model.step_flops(rows, nnz, 1) == 138 * rows
+    stages = [
+        model.step_bytes(stage, rows, nnz, 32) for stage in ("naive", "aug_spmv", "aug_spmmv", "stencil", "blocked")
+    ]
+    assert stages == sorted(stages, reverse=True)
+    assert model.step_bytes("rows", rows, nnz, 32) - model.step_bytes("stencil", rows, nnz, 32) == 10 * rows
+
+
+def test_reference_of_a_case_is_the_exact_recurrence():
+    sample = TopologicalInsulator(4, 4, 3)
+    etas = cases.reference_etas(4, 4, 3, 5)
+    energies, states = np.linalg.eigh(sample.matrix().toarray())
+    a, b = cases.scaling(sample)
+    start = cases.reference.random_phases(5, sample.shape[0], 2)
+    overlap = np.abs(states.conj().T @ start) ** 2
+    polynomials = np.cos(np.arange(cases.STEPS + 2)[:, None] * np.arccos(a * (energies - b)))
+    for m in range(cases.STEPS + 1):
+        np.testing.assert_allclose(etas[2 * m], polynomials[m] ** 2 @ overlap, atol=1e-11)
+        np.testing.assert_allclose(etas[2 * m + 1], (polynomials[m] * polynomials[m + 1]) @ overlap, atol=1e-11)

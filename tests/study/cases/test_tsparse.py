@@ -1,0 +1,117 @@
+"""tSparse's cases: the sheet is whole, Table 1's compiled counts are the reference's, comparators run what is named."""
+
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.tsparse import reference, spgemm
+from spectile_study.bench import record, sheets
+from spectile_study.bench.case import Context, Method, Skipped
+from spectile_study.cases.tsparse import build as cases
+from spectile_study.cases.tsparse import comparators
+from spectile_study.inputs import families, suitesparse
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def sheet():
+    return sheets.read_sheet(ROOT / "config/tsparse.tsv", ROOT / "workflow/schemas/tsparse.schema.yaml")
+
+
+def test_sheet_names_the_sixteen_matrices_and_generated_quick_ones(sheet):
+    assert sum(row["part"] == "literature" for row in sheet.values()) == 8
+    assert sum(row["part"] == "criteria" for row in sheet.values()) == 8
+    for row in sheet.values():
+        if row["run"] == "quick":
+            assert families.is_family(row["matrix"])
+
+
+def test_recorded_results_hold_every_row_of_the_sheet(sheet):
+    """Measured, or skipped because the matrix is absent; the counts of Table 1 are those of today's code."""
+    frame = record.read_frame(ROOT / "results/recorded/h200/tsparse.parquet")
+    table = suitesparse.read_table(ROOT / "config/matrices.tsv")
+    names = {pinned.name: pinned for pinned in table.values()}
+    for case, row in sheet.items():
+        if "paper" not in row["run"].split(","):
+            continue
+        rows = frame[frame["case"] == case]
+        short = row["matrix"].rpartition("/")[2]
+        if short in names and names[short].source == "absent":
+            assert rows["reason"].str.contains("absent from the mirror").all()
+            continue
+        status = dict(zip(rows["method"], rows["status"], strict=True))
+        assert status["spectile_float64"] == status["spectile_float32"] == "ok", case
+        assert status["cusparse_float32"] == status["cusparse_float64"], case
+        assert set(status) >= {f"tiles_{p}" for p in cases.PRECISIONS} | {"cusp", "rmerge2", "nsparse", "speck"}, case
+    for name in ("lock1074", "wiki_vote", "web_notredame"):
+        row = frame[(frame["case"] == name) & (frame["method"] == "spectile_float64")].iloc[0]
+        assert row["v_products"] == {"lock1074": 2752056, "wiki_vote": 4542805, "web_notredame": 64593748}[name]
+
+
+@pytest.mark.parametrize("name", ["cage6", "mc2depi_16x24", "banded_200_9", "rmat_7_6", "elasticity2d_9x7"])
+def test_compiled_counts_are_those_of_the_reference(name):
+    A = families.generate(name)
+    counts = cases.table1(A)
+    expected = reference.table1(A)
+    assert {key: counts[key] for key in expected} == pytest.approx(expected)
+
+
+def test_quick_case_checks_every_method(tmp_path):
+    row = {"case": "q", "matrix": "cage6", "part": "family", "empty_pool": False}
+    problem = cases.build(row, Context("cpu", tmp_path, 1, 2))
+    ran = [method for method in problem.methods if isinstance(method, Method)]
+    named = {"spectile_float64", "spectile_float16", "spectile_float64_one_thread", "scipy_float64"}
+    assert named <= {method.name for method in ran}
+    for method in ran:
+        result = method.run()
+        errors = method.check(result)
+        assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
+        assert method.values(result)["precision"] in method.name
+    reasons = {m.name: m.reason for m in problem.methods if isinstance(m, Skipped)}
+    assert "not built" in reasons["speck"]
+    assert "CUDA" in reasons["cusparse_float32"]
+
+
+def test_wrong_product_is_noticed(tmp_path):
+    A = families.generate("cage6")
+    check = cases.Check(A, cases.table1(A)["nnz_c"], seed=1)
+    C = A @ A
+    C.data[5] *= 1.001
+    assert check("x", "float64", C)["error_bound_ratio"] > 1
+    assert check("x", "float64", A.tocsr())["error_pattern"] == 1
+
+
+def test_entries_that_scipy_leaves_out_count_as_zeros():
+    A = sp.csr_array(np.array([[1.0, 1.0, 0.0], [1.0, 2.0, 3.0], [-1.0, 5.0, 1.0]]))
+    check = cases.Check(A, cases.table1(A)["nnz_c"], seed=1)
+    C = spgemm(A, A, backend="cpu")
+    left_out = C.copy()
+    left_out.eliminate_zeros()
+    assert left_out.nnz < C.nnz
+    assert check("scipy_float64", "float64", left_out)["error_bound_ratio"] <= 1
+    assert check("spectile_float64", "float64", left_out)["error_pattern"] == 1
+    wrong = sp.csr_array(A.shape)
+    assert check("scipy_float64", "float64", wrong)["error_bound_ratio"] > 1
+
+
+def test_comparator_is_run(tmp_path, monkeypatch):
+    A = families.generate("cage5")
+    total = float((A @ A).sum())
+    script = tmp_path / "speck"
+    script.write_text(f"#!/bin/sh\nhead -1 $1 > /dev/null\necho nnz 12\necho sum {total}\necho time_s 0.25\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("SPECTILE_SPECK", str(script))
+    monkeypatch.setenv("SPECTILE_CUSP", str(tmp_path / "absent"))
+    found = {method.name: method for method in comparators.methods(A, 12)}
+    result, time_s = found["speck"].run()
+    assert time_s == 0.25
+    errors = found["speck"].check((result, time_s))
+    assert errors["error_pattern"] == 0
+    assert errors["error_bound_ratio"] < 1e-6
+    assert found["speck"].check(({"nnz": 11.0, "sum": 0.0}, time_s))["error_pattern"] == 1
+    assert found["speck"].check(({"nnz": 12.0, "sum": 0.0}, time_s))["error_bound_ratio"] > 1
+    assert "no executable" in found["cusp"].reason

@@ -1,0 +1,572 @@
+"""Statistics, sheets, records, claims, digests: the pieces that every number passes through."""
+
+import gc
+import hashlib
+import math
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spectile.__main__ import main
+from spectile.core.atomic_file import whole
+from spectile_study.bench import claims, provenance, record, sheets, stats
+from spectile_study.bench.case import Method
+from spectile_study.bench.compare import compare, report
+from spectile_study.bench.measure import Job, _check_method, measure_case
+from spectile_study.bench.timing import Plan, interleave
+from spectile_study.inputs.suitesparse import MissingMatrix
+
+positive = st.floats(1e-6, 1e3)
+
+
+@given(st.lists(positive, min_size=1, max_size=40))
+def test_interval_holds_the_median(samples):
+    median, lo, hi = stats.median_interval(samples)
+    assert min(samples) <= lo <= median <= hi <= max(samples)
+    assert median == np.median(samples)
+
+
+def test_interval_covers_as_promised():
+    rng = np.random.default_rng(0)
+    intervals = [stats.median_interval(rng.exponential(size=15)) for _ in range(2000)]
+    covered = np.mean([lo <= math.log(2) <= hi for _, lo, hi in intervals])
+    assert covered >= 0.94
+
+
+def test_interval_is_made_of_order_statistics():
+    assert stats.median_interval(range(1, 16)) == (8, 4, 12)  # P(4 <= Binomial(15, 1/2) <= 11) = 0.965
+    assert stats.median_interval(range(1, 6)) == (3, 1, 5)
+
+
+def test_interval_needs_finite_samples():
+    with pytest.raises(ValueError, match="at least one sample"):
+        stats.median_interval([])
+    with pytest.raises(ValueError, match="finite"):
+        stats.median_interval([1.0, float("nan")])
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "word"),
+    [(1.1, 1.3, "faster"), (0.5, 0.9, "slower"), (0.99, 1.01, "same"), (0.9, 1.2, "unclear"), (0.97, 1.1, "unclear")],
+)
+def test_verdicts(lo, hi, word):
+    assert stats.verdict(lo, hi) == word
+
+
+def test_paired_ratio_cancels_drift():
+    drift = np.linspace(1, 2, 15)
+    ratio = stats.paired_ratio(3 * drift, drift)
+    assert ratio.median == pytest.approx(3) and ratio.verdict == "faster"
+    assert ratio.hi - ratio.lo < 1e-12
+
+
+def test_interleave_rotates_and_stops_slow_methods():
+    calls = []
+    methods = [
+        Method(name, lambda name=name: calls.append(name), lambda result: {}, {}, prepare=lambda: None)
+        for name in "abc"
+    ]
+    samples = interleave(methods, Plan(rounds=4, warmup=1, budget_s=10))
+    assert {name: len(times) for name, times in samples.items()} == {"a": 4, "b": 4, "c": 4}
+    assert calls[3:] == list("abcbcacababc")
+    external = Method("slow", lambda: (None, 30.0), lambda result: {}, {}, clock="external")
+    assert interleave([external], Plan(rounds=9, warmup=1, budget_s=10)) == {"slow": [30.0, 30.0]}
+
+
+def test_a_method_waits_until_the_threads_of_the_one_before_rest():
+    workers, alive, data = [], [], bytes(40_000_000)
+
+    def leave_a_thread_at_work():
+        workers.append(threading.Thread(target=lambda: hashlib.sha256(data)))
+        workers[-1].start()
+
+    methods = [
+        Method("works", leave_a_thread_at_work, lambda result: {}, {}, prepare=lambda: None),
+        Method(
+            "next", lambda: alive.append(any(each.is_alive() for each in workers)), lambda result: {}, {},
+            prepare=lambda: None
+        ),
+    ]  # fmt: skip
+    interleave(methods, Plan(rounds=3, warmup=1, budget_s=10))
+    assert len(workers) == 4 and alive == [False] * 4
+
+
+def test_ratio_of_separate_runs_is_a_speed():
+    ratio = stats.unpaired_ratio([3.0, 3.3, 3.6], [1.0, 1.1, 1.2])
+    assert ratio.median == pytest.approx(3) and ratio.verdict == "faster"
+    assert (ratio.lo, ratio.hi) == pytest.approx((2.5, 3.6))
+
+
+def test_a_method_that_stopped_early_is_paired_as_far_as_it_goes():
+    assert stats.paired_ratio([2.0, 4.0, 100.0], [1.0, 2.0])[:3] == (2.0, 2.0, 2.0)
+
+
+def test_rounds_end_with_the_budget_but_not_before_three():
+    method = Method("slow", lambda: time.sleep(0.01), lambda result: {}, {}, prepare=lambda: None)
+    for budget, rounds in ((1e-9, {3}), (0.1, range(3, 12))):
+        (samples,) = interleave([method], Plan(rounds=50, warmup=0, budget_s=budget)).values()
+        assert len(samples) in rounds and min(samples) >= 0.01
+
+
+def test_garbage_is_collected_again_after_timing():
+    failing = Method("fails", lambda: 1 / 0, lambda result: {}, {}, prepare=lambda: None)
+    with pytest.raises(ZeroDivisionError):
+        interleave([failing], Plan(rounds=3, warmup=0, budget_s=1), checked={"fails": 5.0})
+    assert gc.isenabled()
+
+
+def test_a_sample_of_a_short_call_is_a_mean_over_many():
+    calls = []
+
+    def run():
+        calls.append(time.perf_counter())
+        while time.perf_counter() < calls[-1] + 2e-5:
+            pass
+
+    (samples,) = interleave(
+        [Method("short", run, lambda result: {}, {})], Plan(rounds=4, warmup=1, budget_s=1)
+    ).values()
+    assert len(calls) > 100 and 2e-5 <= min(samples[1:]) < 5e-4
+
+
+@pytest.mark.parametrize(("warmup", "seconds", "calls"), [(0, 5.0, 3), (0, 0.5, 4), (1, 5.0, 4)])
+def test_long_check_stands_for_the_first_call(warmup, seconds, calls):
+    called = []
+    method = Method("long", lambda: (called.append(1), 2.0), lambda result: {}, {}, clock="external")
+    interleave([method], Plan(rounds=3, warmup=warmup, budget_s=10), checked={"long": seconds})
+    assert len(called) == calls
+
+
+SCHEMA = """
+type: object
+additionalProperties: false
+required: [case, run]
+properties:
+  case: {type: string, pattern: "^[a-z0-9_]+$", description: name of the case}
+  run: {type: string, description: comma list}
+  n: {type: integer, minimum: 1, description: "number of rows, at least 1"}
+  tau: {type: number, description: threshold}
+  gpus: {type: integer, default: 0, description: GPUs}
+  once: {type: boolean, description: whether it runs once}
+"""
+
+
+def sheet(tmp_path, text):
+    (tmp_path / "schema.yaml").write_text(SCHEMA)
+    (tmp_path / "sheet.tsv").write_text(text)
+    return sheets.read_sheet(tmp_path / "sheet.tsv", tmp_path / "schema.yaml", "quick")
+
+
+def test_sheet_is_typed(tmp_path):
+    lines = (
+        "case\trun\tn\ttau\tonce",
+        "a\tquick\t3\t0.5\tfalse",
+        "b\tpaper\t4\t1\t",
+        "c\tquick,paper\t\t\ttrue",
+        "d\tquicker\t\t\t",
+        "",
+    )
+    rows = sheet(tmp_path, "\n".join(lines))
+    assert rows["a"] == {"case": "a", "run": "quick", "n": 3, "tau": 0.5, "gpus": 0, "once": False}
+    assert list(rows) == ["a", "c"] and rows["c"]["n"] is None and rows["c"]["once"] is True
+
+
+def test_row_digest_tells_rows_apart_and_not_the_order_of_columns():
+    row = {"case": "a", "n": 3}
+    assert sheets.row_digest(row) == sheets.row_digest({"n": 3, "case": "a"}) != sheets.row_digest(row | {"n": 4})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("case\trun\tn\na\tquick\t1\nb\tquick\tthree\n", "line 3, column 'n': 'three' is not a number; number of rows"),
+        ("case\trun\tn\na\tquick\t0\n", "it is: number of rows, at least 1"),
+        ("case\trun\tonce\na\tquick\tyes\n", "'yes' is neither true nor false"),
+        ("case\trun\tm\na\tquick\t3\n", "unknown key 'm'"),
+        ("case\trun\tn\na\tquick\t3\nb\tquick\t3\nb\tquick\t4\n", "'b' stands twice"),
+        ("case\trun\tn\na\tquick\n", "more or fewer cells"),
+        ("run\tn\nquick\t3\n", "lacks 'case'"),
+    ],
+)
+def test_bad_sheets_are_worded(tmp_path, text, message):
+    with pytest.raises(sheets.SheetError, match=message):
+        sheet(tmp_path, text)
+
+
+def example(**changes):
+    method = {"method": "spectile", "status": "ok", "reason": None, "clock": "wall", "samples_s": [1.0, 2.0, 3.0]}
+    method |= {"errors": {"error_fro_rel": 1e-16}, "limits": {"error_fro_rel": 1e-12}}
+    origin = {"commit": "0" * 40, "dirty": False, "digest": "0" * 64, "seed": 1, "threads": 1, "python": "3.12"}
+    origin |= {"cpu": "any", "libraries": {}}
+    stored = {"paper": "spamm", "case": "a", "machine": "test", "device": "any", "status": "ok", "reason": None}
+    stored |= {"params": {"n": 4}, "values": {"ratio": np.float64(0.5)}, "inputs": {}, "provenance": origin}
+    return stored | {"methods": [method], "measured_at": "2026-01-01T00:00:00+00:00"} | changes
+
+
+def test_record_round_trip(tmp_path):
+    record.write(example(), tmp_path / "deep/a.json")
+    table = record.frame([record.read(tmp_path / "deep/a.json")])
+    row = table.iloc[0]
+    assert (row["time_s"], row["p_n"], row["v_ratio"]) == (2.0, 4, 0.5)
+    record.write_frame(table, tmp_path / "f.parquet")
+    assert record.read_frame(tmp_path / "f.parquet")["record"].iloc[0] == row["record"]
+
+
+def test_a_record_is_known_by_its_content(tmp_path):
+    made = example()
+    assert (
+        record.record_id(made) == record.record_id(dict(reversed(made.items()))) != record.record_id(example(case="b"))
+    )
+    record.write(made, tmp_path / "records/kpm/a.json")
+    (tmp_path / "machine.json").write_text("{}")
+    assert record.files(tmp_path) == [tmp_path / "records/kpm/a.json"]
+
+
+def test_numbers_that_json_lacks_become_text(tmp_path):
+    record.write(example(values={"curve": [1.0, float("nan")], "largest": np.float64("inf")}), tmp_path / "a.json")
+    assert record.read(tmp_path / "a.json")["values"] == {"curve": [1.0, "nan"], "largest": "inf"}
+
+
+def test_frames_keep_types_and_write_mixed_ones_as_text(tmp_path):
+    kinds = {
+        "mixed": (1, "one"),
+        "number": (1, 2.5),
+        "text": ("a", "b"),
+        "curve": ([1.0], [2.0, 3.0]),
+        "some": (1.5, None),
+    }
+    made = [example(case=str(n), values={name: pair[n] for name, pair in kinds.items()}) for n in range(2)]
+    record.write_frame(record.frame(made), tmp_path / "f.parquet")
+    found = record.read_frame(tmp_path / "f.parquet")
+    assert list(found["v_mixed"]) == ["1", "one"] and list(found["v_text"]) == ["a", "b"]
+    assert list(found["v_number"]) == [1, 2.5] and found["v_number"].dtype == float
+    assert [list(curve) for curve in found["v_curve"]] == [[1.0], [2.0, 3.0]]
+    assert found["v_some"].dtype == float and found["v_some"].isna().tolist() == [False, True]
+
+
+def test_rates_are_in_tflops():
+    assert list(stats.rates(pandas.DataFrame({"flops": [6e12, 1e12], "time_s": [2.0, 4.0]}))) == [3.0, 0.25]
+
+
+def test_a_failed_method_has_no_time():
+    method = example()["methods"][0] | {"status": "failed", "reason": "wrong result"}
+    table = record.frame([example(methods=[method, *example()["methods"]])])
+    assert list(table["time_s"].isna()) == [True, False]
+
+
+def test_only_methods_that_passed_have_a_speedup():
+    base, fast = example()["methods"][0], example()["methods"][0] | {"method": "fast", "samples_s": [0.5, 1.0, 1.5]}
+    for status, found in (("ok", [2.0]), ("failed", [])):
+        table = record.frame([example(methods=[base, fast | {"status": status, "reason": "wrong result"}])])
+        assert list(stats.speedups(table, "fast", "spectile")["speedup"]) == found
+        assert len(stats.speedups(table, "spectile", "fast")) == len(found)
+
+
+def test_files_are_whole_or_as_they_were(tmp_path):
+    path = tmp_path / "deep/a"
+    with whole(path) as partial:
+        partial.write_text("first")
+    with pytest.raises(KeyError), whole(path) as partial:
+        partial.write_text("half")
+        raise KeyError
+    assert path.read_text() == "first" and list(path.parent.iterdir()) == [path]
+
+
+def test_compare_gives_a_verdict_a_case(tmp_path):
+    fast = example()["methods"][0] | {"samples_s": [0.1, 0.2, 0.3]}
+    broken = example()["methods"][0] | {"status": "failed", "reason": "wrong result"}
+    runs = {"a": [example(), example(case="b"), example(case="c")]}
+    runs["b"] = [example(methods=[fast]), example(case="b", methods=[broken]), example(case="d")]
+    for name, records in runs.items():
+        for made in records:
+            record.write(made, tmp_path / name / f"{made['case']}.json")
+    table = compare(tmp_path / "a", tmp_path / "b").set_index("case")
+    assert list(table["verdict"]) == ["faster", "failed in B", "only in A", "only in B"]
+    assert table.loc["a", "speedup"] == pytest.approx(10)
+    lines = report(table.reset_index()).splitlines()
+    assert len(lines) == 4 and "10.000" in lines[1] and "failed in B" in lines[2]
+    assert lines[-1].startswith("speed of B relative to A: 1 ") and "1 only in A" in lines[-1]
+    assert report(table.reset_index().iloc[2:]).startswith("the runs share no measured case")
+    with pytest.raises(FileNotFoundError, match="neither records nor frames"):
+        compare(tmp_path / "a", tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gather", "--records", "nothing", "--out", "f.parquet"], "nothing holds no record"),
+        (["gather", "--records", ".", "--out", "f.parquet"], ". holds no record"),
+        (["compare", "nothing", "nothing"], "neither records nor frames"),
+        (["measure", "--paper", "kpm", "--machine", "m", "--element", "fig99"], "no case for this choice"),
+        (["measure", "--paper", "kpm", "--machine", "m", "--case", "none"], "has no case 'none'"),
+    ],
+)
+def test_commands_that_find_nothing_say_so(tmp_path, monkeypatch, capsys, arguments, message):
+    root = Path(__file__).parents[2]
+    for part in ("config", "workflow"):
+        (tmp_path / part).symlink_to(root / part)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty" if arguments[0] != "measure" else tmp_path)
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path):
+    for case in map(str, range(1000)):
+        record.write(example(case=case), tmp_path / "a" / f"{case}.json")
+    command = f"{sys.executable} -m spectile compare {tmp_path}/a {tmp_path}/a | head -1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=True)
+    assert done.stderr == "" and done.stdout.startswith("paper")
+
+
+def test_gather_keeps_what_is_not_measured_anew(tmp_path):
+    old, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
+    record.write_frame(record.frame([example(), example(case="b")]), old)
+    record.write(example(measured_at="2026-02-02T00:00:00+00:00"), tmp_path / "records/a.json")
+    assert main(["gather", "--records", f"{tmp_path}/records", "--onto", str(old), "--out", str(new)]) == 0
+    before, after = (record.read_frame(path).set_index("case")["record"] for path in (old, new))
+    assert list(after.index) == ["a", "b"]
+    assert after["a"] != before["a"] and after["b"] == before["b"]
+
+
+METHOD = Method("ours", lambda: 1.0, lambda result: {"error_fro_rel": 0.0}, {"error_fro_rel": 1e-12})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"run": lambda: (1.0, 0.5), "check": lambda result: {"error_fro_rel": result - 1}, "clock": "external"}, None),
+        ({"check": lambda result: {"error_fro_rel": 1e-3}}, "error_fro_rel = 0.001 (allowed 1e-12)"),
+        ({"check": lambda result: {"error_fro_rel": math.nan}}, "error_fro_rel is not a number"),
+        ({"check": lambda result: {"error_max": 0.0}}, "no error_fro_rel was computed"),
+        ({"check": lambda result: {}, "limits": {}}, "no error was computed"),
+        ({"prepare": lambda: 1 / 0}, "ZeroDivisionError"),
+        ({"values": lambda result: {"sum": result.sum()}}, "AttributeError"),
+    ],
+)
+def test_a_method_is_checked_before_it_is_timed(changes, reason):
+    row, _ = _check_method(replace(METHOD, **changes), "cpu")
+    assert row["status"] == ("ok" if reason is None else "failed")
+    assert row["reason"] is None if reason is None else reason in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(MissingMatrix("absent"), "skipped"), (FileNotFoundError("no file"), "skipped"), (ValueError("n = 0"), "failed")],
+)
+def test_a_case_that_cannot_be_built_is_a_result(tmp_path, monkeypatch, error, status):
+    def build(row, context):
+        raise error
+
+    monkeypatch.setitem(sys.modules, "spectile_study.cases.kpm.build", SimpleNamespace(build=build))
+    job = Job("kpm", {"case": "a"}, "test", "cpu", "", str(tmp_path), 1, 1, 3, 0, 1.0)
+    made = measure_case(job, {}, lambda name, limit: None)
+    assert made["status"] == status and str(error) in made["reason"]
+    record.check(made, "the record")
+
+
+def test_every_column_and_field_is_explained():
+    text = (Path(__file__).parents[2] / "docs/records.md").read_text()
+    assert [column for column in record.LEADING_COLUMNS if f"`{column}`" not in text] == []
+
+    def unexplained(schema, place):
+        for key, item in schema.get("properties", {}).items():
+            yield from [] if "description" in item or "properties" in item or "items" in item else [f"{place}.{key}"]
+            yield from unexplained(item, f"{place}.{key}")
+            yield from unexplained(item.get("items", {}), f"{place}.{key}")
+
+    assert list(unexplained(record._validator().schema, "record")) == []
+
+
+@pytest.mark.parametrize("missing", ["provenance", "methods", "device"])
+def test_no_provenance_no_record(tmp_path, missing):
+    broken = example()
+    del broken[missing]
+    with pytest.raises(record.RecordError, match="remove it and measure the case again"):
+        record.write(broken, tmp_path / "a.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_method_needs_a_reason(tmp_path):
+    with pytest.raises(record.RecordError):
+        record.write(example(methods=[{"method": "spectile", "status": "failed"}]), tmp_path / "a.json")
+
+
+CLAIMS = "\t".join(claims.COLUMNS) + "\n"
+
+
+def claim(tmp_path, **cells):
+    row = (
+        dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "spamm", "printed": "2", "column": "time_s"} | cells
+    )
+    (tmp_path / "claims.tsv").write_text(CLAIMS + "\t".join(row.values()) + "\n")
+    fast = example()["methods"][0] | {"method": "fast", "samples_s": [0.5, 1.0, 1.5], "flops": 3e12}
+    frame = record.frame([example(methods=[*example()["methods"], fast])])
+    return claims.evaluate(claims.read_claims(tmp_path / "claims.tsv"), [frame]).iloc[0]
+
+
+def test_claim_verdicts(tmp_path):
+    assert claim(tmp_path, filter="method=spectile", tolerance="0.1")["verdict"] == "reproduced"
+    assert claim(tmp_path, filter="method=fast", tolerance="abs:0.1")["verdict"] == "differs"
+    assert claim(tmp_path, filter="method=fast")["verdict"] == "shown beside"
+    beside = claim(tmp_path, column="speedup:fast:spectile")
+    assert beside["measured"] == 2.0 and beside["ratio"] == 1.0
+    assert claim(tmp_path, filter="method=fast", column="rate")["measured"] == pytest.approx(3.0)
+    assert tuple(claim(tmp_path, column="", note="an A100")[["verdict", "reason"]]) == ("the paper's alone", "an A100")
+    nothing = claim(tmp_path, filter="p_n=8,method=fast")
+    assert nothing["verdict"] == "not measured" and "no finished case" in nothing["reason"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "cases"),
+    [
+        ("p_n=4", ["a", "b"]),
+        ("p_n=4,p_kind=x", ["a"]),
+        ("p_kind=x,p_n=4", ["a"]),
+        ("p_tau=1.434815", ["a"]),
+        ("p_tau=1.4348", []),
+        ("p_other=1", []),
+        ("p_n=4,p_other=1", []),
+        ("", ["a", "b", "c"]),
+    ],
+)
+def test_filters_keep_rows_that_meet_every_condition(conditions, cases):
+    columns = {"p_n": [4, 4, 8], "p_kind": ["x", "y", "x"], "p_tau": [1.434815, None, 1.5]}
+    table = pandas.DataFrame({"case": ["a", "b", "c"]} | columns)
+    assert list(claims.select(table, conditions)["case"]) == cases
+
+
+def test_what_a_failed_method_found_is_no_claim(tmp_path):
+    broken = example()["methods"][0] | {"method": "fast", "status": "failed", "reason": "wrong", "values": {"count": 2}}
+    row = dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "spamm", "printed": "2", "column": "v_count"}
+    (tmp_path / "claims.tsv").write_text(CLAIMS + "\t".join(row.values()) + "\n")
+    frame = record.frame([example(methods=[broken])])
+    found = claims.evaluate(claims.read_claims(tmp_path / "claims.tsv"), [frame]).iloc[0]
+    assert tuple(found[["verdict", "reason"]]) == ("not measured", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "value"), [("max", 2.0), ("min", 1.0), ("median", 1.5), ("geomean", math.sqrt(2))]
+)
+def test_claims_aggregate_rows(tmp_path, aggregate, value):
+    assert claim(tmp_path, aggregate=aggregate)["measured"] == pytest.approx(value)
+
+
+def test_tolerances_are_relative_to_the_printed_number(tmp_path):
+    assert claim(tmp_path, filter="method=spectile", printed="2.3", tolerance="0.2")["verdict"] == "reproduced"
+    assert claim(tmp_path, filter="method=spectile", printed="0.5", tolerance="2")["verdict"] == "differs"
+
+
+def test_a_claim_stands_once(tmp_path):
+    (tmp_path / "claims.tsv").write_text(CLAIMS + 2 * ("\t".join(["c"] * 4 + ["2"] + [""] * 6) + "\n"))
+    with pytest.raises(claims.ClaimError, match="'c' stands twice"):
+        claims.read_claims(tmp_path / "claims.tsv")
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"printed": "two"}, "no number"),
+        ({"filter": "method"}, "write column=value"),
+        ({"filter": "p_n=4"}, "finds 2 rows"),
+        ({"filter": "method=fast", "aggregate": "mode"}, "aggregate 'mode'"),
+        ({"filter": "method=fast", "tolerance": "tight"}, "neither a number nor abs"),
+    ],
+)
+def test_bad_claims_are_worded(tmp_path, cells, message):
+    with pytest.raises(claims.ClaimError, match=message):
+        claim(tmp_path, **cells)
+
+
+def test_program_leaves_out_comments_and_layout_and_notices_code(tmp_path):
+    code = 'def f(x):\n    """Doc."""\n    return x + 1\n'
+    cuda = '__global__ void k() { /* a */ int i = 0; // b\n }\n#line 1 "a//b"'
+    names = [("a.py", code, code.replace("Doc", "Other") + "# comment\n", (code.replace("+", "-"),))]
+    changed = (cuda.replace("0", "1"), cuda.replace("a//b", "a//c"))
+    names += [("a.cu", cuda, cuda.replace("/* a */", "\n"), changed)]
+    for name, text, cosmetic, others in names:
+        path = tmp_path / name
+        programs = []
+        for version in (text, cosmetic, *others):
+            path.write_text(version)
+            programs.append(provenance.program(path))
+        assert programs[0] == programs[1]
+        assert programs[0] not in programs[2:]
+
+
+def test_source_digest_counts_a_system_and_what_it_shares(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "SOURCES", tmp_path)
+    library = ("kpm/api.py", "kpm/step.cu", "core/device.py", "nearsparse/api.py")
+    study = ("cases/kpm/build.py", "bench/timing.py", "bench/claims.py")
+    files = tuple(f"spectile/{name}" for name in library[:3]) + tuple(f"spectile_study/{name}" for name in study[:2])
+    files += (f"spectile/{library[3]}", f"spectile_study/{study[2]}")
+    digests = []
+    for changed in (None, *files):
+        for name in files:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text("a = 2" if name == changed else "a = 1")
+        provenance._program_digest.cache_clear()
+        digests.append(provenance.source_digest.__wrapped__("kpm"))
+    provenance._program_digest.cache_clear()
+    (tmp_path / "spectile_study/bench/claims.py").write_text("a = 1")
+    (tmp_path / "spectile/kpm/api.py").rename(tmp_path / "spectile/kpm/other.py")
+    digests.append(provenance.source_digest.__wrapped__("kpm"))
+    provenance._program_digest.cache_clear()
+    assert len(set(digests[:6])) == 6 and digests[6] == digests[7] == digests[0] != digests[8]
+
+
+def test_a_copy_without_a_repository_is_told_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "SOURCES", tmp_path)
+    for named, commit in (("f" * 40, "f" * 40), ("main", "unknown")):
+        monkeypatch.setenv("SPECTILE_COMMIT", named)
+        assert provenance.commit() == (commit, None)
+
+
+def test_digest_array_depends_on_dtype_shape_and_content():
+    a = np.arange(6.0)
+    digests = {provenance.digest_array(x) for x in (a, a.reshape(2, 3), a.astype(np.float32), a + 1, a.reshape(3, 2).T)}
+    assert len(digests) == 5
+    assert provenance.digest_array(a) == provenance.digest_array(np.arange(12.0)[::2] / 2)
+
+
+def test_claims_table_of_the_repository_is_sound():
+    root = Path(__file__).parents[2]
+    table = claims.read_claims(root / "config/claims.tsv")
+    assert set(table["paper"]) <= set(provenance.PAPERS)
+    assert not table[["statement", "element"]].eq("").any(axis=None)
+    frames = [record.read_frame(root / f"results/recorded/h200/{paper}.parquet") for paper in provenance.PAPERS]
+    found = claims.evaluate(table, frames)
+    assert not found.loc[found["verdict"] == "differs", "claim"].tolist()
+    reproduced = found.loc[found["verdict"] == "reproduced", "paper"].value_counts()
+    assert reproduced["spamm"] >= 96 and reproduced["tsparse"] >= 46
+    assert found.loc[found["verdict"] == "not measured", "reason"].str.len().gt(20).all()
+
+
+def test_frames_join_as_if_gathered_together(tmp_path):
+    records = []
+    for case, params, curve in (("a", {"n": 8}, [1, 2]), ("b", {"n": 16, "tau": 0.5}, None), ("c", {"n": 32}, None)):
+        made = example(case=case, params=params)
+        made["methods"][0] |= {"values": {"curve": curve} if curve else {}}
+        records.append(made)
+    stale = {**records[1], "params": {"n": 1, "gone": "x"}}
+    record.write_frame(record.frame([records[0], stale]), tmp_path / "earlier.parquet")
+    joined = record.join(record.read_frame(tmp_path / "earlier.parquet"), record.frame(records[1:]))
+    record.write_frame(joined, tmp_path / "joined.parquet")
+    record.write_frame(record.frame(records), tmp_path / "together.parquet")
+    joined, together = (record.read_frame(tmp_path / f"{name}.parquet") for name in ("joined", "together"))
+    assert sorted(joined) == sorted(together)
+    for column in together:
+        assert [str(value) for value in joined[column]] == [str(value) for value in together[column]], column
+    with pytest.raises(ValueError, match="machine"):
+        record.join(joined.assign(machine="elsewhere"), together)

@@ -1,0 +1,155 @@
+"""The shared look of figures and tables: names, numbers, and slots that cannot be filled."""
+
+from pathlib import Path
+
+import pandas
+import pytest
+
+from spectile_study.figures.style import Drawing, Table, look, printed
+
+
+def words(figure):
+    from matplotlib.text import Text
+
+    return {text.get_text().replace("\n", " ") for text in figure.findobj(Text) if text.get_text()}
+
+
+def rows(**columns):
+    return pandas.DataFrame({"record": "r", "paper": "kpm", "case": "c", "method": "spectile"} | columns)
+
+
+@pytest.mark.parametrize(
+    ("method", "label"),
+    [
+        ("spectile", "spectile"),
+        ("cusparse_float32", "cuSPARSE float32"),
+        ("cusolver_two_stage", "cuSOLVER, two stages"),
+        ("aug_spmmv", "aug spmmv"),
+    ],
+)
+def test_methods_are_called_as_people_call_them(method, label):
+    assert look(method).label == label
+
+
+def test_only_listed_numbers_are_the_papers(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert printed("spamm_t1_1024_30") == 1.434815
+    with pytest.raises(KeyError, match="list it first"):
+        printed("spamm_t1_1024_31")
+
+
+def test_empty_slots_say_why_and_take_little_room(tmp_path):
+    drawing = Drawing("Figure 1: test", 1, 2)
+    filled, empty = drawing.axes[0]
+    drawing.empty(empty, "the device is not at hand")
+    drawing.slot(filled, 0, "first: absent")
+    drawing.slot(filled, 1, "second: absent")
+    drawing.slot(filled, 2, "not measured on this device")
+    drawing.slot(filled, 3, "third: MemoryError: 9 bytes")
+    drawing.save(tmp_path / "a.svg")
+    assert words(drawing.figure) >= {
+        "the device is not at hand",
+        "hatched: first, second (absent); not measured on this device; third (MemoryError: 9 bytes)",
+    }
+    assert empty.get_position().width < 0.6 * filled.get_position().width
+    assert all((tmp_path / name).stat().st_size > 100 for name in ("a.svg", "a.png"))
+
+
+def test_a_blank_panel_is_refused(tmp_path):
+    drawing = Drawing("Figure 1: test", 1, 2)
+    drawing.marks(drawing.ax, rows(x=[1], y=[1.0]), "x", "y")
+    with pytest.raises(ValueError, match=r"panel 1 of a.svg is blank"):
+        drawing.save(tmp_path / "a.svg")
+
+
+def test_notes_stand_below_the_figure(tmp_path):
+    drawing = Drawing("Figure 1: test")
+    drawing.slot(drawing.ax, 0, "first: absent")
+    drawing.note("CPU: this run holds no record.")
+    drawing.save(tmp_path / "a.svg")
+    assert "hatched: first (absent) CPU: this run holds no record." in words(drawing.figure)
+
+
+def test_an_empty_panel_leaves_the_ticks_of_its_row():
+    drawing = Drawing("Figure 1: test", 1, 2, share_y=True)
+    filled, empty = drawing.axes[0]
+    drawing.marks(filled, rows(x=[1, 2], y=[1.0, 30.0]), "x", "y")
+    drawing.empty(empty, "the device is not at hand")
+    assert len(filled.get_yticks()) > 2
+    assert not any(tick.label1.get_visible() for tick in empty.yaxis.get_major_ticks())
+
+
+def test_an_empty_first_panel_hands_its_axis_on(tmp_path):
+    drawing = Drawing("Figure 1: test", 1, 2, share_y=True)
+    empty, filled = drawing.axes[0]
+    empty.set(ylabel="seconds", title="a long title of a narrow panel")
+    drawing.empty(empty, "not at hand")
+    drawing.marks(filled, rows(x=[1, 2], y=[1.0, 30.0]), "x", "y")
+    drawing.save(tmp_path / "a.svg")
+    assert (empty.get_ylabel(), filled.get_ylabel()) == ("", "seconds")
+    assert any(tick.label1.get_visible() for tick in filled.yaxis.get_major_ticks())
+    assert "a long title of a narrow panel  not at hand" in words(drawing.figure)
+
+
+def test_marks_are_noted_and_models_told_apart(tmp_path):
+    drawing = Drawing("Figure 1: test")
+    drawing.marks(drawing.ax, rows(x=[2048, 1024], y=[1.0, 3.0]), "x", "y")
+    for label in ("R = 1", "R = 8"):
+        drawing.model_line(drawing.ax, [1024, 2048], [1, 1], label)
+    drawing.ax.set_xscale("log", base=2)
+    drawing.save(tmp_path / "a.svg")
+    notes = pandas.read_csv(tmp_path / "a.marks.tsv", sep="\t")
+    assert list(notes["x"]) == [1024, 2048] and list(notes["y"]) == [3.0, 1.0]
+    assert {"1,024", "2,048"} <= words(drawing.figure)
+    lines = {line.get_label(): line for line in drawing.ax.get_lines()}
+    assert lines["R = 1"].get_linestyle() != lines["R = 8"].get_linestyle()
+
+
+def test_whiskers_reach_from_one_end_to_the_other():
+    drawing = Drawing("Figure 1: test")
+    data = rows(x=[1, 2], y=[2.0, 3.0], lo=[1.5, 2.0], hi=[4.0, 3.0])
+    drawing.marks(drawing.ax, data, "x", "y", lo="lo", hi="hi")
+    (whiskers,) = drawing.ax.collections
+    assert [list(segment[:, 1]) for segment in whiskers.get_segments()] == [[1.5, 4.0], [2.0, 3.0]]
+
+
+def test_the_same_data_give_the_same_file(tmp_path):
+    for folder in ("one", "other"):
+        drawing = Drawing("Figure 1: test")
+        drawing.marks(drawing.ax, rows(x=[1, 2], y=[1.0, 30.0]), "x", "y")
+        drawing.slot(drawing.ax, 3, "third: absent")
+        drawing.save(tmp_path / folder / "a.svg")
+    one, other = ((tmp_path / folder / "a.svg").read_bytes() for folder in ("one", "other"))
+    assert one == other and b"<dc:date>" not in one
+
+
+def test_ticks_of_narrow_axes_are_one_two_five(tmp_path):
+    drawing = Drawing("Figure 1: test")
+    drawing.marks(drawing.ax, rows(x=[1, 2], y=[1.0, 30.0]), "x", "y")
+    drawing.ax.set_yscale("log")
+    drawing.save(tmp_path / "a.svg")
+    low, high = drawing.ax.get_ylim()
+    assert [tick for tick in drawing.ax.get_yticks() if low <= tick <= high] == [1, 2, 5, 10, 20]
+
+
+def test_cells_are_readable_and_empty_ones_worded(tmp_path):
+    data = {"method": ["<ours>", None], "TB/s": [33170.4, 0.12345], "n": [65536, 1], "TB/s (paper)": [None, 1.5]}
+    table = Table("Table 1: test", pandas.DataFrame(data), notes=["why"]).cite(rows(y=[33170.4]), "y")
+    table.save(tmp_path / "a.html")
+    text = (tmp_path / "a.html").read_text()
+    for cell in ("&lt;ours&gt;", "33,170", "0.1235", "65,536", "not printed</span>", "not measured</span>", "why"):
+        assert cell in text, cell
+    assert pandas.read_csv(tmp_path / "a.marks.tsv", sep="\t")["y"].tolist() == [33170.4]
+
+
+def test_words_stand_at_the_left_and_second_lines_are_small():
+    data = {
+        "matrix": ["cage12", "2cubes"],
+        "speed-up": ["2.34\nof 3.3; paper 1.1", "fails"],
+        "tau": [1e-7, 8.0],
+        "paper": [11.57, 4.0],
+    }
+    text = Table("Table 1: test", pandas.DataFrame(data), ["a < b"], {"tau": "{:.0e}"}).to_html()
+    assert '<th class="text">matrix</th><th>speed-up</th><th>tau</th>' in text
+    assert '<td class="text">cage12</td><td>2.34<br><small>of 3.3; paper 1.1</small></td><td>1e-07</td>' in text
+    assert '<td><span class="none">fails</span></td><td>8e+00</td><td>4</td>' in text and "a &lt; b" in text

@@ -1,0 +1,45 @@
+"""Reviewed measurements (results/recorded): every row of the sheets is there, or named here as not measured yet."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spectile_study.bench import provenance, record
+from spectile_study.bench.sheets import read_sheet
+
+ROOT = Path(__file__).parents[2]
+FRAMES = sorted((ROOT / "results/recorded").rglob("*.parquet"))
+# Cases of the paper run that no H200 has measured yet, as patterns; docs/performance/<paper>.md says why.  A case that
+# is recorded must leave this list.
+NOT_RECORDED = {
+    "spamm": "",
+    "tsparse": "",
+    "evd": "",
+    "kpm": "",
+}
+
+
+def sheet(paper, run=None):
+    return read_sheet(ROOT / f"config/{paper}.tsv", ROOT / f"workflow/schemas/{paper}.schema.yaml", run)
+
+
+@pytest.mark.parametrize("paper", provenance.PAPERS)
+def test_paper_run_is_recorded(paper):
+    recorded = set(record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet")["case"])
+    lacking = {case for case in sheet(paper, "paper") if re.fullmatch(NOT_RECORDED[paper], case)}
+    assert set(sheet(paper, "paper")) - recorded == lacking, f"NOT_RECORDED[{paper!r}] is not what is lacking"
+
+
+@pytest.mark.parametrize("path", FRAMES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_recorded_rows_are_of_the_sheet_and_say_where_they_come_from(path):
+    frame = record.read_frame(path)
+    assert set(frame["case"]) <= set(sheet(path.stem))
+    assert set(frame["machine"]) == {path.parent.name} and set(frame["paper"]) == {path.stem}
+    assert frame["commit"].str.contains("[0-9a-f]{40}$").all()
+    assert frame["digest"].str.fullmatch("[0-9a-f]{64}").all()
+    assert frame["device"].nunique() <= 2  # a GPU and its host
+    assert set(frame["status"]) <= {"ok", "failed", "skipped"}
+    assert frame.loc[frame["status"] != "ok", "reason"].str.len().gt(20).all()
+    timed = (frame["status"] == "ok") & (frame["clock"] != "none")
+    assert frame.loc[timed, "time_s"].gt(0).all() and frame.loc[~timed, "time_s"].isna().all()

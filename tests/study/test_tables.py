@@ -1,0 +1,91 @@
+"""Cells of the tables, computed again from the raw samples of the recorded frames."""
+
+import importlib
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spectile_study.bench import record, stats
+
+ROOT = Path(__file__).parents[2]
+
+
+@cache
+def frame(paper):
+    return record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet")
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """Return ``table(stem)``: the cells of a table of one H200's records."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", [str(ROOT / "workflow/scripts"), *sys.path])
+    return lambda stem: importlib.import_module(f"table_{stem}").table(frame(stem.partition("_")[0])).data
+
+
+def row(paper, case, method):
+    rows = frame(paper)
+    (found,) = [row for _, row in rows[(rows["case"] == case) & (rows["method"] == method)].iterrows()]
+    return found
+
+
+def seconds(paper, case, method):
+    return float(np.median(row(paper, case, method)["samples_s"]))
+
+
+def cell(data, column, **conditions):
+    chosen = data
+    for name, value in conditions.items():
+        chosen = chosen[chosen[name.replace("_", " ")] == value]
+    assert len(chosen) == 1
+    return chosen[column].iloc[0]
+
+
+def test_speedup_of_spamm_is_the_median_of_paired_rounds(table):
+    samples = (row("spamm", "product_4096_fp32_gpus1", method)["samples_s"] for method in ("cublas", "spectile_10"))
+    fast = stats.paired_ratio(*samples).median
+    text = cell(table("spamm_t2"), "N = 4,096", valid_ratio="10 %", precision="fp32")
+    assert text.startswith(f"{fast:.2f}\nof ") and "paper 2.6" in text
+
+
+def test_milliseconds_of_a_matrix(table):
+    data = table("tsparse_matrices")
+    case = frame("tsparse").loc[frame("tsparse")["p_matrix"].str.endswith("cage12"), "case"].iloc[0]
+    for column, method in (("CSR to CSR, float64", "spectile_float64"), ("cuSPARSE float32", "cusparse_float32")):
+        assert float(cell(data, column, matrix="cage12")) == pytest.approx(
+            1e3 * seconds("tsparse", case, method), rel=0.005
+        )
+    assert cell(data, "cuSPARSE float64", matrix="web-NotreDame") == "fails"
+
+
+def test_stages_add_up_to_their_sum(table):
+    data = table("evd_stages").set_index("stage")
+    orders = [name for name in data if name.startswith("n = ")]
+    apart = [name for name in data.index if "not in the sum" in name]
+    assert orders and apart
+    for order in orders:
+        parts = data[order].drop(["sum", *apart]).astype(float)
+        assert data[order]["sum"] == pytest.approx(parts.sum()) and (parts > 0).all()
+
+
+def test_times_of_the_band_reduction_stand_under_their_block_and_bandwidth(table):
+    rows = frame("evd")
+    rows = rows[(rows["p_study"] == "reduction") & (rows["method"] == "spectile") & (rows["status"] == "ok")]
+    data = table("evd_t2")
+    n = int(rows.groupby("p_n").size().idxmax())
+    shown_here = (rows["p_n"] == n) & rows["p_bandwidth"].isin([16, 32, 64]) & (rows["p_block"] >= 128)
+    assert shown_here.sum() > 10
+    for _, found in rows[shown_here].iterrows():
+        shown = cell(data, f"nb = {found['p_block']:,.0f}", b=int(found["p_bandwidth"]), seconds=f"ours, n = {n:,}")
+        assert shown == pytest.approx(np.median(found["samples_s"]))
+    assert cell(data, "nb = 512", b=32, seconds="paper, n = 65,536") == "16.4"
+
+
+def test_bandwidth_of_the_processor_is_the_triads(table):
+    rows = frame("kpm")
+    (triad,) = [each for _, each in rows[(rows["method"] == "triad") & (rows["clock"] == "events")].iterrows()]
+    expected = triad["bytes"] / np.median(triad["samples_s"]) / 1e9
+    assert cell(table("kpm_t2"), "b (GB/s)", processor="NVIDIA H200") == pytest.approx(expected, abs=0.1)
