@@ -78,7 +78,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    from spectile.core.atomic_file import whole
+    from spectile.core.atomic_file import atomic_write
     from spectile_study.inputs.suitesparse import MissingMatrix, fetch_main
 
     receipt = {"matrix": options.matrix, "base_url": options.base_url}
@@ -91,7 +91,7 @@ def _fetch(options: argparse.Namespace) -> int:
         receipt |= {"status": "absent", "reason": str(error)}
         print(f"spectile: {error}", file=sys.stderr)
     if options.receipt is not None:
-        with whole(options.receipt) as partial:
+        with atomic_write(options.receipt) as partial:
             partial.write_text(json.dumps(receipt, indent=1) + "\n")
     return 0
 

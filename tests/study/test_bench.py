@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectile.__main__ import main
-from spectile.core.atomic_file import whole
+from spectile.core.atomic_file import atomic_write
 from spectile_study.bench import claims, provenance, record, sheets, stats
 from spectile_study.bench.case import Method
 from spectile_study.bench.compare import compare, report
@@ -274,9 +274,9 @@ def test_only_methods_that_passed_have_a_speedup():
 
 def test_files_are_whole_or_as_they_were(tmp_path):
     path = tmp_path / "deep/a"
-    with whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text("first")
-    with pytest.raises(KeyError), whole(path) as partial:
+    with pytest.raises(KeyError), atomic_write(path) as partial:
         partial.write_text("half")
         raise KeyError
     assert path.read_text() == "first" and list(path.parent.iterdir()) == [path]

@@ -23,7 +23,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from spectile.core.atomic_file import whole
+from spectile.core.atomic_file import atomic_write
 
 # No -ftz and no fast math: an fp32 kernel keeps IEEE rounding and subnormals unless its source says otherwise.
 BASE_OPTIONS = ("-std=c++17", "--extra-device-vectorization")
@@ -167,7 +167,7 @@ def _cached_cubin(unit: Unit, arch: str) -> Path:
     path = folder / f"{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
     if not path.exists():
         compiled = unit.cubin(arch)
-        with whole(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_bytes(compiled)
     return path
 

@@ -1,19 +1,11 @@
-"""The CUDA device and the arrays on it: presence, size, memory, and array kinds in and out.
-
-Every function works on CuPy's current device and current stream and neither synchronises nor copies unless it says so.
-"""
+"""The CUDA device: whether there is one, what it can do, and whether a call goes to it."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-_DLPACK_CUDA = (2, 13)  # device memory, managed memory
 # Of every system's kernels; machine code runs on the devices of its own major architecture.
 MAJOR_ARCHITECTURES = (8, 9, 10)
 
@@ -131,94 +123,3 @@ def _describe(index: int) -> Device:
         shared_bytes=properties["sharedMemPerBlockOptin"],
         driver=f"{driver // 1000}.{driver % 1000 // 10}",
     )
-
-
-def free_bytes() -> int:
-    """Return the device memory that an allocation can still get: the driver's free bytes and CuPy's idle pool."""
-    import cupy
-
-    free, _ = cupy.cuda.runtime.memGetInfo()
-    return int(free + cupy.get_default_memory_pool().free_bytes())
-
-
-def require(memory_bytes: int, what: str) -> None:
-    """Raise MemoryError, with the bytes, if the device has fewer than `memory_bytes` free for `what`."""
-    if memory_bytes > free_bytes():
-        raise _too_little(memory_bytes, what)
-
-
-@contextmanager
-def allocating(what: str, memory_bytes: int) -> Iterator[None]:
-    """Turn CuPy's out-of-memory error inside the block into a MemoryError that names `what` and its bytes."""
-    import cupy
-
-    try:
-        yield
-    except cupy.cuda.memory.OutOfMemoryError as error:
-        raise _too_little(memory_bytes, what) from error
-
-
-def _too_little(memory_bytes: int, what: str) -> MemoryError:
-    return MemoryError(
-        f"{what} needs {memory_bytes:,} bytes of device memory and {describe().name} has {free_bytes():,} free: "
-        'free other arrays, take a smaller problem, or use backend="cpu"'
-    )
-
-
-def on_device(array: Any) -> bool:
-    """Return whether `array` lives in CUDA memory (CuPy, ``__cuda_array_interface__`` or a DLPack CUDA tensor)."""
-    if hasattr(array, "__dlpack_device__"):
-        return int(array.__dlpack_device__()[0]) in _DLPACK_CUDA
-    return hasattr(array, "__cuda_array_interface__")
-
-
-def to_device(array: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Return `array` as a CuPy array, and the function that gives a CuPy result back in the kind of `array`.
-
-    Parameters
-    ----------
-    array : array
-        NumPy array (or what ``numpy.asarray`` takes), CuPy array, object with ``__cuda_array_interface__`` (Numba), or
-        DLPack exporter on the CPU or on CUDA (PyTorch, JAX).
-
-    Returns
-    -------
-    device_array : cupy.ndarray
-        Shares the memory of a CUDA input; a CPU input is copied to the current device.
-    give_back : callable
-        ``give_back(cupy_array)``: shares memory where `array` was on the device; copies to the host, and so
-        synchronises the current stream, where `array` was on the CPU.
-    """
-    import cupy
-    import numpy as np
-
-    if isinstance(array, cupy.ndarray):
-        return array, lambda result: result
-    if isinstance(array, np.ndarray) or not (
-        hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")
-    ):
-        return cupy.asarray(np.asarray(array)), cupy.asnumpy
-    if hasattr(array, "__dlpack_device__"):
-        importer = _dlpack_importer(array)
-        if on_device(array):
-            return cupy.from_dlpack(array), importer
-        return cupy.asarray(np.from_dlpack(array)), lambda result: importer(cupy.asnumpy(result))
-    if type(array).__module__.startswith("numba."):
-        from numba import cuda
-
-        return cupy.asarray(array), cuda.as_cuda_array
-    return cupy.asarray(array), lambda result: result
-
-
-def _dlpack_importer(array: Any) -> Callable[[Any], Any]:
-    """Return ``from_dlpack`` of the library that `array` comes from."""
-    root = type(array).__module__.partition(".")[0]
-    if root == "jaxlib":
-        return importlib.import_module("jax.numpy").from_dlpack
-    importer = getattr(sys.modules[root], "from_dlpack", None)
-    if importer is None:
-        raise TypeError(
-            f"{type(array).__module__}.{type(array).__name__} exports DLPack but its library {root} has no from_dlpack "
-            "to give the result back: pass a CuPy view of it"
-        )
-    return importer

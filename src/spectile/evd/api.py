@@ -249,9 +249,9 @@ def tridiagonalize(
 
 
 def _choose_backend(a: Any, backend: str) -> Literal["cpu", "cuda"]:
-    from spectile.core import device
+    from spectile.core import arrays, device
 
-    return device.choose_backend(backend, not isinstance(a, np.ndarray | list | tuple) and device.on_device(a))
+    return device.choose_backend(backend, not isinstance(a, np.ndarray | list | tuple) and arrays.on_device(a))
 
 
 def _check_array(a: Any, backend: str) -> Any:
@@ -363,16 +363,16 @@ def _threads(n: int) -> int:
 
 def _empty_like(array: Any, shape: tuple[int, ...], real: bool = False) -> Any:
     """An empty array of the kind (NumPy or CuPy) and precision of `array`."""
-    from spectile.core import device
+    from spectile.core import arrays
 
     dtype = np.dtype(str(array.dtype))
     dtype = np.empty(0, dtype).real.dtype if real else dtype
-    if isinstance(array, np.ndarray) or not device.on_device(array):
+    if isinstance(array, np.ndarray) or not arrays.on_device(array):
         return np.empty(shape, dtype)
-    _, give_back = device.to_device(array)
+    _, to_caller_kind = arrays.to_device(array)
     import cupy
 
-    return give_back(cupy.empty(shape, dtype))
+    return to_caller_kind(cupy.empty(shape, dtype))
 
 
 def _stack(array: Any, solved: list[Any], n: int, select: tuple[str, Any] | None, eigvals_only: bool) -> Any:

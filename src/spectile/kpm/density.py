@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from spectile.core.atomic_file import whole
+from spectile.core.atomic_file import atomic_write
 from spectile.kpm import bounds as spectrum_bounds
 from spectile.kpm import reference
 from spectile.kpm.engine import Array, Backend, advance_watched, check_hermitian, find_bounds, fingerprint, make_engine
@@ -189,7 +189,7 @@ class SpectralDensity:
         for n, (block, etas) in enumerate(zip(self._blocks, self._etas, strict=True)):
             arrays[f"etas_{n}"] = etas
             arrays |= {f"{key}_{n}": value for key, value in block.state().items()}
-        with whole(path) as partial, partial.open("wb") as file:
+        with atomic_write(path) as partial, partial.open("wb") as file:
             np.savez(file, **arrays)
 
     @classmethod

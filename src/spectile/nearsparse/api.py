@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from spectile.core.device import choose_backend, on_device
+from spectile.core.arrays import on_device
+from spectile.core.device import choose_backend
 
 if TYPE_CHECKING:
     from spectile.nearsparse.result import SpammResult

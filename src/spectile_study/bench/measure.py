@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spectile.core.atomic_file import whole
+from spectile.core.atomic_file import atomic_write
 from spectile_study.bench import record as records
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.timing import Plan, interleave
@@ -400,7 +400,7 @@ def claim_machine(folder: Path, machine: str, device: str) -> None:
             "choose another name with --config machine=NAME"
         )
     if device not in known:
-        with whole(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(json.dumps(known | {device: name}, indent=1) + "\n")
 
 

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spectile.core.atomic_file import whole
+from spectile.core.atomic_file import atomic_write
 
 if TYPE_CHECKING:
     import pandas
@@ -56,7 +56,7 @@ def write(record: Mapping[str, Any], path: str | Path) -> None:
     """Write `record` to `path`, checked and atomically: readers see the whole file or none."""
     clean = _plain(record)
     check(clean, str(path))
-    with whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(json.dumps(clean, indent=1, allow_nan=False) + "\n")
 
 
@@ -187,7 +187,7 @@ def write_frame(table: pandas.DataFrame, path: str | Path) -> None:
     for column in table.columns:
         if table[column].dtype == object and _mixes_types(table[column]):
             table[column] = table[column].map(lambda value: None if value is None else str(value))
-    with whole(path) as partial:
+    with atomic_write(path) as partial:
         table.to_parquet(partial, index=False)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas
 
-from spectile.core.atomic_file import whole
+from spectile.core.atomic_file import atomic_write
 from spectile_study.bench.claims import read_claims
 
 if TYPE_CHECKING:
@@ -366,10 +366,10 @@ class Drawing:
         for ax in self.axes.ravel():
             for axis in (ax.xaxis, ax.yaxis):
                 _plain_ticks(axis)
-        with whole(path) as partial:
+        with atomic_write(path) as partial:
             self.figure.savefig(partial, format="svg", metadata={"Date": None})
         self.figure.set_layout_engine("none")  # panels stay where they are: laying out costs as much as drawing
-        with whole(path.with_suffix(".png")) as partial:
+        with atomic_write(path.with_suffix(".png")) as partial:
             self.figure.savefig(partial, format="png", dpi=130)
         columns = ["panel", "series", "record", "paper", "case", "method", "x_column", "x", "y_column", "y"]
         _write_notes(path, self.notes, columns)
@@ -522,7 +522,7 @@ def _four_digits(value: float, *, exact: bool = False) -> str:
 
 
 def _write_text(path: Path, text: str) -> None:
-    with whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(text)
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spectile.core.atomic_file import whole
+from spectile.core.atomic_file import atomic_write
 
 BASIS = "6-31g**"
 #: Basis functions of one molecule: 14 on oxygen, 5 on each hydrogen (six d functions less their s combination).
@@ -347,7 +347,7 @@ def save_symmetric(path: Path, matrix: np.ndarray) -> None:
         counts[row] = found.size
         columns.append((found + row).astype(np.int32))
         values.append(matrix[row, found + row])
-    with whole(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         np.savez_compressed(file, counts=counts, columns=np.concatenate(columns), values=np.concatenate(values))
 
 

@@ -12,7 +12,7 @@ import pytest
 from scipy.sparse import csr_array
 
 import spectile
-from spectile.core import device
+from spectile.core import arrays, device, memory
 
 
 def test_importing_needs_no_cupy() -> None:
@@ -31,13 +31,13 @@ def test_reason_and_error_agree() -> None:
 
 
 def test_host_arrays_are_not_on_the_device() -> None:
-    assert not device.on_device(np.zeros(3))
-    assert not device.on_device([1.0])
+    assert not arrays.on_device(np.zeros(3))
+    assert not arrays.on_device([1.0])
 
 
 @pytest.mark.parametrize(("kind", "there"), [(1, False), (2, True), (3, False), (13, True)])
 def test_dlpack_tells_device_memory_from_pinned_memory(kind: int, there: bool) -> None:
-    assert device.on_device(SimpleNamespace(__dlpack_device__=lambda: (kind, 0))) is there
+    assert arrays.on_device(SimpleNamespace(__dlpack_device__=lambda: (kind, 0))) is there
 
 
 class FakeError(Exception):
@@ -135,12 +135,12 @@ def test_memory_errors_name_what_needs_it_and_the_bytes(monkeypatch: pytest.Monk
     cupy = fake_cupy(free=1000)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(device, "_describe", device._describe.__wrapped__)
-    device.require(1024, "the matrix")  # 1,000 free and 24 in the pool
+    memory.require_free(1024, "the matrix")  # 1,000 free and 24 in the pool
     with pytest.raises(MemoryError, match=r"the matrix needs 1,025 bytes .* NVIDIA H200 has 1,024 free"):
-        device.require(1025, "the matrix")
-    with pytest.raises(MemoryError, match="the product needs 2,048 bytes"), device.allocating("the product", 2048):
+        memory.require_free(1025, "the matrix")
+    with pytest.raises(MemoryError, match="the product needs 2,048 bytes"), memory.allocating("the product", 2048):
         raise cupy.cuda.memory.OutOfMemoryError
-    with pytest.raises(KeyError), device.allocating("the product", 2048):
+    with pytest.raises(KeyError), memory.allocating("the product", 2048):
         raise KeyError
 
 
@@ -153,8 +153,8 @@ def test_dlpack_results_go_back_to_their_library(monkeypatch: pytest.MonkeyPatch
         library = SimpleNamespace(from_dlpack=object())
         monkeypatch.setitem(sys.modules, module.partition(".")[0], SimpleNamespace())
         monkeypatch.setitem(sys.modules, imported, library)
-        assert device._dlpack_importer(Exporter()) is library.from_dlpack
+        assert arrays._dlpack_importer(Exporter()) is library.from_dlpack
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     Exporter.__module__ = "torch._tensor"
     with pytest.raises(TypeError, match="has no from_dlpack"):
-        device._dlpack_importer(Exporter())
+        arrays._dlpack_importer(Exporter())

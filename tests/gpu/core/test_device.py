@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spectile.core import device
+from spectile.core import arrays, device, memory
 
 pytestmark = pytest.mark.gpu
 
@@ -17,7 +17,7 @@ def test_description_is_filled() -> None:
 
 def test_numpy_goes_and_comes_back() -> None:
     array = np.random.default_rng().standard_normal((5, 3))
-    there, give_back = device.to_device(array)
+    there, give_back = arrays.to_device(array)
     back = give_back(there * 2)
     assert isinstance(back, np.ndarray)
     np.testing.assert_array_equal(back, array * 2)
@@ -27,24 +27,24 @@ def test_cupy_is_not_copied() -> None:
     import cupy
 
     array = cupy.random.default_rng().standard_normal((5, 3))
-    there, give_back = device.to_device(array)
-    assert there is array and give_back(there) is array and device.on_device(array)
+    there, give_back = arrays.to_device(array)
+    assert there is array and give_back(there) is array and arrays.on_device(array)
 
 
 def test_torch_shares_memory_both_ways() -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.rand(5, 3, device="cuda")
-    there, give_back = device.to_device(tensor)
+    there, give_back = arrays.to_device(tensor)
     assert there.data.ptr == tensor.data_ptr()
     assert give_back(there).data_ptr() == tensor.data_ptr()
-    there, give_back = device.to_device(tensor.cpu())
+    there, give_back = arrays.to_device(tensor.cpu())
     assert give_back(there).device.type == "cpu"
 
 
 def test_memory_error_names_the_bytes() -> None:
     with pytest.raises(MemoryError, match="1,000,000,000,000,000 bytes"):
-        device.require(10**15, "a matrix")
-    with pytest.raises(MemoryError, match=r"a matrix needs .* bytes"), device.allocating("a matrix", 10**15):
+        memory.require_free(10**15, "a matrix")
+    with pytest.raises(MemoryError, match=r"a matrix needs .* bytes"), memory.allocating("a matrix", 10**15):
         import cupy
 
         cupy.empty(10**15, cupy.uint8)

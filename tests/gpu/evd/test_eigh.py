@@ -341,7 +341,7 @@ def test_band_reduction_from_int8_products(rng):
 
 def test_memory_error_has_the_bytes():
     n = 33_000
-    held = cupy.empty(int(gpu.device.free_bytes() - 10 * 2**30), np.uint8)
+    held = cupy.empty(int(gpu.memory.free_bytes() - 10 * 2**30), np.uint8)
     view = cupy.lib.stride_tricks.as_strided(cupy.zeros(1), (n, n), (0, 0))
     try:
         with pytest.raises(MemoryError, match="bytes"):

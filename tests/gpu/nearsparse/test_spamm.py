@@ -400,9 +400,9 @@ def test_bad_calls_are_worded() -> None:
     with pytest.raises(ValueError, match="take 8, 16, 32, 64 or 128"):
         spamm(a, a, tau=0.0, block=48)
     with pytest.raises(MemoryError, match="bytes of device memory"):
-        from spectile.core import device
+        from spectile.core import memory
 
-        with device.allocating("a product", 1 << 50):
+        with memory.allocating("a product", 1 << 50):
             cupy.empty(1 << 50, "u1")
 
 

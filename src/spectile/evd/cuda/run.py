@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device
+from spectile.core import arrays, memory
 from spectile.evd.cuda import vendor as gpu_vendor
 from spectile.evd.cuda.back import apply_chasing, apply_panels, back_columns, tile_bytes
 from spectile.evd.cuda.band import Panels, band_reduction, extract_band, largest_order, panel_bandwidth
@@ -118,14 +118,14 @@ def _take_back(panels: Panels, z: Matrix, columns: int) -> Matrix:
 
 
 def _to_device(array: Any) -> tuple[Any, Any]:
-    found, give_back = device.to_device(array)
+    found, to_caller_kind = arrays.to_device(array)
     if found.dtype.kind in "biu":
         found = found.astype(np.float64)
     elif found.dtype == np.float16:
         found = found.astype(np.float32)
     elif found.dtype.name not in BANDWIDTHS:
         raise TypeError(f"dtype {found.dtype} is not supported: pass float32, float64, complex64 or complex128")
-    return found, give_back
+    return found, to_caller_kind
 
 
 def workspace_bytes(n: int, dtype: Any, *, vectors: bool, overwrite_a: bool = False) -> int:
@@ -172,12 +172,12 @@ def solve(
 
     from spectile.evd.api import chosen_range
 
-    found, give_back = _to_device(array)
+    found, to_caller_kind = _to_device(array)
     n = found.shape[0]
     vectors = not eigvals_only
     if calls_vendor(n, found.dtype, vectors=vectors):
         # cuSOLVER works in a copy of the matrix and in about four times its size.
-        with device.allocating(f"cuSOLVER's eigensolver of order {n:,}", 5 * found.nbytes):
+        with memory.allocating(f"cuSOLVER's eigensolver of order {n:,}", 5 * found.nbytes):
             w, v = gpu_vendor.eigh(found, lower=lower, eigvals_only=eigvals_only, check_finite=check_finite)
         if select:
             wanted = chosen_range(cupy.asnumpy(w), select)
@@ -187,8 +187,8 @@ def solve(
         overwrite = _may_overwrite(array, found, overwrite_a)
         what = f"the eigenproblem of order {n:,}"
         needed = workspace_bytes(n, found.dtype, vectors=vectors, overwrite_a=overwrite)
-        device.require(needed, what)
-        with device.allocating(what, needed):
+        memory.require_free(needed, what)
+        with memory.allocating(what, needed):
             w, v = eigh(
                 found,
                 lower=lower,
@@ -199,12 +199,12 @@ def solve(
                 block=block,
                 overwrite_a=overwrite,
             )
-    return give_back(w) if eigvals_only else (give_back(w), give_back(v))
+    return to_caller_kind(w) if eigvals_only else (to_caller_kind(w), to_caller_kind(v))
 
 
 def _may_overwrite(array: Any, found: Any, overwrite_a: bool) -> bool:
     """Whether `found`, `array` on the device, is ours to overwrite, a copy or allowed, and laid out for it."""
-    copied = not device.on_device(array) or found.data.ptr != device.to_device(array)[0].data.ptr
+    copied = not arrays.on_device(array) or found.data.ptr != arrays.to_device(array)[0].data.ptr
     return (overwrite_a or copied) and fits_in_place(found)
 
 
@@ -223,14 +223,14 @@ def solve_tridiagonal(
     """
     import cupy
 
-    found, give_back = _to_device(array)
+    found, to_caller_kind = _to_device(array)
     n, dtype = found.shape[0], found.dtype
     best = parameters(n, dtype, vectors=calc_q)
     bandwidth, block = bandwidth or best[0], block or best[1]
     overwrite = _may_overwrite(array, found, overwrite_a)
     needed = workspace_bytes(n, dtype, vectors=calc_q, overwrite_a=overwrite)
-    device.require(needed, f"the tridiagonalization of order {n:,}")
-    with device.allocating(f"the tridiagonalization of order {n:,}", needed):
+    memory.require_free(needed, f"the tridiagonalization of order {n:,}")
+    with memory.allocating(f"the tridiagonalization of order {n:,}", needed):
         a, scale = load_matrix(found, lower=lower, bandwidth=bandwidth, check_finite=check_finite, overwrite=overwrite)
         panels = band_reduction(a, n, bandwidth=bandwidth, block=block)
         d, e = chase_band(extract_band(panels), n, bandwidth, a if calc_q else None)
@@ -239,7 +239,7 @@ def solve_tridiagonal(
             z = zero_matrix(n, n, np.complex128 if dtype.kind == "c" else np.float64)
             as_array(z, n, n)[np.arange(n), np.arange(n)] = 1
             z = _take_back(panels, z, n)
-            q = give_back(as_array(z, n, n))
+            q = to_caller_kind(as_array(z, n, n))
     real = np.empty(0, dtype).real.dtype
     d, e = (cupy.ldexp(x, -scale).astype(real) for x in (d, e[: n - 1]))
-    return give_back(d), give_back(e), q
+    return to_caller_kind(d), to_caller_kind(e), q

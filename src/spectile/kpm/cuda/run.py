@@ -66,7 +66,7 @@ class GpuEngine:
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the device's memory at once, with some room."""
-        from spectile.core.device import free_bytes
+        from spectile.core.memory import free_bytes
 
         room = int(0.95 * free_bytes())
         if hasattr(self, "_matrix"):
@@ -116,6 +116,8 @@ class GpuEngine:
         return kind(operator, a, b, block)
 
     def _require(self, num_vectors: int) -> None:
-        from spectile.core.device import require
+        from spectile.core.memory import require_free
 
-        require(self._arrays * self.num_rows * num_vectors * self.dtype.itemsize, f"the block of {num_vectors} vectors")
+        require_free(
+            self._arrays * self.num_rows * num_vectors * self.dtype.itemsize, f"the block of {num_vectors} vectors"
+        )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.device import free_bytes
+from spectile.core.memory import free_bytes
 from spectile.kpm.cpu.recursion import CpuOperator
 from spectile.kpm.cpu.rows import fill_phases
 from spectile.kpm.cpu.threads import num_threads

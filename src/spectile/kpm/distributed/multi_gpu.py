@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from spectile.core.device import free_bytes
+from spectile.core.memory import free_bytes
 from spectile.kpm.distributed.messages import NcclMessages, PeerCopies, Transport, rank_device
 from spectile.kpm.distributed.shares import Place, StencilHolder, StoredHolder, hold
 from spectile.kpm.reference import Array, random_phases

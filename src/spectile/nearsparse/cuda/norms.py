@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device
+from spectile.core import arrays
 from spectile.nearsparse.cuda.launch import blocks, is_aligned, launch, layout, log2, pitch, row_major, stride
 from spectile.nearsparse.cuda.units import NORM_UNITS
 
@@ -117,11 +117,11 @@ def norm_map_cuda(a: Any, block: int) -> Any:
     """Return the norm map of one matrix, float32 (float64 for float64), of the kind of `a`."""
     import cupy
 
-    matrix, give_back = device.to_device(a)
+    matrix, to_caller_kind = arrays.to_device(a)
     if matrix.ndim != 2:
         raise ValueError(f"a norm map is of a matrix, not of an array with {matrix.ndim} dimensions: pass one matrix")
     matrix = row_major("a", matrix, on_device=True)
     maps = NormMaps(matrix, cupy.empty((matrix.shape[1], 0), matrix.dtype), block)
     if matrix.size:
         maps()
-    return give_back(maps.a)
+    return to_caller_kind(maps.a)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device
+from spectile.core import arrays, device, memory
 from spectile.nearsparse.cuda.launch import log2, row_major
 from spectile.nearsparse.cuda.norms import NormMaps, Norms, check_norms, norm_map_cuda
 from spectile.nearsparse.cuda.product import Product, choose_kernel
@@ -85,17 +85,17 @@ def spamm_cuda(a: Any, b: Any, *, c: Any, out: Any, **options: Any) -> SpammResu
     precision = asked.precision
     device.require_device()
     log2(asked.block)
-    (a_, give_back), (b_, _) = device.to_device(a), device.to_device(b)
-    a_, b_ = (row_major(n, x, on_device=device.on_device(y)) for n, x, y in (("a", a_, a), ("b", b_, b)))
+    (a_, to_caller_kind), (b_, _) = arrays.to_device(a), arrays.to_device(b)
+    a_, b_ = (row_major(n, x, on_device=arrays.on_device(y)) for n, x, y in (("a", a_, a), ("b", b_, b)))
     c_ = None
     dtype = np.dtype(PORTABLE[precision].output)
     if c is not None:
         # Another dtype of C is converted: the kernels read beta C in the dtype of the result.
-        c_ = row_major("c", cupy.asarray(device.to_device(c)[0], dtype=dtype), on_device=device.on_device(c))
+        c_ = row_major("c", cupy.asarray(arrays.to_device(c)[0], dtype=dtype), on_device=arrays.on_device(c))
     batch = np.broadcast_shapes(a_.shape[:-2], b_.shape[:-2])
     shape = (*batch, a_.shape[-2], b_.shape[-1])
-    direct = out is not None and device.on_device(out)
-    target = device.to_device(out)[0] if direct else None
+    direct = out is not None and arrays.on_device(out)
+    target = arrays.to_device(out)[0] if direct else None
     if target is not None and not target.flags.c_contiguous:
         raise ValueError(f"out has strides {target.strides}: pass a C-contiguous array")
     # Blocks of `out` would overwrite operands that others still read.
@@ -106,7 +106,7 @@ def spamm_cuda(a: Any, b: Any, *, c: Any, out: Any, **options: Any) -> SpammResu
         overwritten = not fresh and target.data.ptr == c_.data.ptr and target.strides == c_.strides
         c_ = c_ if overwritten else c_.copy()
     size = math.prod(shape) * dtype.itemsize
-    with device.allocating(f"the product of shape {shape}", size):
+    with memory.allocating(f"the product of shape {shape}", size):
         result: Any = cupy.empty(shape, dtype) if fresh else target
         parts = _multiply(a_, b_, c_, result, batch, asked, overwritten)
     if asked.check_finite and precision == "fp16c16" and result.size and bool(cupy.isinf(result).any()):
@@ -115,7 +115,7 @@ def spamm_cuda(a: Any, b: Any, *, c: Any, out: Any, **options: Any) -> SpammResu
         target[...] = result
     if out is not None and not direct:
         out[...] = cupy.asnumpy(result)
-    returned = out if out is not None else give_back(result)
+    returned = out if out is not None else to_caller_kind(result)
 
     def collect(number: Callable[[_Item], float]) -> Callable[[], Any]:
         def read() -> Any:

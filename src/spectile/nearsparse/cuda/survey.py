@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device
+from spectile.core import arrays
 from spectile.nearsparse import bounds
 from spectile.nearsparse.cuda.launch import blocks, fill, launch, layout
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
@@ -214,7 +214,7 @@ def tune_tau_cuda(
     """Search tau on the device from two norm maps; see :func:`spectile.nearsparse.tune_tau`.  Reads the result back."""
     import cupy
 
-    norms_a, norms_b = device.to_device(norms_a)[0], device.to_device(norms_b)[0]
+    norms_a, norms_b = arrays.to_device(norms_a)[0], arrays.to_device(norms_b)[0]
     if norms_a.ndim != 2 or norms_b.ndim != 2 or norms_a.shape[1] != norms_b.shape[0]:
         raise ValueError(
             f"norm maps of shapes {norms_a.shape} and {norms_b.shape} do not multiply: the columns of the first must "

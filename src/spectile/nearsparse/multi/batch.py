@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device
+from spectile.core import memory
 from spectile.nearsparse.cuda import norms as gpu_norms
 from spectile.nearsparse.cuda import product as gpu_product
 from spectile.nearsparse.multi import partition
@@ -180,7 +180,7 @@ class _Work:
         self.chunks: list[_Chunk] = []
         self.items: list[_Item] = []
         needed = sum(x.nbytes for x in (share.a, share.b, share.out) if not _lies_on(x, share.device))
-        with cupy.cuda.Device(share.device), device.allocating(f"the products of device {share.device}", needed):
+        with cupy.cuda.Device(share.device), memory.allocating(f"the products of device {share.device}", needed):
             a, b = (self._here(plan, x, self._loads) for x in (share.a, share.b))
             common = Share(share.device, a, b, share.out)
             for number, (first, last) in enumerate(partition.pieces(len(share.out), CHUNKS)):

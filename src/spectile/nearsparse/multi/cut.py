@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device
+from spectile.core import arrays
 from spectile.nearsparse.cuda import norms as gpu_norms
 from spectile.nearsparse.cuda.launch import blocks, row_major
 from spectile.nearsparse.multi import partition
@@ -132,7 +132,7 @@ def distribute(
     connect(devices)
     with cupy.cuda.Device(devices[0]):
         # Host arrays go to the first device, where their norms are taken.
-        a, b = (row_major(n, device.to_device(x)[0], on_device=True) for n, x in (("a", a), ("b", b)))
+        a, b = (row_major(n, arrays.to_device(x)[0], on_device=True) for n, x in (("a", a), ("b", b)))
         if max(a.ndim, b.ndim) > 2:
             cuts = partition.cut_rows(np.ones(len(a) if a.ndim > 2 else len(b)), np.ones(len(devices)))
             synchronize()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device
+from spectile.core import memory
 from spectile.nearsparse.cuda import norms as gpu_norms
 from spectile.nearsparse.cuda.launch import blocks
 from spectile.nearsparse.multi import partition
@@ -190,7 +190,7 @@ class _Part:
         self.sender, self.back = plan.lane(index), plan.lane(index)
         target, added = plan.out[self.rows], None if plan.c is None else plan.c[self.rows]
         needed = np.dtype(asked.dtype).itemsize * k * (last - first + n) + (0 if plan.connected else target.nbytes)
-        with cupy.cuda.Device(index), device.allocating(f"the product's part on device {index}", needed):
+        with cupy.cuda.Device(index), memory.allocating(f"the product's part on device {index}", needed):
             self.a, self.b = asked.empty_operand(last - first, k), asked.empty_operand(k, n)
             # Products write into the first device's memory: copies would queue behind those of B.
             self.c = target if plan.connected else cupy.empty(target.shape, asked.output)

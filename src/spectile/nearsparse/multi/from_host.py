@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device
+from spectile.core import memory
 from spectile.nearsparse.cuda import norms as gpu_norms
 from spectile.nearsparse.cuda import product as gpu_product
 from spectile.nearsparse.cuda.launch import blocks
@@ -247,6 +247,6 @@ def free_bytes() -> int:
     import cupy
 
     pool = cupy.get_default_memory_pool()
-    free = device.free_bytes()
+    free = memory.free_bytes()
     limit = pool.get_limit()
     return min(free, limit - pool.used_bytes()) if limit else free

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device
+from spectile.core import arrays, device
 from spectile.nearsparse.cuda.launch import log2, row_major
 from spectile.nearsparse.multi.batch import Batch, Share, dealt
 from spectile.nearsparse.multi.cut import distribute
@@ -86,7 +86,7 @@ def spamm_devices(
     if isinstance(a, list | tuple):
         result, plans, batch = _on_parts(a, b, c, out, devices, asked, split)
     else:
-        place = _on_first if device.on_device(a) else _on_host
+        place = _on_first if arrays.on_device(a) else _on_host
         result, plans, batch = place(a, b, c, out, devices, asked)
     outputs = [part for plan in plans for part in plan.outputs()]
     # The result may live long, and reads its numbers from the plans.
@@ -108,7 +108,7 @@ def _on_parts(
     a: Sequence[Any], b: Sequence[Any], c: Any, out: Any, devices: Sequence[int], asked: Options, split: Split
 ) -> tuple[Any, list[Plan], tuple[int, ...]]:
     """Multiply distributed operands."""
-    if not all(device.on_device(part) for part in (*a, *b, *(c or ()), *(out or ()))):
+    if not all(arrays.on_device(part) for part in (*a, *b, *(c or ()), *(out or ()))):
         raise ValueError("distributed operands are GPU arrays, one a device: see distribute")
     given = _on_devices(a, devices)
     mine, copies, added, targets = (
@@ -164,8 +164,8 @@ def _on_first(
     """Multiply what lies on one of the devices."""
     import cupy
 
-    (a_, give_back), (b_, _) = device.to_device(a), device.to_device(b)
-    c_, target = (None if x is None else device.to_device(x)[0] for x in (c, out))
+    (a_, to_caller_kind), (b_, _) = arrays.to_device(a), arrays.to_device(b)
+    c_, target = (None if x is None else arrays.to_device(x)[0] for x in (c, out))
     home = a_.device
     for name, x in (("b", b_), ("c", c_), ("out", target)):
         if x is not None and (home.id not in devices or x.device != home):
@@ -196,7 +196,7 @@ def _on_first(
                 plans[-1]()
         if target is not None and fresh:
             target[...] = result
-    return (give_back(result) if out is None else out), plans, batch
+    return (to_caller_kind(result) if out is None else out), plans, batch
 
 
 def _flat(array: Any, batch: tuple[int, ...]) -> Any:
@@ -269,7 +269,7 @@ def _on_devices(parts: Sequence[Any], devices: Sequence[int]) -> list[tuple[Any,
     for part, index in zip(parts, devices, strict=False):
         # CuPy would copy what lies on another than the current device.
         with cupy.cuda.Device(index):
-            found.append(device.to_device(part))
+            found.append(arrays.to_device(part))
     return found
 
 

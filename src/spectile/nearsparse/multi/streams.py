@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device
+from spectile.core import memory
 
 
 class Lane:
@@ -126,7 +126,7 @@ def copied(parts: Sequence[Any], devices: Sequence[int]) -> list[Any]:
     found = []
     for source, index in zip(parts, devices, strict=True):
         lane = Lane(index)
-        with cupy.cuda.Device(index), device.allocating(f"a copy on device {index}", source.nbytes):
+        with cupy.cuda.Device(index), memory.allocating(f"a copy on device {index}", source.nbytes):
             found.append(cupy.empty(source.shape, source.dtype))
             synchronize()
             for target, matrix in pairs(found[-1], source):

@@ -186,7 +186,7 @@ def _parts(starts: np.ndarray, chunk: int, most: int) -> Iterator[tuple[int, int
 
 def _to_host(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, array: bool, counters: Any) -> Any:
     """Gather C on the host, by as many chunks of rows as its size and the limit ask for."""
-    from spectile.core.device import free_bytes
+    from spectile.core.memory import free_bytes
 
     rows, value = A.shape[0], precision.value
     shape = (rows, B.shape[1])

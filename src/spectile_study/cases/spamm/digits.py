@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.atomic_file import whole
+from spectile.core.atomic_file import atomic_write
 from spectile_study.cases.spamm.im2col import col2im, im2col
 
 CHANNELS = (32, 32)
@@ -83,7 +83,7 @@ def trained_network(seed: int, resources: Path | None = None) -> DigitsNetwork:
         with threadpool_limits(1, user_api="blas"):  # the products are small: waiting threads would cost more
             parameters = train(images[held_out:], labels[held_out:], rng)
         if path is not None:
-            with whole(path) as partial, partial.open("wb") as file:
+            with atomic_write(path) as partial, partial.open("wb") as file:
                 np.savez(file, **parameters)
     return DigitsNetwork(parameters, images[:held_out], labels[:held_out])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.atomic_file import whole
+from spectile.core.atomic_file import atomic_write
 from spectile_study.cases.spamm.im2col import col2im, im2col
 from spectile_study.inputs.mnist import Split, load_mnist, mnist_folder, network_input
 
@@ -107,7 +107,7 @@ def trained_network(resources: Path, split: Split, seed: int, device: str) -> An
         raise ValueError(
             f"VGG13 reached an accuracy of {reached:.4f}, below the paper's {PAPER_ACCURACY}: train longer"
         )
-    with whole(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         np.savez(file, **{name: value.cpu().numpy() for name, value in model.state_dict().items()})
     return model
 

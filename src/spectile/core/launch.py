@@ -1,0 +1,168 @@
+"""Launches: what a kernel asks of the device, checked in one place, and the launch itself.
+
+A :class:`Shape` is everything about a launch but its arguments, so that a host without a GPU can hold it against a
+table of devices; a :class:`Kernel` is one function of a unit on one device, launched with shapes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from spectile.core.compile import Unit
+from spectile.core.device import Device, describe
+
+_MOST_GRID_X, _MOST_GRID_YZ = 2**31 - 1, 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A launch without its arguments.
+
+    Attributes
+    ----------
+    grid : tuple of int
+        Thread blocks along x, and y and z where needed.
+    threads : int
+        Threads of a block.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    cooperative : bool
+        All blocks run at the same time, or the launch is refused: for kernels whose blocks wait for each other.
+    after_previous : bool
+        The kernel waits itself for the one before it in the stream, and may start before that one has ended.
+    """
+
+    grid: tuple[int, ...]
+    threads: int
+    shared_bytes: int = 0
+    cooperative: bool = False
+    after_previous: bool = False
+
+    def refusal(self, device: Device) -> str | None:
+        """Return why `device` cannot run this launch, in a few words, or None where it can."""
+        x, y, z = (*self.grid, 1, 1)[:3]
+        if self.shared_bytes > device.shared_bytes:
+            return f"{self.shared_bytes:,} bytes of shared memory a block, of {device.shared_bytes:,}"
+        if not 1 <= self.threads <= 1024:
+            return f"{self.threads} threads a block, of 1,024"
+        if not (1 <= x <= _MOST_GRID_X and 1 <= y <= _MOST_GRID_YZ and 1 <= z <= _MOST_GRID_YZ):
+            return f"a grid of {x:,} x {y:,} x {z:,} blocks"
+        return None
+
+
+class Kernel:
+    """One function of a unit on the current device, ready to be launched with any shape that the device can run.
+
+    Parameters
+    ----------
+    unit : Unit
+        The translation unit.
+    name : str
+        The function, ``extern "C"``.
+    """
+
+    def __init__(self, unit: Unit, name: str) -> None:
+        function = unit.module().get_function(name)
+        # The limit belongs to the function and not to the launch: the largest, once, serves every shape.
+        function.max_dynamic_shared_size_bytes = describe().shared_bytes - int(function.shared_size_bytes)
+        self.name, self._function = name, function.kernel
+
+    def __call__(self, shape: Shape, *arguments: Any) -> None:
+        """Launch on the current stream.
+
+        Parameters
+        ----------
+        shape : Shape
+            Grid, threads and shared memory.
+        *arguments
+            CuPy arrays (their address), NumPy scalars, and NumPy structured arrays of one element (by value).
+
+        Raises
+        ------
+        RuntimeError
+            If the device cannot run the shape, in one sentence, or the driver refuses it.
+        """
+        refusal = shape.refusal(describe())
+        if refusal is not None:
+            raise RuntimeError(f"the kernel {self.name} asks for {refusal}, which {describe().name} cannot run")
+        if shape.cooperative or (shape.after_previous and describe().compute_capability >= (9, 0)):
+            self._launch_extended(shape, arguments)
+            return
+        self._function(shape.grid, (shape.threads,), _by_value(arguments), shared_mem=shape.shared_bytes)
+
+    def _launch_extended(self, shape: Shape, arguments: tuple[Any, ...]) -> None:
+        import cupy
+
+        kinds = [_COOPERATIVE] * shape.cooperative + [_PROGRAMMATIC_SERIALIZATION] * shape.after_previous
+        attributes = (_LaunchAttribute * len(kinds))(*(_LaunchAttribute(kind, 0, 1) for kind in kinds))
+        stream = cupy.cuda.get_current_stream().ptr
+        x, y, z = (*shape.grid, 1, 1)[:3]
+        config = _LaunchConfig(
+            x, y, z, shape.threads, 1, 1, shape.shared_bytes, stream, ctypes.addressof(attributes), len(kinds)
+        )
+        held = [_addressable(argument) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(one) for one in held))
+        status = _extended()(ctypes.byref(config), self._function.ptr, pointers, None)
+        if status != 0:
+            raise RuntimeError(f"the driver refuses to launch {self.name} (error {status}): update the driver")
+
+
+def kernel(unit: Unit, name: str) -> Kernel:
+    """Return a kernel of `unit` on the current device; the same one every time."""
+    import cupy
+
+    # Hashing a unit takes longer than a launch.  Units live as long as their modules, so an id is one unit's own.
+    key = (id(unit), name, cupy.cuda.runtime.getDevice())
+    found = _KERNELS.get(key)
+    if found is None:
+        found = _KERNELS[key] = Kernel(unit, name)
+        _UNITS.append(unit)
+    return found
+
+
+_KERNELS: dict[tuple[int, str, int], Kernel] = {}
+_UNITS: list[Unit] = []  # held, so that no other unit gets the id of one that is in use
+
+
+def _by_value(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments as CuPy's launch takes them: structs by value."""
+    import numpy as np
+    from cupy.cuda.function import CNumpyArray
+
+    return tuple(CNumpyArray(one) if isinstance(one, np.ndarray) else one for one in arguments)
+
+
+def _addressable(argument: Any) -> Any:
+    """Return a ctypes object that holds one argument."""
+    import numpy as np
+
+    if hasattr(argument, "data") and hasattr(argument.data, "ptr"):
+        return ctypes.c_void_p(argument.data.ptr)
+    held = np.ascontiguousarray(argument)
+    return (ctypes.c_char * held.nbytes).from_buffer(held)
+
+
+class _LaunchAttribute(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_int * 15))
+
+
+class _LaunchConfig(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+_COOPERATIVE, _PROGRAMMATIC_SERIALIZATION = 2, 6
+
+
+@functools.cache
+def _extended() -> Any:
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    function.argtypes = [ctypes.c_void_p] * 4
+    return function
