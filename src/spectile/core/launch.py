@@ -142,7 +142,7 @@ def _addressable(argument: Any) -> Any:
     if hasattr(argument, "data") and hasattr(argument.data, "ptr"):
         return ctypes.c_void_p(argument.data.ptr)
     held = np.ascontiguousarray(argument)
-    return (ctypes.c_char * held.nbytes).from_buffer(held)
+    return (ctypes.c_char * held.nbytes).from_buffer(held.data)
 
 
 class _LaunchAttribute(ctypes.Structure):
