@@ -31,6 +31,7 @@ lint: $(VENV)/installed-dev
 	ruff format --quiet --check .
 	snakefmt --check Snakefile workflow
 	snakemake --lint
+	lint-imports --no-cache --no-logo
 	mypy
 
 format: $(VENV)/installed-dev

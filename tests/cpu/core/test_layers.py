@@ -1,0 +1,60 @@
+"""The import contracts of pyproject.toml: none has exceptions, and each kind notices what it is there for."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+
+
+def lint(tree):
+    """Run lint-imports over the packages in the folder `tree`, with the contracts of pyproject.toml."""
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from importlinter.cli import lint_imports_command as run"
+    options = ["--config", str(ROOT / "pyproject.toml"), "--no-cache", "--no-logo"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"{code}; run()", str(tree), *options], capture_output=True, text=True, cwd=tree
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_no_contract_has_exceptions():
+    assert "exclude_type_checking_imports" not in SETTINGS and "skip_descendants" not in str(SETTINGS)
+    assert not [contract["name"] for contract in SETTINGS["contracts"] if "ignore_imports" in contract]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for package in SETTINGS["root_packages"]:
+        for source in (ROOT / "src" / package).rglob("*.py"):
+            copy = tmp_path / source.relative_to(ROOT / "src")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "module, line",
+    [
+        ("spectile/core/memory.py", "def late():\n    from spectile.evd import api"),  # upwards, inside a function
+        ("spectile/evd/api.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import spectile.kpm.api"),
+        ("spectile/tsparse/api.py", "def late():\n    import spectile_study.bench.timing"),
+        ("spectile_study/bench/timing.py", "from spectile.nearsparse.api import spamm"),
+        ("spectile_study/bench/stats.py", "def late():\n    from spectile_study.bench import compare"),  # a circle
+    ],
+)
+def test_a_wrong_import_is_noticed(tree, module, line):
+    path = tree / module
+    path.write_text(path.read_text() + f"\n\n{line}\n")
+    status, text = lint(tree)
+    assert status == 1 and re.search(r"Contracts: \d+ kept, [1-9]\d* broken", text), text
+
+
+def test_the_tree_keeps_them(tree):
+    status, text = lint(tree)
+    assert status == 0 and re.search(r"Contracts: \d+ kept, 0 broken", text), text
