@@ -79,9 +79,9 @@ def file_of(nodeid: str) -> str:
 
 
 def _unavailable() -> str | None:
-    from spectile.core.device import unavailable_reason
+    from spectile.core.device import refusal
 
-    return unavailable_reason()
+    return refusal()
 
 
 class _Recorder:
@@ -118,10 +118,9 @@ def _machine() -> dict[str, str]:
 
     from spectile.core import device
 
-    found = device.describe()
     return {
-        "device": found.name,
-        "driver": found.driver,
+        "device": device.describe().name,
+        "driver": str(cupy.cuda.runtime.driverGetVersion()),
         "cupy": cupy.__version__,
         "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
     }

@@ -21,9 +21,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from spectile.core.atomic_file import atomic_write
+from spectile.core.device import actual_arch, describe
+
+#: What a portable unit is compiled for ahead of time; later devices get its PTX, which their driver compiles.
+PORTABLE = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_103", "sm_120", "sm_121")
 
 # No -ftz and no fast math: an fp32 kernel keeps IEEE rounding and subnormals unless its source says otherwise.
 BASE_OPTIONS = ("-std=c++17", "--extra-device-vectorization")
@@ -40,8 +44,9 @@ class Unit:
     sources : tuple of str
         File names, concatenated in order.
     archs : tuple of str
-        Every architecture that the unit is written for (``"sm_80"``, ``"sm_90a"``, ``"sm_100"``); CI compiles all of
-        them, and a device of another architecture takes a unit that names its own.
+        Every architecture that the unit is written for, `PORTABLE` or those whose instructions it uses; CI compiles
+        all of them.  A device takes its own, the nearest older one of its family, or else the PTX of the newest that
+        is not later than the device (never that of an architecture with an ``a``, which is one device's alone).
     defines : mapping
         Preprocessor constants: the unit's tuning parameters.
     options : tuple of str
@@ -77,25 +82,33 @@ class Unit:
         RuntimeError
             If NVRTC refuses the source; the message is its log.
         """
-        if arch not in self.archs:
-            raise ValueError(
-                f"unit {self.package}/{'+'.join(self.sources)} is not written for {arch}, only for {self.archs}"
-            )
-        from cupy.cuda.compiler import CompileException, _NVRTCProgram
-
-        program = _NVRTCProgram(self.source(), f"{self.sources[0] if self.sources else self.package}", method="cubin")
-        try:
-            compiled, _ = program.compile((*self.flags(), f"-arch={arch}"))
-        except CompileException as error:
-            raise RuntimeError(f"NVRTC refused {self.package}/{'+'.join(self.sources)} for {arch}:\n{error}") from error
+        compiled = self._compile(arch, "cubin")
         # CuPy returns the machine code as it does PTX, without its last byte, which is no terminator here.
         return compiled + b"\0" if _elf_size(compiled) == len(compiled) + 1 else compiled
+
+    def ptx(self, arch: str) -> bytes:
+        """Compile to the PTX of `arch` (one of `archs`), which drivers of later devices compile; raises as `cubin`."""
+        return self._compile(arch, "ptx")
+
+    def _compile(self, arch: str, method: str) -> bytes:
+        name = f"{self.package}/{'+'.join(self.sources)}"
+        if arch not in self.archs:
+            raise ValueError(f"unit {name} is not written for {arch}, only for {self.archs}")
+        from cupy.cuda.compiler import CompileException, _NVRTCProgram
+
+        target = arch if method == "cubin" else arch.replace("sm_", "compute_")
+        program = _NVRTCProgram(self.source(), self.sources[0] if self.sources else self.package, method=method)
+        try:
+            compiled, _ = program.compile((*self.flags(), f"-arch={target}"))
+        except CompileException as error:
+            raise RuntimeError(f"NVRTC refused {name} for {arch}:\n{error}") from error
+        return compiled if isinstance(compiled, bytes) else compiled.encode()
 
     def module(self) -> Any:
         """Load the unit on the current device, compiled for its architecture, as a ``cupy.RawModule``-like object."""
         import cupy
 
-        return _load(self, device_arch(), cupy.cuda.Device().id)
+        return _load(self, describe().arch, actual_arch(), cupy.cuda.runtime.getDevice())
 
     def function(self, name: str, shared_bytes: int = 0) -> Any:
         """Return a kernel of the unit, allowed to use `shared_bytes` of dynamic shared memory."""
@@ -137,47 +150,70 @@ def _elf_size(image: bytes) -> int:
 
 
 @functools.cache
-def _load(unit: Unit, device: str, index: int) -> Any:
-    """Load `unit` on the current device, which has the architecture `device` and the number `index`."""
+def _load(unit: Unit, described: str, actual: str, index: int) -> Any:
+    """Load `unit` on the current device, number `index`; `described` is what its choices were made for."""
     import cupy
 
-    arch = _runs_on(unit.archs, device)
-    if arch is None:
+    image = choose_image(unit.archs, described, actual, compilable())
+    if image is None:
         raise RuntimeError(
             f"the kernels {unit.package}/{'+'.join(unit.sources)} are written for {', '.join(unit.archs)}, "
-            f'and this device is {device}: use backend="cpu" or a device of a listed architecture'
+            f"and this device is {described}: use a device of a listed architecture, or copy the operands to the host "
+            'and use backend="cpu"'
         )
-    return cupy.RawModule(path=str(_cached_cubin(unit, arch)))
+    return cupy.RawModule(path=str(_cached_image(unit, *image)))
 
 
-def _runs_on(archs: tuple[str, ...], device: str) -> str | None:
-    """Return the one of `archs` whose machine code suits a device best, or None where none runs on it."""
-    exact = [arch for arch in archs if arch.rstrip("a") == device]
-    # Machine code runs on the devices of its own major architecture from its own minor version upwards.
-    older = sorted(arch for arch in archs if not arch.endswith("a") and arch[:-1] == device[:-1] and arch <= device)
-    return next(iter(exact[-1:] or older[-1:]), None)
+def choose_image(
+    archs: tuple[str, ...], described: str, actual: str, known: frozenset[str]
+) -> tuple[str, Literal["cubin", "ptx"]] | None:
+    """Return the architecture and form in which a unit is loaded, or None where nothing runs on the device.
+
+    Parameters
+    ----------
+    archs : tuple of str
+        What the unit is written for.
+    described, actual : str
+        Architecture of the device, as it is described and as it is; code is taken for the first and runs on the second.
+    known : frozenset of str
+        Architectures that the compiler at hand knows.
+    """
+    written = [arch for arch in archs if arch.rstrip("a") in known]
+    if described == actual:
+        exact = [arch for arch in written if arch.rstrip("a") == actual]
+        # Machine code runs on the devices of its own major architecture from its own minor version upwards.
+        family = [arch for arch in written if arch[:-1] == actual[:-1] and not arch.endswith("a") and arch <= actual]
+        for fitting in (exact, sorted(family)):
+            if fitting:
+                return fitting[-1], "cubin"
+    older = [arch for arch in written if not arch.endswith("a") and _number(arch) <= _number(described)]
+    return (max(older, key=_number), "ptx") if older else None
 
 
-def _cached_cubin(unit: Unit, arch: str) -> Path:
+def _number(arch: str) -> int:
+    return int(arch.removeprefix("sm_").rstrip("a"))
+
+
+@functools.cache
+def compilable() -> frozenset[str]:
+    """Return the architectures that the NVRTC at hand compiles for, for example ``"sm_90"``."""
+    from cupy.cuda import nvrtc
+
+    return frozenset(f"sm_{number}" for number in nvrtc.getSupportedArchs())
+
+
+def _cached_image(unit: Unit, arch: str, form: Literal["cubin", "ptx"]) -> Path:
     """Compile into CuPy's cache folder (``CUPY_CACHE_DIR``), once for each source, flag set and compiler."""
     from cupy.cuda import nvrtc
 
     text = "\0".join((unit.source(), arch, *unit.flags(), str(nvrtc.getVersion())))
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
-    path = folder / f"{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
+    path = folder / f"{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.{form}"
     if not path.exists():
-        compiled = unit.cubin(arch)
+        compiled = unit.cubin(arch) if form == "cubin" else unit.ptx(arch)
         with atomic_write(path) as partial:
             partial.write_bytes(compiled)
     return path
-
-
-@functools.cache
-def device_arch() -> str:
-    """Return the architecture of the current device, for example ``"sm_90"``."""
-    import cupy
-
-    return f"sm_{cupy.cuda.Device().compute_capability}"
 
 
 @functools.cache

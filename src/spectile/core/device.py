@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import os
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
-# Of every system's kernels; machine code runs on the devices of its own major architecture.
-MAJOR_ARCHITECTURES = (8, 9, 10)
+#: The oldest compute capability that the kernels are written for.
+OLDEST = (8, 0)
 
 
 @dataclass(frozen=True)
 class Device:
-    """What a kernel's launch needs to know of the device.
+    """What the choice of a kernel and its launch need to know of a device.
 
     Attributes
     ----------
@@ -22,24 +24,48 @@ class Device:
         Major and minor version.
     multiprocessors : int
         Number of streaming multiprocessors.
-    l2_bytes, memory_bytes, shared_bytes : int
-        L2 cache, device memory, and the most dynamic shared memory of one block.
-    driver : str
-        Highest CUDA version of the driver, for example ``"13.0"``.
+    threads : int
+        Most resident threads of a multiprocessor.
+    shared_bytes, multiprocessor_shared_bytes : int
+        Most shared memory of one thread block (opt-in), and shared memory of a multiprocessor.
+    l2_bytes, memory_bytes : int
+        L2 cache and device memory.
+    bytes_per_second : float
+        Peak bandwidth of the device memory.
+    fp64_divisor : int
+        How many times slower float64 arithmetic is than float32's: 2 on data-center devices, 32 or 64 on others.
     """
 
     name: str
     compute_capability: tuple[int, int]
     multiprocessors: int
+    threads: int
+    shared_bytes: int
+    multiprocessor_shared_bytes: int
     l2_bytes: int
     memory_bytes: int
-    shared_bytes: int
-    driver: str
+    bytes_per_second: float
+    fp64_divisor: int
+
+    @property
+    def arch(self) -> str:
+        """Architecture of its machine code, for example ``"sm_90"``."""
+        return "sm_{}{}".format(*self.compute_capability)
+
+    @property
+    def fast_fp64(self) -> bool:
+        """Whether float64 arithmetic runs at half of float32's rate."""
+        return self.fp64_divisor <= 2
 
 
 @functools.cache
 def unavailable_reason() -> str | None:
     """Return why no CUDA device can be used, in one sentence, or None where one can."""
+    if _forked_after_cuda:
+        return (
+            "this process was forked from one that had used CUDA, which does not survive a fork: start it with the "
+            "multiprocessing method 'spawn' or 'forkserver'"
+        )
     try:
         import cupy
     except ImportError:
@@ -52,27 +78,39 @@ def unavailable_reason() -> str | None:
         return "no CUDA driver or device was found"
     except (ImportError, RuntimeError, OSError) as error:
         return f"CUDA cannot be loaded ({error})"
-    if not count:
-        return "no CUDA device was found"
-    major, minor = describe().compute_capability
-    if major not in MAJOR_ARCHITECTURES:
+    _remember_cuda()
+    return None if count else "no CUDA device was found"
+
+
+def refusal() -> str | None:
+    """Return why the current device cannot be used, in one sentence, or None where it can.
+
+    Other devices of the host may be usable: this is asked of the current one, every time.
+    """
+    reason = unavailable_reason()
+    if reason is not None:
+        return reason
+    current = describe()
+    if current.compute_capability < OLDEST:
         return (
-            f"the kernels are written for compute capability {', '.join(f'{one}.x' for one in MAJOR_ARCHITECTURES)}, "
-            f"and {describe().name} has {major}.{minor}"
-        )
+            "the kernels need compute capability {}.{} or later, ".format(*OLDEST)
+            + f"and {current.name} has " + "{}.{}".format(*current.compute_capability)
+        )  # fmt: skip
     return None
 
 
 def available() -> bool:
-    """Return whether CuPy is installed and finds a CUDA device; the answer is kept for the process."""
-    return unavailable_reason() is None
+    """Return whether CuPy is installed and the current device can be used."""
+    return refusal() is None
 
 
 def require_device() -> None:
-    """Raise RuntimeError with one sentence where no CUDA device can be used."""
-    reason = unavailable_reason()
+    """Raise RuntimeError with one sentence where the current device cannot be used."""
+    reason = refusal()
     if reason is not None:
-        raise RuntimeError(f'{reason}; use backend="cpu" or backend="auto"')
+        raise RuntimeError(
+            f'{reason}; use backend="cpu" with arrays on the host (cupy.asnumpy copies them there), or backend="auto"'
+        )
 
 
 def choose_backend(backend: str, on_gpu: bool = False) -> Literal["cpu", "cuda"]:
@@ -81,7 +119,8 @@ def choose_backend(backend: str, on_gpu: bool = False) -> Literal["cpu", "cuda"]
     Parameters
     ----------
     backend : {"auto", "cpu", "cuda"}
-        ``auto`` takes CUDA for operands on a GPU and where a device is found, else the CPU.
+        ``auto`` takes CUDA for operands on a GPU and where a usable device is present, else the CPU.  Where the device
+        is present and too old, it warns once.
     on_gpu : bool
         Whether the operands are on a GPU.
 
@@ -90,36 +129,104 @@ def choose_backend(backend: str, on_gpu: bool = False) -> Literal["cpu", "cuda"]
     ValueError
         If `backend` is another word, or "cpu" for operands on a GPU.
     RuntimeError
-        If `backend` is "cuda" and no device can be used.
+        If `backend` is "cuda" or the operands are on a GPU, and no device can be used.
     """
     if backend not in ("auto", "cpu", "cuda"):
         raise ValueError(f"backend = {backend!r} is unknown: choose 'auto', 'cpu' or 'cuda'")
-    if backend == "cpu" and on_gpu:
-        raise ValueError('the operands are on a GPU and backend is "cpu": copy them to the host, or use backend="auto"')
-    if backend == "cuda":
+    if backend == "cpu":
+        if on_gpu:
+            raise ValueError(
+                'the operands are on a GPU and backend is "cpu": copy them to the host with cupy.asnumpy, or use '
+                'backend="auto"'
+            )
+        return "cpu"
+    if backend == "cuda" or on_gpu:
         require_device()
-    return "cuda" if backend == "cuda" or (backend == "auto" and (on_gpu or available())) else "cpu"
+        return "cuda"
+    if available():
+        return "cuda"
+    if unavailable_reason() is None:
+        _warn_once(f"computing on the CPU: {refusal()}")
+    return "cpu"
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
 
 
 def describe() -> Device:
-    """Return the properties of the current device."""
+    """Return the properties of the current device.
+
+    The environment variable ``SPECTILE_DEVICE`` names one of `spectile.core.devices.TABLE` that it is to be taken for:
+    a test of the choices for that device, on another one.
+    """
     import cupy
 
-    return _describe(cupy.cuda.Device().id)
+    return _describe(cupy.cuda.runtime.getDevice())
 
 
 @functools.cache
 def _describe(index: int) -> Device:
     import cupy
 
-    properties = cupy.cuda.runtime.getDeviceProperties(index)
-    driver = cupy.cuda.runtime.driverGetVersion()
-    return Device(
+    runtime = cupy.cuda.runtime
+    properties = runtime.getDeviceProperties(index)
+
+    def attribute(name: str) -> int:
+        return int(runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), index))
+
+    actual = Device(
         name=properties["name"].decode(),
         compute_capability=(properties["major"], properties["minor"]),
         multiprocessors=properties["multiProcessorCount"],
+        threads=attribute("MaxThreadsPerMultiProcessor"),
+        shared_bytes=properties["sharedMemPerBlockOptin"],
+        multiprocessor_shared_bytes=attribute("MaxSharedMemoryPerMultiprocessor"),
         l2_bytes=properties["l2CacheSize"],
         memory_bytes=properties["totalGlobalMem"],
-        shared_bytes=properties["sharedMemPerBlockOptin"],
-        driver=f"{driver // 1000}.{driver % 1000 // 10}",
+        # Double data rate of a bus that is given in bits; kHz.
+        bytes_per_second=2e3 * attribute("MemoryClockRate") * attribute("GlobalMemoryBusWidth") / 8,
+        fp64_divisor=attribute("SingleToDoublePrecisionPerfRatio"),
     )
+    other = os.environ.get("SPECTILE_DEVICE")
+    if other is None:
+        return actual
+    from spectile.core.devices import described_as
+
+    return described_as(other, actual)
+
+
+def actual_arch() -> str:
+    """Return the architecture of the current device, whatever it is described as."""
+    import cupy
+
+    return _actual_arch(cupy.cuda.runtime.getDevice())
+
+
+@functools.cache
+def _actual_arch(index: int) -> str:
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(index)
+    return f"sm_{properties['major']}{properties['minor']}"
+
+
+# CUDA does not survive a fork: in the child, `auto` must not take it.
+_used_cuda = False
+_forked_after_cuda = False
+
+
+def _remember_cuda() -> None:
+    global _used_cuda
+    _used_cuda = True
+
+
+def _after_fork() -> None:
+    global _forked_after_cuda
+    if _used_cuda:
+        _forked_after_cuda = True
+        unavailable_reason.cache_clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from spectile.core.compile import Unit, _cached_cubin, _runs_on
+from spectile.core.compile import PORTABLE, Unit, _cached_image, choose_image
+from spectile.core.devices import TABLE
 
 #: Every module that declares CUDA units, as its UNITS.
 PACKAGES = (
@@ -57,23 +58,38 @@ def test_undeclared_architecture_is_refused() -> None:
         unit.cubin("sm_70")
 
 
+KNOWN = frozenset(arch.rstrip("a") for arch in PORTABLE)
+OLD_COMPILER = frozenset({"sm_80", "sm_86", "sm_89", "sm_90"})
+
+
 @pytest.mark.parametrize(
-    ("device", "arch"),
+    ("archs", "device", "known", "image"),
     [
-        ("sm_80", "sm_80"),
-        ("sm_86", "sm_80"),
-        ("sm_90", "sm_90a"),
-        ("sm_103", "sm_100"),
-        ("sm_75", None),
-        ("sm_120", None),
+        (PORTABLE, "sm_80", KNOWN, ("sm_80", "cubin")),
+        (PORTABLE, "sm_87", KNOWN, ("sm_86", "cubin")),
+        (PORTABLE, "sm_90", KNOWN, ("sm_90a", "cubin")),
+        (PORTABLE, "sm_120", KNOWN, ("sm_120", "cubin")),
+        (PORTABLE, "sm_121", KNOWN, ("sm_121", "cubin")),
+        (PORTABLE, "sm_110", KNOWN, ("sm_103", "ptx")),
+        (PORTABLE, "sm_130", KNOWN, ("sm_121", "ptx")),
+        (PORTABLE, "sm_120", OLD_COMPILER, ("sm_89", "ptx")),
+        (PORTABLE, "sm_75", KNOWN, None),
+        (("sm_80", "sm_100"), "sm_103", KNOWN, ("sm_100", "cubin")),
+        (("sm_90a",), "sm_93", KNOWN, None),
+        (("sm_90a",), "sm_100", KNOWN, None),
     ],
 )
-def test_device_takes_the_nearest_architecture_that_runs_on_it(device: str, arch: str | None) -> None:
-    assert _runs_on(("sm_80", "sm_90", "sm_90a", "sm_100"), device) == arch
+def test_device_takes_the_nearest_architecture_that_runs_on_it(
+    archs: tuple[str, ...], device: str, known: frozenset[str], image: tuple[str, str] | None
+) -> None:
+    assert choose_image(archs, device, device, known) == image
 
 
-def test_device_of_a_later_minor_version_takes_no_code_of_one_device_alone() -> None:
-    assert _runs_on(("sm_90a",), "sm_93") is None
+@pytest.mark.parametrize(("name", "arch"), [("A100", "sm_80"), ("RTX 4090", "sm_89"), ("H200", "sm_90a")])
+def test_device_described_as_another_takes_the_code_of_the_other(name: str, arch: str) -> None:
+    described = TABLE[name].arch
+    form = "cubin" if described == "sm_90" else "ptx"
+    assert choose_image(PORTABLE, described, "sm_90", KNOWN) == (arch, form)
 
 
 def test_cache_holds_whole_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,12 +102,12 @@ def test_cache_holds_whole_files_alone(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Unit, "cubin", refused)
     with pytest.raises(RuntimeError, match="refused"):
-        _cached_cubin(unit, "sm_80")
+        _cached_image(unit, "sm_80", "cubin")
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(Unit, "cubin", lambda *_: b"code")
-    path = _cached_cubin(unit, "sm_80")
+    path = _cached_image(unit, "sm_80", "cubin")
     monkeypatch.setattr(Unit, "cubin", refused)  # the second time the file is there
-    assert _cached_cubin(unit, "sm_80") == path and path.read_bytes() == b"code"
+    assert _cached_image(unit, "sm_80", "cubin") == path and path.read_bytes() == b"code"
     assert [*tmp_path.iterdir()] == [path]
     # What changes the machine code has a file of its own.
     monkeypatch.setattr(Unit, "cubin", lambda *_: b"code")
@@ -101,7 +117,16 @@ def test_cache_holds_whole_files_alone(tmp_path: Path, monkeypatch: pytest.Monke
         replace(unit, sources=("a.cu",)),
     ]
     monkeypatch.setattr(Unit, "source", lambda self: "".join(self.sources))
-    assert len({path, *(_cached_cubin(other, "sm_80") for other in others), _cached_cubin(unit, "sm_90a")}) == 5
+    assert (
+        len(
+            {
+                path,
+                *(_cached_image(other, "sm_80", "cubin") for other in others),
+                _cached_image(unit, "sm_90a", "cubin"),
+            }
+        )
+        == 5
+    )
 
 
 def test_sources_follow_one_another_with_their_names() -> None:

@@ -1,0 +1,76 @@
+"""What a launch asks of a device is known without one."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spectile.core import launch
+from spectile.core.compile import Unit
+from spectile.core.devices import TABLE
+from spectile.core.launch import Kernel, Shape, kernel
+
+
+@pytest.mark.parametrize(
+    ("shape", "refusal"),
+    [
+        (Shape((1,), 32), None),
+        (Shape((2**31 - 1, 65535, 65535), 1024, 101376), None),
+        (Shape((1,), 32, 101377), "101,377 bytes of shared memory a block, of 101,376"),
+        (Shape((1,), 1025), "1025 threads"),
+        (Shape((0,), 32), "a grid of 0 x 1 x 1 blocks"),
+        (Shape((1, 65536), 32), "a grid of 1 x 65,536 x 1 blocks"),
+    ],
+)
+def test_a_shape_that_a_device_cannot_run_is_refused_with_the_reason(shape: Shape, refusal: str | None) -> None:
+    found = shape.refusal(TABLE["RTX 4090"])
+    assert found is None if refusal is None else refusal in (found or "")
+
+
+class Function:
+    """A kernel as CuPy gives it, which notes its limit and its launches."""
+
+    def __init__(self) -> None:
+        self.shared_size_bytes, self.max_dynamic_shared_size_bytes = 1024, 49152
+        self.kernel, self.launched = self, []  # type: ignore[var-annotated]
+
+    def __call__(self, grid: Any, block: Any, arguments: Any, shared_mem: int) -> None:
+        assert shared_mem <= self.max_dynamic_shared_size_bytes
+        self.launched.append((grid, block, arguments, shared_mem))
+
+
+@pytest.fixture
+def function(monkeypatch: pytest.MonkeyPatch) -> Function:
+    function = Function()
+    by_value = SimpleNamespace(CNumpyArray=lambda array: ("by value", array))
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0)))
+    for name, module in (("cupy", cupy), ("cupy.cuda", cupy.cuda), ("cupy.cuda.function", by_value)):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(launch, "describe", lambda: TABLE["H200"])
+    monkeypatch.setattr(Unit, "module", lambda self: SimpleNamespace(get_function=lambda name: function))
+    monkeypatch.setattr(launch, "_KERNELS", {})
+    return function
+
+
+def test_any_order_of_sizes_is_launched(function: Function) -> None:
+    """The limit of shared memory belongs to the function: no launch may lower it for a later one."""
+    unit = Unit("spectile.core", (), archs=("sm_80",))
+    most = TABLE["H200"].shared_bytes - 1024
+    for shared in (200_000, 60_000, 200_000, 0, most):
+        kernel(unit, "f")(Shape((1,), 32, shared), np.int32(3))
+    assert [launched[3] for launched in function.launched] == [200_000, 60_000, 200_000, 0, most]
+
+
+def test_a_kernel_is_made_once_and_a_refused_shape_is_one_sentence(function: Function) -> None:
+    unit = Unit("spectile.core", (), archs=("sm_80",))
+    one = kernel(unit, "f")
+    assert isinstance(one, Kernel) and kernel(unit, "f") is one and kernel(unit, "g") is not one
+    with pytest.raises(RuntimeError, match="the kernel f asks for 2000 threads a block, of 1,024, which NVIDIA H200"):
+        one(Shape((1,), 2000))
+    record = np.zeros(1, [("n", "i4")])
+    one((Shape((2, 3), 64)), record)
+    assert function.launched == [((2, 3), (64,), (("by value", record),), 0)]
