@@ -5,57 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from dataclasses import dataclass
 from typing import Literal
+
+from spectile.core.devices import Device, described_as
 
 #: The oldest compute capability that the kernels are written for.
 OLDEST = (8, 0)
-
-
-@dataclass(frozen=True)
-class Device:
-    """What the choice of a kernel and its launch need to know of a device.
-
-    Attributes
-    ----------
-    name : str
-        The vendor's name, for example ``"NVIDIA H200"``.
-    compute_capability : tuple of int
-        Major and minor version.
-    multiprocessors : int
-        Number of streaming multiprocessors.
-    threads : int
-        Most resident threads of a multiprocessor.
-    shared_bytes, multiprocessor_shared_bytes : int
-        Most shared memory of one thread block (opt-in), and shared memory of a multiprocessor.
-    l2_bytes, memory_bytes : int
-        L2 cache and device memory.
-    bytes_per_second : float
-        Peak bandwidth of the device memory.
-    fp64_divisor : int
-        How many times slower float64 arithmetic is than float32's: 2 on data-center devices, 32 or 64 on others.
-    """
-
-    name: str
-    compute_capability: tuple[int, int]
-    multiprocessors: int
-    threads: int
-    shared_bytes: int
-    multiprocessor_shared_bytes: int
-    l2_bytes: int
-    memory_bytes: int
-    bytes_per_second: float
-    fp64_divisor: int
-
-    @property
-    def arch(self) -> str:
-        """Architecture of its machine code, for example ``"sm_90"``."""
-        return "sm_{}{}".format(*self.compute_capability)
-
-    @property
-    def fast_fp64(self) -> bool:
-        """Whether float64 arithmetic runs at half of float32's rate."""
-        return self.fp64_divisor <= 2
 
 
 @functools.cache
@@ -190,11 +145,7 @@ def _describe(index: int) -> Device:
         fp64_divisor=attribute("SingleToDoublePrecisionPerfRatio"),
     )
     other = os.environ.get("SPECTILE_DEVICE")
-    if other is None:
-        return actual
-    from spectile.core.devices import described_as
-
-    return described_as(other, actual)
+    return actual if other is None else described_as(other, actual)
 
 
 def actual_arch() -> str:

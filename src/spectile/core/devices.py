@@ -1,15 +1,61 @@
-"""A table of CUDA devices that people own, from the vendor's specifications.
+"""What is known of a CUDA device, and a table of devices that people own, from the vendor's specifications.
 
-Every choice of a kernel is tested against it on a machine without a GPU: what is chosen must fit each of them.
+Every choice of a kernel is tested against the table on a machine without a GPU: what is chosen must fit each of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-
-from spectile.core.device import Device
+from dataclasses import dataclass
 
 _KIB, _GIB = 2**10, 2**30
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the choice of a kernel and its launch need to know of a device.
+
+    Attributes
+    ----------
+    name : str
+        The vendor's name, for example ``"NVIDIA H200"``.
+    compute_capability : tuple of int
+        Major and minor version.
+    multiprocessors : int
+        Number of streaming multiprocessors.
+    threads : int
+        Most resident threads of a multiprocessor.
+    shared_bytes, multiprocessor_shared_bytes : int
+        Most shared memory of one thread block (opt-in), and shared memory of a multiprocessor.
+    l2_bytes, memory_bytes : int
+        L2 cache and device memory.
+    bytes_per_second : float
+        Peak bandwidth of the device memory.
+    fp64_divisor : int
+        How many times slower float64 arithmetic is than float32's: 2 on data-center devices, 32 or 64 on others.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    threads: int
+    shared_bytes: int
+    multiprocessor_shared_bytes: int
+    l2_bytes: int
+    memory_bytes: int
+    bytes_per_second: float
+    fp64_divisor: int
+
+    @property
+    def arch(self) -> str:
+        """Architecture of its machine code, for example ``"sm_90"``."""
+        return "sm_{}{}".format(*self.compute_capability)
+
+    @property
+    def fast_fp64(self) -> bool:
+        """Whether float64 arithmetic runs at half of float32's rate."""
+        return self.fp64_divisor <= 2
+
 
 # Compute capability -> resident threads, and KiB of shared memory of a block and of a multiprocessor (CUDA programming
 # guide, "Technical specifications per compute capability").

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spectile.core.compile import Unit
-from spectile.core.device import Device, describe
+from spectile.core.device import describe
+from spectile.core.devices import Device
 
 _MOST_GRID_X, _MOST_GRID_YZ = 2**31 - 1, 65535
 
