@@ -5,6 +5,8 @@
 // piece of the cluster needs, with one bit for each piece of the block.
 #include <cuda_fp16.h>
 
+#include "ptx.cuh"
+
 // How tiles are given to clusters: drawn from a counter; for the ablation one in so many (the paper's stride) or runs.
 #define DRAWN 0
 #define STRIDE 1
@@ -24,10 +26,6 @@ constexpr int kSublistSteps = LIST_STEPS / kSublists;
 // Lists in flight, one of them in use: a tile drawn earlier would be computed far from its neighbours in time.
 constexpr int kSlots = 2;
 constexpr int kStages = STAGES;                             // steps loaded, or on their way
-
-struct alignas(64) TensorMap {
-  unsigned long long opaque[16];
-};
 
 struct Product {
   TensorMap map_a, map_b, map_c;
@@ -65,24 +63,12 @@ struct Lists {
   unsigned long long full[kStages], empty[kStages];
 };
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
 __device__ __forceinline__ unsigned block_rank() {
   unsigned rank = 0;
 #if CLUSTER > 1
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 #endif
   return rank;
-}
-
-// One thread of a warp that has all of them here.  The compiler knows it for one, as it does not threadIdx.x % 32 == 0,
-// and starts its copies without a loop over the threads that may want some.
-__device__ __forceinline__ bool elected() {
-  unsigned chosen;
-  asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xffffffff;\nselp.u32 %0, 1, 0, one;\n}" : "=r"(chosen));
-  return chosen != 0;
 }
 
 // Where the blocks of a cluster start together.  What they hand over, the barriers, has a fence of its own; release
@@ -93,67 +79,6 @@ __device__ __forceinline__ void cluster_start() {
 #else
   __syncthreads();
 #endif
-}
-
-__device__ __forceinline__ void barrier_init(unsigned long long& barrier, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(count) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(unsigned long long& barrier) {
-  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
-}
-
-// Arrive at the same barrier of a block of the cluster.  Without a scope: release at the cluster's would flush to the
-// L2 at every step, and what the barrier guards is only read here and overwritten by the copy engine.
-__device__ __forceinline__ void barrier_arrive_at(unsigned long long& barrier, int rank) {
-  asm volatile(
-      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(&barrier)),
-      "r"(rank)
-      : "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(unsigned long long& barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
-               "r"(bytes)
-               : "memory");
-}
-
-// Wait for what the copy engine, this block or (in shared memory, which no cache holds) another of the cluster wrote.
-__device__ __forceinline__ void barrier_wait(unsigned long long& barrier, unsigned parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nwait:\n"
-      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra ready;\nbra wait;\nready:\n}" ::"r"(shared_address(&barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-__device__ __forceinline__ void load_tile(unsigned target, const TensorMap* map, int x, int y, int z,
-                                          unsigned long long& barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(target),
-      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier))
-      : "memory");
-}
-
-__device__ __forceinline__ void load_tile_everywhere(unsigned target, const TensorMap* map, int x, int y, int z,
-                                                     unsigned long long& barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(target),
-      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier)),
-      "h"(static_cast<unsigned short>((1 << CLUSTER) - 1))
-      : "memory");
-}
-
-// Shared-memory matrix descriptor: strides in bytes, swizzle 1 = 128 bytes, 2 = 64 bytes.
-__device__ __forceinline__ unsigned long long descriptor(unsigned address, unsigned leading, unsigned stride,
-                                                         unsigned long long swizzle) {
-  return static_cast<unsigned long long>((address & 0x3ffff) >> 4) |
-         static_cast<unsigned long long>(leading >> 4) << 16 | static_cast<unsigned long long>(stride >> 4) << 32 |
-         swizzle << 62;
 }
 
 // Operands c[i], c[i + 1], ... of wgmma, and their places in its text.
@@ -218,11 +143,11 @@ __device__ __forceinline__ int drawn_tile(Lists& shared, int draw, bool speaker)
 #if CLUSTER > 1
   barrier_wait(shared.ticket_full[slot], draw / kSlots & 1);
   const int index = *const_cast<volatile int*>(&shared.ticket[slot]);
-  asm volatile("bar.sync 1, %0;" ::"n"(32 * kSublists) : "memory");
+  sync_threads(1, 32 * kSublists);
   if (speaker) barrier_arrive_at(shared.ticket_empty[slot], 0);
   return index;
 #else
-  asm volatile("bar.sync 1, %0;" ::"n"(32 * kSublists) : "memory");
+  sync_threads(1, 32 * kSublists);
   return shared.ticket[slot];
 #endif
 }
@@ -313,7 +238,7 @@ __device__ __forceinline__ void list_tiles(const Product& p, Lists& shared, int 
   const int tiles = p.tiles_m * p.tiles_n * p.batches, steps = (p.k + kStep - 1) / kStep;
   const int first = steps * sublist / kSublists, last = steps * (sublist + 1) / kSublists;
   // Everything else follows from the lists: only they wait for the norms of the kernel before.
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  wait_for_previous();
   for (int turn = 0;; ++turn) {
     const int slot = turn % kSlots;
     List& list = shared.list[slot];

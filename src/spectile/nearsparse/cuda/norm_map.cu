@@ -6,6 +6,8 @@
 // are float32 for float16 and float32 input (a half above 255 would overflow its own square), float64 for float64.
 #include <cuda_fp16.h>
 
+#include "ptx.cuh"
+
 #if INPUT_BITS == 16
 using Element = __half;
 using Sum = float;
@@ -125,10 +127,8 @@ __device__ __forceinline__ Sum sum_lanes(Sum sum) {
 extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks) {
   const NormTask& task = tasks.task[blockIdx.z & 1];
   const int batch = blockIdx.z >> 1;
-#if __CUDA_ARCH__ >= 900
-  // The next kernel may start where this one leaves room; it waits itself for the norms.
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+  // The product may start where this kernel leaves room; it waits itself for the norms.
+  launch_dependents();
   if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0 && tasks.counter) *tasks.counter = 0;
   const int column0 = blockIdx.x * kColumns, row0 = blockIdx.y * kRows;
   if (column0 >= task.columns || row0 >= task.rows || batch >= task.batches) return;

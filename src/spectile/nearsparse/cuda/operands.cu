@@ -1,6 +1,8 @@
 // Types and launch parameters of the products that run on every architecture.
 #include <cuda_fp16.h>
 
+#include "ptx.cuh"
+
 #if INPUT_BITS == 16
 using Element = __half;
 using Accumulator = float;

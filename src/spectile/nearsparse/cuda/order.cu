@@ -3,6 +3,8 @@
 // A warp counts the k steps that one tile needs, and lists them where the product asks for it.  Blocks of `product` find
 // their tiles themselves, from bins of work in which the tiles are put at once; for others the block that ends last sorts
 // by the counts (a counting sort).
+#include "ptx.cuh"
+
 #if NORM_BITS == 32
 using Norm = float;
 #else
@@ -40,9 +42,8 @@ __device__ __forceinline__ int falling_bin(unsigned count, int steps, int bins) 
 extern "C" __global__ void __launch_bounds__(kThreads) order_tiles(const Order p) {
   __shared__ unsigned bins[kBins], sums[kThreads / 32], last;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tiles = p.tiles_m * p.tiles_n;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory");
-#endif
+  launch_dependents();
+  wait_for_previous();
   const int steps = (p.k + 31) / 32, index = blockIdx.x * (kThreads / 32) + warp;
   const Norm tau = static_cast<Norm>(p.tau_device ? *p.tau_device : p.tau);
   if (index < tiles) {

@@ -35,14 +35,6 @@ constexpr int kPitchA = kStageK + 4, kPitchB = kTileN;
 constexpr int kStageA = kTileM * kPitchA, kStageB = kStageK * kPitchB;
 constexpr int kVector = 16 / sizeof(Element);
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
-}
-
 // Copy a ROWS x COLUMNS block to shared memory, zero outside of the matrix; `whole` says that all of it is inside.
 template <int kRows, int kColumns, int kPitch>
 __device__ __forceinline__ void load_block(Element* target, const Element* source, long long leading, int rows,
@@ -228,18 +220,6 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b,
   }
 }
 #else
-__device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if PRECISION == FP16
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#else
-  asm(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#endif
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 // Fragments of m16n8: lane = 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1 of C.  A block
 // is 2 x 4 of them.
 #if PRECISION == FP16
@@ -265,7 +245,7 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Acc
 #pragma unroll
     for (int i = 2 * M0; i < 2 * M1; ++i)
 #pragma unroll
-      for (int j = 4 * N0; j < 4 * N1; ++j) mma(sum[i][j], fragment_a[i], fragment_b[j]);
+      for (int j = 4 * N0; j < 4 * N1; ++j) mma_f16(sum[i][j], fragment_a[i], fragment_b[j]);
   }
 }
 #elif PRECISION == TF32X3
@@ -305,12 +285,12 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Acc
 #pragma unroll
             for (int e = 0; e < 4; ++e) chunk[i][j][e] = 0.0f;
           }
-          mma(chunk[i][j], low_a[i], high_b);
+          mma_tf32(chunk[i][j], low_a[i], high_b);
         }
 #pragma unroll
-        for (int i = 2 * M0; i < 2 * M1; ++i) mma(chunk[i][j], high_a[i], low_b);
+        for (int i = 2 * M0; i < 2 * M1; ++i) mma_tf32(chunk[i][j], high_a[i], low_b);
 #pragma unroll
-        for (int i = 2 * M0; i < 2 * M1; ++i) mma(chunk[i][j], high_a[i], high_b);
+        for (int i = 2 * M0; i < 2 * M1; ++i) mma_tf32(chunk[i][j], high_a[i], high_b);
       }
     }
 #pragma unroll
@@ -322,56 +302,33 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Acc
   }
 }
 #else
-// k-fragments of 4: sm_90 and later have m16n8k16 in float64, sm_80 has m8n8k4 only.
+// k-fragments of 8, or of 4 before sm_90, which has nothing deeper.
 template <int M0, int M1, int N0, int N1>
 __device__ __forceinline__ void multiply(const Element* a, const Element* b, Accumulator (&sum)[2 * kBlocksM][4 * kBlocksN][4]) {
   const int lane = threadIdx.x % 32;
   const double* rows = a + lane / 4 * kPitchA + lane % 4;
   const double* columns = b + lane % 4 * kPitchB + lane / 4;
 #if __CUDA_ARCH__ >= 900
-  constexpr int kDepth = DMMA_K;
+  constexpr int kDepth = 8;
 #else
   constexpr int kDepth = 4;
 #endif
 #pragma unroll
   for (int k = 0; k < kStageK; k += kDepth) {
-    double fragment_a[2 * kBlocksM][kDepth / 4][2];
+    double fragment_a[2 * kBlocksM][kDepth / 2];
 #pragma unroll
     for (int i = 2 * M0; i < 2 * M1; ++i)
 #pragma unroll
       for (int d = 0; d < kDepth / 4; ++d)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) fragment_a[i][d][e] = rows[(16 * i + 8 * e) * kPitchA + k + 4 * d];
+        for (int e = 0; e < 2; ++e) fragment_a[i][2 * d + e] = rows[(16 * i + 8 * e) * kPitchA + k + 4 * d];
 #pragma unroll
     for (int j = 4 * N0; j < 4 * N1; ++j) {
       double fragment_b[kDepth / 4];
 #pragma unroll
       for (int d = 0; d < kDepth / 4; ++d) fragment_b[d] = columns[(k + 4 * d) * kPitchB + 8 * j];
 #pragma unroll
-      for (int i = 2 * M0; i < 2 * M1; ++i) {
-        double(&c)[4] = sum[i][j];
-#if __CUDA_ARCH__ >= 900 && DMMA_K == 16
-        asm(
-            "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, "
-            "{%12,%13,%14,%15}, {%0,%1,%2,%3};"
-            : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-            : "d"(fragment_a[i][0][0]), "d"(fragment_a[i][0][1]), "d"(fragment_a[i][1][0]), "d"(fragment_a[i][1][1]),
-              "d"(fragment_a[i][2][0]), "d"(fragment_a[i][2][1]), "d"(fragment_a[i][3][0]), "d"(fragment_a[i][3][1]),
-              "d"(fragment_b[0]), "d"(fragment_b[1]), "d"(fragment_b[2]), "d"(fragment_b[3]));
-#elif __CUDA_ARCH__ >= 900
-        asm(
-            "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-            : "d"(fragment_a[i][0][0]), "d"(fragment_a[i][0][1]), "d"(fragment_a[i][1][0]), "d"(fragment_a[i][1][1]),
-              "d"(fragment_b[0]), "d"(fragment_b[1]));
-#else
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
-                       : "+d"(c[2 * e]), "+d"(c[2 * e + 1])
-                       : "d"(fragment_a[i][0][e]), "d"(fragment_b[0]));
-#endif
-      }
+      for (int i = 2 * M0; i < 2 * M1; ++i) mma_f64(sum[i][j], fragment_a[i], fragment_b);
     }
   }
 }
@@ -434,10 +391,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
   __shared__ unsigned short bits[kListSteps];
   __shared__ int warp_totals[kThreads / 32];
 
-#if __CUDA_ARCH__ >= 900
   // The kernel before, of whose end this block need not have waited to start, wrote the norms and the order.
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+  wait_for_previous();
   // Neighbouring tiles form bands of 512 rows, taken column by column, so that their panels stay in the L2.
   constexpr int kBand = 512 / kTileM;
   const uint2 place = p.bins ? find_place(p) : make_uint2(blockIdx.x, 0);
@@ -501,18 +456,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
 #pragma unroll
     for (int index = 0; index < kStages - 1; ++index) {
       if (index < count) load(index);
-      asm volatile("cp.async.commit_group;" ::: "memory");
+      commit_copies();
     }
     for (int index = 0; index < count; ++index) {
       if constexpr (kStages > 1) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(kStages > 1 ? kStages - 2 : 0) : "memory");
+        wait_copies<(kStages > 1 ? kStages - 2 : 0)>();
         __syncthreads();
         if (index + kStages - 1 < count) load(index + kStages - 1);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit_copies();
       } else {
         __syncthreads();
         load(index);
-        asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+        commit_copies();
+        wait_copies<0>();
         __syncthreads();
       }
       unsigned mine = 0;
@@ -522,7 +478,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
       multiply_valid(mine, stage_a + index % kStages * kStageA + 32 * block_m * kPitchA,
                      stage_b + index % kStages * kStageB + 32 * block_n, sum);
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    wait_copies<0>();
     __syncthreads();
   }
 

@@ -32,7 +32,7 @@ __device__ __forceinline__ void split(unsigned x, unsigned& high, unsigned& low)
 }
 
 __device__ __forceinline__ void load_stages(const Product& p, unsigned char* stages, Shared& shared) {
-  for (const TensorMap* map : {&p.map_a, &p.map_b}) asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+  for (const TensorMap* map : {&p.map_a, &p.map_b}) prefetch_map(map);
   int stage = 0;
   unsigned parity = 1;
   for (int turn = 0;; ++turn) {
@@ -54,11 +54,11 @@ __device__ __forceinline__ void load_stages(const Product& p, unsigned char* sta
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           if (rows >> half & 1)
-            load_tile(target + half * kBoxBytesA, &p.map_a, k, tile.row + 64 * half, batch_a, shared.full[stage]);
+            load_box(target + half * kBoxBytesA, &p.map_a, k, tile.row + 64 * half, batch_a, shared.full[stage]);
           if (columns >> half & 1)
 #pragma unroll
             for (int box = 2 * half; box < 2 * half + 2; ++box)
-              load_tile(target + kBytesA + box * kBoxBytesB, &p.map_b, tile.column + 32 * box, k, batch_b,
+              load_box(target + kBytesA + box * kBoxBytesB, &p.map_b, tile.column + 32 * box, k, batch_b,
                         shared.full[stage]);
         }
         if (++stage == kStages) stage = 0, parity ^= 1;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void write_lows(unsigned char* stages, unsigned char*
             for (int i = 0; i < 4; ++i)
               to[(4 * half + i) * 128] = make_uint4(rest(x[i].x), rest(x[i].y), rest(x[i].z), rest(x[i].w));
           }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        fence_async_shared();
         __syncwarp();
         if (threadIdx.x % 32 == 0) barrier_arrive(shared.low_full[low]);
         if (++stage == kStages) stage = 0, parity ^= 1;
@@ -123,23 +123,21 @@ __device__ __forceinline__ void copy_part(const Product& p, const float (&sum)[2
   const float alpha = static_cast<float>(p.alpha);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (speaker) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-    asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+    if (speaker) wait_stores<0>();
+    sync_threads(barrier, 128);
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const int row = i / 4 * 8 + lane % 4 * 2 + i % 2, column = column_of(lane / 4, i / 2 % 2, warp);
       const unsigned to = staging + warp / 2 * (64 * 128) + row * 128 + (column * 4 ^ (row % 8 << 4));
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(alpha * sum[half][i]) : "memory");
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+    fence_async_shared();
+    sync_threads(barrier, 128);
     if (speaker) {
 #pragma unroll
       for (int box = 0; box < 2; ++box)
-        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&p.map_c),
-                     "r"(column0 + 32 * box), "r"(row0 + 64 * half), "r"(batch), "r"(staging + box * 64 * 128)
-                     : "memory");
-      asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        store_box(&p.map_c, column0 + 32 * box, row0 + 64 * half, batch, staging + box * 64 * 128);
+      commit_stores();
     }
   }
 }
@@ -167,8 +165,8 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
   const int consumer = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const unsigned base = shared_address(stages), staging = shared_address(out) + consumer * kStagingBytes;
   // Rows of 128 bytes, swizzled by 128; 8 rows are 1024 bytes.
-  const unsigned long long first_high = descriptor(base, 16, 1024, 1);
-  const unsigned long long first_low = descriptor(shared_address(lows), 16, 1024, 1);
+  const unsigned long long first_high = wgmma_descriptor(base, 16, 1024, 1);
+  const unsigned long long first_low = wgmma_descriptor(shared_address(lows), 16, 1024, 1);
   unsigned from[2][2];   // of k = t + 4 e, row g + 8 h of the transposed tile
 #pragma unroll
   for (int h = 0; h < 2; ++h)
@@ -191,7 +189,7 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
     const Tile tile = list.tile;
     if (tile.batch < 0) {
       // The copy engine reads shared memory, which lasts as long as the block.
-      asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+      wait_stores<0>();
       return;
     }
 #pragma unroll
@@ -218,7 +216,7 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
           const unsigned long long a_high = first_high + stage * ((kBytesA + kBytesB) >> 4);
           const unsigned long long a_low = first_low + low * (kBytesA >> 4);
           float part[2][32];
-          asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+          wgmma_fence();
 #pragma unroll
           for (int g = 0; g < 2; ++g)
             if (mine >> 2 * g & 1) {
@@ -230,7 +228,8 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
                 wgmma(part[g], high[s], a_high + offset + s * 2, 1);
               }
             }
-          asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+          wgmma_commit();
+          wgmma_wait<0>();
           // Nothing that reads the sums may move above the wait.
 #pragma unroll
           for (int g = 0; g < 2; ++g)
@@ -271,21 +270,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) product_tf32(const __g
       barrier_init(shared.low_full[s], 4);
       barrier_init(shared.low_empty[s], 4 * kConsumers);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_barrier_init();
   }
   __syncthreads();
   if (threadIdx.x >= 128 * (kConsumers + 1)) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
+    give_registers<80>();
     const int warp = threadIdx.x / 32 - 4 * (kConsumers + 1);
     if (warp > 0)
       list_tiles(p, shared, warp - 1);
     else if (elected())
       load_stages(p, stages, shared);
   } else if (threadIdx.x >= 128 * kConsumers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    give_registers<56>();
     write_lows(stages, lows, shared);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
+    take_registers<184>();
     consume(p, stages, lows, out, shared);
   }
 }

@@ -31,7 +31,7 @@ __device__ __forceinline__ void wgmma(float (&c)[kPartN / 2], unsigned long long
 
 __device__ __forceinline__ void load_stages(const Product& p, unsigned char* stages, Lists& shared) {
   const int rank = block_rank();
-  for (const TensorMap* map : {&p.map_a, &p.map_b}) asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+  for (const TensorMap* map : {&p.map_a, &p.map_b}) prefetch_map(map);
   int stage = 0;
   unsigned parity = 1;
   for (int turn = 0;; ++turn) {
@@ -59,15 +59,15 @@ __device__ __forceinline__ void load_stages(const Product& p, unsigned char* sta
         const bool need_a = (entry & 0xf) != 0;
         barrier_wait(shared.empty[stage], parity);
         barrier_expect(shared.full[stage], kBytesB + (need_a ? kBytesA : 0));
-        if (need_a) load_tile(target, &p.map_a, k, row, batch_a, shared.full[stage]);
+        if (need_a) load_box(target, &p.map_a, k, row, batch_a, shared.full[stage]);
 #pragma unroll
         for (int box = 0; box < kBoxes / CLUSTER; ++box) {
           const int number = box + rank * (kBoxes / CLUSTER);
           const unsigned to = target + kBytesA + number * kBoxBytes;
 #if CLUSTER > 1
-          load_tile_everywhere(to, &p.map_b, tile.column + number * kBox, k, batch_b, shared.full[stage]);
+          load_box_everywhere<CLUSTER>(to, &p.map_b, tile.column + number * kBox, k, batch_b, shared.full[stage]);
 #else
-          load_tile(to, &p.map_b, tile.column + number * kBox, k, batch_b, shared.full[stage]);
+          load_box(to, &p.map_b, tile.column + number * kBox, k, batch_b, shared.full[stage]);
 #endif
         }
         if (++stage == kStages) stage = 0, parity ^= 1;
@@ -99,8 +99,8 @@ __device__ __forceinline__ void copy_part(const Product& p, const float (&sum)[k
   for (int round = 0; round < kTurns; ++round) {
     const unsigned target = staging + round % kRounds * kRoundBytes;
     // What lay here has left.
-    if (speaker) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kRounds - 1) : "memory");
-    asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+    if (speaker) wait_stores<kRounds - 1>();
+    sync_threads(barrier, 128);
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
       const int byte = f * 8 * static_cast<int>(sizeof(Output));
@@ -120,16 +120,13 @@ __device__ __forceinline__ void copy_part(const Product& p, const float (&sum)[k
 #endif
       }
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+    fence_async_shared();
+    sync_threads(barrier, 128);
     if (speaker) {
 #pragma unroll
       for (int box = 0; box < kRoundBoxes; ++box)
-        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&p.map_c),
-                     "r"(column0 + (round * kRoundBoxes + box) * kOutBox), "r"(row0), "r"(batch),
-                     "r"(target + box * 64 * 128)
-                     : "memory");
-      asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        store_box(&p.map_c, column0 + (round * kRoundBoxes + box) * kOutBox, row0, batch, target + box * 64 * 128);
+      commit_stores();
     }
   }
 }
@@ -161,8 +158,8 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
   const int part_row = consumer / kPartsN * 64, part_column = consumer % kPartsN * kPartN;
   const unsigned base = shared_address(stages), staging = shared_address(out) + consumer * kRounds * kRoundBytes;
   // A: 64-byte rows, 8 rows are 512 bytes.  B: boxes of 64 columns, 8 k are 1024 bytes.
-  const unsigned long long first_a = descriptor(base + part_row * kStep * 2, 16, 512, 2);
-  const unsigned long long first_b = descriptor(base + kBytesA + part_column / kBox * kBoxBytes, kBoxBytes, 1024, 1);
+  const unsigned long long first_a = wgmma_descriptor(base + part_row * kStep * 2, 16, 512, 2);
+  const unsigned long long first_b = wgmma_descriptor(base + kBytesA + part_column / kBox * kBoxBytes, kBoxBytes, 1024, 1);
   int stage = 0;
   unsigned parity = 0;
   float sum[kPartN / 2];
@@ -176,7 +173,7 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
     const Tile tile = list.tile;
     if (tile.batch < 0) {
       // The copy engine reads shared memory, which lasts as long as the block.
-      asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+      wait_stores<0>();
       return;
     }
     int pending = -1;   // stage whose product is still running
@@ -189,18 +186,18 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
         barrier_wait(shared.full[stage], parity);
         if (entry >> consumer & 1) {
           const unsigned long long offset = stage * ((kBytesA + kBytesB) >> 4);
-          asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+          wgmma_fence();
           wgmma(sum, first_a + offset, first_b + offset);
           wgmma(sum, first_a + offset + (32 >> 4), first_b + offset + (2048 >> 4));
-          asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+          wgmma_commit();
           if (pending >= 0) {
-            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+            wgmma_wait<1>();
             release(shared, pending);
           }
           pending = stage;
         } else {
           if (pending >= 0) {
-            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            wgmma_wait<0>();
             release(shared, pending);
             pending = -1;
           }
@@ -209,7 +206,7 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
         if (++stage == kStages) stage = 0, parity ^= 1;
       }
     }
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    wgmma_wait<0>();
     if (pending >= 0) release(shared, pending);
     if (threadIdx.x % 32 == 0) barrier_arrive(shared.list_empty[slot]);
     // Nothing that reads the sums may move above the wait.
@@ -234,13 +231,13 @@ __launch_bounds__(kThreads, TILE_N == 128 ? 2 : 1) product_wgmma(const __grid_co
   Lists& shared = *reinterpret_cast<Lists*>(out + kConsumers * kRounds * kRoundBytes);
   if (threadIdx.x == 0) {
     init_barriers(shared, 4 * kConsumers * CLUSTER, 4 * kConsumers + 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_barrier_init();
   }
   cluster_start();
   // With one block an SM the listing warps lend registers to those that multiply.
   if (threadIdx.x >= 128 * kConsumers) {
 #if TILE_N > 128
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(GROUP_N == 128 ? 64 : 104));
+    give_registers<(GROUP_N == 128 ? 64 : 104)>();
 #endif
     const int warp = threadIdx.x / 32 - 4 * kConsumers;
     if (warp > 0)
@@ -250,7 +247,7 @@ __launch_bounds__(kThreads, TILE_N == 128 ? 2 : 1) product_wgmma(const __grid_co
   } else {
 #if TILE_N > 128
     // All threads start alike; what the feeding warps give back the others share, to the last multiple of 8.
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(GROUP_N == 128 ? 104 : 200));
+    take_registers<(GROUP_N == 128 ? 104 : 200)>();
 #endif
     consume(p, stages, out, shared);
   }

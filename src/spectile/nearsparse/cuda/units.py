@@ -82,7 +82,6 @@ class Precision:
             "MIN_BLOCKS": tile.min_blocks,
             "COMPACT": int(tile.compact),
             "ALIGNED": int(aligned),
-            "DMMA_K": 8,
             "LIST_STEPS": list_steps,
             "GIVEN_LISTS": int(self.given_lists and tile.compact),
         }
