@@ -25,12 +25,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     probe = commands.add_parser("probe", help="describe this machine: processor, libraries, CUDA devices")
     probe.set_defaults(command=_probe)
     for entry in importlib.metadata.entry_points(group=COMMANDS):
-        entry.load()(commands)
+        try:
+            entry.load()(commands)
+        except Exception as error:  # a broken package of commands must not take the library's own with it
+            print(f"spectile: the commands of {entry.value} are left out: {error}", file=sys.stderr)
     return run(parser.parse_args(arguments))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Call ``options.command(options)`` and return its exit status."""
+    """Call ``options.command(options)`` and return its exit status.
+
+    Commands that need more than the library name the extra that brings it as ``options.extra``.
+    """
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         status = command(options)
@@ -42,7 +48,9 @@ def run(options: argparse.Namespace) -> int:
     except (ValueError, ImportError, RuntimeError, MemoryError, OSError) as error:
         if os.environ.get("SPECTILE_TRACEBACK"):
             raise
-        print(f"spectile: {error}", file=sys.stderr)
+        extra = getattr(options, "extra", None) if getattr(error, "name", None) else None  # only imports have a name
+        advice = f", which this command needs: pip install 'spectile[{extra}]'" if extra else ""
+        print(f"spectile: {error}{advice}", file=sys.stderr)
         return 2
 
 

@@ -343,13 +343,10 @@ def chosen_range(w: np.ndarray, select: tuple[str, Any] | None) -> slice:
 
 
 def _require_memory(array: Any, values_only: bool) -> None:
-    import psutil
+    from spectile.core.memory import require_host_free
 
     n = array.shape[-1]
-    needed = array.dtype.itemsize * n * n * (2 if values_only else 5)
-    free = psutil.virtual_memory().available
-    if needed > free:
-        raise MemoryError(f"the matrix of order {n:,} needs {needed:,} bytes of memory and {free:,} are free")
+    require_host_free(array.dtype.itemsize * n * n * (2 if values_only else 5), f"the matrix of order {n:,}")
 
 
 def _threads(n: int) -> int:

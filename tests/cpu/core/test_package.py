@@ -1,5 +1,6 @@
 """The package as a user meets it: light to import, its public names where they should be."""
 
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 import spectile
+from spectile.__main__ import main
 
 
 def run(code):
@@ -77,3 +79,17 @@ def test_spamm_is_a_function_whatever_was_imported_before():
         "import spectile.nearsparse.api, spectile.core.device; from spectile import spamm; print(type(spamm).__name__)"
     )
     assert run(code).strip() == "function"
+
+
+def test_broken_packages_of_commands_leave_the_library_its_own(monkeypatch, capsys):
+    class Broken:
+        value = "broken:add_commands"
+
+        def load(self):
+            raise ModuleNotFoundError("No module named 'broken'")
+
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Broken()])
+    assert main(["probe"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["spectile"] == spectile.__version__
+    assert shown.err == "spectile: the commands of broken:add_commands are left out: No module named 'broken'\n"

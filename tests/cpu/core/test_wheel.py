@@ -1,0 +1,100 @@
+"""The wheel: built, installed with nothing but its declared dependencies, and used from another directory."""
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*command, cwd, check=True):
+    """Run a command with no variable of ours in its environment."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+    assert not check or done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done
+
+
+def pip(*arguments):
+    """Run the pip of this environment, with the caller's settings of package indexes and proxies."""
+    command = [sys.executable, "-m", "pip", *arguments, "--disable-pip-version-check", "--no-input"]
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, env=inherited)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    (path,) = folder.glob("spectile-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """Interpreter of an environment that holds the wheel and what it declares."""
+    folder = tmp_path_factory.mktemp("empty") / "venv"
+    venv.create(folder)
+    python = folder / "bin/python"
+    pip("--python", str(python), "install", str(wheel))
+    return python
+
+
+def test_the_wheel_holds_every_source(wheel):
+    tracked = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = {name.removeprefix("src/") for name in tracked.splitlines() if (ROOT / name).exists()}
+    assert {Path(name).suffix for name in tracked} <= {".py", ".cu", ".cuh", ".yaml", ".typed"}
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed >= tracked and any(name.endswith(".cu") for name in tracked)
+
+
+def test_only_declared_dependencies_are_installed(python):
+    listed = pip("--python", str(python), "list", "--format=json")
+    names = {package["name"] for package in json.loads(listed)}
+    assert names - {"llvmlite"} == {"numpy", "scipy", "numba", "threadpoolctl", "spectile"}  # llvmlite is Numba's
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_examples_run_from_another_directory(python, page, tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    where = "import spectile; assert 'site-packages' in spectile.__file__\n"
+    assert blocks and run(python, "-c", where + "\n".join(blocks), cwd=tmp_path).stdout
+    assert not list(tmp_path.iterdir())  # and leave nothing behind
+
+
+def test_commands_of_the_library(python, tmp_path):
+    command = str(python.with_name("spectile"))
+    assert re.fullmatch(r"spectile \d+\.\d+\.\d+\n", run(command, "--version", cwd=tmp_path).stdout)
+    probe = run(command, "probe", cwd=tmp_path)
+    assert json.loads(probe.stdout)["libraries"].keys() >= {"numpy", "scipy", "numba"} and not probe.stderr
+
+
+def test_commands_of_the_study_name_the_extra(python, tmp_path):
+    (tmp_path / "record.json").write_text("{}")
+    for arguments in (
+        ["gather", "--records", "record.json", "--out", "frame.parquet"],
+        ["measure", "--paper", "kpm", "--machine", "here", "--sheet", "kpm.tsv", "--schema", "kpm.yaml"],
+        ["compare", "record.json", "record.json"],
+    ):
+        done = run(str(python.with_name("spectile")), *arguments, cwd=tmp_path, check=False)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert re.fullmatch(r"spectile: No module named '\w+'.*pip install 'spectile\[study\]'\n", done.stderr)
+
+
+def test_import_takes_less_than_50_ms(python, tmp_path):
+    """The median of some imports, all but the first with compiled bytecode, by Python's own clock."""
+    times = []
+    for _ in range(9):
+        lines = run(python, "-X", "importtime", "-c", "import spectile", cwd=tmp_path).stderr.splitlines()
+        assert lines[-1].endswith("| spectile")
+        times.append(int(lines[-1].split("|")[1]))
+    assert statistics.median(times) < 50_000
