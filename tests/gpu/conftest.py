@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,14 @@ def sources(test: Path) -> list[Path]:
 
 
 def _imported(path: Path) -> Iterator[Path]:
-    """Yield the modules of the library that a module imports, with the packages that hold them."""
+    """Yield the modules of the library that a module imports, with the packages that hold them, and tests it shares."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level:
+            yield path.parents[node.level - 1].joinpath(*node.module.split(".")).with_suffix(".py")
+            continue
+        elif isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         else:
             continue
@@ -78,6 +82,11 @@ def file_of(nodeid: str) -> str:
     return nodeid.partition("::")[0].rpartition("tests/gpu/")[2]
 
 
+def record_key(file: str, described: str | None = os.environ.get("SPECTILE_DEVICE")) -> str:
+    """Return the name of a file's record; the run of a device that was described as another one has its own."""
+    return file if described is None else f"{file} as {described}"
+
+
 def _unavailable() -> str | None:
     from spectile.core.device import refusal
 
@@ -103,12 +112,17 @@ class _Recorder:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.partial |= {file_of(argument) for argument in self.config.args if "::" in argument}
-        if session.shouldstop or session.shouldfail:
+        chosen = self.config.option.keyword or self.config.option.markexpr
+        if session.shouldstop or session.shouldfail or chosen:
             return
         record: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
         for file, results in self.outcomes.items():
             if file not in self.partial:
-                record[file] = {"digest": digest(HERE / file), **_machine(), "tests": dict(sorted(results.items()))}
+                record[record_key(file)] = {
+                    "digest": digest(HERE / file),
+                    **_machine(),
+                    "tests": dict(sorted(results.items())),
+                }
         if record:
             RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
 
@@ -127,7 +141,8 @@ def _machine() -> dict[str, str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if _unavailable() is None and not config.option.collectonly:
+    # With pytest-xdist the controller hears of every test, and the workers of their own.
+    if _unavailable() is None and not config.option.collectonly and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Recorder(config), "spectile-gpu-recorder")
 
 

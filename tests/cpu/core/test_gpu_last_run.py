@@ -45,35 +45,44 @@ def _collected() -> dict[str, list[str]]:
     return ids
 
 
-def _fault(file: str, collected: list[str], record: dict[str, Any]) -> str | None:
+def _fault(file: str, collected: list[str], record: dict[str, Any], key: str | None = None) -> str | None:
     """Return what is wrong with the record of a file of tests; None where all of them passed on this very code."""
-    if file not in record:
+    key = key or file
+    if key not in record:
         return "no run is recorded"
-    tests = record[file]["tests"]
+    tests = record[key]["tests"]
     if missing := sorted(set(collected) - set(tests)):
         return f"tests without a recorded outcome: {missing}"
     if failed := sorted(name for name, outcome in tests.items() if outcome == "failed"):
         return f"tests that failed in the recorded run: {failed}"
     if "passed" not in tests.values():
         return "the recorded run skipped every test"
-    if record[file]["digest"] != _plugin().digest(GPU_TESTS / file):
+    if record[key]["digest"] != _plugin().digest(GPU_TESTS / file):
         return "GPU code or tests changed since the recorded run"
     return None
 
 
+# The device as it is, and described as others, whose code it then runs as PTX.
+DESCRIBED = (None, "A100", "RTX 4090")
+
+
+@pytest.mark.parametrize("described", DESCRIBED)
 @pytest.mark.parametrize("file", FILES)
-def test_gpu_tests_passed_on_a_gpu(file: str) -> None:
-    fault = _fault(file, _collected()[file], json.loads(_plugin().RECORD.read_text()))
-    if file in NOT_RUN:
-        assert fault is not None, f"{file} has a run on a device: take it out of NOT_RUN"
-        pytest.skip(f"{file} has not run as it stands: {NOT_RUN[file]}")
-    mend = f"run pytest tests/gpu/{file} on a CUDA device and commit tests/gpu/last_run.json"
-    assert fault is None, f"{file}: {fault} ({mend})"
+def test_gpu_tests_passed_on_a_gpu(file: str, described: str | None) -> None:
+    key = _plugin().record_key(file, described)
+    fault = _fault(file, _collected()[file], json.loads(_plugin().RECORD.read_text()), key)
+    if key in NOT_RUN:
+        assert fault is not None, f"{key} has a run on a device: take it out of NOT_RUN"
+        pytest.skip(f"{key} has not run as it stands: {NOT_RUN[key]}")
+    setting = f"SPECTILE_DEVICE='{described}' " if described else ""
+    remedy = f"run {setting}pytest tests/gpu/{file} on a CUDA device and commit tests/gpu/last_run.json"
+    assert fault is None, f"{key}: {fault} ({remedy})"
 
 
 def test_nothing_is_named_that_is_not_there() -> None:
-    assert set(NOT_RUN) <= set(FILES)
-    assert set(json.loads(_plugin().RECORD.read_text())) <= set(FILES)
+    keys = {_plugin().record_key(file, described) for file in FILES for described in DESCRIBED}
+    assert set(NOT_RUN) <= keys
+    assert set(json.loads(_plugin().RECORD.read_text())) <= keys
 
 
 @pytest.mark.parametrize("spoil", ["missing", "failed", "skipped", "digest", "no record"])
@@ -106,11 +115,14 @@ def test_code_that_a_test_reaches_is_found(tmp_path: Path, monkeypatch: pytest.M
         (package / f"{name}.py").touch()
     for name in ("cuda/rows.cu", "cuda/rows.cuh", "cpu/none.cu"):
         (package / name).touch()
+    (tmp_path / "shared.py").write_text("import spectile.kpm.other\n")
     (package / "api.py").write_text("def f():\n    from spectile.kpm.cuda import rows\n")
     (package / "cuda/rows.py").write_text("import spectile.core.device, numpy\n")
-    test = tmp_path / "test_kpm.py"
-    test.write_text("from spectile.kpm.api import f\n")
+    test = tmp_path / "gpu/test_kpm.py"
+    test.parent.mkdir()
+    test.write_text("from spectile.kpm.api import f\nfrom ..shared import g\n")
     monkeypatch.setattr(plugin, "ROOT", tmp_path)
     found = [path.relative_to(tmp_path).as_posix() for path in plugin.sources(test)]
     kpm = [f"src/spectile/kpm/{name}" for name in ("api.py", "cuda/__init__.py", "cuda/rows.cu", "cuda/rows.cuh")]
-    assert found == ["src/spectile/core/device.py", *kpm, "src/spectile/kpm/cuda/rows.py", "test_kpm.py"]
+    kpm += ["src/spectile/kpm/cuda/rows.py", "src/spectile/kpm/other.py"]
+    assert found == ["shared.py", "src/spectile/core/device.py", *kpm, "gpu/test_kpm.py"]

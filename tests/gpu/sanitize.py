@@ -1,0 +1,85 @@
+"""compute-sanitizer over one small call of every kernel: memcheck, racecheck, synccheck and initcheck.
+
+    python tests/gpu/sanitize.py [memcheck racecheck synccheck initcheck]
+
+The calls themselves are run by ``python tests/gpu/sanitize.py --calls``, once under each tool, in one process each.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+TOOLS = {
+    "memcheck": ["--leak-check", "no"],
+    "racecheck": ["--racecheck-report", "analysis"],
+    "synccheck": [],
+    "initcheck": ["--track-unused-memory", "no"],
+}
+
+
+def calls() -> None:
+    """Call every public function once for each kernel that it can take, as small as that kernel is taken."""
+    import cupy
+    import cupyx.scipy.sparse
+    import numpy as np
+    import scipy.sparse as sp
+
+    import spectile
+    from spectile.kpm.operators.lattices import graphene
+
+    rng = np.random.default_rng(1)
+    a = cupy.asarray(rng.standard_normal((320, 320)))
+    for dtype in ("float16", "float32", "float64"):
+        x = a.astype(dtype)
+        for options in ({"tau": 20.0}, {"valid_ratio": 0.5}, {"rtol": 0.05}, {"tau": 5.0, "block": 16, "strict": True}):
+            float(spectile.spamm(x, x, **options).error_bound)
+        spectile.spamm(x[:, 1:], x[1:], tau=20.0)  # rows that start anywhere
+        spectile.spamm(cupy.stack([x, x]), x, tau=20.0)
+    single = a.astype("float32")
+    spectile.spamm(single, single, tau=20.0, precision="tf32x3")
+    spectile.norm_map(a) if hasattr(spectile, "norm_map") else None
+    s = cupyx.scipy.sparse.csr_matrix(sp.csr_matrix(sp.random_array((300, 300), density=0.03, rng=1)))
+    dense_row = sp.lil_matrix(sp.random(300, 300, 0.01, random_state=1))
+    dense_row[7] = 1.0
+    d = cupyx.scipy.sparse.csr_matrix(dense_row.tocsr())
+    for precision in ("float64", "float32", "tf32", "float16"):
+        for method in ("rows", "tiles"):
+            spectile.spgemm(s, s, precision=precision, method=method)
+            spectile.spgemm(d, d, precision=precision, method=method)
+    spectile.tsparse.symbolic(s, s).multiply(s, s)
+    for dtype in ("float32", "float64", "complex64", "complex128"):
+        for n in (70, 1601):
+            x = cupy.asarray(rng.standard_normal((n, n)).astype(dtype))
+            spectile.eigh(x + x.T)
+            spectile.eigvalsh(x + x.T)
+    h = graphene(24, 24)
+    for dtype in ("float32", "float64", "complex64", "complex128"):
+        for vectors in (1, 4, 32):
+            spectile.kpm_dos(cupyx.scipy.sparse.csr_matrix(h.astype(dtype)), 16, vectors, rng=1)
+    cupy.cuda.Device().synchronize()
+
+
+def main(tools: list[str]) -> int:
+    """Run the calls under each tool; return 1 if one reports an error."""
+    program = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if program is None:
+        print("compute-sanitizer is not installed: it comes with the CUDA toolkit")
+        return 2
+    status = 0
+    for tool in tools or TOOLS:
+        command = [program, "--tool", tool, *TOOLS[tool], "--error-exitcode", "1", "--print-limit", "40"]
+        done = subprocess.run([*command, sys.executable, __file__, "--calls"], check=False)
+        print(
+            f"{tool}: {'no error' if done.returncode == 0 else f'errors (exit status {done.returncode})'}", flush=True
+        )
+        status |= done.returncode != 0
+    return status
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--calls"]:
+        calls()
+    else:
+        sys.exit(main(sys.argv[1:]))
