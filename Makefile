@@ -1,6 +1,7 @@
 # make          set up, measure what this machine can in some minutes, write report.zip
 # make test     set up, lint, types, tests
 # make test-cluster   the workflow on a real one-node Slurm, and under faults (root and Debian's slurm-wlm)
+# make wheel    the package with its kernels compiled for Hopper, into dist/
 # make lint | format | clean
 
 PYTHON ?= $(shell for v in 3.13 3.12 3.11; do python$$v -c '' 2>/dev/null && echo python$$v && exit; done; echo python3)
@@ -14,7 +15,7 @@ CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\.
 EXTRA := [study$(if $(CUDA),$(comma)$(CUDA))]
 
 .DEFAULT_GOAL := report
-.PHONY: report test test-cluster lint format browser clean
+.PHONY: report test test-cluster lint wheel format browser clean
 .DELETE_ON_ERROR:
 
 report: $(VENV)/installed
@@ -33,6 +34,11 @@ lint: $(VENV)/installed-dev
 	snakemake --lint
 	lint-imports --no-cache --no-logo
 	mypy
+
+# The wheel that users of an H100 or H200 want: with machine code, so that no first call waits for the compiler.
+wheel: $(VENV)/installed-dev
+	spectile compile --arch sm_90a --out src/spectile/cubins
+	python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 format: $(VENV)/installed-dev
 	ruff check --fix --quiet .
@@ -59,4 +65,4 @@ browser:
 	  || echo "no Chromium here: the test that opens the report is skipped (Debian: apt-get install chromium)"
 
 clean:
-	rm -rf $(VENV) .snakemake .mypy_cache .ruff_cache .pytest_cache logs results/this report.zip
+	rm -rf dist src/spectile/cubins $(VENV) .snakemake .mypy_cache .ruff_cache .pytest_cache logs results/this report.zip

@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from spectile import __version__
@@ -24,6 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     probe = commands.add_parser("probe", help="describe this machine: processor, libraries, CUDA devices")
     probe.set_defaults(command=_probe)
+    compile_ = commands.add_parser("compile", help="compile the CUDA kernels ahead of the first call; needs no GPU")
+    compile_.add_argument("--arch", action="append", required=True, help="sm_80, sm_90a, ...; repeat for several")
+    compile_.add_argument("--out", type=Path, required=True, help="folder; that of the package is spectile/cubins")
+    compile_.set_defaults(command=_compile)
     for entry in importlib.metadata.entry_points(group=COMMANDS):
         try:
             entry.load()(commands)
@@ -56,6 +61,28 @@ def run(options: argparse.Namespace) -> int:
 
 def _probe(_: argparse.Namespace) -> int:
     print(json.dumps(describe_machine(), indent=1))
+    return 0
+
+
+def _compile(options: argparse.Namespace) -> int:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from spectile.core.compile import PORTABLE, image_name, write_image
+    from spectile.evd.cuda import units as evd
+    from spectile.kpm.cuda import units as kpm
+    from spectile.nearsparse.cuda import units as nearsparse
+    from spectile.tsparse.cuda import units as tsparse
+
+    unknown = [arch for arch in options.arch if arch not in PORTABLE]
+    if unknown:
+        raise ValueError(f"no kernel is written for {', '.join(unknown)}: choose of {', '.join(PORTABLE)}")
+    units = [unit for system in (evd, kpm, nearsparse, tsparse) for unit in system.UNITS]
+    chosen = [(unit, arch) for unit in dict.fromkeys(units) for arch in options.arch if arch in unit.archs]
+    paths = [options.out / image_name(unit, arch, "cubin") for unit, arch in chosen]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda one, path: write_image(one[0], one[1], "cubin", path), chosen, paths))
+    size = sum(path.stat().st_size for path in paths)
+    print(f"{len(paths)} units for {', '.join(options.arch)} in {options.out}, {size / 2**20:.1f} MiB")
     return 0
 
 

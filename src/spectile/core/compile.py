@@ -18,6 +18,7 @@ import os
 import re
 import struct
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -31,6 +32,9 @@ PORTABLE = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_103", "sm_120", "
 
 # No -ftz and no fast math: an fp32 kernel keeps IEEE rounding and subnormals unless its source says otherwise.
 BASE_OPTIONS = ("-std=c++17", "--extra-device-vectorization")
+
+
+Form = Literal["cubin", "ptx"]
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,9 @@ class Unit:
         return "\n".join(_with_headers(self.package, name, included) for name in self.sources)
 
     def flags(self) -> tuple[str, ...]:
-        """Return the NVRTC options, without the architecture."""
+        """Return the NVRTC options that decide about the machine code, without the architecture."""
         defines = tuple(f"-D{name}={value}" for name, value in sorted(self.defines.items()))
-        return (*BASE_OPTIONS, *self.options, *defines, *(f"-I{path}" for path in include_folders()))
+        return (*BASE_OPTIONS, *self.options, *defines)
 
     def cubin(self, arch: str) -> bytes:
         """Compile for `arch` (one of `archs`) with NVRTC; needs no GPU.
@@ -99,7 +103,8 @@ class Unit:
         target = arch if method == "cubin" else arch.replace("sm_", "compute_")
         program = _NVRTCProgram(self.source(), self.sources[0] if self.sources else self.package, method=method)
         try:
-            compiled, _ = program.compile((*self.flags(), f"-arch={target}"))
+            folders = tuple(f"-I{folder}" for folder in include_folders())
+            compiled, _ = program.compile((*self.flags(), *folders, f"-arch={target}"))
         except CompileException as error:
             raise RuntimeError(f"NVRTC refused {name} for {arch}:\n{error}") from error
         return compiled if isinstance(compiled, bytes) else compiled.encode()
@@ -161,12 +166,21 @@ def _load(unit: Unit, described: str, actual: str, index: int) -> Any:
             f"and this device is {described}: use a device of a listed architecture, or copy the operands to the host "
             'and use backend="cpu"'
         )
-    return cupy.RawModule(path=str(_cached_image(unit, *image)))
+    return cupy.RawModule(path=str(_image(unit, *image)))
 
 
-def choose_image(
-    archs: tuple[str, ...], described: str, actual: str, known: frozenset[str]
-) -> tuple[str, Literal["cubin", "ptx"]] | None:
+def prepare(*units: Unit) -> None:
+    """Compile those of `units` that the current device needs and nobody has compiled, side by side."""
+    known = compilable()
+    device, actual = describe().arch, actual_arch()
+    chosen = [(unit, image) for unit in units if (image := choose_image(unit.archs, device, actual, known))]
+    missing = [(unit, *image) for unit, image in chosen if not _found_image(unit, *image).exists()]
+    if len(missing) > 1:  # NVRTC compiles in as many threads as ask it
+        with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
+            list(pool.map(lambda one: _image(*one), missing))
+
+
+def choose_image(archs: tuple[str, ...], described: str, actual: str, known: frozenset[str]) -> tuple[str, Form] | None:
     """Return the architecture and form in which a unit is loaded, or None where nothing runs on the device.
 
     Parameters
@@ -202,18 +216,37 @@ def compilable() -> frozenset[str]:
     return frozenset(f"sm_{number}" for number in nvrtc.getSupportedArchs())
 
 
-def _cached_image(unit: Unit, arch: str, form: Literal["cubin", "ptx"]) -> Path:
-    """Compile into CuPy's cache folder (``CUPY_CACHE_DIR``), once for each source, flag set and compiler."""
+def image_name(unit: Unit, arch: str, form: Form) -> str:
+    """Return the file name of a compiled unit: one for each text, flag set and architecture."""
+    text = "\0".join((unit.source(), arch, *unit.flags()))
+    return f"{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.{form}"
+
+
+def _found_image(unit: Unit, arch: str, form: Form) -> Path:
+    """Return where a compiled unit is, or will be: in this package, or in CuPy's cache (``CUPY_CACHE_DIR``)."""
     from cupy.cuda import nvrtc
 
-    text = "\0".join((unit.source(), arch, *unit.flags(), str(nvrtc.getVersion())))
+    name = image_name(unit, arch, form)
+    shipped = Path(str(resources.files("spectile"))) / "cubins" / name
+    if shipped.exists():
+        return shipped
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
-    path = folder / f"{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.{form}"
+    return folder / "spectile-nvrtc{}.{}".format(*nvrtc.getVersion()) / name
+
+
+def _image(unit: Unit, arch: str, form: Form) -> Path:
+    """Return a compiled unit, compiled into the cache where it is in neither place."""
+    path = _found_image(unit, arch, form)
     if not path.exists():
-        compiled = unit.cubin(arch) if form == "cubin" else unit.ptx(arch)
-        with atomic_write(path) as partial:
-            partial.write_bytes(compiled)
+        write_image(unit, arch, form, path)
     return path
+
+
+def write_image(unit: Unit, arch: str, form: Form, path: Path) -> None:
+    """Compile a unit into a file that is whole or not there."""
+    compiled = unit.cubin(arch) if form == "cubin" else unit.ptx(arch)
+    with atomic_write(path) as partial:
+        partial.write_bytes(compiled)
 
 
 @functools.cache

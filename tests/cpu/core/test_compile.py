@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from spectile.core.compile import PORTABLE, Unit, _cached_image, choose_image
+from spectile.core import compile as compile_module
+from spectile.core.compile import PORTABLE, Unit, _image, choose_image
 from spectile.core.devices import TABLE
 
 #: Every module that declares CUDA units, as its UNITS.
@@ -102,13 +104,13 @@ def test_cache_holds_whole_files_alone(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Unit, "cubin", refused)
     with pytest.raises(RuntimeError, match="refused"):
-        _cached_image(unit, "sm_80", "cubin")
-    assert not list(tmp_path.iterdir())
+        _image(unit, "sm_80", "cubin")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     monkeypatch.setattr(Unit, "cubin", lambda *_: b"code")
-    path = _cached_image(unit, "sm_80", "cubin")
+    path = _image(unit, "sm_80", "cubin")
     monkeypatch.setattr(Unit, "cubin", refused)  # the second time the file is there
-    assert _cached_image(unit, "sm_80", "cubin") == path and path.read_bytes() == b"code"
-    assert [*tmp_path.iterdir()] == [path]
+    assert _image(unit, "sm_80", "cubin") == path and path.read_bytes() == b"code"
+    assert [place for place in tmp_path.rglob("*") if place.is_file()] == [path]
     # What changes the machine code has a file of its own.
     monkeypatch.setattr(Unit, "cubin", lambda *_: b"code")
     others = [
@@ -121,8 +123,8 @@ def test_cache_holds_whole_files_alone(tmp_path: Path, monkeypatch: pytest.Monke
         len(
             {
                 path,
-                *(_cached_image(other, "sm_80", "cubin") for other in others),
-                _cached_image(unit, "sm_90a", "cubin"),
+                *(_image(other, "sm_80", "cubin") for other in others),
+                _image(unit, "sm_90a", "cubin"),
             }
         )
         == 5
@@ -140,3 +142,38 @@ def test_sources_follow_one_another_with_their_names() -> None:
 def test_each_gpu_backend_covers_ampere_hopper_blackwell(package: str) -> None:
     declared = {arch for unit in importlib.import_module(package).UNITS for arch in unit.archs}
     assert {"sm_80", "sm_90a", "sm_100"} <= declared
+
+
+def test_units_are_compiled_side_by_side_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compile_module, "describe", lambda: TABLE["H200"])
+    monkeypatch.setattr(compile_module, "actual_arch", lambda: "sm_90")
+    together = threading.Barrier(2, timeout=30)
+    compiled = []
+
+    def cubin(unit: Unit, arch: str) -> bytes:
+        together.wait()
+        compiled.append((unit.defines["N"], arch))
+        return b"code"
+
+    monkeypatch.setattr(Unit, "cubin", cubin)
+    units = [Unit("spectile.core", (), archs=PORTABLE, defines={"N": str(number)}) for number in range(2)]
+    compile_module.prepare(*units)
+    compile_module.prepare(*units)
+    assert sorted(compiled) == [("0", "sm_90a"), ("1", "sm_90a")]
+
+
+def test_shipped_machine_code_is_taken_where_its_text_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cache"))
+    unit, other = (Unit("spectile.core", (), archs=("sm_80",), defines={"N": number}) for number in "12")
+    shipped = tmp_path / "cubins" / compile_module.image_name(unit, "sm_80", "cubin")
+    shipped.parent.mkdir()
+    shipped.write_bytes(b"shipped")
+    monkeypatch.setattr(compile_module.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(Unit, "cubin", lambda self, arch: b"compiled")
+    assert _image(unit, "sm_80", "cubin").read_bytes() == b"shipped"
+    assert _image(other, "sm_80", "cubin").read_bytes() == b"compiled"
