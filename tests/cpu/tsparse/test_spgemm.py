@@ -8,8 +8,7 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spectile.tsparse import error_bound, reference, spgemm, symbolic
-from spectile.tsparse import precision as rounding
+from spectile.tsparse import error_bound, reference, rounding, spgemm, symbolic, types
 
 PRECISIONS = ("float64", "float32", "tf32", "float16")
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -220,20 +219,21 @@ def test_same_bits_for_every_number_of_threads():
 
 @pytest.mark.parametrize("kept", [2**25, 0])
 def test_chunks_of_rows_on_threads_are_put_together(kept, monkeypatch):
-    from spectile.tsparse.cpu import rows as cpu
+    from spectile.tsparse.cpu import one_pass
+    from spectile.tsparse.cpu.work import chunks, survey
 
     A = sp.vstack([random(1500, 900, 0.01, 21), sp.csr_array((40, 900)), random(200, 900, 0.1, 22)], format="csr")
     B = random(900, 1200, 0.02, 23)
     left, right = ((x.indptr.astype(np.int64), x.indices, x.data) for x in (A, B))
-    monkeypatch.setattr(cpu, "LARGEST_KEPT", kept)
-    work = cpu.survey(left[0], left[1], right[0])
+    monkeypatch.setattr(one_pass, "LARGEST_KEPT", kept)
+    work = survey(left[0], left[1], right[0])
     assert work.products == np.diff(B.indptr)[A.indices].sum()
-    pieces = cpu.chunks(work, 3, 3000)
+    pieces = chunks(work, 3, 3000)
     assert len(pieces) > 20
-    whole = cpu.multiply(left, right, 1200, work, cpu.chunks(work, 1), 1)
+    whole = one_pass.multiply(left, right, 1200, work, chunks(work, 1), 1)
     assert_product(sp.csr_array(whole[::-1], shape=(A.shape[0], 1200)), A, B)
     for _ in range(5):
-        for array, expected in zip(cpu.multiply(left, right, 1200, work, pieces, 3), whole, strict=True):
+        for array, expected in zip(one_pass.multiply(left, right, 1200, work, pieces, 3), whole, strict=True):
             np.testing.assert_array_equal(array, expected)
 
 
@@ -250,9 +250,9 @@ def test_products_of_several_callers_do_not_share_room():
 
 def test_pieces_are_checked_apart(monkeypatch):
     """Each thread checks its rows: what one of them finds is told, whichever it is."""
-    from spectile.tsparse.cpu import rows as cpu
+    from spectile.tsparse.cpu import threads
 
-    monkeypatch.setattr(cpu, "WORTH_A_PIECE", 10)
+    monkeypatch.setattr(threads, "WORTH_A_PIECE", 10)
     monkeypatch.setattr("numba.get_num_threads", lambda: 4)
     A = random(60, 50, 0.3, 32)
     B = sp.eye_array(50, format="csr")
@@ -290,7 +290,7 @@ def test_rows_of_every_length_are_sorted():
 
 def test_one_pass_gives_what_counted_rows_give(monkeypatch):
     """Rows of 1 to some 300 entries in chance order, rows of a few runs far apart, and columns that meet many times."""
-    from spectile.tsparse.cpu import rows as cpu
+    from spectile.tsparse.cpu import one_pass
 
     rng = np.random.default_rng(12)
     lengths = np.concatenate([np.arange(1, 100), rng.integers(100, 300, 40)])
@@ -310,7 +310,7 @@ def test_one_pass_gives_what_counted_rows_give(monkeypatch):
     for left, right in (*pairs, (one_or_two, runs)):
         found = multiply(left, right)
         with monkeypatch.context() as patch:
-            patch.setattr(cpu, "LARGEST_RESERVE", 0)
+            patch.setattr(one_pass, "LARGEST_RESERVE", 0)
             counted = multiply(left, right)
         expected = structural(left, right)
         for C in (found, counted):
@@ -489,12 +489,12 @@ class TestErrors:
 @QUICK
 @given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 12), st.integers(1, 25))
 def test_parts_of_a_large_product_cover_its_rows(counts, chunk, most):
-    from spectile.tsparse.cuda.run import _parts
+    from spectile.tsparse.cuda.run import parts
 
     starts = np.cumsum([0, *counts])
     covered = np.zeros(starts[-1], int)
     end = 0
-    for a, b, part in _parts(starts, chunk, most):
+    for a, b, part in parts(starts, chunk, most):
         assert end <= a < b <= a + chunk
         assert part == slice(starts[a], starts[b])
         assert b == a + 1 or starts[b] - starts[a] <= most
@@ -508,33 +508,33 @@ RANGES = {"least": "least", "most": "most", "lost_below": "lost"}
 
 
 def test_counters_are_where_the_kernels_write():
-    """The host's places in the head of counters, its flags and its bins are those of the kernels."""
-    from spectile.tsparse.cuda import factors as gpu_factors
-    from spectile.tsparse.cuda import units as gpu_kernels
+    """The host reads places, flags and bins from the header; they do not overlap, and ranges are those of the table."""
+    from spectile.tsparse.cuda import counters, units
 
-    source = gpu_kernels.ROWS["float32"].source()
+    source = units.CHECK["float32"].source() + units.ANALYSIS["float32"].source()
     places = {name: int(number) for name, number in re.findall(r"^    ([A-Z_]+) = (\d+),", source, re.M)}
-    names = ("SYMBOLIC", "NUMERIC", "FLAGS", "MAX_SPAN", "MAX_BYTES", "DESCENTS")
-    host = {name: getattr(gpu_kernels, name) for name in names}
-    host |= {name: 2 * getattr(gpu_kernels, name) for name in ("PRODUCTS", "ENTRIES")}
-    assert host.items() <= places.items()
-    assert max(places.values()) + 2 <= gpu_kernels.HEAD
+    assert places == counters.HEAD
+    sizes = {"SYMBOLIC": "BINS_SYMBOLIC", "NUMERIC": "BINS_NUMERIC"}
+    words = {name: counters.CONSTANTS[sizes[name]] if name in sizes else 1 for name in places}
+    words |= {name: 2 for name in ("FLAGS", "DESCENTS", "PRODUCTS", "ENTRIES", "KEPT")}
+    words["MAX_BYTES"] = len(counters.BLOCK_KERNELS)
+    used = [place + i for name, place in places.items() for i in range(words[name])]
+    assert len(used) == len(set(used)) and max(used) < counters.CONSTANTS["HEAD"]
     flags = dict(re.findall(r"([A-Z_]+) = (\d+)", re.search(r"enum Flag \{(.*?)\}", source).group(1)))
-    assert {name: getattr(gpu_kernels, name) for name in flags} == {name: int(bit) for name, bit in flags.items()}
-    constants = dict(re.findall(r"constexpr int ([A-Z_]+) = (\d+);", source))
-    assert int(constants["BINS_NUMERIC"]) == gpu_kernels.BINS_NUMERIC
-    assert int(constants["ANALYSTS"]) == gpu_kernels.ANALYSTS
-    assert int(constants["BINS_SYMBOLIC"]) - 1 == gpu_kernels.BLOCK_BIN
+    assert {name: int(bit) for name, bit in flags.items()} == counters.FLAGS
+    assert not counters.UNSORTED & sum(counters.FLAGS.values())
+    constants = dict(re.findall(r"constexpr int ([A-Z_]+) = (-?\d+);", source))
+    assert counters.CONSTANTS.items() <= {name: int(value) for name, value in constants.items()}.items()
+    assert counters.CONSTANTS["BINS_SYMBOLIC"] - 1 == counters.CONSTANTS["BLOCK_BIN"]
     modes = dict(re.findall(r"([A-Z_0-9]+) = (\d+)", re.search(r"enum Rounding \{(.*?)\}", source).group(1)))
-    codes = {"KEEP": "float32", "TF32": "tf32", "HALF": "float16"}
-    assert all(int(modes[name]) == gpu_factors._ROUNDING[host] for name, host in codes.items())
-    assert int(modes["HALF_TILE"]) == gpu_factors._ROUND_TILES
+    assert {name: int(code) for name, code in modes.items()} == counters.ROUNDING
+    kernels = (*counters.WINDOW_KERNELS, *counters.HASH_KERNELS, *counters.BLOCK_KERNELS)
+    assert sorted({kernel.bin for kernel in kernels}) == list(range(counters.CONSTANTS["BINS_NUMERIC"]))
     ranges = {name: re.search(rf"double {name}\(.*HALF \? ([^ ]+) : ([^;]+);", source).groups() for name in RANGES}
-    for half, which in ((rounding.BY_ENTRY, 0), (rounding.IN_TILES, 1)):
+    for half, which in ((types.BY_ENTRY, 0), (types.IN_TILES, 1)):
         for name, attribute in RANGES.items():
             text = ranges[name][which]
             assert (float.fromhex(text) if "x" in text else float(text)) == getattr(half, attribute)
-    assert eval(re.search(r"constexpr int EMPTY = ([^;]+);", source).group(1)) == gpu_factors._EMPTY
 
 
 def test_import_is_light():

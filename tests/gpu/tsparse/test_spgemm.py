@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from spectile.tsparse import error_bound, spgemm, symbolic
-from spectile_study.cases.tsparse.build import peak_bytes
+from spectile_study.cases.tsparse.device import peak_bytes
 
 pytestmark = pytest.mark.gpu
 
@@ -92,9 +92,10 @@ def test_every_kind_of_row(precision, rng):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_tiles(precision, rng):
     from spectile.tsparse import reference
-    from spectile.tsparse.cuda import tiles as gpu_tiles
     from spectile.tsparse.cuda.factors import checked, with_checked_factors
-    from spectile.tsparse.precision import IN_TILES, lookup
+    from spectile.tsparse.cuda.tiles.convert import convert, to_csr
+    from spectile.tsparse.cuda.tiles.product import multiply
+    from spectile.tsparse.types import IN_TILES, lookup
 
     for name, A, B in matrices(rng):
         if B.shape[1] > 10_000:
@@ -107,11 +108,11 @@ def test_tiles(precision, rng):
         assert C.data.tobytes() == again.data.tobytes(), "the same call must give the same bits"
         chosen = lookup(precision)
         factors = with_checked_factors(left, right, chosen, checked, IN_TILES)
-        tiles = [gpu_tiles.convert(factor, chosen) for factor in factors]
+        tiles = [convert(factor, chosen) for factor in factors]
         kept = tiles[1].bitmaps.get()
         assert np.sort(kept[kept != 0]).tolist() == np.sort(reference.to_bitmap(B).bitmaps).tolist()
         if all(factor.exponents is None for factor in factors):
-            check(gpu_tiles.to_csr(gpu_tiles.multiply(*tiles, chosen)), A, B, precision, "tiles")
+            check(to_csr(multiply(*tiles, chosen)), A, B, precision, "tiles")
 
 
 class Guarded:
@@ -150,12 +151,12 @@ def test_nothing_is_written_beyond_an_array(precision, rng):
 
 
 def test_bitmaps_without_room_are_made_again(rng, monkeypatch):
-    from spectile.tsparse.cuda import rows as gpu_rows
+    from spectile.tsparse.cuda import choose
 
     pairs = [(name, A, B) for name, A, B in matrices(rng) if name in ("band", "window", "dense_window", "odd_sizes")]
     whole = [spgemm(on_gpu(A), on_gpu(B)) for _, A, B in pairs]
     for words in (1, 5000):
-        monkeypatch.setattr(gpu_rows, "_kept_words", lambda rows, nnz, words=words: words)
+        monkeypatch.setattr(choose, "kept_words", lambda rows, nnz, words=words: words)
         for expected, (_, A, B) in zip(whole, pairs, strict=True):
             C = spgemm(on_gpu(A), on_gpu(B))
             check(C, A, B, "float64")
@@ -201,14 +202,14 @@ def test_chunks_of_rows_give_the_same_bits(rng):
 
 
 def test_a_product_that_the_device_does_not_hold_is_gathered_on_the_host(rng, monkeypatch):
-    from spectile.core import device
+    from spectile.core import memory
 
     A = random(2000, 2000, 0.003, rng)
     A.data[:5] *= 1e-30  # float16 scales
     for precision in PRECISIONS:
         whole = spgemm(A, A, backend="cuda", precision=precision)
         with monkeypatch.context() as patch:
-            patch.setattr(device, "free_bytes", lambda: 40_000)
+            patch.setattr(memory, "free_bytes", lambda: 40_000)
             parts = spgemm(A, A, backend="cuda", precision=precision)
             np.testing.assert_array_equal(parts.indptr, whole.indptr)
             np.testing.assert_array_equal(parts.indices, whole.indices)
@@ -216,14 +217,14 @@ def test_a_product_that_the_device_does_not_hold_is_gathered_on_the_host(rng, mo
 
 
 def test_a_product_beyond_32_bit_offsets(rng, monkeypatch):
-    """With offsets that reach 3,000 entries; tests/gpu/test_tsparse_collection.py has one beyond 2^31."""
+    """With offsets that reach 3,000 entries; tests/gpu/tsparse/test_collection.py has one beyond 2^31."""
     from spectile.tsparse.cuda import run as gpu
 
     A = random(400, 300, 0.01, rng)
     whole = spgemm(A, sp.csr_array(A.T), backend="cuda")
     assert whole.nnz > 3000
-    monkeypatch.setattr(gpu, "_MOST_ENTRIES", 3000)
-    monkeypatch.setattr(gpu, "_PART_ENTRIES", 2000)
+    monkeypatch.setattr(gpu, "MOST_ENTRIES", 3000)
+    monkeypatch.setattr(gpu, "PART_ENTRIES", 2000)
     host = spgemm(A, sp.csr_array(A.T), backend="cuda")
     on_device = spgemm(on_gpu(A), on_gpu(sp.csr_array(A.T)))
     assert on_device.indices.dtype == on_device.indptr.dtype == np.int64

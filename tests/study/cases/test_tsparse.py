@@ -8,10 +8,11 @@ import pytest
 import scipy.sparse as sp
 
 from spectile.tsparse import reference, spgemm
+from spectile.tsparse.types import PRECISIONS
 from spectile_study.bench import record, sheets
 from spectile_study.bench.case import Context, Method, Skipped
 from spectile_study.cases.tsparse import build as cases
-from spectile_study.cases.tsparse import comparators
+from spectile_study.cases.tsparse import checks, comparators
 from spectile_study.inputs import families, suitesparse
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,7 +47,7 @@ def test_recorded_results_hold_every_row_of_the_sheet(sheet):
         status = dict(zip(rows["method"], rows["status"], strict=True))
         assert status["spectile_float64"] == status["spectile_float32"] == "ok", case
         assert status["cusparse_float32"] == status["cusparse_float64"], case
-        assert set(status) >= {f"tiles_{p}" for p in cases.PRECISIONS} | {"cusp", "rmerge2", "nsparse", "speck"}, case
+        assert set(status) >= {f"tiles_{p}" for p in PRECISIONS} | {"cusp", "rmerge2", "nsparse", "speck"}, case
     for name in ("lock1074", "wiki_vote", "web_notredame"):
         row = frame[(frame["case"] == name) & (frame["method"] == "spectile_float64")].iloc[0]
         assert row["v_products"] == {"lock1074": 2752056, "wiki_vote": 4542805, "web_notredame": 64593748}[name]
@@ -78,7 +79,7 @@ def test_quick_case_checks_every_method(tmp_path):
 
 def test_wrong_product_is_noticed(tmp_path):
     A = families.generate("cage6")
-    check = cases.Check(A, cases.table1(A)["nnz_c"], seed=1)
+    check = checks.Check(A, cases.table1(A)["nnz_c"], seed=1)
     C = A @ A
     C.data[5] *= 1.001
     assert check("x", "float64", C)["error_bound_ratio"] > 1
@@ -87,7 +88,7 @@ def test_wrong_product_is_noticed(tmp_path):
 
 def test_entries_that_scipy_leaves_out_count_as_zeros():
     A = sp.csr_array(np.array([[1.0, 1.0, 0.0], [1.0, 2.0, 3.0], [-1.0, 5.0, 1.0]]))
-    check = cases.Check(A, cases.table1(A)["nnz_c"], seed=1)
+    check = checks.Check(A, cases.table1(A)["nnz_c"], seed=1)
     C = spgemm(A, A, backend="cpu")
     left_out = C.copy()
     left_out.eliminate_zeros()

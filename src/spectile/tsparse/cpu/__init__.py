@@ -1,1 +1,1 @@
-"""Sparse products on the CPU."""
+"""The product on CPUs, in Numba over threads: the result is the same bits every time, whatever their number."""

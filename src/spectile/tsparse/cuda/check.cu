@@ -2,9 +2,9 @@
 
 #include <cuda_fp16.h>
 
-namespace {
+#include "shared.cuh"
 
-enum Rounding { KEEP = 0, TF32 = 1, HALF = 2, HALF_TILE = 3 };
+namespace {
 
 __device__ __forceinline__ float tf32(float x) {
     return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
@@ -20,7 +20,7 @@ __device__ __forceinline__ float eleven_bits(double x) {
     return float(__longlong_as_double((bits + 0x1ffffffffffull + ((bits >> 42) & 1)) & ~0x3ffffffffffull));
 }
 
-// The range of entries for float16 (precision.py: BY_ENTRY, IN_TILES), and the size below which scaled ones are lost.
+// The range of entries for float16 (types.py: BY_ENTRY, IN_TILES), and the size below which scaled ones are lost.
 __device__ __forceinline__ double least(int rounding) { return rounding == HALF ? 0x1p-126 : 0x1p-14; }
 __device__ __forceinline__ double most(int rounding) { return rounding == HALF ? 0x1p48 : 65504; }
 __device__ __forceinline__ double lost_below(int rounding) { return rounding == HALF ? 0x1p-62 : 0x1p-24; }
@@ -66,8 +66,6 @@ __device__ void prepare_entries(int rows, int columns, int nnz, int rounding, co
 
 // float16 with powers of two: the exponent of the largest entry of each row (of A) or column (of B), the entries divided by
 // it, and C multiplied back.  EMPTY marks a row or column without a nonzero; the largest entry comes below 2^top.
-constexpr int EMPTY = -(1 << 20);
-
 __device__ __forceinline__ int half_shift(const int* exponents, int owner, int top) {
     const int exponent = exponents == nullptr ? EMPTY : exponents[owner];
     return exponent == EMPTY ? 0 : exponent - top;

@@ -1,56 +1,24 @@
-"""Factors on the device: checked, their values rounded to the precision of the product, scaled where float16 asks.
+"""Factors on the device: checked and rounded to the precision of the product (``check.cu``).
 
-The flags of the check lie among the counters of the symbolic phase and are read with them, which spares a wait.
+The flags of the check lie among the counters of the symbolic phase and are read with them, which spares a wait.  Where
+one is set, the factors are canonicalized, or scaled for float16, and used again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from spectile.core.launch import kernel
 from spectile.tsparse import errors
-from spectile.tsparse.cuda.units import (
-    BAD_INDEX,
-    BAD_POINTER,
-    DESCENTS,
-    FLAGS,
-    FLOAT_RANGE,
-    HALF_RANGE,
-    NOT_FINITE,
-    UNSORTED,
-    load,
-    new_counters,
-    read_head,
-)
-from spectile.tsparse.precision import BY_ENTRY, IN_TILES, HalfRange, Precision, half_exponents, lookup
+from spectile.tsparse.cuda import choose, units
+from spectile.tsparse.cuda.counters import CONSTANTS, FLAGS, HEAD, ROUNDING, UNSORTED, Invalid, new_counters, read_head
+from spectile.tsparse.rounding import half_exponents
+from spectile.tsparse.types import BY_ENTRY, IN_TILES, Factor, HalfRange, Precision, lookup
 
-_EMPTY = -(2**20)  # exponent of a row or column without a nonzero
-_ROUNDING = {"float64": 0, "float32": 0, "tf32": 1, "float16": 2}
-_ROUND_TILES = 3  # float16 as tiles hold it
-
-
-@dataclass
-class Factor:
-    """A CSR factor on the device whose values are rounded to the precision of the product."""
-
-    shape: tuple[int, int]
-    indptr: Any  # int32
-    indices: Any  # int32
-    data: Any
-    exponents: Any = None  # of the rows of A or the columns of B, where float16 needed scaling: both factors or none
-    half: HalfRange = BY_ENTRY
-
-    @property
-    def nnz(self) -> int:
-        """Stored entries."""
-        return len(self.indices)
-
-
-class Unfit(Exception):
-    """The check of the factors found something; carries the flags of A and of B."""
+_ROUNDING = {name: ROUNDING[code] for name, code in (("tf32", "TF32"), ("float16", "HALF"))}
 
 
 def with_checked_factors(
@@ -58,52 +26,37 @@ def with_checked_factors(
 ) -> Any:
     """Return ``use(A, B, counters)`` of both factors on the device, their values rounded.
 
-    The flags of the check are among the counters of the symbolic phase, and read with them, which spares a wait; where
-    one is set, `Unfit` is raised, and `use` is called again with mended factors.
+    Where the check finds something, `Invalid` is raised by `use`, which is called again with canonical factors.
     """
-    import cupy
-
-    same = A is B
-    raw = [_device_csr(A, "A")]
-    raw.append(raw[0] if same else _device_csr(B, "B"))
+    raw = [device_csr(A, "A")]
+    raw.append(raw[0] if A is B else device_csr(B, "B"))
     counters = new_counters(A.shape[0])
-    left = _prepare(raw[0], precision, counters, 0, half)
+    left = _check(raw[0], precision, counters, 0, half)
+    right = left if A is B else _check(raw[1], precision, counters, 1, half)
     try:
-        return use(left, left if same else _prepare(raw[1], precision, counters, 1, half), counters)
-    except Unfit as unfit:
-        found = [unfit.args[0], unfit.args[0] if same else unfit.args[1]]
-    mended = [_mend(m, int(found[i]), precision, i, half) for i, m in enumerate(raw)]
+        return use(left, right, counters)
+    except Invalid as invalid:
+        flags = [invalid.args[0], invalid.args[0] if A is B else invalid.args[1]]
+    clean = [_canonicalize(matrix, int(flags[which]), precision, which, half) for which, matrix in enumerate(raw)]
     counters = new_counters(A.shape[0])
-    if any(scaled for _, _, scaled in mended):
-        for i, (matrix, factor, _) in enumerate(mended):
-            _scale(matrix, factor, counters, i)
+    if any(out_of_range for _, _, out_of_range in clean):
+        for which, (matrix, factor, _) in enumerate(clean):
+            _scale(matrix, factor, counters, which)
     try:
-        return use(mended[0][1], mended[1][1], counters)
-    except Unfit as unfit:  # scaling lost an entry
-        which = 0 if unfit.args[0] else 1
-    matrix, factor, _ = mended[which]
-    owner = matrix.indices if which else _row_of_entries(matrix.indptr, factor.nnz)
-    what = "column of B" if which else "row of A"
-    half_exponents(matrix.data, owner, len(factor.exponents), what, half, cupy)  # raises, naming it
-    raise RuntimeError(f"scaling of the {what} to float16 failed")
-
-
-def raise_unfit(head: np.ndarray) -> None:
-    """Raise `Unfit` where a flag is set in the head of counters."""
-    values = head.tolist()
-    flags = [values[FLAGS + i] | (UNSORTED if values[DESCENTS + i] else 0) for i in range(2)]
-    if any(flags):
-        raise Unfit(*flags)
+        return use(clean[0][1], clean[1][1], counters)
+    except Invalid as invalid:  # scaling lost an entry
+        which = 0 if invalid.args[0] else 1
+    raise _lost(*clean[which][:2], which)
 
 
 def checked(left: Factor, right: Factor, counters: Any) -> tuple[Factor, Factor]:
     """Read the flags of the check by themselves."""
     if counters is not None:
-        raise_unfit(read_head(counters))
+        read_head(counters).raise_invalid()
     return left, right
 
 
-def _device_csr(matrix: Any, name: str) -> Any:
+def device_csr(matrix: Any, name: str) -> Any:
     """Return a cupyx CSR matrix of float32 or float64 with 32-bit indices."""
     import cupy
     from cupyx.scipy.sparse import csr_matrix
@@ -123,50 +76,62 @@ def _device_csr(matrix: Any, name: str) -> Any:
 
 
 def _rounding(precision: Precision, half: HalfRange) -> int:
-    return _ROUND_TILES if precision.name == "float16" and half is IN_TILES else _ROUNDING[precision.name]
+    if precision.name == "float16" and half is IN_TILES:
+        return ROUNDING["HALF_TILE"]
+    return _ROUNDING.get(precision.name, ROUNDING["KEEP"])
 
 
-def _prepare(matrix: Any, precision: Precision, counters: Any, which: int, half: HalfRange) -> Factor:
+def _type_of(matrix: Any) -> str:
+    return "double" if matrix.dtype == np.float64 else "float"
+
+
+def _check(matrix: Any, precision: Precision, counters: Any, which: int, half: HalfRange) -> Factor:
+    """Launch the check of a factor, which rounds its values where the precision asks for it."""
     import cupy
 
     rows, columns = matrix.shape
-    rounding = _rounding(precision, half)
-    nnz = len(matrix.indices)
-    keep = matrix.dtype == precision.dtype and rounding == 0
+    rounding, nnz = _rounding(precision, half), len(matrix.indices)
+    keep = matrix.dtype == precision.dtype and rounding == ROUNDING["KEEP"]
     out = matrix.data if keep else cupy.empty(nnz, precision.dtype)
     if nnz or rows:
-        kernel = load(precision.value, f"prepare_{'double' if matrix.dtype == np.float64 else 'float'}")
         sizes = (np.int32(rows), np.int32(columns), np.int32(nnz), np.int32(rounding))
-        arrays = (matrix.indptr, matrix.indices, matrix.data, 0 if keep else out.data.ptr, counters)
-        kernel((min(-(-max(nnz, rows) // 256), 2048),), (256,), (*sizes, *arrays, np.int32(which)))
+        arrays = (matrix.indptr, matrix.indices, matrix.data, 0 if keep else out, counters)
+        prepare = kernel(units.CHECK[precision.value], f"prepare_{_type_of(matrix)}")
+        prepare(choose.check(rows, nnz), *sizes, *arrays, np.int32(which))
     return Factor(matrix.shape, matrix.indptr, matrix.indices, out, half=half)
 
 
-def _mend(matrix: Any, found: int, precision: Precision, which: int, half: HalfRange) -> tuple[Any, Factor, bool]:
-    """Sort and sum what is not canonical, raise on what is wrong, tell whether float16 needs scaling."""
-    import cupy
-
-    name = "AB"[which]
-    if found & BAD_POINTER:
-        raise errors.bad_pointer(name)
-    if found & BAD_INDEX:
-        raise errors.bad_index(name, matrix.shape[1])
-    if found & NOT_FINITE:
-        worst = int(cupy.argmin(cupy.isfinite(matrix.data)))
-        row = int(cupy.searchsorted(matrix.indptr, cupy.asarray(worst), side="right")) - 1
-        raise errors.not_finite(name, float(matrix.data[worst]), row, int(matrix.indices[worst]))
-    if found & FLOAT_RANGE and precision.name != "float16":
-        raise errors.beyond_float32(f"{name} holds entries")
-    if found & UNSORTED:
+def _canonicalize(
+    matrix: Any, flags: int, precision: Precision, which: int, half: HalfRange
+) -> tuple[Any, Factor, bool]:
+    """Raise on what is wrong, sort and sum what is not canonical, and tell whether float16 needs scaling."""
+    _raise_wrong(matrix, flags, precision, "AB"[which])
+    counters = new_counters(1)
+    if flags & UNSORTED:
         matrix = matrix.copy()
         matrix.has_canonical_format = False
         matrix.sum_duplicates()
-        summed = new_counters(1)
-        factor = _prepare(matrix, precision, summed, 0, half)
-        found = read_head(summed)[FLAGS] if precision.name == "float16" else 0
-    else:
-        factor = _prepare(matrix, precision, new_counters(1), 0, half)
-    return matrix, factor, precision.name == "float16" and bool(found & (HALF_RANGE | FLOAT_RANGE))
+    factor = _check(matrix, precision, counters, 0, half)
+    if flags & UNSORTED:
+        flags = read_head(counters)[HEAD["FLAGS"]] if precision.name == "float16" else 0
+    out_of_range = precision.name == "float16" and bool(flags & (FLAGS["HALF_RANGE"] | FLAGS["FLOAT_RANGE"]))
+    return matrix, factor, out_of_range
+
+
+def _raise_wrong(matrix: Any, flags: int, precision: Precision, name: str) -> None:
+    """Raise the error of what cannot be put right."""
+    import cupy
+
+    if flags & FLAGS["BAD_POINTER"]:
+        raise errors.bad_pointer(name)
+    if flags & FLAGS["BAD_INDEX"]:
+        raise errors.bad_index(name, matrix.shape[1])
+    if flags & FLAGS["NOT_FINITE"]:
+        worst = int(cupy.argmin(cupy.isfinite(matrix.data)))
+        row = int(cupy.searchsorted(matrix.indptr, cupy.asarray(worst), side="right")) - 1
+        raise errors.not_finite(name, float(matrix.data[worst]), row, int(matrix.indices[worst]))
+    if flags & FLAGS["FLOAT_RANGE"] and precision.name != "float16":
+        raise errors.beyond_float32(f"{name} holds entries")
 
 
 def _scale(matrix: Any, factor: Factor, counters: Any, which: int) -> None:
@@ -174,21 +139,29 @@ def _scale(matrix: Any, factor: Factor, counters: Any, which: int) -> None:
     import cupy
 
     rows, by_row = matrix.shape[0], which == 0
-    exponents = cupy.full(rows if by_row else matrix.shape[1], _EMPTY, np.int32)
-    blocks, kind = ((-(-rows // 32)),), "double" if matrix.dtype == np.float64 else "float"
+    exponents = cupy.full(rows if by_row else matrix.shape[1], CONSTANTS["EMPTY"], np.int32)
+    unit, shape, kind = units.CHECK["float32"], choose.scale(rows), _type_of(matrix)
     sizes: tuple[Any, ...] = (np.int32(rows), np.int32(by_row))
     arrays = (matrix.indptr, matrix.indices, matrix.data, exponents)
-    load("float32", f"exponents_{kind}")(blocks, (256,), (*sizes, *arrays))
+    kernel(unit, f"exponents_{kind}")(shape, *sizes, *arrays)
     sizes = (*sizes, np.int32(_rounding(lookup("float16"), factor.half)), np.int32(factor.half.top))
-    flags = counters.data.ptr + 4 * which  # so that the kernel finds those of this factor
-    load("float32", f"scale_{kind}")(blocks, (256,), (*sizes, *arrays, factor.data, flags))
+    flags = counters.data.ptr + 4 * which  # so that the kernel writes to those of this factor
+    kernel(unit, f"scale_{kind}")(shape, *sizes, *arrays, factor.data, flags)
     factor.exponents = exponents
 
 
-def _row_of_entries(indptr: Any, nnz: int) -> Any:
+def _lost(matrix: Any, factor: Factor, which: int) -> Exception:
+    """Return the error that names the row of A or the column of B that float16 cannot scale."""
     import cupy
 
-    return cupy.searchsorted(indptr, cupy.arange(nnz, dtype=indptr.dtype), side="right") - 1
+    what = "column of B" if which else "row of A"
+    rows = cupy.arange(factor.nnz, dtype=matrix.indptr.dtype)
+    owner = matrix.indices if which else cupy.searchsorted(matrix.indptr, rows, side="right") - 1
+    try:
+        half_exponents(matrix.data, owner, len(factor.exponents), what, factor.half, cupy)
+    except ValueError as error:
+        return error
+    return RuntimeError(f"scaling of the {what} to float16 failed")
 
 
 def unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: int) -> Any:
@@ -199,7 +172,7 @@ def unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: i
     if len(data):
         sizes = (np.int32(rows), np.int32(A.half.top))
         arguments = (*sizes, indptr, indices, data, A.exponents[first:], B.exponents, counters)
-        load("float32", "unscale")((-(-rows // 32),), (256,), arguments)
-    if read_head(counters)[FLAGS]:
+        kernel(units.CHECK["float32"], "unscale")(choose.scale(rows), *arguments)
+    if read_head(counters)[HEAD["FLAGS"]]:
         raise errors.beyond_float32("an entry of C is")
     return data

@@ -1,5 +1,7 @@
 // What is known of each row of C before and after its entries are counted: bins, windows, the row pointer.
 
+#include "rows/rows.cuh"
+
 namespace {
 
 // Bin of a row for the symbolic phase, or -1 for an empty one.
@@ -65,7 +67,7 @@ __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int gro
     __shared__ u64 s_products[ANALYSTS / 4];
     __shared__ int s_low[ANALYSTS / 4], s_high[ANALYSTS / 4], s_long[ANALYSTS / 4], longs, kept_words;
     __shared__ u64 s_kept;
-    if (unfit(head)) return;
+    if (invalid(head)) return;
     const int group = 1 << group_log, per_block = ANALYSTS >> group_log, lane = threadIdx.x & (group - 1);
     const int local = threadIdx.x >> group_log, row = blockIdx.x * per_block + local;
     if (threadIdx.x == 0) longs = kept_words = 0;
@@ -150,17 +152,17 @@ __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int gro
     }
 }
 
-// Row pointer of C by a single-pass scan with look-back (2048 rows a block), and the numeric bins.
+// Row pointer of C by a single-pass scan with look-back (SCAN_ROWS rows a block), and the numeric bins.
 __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const int* entries, const int* span,
                                              const int* slot, int* ptr_c, int* lists, int* head, u64* state) {
     constexpr u64 VALUE_BITS = (1ull << 62) - 1;
     __shared__ u64 warp_sums[8], s_before;
     __shared__ int s_ticket;
-    if (unfit(head)) return;
+    if (invalid(head)) return;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     if (threadIdx.x == 0) s_ticket = atomicAdd(&head[TICKET], 1);
     __syncthreads();
-    const int ticket = s_ticket, first = ticket * 2048 + threadIdx.x * 8;
+    const int ticket = s_ticket, first = ticket * SCAN_ROWS + threadIdx.x * 8;
     int held[8];
     u64 sum = 0;
 #pragma unroll
@@ -168,11 +170,7 @@ __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const i
         held[i] = first + i < rows ? entries[first + i] : 0;
         sum += held[i];
     }
-    u64 scan = sum;
-    for (int d = 1; d < 32; d <<= 1) {
-        const u64 other = __shfl_up_sync(ALL, scan, d);
-        if (lane >= d) scan += other;
-    }
+    const u64 scan = prefix_scan<32>(sum, lane, ALL);
     if (lane == 31) warp_sums[warp] = scan;
     __syncthreads();
     u64 before = scan - sum, block_sum = 0;
@@ -203,7 +201,7 @@ __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const i
             __threadfence();
             if (ticket > 0) states[ticket] = (2ull << 62) | (prefix + block_sum);
             s_before = prefix;
-            if (ticket == (rows - 1) / 2048) {
+            if (ticket == (rows - 1) / SCAN_ROWS) {
                 *(u64*)&head[ENTRIES] = prefix + block_sum;
                 ptr_c[rows] = int(prefix + block_sum);
             }

@@ -1,5 +1,7 @@
 // Entries of each row of C.
 
+#include "rows/rows.cuh"
+
 namespace {
 
 template <int G>
@@ -106,11 +108,11 @@ __device__ void symbolic_block(int rows, int nnz, const int* lists, const int* p
                                u32* scratch, int scratch_words) {
     extern __shared__ u64 shared[];
     __shared__ int total, s_first[256], s_last[256];
-    if (unfit(head)) return;
+    if (invalid(head)) return;
     u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
-    const int count = head[SYMBOLIC + 6], width = width_of(mean_row(head, nnz));
+    const int count = head[SYMBOLIC + BLOCK_BIN], width = width_of(mean_row(head, nnz));
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
-        const int row = lists[6ll * rows + item], start = low[row], words = (span[row] + 31) >> 5;
+        const int row = lists[(long long)BLOCK_BIN * rows + item], start = low[row], words = (span[row] + 31) >> 5;
         for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
         if (threadIdx.x == 0) total = 0;
         __syncthreads();
@@ -139,7 +141,7 @@ __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const 
                                                        const int* low, const int* span, const int* slot, int* entries,
                                                        u32* kept, int capacity, const int* head, int by_blocks) {
     __shared__ __align__(16) u32 s_tables[4][1024];
-    if (unfit(head)) return;
+    if (invalid(head)) return;
     const float mean = mean_row(head, nnz);
     Rows of = {rows, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, slot, entries, kept, capacity, head};
     of.table = s_tables[threadIdx.x >> 5];
@@ -152,13 +154,13 @@ __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const 
     }
     hash_rows<32, 10>(of, 5);
     hash_rows<32, 8>(of, 4);
-    if (!by_blocks && mean > 24)
+    if (!by_blocks && mean > LONG_MEAN)
         window_rows<32, 64>(of, 0);
-    else if (!by_blocks && mean > 10)
+    else if (!by_blocks && mean > MIDDLE_MEAN)
         window_rows<16, 64>(of, 0);
     else if (!by_blocks)
         window_rows<8, 64>(of, 0);
-    if (mean > 6) {
+    if (mean > SHORT_MEAN) {
         hash_rows<8, 6>(of, 3);
         hash_rows<8, 5>(of, 2);
     } else {

@@ -1,10 +1,10 @@
 // Row-wise sparse product, CSR times CSR to CSR with sorted columns, for one type of value (VALUE = float or double).
 //
-//   prepare   check.cu     round the values, check indices and values                    one thread an entry
-//   analyse   analysis.cu  products, window of columns and bin of each row of C          one group of lanes a row
-//   symbolic  symbolic.cu  entries of each row of C                                      by bin
-//   place     analysis.cu  row pointer of C (single-pass scan), bins of the numeric phase
-//   numeric   numeric.cu   columns and values of C                                       by bin
+//   prepare   ../check.cu                    round the values, check indices and values             one thread per entry
+//   analyse   analysis.cu                    products, window of columns and bin of each row of C   lanes per row
+//   symbolic  symbolic.cu                    entries of each row of C                               by bin
+//   place     analysis.cu                    row pointer of C (prefix scan), bins of the numeric phase
+//   numeric   window.cu, hash.cu, block.cu   columns and values of C                                by bin
 //
 // This file is what they share.
 //
@@ -17,40 +17,12 @@
 // Sums run over k in the order of A's row with a barrier between two k, and the columns of one row of B are distinct: each
 // entry of C is added in one fixed order, so the same product gives the same bits every time.
 
-using u32 = unsigned int;
-using u64 = unsigned long long;
+#include "shared.cuh"
 
 namespace {
 
-constexpr u32 ALL = 0xffffffffu;
-constexpr int BINS_SYMBOLIC = 7;  // window 2048, window 8192, hash 32, 64, 256, 1024, block
-constexpr int BINS_NUMERIC = 12;  // window 2048 (256 sums, 2048 sums), window 8192, hash 32, 64, 256, 512, 1024, block (4)
-constexpr int ANALYSTS = 512;     // threads of a block of the analysis
-constexpr int HEAVY = 1 << 14;    // products from which a block gathers the row, however narrow it is
-constexpr int MOST_KEPT = 0x7ffffc00;  // words of kept bitmaps that a slot can name, and add 256 to
-
-// The head: counters that a call clears before and the host reads between the phases.
-enum Head {
-    SYMBOLIC = 0,       // rows in each symbolic bin
-    NUMERIC = 8,        // rows in each numeric bin (12)
-    FLAGS = 20,         // bad input of A and of B, see Flag
-    MAX_SPAN = 22,      // widest window among the rows of the symbolic block bin
-    MAX_BYTES = 24,     // most shared memory among the rows of each numeric block bin (4)
-    TICKET = 28,
-    DESCENTS = 34,      // places in A and in B where a column is not above the one before, less those at a row's start
-    PRODUCTS = 30,      // 64 bits
-    ENTRIES = 32,       // 64 bits: stored entries of C
-    KEPT = 36,          // 64 bits: words of the bitmaps that the rows of the window bins keep
-};
-enum Flag { BAD_INDEX = 1, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16, LOST = 32, BAD_POINTER = 64 };
-
 template <int G> __device__ __forceinline__ u32 group_mask() {
     return G == 32 ? ALL : ((1u << (G & 31)) - 1u) << (threadIdx.x & 31 & ~(G - 1));
-}
-
-// Whether the check of the factors found what the kernels must not walk.
-__device__ __forceinline__ bool unfit(const int* head) {
-    return head[FLAGS] | head[FLAGS + 1] | head[DESCENTS] | head[DESCENTS + 1];
 }
 
 // Products an entry of A, which is the mean length of the rows of B that it meets, and the lanes that such a row takes.

@@ -16,8 +16,7 @@
 
 #include <cuda_fp16.h>
 
-using u32 = unsigned int;
-using u64 = unsigned long long;
+#include "scan.cuh"
 
 #if PRECISION == 16
 using IN = __half;
@@ -32,7 +31,6 @@ using SUM = float;
 
 namespace {
 
-constexpr u32 ALL = 0xffffffffu;
 constexpr int LISTED = 512;  // tiles of A's row kept in shared memory
 
 __device__ __forceinline__ int find(const int* values, int begin, int end, int wanted) {
@@ -269,11 +267,7 @@ __global__ void __launch_bounds__(256) to_csr(int rows, const int* c_ptr, const 
         for (int base = c_ptr[blockIdx.x]; base < end; base += 32) {
             const int c = base + lane;
             u32 bits = c < end ? u32(bitmaps[2 * c + (r >> 3)] >> (8 * (r & 7))) & 0xff : 0;
-            int scan = __popc(bits);
-            for (int d = 1; d < 32; d <<= 1) {
-                const int other = __shfl_up_sync(ALL, scan, d);
-                if (lane >= d) scan += other;
-            }
+            const int scan = prefix_scan<32>(__popc(bits), lane, ALL);
             int at = out + scan - __popc(bits);
             out += __shfl_sync(ALL, scan, 31);
             for (; bits; bits &= bits - 1) {

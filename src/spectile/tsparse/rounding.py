@@ -1,4 +1,4 @@
-"""The four precisions of the product: how inputs are rounded, how the sum is kept, and the bound on each entry.
+"""The four precisions of the product on the host: how inputs are rounded, and scaled where float16 asks for it.
 
 ``float64`` and ``float32`` are IEEE throughout.  ``tf32`` and ``float16`` are the mixed precisions of tensor cores:
 inputs rounded to 11 significant bits, products exact, sums in float32.  A backend without tensor cores gives the same
@@ -12,80 +12,14 @@ as tensor cores read them, whatever float16 itself does not hold.
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-HALF_MAX = 65504.0
-HALF_NORMAL = 2.0**-14
+from spectile.tsparse import errors
+from spectile.tsparse.types import BY_ENTRY, IN_TILES, HalfRange, Operand, Precision
 
-
-@dataclass(frozen=True)
-class HalfRange:
-    """What a format for ``precision="float16"`` holds, and how rows and columns are scaled into it.
-
-    Attributes
-    ----------
-    least, most : float
-        Sizes between which nonzero entries need no scaling, as long as those of the other factor need none.
-    top : int
-        A scaled row has its largest entry in [2**(top - 1), 2**top).
-    lost : float
-        Scaled entries below this size would be lost.
-    """
-
-    least: float
-    most: float
-    top: int
-    lost: float
-
-
-#: Entry by entry: no sum of 2**31 products is above 2**127, and what a product loses below float32's normal range is
-#: what float32 loses.  Once scaled, a loss would grow with the way back: no product of scaled entries is below 2**-124.
-BY_ENTRY = HalfRange(2.0**-126, 2.0**48, 48, 2.0**-62)
-#: Tiles, whose elements are float16.
-IN_TILES = HalfRange(HALF_NORMAL, HALF_MAX, 15, 2.0**-24)
-
-
-@dataclass(frozen=True)
-class Precision:
-    """One precision of the product.
-
-    Attributes
-    ----------
-    name : str
-    value : {"float32", "float64"}
-        Name of the type of C and of the sums.
-    unit : float
-        Unit roundoff of one operation of the sum.  Tensor cores may truncate, which doubles float32's.
-    """
-
-    name: str
-    value: str
-    unit: float
-
-    @functools.cached_property
-    def dtype(self) -> np.dtype:
-        """Type of C and of the sums."""
-        return np.dtype(self.value)
-
-
-PRECISIONS = {
-    "float64": Precision("float64", "float64", 2.0**-53),
-    "float32": Precision("float32", "float32", 2.0**-24),
-    "tf32": Precision("tf32", "float32", 2.0**-23),
-    "float16": Precision("float16", "float32", 2.0**-23),
-}
-
-
-def lookup(name: str) -> Precision:
-    """Return the precision called `name`; ValueError lists the names."""
-    try:
-        return PRECISIONS[name]
-    except (KeyError, TypeError):
-        raise ValueError(f"precision is {name!r}; choose one of {', '.join(PRECISIONS)}") from None
+Exponents = tuple[np.ndarray, np.ndarray]  # of the rows of A and of the columns of B
 
 
 def round_tf32(values: Any, xp: Any = np) -> Any:
@@ -150,3 +84,39 @@ def eleven_bits(values: Any) -> Any:
 def round_half(data: np.ndarray, half: HalfRange) -> np.ndarray:
     """Round to what `half` holds; returns float32."""
     return eleven_bits(data) if half is BY_ENTRY else data.astype(np.float16).astype(np.float32)
+
+
+def rounded(
+    A: Operand, B: Operand, precision: Precision, half: HalfRange = BY_ENTRY
+) -> tuple[np.ndarray, np.ndarray, Exponents | None]:
+    """Return the values of A and B as `precision` takes them, and the exponents they were scaled by."""
+    if precision.name == "float16":
+        if fits_half(A.data, half) and fits_half(B.data, half):
+            return round_half(A.data, half), round_half(B.data, half), None
+        row = A.row_of_entries()
+        rows = half_exponents(A.data, row, A.shape[0], "row of A", half)
+        columns = half_exponents(B.data, B.indices, B.shape[1], "column of B", half)
+        data_a = np.ldexp(A.data.astype(np.float64), -rows[row])
+        data_b = np.ldexp(B.data.astype(np.float64), -columns[B.indices])
+        return round_half(data_a, half), round_half(data_b, half), (rows, columns)
+    values = []
+    for name, operand in (("A", A), ("B", B)):
+        with np.errstate(over="ignore"):
+            data = operand.data.astype(precision.dtype, copy=False)
+        if precision.dtype == np.float32 and operand.data.dtype.itemsize == 8 and not np.isfinite(data).all():
+            raise errors.beyond_float32(f"{name} holds entries")
+        values.append(round_tf32(data) if precision.name == "tf32" else data)
+    return values[0], values[1], None
+
+
+def unscale(data: np.ndarray, indptr: np.ndarray, indices: np.ndarray, exponents: Exponents | None) -> np.ndarray:
+    """Multiply C by the powers of two that the inputs were divided by."""
+    if exponents is None:
+        return data
+    rows, columns = exponents
+    exponent = np.repeat(rows, np.diff(indptr)) + columns[indices]
+    with np.errstate(over="ignore"):
+        scaled = np.ldexp(data, exponent)
+    if not np.isfinite(scaled).all():
+        raise errors.beyond_float32("an entry of C is")
+    return scaled

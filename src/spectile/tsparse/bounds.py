@@ -1,0 +1,41 @@
+"""The bound on the rounding error of each entry of a product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from spectile.tsparse.rounding import rounded
+from spectile.tsparse.types import HalfRange, Operand, Precision
+
+
+def error_bound(
+    A: Operand,
+    B: Operand,
+    precision: Precision,
+    half: HalfRange,
+    product: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Return the bound on each entry of C; see `spectile.tsparse.error_bound`.
+
+    Parameters
+    ----------
+    A, B : Operand
+    precision : Precision
+    half : HalfRange
+        The range that float16 has to fit.
+    product : callable
+        Returns the values of C in float64 for values of A and of B.
+    """
+    rounded_a, rounded_b, exponents = rounded(A, B, precision, half)
+    a, b = np.abs(rounded_a.astype(np.float64)), np.abs(rounded_b.astype(np.float64))
+    if exponents is not None:
+        a = np.ldexp(a, exponents[0][A.row_of_entries()])
+        b = np.ldexp(b, exponents[1][B.indices])
+    lost_a, lost_b = (np.abs(np.abs(x.data.astype(np.float64)) - y) for x, y in ((A, a), (B, b)))
+    n = product(np.ones(len(a)), np.ones(len(b))) + 1
+    gamma = n * precision.unit / (1 - n * precision.unit)
+    bound = product(lost_a, np.abs(B.data.astype(np.float64))) + product(a, lost_b) + gamma * product(a, b)
+    # The bound is itself rounded; two units more than cover it.  Below float32's normal range the error is absolute.
+    return bound * (1 + 8 * n * 2.0**-53) + (n * 2.0**-149 if precision.dtype == np.float32 else n * 2.0**-1074)

@@ -1,0 +1,47 @@
+"""The check of a factor on the host, over threads."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from spectile.tsparse.cpu import threads
+from spectile.tsparse.cpu.kernels import JIT, ONE, ZERO
+
+
+@numba.njit(**JIT)
+def _examine(start, stop, indptr, indices, data):  # type: ignore[no-untyped-def]
+    most, infinite, descents, falls = indices.dtype.type(0), ZERO, ZERO, ZERO
+    for i in range(start, stop):
+        falls += np.uint64(indptr[i] > indptr[i + ONE])
+    if falls > ZERO or indptr[stop] > np.uint64(len(indices)):
+        return most, False, False, True
+    first, last = indptr[start], indptr[stop]
+    for p in range(first, last):
+        most = max(most, indices[p])
+        infinite += np.uint64(not np.isfinite(data[p]))
+    for p in range(first + ONE, last):
+        descents += np.uint64(indices[p - ONE] >= indices[p])
+    # Columns increase within every row if and only if every descent is at a row's start.
+    for i in range(start + ONE, stop):
+        begin = indptr[i]
+        if begin > first and begin < indptr[i + ONE]:
+            descents -= np.uint64(indices[begin - ONE] >= indices[begin])
+    return most, infinite > ZERO, descents > ZERO, False
+
+
+def examine(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, columns: int) -> tuple[bool, bool, bool, bool]:
+    """Look for what the product must not walk.
+
+    Returns whether a column is out of range, a value not finite, the columns of a row do not increase strictly, and the
+    row pointer falls or leaves the entries (the others are then unknown).
+    """
+    arrays = (*threads.unsigned(indptr, indices), data)
+    results: list[tuple[int, bool, bool, bool]] = []
+
+    def work(start: np.uint64, stop: np.uint64) -> None:
+        results.append(_examine(start, stop, *arrays))
+
+    threads.over_rows(threads.pieces(indptr), numba.get_num_threads(), work)
+    most, infinite, unsorted, falls = (max(part) for part in zip(*results, strict=True))
+    return bool(len(indices)) and int(most) >= columns, infinite, unsorted, falls  # a negative column is a large one

@@ -1,0 +1,172 @@
+"""The product in one pass: rows of C are made in room for all their products, then moved to their place.
+
+Columns and values of C need no count before; fresh pages of memory cost as much time as the entries that fill them, so
+that the room stays from one product to the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from spectile.tsparse.cpu import threads
+from spectile.tsparse.cpu.kernels import ZERO, fill_rows
+from spectile.tsparse.cpu.phases import Arrays, Workspaces
+from spectile.tsparse.cpu.work import Work
+
+LARGEST_RESERVE = 2**31  # bytes for the entries of C that one pass may reserve before it knows their number
+LARGEST_KEPT = 2**25  # bytes of an array of C's size that may stay between calls, and that glibc's malloc may reuse
+
+Room = tuple[np.ndarray, np.ndarray]  # for columns and values
+Make = Callable[[np.uint64, np.uint64, Room], int]
+
+
+def multiply(
+    A: Arrays,
+    B: Arrays,
+    columns: int,
+    work: Work,
+    rows: threads.Chunks,
+    workers: int,
+) -> Arrays | None:
+    """Return row pointer, sorted columns and values of C in one pass over chunks `rows`, or None if C may be too large.
+
+    Each chunk of rows is made in room for all its products, and moved to its place in C when those before it are
+    counted.
+    """
+    products, dtypes = work.products, (A[1].dtype, A[2].dtype)
+    if products * sum(dtype.itemsize for dtype in dtypes) > LARGEST_RESERVE:
+        return None
+    indptr = np.zeros(len(A[0]), np.int64)
+    factors, ends = threads.unsigned(*A, *B), threads.unsigned(indptr)[0]
+    space = Workspaces(len(indptr) - 1, columns, A[2].dtype)
+
+    def make(start: np.uint64, stop: np.uint64, to: Room) -> int:
+        """Fill rows start to stop from the beginning of `to`, their ends counted from there; return the last."""
+        room = space.mark, space.bitmap, space.words, space.met, space.sums
+        return int(fill_rows(start, stop, ZERO, *factors, *room, ends, *threads.unsigned(*to)))
+
+    gather = _gather if products * max(dtype.itemsize for dtype in dtypes) <= LARGEST_KEPT else _gather_in_order
+    return indptr, *gather(dtypes, indptr, work, rows, workers, make)
+
+
+def _room(dtypes: tuple[np.dtype, np.dtype], entries: int) -> Room:
+    return np.empty(entries, dtypes[0]), np.empty(entries, dtypes[1])
+
+
+class _Kept:
+    """Room that stays from one product to the next: fresh pages cost as much time as the entries that fill them."""
+
+    def __init__(self) -> None:
+        self._free = threading.Lock()
+        self._memory = np.empty(0, np.uint8)
+
+    @contextlib.contextmanager
+    def take(self, dtypes: tuple[np.dtype, np.dtype], entries: int) -> Iterator[Room]:
+        """Give room for some entries; other threads meanwhile get room of their own."""
+        if not self._free.acquire(blocking=False):
+            yield _room(dtypes, entries)
+            return
+        try:
+            columns, values = (entries * dtype.itemsize for dtype in dtypes)
+            first = -(-values // 8) * 8  # of the columns, aligned
+            if len(self._memory) < first + columns:
+                self._memory = np.empty(first + columns, np.uint8)
+            memory = self._memory
+            yield memory[first : first + columns].view(dtypes[0]), memory[:values].view(dtypes[1])
+        finally:
+            self._free.release()
+
+
+_kept = _Kept()
+
+
+def _part(room: Room, start: int, stop: int) -> Room:
+    return room[0][start:stop], room[1][start:stop]
+
+
+def _move(made: Room, to: Room, place: int, ends: np.ndarray) -> None:
+    """Copy a chunk of C to its place, and count the ends of its rows from the first entry of C."""
+    for source, target in zip(made, to, strict=True):
+        target[place : place + len(source)] = source
+    ends += place
+
+
+def _gather(
+    dtypes: tuple[np.dtype, np.dtype],
+    indptr: np.ndarray,
+    work: Work,
+    rows: threads.Chunks,
+    workers: int,
+    make: Make,
+) -> Room:
+    """Make all chunks in kept room, then allocate C at its size, for which malloc may have memory used before."""
+    made: dict[int, Room] = {}
+    with _kept.take(dtypes, work.products) as room:
+
+        def fill_chunk(start: np.uint64, stop: np.uint64) -> None:
+            first = work.products_before(int(start))
+            entries = make(start, stop, _part(room, first, work.products_before(int(stop))))
+            made[int(start)] = _part(room, first, first + entries)
+
+        threads.over_rows(rows, workers, fill_chunk)
+        starts = [int(start) for start, _ in rows]
+        places = np.cumsum([0, *(len(made[start][0]) for start in starts)])
+        C = _room(dtypes, int(places[-1]))
+        place = dict(zip(starts, places.tolist(), strict=False))
+
+        def move(start: np.uint64, stop: np.uint64) -> None:
+            _move(made[int(start)], C, place[int(start)], indptr[int(start) + 1 : int(stop) + 1])
+
+        threads.over_rows(rows, workers, move)
+    return C
+
+
+def _gather_in_order(
+    dtypes: tuple[np.dtype, np.dtype],
+    indptr: np.ndarray,
+    work: Work,
+    rows: threads.Chunks,
+    workers: int,
+    make: Make,
+) -> Room:
+    """Reserve C for every product and give back what lies past its last entry: memory never touched takes none.
+
+    A chunk is made in a thread's own room, which stays in the cache, and moved once all before it are counted.
+    """
+    C = _room(dtypes, work.products)
+    entries = 0
+    if len(rows) == 1:
+        entries = make(*rows[0], C)
+    else:
+        longest = max(work.products_before(int(stop)) - work.products_before(int(start)) for start, stop in rows)
+        idle: list[Room] = []
+        made: dict[int, tuple[int, int, Room]] = {}
+        lock = threading.Lock()
+        first = 0  # of the rows that are not in their place
+
+        def fill_chunk(start: np.uint64, stop: np.uint64) -> None:
+            nonlocal first, entries
+            with lock:
+                room = idle.pop() if idle else None
+            room = room or _room(dtypes, longest)
+            n = make(start, stop, room)
+            moves = []
+            with lock:
+                made[int(start)] = int(stop), n, room
+                while first in made:
+                    end, n, room = made.pop(first)
+                    moves.append((room, n, entries, indptr[first + 1 : end + 1]))
+                    first, entries = end, entries + n
+            for room, n, place, ends in moves:
+                _move(_part(room, 0, n), C, place, ends)
+                with lock:
+                    idle.append(room)
+
+        threads.over_rows(rows, workers, fill_chunk)
+    for array in C:
+        array.resize(entries, refcheck=False)
+    return C

@@ -1,0 +1,93 @@
+"""The product in phases: entries of each row of C, then its columns and values, or the values alone."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from spectile.tsparse.cpu import threads
+from spectile.tsparse.cpu.kernels import count_rows, fill_rows, refill_rows
+
+#: Row pointer, columns and values of a factor.
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class Workspaces(threading.local):
+    """Marks, bitmap, words and sums of each thread, made on first use."""
+
+    def __init__(self, rows: int, columns: int, dtype: np.dtype | None) -> None:
+        words = columns // 64 + 1
+        self.mark = np.zeros(columns, np.uint64 if rows >= 2**31 else np.uint32)
+        if dtype is not None:
+            self.bitmap = np.zeros(words, np.uint64)
+            self.words = np.empty(words + 1, np.uint64)
+            self.met = np.empty(columns + 65, np.uint64 if columns >= 2**32 else np.uint32)
+            self.sums = np.zeros(columns, dtype)
+
+
+def count(
+    indptr_a: np.ndarray,
+    indices_a: np.ndarray,
+    indptr_b: np.ndarray,
+    indices_b: np.ndarray,
+    columns: int,
+    rows: threads.Chunks,
+    workers: int,
+) -> np.ndarray:
+    """Return the int64 row pointer of C (symbolic phase)."""
+    indptr = np.zeros(len(indptr_a), np.int64)
+    counts = indptr[1:]
+    indexing = threads.unsigned(indptr_a, indices_a, indptr_b, indices_b)
+    space = Workspaces(len(counts), columns, None)
+
+    def work(start: np.uint64, stop: np.uint64) -> None:
+        count_rows(start, stop, *indexing, space.mark, counts)
+
+    threads.over_rows(rows, workers, work)
+    np.cumsum(counts, out=counts)
+    return indptr
+
+
+def fill(
+    A: Arrays,
+    B: Arrays,
+    columns: int,
+    rows: threads.Chunks,
+    indptr: np.ndarray,
+    workers: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted columns and the values of C (numeric phase)."""
+    dtype = A[2].dtype
+    indices = np.empty(indptr[-1], A[1].dtype)
+    data = np.empty(indptr[-1], dtype)
+    factors, product = threads.unsigned(*A, *B), threads.unsigned(indptr, indices, data)
+    space = Workspaces(len(indptr) - 1, columns, dtype)
+
+    def work(start: np.uint64, stop: np.uint64) -> None:
+        place = np.uint64(indptr[int(start)])
+        fill_rows(start, stop, place, *factors, space.mark, space.bitmap, space.words, space.met, space.sums, *product)
+
+    threads.over_rows(rows, workers, work)
+    return indices, data
+
+
+def refill(
+    A: Arrays,
+    B: Arrays,
+    columns: int,
+    rows: threads.Chunks,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    workers: int,
+) -> np.ndarray:
+    """Return the values of C on a known pattern (numeric phase of a reused symbolic product)."""
+    data = np.empty(indptr[-1], A[2].dtype)
+    factors, product = threads.unsigned(*A, *B), threads.unsigned(indptr, indices, data)
+    space = Workspaces(len(indptr) - 1, columns, A[2].dtype)
+
+    def work(start: np.uint64, stop: np.uint64) -> None:
+        refill_rows(start, stop, *factors, space.sums, *product)
+
+    threads.over_rows(rows, workers, work)
+    return data

@@ -1,0 +1,86 @@
+"""Rows of a product over threads of the CPU: how many, which rows each takes, and the pool that stays."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+
+WORTH_A_PIECE = 500_000  # entries that a thread checks at a time, at least
+
+#: First row and end of each chunk of rows.
+Chunks = list[tuple[np.uint64, np.uint64]]
+
+
+def workspace_bytes(columns: int, itemsize: int) -> int:
+    """Return the bytes of one thread's work space: bitmap, list of words, sums."""
+    words = columns // 64 + 1
+    return words * 16 + columns * (itemsize + 8)
+
+
+def workers(columns: int, itemsize: int, memory_limit: int | None) -> int:
+    """Return the number of threads: Numba's setting, fewer where their work space would exceed the limit."""
+    threads = numba.get_num_threads()
+    need = workspace_bytes(columns, itemsize)
+    if memory_limit is None:
+        return threads
+    if need > memory_limit:
+        raise MemoryError(
+            f"memory_limit is {memory_limit} bytes, and the sums of one row of {columns} columns take {need}; "
+            f"raise it to at least {need}"
+        )
+    return min(threads, memory_limit // need)
+
+
+def unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return index arrays as views of their unsigned type; values pass as they are."""
+    return tuple(a.view(f"u{a.itemsize}") if a.dtype.kind == "i" else a for a in arrays)
+
+
+def pieces(indptr: np.ndarray) -> Chunks:
+    """Return rows of like numbers of entries, one piece per thread: a single one where there are few."""
+    rows, nnz = len(indptr) - 1, int(indptr[-1])
+    threads = min(numba.get_num_threads(), nnz // WORTH_A_PIECE)
+    if threads < 2:
+        return [(np.uint64(0), np.uint64(rows))]
+    cuts = np.searchsorted(indptr, np.linspace(0, nnz, threads + 1)[1:-1])
+    return between(np.clip(cuts, 0, rows), rows)
+
+
+def between(cuts: np.ndarray, rows: int) -> Chunks:
+    """Return the chunks of `rows` rows that end at the given ones."""
+    return list(itertools.pairwise(np.unique(np.concatenate(([0], cuts, [rows]))).astype(np.uint64)))
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """Return the threads beside the caller's, which stay for the next call."""
+    config: Any = numba.config
+    return ThreadPoolExecutor(max(config.NUMBA_NUM_THREADS - 1, 1), thread_name_prefix="spectile-tsparse")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has no threads
+
+
+def over_rows(rows: Chunks, threads: int, work: Callable[[np.uint64, np.uint64], None]) -> None:
+    """Call work(start, stop) for every chunk, on `threads` threads of which the caller is one."""
+    left = iter(rows)
+
+    def drain() -> None:
+        for start, stop in left:
+            work(start, stop)
+
+    others = [_pool().submit(drain) for _ in range(min(threads, len(rows)) - 1)]
+    try:
+        drain()
+    finally:
+        for other in others:
+            if not other.cancel():
+                other.result()

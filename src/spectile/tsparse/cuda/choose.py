@@ -1,0 +1,197 @@
+"""Which kernel takes which rows of a product by rows, with how many lanes, blocks and bytes of shared memory.
+
+Nothing here needs a device: the shape of every launch follows from sizes, from what the analysis counted, and from a
+`Device`.  What was measured stands in `TUNING`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spectile.core.device import Device
+from spectile.core.launch import Shape
+from spectile.tsparse.cuda.counters import (
+    BLOCK_KERNELS,
+    CONSTANTS,
+    HASH_KERNELS,
+    HEAD,
+    WINDOW_KERNELS,
+    Head,
+)
+
+SCRATCH_BYTES = 1 << 28  # of bitmaps that shared memory does not hold
+_STATIC_BYTES = 12 * 1024  # of shared memory that the block kernels hold beside what they ask for
+_ROW_WORDS = 128  # words of bitmaps kept per row, at most on average
+#: Bytes of work space that a row takes at most: 5 integers, its place in the lists of the bins, bitmaps.
+ROW_BYTES = 4 * (5 + CONSTANTS["BINS_NUMERIC"]) + 4 * _ROW_WORDS
+_SYMBOLIC_THREADS = 256  # of a block that counts one row
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What decides between kernels, as measured (docs/performance/tsparse.md, steps 5 and 7 of the ladder).
+
+    Attributes
+    ----------
+    analysis_lanes : tuple of (float, int)
+        Mean entries of a row of A up to which so many lanes (their logarithm) analyse a row.
+    few_rows, long_rows : int
+        Up to so many rows per multiprocessor with at least so many entries each, a block counts a row.
+    group_blocks, block_blocks, global_blocks : int
+        Blocks per multiprocessor of the symbolic kernels for rows by groups of lanes, by blocks with their bitmap in
+        shared memory, and by blocks with their bitmap in global memory.
+    numeric_global_blocks : int
+        Blocks of the numeric kernel with its bitmap in global memory.
+    """
+
+    analysis_lanes: tuple[tuple[float, int], ...] = ((6, 2), (16, 3), (float("inf"), 5))
+    few_rows: int = 96
+    long_rows: int = 16
+    group_blocks: int = 24
+    block_blocks: int = 4
+    global_blocks: int = 2
+    numeric_global_blocks: int = 256
+
+
+#: By the name of the device.
+TUNING = {"NVIDIA H200": Tuning()}
+
+
+def tuning(device: Device) -> Tuning:
+    """Return what was measured on `device`; on others the same, since all of it is per multiprocessor or per row."""
+    return TUNING.get(device.name, TUNING["NVIDIA H200"])
+
+
+def shared_limit(device: Device) -> int:
+    """Return the dynamic shared memory that a block kernel may ask for."""
+    return device.shared_bytes - _STATIC_BYTES
+
+
+def bitmap_words(columns: int) -> int:
+    """Return the words of a bitmap of `columns` columns."""
+    return -(-columns // 32)
+
+
+def kept_words(rows: int, nnz: int) -> int:
+    """Return the words of bitmaps that a phase keeps at most: a row for which no room is left is gathered twice."""
+    return min(_ROW_WORDS * rows, 3 * nnz + 1024, 2**31 - 2**10)
+
+
+def check(rows: int, nnz: int) -> Shape:
+    """Return the launch that checks and rounds a factor."""
+    return Shape((min(-(-max(nnz, rows) // 256), 2048),), 256)
+
+
+def scale(rows: int) -> Shape:
+    """Return the launches that scale rows for float16, eight lanes per row."""
+    return Shape((-(-rows // 32),), 256)
+
+
+def analysis(rows: int, mean_a: float, device: Device) -> tuple[int, Shape]:
+    """Return the logarithm of the lanes that analyse a row, and the launch."""
+    log = next(log for most, log in tuning(device).analysis_lanes if mean_a <= most)
+    return log, Shape((-(-rows // (CONSTANTS["ANALYSTS"] >> log)),), CONSTANTS["ANALYSTS"])
+
+
+def symbolic_groups(rows: int, nnz: int, device: Device) -> tuple[bool, Shape]:
+    """Return whether a block counts a row of a window bin, and the launch for all bins but the block's."""
+    tuned, many = tuning(device), device.multiprocessors
+    by_blocks = rows <= tuned.few_rows * many and nnz >= tuned.long_rows * rows
+    blocks = min(rows if by_blocks else -(-rows // 4), tuned.group_blocks * many)
+    return by_blocks, Shape((blocks,), CONSTANTS["GROUP_THREADS"])
+
+
+def symbolic_block(rows: int, columns: int, device: Device) -> Shape | None:
+    """Return the launch for the block bin with its bitmaps in shared memory, or None where they do not fit."""
+    shared = 4 * bitmap_words(columns)
+    if shared > shared_limit(device):
+        return None
+    return Shape((min(rows, tuning(device).block_blocks * device.multiprocessors),), _SYMBOLIC_THREADS, shared)
+
+
+def symbolic_block_global(head: Head, scratch_bytes: int, device: Device) -> tuple[int, Shape | None]:
+    """Return the words of a block's bitmap in global memory, and the launch; None where no row asks for it."""
+    rows, words = head[HEAD["SYMBOLIC"] + CONSTANTS["BLOCK_BIN"]], bitmap_words(head[HEAD["MAX_SPAN"]])
+    if not rows:
+        return 0, None
+    blocks = min(rows, tuning(device).global_blocks * device.multiprocessors, max(1, scratch_bytes // (4 * words)))
+    return words, Shape((blocks,), _SYMBOLIC_THREADS)
+
+
+def scan(rows: int) -> Shape:
+    """Return the launch of the prefix scan."""
+    return Shape((-(-rows // CONSTANTS["SCAN_ROWS"]),), 256)
+
+
+@dataclass(frozen=True)
+class NumericLaunch:
+    """A kernel of the numeric phase for the rows of one bin."""
+
+    family: str  # window, hash or block
+    name: str
+    bin: int
+    rows: int
+    shape: Shape
+    scratch_words: int = 0  # per block, of the bitmaps in global memory
+
+
+def numeric(head: Head, mean_b: float, itemsize: int, scratch_bytes: int, device: Device) -> Iterator[NumericLaunch]:
+    """Yield the launches of the numeric phase, long rows first.
+
+    Parameters
+    ----------
+    head : Head
+        What the symbolic phase counted.
+    mean_b : float
+        Mean length of the rows of B that A meets.
+    itemsize : int
+        Bytes of a value of C.
+    scratch_bytes : int
+        Bytes of bitmaps in global memory, at most.
+    device : Device
+    """
+    bins = head.bins()
+    yield from _blocks(head, bins, scratch_bytes, device)
+    # Tables of more columns have a whole warp per row: fewer rows per block keep more warps at work.
+    few = 4 if mean_b <= CONSTANTS["SHORT_MEAN"] else 8
+    for hashed in reversed(HASH_KERNELS):
+        if bins[hashed.bin] and hashed.lanes in (few, 32):
+            row_bytes = (4 + itemsize) * _padded(1 << hashed.log, hashed.lanes) + (2 << hashed.log)
+            name = f"numeric_hash_{hashed.lanes}_{hashed.log}"
+            yield _by_groups("hash", name, hashed.bin, bins, hashed.lanes, row_bytes)
+    few = 32 if mean_b > CONSTANTS["LONG_MEAN"] else 16 if mean_b > CONSTANTS["MIDDLE_MEAN"] else 8
+    for window in WINDOW_KERNELS:
+        if bins[window.bin] and window.lanes == (32 if window.bin else few):
+            row_bytes = 8 * _padded(window.words, window.lanes) + itemsize * _padded(window.sums, window.lanes)
+            name = f"numeric_window_{window.lanes}_{window.words}_{window.sums}"
+            yield _by_groups("window", name, window.bin, bins, window.lanes, row_bytes)
+
+
+def _blocks(head: Head, bins: list[int], scratch_bytes: int, device: Device) -> Iterator[NumericLaunch]:
+    for kernel in reversed(BLOCK_KERNELS):
+        blocks, words, shared = bins[kernel.bin], 0, head[HEAD["MAX_BYTES"] + kernel.bin - BLOCK_KERNELS[0].bin]
+        if not blocks:
+            continue
+        if not kernel.shared_words:
+            words, shared = bitmap_words(head[HEAD["MAX_SPAN"]]), 0
+            blocks = min(blocks, tuning(device).numeric_global_blocks, max(1, scratch_bytes // (8 * words)))
+        shape = Shape((blocks,), kernel.threads, shared)
+        yield NumericLaunch("block", f"numeric_block_{kernel.name}", kernel.bin, bins[kernel.bin], shape, words)
+
+
+def _by_groups(family: str, name: str, number: int, bins: list[int], lanes: int, row_bytes: int) -> NumericLaunch:
+    """Return the launch of a kernel that gives each row of a bin to a group of lanes."""
+    threads, rows = CONSTANTS["GROUP_THREADS"], bins[number]
+    per_block = threads // lanes
+    return NumericLaunch(family, name, number, rows, Shape((-(-rows // per_block),), threads, per_block * row_bytes))
+
+
+def _padded(length: int, lanes: int) -> int:
+    """Return the length of a group's table in shared memory, with the padding that keeps groups in different banks."""
+    return length + lanes if lanes < 32 else length
+
+
+def block_width(mean_b: float) -> int:
+    """Return the lanes of a block that read a short row of B."""
+    return max(4, min(32, 1 << max(int(mean_b) - 1, 1).bit_length()))

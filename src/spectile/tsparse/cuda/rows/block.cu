@@ -1,0 +1,117 @@
+// Columns and values of long rows with a wide window: bitmap of the whole window, one block per row.
+
+#include "rows/rows.cuh"
+
+namespace {
+
+template <int THREADS, bool SHARED_WORDS, bool SHARED_SUMS>
+__device__ void numeric_block(int count, int width, const int* list, const int* ptr_a, const int* idx_a,
+                              const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low,
+                              const int* span, const int* ptr_c, int* idx_c, VALUE* val_c, Word* scratch,
+                              int scratch_words) {
+    extern __shared__ u64 shared[];
+    __shared__ int warp_sums[THREADS / 32], s_first[THREADS], s_last[THREADS];
+    __shared__ VALUE s_factor[THREADS];
+    const int t = threadIdx.x, lane = t & 31;
+    Word* words = SHARED_WORDS ? (Word*)shared : scratch + (long long)blockIdx.x * scratch_words;
+    for (int item = blockIdx.x; item < count; item += gridDim.x) {
+        const int row = list[item], start = low[row], used = (span[row] + 31) >> 5, out = ptr_c[row];
+        const int n = ptr_c[row + 1] - out, begin = ptr_a[row], end = ptr_a[row + 1];
+        VALUE* sums = SHARED_SUMS ? (VALUE*)((Word*)shared + used) : val_c + out;
+        for (int w = t; w < used; w += THREADS) words[w].bits = 0;
+        for (int e = t; e < n; e += THREADS) sums[e] = 0;
+        __syncthreads();
+        block_columns<THREADS>(begin, end, width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
+            const int offset = column - start;
+            set_bit(&words[offset >> 5].bits, offset);
+        });
+        __syncthreads();
+        // Entries before each word: every thread sums a run of words (an odd number, so that banks do not collide).
+        const int run = ((used + THREADS - 1) / THREADS) | 1, from = min(t * run, used), to = min(from + run, used);
+        int sum = 0;
+        for (int w = from; w < to; ++w) sum += __popc(words[w].bits);
+        const int scan = prefix_scan<32>(sum, lane, ALL);
+        if (lane == 31) warp_sums[t / 32] = scan;
+        __syncthreads();
+        int before = scan - sum;
+        for (int w = 0; w < t / 32; ++w) before += warp_sums[w];
+        for (int w = from; w < to; ++w) {
+            words[w].before = before;
+            before += __popc(words[w].bits);
+        }
+        __syncthreads();
+        for (int w = t; w < used; w += THREADS) {
+            const Word word = words[w];
+            int at = out + word.before;
+            for (u32 bits = word.bits; bits; bits &= bits - 1) idx_c[at++] = start + 32 * w + __ffs(bits) - 1;
+        }
+        for (int base = begin; base < end; base += THREADS) {
+            __syncthreads();
+            if (base + t < end) {
+                const int k = idx_a[base + t];
+                s_first[t] = ptr_b[k];
+                s_last[t] = ptr_b[k + 1];
+                s_factor[t] = val_a[base + t];
+            }
+            __syncthreads();
+            const int steps = min(THREADS, end - base);
+            int columns[AHEAD][2];
+            VALUE values[AHEAD][2];
+            const auto fetch = [&](int s) {
+#pragma unroll
+                for (int d = 0; d < AHEAD; ++d)
+#pragma unroll
+                    for (int c = 0; c < 2; ++c) {
+                        const int q = s + d < steps ? s_first[s + d] + c * THREADS + t : 0;
+                        const bool present = s + d < steps && q < s_last[s + d];
+                        columns[d][c] = present ? idx_b[q] : -1;
+                        values[d][c] = present ? val_b[q] : VALUE(0);
+                    }
+            };
+            fetch(0);
+            for (int s = 0; s < steps; s += AHEAD) {
+                int places[AHEAD][2];
+                VALUE products[AHEAD][2];
+#pragma unroll
+                for (int d = 0; d < AHEAD; ++d)
+#pragma unroll
+                    for (int c = 0; c < 2; ++c) {
+                        places[d][c] = columns[d][c] >= 0 ? place_of(words, columns[d][c] - start) : -1;
+                        products[d][c] = s + d < steps ? s_factor[s + d] * values[d][c] : VALUE(0);
+                    }
+                if (s + AHEAD < steps) fetch(s + AHEAD);
+#pragma unroll
+                for (int d = 0; d < AHEAD; ++d) {
+                    if (s + d >= steps) break;
+#pragma unroll
+                    for (int c = 0; c < 2; ++c)
+                        if (places[d][c] >= 0) sums[places[d][c]] += products[d][c];
+                    const VALUE a = s_factor[s + d];
+#pragma unroll 4
+                    for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS)
+                        sums[place_of(words, idx_b[q] - start)] += a * val_b[q];
+                    __syncthreads();
+                }
+            }
+        }
+        if (SHARED_SUMS)
+            for (int e = t; e < n; e += THREADS) val_c[out + e] = sums[e];
+        __syncthreads();
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+#define NUMERIC_BLOCK(BIN, NAME, THREADS, SHARED_WORDS, SHARED_SUMS)                                                      \
+    __global__ void __launch_bounds__(THREADS) numeric_block_##NAME(                                                      \
+        int count, int width, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,  \
+        const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* ptr_c, int* idx_c,              \
+        VALUE* val_c, Word* scratch, int scratch_words) {                                                                 \
+        numeric_block<THREADS, SHARED_WORDS, SHARED_SUMS>(count, width, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b,   \
+                                                          low, span, ptr_c, idx_c, val_c, scratch, scratch_words);        \
+    }
+NUMERIC_BLOCKS(NUMERIC_BLOCK)
+
+}  // extern "C"

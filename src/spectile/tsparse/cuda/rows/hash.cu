@@ -1,0 +1,95 @@
+// Columns and values of short rows with a wide window: table of 2^LOG columns, a group of G lanes per row.
+
+#include "rows/rows.cuh"
+
+namespace {
+
+// Sort K words a lane, lane by lane in increasing order over a group of G lanes: a bitonic network whose short steps stay
+// within a lane.
+template <int G, int K> __device__ __forceinline__ void sort_words(u32 (&words)[K], int lane, u32 mask) {
+#pragma unroll
+    for (int size = 2; size <= G * K; size <<= 1) {
+#pragma unroll
+        for (int step = size >> 1; step; step >>= 1) {
+            if (step >= K) {
+                // The partner holds the same number in another lane; the lower one keeps the lesser where sizes ascend.
+                const bool lesser = ((lane * K & step) == 0) == ((lane * K & size) == 0);
+#pragma unroll
+                for (int i = 0; i < K; ++i) {
+                    const u32 other = __shfl_xor_sync(mask, words[i], step / K, G);
+                    words[i] = lesser ? min(words[i], other) : max(words[i], other);
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < K; ++i)
+                    if ((i & step) == 0) {
+                        const bool ascending = size < K ? (i & size) == 0 : (lane * K & size) == 0;
+                        const u32 x = words[i], y = words[i + step];
+                        words[i] = ascending ? min(x, y) : max(x, y);
+                        words[i + step] = ascending ? max(x, y) : min(x, y);
+                    }
+            }
+        }
+    }
+}
+
+// New columns are listed with their slot in one word, which the sort orders: a window of 2^(32 - LOG) columns fits.
+template <int G, int LOG>
+__device__ void numeric_hash(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
+                             const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c,
+                             int* idx_c, VALUE* val_c) {
+    extern __shared__ u64 shared[];
+    constexpr int TABLE = 1 << LOG, STRIDE = G < 32 ? TABLE + G : TABLE, K = TABLE / 2 / G;
+    const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
+    if (item >= count) return;
+    const u32 mask = group_mask<G>();
+    VALUE* sums = (VALUE*)shared + group * STRIDE;
+    int* keys = (int*)((VALUE*)shared + (blockDim.x / G) * STRIDE) + group * (STRIDE + TABLE / 2);
+    u32* listed = (u32*)keys + STRIDE;
+    const int row = list[item], out = ptr_c[row], start = low[row];
+    for (int t = 4 * lane; t < TABLE; t += 4 * G) *(int4*)&keys[t] = make_int4(-1, -1, -1, -1);
+    __syncwarp(mask);
+    int n = 0;
+    each_product<G>(ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
+                    [&](bool present, int column, VALUE product) {
+                        bool added = false;
+                        if (present) {
+                            const int slot = insert<LOG>(keys, column, added);
+                            sums[slot] = added ? product : sums[slot] + product;
+                            column = ((column - start) << LOG) | slot;
+                        }
+                        const u32 all = __ballot_sync(mask, added) & mask;
+                        if (added) listed[n + __popc(all & ((1u << (threadIdx.x & 31)) - 1u))] = column;
+                        n += __popc(all);
+                    });
+    u32 words[K];
+#pragma unroll
+    for (int i = 0; i < K; ++i) {
+        const int e = i * G + lane;
+        words[i] = e < n ? listed[e] : ALL;
+    }
+    sort_words<G, K>(words, lane, mask);
+    __syncwarp(mask);
+#pragma unroll
+    for (int i = 0; i < K; ++i) listed[lane * K + i] = words[i];
+    __syncwarp(mask);
+    for (int e = lane; e < n; e += G) {
+        const u32 word = listed[e];
+        idx_c[out + e] = start + int(word >> LOG);
+        val_c[out + e] = sums[word & (TABLE - 1)];
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+#define NUMERIC_HASH(BIN, G, LOG)                                                                                         \
+    __global__ void __launch_bounds__(128) numeric_hash_##G##_##LOG(                                                      \
+        int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
+        const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c, int* idx_c, VALUE* val_c) {               \
+        numeric_hash<G, LOG>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, ptr_c, idx_c, val_c);            \
+    }
+NUMERIC_HASHES(NUMERIC_HASH)
+
+}  // extern "C"

@@ -1,0 +1,59 @@
+// Columns and values of rows with a narrow window: bitmap of at most 32 WORDS columns, a group of G lanes per row.
+
+#include "rows/rows.cuh"
+
+namespace {
+
+template <int G, int WORDS, int SUMS>
+__device__ void numeric_window(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
+                               const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* span,
+                               const int* slot, const u32* kept, int capacity, const int* ptr_c, int* idx_c,
+                               VALUE* val_c) {
+    extern __shared__ u64 shared[];
+    const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
+    if (item >= count) return;
+    const u32 mask = group_mask<G>();
+    constexpr int PAD = G < 32 ? G : 0;  // groups of one warp start in different banks
+    Word* words = (Word*)shared + group * (WORDS + PAD);
+    VALUE* sums = (VALUE*)((Word*)shared + (blockDim.x / G) * (WORDS + PAD)) + group * (SUMS + PAD);
+    const int row = list[item], start = low[row], used = (span[row] + 31) >> 5, out = ptr_c[row];
+    const u32* keep = kept + slot[row];
+    if (slot[row] + used > capacity) {
+        // No room was left for its bitmap: it is made again where the sums will be.
+        mark_columns<G>(row, start, used, (u32*)sums, ptr_a, idx_a, ptr_b, idx_b, lane, mask);
+        keep = (u32*)sums;
+    }
+    int before = 0;
+    for (int base = 0; base < used; base += G) {
+        const int w = base + lane;
+        u32 bits = w < used ? keep[w] : 0;
+        const int sum = prefix_scan<G>(__popc(bits), lane, mask);
+        const int place = before + sum - __popc(bits);
+        before += __shfl_sync(mask, sum, G - 1, G);
+        if (w < used) words[w] = {bits, u32(place)};
+        for (int at = out + place; bits; bits &= bits - 1) idx_c[at++] = start + 32 * w + __ffs(bits) - 1;
+    }
+    __syncwarp(mask);
+    for (int e = lane; e < before; e += G) sums[e] = 0;
+    __syncwarp(mask);
+    each_product<G, G == 32 ? 2 : 1>(
+        ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
+        [&](int column, VALUE a, VALUE b) { sums[place_of(words, column - start)] += a * b; });
+    for (int e = lane; e < before; e += G) val_c[out + e] = sums[e];
+}
+
+}  // namespace
+
+extern "C" {
+
+#define NUMERIC_WINDOW(BIN, G, WORDS, SUMS)                                                                               \
+    __global__ void __launch_bounds__(128) numeric_window_##G##_##WORDS##_##SUMS(                                         \
+        int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
+        const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* slot, const u32* kept,          \
+        int capacity, const int* ptr_c, int* idx_c, VALUE* val_c) {                                                       \
+        numeric_window<G, WORDS, SUMS>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, slot, kept,      \
+                                       capacity, ptr_c, idx_c, val_c);                                                    \
+    }
+NUMERIC_WINDOWS(NUMERIC_WINDOW)
+
+}  // extern "C"

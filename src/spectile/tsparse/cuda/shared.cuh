@@ -1,0 +1,70 @@
+// What the kernels and the host share: counters, flags, bins.  The host reads the numbers from this file (counters.py).
+
+#include "scan.cuh"
+
+namespace {
+
+constexpr int ANALYSTS = 512;          // threads of a block of the analysis
+constexpr int SCAN_ROWS = 2048;        // rows that a block of the prefix scan takes
+constexpr int HEAVY = 16384;           // products from which a block gathers the row, however narrow it is
+constexpr int MOST_KEPT = 2147482624;  // words of kept bitmaps that a slot can name, and add 256 to
+constexpr int EMPTY = -1048576;        // exponent of a row or column without a nonzero
+
+// The head: counters that a call clears before and the host reads between the phases.
+constexpr int HEAD = 64;  // words
+enum Head {
+    SYMBOLIC = 0,       // rows in each symbolic bin
+    NUMERIC = 8,        // rows in each numeric bin (12)
+    FLAGS = 20,         // bad input of A and of B, see Flag
+    MAX_SPAN = 22,      // widest window among the rows of the symbolic block bin
+    MAX_BYTES = 24,     // most shared memory among the rows of each numeric block bin (4)
+    TICKET = 28,
+    DESCENTS = 34,      // places in A and in B where a column is not above the one before, less those at a row's start
+    PRODUCTS = 30,      // 64 bits
+    ENTRIES = 32,       // 64 bits: stored entries of C
+    KEPT = 36,          // 64 bits: words of the bitmaps that the rows of the window bins keep
+};
+enum Flag { BAD_INDEX = 1, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16, LOST = 32, BAD_POINTER = 64 };
+enum Rounding { KEEP = 0, TF32 = 1, HALF = 2, HALF_TILE = 3 };
+
+// Mean lengths of the rows of B from which more lanes take a row.
+constexpr int SHORT_MEAN = 6;
+constexpr int MIDDLE_MEAN = 10;
+constexpr int LONG_MEAN = 24;
+
+// Bins of the symbolic phase: window 2048, window 8192, hash 32, 64, 256, 1024, block.
+constexpr int BINS_SYMBOLIC = 7;
+constexpr int BLOCK_BIN = 6;
+
+// Bins of the numeric phase, and their kernels.
+constexpr int BINS_NUMERIC = 12;
+constexpr int GROUP_THREADS = 128;  // of the kernels that give a row to a group of lanes
+// bin, lanes of a row, words of its bitmap, sums
+#define NUMERIC_WINDOWS(KERNEL)                                                                                           \
+    KERNEL(0, 8, 64, 256)                                                                                                 \
+    KERNEL(0, 16, 64, 256)                                                                                                \
+    KERNEL(0, 32, 64, 256)                                                                                                \
+    KERNEL(1, 32, 64, 2048)                                                                                               \
+    KERNEL(2, 32, 256, 1024)
+// bin, lanes of a row, logarithm of its table, which is filled to a half
+#define NUMERIC_HASHES(KERNEL)                                                                                            \
+    KERNEL(3, 4, 5)                                                                                                       \
+    KERNEL(3, 8, 5)                                                                                                       \
+    KERNEL(4, 4, 6)                                                                                                       \
+    KERNEL(4, 8, 6)                                                                                                       \
+    KERNEL(5, 32, 8)                                                                                                      \
+    KERNEL(6, 32, 9)                                                                                                      \
+    KERNEL(7, 32, 10)
+// bin, name, threads, bitmap in shared memory, sums in shared memory
+#define NUMERIC_BLOCKS(KERNEL)                                                                                            \
+    KERNEL(8, small, 128, true, true)                                                                                     \
+    KERNEL(9, large, 512, true, true)                                                                                     \
+    KERNEL(10, sums_global, 512, true, false)                                                                             \
+    KERNEL(11, global, 256, false, false)
+
+// Whether the check of the factors found what the kernels must not walk.
+__device__ __forceinline__ bool invalid(const int* head) {
+    return head[FLAGS] | head[FLAGS + 1] | head[DESCENTS] | head[DESCENTS + 1];
+}
+
+}  // namespace

@@ -1,0 +1,61 @@
+"""Launches of kernels that do not depend on each other, side by side."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from spectile.core.launch import Kernel, Shape
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, its shape and its arguments."""
+
+    kernel: Kernel
+    shape: Shape
+    arguments: tuple[Any, ...]
+
+    def __call__(self) -> None:
+        """Launch on the current stream."""
+        self.kernel(self.shape, *self.arguments)
+
+
+class _Kept(threading.local):
+    """Streams and events of one host thread, by device."""
+
+    def __init__(self) -> None:
+        self._by_device: dict[int, list[tuple[Any, Any]]] = {}
+
+    def get(self, count: int) -> list[tuple[Any, Any]]:
+        import cupy
+
+        kept = self._by_device.setdefault(cupy.cuda.runtime.getDevice(), [])
+        while len(kept) < count:
+            kept.append((cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)))
+        return kept
+
+
+_kept = _Kept()
+
+
+def side_by_side(launches: list[Launch]) -> None:
+    """Launch on the current stream and others beside it; the current stream waits for all."""
+    import cupy
+
+    if not launches:
+        return
+    if len(launches) == 1:
+        launches[0]()
+        return
+    main = cupy.cuda.get_current_stream()
+    (_, begin), *others = _kept.get(len(launches))
+    begin.record(main)
+    launches[0]()
+    for launch, (stream, event) in zip(launches[1:], others, strict=False):
+        stream.wait_event(begin)
+        with stream:
+            launch()
+        event.record(stream)
+        main.wait_event(event)

@@ -1,0 +1,1 @@
+"""The product by bitmap tiles on CUDA devices, on tensor cores."""

@@ -1,0 +1,164 @@
+"""What the modules of sparse products share: the table of precisions, and the factors as they pass them on."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+PrecisionName = Literal["float64", "float32", "tf32", "float16"]
+Method = Literal["auto", "rows", "tiles"]
+METHODS = ("auto", "rows", "tiles")
+
+HALF_MAX = 65504.0
+HALF_NORMAL = 2.0**-14
+
+
+@dataclass(frozen=True)
+class HalfRange:
+    """What a format for ``precision="float16"`` holds, and how rows and columns are scaled into it.
+
+    Attributes
+    ----------
+    least, most : float
+        Sizes between which nonzero entries need no scaling, as long as those of the other factor need none.
+    top : int
+        A scaled row has its largest entry in [2**(top - 1), 2**top).
+    lost : float
+        Scaled entries below this size would be lost.
+    """
+
+    least: float
+    most: float
+    top: int
+    lost: float
+
+
+#: Entry by entry: no sum of 2**31 products is above 2**127, and what a product loses below float32's normal range is
+#: what float32 loses.  Once scaled, a loss would grow with the way back: no product of scaled entries is below 2**-124.
+BY_ENTRY = HalfRange(2.0**-126, 2.0**48, 48, 2.0**-62)
+#: Tiles, whose elements are float16.
+IN_TILES = HalfRange(HALF_NORMAL, HALF_MAX, 15, 2.0**-24)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """One precision of the product.
+
+    Attributes
+    ----------
+    name : str
+    value : {"float32", "float64"}
+        Name of the type of C and of the sums.
+    unit : float
+        Unit roundoff of one operation of the sum.  Tensor cores may truncate, which doubles float32's.
+    element : {"float16", "float32", "float64"}
+        Name of the type of the elements of tiles.
+    tile_code : int
+        ``PRECISION`` of ``tiles.cu``.
+    """
+
+    name: str
+    value: str
+    unit: float
+    element: str
+    tile_code: int
+
+    @functools.cached_property
+    def dtype(self) -> np.dtype:
+        """Type of C and of the sums."""
+        return np.dtype(self.value)
+
+
+#: All that is known of a precision; what rounds to it stands in ``rounding.py`` and ``check.cu``.
+PRECISIONS = {
+    row.name: row
+    for row in (
+        Precision("float64", "float64", 2.0**-53, "float64", 64),
+        Precision("float32", "float32", 2.0**-24, "float32", 32),
+        Precision("tf32", "float32", 2.0**-23, "float32", 19),
+        Precision("float16", "float32", 2.0**-23, "float16", 16),
+    )
+}
+
+
+def lookup(name: str) -> Precision:
+    """Return the precision called `name`; ValueError lists the names."""
+    try:
+        return PRECISIONS[name]
+    except (KeyError, TypeError):
+        raise ValueError(f"precision is {name!r}; choose one of {', '.join(PRECISIONS)}") from None
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A checked CSR factor on the host: sorted rows without duplicates, finite real values."""
+
+    shape: tuple[int, int]
+    indptr: np.ndarray  # int64
+    indices: np.ndarray  # int32, or int64 where a shape or the input asks for it
+    data: np.ndarray
+    array: bool  # scipy sparse array rather than matrix
+
+    def with_data(self, data: np.ndarray) -> Operand:
+        """Return the same pattern with other values."""
+        return replace(self, data=data)
+
+    def row_of_entries(self) -> np.ndarray:
+        """Return the row of each stored entry."""
+        return np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))
+
+    def csr(self) -> Any:
+        """Return the factor as a scipy CSR array."""
+        import scipy.sparse as sp
+
+        return sp.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
+
+
+@dataclass
+class Factor:
+    """A CSR factor on the device whose values are rounded to the precision of the product."""
+
+    shape: tuple[int, int]
+    indptr: Any  # int32
+    indices: Any  # int32
+    data: Any
+    exponents: Any = None  # of the rows of A or the columns of B, where float16 needed scaling: both factors or none
+    half: HalfRange = BY_ENTRY
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries."""
+        return len(self.indices)
+
+
+class SymbolicProduct(Protocol):
+    """The pattern of C = A B, kept for further products of matrices with the patterns of A and B.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of C.
+    nnz : int
+        Stored entries of C.
+    products : int
+        Multiplications of one product.
+    """
+
+    shape: tuple[int, int]
+    products: int
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries of C."""
+
+    def multiply(self, A: Any, B: Any, *, precision: PrecisionName = "float64") -> Any:
+        """Return C = A B for factors with the analysed patterns.
+
+        Raises
+        ------
+        ValueError
+            If the pattern of a factor differs from the analysed one, and for the reasons of `spectile.tsparse.spgemm`.
+        """

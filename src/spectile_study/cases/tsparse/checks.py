@@ -1,0 +1,145 @@
+"""Whether a product is right: its pattern, the bound of every entry, and SMAPE (Equation 3)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from spectile.tsparse import error_bound, spgemm
+from spectile.tsparse.rounding import fits_half, half_exponents
+from spectile.tsparse.types import HalfRange, lookup
+from spectile_study.bench.case import Method, Value
+
+#: Products of up to this many entries are checked entry by entry; larger ones by their action on a random vector.
+LARGEST_CHECKED = 20_000_000
+
+
+class Check:
+    """Compares products of one matrix with the float64 reference: pattern, bound of every entry, SMAPE (Equation 3).
+
+    A product too large for that is compared through its action on a random vector.
+    """
+
+    def __init__(self, A: Any, nnz_c: int, seed: int) -> None:
+        self.A, self.nnz_c = A, nnz_c
+        self.x = np.random.default_rng(seed).standard_normal(A.shape[1])
+        self.smape: dict[str, float] = {}
+        self._kept: dict[tuple[str, str], Any] = {}
+
+    def __call__(self, name: str, precision: Any, C: Any) -> dict[str, float]:
+        """Return the errors of C, computed by method `name` in `precision`."""
+        if self.nnz_c > LARGEST_CHECKED:
+            return self._action(name, precision, C)
+        C.sort_indices()
+        xp: Any = importlib.import_module("cupy") if hasattr(C, "get") else np
+        exact = self._array("exact", np)
+        if name.startswith("scipy"):
+            C = _with_cancelled(C, exact)
+        indptr, indices, data = (self._array(part, xp) for part in ("indptr", "indices", "data"))
+        if C.nnz != exact.nnz or bool((C.indptr != indptr).any()) or bool((C.indices != indices).any()):
+            return {"error_pattern": 1.0, "error_fro_rel": float("nan"), "error_bound_ratio": float("nan")}
+        values = C.data.astype(np.float64)
+        error = xp.abs(values - data)
+        size = xp.abs(values) + xp.abs(data)
+        bound = f"{precision} in tiles" if precision == "float16" and name.startswith("tiles") else precision
+        self.smape[name] = float(100 * (error / xp.where(size > 0, size, 1)).mean()) if len(error) else 0.0
+        scale = float(xp.linalg.norm(data)) or 1.0
+        return {
+            "error_pattern": 0.0,
+            "error_fro_rel": float(xp.linalg.norm(error)) / scale,
+            "error_bound_ratio": float((error / self._array(bound, xp)).max()) if len(error) else 0.0,
+        }
+
+    def _array(self, name: str, xp: Any) -> Any:
+        """Return the float64 product, one of its arrays, or the bound of a precision, kept on host and device."""
+        key = name, xp.__name__
+        if key in self._kept:
+            return self._kept[key]
+        array: Any
+        if xp is not np:
+            array = xp.asarray(self._array(name, np))
+        elif name == "exact":
+            array = spgemm(self.A, self.A, backend="cpu")
+        elif name in ("indptr", "indices", "data"):
+            array = getattr(self._array("exact", np), name)
+        elif name == "rounding of the reference":
+            array = error_bound(self.A, self.A).data
+        else:
+            reference = own = self._array("rounding of the reference", np)
+            if name != "float64":
+                precision, _, tiles = name.partition(" ")
+                method: Any = "tiles" if tiles else "rows"
+                own = error_bound(self.A, self.A, precision=precision, method=method).data  # type: ignore[arg-type]
+            array = own + reference
+        self._kept[key] = array
+        return array
+
+    def _action(self, name: str, precision: str, C: Any) -> dict[str, float]:
+        A, x = self.A, self.x
+        exact, size = A @ (A @ x), abs(A) @ (abs(A) @ abs(x))
+        if hasattr(C, "get"):
+            import cupy
+
+            action = (C.astype(np.float64) @ cupy.asarray(x)).get()
+        else:
+            action = C.astype(np.float64) @ x
+        unit = 2.0**-10 if precision in ("tf32", "float16") else lookup(precision).unit
+        products = float(np.diff(A.indptr).max(initial=1)) + 2
+        error = np.abs(action - exact) / np.where(size > 0, size, 1)
+        return {
+            "error_pattern": float(max(C.nnz - self.nnz_c, 0) if name.startswith("scipy") else abs(C.nnz - self.nnz_c)),
+            "error_fro_rel": float(np.linalg.norm(action - exact) / (np.linalg.norm(exact) or 1)),
+            "error_bound_ratio": float(error.max(initial=0) / (4 * products * unit)),
+        }
+
+    def method(
+        self,
+        name: str,
+        precision: str,
+        run: Callable[[], Any],
+        counts: Mapping[str, Any],
+        values: Callable[[Any], Mapping[str, Value]] = lambda result: {},
+        **more: Any,
+    ) -> Method:
+        """Return the method `name` with this check, its work, and what `values` makes of a result."""
+        limits = {"error_pattern": 0.0, "error_bound_ratio": 1.0}
+        entry = 4 + lookup(precision).dtype.itemsize
+        return Method(
+            name,
+            run,
+            lambda C: self(name, precision, C),
+            limits,
+            flops=2.0 * counts["products"],
+            bytes=float(entry * (2 * counts["nnz"] + counts["nnz_c"]) + 8 * counts["n"]),
+            values=lambda C: {"precision": precision, "smape_percent": self.smape.get(name)} | dict(values(C)),
+            **more,
+        )
+
+
+def _with_cancelled(C: Any, exact: Any) -> Any:
+    """Return C with the entries that SciPy leaves out because they cancelled, or C if its pattern has others."""
+    width = exact.shape[1]
+    places, wanted = (
+        np.repeat(np.arange(x.shape[0], dtype=np.int64), np.diff(x.indptr)) * width + x.indices for x in (C, exact)
+    )
+    at = np.searchsorted(wanted, places)
+    if C.nnz > exact.nnz or not np.array_equal(wanted[np.minimum(at, len(wanted) - 1)], places):
+        return C
+    data = np.zeros(exact.nnz, C.dtype)
+    data[at] = C.data
+    return type(exact)((data, exact.indices, exact.indptr), shape=exact.shape)
+
+
+def half_reason(A: Any, half: HalfRange) -> str | None:
+    """Return why `half` cannot hold A even when its rows and columns are scaled, or None where it can."""
+    if fits_half(A.data, half):
+        return None
+    try:
+        half_exponents(A.data, np.repeat(np.arange(A.shape[0]), np.diff(A.indptr)), A.shape[0], "row of A", half)
+        half_exponents(A.data, A.indices, A.shape[1], "column of B", half)
+    except ValueError as error:
+        return str(error)
+    return None

@@ -1,0 +1,153 @@
+"""The methods measured on a GPU: ours by rows and by tiles, as called and in the kernels' format, and cuSPARSE's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from spectile.tsparse import spgemm
+from spectile.tsparse.types import BY_ENTRY, IN_TILES, PRECISIONS, lookup
+from spectile_study.bench.case import Method, Skipped
+from spectile_study.cases.tsparse.checks import Check, half_reason
+from spectile_study.cases.tsparse.host import product
+from spectile_study.cases.tsparse.phases import phases_of
+
+#: Products of entries a product of tiles from which the tiles' own methods are measured, and entries of C up to which.
+DENSE_TILES, LARGEST_TILED = 4, 100_000_000
+
+
+def methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bool) -> list[Method | Skipped]:
+    """Return the methods for the square of `A`."""
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile_study.bench import vendor
+
+    methods: list[Method | Skipped] = []
+    pool = cupy.get_default_memory_pool()
+    on_gpu = {}
+    for dtype in ("float64", "float32"):
+        arrays = (A.data.astype(dtype), A.indices.astype(np.int32), A.indptr.astype(np.int32))
+        on_gpu[dtype] = csr_matrix(tuple(cupy.asarray(x) for x in arrays), shape=A.shape)
+
+    def add(name: str, precision: str, run: Callable[[], Any], **more: Any) -> None:
+        peak = peak_bytes(run)
+        methods.append(check.method(name, precision, run, counts, clock="events", memory_bytes=peak, **more))
+        if empty_pool and precision == "float32":
+            prepare = pool.free_all_blocks
+            cold = check.method(f"{name}_empty_pool", precision, run, counts, clock="events", prepare=prepare)
+            methods.append(cold)
+
+    for precision in PRECISIONS:
+        if precision == "float16" and (reason := half_reason(A, BY_ENTRY)):
+            methods.append(Skipped("spectile_float16", reason))
+            continue
+        G = on_gpu[lookup(precision).dtype.name]
+        add(f"spectile_{precision}", precision, product(G, precision, "cuda"), values=phases_of(G, precision))
+    methods += _row_methods(on_gpu, counts, check) + _tile_methods(on_gpu, counts, check)
+    for precision, G in on_gpu.items():
+        add(f"cusparse_{precision}", precision, lambda G=G: vendor.spgemm(G, G)[0])  # type: ignore[misc]
+    return methods
+
+
+def _row_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
+    """Return ``rows_<precision>``, the product of factors that are checked and rounded already."""
+    from spectile.tsparse.cuda.factors import checked, with_checked_factors
+    from spectile.tsparse.cuda.run import to_device
+
+    methods: list[Method | Skipped] = []
+    for name in PRECISIONS:
+        if name == "float16" and (reason := half_reason(check.A, BY_ENTRY)):
+            methods.append(Skipped("rows_float16", reason))
+            continue
+        precision = lookup(name)
+        G = on_gpu[precision.dtype.name]
+        left, right = with_checked_factors(G, G, precision, checked)
+
+        def run(left: Any = left, right: Any = right, precision: Any = precision) -> Any:
+            return to_device(left, right, precision, None, None)
+
+        methods.append(check.method(f"rows_{name}", name, run, counts, clock="events"))
+    return methods
+
+
+def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
+    """Return ``tiles_<precision>``, tiles to tiles with the conversions apart (the paper's time), and ``tiles_csr``."""
+    reason, half = _not_tiled(counts), half_reason(check.A, IN_TILES)
+    methods: list[Method | Skipped] = []
+    for name in PRECISIONS:
+        why = reason or (half if name == "float16" else None)
+        methods.append(Skipped(f"tiles_{name}", why) if why else _between_tiles(name, on_gpu, counts, check))
+    for name in ("tf32", "float16"):
+        why = reason or (half if name == "float16" else None)
+        if why:
+            methods.append(Skipped(f"tiles_csr_{name}", why))
+            continue
+
+        def to_csr(name: Any = name) -> Any:
+            return spgemm(on_gpu["float32"], on_gpu["float32"], precision=name, method="tiles")
+
+        methods.append(check.method(f"tiles_csr_{name}", name, to_csr, counts, clock="events"))
+    return methods
+
+
+def _not_tiled(counts: Mapping[str, Any]) -> str | None:
+    """Return why the tiles' own methods are not measured, or None."""
+    if counts["products"] < DENSE_TILES * counts["tile_products"]:
+        per_task = counts["products"] / max(counts["tile_products"], 1)
+        return f"tiles are nearly empty: {per_task:.1f} products of entries a product of tiles"
+    if counts["nnz_c"] > LARGEST_TILED:
+        return f"C has {counts['nnz_c']:,} entries, and tiles are measured up to {LARGEST_TILED:,}"
+    return None
+
+
+def _between_tiles(name: str, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> Method:
+    """Return ``tiles_<precision>``, the product of factors that are converted already."""
+    from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
+    from spectile.tsparse.cuda.tiles.convert import convert, to_csr
+    from spectile.tsparse.cuda.tiles.product import multiply
+
+    precision = lookup(name)
+    G = on_gpu[precision.dtype.name]
+    # Scaled for float16, the two factors differ: rows of one, columns of the other.
+    left, right = with_checked_factors(G, G, precision, checked, IN_TILES)
+    tiles = convert(left, precision)
+    others = tiles if right is left else convert(right, precision)
+
+    def run() -> Any:
+        return multiply(tiles, others, precision)
+
+    def check_unscaled(C: Any) -> dict[str, float]:
+        product = to_csr(C)
+        unscale(product.data, product.indptr, product.indices, left, right, 0)
+        return check(f"tiles_{name}", name, product)
+
+    method = check.method(f"tiles_{name}", name, run, counts, clock="events", memory_bytes=peak_bytes(run))
+    method.check = check_unscaled
+    return method
+
+
+def peak_bytes(run: Callable[[], Any]) -> int | None:
+    """Return the most device memory that a call holds at a time beside its inputs, its result included, or None."""
+    import cupy
+
+    class Peak(cupy.cuda.MemoryHook):
+        name = "spectile.peak"
+        now = most = 0
+
+        def malloc_postprocess(self, **event: Any) -> None:
+            self.now += event["mem_size"]
+            self.most = max(self.most, self.now)
+
+        def free_postprocess(self, **event: Any) -> None:
+            self.now -= event["mem_size"]
+
+    hook = Peak()
+    try:
+        with hook:
+            run()
+    except (MemoryError, RuntimeError):
+        return None  # the method's own check reports it
+    return int(hook.most)

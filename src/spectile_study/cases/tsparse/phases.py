@@ -1,0 +1,54 @@
+"""The time of each phase of a product on a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from spectile.tsparse.types import lookup
+from spectile_study.bench.case import Value
+
+#: Calls of which the times of phases are medians.
+CALLS = 9
+
+
+def phases_of(G: Any, name: Any) -> Callable[[Any], Mapping[str, Value]]:
+    """Return what times the phases of one product on the device (their medians, each phase synchronised)."""
+
+    def phases(result: Any) -> Mapping[str, Value]:
+        import cupy
+
+        from spectile.tsparse.cuda.factors import with_checked_factors
+        from spectile.tsparse.cuda.rows.count import count_rows
+        from spectile.tsparse.cuda.rows.fill import fill_rows
+
+        precision = lookup(name)
+        marks: list[float] = []
+
+        def mark() -> None:
+            cupy.cuda.runtime.deviceSynchronize()
+            marks.append(time.perf_counter())
+
+        def product(left: Any, right: Any, counters: Any) -> None:
+            mark()
+            phase = count_rows(left, right, 0, G.shape[0], precision.dtype.name, counters)
+            mark()
+            indices = cupy.empty(phase.entries, np.int32)
+            data = cupy.empty(phase.entries, precision.dtype)
+            mark()
+            fill_rows(left, right, phase, indices, data)
+            mark()
+
+        times = []
+        for _ in range(CALLS):
+            marks.clear()
+            mark()
+            with_checked_factors(G, G, precision, product)
+            times.append(np.diff(marks[-5:]))
+        labels = ["check and rounding", "symbolic", "allocation", "numeric"]
+        return {"phases": labels, "phases_s": np.median(times, axis=0).tolist()}
+
+    return phases
