@@ -1,0 +1,170 @@
+"""Write the tables of docs/performance/*.md anew, from the recorded measurements: ``python docs/tables.py``.
+
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the page's own words around it are left alone.
+tests/study/test_pages.py checks that the pages hold what this script would write.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pandas
+
+from spectile_study.bench import record
+from spectile_study.bench.stats import geometric_mean, speedups
+
+ROOT = Path(__file__).resolve().parents[1]
+SPAMM_PRECISIONS = {"fp32": "float32", "tf32x3": "float32, 3xTF32", "fp64": "float64", "fp16": "float16"}
+KPM_METHODS = {
+    "aug_spmmv_sell": "stored matrix, SELL",
+    "aug_spmmv": "stored matrix, CSR",
+    "stencil": "matrix-free, one step a sweep",
+    "blocked": "matrix-free, two steps in one sweep",
+}
+CUSOLVER = ("cusolver_one_stage", "cusolver_two_stage")
+STEPS = 4  # of one recorded call
+
+
+def _frame(machine: str, paper: str) -> pandas.DataFrame:
+    return record.read_frame(ROOT / f"results/recorded/{machine}/{paper}.parquet")
+
+
+def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]], used: pandas.DataFrame, machine: str) -> str:
+    """Return the table, and a line that names the record and the commits that measured it."""
+    lines = [list(head), ["---"] * len(list(head)), *map(list, rows)]
+    commits = ", ".join(sorted(set(used["commit"].str[:7])))
+    source = f"Record: `results/recorded/{machine}/{used['paper'].iloc[0]}.parquet`, measured at {commits}."
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{source}"
+
+
+def _duration(seconds: float) -> str:
+    unit, scale = ("s", 1.0) if seconds >= 0.9995 else ("ms", 1e3)
+    return f"{seconds * scale:.3g} {unit}"
+
+
+def spamm_product(machine: str, baseline: str, ratios: Iterable[str]) -> str:
+    """Return speed-up over the vendor's dense product, and time, by precision, valid ratio and order."""
+    frame = _frame(machine, "spamm")
+    frame = frame[frame["case"].str.startswith("product_") & (frame["p_gpus"].fillna(1) <= 1)]
+    rows, used = [], []
+    orders = sorted(frame["p_n"].unique())
+    for precision, name in SPAMM_PRECISIONS.items():
+        for ratio in ratios:
+            ours = speedups(frame[frame["p_precision"] == precision], f"spectile_{ratio}", baseline)
+            if ours.empty:
+                continue
+            used.append(ours)
+            cells = ours.set_index("p_n")
+            shown = [
+                f"{cells.at[n, 'speedup']:.2f} ({_duration(cells.at[n, 'time_s'])})" if n in cells.index else ""
+                for n in orders
+            ]
+            rows.append([name, f"{int(ratio)} %", *shown])
+    head = ["precision", "valid", *(f"n = {int(n)}" for n in orders)]
+    return _markdown(head, rows, pandas.concat(used), machine)
+
+
+def tsparse_product(machine: str, baseline: str) -> str:
+    """Return how much faster products are than the baseline's, over all matrices of the record."""
+    frame, rows, used = _frame(machine, "tsparse"), [], []
+    for dtype in ("float64", "float32"):
+        ours = speedups(frame, f"spectile_{dtype}", f"{baseline}_{dtype}")
+        used.append(ours)
+        s = ours["speedup"]
+        slowest, fastest = (ours.loc[place, "p_matrix"].split("/")[-1] for place in (s.idxmin(), s.idxmax()))
+        cells = [f"{s.min():.2f} ({slowest})", f"{geometric_mean(s):.2f}", f"{s.max():.2f} ({fastest})"]
+        rows.append([dtype, str(len(ours)), *cells])
+    head = ["precision", "matrices", "least speed-up", "geometric mean", "largest speed-up"]
+    return _markdown(head, rows, pandas.concat(used), machine)
+
+
+def evd_solver(machine: str, baselines: Iterable[str], orders: Iterable[int]) -> str:
+    """Return speed-up over the vendor's fastest solver, and time, of `eigvalsh` and `eigh` by dtype and order."""
+    frame, rows, used = _frame(machine, "evd"), [], []
+    frame = frame[frame["case"].str.startswith("evd_") & frame["p_n"].isin(list(orders))]
+    task = frame["case"].str.extract(r"evd_\d+_(values|vectors)_?([a-z]+\d+)?")
+    for name, call in (("values", "eigvalsh"), ("vectors", "eigh")):
+        for dtype in (None, "float32", "complex128", "complex64"):
+            part = frame[(task[0] == name) & (task[1].isna() if dtype is None else task[1] == dtype)]
+            ours = part[(part["method"] == "spectile") & (part["status"] == "ok")].set_index("p_n")
+            if ours.empty:
+                continue
+            least = pandas.concat([speedups(part, "spectile", method) for method in baselines])
+            least = least.groupby("p_n")["speedup"].min()
+            cells = [
+                f"{f'{least[n]:.2f} ' if n in least.index else ''}({_duration(ours.at[n, 'time_s'])})"
+                if n in ours.index
+                else ""
+                for n in orders
+            ]
+            used.append(ours)
+            rows.append([call, dtype or "float64", *cells])
+    return _markdown(["call", "dtype", *(f"n = {n}" for n in orders)], rows, pandas.concat(used), machine)
+
+
+def kpm_step(machine: str, study: str) -> str:
+    """Return the time of one Chebyshev step by number of vectors, for each way to apply the matrix."""
+    frame = _frame(machine, "kpm")
+    ok = (frame["status"] == "ok") & (frame["p_precision"] == "complex128") & frame["method"].isin(list(KPM_METHODS))
+    frame = frame[ok & frame["case"].str.fullmatch(rf"{study}_r\d+")]
+    vectors = sorted(frame["p_num_vectors"].unique())
+    cells = frame.set_index(["method", "p_num_vectors"])["time_s"] / STEPS
+    rows = [
+        [name, *(_duration(cells[method, r]) if (method, r) in cells.index else "" for r in vectors)]
+        for method, name in KPM_METHODS.items()
+    ]
+    return _markdown(["H", *(f"R = {int(r)}" for r in vectors)], rows, frame, machine)
+
+
+def kpm_dos(machine: str) -> str:
+    """Return the time of whole densities of states."""
+    frame = _frame(machine, "kpm")
+    frame = frame[(frame["method"] == "spectile") & (frame["status"] == "ok")].sort_values("p_nx")
+    rows = [
+        [
+            f"{4 * int(row.p_nx * row.p_ny * row.p_nz):,}",
+            f"{int(row.p_num_moments)}",
+            f"{int(row.p_num_vectors)}",
+            "GPU" if row.case.startswith("dos_") else "CPU",
+            _duration(row.time_s),
+        ]
+        for row in frame.itertuples()
+    ]
+    return _markdown(["rows of H", "moments M", "vectors R", "on", "time"], rows, frame, machine)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "spamm gpu": lambda: spamm_product("h200", "cublas", ("05", "30")),
+    "spamm cpu": lambda: spamm_product("xeon2", "blas", ("05", "10", "30")),
+    "tsparse gpu": lambda: tsparse_product("h200", "cusparse"),
+    "tsparse cpu": lambda: tsparse_product("xeon2", "scipy"),
+    "evd gpu": lambda: evd_solver("h200", CUSOLVER, (1024, 2048, 4096, 8192, 16384, 32768, 65536)),
+    "evd cpu": lambda: evd_solver("xeon2", ("lapack", "lapack_mrrr"), (2000,)),
+    "kpm step": lambda: kpm_step("h200", "step_200x100x40"),
+    "kpm dos gpu": lambda: kpm_dos("h200"),
+    "kpm dos cpu": lambda: kpm_dos("xeon2"),
+}
+
+
+def written(page: Path) -> str:
+    """Return the text of `page` with every table as the records have it now."""
+    return re.sub(
+        r"(<!-- table ([a-z ]+) -->\n).*?(\n<!-- end -->)",
+        lambda match: match[1] + TABLES[match[2]]() + match[3],
+        page.read_text(),
+        flags=re.DOTALL,
+    )
+
+
+def main() -> int:
+    """Write all pages."""
+    for page in sorted((ROOT / "docs/performance").glob("*.md")):
+        page.write_text(written(page))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The pages of docs/: their tables are those of the records, and their links lead somewhere."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("config/*.md")])
+
+
+@pytest.fixture(scope="module")
+def tables():
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs/tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("system", ["evd", "kpm", "spamm", "tsparse"])
+def test_tables_are_those_of_the_records(tables, system):
+    page = ROOT / f"docs/performance/{system}.md"
+    text = page.read_text()
+    assert re.findall(rf"<!-- table ({system} [a-z ]+) -->\n\| ", text)
+    assert tables.written(page) == text, "python docs/tables.py writes them anew"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#\s]+)\)", page.read_text())
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
