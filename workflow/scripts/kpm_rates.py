@@ -4,9 +4,7 @@ import numpy as np
 import pandas
 
 from spectile_study.bench.claims import select
-from spectile_study.cases.kpm import build as cases
-from spectile_study.cases.kpm import model
-from spectile_study.cases.kpm import multi as cases_multi
+from spectile_study.cases.kpm import model, multi, shared
 
 #: Flop of a row of 13 complex entries, one vector and step.
 ROW_FLOPS = model.step_flops(1, 13, 1)
@@ -50,7 +48,7 @@ def drawn_by(frame: pandas.DataFrame, element: str, status: str = "ok") -> panda
     if status == "ok" and len(rows):
         time, flops, least = (pandas.to_numeric(rows[name]) for name in ("time_s", "flops", "bytes"))
         rows["gflops"], rows["gbytes_s"] = flops / time / 1e9, least / time / 1e9
-        steps = rows["p_study"].isin(SEVERAL).map({True: cases_multi.STEPS, False: cases.STEPS})
+        steps = rows["p_study"].isin(SEVERAL).map({True: multi.STEPS, False: shared.STEPS})
         rows["ms_per_step"] = time / steps * 1e3
         if "p_num_vectors" in rows:
             rows["gbytes_per_vector"] = least / steps / pandas.to_numeric(rows["p_num_vectors"]) / 1e9
@@ -70,7 +68,7 @@ def counted(rows: pandas.DataFrame) -> pandas.DataFrame:
     time = pandas.to_numeric(times[~times.index.duplicated()].reindex(mine.set_index(same).index)).to_numpy()
     for memory in ("dram", "l2"):
         volume = pandas.to_numeric(mine[f"v_{memory}_bytes"])
-        mine[f"{memory}_per_vector"] = volume / cases.STEPS / pandas.to_numeric(mine["p_num_vectors"]) / 1e9
+        mine[f"{memory}_per_vector"] = volume / shared.STEPS / pandas.to_numeric(mine["p_num_vectors"]) / 1e9
         mine[f"{memory}_gbytes_s"] = volume / time / 1e9
     return mine
 

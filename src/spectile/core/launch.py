@@ -63,12 +63,16 @@ class Kernel:
         The translation unit.
     name : str
         The function, ``extern "C"``.
+    prefer_l1 : bool
+        Leave the memory that shared memory does not need to the L1 cache.
     """
 
-    def __init__(self, unit: Unit, name: str) -> None:
+    def __init__(self, unit: Unit, name: str, prefer_l1: bool = False) -> None:
         function = unit.module().get_function(name)
         # The limit belongs to the function and not to the launch: the largest, once, serves every shape.
         function.max_dynamic_shared_size_bytes = describe().shared_bytes - int(function.shared_size_bytes)
+        if prefer_l1:
+            function.preferred_shared_memory_carveout = 0
         self.name, self._function = name, function.kernel
 
     def __call__(self, shape: Shape, *arguments: Any) -> None:
@@ -111,15 +115,15 @@ class Kernel:
             raise RuntimeError(f"the driver refuses to launch {self.name} (error {status}): update the driver")
 
 
-def kernel(unit: Unit, name: str) -> Kernel:
-    """Return a kernel of `unit` on the current device; the same one every time."""
+def kernel(unit: Unit, name: str, prefer_l1: bool = False) -> Kernel:
+    """Return a kernel of `unit` on the current device, the same one every time; `prefer_l1` as for `Kernel`."""
     import cupy
 
     # Hashing a unit takes longer than a launch.  Units live as long as their modules, so an id is one unit's own.
     key = (id(unit), name, cupy.cuda.runtime.getDevice())
     found = _KERNELS.get(key)
     if found is None:
-        found = _KERNELS[key] = Kernel(unit, name)
+        found = _KERNELS[key] = Kernel(unit, name, prefer_l1)
         _UNITS.append(unit)
     return found
 

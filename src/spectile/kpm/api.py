@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spectile.kpm import bounds as spectrum_bounds
-from spectile.kpm import reference
-from spectile.kpm.density import (
-    MAX_BLOCK,
-    MAX_WIDENINGS,
-    Kernel,
-    SpectralCurves,
-    SpectralDensity,
-    check_counts,
-    whole_number,
-)
-from spectile.kpm.engine import LOOK_STEPS, Array, Backend, advance_watched, check_hermitian, find_bounds, make_engine
+from spectile.kpm.density import SpectralCurves, SpectralDensity
+from spectile.kpm.moments import LOOK_STEPS, check_counts, make_engine, moments_of, whole_number
+from spectile.kpm.types import Array, Backend, Kernel
 
 
 def kpm_dos(
@@ -151,7 +142,7 @@ def ldos(
         block[chosen[first:stop], np.arange(stop - first)] = 1
         return block
 
-    moments, bounds = _moments_of(engine, H, vectors, chosen.size, num_moments, bounds)
+    moments, bounds = moments_of(engine, vectors, chosen.size, whole_number(num_moments, "num_moments", 2), bounds)
     return SpectralCurves(moments, bounds, kernel)
 
 
@@ -219,31 +210,7 @@ def spectral_function(
             block[rows, column] = weight[rows] * np.exp(1j * (r[rows] @ k[number // kinds.size])) / norms[kind]
         return block
 
-    moments, bounds = _moments_of(engine, H, vectors, len(k) * kinds.size, num_moments, bounds)
+    moments, bounds = moments_of(
+        engine, vectors, len(k) * kinds.size, whole_number(num_moments, "num_moments", 2), bounds
+    )
     return SpectralCurves(moments.reshape(-1, len(k), kinds.size).sum(axis=2), bounds, kernel)
-
-
-def _moments_of(
-    engine: Any, H: Any, vectors: Callable[[int, int], Array], count: int, num_moments: int,
-    bounds: tuple[float, float] | None
-) -> tuple[Array, tuple[float, float]]:  # fmt: skip
-    num_moments = whole_number(num_moments, "num_moments", 2)
-    check_hermitian(engine)
-    fixed = bounds is not None
-    bounds = find_bounds(engine, H, bounds)
-    width = min(MAX_BLOCK, engine.capacity())
-    for attempt in range(MAX_WIDENINGS):
-        a, b = spectrum_bounds.scaling(bounds)
-        columns = []
-        for first in range(0, count, width):
-            recursion = engine.start(vectors(first, min(count, first + width)), a, b)
-            etas, inside = advance_watched(recursion, np.empty((0, recursion.num_vectors)), num_moments)
-            if not inside:
-                break
-            columns.append(reference.moments_from_etas(etas[:num_moments]))
-        else:
-            return np.concatenate(columns, axis=1), bounds
-        if fixed:
-            raise ValueError(f"the spectrum leaves the given bounds {bounds}: give wider ones, or bounds=None")
-        bounds = spectrum_bounds.widened(bounds, attempt)
-    raise ValueError("no bounds hold the spectrum: H is not Hermitian or not finite")

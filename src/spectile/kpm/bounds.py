@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from spectile.kpm.types import NOT_FINITE, Engine
+
 # The spectrum fills this share of [−1, 1]: rounding never reaches the ends, where the Chebyshev weight is singular.
 FILL = 0.99
 
@@ -54,7 +56,7 @@ def lanczos(apply: Callable[[Any], Any], start: Any, steps: int = 60, xp: Module
     """
     from scipy.linalg import eigh_tridiagonal
 
-    v = start / xp.linalg.norm(start)
+    v = start / _norm(start, xp)
     previous = xp.zeros_like(v)
     alphas: list[float] = []
     betas: list[float] = [0.0]
@@ -62,8 +64,8 @@ def lanczos(apply: Callable[[Any], Any], start: Any, steps: int = 60, xp: Module
         u = apply(v) - betas[-1] * previous
         alphas.append(float(xp.vdot(v, u).real))
         u = u - alphas[-1] * v
-        betas.append(float(xp.linalg.norm(u)))
-        if betas[-1] <= 1e-12 * max(1.0, *map(abs, alphas)):
+        betas.append(_norm(u, xp))
+        if betas[-1] <= 1e-12 * max(map(abs, alphas + betas[:-1])):
             break
         previous, v = v, u / betas[-1]
     ritz, vectors = eigh_tridiagonal(np.array(alphas), np.array(betas[1:-1]))
@@ -71,10 +73,41 @@ def lanczos(apply: Callable[[Any], Any], start: Any, steps: int = 60, xp: Module
     return float(ritz[0] - residual[0]), float(ritz[-1] + residual[-1])
 
 
+def _norm(x: Any, xp: ModuleType) -> float:
+    """Return the norm of a vector in float64: squares of a float32 Hamiltonian in joules underflow."""
+    return float(xp.linalg.norm(x.astype(np.result_type(x.dtype, np.float64))))
+
+
+def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[float, float]:
+    """Return bounds of the spectrum: the given ones if they are usable, else those of Lanczos within the certain ones.
+
+    Raises
+    ------
+    ValueError
+        If the given bounds are no two energies in order, or H is not finite.
+    """
+    if bounds is not None:
+        try:
+            low, high = (float(bound) for bound in bounds)
+        except (TypeError, ValueError):
+            raise ValueError(f"bounds={bounds!r} are no two energies: give the lowest and the highest") from None
+        scaling((low, high))
+        return low, high
+    # A vector without the symmetries of H: phases alone can be orthogonal to the states that bound the spectrum.
+    start = engine.vector(1)
+    start *= engine.xp.linspace(1, 2, engine.num_rows).astype(start.real.dtype)
+    low, high = lanczos(engine.apply, start, xp=engine.xp)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise ValueError(NOT_FINITE)
+    certain = engine.bounds()
+    # Lanczos is the closer one; where its residuals reach beyond the circles, the circles are right.
+    return (low, high) if certain is None else (max(low, certain[0]), min(high, certain[1]))
+
+
 def widened(bounds: tuple[float, float], attempt: int = 0) -> tuple[float, float]:
     """Return wider bounds than ones that turned out too narrow: by a tenth at first, twice from `attempt` 4 on."""
     low, high = bounds
-    half = max((high - low) / 2, 1e-2 * max(abs(low), abs(high), 1e-2)) * (1.1 if attempt < 4 else 2.0)
+    half = max((high - low) / 2, 1e-2 * _size(low, high)) * (1.1 if attempt < 4 else 2.0)
     return (low + high) / 2 - half, (low + high) / 2 + half
 
 
@@ -91,5 +124,10 @@ def scaling(bounds: tuple[float, float]) -> tuple[float, float]:
         raise ValueError(
             f"bounds=({low}, {high}) hold no spectrum: give the lowest and the highest energy, in this order"
         )
-    half = max((high - low) / 2, 1e-6 * max(abs(low), abs(high), 1e-6))
+    half = max((high - low) / 2, 1e-6 * _size(low, high))
     return FILL / half, (high + low) / 2
+
+
+def _size(low: float, high: float) -> float:
+    """Return the unit of energy for bounds without width: relative to the energies, whatever their unit."""
+    return max(abs(low), abs(high)) or 1.0

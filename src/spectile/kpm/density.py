@@ -7,20 +7,25 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spectile.core.atomic_file import atomic_write
-from spectile.kpm import bounds as spectrum_bounds
+from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
-from spectile.kpm.engine import Array, Backend, advance_watched, check_hermitian, find_bounds, fingerprint, make_engine
-
-Kernel = Literal["jackson", "lorentz"]
-
-MAX_WIDENINGS = 40
-MAX_BLOCK = 64
+from spectile.kpm.moments import (
+    MAX_BLOCK,
+    MAX_WIDENINGS,
+    NO_BOUNDS,
+    advance_watched,
+    check_counts,
+    make_engine,
+    whole_number,
+)
+from spectile.kpm.operators.protocol import on_host
+from spectile.kpm.types import Array, Backend, Engine, Kernel
 
 
 class SpectralCurves:
@@ -46,7 +51,7 @@ class SpectralCurves:
     def __init__(self, moments: Array, bounds: tuple[float, float], kernel: Kernel = "jackson") -> None:
         self.moments, self.bounds, self.kernel = moments, bounds, kernel
         self._damped = moments * damping(kernel, len(moments))[:, None]
-        self._a, self._b = spectrum_bounds.scaling(bounds)
+        self._a, self._b = spectrum.scaling(bounds)
         x, self._weights = (grid[::-1] for grid in reference.chebyshev_density_on_grid(self._damped, 2 * len(moments)))
         self.energies = x / self._a + self._b
         self.densities = self._weights * (self._a / (np.pi * np.sqrt(1 - x**2)))[:, None]
@@ -101,9 +106,9 @@ class SpectralDensity:
         self.kernel: Kernel = kernel
         self._seed = int(np.random.default_rng(rng).integers(2**62))
         self._engine = make_engine(H, backend)
-        check_hermitian(self._engine)
+        self._engine.check_hermitian()
         self._fixed_bounds = bounds is not None
-        self.bounds = find_bounds(self._engine, H, bounds)
+        self.bounds = spectrum.given_or_found(self._engine, bounds)
         self._blocks: list[Any] = []
         self._etas: list[Array] = []
         self._keep = True
@@ -221,7 +226,7 @@ class SpectralDensity:
             self.bounds = (float(state["bounds"][0]), float(state["bounds"][1]))
             self._fixed_bounds, self._num_moments = bool(state["fixed_bounds"]), int(state["num_moments"])
             self._blocks, self._etas, self._keep = [], [], True
-            a, b = spectrum_bounds.scaling(self.bounds)
+            a, b = spectrum.scaling(self.bounds)
             for n in range(int(state["blocks"])):
                 self._etas.append(state[f"etas_{n}"])
                 # As wide as the block that was saved: the kernel, and so the rounding, depends on the width.
@@ -252,10 +257,10 @@ class SpectralDensity:
                 raise ValueError(
                     f"the spectrum leaves the given bounds {self.bounds}: give wider ones, or None to have them found"
                 )
-            self.bounds = spectrum_bounds.widened(self.bounds, attempt)
+            self.bounds = spectrum.widened(self.bounds, attempt)
             self._blocks = [None] * len(self._blocks)
             self._etas = [etas[:0] for etas in self._etas]
-        raise ValueError("no bounds hold the spectrum: H is not Hermitian or not finite")
+        raise ValueError(NO_BOUNDS)
 
     def _advance_block(self, n: int) -> bool:
         if len(self._etas[n]) >= self._num_moments:
@@ -269,7 +274,7 @@ class SpectralDensity:
             if not self._keep:
                 self._blocks = [None] * len(self._blocks)
             first = sum(etas.shape[1] for etas in self._etas[:n])
-            a, b = spectrum_bounds.scaling(self.bounds)
+            a, b = spectrum.scaling(self.bounds)
             self._blocks[n] = self._engine.random(self._seed, first, self._etas[n].shape[1], a, b)
         self._etas[n], inside = advance_watched(self._blocks[n], self._etas[n], self._num_moments)
         return inside
@@ -313,17 +318,8 @@ def damping(kernel: str, num_moments: int) -> Array:
     return kernels[kernel](num_moments)
 
 
-def check_counts(num_moments: int, num_vectors: int) -> tuple[int, int]:
-    """Return M and R, if both are usable numbers."""
-    return whole_number(num_moments, "num_moments", 2), whole_number(num_vectors, "num_vectors", 1)
-
-
-def whole_number(value: Any, name: str, least: int) -> int:
-    """Return a number that must be whole and at least `least`; `name` is what the error calls it."""
-    try:
-        valid = not isinstance(value, bool) and int(value) == value and value >= least
-    except (TypeError, ValueError, OverflowError):
-        valid = False
-    if not valid:
-        raise ValueError(f"{name}={value} is invalid: give a whole number of at least {least}")
-    return int(value)
+def fingerprint(engine: Engine) -> Array:
+    """Return a few numbers that another matrix would not give."""
+    image = engine.apply(engine.vector(4))
+    first = on_host(image[:16])
+    return np.concatenate([[engine.num_rows], first.real, [float(engine.xp.abs(image).sum())]])

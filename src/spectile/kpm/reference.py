@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from spectile.kpm.types import Array
+
+_VECTOR_STRIDE, _ROW_STRIDE = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+_ROUNDS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def random_phases(
@@ -42,18 +45,26 @@ def random_phases(
     row = np.arange(num_rows, dtype=np.uint64)[:, None]
     vector = np.arange(first_vector, first_vector + num_vectors, dtype=np.uint64)[None, :]
     with np.errstate(over="ignore"):
-        bits = _mix(
-            _mix(np.uint64(seed) + vector * np.uint64(0x9E3779B97F4A7C15)) + row * np.uint64(0xD1B54A32D192ED03)
-        )
+        bits = phase_bits(np.uint64(seed), row, vector)
     if real:
         return (1.0 - 2.0 * (bits >> np.uint64(63)).astype(float)).astype(dtype or np.float64)
     return np.array([1, 1j, -1, -1j], dtype=dtype or np.complex128)[(bits >> np.uint64(62)).astype(np.intp)]
 
 
-def _mix(z: Array) -> Array:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+def phase_bits(seed: Any, row: Any, vector: Any) -> Any:
+    """Return the 64 bits of an entry of a random vector: splitmix64 of seed and vector, then of that and the row.
+
+    The arguments are uint64, numbers or arrays; Numba compiles this function for the CPU's kernels, and
+    ``cuda/phases.cuh`` says the same in CUDA.  The first bit is the sign of a real
+    entry, the first two are the quarter turns of a complex one.
+    """
+    bits = seed + vector * _VECTOR_STRIDE
+    for offset in (np.uint64(0), row * _ROW_STRIDE):
+        bits = bits + offset
+        bits = (bits ^ (bits >> _SHIFTS[0])) * _ROUNDS[0]
+        bits = (bits ^ (bits >> _SHIFTS[1])) * _ROUNDS[1]
+        bits = bits ^ (bits >> _SHIFTS[2])
+    return bits
 
 
 def etas_naive(H: Any, start: Array, num_moments: int, a: float, b: float) -> Array:
@@ -110,52 +121,6 @@ def etas_blocked(H: Any, start: Array, num_moments: int, a: float, b: float) -> 
         W, V = V, W
         W, etas[2 * m], etas[2 * m + 1] = aug_spmmv(H, V, W, a, b)
     return etas
-
-
-class Recursion:
-    """The recurrence of Figure 5 as an object, for operators without a compiled kernel.
-
-    Parameters
-    ----------
-    H : operator, shape (N, N)
-        Anything with ``@``.
-    a, b : float
-        H̃ = a (H − b).
-    start : ndarray, shape (N, R)
-        |ν₀⟩.
-    """
-
-    def __init__(self, H: Any, a: float, b: float, start: Array) -> None:
-        self.H, self.a, self.b = H, a, b
-        self.v, self.w = start, np.zeros_like(start)
-        self.steps = 0
-
-    @property
-    def num_vectors(self) -> int:
-        """R."""
-        return int(self.v.shape[1])
-
-    def advance(self, steps: int) -> Array:
-        """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
-        etas = np.empty((2 * steps, self.num_vectors))
-        for m in range(steps):
-            if self.steps == 0:
-                self.w = self.a * (self.H @ self.v - self.b * self.v)
-                etas[2 * m] = np.sum(self.v.conj() * self.v, axis=0).real
-                etas[2 * m + 1] = np.sum(self.w.conj() * self.v, axis=0).real
-            else:
-                self.v, self.w = self.w, self.v
-                self.w, etas[2 * m], etas[2 * m + 1] = aug_spmmv(self.H, self.v, self.w, self.a, self.b)
-            self.steps += 1
-        return etas
-
-    def state(self) -> dict[str, Array]:
-        """Return what a checkpoint must hold."""
-        return {"v": self.v, "w": self.w, "steps": np.array(self.steps)}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Go on from :meth:`state`."""
-        self.v, self.w, self.steps = state["v"], state["w"], int(state["steps"])
 
 
 def moments_from_etas(etas: Array) -> Array:

@@ -23,6 +23,7 @@ PACKAGES = (
     *(f"spectile.{system}.cuda.units" for system in ("nearsparse", "tsparse", "evd", "kpm")),
     "spectile_study.cases.evd.ozaki",
     "spectile_study.cases.kpm.peaks",
+    "spectile_study.cases.kpm.variants",
 )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from spectile.kpm.operators.lattices import anderson, chain, graphene
-from spectile.kpm.operators.topological_insulator import quantum_dots
+from spectile_study.inputs.quantum_dots import quantum_dots
 
 
 def test_dots_are_discs_on_the_surface_in_a_square_lattice():

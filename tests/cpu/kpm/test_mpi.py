@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from spectile.kpm import SpectralDensity
-from spectile.kpm.distributed.mpi import split_rows
+from spectile.kpm.distributed.partition import split_rows
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
 PROGRAM = """

@@ -1,18 +1,17 @@
-"""What KPM on several devices decides on the host: shares, halos, references, bad input."""
+"""What KPM on several devices decides on the host: partitions, halos, references, bad input."""
 
 import numpy as np
 import pytest
 
 from spectile.kpm.distributed.hybrid import HybridInsulator
-from spectile.kpm.distributed.mpi import localize
-from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
-from spectile.kpm.distributed.shares import hold, local_planes, longest_run
+from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix, local_operators
+from spectile.kpm.distributed.partition import local_planes, localize, longest_run
 from spectile.kpm.operators.lattices import anderson
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Context, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.kpm import build as cases
-from spectile_study.cases.kpm import multi as cases_multi
+from spectile_study.cases.kpm import multi, shared
 
 ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")
 
@@ -28,12 +27,12 @@ def test_planes_are_the_rows_of_the_whole_matrix(first, planes, strip):
     np.testing.assert_array_equal(np.sort(order[:rows]), np.arange(first * 160, (first + planes) * 160))
 
 
-@pytest.mark.parametrize("shares", [1, 2, 5])
-def test_shares_of_any_matrix_have_its_rows(shares):
+@pytest.mark.parametrize("partitions", [1, 2, 5])
+def test_partitions_of_any_matrix_have_its_rows(partitions):
     matrix = anderson(5, disorder=2, rng=3).tocsr()
-    edges = np.linspace(0, matrix.shape[0], shares + 1).astype(np.int64)
+    edges = np.linspace(0, matrix.shape[0], partitions + 1).astype(np.int64)
     x = np.random.default_rng(4).random(matrix.shape[0])
-    for number in range(shares):
+    for number in range(partitions):
         first, last = edges[number : number + 2]
         local, halo, receives = localize(matrix[first:last], edges, number)
         np.testing.assert_allclose(local @ np.r_[x[first:last], x[halo]], (matrix @ x)[first:last], atol=1e-14)
@@ -49,8 +48,8 @@ def test_longest_run():
 
 
 def test_reference_without_a_matrix_is_scipys():
-    found = cases_multi.reference_etas(7, 6, 5, 11, 2)[: 2 * (cases.STEPS + 1)]
-    np.testing.assert_allclose(found, cases.reference_etas(7, 6, 5, 11), rtol=0, atol=1e-11)
+    etas = multi.reference_etas(7, 6, 5, 11, 2)[: 2 * (shared.STEPS + 1)]
+    np.testing.assert_allclose(etas, shared.reference_etas(7, 6, 5, 11), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("case", ["devices_400x400x40_8", "throughput_400x100x40_2", "hybrid_400x100x40"])
@@ -77,9 +76,9 @@ def test_scaling_follows_the_papers_growth():
 def test_bad_input_is_worded():
     sample = TopologicalInsulator(5, 4, 3)
     with pytest.raises(ValueError, match="a halo is 2 wide: take fewer"):
-        hold(sample, np.dtype(np.complex128), [], 3, stored=False, steps_a_sweep=2)
+        local_operators(sample, np.dtype(np.complex128), [], 3, stored=False, steps_a_sweep=2)
     with pytest.raises(ValueError, match="take fewer"):
-        hold(sample, np.dtype(np.complex128), [], 6, stored=True, steps_a_sweep=2)
+        local_operators(sample, np.dtype(np.complex128), [], 6, stored=True, steps_a_sweep=2)
     with pytest.raises(ValueError, match="devices is empty"):
         MultiGpuMatrix(sample, [])
     with pytest.raises(ValueError, match="transport"):

@@ -5,9 +5,9 @@ import pytest
 import scipy.sparse as sp
 
 from spectile.kpm import bounds, reference
-from spectile.kpm.cpu import rows as cpu_rows
+from spectile.kpm.cpu import kernels
+from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
 from spectile.kpm.cpu.patterns import MOST_PATTERNS, RowPatterns
-from spectile.kpm.cpu.recursion import CpuOperator, CpuRecursion
 from spectile.kpm.distributed import mpi
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -58,8 +58,8 @@ def test_a_complex_diagonal_stays_in_the_patterns():
 def test_rows_that_do_not_repeat_are_stored_by_entries():
     for matrix in (symmetric(4 * MOST_PATTERNS, 2e-3), symmetric(40, 0.3)):
         assert RowPatterns.from_csr(matrix) is None
-        assert CpuOperator.from_matrix(matrix).rows.func is cpu_rows.csr_rows
-    assert CpuOperator.from_matrix(SAMPLE.matrix()).rows.func is cpu_rows.pattern_rows
+        assert CpuOperator.from_matrix(matrix).rows.func is kernels.csr_rows
+    assert CpuOperator.from_matrix(SAMPLE.matrix()).rows.func is kernels.pattern_rows
 
 
 @pytest.mark.parametrize("num_vectors", [1, 2, 7, 32, 45])
@@ -88,7 +88,7 @@ def test_patterns_are_bitwise_the_same_on_any_number_of_threads():
         np.testing.assert_array_equal(runs[0], runs[2])
 
 
-def test_the_smallest_insulator_has_a_pattern_for_each_place():
+def test_the_smallest_insulator_has_a_pattern_for_each_position():
     sample = TopologicalInsulator(3, 3, 3)
     matrix = sample.matrix()
     columns = np.eye(108, dtype=complex)
@@ -104,7 +104,7 @@ def test_a_share_of_the_rows_with_a_halo_has_patterns_too():
     edges = np.array([0, 480, 1440])
     local, halo, _ = mpi.localize(matrix[480:1440], edges, 1)
     operator = CpuOperator.from_matrix(local)
-    assert operator.rows.func is cpu_rows.pattern_rows and operator.num_columns == 960 + halo.size
+    assert operator.rows.func is kernels.pattern_rows and operator.num_columns == 960 + halo.size
     vectors = reference.random_phases(5, 1440, 3)
     block = CpuOperator.from_csr(matrix).to_block(np.concatenate([vectors[480:], vectors[halo]]))
     image = np.zeros_like(block)

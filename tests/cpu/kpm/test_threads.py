@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from spectile.kpm.cpu.recursion import CpuOperator, CpuRecursion
+from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
 from spectile.kpm.cpu.threads import side_by_side
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 

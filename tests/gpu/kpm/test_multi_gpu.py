@@ -1,4 +1,4 @@
-"""KPM in shares, on one GPU or several: equal to the float64 reference, whatever the shares and the transport."""
+"""KPM on several devices, or one: equal to the float64 reference, whatever the partitions and the transport."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ np.save(sys.argv[1], SpectralDensity(matrix, 60, 5, rng=3, bounds=(-11, 11)).mom
 
 
 def devices(count):
-    """Take the machine's devices in turn: several shares come to lie on one where there are fewer."""
+    """Take the machine's devices in turn: several partitions come to lie on one where there are fewer."""
     import cupy
 
     return [number % cupy.cuda.runtime.getDeviceCount() for number in range(count)]
@@ -33,18 +33,18 @@ def devices(count):
 def poisoned(engine, num_vectors):
     """Return a recursion whose unset memory holds NaN: what is read must have been written before."""
     recursion = engine.random(SEED, 0, num_vectors, A, B)
-    for share in recursion.shares:
-        with share.place.working():
-            share.w.fill(7.0)
+    for state in recursion.states:
+        with state.device.working():
+            state.w.fill(7.0)
             if engine.steps_a_sweep == 2:
-                share.v_out, share.w_out = (share.v * np.nan for _ in range(2))
+                state.v_out, state.w_out = (state.v * np.nan for _ in range(2))
     return recursion
 
 
 @pytest.mark.parametrize(("dims", "count"), [((9, 4, 3), 1), ((9, 4, 3), 4), ((16, 25, 40), 2), ((16, 25, 40), 3)])
 @pytest.mark.parametrize("num_vectors", [1, 5, 32])
 @pytest.mark.parametrize("kind", [{"stored": True}, {"steps_a_sweep": 1}, {"steps_a_sweep": 2}], ids=lambda k: str(k))
-def test_shares_of_the_topological_insulator(dims, count, num_vectors, kind):
+def test_partitions_of_the_topological_insulator(dims, count, num_vectors, kind):
     from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
 
     sample = TopologicalInsulator(*dims)

@@ -22,12 +22,12 @@ SAMPLES = {
 
 
 def run(matrix, num_vectors, dtype, real, **settings):
-    from spectile.kpm.cuda.staged import StagedOperator
     from spectile.kpm.cuda.stored import StoredRecursion
+    from spectile_study.cases.kpm.variants import staged_variant
 
     start = reference.random_phases(SEED, matrix.shape[0], num_vectors, real=real)
     expected = reference.etas_blocked(matrix, start, 2 * STEPS, A, B)
-    operator = StagedOperator(matrix.astype(dtype), **settings)
+    operator = staged_variant(matrix.astype(dtype), **settings)
     recursion = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, num_vectors))
     recursion.w.fill(7.0)
     return np.abs(recursion.advance(STEPS) - expected).max() / matrix.shape[0]
@@ -115,7 +115,7 @@ def test_kpm_dos_stages_wide_blocks(num_vectors, monkeypatch):
 
 
 def test_a_table_holds_few_values():
-    from spectile.kpm.cuda.staged import StagedOperator
+    from spectile_study.cases.kpm.variants import staged_variant
 
     with pytest.raises(ValueError, match="distinct values"):
-        StagedOperator(SAMPLES["anderson"][0], dictionary=True)
+        staged_variant(SAMPLES["anderson"][0], dictionary=True)

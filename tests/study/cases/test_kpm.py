@@ -10,7 +10,8 @@ from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Context, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.kpm import build as cases
-from spectile_study.cases.kpm import model
+from spectile_study.cases.kpm import model, shared
+from spectile_study.cases.kpm.rivals import etas_naive
 
 ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")
 ONCE = ("functions_16x16x10", "step_16x16x10_r4", "cache_4x4x10_r16", "threads_16x16x10_2", "dos_16x16x10")
@@ -60,11 +61,11 @@ def test_kwant_is_asked_in_its_own_python_and_its_density_checked(factor, right,
     (tmp_path / "kwant/kpm.py").write_text(KWANT_LIKE.replace("FACTOR", factor))
     row = ROWS["host_dos_50x50x40"] | {"nx": 5, "ny": 4, "nz": 3, "num_moments": 64}
     context = Context("cpu", tmp_path, seed=1, threads=2)
-    monkeypatch.delenv(cases.KWANT, raising=False)
+    monkeypatch.delenv(shared.KWANT, raising=False)
     skipped = cases.build(row, context).methods[1]
-    assert isinstance(skipped, Skipped) and cases.KWANT in skipped.reason
+    assert isinstance(skipped, Skipped) and shared.KWANT in skipped.reason
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv(cases.KWANT, sys.executable)
+    monkeypatch.setenv(shared.KWANT, sys.executable)
     ours, kwant = cases.build(row, context).methods
     assert ours.check(ours.run())["error_fro_rel"] < 1e-12
     density, seconds = kwant.run()
@@ -102,12 +103,20 @@ def test_step_adds_up_to_table_1_and_eq_4():
 
 def test_reference_of_a_case_is_the_exact_recurrence():
     sample = TopologicalInsulator(4, 4, 3)
-    etas = cases.reference_etas(4, 4, 3, 5)
+    etas = shared.reference_etas(4, 4, 3, 5)
     energies, states = np.linalg.eigh(sample.matrix().toarray())
-    a, b = cases.scaling(sample)
-    start = cases.reference.random_phases(5, sample.shape[0], 2)
+    a, b = shared.scaling(sample)
+    start = shared.reference.random_phases(5, sample.shape[0], 2)
     overlap = np.abs(states.conj().T @ start) ** 2
-    polynomials = np.cos(np.arange(cases.STEPS + 2)[:, None] * np.arccos(a * (energies - b)))
-    for m in range(cases.STEPS + 1):
+    polynomials = np.cos(np.arange(shared.STEPS + 2)[:, None] * np.arccos(a * (energies - b)))
+    for m in range(shared.STEPS + 1):
         np.testing.assert_allclose(etas[2 * m], polynomials[m] ** 2 @ overlap, atol=1e-11)
         np.testing.assert_allclose(etas[2 * m + 1], (polynomials[m] * polynomials[m + 1]) @ overlap, atol=1e-11)
+
+
+def test_the_library_chain_equals_the_reference():
+    sample = TopologicalInsulator(4, 5, 3)
+    matrix, (a, b) = sample.matrix(), shared.scaling(sample)
+    start = shared.reference.random_phases(5, matrix.shape[0], 2)
+    chained = etas_naive(matrix, np.asfortranarray(start), 15, a, b)
+    np.testing.assert_allclose(chained, shared.reference.etas_naive(matrix, start, 30, a, b), atol=1e-11)

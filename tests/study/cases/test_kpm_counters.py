@@ -6,7 +6,7 @@ import pytest
 
 from spectile_study.bench.case import Context, Skipped
 from spectile_study.cases.kpm import build as cases
-from spectile_study.cases.kpm import counters
+from spectile_study.cases.kpm import counters, shared
 
 COLUMNS = (
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
@@ -33,8 +33,8 @@ LOG = [
 
 
 def test_kernels_are_summed_by_method():
-    found = counters.read(LOG)
-    assert found == {
+    volumes = counters.read(LOG)
+    assert volumes == {
         "aug_spmmv": {"dram_bytes": 834543360 + 197245696 + 21760, "l2_bytes": 3403210464 + 206176,
                       "l1_bytes": 3593425024 + 33792},
         "stencil": {"dram_bytes": 432758784 + 183519744, "l2_bytes": 1030285952, "l1_bytes": 232486528},
@@ -86,5 +86,5 @@ def test_without_ncu_or_a_device_every_method_says_why(monkeypatch):
     with pytest.raises(counters.NoCounters, match="not found"):
         counters.count({}, 1, 1, [])
     methods = cases.build({"study": "counters"}, Context("cpu", Path(), 1, 1)).methods
-    assert [method.name for method in methods] == list(cases.COUNTED)
+    assert [method.name for method in methods] == list(shared.COUNTED)
     assert all(isinstance(method, Skipped) and "no CUDA device" in method.reason for method in methods)

@@ -13,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from spectile.kpm.reference import Array
+from spectile.kpm.types import Array
 
 #: With more distinct rows than these their table leaves the caches: the matrix is stored entry by entry instead.
 MOST_PATTERNS = 1024

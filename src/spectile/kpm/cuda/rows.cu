@@ -2,9 +2,11 @@
 //
 //   W = scale H V + shift V - keep W, with <V|V> and Re <W|V> of each column on the fly
 //
-// A warp works on 32 / LANES adjacent rows in lockstep, so rows that share columns (the orbitals of one site) share their
-// loads.  One persistent block a multiprocessor walks "waves" of rows: it takes the same share of every wave, so that
+// A warp works on 32 / LANES adjacent rows in lockstep, so rows that part columns (the orbitals of one site) part their
+// loads.  One persistent block a multiprocessor walks "waves" of rows: it takes the same part of every wave, so that
 // where a wave is a plane of the lattice, the plane before and the plane after are still in its L1 cache.
+
+#include "block.cuh"
 
 // Where a row's entries lie.
 struct Row {
@@ -33,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int lane = threadIdx.x % LANES, sub = threadIdx.x % 32 / LANES, warp = threadIdx.x / 32;
     const int column = blockIdx.y * LANES * COLUMNS + lane;
     const long long low = wave * blockIdx.x / gridDim.x;
-    const int share = int(wave * (blockIdx.x + 1) / gridDim.x - low);
+    const int part = int(wave * (blockIdx.x + 1) / gridDim.x - low);
     double even[COLUMNS], odd[COLUMNS];
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) even[c] = odd[c] = 0;
@@ -43,10 +45,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
     // A task is ROWS adjacent rows; its row is `rows` where the block has no more.
     auto row_of = [&](int task) {
-        const int turn = task / share;
-        return min(first_row + (turn * wave + low + (task - turn * share)) * ROWS + sub, rows);
+        const int turn = task / part;
+        return min(first_row + (turn * wave + low + (task - turn * part)) * ROWS + sub, rows);
     };
-    const int tasks = share > 0 ? int((rows - first_row + wave * ROWS - 1) / (wave * ROWS)) * share : 0;
+    const int tasks = part > 0 ? int((rows - first_row + wave * ROWS - 1) / (wave * ROWS)) * part : 0;
     Row next{rows, 0, 0};
     if (warp < tasks) next = find(pointer, length, row_of(warp), rows);
     for (int task = warp; task < tasks; task += WARPS) {

@@ -1,6 +1,6 @@
 // KPM on a stored matrix, with V through shared memory: the stage of rows.cu for wide blocks on Hopper and later.
 //
-// A page is four adjacent rows.  An inspector (staging.py) has divided every worker's pages into tiles, and has decided
+// A page is four adjacent rows.  An inspector (inspector.py) has divided every worker's pages into tiles, and has decided
 // once for the matrix which page of V lies in which slot of shared memory while a tile is computed.  PRODUCERS warps hand
 // the copies of V, of the tile's values and of its codes (column = slot and row in it) to the bulk copy engine, DEPTH tiles
 // ahead (one warp needs 75 ns for each: measured); a page of V stays in its slot until the last tile that needs it, so bytes
@@ -10,6 +10,8 @@
 // Set by the launch code besides block.cu's: PIECES (16-byte pieces of a row a thread), TILE (pages), DEPTH (tiles in flight
 // or at work), SLOTS, CODE_BYTES and VALUE_BYTES (of one stage), DICTIONARY (values in a table of so many; 0: each stored),
 // WORK (type of the arithmetic).
+
+#include "block.cuh"
 
 constexpr int PAGE = 4;
 constexpr int VECTOR = 16 / int(sizeof(number));  // numbers of a piece
@@ -81,37 +83,6 @@ struct alignas(16) Header {
     int next;
 };
 
-static __device__ __forceinline__ unsigned address(const void *p) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-static __device__ __forceinline__ void await(unsigned long long *barrier, unsigned parity) {
-    asm volatile(
-        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(
-            address(barrier)),
-        "r"(parity)
-        : "memory");
-}
-
-static __device__ __forceinline__ void init(unsigned long long *barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(arrivals) : "memory");
-}
-
-static __device__ __forceinline__ void arrive(unsigned long long *barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
-}
-
-static __device__ __forceinline__ void expect(unsigned long long *barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes) : "memory");
-}
-
-static __device__ __forceinline__ void copy(void *shared, const void *global, int bytes, unsigned long long *barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     address(shared)),
-                 "l"(global), "r"(bytes), "r"(address(barrier))
-                 : "memory");
-}
-
 static __device__ __forceinline__ int4 shuffle(int4 a, int lane) {
     a.x = __shfl_sync(0xffffffffu, a.x, lane), a.y = __shfl_sync(0xffffffffu, a.y, lane);
     a.z = __shfl_sync(0xffffffffu, a.z, lane), a.w = __shfl_sync(0xffffffffu, a.w, lane);
@@ -138,11 +109,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int first_tile = first[blockIdx.x], count = first[blockIdx.x + 1] - first_tile;
     if (threadIdx.x == 0)
         for (int n = 0; n < DEPTH; ++n) {
-            init(full + n, PRODUCERS);
-            init(empty + n, WORKERS);
+            barrier_init(full[n], PRODUCERS);
+            barrier_init(empty[n], WORKERS);
         }
     for (int n = threadIdx.x; n < DICTIONARY; n += THREADS) dictionary[n] = table[n];
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_barrier_init();
     __syncthreads();
 
     double even[COLUMNS], odd[COLUMNS];
@@ -165,33 +136,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if ((n + 1) % 32 == 0) now = soon, soon = tile(n + 33);
             const int4 to = shuffle(now, (n + 1) % 32);
             const int stage = n % DEPTH;
-            if (n >= DEPTH) await(empty + stage, (n / DEPTH - 1) & 1);
-            if (thread == 0 && producer > 0) arrive(full + stage);
+            if (n >= DEPTH) barrier_wait_back(empty[stage], (n / DEPTH - 1) & 1);
+            if (thread == 0 && producer > 0) barrier_arrive(full[stage]);
             if (thread == 0 && producer == 0) {
                 const int code_bytes = (to.y - from.y) * 16, value_bytes = (to.z - from.z) * 4 * int(sizeof(number));
                 const int missing = from.w ? (PAGE - rows_of_last) * bytes : 0;
                 const int total = (to.x - from.x) * PAGE * bytes - missing + code_bytes + value_bytes;
-                expect(full + stage, total);
-                copy(stages + stage * STAGE_BYTES, codes + from.y, code_bytes, full + stage);
+                barrier_expect(full[stage], total);
+                copy_bulk(stages + stage * STAGE_BYTES, codes + from.y, code_bytes, full[stage]);
                 if (value_bytes)
-                    copy(stages + stage * STAGE_BYTES + CODE_BYTES, values + 4ll * from.z, value_bytes, full + stage);
+                    copy_bulk(stages + stage * STAGE_BYTES + CODE_BYTES, values + 4ll * from.z, value_bytes, full[stage]);
             }
             __syncwarp();
             for (int at = from.x; at < to.x; at += 32) {
                 while (at - base >= 32) near = far, base += 32, far = window(base + 32);
-                const int place = at - base + thread;
-                const int page_1 = __shfl_sync(0xffffffffu, near.x, place), page_2 = __shfl_sync(0xffffffffu, far.x, place);
-                const int slot_1 = __shfl_sync(0xffffffffu, near.y, place), slot_2 = __shfl_sync(0xffffffffu, far.y, place);
+                const int item = at - base + thread;
+                const int page_1 = __shfl_sync(0xffffffffu, near.x, item), page_2 = __shfl_sync(0xffffffffu, far.x, item);
+                const int slot_1 = __shfl_sync(0xffffffffu, near.y, item), slot_2 = __shfl_sync(0xffffffffu, far.y, item);
                 if (at + thread >= to.x || thread % PRODUCERS != producer) continue;
-                const int page = place < 32 ? page_1 : page_2, slot = place < 32 ? slot_1 : slot_2;
+                const int page = item < 32 ? page_1 : page_2, slot = item < 32 ? slot_1 : slot_2;
                 const int present = page == last ? rows_of_last : PAGE;
                 const number *const source = v + (long long)page * PAGE * row_stride;
                 unsigned char *const target = slots + slot * PAGE * ROW_BYTES;
                 if (whole)
-                    copy(target, source, present * bytes, full + stage);
+                    copy_bulk(target, source, present * bytes, full[stage]);
                 else
                     for (int r = 0; r < present; ++r)
-                        copy(target + r * ROW_BYTES, source + (long long)r * row_stride, bytes, full + stage);
+                        copy_bulk(target + r * ROW_BYTES, source + (long long)r * row_stride, bytes, full[stage]);
             }
             from = to;
         }
@@ -204,10 +175,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const unsigned char *const code_stage = stages + stage * STAGE_BYTES;
             // Every warp waits for every tile in turn, since copies overtake one another and a tile needs pages of those
             // before it; and no barrier may be two phases ahead of a warp, which sees its parity only.
-            await(full + stage, n / DEPTH & 1);
+            barrier_wait_back(full[stage], n / DEPTH & 1);
             if (n % GROUPS != warp / TILE) {
                 __syncwarp();
-                if (thread == 0) arrive(empty + stage);
+                if (thread == 0) barrier_arrive(empty[stage]);
                 continue;
             }
             const Header header = reinterpret_cast<const Header *>(code_stage)[warp % TILE];
@@ -263,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             piece own[PIECES];
             fetch(mine, header.own + row, own);
             __syncwarp();
-            if (thread == 0) arrive(empty + stage);
+            if (thread == 0) barrier_arrive(empty[stage]);
 #pragma unroll
             for (int p = 0; p < PIECES; ++p) {
                 if (!exists[p]) continue;
@@ -298,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     }
 #if MODE == 2
-    __syncthreads();  // the slots are read to the end: the sums take their place
+    __syncthreads();  // the slots are read to the end: the sums take their item
     double *const sums = reinterpret_cast<double *>(memory);
     sum_rows(even, odd);
 #pragma unroll

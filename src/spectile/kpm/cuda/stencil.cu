@@ -13,6 +13,9 @@
 //
 // Set by the launch code: REAL (float, double), NZ, TY, STEPS (1, 2), AHEAD (planes on their way while one is worked on).
 
+#include "phases.cuh"
+#include "ptx.cuh"
+
 typedef REAL real;
 struct alignas(2 * sizeof(real)) number {
     real x, y;
@@ -111,41 +114,30 @@ struct Copies {
         arrived = barriers, issued = awaited = 0;
         if (threadIdx.x == 0)
             for (int n = 0; n < SLOTS; ++n)
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(arrived + n)) : "memory");
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+                barrier_init(arrived[n], 1);
+        fence_barrier_init();
         __syncthreads();
     }
-    static __device__ unsigned address(const void *p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
     // Lines `from`, from + 1, ... (mod ny) of a plane.
     __device__ void lines(number *shared, const number *plane, int from, int count, int ny) {
         if (threadIdx.x) return;
         for (int done = 0; done < count;) {
             const int run = min(count - done, ny - from);
-            asm volatile(
-                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                    address(shared + done * LINE)),
-                "l"(plane + from * LINE), "r"(run * LINE * int(sizeof(number))), "r"(address(arrived + issued % SLOTS))
-                : "memory");
+            copy_bulk(shared + done * LINE, plane + from * LINE, run * LINE * int(sizeof(number)),
+                      arrived[issued % SLOTS]);
             done += run, from = 0;
         }
     }
     __device__ void begin(int count) {  // a group of so many lines follows
         if (threadIdx.x == 0)
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(arrived + issued % SLOTS)),
-                         "r"(count * LINE * int(sizeof(number)))
-                         : "memory");
+            barrier_expect(arrived[issued % SLOTS], count * LINE * int(sizeof(number)));
     }
     __device__ void end() { ++issued; }
     __device__ void none() {}
     template <int LEFT>
     __device__ void await() {  // the oldest group, while LEFT younger ones are on their way
-        const unsigned barrier = address(arrived + awaited % SLOTS), parity = awaited / SLOTS & 1;
-        asm volatile(
-            "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(
-                barrier),
-            "r"(parity)
-            : "memory");
+        barrier_wait_back(arrived[awaited % SLOTS], awaited / SLOTS & 1);
         ++awaited;
     }
 };
@@ -154,20 +146,20 @@ struct Copies {
     __device__ void start(unsigned long long *) {}
     __device__ void lines(number *shared, const number *plane, int from, int count, int ny) {
         for (int e = threadIdx.x; e < count * LINE; e += THREADS) {
-            const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared + e));
+            const unsigned target = shared_address(shared + e);
             const number *const source = plane + (from + e / LINE) % ny * LINE + e % LINE;
             if constexpr (sizeof(number) == 16)
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
+                copy_async_16(target, source);
             else
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(target), "l"(source) : "memory");
+                copy_async_8(target, source);
         }
     }
     __device__ void begin(int) {}
-    __device__ void end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+    __device__ void end() { commit_copies(); }
     __device__ void none() { end(); }  // an empty group, so that the count of groups in flight stays
     template <int LEFT>
     __device__ void await() {
-        asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+        wait_copies<LEFT>();
     }
 };
 #endif
@@ -326,12 +318,6 @@ extern "C" __global__ void sum_sweeps(const double *__restrict__ partial, double
     if (lane == 0) etas[j] = total;
 }
 
-static __device__ __forceinline__ unsigned long long mix(unsigned long long z) {
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return z ^ (z >> 31);
-}
-
 // The numbers of spectile.kpm.reference.random_phases on `planes` planes from plane `first_plane` (mod nx) of the sample.
 extern "C" __global__ void random_spinors(number *__restrict__ block, int planes, int ny, int vectors,
                                           long long plane_stride, long long vector_stride, long long first_plane,
@@ -342,8 +328,7 @@ extern "C" __global__ void random_spinors(number *__restrict__ block, int planes
         const unsigned long long r = i / vector_stride % vectors, at = i % plane_size;
         const unsigned long long line = (first_plane + i / plane_stride % planes) % nx * ny + at / LINE;
         const unsigned long long row = (line * NZ + at % NZ) * 4 + at % LINE / NZ;
-        const unsigned long long bits =
-            mix(mix(seed + (first + r) * 0x9E3779B97F4A7C15ull) + row * 0xD1B54A32D192ED03ull);
+        const unsigned long long bits = phase_bits(seed, row, first + r);
         const int quarter = int(bits >> 62);
         block[i] = {real(quarter == 0 ? 1 : quarter == 2 ? -1 : 0), real(quarter == 1 ? 1 : quarter == 3 ? -1 : 0)};
     }

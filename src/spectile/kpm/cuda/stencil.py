@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spectile.core.compile import Unit
-from spectile.kpm.cuda.units import REAL, sweep_unit
-from spectile.kpm.reference import Array
+from spectile.core.device import describe
+from spectile.core.launch import Shape, kernel
+from spectile.kpm.cuda.choose import SweepTile, sweep_launch, sweep_tile
+from spectile.kpm.cuda.units import sweep_unit
+from spectile.kpm.operators.topological_insulator import MASS, TopologicalInsulator
+from spectile.kpm.types import Array
 
-# More threads than this a block leave each too few registers.
-_MOST_SWEEP_THREADS = {1: 480, 2: 380}
+_FILL = Shape((1024,), 256)
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class StencilOperator:
 
     Parameters
     ----------
-    sample : spectile.kpm.operators.topological_insulator.TopologicalInsulator
+    sample : TopologicalInsulator
         The Hamiltonian.
     dtype : dtype
         complex128 or complex64.
@@ -47,7 +49,7 @@ class StencilOperator:
         (R, halo + planes + halo, ny, 4, nz), or (R, nx, ny, 4, nz).
     """
 
-    def __init__(self, sample: Any, dtype: Any = np.complex128, slab: Slab | None = None) -> None:
+    def __init__(self, sample: TopologicalInsulator, dtype: Any = np.complex128, slab: Slab | None = None) -> None:
         import cupy
 
         self.sample, self.dtype, self.num_rows = sample, np.dtype(dtype), int(sample.shape[0])
@@ -58,43 +60,13 @@ class StencilOperator:
             self.held = np.arange(slab.first - slab.halo, slab.first + slab.planes + slab.halo) % sample.nx
         self.potential = cupy.asarray(sample.potential[self.held], self.real)
 
-    def tile(self, steps: int) -> tuple[int, int]:
-        """Return (lines of a tile, planes ahead) that make the fewest lines be read, within one block.
-
-        Raises
-        ------
-        MemoryError
-            If not even one line fits into shared memory.
-        """
-        from spectile.core.device import describe
-
-        ny, nz = self.sample.ny, self.sample.nz
-        best, choice = math.inf, (0, 0)
-        for lines in range(1, min(ny, 64) + 1):
-            threads = (lines + 2 * (steps - 1)) * nz
-            if threads > (_MOST_SWEEP_THREADS[steps] if lines > 1 else 1024):
-                break
-            # Two planes on their way where the sweep computes twice a plane and memory allows it.
-            for ahead in (2, 1) if steps == 2 else (1,):
-                if self.shared_bytes(lines, steps, ahead) <= describe().shared_bytes - 1024:
-                    # The last tile's idle threads cost nothing where the memory bus is the limit: lines read count.
-                    cost = ny / lines * (lines + 2 * steps)
-                    if cost <= best:
-                        best, choice = cost, (lines, ahead)
-                    break
-        if choice == (0, 0):
-            raise MemoryError(f"nz={nz} is too high for the matrix-free kernel: pass sample.matrix() instead")
-        return choice
+    def tile(self, steps: int) -> SweepTile:
+        """Return the tile of a sweep of so many steps on the current device."""
+        return sweep_tile(self.sample.ny, self.sample.nz, steps, self.dtype.itemsize, describe())
 
     def unit(self, steps: int) -> Unit:
         """Return the unit that this operator launches for so many steps a sweep."""
-        return sweep_unit(REAL[self.dtype], self.sample.nz, *self.tile(steps), steps)
-
-    def shared_bytes(self, lines: int, steps: int, ahead: int) -> int:
-        """Return the dynamic shared memory of a block."""
-        inner = lines + 2 * (steps - 1)
-        planes = (ahead + 2) * (lines + 2 * steps) + (ahead + 1 + 2 * (steps - 1)) * inner
-        return planes * 4 * self.sample.nz * self.dtype.itemsize
+        return sweep_unit(str(self.dtype), self.sample.nz, self.tile(steps))
 
     @property
     def strides(self) -> tuple[int, int]:
@@ -106,37 +78,25 @@ class StencilOperator:
         """Return ``launch(v, w, v_out, w_out, scale, shift, keep, etas)``: one sweep of one or two steps."""
         import cupy
 
-        from spectile.core.device import describe
-
-        sample = self.sample
-        lines, ahead = self.tile(steps)
-        unit = self.unit(steps)
-        shared = self.shared_bytes(lines, steps, ahead)
-        kernel, total = unit.function("sweep", shared), unit.function("sum_sweeps")
-        threads = -(-(lines + 2 * (steps - 1)) * sample.nz // 32) * 32
-        resident = describe().multiprocessors * max(1, min(describe().shared_bytes // shared, 1024 // threads))
-        tiles = -(-sample.ny // lines)
+        sample, tile, unit = self.sample, self.tile(steps), self.unit(steps)
+        sweep, sums = kernel(unit, "sweep"), kernel(unit, "sum_sweeps")
         first, planes = (0, sample.nx) if self.slab is None else (self.slab.halo, self.slab.planes)
-        groups = sweep_groups(tiles, resident, num_vectors * planes)
+        launched, groups = sweep_launch(
+            tile, sample.ny, sample.nz, num_vectors * planes, self.dtype.itemsize, describe()
+        )
+        tiles = launched.grid[0] // groups
         partial = cupy.zeros((num_vectors, groups, tiles, 2 * steps))
         strides = [np.int64(stride) for stride in self.strides]
-        size = 2 * steps * num_vectors
+        summed = Shape((-(-2 * steps * num_vectors // 4),), 128)
 
         def launch(v: Any, w: Any, v_out: Any, w_out: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
-            kernel(
-                (groups * tiles,),
-                (threads,),
-                (
-                    v, w, v_out, w_out, self.potential, partial, np.int32(len(self.held)), np.int32(sample.ny),
-                    np.int32(tiles), np.int32(groups), np.int32(num_vectors), np.float64(scale), np.float64(shift),
-                    np.float64(keep), np.float64(sample.hopping), np.float64(2.0), *strides, np.int32(first),
-                    np.int32(planes),
-                ),
-                shared_mem=shared,
+            sweep(
+                launched, v, w, v_out, w_out, self.potential, partial, np.int32(len(self.held)), np.int32(sample.ny),
+                np.int32(tiles), np.int32(groups), np.int32(num_vectors), np.float64(scale), np.float64(shift),
+                np.float64(keep), np.float64(sample.hopping), np.float64(MASS), *strides, np.int32(first),
+                np.int32(planes),
             )  # fmt: skip
-            total(
-                (-(-size // 4),), (128,), (partial, etas, np.int32(groups * tiles), np.int32(num_vectors))
-            )  # fmt: skip
+            sums(summed, partial, etas, np.int32(groups * tiles), np.int32(num_vectors))
 
         return launch
 
@@ -149,12 +109,9 @@ class StencilOperator:
     def fill(self, block: Any, seed: int, first_vector: int) -> None:
         """Write random start vectors, on the planes of a slab's halo, too."""
         strides = [np.int64(stride) for stride in self.strides]
-        self.unit(1).function("random_spinors")(
-            (1024,), (256,),
-            (
-                block, np.int32(len(self.held)), np.int32(self.sample.ny), np.int32(len(block)), *strides,
-                np.int64(self.held[0]), np.int64(self.sample.nx), np.uint64(seed), np.uint64(first_vector),
-            ),
+        kernel(self.unit(1), "random_spinors")(
+            _FILL, block, np.int32(len(self.held)), np.int32(self.sample.ny), np.int32(len(block)), *strides,
+            np.int64(self.held[0]), np.int64(self.sample.nx), np.uint64(seed), np.uint64(first_vector),
         )  # fmt: skip
 
     def empty(self, num_vectors: int) -> Any:
@@ -182,23 +139,6 @@ class StencilOperator:
         if self.slab is not None:
             block = block[:, self.slab.halo : self.slab.halo + self.slab.planes]
         return block.transpose(0, 1, 2, 4, 3).reshape(len(block), -1).T
-
-
-def sweep_groups(tiles: int, resident: int, planes: int) -> int:
-    """Return into how many groups of blocks the vectors' planes are divided.
-
-    Whole rounds of resident blocks, and segments much longer than the three planes that each reads before it writes.
-    """
-    best, choice = 0.0, 1
-    for groups in range(1, max(2, 8 * resident // tiles + 2)):
-        blocks = groups * tiles
-        length = planes / groups
-        if length < 1:
-            break
-        score = blocks / (-(-blocks // resident) * resident) * length / (length + 3)
-        if score > best + 1e-9:
-            best, choice = score, groups
-    return choice
 
 
 class StencilRecursion:

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from spectile.core.compile import Unit
-from spectile.kpm.cuda.units import FULL, SELL_CHUNK, stored_unit, sum_of_partials
-from spectile.kpm.reference import Array
-from spectile.kpm.sell import SellMatrix
+from spectile.core.device import describe
+from spectile.core.launch import Shape, kernel
+from spectile.kpm.cuda.choose import SELL_CHUNK, RowShape, row_launch, row_shape
+from spectile.kpm.cuda.units import FULL, stored_unit, sum_of_partials
+from spectile.kpm.operators.sell import SellMatrix
+from spectile.kpm.types import Array
 
-#: Sites of a strip of the plane (``TopologicalInsulator.matrix``): the patch that one multiprocessor works on.
-STRIP = 8
+_FILL = Shape((1024,), 256)
 
 
 class StoredOperator:
@@ -29,11 +31,13 @@ class StoredOperator:
         Storage format: CSR, or SELL-32, which suits a row to a thread.
     wave_rows : int or None
         Rows of one wave (``rows.cu``): the rows of a lattice plane, where they are known.
-    tuning : tuple
-        As for :func:`stored_unit`.
+    tuning : RowShape or None
+        Shape of the kernel; None takes :func:`spectile.kpm.cuda.choose.row_shape`.
     """
 
-    def __init__(self, matrix: Any, layout: str = "csr", wave_rows: int | None = None, tuning: Any = ()) -> None:
+    def __init__(
+        self, matrix: Any, layout: str = "csr", wave_rows: int | None = None, tuning: RowShape | None = None
+    ) -> None:
         import cupy
 
         self.num_rows, self.dtype, self.layout = int(matrix.shape[0]), np.dtype(matrix.dtype), layout
@@ -51,7 +55,7 @@ class StoredOperator:
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
         """Return the unit that this operator launches for R vectors."""
         return stored_unit(
-            str(self.dtype), num_vectors, layout=self.layout, wide=self.wide, mode=mode, tuning=tuple(self.tuning)
+            str(self.dtype), num_vectors, layout=self.layout, wide=self.wide, mode=mode, shape=self.tuning
         )
 
     def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Any:
@@ -61,27 +65,19 @@ class StoredOperator:
         """
         import cupy
 
-        from spectile.core.device import describe
-
-        unit = self.unit(num_vectors, mode)
-        lanes, columns, threads = (int(unit.defines[key]) for key in ("LANES", "COLUMNS", "THREADS"))
-        kernel = unit.function("aug_spmmv")
-        kernel.preferred_shared_memory_carveout = 0  # all of it to L1, which holds the rows of V that come again
-        blocks = describe().multiprocessors * int(unit.defines["BLOCKS"])
-        grid = (blocks, -(-num_vectors // (lanes * columns)))
+        unit, shape, device = self.unit(num_vectors, mode), self.tuning or row_shape(num_vectors), describe()
+        # All of the cache to L1, which holds the rows of V that come again.
+        step, launched = kernel(unit, "aug_spmmv", prefer_l1=True), row_launch(shape, num_vectors, device)
+        blocks = launched.grid[0]
         start, stop = rows or (0, self.num_rows)
-        wave = max(1, (self.wave_rows or blocks * threads // lanes) // (32 // lanes))
+        wave = max(1, (self.wave_rows or blocks * shape.threads // shape.lanes) // (32 // shape.lanes))
         partial = cupy.empty((blocks, 2, num_vectors))
         total = sum_of_partials(unit, partial)
 
         def launch(v: Any, w: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
-            kernel(
-                grid,
-                (threads,),
-                (
-                    *self.starts, self.indices, self.data, v, w, partial, np.int64(start), np.int64(stop),
-                    np.int64(wave), np.int32(num_vectors), np.float64(scale), np.float64(shift), np.float64(keep),
-                ),
+            step(
+                launched, *self.starts, self.indices, self.data, v, w, partial, np.int64(start), np.int64(stop),
+                np.int64(wave), np.int32(num_vectors), np.float64(scale), np.float64(shift), np.float64(keep),
             )  # fmt: skip
             if mode == FULL:
                 total(etas)
@@ -108,41 +104,14 @@ class StoredOperator:
 
     def fill(self, block: Any, seed: int, first_vector: int, order: Any = None) -> None:
         """Write random start vectors; `order` (int32) names the original row of each row, if rows are renumbered."""
-        kernel = self.unit(block.size // block.shape[-2]).function("random_phases")
-        for part in block if block.ndim == 3 else [block]:
-            rows, width = part.shape
-            kernel(
-                (1024,), (256,),
-                (
-                    part, np.uint64(0) if order is None else order, np.int64(rows), np.int32(width), np.uint64(seed),
-                    np.uint64(first_vector),
-                ),
+        fill = kernel(self.unit(block.size // block.shape[-2]), "random_phases")
+        for chunk in block if block.ndim == 3 else [block]:
+            rows, width = chunk.shape
+            fill(
+                _FILL, chunk, np.uint64(0) if order is None else order, np.int64(rows), np.int32(width),
+                np.uint64(seed), np.uint64(first_vector),
             )  # fmt: skip
             first_vector += width
-
-
-def rows_in_strips(sample: Any, planes: Any, strip: int, xp: Any) -> Any:
-    """Return the natural number of each row of planes that are numbered in strips (``TopologicalInsulator.matrix``).
-
-    Parameters
-    ----------
-    sample : TopologicalInsulator
-        The sample.
-    planes : sequence of int
-        Planes, in their order.
-    strip : int
-        Sites of a strip.
-    xp : module
-        numpy or cupy.
-
-    Returns
-    -------
-    ndarray, int32
-    """
-    site = xp.arange(sample.ny * sample.nz, dtype=np.int32).reshape(sample.ny, sample.nz // strip, strip)
-    in_plane = site.transpose(1, 0, 2).reshape(-1, 1) * 4 + xp.arange(4, dtype=np.int32)
-    first = xp.asarray(np.asarray(planes, dtype=np.int32) * np.int32(4 * sample.ny * sample.nz))
-    return (first[:, None] + in_plane.ravel()).ravel()
 
 
 class StoredRecursion:

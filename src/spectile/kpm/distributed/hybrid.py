@@ -17,13 +17,18 @@ from typing import Any
 import numpy as np
 
 from spectile.core.memory import free_bytes
-from spectile.kpm.cpu.recursion import CpuOperator
-from spectile.kpm.cpu.rows import fill_phases
+from spectile.kpm.cpu.kernels import fill_phases
+from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
 from spectile.kpm.cpu.threads import num_threads
-from spectile.kpm.distributed.mpi import split_rows
+from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
-from spectile.kpm.distributed.shares import Place, hold_planes, local_planes
-from spectile.kpm.reference import Array, random_phases
+from spectile.kpm.distributed.partition import local_planes, split_rows
+from spectile.kpm.distributed.rows import local_plane_rows
+from spectile.kpm.operators.protocol import PartitionedOperator
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile.kpm.operators.user import check_by_vectors
+from spectile.kpm.reference import random_phases
+from spectile.kpm.types import Array
 
 #: Planes and steps on which each side is timed.
 TRIAL_PLANES = {"cuda": 128, "cpu": 4}
@@ -32,7 +37,7 @@ TRIAL_STEPS = 6
 BLOCK_ROWS = 256
 
 
-class HybridInsulator:
+class HybridInsulator(PartitionedOperator):
     """A topological insulator, stored as a matrix whose planes one GPU and the CPU share.
 
     Parameters
@@ -53,31 +58,33 @@ class HybridInsulator:
     """
 
     def __init__(
-        self, sample: Any, device: int = 0, *, threads: int | None = None, cpu_planes: int | None = None
+        self,
+        sample: TopologicalInsulator,
+        device: int = 0,
+        *,
+        threads: int | None = None,
+        cpu_planes: int | None = None,
     ) -> None:
         if cpu_planes is not None and not 0 < cpu_planes < sample.nx:
             raise ValueError(f"cpu_planes={cpu_planes} of {sample.nx} leaves one side without a plane")
         self.sample, self.device, self.threads, self.cpu_planes = sample, device, threads or num_threads(), cpu_planes
         self.shape, self.dtype = sample.shape, np.dtype(np.complex128)
 
-    def gershgorin(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:
         """Return bounds of the spectrum by Gershgorin's circles."""
-        bounds: tuple[float, float] = self.sample.gershgorin()
-        return bounds
+        return self.sample.bounds()
 
     def engine(self, dtype: np.dtype[Any]) -> HybridEngine:
-        """Return the view that :func:`spectile.kpm.kpm_dos` works with."""
+        """Return the engine; vectors are complex128."""
         planes = self.cpu_planes
         if planes is None:
             seconds = self.trial()
             weight = seconds["cuda"] / (seconds["cuda"] + seconds["cpu"])
             planes = min(max(1, round(self.sample.nx * weight)), self.sample.nx - 1)
-        return HybridEngine(self.sample, Place(0, self.device), planes, self.threads)
+        return HybridEngine(self.sample, PartitionDevice(0, self.device), planes, self.threads)
 
     def trial(self, num_vectors: int = 32) -> dict[str, float]:
         """Return the seconds that each side takes alone for a step on one plane."""
-        from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-
         sample, seconds = self.sample, {}
         for side, planes in TRIAL_PLANES.items():
             few = TopologicalInsulator(planes, sample.ny, sample.nz, hopping=sample.hopping)
@@ -86,8 +93,6 @@ class HybridInsulator:
                 engine = MultiGpuMatrix(few, [self.device], stored=True).engine(self.dtype)
                 recursion = engine.random(0, 0, num_vectors, 0.1, 0.0)
             else:
-                from spectile.kpm.cpu.recursion import CpuRecursion
-
                 operator = CpuOperator.from_csr(few.matrix())
                 recursion = CpuRecursion(operator, 0.1, 0.0, operator.random_block(0, 0, num_vectors), self.threads)
             recursion.advance(2)
@@ -98,13 +103,13 @@ class HybridInsulator:
 
 
 class HybridEngine:
-    """The two shares of a topological insulator, as :class:`spectile.kpm.engine.CpuEngine` is for one CPU.
+    """The two partitions of a topological insulator, an :class:`~spectile.kpm.types.Engine`.
 
     Parameters
     ----------
     sample : TopologicalInsulator
         The Hamiltonian.
-    place : Place
+    device : PartitionDevice
         The GPU, which takes the first planes.
     cpu_planes : int
         Planes of the CPU, the last ones.
@@ -115,12 +120,12 @@ class HybridEngine:
     name = "cuda and cpu"
     xp = np
 
-    def __init__(self, sample: Any, place: Place, cpu_planes: int, threads: int) -> None:
-        self.place, self.cpu_planes, self.threads = place, cpu_planes, threads
+    def __init__(self, sample: TopologicalInsulator, device: PartitionDevice, cpu_planes: int, threads: int) -> None:
+        self.sample, self.device, self.cpu_planes, self.threads = sample, device, cpu_planes, threads
         self.num_rows, self.dtype, self.plane = sample.shape[0], np.dtype(np.complex128), 4 * sample.ny * sample.nz
         first = sample.nx - cpu_planes
-        with place.working():
-            self.holder = hold_planes(sample, self.dtype, place, 0, first, 2)
+        with device.working():
+            self.local = local_plane_rows(sample, self.dtype, device, 0, first, 2)
         matrix, self.order = local_planes(sample, self.dtype, first, cpu_planes, sample.nz, np)
         self.operator = CpuOperator.from_csr(matrix)
         own = matrix.indices < self.operator.num_rows
@@ -129,8 +134,16 @@ class HybridEngine:
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the GPU's memory at once, with some room."""
-        with self.place.working():
-            return max(1, int(0.95 * free_bytes()) // (2 * (self.holder.rows + 2 * self.plane) * self.dtype.itemsize))
+        with self.device.working():
+            return max(1, int(0.95 * free_bytes()) // (2 * (self.local.rows + 2 * self.plane) * self.dtype.itemsize))
+
+    def bounds(self) -> tuple[float, float]:
+        """Return Gershgorin's bounds."""
+        return self.sample.bounds()
+
+    def check_hermitian(self) -> None:
+        """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ of two random vectors."""
+        check_by_vectors(self)
 
     def vector(self, seed: int) -> Array:
         """Return one random vector, shape (N,)."""
@@ -141,8 +154,8 @@ class HybridEngine:
         recursion = self.start(np.asarray(x, self.dtype).reshape(-1, 1), 1.0, 0.0)
         recursion.advance(1)
         image = np.empty(self.num_rows, self.dtype)
-        with self.place.working():
-            numbers, rows = self.holder.from_block(recursion.share.w)
+        with self.device.working():
+            numbers, rows = self.local.from_block(recursion.local.w)
         image[numbers] = rows[:, 0]
         own = self.operator.num_rows
         image[self.order[:own]] = recursion.w[:own, 0, 0] + 1j * recursion.w[:own, 1, 0]
@@ -150,20 +163,20 @@ class HybridEngine:
 
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> HybridRecursion:
         """Return the recursion of a block of random vectors."""
-        with self.place.working():
-            share = self.holder.share(self.holder.random_block(seed, first_vector, num_vectors))
+        with self.device.working():
+            state = self.local.new_state(self.local.random_block(seed, first_vector, num_vectors))
         block = self._pinned(num_vectors)
         fill_phases(block, np.uint64(seed), self.order, 0, first_vector, 0, len(self.order))
-        return HybridRecursion(self, a, b, share, block)
+        return HybridRecursion(self, a, b, state, block)
 
     def start(self, vectors: Array, a: float, b: float) -> HybridRecursion:
         """Return the recursion of given vectors, shape (N, R)."""
-        with self.place.working():
-            share = self.holder.share(self.holder.to_block(vectors))
+        with self.device.working():
+            state = self.local.new_state(self.local.to_block(vectors))
         block = self._pinned(vectors.shape[1])
         mine = vectors[self.order]
         block[:, 0], block[:, 1] = mine.real, mine.imag
-        return HybridRecursion(self, a, b, share, block)
+        return HybridRecursion(self, a, b, state, block)
 
     def _pinned(self, num_vectors: int) -> Array:
         """Return zeroed page-locked memory for the CPU's rows and halo, in the CPU kernels' layout."""
@@ -177,17 +190,17 @@ class HybridEngine:
 class HybridRecursion:
     """The recurrence of a block of vectors, the first planes on the GPU, the last ones on the CPU."""
 
-    def __init__(self, engine: HybridEngine, a: float, b: float, share: Any, block: Array) -> None:
+    def __init__(self, engine: HybridEngine, a: float, b: float, local: Any, block: Array) -> None:
         import cupy
 
-        self.engine, self.a, self.b, self.share = engine, a, b, share
+        self.engine, self.a, self.b, self.local = engine, a, b, local
         self.v, self.w = block, engine._pinned(block.shape[2])
         self.steps = 0
-        with engine.place.working():
+        with engine.device.working():
             # Two planes each way, in the CPU's layout.
             self._leaving, self._coming = (cupy.empty((2, engine.plane, *block.shape[1:])) for _ in range(2))
             # The GPU numbers the sites of a plane in strips, the CPU along z.
-            self._order = engine.holder.order[: engine.plane] % engine.plane
+            self._order = engine.local.order[: engine.plane] % engine.plane
             self._sent = cupy.cuda.Event(disable_timing=True)
 
     @property
@@ -199,43 +212,43 @@ class HybridRecursion:
         """Do one step; the GPU's scalar products go to `etas`, shape (parts, 1, 2, R), the CPU's are returned."""
         import cupy
 
-        engine, share, place, plane = self.engine, self.share, self.engine.place, self.engine.plane
+        engine, local, device, plane = self.engine, self.local, self.engine.device, self.engine.plane
         first = self.steps == 0
         factors = (self.a, -self.a * self.b, 0.0) if first else (2 * self.a, -2 * self.a * self.b, 1.0)
-        own, on_gpu = engine.operator.num_rows, engine.holder.operator.num_rows
-        with place.working():
+        own, on_gpu = engine.operator.num_rows, engine.local.operator.num_rows
+        with device.working():
             if not first:
-                place.compute.wait_event(place.arrived)
+                device.compute.wait_event(device.arrived)
                 for number, source in enumerate(self._coming):
-                    rows = share.w[on_gpu + number * plane : on_gpu + (number + 1) * plane]
+                    rows = local.w[on_gpu + number * plane : on_gpu + (number + 1) * plane]
                     rows.real, rows.imag = source[self._order, 0], source[self._order, 1]
-            share.begin(1, first)
-            share.launch("boundary", factors, etas[0])
+            local.begin(1, first)
+            local.launch("boundary", factors, etas[0])
             # The GPU packs and unpacks: its interior leaves no multiprocessor to a second stream.
-            for target, (_, rows) in zip(self._leaving, share.messages()[0], strict=True):
+            for target, (_, rows) in zip(self._leaving, local.messages()[0], strict=True):
                 target[self._order, 0], target[self._order, 1] = rows.real, rows.imag
-            place.computed.record(place.compute)
-            share.launch("interior", factors, etas[1])
+            device.computed.record(device.compute)
+            local.launch("interior", factors, etas[1])
         if not first:
             self._sent.synchronize()  # the planes that came with the step before
             self.v, self.w = self.w, self.v
         copy, runtime = cupy.cuda.runtime.memcpyAsync, cupy.cuda.runtime
-        with cupy.cuda.Device(place.device):
+        with cupy.cuda.Device(device.ordinal):
             # The GPU's first plane is ahead of the CPU's planes, its last one behind them.
-            place.copies.wait_event(place.computed)
+            device.copies.wait_event(device.computed)
             copy(
                 self.w[own:].ctypes.data,
                 self._leaving.data.ptr,
                 self._leaving.nbytes,
                 runtime.memcpyDeviceToHost,
-                place.copies.ptr,
+                device.copies.ptr,
             )
-            self._sent.record(place.copies)
+            self._sent.record(device.copies)
         sums = engine.operator.update(self.v, self.w, *factors, engine.threads, engine.boundary)
-        with cupy.cuda.Device(place.device):
+        with cupy.cuda.Device(device.ordinal):
             for source, target in zip((self.w[:plane], self.w[own - plane : own]), self._coming, strict=True):
-                copy(target.data.ptr, source.ctypes.data, target.nbytes, runtime.memcpyHostToDevice, place.copies.ptr)
-            place.arrived.record(place.copies)
+                copy(target.data.ptr, source.ctypes.data, target.nbytes, runtime.memcpyHostToDevice, device.copies.ptr)
+            device.arrived.record(device.copies)
         if engine.interior:
             sums += engine.operator.update(self.v, self.w, *factors, engine.threads, engine.interior)
         self.steps += 1
@@ -245,32 +258,32 @@ class HybridRecursion:
         """Apply H̃ `steps` times and return the scalar products of both sides, shape (2 * steps, R)."""
         import cupy
 
-        place = self.engine.place
-        with place.working():
+        device = self.engine.device
+        with device.working():
             etas = cupy.zeros((2, steps, 2, self.num_vectors))
         on_cpu = np.array([self.step(etas[:, n : n + 1]) for n in range(steps)])
-        place.compute.synchronize()
-        place.copies.synchronize()
-        with place.working():
+        device.compute.synchronize()
+        device.copies.synchronize()
+        with device.working():
             on_gpu = etas.get().sum(axis=0)
         return np.asarray((on_gpu + on_cpu).reshape(2 * steps, -1))
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint must hold."""
-        with self.engine.place.working():
-            on_gpu = {"v": self.share.v.get(), "w": self.share.w.get(), "coming": self._coming.get()}
+        with self.engine.device.working():
+            on_gpu = {"v": self.local.v.get(), "w": self.local.w.get(), "coming": self._coming.get()}
         return {**on_gpu, "cpu_v": self.v, "cpu_w": self.w, "steps": np.array(self.steps)}
 
     def restore(self, state: dict[str, Array]) -> None:
         """Go on from :meth:`state`."""
         import cupy
 
-        with self.engine.place.working():
-            share = self.engine.holder.share(cupy.asarray(state["v"]))
-            share.w = cupy.asarray(state["w"])
-        fresh = HybridRecursion(self.engine, self.a, self.b, share, self.engine._pinned(state["v"].shape[1]))
+        with self.engine.device.working():
+            local = self.engine.local.new_state(cupy.asarray(state["v"]))
+            local.w = cupy.asarray(state["w"])
+        fresh = HybridRecursion(self.engine, self.a, self.b, local, self.engine._pinned(state["v"].shape[1]))
         fresh.v[:], fresh.w[:] = state["cpu_v"], state["cpu_w"]
-        with self.engine.place.working():  # on the stream that reads it
+        with self.engine.device.working():  # on the stream that reads it
             fresh._coming.set(state["coming"])
         self.__dict__.update(fresh.__dict__)
         self.steps = int(state["steps"])

@@ -10,22 +10,25 @@ Every rank calls the same functions with the same arguments and gets the same re
 
 from __future__ import annotations
 
-import itertools
-import time
 from typing import Any, Literal
 
 import numpy as np
 
-from spectile.kpm.bounds import gershgorin
-from spectile.kpm.cpu.recursion import CpuOperator
+from spectile.core.memory import host_free_bytes
+from spectile.kpm.cpu.operator import CpuOperator
 from spectile.kpm.cpu.threads import num_threads
-from spectile.kpm.reference import Array, random_phases
+from spectile.kpm.distributed.multi_gpu import MultiGpuEngine
+from spectile.kpm.distributed.partition import localize, split_rows
+from spectile.kpm.distributed.transport import wait_for_ranks
+from spectile.kpm.operators.protocol import PartitionedOperator
+from spectile.kpm.operators.stored import StoredMatrix
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile.kpm.operators.user import check_by_vectors
+from spectile.kpm.reference import random_phases
+from spectile.kpm.types import Array
 
-#: Runs of interior rows shorter than this are computed with the boundary: fewer, longer pieces.
-SHORTEST_RUN = 64
 
-
-class DistributedMatrix:
+class DistributedMatrix(PartitionedOperator):
     """A Hermitian matrix whose rows are spread over the ranks of a communicator.
 
     Parameters
@@ -57,25 +60,20 @@ class DistributedMatrix:
         self.H, self.backend, self.shape, self.dtype = H, backend, H.shape, np.dtype(H.dtype)
         if backend == "cuda":
             return
-        matrix = (H.matrix() if hasattr(H, "gershgorin") else H).tocsr()
+        matrix = (H.matrix() if isinstance(H, TopologicalInsulator) else H).tocsr()
         # Whole sites of four rows where N allows, and a bound that depends on N and the number of ranks alone.
         unit = 4 if self.shape[0] % 4 == 0 else 1
         self.edges = np.linspace(0, self.shape[0] // unit, comm.size + 1).astype(np.int64) * unit
         self.rows = matrix[self.edges[comm.rank] : self.edges[comm.rank + 1]]
 
     def engine(self, dtype: np.dtype[Any]) -> Any:
-        """Return the view that :func:`spectile.kpm.kpm_dos` works with."""
-        if self.backend == "cpu":
-            return MpiEngine(self, dtype)
-        from spectile.kpm.distributed.multi_gpu import MultiGpuEngine
+        """Return this rank's engine for vectors of this type."""
+        return MpiEngine(self, dtype) if self.backend == "cpu" else MultiGpuEngine.of_rank(self, dtype)
 
-        return MultiGpuEngine.of_rank(self, dtype)
-
-    def gershgorin(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:
         """Return bounds of the spectrum by Gershgorin's circles over all ranks."""
         if self.backend == "cuda":
-            bounds: tuple[float, float] = self.H.gershgorin() if hasattr(self.H, "gershgorin") else gershgorin(self.H)
-            return bounds
+            return (self.H if isinstance(self.H, TopologicalInsulator) else StoredMatrix(self.H)).bounds()
         first = int(self.edges[self.comm.rank])
         diagonal = self.rows.diagonal(k=first)
         radius = np.asarray(abs(self.rows).sum(axis=1)).ravel() - abs(diagonal)
@@ -85,7 +83,7 @@ class DistributedMatrix:
 
 
 class MpiEngine:
-    """A distributed matrix as :class:`spectile.kpm.engine.CpuEngine` is a local one."""
+    """One rank's partition of a distributed matrix, an :class:`~spectile.kpm.types.Engine`."""
 
     name = "mpi"
     xp = np
@@ -104,8 +102,17 @@ class MpiEngine:
         self.sends = [(rank, rows - self.first) for rank, rows in enumerate(self.comm.alltoall(wanted)) if rows.size]
 
     def capacity(self) -> int:
-        """Return how many vectors' states fit into memory at once: the host's is not limited here."""
-        return 2**31
+        """Return how many vectors' states fit into every rank's memory at once, with some room."""
+        own = int(0.9 * host_free_bytes()) // (2 * self.operator.num_columns * self.dtype.itemsize * self.comm.size)
+        return max(1, min(self.comm.allgather(own)))
+
+    def bounds(self) -> tuple[float, float]:
+        """Return Gershgorin's bounds."""
+        return self.matrix.bounds()
+
+    def check_hermitian(self) -> None:
+        """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ of two random vectors."""
+        check_by_vectors(self)
 
     def vector(self, seed: int) -> Array:
         """Return one random vector, shape (N,), the same on every rank."""
@@ -127,92 +134,6 @@ class MpiEngine:
         block = np.zeros((self.operator.num_columns, *own.shape[1:]), dtype=own.dtype)
         block[: len(own)] = own
         return MpiRecursion(self, a, b, block)
-
-
-def wait_for(comm: Any, requests: list[tuple[Any, Any]], timeout_s: float) -> None:
-    """Wait for (request, rank) pairs, but not for ever: a dead rank must not hang the others.
-
-    Raises
-    ------
-    RuntimeError
-        If a rank does not answer in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    while requests:
-        requests = [(request, rank) for request, rank in requests if not request.Test()]
-        if requests and time.monotonic() > deadline:
-            who = requests[0][1] if isinstance(requests[0][1], str) else f"rank {requests[0][1]}"
-            raise RuntimeError(
-                f"{who} did not answer rank {comm.rank} for {timeout_s:g} s: it has died or hangs; see its output, and "
-                "start the job again"
-            )
-
-
-def localize(rows: Any, edges: Array, number: int) -> tuple[Any, Array, list[tuple[int, int, int]]]:
-    """Renumber the columns of a share of the rows: its own rows first, then the halo.
-
-    Parameters
-    ----------
-    rows : scipy.sparse CSR matrix, shape (rows of the share, N)
-        The share.
-    edges : ndarray, shape (shares + 1,)
-        First row of each share.
-    number : int
-        The share's number.
-
-    Returns
-    -------
-    local : CSR matrix, shape (rows of the share, rows of the share + halo)
-    halo : ndarray
-        Rows of the whole matrix, ascending, that belong to others.
-    receives : list of (owner, start, stop)
-        What one share owns of the halo; contiguous, since the halo is sorted: it is received in place.
-    """
-    local = rows.copy()
-    first, last = int(edges[number]), int(edges[number + 1])
-    own = (local.indices >= first) & (local.indices < last)
-    halo = np.unique(local.indices[~own])
-    columns = np.where(own, local.indices - first, 0)
-    columns[~own] = last - first + np.searchsorted(halo, local.indices[~own])
-    local.indices = columns.astype(local.indices.dtype)
-    local._shape = (last - first, last - first + halo.size)
-    owner = np.searchsorted(edges, halo, side="right") - 1
-    receives = [
-        (int(rank), int(np.searchsorted(owner, rank)), int(np.searchsorted(owner, rank, side="right")))
-        for rank in np.unique(owner)
-    ]
-    return local, halo, receives
-
-
-def split_rows(indptr: Array, own: Array, blocks: list[tuple[int, int]]) -> tuple[list[Any], list[Any]]:
-    """Split row blocks into runs that need no halo and runs that do.
-
-    Parameters
-    ----------
-    indptr : ndarray, shape (rows + 1,)
-        Row pointers.
-    own : ndarray of bool, shape (nnz,)
-        Whether an entry's column is this rank's.
-    blocks : list of (start, stop)
-        Row blocks.
-
-    Returns
-    -------
-    interior, boundary : list of (start, stop)
-    """
-    foreign = np.concatenate([[0], np.cumsum(~own)])
-    needs = np.diff(foreign[indptr]) > 0
-    interior: list[tuple[int, int]] = []
-    boundary: list[tuple[int, int]] = []
-    for start, stop in blocks:
-        changes = np.flatnonzero(np.diff(needs[start:stop])) + start + 1
-        for low, high in itertools.pairwise([start, *changes.tolist(), stop]):
-            target = boundary if needs[low] or high - low < SHORTEST_RUN else interior
-            if target and target[-1][1] == low and low != start:
-                target[-1] = (target[-1][0], high)
-            else:
-                target.append((low, high))
-    return interior, boundary
 
 
 class MpiRecursion:
@@ -277,7 +198,7 @@ class MpiRecursion:
         return total
 
     def _wait(self, requests: list[Any], ranks: list[Any]) -> None:
-        wait_for(self.engine.comm, list(zip(requests, ranks, strict=True)), self.engine.matrix.timeout_s)
+        wait_for_ranks(self.engine.comm, list(zip(requests, ranks, strict=True)), self.engine.matrix.timeout_s)
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint of this rank must hold."""

@@ -1,4 +1,4 @@
-"""KPM on several GPUs: rows in shares, halos exchanged while the interior is computed, one reduction at the end.
+"""KPM on several GPUs: rows in partitions, halos exchanged while the interior is computed, one reduction at the end.
 
 One process drives the devices of a host::
 
@@ -13,7 +13,7 @@ or each MPI rank drives one device (``mpiexec -n 8 python ...``)::
     density = kpm_dos(DistributedMatrix(H, MPI.COMM_WORLD, backend="cuda"))
 
 Halos travel on a stream of their own while something else is computed: the other half of the vectors, or, with a stored
-matrix, the rows that no other share waits for.
+matrix, the rows that no other partition waits for.
 """
 
 from __future__ import annotations
@@ -25,12 +25,19 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core.memory import free_bytes
-from spectile.kpm.distributed.messages import NcclMessages, PeerCopies, Transport, rank_device
-from spectile.kpm.distributed.shares import Place, StencilHolder, StoredHolder, hold
-from spectile.kpm.reference import Array, random_phases
+from spectile.kpm.distributed.device import PartitionDevice
+from spectile.kpm.distributed.rows import LocalRows, local_matrix_rows, local_plane_rows
+from spectile.kpm.distributed.slab import LocalSlab, local_slabs
+from spectile.kpm.distributed.transport import NcclMessages, PeerCopies, Transport, rank_device
+from spectile.kpm.operators.protocol import PartitionedOperator
+from spectile.kpm.operators.stored import StoredMatrix
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile.kpm.operators.user import check_by_vectors
+from spectile.kpm.reference import random_phases
+from spectile.kpm.types import Array
 
 
-class MultiGpuMatrix:
+class MultiGpuMatrix(PartitionedOperator):
     """A Hermitian matrix whose rows are spread over the GPUs of this process.
 
     Parameters
@@ -38,7 +45,7 @@ class MultiGpuMatrix:
     H : scipy.sparse matrix, shape (N, N), or TopologicalInsulator
         The matrix.
     devices : sequence of int or None
-        CUDA devices, one share each; None takes all.  The same device may come several times.
+        CUDA devices, one partition each; None takes all.  The same device may come several times.
     transport : {"peer", "nccl"}
         Copy engines from device to device, or NCCL, whose kernels share the multiprocessors with the computation.
     stored : bool
@@ -52,7 +59,7 @@ class MultiGpuMatrix:
     Raises
     ------
     ValueError
-        If a share has fewer planes than its neighbours' halo is wide, or no rows.
+        If a partition has fewer planes than its neighbours' halo is wide, or no rows.
     """
 
     def __init__(
@@ -77,76 +84,104 @@ class MultiGpuMatrix:
         self.stored, self.steps_a_sweep, self.reduce_every_step = stored, steps_a_sweep, reduce_every_step
         self.shape, self.dtype = H.shape, np.dtype(H.dtype)
 
-    def engine(self, dtype: np.dtype[Any], holders: list[Any] | None = None) -> MultiGpuEngine:
-        """Return the view that :func:`spectile.kpm.kpm_dos` works with; `holders` of another one are used again."""
-        if holders is None:
-            places = [Place(number, device) for number, device in enumerate(self.devices)]
-            holders = hold(self.H, dtype, places, len(places), stored=self.stored, steps_a_sweep=self.steps_a_sweep)
-        places = [holder.place for holder in holders]
-        transport = PeerCopies(places) if self.transport == "peer" else NcclMessages.of_process(self.devices)
-        return MultiGpuEngine(holders, transport, int(self.shape[0]), dtype, self.steps_a_sweep, self.reduce_every_step)
+    def engine(self, dtype: np.dtype[Any], partitions: list[Any] | None = None) -> MultiGpuEngine:
+        """Return the engine for vectors of this type; `partitions` of another one are used again."""
+        if partitions is None:
+            devices = [PartitionDevice(number, ordinal) for number, ordinal in enumerate(self.devices)]
+            partitions = local_operators(
+                self.H, dtype, devices, len(devices), stored=self.stored, steps_a_sweep=self.steps_a_sweep
+            )
+        devices = [local.device for local in partitions]
+        transport = PeerCopies(devices) if self.transport == "peer" else NcclMessages.of_process(self.devices)
+        return MultiGpuEngine(self, partitions, transport, dtype)
 
-    def gershgorin(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:
         """Return bounds of the spectrum by Gershgorin's circles."""
-        from spectile.kpm.bounds import gershgorin
+        return (self.H if isinstance(self.H, TopologicalInsulator) else StoredMatrix(self.H)).bounds()
 
-        bounds: tuple[float, float] = self.H.gershgorin() if hasattr(self.H, "gershgorin") else gershgorin(self.H)
-        return bounds
+
+def local_operators(
+    H: Any, dtype: np.dtype[Any], devices: Sequence[PartitionDevice], count: int, *, stored: bool, steps_a_sweep: int
+) -> list[Any]:
+    """Return what each device holds of H, in `count` partitions of about the same number of rows.
+
+    Raises
+    ------
+    ValueError
+        If a partition has fewer planes than its neighbours' halo is wide, or no rows.
+    """
+    if not isinstance(H, TopologicalInsulator):
+        return local_matrix_rows(StoredMatrix(H).on_host().csr(dtype), devices, count)
+    edges = np.linspace(0, H.nx, count + 1).astype(int)
+    least = 1 if stored else steps_a_sweep
+    if np.diff(edges).min() < least:
+        raise ValueError(
+            f"{count} partitions of {H.nx} planes have {np.diff(edges).min()} each, and a halo is {least} wide: take "
+            "fewer devices, or a sample that is longer in x"
+        )
+    if not stored:
+        return list(local_slabs(H, dtype, devices, edges, steps_a_sweep))
+    partitions = []
+    for device in devices:
+        first, planes = int(edges[device.partition]), int(np.diff(edges)[device.partition])
+        with device.working():
+            # A quarter on either side is computed first: few planes at a time are read many times.
+            partitions.append(local_plane_rows(H, dtype, device, first, planes, count, max(1, planes // 4)))
+    return partitions
 
 
 class MultiGpuEngine:
-    """H in shares on several GPUs, as :class:`spectile.kpm.engine.CpuEngine` is on the CPU.
+    """Partitions of a matrix on several GPUs, an :class:`~spectile.kpm.types.Engine`.
 
     Parameters
     ----------
-    holders : list
+    operator : MultiGpuMatrix or DistributedMatrix
+        H, whose bounds and ``reduce_every_step`` count.
+    partitions : list
         What this process holds: one for each of its devices.
     transport : Transport
         How messages travel.
-    num_rows : int
-        N.
     dtype : dtype
         Type of the vectors.
-    steps_a_sweep : {1, 2}
-        Steps of one sweep of the stencil.
-    reduce_every_step : bool
-        As for :class:`MultiGpuMatrix`.
     """
 
-    name = "cuda shares"
+    name = "cuda partitions"
     xp = np
 
-    def __init__(
-        self,
-        holders: list[Any],
-        transport: Transport,
-        num_rows: int,
-        dtype: np.dtype[Any],
-        steps_a_sweep: int,
-        reduce_every_step: bool,
-    ) -> None:
-        self.holders, self.transport, self.num_rows, self.dtype = holders, transport, num_rows, dtype
-        self.steps_a_sweep = steps_a_sweep if isinstance(holders[0], StencilHolder) else 1
-        self.reduce_every_step = reduce_every_step
+    def __init__(self, operator: Any, partitions: list[Any], transport: Transport, dtype: np.dtype[Any]) -> None:
+        self.operator, self.partitions, self.transport, self.dtype = operator, partitions, transport, dtype
+        self.num_rows = int(operator.shape[0])
+        slabs = isinstance(partitions[0], LocalSlab)
+        self.steps_a_sweep: int = partitions[0].operator.slab.halo if slabs else 1
+        self.reduce_every_step: bool = operator.reduce_every_step
 
     @classmethod
     def of_rank(cls, matrix: Any, dtype: np.dtype[Any]) -> MultiGpuEngine:
         """Return the engine of one MPI rank of a :class:`spectile.kpm.distributed.mpi.DistributedMatrix`."""
         comm = matrix.comm
-        place = Place(comm.rank, rank_device(comm))
-        transport = NcclMessages.of_ranks(comm, place.device, matrix.timeout_s)
-        holders = hold(matrix.H, dtype, [place], comm.size, stored=False, steps_a_sweep=2)
-        return cls(holders, transport, int(matrix.shape[0]), dtype, 2, matrix.reduce_every_step)
+        device = PartitionDevice(comm.rank, rank_device(comm))
+        transport = NcclMessages.of_ranks(comm, device.ordinal, matrix.timeout_s)
+        partitions = local_operators(matrix.H, dtype, [device], comm.size, stored=False, steps_a_sweep=2)
+        return cls(matrix, partitions, transport, dtype)
+
+    def bounds(self) -> tuple[float, float]:
+        """Return Gershgorin's bounds."""
+        bounds: tuple[float, float] = self.operator.bounds()
+        return bounds
+
+    def check_hermitian(self) -> None:
+        """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ of two random vectors."""
+        check_by_vectors(self)
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the memory of every device at once, with some room."""
         arrays = 4 if self.steps_a_sweep == 2 else 2
-        together = [holder.place.device for holder in self.holders]
+        together = [local.device.ordinal for local in self.partitions]
         least = []
-        for holder in self.holders:
-            with holder.place.working():
-                room = int(0.95 * free_bytes()) // together.count(holder.place.device) - holder.reserve
-                least.append(room // (arrays * holder.rows * self.dtype.itemsize))
+        for local in self.partitions:
+            with local.device.working():
+                room = int(0.95 * free_bytes()) // together.count(local.device.ordinal) - local.reserve
+                least.append(room // (arrays * local.rows * self.dtype.itemsize))
         return max(1, min(self.transport.gather(min(least))))
 
     def vector(self, seed: int) -> Array:
@@ -158,9 +193,9 @@ class MultiGpuEngine:
         recursion = self.start(np.asarray(x, self.dtype).reshape(-1, 1), 1.0, 0.0)
         recursion.advance(1)
         mine = []
-        for share in recursion.shares:
-            with share.place.working():
-                mine.append(share.holder.from_block(share.w))
+        for state in recursion.states:
+            with state.device.working():
+                mine.append(state.local.from_block(state.w))
         image = np.empty(self.num_rows, self.dtype)
         for numbers, rows in (pair for parts in self.transport.gather(mine) for pair in parts):
             image[numbers] = rows[:, 0]
@@ -169,33 +204,33 @@ class MultiGpuEngine:
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> MultiGpuRecursion:
         """Return the recursion of a block of random vectors."""
 
-        def block(holder: Any, lot: slice) -> Any:
-            return holder.random_block(seed, first_vector + lot.start, lot.stop - lot.start)
+        def block(local: Any, batch: slice) -> Any:
+            return local.random_block(seed, first_vector + batch.start, batch.stop - batch.start)
 
         return self._recursion(a, b, num_vectors, block)
 
     def start(self, vectors: Array, a: float, b: float) -> MultiGpuRecursion:
         """Return the recursion of given vectors, shape (N, R), the same in every process."""
-        return self._recursion(a, b, vectors.shape[1], lambda holder, lot: holder.to_block(vectors[:, lot]))
+        return self._recursion(a, b, vectors.shape[1], lambda local, batch: local.to_block(vectors[:, batch]))
 
     def _recursion(self, a: float, b: float, num_vectors: int, block: Callable[[Any, slice], Any]) -> MultiGpuRecursion:
         self._plan(num_vectors)
-        lots = []
-        for number, lot in enumerate(self.holders[0].lots(num_vectors)):
-            shares = []
-            for holder in self.holders:
-                with holder.place.working():
-                    shares.append(holder.share(block(holder, lot), number))
-            lots.append(shares)
-        return MultiGpuRecursion(self, a, b, lots)
+        batches = []
+        for number, batch in enumerate(self.partitions[0].batches(num_vectors)):
+            states = []
+            for local in self.partitions:
+                with local.device.working():
+                    states.append(local.new_state(block(local, batch), number))
+            batches.append(states)
+        return MultiGpuRecursion(self, a, b, batches)
 
     def _plan(self, num_vectors: int) -> None:
         """Let all inspectors plan beside one another: each takes seconds."""
-        stored = [holder for holder in self.holders if isinstance(holder, StoredHolder)]
+        stored = [local for local in self.partitions if isinstance(local, LocalRows)]
 
-        def one(holder: StoredHolder) -> None:
-            with holder.place.working():
-                holder.staged(num_vectors)
+        def one(local: LocalRows) -> None:
+            with local.device.working():
+                local.staged(num_vectors)
 
         if stored:
             with ThreadPoolExecutor(len(stored)) as pool:
@@ -203,84 +238,84 @@ class MultiGpuEngine:
 
 
 class MultiGpuRecursion:
-    """The recurrence of a block of vectors, in one or two lots, each share of a lot on its device.
+    """The recurrence of a block of vectors, in one or two batches, each local state of a batch on its device.
 
     Sweeps of two steps pair them by their number, as :class:`spectile.kpm.cuda.stencil.StencilRecursion` does.
     """
 
-    def __init__(self, engine: MultiGpuEngine, a: float, b: float, lots: list[list[Any]]) -> None:
-        self.engine, self.a, self.b, self.lots = engine, a, b, lots
+    def __init__(self, engine: MultiGpuEngine, a: float, b: float, batches: list[list[Any]]) -> None:
+        self.engine, self.a, self.b, self.batches = engine, a, b, batches
         self.steps = 0
         self.pending: Any = None
         self._plans: dict[tuple[int, ...], Any] = {}
         self._halos: dict[int, Any] = {}
 
     @property
-    def shares(self) -> list[Any]:
-        """The shares of all lots."""
-        return [share for shares in self.lots for share in shares]
+    def states(self) -> list[Any]:
+        """The local states of all batches."""
+        return [state for states in self.batches for state in states]
 
     @property
     def num_vectors(self) -> int:
         """R."""
-        return sum(shares[0].num_vectors for shares in self.lots)
+        return sum(states[0].num_vectors for states in self.batches)
 
     def sweep(self, etas: Sequence[Sequence[Any]], done: int, count: int) -> None:
-        """Enqueue one sweep of `count` steps on every share, lot after lot.
+        """Enqueue one sweep of `count` steps on every state, batch after batch.
 
-        `etas` of each share take its scalar products, shape (parts, steps, 2, R), from step `done` on.
+        `etas` of each state take its scalar products, shape (parts, steps, 2, R), from step `done` on.
         """
-        for lot, mine in enumerate(etas):
-            self._sweep(lot, [each[:, done : done + count] for each in mine], count)
+        for batch, mine in enumerate(etas):
+            self._sweep(batch, [each[:, done : done + count] for each in mine], count)
         self.steps += count
 
-    def _sweep(self, lot: int, etas: Sequence[Any], count: int) -> None:
-        transport, shares = self.engine.transport, self.lots[lot]
+    def _sweep(self, batch: int, etas: Sequence[Any], count: int) -> None:
+        transport, states = self.engine.transport, self.batches[batch]
         first = self.steps == 0
         factors = (self.a, -self.a * self.b, 0.0) if first else (2 * self.a, -2 * self.a * self.b, 1.0)
-        halo = self._halos.get(lot)
-        before, *beside = shares[0].parts
-        for number, (share, mine) in enumerate(zip(shares, etas, strict=True)):
-            place = share.place
-            with place.working():
-                share.begin(count, first)
+        halo = self._halos.get(batch)
+        before, *beside = states[0].parts
+        for number, (state, mine) in enumerate(zip(states, etas, strict=True)):
+            device = state.device
+            with device.working():
+                state.begin(count, first)
                 if beside:
                     # Both parts read and overwrite what both wrote in the sweeps before.
-                    place.begun.record(place.compute)
-                    place.bulk.wait_event(place.begun)
-                    place.compute.wait_event(place.done)
+                    device.begun.record(device.compute)
+                    device.bulk.wait_event(device.begun)
+                    device.compute.wait_event(device.done)
                 if halo is not None:
-                    transport.await_halo(place, halo[number][2])
-                share.launch(before, factors, mine[0])
-                place.computed.record(place.compute)
+                    transport.await_halo(device, halo[number][2])
+                state.launch(before, factors, mine[0])
+                device.computed.record(device.compute)
         # The arrays take turns: their messages come again after a few sweeps.
-        key = count, *(share.w.data.ptr for share in shares)
+        key = count, *(state.w.data.ptr for state in states)
         if key not in self._plans:
-            self._plans[key] = transport.plan(shares)
-        self._halos[lot] = self._plans[key]
+            self._plans[key] = transport.plan(states)
+        self._halos[batch] = self._plans[key]
         transport.exchange(self._plans[key])
         for part in beside:
-            for share, mine in zip(shares, etas, strict=True):
-                with share.place.working(share.place.bulk):
-                    share.launch(part, factors, mine[1])
-                    share.place.done.record(share.place.bulk)
+            for state, mine in zip(states, etas, strict=True):
+                with state.device.working(state.device.bulk):
+                    state.launch(part, factors, mine[1])
+                    state.device.done.record(state.device.bulk)
         if self.engine.reduce_every_step:
-            for share, mine in zip(shares, etas, strict=True):
-                with share.place.working():
+            for state, mine in zip(states, etas, strict=True):
+                with state.device.working():
                     if beside:
-                        share.place.compute.wait_event(share.place.done)
+                        state.device.compute.wait_event(state.device.done)
                         mine[0] += mine[1]
-            transport.reduce(shares, [mine[0] for mine in etas])
+            transport.reduce(states, [mine[0] for mine in etas])
 
     def enqueue(self, steps: int) -> tuple[list[list[Any]], int]:
-        """Enqueue sweeps until at least `steps` steps more; return each share's scalar products and the steps done."""
+        """Enqueue sweeps until at least `steps` steps more; return each state's scalar products and the steps done."""
         import cupy
 
-        etas: list[list[Any]] = [[] for _ in self.lots]
-        for mine, shares in zip(etas, self.lots, strict=True):
-            for share in shares:
-                with share.place.working():
-                    mine.append(cupy.zeros((len(share.parts), steps + 1, 2, share.num_vectors)))
+        etas: list[list[Any]] = [[] for _ in self.batches]
+        for mine, states in zip(etas, self.batches, strict=True):
+            for state in states:
+                with state.device.working():
+                    mine.append(cupy.zeros((len(state.parts), steps + 1, 2, state.num_vectors)))
         done = 0
         while done < steps:
             count = 1 if self.steps == 0 else self.engine.steps_a_sweep
@@ -289,7 +324,7 @@ class MultiGpuRecursion:
         return etas, done
 
     def advance(self, steps: int) -> Array:
-        """Apply H̃ `steps` times and return the scalar products of all shares, shape (2 * steps, R).
+        """Apply H̃ `steps` times and return the scalar products of all states, shape (2 * steps, R).
 
         Raises
         ------
@@ -304,32 +339,32 @@ class MultiGpuRecursion:
         return np.asarray(result[:steps].reshape(2 * steps, -1))
 
     def collect(self, etas: Sequence[Sequence[Any]]) -> Array:
-        """Wait for the enqueued sweeps and return their scalar products, summed in the order of the shares."""
+        """Wait for the enqueued sweeps and return their scalar products, summed in the order of the states."""
         engine = self.engine
-        engine.transport.finish(self.shares)
-        lots = []
-        for shares, mine in zip(self.lots, etas, strict=True):
+        engine.transport.finish(self.states)
+        batches = []
+        for states, mine in zip(self.batches, etas, strict=True):
             total = np.zeros(mine[0].shape[1:])
-            for share, each in zip(shares, mine, strict=True):
-                with share.place.working():
+            for state, each in zip(states, mine, strict=True):
+                with state.device.working():
                     parts = each.get()
                 if engine.reduce_every_step:
-                    total = parts[0]  # every share has the sum
+                    total = parts[0]  # every state has the sum
                     break
                 total += parts.sum(axis=0)
-            lots.append(total)
-        whole = np.concatenate(lots, axis=2)
+            batches.append(total)
+        whole = np.concatenate(batches, axis=2)
         return whole if engine.reduce_every_step else np.asarray(engine.transport.sum(whole))
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint of this process must hold."""
         pending = np.empty((0, 2, self.num_vectors)) if self.pending is None else self.pending
-        state = {"steps": np.array(self.steps), "pending": pending}
-        for lot, shares in enumerate(self.lots):
-            for share in shares:
-                key = f"{share.place.number}_{lot}"
-                state |= {f"v{key}": share.v.get(), f"w{key}": share.w.get()}
-        return state
+        arrays = {"steps": np.array(self.steps), "pending": pending}
+        for batch, states in enumerate(self.batches):
+            for state in states:
+                key = f"{state.device.partition}_{batch}"
+                arrays |= {f"v{key}": state.v.get(), f"w{key}": state.w.get()}
+        return arrays
 
     def restore(self, state: dict[str, Array]) -> None:
         """Go on from :meth:`state`."""
@@ -337,14 +372,13 @@ class MultiGpuRecursion:
 
         self.steps = int(state["steps"])
         self.pending = state["pending"] if len(state["pending"]) else None
-        lots = []
-        for lot, before in enumerate(self.lots):
-            shares = []
-            for holder in (share.holder for share in before):
-                key = f"{holder.place.number}_{lot}"
-                with holder.place.working():
-                    share = holder.share(cupy.asarray(state[f"v{key}"]), lot)
-                    share.w = cupy.asarray(state[f"w{key}"])
-                    shares.append(share)
-            lots.append(shares)
-        self.lots, self._plans, self._halos = lots, {}, {}
+        batches: list[list[Any]] = []
+        for batch, before in enumerate(self.batches):
+            batches.append([])
+            for local in (each.local for each in before):
+                key = f"{local.device.partition}_{batch}"
+                with local.device.working():
+                    fresh = local.new_state(cupy.asarray(state[f"v{key}"]), batch)
+                    fresh.w = cupy.asarray(state[f"w{key}"])
+                batches[-1].append(fresh)
+        self.batches, self._plans, self._halos = batches, {}, {}

@@ -1,4 +1,4 @@
-"""The KPM paper's Hamiltonian: a 3D topological insulator with a quantum-dot superlattice (paper, Eq. 1).
+"""The KPM paper's Hamiltonian: a 3D topological insulator with a potential (paper, Eq. 1), stored or as a stencil.
 
 The sample is periodic in x and y and open in z.  Rows are numbered ``((x * ny + y) * nz + z) * 4 + orbital``: one plane
 of constant x is contiguous, so a sweep along x keeps few planes in cache when x is the longest side.
@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from spectile.kpm.operators.protocol import namespace
 
 # Γ¹ and Γ², Γ³, Γ⁴ of Schubert, Fehske, Fritz, Vojta, Phys. Rev. B 85, 201105 (2012): products of Pauli matrices.
 _PAULI = {
@@ -29,41 +31,8 @@ GAMMA_HOP = (
 # The orbital that Γ^(j+1) couples to each orbital, for j = x, y, z.
 PARTNER = tuple(tuple(int(p) for p in np.abs(gamma).argmax(axis=1)) for gamma in GAMMA_HOP)
 MASS = 2.0
-_DOTS = np.empty((0, 0, 0))
+_NO_POTENTIAL = np.empty((0, 0, 0))
 NUM_ORBITALS = 4
-
-
-def quantum_dots(
-    nx: int, ny: int, nz: int, *, period: int = 20, radius: float = 6.0, depth: float = 0.153
-) -> npt.NDArray[np.float64]:
-    """Return the potential V of a square superlattice of disc-shaped dots on the surface z = 0.
-
-    Parameters
-    ----------
-    nx, ny, nz : int
-        Size of the sample in lattice sites.
-    period, radius : int, float
-        Distance of neighbouring dots and radius of a dot, in lattice sites.
-    depth : float
-        Potential inside a dot, in units of the hopping t.
-
-    Returns
-    -------
-    ndarray, shape (nx, ny, nz)
-        V_n in units of the hopping.
-
-    Raises
-    ------
-    ValueError
-        If `period` is not positive.
-    """
-    if period < 1:
-        raise ValueError(f"period={period} is no distance between dots: give a positive number of sites")
-    x = (np.arange(nx) + 0.5) % period - period / 2
-    y = (np.arange(ny) + 0.5) % period - period / 2
-    potential = np.zeros((nx, ny, nz))
-    potential[..., 0] = np.where(x[:, None] ** 2 + y[None, :] ** 2 <= radius**2, depth, 0.0)
-    return potential
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +44,7 @@ class TopologicalInsulator:
     nx, ny, nz : int
         Size in lattice sites; x and y are periodic (at least 3 sites), z is open.
     potential : ndarray
-        V_n, shape (nx, ny, nz), in units of t; left out, it is the superlattice of :func:`quantum_dots`.
+        V_n, shape (nx, ny, nz), in units of t; zero if left out.
     hopping : float
         t, the unit of energy.
 
@@ -88,7 +57,7 @@ class TopologicalInsulator:
     nx: int
     ny: int
     nz: int
-    potential: npt.NDArray[np.float64] = field(default_factory=lambda: _DOTS, repr=False)
+    potential: npt.NDArray[np.float64] = field(default_factory=lambda: _NO_POTENTIAL, repr=False)
     hopping: float = 1.0
 
     def __post_init__(self) -> None:
@@ -96,8 +65,8 @@ class TopologicalInsulator:
             raise ValueError(
                 f"a {self.nx} x {self.ny} x {self.nz} sample is too small: x and y need 3 sites, z needs 1"
             )
-        if self.potential is _DOTS:
-            object.__setattr__(self, "potential", quantum_dots(self.nx, self.ny, self.nz))
+        if self.potential is _NO_POTENTIAL:
+            object.__setattr__(self, "potential", np.zeros((self.nx, self.ny, self.nz)))
         potential = np.ascontiguousarray(self.potential, dtype=np.float64)
         if potential.shape != (self.nx, self.ny, self.nz) or not np.isfinite(potential).all():
             raise ValueError(
@@ -125,7 +94,7 @@ class TopologicalInsulator:
         """complex128; a narrower type is chosen where the moments are computed."""
         return np.dtype(np.complex128)
 
-    def gershgorin(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:
         """Return bounds of the spectrum by Gershgorin's circles, without storing the matrix."""
         reach = 6.0 * abs(self.hopping) if self.nz > 1 else 4.0 * abs(self.hopping)
         return float(self.potential.min()) - MASS - reach, float(self.potential.max()) + MASS + reach
@@ -198,13 +167,43 @@ class TopologicalInsulator:
         matrix.sort_indices()
         return matrix
 
-    def bulk_energies(self) -> npt.NDArray[np.float64]:
-        """Return the exact energies of the clean crystal that is periodic in z too, each twice degenerate, ascending.
+    def matmat(self, block: Any, out: Any) -> None:
+        """Write H times `block`, shape (N, R), to `out`, without storing the matrix."""
+        xp = namespace(block)
+        v = block.reshape(self.nx, self.ny, self.nz, NUM_ORBITALS, -1)
+        mass = xp.asarray(MASS * GAMMA_1.diagonal().real)
+        image = (xp.asarray(self.potential)[..., None, None] + mass[:, None]) * v
+        for axis in range(3):
+            # Row n + e_j, column n holds −t(Γ¹ − iΓ^(j+1))/2; row n, column n + e_j its adjoint.
+            hop = -self.hopping * (GAMMA_1 - 1j * GAMMA_HOP[axis]) / 2
+            for step, factor in ((1, hop), (-1, hop.conj().T)):
+                neighbour = xp.roll(v, step, axis=axis)
+                if axis == 2:
+                    neighbour[:, :, 0 if step == 1 else -1] = 0
+                image += xp.matmul(xp.asarray(factor), neighbour)
+        out[...] = image.reshape(out.shape)
 
-        E(k) = ± sqrt((2 − t Σ cos k_j)² + t² Σ sin² k_j): the test of the matrix, with V = 0.
+    def memory_bytes(self, num_vectors: int) -> int:
+        """Return the bytes of :meth:`matmat`'s neighbours and products."""
+        return 3 * self.shape[0] * num_vectors * self.dtype.itemsize
+
+    def strip_rows(self, planes: Any, strip: int, xp: ModuleType = np) -> Any:
+        """Return the natural number of each row of planes whose sites are numbered in strips (:meth:`matrix`).
+
+        Parameters
+        ----------
+        planes : sequence of int
+            Planes, in their order.
+        strip : int
+            Sites of a strip.
+        xp : module
+            numpy or cupy.
+
+        Returns
+        -------
+        ndarray, int32
         """
-        k = [2 * np.pi * np.arange(n) / n for n in (self.nx, self.ny, self.nz)]
-        grid = np.meshgrid(*k, indexing="ij")
-        mass = MASS - self.hopping * sum(np.cos(q) for q in grid)
-        energy = np.sqrt(mass**2 + self.hopping**2 * sum(np.sin(q) ** 2 for q in grid)).ravel()
-        return np.sort(np.concatenate([energy, energy, -energy, -energy]))
+        site = xp.arange(self.ny * self.nz, dtype=np.int32).reshape(self.ny, self.nz // strip, strip)
+        in_plane = site.transpose(1, 0, 2).reshape(-1, 1) * NUM_ORBITALS + xp.arange(NUM_ORBITALS, dtype=np.int32)
+        first = xp.asarray(np.asarray(planes, dtype=np.int32) * np.int32(NUM_ORBITALS * self.ny * self.nz))
+        return (first[:, None] + in_plane.ravel()).ravel()

@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.device import describe
+from spectile.core.launch import Shape, kernel
 from spectile.kpm import reference
-from spectile.kpm.cuda.staged import StagedOperator, stages
+from spectile.kpm.cuda.choose import STRIP, stages
 from spectile.kpm.cuda.stencil import StencilOperator
-from spectile.kpm.cuda.stored import STRIP, StoredOperator, rows_in_strips
+from spectile.kpm.cuda.stored import StoredOperator
 from spectile.kpm.cuda.units import FULL, NO_DOTS, PLAIN
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.kpm import build as cases
-from spectile_study.cases.kpm import counters, model
-from spectile_study.cases.kpm.build import LIMIT, STEPS
+from spectile_study.cases.kpm import counters, densities, model, shared
+from spectile_study.cases.kpm.host import functions_problem, sample_product
 from spectile_study.cases.kpm.peaks import GPU_PEAK
-from spectile_study.cases.kpm.rivals import etas_naive, fill_columns
+from spectile_study.cases.kpm.rivals import etas_naive_cuda, fill_columns
+from spectile_study.cases.kpm.shared import LIMIT, STEPS
+from spectile_study.cases.kpm.variants import staged_variant
 
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
@@ -29,8 +32,8 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
         "functions": _functions,
         "step": lambda row, context: _Step(row, context).problem(),
         "counters": _counters,
-        "dos": lambda row, context: cases.dos_problem(row, context, "cuda"),
-        "surface": lambda row, context: cases.surface_problem(row, context, "cuda"),
+        "dos": lambda row, context: densities.dos_problem(row, context, "cuda"),
+        "surface": lambda row, context: densities.surface_problem(row, context, "cuda"),
     }[row["study"]](row, context)
 
 
@@ -38,9 +41,7 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
 def _matrix(nx: int, ny: int, nz: int, strip: int | None) -> Any:
     import cupy
 
-    from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-
-    return TopologicalInsulator(nx, ny, nz).matrix(xp=cupy, strip=strip)
+    return shared.insulator(nx, ny, nz).matrix(xp=cupy, strip=strip)
 
 
 class _Block:
@@ -63,21 +64,21 @@ class _Step:
 
     def __init__(self, row: Mapping[str, Any], context: Context) -> None:
         self.row, self.context = row, context
-        self.sample, self.r, self.dtype = cases.sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
+        self.sample, self.r, self.dtype = shared.sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
         sample = self.sample
-        self.a, self.b = cases.scaling(sample)
+        self.a, self.b = shared.scaling(sample)
         self.size = (sample.shape[0], sample.nnz, self.r, self.dtype)
         # From the second step on: H and the recurrence, as often as a call does it.
         self.factors = (2 * self.a, -2 * self.a * self.b, 1.0)
         self.first = (self.a, -self.a * self.b, 0.0)
-        self.check = cases.checker(row, context, 1)
+        self.check = shared.checker(row, context, 1)
         self.strip = STRIP if sample.nz % STRIP == 0 else None
         self.patches, self.natural = (
             _cast(_matrix(sample.nx, sample.ny, sample.nz, strip), self.dtype) for strip in (self.strip, None)
         )
-        self.shared = _Block()
-        self.wide = stages(self.r, self.dtype)
-        self.staged = functools.cache(lambda table, work: StagedOperator(self.natural, table, work))
+        self.vectors = _Block()
+        self.wide = stages(self.r, self.dtype, describe())
+        self.staged = functools.cache(lambda table, work: staged_variant(self.natural, table, work))
 
     def problem(self) -> Problem:
         """Return all stages."""
@@ -99,7 +100,7 @@ class _Step:
             self.sweep("stencil", 1),
             self.sweep("blocked", 2),
         ]
-        return Problem(methods, {"potential": digest_array(self.sample.potential)}, cases.case_values(self.sample))
+        return Problem(methods, {"potential": digest_array(self.sample.potential)}, shared.case_values(self.sample))
 
     def method(self, name: str, work: str, run: Any, prepare: Any, check: Any) -> Method:
         """Return one stage; `work` names its least bytes (``model.step_bytes``)."""
@@ -109,7 +110,7 @@ class _Step:
         )  # fmt: skip
 
     def etas(self) -> Any:
-        """Return room for the scalar products of the first step and of a call."""
+        """Return an array for the scalar products of the first step and of a call."""
         import cupy
 
         return cupy.empty((STEPS + 1, 2, self.r))
@@ -136,10 +137,10 @@ class _Step:
             operator = StoredOperator(matrix, layout, plane if in_patches else None)
         order = None
         if in_patches and self.strip:
-            order = cupy.asarray(rows_in_strips(self.sample, range(self.sample.nx), self.strip, np))
+            order = cupy.asarray(self.sample.strip_rows(range(self.sample.nx), self.strip))
         launch, first = operator.launcher(self.r, mode), operator.launcher(self.r)
         etas = self.etas()
-        v, w = (self.shared.get(part, operator.shape(self.r), self.dtype) for part in "vw")
+        v, w = (self.vectors.get(part, operator.shape(self.r), self.dtype) for part in "vw")
 
         def prepare() -> None:
             operator.fill(v, self.context.seed, 0, order)
@@ -172,7 +173,7 @@ class _Step:
         operator = StoredOperator(self.natural, "sell")
         launch, r = operator.launcher(1), self.r
         etas, one = self.etas(), cupy.empty((r, STEPS + 1, 2, 1))
-        v, w = (self.shared.get(part, (r, self.sample.shape[0], 1), self.dtype) for part in "vw")
+        v, w = (self.vectors.get(part, (r, self.sample.shape[0], 1), self.dtype) for part in "vw")
 
         def prepare() -> None:
             w.fill(0)
@@ -197,7 +198,7 @@ class _Step:
         first, launch = operator.launcher(self.r, 1), operator.launcher(self.r, steps)
         etas = self.etas()
         blocks = [
-            self.shared.get(part, operator.shape(self.r), self.dtype) for part in ("vw" if steps == 1 else "vwxy")
+            self.vectors.get(part, operator.shape(self.r), self.dtype) for part in ("vw" if steps == 1 else "vwxy")
         ]
 
         def prepare() -> None:
@@ -221,24 +222,24 @@ class _Step:
 
     def naive(self) -> Method:
         """Return the vendor's chain."""
-        start = self.shared.get("v", (self.r, self.sample.shape[0]), self.dtype)
+        start = self.vectors.get("v", (self.r, self.sample.shape[0]), self.dtype)
 
         def prepare() -> None:
             fill_columns(start, self.context.seed)
 
         def run() -> Any:
-            return etas_naive(self.natural, start.T, STEPS, self.a, self.b)
+            return etas_naive_cuda(self.natural, start.T, STEPS, self.a, self.b)
 
-        return self.method("naive", "naive", run, prepare, cases.checker(self.row, self.context, 0))
+        return self.method("naive", "naive", run, prepare, shared.checker(self.row, self.context, 0))
 
 
 def _counters(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of counting the bytes that the kernels of one step move; nothing is timed."""
-    sample, r, dtype = cases.sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
+    sample, r, dtype = shared.sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
     try:
-        found = counters.count(dict(row) | {"study": "step"}, context.seed, context.threads, cases.COUNTED)
+        found = counters.count(dict(row) | {"study": "step"}, context.seed, context.threads, shared.COUNTED)
     except counters.NoCounters as reason:
-        return Problem([Skipped(name, str(reason)) for name in cases.COUNTED], values=cases.case_values(sample))
+        return Problem([Skipped(name, str(reason)) for name in shared.COUNTED], values=shared.case_values(sample))
     size = (sample.shape[0], sample.nnz, r, dtype)
 
     def method(name: str, work: str) -> Method:
@@ -251,8 +252,8 @@ def _counters(row: Mapping[str, Any], context: Context) -> Problem:
         )  # fmt: skip
 
     return Problem(
-        [method(name, work) for name, work in cases.COUNTED.items()],
-        {"potential": digest_array(sample.potential)}, cases.case_values(sample)
+        [method(name, work) for name, work in shared.COUNTED.items()],
+        {"potential": digest_array(sample.potential)}, shared.case_values(sample)
     )  # fmt: skip
 
 
@@ -265,7 +266,7 @@ def _functions(row: Mapping[str, Any], context: Context) -> Problem:
     from cupy import cublas
     from cupyx import cusparse
 
-    sample = cases.sample_of(row)
+    sample = shared.sample_of(row)
     matrix = _matrix(sample.nx, sample.ny, sample.nz, None)
     v, w = (cupy.asarray(reference.random_phases(context.seed + k, sample.shape[0], 1)[:, 0]) for k in range(2))
     u = cupy.empty_like(v)
@@ -278,7 +279,7 @@ def _functions(row: Mapping[str, Any], context: Context) -> Problem:
 
     x, y = v.get(), w.get()
     expected = {
-        "spmv": cases.sample_product(sample, x), "axpy": y + 0.3 * x, "scal": -(y + 0.3 * x),
+        "spmv": sample_product(sample, x), "axpy": y + 0.3 * x, "scal": -(y + 0.3 * x),
         "nrm2": np.sum(np.abs(x) ** 2), "dot": np.sum((-(y + 0.3 * x)).conj() * x),
     }  # fmt: skip
 
@@ -305,26 +306,24 @@ def _functions(row: Mapping[str, Any], context: Context) -> Problem:
         found = result.get()
         return found**2 if found.dtype == np.float64 else found
 
-    return cases.functions_problem(sample, calls, fetch, "events")
+    return functions_problem(sample, calls, fetch, "events")
 
 
 def _machine(row: Mapping[str, Any], context: Context) -> Problem:
     import cupy
 
-    from spectile.core.device import describe
-
     size = 200_000_000
     x, y, z = cupy.zeros(size), cupy.ones(size), cupy.full(size, 2.0)
     triad = cupy.ElementwiseKernel("float64 y, float64 z", "float64 x", "x = y + 3.0 * z", "kpm_triad")
     threads, rounds = 2048 * describe().multiprocessors, 4096
-    peak = GPU_PEAK.function("multiply_add")
+    peak = kernel(GPU_PEAK, "multiply_add")
     out = cupy.empty(threads)
 
     def run_triad() -> Any:
         return triad(y, z, x)
 
     def run_peak() -> Any:
-        peak((threads // 256,), (256,), (out, np.int32(rounds), np.float64(0.5)))
+        peak(Shape((threads // 256,), 256), out, np.int32(rounds), np.float64(0.5))
         return out
 
     def spread(result: Any) -> dict[str, float]:

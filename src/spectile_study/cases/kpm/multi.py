@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Clock, Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.kpm import build as cases
-from spectile_study.cases.kpm import model
+from spectile_study.cases.kpm import model, mpi_runs, shared
 
 #: Steps of one timed call; even, and many, so that filling the streams is a small part of it.
 STEPS = 20
@@ -38,12 +36,12 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
         names = ("aug_spmv",)
     elif "strong" in row["scaling"]:
         names = (*VERSIONS, "blocked_ranks")
-    sample = cases.sample_of(row)
-    inputs, values = {"potential": digest_array(sample.potential)}, cases.case_values(sample)
+    sample = shared.sample_of(row)
+    inputs, values = {"potential": digest_array(sample.potential)}, shared.case_values(sample)
     if context.device != "cuda":
-        return Problem([Skipped(name, f"{name} is compared on GPUs here, and {cases.NO_DEVICE}") for name in names])
+        return Problem([Skipped(name, f"{name} is compared on GPUs here, and {shared.NO_DEVICE}") for name in names])
     live: dict[str, Any] = {}
-    holders: dict[Any, Any] = {}
+    partitions: dict[Any, Any] = {}
     methods: list[Method | Skipped] = []
     for name in names:
         if name == "aug_spmv":
@@ -51,8 +49,10 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
         elif name == "aug_spmmv_cpu_gpu":
             methods.append(_hybrid(row, context, live))
         elif row["gpus"] > 1:
-            several = name == "blocked_ranks"
-            methods.append(_ranks(name, row, context, live) if several else _shared(name, row, context, live, holders))
+            if name == "blocked_ranks":
+                methods.append(_ranks(name, row, context, live))
+            else:
+                methods.append(_shared(name, row, context, live, partitions))
         elif name in ("aug_spmmv_star", "blocked_nccl", "blocked_ranks"):
             methods.append(Skipped(name, "one GPU has nobody to send to or to sum with"))
         else:
@@ -66,12 +66,12 @@ def reference_etas(nx: int, ny: int, nz: int, seed: int, threads: int) -> Any:
 
     SciPy would need the stored matrix, which is too large for these samples; that both agree is tested.
     """
-    from spectile.kpm.cpu.recursion import CpuOperator, CpuRecursion
+    from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
 
-    sample = TopologicalInsulator(nx, ny, nz)
+    sample = shared.insulator(nx, ny, nz)
     operator = CpuOperator.from_topological_insulator(sample, np.dtype(np.complex128))
     start = operator.random_block(seed, 0, 2)
-    return CpuRecursion(operator, *cases.scaling(sample), start, threads).advance(FIRST + STEPS)
+    return CpuRecursion(operator, *shared.scaling(sample), start, threads).advance(FIRST + STEPS)
 
 
 def _method(
@@ -83,13 +83,13 @@ def _method(
     prepare: Callable[[], None] | None = None,
     clock: Clock = "wall",
 ) -> Method:
-    sample, r = cases.sample_of(row), int(row["num_vectors"])
+    sample, r = shared.sample_of(row), int(row["num_vectors"])
     size = (sample.shape[0], sample.nnz, r)
 
     def check(etas: Any) -> dict[str, float]:
         expected = reference_etas(sample.nx, sample.ny, sample.nz, context.seed, context.threads)[2 * FIRST :]
-        found = np.asarray(etas)[:, :2]
-        return {"error_fro_rel": float(np.linalg.norm(found - expected) / np.linalg.norm(expected))}
+        sums = np.asarray(etas)[:, :2]
+        return {"error_fro_rel": float(np.linalg.norm(sums - expected) / np.linalg.norm(expected))}
 
     return Method(
         name,
@@ -105,21 +105,21 @@ def _method(
 
 def _ranks(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method | Skipped:
     """Time one MPI rank a GPU, with NCCL between them."""
-    command, reason = cases.mpiexec()
+    command, reason = mpi_runs.mpiexec()
     if reason is not None:
         return Skipped(name, reason)
 
     def prepare() -> None:
         live.clear()
-        _give_back(row["gpus"])
+        _free_pools(row["gpus"])
 
-    run = cases.RankRuns(
-        command, cases.sample_of(row), int(row["num_vectors"]), row["gpus"], STEPS, context.seed, "blocked", 12, FIRST
+    run = mpi_runs.RankRuns(
+        command, shared.sample_of(row), int(row["num_vectors"]), row["gpus"], STEPS, context.seed, "blocked", 12, FIRST
     )
     return _method(name, "blocked", row, context, run, prepare, "external")
 
 
-def _give_back(gpus: int) -> None:
+def _free_pools(gpus: int) -> None:
     """Give the memory that CuPy keeps back to the devices: ranks and NCCL take theirs from there."""
     import cupy
 
@@ -129,11 +129,11 @@ def _give_back(gpus: int) -> None:
 
 
 def _hybrid(row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method:
-    """Time one GPU and the CPU beside it, planes shared by what each does alone."""
+    """Time one GPU and the CPU beside it, planes divided by what each does alone."""
     from spectile.kpm.distributed.hybrid import HybridInsulator
 
-    sample, r = cases.sample_of(row), int(row["num_vectors"])
-    a, b = cases.scaling(sample)
+    sample, r = shared.sample_of(row), int(row["num_vectors"])
+    a, b = shared.scaling(sample)
     # One thread launches what the GPU does.
     engine = HybridInsulator(sample, threads=max(1, context.threads - 1)).engine(np.dtype(np.complex128))
 
@@ -150,15 +150,17 @@ def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
     """Time one GPU with the whole sample: what scaling is measured against."""
     import cupy
 
-    from spectile.kpm.cuda.staged import StagedOperator, stages
+    from spectile.core.device import describe
+    from spectile.kpm.cuda.choose import STRIP, stages
+    from spectile.kpm.cuda.staged import StagedOperator
     from spectile.kpm.cuda.stencil import StencilOperator, StencilRecursion
-    from spectile.kpm.cuda.stored import STRIP, StoredOperator, StoredRecursion, rows_in_strips
+    from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
 
     options, work = VERSIONS[name]
-    sample, r = cases.sample_of(row), int(row["num_vectors"])
-    a, b = cases.scaling(sample)
+    sample, r = shared.sample_of(row), int(row["num_vectors"])
+    a, b = shared.scaling(sample)
     operator: Any
-    if "stored" in options and stages(r, np.dtype(np.complex128)):
+    if "stored" in options and stages(r, np.complex128, describe()):
         operator = StagedOperator(sample.matrix(xp=cupy))
 
         def fresh() -> Any:
@@ -167,7 +169,7 @@ def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
         strip = STRIP if sample.nz % STRIP == 0 else sample.nz
         plane = 4 * sample.ny * sample.nz
         operator = StoredOperator(sample.matrix(xp=cupy, strip=strip), "csr", plane)
-        numbers = rows_in_strips(sample, range(sample.nx), strip, cupy)
+        numbers = sample.strip_rows(range(sample.nx), strip, cupy)
 
         def fresh() -> Any:
             block = cupy.empty((sample.shape[0], r), np.complex128)
@@ -188,24 +190,24 @@ def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
 
 
 def _shared(
-    name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any], holders: dict[Any, Any]
+    name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any], partitions: dict[Any, Any]
 ) -> Method:
-    """Time several GPUs; versions that differ in messages alone take what the devices hold from `holders`."""
+    """Time several GPUs; versions that differ in messages alone take what the devices hold from `partitions`."""
     from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
 
     options, work = VERSIONS[name]
-    sample, r = cases.sample_of(row), int(row["num_vectors"])
-    a, b = cases.scaling(sample)
-    held = options.get("stored"), options.get("steps_a_sweep")
+    sample, r = shared.sample_of(row), int(row["num_vectors"])
+    a, b = shared.scaling(sample)
+    kind = options.get("stored"), options.get("steps_a_sweep")
     engine = MultiGpuMatrix(sample, range(max(1, row["gpus"])), **options).engine(
-        np.dtype(np.complex128), holders.get(held)
+        np.dtype(np.complex128), partitions.get(kind)
     )
-    holders[held] = engine.holders
+    partitions[kind] = engine.partitions
 
     def prepare() -> None:
         live.clear()  # one method's vectors at a time fit into memory
         if options.get("transport") == "nccl":
-            _give_back(row["gpus"])
+            _free_pools(row["gpus"])
         live["recursion"] = engine.random(context.seed, 0, r, a, b)
         live["recursion"].advance(FIRST)
 
@@ -217,22 +219,22 @@ def _throughput(row: Mapping[str, Any], context: Context, live: dict[str, Any]) 
     import cupy
 
     from spectile.kpm.cuda.stored import StoredOperator
-    from spectile.kpm.distributed.shares import Place
+    from spectile.kpm.distributed.device import PartitionDevice
 
-    sample, r = cases.sample_of(row), int(row["num_vectors"])
-    a, b = cases.scaling(sample)
-    places = [Place(number, number) for number in range(max(1, row["gpus"]))]
+    sample, r = shared.sample_of(row), int(row["num_vectors"])
+    a, b = shared.scaling(sample)
+    devices = [PartitionDevice(number, number) for number in range(max(1, row["gpus"]))]
     operators = []
-    for place in places:
-        with place.working():
+    for device in devices:
+        with device.working():
             operators.append(StoredOperator(sample.matrix(xp=cupy), "sell"))
 
     def prepare() -> None:
         live.clear()
         live["etas"], live["blocks"] = [], []
-        for place, operator in zip(places, operators, strict=True):
-            mine = range(place.number, r, len(places))
-            with place.working():
+        for device, operator in zip(devices, operators, strict=True):
+            mine = range(device.partition, r, len(devices))
+            with device.working():
                 launch = operator.launcher(1)
                 etas = cupy.empty((len(mine), FIRST + STEPS, 2, 1))
                 pairs = []
@@ -248,18 +250,18 @@ def _throughput(row: Mapping[str, Any], context: Context, live: dict[str, Any]) 
                 live["blocks"].append((launch, pairs))
 
     def run() -> Any:
-        for turn in range(-(-r // len(places))):
-            for place, etas, (launch, pairs) in zip(places, live["etas"], live["blocks"], strict=True):
+        for turn in range(-(-r // len(devices))):
+            for device, etas, (launch, pairs) in zip(devices, live["etas"], live["blocks"], strict=True):
                 if turn < len(pairs):
                     v, w = pairs[turn]
-                    with place.working():
+                    with device.working():
                         for step in range(FIRST, FIRST + STEPS):
                             v, w = w, v
                             launch(v, w, 2 * a, -2 * a * b, 1.0, etas[turn, step])
         whole = np.empty((2 * STEPS, r))
-        for place, etas in zip(places, live["etas"], strict=True):
-            with place.working():
-                whole[:, place.number :: len(places)] = etas[:, FIRST:].get().reshape(-1, 2 * STEPS).T
+        for device, etas in zip(devices, live["etas"], strict=True):
+            with device.working():
+                whole[:, device.partition :: len(devices)] = etas[:, FIRST:].get().reshape(-1, 2 * STEPS).T
         return whole
 
     return _method("aug_spmv", "aug_spmv", row, context, run, prepare)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numba
 
-from spectile.core.compile import Unit
-from spectile.kpm.cuda.units import ARCHS
+from spectile.core.compile import PORTABLE, Unit
 
 #: Rate of independent double-precision multiply-adds.
-GPU_PEAK = Unit(__package__, ("peak.cu",), ARCHS)
+GPU_PEAK = Unit(__package__, ("peak.cu",), PORTABLE)
 UNITS = (GPU_PEAK,)
 
 #: Passes of :func:`multiply_add`'s inner chains, and flop of one pass.

@@ -18,17 +18,16 @@ def main(arguments: list[str]) -> None:
     """Time one method on the ranks of ``MPI.COMM_WORLD``."""
     from mpi4py import MPI
 
-    from spectile.kpm import bounds
-    from spectile.kpm.cpu.recursion import CpuOperator, CpuRecursion
+    from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
     from spectile.kpm.cpu.threads import num_threads
     from spectile.kpm.distributed.mpi import DistributedMatrix
-    from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+    from spectile_study.cases.kpm.shared import insulator, scaling
 
     nx, ny, nz, num_vectors, steps, seed = (int(text) for text in arguments[:6])
     method, calls, first = arguments[6], int(arguments[7]), int(arguments[8])
     comm = MPI.COMM_WORLD
-    sample = TopologicalInsulator(nx, ny, nz)
-    a, b = bounds.scaling(sample.gershgorin())
+    sample = insulator(nx, ny, nz)
+    a, b = scaling(sample)
     recursions: list[Any]
     if method == "aug_spmv":
         # Throughput mode: each rank has vectors of its own and runs them one after the other.

@@ -1,4 +1,4 @@
-"""The vendor's chain of calls, cuSPARSE and cuBLAS vector by vector: what the kernels are compared with."""
+"""The chain of library calls, vector by vector: SciPy and BLAS, or cuSPARSE and cuBLAS, as kernels are compared."""
 
 from __future__ import annotations
 
@@ -6,19 +6,56 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.units import stored_unit
+from spectile.kpm.types import Array
 
 
 def fill_columns(block: Any, seed: int) -> None:
     """Write random start vectors one after the other: row r of `block`, shape (R, N), is vector r."""
     for r in range(block.shape[0]):
-        stored_unit(str(block.dtype), 1).function("random_phases")(
-            (1024,), (256,),
-            (block[r], np.uint64(0), np.int64(block.shape[1]), np.int32(1), np.uint64(seed), np.uint64(r)),
+        kernel(stored_unit(str(block.dtype), 1), "random_phases")(
+            Shape((1024,), 256), block[r], np.uint64(0), np.int64(block.shape[1]), np.int32(1), np.uint64(seed),
+            np.uint64(r),
         )  # fmt: skip
 
 
-def etas_naive(matrix: Any, start: Any, steps: int, a: float, b: float) -> Any:
+def etas_naive(matrix: Any, start: Array, steps: int, a: float, b: float) -> Array:
+    """Run Figure 3 through SciPy's product and BLAS, vector by vector: the chain of library calls to compare with.
+
+    Parameters
+    ----------
+    matrix : scipy.sparse matrix, shape (N, N)
+        H.
+    start : ndarray, shape (N, R), Fortran order
+        |ν₀⟩.
+    steps : int
+        Applications of H̃, M/2.
+    a, b : float
+        Scaling.
+
+    Returns
+    -------
+    ndarray, shape (2 * steps, R)
+    """
+    from scipy.linalg import get_blas_funcs
+
+    vector = np.empty(0, dtype=matrix.dtype)
+    axpy, scal, nrm2 = get_blas_funcs(("axpy", "scal", "nrm2"), (vector,))
+    dot = get_blas_funcs("dotc" if matrix.dtype.kind == "c" else "dot", (vector,))
+    etas = np.empty((2 * steps, start.shape[1]))
+    for r in range(start.shape[1]):
+        v, w = start[:, r].astype(matrix.dtype), np.zeros(start.shape[0], dtype=matrix.dtype)
+        for m in range(steps):
+            if m:
+                v, w = w, v
+            u = axpy(v, matrix @ v, a=-b)
+            w = axpy(u, scal(-1.0, w), a=2 * a if m else a)
+            etas[2 * m : 2 * m + 2, r] = nrm2(v) ** 2, dot(w, v).real
+    return etas
+
+
+def etas_naive_cuda(matrix: Any, start: Any, steps: int, a: float, b: float) -> Any:
     """Run Figure 3 through cuSPARSE and cuBLAS, vector by vector: the vendor's chain to compare with.
 
     Parameters

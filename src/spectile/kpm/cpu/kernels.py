@@ -15,6 +15,7 @@ import numpy as np
 from llvmlite import ir
 from numba import extending, types
 
+from spectile.kpm import reference
 from spectile.kpm.cpu.lanes import Lanes
 
 # Rows ahead whose farthest neighbours are prefetched, and the shortest row of the block vector for which that pays.
@@ -304,16 +305,19 @@ def stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, 
             site, orbital = row // 4, row % 4
             if orbital == 0:
                 x, y, z = site // (nz * ny), site // nz % ny, site % nz
-                pattern = 4 * (9 * _place(x, nx) + 3 * _place(y, ny) + _place(z, nz))
+                pattern = 4 * (9 * _position_class(x, nx) + 3 * _position_class(y, ny) + _position_class(z, nz))
             begin, end = first[pattern + orbital], first[pattern + orbital + 1]
             own = shift + scale * (mass[orbital] + potential[site])
             _pattern_row(arrays, even, odd, own, begin, end, row, parts, width, v.itemsize)
 
 
 @numba.njit(forceinline=True)
-def _place(position, side):  # type: ignore[no-untyped-def]
+def _position_class(position, side):  # type: ignore[no-untyped-def]
     """Return 0 on the first plane, 2 on the last, and 1 between."""
     return 0 if position == 0 else 2 if position == side - 1 else 1
+
+
+_phase_bits = numba.njit(inline="always")(reference.phase_bits)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -323,18 +327,10 @@ def fill_phases(block, seed, rows, first_row, first_vector, start, stop):  # typ
     for i in range(start, stop):
         row = np.uint64(rows[i]) if rows.size else np.uint64(first_row + i)
         for r in range(block.shape[2]):
-            vector = np.uint64(seed) + np.uint64(first_vector + r) * np.uint64(0x9E3779B97F4A7C15)
-            bits = _mix(_mix(vector) + row * np.uint64(0xD1B54A32D192ED03))
+            bits = _phase_bits(np.uint64(seed), row, np.uint64(first_vector + r))
             if parts == 1:
                 block[i, 0, r] = 1.0 - 2.0 * (bits >> np.uint64(63))
             else:
                 quarter = bits >> np.uint64(62)
                 block[i, 0, r] = 1.0 if quarter == 0 else (-1.0 if quarter == 2 else 0.0)
                 block[i, 1, r] = 1.0 if quarter == 1 else (-1.0 if quarter == 3 else 0.0)
-
-
-@numba.njit(inline="always")
-def _mix(z):  # type: ignore[no-untyped-def]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))

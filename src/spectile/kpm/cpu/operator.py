@@ -2,7 +2,7 @@
 
 A block vector of R complex vectors is stored row by row, real parts beside real parts: shape (N, 2, R); real ones are
 (N, 1, R).  So a row of the block is a run of SIMD lanes, every matrix entry is a scalar broadcast, and no shuffles are
-needed (``cpu_rows.py``).
+needed (``kernels.py``).
 
 Dot products are summed in row blocks whose bounds depend on the matrix alone, then over the blocks in order: results
 are bitwise the same with any number of threads.
@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from spectile.kpm.cpu.kernels import csr_rows, fill_phases, pattern_rows, sell_rows, stencil_rows
 from spectile.kpm.cpu.patterns import RowPatterns, table
-from spectile.kpm.cpu.rows import csr_rows, fill_phases, pattern_rows, sell_rows, stencil_rows
 from spectile.kpm.cpu.threads import num_threads, pool, side_by_side
-from spectile.kpm.reference import Array
+from spectile.kpm.operators.topological_insulator import GAMMA_1, GAMMA_HOP, MASS, PARTNER, TopologicalInsulator
+from spectile.kpm.types import Array
 
 MAX_BLOCKS = 64
 MIN_BLOCK_ROWS = 512
@@ -81,23 +82,21 @@ class CpuOperator:
 
     @classmethod
     def from_sell(cls, matrix: Any) -> CpuOperator:
-        """Take a :class:`spectile.kpm.sell.SellMatrix`."""
+        """Take a :class:`spectile.kpm.operators.sell.SellMatrix`."""
         rows = functools.partial(
             sell_rows, matrix.chunk_start, matrix.row_length, matrix.chunk, matrix.indices, matrix.data
         )
         return cls(matrix.shape[0], matrix.shape[1], matrix.dtype, rows, matrix.order)
 
     @classmethod
-    def from_topological_insulator(cls, sample: Any, dtype: Any = np.complex128) -> CpuOperator:
+    def from_topological_insulator(cls, sample: TopologicalInsulator, dtype: Any = np.complex128) -> CpuOperator:
         """Take a topological insulator without storing its matrix."""
-        from spectile.kpm.operators.topological_insulator import GAMMA_1, MASS
-
         mass = (MASS * GAMMA_1.diagonal().real).astype(np.empty(0, dtype).real.dtype)
         potential = sample.potential.ravel().astype(mass.dtype)
         sides = (sample.nx, sample.ny, sample.nz)
         lists = [
-            _stencil_row(sample, place, orbital)
-            for place in itertools.product(range(3), repeat=3)
+            _stencil_row(sample, position, orbital)
+            for position in itertools.product(range(3), repeat=3)
             for orbital in range(4)
         ]
         rows = functools.partial(stencil_rows, *table(lists, dtype), sides, mass, potential)
@@ -162,10 +161,10 @@ class CpuOperator:
         scalars = np.array([scale, shift, keep], dtype=v.dtype)
         edges = np.array(blocks, dtype=np.int64).reshape(-1, 2)
         # One call a thread, the first by this one: what it sums depends on the blocks, not on who does them.
-        shares = np.linspace(0, len(blocks), threads + 1).astype(int)
+        parts = np.linspace(0, len(blocks), threads + 1).astype(int)
 
         def work(n: int) -> None:
-            mine = slice(shares[n], shares[n + 1])
+            mine = slice(parts[n], parts[n + 1])
             self.rows(v, w, scalars, edges[mine], partial[mine])
 
         if threads == 1 or len(blocks) <= 1:
@@ -192,14 +191,12 @@ class CpuOperator:
         return np.ascontiguousarray(np.stack([vectors.real, vectors.imag], axis=1), dtype=self.real_dtype)
 
 
-def _stencil_row(sample: Any, place: tuple[int, ...], orbital: int) -> tuple[Array, Array]:
+def _stencil_row(sample: TopologicalInsulator, position: tuple[int, ...], orbital: int) -> tuple[Array, Array]:
     """Return offsets and values of a row without its diagonal, of a site first, between or last along each axis."""
-    from spectile.kpm.operators.topological_insulator import GAMMA_1, GAMMA_HOP, PARTNER
-
     sides, strides = (sample.nx, sample.ny, sample.nz), (sample.ny * sample.nz, sample.nz, 1)
     offsets, values = [], []
     for axis, step in itertools.product(range(3), (1, -1)):
-        leaves = place[axis] == (2 if step == 1 else 0)
+        leaves = position[axis] == (2 if step == 1 else 0)
         if leaves and axis == 2:
             continue
         sites = (step - step * sides[axis] * leaves) * strides[axis]
@@ -256,7 +253,7 @@ class CpuRecursion:
         etas = np.empty((steps, 2, self.num_vectors))
         edges = np.array(self._blocks, dtype=np.int64).reshape(-1, 2)
         threads = min(self.threads, len(edges))
-        shares = np.linspace(0, len(edges), threads + 1).astype(int)
+        parts = np.linspace(0, len(edges), threads + 1).astype(int)
         # Two sets of sums: one is added up while the next step begins.
         partial = np.zeros((2, len(edges), 2, self.num_vectors), dtype=self.v.dtype)
         a, b = self.a, self.b
@@ -268,7 +265,7 @@ class CpuRecursion:
             return (self.w, self.v) if swapped else (self.v, self.w)
 
         def work(n: int, m: int) -> None:
-            mine = slice(shares[n], shares[n + 1])
+            mine = slice(parts[n], parts[n + 1])
             self.operator.rows(*vectors(m), scalars[int(first + m > 0)], edges[mine], partial[m % 2, mine])
 
         def after(m: int) -> None:
@@ -293,38 +290,3 @@ class CpuRecursion:
     def restore(self, state: dict[str, Array]) -> None:
         """Go on from :meth:`state`."""
         self.v, self.w, self.steps = state["v"], state["w"], int(state["steps"])
-
-
-def etas_naive(matrix: Any, start: Array, steps: int, a: float, b: float) -> Array:
-    """Run Figure 3 through SciPy's product and BLAS, vector by vector: the chain of library calls to compare with.
-
-    Parameters
-    ----------
-    matrix : scipy.sparse matrix, shape (N, N)
-        H.
-    start : ndarray, shape (N, R), Fortran order
-        |ν₀⟩.
-    steps : int
-        Applications of H̃, M/2.
-    a, b : float
-        Scaling.
-
-    Returns
-    -------
-    ndarray, shape (2 * steps, R)
-    """
-    from scipy.linalg import get_blas_funcs
-
-    vector = np.empty(0, dtype=matrix.dtype)
-    axpy, scal, nrm2 = get_blas_funcs(("axpy", "scal", "nrm2"), (vector,))
-    dot = get_blas_funcs("dotc" if matrix.dtype.kind == "c" else "dot", (vector,))
-    etas = np.empty((2 * steps, start.shape[1]))
-    for r in range(start.shape[1]):
-        v, w = start[:, r].astype(matrix.dtype), np.zeros(start.shape[0], dtype=matrix.dtype)
-        for m in range(steps):
-            if m:
-                v, w = w, v
-            u = axpy(v, matrix @ v, a=-b)
-            w = axpy(u, scal(-1.0, w), a=2 * a if m else a)
-            etas[2 * m : 2 * m + 2, r] = nrm2(v) ** 2, dot(w, v).real
-    return etas

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from spectile.kpm.reference import Array
+from spectile.kpm.operators.protocol import namespace
+from spectile.kpm.types import Array
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class SellMatrix:
         """
         if chunk < 1 or sigma < 1:
             raise ValueError(f"chunk={chunk}, sigma={sigma}: SELL-C-sigma needs positive numbers of rows")
-        xp = np if isinstance(matrix.data, np.ndarray) else _cupy()
+        xp: Any = namespace(matrix.data)
         n = matrix.shape[0]
         length = xp.diff(matrix.indptr)
         order = xp.arange(n)
@@ -102,9 +103,3 @@ class SellMatrix:
     def fill(self) -> float:
         """Stored entries, fill-in included, over the matrix's own entries."""
         return self.data.size / max(1, int(self.row_length.sum()))
-
-
-def _cupy() -> Any:
-    import cupy
-
-    return cupy

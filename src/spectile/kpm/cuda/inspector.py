@@ -17,9 +17,9 @@ from typing import Any
 import numba
 import numpy as np
 
-from spectile.kpm.reference import Array
+from spectile.kpm.cuda.choose import PAGE
+from spectile.kpm.types import Array
 
-PAGE = 4
 #: 16-bit words of a page's header in the codes (``Header`` in ``staged.cu``), which count in such units; no page.
 WORDS, NO_PAGE = 8, 0xFFFF
 
@@ -87,10 +87,10 @@ def worker_pages(num_pages: int, wave_pages: int, line_pages: int, workers: int,
     region = order * turns // wave_pages
     if 1 < line_pages < wave_pages:
         strips = max(1, round(line_pages / np.sqrt(wave_pages / parts)))
-        line, place = np.divmod(order, line_pages)
+        line, within = np.divmod(order, line_pages)
         region = np.minimum(line * line_pages * turns // wave_pages, turns - 1)
-        strip = place * strips // line_pages
-        order = np.lexsort((place, np.where(strip % 2 == 1, -line, line), strip, region))
+        strip = within * strips // line_pages
+        order = np.lexsort((within, np.where(strip % 2 == 1, -line, line), strip, region))
     waves = -(-num_pages // wave_pages)
     # The parts' bounds move by less than a page from wave to wave, so that no worker always has the longer part.
     offset = (np.arange(waves) * ((np.sqrt(5) - 1) / 2) % 1)[:, None]
@@ -150,11 +150,11 @@ def plan(
     num_rows = len(indptr) - 1
     num_pages = -(-max(num_rows, num_columns) // PAGE)
     runs = runs or [(0, -(-num_rows // PAGE))]
-    shares = [
+    by_run = [
         [start + part for part in worker_pages(stop - start, min(wave_pages, stop - start), line_pages, workers, turns)]
         for start, stop in runs
     ]
-    lists = [np.concatenate(each) for each in zip(*shares, strict=True)]
+    lists = [np.concatenate(each) for each in zip(*by_run, strict=True)]
     with ThreadPoolExecutor(numba.get_num_threads()) as pool:
         parts = list(
             pool.map(
@@ -343,10 +343,10 @@ def _codes(
                             kind = kinds[entry]
                         else:
                             source[values + PAGE * k + r] = entry
-                    place = at + wide * (k // 4 * 16 + 4 * r + k % 4)
-                    codes[place] = code
+                    position = at + wide * (k // 4 * 16 + 4 * r + k % 4)
+                    codes[position] = code
                     if kinds.size:
-                        codes[place + 1] = kind
+                        codes[position + 1] = kind
             at += (length + 3) // 4 * 16 * wide
             if not kinds.size:
                 values += PAGE * length

@@ -6,6 +6,9 @@
 // a multiprocessor), WIDE (64-bit row pointers), SELL (chunk height, 0 = CSR), MODE (0 plain product, 1 augmented
 // without dots, 2 with dots), EXACT (1 if every column exists).
 
+#include "phases.cuh"
+#include "ptx.cuh"
+
 typedef REAL real;
 #if WIDE
 typedef long long entry;  // position of a matrix entry
@@ -72,19 +75,19 @@ static __device__ __forceinline__ void store_stream(number *p, number n) {
 #endif
 }
 
-// One element: W = scale sum + shift V - keep W and its share of the dot products (MODE 0: W = sum).
-static __device__ __forceinline__ void finish(number sum, const number *__restrict__ v, number *w, long long place,
+// One element: W = scale sum + shift V - keep W and its part of the dot products (MODE 0: W = sum).
+static __device__ __forceinline__ void finish(number sum, const number *__restrict__ v, number *w, long long at,
                                               real scale, real shift, real keep, double &even, double &odd) {
 #if MODE == 0
-    store_stream(w + place, sum);
+    store_stream(w + at, sum);
 #else
-    const number own = v[place], old = load_stream(w + place);
+    const number own = v[at], old = load_stream(w + at);
     number fresh;
     fresh.x = scale * sum.x + shift * own.x - keep * old.x;
 #if COMPLEX
     fresh.y = scale * sum.y + shift * own.y - keep * old.y;
 #endif
-    store_stream(w + place, fresh);
+    store_stream(w + at, fresh);
 #if MODE == 2
     even += double(own.x) * own.x, odd += double(fresh.x) * own.x;
 #if COMPLEX
@@ -115,10 +118,6 @@ static __device__ __forceinline__ void sum_warps(const double *sums, int warps, 
     }
 }
 
-static __device__ __forceinline__ void prefetch_l1(const void *p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
-
-static __device__ __forceinline__ void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-
 // etas[j] = sum over n of partial[n * size + j], in order.
 extern "C" __global__ void sum_partials(const double *__restrict__ partial, double *__restrict__ etas, int count, int size) {
     const int j = blockIdx.x * blockDim.x + threadIdx.x;
@@ -128,20 +127,13 @@ extern "C" __global__ void sum_partials(const double *__restrict__ partial, doub
     etas[j] = total;
 }
 
-static __device__ __forceinline__ unsigned long long mix(unsigned long long z) {
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return z ^ (z >> 31);
-}
-
 // Element (row, column) of a row-major block; `order` names the original row, or is null.
 extern "C" __global__ void random_phases(number *__restrict__ block, const int *__restrict__ order, long long rows,
                                          int width, unsigned long long seed, unsigned long long first) {
     for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < rows * width;
          i += (long long)gridDim.x * blockDim.x) {
         const unsigned long long row = order ? order[i / width] : i / width;
-        const unsigned long long vector = seed + (first + i % width) * 0x9E3779B97F4A7C15ull;
-        const unsigned long long bits = mix(mix(vector) + row * 0xD1B54A32D192ED03ull);
+        const unsigned long long bits = phase_bits(seed, row, first + i % width);
         number n = zero();
 #if COMPLEX
         const int quarter = int(bits >> 62);

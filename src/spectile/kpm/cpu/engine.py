@@ -1,0 +1,75 @@
+"""KPM on the CPU: compiled kernels for matrices and the topological insulator, NumPy for any other operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spectile.core.memory import host_free_bytes
+from spectile.kpm import reference
+from spectile.kpm.bounds import gershgorin
+from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
+from spectile.kpm.operators.protocol import Operator
+from spectile.kpm.operators.stored import StoredMatrix, check_hermitian
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile.kpm.operators.user import OperatorEngine
+from spectile.kpm.types import Array, Engine
+
+
+def engine_of(operator: Operator, dtype: np.dtype[Any]) -> Engine:
+    """Return the engine of an operator on the CPU; a matrix on a GPU is copied."""
+    if isinstance(operator, StoredMatrix | TopologicalInsulator):
+        return CpuEngine(operator, dtype)
+    return OperatorEngine(operator, dtype, np, host_free_bytes)
+
+
+class CpuEngine:
+    """A stored matrix or the topological insulator on the CPU, an :class:`~spectile.kpm.types.Engine`."""
+
+    name = "cpu"
+    xp = np
+
+    def __init__(self, operator: StoredMatrix | TopologicalInsulator, dtype: np.dtype[Any]) -> None:
+        self.num_rows, self.dtype = operator.shape[0], dtype
+        self._matrix: Any = None
+        if isinstance(operator, StoredMatrix):
+            self._matrix = operator.on_host().csr(dtype)
+            self.operator = CpuOperator.from_matrix(self._matrix)
+        else:
+            self.operator = CpuOperator.from_topological_insulator(operator, dtype)
+            self._bounds = operator.bounds()
+
+    def capacity(self) -> int:
+        """Return how many vectors' states fit into memory at once, with some room."""
+        return max(1, int(0.9 * host_free_bytes()) // (2 * self.num_rows * self.dtype.itemsize))
+
+    def bounds(self) -> tuple[float, float]:
+        """Return Gershgorin's bounds."""
+        return self._bounds if self._matrix is None else gershgorin(self._matrix)
+
+    def check_hermitian(self) -> None:
+        """Compare a stored matrix with its adjoint; the topological insulator has one for every hop."""
+        if self._matrix is not None:
+            check_hermitian(self._matrix)
+
+    def vector(self, seed: int) -> Array:
+        """Return one random vector, shape (N,)."""
+        real = self.dtype.kind != "c"
+        return reference.random_phases(seed, self.num_rows, 1, real=real, dtype=self.dtype)[:, 0]
+
+    def apply(self, x: Array) -> Array:
+        """Return H x of one vector."""
+        v = self.operator.to_block(x.reshape(-1, 1))
+        w = np.zeros_like(v)
+        self.operator.update(v, w, 1.0, 0.0, 0.0, 1, self.operator.blocks())
+        image: Array = (w[:, 0, 0] + 1j * w[:, 1, 0]) if self.operator.parts == 2 else w[:, 0, 0]
+        return image
+
+    def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> CpuRecursion:
+        """Return the recursion of a block of random vectors."""
+        return CpuRecursion(self.operator, a, b, self.operator.random_block(seed, first_vector, num_vectors))
+
+    def start(self, vectors: Array, a: float, b: float) -> CpuRecursion:
+        """Return the recursion of given vectors, shape (N, R)."""
+        return CpuRecursion(self.operator, a, b, self.operator.to_block(vectors))

@@ -1,0 +1,279 @@
+"""What is launched on which device: every threshold that was tuned, and the rules for devices that were not.
+
+All of it is a function of the device's description, so that a machine without a GPU can hold each choice against the
+table of devices (``spectile.core.devices``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spectile.core.devices import Device
+from spectile.core.launch import Shape
+
+# ---- rows through the caches (rows.cu)
+
+#: Sites of a strip of the plane (``TopologicalInsulator.matrix``): the patch that one multiprocessor works on.
+STRIP = 8
+#: Height of SELL chunks: rows of a warp when a thread has a row of its own.
+SELL_CHUNK = 32
+#: Widest block vector that a row to a thread reads faster, coalesced from SELL; wider ones read CSR side by side.
+WIDEST_SELL = 2
+
+
+class RowShape(NamedTuple):
+    """Shape of ``rows.cu`` for a width of the block vector.
+
+    Attributes
+    ----------
+    lanes, columns : int
+        Threads of a row, and vectors of a thread.
+    unroll : int
+        Entries in flight.
+    threads, blocks : int
+        Threads of a block, and blocks of a multiprocessor.
+    """
+
+    lanes: int
+    columns: int
+    unroll: int
+    threads: int
+    blocks: int
+
+
+# Widest block vector and the shape that was fastest for it on an H200 (docs/performance/kpm.md).
+_ROW_SHAPES = (
+    (1, RowShape(1, 1, 7, 768, 1)),
+    (2, RowShape(2, 1, 4, 512, 2)),
+    (4, RowShape(4, 1, 4, 1024, 1)),
+    (8, RowShape(8, 1, 4, 512, 2)),
+    (16, RowShape(8, 2, 2, 1024, 1)),
+    (32, RowShape(8, 4, 4, 512, 1)),
+)
+# Two columns a thread and passes of 32 vectors: wider ones leave the L1 cache (measured).
+_WIDE_ROW_SHAPE = RowShape(16, 2, 4, 640, 1)
+
+
+def row_shape(num_vectors: int) -> RowShape:
+    """Return the shape of ``rows.cu`` for R vectors; a multiprocessor of every device holds its threads."""
+    return next((shape for most, shape in _ROW_SHAPES if num_vectors <= most), _WIDE_ROW_SHAPE)
+
+
+def row_launch(shape: RowShape, num_vectors: int, device: Device) -> Shape:
+    """Return the launch of ``aug_spmmv``: persistent blocks on every multiprocessor, for each chunk of vectors."""
+    chunks = -(-num_vectors // (shape.lanes * shape.columns))
+    return Shape((device.multiprocessors * shape.blocks, chunks), shape.threads)
+
+
+# ---- V staged through shared memory (staged.cu)
+
+#: Slots that a code can name: 16 bits are a slot and one of its four rows.
+MOST_SLOTS = 2**14 - 1
+PAGE = 4
+_STATIC_BYTES = 1024  # barriers, and what the driver keeps of a block's shared memory
+# Rows of less than this are faster through the caches.
+_LEAST_ROW_BYTES = 128
+
+
+class StagedShape(NamedTuple):
+    """Shape of ``staged.cu`` for a width of the block vector.
+
+    Attributes
+    ----------
+    vector : int
+        Numbers of 16 bytes.
+    pieces : int
+        16-byte pieces of a row that a thread holds.
+    tile, depth : int
+        Pages of a tile, tiles in flight or at work.
+    workers, producers : int
+        Warps that compute, and warps that issue copies.
+    """
+
+    vector: int
+    pieces: int
+    tile: int
+    depth: int
+    workers: int
+    producers: int
+
+    @property
+    def columns(self) -> int:
+        """Vectors of a block."""
+        return 8 * self.pieces * self.vector
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in shared memory."""
+        return 128 * self.pieces
+
+    @property
+    def groups(self) -> int:
+        """Tiles at work."""
+        return self.workers // self.tile
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * (self.workers + self.producers)
+
+
+# Pieces, and the shape that was fastest for them on an H200.  Tiles of a narrow block have many pages: a tile costs
+# about 0.25 us, however short its rows are (measured).
+_STAGED_SHAPES = ((1, (16, 4, 16, 8)), (2, (12, 4, 12, 8)), (4, (4, 5, 12, 4)))
+
+
+def stages(num_vectors: int, dtype: Any, device: Device) -> bool:
+    """Return whether a block of R vectors goes through shared memory: rows of whole 16 bytes, and bulk copies."""
+    row = num_vectors * np.dtype(dtype).itemsize
+    return device.compute_capability >= (9, 0) and row >= _LEAST_ROW_BYTES and row % 16 == 0
+
+
+def staged_shape(num_vectors: int, dtype: Any) -> StagedShape:
+    """Return the shape of ``staged.cu`` for R vectors."""
+    vector = 16 // np.dtype(dtype).itemsize
+    pieces, shape = next((each for each in _STAGED_SHAPES if num_vectors <= 8 * each[0] * vector), _STAGED_SHAPES[-1])
+    return StagedShape(vector, pieces, *shape)
+
+
+class StagedRoom(NamedTuple):
+    """How ``staged.cu`` divides rows and shared memory.
+
+    Attributes
+    ----------
+    slots : int
+        Pages of V in shared memory; none or fewer where a stage's codes and values leave no room.
+    code_bytes, value_bytes : int
+        Bytes of a stage's codes and values.
+    workers : int
+        Thread blocks that share the rows, for each chunk of vectors.
+    turns : int
+        Parts of each: three planes of a part, and what lies around it, fit into the slots.
+    """
+
+    slots: int
+    code_bytes: int
+    value_bytes: int
+    workers: int
+    turns: int
+
+
+def staged_room(
+    shape: StagedShape, num_vectors: int, pages: int, longest: int, wave: int, item_bytes: int, table_bytes: int,
+    device: Device,
+) -> StagedRoom:  # fmt: skip
+    """Return how rows and shared memory are divided.
+
+    Parameters
+    ----------
+    shape : StagedShape
+        The kernel's shape.
+    num_vectors : int
+        R.
+    pages : int
+        Pages of rows to compute.
+    longest : int
+        Entries of the longest row.
+    wave : int
+        Pages of a wave, a plane of the lattice.
+    item_bytes, table_bytes : int
+        Bytes of a stored value, and of the table of values (then none is stored; zero without one).
+    device : Device
+        The device.
+    """
+    workers = min(max(1, device.multiprocessors // -(-num_vectors // shape.columns)), pages)
+    code_bytes = shape.tile * (16 + -(-longest // 4) * 32 * (2 if table_bytes else 1))
+    value_bytes = 0 if table_bytes else shape.tile * PAGE * longest * item_bytes
+    left = device.shared_bytes - _STATIC_BYTES - shape.depth * (code_bytes + value_bytes) - table_bytes
+    slots = min(left // (PAGE * shape.row_bytes), MOST_SLOTS)
+    turns = max(1, math.ceil(wave / (workers * 0.3 * max(1, slots))))
+    return StagedRoom(slots, code_bytes, value_bytes, workers, turns)
+
+
+def staged_launch(shape: StagedShape, room: StagedRoom, num_vectors: int, table_bytes: int) -> Shape:
+    """Return the launch of ``staged``."""
+    shared = room.slots * PAGE * shape.row_bytes + shape.depth * (room.code_bytes + room.value_bytes) + table_bytes
+    # The sums of the scalar products take the slots' place.
+    shared = max(shared, 2 * shape.columns * 8 * shape.workers)
+    return Shape((room.workers, -(-num_vectors // shape.columns)), shape.threads, shared)
+
+
+# ---- the stencil (stencil.cu)
+
+# More threads than this a block leave each too few registers.
+_MOST_SWEEP_THREADS = {1: 480, 2: 380}
+_MOST_LINES = 64
+
+
+class SweepTile(NamedTuple):
+    """Tile of ``stencil.cu``: lines of a plane, planes ahead, and Chebyshev steps of a sweep."""
+
+    lines: int
+    ahead: int
+    steps: int
+
+    def threads(self, nz: int) -> int:
+        """Return the threads of a block."""
+        return -(-(self.lines + 2 * (self.steps - 1)) * nz // 32) * 32
+
+    def shared_bytes(self, nz: int, item_bytes: int) -> int:
+        """Return the dynamic shared memory of a block."""
+        inner = self.lines + 2 * (self.steps - 1)
+        planes = (self.ahead + 2) * (self.lines + 2 * self.steps)
+        planes += (self.ahead + 1 + 2 * (self.steps - 1)) * inner
+        return planes * 4 * nz * item_bytes
+
+
+def sweep_tile(ny: int, nz: int, steps: int, item_bytes: int, device: Device) -> SweepTile:
+    """Return the tile that makes the fewest lines be read, within one block.
+
+    Raises
+    ------
+    MemoryError
+        If not even one line fits into a block.
+    """
+    best, choice = math.inf, None
+    for lines in range(1, min(ny, _MOST_LINES) + 1):
+        if (lines + 2 * (steps - 1)) * nz > (_MOST_SWEEP_THREADS[steps] if lines > 1 else 1024):
+            break
+        # Two planes on their way where the sweep computes twice a plane and memory allows it.
+        for ahead in (2, 1) if steps == 2 else (1,):
+            tile = SweepTile(lines, ahead, steps)
+            if tile.shared_bytes(nz, item_bytes) <= device.shared_bytes - _STATIC_BYTES:
+                # The last tile's idle threads cost nothing where the memory bus is the limit: lines read count.
+                cost = ny / lines * (lines + 2 * steps)
+                if cost <= best:
+                    best, choice = cost, tile
+                break
+    if choice is None:
+        raise MemoryError(f"nz={nz} is too high for the matrix-free kernel: pass sample.matrix() instead")
+    return choice
+
+
+def sweep_launch(tile: SweepTile, ny: int, nz: int, planes: int, item_bytes: int, device: Device) -> tuple[Shape, int]:
+    """Return the launch of ``sweep``, and the groups into which the vectors' planes are divided."""
+    shared, threads = tile.shared_bytes(nz, item_bytes), tile.threads(nz)
+    resident = device.multiprocessors * max(1, min(device.shared_bytes // shared, 1024 // threads))
+    tiles = -(-ny // tile.lines)
+    groups = sweep_groups(tiles, resident, planes)
+    return Shape((groups * tiles,), threads, shared), groups
+
+
+def sweep_groups(tiles: int, resident: int, planes: int) -> int:
+    """Return into how many groups of blocks the vectors' planes are divided.
+
+    Whole rounds of resident blocks, and segments much longer than the three planes that each reads before it writes.
+    """
+    best, choice = 0.0, 1
+    for groups in range(1, max(2, 8 * resident // tiles + 2)):
+        blocks = groups * tiles
+        length = planes / groups
+        if length < 1:
+            break
+        score = blocks / (-(-blocks // resident) * resident) * length / (length + 3)
+        if score > best + 1e-9:
+            best, choice = score, groups
+    return choice

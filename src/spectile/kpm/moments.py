@@ -1,0 +1,160 @@
+"""Chebyshev moments of a Hamiltonian on any backend: which engine, how far, and whether the bounds hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spectile.core.device import choose_backend
+from spectile.kpm import bounds as spectrum
+from spectile.kpm import reference
+from spectile.kpm.operators.adopt import as_operator, vector_dtype
+from spectile.kpm.operators.protocol import PartitionedOperator, lies_on_gpu
+from spectile.kpm.operators.stored import StoredMatrix
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile.kpm.types import NOT_FINITE, Array, Backend, Engine, Recursion
+
+# Steps between two looks at the norms: a spectrum outside the bounds shows within a few steps, and grows exponentially.
+FIRST_STEPS = 8
+LOOK_STEPS = 64
+MAX_WIDENINGS = 40
+MAX_BLOCK = 64
+NO_BOUNDS = "no bounds hold the spectrum: H is not Hermitian or not finite"
+
+
+def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = False) -> Engine:
+    """Return the engine of H on the backend that is to work.
+
+    Parameters
+    ----------
+    H : as in :func:`kpm_dos`
+        The Hamiltonian.
+    backend : {"auto", "cpu", "cuda"}
+        Where to work.
+    complex_vectors : bool
+        Work with complex vectors even if H is real.
+
+    Raises
+    ------
+    TypeError
+        If H has an unusable type.
+    ValueError
+        If H is not square or empty, or the backend unknown.
+    """
+    operator = as_operator(H)
+    dtype = vector_dtype(operator.dtype, complex_vectors)
+    if isinstance(operator, PartitionedOperator):
+        return operator.engine(dtype)
+    on_gpu = getattr(operator, "on_gpu", False) or lies_on_gpu(operator)
+    stored = isinstance(operator, StoredMatrix | TopologicalInsulator)
+    if backend == "auto" and not stored and not on_gpu:
+        backend = "cpu"  # what a user's operator is written for is known to the user alone
+    if backend == "cpu" and on_gpu and not stored:
+        raise ValueError('H is an operator on a GPU and backend is "cpu": use backend="auto"')
+    # A matrix on a GPU is copied for backend="cpu".
+    if choose_backend(backend, on_gpu and backend != "cpu") == "cuda":
+        from spectile.kpm.cuda.engine import engine_of
+    else:
+        from spectile.kpm.cpu.engine import engine_of
+    return engine_of(operator, dtype)
+
+
+def advance_watched(recursion: Recursion, etas: Array, num_moments: int) -> tuple[Array, bool]:
+    """Advance a recursion to `num_moments` moments; stop where a norm shows an eigenvalue outside [−1, 1].
+
+    Parameters
+    ----------
+    recursion : Recursion
+        Of any backend.
+    etas : ndarray, shape (2 * steps, R)
+        Scalar products so far.
+    num_moments : int
+        M.
+
+    Returns
+    -------
+    ndarray, bool
+        All scalar products, and whether the spectrum stayed inside.
+
+    Raises
+    ------
+    ValueError
+        If the numbers are no longer finite though they did not grow before: H holds NaN or infinity.
+    """
+    target = -(-num_moments // 2)
+    while len(etas) < 2 * target:
+        done = len(etas) // 2
+        steps = min(FIRST_STEPS if done < FIRST_STEPS else LOOK_STEPS, target - done)
+        with np.errstate(over="ignore", invalid="ignore"):
+            etas = np.concatenate([etas, recursion.advance(steps)])
+        # |T_m(x)| <= 1 inside, so no norm may exceed the first one by more than rounding.
+        if not np.all(etas[2 * done :: 2] <= etas[0] * (1 + 1e-3)):
+            if not np.isfinite(etas[:2]).all():
+                raise ValueError(NOT_FINITE)
+            return etas, False
+    return etas, True
+
+
+def moments_of(
+    engine: Engine,
+    vectors: Callable[[int, int], Array],
+    count: int,
+    num_moments: int,
+    bounds: tuple[float, float] | None,
+) -> tuple[Array, tuple[float, float]]:
+    """Return the moments of given vectors, and the bounds of the spectrum that they are scaled to.
+
+    Parameters
+    ----------
+    engine : Engine
+        H.
+    vectors : callable
+        ``vectors(first, stop)`` returns some of the start vectors, shape (N, stop - first).
+    count : int
+        K, start vectors.
+    num_moments : int
+        M.
+    bounds : (float, float) or None
+        Bounds of the spectrum; found if None.
+
+    Returns
+    -------
+    ndarray, shape (M, K), and (float, float)
+    """
+    engine.check_hermitian()
+    fixed = bounds is not None
+    bounds = spectrum.given_or_found(engine, bounds)
+    width = min(MAX_BLOCK, engine.capacity())
+    for attempt in range(MAX_WIDENINGS):
+        a, b = spectrum.scaling(bounds)
+        columns = []
+        for first in range(0, count, width):
+            recursion = engine.start(vectors(first, min(count, first + width)), a, b)
+            etas, inside = advance_watched(recursion, np.empty((0, recursion.num_vectors)), num_moments)
+            if not inside:
+                break
+            columns.append(reference.moments_from_etas(etas[:num_moments]))
+        else:
+            return np.concatenate(columns, axis=1), bounds
+        if fixed:
+            raise ValueError(f"the spectrum leaves the given bounds {bounds}: give wider ones, or bounds=None")
+        bounds = spectrum.widened(bounds, attempt)
+    raise ValueError(NO_BOUNDS)
+
+
+def check_counts(num_moments: int, num_vectors: int) -> tuple[int, int]:
+    """Return M and R, if both are usable numbers."""
+    return whole_number(num_moments, "num_moments", 2), whole_number(num_vectors, "num_vectors", 1)
+
+
+def whole_number(value: Any, name: str, least: int) -> int:
+    """Return a number that must be whole and at least `least`; `name` is what the error calls it."""
+    try:
+        valid = not isinstance(value, bool) and int(value) == value and value >= least
+    except (TypeError, ValueError, OverflowError):
+        valid = False
+    if not valid:
+        raise ValueError(f"{name}={value} is invalid: give a whole number of at least {least}")
+    return int(value)

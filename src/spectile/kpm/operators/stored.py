@@ -1,0 +1,90 @@
+"""Stored matrices of any format as one: CSR, canonical, in one of four types, on the host or on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spectile.kpm.bounds import gershgorin
+from spectile.kpm.operators.protocol import lies_on_gpu
+from spectile.kpm.types import NOT_FINITE
+
+
+class StoredMatrix:
+    """A stored Hermitian matrix: an :class:`~spectile.kpm.operators.protocol.Operator`.
+
+    Parameters
+    ----------
+    matrix : scipy.sparse or cupyx.scipy.sparse matrix, ndarray or cupy.ndarray, shape (N, N)
+        Any format and any real or complex type; never written to.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix
+        self.shape, self.dtype = (int(matrix.shape[0]), int(matrix.shape[1])), np.dtype(matrix.dtype)
+        self.on_gpu = lies_on_gpu(matrix)
+
+    def on_host(self) -> StoredMatrix:
+        """Return the matrix in the host's memory."""
+        return StoredMatrix(self.matrix.get()) if self.on_gpu else self
+
+    def csr(self, dtype: np.dtype[Any]) -> Any:
+        """Return the matrix in CSR form where it lies, without duplicates, columns ascending."""
+        if self.on_gpu:
+            from cupyx.scipy import sparse
+
+            matrix = self.matrix if sparse.issparse(self.matrix) else sparse.csr_matrix(self.matrix)
+            matrix = matrix.tocsr().astype(dtype)
+            matrix = matrix.copy() if matrix is self.matrix else matrix  # the arrays may be the caller's
+            matrix.sum_duplicates()
+            return matrix
+        import scipy.sparse
+
+        matrix = scipy.sparse.csr_array(self.matrix, dtype=dtype)
+        if not matrix.has_canonical_format:
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
+        return matrix
+
+    def matmat(self, block: Any, out: Any) -> None:
+        """Write H times `block` to `out`, where the matrix lies."""
+        out[...] = self.matrix @ block
+
+    def bounds(self) -> tuple[float, float]:
+        """Return Gershgorin's bounds."""
+        return gershgorin(self.csr(np.result_type(self.dtype, np.float32)))
+
+    def memory_bytes(self, num_vectors: int) -> int:
+        """Return the bytes of the product before it is written."""
+        return self.shape[0] * num_vectors * self.dtype.itemsize
+
+
+def check_hermitian(matrix: Any) -> None:
+    """Raise ValueError where a canonical CSR matrix differs from its adjoint: one pass beside the transpose.
+
+    Parameters
+    ----------
+    matrix : scipy.sparse or cupyx.scipy.sparse CSR matrix, shape (N, N)
+        Without duplicates, columns ascending.
+    """
+    xp: Any = np
+    if lies_on_gpu(matrix):
+        import cupy
+
+        xp = cupy
+    if not bool(xp.isfinite(matrix.data).all()):
+        raise ValueError(NOT_FINITE)
+    adjoint = matrix.conj().T.tocsr()
+    adjoint.sort_indices()
+    same_pattern = bool((matrix.indptr == adjoint.indptr).all()) and bool((matrix.indices == adjoint.indices).all())
+    # Entries that a product or a sum rounded may differ in their last digits, and stored zeros have no partner.
+    differences = matrix.data - adjoint.data if same_pattern else (matrix - adjoint).data
+    largest = float(abs(differences).max()) if differences.size else 0.0
+    size = float(abs(matrix.data).max()) if matrix.nnz else 0.0
+    tolerance = 1024 * float(np.finfo(matrix.dtype).eps)
+    if largest > tolerance * size:
+        raise ValueError(
+            f"H is not Hermitian: entries and their adjoint ones differ by {largest:.1e}, the largest entry is "
+            f"{size:.1e}; symmetrize it with (H + H.conj().T) / 2 if that is what you mean"
+        )

@@ -1,0 +1,182 @@
+"""Operators that users write, and the recurrence for any operator by its product alone."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from spectile.kpm import reference
+from spectile.kpm.operators.protocol import Operator, lies_on_gpu, namespace, on_host
+from spectile.kpm.types import NOT_FINITE, Array, Engine
+
+
+class ProductOperator:
+    """Any object with ``shape``, ``dtype`` and ``@`` as an :class:`~spectile.kpm.operators.protocol.Operator`.
+
+    Parameters
+    ----------
+    H : object, shape (N, N)
+        For example ``scipy.sparse.linalg.LinearOperator`` or CuPy's.
+    """
+
+    def __init__(self, H: Any) -> None:
+        self.H = H
+        self.shape, self.dtype = (int(H.shape[0]), int(H.shape[1])), np.dtype(H.dtype)
+        self.on_gpu = lies_on_gpu(H)
+
+    def matmat(self, block: Any, out: Any) -> None:
+        """Write H times `block` to `out`.
+
+        Raises
+        ------
+        ValueError
+            If the product has another shape.
+        """
+        image = self.H @ block
+        shape = getattr(image, "shape", None)
+        if shape != out.shape:
+            raise ValueError(f"H @ x has shape {shape} for an x of shape {block.shape}: it must have the same")
+        out[...] = image
+
+    def bounds(self) -> None:
+        """Return None: nothing is known of the spectrum."""
+
+    def memory_bytes(self, num_vectors: int) -> int:
+        """Return the bytes of the product before it is written."""
+        return self.shape[0] * num_vectors * self.dtype.itemsize
+
+
+class OperatorEngine:
+    """An operator without kernels of its own, on the CPU or on a GPU.
+
+    Parameters
+    ----------
+    operator : Operator
+        H.
+    dtype : dtype
+        Type of the vectors.
+    xp : module
+        numpy or cupy: the arrays that the operator is given.
+    free_bytes : callable
+        Returns the memory that is free where the arrays lie.
+    """
+
+    def __init__(self, operator: Operator, dtype: np.dtype[Any], xp: ModuleType, free_bytes: Any) -> None:
+        self.operator, self.dtype, self.xp, self._free_bytes = operator, dtype, xp, free_bytes
+        self.num_rows = int(operator.shape[0])
+        self.name = "cpu" if xp is np else "cuda"
+
+    def capacity(self) -> int:
+        """Return how many vectors' states fit into memory at once, with some room."""
+        # |ν_m⟩, |ν_m−1⟩, H |ν_m⟩ and what the operator takes.
+        each = 3 * self.num_rows * self.dtype.itemsize + self.operator.memory_bytes(1)
+        return max(1, int(0.9 * self._free_bytes()) // each)
+
+    def bounds(self) -> tuple[float, float] | None:
+        """Return what the operator knows of its spectrum."""
+        return self.operator.bounds()
+
+    def check_hermitian(self) -> None:
+        """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ of two random vectors."""
+        check_by_vectors(self)
+
+    def vector(self, seed: int) -> Any:
+        """Return one random vector, shape (N,)."""
+        return self._random_block(seed, 0, 1)[:, 0]
+
+    def apply(self, x: Any) -> Any:
+        """Return H x of one vector."""
+        image = self.xp.empty((x.size, 1), x.dtype)
+        self.operator.matmat(x.reshape(-1, 1), image)
+        return image[:, 0]
+
+    def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> OperatorRecursion:
+        """Return the recursion of a block of random vectors."""
+        return OperatorRecursion(self.operator, a, b, self._random_block(seed, first_vector, num_vectors))
+
+    def start(self, vectors: Array, a: float, b: float) -> OperatorRecursion:
+        """Return the recursion of given vectors, shape (N, R)."""
+        return OperatorRecursion(self.operator, a, b, self.xp.asarray(vectors, self.dtype))
+
+    def _random_block(self, seed: int, first_vector: int, num_vectors: int) -> Any:
+        real = self.dtype.kind != "c"
+        block = reference.random_phases(
+            seed, self.num_rows, num_vectors, first_vector=first_vector, real=real, dtype=self.dtype
+        )
+        return self.xp.asarray(block)
+
+
+class OperatorRecursion:
+    """The recurrence of the paper's Figure 5 by an operator's product.
+
+    Parameters
+    ----------
+    operator : Operator
+        H.
+    a, b : float
+        H̃ = a (H − b).
+    block : ndarray or cupy.ndarray, shape (N, R)
+        |ν₀⟩, taken over.
+    """
+
+    def __init__(self, operator: Operator, a: float, b: float, block: Any) -> None:
+        self.operator, self.a, self.b = operator, a, b
+        self.v, self.w = block, namespace(block).zeros_like(block)
+        self.steps = 0
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+        return int(self.v.shape[1])
+
+    def advance(self, steps: int) -> Array:
+        """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
+        xp = namespace(self.v)
+        etas = xp.empty((2 * steps, self.num_vectors))
+        image = xp.empty_like(self.v)
+        for m in range(steps):
+            if self.steps:
+                self.v, self.w = self.w, self.v
+            self.operator.matmat(self.v, image)
+            if self.steps:
+                self.w = 2 * self.a * (image - self.b * self.v) - self.w
+            else:
+                self.w = self.a * (image - self.b * self.v)
+            etas[2 * m] = xp.sum(self.v.conj() * self.v, axis=0).real
+            etas[2 * m + 1] = xp.sum(self.w.conj() * self.v, axis=0).real
+            self.steps += 1
+        return on_host(etas)
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold."""
+        return {"v": on_host(self.v), "w": on_host(self.w), "steps": np.array(self.steps)}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from :meth:`state`."""
+        xp = namespace(self.v)
+        self.v, self.w, self.steps = xp.asarray(state["v"]), xp.asarray(state["w"]), int(state["steps"])
+
+
+def check_by_vectors(engine: Engine) -> None:
+    """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ for two random vectors: two products with H, no transpose."""
+    xp = engine.xp
+    x, y = engine.vector(2), engine.vector(3)
+    # Unequal lengths, so that no symmetry of the phases can hide an error.
+    x *= xp.linspace(1, 2, engine.num_rows).astype(x.real.dtype)
+    y *= xp.linspace(1, 3, engine.num_rows).astype(x.real.dtype)
+    hx, hy = engine.apply(x), engine.apply(y)
+    # In double precision: squares of a float32 Hamiltonian in joules underflow.
+    x, y, hx, hy = (each.astype(np.result_type(each.dtype, np.float64)) for each in (x, y, hx, hy))
+    one, two = complex(xp.vdot(y, hx)), complex(xp.vdot(hy, x))
+    size = float(xp.linalg.norm(y) * xp.linalg.norm(hx) + xp.linalg.norm(hy) * xp.linalg.norm(x))
+    if not np.isfinite(size):
+        raise ValueError(NOT_FINITE)
+    tolerance = 1e-10 if engine.dtype.itemsize // (2 if engine.dtype.kind == "c" else 1) == 8 else 1e-4
+    imaginary = max(abs(complex(xp.vdot(x, hx)).imag), abs(complex(xp.vdot(y, hy)).imag))
+    if max(abs(one - two), imaginary) > tolerance * size:
+        raise ValueError(
+            f"H is not Hermitian: ⟨y|Hx⟩ and ⟨Hy|x⟩ differ by {abs(one - two) / size:.1e} of their size; "
+            "symmetrize it with (H + H.conj().T) / 2 if that is what you mean"
+        )

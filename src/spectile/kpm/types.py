@@ -1,0 +1,75 @@
+"""What the parts of KPM hand to one another: names of choices, an engine, a recursion."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Backend = Literal["auto", "cpu", "cuda"]
+Kernel = Literal["jackson", "lorentz"]
+
+NOT_FINITE = "H holds NaN or infinity: every entry must be a finite number"
+
+
+class Recursion(Protocol):
+    """The Chebyshev recurrence of a block of vectors: |ν_m⟩ and |ν_m−1⟩, advanced in place."""
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+
+    def advance(self, steps: int) -> Array:
+        """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold."""
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from :meth:`state`."""
+
+
+class Engine(Protocol):
+    """A Hamiltonian on a backend, ready to be applied: what bounds, checks and moments work with.
+
+    Attributes
+    ----------
+    num_rows : int
+        N.
+    dtype : dtype
+        Type of the vectors.
+    """
+
+    num_rows: int
+    dtype: np.dtype[Any]
+
+    @property
+    def name(self) -> str:
+        """Backend, as checkpoints name it."""
+
+    @property
+    def xp(self) -> Any:
+        """The module of single vectors: numpy or cupy."""
+
+    def capacity(self) -> int:
+        """Return how many vectors' states fit into memory at once, with some room."""
+
+    def bounds(self) -> tuple[float, float] | None:
+        """Return bounds of the spectrum that hold for certain, or None where none are known."""
+
+    def check_hermitian(self) -> None:
+        """Raise ValueError, in one sentence, where H is not Hermitian or not finite."""
+
+    def vector(self, seed: int) -> Any:
+        """Return one random vector, shape (N,)."""
+
+    def apply(self, x: Any) -> Any:
+        """Return H x of one vector."""
+
+    def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> Recursion:
+        """Return the recursion of a block of random vectors, with H̃ = a (H − b)."""
+
+    def start(self, vectors: Array, a: float, b: float) -> Recursion:
+        """Return the recursion of given vectors, shape (N, R)."""
