@@ -28,17 +28,25 @@ def require_free(memory_bytes: int, what: str) -> None:
 
 @contextmanager
 def allocating(what: str, memory_bytes: int) -> Iterator[None]:
-    """Turn CuPy's out-of-memory error inside the block into a MemoryError that names `what` and its bytes."""
-    import cupy
+    """Turn an allocation that fails inside the block into a MemoryError that names `what` and its bytes.
 
+    CuPy's own allocations raise a MemoryError with bytes of their own, and those of Thrust, below its sorts, one that
+    says "std::bad_alloc".
+    """
     try:
         yield
-    except cupy.cuda.memory.OutOfMemoryError as error:
+    except _NamedMemoryError:
+        raise
+    except MemoryError as error:
         raise _too_little(memory_bytes, what) from error
 
 
+class _NamedMemoryError(MemoryError):
+    """Says already what needs how much."""
+
+
 def _too_little(memory_bytes: int, what: str) -> MemoryError:
-    return MemoryError(
+    return _NamedMemoryError(
         f"{what} needs {memory_bytes:,} bytes of device memory and {describe().name} has {free_bytes():,} free: "
         'free other arrays, take a smaller problem, or use backend="cpu"'
     )

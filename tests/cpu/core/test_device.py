@@ -58,7 +58,7 @@ def fake_cupy(
             raise FakeError(error)
         return count
 
-    class OutOfMemoryError(Exception):
+    class OutOfMemoryError(MemoryError):
         pass
 
     properties = {"name": b"NVIDIA H200", "major": major, "minor": 0}
@@ -212,6 +212,12 @@ def test_memory_errors_name_what_needs_it_and_the_bytes(monkeypatch: pytest.Monk
         memory.require_free(1025, "the matrix")
     with pytest.raises(MemoryError, match="the product needs 2,048 bytes"), memory.allocating("the product", 2048):
         raise cupy.cuda.memory.OutOfMemoryError
+    with (
+        pytest.raises(MemoryError, match="the inner"),
+        memory.allocating("the outer", 1),
+        memory.allocating("the inner", 2),
+    ):
+        raise MemoryError("std::bad_alloc")
     with pytest.raises(KeyError), memory.allocating("the product", 2048):
         raise KeyError
 
