@@ -51,7 +51,15 @@ class Shape:
             return f"{self.threads} threads a block, of 1,024"
         if not (1 <= x <= _MOST_GRID_X and 1 <= y <= _MOST_GRID_YZ and 1 <= z <= _MOST_GRID_YZ):
             return f"a grid of {x:,} x {y:,} x {z:,} blocks"
+        if self.cooperative and x * y * z > self._resident(device):
+            return f"{x * y * z:,} blocks at the same time, of {self._resident(device):,}"
         return None
+
+    def _resident(self, device: Device) -> int:
+        """Return the most blocks that run at the same time, as far as threads and shared memory decide."""
+        reserved = 1024  # by the system, in each block
+        by_shared = device.multiprocessor_shared_bytes // (self.shared_bytes + reserved)
+        return device.multiprocessors * min(device.threads // self.threads, by_shared)
 
 
 class Kernel:

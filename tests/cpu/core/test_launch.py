@@ -23,6 +23,9 @@ from spectile.core.launch import Kernel, Shape, kernel
         (Shape((1,), 32, 101377), "101,377 bytes of shared memory a block, of 101,376"),
         (Shape((1,), 1025), "1025 threads"),
         (Shape((0,), 32), "a grid of 0 x 1 x 1 blocks"),
+        (Shape((128,), 1024, 101376, cooperative=True), None),
+        (Shape((129,), 1024, 0, cooperative=True), "129 blocks at the same time, of 128"),
+        (Shape((257,), 128, 40000, cooperative=True), "257 blocks at the same time, of 256"),
         (Shape((1, 65536), 32), "a grid of 1 x 65,536 x 1 blocks"),
     ],
 )
