@@ -489,7 +489,7 @@ class TestErrors:
 @QUICK
 @given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 12), st.integers(1, 25))
 def test_parts_of_a_large_product_cover_its_rows(counts, chunk, most):
-    from spectile.tsparse.cuda.run import parts
+    from spectile.tsparse.cuda.parts import parts
 
     starts = np.cumsum([0, *counts])
     covered = np.zeros(starts[-1], int)

@@ -86,7 +86,8 @@ def test_square(matrix, references):
         del C, error
 
 
-def test_more_than_2_31_entries():
+@pytest.mark.parametrize("method", ["rows", "tiles"])
+def test_more_than_2_31_entries(method):
     """A column times a row: every entry is known, and so is their number."""
     import cupy
     from cupyx.scipy.sparse import csr_matrix
@@ -98,7 +99,7 @@ def test_more_than_2_31_entries():
     B = csr_matrix((row, cupy.arange(n, dtype=np.int32), cupy.asarray([0, n], np.int32)), shape=(1, n))
     with pytest.raises(MemoryError, match="2152960000 entries"):
         symbolic(A, B)
-    C = spgemm(A, B, precision="float32")
+    C = spgemm(A, B, precision="float32", method=method)
     assert C.nnz == m * n > 2**31
     assert C.indptr.dtype == C.indices.dtype == np.int64
     assert (C.indptr == n * cupy.arange(m + 1, dtype=np.int64)).all()

@@ -218,13 +218,13 @@ def test_a_product_that_the_device_does_not_hold_is_gathered_on_the_host(rng, mo
 
 def test_a_product_beyond_32_bit_offsets(rng, monkeypatch):
     """With offsets that reach 3,000 entries; tests/gpu/tsparse/test_collection.py has one beyond 2^31."""
-    from spectile.tsparse.cuda import run as gpu
+    from spectile.tsparse.cuda import parts
 
     A = random(400, 300, 0.01, rng)
     whole = spgemm(A, sp.csr_array(A.T), backend="cuda")
     assert whole.nnz > 3000
-    monkeypatch.setattr(gpu, "MOST_ENTRIES", 3000)
-    monkeypatch.setattr(gpu, "PART_ENTRIES", 2000)
+    monkeypatch.setattr(parts, "MOST_ENTRIES", 3000)
+    monkeypatch.setattr(parts, "PART_ENTRIES", 2000)
     host = spgemm(A, sp.csr_array(A.T), backend="cuda")
     on_device = spgemm(on_gpu(A), on_gpu(sp.csr_array(A.T)))
     assert on_device.indices.dtype == on_device.indptr.dtype == np.int64
@@ -232,7 +232,7 @@ def test_a_product_beyond_32_bit_offsets(rng, monkeypatch):
         np.testing.assert_array_equal(C.indptr, whole.indptr)
         np.testing.assert_array_equal(C.indices, whole.indices)
         assert C.data.tobytes() == whole.data.tobytes()
-    monkeypatch.setattr(gpu, "_MOST_ENTRIES", 20)
+    monkeypatch.setattr(parts, "MOST_ENTRIES", 20)
     with pytest.raises(MemoryError, match=r"row \d+ of C has"):
         spgemm(A, sp.csr_array(A.T), backend="cuda")
     with pytest.raises(MemoryError, match="fewer than 2"):

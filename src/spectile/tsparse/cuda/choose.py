@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spectile.core.device import Device
+from spectile.core.devices import Device
 from spectile.core.launch import Shape
 from spectile.tsparse.cuda.counters import (
     BLOCK_KERNELS,
@@ -128,7 +128,7 @@ def scan(rows: int) -> Shape:
 class NumericLaunch:
     """A kernel of the numeric phase for the rows of one bin."""
 
-    family: str  # window, hash or block
+    family: str  # window, hash, wide_hash or block
     name: str
     bin: int
     rows: int
@@ -136,13 +136,17 @@ class NumericLaunch:
     scratch_words: int = 0  # per block, of the bitmaps in global memory
 
 
-def numeric(head: Head, mean_b: float, itemsize: int, scratch_bytes: int, device: Device) -> Iterator[NumericLaunch]:
+def numeric(
+    head: Head, columns: int, mean_b: float, itemsize: int, scratch_bytes: int, device: Device
+) -> Iterator[NumericLaunch]:
     """Yield the launches of the numeric phase, long rows first.
 
     Parameters
     ----------
     head : Head
         What the symbolic phase counted.
+    columns : int
+        Columns of C.
     mean_b : float
         Mean length of the rows of B that A meets.
     itemsize : int
@@ -154,12 +158,13 @@ def numeric(head: Head, mean_b: float, itemsize: int, scratch_bytes: int, device
     bins = head.bins()
     yield from _blocks(head, bins, scratch_bytes, device)
     # Tables of more columns have a whole warp per row: fewer rows per block keep more warps at work.
+    family = "hash" if columns < 1 << (32 - HASH_KERNELS[-1].log) else "wide_hash"
     few = 4 if mean_b <= CONSTANTS["SHORT_MEAN"] else 8
     for hashed in reversed(HASH_KERNELS):
         if bins[hashed.bin] and hashed.lanes in (few, 32):
             row_bytes = (4 + itemsize) * _padded(1 << hashed.log, hashed.lanes) + (2 << hashed.log)
             name = f"numeric_hash_{hashed.lanes}_{hashed.log}"
-            yield _by_groups("hash", name, hashed.bin, bins, hashed.lanes, row_bytes)
+            yield _by_groups(family, name, hashed.bin, bins, hashed.lanes, row_bytes)
     few = 32 if mean_b > CONSTANTS["LONG_MEAN"] else 16 if mean_b > CONSTANTS["MIDDLE_MEAN"] else 8
     for window in WINDOW_KERNELS:
         if bins[window.bin] and window.lanes == (32 if window.bin else few):
@@ -174,7 +179,7 @@ def _blocks(head: Head, bins: list[int], scratch_bytes: int, device: Device) -> 
         if not blocks:
             continue
         if not kernel.shared_words:
-            words, shared = bitmap_words(head[HEAD["MAX_SPAN"]]), 0
+            words, shared = shared, 0
             blocks = min(blocks, tuning(device).numeric_global_blocks, max(1, scratch_bytes // (8 * words)))
         shape = Shape((blocks,), kernel.threads, shared)
         yield NumericLaunch("block", f"numeric_block_{kernel.name}", kernel.bin, bins[kernel.bin], shape, words)

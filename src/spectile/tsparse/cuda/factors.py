@@ -18,6 +18,8 @@ from spectile.tsparse.cuda.counters import CONSTANTS, FLAGS, HEAD, ROUNDING, UNS
 from spectile.tsparse.rounding import half_exponents
 from spectile.tsparse.types import BY_ENTRY, IN_TILES, Factor, HalfRange, Precision, lookup
 
+#: Rows, columns and entries that 32-bit loops walk, their last step included (`choose.check`).
+_MOST_INDEX = 2**31 - 2**20
 _ROUNDING = {name: ROUNDING[code] for name, code in (("tf32", "TF32"), ("float16", "HALF"))}
 
 
@@ -62,7 +64,7 @@ def device_csr(matrix: Any, name: str) -> Any:
     from cupyx.scipy.sparse import csr_matrix
 
     csr = matrix.tocsr()
-    if max(csr.shape) >= 2**31 or csr.nnz >= 2**31:
+    if max(*csr.shape, csr.nnz) > _MOST_INDEX:
         raise ValueError(f'{name} has {csr.nnz} entries and shape {csr.shape}, beyond 32 bits; use backend="cpu"')
     if csr.indices.dtype.itemsize > 4 and csr.nnz:  # their low 32 bits could be in range
         least, most = int(csr.indices.min()), int(csr.indices.max())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from spectile.core import memory
 from spectile.core.device import describe
-from spectile.tsparse.cuda import choose
+from spectile.tsparse.cuda import choose, parts
 from spectile.tsparse.cuda.counters import CONSTANTS
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
@@ -17,9 +16,6 @@ from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.cuda.tiles.product import multiply_to_csr
 from spectile.tsparse.matrices import device_csr, host_csr, is_array, to_host
 from spectile.tsparse.types import BY_ENTRY, IN_TILES, Factor, Precision
-
-MOST_ENTRIES = 2**31 - 1  # of C, or of some rows of it, that 32-bit offsets reach
-PART_ENTRIES = 2**28  # of C that are made at a time where C is too large for one piece
 
 
 def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int | None, host: bool) -> Any:
@@ -40,10 +36,8 @@ def _by_tiles(A: Any, B: Any, precision: Precision, memory_limit: int | None, ho
         raise ValueError('memory_limit is kept by method="rows" and "auto", not by "tiles": choose one of them')
 
     def product(left: Factor, right: Factor, counters: Any) -> Any:
-        left, right = checked(left, right, counters)
-        indptr, indices, data = multiply_to_csr(left, right, precision)
-        shape = (left.shape[0], right.shape[1])
-        return device_csr(shape, indptr, indices, unscale(data, indptr, indices, left, right, 0))
+        C = multiply_to_csr(*checked(left, right, counters), precision)
+        return device_csr((left.shape[0], right.shape[1]), *C)
 
     C = with_checked_factors(A, B, precision, product, IN_TILES)
     return to_host(C, is_array(A, B)) if host else C
@@ -83,7 +77,7 @@ def to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | No
     chunk, scratch = chunk_of(memory_limit, rows, B.shape[1])
     if chunk >= rows:
         phase = count_rows(A, B, 0, rows, value, counters, scratch)
-        if phase.entries <= MOST_ENTRIES:
+        if phase.entries <= parts.MOST_ENTRIES:
             return device_csr((rows, B.shape[1]), *finish(A, B, phase, precision))
         counts = [phase.counts.get()]
         del phase  # before its rows are made anew
@@ -91,26 +85,18 @@ def to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | No
         checked(A, B, counters)
         chunks = [(a, min(a + chunk, rows)) for a in range(0, rows, chunk)]
         counts = [count_rows(A, B, a, b, value, None, scratch).counts.get() for a, b in chunks]
-    return _fill_parts(A, B, precision, _row_pointer(counts), chunk, scratch)
-
-
-def _row_pointer(counts: list[Any]) -> np.ndarray:
-    return np.cumsum(np.concatenate([[0], *counts]), dtype=np.int64)
+    return _fill_parts(A, B, precision, parts.row_pointer(counts), chunk, scratch)
 
 
 def _fill_parts(A: Factor, B: Factor, precision: Precision, starts: np.ndarray, chunk: int, scratch: int) -> Any:
     """Return C on the device, its rows counted again and filled part by part."""
     import cupy
-    from cupyx.scipy.sparse import csr_matrix
 
-    index = np.int32 if starts[-1] <= MOST_ENTRIES else np.int64
-    if index is np.int64 and not hasattr(csr_matrix, "_from_parts"):
-        raise MemoryError(
-            f"C has {starts[-1]} entries, beyond the 32-bit indices of cupyx matrices before CuPy 14: "
-            "pass scipy matrices, and C is gathered on the host"
-        )
-    indices, data = cupy.empty(int(starts[-1]), index), cupy.empty(int(starts[-1]), precision.dtype)
-    for a, b, part in parts(starts, chunk, PART_ENTRIES):
+    total = int(starts[-1])
+    parts.require_wide_indices(total)
+    index = parts.index_type(total)
+    indices, data = cupy.empty(total, index), cupy.empty(total, precision.dtype)
+    for a, b, part in parts.parts(starts, chunk, parts.PART_ENTRIES):
         phase = count_rows(A, B, a, b, precision.value, None, scratch)
         columns = indices[part] if index is np.int32 else cupy.empty(phase.entries, np.int32)
         fill_rows(A, B, phase, columns, data[part])
@@ -119,19 +105,6 @@ def _fill_parts(A: Factor, B: Factor, precision: Precision, starts: np.ndarray, 
             indices[part] = columns
         del phase, columns  # before the next rows take their place
     return device_csr((A.shape[0], B.shape[1]), cupy.asarray(starts.astype(index)), indices, data)
-
-
-def parts(starts: np.ndarray, chunk: int, most: int) -> Iterator[tuple[int, int, slice]]:
-    """Yield successive rows [a, b) of C and their places: at most `chunk` rows, of `most` entries if more than one."""
-    a, rows = 0, len(starts) - 1
-    while a < rows:
-        end = starts[a] + min(most, MOST_ENTRIES)
-        b = max(min(a + chunk, int(np.searchsorted(starts, end, side="right")) - 1, rows), a + 1)
-        if starts[b] - starts[a] > MOST_ENTRIES:
-            raise MemoryError(f"row {a} of C has {starts[b] - starts[a]} entries, more than 32-bit offsets reach")
-        if starts[a] < starts[b]:
-            yield a, b, slice(int(starts[a]), int(starts[b]))
-        a = b
 
 
 def _gather_on_host(
@@ -146,17 +119,16 @@ def _gather_on_host(
     counts = []
     for a in range(0, rows, chunk):
         phase = count_rows(A, B, a, min(a + chunk, rows), value, None, scratch)
-        if chunk >= rows and phase.entries <= MOST_ENTRIES and phase.entries * entry_bytes <= memory.free_bytes():
+        if chunk >= rows and phase.entries <= parts.MOST_ENTRIES and phase.entries * entry_bytes <= memory.free_bytes():
             indptr, indices, data = (x.get() for x in finish(A, B, phase, precision))
             return host_csr(shape, indptr.astype(np.int64), indices, data, array)
         counts.append(phase.counts.get())
         del phase  # before the next rows take their place
-    starts = _row_pointer(counts)
-    # As scipy has it: one type for columns and row pointer.
-    index = np.int32 if starts[-1] <= MOST_ENTRIES else np.int64
+    starts = parts.row_pointer(counts)
+    index = parts.index_type(starts[-1])
     indices, data = np.empty(starts[-1], index), np.empty(starts[-1], precision.dtype)
-    most = min(PART_ENTRIES, max(memory.free_bytes() // (2 * (entry_bytes + index().itemsize)), 1))
-    for a, b, part in parts(starts, chunk, most):
+    most = min(parts.PART_ENTRIES, max(memory.free_bytes() // (2 * (entry_bytes + index().itemsize)), 1))
+    for a, b, part in parts.parts(starts, chunk, most):
         _, columns, values = finish(A, B, count_rows(A, B, a, b, value, None, scratch), precision)
         columns.astype(index, copy=False).get(out=indices[part])
         values.get(out=data[part])

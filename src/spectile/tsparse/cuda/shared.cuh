@@ -17,7 +17,7 @@ enum Head {
     NUMERIC = 8,        // rows in each numeric bin (12)
     FLAGS = 20,         // bad input of A and of B, see Flag
     MAX_SPAN = 22,      // widest window among the rows of the symbolic block bin
-    MAX_BYTES = 24,     // most shared memory among the rows of each numeric block bin (4)
+    MAX_BYTES = 24,     // most shared memory among the rows of each numeric block bin; of the last, most words (4)
     TICKET = 28,
     DESCENTS = 34,      // places in A and in B where a column is not above the one before, less those at a row's start
     PRODUCTS = 30,      // 64 bits
@@ -61,6 +61,9 @@ constexpr int GROUP_THREADS = 128;  // of the kernels that give a row to a group
     KERNEL(9, large, 512, true, true)                                                                                     \
     KERNEL(10, sums_global, 512, true, false)                                                                             \
     KERNEL(11, global, 256, false, false)
+
+// Words of the bitmap of `span` columns, of which there may be nearly 2^31.
+__device__ __forceinline__ int words_of(int span) { return int((u32(span) + 31) >> 5); }
 
 // Whether the check of the factors found what the kernels must not walk.
 __device__ __forceinline__ bool invalid(const int* head) {

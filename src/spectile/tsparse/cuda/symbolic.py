@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from spectile.tsparse import errors
+from spectile.tsparse.cuda import parts
 from spectile.tsparse.cuda.factors import checked, with_checked_factors
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
-from spectile.tsparse.cuda.run import MOST_ENTRIES, chunk_of, finish, least_bytes
+from spectile.tsparse.cuda.run import chunk_of, finish, least_bytes
 from spectile.tsparse.matrices import device_csr, is_array, to_host
 from spectile.tsparse.types import Factor, lookup
 
@@ -42,7 +43,7 @@ class SymbolicProduct:
 
         self._phase = with_checked_factors(A, B, lookup("float64"), analyse)
         self.products = self._phase.products
-        if self.nnz > MOST_ENTRIES:
+        if self.nnz > parts.MOST_ENTRIES:
             raise MemoryError(f"C has {self.nnz} entries, and a kept pattern holds fewer than 2**31: use spgemm")
 
     @property

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from spectile.core.compile import Unit
+from spectile.core.compile import PORTABLE, Unit
 from spectile.tsparse.types import PRECISIONS
 
-ARCHS = ("sm_80", "sm_90a", "sm_100")
 _VALUES = {"float32": {"VALUE": "float"}, "float64": {"VALUE": "double"}}
 
 
-def _by_value(source: str) -> dict[str, Unit]:
-    return {name: Unit(__package__, (source,), ARCHS, defines) for name, defines in _VALUES.items()}
+def _by_value(source: str, **more: str) -> dict[str, Unit]:
+    return {name: Unit(__package__, (source,), PORTABLE, {**defines, **more}) for name, defines in _VALUES.items()}
 
 
 #: By the name of the type of C.
 CHECK = _by_value("check.cu")
 ANALYSIS = _by_value("rows/analysis.cu")
 WINDOW = _by_value("rows/window.cu")
-HASH = _by_value("rows/hash.cu")
+HASH = _by_value("rows/hash.cu", WIDE="0")
+WIDE_HASH = _by_value("rows/hash.cu", WIDE="1")  # of products with more columns than a word sorts with their slots
 BLOCK = _by_value("rows/block.cu")
-SYMBOLIC = Unit(__package__, ("rows/symbolic.cu",), ARCHS, _VALUES["float32"])  # it reads no values
+SYMBOLIC = Unit(__package__, ("rows/symbolic.cu",), PORTABLE, _VALUES["float32"])  # it reads no values
 #: By the name of the precision.
 TILES = {
-    name: Unit(__package__, ("tiles/tiles.cu",), ARCHS, {"PRECISION": str(precision.tile_code)})
+    name: Unit(__package__, ("tiles/tiles.cu",), PORTABLE, {"PRECISION": str(precision.tile_code)})
     for name, precision in PRECISIONS.items()
 }
-_FAMILIES = (CHECK, ANALYSIS, WINDOW, HASH, BLOCK, TILES)
+_FAMILIES = (CHECK, ANALYSIS, WINDOW, HASH, WIDE_HASH, BLOCK, TILES)
 UNITS = (SYMBOLIC, *(unit for family in _FAMILIES for unit in family.values()))

@@ -18,24 +18,25 @@ __device__ int symbolic_bin(u64 products, int span) {
     return 6;
 }
 
-// Bin of a row for the numeric phase; `window` tells that the symbolic phase kept its bitmap.
+// Bin of a row for the numeric phase, and the shared memory that it needs in a block bin (in the last, the words of its
+// bitmap in global memory); `window` tells that the symbolic phase kept its bitmap.
 __device__ int numeric_bin(int entries, int span, bool window, bool heavy, int shared_bytes, int* need) {
     *need = 0;
     if (entries == 0) return -1;
     if (window && span <= 2048) return entries <= 256 ? 0 : 1;
     if (window && entries <= 1024) return 2;
-    if (!heavy && !window && (span >> 22) == 0) {
+    if (!heavy && !window) {
         if (entries <= 16) return 3;
         if (entries <= 32) return 4;
         if (entries <= 128) return 5;
         if (entries <= 256) return 6;
         if (entries <= 512) return 7;
     }
-    const long long words = 8LL * ((span + 31) / 32), sums = (long long)entries * sizeof(VALUE);
+    const long long words = 8LL * words_of(span), sums = (long long)entries * sizeof(VALUE);
     *need = int(min(words + sums, (long long)shared_bytes));
     if (words + sums <= 48 * 1024) return 8;
     if (words + sums <= shared_bytes) return 9;
-    *need = int(min(words, (long long)shared_bytes));
+    *need = words <= shared_bytes ? int(words) : words_of(span);
     return words <= shared_bytes ? 10 : 11;
 }
 

@@ -15,7 +15,7 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
     const int t = threadIdx.x, lane = t & 31;
     Word* words = SHARED_WORDS ? (Word*)shared : scratch + (long long)blockIdx.x * scratch_words;
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
-        const int row = list[item], start = low[row], used = (span[row] + 31) >> 5, out = ptr_c[row];
+        const int row = list[item], start = low[row], used = words_of(span[row]), out = ptr_c[row];
         const int n = ptr_c[row + 1] - out, begin = ptr_a[row], end = ptr_a[row + 1];
         VALUE* sums = SHARED_SUMS ? (VALUE*)((Word*)shared + used) : val_c + out;
         for (int w = t; w < used; w += THREADS) words[w].bits = 0;

@@ -13,18 +13,18 @@ from spectile.tsparse.cuda.rows.count import Phase
 from spectile.tsparse.cuda.streams import Launch, side_by_side
 from spectile.tsparse.types import Factor
 
-_FAMILIES = {"window": units.WINDOW, "hash": units.HASH, "block": units.BLOCK}
+_FAMILIES = {"window": units.WINDOW, "hash": units.HASH, "wide_hash": units.WIDE_HASH, "block": units.BLOCK}
 
 
 def fill_rows(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any) -> None:
     """Fill the columns and values of the rows of `phase`."""
-    side_by_side([_launch(one, A, B, phase, indices, data) for one in _chosen(A, phase, data.dtype.itemsize)])
+    side_by_side([_launch(one, A, B, phase, indices, data) for one in _chosen(A, B, phase, data.dtype.itemsize)])
 
 
-def _chosen(A: Factor, phase: Phase, itemsize: int) -> list[choose.NumericLaunch]:
+def _chosen(A: Factor, B: Factor, phase: Phase, itemsize: int) -> list[choose.NumericLaunch]:
     if not phase.rows:
         return []
-    return list(choose.numeric(phase.head, _mean_b(A, phase), itemsize, phase.scratch_bytes, describe()))
+    return list(choose.numeric(phase.head, B.shape[1], _mean_b(A, phase), itemsize, phase.scratch_bytes, describe()))
 
 
 def _mean_b(A: Factor, phase: Phase) -> float:
@@ -40,7 +40,7 @@ def _launch(chosen: choose.NumericLaunch, A: Factor, B: Factor, phase: Phase, in
     rows = (phase.lists + 4 * chosen.bin * phase.rows, *left, B.indptr, B.indices, B.data, phase.low)
     product, count = (phase.indptr, indices, data), np.int32(chosen.rows)
     arguments: tuple[Any, ...]
-    if chosen.family == "hash":
+    if chosen.family in ("hash", "wide_hash"):
         arguments = (count, *rows, *product)
     elif chosen.family == "window":
         arguments = (count, *rows, phase.span, phase.slot, phase.kept, np.int32(len(phase.kept)), *product)

@@ -33,7 +33,14 @@ template <int G, int K> __device__ __forceinline__ void sort_words(u32 (&words)[
     }
 }
 
-// New columns are listed with their slot in one word, which the sort orders: a window of 2^(32 - LOG) columns fits.
+template <int LOG> __device__ __forceinline__ int slot_of(const int* keys, int column) {
+    u32 slot = (u32(column) * 2654435769u) >> (32 - LOG);
+    while (keys[slot] != column) slot = (slot + 1) & ((1 << LOG) - 1);
+    return slot;
+}
+
+// New columns are listed with their slot in one word, which the sort orders: a window of 2^(32 - LOG) columns fits.  In
+// wider ones (WIDE) they are listed alone, and their slots are looked up after the sort.
 template <int G, int LOG>
 __device__ void numeric_hash(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
                              const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c,
@@ -56,7 +63,7 @@ __device__ void numeric_hash(int count, const int* list, const int* ptr_a, const
                         if (present) {
                             const int slot = insert<LOG>(keys, column, added);
                             sums[slot] = added ? product : sums[slot] + product;
-                            column = ((column - start) << LOG) | slot;
+                            column = WIDE ? column - start : ((column - start) << LOG) | slot;
                         }
                         const u32 all = __ballot_sync(mask, added) & mask;
                         if (added) listed[n + __popc(all & ((1u << (threadIdx.x & 31)) - 1u))] = column;
@@ -75,8 +82,9 @@ __device__ void numeric_hash(int count, const int* list, const int* ptr_a, const
     __syncwarp(mask);
     for (int e = lane; e < n; e += G) {
         const u32 word = listed[e];
-        idx_c[out + e] = start + int(word >> LOG);
-        val_c[out + e] = sums[word & (TABLE - 1)];
+        const int column = start + int(WIDE ? word : word >> LOG);
+        idx_c[out + e] = column;
+        val_c[out + e] = sums[WIDE ? slot_of<LOG>(keys, column) : word & (TABLE - 1)];
     }
 }
 

@@ -112,7 +112,7 @@ __device__ void symbolic_block(int rows, int nnz, const int* lists, const int* p
     u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
     const int count = head[SYMBOLIC + BLOCK_BIN], width = width_of(mean_row(head, nnz));
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
-        const int row = lists[(long long)BLOCK_BIN * rows + item], start = low[row], words = (span[row] + 31) >> 5;
+        const int row = lists[(long long)BLOCK_BIN * rows + item], start = low[row], words = words_of(span[row]);
         for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
         if (threadIdx.x == 0) total = 0;
         __syncthreads();

@@ -12,11 +12,13 @@ import numpy as np
 
 from spectile.core.launch import Shape, kernel
 from spectile.tsparse.cuda import units
-from spectile.tsparse.cuda.rows.count import count_rows
+from spectile.tsparse.cuda.parts import MOST_ENTRIES
+from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.matrices import device_csr
 from spectile.tsparse.types import Factor, Precision
 
+_MOST_TILES = 2**30 - 1  # of a factor, of which a tile of 16x8 has two bitmaps
 _THREADS = 256  # of every kernel of tiles.cu
 
 
@@ -57,14 +59,13 @@ def launch(precision: str, name: str, blocks: int, *arguments: Any) -> None:
         kernel(units.TILES[precision], name)(Shape((blocks,), _THREADS), *arguments)
 
 
-def pattern(A: Factor, B: Factor) -> tuple[Any, Any]:
-    """Return row pointer and sorted columns of a product of patterns."""
+def tile_columns(A: Factor, B: Factor, phase: Phase) -> Any:
+    """Return the sorted columns of a product of patterns."""
     import cupy
 
-    phase = count_rows(A, B, 0, A.shape[0], "float32")
-    indices, unused = cupy.empty(phase.entries, np.int32), cupy.empty(phase.entries, np.float32)
-    fill_rows(A, B, phase, indices, unused)
-    return phase.indptr, indices
+    columns, unread = cupy.empty(phase.entries, np.int32), cupy.empty(phase.entries, np.float32)
+    fill_rows(A, B, phase, columns, unread)
+    return columns
 
 
 def prefix_scan(counts: Any) -> Any:
@@ -82,14 +83,18 @@ def convert(matrix: Factor, precision: Precision) -> TileMatrix:
     import cupy
 
     rows, columns = matrix.shape
-    tile_rows, tile_columns = -(-rows // 16), -(-columns // 8)
+    tile_rows = -(-rows // 16)
     groups = cupy.empty(tile_rows + 1 + rows, np.int32)
     coarse = cupy.empty(matrix.nnz, np.int32)
     blocks, name = -(-max(rows, matrix.nnz) // 256), precision.name
     launch(name, "coarsen", blocks, np.int32(rows), np.int32(matrix.nnz), matrix.indices, groups, coarse)
     unread = cupy.empty(max(rows, matrix.nnz), np.float32)  # values of a product that only its pattern is wanted of
     gather = Factor((tile_rows, rows), groups[: tile_rows + 1], groups[tile_rows + 1 :], unread)
-    indptr, tiles = pattern(gather, Factor((rows, tile_columns), matrix.indptr, coarse, unread))
+    entries = Factor((rows, -(-columns // 8)), matrix.indptr, coarse, unread)
+    phase = count_rows(gather, entries, 0, tile_rows, "float32")
+    if phase.entries > _MOST_TILES:
+        raise MemoryError(f'a factor has {phase.entries:,} tiles, more than 32-bit offsets reach: use method="rows"')
+    indptr, tiles = phase.indptr, tile_columns(gather, entries, phase)
     bitmaps = cupy.zeros(2 * len(tiles), np.uint64)
     blocks = -(-rows // 32)
     launch(name, "mark", blocks, np.int32(rows), matrix.indptr, matrix.indices, indptr, tiles, bitmaps)
@@ -106,6 +111,8 @@ def element_index(bitmaps: Any, precision: str) -> Any:
 
     counts = cupy.empty(len(bitmaps), np.int32)
     launch(precision, "count_bits", -(-len(bitmaps) // 256), np.int32(len(bitmaps)), bitmaps, counts)
+    if 64 * len(bitmaps) > MOST_ENTRIES and (total := int(counts.sum(dtype=np.int64))) > MOST_ENTRIES:
+        raise MemoryError(f"a matrix of tiles has {total:,} elements, more than 32-bit offsets reach")
     return prefix_scan(counts)
 
 

@@ -1,0 +1,182 @@
+"""Choices of the GPU's product without a GPU: bins as the device makes them, and launches that every device can run."""
+
+import ctypes
+import dataclasses
+import re
+import shutil
+import subprocess
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from spectile.core.devices import TABLE
+from spectile.tsparse.cuda import choose, units
+from spectile.tsparse.cuda.counters import BLOCK_KERNELS, CONSTANTS, HASH_KERNELS, HEAD, WINDOW_KERNELS, Head
+
+LONGEST = 2**31 - 2**20  # rows, columns, entries: what the kernels take
+RNG = np.random.default_rng(2026)
+
+
+@pytest.fixture(scope="module")
+def device_code(tmp_path_factory):
+    """The kernels' own functions that choose a row's bin, compiled for the host."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    source = units.ANALYSIS["float64"].source()
+    constants = "".join(re.findall(r"constexpr int \w+ = -?\d+;", source))
+    functions = [whole_function(name, source) for name in FUNCTIONS]
+    text = "\n".join(functions).replace("__device__", "static").replace("__forceinline__", "inline")
+    folder = tmp_path_factory.mktemp("bins")
+    (folder / "bins.cpp").write_text(HARNESS.format(constants=constants, functions=text))
+    subprocess.run(["g++", "-O1", "-shared", "-fPIC", "-o", "bins.so", "bins.cpp"], cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "bins.so"))
+
+
+def whole_function(name, source):
+    """Return the text of a device function, of one line or until a brace at the beginning of a line."""
+    start = re.search(rf"^__device__[^;(]*\b{name}\(", source, re.M).start()
+    line = source[start : source.index("\n", start)]
+    return line if line.endswith("}") else source[start : source.index("\n}\n", start) + 2]
+
+
+FUNCTIONS = ("words_of", "symbolic_bin", "numeric_bin")
+HARNESS = """
+#include <algorithm>
+using std::min; using std::max; using u32 = unsigned int; using u64 = unsigned long long;
+namespace f {{
+using VALUE = float;
+{constants}
+{functions}
+}}
+namespace d {{
+using VALUE = double;
+{constants}
+{functions}
+}}
+extern "C" int symbolic(unsigned long long products, int span) {{ return d::symbolic_bin(products, span); }}
+extern "C" int numeric(int size, int entries, int span, int window, int heavy, int shared, int* need) {{
+    return size == 4 ? f::numeric_bin(entries, span, window, heavy, shared, need)
+                     : d::numeric_bin(entries, span, window, heavy, shared, need);
+}}
+"""
+
+
+def random_rows(count):
+    """Yield products, span and entries of rows of every size that C may have."""
+    edges = [1, 2, 16, 17, 24, 32, 48, 64, 192, 256, 768, 1024, 2048, 2049, 8192, 8193, 2**14, 2**20, 2**22, 2**22 + 1]
+    edges += [2**30, LONGEST - 1, LONGEST]
+    for i in range(count):
+        span = int(RNG.choice(edges)) if i % 2 else int(2 ** RNG.uniform(0, 31)) % LONGEST + 1
+        products = int(RNG.choice(edges)) if i % 3 else int(2 ** RNG.uniform(0, 40)) + 1
+        entries = min(products, span) if i % 4 else int(RNG.integers(1, min(products, span) + 1))
+        yield products, span, entries
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=list(TABLE))
+@pytest.mark.parametrize("itemsize", [4, 8])
+def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
+    limit = choose.shared_limit(device)
+    windows = {kernel.bin: kernel for kernel in WINDOW_KERNELS}
+    hashes = {kernel.bin: kernel for kernel in HASH_KERNELS}
+    blocks = {kernel.bin: kernel for kernel in BLOCK_KERNELS}
+    assert device_code.symbolic(ctypes.c_ulonglong(0), 0) == -1
+    for products, span, entries in random_rows(4000):
+        symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span)
+        most = min(products, span)
+        if symbolic < 2:
+            assert span <= (2048, 8192)[symbolic] and products < CONSTANTS["HEAVY"]
+        elif symbolic < CONSTANTS["BLOCK_BIN"]:
+            assert most <= (32, 64, 256, 1024)[symbolic - 2], "a table that is full is searched for ever"
+        need = ctypes.c_int()
+        heavy = products >= CONSTANTS["HEAVY"] and symbolic >= 2
+        row = (itemsize, entries, span, int(symbolic < 2), int(heavy), limit)
+        chosen = device_code.numeric(*row, ctypes.byref(need))
+        words = -(-span // 32)
+        if chosen in windows:
+            assert symbolic < 2 and words <= windows[chosen].words and entries <= windows[chosen].sums
+        elif chosen in hashes:
+            assert entries <= 2 ** (hashes[chosen].log - 1)
+        else:
+            kernel = blocks[chosen]
+            bytes_needed = 8 * words * kernel.shared_words + itemsize * entries * kernel.shared_sums
+            assert bytes_needed <= (need.value if kernel.shared_words else 0) <= limit or chosen == 11
+            assert kernel.shared_words or need.value == words, "bitmaps in global memory are as wide as the widest row"
+
+
+def test_columns_are_sorted_with_their_slots_where_a_word_holds_both():
+    """A word of the sort holds a column's place in the window and a slot of the largest table."""
+    log = max(kernel.log for kernel in HASH_KERNELS)
+    head = head_of(**{f"NUMERIC+{kernel.bin}": 1 for kernel in HASH_KERNELS})
+    for columns in (1, 2**20, 2 ** (32 - log) - 1, 2 ** (32 - log), 2**30, LONGEST):
+        families = {one.family for one in choose.numeric(head, columns, 3.0, 8, 2**28, device=TABLE["H200"])}
+        assert families == ({"hash"} if columns << log < 2**32 else {"wide_hash"})
+
+
+def head_of(**places):
+    words = np.zeros(CONSTANTS["HEAD"], np.int32)
+    for name, value in places.items():
+        place, _, offset = name.partition("+")
+        words[HEAD[place] + int(offset or 0)] = value
+    return Head(words)
+
+
+def launches(rows, columns, nnz_a, products, entries, itemsize, device):
+    """Yield the shape of every launch of a product of such sizes, whatever the bins of its rows."""
+    mean_a, mean_b = nnz_a / max(rows, 1), products / max(nnz_a, 1)
+    limit, words = choose.shared_limit(device), choose.bitmap_words(columns)
+    yield choose.check(rows, nnz_a)
+    yield choose.scale(rows)
+    yield choose.analysis(rows, mean_a, device)[1]
+    yield choose.symbolic_groups(rows, nnz_a, device)[1]
+    head = head_of(**{f"SYMBOLIC+{CONSTANTS['BLOCK_BIN']}": rows, "MAX_SPAN": columns})
+    shape = choose.symbolic_block(rows, columns, device)
+    assert (shape is None) == (4 * words > limit)
+    if shape is None:
+        used, shape = choose.symbolic_block_global(head, 2**28, device)
+        assert used == words and shape.grid[0] * used * 4 <= max(2**28, 4 * words)
+    yield shape
+    yield choose.scan(rows)
+    need = {0: min(48 * 1024, limit), 1: limit, 2: min(8 * words, limit), 3: words}
+    bins = {f"NUMERIC+{i}": rows for i in range(CONSTANTS["BINS_NUMERIC"])}
+    head = head_of(**bins, **{f"MAX_BYTES+{i}": value for i, value in need.items()})
+    chosen = list(choose.numeric(head, columns, mean_b, itemsize, 2**28, device))
+    assert sorted(one.bin for one in chosen) == list(range(CONSTANTS["BINS_NUMERIC"])), "one launch per bin"
+    for one in chosen:
+        yield one.shape
+        if one.scratch_words:
+            assert one.shape.grid[0] * one.scratch_words * 8 <= max(2**28, 8 * words)
+
+
+#: Static shared memory of the kernels that also ask for dynamic: `choose.shared_limit` leaves room for it.
+STATIC = 12 * 1024
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=list(TABLE))
+def test_every_launch_fits_every_device(device):
+    sizes = [1, 2, 31, 33, 127, 1000, 2**16 + 1, 10**6, 10**7, 10**8, 10**9, LONGEST]
+    for rows in sizes:
+        for columns in sizes:
+            for mean in (0, 1, 5, 12, 40, 1000):
+                nnz = min(rows * mean, LONGEST)
+                products = nnz * min(mean, columns)
+                for itemsize in (4, 8):
+                    for shape in launches(rows, columns, nnz, products, products, itemsize, device):
+                        assert shape.refusal(device) is None, (shape, rows, columns, mean)
+                        block = dataclasses.replace(shape, shared_bytes=shape.shared_bytes + STATIC)
+                        assert shape.shared_bytes <= 48 * 1024 or block.refusal(device) is None
+
+
+def test_no_row_for_bitmaps_in_global_memory_needs_no_launch():
+    """The identity of 2,000,000 columns: its bitmap would not fit in shared memory, and no row asks for one."""
+    device = TABLE["H200"]
+    assert choose.symbolic_block(2_000_000, 2_000_000, device) is None
+    assert choose.symbolic_block_global(head_of(), 2**28, device) == (0, None)
+
+
+def test_kernels_hold_their_static_shared_memory():
+    """What the sources declare beside the dynamic shared memory is what `choose` leaves free."""
+    text = resources.files("spectile.tsparse.cuda").joinpath("rows/block.cu").read_text()
+    threads = max(kernel.threads for kernel in BLOCK_KERNELS)
+    assert "s_first[THREADS], s_last[THREADS]" in text and "VALUE s_factor[THREADS]" in text
+    assert threads * (4 + 4 + 8 + 4) + 4 * threads // 32 + 64 <= STATIC
