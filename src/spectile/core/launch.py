@@ -98,29 +98,53 @@ class Kernel:
         RuntimeError
             If the device cannot run the shape, in one sentence, or the driver refuses it.
         """
-        refusal = shape.refusal(describe())
-        if refusal is not None:
-            raise RuntimeError(f"the kernel {self.name} asks for {refusal}, which {describe().name} cannot run")
+        self._check(shape)
         if shape.cooperative or (shape.after_previous and describe().compute_capability >= (9, 0)):
-            self._launch_extended(shape, arguments)
+            BoundLaunch(self, shape, arguments)()
             return
         self._function(shape.grid, (shape.threads,), _by_value(arguments), shared_mem=shape.shared_bytes)
 
-    def _launch_extended(self, shape: Shape, arguments: tuple[Any, ...]) -> None:
-        import cupy
+    def bind(self, shape: Shape, *arguments: Any) -> BoundLaunch:
+        """Return a launch with everything checked and packed, to be repeated at the least cost to the host.
 
-        kinds = [_COOPERATIVE] * shape.cooperative + [_PROGRAMMATIC_SERIALIZATION] * shape.after_previous
+        Parameters as those of the call.  A structured array is read at each launch: change its fields in place to
+        launch with other addresses.  CuPy arrays are held.
+        """
+        self._check(shape)
+        return BoundLaunch(self, shape, arguments)
+
+    def _check(self, shape: Shape) -> None:
+        refusal = shape.refusal(describe())
+        if refusal is not None:
+            raise RuntimeError(f"the kernel {self.name} asks for {refusal}, which {describe().name} cannot run")
+
+
+class BoundLaunch:
+    """A kernel, a shape and its arguments, packed as the driver reads them; made by :meth:`Kernel.bind`.
+
+    Calling it launches on the current stream.  One thread at a time may use it.
+    """
+
+    def __init__(self, kernel: Kernel, shape: Shape, arguments: tuple[Any, ...]) -> None:
+        overlaps = shape.after_previous and describe().compute_capability >= (9, 0)
+        kinds = [_COOPERATIVE] * shape.cooperative + [_PROGRAMMATIC_SERIALIZATION] * overlaps
         attributes = (_LaunchAttribute * len(kinds))(*(_LaunchAttribute(kind, 0, 1) for kind in kinds))
-        stream = cupy.cuda.get_current_stream().ptr
         x, y, z = (*shape.grid, 1, 1)[:3]
-        config = _LaunchConfig(
-            x, y, z, shape.threads, 1, 1, shape.shared_bytes, stream, ctypes.addressof(attributes), len(kinds)
-        )
-        held = [_addressable(argument) for argument in arguments]
-        pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(one) for one in held))
-        status = _extended()(ctypes.byref(config), self._function.ptr, pointers, None)
+        address = ctypes.addressof(attributes)
+        self._config = _LaunchConfig(x, y, z, shape.threads, 1, 1, shape.shared_bytes, None, address, len(kinds))
+        packed = [_addressable(argument) for argument in arguments]
+        self._pointers = (ctypes.c_void_p * len(packed))(*(ctypes.addressof(one) for one in packed))
+        self._name, self._function = kernel.name, kernel._function.ptr
+        self._held = attributes, packed, arguments
+        self._launch, self._reference = _extended(), ctypes.byref(self._config)
+        self._stream = _current_stream()
+
+    def __call__(self) -> None:
+        """Launch on the current stream; raises RuntimeError if the driver refuses."""
+        self._config.stream = self._stream().ptr
+        status = self._launch(self._reference, self._function, self._pointers, None)
         if status != 0:
-            raise RuntimeError(f"the driver refuses to launch {self.name} (error {status}): update the driver")
+            raise RuntimeError(f"the driver refuses to launch {self._name} (error {status}): update the driver")
 
 
 def kernel(unit: Unit, name: str, prefer_l1: bool = False) -> Kernel:
@@ -172,6 +196,12 @@ class _LaunchConfig(ctypes.Structure):
 
 
 _COOPERATIVE, _PROGRAMMATIC_SERIALIZATION = 2, 6
+
+
+def _current_stream() -> Any:
+    import cupy
+
+    return cupy.cuda.get_current_stream
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +40,7 @@ class Function:
 
     def __init__(self) -> None:
         self.shared_size_bytes, self.max_dynamic_shared_size_bytes = 1024, 49152
+        self.ptr = 0
         self.kernel, self.launched = self, []  # type: ignore[var-annotated]
 
     def __call__(self, grid: Any, block: Any, arguments: Any, shared_mem: int) -> None:
@@ -77,3 +79,29 @@ def test_a_kernel_is_made_once_and_a_refused_shape_is_one_sentence(function: Fun
     record = np.zeros(1, [("n", "i4")])
     one((Shape((2, 3), 64)), record)
     assert function.launched == [((2, 3), (64,), (("by value", record),), 0)]
+
+
+def test_a_bound_launch_reads_its_struct_anew(function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def launch_kernel(config: Any, address: int, pointers: Any, extra: None) -> int:
+        number = ctypes.cast(pointers[0], ctypes.POINTER(ctypes.c_int))[0]
+        single = ctypes.cast(pointers[1], ctypes.POINTER(ctypes.c_float))[0]
+        one = config._obj
+        seen.append((number, single, address, one.grid_x, one.block_x, one.shared, one.stream, one.count))
+        return 0 if number < 9 else 700
+
+    monkeypatch.setattr(launch, "_extended", lambda: launch_kernel)
+    streams = iter((64, 128, 64))
+    monkeypatch.setattr(launch, "_current_stream", lambda: lambda: SimpleNamespace(ptr=next(streams)))
+    function.ptr = 4096
+    record = np.array([(7,)], [("n", "i4")])
+    unit = Unit("spectile.core", (), archs=("sm_80",))
+    bound = kernel(unit, "f").bind(Shape((5,), 64, 1000, after_previous=True), record, np.float32(0.5))
+    bound()
+    record["n"] = 8
+    bound()
+    assert seen == [(7, 0.5, 4096, 5, 64, 1000, 64, 1), (8, 0.5, 4096, 5, 64, 1000, 128, 1)]
+    record["n"] = 9
+    with pytest.raises(RuntimeError, match=r"refuses to launch f \(error 700\)"):
+        bound()
