@@ -29,6 +29,7 @@ def laplacian(shape: tuple[int, ...], points: int) -> sp.csr_array:
         for other in neighbours[1:]:
             total = sp.kron(total, sp.eye_array(other.shape[0])) + sp.kron(sp.eye_array(total.shape[0]), other)
     A = sp.csr_array(total)
+    A.eliminate_zeros()  # of dense blocks, in which Kronecker products of small grids are made
     A.data[:] = -1.0
     A.setdiag(points - 1.0)
     A.sort_indices()
