@@ -1,4 +1,4 @@
-# spectile: fetch inputs, measure ours and the vendors' methods, draw the four papers' tables and figures.
+# spectile: make inputs, measure ours and the vendors' methods, draw the four papers' tables and figures.
 # This page is the table of contents; config/README.md explains every key, CONTRIBUTING.md how to add to it.
 from snakemake.utils import min_version
 
@@ -14,54 +14,42 @@ include: "workflow/rules/common.smk"
 report: "workflow/report/workflow.rst"
 
 
-wildcard_constraints:
-    paper="|".join(ALL_PAPERS),
-    case="[a-z0-9_]+",
-    matrix="([A-Za-z0-9_.+-]+/)?[A-Za-z0-9_.+-]+",
-
-
 localrules:
     all,
     figures,
     smoke,
-    note_config,
 
 
-# Everything, with the claims page that the report opens on; a record that was removed is missed here alone.
 rule all:
+    """Everything of a run: its records, tables, figures, claims and report."""
     input:
-        measured_records,
-        drawn_files(),
-        result("claims.html"),
-        result("config.yaml"),
+        PLAN.all_records(),
+        PLAN.drawings(),
+        PLAN.result("claims.html"),
+        PLAN.result("config.yaml"),
+        PLAN.result("report.zip"),
     message:
         "Everything of this run is there"
 
 
-# Figures and tables alone, from the records that are there or from source=recorded.
 rule figures:
+    """Tables and figures alone, from the records that are there or from source=recorded."""
     input:
-        drawn_files(),
+        PLAN.drawings(),
     message:
         "All figures and tables are drawn"
 
 
-# The shortest way through every stage: the first case of each paper's quick run.
 rule smoke:
+    """The shortest way through every stage: the first case of each paper."""
     input:
-        smoke_records,
+        PLAN.first_records(),
     message:
         "The first case of each paper is measured"
 
 
 include: "workflow/rules/inputs.smk"
 include: "workflow/rules/measure.smk"
+include: "workflow/rules/gather.smk"
 include: "workflow/rules/draw.smk"
-
-
-onsuccess:
-    write_report()
-
-
-onerror:
-    list_missing()
+include: "workflow/rules/report.smk"

@@ -1,18 +1,16 @@
 """Draw docs/overview.svg, the README's picture, from the recorded measurements: ``python docs/overview.py``."""
 
-import sys
 from pathlib import Path
 
 import pandas
 
 from spectile_study.bench import record
 from spectile_study.bench.stats import speedups
-from spectile_study.figures.style import Drawing
+from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.kpm import drawn_by
+from spectile_study.figures.palette import look, name
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "workflow/scripts"))
-from kpm_rates import COLORS, NAMES, drawn_by  # noqa: E402
-
 STAGES = ("naive", "aug_spmv", "aug_spmmv", "stencil", "blocked")
 
 
@@ -52,8 +50,8 @@ def draw_kpm(drawing: Drawing, ax, frame: pandas.DataFrame) -> None:
     rows = rows[(rows["clock"] == "events") & (rows["p_num_vectors"] == 32)]
     for place, stage in enumerate(STAGES):
         series = rows[rows["method"] == stage]
-        drawing.marks(ax, series, "gflops", "gflops", kind="bar", positions=[place], label="", color=COLORS[stage])
-    ax.set_xticks(range(len(STAGES)), [NAMES[stage] for stage in STAGES], rotation=30, ha="right", fontsize=7)
+        drawing.marks(ax, series, "gflops", "gflops", kind="bar", positions=[place], label="", color=look(stage).color)
+    ax.set_xticks(range(len(STAGES)), [name(stage) for stage in STAGES], rotation=30, ha="right", fontsize=7)
     ax.set(title="KPM, 200 x 100 x 40, R = 32", ylabel="Gflop/s (138 flop a row)")
 
 

@@ -31,7 +31,6 @@ def add_commands(commands: Any) -> None:
     fetch.add_argument("--matrix", required=True, help="name in config/matrices.tsv")
     fetch.add_argument("--base-url", required=True, help="https, file, or http on loopback")
     fetch.add_argument("--resources", type=Path, default=Path("resources"))
-    fetch.add_argument("--table", type=Path, default=Path("config/matrices.tsv"))
     fetch.add_argument("--receipt", type=Path, help="JSON file that says what was found, also when it is absent")
     fetch.set_defaults(command=_fetch, extra="study")
 
@@ -42,8 +41,8 @@ def add_commands(commands: Any) -> None:
     measure.add_argument("--element", help="only cases that this table or figure draws, for example fig5")
     measure.add_argument("--machine", required=True, help="name under which this machine's results are kept")
     measure.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    measure.add_argument("--sheet", type=Path, help="default: config/<paper>.tsv")
-    measure.add_argument("--schema", type=Path, help="default: workflow/schemas/<paper>.schema.yaml")
+    measure.add_argument("--sheet", type=Path, help="default: config/<paper>.tsv of the study")
+    measure.add_argument("--schema", type=Path, help="default: workflow/schemas/<paper>.schema.yaml of the study")
     measure.add_argument("--out", type=Path, help="record of the one case")
     measure.add_argument("--out-dir", type=Path, help="default: results/<machine>/records/<paper>")
     measure.add_argument("--resources", type=Path, default=Path("resources"))
@@ -66,6 +65,22 @@ def add_commands(commands: Any) -> None:
     gather.add_argument("--out", type=Path, required=True)
     gather.set_defaults(command=_gather, extra="study")
 
+    draw = commands.add_parser("draw", help="draw one table or figure of a paper")
+    draw.add_argument("--paper", required=True, choices=PAPERS)
+    draw.add_argument("--element", required=True, help="for example fig5 or t2")
+    draw.add_argument("--from", dest="sources", type=Path, nargs="*", default=[], help="records, or one parquet frame")
+    draw.add_argument("--out", type=Path, required=True, help="the .svg of a figure, the .html of a table")
+    draw.set_defaults(command=_draw)
+
+    claims = commands.add_parser("claims", help="hold the papers' printed numbers against frames")
+    claims.add_argument("--frames", type=Path, nargs="*", default=[], help="parquet frames of the run")
+    claims.add_argument("--claims", type=Path, default=Path("config/claims.tsv"))
+    claims.add_argument("--out", type=Path, required=True, help="the page; .tsv and .fragment.html lie beside it")
+    claims.set_defaults(command=_claims)
+
+    for command in (fetch, measure, draw):
+        command.add_argument("--study", type=Path, default=Path(), help="folder with config/ and workflow/")
+
     export = commands.add_parser("export", help="write a finished run as a Workflow Run RO-Crate")
     export.add_argument("--machine", default="this", help="name of the machine in results/")
     export.add_argument("--out", type=Path, required=True, help="new folder, or a .zip file")
@@ -83,7 +98,7 @@ def _fetch(options: argparse.Namespace) -> int:
 
     receipt = {"matrix": options.matrix, "base_url": options.base_url}
     try:
-        path = fetch_main(options.matrix, options.base_url, options.resources, options.table)
+        path = fetch_main(options.matrix, options.base_url, options.resources, options.study / "config/matrices.tsv")
         receipt |= {"status": "ok", "path": str(path)}
     except MissingMatrix as error:  # absent from this collection or mirror: a result, which cases report
         if options.receipt is None:
@@ -102,8 +117,8 @@ def _measure(options: argparse.Namespace) -> int:
 
     if options.end_with is not None:
         end_with(options.end_with)
-    sheet = options.sheet or Path(f"config/{options.paper}.tsv")
-    schema = options.schema or Path(f"workflow/schemas/{options.paper}.schema.yaml")
+    sheet = options.sheet or options.study / f"config/{options.paper}.tsv"
+    schema = options.schema or options.study / f"workflow/schemas/{options.paper}.schema.yaml"
     rows = sheets.read_sheet(sheet, schema, options.run)
     for name in options.case or ():
         if name not in rows:
@@ -135,7 +150,7 @@ def _measure(options: argparse.Namespace) -> int:
                 supervisor.threads, options.rounds, options.warmup, options.budget_s,
             )  # fmt: skip
             try:
-                _mend_matrix(row.get("matrix"), options.resources)
+                _mend_matrix(row.get("matrix"), options.resources, options.study)
                 status = supervisor.measure(job)
             except RuntimeError as error:
                 failures.append(str(error))
@@ -146,7 +161,7 @@ def _measure(options: argparse.Namespace) -> int:
     return 0
 
 
-def _mend_matrix(name: str | None, resources: Path) -> None:
+def _mend_matrix(name: str | None, resources: Path, study: Path) -> None:
     """Check the kept copy of a fetched matrix; one that was damaged since is made again from where it came."""
     receipt = resources / "receipts" / f"{name}.json"
     if name is None or not receipt.exists():
@@ -157,7 +172,7 @@ def _mend_matrix(name: str | None, resources: Path) -> None:
     from spectile_study.inputs.suitesparse import fetch
 
     try:
-        fetch(name, known["base_url"], resources, table=Path("config/matrices.tsv"))
+        fetch(name, known["base_url"], resources, table=study / "config/matrices.tsv")
     except ValueError as error:  # the case is built all the same, and its record says what is wrong
         print(f"spectile: {error}", file=sys.stderr)
 
@@ -190,6 +205,30 @@ def _gather(options: argparse.Namespace) -> int:
     for _, row in unwell.iterrows():
         print(f"failed: {row['paper']}/{row['case']} {row['method']}: {row['reason']}", file=sys.stderr)
     print(f"{options.out}: {len(files)} records, {len(table)} rows, {len(unwell)} failed")
+    return 0
+
+
+def _draw(options: argparse.Namespace) -> int:
+    from spectile_study.bench import claims, record
+    from spectile_study.figures.elements import SCRIPTS, elements
+
+    known = {element.name: element for element in elements(options.paper, options.study / SCRIPTS)}
+    if options.element not in known:
+        raise ValueError(f"{options.paper} has no element {options.element!r}: choose one of {', '.join(known)}")
+    claims.listed(options.study / "config/claims.tsv")
+    if [path.suffix for path in options.sources] == [".parquet"]:
+        frame = record.read_frame(options.sources[0])
+    else:
+        frame = record.frame(record.read(path) for path in options.sources)
+    known[options.element].draw(frame).save(options.out)
+    return 0
+
+
+def _claims(options: argparse.Namespace) -> int:
+    from spectile_study.bench import record
+    from spectile_study.figures import claims
+
+    claims.write([record.read_frame(path) for path in options.frames], options.claims, options.out)
     return 0
 
 

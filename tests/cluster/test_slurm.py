@@ -57,7 +57,7 @@ def test_quick_workflow_runs_to_its_end(slurm, tmp_path):
     )
     _, printed = faulty.run(folder, "--workflow-profile", "profiles/slurm", *HERE, **slurm.environment)
     assert (folder / "results/this/figures/kpm_fig1.svg").exists()
-    assert (folder / "report.zip").exists()
+    assert (folder / "results/this/report.zip").exists()
     assert faulty.statuses(folder, "faults")["crash"] == "failed"
     assert faulty.statuses(folder, "all_well") == {"good": "ok", "vendor": "ok", "absent": "skipped"}
     # Measuring alone is submitted, once a case: a failed method is a result and nothing is tried again.

@@ -5,7 +5,10 @@ from pathlib import Path
 import pandas
 import pytest
 
-from spectile_study.figures.style import Drawing, Table, look, printed
+from spectile_study.bench.claims import printed
+from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.palette import look
+from spectile_study.figures.tables import Table
 
 
 def words(figure):
@@ -24,7 +27,8 @@ def rows(**columns):
         ("spectile", "spectile"),
         ("cusparse_float32", "cuSPARSE float32"),
         ("cusolver_two_stage", "cuSOLVER, two stages"),
-        ("aug_spmmv", "aug spmmv"),
+        ("aug_spmmv", "aug_spmmv()"),
+        ("some_method", "some method"),
     ],
 )
 def test_methods_are_called_as_people_call_them(method, label):

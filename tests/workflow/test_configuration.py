@@ -8,12 +8,13 @@ import pytest
 import yaml
 
 from spectile_study.bench import provenance, sheets
+from spectile_study.figures.elements import elements
 
 from .conftest import ROOT, snakemake
 from .faulty.workflow import busyness
 
 PAPERS = [paper for paper in provenance.PAPERS if (ROOT / f"config/{paper}.tsv").exists()]
-DRAWINGS = sorted(path for kind in ("plot", "table") for path in (ROOT / "workflow/scripts").glob(f"{kind}_*.py"))
+DRAWINGS = [element for paper in PAPERS for element in elements(paper, ROOT / "workflow/scripts")]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_plan_takes_less_than_five_seconds(workflow_copy, config):
     start = time.perf_counter()
     done = snakemake(workflow_copy, "-n", "--configfile", config)
     assert time.perf_counter() - start < 5 * busy
-    assert f"draw_{PAPERS[0]}" in done.stdout
+    assert "draw_figure" in done.stdout
 
 
 def test_configuration_reference_names_every_key():
@@ -72,24 +73,24 @@ def test_sheets_are_sound(paper):
     assert any("paper" in row["run"].split(",") for row in rows.values())
     for key, item in yaml.safe_load(schema.read_text())["properties"].items():
         assert item.get("description"), f"{paper}: {key} has no description"
-    elements = {element for row in rows.values() for element in (row["element"] or "").split(",") if element}
-    drawn = {path.stem.rsplit("_", 1)[1] for path in DRAWINGS if f"_{paper}_" in path.name}
-    assert drawn <= elements | {"none"}, f"{paper}: {sorted(drawn - elements)} are drawn and no case names them"
+    named = {element for row in rows.values() for element in (row["element"] or "").split(",") if element}
+    drawn = {element.name for element in DRAWINGS if element.paper == paper}
+    assert drawn <= named | {"none"}, f"{paper}: {sorted(drawn - named)} are drawn and no case names them"
 
 
-@pytest.mark.parametrize("path", DRAWINGS, ids=lambda path: path.stem)
-def test_drawings_are_short_and_captioned(path):
-    kind, _, stem = path.stem.partition("_")
-    assert len(path.read_text().splitlines()) < 60
-    caption = (ROOT / f"workflow/report/{stem}.rst").read_text()
+@pytest.mark.parametrize("element", DRAWINGS, ids=lambda element: f"{element.paper}_{element.name}")
+def test_drawings_are_short_and_captioned(element):
+    text = element.script.read_text()
+    assert len(text.splitlines()) < 60
+    caption = (ROOT / f"workflow/report/{element.paper}/{element.name}.rst").read_text()
     assert 20 < len(caption) < 1500
-    assert f"def {'draw' if kind == 'plot' else 'table'}(frame" in path.read_text()
+    assert f"def {'draw' if element.is_figure else 'table'}(frame" in text
 
 
 def test_captions_have_drawings():
-    stems = {path.stem.partition("_")[2] for path in DRAWINGS}
-    captions = {path.stem for path in (ROOT / "workflow/report").glob("*_*.rst")}
-    assert captions == stems
+    named = {(element.paper, element.name) for element in DRAWINGS}
+    captions = {(path.parent.name, path.stem) for path in (ROOT / "workflow/report").glob("*/*.rst")}
+    assert captions == named
 
 
 def test_no_machine_paths_in_the_repository():

@@ -112,7 +112,7 @@ def test_killed_measuring_job(tmp_path):
     before = faulty.records(folder)
     _, printed = faulty.run(folder, *ALL, "--config", "source=present")
     assert "Measuring" not in printed and set(faulty.records(folder)) == {"first", "third"}
-    assert (folder / "report.zip").exists()
+    assert (folder / "results/this/report.zip").exists()
     faulty.run(folder, *ALL)
     after = faulty.records(folder)
     assert set(after) == {"first", "second", "third"}
@@ -140,7 +140,7 @@ def test_killed_snakemake_and_two_at_once(tmp_path):
     after = faulty.records(folder)
     assert set(after) == {"first", "second"}
     assert all(after[case] == before[case] for case in before)
-    assert (folder / "report.zip").exists()
+    assert (folder / "results/this/report.zip").exists()
 
 
 def test_truncated_record(tmp_path):

@@ -77,7 +77,7 @@ def test_report_opens_on_the_claims_in_a_browser(finished, tmp_path):
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium is installed: the report was not opened (Debian: apt-get install chromium)")
-    with zipfile.ZipFile(finished / "report.zip") as archive:
+    with zipfile.ZipFile(finished / "results/this/report.zip") as archive:
         archive.extractall(tmp_path)
     page = next(tmp_path.rglob("report.html"))
     options = [
@@ -104,7 +104,7 @@ def test_report_opens_on_the_claims_in_a_browser(finished, tmp_path):
 
 
 def test_report_calls_elements_as_the_paper_does(finished):
-    with zipfile.ZipFile(finished / "report.zip") as archive:
+    with zipfile.ZipFile(finished / "results/this/report.zip") as archive:
         (page,) = [name for name in archive.namelist() if name.endswith("report.html")]
         report = archive.read(page).decode()
     labels = set(re.findall(r'"element": "([^"]*)"', report))
@@ -202,4 +202,4 @@ def test_run_leaves_its_configuration(finished):
     text = (finished / "results/this/config.yaml").read_text()
     assert "papers:\n- spamm" in text
     known = json.loads((finished / "results/this/machine.json").read_text())
-    assert Path(finished / "report.zip").exists() and known
+    assert Path(finished / "results/this/report.zip").exists() and known

@@ -21,7 +21,7 @@ from .conftest import ROOT, snakemake
 SCHEMA = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
 DEFAULTS = yaml.safe_load((ROOT / "config/config.yaml").read_text())
 RULES = sorted(ROOT.glob("workflow/rules/*.smk"))
-SOURCES = sorted([*ROOT.glob("src/**/*.py"), *ROOT.glob("workflow/scripts/*.py")])
+SOURCES = sorted([*ROOT.glob("src/**/*.py"), *ROOT.glob("workflow/scripts/**/*.py")])
 HOSTILE = [
     "a b",
     "a'b",
@@ -36,7 +36,7 @@ HOSTILE = [
     "{a}",
 ]
 # What reaches a shell unquoted is a closed set (papers, cases, backends) or a number.
-CLOSED = {"wildcards.paper", "wildcards.case", "params.options", "threads", "output", "log"}
+CLOSED = {"wildcards.paper", "wildcards.case", "wildcards.element", "params.options", "threads", "output", "log"}
 letters = st.characters(exclude_characters="\0", codec="utf-8")
 hostile_text = st.one_of(st.sampled_from(HOSTILE), st.text(letters, min_size=1, max_size=30))
 
@@ -66,7 +66,7 @@ def test_sources_load_no_code_and_start_no_shell(path):
 def shells():
     """Return the shell commands of all rules, as Snakemake sees them."""
     for path in RULES:
-        for block in re.findall(r"^    shell:\n((?:        .*\n)+)", path.read_text(), re.M):
+        for block in re.findall(r"^ +shell:\n((?: +f?\".*\n)+)", path.read_text(), re.M):
             yield path.name, ast.literal_eval("(" + block + ")")
 
 
@@ -93,7 +93,7 @@ def echo(tmp_path_factory):
 def test_fetch_command_hands_over_what_it_was_given(echo, matrix, url):
     command = next(command for name, command in shells() if name == "inputs.smk")
 
-    wildcards, params = type("W", (), {"matrix": matrix}), type("P", (), {"base_url": url})
+    wildcards, params = type("W", (), {"matrix": matrix}), type("P", (), {"base_url": url, "study": "."})
     line = fill(command, wildcards=wildcards, params=params, output=str(echo / "out"), log=str(echo / "log"))
     environment = {"PATH": f"{echo}:/usr/bin:/bin", "ECHO": str(echo / "arguments")}
     subprocess.run(["bash", "-c", line], cwd=echo, env=environment, check=True)

@@ -1,65 +1,76 @@
-# Drawing: one process draws all figures and tables of a paper, then the claims page is made.
-for paper in PAPERS:
+# Drawing: each table and figure is one job, made from its own cases alone.
+
+
+from spectile_study.papers import PAPERS
+
+
+def labels(wildcards):
+    """Return what the report's overview says of a table or figure."""
+    element = PLAN.element(wildcards)
+    return {"element": element.label, "shows": element.subject}
+
+
+def category(wildcards):
+    """Return the report's category of a paper."""
+    return PAPERS[wildcards.paper].category
+
+
+for kind, folder, ending in (("figure", "figures", "svg"), ("table", "tables", "html")):
 
     rule:
         name:
-            f"draw_{paper}"
+            f"draw_{kind}"
         input:
-            frame=frame(paper),
-            claims="config/claims.tsv",
-            scripts=drawing_scripts(paper),
+            drawn_from=PLAN.drawn_from,
+            claims=str(STUDY / "config/claims.tsv"),
         output:
-            *drawn(paper),
+            report(
+                PLAN.result(f"{folder}/{{paper}}_{{element}}.{ending}"),
+                caption="../report/element.rst",
+                category=category,
+                subcategory=folder.title(),
+                labels=labels,
+            ),
         log:
-            f"logs/{MACHINE}/draw_{paper}.log",
+            f"logs/{PLAN.machine}/draw/{{paper}}_{{element}}.log",
         localrule: True
         conda:
             "../../envs/plot.yaml"
         params:
-            paper=paper,
+            caption=PLAN.caption,
+            # Editing a script, the palette, statistics or a bound draws again what depends on it.
+            sources=PLAN.drawing_digest,
+            study=STUDY,
         message:
-            f"Drawing the figures and tables of {paper}"
-        script:
-            "../scripts/draw_paper.py"
+            f"Drawing the {kind} {{wildcards.paper}} {{wildcards.element}}"
+        shell:
+            "python -m spectile_study draw --study {params.study:q} --paper {wildcards.paper}"
+            " --element {wildcards.element} --out {output:q} --from {input.drawn_from:q} 2> {log:q}"
 
 
-# The papers' printed numbers beside ours: the report opens on this page.
 rule check_claims:
+    """Hold the papers' printed numbers against ours: the table that the report opens on."""
     input:
-        frames=frames(),
-        claims="config/claims.tsv",
-        style="src/spectile_study/figures/style.py",
+        frames=PLAN.frames(),
+        claims=str(STUDY / "config/claims.tsv"),
     output:
         page=report(
-            result("claims.html"),
+            PLAN.result("claims.html"),
             caption="../report/claims.rst",
             category="0 Claims",
-            labels={"element": "All claims", "machine": MACHINE},
+            labels={"element": "All claims", "machine": PLAN.machine},
         ),
-        fragment=result("claims.fragment.html"),
-        table=result("claims.tsv"),
+        fragment=PLAN.result("claims.fragment.html"),
+        table=PLAN.result("claims.tsv"),
     log:
-        f"logs/{MACHINE}/claims.log",
+        f"logs/{PLAN.machine}/claims.log",
     localrule: True
     conda:
         "../../envs/plot.yaml"
+    params:
+        sources=PLAN.claims_digest(),
     message:
         "Holding the papers' claims against the records"
-    script:
-        "../scripts/check_claims.py"
-
-
-# The configuration of this run, stored beside its results.
-rule note_config:
-    output:
-        result("config.yaml"),
-    log:
-        f"logs/{MACHINE}/config.log",
-    conda:
-        "../../envs/plot.yaml"
-    params:
-        config=config,
-    message:
-        "Storing the configuration beside the results"
-    script:
-        "../scripts/note_config.py"
+    shell:
+        "python -m spectile_study claims --claims {input.claims:q} --out {output.page:q}"
+        " --frames {input.frames:q} 2> {log:q}"

@@ -1,8 +1,8 @@
 # Inputs that are downloaded.  Generated ones (decay, families, lattices, molecules) are made by the cases themselves.
 
 
-# One SuiteSparse matrix: checked, resumable, never half-written.  The receipt says what was found.
 rule fetch_matrix:
+    """Download one SuiteSparse matrix: checked, resumable, never half-written; the receipt says what came."""
     output:
         "resources/receipts/{matrix}.json",
     log:
@@ -14,8 +14,9 @@ rule fetch_matrix:
         "../../envs/cpu.yaml"
     params:
         base_url=config["suitesparse_url"],
+        study=STUDY,
     message:
         "Fetching {wildcards.matrix} from the SuiteSparse collection"
     shell:
-        "python -m spectile_study fetch --matrix {wildcards.matrix:q} --base-url {params.base_url:q} --resources resources"
-        " --receipt {output:q} 2> {log:q}"
+        "python -m spectile_study fetch --study {params.study:q} --matrix {wildcards.matrix:q}"
+        " --base-url {params.base_url:q} --resources resources --receipt {output:q} 2> {log:q}"

@@ -7,6 +7,7 @@ must reproduce; without one the two numbers stand side by side, because the hard
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,37 @@ def read_claims(path: str | Path) -> pandas.DataFrame:
     except ValueError as error:
         raise ClaimError(f"{path}: column 'printed' holds something that is no number ({error})") from None
     return table
+
+
+@functools.cache
+def _listed(path: Path) -> pandas.DataFrame:
+    return read_claims(path).set_index("claim")
+
+
+def listed(path: Path | None = None) -> pandas.DataFrame:
+    """Return the claims table, indexed by claim; `path` is remembered for the calls that give none."""
+    global _table
+    _table = path or _table
+    return _listed(_table)
+
+
+_table = Path("config/claims.tsv")
+
+
+def printed(claim: str) -> float:
+    """Return the number that the paper prints for `claim`.
+
+    Raises
+    ------
+    KeyError
+        If the claims table does not list it: then it may not be drawn as the paper's.
+    """
+    table = listed()
+    if claim not in table.index:
+        raise KeyError(
+            f"{claim!r} is not in {_table}: only printed numbers may be drawn as the paper's, so list it first"
+        )
+    return float(table["printed"].astype(float).loc[claim])
 
 
 def evaluate(claims: pandas.DataFrame, frames: Iterable[pandas.DataFrame]) -> pandas.DataFrame:

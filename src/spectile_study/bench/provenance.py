@@ -10,14 +10,14 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from spectile_study import papers
+
 SOURCES = Path(__file__).resolve().parents[2]
-#: Papers, and the library's package of each.
-SYSTEMS = {"spamm": "nearsparse", "tsparse": "tsparse", "evd": "evd", "kpm": "kpm"}
-PAPERS = tuple(SYSTEMS)
+PAPERS = tuple(papers.PAPERS)
 _SHARED_SOURCES = ("inputs", "bench/timing.py", "bench/vendor.py", "bench/record.py")
 _LIBRARIES = ("numpy", "scipy", "numba", "threadpoolctl", "pandas", "pyscf", "kwant", "torch", "mpi4py")
 
@@ -32,9 +32,15 @@ def source_digest(paper: str) -> str:
     """
     if paper not in PAPERS:
         raise ValueError(f"no paper is called {paper!r}: choose one of {', '.join(PAPERS)}")
+    return programs_digest(_source_files(paper))
+
+
+def programs_digest(files: Iterable[Path]) -> str:
+    """Return the sha256 of the programs in `files`, their comments and docstrings left out; other files count whole."""
     total = hashlib.sha256()
-    for path in _source_files(paper):
-        total.update(path.relative_to(SOURCES).as_posix().encode())
+    for path in files:
+        place = path.relative_to(SOURCES) if path.is_relative_to(SOURCES) else path
+        total.update(place.as_posix().encode())
         total.update(_program_digest(path).encode())
     return total.hexdigest()
 
@@ -42,7 +48,7 @@ def source_digest(paper: str) -> str:
 def _source_files(paper: str) -> Iterator[Path]:
     library, study = SOURCES / "spectile", SOURCES / "spectile_study"
     shared = [study / part for part in _SHARED_SOURCES]
-    for root in (library / SYSTEMS[paper], library / "core", study / "cases" / paper, *shared):
+    for root in (library / papers.PAPERS[paper].package, library / "core", study / "cases" / paper, *shared):
         if root.is_file():
             yield root
         elif root.is_dir():
@@ -54,6 +60,8 @@ def program(path: Path) -> str:
     text = path.read_text()
     if path.suffix == ".py":
         return _printed(ast.parse(text))
+    if path.suffix not in {".cu", ".cuh"}:
+        return text
     # A string may hold what looks like a comment.
     code = re.sub(
         r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', lambda m: m[0] if m[0][0] == '"' else " ", text, flags=re.DOTALL

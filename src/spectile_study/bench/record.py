@@ -15,6 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from spectile.core.atomic_file import atomic_write
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ LEADING_COLUMNS = (
     "time_s", "time_s_lo", "time_s_hi", "samples_s", "clock", "error_fro_rel", "flops", "bytes", "memory_bytes",
     "commit", "dirty", "digest",
 )  # fmt: skip
+LEADING_NUMBERS = ("time_s", "time_s_lo", "time_s_hi", "error_fro_rel", "flops", "bytes", "memory_bytes")
 
 
 class RecordError(ValueError):
@@ -108,10 +111,24 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def frame(records: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Return the frame of `records`: one row a method and case, derived columns included.
+@functools.cache
+def columns(paper: str | None = None) -> dict[str, str]:
+    """Return the kind of every column beside the leading ones that the frame of `paper` (default: of any) has.
 
-    A case that could not be built (its input is absent, say) keeps one row whose method is ``"-"``.
+    Kinds are ``number``, ``text``, ``flag`` and ``list``; they stand in ``columns.yaml``.
+    """
+    import yaml
+
+    listed = yaml.safe_load(resources.files("spectile_study.bench").joinpath("columns.yaml").read_text())
+    papers = listed.values() if paper is None else [listed[paper]]
+    return {name: kind for kinds in papers for kind, names in kinds.items() for name in names}
+
+
+def frame(records: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Return the frame of `records`: one row for each method of a case, derived columns included.
+
+    A case that could not be built (its input is absent, say) keeps one row whose method is ``"-"``.  The frame has
+    every column of its paper, and without any record the columns of all papers.
     """
     import pandas
 
@@ -131,16 +148,29 @@ def frame(records: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
         shared |= {f"v_{key}": value for key, value in record["values"].items()}
         methods = record["methods"] or [{"method": "-", "status": record["status"], "reason": record["reason"]}]
         rows += [shared | _method_row(method) for method in methods]
-    return _ordered(pandas.DataFrame(rows))
+    return _complete(pandas.DataFrame(rows))
 
 
-def _ordered(table: pandas.DataFrame) -> pandas.DataFrame:
-    """Return `table` with every leading column, the others after them by name."""
-    for column in LEADING_COLUMNS:
-        if column not in table:
-            table[column] = None
-    rest = sorted(set(table.columns) - set(LEADING_COLUMNS))
-    return table[[*LEADING_COLUMNS, *rest]]
+def _complete(table: pandas.DataFrame) -> pandas.DataFrame:
+    """Return `table` with every column of its paper: the leading ones, then the others by name."""
+    import pandas
+
+    papers = set(table["paper"]) if "paper" in table else set()
+    kinds = columns(papers.pop() if len(papers) == 1 else None)
+    table = _filled(table)
+    leading = dict.fromkeys(LEADING_COLUMNS, "text") | dict.fromkeys(LEADING_NUMBERS, "number")
+    missing = {name: kind for name, kind in (leading | kinds).items() if name not in table}
+    empty = {
+        name: np.full(len(table), np.nan) if kind == "number" else np.full(len(table), None, dtype=object)
+        for name, kind in missing.items()
+    }
+    whole = pandas.concat([table, pandas.DataFrame(empty, index=table.index)], axis="columns")
+    return whole[[*LEADING_COLUMNS, *sorted(set(whole.columns) - set(LEADING_COLUMNS))]]
+
+
+def _filled(table: pandas.DataFrame) -> pandas.DataFrame:
+    """Return `table` without the columns that hold nothing."""
+    return table[[name for name in table if table[name].notna().any()]]
 
 
 def join(earlier: pandas.DataFrame, later: pandas.DataFrame) -> pandas.DataFrame:
@@ -151,7 +181,6 @@ def join(earlier: pandas.DataFrame, later: pandas.DataFrame) -> pandas.DataFrame
     ValueError
         The frames come from different machines or papers, whose rows must not stand in one frame.
     """
-    import numpy
     import pandas
 
     for column in ("paper", "machine"):
@@ -161,11 +190,9 @@ def join(earlier: pandas.DataFrame, later: pandas.DataFrame) -> pandas.DataFrame
                 f"frames of {column} {' and '.join(sorted(found))} cannot be joined: gather them into two files"
             )
     kept = earlier[~earlier["case"].isin(later["case"])]
-    kept = kept.map(
-        lambda value: value.tolist() if isinstance(value, numpy.ndarray) else value
-    )  # as parquet reads lists
+    kept = kept.map(lambda value: value.tolist() if isinstance(value, np.ndarray) else value)  # as parquet reads lists
     both = pandas.concat([kept.dropna(axis="columns", how="all"), later.dropna(axis="columns", how="all")])
-    return _ordered(both.sort_values("case", kind="stable").reset_index(drop=True))
+    return _complete(both.sort_values("case", kind="stable").reset_index(drop=True))
 
 
 def _method_row(method: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,8 +209,12 @@ def _method_row(method: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_frame(table: pandas.DataFrame, path: str | Path) -> None:
-    """Write a frame as parquet, atomically.  Columns that mix types are written as text."""
-    table = table.copy()
+    """Write a frame as parquet, atomically, without columns that hold nothing; those that mix types become text."""
+    import pandas
+
+    leading = table[[name for name in LEADING_COLUMNS if name in table]]
+    others = _filled(table.drop(columns=leading.columns))
+    table = pandas.concat([leading, others], axis="columns")
     for column in table.columns:
         if table[column].dtype == object and _mixes_types(table[column]):
             table[column] = table[column].map(lambda value: None if value is None else str(value))
@@ -198,10 +229,10 @@ def _mixes_types(column: pandas.Series) -> bool:
 
 
 def read_frame(path: str | Path) -> pandas.DataFrame:
-    """Read a frame written by :func:`write_frame`."""
+    """Read a frame written by :func:`write_frame`; it has every column of its paper."""
     import pandas
 
     table = pandas.read_parquet(path)
     # Frames are wide, and selections take Arrow's strings and unconsolidated columns one by one.
     texts = [name for name in table if isinstance(table[name].dtype, pandas.StringDtype)]
-    return table.astype(dict.fromkeys(texts, object)).copy()
+    return _complete(table.astype(dict.fromkeys(texts, object)))

@@ -1,7 +1,5 @@
 """SpAMM's cases: what they compute, the run sheet, and drawing from whole, partial and empty frames."""
 
-import importlib
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +12,12 @@ from spectile_study.bench.case import Context, Skipped
 from spectile_study.bench.claims import read_claims, select
 from spectile_study.cases.spamm import build as cases
 from spectile_study.cases.spamm import digits
+from spectile_study.figures.elements import elements
 from spectile_study.inputs import decay
 
 ROOT = Path(__file__).parents[3]
 SHEET, SCHEMA = ROOT / "config/spamm.tsv", ROOT / "workflow/schemas/spamm.schema.yaml"
-SCRIPTS = sorted((ROOT / "workflow/scripts").glob("*_spamm_*.py"))
+ELEMENTS = elements("spamm", ROOT / "workflow/scripts")
 
 
 @pytest.fixture
@@ -191,14 +190,10 @@ def test_claims_name_methods_and_columns_that_exist():
             assert method in names, claim["claim"]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_draw_from_nothing_and_from_skipped_rows(script, tmp_path, monkeypatch):
+@pytest.mark.parametrize("element", ELEMENTS, ids=lambda element: element.name)
+def test_scripts_draw_from_nothing_and_from_skipped_rows(element, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.syspath_prepend(str(script.parent))
-    sys.modules.pop(script.stem, None)
-    module = importlib.import_module(script.stem)
-    make = module.draw if script.stem.startswith("plot") else module.table
-    suffix = ".svg" if script.stem.startswith("plot") else ".html"
+    suffix = ".svg" if element.is_figure else ".html"
     shared = {"paper": "spamm", "machine": "m", "device": "d", "status": "ok", "reason": None, "values": {}}
     provenance = {"commit": "c", "dirty": False, "digest": "0"}
     skipped = [
@@ -212,7 +207,7 @@ def test_scripts_draw_from_nothing_and_from_skipped_rows(script, tmp_path, monke
         for row in sheets.read_sheet(SHEET, SCHEMA).values()
     ]
     for number, records in enumerate(([], skipped)):
-        make(record.frame(records)).save(tmp_path / f"{number}{suffix}")
+        element.draw(record.frame(records)).save(tmp_path / f"{number}{suffix}")
         assert (tmp_path / f"{number}{suffix}").stat().st_size > 100
 
 

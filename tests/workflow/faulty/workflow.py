@@ -16,7 +16,7 @@ from ..conftest import ROOT, copy_workflow
 FAULTY = Path(__file__).parent
 HEADER = ("case", "run", "element", "gpus", "minutes", "memory_gb", "methods", "n", "matrix")
 PLOT = """\
-from spectile_study.figures.style import Drawing
+from spectile_study.figures.drawing import Drawing
 
 
 def draw(frame):
@@ -33,17 +33,19 @@ def faulty_workflow(target, *rows):
     # The library is copied, too: an edit while the test runs would rightly measure everything again.
     (target / "src").unlink()
     shutil.copytree(ROOT / "src", target / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (*target.glob("config/*.tsv"), *target.glob("workflow/scripts/[pt][la][ob][tl]*_*_*.py")):
+    for path in (*target.glob("config/*.tsv"), *target.glob("workflow/scripts/*/*.py")):
         if path.name not in {"claims.tsv", "matrices.tsv"}:
             path.unlink()
     filled = [
-        {"run": "quick", "minutes": "1", "memory_gb": "1", "methods": "good,vendor", "n": "1000"} | row for row in rows
+        {"run": "quick", "element": "fig1", "minutes": "1", "memory_gb": "1", "methods": "good,vendor", "n": "1000"}
+        | row
+        for row in rows
     ]
     lines = ["\t".join(HEADER), *("\t".join(str(row.get(key, "")) for key in HEADER) for row in filled)]
     (target / "config/kpm.tsv").write_text("\n".join(lines) + "\n")
     (target / "workflow/schemas/kpm.schema.yaml").write_text((FAULTY / "kpm.schema.yaml").read_text())
-    (target / "workflow/scripts/plot_kpm_fig1.py").write_text(PLOT)
-    (target / "workflow/report/kpm_fig1.rst").write_text("Times.\n")
+    (target / "workflow/scripts/kpm/fig1.py").write_text(PLOT)
+    (target / "workflow/report/kpm/fig1.rst").write_text("Times.\n")
     config = target / "config/config.yaml"
     config.write_text(config.read_text().replace("papers: [spamm, tsparse, evd, kpm]", "papers: [kpm]"))
     return target

@@ -1,0 +1,107 @@
+"""What KPM's figures share: which rows to draw, and rates derived from their samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas
+
+from spectile_study.bench.claims import select
+from spectile_study.cases.kpm import model, multi, shared
+from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.palette import look
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Flop of a row of 13 complex entries, one vector and step.
+ROW_FLOPS = model.step_flops(1, 13, 1)
+
+#: Studies of several devices, whose timed calls have their own number of steps.
+SEVERAL = ("devices", "hybrid")
+HOST_STUDIES = ("host_machine", "host_step", "threads", "ranks")
+
+
+def drawn_by(frame: pandas.DataFrame, element: str, status: str = "ok") -> pandas.DataFrame:
+    """Return the rows that a figure or table draws, with rates; empty where the run holds none."""
+    rows = frame[has_element(frame, element) & (frame["status"] == status)].copy()
+    # A GPU run also measures the CPU beside it, where a study asks for that.
+    host = rows["clock"].isin(["wall", "external"]) & rows["p_study"].isin(HOST_STUDIES)
+    is_cpu = rows["device"].map(lambda name: "CPU" in name).astype(bool)
+    rows["processor"] = rows["device"].where(~host | is_cpu, rows["device"].map("{}'s host CPU".format))
+    time, flops, least = (pandas.to_numeric(rows[name]) for name in ("time_s", "flops", "bytes"))
+    rows["gflops"], rows["gbytes_s"] = flops / time / 1e9, least / time / 1e9
+    steps = np.where(rows["p_study"].isin(SEVERAL), multi.STEPS, shared.STEPS)
+    rows["ms_per_step"] = time / steps * 1e3
+    rows["gbytes_per_vector"] = least / steps / pandas.to_numeric(rows["p_num_vectors"]) / 1e9
+    return rows
+
+
+def has_element(frame: pandas.DataFrame, element: str) -> pandas.Series:
+    """Return which rows are of a case that the sheet names for `element`."""
+    return frame["p_element"].map(lambda cell: element in str(cell).split(",")).astype(bool)
+
+
+def counted(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the rows whose bytes Nsight Compute counted, with volumes per vector and step, and rates.
+
+    Counting times nothing: a rate is counted bytes over the time of the same step where that was measured.
+    """
+    mine = rows[rows["v_dram_bytes"].notna()].copy()
+    same = ["p_nx", "p_ny", "p_nz", "p_num_vectors", "p_precision", "method", "machine"]
+    times = rows[rows["p_study"] == "step"].set_index(same)["time_s"]
+    time = pandas.to_numeric(times[~times.index.duplicated()].reindex(mine.set_index(same).index)).to_numpy()
+    for memory in ("dram", "l2"):
+        volume = pandas.to_numeric(mine[f"v_{memory}_bytes"])
+        mine[f"{memory}_per_vector"] = volume / shared.STEPS / pandas.to_numeric(mine["p_num_vectors"]) / 1e9
+        mine[f"{memory}_gbytes_s"] = volume / time / 1e9
+    return mine
+
+
+def on_host(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the rows measured on a CPU: those timed by the wall clock."""
+    return rows[rows["clock"].isin(["wall", "external"])]
+
+
+def host_bandwidth(rows: pandas.DataFrame) -> float | None:
+    """Return the best of a CPU's measured bandwidths in GB/s: a triad's bytes leave fetched lines out."""
+    rates = [select(on_host(rows), f"method={method}") for method in ("triad", "update")]
+    return max((float(rate["gbytes_s"].iloc[0]) for rate in rates if len(rate)), default=None)
+
+
+def line(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, method: str, x: str, y: str, **settings: Any) -> None:
+    """Draw one stage over a numeric column."""
+    here = select(rows, f"method={method}")
+    here = here[here[x].notna()]
+    style = look(method)
+    series = {"label": style.label, "color": style.color, "marker": style.marker}
+    drawing.marks(ax, here, x, y, **(series | settings))
+
+
+def in_series(rows: pandas.DataFrame, name: str) -> pandas.DataFrame:
+    """Return the rows of one series of Figure 12, or of Table III's throughput mode."""
+    return rows[rows["p_scaling"].map(lambda cell: name in str(cell).split(",")).astype(bool)]
+
+
+def largest(rows: pandas.DataFrame, count: int) -> pandas.DataFrame:
+    """Return the row of the largest sample on so many GPUs (or on one CPU), the fastest of equal ones."""
+    here = rows[rows["clock"].isin(["events", "wall"]) & (rows["processor"] == rows["device"])]
+    here = here[pandas.to_numeric(here["p_gpus"]).fillna(0).clip(lower=1) == count]
+    return here.sort_values(["v_rows", "gflops"]).iloc[-1:]
+
+
+def link_rate(gflops: float, sent: float) -> float:
+    """Return the GB/s that a device sends while it computes a step: `sent` to either side, in parts of its own rows."""
+    return 2 * sent * np.dtype(np.complex128).itemsize / ROW_FLOPS * gflops
+
+
+def missing(
+    frame: pandas.DataFrame, element: str, what: str, study: str | None = None, method: str | None = None
+) -> str:
+    """Return why a panel is empty: the reason of a skipped method, or that the run holds no record."""
+    skipped = drawn_by(frame, element, "skipped")
+    skipped = skipped[skipped["p_study"] == study] if study else skipped
+    skipped = skipped[skipped["method"] == method] if method else skipped
+    reasons = [reason for reason in skipped["reason"] if reason]
+    return reasons[0] if reasons else f"this run holds no record of {what}"

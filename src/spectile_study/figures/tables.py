@@ -1,0 +1,186 @@
+"""Tables whose measured cells are tied to records: cells hold values, and words come when a page is written."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+
+from spectile_study.figures.marks import write_marks, write_text
+
+#: Words of a cell without a number, shown pale.
+_NOTHING = ("not measured", "not printed", "fails")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value of a table, with what stands small below it.
+
+    Attributes
+    ----------
+    value : number, str or None
+        What the cell is about; exported under the column's name.  None is shown as a dash.
+    pattern : str or callable
+        Format of the value on the page.
+    below : mapping
+        Further values by name; exported under ``<column>: <name>``.  None is left out of the page.
+    words : str
+        The second line of the page, with the names of `below` in braces.
+    """
+
+    value: Any
+    pattern: str | Callable[[Any], str] = "{}"
+    below: Mapping[str, Any] = field(default_factory=dict)
+    words: str = ""
+
+    def __str__(self) -> str:
+        """Return the cell as the page shows it: one line, or two."""
+        first = "-" if self.value is None else self.value if isinstance(self.value, str) else self._formatted()
+        second = self.words.format(**self.below) if self.words else ""
+        return f"{first}\n{second}" if second else first
+
+    def _formatted(self) -> str:
+        return self.pattern(self.value) if callable(self.pattern) else self.pattern.format(self.value)
+
+
+def percent(ratio: float) -> str:
+    """Return a nominal ratio as the papers print it: 30 %."""
+    return f"{100 * ratio:.0f} %"
+
+
+def first_value(rows: pandas.DataFrame, column: str) -> float | None:
+    """Return the number in `column` of the first of `rows`, None where there is no row."""
+    return float(rows[column].iloc[0]) if len(rows) else None
+
+
+class Table:
+    """A table whose measured cells are tied to records.
+
+    Parameters
+    ----------
+    title : str
+        What the table shows, in the paper's numbering.
+    data : DataFrame
+        Cells: numbers, text, or :class:`Cell`.  None and NaN are empty slots: "not printed" where the column's name
+        holds the word "paper", "not measured" elsewhere.
+    notes : sequence of str
+        Reasons of empty slots, and what a reader must know, printed below.
+    formats : mapping, optional
+        Format of a column's numbers, for example ``{"speed-up": "{:.2f}"}``; default four significant digits, and the
+        paper's as it prints them.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        data: pandas.DataFrame | None = None,
+        notes: Sequence[str] = (),
+        formats: dict[str, str] | None = None,
+    ) -> None:
+        self.title = title
+        self.data = pandas.DataFrame() if data is None else data
+        self.notes = list(dict.fromkeys(notes))
+        self.formats = formats or {}
+        self.sources: list[dict[str, Any]] = []
+
+    def cite(self, rows: pandas.DataFrame, column: str) -> Table:
+        """Note that cells come from `column` of the frame rows `rows`; return the table."""
+        keys = ("record", "paper", "case", "method")
+        for *key, value in zip(*(rows[name] for name in (*keys, column)), strict=True):
+            self.sources.append(
+                dict(zip(keys, key, strict=True))
+                | {"y_column": column, "y": "" if isinstance(value, list | np.ndarray) else value}
+            )
+        return self
+
+    def values(self) -> pandas.DataFrame:
+        """Return the cells for a machine: the values alone, and those of second lines in columns of their own."""
+        columns: dict[str, list[Any]] = {}
+        for name in self.data:
+            cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in self.data[name]]
+            columns[str(name)] = [cell.value for cell in cells]
+            for part in dict.fromkeys(part for cell in cells for part in cell.below):
+                columns[f"{name}: {part}"] = [cell.below.get(part) for cell in cells]
+        return pandas.DataFrame(columns, index=self.data.index)
+
+    def to_html(self) -> str:
+        """Return the table as one self-contained page."""
+        body = _html_table(self.data, self.formats)
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        return _PAGE.format(title=html.escape(self.title), body=body, notes=f"<ul>{notes}</ul>" if notes else "")
+
+    def save(self, path: str | Path) -> None:
+        """Write `path` (.html), the values (.tsv) and their sources (.marks.tsv)."""
+        path = Path(path)
+        write_text(path, self.to_html())
+        write_text(path.with_suffix(".tsv"), self.values().to_csv(sep="\t", index=False))
+        write_marks(path, self.sources, ["record", "paper", "case", "method", "y_column", "y"])
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+body {{ font: 14px/1.45 system-ui, sans-serif; margin: 1.5em; color: #222; }}
+h1 {{ font-size: 1.05em; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: 0.25em 0.7em; text-align: right; vertical-align: top; border-bottom: 1px solid #ddd; }}
+th {{ background: #f4f4f4; vertical-align: bottom; }} td {{ white-space: nowrap; }}
+.text {{ text-align: left; }} .long {{ white-space: normal; }}
+.none, small {{ color: #777; }} small {{ white-space: normal; }}
+ul {{ color: #555; font-size: 0.92em; max-width: 60em; }}
+</style></head><body><h1>{title}</h1>{body}{notes}</body></html>
+"""
+
+
+def _html_table(data: pandas.DataFrame, formats: dict[str, str]) -> str:
+    """Return the table's HTML: columns of text at the left, numbers at the right."""
+    columns = [str(name) for name in data]
+    sides = ['class="text"' if _is_text(data.iloc[:, place]) else "" for place in range(len(columns))]
+    head = "".join(f"<th {side}>{html.escape(name)}</th>" for name, side in zip(columns, sides, strict=True))
+    lines = []
+    for row in data.itertuples(index=False, name=None):
+        cells = zip(columns, sides, row, strict=True)
+        lines.append(
+            "".join(f"<td {_long(side, value)}>{_cell(value, name, formats)}</td>" for name, side, value in cells)
+        )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>".replace(" >", ">")
+
+
+def _is_text(column: pandas.Series) -> bool:
+    """Whether a column holds words: most of its cells do not begin as a number does."""
+    words = [str(value) for value in column.dropna() if str(value) not in {"", "-", *_NOTHING}]
+    return sum(not re.match(r"[-+<>]?\s*[\d.][\d.,e+-]*(?![A-Za-z])", word) for word in words) > len(words) / 2
+
+
+def _long(side: str, value: Any) -> str:
+    """Return the classes of a cell: long texts are broken into lines."""
+    return side.replace("text", "text long") if len(str(value)) > 40 else side
+
+
+def _cell(value: Any, column: str, formats: dict[str, str]) -> str:
+    papers = "paper" in column
+    value = str(value) if isinstance(value, Cell) else value
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return f'<span class="none">{"not printed" if papers else "not measured"}</span>'
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer):
+        return f"{value:,}"
+    if isinstance(value, float | np.floating):
+        return formats[column].format(value) if column in formats else _four_digits(float(value), exact=papers)
+    first, _, second = html.escape(str(value)).partition("\n")
+    first = f'<span class="none">{first}</span>' if first in _NOTHING else first
+    return f"{first}<br><small>{second}</small>" if second else first
+
+
+def _four_digits(value: float, *, exact: bool = False) -> str:
+    """Return four significant digits or more, without an exponent up to ten million; `exact` adds no zeros."""
+    if 1e3 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if exact or value == 0 else f"{value:#.4g}"

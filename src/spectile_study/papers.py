@@ -1,0 +1,31 @@
+"""The four papers: how they are called, and the library's package of each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Paper(NamedTuple):
+    """One paper and its system.
+
+    Attributes
+    ----------
+    package : str
+        Package of the library, below ``spectile``.
+    name : str
+        What the system is called.
+    category : str
+        Heading of its tables and figures in the report.
+    """
+
+    package: str
+    name: str
+    category: str
+
+
+PAPERS = {
+    "spamm": Paper("nearsparse", "SpAMM", "1 SpAMM: near-sparse products (cuSpAMM)"),
+    "tsparse": Paper("tsparse", "tSparse", "2 tSparse: sparse products on tensor cores"),
+    "evd": Paper("evd", "EVD", "3 EVD: two-stage symmetric eigensolver"),
+    "kpm": Paper("kpm", "KPM", "4 KPM: spectral densities"),
+}

@@ -1,0 +1,239 @@
+"""What a run of the workflow consists of: its cases, records, frames, drawings, and what each job asks for.
+
+The rules under ``workflow/rules`` name the methods of one :class:`Plan`; everything here works without Snakemake.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from spectile_study.bench import provenance, sheets
+from spectile_study.figures.elements import SCRIPTS, Element, elements
+from spectile_study.inputs.families import is_family
+from spectile_study.papers import PAPERS
+
+Config = Mapping[str, Any]
+#: Settings of a measurement that decide about measuring again, beside the row.
+SETTINGS = ("rounds", "warmup", "budget_s", "seed", "device")
+
+
+class Wildcards(Protocol):
+    """What Snakemake hands to a function of a rule."""
+
+    paper: str
+    case: str
+    element: str
+
+
+class Plan:
+    """A run of the workflow.
+
+    Parameters
+    ----------
+    config : mapping
+        The configuration, as config/README.md explains it.
+    study : Path
+        Folder with ``config``, ``workflow`` and ``results/recorded``; outputs lie in the working directory.
+
+    Raises
+    ------
+    SheetError
+        If the configuration cannot be used; the message is one sentence.
+    """
+
+    def __init__(self, config: Config, study: Path = Path()) -> None:
+        check_config(config, study)
+        self.config = config
+        self.study = study
+        self.machine = str(config["machine"])
+        self.papers = [paper for paper in provenance.PAPERS if paper in config["papers"]]
+        self.is_recorded = config["source"] == "recorded"
+
+    def result(self, path: str) -> str:
+        """Return `path` below this machine's results."""
+        return f"results/{self.machine}/{path}"
+
+    @functools.cache  # noqa: B019  # one plan lives as long as the process
+    def cases(self, paper: str) -> dict[str, sheets.Row]:
+        """Return the rows of the paper's run sheet that this run measures, by case."""
+        rows = sheets.read_sheet(*self.sheet(paper))
+        check_elements(rows, self.elements(paper), *self.sheet(paper))
+        return {case: row for case, row in rows.items() if self.config["run"] in row["run"].split(",")}
+
+    def sheet(self, paper: str) -> tuple[Path, Path]:
+        """Return the paper's run sheet and its schema."""
+        return self.study / f"config/{paper}.tsv", self.study / f"workflow/schemas/{paper}.schema.yaml"
+
+    def row(self, wildcards: Wildcards) -> sheets.Row:
+        """Return the sheet's row of a case."""
+        return self.cases(wildcards.paper)[wildcards.case]
+
+    def record(self, paper: str, case: str) -> str:
+        """Return the record of a case."""
+        return self.result(f"records/{paper}/{case}.json")
+
+    def records(self, wildcards: Wildcards) -> list[str]:
+        """Return the records of a paper's frame: of all its cases, or with source=present those that are there."""
+        return self._kept([self.record(wildcards.paper, case) for case in self.cases(wildcards.paper)])
+
+    def all_records(self) -> list[str]:
+        """Return the records of all cases of this run; none where nothing is measured."""
+        if self.config["source"] != "measured":
+            return []
+        return [self.record(paper, case) for paper in self.papers for case in self.cases(paper)]
+
+    def first_records(self) -> list[str]:
+        """Return the record of each paper's first case."""
+        return [self.record(paper, case) for paper in self.papers for case in list(self.cases(paper))[:1]]
+
+    def _kept(self, records: list[str]) -> list[str]:
+        if self.config["source"] == "present":
+            return [path for path in records if Path(path).exists()]
+        return records
+
+    def sources_digest(self, wildcards: Wildcards) -> str:
+        """Return the digest of the sources that can change the paper's numbers."""
+        return provenance.source_digest(wildcards.paper)
+
+    def row_digest(self, wildcards: Wildcards) -> str:
+        """Return the digest of a case's row and of the settings of the measurement."""
+        return sheets.row_digest(self.row(wildcards) | {key: self.config[key] for key in SETTINGS})
+
+    def threads(self, wildcards: Wildcards, cores: int | None) -> int:
+        """Return the threads of a measuring job: as configured, or all `cores`; one for each MPI rank at least."""
+        return max(self.config["threads"] or cores or 8, self.row(wildcards).get("ranks") or 1)
+
+    def gpus(self, wildcards: Wildcards, limit: int | None) -> int:
+        """Return the number of GPUs that a case needs.
+
+        Raises
+        ------
+        SheetError
+            If Snakemake's `limit` of GPUs is below it: Snakemake would clip the case to the limit.
+        """
+        if self.config["device"] == "cpu":
+            return 0
+        needed = self.row(wildcards).get("gpus") or (1 if self.config["device"] == "cuda" else 0)
+        if limit is not None and limit < needed:
+            raise sheets.SheetError(
+                f"the case {wildcards.case} needs {needed} GPUs and --resources gpu={limit} would clip it: "
+                "leave that limit out, or measure other papers"
+            )
+        return needed
+
+    def minutes(self, wildcards: Wildcards, attempt: int) -> int:
+        """Return the minutes to ask a scheduler for: three times the sheet's estimate, at least five."""
+        return max(5, int(3 * (self.row(wildcards).get("minutes") or 1))) * attempt
+
+    def memory_mb(self, wildcards: Wildcards, attempt: int) -> int:
+        """Return the memory to ask a scheduler for, more on a second attempt."""
+        return int(1024 * (self.row(wildcards).get("memory_gb") or 4)) * attempt
+
+    def inputs(self, wildcards: Wildcards) -> list[str]:
+        """Return the receipts of the matrices that a case needs fetched; families are generated instead."""
+        name = self.row(wildcards).get("matrix")
+        return [] if name is None or is_family(name) else [f"resources/receipts/{name}.json"]
+
+    def frame(self, paper: str) -> list[str]:
+        """Return the paper's frame as a list: measured here, recorded, or nothing where no record was kept."""
+        if self.is_recorded:
+            path = self.study / f"results/recorded/{self.machine}/{paper}.parquet"
+            return [str(path)] if path.exists() else []
+        if self.config["source"] == "present":
+            there = any(Path(self.record(paper, case)).exists() for case in self.cases(paper))
+            return [self.result(f"{paper}.parquet")] if there else []
+        return [self.result(f"{paper}.parquet")]
+
+    def frames(self) -> list[str]:
+        """Return the frames of all papers of this run."""
+        return [path for paper in self.papers for path in self.frame(paper)]
+
+    @functools.cache  # noqa: B019
+    def elements(self, paper: str) -> list[Element]:
+        """Return the paper's tables and figures."""
+        return elements(paper, self.study / SCRIPTS)
+
+    def element(self, wildcards: Wildcards) -> Element:
+        """Return the table or figure that the wildcards name.
+
+        Raises
+        ------
+        SheetError
+            If no script draws it.
+        """
+        known = {element.name: element for element in self.elements(wildcards.paper)}
+        if wildcards.element not in known:
+            raise sheets.SheetError(
+                f"{wildcards.paper} has no element {wildcards.element!r}: choose one of {', '.join(known)}"
+            )
+        return known[wildcards.element]
+
+    def drawn_from(self, wildcards: Wildcards) -> list[str]:
+        """Return what a table or figure is drawn from: the records of its cases, or the paper's recorded frame."""
+        paper = wildcards.paper
+        if self.is_recorded:
+            return self.frame(paper)
+        names = {wildcards.element, *self.element(wildcards).needs}
+        cases = [case for case, row in self.cases(paper).items() if names & set((row.get("element") or "").split(","))]
+        return self._kept([self.record(paper, case) for case in cases])
+
+    def caption(self, wildcards: Wildcards) -> str:
+        """Return the caption of a table or figure."""
+        return (self.study / f"workflow/report/{wildcards.paper}/{wildcards.element}.rst").read_text()
+
+    def drawing_digest(self, wildcards: Wildcards) -> str:
+        """Return the digest of the sources that decide what a table or figure looks like."""
+        return provenance.programs_digest([self.element(wildcards).script, *_drawing_sources(wildcards.paper)])
+
+    def claims_digest(self) -> str:
+        """Return the digest of the sources that decide what the page of claims says."""
+        return provenance.programs_digest(path for paper in self.papers for path in _drawing_sources(paper))
+
+    def stored_config(self) -> str:
+        """Return the configuration as text, to be stored beside the results."""
+        return yaml.safe_dump(dict(self.config), sort_keys=True)
+
+    def drawings(self) -> list[str]:
+        """Return all tables and figures of this run."""
+        return [self.result(element.output) for paper in self.papers for element in self.elements(paper)]
+
+
+@functools.cache
+def _drawing_sources(paper: str) -> tuple[Path, ...]:
+    """Return the sources, beside its script, that decide what is drawn of the paper's records."""
+    study, library = provenance.SOURCES / "spectile_study", provenance.SOURCES / "spectile"
+    package = library / PAPERS[paper].package
+    derived = [study / f"bench/{name}" for name in ("stats.py", "claims.py", "record.py", "record.schema.yaml")]
+    shared = [path for path in study.glob("figures/*.py") if path.stem not in provenance.PAPERS or path.stem == paper]
+    return tuple(sorted([*derived, *shared, study / "bench/columns.yaml", *package.glob("bounds.py")]))
+
+
+def check_config(config: Config, study: Path) -> None:
+    """Raise :class:`SheetError` with one sentence if the configuration has a wrong key or value."""
+    schema = sheets.load_schema(study / "workflow/schemas/config.schema.yaml")
+    sheets.validate(config, schema, "the configuration")
+    recorded = study / "results/recorded"
+    if config["source"] == "recorded" and not (recorded / str(config["machine"])).is_dir():
+        names = sorted(path.name for path in recorded.glob("*") if path.is_dir())
+        raise sheets.SheetError(
+            f"results/recorded holds no machine {config['machine']!r}: "
+            f"choose one with --config source=recorded machine=NAME, of {', '.join(names)}"
+        )
+
+
+def check_elements(rows: Mapping[str, sheets.Row], known: list[Element], sheet: Path, schema: Path) -> None:
+    """Raise :class:`SheetError` if a row names an element that no script draws and the schema does not list."""
+    undrawn = sheets.load_schema(schema)["properties"]["element"].get("undrawn", ())
+    names = {"none", *undrawn, *(element.name for element in known)}
+    for case, row in rows.items():
+        unknown = sorted(set((row.get("element") or "none").split(",")) - names)
+        if unknown:
+            raise sheets.SheetError(
+                f"{sheet}: the case {case} names the element {unknown[0]!r}, which no script draws; "
+                f"elements are {', '.join(sorted(names))}"
+            )

@@ -1,0 +1,54 @@
+"""Figure 11 of the EVD paper: the whole eigensolver, ours and the vendors', by order; and with eigenvectors."""
+
+import pandas
+
+from spectile_study.bench.claims import select
+from spectile_study.bench.stats import speedups
+from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.palette import REFERENCE, name
+
+METHODS = ("spectile", "spectile_two_stage", "cusolver_one_stage", "cusolver_two_stage", "lapack", "lapack_mrrr")
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    drawing = Drawing("Figure 11: eigenvalue decomposition", 1, 3, (12, 4))
+    rows = select(frame, "p_study=evd,p_precision=float64,status=ok")
+    rows = rows[rows["time_s"].notna()]
+    for ax, vectors in zip(drawing.axes[0], (False, True), strict=False):
+        part = rows[rows["p_vectors"].astype(bool) == vectors]
+        title = "with eigenvectors" if vectors else "eigenvalues"
+        if not len(part):
+            drawing.empty(ax, f"no record of the solver ({title}) in this run")
+            continue
+        for method in METHODS:
+            drawing.marks(ax, select(part, f"method={method}"), "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
+        ax.set_xscale("log", base=2)
+        ax.set(yscale="log", xlabel="n", ylabel="seconds", title=title)
+        ax.legend()
+    ax = drawing.axes[0, 2]
+    best = [method for method in METHODS[2:] if len(select(rows, f"method={method}"))]
+    if not best:
+        drawing.empty(ax, "no record of a vendor's solver in this run")
+        return drawing
+    for vendor in best:
+        for vectors, line in ((False, "-"), (True, "--")):
+            ratios = speedups(rows[rows["p_vectors"].astype(bool) == vectors], "spectile", vendor)
+            label = f"over {name(vendor)}: {'vectors' if vectors else 'values'}"
+            drawing.marks(
+                ax,
+                ratios,
+                "p_n",
+                "speedup",
+                method=vendor,
+                label=label,
+                linestyle=line,
+                lo="speedup_lo",
+                hi="speedup_hi",
+            )
+    ax.axhline(1, color=REFERENCE, linewidth=0.8)
+    ax.set_xscale("log", base=2)
+    ax.set(xlabel="n", ylabel="speed-up of spectile", title="speed-up")
+    ax.set_ylim(bottom=0)
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(fontsize=6)
+    return drawing

@@ -1,0 +1,27 @@
+"""Figure 9 of the EVD paper: bulge chasing on the GPU and on the CPU, by order and bandwidth."""
+
+import pandas
+
+from spectile_study.bench.claims import select
+from spectile_study.figures.drawing import Drawing
+
+LABELS = {"spectile": "GPU, ours", "spectile_cpu": "CPU, ours", "lapack": "CPU, LAPACK sbtrd"}
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    drawing = Drawing("Figure 9: bulge chasing", 1, 3, (11, 4), share_y=True)
+    rows = select(frame, "p_study=chasing,status=ok")
+    rows = rows[rows["time_s"].notna()]
+    for ax, b in zip(drawing.axes[0], (16, 32, 64), strict=True):
+        part = select(rows, f"p_bandwidth={b}")
+        if not len(part):
+            drawing.empty(ax, f"no record of the chasing with b = {b} in this run")
+            continue
+        for method, label in LABELS.items():
+            series = select(part, f"method={method}")
+            drawing.marks(ax, series, "p_n", "time_s", label=label, lo="time_s_lo", hi="time_s_hi")
+        ax.set_xscale("log", base=2)
+        ax.set(yscale="log", xlabel="n", title=f"b = {b}")
+        ax.legend()
+    drawing.ax.set_ylabel("seconds")
+    return drawing

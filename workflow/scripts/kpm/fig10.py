@@ -1,0 +1,44 @@
+"""Figure 10 of KPM: bandwidth of three kernels over the width of the block, by counted bytes where there are."""
+
+import pandas
+
+from spectile_study.bench.claims import select
+from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.kpm import counted, drawn_by, line, missing
+from spectile_study.figures.palette import name
+
+NEEDS = ("t2",)  # elements whose cases are drawn here, too
+
+PANELS = (("spmmv", "a"), ("aug_spmmv_nodots", "b"), ("aug_spmmv", "c"))
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    rows = drawn_by(frame, "fig10")
+    drawing = Drawing("Figure 10: bytes over time", columns=3, size=(10.0, 3.5), share_y=True)
+    triad = select(drawn_by(frame, "t2"), "method=triad")
+    least = rows[rows["p_study"] == "step"]
+    found = counted(rows)
+    found = found[found["dram_gbytes_s"].notna()]
+    for ax, (method, letter) in zip(drawing.axes[0], PANELS, strict=True):
+        here = select(least, f"method={method}")
+        ax.set_title(f"({letter}) {name(method)}")
+        if not len(here):
+            drawing.empty(ax, missing(frame, "fig10", name(method), method=method))
+            continue
+        line(drawing, ax, least, method, "p_num_vectors", "gbytes_s", label="least bytes (model)", linestyle=":")
+        if len(found):
+            line(drawing, ax, found, method, "p_num_vectors", "dram_gbytes_s", label="main memory (counted)")
+            line(
+                drawing, ax, found, method, "p_num_vectors", "l2_gbytes_s", label="L2 cache (counted)", linestyle="--"
+            )  # fmt: skip
+        same = triad[triad["processor"] == here["processor"].iloc[0]]
+        if len(same):
+            ends = [here["p_num_vectors"].min(), here["p_num_vectors"].max()]
+            drawing.model_line(ax, ends, [float(same["gbytes_s"].iloc[0])] * 2, "triad")
+        ax.set_xscale("log", base=2)
+        ax.set_xlabel("vectors R")
+        if not any(other.get_legend() for other in drawing.axes[0]):
+            ax.legend(loc="lower left", fontsize=6)
+    drawing.axes[0][0].set_ylim(bottom=0)
+    drawing.axes[0][0].set_ylabel("GB/s")
+    return drawing

@@ -1,0 +1,37 @@
+"""Figure 2 of KPM: local density of states on the surface, and the spectral function A(k, E)."""
+
+import pandas
+
+from spectile_study.bench.claims import select
+from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.kpm import drawn_by, missing
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    rows = drawn_by(frame, "fig2")
+    drawing = Drawing("Figure 2: quantum dots on a topological insulator", columns=2, size=(9.0, 3.8))
+    local, momentum = drawing.axes[0]
+    maps, images = (select(rows, f"method={name}") for name in ("ldos", "spectral_function"))
+    if len(maps):
+        row = maps.sort_values("v_rows").iloc[-1]
+        shape = int(row["p_nx"]), int(row["p_ny"])
+        shown = drawing.image(local, row, "v_map", shape, origin="lower", aspect="equal")
+        drawing.figure.colorbar(shown, ax=local, label="states per t and site")
+        local.set_title(f"local density, z = 0, E = {row['v_map_energy']:.3g} t")
+        local.set_xlabel("y")
+        local.set_ylabel("x")
+    else:
+        drawing.empty(local, missing(frame, "fig2", "a local density"))
+    if len(images):
+        row = images.sort_values("v_rows").iloc[-1]
+        k, energies = row["v_wavevectors"], row["v_image_energies"]
+        extent = (k[0], k[-1], energies[0], energies[-1])
+        shape = len(energies), len(k)
+        shown = drawing.image(momentum, row, "v_image", shape, origin="lower", aspect="auto", extent=extent)
+        drawing.figure.colorbar(shown, ax=momentum, label="A(k, E), per t")
+        momentum.set_title("spectral function of surface waves, k = (k, 0)")
+        momentum.set_xlabel("k")
+        momentum.set_ylabel("energy E / t")
+    else:
+        drawing.empty(momentum, missing(frame, "fig2", "a spectral function"))
+    return drawing

@@ -1,0 +1,40 @@
+"""Figure 9 of KPM: data volume per vector of a step over the width of the block, counted and least."""
+
+import pandas
+
+from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.kpm import counted, drawn_by, line, missing
+
+METHODS = ("spmmv", "aug_spmmv", "stencil", "blocked")
+LEAST = {"alpha": 0.5, "linestyle": ":", "marker": ""}
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    rows = drawn_by(frame, "fig9")
+    drawing = Drawing("Figure 9: data volume per vector and step", columns=2, size=(9.5, 3.9), share_y=True)
+    memory, cache = drawing.axes[0]
+    memory.set_title("main memory (dotted: least, model)")
+    cache.set_title("L2 cache (counted)")
+    least = rows[rows["p_study"] == "step"]
+    found = counted(rows)
+    if len(least):
+        for method in ("naive", *METHODS):
+            label = {"label": "_least"} if len(found) and method in METHODS else {}
+            line(drawing, memory, least, method, "p_num_vectors", "gbytes_per_vector", **LEAST, **label)
+    else:
+        drawing.empty(memory, missing(frame, "fig9", "the stages over R"))
+    if len(found):
+        for method in METHODS:
+            line(drawing, memory, found, method, "p_num_vectors", "dram_per_vector")
+            line(drawing, cache, found, method, "p_num_vectors", "l2_per_vector", label="_counted")
+    else:
+        drawing.empty(cache, missing(frame, "fig9", "counted bytes", "counters"))
+    for ax, drawn in ((memory, len(least)), (cache, len(found))):
+        if drawn:
+            ax.set_xscale("log", base=2)
+            ax.set_yscale("log")
+            ax.set_xlabel("vectors R")
+    memory.set_ylabel("GB per vector and step")
+    if len(least):
+        memory.legend()
+    return drawing

@@ -1,0 +1,40 @@
+"""Table I of KPM: least bytes and flop of the naive version's functions, and what the library's reach."""
+
+import pandas
+
+from spectile_study.bench.claims import select
+from spectile_study.figures.kpm import drawn_by
+from spectile_study.figures.tables import Table, first_value
+
+CALLS = {"spmv": "R M/2", "axpy": "R M", "scal": "R M/2", "nrm2": "R M/2", "dot": "R M/2"}
+BYTES = {"spmv": "N_nz (S_d + S_i) + 2 N S_d", "axpy": "3 N S_d", "scal": "2 N S_d", "nrm2": "N S_d", "dot": "2 N S_d"}
+FLOPS = {
+    "spmv": "N_nz (F_a + F_m)", "axpy": "N (F_a + F_m)", "scal": "N F_m", "nrm2": "N (⌈F_a/2⌉ + ⌈F_m/2⌉)",
+    "dot": "N (F_a + F_m)",
+}  # fmt: skip
+
+
+def table(frame: pandas.DataFrame) -> Table:
+    rows = drawn_by(frame, "t1")
+    lines, result = [], Table("Table I: least bytes and flop of each function of the naive version")
+    for name, calls in CALLS.items():
+        cells = {"function": f"{name}()", "calls": calls, "least bytes a call": BYTES[name], "flop a call": FLOPS[name]}
+        here = select(rows, f"method={name}")
+        here = here.sort_values("v_rows").iloc[-1:]
+        for key, column, scale in (
+            ("MB a call", "bytes", 1e-6),
+            ("Mflop a call", "flops", 1e-6),
+            ("GB/s", "gbytes_s", 1),
+        ):
+            cells[key] = first_value(here.assign(scaled=here[column] * scale), "scaled")
+        result.cite(here, "gbytes_s")
+        lines.append(cells)
+    result.data = pandas.DataFrame(lines)
+    shown = rows.sort_values("v_rows").iloc[-1] if len(rows) else None
+    result.notes = [
+        f"The last three columns: {int(shown['p_nx'])} x {int(shown['p_ny'])} x {int(shown['p_nz'])} sample, complex "
+        f"double, on {shown['device']}; least bytes over time."
+        if shown is not None
+        else "This run holds no record of the functions."
+    ]
+    return result

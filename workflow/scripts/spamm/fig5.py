@@ -1,0 +1,51 @@
+"""Figure 5 of cuSpAMM: speed-up over the dense product by valid ratio, size and number of GPUs."""
+
+import pandas
+
+from spectile_study.bench.claims import select
+from spectile_study.cases.spamm.build import RATIOS, TABLE_1
+from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.spamm import lines_of
+
+GROUPS = {"fp16": "fp16", "fp32": "fp32", "cpu": "CPU"}
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    title = "Figure 5: speed-up over the vendor's dense product, by valid ratio"
+    rows, ratios = select(frame, "p_study=product,status=ok"), [ratio / 100 for ratio in RATIOS]
+    found = {group: {n: lines_of(rows, group, n) for n in TABLE_1} for group in GROUPS}
+    there = [group for group in found if any(len(ours) for lines in found[group].values() for ours, _ in lines)]
+    if not there:
+        drawing = Drawing(title)
+        drawing.empty(drawing.ax, "no record of a product in this run")
+        return drawing
+    drawing = Drawing(title, len(there), len(TABLE_1), (13, 0.8 + 2.4 * len(there)), share_y=True)
+    for axes, group in zip(drawing.axes, there, strict=True):
+        axes[0].set_ylabel(f"{GROUPS[group]}: speed-up")
+        for ax, n in zip(axes, TABLE_1, strict=True):
+            if group == there[0]:
+                ax.set_title(f"N = {n:,}")
+            if not any(len(ours) for ours, _ in found[group][n]):
+                drawing.empty(ax, "no record")
+                continue
+            for ours, (color, marker, label) in found[group][n]:
+                look = {"label": label, "color": color, "marker": marker}
+                drawing.marks(ax, ours, "v_valid_ratio", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
+            one = "1 / valid ratio" if group == "cpu" else "1 / valid ratio (1 GPU)"
+            drawing.model_line(ax, ratios, [1 / ratio for ratio in ratios], one)
+            if group != "cpu":
+                printed = [f"spamm_t2_{n}_{ratio:02}_{group}" for ratio in RATIOS]
+                drawing.paper_marks(ax, ratios, printed, "paper, 1 V100")
+            ax.axhline(1, color="black", linewidth=0.5)
+            ax.set_yscale("log")
+            if group == there[-1]:
+                ax.set_xlabel("valid ratio")
+        shown = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+        names = sorted(shown, key=lambda label: (label.partition(" ")[2].startswith("GPU"), label))
+        filled = [ax for ax in axes if ax.lines]
+        low, high = filled[-1].get_ylim()
+        filled[-1].set_ylim(low / (high / low) ** 0.35, high)  # room for the legend
+        filled[-1].legend([shown[label] for label in names], names, fontsize=6, loc="lower left")
+    for group in [group for group in GROUPS if group not in there]:
+        drawing.note(f"{GROUPS[group]}{'' if group == 'cpu' else ' on a GPU'}: this run holds no record.")
+    return drawing

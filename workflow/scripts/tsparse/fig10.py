@@ -1,0 +1,13 @@
+"""Figure 10 of tSparse: speed-up on the matrices chosen by the criteria, float64."""
+
+import pandas
+
+from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.tsparse import CRITERIA, speedup_figure
+
+NEEDS = ("matrices",)  # elements whose cases are drawn here, too
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    title = "Figure 10: speed-up on A A, matrices chosen by the criteria, float64"
+    return speedup_figure(frame, title, CRITERIA, "float64", "tsparse_mean_cusparse_criteria_2070", extra=True)

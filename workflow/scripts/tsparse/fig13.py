@@ -1,0 +1,35 @@
+"""Figure 13 of tSparse: peak memory of one product beside its inputs."""
+
+import pandas
+
+from spectile_study.bench.claims import select
+from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.tsparse import SIXTEEN, matrices, short, why_missing
+
+METHODS = ("spectile_float16", "spectile_float64", "cusparse_float32", "cusparse_float64")
+
+
+def draw(frame: pandas.DataFrame) -> Drawing:
+    drawing = Drawing("Figure 13: peak memory of one product, its result included", 1, 1, (10, 4.4))
+    ax = drawing.ax
+    names = [*SIXTEEN, *matrices(frame, "mirror")[:8], *matrices(frame, "family")]
+    ok = frame[(frame["status"] == "ok") & frame["memory_bytes"].notna()]
+    if not len(ok):
+        drawing.empty(ax, "peak memory is measured on a CUDA device; this run holds none")
+        return drawing
+    for number, method in enumerate(METHODS):
+        rows = select(ok, f"method={method}")
+        rows = rows[rows["p_matrix"].isin(names)]
+        rows = rows.assign(memory_mb=rows["memory_bytes"].astype(float) / 1e6)
+        places = [names.index(name) + 0.2 * (number - 1.5) for name in rows["p_matrix"]]
+        drawing.marks(ax, rows, "memory_mb", "memory_mb", method=method, kind="scatter", positions=places)
+    for place, name in enumerate(names):
+        if not len(select(ok, f"p_matrix={name}")):
+            drawing.slot(ax, place, why_missing(frame, name))
+    ax.set_yscale("log")
+    ax.set_ylim(top=5 * ax.get_ylim()[1])  # room for the legend
+    ax.set_xlim(-0.6, len(names) - 0.4)
+    ax.set_ylabel("peak memory, MB")
+    ax.set_xticks(range(len(names)), [short(name) for name in names], rotation=45, ha="right", fontsize=7)
+    ax.legend(ncols=4, fontsize=7)
+    return drawing

@@ -1,0 +1,54 @@
+"""Table 1 of tSparse: counts of the sixteen matrices, ours beside the printed ones."""
+
+import re
+
+import pandas
+
+from spectile_study.bench.claims import listed, printed, select
+from spectile_study.figures.tables import Table
+from spectile_study.figures.tsparse import SIXTEEN, matrices, not_at_hand, short, why_missing
+
+NEEDS = ("matrices",)  # elements whose cases are drawn here, too
+
+COUNTS = {
+    "n": "rows", "nnz": "NNZ(A)", "nnz_c": "NNZ(C)", "products": "NNZ(C̄)", "tiles_c": "NNZ(C_tiles)",
+    "tile_products": "NNZ(C̄_tiles)", "tile_density_median": "median", "tile_density_mean": "mean",
+    "tile_density_std": "std",
+}  # fmt: skip
+
+
+def table(frame: pandas.DataFrame) -> Table:
+    lines, notes = [], []
+    result = Table("Table 1: characteristics of the matrices")
+    printed_claims = set(listed().index)
+    for name in [*SIXTEEN, *matrices(frame, "family")]:
+        key = re.sub(r"[^a-z0-9]+", "_", name.lower())
+        rows = select(frame, f"p_matrix={name}")
+        rows = rows[rows["v_products"].notna()].iloc[:1]
+        line: dict[str, object] = {"matrix": short(name)}
+        agree = bool(len(rows))
+        for count, head in COUNTS.items():
+            claim = f"tsparse_t1_{key}_{count.replace('tile_density', 'density')}"
+            paper = printed(claim) if claim in printed_claims else None
+            ours = float(rows[f"v_{count}"].iloc[0]) if len(rows) else paper
+            exact = count in ("n", "nnz", "nnz_c", "products", "tiles_c", "tile_products")
+            line[head] = None if ours is None else int(ours) if exact else round(ours, 1)
+            if len(rows):
+                result.cite(rows, f"v_{count}")
+                if paper is not None:
+                    agree &= ours == paper if exact else abs(ours - paper) <= 0.06
+        known = f"tsparse_t1_{key}_n" in printed_claims
+        line["source"] = ("equals the paper" if agree else "differs") if len(rows) and known else (
+            "generated" if not known else "printed"
+        )  # fmt: skip
+        if not len(rows) and "not at hand" not in (reason := why_missing(frame, name)):
+            notes.append(reason)
+        lines.append(line)
+    result.data = pandas.DataFrame(lines)
+    result.formats = dict.fromkeys(("median", "mean", "std"), "{:.1f}")
+    result.notes = [
+        "Tile counts are taken after the filter of empty products; NNZ(C) is structural.",
+        *not_at_hand(frame),
+        *notes,
+    ]
+    return result
