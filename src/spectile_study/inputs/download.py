@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urljoin, urlsplit
 
+from spectile.core.atomic_file import atomic_write
+
 #: Bytes that are copied at a time.
 CHUNK = 1 << 20
 _ATTEMPTS = 5
@@ -52,30 +54,27 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class _Progress:
-    """One line every three seconds, none for what is done sooner."""
+def _progress(what: str, total: int | None, done: int) -> Any:
+    """Return a bar of bytes on standard error that appears after three seconds."""
+    from tqdm import tqdm
 
-    def __init__(self, what: str, total: int | None, done: int) -> None:
-        self.what, self.total, self.done = what, total, done
-        self.last = time.monotonic()
-
-    def add(self, count: int) -> None:
-        self.done += count
-        if time.monotonic() - self.last > 3:
-            self.last = time.monotonic()
-            of = f" of {self.total / 1e6:.1f}" if self.total else ""
-            say(f"{self.what}: {self.done / 1e6:.1f}{of} MB")
+    return tqdm(desc=what, total=total, initial=done, unit="B", unit_scale=True, delay=3, mininterval=3, leave=False)
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock beside a file: processes that fetch the same matrix wait for each other; a killed one lets go."""
-    import fcntl
+    from filelock import FileLock
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(path.name + ".lock"), "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(path.with_name(path.name + ".lock")):
         yield
+
+
+def clear_partials(path: Path) -> None:
+    """Remove what killed processes left of `path` half-written; the caller holds its lock."""
+    for partial in path.parent.glob(f".{path.name}.*"):
+        partial.unlink(missing_ok=True)
 
 
 def download(url: str, target: Path, what: str, most_bytes: int) -> bool:
@@ -105,8 +104,9 @@ def download(url: str, target: Path, what: str, most_bytes: int) -> bool:
         if not source.is_file():
             raise NotThere(f"{what} is not at {url}")
         with open(source, "rb") as incoming, open(part, "wb") as outgoing:
-            progress = _Progress(what, source.stat().st_size, 0)
-            _copy(iter(lambda: incoming.read(CHUNK), b""), outgoing, progress, url, most_bytes)
+            chunks = iter(lambda: incoming.read(CHUNK), b"")
+            with _progress(what, source.stat().st_size, 0) as progress:
+                _copy(chunks, outgoing, progress, url, most_bytes)
         os.replace(part, target)
         return False
     # What the part is a part of, so that it is continued only with the rest of the same file.
@@ -175,15 +175,15 @@ def _transfer(url: str, part: Path, origin: Path, what: str, most_bytes: int) ->
         with open(part, "r+b" if have else "wb") as outgoing:
             outgoing.seek(have)
             if not have:
-                with whole(origin) as note:
-                    note.write(json.dumps({"url": url, "validator": validator}).encode())
-            progress = _Progress(what, total, have)
+                with atomic_write(origin) as note:
+                    note.write_text(json.dumps({"url": url, "validator": validator}))
             try:
-                _copy(response.raw.stream(1 << 16, decode_content=False), outgoing, progress, url, most_bytes)
+                with _progress(what, total, have) as progress:
+                    _copy(response.raw.stream(1 << 16, decode_content=False), outgoing, progress, url, most_bytes)
             except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-                raise _Broken(f"the connection broke after {progress.done} bytes ({type(error).__name__})") from error
-        if total is not None and progress.done != total:
-            raise _Broken(f"the connection broke after {progress.done} of {total} bytes")
+                raise _Broken(f"the connection broke after {progress.n} bytes ({type(error).__name__})") from error
+        if total is not None and progress.n != total:
+            raise _Broken(f"the connection broke after {progress.n} of {total} bytes")
     return have > 0
 
 
@@ -204,26 +204,12 @@ def _get(url: str, headers: Mapping[str, str]) -> Any:
     raise ValueError(f"{url} redirects too often; choose another base URL")
 
 
-def _copy(chunks: Iterator[bytes], outgoing: IO[bytes], progress: _Progress, url: str, most_bytes: int) -> None:
+def _copy(chunks: Iterator[bytes], outgoing: IO[bytes], progress: Any, url: str, most_bytes: int) -> None:
     for chunk in chunks:
-        if progress.done + len(chunk) > most_bytes:
+        if progress.n + len(chunk) > most_bytes:
             outgoing.truncate(0)
             raise ValueError(f"{url} is larger than {most_bytes} bytes, the most that its matrix can need; not taken")
         outgoing.write(chunk)
-        progress.add(len(chunk))
+        progress.update(len(chunk))
     outgoing.flush()
     os.fsync(outgoing.fileno())
-
-
-@contextlib.contextmanager
-def whole(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that becomes `path` when it is whole; what a killed process left of it is written over.
-
-    Its name is fixed, as that of `spectile.core.atomic_file` is not: whoever writes holds the lock of the matrix.
-    """
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)

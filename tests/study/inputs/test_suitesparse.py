@@ -17,7 +17,7 @@ import pytest
 from scipy.sparse import coo_array, csr_array
 
 from spectile_study.inputs import download, families, suitesparse
-from spectile_study.inputs.suitesparse import MissingMatrix, Pinned
+from spectile_study.inputs.suitesparse import MissingMatrix, Pinned, content, table
 
 ROOT = Path(__file__).parents[3]
 TABLE = ROOT / "config" / "matrices.tsv"
@@ -697,7 +697,7 @@ def test_a_damaged_kept_copy_is_found_and_made_again(mirror, resources, capfd):
 
 def test_another_matrix_in_the_place_of_the_kept_copy(mirror, resources):
     path = suitesparse.fetch("tiny", mirror.url, resources, table=pin())
-    suitesparse._write_kept(path, suitesparse.canonical(csr_array(2 * TINY_DENSE)))  # sound in itself
+    content.write_kept(path, suitesparse.canonical(csr_array(2 * TINY_DENSE)))  # sound in itself
     suitesparse.fetch("tiny", mirror.url, resources, table=pin())
     np.testing.assert_array_equal(suitesparse.load("tiny", resources, pin()).toarray(), TINY_DENSE)
 
@@ -727,9 +727,9 @@ def test_a_rebuilt_pin_admits_the_collections_last_bits(resources):
     near, far = model.copy(), model.copy()
     near.data[7] += 5e-16
     far.data[7] += 1e-12
-    suitesparse._verify(near, "G/cage5", pinned["G/cage5"], None, "here")
+    content.verify(near, "G/cage5", pinned["G/cage5"], None, "here")
     with pytest.raises(ValueError, match="has the digest"):
-        suitesparse._verify(far, "G/cage5", pinned["G/cage5"], None, "here")
+        content.verify(far, "G/cage5", pinned["G/cage5"], None, "here")
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -743,7 +743,7 @@ def test_the_table_holds_table_1():
     assert sum(pinned.source == "absent" for pinned in listed.values()) == 11
 
 
-HEADER = "\t".join(suitesparse._COLUMNS) + "\n"
+HEADER = "\t".join(table.COLUMNS) + "\n"
 
 
 @pytest.mark.parametrize(

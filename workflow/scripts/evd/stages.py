@@ -42,9 +42,8 @@ def table(frame: pandas.DataFrame) -> Table:
         line["TFLOP/s"] = float(rates(last).iloc[0]) if len(last) and last["flops"].notna().all() else ""
         line["floor, s"], line["floor from"] = ceilings.get(method, ("", ""))
         lines.append(line)
-    total: dict[str, object] = {"stage": "sum", "TFLOP/s": "", "floor from": ""}
-    for n, parts in rows[~rows["method"].isin(APART)].groupby("p_n"):
-        total[_column(rows, n)] = float(parts["time_s"].sum())
+    sums = rows[~rows["method"].isin(APART)].groupby("p_n")["time_s"].sum()
+    total = {"stage": "sum", "TFLOP/s": "", "floor from": ""} | {_column(rows, n): sums[n] for n in orders}
     total["floor, s"] = sum(ceilings[name][0] for name in ceilings if name not in APART) if ceilings else ""
     result.data = pandas.DataFrame([*lines, total])
     result.notes.append(
