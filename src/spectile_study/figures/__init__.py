@@ -1,1 +1,1 @@
-"""Figures and tables: one look for all four papers (:mod:`spectile_study.figures.style`)."""
+"""Figures and tables: one look for all four papers, and every mark and cell tied to a record."""
