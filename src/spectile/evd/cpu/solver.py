@@ -263,28 +263,28 @@ def eigh_tridiagonal(d: Array, e: Array, *, vectors: bool) -> tuple[Array, Array
 def eigh(
     a: Array,
     *,
-    eigvals_only: bool,
+    vectors: bool,
     choose: Callable[[Array], slice],
     threads: int,
     bandwidth: int | None = None,
     block: int = BLOCK,
 ) -> tuple[Array, Array | None]:
-    """Return eigenvalues, and eigenvectors unless `eigvals_only`, of a Hermitian matrix.
+    """Return eigenvalues, and eigenvectors where wanted, of a Hermitian matrix.
 
     Parameters
     ----------
     a : array, shape (n, n), column-major
         Lower triangle, of norm near 1; overwritten.
-    eigvals_only : bool
+    vectors : bool
     choose : callable
         ``choose(w)`` of all eigenvalues, ascending, is the slice of those wanted.
     threads : int
     bandwidth, block : int, optional
         b and nb.
     """
-    b = bandwidth or (BANDWIDTH if eigvals_only else BANDWIDTH_VECTORS)
-    factors = tridiagonalize(a, bandwidth=b, block=block, keep=not eigvals_only, threads=threads)
-    w, s = eigh_tridiagonal(factors.d, factors.e, vectors=not eigvals_only)
+    b = bandwidth or (BANDWIDTH_VECTORS if vectors else BANDWIDTH)
+    factors = tridiagonalize(a, bandwidth=b, block=block, keep=vectors, threads=threads)
+    w, s = eigh_tridiagonal(factors.d, factors.e, vectors=vectors)
     wanted = choose(w)
     if s is None:
         return w[wanted], None

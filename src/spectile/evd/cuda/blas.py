@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from spectile.evd.cuda.matrix import Matrix
+from spectile.evd.types import SCALARS
 
 
 class Blas:
@@ -18,10 +19,9 @@ class Blas:
         from cupy_backends.cuda.libs import cublas
 
         self.dtype = np.dtype(dtype)
-        prefix = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}[self.dtype.name]
+        prefix = SCALARS[self.dtype.name].letter
         self._gemm = getattr(cublas, prefix + "gemm")
         self._batched = getattr(cublas, prefix + "gemmStridedBatched")
-        self._listed = getattr(cublas, prefix + "gemmBatched")
         self._handle = get_cublas_handle()
         cublas.setStream(self._handle, cupy.cuda.get_current_stream().ptr)
         self._op = {"N": cublas.CUBLAS_OP_N, "C": cublas.CUBLAS_OP_C if self.dtype.kind == "c" else cublas.CUBLAS_OP_T}
@@ -59,19 +59,6 @@ class Blas:
             *(alpha_pointer, a, lda, stride_a, b, ldb, stride_b, beta_pointer, c, ldc, stride_c, count),
         )
 
-    def listed(
-        self, m: int, n: int, k: int, alpha: float, a: int, lda: int, b: int, ldb: int, beta: float, c: int, ldc: int,
-        count: int, ops: str = "NN",
-    ) -> None:  # fmt: skip
-        """`count` products; `a`, `b` and `c` are device addresses of lists of addresses."""
-        if m == 0 or n == 0 or count <= 0:
-            return
-        alpha_pointer, beta_pointer = self._scalar(alpha), self._scalar(beta)
-        self._listed(
-            *(self._handle, self._op[ops[0]], self._op[ops[1]], m, n, k),
-            *(alpha_pointer, a, lda, b, ldb, beta_pointer, c, ldc, count),
-        )
-
 
 def add_lower(
     blas: Blas, n: int, k: int, alpha: float, v: int, ldv: int, x: int, ldx: int, c: Matrix, row: int, block: int
@@ -107,35 +94,3 @@ def add_lower(
             left, right = v + (start + block) * size, x + start * size
             blas.gemm(rows, block, k, alpha, left, ldv, right, ldx, 1.0, end, c.ld, ops="NC")
         block *= 2
-
-
-SYR2K_BLOCK = 512
-# A and B are laid side by side for up to so many columns, and from this order up.
-SYR2K_JOINED = (256, 8192)
-
-
-def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, block: int = SYR2K_BLOCK) -> None:
-    """Add alpha (A Bᴴ + B Aᴴ) to the lower triangle of C in place, by growing batched products (Algorithm 3).
-
-    Parameters
-    ----------
-    a, b : cupy.ndarray, shape (n, k), column-major
-    c : cupy.ndarray, shape (n, n), column-major
-        Overwritten; the diagonal blocks are written whole.
-    alpha : float
-    block : int
-        Size of the diagonal blocks.
-    """
-    import cupy
-
-    n, k = a.shape
-    blas = Blas(c.dtype)
-    target = Matrix(c.data.ptr, c.strides[1] // c.itemsize, c.itemsize, c)
-    if k <= SYR2K_JOINED[0] and n >= SYR2K_JOINED[1]:
-        # [A B] [B A]ᴴ in one pass over C, which is what a thin update costs.
-        v, x = (cupy.concatenate([left.T, right.T]) for left, right in ((a, b), (b, a)))
-        add_lower(blas, n, 2 * k, alpha, v.data.ptr, n, x.data.ptr, n, target, 0, block)
-        return
-    pointers = [(x.data.ptr, x.strides[1] // x.itemsize) for x in (a, b)]
-    for left, right in (pointers, pointers[::-1]):
-        add_lower(blas, n, k, alpha, *left, *right, target, 0, block)

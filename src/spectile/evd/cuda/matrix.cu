@@ -1,8 +1,9 @@
-// Whole-matrix helpers: mirror a triangle, take out the band.
+// The input: one triangle read, searched for its largest entry, and completed to a Hermitian matrix.
+#include "scalar.cuh"
 
 // Upper triangle = conjugate transpose of the lower one (or the other way round), times `factor`; 32 x 32 tiles.
 extern "C" __global__ void __launch_bounds__(256)
-mirror(scalar_t* a, long long lda, int n, int from_upper, real_t factor)
+symmetrize(scalar_t* a, long long lda, int n, int from_upper, real_t factor)
 {
     if (blockIdx.y > blockIdx.x) return;
     extern __shared__ unsigned char shared[];
@@ -27,25 +28,6 @@ mirror(scalar_t* a, long long lda, int n, int from_upper, real_t factor)
         const int i = j0 + x, j = i0 + c;
         if (i < n && j < n && (from_upper ? i > j : i < j)) a[i + j * lda] = tile[c + x * 33];
     }
-}
-
-// band[j * 2 b + (i - j)] = a(i, j) for 0 <= i - j <= b, zero up to 2 b.
-extern "C" __global__ void __launch_bounds__(256)
-extract_band(const scalar_t* a, long long lda, int n, int b, scalar_t* band)
-{
-    const int offset = threadIdx.x % (2 * b);
-    for (long long j = blockIdx.x; j < n; j += gridDim.x)
-        for (int d = offset; d < 2 * b; d += blockDim.x)
-            band[j * 2 * b + d] = d <= b && j + d < n ? a[j + d + j * lda] : zero();
-}
-
-// d and e of the finished band; complex chasing leaves e real.
-extern "C" __global__ void __launch_bounds__(256)
-tridiagonal_of_band(const scalar_t* band, int n, int b, double* d, double* e)
-{
-    const int j = blockIdx.x * blockDim.x + threadIdx.x;
-    if (j < n) d[j] = real_part(band[(long long)j * 2 * b]);
-    if (j < n - 1) e[j] = real_part(band[(long long)j * 2 * b + 1]);
 }
 
 // Largest |part| of one triangle, and whether all are finite, for scaling: one value a block.
@@ -77,9 +59,9 @@ triangle_max(const scalar_t* a, long long lda, int n, int upper, double* out)
 }
 
 // Lower triangle of `out` = a(i, j) at i * along_i + j * along_j, conjugated if it is read from an upper triangle.  NaN
-// and infinity become 0, and set *found.
+// and infinity become 0, and set *not_finite.
 extern "C" __global__ void __launch_bounds__(256)
-load_triangle(const scalar_t* a, long long along_i, long long along_j, int n, int conjugate, scalar_t* out, long long ldo, int* found)
+load_triangle(const scalar_t* a, long long along_i, long long along_j, int n, int conjugate, scalar_t* out, long long ldo, int* not_finite)
 {
     if (blockIdx.y > blockIdx.x) return;
     extern __shared__ unsigned char shared[];
@@ -93,7 +75,7 @@ load_triangle(const scalar_t* a, long long along_i, long long along_j, int n, in
         scalar_t value = make_scalar(real_part(read), i0 + i == j0 + j ? 0 : imag_part(read));
         if (!isfinite(real_part(value)) || !isfinite(imag_part(value))) {
             value = zero();
-            *found = 1;
+            *not_finite = 1;
         }
         tile[i + j * 33] = conjugate ? conj(value) : value;
     }

@@ -5,13 +5,17 @@ Every matrix is column-major, because the products run on sub-matrices.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from spectile.core.compile import Unit
-from spectile.evd.cuda.units import launch
+from spectile.core.launch import Shape, kernel
+from spectile.evd.cuda.units import MATRIX
+from spectile.evd.types import SCALARS, Scalar
+
+TILE = 32  # rows and columns that a block of matrix.cu transposes
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,11 @@ class Matrix:
     def at(self, row: int, column: int) -> int:
         """Return the address of an element."""
         return self.pointer + (row + column * self.ld) * self.itemsize
+
+    @property
+    def scalar(self) -> Scalar:
+        """The dtype."""
+        return SCALARS[self.owner.dtype.name]
 
 
 def empty_matrix(rows: int, columns: int, dtype: Any) -> Matrix:
@@ -55,9 +64,62 @@ def as_array(matrix: Matrix, rows: int, columns: int) -> Any:
     return cupy.ndarray((rows, columns), matrix.owner.dtype, memptr=start, strides=strides)
 
 
-def mirror(unit: Unit, a: Matrix, start: int, n: int, *, from_upper: bool, factor: float) -> None:
+def triangle_shape(n: int, scalar: Scalar) -> Shape:
+    """Launch of a kernel that transposes one triangle of order n in square tiles."""
+    tiles = -(-n // TILE)
+    return Shape((tiles, tiles), 256, TILE * (TILE + 1) * scalar.itemsize)
+
+
+def symmetrize(a: Matrix, start: int, n: int, *, from_upper: bool, factor: float) -> None:
     """Fill the other triangle of A[start:start+n, start:start+n] from one triangle times `factor`."""
-    tiles = -(-n // 32)
-    real = np.empty(0, a.owner.dtype).real.dtype.type
-    arguments = (np.uintp(a.at(start, start)), np.int64(a.ld), np.int32(n), np.int32(from_upper), real(factor))
-    launch(unit, "mirror", (tiles, tiles), 256, arguments, 32 * 33 * a.itemsize)
+    scalar = a.scalar
+    kernel(MATRIX[scalar.name], "symmetrize")(
+        triangle_shape(n, scalar),
+        *(np.uintp(a.at(start, start)), np.int64(a.ld), np.int32(n), np.int32(from_upper)),
+        np.dtype(scalar.real).type(factor),
+    )
+
+
+def load_triangle(array: Any, lower: bool, out: Any, not_finite: int) -> None:
+    """Copy one triangle of `array` into the lower triangle of `out`, with zeros in the place of NaN and infinity.
+
+    Parameters
+    ----------
+    array, out : cupy.ndarray, shape (n, n)
+        `out` is column-major.
+    lower : bool
+        Which triangle of `array` is read.
+    not_finite : int
+        Address of an int32, set to 1 where the triangle holds NaN or infinity.
+    """
+    n, size, scalar = array.shape[0], array.itemsize, SCALARS[array.dtype.name]
+    along_i, along_j = array.strides if lower else array.strides[::-1]
+    kernel(MATRIX[scalar.name], "load_triangle")(
+        triangle_shape(n, scalar),
+        *(np.uintp(array.data.ptr), np.int64(along_i // size), np.int64(along_j // size), np.int32(n)),
+        *(np.int32(not lower), out, np.int64(n), np.uintp(not_finite)),
+    )
+
+
+def largest_shape(n: int) -> Shape:
+    """Launch of `largest_entry`."""
+    return Shape((min(n, 1024),), 256, 256 * 8)
+
+
+def largest_entry(matrix: Matrix, n: int, *, lower: bool) -> float:
+    """Return the largest real or imaginary part of a triangle; NaN or infinity if it holds any."""
+    import cupy
+
+    shape = largest_shape(n)
+    parts = cupy.empty(shape.grid[0], np.float64)
+    kernel(MATRIX[matrix.scalar.name], "triangle_max")(
+        shape, np.uintp(matrix.pointer), np.int64(matrix.ld), np.int32(n), np.int32(not lower), parts
+    )
+    return float(parts.max())
+
+
+def shapes(n: int, scalar: Scalar) -> Iterator[tuple[str, Shape]]:
+    """Yield every launch of this module for a matrix of order n, with the kernel's name."""
+    for name in ("symmetrize", "load_triangle"):
+        yield name, triangle_shape(n, scalar)
+    yield "triangle_max", largest_shape(n)

@@ -1,99 +1,227 @@
-"""The two-stage eigensolver on CUDA: a matrix from the input to its eigenpairs, by our stages or the vendor's code.
+"""The eigensolver on CUDA: from the caller's arrays to eigenpairs in their kind, by our stages or the vendor's code.
 
-cuBLAS does the products, our kernels panels, chasing, T and back.  Nothing synchronises except where the host needs d
-and e, or the largest entry.
+cuBLAS does the products, our kernels panels, chasing, T and the back-transformation.  Nothing synchronises except where
+the host needs d and e, or the largest entry.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from spectile.core import arrays, memory
-from spectile.evd.cuda import vendor as gpu_vendor
-from spectile.evd.cuda.back import apply_chasing, apply_panels, back_columns, tile_bytes
-from spectile.evd.cuda.band import Panels, band_reduction, extract_band, largest_order, panel_bandwidth
-from spectile.evd.cuda.chasing import chase_band
-from spectile.evd.cuda.divide import divide_and_conquer, merge_sizes, padded_order
+from spectile.core import arrays, device, memory
+from spectile.core.device import Device
+from spectile.core.launch import Shape
+from spectile.evd.cuda import matrix as matrix_kernels
+from spectile.evd.cuda import vendor
+from spectile.evd.cuda.back import panels as back_panels
+from spectile.evd.cuda.back import sweeps as back_sweeps
+from spectile.evd.cuda.chasing import chase
+from spectile.evd.cuda.choose import calls_vendor, stage_parameters
 from spectile.evd.cuda.load import fits_in_place, load_matrix
 from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, zero_matrix
-from spectile.evd.cuda.sturm import eigenvalues
-from spectile.evd.cuda.units import BANDWIDTHS
-
-# Eigenvalues alone and with vectors are taken from the vendor below these orders (docs/performance/evd.md).
-CROSSOVER_VALUES = {"float64": 640, "float32": 640, "complex128": 896, "complex64": 1024}
-CROSSOVER_VECTORS = {"float64": 1024, "float32": 1024, "complex128": 1100, "complex64": 1536}
-
-
-def calls_vendor(n: int, dtype: Any, *, vectors: bool) -> bool:
-    """Return whether `solve` calls cuSOLVER: below the crossover, or beyond what the panel kernel holds."""
-    crossover = CROSSOVER_VECTORS if vectors else CROSSOVER_VALUES
-    return n < crossover[np.dtype(dtype).name] or n > largest_order()
+from spectile.evd.cuda.reduction import panel
+from spectile.evd.cuda.reduction.band import band_reduction
+from spectile.evd.cuda.tridiagonal import divide, sturm
+from spectile.evd.cuda.workspace import padded_order, workspace_bytes
+from spectile.evd.types import SCALARS, Options, Scalar, working_dtype
 
 
-def parameters(n: int, dtype: Any, *, vectors: bool) -> tuple[int, int]:
-    """Return bandwidth b and block nb for a matrix of order n: the best measured (docs/performance/evd.md).
+def eigh(a: Any, options: Options) -> Any:
+    """`api.eigh` on the current device.
 
-    A wide band makes A W faster and the chasing slower; with eigenvectors of a large matrix it halves the passes over
-    them.
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        On the device or on the host; the results are of its kind.
+    options : Options
     """
-    wanted = 64 if n >= (12000 if vectors else 13000) else 32
-    return panel_bandwidth(n, dtype, wanted), 512
+    array, to_caller_kind, options = _to_device(a, options)
+    w, v = _solve_each(array, options)
+    return (to_caller_kind(w), to_caller_kind(v)) if options.vectors else to_caller_kind(w)
 
 
-def eigh(
-    array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool, choose: Any, bandwidth: int, block: int,
-    overwrite_a: bool = False,
-) -> tuple[Any, Any]:  # fmt: skip
-    """Solve one matrix by our two stages, whatever its order.
+def tridiagonalize(a: Any, options: Options) -> tuple[Any, Any, Any]:
+    """`api.tridiagonalize` on the current device, for one matrix."""
+    array, to_caller_kind, options = _to_device(a, options)
+    if array.shape[-1] == 0:
+        d, q = _empty(array, (0,)), _empty(array, (0, 0), real=False)
+        return to_caller_kind(d), to_caller_kind(d.copy()), to_caller_kind(q) if options.vectors else None
+    bandwidth, block = _parameters(array, options)
+    d, e, q = tridiagonalize_by_stages(array, options, bandwidth=bandwidth, block=block)
+    return to_caller_kind(d), to_caller_kind(e), None if q is None else to_caller_kind(q)
+
+
+def _to_device(a: Any, options: Options) -> tuple[Any, Callable[[Any], Any], Options]:
+    """Return the operand on the device in a working dtype, the way back, and the options with what is ours to overwrite."""
+    if not (arrays.on_device(a) or hasattr(a, "__dlpack__")):
+        a = np.asarray(a)
+        a = a.astype(working_dtype(a.dtype), copy=False)
+    array, to_caller_kind = arrays.to_device(a)
+    converted = array.astype(working_dtype(array.dtype), copy=False)
+    owned = not arrays.on_device(a) or converted is not array
+    return converted, to_caller_kind, replace(options, overwrite=options.overwrite or owned)
+
+
+def _empty(array: Any, shape: tuple[int, ...], *, real: bool = True) -> Any:
+    import cupy
+
+    return cupy.empty(shape, SCALARS[array.dtype.name].real if real else array.dtype)
+
+
+def _solve_each(array: Any, options: Options) -> tuple[Any, Any]:
+    """Solve every matrix of a batch, or one matrix."""
+    n, lead = array.shape[-1], array.shape[:-2]
+    if n > 0 and not lead:
+        return solve(array, options)
+    subset = options.subset
+    m = n if subset is None else subset.count()
+    w = _empty(array, (*lead, m))
+    v = _empty(array, (*lead, n, m), real=False) if options.vectors else None
+    for index in np.ndindex(*lead) if n else ():
+        w[index], vectors = solve(array[index], options)
+        if v is not None:
+            v[index] = vectors
+    return w, v
+
+
+def solve(array: Any, options: Options) -> tuple[Any, Any]:
+    """Solve one problem of order at least 1.
 
     Parameters
     ----------
     array : cupy.ndarray, shape (n, n)
-    lower, eigvals_only, check_finite : bool
-    choose : callable
-        ``choose(w)`` of all eigenvalues, a NumPy array, is the slice of those wanted.
-    bandwidth, block : int
-        b and nb.
-    overwrite_a : bool
-        Work in the memory of `array` where its layout allows.
+    options : Options
 
     Returns
     -------
     w : cupy.ndarray, shape (m,)
     v : cupy.ndarray, shape (n, m), or None
     """
+    n = array.shape[0]
+    if calls_vendor(n, SCALARS[array.dtype.name], vectors=options.vectors, device=device.describe()):
+        return _solve_by_vendor(array, options)
+    bandwidth, block = _parameters(array, options)
+    return solve_by_stages(array, options, bandwidth=bandwidth, block=block)
+
+
+def _solve_by_vendor(array: Any, options: Options) -> tuple[Any, Any]:
     import cupy
 
-    n, dtype = array.shape[0], array.dtype
-    real = np.empty(0, dtype).real.dtype
-    a, scale = load_matrix(array, lower=lower, bandwidth=bandwidth, check_finite=check_finite, overwrite=overwrite_a)
+    # cuSOLVER works in a copy of the matrix and in about four times its size.
+    with memory.allocating(f"cuSOLVER's eigensolver of order {array.shape[0]:,}", 5 * array.nbytes):
+        w, v = vendor.eigh(
+            array, lower=options.lower, eigvals_only=not options.vectors, check_finite=options.check_finite
+        )
+    if options.subset is None:
+        return w, v
+    wanted = options.subset.of(cupy.asnumpy(w))
+    return w[wanted], None if v is None else v[:, wanted]
+
+
+def _parameters(array: Any, options: Options) -> tuple[int, int]:
+    scalar = SCALARS[array.dtype.name]
+    return stage_parameters(array.shape[0], scalar, vectors=options.vectors, device=device.describe())
+
+
+def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int) -> tuple[Any, Any]:
+    """Solve one problem by our two stages, whatever its order.
+
+    Parameters
+    ----------
+    array : cupy.ndarray, shape (n, n)
+    options : Options
+    bandwidth, block : int
+        b and nb.
+
+    Returns
+    -------
+    w : cupy.ndarray, shape (m,)
+    v : cupy.ndarray, shape (n, m), or None
+
+    Raises
+    ------
+    MemoryError
+        If the work space does not fit; the message has the bytes.
+    """
+    import cupy
+
+    n, real = array.shape[0], SCALARS[array.dtype.name].real
+    with _work_space("the eigenproblem", array, options) as overwrite:
+        panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block)
+        if not options.vectors:
+            w = cupy.ldexp(sturm.eigenvalues(d, e), -scale)
+            return w[_wanted(w, options)].astype(real), None
+        w, z = _tridiagonal_vectors(d, e, SCALARS[array.dtype.name])
+        w = cupy.ldexp(w, -scale)
+        wanted = _wanted(w, options)
+        columns = wanted.stop - wanted.start
+        z = Matrix(z.at(0, wanted.start), z.ld, z.itemsize, z.owner)
+        if columns:
+            z = _transform_back(panels, z, columns)
+        return w[wanted].astype(real), as_array(z, n, columns).astype(array.dtype, copy=False)
+
+
+def tridiagonalize_by_stages(
+    array: Any, options: Options, *, bandwidth: int, block: int
+) -> tuple[Any, Any, Any]:
+    """Bring one matrix to tridiagonal form; parameters as for `solve_by_stages`.  Q comes with ``options.vectors``."""
+    import cupy
+
+    n, scalar = array.shape[0], SCALARS[array.dtype.name]
+    with _work_space("the tridiagonalization", array, options) as overwrite:
+        panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block)
+        q = None
+        if options.vectors:
+            z = zero_matrix(n, n, scalar.wide)
+            as_array(z, n, n)[np.arange(n), np.arange(n)] = 1
+            q = as_array(_transform_back(panels, z, n), n, n)
+    d, e = (cupy.ldexp(x, -scale).astype(scalar.real) for x in (d, e[: n - 1]))
+    return d, e, q
+
+
+@contextmanager
+def _work_space(what: str, array: Any, options: Options) -> Iterator[bool]:
+    """Check that the stages' work space fits; the block is told whether they work in the memory of `array`."""
+    n, scalar = array.shape[0], SCALARS[array.dtype.name]
+    overwrite = options.overwrite and fits_in_place(array)
+    what = f"{what} of order {n:,}"
+    needed = workspace_bytes(n, scalar, device.describe(), vectors=options.vectors, overwrite=overwrite)
+    memory.require_free(needed, what)
+    with memory.allocating(what, needed):
+        yield overwrite
+
+
+def _two_stages(
+    array: Any, options: Options, overwrite: bool, bandwidth: int, block: int
+) -> tuple[panel.Panels, Any, Any, int]:
+    """Return the panels, whose matrix holds the chasing reflectors where vectors are wanted, d, e, and the scale."""
+    a, scale = load_matrix(array, lower=options.lower, check_finite=options.check_finite, overwrite=overwrite)
+    n = array.shape[0]
     panels = band_reduction(a, n, bandwidth=bandwidth, block=block)
-    d, e = chase_band(extract_band(panels), n, bandwidth, None if eigvals_only else a)
-    if eigvals_only:
-        w = cupy.ldexp(eigenvalues(d, e), -scale)
-        wanted = choose(w)
-        return w[wanted].astype(real), None
-    w, z = _tridiagonal_vectors(d, e, dtype)
-    w = cupy.ldexp(w, -scale)
-    wanted = choose(w)
-    columns = wanted.stop - wanted.start
-    z = Matrix(z.at(0, wanted.start), z.ld, z.itemsize, z.owner)
-    if columns:
-        z = _take_back(panels, z, columns)
-    return w[wanted].astype(real), as_array(z, n, columns).astype(dtype, copy=False)
+    d, e = chase.chase_band(chase.extract_band(panels), n, bandwidth, a if options.vectors else None)
+    return panels, d, e, scale
 
 
-def _tridiagonal_vectors(d: Any, e: Any, dtype: Any) -> tuple[Any, Matrix]:
-    """`divide_and_conquer`, with the eigenvectors as float64 or, for a complex `dtype`, as complex128."""
+def _wanted(w: Any, options: Options) -> slice:
+    import cupy
+
+    return options.subset.of(cupy.asnumpy(w)) if options.subset else slice(0, len(w))
+
+
+def _tridiagonal_vectors(d: Any, e: Any, scalar: Scalar) -> tuple[Any, Matrix]:
+    """`divide_and_conquer`, with the eigenvectors as float64 or, for a complex dtype, as complex128."""
     n = len(d)
-    if dtype.kind != "c":
-        return divide_and_conquer(d, e)
+    if not scalar.is_complex:
+        return divide.divide_and_conquer(d, e)
     z = empty_matrix(n, n, np.complex128)
     _, order = padded_order(n)
     q = Matrix(z.pointer, -(-order // 16) * 16, 8, z.owner.view(np.float64))
-    w, q = divide_and_conquer(d, e, q)
+    w, q = divide.divide_and_conquer(d, e, q)
     source, target = as_array(q, n, n).T, as_array(z, n, n).T
     # From the last column on, so many at a time that what is written lies behind what is still to be read.
     stop = n
@@ -105,141 +233,42 @@ def _tridiagonal_vectors(d: Any, e: Any, dtype: Any) -> tuple[Any, Matrix]:
     return w, z
 
 
-def _take_back(panels: Panels, z: Matrix, columns: int) -> Matrix:
+def _transform_back(panels: panel.Panels, z: Matrix, columns: int) -> Matrix:
     """Return Q1 Q2 Z in the precision of the panels; Z, in double precision, is overwritten."""
     a, n = panels.a, panels.n
-    apply_chasing(a, n, panels.bandwidth, z.pointer, z.ld, columns)
+    back_sweeps.apply_chasing(a, n, panels.bandwidth, z.pointer, z.ld, columns)
     if z.owner.dtype != a.owner.dtype:
         narrow = empty_matrix(n, columns, a.owner.dtype)
         as_array(narrow, n, columns).T[...] = as_array(z, n, columns).T
         z = narrow
-    apply_panels(panels, z.pointer, z.ld, columns)
+    back_panels.apply_panels(panels, z.pointer, z.ld, columns)
     return z
 
 
-def _to_device(array: Any) -> tuple[Any, Any]:
-    found, to_caller_kind = arrays.to_device(array)
-    if found.dtype.kind in "biu":
-        found = found.astype(np.float64)
-    elif found.dtype == np.float16:
-        found = found.astype(np.float32)
-    elif found.dtype.name not in BANDWIDTHS:
-        raise TypeError(f"dtype {found.dtype} is not supported: pass float32, float64, complex64 or complex128")
-    return found, to_caller_kind
+def launches(n: int, dtype: str, on: Device, *, vectors: bool, columns: int | None = None) -> Iterator[tuple[str, Shape]]:
+    """Yield the kernel and the launch of everything that `eigh` starts for one matrix, without a GPU.
 
-
-def workspace_bytes(n: int, dtype: Any, *, vectors: bool, overwrite_a: bool = False) -> int:
-    """Return the bytes of device memory that `eigh` needs beyond its input.
-
-    About n² elements, with eigenvectors 2.2 n² (from n = 16,384 on), and n² fewer in the input's own memory.  The
-    eigenvectors of float32 and complex64 are formed in double precision, which takes 2 n² more.
+    Parameters
+    ----------
+    n : int
+    dtype : str
+    on : Device
+    vectors : bool
+    columns : int, optional
+        Eigenvectors that are wanted; by default all.
     """
-    itemsize, wide = np.dtype(dtype).itemsize, 16 if np.dtype(dtype).kind == "c" else 8
-    bandwidth, block = parameters(n, dtype, vectors=vectors)
-    matrix = (0 if overwrite_a else itemsize * n * n) + n * (itemsize * bandwidth + 64 * 8)
-    reduction = itemsize * 4 * block * n
+    scalar = SCALARS[dtype]
+    if n == 0:
+        return
+    yield from matrix_kernels.shapes(n, scalar)
+    if calls_vendor(n, scalar, vectors=vectors, device=on):
+        return
+    bandwidth, block = stage_parameters(n, scalar, vectors=vectors, device=on)
+    yield from panel.shapes(n, scalar, bandwidth, block, on)
+    yield from chase.shapes(n, scalar, bandwidth, on)
     if not vectors:
-        return matrix + reduction
-    order = padded_order(n)[1]
-    columns, rows = merge_sizes(n)
-    merging = 8 * (order * (columns + rows) + 2 * rows * columns)
-    reflectors, width = back_columns(n)
-    taking_back = max(tile_bytes(n), itemsize * reflectors * (n + 2 * min(n, width)))
-    narrow = 0 if itemsize == wide else itemsize * n * n
-    return matrix + max(reduction, max(8 * order**2, wide * n * n) + max(merging, taking_back + narrow))
-
-
-def solve(
-    array: Any,
-    *,
-    lower: bool,
-    eigvals_only: bool,
-    overwrite_a: bool,
-    check_finite: bool,
-    select: tuple[str, Any] | None,
-) -> Any:
-    """`api.eigh` on the current device, for one matrix of order at least 1.
-
-    Parameters
-    ----------
-    array : array, shape (n, n)
-        On the device or on the host; the results are of its kind.
-    lower, eigvals_only, overwrite_a, check_finite : bool
-    select : None or tuple
-        As for `api.chosen_range`.
-    """
-    import cupy
-
-    from spectile.evd.api import chosen_range
-
-    found, to_caller_kind = _to_device(array)
-    n = found.shape[0]
-    vectors = not eigvals_only
-    if calls_vendor(n, found.dtype, vectors=vectors):
-        # cuSOLVER works in a copy of the matrix and in about four times its size.
-        with memory.allocating(f"cuSOLVER's eigensolver of order {n:,}", 5 * found.nbytes):
-            w, v = gpu_vendor.eigh(found, lower=lower, eigvals_only=eigvals_only, check_finite=check_finite)
-        if select:
-            wanted = chosen_range(cupy.asnumpy(w), select)
-            w, v = w[wanted], None if v is None else v[:, wanted]
-    else:
-        bandwidth, block = parameters(n, found.dtype, vectors=vectors)
-        overwrite = _may_overwrite(array, found, overwrite_a)
-        what = f"the eigenproblem of order {n:,}"
-        needed = workspace_bytes(n, found.dtype, vectors=vectors, overwrite_a=overwrite)
-        memory.require_free(needed, what)
-        with memory.allocating(what, needed):
-            w, v = eigh(
-                found,
-                lower=lower,
-                eigvals_only=eigvals_only,
-                check_finite=check_finite,
-                choose=lambda w: chosen_range(cupy.asnumpy(w), select) if select else slice(0, n),
-                bandwidth=bandwidth,
-                block=block,
-                overwrite_a=overwrite,
-            )
-    return to_caller_kind(w) if eigvals_only else (to_caller_kind(w), to_caller_kind(v))
-
-
-def _may_overwrite(array: Any, found: Any, overwrite_a: bool) -> bool:
-    """Whether `found`, `array` on the device, is ours to overwrite, a copy or allowed, and laid out for it."""
-    copied = not arrays.on_device(array) or found.data.ptr != arrays.to_device(array)[0].data.ptr
-    return (overwrite_a or copied) and fits_in_place(found)
-
-
-def solve_tridiagonal(
-    array: Any, *, lower: bool, calc_q: bool, overwrite_a: bool, check_finite: bool,
-    bandwidth: int | None = None, block: int | None = None,
-) -> tuple[Any, Any, Any]:  # fmt: skip
-    """`api.tridiagonalize` on the current device, for one matrix of order at least 1.
-
-    Parameters
-    ----------
-    array : array, shape (n, n)
-    lower, calc_q, overwrite_a, check_finite : bool
-    bandwidth, block : int, optional
-        b and nb.
-    """
-    import cupy
-
-    found, to_caller_kind = _to_device(array)
-    n, dtype = found.shape[0], found.dtype
-    best = parameters(n, dtype, vectors=calc_q)
-    bandwidth, block = bandwidth or best[0], block or best[1]
-    overwrite = _may_overwrite(array, found, overwrite_a)
-    needed = workspace_bytes(n, dtype, vectors=calc_q, overwrite_a=overwrite)
-    memory.require_free(needed, f"the tridiagonalization of order {n:,}")
-    with memory.allocating(f"the tridiagonalization of order {n:,}", needed):
-        a, scale = load_matrix(found, lower=lower, bandwidth=bandwidth, check_finite=check_finite, overwrite=overwrite)
-        panels = band_reduction(a, n, bandwidth=bandwidth, block=block)
-        d, e = chase_band(extract_band(panels), n, bandwidth, a if calc_q else None)
-        q = None
-        if calc_q:
-            z = zero_matrix(n, n, np.complex128 if dtype.kind == "c" else np.float64)
-            as_array(z, n, n)[np.arange(n), np.arange(n)] = 1
-            z = _take_back(panels, z, n)
-            q = to_caller_kind(as_array(z, n, n))
-    real = np.empty(0, dtype).real.dtype
-    d, e = (cupy.ldexp(x, -scale).astype(real) for x in (d, e[: n - 1]))
-    return to_caller_kind(d), to_caller_kind(e), q
+        yield from sturm.shapes(n, on)
+        return
+    yield from divide.shapes(n)
+    yield from back_sweeps.shapes(n, scalar, bandwidth, n if columns is None else columns, on)
+    yield from back_panels.shapes(n, bandwidth)

@@ -1,97 +1,65 @@
-"""The CUDA units of the eigensolver: what is compiled for which type and bandwidth, and how a kernel is launched."""
+"""The CUDA units of the eigensolver: what is compiled for which dtype and bandwidth."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from collections.abc import Mapping
 
 from spectile.core.compile import Unit
+from spectile.evd.cuda.choose import PANEL_THREADS, STAGE_KEYS, STURM_THREADS, chase_blocks, chase_threads, panel_width
+from spectile.evd.types import SCALARS, Scalar
 
 ARCHS = ("sm_80", "sm_90a", "sm_100")
-PANEL_THREADS = 512  # most threads, and rows, of a block in the panel kernel
-STURM_THREADS = 64
 
 
-def _scalar_defines(name: str) -> dict[str, str]:
-    dtype = np.dtype(name)
-    real_bytes = dtype.itemsize // (2 if dtype.kind == "c" else 1)
+def _unit(source: str, defines: Mapping[str, object]) -> Unit:
+    return Unit(__package__, (source,), archs=ARCHS, defines={name: str(value) for name, value in defines.items()})
+
+
+def _scalar_defines(scalar: Scalar) -> dict[str, object]:
+    real_bytes = scalar.itemsize // scalar.parts
     return {
         "REAL": "double" if real_bytes == 8 else "float",
-        "REAL_BYTES": str(real_bytes),
-        "COMPLEX": "1" if dtype.kind == "c" else "0",
+        "REAL_BYTES": real_bytes,
+        "COMPLEX": int(scalar.is_complex),
     }
 
 
-def _stage_unit(name: str, bandwidth: int) -> Unit:
-    """Panels, chasing and helpers for one scalar type and one bandwidth."""
-    return Unit(
-        __package__,
-        ("scalar.cu", "sync.cu", "matrix.cu", "panel.cu", "chasing.cu", "back.cu"),
-        archs=ARCHS,
-        defines=_scalar_defines(name)
-        | {
-            "B": str(bandwidth),
-            "W": str(panel_width(name, bandwidth)),
-            "PANEL_THREADS": str(PANEL_THREADS),
-            "CHASE_THREADS": str(chase_threads(bandwidth)),
-            "CHASE_BLOCKS": str(chase_blocks(name, bandwidth)),
-        },
+def _panel_unit(scalar: Scalar, bandwidth: int) -> Unit:
+    widths = {"B": bandwidth, "W": panel_width(scalar, bandwidth), "PANEL_THREADS": PANEL_THREADS}
+    return _unit("reduction/panel.cu", {**_scalar_defines(scalar), **widths})
+
+
+def _chasing_unit(scalar: Scalar, bandwidth: int) -> Unit:
+    sizes = {"CHASE_THREADS": chase_threads(bandwidth), "CHASE_BLOCKS": chase_blocks(scalar, bandwidth)}
+    return _unit("chasing/chasing.cu", {**_scalar_defines(scalar), "B": bandwidth, **sizes})
+
+
+def _sweep_unit(scalar: Scalar, bandwidth: int) -> Unit:
+    """Back-transformation by the reflectors of the chasing: these are of type `scalar`, Z is in double precision."""
+    own = _scalar_defines(scalar)
+    return _unit(
+        "back/sweeps.cu", {**own, "REAL": "double", "REAL_BYTES": 8, "SOURCE": own["REAL"], "B": bandwidth}
     )
 
 
-def chase_threads(bandwidth: int) -> int:
-    """Threads of each of a chasing block's two groups: four columns a warp for b = 16, eight for more."""
-    return {16: 128, 32: 128, 64: 256}[bandwidth]
-
-
-def chase_blocks(name: str, bandwidth: int) -> int:
-    """Chasing blocks that a multiprocessor has registers for."""
-    return 1 if bandwidth == 64 or np.dtype(name).kind == "c" else 2
-
-
-def panel_width(name: str, bandwidth: int) -> int:
-    """Columns that the panel kernel holds in registers, 256 bytes of a row: a panel is this wide, or two of this."""
-    return min(bandwidth, 256 // np.dtype(name).itemsize)
-
-
-BANDWIDTHS = {"float64": (16, 32, 64), "float32": (32,), "complex128": (32,), "complex64": (32,)}
-STAGES = {(name, b): _stage_unit(name, b) for name, widths in BANDWIDTHS.items() for b in widths}
-# Alone, so that a matrix that goes to the vendor does not wait for the stages to compile.
-HELPERS = {
-    name: Unit(__package__, ("scalar.cu", "matrix.cu"), archs=ARCHS, defines=_scalar_defines(name))
-    for name in BANDWIDTHS
+MATRIX = {name: _unit("matrix.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
+PANEL = {(name, b): _panel_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
+CHASING = {(name, b): _chasing_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
+SWEEPS = {(name, b): _sweep_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
+BACK_PANELS = {
+    (name, b): _unit("back/panels.cu", {**_scalar_defines(SCALARS[name]), "B": b}) for name, b in STAGE_KEYS
 }
 STURM = {
-    lanes: Unit(
-        __package__, ("sturm.cu",), archs=ARCHS, defines={"LANES": str(lanes), "STURM_THREADS": str(STURM_THREADS)}
-    )
-    for lanes in (1, 4, 16)
+    lanes: _unit("tridiagonal/sturm.cu", {"LANES": lanes, "STURM_THREADS": STURM_THREADS}) for lanes in (1, 4, 16)
 }
-DIVIDE = Unit(__package__, ("divide.cu",), archs=ARCHS)
+DIVIDE = _unit("tridiagonal/divide.cu", {})
 
-
-def _sweep_unit(name: str, bandwidth: int) -> Unit:
-    """Back-transformation by the reflectors of the chasing: these are of type `name`, Z is in double precision."""
-    own = _scalar_defines(name)
-    defines = {**own, "REAL": "double", "REAL_BYTES": "8", "SOURCE": own["REAL"], "B": str(bandwidth)}
-    return Unit(__package__, ("scalar.cu", "sync.cu", "tensor.cu", "sweeps.cu"), archs=ARCHS, defines=defines)
-
-
-SWEEPS = {(name, b): _sweep_unit(name, b) for name, widths in BANDWIDTHS.items() for b in widths}
-
-UNITS = (*SWEEPS.values(), *STAGES.values(), *HELPERS.values(), *STURM.values(), DIVIDE)
-
-# Hashing a Unit takes longer than a launch; every unit lives as long as the module, so its id is its own.
-_KERNELS: dict[tuple[int, str, int, int], Any] = {}
-
-
-def launch(unit: Unit, name: str, grid: Any, threads: int, arguments: tuple[Any, ...], shared_bytes: int = 0) -> None:
-    """Launch a kernel of a unit on the current stream; `grid` is a number of blocks or a tuple."""
-    import cupy
-
-    key = (id(unit), name, shared_bytes, cupy.cuda.runtime.getDevice())
-    kernel = _KERNELS.get(key)
-    if kernel is None:
-        kernel = _KERNELS[key] = unit.function(name, shared_bytes)
-    kernel(grid if isinstance(grid, tuple) else (grid,), (threads,), arguments, shared_mem=shared_bytes)
+UNITS = (
+    *SWEEPS.values(),
+    *PANEL.values(),
+    *CHASING.values(),
+    *BACK_PANELS.values(),
+    *MATRIX.values(),
+    *STURM.values(),
+    DIVIDE,
+)

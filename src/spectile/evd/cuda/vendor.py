@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spectile.evd.cuda.load import require_finite
-from spectile.evd.cuda.units import HELPERS, launch
+from spectile.evd.cuda.matrix import load_triangle
+from spectile.evd.types import SCALARS, require_finite
 
 
 class _Plan(NamedTuple):
@@ -36,7 +36,7 @@ def _plan(n: int, name: str, eigvals_only: bool, device: int) -> _Plan:
     from cupy_backends.cuda.libs import cublas, cusolver
 
     dtype = np.dtype(name)
-    real = np.empty(0, dtype).real.dtype
+    real = np.dtype(SCALARS[name].real)
     kinds = int(to_cuda_dtype(dtype)), int(to_cuda_dtype(real))
     mode = cusolver.CUSOLVER_EIG_MODE_NOVECTOR if eigvals_only else cusolver.CUSOLVER_EIG_MODE_VECTOR
     problem = (_options(), mode, cublas.CUBLAS_FILL_MODE_LOWER, n)
@@ -67,19 +67,12 @@ def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> 
     from cupy.cuda.device import get_cusolver_handle
     from cupy_backends.cuda.libs import cusolver
 
-    n, dtype, size = array.shape[0], array.dtype, array.itemsize
-    name = dtype.name
+    n, dtype = array.shape[0], array.dtype
     v = cupy.empty((n, n), dtype, order="F")
     status = cupy.zeros(2, np.int32)  # what cuSOLVER reports, and whether an entry is not finite
-    along = array.strides if lower else array.strides[::-1]
-    arguments = (
-        *(np.uintp(array.data.ptr), np.int64(along[0] // size), np.int64(along[1] // size), np.int32(n)),
-        *(np.int32(not lower), v, np.int64(n), np.uintp(status.data.ptr + 4)),
-    )
     # Zeros in the place of NaN, so that cuSOLVER comes to an end; the host hears of them with cuSOLVER's own report.
-    tiles = -(-n // 32)
-    launch(HELPERS[name], "load_triangle", (tiles, tiles), 256, arguments, 32 * 33 * size)
-    plan = _plan(n, name, eigvals_only, cupy.cuda.runtime.getDevice())
+    load_triangle(array, lower, v, status.data.ptr + 4)
+    plan = _plan(n, dtype.name, eigvals_only, cupy.cuda.runtime.getDevice())
     w, work = cupy.empty(n, plan.real), cupy.empty(plan.device_bytes, np.uint8)
     host_work = np.empty(plan.host_bytes, np.uint8)
     kind, real_kind = plan.kinds

@@ -4,45 +4,47 @@
 // diagonal block D.  O of the next task needs only that reflector, so one group of warps goes from O to O, and another
 // follows from D to D.
 // Sweep s + 1 works one row and column further.  Of what sweep s does, the first row of O and D and the first column of D
-// come by mail: as lines that carry their own flag, sent as soon as they are computed, and never stored in the band by
+// come by flagged messages, which carry their own flag, sent as soon as they are computed, and never stored in the band by
 // sweep s.  The rest is stored and released, O and D apart.
 // A ticket is drawn by a block that runs, and waits only for tickets drawn before: no occupancy can deadlock.
 //
-// Each group has two more warps that wait, so that those that compute need not: one receives mail and looks what the
+// Each group has two more warps that wait, so that those that compute need not: one receives messages and looks what the
 // sweep before has released, the other publishes what has been stored.
 //
 // Warp w of a group holds the columns w CPW ... of O or D in registers; lane l holds rows l and, for B = 64, l + 32.
 
+#include "messages.cuh"
+
 #define CHASE_WARPS (CHASE_THREADS / 32)  // of a group
 #define CPW (B / CHASE_WARPS)
 #define RPL ((B + 31) / 32)
-#define LINES (2 * B * (COMPLEX ? 2 : 1))  // of a task: the first row of O, the first column of D
-#define AHEAD 4                            // tasks whose mail is brought to the L2 cache before it is written
+#define MESSAGES (2 * B * (COMPLEX ? 2 : 1))  // of a task: the first row of O, the first column of D
+#define AHEAD 4                            // tasks whose messages are brought to the L2 cache before it is written
 
-__device__ __forceinline__ void send(uint4* slot, int line, scalar_t value, unsigned tag) {
+__device__ __forceinline__ void send(uint4* slot, int index, scalar_t value, unsigned tag) {
     if (COMPLEX) {
-        store_line(slot + 2 * line, real_part(value), tag);
-        store_line(slot + 2 * line + 1, imag_part(value), tag);
+        store_flagged(slot + 2 * index, real_part(value), tag);
+        store_flagged(slot + 2 * index + 1, imag_part(value), tag);
     } else {
-        store_line(slot + line, real_part(value), tag);
+        store_flagged(slot + index, real_part(value), tag);
     }
 }
 
-__device__ __forceinline__ bool try_receive(const uint4* slot, int line, unsigned tag, scalar_t& value) {
+__device__ __forceinline__ bool try_receive(const uint4* slot, int index, unsigned tag, scalar_t& value) {
     double x, y = 0;
-    bool here;
+    bool arrived;
     if (COMPLEX) {
-        here = try_line(slot + 2 * line, tag, x);
-        here &= try_line(slot + 2 * line + 1, tag, y);
+        arrived = try_flagged(slot + 2 * index, tag, x);
+        arrived &= try_flagged(slot + 2 * index + 1, tag, y);
     } else {
-        here = try_line(slot + line, tag, x);
+        arrived = try_flagged(slot + index, tag, x);
     }
     value = make_scalar(x, y);
-    return here;
+    return arrived;
 }
 
 __device__ __forceinline__ void prefetch(const uint4* slot, int lane) {
-    for (int i = lane; i < LINES / 8; i += 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(slot + 8 * i));
+    for (int i = lane; i < MESSAGES / 8; i += 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(slot + 8 * i));
 }
 
 // Barriers of some of the block's warps.
@@ -58,12 +60,12 @@ enum Barrier {  // G: 0 for O, 1 for D
     WORKING = 1,        // + G: those that compute
     STORED = 3,         // + G: with the one that publishes
     MAY_LOAD = 5,       // + G: with both helpers
-    EDGE_IS_HERE = 7,   // the warp that holds O's last column, with the one that receives
-    ROW_IS_HERE = 8,    // D, with the one that receives
+    EDGE_ARRIVED = 7,   // the warp that holds O's last column, with the one that receives
+    ROW_ARRIVED = 8,    // D, with the one that receives
     REFLECTOR = 9,      // + task % 2: O's first warp has written it for D
     REFLECTOR_READ = 11, // + task % 2: D has read it
-    HEAD_IS_HERE = 13,  // O, with the one that receives
-    CORNER_IS_HERE = 14 // D, with the one that receives
+    HEAD_ARRIVED = 13,  // O, with the one that receives
+    CORNER_ARRIVED = 14 // D, with the one that receives
 };
 
 __device__ __forceinline__ void wait_for(const int* released, int tasks, int lane) {
@@ -84,63 +86,63 @@ struct Sweep {
     scalar_t* band;  // element (i, j) at i + j (2 B - 1)
     int n, sweep, tasks;
     int* done;            // of this sweep: tasks whose O is released, tasks whose D is; of the one before: done - 2
-    const uint4* inbox;   // of its tasks, LINES each
+    const uint4* inbox;   // of its tasks, MESSAGES each
     uint4* outbox;
     unsigned inbox_tag, outbox_tag;  // of task 0
 
     __device__ __forceinline__ int start(int task) const { return sweep + 1 + task * B; }
     __device__ __forceinline__ int rows(int task) const { return min(n - start(task), B); }
-    // Rows that do not come by mail.
+    // Rows that do not come by message.
     __device__ __forceinline__ int own_rows(int task) const {
         return sweep > 0 && n - start(task) >= B ? B - 1 : rows(task);
     }
 };
 
-struct Room {  // in shared memory
+struct Workspace {  // in shared memory
     scalar_t* full;        // B x (B + 1): D with both triangles
     scalar_t* partial[2];  // CHASE_WARPS x B of each group
     scalar_t* column;      // B: the column to be cleared
-    scalar_t* edge;        // 2 x B: the last column of O, by mail
+    scalar_t* edge;        // 2 x B: the last column of O, by message
     scalar_t* reflector;   // 2 x (B + 1): v and tau
     scalar_t* own;         // CHASE_WARPS x B of each group: v of a warp of O, q of one of D
     scalar_t* inner;       // CHASE_WARPS x CPW: v^H O
     scalar_t* last;        // CHASE_WARPS x CPW: the last row of O, for a last entry of 1
-    scalar_t* late;        // 2: the last entry of O, and of D, by mail
+    scalar_t* late;        // 2: the last entry of O, and of D, by message
 };
-#define ROOM (B * (B + 1) + 4 * CHASE_WARPS * B + 7 * B + 4)  // scalars
+#define WORKSPACE (B * (B + 1) + 4 * CHASE_WARPS * B + 7 * B + 4)  // scalars
 
-__device__ __forceinline__ void receive_edges(const Sweep& s, const Room& room, int lane) {
+__device__ __forceinline__ void receive_edges(const Sweep& s, const Workspace& work, int lane) {
     if (s.sweep > 0)
-        for (int task = 0; task < min(s.tasks, AHEAD); ++task) prefetch(s.inbox + task * LINES, lane);
+        for (int task = 0; task < min(s.tasks, AHEAD); ++task) prefetch(s.inbox + task * MESSAGES, lane);
     for (int task = 0; task < s.tasks; ++task) {
         if (s.sweep > 0) {
             // The first column of the same task's D; in place of the last entry, which comes late, stands a 1.
             const bool whole = s.rows(task) == B;
             const int rows = s.own_rows(task);
-            const uint4* slot = s.inbox + task * LINES;
+            const uint4* slot = s.inbox + task * MESSAGES;
             const unsigned tag = s.inbox_tag + task;
-            if (task + AHEAD <= s.tasks) prefetch(slot + AHEAD * LINES, lane);
+            if (task + AHEAD <= s.tasks) prefetch(slot + AHEAD * MESSAGES, lane);
             scalar_t value[RPL];
-            bool here;
+            bool arrived;
             do {
-                here = true;
+                arrived = true;
 #pragma unroll
                 for (int h = 0; h < RPL; ++h) {
                     const int r = lane + 32 * h;
                     value[h] = whole && r == B - 1 ? one() : zero();
-                    if (r < rows) here &= try_receive(slot, B + r + 1, tag, value[h]);
+                    if (r < rows) arrived &= try_receive(slot, B + r + 1, tag, value[h]);
                 }
-            } while (!here);
+            } while (!arrived);
 #pragma unroll
             for (int h = 0; h < RPL; ++h)
-                if (lane + 32 * h < B) room.edge[(task & 1) * B + lane + 32 * h] = value[h];
-            sync_warps(EDGE_IS_HERE, 2);
+                if (lane + 32 * h < B) work.edge[(task & 1) * B + lane + 32 * h] = value[h];
+            sync_warps(EDGE_ARRIVED, 2);
             if (whole) {
                 // The first entry of the next task's O.
-                do here = try_receive(slot + LINES, 0, tag + 1, value[0]);
-                while (!here);
-                if (lane == 0) room.late[0] = value[0];
-                sync_warps(HEAD_IS_HERE, CHASE_WARPS + 1);
+                do arrived = try_receive(slot + MESSAGES, 0, tag + 1, value[0]);
+                while (!arrived);
+                if (lane == 0) work.late[0] = value[0];
+                sync_warps(HEAD_ARRIVED, CHASE_WARPS + 1);
             }
             if (task + 1 < s.tasks) wait_for(s.done - 2, task + 2, lane);
             arrive_warps(MAY_LOAD, CHASE_WARPS + 2);
@@ -150,37 +152,37 @@ __device__ __forceinline__ void receive_edges(const Sweep& s, const Room& room, 
     }
 }
 
-__device__ __forceinline__ void receive_rows(const Sweep& s, const Room& room, int lane) {
+__device__ __forceinline__ void receive_rows(const Sweep& s, const Workspace& work, int lane) {
     for (int task = 0; task < s.tasks; ++task) {
-        const bool by_mail = s.sweep > 0 && s.rows(task) == B;
-        const uint4* slot = s.inbox + (task + 1) * LINES;
+        const bool by_message = s.sweep > 0 && s.rows(task) == B;
+        const uint4* slot = s.inbox + (task + 1) * MESSAGES;
         const unsigned tag = s.inbox_tag + task + 1;
-        if (by_mail) {
+        if (by_message) {
             scalar_t value[RPL];
-            bool here;
+            bool arrived;
             do {
-                here = true;
+                arrived = true;
 #pragma unroll
                 for (int h = 0; h < RPL; ++h) {
                     value[h] = zero();  // of the last entry, which comes late
-                    if (lane + 32 * h < B - 1) here &= try_receive(slot, lane + 32 * h + 1, tag, value[h]);
+                    if (lane + 32 * h < B - 1) arrived &= try_receive(slot, lane + 32 * h + 1, tag, value[h]);
                 }
-            } while (!here);
+            } while (!arrived);
 #pragma unroll
             for (int h = 0; h < RPL; ++h) {
                 const int j = lane + 32 * h;
                 if (j < B) {
-                    room.full[B - 1 + j * (B + 1)] = value[h];
-                    if (j < B - 1) room.full[j + (B - 1) * (B + 1)] = conj(value[h]);
+                    work.full[B - 1 + j * (B + 1)] = value[h];
+                    if (j < B - 1) work.full[j + (B - 1) * (B + 1)] = conj(value[h]);
                 }
             }
         }
-        sync_warps(ROW_IS_HERE, CHASE_WARPS + 1);
-        if (by_mail) {
+        sync_warps(ROW_ARRIVED, CHASE_WARPS + 1);
+        if (by_message) {
             scalar_t value;
             while (!try_receive(slot, B, tag, value)) {}
-            if (lane == 0) room.late[1] = value;
-            sync_warps(CORNER_IS_HERE, CHASE_WARPS + 1);
+            if (lane == 0) work.late[1] = value;
+            sync_warps(CORNER_ARRIVED, CHASE_WARPS + 1);
         }
         if (s.sweep > 0 && task + 1 < s.tasks) wait_for(s.done - 1, task + 2, lane);
         // From here on the place of the row is free.
@@ -200,13 +202,13 @@ __device__ __forceinline__ void publish(const Sweep& s, int group, int lane) {
 
 // vectors: element of the sweep at row i at vectors[i * row_stride], or null.
 __device__ __forceinline__ void
-work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vectors, long long row_stride)
+work_on_o(const Sweep& s, const Workspace& work, int warp, int lane, scalar_t* vectors, long long row_stride)
 {
     const long long ld = 2 * B - 1;
     const int c0 = warp * CPW, last_lane = (B - 1) % 32;
-    scalar_t* shared_v = room.own + warp * B;
-    scalar_t* inner = room.inner + warp * CPW;
-    scalar_t* last = room.last + warp * CPW;
+    scalar_t* shared_v = work.own + warp * B;
+    scalar_t* inner = work.inner + warp * CPW;
+    scalar_t* last = work.last + warp * CPW;
     const scalar_t* vc = shared_v + c0;  // own columns
     scalar_t o[RPL][CPW], tau = zero();
 #pragma unroll
@@ -220,13 +222,13 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
         }
     for (int task = 0; task < s.tasks; ++task) {
         const int start = s.start(task), m = s.rows(task);
-        const bool by_mail = s.sweep > 0 && m == B;  // the last row, which the last entry, still 1, scales
+        const bool by_message = s.sweep > 0 && m == B;  // the last row, which the last entry, still 1, scales
         if (s.sweep > 0 && warp == (task > 0 ? CHASE_WARPS - 1 : 0)) {
-            sync_warps(EDGE_IS_HERE, 2);
+            sync_warps(EDGE_ARRIVED, 2);
 #pragma unroll
             for (int h = 0; h < RPL; ++h)
                 if (lane + 32 * h < B) {
-                    const scalar_t value = room.edge[(task & 1) * B + lane + 32 * h];
+                    const scalar_t value = work.edge[(task & 1) * B + lane + 32 * h];
                     if (task > 0) o[h][CPW - 1] = value;
                     else o[h][0] = value;
                 }
@@ -241,20 +243,20 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
                     even = fma_(o[h][c], vc[c], even);
                     odd = fma_(o[h][c + 1], vc[c + 1], odd);
                 }
-                if (lane + 32 * h < B) room.partial[0][warp * B + lane + 32 * h] = even + odd;
+                if (lane + 32 * h < B) work.partial[0][warp * B + lane + 32 * h] = even + odd;
             }
         if (warp == 0)
 #pragma unroll
             for (int h = 0; h < RPL; ++h)
-                if (lane + 32 * h < B) room.column[lane + 32 * h] = o[h][0];
+                if (lane + 32 * h < B) work.column[lane + 32 * h] = o[h][0];
         sync_warps(WORKING, CHASE_WARPS);
         scalar_t x[RPL];  // the column to be cleared
 #pragma unroll
         for (int h = 0; h < RPL; ++h) {
             const int r = lane + 32 * h;
-            x[h] = r < B ? room.column[r] : zero();
+            x[h] = r < B ? work.column[r] : zero();
             if (task > 0) {
-                const scalar_t f = r < B ? negative(tau) * sum_of_warps(room.partial[0] + r) : zero();
+                const scalar_t f = r < B ? negative(tau) * sum_of_warps(work.partial[0] + r) : zero();
                 x[h] = x[h] + f;
 #pragma unroll
                 for (int c = 0; c < CPW; ++c) o[h][c] = fma_(f, conj(vc[c]), o[h][c]);
@@ -267,7 +269,7 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
 #pragma unroll
             for (int c = 0; c < CPW; ++c) inner[c] = o[0][c];
         }
-        if (by_mail && lane == last_lane) {
+        if (by_message && lane == last_lane) {
             x[RPL - 1] = zero();
 #pragma unroll
             for (int c = 0; c < CPW; ++c) last[c] = o[RPL - 1][c];
@@ -287,9 +289,9 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
         fold<CPW / 2>(part, lane);
 #pragma unroll
         for (int lanes = CPW; lanes < 32; lanes *= 2) part[0] = part[0] + shuffle_xor(part[0], lanes);
-        if (by_mail) {
-            sync_warps(HEAD_IS_HERE, CHASE_WARPS + 1);
-            const scalar_t entry = room.late[0], end = entry * unit;
+        if (by_message) {
+            sync_warps(HEAD_ARRIVED, CHASE_WARPS + 1);
+            const scalar_t entry = work.late[0], end = entry * unit;
             tail += square(end);
             if (lane < CPW) part[0] = fma_(conj(end), entry * last[lane], part[0]);
             if (lane == last_lane) {
@@ -308,7 +310,7 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
             if (lane + 32 * h < B) shared_v[lane + 32 * h] = v[h];
         }
         if (warp == 0) {
-            scalar_t* place = room.reflector + (task & 1) * (B + 1);
+            scalar_t* place = work.reflector + (task & 1) * (B + 1);
             if (task > 1) sync_warps(REFLECTOR_READ + (task & 1), CHASE_WARPS + 1);
 #pragma unroll
             for (int h = 0; h < RPL; ++h)
@@ -316,14 +318,14 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
             if (lane == 0) place[B] = tau;
             arrive_warps(REFLECTOR + (task & 1), CHASE_WARPS + 1);
         }
-        // O from the left: O - conj(tau) v (v^H O), first column beta e1; its first row is mail for the next sweep.
+        // O from the left: O - conj(tau) v (v^H O), first column beta e1; its first row is a message to the next sweep.
         __syncwarp();
         if (lane < CPW) {
             const scalar_t first = inner[lane];
             const scalar_t f = negative(conj(tau)) * fma_(conj(reflector.scale), part[0], first);
             inner[lane] = f;
             if (task > 0)
-                send(s.outbox + task * LINES, c0 + lane, c0 + lane == 0 ? make_scalar(reflector.beta, 0) : first + f,
+                send(s.outbox + task * MESSAGES, c0 + lane, c0 + lane == 0 ? make_scalar(reflector.beta, 0) : first + f,
                      s.outbox_tag + task);
         }
         __syncwarp();
@@ -356,7 +358,7 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
         sync_warps(MAY_LOAD, CHASE_WARPS + 2);
         if (task + 1 < s.tasks) {
             const int own = s.own_rows(task + 1);
-            const bool last = s.sweep == 0 || warp < CHASE_WARPS - 1;  // else the last column comes by mail
+            const bool last = s.sweep == 0 || warp < CHASE_WARPS - 1;  // else the last column comes by message
 #pragma unroll
             for (int h = 0; h < RPL; ++h)
 #pragma unroll
@@ -373,10 +375,10 @@ work_on_o(const Sweep& s, const Room& room, int warp, int lane, scalar_t* vector
             sync_warps(REFLECTOR_READ + (task & 1), CHASE_WARPS + 1);
 }
 
-__device__ __forceinline__ void work_on_d(const Sweep& s, const Room& room, int warp, int lane) {
+__device__ __forceinline__ void work_on_d(const Sweep& s, const Workspace& work, int warp, int lane) {
     const long long ld = 2 * B - 1;
     const int c0 = warp * CPW;
-    scalar_t* shared_q = room.own + (CHASE_WARPS + warp) * B;
+    scalar_t* shared_q = work.own + (CHASE_WARPS + warp) * B;
     scalar_t d[RPL][CPW];
     for (int task = 0; task < s.tasks; ++task) {
         const int start = s.start(task), m = s.rows(task), own = s.own_rows(task);
@@ -392,13 +394,13 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Room& room, int 
             const int r = lane + 32 * h, written = m == B ? own : B;
 #pragma unroll
             for (int c = 0; c < CPW; ++c)
-                if (r < written && c0 + c <= r) room.full[r + (c0 + c) * (B + 1)] = d[h][c];
+                if (r < written && c0 + c <= r) work.full[r + (c0 + c) * (B + 1)] = d[h][c];
 #pragma unroll
             for (int c = 0; c < CPW; ++c)
-                if (r < written && c0 + c < r) room.full[c0 + c + r * (B + 1)] = conj(d[h][c]);
+                if (r < written && c0 + c < r) work.full[c0 + c + r * (B + 1)] = conj(d[h][c]);
         }
         sync_warps(REFLECTOR + (task & 1), CHASE_WARPS + 1);
-        const scalar_t* shared_v = room.reflector + (task & 1) * (B + 1);
+        const scalar_t* shared_v = work.reflector + (task & 1) * (B + 1);
         const scalar_t tau = shared_v[B], end = conj(tau * shared_v[B - 1]);
         scalar_t v[RPL], vc[CPW];
 #pragma unroll
@@ -406,7 +408,7 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Room& room, int 
 #pragma unroll
         for (int c = 0; c < CPW; ++c) vc[c] = shared_v[c0 + c];
         arrive_warps(REFLECTOR_READ + (task & 1), CHASE_WARPS + 1);
-        sync_warps(ROW_IS_HERE, CHASE_WARPS + 1);
+        sync_warps(ROW_ARRIVED, CHASE_WARPS + 1);
         // D v, own columns; the upper half comes from the other warps.
 #pragma unroll
         for (int h = 0; h < RPL; ++h) {
@@ -414,13 +416,13 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Room& room, int 
             scalar_t even = zero(), odd = zero();
             if (r < B) {
 #pragma unroll
-                for (int c = 0; c < CPW; ++c) d[h][c] = room.full[r + (c0 + c) * (B + 1)];
+                for (int c = 0; c < CPW; ++c) d[h][c] = work.full[r + (c0 + c) * (B + 1)];
 #pragma unroll
                 for (int c = 0; c < CPW; c += 2) {
                     even = fma_(d[h][c], vc[c], even);
                     odd = fma_(d[h][c + 1], vc[c + 1], odd);
                 }
-                room.partial[1][warp * B + r] = even + odd;
+                work.partial[1][warp * B + r] = even + odd;
             }
         }
         sync_warps(WORKING + 1, CHASE_WARPS);
@@ -430,7 +432,7 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Room& room, int 
 #pragma unroll
         for (int h = 0; h < RPL; ++h) {
             const int r = lane + 32 * h;
-            const scalar_t y = r < B ? sum_of_warps(room.partial[1] + r) : zero();
+            const scalar_t y = r < B ? sum_of_warps(work.partial[1] + r) : zero();
             gamma += real_part(conj(v[h]) * y);
             q[h] = tau * y;
             if (r < B) shared_q[r] = q[h];
@@ -456,8 +458,8 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Room& room, int 
         }
         if (s.sweep > 0 && m == B) {
             // The last entry times u u^H, u the last column of H^H.
-            sync_warps(CORNER_IS_HERE, CHASE_WARPS + 1);
-            const real_t corner = real_part(room.late[1]);
+            sync_warps(CORNER_ARRIVED, CHASE_WARPS + 1);
+            const real_t corner = real_part(work.late[1]);
 #pragma unroll
             for (int c = 0; c < CPW; ++c) {
                 const scalar_t u = (c0 + c == B - 1 ? one() : zero()) - end * vc[c], f = corner * conj(u);
@@ -472,11 +474,11 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Room& room, int 
 #pragma unroll
                 for (int c = 0; c < CPW; ++c)
                     if (lane + 32 * h == c0 + c) d[h][c] = make_scalar(real_part(d[h][c]), 0);
-        // The first column is mail, which the next sweep stores as the last of its O.
+        // The first column is a message, which the next sweep stores as the last of its O.
         if (warp == 0)
 #pragma unroll
             for (int h = 0; h < RPL; ++h)
-                if (lane + 32 * h < m) send(s.outbox + task * LINES, B + lane + 32 * h, d[h][0], s.outbox_tag + task);
+                if (lane + 32 * h < m) send(s.outbox + task * MESSAGES, B + lane + 32 * h, d[h][0], s.outbox_tag + task);
 #pragma unroll
         for (int h = 0; h < RPL; ++h) {
             const int r = lane + 32 * h;
@@ -493,26 +495,26 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Room& room, int 
 }
 
 // done: of each sweep the released tasks of O and of D; ticket: next sweep.
-// mail: gridDim.x + 1 sweeps x (n / B + 2) tasks x LINES.
+// messages: gridDim.x + 1 sweeps x (n / B + 2) tasks x MESSAGES.
 // vectors: element of sweep s at row i at vectors[s * sweep_stride + i * row_stride], or null.
 extern "C" __global__ void __launch_bounds__(2 * CHASE_THREADS + 4 * 32, CHASE_BLOCKS)
-chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vectors, long long sweep_stride,
+chase(scalar_t* band, int n, int* done, int* ticket, uint4* messages, scalar_t* vectors, long long sweep_stride,
       long long row_stride)
 {
     extern __shared__ unsigned char shared[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    Room room;
-    room.full = (scalar_t*)shared;
-    room.partial[0] = room.full + B * (B + 1);
-    room.partial[1] = room.partial[0] + CHASE_WARPS * B;
-    room.own = room.partial[1] + CHASE_WARPS * B;
-    room.inner = room.own + 2 * CHASE_WARPS * B;
-    room.column = room.inner + B;
-    room.edge = room.column + B;
-    room.reflector = room.edge + 2 * B;
-    room.last = room.reflector + 2 * (B + 1);
-    room.late = room.last + B;
-    int* next = (int*)(room.full + ROOM);  // 2, in turns
+    Workspace work;
+    work.full = (scalar_t*)shared;
+    work.partial[0] = work.full + B * (B + 1);
+    work.partial[1] = work.partial[0] + CHASE_WARPS * B;
+    work.own = work.partial[1] + CHASE_WARPS * B;
+    work.inner = work.own + 2 * CHASE_WARPS * B;
+    work.column = work.inner + B;
+    work.edge = work.column + B;
+    work.reflector = work.edge + 2 * B;
+    work.last = work.reflector + 2 * (B + 1);
+    work.late = work.last + B;
+    int* next = (int*)(work.full + WORKSPACE);  // 2, in turns
     const int slots = n / B + 2;
 
     for (int round = 0;; ++round) {
@@ -526,21 +528,40 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* mail, scalar_t* vect
         s.tasks = (n - 2 - s.sweep) / B + 1;
         s.done = done + 2 * s.sweep;
         // A slot is used again when its sweep and the one that reads it are done: no more than gridDim.x are not.
-        s.inbox = mail + (long long)((s.sweep + gridDim.x) % (gridDim.x + 1)) * slots * LINES;
-        s.outbox = mail + (long long)(s.sweep % (gridDim.x + 1)) * slots * LINES;
+        s.inbox = messages + (long long)((s.sweep + gridDim.x) % (gridDim.x + 1)) * slots * MESSAGES;
+        s.outbox = messages + (long long)(s.sweep % (gridDim.x + 1)) * slots * MESSAGES;
         s.outbox_tag = (unsigned)s.sweep * slots + 1;
         s.inbox_tag = s.outbox_tag - slots;
         if (warp == 2 * CHASE_WARPS + 1 && s.sweep > 0) wait_for(s.done - 1, 1, lane);
         __syncthreads();
         if (warp < CHASE_WARPS)
-            work_on_o(s, room, warp, lane, vectors == nullptr ? nullptr : vectors + s.sweep * sweep_stride, row_stride);
+            work_on_o(s, work, warp, lane, vectors == nullptr ? nullptr : vectors + s.sweep * sweep_stride, row_stride);
         else if (warp < 2 * CHASE_WARPS)
-            work_on_d(s, room, warp - CHASE_WARPS, lane);
+            work_on_d(s, work, warp - CHASE_WARPS, lane);
         else if (warp == 2 * CHASE_WARPS)
-            receive_edges(s, room, lane);
+            receive_edges(s, work, lane);
         else if (warp == 2 * CHASE_WARPS + 1)
-            receive_rows(s, room, lane);
+            receive_rows(s, work, lane);
         else
             publish(s, warp - 2 * CHASE_WARPS - 2, lane);
     }
+}
+
+// band[j * 2 b + (i - j)] = a(i, j) for 0 <= i - j <= b, zero up to 2 b.
+extern "C" __global__ void __launch_bounds__(256)
+extract_band(const scalar_t* a, long long lda, int n, int b, scalar_t* band)
+{
+    const int offset = threadIdx.x % (2 * b);
+    for (long long j = blockIdx.x; j < n; j += gridDim.x)
+        for (int d = offset; d < 2 * b; d += blockDim.x)
+            band[j * 2 * b + d] = d <= b && j + d < n ? a[j + d + j * lda] : zero();
+}
+
+// d and e of the finished band; complex chasing leaves e real.
+extern "C" __global__ void __launch_bounds__(256)
+tridiagonal_of_band(const scalar_t* band, int n, int b, double* d, double* e)
+{
+    const int j = blockIdx.x * blockDim.x + threadIdx.x;
+    if (j < n) d[j] = real_part(band[(long long)j * 2 * b]);
+    if (j < n - 1) e[j] = real_part(band[(long long)j * 2 * b + 1]);
 }

@@ -1,9 +1,11 @@
 // Householder QR of a tall panel of B columns, one row a thread, all blocks at work on every column; and the small
-// kernels around it.  The launch has at most one block a multiprocessor, so that all blocks run at the same time.
+// kernels around it.  Blocks wait for each other: the launch is cooperative, with at most one block per multiprocessor.
 //
 // Column k: every block publishes sum over its rows i > k of conj(a_ik) a_ij for all j, the owner of row k publishes
 // that row, and every block adds up all parts in the same order.  One exchange a column gives the reflector, the
 // update of the columns to the right and, from the columns to the left, the next column of T.
+
+#include "messages.cuh"
 
 #define PARTS (COMPLEX ? 2 : 1)
 
@@ -11,7 +13,7 @@ __device__ __forceinline__ double get_part(scalar_t a, int part) { return part ?
 
 // What the columns of a panel share.
 struct Panel {
-    uint4* lines;            // 2 phases x (blocks x W x PARTS partial sums, then W x PARTS values of row k)
+    uint4* messages;         // 2 phases x (blocks x W x PARTS partial sums, then W x PARTS values of row k)
     unsigned epoch;
     int row, columns;
     scalar_t* sums;          // warps x W: of the block's warps
@@ -30,7 +32,7 @@ template <int FIRST>
 __device__ __forceinline__ void factor_columns(const Panel& panel, scalar_t (&r)[W], scalar_t& x) {
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, warps = blockDim.x >> 5, row = panel.row;
     for (int k = FIRST; k < FIRST + GROUP && k < panel.columns; ++k) {
-        uint4* phase = panel.lines + (long long)(k & 1) * (gridDim.x + 1) * W * PARTS;
+        uint4* phase = panel.messages + (long long)(k & 1) * (gridDim.x + 1) * W * PARTS;
         const unsigned flag = panel.epoch + k + 1;
         // Sums of this warp: lane j ends with that of column j (and j + 16).
         const scalar_t factor = row > k ? conj(x) : zero();
@@ -52,12 +54,12 @@ __device__ __forceinline__ void factor_columns(const Panel& panel, scalar_t (&r)
                 double sum = 0;
 #pragma unroll 8
                 for (int w = 0; w < warps; ++w) sum += get_part(panel.sums[w * W + i / PARTS], i % PARTS);
-                store_line(phase + (long long)blockIdx.x * W * PARTS + i, sum, flag);
+                store_flagged(phase + (long long)blockIdx.x * W * PARTS + i, sum, flag);
             }
         if (warp == 1 && blockIdx.x == 0)  // row k < W is the first block's
             for (int i = lane; i < W * PARTS; i += 32)
-                store_line(phase + (long long)gridDim.x * W * PARTS + i, get_part(panel.head[i / PARTS], i % PARTS), flag);
-        // All blocks' sums in the same order, eight lines on their way at a time; after the last block comes row k.
+                store_flagged(phase + (long long)gridDim.x * W * PARTS + i, get_part(panel.head[i / PARTS], i % PARTS), flag);
+        // All blocks' sums in the same order, eight messages on their way at a time; after the last block comes row k.
         for (int i = lane; i < W * PARTS; i += 32) {
             double sum = 0;
             for (int from = warp; from <= gridDim.x; from += 8 * warps) {
@@ -68,7 +70,7 @@ __device__ __forceinline__ void factor_columns(const Panel& panel, scalar_t (&r)
 #pragma unroll
                     for (int u = 0; u < 8; ++u) {
                         const int source = min(from + u * warps, (int)gridDim.x);
-                        all &= try_line(phase + (long long)source * W * PARTS + i, flag, value[u]);
+                        all &= try_flagged(phase + (long long)source * W * PARTS + i, flag, value[u]);
                     }
                 } while (!all);
 #pragma unroll
@@ -114,14 +116,14 @@ __device__ __forceinline__ void factor_columns(const Panel& panel, scalar_t (&r)
 
 // Y goes to y1 and y2; above the Y of the next `clear` columns come zeros.
 __device__ __forceinline__ void
-factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* lines, unsigned epoch)
+factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* messages, unsigned epoch)
 {
     extern __shared__ unsigned char shared[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     const int columns = m < W ? m : W;
     Panel panel;
-    panel.lines = lines;
+    panel.messages = messages;
     panel.epoch = epoch;
     panel.row = row;
     panel.columns = columns;
@@ -170,15 +172,15 @@ factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long
 
 // With all registers that half the threads allow, and for panels of more rows.
 extern "C" __global__ void __launch_bounds__(PANEL_THREADS / 2, 1)
-panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* lines, unsigned epoch)
+panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* messages, unsigned epoch)
 {
-    factor_panel(a, lda, m, y1, y2, ldy, t, clear, lines, epoch);
+    factor_panel(a, lda, m, y1, y2, ldy, t, clear, messages, epoch);
 }
 
 extern "C" __global__ void __launch_bounds__(PANEL_THREADS, 1)
-tall_panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* lines, unsigned epoch)
+tall_panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* messages, unsigned epoch)
 {
-    factor_panel(a, lda, m, y1, y2, ldy, t, clear, lines, epoch);
+    factor_panel(a, lda, m, y1, y2, ldy, t, clear, messages, epoch);
 }
 
 // T of a panel in two halves of W columns: T12 = -T1 (Y1^H Y2) T2; gram holds Y1^H Y2; one block.

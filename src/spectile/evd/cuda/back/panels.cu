@@ -1,4 +1,5 @@
 // What the back-transformation by the panels needs beside cuBLAS: the reflectors as tall blocks, and their T factors.
+#include "scalar.cuh"
 
 // Y of `columns` reflectors of the band reduction, from column j0 (a multiple of b) on: rows j0 + b and below, unit
 // diagonal written out, zero above it and in columns past the last panel.

@@ -9,6 +9,9 @@
 // exchanged between warps, and Y and Y T come from memory as ready-made B fragments, in units of 8 x 8 of which those
 // that hold zeros alone are left out.
 
+#include "messages.cuh"
+#include "tensor.cuh"
+
 #define GROUP 64
 #define WIDTH 32  // sweeps of a tile
 #define TILES (GROUP / WIDTH)
@@ -21,7 +24,9 @@
 #define TILE (PARTS * TILE_PART)
 #define WINDOW ((GROUP + B) / 8)  // C fragments
 #define COLUMNS (16 / PARTS)      // of Z a warp
-#if __CUDA_ARCH__ >= 900
+// Tiles arrive by bulk copies in a ring, where a block has shared memory for more than one: not in 99 KB.
+#define RING (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
+#if RING
 #define SLOTS (2 * TILES)  // tiles in shared memory
 #else
 #define SLOTS 1
@@ -154,7 +159,7 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
     const int column = (share * warps + warp) * COLUMNS;
     double* zg = z + column * ldz * PARTS;
 
-#if __CUDA_ARCH__ >= 900
+#if RING
     unsigned long long* full = (unsigned long long*)(ring + SLOTS * TILE + warps * 16 * B);
     unsigned long long* empty = full + SLOTS;
     if (threadIdx.x == 0) {
@@ -211,7 +216,7 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
 #pragma unroll
         for (int i = 0; i < TILES; ++i) {
             const int first = WIDTH / 8 * (TILES - 1 - i);  // C fragment where the tile begins
-#if __CUDA_ARCH__ >= 900
+#if RING
             const unsigned item = step * TILES + i, slot = item % SLOTS, next = item + SLOTS - 2, place = next % SLOTS;
             // The place of the tile before the last one: all warps have left it, or will soon.
             if (threadIdx.x == 0 && next >= SLOTS && next < steps * TILES) {
@@ -265,7 +270,7 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
                         if (low || high) multiply_units(c[first + u], a, low, high, y + part * TILE_PART + yt_unit(u, low ? v : v + 1) * UNIT);
                     }
                 }
-#if __CUDA_ARCH__ >= 900
+#if RING
             __syncwarp();
             if (lane == 0) barrier_arrive(empty + slot);
 #endif

@@ -1,4 +1,6 @@
 // Publication between blocks that run at the same time.
+#include "scalar.cuh"
+
 __device__ __forceinline__ int load_acquire(const int* p) {
     int value;
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
@@ -17,12 +19,12 @@ __device__ __forceinline__ void store_release(int* p, int value) {
 
 // A double that carries its own flag: each 8-byte half holds 4 bytes of the value and the flag, and 8-byte words are
 // written whole, so a reader that sees both flags has the value, without a fence or a second word to poll.
-__device__ __forceinline__ void store_line(uint4* p, double value, unsigned flag) {
+__device__ __forceinline__ void store_flagged(uint4* p, double value, unsigned flag) {
     unsigned low = __double2loint(value), high = __double2hiint(value);
     asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(p), "r"(low), "r"(flag), "r"(high) : "memory");
 }
 
-__device__ __forceinline__ bool try_line(const uint4* p, unsigned flag, double& value) {
+__device__ __forceinline__ bool try_flagged(const uint4* p, unsigned flag, double& value) {
     unsigned low, flag1, high, flag2;
     asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(low), "=r"(flag1), "=r"(high), "=r"(flag2) : "l"(p) : "memory");

@@ -1,0 +1,58 @@
+"""The input on the CPU: one triangle, column-major, scaled, and searched for NaN and infinity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spectile.evd.types import exponent_near_one, require_finite
+
+
+def load_matrix(array: Any, *, lower: bool, overwrite: bool, check_finite: bool) -> tuple[Any, int]:
+    """Return the matrix as column-major lower triangle times 2**scale, and scale, so that the largest entry is near 1.
+
+    A power of two is exact; it keeps the squares of the reflectors' norms from over- and underflow.
+
+    Parameters
+    ----------
+    array : numpy.ndarray, shape (n, n)
+    lower, check_finite : bool
+    overwrite : bool
+        Work in the memory of `array` where its layout allows.
+
+    Raises
+    ------
+    ValueError, numpy.linalg.LinAlgError
+        If the triangle holds NaN or infinity, with and without `check_finite`.
+    """
+    if not lower:
+        array = array.T  # its lower triangle holds the conjugate
+    conjugate = not lower and array.dtype.kind == "c"
+    reuse = overwrite and array.flags.f_contiguous and array.flags.writeable
+    matrix = array if reuse else np.array(array, order="F")
+    if conjugate:
+        np.conjugate(matrix, out=matrix)
+    if matrix.dtype.kind == "c":
+        np.einsum("ii->i", matrix).imag = 0
+    largest = _largest_entry(matrix)
+    require_finite(largest, lower, check_finite)
+    scale = exponent_near_one(largest)
+    if scale:
+        for part in _parts(matrix):
+            np.ldexp(part, scale, out=part)
+    return matrix, scale
+
+
+def _largest_entry(matrix: Any) -> float:
+    """Return the largest real or imaginary part of the lower triangle; NaN or infinity if it holds any."""
+    tops = [0.0]
+    for start in range(0, matrix.shape[0], 256):
+        columns = np.tril(matrix[start:, start : start + 256])
+        for part in _parts(columns):
+            tops += [part.max(), -part.min()]
+    return float(np.max(tops))  # np.max, like the maxima above, keeps NaN
+
+
+def _parts(array: Any) -> tuple[Any, ...]:
+    return (array.real, array.imag) if array.dtype.kind == "c" else (array,)

@@ -1,0 +1,1 @@
+"""Bulge chasing (sb2st, Algorithm 2): a band to tridiagonal form."""

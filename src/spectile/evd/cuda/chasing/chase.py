@@ -1,0 +1,95 @@
+"""Bulge chasing (sb2st): a band to tridiagonal form (Algorithm 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from spectile.core import device
+from spectile.core.device import Device
+from spectile.core.launch import Shape, kernel
+from spectile.evd.cuda.choose import chase_blocks, chase_threads
+from spectile.evd.cuda.matrix import Matrix
+from spectile.evd.cuda.reduction.panel import Panels
+from spectile.evd.cuda.units import CHASING
+from spectile.evd.types import SCALARS, Scalar
+
+
+def band_shape(n: int) -> Shape:
+    """Launch of `extract_band`."""
+    return Shape((min(n, 2048),), 256)
+
+
+def chase_shape(n: int, scalar: Scalar, bandwidth: int, on: Device, blocks: int | None = None) -> Shape:
+    """Launch of `chase`: by default as many blocks as there can be sweeps under way, or as run at the same time."""
+    b, threads = bandwidth, chase_threads(bandwidth)
+    if blocks is None:
+        blocks = min(n // (2 * b) + 2, chase_blocks(scalar, b) * on.multiprocessors)
+    # WORKSPACE of chasing.cu, and the ticket.
+    shared = scalar.itemsize * (b * (b + 8) + 4 * (threads // 32) * b + 4) + 8
+    return Shape((blocks,), 2 * threads + 4 * 32, shared)
+
+
+def tridiagonal_shape(n: int) -> Shape:
+    """Launch of `tridiagonal_of_band`."""
+    return Shape((-(-n // 256),), 256)
+
+
+def extract_band(panels: Panels) -> Any:
+    """Return the band as ``band[j, i - j]`` with room for the bulges, shape (n + 2, 2 b)."""
+    import cupy
+
+    n, b, a = panels.n, panels.bandwidth, panels.a
+    band = cupy.zeros((n + 2, 2 * b), a.owner.dtype)
+    kernel(CHASING[a.scalar.name, b], "extract_band")(
+        band_shape(n), np.uintp(a.pointer), np.int64(a.ld), np.int32(n), np.int32(b), band
+    )
+    return band
+
+
+def chase_band(
+    band: Any, n: int, bandwidth: int, reflectors: Matrix | None, *, grid: int | None = None
+) -> tuple[Any, Any]:
+    """Reduce a band to tridiagonal form by bulge chasing (Algorithm 2).
+
+    Parameters
+    ----------
+    band : cupy.ndarray, shape (n + 2, 2 b)
+        ``band[j, i - j]``; overwritten.
+    n, bandwidth : int
+    reflectors : Matrix, optional
+        n x n; its part above the diagonal receives the reflectors, reversed: element i of sweep s at
+        (n − 1 − i, n − 1 − s), τ in place of each leading 1.
+    grid : int, optional
+        Blocks; by default as `chase_shape` says.
+
+    Returns
+    -------
+    d, e : cupy.ndarray of float64, shape (n,)
+        Diagonal and subdiagonal (the last element of e is not set).
+    """
+    import cupy
+
+    b, scalar = bandwidth, SCALARS[band.dtype.name]
+    unit = CHASING[scalar.name, b]
+    shape = chase_shape(n, scalar, b, device.describe(), grid)
+    progress = cupy.zeros(2 * n + 2, np.int32)  # of each sweep the released tasks of O and of D; then the ticket
+    ticket = np.uintp(progress.data.ptr + 4 * (2 * n + 1))
+    messages = cupy.zeros((shape.grid[0] + 1) * (n // b + 2) * 2 * b * scalar.parts * 4, np.uint32)
+    if reflectors is None:
+        vectors = (np.uintp(0), np.int64(0), np.int64(0))
+    else:
+        vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
+    kernel(unit, "chase")(shape, band, np.int32(n), progress, ticket, messages, *vectors)
+    d, e = cupy.empty(n, np.float64), cupy.empty(n, np.float64)
+    kernel(unit, "tridiagonal_of_band")(tridiagonal_shape(n), band, np.int32(n), np.int32(b), d, e)
+    return d, e
+
+
+def shapes(n: int, scalar: Scalar, bandwidth: int, on: Device) -> Iterator[tuple[str, Shape]]:
+    """Yield every launch of this module for a band of order n, with the kernel's name."""
+    yield "extract_band", band_shape(n)
+    yield "chase", chase_shape(n, scalar, bandwidth, on)
+    yield "tridiagonal_of_band", tridiagonal_shape(n)

@@ -1,0 +1,144 @@
+"""What was tuned: who solves a matrix, the stages' parameters, and the sizes that kernels are compiled with.
+
+Everything here is a function of the problem and of a `core.device.Device`, so that a host without a GPU can ask it.
+The measurements are in docs/performance/evd.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spectile.core.device import Device
+from spectile.evd.types import SCALARS, Scalar
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was measured on one device.
+
+    Attributes
+    ----------
+    vendor_values, vendor_vectors : mapping of str to int
+        Orders below which cuSOLVER solves faster, by dtype: eigenvalues alone, and with vectors.
+    wide_band_values, wide_band_vectors : int
+        Orders from which a band of 64 is better than one of 32.
+    block : int
+        Columns between two trailing updates of the band reduction, nb.
+    syr2k_block : int
+        Diagonal blocks of the trailing update.
+    sturm_lanes : tuple of (int, int)
+        Up to which order how many lanes share an eigenvalue.
+    fill_columns, share_columns : int
+        Columns of Z per multiprocessor from which one group of sweeps fills the device, and from which eight warps of
+        the back-transformation share what they read.
+    """
+
+    vendor_values: Mapping[str, int]
+    vendor_vectors: Mapping[str, int]
+    wide_band_values: int
+    wide_band_vectors: int
+    block: int
+    syr2k_block: int
+    sturm_lanes: tuple[tuple[int, int], ...]
+    fill_columns: int
+    share_columns: int
+
+
+_H200 = Tuning(
+    vendor_values={"float64": 640, "float32": 640, "complex128": 896, "complex64": 1024},
+    vendor_vectors={"float64": 1024, "float32": 1024, "complex128": 1100, "complex64": 1536},
+    wide_band_values=13_000,
+    wide_band_vectors=12_000,
+    block=512,
+    syr2k_block=512,
+    sturm_lanes=((10_000, 16), (24_000, 4)),
+    fill_columns=120,
+    share_columns=80,
+)
+TUNED = {"NVIDIA H200": _H200, "NVIDIA H100 80GB HBM3": _H200}
+
+
+def tuning(device: Device) -> Tuning:
+    """Return what was measured on `device`, else the H200's.
+
+    The rule for other devices: an order that pays on 132 multiprocessors is taken to pay on theirs, because our stages
+    win by the share of their operations in products, which depends on the order alone.
+    """
+    return TUNED.get(device.name, _H200)
+
+
+def has_fast_fp64(device: Device) -> bool:
+    """Return whether FP64 runs at half the rate of FP32: the data-centre chips A100, H100, H200, B200.
+
+    Elsewhere (A10, L40S, RTX, B300, DGX Spark) it runs at 1/32 or 1/64.
+    """
+    return device.compute_capability in ((8, 0), (9, 0), (10, 0))
+
+
+# -- who solves -------------------------------------------------------------------------------------------------------
+
+
+def calls_vendor(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> bool:
+    """Return whether cuSOLVER solves the problem.
+
+    It does below the crossover; beyond what the panel kernel holds; and for eigenvectors in single precision where FP64
+    is slow, because ours are formed in double precision.
+    """
+    tuned = tuning(device)
+    crossover = (tuned.vendor_vectors if vectors else tuned.vendor_values)[scalar.name]
+    through_slow_fp64 = vectors and scalar.real == "float32" and not has_fast_fp64(device)
+    return n < crossover or n > largest_order(device) or through_slow_fp64
+
+
+def largest_order(device: Device) -> int:
+    """Return the largest order that the panel kernel takes: one row a thread, one block per multiprocessor."""
+    return PANEL_THREADS * device.multiprocessors
+
+
+def stage_parameters(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> tuple[int, int]:
+    """Return bandwidth b and block nb.
+
+    A wide band makes A W faster and the chasing slower; with eigenvectors of a large matrix it halves the passes over
+    them.
+    """
+    tuned = tuning(device)
+    wide = n >= (tuned.wide_band_vectors if vectors else tuned.wide_band_values)
+    return max(b for b in scalar.bandwidths if b <= (64 if wide else 32)), tuned.block
+
+
+def sturm_lanes(n: int, device: Device) -> int:
+    """Return how many lanes share an eigenvalue, while there are too few eigenvalues to fill the device."""
+    return next((lanes for order, lanes in tuning(device).sturm_lanes if n <= order), 1)
+
+
+# -- what kernels are compiled with -----------------------------------------------------------------------------------
+
+PANEL_THREADS = 512  # most threads, and rows, of a block in the panel kernel
+STURM_THREADS = 64
+SWEEP_GROUP = 64  # sweeps applied together: GROUP of back/sweeps.cu
+TILE_SWEEPS = 32  # WIDTH of back/sweeps.cu
+TILES = SWEEP_GROUP // TILE_SWEEPS
+
+
+def panel_width(scalar: Scalar, bandwidth: int) -> int:
+    """Columns that the panel kernel holds in registers, 256 bytes of a row: a panel is this wide, or two of this."""
+    return min(bandwidth, 256 // scalar.itemsize)
+
+
+def chase_threads(bandwidth: int) -> int:
+    """Threads of each of a chasing block's two groups: four columns a warp for b = 16, eight for more."""
+    return {16: 128, 32: 128, 64: 256}[bandwidth]
+
+
+def chase_blocks(scalar: Scalar, bandwidth: int) -> int:
+    """Chasing blocks that a multiprocessor has registers for."""
+    return 1 if bandwidth == 64 or scalar.is_complex else 2
+
+
+def tile_slots(device: Device) -> int:
+    """Tiles of sweeps in shared memory at a time: SLOTS of back/sweeps.cu, whose ring does not fit into 99 KB."""
+    return 2 * TILES if (9, 0) <= device.compute_capability < (12, 0) else 1
+
+
+STAGE_KEYS = tuple((scalar.name, b) for scalar in SCALARS.values() for b in scalar.bandwidths)

@@ -1,0 +1,129 @@
+"""The panels of the band reduction: their QR by Householder reflectors, and the small kernels around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spectile.core import device
+from spectile.core.device import Device
+from spectile.core.launch import Shape, kernel
+from spectile.evd.cuda.blas import Blas
+from spectile.evd.cuda.choose import PANEL_THREADS, panel_width
+from spectile.evd.cuda.matrix import Matrix, empty_matrix
+from spectile.evd.cuda.units import PANEL
+from spectile.evd.types import Scalar
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Q1: the reflectors below the band of `a`, and T of each panel."""
+
+    a: Matrix
+    t: Any
+    bandwidth: int
+    n: int
+
+
+def panel_shape(m: int, scalar: Scalar, bandwidth: int, on: Device) -> tuple[str, Shape]:
+    """Return the kernel that factors m rows, and its launch: its blocks wait for each other, so all run at once."""
+    tall = m > PANEL_THREADS // 2 * on.multiprocessors
+    threads = PANEL_THREADS if tall else PANEL_THREADS // 2
+    width, warps = panel_width(scalar, bandwidth), PANEL_THREADS // 32
+    shared = 8 * (warps + 1) * width * scalar.parts + scalar.itemsize * width * (3 * warps + 2 + width)
+    return "tall_panel_qr" if tall else "panel_qr", Shape((-(-m // threads),), threads, shared, cooperative=True)
+
+
+def join_shape(scalar: Scalar, bandwidth: int) -> Shape:
+    """Launch of `join_halves`."""
+    return Shape((1,), 256, 4 * panel_width(scalar, bandwidth) ** 2 * scalar.itemsize)
+
+
+def gram_shape(bandwidth: int) -> Shape:
+    """Launch of `correct_gram`."""
+    return Shape((bandwidth, bandwidth // 8), 256)
+
+
+def factor_shape(columns: int, scalar: Scalar, bandwidth: int) -> Shape:
+    """Launch of `small_factor` behind `columns` columns of V."""
+    shared = scalar.itemsize * (256 + bandwidth * (bandwidth + 1))
+    return Shape((bandwidth, 1 + -(-columns // 256)), 256, shared)
+
+
+def copy_shape(m: int, bandwidth: int) -> Shape:
+    """Launch of `copy_panel` for m rows."""
+    return Shape((-(-m // 1024), bandwidth), 256)
+
+
+class PanelFactor:
+    """QR of panels of A in place: reflectors also into V and X, T apart.
+
+    Parameters
+    ----------
+    a : Matrix
+    bandwidth : int
+    blas : Blas
+    """
+
+    def __init__(self, a: Matrix, bandwidth: int, blas: Blas) -> None:
+        import cupy
+
+        self._a, self._blas, self._bandwidth, self._size = a, blas, bandwidth, a.itemsize
+        self._scalar, self._device = a.scalar, device.describe()
+        self._unit, self._width = PANEL[a.scalar.name, bandwidth], panel_width(a.scalar, bandwidth)
+        # A message between blocks carries its epoch, so nothing has to be cleared.
+        blocks = self._device.multiprocessors + 1
+        self._messages = cupy.zeros(2 * blocks * self._width * self._scalar.parts * 4, np.uint32)
+        self._epoch = 0
+        self._products = [empty_matrix(self._width, self._width, a.owner.dtype) for _ in range(2)]
+
+    def factor(self, row: int, column: int, m: int, y1: int, y2: int, ldy: int, t: int) -> None:
+        """Factor the panel of m rows at (row, column); y1, y2 and t are addresses.  T is for `join` to complete."""
+        width, size, a, blas = self._width, self._size, self._a, self._blas
+        self._householder(a.at(row, column), m, y1, y2, ldy, t, self._bandwidth - width)
+        if width == self._bandwidth:
+            return
+        # The other half: A2 - Y1 T1ᴴ Y1ᴴ A2, and its own reflectors.
+        other, right = a.at(row, column + width), width * ldy * size
+        inner, scaled = self._products
+        blas.gemm(width, width, m, 1.0, y1, ldy, other, a.ld, 0.0, inner.pointer, inner.ld, ops="CN")
+        blas.gemm(
+            *(width, width, width, 1.0, t, self._bandwidth, inner.pointer, inner.ld, 0.0, scaled.pointer, scaled.ld),
+            ops="CN",
+        )
+        blas.gemm(m, width, width, -1.0, y1, ldy, scaled.pointer, scaled.ld, 1.0, other, a.ld)
+        down = width * size
+        if m > width:
+            second = t + width * (1 + self._bandwidth) * size
+            self._householder(other + down, m - width, y1 + right + down, y2 + right + down, ldy, second)
+
+    def _householder(self, a: int, m: int, y1: int, y2: int, ldy: int, t: int, clear: int = 0) -> None:
+        name, shape = panel_shape(m, self._scalar, self._bandwidth, self._device)
+        kernel(self._unit, name)(
+            shape,
+            *(np.uintp(a), np.int64(self._a.ld), np.int32(m), np.uintp(y1), np.uintp(y2), np.int64(ldy)),
+            *(np.uintp(t), np.int32(clear), self._messages, np.uint32(self._epoch)),
+        )
+        self._epoch += self._width + 1
+
+    def join(self, t: int, gram: int, ldg: int) -> None:
+        """Complete T of the panel from Yᴴ Y; both are addresses."""
+        width = self._width
+        if width < self._bandwidth:
+            beside = np.uintp(gram + width * ldg * self._size)
+            shape = join_shape(self._scalar, self._bandwidth)
+            kernel(self._unit, "join_halves")(shape, np.uintp(t), beside, np.int64(ldg))
+
+
+def shapes(n: int, scalar: Scalar, bandwidth: int, block: int, on: Device) -> Iterator[tuple[str, Shape]]:
+    """Yield every launch of a band reduction of order n that this module makes, with the kernel's name."""
+    yield "join_halves", join_shape(scalar, bandwidth)
+    yield "correct_gram", gram_shape(bandwidth)
+    yield "small_factor", factor_shape(2 * block, scalar, bandwidth)
+    for j in range(0, n - bandwidth, bandwidth):
+        m = n - j - bandwidth
+        yield panel_shape(m, scalar, bandwidth, on)
+        yield "copy_panel", copy_shape(m, bandwidth)

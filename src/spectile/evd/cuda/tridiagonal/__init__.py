@@ -1,0 +1,1 @@
+"""Eigenvalues and eigenvectors of a real symmetric tridiagonal matrix, in float64."""

@@ -1,0 +1,112 @@
+"""Eigenvalues and eigenvectors of a tridiagonal matrix by divide and conquer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from spectile.core.launch import Shape, kernel
+from spectile.evd.cuda.blas import Blas
+from spectile.evd.cuda.matrix import Matrix, empty_matrix
+from spectile.evd.cuda.tridiagonal import merge
+from spectile.evd.cuda.tridiagonal.sturm import norm_bound
+from spectile.evd.cuda.units import DIVIDE
+from spectile.evd.cuda.workspace import merge_sizes, padded_order
+
+
+def leaf_shape(levels: int, leaf: int) -> tuple[str, Shape]:
+    """Return the kernel that solves the 2^levels leaves, and its launch."""
+    name, threads = ("leaves", 32) if leaf <= 32 else ("large_leaves", 64)
+    return name, Shape((2**levels,), threads, (2 * threads * (threads + 1) + threads) * 8 + threads * 4)
+
+
+def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any, Matrix]:
+    """Return all eigenvalues, ascending, and eigenvectors of the tridiagonal matrix, by divide and conquer in float64.
+
+    The order is padded to leaf 2^levels with decoupled entries above the spectrum, so that all merges of a level have
+    one size and run as one batch.  Both halves of Q merge between two places each, in the diagonal blocks and beside
+    them; the last merge writes over its own input, some rows at a time.
+
+    Parameters
+    ----------
+    d, e : cupy.ndarray of float64, shape (n,)
+    space : Matrix, optional
+        Memory for Q: `padded_order` columns, and its leading dimension.
+
+    Returns
+    -------
+    w : cupy.ndarray, shape (n,)
+    q : Matrix
+        float64; columns 0 ... n − 1 are the eigenvectors.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the matrix holds NaN or infinity.
+    """
+    import cupy
+
+    n = len(d)
+    levels, order = padded_order(n)
+    leaf = order >> levels
+    d, e, bound = _tear(cupy.asnumpy(d), cupy.asnumpy(e), leaf, order)
+    blas = Blas(np.float64)
+    q = space or empty_matrix(order, order, np.float64)
+    w = cupy.empty(order, np.float64)
+    name, shape = leaf_shape(levels, leaf)
+    kernel(DIVIDE, name)(shape, d, e, np.int32(leaf), w, np.uintp(q.pointer), np.int64(q.ld))
+    merges = merge.Merges(w, e, order, 2**levels)
+    chunk, step = merge_sizes(n)
+    s = cupy.empty(order * chunk, np.float64)
+    shift, middle = 0, order // 2  # columns of the first and of the second half's blocks: shift, middle - shift
+    for level in range(1, levels + 1):
+        m = leaf * 2**level
+        merges.solve(q, m, shift)
+        starts = (shift, middle - shift)
+        if m == order:
+            merge.LastMerge(blas, q, merges, starts, (chunk, step), s).run()
+        else:
+            _merge_level(blas, q, merges, m, starts, chunk, s)
+        shift = middle - shift
+    return w[:n] * bound, q
+
+
+def _tear(d: Any, e: Any, leaf: int, order: int) -> tuple[Any, Any, float]:
+    """Return the matrix over its norm, padded and torn between the leaves, on the device; and its norm."""
+    import cupy
+
+    n = len(d)
+    bound = norm_bound(d, e, "eigenvectors") or 1.0
+    torn, coupling = np.full(order, 2.0), np.zeros(order)
+    torn[:n] = d / bound
+    coupling[: n - 1] = e[: n - 1] / bound
+    cuts = np.arange(leaf, order, leaf)
+    torn[cuts - 1] -= np.abs(coupling[cuts - 1])
+    torn[cuts] -= np.abs(coupling[cuts - 1])
+    return cupy.asarray(torn), cupy.asarray(coupling), bound
+
+
+def _merge_level(blas: Blas, q: Matrix, merges: merge.Merges, m: int, starts: tuple[int, int], chunk: int, s: Any) -> None:
+    """Multiply both halves' blocks of Q with their rank-one eigenvectors, `chunk` columns at a time, beside them."""
+    count, half = merges.order // m, m // 2
+    middle, stride, each = merges.order // 2, m * (1 + q.ld), count // 2
+    for first in range(0, m, chunk):
+        columns = min(chunk, m - first)
+        merges.write_vectors(s, columns, m, first=first)
+        for number, (start, target) in enumerate(zip(starts, reversed(starts), strict=True)):
+            top, vectors = number * middle, s.data.ptr + 8 * number * each * m * columns
+            for row in (0, half):
+                blas.batched(
+                    *(half, columns, half, 1.0, q.at(top + row, start + row), q.ld, stride),
+                    *(vectors + 8 * row, m, m * columns, 0.0),
+                    *(q.at(top + row, target + first), q.ld, stride, each),
+                )
+
+
+def shapes(n: int) -> Iterator[tuple[str, Shape]]:
+    """Yield every launch for a tridiagonal matrix of order n, with the kernel's name."""
+    levels, order = padded_order(n)
+    yield leaf_shape(levels, order >> levels)
+    yield from merge.shapes(order >> levels, levels, merge_sizes(n))

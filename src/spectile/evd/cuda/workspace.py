@@ -1,0 +1,78 @@
+"""Device memory: how large the pieces are that the stages work in, and what a whole solution takes."""
+
+from __future__ import annotations
+
+import math
+
+from spectile.core.device import Device
+from spectile.evd.cuda.choose import stage_parameters
+from spectile.evd.types import Scalar
+
+LEAF = 32
+#: Below this order work space is a few MB, and pieces are as large as is fastest.
+SMALL_ORDER = 4096
+
+
+def padded_order(n: int) -> tuple[int, int]:
+    """Return the levels, and the order, a multiple of 2^levels, that `divide_and_conquer` pads n to.
+
+    Leaves are larger where they would need more than 3.5 % of padding otherwise.
+    """
+    levels = max(0, math.ceil(math.log2(n / LEAF)))
+    order = -(-n // 2**levels) * 2**levels
+    if levels and order > 1.035 * n:
+        levels -= 1
+        order = -(-n // 2**levels) * 2**levels
+    return levels, order
+
+
+def _spare_elements(n: int) -> int:
+    """Return how many elements a work space of 2.2 n² leaves beside the matrix, its panels and Q."""
+    return int(1.2 * n * n) - 128 * n - padded_order(n)[1] ** 2
+
+
+def merge_sizes(n: int) -> tuple[int, int]:
+    """Return how many columns of the rank-one eigenvectors `divide_and_conquer` makes at a time, and for how many rows
+    of each half the last merge does so.
+
+    The last merge makes them again for each group of rows.  So many that the work space is 2.2 n² elements from
+    n = 4096 on, the matrix included.
+    """
+    order = padded_order(n)[1]
+    if n < SMALL_ORDER:  # not worth making the rank-one eigenvectors again
+        return min(order, 1024), order // 2
+    left = _spare_elements(n)
+    columns = min(max(192, min(left // order // 2, 1024)), order)
+    rows = max(192, min((left - order * columns) // (order + 2 * columns), order // 8))
+    return columns, min(rows, order // 2)
+
+
+def tile_bytes(n: int) -> int:
+    """Return how many bytes of tiles `apply_chasing` makes at a time, if one group of sweeps needs no more."""
+    return 2**25 if n < SMALL_ORDER else min(2**27, 8 * _spare_elements(n))
+
+
+def back_columns(n: int) -> tuple[int, int]:
+    """Return how many reflectors of the band reduction `apply_panels` takes at a time, to how many columns of Z."""
+    return 512 if n >= 8192 else 256, max(512, min(8192, n // 4))
+
+
+def workspace_bytes(n: int, scalar: Scalar, device: Device, *, vectors: bool, overwrite: bool = False) -> int:
+    """Return the bytes of device memory that our stages need beyond their input.
+
+    About n² elements, with eigenvectors 2.2 n² (from n = 16,384 on), and n² fewer in the input's own memory.  The
+    eigenvectors of float32 and complex64 are formed in double precision, which takes 2 n² more.
+    """
+    itemsize, wide = scalar.itemsize, scalar.wide_bytes
+    bandwidth, block = stage_parameters(n, scalar, vectors=vectors, device=device)
+    matrix = (0 if overwrite else itemsize * n * n) + n * (itemsize * bandwidth + 64 * 8)
+    reduction = itemsize * 4 * block * n
+    if not vectors:
+        return matrix + reduction
+    order = padded_order(n)[1]
+    columns, rows = merge_sizes(n)
+    merging = 8 * (order * (columns + rows) + 2 * rows * columns)
+    reflectors, width = back_columns(n)
+    back = max(tile_bytes(n), itemsize * reflectors * (n + 2 * min(n, width)))
+    narrow = 0 if itemsize == wide else itemsize * n * n
+    return matrix + max(reduction, max(8 * order**2, wide * n * n) + max(merging, back + narrow))
