@@ -143,7 +143,7 @@ class Tridiagonalization(NamedTuple):
     e : array, shape (n - 1,)
         Subdiagonal of T.
     q : array, shape (n, n), or None
-        Unitary; None unless asked for.
+        Unitary; None unless wanted.
     """
 
     d: Any

@@ -9,19 +9,23 @@ from spectile import evd
 from spectile_study.inputs.spectra import FAMILIES, random_hermitian, residuals
 
 cupy = pytest.importorskip("cupy")
+from spectile.core import device, memory  # noqa: E402
 from spectile.evd.cpu import solver as cpu  # noqa: E402
-from spectile.evd.cuda import blas as gpu_blas  # noqa: E402
-from spectile.evd.cuda import divide as gpu_divide  # noqa: E402
 from spectile.evd.cuda import run as gpu  # noqa: E402
-from spectile.evd.cuda.back import apply_chasing  # noqa: E402
-from spectile.evd.cuda.band import band_reduction, extract_band, largest_order  # noqa: E402
-from spectile.evd.cuda.blas import syr2k  # noqa: E402
-from spectile.evd.cuda.chasing import chase_band  # noqa: E402
-from spectile.evd.cuda.divide import divide_and_conquer, padded_order  # noqa: E402
+from spectile.evd.cuda.back.sweeps import apply_chasing  # noqa: E402
+from spectile.evd.cuda.chasing.chase import chase_band, extract_band  # noqa: E402
+from spectile.evd.cuda.choose import largest_order  # noqa: E402
 from spectile.evd.cuda.load import fits_in_place, load_matrix  # noqa: E402
 from spectile.evd.cuda.matrix import as_array, zero_matrix  # noqa: E402
-from spectile.evd.cuda.sturm import eigenvalues  # noqa: E402
+from spectile.evd.cuda.reduction.band import band_reduction  # noqa: E402
+from spectile.evd.cuda.tridiagonal import divide as gpu_divide  # noqa: E402
+from spectile.evd.cuda.tridiagonal.divide import divide_and_conquer  # noqa: E402
+from spectile.evd.cuda.tridiagonal.sturm import eigenvalues  # noqa: E402
+from spectile.evd.cuda.workspace import padded_order, workspace_bytes  # noqa: E402
+from spectile.evd.types import SCALARS, Options  # noqa: E402
 from spectile_study.cases.evd import ozaki  # noqa: E402
+from spectile_study.cases.evd import syr2k as updates  # noqa: E402
+from spectile_study.cases.evd.syr2k import syr2k  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
@@ -38,15 +42,12 @@ def rng(request):
 
 def solve(a, *, vectors, bandwidth=B, block=NB, lower=True):
     """Our own path, whatever the order."""
-    return gpu.eigh(
-        cupy.asarray(a),
-        lower=lower,
-        eigvals_only=not vectors,
-        check_finite=True,
-        choose=lambda w: slice(0, len(w)),
-        bandwidth=bandwidth,
-        block=block,
-    )
+    options = Options(lower=lower, vectors=vectors)
+    return gpu.solve_by_stages(cupy.asarray(a), options, bandwidth=bandwidth, block=block)
+
+
+def work_space(n, dtype, *, overwrite=False):
+    return workspace_bytes(n, SCALARS[dtype], device.describe(), vectors=True, overwrite=overwrite)
 
 
 def errors(a, w, v=None):
@@ -153,8 +154,8 @@ def test_in_the_memory_of_the_input(dtype, lower, order, rng, monkeypatch):
     assert passes(errors(a, w, v))
     kept = np.array_equal(cupy.asnumpy(owned), half, equal_nan=True)
     assert kept == (not in_place)
-    smaller = gpu.workspace_bytes(n, dtype, vectors=True, overwrite_a=True)
-    assert gpu.workspace_bytes(n, dtype, vectors=True) - smaller == n * n * np.dtype(dtype).itemsize
+    smaller = work_space(n, dtype, overwrite=True)
+    assert work_space(n, dtype) - smaller == n * n * np.dtype(dtype).itemsize
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -230,7 +231,7 @@ def device_symmetric(n, seed):
 
 
 def test_panels_of_more_rows_than_half_the_threads(rng):
-    n = largest_order() // 2 + 300
+    n = largest_order(device.describe()) // 2 + 300
     a = device_symmetric(n, SEED)
     trace, norm = float(cupy.trace(a)), float(cupy.linalg.norm(a.ravel()))
     w = evd.eigvalsh(a, overwrite_a=True)
@@ -260,10 +261,10 @@ class PeakMemory(cupy.cuda.MemoryHook):
 @pytest.mark.parametrize("n", [4096, 4111, 8192, 16_384])
 def test_work_space_with_vectors(n):
     a = device_symmetric(n, SEED)
-    with PeakMemory() as memory:
+    with PeakMemory() as peak:
         w, v = evd.eigh(a)
-    assert n * n * 8 * 1.5 < memory.most <= 2.2 * a.nbytes
-    assert memory.most <= gpu.workspace_bytes(n, np.float64, vectors=True)
+    assert n * n * 8 * 1.5 < peak.most <= 2.2 * a.nbytes
+    assert peak.most <= work_space(n, "float64")
     some = slice(n // 2, n // 2 + 50)
     eps = np.finfo(np.float64).eps
     assert float(cupy.linalg.norm(a @ v[:, some] - v[:, some] * w[some])) < 10 * n * eps * float(cupy.abs(w).max())
@@ -308,7 +309,7 @@ def test_divide_and_conquer(n, chunks, rng, monkeypatch):
 @pytest.mark.parametrize("k", [1, 16, 100])
 @pytest.mark.parametrize("n", [1, 100, 512, 1300])
 def test_syr2k(n, k, joined, rng, monkeypatch):
-    monkeypatch.setattr(gpu_blas, "SYR2K_JOINED", (k if joined else 0, 0))
+    monkeypatch.setattr(updates, "JOINED", (k if joined else 0, 0))
     a, b = (rng.standard_normal((n, k)) for _ in range(2))
     c = np.asfortranarray(rng.standard_normal((n, n)))
     on_device = cupy.asarray(c, order="F")
@@ -333,7 +334,7 @@ def test_updates_from_int8_products(n, k, rng):
 def test_band_reduction_from_int8_products(rng):
     n = 700
     a = random_hermitian(n, rng)
-    matrix, _ = load_matrix(cupy.asarray(a), lower=True, bandwidth=B, check_finite=True)
+    matrix, _ = load_matrix(cupy.asarray(a), lower=True, check_finite=True)
     panels = band_reduction(matrix, n, bandwidth=B, block=NB, update=ozaki.add_lower)
     w = eigenvalues(*chase_band(extract_band(panels), n, B, None))
     assert passes(errors(a, w))
@@ -341,7 +342,7 @@ def test_band_reduction_from_int8_products(rng):
 
 def test_memory_error_has_the_bytes():
     n = 33_000
-    held = cupy.empty(int(gpu.memory.free_bytes() - 10 * 2**30), np.uint8)
+    held = cupy.empty(int(memory.free_bytes() - 10 * 2**30), np.uint8)
     view = cupy.lib.stride_tricks.as_strided(cupy.zeros(1), (n, n), (0, 0))
     try:
         with pytest.raises(MemoryError, match="bytes"):

@@ -8,6 +8,7 @@ from spectile_study.bench import record
 from spectile_study.bench.case import Context, Method, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.evd import build as cases
+from spectile_study.cases.evd.cpu import STUDIES
 
 ROOT = Path(__file__).parents[3]
 SHEET, SCHEMA = ROOT / "config" / "evd.tsv", ROOT / "workflow" / "schemas" / "evd.schema.yaml"
@@ -19,7 +20,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("study", cases._STUDIES)
+@pytest.mark.parametrize("study", STUDIES)
 def test_every_study_passes_its_checks(study):
     defaults = {name: item.get("default") for name, item in _properties().items()}
     row = defaults | {"study": study, "n": 70} | SMALL.get(study, {"bandwidth": 4})

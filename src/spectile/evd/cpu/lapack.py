@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-PREFIX = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
+from spectile.evd.types import SCALARS
 
 
 @functools.cache
@@ -41,6 +41,10 @@ def _call(name: str, *arguments: Any) -> None:
     _routine(name)(*pointers)
 
 
+def _letter(x: np.ndarray) -> str:
+    return SCALARS[x.dtype.name].letter
+
+
 def _ld(x: np.ndarray) -> int:
     """Leading dimension of a column-major view, at least its number of rows."""
     return max(x.strides[1] // x.itemsize if x.shape[1] > 1 else x.shape[0], x.shape[0], 1)
@@ -61,20 +65,20 @@ def gemm(
     op = _op(c.dtype)
     scale = np.array(alpha, c.dtype)
     shift = np.array(beta, c.dtype)
-    name = PREFIX[c.dtype.name] + "gemm"
+    name = _letter(c) + "gemm"
     _call(name, op if ha else "N", op if hb else "N", m, n, k, scale, a, _ld(a), b, _ld(b), shift, c, _ld(c))
 
 
 def hemm(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """C = A B with A Hermitian; only the lower triangle of A is read."""
-    name = PREFIX[c.dtype.name] + ("hemm" if c.dtype.kind == "c" else "symm")
+    name = _letter(c) + ("hemm" if c.dtype.kind == "c" else "symm")
     one, zero = np.array(1, c.dtype), np.array(0, c.dtype)
     _call(name, "L", "L", c.shape[0], c.shape[1], one, a, _ld(a), b, _ld(b), zero, c, _ld(c))
 
 
 def her2k(alpha: float, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """C = C + alpha (A Bᴴ + B Aᴴ), in the lower triangle."""
-    name = PREFIX[c.dtype.name] + ("her2k" if c.dtype.kind == "c" else "syr2k")
+    name = _letter(c) + ("her2k" if c.dtype.kind == "c" else "syr2k")
     one = np.array(1, c.real.dtype)
     _call(name, "L", "N", *a.shape, np.array(alpha, c.dtype), a, _ld(a), b, _ld(b), one, c, _ld(c))
 
@@ -84,14 +88,14 @@ def geqrt(a: np.ndarray, t: np.ndarray) -> None:
     k = min(a.shape)
     work = np.empty(max(1, k * a.shape[1]), a.dtype)
     info = np.zeros(1, np.intc)
-    _call(PREFIX[a.dtype.name] + "geqrt", *a.shape, k, a, _ld(a), t, _ld(t), work, info)
+    _call(_letter(a) + "geqrt", *a.shape, k, a, _ld(a), t, _ld(t), work, info)
     if info[0] != 0:
         raise ValueError(f"geqrt: argument {-info[0]} is not valid")
 
 
 def unmqr(a: np.ndarray, tau: np.ndarray, c: np.ndarray) -> None:
     """C = Q C, with Q the product of the reflectors stored below the diagonal of `a`."""
-    name = PREFIX[a.dtype.name] + ("unmqr" if a.dtype.kind == "c" else "ormqr")
+    name = _letter(a) + ("unmqr" if a.dtype.kind == "c" else "ormqr")
     info = np.zeros(1, np.intc)
     size = np.empty(1, a.dtype)
     head = ("L", "N", *c.shape, len(tau), a, _ld(a), tau, c, _ld(c))
@@ -111,6 +115,6 @@ def sbtrd(band: np.ndarray, bandwidth: int) -> tuple[np.ndarray, np.ndarray]:
     real = np.empty(0, band.dtype).real.dtype
     d, e = np.empty(n, real), np.empty(max(n - 1, 1), real)
     unused, work, info = np.empty(1, band.dtype), np.empty(n, band.dtype), np.zeros(1, np.intc)
-    name = PREFIX[band.dtype.name] + ("hbtrd" if band.dtype.kind == "c" else "sbtrd")
+    name = _letter(band) + ("hbtrd" if band.dtype.kind == "c" else "sbtrd")
     _call(name, "N", "L", n, bandwidth, band, band.shape[1], d, e, unused, 1, work, info)
     return d, e[: n - 1]

@@ -79,9 +79,7 @@ def _as_matrices(a: Any) -> np.ndarray:
 def _require_memory(array: Any, options: Options) -> None:
     n = array.shape[-1]
     needed = array.dtype.itemsize * n * n * (5 if options.vectors else 2)
-    free = memory.host_free_bytes()
-    if needed > free:
-        raise MemoryError(f"the matrix of order {n:,} needs {needed:,} bytes of memory and {free:,} are free")
+    memory.require_host_free(needed, f"the eigenproblem of order {n:,}")
 
 
 def _threads(n: int) -> int:

@@ -229,7 +229,7 @@ def apply_q(factors: Tridiagonal, z: Array) -> Array:
 
 
 def eigh_tridiagonal(d: Array, e: Array, *, vectors: bool) -> tuple[Array, Array | None]:
-    """Eigenvalues, and eigenvectors if asked, of T by LAPACK's sterf or its divide and conquer.
+    """Eigenvalues, and eigenvectors where wanted, of T by LAPACK's sterf or its divide and conquer.
 
     (A subset is cut from the whole: MRRR, which could leave the rest out, loses two digits of orthogonality, and T is
     a small part of the time.)

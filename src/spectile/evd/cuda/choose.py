@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spectile.core.device import Device
+from spectile.core.devices import Device
 from spectile.evd.types import SCALARS, Scalar
 
 
@@ -68,14 +68,6 @@ def tuning(device: Device) -> Tuning:
     return TUNED.get(device.name, _H200)
 
 
-def has_fast_fp64(device: Device) -> bool:
-    """Return whether FP64 runs at half the rate of FP32: the data-centre chips A100, H100, H200, B200.
-
-    Elsewhere (A10, L40S, RTX, B300, DGX Spark) it runs at 1/32 or 1/64.
-    """
-    return device.compute_capability in ((8, 0), (9, 0), (10, 0))
-
-
 # -- who solves -------------------------------------------------------------------------------------------------------
 
 
@@ -87,7 +79,7 @@ def calls_vendor(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> bo
     """
     tuned = tuning(device)
     crossover = (tuned.vendor_vectors if vectors else tuned.vendor_values)[scalar.name]
-    through_slow_fp64 = vectors and scalar.real == "float32" and not has_fast_fp64(device)
+    through_slow_fp64 = vectors and scalar.real == "float32" and not device.fast_fp64
     return n < crossover or n > largest_order(device) or through_slow_fp64
 
 

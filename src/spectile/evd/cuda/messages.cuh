@@ -1,21 +1,6 @@
-// Publication between blocks that run at the same time.
+// Messages between blocks that run at the same time, and loads that see what others wrote.
+#include "ptx.cuh"
 #include "scalar.cuh"
-
-__device__ __forceinline__ int load_acquire(const int* p) {
-    int value;
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ int load_relaxed(const int* p) {
-    int value;
-    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ void store_release(int* p, int value) {
-    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
-}
 
 // A double that carries its own flag: each 8-byte half holds 4 bytes of the value and the flag, and 8-byte words are
 // written whole, so a reader that sees both flags has the value, without a fence or a second word to poll.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays, device, memory
-from spectile.core.device import Device
+from spectile.core.devices import Device
 from spectile.core.launch import Shape
 from spectile.evd.cuda import matrix as matrix_kernels
 from spectile.evd.cuda import vendor
@@ -57,7 +57,7 @@ def tridiagonalize(a: Any, options: Options) -> tuple[Any, Any, Any]:
 
 
 def _to_device(a: Any, options: Options) -> tuple[Any, Callable[[Any], Any], Options]:
-    """Return the operand on the device in a working dtype, the way back, and the options with what is ours to overwrite."""
+    """Return the operand on the device in a working dtype, the way back, and the options with what is ours."""
     if not (arrays.on_device(a) or hasattr(a, "__dlpack__")):
         a = np.asarray(a)
         a = a.astype(working_dtype(a.dtype), copy=False)
@@ -166,9 +166,7 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
         return w[wanted].astype(real), as_array(z, n, columns).astype(array.dtype, copy=False)
 
 
-def tridiagonalize_by_stages(
-    array: Any, options: Options, *, bandwidth: int, block: int
-) -> tuple[Any, Any, Any]:
+def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, block: int) -> tuple[Any, Any, Any]:
     """Bring one matrix to tridiagonal form; parameters as for `solve_by_stages`.  Q comes with ``options.vectors``."""
     import cupy
 
@@ -245,7 +243,9 @@ def _transform_back(panels: panel.Panels, z: Matrix, columns: int) -> Matrix:
     return z
 
 
-def launches(n: int, dtype: str, on: Device, *, vectors: bool, columns: int | None = None) -> Iterator[tuple[str, Shape]]:
+def launches(
+    n: int, dtype: str, on: Device, *, vectors: bool, columns: int | None = None
+) -> Iterator[tuple[str, Shape]]:
     """Yield the kernel and the launch of everything that `eigh` starts for one matrix, without a GPU.
 
     Parameters

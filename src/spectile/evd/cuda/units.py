@@ -8,7 +8,7 @@ from spectile.core.compile import Unit
 from spectile.evd.cuda.choose import PANEL_THREADS, STAGE_KEYS, STURM_THREADS, chase_blocks, chase_threads, panel_width
 from spectile.evd.types import SCALARS, Scalar
 
-ARCHS = ("sm_80", "sm_90a", "sm_100")
+ARCHS = ("sm_80", "sm_90a", "sm_100", "sm_120")
 
 
 def _unit(source: str, defines: Mapping[str, object]) -> Unit:
@@ -37,21 +37,15 @@ def _chasing_unit(scalar: Scalar, bandwidth: int) -> Unit:
 def _sweep_unit(scalar: Scalar, bandwidth: int) -> Unit:
     """Back-transformation by the reflectors of the chasing: these are of type `scalar`, Z is in double precision."""
     own = _scalar_defines(scalar)
-    return _unit(
-        "back/sweeps.cu", {**own, "REAL": "double", "REAL_BYTES": 8, "SOURCE": own["REAL"], "B": bandwidth}
-    )
+    return _unit("back/sweeps.cu", {**own, "REAL": "double", "REAL_BYTES": 8, "SOURCE": own["REAL"], "B": bandwidth})
 
 
 MATRIX = {name: _unit("matrix.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 PANEL = {(name, b): _panel_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
 CHASING = {(name, b): _chasing_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
 SWEEPS = {(name, b): _sweep_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
-BACK_PANELS = {
-    (name, b): _unit("back/panels.cu", {**_scalar_defines(SCALARS[name]), "B": b}) for name, b in STAGE_KEYS
-}
-STURM = {
-    lanes: _unit("tridiagonal/sturm.cu", {"LANES": lanes, "STURM_THREADS": STURM_THREADS}) for lanes in (1, 4, 16)
-}
+BACK_PANELS = {(name, b): _unit("back/panels.cu", {**_scalar_defines(SCALARS[name]), "B": b}) for name, b in STAGE_KEYS}
+STURM = {lanes: _unit("tridiagonal/sturm.cu", {"LANES": lanes, "STURM_THREADS": STURM_THREADS}) for lanes in (1, 4, 16)}
 DIVIDE = _unit("tridiagonal/divide.cu", {})
 
 UNITS = (

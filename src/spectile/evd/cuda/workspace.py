@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from spectile.core.device import Device
+from spectile.core.devices import Device
 from spectile.evd.cuda.choose import stage_parameters
 from spectile.evd.types import Scalar
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from spectile.core.compile import Unit
+from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import Matrix
-from spectile.evd.cuda.units import ARCHS, launch
+from spectile.evd.cuda.units import ARCHS
 
 OZAKI = Unit(__package__, ("ozaki.cu",), archs=ARCHS)
 UNITS = (OZAKI,)
@@ -60,7 +61,7 @@ def add_lower(
     blas: Blas, n: int, k: int, alpha: float, v: int, ldv: int, x: int, ldx: int, c: Matrix, row: int,
     block: int, *, count: int = ACCURATE,
 ) -> None:  # fmt: skip
-    """Add alpha V Xᵀ, known to be symmetric, to the lower triangle of C[row:, row:], as `gpu_blas.add_lower`.
+    """Add alpha V Xᵀ, known to be symmetric, to the lower triangle of C[row:, row:], as `blas.add_lower`.
 
     Parameters
     ----------
@@ -79,10 +80,10 @@ def add_lower(
     for pointer, ld in ((v, ldv), (x, ldx)):
         exponents, factors = cupy.empty(n, np.int32), cupy.empty(n, np.float64)
         matrix = (np.uintp(pointer), np.int64(ld), np.int32(n), np.int32(k))
-        launch(OZAKI, "row_exponents", -(-n // 256), 256, (*matrix, np.float64(bits), exponents, factors))
+        kernel(OZAKI, "row_exponents")(Shape((-(-n // 256),), 256), *matrix, np.float64(bits), exponents, factors)
         out = cupy.empty(count * rows * depth, np.int8)
         arguments = (*matrix, exponents, moduli, np.int32(count), out, np.int32(depth), np.int64(rows * depth))
-        launch(OZAKI, "residues", (rows // 64, -(-depth // 64)), 256, arguments)
+        kernel(OZAKI, "residues")(Shape((rows // 64, -(-depth // 64)), 256), *arguments)
         sides.append((out, factors))
     (left, left_factors), (right, right_factors) = sides
     one, zero = np.array(1, np.int32), np.array(0, np.int32)
@@ -103,14 +104,14 @@ def add_lower(
             *(np.uintp(c.at(row + start, row + start)), np.int64(c.ld)),
         )
         grid = (-(-(n - start) // 256), min(width, n - start))
-        launch(OZAKI, "combine", grid, 256, arguments)
+        kernel(OZAKI, "combine")(Shape(grid, 256), *arguments)
 
 
 _INT8, _INT32 = 3, 10  # cudaDataType of CUDA_R_8I and CUDA_R_32I
 
 
 def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, count: int = ACCURATE) -> None:
-    """Add alpha (A Bᵀ + B Aᵀ) to the lower triangle of C in place, as `gpu_blas.syr2k` does in FP64.
+    """Add alpha (A Bᵀ + B Aᵀ) to the lower triangle of C in place, as `syr2k.syr2k` does in FP64.
 
     Parameters
     ----------

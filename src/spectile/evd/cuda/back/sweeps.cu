@@ -10,7 +10,6 @@
 // that hold zeros alone are left out.
 
 #include "messages.cuh"
-#include "tensor.cuh"
 
 #define GROUP 64
 #define WIDTH 32  // sweeps of a tile
@@ -110,16 +109,35 @@ sweep_tiles(const source_t* vectors, long long sweep_stride, long long row_strid
     }
 }
 
+#if RING
+// The barrier counts the bytes, and this copy's thread is its one arrival.
+__device__ __forceinline__ void copy_tile(double* shared, const double* global, unsigned long long& barrier) {
+    barrier_expect(barrier, TILE * 8);
+    copy_bulk(shared, global, TILE * 8, barrier);
+}
+#endif
+
+// 16 bytes, of which `bytes` are read and the rest is zero.
+__device__ __forceinline__ void copy_16_bytes(double* shared, const double* global, int bytes) {
+    copy_async(shared_address(shared), global, bytes);
+}
+
+// Waits for the copies of all threads of the warp.
+__device__ __forceinline__ void wait_warp_copies() {
+    wait_all_copies();
+    __syncwarp();
+}
+
 // c += a b, of which b is one or two neighbouring units; a fragment's half that meets no unit is not multiplied.
 __device__ __forceinline__ void multiply_units(double (&c)[4], const double (&a)[8], bool low, bool high, const double* p) {
     const double2 first = *(const double2*)p;
     if (low && high) {
         const double2 second = *(const double2*)(p + UNIT);
         const double b[4] = {first.x, first.y, second.x, second.y};
-        multiply_add(c, a, b);
+        mma_f64(c, a, b);
     } else {
         const double half[4] = {a[low ? 0 : 4], a[low ? 1 : 5], a[low ? 2 : 6], a[low ? 3 : 7]}, b[2] = {first.x, first.y};
-        multiply_add(c, half, b);
+        mma_f64(c, half, b);
     }
 }
 
@@ -164,11 +182,11 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
     unsigned long long* empty = full + SLOTS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < SLOTS; ++i) {
-            barrier_init(full + i, 1);
-            barrier_init(empty + i, warps);
+            barrier_init(full[i], 1);
+            barrier_init(empty[i], warps);
         }
-        barriers_ready();
-        for (int i = 0; i < min(SLOTS, steps * TILES); ++i) copy_bulk(ring + i * TILE, tiles + i * TILE, TILE * 8, full + i);
+        fence_async_shared();
+        for (int i = 0; i < min(SLOTS, steps * TILES); ++i) copy_tile(ring + i * TILE, tiles + i * TILE, full[i]);
     }
     __syncthreads();
 #endif
@@ -203,7 +221,7 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
     for (int part = 0; part < WINDOW * 8 / B; ++part) {
         __syncwarp();
         fetch(start + part * B);
-        wait_copies();
+        wait_warp_copies();
 #pragma unroll
         for (int i = 0; i < B / 8; ++i) {
             if (COMPLEX) set_rows(c[part * (B / 8) + i], chunk_of(g, 8 * i + 2 * t), chunk_of(g, 8 * i + 2 * t + 1));
@@ -220,17 +238,17 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
             const unsigned item = step * TILES + i, slot = item % SLOTS, next = item + SLOTS - 2, place = next % SLOTS;
             // The place of the tile before the last one: all warps have left it, or will soon.
             if (threadIdx.x == 0 && next >= SLOTS && next < steps * TILES) {
-                barrier_wait(empty + place, (next / SLOTS - 1) & 1);
-                copy_bulk(ring + place * TILE, tiles + (long long)next * TILE, TILE * 8, full + place);
+                barrier_wait_back(empty[place], (next / SLOTS - 1) & 1);
+                copy_tile(ring + place * TILE, tiles + (long long)next * TILE, full[place]);
             }
             __syncwarp();
-            barrier_wait(full + slot, item / SLOTS & 1);
+            barrier_wait_back(full[slot], item / SLOTS & 1);
 #else
             const int slot = 0;
             __syncthreads();
             for (int k = threadIdx.x; k < TILE / 2; k += blockDim.x)
                 copy_16_bytes(ring + 2 * k, tiles + ((long long)step * TILES + i) * TILE + 2 * k, 16);
-            wait_copies();
+            wait_warp_copies();
             __syncthreads();
 #endif
             // What the task before has stored is in memory by now.
@@ -272,7 +290,7 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
                 }
 #if RING
             __syncwarp();
-            if (lane == 0) barrier_arrive(empty + slot);
+            if (lane == 0) barrier_arrive(empty[slot]);
 #endif
         }
         // The first B rows are done; in the last task the whole window is.
@@ -302,7 +320,7 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
             }
         }
         if (last) break;
-        wait_copies();
+        wait_warp_copies();
 #pragma unroll
         for (int i = 0; i < WINDOW; ++i) {
             if (i + B / 8 < WINDOW) {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import device
-from spectile.core.device import Device
+from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.choose import SWEEP_GROUP, TILE_SWEEPS, TILES, tile_slots, tuning
 from spectile.evd.cuda.matrix import Matrix

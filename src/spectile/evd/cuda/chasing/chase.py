@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import device
-from spectile.core.device import Device
+from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.choose import chase_blocks, chase_threads
 from spectile.evd.cuda.matrix import Matrix

@@ -44,17 +44,17 @@ __device__ __forceinline__ bool try_receive(const uint4* slot, int index, unsign
 }
 
 __device__ __forceinline__ void prefetch(const uint4* slot, int lane) {
-    for (int i = lane; i < MESSAGES / 8; i += 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(slot + 8 * i));
+    for (int i = lane; i < MESSAGES / 8; i += 32) prefetch_l2(slot + 8 * i);
 }
 
-// Barriers of some of the block's warps.
+// Barriers of part of the block's warps.
 __device__ __forceinline__ void sync_warps(int barrier, int warps) {
     __syncwarp();
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(32 * warps) : "memory");
+    sync_threads(barrier, 32 * warps);
 }
 __device__ __forceinline__ void arrive_warps(int barrier, int warps) {
     __syncwarp();
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(32 * warps) : "memory");
+    arrive_threads(barrier, 32 * warps);
 }
 enum Barrier {  // G: 0 for O, 1 for D
     WORKING = 1,        // + G: those that compute
@@ -185,7 +185,7 @@ __device__ __forceinline__ void receive_rows(const Sweep& s, const Workspace& wo
             sync_warps(CORNER_ARRIVED, CHASE_WARPS + 1);
         }
         if (s.sweep > 0 && task + 1 < s.tasks) wait_for(s.done - 1, task + 2, lane);
-        // From here on the place of the row is free.
+        // From now on the place of the row is free.
         sync_warps(MAY_LOAD + 1, CHASE_WARPS + 2);
     }
 }
@@ -262,7 +262,7 @@ work_on_o(const Sweep& s, const Workspace& work, int warp, int lane, scalar_t* v
                 for (int c = 0; c < CPW; ++c) o[h][c] = fma_(f, conj(vc[c]), o[h][c]);
             }
         }
-        // The new reflector, found by every warp; next to its norm the products of its tail with O.
+        // The new reflector, made by every warp; next to its norm the products of its tail with O.
         const scalar_t head = shuffle(x[0], 0), unit = shuffle(x[RPL - 1], last_lane);
         if (lane == 0) {
             x[0] = zero();

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import device
-from spectile.core.device import Device
+from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.choose import PANEL_THREADS, panel_width

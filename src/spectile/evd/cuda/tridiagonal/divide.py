@@ -27,7 +27,7 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any
 
     The order is padded to leaf 2^levels with decoupled entries above the spectrum, so that all merges of a level have
     one size and run as one batch.  Both halves of Q merge between two places each, in the diagonal blocks and beside
-    them; the last merge writes over its own input, some rows at a time.
+    them; the last merge writes over its own input, a group of rows at a time.
 
     Parameters
     ----------
@@ -88,7 +88,9 @@ def _tear(d: Any, e: Any, leaf: int, order: int) -> tuple[Any, Any, float]:
     return cupy.asarray(torn), cupy.asarray(coupling), bound
 
 
-def _merge_level(blas: Blas, q: Matrix, merges: merge.Merges, m: int, starts: tuple[int, int], chunk: int, s: Any) -> None:
+def _merge_level(
+    blas: Blas, q: Matrix, merges: merge.Merges, m: int, starts: tuple[int, int], chunk: int, s: Any
+) -> None:
     """Multiply both halves' blocks of Q with their rank-one eigenvectors, `chunk` columns at a time, beside them."""
     count, half = merges.order // m, m // 2
     middle, stride, each = merges.order // 2, m * (1 + q.ld), count // 2

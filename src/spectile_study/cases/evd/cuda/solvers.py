@@ -1,0 +1,173 @@
+"""Whole solutions and tridiagonalizations: ours against cuSOLVER (Figures 10 and 11)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cupy
+import numpy as np
+
+from spectile.core import device
+from spectile.evd.api import eigh, eigvalsh, tridiagonalize
+from spectile.evd.cuda import run as gpu
+from spectile.evd.cuda.choose import calls_vendor, stage_parameters
+from spectile.evd.cuda.workspace import workspace_bytes
+from spectile.evd.types import SCALARS, Options
+from spectile_study.bench.case import Context, Method, Problem, Skipped
+from spectile_study.cases.evd import rivals
+from spectile_study.cases.evd.common import LIMITS, NO_MAGMA, VALUES, flops
+from spectile_study.cases.evd.cuda.checks import (
+    NORM_LIMITS,
+    check_norms_of,
+    check_pairs_of,
+    check_values_of,
+    frobenius_norm,
+)
+from spectile_study.cases.evd.cuda.inputs import fill, first_columns, matrix_of, reference_values, wait
+
+#: A matrix above this order is made again where it is wanted, instead of being kept beside its work space.
+KEPT_ORDER = 40_000
+#: Orders up to which our two stages are measured beside the vendor's code that `eigh` calls there.
+CROSSOVER_STUDY = 4096
+ONE_STAGE_LEFT_OUT = "left out of this row: it takes about 20 s a call at this order"
+
+
+def evd(row: Mapping[str, Any], context: Context) -> Problem:
+    """Ours against cuSOLVER's two algorithms (Figure 11)."""
+    n, vectors, precision = row["n"], row["vectors"], row["precision"]
+    if n > KEPT_ORDER:
+        return _solve_large(row, context)
+    a = matrix_of(n, context.seed, precision)
+    check = check_pairs_of(lambda: a, reference_values(n, context.seed, precision), vectors)
+    limits = LIMITS if vectors else VALUES
+    work = flops(n, vectors=vectors) * (4 if a.dtype.kind == "c" else 1)
+
+    def two_stages() -> Any:
+        bandwidth, block = stage_parameters(n, SCALARS[precision], vectors=vectors, device=device.describe())
+        w, v = gpu.solve_by_stages(a, Options(vectors=vectors), bandwidth=bandwidth, block=block)
+        return wait((w, v) if vectors else w)
+
+    solve = eigh if vectors else eigvalsh
+    memory = workspace_bytes(n, SCALARS[precision], device.describe(), vectors=vectors)
+    methods: list[Method | Skipped] = [
+        Method("spectile", lambda: wait(solve(a, backend="cuda")), check, limits, flops=work, memory_bytes=memory)
+    ]
+    if n <= CROSSOVER_STUDY:
+        methods.append(Method("spectile_two_stage", two_stages, check, limits, flops=work, memory_bytes=memory))
+    for rival in _vendors(a, vectors, row["one_stage"]):
+        if isinstance(rival, Skipped):
+            methods.append(rival)
+        else:
+            name, solver, restore = rival
+            memory = solver.device_bytes
+            methods.append(Method(name, solver, check, limits, flops=work, memory_bytes=memory, prepare=restore))
+    methods.append(Skipped("magma", NO_MAGMA))
+    return Problem(
+        methods,
+        inputs=first_columns(a),
+        values={"vendor_called": calls_vendor(n, SCALARS[precision], vectors=vectors, device=device.describe())},
+    )
+
+
+def _vendors(a: Any, vectors: bool, one_stage: bool) -> list[tuple[str, rivals.Syevd, Callable[[], None]] | Skipped]:
+    """Return name, solver and restore of cuSOLVER's two algorithms."""
+    solvers: list[tuple[str, rivals.Syevd, Callable[[], None]] | Skipped] = []
+    work = cupy.empty(a.shape, a.dtype, order="F")
+
+    def restore() -> None:
+        work[...] = a
+
+    reasons = {"one_stage": None if one_stage else ONE_STAGE_LEFT_OUT, "two_stage": rivals.two_stage_reason()}
+    for algorithm, reason in reasons.items():
+        name = f"cusolver_{algorithm}"
+        path = os.environ.get(rivals.CUSOLVER_PATH) if algorithm == "two_stage" else None
+        if reason is None:
+            try:
+                solver = rivals.Syevd(work, vectors=vectors, algorithm=algorithm, path=path)  # type: ignore[arg-type]
+            except RuntimeError as error:  # a type that this algorithm does not take
+                reason = f"{error} to {algorithm.replace('_', ' ')} of {a.dtype}"
+            except cupy.cuda.memory.OutOfMemoryError as error:
+                reason = f"its work space does not fit beside the matrix ({error})"
+            else:
+                solvers.append((name, solver, restore))
+                continue
+        solvers.append(Skipped(name, reason))
+    return solvers
+
+
+def _solve_large(row: Mapping[str, Any], context: Context) -> Problem:
+    """An order whose matrix fills a quarter of the device: solved in its own memory and made again for the check."""
+    n, vectors = row["n"], row["vectors"]
+    a = cupy.empty((n, n), np.float64, order="F")
+    limits = NORM_LIMITS | (
+        {name: LIMITS[name] for name in ("error_residual", "error_orthogonality")} if vectors else {}
+    )
+    solve = eigh if vectors else eigvalsh
+
+    def restore() -> None:
+        wait(fill(a, context.seed))
+
+    ours = Method(
+        "spectile",
+        lambda: wait(solve(a, overwrite_a=True, backend="cuda")),
+        check_pairs_of(lambda: fill(a, context.seed), None, vectors),
+        limits,
+        flops=flops(n, vectors=vectors),
+        memory_bytes=workspace_bytes(n, SCALARS["float64"], device.describe(), vectors=vectors, overwrite=True),
+        prepare=restore,
+    )
+    needed = 5 * 8 * n * n
+    reason = f"cuSOLVER needs about {needed:,} bytes at this order: its work space is four times the matrix"
+    return Problem(
+        [
+            ours,
+            Skipped("cusolver_one_stage", reason),
+            Skipped("cusolver_two_stage", reason),
+            Skipped("magma", NO_MAGMA),
+        ],
+        inputs=first_columns(fill(a, context.seed)),
+    )
+
+
+def tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
+    """Ours against cuSOLVER's one-stage sytrd (Figure 10)."""
+    n, large = row["n"], row["n"] > KEPT_ORDER
+    a = matrix_of(n, context.seed)
+    digest = first_columns(a)
+
+    def refill() -> None:
+        wait(fill(a, context.seed))
+
+    check = (
+        check_norms_of(float(cupy.trace(a)), frobenius_norm(a))
+        if large
+        else check_values_of(reference_values(n, context.seed))
+    )
+    limits = NORM_LIMITS if large else VALUES
+    methods: list[Method | Skipped] = [
+        Method(
+            "spectile",
+            lambda: wait(tridiagonalize(a, overwrite_a=large, backend="cuda")),
+            check,
+            limits,
+            flops=flops(n),
+            prepare=refill if large else None,
+        )
+    ]
+    if row["one_stage"]:
+        work = cupy.empty(a.shape, a.dtype, order="F")
+        solver = rivals.Sytrd(work)
+
+        def restore() -> None:
+            work[...] = a
+
+        methods.append(Method("cusolver_one_stage", solver, check, limits, flops=flops(n), prepare=restore))
+    else:
+        methods.append(Skipped("cusolver_one_stage", ONE_STAGE_LEFT_OUT))
+    methods.append(
+        Skipped("cusolver_two_stage", "cuSOLVER does not offer the tridiagonalization of its two-stage solver")
+    )
+    methods.append(Skipped("magma", NO_MAGMA))
+    return Problem(methods, inputs=digest)
