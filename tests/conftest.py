@@ -1,5 +1,6 @@
 """Settings of all tests, and MPI ranks for those of the CPU and the GPU."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from hypothesis import HealthCheck, settings
 # The first call of a compiled kernel takes seconds, which says nothing about the property.
 settings.register_profile("spectile", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("spectile")
+
+# Open MPI refuses to start ranks as root, as containers do, unless told twice.
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 # Rank 1 dies between two calls; rank 0 must say so.
 DEAD_RANK = """
@@ -44,7 +48,7 @@ def run_ranks():
     def run(program, ranks, *arguments):
         return subprocess.run(
             [command, "-n", str(ranks), sys.executable, "-c", program, *map(str, arguments)],
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=120, check=False, env=os.environ | AS_ROOT,
         )  # fmt: skip
 
     return run

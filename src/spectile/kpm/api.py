@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spectile.kpm.density import SpectralCurves, SpectralDensity
-from spectile.kpm.moments import LOOK_STEPS, check_counts, make_engine, moments_of, whole_number
+from spectile.kpm.curves import SpectralCurves
+from spectile.kpm.density import SpectralDensity
+from spectile.kpm.moments import make_engine, moments_of, whole_number
 from spectile.kpm.types import Array, Backend, Kernel
 
 
@@ -35,7 +35,8 @@ def kpm_dos(
     H : sparse matrix, ndarray, operator or TopologicalInsulator, shape (N, N)
         Hermitian; ``scipy.sparse`` or ``cupyx.scipy.sparse``, float32, float64, complex64 or complex128.  A
         :class:`~spectile.kpm.operators.topological_insulator.TopologicalInsulator` is never stored as a matrix; any
-        other object needs ``shape``, ``dtype`` and ``@`` with an (N, R) array.
+        other object is an :class:`~spectile.kpm.operators.protocol.Operator`, or needs ``shape``, ``dtype`` and ``@``
+        with an (N, R) array, which is CuPy's with ``backend="cuda"``.
     num_moments : int
         M, Chebyshev moments; the energy resolution is about π/M of the bandwidth.
     num_vectors : int
@@ -47,10 +48,10 @@ def kpm_dos(
     bounds : (float, float) or None
         Lowest and highest energy; found by Lanczos and Gershgorin if None.
     backend : {"auto", "cpu", "cuda"}
-        "auto" takes CUDA where H is on a GPU or a GPU is found.
+        "auto" takes CUDA where H is on a GPU, or is a matrix and a GPU is found.
     checkpoint : path or None
-        File to which the state is written every `checkpoint_s` seconds, and from which an interrupted call goes on,
-        with bitwise the same result.  Removed at the end.
+        File to which the state is written every `checkpoint_s` seconds and after Ctrl-C, and from which an interrupted
+        call goes on, with bitwise the same result.  Removed at the end.
     checkpoint_s : float
         Seconds between checkpoints.
 
@@ -61,8 +62,10 @@ def kpm_dos(
     Raises
     ------
     ValueError
-        If H is not square, not Hermitian or not finite, if `num_moments` or `num_vectors` is invalid, or if the
-        spectrum leaves the given bounds.
+        If H is not square, not Hermitian or not finite, if `num_moments` or `num_vectors` is invalid, if the spectrum
+        leaves the given bounds, or if the checkpoint is of another call.
+    MemoryError
+        If not even one vector's state fits into memory.
     TypeError
         If H has an unusable type.
 
@@ -81,27 +84,9 @@ def kpm_dos(
     """
     if checkpoint is None:
         return SpectralDensity(H, num_moments, num_vectors, kernel, rng, bounds=bounds, backend=backend)
-    num_moments, num_vectors = check_counts(num_moments, num_vectors)
-    path = Path(checkpoint)
-    if path.exists():
-        density = SpectralDensity.load(path, H, backend=backend)
-        if (density.num_vectors, density.kernel) != (num_vectors, kernel) or density.num_moments > num_moments:
-            raise ValueError(
-                f"{path} holds {density.num_moments} moments of {density.num_vectors} vectors and the {density.kernel} "
-                f"kernel, not {num_moments} of {num_vectors} and {kernel}: remove the file, or ask for the same again"
-            )
-        if bounds is not None and density.bounds != (float(bounds[0]), float(bounds[1])):
-            raise ValueError(f"{path} has bounds {density.bounds}, not {bounds}: remove the file, or give the same")
-    else:
-        density = SpectralDensity(H, 2, num_vectors, kernel, rng, bounds=bounds, backend=backend)
-    written = time.monotonic()
-    while density.num_moments < num_moments:
-        density.add_moments(min(2 * LOOK_STEPS, num_moments - density.num_moments))
-        if time.monotonic() - written > checkpoint_s and density.num_moments < num_moments:
-            density.save(path)
-            written = time.monotonic()
-    path.unlink(missing_ok=True)
-    return density
+    return SpectralDensity.with_checkpoints(
+        Path(checkpoint), H, num_moments, num_vectors, kernel, rng, bounds, backend, checkpoint_s
+    )
 
 
 def ldos(

@@ -100,8 +100,12 @@ def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ValueError(NOT_FINITE)
     certain = engine.bounds()
-    # Lanczos is the closer one; where its residuals reach beyond the circles, the circles are right.
-    return (low, high) if certain is None else (max(low, certain[0]), min(high, certain[1]))
+    if certain is not None:
+        # Lanczos is the closer one; where its residuals reach beyond the circles, the circles are right.
+        low, high = max(low, certain[0]), min(high, certain[1])
+    # A spectrum much narrower than its distance from zero: what is left of H − b must be more than rounding.
+    least = 1e4 * float(np.finfo(engine.dtype).eps) * _size(low, high)
+    return (low, high) if high - low >= 2 * least else ((low + high) / 2 - least, (low + high) / 2 + least)
 
 
 def widened(bounds: tuple[float, float], attempt: int = 0) -> tuple[float, float]:

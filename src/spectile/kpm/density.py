@@ -1,11 +1,10 @@
-"""Densities expanded in Chebyshev polynomials, and the density of states as an object that can be continued."""
+"""The density of states as an object that can be continued, saved and loaded."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import zipfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,10 @@ import numpy.typing as npt
 from spectile.core.atomic_file import atomic_write
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
+from spectile.kpm.checkpoint import fingerprint, interrupts_deferred, open_state
+from spectile.kpm.curves import SpectralCurves, damping
 from spectile.kpm.moments import (
+    LOOK_STEPS,
     MAX_BLOCK,
     MAX_WIDENINGS,
     NO_BOUNDS,
@@ -24,51 +26,7 @@ from spectile.kpm.moments import (
     make_engine,
     whole_number,
 )
-from spectile.kpm.operators.protocol import on_host
-from spectile.kpm.types import Array, Backend, Engine, Kernel
-
-
-class SpectralCurves:
-    """Densities expanded in Chebyshev polynomials: one curve for each column of moments.
-
-    Parameters
-    ----------
-    moments : ndarray, shape (M, K)
-        μ_m of each curve, undamped.
-    bounds : (float, float)
-        Energies to which the expansion was scaled.
-    kernel : {"jackson", "lorentz"}
-        Damping.
-
-    Attributes
-    ----------
-    energies : ndarray, shape (2 M,)
-        Gauss–Chebyshev abscissas, ascending, in the units of H.
-    densities : ndarray, shape (2 M, K)
-        Density at `energies`, per unit energy.
-    """
-
-    def __init__(self, moments: Array, bounds: tuple[float, float], kernel: Kernel = "jackson") -> None:
-        self.moments, self.bounds, self.kernel = moments, bounds, kernel
-        self._damped = moments * damping(kernel, len(moments))[:, None]
-        self._a, self._b = spectrum.scaling(bounds)
-        x, self._weights = (grid[::-1] for grid in reference.chebyshev_density_on_grid(self._damped, 2 * len(moments)))
-        self.energies = x / self._a + self._b
-        self.densities = self._weights * (self._a / (np.pi * np.sqrt(1 - x**2)))[:, None]
-
-    def __call__(self, energy: npt.ArrayLike) -> Array:
-        """Return the densities at any energies: shape (..., K), zero outside the bounds."""
-        x = self._a * (np.asarray(energy, dtype=np.float64) - self._b)
-        return self._a * reference.chebyshev_density(self._damped, x.ravel()).reshape(*x.shape, self.moments.shape[1])
-
-    def integrate(self, f: Callable[[Array], Array] | None = None) -> Array:
-        """Return ∫ f(E) ρ(E) dE of each curve by Gauss–Chebyshev quadrature; f None is 1."""
-        values = np.ones_like(self.energies) if f is None else np.asarray(f(self.energies))
-        if values.shape not in ((), self.energies.shape):
-            raise ValueError(
-                f"f gave shape {values.shape} for {len(self.energies)} energies: it must give one value for each"
-            )
-        return np.asarray(np.broadcast_to(values, self.energies.shape) @ self._weights / len(self.energies))
+from spectile.kpm.types import Array, Backend, Kernel
 
 
 class SpectralDensity:
@@ -102,18 +60,104 @@ class SpectralDensity:
         backend: Backend = "auto",
     ) -> None:
         num_moments, num_vectors = check_counts(num_moments, num_vectors)
+        self._prepare(H, kernel, rng, bounds, backend)
+        self._num_moments, self._total = num_moments, num_vectors
+        self._start(num_vectors)
+        self._update()
+
+    def _prepare(
+        self,
+        H: Any,
+        kernel: Kernel,
+        rng: int | np.random.Generator | None,
+        bounds: tuple[float, float] | None,
+        backend: Backend,
+    ) -> None:
+        """Check everything and find the bounds; nothing is expanded yet."""
         damping(kernel, 2)
         self.kernel: Kernel = kernel
-        self._seed = int(np.random.default_rng(rng).integers(2**62))
+        self._seed = seed_of(rng)
         self._engine = make_engine(H, backend)
         self._engine.check_hermitian()
         self._fixed_bounds = bounds is not None
         self.bounds = spectrum.given_or_found(self._engine, bounds)
         self._blocks: list[Any] = []
         self._etas: list[Array] = []
+        self._finished: list[Array] = []  # scalar products of passes whose states are dropped
         self._keep = True
-        self._num_moments = num_moments
-        self._start(num_vectors)
+
+    @classmethod
+    def with_checkpoints(
+        cls,
+        path: Path,
+        H: Any,
+        num_moments: int,
+        num_vectors: int,
+        kernel: Kernel,
+        rng: int | np.random.Generator | None,
+        bounds: tuple[float, float] | None,
+        backend: Backend,
+        seconds: float,
+    ) -> SpectralDensity:
+        """Return a density whose state is written to a file meanwhile, and which goes on from the file if it exists.
+
+        Parameters are those of :func:`kpm_dos`; `seconds` lie between two files.
+        """
+        num_moments, num_vectors = check_counts(num_moments, num_vectors)
+        if path.exists():
+            self = cls.load(path, H, backend=backend)
+            self._require_same(path, num_moments, num_vectors, kernel, rng, bounds)
+        else:
+            self = cls.__new__(cls)
+            self._prepare(H, kernel, rng, bounds, backend)
+            self._total = num_vectors
+            self._start_pass()
+        with interrupts_deferred() as interrupted:
+            written = time.monotonic()
+            while self._num_moments < num_moments or self.num_vectors < num_vectors:
+                if self._num_moments == num_moments:
+                    self._start_pass()
+                self.add_moments(min(2 * LOOK_STEPS, num_moments - self._num_moments))
+                complete = self._num_moments == num_moments and self.num_vectors == num_vectors
+                if not complete and (interrupted() or time.monotonic() - written > seconds):
+                    self.save(path)
+                    written = time.monotonic()
+                if interrupted():
+                    raise KeyboardInterrupt
+        if self._finished:
+            # One density of all passes, whose states are gone.
+            self._etas, self._finished, self._keep = [*self._finished, *self._etas], [], False
+            self._blocks = [None] * len(self._etas)
+        self._update()
+        path.unlink(missing_ok=True)
+        return self
+
+    def _require_same(
+        self,
+        path: Path,
+        num_moments: int,
+        num_vectors: int,
+        kernel: Kernel,
+        rng: int | np.random.Generator | None,
+        bounds: tuple[float, float] | None,
+    ) -> None:
+        """Raise ValueError where a file's state is not that of this call."""
+        if (self._total, self.kernel) != (num_vectors, kernel) or self.num_moments > num_moments:
+            raise ValueError(
+                f"{path} holds {self.num_moments} moments of {self._total} vectors and the {self.kernel} kernel, not "
+                f"{num_moments} of {num_vectors} and {kernel}: remove the file, or ask for the same again"
+            )
+        if bounds is not None and self.bounds != (float(bounds[0]), float(bounds[1])):
+            raise ValueError(f"{path} has bounds {self.bounds}, not {bounds}: remove the file, or give the same")
+        if rng is not None and self._seed != seed_of(rng):
+            raise ValueError(f"{path} belongs to another rng: remove the file, or give the same rng, or None")
+
+    def _start_pass(self) -> None:
+        """Drop the states of this pass, whose moments are known, and begin with as many vectors as fit together."""
+        self._finished += self._etas
+        self._blocks, self._etas, self._num_moments = [], [], 2
+        self._add_blocks(min(self._total - self.num_vectors, self._engine.capacity()), MAX_BLOCK)
+        self._advance()
         self._update()
 
     @property
@@ -124,7 +168,7 @@ class SpectralDensity:
     @property
     def num_vectors(self) -> int:
         """R."""
-        return sum(etas.shape[1] for etas in self._etas)
+        return sum(etas.shape[1] for etas in (*self._finished, *self._etas))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -151,7 +195,9 @@ class SpectralDensity:
         num_vectors : int
             Vectors to add, at least 1.
         """
-        self._start(whole_number(num_vectors, "num_vectors", 1))
+        num_vectors = whole_number(num_vectors, "num_vectors", 1)
+        self._total += num_vectors
+        self._start(num_vectors)
         self._update()
 
     def __call__(self, energy: npt.ArrayLike) -> Array:
@@ -189,8 +235,9 @@ class SpectralDensity:
         arrays: dict[str, Any] = {
             "seed": self._seed, "bounds": self.bounds, "kernel": self.kernel, "num_moments": self._num_moments,
             "fixed_bounds": self._fixed_bounds, "blocks": len(self._blocks), "fingerprint": fingerprint(self._engine),
-            "backend": self._engine.name,
+            "backend": self._engine.name, "finished": len(self._finished), "total": self._total,
         }  # fmt: skip
+        arrays |= {f"finished_{n}": etas for n, etas in enumerate(self._finished)}
         for n, (block, etas) in enumerate(zip(self._blocks, self._etas, strict=True)):
             arrays[f"etas_{n}"] = etas
             arrays |= {f"{key}_{n}": value for key, value in block.state().items()}
@@ -216,7 +263,7 @@ class SpectralDensity:
             If the file is no such state, or H not the matrix, or the backend not the one, of the state.
         """
         self = cls.__new__(cls)
-        with _open_state(path) as state:
+        with open_state(path) as state:
             self._engine = make_engine(H, backend)
             if self._engine.name != str(state["backend"]):
                 raise ValueError(f"{path} was written by the {state['backend']} backend: load it with backend=that")
@@ -225,7 +272,8 @@ class SpectralDensity:
             self._seed, self.kernel = int(state["seed"]), str(state["kernel"])  # type: ignore[assignment]
             self.bounds = (float(state["bounds"][0]), float(state["bounds"][1]))
             self._fixed_bounds, self._num_moments = bool(state["fixed_bounds"]), int(state["num_moments"])
-            self._blocks, self._etas, self._keep = [], [], True
+            self._blocks, self._etas, self._keep, self._total = [], [], True, int(state["total"])
+            self._finished = [state[f"finished_{n}"] for n in range(int(state["finished"]))]
             a, b = spectrum.scaling(self.bounds)
             for n in range(int(state["blocks"])):
                 self._etas.append(state[f"etas_{n}"])
@@ -241,12 +289,14 @@ class SpectralDensity:
         most = self._engine.capacity()
         # Where not all states fit into memory, each block is dropped when its moments are known.
         self._keep = self._keep and first + num_vectors <= most
-        width = min(MAX_BLOCK, most)
-        for offset in range(0, num_vectors, width):
-            count = min(width, num_vectors - offset)
-            self._blocks.append(None)
-            self._etas.append(np.empty((0, count)))
+        self._add_blocks(num_vectors, min(MAX_BLOCK, most))
         self._advance()
+
+    def _add_blocks(self, num_vectors: int, width: int) -> None:
+        """Note the blocks of so many vectors more, none of which has begun."""
+        for offset in range(0, num_vectors, width):
+            self._blocks.append(None)
+            self._etas.append(np.empty((0, min(width, num_vectors - offset))))
 
     def _advance(self) -> None:
         """Bring all blocks to M moments; widen bounds of our own that turn out too narrow and begin again."""
@@ -260,6 +310,7 @@ class SpectralDensity:
             self.bounds = spectrum.widened(self.bounds, attempt)
             self._blocks = [None] * len(self._blocks)
             self._etas = [etas[:0] for etas in self._etas]
+            self._finished = []  # their vectors come again, with the new bounds
         raise ValueError(NO_BOUNDS)
 
     def _advance_block(self, n: int) -> bool:
@@ -273,14 +324,14 @@ class SpectralDensity:
                 )
             if not self._keep:
                 self._blocks = [None] * len(self._blocks)
-            first = sum(etas.shape[1] for etas in self._etas[:n])
+            first = sum(etas.shape[1] for etas in (*self._finished, *self._etas[:n]))
             a, b = spectrum.scaling(self.bounds)
             self._blocks[n] = self._engine.random(self._seed, first, self._etas[n].shape[1], a, b)
         self._etas[n], inside = advance_watched(self._blocks[n], self._etas[n], self._num_moments)
         return inside
 
     def _update(self) -> None:
-        etas = np.concatenate([e[: self._num_moments] for e in self._etas], axis=1)
+        etas = np.concatenate([e[: self._num_moments] for e in (*self._finished, *self._etas)], axis=1)
         by_vector = reference.moments_from_etas(etas)
         self.moments = by_vector.mean(axis=1)
         self._mean = SpectralCurves(self.moments[:, None], self.bounds, self.kernel)
@@ -294,32 +345,6 @@ class SpectralDensity:
             self.errors = curves.densities.std(axis=1, ddof=1) / np.sqrt(count)
 
 
-@contextlib.contextmanager
-def _open_state(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a file written by :meth:`SpectralDensity.save`."""
-    try:
-        state = np.load(path)
-        held = "fingerprint" in state
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise ValueError(f"{path} holds no saved density, or not all of it: remove it, and begin again") from error
-    if not held:
-        raise ValueError(f"{path} holds no saved density: give a file that SpectralDensity.save wrote")
-    with state:
-        yield state
-
-
-def damping(kernel: str, num_moments: int) -> Array:
-    """Return the damping factors of the kernel of this name."""
-    kernels = {"jackson": reference.jackson_kernel, "lorentz": reference.lorentz_kernel}
-    if kernel not in kernels:
-        raise ValueError(f'kernel={kernel!r} is unknown: choose "jackson" or "lorentz"')
-    return kernels[kernel](num_moments)
-
-
-def fingerprint(engine: Engine) -> Array:
-    """Return a few numbers that another matrix would not give."""
-    image = engine.apply(engine.vector(4))
-    first = on_host(image[:16])
-    return np.concatenate([[engine.num_rows], first.real, [float(engine.xp.abs(image).sum())]])
+def seed_of(rng: int | np.random.Generator | None) -> int:
+    """Return the seed of the random vectors that a call with this `rng` takes."""
+    return int(np.random.default_rng(rng).integers(2**62))

@@ -126,7 +126,8 @@ def moments_of(
     engine.check_hermitian()
     fixed = bounds is not None
     bounds = spectrum.given_or_found(engine, bounds)
-    width = min(MAX_BLOCK, engine.capacity())
+    # The vectors themselves lie beside their states until these begin.
+    width = min(MAX_BLOCK, max(1, engine.capacity() // 2))
     for attempt in range(MAX_WIDENINGS):
         a, b = spectrum.scaling(bounds)
         columns = []

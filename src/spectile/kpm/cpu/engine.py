@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.memory import host_free_bytes
+from spectile.core.memory import host_free_bytes, require_host_free
 from spectile.kpm import reference
 from spectile.kpm.bounds import gershgorin
 from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
@@ -42,7 +42,12 @@ class CpuEngine:
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into memory at once, with some room."""
-        return max(1, int(0.9 * host_free_bytes()) // (2 * self.num_rows * self.dtype.itemsize))
+        return max(1, int(0.9 * host_free_bytes()) // self._state_bytes)
+
+    @property
+    def _state_bytes(self) -> int:
+        """Bytes of a vector's |ν_m⟩ and |ν_m−1⟩."""
+        return 2 * self.num_rows * self.dtype.itemsize
 
     def bounds(self) -> tuple[float, float]:
         """Return Gershgorin's bounds."""
@@ -68,8 +73,10 @@ class CpuEngine:
 
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> CpuRecursion:
         """Return the recursion of a block of random vectors."""
+        require_host_free(num_vectors * self._state_bytes, f"the block of {num_vectors} vectors")
         return CpuRecursion(self.operator, a, b, self.operator.random_block(seed, first_vector, num_vectors))
 
     def start(self, vectors: Array, a: float, b: float) -> CpuRecursion:
         """Return the recursion of given vectors, shape (N, R)."""
+        require_host_free(vectors.shape[1] * self._state_bytes, f"the block of {vectors.shape[1]} vectors")
         return CpuRecursion(self.operator, a, b, self.operator.to_block(vectors))

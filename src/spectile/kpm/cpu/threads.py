@@ -70,6 +70,16 @@ def pool(threads: int) -> ThreadPoolExecutor:
 
 
 _TEAM = threading.Lock()  # a second team in the same pool would wait for threads that wait for it
+
+
+def _after_fork() -> None:
+    """Forget the parent's threads, which a child does not have, and a lock that one of them may hold."""
+    global _TEAM
+    pool.cache_clear()
+    _TEAM = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 _STOP = 1 << 40  # more than all arrivals of a run; several threads may add it
 SPINS = 20_000
 
@@ -87,7 +97,7 @@ def side_by_side(threads: int, steps: int, work: Callable[[int, int], None], aft
     steps : int
         Steps.
     work : callable
-        ``work(n, m)`` does thread n's share of step m.
+        ``work(n, m)`` does thread n's part of step m.
     after : callable
         ``after(m)`` is called by this thread when all have done step m; the others go on meanwhile.
     """

@@ -253,6 +253,22 @@ def sweep_tile(ny: int, nz: int, steps: int, item_bytes: int, device: Device) ->
     return choice
 
 
+def most_steps_a_sweep(ny: int, nz: int, item_bytes: int, device: Device) -> int:
+    """Return two Chebyshev steps for one pass over the vectors where a block holds their planes, else one.
+
+    Raises
+    ------
+    MemoryError
+        If a block does not hold those of one step.
+    """
+    sweep_tile(ny, nz, 1, item_bytes, device)
+    try:
+        sweep_tile(ny, nz, 2, item_bytes, device)
+    except MemoryError:
+        return 1
+    return 2
+
+
 def sweep_launch(tile: SweepTile, ny: int, nz: int, planes: int, item_bytes: int, device: Device) -> tuple[Shape, int]:
     """Return the launch of ``sweep``, and the groups into which the vectors' planes are divided."""
     shared, threads = tile.shared_bytes(nz, item_bytes), tile.threads(nz)

@@ -9,7 +9,7 @@ import numpy as np
 from spectile.core.device import describe, require_device
 from spectile.core.memory import free_bytes, require_free
 from spectile.kpm.bounds import gershgorin
-from spectile.kpm.cuda.choose import WIDEST_SELL, stages
+from spectile.kpm.cuda.choose import WIDEST_SELL, most_steps_a_sweep, stages
 from spectile.kpm.cuda.staged import StagedOperator
 from spectile.kpm.cuda.stencil import StencilOperator, StencilRecursion
 from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
@@ -28,7 +28,11 @@ def engine_of(operator: Operator, dtype: np.dtype[Any]) -> Engine:
     if isinstance(operator, StoredMatrix):
         return StoredEngine(operator, dtype)
     if isinstance(operator, TopologicalInsulator):
-        return StencilEngine(operator, dtype)
+        try:
+            return StencilEngine(operator, dtype)
+        except MemoryError:
+            # A line of the sample is too high for a block's shared memory.
+            return StoredEngine(StoredMatrix(operator.matrix(dtype, xp=cupy)), dtype)
     return OperatorEngine(operator, dtype, cupy, free_bytes)
 
 
@@ -133,6 +137,7 @@ class StencilEngine:
         self.xp = cupy
         self.num_rows, self.dtype = sample.shape[0], dtype
         self.operator = StencilOperator(sample, dtype)
+        self.steps_a_sweep = most_steps_a_sweep(sample.ny, sample.nz, dtype.itemsize, describe())
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the device's memory at once, with some room."""
@@ -141,7 +146,7 @@ class StencilEngine:
     @property
     def _state_bytes(self) -> int:
         """Bytes of a vector's |ν_m⟩ and |ν_m−1⟩; two steps a sweep write into a second pair."""
-        return 4 * self.num_rows * self.dtype.itemsize
+        return 2 * self.steps_a_sweep * self.num_rows * self.dtype.itemsize
 
     def bounds(self) -> tuple[float, float]:
         """Return Gershgorin's bounds."""
@@ -166,8 +171,9 @@ class StencilEngine:
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> StencilRecursion:
         """Return the recursion of a block of random vectors."""
         require_free(num_vectors * self._state_bytes, f"the block of {num_vectors} vectors")
-        return StencilRecursion(self.operator, a, b, self.operator.random_block(seed, first_vector, num_vectors))
+        block = self.operator.random_block(seed, first_vector, num_vectors)
+        return StencilRecursion(self.operator, a, b, block, self.steps_a_sweep)
 
     def start(self, vectors: Array, a: float, b: float) -> StencilRecursion:
         """Return the recursion of given vectors, shape (N, R)."""
-        return StencilRecursion(self.operator, a, b, self.operator.to_block(vectors))
+        return StencilRecursion(self.operator, a, b, self.operator.to_block(vectors), self.steps_a_sweep)

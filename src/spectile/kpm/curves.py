@@ -1,0 +1,63 @@
+"""Densities expanded in Chebyshev polynomials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from spectile.kpm import bounds as spectrum
+from spectile.kpm import reference
+from spectile.kpm.types import Array, Kernel
+
+
+class SpectralCurves:
+    """Densities expanded in Chebyshev polynomials: one curve for each column of moments.
+
+    Parameters
+    ----------
+    moments : ndarray, shape (M, K)
+        μ_m of each curve, undamped.
+    bounds : (float, float)
+        Energies to which the expansion was scaled.
+    kernel : {"jackson", "lorentz"}
+        Damping.
+
+    Attributes
+    ----------
+    energies : ndarray, shape (2 M,)
+        Gauss–Chebyshev abscissas, ascending, in the units of H.
+    densities : ndarray, shape (2 M, K)
+        Density at `energies`, per unit energy.
+    """
+
+    def __init__(self, moments: Array, bounds: tuple[float, float], kernel: Kernel = "jackson") -> None:
+        self.moments, self.bounds, self.kernel = moments, bounds, kernel
+        self._damped = moments * damping(kernel, len(moments))[:, None]
+        self._a, self._b = spectrum.scaling(bounds)
+        x, self._weights = (grid[::-1] for grid in reference.chebyshev_density_on_grid(self._damped, 2 * len(moments)))
+        self.energies = x / self._a + self._b
+        self.densities = self._weights * (self._a / (np.pi * np.sqrt(1 - x**2)))[:, None]
+
+    def __call__(self, energy: npt.ArrayLike) -> Array:
+        """Return the densities at any energies: shape (..., K), zero outside the bounds."""
+        x = self._a * (np.asarray(energy, dtype=np.float64) - self._b)
+        return self._a * reference.chebyshev_density(self._damped, x.ravel()).reshape(*x.shape, self.moments.shape[1])
+
+    def integrate(self, f: Callable[[Array], Array] | None = None) -> Array:
+        """Return ∫ f(E) ρ(E) dE of each curve by Gauss–Chebyshev quadrature; f None is 1."""
+        values = np.ones_like(self.energies) if f is None else np.asarray(f(self.energies))
+        if values.shape not in ((), self.energies.shape):
+            raise ValueError(
+                f"f gave shape {values.shape} for {len(self.energies)} energies: it must give one value for each"
+            )
+        return np.asarray(np.broadcast_to(values, self.energies.shape) @ self._weights / len(self.energies))
+
+
+def damping(kernel: str, num_moments: int) -> Array:
+    """Return the damping factors of the kernel of this name."""
+    kernels = {"jackson": reference.jackson_kernel, "lorentz": reference.lorentz_kernel}
+    if kernel not in kernels:
+        raise ValueError(f'kernel={kernel!r} is unknown: choose "jackson" or "lorentz"')
+    return kernels[kernel](num_moments)

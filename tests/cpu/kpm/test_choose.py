@@ -1,0 +1,65 @@
+"""What KPM launches fits every device of the table, from one vector to many, on any matrix and sample."""
+
+import numpy as np
+import pytest
+
+from spectile.core.devices import TABLE
+from spectile.kpm.cuda import choose
+from spectile.kpm.cuda.units import BULK, staged_unit, stored_unit, sweep_unit
+
+WIDTHS = (1, 2, 3, 4, 5, 8, 16, 17, 31, 32, 33, 64, 100, 1000)
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
+def test_rows_fit(device):
+    for num_vectors in WIDTHS:
+        shape = choose.row_shape(num_vectors)
+        launched = choose.row_launch(shape, num_vectors, device)
+        assert launched.refusal(device) is None
+        assert shape.threads * shape.blocks <= device.threads
+        # The sums of the warps are static.
+        assert shape.threads // 32 * 2 * shape.lanes * shape.columns * 8 <= 48 * 1024
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_staged_blocks_fit_or_are_not_chosen(device, dtype):
+    item = np.dtype(dtype).itemsize
+    for num_vectors in WIDTHS:
+        if not choose.stages(num_vectors, dtype, device):
+            assert device.compute_capability < (9, 0) or num_vectors * item < 128 or num_vectors * item % 16
+            continue
+        shape = choose.staged_shape(num_vectors, dtype)
+        for longest in (1, 7, 13, 60, 500):
+            for pages in (1, 10, 10**6):
+                room = choose.staged_room(shape, num_vectors, pages, longest, pages // 100, item, 0, device)
+                if room.slots > 0:
+                    launched = choose.staged_launch(shape, room, num_vectors, 0)
+                    assert launched.refusal(device) is None, (num_vectors, longest, pages)
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_sweeps_fit_or_are_refused(device, dtype, steps):
+    item = np.dtype(dtype).itemsize
+    for ny in (3, 4, 100, 1600):
+        for nz in (1, 2, 31, 40, 100, 250, 1000, 2000):
+            try:
+                tile = choose.sweep_tile(ny, nz, steps, item, device)
+            except MemoryError as error:
+                assert f"nz={nz}" in str(error) and nz >= 100
+                continue
+            launched, groups = choose.sweep_launch(tile, ny, nz, 32 * 400, item, device)
+            assert launched.refusal(device) is None
+            assert launched.grid[0] == groups * -(-ny // tile.lines)
+
+
+def test_units_say_what_they_are_written_for():
+    assert all(int(arch[3:].rstrip("a")) >= 90 for arch in BULK)
+    shape = choose.staged_shape(32, "complex128")
+    unit = staged_unit("complex128", 32, slots=9, code_bytes=64, value_bytes=64)
+    assert unit.archs == BULK and unit.defines["THREADS"] == str(shape.threads)
+    for portable in (stored_unit("float32", 3), sweep_unit("complex64", 7, choose.SweepTile(2, 1, 1))):
+        assert "sm_80" in portable.archs and "sm_120" in portable.archs

@@ -1,0 +1,195 @@
+"""Long jobs and small machines: passes with checkpoints, Ctrl-C, forks, memory, and matrices of every shape."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spectile.core import memory
+from spectile.kpm import SpectralDensity, kpm_dos, ldos
+from spectile.kpm.cpu import engine as cpu_engine
+from spectile.kpm.cpu.engine import CpuEngine
+from spectile.kpm.operators.lattices import graphene
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+
+SAMPLE = TopologicalInsulator(4, 5, 3)
+
+
+def interrupting(monkeypatch, call, error):
+    """Raise `error` in the `call`-th time that a density adds moments; send SIGINT if it is None."""
+    calls = []
+    add_moments = SpectralDensity.add_moments
+
+    def interrupted(self, num_moments):
+        calls.append(num_moments)
+        if len(calls) == call:
+            if error is None:
+                os.kill(os.getpid(), signal.SIGINT)
+            else:
+                raise error
+        add_moments(self, num_moments)
+
+    monkeypatch.setattr(SpectralDensity, "add_moments", interrupted)
+    return calls
+
+
+@pytest.mark.parametrize("call", [1, 4, 9, 11])
+def test_a_job_of_several_passes_goes_on(call, tmp_path, monkeypatch):
+    path = tmp_path / "dos.npz"
+    whole = kpm_dos(SAMPLE, 500, 7, rng=5, backend="cpu")
+    monkeypatch.setattr(CpuEngine, "capacity", lambda self: 3)
+    arguments = {"H": SAMPLE, "num_moments": 500, "num_vectors": 7, "rng": 5, "backend": "cpu", "checkpoint": path}
+    passes = kpm_dos(**arguments)
+    np.testing.assert_allclose(passes.moments, whole.moments, atol=1e-10)
+    np.testing.assert_allclose(passes.errors, whole.errors, rtol=1e-6, atol=1e-9)
+    assert passes.num_vectors == 7 and not path.exists()
+    with pytest.raises(ValueError, match="dropped"):
+        passes.add_moments(10)
+    with pytest.raises(ValueError, match="dropped"):
+        passes.save(path)
+    with monkeypatch.context() as once:
+        interrupting(once, call, RuntimeError("the node dies"))
+        with pytest.raises(RuntimeError, match="dies"):
+            kpm_dos(**arguments, checkpoint_s=0)
+    assert path.exists() == (call > 1)
+    calls = interrupting(monkeypatch, 100, None)
+    np.testing.assert_array_equal(kpm_dos(**arguments).moments, passes.moments)
+    assert len(calls) == 13 - call  # four for each pass, less what the file holds
+
+
+def test_bounds_that_prove_too_narrow_in_a_later_pass_begin_again(tmp_path, monkeypatch):
+    from spectile.kpm import bounds, moments
+
+    monkeypatch.setattr(CpuEngine, "capacity", lambda self: 3)
+    advance, seen = moments.advance_watched, []
+
+    def watched(recursion, etas, num_moments):
+        seen.append(1)
+        etas, inside = advance(recursion, etas, num_moments)
+        return etas, inside and len(seen) != 8
+
+    monkeypatch.setattr("spectile.kpm.density.advance_watched", watched)
+    density = kpm_dos(SAMPLE, 300, 7, rng=5, backend="cpu", checkpoint=tmp_path / "dos.npz")
+    fixed = kpm_dos(SAMPLE, 300, 7, rng=5, backend="cpu", bounds=density.bounds)
+    np.testing.assert_allclose(density.moments, fixed.moments, atol=1e-10)
+    assert bounds.scaling(density.bounds) and density.num_vectors == 7
+
+
+def test_a_file_of_another_rng_is_refused_and_stays(tmp_path):
+    path = tmp_path / "dos.npz"
+    SpectralDensity(SAMPLE, 32, 2, rng=1, backend="cpu").save(path)
+    held = path.read_bytes()
+    for rng in (2, np.random.default_rng(3)):
+        with pytest.raises(ValueError, match="another rng"):
+            kpm_dos(SAMPLE, 64, 2, rng=rng, backend="cpu", checkpoint=path)
+    assert path.read_bytes() == held
+    density = kpm_dos(SAMPLE, 64, 2, rng=np.random.default_rng(1), backend="cpu", checkpoint=path)
+    np.testing.assert_array_equal(density.moments, kpm_dos(SAMPLE, 64, 2, rng=1, backend="cpu").moments)
+
+
+def test_ctrl_c_writes_the_state(tmp_path, monkeypatch):
+    path = tmp_path / "dos.npz"
+    arguments = {"H": SAMPLE, "num_moments": 700, "num_vectors": 2, "rng": 5, "backend": "cpu"}
+    whole = kpm_dos(**arguments, checkpoint=path)
+    with monkeypatch.context() as once:
+        interrupting(once, 3, None)
+        with pytest.raises(KeyboardInterrupt):
+            kpm_dos(**arguments, checkpoint=path)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    calls = interrupting(monkeypatch, 100, None)
+    np.testing.assert_array_equal(kpm_dos(**arguments, checkpoint=path).moments, whole.moments)
+    assert len(calls) == 3 and not path.exists()
+
+
+FORK = """
+import os, numpy as np
+from spectile.kpm import kpm_dos
+from spectile.kpm.operators.lattices import graphene
+def moments():
+    return kpm_dos(graphene(120, 120), 32, 4, rng=1, backend="cpu", bounds=(-3, 3)).moments
+before = moments()
+child = os.fork()
+if child == 0:
+    os._exit(int(not np.array_equal(moments(), before)))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_has_threads_of_its_own():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"NUMBA_NUM_THREADS": "2"},
+    )  # fmt: skip
+    assert done.stdout.strip() == "0", done.stderr
+
+
+def test_memory_of_the_host_is_looked_at(monkeypatch):
+    matrix = graphene(30, 30)
+    state = 2 * matrix.shape[0] * 8
+    whole = kpm_dos(matrix, 32, 5, rng=1, backend="cpu")
+    for module in (memory, cpu_engine):
+        monkeypatch.setattr(module, "host_free_bytes", lambda: int(2.5 * state))
+    passes = SpectralDensity(matrix, 32, 5, rng=1, backend="cpu")
+    np.testing.assert_allclose(passes.moments, whole.moments, atol=1e-10)
+    assert passes._engine.capacity() == 2
+    for module in (memory, cpu_engine):
+        monkeypatch.setattr(module, "host_free_bytes", lambda: state // 2)
+    for call in (lambda: kpm_dos(matrix, 32, 5, backend="cpu"), lambda: ldos(matrix, [1, 2], 32, backend="cpu")):
+        with pytest.raises(MemoryError, match=f"{state:,} bytes"):
+            call()
+
+
+@st.composite
+def hermitian(draw):
+    """Draw a Hermitian matrix in one of the forms that callers have: any size, type, index, order; empty rows."""
+    size = draw(st.sampled_from([1, 2, 31, 32, 33, 97]))
+    dtype = draw(st.sampled_from(["float32", "float64", "complex64", "complex128", "int64"]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**31)))
+    entries = draw(st.sampled_from([0, 1, size, 5 * size]))
+    row, column = rng.integers(0, size, (2, entries))
+    values = rng.integers(-9, 9, entries) if dtype == "int64" else rng.normal(size=entries)
+    values = values + 1j * rng.normal(size=entries) if dtype.startswith("complex") else values
+    full = sp.coo_array(
+        (np.r_[values, values.conj()], (np.r_[row, column], np.r_[column, row])), shape=(size, size)
+    ).astype(dtype)
+    form = draw(st.sampled_from(["coo", "csr", "csc", "wide", "unsorted", "dense"]))
+    if form == "dense":
+        return full.toarray()
+    if form in ("coo", "csr", "csc"):
+        return full.asformat(form)
+    # Duplicates stay, in any order.
+    order = np.lexsort((rng.random(full.nnz), full.row))
+    indptr = np.r_[0, np.cumsum(np.bincount(full.row, minlength=size))]
+    index = np.int64 if form == "wide" else np.int32
+    return sp.csr_array((full.data[order], full.col[order].astype(index), indptr.astype(index)), shape=(size, size))
+
+
+def check_shape(matrix, num_vectors, backend):
+    """Compare the density of a matrix with its eigenvalues' moments on the same vectors."""
+    from spectile.kpm import bounds, reference
+
+    density = kpm_dos(matrix, 10, num_vectors, rng=4, backend=backend)
+    dense = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+    single = dense.dtype in (np.float32, np.complex64)
+    double = dense.astype(np.result_type(dense.dtype, np.float64))
+    energies, states = np.linalg.eigh(double)
+    a, b = bounds.scaling(density.bounds)
+    seed = int(np.random.default_rng(4).integers(2**62))
+    start = reference.random_phases(seed, len(dense), num_vectors, real=dense.dtype.kind != "c")
+    overlap = (np.abs(states.conj().T @ start) ** 2).mean(axis=1)
+    x = np.clip(a * (energies - b), -1, 1)
+    exact = np.cos(np.arange(10)[:, None] * np.arccos(x)) @ overlap
+    np.testing.assert_allclose(density.moments / len(dense), exact / len(dense), atol=2e-3 if single else 1e-7)
+
+
+@settings(max_examples=120)
+@given(matrix=hermitian(), num_vectors=st.sampled_from([1, 2, 3, 7, 17, 70]))
+def test_matrices_of_every_shape(matrix, num_vectors):
+    check_shape(matrix, num_vectors, "cpu")
