@@ -1,1 +1,4 @@
-"""What the four systems share: the device, compiling, arrays, files.  Importing it needs neither CuPy nor a GPU."""
+"""What the four systems share: arrays, the device, memory, compiling and launching kernels, files.
+
+Importing it needs neither CuPy nor a GPU.
+"""

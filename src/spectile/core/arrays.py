@@ -1,4 +1,4 @@
-"""Arrays of any library in and out: NumPy, CuPy, Numba, and what speaks DLPack, on the host or on a CUDA device.
+"""Arrays of any library: NumPy, CuPy, Numba, and any that supports DLPack, on the host or on a CUDA device.
 
 Every function works on CuPy's current device and current stream and neither synchronises nor copies unless it says so.
 """
@@ -21,21 +21,21 @@ def on_device(array: Any) -> bool:
 
 
 def to_device(array: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Return `array` as a CuPy array, and the function that returns a CuPy result in the kind of `array`.
+    """Return `array` as a CuPy array, and a function that converts a CuPy result to the kind of `array`.
 
     Parameters
     ----------
     array : array
-        NumPy array (or what ``numpy.asarray`` takes), CuPy array, object with ``__cuda_array_interface__`` (Numba), or
-        DLPack exporter on the CPU or on CUDA (PyTorch, JAX).
+        NumPy array (or anything that ``numpy.asarray`` accepts), CuPy array, object with ``__cuda_array_interface__``
+        (Numba), or DLPack exporter on the CPU or on CUDA (PyTorch, JAX).
 
     Returns
     -------
     device_array : cupy.ndarray
         Shares the memory of a CUDA input; a CPU input is copied to the current device.
     to_caller_kind : callable
-        ``to_caller_kind(cupy_array)``: shares memory where `array` was on the device; copies to the host, and so
-        synchronises the current stream, where `array` was on the CPU.
+        ``to_caller_kind(cupy_array)`` shares memory if `array` was on the device.  If it was on the CPU, the result is
+        copied to the host, which synchronises the current stream.
     """
     import cupy
     import numpy as np

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: readers, and runs that were killed, never meet half of one."""
+"""Files that appear only once they are complete, so that no reader and no killed run leaves or sees half a file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Yield a path to write to; it becomes `path` when the block ends well, and is removed when it does not.
+    """Yield a path to write to; it becomes `path` if the block ends without an error, and is removed otherwise.
 
     Parameters
     ----------
     path : path-like
-        The file to make; its folder is made where it is missing.
+        The file to write; its folder is created if it does not exist.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,9 @@ A system declares its units in its ``cuda/units.py``::
     UNITS = (Unit(__package__, ("kernels.cu",), archs=("sm_90a",), defines={"BLOCK": "32"}),)
 
 so that a machine without a GPU can compile exactly what is declared (``Unit.cubin``), and the launch code loads the
-unit for the device at hand (``Unit.module``).  ``#include "tiles.cuh"`` is resolved here, beside the source and then in
-``core/``, so that headers are part of a unit's text and digest.  This is the only user of ``cupy.RawModule``.
+unit for the current device (``Unit.module``).  ``#include "tiles.cuh"`` is resolved by this module, first beside the
+source and then in ``core/``, so that headers are part of a unit's text and digest.  No other module uses
+``cupy.RawModule``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any, Literal
 from spectile.core.atomic_file import atomic_write
 from spectile.core.device import actual_arch, describe
 
-#: What a portable unit is compiled for ahead of time; later devices get its PTX, which their driver compiles.
+#: Architectures for which a portable unit has machine code; the driver of a later device compiles its PTX.
 PORTABLE = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_103", "sm_120", "sm_121")
 
 # No -ftz and no fast math: an fp32 kernel keeps IEEE rounding and subnormals unless its source says otherwise.
@@ -49,8 +50,8 @@ class Unit:
         File names, concatenated in order.
     archs : tuple of str
         Every architecture that the unit is written for, `PORTABLE` or those whose instructions it uses; CI compiles
-        all of them.  A device takes its own, the nearest older one of its family, or else the PTX of the newest that
-        is not later than the device (never that of an architecture with an ``a``, which is one device's alone).
+        all of them.  A device uses its own, or the nearest older one of its family, or else the PTX of the newest one
+        that is not newer than the device (never of an architecture with an ``a``, which suits one device only).
     defines : mapping
         Preprocessor constants: the unit's tuning parameters.
     options : tuple of str
@@ -72,7 +73,7 @@ class Unit:
         return "\n".join(_with_headers(self.package, name, included) for name in self.sources)
 
     def flags(self) -> tuple[str, ...]:
-        """Return the NVRTC options that decide about the machine code, without the architecture."""
+        """Return the NVRTC options that determine the machine code, except the architecture."""
         defines = tuple(f"-D{name}={value}" for name, value in sorted(self.defines.items()))
         return (*BASE_OPTIONS, *self.options, *defines)
 
@@ -87,7 +88,7 @@ class Unit:
             If NVRTC refuses the source; the message is its log.
         """
         compiled = self._compile(arch, "cubin")
-        # CuPy returns the machine code as it does PTX, without its last byte, which is no terminator here.
+        # CuPy drops the last byte, which ends a text such as PTX but belongs to machine code.
         return compiled + b"\0" if _elf_size(compiled) == len(compiled) + 1 else compiled
 
     def ptx(self, arch: str) -> bytes:
@@ -127,7 +128,7 @@ _INCLUDE = re.compile(r'^#include "([^"]+)"[^\n]*$', flags=re.MULTILINE)
 
 
 def _with_headers(package: str, name: str, included: set[str]) -> str:
-    """Return a source with its own headers in place of their ``#include``, each once in a unit.
+    """Return a source with our headers in place of their ``#include``, each once in a unit.
 
     A header is looked for in the folder of `package`, then in ``spectile/core``.
     """
@@ -156,7 +157,7 @@ def _elf_size(image: bytes) -> int:
 
 @functools.cache
 def _load(unit: Unit, described: str, actual: str, index: int) -> Any:
-    """Load `unit` on the current device, number `index`; `described` is what its choices were made for."""
+    """Load `unit` on the current device, number `index`; `described` is the device that its choices were made for."""
     import cupy
 
     image = choose_image(unit.archs, described, actual, compilable())
@@ -170,32 +171,33 @@ def _load(unit: Unit, described: str, actual: str, index: int) -> Any:
 
 
 def prepare(*units: Unit) -> None:
-    """Compile those of `units` that the current device needs and nobody has compiled, side by side."""
+    """Compile in parallel those of `units` that the current device needs and that are not in the cache."""
     known = compilable()
     device, actual = describe().arch, actual_arch()
     chosen = [(unit, image) for unit in units if (image := choose_image(unit.archs, device, actual, known))]
     missing = [(unit, *image) for unit, image in chosen if not _found_image(unit, *image).exists()]
-    if len(missing) > 1:  # NVRTC compiles in as many threads as ask it
+    if len(missing) > 1:  # NVRTC may be called from several threads at once
         with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
             list(pool.map(lambda one: _image(*one), missing))
 
 
 def choose_image(archs: tuple[str, ...], described: str, actual: str, known: frozenset[str]) -> tuple[str, Form] | None:
-    """Return the architecture and form in which a unit is loaded, or None where nothing runs on the device.
+    """Return the architecture and form in which a unit is loaded, or None if nothing runs on the device.
 
     Parameters
     ----------
     archs : tuple of str
-        What the unit is written for.
+        Architectures that the unit is written for.
     described, actual : str
-        Architecture of the device, as it is described and as it is; code is taken for the first and runs on the second.
+        Architecture of the device as described and as it really is: code is chosen for the first, and must run on the
+        second.
     known : frozenset of str
-        Architectures that the compiler at hand knows.
+        Architectures that the installed compiler knows.
     """
     written = [arch for arch in archs if arch.rstrip("a") in known]
     if described == actual:
         exact = [arch for arch in written if arch.rstrip("a") == actual]
-        # Machine code runs on the devices of its own major architecture from its own minor version upwards.
+        # Machine code runs on devices of the same major version whose minor version is not lower.
         family = [arch for arch in written if arch[:-1] == actual[:-1] and not arch.endswith("a") and arch <= actual]
         for fitting in (exact, sorted(family)):
             if fitting:
@@ -210,20 +212,20 @@ def _number(arch: str) -> int:
 
 @functools.cache
 def compilable() -> frozenset[str]:
-    """Return the architectures that the NVRTC at hand compiles for, for example ``"sm_90"``."""
+    """Return the architectures that the installed NVRTC compiles for, for example ``"sm_90"``."""
     from cupy.cuda import nvrtc
 
     return frozenset(f"sm_{number}" for number in nvrtc.getSupportedArchs())
 
 
 def image_name(unit: Unit, arch: str, form: Form) -> str:
-    """Return the file name of a compiled unit: one for each text, flag set and architecture."""
+    """Return the file name of a compiled unit, which its text, flags and architecture determine."""
     text = "\0".join((unit.source(), arch, *unit.flags()))
     return f"{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.{form}"
 
 
 def _found_image(unit: Unit, arch: str, form: Form) -> Path:
-    """Return where a compiled unit is, or will be: in this package, or in CuPy's cache (``CUPY_CACHE_DIR``)."""
+    """Return the path of a compiled unit, in this package or else in CuPy's cache (``CUPY_CACHE_DIR``)."""
     from cupy.cuda import nvrtc
 
     name = image_name(unit, arch, form)
@@ -235,7 +237,7 @@ def _found_image(unit: Unit, arch: str, form: Form) -> Path:
 
 
 def _image(unit: Unit, arch: str, form: Form) -> Path:
-    """Return a compiled unit, compiled into the cache where it is in neither place."""
+    """Return the path of a compiled unit, after compiling it into the cache if it does not exist yet."""
     path = _found_image(unit, arch, form)
     if not path.exists():
         write_image(unit, arch, form, path)
@@ -243,7 +245,7 @@ def _image(unit: Unit, arch: str, form: Form) -> Path:
 
 
 def write_image(unit: Unit, arch: str, form: Form, path: Path) -> None:
-    """Compile a unit into a file that is whole or not there."""
+    """Compile a unit into a file."""
     compiled = unit.cubin(arch) if form == "cubin" else unit.ptx(arch)
     with atomic_write(path) as partial:
         partial.write_bytes(compiled)

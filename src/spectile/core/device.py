@@ -1,4 +1,4 @@
-"""The CUDA device: whether there is one, what it can do, and whether a call goes to it."""
+"""The CUDA device: whether there is one, what it can do, and whether a call is computed on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OLDEST = (8, 0)
 
 @functools.cache
 def unavailable_reason() -> str | None:
-    """Return why no CUDA device can be used, in one sentence, or None where one can."""
+    """Return why no CUDA device can be used, in one sentence, or None if one can."""
     if _forked_after_cuda:
         return (
             "this process was forked from one that had used CUDA, which does not survive a fork: start it with the "
@@ -38,9 +38,9 @@ def unavailable_reason() -> str | None:
 
 
 def refusal() -> str | None:
-    """Return why the current device cannot be used, in one sentence, or None where it can.
+    """Return why the current device cannot be used, in one sentence, or None if it can.
 
-    Other devices of the host may be usable: this is asked of the current one, every time.
+    Other devices of the host may be usable, so the current one is examined in every call.
     """
     reason = unavailable_reason()
     if reason is not None:
@@ -60,7 +60,7 @@ def available() -> bool:
 
 
 def require_device() -> None:
-    """Raise RuntimeError with one sentence where the current device cannot be used."""
+    """Raise RuntimeError with one sentence if the current device cannot be used."""
     reason = refusal()
     if reason is not None:
         raise RuntimeError(
@@ -69,13 +69,13 @@ def require_device() -> None:
 
 
 def choose_backend(backend: str, on_gpu: bool = False) -> Literal["cpu", "cuda"]:
-    """Return where a public function computes.
+    """Return the backend that computes a call of a public function.
 
     Parameters
     ----------
     backend : {"auto", "cpu", "cuda"}
-        ``auto`` takes CUDA for operands on a GPU and where a usable device is present, else the CPU.  Where the device
-        is present and too old, it warns once.
+        ``auto`` chooses CUDA for operands on a GPU or if there is a usable device, and the CPU otherwise.  It warns
+        once if there is a device that is too old.
     on_gpu : bool
         Whether the operands are on a GPU.
 
@@ -113,8 +113,8 @@ def _warn_once(message: str) -> None:
 def describe() -> Device:
     """Return the properties of the current device.
 
-    The environment variable ``SPECTILE_DEVICE`` names one of `spectile.core.devices.TABLE` that it is to be taken for:
-    a test of the choices for that device, on another one.
+    The environment variable ``SPECTILE_DEVICE`` names an entry of `spectile.core.devices.TABLE`, which the current
+    device then stands in for, so that the choices for one device can be tested on another.
     """
     import cupy
 
@@ -140,7 +140,7 @@ def _describe(index: int) -> Device:
         multiprocessor_shared_bytes=attribute("MaxSharedMemoryPerMultiprocessor"),
         l2_bytes=properties["l2CacheSize"],
         memory_bytes=properties["totalGlobalMem"],
-        # Double data rate of a bus that is given in bits; kHz.
+        # The clock is in kHz and the width in bits; data move twice in each cycle.
         bytes_per_second=2e3 * attribute("MemoryClockRate") * attribute("GlobalMemoryBusWidth") / 8,
         fp64_divisor=attribute("SingleToDoublePrecisionPerfRatio"),
     )
@@ -149,7 +149,7 @@ def _describe(index: int) -> Device:
 
 
 def actual_arch() -> str:
-    """Return the architecture of the current device, whatever it is described as."""
+    """Return the true architecture of the current device, whatever ``SPECTILE_DEVICE`` says."""
     import cupy
 
     return _actual_arch(cupy.cuda.runtime.getDevice())
@@ -163,7 +163,7 @@ def _actual_arch(index: int) -> str:
     return f"sm_{properties['major']}{properties['minor']}"
 
 
-# CUDA does not survive a fork: in the child, `auto` must not take it.
+# CUDA does not survive a fork, so `auto` must not choose it in the child.
 _used_cuda = False
 _forked_after_cuda = False
 

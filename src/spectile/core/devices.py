@@ -1,6 +1,7 @@
-"""What is known of a CUDA device, and a table of devices that people own, from the vendor's specifications.
+"""What the choice of a kernel needs to know about a CUDA device, and a table of common devices.
 
-Every choice of a kernel is tested against the table on a machine without a GPU: what is chosen must fit each of them.
+The table follows the vendor's specifications.  Tests on machines without a GPU check for each of these devices that
+every kernel that is chosen fits.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ TABLE = {
 
 
 def described_as(name: str, actual: Device) -> Device:
-    """Return the device of the table, with no more of anything than the actual device has.
+    """Return a device of the table, limited to what the actual device has.
 
     Raises
     ------

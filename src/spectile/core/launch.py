@@ -1,7 +1,7 @@
-"""Launches: what a kernel asks of the device, checked in one place, and the launch itself.
+"""Launches of kernels, whose demands on the device are checked in one place.
 
-A :class:`Shape` is everything about a launch but its arguments, so that a host without a GPU can hold it against a
-table of devices; a :class:`Kernel` is one function of a unit on one device, launched with shapes.
+A :class:`Shape` is everything about a launch except its arguments, so that a host without a GPU can check it against
+a table of devices.  A :class:`Kernel` is one function of a unit on one device; it is launched with a shape.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Shape:
     shared_bytes : int
         Dynamic shared memory of a block.
     cooperative : bool
-        All blocks run at the same time, or the launch is refused: for kernels whose blocks wait for each other.
+        All blocks run at the same time, or the launch fails; for kernels whose blocks wait for each other.
     after_previous : bool
-        The kernel waits itself for the one before it in the stream, and may start before that one has ended.
+        The kernel may start before the previous one in the stream has ended, and waits for it itself.
     """
 
     grid: tuple[int, ...]
@@ -43,7 +43,7 @@ class Shape:
     after_previous: bool = False
 
     def refusal(self, device: Device) -> str | None:
-        """Return why `device` cannot run this launch, in a few words, or None where it can."""
+        """Return why `device` cannot run this launch, in a few words, or None if it can."""
         x, y, z = (*self.grid, 1, 1)[:3]
         if self.shared_bytes > device.shared_bytes:
             return f"{self.shared_bytes:,} bytes of shared memory a block, of {device.shared_bytes:,}"
@@ -56,7 +56,7 @@ class Shape:
         return None
 
     def _resident(self, device: Device) -> int:
-        """Return the most blocks that run at the same time, as far as threads and shared memory decide."""
+        """Return the most blocks that can run at the same time, as limited by threads and shared memory."""
         reserved = 1024  # by the system, in each block
         by_shared = device.multiprocessor_shared_bytes // (self.shared_bytes + reserved)
         return device.multiprocessors * min(device.threads // self.threads, by_shared)
@@ -77,7 +77,7 @@ class Kernel:
 
     def __init__(self, unit: Unit, name: str, prefer_l1: bool = False) -> None:
         function = unit.module().get_function(name)
-        # The limit belongs to the function and not to the launch: the largest, once, serves every shape.
+        # The limit belongs to the function, not to the launch, so it is set once, to the largest.
         function.max_dynamic_shared_size_bytes = describe().shared_bytes - int(function.shared_size_bytes)
         if prefer_l1:
             function.preferred_shared_memory_carveout = 0
@@ -151,7 +151,7 @@ def kernel(unit: Unit, name: str, prefer_l1: bool = False) -> Kernel:
     """Return a kernel of `unit` on the current device, the same one every time; `prefer_l1` as for `Kernel`."""
     import cupy
 
-    # Hashing a unit takes longer than a launch.  Units live as long as their modules, so an id is one unit's own.
+    # Hashing a unit takes longer than a launch, so the key has its id; _UNITS keeps units alive and ids unique.
     key = (id(unit), name, cupy.cuda.runtime.getDevice())
     found = _KERNELS.get(key)
     if found is None:
@@ -161,11 +161,11 @@ def kernel(unit: Unit, name: str, prefer_l1: bool = False) -> Kernel:
 
 
 _KERNELS: dict[tuple[int, str, int], Kernel] = {}
-_UNITS: list[Unit] = []  # held, so that no other unit gets the id of one that is in use
+_UNITS: list[Unit] = []
 
 
 def _by_value(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments as CuPy's launch takes them: structs by value."""
+    """Return the arguments as CuPy's launch expects them, with structs by value."""
     import numpy as np
     from cupy.cuda.function import CNumpyArray
 

@@ -1,4 +1,4 @@
-"""Memory: what is free on the device and on the host, and one sentence with the bytes where it is too little."""
+"""Free memory of the device and of the host, and errors that name the bytes if there is too little."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def allocating(what: str, memory_bytes: int) -> Iterator[None]:
 
 
 class _NamedMemoryError(MemoryError):
-    """Says already what needs how much."""
+    """An error that already names what needs how many bytes."""
 
 
 def _too_little(memory_bytes: int, what: str) -> MemoryError:
