@@ -1,7 +1,7 @@
 """Bytes that the GPU kernels of the stages move, counted by Nsight Compute (Figures 9 and 10).
 
-:func:`count` starts ``ncu`` around a child of this module, which builds a ``step`` case, checks each method, calls it
-once between the marks that tell ``ncu`` what to count.  Nothing is timed there: kernels are replayed while counted.
+:func:`count` starts ``ncu`` around :mod:`spectile_study.cases.kpm.counted`, which builds a ``step`` case and calls each
+method between the marks that tell ``ncu`` what to count.  Nothing is timed there: kernels are replayed while counted.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def count(row: Mapping[str, Any], seed: int, threads: int, methods: Iterable[str
         done = subprocess.run(
             [
                 ncu, "--profile-from-start", "off", "--csv", "--page", "raw", "--print-units", "base", "--metrics",
-                counters, "--log-file", str(log), sys.executable, "-m", "spectile_study.cases.kpm.counters", str(order)
+                counters, "--log-file", str(log), sys.executable, "-m", "spectile_study.cases.kpm.counted", str(order)
             ],
             capture_output=True, text=True, check=False, timeout=LIMIT_S
         )  # fmt: skip
@@ -106,35 +106,3 @@ def count(row: Mapping[str, Any], seed: int, threads: int, methods: Iterable[str
     answers = [line for line in done.stdout.splitlines() if line.startswith('{"errors"')]
     errors = json.loads(answers[-1])["errors"] if answers else {}
     return {name: volumes[name] | {"error_fro_rel": errors[name]} for name in methods}
-
-
-def _child(order: Mapping[str, Any]) -> dict[str, float]:
-    import cupy
-
-    from spectile_study.bench.case import Context, Method
-    from spectile_study.cases.kpm.cuda import build
-
-    problem = build(order["row"], Context("cuda", Path(), order["seed"], order["threads"]))
-    errors = {}
-    for method in problem.methods:
-        if not isinstance(method, Method) or method.name not in order["methods"]:
-            continue
-        mark = cupy.ElementwiseKernel("", "int32 out", "out = 0", f"{MARK}{method.name}")
-        assert method.prepare is not None
-        for counted in (False, True):
-            method.prepare()
-            mark(cupy.empty(1, cupy.int32))
-            cupy.cuda.runtime.deviceSynchronize()
-            if counted:
-                cupy.cuda.runtime.profilerStart()
-                mark(cupy.empty(1, cupy.int32))
-            result = method.run()
-            cupy.cuda.runtime.deviceSynchronize()
-            if counted:
-                cupy.cuda.runtime.profilerStop()
-        errors[method.name] = method.check(result)["error_fro_rel"]
-    return errors
-
-
-if __name__ == "__main__":
-    print(json.dumps({"errors": _child(json.loads(Path(sys.argv[1]).read_text()))}), flush=True)
