@@ -72,7 +72,7 @@ def add_commands(commands: Any) -> None:
     draw.add_argument("--out", type=Path, required=True, help="the .svg of a figure, the .html of a table")
     draw.set_defaults(command=_draw)
 
-    claims = commands.add_parser("claims", help="hold the papers' printed numbers against frames")
+    claims = commands.add_parser("claims", help="compare the papers' printed numbers with frames")
     claims.add_argument("--frames", type=Path, nargs="*", default=[], help="parquet frames of the run")
     claims.add_argument("--claims", type=Path, default=Path("config/claims.tsv"))
     claims.add_argument("--out", type=Path, required=True, help="the page; .tsv and .fragment.html lie beside it")
@@ -86,7 +86,7 @@ def add_commands(commands: Any) -> None:
     export.add_argument("--out", type=Path, required=True, help="new folder, or a .zip file")
     export.set_defaults(command=_export)
 
-    compare = commands.add_parser("compare", help="give a verdict a case between two frames or record folders")
+    compare = commands.add_parser("compare", help="compare two frames or folders of records, case by case")
     compare.add_argument("a", type=Path)
     compare.add_argument("b", type=Path)
     compare.set_defaults(command=_compare)
