@@ -47,7 +47,7 @@ class Unit:
     package : str
         The Python package whose folder holds the sources, for example ``"spectile.evd.cuda"``.
     sources : tuple of str
-        File names, concatenated in order.
+        File names, concatenated in order; ``package:name`` for a file of another package.
     archs : tuple of str
         Every architecture that the unit is written for, `PORTABLE` or those whose instructions it uses; CI compiles
         all of them.  A device uses its own, or the nearest older one of its family, or else the PTX of the newest one
@@ -130,8 +130,10 @@ _INCLUDE = re.compile(r'^#include "([^"]+)"[^\n]*$', flags=re.MULTILINE)
 def _with_headers(package: str, name: str, included: set[str]) -> str:
     """Return a source with our headers in place of their ``#include``, each once in a unit.
 
-    A header is looked for in the folder of `package`, then in ``spectile/core``.
+    A header is looked for in the folder of `package`, then in ``spectile/core``; ``package:name`` names a source of
+    another package, whose own headers are looked for there.
     """
+    package, _, name = name.rpartition(":") if ":" in name else (package, "", name)
     places = [resources.files(one) / name for one in (package, "spectile.core")]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
@@ -139,11 +141,11 @@ def _with_headers(package: str, name: str, included: set[str]) -> str:
 
     def header(match: re.Match[str]) -> str:
         line = text.count("\n", 0, match.start()) + 2
-        if match[1] in included:
+        if match[1].rpartition(":")[2] in included:
             return ""
-        included.add(match[1])
         return f'{_with_headers(package, match[1], included)}\n#line {line} "{name}"'
 
+    included.add(name)
     text = found.read_text()
     return f'#line 1 "{name}"\n{_INCLUDE.sub(header, text)}'
 

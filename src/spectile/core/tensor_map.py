@@ -25,7 +25,8 @@ def encode(array: Any, box: tuple[int, ...], swizzle: int) -> bytes:
     Parameters
     ----------
     array : cupy.ndarray
-        Its last axis has unit stride; its base and its other strides are multiples of 16 bytes.
+        Its last axis has unit stride; its base, and its other strides along axes of more than one element, are
+        multiples of 16 bytes.
     box : tuple of int
         Elements copied at a time along each axis of `array`.
     swizzle : {0, 32, 64, 128}
@@ -38,7 +39,7 @@ def encode(array: Any, box: tuple[int, ...], swizzle: int) -> bytes:
     """
     rank = array.ndim
     sizes = (ctypes.c_uint64 * rank)(*reversed(array.shape))
-    strides = (ctypes.c_uint64 * (rank - 1))(*reversed(array.strides[:-1]))
+    strides = (ctypes.c_uint64 * (rank - 1))(*reversed(_strides(array)))
     boxes = (ctypes.c_uint32 * rank)(*reversed(box))
     ones = (ctypes.c_uint32 * rank)(*(1,) * rank)
     # The driver wants 64-byte alignment of the map itself.
@@ -64,3 +65,12 @@ def encode(array: Any, box: tuple[int, ...], swizzle: int) -> bytes:
             f"(error {status}): base and row pitch must be multiples of 16 bytes"
         )
     return ctypes.string_at(address, 128)
+
+
+def _strides(array: Any) -> tuple[int, ...]:
+    """Return the strides in bytes but for the last; those of axes of one element are made what the driver takes."""
+    extent, strides = array.shape[-1] * array.itemsize, []
+    for size, stride in zip(array.shape[-2::-1], array.strides[-2::-1], strict=True):
+        strides.append(stride if size > 1 else -(-extent // 16) * 16)
+        extent = max(extent, size * strides[-1])
+    return tuple(reversed(strides))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas
 
-from spectile.nearsparse.bounds import speedup_bound
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import speedups
-from spectile_study.cases.spamm.build import RATIOS, executed_64x128
+from spectile_study.cases.spamm.ceilings import executed_64x128, speedup_bound
+from spectile_study.cases.spamm.thresholds import RATIOS
 from spectile_study.figures.palette import GPUS, Look
 from spectile_study.figures.tables import Cell
 

@@ -1,4 +1,4 @@
-"""Bounds of SpAMM: what rounding may change, term by term, and how fast a product or a copy can be at best."""
+"""Bounds of SpAMM: what rounding may change, term by term."""
 
 import math
 
@@ -16,15 +16,17 @@ def test_rounding_of_the_sums_grows_with_the_inner_dimension(precision):
     found = bounds.rounding_bound(SHAPE, 3.0, 5.0, precision, alpha=-2.0)
     gamma = 102 * UNIT[precision] / (1 - 102 * UNIT[precision])
     rest = 2.0**-11 * (1 + gamma) * 30 + 2.0**-25 * 48 if precision == "fp16c16" else 0.0
-    assert found == pytest.approx(gamma * 30 + rest, rel=1e-11) and found > gamma * 30
+    # 3xTF32 multiplies inexactly; what underflows is far below the rest here.
+    inexact = 2.0**-19 * 30 if precision == "tf32x3" else 0.0
+    assert found == pytest.approx(gamma * 30 + rest + inexact, rel=1e-11) and found > gamma * 30
 
 
 def test_terms_of_the_rounding_bound():
     plain = bounds.rounding_bound(SHAPE, 3.0, 5.0, "fp32")
     with_c = bounds.rounding_bound(SHAPE, 3.0, 5.0, "fp32", beta=-7.0, norm_c=11.0)
     assert with_c - plain == pytest.approx(2 * 2.0**-24 * 77, rel=1e-6)
-    inexact = bounds.rounding_bound(SHAPE, 3.0, 5.0, "tf32x3", product_roundoff=1e-5)
-    assert inexact - plain == pytest.approx(1e-5 * 15, rel=1e-6)
+    inexact = bounds.rounding_bound(SHAPE, 3.0, 5.0, "tf32x3")
+    assert inexact - plain == pytest.approx(2.0**-19 * 15, rel=1e-6)
     half = [bounds.rounding_bound(SHAPE, 3.0, 5.0, "fp16c16", beta=beta, norm_c=11.0) for beta in (0.0, 7.0)]
     assert half[1] - half[0] == pytest.approx((2 * 2.0**-24 + 2.0**-11) * 77, rel=1e-6)
     assert bounds.rounding_bound((1, 2**24, 1), 1.0, 1.0, "fp32") == math.inf
@@ -39,24 +41,3 @@ def test_rounding_bound_holds_for_half_precision_results():
     norm_c = float(np.linalg.norm(c.astype("f8")))
     error = np.linalg.norm(found - exact)
     assert 0 < error <= bounds.rounding_bound(SHAPE, *norms, "fp16c16", alpha=2, beta=-3, norm_c=norm_c)
-
-
-@pytest.mark.parametrize(("precision", "entry"), [("fp16", 2), ("fp32", 4), ("fp64", 8)])
-def test_no_product_is_faster_than_its_norms_and_what_it_executes(precision, entry):
-    norms_s = 2 * 4096**2 * entry / 4.06e12 + 5e-6
-    assert bounds.speedup_bound(2e-3, 4096, precision, 0.3) == pytest.approx(2e-3 / (norms_s + 0.3 * 2e-3))
-    assert bounds.speedup_bound(2e-3, 4096, precision, 0.0) == pytest.approx(2e-3 / norms_s)
-
-
-@pytest.mark.parametrize(("precision", "moved"), [("fp16", 12), ("fp16c16", 10), ("fp32", 20), ("fp64", 40)])
-def test_no_product_is_faster_than_the_bytes_that_it_moves(precision, moved):
-    assert bounds.bytes_bound(2e-3, 8192, precision) == pytest.approx(2e-3 * 4.06e12 / (8192**2 * moved))
-    assert bounds.bytes_bound(2e-3, 1024, precision) == np.inf
-
-
-@pytest.mark.parametrize(
-    ("precision", "gpus", "seconds"),
-    [("fp32", 1, 8e8 / 52e9), ("fp32", 2, 8e8 / 104e9), ("fp32", 8, 8e8 / 152e9), ("fp16", 1, 4e8 / 52e9)],
-)
-def test_host_memory_bounds_what_streams_through_it(precision, gpus, seconds):
-    assert bounds.host_bound(10_000, precision, gpus) == pytest.approx(seconds)

@@ -8,24 +8,37 @@ import numpy as np
 import pytest
 
 from spectile.core.compile import Unit
-from spectile.nearsparse.cuda import launch as gpu_launch
-from spectile.nearsparse.cuda import norms as gpu_norms
-from spectile.nearsparse.cuda import product as gpu_product
-from spectile.nearsparse.cuda import survey as gpu_survey
-from spectile.nearsparse.cuda import units as gpu_kernels
+from spectile.core.devices import TABLE
+from spectile.nearsparse.cuda import geometry
+from spectile.nearsparse.cuda import norms as cuda_norms
+from spectile.nearsparse.cuda import product as cuda_product
+from spectile.nearsparse.cuda import survey as cuda_survey
+from spectile.nearsparse.cuda.choose import Problem, choose, launches, tiles_by_diagonal
+from spectile.nearsparse.cuda.tuning import PORTABLE, WGMMA, rates
+from spectile.nearsparse.cuda.units import (
+    NORM_UNITS,
+    ORDER_UNITS,
+    SURVEY_UNITS,
+    UNITS,
+    blocks_unit,
+    fitting_tiles,
+    hopper_unit,
+    portable_unit,
+)
+from spectile.nearsparse.types import PRECISIONS
 
-NORM, SURVEY = gpu_kernels.NORM_UNITS["float16"], gpu_kernels.SURVEY_UNITS["float32"]
-PORTABLE = gpu_kernels.PORTABLE["fp16"]
+NORM, SURVEY = NORM_UNITS["float16"], SURVEY_UNITS["float32"]
+HALF = PORTABLE["fp16"]
 STRUCTS = {
-    "NormTask": (NORM, gpu_norms.NORM_TASK, 0),
-    "NormTasks": (NORM, gpu_norms.NORM_TASKS, 0),
-    "Search": (SURVEY, gpu_survey.SEARCH, 0),
-    "Survey": (SURVEY, gpu_survey.SURVEY, 0),
-    "Product": (PORTABLE.unit(PORTABLE.small, True), gpu_product.PRODUCT, 0),
-    "Product-blocks": (PORTABLE.blocks_unit(), gpu_product.PRODUCT, 0),
-    "Product-wgmma": (gpu_kernels.WGMMA["wgmma_wide"].unit("float32"), gpu_product.WGMMA_FIELDS, 384),
-    "Product-tf32": (gpu_kernels.WGMMA["wgmma_tf32"].unit("float32"), gpu_product.WGMMA_FIELDS, 384),
-    "Order": (gpu_kernels.ORDER_UNITS["float64"], gpu_product.ORDER, 0),
+    "NormTask": (NORM, cuda_norms.NORM_TASK, 0),
+    "NormTasks": (NORM, cuda_norms.NORM_TASKS, 0),
+    "Search": (SURVEY, cuda_survey.SEARCH, 0),
+    "Survey": (SURVEY, cuda_survey.SURVEY, 0),
+    "Product": (portable_unit("fp16", HALF, HALF.small, True, 1024), cuda_product.PRODUCT, 0),
+    "Product-blocks": (blocks_unit("fp16"), cuda_product.PRODUCT, 0),
+    "Product-wgmma": (hopper_unit(WGMMA["wgmma_wide"], "float32"), cuda_product.WGMMA_FIELDS, 384),
+    "Product-tf32": (hopper_unit(WGMMA["wgmma_tf32"], "float32"), cuda_product.WGMMA_FIELDS, 384),
+    "Order": (ORDER_UNITS["float64"], cuda_product.ORDER, 0),
 }
 
 
@@ -35,7 +48,7 @@ def _asserts(name: str, layout: np.dtype[Any], shift: int) -> str:
         f'static_assert(__builtin_offsetof({name}, {field}) == {place[1] + shift}, "{field}");'
         for field, place in layout.fields.items()
     ]
-    size = layout.itemsize if shift == 0 else gpu_product.WGMMA_PRODUCT.itemsize
+    size = layout.itemsize if shift == 0 else cuda_product.WGMMA_PRODUCT.itemsize
     return "\n".join([*lines, f'static_assert(sizeof({name}) == {size}, "size");'])
 
 
@@ -48,32 +61,66 @@ def test_structs_are_laid_out_alike(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert unit.cubin("sm_90a")
 
 
-@pytest.mark.parametrize("shape", gpu_kernels.WGMMA.values(), ids=gpu_kernels.WGMMA)
+@pytest.mark.parametrize("shape", WGMMA.values(), ids=WGMMA)
 def test_hopper_shapes_fit_the_multiprocessor(shape: Any) -> None:
     assert shape.resident * (shape.shared_bytes + 1024) <= 228 * 1024
     assert shape.resident * shape.threads <= 2048
     # Every tile's list must hold all steps of the largest k that choose_kernel lets through.
-    assert shape.list_steps // shape.listers >= -(-gpu_kernels.WGMMA["wgmma_small"].list_steps // shape.listers)
+    assert shape.list_steps // shape.listers >= -(-WGMMA["wgmma_small"].list_steps // shape.listers)
 
 
-@pytest.mark.parametrize("precision", gpu_kernels.PORTABLE)
-def test_portable_tiles_fit_a_block(precision: str) -> None:
-    found = gpu_kernels.PORTABLE[precision]
-    for tile in (found.large, found.small):
-        # 6 KiB and a little are the kernel's own: the list and its bits.
-        assert found.shared_bytes(tile) + 6272 <= 227 * 1024
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("precision", PORTABLE)
+def test_portable_tiles_fit_every_device(precision: str, name: str) -> None:
+    portable, limit = PORTABLE[precision], TABLE[name].shared_bytes
+    dtype = PRECISIONS[precision].dtype
+    for tile in fitting_tiles(portable, dtype, limit):
+        assert tile.stages >= 2
+        assert portable.shared_bytes(tile, dtype) + portable.static_bytes(tile, tile.lists[-1]) <= limit
+    if limit >= 163 * 1024:
+        assert fitting_tiles(portable, dtype, limit) == (portable.large, portable.small)
+
+
+SIZES = (1, 2, 31, 33, 127, 129, 1000, 1024, 4095, 4700, 8192, 18000, 32768, 65537)
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_launch_fits_every_device(precision: str, name: str) -> None:
+    device = TABLE[name]
+    for n in SIZES:
+        for m, k, columns, batches in ((n, n, n, 1), (n, 64, n, 1), (1, n, 1, 1), (n, 1, 1, 1), (64, 64, 64, n)):
+            for block, strict, aligned in ((32, False, True), (32, True, False), (8, True, True), (128, False, True)):
+                problem = Problem(m, k, columns, batches % 32768 or 1, block, precision, strict, aligned, aligned)
+                choice = choose(problem, device)
+                assert choice.unit in UNITS
+                for shape in launches(problem, device):
+                    assert shape.refusal(device) is None, (problem, shape)
+                static = 6 * 1024 + 32 if choice.kernel == "portable" else 0
+                assert choice.launch.shared_bytes + static <= device.shared_bytes
+
+
+def test_rates_of_devices_that_were_not_measured_follow_the_rule() -> None:
+    known = rates(TABLE["H200"])
+    assert rates(TABLE["H100"]) == known
+    for name, device in TABLE.items():
+        found = rates(device)
+        assert found.peer_bytes > 0 and found.executed.keys() == PRECISIONS.keys()
+        assert found.executed["fp32"] == pytest.approx(45e12 * device.multiprocessors / 132)
+        if not device.fast_fp64:
+            assert found.executed["fp64"] < 0.1 * found.executed["fp32"], name
 
 
 def test_block_sizes_are_refused_with_the_mend() -> None:
     with pytest.raises(ValueError, match="take 8, 16, 32, 64 or 128"):
-        gpu_launch.log2(48)
+        geometry.log2(48)
 
 
 @pytest.mark.parametrize("tile", [(256, 256), (128, 256)], ids=lambda tile: "x".join(map(str, tile)))
 @pytest.mark.parametrize("tiles", [(16, 16), (9, 13), (1, 5), (20, 3)], ids=lambda tiles: "x".join(map(str, tiles)))
 def test_diagonal_order_names_every_tile_once(tiles: tuple[int, int], tile: tuple[int, int]) -> None:
     rows, columns = tiles
-    order = gpu_product.tiles_by_diagonal(tiles, tile, 8)
+    order = tiles_by_diagonal(tiles, tile, 8)
     assert sorted(order.tolist()) == list(range(rows * columns))
     # As the kernels number them: column by column in bands of 8 rows.
     band, within = np.divmod(order, 8 * columns)

@@ -7,8 +7,10 @@ import pytest
 
 from spectile.core.device import unavailable_reason
 from spectile.nearsparse import distribute, spamm
-from spectile.nearsparse.bounds import HOST_BYTES_S, host_bound, speedup_bound
 from spectile.nearsparse.multi import partition
+
+# NVLink 4, as measured.
+LINK = 394e9
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 8])
@@ -51,22 +53,22 @@ def test_everything_is_sent_once(parts):
 
 def test_shares_keep_work_on_the_first_gpu_where_the_link_is_slow():
     n = 32768
-    fast = partition.shares(8, 0.46, 4 * n * n, 4 * n * n, 4 * n * n, (1.0,) * 16)
-    slow = partition.shares(8, 0.028, 2 * n * n, 2 * n * n, 4 * n * n, (1.0,) * 16)
+    fast = partition.shares(8, 0.46, 4 * n * n, 4 * n * n, 4 * n * n, (1.0,) * 16, LINK)
+    slow = partition.shares(8, 0.028, 2 * n * n, 2 * n * n, 4 * n * n, (1.0,) * 16, LINK)
     for found in (fast, slow):
         assert sum(found) == pytest.approx(1) and min(found) >= 0
         assert found[0] == max(found)
     # What the issue asks for, before anything is lost: 6x and 3x of one GPU.
     assert 1 / fast[0] > 6.5 and 2.7 < 1 / slow[0] < 3.1
     # What is left out of B lets the others do more.
-    assert partition.shares(8, 0.028, 2 * n * n, 2 * n * n, 4 * n * n, (0.8,) * 16)[0] < slow[0]
+    assert partition.shares(8, 0.028, 2 * n * n, 2 * n * n, 4 * n * n, (0.8,) * 16, LINK)[0] < slow[0]
     # Without transfers all parts are equal, and one part has all.
-    np.testing.assert_allclose(partition.shares(4, 1.0, 1, 1, 1, (1.0,) * 16), 0.25, rtol=1e-6)
-    assert partition.shares(1, 1.0, 10, 10, 10, (1.0,) * 16) == (1.0,)
+    np.testing.assert_allclose(partition.shares(4, 1.0, 1, 1, 1, (1.0,) * 16, LINK), 0.25, rtol=1e-6)
+    assert partition.shares(1, 1.0, 10, 10, 10, (1.0,) * 16, LINK) == (1.0,)
 
 
-def test_blocks_of_rows_are_dealt_in_turn():
-    blocks = partition.dealt(1000, 128, 3)
+def test_blocks_of_rows_are_given_out_in_turn():
+    blocks = partition.round_robin(1000, 128, 3)
     assert sorted(itertools.chain(*blocks)) == [(s, min(s + 128, 1000)) for s in range(0, 1000, 128)]
     assert max(map(len, blocks)) - min(map(len, blocks)) <= 1
     assert partition.block_height(32768, 8, 32768) == 1024
@@ -91,10 +93,3 @@ def test_devices_are_refused_in_words():
         for call in (lambda: spamm(a, a, tau=1.0, devices=2), lambda: distribute(a, a, 1.0, [0])):
             with pytest.raises(RuntimeError, match=r"CUDA|CuPy"):
                 call()
-
-
-def test_host_bound_counts_the_longer_way():
-    gigabyte = 32768**2 * 4
-    assert host_bound(32768, "fp32", 1) == pytest.approx(2 * gigabyte / HOST_BYTES_S[0])
-    assert host_bound(32768, "fp16", 8) == pytest.approx(gigabyte / HOST_BYTES_S[1])
-    assert speedup_bound(1.0, 32768, "fp32", 0.25) == pytest.approx(4, rel=0.02)

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectile.nearsparse import norm_map, reference, spamm, tune_tau
-from spectile.nearsparse.cpu import product as cpu
+from spectile.nearsparse.cpu.norms import norm_map as norm_map_cpu
+from spectile.nearsparse.cpu.search import count_valid
+from spectile.nearsparse.cpu.threads import threads
 from spectile_study.inputs import decay
 
 DTYPES = [np.float16, np.float32, np.float64]
@@ -41,7 +43,7 @@ def product(a, b, **options):
 def test_equals_the_reference_on_exactly_the_valid_set(m, k, n, dtype, block, quantile, seed):
     rng = np.random.default_rng(seed)
     a, b = block_decay(rng, m, k, dtype, block), block_decay(rng, k, n, dtype, block)
-    norms_a, norms_b = cpu.norm_map(a, block), cpu.norm_map(b, block)
+    norms_a, norms_b = norm_map_cpu(a, block), norm_map_cpu(b, block)
     np.testing.assert_allclose(norms_a, reference.norm_map(a, block), rtol=1e-12)
     tau = float(np.quantile(norms_a[:, :, None] * norms_b[None], quantile, method="nearest"))
     result = product(a, b, tau=tau, block=block)
@@ -249,7 +251,7 @@ def test_one_thread_gives_the_same_bits():
     a, b = rng.standard_normal((2, 500, 500))
     many = product(a, b, tau=900.0)
     with threadpoolctl.threadpool_limits(1):
-        assert cpu.threads() == 1
+        assert threads() == 1
         assert np.array_equal(product(a, b, tau=900.0).c, many.c)
 
 
@@ -348,14 +350,14 @@ def test_table_1(n):
     """The printed thresholds give the row's valid ratio within 1 % absolute, and the search finds the thresholds."""
     norms = decay.algebraic_norm_map(n, dtype=np.float32)
     for tau, wanted in zip(TABLE_1[n], RATIOS, strict=True):
-        assert abs(cpu.count_valid(norms, norms, tau) / norms.shape[0] ** 3 - wanted) < 0.01
+        assert abs(count_valid(norms, norms, tau) / norms.shape[0] ** 3 - wanted) < 0.01
         assert tune_tau(norms, norms, wanted)[0] == pytest.approx(tau, rel=2e-6)
 
 
 def test_table_1_largest():
     norms = decay.algebraic_norm_map(32768, dtype=np.float32)
     for tau, ratio in ((TABLE_1[32768][0], 0.2943), (TABLE_1[32768][5], 0.0511)):
-        assert cpu.count_valid(norms, norms, tau) / 1024**3 == pytest.approx(ratio, abs=5e-5)
+        assert count_valid(norms, norms, tau) / 1024**3 == pytest.approx(ratio, abs=5e-5)
 
 
 def test_matrix_multiplied_is_the_one_whose_norms_are_known():

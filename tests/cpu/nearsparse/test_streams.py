@@ -14,14 +14,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from spectile.nearsparse.cuda import norms as gpu_norms
-from spectile.nearsparse.cuda import product as gpu_product
+from spectile.core import device as core_device
+from spectile.core.devices import TABLE
+from spectile.nearsparse.cuda import choose as cuda_choose
+from spectile.nearsparse.cuda import norms as cuda_norms
+from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.multi import from_device as gpu_multi_device
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi import plan as gpu_multi_plan
 from spectile.nearsparse.multi import resident as gpu_multi_resident
 from spectile.nearsparse.multi import run as gpu_multi
-from spectile.nearsparse.multi.batch import Batch, dealt
+from spectile.nearsparse.multi.batch import Batch, partitioned
+from spectile.nearsparse.types import Request
 
 
 class Machine:
@@ -255,8 +259,10 @@ def machine(request, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
     for module, replaced in (
-        (gpu_norms, {"NormMaps": NormMaps}),
-        (gpu_product, {"Product": Product, "choose_kernel": lambda *_: "portable"}),
+        (cuda_norms, {"NormMaps": NormMaps}),
+        (cuda_product, {"Product": Product}),
+        (cuda_choose, {"choose_kernel": lambda *_: "portable"}),
+        (core_device, {"describe": lambda: TABLE["H200"]}),
         (gpu_multi_device, {"row_work": lambda maps, tau, rows: np.ones(-(-rows // 128))}),
         (gpu_multi_device, {"reach": reach, "Pinned": Pinned, "SPARED_BYTES": 1 << 60}),
         # Graphs are CUDA's own: every call enqueues here.
@@ -292,7 +298,7 @@ TAU, M, K, N = 7000.0, 600, 100, 700
 @pytest.fixture
 def asked(machine):
     """With beta where some queues starve within reach, and where none do out of reach."""
-    return gpu_multi.Options("fp64", TAU, beta=3.0 if machine.peers == machine.ranked else 0.0)
+    return Request("fp64", TAU, beta=3.0 if machine.peers == machine.ranked else 0.0)
 
 
 def added(asked, device=0, shape=(M, N)):
@@ -372,7 +378,7 @@ def test_columns_on_their_gpus(machine, devices, shared, monkeypatch):
             parts[-1][...] = source
         with Device(index):
             out.append(empty((M, last - first)))
-    plan = gpu_multi.Resident(parts_a, parts_b, out, gpu_multi.Options("fp64", TAU), split="columns")
+    plan = gpu_multi.Resident(parts_a, parts_b, out, Request("fp64", TAU), split="columns")
     for _ in range(2):
         plan()
         machine.run_until_idle()
@@ -413,7 +419,7 @@ def test_batches(machine, devices, shared, on_host, asked):
         a, b, out, c = (np.asarray(x) for x in (a, b, out, c))
     c = c if asked.beta else None
     asked = dataclasses.replace(asked, tau=3000.0)
-    plan = Batch(dealt(a, b, out, c, devices), asked, (count,))
+    plan = Batch(partitioned(a, b, out, c, devices), asked, (count,))
     for _ in range(2):
         out[...] = np.nan
         plan()

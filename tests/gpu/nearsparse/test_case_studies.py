@@ -11,9 +11,9 @@ import scipy.linalg
 
 from spectile.nearsparse import spamm
 from spectile_study.bench.case import Context
-from spectile_study.cases.spamm import case_studies
-from spectile_study.cases.spamm.build import thresholds
-from spectile_study.cases.spamm.im2col import col2im, im2col
+from spectile_study.cases.spamm import case_studies, molecules
+from spectile_study.cases.spamm.networks.im2col import col2im, im2col
+from spectile_study.cases.spamm.thresholds import thresholds
 from spectile_study.inputs import mnist, water
 
 pytestmark = pytest.mark.gpu
@@ -63,10 +63,10 @@ def test_water_case_passes_its_checks(precision: str, monkeypatch: pytest.Monkey
     monkeypatch.delenv("SPECTILE_WATER_XYZ", raising=False)
     _, s = _decaying(20 * water.FUNCTIONS, np.random.default_rng())
     monkeypatch.setattr(water, "overlap", lambda cluster: s)
-    case_studies._water_operator.cache_clear()
+    molecules._water_operator.cache_clear()
     row = {"study": "water", "operator": "overlap", "molecules": 20, "precision": precision, "gpus": 1}
     problem = case_studies.problem(row, Context("cuda", tmp_path, 1, 1))
-    case_studies._water_operator.cache_clear()
+    molecules._water_operator.cache_clear()
     assert problem.values["norm_c"] == pytest.approx(np.linalg.norm(s @ s))
     assert [method.name for method in problem.methods] == [*thresholds(row), "cublas"]
     ratios = []
@@ -83,7 +83,7 @@ def test_water_case_passes_its_checks(precision: str, monkeypatch: pytest.Monkey
 
 def test_a_layer_by_spamm_classifies_alike() -> None:
     pytest.importorskip("torch")
-    from spectile_study.cases.spamm import vgg
+    from spectile_study.cases.spamm.networks import vgg
 
     generator = np.random.default_rng()
     split = mnist.Split(*[

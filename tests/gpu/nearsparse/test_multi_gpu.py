@@ -12,12 +12,13 @@ import pytest
 
 from spectile.nearsparse import distribute, spamm
 from spectile.nearsparse.cuda import norms as gpu_norms
-from spectile.nearsparse.cuda import units as gpu_kernels
+from spectile.nearsparse.cuda.tuning import WGMMA
 from spectile.nearsparse.multi import cut as gpu_multi_cut
 from spectile.nearsparse.multi import from_device as gpu_multi_device
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi import resident as gpu_multi_resident
 from spectile.nearsparse.multi import run as gpu_multi
+from spectile.nearsparse.types import Request
 
 pytestmark = pytest.mark.gpu
 
@@ -146,7 +147,7 @@ def test_columns_on_their_gpus_give_the_bits_of_one_gpu(
         monkeypatch.setattr(gpu_multi_resident, "SHARED_NORM_BYTES", size)
         parts_a, parts_b = distribute(a, b, tau, devices, split="columns")
         assert sum(part.shape[1] for part in parts_b) == n
-        plan = gpu_multi.Resident(parts_a, parts_b, None, gpu_multi.Options(precision, tau), split="columns")
+        plan = gpu_multi.Resident(parts_a, parts_b, None, Request(precision, tau), split="columns")
         for _ in range(3):
             for part in plan.out:
                 with part.device:
@@ -181,7 +182,7 @@ def test_rows_of_b_that_no_valid_product_needs_stay(
     )
     tau = _tau(a, b, 0.05)
     out = cupy.empty((m, n), OUTPUTS[precision])
-    plan = gpu_multi.FromDevice(a, b, out, devices, gpu_multi.Options(precision, tau))
+    plan = gpu_multi.FromDevice(a, b, out, devices, Request(precision, tau))
     for turn in range(2):
         for part in plan._parts:
             with part.b.device:
@@ -267,7 +268,7 @@ def test_a_plan_is_called_again_with_new_data_and_captured(devices: list[int]) -
 
     a, b = _random(2048, 1024, "f4"), _random(1024, 1024, "f4")
     tau = _tau(a, b)
-    out, asked = cupy.empty((2048, 1024), "f4"), gpu_multi.Options("fp32", tau)
+    out, asked = cupy.empty((2048, 1024), "f4"), Request("fp32", tau)
     parts_a, parts_b = distribute(a, b, tau, devices)
     resident = gpu_multi.Resident(parts_a, parts_b, None, asked)
     plans = [(gpu_multi.FromDevice(a, b, out, devices, asked), lambda: [out])]
@@ -332,7 +333,7 @@ def test_memory_is_that_of_the_operands(devices: list[int]) -> None:
     a, b = _random(n, n, "f4"), _random(n, n, "f4")
     tau, out = _tau(a, b), cupy.empty((n, n), "f4")
     before = used()
-    plan = gpu_multi.FromDevice(a, b, out, devices, gpu_multi.Options("fp32", tau))
+    plan = gpu_multi.FromDevice(a, b, out, devices, Request("fp32", tau))
     plan()
     copies = dict.fromkeys(before, 0)
     for part in plan._parts:
@@ -350,7 +351,7 @@ def test_memory_is_that_of_the_operands(devices: list[int]) -> None:
     del found
     parts_a, parts_b = distribute(a, b, tau, devices)
     before = used()
-    resident = gpu_multi.Resident(parts_a, parts_b, None, gpu_multi.Options("fp32", tau))
+    resident = gpu_multi.Resident(parts_a, parts_b, None, Request("fp32", tau))
     resident()
     for index in before:
         mine = [x for x in (*parts_a, *parts_b, *resident.out) if x.device.id == index]
@@ -398,7 +399,7 @@ def test_blocks_of_rows_where_memory_is_short() -> None:
     one = spamm(a, b, tau=tau)
     out = np.full((3000, 700), np.nan, "f4")
     needed = 4 * 500 * 700 + (9 << 20)
-    asked = gpu_multi.Options("fp32", tau)
+    asked = Request("fp32", tau)
     plan = gpu_multi.FromHost(a.get(), b.get(), out, [0], asked, memory_bytes=needed + 4 * 2 * 1200 * 300)
     plan()
     cupy.cuda.Device().synchronize()
@@ -421,7 +422,7 @@ def test_memory_that_a_device_lacks_is_named(devices: list[int], monkeypatch: py
         pool.set_limit(pool.used_bytes() + (4 << 20))
     try:
         with pytest.raises(MemoryError, match=r"part on device \d+ needs [\d,]+ bytes"):
-            gpu_multi.FromDevice(a, b, out, devices, gpu_multi.Options("fp32", tau))
+            gpu_multi.FromDevice(a, b, out, devices, Request("fp32", tau))
         with pytest.raises(MemoryError, match=r"copy on device \d+ needs [\d,]+ bytes"):
             distribute(a, b, tau, devices)
     finally:
@@ -483,7 +484,7 @@ def test_wrong_devices_and_operands_are_named(devices: list[int]) -> None:
 
 def test_cuts_are_multiples_of_the_tiles() -> None:
     assert partition.ROW_UNIT % 128 == 0
-    assert all(partition.COLUMN_UNIT % shape.tile_n == 0 for shape in gpu_kernels.WGMMA.values())
+    assert all(partition.COLUMN_UNIT % shape.tile_n == 0 for shape in WGMMA.values())
 
 
 def test_out_that_overlaps_an_operand_and_what_is_added(devices: list[int]) -> None:

@@ -136,19 +136,20 @@ def _check_kernel(kernel: str, precision: str, shape: tuple[int, int, int], beta
     """Hold a kernel against the float64 product over what it executes: the valid set, widened to its grain."""
     import cupy
 
-    from spectile.nearsparse.cuda import run as gpu
+    from spectile.nearsparse.cuda.norms import NormMaps
+    from spectile.nearsparse.cuda.product import Product
 
     _needs(kernel)
     m, k, n = shape
     a, b = _random(m, k, DTYPES[precision]), _random(k, n, DTYPES[precision])
     tau = _threshold(a, b, 32, 0.2)
     device_a, device_b = cupy.asarray(a), cupy.asarray(b)
-    maps = gpu.NormMaps(device_a, device_b, 32)
+    maps = NormMaps(device_a, device_b, 32)
     out, buffer = _guarded((m, n), OUTPUTS[precision])
     c = np.random.default_rng().standard_normal((m, n)).astype(OUTPUTS[precision])
     for beta in betas:
         out[...] = cupy.nan
-        product = gpu.Product(
+        product = Product(
             device_a, device_b, out, maps, tau,
             precision=precision, alpha=1.5, beta=beta, c=cupy.asarray(c), kernel=kernel,
         )  # fmt: skip
@@ -182,17 +183,18 @@ def test_three_tf32_products_on_hopper(shape: tuple[int, int, int], beta: float)
 def test_sorted_tiles_give_the_same_bits(precision: str, kernel: str) -> None:
     import cupy
 
-    from spectile.nearsparse.cuda import run as gpu
+    from spectile.nearsparse.cuda.norms import NormMaps
+    from spectile.nearsparse.cuda.product import Product
 
     _needs(kernel)
     a, b = _random(2100, 712, DTYPES[precision]), _random(712, 3208, DTYPES[precision])
     device_a, device_b = cupy.asarray(a), cupy.asarray(b)
-    maps = gpu.NormMaps(device_a, device_b, 32)
+    maps = NormMaps(device_a, device_b, 32)
     tau = cupy.asarray([_threshold(a, b, 32, 0.1)])
     found = []
     for ordered in (False, True, None):
         out = cupy.full((2100, 3208), cupy.nan, OUTPUTS[precision])
-        product = gpu.Product(device_a, device_b, out, maps, tau, precision=precision, kernel=kernel, ordered=ordered)
+        product = Product(device_a, device_b, out, maps, tau, precision=precision, kernel=kernel, ordered=ordered)
         for _ in range(2):
             maps()
             product()
@@ -206,14 +208,15 @@ def test_sorted_tiles_give_the_same_bits(precision: str, kernel: str) -> None:
 def test_sorted_tiles_give_the_same_bits_where_lists_are_longer_than_a_block_holds(precision: str) -> None:
     import cupy
 
-    from spectile.nearsparse.cuda import run as gpu
+    from spectile.nearsparse.cuda.norms import NormMaps
+    from spectile.nearsparse.cuda.product import Product
 
     a, b = _random(100, 33000, DTYPES[precision], 1024), _random(33000, 160, DTYPES[precision], 1024)
     device_a, device_b = cupy.asarray(a), cupy.asarray(b)
-    maps, found = gpu.NormMaps(device_a, device_b, 32), []
+    maps, found = NormMaps(device_a, device_b, 32), []
     for ordered in (False, True):
         out = cupy.full((100, 160), cupy.nan, OUTPUTS[precision])
-        product = gpu.Product(device_a, device_b, out, maps, 0.0, precision=precision, ordered=ordered)
+        product = Product(device_a, device_b, out, maps, 0.0, precision=precision, ordered=ordered)
         maps()
         product()
         found.append(out.get())
@@ -278,7 +281,7 @@ def test_rtol_is_kept(precision: str, rtol: float) -> None:
 def test_search_finds_the_valid_ratio(wanted: float) -> None:
     import cupy
 
-    from spectile.nearsparse.cpu import product as cpu
+    from spectile.nearsparse.cpu import search as cpu
 
     a, b = _random(1024, 1024, "f4"), _random(1024, 1024, "f4")
     result = spamm(cupy.asarray(a), cupy.asarray(b), valid_ratio=wanted)

@@ -283,7 +283,7 @@ def test_products_of_scipy_and_cupy():
 
     from cupyx.scipy import sparse
 
-    path = Path(__file__).resolve().parents[2] / "cpu/tsparse/test_products.py"
+    path = Path(__file__).resolve().parents[1] / "cpu/tsparse/test_products.py"
     spec = importlib.util.spec_from_file_location("products", path)
     products = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(products)

@@ -11,7 +11,8 @@ from spectile_study.bench import record, sheets
 from spectile_study.bench.case import Context, Skipped
 from spectile_study.bench.claims import read_claims, select
 from spectile_study.cases.spamm import build as cases
-from spectile_study.cases.spamm import digits
+from spectile_study.cases.spamm import ceilings, checks, thresholds, truncation
+from spectile_study.cases.spamm.networks import digits
 from spectile_study.figures.elements import elements
 from spectile_study.inputs import decay
 
@@ -51,7 +52,7 @@ def test_every_quick_row_is_built_and_every_row_names_its_study():
     }  # fmt: skip
     assert all(row["gpus"] == 0 for row in quick.values())
     sizes = {(row["n"], row["precision"], row["gpus"]) for row in rows.values() if row["study"] == "product"}
-    for n in cases.TABLE_1:
+    for n in thresholds.TABLE_1:
         for precision in ("fp16", "fp16c16", "fp32", "tf32x3", "fp64"):
             assert (n, precision, 1) in sizes
         for gpus in (2, 4, 8):
@@ -63,15 +64,15 @@ def test_square_of_a_toeplitz_matrix_row_by_row():
     for n in (1, 2, 7, 100):
         first = rng.standard_normal(n)
         matrix = first[np.abs(np.arange(n)[:, None] - np.arange(n)[None, :])]
-        np.testing.assert_allclose(np.array(list(cases.toeplitz_squared(first))), matrix @ matrix, atol=1e-12)
+        np.testing.assert_allclose(np.array(list(truncation.toeplitz_squared(first))), matrix @ matrix, atol=1e-12)
 
 
 def test_single_precision_sum_stops_growing():
     row, zero = np.full(1_000_000, 8.1), np.zeros(1_000_000)
-    true, single = cases.difference_norms([row] * 2, [zero] * 2)
+    true, single = truncation.difference_norms([row] * 2, [zero] * 2)
     assert single == pytest.approx(true, rel=1e-2)
     # Addends of 65.6 are lost from 2^31 on, where half the last place is 128: the paper's 46,340.
-    true, single = cases.difference_norms([row] * 40, [zero] * 40)
+    true, single = truncation.difference_norms([row] * 40, [zero] * 40)
     assert true == pytest.approx(8.1 * 40e6**0.5)
     assert int(single) == 46_340
 
@@ -79,9 +80,9 @@ def test_single_precision_sum_stops_growing():
 def test_table_3_small_reproduces_to_the_digits_printed(context):
     printed = {1: (1020, 996, 0.5213, 0.2683), 2: (1324, 1302, 0.2437, 0.0670), 3: (1400, 1387, 0.1091, 0.0187)}
     rows = sheets.read_sheet(SHEET, SCHEMA, "quick")
-    for place, (truncation, near_sparse, nonzeros, valid) in printed.items():
+    for place, (truncated, near_sparse, nonzeros, valid) in printed.items():
         found = checked(rows[f"truncation_1024_{place}"], context)
-        assert int(found["truncation"]["error_fro_float32"]) == truncation
+        assert int(found["truncation"]["error_fro_float32"]) == truncated
         assert int(found["spectile"]["error_fro_float32"]) == near_sparse
         assert found["truncation"]["nz_ratio"] == pytest.approx(nonzeros, abs=1e-4)
         assert found["spectile"]["valid_ratio"] == pytest.approx(valid, abs=1e-4)
@@ -107,11 +108,11 @@ def test_product_is_checked_against_the_valid_set(context):
 def test_check_of_a_product_sees_a_missing_tile():
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((2, 160, 160))
-    rows = cases.sampled_rows(160, seed=1)
+    rows = checks.sampled_rows(160, seed=1)
     for tau in (0.0, 1000.0):
-        expected, count = cases.product_over_valid_set(a, b, tau, rows)
+        expected, count = checks.product_over_valid_set(a, b, tau, rows)
         whole = reference.spamm_flat(a, b, tau)
-        assert cases.relative_error(cases.strips(whole, rows), expected) < 1e-14
+        assert checks.relative_error(checks.strips(whole, rows), expected) < 1e-14
         assert count == reference.valid_set(reference.norm_map(a), reference.norm_map(b), tau)[rows].sum()
 
 
@@ -119,13 +120,13 @@ def test_executed_ratio_of_larger_tiles():
     norms = decay.algebraic_norm_map(1024)
     valid = reference.valid_set(norms, norms, 1.5)
     union = valid.reshape(16, 2, 32, 8, 4).any(axis=(1, 4))
-    assert cases.executed_ratio(norms, 1.5, 2, 4) == pytest.approx(union.mean())
+    assert ceilings.executed_ratio(norms, 1.5, 2, 4) == pytest.approx(union.mean())
 
 
 def test_water_and_vgg_rows(context):
     rows = sheets.read_sheet(SHEET, SCHEMA)
     found = checked(rows["water_10_overlap"] | {"molecules": 3}, context)
-    errors = [found[f"spectile_{tau:.0e}"]["error_fro"] for tau in cases.ERGO_TAUS]
+    errors = [found[f"spectile_{tau:.0e}"]["error_fro"] for tau in thresholds.ERGO_TAUS]
     assert errors == sorted(errors)
     assert not checked(rows["vgg_conv21_gpus1"], context)
 
@@ -136,7 +137,7 @@ def test_digits_are_recognised_and_lose_little(context, monkeypatch):
     found = checked(row, context)
     assert found["spectile_97"]["accuracy"] > 0.85
     assert abs(found["spectile_97"]["accuracy_change"]) < 0.02
-    ratios = [found[name]["valid_ratio"] for name in cases.network_ratios("digits")]
+    ratios = [found[name]["valid_ratio"] for name in thresholds.network_ratios("digits")]
     assert ratios == sorted(ratios, reverse=True)
 
 
@@ -180,9 +181,9 @@ def test_claims_name_methods_and_columns_that_exist():
                 name
                 for _, row in found.iterrows()
                 for name in (
-                    cases.thresholds({"study": row["p_study"], "n": row["p_n"]})
+                    thresholds.thresholds({"study": row["p_study"], "n": row["p_n"]})
                     if row["p_study"] in ("product", "water")
-                    else cases.network_ratios(row["p_layer"])
+                    else thresholds.network_ratios(row["p_layer"])
                     if row["p_study"] in ("vgg", "digits")
                     else ["spectile"]
                 )
@@ -214,9 +215,9 @@ def test_scripts_draw_from_nothing_and_from_skipped_rows(element, tmp_path, monk
 def test_cases_that_lacked_gpus_share_a_sentence():
     reasons = [f"the case n_{gpus} needs {gpus} GPUs and 4 are visible: run it where they are" for gpus in (8, 16)]
     frame = pd.DataFrame({"status": "skipped", "reason": [*reasons, "ergo is not installed"]})
-    assert cases.skip_reasons(frame) == [
+    assert thresholds.skip_reasons(frame) == [
         "ergo is not installed",
         "2 cases were skipped for want of 8 or 16 GPUs on one host.",
     ]
-    assert cases.skip_reasons(frame.iloc[2:]) == ["ergo is not installed"]
-    assert cases.skip_reasons(frame.assign(status="ok")) == []
+    assert thresholds.skip_reasons(frame.iloc[2:]) == ["ergo is not installed"]
+    assert thresholds.skip_reasons(frame.assign(status="ok")) == []

@@ -11,8 +11,8 @@ import scipy.linalg
 import scipy.signal
 
 from spectile_study.bench.case import Context
-from spectile_study.cases.spamm import case_studies
-from spectile_study.cases.spamm.im2col import col2im, im2col
+from spectile_study.cases.spamm import case_studies, molecules
+from spectile_study.cases.spamm.networks.im2col import col2im, im2col
 from spectile_study.inputs import ergo, mnist, water
 
 needs_pyscf = pytest.mark.skipif(importlib.util.find_spec("pyscf") is None, reason="PySCF is not installed")
@@ -315,14 +315,14 @@ def _context(tmp_path):
 @pytest.mark.parametrize("operator", list(water.OPERATORS))
 def test_water_operators_are_labelled(tmp_path, operator):
     row = {"study": "water", "operator": operator, "molecules": 2, "precision": "fp64", "gpus": 0}
-    matrix, facts = case_studies.water_operator(row, _context(tmp_path))
+    matrix, facts = molecules.water_operator(row, _context(tmp_path))
     assert matrix.shape == (48, 48) and matrix.dtype == np.float64
     assert facts == {"matrix": water.OPERATORS[operator], "cluster": "generated, seed 1"}
 
 
 def test_unknown_operator_of_a_row_is_named(tmp_path):
     with pytest.raises(ValueError, match="overlap, core_hamiltonian"):
-        case_studies.water_operator({"operator": "charge", "molecules": 2}, _context(tmp_path))
+        molecules.water_operator({"operator": "charge", "molecules": 2}, _context(tmp_path))
 
 
 def test_vgg_without_its_needs_says_so(tmp_path):
@@ -336,7 +336,7 @@ def test_vgg_without_its_needs_says_so(tmp_path):
 
 @pytest.mark.skipif(not has_torch, reason="PyTorch is not installed")
 def test_a_layer_by_its_product_classifies_alike():
-    from spectile_study.cases.spamm import vgg
+    from spectile_study.cases.spamm.networks import vgg
 
     rng = np.random.default_rng(0)
     split = mnist.Split(*[

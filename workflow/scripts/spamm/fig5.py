@@ -3,7 +3,7 @@
 import pandas
 
 from spectile_study.bench.claims import select
-from spectile_study.cases.spamm.build import RATIOS, TABLE_1
+from spectile_study.cases.spamm.thresholds import RATIOS, TABLE_1
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.spamm import lines_of
 

@@ -4,7 +4,7 @@ import pandas
 
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import speedups
-from spectile_study.cases.spamm.build import ERGO_TAUS
+from spectile_study.cases.spamm.thresholds import ERGO_TAUS
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.palette import GPUS
 

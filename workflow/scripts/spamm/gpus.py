@@ -2,10 +2,10 @@
 
 import pandas
 
-from spectile.nearsparse.bounds import HOST_BYTES_S, host_bound
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import speedups
-from spectile_study.cases.spamm.build import skip_reasons
+from spectile_study.cases.spamm.ceilings import host_bound, machine
+from spectile_study.cases.spamm.thresholds import skip_reasons
 from spectile_study.figures.tables import Cell, Table
 
 PLACES = {
@@ -41,9 +41,11 @@ def table(frame: pandas.DataFrame) -> Table:
         if any(line[label] is not None for label in PLACES.values()):
             lines.append(line)
     result.data = pandas.DataFrame(lines)
+    link = machine()
     measured = [
         "One GPU's product was timed in the same rounds; every result equals it to the bit.",
-        f"The host's links carry {HOST_BYTES_S[0] / 1e9:.0f} GB/s to one GPU, {HOST_BYTES_S[1] / 1e9:.0f} to eight.",
+        f"The host's links carry {link.host_bytes / 1e9:.0f} GB/s to one GPU, {link.host_bytes_together / 1e9:.0f} to "
+        "eight.",
     ]
     result.notes = [*(measured if lines else ["This run holds no record of several GPUs."]), *skip_reasons(rows)]
     return result

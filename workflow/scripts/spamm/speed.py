@@ -2,11 +2,11 @@
 
 import pandas
 
-from spectile.nearsparse.api import PRECISIONS
-from spectile.nearsparse.bounds import bytes_bound, speedup_bound
+from spectile.nearsparse.types import PRECISIONS
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import speedups
-from spectile_study.cases.spamm.build import TABLE_1, executed_64x128
+from spectile_study.cases.spamm.ceilings import bytes_bound, executed_64x128, speedup_bound
+from spectile_study.cases.spamm.thresholds import TABLE_1
 from spectile_study.figures.tables import Cell, Table, percent
 
 PEAK_3XTF32 = 134e12  # three TF32 products at cuBLAS's measured rate

@@ -3,7 +3,7 @@
 import pandas
 
 from spectile_study.bench.claims import printed, select
-from spectile_study.cases.spamm.build import RATIOS, TABLE_1
+from spectile_study.cases.spamm.thresholds import RATIOS, TABLE_1
 from spectile_study.figures.tables import Cell, Table, percent
 
 TITLE = "Table 1: thresholds of the decay matrix a_ij = 0.1 / (|i - j|^0.1 + 1), tiles of 32"

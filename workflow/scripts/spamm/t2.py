@@ -2,10 +2,10 @@
 
 import pandas
 
-from spectile.nearsparse.api import PRECISIONS
+from spectile.nearsparse.types import PRECISIONS
 from spectile_study.bench.claims import printed, select
 from spectile_study.bench.stats import speedups
-from spectile_study.cases.spamm.build import RATIOS, TABLE_1
+from spectile_study.cases.spamm.thresholds import RATIOS, TABLE_1
 from spectile_study.figures.spamm import bounded_speedup
 from spectile_study.figures.tables import Cell, Table, percent
 

@@ -3,7 +3,7 @@
 import pandas
 
 from spectile_study.bench.claims import printed, select
-from spectile_study.cases.spamm.build import ERGO_TAUS, skip_reasons
+from spectile_study.cases.spamm.thresholds import ERGO_TAUS, skip_reasons
 from spectile_study.figures.tables import Cell, Table
 
 NEEDS = ("fig6",)  # elements whose cases are drawn here, too

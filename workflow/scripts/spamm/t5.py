@@ -4,7 +4,7 @@ import pandas
 
 from spectile_study.bench.claims import listed, printed, select
 from spectile_study.bench.stats import speedups
-from spectile_study.cases.spamm.build import network_ratios, skip_reasons
+from spectile_study.cases.spamm.thresholds import network_ratios, skip_reasons
 from spectile_study.figures.tables import Cell, Table, first_value
 
 

@@ -174,7 +174,7 @@ class MultiGpuEngine:
         check_by_vectors(self)
 
     def capacity(self) -> int:
-        """Return how many vectors' states fit into the memory of every device at once, with a reserve."""
+        """Return how many vectors' states fit into the memory of every device at once, with some room."""
         arrays = 4 if self.steps_a_sweep == 2 else 2
         together = [local.device.ordinal for local in self.partitions]
         least = []

@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import arrays
-from spectile.nearsparse.cuda.launch import blocks, is_aligned, launch, layout, log2, pitch, row_major, stride
+from spectile.core import arrays, launch
+from spectile.core.compile import Unit
+from spectile.nearsparse.cuda.choose import norms_launch
+from spectile.nearsparse.cuda.geometry import is_aligned, layout, log2, pitch, row_major, stride
 from spectile.nearsparse.cuda.units import NORM_UNITS
+from spectile.nearsparse.operands import tiles
+from spectile.nearsparse.types import Request
 
 NORM_TASK = layout(
     "matrix:p norms:p stride_matrix:l stride_norms:l leading:l rows:i columns:i norm_rows:i norm_columns:i batches:i "
@@ -51,15 +55,19 @@ class NormMaps(Norms):
         Tile size (LoNum).
     into : pair of cupy.ndarray, optional
         Where to write the maps of `a` and `b`: contiguous, so that a panel of B fills a part of the map of all of B.
+    unit : Unit, optional
+        Another kernel than the one of the dtype: the study's variants.
     """
 
-    def __init__(self, a: Any, b: Any, block: int, into: tuple[Any, Any] | None = None) -> None:
+    def __init__(
+        self, a: Any, b: Any, block: int, into: tuple[Any, Any] | None = None, *, unit: Unit | None = None
+    ) -> None:
         import cupy
 
         dtype = "float64" if a.dtype == np.float64 else "float32"
-        self.block, k_blocks = block, blocks(a.shape[-1], block)
+        self.block, k_blocks = block, tiles(a.shape[-1], block)
         if into is None:
-            shapes = [(*x.shape[:-2], blocks(x.shape[axis], block), k_blocks) for x, axis in ((a, -2), (b, -1))]
+            shapes = [(*x.shape[:-2], tiles(x.shape[axis], block), k_blocks) for x, axis in ((a, -2), (b, -1))]
             into = cupy.empty(shapes[0], dtype), cupy.empty(shapes[1], dtype)
         self.a, self.b = into
         # The norm kernel sets it to zero.
@@ -74,18 +82,13 @@ class NormMaps(Norms):
             task["norm_rows"], task["norm_columns"] = shape
             task["batches"] = matrix.shape[0] if matrix.ndim == 3 else 1
             task["transposed"], task["aligned"] = transposed, is_aligned(matrix)
-        columns = max(128, 32 * 16 // a.itemsize)
-        self._grid = (
-            blocks(max(a.shape[-1], b.shape[-1]), columns),
-            blocks(max(a.shape[-2], b.shape[-2]), 128),
-            2 * int(max(parameters["task"]["batches"])),
-        )
-        self._kernel = NORM_UNITS[a.dtype.name].function("norm_map")
+        self._shape = norms_launch(a.shape, b.shape, a.itemsize)
+        self._kernel = launch.kernel(unit or NORM_UNITS[a.dtype.name], "norm_map")
         self._keep = a, b
 
     def __call__(self) -> None:
         """Compute both maps on the current stream."""
-        launch(self._kernel, self._grid, 128, self._parameters)
+        self._kernel(self._shape, self._parameters)
 
 
 def check_norms(maps: Norms, a: Any, b: Any) -> None:
@@ -99,8 +102,8 @@ def check_norms(maps: Norms, a: Any, b: Any) -> None:
         parts = matrix if isinstance(matrix, list | tuple) else [matrix]
         if norms.size and not bool(cupy.isfinite(norms).all()) and not all(map(_finite, parts)):
             raise ValueError(
-                f"{name} holds NaN or infinity: mend {name}, or give tau with check_finite=False to let them propagate "
-                "as in a dense product"
+                f"{name} holds NaN or infinity: correct {name}, or give tau with check_finite=False to let them "
+                "propagate as in a dense product"
             )
 
 
@@ -125,3 +128,10 @@ def norm_map_cuda(a: Any, block: int) -> Any:
     if matrix.size:
         maps()
     return to_caller_kind(maps.a)
+
+
+def empty_map(rows: int, k: int, request: Request) -> Any:
+    """Return an empty norm map, k blocks along the last axis, on the current device."""
+    import cupy
+
+    return cupy.empty((tiles(rows, request.block), tiles(k, request.block)), request.arithmetic.norm)

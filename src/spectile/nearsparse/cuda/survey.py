@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import arrays
+from spectile.core import arrays, launch
 from spectile.nearsparse import bounds
-from spectile.nearsparse.cuda.launch import blocks, fill, launch, layout
+from spectile.nearsparse.bounds import NORM_SLACK
+from spectile.nearsparse.cuda.choose import survey_launch
+from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.units import SURVEY_UNITS
+from spectile.nearsparse.operands import tiles
+from spectile.nearsparse.types import Grain, Request
 
-# The norms are float32 sums of at most 128 squares a lane and a few shuffles: their rounding, generously.
-NORM_SLACK = {"float32": 1 + 2e-5, "float64": 1 + 1e-12}
-# 3xTF32 drops low*low and the last bits of both lows: below 3 * 2^-21 of a product; the tensor core truncates its sums
-# of 32 k.
-TF32X3_ROUNDOFF = 2.0**-19
 # Entries that a norm converts at a time.
 FLOAT64_ENTRIES = 1 << 20
 
@@ -30,7 +29,7 @@ SURVEY = layout(
 )
 
 
-def count_products(maps: Norms, item: tuple[int, int], tau: Any, grain: tuple[int, int, int] = (1, 1, 1)) -> Any:
+def count_products(maps: Norms, item: tuple[int, int], tau: Any, grain: Grain = (1, 1, 1)) -> Any:
     """Return, on the device, how many tile products are valid, or executed at a coarser grain.
 
     Parameters
@@ -56,7 +55,7 @@ def skipped_bound(maps: Norms, item: tuple[int, int], tau: Any) -> Any:
     import cupy
 
     norms_a, norms_b = maps.of(item)
-    squares = cupy.zeros(blocks(norms_a.shape[0], 64) * blocks(norms_b.shape[0], 64), cupy.float64)
+    squares = cupy.zeros(tiles(norms_a.shape[0], 64) * tiles(norms_b.shape[0], 64), cupy.float64)
     _survey(maps, item, tau, count=cupy.zeros(1, cupy.uint64), squares=squares)
     return cupy.sqrt(squares.sum()) * NORM_SLACK[norms_a.dtype.name]
 
@@ -69,7 +68,7 @@ def _survey(
     count: Any = None,
     squares: Any = None,
     search: Any = None,
-    grain: tuple[int, int, int] = (1, 1, 1),
+    grain: Grain = (1, 1, 1),
 ) -> None:
     import cupy
 
@@ -77,10 +76,10 @@ def _survey(
     for side, (map_, size) in enumerate(zip(tuple(norms), grain[:2], strict=True)):
         rows = map_.shape[0]
         if size > 1:
-            padded = cupy.full((blocks(rows, size) * size, map_.shape[1]), -1, map_.dtype)
+            padded = cupy.full((tiles(rows, size) * size, map_.shape[1]), -1, map_.dtype)
             padded[:rows] = map_
             norms[side] = padded.reshape(-1, size, map_.shape[1]).max(axis=1)
-        lengths = np.minimum(size, rows - size * np.arange(blocks(rows, size)))
+        lengths = np.minimum(size, rows - size * np.arange(tiles(rows, size)))
         weights.append(cupy.asarray(lengths.astype(np.int32)) if size > 1 else None)
     if not (norms[0].shape[0] and norms[1].shape[0]):
         return
@@ -101,8 +100,8 @@ def _survey(
             "k_group": grain[2],
         },
     )
-    grid = blocks(norms[1].shape[0], 64), blocks(norms[0].shape[0], 64)
-    launch(SURVEY_UNITS[norms[0].dtype.name].function("survey"), grid, 256, parameters)
+    function = launch.kernel(SURVEY_UNITS[norms[0].dtype.name], "survey")
+    function(survey_launch(norms[0].shape[0], norms[1].shape[0]), parameters)
 
 
 def _search(
@@ -144,50 +143,85 @@ def search_tau(maps: Norms, item: tuple[int, int], valid_ratio: float) -> tuple[
     return _search(maps, item, valid_ratio, 60, min(0.01, valid_ratio / 10))
 
 
-def frobenius(array: Any) -> float:
-    """Frobenius norm with float64 sums; some rows at a time are float64, so that little memory is taken."""
-    if not array.size:
-        return 0.0
-    rows = max(1, FLOAT64_ENTRIES * len(array) // array.size)
-    parts = (array[first : first + rows].astype(np.float64) for first in range(0, len(array), rows))
-    return math.sqrt(float(sum((part * part).sum() for part in parts)))
+def threshold(maps: Norms, item: tuple[int, int], request: Request, shape: tuple[int, int, int]) -> float:
+    """Return tau of a request, searched in norm maps on the current device, and read back, where it is not given."""
+    if request.tau is not None:
+        return float(request.tau)
+    if request.valid_ratio is not None:
+        return float(search_tau(maps, item, request.valid_ratio)[0][0])
+    assert request.rtol is not None
+    return tau_for_error(maps, item, request.rtol, shape, request.precision)
 
 
-def kept_norms(matrix: Any, block: int) -> Any:
-    """Return, on the device, an array whose Frobenius norm is no less than that of a matrix about to be overwritten.
+def ratio(maps: Norms, item: tuple[int, int], tau: Any, grain: Grain = (1, 1, 1)) -> float:
+    """Return the share of the tile products of an item that are valid, or executed at a coarser grain."""
+    norms_a, norms_b = maps.of(item)
+    total = norms_a.size * norms_b.shape[0]
+    if total == 0:
+        return 1.0
+    return float(count_products(maps, item, _on_device(tau), grain)[0]) / total
 
-    One such array for each matrix of a batch: norm maps, which nothing waits for.
-    """
+
+def error_bound(
+    maps: Norms, item: tuple[int, int], tau: Any, request: Request, shape: tuple[int, int, int], norm_c: float
+) -> float:
+    """Return the bound of the error of an item, by what tau skips and by rounding."""
+    norms_a, norms_b = maps.of(item)
+    skipped = float(skipped_bound(maps, item, _on_device(tau)))
+    return abs(request.alpha) * skipped + rounding(shape, norms_a, norms_b, request, norm_c)
+
+
+def _on_device(tau: Any) -> Any:
     import cupy
 
-    maps = NormMaps(matrix, cupy.empty((matrix.shape[-1], 0), matrix.dtype), block)
-    if matrix.size:
-        maps()
-    maps.a *= NORM_SLACK[maps.a.dtype.name]
-    return maps.a
+    return cupy.asarray([tau]) if isinstance(tau, float) else tau
 
 
-def rounding(
-    shape: tuple[int, int, int],
-    norms_a: Any,
-    norms_b: Any,
-    precision: str,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    norm_c: float = 0.0,
-) -> float:
+def square_sum(array: Any) -> float:
+    """Return the sum of squares, in float64, of an array of the host or of any device.
+
+    A few rows at a time are converted, so that little memory is taken.
+    """
+    if isinstance(array, np.ndarray):
+        strips = (array[i : i + 64].astype(np.float64) for i in range(0, len(array), 64))
+        return float(sum(np.vdot(x, x) for x in strips))
+    if not array.size:
+        return 0.0
+    with array.device:
+        rows = max(1, FLOAT64_ENTRIES * len(array) // array.size)
+        parts = (array[first : first + rows].astype(np.float64) for first in range(0, len(array), rows))
+        return float(sum((part * part).sum() for part in parts))
+
+
+def frobenius(array: Any) -> float:
+    """Return the Frobenius norm, with float64 sums, of an array of the host or of any device."""
+    return math.sqrt(square_sum(array))
+
+
+def kept_norms(x: Any, block: int) -> Any:
+    """Return an array whose Frobenius norm is no less than that of a matrix that is about to be overwritten.
+
+    One such array for each matrix of a batch.  On a device they are norm maps, which nothing waits for.
+    """
+    if isinstance(x, np.ndarray):
+        norms = [frobenius(one) for one in x.reshape(-1, *x.shape[-2:])]
+        return np.reshape(norms, (*x.shape[:-2], 1, 1))
+    import cupy
+
+    with x.device:
+        maps = NormMaps(x, cupy.empty((x.shape[-1], 0), x.dtype), block)
+        if x.size:
+            maps()
+        maps.a *= NORM_SLACK[maps.a.dtype.name]
+        return maps.a
+
+
+def rounding(shape: tuple[int, int, int], norms_a: Any, norms_b: Any, request: Request, norm_c: float = 0.0) -> float:
     """Bound the rounding error of a product from its norm maps, as ``nearsparse.bounds.rounding_bound``."""
     slack = NORM_SLACK[norms_a.dtype.name]
-    return bounds.rounding_bound(
-        shape,
-        frobenius(norms_a) * slack,
-        frobenius(norms_b) * slack,
-        precision,
-        alpha=alpha,
-        beta=beta,
-        norm_c=norm_c,
-        product_roundoff=TF32X3_ROUNDOFF if precision == "tf32x3" else 0.0,
-    )
+    scales = {"alpha": request.alpha, "beta": request.beta, "norm_c": norm_c}
+    norm_a, norm_b = frobenius(norms_a) * slack, frobenius(norms_b) * slack
+    return bounds.rounding_bound(shape, norm_a, norm_b, request.precision, **scales)
 
 
 def tau_for_error(
@@ -199,7 +233,7 @@ def tau_for_error(
     norms_a, norms_b = maps.of(item)
     # The norms may be too large by their rounding: the limit takes them too small.
     scale = frobenius(norms_a) * frobenius(norms_b) / NORM_SLACK[norms_a.dtype.name] ** 2
-    limit = bounds.skipping_limit(rtol, scale, rounding(shape, norms_a, norms_b, precision))
+    limit = bounds.skipping_limit(rtol, scale, rounding(shape, norms_a, norms_b, Request(precision)))
     largest = (
         float((norms_a.max(axis=0).astype(np.float64) * norms_b.max(axis=0)).max())
         if norms_a.size and norms_b.size

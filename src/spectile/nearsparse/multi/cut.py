@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays
-from spectile.nearsparse.cuda import norms as gpu_norms
-from spectile.nearsparse.cuda.launch import blocks, row_major
+from spectile.nearsparse.cuda import norms as cuda_norms
+from spectile.nearsparse.cuda.geometry import row_major
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi.resident import Split
 from spectile.nearsparse.multi.streams import connect, copied, synchronize
+from spectile.nearsparse.operands import tiles
+from spectile.nearsparse.types import Split
 
 
 def row_work(maps: Any, tau: float, rows: int) -> Any:
@@ -62,7 +63,7 @@ def _pooled(norms: Any, size: int) -> Any:
 
     if len(norms) % size == 0:
         return norms.reshape(-1, size, norms.shape[1]).max(axis=1)
-    padded = cupy.zeros((blocks(len(norms), size) * size, norms.shape[1]), norms.dtype)
+    padded = cupy.zeros((tiles(len(norms), size) * size, norms.shape[1]), norms.dtype)
     padded[: len(norms)] = norms
     return padded.reshape(-1, size, norms.shape[1]).max(axis=1)
 
@@ -110,7 +111,7 @@ def reach(
     import cupy
 
     block = norms.block
-    last = blocks(parts[-1][1], block)
+    last = tiles(parts[-1][1], block)
     # From each part on, the largest norm in each block of k.
     high = cupy.stack([norms.a[start // block : last].max(axis=0) for start, _ in parts])
     wide = _pooled(norms.b, (panels[0][1] - panels[0][0]) // block)[: len(panels)]
@@ -119,8 +120,8 @@ def reach(
     begin, behind = needed.argmax(axis=2), needed[..., ::-1].argmax(axis=2)
     end = cupy.where(needed.any(axis=2), needed.shape[2] - behind, begin)
     grain = partition.ROW_UNIT
-    found = cupy.stack([begin * block // grain * grain, -(-end * block // grain) * grain], axis=-1)
-    return cupy.minimum(found.astype(np.int32), np.int32(depth), out=into)
+    rows = cupy.stack([begin * block // grain * grain, -(-end * block // grain) * grain], axis=-1)
+    return cupy.minimum(rows.astype(np.int32), np.int32(depth), out=into)
 
 
 def distribute(
@@ -138,7 +139,7 @@ def distribute(
             synchronize()
             parts = [[x[first:last] if x.ndim > 2 else x for first, last in itertools.pairwise(cuts)] for x in (a, b)]
             return copied(parts[0], devices), copied(parts[1], devices)
-        maps = gpu_norms.NormMaps(a, b, block)
+        maps = cuda_norms.NormMaps(a, b, block)
         if a.size or b.size:
             maps()
         unit, length = (partition.ROW_UNIT, a.shape[0]) if split == "rows" else (partition.COLUMN_UNIT, b.shape[1])

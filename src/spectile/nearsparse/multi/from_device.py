@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import memory
-from spectile.nearsparse.cuda import norms as gpu_norms
-from spectile.nearsparse.cuda.launch import blocks
+from spectile.core import device, memory
+from spectile.nearsparse.cuda import norms as cuda_norms
+from spectile.nearsparse.cuda import tuning
+from spectile.nearsparse.cuda.choose import Problem
+from spectile.nearsparse.cuda.norms import empty_map
+from spectile.nearsparse.cuda.survey import threshold
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.cut import reach, row_work
-from spectile.nearsparse.multi.plan import Options, Plan
-from spectile.nearsparse.multi.streams import Lane, Pinned
+from spectile.nearsparse.multi.plan import Plan, empty_operand
+from spectile.nearsparse.multi.streams import Pinned, Stream
+from spectile.nearsparse.operands import tiles
+from spectile.nearsparse.types import Request
 
 # From this size of B on, every call finds out from the norms which rows of its panels are needed: the host waits for
 # that while the first panel and rows of A are sent.  A replayed graph is faster for less.
@@ -33,28 +38,29 @@ class FromDevice(Plan):
         On one device.
     devices : sequence of int
         The first is that device.
-    asked : Options
+    request : Request
         Tau is searched, and rows are cut by the norms, once: when the plan is made.
     c : cupy.ndarray, shape (m, n), optional
         What beta multiplies; may be `out`.
     """
 
-    def __init__(self, a: Any, b: Any, out: Any, devices: Sequence[int], asked: Options, c: Any = None) -> None:
+    def __init__(self, a: Any, b: Any, out: Any, devices: Sequence[int], request: Request, c: Any = None) -> None:
         import cupy
 
         shape = (*a.shape, b.shape[1])
-        block = asked.block
+        block = request.block
         with cupy.cuda.Device(devices[0]):
-            super().__init__(devices, shape, asked.kernel(shape, [a], [b]), asked)
-            self._maps = maps = gpu_norms.NormMaps(a, b, block)
+            problem = Problem.of_parts(shape, [a], [b], block, request.precision, request.strict)
+            super().__init__(devices, problem, request)
+            self._maps = maps = cuda_norms.NormMaps(a, b, block)
             maps()
-            if asked.measured_first:
-                gpu_norms.check_norms(maps, a, b)
-            self.tau = asked.threshold(maps, shape)
+            if request.norms_first:
+                cuda_norms.check_norms(maps, a, b)
+            self.tau = threshold(maps, (0, 0), request, shape)
             self.out, self.c = out, c
             if c is not None:
                 self.add([c], [out])
-            self._norms = gpu_norms.Norms(maps.a, maps.b, block, maps.counter)
+            self._norms = cuda_norms.Norms(maps.a, maps.b, block, maps.counter)
             self.panels = partition.panels(shape[2], least=partition.PANEL_COLUMNS)
             self._sparing = b.nbytes >= SPARED_BYTES
             self.rows = rows = self._cut(a.nbytes, b.nbytes, out.nbytes)
@@ -64,18 +70,18 @@ class FromDevice(Plan):
                 added = None if c is None else c[head]
                 self._first = self.product(a[head], b, out[head], self._norms_of(0, rows[1]), added)
         self._keep = a, b
-        self._main, self.sender = self.lane(devices[0]), self.lane(devices[0])
+        self._main, self.sender = self.stream(devices[0]), self.stream(devices[0])
         self._parts = [
-            _Part(self, index, first, last)
+            _RingPart(self, index, first, last)
             for index, first, last in zip(devices[1:], rows[1:-1], rows[2:], strict=True)
             if first < last
         ]
         self._sparing = self._sparing and bool(self._parts)
         self.replayed = not self._sparing
-        source, lane = b, self.sender
+        source, stream = b, self.sender
         for part in self._parts:
-            part.connect(a, source, lane, self.sender, self._norms)
-            source, lane = part.b, part.sender
+            part.connect(a, source, stream, self.sender, self._norms)
+            source, stream = part.b, part.sender
         self._order = partition.schedule(len(self._parts) + 1, len(self.panels)) if self._parts else []
         #: Rows of each panel of B, first and end, that each part needs or passes on.
         self._reach = np.tile(np.array([0, shape[1]], np.int32), (len(self._parts), len(self.panels), 1))
@@ -85,26 +91,27 @@ class FromDevice(Plan):
         """Return where the rows are cut so that all GPUs end together."""
         shape, parts = self.shape, len(self.devices)
         work = row_work(self._maps, self.tau, shape[0])
-        seconds = 2.0 * float(work.sum()) * math.prod(shape) / partition.RATES[self.asked.precision]
+        rates = tuning.rates(device.describe())
+        seconds = 2.0 * float(work.sum()) * math.prod(shape) / rates.executed[self.request.precision]
         sent = (1.0,) * len(self.panels)
         # What of B is sent depends on the cuts, and they on it.
         for turn in range(3):
             # Two digits of the time are enough, and let one answer serve many calls.
-            shares = partition.shares(parts, float(f"{seconds:.2g}"), a_bytes, b_bytes, c_bytes, sent)
+            shares = partition.shares(parts, float(f"{seconds:.2g}"), a_bytes, b_bytes, c_bytes, sent, rates.peer_bytes)
             rows = [min(partition.ROW_UNIT * cut, shape[0]) for cut in partition.cut_rows(work, shares)]
             if not self._sparing or turn == 2 or rows[1] == shape[0]:
                 break
             end = shape[0]
-            found = reach(self._norms, [(rows[1], end)], self.panels, self.tau, shape[1]).get()[0]
-            sent = tuple(round(float(stop - start) / shape[1], 2) for start, stop in found)
+            needed = reach(self._norms, [(rows[1], end)], self.panels, self.tau, shape[1]).get()[0]
+            sent = tuple(round(float(stop - start) / shape[1], 2) for start, stop in needed)
         return rows
 
-    def _norms_of(self, first: int, last: int) -> gpu_norms.Norms:
+    def _norms_of(self, first: int, last: int) -> cuda_norms.Norms:
         whole = self._norms
-        return gpu_norms.Norms(
-            whole.a[first // self.asked.block : blocks(last, self.asked.block)],
+        return cuda_norms.Norms(
+            whole.a[first // self.request.block : tiles(last, self.request.block)],
             whole.b,
-            self.asked.block,
+            self.request.block,
             whole.counter,
         )
 
@@ -129,7 +136,7 @@ class FromDevice(Plan):
         if self._first is not None:
             with main.current():
                 self._first()
-        ready: list[_Part] = []
+        ready: list[_RingPart] = []
         for kind, index in order:
             if kind == "a":
                 part = self._parts[index - 1]
@@ -152,14 +159,14 @@ class FromDevice(Plan):
         """Pass the rows of a panel of B that are needed round the ring, piece by piece."""
         start, stop = (int(row) for row in self._reach[0, panel])
         for first, last in partition.pieces(stop - start) or [(0, 0)]:
-            lane, before = self.sender, None
+            stream, before = self.sender, None
             for number, part in enumerate(self._parts):
                 if before is not None:
-                    lane.wait(before)
+                    stream.wait(before)
                 low, high = (int(row) for row in self._reach[number, panel])
                 part.get_panels[panel](max(start + first, low), min(start + last, high))
-                before = part.arrived[panel] = lane.mark()
-                lane = part.sender
+                before = part.arrived[panel] = stream.mark()
+                stream = part.sender
 
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
@@ -174,27 +181,32 @@ class FromDevice(Plan):
         self._parts.clear()
 
 
-class _Part:
+class _RingPart:
     """What a device other than the first holds and does."""
 
     def __init__(self, plan: FromDevice, index: int, first: int, last: int) -> None:
         import cupy
 
         _, k, n = plan.shape
-        asked, block = plan.asked, plan.asked.block
-        self.rows, self.norm_rows = slice(first, last), slice(first // block, blocks(last, block))
+        request, block = plan.request, plan.request.block
+        self.rows, self.norm_rows = slice(first, last), slice(first // block, tiles(last, block))
         #: Panels of B on their way or here, not multiplied yet, and the events after which they are here.
         self.arrived: dict[int, Any] = {}
         # Panels are multiplied in two streams, so that one fills the multiprocessors that the other's end leaves idle.
-        self.lanes = plan.lane(index), plan.lane(index)
-        self.sender, self.back = plan.lane(index), plan.lane(index)
+        self.streams = plan.stream(index), plan.stream(index)
+        self.sender, self.back = plan.stream(index), plan.stream(index)
         target, added = plan.out[self.rows], None if plan.c is None else plan.c[self.rows]
-        needed = np.dtype(asked.dtype).itemsize * k * (last - first + n) + (0 if plan.connected else target.nbytes)
+        needed = np.dtype(request.arithmetic.dtype).itemsize * k * (last - first + n) + (
+            0 if plan.connected else target.nbytes
+        )
         with cupy.cuda.Device(index), memory.allocating(f"the product's part on device {index}", needed):
-            self.a, self.b = asked.empty_operand(last - first, k), asked.empty_operand(k, n)
+            self.a, self.b = empty_operand(request, last - first, k), empty_operand(request, k, n)
             # Products write into the first device's memory: copies would queue behind those of B.
-            self.c = target if plan.connected else cupy.empty(target.shape, asked.output)
-            self.norms_a, self.norms_b = asked.empty_map(last - first, k), asked.empty_map(n, k)
+            self.c = target if plan.connected else cupy.empty(target.shape, request.arithmetic.output)
+            self.norms_a, self.norms_b = (
+                empty_map(last - first, k, request),
+                empty_map(n, k, request),
+            )
             self.counters = cupy.zeros(len(plan.panels), cupy.uint32)
             self.panels = [slice(*panel) for panel in plan.panels]
             self._get_c, here = None, added
@@ -202,8 +214,8 @@ class _Part:
                 self._get_c, here = plan.sender.copying(self.c, added), self.c
             self.products = []
             for number, columns in enumerate(self.panels):
-                norms_b = self.norms_b[columns.start // block : blocks(columns.stop, block)]
-                norms = gpu_norms.Norms(self.norms_a, norms_b, block, self.counters[number : number + 1])
+                norms_b = self.norms_b[columns.start // block : tiles(columns.stop, block)]
+                norms = cuda_norms.Norms(self.norms_a, norms_b, block, self.counters[number : number + 1])
                 some = None if here is None else here[:, columns]
                 self.products.append(plan.product(self.a, self.b[:, columns], self.c[:, columns], norms, some))
         self.put_panels = [
@@ -211,14 +223,14 @@ class _Part:
             for columns in self.panels
         ]
 
-    def connect(self, a: Any, b: Any, lane: Lane, first: Lane, norms: gpu_norms.Norms) -> None:
+    def connect(self, a: Any, b: Any, stream: Stream, first: Stream, norms: cuda_norms.Norms) -> None:
         """Prepare the copies: rows of A and norms from the first device, B from the device before."""
         self._get_a = first.copying(self.a, a[self.rows])
         self._get_norms = (
             first.copying(self.norms_a, norms.a[self.norm_rows]),
             first.copying(self.norms_b, norms.b),
         )
-        self.get_panels = [lane.copying_rows(self.b[:, columns], b[:, columns]) for columns in self.panels]
+        self.get_panels = [stream.copying_rows(self.b[:, columns], b[:, columns]) for columns in self.panels]
 
     def get_rows(self) -> None:
         """Enqueue the copies of rows of A, and of C where it is added and out of reach."""
@@ -233,20 +245,20 @@ class _Part:
 
     def begin(self, here: Any) -> None:
         """Let products wait for rows of A and norms to be here."""
-        with self.lanes[0].current():
+        with self.streams[0].current():
             self.counters.data.memset_async(0, self.counters.nbytes)
-        zeroed = self.lanes[0].mark()
-        for lane in self.lanes:
-            lane.wait(here, zeroed)
+        zeroed = self.streams[0].mark()
+        for stream in self.streams:
+            stream.wait(here, zeroed)
 
     def multiply_arrived(self) -> None:
         """Multiply with the panels of B that were sent, each when it is here."""
         for panel, arrived in self.arrived.items():
-            lane, put = self.lanes[panel % 2], self.put_panels[panel]
-            lane.wait(arrived)
-            with lane.current():
+            stream, put = self.streams[panel % 2], self.put_panels[panel]
+            stream.wait(arrived)
+            with stream.current():
                 self.products[panel]()
             if put is not None:
-                self.back.wait(lane.mark())
+                self.back.wait(stream.mark())
                 put()
         self.arrived.clear()

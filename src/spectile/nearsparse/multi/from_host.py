@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from spectile.core import memory
-from spectile.nearsparse.cuda import norms as gpu_norms
-from spectile.nearsparse.cuda import product as gpu_product
-from spectile.nearsparse.cuda.launch import blocks
+from spectile.nearsparse.cuda import norms as cuda_norms
+from spectile.nearsparse.cuda import product as cuda_product
+from spectile.nearsparse.cuda.choose import Problem
+from spectile.nearsparse.cuda.norms import empty_map
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi.plan import Options, Plan
+from spectile.nearsparse.multi.plan import Plan, host_threshold
+from spectile.nearsparse.operands import tiles
+from spectile.nearsparse.types import Request
 
 
 class FromHost(Plan):
@@ -24,8 +26,8 @@ class FromHost(Plan):
     a, b, out : numpy.ndarray, shapes (m, k), (k, n), (m, n)
         Rows are contiguous.
     devices : sequence of int
-        Blocks of rows are dealt to them in turn, which evens their work without knowing it.
-    asked : Options
+        Blocks of rows are given to them in turn, which evens their work without knowing it.
+    request : Request
         Tau is searched when the plan is made, by norms that the CPU takes.
     c : numpy.ndarray, shape (m, n), optional
         What beta multiplies, of the dtype of C with contiguous rows; may be `out`.
@@ -44,37 +46,35 @@ class FromHost(Plan):
         b: Any,
         out: Any,
         devices: Sequence[int],
-        asked: Options,
+        request: Request,
         c: Any = None,
         memory_bytes: int | None = None,
     ) -> None:
-        import cupy
 
         shape = (*a.shape, b.shape[1])
-        with cupy.cuda.Device(devices[0]):
-            # One GPU would multiply aligned copies, as these parts are.
-            kernel = asked.kernel(shape, [_Aligned(a)], [_Aligned(b)])
-        super().__init__(devices, shape, kernel, asked)
-        self.tau = asked.host_threshold(a, b)
+        # One GPU would multiply contiguous copies.
+        problem = Problem.of_parts(shape, [a], [b], request.block, request.precision, request.strict)
+        super().__init__(devices, problem, request)
+        self.tau = host_threshold(a, b, request)
         self.a, self.b, self.c, self.out = a, b, c, out
         if c is not None:
             self.add([c], [out])
         height = self._height(memory_bytes)
-        dealt = partition.dealt(shape[0], height, len(devices))
+        blocks = partition.round_robin(shape[0], height, len(devices))
         self.panels = [slice(*panel) for panel in partition.panels(shape[2], partition.HOST_PANELS)]
         #: Rows of a panel that each part reads from the host.
         self._pieces = [slice(*piece) for piece in partition.pieces(shape[1], len(devices))]
-        self._parts = [_Part(self, index, mine, height) for index, mine in zip(devices, dealt, strict=True)]
+        self._parts = [_StreamedPart(self, index, mine, height) for index, mine in zip(devices, blocks, strict=True)]
 
     def _height(self, memory_bytes: int | None) -> int:
         """Return the rows of a block, as many as fit twice beside B on every device."""
         import cupy
 
         m, k, n = self.shape
-        asked = self.asked
-        itemsize, output = np.dtype(asked.dtype).itemsize, np.dtype(asked.output).itemsize
-        norms = np.dtype(asked.norm).itemsize * (blocks(m, asked.block) + blocks(n, asked.block))
-        fixed = itemsize * k * n + norms * blocks(k, asked.block) + (8 << 20)
+        request = self.request
+        itemsize, output = np.dtype(request.arithmetic.dtype).itemsize, np.dtype(request.arithmetic.output).itemsize
+        norms = np.dtype(request.arithmetic.norm).itemsize * (tiles(m, request.block) + tiles(n, request.block))
+        fixed = itemsize * k * n + norms * tiles(k, request.block) + (8 << 20)
         row = 2 * (itemsize * k + output * n)
         height = partition.block_height(m, len(self.devices), max(m, partition.ROW_UNIT))
         for index in dict.fromkeys(self.devices):
@@ -108,13 +108,13 @@ class FromHost(Plan):
             reader = self._parts[owner]
             reader.reader.copy(reader.b[rows, columns], self.b[rows, columns])
             read = reader.reader.mark()
-            reader.lane.wait(read)
+            reader.stream.wait(read)
             reader.sender.wait(read)
             # Each reader begins with its neighbour, so that no device receives from all at once.
             for step in range(1, len(self._parts)):
                 other = self._parts[(owner + step) % len(self._parts)]
                 reader.sender.copy(other.b[rows, columns], reader.b[rows, columns])
-                other.lane.wait(reader.sender.mark())
+                other.stream.wait(reader.sender.mark())
 
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
@@ -124,7 +124,7 @@ class FromHost(Plan):
             for part in self._parts
             if turn < len(part.blocks)
         ]
-        return gpu_norms.Norms(self.joined(norms), self._parts[0].norms_b, self.asked.block)
+        return cuda_norms.Norms(self.joined(norms), self._parts[0].norms_b, self.request.block)
 
     def outputs(self) -> list[Any]:
         """Return the parts of C, to sum over."""
@@ -136,30 +136,30 @@ class FromHost(Plan):
             part.release()
 
 
-class _Part:
+class _StreamedPart:
     """What a device holds and does in `FromHost`: B, and two buffers for blocks of rows of A and C each."""
 
-    def __init__(self, plan: FromHost, index: int, dealt: list[tuple[int, int]], height: int) -> None:
+    def __init__(self, plan: FromHost, index: int, row_blocks: list[tuple[int, int]], height: int) -> None:
         import cupy
 
         _, k, n = plan.shape
-        asked, block = plan.asked, plan.asked.block
-        self.blocks = [slice(*rows) for rows in dealt]
-        self.lane, self.reader, self.sender, self.back = (plan.lane(index) for _ in range(4))
-        slots = min(2, len(dealt))
+        request, block = plan.request, plan.request.block
+        self.blocks = [slice(*rows) for rows in row_blocks]
+        self.stream, self.reader, self.sender, self.back = (plan.stream(index) for _ in range(4))
+        slots = min(2, len(row_blocks))
         with cupy.cuda.Device(index):
-            self.b = cupy.empty((k, n), asked.dtype)
-            self.a = [cupy.empty((height, k), asked.dtype) for _ in range(slots)]
-            self.c = [cupy.empty((height, n), asked.output) for _ in range(slots)]
-            self.norms_b = asked.empty_map(n, k)
+            self.b = cupy.empty((k, n), request.arithmetic.dtype)
+            self.a = [cupy.empty((height, k), request.arithmetic.dtype) for _ in range(slots)]
+            self.c = [cupy.empty((height, n), request.arithmetic.output) for _ in range(slots)]
+            self.norms_b = empty_map(n, k, request)
             self.norms_a: list[Any] = []
-            self._steps: list[tuple[gpu_norms.NormMaps, gpu_product.Product]] = []
-            columns = cupy.empty((k, 0), asked.dtype)
-            for turn, (first, last) in enumerate(dealt):
+            self._steps: list[tuple[cuda_norms.NormMaps, cuda_product.Product]] = []
+            columns = cupy.empty((k, 0), request.arithmetic.dtype)
+            for turn, (first, last) in enumerate(row_blocks):
                 mine = self.a[turn % 2][: last - first]
-                own = asked.empty_map(last - first, k)
-                maps = gpu_norms.NormMaps(mine, columns, block, (own, asked.empty_map(0, k)))
-                norms = gpu_norms.Norms(own, self.norms_b, block, maps.counter)
+                own = empty_map(last - first, k, request)
+                maps = cuda_norms.NormMaps(mine, columns, block, (own, empty_map(0, k, request)))
+                norms = cuda_norms.Norms(own, self.norms_b, block, maps.counter)
                 self.norms_a.append(own)
                 self._steps.append((maps, self._product(plan, turn, slice(None), norms)))
             #: Norms of a panel of B, and the first block's product with it.
@@ -167,23 +167,23 @@ class _Part:
         self._multiplied: list[Any] = [None] * slots
         self._taken: list[Any] = [None] * slots
 
-    def _product(self, plan: FromHost, turn: int, columns: slice, norms: gpu_norms.Norms) -> gpu_product.Product:
+    def _product(self, plan: FromHost, turn: int, columns: slice, norms: cuda_norms.Norms) -> cuda_product.Product:
         rows, slot = self.blocks[turn], turn % 2
         count = rows.stop - rows.start
         target = self.c[slot][:count, columns]
         # What beta multiplies is read into the buffer that receives the result.
         return plan.product(self.a[slot][:count], self.b[:, columns], target, norms, None if plan.c is None else target)
 
-    def _panel(self, plan: FromHost, columns: slice) -> tuple[slice, gpu_norms.NormMaps, gpu_product.Product | None]:
+    def _panel(self, plan: FromHost, columns: slice) -> tuple[slice, cuda_norms.NormMaps, cuda_product.Product | None]:
         import cupy
 
-        asked, block, k = plan.asked, plan.asked.block, plan.shape[1]
-        norms_b = self.norms_b[columns.start // block : blocks(columns.stop, block)]
-        nothing = cupy.empty((0, k), asked.dtype)
-        maps = gpu_norms.NormMaps(nothing, self.b[:, columns], block, (asked.empty_map(0, k), norms_b))
+        request, block, k = plan.request, plan.request.block, plan.shape[1]
+        norms_b = self.norms_b[columns.start // block : tiles(columns.stop, block)]
+        nothing = cupy.empty((0, k), request.arithmetic.dtype)
+        maps = cuda_norms.NormMaps(nothing, self.b[:, columns], block, (empty_map(0, k, request), norms_b))
         if not self.blocks:
             return columns, maps, None
-        norms = gpu_norms.Norms(self.norms_a[0], norms_b, block, maps.counter)
+        norms = cuda_norms.Norms(self.norms_a[0], norms_b, block, maps.counter)
         return columns, maps, self._product(plan, 0, columns, norms)
 
     def read(self, turn: int, a: Any, c: Any) -> None:
@@ -197,8 +197,8 @@ class _Part:
             if turn >= 2:
                 self.reader.wait(self._taken[slot])
             self.reader.copy(self.c[slot][:count], c[rows])
-        self.lane.wait(self.reader.mark())
-        with self.lane.current():
+        self.stream.wait(self.reader.mark())
+        with self.stream.current():
             self._steps[turn][0]()
 
     def release(self) -> None:
@@ -210,7 +210,7 @@ class _Part:
     def multiply_panel(self, number: int, out: Any) -> None:
         """Take the norms of a panel of B, multiply the first block with it, and write these columns of C."""
         columns, maps, product = self._panels[number]
-        with self.lane.current():
+        with self.stream.current():
             maps()
             if product is not None:
                 product()
@@ -221,25 +221,17 @@ class _Part:
         """Multiply a further block of rows of A with all of B, and write its rows of C."""
         self.read(turn, a, c)
         if turn >= 2:
-            self.lane.wait(self._taken[turn % 2])
-        with self.lane.current():
+            self.stream.wait(self._taken[turn % 2])
+        with self.stream.current():
             self._steps[turn][1]()
         self._write(turn, slice(None), out)
 
     def _write(self, turn: int, columns: slice, out: Any) -> None:
         rows, slot = self.blocks[turn], turn % 2
-        self._multiplied[slot] = self.lane.mark()
+        self._multiplied[slot] = self.stream.mark()
         self.back.wait(self._multiplied[slot])
         self.back.copy(out[rows, columns], self.c[slot][: rows.stop - rows.start, columns])
         self._taken[slot] = self.back.mark()
-
-
-class _Aligned:
-    """A host matrix as the contiguous copy of it on a device looks to the choice of the kernel."""
-
-    def __init__(self, matrix: Any) -> None:
-        self.shape, self.strides = matrix.shape, (matrix.shape[1] * matrix.itemsize, matrix.itemsize)
-        self.data = SimpleNamespace(ptr=0)
 
 
 def free_bytes() -> int:

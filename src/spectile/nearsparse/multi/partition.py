@@ -21,10 +21,6 @@ PANEL_COLUMNS = 2048
 # Panels of B that host memory sends: the first block's columns of C begin to leave when one is multiplied.  The links
 # read narrow columns slowly: an eighth of a row at 32, a half at 55 GB/s.
 HOST_PANELS = 4
-# Bytes a second of a peer copy between two H200 (NVLink 4), measured.
-LINK_BYTES_S = 394e9
-# Multiplications and additions a second over executed tiles, measured on one H200 at N = 32,768.
-RATES = {"fp16": 750e12, "fp16c16": 750e12, "fp32": 45e12, "tf32x3": 125e12, "fp64": 45e12}
 
 
 def cut_rows(work: Any, shares: Any) -> list[int]:
@@ -83,7 +79,7 @@ def schedule(parts: int, panel_count: int) -> list[tuple[Literal["a", "b"], int]
 
 @functools.lru_cache
 def shares(
-    parts: int, seconds: float, a_bytes: int, b_bytes: int, c_bytes: int, sent: tuple[float, ...]
+    parts: int, seconds: float, a_bytes: int, b_bytes: int, c_bytes: int, sent: tuple[float, ...], link: float
 ) -> tuple[float, ...]:
     """Return the shares of the work with which all parts end together when all data lie on the first GPU.
 
@@ -97,6 +93,8 @@ def shares(
         Sizes of the matrices.  A and B leave the first GPU once (B goes round a ring), C comes back to it.
     sent : tuple of float
         What share of each panel of B is sent.
+    link : float
+        Bytes a second of a copy between two GPUs.
 
     Returns
     -------
@@ -105,43 +103,43 @@ def shares(
     """
     if parts == 1:
         return (1.0,)
-    found = np.full(parts, 1 / parts)
+    given = np.full(parts, 1 / parts)
     # Parts with few rows let those after them begin earlier: a fixed point, near enough after some rounds.
     for _ in range(4):
-        found = _shares(found, seconds, a_bytes, b_bytes / len(sent) * np.array(sent), c_bytes)
-    return tuple(float(share) for share in found)
+        given = _shares(given, seconds, a_bytes, b_bytes / len(sent) * np.array(sent), c_bytes, link)
+    return tuple(float(share) for share in given)
 
 
-def _shares(previous: Any, seconds: float, a_bytes: float, panel_bytes: Any, c_bytes: float) -> Any:
+def _shares(previous: Any, seconds: float, a_bytes: float, panel_bytes: Any, c_bytes: float, link: float) -> Any:
     parts, panel_count = len(previous), len(panel_bytes)
     time, rows_there, panel_there = 0.0, np.zeros(parts), np.zeros((parts, panel_count))
     for kind, index in schedule(parts, panel_count):
         if kind == "a":
-            time += a_bytes * previous[index] / LINK_BYTES_S
+            time += a_bytes * previous[index] / link
             rows_there[index] = time
         else:
-            time += panel_bytes[index] / LINK_BYTES_S
-            panel_there[1:, index] = time + panel_bytes[index] / PIECES / LINK_BYTES_S * np.arange(parts - 1)
+            time += panel_bytes[index] / link
+            panel_there[1:, index] = time + panel_bytes[index] / PIECES / link * np.arange(parts - 1)
     start = np.maximum(panel_there, rows_there[:, None])[1:]
-    last_copy = (c_bytes * previous / panel_count / LINK_BYTES_S)[1:]
+    last_copy = (c_bytes * previous / panel_count / link)[1:]
     left = panel_count - np.arange(panel_count)
 
     def possible(end: float) -> Any:
         # What is still to be multiplied when a panel comes must fit between then and the end; C must get back, too.
         others = np.maximum(0.0, ((end - last_copy - start.T).T / left).min(axis=1)) * panel_count / seconds
-        room = max(0.0, end - start[0, 0]) * LINK_BYTES_S / c_bytes
+        room = max(0.0, end - start[0, 0]) * link / c_bytes
         return np.concatenate([[end / seconds], others * min(1.0, room / max(others.sum(), 1e-30))])
 
     low, high = 0.0, seconds
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (low, middle) if possible(middle).sum() >= 1 else (middle, high)
-    found = possible(high)
-    return found / found.sum()
+    shares_ = possible(high)
+    return shares_ / shares_.sum()
 
 
-def dealt(rows: int, height: int, parts: int) -> list[list[tuple[int, int]]]:
-    """Return the blocks of rows of each part, dealt in turn, so that every part gets some of every region."""
+def round_robin(rows: int, height: int, parts: int) -> list[list[tuple[int, int]]]:
+    """Return the blocks of rows of each part, given out in turn, so that every part gets some of every region."""
     blocks = [(start, min(start + height, rows)) for start in range(0, rows, height)]
     return [blocks[part::parts] for part in range(parts)]
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from spectile.nearsparse.cuda import norms as gpu_norms
-from spectile.nearsparse.cuda import product as gpu_product
-from spectile.nearsparse.cuda.launch import blocks
+from spectile.nearsparse.cuda import norms as cuda_norms
+from spectile.nearsparse.cuda import product as cuda_product
+from spectile.nearsparse.cuda.choose import Problem
+from spectile.nearsparse.cuda.norms import empty_map
+from spectile.nearsparse.cuda.survey import threshold
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi.plan import Options, Plan
-from spectile.nearsparse.multi.streams import Lane
-
-Split = Literal["rows", "columns"]
+from spectile.nearsparse.multi.plan import Plan
+from spectile.nearsparse.multi.streams import Stream
+from spectile.nearsparse.operands import tiles
+from spectile.nearsparse.types import Request, Split
 
 # From this size of the operand on that every GPU holds, they share the norm pass over their copies: exchanging the maps
 # costs 0.2 ms.
@@ -32,7 +34,7 @@ class Resident(Plan):
         Parts in order, cut as by :func:`spectile.nearsparse.distribute`, and copies, one of each a device.
     out : sequence of cupy.ndarray, shapes (m_p, n) or (m, n_p), optional
         Receive the parts of C; made here by default.
-    asked : Options
+    request : Request
         Norms are measured, and tau is searched, when the plan is made if they are asked for.
     c : sequence of cupy.ndarray, optional
         What beta multiplies, cut as C is; may be `out`.
@@ -45,7 +47,7 @@ class Resident(Plan):
         a: Sequence[Any],
         b: Sequence[Any],
         out: Sequence[Any] | None,
-        asked: Options,
+        request: Request,
         c: Sequence[Any] | None = None,
         split: Split = "rows",
     ) -> None:
@@ -57,29 +59,28 @@ class Resident(Plan):
             shape = (sum(part.shape[0] for part in a), *b[0].shape)
         else:
             shape = (*a[0].shape, sum(part.shape[1] for part in b))
-        with cupy.cuda.Device(devices[0]):
-            kernel = asked.kernel(shape, a, b)
-        super().__init__(devices, shape, kernel, asked)
+        problem = Problem.of_parts(shape, a, b, request.block, request.precision, request.strict)
+        super().__init__(devices, problem, request)
         self.replayed = True
         copies, size = (b, shape[2]) if self._by_rows else (a, shape[0])
         self._shared = copies[0].nbytes >= SHARED_NORM_BYTES and len(a) > 1
         panels = partition.panels(size, len(a)) if self._shared else [(0, size)] * len(a)
         panels += [(0, 0)] * (len(a) - len(panels))
         self.out: list[Any] = []
-        self._parts: list[_Part] = []
+        self._parts: list[_ResidentPart] = []
         for number, (index, panel) in enumerate(zip(devices, panels, strict=True)):
             with cupy.cuda.Device(index):
                 mine, other = a[number], b[number]
                 size_c = mine.shape[0], other.shape[1]
-                self.out.append(cupy.empty(size_c, asked.output) if out is None else out[number])
+                self.out.append(cupy.empty(size_c, request.arithmetic.output) if out is None else out[number])
                 self._parts.append(self._part(index, mine, other, panel))
         if c is not None:
             self.add(c, self.out)
-        if asked.measured_first:
+        if request.norms_first:
             self._run(self._measure)
             self.check_finite(*((a, b[0]) if self._by_rows else (a[0], b)))
             with cupy.cuda.Device(devices[0]):
-                self.tau = asked.threshold(self.maps(), shape)
+                self.tau = threshold(self.maps(), (0, 0), request, shape)
         for number, part in enumerate(self._parts):
             target = self.out[number]
             if target.size:
@@ -87,44 +88,45 @@ class Resident(Plan):
                     added = None if c is None else c[number]
                     part.product = self.product(a[number], b[number], target, part.norms, added)
 
-    def _part(self, index: int, a: Any, b: Any, panel: tuple[int, int]) -> _Part:
-        block, (first, last) = self.asked.block, panel
-        norms_a, norms_b = (self.asked.empty_map(size, self.shape[1]) for size in (a.shape[0], b.shape[1]))
-        some = slice(first // block, blocks(last, block))
+    def _part(self, index: int, a: Any, b: Any, panel: tuple[int, int]) -> _ResidentPart:
+        request, (first, last) = self.request, panel
+        block = request.block
+        norms_a, norms_b = (empty_map(size, self.shape[1], request) for size in (a.shape[0], b.shape[1]))
+        some = slice(first // block, tiles(last, block))
         if self._by_rows:
-            maps = gpu_norms.NormMaps(a, b[:, first:last], block, (norms_a, norms_b[some]))
+            maps = cuda_norms.NormMaps(a, b[:, first:last], block, (norms_a, norms_b[some]))
         else:
-            maps = gpu_norms.NormMaps(a[first:last], b, block, (norms_a[some], norms_b))
-        norms = gpu_norms.Norms(norms_a, norms_b, block, maps.counter)
+            maps = cuda_norms.NormMaps(a[first:last], b, block, (norms_a[some], norms_b))
+        norms = cuda_norms.Norms(norms_a, norms_b, block, maps.counter)
         cut, copy = (norms_a, norms_b) if self._by_rows else (norms_b, norms_a)
-        return _Part(self.lane(index), maps, norms, cut, copy, some)
+        return _ResidentPart(self.stream(index), maps, norms, cut, copy, some)
 
     def _measure(self) -> None:
         for part in self._parts:
-            with part.lane.current():
+            with part.stream.current():
                 part.maps()
         if self._shared:
             # The first device collects the map of the copies from the panels and hands it to the others.
             main, *others = self._parts
             for part in others:
-                part.lane.copy(main.copy[part.panel], part.copy[part.panel])
-                main.lane.wait(part.lane.mark())
-            complete = main.lane.mark()
+                part.stream.copy(main.copy[part.panel], part.copy[part.panel])
+                main.stream.wait(part.stream.mark())
+            complete = main.stream.mark()
             for part in others:
-                part.lane.wait(complete)
-                part.lane.copy(part.copy, main.copy)
+                part.stream.wait(complete)
+                part.stream.copy(part.copy, main.copy)
 
     def _enqueue(self) -> None:
         self._measure()
         for part in self._parts:
             if part.product is not None:
-                with part.lane.current():
+                with part.stream.current():
                     part.product()
 
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
         whole, copy = self.joined([part.cut for part in self._parts]), self._parts[0].copy
-        return gpu_norms.Norms(*((whole, copy) if self._by_rows else (copy, whole)), self.asked.block)
+        return cuda_norms.Norms(*((whole, copy) if self._by_rows else (copy, whole)), self.request.block)
 
     def outputs(self) -> list[Any]:
         """Return the parts of C, to sum over."""
@@ -135,12 +137,12 @@ class Resident(Plan):
 
 
 @dataclass
-class _Part:
-    lane: Lane
-    maps: gpu_norms.NormMaps
-    norms: gpu_norms.Norms
+class _ResidentPart:
+    stream: Stream
+    maps: cuda_norms.NormMaps
+    norms: cuda_norms.Norms
     #: The maps of the part and of the copy that this device holds, and what of the copy's it measures.
     cut: Any
     copy: Any
     panel: slice
-    product: gpu_product.Product | None = None
+    product: cuda_product.Product | None = None

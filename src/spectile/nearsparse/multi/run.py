@@ -19,21 +19,22 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays, device
-from spectile.nearsparse.cuda.launch import log2, row_major
-from spectile.nearsparse.multi.batch import Batch, Share, dealt
+from spectile.nearsparse.cuda.geometry import log2, row_major
+from spectile.nearsparse.multi.batch import Batch, Share, partitioned
 from spectile.nearsparse.multi.cut import distribute
 from spectile.nearsparse.multi.from_device import FromDevice
 from spectile.nearsparse.multi.from_host import FromHost, free_bytes
-from spectile.nearsparse.multi.plan import Options, Plan, apart
-from spectile.nearsparse.multi.resident import Resident, Split
+from spectile.nearsparse.multi.plan import Plan
+from spectile.nearsparse.multi.resident import Resident
 from spectile.nearsparse.multi.streams import synchronize
+from spectile.nearsparse.operands import copy_if_overlapping, each_product, flat_batch
 from spectile.nearsparse.result import SpammResult
+from spectile.nearsparse.types import Request, Split
 
 __all__ = [
     "Batch",
     "FromDevice",
     "FromHost",
-    "Options",
     "Resident",
     "current_device",
     "device_list",
@@ -69,43 +70,42 @@ def device_list(devices: int | Sequence[int]) -> list[int]:
     import cupy
 
     visible = cupy.cuda.runtime.getDeviceCount()
-    found = list(range(devices)) if isinstance(devices, (int, np.integer)) else [int(index) for index in devices]
-    if not found or min(found) < 0 or max(found) >= visible:
+    listed = list(range(devices)) if isinstance(devices, (int, np.integer)) else [int(index) for index in devices]
+    if not listed or min(listed) < 0 or max(listed) >= visible:
         raise ValueError(
             f"devices = {devices!r}: {visible} are visible, name some of 0 to {visible - 1} or their number"
         )
-    return found
+    return listed
 
 
 def spamm_devices(
-    a: Any, b: Any, *, c: Any, out: Any, devices: Sequence[int], split: Split, **options: Any
+    a: Any, b: Any, c: Any, out: Any, request: Request, devices: Sequence[int], split: Split
 ) -> SpammResult:
     """Multiply on several devices; see :func:`spectile.nearsparse.spamm`."""
-    asked = Options(**options)
-    log2(asked.block)
+    log2(request.block)
     if isinstance(a, list | tuple):
-        result, plans, batch = _on_parts(a, b, c, out, devices, asked, split)
+        result, plans, batch = _on_parts(a, b, c, out, devices, request, split)
     else:
         place = _on_first if arrays.on_device(a) else _on_host
-        result, plans, batch = place(a, b, c, out, devices, asked)
+        result, plans, batch = place(a, b, c, out, devices, request)
     outputs = [part for plan in plans for part in plan.outputs()]
     # The result may live long, and reads its numbers from the plans.
     for plan in plans:
         plan.release()
-    if asked.check_finite and asked.precision == "fp16c16" and any(map(_overflows, outputs)):
+    if request.check_finite and request.precision == "fp16c16" and any(map(_overflows, outputs)):
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
     if not batch or isinstance(plans[0], Batch):
         return SpammResult(result, **plans[0].numbers())
     numbers = [plan.numbers() for plan in plans]
-    return SpammResult(result, **{name: _collected([found[name] for found in numbers], batch) for name in numbers[0]})
+    return SpammResult(result, **{name: _collected([listed[name] for listed in numbers], batch) for name in numbers[0]})
 
 
-def _collected(found: list[Any], batch: tuple[int, ...]) -> Callable[[], Any]:
-    return lambda: np.array([one() if callable(one) else one for one in found]).reshape(batch)
+def _collected(listed: list[Any], batch: tuple[int, ...]) -> Callable[[], Any]:
+    return lambda: np.array([one() if callable(one) else one for one in listed]).reshape(batch)
 
 
 def _on_parts(
-    a: Sequence[Any], b: Sequence[Any], c: Any, out: Any, devices: Sequence[int], asked: Options, split: Split
+    a: Sequence[Any], b: Sequence[Any], c: Any, out: Any, devices: Sequence[int], request: Request, split: Split
 ) -> tuple[Any, list[Plan], tuple[int, ...]]:
     """Multiply distributed operands."""
     if not all(arrays.on_device(part) for part in (*a, *b, *(c or ()), *(out or ()))):
@@ -115,20 +115,20 @@ def _on_parts(
         [row_major(name, part, on_device=True) for part, _ in _on_devices(parts or (), devices)]
         for name, parts in (("a", a), ("b", b), ("c", c), ("out", out))
     )
-    added = _of_dtype(added, asked)
+    added = _of_dtype(added, request)
     plan: Plan
     batch: tuple[int, ...] = ()
     if max(part.ndim for part in (*mine, *copies)) > 2:
-        targets = targets or _empty(mine, copies, asked)
+        targets = targets or _empty(mine, copies, request)
         shares = [
             Share(index, x, y, z, added[number] if added else None)
             for number, (index, x, y, z) in enumerate(zip(devices, mine, copies, targets, strict=True))
             if z.size
         ]
         batch = (sum(len(part) for part in targets),)
-        plan = Batch(shares, asked, batch)
+        plan = Batch(shares, request, batch)
     else:
-        plan = Resident(mine, copies, targets or None, asked, added or None, split)
+        plan = Resident(mine, copies, targets or None, request, added or None, split)
         targets = plan.out
     plan()
     result = out
@@ -137,29 +137,29 @@ def _on_parts(
     return result, [plan], batch
 
 
-def _empty(a: Sequence[Any], b: Sequence[Any], asked: Options) -> list[Any]:
+def _empty(a: Sequence[Any], b: Sequence[Any], request: Request) -> list[Any]:
     """Return a new C for each pair of parts of a batch."""
     import cupy
 
-    found = []
+    listed = []
     for x, y in zip(a, b, strict=True):
         with x.device:
             count = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-            found.append(cupy.empty((*count, x.shape[-2], y.shape[-1]), asked.output))
-    return found
+            listed.append(cupy.empty((*count, x.shape[-2], y.shape[-1]), request.arithmetic.output))
+    return listed
 
 
-def _of_dtype(parts: list[Any], asked: Options) -> list[Any]:
+def _of_dtype(parts: list[Any], request: Request) -> list[Any]:
     """Return arrays, converted to the dtype of C where they have another."""
-    found = []
+    listed = []
     for part in parts:
         with part.device:
-            found.append(part.astype(asked.output, copy=False))
-    return found
+            listed.append(part.astype(request.arithmetic.output, copy=False))
+    return listed
 
 
 def _on_first(
-    a: Any, b: Any, c: Any, out: Any, devices: Sequence[int], asked: Options
+    a: Any, b: Any, c: Any, out: Any, devices: Sequence[int], request: Request
 ) -> tuple[Any, list[Plan], tuple[int, ...]]:
     """Multiply what lies on one of the devices."""
     import cupy
@@ -176,47 +176,31 @@ def _on_first(
     with home:
         a_, b_ = (row_major(name, x, on_device=True) for name, x in (("a", a_), ("b", b_)))
         if c_ is not None:
-            c_ = row_major("c", c_.astype(asked.output, copy=False), on_device=True)
+            c_ = row_major("c", c_.astype(request.arithmetic.output, copy=False), on_device=True)
         batch = np.broadcast_shapes(a_.shape[:-2], b_.shape[:-2])
         if target is not None and not target.flags.c_contiguous:
             raise ValueError(f"out has strides {target.strides}: pass a C-contiguous array")
         # Rows of `out` would overwrite operands that others still read.
         fresh = target is None or any(cupy.may_share_memory(target, x) for x in (a_, b_))
-        c_ = apart(c_, target, fresh)
-        result = cupy.empty((*batch, a_.shape[-2], b_.shape[-1]), asked.output) if fresh else target
-        flat = [_flat(x, batch) for x in (a_, b_, c_, result)]
+        c_ = copy_if_overlapping(c_, target, direct=not fresh)
+        result = cupy.empty((*batch, a_.shape[-2], b_.shape[-1]), request.arithmetic.output) if fresh else target
+        flat = [flat_batch(x, batch) for x in (a_, b_, c_, result)]
         plans: list[Plan]
         if math.prod(batch) >= max(2, len(devices)) and flat[0] is not None and flat[1] is not None:
-            plans = [Batch(dealt(flat[0], flat[1], flat[3], flat[2], order), asked, batch)]
+            plans = [Batch(partitioned(flat[0], flat[1], flat[3], flat[2], order), request, batch)]
             plans[0]()
         else:
             plans = []
-            for x, y, z, added in _each(a_, b_, result, c_, batch, cupy.broadcast_to):
-                plans.append(FromDevice(x, y, z, order, asked, added))
+            for x, y, added, z in each_product(a_, b_, c_, result, batch):
+                plans.append(FromDevice(x, y, z, order, request, added))
                 plans[-1]()
         if target is not None and fresh:
             target[...] = result
     return (to_caller_kind(result) if out is None else out), plans, batch
 
 
-def _flat(array: Any, batch: tuple[int, ...]) -> Any:
-    """Return `array` as one matrix or one flat batch without copying, or None where broadcasting is more involved."""
-    if array is None or array.ndim == 2 or array.shape[:-2] == batch:
-        flat = array if array is None or array.ndim == 2 else array.reshape(-1, *array.shape[-2:])
-        return flat if array is None or isinstance(flat, np.ndarray) or flat.data.ptr == array.data.ptr else None
-    return array.reshape(array.shape[-2:]) if math.prod(array.shape[:-2]) == 1 else None
-
-
-def _each(
-    a: Any, b: Any, out: Any, c: Any, batch: tuple[int, ...], broadcast: Callable[..., Any]
-) -> list[tuple[Any, Any, Any, Any]]:
-    """Return the matrices of each product."""
-    wide = [broadcast(x, (*batch, *x.shape[-2:])) for x in (a, b)]
-    return [(wide[0][i], wide[1][i], out[i], None if c is None else c[i]) for i in np.ndindex(batch)]
-
-
 def _on_host(
-    a: Any, b: Any, c: Any, out: Any, devices: Sequence[int], asked: Options
+    a: Any, b: Any, c: Any, out: Any, devices: Sequence[int], request: Request
 ) -> tuple[Any, list[Plan], tuple[int, ...]]:
     """Multiply what lies in host memory, and wait for it."""
     import cupy
@@ -224,28 +208,30 @@ def _on_host(
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (_with_rows(x) for x in (a, b))
     if c is not None:
-        c = _with_rows(c.astype(asked.output, copy=False))
+        c = _with_rows(c.astype(request.arithmetic.output, copy=False))
     fresh = out is None or any(np.may_share_memory(out, x) for x in (a, b))
-    c = apart(c, out, fresh)
-    result = np.empty((*batch, a.shape[-2], b.shape[-1]), asked.output) if fresh else out
+    c = copy_if_overlapping(c, out, direct=not fresh)
+    result = np.empty((*batch, a.shape[-2], b.shape[-1]), request.arithmetic.output) if fresh else out
     plans: list[Plan]
     if math.prod(batch) >= max(2, len(devices)):
-        flat = [_flat(x, batch) for x in (a, b)]
+        flat = [flat_batch(x, batch) for x in (a, b)]
         wide = [
             np.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(-1, *x.shape[-2:]) if y is None else y
             for x, y in zip((a, b), flat, strict=True)
         ]
-        plan = Batch(dealt(wide[0], wide[1], _flat(result, batch), _flat(c, batch), devices), asked, batch)
+        plan = Batch(
+            partitioned(wide[0], wide[1], flat_batch(result, batch), flat_batch(c, batch), devices), request, batch
+        )
         plan()
-        if asked.check_finite:
+        if request.check_finite:
             plan.check_host()
         plans = [plan]
     else:
         plans = []
-        for x, y, z, added in _each(a, b, result, c, batch, np.broadcast_to):
-            whole = FromHost(_with_rows(x), _with_rows(y), z, devices, asked, added)
+        for x, y, added, z in each_product(a, b, c, result, batch):
+            whole = FromHost(_with_rows(x), _with_rows(y), z, devices, request, added)
             whole()
-            if asked.check_finite:
+            if request.check_finite:
                 whole.check_finite(whole.a, whole.b)
             plans.append(whole)
     for index in dict.fromkeys(devices):
@@ -265,12 +251,12 @@ def _on_devices(parts: Sequence[Any], devices: Sequence[int]) -> list[tuple[Any,
     """Return each part as a CuPy array of its device, and the function that gives one back in its kind."""
     import cupy
 
-    found = []
+    listed = []
     for part, index in zip(parts, devices, strict=False):
         # CuPy would copy what lies on another than the current device.
         with cupy.cuda.Device(index):
-            found.append(arrays.to_device(part))
-    return found
+            listed.append(arrays.to_device(part))
+    return listed
 
 
 def _overflows(part: Any) -> bool:

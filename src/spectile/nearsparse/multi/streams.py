@@ -8,12 +8,11 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from spectile.core import memory
+from spectile.nearsparse.operands import address
 
 
-class Lane:
+class Stream:
     """A stream of one device and the events recorded on it, which every call of a plan uses again."""
 
     def __init__(self, index: int) -> None:
@@ -21,7 +20,7 @@ class Lane:
 
         self.device = index
         with cupy.cuda.Device(index):
-            self.stream = cupy.cuda.Stream(non_blocking=True)
+            self.raw = cupy.cuda.Stream(non_blocking=True)
         self._events: list[Any] = []
         self._next = 0
 
@@ -33,22 +32,22 @@ class Lane:
         """Record and return an event."""
         if self._next == len(self._events):
             self._events.append(event(self.device))
-        found = self._events[self._next]
+        recorded = self._events[self._next]
         self._next += 1
-        self.stream.record(found)
-        return found
+        self.raw.record(recorded)
+        return recorded
 
     def wait(self, *events: Any) -> None:
         """Let what comes next wait for events of any device."""
         for before in events:
-            self.stream.wait_event(before)
+            self.raw.wait_event(before)
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
         """Make device and stream CuPy's current ones."""
         import cupy
 
-        with cupy.cuda.Device(self.device), self.stream:
+        with cupy.cuda.Device(self.device), self.raw:
             yield
 
     def copy(self, target: Any, source: Any) -> None:
@@ -65,7 +64,7 @@ class Lane:
 
         width = source.shape[1] * source.itemsize
         into, pitch, out_of, step = address(target), target.strides[0], address(source), source.strides[0]
-        end = runtime.memcpyDefault, self.stream.ptr
+        end = runtime.memcpyDefault, self.raw.ptr
         contiguous = source.shape[0] <= 1 or pitch == step == width
 
         def copy(first: int, last: int) -> None:
@@ -100,11 +99,6 @@ def event(index: int) -> Any:
         return cupy.cuda.Event(disable_timing=True)
 
 
-def address(array: Any) -> int:
-    """Return where an array of the host or of a device begins."""
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
-
-
 def connect(devices: Sequence[int]) -> bool:
     """Let the devices read and write one another's memory; return whether all can.  Copies go by the host elsewhere."""
     import cupy
@@ -123,16 +117,16 @@ def copied(parts: Sequence[Any], devices: Sequence[int]) -> list[Any]:
     """Return copies of device arrays, matrices or batches of them, one on each device, when they are there."""
     import cupy
 
-    found = []
+    copies = []
     for source, index in zip(parts, devices, strict=True):
-        lane = Lane(index)
+        stream = Stream(index)
         with cupy.cuda.Device(index), memory.allocating(f"a copy on device {index}", source.nbytes):
-            found.append(cupy.empty(source.shape, source.dtype))
+            copies.append(cupy.empty(source.shape, source.dtype))
             synchronize()
-            for target, matrix in pairs(found[-1], source):
-                lane.copy(target, matrix)
-        lane.stream.synchronize()
-    return found
+            for target, matrix in pairs(copies[-1], source):
+                stream.copy(target, matrix)
+        stream.raw.synchronize()
+    return copies
 
 
 def pairs(target: Any, source: Any) -> list[tuple[Any, Any]]:

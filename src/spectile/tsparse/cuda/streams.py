@@ -1,4 +1,4 @@
-"""Launches of kernels that do not depend on each other, on several streams."""
+"""Launches of kernels that do not depend on each other, side by side."""
 
 from __future__ import annotations
 

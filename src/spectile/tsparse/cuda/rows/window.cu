@@ -19,7 +19,7 @@ __device__ void numeric_window(int count, const int* list, const int* ptr_a, con
     const int row = list[item], start = low[row], used = (span[row] + 31) >> 5, out = ptr_c[row];
     const u32* keep = kept + slot[row];
     if (slot[row] + used > capacity) {
-        // Its bitmap did not fit and is gathered again, where the sums will be.
+        // No room was left for its bitmap: it is made again where the sums will be.
         mark_columns<G>(row, start, used, (u32*)sums, ptr_a, idx_a, ptr_b, idx_b, lane, mask);
         keep = (u32*)sums;
     }

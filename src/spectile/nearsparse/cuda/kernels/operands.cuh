@@ -1,21 +1,7 @@
 // Types and launch parameters of the products that run on every architecture.
-#include <cuda_fp16.h>
-
+#include "elements.cuh"
 #include "ptx.cuh"
 
-#if INPUT_BITS == 16
-using Element = __half;
-using Accumulator = float;
-using Norm = float;
-#elif INPUT_BITS == 32
-using Element = float;
-using Accumulator = float;
-using Norm = float;
-#else
-using Element = double;
-using Accumulator = double;
-using Norm = double;
-#endif
 #if OUTPUT_BITS == 16
 using Output = __half;
 #else
@@ -37,7 +23,7 @@ struct Product {
   int norm_k;                  // k blocks in the norm maps
   int log2_block;
   int tiles_m, tiles_n;
-  unsigned* bins;              // tiles in each of 64 bins of falling work, and blocks that ended, or null: as numbered
+  unsigned* bins;              // tiles in each bin of falling work, and blocks that ended, or null: as numbered
   const uint2* places;         // number and steps of the tiles in each bin, with room for all
   const unsigned* lists;       // a list for each tile, with room for all steps of k, or null: each block makes its own
 };

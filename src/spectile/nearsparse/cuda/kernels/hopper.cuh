@@ -6,11 +6,16 @@
 #include <cuda_fp16.h>
 
 #include "ptx.cuh"
+#include "tiles.cuh"
 
-// How tiles are given to clusters: drawn from a counter; for the ablation one in so many (the paper's stride) or runs.
+// How tiles are given to clusters: drawn from a counter, unless the study says one in so many (the paper's stride) or
+// runs.
 #define DRAWN 0
 #define STRIDE 1
 #define RUNS 2
+#ifndef SCHEDULE
+#define SCHEDULE DRAWN
+#endif
 
 #if OUTPUT_BITS == 16
 using Output = __half;
@@ -138,13 +143,13 @@ __device__ __forceinline__ void pass_tile(Lists& shared, int draw, int rank, uns
 }
 
 // Return what was drawn to every listing thread.
-__device__ __forceinline__ int drawn_tile(Lists& shared, int draw, bool speaker) {
+__device__ __forceinline__ int drawn_tile(Lists& shared, int draw, bool leader) {
   const int slot = draw % kSlots;
 #if CLUSTER > 1
   barrier_wait(shared.ticket_full[slot], draw / kSlots & 1);
   const int index = *const_cast<volatile int*>(&shared.ticket[slot]);
   sync_threads(1, 32 * kSublists);
-  if (speaker) barrier_arrive_at(shared.ticket_empty[slot], 0);
+  if (leader) barrier_arrive_at(shared.ticket_empty[slot], 0);
   return index;
 #else
   sync_threads(1, 32 * kSublists);
@@ -152,16 +157,11 @@ __device__ __forceinline__ int drawn_tile(Lists& shared, int draw, bool speaker)
 #endif
 }
 
-// Neighbouring tiles form bands of 2048 rows, taken column by column, so that their panels stay in the L2.
 __device__ __forceinline__ Tile locate(const Product& p, int index) {
-  constexpr int kBand = 2048 / (kTileM * CLUSTER);
   const int tiles = p.tiles_m * p.tiles_n;
   const int batch = index / tiles;
-  index -= batch * tiles;
-  const int band = index / (kBand * p.tiles_n);
-  const int height = min(kBand, p.tiles_m - band * kBand);
-  const int within = index - band * kBand * p.tiles_n;
-  return {(band * kBand + within % height) * kTileM * CLUSTER, within / height * kTileN, batch};
+  const TilePlace place = tile_place(index - batch * tiles, p.tiles_m, p.tiles_n, BAND_ROWS / (kTileM * CLUSTER));
+  return {place.row * kTileM * CLUSTER, place.column * kTileN, batch};
 }
 
 constexpr int kPartsM = 2 * CLUSTER;   // pieces of the cluster along m
@@ -234,7 +234,7 @@ __device__ __forceinline__ unsigned needed_pieces(const Panels& panels, const No
 // List the steps of one tile after the other; warp `sublist` of the listing warps lists its share of k.
 __device__ __forceinline__ void list_tiles(const Product& p, Lists& shared, int sublist) {
   const int lane = threadIdx.x % 32, rank = block_rank();
-  const bool speaker = sublist == 0 && lane == 0;
+  const bool leader = sublist == 0 && lane == 0;
   const int tiles = p.tiles_m * p.tiles_n * p.batches, steps = (p.k + kStep - 1) / kStep;
   const int first = steps * sublist / kSublists, last = steps * (sublist + 1) / kSublists;
   // Everything else follows from the lists: only they wait for the norms of the kernel before.
@@ -245,7 +245,7 @@ __device__ __forceinline__ void list_tiles(const Product& p, Lists& shared, int 
     int index = blockIdx.x / CLUSTER;
 #if SCHEDULE == DRAWN
     // The first tile is the cluster's own; each other one was drawn while the list before it was made.
-    if (turn > 0) index = drawn_tile(shared, turn - 1, speaker);
+    if (turn > 0) index = drawn_tile(shared, turn - 1, leader);
 #elif SCHEDULE == STRIDE
     index += turn * (gridDim.x / CLUSTER);
 #else
@@ -264,7 +264,7 @@ __device__ __forceinline__ void list_tiles(const Product& p, Lists& shared, int 
     }
     barrier_wait(shared.list_empty[slot], (turn / kSlots & 1) ^ 1);
 #if SCHEDULE == DRAWN
-    const bool draws = speaker && !ends;
+    const bool draws = leader && !ends;
     const unsigned drawn = draw_tile(p, draws && rank == 0);
 #endif
     if (!ends) {
@@ -281,13 +281,13 @@ __device__ __forceinline__ void list_tiles(const Product& p, Lists& shared, int 
       }
       if (lane == 0) list.count[sublist] = count;
     }
-    if (speaker) list.tile = tile;
+    if (leader) list.tile = tile;
     __syncwarp();
     if (lane == 0) barrier_arrive(shared.list_full[slot]);
     if (ends) {
 #if SCHEDULE == DRAWN && CLUSTER > 1
       // The first block lasts until the others' last messages have come.
-      if (speaker && rank == 0)
+      if (leader && rank == 0)
         for (int draw = max(turn - kSlots, 0); draw < turn; ++draw)
           barrier_wait(shared.ticket_empty[draw % kSlots], draw / kSlots & 1);
 #endif

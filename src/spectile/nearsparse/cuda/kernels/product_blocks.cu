@@ -2,6 +2,8 @@
 //
 // A thread block computes 32 x 32 of C, two rows a thread, with plain multiply-adds: smaller blocks than a fragment of
 // the matrix units leave nothing for those to do.
+#include "operands.cuh"
+
 extern "C" __global__ void __launch_bounds__(512) product_blocks(const Product p) {
   __shared__ Accumulator a[32][33], b[32][33];
   const int tx = threadIdx.x % 32, ty = threadIdx.x / 32;

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.atomic_file import atomic_write
-from spectile_study.cases.spamm.im2col import col2im, im2col
+from spectile_study.cases.spamm.networks.im2col import col2im, im2col
 
 CHANNELS = (32, 32)
 BATCH = 100

@@ -4,6 +4,7 @@
 // their tiles themselves, from bins of work in which the tiles are put at once; for others the block that ends last sorts
 // by the counts (a counting sort).
 #include "ptx.cuh"
+#include "tiles.cuh"
 
 #if NORM_BITS == 32
 using Norm = float;
@@ -11,7 +12,7 @@ using Norm = float;
 using Norm = double;
 #endif
 
-constexpr int kThreads = 256, kBins = 1024, kGivenBins = 64;
+constexpr int kThreads = 256, kBins = 1024;
 constexpr int kMost = 8, kMostListed = 4;                // 32-blocks on a side of a tile
 
 struct Order {
@@ -21,7 +22,7 @@ struct Order {
   unsigned* counts;            // one a tile
   unsigned* order;
   unsigned* finished;          // zero between launches
-  unsigned* bins;              // tiles in each of 64 bins of work, zero between products, or null: sort
+  unsigned* bins;              // tiles in each bin of work, zero between products, or null: sort
   uint2* places;               // number and count of the tiles in each bin, with room for all
   unsigned* lists;             // entries (step << 16 | one bit a 32 x 32 block, by rows) of each tile, or null
   double tau;
@@ -29,15 +30,10 @@ struct Order {
   int norm_k, log2_block;
   int tiles_m, tiles_n;
   int tile_m, tile_n;          // rows and columns of a tile, multiples of 32
-  int band;                    // tiles are numbered column by column in bands of so many rows of tiles
+  int band;                    // rows of tiles in a band
 };
 
 __device__ __forceinline__ Norm larger(Norm x, Norm y) { return x < y ? y : x; }
-
-// Bin 0 holds the tiles of most work.
-__device__ __forceinline__ int falling_bin(unsigned count, int steps, int bins) {
-  return bins - 1 - static_cast<int>(static_cast<long long>(count) * (bins - 1) / max(steps, 1));
-}
 
 extern "C" __global__ void __launch_bounds__(kThreads) order_tiles(const Order p) {
   __shared__ unsigned bins[kBins], sums[kThreads / 32], last;
@@ -47,9 +43,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) order_tiles(const Order p
   const int steps = (p.k + 31) / 32, index = blockIdx.x * (kThreads / 32) + warp;
   const Norm tau = static_cast<Norm>(p.tau_device ? *p.tau_device : p.tau);
   if (index < tiles) {
-    const int band = index / (p.band * p.tiles_n), height = min(p.band, p.tiles_m - band * p.band);
-    const int within = index - band * p.band * p.tiles_n;
-    const int row0 = (band * p.band + within % height) * p.tile_m, column0 = within / height * p.tile_n;
+    const TilePlace place = tile_place(index, p.tiles_m, p.tiles_n, p.band);
+    const int row0 = place.row * p.tile_m, column0 = place.column * p.tile_n;
     int count = 0;
 #pragma unroll 2
     for (int base = 0; base < steps; base += 32) {
@@ -91,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) order_tiles(const Order p
     }
     if (lane == 0) {
       if (p.bins) {
-        const int bin = falling_bin(count, steps, kGivenBins);
+        const int bin = falling_bin(count, steps, kWorkBins);
         p.places[static_cast<long long>(bin) * tiles + atomicAdd(p.bins + bin, 1)] = make_uint2(index, count);
       } else {
         p.counts[index] = count;

@@ -1,14 +1,10 @@
-"""What every launch needs: structs as the C++ declares them, the geometry of arrays, and the launch itself."""
+"""How arrays lie in device memory, and structs as the C++ declares them."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from typing import Any
 
 import numpy as np
-
-from spectile.core import device
 
 
 def layout(fields: str) -> np.dtype[Any]:
@@ -26,64 +22,6 @@ def fill(record: Any, values: dict[str, Any]) -> Any:
     for name, value in values.items():
         record[name] = value
     return record
-
-
-def launch(
-    kernel: Any,
-    grid: tuple[int, ...],
-    threads: int,
-    parameters: np.ndarray[Any, Any],
-    shared: int = 0,
-    *,
-    waits: bool = False,
-) -> None:
-    """Launch with one struct passed by value.
-
-    A kernel that `waits` itself for the one before it in the stream may start before that one has ended.
-    """
-    import cupy
-
-    if waits and device.describe().compute_capability >= (9, 0):
-        attribute = _LaunchAttribute(_PROGRAMMATIC_SERIALIZATION, 0, 1)
-        x, y, z = (*grid, 1, 1)[:3]
-        stream = cupy.cuda.get_current_stream().ptr
-        config = _LaunchConfig(x, y, z, threads, 1, 1, shared, stream, ctypes.addressof(attribute), 1)
-        pointers = (ctypes.c_void_p * 1)(parameters.ctypes.data)
-        status = _launch_extended()(ctypes.byref(config), kernel.kernel.ptr, pointers, None)
-        if status != 0:
-            raise RuntimeError(f"the driver refuses to launch {kernel.name} (error {status}): update the driver")
-        return
-    from cupy.cuda.function import CNumpyArray
-
-    kernel(grid, (threads,), (CNumpyArray(parameters),), shared_mem=shared)
-
-
-class _LaunchAttribute(ctypes.Structure):
-    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_int * 15))
-
-
-class _LaunchConfig(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("count", ctypes.c_uint),
-    )
-
-
-_PROGRAMMATIC_SERIALIZATION = 6
-
-
-@functools.cache
-def _launch_extended() -> Any:
-    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
-    function.argtypes = [ctypes.c_void_p] * 4
-    return function
-
-
-def blocks(length: int, block: int) -> int:
-    """Return how many blocks cover a length."""
-    return -(-length // block)
 
 
 def log2(block: int) -> int:

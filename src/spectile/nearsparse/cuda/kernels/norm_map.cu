@@ -1,23 +1,9 @@
 // Norm map: Frobenius norms of the B x B blocks of a matrix (Eq. 2), one pass over memory.
 //
 // A warp sums a strip of 32 rows, 16 bytes a lane and row, so that each load of a warp is 512 contiguous bytes; the
-// lanes that share a block are reduced by shuffles (or, for the ablation, by a tree in shared memory or by a product
-// with a matrix of ones, the paper's Eqs. 3 and 4), the warps that share one through shared memory.  Squares and sums
-// are float32 for float16 and float32 input (a half above 255 would overflow its own square), float64 for float64.
-#include <cuda_fp16.h>
-
+// lanes that share a block are reduced by shuffles, the warps that share one through shared memory.
+#include "elements.cuh"
 #include "ptx.cuh"
-
-#if INPUT_BITS == 16
-using Element = __half;
-using Sum = float;
-#elif INPUT_BITS == 32
-using Element = float;
-using Sum = float;
-#else
-using Element = double;
-using Sum = double;
-#endif
 
 constexpr int kVector = 16 / sizeof(Element);                                     // elements of one 16-byte load
 constexpr int kStripColumns = 32 * kVector;                                       // columns of a warp's row segment
@@ -27,7 +13,7 @@ constexpr int kRows = 128;                                                      
 
 struct NormTask {
   const Element* matrix;
-  Sum* norms;
+  Norm* norms;
   long long stride_matrix;   // elements from one matrix of a batch to the next
   long long stride_norms;
   long long leading;         // elements from row to row
@@ -53,76 +39,35 @@ __device__ __forceinline__ uint4 stream(const Element* from) {
   return raw;
 }
 
-__device__ __forceinline__ Sum square_sum(const uint4& raw) {
+__device__ __forceinline__ Norm square_sum(const uint4& raw) {
   const Element* value = reinterpret_cast<const Element*>(&raw);
-  Sum sum = 0;
+  Norm sum = 0;
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
-    const Sum x = static_cast<Sum>(value[i]);
+    const Norm x = static_cast<Norm>(value[i]);
     sum += x * x;
   }
   return sum;
 }
 
-__device__ __forceinline__ Sum square_sum(const Element* row, int column, int columns) {
-  Sum sum = 0;
+__device__ __forceinline__ Norm square_sum(const Element* row, int column, int columns) {
+  Norm sum = 0;
   for (int i = 0; i < kVector && column + i < columns; ++i) {
-    const Sum x = static_cast<Sum>(row[column + i]);
+    const Norm x = static_cast<Norm>(row[column + i]);
     sum += x * x;
   }
   return sum;
 }
 
+#ifndef SUM_LANES   // the study brings the reductions of the paper
 // Sum over the lanes of a 32-block, 32 / kVector neighbours; the first of them gets it.
-__device__ __forceinline__ Sum sum_lanes(Sum sum) {
+__device__ __forceinline__ Norm sum_lanes(Norm sum) {
   constexpr int kLanes = 32 / kVector;
-#if REDUCTION == 1   // a tree in shared memory
-  __shared__ Sum values[128];
-  volatile Sum* mine = values + threadIdx.x;
-  *mine = sum;
-#pragma unroll
-  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
-    __syncwarp();
-    if (threadIdx.x % kLanes < offset) *mine = sum = sum + mine[offset];
-  }
-  __syncwarp();
-  return sum;
-#elif REDUCTION == 2   // a matrix of ones
-  // As the operand B (k = lane % 4, n = lane / 4) the sums of four lanes are one column of ones * B (Eq. 3), of which
-  // every lane holds the columns 2 t and 2 t + 1, t = lane % 4: pairs of fours.
-#if INPUT_BITS == 64
-  Sum fours[2] = {0, 0};
-  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
-      : "+d"(fours[0]), "+d"(fours[1])
-      : "d"(1.0), "d"(sum));
-#else
-  // A TF32 keeps 11 bits: the sum goes in as three addends.
-  float fours[4] = {0, 0, 0, 0}, rest = sum;
-#pragma unroll
-  for (int part = 0; part < 3; ++part) {
-    const unsigned high = __float_as_uint(rest) & 0xffffe000u;
-    rest -= __uint_as_float(high);
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, {%5,%6}, {%0,%1,%2,%3};"
-        : "+f"(fours[0]), "+f"(fours[1]), "+f"(fours[2]), "+f"(fours[3])
-        : "r"(0x3f800000u), "r"(high), "r"(0u));
-  }
-#endif
-  // Four t is in the lane 4 t / 2 of every group; the blocks of more lanes add neighbours (Eq. 4 with two columns).
-  const int lane = threadIdx.x % 32, four = lane / 4;
-  Sum total = 0;
-#pragma unroll
-  for (int i = 0; i < kLanes / 4; ++i) {
-    const int source = (four + i) % 8;
-    const Sum even = __shfl_sync(~0u, fours[0], source / 2), odd = __shfl_sync(~0u, fours[1], source / 2);
-    total += source % 2 ? odd : even;
-  }
-  return total;
-#else
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
   return sum;
-#endif
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks) {
   const NormTask& task = tasks.task[blockIdx.z & 1];
@@ -133,14 +78,14 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
   const int column0 = blockIdx.x * kColumns, row0 = blockIdx.y * kRows;
   if (column0 >= task.columns || row0 >= task.rows || batch >= task.batches) return;
   const Element* matrix = task.matrix + batch * task.stride_matrix;
-  Sum* norms = task.norms + batch * task.stride_norms;
+  Norm* norms = task.norms + batch * task.stride_norms;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int block = 1 << tasks.log2_block;
   const int unit = block < 32 ? block : 32;      // rows and columns summed by one warp
   const int lanes = unit / kVector;              // lanes that share a block (a power of two)
-  __shared__ Sum partial[4][kColumns / 32];
+  __shared__ Norm partial[4][kColumns / 32];
 
-  auto store = [&](int block_row, int block_column, Sum sum) {
+  auto store = [&](int block_row, int block_column, Norm sum) {
     if (block_row < task.norm_rows && block_column < task.norm_columns)
       norms[task.transposed ? static_cast<long long>(block_column) * task.norm_rows + block_row
                             : static_cast<long long>(block_row) * task.norm_columns + block_column] = sqrt(sum);
@@ -151,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
   for (int strip = 0; strip < kStrips; ++strip) {
     const int column = column0 + strip * kStripColumns + lane * kVector;
     if (unit == 32) {
-      Sum sum = 0;
+      Norm sum = 0;
       if (task.aligned && first + 32 <= task.rows && column - lane * kVector + kStripColumns <= task.columns) {
         // Sixteen loads in flight a lane, no test between them.
 #pragma unroll
@@ -177,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
       }
     } else {
       for (int group = 0; group < 32; group += unit) {
-        Sum sum = 0;
+        Norm sum = 0;
         for (int r = first + group; r < first + group + unit && r < task.rows; ++r)
           sum += square_sum(matrix + r * task.leading, column, task.columns);
         for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
@@ -191,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
     const int across = kColumns / 32 / span, down = 4 / span;
     if (threadIdx.x < across * down) {
       const int i = threadIdx.x / across, j = threadIdx.x % across;
-      Sum sum = 0;
+      Norm sum = 0;
       for (int r = 0; r < span; ++r)
         for (int s = 0; s < span; ++s) sum += partial[i * span + r][j * span + s];
       store(row0 / block + i, column0 / block + j, sum);

@@ -1,10 +1,12 @@
-// SpAMM product in float32 by three TF32 products for Hopper (sm_90a), on hopper.cu: TMA, wgmma, warp specialisation.
+// SpAMM product in float32 by three TF32 products for Hopper (sm_90a), on hopper.cuh: TMA, wgmma, warp specialisation.
 //
 // wgmma takes TF32 from shared memory along k alone, and A lies that way, so a warpgroup computes 64 columns of C
 // transposed: C^T = B^T A^T.  Its operand from registers is B, read across the rows of the stage and split into
 // high + low on the way; the operand from shared memory is A, whose high part is what the tensor core sees of the
 // stage itself (it drops the last 13 bits), and whose low part a warpgroup of its own writes beside it.  The tensor
 // core, which truncates its sums, adds up 32 k; each such sum is added to C rounding to nearest.
+#include "hopper.cuh"
+
 constexpr int kConsumers = 2;                               // warpgroups that multiply, 64 columns each
 constexpr int kThreads = 128 * (kConsumers + 2);
 constexpr int kLows = 2;                                    // low parts of A held
@@ -119,11 +121,11 @@ __device__ __forceinline__ int column_of(int g, int h, int warp) { return g % 4 
 __device__ __forceinline__ void copy_part(const Product& p, const float (&sum)[2][32], int row0, int column0, int batch,
                                           unsigned staging) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, barrier = 2 + threadIdx.x / 128;
-  const bool speaker = threadIdx.x % 128 == 0;
+  const bool leader = threadIdx.x % 128 == 0;
   const float alpha = static_cast<float>(p.alpha);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (speaker) wait_stores<0>();
+    if (leader) wait_stores<0>();
     sync_threads(barrier, 128);
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
@@ -133,7 +135,7 @@ __device__ __forceinline__ void copy_part(const Product& p, const float (&sum)[2
     }
     fence_async_shared();
     sync_threads(barrier, 128);
-    if (speaker) {
+    if (leader) {
 #pragma unroll
       for (int box = 0; box < 2; ++box)
         store_box(&p.map_c, column0 + 32 * box, row0 + 64 * half, batch, staging + box * 64 * 128);

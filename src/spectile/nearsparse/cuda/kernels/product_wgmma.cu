@@ -1,10 +1,12 @@
-// SpAMM product in float16 for Hopper (sm_90a), on hopper.cu: TMA, wgmma, warp specialisation, persistent blocks.
+// SpAMM product in float16 for Hopper (sm_90a), on hopper.cuh: TMA, wgmma, warp specialisation, persistent blocks.
 //
 // The blocks of a cluster share B by multicast.  The last warps feed: one thread starts the TMA loads of the listed
 // steps, the others list.  Every warpgroup before them owns one 64 x GROUP_N part, keeps it in registers, and
 // multiplies the listed steps whose bit it finds set: the loads follow the union of the big tile, the arithmetic the
 // lists of the parts.  C leaves through shared memory and the copy engine, so that a warpgroup goes on to the next tile
 // while the last is still on its way to memory.
+#include "hopper.cuh"
+
 constexpr int kConsumers = 2 * kPartsN;                     // warpgroups, each of 64 x kPartN
 constexpr int kFeeders = 1 + kSublists;
 constexpr int kThreads = 128 * kConsumers + 32 * kFeeders;
@@ -93,13 +95,13 @@ __device__ __forceinline__ void copy_part(const Product& p, const float (&sum)[k
                                           int batch, unsigned staging) {
   constexpr int kTurns = kPartN / (kRoundBoxes * kOutBox), kFragments = kPartN / 8 / kTurns;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, barrier = 2 + threadIdx.x / 128;
-  const bool speaker = threadIdx.x % 128 == 0;
+  const bool leader = threadIdx.x % 128 == 0;
   const float alpha = static_cast<float>(p.alpha);
 #pragma unroll
   for (int round = 0; round < kTurns; ++round) {
     const unsigned target = staging + round % kRounds * kRoundBytes;
     // What lay here has left.
-    if (speaker) wait_stores<kRounds - 1>();
+    if (leader) wait_stores<kRounds - 1>();
     sync_threads(barrier, 128);
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
@@ -122,7 +124,7 @@ __device__ __forceinline__ void copy_part(const Product& p, const float (&sum)[k
     }
     fence_async_shared();
     sync_threads(barrier, 128);
-    if (speaker) {
+    if (leader) {
 #pragma unroll
       for (int box = 0; box < kRoundBoxes; ++box)
         store_box(&p.map_c, column0 + (round * kRoundBoxes + box) * kOutBox, row0, batch, target + box * 64 * 128);

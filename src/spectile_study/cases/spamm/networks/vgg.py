@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.atomic_file import atomic_write
-from spectile_study.cases.spamm.im2col import col2im, im2col
+from spectile_study.cases.spamm.networks.im2col import col2im, im2col
 from spectile_study.inputs.mnist import Split, load_mnist, mnist_folder, network_input
 
 #: Output channels of the two convolutions of each stage; a stage ends in max pooling.

@@ -1,0 +1,255 @@
+"""What a call of SpAMM must satisfy, checked before any work, and its operands with what follows from them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spectile.core import precisions
+from spectile.core.arrays import on_device
+from spectile.nearsparse.result import SpammResult
+from spectile.nearsparse.types import OF_DTYPE, PRECISIONS, Request, Split
+
+
+@dataclass
+class Operands:
+    """A product's arrays, host arrays as NumPy's, or lists of their parts on several devices."""
+
+    a: Any
+    b: Any
+    c: Any
+    out: Any
+    on_gpu: bool
+    #: The first operand as it was given.
+    like: Any
+    distributed: bool = False
+
+    def _parts(self) -> list[tuple[Any, Any, Any, Any]]:
+        """Return A, B, C and the result of each device, or of the one product that is not distributed."""
+        if not self.distributed:
+            return [(self.a, self.b, self.c, self.out)]
+        nothing = [None] * len(self.a)
+        return list(zip(self.a, self.b, self.c or nothing, self.out or nothing, strict=True))
+
+    def precision(self, wanted: str | None, backend: str) -> str:
+        """Return the key of the precision of all parts, or raise where they have none."""
+        keys = {check_precision(a, b, wanted, backend) for a, b, _, _ in self._parts()}
+        if len(keys) > 1:
+            raise TypeError(f"the distributed operands have several dtypes ({', '.join(sorted(keys))}): convert them")
+        return keys.pop()
+
+    def check_results(self, request: Request) -> None:
+        """Raise where C or out have another shape or dtype than the product."""
+        for a, b, c, out in self._parts():
+            shape = result_shape(_shape(a), _shape(b))
+            if c is not None:
+                _check_result_array("c", c, shape, None)
+                check_dtype("c", c)
+            elif request.beta != 0:
+                raise ValueError(
+                    f"beta = {request.beta} needs c: pass the matrix of shape {shape} that beta multiplies"
+                )
+            if out is not None:
+                _check_result_array("out", out, shape, request.arithmetic.output)
+        if isinstance(self.out, np.ndarray) and not (self.out.flags.c_contiguous and self.out.flags.writeable):
+            raise ValueError("out is not C-contiguous and writeable: pass np.empty(shape, dtype)")
+
+    def check_spread(self, devices: int, split: Split) -> None:
+        """Raise where the operands do not fit so many devices."""
+        if self.distributed:
+            _check_lists({"a": self.a, "b": self.b, "c": self.c, "out": self.out}, devices)
+        _check_parts([a for a, *_ in self._parts()], [b for _, b, *_ in self._parts()], split)
+
+    @property
+    def on_host_and_simple(self) -> bool:
+        """Whether this is one product, with entries, of matrices in host memory."""
+        return not self.on_gpu and self.a.ndim == self.b.ndim == 2 and 0 not in (*self.a.shape, self.b.shape[1])
+
+    def in_kind(self, result: SpammResult) -> SpammResult:
+        """Return the result with `out`, or C in the kind of the operands."""
+        if self.out is not None:
+            result.c = self.out
+        elif not self.on_gpu:
+            result.c = _to_caller_kind(result.c, self.like)
+        return result
+
+
+def operands(a: Any, b: Any, c: Any, out: Any) -> Operands:
+    """Return the operands of a product on one device, or on the host."""
+    on_gpu, like = on_device(a) or on_device(b), a
+    if not on_gpu:
+        a, b, c = (None if x is None else host_array(x) for x in (a, b, c))
+    return Operands(a, b, c, out, on_gpu, like)
+
+
+def spread_operands(a: Any, b: Any, c: Any, out: Any, split: Split, backend: str) -> Operands:
+    """Return the operands of a product over several devices."""
+    if backend == "cpu":
+        raise ValueError("devices spread a product over GPUs: leave backend at 'auto' or 'cuda'")
+    if isinstance(a, list | tuple):
+        _check_lists({"b": b, "c": c, "out": out}, len(a))
+        return Operands(a, b, c, out, True, a, distributed=True)
+    if split != "rows":
+        raise ValueError("split = 'columns' is said of operands distributed by columns: see distribute")
+    whole = operands(a, b, c, out)
+    for name, array in (("a", a), ("b", b), ("c", c), ("out", out)):
+        if array is not None and on_device(array) != whole.on_gpu:
+            raise ValueError(f"of a and b one is a GPU array, and {name} lies elsewhere: move one of them")
+    return whole
+
+
+def result_shape(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of A B, with leading dimensions broadcast as in `numpy.matmul`."""
+    if len(shape_a) < 2 or len(shape_b) < 2:
+        raise ValueError(
+            f"operands of shapes {shape_a} and {shape_b}: both need at least two dimensions, reshape a vector to a "
+            "matrix with one row or column"
+        )
+    if shape_a[-1] != shape_b[-2]:
+        raise ValueError(
+            f"operands of shapes {shape_a} and {shape_b} do not multiply: the columns of a ({shape_a[-1]}) must be the "
+            f"rows of b ({shape_b[-2]})"
+        )
+    try:
+        batch = np.broadcast_shapes(shape_a[:-2], shape_b[:-2])
+    except ValueError:
+        raise ValueError(
+            f"the leading dimensions of operands of shapes {shape_a} and {shape_b} do not broadcast together"
+        ) from None
+    return (*batch, shape_a[-2], shape_b[-1])
+
+
+def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | None) -> None:
+    """Raise unless exactly one of the three is given, and in its range."""
+    given = {k: v for k, v in (("tau", tau), ("valid_ratio", valid_ratio), ("rtol", rtol)) if v is not None}
+    if len(given) != 1:
+        what = "none" if not given else " and ".join(given)
+        raise ValueError(
+            f"give exactly one of tau, valid_ratio and rtol; {what} {'was' if not given else 'were'} given"
+        )
+    if tau is not None and not tau >= 0:
+        raise ValueError(f"tau = {tau} is not a threshold: it is compared with products of norms, give a number >= 0")
+    if valid_ratio is not None and not 0 < valid_ratio <= 1:
+        raise ValueError(f"valid_ratio = {valid_ratio} lies outside (0, 1]: give the share of tile products to keep")
+    if rtol is not None and not 0 < rtol < math.inf:
+        raise ValueError(f"rtol = {rtol} is not a tolerance: give a finite number > 0")
+
+
+def check_scalars(block: int, alpha: float, beta: float) -> None:
+    """Raise for a tile size or a factor out of range."""
+    if isinstance(block, bool) or not isinstance(block, (int, np.integer)) or block < 1:
+        raise ValueError(f"block = {block!r} is not a tile size: give a positive integer, 32 in the paper")
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if not math.isfinite(value):
+            raise ValueError(f"{name} = {value} is not finite: give a real number")
+
+
+def check_split(split: str) -> None:
+    """Raise for a word that does not say how operands are distributed."""
+    if split not in ("rows", "columns"):
+        raise ValueError(f"split = {split!r} is unknown: choose 'rows' or 'columns'")
+
+
+def check_one_batch(a: Any, b: Any) -> None:
+    """Raise for operands that `distribute` does not cut."""
+    batch = result_shape(_shape(a), _shape(b))[:-2]
+    if len(batch) > 1 or any(_shape(x)[:-2] not in ((), batch) for x in (a, b)):
+        raise ValueError("distribute takes two matrices, or a batch of them along one leading dimension: reshape it")
+
+
+def check_maps(norms_a: Any, norms_b: Any) -> None:
+    """Raise for two arrays that are not the norm maps of a product."""
+    if norms_a.ndim != 2 or norms_b.ndim != 2 or norms_a.shape[1] != norms_b.shape[0]:
+        raise ValueError(
+            f"norm maps of shapes {norms_a.shape} and {norms_b.shape} do not multiply: the columns of the first must "
+            "be the rows of the second"
+        )
+
+
+def check_precision(a: Any, b: Any, precision: str | None, backend: str) -> str:
+    """Return the key of the precision of two operands, or raise where they have none."""
+    kind, other = check_dtype("a", a), check_dtype("b", b)
+    if kind != other:
+        raise TypeError(f"a is {kind} and b is {other}: convert one, a mixed product would hide a conversion")
+    name = OF_DTYPE[kind] if precision is None else precisions.short(precision)
+    if name not in PRECISIONS:
+        known = ", ".join(map(precisions.canonical, PRECISIONS))
+        raise ValueError(f"precision = {precision!r} is unknown: choose one of {known}")
+    row = PRECISIONS[name]
+    if row.dtype != kind:
+        raise TypeError(f"precision {precision!r} multiplies {row.dtype}, and the operands are {kind}")
+    if backend == "cpu" and not row.on_cpu:
+        raise ValueError(f"precision {precision!r} needs CUDA's tensor cores: use 'float32' on the CPU")
+    return name
+
+
+def check_dtype(name: str, array: Any) -> str:
+    """Return the dtype of an array, or raise where SpAMM does not multiply it."""
+    dtype = _dtype(array)
+    if dtype not in OF_DTYPE:
+        raise TypeError(f"{name} has dtype {dtype}: SpAMM multiplies float16, float32 and float64, convert it first")
+    return dtype
+
+
+def host_array(array: Any) -> Any:
+    """Return a host array of any library as NumPy's, sharing its memory where that is possible."""
+    if isinstance(array, np.ndarray) or hasattr(array, "__array__") or not hasattr(array, "__dlpack__"):
+        return np.asarray(array)
+    return np.from_dlpack(array)
+
+
+def _to_caller_kind(c: Any, like: Any) -> Any:
+    """Return a NumPy result in the kind of a host operand: by ``from_dlpack`` of its library, where it has one."""
+    library = sys.modules.get(type(like).__module__.partition(".")[0])
+    if isinstance(like, np.ndarray) or not hasattr(like, "__dlpack__") or not hasattr(library, "from_dlpack"):
+        return c
+    return library.from_dlpack(c)  # type: ignore[union-attr]
+
+
+def _check_result_array(name: str, array: Any, shape: tuple[int, ...], dtype: str | None) -> None:
+    if _shape(array) != shape:
+        raise ValueError(f"{name} has shape {_shape(array)}, and the product has {shape}")
+    if dtype is not None and _dtype(array) != dtype:
+        raise TypeError(f"{name} is {_dtype(array)}, and the product is {dtype}: pass an array of that dtype")
+
+
+def _check_lists(operands: dict[str, Any], count: int) -> None:
+    """Raise where distributed operands are not lists of one array for each device."""
+    for name, parts in operands.items():
+        if parts is not None and not (isinstance(parts, list | tuple) and len(parts) == count):
+            raise ValueError(
+                f"{name} is no list of {count} arrays, one for each device, as lists of distributed operands are: "
+                "see distribute"
+            )
+
+
+def _check_parts(a: Sequence[Any], b: Sequence[Any], split: Split) -> None:
+    """Check the shapes of parts and copies, or of the operands that are whole."""
+    shapes_a, shapes_b = [_shape(x) for x in a], [_shape(x) for x in b]
+    if max(map(len, (*shapes_a, *shapes_b))) > 2:
+        empty = all(0 in (*result_shape(x, y), x[-1]) for x, y in zip(shapes_a, shapes_b, strict=True))
+        if len(a) > 1 and (split != "rows" or {len(x) for x in (*shapes_a, *shapes_b)} - {2, 3}):
+            raise ValueError("a distributed batch has whole products on every device, along one leading dimension")
+    else:
+        copies, cut, axis = (shapes_b, shapes_a, 0) if split == "rows" else (shapes_a, shapes_b, 1)
+        if len(set(copies)) > 1:
+            name = "b" if split == "rows" else "a"
+            raise ValueError(f"{name} has shapes {copies}, and every device holds all of {name}: see distribute")
+        empty = 0 in (sum(x[axis] for x in cut), *copies[0])
+    if empty:
+        raise ValueError("a product without entries is not spread: leave devices out")
+
+
+def _shape(array: Any) -> tuple[int, ...]:
+    return tuple(array.shape if hasattr(array, "shape") else array.__cuda_array_interface__["shape"])
+
+
+def _dtype(array: Any) -> str:
+    if not hasattr(array, "dtype"):
+        return str(np.dtype(array.__cuda_array_interface__["typestr"]))
+    return str(array.dtype).removeprefix("torch.")

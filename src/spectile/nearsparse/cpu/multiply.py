@@ -1,0 +1,179 @@
+"""The product on the CPU: tiles packed once, and exactly the valid products.
+
+A library's GEMM is slow on 32 x 32 tiles (it packs its operands again at each call), so A and B are packed once into
+tiles, and each tile of C stays in the first-level cache while the valid k are multiplied into it.  The innermost loop
+is LLVM vector code (kernel.py); the rest is plain Numba, run by threads without the GIL.
+"""
+
+from __future__ import annotations
+
+import queue
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from spectile.nearsparse.cpu.kernel import PAD, multiply_add, prefetch_tile, register_block
+from spectile.nearsparse.cpu.threads import run_each, threads
+from spectile.nearsparse.operands import tiles
+
+# Tile rows of A that one thread holds packed (at most), and tile columns of B that it multiplies with them at a time.
+PANEL, GROUP = 32, 8
+PANEL_BYTES = 64 << 20
+# How many tiles ahead of packing their rows are fetched.
+AHEAD = 2
+# Tile products below which starting threads costs more than it gains.
+SERIAL = 64
+
+
+@njit(nogil=True, cache=True)
+def _pack(x: Any, block: int, i: int, j: int, transpose: bool, tile: Any) -> None:
+    """Copy tile (i, j) of `x`, zero-padded; A's are transposed, so that k runs in the rows as in B's."""
+    rows, columns = min(block, x.shape[0] - i * block), min(block, x.shape[1] - j * block)
+    if rows < tile.shape[1] or columns < tile.shape[1]:
+        tile[:] = 0
+    for r in range(rows):
+        source = x[i * block + r, j * block : j * block + columns]
+        if transpose:
+            for s in range(columns):
+                tile[s, r] = source[s]
+        else:
+            for s in range(columns):
+                tile[r, s] = source[s]
+
+
+@njit(nogil=True, cache=True)
+def _list_and_pack(
+    a: Any, b: Any, norms_a: Any, norms_bt: Any, tau: float, block: int, first: int, group: int, width: int,
+    counts: Any, valid: Any, needed_a: Any, needed_b: Any, packed_a: Any, packed_b: Any,
+) -> int:  # fmt: skip
+    """List the valid k of each tile of C in a panel and a group, pack what they need, and return their number."""
+    executed = 0
+    for i in range(counts.shape[0]):
+        for j in range(width):
+            count = 0
+            for k in range(norms_bt.shape[1]):
+                # A product that is NaN is not below tau, so that NaN and infinity propagate.
+                if not (norms_a[first + i, k] * norms_bt[group + j, k] < tau):
+                    valid[i, j, count] = k
+                    count += 1
+            for t in range(count):
+                k, ahead = valid[i, j, t], valid[i, j, min(t + AHEAD, count - 1)]
+                if not needed_a[i, ahead]:
+                    prefetch_tile(a, block, first + i, ahead)
+                if not needed_b[ahead, j]:
+                    prefetch_tile(b, block, ahead, group + j)
+                if not needed_a[i, k]:
+                    needed_a[i, k] = True
+                    _pack(a, block, first + i, k, True, packed_a[i, k])
+                if not needed_b[k, j]:
+                    needed_b[k, j] = True
+                    _pack(b, block, k, group + j, False, packed_b[k, j])
+            counts[i, j] = count
+            executed += count
+    return executed
+
+
+@njit(nogil=True, cache=True)
+def _sum_tile(
+    valid: Any, count: int, i: int, j: int, height: int, breadth: int, block: int, registers: Any,
+    packed_a: Any, packed_b: Any, sums: Any,
+) -> None:  # fmt: skip
+    """Sum the valid products of tile (i, j) of a panel and a group."""
+    blocks, ld = packed_b.shape[0], packed_a.shape[3]
+    size, line = block * ld, 64 // sums.itemsize
+    sums[:] = 0
+    for t in range(count):
+        k, ahead = valid[t], valid[min(t + 1, count - 1)]
+        tile_a, tile_b = (i * blocks + k) * size, (k * GROUP + j) * size
+        # The next product's tiles are fetched during this one: A's in its first half, B's in the other.
+        ahead_a, ahead_b = (i * blocks + ahead) * size, (ahead * GROUP + j) * size
+        for r in range(0, height, registers[0]):
+            for s in range(0, breadth, registers[1]):
+                at, from_a, from_b = r * ld + s, tile_a + r, tile_b + s
+                if 2 * r < height:
+                    multiply_add(  # type: ignore[call-arg]
+                        sums, at, packed_a, from_a, packed_b, from_b, ld, block, packed_a, ahead_a
+                    )
+                    ahead_a += block * line
+                else:
+                    multiply_add(  # type: ignore[call-arg]
+                        sums, at, packed_a, from_a, packed_b, from_b, ld, block, packed_b, ahead_b
+                    )
+                    ahead_b += block * line
+
+
+@njit(nogil=True, cache=True)
+def _store_tile(
+    sums: Any, row: int, column: int, height: int, breadth: int, alpha: Any, beta: Any, c: Any, out: Any
+) -> None:
+    """Write alpha times the sums plus beta C."""
+    for r in range(height):
+        target = out[row + r, column : column + breadth]
+        if beta == 0:
+            for s in range(breadth):
+                target[s] = alpha * sums[r, s]
+        else:
+            source = c[row + r, column : column + breadth]
+            for s in range(breadth):
+                target[s] = alpha * sums[r, s] + beta * source[s]
+
+
+@njit(nogil=True, cache=True)
+def _multiply_panel(
+    a: Any, b: Any, norms_a: Any, norms_bt: Any, tau: float, block: int, first: int, last: int, registers: Any,
+    alpha: Any, beta: Any, c: Any, out: Any, packed_a: Any, packed_b: Any,
+) -> int:  # fmt: skip
+    """Compute tile rows first ... last - 1 of C; return the number of tile products.
+
+    ``packed_a[i, k]`` and ``packed_b[k, j]`` are work space: this panel of A, and GROUP tile columns of B.
+    """
+    blocks, columns_b, ld = norms_bt.shape[1], norms_bt.shape[0], packed_a.shape[3]
+    sums = np.empty((ld, ld), out.dtype)
+    counts, valid = np.empty((last - first, GROUP), np.intp), np.empty((last - first, GROUP, blocks), np.intp)
+    needed_a, needed_b = np.zeros((last - first, blocks), np.bool_), np.empty((blocks, GROUP), np.bool_)
+    executed = 0
+    for group in range(0, columns_b, GROUP):
+        width = min(GROUP, columns_b - group)
+        needed_b[:] = False
+        executed += _list_and_pack(
+            a, b, norms_a, norms_bt, tau, block, first, group, width, counts, valid, needed_a, needed_b,
+            packed_a, packed_b,
+        )  # fmt: skip
+        for i in range(last - first):
+            for j in range(width):
+                row, column = (first + i) * block, (group + j) * block
+                height, breadth = min(block, out.shape[0] - row), min(block, out.shape[1] - column)
+                _sum_tile(valid[i, j], counts[i, j], i, j, height, breadth, block, registers, packed_a, packed_b, sums)
+                _store_tile(sums, row, column, height, breadth, alpha, beta, c, out)
+    return executed
+
+
+def multiply(
+    a: Any, b: Any, norms_a: Any, norms_b: Any, tau: float, block: int, alpha: float, beta: float, c: Any, out: Any
+) -> int:
+    """Compute alpha A B + beta C into `out`; return the number of tile products."""
+    rows, blocks = norms_a.shape
+    register_rows, vectors, lanes = register_block(8 * out.itemsize)
+    kind, source = out.dtype.type, out if c is None else c
+    norms_bt = np.ascontiguousarray(norms_b.T)
+    parallel = norms_a.size * norms_b.shape[1] > SERIAL
+    workers = threads() if parallel else 1
+    ld = tiles(block, PAD) * PAD
+    # Several panels a thread, for balance, but tall enough that B is not packed too often, and of bounded size.
+    affordable = PANEL_BYTES // max(1, blocks * block * ld * out.itemsize)
+    panel = max(1, min(PANEL, max(GROUP, rows // (4 * workers)), affordable))
+    spare: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for _ in range(workers):
+        spare.put((np.empty((panel, blocks, block, ld), out.dtype), np.empty((blocks, GROUP, block, ld), out.dtype)))
+
+    def one_panel(first: int) -> int:
+        packed_a, packed_b = spare.get()
+        executed = _multiply_panel(
+            a, b, norms_a, norms_bt, tau, block, first, min(first + panel, rows), (register_rows, vectors * lanes),
+            kind(alpha), kind(beta), source, out, packed_a, packed_b,
+        )  # fmt: skip
+        spare.put((packed_a, packed_b))
+        return int(executed)
+
+    return sum(run_each(one_panel, range(0, rows, panel), parallel))

@@ -1,0 +1,98 @@
+"""Norm maps on the CPU, with squares and sums in float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from spectile.nearsparse.cpu.threads import run_each
+from spectile.nearsparse.operands import tiles
+
+# Tile rows in one task of the norm map.
+STRIP = 4
+# Tiles of a norm map below which starting threads costs more than it gains.
+SERIAL_NORMS = 4096
+# Sums of squares outside of these may hold squares that overflowed, or have lost squares that underflowed.
+_SAFE_SQUARES = (2.0**-900, 2.0**1000)
+
+
+@njit(nogil=True, cache=True)
+def _scaled_norm(tile: Any) -> float:
+    """Return the norm of a tile whose squares leave the range of float64, scaled by a power of two meanwhile."""
+    largest: Any = 0.0
+    for r in range(tile.shape[0]):
+        for s in range(tile.shape[1]):
+            value: Any = abs(np.float64(tile[r, s]))
+            if value != value:
+                return value
+            largest = max(largest, value)
+    if largest == 0 or not (largest < math.inf):
+        return largest
+    exponent = math.frexp(largest)[1]
+    total: Any = 0.0
+    for r in range(tile.shape[0]):
+        for s in range(tile.shape[1]):
+            value = math.ldexp(np.float64(tile[r, s]), -exponent)
+            total += value * value
+    return math.ldexp(math.sqrt(total), exponent)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _sum_squares(x: Any, block: int, first: int, last: int, squares: Any) -> None:
+    """Sum the squares of the tiles of tile rows first ... last - 1."""
+    for i in range(first, last):
+        squares[i] = 0
+        # Row by row through all tiles: memory is read as a stream.
+        for r in range(i * block, min((i + 1) * block, x.shape[0])):
+            for j in range(squares.shape[1]):
+                row = x[r, j * block : min((j + 1) * block, x.shape[1])]
+                total = 0.0
+                for s in range(row.shape[0]):
+                    value = np.float64(row[s])
+                    total += value * value
+                squares[i, j] += total
+
+
+@njit(nogil=True, cache=True)
+def _take_roots(x: Any, block: int, first: int, last: int, norms: Any, low: float, high: float) -> None:
+    """Turn sums of squares into norms, and take those anew that float64 squares do not hold."""
+    for i in range(first, last):
+        for j in range(norms.shape[1]):
+            if x.itemsize < 8 or low <= norms[i, j] <= high:
+                norms[i, j] = math.sqrt(norms[i, j])
+            else:
+                norms[i, j] = _scaled_norm(x[i * block : (i + 1) * block, j * block : (j + 1) * block])
+
+
+def norm_map(x: Any, block: int = 32) -> Any:
+    """Return the Frobenius norms of the tiles, float64, shape (ceil(m / block), ceil(n / block))."""
+    x = np.ascontiguousarray(as_summed(x))
+    norms = np.empty((tiles(x.shape[0], block), tiles(x.shape[1], block)))
+    rows = norms.shape[0]
+
+    def strip(first: int) -> None:
+        last = min(first + STRIP, rows)
+        _sum_squares(x, block, first, last, norms)
+        _take_roots(x, block, first, last, norms, *_SAFE_SQUARES)
+
+    run_each(strip, range(0, rows, STRIP), parallel=norms.size > SERIAL_NORMS)
+    return norms
+
+
+def as_summed(x: Any) -> Any:
+    """Return `x` in the dtype of the sums: float16 is multiplied in float32, where its products are exact."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+def check_norms(norms_a: Any, norms_b: Any) -> None:
+    """Raise where a norm map shows NaN or infinity."""
+    for name, norms in (("a", norms_a), ("b", norms_b)):
+        if not np.isfinite(norms).all():
+            i, k = np.argwhere(~np.isfinite(norms))[0]
+            raise ValueError(
+                f"tile ({i}, {k}) of {name} holds NaN or infinity, or its norm overflows: mend or scale {name}, "
+                "or give tau with check_finite=False to let them propagate as in a dense product"
+            )

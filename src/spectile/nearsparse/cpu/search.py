@@ -1,0 +1,136 @@
+"""What norm maps tell on the CPU: counts of valid products, the bound of what is skipped, and the search for tau."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from spectile.nearsparse.bounds import NORM_SLACK, largest_tau, rounding_bound, skipping_limit
+from spectile.nearsparse.cpu.threads import run_each
+from spectile.nearsparse.types import Request
+
+# Tile products below which starting threads costs more than it gains.
+SERIAL = 64
+
+
+@njit(nogil=True, cache=True)
+def _count(sorted_a: Any, sorted_b: Any, tau: float) -> int:
+    """Count the products that reach tau; row k holds the norms of A's column k, and of B's row k, in rising order."""
+    count = 0
+    for k in range(sorted_a.shape[0]):
+        first = 0
+        for i in range(sorted_a.shape[1] - 1, -1, -1):
+            # The smaller the norm of A, the later the first norm of B that reaches tau with it.
+            while first < sorted_b.shape[1] and sorted_a[k, i] * sorted_b[k, first] < tau:
+                first += 1
+            count += sorted_b.shape[1] - first
+    return count
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _skipped(norms_a: Any, norms_bt: Any, tau: float, first: int, last: int) -> float:
+    """Sum over the tiles of C of (sum of the skipped ||A_ik|| ||B_kj||)^2."""
+    total = 0.0
+    for i in range(first, last):
+        for j in range(norms_bt.shape[0]):
+            tile = 0.0
+            for k in range(norms_a.shape[1]):
+                product = norms_a[i, k] * norms_bt[j, k]
+                tile += product if product < tau else 0.0
+            total += tile * tile
+    return total
+
+
+def count_valid(norms_a: Any, norms_b: Any, tau: float) -> int:
+    """Return how many tile products have ``||A_ik|| ||B_kj|| >= tau``, for finite norms."""
+    return _counter(norms_a, norms_b)(tau)
+
+
+def _counter(norms_a: Any, norms_b: Any) -> Callable[[float], int]:
+    """Return `count_valid` of these norm maps: sorting them once makes each count a merge, O(n^2) for n^3 products."""
+    sorted_a, sorted_b = np.sort(norms_a.T, axis=1), np.sort(norms_b, axis=1)
+    return lambda tau: int(_count(sorted_a, sorted_b, tau))
+
+
+def skipped_bound(norms_a: Any, norms_b: Any, tau: float) -> float:
+    """Return sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2), a bound of the Frobenius norm of what tau skips."""
+    norms_bt = np.ascontiguousarray(norms_b.T)
+    rows, parallel = norms_a.shape[0], norms_a.size * norms_b.shape[1] > SERIAL**3
+    return (
+        math.sqrt(sum(run_each(lambda i: _skipped(norms_a, norms_bt, tau, i, i + 1), range(rows), parallel)))
+        * NORM_SLACK["float64"]
+    )
+
+
+def share_of(norms_a: Any, norms_b: Any, count: int) -> float:
+    """Return the share of all tile products that a count is, 1 where there are none."""
+    products = norms_a.size * norms_b.shape[1]
+    return count / products if products else 1.0
+
+
+def tune_tau(
+    norms_a: Any, norms_b: Any, valid_ratio: float, iterations: int = 20, tolerance: float = 0.01
+) -> tuple[float, float]:
+    """Search tau for a valid ratio as the paper does (Section 3.5.2); see :func:`spectile.nearsparse.tune_tau`."""
+    mean = float(norms_a.sum(axis=0) @ norms_b.sum(axis=1)) / max(1, norms_a.size * norms_b.shape[1])
+    if valid_ratio == 1 or mean == 0:
+        return 0.0, 1.0
+
+    count = _counter(norms_a, norms_b)
+
+    def ratio_at(tau: float) -> float:
+        return share_of(norms_a, norms_b, count(tau))
+
+    low, high = 0.0, mean
+    tau, ratio = high, ratio_at(high)
+    while ratio > valid_ratio + tolerance:
+        low, high = high, 2 * high
+        tau, ratio = high, ratio_at(high)
+    best = (tau, ratio) if abs(ratio - valid_ratio) < 1 - valid_ratio else (0.0, 1.0)
+    for _ in range(iterations):
+        if abs(best[1] - valid_ratio) < tolerance:
+            break
+        tau = (low + high) / 2
+        ratio = ratio_at(tau)
+        if abs(ratio - valid_ratio) < abs(best[1] - valid_ratio):
+            best = tau, ratio
+        if ratio > valid_ratio:
+            low = tau
+        else:
+            high = tau
+    return best
+
+
+def tau_for_error(norms_a: Any, norms_b: Any, limit: float) -> float:
+    """Return the largest tau, to a relative 1e-6 and never above it, whose :func:`skipped_bound` is at most `limit`."""
+    largest = float((norms_a.max(axis=0) * norms_b.max(axis=1)).max())
+    return largest_tau(functools.partial(skipped_bound, norms_a, norms_b), largest, limit)
+
+
+def threshold(norms_a: Any, norms_b: Any, request: Request, shape: tuple[int, int, int]) -> float:
+    """Return tau of a request, searched in the norm maps where it is not given."""
+    if request.tau is not None:
+        return float(request.tau)
+    if request.valid_ratio is not None:
+        return tune_tau(norms_a, norms_b, request.valid_ratio, 60, min(0.01, request.valid_ratio / 10))[0]
+    assert request.rtol is not None
+    norm_a, norm_b = float(np.linalg.norm(norms_a)), float(np.linalg.norm(norms_b))
+    if norm_a * norm_b == 0:
+        return math.inf
+    rounding = rounding_bound(shape, norm_a, norm_b, request.precision)
+    return tau_for_error(norms_a, norms_b, skipping_limit(request.rtol, norm_a * norm_b, rounding))
+
+
+def error_bound(
+    norms_a: Any, norms_b: Any, tau: float, request: Request, shape: tuple[int, int, int], norm_c: float
+) -> float:
+    """Return the bound of the error of a product, by what tau skips and by rounding."""
+    norm_a, norm_b = float(np.linalg.norm(norms_a)), float(np.linalg.norm(norms_b))
+    scales = {"alpha": request.alpha, "beta": request.beta, "norm_c": norm_c}
+    rounding = rounding_bound(shape, norm_a, norm_b, request.precision, **scales)
+    return abs(request.alpha) * skipped_bound(norms_a, norms_b, tau) + rounding

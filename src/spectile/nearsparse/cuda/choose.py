@@ -1,0 +1,316 @@
+"""Which kernel computes a product, with which tile, order and launch: plain arithmetic on sizes and on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spectile.core.compile import Unit
+from spectile.core.devices import Device
+from spectile.core.launch import Shape
+from spectile.nearsparse.cuda.geometry import is_aligned, stride
+from spectile.nearsparse.cuda.tuning import (
+    BAND_ROWS,
+    DIAGONAL_WAVES,
+    HOPPER_BAND_ROWS,
+    ORDERED_FROM,
+    PORTABLE,
+    WGMMA,
+    HopperShape,
+    Kernel,
+    Portable,
+    Wgmma,
+    WgmmaTf32,
+)
+from spectile.nearsparse.cuda.units import blocks_unit, fitting_tiles, hopper_unit, portable_unit
+from spectile.nearsparse.operands import tiles
+from spectile.nearsparse.types import PRECISIONS, Grain
+
+# What the copy engine takes as a stride, in bytes.
+_LARGEST_STRIDE = 2**40
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What of a product decides how it is computed.
+
+    Attributes
+    ----------
+    m, k, n, batches : int
+        Rows of A, inner dimension, columns of B, and how many products.
+    block : int
+        Tile size of the norm maps.
+    precision : str
+        A key of ``PRECISIONS``.
+    strict : bool
+        Whether exactly the valid products are multiplied.
+    aligned : bool
+        Whether all rows of A and B begin at multiples of 16 bytes, and the copy engine takes their strides.
+    out_aligned : bool
+        The same for the rows of C.
+    """
+
+    m: int
+    k: int
+    n: int
+    batches: int = 1
+    block: int = 32
+    precision: str = "fp32"
+    strict: bool = False
+    aligned: bool = True
+    out_aligned: bool = True
+
+    @classmethod
+    def of(cls, a: Any, b: Any, out: Any, block: int, precision: str, strict: bool = False) -> Problem:
+        """Return the problem of device arrays, shapes ([batch,] m, k), ([batch,] k, n) and ([batch,] m, n)."""
+        return cls(
+            a.shape[-2], a.shape[-1], b.shape[-1], out.shape[0] if out.ndim == 3 else 1, block, precision, strict,
+            all(map(_copied_by_engine, (a, b))), _copied_by_engine(out),
+        )  # fmt: skip
+
+    @classmethod
+    def of_parts(
+        cls,
+        shape: tuple[int, int, int],
+        a: Sequence[Any],
+        b: Sequence[Any],
+        block: int,
+        precision: str,
+        strict: bool = False,
+        batches: int = 1,
+    ) -> Problem:
+        """Return the problem whose operands lie in parts or copies: aligned where all of them are.
+
+        Host arrays are taken for the contiguous copies of them that a device would hold.
+        """
+        itemsize = np.dtype(PRECISIONS[precision].dtype).itemsize
+        aligned = [
+            shape[axis] * itemsize % 16 == 0 if isinstance(part, np.ndarray) else _copied_by_engine(part)
+            for axis, parts in ((1, a), (2, b))
+            for part in parts
+        ]
+        return cls(*shape, batches, block, precision, strict, all(aligned), True)
+
+
+def _copied_by_engine(array: Any) -> bool:
+    steps = [abs(step) for step, size in zip(array.strides[:-1], array.shape[:-1], strict=True) if size > 1]
+    forward = array.strides[-2] > 0 or array.shape[-2] <= 1
+    return is_aligned(array) and forward and max(steps, default=0) < _LARGEST_STRIDE and stride(array) >= 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a product is computed.
+
+    Attributes
+    ----------
+    kernel : str
+        One of ``Kernel``.
+    unit, function : Unit, str
+        Its code.
+    launch : Shape
+        Its launch.
+    tile : tuple of int
+        Rows and columns of C that one thread block, or one cluster, computes at a time.
+    band : int
+        Rows of tiles in a band of the numbering.
+    order : {"numbered", "bins", "sorted", "diagonal"}
+        How tiles start: as they are numbered, by falling work (which blocks find in bins, or sorted), or from the
+        diagonal on.
+    listed_steps : int
+        k steps for which the kernel that orders leaves room in the list of each tile; 0 where tiles list themselves.
+    grain : tuple of int
+        Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
+    """
+
+    kernel: Kernel
+    unit: Unit
+    function: str
+    launch: Shape
+    tile: tuple[int, int]
+    band: int
+    order: str
+    listed_steps: int
+    grain: Grain
+
+    def order_launch(self, m: int, n: int) -> Shape:
+        """Return the launch of the kernel that orders the tiles: a warp for each."""
+        count = tiles(m, self.tile[0]) * tiles(n, self.tile[1])
+        return Shape((tiles(count, 8),), 256, after_previous=True)
+
+
+def choose_kernel(problem: Problem, device: Device) -> Kernel:
+    """Return the fastest kernel that computes a product."""
+    if problem.strict and problem.block < 32:
+        return "blocks"
+    on_hopper = device.compute_capability == (9, 0) and problem.precision in ("fp16", "fp16c16", "tf32x3")
+    fits = 0 < problem.k <= 32 * WGMMA["wgmma_small"].list_steps and min(problem.m, problem.n) > 0
+    if not (on_hopper and fits and problem.aligned and not problem.strict and problem.block >= 32):
+        return "portable"
+    if problem.precision == "tf32x3":
+        return "wgmma_tf32"
+    if 3 * tiles(problem.m, 256) * tiles(problem.n, 256) * problem.batches < device.multiprocessors:
+        return "wgmma_small"
+    return "wgmma_wide_pair" if problem.m > 128 else "wgmma_wide"
+
+
+def choose(
+    problem: Problem,
+    device: Device,
+    kernel: Kernel | None = None,
+    ordered: bool | None = None,
+    *,
+    tuned: Portable | HopperShape | None = None,
+    extra: tuple[str, ...] = (),
+) -> Choice:
+    """Return how a product is computed on a device.
+
+    Parameters
+    ----------
+    problem : Problem
+        Sizes and layout.
+    device : Device
+        Need not be there.
+    kernel : str, optional
+        By default the fastest that applies.
+    ordered : bool, optional
+        Start the tiles by falling work; by default where it pays: for several tiles a multiprocessor, but not many.
+    tuned, extra : Portable or Hopper, tuple of str, optional
+        Another tuning of the kernel, and constants defined for it: the study's variants.
+    """
+    kernel = kernel or choose_kernel(problem, device)
+    if kernel == "blocks":
+        count = tiles(problem.m, 32) * tiles(problem.n, 32)
+        launch = Shape((count, problem.batches), 512)
+        unit = blocks_unit(problem.precision)
+        return Choice(kernel, unit, "product_blocks", launch, (32, 32), 1, "numbered", 0, (1, 1, 1))
+    if kernel == "portable":
+        portable = tuned if isinstance(tuned, Portable) else PORTABLE[problem.precision]
+        return _portable(problem, device, portable, ordered, extra)
+    shape = tuned if isinstance(tuned, Wgmma | WgmmaTf32) else WGMMA[kernel]
+    return _hopper(problem, device, kernel, shape, ordered, extra)
+
+
+def _is_ordered(problem: Problem, device: Device, count: int, most: int, ordered: bool | None) -> bool:
+    if problem.batches > 1 or problem.block < 32:
+        return False
+    return ORDERED_FROM * device.multiprocessors < count <= most if ordered is None else ordered
+
+
+def _portable(
+    problem: Problem, device: Device, portable: Portable, ordered: bool | None, extra: tuple[str, ...]
+) -> Choice:
+    row = PRECISIONS[problem.precision]
+    large, small = fitting_tiles(portable, row.dtype, device.shared_bytes)
+    aligned = problem.aligned and problem.out_aligned
+    work = tiles(problem.m, 128) * tiles(problem.n, 128) * problem.batches
+    tile = large if aligned and work >= portable.large_from * device.multiprocessors else small
+    list_steps = tile.list_steps(aligned, problem.k)
+    count = tiles(problem.m, tile.tile_m) * tiles(problem.n, tile.tile_n)
+    by_work = _is_ordered(problem, device, count, portable.ordered_tiles, ordered)
+    grain = max(1, 32 // problem.block)
+    return Choice(
+        "portable",
+        portable_unit(problem.precision, portable, tile, aligned, list_steps, extra),
+        "product",
+        Shape(
+            (count, problem.batches),
+            tile.threads,
+            portable.shared_bytes(tile, row.dtype),
+            # Where all blocks are resident at once, those that start early crowd where norms have ended.
+            after_previous=count * problem.batches > tile.min_blocks * device.multiprocessors,
+        ),
+        (tile.tile_m, tile.tile_n),
+        BAND_ROWS // tile.tile_m,
+        "bins" if by_work else "numbered",
+        tiles(problem.k, 32) if by_work and portable.given_lists else 0,
+        (grain,) * 3,
+    )
+
+
+def _hopper(
+    problem: Problem, device: Device, kernel: Kernel, shape: HopperShape, ordered: bool | None, extra: tuple[str, ...]
+) -> Choice:
+    rows = 128 * shape.cluster
+    count = tiles(problem.m, rows) * tiles(problem.n, shape.tile_n)
+    clusters = device.multiprocessors * shape.resident // shape.cluster
+    order = "numbered"
+    if _is_ordered(problem, device, count, shape.ordered_tiles, ordered):
+        order = "sorted"
+    elif isinstance(shape, Wgmma) and ordered is None and problem.batches == 1:
+        waves = count * shape.cluster / (device.multiprocessors * shape.resident)
+        order = "diagonal" if 1 < waves <= DIAGONAL_WAVES else order
+    return Choice(
+        kernel,
+        hopper_unit(shape, PRECISIONS[problem.precision].output, *extra),
+        shape.kernel,
+        Shape(
+            (min(count * problem.batches, clusters) * shape.cluster,),
+            shape.threads,
+            shape.shared_bytes,
+            after_previous=True,
+        ),
+        (rows, shape.tile_n),
+        HOPPER_BAND_ROWS // rows,
+        order,
+        0,
+        (max(1, 64 // problem.block), max(1, shape.group // problem.block), 1),
+    )
+
+
+def norms_launch(shape_a: tuple[int, ...], shape_b: tuple[int, ...], itemsize: int) -> Shape:
+    """Return the launch that takes the norms of A and B, shapes ([batch,] m, k) and ([batch,] k, n)."""
+    columns = max(128, 32 * 16 // itemsize)
+    batches = max(math.prod(shape[:-2]) for shape in (shape_a, shape_b))
+    return Shape(
+        (
+            tiles(max(shape_a[-1], shape_b[-1]), columns),
+            tiles(max(shape_a[-2], shape_b[-2]), 128),
+            2 * batches,
+        ),
+        128,
+    )
+
+
+def survey_launch(rows: int, columns: int) -> Shape:
+    """Return the launch that surveys norm maps of so many rows of A and columns of B."""
+    return Shape((tiles(columns, 64), tiles(rows, 64)), 256)
+
+
+def launches(problem: Problem, device: Device) -> list[Shape]:
+    """Return the launches of one call of :func:`spectile.nearsparse.spamm`, as a device would get them."""
+    choice = choose(problem, device)
+    itemsize = np.dtype(PRECISIONS[problem.precision].dtype).itemsize
+    batch = (problem.batches,) if problem.batches > 1 else ()
+    found = [norms_launch((*batch, problem.m, problem.k), (*batch, problem.k, problem.n), itemsize), choice.launch]
+    if choice.order in ("bins", "sorted"):
+        found.append(choice.order_launch(problem.m, problem.n))
+    found.append(survey_launch(tiles(problem.m, problem.block), tiles(problem.n, problem.block)))
+    return found
+
+
+def tiles_by_diagonal(count: tuple[int, int], tile: tuple[int, int], band: int) -> np.ndarray[Any, Any]:
+    """Return the numbers of all tiles, those on the diagonal first.
+
+    Where entries decay from the diagonal, the last tiles to start are then the shortest, at no cost on the device; it
+    pays while all tiles together fit the L2.
+
+    Parameters
+    ----------
+    count : pair of int
+        Rows and columns of tiles.
+    tile : pair of int
+        Rows and columns of C in a tile.
+    band : int
+        Rows of tiles in a band of the numbering.
+    """
+    row, column = np.divmod(np.arange(count[0] * count[1]), count[1])
+    height = np.minimum(band, count[0] - row // band * band)
+    number = row // band * band * count[1] + column * height + row % band
+    # Twice the distance of their middles from the diagonal.
+    distance = np.abs((2 * row + 1) * tile[0] - (2 * column + 1) * tile[1])
+    return number[np.lexsort((row, distance))].astype(np.uint32)

@@ -1,0 +1,222 @@
+"""Everything of SpAMM's kernels that was tuned: tiles, stages, lists, thresholds, and the rates of devices.
+
+Tiles and thresholds were tuned on one H200; where a device has less shared memory, ``units.fitting_tiles`` takes fewer
+stages or the smaller tile.  Rates that weigh one transfer against another stand in `RATES` by device, with a rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from spectile.core.devices import Device
+
+Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma_pair", "wgmma_wide", "wgmma_wide_pair", "wgmma_tf32"]
+
+# Bins of falling work in which sorted tiles of the portable kernels lie.
+WORK_BINS = 64
+# Tiles are numbered column by column in bands of so many rows of C, whose panels stay in the L2.
+BAND_ROWS, HOPPER_BAND_ROWS = 512, 2048
+# Tiles are sorted by work where there are more than so many for each multiprocessor.
+ORDERED_FROM = 3
+# Most waves of tiles that start on the diagonal: all of them together fit the L2.
+DIAGONAL_WAVES = 4
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Tuning of the portable kernel.
+
+    Tile height, 32-blocks of a warp, pipeline stages, resident thread blocks, tile width, k of a stage, and how many k
+    steps (32 wide) are listed at a time: a short list is made sooner, and a longer k takes several.
+    """
+
+    tile_m: int
+    blocks_m: int
+    blocks_n: int
+    stages: int
+    min_blocks: int
+    tile_n: int = 128
+    stage_k: int = 32
+    lists: tuple[int, ...] = (1024,)
+
+    def list_steps(self, aligned: bool, k: int) -> int:
+        """Return the length of the list for an inner dimension `k`: the shortest that holds it, or the longest."""
+        lengths = self.lists if aligned else self.lists[-1:]
+        return next((steps for steps in lengths if 32 * steps >= k), lengths[-1])
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * (self.tile_m // (32 * self.blocks_m)) * (self.tile_n // (32 * self.blocks_n))
+
+
+@dataclass(frozen=True)
+class Portable:
+    """Tuning of the portable kernel for one precision, for large and for small products."""
+
+    #: Of the arithmetic in fragments.cuh.
+    code: int
+    #: Elements that pad the rows of A and B in shared memory.
+    pads: tuple[int, int]
+    large: Tile
+    small: Tile
+    #: Tiles of 128 x 128 for each multiprocessor from which on the large tile is faster.
+    large_from: int = 4
+    #: Most tiles of a product that are worth sorting: in a sorted order neighbours no longer share the L2.
+    ordered_tiles: int = 4096
+    #: Whether sorted tiles get their lists from the kernel that sorts them; float64 loses 1 % by the choice.
+    given_lists: bool = False
+
+    def shared_bytes(self, tile: Tile, dtype: str) -> int:
+        """Return the dynamic shared memory of a block."""
+        elements = tile.tile_m * (tile.stage_k + self.pads[0]) + tile.stage_k * (tile.tile_n + self.pads[1])
+        return tile.stages * elements * np.dtype(dtype).itemsize
+
+    def static_bytes(self, tile: Tile, list_steps: int) -> int:
+        """Return the shared memory that the kernel itself declares: the list, its bits, and a count for each warp."""
+        return 6 * list_steps + tile.threads // 8
+
+
+_HALF_TILE = Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=4)
+_TF32_TILE = Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=2)
+PORTABLE: dict[str, Portable] = {
+    "fp16": Portable(0, (8, 8), _HALF_TILE, _HALF_TILE),
+    "fp16c16": Portable(0, (8, 8), _HALF_TILE, _HALF_TILE),
+    "tf32x3": Portable(1, (4, 8), _TF32_TILE, _TF32_TILE),
+    "fp64": Portable(
+        2, (4, 4),
+        large=Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=2, stage_k=16, lists=(256, 1024)),
+        small=Tile(tile_m=64, blocks_m=1, blocks_n=1, stages=2, min_blocks=3, tile_n=64, lists=(256,)),
+        large_from=256,
+        ordered_tiles=2048,
+    ),
+    "fp32": Portable(
+        3, (4, 0),
+        large=Tile(tile_m=128, blocks_m=2, blocks_n=2, stages=3, min_blocks=2, lists=(256, 512, 1024)),
+        small=Tile(tile_m=64, blocks_m=1, blocks_n=1, stages=3, min_blocks=4, tile_n=64, lists=(256, 512)),
+        large_from=16,
+        given_lists=True,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hopper:
+    """A shape of a kernel on ``hopper.cuh``.
+
+    `cluster` stacked tiles of 128 x `tile_n` in pieces of 64 x `group`; `listers` warps list, `stages` are loaded
+    ahead, and `list_steps` is the most k steps (32 wide) of a product.
+    """
+
+    tile_n: int
+    group: int
+    cluster: int
+    listers: int
+    stages: int
+    list_steps: int
+    #: Most tiles of a product that are worth sorting.
+    ordered_tiles = 0
+
+    @property
+    def lists_bytes(self) -> int:
+        """Two lists in flight, and the barriers, generously."""
+        return 2 * (12 + 4 * self.listers + 2 * self.list_steps) + 16 * self.stages + 256
+
+
+@dataclass(frozen=True)
+class Wgmma(Hopper):
+    """A shape of the float16 kernel; a warpgroup keeps `rounds` stores of C under way, of `round_boxes` boxes each."""
+
+    rounds: int = 2
+    round_boxes: int = 1
+    kernel = "product_wgmma"
+    box_a, swizzle_a, box_b = (1, 128, 32), 64, (1, 32, 64)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 256 * (self.tile_n // self.group) + 32 * (1 + self.listers)
+
+    @property
+    def resident(self) -> int:
+        """Thread blocks on a multiprocessor."""
+        return 2 if self.tile_n == 128 else 1
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        staging = 2 * (self.tile_n // self.group) * self.rounds * self.round_boxes * 64 * 128
+        return self.stages * (128 + self.tile_n) * 64 + staging + self.lists_bytes
+
+
+@dataclass(frozen=True)
+class WgmmaTf32(Hopper):
+    """The shape of the 3xTF32 kernel."""
+
+    kernel = "product_tf32"
+    ordered_tiles = 2048
+    box_a, swizzle_a, box_b = (1, 64, 32), 128, (1, 32, 32)
+    threads = 512
+    resident = 1
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        return self.stages * 2 * 128 * 128 + 2 * 128 * 128 + 2 * 2 * 64 * 128 + self.lists_bytes
+
+
+HopperShape = Wgmma | WgmmaTf32
+
+WGMMA: dict[str, HopperShape] = {
+    "wgmma_small": Wgmma(tile_n=128, group=128, cluster=1, listers=1, stages=4, list_steps=1024),
+    "wgmma_wide": Wgmma(tile_n=256, group=256, cluster=1, listers=3, stages=6, list_steps=1536, round_boxes=2),
+    "wgmma_pair": Wgmma(tile_n=256, group=128, cluster=2, listers=3, stages=6, list_steps=1536),
+    "wgmma_wide_pair": Wgmma(tile_n=256, group=256, cluster=2, listers=3, stages=7, list_steps=1536),
+    "wgmma_tf32": WgmmaTf32(tile_n=128, group=64, cluster=1, listers=3, stages=4, list_steps=1152),
+}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What weighs transfers against products over several GPUs.
+
+    Attributes
+    ----------
+    peer_bytes : float
+        Bytes a second of a copy between two of them.
+    executed : mapping
+        Multiplications and additions a second over executed tiles, by precision.
+    """
+
+    peer_bytes: float
+    executed: dict[str, float]
+
+
+# Measured: peer copies over NVLink 4, products at N = 32,768.
+RATES = {
+    "NVIDIA H200": Rates(394e9, {"fp16": 750e12, "fp16c16": 750e12, "fp32": 45e12, "tf32x3": 125e12, "fp64": 45e12})
+}
+# NVLink generations by major architecture of data-center devices (NVLink 3, 4, 5), at the H200's share of the peak;
+# others are taken for PCIe 4.
+_NVLINK_BYTES = {8: 260e9, 9: 394e9, 10: 788e9}
+_PCIE_BYTES = 22e9
+# Tensor-core work of a multiprocessor and clock, relative to Hopper's, by major architecture.
+_TENSOR_SHARE = {8: 0.4, 9: 1.0, 10: 1.6, 12: 0.5}
+
+
+def rates(device: Device) -> Rates:
+    """Return the rates of a device: measured, or by the H200's with the number of multiprocessors and the FP64 rate."""
+    if device.name in RATES:
+        return RATES[device.name]
+    known = RATES["NVIDIA H200"]
+    share = device.multiprocessors / 132
+    tensor = share * _TENSOR_SHARE.get(device.compute_capability[0], 1.0)
+    executed = {name: rate * (share if name == "fp32" else tensor) for name, rate in known.executed.items()}
+    if not device.fast_fp64:
+        executed["fp64"] = executed["fp32"] / device.fp64_divisor
+    # Data-center devices have the fast FP64 units and NVLink alike.
+    link = _NVLINK_BYTES.get(device.compute_capability[0], _PCIE_BYTES) if device.fast_fp64 else _PCIE_BYTES
+    return Rates(link, executed)

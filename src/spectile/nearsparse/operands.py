@@ -1,0 +1,69 @@
+"""Arrays of the host or of a device, as every backend handles them: addresses, overlaps, batches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def tiles(length: int, tile: int) -> int:
+    """Return how many tiles cover a length."""
+    return -(-length // tile)
+
+
+def address(array: Any) -> int:
+    """Return where an array of the host or of a device begins."""
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+def overlap(x: Any, y: Any) -> bool:
+    """Return whether two arrays of the host, or two of devices, may share memory."""
+    if isinstance(x, np.ndarray):
+        return bool(np.may_share_memory(x, y))
+    import cupy
+
+    return bool(cupy.may_share_memory(x, y))
+
+
+def copy_if_overlapping(c: Any, out: Any, direct: bool) -> Any:
+    """Return C, copied where writing `out` would overwrite entries of it that are still to be read.
+
+    Parameters
+    ----------
+    c, out : array or None
+        What beta multiplies, and where the result goes.
+    direct : bool
+        Whether the product writes to `out` itself: an entry of C is read just before the same one of `out` is written,
+        so that the two may be one array.
+    """
+    if c is None or out is None or not overlap(c, out):
+        return c
+    same = direct and address(c) == address(out) and c.strides == out.strides
+    return c if same else c.copy()
+
+
+def flat_batch(array: Any, batch: tuple[int, ...]) -> Any:
+    """Return `array` as one matrix or one flat batch, or None where broadcasting is more involved.
+
+    A device array is never copied for it: None, too.
+    """
+    if array is None or array.ndim == 2:
+        return array
+    if array.shape[:-2] != batch:
+        return array.reshape(array.shape[-2:]) if math.prod(array.shape[:-2]) == 1 else None
+    flat = array.reshape(-1, *array.shape[-2:])
+    return flat if isinstance(flat, np.ndarray) or flat.data.ptr == array.data.ptr else None
+
+
+def each_product(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...]) -> list[tuple[Any, Any, Any, Any]]:
+    """Return A, B, C and the result of each product of a batch, broadcast without copies."""
+    if isinstance(a, np.ndarray):
+        broadcast: Any = np.broadcast_to
+    else:
+        import cupy
+
+        broadcast = cupy.broadcast_to
+    wide_a, wide_b = (broadcast(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    return [(wide_a[i], wide_b[i], None if c is None else c[i], out[i]) for i in np.ndindex(batch)]

@@ -1,0 +1,90 @@
+"""What all of SpAMM shares: the table of precisions, and a product as it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Backend = Literal["auto", "cpu", "cuda"]
+PrecisionName = Literal["float16", "float16c16", "float32", "float64", "tf32x3", "fp16", "fp16c16", "fp32", "fp64"]
+Split = Literal["rows", "columns"]
+#: Rows, columns and depth, in tiles of the norm maps, that are multiplied together when one of their products is valid.
+Grain = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """One arithmetic of the product.
+
+    Attributes
+    ----------
+    dtype, output : str
+        Dtype of A and B, and of C.
+    norm : str
+        Dtype of squares, sums and norms on a device; the CPU takes norms in float64.
+    sum_roundoff : float
+        Unit round-off of the sums.
+    product_roundoff : float
+        Relative error of one product before it is summed, where it is not exact to the sums' round-off.
+    product_underflow : float
+        Absolute error of one multiply-add where it underflows: half the smallest subnormal of the sums; 0 where the
+        products of the smallest operands do not.
+    result_roundoff, result_underflow : float
+        Unit round-off of C and half its smallest subnormal, where the sums are rounded to another dtype.
+    on_cpu : bool
+        Whether the CPU has it.
+    """
+
+    dtype: str
+    output: str
+    norm: str
+    sum_roundoff: float
+    product_roundoff: float = 0.0
+    product_underflow: float = 0.0
+    result_roundoff: float = 0.0
+    result_underflow: float = 0.0
+    on_cpu: bool = True
+
+
+PRECISIONS = {
+    "fp16": Precision("float16", "float32", "float32", 2.0**-24),
+    "fp16c16": Precision(
+        "float16", "float16", "float32", 2.0**-24, result_roundoff=2.0**-11, result_underflow=2.0**-25
+    ),
+    "fp32": Precision("float32", "float32", "float32", 2.0**-24, product_underflow=2.0**-150),
+    # 3xTF32 drops low*low and the last bits of both lows, below 3 * 2^-21 of a product; the tensor core truncates its
+    # sums of 32 k, and what a product loses to underflow it may lose three times, wholly.
+    "tf32x3": Precision(
+        "float32", "float32", "float32", 2.0**-24,
+        product_roundoff=2.0**-19, product_underflow=3 * 2.0**-126, on_cpu=False,
+    ),
+    "fp64": Precision("float64", "float64", "float64", 2.0**-53, product_underflow=2.0**-1074),
+}  # fmt: skip
+
+# The precision of a dtype where none is named.
+OF_DTYPE = {"float16": "fp16", "float32": "fp32", "float64": "fp64"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A product as :func:`spectile.nearsparse.spamm` takes it; one of `tau`, `valid_ratio` and `rtol` is given."""
+
+    precision: str
+    tau: float | None = None
+    valid_ratio: float | None = None
+    rtol: float | None = None
+    alpha: float = 1.0
+    beta: float = 0.0
+    block: int = 32
+    strict: bool = False
+    check_finite: bool = False
+
+    @property
+    def arithmetic(self) -> Precision:
+        """The row of the table."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def norms_first(self) -> bool:
+        """Whether norms are needed before anything is multiplied."""
+        return self.tau is None or self.check_finite

@@ -1,0 +1,100 @@
+"""The kernel without one idea at a time, and with what the paper has in its place: units that only the study builds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from spectile.core import device
+from spectile.core.compile import Unit
+from spectile.nearsparse.cuda import kernels
+from spectile.nearsparse.cuda.choose import Choice, Problem, choose
+from spectile.nearsparse.cuda.tuning import PORTABLE, WGMMA, Kernel
+from spectile.nearsparse.cuda.units import hopper_unit, norm_unit, portable_unit
+from spectile.nearsparse.types import PRECISIONS
+from spectile_study.bench.case import Context, Method, Skipped
+from spectile_study.bench.case import Problem as Case
+from spectile_study.bench.provenance import digest_array
+from spectile_study.cases.spamm.device import VENDOR_MODES, Operands
+from spectile_study.cases.spamm.thresholds import BLOCK, TABLE_1
+
+# How the lanes of a block are summed in the paper: by a tree in shared memory, and by a matrix of ones.
+REDUCTIONS = {"norm_shared": "TREE", "norm_ones": "ONES"}
+# How tiles are given to clusters without drawing them.
+SCHEDULES = {"stride": "STRIDE", "no_balance": "RUNS"}
+_FAST: Kernel = "wgmma_wide_pair"
+
+
+def reduction_unit(dtype: str, reduction: str) -> Unit:
+    """Return the norm kernel of an input dtype with another reduction of the lanes."""
+    plain = norm_unit(dtype)
+    library = kernels.__name__
+    sources = (f"{library}:elements.cuh", "reductions.cu", f"{library}:norm_map.cu")
+    return Unit(__package__, sources, plain.archs, {**plain.defines, "REDUCTION": reduction})
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """The product with another choice of its kernel, or another norm kernel."""
+
+    choice: Choice | None = None
+    norms: Unit | None = None
+
+
+def variants(precision: str, problem: Problem) -> dict[str, Variant]:
+    """Return the variants of a product by the idea that each lacks, or that replaces ours."""
+    here, replace, dtype = device.describe(), dataclasses.replace, PRECISIONS[precision].dtype
+    found = {name: Variant(norms=reduction_unit(dtype, how)) for name, how in REDUCTIONS.items()}
+    if precision.startswith("fp16"):
+        shallow = replace(WGMMA[_FAST], stages=2)
+        found["double_buffer_only"] = Variant(choose(problem, here, _FAST, tuned=shallow))
+        found["stride"] = Variant(choose(problem, here, _FAST, extra=("STRIDE",)))
+        # Runs of tiles are given out in advance: with the diagonal first, the first clusters would do most of the work.
+        found["no_balance"] = Variant(choose(problem, here, _FAST, ordered=False, extra=("RUNS",)))
+        found["no_cluster"] = Variant(choose(problem, here, "wgmma_wide"))
+        found["half_parts"] = Variant(choose(problem, here, "wgmma_pair"))
+        found["no_large_tile"] = Variant(choose(problem, here, "wgmma_small"))
+        found["no_wgmma"] = Variant(choose(problem, here, "portable"))
+        return found
+    tuned = PORTABLE[precision]
+    single = replace(tuned, **{size: replace(getattr(tuned, size), stages=1) for size in ("large", "small")})
+    found["no_compaction"] = Variant(choose(problem, here, "portable", extra=("LIST_ALL_STEPS",)))
+    found["no_double_buffering"] = Variant(choose(problem, here, "portable", tuned=single))
+    found["no_large_tile"] = Variant(choose(problem, here, "portable", tuned=replace(tuned, large=tuned.small)))
+    found["unordered"] = Variant(choose(problem, here, "portable", tuned=replace(tuned, ordered_tiles=0)))
+    return found
+
+
+def ablation(row: Mapping[str, Any], context: Context) -> Case:
+    """Time the kernel at 30 % and 5 % without one idea at a time, and with what the paper has in its place."""
+    n, precision = row["n"], row["precision"]
+    operands = Operands(n, precision, context.seed)
+    problem = Problem.of(operands.a, operands.b, operands.out, BLOCK, precision)
+    # The variants lack an idea of the large product's kernel, at every size.
+    kernel: Kernel = _FAST if precision.startswith("fp16") else "portable"
+    methods: list[Method | Skipped] = []
+    for ratio, tau in ((30, TABLE_1[n][0]), (5, TABLE_1[n][-1])):
+        methods.append(operands.spamm(f"spectile_{ratio:02}", tau))
+        for name, variant in variants(precision, problem).items():
+            choice = variant.choice or choose(problem, device.describe(), kernel)
+            methods.append(operands.spamm(f"{name}_{ratio:02}", tau, choice, variant.norms))
+    methods.append(operands.vendor("cublas", VENDOR_MODES[precision], operands.limit))
+    return Case(methods, inputs={"a": digest_array(operands.first)})
+
+
+def _units() -> tuple[Unit, ...]:
+    """Return the units of the variants, as the sheet's rows need them."""
+    units = [reduction_unit(dtype, how) for dtype in ("float16", "float32", "float64") for how in REDUCTIONS.values()]
+    units += [hopper_unit(WGMMA[_FAST], output, how) for output in ("float32", "float16") for how in SCHEDULES.values()]
+    units += [hopper_unit(dataclasses.replace(WGMMA[_FAST], stages=2), output) for output in ("float32", "float16")]
+    for precision in ("fp32", "fp64", "tf32x3"):
+        tuned = PORTABLE[precision]
+        for tile in {tuned.large, tuned.small}:
+            single = dataclasses.replace(tile, stages=1)
+            units += [portable_unit(precision, tuned, tile, True, tile.lists[-1], ("LIST_ALL_STEPS",))]
+            units += [portable_unit(precision, tuned, single, True, tile.lists[-1])]
+    return tuple(dict.fromkeys(units))
+
+
+UNITS = _units()

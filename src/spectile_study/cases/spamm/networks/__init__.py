@@ -1,0 +1,1 @@
+"""Convolutional networks with one product thresholded (the paper's Table 5)."""
