@@ -1,4 +1,4 @@
-"""What a run of the workflow consists of: its cases, records, frames, drawings, and what each job asks for.
+"""What a run of the workflow consists of: its cases, records, frames, drawings, and what each job needs.
 
 The rules under ``workflow/rules`` name the methods of one :class:`Plan`; everything here works without Snakemake.
 """

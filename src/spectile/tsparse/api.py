@@ -40,8 +40,8 @@ def spgemm(
         ``tiles``: the paper's 8x8 bitmap tiles, on a GPU with tensor cores.  ``auto``: ``rows``, the faster from CSR to
         CSR on every matrix measured but a generated full band (docs/performance/tsparse.md).
     memory_limit : int, optional
-        Bytes that the product may use beside A, B, C and, on a CPU, three integers a row.  Fewer threads (CPU) or
-        chunks of rows (GPU) keep it.
+        Bytes that the product may use beside A, B, C and, on a CPU, three integers for each row.  Fewer threads (CPU)
+        or chunks of rows (GPU) keep it.
     backend : {"auto", "cpu", "cuda"}
         ``auto``: CUDA for matrices on a GPU and where a device is found, else the CPU.
 

@@ -34,7 +34,7 @@ def load(path: Path) -> pandas.DataFrame:
 
 
 def compare(a: Path, b: Path) -> pandas.DataFrame:
-    """Return one row a case and method of both runs: medians, speed of `b` relative to `a`, interval, verdict.
+    """Return one row for each case and method of both runs: medians, speed of `b` relative to `a`, interval, verdict.
 
     The runs were not interleaved, so the interval is the conservative one; cases that only one run holds are listed
     with the verdict ``only in A`` or ``only in B``, failed ones with ``failed in A`` or ``failed in B``.

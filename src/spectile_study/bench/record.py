@@ -1,4 +1,4 @@
-"""Records: one JSON file a case, checked when written and when read; frames: one row a method and case.
+"""Records: a JSON file of each case, checked when written and read; frames: a row for each method and case.
 
 Nothing is derived in a record: it holds raw samples, errors, work and provenance.  ``frame`` derives medians and
 intervals (:mod:`spectile_study.bench.stats`).

@@ -1,7 +1,7 @@
 """Run sheets and configuration: read, typed and checked by their schemas, with worded errors.
 
-A sheet (``config/<paper>.tsv``) has one row a case.  Cells are typed by the sheet's JSON schema; an empty cell takes
-the schema's default, or null.
+A sheet (``config/<paper>.tsv``) has one row for each case.  Cells are typed by the sheet's JSON schema; an empty cell
+takes the schema's default, or null.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def unpaired_ratio(baseline: Sequence[float], method: Sequence[float]) -> Ratio:
 def speedups(frame: pandas.DataFrame, method: str, baseline: str) -> pandas.DataFrame:
     """Return the rows of `method` with the columns ``speedup, speedup_lo, speedup_hi, verdict`` against `baseline`.
 
-    Only cases where both finished are kept; `frame` has one row a method and case.
+    Only cases where both finished are kept; `frame` has one row for each method and case.
     """
     ok = (frame["status"].to_numpy() == "ok") & frame["time_s"].notna().to_numpy()
     methods, keys = frame["method"].to_numpy(), list(zip(frame["paper"], frame["case"], strict=True))

@@ -1,4 +1,4 @@
-"""Files from a server or a folder: whole or not there, never larger than allowed, continued where they broke."""
+"""Files from a server or a folder: complete or absent, never larger than allowed, continued after an interruption."""
 
 from __future__ import annotations
 

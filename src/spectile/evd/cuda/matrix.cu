@@ -30,7 +30,7 @@ symmetrize(scalar_t* a, long long lda, int n, int from_upper, real_t factor)
     }
 }
 
-// Largest |part| of one triangle, and whether all are finite, for scaling: one value a block.
+// Largest |part| of one triangle, and whether all are finite, for scaling: one value from each block.
 extern "C" __global__ void __launch_bounds__(256)
 triangle_max(const scalar_t* a, long long lda, int n, int upper, double* out)
 {

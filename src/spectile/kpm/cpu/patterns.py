@@ -1,8 +1,8 @@
 """Sparse matrices whose rows repeat: few lists of entries, and for each row the number of its list.
 
 A lattice Hamiltonian couples every site alike, but for its boundaries and the energies on its diagonal.  Storing each
-distinct row once, as (column - row, value), leaves a number and a diagonal entry a row: 10 bytes instead of 260 for the
-topological insulator in complex128.
+distinct row once, as (column - row, value), leaves a number and a diagonal entry for each row: 10 bytes instead of 260
+for the topological insulator in complex128.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is launched on which device: every threshold that was tuned, and the rules for devices that were not.
 
-All of it is a function of the device's description, so that a machine without a GPU can hold each choice against the
-table of devices (``spectile.core.devices``).
+All of it is a function of the device's description, so that a machine without a GPU can check each choice against
+the table of devices (``spectile.core.devices``).
 """
 
 from __future__ import annotations

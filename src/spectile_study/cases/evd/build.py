@@ -1,4 +1,4 @@
-"""What the workflow measures of the eigensolver: one function a study; the run sheet's column ``study`` chooses.
+"""What the workflow measures of the eigensolver: one function for each study; the run sheet's column ``study`` chooses.
 
 Methods are named alike on every machine: ``spectile`` is ours; ``lapack``, ``cublas``, ``cusolver_one_stage`` and
 ``cusolver_two_stage`` are the vendors'.

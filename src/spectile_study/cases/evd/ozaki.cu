@@ -2,7 +2,7 @@
 
 #define TILE 64
 
-// Exponents e with |row| 2^e <= 2^bits, and 2^-e: V column-major, one thread a row.
+// Exponents e with |row| 2^e <= 2^bits, and 2^-e: V column-major, one thread for each row.
 extern "C" __global__ void __launch_bounds__(256)
 row_exponents(const double* v, long long ldv, int rows, int k, double bits, int* exponents, double* factors)
 {

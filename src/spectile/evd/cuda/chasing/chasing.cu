@@ -1,4 +1,4 @@
-// Bulge chasing (Algorithm 2): a persistent kernel, one sweep a block at a time, sweeps in order by tickets.
+// Bulge chasing (Algorithm 2): a persistent kernel whose blocks each do one sweep at a time; tickets keep the order.
 //
 // Sweep s, task t: rows I = s + 1 + t B ..., a reflector that clears the first column of the block O left of the
 // diagonal block D.  O of the next task needs only that reflector, so one group of warps goes from O to O, and another

@@ -1,4 +1,4 @@
-// Householder QR of a tall panel of B columns, one row a thread, all blocks at work on every column; and the small
+// Householder QR of a tall panel of B columns, one row per thread, all blocks at work on every column; and the small
 // kernels around it.  Blocks wait for each other: the launch is cooperative, with at most one block per multiprocessor.
 //
 // Column k: every block publishes sum over its rows i > k of conj(a_ik) a_ij for all j, the owner of row k publishes
@@ -217,7 +217,7 @@ join_halves(scalar_t* t, const scalar_t* gram, long long ldg)
 }
 
 // M = Y^H (A Y - V S) = (A Y)^H Y - (V^H Y)^H S: the rows of S = X^H Y are those of V^H Y with neighbouring groups of B
-// exchanged.  s: p rows of V^H Y, then B rows of Y^H Y and B rows of (A Y)^H Y; one warp an entry of M.
+// exchanged.  s: p rows of V^H Y, then B rows of Y^H Y and B rows of (A Y)^H Y; one warp for each entry of M.
 extern "C" __global__ void __launch_bounds__(256)
 correct_gram(const scalar_t* s, long long lds, int p, scalar_t* mm)
 {

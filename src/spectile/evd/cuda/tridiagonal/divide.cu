@@ -363,7 +363,7 @@ rank(int m, const int* count, const double* dk, const int* kept, const int* orig
     }
 }
 
-// Columns of each merge's eigenvector matrix S, in the order of rank, one block a column: those of ranks
+// Columns of each merge's eigenvector matrix S, in the order of rank, one block for each column: those of ranks
 // ranks[first] ..., and of them the rows rows[0] ... rows[height - 1]; a null list stands for 0, 1, 2, ...
 extern "C" __global__ void __launch_bounds__(256)
 vectors(int m, const int* count, const double* dk, const double* zr, const int* origin, const double* offset,

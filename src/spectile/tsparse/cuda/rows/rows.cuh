@@ -12,7 +12,7 @@
 //   window    a bitmap of the window in shared memory; a column's place in C is the number of bits before its own, so the
 //             row is sorted and needs no hash and no sort.  One group of lanes a row; the symbolic phase keeps the bitmaps.
 //   hash      a table in shared memory for short rows with a wide window; sorted afterwards.  One group of lanes a row.
-//   block     the bitmap again, one block a row, for long rows with a wide window; sums in shared or global memory.
+//   block     the bitmap again, one block for each row, for long rows with a wide window; sums in shared or global memory.
 //
 // Sums run over k in the order of A's row with a barrier between two k, and the columns of one row of B are distinct: each
 // entry of C is added in one fixed order, so the same product gives the same bits every time.

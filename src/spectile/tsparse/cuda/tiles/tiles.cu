@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(256) count_bits(int count, const u64* bitmaps,
     if (i < count) entries[i] = __popcll(bitmaps[i]);
 }
 
-// Tiles of C: one block a row of tiles, one warp a tile.  For each tile of A's row the tile of B in C's column is sought.
+// Tiles of C: one block for a row of tiles, one warp for each tile.  For each tile of A's row the tile of B in C's column is sought.
 __global__ void __launch_bounds__(256) multiply(const int* a_ptr, const int* a_column, const u64* a_bitmaps,
                                                 const int* a_index, const IN* a_elements, const int* b_ptr,
                                                 const int* b_column, const u64* b_bitmaps, const int* b_index,
