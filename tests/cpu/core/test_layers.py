@@ -1,5 +1,6 @@
 """The import contracts of pyproject.toml: none has exceptions, and each kind notices what it is there for."""
 
+import graphlib
 import re
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[3]
@@ -58,3 +60,19 @@ def test_a_wrong_import_is_noticed(tree, module, line):
 def test_the_tree_keeps_them(tree):
     status, text = lint(tree)
     assert status == 0 and re.search(r"Contracts: \d+ kept, 0 broken", text), text
+
+
+def test_no_circle_of_modules_and_the_packages_that_hold_them():
+    """The contract compares siblings; a module that imports the package that it lies in is its blind spot."""
+    graph = grimp.build_graph(*SETTINGS["root_packages"], cache_dir=None)
+    graphlib.TopologicalSorter(
+        {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    ).prepare()
+
+
+def test_no_import_hides_in_a_string():
+    """Names of our modules are given to importlib only where a public name or a paper chooses among several."""
+    allowed = {"spectile/__init__.py", "spectile_study/bench/measure.py"}
+    hidden = r"import_module\(\s*f?[\"']spectile|__import__\("
+    sources = (ROOT / "src").rglob("*.py")
+    assert {str(path.relative_to(ROOT / "src")) for path in sources if re.search(hidden, path.read_text())} <= allowed

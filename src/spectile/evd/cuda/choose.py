@@ -1,7 +1,7 @@
 """What was tuned: who solves a matrix, the stages' parameters, and the sizes that kernels are compiled with.
 
 Everything here is a function of the problem and of a `core.device.Device`, so that a host without a GPU can ask it.
-The measurements are in docs/performance/evd.md.
+The measurements are in docs/notes/evd.md.
 """
 
 from __future__ import annotations
