@@ -104,7 +104,9 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     Returns
     -------
     SymbolicProduct
-        Its ``multiply(A, B, precision=...)`` gives what :func:`spgemm` gives, without the symbolic phase.
+        The pattern of C (``indptr``, ``indices``, ``nnz``).  Its ``multiply(A, B, precision=...)`` gives what
+        :func:`spgemm` gives, without the symbolic phase; ``numeric(data_a, data_b, out=...)`` the values of C alone,
+        without a check of the factors and without a wait.
 
     Raises
     ------
@@ -145,15 +147,13 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName = "float64", method:
 
     from spectile.tsparse import bounds
     from spectile.tsparse.cpu import symbolic as cpu
-    from spectile.tsparse.cpu import threads
     from spectile.tsparse.cpu.operands import operands
 
     chosen = lookup(precision)
     left, right = operands(A, B)
     pattern = cpu.symbolic(left, right, None)
-    workers = threads.workers(right.shape[1], 8, None)
     half = IN_TILES if method == "tiles" else BY_ENTRY
-    bound = bounds.error_bound(left, right, chosen, half, lambda a, b: pattern.values(left, right, a, b, workers))
+    bound = bounds.error_bound(left, right, chosen, half, pattern.values)
     return sp.csr_array((bound, pattern.indices, pattern.indptr), shape=pattern.shape)
 
 

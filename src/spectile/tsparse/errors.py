@@ -1,6 +1,8 @@
-"""The sentences about bad factors that both backends say."""
+"""What is said about bad factors, by both backends."""
 
 from __future__ import annotations
+
+from typing import Any
 
 
 def bad_pointer(name: str) -> ValueError:
@@ -26,3 +28,14 @@ def beyond_float32(what: str) -> ValueError:
 def other_pattern(name: str) -> ValueError:
     """Factor `name` does not have the pattern that was analysed."""
     return ValueError(f"the pattern of {name} differs from the analysed one: call symbolic() again for it")
+
+
+def check_values(data_a: Any, data_b: Any, out: Any, nnz_a: int, nnz_b: int, nnz_c: int) -> None:
+    """Raise where values do not belong to one product: their types, their numbers, their layout."""
+    for name, array, nnz in (("data_a", data_a, nnz_a), ("data_b", data_b, nnz_b), ("out", out, nnz_c)):
+        if array.shape != (nnz,):
+            raise ValueError(f"{name} has shape {array.shape}; the analysed pattern has {nnz} entries")
+        if array.dtype.char not in "fd" or array.dtype != data_a.dtype:
+            raise TypeError(f"{name} is {array.dtype}: data_a, data_b and out are all float32 or all float64")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name} is not contiguous: copy it")

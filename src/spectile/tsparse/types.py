@@ -143,6 +143,8 @@ class SymbolicProduct(Protocol):
         Shape of C.
     nnz : int
         Stored entries of C.
+    indptr, indices : array
+        Row pointer and sorted columns of C, where A and B are: do not change them.
     products : int
         Multiplications of one product.
     """
@@ -154,6 +156,14 @@ class SymbolicProduct(Protocol):
     def nnz(self) -> int:
         """Stored entries of C."""
 
+    @property
+    def indptr(self) -> Any:
+        """Row pointer of C."""
+
+    @property
+    def indices(self) -> Any:
+        """Sorted columns of C."""
+
     def multiply(self, A: Any, B: Any, *, precision: PrecisionName = "float64") -> Any:
         """Return C = A B for factors with the analysed patterns.
 
@@ -161,4 +171,23 @@ class SymbolicProduct(Protocol):
         ------
         ValueError
             If the pattern of a factor differs from the analysed one, and for the reasons of `spectile.tsparse.spgemm`.
+        """
+
+    def numeric(self, data_a: Any, data_b: Any, *, out: Any = None) -> Any:
+        """Return the values of C, on `indptr` and `indices`, for values of A and B on the analysed patterns.
+
+        Nothing is checked but types and sizes: the patterns are those that were analysed, with sorted columns and
+        without duplicates, and entries that are not finite make entries of C that are not.  On a GPU the call does not
+        wait for the device.
+
+        Parameters
+        ----------
+        data_a, data_b : (nnz,) array
+            Stored entries of A and of B, both float32 or both float64, in the arithmetic of which C is computed.
+        out : (nnz of C,) array, optional
+            Where the values of C are written.
+
+        Returns
+        -------
+        (nnz of C,) array
         """

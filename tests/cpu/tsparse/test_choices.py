@@ -6,11 +6,13 @@ import re
 import shutil
 import subprocess
 from importlib import resources
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from spectile.core.devices import TABLE
+from spectile.tsparse import types
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.counters import BLOCK_KERNELS, CONSTANTS, HASH_KERNELS, HEAD, WINDOW_KERNELS, Head
 
@@ -180,3 +182,69 @@ def test_kernels_hold_their_static_shared_memory():
     threads = max(kernel.threads for kernel in BLOCK_KERNELS)
     assert "s_first[THREADS], s_last[THREADS]" in text and "VALUE s_factor[THREADS]" in text
     assert threads * (4 + 4 + 8 + 4) + 4 * threads // 32 + 64 <= STATIC
+
+
+class Recorded:
+    """Stands for a kernel, and holds its arguments against the parameters of the compiled code."""
+
+    seen: ClassVar[set[str]] = set()
+    parameters: ClassVar[dict[tuple[int, str], list[int]]] = {}
+
+    def __init__(self, unit, name):
+        self.unit, self.name = unit, name
+
+    @classmethod
+    def sizes(cls, unit, name):
+        if (id(unit), name) not in cls.parameters:
+            for entry in re.split(r"\.entry ", unit.ptx("sm_90a").decode())[1:]:
+                types = re.findall(r"\.param \.[usbf](\d+)", entry[: entry.index(")")])
+                cls.parameters[id(unit), entry[: entry.index("(")].strip()] = [int(bits) // 8 for bits in types]
+        return cls.parameters[id(unit), name]
+
+    def bind(self, shape, *arguments):
+        assert shape.refusal(TABLE["H200"]) is None
+        passed = [argument.nbytes for argument in arguments]
+        assert passed == self.sizes(self.unit, self.name), self.name
+        self.seen.add(self.name)
+        return lambda: None
+
+
+@pytest.mark.parametrize("value", ["float32", "float64"])
+def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch):
+    pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
+    from spectile.tsparse.cuda import factors
+    from spectile.tsparse.cuda.rows import count, fill
+
+    for module in (factors, count, fill):
+        monkeypatch.setattr(module, "kernel", Recorded)
+    for module in (count, fill):
+        monkeypatch.setattr(module, "describe", lambda: TABLE["H200"])
+    monkeypatch.setattr(Recorded, "seen", set())
+    factors._Check(value, "prepare_float", 10, 20, 30, 0, 1)
+    factors._Check(value, "prepare_double", 10, 20, 30, 0, 1)
+    factors._Compare(10, 20, 1)
+    A = types.Factor((1000, 500), None, np.empty(7000, np.int32), None)
+    B = types.Factor((500, 900), None, np.empty(2000, np.int32), None)
+    count._Launches(value, 1000, A, 7000, 900, 100)
+    bins = {f"NUMERIC+{i}": 5 for i in range(CONSTANTS["BINS_NUMERIC"])}
+    itemsize = np.dtype(value).itemsize
+    for reuse in (False, True):
+        for products in (5000, 100_000, 150_000, 10**6):
+            for columns in (900, 2**25):
+                wide = types.Factor((500, columns), None, B.indices, None)
+                head = head_of(**bins, PRODUCTS=products, **{f"MAX_BYTES+{i}": 1000 for i in range(4)})
+                phase = count.Phase(0, 1000, None, head, None, kept=np.empty(100, np.uint32), scratch_bytes=2**28)
+                fill.Launches(A, wide, phase, itemsize, reuse)
+    names = {
+        "prepare_float",
+        "prepare_double",
+        "compare",
+        "analyse",
+        "place",
+        "symbolic_groups",
+        "symbolic_block_shared",
+    }
+    names |= {f"numeric_window_{kernel.lanes}_{kernel.words}_{kernel.sums}" for kernel in WINDOW_KERNELS}
+    names |= {f"numeric_hash_{kernel.lanes}_{kernel.log}" for kernel in HASH_KERNELS}
+    names |= {f"numeric_block_{kernel.name}" for kernel in BLOCK_KERNELS}
+    assert Recorded.seen == names

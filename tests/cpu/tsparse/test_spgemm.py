@@ -337,6 +337,40 @@ def test_symbolic_product_is_reused():
         pattern.multiply(random(40, 60, 0.1, 11), B)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_numeric_gives_the_values_of_the_product(dtype):
+    A, B = (random(60, 60, 0.1, seed).astype(dtype) for seed in (30, 31))
+    for left, right in ((A, B), (A, A)):
+        pattern = symbolic(left, right, backend="cpu")
+        C = multiply(left, right, precision=np.dtype(dtype).name)
+        np.testing.assert_array_equal(pattern.indices, C.indices)
+        np.testing.assert_array_equal(pattern.indptr, C.indptr)
+        values = pattern.numeric(left.data, right.data)
+        assert values.dtype == dtype
+        np.testing.assert_array_equal(values, C.data)
+        out = np.empty(pattern.nnz, dtype)
+        assert pattern.numeric(-left.data, right.data, out=out) is out
+        np.testing.assert_array_equal(out, -C.data)
+    left.indices[:] = 0  # a pattern outlives changes of its factors
+    np.testing.assert_array_equal(pattern.numeric(left.data, left.data), C.data)
+    with pytest.raises(ValueError, match="pattern of A differs"):
+        pattern.multiply(left, left)
+
+
+def test_numeric_refuses_other_sizes_and_types():
+    A = random(20, 30, 0.2, 33)
+    B = sp.csr_array(A.T)
+    pattern = symbolic(A, B, backend="cpu")
+    with pytest.raises(ValueError, match=r"data_b has shape .* the analysed pattern has 120 entries"):
+        pattern.numeric(A.data, B.data[1:])
+    with pytest.raises(TypeError, match="all float32 or all float64"):
+        pattern.numeric(A.data, B.data.astype(np.float32))
+    with pytest.raises(TypeError, match="all float32 or all float64"):
+        pattern.numeric(A.data, B.data, out=np.empty(pattern.nnz, np.float32))
+    with pytest.raises(ValueError, match="out is not contiguous"):
+        pattern.numeric(A.data, B.data, out=np.empty(2 * pattern.nnz)[::2])
+
+
 @pytest.mark.parametrize("exponent", [-120, -40, 0, 40, 120])
 def test_float16_scales_by_powers_of_two(exponent):
     A, B = random(30, 40, 0.2, 12), random(40, 30, 0.2, 13)

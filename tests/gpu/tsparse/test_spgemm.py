@@ -283,7 +283,7 @@ def test_products_of_scipy_and_cupy():
 
     from cupyx.scipy import sparse
 
-    path = Path(__file__).resolve().parents[1] / "cpu/tsparse/test_products.py"
+    path = Path(__file__).resolve().parents[2] / "cpu/tsparse/test_products.py"
     spec = importlib.util.spec_from_file_location("products", path)
     products = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(products)
@@ -351,3 +351,86 @@ def test_entries_outside_float16(rng):
     A, B = sp.csr_array([[2.0**-120, 0.0]]), sp.csr_array([[2.0**10], [2.0**118]])
     for left, right in ((A, B), (on_gpu(A), on_gpu(B))):
         assert spgemm(left, right, precision="float16", backend="cuda").data[0] == 2.0**-110
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_numeric_gives_the_values_of_the_product(dtype, rng):
+    """Every kind of row, columns known or not, with `out` and without; the bits of spgemm."""
+    import cupy
+
+    for name, A, B in matrices(rng):
+        print(name)
+        left, right = on_gpu(A, dtype), on_gpu(B, dtype)
+        pattern = symbolic(left, right)
+        whole = spgemm(left, right, precision=dtype)
+        for _ in range(2):
+            values = pattern.numeric(left.data, right.data)
+            assert values.dtype == dtype
+            assert values.tobytes() == whole.data.tobytes()
+        assert bool((pattern.indices == whole.indices).all()) and bool((pattern.indptr == whole.indptr).all())
+        out = cupy.full(pattern.nnz, np.nan, dtype)
+        assert pattern.numeric(2 * left.data, right.data, out=out) is out
+        assert out.tobytes() == (2 * whole.data).tobytes()
+        again = pattern.multiply(left, right, precision=dtype)
+        assert again.data.tobytes() == whole.data.tobytes()
+        again.indices[:] = 0  # the caller's own
+        assert pattern.numeric(left.data, right.data).tobytes() == whole.data.tobytes()
+
+
+def test_numeric_of_bitmaps_without_room(rng, monkeypatch):
+    from spectile.tsparse.cuda import choose
+
+    monkeypatch.setattr(choose, "kept_words", lambda rows, nnz: 1)
+    for name, A, B in matrices(rng):
+        if name in ("band", "window", "dense_window", "odd_sizes"):
+            left, right = on_gpu(A), on_gpu(B)
+            pattern = symbolic(left, right)
+            for _ in range(2):
+                assert pattern.numeric(left.data, right.data).tobytes() == spgemm(left, right).data.tobytes()
+
+
+def test_columns_of_a_symbolic_product_alone(rng):
+    A = random(400, 300, 0.02, rng)
+    whole = spgemm(A, sp.csr_array(A.T), backend="cpu")
+    for left, right in ((on_gpu(A), on_gpu(sp.csr_array(A.T))), (A, sp.csr_array(A.T))):
+        pattern = symbolic(left, right, backend="cuda")
+        indices, indptr = (x if isinstance(x, np.ndarray) else x.get() for x in (pattern.indices, pattern.indptr))
+        np.testing.assert_array_equal(indices, whole.indices)
+        np.testing.assert_array_equal(indptr, whole.indptr)
+        values = pattern.numeric(left.data, right.data)
+        np.testing.assert_allclose(values if left is A else values.get(), whole.data, rtol=1e-13)
+    with pytest.raises(ValueError, match="data_a has shape"):
+        pattern.numeric(A.data[1:], A.data)
+    with pytest.raises(TypeError, match="all float32 or all float64"):
+        pattern.numeric(A.data, sp.csr_array(A.T).data.astype(np.float32))
+
+
+def test_a_pattern_outlives_changes_of_its_factors(rng):
+    A = random(300, 300, 0.03, rng)
+    G = on_gpu(A)
+    whole = spgemm(G, G)
+    pattern = symbolic(G, G)
+    data = G.data.copy()
+    G.indices[:] = 0
+    with pytest.raises(ValueError, match="pattern of A differs"):
+        pattern.multiply(G, G)
+    assert pattern.numeric(data, data).tobytes() == whole.data.tobytes()
+
+
+def test_threads_and_streams_use_plans_of_their_own(rng):
+    from concurrent.futures import ThreadPoolExecutor
+
+    import cupy
+
+    pairs = [(on_gpu(A), on_gpu(B)) for _, A, B in matrices(rng)][:6]
+    whole = [spgemm(*pair).data.tobytes() for pair in pairs]
+    cupy.cuda.runtime.deviceSynchronize()
+
+    def work(number):
+        with cupy.cuda.Stream(non_blocking=True):
+            for _ in range(5):
+                for pair, expected in list(zip(pairs, whole, strict=True))[number % 3 :]:
+                    assert spgemm(*pair).data.tobytes() == expected
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(8)))

@@ -55,13 +55,12 @@ def fill(
     columns: int,
     rows: threads.Chunks,
     indptr: np.ndarray,
+    C: tuple[np.ndarray, np.ndarray],
     workers: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted columns and the values of C (numeric phase)."""
+) -> None:
+    """Write the sorted columns and the values of C (numeric phase)."""
     dtype = A[2].dtype
-    indices = np.empty(indptr[-1], A[1].dtype)
-    data = np.empty(indptr[-1], dtype)
-    factors, product = threads.unsigned(*A, *B), threads.unsigned(indptr, indices, data)
+    factors, product = threads.unsigned(*A, *B), threads.unsigned(indptr, *C)
     space = Workspaces(len(indptr) - 1, columns, dtype)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
@@ -69,7 +68,6 @@ def fill(
         fill_rows(start, stop, place, *factors, space.mark, space.bitmap, space.words, space.met, space.sums, *product)
 
     threads.over_rows(rows, workers, work)
-    return indices, data
 
 
 def refill(
@@ -78,16 +76,14 @@ def refill(
     columns: int,
     rows: threads.Chunks,
     indptr: np.ndarray,
-    indices: np.ndarray,
+    C: tuple[np.ndarray, np.ndarray],
     workers: int,
-) -> np.ndarray:
-    """Return the values of C on a known pattern (numeric phase of a reused symbolic product)."""
-    data = np.empty(indptr[-1], A[2].dtype)
-    factors, product = threads.unsigned(*A, *B), threads.unsigned(indptr, indices, data)
+) -> None:
+    """Write the values of C beside its known columns (numeric phase of a reused symbolic product)."""
+    factors, product = threads.unsigned(*A, *B), threads.unsigned(indptr, *C)
     space = Workspaces(len(indptr) - 1, columns, A[2].dtype)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
         refill_rows(start, stop, *factors, space.sums, *product)
 
     threads.over_rows(rows, workers, work)
-    return data

@@ -28,7 +28,7 @@ def by_rows(A: Operand, B: Operand, precision: Precision, memory_limit: int | No
             indptr, indices, data = product
             data = unscale(data, indptr, indices, exponents)
             return host_csr((A.shape[0], B.shape[1]), indptr, indices, data, A.array or B.array)
-    return counted(A, B, memory_limit, work, pieces).product(A, B, precision, memory_limit)
+    return counted(A, B, memory_limit, work, pieces).product(A, B, precision)
 
 
 def by_tiles(A: Operand, B: Operand, precision: Precision) -> Any:

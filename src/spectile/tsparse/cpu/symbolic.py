@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,72 +18,84 @@ from spectile.tsparse.types import Operand, Precision, PrecisionName, lookup
 
 @dataclass
 class SymbolicProduct:
-    """The pattern of C = A B, kept for further products of matrices with the patterns of A and B.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of C.
-    indptr, indices : ndarray
-        Row pointer and sorted columns of C.  `indices` is None until the first product.
-    products : int
-        Multiplications of one product.
-    """
+    """The pattern of C = A B on the host; see `spectile.tsparse.SymbolicProduct`."""
 
     shape: tuple[int, int]
     indptr: np.ndarray
-    indices: np.ndarray | None
     products: int
     _chunks: threads.Chunks
-    _patterns: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-    _memory_limit: int | None = field(default=None)
+    _left: Operand
+    _right: Operand
+    _memory_limit: int | None = None
+    _indices: np.ndarray | None = None
 
     @property
     def nnz(self) -> int:
         """Stored entries of C."""
         return int(self.indptr[-1])
 
+    @property
+    def indices(self) -> np.ndarray:
+        """Sorted columns of C."""
+        if self._indices is None:
+            ones = np.ones(max(len(self._left.indices), len(self._right.indices)), np.float32)
+            self.values(ones, ones)
+        assert self._indices is not None
+        return self._indices
+
     def multiply(self, A: Any, B: Any, *, precision: PrecisionName = "float64") -> Any:
-        """Return C = A B for factors with the analysed patterns.
+        """Return C = A B for factors with the analysed patterns, which is checked.
 
         Raises
         ------
         ValueError
-            If the pattern of a factor differs from the analysed one, and for the reasons of :func:`spgemm`.
+            If the pattern of a factor differs from the analysed one, and for the reasons of ``spgemm``.
         """
         chosen = lookup(precision)
         if check_pair(A, B):
             raise ValueError("the pattern is on the host and the factors are on a GPU: copy them to the host")
         factors = operands(A, B)
-        for name, operand, (indptr, indices) in zip("AB", factors, self._patterns, strict=True):
-            if not (np.array_equal(operand.indptr, indptr) and np.array_equal(operand.indices, indices)):
+        for name, operand, known in zip("AB", factors, (self._left, self._right), strict=True):
+            same = np.array_equal(operand.indptr, known.indptr) and np.array_equal(operand.indices, known.indices)
+            if operand.shape != known.shape or not same:
                 raise errors.other_pattern(name)
-        return self.product(*factors, chosen, self._memory_limit)
+        return self.product(*factors, chosen)
 
-    def product(self, A: Operand, B: Operand, precision: Precision, memory_limit: int | None) -> Any:
+    def numeric(self, data_a: np.ndarray, data_b: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the values of C, on `indptr` and `indices`; see `spectile.tsparse.SymbolicProduct`."""
+        if out is None:
+            out = np.empty(self.nnz, data_a.dtype)
+        errors.check_values(data_a, data_b, out, len(self._left.indices), len(self._right.indices), self.nnz)
+        return self.values(data_a, data_b, out)
+
+    def product(self, A: Operand, B: Operand, precision: Precision) -> Any:
         """Return C = A B for checked factors that are known to have the analysed patterns."""
-        workers = threads.workers(B.shape[1], precision.dtype.itemsize, memory_limit)
         data_a, data_b, exponents = rounded(A, B, precision)
-        data = unscale(self.values(A, B, data_a, data_b, workers), self.indptr, self._columns(), exponents)
-        return host_csr(self.shape, self.indptr, self._columns(), data, A.array or B.array)
+        data = unscale(self.values(data_a, data_b), self.indptr, self.indices, exponents)
+        return host_csr(self.shape, self.indptr, self.indices.copy(), data, A.array or B.array)
 
-    def values(self, A: Operand, B: Operand, data_a: np.ndarray, data_b: np.ndarray, workers: int) -> np.ndarray:
+    def values(self, data_a: np.ndarray, data_b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return the values of C for the given values of A and B, and find its columns where they are not known."""
-        left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
-        if self.indices is None:
-            self.indices, data = phases.fill(left, right, self.shape[1], self._chunks, self.indptr, workers)
-            return data
-        return phases.refill(left, right, self.shape[1], self._chunks, self.indptr, self.indices, workers)
-
-    def _columns(self) -> np.ndarray:
-        assert self.indices is not None
-        return self.indices
+        workers = threads.workers(self.shape[1], data_a.dtype.itemsize, self._memory_limit)
+        left = (self._left.indptr, self._left.indices, data_a)
+        right = (self._right.indptr, self._right.indices, data_b)
+        if out is None:
+            out = np.empty(self.nnz, data_a.dtype)
+        if self._indices is None:
+            indices = np.empty(self.nnz, self._left.indices.dtype)
+            phases.fill(left, right, self.shape[1], self._chunks, self.indptr, (indices, out), workers)
+            self._indices = indices
+        else:
+            phases.refill(left, right, self.shape[1], self._chunks, self.indptr, (self._indices, out), workers)
+        return out
 
 
 def symbolic(A: Operand, B: Operand, memory_limit: int | None) -> SymbolicProduct:
-    """Return the pattern of C = A B."""
-    work = survey(A.indptr, A.indices, B.indptr)
-    return counted(A, B, memory_limit, work, chunks(work, threads.workers(B.shape[1], 8, memory_limit)))
+    """Return the pattern of C = A B, which holds copies of those of A and B."""
+    left = replace(A, indices=A.indices.copy(), data=np.empty(0, A.data.dtype))
+    right = left if A is B else replace(B, indices=B.indices.copy(), data=np.empty(0, B.data.dtype))
+    work = survey(left.indptr, left.indices, right.indptr)
+    return counted(left, right, memory_limit, work, chunks(work, threads.workers(B.shape[1], 8, memory_limit)))
 
 
 def counted(A: Operand, B: Operand, memory_limit: int | None, work: Work, pieces: threads.Chunks) -> SymbolicProduct:
@@ -91,5 +103,4 @@ def counted(A: Operand, B: Operand, memory_limit: int | None, work: Work, pieces
     shape = A.shape[0], B.shape[1]
     workers = threads.workers(shape[1], 8, memory_limit)
     indptr = phases.count(A.indptr, A.indices, B.indptr, B.indices, shape[1], pieces, workers)
-    patterns = (A.indptr, A.indices), (B.indptr, B.indices)
-    return SymbolicProduct(shape, indptr, None, work.products, pieces, patterns, memory_limit)
+    return SymbolicProduct(shape, indptr, work.products, pieces, A, B, memory_limit)

@@ -115,6 +115,16 @@ __global__ void __launch_bounds__(256) prepare_double(int rows, int columns, int
     prepare_entries<double>(rows, columns, nnz, rounding, ptr, idx, in, out, head, which);
 }
 
+// Whether row pointer and columns of a factor are those of the pattern that was analysed, of the same sizes.
+__global__ void __launch_bounds__(256) compare(int rows, int nnz, const int* ptr, const int* idx, const int* known_ptr,
+                                               const int* known_idx, int* head, int which) {
+    const int first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
+    bool differs = false;
+    for (int i = first; i <= rows; i += stride) differs |= ptr[i] != known_ptr[i];
+    for (int i = first; i < nnz; i += stride) differs |= idx[i] != known_idx[i];
+    if (__any_sync(ALL, differs) && (threadIdx.x & 31) == 0) atomicOr(&head[FLAGS + which], OTHER_PATTERN);
+}
+
 #define HALF_SCALING(TYPE)                                                                                                \
     __global__ void __launch_bounds__(256) exponents_##TYPE(int rows, int by_row, const int* ptr, const int* idx,         \
                                                             const TYPE* in, int* exponents) {                             \

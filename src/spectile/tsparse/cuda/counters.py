@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from importlib import resources
@@ -79,6 +80,11 @@ class Head:
     def empty(cls) -> Head:
         """Return the head of a product without rows."""
         return cls(np.zeros(CONSTANTS["HEAD"], np.int32))
+
+    @functools.cached_property
+    def key(self) -> bytes:
+        """What decides about the launches of the numeric phase."""
+        return self._words[HEAD["NUMERIC"] : HEAD["ENTRIES"]].tobytes()
 
     def __getitem__(self, place: int) -> int:
         return int(self._words[place])

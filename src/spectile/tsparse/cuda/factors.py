@@ -15,6 +15,7 @@ from spectile.core.launch import kernel
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.counters import CONSTANTS, FLAGS, HEAD, ROUNDING, UNSORTED, Invalid, new_counters, read_head
+from spectile.tsparse.cuda.plans import Addresses, plan
 from spectile.tsparse.rounding import half_exponents
 from spectile.tsparse.types import BY_ENTRY, IN_TILES, Factor, HalfRange, Precision, lookup
 
@@ -96,11 +97,52 @@ def _check(matrix: Any, precision: Precision, counters: Any, which: int, half: H
     keep = matrix.dtype == precision.dtype and rounding == ROUNDING["KEEP"]
     out = matrix.data if keep else cupy.empty(nnz, precision.dtype)
     if nnz or rows:
-        sizes = (np.int32(rows), np.int32(columns), np.int32(nnz), np.int32(rounding))
-        arrays = (matrix.indptr, matrix.indices, matrix.data, 0 if keep else out, counters)
-        prepare = kernel(units.CHECK[precision.value], f"prepare_{_type_of(matrix)}")
-        prepare(choose.check(rows, nnz), *sizes, *arrays, np.int32(which))
+        kind = f"prepare_{_type_of(matrix)}"
+        key = ("check", cupy.cuda.runtime.getDevice(), precision.value, kind, rows, columns, nnz, rounding, which)
+        launch: _Check = plan(key, lambda: _Check(precision.value, kind, rows, columns, nnz, rounding, which))
+        launch(matrix, None if keep else out, counters)
     return Factor(matrix.shape, matrix.indptr, matrix.indices, out, half=half)
+
+
+class _Check:
+    """The launch of the check of a factor."""
+
+    def __init__(self, value: str, kind: str, rows: int, columns: int, nnz: int, rounding: int, which: int) -> None:
+        self._addresses = Addresses(5)
+        sizes = (np.int32(rows), np.int32(columns), np.int32(nnz), np.int32(rounding))
+        arguments = (*sizes, *(self._addresses[i] for i in range(5)), np.int32(which))
+        self._launch = kernel(units.CHECK[value], kind).bind(choose.check(rows, nnz), *arguments)
+
+    def __call__(self, matrix: Any, out: Any, counters: Any) -> None:
+        """Launch for `matrix`, its rounded values written to `out` if there is one."""
+        rounded = 0 if out is None else out.data.ptr
+        arrays = (matrix.indptr.data.ptr, matrix.indices.data.ptr, matrix.data.data.ptr, rounded, counters.data.ptr)
+        self._addresses.set(*arrays)
+        self._launch()
+
+
+def compare(factor: Factor, indptr: Any, indices: Any, counters: Any, which: int) -> None:
+    """Launch the comparison of a factor with a pattern of the same sizes; it sets the flag OTHER_PATTERN."""
+    import cupy
+
+    sizes = (factor.shape[0], factor.nnz)
+    key = ("compare", cupy.cuda.runtime.getDevice(), *sizes, which)
+    launch: _Compare = plan(key, lambda: _Compare(*sizes, which))
+    launch(factor.indptr, factor.indices, indptr, indices, counters)
+
+
+class _Compare:
+    """The launch of the comparison of a factor with a pattern."""
+
+    def __init__(self, rows: int, nnz: int, which: int) -> None:
+        self._addresses = Addresses(5)
+        arguments = (np.int32(rows), np.int32(nnz), *(self._addresses[i] for i in range(5)), np.int32(which))
+        self._launch = kernel(units.CHECK["float32"], "compare").bind(choose.check(rows + 1, nnz), *arguments)
+
+    def __call__(self, *arrays: Any) -> None:
+        """Launch for two row pointers and columns, and the counters."""
+        self._addresses.set(*(array.data.ptr for array in arrays))
+        self._launch()
 
 
 def _canonicalize(

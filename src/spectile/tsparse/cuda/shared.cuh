@@ -24,11 +24,13 @@ enum Head {
     ENTRIES = 32,       // 64 bits: stored entries of C
     KEPT = 36,          // 64 bits: words of the bitmaps that the rows of the window bins keep
 };
-enum Flag { BAD_INDEX = 1, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16, LOST = 32, BAD_POINTER = 64 };
+enum Flag { BAD_INDEX = 1, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16, LOST = 32, BAD_POINTER = 64, OTHER_PATTERN = 128 };
 enum Rounding { KEEP = 0, TF32 = 1, HALF = 2, HALF_TILE = 3 };
 
 // Mean lengths of the rows of B from which more lanes take a row.
-constexpr int SHORT_MEAN = 6;
+constexpr int SHORT_MEAN = 4;
+constexpr int HALF_WARP_MEAN = 8;
+constexpr int WARP_MEAN = 16;
 constexpr int MIDDLE_MEAN = 10;
 constexpr int LONG_MEAN = 24;
 

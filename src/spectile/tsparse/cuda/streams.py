@@ -3,23 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from spectile.core.launch import Kernel, Shape
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A kernel, its shape and its arguments."""
-
-    kernel: Kernel
-    shape: Shape
-    arguments: tuple[Any, ...]
-
-    def __call__(self) -> None:
-        """Launch on the current stream."""
-        self.kernel(self.shape, *self.arguments)
 
 
 class _Kept(threading.local):
@@ -40,7 +25,7 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-def side_by_side(launches: list[Launch]) -> None:
+def side_by_side(launches: Sequence[Callable[[], None]]) -> None:
     """Launch on the current stream and others beside it; the current stream waits for all."""
     import cupy
 

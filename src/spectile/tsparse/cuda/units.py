@@ -15,15 +15,19 @@ def _by_value(source: str, **more: str) -> dict[str, Unit]:
 #: By the name of the type of C.
 CHECK = _by_value("check.cu")
 ANALYSIS = _by_value("rows/analysis.cu")
-WINDOW = _by_value("rows/window.cu")
+WINDOW = _by_value("rows/window.cu", REUSE="0")
 HASH = _by_value("rows/hash.cu", WIDE="0")
 WIDE_HASH = _by_value("rows/hash.cu", WIDE="1")  # of products with more columns than a word sorts with their slots
-BLOCK = _by_value("rows/block.cu")
+BLOCK = _by_value("rows/block.cu", REUSE="0")
+#: The numeric phase where the columns of C are known.
+REUSE_WINDOW = _by_value("rows/window.cu", REUSE="1")
+REUSE_HASH = _by_value("rows/reuse.cu")
+REUSE_BLOCK = _by_value("rows/block.cu", REUSE="1")
 SYMBOLIC = Unit(__package__, ("rows/symbolic.cu",), PORTABLE, _VALUES["float32"])  # it reads no values
 #: By the name of the precision.
 TILES = {
     name: Unit(__package__, ("tiles/tiles.cu",), PORTABLE, {"PRECISION": str(precision.tile_code)})
     for name, precision in PRECISIONS.items()
 }
-_FAMILIES = (CHECK, ANALYSIS, WINDOW, HASH, WIDE_HASH, BLOCK, TILES)
+_FAMILIES = (CHECK, ANALYSIS, WINDOW, HASH, WIDE_HASH, BLOCK, REUSE_WINDOW, REUSE_HASH, REUSE_BLOCK, TILES)
 UNITS = (SYMBOLIC, *(unit for family in _FAMILIES for unit in family.values()))

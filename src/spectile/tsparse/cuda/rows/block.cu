@@ -1,4 +1,5 @@
 // Columns and values of long rows with a wide window: bitmap of the whole window, one block per row.
+// With REUSE the columns are known, and the values alone are made.
 
 #include "rows/rows.cuh"
 
@@ -21,10 +22,14 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
         for (int w = t; w < used; w += THREADS) words[w].bits = 0;
         for (int e = t; e < n; e += THREADS) sums[e] = 0;
         __syncthreads();
+#if REUSE
+        mark_known(out, out + n, idx_c, start, (u32*)words, sizeof(Word) / sizeof(u32), t, THREADS);
+#else
         block_columns<THREADS>(begin, end, width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
             const int offset = column - start;
             set_bit(&words[offset >> 5].bits, offset);
         });
+#endif
         __syncthreads();
         // Entries before each word: every thread sums a run of words (an odd number, so that banks do not collide).
         const int run = ((used + THREADS - 1) / THREADS) | 1, from = min(t * run, used), to = min(from + run, used);
@@ -40,11 +45,13 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
             before += __popc(words[w].bits);
         }
         __syncthreads();
+#if !REUSE
         for (int w = t; w < used; w += THREADS) {
             const Word word = words[w];
             int at = out + word.before;
             for (u32 bits = word.bits; bits; bits &= bits - 1) idx_c[at++] = start + 32 * w + __ffs(bits) - 1;
         }
+#endif
         for (int base = begin; base < end; base += THREADS) {
             __syncthreads();
             if (base + t < end) {

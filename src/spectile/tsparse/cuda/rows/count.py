@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from spectile.core.device import describe
-from spectile.core.launch import Shape, kernel
+from spectile.core.launch import kernel
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.counters import CONSTANTS, Head, new_counters, read_head
-from spectile.tsparse.cuda.streams import Launch, side_by_side
+from spectile.tsparse.cuda.plans import Addresses, plan
+from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
 
 
@@ -88,59 +89,72 @@ def count_rows(
     if not rows:
         indptr.fill(0)
         return Phase(first, 0, indptr, Head.empty(), cupy.empty(0, np.int32))
-    device = describe()
+    nnz = min(max(A.nnz * rows // A.shape[0], 1), 2**31 - 1)
+    kept = cupy.empty(choose.kept_words(rows, nnz), np.uint32)
     work = cupy.empty((4 + CONSTANTS["BINS_NUMERIC"]) * rows, np.int32)
-    low, span, slot, entries, lists = (work.data.ptr + 4 * rows * i for i in range(5))
-    pattern = (A.indptr.data.ptr + 4 * first, A.indices, B.indptr, B.indices)
-    sizes = (np.int32(rows), np.int32(A.shape[1]))
+    low, span, slot, entries, lists = range(work.data.ptr, work.data.ptr + 20 * rows, 4 * rows)
+    head = counters.data.ptr
 
-    mean_a = A.nnz / max(A.shape[0], 1)
-    log, shape = choose.analysis(rows, mean_a, device)
-    arguments: tuple[Any, ...] = (*sizes, np.int32(log), *pattern, low, span, entries, slot, lists, counters)
-    kernel(units.ANALYSIS[value], "analyse")(shape, *arguments)
-
-    nnz = np.int32(min(max(A.nnz * rows // A.shape[0], 1), 2**31 - 1))
-    kept = cupy.empty(choose.kept_words(rows, int(nnz)), np.uint32)
-    by_blocks, shape = choose.symbolic_groups(rows, int(nnz), device)
-    arguments = (sizes[0], nnz, lists, *pattern, low, span, slot, entries, kept, np.int32(len(kept)), counters)
-    groups = Launch(kernel(units.SYMBOLIC, "symbolic_groups"), shape, (*arguments, np.int32(by_blocks)))
-    arguments = (sizes[0], nnz, lists, *pattern, low, span, entries, counters)
-    scratch, blocks = _block_bin(rows, B.shape[1], counters, arguments, scratch_bytes)
-    side_by_side([groups, *blocks])
-
-    limit = np.int32(choose.shared_limit(device))
-    states = counters.data.ptr + 4 * CONSTANTS["HEAD"]
-    arguments = (sizes[0], limit, entries, span, slot, indptr, lists, counters, states)
-    kernel(units.ANALYSIS[value], "place")(choose.scan(rows), *arguments)
-    head = read_head(counters)
+    key = ("count", cupy.cuda.runtime.getDevice(), value, rows, A.shape, A.nnz, B.shape[1], len(kept))
+    launches: _Launches = plan(key, lambda: _Launches(value, rows, A, nnz, B.shape[1], len(kept)))
+    pattern = (A.indptr.data.ptr + 4 * first, A.indices.data.ptr, B.indptr.data.ptr, B.indices.data.ptr)
+    places = (low, span, slot, entries, lists, kept.data.ptr, indptr.data.ptr)
+    launches.addresses.set(*pattern, *places, head, head + 4 * CONSTANTS["HEAD"])
+    scratch = launches(counters, scratch_bytes)
+    found = read_head(counters)
     del scratch
-    head.raise_invalid()
+    found.raise_invalid()
     counts = work[3 * rows : 4 * rows]
-    return Phase(first, rows, indptr, head, counts, work, low, span, slot, lists, kept, scratch_bytes)
+    return Phase(first, rows, indptr, found, counts, work, low, span, slot, lists, kept, scratch_bytes)
 
 
-def _block_bin(
-    rows: int, columns: int, counters: Any, arguments: tuple[Any, ...], scratch_bytes: int
-) -> tuple[Any, list[Launch]]:
-    """Return the launch for the block bin, none where it is known to be empty, and its bitmaps in global memory.
+class _Launches:
+    """The launches of the symbolic phase, for addresses that are set before."""
 
-    How many rows fall into which bin stays on the device, and the kernels read it, so that the host need not wait; only
-    bitmaps that shared memory does not hold ask for their size.
-    """
-    import cupy
+    def __init__(self, value: str, rows: int, A: Factor, nnz: int, columns: int, kept_words: int) -> None:
+        device = describe()
+        self.addresses = Addresses(13)
+        *pattern, low, span, slot, entries, lists, kept, indptr, head, states = (self.addresses[i] for i in range(13))
+        count, size = np.int32(rows), np.int32(nnz)
 
-    shape = choose.symbolic_block(rows, columns, describe())
-    if shape is not None:
-        words = np.int32(choose.bitmap_words(columns))
-        return None, [_block_launch("shared", shape, (*arguments, 0, words))]
-    head = read_head(counters)
-    head.raise_invalid()
-    words_used, shape = choose.symbolic_block_global(head, scratch_bytes, describe())
-    if shape is None:
-        return None, []
-    scratch = cupy.empty(shape.grid[0] * words_used, np.uint32)
-    return scratch, [_block_launch("global", shape, (*arguments, scratch, np.int32(words_used)))]
+        log, shape = choose.analysis(rows, A.nnz / max(A.shape[0], 1), device)
+        arguments: tuple[Any, ...] = (count, np.int32(A.shape[1]), np.int32(log), *pattern)
+        arguments = (*arguments, low, span, entries, slot, lists, head)
+        self._analyse = kernel(units.ANALYSIS[value], "analyse").bind(shape, *arguments)
 
+        by_blocks, shape = choose.symbolic_groups(rows, nnz, device)
+        arguments = (count, size, lists, *pattern, low, span, slot, entries, kept, np.int32(kept_words), head)
+        self._groups = kernel(units.SYMBOLIC, "symbolic_groups").bind(shape, *arguments, np.int32(by_blocks))
 
-def _block_launch(memory: str, shape: Shape, arguments: tuple[Any, ...]) -> Launch:
-    return Launch(kernel(units.SYMBOLIC, f"symbolic_block_{memory}"), shape, arguments)
+        # How many rows fall into which bin stays on the device, and the kernels read it, so that the host need not
+        # wait; only bitmaps that shared memory does not hold ask for their size.
+        self._block_arguments = (count, size, lists, *pattern, low, span, entries, head)
+        block, words = choose.symbolic_block(rows, columns, device), np.int32(choose.bitmap_words(columns))
+        self._block = block and kernel(units.SYMBOLIC, "symbolic_block_shared").bind(
+            block, *self._block_arguments, np.uint64(0), words
+        )
+
+        limit = np.int32(choose.shared_limit(device))
+        arguments = (count, limit, entries, span, slot, indptr, lists, head, states)
+        self._scan = kernel(units.ANALYSIS[value], "place").bind(choose.scan(rows), *arguments)
+
+    def __call__(self, counters: Any, scratch_bytes: int) -> Any:
+        """Launch; return the bitmaps in global memory, if any."""
+        self._analyse()
+        scratch, block = (None, self._block) if self._block else self._global(counters, scratch_bytes)
+        side_by_side([self._groups, block] if block else [self._groups])
+        self._scan()
+        return scratch
+
+    def _global(self, counters: Any, scratch_bytes: int) -> tuple[Any, Any]:
+        """Return bitmaps in global memory and the launch for the block bin; None where no row is in it."""
+        import cupy
+
+        head = read_head(counters)
+        head.raise_invalid()
+        words, shape = choose.symbolic_block_global(head, scratch_bytes, describe())
+        if shape is None:
+            return None, None
+        scratch = cupy.empty(shape.grid[0] * words, np.uint32)
+        block = kernel(units.SYMBOLIC, "symbolic_block_global")
+        return scratch, block.bind(shape, *self._block_arguments, scratch, np.int32(words))

@@ -1,4 +1,7 @@
-"""The numeric phase of the product by rows: columns and values of C, bin by bin (``window.cu, hash.cu, block.cu``)."""
+"""The numeric phase of the product by rows: columns and values of C, bin by bin, or the values alone.
+
+``window.cu, hash.cu, block.cu``; where the columns are known ``reuse.cu`` in place of ``hash.cu``.
+"""
 
 from __future__ import annotations
 
@@ -9,44 +12,74 @@ import numpy as np
 from spectile.core.device import describe
 from spectile.core.launch import kernel
 from spectile.tsparse.cuda import choose, units
+from spectile.tsparse.cuda.plans import Addresses, plan
 from spectile.tsparse.cuda.rows.count import Phase
-from spectile.tsparse.cuda.streams import Launch, side_by_side
+from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
 
-_FAMILIES = {"window": units.WINDOW, "hash": units.HASH, "wide_hash": units.WIDE_HASH, "block": units.BLOCK}
+_FRESH = {
+    "window": units.WINDOW,
+    "hash": units.HASH,
+    "wide_hash": units.WIDE_HASH,
+    "block": units.BLOCK,
+}
+_REUSE = {
+    "window": units.REUSE_WINDOW,
+    "hash": units.REUSE_HASH,
+    "wide_hash": units.REUSE_HASH,
+    "block": units.REUSE_BLOCK,
+}
 
 
-def fill_rows(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any) -> None:
-    """Fill the columns and values of the rows of `phase`."""
-    side_by_side([_launch(one, A, B, phase, indices, data) for one in _chosen(A, B, phase, data.dtype.itemsize)])
-
-
-def _chosen(A: Factor, B: Factor, phase: Phase, itemsize: int) -> list[choose.NumericLaunch]:
-    if not phase.rows:
-        return []
-    return list(choose.numeric(phase.head, B.shape[1], _mean_b(A, phase), itemsize, phase.scratch_bytes, describe()))
-
-
-def _mean_b(A: Factor, phase: Phase) -> float:
-    """Return the mean length of the rows of B that the rows of `phase` meet."""
-    return phase.products / max(A.nnz * phase.rows / max(A.shape[0], 1), 1)
-
-
-def _launch(chosen: choose.NumericLaunch, A: Factor, B: Factor, phase: Phase, indices: Any, data: Any) -> Launch:
+def fill_rows(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any, reuse: bool = False) -> None:
+    """Fill the columns and values of the rows of `phase`, or with `reuse` the values beside known columns."""
     import cupy
 
-    unit = _FAMILIES[chosen.family]["float64" if data.dtype.itemsize == 8 else "float32"]
-    left = (A.indptr.data.ptr + 4 * phase.first, A.indices, A.data)
-    rows = (phase.lists + 4 * chosen.bin * phase.rows, *left, B.indptr, B.indices, B.data, phase.low)
-    product, count = (phase.indptr, indices, data), np.int32(chosen.rows)
-    arguments: tuple[Any, ...]
-    if chosen.family in ("hash", "wide_hash"):
-        arguments = (count, *rows, *product)
-    elif chosen.family == "window":
-        arguments = (count, *rows, phase.span, phase.slot, phase.kept, np.int32(len(phase.kept)), *product)
-    else:
-        words = chosen.scratch_words
-        scratch = cupy.empty(chosen.shape.grid[0] * words, np.uint64) if words else 0
-        width = np.int32(choose.block_width(_mean_b(A, phase)))
-        arguments = (count, width, *rows, phase.span, *product, scratch, np.int32(words))
-    return Launch(kernel(unit, chosen.name), chosen.shape, arguments)
+    if not phase.entries:
+        return
+    sizes = (phase.rows, A.shape, A.nnz, B.shape[1], len(phase.kept), phase.scratch_bytes)
+    key = ("fill", cupy.cuda.runtime.getDevice(), reuse, data.dtype.char, *sizes, phase.head.key)
+    launches: Launches = plan(key, lambda: Launches(A, B, phase, data.dtype.itemsize, reuse))
+    launches(A, B, phase, indices, data)
+
+
+class Launches:
+    """The launches of the numeric phase, for addresses that are set before."""
+
+    def __init__(self, A: Factor, B: Factor, phase: Phase, itemsize: int, reuse: bool) -> None:
+        mean_b = phase.products / max(A.nnz * phase.rows / max(A.shape[0], 1), 1)
+        self._width = np.int32(choose.block_width(mean_b))
+        self._units = {name: unit[f"float{8 * itemsize}"] for name, unit in (_REUSE if reuse else _FRESH).items()}
+        self._bytes_to_list = 4 * phase.rows
+        device = describe()
+        chosen = list(choose.numeric(phase.head, B.shape[1], mean_b, itemsize, phase.scratch_bytes, device))
+        self._bins = [one.bin for one in chosen]
+        self._scratch_words = max((one.shape.grid[0] * one.scratch_words for one in chosen), default=0)
+        self._addresses = Addresses(14 + len(chosen))
+        self._launches = [self._bound(one, 14 + i, len(phase.kept)) for i, one in enumerate(chosen)]
+
+    def _bound(self, chosen: choose.NumericLaunch, number: int, kept_words: int) -> Any:
+        *left, low, span, slot, kept, indptr, indices, data, scratch = (self._addresses[i] for i in range(14))
+        rows, product, count = (self._addresses[number], *left, low), (indptr, indices, data), np.int32(chosen.rows)
+        arguments: tuple[Any, ...]
+        if chosen.family == "window":
+            arguments = (count, *rows, span, slot, kept, np.int32(kept_words), *product)
+        elif chosen.family == "block":
+            arguments = (count, self._width, *rows, span, *product, scratch, np.int32(chosen.scratch_words))
+        else:
+            arguments = (count, *rows, *product)
+        return kernel(self._units[chosen.family], chosen.name).bind(chosen.shape, *arguments)
+
+    def __call__(self, A: Factor, B: Factor, phase: Phase, indices: Any, data: Any) -> None:
+        """Launch for these factors."""
+        import cupy
+
+        scratch = cupy.empty(self._scratch_words, np.uint64) if self._scratch_words else None
+        self._addresses.set(
+            A.indptr.data.ptr + 4 * phase.first,
+            *(A.indices.data.ptr, A.data.data.ptr, B.indptr.data.ptr, B.indices.data.ptr, B.data.data.ptr),
+            *(phase.low, phase.span, phase.slot, phase.kept.data.ptr),
+            *(phase.indptr.data.ptr, indices.data.ptr, data.data.ptr, scratch.data.ptr if scratch is not None else 0),
+            *(phase.lists + self._bytes_to_list * one for one in self._bins),
+        )
+        side_by_side(self._launches)

@@ -33,12 +33,6 @@ template <int G, int K> __device__ __forceinline__ void sort_words(u32 (&words)[
     }
 }
 
-template <int LOG> __device__ __forceinline__ int slot_of(const int* keys, int column) {
-    u32 slot = (u32(column) * 2654435769u) >> (32 - LOG);
-    while (keys[slot] != column) slot = (slot + 1) & ((1 << LOG) - 1);
-    return slot;
-}
-
 // New columns are listed with their slot in one word, which the sort orders: a window of 2^(32 - LOG) columns fits.  In
 // wider ones (WIDE) they are listed alone, and their slots are looked up after the sort.
 template <int G, int LOG>

@@ -5,6 +5,7 @@
 //   symbolic  symbolic.cu                    entries of each row of C                               by bin
 //   place     analysis.cu                    row pointer of C (prefix scan), bins of the numeric phase
 //   numeric   window.cu, hash.cu, block.cu   columns and values of C                                by bin
+//   reuse     the same, and reuse.cu         values of C alone, its columns known (REUSE = 1)       by bin
 //
 // This file is what they share.
 //
@@ -47,6 +48,13 @@ template <int LOG> __device__ __forceinline__ int insert(int* keys, int column, 
         }
         slot = (slot + 1) & ((1 << LOG) - 1);
     }
+}
+
+// The slot of a column that the table holds.
+template <int LOG> __device__ __forceinline__ int slot_of(const int* keys, int column) {
+    u32 slot = (u32(column) * 2654435769u) >> (32 - LOG);
+    while (keys[slot] != column) slot = (slot + 1) & ((1 << LOG) - 1);
+    return slot;
 }
 
 // Rows of B are read AHEAD (by the hash kernels two) at a time, and of each the first PIECES pieces of as many entries as
@@ -193,6 +201,15 @@ __device__ __forceinline__ void mark_columns(int row, int start, int words, u32*
         set_bit(&bits[offset >> 5], offset);
     });
     __syncwarp(mask);
+}
+
+// The bits of the columns of a row of C, where they are known; `thread` of `threads`.
+__device__ __forceinline__ void mark_known(int begin, int end, const int* idx_c, int start, u32* bits, int stride,
+                                           int thread, int threads) {
+    for (int e = begin + thread; e < end; e += threads) {
+        const int offset = idx_c[e] - start;
+        set_bit(&bits[(offset >> 5) * stride], offset);
+    }
 }
 
 constexpr int LONG_B = 256;  // entries of a row of B from which the whole block reads it

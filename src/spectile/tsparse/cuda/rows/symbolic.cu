@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const 
                                                        const int* idx_a, const int* ptr_b, const int* idx_b,
                                                        const int* low, const int* span, const int* slot, int* entries,
                                                        u32* kept, int capacity, const int* head, int by_blocks) {
-    __shared__ __align__(16) u32 s_tables[4][1024];
+    __shared__ __align__(16) u32 s_tables[4][1056];  // four tables of 256 and their padding, or one of 1024
     if (invalid(head)) return;
     const float mean = mean_row(head, nnz);
     Rows of = {rows, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, slot, entries, kept, capacity, head};
@@ -153,7 +153,12 @@ __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const 
         window_rows<32, 256>(of, 1);
     }
     hash_rows<32, 10>(of, 5);
-    hash_rows<32, 8>(of, 4);
+    if (mean > WARP_MEAN)
+        hash_rows<32, 8>(of, 4);
+    else if (mean > HALF_WARP_MEAN)
+        hash_rows<16, 8>(of, 4);
+    else
+        hash_rows<8, 8>(of, 4);
     if (!by_blocks && mean > LONG_MEAN)
         window_rows<32, 64>(of, 0);
     else if (!by_blocks && mean > MIDDLE_MEAN)

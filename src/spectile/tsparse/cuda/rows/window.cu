@@ -1,4 +1,5 @@
 // Columns and values of rows with a narrow window: bitmap of at most 32 WORDS columns, a group of G lanes per row.
+// With REUSE the columns are known, and the values alone are made.
 
 #include "rows/rows.cuh"
 
@@ -20,7 +21,14 @@ __device__ void numeric_window(int count, const int* list, const int* ptr_a, con
     const u32* keep = kept + slot[row];
     if (slot[row] + used > capacity) {
         // No room was left for its bitmap: it is made again where the sums will be.
+#if REUSE
+        for (int w = lane; w < used; w += G) ((u32*)sums)[w] = 0;
+        __syncwarp(mask);
+        mark_known(out, ptr_c[row + 1], idx_c, start, (u32*)sums, 1, lane, G);
+        __syncwarp(mask);
+#else
         mark_columns<G>(row, start, used, (u32*)sums, ptr_a, idx_a, ptr_b, idx_b, lane, mask);
+#endif
         keep = (u32*)sums;
     }
     int before = 0;
@@ -31,7 +39,9 @@ __device__ void numeric_window(int count, const int* list, const int* ptr_a, con
         const int place = before + sum - __popc(bits);
         before += __shfl_sync(mask, sum, G - 1, G);
         if (w < used) words[w] = {bits, u32(place)};
+#if !REUSE
         for (int at = out + place; bits; bits &= bits - 1) idx_c[at++] = start + 32 * w + __ffs(bits) - 1;
+#endif
     }
     __syncwarp(mask);
     for (int e = lane; e < before; e += G) sums[e] = 0;
