@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.kpm.types import NOT_FINITE, Engine
+from spectile.kpm.types import NOT_FINITE, Array, Engine
 
 # The spectrum fills this share of [−1, 1]: rounding never reaches the ends, where the Chebyshev weight is singular.
 FILL = 0.99
@@ -33,11 +33,8 @@ def gershgorin(H: Any) -> tuple[float, float]:
     return float((diagonal.real - radius).min()), float((diagonal.real + radius).max())
 
 
-def lanczos(apply: Callable[[Any], Any], start: Any, steps: int = 60, xp: ModuleType = np) -> tuple[float, float]:
-    """Return bounds by Lanczos sweeps: the extreme Ritz values, moved outwards by their residual norms.
-
-    Every Ritz value has an eigenvalue within its residual, but nothing proves that no eigenvalue lies beyond: the
-    recurrence therefore watches its norms (``SpectralDensity`` widens bounds that turn out too narrow).
+def tridiagonalize(apply: Callable[[Any], Any], start: Any, steps: int, xp: ModuleType = np) -> tuple[Array, Array]:
+    """Return the numbers of `steps` Lanczos steps: the diagonal, shape (k,), and the norms beside it, shape (k,).
 
     Parameters
     ----------
@@ -46,30 +43,52 @@ def lanczos(apply: Callable[[Any], Any], start: Any, steps: int = 60, xp: Module
     start : ndarray, shape (N,)
         Start vector, not zero.
     steps : int
-        Sweeps.
+        k; fewer where a norm vanishes.
     xp : module
         numpy or cupy.
-
-    Returns
-    -------
-    float, float
     """
-    from scipy.linalg import eigh_tridiagonal
-
     v = start / _norm(start, xp)
     previous = xp.zeros_like(v)
     alphas: list[float] = []
     betas: list[float] = [0.0]
-    for _ in range(min(steps, start.size)):
+    for _ in range(steps):
         u = apply(v) - betas[-1] * previous
         alphas.append(float(xp.vdot(v, u).real))
         u = u - alphas[-1] * v
         betas.append(_norm(u, xp))
-        if betas[-1] <= 1e-12 * max(map(abs, alphas + betas[:-1])):
+        if betas[-1] == 0:
             break
         previous, v = v, u / betas[-1]
-    ritz, vectors = eigh_tridiagonal(np.array(alphas), np.array(betas[1:-1]))
-    residual = betas[-1] * np.abs(vectors[-1])
+    return np.array(alphas), np.array(betas[1:])
+
+
+def lanczos(engine: Engine, steps: int = 60) -> tuple[float, float]:
+    """Return bounds by Lanczos steps: the extreme Ritz values, moved outwards by their residual norms.
+
+    Every Ritz value has an eigenvalue within its residual, but nothing proves that no eigenvalue lies beyond: the
+    recurrence therefore watches its norms, and bounds that turn out too narrow are widened.
+
+    Raises
+    ------
+    ValueError
+        If a number is not finite.
+    """
+    from scipy.linalg import eigh_tridiagonal
+
+    # A vector without the symmetries of H: phases alone can be orthogonal to the states that bound the spectrum.
+    start = engine.vector(1)
+    start *= engine.xp.linspace(1, 2, engine.num_rows).astype(start.real.dtype)
+    alphas, betas = engine.tridiagonalize(start, min(steps, engine.num_rows))
+    if not np.isfinite(alphas[0]):
+        raise ValueError(NOT_FINITE)
+    # The space is exhausted where a norm is but rounding; what follows means nothing.
+    size = np.maximum.accumulate(np.maximum(np.abs(alphas), np.append(0.0, betas[:-1])))
+    exhausted = np.flatnonzero(betas <= 1e-12 * size)
+    count = int(exhausted[0]) + 1 if exhausted.size else len(alphas)
+    if not (np.isfinite(alphas[:count]).all() and np.isfinite(betas[:count]).all()):
+        raise ValueError(NOT_FINITE)
+    ritz, vectors = eigh_tridiagonal(alphas[:count], betas[: count - 1])
+    residual = betas[count - 1] * np.abs(vectors[-1])
     return float(ritz[0] - residual[0]), float(ritz[-1] + residual[-1])
 
 
@@ -93,12 +112,7 @@ def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[
             raise ValueError(f"bounds={bounds!r} are no two energies: give the lowest and the highest") from None
         scaling((low, high))
         return low, high
-    # A vector without the symmetries of H: phases alone can be orthogonal to the states that bound the spectrum.
-    start = engine.vector(1)
-    start *= engine.xp.linspace(1, 2, engine.num_rows).astype(start.real.dtype)
-    low, high = lanczos(engine.apply, start, xp=engine.xp)
-    if not (np.isfinite(low) and np.isfinite(high)):
-        raise ValueError(NOT_FINITE)
+    low, high = lanczos(engine)
     certain = engine.bounds()
     if certain is not None:
         # Lanczos is the closer one; where its residuals reach beyond the circles, the circles are right.

@@ -62,6 +62,9 @@ class Engine(Protocol):
     def check_hermitian(self) -> None:
         """Raise ValueError, in one sentence, where H is not Hermitian or not finite."""
 
+    def tridiagonalize(self, start: Any, steps: int) -> tuple[Array, Array]:
+        """Return the numbers of Lanczos steps from a start vector: the diagonal, and the norms beside it."""
+
     def vector(self, seed: int) -> Any:
         """Return one random vector, shape (N,)."""
 

@@ -10,6 +10,7 @@ from spectile.core.memory import host_free_bytes, require_host_free
 from spectile.kpm import reference
 from spectile.kpm.bounds import gershgorin
 from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
+from spectile.kpm.operators.engine import ProductEngine
 from spectile.kpm.operators.protocol import Operator
 from spectile.kpm.operators.stored import StoredMatrix, check_hermitian
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -24,7 +25,7 @@ def engine_of(operator: Operator, dtype: np.dtype[Any]) -> Engine:
     return OperatorEngine(operator, dtype, np, host_free_bytes)
 
 
-class CpuEngine:
+class CpuEngine(ProductEngine):
     """A stored matrix or the topological insulator on the CPU, an :class:`~spectile.kpm.types.Engine`."""
 
     name = "cpu"

@@ -1,4 +1,4 @@
-// What the kernels on stored matrices share: numbers, streams, the end of the dot products, start vectors.
+// What the kernels on stored matrices share: arithmetic, streams, the end of the scalar products.
 //
 // Block vectors are row-major (N, R).  LANES threads share a row, each holding COLUMNS vectors.
 //
@@ -6,37 +6,12 @@
 // a multiprocessor), WIDE (64-bit row pointers), SELL (chunk height, 0 = CSR), MODE (0 plain product, 1 augmented
 // without dots, 2 with dots), EXACT (1 if every column exists).
 
-#include "phases.cuh"
+#include "number.cuh"
 #include "ptx.cuh"
-
-typedef REAL real;
-#if WIDE
-typedef long long entry;  // position of a matrix entry
-#else
-typedef int entry;
-#endif
-#if COMPLEX
-struct alignas(2 * sizeof(real)) number {
-    real x, y;
-};
-#else
-struct number {
-    real x;
-};
-#endif
 
 constexpr int ROWS = 32 / LANES;  // rows of a warp
 constexpr int WARPS = THREADS / 32;
 constexpr int SPAN = LANES * COLUMNS;  // columns of a warp
-
-static __device__ __forceinline__ number zero() {
-    number n;
-    n.x = 0;
-#if COMPLEX
-    n.y = 0;
-#endif
-    return n;
-}
 
 static __device__ __forceinline__ void multiply_add(number &sum, number a, number v) {
     sum.x += a.x * v.x;
@@ -115,33 +90,5 @@ static __device__ __forceinline__ void sum_warps(const double *sums, int warps, 
         double total = 0;
         for (int n = 0; n < warps; ++n) total += sums[(2 * n + which) * SPAN + column];
         if (EXACT || target < width) partial[((long long)blockIdx.x * 2 + which) * width + target] = total;
-    }
-}
-
-// etas[j] = sum over n of partial[n * size + j], in order.
-extern "C" __global__ void sum_partials(const double *__restrict__ partial, double *__restrict__ etas, int count, int size) {
-    const int j = blockIdx.x * blockDim.x + threadIdx.x;
-    if (j >= size) return;
-    double total = 0;
-    for (int n = 0; n < count; ++n) total += partial[(long long)n * size + j];
-    etas[j] = total;
-}
-
-// Element (row, column) of a row-major block; `order` names the original row, or is null.
-extern "C" __global__ void random_phases(number *__restrict__ block, const int *__restrict__ order, long long rows,
-                                         int width, unsigned long long seed, unsigned long long first) {
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < rows * width;
-         i += (long long)gridDim.x * blockDim.x) {
-        const unsigned long long row = order ? order[i / width] : i / width;
-        const unsigned long long bits = phase_bits(seed, row, first + i % width);
-        number n = zero();
-#if COMPLEX
-        const int quarter = int(bits >> 62);
-        n.x = quarter == 0 ? 1 : quarter == 2 ? -1 : 0;
-        n.y = quarter == 1 ? 1 : quarter == 3 ? -1 : 0;
-#else
-        n.x = bits >> 63 ? -1 : 1;
-#endif
-        block[i] = n;
     }
 }

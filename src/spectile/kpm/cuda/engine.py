@@ -8,16 +8,17 @@ import numpy as np
 
 from spectile.core.device import describe, require_device
 from spectile.core.memory import free_bytes, require_free
-from spectile.kpm.bounds import gershgorin
 from spectile.kpm.cuda.choose import WIDEST_SELL, most_steps_a_sweep, stages
+from spectile.kpm.cuda.inspection import inspect
+from spectile.kpm.cuda.lanczos import tridiagonalize
 from spectile.kpm.cuda.staged import StagedOperator
 from spectile.kpm.cuda.stencil import StencilOperator, StencilRecursion
 from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
 from spectile.kpm.operators.protocol import Operator
-from spectile.kpm.operators.stored import StoredMatrix, check_hermitian
+from spectile.kpm.operators.stored import StoredMatrix, refuse_difference
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile.kpm.operators.user import OperatorEngine
-from spectile.kpm.types import Array, Engine
+from spectile.kpm.types import NOT_FINITE, Array, Engine
 
 
 def engine_of(operator: Operator, dtype: np.dtype[Any]) -> Engine:
@@ -54,7 +55,11 @@ class StoredEngine:
 
         self.xp = cupy
         self.num_rows, self.dtype = operator.shape[0], dtype
-        self.matrix = operator.csr(dtype)
+        self.matrix = operator.csr_on_gpu(dtype)
+        self.seen = inspect(self.matrix)
+        if not self.seen.canonical:
+            self.matrix.sum_duplicates()
+            self.seen = inspect(self.matrix)
         self._formats: dict[str, StoredOperator] = {}
         self._unstaged: set[int] = set()  # widths of blocks that share too much of V for shared memory
 
@@ -87,11 +92,22 @@ class StoredEngine:
 
     def bounds(self) -> tuple[float, float]:
         """Return Gershgorin's bounds."""
-        return gershgorin(self.matrix)
+        return self.seen.bounds
 
     def check_hermitian(self) -> None:
-        """Compare the matrix with its adjoint."""
-        check_hermitian(self.matrix)
+        """Raise ValueError where the matrix differs from its adjoint, or is not finite."""
+        if not self.seen.finite:
+            raise ValueError(NOT_FINITE)
+        refuse_difference(self.seen.difference, self.seen.largest, self.dtype)
+
+    def tridiagonalize(self, start: Any, steps: int) -> tuple[Array, Array]:
+        """Return the numbers of Lanczos steps from a start vector, which is overwritten."""
+        step = self._format(1).launcher(1)
+
+        def product(v: Any, u: Any, etas: Any) -> None:
+            step(v, u, 1.0, 0.0, 0.0, etas)
+
+        return tridiagonalize(product, start.reshape(-1, 1), steps)
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""
@@ -154,6 +170,15 @@ class StencilEngine:
 
     def check_hermitian(self) -> None:
         """Do nothing: every hop has its adjoint, and the potential is real."""
+
+    def tridiagonalize(self, start: Any, steps: int) -> tuple[Array, Array]:
+        """Return the numbers of Lanczos steps from a start vector."""
+        sweep = self.operator.launcher(1, 1)
+
+        def product(v: Any, u: Any, etas: Any) -> None:
+            sweep(v, u, u, u, 1.0, 0.0, 0.0, etas.reshape(1, 2, 1))
+
+        return tridiagonalize(product, self.operator.to_block(start.reshape(-1, 1)), steps)
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""

@@ -11,8 +11,9 @@ from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.choose import PAGE, StagedRoom, StagedShape, staged_launch, staged_room, staged_shape
 from spectile.kpm.cuda.inspector import Plan, lattice_of, plan
+from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
-from spectile.kpm.cuda.units import FULL, staged_unit, sum_of_partials
+from spectile.kpm.cuda.units import FULL, staged_unit
 from spectile.kpm.operators.protocol import on_host
 
 #: Rows to compute, each (start, stop).
@@ -153,26 +154,20 @@ class StagedOperator(StoredOperator):
             shape=self._kernel(num_vectors),
         )  # fmt: skip
 
-    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None, runs: Runs = ()) -> Any:
-        """Return ``launch(v, w, scale, shift, keep, etas)``: one step; FULL mode writes `etas`, shape (2, R).
+    def launcher(
+        self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None, runs: Runs = ()
+    ) -> Step:
+        """Return the step of R vectors.
 
         `rows` or `runs` name the rows to compute, as for :meth:`planned`.  Block vectors have :meth:`shape`, or (N, R).
         """
-        import cupy
-
         runs = runs or (() if rows is None else (rows,))
         made, unit = self.planned(num_vectors, runs), self.unit(num_vectors, mode, runs)
-        step, chunk = kernel(unit, "staged"), self._kernel(num_vectors).columns
-        partial = cupy.empty((made.room.workers, 2, num_vectors))
-        total = sum_of_partials(unit, partial)
+        chunk, columns, width = self._kernel(num_vectors).columns, np.int64(self.num_columns), np.int32(num_vectors)
 
-        def launch(v: Any, w: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
-            strides = np.int32(v.shape[-1]), np.int64(v[0].size if v.ndim == 3 else chunk)
-            step(
-                made.launched, *made.arrays, v, w, partial, np.int64(self.num_columns), np.int32(num_vectors),
-                *strides, np.float64(scale), np.float64(shift), np.float64(keep),
-            )  # fmt: skip
-            if mode == FULL:
-                total(etas)
+        def settings(v: Any) -> tuple[Any, ...]:
+            return columns, width, np.int32(v.shape[-1]), np.int64(v[0].size if v.ndim == 3 else chunk)
 
-        return launch
+        return Step(
+            kernel(unit, "staged"), made.launched, tuple(made.arrays), settings, num_vectors, self.dtype, mode == FULL
+        )

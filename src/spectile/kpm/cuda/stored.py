@@ -13,7 +13,8 @@ from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.choose import SELL_CHUNK, RowShape, row_launch, row_shape
-from spectile.kpm.cuda.units import FULL, stored_unit, sum_of_partials
+from spectile.kpm.cuda.step import SUMMED, Step
+from spectile.kpm.cuda.units import FULL, stored_unit, vectors_unit
 from spectile.kpm.operators.sell import SellMatrix
 from spectile.kpm.types import Array
 
@@ -50,6 +51,8 @@ class StoredOperator:
             self.starts = cupy.asarray(matrix.indptr), cupy.zeros(1, np.int32)
             self.indices, self.data = cupy.asarray(matrix.indices), cupy.asarray(matrix.data)
         self.indices = self.indices.astype(np.int32, copy=False)
+        if self.data.size <= np.iinfo(np.int32).max:
+            self.starts = self.starts[0].astype(np.int32, copy=False), self.starts[1]
         self.wide = self.starts[0].dtype.itemsize == 8
 
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
@@ -58,31 +61,19 @@ class StoredOperator:
             str(self.dtype), num_vectors, layout=self.layout, wide=self.wide, mode=mode, shape=self.tuning
         )
 
-    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Any:
-        """Return ``launch(v, w, scale, shift, keep, etas)``: one step; FULL mode writes `etas`, shape (2, R).
+    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
+        """Return the step of R vectors.
 
         `rows` (start, stop) names the rows to compute; None takes all.
         """
-        import cupy
-
-        unit, shape, device = self.unit(num_vectors, mode), self.tuning or row_shape(num_vectors), describe()
+        unit, shape = self.unit(num_vectors, mode), self.tuning or row_shape(num_vectors)
         # All of the cache to L1, which holds the rows of V that come again.
-        step, launched = kernel(unit, "aug_spmmv", prefer_l1=True), row_launch(shape, num_vectors, device)
-        blocks = launched.grid[0]
+        step, launched = kernel(unit, "aug_spmmv", prefer_l1=True), row_launch(shape, num_vectors, describe())
         start, stop = rows or (0, self.num_rows)
-        wave = max(1, (self.wave_rows or blocks * shape.threads // shape.lanes) // (32 // shape.lanes))
-        partial = cupy.empty((blocks, 2, num_vectors))
-        total = sum_of_partials(unit, partial)
-
-        def launch(v: Any, w: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
-            step(
-                launched, *self.starts, self.indices, self.data, v, w, partial, np.int64(start), np.int64(stop),
-                np.int64(wave), np.int32(num_vectors), np.float64(scale), np.float64(shift), np.float64(keep),
-            )  # fmt: skip
-            if mode == FULL:
-                total(etas)
-
-        return launch
+        wave = max(1, (self.wave_rows or launched.grid[0] * shape.threads // shape.lanes) // (32 // shape.lanes))
+        settings = np.int64(start), np.int64(stop), np.int64(wave), np.int32(num_vectors)
+        operands = *self.starts, self.indices, self.data
+        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)
 
     def random_block(self, seed: int, first_vector: int, num_vectors: int) -> Any:
         """Return a block of random start vectors."""
@@ -104,7 +95,7 @@ class StoredOperator:
 
     def fill(self, block: Any, seed: int, first_vector: int, order: Any = None) -> None:
         """Write random start vectors; `order` (int32) names the original row of each row, if rows are renumbered."""
-        fill = kernel(self.unit(block.size // block.shape[-2]), "random_phases")
+        fill = kernel(vectors_unit(str(self.dtype)), "random_phases")
         for chunk in block if block.ndim == 3 else [block]:
             rows, width = chunk.shape
             fill(
@@ -133,7 +124,14 @@ class StoredRecursion:
         self.operator, self.a, self.b = operator, a, b
         self.v, self.w = block, cupy.zeros_like(block)
         self.steps = 0
-        self._launch = operator.launcher(self.num_vectors)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepare the steps on the two arrays, which take turns."""
+        self._step = self.operator.launcher(self.num_vectors)
+        factors = 2 * self.a, -2 * self.a * self.b, 1.0
+        self._bound = [self._step.bind(*pair, *factors) for pair in ((self.v, self.w), (self.w, self.v))]
+        self._turn = 0  # which of them comes next, from the second step on
 
     @property
     def num_vectors(self) -> int:
@@ -142,13 +140,20 @@ class StoredRecursion:
 
     def enqueue(self, etas: Any) -> None:
         """Enqueue ``len(etas)`` steps that write their scalar products to `etas`, shape (steps, 2, R)."""
-        for target in etas:
-            if self.steps == 0:
-                self._launch(self.v, self.w, self.a, -self.a * self.b, 0.0, target)
-            else:
+        done = 0
+        if self.steps == 0 and len(etas):
+            self._step(self.v, self.w, self.a, -self.a * self.b, 0.0, etas[0])
+            done = 1
+        while done < len(etas):
+            targets = etas[done : done + SUMMED]
+            partials = self._step.partials(len(targets))
+            for partial in range(partials.data.ptr, partials.data.ptr + partials.nbytes, partials[0].nbytes):
                 self.v, self.w = self.w, self.v
-                self._launch(self.v, self.w, 2 * self.a, -2 * self.a * self.b, 1.0, target)
-            self.steps += 1
+                self._turn ^= 1
+                self._bound[self._turn](partial)
+            self._step.sum(partials, targets)
+            done += len(targets)
+        self.steps += len(etas)
 
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
@@ -167,4 +172,4 @@ class StoredRecursion:
         import cupy
 
         self.v, self.w, self.steps = cupy.asarray(state["v"]), cupy.asarray(state["w"]), int(state["steps"])
-        self._launch = self.operator.launcher(self.num_vectors)
+        self._begin()

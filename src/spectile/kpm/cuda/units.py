@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
 from spectile.core.compile import PORTABLE, Unit
-from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.choose import SELL_CHUNK, RowShape, StagedShape, SweepTile, row_shape, staged_shape
 
 #: Bulk copies are Hopper's and later.
@@ -108,19 +106,17 @@ def staged_unit(
     return Unit(__package__, ("staged.cu",), BULK, defines)
 
 
-def sum_of_partials(unit: Unit, partial: Any) -> Any:
-    """Return ``total(etas)``, which sums the blocks' scalar products, shape (blocks, 2, R), in their order."""
-    sums, blocks, size = kernel(unit, "sum_partials"), len(partial), partial[0].size
-    shape = Shape((-(-size // 64),), 64)
-
-    def total(etas: Any) -> None:
-        sums(shape, partial, etas, np.int32(blocks), np.int32(size))
-
-    return total
+@functools.cache
+def vectors_unit(dtype: str, *, wide: bool = False) -> Unit:
+    """Return the unit of what comes before and beside the recurrence (``vectors.cu``)."""
+    defines = {"REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "WIDE": str(int(wide))}
+    return Unit(__package__, ("vectors.cu",), PORTABLE, defines)
 
 
 # What CI compiles: every type, every shape, both formats, both sweeps; the study compiles what only it launches.
 UNITS = (
+    *(vectors_unit(dtype) for dtype in REAL),
+    vectors_unit("complex128", wide=True),
     *(stored_unit("complex128", r) for r in (4, 8, 16, 31, 32, 64)),
     stored_unit("complex128", 1, layout="sell"),
     stored_unit("complex128", 32, wide=True),

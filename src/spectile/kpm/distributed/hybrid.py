@@ -24,9 +24,9 @@ from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
 from spectile.kpm.distributed.partition import local_planes, split_rows
 from spectile.kpm.distributed.rows import local_plane_rows
+from spectile.kpm.operators.engine import ProductEngine
 from spectile.kpm.operators.protocol import PartitionedOperator
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm.operators.user import check_by_vectors
 from spectile.kpm.reference import random_phases
 from spectile.kpm.types import Array
 
@@ -102,7 +102,7 @@ class HybridInsulator(PartitionedOperator):
         return seconds
 
 
-class HybridEngine:
+class HybridEngine(ProductEngine):
     """The two partitions of a topological insulator, an :class:`~spectile.kpm.types.Engine`.
 
     Parameters
@@ -140,10 +140,6 @@ class HybridEngine:
     def bounds(self) -> tuple[float, float]:
         """Return Gershgorin's bounds."""
         return self.sample.bounds()
-
-    def check_hermitian(self) -> None:
-        """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ of two random vectors."""
-        check_by_vectors(self)
 
     def vector(self, seed: int) -> Array:
         """Return one random vector, shape (N,)."""

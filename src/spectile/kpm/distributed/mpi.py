@@ -20,10 +20,10 @@ from spectile.kpm.cpu.threads import num_threads
 from spectile.kpm.distributed.multi_gpu import MultiGpuEngine
 from spectile.kpm.distributed.partition import localize, split_rows
 from spectile.kpm.distributed.transport import wait_for_ranks
+from spectile.kpm.operators.engine import ProductEngine
 from spectile.kpm.operators.protocol import PartitionedOperator
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm.operators.user import check_by_vectors
 from spectile.kpm.reference import random_phases
 from spectile.kpm.types import Array
 
@@ -82,7 +82,7 @@ class DistributedMatrix(PartitionedOperator):
         return float(min(low for low, _ in everybody)), float(max(high for _, high in everybody))
 
 
-class MpiEngine:
+class MpiEngine(ProductEngine):
     """One rank's partition of a distributed matrix, an :class:`~spectile.kpm.types.Engine`."""
 
     name = "mpi"
@@ -109,10 +109,6 @@ class MpiEngine:
     def bounds(self) -> tuple[float, float]:
         """Return Gershgorin's bounds."""
         return self.matrix.bounds()
-
-    def check_hermitian(self) -> None:
-        """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ of two random vectors."""
-        check_by_vectors(self)
 
     def vector(self, seed: int) -> Array:
         """Return one random vector, shape (N,), the same on every rank."""

@@ -29,10 +29,10 @@ from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.distributed.rows import LocalRows, local_matrix_rows, local_plane_rows
 from spectile.kpm.distributed.slab import LocalSlab, local_slabs
 from spectile.kpm.distributed.transport import NcclMessages, PeerCopies, Transport, rank_device
+from spectile.kpm.operators.engine import ProductEngine
 from spectile.kpm.operators.protocol import PartitionedOperator
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm.operators.user import check_by_vectors
 from spectile.kpm.reference import random_phases
 from spectile.kpm.types import Array
 
@@ -130,7 +130,7 @@ def local_operators(
     return partitions
 
 
-class MultiGpuEngine:
+class MultiGpuEngine(ProductEngine):
     """Partitions of a matrix on several GPUs, an :class:`~spectile.kpm.types.Engine`.
 
     Parameters
@@ -168,10 +168,6 @@ class MultiGpuEngine:
         """Return Gershgorin's bounds."""
         bounds: tuple[float, float] = self.operator.bounds()
         return bounds
-
-    def check_hermitian(self) -> None:
-        """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ of two random vectors."""
-        check_by_vectors(self)
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the memory of every device at once, with some room."""

@@ -147,10 +147,10 @@ class RowsState:
         """Enqueue one part of the step; it writes its scalar products to `etas`, shape (1, 2, R)."""
         import cupy
 
-        launchers = self._launchers[part]
+        launchers, (scale, shift, keep) = self._launchers[part], factors
         targets = [etas[0]] if len(launchers) == 1 else list(self._partial)
         for launch, target in zip(launchers, targets, strict=False):
-            launch(self.v, self.w, *factors, target)
+            launch(self.v, self.w, scale, shift, keep, target)
         if len(launchers) == 2:
             cupy.add(*self._partial, out=etas[0])
         if part == "boundary":

@@ -32,11 +32,7 @@ class StoredMatrix:
     def csr(self, dtype: np.dtype[Any]) -> Any:
         """Return the matrix in CSR form where it lies, without duplicates, columns ascending."""
         if self.on_gpu:
-            from cupyx.scipy import sparse
-
-            matrix = self.matrix if sparse.issparse(self.matrix) else sparse.csr_matrix(self.matrix)
-            matrix = matrix.tocsr().astype(dtype)
-            matrix = matrix.copy() if matrix is self.matrix else matrix  # the arrays may be the caller's
+            matrix = self.csr_on_gpu(dtype)
             matrix.sum_duplicates()
             return matrix
         import scipy.sparse
@@ -46,6 +42,19 @@ class StoredMatrix:
             matrix = matrix.copy()
             matrix.sum_duplicates()
         return matrix
+
+    def csr_on_gpu(self, dtype: np.dtype[Any]) -> Any:
+        """Return a copy in CSR form on the current device, indices of 32 bits, in the caller's order of entries."""
+        import cupy
+        from cupyx.scipy import sparse
+
+        matrix = self.csr(dtype) if not self.on_gpu else self.matrix
+        if not sparse.issparse(matrix) and self.on_gpu:
+            matrix = sparse.csr_matrix(matrix)
+        matrix = matrix.tocsr()
+        narrow = np.int32 if matrix.nnz <= np.iinfo(np.int32).max else np.int64
+        arrays = matrix.data.astype(dtype), matrix.indices.astype(np.int32), matrix.indptr.astype(narrow)
+        return sparse.csr_matrix(tuple(cupy.asarray(each) for each in arrays), shape=self.shape)
 
     def matmat(self, block: Any, out: Any) -> None:
         """Write H times `block` to `out`, where the matrix lies."""
@@ -82,9 +91,13 @@ def check_hermitian(matrix: Any) -> None:
     differences = matrix.data - adjoint.data if same_pattern else (matrix - adjoint).data
     largest = float(abs(differences).max()) if differences.size else 0.0
     size = float(abs(matrix.data).max()) if matrix.nnz else 0.0
-    tolerance = 1024 * float(np.finfo(matrix.dtype).eps)
-    if largest > tolerance * size:
+    refuse_difference(largest, size, matrix.dtype)
+
+
+def refuse_difference(difference: float, largest: float, dtype: Any) -> None:
+    """Raise ValueError where entries differ from their adjoint ones by more than rounding of the largest entry."""
+    if difference > 1024 * float(np.finfo(dtype).eps) * largest:
         raise ValueError(
-            f"H is not Hermitian: entries and their adjoint ones differ by {largest:.1e}, the largest entry is "
-            f"{size:.1e}; symmetrize it with (H + H.conj().T) / 2 if that is what you mean"
+            f"H is not Hermitian: entries and their adjoint ones differ by {difference:.1e}, the largest entry is "
+            f"{largest:.1e}; symmetrize it with (H + H.conj().T) / 2 if that is what you mean"
         )

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from spectile.kpm import reference
+from spectile.kpm.operators.engine import ProductEngine
 from spectile.kpm.operators.protocol import Operator, lies_on_gpu, namespace, on_host
-from spectile.kpm.types import NOT_FINITE, Array, Engine
+from spectile.kpm.types import Array
 
 
 class ProductOperator:
@@ -48,7 +49,7 @@ class ProductOperator:
         return self.shape[0] * num_vectors * self.dtype.itemsize
 
 
-class OperatorEngine:
+class OperatorEngine(ProductEngine):
     """An operator without kernels of its own, on the CPU or on a GPU.
 
     Parameters
@@ -77,10 +78,6 @@ class OperatorEngine:
     def bounds(self) -> tuple[float, float] | None:
         """Return what the operator knows of its spectrum."""
         return self.operator.bounds()
-
-    def check_hermitian(self) -> None:
-        """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ of two random vectors."""
-        check_by_vectors(self)
 
     def vector(self, seed: int) -> Any:
         """Return one random vector, shape (N,)."""
@@ -157,26 +154,3 @@ class OperatorRecursion:
         """Go on from :meth:`state`."""
         xp = namespace(self.v)
         self.v, self.w, self.steps = xp.asarray(state["v"]), xp.asarray(state["w"]), int(state["steps"])
-
-
-def check_by_vectors(engine: Engine) -> None:
-    """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ for two random vectors: two products with H, no transpose."""
-    xp = engine.xp
-    x, y = engine.vector(2), engine.vector(3)
-    # Unequal lengths, so that no symmetry of the phases can hide an error.
-    x *= xp.linspace(1, 2, engine.num_rows).astype(x.real.dtype)
-    y *= xp.linspace(1, 3, engine.num_rows).astype(x.real.dtype)
-    hx, hy = engine.apply(x), engine.apply(y)
-    # In double precision: squares of a float32 Hamiltonian in joules underflow.
-    x, y, hx, hy = (each.astype(np.result_type(each.dtype, np.float64)) for each in (x, y, hx, hy))
-    one, two = complex(xp.vdot(y, hx)), complex(xp.vdot(hy, x))
-    size = float(xp.linalg.norm(y) * xp.linalg.norm(hx) + xp.linalg.norm(hy) * xp.linalg.norm(x))
-    if not np.isfinite(size):
-        raise ValueError(NOT_FINITE)
-    tolerance = 1e-10 if engine.dtype.itemsize // (2 if engine.dtype.kind == "c" else 1) == 8 else 1e-4
-    imaginary = max(abs(complex(xp.vdot(x, hx)).imag), abs(complex(xp.vdot(y, hy)).imag))
-    if max(abs(one - two), imaginary) > tolerance * size:
-        raise ValueError(
-            f"H is not Hermitian: ⟨y|Hx⟩ and ⟨Hy|x⟩ differ by {abs(one - two) / size:.1e} of their size; "
-            "symmetrize it with (H + H.conj().T) / 2 if that is what you mean"
-        )

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.units import stored_unit
+from spectile.kpm.cuda.units import vectors_unit
 from spectile.kpm.types import Array
 
 
 def fill_columns(block: Any, seed: int) -> None:
     """Write random start vectors one after the other: row r of `block`, shape (R, N), is vector r."""
     for r in range(block.shape[0]):
-        kernel(stored_unit(str(block.dtype), 1), "random_phases")(
+        kernel(vectors_unit(str(block.dtype)), "random_phases")(
             Shape((1024,), 256), block[r], np.uint64(0), np.int64(block.shape[1]), np.int32(1), np.uint64(seed),
             np.uint64(r),
         )  # fmt: skip

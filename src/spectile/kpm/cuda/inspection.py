@@ -1,0 +1,57 @@
+"""One look at a stored matrix on the device: its form, its adjoint, its bounds."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spectile.core.device import describe
+from spectile.core.launch import Shape, kernel
+from spectile.kpm.cuda.units import vectors_unit
+
+
+class Inspection(NamedTuple):
+    """What one pass over a CSR matrix says of it.
+
+    Attributes
+    ----------
+    canonical, finite : bool
+        Whether the columns of every row ascend without duplicates, and every entry is a finite number.  Of a matrix
+        that is not canonical the rest means nothing.
+    difference, largest : float
+        Largest difference between an entry and its adjoint one, and largest entry.
+    bounds : (float, float)
+        Gershgorin's.
+    longest : int
+        Entries of the longest row.
+    """
+
+    canonical: bool
+    finite: bool
+    difference: float
+    largest: float
+    bounds: tuple[float, float]
+    longest: int
+
+
+def inspect(matrix: Any) -> Inspection:
+    """Look at a cupyx CSR matrix with indices of 32 bits."""
+    import cupy
+
+    rows, wide = int(matrix.shape[0]), matrix.indptr.dtype.itemsize == 8
+    threads = 128
+    shape = Shape((min(-(-rows // threads), 16 * describe().multiprocessors),), threads)
+    seen = cupy.zeros(6, np.uint64)
+    look = kernel(vectors_unit(str(matrix.dtype), wide=wide), "inspect")
+    look(shape, matrix.indptr, matrix.indices, matrix.data, np.int64(rows), seen)
+    words = seen.get()
+    difference, largest, minus_low, high = _from_ordered(words[1:5])
+    flags = int(words[0])
+    return Inspection(not flags & 1, not flags & 2, difference, largest, (-minus_low, high), int(words[5]))
+
+
+def _from_ordered(words: Any) -> list[float]:
+    """Return the numbers that ``vectors.cu`` put in the order of unsigned integers."""
+    sign = np.uint64(1 << 63)
+    return [float(x) for x in np.where(words & sign, words ^ sign, ~words).view(np.float64)]

@@ -1,0 +1,167 @@
+// What comes before and beside the recurrence, for any matrix and any width: one look at a matrix, start vectors, Lanczos
+// steps without a word from the host, and the sums of scalar products.
+//
+// Set by the launch code: REAL (float, double), COMPLEX (0, 1), WIDE (64-bit row pointers).
+#include "number.cuh"
+#include "phases.cuh"
+
+// Doubles in the order of unsigned integers, so that atomicMax finds the largest; zero is below all of them.
+static __device__ __forceinline__ unsigned long long ordered(double x) {
+    const long long bits = __double_as_longlong(x);
+    return bits < 0 ? ~bits : bits | 1ull << 63;
+}
+
+static __device__ __forceinline__ void raise_to(unsigned long long *target, unsigned long long value) {
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2)
+        value = max(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    if (threadIdx.x % 32 == 0 && value > *target) atomicMax(target, value);
+}
+
+static __device__ __forceinline__ double magnitude(number a) {
+#if COMPLEX
+    return hypot(double(a.x), double(a.y));
+#else
+    return fabs(double(a.x));
+#endif
+}
+
+// |a - conj(b)|
+static __device__ __forceinline__ double from_adjoint(number a, number b) {
+#if COMPLEX
+    return hypot(double(a.x) - b.x, double(a.y) + b.y);
+#else
+    return fabs(double(a.x) - b.x);
+#endif
+}
+
+// One pass over a CSR matrix, a thread a row.  seen, as `ordered` numbers but for the first and last: 1 where the columns
+// of a row do not ascend, + 2 where an entry is not finite;  largest difference from the adjoint;  largest entry;  minus
+// the lowest and the highest energy of Gershgorin's circles;  entries of the longest row.
+extern "C" __global__ void inspect(const entry *__restrict__ pointer, const int *__restrict__ indices,
+                                   const number *__restrict__ data, long long rows, unsigned long long *seen) {
+    unsigned long long flags = 0, longest = 0;
+    double difference = 0, largest = 0, low = __longlong_as_double(0x7ff0000000000000), high = -low;
+    for (long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x; row < rows;
+         row += (long long)gridDim.x * blockDim.x) {
+        const entry begin = pointer[row], end = pointer[row + 1];
+        longest = max(longest, (unsigned long long)(end - begin));
+        double radius = 0, center = 0;
+        long long before = -1;
+        for (entry at = begin; at < end; ++at) {
+            const int column = indices[at];
+            const number value = data[at];
+            const double size = magnitude(value);
+            if (column <= before || column >= rows) flags |= 1;
+            if (!isfinite(size)) flags |= 2;
+            before = column;
+            largest = fmax(largest, size);
+            if (column == row) {
+                center += value.x;
+                difference = fmax(difference, from_adjoint(value, value));
+                continue;
+            }
+            radius += size;
+            if (column < 0 || column >= rows) continue;
+            // The partner in the other row, by halving.
+            entry low_at = pointer[column], high_at = pointer[column + 1];
+            const entry stop = high_at;
+            while (low_at < high_at) {
+                const entry middle = low_at + (high_at - low_at) / 2;
+                if (indices[middle] < row)
+                    low_at = middle + 1;
+                else
+                    high_at = middle;
+            }
+            const bool exists = low_at < stop && indices[low_at] == row;
+            difference = fmax(difference, exists ? from_adjoint(value, data[low_at]) : size);
+        }
+        low = fmin(low, center - radius), high = fmax(high, center + radius);
+    }
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) flags |= __shfl_xor_sync(0xffffffffu, flags, distance);
+    if (threadIdx.x % 32 == 0 && flags) atomicOr(seen, flags);
+    raise_to(seen + 1, ordered(difference));
+    raise_to(seen + 2, ordered(largest));
+    raise_to(seen + 3, ordered(-low));
+    raise_to(seen + 4, ordered(high));
+    raise_to(seen + 5, longest);
+}
+
+// etas[s][j] = sum over n of partial[s][n][j], in order: `count` blocks of each step, blockIdx.y = s.
+extern "C" __global__ void sum_partials(const double *__restrict__ partial, double *__restrict__ etas, int count, int size) {
+    const int j = blockIdx.x * blockDim.x + threadIdx.x;
+    if (j >= size) return;
+    partial += (long long)blockIdx.y * count * size;
+    double total = 0;
+    for (int n = 0; n < count; ++n) total += partial[(long long)n * size + j];
+    etas[(long long)blockIdx.y * size + j] = total;
+}
+
+// Element (row, column) of a row-major block; `order` names the original row, or is null.
+extern "C" __global__ void random_phases(number *__restrict__ block, const int *__restrict__ order, long long rows,
+                                         int width, unsigned long long seed, unsigned long long first) {
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < rows * width;
+         i += (long long)gridDim.x * blockDim.x) {
+        const unsigned long long row = order ? order[i / width] : i / width;
+        const unsigned long long bits = phase_bits(seed, row, first + i % width);
+        number n = zero();
+#if COMPLEX
+        const int quarter = int(bits >> 62);
+        n.x = quarter == 0 ? 1 : quarter == 2 ? -1 : 0;
+        n.y = quarter == 1 ? 1 : quarter == 3 ? -1 : 0;
+#else
+        n.x = bits >> 63 ? -1 : 1;
+#endif
+        block[i] = n;
+    }
+}
+
+// The sum of a block's threads, in a fixed order, for all of them.
+static __device__ __forceinline__ double sum_of_block(double value, double *shared) {
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+    __syncthreads();
+    double total = 0;
+    for (int warp = 0; warp < blockDim.x / 32; ++warp) total += shared[warp];
+    return total;
+}
+
+// One Lanczos step after u = H v: previous = u - alpha v - beta previous, and the squares of each block's part of it.
+extern "C" __global__ void lanczos_subtract(const number *__restrict__ u, const number *__restrict__ v, number *previous,
+                                            const double *__restrict__ alpha, const double *__restrict__ beta,
+                                            double *__restrict__ squares, long long size) {
+    __shared__ double shared[32];
+    const double a = *alpha, b = *beta;
+    double sum = 0;
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < size; i += (long long)gridDim.x * blockDim.x) {
+        number n = u[i];
+        n.x = real(n.x - a * v[i].x - b * previous[i].x);
+        sum += double(n.x) * n.x;
+#if COMPLEX
+        n.y = real(n.y - a * v[i].y - b * previous[i].y);
+        sum += double(n.y) * n.y;
+#endif
+        previous[i] = n;
+    }
+    const double total = sum_of_block(sum, shared);
+    if (threadIdx.x == 0) squares[blockIdx.x] = total;
+}
+
+// beta = |x| from the squares of `count` blocks;  x = x / beta.
+extern "C" __global__ void lanczos_normalize(number *x, const double *__restrict__ squares, int count, double *beta,
+                                             long long size) {
+    __shared__ double shared[32];
+    double sum = 0;
+    for (int n = threadIdx.x; n < count; n += blockDim.x) sum += squares[n];
+    const double norm = sqrt(sum_of_block(sum, shared)), factor = norm > 0 ? 1 / norm : 0;
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < size; i += (long long)gridDim.x * blockDim.x) {
+        x[i].x = real(x[i].x * factor);
+#if COMPLEX
+        x[i].y = real(x[i].y * factor);
+#endif
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) *beta = norm;
+}

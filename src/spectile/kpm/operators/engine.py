@@ -1,0 +1,53 @@
+"""What engines do by the product of H with one vector, where a backend knows nothing faster."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+
+from spectile.kpm.bounds import tridiagonalize
+from spectile.kpm.types import NOT_FINITE, Array
+
+
+class ProductEngine(abc.ABC):
+    """An :class:`~spectile.kpm.types.Engine` without kernels for what comes before the recurrence."""
+
+    xp: Any
+    num_rows: int
+    dtype: np.dtype[Any]
+
+    @abc.abstractmethod
+    def vector(self, seed: int) -> Any:
+        """Return one random vector, shape (N,)."""
+
+    @abc.abstractmethod
+    def apply(self, x: Any) -> Any:
+        """Return H x of one vector."""
+
+    def tridiagonalize(self, start: Any, steps: int) -> tuple[Array, Array]:
+        """Return the numbers of Lanczos steps from a start vector."""
+        return tridiagonalize(self.apply, start, steps, self.xp)
+
+    def check_hermitian(self) -> None:
+        """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ for two random vectors: two products with H, no transpose."""
+        xp = self.xp
+        x, y = self.vector(2), self.vector(3)
+        # Unequal lengths, so that no symmetry of the phases can hide an error.
+        x *= xp.linspace(1, 2, self.num_rows).astype(x.real.dtype)
+        y *= xp.linspace(1, 3, self.num_rows).astype(x.real.dtype)
+        hx, hy = self.apply(x), self.apply(y)
+        # In double precision: squares of a float32 Hamiltonian in joules underflow.
+        x, y, hx, hy = (each.astype(np.result_type(each.dtype, np.float64)) for each in (x, y, hx, hy))
+        one, two = complex(xp.vdot(y, hx)), complex(xp.vdot(hy, x))
+        size = float(xp.linalg.norm(y) * xp.linalg.norm(hx) + xp.linalg.norm(hy) * xp.linalg.norm(x))
+        if not np.isfinite(size):
+            raise ValueError(NOT_FINITE)
+        tolerance = 1e-10 if self.dtype.itemsize // (2 if self.dtype.kind == "c" else 1) == 8 else 1e-4
+        imaginary = max(abs(complex(xp.vdot(x, hx)).imag), abs(complex(xp.vdot(y, hy)).imag))
+        if max(abs(one - two), imaginary) > tolerance * size:
+            raise ValueError(
+                f"H is not Hermitian: ⟨y|Hx⟩ and ⟨Hy|x⟩ differ by {abs(one - two) / size:.1e} of their size; "
+                "symmetrize it with (H + H.conj().T) / 2 if that is what you mean"
+            )
