@@ -32,7 +32,7 @@ def add_commands(commands: Any) -> None:
     fetch.add_argument("--base-url", required=True, help="https, file, or http on loopback")
     fetch.add_argument("--resources", type=Path, default=Path("resources"))
     fetch.add_argument("--receipt", type=Path, help="JSON file that says what was found, also when it is absent")
-    fetch.set_defaults(command=_fetch, extra="study")
+    fetch.set_defaults(command=_fetch)
 
     measure = commands.add_parser("measure", help="measure cases of a run sheet, one record each")
     measure.add_argument("--paper", required=True, choices=PAPERS)
@@ -53,17 +53,17 @@ def add_commands(commands: Any) -> None:
     measure.add_argument("--budget-s", type=float, default=60.0, help="rounds of a case end after this time")
     measure.add_argument("--end-with", type=int, metavar="PID", help="end when the process with this id ends")
     measure.add_argument("--again", action="store_true", help="measure cases that have a record, too")
-    measure.set_defaults(command=_measure, extra="study")
+    measure.set_defaults(command=_measure)
 
     worker = commands.add_parser("measure-worker")
     worker.add_argument("--parent", type=int, required=True)
-    worker.set_defaults(command=_worker, extra="study")
+    worker.set_defaults(command=_worker)
 
     gather = commands.add_parser("gather", help="make one parquet frame of a paper's records")
     gather.add_argument("--records", type=Path, nargs="+", required=True, help="record files, or folders of them")
     gather.add_argument("--onto", type=Path, help="earlier frame, whose other cases are kept as they stand")
     gather.add_argument("--out", type=Path, required=True)
-    gather.set_defaults(command=_gather, extra="study")
+    gather.set_defaults(command=_gather)
 
     draw = commands.add_parser("draw", help="draw one table or figure of a paper")
     draw.add_argument("--paper", required=True, choices=PAPERS)
@@ -72,7 +72,7 @@ def add_commands(commands: Any) -> None:
     draw.add_argument("--out", type=Path, required=True, help="the .svg of a figure, the .html of a table")
     draw.set_defaults(command=_draw)
 
-    claims = commands.add_parser("claims", help="hold the papers' printed numbers against frames")
+    claims = commands.add_parser("claims", help="compare the papers' printed numbers with frames")
     claims.add_argument("--frames", type=Path, nargs="*", default=[], help="parquet frames of the run")
     claims.add_argument("--claims", type=Path, default=Path("config/claims.tsv"))
     claims.add_argument("--out", type=Path, required=True, help="the page; .tsv and .fragment.html lie beside it")
@@ -84,12 +84,14 @@ def add_commands(commands: Any) -> None:
     export = commands.add_parser("export", help="write a finished run as a Workflow Run RO-Crate")
     export.add_argument("--machine", default="this", help="name of the machine in results/")
     export.add_argument("--out", type=Path, required=True, help="new folder, or a .zip file")
-    export.set_defaults(command=_export, extra="study")
+    export.set_defaults(command=_export)
 
-    compare = commands.add_parser("compare", help="give a verdict a case between two frames or record folders")
+    compare = commands.add_parser("compare", help="compare two frames or folders of records, case by case")
     compare.add_argument("a", type=Path)
     compare.add_argument("b", type=Path)
-    compare.set_defaults(command=_compare, extra="study")
+    compare.set_defaults(command=_compare)
+    for parser in (fetch, measure, worker, gather, draw, claims, export, compare):
+        parser.set_defaults(extra="study")
 
 
 def _fetch(options: argparse.Namespace) -> int:

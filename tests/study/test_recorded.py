@@ -10,7 +10,7 @@ from spectile_study.bench.sheets import read_sheet
 
 ROOT = Path(__file__).parents[2]
 FRAMES = sorted((ROOT / "results/recorded").rglob("*.parquet"))
-# Cases of the paper run that no H200 has measured yet, as patterns; docs/performance/<paper>.md says why.  A case that
+# Cases of the paper run that no H200 has measured yet, as patterns; docs/notes says why.  A case that
 # is recorded must leave this list.
 NOT_RECORDED = {
     "spamm": "",

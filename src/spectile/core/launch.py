@@ -11,6 +11,8 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.devices import Device
@@ -98,25 +100,30 @@ class Kernel:
         RuntimeError
             If the device cannot run the shape, in one sentence, or the driver refuses it.
         """
-        self._check(shape)
-        if shape.cooperative or (shape.after_previous and describe().compute_capability >= (9, 0)):
+        if shape.cooperative or shape.after_previous:
             BoundLaunch(self, shape, arguments)()
             return
-        self._function(shape.grid, (shape.threads,), _by_value(arguments), shared_mem=shape.shared_bytes)
+        if np.ndarray in map(type, arguments):
+            arguments = _by_value(arguments)
+        try:
+            self._function(shape.grid, (shape.threads,), arguments, shared_mem=shape.shared_bytes)
+        except _driver_error() as error:
+            raise self.refused(shape, str(error)) from error
 
     def bind(self, shape: Shape, *arguments: Any) -> BoundLaunch:
-        """Return a launch with everything checked and packed, to be repeated at the least cost to the host.
+        """Return a launch with everything packed, to be repeated at the least cost to the host.
 
         Parameters as those of the call.  A structured array is read at each launch: change its fields in place to
         launch with other addresses.  CuPy arrays are held.
         """
-        self._check(shape)
         return BoundLaunch(self, shape, arguments)
 
-    def _check(self, shape: Shape) -> None:
-        refusal = shape.refusal(describe())
-        if refusal is not None:
-            raise RuntimeError(f"the kernel {self.name} asks for {refusal}, which {describe().name} cannot run")
+    def refused(self, shape: Shape, status: str) -> RuntimeError:
+        """Return the error of a launch that the driver refused with `status`: what the device cannot run, if that."""
+        asked = shape.refusal(describe())
+        if asked is not None:
+            return RuntimeError(f"the kernel {self.name} asks for {asked}, which {describe().name} cannot run")
+        return RuntimeError(f"the driver refuses to launch {self.name} ({status})")
 
 
 class BoundLaunch:
@@ -134,7 +141,7 @@ class BoundLaunch:
         self._config = _LaunchConfig(x, y, z, shape.threads, 1, 1, shape.shared_bytes, None, address, len(kinds))
         packed = [_addressable(argument) for argument in arguments]
         self._pointers = (ctypes.c_void_p * len(packed))(*(ctypes.addressof(one) for one in packed))
-        self._name, self._function = kernel.name, kernel._function.ptr
+        self._kernel, self._shape, self._function = kernel, shape, kernel._function.ptr
         self._held = attributes, packed, arguments
         self._launch, self._reference = _extended(), ctypes.byref(self._config)
         self._stream = _current_stream()
@@ -144,7 +151,7 @@ class BoundLaunch:
         self._config.stream = self._stream().ptr
         status = self._launch(self._reference, self._function, self._pointers, None)
         if status != 0:
-            raise RuntimeError(f"the driver refuses to launch {self._name} (error {status}): update the driver")
+            raise self._kernel.refused(self._shape, f"error {status}")
 
 
 def kernel(unit: Unit, name: str, prefer_l1: bool = False) -> Kernel:
@@ -165,17 +172,22 @@ _UNITS: list[Unit] = []
 
 
 def _by_value(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments as CuPy's launch expects them, with structs by value."""
-    import numpy as np
+    """Return the arguments as CuPy's launch takes them: structs by value."""
     from cupy.cuda.function import CNumpyArray
 
-    return tuple(CNumpyArray(one) if isinstance(one, np.ndarray) else one for one in arguments)
+    return tuple([CNumpyArray(one) if type(one) is np.ndarray else one for one in arguments])
+
+
+@functools.cache
+def _driver_error() -> type[Exception]:
+    from cupy.cuda.driver import CUDADriverError
+
+    error: type[Exception] = CUDADriverError
+    return error
 
 
 def _addressable(argument: Any) -> Any:
     """Return a ctypes object that holds one argument."""
-    import numpy as np
-
     if hasattr(argument, "data") and hasattr(argument.data, "ptr"):
         return ctypes.c_void_p(argument.data.ptr)
     held = np.ascontiguousarray(argument)

@@ -73,7 +73,7 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
-// The kernel that follows may start where this one leaves room; it waits itself for what it reads.
+// The next kernel may start as soon as this one leaves resources free; it waits itself for what it reads.
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

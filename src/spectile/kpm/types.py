@@ -54,7 +54,7 @@ class Engine(Protocol):
         """The module of single vectors: numpy or cupy."""
 
     def capacity(self) -> int:
-        """Return how many vectors' states fit into memory at once, with some room."""
+        """Return how many vectors' states fit into memory at once, with a reserve."""
 
     def bounds(self) -> tuple[float, float] | None:
         """Return bounds of the spectrum that hold for certain, or None where none are known."""

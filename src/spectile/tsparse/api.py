@@ -38,7 +38,7 @@ def spgemm(
     method : {"auto", "rows", "tiles"}
         ``rows``: row by row, entry by entry; on a GPU an analysis chooses for each row how it is gathered.
         ``tiles``: the paper's 8x8 bitmap tiles, on a GPU with tensor cores.  ``auto``: ``rows``, the faster from CSR to
-        CSR on every matrix measured but a generated full band (docs/performance/tsparse.md).
+        CSR on every matrix measured but a generated full band (docs/notes/tsparse.md).
     memory_limit : int, optional
         Bytes that the product may use beside A, B, C and, on a CPU, three integers for each row.  Fewer threads (CPU)
         or chunks of rows (GPU) keep it.

@@ -1,4 +1,4 @@
-"""Sparse matrices of SciPy and CuPy: which kind is at hand, and CSR matrices made of arrays known to be right."""
+"""Sparse matrices of SciPy and CuPy: their library, and CSR matrices made of arrays known to be valid."""
 
 from __future__ import annotations
 

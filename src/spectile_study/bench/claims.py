@@ -31,7 +31,7 @@ _AGGREGATES: dict[str, Callable[..., float]] = {
 
 
 class ClaimError(ValueError):
-    """A row of the claims table that cannot be evaluated; the message names the row and the mend."""
+    """A row of the claims table that cannot be evaluated; the message names the row and what to do."""
 
 
 def read_claims(path: str | Path) -> pandas.DataFrame:

@@ -62,7 +62,7 @@ def compare(a: Path, b: Path) -> pandas.DataFrame:
 
 
 def report(table: pandas.DataFrame) -> str:
-    """Return the comparison as text: a line a case and method of both runs, then how often each verdict was given.
+    """Return the comparison as text: a line for each method of a case in both runs, then the number of each verdict.
 
     Parameters
     ----------

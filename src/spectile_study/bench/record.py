@@ -31,7 +31,7 @@ LEADING_NUMBERS = ("time_s", "time_s_lo", "time_s_hi", "error_fro_rel", "flops",
 
 
 class RecordError(ValueError):
-    """A record that is truncated, foreign or breaks the schema; the message names the file and the mend."""
+    """A record that is truncated, foreign or breaks the schema; the message names the file and what to do."""
 
 
 @functools.cache

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 class SheetError(ValueError):
-    """A configuration or sheet that cannot be used; the message names the place and the mend."""
+    """A configuration or sheet that cannot be used; the message names the place and what to do."""
 
 
 @functools.cache

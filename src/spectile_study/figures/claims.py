@@ -18,7 +18,7 @@ NOTE = "A tolerance makes a verdict; numbers of other hardware stand beside ours
 ORDER = ["reproduced", "differs", "shown beside", "not measured", "the paper's alone"]
 FOLDED = {
     "not measured": "claims were not measured here",
-    "the paper's alone": "numbers stand for the paper alone: what they are of is not at hand",
+    "the paper's alone": "numbers stand for the paper alone, because what they describe is not available",
 }
 SHOWN = ["paper", "element", "statement", "printed", "measured", "unit", "verdict", "device", "note"]
 

@@ -42,7 +42,7 @@ def _units() -> list[tuple[str, str, Unit]]:
 
 @pytest.fixture(scope="module")
 def compiled(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, Unit], Future[bytes]]]:
-    """Compile the units of the chosen tests beside one another, a process a core."""
+    """Compile the units of the chosen tests in parallel, with one process for each core."""
     pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
     chosen = [item.callspec.params for item in request.session.items if "unit" in getattr(item, "fixturenames", ())]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:

@@ -35,6 +35,10 @@ def test_a_shape_that_a_device_cannot_run_is_refused_with_the_reason(shape: Shap
     assert found is None if refusal is None else refusal in (found or "")
 
 
+class DriverError(Exception):
+    """What CuPy raises where the driver refuses a launch."""
+
+
 class Function:
     """A kernel as CuPy gives it, which notes its limit and its launches."""
 
@@ -44,7 +48,8 @@ class Function:
         self.kernel, self.launched = self, []  # type: ignore[var-annotated]
 
     def __call__(self, grid: Any, block: Any, arguments: Any, shared_mem: int) -> None:
-        assert shared_mem <= self.max_dynamic_shared_size_bytes
+        if shared_mem > self.max_dynamic_shared_size_bytes or block[0] > 1024 or shared_mem == 17:
+            raise DriverError("CUDA_ERROR_INVALID_VALUE")
         self.launched.append((grid, block, arguments, shared_mem))
 
 
@@ -55,6 +60,7 @@ def function(monkeypatch: pytest.MonkeyPatch) -> Function:
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0)))
     for name, module in (("cupy", cupy), ("cupy.cuda", cupy.cuda), ("cupy.cuda.function", by_value)):
         monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(launch, "_driver_error", lambda: DriverError)
     monkeypatch.setattr(launch, "describe", lambda: TABLE["H200"])
     monkeypatch.setattr(Unit, "module", lambda self: SimpleNamespace(get_function=lambda name: function))
     monkeypatch.setattr(launch, "_KERNELS", {})
@@ -76,6 +82,8 @@ def test_a_kernel_is_made_once_and_a_refused_shape_is_one_sentence(function: Fun
     assert isinstance(one, Kernel) and kernel(unit, "f") is one and kernel(unit, "g") is not one
     with pytest.raises(RuntimeError, match="the kernel f asks for 2000 threads a block, of 1,024, which NVIDIA H200"):
         one(Shape((1,), 2000))
+    with pytest.raises(RuntimeError, match=r"the driver refuses to launch f \(CUDA_ERROR_INVALID_VALUE\)"):
+        one(Shape((1,), 32, 17))
     record = np.zeros(1, [("n", "i4")])
     one((Shape((2, 3), 64)), record)
     assert function.launched == [((2, 3), (64,), (("by value", record),), 0)]

@@ -1,5 +1,6 @@
 """The package as a user meets it: light to import, its public names where they should be."""
 
+import argparse
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ import yaml
 
 import spectile
 from spectile.__main__ import main
+from spectile_study.__main__ import add_commands
 
 
 def run(code):
@@ -93,3 +95,9 @@ def test_broken_packages_of_commands_leave_the_library_its_own(monkeypatch, caps
     shown = capsys.readouterr()
     assert json.loads(shown.out)["spectile"] == spectile.__version__
     assert shown.err == "spectile: the commands of broken:add_commands are left out: No module named 'broken'\n"
+
+
+def test_every_command_of_the_study_names_its_extra():
+    commands = argparse.ArgumentParser().add_subparsers()
+    add_commands(commands)
+    assert {parser.get_default("extra") for parser in commands.choices.values()} == {"study"}

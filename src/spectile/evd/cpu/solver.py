@@ -153,7 +153,7 @@ def tridiagonalize(a: Array, *, bandwidth: int, block: int, keep: bool, threads:
 
 
 def extract_band(a: Array, bandwidth: int) -> Array:
-    """Return the lower band of `a` as ``band[j, i - j]``, with room for the bulges, shape (n, 2 b)."""
+    """Return the lower band of `a` as ``band[j, i - j]``, with space for the bulges, shape (n, 2 b)."""
     n = a.shape[0]
     band = np.zeros((n, 2 * bandwidth), a.dtype)
     for offset in range(min(bandwidth, n - 1) + 1):

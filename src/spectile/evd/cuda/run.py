@@ -6,8 +6,9 @@ the host needs d and e, or the largest entry.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -40,20 +41,28 @@ def eigh(a: Any, options: Options) -> Any:
         On the device or on the host; the results are of its kind.
     options : Options
     """
-    array, to_caller_kind, options = _to_device(a, options)
-    w, v = _solve_each(array, options)
-    return (to_caller_kind(w), to_caller_kind(v)) if options.vectors else to_caller_kind(w)
+    with _naming_memory(a):
+        array, to_caller_kind, options = _to_device(a, options)
+        w, v = _solve_each(array, options)
+        return (to_caller_kind(w), to_caller_kind(v)) if options.vectors else to_caller_kind(w)
 
 
 def tridiagonalize(a: Any, options: Options) -> tuple[Any, Any, Any]:
     """`api.tridiagonalize` on the current device, for one matrix."""
-    array, to_caller_kind, options = _to_device(a, options)
-    if array.shape[-1] == 0:
-        d, q = _empty(array, (0,)), _empty(array, (0, 0), real=False)
-        return to_caller_kind(d), to_caller_kind(d.copy()), to_caller_kind(q) if options.vectors else None
-    bandwidth, block = _parameters(array, options)
-    d, e, q = tridiagonalize_by_stages(array, options, bandwidth=bandwidth, block=block)
-    return to_caller_kind(d), to_caller_kind(e), None if q is None else to_caller_kind(q)
+    with _naming_memory(a):
+        array, to_caller_kind, options = _to_device(a, options)
+        if array.shape[-1] == 0:
+            d, q = _empty(array, (0,)), _empty(array, (0, 0), real=False)
+            return to_caller_kind(d), to_caller_kind(d.copy()), to_caller_kind(q) if options.vectors else None
+        bandwidth, block = _parameters(array, options)
+        d, e, q = tridiagonalize_by_stages(array, options, bandwidth=bandwidth, block=block)
+        return to_caller_kind(d), to_caller_kind(e), None if q is None else to_caller_kind(q)
+
+
+def _naming_memory(a: Any) -> AbstractContextManager[None]:
+    """Name what the device has no memory for, where no stage does: the operand's copies and the results."""
+    shape = np.shape(a)
+    return memory.allocating(f"the operand and the results of shape {shape}", 2 * 8 * math.prod(shape))
 
 
 def _to_device(a: Any, options: Options) -> tuple[Any, Callable[[Any], Any], Options]:

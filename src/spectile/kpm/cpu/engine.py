@@ -42,7 +42,7 @@ class CpuEngine(ProductEngine):
             self._bounds = operator.bounds()
 
     def capacity(self) -> int:
-        """Return how many vectors' states fit into memory at once, with some room."""
+        """Return how many vectors' states fit into memory at once, with a reserve."""
         return max(1, int(0.9 * host_free_bytes()) // self._state_bytes)
 
     @property

@@ -20,7 +20,7 @@ from spectile.core.launch import Shape
 STRIP = 8
 #: Height of SELL chunks: rows of a warp when a thread has a row of its own.
 SELL_CHUNK = 32
-#: Widest block vector that a row to a thread reads faster, coalesced from SELL; wider ones read CSR side by side.
+#: Widest block vector for which one thread per row, coalesced from SELL, is faster; wider ones read CSR.
 WIDEST_SELL = 2
 
 
@@ -44,7 +44,7 @@ class RowShape(NamedTuple):
     blocks: int
 
 
-# Widest block vector and the shape that was fastest for it on an H200 (docs/performance/kpm.md).
+# Widest block vector and the shape that was fastest for it on an H200 (docs/notes/kpm.md).
 _ROW_SHAPES = (
     (1, RowShape(1, 1, 7, 768, 1)),
     (2, RowShape(2, 1, 4, 512, 2)),
@@ -145,7 +145,7 @@ class StagedRoom(NamedTuple):
     Attributes
     ----------
     slots : int
-        Pages of V in shared memory; none or fewer where a stage's codes and values leave no room.
+        Pages of V in shared memory: none, or fewer, if the codes and values of a stage leave too little space.
     code_bytes, value_bytes : int
         Bytes of a stage's codes and values.
     workers : int

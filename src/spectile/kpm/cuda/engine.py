@@ -80,7 +80,7 @@ class StoredEngine:
         return self._formats[layout]
 
     def capacity(self) -> int:
-        """Return how many vectors' states fit into the device's memory at once, with some room."""
+        """Return how many vectors' states fit into the device's memory at once, with a reserve."""
         # SELL, and the staged kernel's codes and values, are yet to be made.
         room = int(0.95 * free_bytes()) - 3 * int(self.matrix.data.nbytes)
         return max(1, room // self._state_bytes)
@@ -156,7 +156,7 @@ class StencilEngine:
         self.steps_a_sweep = most_steps_a_sweep(sample.ny, sample.nz, dtype.itemsize, describe())
 
     def capacity(self) -> int:
-        """Return how many vectors' states fit into the device's memory at once, with some room."""
+        """Return how many vectors' states fit into the device's memory at once, with a reserve."""
         return max(1, int(0.95 * free_bytes()) // self._state_bytes)
 
     @property

@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int bytes = min(SPAN, width - begin) * int(sizeof(number));
         const bool whole = row_stride == SPAN;
         const int last = int((rows - 1) / PAGE), rows_of_last = int((rows - 1) % PAGE) + 1;
-        // What is to be copied is read far ahead, a lane an item: 32 to 64 tiles, and as many copies.
+        // What is to be copied is read far ahead, one item by each lane: 32 to 64 tiles, and as many copies.
         auto tile = [&](int n) { return tiles[first_tile + min(n + thread, count)]; };
         int4 now = tile(0), soon = tile(32), from = shuffle(now, 0);
         const int end = tiles[first_tile + count].x;

@@ -306,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-// etas[q * vectors + r] = sum of a vector's `count` partial sums, in a fixed order: a warp a sum.
+// etas[q * vectors + r] = sum of a vector's `count` partial sums, in a fixed order: one warp for each sum.
 extern "C" __global__ void sum_sweeps(const double *__restrict__ partial, double *__restrict__ etas, int count, int vectors) {
     const int j = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
     if (j >= 2 * STEPS * vectors) return;

@@ -133,7 +133,7 @@ class HybridEngine(ProductEngine):
         self.interior, self.boundary = split_rows(matrix.indptr, own, list(itertools.pairwise(edges)))
 
     def capacity(self) -> int:
-        """Return how many vectors' states fit into the GPU's memory at once, with some room."""
+        """Return how many vectors' states fit into the GPU's memory at once, with a reserve."""
         with self.device.working():
             return max(1, int(0.95 * free_bytes()) // (2 * (self.local.rows + 2 * self.plane) * self.dtype.itemsize))
 

@@ -102,7 +102,7 @@ class MpiEngine(ProductEngine):
         self.sends = [(rank, rows - self.first) for rank, rows in enumerate(self.comm.alltoall(wanted)) if rows.size]
 
     def capacity(self) -> int:
-        """Return how many vectors' states fit into every rank's memory at once, with some room."""
+        """Return how many vectors' states fit into every rank's memory at once, with a reserve."""
         own = int(0.9 * host_free_bytes()) // (2 * self.operator.num_columns * self.dtype.itemsize * self.comm.size)
         return max(1, min(self.comm.allgather(own)))
 

@@ -170,7 +170,7 @@ class MultiGpuEngine(ProductEngine):
         return bounds
 
     def capacity(self) -> int:
-        """Return how many vectors' states fit into the memory of every device at once, with some room."""
+        """Return how many vectors' states fit into the memory of every device at once, with a reserve."""
         arrays = 4 if self.steps_a_sweep == 2 else 2
         together = [local.device.ordinal for local in self.partitions]
         least = []

@@ -126,7 +126,7 @@ class RowsState:
             else [local.operator.launcher(width, rows=run) for run in runs]
             for part, runs in local.pieces().items()
         }
-        # Two pieces of one part write their scalar products side by side, and are added up.
+        # The two pieces of one part each write their scalar products, which are then added.
         self._partial = cupy.empty((2, 2, width))
         self._packed = [
             None if isinstance(rows, slice) else cupy.empty((len(rows), width), block.dtype) for _, rows in local.sends

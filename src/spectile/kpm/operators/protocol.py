@@ -38,7 +38,7 @@ class Operator(Protocol):
         """Return energies between which the spectrum lies for certain, or None where none are known."""
 
     def memory_bytes(self, num_vectors: int) -> int:
-        """Return the bytes that :meth:`matmat` takes for a while beyond `block` and `out`."""
+        """Return the bytes that a call of :meth:`matmat` needs beyond `block` and `out`."""
 
 
 class PartitionedOperator(abc.ABC):

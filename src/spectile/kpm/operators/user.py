@@ -70,7 +70,7 @@ class OperatorEngine(ProductEngine):
         self.name = "cpu" if xp is np else "cuda"
 
     def capacity(self) -> int:
-        """Return how many vectors' states fit into memory at once, with some room."""
+        """Return how many vectors' states fit into memory at once, with a reserve."""
         # |ν_m⟩, |ν_m−1⟩, H |ν_m⟩ and what the operator takes.
         each = 3 * self.num_rows * self.dtype.itemsize + self.operator.memory_bytes(1)
         return max(1, int(0.9 * self._free_bytes()) // each)

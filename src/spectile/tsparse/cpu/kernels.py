@@ -90,7 +90,7 @@ def fill_rows(  # type: ignore[no-untyped-def]
 ):
     """Columns (sorted) and values of rows start to stop of C, from `place` on; the bitmap is left clear.
 
-    indptr_c[i + 1] is set to the end of row i (what it was where the rows were counted); the last end is returned.
+    indptr_c[i + 1] is set to the end of row i (unchanged if the rows were counted before); the last end is returned.
     """
     zero = sums.dtype.type(0)
     last = met.dtype.type(met.dtype.type(0) - ONE)

@@ -16,7 +16,7 @@ from spectile.tsparse.types import IN_TILES, Operand, Precision
 
 
 def by_rows(A: Operand, B: Operand, precision: Precision, memory_limit: int | None) -> Any:
-    """Multiply row by row: in one pass, or with the rows counted first where its room may be too large."""
+    """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows."""
     work = survey(A.indptr, A.indices, B.indptr)
     workers = threads.workers(B.shape[1], 8, memory_limit)
     pieces = chunks(work, workers)

@@ -30,7 +30,7 @@ _SYMBOLIC_THREADS = 256  # of a block that counts one row
 
 @dataclass(frozen=True)
 class Tuning:
-    """What decides between kernels, as measured (docs/performance/tsparse.md, steps 5 and 7 of the ladder).
+    """What decides between kernels, as measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder).
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ def bitmap_words(columns: int) -> int:
 
 
 def kept_words(rows: int, nnz: int) -> int:
-    """Return the words of bitmaps that a phase keeps at most: a row for which no room is left is gathered twice."""
+    """Return the most words of bitmaps that a phase keeps; a row whose bitmap does not fit is gathered twice."""
     return min(_ROW_WORDS * rows, 3 * nnz + 1024, 2**31 - 2**10)
 
 

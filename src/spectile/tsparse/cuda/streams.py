@@ -1,4 +1,4 @@
-"""Launches of kernels that do not depend on each other, side by side."""
+"""Launches of kernels that do not depend on each other, on several streams."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def with_work(methods: list[Method | Skipped], n: int, bandwidth: int) -> list[M
 
 
 def random_band(n: int, b: int, seed: int) -> Any:
-    """Return a random lower band ``band[j, i - j]`` with room for the bulges, shape (n, 2 b)."""
+    """Return a random lower band ``band[j, i - j]`` with space for the bulges, shape (n, 2 b)."""
     band = np.random.default_rng(seed).standard_normal((n, 2 * b))
     band[:, b + 1 :] = 0
     for offset in range(1, b + 1):

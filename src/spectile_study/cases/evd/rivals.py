@@ -1,6 +1,6 @@
 """The vendor's eigensolvers that ours is measured against: cuSOLVER's Xsyevd, Xstedc and sytrd, and cuBLAS's syr2k.
 
-cuSOLVER's two-stage solver came with CUDA 13.4.  Where the CUDA at hand is older, the library of the PyPI package
+cuSOLVER's two-stage solver came with CUDA 13.4.  If the installed CUDA is older, the library of the PyPI package
 ``nvidia-cusolver`` can be loaded beside it from the path in the environment variable ``SPECTILE_CUSOLVER``.
 """
 

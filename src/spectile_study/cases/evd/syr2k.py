@@ -9,7 +9,7 @@ from spectile.evd.cuda.blas import Blas, add_lower
 from spectile.evd.cuda.choose import tuning
 from spectile.evd.cuda.matrix import Matrix
 
-#: A and B are laid side by side for up to so many columns, and from this order up.
+#: A and B are stored next to each other up to this many columns, and from this order on.
 JOINED = (256, 8192)
 
 

@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
         def fresh() -> list[Any]:
             return [CpuRecursion(operator, a, b, operator.random_block(seed, n, 1), threads) for n in mine]
     else:
-        # On GPUs: a rank a device, two steps a sweep.
+        # On GPUs: one rank for each device, two steps in one sweep.
         backend: Any = "cuda" if method == "blocked" else "cpu"
         matrix = DistributedMatrix(sample, comm, reduce_every_step=method == "aug_spmmv_star", backend=backend)
         engine = matrix.engine(matrix.dtype)

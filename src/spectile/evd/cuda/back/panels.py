@@ -53,7 +53,7 @@ def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:
 
 
 class _Block:
-    """A block reflector I − Y T Yᴴ of neighbouring panels, and room for its products with `width` columns of Z."""
+    """A block reflector I − Y T Yᴴ of neighbouring panels, and space for its products with `width` columns of Z."""
 
     def __init__(self, panels: Panels, count: int, together: int, width: int) -> None:
         import cupy

@@ -46,7 +46,7 @@ struct source_t {
 
 __device__ __forceinline__ scalar_t widen(const source_t& value) { return make_scalar(value.part[0], value.part[PARTS - 1]); }
 
-// Tiles of the groups first_group, first_group - 1, ...: `width` tasks each, a block a tile, in the order of their use.
+// Tiles of the groups first_group, first_group - 1, ...: `width` tasks each, one block for each tile, in the order of their use.
 // Element i of sweep s is at vectors[s * sweep_stride + i * row_stride], with tau in place of the leading 1.
 extern "C" __global__ void __launch_bounds__(128)
 sweep_tiles(const source_t* vectors, long long sweep_stride, long long row_stride, int n, int first_group, int width, double* tiles)

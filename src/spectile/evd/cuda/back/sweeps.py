@@ -67,7 +67,7 @@ class Sweeps:
 
     @property
     def warps(self) -> int:
-        """Warps of a block: eight share what they read, where shared memory has room for their columns.
+        """Warps of a block: eight share what they read, if their columns fit into shared memory.
 
         Four spread a small Z over more multiprocessors.
         """

@@ -38,7 +38,7 @@ def tridiagonal_shape(n: int) -> Shape:
 
 
 def extract_band(panels: Panels) -> Any:
-    """Return the band as ``band[j, i - j]`` with room for the bulges, shape (n + 2, 2 b)."""
+    """Return the band as ``band[j, i - j]`` with space for the bulges, shape (n + 2, 2 b)."""
     import cupy
 
     n, b, a = panels.n, panels.bandwidth, panels.a

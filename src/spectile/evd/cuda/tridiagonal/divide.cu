@@ -314,7 +314,7 @@ secular(const double* coupling, int m, const int* count, const double* dk, const
     }
 }
 
-// z_i^2 = prod_j (lambda_j - d_i) / prod_{j != i} (d_j - d_i) (a constant factor is left out); a warp an entry.
+// z_i^2 = prod_j (lambda_j - d_i) / prod_{j != i} (d_j - d_i) (a constant factor is left out); one warp for each entry.
 extern "C" __global__ void __launch_bounds__(128)
 refine_z(int m, const int* count, const double* dk, const double* zk, const int* origin, const double* offset, double* zr)
 {
@@ -406,7 +406,7 @@ vectors(int m, const int* count, const double* dk, const double* zr, const int* 
     }
 }
 
-// S = G_1 G_2 ... S, the rotations of each merge from the last to the first on the rows of S; a thread a column.
+// S = G_1 G_2 ... S, the rotations of each merge from the last to the first on the rows of S; one thread for each column.
 // (Rotating the columns of Q instead would mix its two halves, and the products need them apart.)
 extern "C" __global__ void __launch_bounds__(64)
 rotate(int m, const int* rotation_count, const int2* rotation_pairs, const double2* rotations, int columns, int height, double* s)

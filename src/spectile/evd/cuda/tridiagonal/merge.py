@@ -17,7 +17,7 @@ MOST_MOVED = 32_768
 
 
 def entries_shape(m: int, merges: int) -> Shape:
-    """Launch of `order` and `rank`: a thread an entry."""
+    """Launch of `order` and `rank`: one thread for each entry."""
     return Shape((-(-m // 256), merges), 256, 256 * 8)
 
 
@@ -27,7 +27,7 @@ def deflate_shape(merges: int) -> Shape:
 
 
 def roots_shape(m: int, merges: int) -> Shape:
-    """Launch of `secular` and `refine_z`: a warp an entry."""
+    """Launch of `secular` and `refine_z`: one warp for each entry."""
     return Shape((-(-m // 4), merges), 128)
 
 

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int gro
         s_high[local] = hi;
     }
     __syncthreads();
-    // Pieces of 128 entries of the long rows, dealt to the warps.
+    // Pieces of 128 entries of the long rows, distributed over the warps.
     for (int l = 0, piece = threadIdx.x >> 5; l < longs;) {
         const int at = s_long[l], begin = ptr_a[blockIdx.x * per_block + at], end = ptr_a[blockIdx.x * per_block + at + 1];
         const int pieces = (end - begin + 127) >> 7;

@@ -20,7 +20,7 @@ __device__ void numeric_window(int count, const int* list, const int* ptr_a, con
     const int row = list[item], start = low[row], used = (span[row] + 31) >> 5, out = ptr_c[row];
     const u32* keep = kept + slot[row];
     if (slot[row] + used > capacity) {
-        // No room was left for its bitmap: it is made again where the sums will be.
+        // Its bitmap did not fit and is gathered again, where the sums will be.
 #if REUSE
         for (int w = lane; w < used; w += G) ((u32*)sums)[w] = 0;
         __syncwarp(mask);

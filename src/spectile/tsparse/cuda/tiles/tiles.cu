@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(256) compact(int count, const u64* bitmaps, co
             elements[index[tile] + __popcll(bitmap & ((1ull << place) - 1))] = dense[64ll * tile + place];
 }
 
-// Entries of each row of C: a block a row of tiles, a warp two of its rows.
+// Entries of each row of C: one block for a row of tiles, one warp for two of its rows.
 __global__ void __launch_bounds__(256) count_rows(int rows, const int* c_ptr, const u64* bitmaps, int* entries) {
     for (int r = threadIdx.x >> 5; r < 16; r += 8) {
         const int row = 16 * blockIdx.x + r;

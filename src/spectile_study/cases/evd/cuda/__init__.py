@@ -24,6 +24,6 @@ STUDIES = {
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row of ``config/evd.tsv`` on the current device."""
-    # The vendor's work space of the case before is given back first: the largest cases need nearly all memory.
+    # The vendor's work space of the previous case is freed first, since the largest cases need nearly all memory.
     cupy.get_default_memory_pool().free_all_blocks()
     return STUDIES[row["study"]](row, context)

@@ -1,0 +1,104 @@
+"""What the eigensolver's launches ask of a device, held against the table of devices; no GPU is needed."""
+
+import ast
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+import spectile.evd.cuda
+from spectile.core.devices import TABLE
+from spectile.evd.cuda.choose import calls_vendor, largest_order, stage_parameters, tile_slots
+from spectile.evd.cuda.run import launches
+from spectile.evd.cuda.workspace import workspace_bytes
+from spectile.evd.types import SCALARS
+
+FOLDER = Path(spectile.evd.cuda.__file__).parent
+ORDERS = (1, 2, 31, 32, 33, 127, 128, 129, 639, 640, 1031, 1536, 2047, 4096, 4099, 8192, 11_999, 12_000, 13_007, 16_384)
+
+
+def orders(device, scalar, vectors):
+    """Orders up to the largest whose matrix and work space fit the device."""
+    most = 1
+    while most < 2 * largest_order(device) and fits(most + 1024, device, scalar, vectors):
+        most += 1024
+    return [*(n for n in ORDERS if n <= most), *range(16_384 + 4096, most, 8192), most]
+
+
+def fits(n, device, scalar, vectors):
+    needed = scalar.itemsize * n * n + workspace_bytes(n, scalar, device, vectors=vectors)
+    return needed <= device.memory_bytes
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("dtype", SCALARS)
+@pytest.mark.parametrize("vectors", [False, True])
+def test_every_launch_fits_every_device(name, dtype, vectors):
+    device, scalar = TABLE[name], SCALARS[dtype]
+    for n in orders(device, scalar, vectors):
+        columns = {1, min(n, 10), n // 8 + 1, n} if vectors else {n}
+        for count in columns:
+            for kernel, shape in launches(n, dtype, device, vectors=vectors, columns=count):
+                assert shape.refusal(device) is None, (n, count, kernel, shape)
+
+
+def test_every_kernel_is_counted():
+    """The launches name every kernel of the sources, so the test above has seen them all."""
+    sources = "".join(path.read_text() for path in sorted(FOLDER.rglob("*.cu")))
+    written = set(re.findall(r'extern "C" __global__ void __launch_bounds__\(.*\)\n(\w+)\(', sources))
+    counted = {
+        kernel
+        for dtype, vectors, n in itertools.product(SCALARS, (False, True), (1100, 3001, 13_000))
+        for kernel, _ in launches(n, dtype, TABLE["H200"], vectors=vectors)
+    } | {kernel for kernel, _ in launches(40_000, "float64", TABLE["H200"], vectors=False)}
+    assert written == counted
+
+
+def test_every_kernel_is_launched_through_core():
+    """Limits of shared memory belong to a kernel, not to its launch: core.launch sets the largest, once.
+
+    Found with ``eigh(a); eigh(a, subset_by_index=(0, 9)); eigh(a)`` of order 3001, where the second call lowered it.
+    """
+    forbidden = {"RawKernel", "RawModule", "get_function", "max_dynamic_shared_size_bytes", "module"}
+    for path in FOLDER.rglob("*.py"):
+        used = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+        assert not used & forbidden, path
+
+
+def test_one_kernel_has_several_sizes():
+    """The case of the fault: a part of the spectrum asks for less shared memory than the whole."""
+    device = TABLE["H200"]
+    sizes = {
+        shape.shared_bytes
+        for columns in (3001, 10)
+        for kernel, shape in launches(3001, "float64", device, vectors=True, columns=columns)
+        if kernel == "follow_sweeps"
+    }
+    assert len(sizes) == 2
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_blocks_that_wait_for_each_other_are_launched_together(name):
+    for n in (3001, 16_000):
+        for kernel, shape in launches(n, "float64", TABLE[name], vectors=False):
+            assert shape.cooperative == (kernel in ("panel_qr", "tall_panel_qr"))
+            assert not shape.cooperative or shape.grid[0] <= TABLE[name].multiprocessors
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_single_precision_does_not_pass_through_slow_double(name, dtype):
+    device = TABLE[name]
+    assert calls_vendor(8000, SCALARS[dtype], vectors=True, device=device) == (not device.fast_fp64)
+    assert not calls_vendor(8000, SCALARS[dtype], vectors=False, device=device)
+
+
+def test_wide_bands_fit_small_shared_memory():
+    """Found at n = 12,000: the back-transformation asked for 105,488 bytes where a block has 101,376."""
+    for name in ("A10", "RTX 3090", "RTX 4090", "L40S", "RTX 5090", "RTX PRO 6000"):
+        device = TABLE[name]
+        assert stage_parameters(12_000, SCALARS["float64"], vectors=True, device=device)[0] == 64
+        assert tile_slots(device) == 1
+        for kernel, shape in launches(12_000, "float64", device, vectors=True):
+            assert shape.shared_bytes <= 101_376, kernel
