@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
+
 from spectile.core.device import choose_backend
-from spectile.tsparse.matrices import check_pair
-from spectile.tsparse.types import BY_ENTRY, IN_TILES, METHODS, Method, PrecisionName, SymbolicProduct, lookup
+from spectile.tsparse.matrices import (
+    LARGEST_INTEGER,
+    as_boolean,
+    both_boolean,
+    both_integer,
+    check_pair,
+    choose_precision,
+    sums_at_most,
+)
+from spectile.tsparse.types import BY_ENTRY, IN_TILES, METHODS, Method, PrecisionName, SymbolicProduct
 
 Backend = Literal["auto", "cpu", "cuda"]
 
@@ -15,7 +26,7 @@ def spgemm(
     A: Any,
     B: Any,
     *,
-    precision: PrecisionName = "float64",
+    precision: PrecisionName | None = None,
     method: Method = "auto",
     memory_limit: int | None = None,
     backend: Backend = "auto",
@@ -29,12 +40,14 @@ def spgemm(
         duplicates are summed.
     B : sparse matrix or array, shape (k, n)
         Of the same library as `A`.
-    precision : {"float64", "float32", "tf32", "float16"}
-        ``float64`` and ``float32``: that arithmetic throughout.  ``tf32``, ``float16``: inputs rounded to 11
-        significant bits, products and sums in float32 (the mixed precision of tensor cores).  For ``float16``, what
-        its range does not hold is scaled by powers of two and C is scaled back: in tiles by rows of A and columns of B,
-        otherwise entry by entry, and by rows and columns only where an entry leaves the range of float32 or is above
-        2**48.
+    precision : {"float64", "float32", "tf32", "float16"}, optional
+        Also spelled fp64, fp32 and fp16.  By default that of the values: float32 where both factors hold float32 (or
+        NumPy's rules of types give it), else float64.  Integers are then multiplied exactly in float64, or refused;
+        two Boolean factors give a Boolean C.  ``float64`` and ``float32``: that arithmetic throughout.  ``tf32``,
+        ``float16``: inputs rounded to 11 significant bits, products and sums in float32 (the mixed precision of tensor
+        cores).  For ``float16``, what its range does not hold is scaled by powers of two and C is scaled back: in tiles
+        by rows of A and columns of B, otherwise entry by entry, and by rows and columns only where an entry leaves the
+        range of float32 or is above 2**48.
     method : {"auto", "rows", "tiles"}
         ``rows``: row by row, entry by entry; on a GPU an analysis chooses for each row how it is gathered.
         ``tiles``: the paper's 8x8 bitmap tiles, on a GPU with tensor cores.  ``auto``: ``rows``, the faster from CSR to
@@ -48,16 +61,18 @@ def spgemm(
     Returns
     -------
     C : CSR matrix or array, shape (m, n)
-        Of the library of `A`, indices sorted, float64 for ``precision="float64"`` and float32 otherwise.  Its pattern
+        Of the library of `A`, indices sorted, float64 for ``precision="float64"`` and float32 otherwise, Boolean for
+        Boolean factors without a `precision`.  Its pattern
         is structural: an entry that cancels is stored as 0.  The same call gives the same bits every time, whatever the
         number of threads and the memory limit.
 
     Raises
     ------
     TypeError
-        If a factor is not sparse or not real, or the factors are of different libraries.
+        If a factor is not sparse or not real or holds a masked array, or the factors are of different libraries.
     ValueError
-        If the shapes do not fit, an index is out of range, an entry is NaN or infinite, or float16 cannot hold a row.
+        If the shapes do not fit, an index is out of range, an entry is NaN or infinite, float16 cannot hold a row, or
+        sums of integers exceed 2**53 and no `precision` is named.
     MemoryError
         If `memory_limit` is too small for one row.
 
@@ -73,20 +88,41 @@ def spgemm(
     >>> from spectile.tsparse import spgemm
     >>> C = spgemm(sp.eye_array(4), sp.random_array((4, 3), density=0.5), precision="float32")
     """
-    chosen = lookup(precision)
     _one_of("method", method, METHODS)
     on_gpu = check_pair(A, B)
     chosen_backend = choose_backend(backend, on_gpu)
     _check_limit(memory_limit)
-    if chosen_backend == "cuda":
-        from spectile.tsparse.cuda import run as gpu
+    chosen = choose_precision(A, B, precision)
 
-        return gpu.spgemm(A, B, chosen, method, memory_limit, host=not on_gpu)
-    from spectile.tsparse.cpu import run as cpu
-    from spectile.tsparse.cpu.operands import operands
+    def product(A: Any, B: Any) -> Any:
+        if chosen_backend == "cuda":
+            from spectile.tsparse.cuda import run as gpu
 
-    left, right = operands(A, B)
-    return cpu.by_tiles(left, right, chosen) if method == "tiles" else cpu.by_rows(left, right, chosen, memory_limit)
+            return gpu.spgemm(A, B, chosen, method, memory_limit, host=not on_gpu)
+        from spectile.tsparse.cpu import run as cpu
+
+        return cpu.spgemm(A, B, chosen, method, memory_limit)
+
+    if precision is None and both_integer(A, B):
+        A, B = _exact_integers(A, B, product)
+    C = product(A, B)
+    return as_boolean(C) if precision is None and both_boolean(A, B) else C
+
+
+def _exact_integers(A: Any, B: Any, product: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    """Return integer factors in CSR; raise where a sum may be beyond the integers that float64 holds."""
+    left = A.tocsr()
+    right = left if B is A else B.tocsr()
+    largest = sums_at_most(left, right)
+    if LARGEST_INTEGER < largest < float("inf"):
+        sizes = product(*(abs(matrix.astype(np.float64)) for matrix in (left, right)))
+        largest = float(sizes.data.max(initial=0))
+    if largest > LARGEST_INTEGER:
+        raise ValueError(
+            "sums of integers may exceed 2**53, beyond which float64 does not hold every integer: "
+            'name precision="float64" to have them rounded'
+        )
+    return left, right
 
 
 def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backend = "auto") -> SymbolicProduct:
@@ -126,7 +162,7 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     return cpu.symbolic(*operands(A, B), memory_limit)
 
 
-def error_bound(A: Any, B: Any, *, precision: PrecisionName = "float64", method: Method = "auto") -> Any:
+def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None, method: Method = "auto") -> Any:
     """Bound the rounding error of each entry of ``spgemm(A, B, precision=precision, method=method)``.
 
     Parameters
@@ -149,7 +185,7 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName = "float64", method:
     from spectile.tsparse.cpu import symbolic as cpu
     from spectile.tsparse.cpu.operands import operands
 
-    chosen = lookup(precision)
+    chosen = choose_precision(A, B, precision)
     left, right = operands(A, B)
     pattern = cpu.symbolic(left, right, None)
     half = IN_TILES if method == "tiles" else BY_ENTRY

@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from spectile.tsparse.types import Precision, lookup
+
+LARGEST_INTEGER = 2**53  # up to which float64 holds every integer
+
 
 def check_pair(A: Any, B: Any) -> bool:
     """Check kinds and shapes of the factors, and return whether they are on a GPU."""
@@ -31,12 +35,48 @@ def _kind(name: str, matrix: Any) -> str:
         )
     if matrix.ndim != 2:
         raise ValueError(f"{name} has {matrix.ndim} dimension(s); a product of matrices needs 2")
+    if isinstance(getattr(matrix, "data", None), np.ma.MaskedArray):
+        raise TypeError(f"{name} holds a masked array, whose mask a product would lose: fill it or drop what is masked")
     if matrix.dtype.kind not in "bifu":
         raise TypeError(
             f"{name} holds {matrix.dtype} values; sparse products here are real: "
             "multiply real and imaginary parts apart"
         )
     return kind
+
+
+def choose_precision(A: Any, B: Any, name: str | None) -> Precision:
+    """Return the precision called `name`, or that of the values: float32 where NumPy's rules give it, else float64."""
+    if name is not None:
+        return lookup(name)
+    narrow = both_boolean(A, B) or np.result_type(A.dtype, B.dtype) in (np.float16, np.float32)
+    return lookup("float32" if narrow else "float64")
+
+
+def both_boolean(A: Any, B: Any) -> bool:
+    """Return whether the product is a product of patterns."""
+    return bool(A.dtype == B.dtype == np.bool_)
+
+
+def both_integer(A: Any, B: Any) -> bool:
+    """Return whether sums are integers."""
+    return A.dtype.kind in "biu" and B.dtype.kind in "biu" and not both_boolean(A, B)
+
+
+def sums_at_most(A: Any, B: Any) -> float:
+    """Return a bound on the sums of integer factors in CSR, or infinity where an entry is beyond float64's integers."""
+    sizes = [float(np.abs(matrix.data.astype(np.float64)).max(initial=0)) for matrix in (A, B)]
+    if max(sizes) > LARGEST_INTEGER:
+        return float("inf")
+    terms = A.nnz if A.has_canonical_format and B.has_canonical_format else A.nnz * B.nnz
+    return sizes[0] * sizes[1] * terms
+
+
+def as_boolean(C: Any) -> Any:
+    """Return C with True for what is not 0."""
+    if type(C).__module__.startswith("cupyx."):
+        return device_csr(C.shape, C.indptr, C.indices, C.data != 0)
+    return host_csr(C.shape, C.indptr, C.indices, C.data != 0, is_array(C))
 
 
 def is_array(*matrices: Any) -> bool:

@@ -8,7 +8,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-PrecisionName = Literal["float64", "float32", "tf32", "float16"]
+from spectile.core.precisions import canonical
+
+PrecisionName = Literal["float64", "float32", "tf32", "float16", "fp64", "fp32", "fp16"]
 Method = Literal["auto", "rows", "tiles"]
 METHODS = ("auto", "rows", "tiles")
 
@@ -85,9 +87,9 @@ PRECISIONS = {
 
 
 def lookup(name: str) -> Precision:
-    """Return the precision called `name`; ValueError lists the names."""
+    """Return the precision called `name`, in either spelling; ValueError lists the names."""
     try:
-        return PRECISIONS[name]
+        return PRECISIONS[canonical(name)]
     except (KeyError, TypeError):
         raise ValueError(f"precision is {name!r}; choose one of {', '.join(PRECISIONS)}") from None
 
@@ -164,8 +166,8 @@ class SymbolicProduct(Protocol):
     def indices(self) -> Any:
         """Sorted columns of C."""
 
-    def multiply(self, A: Any, B: Any, *, precision: PrecisionName = "float64") -> Any:
-        """Return C = A B for factors with the analysed patterns.
+    def multiply(self, A: Any, B: Any, *, precision: PrecisionName | None = None) -> Any:
+        """Return C = A B for factors with the analysed patterns, which is checked; `precision` as for ``spgemm``.
 
         Raises
         ------

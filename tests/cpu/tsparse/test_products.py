@@ -66,8 +66,13 @@ def test_product_of_every_pair_of_types(types):
     _, A, B = next(pairs())
     left, right = (sp.csr_array(x.astype(t)) for x, t in zip((A, B), types, strict=True))
     C = spgemm(left, right, backend="cpu")
-    assert C.dtype == np.float64
-    np.testing.assert_array_equal(C.toarray(), left.toarray().astype(float) @ right.toarray().astype(float))
+    expected = left.toarray().astype(float) @ right.toarray().astype(float)
+    kind = np.result_type(left.dtype, right.dtype)  # SciPy's, but integers as float64
+    assert C.dtype == (kind if kind in (np.bool_, np.float32) else np.float64)
+    np.testing.assert_array_equal(C.toarray(), expected.astype(C.dtype))
+    counts = spgemm(left, right, precision="float64", backend="cpu")
+    assert counts.dtype == np.float64
+    np.testing.assert_array_equal(counts.toarray(), expected)
 
 
 def test_chains_and_powers():

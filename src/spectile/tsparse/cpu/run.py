@@ -8,6 +8,7 @@ import numpy as np
 
 from spectile.tsparse import reference
 from spectile.tsparse.cpu import one_pass, threads
+from spectile.tsparse.cpu.operands import operands
 from spectile.tsparse.cpu.symbolic import counted
 from spectile.tsparse.cpu.work import chunks, survey
 from spectile.tsparse.matrices import host_csr
@@ -15,7 +16,13 @@ from spectile.tsparse.rounding import rounded, unscale
 from spectile.tsparse.types import IN_TILES, Operand, Precision
 
 
-def by_rows(A: Operand, B: Operand, precision: Precision, memory_limit: int | None) -> Any:
+def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int | None) -> Any:
+    """Multiply on the CPU; see `spectile.tsparse.spgemm`."""
+    left, right = operands(A, B)
+    return _by_tiles(left, right, precision) if method == "tiles" else _by_rows(left, right, precision, memory_limit)
+
+
+def _by_rows(A: Operand, B: Operand, precision: Precision, memory_limit: int | None) -> Any:
     """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows."""
     work = survey(A.indptr, A.indices, B.indptr)
     workers = threads.workers(B.shape[1], 8, memory_limit)
@@ -31,7 +38,7 @@ def by_rows(A: Operand, B: Operand, precision: Precision, memory_limit: int | No
     return counted(A, B, memory_limit, work, pieces).product(A, B, precision)
 
 
-def by_tiles(A: Operand, B: Operand, precision: Precision) -> Any:
+def _by_tiles(A: Operand, B: Operand, precision: Precision) -> Any:
     """Multiply by the paper's algorithm."""
     data_a, data_b, exponents = rounded(A, B, precision, IN_TILES)
     left, right = (reference.to_bitmap(x.with_data(d).csr()) for x, d in ((A, data_a), (B, data_b)))

@@ -11,9 +11,9 @@ from spectile.tsparse import errors
 from spectile.tsparse.cpu import phases, threads
 from spectile.tsparse.cpu.operands import operands
 from spectile.tsparse.cpu.work import Work, chunks, survey
-from spectile.tsparse.matrices import check_pair, host_csr
+from spectile.tsparse.matrices import as_boolean, both_boolean, check_pair, choose_precision, host_csr
 from spectile.tsparse.rounding import rounded, unscale
-from spectile.tsparse.types import Operand, Precision, PrecisionName, lookup
+from spectile.tsparse.types import Operand, Precision, PrecisionName
 
 
 @dataclass
@@ -43,7 +43,7 @@ class SymbolicProduct:
         assert self._indices is not None
         return self._indices
 
-    def multiply(self, A: Any, B: Any, *, precision: PrecisionName = "float64") -> Any:
+    def multiply(self, A: Any, B: Any, *, precision: PrecisionName | None = None) -> Any:
         """Return C = A B for factors with the analysed patterns, which is checked.
 
         Raises
@@ -51,7 +51,7 @@ class SymbolicProduct:
         ValueError
             If the pattern of a factor differs from the analysed one, and for the reasons of ``spgemm``.
         """
-        chosen = lookup(precision)
+        chosen = choose_precision(A, B, precision)
         if check_pair(A, B):
             raise ValueError("the pattern is on the host and the factors are on a GPU: copy them to the host")
         factors = operands(A, B)
@@ -59,7 +59,8 @@ class SymbolicProduct:
             same = np.array_equal(operand.indptr, known.indptr) and np.array_equal(operand.indices, known.indices)
             if operand.shape != known.shape or not same:
                 raise errors.other_pattern(name)
-        return self.product(*factors, chosen)
+        C = self.product(*factors, chosen)
+        return as_boolean(C) if precision is None and both_boolean(A, B) else C
 
     def numeric(self, data_a: np.ndarray, data_b: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return the values of C, on `indptr` and `indices`; see `spectile.tsparse.SymbolicProduct`."""

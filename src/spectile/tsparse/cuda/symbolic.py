@@ -14,7 +14,7 @@ from spectile.tsparse.cuda.factors import checked, compare, unscale, with_checke
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.cuda.run import chunk_of, least_bytes
-from spectile.tsparse.matrices import device_csr, is_array, to_host
+from spectile.tsparse.matrices import as_boolean, both_boolean, choose_precision, device_csr, is_array, to_host
 from spectile.tsparse.types import Factor, lookup
 
 
@@ -60,7 +60,7 @@ class SymbolicProduct:
             self._fill(left, right, unread)
         return self._indices.get() if self._host else self._indices
 
-    def multiply(self, A: Any, B: Any, *, precision: Any = "float64") -> Any:
+    def multiply(self, A: Any, B: Any, *, precision: Any = None) -> Any:
         """Return C = A B for factors with the analysed patterns, which is checked.
 
         Raises
@@ -68,7 +68,7 @@ class SymbolicProduct:
         ValueError
             If the pattern of a factor differs from the analysed one, and for the reasons of ``spgemm``.
         """
-        chosen = lookup(precision)
+        chosen = choose_precision(A, B, precision)
 
         def product(left: Factor, right: Factor, counters: Any) -> Any:
             import cupy
@@ -85,7 +85,8 @@ class SymbolicProduct:
 
         data = with_checked_factors(A, B, chosen, product)
         C = device_csr(self.shape, self._phase.indptr.copy(), self._indices.copy(), data)
-        return to_host(C, is_array(A, B)) if self._host else C
+        C = to_host(C, is_array(A, B)) if self._host else C
+        return as_boolean(C) if precision is None and both_boolean(A, B) else C
 
     def numeric(self, data_a: Any, data_b: Any, *, out: Any = None) -> Any:
         """Return the values of C, on `indptr` and `indices`; see `spectile.tsparse.SymbolicProduct`."""

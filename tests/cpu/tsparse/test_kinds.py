@@ -1,0 +1,93 @@
+"""Kinds of values: what comes back, and what is refused because it would change in silence."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.tsparse import spgemm, symbolic
+
+
+def multiply(A, B, **options):
+    return spgemm(A, B, backend="cpu", **options)
+
+
+def random(m, n, dtype, seed=1):
+    A = sp.random_array((m, n), density=0.2, rng=np.random.default_rng(seed), format="csr")
+    A.data = (9 * A.data + 1).astype(dtype)
+    return sp.csr_array((A.data, A.indices, A.indptr), shape=A.shape)
+
+
+@pytest.mark.parametrize("method", ["rows", "tiles"])
+def test_float32_comes_back_as_float32(method):
+    A, B = random(20, 30, np.float32), random(30, 10, np.float32)
+    C = multiply(A, B, method=method)
+    assert C.dtype == np.float32
+    np.testing.assert_array_equal(C.data, multiply(A, B, precision="float32", method=method).data)
+    assert multiply(A, B.astype(np.float64), method=method).dtype == np.float64
+    assert multiply(A, B, precision="float64", method=method).dtype == np.float64
+    assert multiply(A, B.astype(np.int8), method=method).dtype == np.float32
+    pattern = symbolic(A, B, backend="cpu")
+    assert pattern.multiply(A, B).dtype == np.float32
+    assert pattern.multiply(A, B, precision="float64").dtype == np.float64
+
+
+@pytest.mark.parametrize("method", ["rows", "tiles"])
+def test_boolean_factors_give_a_boolean_product(method):
+    A, B = random(20, 30, np.bool_), random(30, 10, np.bool_)
+    A.data[3] = False
+    C = multiply(A, B, method=method)
+    assert C.dtype == np.bool_
+    np.testing.assert_array_equal(C.toarray(), (A @ B).toarray())
+    assert C.nnz == multiply(A, B, precision="float64").nnz, "a stored False is an entry"
+    assert symbolic(A, B, backend="cpu").multiply(A, B).dtype == np.bool_
+    counts = multiply(A, B, precision="float64", method=method)
+    np.testing.assert_array_equal(counts.toarray(), A.toarray().astype(int) @ B.toarray().astype(int))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_integers_are_exact_or_refused(dtype):
+    near = sp.csr_array(np.array([[2**26, 2**26 - 1]], dtype))
+    C = multiply(near, sp.csr_array(near.T))
+    assert C.dtype == np.float64
+    assert int(C.data[0]) == 2**52 + (2**26 - 1) ** 2
+    beyond = sp.csr_array(np.array([[2**27, 1]], dtype))
+    for A, B in ((beyond, sp.csr_array(beyond.T)), (sp.csr_array(np.array([[2**53 + 1]], dtype)),) * 2):
+        with pytest.raises(ValueError, match=r"sums of integers may exceed 2\*\*53"):
+            multiply(A, B)
+        assert multiply(A, B, precision="float64").dtype == np.float64
+    if dtype is np.int64:
+        cancelling = sp.csr_array(np.array([[2**27, 2**27]])), sp.csr_array(np.array([[2**27], [-(2**27)]]))
+        with pytest.raises(ValueError, match="sums of integers"):
+            multiply(*cancelling)
+
+
+def test_duplicates_count_in_the_bound_of_integers():
+    indptr, zeros = np.array([0, 2]), np.zeros(2, np.int32)
+    twice = sp.csr_array((np.array([2**26, 2**26]), zeros, indptr), shape=(1, 1))
+    with pytest.raises(ValueError, match="sums of integers"):
+        multiply(twice, twice)
+
+
+def test_masked_arrays_are_refused():
+    A = random(5, 5, np.float64)
+    A.data = np.ma.masked_array(A.data, np.arange(len(A.data)) == 1)
+    for left, right, name in ((A, A.copy(), "A"), (random(5, 5, np.float64), A, "B")):
+        with pytest.raises(TypeError, match=f"{name} holds a masked array"):
+            multiply(left, right)
+    with pytest.raises(TypeError, match="not a sparse matrix"):
+        multiply(np.ma.masked_array(np.eye(3), np.eye(3) == 0), np.eye(3))
+
+
+@pytest.mark.parametrize(("word", "short"), [("float64", "fp64"), ("float32", "fp32"), ("float16", "fp16")])
+def test_both_spellings_of_a_precision(word, short):
+    A = random(20, 20, np.float64)
+    C, same = multiply(A, A, precision=word), multiply(A, A, precision=short)
+    assert C.dtype == same.dtype
+    np.testing.assert_array_equal(C.data, same.data)
+
+
+@pytest.mark.parametrize("word", ["tf32x3", "float16c16", "double", 64, [1]])
+def test_words_that_are_not_offered(word):
+    A = random(3, 3, np.float64)
+    with pytest.raises(ValueError, match="choose one of float64, float32, tf32, float16"):
+        multiply(A, A, precision=word)
