@@ -13,6 +13,8 @@ import yaml
 
 import spectile
 from spectile.__main__ import main
+from spectile.core.device import OLDEST
+from spectile.core.devices import TABLE
 from spectile_study.__main__ import add_commands
 
 
@@ -37,10 +39,11 @@ def test_examples_of_the_guide_run():
         assert line.startswith(f"rtol {rtol:g}: tau ") and error <= bound
     assert float(lines[3].split()[1]) < 1e-12  # spgemm
     assert lines[4] == "True" and float(lines[5]) < 1e-12  # its bound in float16, and a kept pattern
-    assert float(lines[6]) < 1e-13 and lines[7] == "(10,) (600, 10) True"  # eigh
-    assert abs(float(lines[8].split()[1]) - 7200) < 1e-6  # kpm_dos
-    assert abs(float(lines[9].split()[0]) - 3600) < 40
-    assert lines[10].startswith("(256, 2) [1.") and len(lines) == 11
+    assert float(lines[6]) < 1e-12  # its values alone
+    assert float(lines[7]) < 1e-13 and lines[8] == "(10,) (600, 10) True"  # eigh
+    assert abs(float(lines[9].split()[1]) - 7200) < 1e-6  # kpm_dos
+    assert abs(float(lines[10].split()[0]) - 3600) < 40
+    assert lines[11].startswith("(256, 2) [1.") and lines[12] == "1000" and len(lines) == 13
 
 
 def test_import_is_light():
@@ -101,3 +104,18 @@ def test_every_command_of_the_study_names_its_extra():
     commands = argparse.ArgumentParser().add_subparsers()
     add_commands(commands)
     assert {parser.get_default("extra") for parser in commands.choices.values()} == {"study"}
+
+
+def test_the_table_of_gpus_is_complete():
+    """Each device of the table is in one row of the README's, and those run as PTX in the row that says so."""
+    text = (Path(__file__).parents[3] / "README.md").read_text().partition("## Which GPUs")[2].partition("\n## ")[0]
+    rows = dict(
+        re.findall(r"^\| ([^|]+) \| (measured|same machine code|run as PTX|compiled) \|", text, flags=re.MULTILINE)
+    )
+    named = [name for row in rows for name in row.split(", ")]
+    assert sorted(named) == sorted(TABLE)
+    (run,) = (row for row, state in rows.items() if state == "run as PTX")
+    checks = (Path(__file__).with_name("test_gpu_last_run.py")).read_text()
+    described = re.search(r"^DESCRIBED = \(None, (.*)\)$", checks, flags=re.MULTILINE)[1]
+    assert run.split(", ") == [name.strip('"') for name in described.split(", ")]
+    assert f"compute capability below {OLDEST[0]}.{OLDEST[1]}" in text
