@@ -22,7 +22,8 @@ from spectile.core.atomic_file import atomic_write
 from spectile_study.bench import claims, provenance, record, sheets, stats
 from spectile_study.bench.case import Method
 from spectile_study.bench.compare import compare, report
-from spectile_study.bench.measure import Job, _check_method, measure_case
+from spectile_study.bench.measure import Job, measure_case
+from spectile_study.bench.measure.checks import check_method
 from spectile_study.bench.timing import Plan, interleave
 from spectile_study.inputs.suitesparse import MissingMatrix
 
@@ -356,7 +357,7 @@ METHOD = Method("ours", lambda: 1.0, lambda result: {"error_fro_rel": 0.0}, {"er
     ],
 )
 def test_a_method_is_checked_before_it_is_timed(changes, reason):
-    row, _ = _check_method(replace(METHOD, **changes), "cpu")
+    row, _ = check_method(replace(METHOD, **changes), "cpu")
     assert row["status"] == ("ok" if reason is None else "failed")
     assert row["reason"] is None if reason is None else reason in row["reason"]
 

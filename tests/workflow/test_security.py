@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from snakemake.utils import format as fill
 
-from spectile_study.bench import measure, sheets
+from spectile_study.bench import sheets
+from spectile_study.bench.measure import processes
 from spectile_study.inputs import suitesparse
 
 from .conftest import ROOT, snakemake
@@ -170,12 +171,12 @@ def test_sheets_take_only_safe_cases(paper):
 def test_compiled_kernels_come_from_our_own_folder_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.delenv("CUPY_CACHE_DIR", raising=False)
-    (folder,) = measure._kernel_cache().values()
+    (folder,) = processes.kernel_cache().values()
     assert Path(folder).parent == tmp_path and Path(folder).stat().st_mode & 0o777 == 0o700
     os.chmod(folder, 0o777)
-    assert measure._kernel_cache() == {}
+    assert processes.kernel_cache() == {}
     Path(folder).rmdir()
     Path(folder).symlink_to(tmp_path / "elsewhere")
-    assert measure._kernel_cache() == {}
+    assert processes.kernel_cache() == {}
     monkeypatch.setenv("CUPY_CACHE_DIR", "chosen")
-    assert measure._kernel_cache() == {}
+    assert processes.kernel_cache() == {}

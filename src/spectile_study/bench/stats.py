@@ -7,6 +7,7 @@ round by round, so that slow drifts of clock and temperature cancel.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,11 +58,17 @@ def median_interval(samples: Sequence[float] | np.ndarray, confidence: float = 0
     n = ordered.size
     if n < 6:
         return Interval(float(np.median(ordered)), float(ordered[0]), float(ordered[-1]))
-    from scipy.stats import binom
+    lower, upper = _median_ranks(n, confidence)
+    return Interval(float(np.median(ordered)), float(ordered[lower]), float(ordered[upper]))
 
-    # Ranks (1-based) l and n + 1 - l with P(l <= Binomial(n, 1/2) < n + 1 - l) >= confidence.
-    lower = max(int(binom.ppf((1 - confidence) / 2, n, 0.5)), 1)
-    return Interval(float(np.median(ordered)), float(ordered[lower - 1]), float(ordered[n - lower]))
+
+@functools.cache
+def _median_ranks(n: int, confidence: float) -> tuple[int, int]:
+    """Return which two of `n` ordered samples enclose the median with `confidence`."""
+    from scipy.stats import quantile_test
+
+    interval = quantile_test(np.arange(n), q=0, p=0.5).confidence_interval(confidence)
+    return int(interval.low), int(interval.high)
 
 
 def verdict(lo: float, hi: float, same_within: float = SAME_WITHIN) -> str:
@@ -120,5 +127,7 @@ def rates(frame: pandas.DataFrame) -> pandas.Series:
 
 def geometric_mean(values: Sequence[float]) -> float:
     """Return the geometric mean of positive `values`; NaN when there are none."""
+    from scipy.stats import gmean
+
     array = np.asarray(values, dtype=np.float64)
-    return float(np.exp(np.log(array).mean())) if array.size else float("nan")
+    return float(gmean(array)) if array.size else float("nan")

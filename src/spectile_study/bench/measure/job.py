@@ -1,0 +1,28 @@
+"""One case to measure, as the supervisor hands it to its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: The last resort against a hanging case, beside each method's own limit.
+DEFAULT_CALL_LIMIT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One case to measure, with everything that its worker needs; travels as JSON."""
+
+    paper: str
+    row: Mapping[str, Any]
+    machine: str
+    device: str
+    out: str
+    resources: str
+    seed: int
+    threads: int
+    rounds: int
+    warmup: int
+    budget_s: float
+    call_limit_s: float = DEFAULT_CALL_LIMIT_S
