@@ -6,7 +6,7 @@ import pandas
 
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import speedups
-from spectile_study.cases.spamm.ceilings import executed_64x128, speedup_bound
+from spectile_study.cases.spamm.ceilings import Machine, executed_64x128, machine, speedup_bound
 from spectile_study.cases.spamm.thresholds import RATIOS
 from spectile_study.figures.palette import GPUS, Look
 from spectile_study.figures.tables import Cell
@@ -46,11 +46,23 @@ def bounded_speedup(row: pandas.Series | None, frame: pandas.DataFrame, ratio: i
     return Cell(None if row is None else row["speedup"], "{:.2f}", below, "; ".join(words))
 
 
+def machine_of(frame: pandas.DataFrame, device: str) -> Machine | None:
+    """Return the rates of a device: its copy as the frame's records measured it, None where nothing is known of it."""
+    copies = frame[(frame["method"] == "copy") & (frame["status"] == "ok") & (frame["device"] == device)]
+    try:
+        return machine(device, float((copies["bytes"] / copies["time_s"]).max()) if len(copies) else None)
+    except KeyError:
+        return None
+
+
 def _time_bound(row: pandas.Series, case: pandas.DataFrame, ratio: int) -> float | None:
     """Return the speed-up if the norm maps take their time and the rest runs at the vendor's rate, or None."""
     times, n = case.set_index("method")["time_s"], int(row["p_n"])
     if "cublas" in times:
-        return speedup_bound(times["cublas"], n, row["p_precision"], executed_64x128(n, ratio))
+        rates = machine_of(case, row["device"])
+        return (
+            speedup_bound(times["cublas"], n, row["p_precision"], executed_64x128(n, ratio), rates) if rates else None
+        )
     if {"blas", "norm_maps"} <= set(times.index):
         return times["blas"] / (times["norm_maps"] + row["v_valid_ratio"] * times["blas"])
     return None

@@ -4,7 +4,7 @@ import pandas
 
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import speedups
-from spectile_study.cases.spamm.ceilings import host_bound, machine
+from spectile_study.cases.spamm.ceilings import MACHINES, host_bound
 from spectile_study.cases.spamm.thresholds import skip_reasons
 from spectile_study.figures.tables import Cell, Table
 
@@ -17,10 +17,12 @@ PLACES = {
 
 def cell(row: pandas.Series, in_host: bool) -> Cell:
     """Return a speed-up, and the share of the time that the matrices take over the host's links at their rate."""
-    if not in_host:
+    known = MACHINES.get(row["device"])
+    if not in_host or known is None:
         return Cell(row["speedup"], "{:.2f}")
-    share = host_bound(int(row["p_n"]), row["p_precision"], int(row["p_gpus"])) / row["time_s"]
-    return Cell(row["speedup"], "{:.2f}", {"share": share}, "{share:.0%} of its time on the host's links")
+    bound = host_bound(int(row["p_n"]), row["p_precision"], int(row["p_gpus"]), known)
+    share = {"share": bound / row["time_s"]}
+    return Cell(row["speedup"], "{:.2f}", share, "{share:.0%} of its time on the host's links")
 
 
 def table(frame: pandas.DataFrame) -> Table:
@@ -41,11 +43,14 @@ def table(frame: pandas.DataFrame) -> Table:
         if any(line[label] is not None for label in PLACES.values()):
             lines.append(line)
     result.data = pandas.DataFrame(lines)
-    link = machine()
     measured = [
         "One GPU's product was timed in the same rounds; every result equals it to the bit.",
-        f"The host's links carry {link.host_bytes / 1e9:.0f} GB/s to one GPU, {link.host_bytes_together / 1e9:.0f} to "
-        "eight.",
+        *(
+            f"The host's links carry {of.host_bytes / 1e9:.0f} GB/s to one GPU, "
+            f"{of.host_bytes_together / 1e9:.0f} to eight."
+            for device, of in MACHINES.items()
+            if device in set(rows["device"])
+        ),
     ]
     result.notes = [*(measured if lines else ["This run holds no record of several GPUs."]), *skip_reasons(rows)]
     return result

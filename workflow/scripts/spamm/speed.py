@@ -4,23 +4,25 @@ import pandas
 
 from spectile.nearsparse.types import PRECISIONS
 from spectile_study.bench.claims import select
-from spectile_study.bench.stats import speedups
-from spectile_study.cases.spamm.ceilings import bytes_bound, executed_64x128, speedup_bound
+from spectile_study.bench.stats import rates, speedups
+from spectile_study.cases.spamm.ceilings import Machine, bytes_bound, executed_64x128, speedup_bound
 from spectile_study.cases.spamm.thresholds import TABLE_1
+from spectile_study.figures.spamm import machine_of
 from spectile_study.figures.tables import Cell, Table, percent
 
-PEAK_3XTF32 = 134e12  # three TF32 products at cuBLAS's measured rate
 
-
-def cell(row: pandas.Series, vendor_s: float, ratio: int) -> Cell:
-    if row["p_precision"] == "tf32x3":
-        rate = row["flops"] / row["time_s"] * row["v_executed_ratio"] / row["v_valid_ratio"]
-        below = {"share": rate / PEAK_3XTF32, "peak": PEAK_3XTF32 / 1e12}
-        return Cell(row["speedup"], "{:.2f}", below, "{share:.0%} of {peak:.0f} TFLOP/s")
+def cell(row: pandas.Series, vendor_s: float, ratio: int, tf32: float, on: Machine | None) -> Cell:
     n = int(row["p_n"])
-    bound = speedup_bound(vendor_s, n, row["p_precision"], executed_64x128(n, ratio))
+    if row["p_precision"] == "tf32x3":
+        rate = row["flops"] / row["time_s"] * row["v_executed_ratio"] / row["v_valid_ratio"] / 1e12
+        return Cell(
+            row["speedup"], "{:.2f}", {"share": 3 * rate / tf32, "peak": tf32 / 3}, "{share:.0%} of {peak:.0f} TFLOP/s"
+        )
+    if on is None:
+        return Cell(row["speedup"], "{:.2f}")
+    bound = speedup_bound(vendor_s, n, row["p_precision"], executed_64x128(n, ratio), on)
     below, words = {"share": row["speedup"] / bound, "bound": bound}, "{share:.0%} of {bound:.2f}"
-    by_bytes = bytes_bound(vendor_s, n, row["p_precision"])
+    by_bytes = bytes_bound(vendor_s, n, row["p_precision"], on)
     if by_bytes < bound:
         below |= {"share by bytes": row["speedup"] / by_bytes, "bound by bytes": by_bytes}
         words += "; {share by bytes:.0%} of {bound by bytes:.2f} by bytes"
@@ -30,7 +32,8 @@ def cell(row: pandas.Series, vendor_s: float, ratio: int) -> Cell:
 def table(frame: pandas.DataFrame) -> Table:
     rows = select(frame, "p_study=product,p_gpus=1,status=ok")
     result = Table("Speed-up over cuBLAS on one GPU, and which share of its bound that is")
-    lines = []
+    tf32, lines = rates(select(rows, "method=cublas_tf32")).max(), []
+    machines = {device: machine_of(frame, device) for device in rows["device"].unique()}
     for precision in PRECISIONS:
         for ratio in (30, 5):
             line: dict[str, object] = {"precision": precision, "valid ratio": Cell(ratio / 100, percent)}
@@ -40,16 +43,19 @@ def table(frame: pandas.DataFrame) -> Table:
                 line[f"N = {n:,}"] = None
                 if len(ours):
                     vendor_s = float(select(here, "method=cublas")["time_s"].iloc[0])
-                    line[f"N = {n:,}"] = cell(ours.iloc[0], vendor_s, ratio)
+                    line[f"N = {n:,}"] = cell(ours.iloc[0], vendor_s, ratio, tf32, machines[ours["device"].iloc[0]])
                     result.cite(ours, "speedup")
             lines.append(line)
     result.data = pandas.DataFrame(lines)
+    known = {device: on for device, on in machines.items() if on}
+    copies = " and ".join(f"{on.copy_bytes / 1e12:.2f} TB/s ({device})" for device, on in known.items())
+    caches = " and ".join(f"{on.l2_bytes / 1e6:.0f} MB" for on in known.values())
     result.notes = [
-        "Bound: t_cuBLAS / (both norm maps at 4.06 TB/s + 5 µs + what 64 x 128 tiles execute at cuBLAS's rate). It "
-        "leaves out C, which a product of few tiles writes whole.",
-        '"By bytes": reading A and B twice, for norms and for products, and writing C at 4.06 TB/s, where that allows '
-        "less than the bound and the matrices do not fit the L2 cache (50 MB).",
-        "3xTF32 over SGEMM: the rate over executed tiles, of three TF32 products at the rate that cuBLAS reaches.",
+        f"Bound: t_cuBLAS / (both norm maps at a copy's {copies or 'rate'} + 5 µs + what 64 x 128 tiles execute at "
+        "cuBLAS's rate). It leaves out C, which a product of few tiles writes whole.",
+        '"By bytes": reading A and B twice, for norms and for products, and writing C at that rate, where this allows '
+        f"less than the bound and the matrices do not fit the L2 cache ({caches or 'not known'}).",
+        "3xTF32 over SGEMM: the rate over executed tiles, of three TF32 products at cuBLAS's best rate in this run.",
         "N = 1,024 and 2,048: replay of a graph on both sides; larger: events after the L2 cache was overwritten.",
     ]
     return result
