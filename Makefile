@@ -1,4 +1,4 @@
-# make          set up, measure what this machine can in some minutes, write report.zip
+# make          set up, measure what this machine can in some minutes, write results/this/report.zip
 # make test     set up, lint, types, tests
 # make test-cluster   the workflow on a real one-node Slurm, and under faults (root and Debian's slurm-wlm)
 # make wheel    the package with its kernels compiled for Hopper, into dist/
@@ -14,12 +14,15 @@ comma := ,
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\..*/cuda\1/p')
 EXTRA := [study$(if $(CUDA),$(comma)$(CUDA))]
 
+# What a Snakemake that was killed leaves behind stops the next one until it is told to go on.
+LOCKED = test -z "$$(ls .snakemake/locks 2>/dev/null)" || echo "This folder is locked: another Snakemake works in it or was killed there. If none is running: $(BIN)/snakemake --unlock, then make again; finished records are kept."
+
 .DEFAULT_GOAL := report
 .PHONY: report test test-cluster lint wheel format browser clean
 .DELETE_ON_ERROR:
 
 report: $(VENV)/installed
-	snakemake --cores all
+	@echo snakemake --cores all; snakemake --cores all || { status=$$?; $(LOCKED); exit $$status; }
 
 test: $(VENV)/installed-dev lint browser
 	pytest -q --durations=15 -m "not cluster and not slow"
@@ -65,4 +68,4 @@ browser:
 	  || echo "no Chromium here: the test that opens the report is skipped (Debian: apt-get install chromium)"
 
 clean:
-	rm -rf dist src/spectile/cubins $(VENV) .snakemake .mypy_cache .ruff_cache .pytest_cache logs results/this report.zip
+	rm -rf dist src/spectile/cubins $(VENV) .snakemake .mypy_cache .ruff_cache .pytest_cache logs results/this

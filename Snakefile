@@ -1,11 +1,22 @@
 # spectile: make inputs, measure ours and the vendors' methods, draw the four papers' tables and figures.
 # This page is the table of contents; config/README.md explains every key, CONTRIBUTING.md how to add to it.
+from pathlib import Path
+
 from snakemake.utils import min_version
 
 min_version("9.9")
 
 
-configfile: "config/config.yaml"
+# The working directory's own configuration, or the one beside this file: results may lie elsewhere (--directory).
+OWN_CONFIG = Path("config/config.yaml")
+
+
+configfile:
+    str(
+        OWN_CONFIG
+        if OWN_CONFIG.exists()
+        else Path(str(workflow.current_basedir)) / OWN_CONFIG
+    )
 
 
 include: "workflow/rules/common.smk"

@@ -5,6 +5,7 @@ The rules under ``workflow/rules`` name the methods of one :class:`Plan`; everyt
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 from spectile_study.bench import provenance, sheets
 from spectile_study.figures.elements import SCRIPTS, Element, elements
 from spectile_study.inputs.families import is_family
+from spectile_study.inputs.suitesparse.table import read_table
 from spectile_study.papers import PAPERS
 
 Config = Mapping[str, Any]
@@ -63,6 +65,7 @@ class Plan:
         """Return the rows of the paper's run sheet that this run measures, by case."""
         rows = sheets.read_sheet(*self.sheet(paper))
         check_elements(rows, self.elements(paper), *self.sheet(paper))
+        check_matrices(rows, self.study / "config/matrices.tsv", self.sheet(paper)[0])
         return {case: row for case, row in rows.items() if self.config["run"] in row["run"].split(",")}
 
     def sheet(self, paper: str) -> tuple[Path, Path]:
@@ -223,6 +226,33 @@ def check_config(config: Config, study: Path) -> None:
         raise sheets.SheetError(
             f"results/recorded holds no machine {config['machine']!r}: "
             f"choose one with --config source=recorded machine=NAME, of {', '.join(names)}"
+        )
+
+
+def check_matrices(rows: Mapping[str, sheets.Row], table: Path, sheet: Path) -> None:
+    """Raise :class:`SheetError` if a row names a matrix that is neither a family's nor in the table of matrices."""
+    wanted = {str(row["matrix"]): case for case, row in rows.items() if row.get("matrix")}
+    if not wanted:
+        return
+    pinned = read_table(table)
+    known = {name for key in pinned for name in (key, key.partition("/")[2])}
+    for name, case in wanted.items():
+        if name not in known and not is_family(name):
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"add it to {table}, or name a family of inputs/families.py"
+            raise sheets.SheetError(f"{sheet}: the case {case} names the matrix {name!r}, which is not known; {hint}")
+
+
+def check_device(wanted: str) -> None:
+    """Raise :class:`SheetError` if a CUDA device is asked for and this machine has none that can be used."""
+    if wanted != "cuda":
+        return
+    from spectile.core import device
+
+    if not device.available():
+        raise sheets.SheetError(
+            "device=cuda was asked for and this machine has no CUDA device that can be used: "
+            "choose device=cpu or device=auto, or submit the jobs with a profile of a cluster"
         )
 
 

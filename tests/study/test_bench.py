@@ -27,6 +27,7 @@ from spectile_study.bench.measure.checks import check_method
 from spectile_study.bench.timing import Plan, interleave
 from spectile_study.inputs.suitesparse import MissingMatrix
 
+ROOT = Path(__file__).parents[2]
 positive = st.floats(1e-6, 1e3)
 
 
@@ -539,6 +540,38 @@ def test_digest_array_depends_on_dtype_shape_and_content():
     digests = {provenance.digest_array(x) for x in (a, a.reshape(2, 3), a.astype(np.float32), a + 1, a.reshape(3, 2).T)}
     assert len(digests) == 5
     assert provenance.digest_array(a) == provenance.digest_array(np.arange(12.0)[::2] / 2)
+
+
+def test_comparing_says_what_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no .*nowhere\.parquet, neither records nor frames: name"):
+        compare(tmp_path / "nowhere.parquet", tmp_path)
+    recorded = ROOT / "results/recorded/xeon2"
+    with pytest.raises(ValueError, match=r"holds evd and .* holds kpm: name two runs of the same paper"):
+        compare(recorded / "evd.parquet", recorded / "kpm.parquet")
+
+
+def test_frames_say_what_made_each_row():
+    stored = example()
+    stored["provenance"] |= {"rounds": 9, "host": "node7", "gpu": {"driver": "580.1", "cublas": "130100", "count": 1}}
+    row = record.frame([stored]).iloc[0]
+    assert (row["run_rounds"], row["run_host"], row["run_driver"], row["run_cublas"]) == (9, "node7", "580.1", "130100")
+    assert row["run_seed"] == stored["provenance"]["seed"]
+    assert pandas.isna(row["run_power_limit_w"]) and record.columns("kpm")["run_power_limit_w"] == "number"
+
+
+@pytest.mark.parametrize("paper", provenance.PAPERS)
+def test_recorded_columns_are_listed_by_their_kind(paper):
+    for path in ROOT.glob(f"results/recorded/*/{paper}.parquet"):
+        frame, listed = pandas.read_parquet(path), record.columns(paper)
+        filled = [name for name in frame if frame[name].notna().any() and name not in record.LEADING_COLUMNS]
+        assert set(filled) <= set(listed), f"{path}: add the columns to bench/columns.yaml"
+        for name in filled:
+            value = frame[name].dropna().iloc[0]
+            kind = (
+                "flag" if isinstance(value, bool | np.bool_) or str(value) in ("True", "False")
+                else "text" if isinstance(value, str) else "number" if np.isscalar(value) else "list"
+            )  # fmt: skip
+            assert listed[name] == kind, f"{name} holds a {kind}"
 
 
 def test_claims_table_of_the_repository_is_sound():

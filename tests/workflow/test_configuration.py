@@ -26,6 +26,7 @@ DRAWINGS = [element for paper in PAPERS for element in elements(paper, ROOT / "w
         (["--config", "machine=a/b"], "machine = 'a/b'.*name of this machine"),
         (["--config", "machine=a;touch x"], "machine = 'a;touch x'"),
         (["--config", "papers=[spam]"], "papers"),
+        (["--config", "papers=kpm"], r"papers is a list: write papers=\[kpm\]"),
         (["--config", "source=recorded"], "no machine 'this': choose one.*machine=NAME, of h200, xeon2"),
         (["--config", "suitesparse_url=http://example.org/"], "https, file, or http on loopback"),
     ],
@@ -35,6 +36,44 @@ def test_wrong_configuration_is_worded(workflow_copy, options, message):
     assert done.returncode != 0
     assert re.search(message, done.stdout + done.stderr), done.stderr
     assert not (workflow_copy / "results/this").exists()
+
+
+@pytest.mark.parametrize(
+    ("paper", "column", "value", "message"),
+    [
+        ("kpm", "element", "fig77", "names the element 'fig77', which no script draws"),
+        ("tsparse", "matrix", "vanHeukelum/cage12x", "names the matrix 'vanHeukelum/cage12x', which is not known"),
+        ("evd", "n", "many", "'many' is not a number"),
+    ],
+)
+def test_typos_in_a_sheet_are_refused_in_one_sentence(workflow_copy, paper, column, value, message):
+    sheet = workflow_copy / f"config/{paper}.tsv"
+    lines = sheet.read_text().splitlines()
+    cells = lines[1].split("\t")
+    cells[lines[0].split("\t").index(column)] = value
+    sheet.write_text("\n".join([lines[0], "\t".join(cells), *lines[2:]]) + "\n")
+    done = snakemake(workflow_copy, "-n", check=False)
+    assert done.returncode != 0 and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_cuda_without_a_device_ends_before_the_first_job(workflow_copy):
+    done = snakemake(workflow_copy, "smoke", "--config", "device=cuda", check=False, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode != 0 and "this machine has no CUDA device that can be used" in done.stderr + done.stdout
+    assert not (workflow_copy / "results/this").exists()
+
+
+def test_every_rule_explains_itself(workflow_copy):
+    listed = snakemake(workflow_copy, "--list-rules").stdout
+    for name in ("fetch_matrix", "measure_case", "gather_records", "draw_figure", "draw_table", "check_claims"):
+        assert re.search(rf"^{name} \(\S.*\)$", listed, re.M), listed
+
+
+def test_one_element_measures_its_own_cases_alone(workflow_copy):
+    plan = snakemake(workflow_copy, "-n", "results/this/figures/kpm_fig11.svg").stdout
+    rows = sheets.read_sheet(ROOT / "config/kpm.tsv", ROOT / "workflow/schemas/kpm.schema.yaml", "quick")
+    own = {f"kpm/{case}" for case, row in rows.items() if "fig11" in (row["element"] or "").split(",")}
+    assert set(re.findall(r"Measuring (\S+)", plan)) == own
+    assert len(re.findall("Drawing the", plan)) == 1
 
 
 @pytest.mark.parametrize("config", ["config/config.yaml", "config/paper.yaml"])

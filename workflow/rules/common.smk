@@ -4,18 +4,16 @@ import sys
 import threading
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
-
 # The sources beside this workflow serve where spectile is not installed, as in a rule's own environment.
 HOME = Path(str(workflow.current_basedir)).resolve().parents[1]
 SOURCES = str(HOME / "src")
-if SOURCES not in sys.path:
-    sys.path.append(SOURCES)
-    inherited = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [inherited, SOURCES]))
+sys.path.append(SOURCES)
+places = [os.environ.get("PYTHONPATH"), SOURCES]
+if SOURCES not in str(places[0]).split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, places))
 
 from spectile_study.bench.sheets import SheetError
-from spectile_study.plan import Plan
+from spectile_study.plan import Plan, check_device
 
 # In its own folder the workflow's paths are relative, so that the folder may be moved.
 STUDY = Path() if HOME == Path.cwd() else HOME
@@ -26,7 +24,8 @@ def worded(function, *arguments):
     try:
         return function(*arguments)
     except SheetError as error:
-        raise WorkflowError(str(error)) from None
+        print(f"spectile: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 PLAN = worded(Plan, config, STUDY)

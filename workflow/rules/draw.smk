@@ -18,6 +18,7 @@ def category(wildcards):
 for kind, folder, ending in (("figure", "figures", "svg"), ("table", "tables", "html")):
 
     rule:
+        """Draw one table or figure of a paper from its own cases."""
         name:
             f"draw_{kind}"
         input:

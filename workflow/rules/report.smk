@@ -70,6 +70,7 @@ def write_report():
             str(partial),
             "--nolock",
         ]
+        + ["--report-stylesheet", str(STUDY / "workflow/report/style.css")]
         + ["--quiet", "all", "--configfile", stored],
         check=True,
     )

@@ -18,10 +18,14 @@ def load(path: Path) -> pandas.DataFrame:
     Raises
     ------
     FileNotFoundError
-        If nothing of the kind is there.
+        If nothing of the kind is there; the message names the place.
     """
     import pandas
 
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no {path}, neither records nor frames: name a results folder, a .parquet file or a record"
+        )
     frames = sorted(path.glob("*.parquet")) if path.is_dir() else [path] if path.suffix == ".parquet" else []
     if frames:
         return pandas.concat([record.read_frame(file) for file in frames], ignore_index=True)
@@ -43,6 +47,11 @@ def compare(a: Path, b: Path) -> pandas.DataFrame:
 
     keys, values = ["paper", "case", "method"], ["status", "time_s", "samples_s"]
     one, other = (load(path)[keys + values] for path in (a, b))
+    papers = [sorted(set(frame["paper"])) for frame in (one, other)]
+    if len(one) and len(other) and not set(papers[0]) & set(papers[1]):
+        raise ValueError(
+            f"{a} holds {', '.join(papers[0])} and {b} holds {', '.join(papers[1])}: name two runs of the same paper"
+        )
     both = pandas.merge(one, other, on=keys, how="outer", suffixes=("_a", "_b"), indicator=True)
     rows = []
     for _, row in both.iterrows():
@@ -62,7 +71,7 @@ def compare(a: Path, b: Path) -> pandas.DataFrame:
 
 
 def report(table: pandas.DataFrame) -> str:
-    """Return the comparison as text: a line for each method of a case in both runs, then the number of each verdict.
+    """Return the comparison as text: one line for each case and method of both runs, then the number of each verdict.
 
     Parameters
     ----------

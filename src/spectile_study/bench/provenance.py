@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,19 @@ def commit() -> tuple[str, bool | None]:
     return named.group() if named else "unknown", None
 
 
-def provenance(paper: str, device: str, threads: int, seed: int) -> dict[str, Any]:
-    """Describe this process: everything that a reader needs to repeat or to doubt a number."""
+def provenance(paper: str, device: str, threads: int, seed: int, plan: Mapping[str, float]) -> dict[str, Any]:
+    """Describe this process: everything that a reader needs to repeat or to doubt a number.
+
+    Parameters
+    ----------
+    paper : str
+        Whose sources count.
+    device : {"cpu", "cuda"}
+    threads, seed : int
+        Threads of the CPU code, and seed of the random inputs.
+    plan : mapping
+        How often a case is timed: ``rounds, warmup, budget_s``.
+    """
     head, dirty = commit()
     facts: dict[str, Any] = {
         "commit": head,
@@ -132,6 +143,8 @@ def provenance(paper: str, device: str, threads: int, seed: int) -> dict[str, An
         "digest": source_digest(paper),
         "seed": seed,
         "threads": threads,
+        **plan,
+        "host": platform.node(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "cpu": cpu_name(),
@@ -204,6 +217,7 @@ def _gpu_facts() -> dict[str, Any]:
         "driver_cuda": cupy.cuda.runtime.driverGetVersion(),
         "runtime_cuda": cupy.cuda.runtime.runtimeGetVersion(),
     }
+    facts |= _cuda_libraries()
     try:
         import pynvml
 
@@ -214,9 +228,31 @@ def _gpu_facts() -> dict[str, Any]:
             "sm_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
             "memory_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
             "throttle_bits": pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+            "power_limit_w": pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
             "power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
             "temperature_c": pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
         }
     except Exception as error:  # NVML is absent in some containers; the record says so instead of failing
         facts["nvml"] = f"not readable: {error}"
     return facts
+
+
+def _cuda_libraries() -> dict[str, Any]:
+    """Return the versions of the libraries that CuPy calls."""
+    names = ("cublas", "cusolver", "cusparse", "nvrtc")
+    try:
+        import cupy
+        import cupyx
+
+        info = cupyx.get_runtime_info()
+        versions = {name: getattr(info, f"{name}_version", None) for name in names}
+        return {"cupy": cupy.__version__} | {name: _dotted(version) for name, version in versions.items()}
+    except Exception as error:  # CuPy's description of itself is no part of a measurement
+        return {"cuda_libraries": f"not readable: {error}"}
+
+
+def _dotted(version: Any) -> str | None:
+    """Return a version as text; NVRTC's is a pair of numbers."""
+    if version is None:
+        return None
+    return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)

@@ -27,6 +27,12 @@ LEADING_COLUMNS = (
     "time_s", "time_s_lo", "time_s_hi", "samples_s", "clock", "error_fro_rel", "flops", "bytes", "memory_bytes",
     "commit", "dirty", "digest",
 )  # fmt: skip
+#: What of a record's provenance stands in the frame, as ``run_<name>``: of the process, and of its GPU.
+RUN_FACTS = ("seed", "threads", "rounds", "warmup", "budget_s", "host", "cpu", "python", "system")
+RUN_GPU_FACTS = (
+    "driver", "driver_cuda", "runtime_cuda", "cupy", "cublas", "cusolver", "cusparse", "nvrtc", "sm_clock_mhz",
+    "memory_clock_mhz", "power_limit_w", "throttle_bits",
+)  # fmt: skip
 LEADING_NUMBERS = ("time_s", "time_s_lo", "time_s_hi", "error_fro_rel", "flops", "bytes", "memory_bytes")
 
 
@@ -111,6 +117,17 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def made_by(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what made a record, as far as it says: the columns ``run_<name>`` of its frame."""
+    facts = dict(record["provenance"])
+    gpu = facts.get("gpu") or {}
+    inputs = " ".join(f"{name}={digest}" for name, digest in sorted((record.get("inputs") or {}).items()))
+    made: dict[str, Any] = {name: facts.get(name) for name in RUN_FACTS}
+    made |= {name: gpu.get(name) for name in RUN_GPU_FACTS}
+    made |= {"inputs": inputs or None, "measured_at": record.get("measured_at")}
+    return {name: value for name, value in made.items() if value is not None}
+
+
 @functools.cache
 def columns(paper: str | None = None) -> dict[str, str]:
     """Return the kind of every column beside the leading ones that the frame of `paper` (default: of any) has.
@@ -120,7 +137,8 @@ def columns(paper: str | None = None) -> dict[str, str]:
     import yaml
 
     listed = yaml.safe_load(resources.files("spectile_study.bench").joinpath("columns.yaml").read_text())
-    papers = listed.values() if paper is None else [listed[paper]]
+    run = listed.pop("run")
+    papers = [run, *(listed.values() if paper is None else [listed[paper]])]
     return {name: kind for kinds in papers for kind, names in kinds.items() for name in names}
 
 
@@ -144,6 +162,7 @@ def frame(records: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
             "dirty": record["provenance"]["dirty"],
             "digest": record["provenance"]["digest"],
         }
+        shared |= {f"run_{name}": value for name, value in made_by(record).items()}
         shared |= {f"p_{key}": value for key, value in record["params"].items()}
         shared |= {f"v_{key}": value for key, value in record["values"].items()}
         methods = record["methods"] or [{"method": "-", "status": record["status"], "reason": record["reason"]}]

@@ -55,6 +55,8 @@ def validate(data: Any, schema: Mapping[str, Any], what: str) -> None:
         near = difflib.get_close_matches(str(unknown[0]), allowed, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(allowed)}"
         raise SheetError(f"{what}: unknown key {unknown[0]!r} at {place}; {hint}")
+    if error.validator == "type" and error.validator_value == "array" and isinstance(error.instance, str):
+        raise SheetError(f"{what}: {place} is a list: write {place}=[{error.instance}]")
     if error.validator == "required":
         missing = [key for key in error.validator_value if key not in error.instance]
         raise SheetError(f"{what}: {place} lacks {', '.join(repr(key) for key in missing)}; add it")

@@ -31,7 +31,8 @@ def table(frame: pandas.DataFrame) -> Table:
     result.notes = [
         'A cell "2.3 of 3.3 (2.7); paper 1.1": measured speed-up, the bound 1/valid ratio, in brackets the one by time '
         "(GPU: both norm maps at the rate of a copy, 5 µs, what 64 x 128 tiles execute at the vendor's rate; CPU: norm "
-        "maps as timed, valid products at BLAS's rate), the printed speed-up of a V100. tf32x3 is beside SGEMM: no bound.",
+        "maps as timed, valid products at BLAS's rate), the printed speed-up of a V100. tf32x3 is beside SGEMM: no "
+        "bound.",
         "Printed cells above 1/valid ratio (N = 1,024 and 2,048) cannot come from equal flop rates; a cuBLAS baseline "
         "with C in pinned host memory would explain them. Here A, B and C share one memory.",
         f"Measured on {', '.join(devices)}." if devices else "This run holds no record of a product.",

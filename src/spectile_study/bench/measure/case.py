@@ -60,7 +60,13 @@ def measure_case(
         "values": dict(problem.values),
         "inputs": dict(problem.inputs),
         "methods": rows,
-        "provenance": provenance(job.paper, job.device, job.threads, job.seed),
+        "provenance": provenance(
+            job.paper,
+            job.device,
+            job.threads,
+            job.seed,
+            {"rounds": job.rounds, "warmup": job.warmup, "budget_s": job.budget_s},
+        ),
         "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
