@@ -8,16 +8,15 @@ from spectile_study.bench.stats import rates, speedups
 from spectile_study.cases.spamm.ceilings import Machine, bytes_bound, executed_64x128, speedup_bound
 from spectile_study.cases.spamm.thresholds import TABLE_1
 from spectile_study.figures.spamm import machine_of
-from spectile_study.figures.tables import Cell, Table, percent
+from spectile_study.figures.tables import Cell, Table, first_value, percent
 
 
 def cell(row: pandas.Series, vendor_s: float, ratio: int, tf32: float, on: Machine | None) -> Cell:
     n = int(row["p_n"])
     if row["p_precision"] == "tf32x3":
         rate = row["flops"] / row["time_s"] * row["v_executed_ratio"] / row["v_valid_ratio"] / 1e12
-        return Cell(
-            row["speedup"], "{:.2f}", {"share": 3 * rate / tf32, "peak": tf32 / 3}, "{share:.0%} of {peak:.0f} TFLOP/s"
-        )
+        below = {"share": 3 * rate / tf32, "peak": tf32 / 3}
+        return Cell(row["speedup"], "{:.2f}", below, "{share:.0%} of {peak:.0f} TFLOP/s")
     if on is None:
         return Cell(row["speedup"], "{:.2f}")
     bound = speedup_bound(vendor_s, n, row["p_precision"], executed_64x128(n, ratio), on)
@@ -40,11 +39,10 @@ def table(frame: pandas.DataFrame) -> Table:
             for n in TABLE_1:
                 here = select(rows, f"p_n={n},p_precision={precision}")
                 ours = speedups(here, f"spectile_{ratio:02}", "cublas")
-                line[f"N = {n:,}"] = None
-                if len(ours):
-                    vendor_s = float(select(here, "method=cublas")["time_s"].iloc[0])
-                    line[f"N = {n:,}"] = cell(ours.iloc[0], vendor_s, ratio, tf32, machines[ours["device"].iloc[0]])
-                    result.cite(ours, "speedup")
+                vendor_s = first_value(select(here, "method=cublas"), "time_s")
+                on = machines[ours["device"].iloc[0]] if len(ours) else None
+                line[f"N = {n:,}"] = cell(ours.iloc[0], vendor_s, ratio, tf32, on) if len(ours) else None
+                result.cite(ours, "speedup")
             lines.append(line)
     result.data = pandas.DataFrame(lines)
     known = {device: on for device, on in machines.items() if on}
