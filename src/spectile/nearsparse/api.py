@@ -173,8 +173,8 @@ def distribute(
     block : int, default 32
         Tile size.
     split : {"rows", "columns"}
-        "columns" copies all of A and columns of B instead: for few rows, since units of 128 rows or 256 columns are
-        dealt.  Of a batch whole products are dealt in any case.
+        "columns" copies all of A and columns of B instead, which suits few rows, since the units of distribution are
+        128 rows or 256 columns.  A batch is always distributed by whole products.
 
     Returns
     -------

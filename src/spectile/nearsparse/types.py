@@ -1,4 +1,4 @@
-"""What all of SpAMM shares: the table of precisions, and a product as it is asked for."""
+"""What all of SpAMM shares: the table of precisions, and the request that a call makes."""
 
 from __future__ import annotations
 

@@ -93,6 +93,6 @@ def check_norms(norms_a: Any, norms_b: Any) -> None:
         if not np.isfinite(norms).all():
             i, k = np.argwhere(~np.isfinite(norms))[0]
             raise ValueError(
-                f"tile ({i}, {k}) of {name} holds NaN or infinity, or its norm overflows: mend or scale {name}, "
+                f"tile ({i}, {k}) of {name} holds NaN or infinity, or its norm overflows: correct or scale {name}, "
                 "or give tau with check_finite=False to let them propagate as in a dense product"
             )

@@ -122,7 +122,7 @@ class Choice:
         How tiles start: as they are numbered, by falling work (which blocks find in bins, or sorted), or from the
         diagonal on.
     listed_steps : int
-        k steps for which the kernel that orders leaves room in the list of each tile; 0 where tiles list themselves.
+        k steps for which the ordering kernel reserves space in the list of each tile; 0 if the product makes lists.
     grain : tuple of int
         Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
     """

@@ -147,7 +147,7 @@ class Product:
         if choice.order not in ("bins", "sorted"):
             return {}
         if choice.order == "bins":
-            # Bins and how many blocks have ended; room for all tiles in each bin, two words a tile; the lists.
+            # Bins, and how many blocks have ended; space for all tiles in each bin, two words per tile; the lists.
             places, zeros = WORK_BINS + 2, slice(0, WORK_BINS + 2)
             lists = places + 2 * WORK_BINS * count
             words = {"bins": 0, "places": places} | ({"lists": lists} if choice.listed_steps else {})

@@ -1,7 +1,7 @@
 """Everything of SpAMM's kernels that was tuned: tiles, stages, lists, thresholds, and the rates of devices.
 
-Tiles and thresholds were tuned on one H200; where a device has less shared memory, ``units.fitting_tiles`` takes fewer
-stages or the smaller tile.  Rates that weigh one transfer against another stand in `RATES` by device, with a rule.
+Tiles and thresholds were tuned on one H200; on a device with less shared memory, ``units.fitting_tiles`` uses fewer
+stages or the smaller tile.  `RATES` holds, by device and with a rule for others, what several GPUs are planned with.
 """
 
 from __future__ import annotations

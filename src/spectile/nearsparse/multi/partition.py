@@ -90,7 +90,7 @@ def shares(
     seconds : float
         Time of the whole product on one of them.
     a_bytes, b_bytes, c_bytes : int
-        Sizes of the matrices.  A and B leave the first GPU once (B goes round a ring), C comes back to it.
+        Sizes of the matrices.  A and B leave the first GPU once (B travels around a ring), and C returns to it.
     sent : tuple of float
         What share of each panel of B is sent.
     link : float

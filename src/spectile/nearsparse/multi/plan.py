@@ -1,4 +1,4 @@
-"""What the plans of SpAMM over several GPUs share: how a product is asked for, streams, threshold and numbers."""
+"""What the plans of SpAMM over several GPUs share: the request, streams, threshold and numbers."""
 
 from __future__ import annotations
 

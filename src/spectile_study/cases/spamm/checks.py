@@ -1,4 +1,4 @@
-"""What the cases hold results against: float64 products over the valid set, on sampled tile rows."""
+"""What the cases compare results with: float64 products over the valid set, on sampled tile rows."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ __device__ __forceinline__ float max_nan(float x, float y) {
   return z;
 }
 
-// Ask for one more tile; the answer is needed, and waited for, when the list at hand is made.
+// Draw one more tile; the answer is needed, and waited for, once the current list is made.
 __device__ __forceinline__ unsigned draw_tile(const Product& p, bool asks) {
   unsigned drawn = 0;
   asm volatile("{\n.reg .pred asks;\nsetp.ne.b32 asks, %2, 0;\n@asks atom.relaxed.gpu.global.add.u32 %0, [%1], 1;\n}"

@@ -1,6 +1,6 @@
 // Norm map: Frobenius norms of the B x B blocks of a matrix (Eq. 2), one pass over memory.
 //
-// A warp sums a strip of 32 rows, 16 bytes a lane and row, so that each load of a warp is 512 contiguous bytes; the
+// A warp sums a strip of 32 rows, 16 bytes per lane and row, so that each load of a warp is 512 contiguous bytes; the
 // lanes that share a block are reduced by shuffles, the warps that share one through shared memory.
 #include "elements.cuh"
 #include "ptx.cuh"
@@ -72,7 +72,7 @@ __device__ __forceinline__ Norm sum_lanes(Norm sum) {
 extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks) {
   const NormTask& task = tasks.task[blockIdx.z & 1];
   const int batch = blockIdx.z >> 1;
-  // The product may start where this kernel leaves room; it waits itself for the norms.
+  // The product may start while this kernel runs; it waits itself for the norms.
   launch_dependents();
   if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0 && tasks.counter) *tasks.counter = 0;
   const int column0 = blockIdx.x * kColumns, row0 = blockIdx.y * kRows;

@@ -24,6 +24,6 @@ struct Product {
   int log2_block;
   int tiles_m, tiles_n;
   unsigned* bins;              // tiles in each bin of falling work, and blocks that ended, or null: as numbered
-  const uint2* places;         // number and steps of the tiles in each bin, with room for all
-  const unsigned* lists;       // a list for each tile, with room for all steps of k, or null: each block makes its own
+  const uint2* places;         // number and steps of the tiles in each bin, with space for all
+  const unsigned* lists;       // a list for each tile, with space for all steps of k, or null: each block makes its own
 };

@@ -23,7 +23,7 @@ struct Order {
   unsigned* order;
   unsigned* finished;          // zero between launches
   unsigned* bins;              // tiles in each bin of work, zero between products, or null: sort
-  uint2* places;               // number and count of the tiles in each bin, with room for all
+  uint2* places;               // number and count of the tiles in each bin, with space for all
   unsigned* lists;             // entries (step << 16 | one bit a 32 x 32 block, by rows) of each tile, or null
   double tau;
   int m, n, k;

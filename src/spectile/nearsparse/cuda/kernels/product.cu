@@ -246,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
       const unsigned* entries = p.lists + static_cast<long long>(index) * steps + first;
 #pragma unroll
       for (int i = threadIdx.x; i < kListSteps; i += kThreads)
-        // Not waiting for the length: there is room for all steps.
+        // The length is not waited for, as there is space for all steps.
         if (first + i < steps) list[i] = entries[i];
       __syncthreads();
     } else {

@@ -1,6 +1,6 @@
 // SpAMM product, strict at blocks of 8 and 16: each block product is tested by itself.
 //
-// A thread block computes 32 x 32 of C, two rows a thread, with plain multiply-adds: smaller blocks than a fragment of
+// A thread block computes 32 x 32 of C, two rows per thread, with plain multiply-adds: smaller blocks than a fragment of
 // the matrix units leave nothing for those to do.
 #include "operands.cuh"
 

@@ -248,7 +248,7 @@ __launch_bounds__(kThreads, TILE_N == 128 ? 2 : 1) product_wgmma(const __grid_co
       load_stages(p, stages, shared);
   } else {
 #if TILE_N > 128
-    // All threads start alike; what the feeding warps give back the others share, to the last multiple of 8.
+    // All threads start with the same number of registers; the others share what the feeding warps release, in eights.
     take_registers<(GROUP_N == 128 ? 104 : 200)>();
 #endif
     consume(p, stages, out, shared);

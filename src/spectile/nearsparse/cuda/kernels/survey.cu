@@ -1,6 +1,6 @@
 // What a threshold leaves: counts of valid products, the bound of what is skipped, and the search for tau.
 //
-// A thread block tests 64 x 64 pairs (row block, column block) against all k, 16 pairs a thread.
+// A thread block tests 64 x 64 pairs (row block, column block) against all k, 16 pairs per thread.
 #if NORM_BITS == 32
 using Norm = float;
 #else

@@ -1,7 +1,7 @@
 """A small convolutional network on scikit-learn's digits, one convolution computed by SpAMM: VGG13's study in seconds.
 
 8 x 8 pixels; two convolutions (3 x 3, 32 channels each), each followed by ReLU, max pooling and one linear layer.  It
-stands in for VGG13 on MNIST where there is no GPU, and is labelled as what it is.
+stands in for VGG13 on MNIST where there is no GPU, and is labelled as a stand-in.
 """
 
 from __future__ import annotations
