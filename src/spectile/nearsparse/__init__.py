@@ -1,6 +1,7 @@
 """SpAMM: the product of near-sparse matrices, skipping tile products below a threshold (cuSpAMM)."""
 
-from spectile.nearsparse.api import distribute, norm_map, spamm, tune_tau
+from spectile.nearsparse.api import distribute, norm_map, spamm, spamm_threshold, tune_tau
 from spectile.nearsparse.result import SpammResult
+from spectile.nearsparse.types import Threshold
 
-__all__ = ["SpammResult", "distribute", "norm_map", "spamm", "tune_tau"]
+__all__ = ["SpammResult", "Threshold", "distribute", "norm_map", "spamm", "spamm_threshold", "tune_tau"]

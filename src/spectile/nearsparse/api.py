@@ -10,7 +10,7 @@ import numpy as np
 from spectile.core.arrays import on_device
 from spectile.core.device import choose_backend
 from spectile.nearsparse import checks
-from spectile.nearsparse.types import Backend, PrecisionName, Request, Split
+from spectile.nearsparse.types import Backend, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
     from spectile.nearsparse.result import SpammResult
@@ -87,7 +87,8 @@ def spamm(
     Returns
     -------
     SpammResult
-        `c` of the kind of the inputs, with tau, the valid and executed ratio and the error bound.
+        `c` of the kind of the inputs, with tau, the valid and executed ratio and the error bound.  Of two operands in
+        Fortran's order, and without `out`, C is in Fortran's order, too: C^T = B^T A^T is computed, and nothing copied.
 
     Raises
     ------
@@ -121,6 +122,7 @@ def spamm(
     operands.check_results(request)
     if devices is not None:
         return operands.in_kind(_on_devices(operands, request, devices, split))
+    operands = operands.transposed() if operands.by_columns else operands
     return operands.in_kind((_on_cuda if where == "cuda" else _on_cpu)(operands, request))
 
 
@@ -221,8 +223,64 @@ def norm_map(a: Any, block: int = 32) -> Any:
     return norm_map_cpu(a, block)
 
 
+def spamm_threshold(
+    a: Any,
+    b: Any,
+    *,
+    tau: float | None = None,
+    valid_ratio: float | None = None,
+    rtol: float | None = None,
+    block: int = 32,
+    precision: PrecisionName | None = None,
+    backend: Backend = "auto",
+) -> Threshold:
+    """Return what a threshold, a valid ratio or a tolerance leaves of a product, without multiplying.
+
+    Costs the norm maps of both matrices and a search in them.
+
+    Parameters
+    ----------
+    a : array, shape (m, k)
+        As :func:`spamm` takes it.
+    b : array, shape (k, n)
+        Of the same dtype and kind.
+    tau, valid_ratio, rtol : float
+        One of the three, as in :func:`spamm`.
+    block : int, default 32
+        Tile size.
+    precision, backend : str
+        As in :func:`spamm`; the precision decides about rounding, and so about `rtol`.
+
+    Returns
+    -------
+    Threshold
+        The threshold that :func:`spamm` would use, the share of tile products that it leaves, and the bound of the
+        error ``||C_exact - c||_F``.
+    """
+    checks.check_choice(tau, valid_ratio, rtol)
+    checks.check_scalars(block, 1.0, 0.0)
+    operands = checks.operands(a, b, None, None)
+    where = choose_backend(backend, operands.on_gpu)
+    request = Request(operands.precision(precision, where), tau, valid_ratio, rtol, block=block, check_finite=True)
+    checks.check_two_matrices(operands.a, operands.b)
+    operands = operands.transposed() if operands.by_columns else operands
+    if where == "cuda":
+        from spectile.nearsparse.cuda.run import threshold_cuda
+
+        return threshold_cuda(operands.a, operands.b, request)
+    from spectile.nearsparse.cpu.run import threshold_cpu
+
+    return threshold_cpu(operands.a, operands.b, request)
+
+
 def tune_tau(
-    norms_a: Any, norms_b: Any, valid_ratio: float, iterations: int = 20, tolerance: float = 0.01
+    norms_a: Any,
+    norms_b: Any,
+    valid_ratio: float,
+    iterations: int = 20,
+    tolerance: float = 0.01,
+    *,
+    block: int | None = None,
 ) -> tuple[float, float]:
     """Search the threshold tau that leaves a wanted share of the tile products.
 
@@ -232,15 +290,17 @@ def tune_tau(
     Parameters
     ----------
     norms_a : array, shape (p, q)
-        Norm map of A.
+        Norm map of A, as :func:`norm_map` returns it; the matrix A itself where `block` is given.
     norms_b : array, shape (q, r)
-        Norm map of B.
+        Norm map of B, or B.
     valid_ratio : float
         Wanted share, in (0, 1].
     iterations : int, default 20
         Most bisections.
     tolerance : float, default 0.01
         Absolute difference of the valid ratio at which the search ends.
+    block : int, optional
+        The arrays are matrices, of which the norm maps at this tile size are taken.
 
     Returns
     -------
@@ -248,8 +308,15 @@ def tune_tau(
         The threshold that came nearest.
     valid_ratio : float
         The share that it leaves.
+
+    Raises
+    ------
+    ValueError
+        For negative numbers or NaN in a norm map, which a matrix may hold, and for shapes that do not multiply.
     """
     checks.check_choice(None, valid_ratio, None)
+    if block is not None:
+        norms_a, norms_b = norm_map(norms_a, block), norm_map(norms_b, block)
     if on_device(norms_a):
         from spectile.nearsparse.cuda.survey import tune_tau_cuda
 

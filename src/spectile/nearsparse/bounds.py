@@ -55,7 +55,9 @@ def rounding_bound(
     product = abs(alpha) * norm_a * norm_b
     bound = relative * product + 2 * unit * abs(beta) * norm_c
     result = (1 + relative) * product + abs(beta) * norm_c
-    underflow = row.result_underflow + row.product_underflow * (k * abs(alpha) + 2)
+    # Zeros lose nothing.
+    products = k * abs(alpha) if norm_a > 0 and norm_b > 0 else 0.0
+    underflow = row.result_underflow + row.product_underflow * (products + 2 * (norm_c > 0 or products > 0))
     return (bound + row.result_roundoff * result) * NORM_SLACK["float64"] + underflow * math.sqrt(m * n)
 
 

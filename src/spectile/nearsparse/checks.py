@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,8 @@ class Operands:
     #: The first operand as it was given.
     like: Any
     distributed: bool = False
+    #: Whether these are the transposes of what was given, in the other order.
+    swapped: bool = False
 
     def _parts(self) -> list[tuple[Any, Any, Any, Any]]:
         """Return A, B, C and the result of each device, or of the one product that is not distributed."""
@@ -70,8 +73,21 @@ class Operands:
         """Whether this is one product, with entries, of matrices in host memory."""
         return not self.on_gpu and self.a.ndim == self.b.ndim == 2 and 0 not in (*self.a.shape, self.b.shape[1])
 
+    def transposed(self) -> Operands:
+        """Return B^T, A^T and C^T, of the product C^T = B^T A^T."""
+        a, b, c = (None if x is None else x.swapaxes(-1, -2) for x in (self.a, self.b, self.c))
+        return dataclasses.replace(self, a=b, b=a, c=c, swapped=True)
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether A, B and C lie column by column (Fortran's order), so that their transposes need no copy."""
+        given = [x for x in (self.a, self.b, self.c) if x is not None]
+        return not self.distributed and self.out is None and all(map(_lies_by_columns, given))
+
     def in_kind(self, result: SpammResult) -> SpammResult:
         """Return the result with `out`, or C in the kind of the operands."""
+        if self.swapped:
+            result.c = result.c.swapaxes(-1, -2)
         if self.out is not None:
             result.c = self.out
         elif not self.on_gpu:
@@ -162,8 +178,21 @@ def check_one_batch(a: Any, b: Any) -> None:
         raise ValueError("distribute takes two matrices, or a batch of them along one leading dimension: reshape it")
 
 
+def check_two_matrices(a: Any, b: Any) -> None:
+    """Raise unless these are two matrices that multiply."""
+    shape = result_shape(_shape(a), _shape(b))
+    if len(shape) > 2:
+        raise ValueError(f"a threshold is of one product, and a and b have {len(shape)} dimensions: pass one of them")
+
+
 def check_maps(norms_a: Any, norms_b: Any) -> None:
-    """Raise for two arrays that are not the norm maps of a product."""
+    """Raise for two arrays that are not the norm maps of a product; reads device arrays back."""
+    for name, norms in (("norms_a", norms_a), ("norms_b", norms_b)):
+        if norms.size and not norms.min() >= 0:
+            raise ValueError(
+                f"{name} holds negative numbers or NaN, as no norm map does: pass what norm_map returns, "
+                "or the matrices with block=32"
+            )
     if norms_a.ndim != 2 or norms_b.ndim != 2 or norms_a.shape[1] != norms_b.shape[0]:
         raise ValueError(
             f"norm maps of shapes {norms_a.shape} and {norms_b.shape} do not multiply: the columns of the first must "
@@ -216,6 +245,13 @@ def _check_result_array(name: str, array: Any, shape: tuple[int, ...], dtype: st
         raise ValueError(f"{name} has shape {_shape(array)}, and the product has {shape}")
     if dtype is not None and _dtype(array) != dtype:
         raise TypeError(f"{name} is {_dtype(array)}, and the product is {dtype}: pass an array of that dtype")
+
+
+def _lies_by_columns(array: Any) -> bool:
+    if not hasattr(array, "strides") or not isinstance(array.strides, tuple) or 1 in array.shape[-2:]:
+        return False
+    rows, columns = array.strides[-2:]
+    return bool(array.size and rows == array.dtype.itemsize and columns >= rows * array.shape[-2])
 
 
 def _check_lists(operands: dict[str, Any], count: int) -> None:

@@ -88,3 +88,22 @@ class Request:
     def norms_first(self) -> bool:
         """Whether norms are needed before anything is multiplied."""
         return self.tau is None or self.check_finite
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """What a threshold leaves of a product.
+
+    Attributes
+    ----------
+    tau : float
+        The tile product A_ik B_kj is skipped iff ``||A_ik|| ||B_kj|| < tau``.
+    valid_ratio : float
+        Share of the tile products that are not skipped.
+    error_bound : float
+        Guaranteed bound of ``||C_exact - c||_F``: skipped products and rounding.
+    """
+
+    tau: float
+    valid_ratio: float
+    error_bound: float

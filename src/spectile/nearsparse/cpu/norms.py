@@ -15,6 +15,8 @@ from spectile.nearsparse.operands import tiles
 STRIP = 4
 # Tiles of a norm map below which starting threads costs more than it gains.
 SERIAL_NORMS = 4096
+# Rows and columns of a tile that is transposed at a time, and entries below which threads cost more than they gain.
+TRANSPOSED, SERIAL_ENTRIES = 32, 1 << 16
 # Sums of squares outside of these may hold squares that overflowed, or have lost squares that underflowed.
 _SAFE_SQUARES = (2.0**-900, 2.0**1000)
 
@@ -69,7 +71,7 @@ def _take_roots(x: Any, block: int, first: int, last: int, norms: Any, low: floa
 
 def norm_map(x: Any, block: int = 32) -> Any:
     """Return the Frobenius norms of the tiles, float64, shape (ceil(m / block), ceil(n / block))."""
-    x = np.ascontiguousarray(as_summed(x))
+    x = row_major(as_summed(x))
     norms = np.empty((tiles(x.shape[0], block), tiles(x.shape[1], block)))
     rows = norms.shape[0]
 
@@ -96,3 +98,25 @@ def check_norms(norms_a: Any, norms_b: Any) -> None:
                 f"tile ({i}, {k}) of {name} holds NaN or infinity, or its norm overflows: correct or scale {name}, "
                 "or give tau with check_finite=False to let them propagate as in a dense product"
             )
+
+
+@njit(nogil=True, cache=True)
+def _copy_transposed(x: Any, first: int, last: int, out: Any) -> None:
+    """Copy columns first ... last - 1 of `x` to rows of `out`, by tiles that the cache holds."""
+    for j in range(0, x.shape[0], TRANSPOSED):
+        for column in range(first, last):
+            for row in range(j, min(j + TRANSPOSED, x.shape[0])):
+                out[column, row] = x[row, column]
+
+
+def row_major(x: Any) -> Any:
+    """Return `x` with its rows contiguous: itself, or a copy, which of Fortran's order is made by tiles and threads."""
+    if x.flags.c_contiguous or not (x.ndim == 2 and x.flags.f_contiguous):
+        return np.ascontiguousarray(x)
+    out = np.empty(x.shape, x.dtype)
+
+    def strip(first: int) -> None:
+        _copy_transposed(x.T, first, min(first + TRANSPOSED, len(x)), out)
+
+    run_each(strip, range(0, len(x), TRANSPOSED), parallel=x.size > SERIAL_ENTRIES)
+    return out

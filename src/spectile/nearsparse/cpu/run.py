@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from spectile.nearsparse.cpu.multiply import multiply
-from spectile.nearsparse.cpu.norms import as_summed, check_norms, norm_map
-from spectile.nearsparse.cpu.search import error_bound, share_of, threshold
+from spectile.nearsparse.cpu.norms import as_summed, check_norms, norm_map, row_major
+from spectile.nearsparse.cpu.search import count_valid, error_bound, share_of, threshold, whole_norm
 from spectile.nearsparse.operands import copy_if_overlapping, each_product
 from spectile.nearsparse.result import SpammResult
-from spectile.nearsparse.types import Request
+from spectile.nearsparse.types import Request, Threshold
 
 
 def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
@@ -40,20 +40,30 @@ def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult
         valid_ratio=_number(ratios),
         executed_ratio=_number(ratios),
         error_bound=lambda: _collect(batch, lambda index: bounds[index]()),
-        norm_c=lambda: _collect(batch, lambda index: float(np.linalg.norm(norm_map(result[index], request.block)))),
+        norm_c=lambda: _collect(batch, lambda index: whole_norm(norm_map(result[index], request.block))),
     )
+
+
+def threshold_cpu(a: Any, b: Any, request: Request) -> Threshold:
+    """Return what a request leaves; see :func:`spectile.nearsparse.spamm_threshold`."""
+    shape = (*a.shape, b.shape[1])
+    norms_a, norms_b = (norm_map(x, request.block) for x in (a, b))
+    check_norms(norms_a, norms_b)
+    tau = threshold(norms_a, norms_b, request, shape)
+    left = share_of(norms_a, norms_b, count_valid(norms_a, norms_b, tau))
+    return Threshold(tau, left, error_bound(norms_a, norms_b, tau, request, shape, 0.0))
 
 
 def _one(a: Any, b: Any, c: Any, out: Any, request: Request) -> tuple[float, float, Callable[[], float]]:
     """Multiply two matrices; return tau, the valid ratio, and a function that bounds the error."""
-    a, b = (np.ascontiguousarray(as_summed(x)) for x in (a, b))
+    a, b = (row_major(as_summed(x)) for x in (a, b))
     norms_a, norms_b = norm_map(a, request.block), norm_map(b, request.block)
     if request.norms_first:
         check_norms(norms_a, norms_b)
     shape = (*a.shape, b.shape[1])
     tau = threshold(norms_a, norms_b, request, shape)
     # C may be overwritten before its norm is asked for.
-    norm_c = 0.0 if c is None else float(np.linalg.norm(norm_map(c, request.block)))
+    norm_c = 0.0 if c is None else whole_norm(norm_map(c, request.block))
     executed = multiply(a, b, norms_a, norms_b, tau, request.block, request.alpha, request.beta, c, out)
     bound = functools.partial(error_bound, norms_a, norms_b, tau, request, shape, norm_c)
     return tau, share_of(norms_a, norms_b, executed), bound

@@ -57,6 +57,12 @@ def _counter(norms_a: Any, norms_b: Any) -> Callable[[float], int]:
     return lambda tau: int(_count(sorted_a, sorted_b, tau))
 
 
+def whole_norm(norms: Any) -> float:
+    """Return the Frobenius norm of the matrix of a norm map, of any size of its entries."""
+    largest = float(norms.max(initial=0.0))
+    return largest * float(np.linalg.norm(norms / largest)) if 0 < largest < math.inf else largest
+
+
 def skipped_bound(norms_a: Any, norms_b: Any, tau: float) -> float:
     """Return sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2), a bound of the Frobenius norm of what tau skips."""
     norms_bt = np.ascontiguousarray(norms_b.T)
@@ -88,7 +94,8 @@ def tune_tau(
 
     low, high = 0.0, mean
     tau, ratio = high, ratio_at(high)
-    while ratio > valid_ratio + tolerance:
+    # Infinite norms are above every threshold: the search ends at the largest.
+    while ratio > valid_ratio + tolerance and high < math.inf:
         low, high = high, 2 * high
         tau, ratio = high, ratio_at(high)
     best = (tau, ratio) if abs(ratio - valid_ratio) < 1 - valid_ratio else (0.0, 1.0)
@@ -119,8 +126,8 @@ def threshold(norms_a: Any, norms_b: Any, request: Request, shape: tuple[int, in
     if request.valid_ratio is not None:
         return tune_tau(norms_a, norms_b, request.valid_ratio, 60, min(0.01, request.valid_ratio / 10))[0]
     assert request.rtol is not None
-    norm_a, norm_b = float(np.linalg.norm(norms_a)), float(np.linalg.norm(norms_b))
-    if norm_a * norm_b == 0:
+    norm_a, norm_b = whole_norm(norms_a), whole_norm(norms_b)
+    if norm_a == 0 or norm_b == 0:
         return math.inf
     rounding = rounding_bound(shape, norm_a, norm_b, request.precision)
     return tau_for_error(norms_a, norms_b, skipping_limit(request.rtol, norm_a * norm_b, rounding))
@@ -130,7 +137,7 @@ def error_bound(
     norms_a: Any, norms_b: Any, tau: float, request: Request, shape: tuple[int, int, int], norm_c: float
 ) -> float:
     """Return the bound of the error of a product, by what tau skips and by rounding."""
-    norm_a, norm_b = float(np.linalg.norm(norms_a)), float(np.linalg.norm(norms_b))
+    norm_a, norm_b = whole_norm(norms_a), whole_norm(norms_b)
     scales = {"alpha": request.alpha, "beta": request.beta, "norm_c": norm_c}
     rounding = rounding_bound(shape, norm_a, norm_b, request.precision, **scales)
     return abs(request.alpha) * skipped_bound(norms_a, norms_b, tau) + rounding

@@ -20,10 +20,18 @@ from spectile.core import arrays, device, memory
 from spectile.nearsparse.cuda.geometry import log2, row_major
 from spectile.nearsparse.cuda.norms import NormMaps, check_norms
 from spectile.nearsparse.cuda.product import Product
-from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio, search_tau, tau_for_error
+from spectile.nearsparse.cuda.survey import (
+    error_bound,
+    frobenius,
+    kept_norms,
+    ratio,
+    search_tau,
+    tau_for_error,
+    threshold,
+)
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, flat_batch
 from spectile.nearsparse.result import SpammResult
-from spectile.nearsparse.types import Request
+from spectile.nearsparse.types import Request, Threshold
 
 # Products of a batch that one launch takes: the norm kernel has two layers of thread blocks for each, 65,535 at most.
 LAUNCHED_ITEMS = 32767
@@ -42,6 +50,20 @@ def spamm_cuda(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResul
     if request.check_finite and request.precision == "fp16c16" and result.size and bool(cupy.isinf(result).any()):
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
     return _result(product.returned(result, out), items, product.batch)
+
+
+def threshold_cuda(a: Any, b: Any, request: Request) -> Threshold:
+    """Return what a request leaves; see :func:`spectile.nearsparse.spamm_threshold`.  Reads the numbers back."""
+    device.require_device()
+    log2(request.block)
+    product = _Arrays.of(a, b, None, None, request)
+    shape = (*product.a.shape, product.b.shape[1])
+    maps = NormMaps(product.a, product.b, request.block)
+    if product.a.size or product.b.size:
+        maps()
+    check_norms(maps, product.a, product.b)
+    tau = threshold(maps, (0, 0), request, shape)
+    return Threshold(tau, ratio(maps, (0, 0), tau), error_bound(maps, (0, 0), tau, request, shape, 0.0))
 
 
 @dataclass

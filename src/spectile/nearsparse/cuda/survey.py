@@ -10,6 +10,7 @@ import numpy as np
 from spectile.core import arrays, launch
 from spectile.nearsparse import bounds
 from spectile.nearsparse.bounds import NORM_SLACK
+from spectile.nearsparse.checks import check_maps
 from spectile.nearsparse.cuda.choose import survey_launch
 from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
@@ -195,7 +196,15 @@ def square_sum(array: Any) -> float:
 
 def frobenius(array: Any) -> float:
     """Return the Frobenius norm, with float64 sums, of an array of the host or of any device."""
-    return math.sqrt(square_sum(array))
+    total = square_sum(array)
+    if 2.0**-900 < total < math.inf or not array.size or array.dtype != np.float64:
+        return math.sqrt(total)
+    # The squares leave the range of float64: scaled by a power of two meanwhile.
+    largest = float(abs(array).max())
+    if not 0 < largest < math.inf:
+        return largest
+    scale = math.ldexp(1.0, math.frexp(largest)[1] - 1)
+    return scale * math.sqrt(square_sum(array / scale))
 
 
 def kept_norms(x: Any, block: int) -> Any:
@@ -231,8 +240,11 @@ def tau_for_error(
     import cupy
 
     norms_a, norms_b = maps.of(item)
+    norm_a, norm_b = frobenius(norms_a), frobenius(norms_b)
+    if norm_a == 0 or norm_b == 0:
+        return math.inf
     # The norms may be too large by their rounding: the limit takes them too small.
-    scale = frobenius(norms_a) * frobenius(norms_b) / NORM_SLACK[norms_a.dtype.name] ** 2
+    scale = norm_a * norm_b / NORM_SLACK[norms_a.dtype.name] ** 2
     limit = bounds.skipping_limit(rtol, scale, rounding(shape, norms_a, norms_b, Request(precision)))
     largest = (
         float((norms_a.max(axis=0).astype(np.float64) * norms_b.max(axis=0)).max())
@@ -249,11 +261,7 @@ def tune_tau_cuda(
     import cupy
 
     norms_a, norms_b = arrays.to_device(norms_a)[0], arrays.to_device(norms_b)[0]
-    if norms_a.ndim != 2 or norms_b.ndim != 2 or norms_a.shape[1] != norms_b.shape[0]:
-        raise ValueError(
-            f"norm maps of shapes {norms_a.shape} and {norms_b.shape} do not multiply: the columns of the first must "
-            "be the rows of the second"
-        )
+    check_maps(norms_a, norms_b)
     dtype = np.result_type(norms_a.dtype, norms_b.dtype)
     maps = Norms(cupy.ascontiguousarray(norms_a, dtype=dtype), cupy.ascontiguousarray(norms_b.T, dtype=dtype), 32)
     tau, ratio = _search(maps, (0, 0), valid_ratio, iterations, tolerance)

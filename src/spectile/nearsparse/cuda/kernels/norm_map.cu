@@ -39,6 +39,41 @@ __device__ __forceinline__ uint4 stream(const Element* from) {
   return raw;
 }
 
+#if INPUT_BITS > 16
+constexpr bool kMayLeaveRange = true;   // squares of small or large entries underflow or overflow
+#else
+constexpr bool kMayLeaveRange = false;
+#endif
+
+// Nonzero where an entry is, whatever its square is.
+__device__ __forceinline__ unsigned magnitude(const uint4& raw) {
+  return sizeof(Element) == 8 ? raw.x | raw.z | (raw.y | raw.w) << 1 : (raw.x | raw.y | raw.z | raw.w) << 1;
+}
+
+// Whether a sum of squares has neither overflowed nor lost more than its rounding to underflow.
+__device__ __forceinline__ bool in_range(Norm sum) {
+  return sizeof(Norm) == 8 ? sum > Norm(0x1p-960) && sum < Norm(0x1p1020) : sum > Norm(0x1p-100) && sum < Norm(0x1p127);
+}
+
+// The norm of a block whose sum of squares is not in range, by one thread: scaled by a power of two meanwhile.
+__device__ __noinline__ Norm scaled_norm(const Element* block, long long leading, int rows, int columns) {
+  double largest = 0, sum = 0;
+  for (int r = 0; r < rows; ++r)
+    for (int c = 0; c < columns; ++c) {
+      const double x = fabs(static_cast<double>(block[r * leading + c]));
+      if (x != x) return static_cast<Norm>(x);
+      largest = fmax(largest, x);
+    }
+  if (largest == 0 || isinf(largest)) return static_cast<Norm>(largest);
+  const int exponent = ilogb(largest);
+  for (int r = 0; r < rows; ++r)
+    for (int c = 0; c < columns; ++c) {
+      const double x = scalbn(static_cast<double>(block[r * leading + c]), -exponent);
+      sum += x * x;
+    }
+  return static_cast<Norm>(scalbn(sqrt(sum), exponent));
+}
+
 __device__ __forceinline__ Norm square_sum(const uint4& raw) {
   const Element* value = reinterpret_cast<const Element*>(&raw);
   Norm sum = 0;
@@ -50,10 +85,11 @@ __device__ __forceinline__ Norm square_sum(const uint4& raw) {
   return sum;
 }
 
-__device__ __forceinline__ Norm square_sum(const Element* row, int column, int columns) {
+__device__ __forceinline__ Norm square_sum(const Element* row, int column, int columns, unsigned& bits) {
   Norm sum = 0;
   for (int i = 0; i < kVector && column + i < columns; ++i) {
     const Norm x = static_cast<Norm>(row[column + i]);
+    if (kMayLeaveRange && x != 0) bits = 1;
     sum += x * x;
   }
   return sum;
@@ -84,11 +120,19 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
   const int unit = block < 32 ? block : 32;      // rows and columns summed by one warp
   const int lanes = unit / kVector;              // lanes that share a block (a power of two)
   __shared__ Norm partial[4][kColumns / 32];
+  __shared__ unsigned partial_bits[4][kColumns / 32];
 
-  auto store = [&](int block_row, int block_column, Norm sum) {
-    if (block_row < task.norm_rows && block_column < task.norm_columns)
-      norms[task.transposed ? static_cast<long long>(block_column) * task.norm_rows + block_row
-                            : static_cast<long long>(block_row) * task.norm_columns + block_column] = sqrt(sum);
+  // `bits` is nonzero where an entry of the block is.
+  auto store = [&](int block_row, int block_column, Norm sum, unsigned bits) {
+    if (block_row >= task.norm_rows || block_column >= task.norm_columns) return;
+    Norm norm = sqrt(sum);
+    if (kMayLeaveRange && bits && !in_range(sum)) {
+      const int row = block_row * block, column = block_column * block;
+      norm = scaled_norm(matrix + row * task.leading + column, task.leading, min(block, task.rows - row),
+                         min(block, task.columns - column));
+    }
+    norms[task.transposed ? static_cast<long long>(block_column) * task.norm_rows + block_row
+                          : static_cast<long long>(block_row) * task.norm_columns + block_column] = norm;
   };
 
   const int first = row0 + 32 * warp;
@@ -97,6 +141,7 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
     const int column = column0 + strip * kStripColumns + lane * kVector;
     if (unit == 32) {
       Norm sum = 0;
+      unsigned bits = 0;
       if (task.aligned && first + 32 <= task.rows && column - lane * kVector + kStripColumns <= task.columns) {
         // Sixteen loads in flight a lane, no test between them.
 #pragma unroll
@@ -106,27 +151,33 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
           for (int r = 0; r < 16; ++r)
             raw[r] = stream(matrix + (first + half + r) * task.leading + column);
 #pragma unroll
-          for (int r = 0; r < 16; ++r) sum += square_sum(raw[r]);
+          for (int r = 0; r < 16; ++r) {
+            sum += square_sum(raw[r]);
+            if (kMayLeaveRange) bits |= magnitude(raw[r]);
+          }
         }
       } else {
         for (int r = first; r < min(first + 32, task.rows); ++r)
-          sum += square_sum(matrix + r * task.leading, column, task.columns);
+          sum += square_sum(matrix + r * task.leading, column, task.columns, bits);
       }
       sum = sum_lanes(sum);
+      if (kMayLeaveRange) bits = __ballot_sync(~0u, bits != 0) >> (lane & ~(32 / kVector - 1)) & ((1u << 32 / kVector) - 1);
       if (lane % (32 / kVector) == 0) {
         const int segment = strip * (kStripColumns / 32) + lane / (32 / kVector);
         if (block == 32)
-          store(first / 32, column / 32, sum);
+          store(first / 32, column / 32, sum, bits);
         else
-          partial[warp][segment] = sum;
+          partial[warp][segment] = sum, partial_bits[warp][segment] = bits;
       }
     } else {
       for (int group = 0; group < 32; group += unit) {
         Norm sum = 0;
+        unsigned bits = 0;
         for (int r = first + group; r < first + group + unit && r < task.rows; ++r)
-          sum += square_sum(matrix + r * task.leading, column, task.columns);
+          sum += square_sum(matrix + r * task.leading, column, task.columns, bits);
         for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-        if (lane % lanes == 0) store((first + group) / block, column / block, sum);
+        if (kMayLeaveRange) bits = __ballot_sync(~0u, bits != 0) >> (lane & ~(lanes - 1)) & ((1u << lanes) - 1);
+        if (lane % lanes == 0) store((first + group) / block, column / block, sum, bits);
       }
     }
   }
@@ -137,9 +188,13 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
     if (threadIdx.x < across * down) {
       const int i = threadIdx.x / across, j = threadIdx.x % across;
       Norm sum = 0;
+      unsigned bits = 0;
       for (int r = 0; r < span; ++r)
-        for (int s = 0; s < span; ++s) sum += partial[i * span + r][j * span + s];
-      store(row0 / block + i, column0 / block + j, sum);
+        for (int s = 0; s < span; ++s) {
+          sum += partial[i * span + r][j * span + s];
+          if (kMayLeaveRange) bits |= partial_bits[i * span + r][j * span + s];
+        }
+      store(row0 / block + i, column0 / block + j, sum, bits);
     }
   }
 }

@@ -88,7 +88,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) survey(const Survey p) {
         for (int j = 0; j < 4; ++j) {
           const Norm product = a[ty + 16 * i][k] * b[tx + 16 * j][k];
           const bool valid = !(product < tau);
-          if (p.squares && !valid) skipped[i][j] += static_cast<double>(product);
+          if (p.squares && !valid)   // in float64: the product of small float32 norms underflows
+            skipped[i][j] += static_cast<double>(a[ty + 16 * i][k]) * b[tx + 16 * j][k];
           any |= static_cast<unsigned>(valid) << (4 * i + j);
           if (closes) count[i][j] += (any >> (4 * i + j) & 1) * ((k0 + k) % p.k_group + 1);
         }

@@ -1,0 +1,158 @@
+"""What users do that no sheet holds: any shape, any layout, tiny and huge entries, matrices in place of norm maps."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spectile.core.devices import TABLE
+from spectile.core.tensor_map import _strides
+from spectile.nearsparse import norm_map, reference, spamm, spamm_threshold, tune_tau
+from spectile.nearsparse.cpu.norms import row_major
+from spectile.nearsparse.cuda.choose import Problem, choose_kernel
+from spectile.nearsparse.types import PRECISIONS
+
+LENGTHS = (0, 1, 2, 31, 32, 33, 127, 128, 129)
+
+
+def decay(rows: int, columns: int, dtype: str = "f8", scale: float = 1.0) -> Any:
+    i, j = np.arange(rows)[:, None] // 32, np.arange(columns)[None] // 32
+    values = np.random.default_rng(rows + 7 * columns).standard_normal((rows, columns))
+    return (scale * values * np.exp(-0.5 * abs(i - j))).astype(dtype)
+
+
+@pytest.mark.parametrize("m", LENGTHS)
+def test_any_shape(m: int) -> None:
+    shapes = [(m, k, n) for k, n in itertools.product((0, 1, 33, 128), (1, 2, 127))]
+    for rows, inner, columns in [*shapes, (m, 4999, 1), (1, m, 4999)]:
+        for dtype in ("f2", "f4", "f8"):
+            a, b = decay(rows, inner, dtype), decay(inner, columns, dtype)
+            result = spamm(a, b, tau=0.5, backend="cpu")
+            wanted = reference.spamm_flat(a.astype("f8"), b.astype("f8"), 0.5)
+            np.testing.assert_allclose(result.c, wanted, rtol=1e-4, atol=1e-3 if dtype == "f2" else 1e-4)
+
+
+@pytest.mark.parametrize("order", ["FF", "FC", "CF"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_operands_in_fortrans_order(order: str, dtype: str) -> None:
+    a, b, c = decay(300, 200, dtype), decay(200, 170, dtype), decay(300, 170)
+    given = [np.asarray(x, order=o) for x, o in zip((a, b), order, strict=True)]
+    plain, found = (spamm(*pair, valid_ratio=0.4, backend="cpu") for pair in ((a, b), given))
+    np.testing.assert_allclose(found.c, plain.c, rtol=1e-5, atol=1e-5)
+    assert found.tau == pytest.approx(plain.tau) and found.valid_ratio == plain.valid_ratio
+    assert found.error_bound == pytest.approx(plain.error_bound)
+    # Nothing is copied where all lie by columns, and the result does, too.
+    assert found.c.flags.f_contiguous == (order == "FF")
+    added = np.asfortranarray(c.astype(plain.c.dtype))
+    both = [spamm(*x, tau=1.0, beta=2.0, c=y, backend="cpu").c for x, y in (((a, b), c), (given, added), (given, c))]
+    for other in both[1:]:
+        np.testing.assert_allclose(other, both[0], rtol=1e-5, atol=1e-5)
+    out = np.empty(plain.c.shape, plain.c.dtype)
+    assert spamm(*given, valid_ratio=0.4, out=out, backend="cpu").c is out
+    np.testing.assert_allclose(out, plain.c, rtol=1e-5, atol=1e-5)
+
+
+def test_a_matrix_by_columns_is_copied_by_tiles() -> None:
+    for shape in ((1, 1), (33, 65), (700, 1000), (1000, 1)):
+        x = np.asfortranarray(decay(*shape))
+        assert row_major(x).flags.c_contiguous
+        np.testing.assert_array_equal(row_major(x), x)
+        np.testing.assert_array_equal(row_major(x[::2]), x[::2])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [("f4", 1e-24), ("f4", 1e-30), ("f4", 1e17), ("f8", 1e-170), ("f8", 1e150)]
+)
+def test_the_bound_holds_where_squares_or_products_leave_the_range(dtype: str, scale: float) -> None:
+    a, b = decay(160, 192, dtype, scale), decay(192, 128, dtype, scale)
+    wide_a, wide_b = (x.astype(np.longdouble) / scale for x in (a, b))
+    exact = wide_a @ wide_b
+    norms = norm_map(a)
+    assert (norms > 0).all() and np.isfinite(norms).all()
+    np.testing.assert_allclose(norms / scale, reference.norm_map(a.astype("f8") / scale), rtol=1e-12)
+    for choice in ({"tau": 0.0}, {"tau": float(norms.max()) * float(norm_map(b).max()) / 2}):
+        with np.errstate(over="ignore"):
+            result = spamm(a, b, backend="cpu", **choice)
+        if np.isfinite(result.c).all():
+            error = float(np.linalg.norm((result.c.astype(np.longdouble) / scale / scale - exact).astype("f8")))
+            assert error <= result.error_bound / scale / scale
+    if scale < 1:
+        with pytest.raises(ValueError, match="underflow"):
+            spamm(a, b, rtol=1e-3, backend="cpu")
+
+
+def test_infinite_norms_do_not_keep_the_search_from_ending() -> None:
+    norms = np.full((4, 4), np.inf)
+    started = time.perf_counter()
+    assert tune_tau(norms, norms, 0.1)[1] == 1.0
+    assert time.perf_counter() - started < 10
+
+
+def test_matrices_are_told_from_norm_maps() -> None:
+    a = decay(256, 256)
+    with pytest.raises(ValueError, match="as no norm map does"):
+        tune_tau(a, a, 0.1)
+    with pytest.raises(ValueError, match="as no norm map does"):
+        tune_tau(-norm_map(a), norm_map(a), valid_ratio=0.1)
+    assert tune_tau(a, a, 0.25, block=32) == tune_tau(norm_map(a), norm_map(a), 0.25)
+
+
+@pytest.mark.parametrize("choice", [{"tau": 3.0}, {"valid_ratio": 0.3}, {"rtol": 0.1}, {"rtol": 1e-3}])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_a_threshold_is_that_of_the_product(choice: dict[str, float], dtype: str) -> None:
+    a, b = decay(300, 260, dtype), decay(260, 200, dtype)
+    made, told = spamm(a, b, backend="cpu", **choice), spamm_threshold(a, b, backend="cpu", **choice)
+    assert (told.tau, told.valid_ratio) == (made.tau, made.valid_ratio)
+    assert told.error_bound == pytest.approx(made.error_bound)
+
+
+def test_a_threshold_is_of_two_matrices() -> None:
+    a = decay(64, 64)
+    with pytest.raises(ValueError, match="of one product"):
+        spamm_threshold(a[None], a, tau=1.0)
+    with pytest.raises(ValueError, match="exactly one"):
+        spamm_threshold(a, a)
+
+
+@pytest.mark.parametrize("word", ["fp32", "float32"])
+def test_both_spellings_of_a_precision_are_one(word: Any) -> None:
+    a = decay(64, 64, "f4")
+    np.testing.assert_array_equal(spamm(a, a, tau=1.0, precision=word, backend="cpu").c, spamm(a, a, tau=1.0).c)
+    with pytest.raises(ValueError, match="float16, float16c16, float32, tf32x3, float64"):
+        spamm(a, a, tau=1.0, precision="tf32", backend="cpu")  # type: ignore[arg-type]
+
+
+def test_rows_of_one_element_have_strides_that_the_copy_engine_takes() -> None:
+    for shape in ((1, 1, 1), (1, 1, 7), (1, 5, 8), (3, 1, 8), (1, 300, 64)):
+        array = np.empty(shape, "f2")
+        for size, stride in zip(shape[:-1], _strides(array), strict=True):
+            assert size > 1 or (stride % 16 == 0 and stride > 0)
+            assert size == 1 or stride == array.strides[shape.index(size)]
+
+
+def test_layouts_that_the_copy_engine_refuses_take_another_kernel() -> None:
+    def layout(shape: tuple[int, ...], strides: tuple[int, ...], pointer: int = 256) -> Any:
+        return SimpleNamespace(
+            shape=shape, strides=strides, itemsize=2, ndim=len(shape), data=SimpleNamespace(ptr=pointer)
+        )
+
+    plain, device = layout((256, 256), (512, 2)), TABLE["H200"]
+    for other, kernel in (
+        (plain, "wgmma_small"),
+        (layout((1, 256), (2, 2)), "wgmma_small"),
+        (layout((256, 256), (512, 2), 258), "portable"),
+        (layout((256, 256), (514, 2)), "portable"),
+        (layout((256, 256), (1 << 41, 2)), "portable"),
+        (layout((3, 256, 256), (-131072, 512, 2)), "portable"),
+    ):
+        out = layout((3, 256, 256), (131072, 512, 2)) if len(other.shape) == 3 else plain
+        problem = Problem.of(other, plain, out, 32, "fp16")
+        assert choose_kernel(problem, device) == kernel, other
+    for precision in PRECISIONS:
+        for m, n in itertools.product((1, 2, 31, 129), repeat=2):
+            assert choose_kernel(Problem(m, 1, n, precision=precision), device)
