@@ -31,6 +31,9 @@ def with_checked_factors(
 
     Where the check finds something, `Invalid` is raised by `use`, which is called again with canonical factors.
     """
+    import cupy
+
+    units.prepare_rows(precision.value, cupy.cuda.runtime.getDevice())
     raw = [device_csr(A, "A")]
     raw.append(raw[0] if A is B else device_csr(B, "B"))
     counters = new_counters(A.shape[0])

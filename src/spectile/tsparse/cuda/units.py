@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from spectile.core.compile import PORTABLE, Unit
+import functools
+
+from spectile.core.compile import PORTABLE, Unit, prepare
 from spectile.tsparse.types import PRECISIONS
 
 _VALUES = {"float32": {"VALUE": "float"}, "float64": {"VALUE": "double"}}
@@ -31,3 +33,9 @@ TILES = {
 }
 _FAMILIES = (CHECK, ANALYSIS, WINDOW, HASH, WIDE_HASH, BLOCK, REUSE_WINDOW, REUSE_HASH, REUSE_BLOCK, TILES)
 UNITS = (SYMBOLIC, *(unit for family in _FAMILIES for unit in family.values()))
+
+
+@functools.cache
+def prepare_rows(value: str, device: int) -> None:
+    """Compile side by side what a product by rows with values of this type may launch on the current device."""
+    prepare(SYMBOLIC, *(family[value] for family in (CHECK, ANALYSIS, WINDOW, HASH, BLOCK)))
