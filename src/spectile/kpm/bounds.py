@@ -75,10 +75,7 @@ def lanczos(engine: Engine, steps: int = 60) -> tuple[float, float]:
     """
     from scipy.linalg import eigh_tridiagonal
 
-    # A vector without the symmetries of H: phases alone can be orthogonal to the states that bound the spectrum.
-    start = engine.vector(1)
-    start *= engine.xp.linspace(1, 2, engine.num_rows).astype(start.real.dtype)
-    alphas, betas = engine.tridiagonalize(start, min(steps, engine.num_rows))
+    alphas, betas = engine.tridiagonalize(min(steps, engine.num_rows))
     if not np.isfinite(alphas[0]):
         raise ValueError(NOT_FINITE)
     # The space is exhausted where a norm is but rounding; what follows means nothing.

@@ -62,8 +62,12 @@ class Engine(Protocol):
     def check_hermitian(self) -> None:
         """Raise ValueError, in one sentence, where H is not Hermitian or not finite."""
 
-    def tridiagonalize(self, start: Any, steps: int) -> tuple[Array, Array]:
-        """Return the numbers of Lanczos steps from a start vector: the diagonal, and the norms beside it."""
+    def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
+        """Return the numbers of Lanczos steps: the diagonal, and the norms beside it.
+
+        They start from a vector without the symmetries of H, random phases of lengths from 1 to 2: phases alone can be
+        orthogonal to the states that bound the spectrum.
+        """
 
     def vector(self, seed: int) -> Any:
         """Return one random vector, shape (N,)."""

@@ -24,14 +24,30 @@ def test_rows_fit(device):
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_gathered_rows_fit(device, dtype):
+    item = np.dtype(dtype).itemsize
+    for num_vectors in WIDTHS:
+        shape = choose.gather_shape(num_vectors, dtype)
+        launched = choose.gather_launch(shape, num_vectors, device)
+        assert launched.refusal(device) is None
+        assert launched.grid[1] * shape.columns >= num_vectors and num_vectors % shape.vector == 0
+        assert shape.vector * item <= 16
+        # Static: the sums of the warps, and the products of one vector's entries.
+        static = shape.threads // 32 * 2 * shape.columns * 8
+        static += shape.threads * shape.unroll * item if num_vectors == 1 else 0
+        assert static <= 48 * 1024
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_staged_blocks_fit_or_are_not_chosen(device, dtype):
     item = np.dtype(dtype).itemsize
     for num_vectors in WIDTHS:
-        if not choose.stages(num_vectors, dtype, device):
+        if not choose.stages(num_vectors, dtype, 13, device):
             assert device.compute_capability < (9, 0) or num_vectors * item < 128 or num_vectors * item % 16
             continue
         shape = choose.staged_shape(num_vectors, dtype)
-        for longest in (1, 7, 13, 60, 500):
+        for longest in (10, 13, 32, 60, 500):
             for pages in (1, 10, 10**6):
                 room = choose.staged_room(shape, num_vectors, pages, longest, pages // 100, item, 0, device)
                 if room.slots > 0:

@@ -20,8 +20,6 @@ from spectile.core.launch import Shape
 STRIP = 8
 #: Height of SELL chunks: rows of a warp when a thread has a row of its own.
 SELL_CHUNK = 32
-#: Widest block vector for which one thread per row, coalesced from SELL, is faster; wider ones read CSR.
-WIDEST_SELL = 2
 
 
 class RowShape(NamedTuple):
@@ -68,6 +66,54 @@ def row_launch(shape: RowShape, num_vectors: int, device: Device) -> Shape:
     return Shape((device.multiprocessors * shape.blocks, chunks), shape.threads)
 
 
+# ---- rows of any CSR matrix (gather.cu, stream.cu)
+
+
+class GatherShape(NamedTuple):
+    """Shape of ``gather.cu`` for a width of the block vector; of ``stream.cu`` for one vector.
+
+    Attributes
+    ----------
+    vector, lanes, pieces : int
+        Adjacent vectors that a thread reads at once, threads of a row, and pieces of a thread.
+    unroll, ahead : int
+        Entries in flight, and turns of a warp by which V and W come into the L2 cache ahead.
+    threads, blocks : int
+        Threads of a block, and blocks of a multiprocessor.
+    """
+
+    vector: int
+    lanes: int
+    pieces: int
+    unroll: int
+    ahead: int
+    threads: int
+    blocks: int
+
+    @property
+    def columns(self) -> int:
+        """Vectors of a row's threads."""
+        return self.vector * self.lanes * self.pieces
+
+
+def gather_shape(num_vectors: int, dtype: Any) -> GatherShape:
+    """Return the shape for R vectors: 16 bytes a thread where R allows, tuned on an H200."""
+    if num_vectors == 1:
+        return GatherShape(1, 1, 1, 4 if np.dtype(dtype).itemsize <= 8 else 2, 0, 512, 2)
+    vector = max(1, 16 // np.dtype(dtype).itemsize)
+    while num_vectors % vector:
+        vector //= 2
+    lanes = 1
+    while lanes < 32 and lanes * vector < num_vectors:
+        lanes *= 2
+    return GatherShape(vector, lanes, 2 if lanes * vector < min(num_vectors, 64) else 1, 4, 3, 256, 3)
+
+
+def gather_launch(shape: GatherShape, num_vectors: int, device: Device) -> Shape:
+    """Return the launch of ``gather`` or ``stream``: persistent blocks, for each chunk of vectors."""
+    return Shape((device.multiprocessors * shape.blocks, -(-num_vectors // shape.columns)), shape.threads)
+
+
 # ---- V staged through shared memory (staged.cu)
 
 #: Slots that a code can name: 16 bits are a slot and one of its four rows.
@@ -76,6 +122,8 @@ PAGE = 4
 _STATIC_BYTES = 1024  # barriers, and what the driver keeps of a block's shared memory
 # Rows of less than this are faster through the caches.
 _LEAST_ROW_BYTES = 128
+# Entries of the longest row for which staging V pays: fewer are gathered as fast, more do not fit.
+_STAGED_ENTRIES = (10, 32)
 
 
 class StagedShape(NamedTuple):
@@ -126,10 +174,19 @@ class StagedShape(NamedTuple):
 _STAGED_SHAPES = ((1, (16, 4, 16, 8)), (2, (12, 4, 12, 8)), (4, (4, 5, 12, 4)))
 
 
-def stages(num_vectors: int, dtype: Any, device: Device) -> bool:
-    """Return whether a block of R vectors goes through shared memory: rows of whole 16 bytes, and bulk copies."""
+def stages(num_vectors: int, dtype: Any, longest: int, device: Device) -> bool:
+    """Return whether a block of R vectors goes through shared memory, for a matrix of so many entries in a row at most.
+
+    It takes bulk copies, rows of whole 16 bytes, and a matrix whose rows are gathered often enough to pay the
+    inspector, but fit into shared memory.
+    """
     row = num_vectors * np.dtype(dtype).itemsize
-    return device.compute_capability >= (9, 0) and row >= _LEAST_ROW_BYTES and row % 16 == 0
+    return (
+        device.compute_capability >= (9, 0)
+        and row >= _LEAST_ROW_BYTES
+        and row % 16 == 0
+        and _STAGED_ENTRIES[0] <= longest <= _STAGED_ENTRIES[1]
+    )
 
 
 def staged_shape(num_vectors: int, dtype: Any) -> StagedShape:

@@ -8,10 +8,10 @@ import numpy as np
 
 from spectile.core.device import describe, require_device
 from spectile.core.memory import free_bytes, require_free
-from spectile.kpm.cuda.choose import WIDEST_SELL, most_steps_a_sweep, stages
+from spectile.kpm.cuda.choose import most_steps_a_sweep, stages
+from spectile.kpm.cuda.gather import GatherOperator
 from spectile.kpm.cuda.inspection import inspect
-from spectile.kpm.cuda.lanczos import tridiagonalize
-from spectile.kpm.cuda.staged import StagedOperator
+from spectile.kpm.cuda.lanczos import lengthened, tridiagonalize
 from spectile.kpm.cuda.stencil import StencilOperator, StencilRecursion
 from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
 from spectile.kpm.operators.protocol import Operator
@@ -65,7 +65,9 @@ class StoredEngine:
 
     def _format(self, num_vectors: int) -> StoredOperator:
         """Return the matrix in the format that suits so many vectors."""
-        if num_vectors not in self._unstaged and stages(num_vectors, self.dtype, describe()):
+        if num_vectors not in self._unstaged and stages(num_vectors, self.dtype, self.seen.longest, describe()):
+            from spectile.kpm.cuda.staged import StagedOperator  # its inspector takes Numba
+
             try:
                 operator = self._formats.get("staged") or StagedOperator(self.matrix)
                 operator.unit(num_vectors)
@@ -74,15 +76,14 @@ class StoredEngine:
             except MemoryError:
                 # Rows that couple too many others for shared memory: read V through the caches.
                 self._unstaged.add(num_vectors)
-        layout = "sell" if num_vectors <= WIDEST_SELL else "csr"
-        if layout not in self._formats:
-            self._formats[layout] = StoredOperator(self.matrix, layout)
-        return self._formats[layout]
+        if "rows" not in self._formats:
+            self._formats["rows"] = GatherOperator(self.matrix)
+        return self._formats["rows"]
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the device's memory at once, with a reserve."""
-        # SELL, and the staged kernel's codes and values, are yet to be made.
-        room = int(0.95 * free_bytes()) - 3 * int(self.matrix.data.nbytes)
+        # The staged kernel's codes and values are yet to be made.
+        room = int(0.95 * free_bytes()) - 2 * int(self.matrix.data.nbytes)
         return max(1, room // self._state_bytes)
 
     @property
@@ -100,14 +101,14 @@ class StoredEngine:
             raise ValueError(NOT_FINITE)
         refuse_difference(self.seen.difference, self.seen.largest, self.dtype)
 
-    def tridiagonalize(self, start: Any, steps: int) -> tuple[Array, Array]:
-        """Return the numbers of Lanczos steps from a start vector, which is overwritten."""
+    def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
+        """Return the numbers of Lanczos steps."""
         step = self._format(1).launcher(1)
 
         def product(v: Any, u: Any, etas: Any) -> None:
             step(v, u, 1.0, 0.0, 0.0, etas)
 
-        return tridiagonalize(product, start.reshape(-1, 1), steps)
+        return tridiagonalize(product, lengthened(self.vector(1)), steps)
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""
@@ -171,14 +172,15 @@ class StencilEngine:
     def check_hermitian(self) -> None:
         """Do nothing: every hop has its adjoint, and the potential is real."""
 
-    def tridiagonalize(self, start: Any, steps: int) -> tuple[Array, Array]:
-        """Return the numbers of Lanczos steps from a start vector."""
+    def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
+        """Return the numbers of Lanczos steps."""
         sweep = self.operator.launcher(1, 1)
 
         def product(v: Any, u: Any, etas: Any) -> None:
             sweep(v, u, u, u, 1.0, 0.0, 0.0, etas.reshape(1, 2, 1))
 
-        return tridiagonalize(product, self.operator.to_block(start.reshape(-1, 1)), steps)
+        start = self.operator.to_block(lengthened(self.vector(1)).reshape(-1, 1))
+        return tridiagonalize(product, start, steps)
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""

@@ -19,6 +19,8 @@ from spectile.kpm.operators.sell import SellMatrix
 from spectile.kpm.types import Array
 
 _FILL = Shape((1024,), 256)
+#: Entries whose positions are kept in 32 bits: kernels count a little beyond the last one.
+MOST_NARROW = 2**31 - 2**16
 
 
 class StoredOperator:
@@ -51,7 +53,7 @@ class StoredOperator:
             self.starts = cupy.asarray(matrix.indptr), cupy.zeros(1, np.int32)
             self.indices, self.data = cupy.asarray(matrix.indices), cupy.asarray(matrix.data)
         self.indices = self.indices.astype(np.int32, copy=False)
-        if self.data.size <= np.iinfo(np.int32).max:
+        if self.data.size <= MOST_NARROW:
             self.starts = self.starts[0].astype(np.int32, copy=False), self.starts[1]
         self.wide = self.starts[0].dtype.itemsize == 8
 

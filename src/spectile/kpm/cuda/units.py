@@ -7,7 +7,17 @@ import functools
 import numpy as np
 
 from spectile.core.compile import PORTABLE, Unit
-from spectile.kpm.cuda.choose import SELL_CHUNK, RowShape, StagedShape, SweepTile, row_shape, staged_shape
+from spectile.kpm.cuda import kernels
+from spectile.kpm.cuda.choose import (
+    SELL_CHUNK,
+    GatherShape,
+    RowShape,
+    StagedShape,
+    SweepTile,
+    gather_shape,
+    row_shape,
+    staged_shape,
+)
 
 #: Bulk copies are Hopper's and later.
 BULK = tuple(arch for arch in PORTABLE if int(arch[3:].rstrip("a")) >= 90)
@@ -50,7 +60,19 @@ def stored_unit(
         "BLOCKS": str(shape.blocks), "WIDE": str(int(wide)), "SELL": str(SELL_CHUNK if layout == "sell" else 0),
         "MODE": str(mode), "EXACT": str(int(num_vectors % (shape.lanes * shape.columns) == 0)),
     }  # fmt: skip
-    return Unit(__package__, ("rows.cu",), PORTABLE, defines)
+    return Unit(kernels.__name__, ("rows.cu",), PORTABLE, defines)
+
+
+@functools.cache
+def gather_unit(dtype: str, num_vectors: int, *, wide: bool = False, mode: int = FULL, shape: GatherShape) -> Unit:
+    """Return the unit of the step on rows (``gather.cu``), or of one vector (``stream.cu``); arguments as above."""
+    defines = {
+        "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": str(shape.lanes),
+        "COLUMNS": str(shape.pieces * shape.vector), "VECTOR": str(shape.vector), "PIECES": str(shape.pieces),
+        "UNROLL": str(shape.unroll), "AHEAD": str(shape.ahead), "THREADS": str(shape.threads),
+        "BLOCKS": str(shape.blocks), "WIDE": str(int(wide)), "SELL": "0", "MODE": str(mode), "EXACT": str(int(num_vectors % shape.columns == 0)),
+    }  # fmt: skip
+    return Unit(kernels.__name__, ("stream.cu" if num_vectors == 1 else "gather.cu",), PORTABLE, defines)
 
 
 @functools.cache
@@ -59,7 +81,7 @@ def sweep_unit(dtype: str, nz: int, tile: SweepTile) -> Unit:
     defines = {
         "REAL": REAL[dtype], "NZ": str(nz), "TY": str(tile.lines), "STEPS": str(tile.steps), "AHEAD": str(tile.ahead)
     }  # fmt: skip
-    return Unit(__package__, ("stencil.cu",), PORTABLE, defines)
+    return Unit(kernels.__name__, ("stencil.cu",), PORTABLE, defines)
 
 
 @functools.cache
@@ -103,18 +125,21 @@ def staged_unit(
         "DEPTH": str(shape.depth), "SLOTS": str(slots), "CODE_BYTES": str(code_bytes),
         "VALUE_BYTES": str(value_bytes), "DICTIONARY": str(dictionary),
     }  # fmt: skip
-    return Unit(__package__, ("staged.cu",), BULK, defines)
+    return Unit(kernels.__name__, ("staged.cu",), BULK, defines)
 
 
 @functools.cache
 def vectors_unit(dtype: str, *, wide: bool = False) -> Unit:
     """Return the unit of what comes before and beside the recurrence (``vectors.cu``)."""
     defines = {"REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "WIDE": str(int(wide))}
-    return Unit(__package__, ("vectors.cu",), PORTABLE, defines)
+    return Unit(kernels.__name__, ("vectors.cu",), PORTABLE, defines)
 
 
 # What CI compiles: every type, every shape, both formats, both sweeps; the study compiles what only it launches.
 UNITS = (
+    *(gather_unit(dtype, r, shape=gather_shape(r, dtype)) for dtype in REAL for r in (1, 2, 7, 8, 32, 64)),
+    gather_unit("complex128", 32, wide=True, shape=gather_shape(32, "complex128")),
+    gather_unit("complex128", 1, wide=True, shape=gather_shape(1, "complex128")),
     *(vectors_unit(dtype) for dtype in REAL),
     vectors_unit("complex128", wide=True),
     *(stored_unit("complex128", r) for r in (4, 8, 16, 31, 32, 64)),

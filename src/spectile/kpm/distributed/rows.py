@@ -70,7 +70,7 @@ class LocalRows:
 
     def staged(self, num_vectors: int) -> StagedOperator | None:
         """Return the operator that stages V through shared memory; None where that is not possible or slower."""
-        if self.matrix is None or not stages(num_vectors, self.operator.dtype, describe()):
+        if self.matrix is None or not stages(num_vectors, self.operator.dtype, 13, describe()):
             return None
         try:
             self._staged = self._staged or StagedOperator(self.matrix)

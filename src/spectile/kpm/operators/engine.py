@@ -26,8 +26,10 @@ class ProductEngine(abc.ABC):
     def apply(self, x: Any) -> Any:
         """Return H x of one vector."""
 
-    def tridiagonalize(self, start: Any, steps: int) -> tuple[Array, Array]:
-        """Return the numbers of Lanczos steps from a start vector."""
+    def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
+        """Return the numbers of Lanczos steps."""
+        start = self.vector(1)
+        start *= self.xp.linspace(1, 2, self.num_rows).astype(start.real.dtype)
         return tridiagonalize(self.apply, start, steps, self.xp)
 
     def check_hermitian(self) -> None:

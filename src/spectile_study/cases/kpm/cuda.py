@@ -77,7 +77,7 @@ class _Step:
             _cast(_matrix(sample.nx, sample.ny, sample.nz, strip), self.dtype) for strip in (self.strip, None)
         )
         self.vectors = _Block()
-        self.wide = stages(self.r, self.dtype, describe())
+        self.wide = stages(self.r, self.dtype, 13, describe())
         self.staged = functools.cache(lambda table, work: staged_variant(self.natural, table, work))
 
     def problem(self) -> Problem:

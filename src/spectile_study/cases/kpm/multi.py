@@ -160,7 +160,7 @@ def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
     sample, r = shared.sample_of(row), int(row["num_vectors"])
     a, b = shared.scaling(sample)
     operator: Any
-    if "stored" in options and stages(r, np.complex128, describe()):
+    if "stored" in options and stages(r, np.complex128, 13, describe()):
         operator = StagedOperator(sample.matrix(xp=cupy))
 
         def fresh() -> Any:

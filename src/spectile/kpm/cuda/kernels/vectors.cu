@@ -117,6 +117,17 @@ extern "C" __global__ void random_phases(number *__restrict__ block, const int *
     }
 }
 
+// Entries of a vector by 1 to 2 longer, in their order.
+extern "C" __global__ void lengthen(number *x, long long size) {
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < size; i += (long long)gridDim.x * blockDim.x) {
+        const double factor = size > 1 ? 1 + double(i) / double(size - 1) : 1;
+        x[i].x = real(x[i].x * factor);
+#if COMPLEX
+        x[i].y = real(x[i].y * factor);
+#endif
+    }
+}
+
 // The sum of a block's threads, in a fixed order, for all of them.
 static __device__ __forceinline__ double sum_of_block(double value, double *shared) {
 #pragma unroll

@@ -2,9 +2,9 @@
 //
 // Block vectors are row-major (N, R).  LANES threads share a row, each holding COLUMNS vectors.
 //
-// Set by the launch code: REAL (float, double), COMPLEX (0, 1), LANES, COLUMNS, UNROLL, THREADS, BLOCKS (resident blocks
-// a multiprocessor), WIDE (64-bit row pointers), SELL (chunk height, 0 = CSR), MODE (0 plain product, 1 augmented
-// without dots, 2 with dots), EXACT (1 if every column exists).
+// Set by the launch code besides number.cuh's: LANES, COLUMNS, UNROLL, THREADS, BLOCKS (resident blocks a
+// multiprocessor), SELL (chunk height, 0 = CSR), MODE (0 plain product, 1 augmented without dots, 2 with dots), EXACT (1
+// if every column exists).
 
 #include "number.cuh"
 #include "ptx.cuh"
@@ -47,6 +47,27 @@ static __device__ __forceinline__ void store_stream(number *p, number n) {
         __stcs(reinterpret_cast<float2 *>(p), make_float2(n.x, n.y));
 #else
     __stcs(reinterpret_cast<real *>(p), n.x);
+#endif
+}
+
+// One element of the new W, and its part of the scalar products (MODE 0: the sum alone).
+static __device__ __forceinline__ number advanced(number sum, number own, number old, real scale, real shift, real keep,
+                                                  double &even, double &odd) {
+#if MODE == 0
+    return sum;
+#else
+    number fresh;
+    fresh.x = scale * sum.x + shift * own.x - keep * old.x;
+#if COMPLEX
+    fresh.y = scale * sum.y + shift * own.y - keep * old.y;
+#endif
+#if MODE == 2
+    even += double(own.x) * own.x, odd += double(fresh.x) * own.x;
+#if COMPLEX
+    even += double(own.y) * own.y, odd += double(fresh.y) * own.y;
+#endif
+#endif
+    return fresh;
 #endif
 }
 

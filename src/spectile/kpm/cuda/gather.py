@@ -1,0 +1,48 @@
+"""KPM on a stored matrix as callers have it: CSR, row by row, V through the caches (``gather.cu``, ``stream.cu``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spectile.core.compile import Unit
+from spectile.core.device import describe
+from spectile.core.launch import kernel
+from spectile.kpm.cuda.choose import GatherShape, gather_launch, gather_shape
+from spectile.kpm.cuda.step import Step
+from spectile.kpm.cuda.stored import StoredOperator
+from spectile.kpm.cuda.units import FULL, gather_unit
+
+
+class GatherOperator(StoredOperator):
+    """A stored Hermitian matrix in CSR form on the device.
+
+    Parameters
+    ----------
+    matrix : scipy or cupyx CSR matrix, shape (N, N)
+        float32, float64, complex64 or complex128.
+    tuning : GatherShape or None
+        Shape of the kernel; None takes :func:`spectile.kpm.cuda.choose.gather_shape`.
+    """
+
+    def __init__(self, matrix: Any, tuning: GatherShape | None = None) -> None:
+        super().__init__(matrix)
+        self._shape = tuning
+
+    def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
+        """Return the unit that this operator launches for R vectors."""
+        return gather_unit(str(self.dtype), num_vectors, wide=self.wide, mode=mode, shape=self._kernel(num_vectors))
+
+    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
+        """Return the step of R vectors; `rows` (start, stop) names the rows to compute, None takes all."""
+        name = "stream" if num_vectors == 1 else "gather"
+        step = kernel(self.unit(num_vectors, mode), name, prefer_l1=True)
+        launched = gather_launch(self._kernel(num_vectors), num_vectors, describe())
+        start, stop = rows or (0, self.num_rows)
+        settings = np.int64(start), np.int64(stop), np.int32(num_vectors)
+        operands = self.starts[0], self.indices, self.data
+        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)
+
+    def _kernel(self, num_vectors: int) -> GatherShape:
+        return self._shape or gather_shape(num_vectors, self.dtype)

@@ -1,0 +1,151 @@
+// KPM on a stored matrix, row by row: the augmented sparse matrix times block vector of the paper (Figures 4 and 5).
+//
+//   W = scale H V + shift V - keep W, with <V|V> and Re <W|V> of each column on the fly
+//
+// LANES threads share a row, each holding PIECES pieces of VECTOR adjacent vectors, 16 bytes where R allows.  UNROLL
+// entries of a row are in flight together, the last ones of a short row masked.  Persistent blocks walk through the rows side
+// by side, so that rows that couple near ones find them in the L1 cache, and farther ones in L2; V and W come into L2
+// AHEAD turns before a warp needs them, which costs no registers.
+#include "block.cuh"
+
+struct alignas(VECTOR * sizeof(number)) piece {
+    number n[VECTOR];
+};
+static_assert(COLUMNS == PIECES * VECTOR, "");
+
+template <int BYTES>
+struct word_of;
+template <>
+struct word_of<4> {
+    typedef unsigned type;
+};
+template <>
+struct word_of<8> {
+    typedef uint2 type;
+};
+template <>
+struct word_of<16> {
+    typedef uint4 type;
+};
+typedef word_of<VECTOR * int(sizeof(number))>::type word;
+
+static __device__ __forceinline__ piece load_once(const number *p) {
+    piece x;
+    const word bits = __ldcs(reinterpret_cast<const word *>(p));
+    memcpy(&x, &bits, sizeof(word));
+    return x;
+}
+
+static __device__ __forceinline__ piece load(const number *p) {
+    piece x;
+    const word bits = __ldg(reinterpret_cast<const word *>(p));
+    memcpy(&x, &bits, sizeof(word));
+    return x;
+}
+
+static __device__ __forceinline__ void store_once(number *p, const piece &x) {
+    word bits;
+    memcpy(&bits, &x, sizeof(word));
+    __stcs(reinterpret_cast<word *>(p), bits);
+}
+
+struct Entries {
+    entry begin, end;
+};
+
+// The lines of V and W that a warp's rows from `row` on take: a thread a line of 128 bytes comes into the L2 cache.
+static __device__ __forceinline__ void fetch_ahead(const number *v, const number *w, int width, long long rows,
+                                                   long long row, int lines) {
+    const int thread = threadIdx.x % 32, line = thread % 16;
+    const long long byte = row * width * int(sizeof(number)) + line * 128;
+    if (line < lines && byte < rows * width * int(sizeof(number)))
+        prefetch_l2(reinterpret_cast<const char *>(thread < 16 ? v : w) + byte);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    gather(const entry *__restrict__ pointer, const int *__restrict__ indices, const number *__restrict__ data,
+           const number *__restrict__ v, number *__restrict__ w, double *__restrict__ partial, long long first_row,
+           long long rows, int width, double scale_, double shift_, double keep_) {
+    const real scale = scale_, shift = shift_, keep = keep_;
+    const int lane = threadIdx.x % LANES, sub = threadIdx.x % 32 / LANES, warp = threadIdx.x / 32;
+    const int column = blockIdx.y * SPAN + lane * VECTOR;
+    double even[COLUMNS], odd[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) even[c] = odd[c] = 0;
+    bool exists[PIECES];
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) exists[p] = EXACT || column + p * LANES * VECTOR < width;
+
+    const long long step = (long long)gridDim.x * (WARPS * ROWS);
+    long long row = first_row + ((long long)blockIdx.x * WARPS + warp) * ROWS + sub;
+    // Where the entries of this row lie, of the next, and of the one after it.
+    auto find = [&](long long r) { return r < rows ? Entries{pointer[r], pointer[r + 1]} : Entries{0, 0}; };
+    Entries mine = find(row), next = find(row + step), later = find(row + 2 * step);
+    const int lines = min((ROWS * width * int(sizeof(number)) + 127) / 128, 16);
+    for (; __any_sync(0xffffffffu, row < rows); row += step) {
+        const bool live = row < rows;
+        const entry at = mine.begin;
+        const int count = int(mine.end - mine.begin), most = __reduce_max_sync(0xffffffffu, count);
+        number *const target = w + row * width + column;
+        piece own[PIECES], old[PIECES];
+#pragma unroll
+        for (int p = 0; p < PIECES; ++p)
+            if (MODE > 0 && live && exists[p]) {
+                old[p] = load_once(target + p * LANES * VECTOR);
+                own[p] = load(v + row * width + column + p * LANES * VECTOR);
+            }
+        mine = next, next = later, later = find(row + 3 * step);
+        fetch_ahead(v, w, width, rows, row - sub + AHEAD * step, lines);
+        number sum[COLUMNS];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) sum[c] = zero();
+        for (int k = 0; k < most; k += UNROLL) {
+            int index[UNROLL];
+            number value[UNROLL];
+            piece other[UNROLL][PIECES];
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                index[u] = -1;
+                if (k + u < count) index[u] = __ldg(indices + at + k + u), value[u] = data[at + k + u];
+            }
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u)
+#pragma unroll
+                for (int p = 0; p < PIECES; ++p)
+                    if (index[u] >= 0 && exists[p])
+                        other[u][p] = load(v + (long long)index[u] * width + column + p * LANES * VECTOR);
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u)
+                if (index[u] >= 0)
+#pragma unroll
+                    for (int c = 0; c < COLUMNS; ++c) multiply_add(sum[c], value[u], other[u][c / VECTOR].n[c % VECTOR]);
+        }
+        // The entries of the next row but one: a lane a line of 128 bytes.
+        for (int byte = lane * 128; byte < int(next.end - next.begin) * int(sizeof(number)); byte += LANES * 128)
+            prefetch_l2(reinterpret_cast<const char *>(data + next.begin) + byte);
+        if (lane == LANES - 1 && next.end > next.begin) prefetch_l2(indices + next.begin);
+#pragma unroll
+        for (int p = 0; p < PIECES; ++p)
+            if (live && exists[p]) {
+                piece fresh;
+#pragma unroll
+                for (int n = 0; n < VECTOR; ++n)
+                    fresh.n[n] = advanced(sum[p * VECTOR + n], own[p].n[n], old[p].n[n], scale, shift, keep,
+                                          even[p * VECTOR + n], odd[p * VECTOR + n]);
+                store_once(target + p * LANES * VECTOR, fresh);
+            }
+    }
+#if MODE == 2
+    __shared__ double sums[WARPS * 2 * SPAN];
+    sum_rows(even, odd);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c)
+        if (sub == 0) {
+            const int target = (c / VECTOR * LANES + lane) * VECTOR + c % VECTOR;
+            sums[2 * warp * SPAN + target] = even[c];
+            sums[(2 * warp + 1) * SPAN + target] = odd[c];
+        }
+    __syncthreads();
+    sum_warps(sums, WARPS, partial, width);
+#endif
+}
