@@ -42,6 +42,11 @@ def test_matrix_free(dims, num_vectors, steps_a_sweep, dtype, tolerance):
 
     sample = TopologicalInsulator(*dims)
     operator = StencilOperator(sample, dtype)
+    try:
+        operator.tile(steps_a_sweep)
+    except MemoryError:
+        assert dims == (5, 7, 100)  # every other sample fits a block of 99 KB
+        pytest.skip("this device's blocks hold no line of the sample for two steps: kpm_dos takes one, or stores H")
     recursion = StencilRecursion(operator, A, B, operator.random_block(SEED, 0, num_vectors), steps_a_sweep)
     recursion.w.fill(7.0)
     if steps_a_sweep == 2:

@@ -122,8 +122,9 @@ def test_matrices_of_every_shape(dtype, num_vectors):
         assert found.integrate() == pytest.approx(size, rel=1e-3 if single else 1e-9), (size, per_row, seed)
 
 
-def test_a_sample_too_high_for_a_block_is_stored():
-    sample = TopologicalInsulator(3, 3, 1200)
+@pytest.mark.parametrize("dims", [(5, 7, 100), (3, 3, 300), (3, 3, 1200)])
+def test_a_sample_too_high_for_a_block_takes_one_step_or_is_stored(dims):
+    sample = TopologicalInsulator(*dims)
     on_gpu = kpm_dos(sample, 20, 2, rng=1, backend="cuda", bounds=(-9, 9))
     on_cpu = kpm_dos(sample, 20, 2, rng=1, backend="cpu", bounds=(-9, 9))
     np.testing.assert_allclose(on_gpu.moments, on_cpu.moments, atol=1e-11 * sample.shape[0])

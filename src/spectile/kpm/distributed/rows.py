@@ -17,7 +17,7 @@ from spectile.kpm.cuda.staged import Runs, StagedOperator
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.distributed.partition import local_planes, localize, longest_run
-from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile.kpm.operators.topological_insulator import ROW_ENTRIES, TopologicalInsulator
 from spectile.kpm.types import Array
 
 
@@ -70,7 +70,7 @@ class LocalRows:
 
     def staged(self, num_vectors: int) -> StagedOperator | None:
         """Return the operator that stages V through shared memory; None where that is not possible or slower."""
-        if self.matrix is None or not stages(num_vectors, self.operator.dtype, 13, describe()):
+        if self.matrix is None or not stages(num_vectors, self.operator.dtype, ROW_ENTRIES, describe()):
             return None
         try:
             self._staged = self._staged or StagedOperator(self.matrix)

@@ -33,6 +33,8 @@ PARTNER = tuple(tuple(int(p) for p in np.abs(gamma).argmax(axis=1)) for gamma in
 MASS = 2.0
 _NO_POTENTIAL = np.empty((0, 0, 0))
 NUM_ORBITALS = 4
+#: Stored entries of a row, but on the open faces.
+ROW_ENTRIES = 13
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,7 +60,7 @@ def read(lines: Iterable[str]) -> dict[str, dict[str, float]]:
     if not table:
         said = next((line.strip() for line in text if line.startswith("==ERROR==")), "it counted no kernel")
         raise NoCounters(f"Nsight Compute read no counters: {said}")
-    found: dict[str, dict[str, float]] = {}
+    volumes: dict[str, dict[str, float]] = {}
     method = None
     for row in table:
         name = row["Kernel Name"]
@@ -68,11 +68,11 @@ def read(lines: Iterable[str]) -> dict[str, dict[str, float]]:
             continue
         if name.startswith(MARK):
             method = name.removeprefix(MARK).split("(")[0]
-            found[method] = dict.fromkeys(METRICS, 0.0)
+            volumes[method] = dict.fromkeys(METRICS, 0.0)
         elif method is not None:
             for volume, counters in METRICS.items():
-                found[method][volume] += sum(float(row[counter].replace(",", "")) for counter in counters)
-    return found
+                volumes[method][volume] += sum(float(row[counter].replace(",", "")) for counter in counters)
+    return volumes
 
 
 def count(row: Mapping[str, Any], seed: int, threads: int, methods: Iterable[str]) -> dict[str, dict[str, float]]:

@@ -15,6 +15,7 @@ from spectile.kpm.cuda.choose import STRIP, stages
 from spectile.kpm.cuda.stencil import StencilOperator
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile.kpm.cuda.units import FULL, NO_DOTS, PLAIN
+from spectile.kpm.operators.topological_insulator import ROW_ENTRIES
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.kpm import counters, densities, model, shared
@@ -77,7 +78,7 @@ class _Step:
             _cast(_matrix(sample.nx, sample.ny, sample.nz, strip), self.dtype) for strip in (self.strip, None)
         )
         self.vectors = _Block()
-        self.wide = stages(self.r, self.dtype, 13, describe())
+        self.wide = stages(self.r, self.dtype, ROW_ENTRIES, describe())
         self.staged = functools.cache(lambda table, work: staged_variant(self.natural, table, work))
 
     def problem(self) -> Problem:
@@ -160,9 +161,9 @@ class _Step:
             prepare()
             wanted = w.copy()
             first(v, wanted, *((1.0, 0.0, 0.0) if mode == PLAIN else self.factors), etas[1])
-            found = w.copy()
-            launch(v, found, *self.factors, etas[1])
-            return {"error_fro_rel": float(cupy.linalg.norm(found - wanted) / cupy.linalg.norm(wanted))}
+            image = w.copy()
+            launch(v, image, *self.factors, etas[1])
+            return {"error_fro_rel": float(cupy.linalg.norm(image - wanted) / cupy.linalg.norm(wanted))}
 
         return self.method(name, work, run, prepare, self.check if mode == FULL else check_product)
 
@@ -237,13 +238,13 @@ def _counters(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of counting the bytes that the kernels of one step move; nothing is timed."""
     sample, r, dtype = shared.sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
     try:
-        found = counters.count(dict(row) | {"study": "step"}, context.seed, context.threads, shared.COUNTED)
+        volumes_by_method = counters.count(dict(row) | {"study": "step"}, context.seed, context.threads, shared.COUNTED)
     except counters.NoCounters as reason:
         return Problem([Skipped(name, str(reason)) for name in shared.COUNTED], values=shared.case_values(sample))
     size = (sample.shape[0], sample.nnz, r, dtype)
 
     def method(name: str, work: str) -> Method:
-        volumes = dict(found[name])
+        volumes = dict(volumes_by_method[name])
         error = volumes.pop("error_fro_rel")
         return Method(
             name, lambda: volumes, lambda _: {"error_fro_rel": error}, {"error_fro_rel": LIMIT[str(dtype)]},
@@ -303,8 +304,8 @@ def _functions(row: Mapping[str, Any], context: Context) -> Problem:
     }
 
     def fetch(result: Any) -> Any:
-        found = result.get()
-        return found**2 if found.dtype == np.float64 else found
+        values = result.get()
+        return values**2 if values.dtype == np.float64 else values
 
     return functions_problem(sample, calls, fetch, "events")
 

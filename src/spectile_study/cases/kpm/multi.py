@@ -155,12 +155,13 @@ def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
     from spectile.kpm.cuda.staged import StagedOperator
     from spectile.kpm.cuda.stencil import StencilOperator, StencilRecursion
     from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
+    from spectile.kpm.operators.topological_insulator import ROW_ENTRIES
 
     options, work = VERSIONS[name]
     sample, r = shared.sample_of(row), int(row["num_vectors"])
     a, b = shared.scaling(sample)
     operator: Any
-    if "stored" in options and stages(r, np.complex128, 13, describe()):
+    if "stored" in options and stages(r, np.complex128, ROW_ENTRIES, describe()):
         operator = StagedOperator(sample.matrix(xp=cupy))
 
         def fresh() -> Any:

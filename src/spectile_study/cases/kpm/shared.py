@@ -64,9 +64,9 @@ def checker(row: Mapping[str, Any], context: Context, first: int) -> Callable[[A
 
     def check(result: Any) -> dict[str, float]:
         etas = result.get() if hasattr(result, "get") else result
-        found = np.asarray(etas).reshape(2 * STEPS, -1)[:, :2]
-        wanted = expected[:, : found.shape[1]]
-        return {"error_fro_rel": float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))}
+        sums = np.asarray(etas).reshape(2 * STEPS, -1)[:, :2]
+        wanted = expected[:, : sums.shape[1]]
+        return {"error_fro_rel": float(np.linalg.norm(sums - wanted) / np.linalg.norm(wanted))}
 
     return check
 
