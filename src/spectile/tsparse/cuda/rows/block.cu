@@ -84,7 +84,7 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
 #pragma unroll
                     for (int c = 0; c < 2; ++c) {
                         places[d][c] = columns[d][c] >= 0 ? place_of(words, columns[d][c] - start) : -1;
-                        products[d][c] = s + d < steps ? s_factor[s + d] * values[d][c] : VALUE(0);
+                        products[d][c] = s + d < steps ? rounded_product(s_factor[s + d], values[d][c]) : VALUE(0);
                     }
                 if (s + AHEAD < steps) fetch(s + AHEAD);
 #pragma unroll
@@ -96,7 +96,7 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
                     const VALUE a = s_factor[s + d];
 #pragma unroll 4
                     for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS)
-                        sums[place_of(words, idx_b[q] - start)] += a * val_b[q];
+                        sums[place_of(words, idx_b[q] - start)] += rounded_product(a, val_b[q]);
                     __syncthreads();
                 }
             }

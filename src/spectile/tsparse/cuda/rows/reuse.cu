@@ -5,10 +5,6 @@
 
 namespace {
 
-// The product by itself: hash.cu rounds it before it is added, and gives the same bits.
-__device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
-__device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
-
 template <int G, int LOG>
 __device__ void numeric_hash(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
                              const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c,

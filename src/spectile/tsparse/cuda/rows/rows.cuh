@@ -57,6 +57,10 @@ template <int LOG> __device__ __forceinline__ int slot_of(const int* keys, int c
     return slot;
 }
 
+// A product that is rounded before it is added: the same bits whichever kernel adds it, with columns known or not.
+__device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
+
 // Rows of B are read AHEAD (by the hash kernels two) at a time, and of each the first PIECES pieces of as many entries as
 // there are lanes: that many loads are in flight together.  What is longer is read piece by piece.
 constexpr int AHEAD = 4;
