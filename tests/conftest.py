@@ -36,6 +36,16 @@ except RuntimeError as error:
 """
 
 
+# Of SciPy's own tests, which run with our eigensolvers in the place of SciPy's.
+SCIPY_MARKERS = ("array_api_backends", "fail_slow", "parallel_threads_limit", "skip_xp_backends", "thread_unsafe",
+                 "xfail_on_32bit", "xfail_xp_backends")  # fmt: skip
+
+
+def pytest_configure(config):
+    for marker in SCIPY_MARKERS:
+        config.addinivalue_line("markers", f"{marker}: of SciPy's own tests")
+
+
 @pytest.fixture(scope="session")
 def run_ranks():
     """Return ``run(program, ranks, *arguments)``: a Python program on MPI ranks; skip where MPI is missing."""

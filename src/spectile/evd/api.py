@@ -5,28 +5,30 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Literal
 
-import numpy as np
+from spectile.core import device
+from spectile.evd.arguments import any_on_device, check_driver, definite_of, reads_lower, require_square, subset_of
+from spectile.evd.types import Backend, Options, Tridiagonalization
 
-from spectile.core import arrays, device
-from spectile.evd.arguments import reads_lower, require_square, subset_of
-from spectile.evd.types import Options, Tridiagonalization
-
-Backend = Literal["auto", "cpu", "cuda"]
+Driver = Literal["ev", "evd", "evr", "evx", "gv", "gvd", "gvx"]
 
 
 def eigh(
     a: Any,
+    b: Any = None,
     *,
     lower: bool = True,
     eigvals_only: bool = False,
     overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    type: Literal[1, 2, 3] = 1,
     check_finite: bool = True,
     subset_by_index: tuple[int, int] | None = None,
     subset_by_value: tuple[float, float] | None = None,
+    driver: Driver | None = None,
     UPLO: Literal["L", "U", "l", "u"] | None = None,
     backend: Backend = "auto",
 ) -> Any:
-    """Solve the eigenproblem of a real symmetric or complex Hermitian matrix in two stages.
+    """Solve the standard or generalized eigenproblem of a real symmetric or complex Hermitian matrix.
 
     A is brought to a band by detached band reduction, the band to tridiagonal form by bulge chasing, and the
     eigenvectors of the tridiagonal matrix are transformed back through both stages.  The keywords are those of
@@ -38,6 +40,8 @@ def eigh(
         float32, float64, complex64 or complex128 (integers are taken as float64, float16 as float32); a NumPy or CuPy
         array, or any object with ``__cuda_array_interface__`` or ``__dlpack__``.  Leading dimensions are batches.
         Only one triangle, and the real part of the diagonal, is read.
+    b : array, shape (..., n, n), optional
+        Hermitian and positive definite: the second matrix of a generalized problem, of the kind of `a`.
     lower : bool, default True
         Which triangle is read.
     eigvals_only : bool, default False
@@ -45,6 +49,10 @@ def eigh(
     overwrite_a : bool, default False
         The memory of `a` may be used as work space, which saves n² elements, where its layout allows: column-major, or
         on CUDA real and row-major, too, with columns of a multiple of 128 bytes.
+    overwrite_b : bool, default False
+        The memory of `b` may be used likewise.
+    type : {1, 2, 3}
+        With `b`: A v = w B v, A B v = w v, or B A v = w v.
     check_finite : bool, default True
         Raise ValueError for NaN and infinity in the triangle that is read; without the check they raise LinAlgError,
         as no convergence (both are seen in the scaling and cost nothing).
@@ -52,6 +60,9 @@ def eigh(
         First and last index, both included, of the wanted eigenvalues in ascending order.
     subset_by_value : (float, float), optional
         Half-open interval (low, high] of the wanted eigenvalues; infinities are allowed.
+    driver : {"ev", "evd", "evr", "evx", "gv", "gvd", "gvx"}, optional
+        On the CPU, LAPACK's driver to call, instead of the fastest; the last three with `b`.  CUDA has no choice of
+        drivers: a name is checked and what runs is the same.
     UPLO : {"L", "U"}, optional
         NumPy's and CuPy's word for `lower`, in either case; wins over it.
     backend : {"auto", "cpu", "cuda"}
@@ -62,7 +73,8 @@ def eigh(
     w : array, shape (..., m)
         Eigenvalues, ascending, real, in the precision of `a`.
     v : array, shape (..., n, m)
-        Eigenvectors in columns; not returned with `eigvals_only`.
+        Eigenvectors in columns; not returned with `eigvals_only`.  With `b` they are normalized as SciPy's: vᴴ B v = I,
+        or vᴴ B⁻¹ v = I for `type` 3.
 
     Raises
     ------
@@ -73,7 +85,7 @@ def eigh(
     MemoryError
         If the matrix and the work space do not fit; the message has the bytes.
     numpy.linalg.LinAlgError
-        If the iteration on the tridiagonal matrix does not converge.
+        If the iteration on the tridiagonal matrix does not converge, or `b` is not positive definite.
 
     Notes
     -----
@@ -83,32 +95,39 @@ def eigh(
     2.2 n² with the eigenvectors of large matrices, and n² fewer with `overwrite_a` (docs/performance/evd.md).
     """
     shape = require_square(a)
-    options = Options(
-        lower=reads_lower(lower, UPLO),
-        vectors=not eigvals_only,
-        overwrite=overwrite_a,
-        check_finite=check_finite,
-        subset=subset_of(shape, subset_by_index, subset_by_value),
-    )
-    return _run_module(a, backend).eigh(a, options)
+    subset = None
+    if subset_by_index is not None or subset_by_value is not None:
+        subset = subset_of(shape, subset_by_index, subset_by_value)
+    if driver is not None:
+        check_driver(
+            driver, generalized=b is not None, subset=subset_by_index is not None or subset_by_value is not None
+        )
+    lower = bool(lower) if UPLO is None else reads_lower(UPLO)
+    options = Options(lower, not eigvals_only, overwrite_a, check_finite, subset, driver)
+    definite = None if b is None else definite_of(shape, b, type, overwrite_b)
+    return _run_module((a,) if b is None else (a, b), backend).eigh(a, options, definite)
 
 
 def eigvalsh(
     a: Any,
+    b: Any = None,
     *,
     lower: bool = True,
     overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    type: Literal[1, 2, 3] = 1,
     check_finite: bool = True,
     subset_by_index: tuple[int, int] | None = None,
     subset_by_value: tuple[float, float] | None = None,
+    driver: Driver | None = None,
     UPLO: Literal["L", "U", "l", "u"] | None = None,
     backend: Backend = "auto",
 ) -> Any:
-    """Return the eigenvalues of a real symmetric or complex Hermitian matrix, ascending.
+    """Return the eigenvalues of a standard or generalized problem, ascending.
 
     Parameters
     ----------
-    a, lower, overwrite_a, check_finite, subset_by_index, subset_by_value, UPLO, backend
+    a, b, lower, overwrite_a, overwrite_b, type, check_finite, subset_by_index, subset_by_value, driver, UPLO, backend
         As for `eigh`.
 
     Returns
@@ -122,12 +141,16 @@ def eigvalsh(
     """
     return eigh(
         a,
+        b,
         lower=lower,
         eigvals_only=True,
         overwrite_a=overwrite_a,
+        overwrite_b=overwrite_b,
+        type=type,
         check_finite=check_finite,
         subset_by_index=subset_by_index,
         subset_by_value=subset_by_value,
+        driver=driver,
         UPLO=UPLO,
         backend=backend,
     )
@@ -166,15 +189,14 @@ def tridiagonalize(
     shape = require_square(a)
     if len(shape) > 2:
         raise ValueError(f"tridiagonalize takes one matrix, and not shape {shape}: loop over the batch")
-    run = _run_module(a, backend)
+    run = _run_module((a,), backend)
     options = Options(lower=lower, vectors=calc_q, overwrite=overwrite_a, check_finite=check_finite)
     return Tridiagonalization(*run.tridiagonalize(a, options))
 
 
-def _run_module(a: Any, backend: str) -> ModuleType:
+def _run_module(operands: tuple[Any, ...], backend: str) -> ModuleType:
     """Return the module that computes, imported here so that a process on the CPU needs no CuPy."""
-    chosen = device.choose_backend(backend, not isinstance(a, np.ndarray | list | tuple) and arrays.on_device(a))
-    if chosen == "cuda":
+    if device.choose_backend(backend, any_on_device(operands)) == "cuda":
         from spectile.evd.cuda import run as cuda
 
         return cuda

@@ -7,21 +7,59 @@ from typing import Any
 
 import numpy as np
 
-from spectile.evd.types import Subset
+from spectile.core import arrays
+from spectile.evd.types import Definite, Subset
+
+STANDARD_DRIVERS = ("ev", "evd", "evr", "evx")
+GENERALIZED_DRIVERS = ("gv", "gvd", "gvx")
+_ON_HOST = (np.ndarray, list, tuple)
+SELECTIONS = ("a", "all", "v", "value", "i", "index")
 
 
-def require_square(a: Any) -> tuple[int, ...]:
+def any_on_device(operands: tuple[Any, ...]) -> bool:
+    """Return whether an operand lives on a GPU."""
+    return any(not isinstance(one, _ON_HOST) and arrays.on_device(one) for one in operands)
+
+
+def require_square(a: Any, name: str = "a") -> tuple[int, ...]:
     """Return the shape of `a`, and raise ValueError unless its last two axes have one length."""
-    shape = tuple(int(length) for length in (a.shape if hasattr(a, "shape") else np.shape(a)))
+    shape = a.shape if isinstance(a, np.ndarray) else tuple(int(length) for length in getattr(a, "shape", np.shape(a)))
     if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise ValueError(f'expected square "a" matrix, and not shape {shape}')
+        raise ValueError(f'expected square "{name}" matrix, and not shape {shape}')
     return shape
 
 
-def reads_lower(lower: bool, uplo: str | None) -> bool:
-    """Return which triangle is read; NumPy's `uplo` wins over SciPy's `lower`."""
-    if uplo is None:
-        return bool(lower)
+def definite_of(shape: tuple[int, ...], b: Any, kind: int, overwrite: bool) -> Definite:
+    """Return the second matrix for matrices of `shape`.
+
+    Raises
+    ------
+    ValueError
+        If its shape or the kind of the problem is not valid.
+    """
+    own = require_square(b, "b")
+    if own[-1] != shape[-1]:
+        raise ValueError(f"wrong b dimensions {own}, should be {shape}")
+    if kind not in (1, 2, 3):
+        raise ValueError('"type" keyword only accepts 1, 2, and 3.')
+    return Definite(b, kind, overwrite)
+
+
+def check_driver(driver: str, *, generalized: bool, subset: bool) -> None:
+    """Raise ValueError unless `driver` is one of LAPACK's that solves the problem."""
+    if driver not in (*STANDARD_DRIVERS, *GENERALIZED_DRIVERS):
+        names = '", "'.join((*STANDARD_DRIVERS, *GENERALIZED_DRIVERS))
+        raise ValueError(f'"{driver}" is unknown. Possible values are "None", "{names}".')
+    if not generalized and driver in GENERALIZED_DRIVERS:
+        raise ValueError(f"{driver} requires input b array to be supplied for generalized eigenvalue problems.")
+    if generalized and driver in STANDARD_DRIVERS:
+        raise ValueError(f'"{driver}" does not accept input b array for standard eigenvalue problems.')
+    if subset and driver in ("ev", "evd", "gv", "gvd"):
+        raise ValueError(f'"{driver}" cannot compute subsets of eigenvalues')
+
+
+def reads_lower(uplo: str) -> bool:
+    """Return whether NumPy's word for the triangle that is read is the lower one's."""
     if uplo not in ("L", "U", "l", "u"):
         raise ValueError(f"UPLO is 'L' or 'U', and not {uplo!r}")
     return uplo in ("L", "l")
@@ -45,7 +83,7 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
                 f"Requested eigenvalue indices (subset_by_index) are not valid. Valid range is [0, {n - 1}] and "
                 f"start <= end, but start={subset.low}, end={subset.high} is given"
             )
-    elif by_value is not None:
+    else:
         subset = Subset(False, *(float(x) for x in by_value))
         if not subset.low < subset.high:
             raise ValueError(
@@ -56,6 +94,30 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
             raise ValueError(
                 "subset_by_value gives each matrix of a batch its own number of eigenvalues: loop over them"
             )
-    else:
-        return None
     return None if (subset.low, subset.high) in ((0, n - 1), (-math.inf, math.inf)) else subset
+
+
+def selected(select: Any, select_range: Any, n: int) -> Subset | None:
+    """Return the part of a spectrum that SciPy's `select` and `select_range` name, or None for all.
+
+    Raises
+    ------
+    ValueError
+        If the part is not valid.
+    """
+    kind = {0: "a", 1: "v", 2: "i"}.get(select, select)
+    kind = kind.lower()[:1] if isinstance(kind, str) and kind.lower() in SELECTIONS else None
+    if kind is None:
+        raise ValueError("invalid argument for select")
+    if kind == "a":
+        return None
+    limits = np.asarray(select_range)
+    if limits.ndim != 1 or limits.size != 2 or limits[1] < limits[0]:
+        raise ValueError("select_range must be a 2-element array-like in nondecreasing order")
+    if kind == "v":
+        return Subset(False, float(limits[0]), float(limits[1]))
+    if limits.dtype.kind not in "iu":
+        raise ValueError(f'when using select="i", select_range must contain integers, got dtype {limits.dtype}')
+    if limits[0] < 0 or limits[1] >= n:
+        raise ValueError("select_range out of bounds")
+    return Subset(True, int(limits[0]), int(limits[1]))

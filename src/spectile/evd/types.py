@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+Backend = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -63,22 +65,38 @@ SCALARS = {
 }
 
 
+_BY_CHARACTER = {np.dtype(name).char: scalar for name, scalar in SCALARS.items()}
+
+
+class UnsupportedDtypeError(TypeError, ValueError):
+    """No dtype that is solved: a TypeError by its nature, and a ValueError because SciPy raises one."""
+
+
 def working_dtype(dtype: Any) -> Any:
     """Return the dtype in which a matrix of `dtype` is solved.
 
     Raises
     ------
-    TypeError
+    UnsupportedDtypeError
         If there is none.
     """
-    dtype = np.dtype(dtype)
+    if not isinstance(dtype, np.dtype):
+        dtype = np.dtype(dtype)
+    if dtype.char in _BY_CHARACTER:
+        return dtype if dtype.isnative else dtype.newbyteorder("=")
     if dtype.kind in "biu":
         return np.dtype(np.float64)
-    if dtype == np.float16:
+    if dtype.char == "e":
         return np.dtype(np.float32)
-    if dtype.name not in SCALARS:
-        raise TypeError(f"dtype {dtype} is not supported: pass float32, float64, complex64 or complex128")
-    return dtype
+    raise UnsupportedDtypeError(
+        f"dtype {dtype} is not supported, nor are object arrays and sparse matrices: pass float32, float64, "
+        "complex64 or complex128"
+    )
+
+
+def scalar_of(dtype: Any) -> Scalar:
+    """Return the row of the table for a working dtype (its name takes NumPy a microsecond to make)."""
+    return _BY_CHARACTER[dtype.char]
 
 
 @dataclass(frozen=True)
@@ -108,8 +126,7 @@ class Subset:
         return int(self.high - self.low + 1)
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """What a call asks of the solver of one standard problem.
 
     Attributes
@@ -124,6 +141,8 @@ class Options:
         Whether NaN and infinity raise ValueError, or LinAlgError.
     subset : Subset, optional
         None for the whole spectrum.
+    driver : str, optional
+        LAPACK's routine that a caller names, without its prefix.
     """
 
     lower: bool = True
@@ -131,6 +150,25 @@ class Options:
     overwrite: bool = False
     check_finite: bool = True
     subset: Subset | None = None
+    driver: str | None = None
+
+
+class Definite(NamedTuple):
+    """The second matrix of a generalized problem.
+
+    Attributes
+    ----------
+    b : array, shape (..., n, n)
+        Hermitian and positive definite.
+    kind : {1, 2, 3}
+        A x = λ B x, A B x = λ x, or B A x = λ x.
+    overwrite : bool
+        Whether the memory of `b` may be used.
+    """
+
+    b: Any
+    kind: int = 1
+    overwrite: bool = False
 
 
 class Tridiagonalization(NamedTuple):
@@ -162,3 +200,16 @@ def exponent_near_one(largest: float) -> int:
     """Return the exponent of the power of two that brings the largest entry near 1; 0 where it is near enough."""
     scale = -math.frexp(largest)[1] if largest > 0 else 0
     return 0 if -16 <= scale <= 16 else scale
+
+
+def not_definite(minor: int) -> np.linalg.LinAlgError:
+    """Return the error of a second matrix whose leading minor of order `minor` is not positive definite."""
+    return np.linalg.LinAlgError(
+        f"The leading minor of order {minor} of B is not positive definite. The factorization of B could not be "
+        "completed and no eigenvalues or eigenvectors were computed."
+    )
+
+
+def not_converged(info: int) -> np.linalg.LinAlgError:
+    """Return the error of an iteration that did not converge; `info` is what the vendor's solver reports."""
+    return np.linalg.LinAlgError(f"cuSOLVER ended with info = {info}: no convergence")

@@ -6,12 +6,19 @@ import scipy.linalg
 
 from spectile import evd
 from spectile.evd import reference
+from spectile.evd.cpu import run as cpu_run
 from spectile.evd.cpu import solver as cpu
 from spectile_study.inputs.spectra import FAMILIES, random_hermitian, residuals, with_spectrum
 
 DTYPES = ("float64", "float32", "complex128", "complex64")
 B, NB = cpu.BANDWIDTH_VECTORS, cpu.BLOCK
 SIZES = (1, 2, 3, 5, 20, 97, B - 1, B, B + 1, NB - 1, NB, NB + 1, 2 * NB + 1)
+
+
+@pytest.fixture(params=["lapack", "stages"])
+def solver(request, monkeypatch):
+    """LAPACK, which solves small matrices faster, or our stages, whatever the order."""
+    monkeypatch.setattr(cpu_run, "by_stages", lambda n, *, vectors: request.param == "stages")
 
 
 def rng(*seed):
@@ -58,6 +65,7 @@ def test_recursive_syr2k_adds_the_triangle_in_place(n, block):
     assert np.array_equal(c[outside], above[outside])
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(family, dtype):
@@ -70,6 +78,7 @@ def test_families(family, dtype):
     assert passes(residuals(a, evd.eigvalsh(a, backend="cpu"), None))
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", SIZES)
 def test_sizes_around_the_blocks(n, dtype):
@@ -85,6 +94,7 @@ def test_size_zero():
     assert evd.tridiagonalize(np.empty((0, 0)), backend="cpu").d.shape == (0,)
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -102,6 +112,7 @@ def test_only_one_triangle_is_read(dtype, lower, order, overwrite):
         np.testing.assert_array_equal(half, before)
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("uplo", ["U", "u"])
 def test_uplo_wins_over_lower(uplo):
     a = np.triu(random_hermitian(9, rng(3)))
@@ -111,6 +122,7 @@ def test_uplo_wins_over_lower(uplo):
         evd.eigvalsh(a, UPLO="X", backend="cpu")
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_subsets(dtype):
     n = 80
@@ -135,6 +147,7 @@ def test_subsets(dtype):
     assert evd.eigvalsh(a, subset_by_value=(1e6, 1e7), backend="cpu").shape == (0,)
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("scale", [1e-300, 1e300])
 def test_interval_of_a_scaled_matrix(scale):
     a = random_hermitian(40, rng(6))
@@ -167,6 +180,7 @@ def test_worded_errors():
         evd.eigh(np.broadcast_to(0.0, (10**6, 10**6)), backend="cpu")
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_not_finite(bad, dtype):
@@ -179,6 +193,7 @@ def test_not_finite(bad, dtype):
     assert np.all(np.isfinite(evd.eigvalsh(a, lower=False, backend="cpu")))
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_same_bits_twice(dtype):
     a = random_hermitian(400, rng(8), dtype)
@@ -209,6 +224,7 @@ def test_tridiagonalize(n, dtype):
     assert evd.tridiagonalize(a, backend="cpu").q is None
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("shape", [(3, 6, 6), (2, 2, 5, 5), (0, 4, 4)])
 def test_batches(shape):
     a = rng(11).standard_normal(shape)
@@ -220,6 +236,7 @@ def test_batches(shape):
     assert evd.eigvalsh(a, subset_by_index=(1, 2), backend="cpu").shape == (*shape[:-2], 2)
 
 
+@pytest.mark.usefixtures("solver")
 def test_integers_lists_and_halves():
     np.testing.assert_allclose(evd.eigvalsh([[2, 0], [0, 1]], backend="cpu"), [1, 2])
     assert evd.eigvalsh(np.eye(3, dtype=np.int8), backend="cpu").dtype == np.float64
@@ -231,6 +248,7 @@ def test_integers_lists_and_halves():
     np.testing.assert_allclose(evd.eigvalsh(frozen, overwrite_a=True, backend="cpu"), np.linalg.eigvalsh(strided))
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("eigvals_only", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -249,6 +267,7 @@ def test_agrees_with_scipy_call_for_call(lower, eigvals_only, dtype):
         np.testing.assert_allclose(overlap, 1, atol=100 * tolerance)
 
 
+@pytest.mark.usefixtures("solver")
 def test_rank_deficient_panels():
     values = np.zeros(140)
     values[:3] = [1, -2, 3]

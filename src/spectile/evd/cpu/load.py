@@ -35,7 +35,7 @@ def load_matrix(array: Any, *, lower: bool, overwrite: bool, check_finite: bool)
         np.conjugate(matrix, out=matrix)
     if matrix.dtype.kind == "c":
         np.einsum("ii->i", matrix).imag = 0
-    largest = _largest_entry(matrix)
+    largest = largest_entry(matrix)
     require_finite(largest, lower, check_finite)
     scale = exponent_near_one(largest)
     if scale:
@@ -44,11 +44,13 @@ def load_matrix(array: Any, *, lower: bool, overwrite: bool, check_finite: bool)
     return matrix, scale
 
 
-def _largest_entry(matrix: Any) -> float:
+def largest_entry(matrix: Any) -> float:
     """Return the largest real or imaginary part of the lower triangle; NaN or infinity if it holds any."""
     tops = [0.0]
     for start in range(0, matrix.shape[0], 256):
         columns = np.tril(matrix[start:, start : start + 256])
+        if columns.dtype.kind == "c":
+            np.einsum("ii->i", columns[: columns.shape[1]]).imag = 0  # is not read
         for part in _parts(columns):
             tops += [part.max(), -part.min()]
     return float(np.max(tops))  # np.max, like the maxima above, keeps NaN

@@ -7,37 +7,105 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
-from spectile.evd.cpu import solver
-from spectile.evd.cpu.load import load_matrix
-from spectile.evd.types import SCALARS, Options, working_dtype
+from spectile.evd.cpu import drivers, solver
+from spectile.evd.cpu.load import largest_entry, load_matrix
+from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finite, working_dtype
+
+#: Order from which our two stages find eigenvalues faster than LAPACK's one stage (docs/notes).
+STAGES_ORDER = 2000
+#: Order from which the host's memory is looked up before it is used; below, a matrix is a few MB.
+CHECKED_ORDER = 512
 
 
-def eigh(a: Any, options: Options) -> Any:
+def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
     """`api.eigh` on the CPU.
 
     Parameters
     ----------
     a : array, shape (..., n, n)
     options : Options
+    definite : Definite, optional
+        The second matrix, of the same shape or one that broadcasts.
     """
     array = _as_matrices(a)
-    n, lead = array.shape[-1], array.shape[:-2]
-    real = SCALARS[array.dtype.name].real
-    if n > 0 and not lead:
-        w, v = solve(array, options)
-        return (w, v) if options.vectors else w
-    m = n if options.subset is None else options.subset.count()
-    w = np.empty((*lead, m), real)
-    v = np.empty((*lead, n, m), array.dtype)
-    for index in np.ndindex(*lead) if n else ():
-        w[index], vectors = solve(array[index], options)
-        if options.vectors:
-            v[index] = vectors
+    if definite is not None:
+        array, b = _as_pair(array, _as_matrices(definite.b))
+        definite = definite._replace(b=b)
+    if array.ndim == 2 and array.size:
+        w, v = _solve(array, options, definite)
+    else:
+        w, v = _solve_each(array, options, definite)
     return (w, v) if options.vectors else w
 
 
-def solve(array: np.ndarray, options: Options) -> tuple[Any, Any]:
-    """Solve one problem of order at least 1; return w, and v or None."""
+def _as_pair(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both operands in one dtype and one shape."""
+    dtype = np.promote_types(a.dtype, b.dtype)
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    return np.broadcast_to(a.astype(dtype, copy=False), shape), np.broadcast_to(b.astype(dtype, copy=False), shape)
+
+
+def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) -> tuple[Any, Any]:
+    n, lead = array.shape[-1], array.shape[:-2]
+    m = n if options.subset is None else options.subset.count()
+    w = np.empty((*lead, m), SCALARS[array.dtype.name].real)
+    v = np.empty((*lead, n, m), array.dtype)
+    for index in np.ndindex(*lead) if n else ():
+        own = None if definite is None else definite._replace(b=definite.b[index])
+        w[index], vectors = _solve(array[index], options, own)
+        if options.vectors:
+            v[index] = vectors
+    return w, v
+
+
+def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tuple[Any, Any]:
+    """Solve one problem of order at least 1 by whatever is fastest, or by the driver that is named."""
+    if definite is not None:
+        return _solve_generalized(array, options, definite)
+    lower, vectors, overwrite, _, subset, driver = options
+    if driver is None and by_stages(len(array), vectors=vectors):
+        return solve_by_stages(array, options)
+    if len(array) >= CHECKED_ORDER:
+        _require_memory(array, options)
+    if not np.isfinite(array).all():
+        _require_finite(array, options)
+    if subset is None or driver in ("evr", "evx"):
+        return drivers.standard(array, lower, vectors, overwrite and array.flags.writeable, driver, subset)
+    return _part(*drivers.standard(array, lower, vectors, overwrite and array.flags.writeable, driver), subset)
+
+
+def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) -> tuple[Any, Any]:
+    _require_memory(array, options)
+    for matrix in (array, definite.b):
+        if not np.isfinite(matrix).all():
+            _require_finite(matrix, options)
+    driver = options.driver or "gvd"
+    w, v = drivers.generalized(
+        array,
+        definite.b,
+        kind=definite.kind,
+        lower=options.lower,
+        vectors=options.vectors,
+        overwrite=options.overwrite and array.flags.writeable,
+        overwrite_b=definite.overwrite and definite.b.flags.writeable,
+        driver=driver,
+        part=options.subset if driver == "gvx" else None,
+    )
+    return (w, v) if driver == "gvx" or options.subset is None else _part(w, v, options.subset)
+
+
+def _part(w: Any, v: Any, subset: Subset) -> tuple[Any, Any]:
+    wanted = subset.of(w)
+    return w[wanted], None if v is None else v[:, wanted]
+
+
+def by_stages(n: int, *, vectors: bool) -> bool:
+    """Return whether our two stages are faster than LAPACK: for the eigenvalues alone of large matrices."""
+    return not vectors and n >= STAGES_ORDER
+
+
+def solve_by_stages(array: np.ndarray, options: Options) -> tuple[Any, Any]:
+    """Solve one problem of order at least 1 by our two stages; return w, and v or None."""
     _require_memory(array, options)
     matrix, scale = load_matrix(
         array, lower=options.lower, overwrite=options.overwrite, check_finite=options.check_finite
@@ -72,14 +140,19 @@ def tridiagonalize(a: Any, options: Options) -> tuple[Any, Any, Any]:
 
 def _as_matrices(a: Any) -> np.ndarray:
     array = np.asarray(a)
-    array = array.astype(working_dtype(array.dtype), copy=False)
-    return array
+    dtype = working_dtype(array.dtype)
+    return array if array.dtype is dtype else array.astype(dtype, copy=False)
 
 
-def _require_memory(array: Any, options: Options) -> None:
+def _require_memory(array: np.ndarray, options: Options) -> None:
     n = array.shape[-1]
     needed = array.dtype.itemsize * n * n * (5 if options.vectors else 2)
     memory.require_host_free(needed, f"the eigenproblem of order {n:,}")
+
+
+def _require_finite(array: np.ndarray, options: Options) -> None:
+    """Raise where it is the triangle that is read that holds NaN or infinity; LAPACK may not come to an end then."""
+    require_finite(largest_entry(array if options.lower else array.T), options.lower, options.check_finite)
 
 
 def _threads(n: int) -> int:

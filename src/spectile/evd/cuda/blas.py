@@ -22,6 +22,9 @@ class Blas:
         prefix = SCALARS[self.dtype.name].letter
         self._gemm = getattr(cublas, prefix + "gemm")
         self._batched = getattr(cublas, prefix + "gemmStridedBatched")
+        self._trsm = getattr(cublas, prefix + "trsm")
+        self._sides = {"L": cublas.CUBLAS_SIDE_LEFT, "R": cublas.CUBLAS_SIDE_RIGHT}
+        self._lower, self._with_diagonal = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_DIAG_NON_UNIT
         self._handle = get_cublas_handle()
         cublas.setStream(self._handle, cupy.cuda.get_current_stream().ptr)
         self._op = {"N": cublas.CUBLAS_OP_N, "C": cublas.CUBLAS_OP_C if self.dtype.kind == "c" else cublas.CUBLAS_OP_T}
@@ -58,6 +61,14 @@ class Blas:
             *(self._handle, self._op[ops[0]], self._op[ops[1]], m, n, k),
             *(alpha_pointer, a, lda, stride_a, b, ldb, stride_b, beta_pointer, c, ldc, stride_c, count),
         )
+
+    def solve_lower(self, side: str, op: str, m: int, n: int, lower: int, ld: int, b: int, ldb: int) -> None:
+        """B = op(L)⁻¹ B, or B op(L)⁻¹ for side "R", with L lower triangular and B m x n."""
+        if m and n:
+            self._trsm(
+                *(self._handle, self._sides[side], self._lower, self._op[op], self._with_diagonal),
+                *(m, n, self._scalar(1.0), lower, ld, b, ldb),
+            )
 
 
 def add_lower(

@@ -83,6 +83,11 @@ def calls_vendor(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> bo
     return n < crossover or n > largest_order(device) or through_slow_fp64
 
 
+def batch_method(n: int, count: int, scalar: Scalar, *, vectors: bool) -> str | None:
+    """Return cuSOLVER's batched solver that solves `count` matrices fastest, or None where one by one is faster."""
+    return "syevj" if count > 1 and n <= 32 else None
+
+
 def largest_order(device: Device) -> int:
     """Return the largest order that the panel kernel takes: one row a thread, one block per multiprocessor."""
     return PANEL_THREADS * device.multiprocessors

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spectile.evd.cuda.matrix import load_triangle
-from spectile.evd.types import SCALARS, require_finite
+from spectile.evd.types import SCALARS, not_converged, require_finite
 
 
 class _Plan(NamedTuple):
@@ -84,5 +84,5 @@ def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> 
     if not_finite:
         require_finite(np.nan, lower, check_finite)
     if info:
-        raise np.linalg.LinAlgError(f"cuSOLVER's Xsyevd ended with info = {info}: no convergence")
+        raise not_converged(info)
     return w, None if eigvals_only else v

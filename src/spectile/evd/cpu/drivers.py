@@ -1,0 +1,134 @@
+"""LAPACK's drivers for dense problems, called with as little around them as small matrices allow."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from spectile.evd.types import Subset, not_definite, scalar_of
+
+#: Orders up to which QR iteration is faster with eigenvectors than divide and conquer.
+QR_ORDER = 16
+
+#: Orders up to which LAPACK works without blocks, so that its default work space is enough.
+UNBLOCKED_ORDER = 16
+
+_FAILURES = {
+    "ev": "The algorithm failed to converge; {} off-diagonal elements of an intermediate tridiagonal form did not "
+    "converge to zero.",
+    "evd": "The algorithm failed to compute an eigenvalue while working on the submatrix lying in rows and columns "
+    "{0}/{1} through mod({0},{1}).",
+    "evr": "Internal Error.",
+    "evx": "{} eigenvectors failed to converge.",
+}
+
+
+def fastest(n: int, vectors: bool) -> str:
+    """Return the driver that is fastest for all eigenpairs; without vectors all reduce and iterate alike."""
+    return "ev" if not vectors or n <= QR_ORDER else "evd"
+
+
+@functools.cache
+def _routine(driver: str, letter: str) -> Any:
+    from scipy.linalg import lapack
+
+    return getattr(lapack, f"{letter}{'he' if letter in 'cz' else 'sy'}{driver}")
+
+
+@functools.lru_cache(maxsize=256)
+def _work(driver: str, letter: str, n: int, lower: bool, vectors: bool) -> dict[str, int]:
+    """Return the work space that the driver asks for, as keywords of its call."""
+    query = _routine(driver + "_lwork", letter)
+    sizes = query(n, lower=lower, **({"compute_v": vectors} if driver == "evd" else {}))[:-1]
+    if driver in ("ev", "evx"):
+        names: tuple[str, ...] = ("lwork",)
+    elif letter in "cz":
+        names = ("lwork", "liwork", "lrwork") if driver == "evd" else ("lwork", "lrwork", "liwork")
+    else:
+        names = ("lwork", "liwork")
+    return {name: int(size.real) for name, size in zip(names, sizes, strict=True)}
+
+
+def _range(part: Subset) -> dict[str, Any]:
+    """Return LAPACK's keywords of a part of the spectrum."""
+    if part.by_index:
+        return {"range": "I", "il": part.low + 1, "iu": part.high + 1}
+    return {"range": "V", "vl": part.low, "vu": part.high}
+
+
+def standard(
+    a: np.ndarray, lower: bool, vectors: bool, overwrite: bool = False, driver: str | None = None,
+    part: Subset | None = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Return the eigenvalues, and the eigenvectors or None, of one finite Hermitian matrix.
+
+    Parameters
+    ----------
+    a : array, shape (n, n)
+        One triangle is read.
+    lower, vectors, overwrite : bool
+    driver : {"ev", "evd", "evr", "evx"}, optional
+        By default the fastest.
+    part : Subset, optional
+        A part of the spectrum, for the drivers "evr", "evx" and "gvx".
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the iteration does not converge.
+    """
+    n, letter = len(a), scalar_of(a.dtype).letter
+    driver = driver or fastest(n, vectors)
+    if letter in "sd" and not a.flags.f_contiguous:
+        a, lower = a.T, not lower  # the same matrix, without LAPACK's copy into columns
+    w, v, *counted, info = _routine(driver, letter)(
+        a,
+        lower=lower,
+        compute_v=vectors,
+        overwrite_a=overwrite,
+        **(_work(driver, letter, n, lower, vectors) if n > UNBLOCKED_ORDER else {}),
+        **(_range(part) if part is not None else {}),
+    )
+    if info != 0:
+        raise np.linalg.LinAlgError(_FAILURES[driver].format(info, n + 1))
+    if part is not None:
+        w, v = w[: counted[0]], v[:, : counted[0]]
+    return w, v if vectors else None
+
+
+def generalized(
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    kind: int,
+    lower: bool,
+    vectors: bool,
+    overwrite: bool,
+    overwrite_b: bool,
+    driver: str,
+    part: Subset | None = None,
+) -> tuple[Any, Any]:
+    """Return the eigenvalues, and the eigenvectors or None, of one generalized problem; parameters as for `standard`.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If B is not positive definite, with the order of the minor, or the iteration does not converge.
+    """
+    n, letter = len(a), scalar_of(a.dtype).letter
+    routine = _routine(driver, letter)
+    keywords: dict[str, Any] = {"uplo": "L" if lower else "U", "jobz": "V" if vectors else "N", "itype": kind}
+    if driver != "gvd":
+        keywords["lwork"] = int(_routine(driver + "_lwork", letter)(n, uplo=keywords["uplo"])[0].real)
+    w, v, *counted, info = routine(
+        a, b, overwrite_a=overwrite, overwrite_b=overwrite_b, **keywords, **({} if part is None else _range(part))
+    )
+    if info > n:
+        raise not_definite(info - n)
+    if info != 0:
+        raise np.linalg.LinAlgError(_FAILURES["ev" + driver[2:]].format(info, n + 1))
+    if part is not None:
+        w, v = w[: counted[0]], v[:, : counted[0]]
+    return w, v if vectors else None

@@ -1,0 +1,190 @@
+"""Tridiagonal and banded problems on CUDA, from the stages of the dense solver."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from spectile.core import arrays, memory
+from spectile.evd.arguments import selected
+from spectile.evd.cuda import run
+from spectile.evd.cuda.back.sweeps import apply_chasing
+from spectile.evd.cuda.chasing.chase import chase_band
+from spectile.evd.cuda.matrix import Matrix, as_array, zero_matrix
+from spectile.evd.cuda.tridiagonal.divide import divide_and_conquer
+from spectile.evd.cuda.tridiagonal.sturm import eigenvalues
+from spectile.evd.types import Options, Subset, exponent_near_one, scalar_of, working_dtype
+
+TRIDIAGONAL_DRIVERS = ("auto", "stemr", "sterf", "stebz", "stev", "stevd")
+
+
+def eigh_tridiagonal(
+    d: Any, e: Any, *, eigvals_only: bool, select: Any, select_range: Any, check_finite: bool, tol: float,
+    lapack_driver: str,
+) -> Any:  # fmt: skip
+    """`narrow.eigh_tridiagonal` on the current device; `tol` is LAPACK's."""
+    diagonal, to_caller_kind = arrays.to_device(_host_as_array(d))
+    beside, _ = arrays.to_device(_host_as_array(e))
+    _check_tridiagonal(diagonal, beside, lapack_driver)
+    n, lead = diagonal.shape[-1], diagonal.shape[:-1]
+    subset = selected(select, select_range, n)
+    _check_tridiagonal_driver(lapack_driver, eigvals_only, subset)
+    dtype = working_dtype(np.promote_types(diagonal.dtype, beside.dtype))
+
+    def solve(index: tuple[int, ...]) -> tuple[Any, Any]:
+        return _solve_tridiagonal(diagonal[index], beside[index], dtype, not eigvals_only, subset, check_finite)
+
+    return _solve_each(solve, lead, eigvals_only, to_caller_kind)
+
+
+def _solve_each(solve: Any, lead: tuple[int, ...], eigvals_only: bool, to_caller_kind: Any) -> Any:
+    """Solve the problems of a batch one after the other, or the one there is."""
+    import cupy
+
+    if not lead:
+        w, v = solve(())
+    else:
+        results = [solve(index) for index in np.ndindex(*lead)]
+        w = cupy.stack([one for one, _ in results]).reshape(*lead, -1)
+        v = None if eigvals_only else cupy.stack([one for _, one in results]).reshape(*lead, *results[0][1].shape)
+    return to_caller_kind(w) if eigvals_only else (to_caller_kind(w), to_caller_kind(v))
+
+
+def _host_as_array(x: Any) -> Any:
+    return x if arrays.on_device(x) or hasattr(x, "__dlpack__") else np.asarray(x)
+
+
+def _check_tridiagonal(d: Any, e: Any, driver: Any) -> None:
+    if not isinstance(driver, str):
+        raise TypeError("lapack_driver must be str")
+    if driver not in TRIDIAGONAL_DRIVERS:
+        raise ValueError(f"lapack_driver must be one of {TRIDIAGONAL_DRIVERS}, got {driver}")
+    if d.ndim < 1 or e.ndim < 1 or d.shape[:-1] != e.shape[:-1]:
+        raise ValueError(f"expected d and e of one dimension, or batches alike, and not {d.shape} and {e.shape}")
+    if "c" in (d.dtype.kind, e.dtype.kind):
+        raise TypeError("Only real arrays currently supported")
+    if d.shape[-1] != e.shape[-1] + 1:
+        raise ValueError(f"d ({d.shape[-1]}) must have one more element than e ({e.shape[-1]})")
+
+
+def _check_tridiagonal_driver(driver: str, eigvals_only: bool, subset: Subset | None) -> None:
+    if driver in ("sterf", "stev", "stevd") and subset is not None:
+        raise ValueError(f'{driver} can only be used when select == "a"')
+    if driver == "sterf" and not eigvals_only:
+        raise ValueError("sterf can only be used when eigvals_only is True")
+
+
+def _solve_tridiagonal(
+    d: Any, e: Any, dtype: Any, vectors: bool, subset: Subset | None, check_finite: bool
+) -> tuple[Any, Any]:
+    import cupy
+
+    n = len(d)
+    wide, beside = d.astype(np.float64), cupy.zeros(n, np.float64)
+    beside[: n - 1] = e
+    largest = max(float(cupy.abs(x).max()) for x in (wide, beside))
+    _require_finite(largest, check_finite)
+    scale = exponent_near_one(largest)
+    wide, beside = cupy.ldexp(wide, scale), cupy.ldexp(beside, scale)
+    if not vectors:
+        w = cupy.ldexp(eigenvalues(wide, beside), -scale)
+        return w[_wanted(w, subset)].astype(dtype), None
+    with memory.allocating(f"the tridiagonal eigenproblem of order {n:,}", 16 * n * n):
+        w, q = divide_and_conquer(wide, beside)
+        w = cupy.ldexp(w, -scale)
+        wanted = _wanted(w, subset)
+        return w[wanted].astype(dtype), as_array(q, n, n)[:, wanted].astype(dtype, order="F")
+
+
+def _require_finite(largest: float, check_finite: bool) -> None:
+    if not math.isfinite(largest):
+        error = ValueError if check_finite else np.linalg.LinAlgError
+        raise error("array must not contain infs or NaNs")
+
+
+def _wanted(w: Any, subset: Subset | None) -> slice:
+    import cupy
+
+    return slice(0, len(w)) if subset is None else subset.of(cupy.asnumpy(w))
+
+
+def eig_banded(
+    a_band: Any, *, lower: bool, eigvals_only: bool, overwrite_a_band: bool, select: Any, select_range: Any,
+    max_ev: int, check_finite: bool,
+) -> Any:  # fmt: skip
+    """`narrow.eig_banded` on the current device; `overwrite_a_band` and `max_ev` are LAPACK's."""
+    band, to_caller_kind = arrays.to_device(_host_as_array(a_band))
+    if band.ndim < 2:
+        raise ValueError("expected a 2-D array")
+    band = band.astype(working_dtype(band.dtype), copy=False)
+    n, lead = band.shape[-1], band.shape[:-2]
+    subset = selected(select, select_range, n) if n else None
+
+    def solve(index: tuple[int, ...]) -> tuple[Any, Any]:
+        return _solve_banded(_lower_band(band[index], lower), not eigvals_only, subset, check_finite)
+
+    return _solve_each(solve, lead, eigvals_only, to_caller_kind)
+
+
+def _lower_band(band: Any, lower: bool) -> Any:
+    """Return ``band[i - j, j] == a[i, j]``, shape (u + 1, n), with zeros beyond the matrix and a real diagonal."""
+    import cupy
+
+    rows, n = band.shape
+    result = cupy.zeros((min(rows, n), n), band.dtype)
+    for offset in range(min(rows, n)):
+        given = band[offset, : n - offset] if lower else band[rows - 1 - offset, offset:].conj()
+        result[offset, : n - offset] = given
+    if rows and band.dtype.kind == "c":
+        result[0] = result[0].real
+    return result
+
+
+def _solve_banded(band: Any, vectors: bool, subset: Subset | None, check_finite: bool) -> tuple[Any, Any]:
+    import cupy
+
+    rows, n = band.shape
+    scalar = scalar_of(band.dtype)
+    if n == 0:
+        return cupy.empty(0, scalar.real), cupy.empty((0, 0), band.dtype)
+    parts = band.view(scalar.real)
+    largest = float(cupy.abs(parts).max())
+    _require_finite(largest, check_finite)
+    fitting = [b for b in scalar.bandwidths if rows - 1 <= b]
+    if not fitting:
+        return _solve_dense(band, vectors, subset, check_finite)
+    scale, b = exponent_near_one(largest), fitting[0]
+    space = cupy.zeros((n + 2, 2 * b), band.dtype)
+    space[:n, :rows] = band.T
+    scaled = space.view(scalar.real)
+    cupy.ldexp(scaled, np.int32(scale), out=scaled)
+    with memory.allocating(
+        f"the banded eigenproblem of order {n:,}", (3 if vectors else 0) * n * n * scalar.wide_bytes
+    ):
+        reflectors = zero_matrix(n, n, band.dtype) if vectors else None
+        d, e = chase_band(space, n, b, reflectors)
+        if reflectors is None:
+            w = cupy.ldexp(eigenvalues(d, e), -scale)
+            return w[_wanted(w, subset)].astype(scalar.real), None
+        w, z = run.tridiagonal_vectors(d, e, scalar)
+        w = cupy.ldexp(w, -scale)
+        wanted = _wanted(w, subset)
+        columns = wanted.stop - wanted.start
+        z = Matrix(z.at(0, wanted.start), z.ld, z.itemsize, z.owner)
+        if columns:
+            apply_chasing(reflectors, n, b, z.pointer, z.ld, columns)
+        return w[wanted].astype(scalar.real), as_array(z, n, columns).astype(band.dtype, order="F")
+
+
+def _solve_dense(band: Any, vectors: bool, subset: Subset | None, check_finite: bool) -> tuple[Any, Any]:
+    """Solve a band that is wider than the chasing kernels hold as a dense matrix."""
+    import cupy
+
+    rows, n = band.shape
+    flat = cupy.zeros(n * n, band.dtype)  # column-major
+    for offset in range(rows):
+        flat[offset :: n + 1][: n - offset] = band[offset, : n - offset]
+    options = Options(vectors=vectors, overwrite=True, check_finite=check_finite, subset=subset)
+    return run.solve(flat.reshape(n, n).T, options)

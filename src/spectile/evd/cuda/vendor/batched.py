@@ -1,0 +1,172 @@
+"""Batches of small matrices on CUDA: all of them in one call of cuSOLVER's batched solvers."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import numpy as np
+
+from spectile.core import memory
+from spectile.evd.types import Options, not_converged, require_finite, scalar_of
+
+#: Matrices are solved in groups of about so many bytes.
+GROUP_BYTES = 2**29
+
+
+def solve(batch: Any, options: Options, method: str) -> tuple[Any, Any]:
+    """Return the eigenvalues, and the eigenvectors or None, of every matrix; the host hears of them once.
+
+    Parameters
+    ----------
+    batch : cupy.ndarray, shape (count, n, n)
+    options : Options
+        Without a subset by value.
+    method : {"syevj", "syev"}
+        Jacobi rotations for all matrices at once, or cuSOLVER's newer batched solver.
+
+    Raises
+    ------
+    ValueError, numpy.linalg.LinAlgError
+        If a triangle holds NaN or infinity, with and without `check_finite`; LinAlgError for no convergence, too.
+    """
+    import cupy
+
+    count, n, _ = batch.shape
+    group = max(1, GROUP_BYTES // (n * n * batch.itemsize))
+    w, v, status = [], [], []
+    with memory.allocating(f"a batch of {count:,} matrices of order {n:,}", 3 * batch.nbytes):
+        for first in range(0, count, group):
+            parts = _solve_group(batch[first : first + group], options, method)
+            w.append(parts[0])
+            v.append(parts[1])
+            status.append(parts[2])
+        not_finite, failed = cupy.stack(status).max(axis=0).get().tolist()
+        if not_finite:
+            require_finite(np.nan, options.lower, options.check_finite)
+        if failed:
+            raise not_converged(failed)
+        values = w[0] if len(w) == 1 else cupy.concatenate(w)
+        if not options.vectors:
+            return values, None
+        return values, v[0] if len(v) == 1 else cupy.concatenate(v)
+
+
+def _solve_group(batch: Any, options: Options, method: str) -> tuple[Any, Any, Any]:
+    """Return w, v, and on the device whether an entry is not finite and what the solver reports."""
+    import cupy
+
+    scalar, n = scalar_of(batch.dtype), batch.shape[-1]
+    # Rows in memory are columns for cuSOLVER, and A there its conjugate transpose: A itself, in the other triangle.
+    mask = cupy.tri(n, dtype=bool) if options.lower else cupy.tri(n, dtype=bool).T
+    matrices = cupy.ascontiguousarray(
+        cupy.where(mask, batch.conj() if scalar.is_complex else batch, batch.dtype.type(0))
+    )
+    if scalar.is_complex:
+        diagonal = np.arange(n)
+        matrices[:, diagonal, diagonal] = matrices[:, diagonal, diagonal].real
+    parts = matrices.view(scalar.real)
+    largest = cupy.abs(parts).max(axis=(1, 2))
+    finite = cupy.isfinite(largest)
+    # Zeros in the place of a matrix that is not finite, so that cuSOLVER comes to an end; else near 1.
+    matrices *= finite[:, None, None]
+    parts[...] = cupy.where(cupy.isfinite(parts), parts, 0)
+    _, exponents = cupy.frexp(cupy.where(finite, largest, 1))
+    exponents = cupy.where(cupy.abs(exponents) <= 16, 0, exponents).astype(np.int32)
+    cupy.ldexp(parts, -exponents[:, None, None], out=parts)
+    w, info = (_syevj if method == "syevj" else _syev)(matrices, not options.lower, options.vectors)
+    w = cupy.ldexp(w, exponents[:, None])
+    v = matrices.swapaxes(1, 2)
+    if options.subset is not None:
+        wanted = slice(options.subset.low, options.subset.high + 1)
+        w, v = w[:, wanted], v[:, :, wanted]
+    status = cupy.stack([(~finite).any().astype(np.int32), cupy.abs(info).max()])
+    return w, v, status
+
+
+def _syevj(matrices: Any, lower: bool, vectors: bool) -> tuple[Any, Any]:
+    """Overwrite the matrices with their eigenvectors by ``cusolverDn<t>syevjBatched``; return w and what it reports."""
+    import cupy
+    from cupy.cuda.device import get_cusolver_handle
+    from cupy_backends.cuda.libs import cublas, cusolver
+
+    scalar = scalar_of(matrices.dtype)
+    count, n, _ = matrices.shape
+    name = f"{scalar.letter}{'heevj' if scalar.is_complex else 'syevj'}Batched"
+    w, info = cupy.empty((count, n), scalar.real), cupy.zeros(count, np.int32)
+    mode = cusolver.CUSOLVER_EIG_MODE_VECTOR if vectors else cusolver.CUSOLVER_EIG_MODE_NOVECTOR
+    triangle = cublas.CUBLAS_FILL_MODE_LOWER if lower else cublas.CUBLAS_FILL_MODE_UPPER
+    head = (get_cusolver_handle(), mode, triangle, n, matrices.data.ptr, n, w.data.ptr)
+    parameters = cusolver.createSyevjInfo()
+    try:
+        size = getattr(cusolver, name + "_bufferSize")(*head, parameters, count)
+        work = cupy.empty(size, matrices.dtype)
+        getattr(cusolver, name)(*head, work.data.ptr, size, info.data.ptr, parameters, count)
+    finally:
+        cusolver.destroySyevjInfo(parameters)
+    return w, info
+
+
+_CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Return the cuSOLVER that CuPy has loaded, where it has ``cusolverDnXsyevBatched`` (CUDA 12.6 and later)."""
+    from cupy.cuda.device import get_cusolver_handle
+
+    get_cusolver_handle()
+    for name in ("libcusolver.so.12", "libcusolver.so.11"):
+        try:
+            loaded = ctypes.CDLL(name)
+        except OSError:
+            continue
+        return loaded if hasattr(loaded, "cusolverDnXsyevBatched") else None
+    return None
+
+
+@functools.cache
+def _options() -> int:
+    from cupy_backends.cuda.libs import cusolver
+
+    return int(cusolver.createParams())
+
+
+def _syev(matrices: Any, lower: bool, vectors: bool) -> tuple[Any, Any]:
+    """As `_syevj`, by ``cusolverDnXsyevBatched``."""
+    import cupy
+    from cupy.cuda.device import get_cusolver_handle
+    from cupy_backends.cuda.libs import cublas, cusolver
+
+    scalar, loaded = scalar_of(matrices.dtype), library()
+    assert loaded is not None
+    count, n, _ = matrices.shape
+    w, info = cupy.empty((count, n), scalar.real), cupy.zeros(count, np.int32)
+    handle = get_cusolver_handle()
+    cusolver.setStream(handle, cupy.cuda.get_current_stream().ptr)
+    mode = cusolver.CUSOLVER_EIG_MODE_VECTOR if vectors else cusolver.CUSOLVER_EIG_MODE_NOVECTOR
+    triangle = cublas.CUBLAS_FILL_MODE_LOWER if lower else cublas.CUBLAS_FILL_MODE_UPPER
+    kind, real = ctypes.c_int(_CUDA_TYPES[scalar.name]), ctypes.c_int(_CUDA_TYPES[scalar.real])
+    head = (
+        *(ctypes.c_void_p(handle), ctypes.c_void_p(_options()), ctypes.c_int(mode), ctypes.c_int(triangle)),
+        *(ctypes.c_int64(n), kind, ctypes.c_void_p(matrices.data.ptr), ctypes.c_int64(n)),
+        *(real, ctypes.c_void_p(w.data.ptr), kind),
+    )
+    device_bytes, host_bytes = ctypes.c_size_t(), ctypes.c_size_t()
+    sizes = (ctypes.byref(device_bytes), ctypes.byref(host_bytes))
+    _check(loaded.cusolverDnXsyevBatched_bufferSize(*head, *sizes, ctypes.c_int64(count)))
+    work = cupy.empty(device_bytes.value, np.uint8)
+    host = np.empty(max(host_bytes.value, 1), np.uint8)
+    _check(
+        loaded.cusolverDnXsyevBatched(
+            *(*head, ctypes.c_void_p(work.data.ptr), device_bytes, ctypes.c_void_p(host.ctypes.data), host_bytes),
+            *(ctypes.c_void_p(info.data.ptr), ctypes.c_int64(count)),
+        )
+    )
+    return w, info
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise RuntimeError(f"cuSOLVER's XsyevBatched returned status {status}")

@@ -1,0 +1,190 @@
+"""The public functions for tridiagonal and banded matrices, with SciPy's signatures."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from spectile.core import device
+from spectile.evd.arguments import any_on_device
+from spectile.evd.types import Backend
+
+
+def eigh_tridiagonal(
+    d: Any,
+    e: Any,
+    eigvals_only: bool = False,
+    select: Any = "a",
+    select_range: Any = None,
+    check_finite: bool = True,
+    tol: float = 0.0,
+    lapack_driver: str = "auto",
+    *,
+    backend: Backend = "auto",
+) -> Any:
+    """Solve the eigenproblem of a real symmetric tridiagonal matrix; the parameters are SciPy's.
+
+    Parameters
+    ----------
+    d : array, shape (..., n)
+        Diagonal; a NumPy or CuPy array, or any object with ``__cuda_array_interface__`` or ``__dlpack__``.
+    e : array, shape (..., n - 1)
+        Off-diagonal.
+    eigvals_only : bool, default False
+        Return the eigenvalues alone.
+    select : {"a", "v", "i"}
+        All eigenvalues, those of the half-open interval `select_range`, or those of its indices, both included.
+    select_range : (min, max), optional
+    check_finite : bool, default True
+        Raise ValueError for NaN and infinity.
+    tol : float
+        Absolute tolerance of LAPACK's "stebz" on the CPU.
+    lapack_driver : {"auto", "stemr", "stebz", "sterf", "stev", "stevd"}
+        LAPACK's driver on the CPU.  On CUDA a name is checked and what runs is the same: Sturm counts for the
+        eigenvalues, divide and conquer with eigenvectors, both in float64.
+    backend : {"auto", "cpu", "cuda"}
+        ``auto`` takes CUDA for arrays on a GPU, or where a device is found.
+
+    Returns
+    -------
+    w : array, shape (..., m)
+        Ascending.
+    v : array, shape (..., n, m)
+        Eigenvectors in columns; not returned with `eigvals_only`.
+
+    Raises
+    ------
+    ValueError, TypeError, MemoryError, numpy.linalg.LinAlgError
+        As SciPy raises them.
+    """
+    return _narrow_module((d, e), backend).eigh_tridiagonal(
+        d,
+        e,
+        eigvals_only=bool(eigvals_only),
+        select=select,
+        select_range=select_range,
+        check_finite=check_finite,
+        tol=tol,
+        lapack_driver=lapack_driver,
+    )
+
+
+def eigvalsh_tridiagonal(
+    d: Any,
+    e: Any,
+    select: Any = "a",
+    select_range: Any = None,
+    check_finite: bool = True,
+    tol: float = 0.0,
+    lapack_driver: str = "auto",
+    *,
+    backend: Backend = "auto",
+) -> Any:
+    """Return the eigenvalues of a real symmetric tridiagonal matrix, ascending.
+
+    Parameters
+    ----------
+    d, e, select, select_range, check_finite, tol, lapack_driver, backend
+        As for `eigh_tridiagonal`.
+
+    Returns
+    -------
+    w : array, shape (..., m)
+    """
+    return eigh_tridiagonal(d, e, True, select, select_range, check_finite, tol, lapack_driver, backend=backend)
+
+
+def eig_banded(
+    a_band: Any,
+    lower: bool = False,
+    eigvals_only: bool = False,
+    overwrite_a_band: bool = False,
+    select: Any = "a",
+    select_range: Any = None,
+    max_ev: int = 0,
+    check_finite: bool = True,
+    *,
+    backend: Backend = "auto",
+) -> Any:
+    """Solve the eigenproblem of a real symmetric or complex Hermitian band matrix; the parameters are SciPy's.
+
+    Parameters
+    ----------
+    a_band : array, shape (..., u + 1, n)
+        Diagonals in rows: ``a_band[i - j, j] == a[i, j]`` with `lower`, else ``a_band[u + i - j, j] == a[i, j]``.
+    lower : bool, default False
+        Which half of the band is given.
+    eigvals_only : bool, default False
+        Return the eigenvalues alone.
+    overwrite_a_band : bool, default False
+        The memory of `a_band` may be used on the CPU.
+    select, select_range
+        As for `eigh_tridiagonal`.
+    max_ev : int
+        With ``select="v"`` on the CPU, the most eigenvalues that are expected; 0 for no limit.
+    check_finite, backend
+        As for `eigh_tridiagonal`.
+
+    Returns
+    -------
+    w : array, shape (..., m)
+        Ascending.
+    v : array, shape (..., n, m)
+        Eigenvectors in columns; not returned with `eigvals_only`.
+
+    Raises
+    ------
+    ValueError, TypeError, MemoryError, numpy.linalg.LinAlgError
+        As SciPy raises them.
+
+    Notes
+    -----
+    On CUDA a band of up to 64 subdiagonals (float64; 32 for other dtypes) goes to bulge chasing; a wider one is solved
+    as a dense matrix.
+    """
+    return _narrow_module((a_band,), backend).eig_banded(
+        a_band,
+        lower=bool(lower),
+        eigvals_only=bool(eigvals_only),
+        overwrite_a_band=overwrite_a_band,
+        select=select,
+        select_range=select_range,
+        max_ev=max_ev,
+        check_finite=check_finite,
+    )
+
+
+def eigvals_banded(
+    a_band: Any,
+    lower: bool = False,
+    overwrite_a_band: bool = False,
+    select: Any = "a",
+    select_range: Any = None,
+    check_finite: bool = True,
+    *,
+    backend: Backend = "auto",
+) -> Any:
+    """Return the eigenvalues of a real symmetric or complex Hermitian band matrix, ascending.
+
+    Parameters
+    ----------
+    a_band, lower, overwrite_a_band, select, select_range, check_finite, backend
+        As for `eig_banded`.
+
+    Returns
+    -------
+    w : array, shape (..., m)
+    """
+    return eig_banded(
+        a_band, lower, True, overwrite_a_band, select, select_range, check_finite=check_finite, backend=backend
+    )
+
+
+def _narrow_module(operands: tuple[Any, ...], backend: str) -> ModuleType:
+    if device.choose_backend(backend, any_on_device(operands)) == "cuda":
+        from spectile.evd.cuda import narrow as cuda
+
+        return cuda
+    from spectile.evd.cpu import narrow as cpu
+
+    return cpu

@@ -1,0 +1,152 @@
+"""Generalized, batched, tridiagonal and banded problems on a CUDA device, against SciPy in float64."""
+
+import time
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from spectile import evd
+from spectile_study.inputs.spectra import glued_wilkinson, random_hermitian, residuals
+
+cupy = pytest.importorskip("cupy")
+from spectile.evd.cuda import run as gpu  # noqa: E402
+from spectile.evd.cuda.vendor import batched  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+DTYPES = ("float64", "float32", "complex128", "complex64")
+
+
+@pytest.fixture
+def rng(request):
+    return np.random.default_rng([time.time_ns() % 2**32, sum(map(ord, request.node.name))])
+
+
+def wide(a):
+    return np.asarray(a, np.complex128 if a.dtype.kind == "c" else np.float64)
+
+
+def definite(n, rng, dtype):
+    b = random_hermitian(n, rng, dtype)
+    return (b @ b.conj().T / n + np.eye(n)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 2, 33, 300, 1600])
+@pytest.mark.parametrize("lower", [True, False])
+def test_generalized(n, kind, dtype, lower, rng):
+    a, b = random_hermitian(n, rng, dtype), definite(n, rng, dtype)
+    halves = [cupy.asarray(np.tril(x) if lower else np.triu(x)) for x in (a, b)]
+    w, v = (cupy.asnumpy(x) for x in evd.eigh(*halves, type=kind, lower=lower))
+    a, b, eps = wide(a), wide(b), np.finfo(dtype).eps
+    left, right = {1: (a @ v, b @ v * w), 2: (a @ (b @ v), v * w), 3: (b @ (a @ v), v * w)}[kind]
+    size = np.linalg.norm(a) * np.linalg.norm(b) * np.linalg.norm(v)
+    assert np.linalg.norm(left - right) < 10 * n * eps * max(size, 1)
+    gram = v.conj().T @ (np.linalg.solve(b, v) if kind == 3 else b @ v)
+    assert np.linalg.norm(gram - np.eye(n)) < 30 * n * eps * np.linalg.cond(b)
+    part = evd.eigvalsh(*halves, type=kind, lower=lower, subset_by_index=(0, n // 2))
+    np.testing.assert_allclose(cupy.asnumpy(part), w[: n // 2 + 1], atol=100 * n * eps * np.abs(w).max())
+
+
+def test_second_matrix_that_is_not_definite(rng):
+    b = np.eye(50)
+    b[30, 30] = -1
+    with pytest.raises(np.linalg.LinAlgError, match="leading minor of order 31"):
+        evd.eigh(cupy.eye(50), cupy.asarray(b))
+    b[30, 30] = np.nan
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        evd.eigh(cupy.eye(50), cupy.asarray(b))
+
+
+def test_generalized_batches_broadcast(rng):
+    a = np.stack([random_hermitian(20, rng) for _ in range(3)])
+    b = definite(20, rng, "float64")
+    w, v = (cupy.asnumpy(x) for x in evd.eigh(cupy.asarray(a), cupy.asarray(b)))
+    for i in range(3):
+        np.testing.assert_allclose(w[i], scipy.linalg.eigh(a[i], b, eigvals_only=True), atol=1e-11)
+        np.testing.assert_allclose(a[i] @ v[i], b @ v[i] * w[i], atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("method", ["syevj", "syev"])
+@pytest.mark.parametrize("n", [1, 2, 7, 32, 33, 100])
+@pytest.mark.parametrize("lower", [True, False])
+def test_batches(n, method, dtype, lower, rng, monkeypatch):
+    if method == "syev" and batched.library() is None:
+        pytest.skip("this cuSOLVER has no XsyevBatched")
+    monkeypatch.setattr(gpu, "batch_method", lambda *_, **__: method)
+    batch = np.stack([random_hermitian(n, rng, dtype) * s for s in (1, 1e-3, 1e3, 1e-30, 1e30)]).astype(dtype)
+    half = np.where(np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, batch, np.nan).astype(dtype)
+    given = cupy.asarray(half)
+    w, v = evd.eigh(given, lower=lower)
+    assert v.shape == batch.shape
+    for i, a in enumerate(batch):
+        assert all(error < 10 for error in residuals(a, cupy.asnumpy(w[i]), cupy.asnumpy(v[i])).values())
+    values = evd.eigvalsh(given, lower=lower, subset_by_index=(0, (n - 1) // 2))
+    for i, a in enumerate(batch):
+        tolerance = 100 * n * np.finfo(dtype).eps * np.linalg.norm(a)
+        np.testing.assert_allclose(
+            cupy.asnumpy(values[i]), np.linalg.eigvalsh(wide(a))[: (n - 1) // 2 + 1], atol=tolerance
+        )
+    np.testing.assert_array_equal(cupy.asnumpy(given), half)
+    given[2, -1 if lower else 0, 0 if lower else -1] = np.inf
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        evd.eigh(given, lower=lower)
+
+
+@pytest.mark.parametrize("n", [1, 2, 33, 500, 2000])
+def test_tridiagonal(n, rng):
+    d, e = rng.standard_normal(n), rng.standard_normal(n - 1)
+    a = np.diag(d) + np.diag(e, 1) + np.diag(e, -1)
+    w, v = evd.eigh_tridiagonal(cupy.asarray(d), cupy.asarray(e))
+    assert isinstance(v, cupy.ndarray)
+    assert all(error < 10 for error in residuals(a, cupy.asnumpy(w), cupy.asnumpy(v)).values())
+    for scale in (1e-300, 1e300):
+        values = evd.eigvalsh_tridiagonal(d * scale, e * scale, backend="cuda")
+        np.testing.assert_allclose(values / scale, cupy.asnumpy(w), atol=1e-12 * n)
+    w, v = evd.eigh_tridiagonal(cupy.asarray(d), cupy.asarray(e), select="i", select_range=(0, n // 2))
+    assert v.shape == (n, n // 2 + 1)
+    assert all(
+        error < 10
+        for error in residuals(a, cupy.asnumpy(w), cupy.asnumpy(v), np.linalg.eigvalsh(a)[: n // 2 + 1]).values()
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize(
+    ("n", "u"), [(1, 0), (2, 1), (50, 0), (50, 1), (64, 3), (300, 17), (300, 32), (301, 40), (300, 70)]
+)
+def test_banded(n, u, lower, dtype, rng):
+    a = random_hermitian(n, rng, dtype)
+    a[np.abs(np.subtract.outer(np.arange(n), np.arange(n))) > u] = 0
+    band = np.zeros((u + 1, n), dtype)
+    for offset in range(u + 1):
+        if lower:
+            band[offset, : n - offset] = np.diag(a, -offset)
+        else:
+            band[u - offset, offset:] = np.diag(a, offset)
+    w, v = evd.eig_banded(cupy.asarray(band), lower=lower)
+    assert v.dtype == np.dtype(dtype)
+    assert all(error < 10 for error in residuals(a, cupy.asnumpy(w), cupy.asnumpy(v)).values())
+    values = evd.eigvals_banded(band, lower=lower, backend="cuda")
+    assert isinstance(values, np.ndarray)
+    assert all(error < 10 for error in residuals(a, values, None).values())
+
+
+@pytest.mark.parametrize("n", [600, 1601])
+@pytest.mark.parametrize("family", ["random", "glued"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_parts_of_a_spectrum(n, family, dtype, rng, monkeypatch):
+    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: False)
+    a = random_hermitian(n, rng, dtype) if family == "random" else glued_wilkinson(n).astype(dtype)
+    reference = np.linalg.eigvalsh(wide(a))
+    for first, last in ((0, 0), (0, 9), (n // 2, n // 2 + n // 10), (n - 5, n - 1)):
+        w, v = evd.eigh(cupy.asarray(a), subset_by_index=(first, last))
+        found = residuals(a, cupy.asnumpy(w), cupy.asnumpy(v), reference[first : last + 1])
+        assert all(error < 10 for error in found.values()), (first, last, found)
+    low, high = reference[10] - 1e-3, reference[20] + 1e-3
+    w, v = evd.eigh(cupy.asarray(a), subset_by_value=(low, high))
+    expected = reference[(reference > low) & (reference <= high)]
+    assert all(error < 10 for error in residuals(a, cupy.asnumpy(w), cupy.asnumpy(v), expected).values())
