@@ -152,7 +152,7 @@ def _measure(options: argparse.Namespace) -> int:
                 supervisor.threads, options.rounds, options.warmup, options.budget_s,
             )  # fmt: skip
             try:
-                _mend_matrix(row.get("matrix"), options.resources, options.study)
+                _restore_matrix(row.get("matrix"), options.resources, options.study)
                 status = supervisor.measure(job)
             except RuntimeError as error:
                 failures.append(str(error))
@@ -163,7 +163,7 @@ def _measure(options: argparse.Namespace) -> int:
     return 0
 
 
-def _mend_matrix(name: str | None, resources: Path, study: Path) -> None:
+def _restore_matrix(name: str | None, resources: Path, study: Path) -> None:
     """Check the kept copy of a fetched matrix; one that was damaged since is made again from where it came."""
     receipt = resources / "receipts" / f"{name}.json"
     if name is None or not receipt.exists():
@@ -253,10 +253,10 @@ def _device(wanted: str) -> str:
         return "cpu"
     from spectile.core import device
 
-    found = device.available()
-    if wanted == "cuda" and not found:
+    available = device.available()
+    if wanted == "cuda" and not available:
         raise ValueError("--device cuda was asked for and no usable CUDA device was found: use --device cpu")
-    return "cuda" if found else "cpu"
+    return "cuda" if available else "cpu"
 
 
 def _has_driver() -> bool:

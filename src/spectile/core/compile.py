@@ -135,8 +135,8 @@ def _with_headers(package: str, name: str, included: set[str]) -> str:
     """
     package, _, name = name.rpartition(":") if ":" in name else (package, "", name)
     places = [resources.files(one) / name for one in (package, "spectile.core")]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
         raise FileNotFoundError(f"{name} is neither in the package {package} nor in spectile.core")
 
     def header(match: re.Match[str]) -> str:
@@ -146,7 +146,7 @@ def _with_headers(package: str, name: str, included: set[str]) -> str:
         return f'{_with_headers(package, match[1], included)}\n#line {line} "{name}"'
 
     included.add(name)
-    text = found.read_text()
+    text = path.read_text()
     return f'#line 1 "{name}"\n{_INCLUDE.sub(header, text)}'
 
 
@@ -177,7 +177,7 @@ def prepare(*units: Unit) -> None:
     known = compilable()
     device, actual = describe().arch, actual_arch()
     chosen = [(unit, image) for unit in units if (image := choose_image(unit.archs, device, actual, known))]
-    missing = [(unit, *image) for unit, image in chosen if not _found_image(unit, *image).exists()]
+    missing = [(unit, *image) for unit, image in chosen if not _image_path(unit, *image).exists()]
     if len(missing) > 1:  # NVRTC may be called from several threads at once
         with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
             list(pool.map(lambda one: _image(*one), missing))
@@ -226,7 +226,7 @@ def image_name(unit: Unit, arch: str, form: Form) -> str:
     return f"{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.{form}"
 
 
-def _found_image(unit: Unit, arch: str, form: Form) -> Path:
+def _image_path(unit: Unit, arch: str, form: Form) -> Path:
     """Return the path of a compiled unit, in this package or else in CuPy's cache (``CUPY_CACHE_DIR``)."""
     from cupy.cuda import nvrtc
 
@@ -240,7 +240,7 @@ def _found_image(unit: Unit, arch: str, form: Form) -> Path:
 
 def _image(unit: Unit, arch: str, form: Form) -> Path:
     """Return the path of a compiled unit, after compiling it into the cache if it does not exist yet."""
-    path = _found_image(unit, arch, form)
+    path = _image_path(unit, arch, form)
     if not path.exists():
         write_image(unit, arch, form, path)
     return path
@@ -256,13 +256,13 @@ def write_image(unit: Unit, arch: str, form: Form, path: Path) -> None:
 @functools.cache
 def include_folders() -> tuple[str, ...]:
     """Return the folders that hold CUDA's own headers (``cuda_fp16.h``): the wheel's, or the toolkit's."""
-    found: list[str] = []
+    folders: list[str] = []
     spec = importlib.util.find_spec("nvidia")
     for root in spec.submodule_search_locations or () if spec else ():
-        found += [str(path) for path in Path(root).glob("*/include") if (path / "cuda_fp16.h").exists()]
+        folders += [str(path) for path in Path(root).glob("*/include") if (path / "cuda_fp16.h").exists()]
     for name in ("CUDA_PATH", "CUDA_HOME"):
         if name in os.environ:
-            found.append(str(Path(os.environ[name]) / "include"))
+            folders.append(str(Path(os.environ[name]) / "include"))
     if Path("/usr/local/cuda/include").exists():
-        found.append("/usr/local/cuda/include")
-    return tuple(dict.fromkeys(found))
+        folders.append("/usr/local/cuda/include")
+    return tuple(dict.fromkeys(folders))

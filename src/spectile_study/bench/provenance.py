@@ -186,13 +186,13 @@ def _memory_bytes() -> int | None:
 
 
 def _libraries() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in (*_LIBRARIES, "cupy-cuda12x", "cupy-cuda13x", "spectile"):
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _blas() -> list[dict[str, Any]]:

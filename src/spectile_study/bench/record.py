@@ -93,10 +93,10 @@ def files(place: Path) -> list[Path]:
     FileNotFoundError
         If there is no such file or folder, or none in the folder.
     """
-    found = sorted(path for path in place.rglob("*.json") if path.name != "machine.json") if place.is_dir() else [place]
-    if not found or not found[0].exists():
+    paths = sorted(path for path in place.rglob("*.json") if path.name != "machine.json") if place.is_dir() else [place]
+    if not paths or not paths[0].exists():
         raise FileNotFoundError(f"{place} holds no record: name a record, or a folder such as results/this/records/kpm")
-    return found
+    return paths
 
 
 def record_id(record: Mapping[str, Any]) -> str:
@@ -203,10 +203,10 @@ def join(earlier: pandas.DataFrame, later: pandas.DataFrame) -> pandas.DataFrame
     import pandas
 
     for column in ("paper", "machine"):
-        found = set(earlier[column]) | set(later[column])
-        if len(found) > 1:
+        values = set(earlier[column]) | set(later[column])
+        if len(values) > 1:
             raise ValueError(
-                f"frames of {column} {' and '.join(sorted(found))} cannot be joined: gather them into two files"
+                f"frames of {column} {' and '.join(sorted(values))} cannot be joined: gather them into two files"
             )
     kept = earlier[~earlier["case"].isin(later["case"])]
     kept = kept.map(lambda value: value.tolist() if isinstance(value, np.ndarray) else value)  # as parquet reads lists

@@ -172,9 +172,9 @@ def spgemm(
         cusparse.csrSetPointers(matrices[2].desc, empty.indptr.data.ptr, indices.data.ptr, data.data.ptr)
         cusparse.spGEMM_copy(*arguments)
     except (cusparse.CuSparseError, cupy.cuda.memory.OutOfMemoryError) as error:
-        asked = sum(memory.values())
+        requested = sum(memory.values())
         raise SpgemmMemoryError(
-            f"cuSPARSE SpGEMM {algorithm} fails ({error}) after asking for {asked:,} bytes", asked
+            f"cuSPARSE SpGEMM {algorithm} fails ({error}) after asking for {requested:,} bytes", requested
         ) from error
     finally:
         cusparse.spGEMM_destroyDescr(descriptor)

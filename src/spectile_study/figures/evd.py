@@ -23,16 +23,16 @@ def floors(frame: pandas.DataFrame, stages: pandas.DataFrame, n: float) -> dict[
         return {}
     peak, thin = float(rates(square).max()) * 1e12, float(rates(skinny).max()) * 1e12
     stream = float((copies["bytes"] / copies["time_s"]).max())
-    found: dict[str, tuple[float, str]] = {}
+    floors: dict[str, tuple[float, str]] = {}
     for _, row in rows.iterrows():
         if row["method"] == "load":
-            found["load"] = (row["bytes"] / stream, "a copy")
+            floors["load"] = (row["bytes"] / stream, "a copy")
         elif row["method"] == "band_reduction":
             text = f"half at A W's rate (b = {width:,.0f}), half at the square product's"
-            found["band_reduction"] = (row["flops"] / 2 / thin + row["flops"] / 2 / peak, text)
+            floors["band_reduction"] = (row["flops"] / 2 / thin + row["flops"] / 2 / peak, text)
         elif row["method"] == "chasing":
             task = float((chasing["time_s"] / (TASKS * chasing["p_n"])).min())
-            found["chasing"] = (TASKS * n * task, f"dependent tasks of {1e6 * task:.2g} µs")
+            floors["chasing"] = (TASKS * n * task, f"dependent tasks of {1e6 * task:.2g} µs")
         elif row["method"] != "eigenvalues":
-            found[row["method"]] = (row["flops"] / peak, "the square product")
-    return found
+            floors[row["method"]] = (row["flops"] / peak, "the square product")
+    return floors

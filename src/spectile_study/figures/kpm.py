@@ -72,11 +72,11 @@ def host_bandwidth(rows: pandas.DataFrame) -> float | None:
 
 def line(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, method: str, x: str, y: str, **settings: Any) -> None:
     """Draw one stage over a numeric column."""
-    here = select(rows, f"method={method}")
-    here = here[here[x].notna()]
+    series_rows = select(rows, f"method={method}")
+    series_rows = series_rows[series_rows[x].notna()]
     style = look(method)
     series = {"label": style.label, "color": style.color, "marker": style.marker}
-    drawing.marks(ax, here, x, y, **(series | settings))
+    drawing.marks(ax, series_rows, x, y, **(series | settings))
 
 
 def in_series(rows: pandas.DataFrame, name: str) -> pandas.DataFrame:
@@ -86,9 +86,9 @@ def in_series(rows: pandas.DataFrame, name: str) -> pandas.DataFrame:
 
 def largest(rows: pandas.DataFrame, count: int) -> pandas.DataFrame:
     """Return the row of the largest sample on so many GPUs (or on one CPU), the fastest of equal ones."""
-    here = rows[rows["clock"].isin(["events", "wall"]) & (rows["processor"] == rows["device"])]
-    here = here[pandas.to_numeric(here["p_gpus"]).fillna(0).clip(lower=1) == count]
-    return here.sort_values(["v_rows", "gflops"]).iloc[-1:]
+    best = rows[rows["clock"].isin(["events", "wall"]) & (rows["processor"] == rows["device"])]
+    best = best[pandas.to_numeric(best["p_gpus"]).fillna(0).clip(lower=1) == count]
+    return best.sort_values(["v_rows", "gflops"]).iloc[-1:]
 
 
 def link_rate(gflops: float, sent: float) -> float:

@@ -65,8 +65,8 @@ def vendor(frame: pandas.DataFrame, precision: str) -> str:
 
 def in_kernels_format(frame: pandas.DataFrame, precision: str, baseline: str) -> pandas.DataFrame:
     """Return the speed-up of each matrix in the kernels' format, of rows or tiles whichever is faster."""
-    found = pandas.concat([speedups(frame, f"{kind}_{precision}", baseline) for kind in ("rows", "tiles")])
-    return found.sort_values("speedup", ascending=False).drop_duplicates("case")
+    ratios = pandas.concat([speedups(frame, f"{kind}_{precision}", baseline) for kind in ("rows", "tiles")])
+    return ratios.sort_values("speedup", ascending=False).drop_duplicates("case")
 
 
 def bars(
@@ -87,8 +87,8 @@ def bars(
     means: list[str] = []
     drawn: set[int] = set()
     width = 0.8 / len(columns)
-    for number, (label, (color, found)) in enumerate(columns.items()):
-        rows = [select(found, f"p_matrix={name}").iloc[:1] for name in names]
+    for number, (label, (color, ratios)) in enumerate(columns.items()):
+        rows = [select(ratios, f"p_matrix={name}").iloc[:1] for name in names]
         places = [place for place, row in enumerate(rows) if len(row)]
         if places:
             drawn |= set(places)

@@ -90,10 +90,10 @@ def run_ergo(cluster: Cluster, folder: Path, convergence: float = 5e-3, iteratio
         raise RuntimeError(f"ergo did not converge in {iterations} iterations to {convergence:g}; its log is {log}")
     files = {}
     for operator, (_, pattern) in OPERATORS.items():
-        found = sorted(folder.glob(pattern), key=lambda path: [int(x) for x in re.findall(r"\d+", path.stem)])
-        if not found:
+        dumps = sorted(folder.glob(pattern), key=lambda path: [int(x) for x in re.findall(r"\d+", path.stem)])
+        if not dumps:
             raise RuntimeError(f"ergo wrote no {pattern} in {folder}: its version may not know the option")
-        files[operator] = found[-1]
+        files[operator] = dumps[-1]
     return files
 
 

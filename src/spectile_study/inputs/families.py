@@ -345,7 +345,7 @@ class _Cage:
         count = site.shape[1]
         up = np.zeros(len(site), dtype=np.int8)
         down = np.zeros(len(site), dtype=np.int8)
-        found: list[tuple[int, npt.NDArray[np.bool_]]] = []
+        earlier_masks: list[tuple[int, npt.NDArray[np.bool_]]] = []
         for m in range(count):
             if m == leave_out:
                 continue
@@ -354,14 +354,14 @@ class _Cage:
                 mask |= site[:, m - 1] == centre
             if m < count - 1:
                 mask |= site[:, m + 1] == centre
-            for earlier, seen in found:
+            for earlier, seen in earlier_masks:
                 if (m - earlier) % 2 == 0:
                     mask &= ~(seen & (site[:, earlier] == site[:, m]))
             if mask.any():
-                found.append((m, mask))
+                earlier_masks.append((m, mask))
                 up += mask & (height[:, m] > level)
                 down += mask & (height[:, m] < level)
-        return found, up, down
+        return earlier_masks, up, down
 
     def _numbers(
         self, site: npt.NDArray[np.int8], height: npt.NDArray[np.int8]

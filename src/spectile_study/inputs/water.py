@@ -89,10 +89,12 @@ def water_cluster(molecules: int, resources: Path | None = None, seed: int = 1) 
     path = Path(named) if named else (resources / "water" / "h2o_569.xyz" if resources is not None else None)
     if path is None or (named is None and not path.exists()):
         return generated_cluster(molecules, seed)
-    found = read_xyz(path)
-    if len(found) < molecules:
-        raise ValueError(f"{path} holds {len(found)} water molecules and {molecules} are asked for: give a larger file")
-    return Cluster(_nearest_in_order(found, molecules), f"{path.name} sha256 {_file_digest(path)[:12]}")
+    positions = read_xyz(path)
+    if len(positions) < molecules:
+        raise ValueError(
+            f"{path} holds {len(positions)} water molecules and {molecules} are asked for: give a larger file"
+        )
+    return Cluster(_nearest_in_order(positions, molecules), f"{path.name} sha256 {_file_digest(path)[:12]}")
 
 
 def generated_cluster(molecules: int, seed: int = 1) -> Cluster:
@@ -110,8 +112,8 @@ def generated_cluster(molecules: int, seed: int = 1) -> Cluster:
     v = np.cross(u, rng.standard_normal(lattice.shape))
     u, v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (u, v))
     bonds = [_BOND * (np.cos(_ANGLE / 2) * u + sign * np.sin(_ANGLE / 2) * v) for sign in (1, -1)]
-    found = np.stack([oxygens, oxygens + bonds[0], oxygens + bonds[1]], axis=1)
-    return Cluster(_nearest_in_order(found, molecules), f"generated, seed {seed}")
+    positions = np.stack([oxygens, oxygens + bonds[0], oxygens + bonds[1]], axis=1)
+    return Cluster(_nearest_in_order(positions, molecules), f"generated, seed {seed}")
 
 
 def read_xyz(path: Path) -> np.ndarray:
@@ -138,13 +140,13 @@ def read_xyz(path: Path) -> np.ndarray:
         raise ValueError(f"{path} is not an xyz file: a count, a comment, then one atom a line ({error})") from None
     if len(words) != count or symbols != ["O", "H", "H"] * (count // 3) or coordinates.shape != (count, 3):
         raise ValueError(f"{path} does not hold {count} atoms as water molecules, each written O, H, H")
-    found = coordinates.reshape(-1, 3, 3)
-    longest = np.linalg.norm(found[:, 1:] - found[:, :1], axis=2).max()
+    positions = coordinates.reshape(-1, 3, 3)
+    longest = np.linalg.norm(positions[:, 1:] - positions[:, :1], axis=2).max()
     if longest > 1.5:
         raise ValueError(
             f"{path} has an O-H distance of {longest:.2f} ångström: unwrap molecules cut by a periodic box"
         )
-    return found
+    return positions
 
 
 def write_xyz(cluster: Cluster, path: Path) -> None:
@@ -155,10 +157,10 @@ def write_xyz(cluster: Cluster, path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def _nearest_in_order(found: np.ndarray, molecules: int) -> np.ndarray:
-    oxygens = found[:, 0]
+def _nearest_in_order(positions: np.ndarray, molecules: int) -> np.ndarray:
+    oxygens = positions[:, 0]
     distance = np.linalg.norm(oxygens - oxygens.mean(axis=0), axis=1)
-    kept = found[np.argsort(distance, kind="stable")[:molecules]]
+    kept = positions[np.argsort(distance, kind="stable")[:molecules]]
     return np.ascontiguousarray(kept[_bisection_order(kept[:, 0])])
 
 
@@ -343,10 +345,10 @@ def save_symmetric(path: Path, matrix: np.ndarray) -> None:
     n = len(matrix)
     counts, columns, values = np.empty(n, np.int32), [], []
     for row in range(n):
-        found = np.flatnonzero(matrix[row, row:])
-        counts[row] = found.size
-        columns.append((found + row).astype(np.int32))
-        values.append(matrix[row, found + row])
+        nonzero = np.flatnonzero(matrix[row, row:])
+        counts[row] = nonzero.size
+        columns.append((nonzero + row).astype(np.int32))
+        values.append(matrix[row, nonzero + row])
     with atomic_write(path) as partial, partial.open("wb") as file:
         np.savez_compressed(file, counts=counts, columns=np.concatenate(columns), values=np.concatenate(values))
 

@@ -44,26 +44,26 @@ class Variant:
 
 def variants(precision: str, problem: Problem) -> dict[str, Variant]:
     """Return the variants of a product by the idea that each lacks, or that replaces ours."""
-    here, replace, dtype = device.describe(), dataclasses.replace, PRECISIONS[precision].dtype
-    found = {name: Variant(norms=reduction_unit(dtype, how)) for name, how in REDUCTIONS.items()}
+    current, replace, dtype = device.describe(), dataclasses.replace, PRECISIONS[precision].dtype
+    variants = {name: Variant(norms=reduction_unit(dtype, how)) for name, how in REDUCTIONS.items()}
     if precision.startswith("fp16"):
         shallow = replace(WGMMA[_FAST], stages=2)
-        found["double_buffer_only"] = Variant(choose(problem, here, _FAST, tuned=shallow))
-        found["stride"] = Variant(choose(problem, here, _FAST, extra=("STRIDE",)))
+        variants["double_buffer_only"] = Variant(choose(problem, current, _FAST, tuned=shallow))
+        variants["stride"] = Variant(choose(problem, current, _FAST, extra=("STRIDE",)))
         # Runs of tiles are given out in advance: with the diagonal first, the first clusters would do most of the work.
-        found["no_balance"] = Variant(choose(problem, here, _FAST, ordered=False, extra=("RUNS",)))
-        found["no_cluster"] = Variant(choose(problem, here, "wgmma_wide"))
-        found["half_parts"] = Variant(choose(problem, here, "wgmma_pair"))
-        found["no_large_tile"] = Variant(choose(problem, here, "wgmma_small"))
-        found["no_wgmma"] = Variant(choose(problem, here, "portable"))
-        return found
+        variants["no_balance"] = Variant(choose(problem, current, _FAST, ordered=False, extra=("RUNS",)))
+        variants["no_cluster"] = Variant(choose(problem, current, "wgmma_wide"))
+        variants["half_parts"] = Variant(choose(problem, current, "wgmma_pair"))
+        variants["no_large_tile"] = Variant(choose(problem, current, "wgmma_small"))
+        variants["no_wgmma"] = Variant(choose(problem, current, "portable"))
+        return variants
     tuned = PORTABLE[precision]
     single = replace(tuned, **{size: replace(getattr(tuned, size), stages=1) for size in ("large", "small")})
-    found["no_compaction"] = Variant(choose(problem, here, "portable", extra=("LIST_ALL_STEPS",)))
-    found["no_double_buffering"] = Variant(choose(problem, here, "portable", tuned=single))
-    found["no_large_tile"] = Variant(choose(problem, here, "portable", tuned=replace(tuned, large=tuned.small)))
-    found["unordered"] = Variant(choose(problem, here, "portable", tuned=replace(tuned, ordered_tiles=0)))
-    return found
+    variants["no_compaction"] = Variant(choose(problem, current, "portable", extra=("LIST_ALL_STEPS",)))
+    variants["no_double_buffering"] = Variant(choose(problem, current, "portable", tuned=single))
+    variants["no_large_tile"] = Variant(choose(problem, current, "portable", tuned=replace(tuned, large=tuned.small)))
+    variants["unordered"] = Variant(choose(problem, current, "portable", tuned=replace(tuned, ordered_tiles=0)))
+    return variants
 
 
 def ablation(row: Mapping[str, Any], context: Context) -> Case:

@@ -171,8 +171,8 @@ class _Timed:
             return {"error_fro_rel": error / self.norm, "error_over_bound": error / bound}
 
         def values(_: None) -> dict[str, Value]:
-            found: dict[str, Value] = {"tau": tau, "valid_ratio": valid, "executed_ratio": executed}
-            return found | {"error_fro": self._error(), "error_bound": bound} | more()
+            values: dict[str, Value] = {"tau": tau, "valid_ratio": valid, "executed_ratio": executed}
+            return values | {"error_fro": self._error(), "error_bound": bound} | more()
 
         limits = {"error_over_bound": 1.0}
         return Method(name, run, check, limits, self.flops * valid, self.bytes, None, self.clock, values, self._poison)

@@ -43,7 +43,7 @@ def strips(c: Any, tile_rows: Sequence[int]) -> Any:
     return np.concatenate([c[i * BLOCK : (i + 1) * BLOCK] for i in tile_rows]).astype(np.float64)
 
 
-def relative_error(found: Any, expected: Any) -> float:
+def relative_error(computed: Any, expected: Any) -> float:
     """Return the Frobenius error relative to the expected matrix (0 where both are zero)."""
-    error, norm = float(np.linalg.norm(found - expected)), float(np.linalg.norm(expected))
+    error, norm = float(np.linalg.norm(computed - expected)), float(np.linalg.norm(expected))
     return error / norm if norm else error

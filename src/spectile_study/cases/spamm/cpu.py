@@ -118,22 +118,22 @@ def table_1(row: Mapping[str, Any], context: Context) -> Problem:
 
     def run() -> dict[str, float]:
         norms = decay.algebraic_norm_map(n, dtype=np.float32)
-        found = {"mean_norm_product": float(norms.sum(axis=0) @ norms.sum(axis=1)) / norms.shape[0] ** 3}
+        result = {"mean_norm_product": float(norms.sum(axis=0) @ norms.sum(axis=1)) / norms.shape[0] ** 3}
         for ratio, tau in zip(RATIOS, TABLE_1[n], strict=True):
-            found[f"valid_ratio_{ratio:02}"] = search.count_valid(norms, norms, tau) / norms.shape[0] ** 3
-            found[f"tau_{ratio:02}"] = search.tune_tau(norms, norms, ratio / 100)[0]
-        return found
+            result[f"valid_ratio_{ratio:02}"] = search.count_valid(norms, norms, tau) / norms.shape[0] ** 3
+            result[f"tau_{ratio:02}"] = search.tune_tau(norms, norms, ratio / 100)[0]
+        return result
 
-    def check(found: dict[str, float]) -> dict[str, float]:
+    def check(result: dict[str, float]) -> dict[str, float]:
         return {
-            "error_valid_ratio": max(abs(found[f"valid_ratio_{ratio:02}"] - ratio / 100) for ratio in RATIOS),
+            "error_valid_ratio": max(abs(result[f"valid_ratio_{ratio:02}"] - ratio / 100) for ratio in RATIOS),
             "error_tau_rel": max(
-                abs(found[f"tau_{ratio:02}"] / tau - 1) for ratio, tau in zip(RATIOS, TABLE_1[n], strict=True)
+                abs(result[f"tau_{ratio:02}"] / tau - 1) for ratio, tau in zip(RATIOS, TABLE_1[n], strict=True)
             ),
         }
 
     limits = {"error_valid_ratio": 0.01, "error_tau_rel": 1e-5}
-    return Problem([Method("spectile", run, check, limits, clock="none", values=lambda found: found)])
+    return Problem([Method("spectile", run, check, limits, clock="none", values=lambda result: result)])
 
 
 # --- Table 3: SpAMM and truncation at the same error -----------------------------------------------------------------
@@ -143,13 +143,13 @@ def truncation(row: Mapping[str, Any], context: Context) -> Problem:
     """Hold SpAMM and the truncated product against the exact one."""
     values = truncation_values(row["n"], row["tau"], row["truncation"])
 
-    def check(found: dict[str, float]) -> dict[str, float]:
+    def check(result: dict[str, float]) -> dict[str, float]:
         # The relative error is at most 1 for matrices without negative entries, and the bound must hold.
-        above = found["error_rel"] - found.get("error_bound_rel", 1.0)
+        above = result["error_rel"] - result.get("error_bound_rel", 1.0)
         return {"error_above_bound": max(0.0, above)}
 
-    def method(name: str, found: Mapping[str, float]) -> Method:
-        return Method(name, lambda: found, check, {"error_above_bound": 0.0}, clock="none", values=dict)
+    def method(name: str, result: Mapping[str, float]) -> Method:
+        return Method(name, lambda: result, check, {"error_above_bound": 0.0}, clock="none", values=dict)
 
     methods: list[Method | Skipped] = [method(*pair) for pair in zip(("spectile", "truncation"), values, strict=True)]
     skipped = Skipped("cusparse", "this machine has no CUDA device for cuSPARSE's product of the truncated matrices")
@@ -168,12 +168,12 @@ def valid_product_map(row: Mapping[str, Any], context: Context) -> Problem:
         return reference.valid_map(norms, norms, tau)
 
     def values(valid: Any) -> dict[str, Value]:
-        found: dict[str, Value] = {"tau": tau, "valid_ratio": float(valid.mean() / norms.shape[0])}
+        result: dict[str, Value] = {"tau": tau, "valid_ratio": float(valid.mean() / norms.shape[0])}
         for stride in (1, 2):
             loads = reference.assigned_loads(valid, stride)
-            found[f"loads_{stride}"] = [int(load) for load in loads.ravel()]
-            found[f"max_over_mean_{stride}"] = float(loads.max() / loads.mean())
-        return found
+            result[f"loads_{stride}"] = [int(load) for load in loads.ravel()]
+            result[f"max_over_mean_{stride}"] = float(loads.max() / loads.mean())
+        return result
 
     def check(valid: Any) -> dict[str, float]:
         return {"error_products": float(abs(int(valid.sum()) - search.count_valid(norms, norms, tau)))}

@@ -61,8 +61,8 @@ class Operands:
         worst = 0.0
         for tile in self.tile_rows:
             wanted = expected(tile)
-            found = self.out[tile * BLOCK : (tile + 1) * BLOCK].astype(np.float64)
-            error = float(cupy.linalg.norm(found - wanted) / cupy.linalg.norm(wanted))
+            computed = self.out[tile * BLOCK : (tile + 1) * BLOCK].astype(np.float64)
+            error = float(cupy.linalg.norm(computed - wanted) / cupy.linalg.norm(wanted))
             worst = max(worst, error if error == error else float("inf"))
         return worst
 

@@ -54,9 +54,9 @@ def truncation(row: Mapping[str, Any], context: Context) -> Problem:
     algorithm = "alg1" if n <= 1024 else "alg3"
 
     def multiply() -> Any:
-        found = spgemm(sparse, sparse, algorithm, CHUNK)  # type: ignore[arg-type]
+        square = spgemm(sparse, sparse, algorithm, CHUNK)  # type: ignore[arg-type]
         cupy.cuda.get_current_stream().synchronize()
-        return found
+        return square
 
     def check(result: Any) -> dict[str, float]:
         rows = ((result[0][tile * BLOCK : (tile + 1) * BLOCK].toarray(), wanted) for tile, wanted in exact.items())
@@ -78,7 +78,7 @@ def truncation(row: Mapping[str, Any], context: Context) -> Problem:
     plain = Method(
         "truncation",
         run=lambda: truncated,
-        check=lambda found: {"error_above_bound": max(0.0, found["error_rel"] - 1.0)},
+        check=lambda result: {"error_above_bound": max(0.0, result["error_rel"] - 1.0)},
         limits={"error_above_bound": 0.0},
         clock="none",
         values=dict,

@@ -109,13 +109,13 @@ class Spread:
             different, row, column = 0, 0, 0
             for part in plan.outputs():
                 for start in range(0, len(part), 4096):
-                    some = part[start : start + 4096]
-                    found = cupy.empty(some.shape, some.dtype)
-                    address = some.ctypes.data if isinstance(some, np.ndarray) else some.data.ptr
-                    cupy.cuda.runtime.memcpy(found.data.ptr, address, some.nbytes, cupy.cuda.runtime.memcpyDefault)
-                    beside = wanted[row + start :, column:][: len(found), : found.shape[1]]
-                    word = f"u{found.itemsize}"
-                    different += int((found.view(word) != beside.view(word)).sum())
+                    rows = part[start : start + 4096]
+                    computed = cupy.empty(rows.shape, rows.dtype)
+                    address = rows.ctypes.data if isinstance(rows, np.ndarray) else rows.data.ptr
+                    cupy.cuda.runtime.memcpy(computed.data.ptr, address, rows.nbytes, cupy.cuda.runtime.memcpyDefault)
+                    beside = wanted[row + start :, column:][: len(computed), : computed.shape[1]]
+                    word = f"u{computed.itemsize}"
+                    different += int((computed.view(word) != beside.view(word)).sum())
                 row, column = (row + len(part), 0) if self.by_rows else (0, column + part.shape[1])
             ends = (row, column) != ((len(wanted), 0) if self.by_rows else (0, wanted.shape[1]))
             return {"error_bits": float(different + ends)}
@@ -132,8 +132,8 @@ class Spread:
                 cupy.cuda.Device(index).synchronize()
 
         def values(_: None) -> dict[str, Value]:
-            found: dict[str, Value] = {"tau": tau, "valid_ratio": valid, "executed_ratio": executed}
-            return found | {"kernel": plan.kernel, "rows_of_gpus": rows}
+            values: dict[str, Value] = {"tau": tau, "valid_ratio": valid, "executed_ratio": executed}
+            return values | {"kernel": plan.kernel, "rows_of_gpus": rows}
 
         return Method(
             name,

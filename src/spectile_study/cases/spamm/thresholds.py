@@ -43,7 +43,7 @@ def network_ratios(layer: str) -> dict[str, float]:
 def skip_reasons(rows: Any) -> list[str]:
     """Return why methods of these frame rows were skipped, one sentence for all cases that lacked GPUs."""
     reasons = sorted(set(rows.loc[rows["status"] == "skipped", "reason"].dropna())) if len(rows) else []
-    wanted = {reason: int(found[1]) for reason in reasons if (found := re.search(r" needs (\d+) GPUs and ", reason))}
+    wanted = {reason: int(match[1]) for reason in reasons if (match := re.search(r" needs (\d+) GPUs and ", reason))}
     others = [reason for reason in reasons if reason not in wanted]
     if not wanted:
         return others

@@ -61,8 +61,8 @@ def _method(name: str, A: Any, nnz: int, limit_s: float) -> Method | Skipped:
         called = subprocess.run([executable, str(path), "1"], capture_output=True, text=True, timeout=limit_s)
         if called.returncode:
             raise RuntimeError(f"{NAMES[name]} ended with code {called.returncode}: {called.stderr.strip()[-200:]}")
-        found = dict(line.split()[:2] for line in called.stdout.splitlines() if len(line.split()) >= 2)
-        return {"nnz": float(found["nnz"]), "sum": float(found["sum"])}, float(found["time_s"])
+        printed = dict(line.split()[:2] for line in called.stdout.splitlines() if len(line.split()) >= 2)
+        return {"nnz": float(printed["nnz"]), "sum": float(printed["sum"])}, float(printed["time_s"])
 
     def check(result: tuple[dict[str, float], float]) -> dict[str, float]:
         ones = np.ones(A.shape[1])

@@ -52,7 +52,7 @@ def read_archive(archive: Path, entry: Entry) -> csr_array:
     wanted = PurePosixPath(entry.name, f"{entry.name}.mtx")
     text = archive.with_name(f"{entry.name}.mtx.part")
     most_text, most_all = _most_text_bytes(entry), most_bytes(entry)
-    found = False
+    seen = False
     try:
         with gzip.open(archive, "rb") as unpacked:
             stream = _Bounded(unpacked, most_all)  # type: ignore[arg-type]
@@ -68,18 +68,18 @@ def read_archive(archive: Path, entry: Entry) -> csr_array:
                         raise ValueError(f"archive {entry.url} holds {member.name!r}, which is no file; not unpacked")
                     if path != wanted:
                         continue
-                    if found or not member.isfile():
+                    if seen or not member.isfile():
                         raise ValueError(f"archive {entry.url} does not hold exactly one file {wanted}; not unpacked")
                     if member.size > most_text:
                         raise _Oversized
-                    found = True
+                    seen = True
                     content = members.extractfile(member)
                     assert content is not None
                     with open(text, "wb") as file:
                         shutil.copyfileobj(content, file, CHUNK)
             while stream.read(CHUNK):  # to the end, where gzip checks its sum
                 pass
-        if not found:
+        if not seen:
             raise ValueError(f"archive {entry.url} does not hold {wanted}; it is another matrix or is truncated")
         return _read_matrix_market(text, entry)
     except _Oversized:

@@ -86,12 +86,12 @@ def load(name: str, resources: str | os.PathLike[str], table: Table = None) -> c
     home = home_of(resources)
     key = resolve(name, pins)
     if key is None:
-        found = sorted(home.glob(f"*/{name}.npz")) if SAFE.fullmatch(name) else []
-        if len(found) > 1:
-            choices = ", ".join(f"{path.parent.name}/{path.stem}" for path in found)
+        copies = sorted(home.glob(f"*/{name}.npz")) if SAFE.fullmatch(name) else []
+        if len(copies) > 1:
+            choices = ", ".join(f"{path.parent.name}/{path.stem}" for path in copies)
             raise ValueError(f"the name {name!r} is that of several fetched matrices; say which: {choices}")
-        if found:
-            key = f"{found[0].parent.name}/{name}"
+        if copies:
+            key = f"{copies[0].parent.name}/{name}"
     if key is None or not kept_path(home, key).is_file():
         pinned = pins.get(key or "")
         raise MissingMatrix(

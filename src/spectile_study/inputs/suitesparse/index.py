@@ -140,7 +140,7 @@ def main(arguments: Sequence[str]) -> None:
     matches = [  # ssgetpy matches a part of the name and stops at ten: ask for all, keep what is equal
         entry for entry in ssgetpy.search(name=bare, limit=-1) if entry.name == bare and group in ("", entry.group)
     ]
-    found = [
+    matches = [
         {
             "key": f"{entry.group}/{entry.name}",
             "rows": entry.rows,
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str]) -> None:
         }
         for entry in matches
     ]
-    print(json.dumps({"matches": found, "keys": [f"{row[1]}/{row[2]}" for row in rows]}))
+    print(json.dumps({"matches": matches, "keys": [f"{row[1]}/{row[2]}" for row in rows]}))
 
 
 def _prevent_download(database: Path) -> None:

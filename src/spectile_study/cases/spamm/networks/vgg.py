@@ -169,8 +169,8 @@ class Layer:
                     output = self._conv(features)
                 else:
                     count, _, height, width = features.shape
-                    found = product(self.weights, im2col(_array(features)))
-                    output = _tensor(col2im(found, count, height, width)) + self._conv.bias[:, None, None]
+                    columns = product(self.weights, im2col(_array(features)))
+                    output = _tensor(col2im(columns, count, height, width)) + self._conv.bias[:, None, None]
                 right += int((self._after(output).argmax(1) == labels).sum())
         return right / self.images
 
