@@ -45,7 +45,7 @@ class Tuning:
         Blocks of the numeric kernel with its bitmap in global memory.
     """
 
-    analysis_lanes: tuple[tuple[float, int], ...] = ((6, 2), (16, 3), (float("inf"), 5))
+    analysis_lanes: tuple[tuple[float, int], ...] = ((0.75, 0), (2, 1), (6, 2), (16, 3), (float("inf"), 5))
     few_rows: int = 96
     long_rows: int = 16
     group_blocks: int = 24

@@ -61,12 +61,12 @@ template <int BINS> __device__ int append(int row, int bin, int rows, int* count
 
 extern "C" {
 
-// Products, window and symbolic bin of each row; a group of 2^group_log lanes, at least four, takes a row, all warps the long ones.
+// Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, all warps the long ones.
 __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int group_log, const int* ptr_a, const int* idx_a,
                                                const int* ptr_b, const int* idx_b, int* low, int* span, int* entries,
                                                int* slot, int* lists, int* head) {
-    __shared__ u64 s_products[ANALYSTS / 4];
-    __shared__ int s_low[ANALYSTS / 4], s_high[ANALYSTS / 4], s_long[ANALYSTS / 4], longs, kept_words;
+    __shared__ u64 s_products[ANALYSTS];
+    __shared__ int s_low[ANALYSTS], s_high[ANALYSTS], s_long[ANALYSTS], longs, kept_words;
     __shared__ u64 s_kept;
     if (invalid(head)) return;
     const int group = 1 << group_log, per_block = ANALYSTS >> group_log, lane = threadIdx.x & (group - 1);
@@ -132,18 +132,20 @@ __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int gro
         sum = s_products[threadIdx.x];
         width = sum ? s_high[threadIdx.x] - s_low[threadIdx.x] + 1 : 0;
         bin = symbolic_bin(sum, width);
-        low[mine] = s_low[threadIdx.x];
-        span[mine] = width;
         entries[mine] = 0;
+        if (sum) {
+            low[mine] = s_low[threadIdx.x];
+            span[mine] = width;
+        }
     }
     append<BINS_SYMBOLIC>(mine, bin, rows, head + SYMBOLIC, lists);
     // The place of a kept bitmap; -1 without one, -2 for a row with many products.
     const bool window = bin == 0 || bin == 1;
-    const int words = (width + 31) >> 5, at = window ? atomicAdd(&kept_words, words) : 0;
+    const int words = words_of(width), at = window ? atomicAdd(&kept_words, words) : 0;
     __syncthreads();
     if (threadIdx.x == 0 && kept_words) s_kept = atomicAdd((u64*)&head[KEPT], u64(kept_words));
     __syncthreads();
-    if (threadIdx.x < per_block && mine < rows)
+    if (bin >= 0)
         slot[mine] = window ? int(min(s_kept + at, u64(MOST_KEPT))) : sum >= HEAVY ? -2 : -1;
     const int widest = __reduce_max_sync(ALL, bin == 6 ? width : 0);
     for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(ALL, sum, d);
@@ -217,8 +219,9 @@ __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const i
         if (row < rows) {
             ptr_c[row] = int(before);
             before += held[i];
-            bin = numeric_bin(held[i], span[row], slot[row] >= 0, slot[row] == -2, shared_bytes, &need);
+            if (held[i]) bin = numeric_bin(held[i], span[row], slot[row] >= 0, slot[row] == -2, shared_bytes, &need);
         }
+        if (!__syncthreads_or(bin >= 0)) continue;  // of hypersparse matrices most rows are empty
         append<BINS_NUMERIC>(row, bin, rows, head + NUMERIC, lists);
         if (bin >= 8) atomicMax(&head[MAX_BYTES + bin - 8], need);
     }
