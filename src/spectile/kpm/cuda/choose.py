@@ -80,6 +80,9 @@ class GatherShape(NamedTuple):
         Entries in flight, and turns of a warp by which V and W come into the L2 cache ahead.
     threads, blocks : int
         Threads of a block, and blocks of a multiprocessor.
+    rows : int
+        Rows of a block.  Blocks begin in the order of the rows: the fewer, the nearer they stay to each other, and the
+        more of V is still in the L2 cache.
     """
 
     vector: int
@@ -89,6 +92,7 @@ class GatherShape(NamedTuple):
     ahead: int
     threads: int
     blocks: int
+    rows: int
 
     @property
     def columns(self) -> int:
@@ -99,19 +103,27 @@ class GatherShape(NamedTuple):
 def gather_shape(num_vectors: int, dtype: Any) -> GatherShape:
     """Return the shape for R vectors: 16 bytes a thread where R allows, tuned on an H200."""
     if num_vectors == 1:
-        return GatherShape(1, 1, 1, 4 if np.dtype(dtype).itemsize <= 8 else 2, 0, 512, 2)
+        return GatherShape(1, 1, 1, 4 if np.dtype(dtype).itemsize <= 8 else 2, 0, 512, 2, 4096)
     vector = max(1, 16 // np.dtype(dtype).itemsize)
     while num_vectors % vector:
         vector //= 2
     lanes = 1
     while lanes < 32 and lanes * vector < num_vectors:
         lanes *= 2
-    return GatherShape(vector, lanes, 2 if lanes * vector < min(num_vectors, 64) else 1, 4, 3, 256, 3)
+    return GatherShape(vector, lanes, 2 if lanes * vector < min(num_vectors, 64) else 1, 4, 3, 256, 3, 128)
 
 
-def gather_launch(shape: GatherShape, num_vectors: int, device: Device) -> Shape:
-    """Return the launch of ``gather`` or ``stream``: persistent blocks, for each chunk of vectors."""
-    return Shape((device.multiprocessors * shape.blocks, -(-num_vectors // shape.columns)), shape.threads)
+# Blocks whose scalar products are summed, at most.
+_MOST_BLOCKS = 2**15
+
+
+def gather_launch(shape: GatherShape, num_rows: int, num_vectors: int, device: Device) -> tuple[Shape, int]:
+    """Return the launch of ``gather`` or ``stream``, and the rows of a block."""
+    once = shape.threads // shape.lanes  # rows of a block at a time
+    # Small matrices: every multiprocessor has its part.  Large ones: no more blocks than the sums are made for.
+    even = -(-num_rows // (device.multiprocessors * shape.blocks))
+    chunk = -(-max(min(shape.rows, even), num_rows // _MOST_BLOCKS) // once) * once
+    return Shape((-(-num_rows // chunk), -(-num_vectors // shape.columns)), shape.threads), chunk
 
 
 # ---- V staged through shared memory (staged.cu)

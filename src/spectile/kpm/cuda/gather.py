@@ -38,9 +38,9 @@ class GatherOperator(StoredOperator):
         """Return the step of R vectors; `rows` (start, stop) names the rows to compute, None takes all."""
         name = "stream" if num_vectors == 1 else "gather"
         step = kernel(self.unit(num_vectors, mode), name, prefer_l1=True)
-        launched = gather_launch(self._kernel(num_vectors), num_vectors, describe())
         start, stop = rows or (0, self.num_rows)
-        settings = np.int64(start), np.int64(stop), np.int32(num_vectors)
+        launched, chunk = gather_launch(self._kernel(num_vectors), stop - start, num_vectors, describe())
+        settings = np.int64(start), np.int64(stop), np.int64(chunk), np.int32(num_vectors)
         operands = self.starts[0], self.indices, self.data
         return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)
 

@@ -78,8 +78,9 @@ class Step:
     def sum(self, partials: Any, etas: Any) -> None:
         """Enqueue the sums over the blocks, in their order: `etas` has the shape (steps, 2, R)."""
         size = 2 * self._num_vectors
-        shape = Shape((-(-size // 64), len(partials)), 64)
-        self._sums(shape, partials, etas, np.int32(self._blocks), np.int32(size))
+        across = min(32, 1 << (size - 1).bit_length())
+        shape = Shape((-(-size // across), len(partials)), 1024)
+        self._sums(shape, partials, etas, np.int32(self._blocks), np.int32(size), np.int32(across))
 
     def _arguments(self, v: Any, w: Any, partial: Any, scale: float, shift: float, keep: float) -> tuple[Any, ...]:
         factors = np.float64(scale), np.float64(shift), np.float64(keep)

@@ -6,14 +6,16 @@
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     stream(const entry *__restrict__ pointer, const int *__restrict__ indices, const number *__restrict__ data,
            const number *__restrict__ v, number *__restrict__ w, double *__restrict__ partial, long long first_row,
-           long long rows, int width, double scale_, double shift_, double keep_) {
+           long long rows, long long chunk, int width, double scale_, double shift_, double keep_) {
     const real scale = scale_, shift = shift_, keep = keep_;
     __shared__ number products[WARPS][32 * UNROLL];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     number *const mine = products[warp];
     double even[1] = {0}, odd[1] = {0};
-    const long long step = (long long)gridDim.x * (WARPS * 32);
-    long long row = first_row + ((long long)blockIdx.x * WARPS + warp) * 32 + lane;
+    const long long start_row = first_row + blockIdx.x * chunk;
+    rows = min(rows, start_row + chunk);
+    const int step = WARPS * 32;
+    long long row = start_row + warp * 32 + lane;
     entry begin = 0, end = 0;
     if (row - lane < rows) begin = pointer[min(row, rows)], end = pointer[min(row + 1, rows)];
     for (; row - lane < rows; row += step) {

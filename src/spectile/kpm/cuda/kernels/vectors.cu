@@ -88,14 +88,23 @@ extern "C" __global__ void inspect(const entry *__restrict__ pointer, const int 
     raise_to(seen + 5, longest);
 }
 
-// etas[s][j] = sum over n of partial[s][n][j], in order: `count` blocks of each step, blockIdx.y = s.
-extern "C" __global__ void sum_partials(const double *__restrict__ partial, double *__restrict__ etas, int count, int size) {
-    const int j = blockIdx.x * blockDim.x + threadIdx.x;
-    if (j >= size) return;
+// etas[s][j] = sum over n of partial[s][n][j], in a fixed order: `count` blocks of each step, blockIdx.y = s.  `across` (a
+// power of two up to 32) threads take adjacent j, and the others every so many n.
+extern "C" __global__ void __launch_bounds__(1024)
+    sum_partials(const double *__restrict__ partial, double *__restrict__ etas, int count, int size, int across) {
+    __shared__ double sums[1024];
+    const int x = threadIdx.x % across, group = threadIdx.x / across, groups = blockDim.x / across;
+    const int j = blockIdx.x * across + x;
     partial += (long long)blockIdx.y * count * size;
     double total = 0;
-    for (int n = 0; n < count; ++n) total += partial[(long long)n * size + j];
-    etas[(long long)blockIdx.y * size + j] = total;
+    if (j < size)
+        for (int n = group; n < count; n += groups) total += partial[(long long)n * size + j];
+    sums[threadIdx.x] = total;
+    for (int half = groups / 2; half; half /= 2) {
+        __syncthreads();
+        if (group < half) sums[threadIdx.x] += sums[threadIdx.x + half * across];
+    }
+    if (group == 0 && j < size) etas[(long long)blockIdx.y * size + j] = sums[x];
 }
 
 // Element (row, column) of a row-major block; `order` names the original row, or is null.
