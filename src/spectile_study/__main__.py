@@ -55,6 +55,16 @@ def add_commands(commands: Any) -> None:
     measure.add_argument("--again", action="store_true", help="measure cases that have a record, too")
     measure.set_defaults(command=_measure)
 
+    measure.add_argument("--input", type=Path, nargs="*", default=[], help="receipts of the case's inputs, checked")
+
+    make = commands.add_parser("make-input", help="make an input of cases and write its receipt")
+    make.add_argument("--kind", required=True, help="decay, lattice, family, water, ergo or network")
+    make.add_argument("--name", required=True, help="which one, for example overlap_60 of the kind water")
+    make.add_argument("--resources", type=Path, default=Path("resources"))
+    make.add_argument("--seed", type=int, default=1)
+    make.add_argument("--receipt", type=Path, required=True, help="JSON file that says what was made, or why not")
+    make.set_defaults(command=_make_input)
+
     worker = commands.add_parser("measure-worker")
     worker.add_argument("--parent", type=int, required=True)
     worker.set_defaults(command=_worker)
@@ -113,9 +123,22 @@ def _fetch(options: argparse.Namespace) -> int:
     return 0
 
 
+def _make_input(options: argparse.Namespace) -> int:
+    from spectile_study import make_inputs
+
+    if options.kind not in make_inputs.KINDS:
+        raise ValueError(f"no input is of the kind {options.kind!r}: choose one of {', '.join(make_inputs.KINDS)}")
+    receipt = make_inputs.make(options.kind, options.name, options.resources, options.seed)
+    if receipt["status"] != "ok":
+        print(f"spectile: {receipt['reason']}", file=sys.stderr)
+    make_inputs.write(receipt, options.receipt)
+    return 0
+
+
 def _measure(options: argparse.Namespace) -> int:
     from spectile_study.bench import sheets
     from spectile_study.bench.measure import Job, Supervisor, claim_machine, end_with
+    from spectile_study.make_inputs import checked
 
     if options.end_with is not None:
         end_with(options.end_with)
@@ -138,6 +161,8 @@ def _measure(options: argparse.Namespace) -> int:
     device = _device(options.device)
     folder = options.out_dir or Path("results") / options.machine / "records" / options.paper
     claim_machine(options.out.parents[2] if options.out else folder.parent.parent, options.machine, device)
+    made = [checked(path, options.resources) for path in options.input]
+    receipts = dict(each for each in made if each is not None)
     failures = []
     with Supervisor(_threads(options.threads), lambda line: print(line, file=sys.stderr)) as supervisor:
         for number, row in enumerate(chosen, start=1):
@@ -149,7 +174,7 @@ def _measure(options: argparse.Namespace) -> int:
             start = time.monotonic()
             job = Job(
                 options.paper, row, options.machine, device, str(out), str(options.resources), options.seed,
-                supervisor.threads, options.rounds, options.warmup, options.budget_s,
+                supervisor.threads, options.rounds, options.warmup, options.budget_s, receipts,
             )  # fmt: skip
             try:
                 _restore_matrix(row.get("matrix"), options.resources, options.study)

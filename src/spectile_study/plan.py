@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import yaml
 
+from spectile_study import make_inputs
 from spectile_study.bench import provenance, sheets
 from spectile_study.figures.elements import SCRIPTS, Element, elements
 from spectile_study.inputs.families import is_family
@@ -138,9 +139,11 @@ class Plan:
         return int(1024 * (self.row(wildcards).get("memory_gb") or 4)) * attempt
 
     def inputs(self, wildcards: Wildcards) -> list[str]:
-        """Return the receipts of the matrices that a case needs fetched; families are generated instead."""
-        name = self.row(wildcards).get("matrix")
-        return [] if name is None or is_family(name) else [f"resources/receipts/{name}.json"]
+        """Return the receipts of the inputs that a case needs."""
+        row = self.row(wildcards)
+        made = [f"resources/inputs/{kind}/{name}.json" for kind, name in make_inputs.of_case(wildcards.paper, row)]
+        name = row.get("matrix")
+        return made if name is None or is_family(name) else [*made, f"resources/receipts/{name}.json"]
 
     def frame(self, paper: str) -> list[str]:
         """Return the paper's frame as a list: measured here, recorded, or nothing where no record was kept."""

@@ -38,6 +38,7 @@ wildcard_constraints:
     paper="|".join(PLAN.papers),
     case="[a-z0-9_]+",
     element="[a-z0-9]+",
+    name="[A-Za-z0-9_-]+",
     matrix="([A-Za-z0-9_.+-]+/)?[A-Za-z0-9_.+-]+",
 
 

@@ -1,4 +1,6 @@
-# Inputs that are downloaded.  Generated ones (decay, families, lattices, molecules) are made by the cases themselves.
+# Inputs: downloaded, generated, computed or trained.  Each rule leaves a receipt with the sha256 of what it made, or why it
+# is absent; a case is measured again when a receipt changes.
+from spectile_study import make_inputs
 
 
 rule fetch_matrix:
@@ -20,3 +22,125 @@ rule fetch_matrix:
     shell:
         "python -m spectile_study fetch --study {params.study:q} --matrix {wildcards.matrix:q}"
         " --base-url {params.base_url:q} --resources resources --receipt {output:q} 2> {log:q}"
+
+
+rule describe_decay:
+    """Describe a decay matrix by its parameters and the checksum of a sample: devices make it where it is used."""
+    output:
+        "resources/inputs/decay/{name}.json",
+    log:
+        "logs/inputs/decay_{name}.log",
+    localrule: True
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        seed=config["seed"],
+        available=make_inputs.available("decay"),
+    message:
+        "Describing the decay matrix of order {wildcards.name}"
+    shell:
+        "python -m spectile_study make-input --kind decay --name {wildcards.name:q} --seed {params.seed:q}"
+        " --resources resources --receipt {output:q} 2> {log:q}"
+
+
+rule describe_lattice:
+    """Describe a topological insulator by its sides and the checksum of a small one of its model."""
+    output:
+        "resources/inputs/lattice/{name}.json",
+    log:
+        "logs/inputs/lattice_{name}.log",
+    localrule: True
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        seed=config["seed"],
+        available=make_inputs.available("lattice"),
+    message:
+        "Describing the lattice of {wildcards.name} sites"
+    shell:
+        "python -m spectile_study make-input --kind lattice --name {wildcards.name:q} --seed {params.seed:q}"
+        " --resources resources --receipt {output:q} 2> {log:q}"
+
+
+rule generate_family:
+    """Generate a sparse matrix of one of the families that stand for matrices of the collection."""
+    output:
+        "resources/inputs/family/{name}.json",
+    log:
+        "logs/inputs/family_{name}.log",
+    localrule: True
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        seed=config["seed"],
+        available=make_inputs.available("family"),
+    message:
+        "Generating the matrix {wildcards.name}"
+    shell:
+        "python -m spectile_study make-input --kind family --name {wildcards.name:q} --seed {params.seed:q}"
+        " --resources resources --receipt {output:q} 2> {log:q}"
+
+
+rule compute_water:
+    """Compute an operator of a water cluster with PySCF, minutes to hours on a CPU."""
+    output:
+        "resources/inputs/water/{name}.json",
+    log:
+        "logs/inputs/water_{name}.log",
+    conda:
+        "../../envs/cpu.yaml"
+    threads: workflow.cores or 8
+    resources:
+        runtime=240,
+        mem_mb=32768,
+    params:
+        seed=config["seed"],
+        available=make_inputs.available("water"),
+    message:
+        "Computing the operator {wildcards.name} of water with PySCF"
+    shell:
+        "python -m spectile_study make-input --kind water --name {wildcards.name:q} --seed {params.seed:q}"
+        " --resources resources --receipt {output:q} 2> {log:q}"
+
+
+rule run_ergo:
+    """Compute an operator of a water cluster with ergo, which makes all four of its run at once."""
+    output:
+        "resources/inputs/ergo/{name}.json",
+    log:
+        "logs/inputs/ergo_{name}.log",
+    conda:
+        "../../envs/ergo.yaml"
+    threads: workflow.cores or 8
+    resources:
+        runtime=240,
+        mem_mb=32768,
+    params:
+        seed=config["seed"],
+        available=make_inputs.available("ergo"),
+    message:
+        "Computing the operator {wildcards.name} of water with ergo"
+    shell:
+        "python -m spectile_study make-input --kind ergo --name {wildcards.name:q} --seed {params.seed:q}"
+        " --resources resources --receipt {output:q} 2> {log:q}"
+
+
+rule train_network:
+    """Train the network whose convolution is thresholded: of the digits in seconds, VGG13 on a GPU."""
+    output:
+        "resources/inputs/network/{name}.json",
+    log:
+        "logs/inputs/network_{name}.log",
+    conda:
+        "../../envs/gpu.yaml"
+    resources:
+        runtime=120,
+        mem_mb=16384,
+    params:
+        seed=config["seed"],
+        available=make_inputs.available("network"),
+    message:
+        "Training the network {wildcards.name}"
+    shell:
+        "python -m spectile_study make-input --kind network --name {wildcards.name:q} --seed {params.seed:q}"
+        " --resources resources --receipt {output:q} 2> {log:q}"

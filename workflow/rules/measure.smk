@@ -50,4 +50,4 @@ rule measure_case:
         "Measuring {wildcards.paper}/{wildcards.case}"
     shell:
         "python -m spectile_study measure --study {params.study:q} --paper {wildcards.paper} --case {wildcards.case}"
-        " {params.options} --threads {threads} --out {output:q} --end-with $PPID > {log:q} 2>&1"
+        " {params.options} --threads {threads} --input {input:q} --out {output:q} --end-with $PPID > {log:q} 2>&1"

@@ -58,7 +58,7 @@ def measure_case(
         "status": status,
         "reason": reason,
         "values": dict(problem.values),
-        "inputs": dict(problem.inputs),
+        "inputs": dict(job.receipts) | dict(problem.inputs),
         "methods": rows,
         "provenance": provenance(
             job.paper,

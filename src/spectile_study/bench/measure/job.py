@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 #: The last resort against a hanging case, beside each method's own limit.
@@ -12,7 +12,10 @@ DEFAULT_CALL_LIMIT_S = 900.0
 
 @dataclass(frozen=True)
 class Job:
-    """One case to measure, with everything that its worker needs; travels as JSON."""
+    """One case to measure, with everything that its worker needs; travels as JSON.
+
+    ``receipts`` holds the sha256 of each input that a rule of the workflow made, by name.
+    """
 
     paper: str
     row: Mapping[str, Any]
@@ -25,4 +28,5 @@ class Job:
     rounds: int
     warmup: int
     budget_s: float
+    receipts: Mapping[str, str] = field(default_factory=dict)
     call_limit_s: float = DEFAULT_CALL_LIMIT_S

@@ -6,6 +6,7 @@ column ``matrix`` means: a generated family (`spectile_study.inputs.families`) o
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,9 +36,9 @@ def matrix(name: str, resources: str | os.PathLike[str], table: Table = None) ->
     Parameters
     ----------
     name : str
-        A family's name (``cage11``, ``rmat_14``: see `inputs.families`), which is generated, or the name of a
-        fetched matrix, ``group/name`` or ``name`` where only one group has it.  Where both exist the family is meant;
-        ``vanHeukelum/cage11`` is the collection's file.
+        A family's name (``cage11``, ``rmat_14``: see `inputs.families`), which is read where a rule made it and else
+        generated, or the name of a fetched matrix, ``group/name`` or ``name`` where only one group has it.  Where both
+        exist the family is meant; ``vanHeukelum/cage11`` is the collection's file.
     resources : path-like
         Folder with the fetched matrices.
     table : path-like or mapping, optional
@@ -55,6 +56,10 @@ def matrix(name: str, resources: str | os.PathLike[str], table: Table = None) ->
         The kept copy is damaged, or is not what the table pins; or a family's numbers are out of range.
     """
     if families.is_family(name):
+        made = Path(resources) / "families" / f"{name}.npz"
+        with contextlib.suppress(ValueError):  # a damaged one is generated instead
+            if made.is_file():
+                return read_kept(made)
         return canonical(families.generate(name))
     return load(name, resources, table)
 

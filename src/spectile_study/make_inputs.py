@@ -1,0 +1,215 @@
+"""Inputs that rules of the workflow make: each kind, the receipt of what was made, and that it is still the same.
+
+A receipt, ``resources/inputs/<kind>/<name>.json``, says what an input is and its sha256, or why it is absent.  Operands
+that a device makes faster than a disk reads them (decay matrices, lattices) are described by their parameters and the
+sha256 of a sample; the others are kept as files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from spectile.core.atomic_file import atomic_write
+from spectile_study.bench.provenance import digest_array
+
+Facts = dict[str, Any]
+#: Kinds of which a description is kept, and checked by its sample.
+DESCRIBED = ("decay", "lattice")
+#: Rows of a decay matrix, and sites of a lattice along each side, whose sha256 stands for the whole.
+SAMPLE_ROWS, SAMPLE_SITES = 32, (6, 6, 4)
+
+
+class InputChanged(ValueError):
+    """An input is not what its receipt says; the message names the mend."""
+
+
+def make(kind: str, name: str, resources: Path, seed: int) -> Facts:
+    """Make an input and return its receipt.
+
+    Parameters
+    ----------
+    kind : str
+        A key of ``KINDS``.
+    name : str
+        Which one: ``16384`` of decay matrices, ``overlap_60`` of water operators.
+    resources : Path
+        Folder of resources.
+    seed : int
+        Seed of what is random.
+
+    Returns
+    -------
+    dict
+        ``kind, name, seed, status``; with status ``ok`` what the kind found, with ``absent`` the reason.
+    """
+    facts: Facts = {"kind": kind, "name": name, "seed": seed}
+    try:
+        return facts | {"status": "ok"} | KINDS[kind](name, resources, seed)
+    except (FileNotFoundError, ModuleNotFoundError) as error:  # a result, which cases report
+        return facts | {"status": "absent", "reason": str(error)}
+
+
+def write(receipt: Mapping[str, Any], path: Path) -> None:
+    """Write a receipt; its file appears when it is whole."""
+    with atomic_write(path) as partial:
+        partial.write_text(json.dumps(dict(receipt), indent=1, sort_keys=True) + "\n")
+
+
+def checked(path: Path, resources: Path) -> tuple[str, str] | None:
+    """Return name and sha256 of the input of a receipt, None where it is absent.
+
+    Raises
+    ------
+    InputChanged
+        If the file that it names is another one now, or the sample of a described input comes out otherwise.
+    """
+    receipt = json.loads(path.read_text())
+    if receipt["status"] != "ok" or "kind" not in receipt:  # a matrix of the collection is checked where it is read
+        return None
+    kind, name = receipt["kind"], receipt["name"]
+    found = receipt["sha256"]
+    if "file" in receipt:
+        kept = resources / receipt["file"]
+        found = hashlib.sha256(kept.read_bytes()).hexdigest() if kept.is_file() else "nothing"
+    elif kind in DESCRIBED:
+        found = KINDS[kind](name, resources, receipt["seed"])["sha256"]
+    if found != receipt["sha256"]:
+        raise InputChanged(
+            f"the input {kind} {name} is not what {path} says (sha256 {found[:12]}, not {receipt['sha256'][:12]}): "
+            f"remove {path} and run the workflow again, which makes it anew"
+        )
+    return f"{kind}_{name}", found
+
+
+def available(kind: str, resources: Path = Path("resources")) -> str:
+    """Return what decides whether the inputs of a kind can be made: a change of it makes them anew."""
+    if kind == "water":
+        return f"pyscf: {importlib.util.find_spec('pyscf') is not None}"
+    if kind == "ergo":
+        from spectile_study.inputs.ergo import program
+
+        return f"ergo: {program()}"
+    if kind == "network":
+        from spectile_study.inputs.mnist import mnist_folder
+
+        installed = [name for name in ("sklearn", "torch") if importlib.util.find_spec(name) is not None]
+        return f"{' '.join(installed)}; MNIST: {mnist_folder(resources).is_dir()}"
+    return ""
+
+
+def _decay(name: str, resources: Path, seed: int) -> Facts:
+    """Describe the decay matrix of an order; any rows of it can be made alone."""
+    from spectile_study.inputs import decay
+
+    n = int(name)
+    sample = decay.algebraic(min(n, SAMPLE_ROWS), n)
+    return {"parameters": {"n": n, "c": 0.1, "lam": 0.1}, "sample_rows": len(sample), "sha256": digest_array(sample)}
+
+
+def _lattice(name: str, resources: Path, seed: int) -> Facts:
+    """Describe a topological insulator by its sides; a small one of the same model is the sample."""
+    from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+    from spectile_study.inputs.quantum_dots import quantum_dots
+
+    sides = [int(side) for side in name.split("x")]
+    nx, ny, nz = small = [min(side, most) for side, most in zip(sides, SAMPLE_SITES, strict=True)]
+    sample = TopologicalInsulator(nx, ny, nz, quantum_dots(nx, ny, nz)).matrix()
+    digest = digest_array(sample.indptr, sample.indices, sample.data)
+    return {"parameters": {"sides": sides, "model": "quantum dots"}, "sample_sides": small, "sha256": digest}
+
+
+def _family(name: str, resources: Path, seed: int) -> Facts:
+    """Generate a matrix of a family and keep it in canonical form."""
+    from spectile_study.inputs import families
+    from spectile_study.inputs.suitesparse.content import canonical, write_kept
+
+    matrix = canonical(families.generate(name))
+    path = resources / "families" / f"{name}.npz"
+    write_kept(path, matrix)
+    return {"parameters": {"rows": matrix.shape[0], "nnz": int(matrix.nnz)}} | _kept(path, resources)
+
+
+def _water(name: str, resources: Path, seed: int) -> Facts:
+    """Compute an operator of a water cluster with PySCF; a large one is kept."""
+    from spectile_study.inputs import water
+
+    operator, _, molecules = name.rpartition("_")
+    if importlib.util.find_spec("pyscf") is None:
+        raise ModuleNotFoundError("PySCF, which computes the operators of water, is not installed: pip install pyscf")
+    cluster = water.water_cluster(int(molecules), resources, seed)
+    matrix = water.water_matrix(operator, cluster, resources)
+    parameters = {"cluster": cluster.origin, "rows": len(matrix)}
+    source = operator if operator == "core_hamiltonian" else "overlap"  # what the others are derived from
+    path = resources / "water" / f"{source}_{molecules}_{cluster.digest}.npz"
+    kept = _kept(path, resources) if path.exists() else {"sha256": digest_array(matrix)}
+    return {"parameters": parameters} | kept
+
+
+def _ergo(name: str, resources: Path, seed: int) -> Facts:
+    """Compute an operator of a water cluster with ergo, which keeps all four of its run."""
+    from spectile_study.inputs import ergo, water
+
+    operator, _, molecules = name.rpartition("_")
+    if ergo.program() is None:
+        raise FileNotFoundError("ergo is not installed: apt-get install ergo, or name it by SPECTILE_ERGO")
+    cluster = water.water_cluster(int(molecules), resources, seed)
+    ergo.ergo_matrix(operator, cluster, resources)
+    path = resources / "water" / f"{operator}_{molecules}_{cluster.digest}.npz"
+    return {"parameters": {"cluster": cluster.origin}} | _kept(path, resources)
+
+
+def _network(name: str, resources: Path, seed: int) -> Facts:
+    """Train the network of the digits or VGG13 and keep its parameters."""
+    if name == "digits":
+        from spectile_study.cases.spamm.networks import digits
+
+        digits.trained_network(seed, resources)
+        return _kept(resources / "digits" / f"network_{seed}.npz", resources)
+    from spectile.core import device
+    from spectile_study.cases.spamm.networks import vgg
+    from spectile_study.inputs.mnist import load_mnist, mnist_folder
+
+    split = load_mnist(mnist_folder(resources), seed)
+    vgg.trained_network(resources, split, seed, "cuda" if device.available() else "cpu")
+    return _kept(resources / "vgg13" / f"weights_{seed}.npz", resources)
+
+
+def _kept(path: Path, resources: Path) -> Facts:
+    return {
+        "file": path.relative_to(resources).as_posix(),
+        "bytes": path.stat().st_size,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+
+
+KINDS: Mapping[str, Callable[[str, Path, int], Facts]] = {
+    "decay": _decay,
+    "lattice": _lattice,
+    "family": _family,
+    "water": _water,
+    "ergo": _ergo,
+    "network": _network,
+}
+
+
+def of_case(paper: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return kind and name of each input that a case needs, matrices of the collection excepted."""
+    from spectile_study.inputs import ergo
+    from spectile_study.inputs.families import is_family
+
+    study = row.get("study")
+    if paper == "tsparse":
+        return [("family", row["matrix"])] if row.get("matrix") and is_family(row["matrix"]) else []
+    if paper == "kpm":
+        return [("lattice", f"{row['nx']}x{row['ny']}x{row['nz']}")] if row.get("nx") else []
+    if paper == "spamm" and study == "water":
+        kind = "ergo" if row["operator"] in ergo.OPERATORS else "water"
+        return [(kind, f"{row['operator']}_{row['molecules']}")]
+    if paper == "spamm" and study in ("vgg", "digits"):
+        return [("network", "digits" if study == "digits" else "vgg13")]
+    return [("decay", str(row["n"]))] if paper == "spamm" and row.get("n") else []
