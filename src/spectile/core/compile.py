@@ -116,13 +116,6 @@ class Unit:
 
         return _load(self, describe().arch, actual_arch(), cupy.cuda.runtime.getDevice())
 
-    def function(self, name: str, shared_bytes: int = 0) -> Any:
-        """Return a kernel of the unit, allowed to use `shared_bytes` of dynamic shared memory."""
-        kernel = self.module().get_function(name)
-        if shared_bytes > 48 * 1024:
-            kernel.max_dynamic_shared_size_bytes = shared_bytes
-        return kernel
-
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"[^\n]*$', flags=re.MULTILINE)
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -133,11 +132,36 @@ def test_cache_holds_whole_files_alone(tmp_path: Path, monkeypatch: pytest.Monke
     )
 
 
-def test_sources_follow_one_another_with_their_names() -> None:
-    text = Unit("spectile.evd.cuda", ("scalar.cu", "matrix.cu"), archs=("sm_80",)).source()
-    folder = resources.files("spectile.evd.cuda")
-    first, second = ((folder / name).read_text() for name in ("scalar.cu", "matrix.cu"))
-    assert text == f'#line 1 "scalar.cu"\n{first}\n#line 1 "matrix.cu"\n{second}'
+def _code(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("#line")]
+
+
+def test_sources_follow_one_another_with_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header stands in the text once, wherever it lies, so that it is part of what is compiled and of its digest."""
+    files = {
+        "one/a.cu": '#include <cuda_fp16.h>\n#include "own.cuh"\nA\n#include "core.cuh"\nend\n',
+        "one/b.cu": '#include "core.cuh"  // again\nB\n',
+        "one/own.cuh": '#include "core.cuh"\nOWN\n',
+        "two/c.cu": '#include "own.cuh"\nC\n',
+        "two/own.cuh": "OTHER\n",
+        "spectile.core/core.cuh": "CORE\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(compile_module.resources, "files", lambda package: tmp_path / package)
+    text = Unit("one", ("a.cu", "b.cu"), archs=("sm_80",)).source()
+    assert _code(text) == ["#include <cuda_fp16.h>", "CORE", "OWN", "A", "end", "B"]
+    assert text.startswith('#line 1 "a.cu"') and '#line 1 "b.cu"' in text
+    after = text.splitlines()
+    assert after[after.index("A") - 1] == '#line 3 "a.cu"'  # the compiler names lines of the files as they are
+    other = Unit("one", ("two:c.cu",), archs=("sm_80",))
+    assert _code(other.source()) == ["OTHER", "C"]
+    before = compile_module.image_name(other, "sm_80", "cubin")
+    (tmp_path / "two/own.cuh").write_text("CHANGED\n")
+    assert compile_module.image_name(other, "sm_80", "cubin") != before
+    with pytest.raises(FileNotFoundError, match=r"missing\.cu is neither in the package one nor in spectile\.core"):
+        Unit("one", ("missing.cu",), archs=("sm_80",)).source()
 
 
 @pytest.mark.parametrize("package", [package for package in PACKAGES if package.startswith("spectile.")])
