@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spectile.evd import eigh, eigvalsh, tridiagonalize
     from spectile.kpm import SpectralDensity, kpm_dos, ldos, spectral_function
-    from spectile.nearsparse import SpammResult, spamm, spamm_threshold, tune_tau
+    from spectile.nearsparse import SpammResult, spamm, spamm_plan, spamm_threshold, tune_tau
     from spectile.tsparse import spgemm
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "spamm": "nearsparse",
+    "spamm_plan": "nearsparse",
     "spamm_threshold": "nearsparse",
     "tune_tau": "nearsparse",
     "SpammResult": "nearsparse",
@@ -38,8 +39,8 @@ _HOMES = {
     "SpectralDensity": "kpm",
 }
 _PACKAGES = ("evd", "kpm", "nearsparse", "tsparse")
-__all__ = ["SpammResult", "SpectralDensity", "eigh", "eigvalsh", "kpm_dos", "ldos", "spamm", "spamm_threshold"]
-__all__ += ["spectral_function", "spgemm", "tridiagonalize", "tune_tau"]
+__all__ = ["SpammResult", "SpectralDensity", "eigh", "eigvalsh", "kpm_dos", "ldos", "spamm", "spamm_plan"]
+__all__ += ["spamm_threshold", "spectral_function", "spgemm", "tridiagonalize", "tune_tau"]
 
 
 def __getattr__(name: str) -> Any:

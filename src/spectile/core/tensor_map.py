@@ -19,6 +19,20 @@ def _encode() -> Any:
     return function
 
 
+@functools.cache
+def _replace() -> Any:
+    function = ctypes.CDLL("libcuda.so.1").cuTensorMapReplaceAddress
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    return function
+
+
+def replace_address(encoded: int, address: int) -> None:
+    """Let the tensor map at `encoded`, a host address that is a multiple of 64, begin at another device address."""
+    status = _replace()(encoded, address)
+    if status != 0:
+        raise ValueError(f"the driver refuses {address:#x} as base of a tensor map (error {status}): 16-byte multiples")
+
+
 def encode(array: Any, box: tuple[int, ...], swizzle: int) -> bytes:
     """Return the 128 bytes of a tensor map of `array`.
 

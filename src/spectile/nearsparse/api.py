@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from spectile.nearsparse import checks
 from spectile.nearsparse.types import Backend, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
+    from spectile.nearsparse.cuda.plan import SpammPlan
     from spectile.nearsparse.result import SpammResult
 
 
@@ -106,6 +108,13 @@ def spamm(
     -----
     cuSpAMM (Liu et al.), Algorithms 1 and 2, Section 3.5.2 for the search.
     """
+    key = None
+    if tau is not None and valid_ratio is rtol is devices is None and beta == 0 and not check_finite and _on_cupy(a):
+        # A call like one before, with other data, runs from its plan.
+        key = _repeated().key_of(a, b, out, tau, block, alpha, strict, precision, backend, split)
+        result = None if key is None else _repeated().repeat(key, a, b, out, tau)
+        if result is not None:
+            return result
     checks.check_choice(tau, valid_ratio, rtol)
     checks.check_scalars(block, alpha, beta)
     checks.check_split(split)
@@ -122,8 +131,23 @@ def spamm(
     operands.check_results(request)
     if devices is not None:
         return operands.in_kind(_on_devices(operands, request, devices, split))
-    operands = operands.transposed() if operands.by_columns else operands
-    return operands.in_kind((_on_cuda if where == "cuda" else _on_cpu)(operands, request))
+    if operands.by_columns:
+        operands, key = operands.transposed(), None
+    result = operands.in_kind((_on_cuda if where == "cuda" else _on_cpu)(operands, request))
+    if key is not None and result.c.size:
+        _repeated().passed(key, request)
+    return result
+
+
+def _on_cupy(a: Any) -> bool:
+    return type(a).__module__.startswith("cupy")
+
+
+@functools.cache
+def _repeated() -> Any:
+    from spectile.nearsparse.cuda import repeated
+
+    return repeated
 
 
 def _on_cpu(operands: checks.Operands, request: Request) -> SpammResult:
@@ -149,6 +173,61 @@ def _on_devices(operands: checks.Operands, request: Request, devices: int | Sequ
     chosen = multi.device_list(devices)
     operands.check_spread(len(chosen), split)
     return multi.spamm_devices(operands.a, operands.b, operands.c, operands.out, request, chosen, split)
+
+
+def spamm_plan(
+    a: Any,
+    b: Any,
+    *,
+    block: int = 32,
+    alpha: float = 1.0,
+    strict: bool = False,
+    precision: PrecisionName | None = None,
+) -> SpammPlan:
+    """Plan a product of two GPU matrices, to be executed many times: ``spamm_plan(a, b).execute(tau).c``.
+
+    Choosing the kernel, checking and packing happen once.  :func:`spamm` itself keeps such plans for calls that repeat;
+    a plan of one's own is for CUDA graphs, and leaves out the look-up.
+
+    Parameters
+    ----------
+    a : cupy.ndarray, shape (m, k)
+        Row-major, with entries.
+    b : cupy.ndarray, shape (k, n)
+        Of the same dtype, on the same device.
+    block, alpha, strict, precision
+        As in :func:`spamm`.
+
+    Returns
+    -------
+    SpammPlan
+        Its ``execute(tau, out=None)`` multiplies on the current stream; ``reset_operands(a=None, b=None)`` takes other
+        operands of the same layout.  Threads may share it; one stream at a time, and a captured graph, may run it.
+
+    Raises
+    ------
+    ValueError
+        For operands that are no row-major matrices of one GPU.
+
+    Examples
+    --------
+    >>> plan = spamm_plan(a, b)  # doctest: +SKIP
+    >>> c = plan.execute(1.5).c  # doctest: +SKIP
+    """
+    checks.check_scalars(block, alpha, 0.0)
+    operands = checks.operands(a, b, None, None)
+    if not (operands.on_gpu and _on_cupy(a) and _on_cupy(b)):
+        raise ValueError("a plan is of CuPy arrays: pass cupy.asarray(a) and cupy.asarray(b)")
+    request = Request(operands.precision(precision, "cuda"), tau=0.0, alpha=alpha, block=block, strict=strict)
+    checks.check_two_matrices(a, b)
+    from spectile.nearsparse.cuda.geometry import log2, row_major
+    from spectile.nearsparse.cuda.plan import SpammPlan
+
+    log2(block)
+    a, b = (row_major(name, x, on_device=True) for name, x in (("a", a), ("b", b)))
+    if not (a.size and b.size) or a.device != b.device:
+        raise ValueError(f"a plan is of matrices with entries on one device: shapes {a.shape} and {b.shape}")
+    return SpammPlan(a, b, request)
 
 
 def distribute(

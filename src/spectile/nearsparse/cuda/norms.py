@@ -72,7 +72,7 @@ class NormMaps(Norms):
         self.a, self.b = into
         # The norm kernel sets it to zero.
         self.counter = cupy.zeros(1, cupy.uint32)
-        self._parameters = parameters = np.zeros((), NORM_TASKS)
+        self.parameters = parameters = np.zeros((), NORM_TASKS)
         parameters["counter"], parameters["log2_block"] = (self.counter.data.ptr, log2(block))
         for task, matrix, norms, transposed in zip(parameters["task"], (a, b), (self.a, self.b), (0, 1), strict=True):
             task["matrix"], task["norms"] = matrix.data.ptr, norms.data.ptr
@@ -88,7 +88,11 @@ class NormMaps(Norms):
 
     def __call__(self) -> None:
         """Compute both maps on the current stream."""
-        self._kernel(self._shape, self._parameters)
+        self._kernel(self._shape, self.parameters)
+
+    def bind(self) -> launch.BoundLaunch:
+        """Return the launch with its parameters, which may be changed in place."""
+        return self._kernel.bind(self._shape, self.parameters)
 
 
 def check_norms(maps: Norms, a: Any, b: Any) -> None:

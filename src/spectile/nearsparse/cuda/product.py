@@ -9,7 +9,7 @@ import numpy as np
 from spectile.core import device, launch
 from spectile.core.launch import Shape
 from spectile.nearsparse.cuda.choose import Choice, Problem, choose, tiles_by_diagonal
-from spectile.nearsparse.cuda.geometry import fill, layout, log2, pitch, stride
+from spectile.nearsparse.cuda.geometry import fill, layout, log2, pitch, record, stride
 from spectile.nearsparse.cuda.norms import Norms
 from spectile.nearsparse.cuda.tuning import WGMMA, WORK_BINS, Kernel
 from spectile.nearsparse.cuda.units import ORDER_UNITS
@@ -88,11 +88,11 @@ class Product:
         fields = self._common(out, tau, alpha, beta, c)
         order = self._prepare_order(fields)
         if self.kernel in WGMMA:
-            self._parameters = self._hopper_parameters(a, b, out, fields | order, problem)
+            self.parameters = self._hopper_parameters(a, b, out, fields | order, problem)
         else:
             strides = {"lda": pitch(a), "ldb": pitch(b), "stride_a": stride(a), "stride_b": stride(b)}
             own = {"a": a.data.ptr, "b": b.data.ptr} | strides
-            self._parameters = fill(np.zeros((), PRODUCT), fields | own | order)
+            self.parameters = fill(np.zeros((), PRODUCT), fields | own | order)
         self._function = launch.kernel(self.choice.unit, self.choice.function)
 
     @property
@@ -136,7 +136,7 @@ class Product:
         """Prepare what orders the tiles; return where their order will lie, and their lists where those are made."""
         import cupy
 
-        self._order: tuple[Any, Shape, np.ndarray[Any, Any]] | None = None
+        self.order: tuple[Any, Shape, np.ndarray[Any, Any]] | None = None
         choice, count = self.choice, fields["tiles_m"] * fields["tiles_n"]
         if choice.order == "diagonal" and not cupy.cuda.get_current_stream().is_capturing():
             # A graph that is being captured takes no copy from the host.
@@ -163,14 +163,14 @@ class Product:
         tile = {"tile_m": choice.tile[0], "tile_n": choice.tile[1], "band": choice.band}
         parameters = fill(np.zeros((), ORDER), {name: fields[name] for name in names} | tile | pointers)
         function = launch.kernel(ORDER_UNITS[self.maps.a.dtype.name], "order_tiles")
-        self._order = function, choice.order_launch(self.shape[0], self.shape[2]), parameters
+        self.order = function, choice.order_launch(self.shape[0], self.shape[2]), parameters
         return {name: pointer for name, pointer in pointers.items() if name not in ("counts", "finished")}
 
     def _hopper_parameters(self, a: Any, b: Any, out: Any, fields: dict[str, Any], problem: Problem) -> Any:
         from spectile.core.tensor_map import encode
 
         shape = WGMMA[self.kernel]
-        parameters = np.zeros((), WGMMA_PRODUCT)
+        parameters = record(WGMMA_PRODUCT)
         copy_stores = fields["beta"] == 0 and problem.out_aligned
         boxes = [("map_a", a, shape.box_a, shape.swizzle_a), ("map_b", b, shape.box_b, 128)]
         if copy_stores:
@@ -194,7 +194,21 @@ class Product:
 
         The norm kernel also resets the counter of the persistent product, so each call follows a call of `maps`.
         """
-        if self._order is not None:
-            function, shape, parameters = self._order
+        if self.order is not None:
+            function, shape, parameters = self.order
             function(shape, parameters)
-        self._function(self.choice.launch, self._parameters)
+        self._function(self.choice.launch, self.parameters)
+
+    def bind(self) -> list[launch.BoundLaunch]:
+        """Return the launches with their parameters, which may be changed in place."""
+        product = self._function.bind(self.choice.launch, self.parameters)
+        return [product] if self.order is None else [self.order[0].bind(*self.order[1:]), product]
+
+    def addresses(self) -> tuple[int, int, int]:
+        """Return where A, B and C begin."""
+        a, b, _, out, *_ = self._keep
+        return a.data.ptr, b.data.ptr, out.data.ptr
+
+    def held_for_later(self) -> tuple[Any, ...]:
+        """Return what launches with other operands still need: the memory of the tiles' order."""
+        return self._keep[5:]

@@ -1,0 +1,118 @@
+"""Calls that repeat an earlier one with other data: found by their layout, and run from a plan.
+
+A call that went through all checks once is known by its key; the second of the kind makes the plan.  Plans are bounded
+in number, and each belongs to a stream.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import numpy as np
+
+from spectile.core import memory
+from spectile.nearsparse.cuda.plan import CallPlan
+from spectile.nearsparse.result import SpammResult
+from spectile.nearsparse.types import Request
+
+# Plans, and layouts of calls seen once, that are kept.
+LIMIT = 256
+# CUDA's name for the stream of the calling thread: another one in each.
+_PER_THREAD = 2
+# Kinds of options that keys hold.
+_PLAIN = {int, float, bool, str, type(None)}
+
+_lock = threading.Lock()
+_plans: dict[Any, CallPlan] = {}
+_passed: dict[Any, Request] = {}
+
+
+def key_of(a: Any, b: Any, out: Any, tau: Any, *options: Any) -> Any:
+    """Return what decides how a call runs, or None for one that is not run from a plan.
+
+    Parameters
+    ----------
+    a, b, out : array
+        As :func:`spectile.nearsparse.spamm` takes them.
+    tau : float
+        Only its kind matters.
+    *options
+        Everything else that the call depends on.
+    """
+    import cupy
+
+    kind = cupy.ndarray
+    if type(a) is not kind or type(b) is not kind or not (out is None or type(out) is kind):
+        return None
+    if not isinstance(tau, float | int) or len(a.shape) != 2 or len(b.shape) != 2:
+        return None
+    if any(type(option) not in _PLAIN for option in options):
+        return None
+    stream = cupy.cuda.get_current_stream().ptr
+    memory_a, memory_b = a.data, b.data
+    key: tuple[Any, ...] = (
+        a.shape, a.strides, a.dtype.char, b.shape, b.strides, b.dtype.char, memory_a.ptr & 15, memory_b.ptr & 15,
+        memory_a.device_id, memory_b.device_id, cupy.cuda.runtime.getDevice(), stream, options,
+    )  # fmt: skip
+    if stream == _PER_THREAD:
+        key = (*key, threading.get_ident())
+    return key if out is None else (key, out.shape, out.strides, out.dtype.char, out.data.ptr & 15, out.data.device_id)
+
+
+def repeat(key: Any, a: Any, b: Any, out: Any, tau: float) -> SpammResult | None:
+    """Run a call from its plan; return None where there is none, or where this call must not use it."""
+    import cupy
+
+    plan = _plans.get(key)
+    if plan is None:
+        request = _passed.get(key)
+        if request is None or cupy.cuda.get_current_stream().is_capturing():
+            return None
+        plan = _made(key, a, b, out, request)
+    if not tau >= 0 or (plan.ordered_by_work and cupy.cuda.get_current_stream().is_capturing()):
+        return None
+    tau = float(tau)
+    try:
+        if out is None:
+            out = cupy.empty(plan.result_shape, plan.output)
+        elif _touch(out, a) or _touch(out, b):
+            return None
+        return plan.result(out, tau, plan.run(a, b, out, tau))
+    except cupy.cuda.memory.OutOfMemoryError:
+        # The call that is made anew says what lacks.
+        return None
+
+
+def passed(key: Any, request: Request) -> None:
+    """Remember that a call with this key went through all checks."""
+    with _lock:
+        _passed[key] = request
+        while len(_passed) > LIMIT:
+            del _passed[next(iter(_passed))]
+
+
+def _made(key: Any, a: Any, b: Any, out: Any, request: Request) -> CallPlan:
+    import cupy
+
+    shape = a.shape[0], b.shape[1]
+    output = np.dtype(request.arithmetic.output)
+    with memory.allocating(f"the product of shape {shape}", math.prod(shape) * output.itemsize):
+        plan = CallPlan(a, b, cupy.empty(shape, output) if out is None else out, request)
+    with _lock:
+        _plans[key] = plan
+        while len(_plans) > LIMIT:
+            del _plans[next(iter(_plans))]
+    return plan
+
+
+def _touch(x: Any, y: Any) -> bool:
+    """Return whether the memory that two row-major arrays span overlaps."""
+    first, second = x.data.ptr, y.data.ptr
+    return bool(first < second + _span(y) and second < first + _span(x))
+
+
+def _span(x: Any) -> int:
+    rows, columns = x.shape
+    return int((rows - 1) * x.strides[0] + columns * x.itemsize)
