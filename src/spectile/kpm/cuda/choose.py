@@ -20,6 +20,10 @@ from spectile.core.launch import Shape
 STRIP = 8
 #: Height of SELL chunks: rows of a warp when a thread has a row of its own.
 SELL_CHUNK = 32
+#: Widest block vector for which one thread per row, coalesced from SELL, is faster; wider ones read CSR.
+WIDEST_SELL = 2
+#: Slots of SELL over entries beyond which one vector reads CSR, too.
+MOST_FILL = 1.25
 
 
 class RowShape(NamedTuple):

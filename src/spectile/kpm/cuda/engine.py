@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from spectile.core.device import describe, require_device
 from spectile.core.memory import free_bytes, require_free
-from spectile.kpm.cuda.choose import most_steps_a_sweep, stages
+from spectile.kpm.cuda.choose import MOST_FILL, WIDEST_SELL, most_steps_a_sweep, stages
 from spectile.kpm.cuda.gather import GatherOperator
 from spectile.kpm.cuda.inspection import inspect
 from spectile.kpm.cuda.lanczos import lengthened, tridiagonalize
+from spectile.kpm.cuda.sell import sell_starts
 from spectile.kpm.cuda.stencil import StencilOperator, StencilRecursion
 from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
 from spectile.kpm.operators.protocol import Operator
@@ -76,9 +78,17 @@ class StoredEngine:
             except MemoryError:
                 # Rows that couple too many others for shared memory: read V through the caches.
                 self._unstaged.add(num_vectors)
-        if "rows" not in self._formats:
-            self._formats["rows"] = GatherOperator(self.matrix)
-        return self._formats["rows"]
+        layout = "sell" if num_vectors <= WIDEST_SELL and self._suits_sell else "csr"
+        if layout not in self._formats:
+            sell = layout == "sell"
+            self._formats[layout] = StoredOperator(self.matrix, layout) if sell else GatherOperator(self.matrix)
+        return self._formats[layout]
+
+    @functools.cached_property
+    def _suits_sell(self) -> bool:
+        """Whether rows that lie together are about as long as each other, so that SELL has little fill-in."""
+        starts, _ = sell_starts(self.matrix)
+        return int(starts[-1]) <= MOST_FILL * self.matrix.nnz
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the device's memory at once, with a reserve."""

@@ -13,8 +13,10 @@ from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.choose import SELL_CHUNK, RowShape, row_launch, row_shape
+from spectile.kpm.cuda.sell import sell_entries, sell_starts
 from spectile.kpm.cuda.step import SUMMED, Step
 from spectile.kpm.cuda.units import FULL, stored_unit, vectors_unit
+from spectile.kpm.operators.protocol import lies_on_gpu
 from spectile.kpm.operators.sell import SellMatrix
 from spectile.kpm.types import Array
 
@@ -45,7 +47,11 @@ class StoredOperator:
 
         self.num_rows, self.dtype, self.layout = int(matrix.shape[0]), np.dtype(matrix.dtype), layout
         self.wave_rows, self.tuning = wave_rows, tuning
-        if layout == "sell":
+        if layout == "sell" and lies_on_gpu(matrix) and matrix.indices.dtype == np.int32:
+            starts, lengths = sell_starts(matrix)
+            self.starts = starts, lengths
+            self.indices, self.data = sell_entries(matrix, starts, int(starts[-1]))
+        elif layout == "sell":
             stored = SellMatrix.from_csr(matrix, SELL_CHUNK)
             self.starts = cupy.asarray(stored.chunk_start), cupy.asarray(stored.row_length)
             self.indices, self.data = cupy.asarray(stored.indices), cupy.asarray(stored.data)

@@ -88,6 +88,33 @@ extern "C" __global__ void inspect(const entry *__restrict__ pointer, const int 
     raise_to(seen + 5, longest);
 }
 
+// SELL-32: the length of each row, and the slots of each chunk of 32 rows, which are as wide as the longest of them.  A
+// thread a row; lengths has room for whole chunks.
+extern "C" __global__ void sell_widths(const entry *__restrict__ pointer, long long rows, int *__restrict__ lengths,
+                                       long long *__restrict__ slots) {
+    const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (row / 32 * 32 >= rows) return;
+    const int length = row < rows ? int(pointer[row + 1] - pointer[row]) : 0;
+    lengths[row] = length;
+    const int width = __reduce_max_sync(0xffffffffu, length);
+    if (threadIdx.x % 32 == 0) slots[row / 32] = 32ll * width;
+}
+
+// Entries into the slots of their chunks, from start[chunk] on; fill-in is a zero in the row's own column.
+extern "C" __global__ void sell_fill(const entry *__restrict__ pointer, const int *__restrict__ indices,
+                                     const number *__restrict__ data, long long rows, const long long *__restrict__ start,
+                                     int *__restrict__ slot_indices, number *__restrict__ slot_data) {
+    const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x, chunk = row / 32;
+    if (chunk * 32 >= rows) return;
+    const entry at = row < rows ? pointer[row] : 0;
+    const int length = row < rows ? int(pointer[row + 1] - at) : 0;
+    long long slot = start[chunk] + row % 32;
+    for (int k = 0; slot < start[chunk + 1]; ++k, slot += 32) {
+        slot_indices[slot] = k < length ? indices[at + k] : int(row < rows ? row : rows - 1);
+        slot_data[slot] = k < length ? data[at + k] : zero();
+    }
+}
+
 // etas[s][j] = sum over n of partial[s][n][j], in a fixed order: `count` blocks of each step, blockIdx.y = s.  `across` (a
 // power of two up to 32) threads take adjacent j, and the others every so many n.
 extern "C" __global__ void __launch_bounds__(1024)
