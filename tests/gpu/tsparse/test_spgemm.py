@@ -439,3 +439,25 @@ def test_threads_and_streams_use_plans_of_their_own(rng):
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(8)))
+
+
+def test_indices_of_64_bits(rng):
+    """As they are or out of range, also where their lower half is in range."""
+    A, B = random(300, 400, 0.03, rng), random(400, 300, 0.03, rng)
+    whole = spgemm(on_gpu(A), on_gpu(B))
+    wide = [on_gpu(A), on_gpu(B)]
+    for matrix in wide:
+        matrix.indices, matrix.indptr = matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)
+    C = spgemm(*wide)
+    assert same_bits(C.data, whole.data) and bool((C.indices == whole.indices).all())
+    for value in (2**32 + 1, -1, -(2**32) + 1, 2**31, 400):
+        wrong = on_gpu(A)
+        wrong.indices, wrong.indptr = wrong.indices.astype(np.int64), wrong.indptr.astype(np.int64)
+        wrong.indices[7] = value
+        with pytest.raises(ValueError, match="A holds a column index outside 0 to 399"):
+            spgemm(wrong, wide[1])
+    wrong = on_gpu(A)
+    wrong.indices, wrong.indptr = wrong.indices.astype(np.int64), wrong.indptr.astype(np.int64)
+    wrong.indptr[3] += 2**32
+    with pytest.raises(ValueError, match="the row pointer of A"):
+        spgemm(wrong, wide[1])

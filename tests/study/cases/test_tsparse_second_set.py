@@ -30,4 +30,4 @@ def test_random_ones_have_their_sizes():
     A = second_set.random(1000, 5000, 7, 1)
     assert A.shape == (1000, 5000) and 6900 < A.nnz <= 7000 and A.has_sorted_indices
     assert second_set.hypersparse(10**6, 1000, 2).nnz <= 1000
-    assert len(second_set.pairs()) == 22
+    assert len(second_set.pairs()) == 23

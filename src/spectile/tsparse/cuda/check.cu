@@ -115,6 +115,14 @@ __global__ void __launch_bounds__(256) prepare_double(int rows, int columns, int
     prepare_entries<double>(rows, columns, nnz, rounding, ptr, idx, in, out, head, which);
 }
 
+// Indices of 64 bits as 32; what these do not hold is -1, which the check finds.
+__global__ void __launch_bounds__(256) narrow(int count, const long long* in, int* out) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+        const long long index = in[i];
+        out[i] = index >= 0 && index <= 0x7fffffff ? int(index) : -1;
+    }
+}
+
 // Whether row pointer and columns of a factor are those of the pattern that was analysed, of the same sizes.
 __global__ void __launch_bounds__(256) compare(int rows, int nnz, const int* ptr, const int* idx, const int* known_ptr,
                                                const int* known_idx, int* head, int which) {

@@ -70,15 +70,35 @@ def device_csr(matrix: Any, name: str) -> Any:
     csr = matrix.tocsr()
     if max(*csr.shape, csr.nnz) > _MOST_INDEX:
         raise ValueError(f'{name} has {csr.nnz} entries and shape {csr.shape}, beyond 32 bits; use backend="cpu"')
-    if csr.indices.dtype.itemsize > 4 and csr.nnz:  # their low 32 bits could be in range
-        least, most = int(csr.indices.min()), int(csr.indices.max())
-        if least < 0 or most >= csr.shape[1]:
-            raise errors.bad_index(name, csr.shape[1])
-    if isinstance(csr, csr_matrix) and csr.dtype in (np.float32, np.float64) and csr.indices.dtype == np.int32:
+    floating = csr.dtype in (np.float32, np.float64)
+    if isinstance(csr, csr_matrix) and floating and csr.indices.dtype == csr.indptr.dtype == np.int32:
         return csr
-    dtype = csr.dtype if csr.dtype in (np.float32, np.float64) else np.float32 if csr.dtype.itemsize < 4 else np.float64
-    arrays = (cupy.asarray(csr.data, dtype), cupy.asarray(csr.indices, np.int32), cupy.asarray(csr.indptr, np.int32))
-    return csr_matrix(arrays, shape=csr.shape)
+    dtype = csr.dtype if floating else np.float32 if csr.dtype.itemsize < 4 else np.float64
+    arrays = (cupy.asarray(csr.data, dtype), _narrow(csr.indices), _narrow(csr.indptr))
+    return _csr_matrix(arrays, csr.shape)
+
+
+def _csr_matrix(arrays: tuple[Any, Any, Any], shape: tuple[int, int]) -> Any:
+    """Return a cupyx matrix of which nothing is known, without a wait."""
+    from cupyx.scipy.sparse import csr_matrix
+
+    if hasattr(csr_matrix, "_from_parts"):
+        return csr_matrix._from_parts(*arrays, shape)
+    return csr_matrix(arrays, shape=shape)
+
+
+def _narrow(indices: Any) -> Any:
+    """Return indices on the device with 32 bits; those out of range become -1, which the check finds."""
+    import cupy
+
+    indices = cupy.asarray(indices)
+    if indices.dtype != np.int64:
+        return indices.astype(np.int32, copy=False)
+    narrow = cupy.empty(len(indices), np.int32)
+    if len(indices):
+        launch = kernel(units.CHECK["float32"], "narrow")
+        launch(choose.check(0, len(indices)), np.int32(len(indices)), indices, narrow)
+    return narrow
 
 
 def _rounding(precision: Precision, half: HalfRange) -> int:

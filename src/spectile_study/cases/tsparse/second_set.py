@@ -74,7 +74,11 @@ def _galerkin(shape: tuple[int, ...], points: int, size: int, left: bool) -> tup
     """Return the factors of A P, or of P^T (A P)."""
     A = laplacian(shape, points)
     P = aggregation(A, size)
-    return (sp.csr_array(P.T), sp.csr_array(A @ P)) if left else (A, P)
+    if not left:
+        return A, P
+    product = sp.csr_array(A @ P)
+    product.sort_indices()
+    return sp.csr_array(P.T), product
 
 
 def _random_square(per_row: int) -> sp.csr_array:
@@ -96,6 +100,7 @@ def pairs() -> dict[str, Callable[[], tuple[sp.csr_array, sp.csr_array]]]:
         "galerkin_3d_pt_ap": lambda: _galerkin((60, 60, 60), 27, 3, True),
         **{f"random_{n}": _square(functools.partial(_random_square, n)) for n in (2, 4, 8, 16, 32, 64)},
         "random_1e5_10": _square(lambda: random(100_000, 100_000, 10, 3)),
+        "random_8_int64": _square(lambda: _random_square(8)),
         "rmat_14_8": _square(lambda: sp.csr_array(families.rmat(14, 8))),
         "tall_wide": lambda: (random(200_000, 500, 4, 5), random(500, 20_000, 40, 6)),
         "wide_tall": lambda: (random(500, 200_000, 400, 7), random(200_000, 500, 4, 8)),
@@ -131,18 +136,26 @@ def _median_s(run: Callable[[], Any], rounds: int) -> float:
     return float(np.median(times[rounds // 4 :]))
 
 
-def measure(dtypes: tuple[str, ...] = ("float64", "float32"), rounds: int = 12) -> Iterator[Timing]:
-    """Yield the times of every product, each call with one synchronisation at its end."""
+def _on_gpu(A: sp.csr_array, dtype: str, index: Any) -> Any:
     import cupy
     from cupyx.scipy.sparse import csr_matrix
+
+    arrays = (A.data.astype(dtype), A.indices.astype(index), A.indptr.astype(index))
+    return csr_matrix(tuple(cupy.asarray(array) for array in arrays), shape=A.shape)
+
+
+def measure(dtypes: tuple[str, ...] = ("float64", "float32"), rounds: int = 24) -> Iterator[Timing]:
+    """Yield the times of every product, each call with one synchronisation at its end."""
+    import cupy
 
     from spectile.tsparse import spgemm, symbolic
 
     for name, make in pairs().items():
         A, B = make()
         for dtype in dtypes:
-            left = csr_matrix(sp.csr_matrix(A.astype(dtype)))
-            right = left if B is A else csr_matrix(sp.csr_matrix(B.astype(dtype)))
+            index = np.int64 if name.endswith("int64") else np.int32
+            left = _on_gpu(A, dtype, index)
+            right = left if B is A else _on_gpu(B, dtype, index)
             pattern = symbolic(left, right)
             calls: list[Callable[[], Any]] = [
                 lambda: spgemm(left, right, precision=dtype),  # type: ignore[arg-type] # noqa: B023
