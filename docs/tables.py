@@ -152,8 +152,8 @@ TABLES: dict[str, Callable[[], str]] = {
 def written(page: Path) -> str:
     """Return the text of `page` with every table as the records have it now."""
     return re.sub(
-        r"(<!-- table ([a-z ]+) -->\n).*?(\n<!-- end -->)",
-        lambda match: match[1] + TABLES[match[2]]() + match[3],
+        r"<!-- table ([a-z ]+) -->\n.*?<!-- end -->",
+        lambda match: f"<!-- table {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->",
         page.read_text(),
         flags=re.DOTALL,
     )
