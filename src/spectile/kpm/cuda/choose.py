@@ -87,6 +87,8 @@ class GatherShape(NamedTuple):
     rows : int
         Rows of a block.  Blocks begin in the order of the rows: the fewer, the nearer they stay to each other, and the
         more of V is still in the L2 cache.
+    together : int
+        Turns after which the warps of a block meet, so that they find each other's rows of V in the L1 cache; 0: never.
     """
 
     vector: int
@@ -97,6 +99,7 @@ class GatherShape(NamedTuple):
     threads: int
     blocks: int
     rows: int
+    together: int
 
     @property
     def columns(self) -> int:
@@ -107,14 +110,14 @@ class GatherShape(NamedTuple):
 def gather_shape(num_vectors: int, dtype: Any) -> GatherShape:
     """Return the shape for R vectors: 16 bytes a thread where R allows, tuned on an H200."""
     if num_vectors == 1:
-        return GatherShape(1, 1, 1, 4 if np.dtype(dtype).itemsize <= 8 else 2, 0, 512, 2, 4096)
+        return GatherShape(1, 1, 1, 4 if np.dtype(dtype).itemsize <= 8 else 2, 0, 512, 2, 4096, 0)
     vector = max(1, 16 // np.dtype(dtype).itemsize)
     while num_vectors % vector:
         vector //= 2
     lanes = 1
     while lanes < 32 and lanes * vector < num_vectors:
         lanes *= 2
-    return GatherShape(vector, lanes, 2 if lanes * vector < min(num_vectors, 64) else 1, 4, 3, 256, 3, 128)
+    return GatherShape(vector, lanes, 2 if lanes * vector < min(num_vectors, 64) else 1, 4, 3, 256, 3, 128, 1)
 
 
 # Blocks whose scalar products are summed, at most.

@@ -69,9 +69,9 @@ def gather_unit(dtype: str, num_vectors: int, *, wide: bool = False, mode: int =
     defines = {
         "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": str(shape.lanes),
         "COLUMNS": str(shape.pieces * shape.vector), "VECTOR": str(shape.vector), "PIECES": str(shape.pieces),
-        "UNROLL": str(shape.unroll), "AHEAD": str(shape.ahead), "THREADS": str(shape.threads),
-        "BLOCKS": str(shape.blocks), "WIDE": str(int(wide)), "SELL": "0", "MODE": str(mode),
-        "EXACT": str(int(num_vectors % shape.columns == 0)),
+        "UNROLL": str(shape.unroll), "AHEAD": str(shape.ahead), "TOGETHER": str(shape.together),
+        "THREADS": str(shape.threads), "BLOCKS": str(shape.blocks), "WIDE": str(int(wide)), "SELL": "0",
+        "MODE": str(mode), "EXACT": str(int(num_vectors % shape.columns == 0)),
     }  # fmt: skip
     return Unit(kernels.__name__, ("stream.cu" if num_vectors == 1 else "gather.cu",), PORTABLE, defines)
 

@@ -86,7 +86,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     auto find = [&](long long r) { return r < rows ? Entries{pointer[r], pointer[r + 1]} : Entries{0, 0}; };
     Entries mine = find(row), next = find(row + step), later = find(row + 2 * step);
     const int lines = min((ROWS * width * int(sizeof(number)) + 127) / 128, 16);
-    for (; __any_sync(0xffffffffu, row < rows); row += step) {
+    const int turns = int((rows - begin + step - 1) / step);
+    for (int turn = 0; turn < turns; ++turn, row += step) {
+        // The scheduler prefers the oldest warps, which would run far ahead of those that share their rows of V.
+        if (TOGETHER && turn % TOGETHER == 0) __syncthreads();
         const bool live = row < rows;
         const entry at = mine.begin;
         const int count = int(mine.end - mine.begin), most = __reduce_max_sync(0xffffffffu, count);
