@@ -100,7 +100,7 @@ def add_commands(commands: Any) -> None:
     compare.add_argument("a", type=Path)
     compare.add_argument("b", type=Path)
     compare.set_defaults(command=_compare)
-    for parser in (fetch, measure, worker, gather, draw, claims, export, compare):
+    for parser in (fetch, measure, make, worker, gather, draw, claims, export, compare):
         parser.set_defaults(extra="study")
 
 

@@ -37,13 +37,15 @@ def test_examples_of_the_guide_run():
     for line, rtol in zip(lines, (1e-3, 1e-6, 1e-9), strict=False):
         error, bound = map(float, re.search(r"error (\S+) of (\S+)$", line).groups())
         assert line.startswith(f"rtol {rtol:g}: tau ") and error <= bound
-    assert float(lines[3].split()[1]) < 1e-12  # spgemm
-    assert lines[4] == "True" and float(lines[5]) < 1e-12  # its bound in float16, and a kept pattern
-    assert float(lines[6]) < 1e-12  # its values alone
-    assert float(lines[7]) < 1e-13 and lines[8] == "(10,) (600, 10) True"  # eigh
-    assert abs(float(lines[9].split()[1]) - 7200) < 1e-6  # kpm_dos
-    assert abs(float(lines[10].split()[0]) - 3600) < 40
-    assert lines[11].startswith("(256, 2) [1.") and lines[12] == "1000" and len(lines) == 13
+    tau, valid_ratio = map(float, lines[3].split())  # spamm_threshold
+    assert f"tau {tau:.3g}, {valid_ratio:.1%} valid" in lines[1]
+    assert float(lines[4].split()[1]) < 1e-12  # spgemm
+    assert lines[5] == "True" and float(lines[6]) < 1e-12  # its bound in float16, and a kept pattern
+    assert float(lines[7]) < 1e-12  # its values alone
+    assert float(lines[8]) < 1e-13 and lines[9] == "(10,) (600, 10) True"  # eigh
+    assert abs(float(lines[10].split()[1]) - 7200) < 1e-6  # kpm_dos
+    assert abs(float(lines[11].split()[0]) - 3600) < 40
+    assert lines[12].startswith("(256, 2) [1.") and lines[13] == "1000" and len(lines) == 14
 
 
 def test_import_is_light():
