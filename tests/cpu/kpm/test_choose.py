@@ -18,6 +18,7 @@ def test_rows_fit(device):
         launched = choose.row_launch(shape, num_vectors, device)
         assert launched.refusal(device) is None
         assert shape.threads * shape.blocks <= device.threads
+        assert choose.sell_shape(num_vectors).threads * choose.sell_shape(num_vectors).blocks <= device.threads
         # The sums of the warps are static.
         assert shape.threads // 32 * 2 * shape.lanes * shape.columns * 8 <= 48 * 1024
 

@@ -20,8 +20,6 @@ from spectile.core.launch import Shape
 STRIP = 8
 #: Height of SELL chunks: rows of a warp when a thread has a row of its own.
 SELL_CHUNK = 32
-#: Widest block vector for which one thread per row, coalesced from SELL, is faster; wider ones read CSR.
-WIDEST_SELL = 2
 #: Slots of SELL over entries beyond which one vector reads CSR, too.
 MOST_FILL = 1.25
 
@@ -62,6 +60,11 @@ _WIDE_ROW_SHAPE = RowShape(16, 2, 4, 640, 1)
 def row_shape(num_vectors: int) -> RowShape:
     """Return the shape of ``rows.cu`` for R vectors; a multiprocessor of every device holds its threads."""
     return next((shape for most, shape in _ROW_SHAPES if num_vectors <= most), _WIDE_ROW_SHAPE)
+
+
+def sell_shape(longest: int) -> RowShape:
+    """Return the shape of ``rows.cu`` for one vector and SELL: entries in flight by the longest row."""
+    return RowShape(1, 1, min(7, max(3, longest)), 512, 2)
 
 
 def row_launch(shape: RowShape, num_vectors: int, device: Device) -> Shape:

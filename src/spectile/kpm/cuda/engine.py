@@ -9,7 +9,7 @@ import numpy as np
 
 from spectile.core.device import describe, require_device
 from spectile.core.memory import free_bytes, require_free
-from spectile.kpm.cuda.choose import MOST_FILL, WIDEST_SELL, most_steps_a_sweep, stages
+from spectile.kpm.cuda.choose import MOST_FILL, most_steps_a_sweep, sell_shape, stages
 from spectile.kpm.cuda.gather import GatherOperator
 from spectile.kpm.cuda.inspection import inspect
 from spectile.kpm.cuda.lanczos import lengthened, tridiagonalize
@@ -78,10 +78,14 @@ class StoredEngine:
             except MemoryError:
                 # Rows that couple too many others for shared memory: read V through the caches.
                 self._unstaged.add(num_vectors)
-        layout = "sell" if num_vectors <= WIDEST_SELL and self._suits_sell else "csr"
+        # One vector reads SELL coalesced, a row to a thread; wider blocks read a row's entries side by side in CSR.
+        layout = "sell" if num_vectors == 1 and self._suits_sell else "csr"
         if layout not in self._formats:
-            sell = layout == "sell"
-            self._formats[layout] = StoredOperator(self.matrix, layout) if sell else GatherOperator(self.matrix)
+            self._formats[layout] = (
+                StoredOperator(self.matrix, layout, tuning=sell_shape(self.seen.longest))
+                if layout == "sell"
+                else GatherOperator(self.matrix)
+            )
         return self._formats[layout]
 
     @functools.cached_property
