@@ -47,8 +47,8 @@ def eigh(
     eigvals_only : bool, default False
         Return the eigenvalues alone.
     overwrite_a : bool, default False
-        The memory of `a` may be used as work space, which saves n² elements, where its layout allows: column-major, or
-        on CUDA real and row-major, too, with columns of a multiple of 128 bytes.
+        The memory of `a` may be used as work space, which saves n² elements.  This needs a column-major array, or on
+        CUDA a real row-major one, with columns of a multiple of 128 bytes.
     overwrite_b : bool, default False
         The memory of `b` may be used likewise.
     type : {1, 2, 3}
@@ -61,12 +61,12 @@ def eigh(
     subset_by_value : (float, float), optional
         Half-open interval (low, high] of the wanted eigenvalues; infinities are allowed.
     driver : {"ev", "evd", "evr", "evx", "gv", "gvd", "gvx"}, optional
-        On the CPU, LAPACK's driver to call, instead of the fastest; the last three with `b`.  CUDA has no choice of
-        drivers: a name is checked and what runs is the same.
+        LAPACK's driver to call on the CPU instead of the fastest; the last three with `b`.  On CUDA the name is checked
+        and has no effect.
     UPLO : {"L", "U"}, optional
-        NumPy's and CuPy's word for `lower`, in either case; wins over it.
+        NumPy's and CuPy's form of `lower`, in upper or lower case; it takes precedence.
     backend : {"auto", "cpu", "cuda"}
-        ``auto`` takes CUDA for an array on a GPU, or where a device is found.
+        ``auto`` chooses CUDA for an array on a GPU or if there is a device.
 
     Returns
     -------

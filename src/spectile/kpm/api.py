@@ -48,10 +48,10 @@ def kpm_dos(
     bounds : (float, float) or None
         Lowest and highest energy; found by Lanczos and Gershgorin if None.
     backend : {"auto", "cpu", "cuda"}
-        "auto" takes CUDA where H is on a GPU, or is a matrix and a GPU is found.
+        "auto" chooses CUDA if H is on a GPU, or if it is a matrix and there is a GPU.
     checkpoint : path or None
-        File to which the state is written every `checkpoint_s` seconds and after Ctrl-C, and from which an interrupted
-        call goes on, with bitwise the same result.  Removed at the end.
+        File to which the state is written every `checkpoint_s` seconds and after Ctrl-C.  The next call continues from
+        it, to the same bits.  It is removed at the end.
     checkpoint_s : float
         Seconds between checkpoints.
 

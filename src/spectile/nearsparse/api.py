@@ -70,27 +70,27 @@ def spamm(
         which only lowers the error; the result's `executed_ratio` counts them.
     precision : {"float16", "float16c16", "float32", "tf32x3", "float64"}, optional
         By default the dtype of the inputs, with a float32 C for float16.  "float16c16" rounds C to float16;
-        "tf32x3" multiplies float32 by three TF32 products on CUDA's tensor cores.  Also "fp16", "fp16c16", "fp32" and
-        "fp64"; the same words as in :func:`spectile.spgemm`.
+        "tf32x3" multiplies float32 by three TF32 products on CUDA's tensor cores.  The short forms "fp16", "fp16c16",
+        "fp32" and "fp64" are accepted as well.
     check_finite : bool, optional
         Raise for NaN and infinity in `a` and `b`, seen in the norm maps.  By default host arrays are checked and GPU
         arrays are not, because reading the answer back would synchronise.  Unchecked, NaN and infinity
         propagate as in a dense product, since a norm product that is NaN is not below tau.
     backend : {"auto", "cpu", "cuda"}
-        "auto" takes CUDA where the inputs are GPU arrays or a device is found, else the CPU.
+        "auto" chooses CUDA for GPU arrays or if there is a device, and the CPU otherwise.
     devices : int or sequence of int, optional
-        Spread the product over the first so many GPUs of this host, or over those named: each multiplies rows of C, or
-        whole products of a batch of at least as many.  All arrays lie in host memory (pinned, to be fast), or on one of
-        the GPUs, or are lists as :func:`distribute` makes them, with `c` and `out` cut as C is; `c` of the result lies
-        alike.  To the bit the result of one GPU.
+        How many GPUs of this host share the product, or which ones: each multiplies rows of C, or whole products of a
+        batch that has at least as many.  All arrays are in host memory (faster if it is pinned), or on one of the GPUs,
+        or are lists as :func:`distribute` makes them, with `c` and `out` cut like C; `c` of the result is placed in
+        the same way.  The result has the bits of one GPU's.
     split : {"rows", "columns"}
         How the operands in lists were distributed.
 
     Returns
     -------
     SpammResult
-        `c` of the kind of the inputs, with tau, the valid and executed ratio and the error bound.  Of two operands in
-        Fortran's order, and without `out`, C is in Fortran's order, too: C^T = B^T A^T is computed, and nothing copied.
+        `c` of the kind of the inputs, with tau, the valid and executed ratio and the error bound.  If both operands are
+        in Fortran order and there is no `out`, C is in Fortran order too: C^T = B^T A^T is computed without a copy.
 
     Raises
     ------
@@ -101,8 +101,8 @@ def spamm(
     RuntimeError
         If ``backend="cuda"`` and there is no usable device.
     MemoryError
-        With the bytes needed, where the device has too few.  Two matrices in host memory that do not fit it beside C
-        are multiplied in blocks of rows, for which B and some rows must fit.
+        If the device has too little memory; the message has the bytes.  Two matrices in host memory that do not fit on
+        the device together with C are multiplied in blocks of rows, for which B and some rows must fit.
 
     Notes
     -----
@@ -110,7 +110,7 @@ def spamm(
     """
     key = None
     if tau is not None and valid_ratio is rtol is devices is None and beta == 0 and not check_finite and _on_cupy(a):
-        # A call like one before, with other data, runs from its plan.
+        # A call that repeats an earlier layout runs from the plan that was kept.
         key = _repeated().key_of(a, b, out, tau, block, alpha, strict, precision, backend, split)
         result = None if key is None else _repeated().repeat(key, a, b, out, tau)
         if result is not None:
@@ -248,9 +248,9 @@ def distribute(
     b : array, shape ([items,] k, n)
         Of the same dtype.
     tau : float
-        Threshold of the products to come.  Another is computed as well, with the work less even.
+        Threshold of the later products.  Another one works as well, with the work less even.
     devices : int or sequence of int
-        The first so many GPUs, or those named.
+        How many GPUs, or which ones.
     block : int, default 32
         Tile size.
     split : {"rows", "columns"}
@@ -261,7 +261,7 @@ def distribute(
     -------
     a_parts, b_parts : list of cupy.ndarray
         Rows of A in order, shapes (m_p, k), and copies of B; or copies of A and columns of B, shapes (k, n_p); or items
-        of the batch.  One array of each a GPU.
+        of the batch.  Each list has one array for each GPU.
     """
     checks.check_choice(tau, None, None)
     checks.check_scalars(block, 1.0, 0.0)
@@ -375,11 +375,11 @@ def tune_tau(
     valid_ratio : float
         Wanted share, in (0, 1].
     iterations : int, default 20
-        Most bisections.
+        Largest number of bisections.
     tolerance : float, default 0.01
         Absolute difference of the valid ratio at which the search ends.
     block : int, optional
-        The arrays are matrices, of which the norm maps at this tile size are taken.
+        Tile size, if the arrays are matrices, whose norm maps are then computed.
 
     Returns
     -------
@@ -391,7 +391,7 @@ def tune_tau(
     Raises
     ------
     ValueError
-        For negative numbers or NaN in a norm map, which a matrix may hold, and for shapes that do not multiply.
+        If a norm map holds negative numbers or NaN, as a matrix may, or if the shapes do not multiply.
     """
     checks.check_choice(None, valid_ratio, None)
     if block is not None:

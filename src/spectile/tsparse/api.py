@@ -53,18 +53,17 @@ def spgemm(
         ``tiles``: the paper's 8x8 bitmap tiles, on a GPU with tensor cores.  ``auto``: ``rows``, the faster from CSR to
         CSR on every matrix measured but a generated full band (docs/notes/tsparse.md).
     memory_limit : int, optional
-        Bytes that the product may use beside A, B, C and, on a CPU, three integers for each row.  Fewer threads (CPU)
-        or chunks of rows (GPU) keep it.
+        Bytes that the product may use beside A, B, C and, on a CPU, three integers for each row.  It is
+        respected by using fewer threads (CPU) or chunks of rows (GPU).
     backend : {"auto", "cpu", "cuda"}
-        ``auto``: CUDA for matrices on a GPU and where a device is found, else the CPU.
+        ``auto``: CUDA for matrices on a GPU or if there is a device, and the CPU otherwise.
 
     Returns
     -------
     C : CSR matrix or array, shape (m, n)
         Of the library of `A`, indices sorted, float64 for ``precision="float64"`` and float32 otherwise, Boolean for
-        Boolean factors without a `precision`.  Its pattern
-        is structural: an entry that cancels is stored as 0.  The same call gives the same bits every time, whatever the
-        number of threads and the memory limit.
+        Boolean factors without a `precision`.  Its pattern is structural: an entry whose terms cancel is stored as 0.
+        The same call gives the same bits every time, whatever the number of threads and the memory limit.
 
     Raises
     ------
@@ -78,7 +77,7 @@ def spgemm(
 
     Notes
     -----
-    On a CPU up to 64 MB of work space stay for the next call, unless `memory_limit` is given.
+    On a CPU up to 64 MB of work space are kept for the next call, unless `memory_limit` is given.
 
     Source: Zachariadis et al., "Accelerating sparse matrix-matrix multiplication with GPU Tensor Cores" (2020).
 
@@ -133,7 +132,7 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     A, B : sparse matrix or array
         As for :func:`spgemm`; their values are not used.
     memory_limit : int, optional
-        As for :func:`spgemm`; on a GPU the analysis of all rows, which is kept, has to fit.
+        As for :func:`spgemm`; on a GPU the analysis of all rows is kept and has to fit.
     backend : {"auto", "cpu", "cuda"}
         As for :func:`spgemm`; ``multiply`` runs there too.
 
