@@ -96,7 +96,9 @@ def test_norms_of_entries_whose_squares_leave_the_range(dtype: str, scale: float
     tiles = padded.reshape(padded.shape[0] // block, block, -1, block)
     wanted = np.sqrt((tiles**2).sum(axis=(1, 3)))
     found = norm_map(cupy.asarray(a), block).get().astype("f8") / scale
-    np.testing.assert_allclose(found, wanted, rtol=1e-12 if dtype == "f8" else 1e-3 if scale == 1e-40 else 3e-6)
+    # Of subnormal numbers there are few.
+    least = 3e-5 if scale == 1e-40 else 0.0
+    np.testing.assert_allclose(found, wanted, rtol=1e-12 if dtype == "f8" else 3e-6, atol=least)
 
 
 @pytest.mark.parametrize(
