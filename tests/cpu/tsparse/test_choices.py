@@ -233,7 +233,7 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
             for columns in (900, 2**25):
                 wide = types.Factor((500, columns), None, B.indices, None)
                 head = head_of(**bins, PRODUCTS=products, **{f"MAX_BYTES+{i}": 1000 for i in range(4)})
-                phase = count.Phase(0, 1000, None, head, None, kept=np.empty(100, np.uint32), scratch_bytes=2**28)
+                phase = count.Phase(0, 1000, None, head, kept_words=100, scratch_bytes=2**28)
                 fill.Launches(A, wide, phase, itemsize, reuse)
     names = {
         "prepare_float",

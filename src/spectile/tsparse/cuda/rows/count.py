@@ -32,13 +32,13 @@ class Phase:
         Row pointer of these rows of C.
     head : Head
         The counters.
-    counts : int32
-        Stored entries of each row.
     low, span, slot, lists : int
         Addresses of the first column and the width of each row's window, of the place of its bitmap, and of the rows
         of each bin.
-    kept
+    kept : memory pointer
         Bitmaps of the rows of window bins; a row whose words would lie beyond its end has none.
+    kept_words : int
+        Words of `kept`.
     scratch_bytes : int
         Bytes of bitmaps in global memory, at most.
     """
@@ -47,19 +47,26 @@ class Phase:
     rows: int
     indptr: Any
     head: Head
-    counts: Any
     work: Any = None
     low: int = 0
     span: int = 0
     slot: int = 0
     lists: int = 0
     kept: Any = None
+    kept_words: int = 0
     scratch_bytes: int = 0
 
     @property
     def entries(self) -> int:
         """Stored entries of these rows of C."""
         return self.head.wide("ENTRIES")
+
+    @property
+    def counts(self) -> Any:
+        """Stored entries of each row, on the device."""
+        import cupy
+
+        return cupy.ndarray(self.rows, np.int32, self.work + 12 * self.rows) if self.rows else cupy.empty(0, np.int32)
 
     @property
     def products(self) -> int:
@@ -88,24 +95,23 @@ def count_rows(
     indptr = cupy.empty(rows + 1, np.int32)
     if not rows:
         indptr.fill(0)
-        return Phase(first, 0, indptr, Head.empty(), cupy.empty(0, np.int32))
+        return Phase(first, 0, indptr, Head.empty())
     nnz = min(max(A.nnz * rows // A.shape[0], 1), 2**31 - 1)
-    kept = cupy.empty(choose.kept_words(rows, nnz), np.uint32)
-    work = cupy.empty((4 + CONSTANTS["BINS_NUMERIC"]) * rows, np.int32)
-    low, span, slot, entries, lists = range(work.data.ptr, work.data.ptr + 20 * rows, 4 * rows)
+    kept_words = choose.kept_words(rows, nnz)
+    kept, work = cupy.cuda.alloc(4 * kept_words), cupy.cuda.alloc(4 * (4 + CONSTANTS["BINS_NUMERIC"]) * rows)
+    low, span, slot, entries, lists = range(work.ptr, work.ptr + 20 * rows, 4 * rows)
     head = counters.data.ptr
 
-    key = ("count", cupy.cuda.runtime.getDevice(), value, rows, A.shape, A.nnz, B.shape[1], len(kept))
-    launches: _Launches = plan(key, lambda: _Launches(value, rows, A, nnz, B.shape[1], len(kept)))
+    key = ("count", cupy.cuda.runtime.getDevice(), value, rows, A.shape, A.nnz, B.shape[1], kept_words)
+    launches: _Launches = plan(key, lambda: _Launches(value, rows, A, nnz, B.shape[1], kept_words))
     pattern = (A.indptr.data.ptr + 4 * first, A.indices.data.ptr, B.indptr.data.ptr, B.indices.data.ptr)
-    places = (low, span, slot, entries, lists, kept.data.ptr, indptr.data.ptr)
+    places = (low, span, slot, entries, lists, kept.ptr, indptr.data.ptr)
     launches.addresses.set(*pattern, *places, head, head + 4 * CONSTANTS["HEAD"])
     scratch = launches(counters, scratch_bytes)
     found = read_head(counters)
     del scratch
     found.raise_invalid()
-    counts = work[3 * rows : 4 * rows]
-    return Phase(first, rows, indptr, found, counts, work, low, span, slot, lists, kept, scratch_bytes)
+    return Phase(first, rows, indptr, found, work, low, span, slot, lists, kept, kept_words, scratch_bytes)
 
 
 class _Launches:

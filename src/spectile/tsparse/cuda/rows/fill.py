@@ -37,7 +37,7 @@ def fill_rows(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any, reuse
 
     if not phase.entries:
         return
-    sizes = (phase.rows, A.shape, A.nnz, B.shape[1], len(phase.kept), phase.scratch_bytes)
+    sizes = (phase.rows, A.shape, A.nnz, B.shape[1], phase.kept_words, phase.scratch_bytes)
     key = ("fill", cupy.cuda.runtime.getDevice(), reuse, data.dtype.char, *sizes, phase.head.key)
     launches: Launches = plan(key, lambda: Launches(A, B, phase, data.dtype.itemsize, reuse))
     launches(A, B, phase, indices, data)
@@ -56,7 +56,7 @@ class Launches:
         self._bins = [one.bin for one in chosen]
         self._scratch_words = max((one.shape.grid[0] * one.scratch_words for one in chosen), default=0)
         self._addresses = Addresses(14 + len(chosen))
-        self._launches = [self._bound(one, 14 + i, len(phase.kept)) for i, one in enumerate(chosen)]
+        self._launches = [self._bound(one, 14 + i, phase.kept_words) for i, one in enumerate(chosen)]
 
     def _bound(self, chosen: choose.NumericLaunch, number: int, kept_words: int) -> Any:
         *left, low, span, slot, kept, indptr, indices, data, scratch = (self._addresses[i] for i in range(14))
@@ -78,7 +78,7 @@ class Launches:
         self._addresses.set(
             A.indptr.data.ptr + 4 * phase.first,
             *(A.indices.data.ptr, A.data.data.ptr, B.indptr.data.ptr, B.indices.data.ptr, B.data.data.ptr),
-            *(phase.low, phase.span, phase.slot, phase.kept.data.ptr),
+            *(phase.low, phase.span, phase.slot, phase.kept.ptr),
             *(phase.indptr.data.ptr, indices.data.ptr, data.data.ptr, scratch.data.ptr if scratch is not None else 0),
             *(phase.lists + self._bytes_to_list * one for one in self._bins),
         )
