@@ -88,8 +88,7 @@ class GatherShape(NamedTuple):
     threads, blocks : int
         Threads of a block, and blocks of a multiprocessor.
     rows : int
-        Rows of a block.  Blocks begin in the order of the rows: the fewer, the nearer they stay to each other, and the
-        more of V is still in the L2 cache.
+        Adjacent rows of a block; 0: as many blocks as run together take turns of rows side by side.
     together : int
         Turns after which the warps of a block meet, so that they find each other's rows of V in the L1 cache; 0: never.
     """
@@ -120,7 +119,7 @@ def gather_shape(num_vectors: int, dtype: Any) -> GatherShape:
     lanes = 1
     while lanes < 32 and lanes * vector < num_vectors:
         lanes *= 2
-    return GatherShape(vector, lanes, 2 if lanes * vector < min(num_vectors, 64) else 1, 4, 3, 256, 3, 128, 1)
+    return GatherShape(vector, lanes, 2 if lanes * vector < min(num_vectors, 64) else 1, 4, 2, 384, 2, 0, 1)
 
 
 # Blocks whose scalar products are summed, at most.
@@ -131,7 +130,10 @@ def gather_launch(shape: GatherShape, num_rows: int, num_vectors: int, device: D
     """Return the launch of ``gather`` or ``stream``, and the rows of a block."""
     once = shape.threads // shape.lanes  # rows of a block at a time
     # Small matrices: every multiprocessor has its part.  Large ones: no more blocks than the sums are made for.
-    even = -(-num_rows // (device.multiprocessors * shape.blocks))
+    resident = device.multiprocessors * shape.blocks
+    if shape.rows == 0 and num_vectors > 1:
+        return Shape((min(resident, -(-num_rows // once)), -(-num_vectors // shape.columns)), shape.threads), 0
+    even = -(-num_rows // resident)
     chunk = -(-max(min(shape.rows, even), num_rows // _MOST_BLOCKS) // once) * once
     return Shape((-(-num_rows // chunk), -(-num_vectors // shape.columns)), shape.threads), chunk
 

@@ -3,9 +3,9 @@
 //   W = scale H V + shift V - keep W, with <V|V> and Re <W|V> of each column on the fly
 //
 // LANES threads share a row, each holding PIECES pieces of VECTOR adjacent vectors, 16 bytes where R allows.  UNROLL
-// entries of a row are in flight together, the last ones of a short row masked.  A block has adjacent rows, which find each other
-// in the L1 cache, and blocks begin in the order of the rows, so that farther ones are still in L2; V and W come into L2
-// AHEAD turns before a warp needs them, which costs no registers.
+// entries of a row are in flight together, the last ones of a short row masked.  Blocks walk through the rows side by side, so
+// that near ones find each other in the L1 cache, and farther ones in L2; V and W come into L2 AHEAD turns before a warp
+// needs them, which costs no registers.
 #include "block.cuh"
 
 struct alignas(VECTOR * sizeof(number)) piece {
@@ -62,7 +62,8 @@ static __device__ __forceinline__ void fetch_ahead(const number *v, const number
         prefetch_l2(reinterpret_cast<const char *>(thread < 16 ? v : w) + byte);
 }
 
-// Rows first_row, ..., rows - 1 are computed, `chunk` of them by a block; columns may lie beyond them.  partial:
+// Rows first_row, ..., rows - 1 are computed, `chunk` adjacent ones by a block, or, if it is zero, side by side
+// in turns; columns may lie beyond them.  partial:
 // (gridDim.x, 2, R)
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     gather(const entry *__restrict__ pointer, const int *__restrict__ indices, const number *__restrict__ data,
@@ -78,9 +79,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) exists[p] = EXACT || column + p * LANES * VECTOR < width;
 
-    const long long begin = first_row + blockIdx.x * chunk;
-    rows = min(rows, begin + chunk);
-    const int step = WARPS * ROWS;
+    const long long begin = first_row + blockIdx.x * (chunk ? chunk : WARPS * ROWS);
+    const long long step = WARPS * ROWS * (chunk ? 1ll : gridDim.x);
+    if (chunk) rows = min(rows, begin + chunk);
     long long row = begin + warp * ROWS + sub;
     // Where the entries of this row lie, of the next, and of the one after it.
     auto find = [&](long long r) { return r < rows ? Entries{pointer[r], pointer[r + 1]} : Entries{0, 0}; };
