@@ -120,9 +120,9 @@ class Kernel:
 
     def refused(self, shape: Shape, status: str) -> RuntimeError:
         """Return the error of a launch that the driver refused with `status`: what the device cannot run, if that."""
-        asked = shape.refusal(describe())
-        if asked is not None:
-            return RuntimeError(f"the kernel {self.name} asks for {asked}, which {describe().name} cannot run")
+        demand = shape.refusal(describe())
+        if demand is not None:
+            return RuntimeError(f"the kernel {self.name} asks for {demand}, which {describe().name} cannot run")
         return RuntimeError(f"the driver refuses to launch {self.name} ({status})")
 
 
@@ -160,11 +160,11 @@ def kernel(unit: Unit, name: str, prefer_l1: bool = False) -> Kernel:
 
     # Hashing a unit takes longer than a launch, so the key has its id; _UNITS keeps units alive and ids unique.
     key = (id(unit), name, cupy.cuda.runtime.getDevice())
-    found = _KERNELS.get(key)
-    if found is None:
-        found = _KERNELS[key] = Kernel(unit, name, prefer_l1)
+    known = _KERNELS.get(key)
+    if known is None:
+        known = _KERNELS[key] = Kernel(unit, name, prefer_l1)
         _UNITS.append(unit)
-    return found
+    return known
 
 
 _KERNELS: dict[tuple[int, str, int], Kernel] = {}

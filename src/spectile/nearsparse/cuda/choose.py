@@ -286,11 +286,11 @@ def launches(problem: Problem, device: Device) -> list[Shape]:
     choice = choose(problem, device)
     itemsize = np.dtype(PRECISIONS[problem.precision].dtype).itemsize
     batch = (problem.batches,) if problem.batches > 1 else ()
-    found = [norms_launch((*batch, problem.m, problem.k), (*batch, problem.k, problem.n), itemsize), choice.launch]
+    shapes = [norms_launch((*batch, problem.m, problem.k), (*batch, problem.k, problem.n), itemsize), choice.launch]
     if choice.order in ("bins", "sorted"):
-        found.append(choice.order_launch(problem.m, problem.n))
-    found.append(survey_launch(tiles(problem.m, problem.block), tiles(problem.n, problem.block)))
-    return found
+        shapes.append(choice.order_launch(problem.m, problem.n))
+    shapes.append(survey_launch(tiles(problem.m, problem.block), tiles(problem.n, problem.block)))
+    return shapes
 
 
 def tiles_by_diagonal(count: tuple[int, int], tile: tuple[int, int], band: int) -> np.ndarray[Any, Any]:

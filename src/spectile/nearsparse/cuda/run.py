@@ -216,8 +216,8 @@ def _thresholds(maps: NormMaps, indices: list[tuple[int, int]], request: Request
     if request.tau is not None:
         return float(request.tau)
     if request.valid_ratio is not None:
-        found = [search_tau(maps, index, request.valid_ratio)[0] for index in indices]
-        return cupy.concatenate(found) if found else cupy.empty(0)
+        thresholds = [search_tau(maps, index, request.valid_ratio)[0] for index in indices]
+        return cupy.concatenate(thresholds) if thresholds else cupy.empty(0)
     assert request.rtol is not None
     limits = [tau_for_error(maps, index, request.rtol, shape, request.precision) for index in indices]
     return cupy.asarray(limits, np.float64)

@@ -209,15 +209,15 @@ class _RingPart:
             )
             self.counters = cupy.zeros(len(plan.panels), cupy.uint32)
             self.panels = [slice(*panel) for panel in plan.panels]
-            self._get_c, here = None, added
+            self._get_c, c_on_device = None, added
             if added is not None and not plan.connected:
-                self._get_c, here = plan.sender.copying(self.c, added), self.c
+                self._get_c, c_on_device = plan.sender.copying(self.c, added), self.c
             self.products = []
             for number, columns in enumerate(self.panels):
                 norms_b = self.norms_b[columns.start // block : tiles(columns.stop, block)]
                 norms = cuda_norms.Norms(self.norms_a, norms_b, block, self.counters[number : number + 1])
-                some = None if here is None else here[:, columns]
-                self.products.append(plan.product(self.a, self.b[:, columns], self.c[:, columns], norms, some))
+                added_columns = None if c_on_device is None else c_on_device[:, columns]
+                self.products.append(plan.product(self.a, self.b[:, columns], self.c[:, columns], norms, added_columns))
         self.put_panels = [
             None if plan.connected else self.back.copying(target[:, columns], self.c[:, columns])
             for columns in self.panels
@@ -243,16 +243,16 @@ class _RingPart:
         for copy in self._get_norms:
             copy()
 
-    def begin(self, here: Any) -> None:
-        """Let products wait for rows of A and norms to be here."""
+    def begin(self, ready: Any) -> None:
+        """Let products wait for rows of A and norms to be ready."""
         with self.streams[0].current():
             self.counters.data.memset_async(0, self.counters.nbytes)
         zeroed = self.streams[0].mark()
         for stream in self.streams:
-            stream.wait(here, zeroed)
+            stream.wait(ready, zeroed)
 
     def multiply_arrived(self) -> None:
-        """Multiply with the panels of B that were sent, each when it is here."""
+        """Multiply with the panels of B that were sent, each when it is ready."""
         for panel, arrived in self.arrived.items():
             stream, put = self.streams[panel % 2], self.put_panels[panel]
             stream.wait(arrived)

@@ -80,12 +80,12 @@ class FromHost(Plan):
         for index in dict.fromkeys(self.devices):
             with cupy.cuda.Device(index):
                 free = free_bytes() if memory_bytes is None else memory_bytes
-            here = self.devices.count(index)
-            height = min(height, partition.block_height(m, len(self.devices), max(0, (free // here - fixed) // row)))
+            shares = self.devices.count(index)
+            height = min(height, partition.block_height(m, len(self.devices), max(0, (free // shares - fixed) // row)))
             if height == 0:
                 raise MemoryError(
                     f"the product of shapes {self.a.shape} and {self.b.shape} in blocks of {partition.ROW_UNIT} "
-                    f"rows needs {here * (fixed + row * partition.ROW_UNIT):,} bytes of device memory and device "
+                    f"rows needs {shares * (fixed + row * partition.ROW_UNIT):,} bytes of device memory and device "
                     f'{index} has {free:,} free: free other arrays, split b by columns, or use backend="cpu"'
                 )
         return height
@@ -163,7 +163,7 @@ class _StreamedPart:
                 self.norms_a.append(own)
                 self._steps.append((maps, self._product(plan, turn, slice(None), norms)))
             #: Norms of a panel of B, and the first block's product with it.
-            self._panels = [self._panel(plan, some) for some in plan.panels]
+            self._panels = [self._panel(plan, panel) for panel in plan.panels]
         self._multiplied: list[Any] = [None] * slots
         self._taken: list[Any] = [None] * slots
 

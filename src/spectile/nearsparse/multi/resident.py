@@ -92,14 +92,14 @@ class Resident(Plan):
         request, (first, last) = self.request, panel
         block = request.block
         norms_a, norms_b = (empty_map(size, self.shape[1], request) for size in (a.shape[0], b.shape[1]))
-        some = slice(first // block, tiles(last, block))
+        blocks = slice(first // block, tiles(last, block))
         if self._by_rows:
-            maps = cuda_norms.NormMaps(a, b[:, first:last], block, (norms_a, norms_b[some]))
+            maps = cuda_norms.NormMaps(a, b[:, first:last], block, (norms_a, norms_b[blocks]))
         else:
-            maps = cuda_norms.NormMaps(a[first:last], b, block, (norms_a[some], norms_b))
+            maps = cuda_norms.NormMaps(a[first:last], b, block, (norms_a[blocks], norms_b))
         norms = cuda_norms.Norms(norms_a, norms_b, block, maps.counter)
         cut, copy = (norms_a, norms_b) if self._by_rows else (norms_b, norms_a)
-        return _ResidentPart(self.stream(index), maps, norms, cut, copy, some)
+        return _ResidentPart(self.stream(index), maps, norms, cut, copy, blocks)
 
     def _measure(self) -> None:
         for part in self._parts:

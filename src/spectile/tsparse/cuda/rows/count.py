@@ -108,10 +108,10 @@ def count_rows(
     places = (low, span, slot, entries, lists, kept.ptr, indptr.data.ptr)
     launches.addresses.set(*pattern, *places, head, head + 4 * CONSTANTS["HEAD"])
     scratch = launches(counters, scratch_bytes)
-    found = read_head(counters)
+    counted = read_head(counters)
     del scratch
-    found.raise_invalid()
-    return Phase(first, rows, indptr, found, work, low, span, slot, lists, kept, kept_words, scratch_bytes)
+    counted.raise_invalid()
+    return Phase(first, rows, indptr, counted, work, low, span, slot, lists, kept, kept_words, scratch_bytes)
 
 
 class _Launches:
