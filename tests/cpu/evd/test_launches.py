@@ -50,7 +50,8 @@ def test_every_kernel_is_counted():
     counted = {
         kernel
         for dtype, vectors, n in itertools.product(SCALARS, (False, True), (1100, 3001, 13_000))
-        for kernel, _ in launches(n, dtype, TABLE["H200"], vectors=vectors)
+        for columns in (10, n)
+        for kernel, _ in launches(n, dtype, TABLE["H200"], vectors=vectors, columns=columns)
     } | {kernel for kernel, _ in launches(40_000, "float64", TABLE["H200"], vectors=False)}
     assert written == counted
 

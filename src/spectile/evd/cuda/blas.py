@@ -1,4 +1,4 @@
-"""Products by cuBLAS, and the rank-2k update that is built from them (Algorithm 3)."""
+"""Products and triangular solutions by cuBLAS, Cholesky factors by cuSOLVER, and the rank-2k update (Algorithm 3)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spectile.evd.cuda.matrix import Matrix
-from spectile.evd.types import SCALARS
+from spectile.evd.types import SCALARS, scalar_of
 
 
 class Blas:
@@ -105,3 +105,16 @@ def add_lower(
             left, right = v + (start + block) * size, x + start * size
             blas.gemm(rows, block, k, alpha, left, ldv, right, ldx, 1.0, end, c.ld, ops="NC")
         block *= 2
+
+
+def factorize(b: Any, info: int) -> None:
+    """Overwrite the lower triangle of a column-major matrix with its Cholesky factor; `info` is an int32's address."""
+    import cupy
+    from cupy.cuda.device import get_cusolver_handle
+    from cupy_backends.cuda.libs import cublas, cusolver
+
+    n, letter, handle = len(b), scalar_of(b.dtype).letter, get_cusolver_handle()
+    head = (handle, cublas.CUBLAS_FILL_MODE_LOWER, n, b.data.ptr, n)
+    size = getattr(cusolver, f"{letter}potrf_bufferSize")(*head)
+    work = cupy.empty(size, b.dtype)
+    getattr(cusolver, f"{letter}potrf")(*head, work.data.ptr, size, info)

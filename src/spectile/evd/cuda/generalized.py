@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
-from spectile.evd.cuda.blas import Blas
+from spectile.evd.cuda.blas import Blas, factorize
 from spectile.evd.cuda.matrix import Matrix, load_triangle, symmetrize
-from spectile.evd.types import Definite, Options, not_definite, require_finite, scalar_of
+from spectile.evd.types import Definite, Options, not_definite, require_finite
 
 
 def solve(
@@ -53,7 +53,7 @@ class _Problem:
         self._a, self._factor = (cupy.zeros(array.shape, array.dtype, order="F") for _ in range(2))
         load_triangle(array, options.lower, self._a, status.data.ptr)
         load_triangle(definite.b, options.lower, self._factor, status.data.ptr + 4)
-        _factorize(self._factor, status.data.ptr + 8)
+        factorize(self._factor, status.data.ptr + 8)
         symmetrize(Matrix(self._a.data.ptr, self._n, array.itemsize, self._a), 0, self._n, from_upper=False, factor=1.0)
         a_not_finite, b_not_finite, minor = status.get().tolist()
         if a_not_finite or b_not_finite:
@@ -91,16 +91,3 @@ class _Problem:
         x = cupy.empty((n, m), v.dtype, order="F")
         self._blas.gemm(n, m, n, 1.0, factor, n, v.data.ptr, ld, 0.0, x.data.ptr, n)
         return x
-
-
-def _factorize(b: Any, info: int) -> None:
-    """Overwrite the lower triangle of a column-major matrix with its Cholesky factor; `info` is an int32's address."""
-    import cupy
-    from cupy.cuda.device import get_cusolver_handle
-    from cupy_backends.cuda.libs import cublas, cusolver
-
-    n, letter, handle = len(b), scalar_of(b.dtype).letter, get_cusolver_handle()
-    head = (handle, cublas.CUBLAS_FILL_MODE_LOWER, n, b.data.ptr, n)
-    size = getattr(cusolver, f"{letter}potrf_bufferSize")(*head)
-    work = cupy.empty(size, b.dtype)
-    getattr(cusolver, f"{letter}potrf")(*head, work.data.ptr, size, info)

@@ -12,10 +12,9 @@ from spectile.evd.arguments import selected
 from spectile.evd.cuda import run
 from spectile.evd.cuda.back.sweeps import apply_chasing
 from spectile.evd.cuda.chasing.chase import chase_band
-from spectile.evd.cuda.matrix import Matrix, as_array, zero_matrix
-from spectile.evd.cuda.tridiagonal.divide import divide_and_conquer
+from spectile.evd.cuda.matrix import as_array, zero_matrix
 from spectile.evd.cuda.tridiagonal.sturm import eigenvalues
-from spectile.evd.types import Options, Subset, exponent_near_one, scalar_of, working_dtype
+from spectile.evd.types import SCALARS, Options, Subset, exponent_near_one, scalar_of, working_dtype
 
 TRIDIAGONAL_DRIVERS = ("auto", "stemr", "sterf", "stebz", "stev", "stevd")
 
@@ -25,8 +24,8 @@ def eigh_tridiagonal(
     lapack_driver: str,
 ) -> Any:  # fmt: skip
     """`narrow.eigh_tridiagonal` on the current device; `tol` is LAPACK's."""
-    diagonal, to_caller_kind = arrays.to_device(_host_as_array(d))
-    beside, _ = arrays.to_device(_host_as_array(e))
+    diagonal, to_caller_kind = arrays.to_device(run.host_as_array(d))
+    beside, _ = arrays.to_device(run.host_as_array(e))
     _check_tridiagonal(diagonal, beside, lapack_driver)
     n, lead = diagonal.shape[-1], diagonal.shape[:-1]
     subset = selected(select, select_range, n)
@@ -50,10 +49,6 @@ def _solve_each(solve: Any, lead: tuple[int, ...], eigvals_only: bool, to_caller
         w = cupy.stack([one for one, _ in results]).reshape(*lead, -1)
         v = None if eigvals_only else cupy.stack([one for _, one in results]).reshape(*lead, *results[0][1].shape)
     return to_caller_kind(w) if eigvals_only else (to_caller_kind(w), to_caller_kind(v))
-
-
-def _host_as_array(x: Any) -> Any:
-    return x if arrays.on_device(x) or hasattr(x, "__dlpack__") else np.asarray(x)
 
 
 def _check_tridiagonal(d: Any, e: Any, driver: Any) -> None:
@@ -86,16 +81,17 @@ def _solve_tridiagonal(
     beside[: n - 1] = e
     largest = max(float(cupy.abs(x).max()) for x in (wide, beside))
     _require_finite(largest, check_finite)
+    if n == 1:
+        wanted = _wanted(wide, subset)
+        return wide[wanted].astype(dtype), cupy.ones((1, 1), dtype)[:, wanted] if vectors else None
     scale = exponent_near_one(largest)
     wide, beside = cupy.ldexp(wide, scale), cupy.ldexp(beside, scale)
     if not vectors:
         w = cupy.ldexp(eigenvalues(wide, beside), -scale)
         return w[_wanted(w, subset)].astype(dtype), None
     with memory.allocating(f"the tridiagonal eigenproblem of order {n:,}", 16 * n * n):
-        w, q = divide_and_conquer(wide, beside)
-        w = cupy.ldexp(w, -scale)
-        wanted = _wanted(w, subset)
-        return w[wanted].astype(dtype), as_array(q, n, n)[:, wanted].astype(dtype, order="F")
+        w, z, columns = run.wanted_vectors(wide, beside, SCALARS["float64"], scale, subset)
+        return cupy.ldexp(w, -scale).astype(dtype), as_array(z, n, columns).astype(dtype, order="F")
 
 
 def _require_finite(largest: float, check_finite: bool) -> None:
@@ -115,7 +111,10 @@ def eig_banded(
     max_ev: int, check_finite: bool,
 ) -> Any:  # fmt: skip
     """`narrow.eig_banded` on the current device; `overwrite_a_band` and `max_ev` are LAPACK's."""
-    band, to_caller_kind = arrays.to_device(_host_as_array(a_band))
+    a_band = run.host_as_array(a_band)
+    if isinstance(a_band, np.ndarray):
+        a_band = a_band.astype(working_dtype(a_band.dtype), copy=False)
+    band, to_caller_kind = arrays.to_device(a_band)
     if band.ndim < 2:
         raise ValueError("expected a 2-D array")
     band = band.astype(working_dtype(band.dtype), copy=False)
@@ -159,7 +158,7 @@ def _solve_banded(band: Any, vectors: bool, subset: Subset | None, check_finite:
     space = cupy.zeros((n + 2, 2 * b), band.dtype)
     space[:n, :rows] = band.T
     scaled = space.view(scalar.real)
-    cupy.ldexp(scaled, np.int32(scale), out=scaled)
+    cupy.ldexp(scaled, scale, out=scaled)
     with memory.allocating(
         f"the banded eigenproblem of order {n:,}", (3 if vectors else 0) * n * n * scalar.wide_bytes
     ):
@@ -168,14 +167,10 @@ def _solve_banded(band: Any, vectors: bool, subset: Subset | None, check_finite:
         if reflectors is None:
             w = cupy.ldexp(eigenvalues(d, e), -scale)
             return w[_wanted(w, subset)].astype(scalar.real), None
-        w, z = run.tridiagonal_vectors(d, e, scalar)
-        w = cupy.ldexp(w, -scale)
-        wanted = _wanted(w, subset)
-        columns = wanted.stop - wanted.start
-        z = Matrix(z.at(0, wanted.start), z.ld, z.itemsize, z.owner)
+        w, z, columns = run.wanted_vectors(d, e, scalar, scale, subset)
         if columns:
             apply_chasing(reflectors, n, b, z.pointer, z.ld, columns)
-        return w[wanted].astype(scalar.real), as_array(z, n, columns).astype(band.dtype, order="F")
+        return cupy.ldexp(w, -scale).astype(scalar.real), as_array(z, n, columns).astype(band.dtype, order="F")
 
 
 def _solve_dense(band: Any, vectors: bool, subset: Subset | None, check_finite: bool) -> tuple[Any, Any]:

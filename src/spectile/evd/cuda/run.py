@@ -26,11 +26,11 @@ from spectile.evd.cuda.load import fits_in_place, load_matrix
 from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, zero_matrix
 from spectile.evd.cuda.reduction import panel
 from spectile.evd.cuda.reduction.band import band_reduction
-from spectile.evd.cuda.tridiagonal import divide, sturm
+from spectile.evd.cuda.tridiagonal import divide, inverse, sturm
 from spectile.evd.cuda.vendor import batched
 from spectile.evd.cuda.vendor import dense as vendor
 from spectile.evd.cuda.workspace import padded_order, workspace_bytes
-from spectile.evd.types import SCALARS, Definite, Options, Scalar, scalar_of, working_dtype
+from spectile.evd.types import SCALARS, Definite, Options, Scalar, Subset, working_dtype
 
 
 def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
@@ -82,10 +82,15 @@ def _naming_memory(a: Any) -> AbstractContextManager[None]:
     return memory.allocating(f"the operand and the results of shape {shape}", 2 * 8 * math.prod(shape))
 
 
+def host_as_array(x: Any) -> Any:
+    """Return `x` as a NumPy array, or as it is where another library or a device owns it."""
+    return x if arrays.on_device(x) or hasattr(x, "__dlpack__") else np.asarray(x)
+
+
 def _to_device(a: Any, options: Options) -> tuple[Any, Callable[[Any], Any], Options]:
     """Return the operand on the device in a working dtype, the way back, and the options with what is ours."""
-    if not (arrays.on_device(a) or hasattr(a, "__dlpack__")):
-        a = np.asarray(a)
+    a = host_as_array(a)
+    if isinstance(a, np.ndarray):
         a = a.astype(working_dtype(a.dtype), copy=False)
     array, to_caller_kind = arrays.to_device(a)
     converted = array.astype(working_dtype(array.dtype), copy=False)
@@ -102,8 +107,10 @@ def _empty(array: Any, shape: tuple[int, ...], *, real: bool = True) -> Any:
 def _solve_all(array: Any, options: Options) -> tuple[Any, Any]:
     """Solve one matrix, or a batch of them: in one call where the vendor's batched solver is faster."""
     n, lead = array.shape[-1], array.shape[:-2]
-    method = batch_method(n, math.prod(lead), scalar_of(array.dtype), vectors=options.vectors) if lead else None
-    if method is None or array.size == 0:
+    method = None
+    if lead and array.size:
+        method = batch_method(n, math.prod(lead), has_batched_syev=batched.library() is not None)
+    if method is None:
         return _solve_each(array, options, None)
     w, v = batched.solve(array.reshape(-1, n, n), options, method)
     return w.reshape(*lead, -1), None if v is None else v.reshape(*lead, *v.shape[1:])
@@ -195,15 +202,12 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
         panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block)
         if not options.vectors:
             w = cupy.ldexp(sturm.eigenvalues(d, e), -scale)
-            return w[_wanted(w, options)].astype(real), None
-        w, z = tridiagonal_vectors(d, e, SCALARS[array.dtype.name])
-        w = cupy.ldexp(w, -scale)
-        wanted = _wanted(w, options)
-        columns = wanted.stop - wanted.start
-        z = Matrix(z.at(0, wanted.start), z.ld, z.itemsize, z.owner)
+            wanted = slice(0, n) if options.subset is None else options.subset.of(cupy.asnumpy(w))
+            return w[wanted].astype(real), None
+        w, z, columns = wanted_vectors(d, e, SCALARS[array.dtype.name], scale, options.subset)
         if columns:
             z = _transform_back(panels, z, columns)
-        return w[wanted].astype(real), as_array(z, n, columns).astype(array.dtype, copy=False)
+        return cupy.ldexp(w, -scale).astype(real), as_array(z, n, columns).astype(array.dtype, copy=False)
 
 
 def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, block: int) -> tuple[Any, Any, Any]:
@@ -245,13 +249,31 @@ def _two_stages(
     return panels, d, e, scale
 
 
-def _wanted(w: Any, options: Options) -> slice:
+def wanted_vectors(d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | None) -> tuple[Any, Matrix, int]:
+    """Return the wanted eigenvalues and eigenvectors of a tridiagonal matrix times 2**scale, and how many they are.
+
+    A small part of the spectrum is made by itself, by Sturm counts and inverse iteration, else cut from the whole.
+    """
     import cupy
 
-    return options.subset.of(cupy.asnumpy(w)) if options.subset else slice(0, len(w))
+    n = len(d)
+    if subset is not None and (not subset.by_index or inverse.pays(n, subset.count())):
+        w = sturm.eigenvalues(d, e)
+        wanted = subset.of(cupy.asnumpy(cupy.ldexp(w, -scale)))
+        w = w[wanted]
+        if len(w) == 0:
+            return w, empty_matrix(n, 0, scalar.wide), 0
+        x = inverse.eigenvectors(d, e, w) if inverse.pays(n, len(w)) else None
+        if x is not None:
+            z = empty_matrix(n, len(w), scalar.wide)
+            as_array(z, n, len(w)).T[...] = x.T
+            return w, z, len(w)
+    w, z = _all_vectors(d, e, scalar)
+    wanted = slice(0, n) if subset is None else subset.of(cupy.asnumpy(cupy.ldexp(w, -scale)))
+    return w[wanted], Matrix(z.at(0, wanted.start), z.ld, z.itemsize, z.owner), wanted.stop - wanted.start
 
 
-def tridiagonal_vectors(d: Any, e: Any, scalar: Scalar) -> tuple[Any, Matrix]:
+def _all_vectors(d: Any, e: Any, scalar: Scalar) -> tuple[Any, Matrix]:
     """`divide_and_conquer`, with the eigenvectors as float64 or, for a complex dtype, as complex128."""
     n = len(d)
     if not scalar.is_complex:
@@ -309,6 +331,10 @@ def launches(
     if not vectors:
         yield from sturm.shapes(n, on)
         return
-    yield from divide.shapes(n)
+    if columns is not None and inverse.pays(n, columns):
+        yield from sturm.shapes(n, on)
+        yield from inverse.shapes(columns)
+    else:
+        yield from divide.shapes(n)
     yield from back_sweeps.shapes(n, scalar, bandwidth, n if columns is None else columns, on)
     yield from back_panels.shapes(n, bandwidth)

@@ -47,6 +47,7 @@ SWEEPS = {(name, b): _sweep_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
 BACK_PANELS = {(name, b): _unit("back/panels.cu", {**_scalar_defines(SCALARS[name]), "B": b}) for name, b in STAGE_KEYS}
 STURM = {lanes: _unit("tridiagonal/sturm.cu", {"LANES": lanes, "STURM_THREADS": STURM_THREADS}) for lanes in (1, 4, 16)}
 DIVIDE = _unit("tridiagonal/divide.cu", {})
+INVERSE = _unit("tridiagonal/inverse.cu", {})
 
 UNITS = (
     *SWEEPS.values(),
@@ -56,4 +57,5 @@ UNITS = (
     *MATRIX.values(),
     *STURM.values(),
     DIVIDE,
+    INVERSE,
 )

@@ -11,6 +11,8 @@ from spectile.evd.api import eigh, eigvalsh
 from spectile.evd.cpu import lapack
 from spectile.evd.cpu import solver as cpu
 from spectile.evd.cpu.load import load_matrix
+from spectile.evd.cpu.run import solve_by_stages
+from spectile.evd.types import Options
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.evd.common import LIMITS, MRRR_LIMITS, NO_GPU, NO_MAGMA, VALUES, flops, random_band, with_work
@@ -34,9 +36,15 @@ def _evd(row: Mapping[str, Any], context: Context) -> Problem:
 
     limits = LIMITS if vectors else VALUES
     ours = (lambda: eigh(a, backend="cpu")) if vectors else (lambda: eigvalsh(a, backend="cpu"))
+
+    def two_stages() -> Any:
+        w, v = solve_by_stages(a, Options(vectors=vectors))
+        return (w, v) if vectors else w
+
     work = flops(n, vectors=vectors)
     methods: list[Method | Skipped] = [
         Method("spectile", ours, check, limits, flops=work),
+        Method("spectile_two_stage", two_stages, check, limits, flops=work),
         Method("lapack", lambda: vendor("evd"), check, limits, flops=work),
         Method("lapack_mrrr", lambda: vendor("evr"), check, MRRR_LIMITS if vectors else limits, flops=work),
         *(Skipped(name, NO_GPU) for name in ("cusolver_one_stage", "cusolver_two_stage")),

@@ -75,7 +75,11 @@ def _solve_group(batch: Any, options: Options, method: str) -> tuple[Any, Any, A
     _, exponents = cupy.frexp(cupy.where(finite, largest, 1))
     exponents = cupy.where(cupy.abs(exponents) <= 16, 0, exponents).astype(np.int32)
     cupy.ldexp(parts, -exponents[:, None, None], out=parts)
-    w, info = (_syevj if method == "syevj" else _syev)(matrices, not options.lower, options.vectors)
+    if n == 1:
+        w, info = matrices[:, 0].real.copy(), cupy.zeros(1, np.int32)
+        matrices.fill(1)
+    else:
+        w, info = (_syevj if method == "syevj" else _syev)(matrices, not options.lower, options.vectors)
     w = cupy.ldexp(w, exponents[:, None])
     v = matrices.swapaxes(1, 2)
     if options.subset is not None:

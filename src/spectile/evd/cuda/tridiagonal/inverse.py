@@ -1,0 +1,96 @@
+"""A few eigenvectors of a tridiagonal matrix by inverse iteration, orthonormal also where eigenvalues are close.
+
+Every vector starts at random and takes two steps on its own.  Vectors of one cluster are then independent, and those of
+different eigenvalues orthogonal up to roundoff over their gap, so a Cholesky factorization of their Gram matrix, done
+again until it is near the identity, makes them orthonormal and leaves the residuals small: each vector changes only by
+those before it, by a product of coefficient and gap of the size of roundoff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from spectile.core.launch import Shape, kernel
+from spectile.evd.cuda.blas import Blas, factorize
+from spectile.evd.cuda.tridiagonal.sturm import norm_bound
+from spectile.evd.cuda.units import INVERSE
+
+STEPS = 2
+#: Orthonormalizations at most; a Gram matrix this near to the identity leaves nothing for another one.
+PASSES, NEAR_IDENTITY = 4, 1e-6
+#: Largest residual of a vector, in roundoff times the order times the norm, with which the vectors are taken.
+RESIDUAL = 4.0
+
+
+def pays(n: int, columns: int) -> bool:
+    """Return whether so few eigenvectors are better made one by one than as part of all."""
+    return 0 < columns <= n // 8
+
+
+def iteration_shape(columns: int) -> Shape:
+    """Launch of `inverse_iteration`: a thread a vector."""
+    return Shape((-(-columns // 32),), 32)
+
+
+def eigenvectors(d: Any, e: Any, w: Any) -> Any | None:
+    """Return eigenvectors of the tridiagonal matrix, or None where they could not be made orthonormal.
+
+    Parameters
+    ----------
+    d, e : cupy.ndarray of float64, shape (n,)
+    w : cupy.ndarray of float64, shape (count,)
+        Eigenvalues, ascending, as accurate as `sturm.eigenvalues` makes them.
+
+    Returns
+    -------
+    x : cupy.ndarray, shape (n, count), row-major
+    """
+    import cupy
+
+    n, count = len(d), len(w)
+    bound = norm_bound(d, e, "eigenvectors") or 1.0
+    d, e, w = d / bound, e / bound, w / bound
+    x, factors = cupy.empty((n, count), np.float64), cupy.empty(4 * n * count, np.float64)
+    swapped = cupy.empty(n * count, np.uint8)
+    kernel(INVERSE, "inverse_iteration")(
+        iteration_shape(count), d, e, np.int32(n), w, np.int32(count), np.int32(STEPS), factors, swapped, x
+    )
+    del factors, swapped
+    if not _orthonormalize(x):
+        return None
+    residual = d[:, None] * x - x * w
+    residual[:-1] += e[: n - 1, None] * x[1:]
+    residual[1:] += e[: n - 1, None] * x[:-1]
+    worst = float(cupy.sqrt((residual * residual).sum(axis=0)).max())
+    return x if worst <= RESIDUAL * n * np.finfo(np.float64).eps else None
+
+
+def _orthonormalize(x: Any) -> bool:
+    """Make the columns of a row-major X orthonormal, each by those before it; return whether that was possible."""
+    import cupy
+
+    n, count = x.shape
+    blas, info = Blas(np.float64), cupy.zeros(1, np.int32)
+    diagonal = np.arange(count)
+    for _ in range(PASSES):
+        # X in rows is Xᵀ in columns.
+        gram = cupy.empty((count, count), np.float64, order="F")
+        blas.gemm(count, count, n, 1.0, x.data.ptr, count, x.data.ptr, count, 0.0, gram.data.ptr, count, ops="NC")
+        difference = gram.copy()
+        difference[diagonal, diagonal] -= 1
+        deviation = cupy.abs(difference).max()
+        factorize(gram, info.data.ptr)
+        blas.solve_lower("L", "N", count, n, gram.data.ptr, count, x.data.ptr, count)
+        if int(info[0]) != 0:
+            return False
+        if float(deviation) <= NEAR_IDENTITY:
+            return True
+    return False
+
+
+def shapes(columns: int) -> Iterator[tuple[str, Shape]]:
+    """Yield every launch of this module, with the kernel's name."""
+    yield "inverse_iteration", iteration_shape(columns)
