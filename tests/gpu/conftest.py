@@ -8,12 +8,12 @@ the kernels and launch code that the file tests and of the file itself (comments
 from __future__ import annotations
 
 import ast
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -115,16 +115,17 @@ class _Recorder:
         chosen = self.config.option.keyword or self.config.option.markexpr
         if session.shouldstop or session.shouldfail or chosen:
             return
-        record: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-        for file, results in self.outcomes.items():
-            if file not in self.partial:
-                record[record_key(file)] = {
-                    "digest": digest(HERE / file),
-                    **_machine(),
-                    "tests": dict(sorted(results.items())),
-                }
-        if record:
-            RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        records = {
+            record_key(file): {"digest": digest(HERE / file), **_machine(), "tests": dict(sorted(results.items()))}
+            for file, results in self.outcomes.items()
+            if file not in self.partial
+        }
+        with RECORD.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # several runs may end at the same time
+            text = json.dumps(json.load(file) | records, indent=1, sort_keys=True)
+            file.seek(0)
+            file.truncate()
+            file.write(text + "\n")
 
 
 def _machine() -> dict[str, str]:
