@@ -33,9 +33,10 @@ def definite(n, rng, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", [1, 2, 3])
-@pytest.mark.parametrize("n", [1, 2, 33, 300, 1600])
-@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize(("n", "lower"), [(1, True), (2, False), (33, True), (33, False), (200, True), (1100, True)])
 def test_generalized(n, kind, dtype, lower, rng):
+    if n > 1000 and (dtype, kind) not in (("float64", 1), ("float64", 3)):
+        pytest.skip("one large problem of each path is enough")
     a, b = random_hermitian(n, rng, dtype), definite(n, rng, dtype)
     halves = [cupy.asarray(np.tril(x) if lower else np.triu(x)) for x in (a, b)]
     w, v = (cupy.asnumpy(x) for x in evd.eigh(*halves, type=kind, lower=lower))
@@ -44,7 +45,7 @@ def test_generalized(n, kind, dtype, lower, rng):
     size = np.linalg.norm(a) * np.linalg.norm(b) * np.linalg.norm(v)
     assert np.linalg.norm(left - right) < 10 * n * eps * max(size, 1)
     gram = v.conj().T @ (np.linalg.solve(b, v) if kind == 3 else b @ v)
-    assert np.linalg.norm(gram - np.eye(n)) < 30 * n * eps * np.linalg.cond(b)
+    assert np.linalg.norm(gram - np.eye(n)) < 300 * n * eps
     part = evd.eigvalsh(*halves, type=kind, lower=lower, subset_by_index=(0, n // 2))
     np.testing.assert_allclose(cupy.asnumpy(part), w[: n // 2 + 1], atol=100 * n * eps * np.abs(w).max())
 
@@ -70,7 +71,7 @@ def test_generalized_batches_broadcast(rng):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("method", ["syevj", "syev"])
-@pytest.mark.parametrize("n", [1, 2, 7, 32, 33, 100])
+@pytest.mark.parametrize("n", [1, 2, 7, 33, 64])
 @pytest.mark.parametrize("lower", [True, False])
 def test_batches(n, method, dtype, lower, rng, monkeypatch):
     if method == "syev" and batched.library() is None:
@@ -95,7 +96,7 @@ def test_batches(n, method, dtype, lower, rng, monkeypatch):
         evd.eigh(given, lower=lower)
 
 
-@pytest.mark.parametrize("n", [1, 2, 33, 500, 2000])
+@pytest.mark.parametrize("n", [1, 2, 33, 500])
 def test_tridiagonal(n, rng):
     d, e = rng.standard_normal(n), rng.standard_normal(n - 1)
     a = np.diag(d) + np.diag(e, 1) + np.diag(e, -1)
@@ -135,18 +136,25 @@ def test_banded(n, u, lower, dtype, rng):
     assert all(error < 10 for error in residuals(a, values, None).values())
 
 
-@pytest.mark.parametrize("n", [600, 1601])
 @pytest.mark.parametrize("family", ["random", "glued"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_parts_of_a_spectrum(n, family, dtype, rng, monkeypatch):
+def test_parts_of_a_spectrum(family, dtype, rng, monkeypatch):
     monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: False)
+    n, eps = 600, np.finfo(dtype).eps
     a = random_hermitian(n, rng, dtype) if family == "random" else glued_wilkinson(n).astype(dtype)
     reference = np.linalg.eigvalsh(wide(a))
+    norm = np.abs(reference).max()
+
+    def check(w, v, expected):
+        w, v = wide(cupy.asnumpy(w)), wide(cupy.asnumpy(v))
+        assert np.abs(w - expected).max() < 10 * n * eps * norm
+        assert np.linalg.norm(wide(a) @ v - v * w) < 10 * n * eps * np.linalg.norm(a)
+        assert np.linalg.norm(v.conj().T @ v - np.eye(len(w))) < 10 * n * eps
+
     for first, last in ((0, 0), (0, 9), (n // 2, n // 2 + n // 10), (n - 5, n - 1)):
-        w, v = evd.eigh(cupy.asarray(a), subset_by_index=(first, last))
-        found = residuals(a, cupy.asnumpy(w), cupy.asnumpy(v), reference[first : last + 1])
-        assert all(error < 10 for error in found.values()), (first, last, found)
+        check(*evd.eigh(cupy.asarray(a), subset_by_index=(first, last)), reference[first : last + 1])
     low, high = reference[10] - 1e-3, reference[20] + 1e-3
-    w, v = evd.eigh(cupy.asarray(a), subset_by_value=(low, high))
-    expected = reference[(reference > low) & (reference <= high)]
-    assert all(error < 10 for error in residuals(a, cupy.asnumpy(w), cupy.asnumpy(v), expected).values())
+    check(*evd.eigh(cupy.asarray(a), subset_by_value=(low, high)), reference[(reference > low) & (reference <= high)])
+    w, v = evd.eigh(cupy.asarray(a), subset_by_value=(2 * norm, 3 * norm))
+    assert w.shape == (0,)
+    assert v.shape == (n, 0)
