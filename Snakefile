@@ -62,5 +62,6 @@ rule smoke:
 include: "workflow/rules/inputs.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/gather.smk"
-include: "workflow/rules/draw.smk"
+include: "workflow/rules/redraw.smk" if PLAN.is_recorded else "workflow/rules/draw.smk"
+include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"

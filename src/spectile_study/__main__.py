@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import sys
@@ -75,11 +74,11 @@ def add_commands(commands: Any) -> None:
     gather.add_argument("--out", type=Path, required=True)
     gather.set_defaults(command=_gather)
 
-    draw = commands.add_parser("draw", help="draw one table or figure of a paper")
+    draw = commands.add_parser("draw", help="draw tables and figures of a paper")
     draw.add_argument("--paper", required=True, choices=PAPERS)
-    draw.add_argument("--element", required=True, help="for example fig5 or t2")
+    draw.add_argument("--element", action="append", help="for example fig5; repeat for several (default: all)")
     draw.add_argument("--from", dest="sources", type=Path, nargs="*", default=[], help="records, or one parquet frame")
-    draw.add_argument("--out", type=Path, required=True, help="the .svg of a figure, the .html of a table")
+    draw.add_argument("--results", type=Path, required=True, help="folder of figures/ and tables/")
     draw.set_defaults(command=_draw)
 
     claims = commands.add_parser("claims", help="compare the papers' printed numbers with frames")
@@ -240,14 +239,16 @@ def _draw(options: argparse.Namespace) -> int:
     from spectile_study.figures.elements import SCRIPTS, elements
 
     known = {element.name: element for element in elements(options.paper, options.study / SCRIPTS)}
-    if options.element not in known:
-        raise ValueError(f"{options.paper} has no element {options.element!r}: choose one of {', '.join(known)}")
+    chosen = options.element or list(known)
+    for name in set(chosen) - set(known):
+        raise ValueError(f"{options.paper} has no element {name!r}: choose one of {', '.join(known)}")
     claims.listed(options.study / "config/claims.tsv")
     if [path.suffix for path in options.sources] == [".parquet"]:
         frame = record.read_frame(options.sources[0])
     else:
         frame = record.frame(record.read(path) for path in options.sources)
-    known[options.element].draw(frame).save(options.out)
+    for name in chosen:
+        known[name].draw(frame).save(options.results / known[name].output)
     return 0
 
 
@@ -274,7 +275,9 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _device(wanted: str) -> str:
-    if wanted == "cpu" or (wanted == "auto" and not _has_driver()):
+    from spectile_study.bench.measure.machine import has_driver
+
+    if wanted == "cpu" or (wanted == "auto" and not has_driver()):
         return "cpu"
     from spectile.core import device
 
@@ -282,15 +285,6 @@ def _device(wanted: str) -> str:
     if wanted == "cuda" and not available:
         raise ValueError("--device cuda was asked for and no usable CUDA device was found: use --device cpu")
     return "cuda" if available else "cpu"
-
-
-def _has_driver() -> bool:
-    """Return whether CUDA's driver is here; where it is not, CuPy would cost each job a quarter of a second."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
 
 
 def _threads(wanted: int) -> int:

@@ -15,6 +15,7 @@ import yaml
 
 from spectile_study import make_inputs
 from spectile_study.bench import provenance, sheets
+from spectile_study.bench.measure.machine import has_driver
 from spectile_study.figures.elements import SCRIPTS, Element, elements
 from spectile_study.inputs.families import is_family
 from spectile_study.inputs.suitesparse.table import read_table
@@ -108,6 +109,10 @@ class Plan:
         """Return the digest of a case's row and of the settings of the measurement."""
         return sheets.row_digest(self.row(wildcards) | {key: self.config[key] for key in SETTINGS})
 
+    def wants_gpu(self) -> bool:
+        """Return whether measuring needs the environment with CUDA's libraries."""
+        return self.config["device"] == "cuda" or (self.config["device"] == "auto" and has_driver())
+
     def threads(self, wildcards: Wildcards, cores: int | None) -> int:
         """Return the threads of a measuring job: as configured, or all `cores`; one for each MPI rank at least."""
         return max(self.config["threads"] or cores or 8, self.row(wildcards).get("ranks") or 1)
@@ -195,6 +200,11 @@ class Plan:
     def drawing_digest(self, wildcards: Wildcards) -> str:
         """Return the digest of the sources that decide what a table or figure looks like."""
         return provenance.programs_digest([self.element(wildcards).script, *_drawing_sources(wildcards.paper)])
+
+    def redrawing_digest(self, paper: str) -> str:
+        """Return the digest of the sources that decide what all tables and figures of a paper look like."""
+        scripts = [element.script for element in self.elements(paper)]
+        return provenance.programs_digest([*scripts, *_drawing_sources(paper)])
 
     def claims_digest(self) -> str:
         """Return the digest of the sources that decide what the page of claims says."""

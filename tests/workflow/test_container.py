@@ -1,8 +1,12 @@
 """The container holds what the rules' environments name, and nothing that the package does not know."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 
+import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
@@ -10,6 +14,7 @@ from .conftest import ROOT
 
 DOCKERFILE = (ROOT / "container/Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 ENVIRONMENTS = {path.stem: yaml.safe_load(path.read_text())["dependencies"] for path in ROOT.glob("envs/*.yaml")}
 
 
@@ -23,12 +28,8 @@ def test_python_is_one_that_the_package_takes():
 
 def test_extras_are_those_of_the_environments():
     (extras,) = re.findall(r'pip install --no-cache-dir -e "/opt/spectile\[([^]]*)\]"', DOCKERFILE)
-    wanted = {"cluster", "crate"}
-    for dependencies in ENVIRONMENTS.values():
-        for line in next(word["pip"] for word in dependencies if isinstance(word, dict)):
-            wanted |= set(re.findall(r"[a-z0-9]+", line.partition("[")[2]))
-    assert set(extras.split(",")) == wanted
-    assert wanted <= set(PROJECT["optional-dependencies"])
+    assert set(extras.split(",")) == {"study", "cluster", "crate", "cuda13"}
+    assert set(extras.split(",")) <= set(EXTRAS)
 
 
 def test_programs_are_those_of_the_environments():
@@ -36,10 +37,41 @@ def test_programs_are_those_of_the_environments():
     programs = {
         word.split()[0] for dependencies in ENVIRONMENTS.values() for word in dependencies if isinstance(word, str)
     }
-    assert set(packages.split()) == programs - {"python", "pip"} | {"git"}
+    assert programs == {"python", "pip"}
+    # What no channel has is named in the header of its environment.
+    assert set(packages.split()) == {"ergo", "git"}
+    assert "install Debian's package ergo" in (ROOT / "envs/ergo.yaml").read_text()
+
+
+def packages_of(environment):
+    return set(next(word["pip"] for word in ENVIRONMENTS[environment] if isinstance(word, dict)))
+
+
+def test_environments_hold_what_the_package_needs_and_no_path():
+    outside = {word for word in EXTRAS["study"] if re.match("(snakemake|pygments)[^a-z]", word)}
+    measuring = set(PROJECT["dependencies"]) | set(EXTRAS["study"]) - outside
+    assert len(outside) == 2
+    assert packages_of("cpu") == packages_of("ergo") == measuring
+    assert packages_of("gpu") == measuring | set(EXTRAS["cuda13"])
+    assert set(PROJECT["dependencies"]) < packages_of("plot") < measuring
+
+
+@pytest.mark.slow
+def test_drawing_runs_in_the_environment_that_it_names(tmp_path):
+    python = tmp_path / "plot/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "plot"], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *sorted(packages_of("plot"))], check=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    drawn = ["draw", "--study", ROOT, "--paper", "kpm", "--element", "fig7", "--results", tmp_path]
+    frame = ROOT / "results/recorded/h200/kpm.parquet"
+    subprocess.run([python, "-m", "spectile_study", *drawn, "--from", frame], env=environment, check=True)
+    assert (tmp_path / "figures/kpm_fig7.svg").stat().st_size > 1000
 
 
 def test_every_rule_names_an_environment_that_is_there():
     for path in ROOT.glob("workflow/rules/*.smk"):
-        named = re.findall(r'"\.\./\.\./envs/(\w+)\.yaml"', path.read_text())
-        assert set(named) <= set(ENVIRONMENTS) and len(named) == path.read_text().count("    conda:")
+        blocks = re.findall(r"    conda:\n((?: {8,}.*\n)+)", path.read_text())
+        assert len(blocks) == path.read_text().count("    conda:")
+        for block in blocks:
+            named = re.findall(r'"\.\./\.\./envs/(\w+)\.yaml"', block)
+            assert named and set(named) <= set(ENVIRONMENTS)

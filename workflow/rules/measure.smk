@@ -33,7 +33,7 @@ rule measure_case:
     log:
         f"logs/{PLAN.machine}/{{paper}}/{{case}}.log",
     conda:
-        "../../envs/cpu.yaml"
+        "../../envs/gpu.yaml" if PLAN.wants_gpu() else "../../envs/cpu.yaml"
     threads: lambda wildcards: PLAN.threads(wildcards, workflow.cores)
     resources:
         bench=1,

@@ -19,7 +19,7 @@ import pandas
 from spectile.core.atomic_file import atomic_write
 from spectile_study.bench.claims import printed
 from spectile_study.figures.marks import write_marks
-from spectile_study.figures.palette import GREY, PALE_GREY, PAPER, SLOT, look
+from spectile_study.figures.palette import GREY, HUES, PALE_GREY, PAPER, SLOT, look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SETTINGS: Any = {
     "font.size": 9,
     "axes.titlesize": 9,
+    "axes.labelsize": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -71,8 +72,10 @@ class Drawing:
         import matplotlib
 
         matplotlib.use("Agg")
-        matplotlib.rcParams.update(_SETTINGS)
+        import seaborn
         from matplotlib import pyplot
+
+        seaborn.set_theme(style="ticks", palette=HUES, rc=_SETTINGS)
 
         self.figure: Figure
         self.figure, axes = pyplot.subplots(
@@ -140,21 +143,35 @@ class Drawing:
             error = np.clip([up - rows[lo].to_numpy(dtype=float), rows[hi].to_numpy(dtype=float) - up], 0, None)
         if kind.startswith("bar"):
             ax.grid(visible=False, axis="x" if kind == "bar" else "y")
-        if kind == "bar":
+        if kind == "bar":  # Matplotlib's own: seaborn's bars average over rows and cannot be stacked
             ax.bar(across, up, width, yerr=error, error_kw={"lw": 0.8}, **settings)
         elif kind == "barh":
             ax.barh(across, up, width, xerr=error, error_kw={"lw": 0.8}, **settings)
         else:
-            line = "-" if kind == "line" else "none"
-            defaults: dict[str, Any] = {"marker": style.marker, "linestyle": line, "elinewidth": 0.8}
-            ax.errorbar(across, up, yerr=error, capsize=2, **(defaults | settings))
+            self._points(ax, across, up, kind, {"marker": style.marker} | settings)
+            if error is not None:
+                ax.errorbar(across, up, yerr=error, fmt="none", ecolor=settings["color"], elinewidth=0.8, capsize=2)
         self._note(ax, rows, x, y, settings["label"])
+
+    def _points(self, ax: Axes, across: np.ndarray, up: np.ndarray, kind: str, settings: dict[str, Any]) -> None:
+        """Draw points of one series, joined by a line where `kind` is ``line``."""
+        import seaborn
+
+        # Points alone are lines without a stroke: seaborn's scatter plots have other margins on scales set later.
+        look = {"linestyle": "-" if kind == "line" else "none", "markeredgecolor": settings["color"]}
+        seaborn.lineplot(
+            x=across, y=up, ax=ax, estimator=None, errorbar=None, sort=False, legend=False, **(look | settings)
+        )
+        ax.autoscale(enable=None)  # type: ignore[arg-type]  # seaborn fixes the limits of a linear scale; the scale may be set later
 
     def curve(self, ax: Axes, row: pandas.Series, x: str, y: str, *, label: str | None = None, **settings: Any) -> None:
         """Draw one list-valued pair of columns of one row (a density, a spectrum) as a curve."""
         style = look(str(row["method"]))
         settings = dict[str, Any](color=style.color, label=style.label if label is None else label) | settings
-        ax.plot(np.asarray(row[x], dtype=float), np.asarray(row[y], dtype=float), **settings)
+        import seaborn
+
+        across, up = (np.asarray(row[column], dtype=float) for column in (x, y))
+        seaborn.lineplot(x=across, y=up, ax=ax, estimator=None, errorbar=None, legend=False, **settings)
         self._note(ax, row.to_frame().T, x, y, settings["label"], whole=True)
 
     def image(self, ax: Axes, row: pandas.Series, column: str, shape: tuple[int, int], **settings: Any) -> Any:

@@ -92,7 +92,7 @@ SCALING = {
 ERROR = Look(VERMILION, "", "standard error")
 IN_CACHE = Look(WINE, "s", "the same kernel, sample in cache")
 
-_HUES = (GREEN, PINK, ORANGE, SKY, WINE, FOREST, OLIVE, INDIGO, PURPLE, BROWN)
+HUES = (GREEN, PINK, ORANGE, SKY, WINE, FOREST, OLIVE, INDIGO, PURPLE, BROWN)
 _MARKERS = "osD^vPX*<>hp"
 
 
@@ -101,7 +101,7 @@ def look(method: str) -> Look:
     if method in LOOKS:
         return LOOKS[method]
     number = int(hashlib.sha256(method.encode()).hexdigest()[:8], 16)
-    return Look(_HUES[number % len(_HUES)], _MARKERS[number % len(_MARKERS)], name(method))
+    return Look(HUES[number % len(HUES)], _MARKERS[number % len(_MARKERS)], name(method))
 
 
 def name(method: str) -> str:
