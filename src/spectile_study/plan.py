@@ -62,6 +62,10 @@ class Plan:
         """Return `path` below this machine's results."""
         return f"results/{self.machine}/{path}"
 
+    def results_folder(self, wildcards: Wildcards) -> str:
+        """Return the folder of this machine's results."""
+        return self.result("")
+
     @functools.cache  # noqa: B019  # one plan lives as long as the process
     def cases(self, paper: str) -> dict[str, sheets.Row]:
         """Return the rows of the paper's run sheet that this run measures, by case."""

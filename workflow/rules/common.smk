@@ -4,13 +4,17 @@ import sys
 import threading
 from pathlib import Path
 
+from snakemake.exceptions import WorkflowError
+
 # The sources beside this workflow serve where spectile is not installed, as in a rule's own environment.
 HOME = Path(str(workflow.current_basedir)).resolve().parents[1]
 SOURCES = str(HOME / "src")
 sys.path.append(SOURCES)
-places = [os.environ.get("PYTHONPATH"), SOURCES]
-if SOURCES not in str(places[0]).split(os.pathsep):
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, places))
+SEARCH_PATH = "PYTHONPATH"
+if SOURCES not in os.environ.get(SEARCH_PATH, "").split(os.pathsep):
+    os.environ[SEARCH_PATH] = os.pathsep.join(
+        filter(None, [os.environ.get(SEARCH_PATH), SOURCES])
+    )
 
 from spectile_study.bench.sheets import SheetError
 from spectile_study.plan import Plan, check_device
@@ -40,6 +44,15 @@ wildcard_constraints:
     element="[a-z0-9]+",
     name="[A-Za-z0-9_-]+",
     matrix="([A-Za-z0-9_.+-]+/)?[A-Za-z0-9_.+-]+",
+
+
+def gpus_of(wildcards):
+    """Return the GPUs of a measuring job, held against Snakemake's own limit."""
+    limit = workflow.global_resources.get("gpu")
+    try:
+        return PLAN.gpus(wildcards, limit.value if limit is not None else None)
+    except SheetError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def end_without_timers():

@@ -42,7 +42,7 @@ for kind, folder, ending in (("figure", "figures", "svg"), ("table", "tables", "
             # Editing a script, the palette, statistics or a bound draws again what depends on it.
             sources=PLAN.drawing_digest,
             study=STUDY,
-            results=PLAN.result(""),
+            results=PLAN.results_folder,
         message:
             f"Drawing the {kind} {{wildcards.paper}} {{wildcards.element}}"
         shell:

@@ -1,28 +1,6 @@
 # Measuring: one job is one case with all its methods, ours and the vendor's, interleaved in one process.
 
 
-from snakemake.exceptions import WorkflowError
-
-
-def gpus_of(wildcards):
-    """Return the GPUs of a measuring job, held against Snakemake's own limit."""
-    limit = workflow.global_resources.get("gpu")
-    try:
-        return PLAN.gpus(wildcards, limit.value if limit is not None else None)
-    except SheetError as error:
-        raise WorkflowError(str(error)) from None
-
-
-def has_device():
-    """End the run before its first job if it wants a CUDA device and its jobs run here, where there is none."""
-    if workflow.local_exec and config["source"] == "measured":
-        worded(check_device, config["device"])
-
-
-onstart:
-    has_device()
-
-
 # What decides about measuring again are the parameters `sources` and `row`, not the age of files.
 rule measure_case:
     """Check and time all methods of one case against each other; write its record."""
