@@ -109,17 +109,33 @@ class GatherShape(NamedTuple):
         return self.vector * self.lanes * self.pieces
 
 
+# Bytes of a row of the block vector, and the blocks, threads and entries in flight that were fastest up to there on an
+# H200; wider rows, and longer ones of the matrix than `_MOST_GATHERED`, are faster by ``rows.cu``.
+_GATHER_SHAPES = ((64, (3, 384, 2)), (128, (4, 512, 1)))
+_MOST_GATHERED = 8
+
+
+def gathers(num_vectors: int, dtype: Any, longest: int) -> bool:
+    """Return whether ``gather.cu`` (one vector: ``stream.cu``) takes R vectors and rows of so many entries at most."""
+    row = num_vectors * np.dtype(dtype).itemsize
+    return num_vectors == 1 or (row <= _GATHER_SHAPES[-1][0] and longest <= _MOST_GATHERED)
+
+
 def gather_shape(num_vectors: int, dtype: Any) -> GatherShape:
-    """Return the shape for R vectors: 16 bytes a thread where R allows, tuned on an H200."""
+    """Return the shape for R vectors: 16 bytes a thread where R allows."""
+    item = np.dtype(dtype).itemsize
     if num_vectors == 1:
-        return GatherShape(1, 1, 1, 4 if np.dtype(dtype).itemsize <= 8 else 2, 0, 512, 2, 4096, 0)
-    vector = max(1, 16 // np.dtype(dtype).itemsize)
+        return GatherShape(1, 1, 1, 4 if item <= 8 else 2, 0, 512, 2, 4096, 0)
+    vector = max(1, 16 // item)
     while num_vectors % vector:
         vector //= 2
     lanes = 1
     while lanes < 32 and lanes * vector < num_vectors:
         lanes *= 2
-    return GatherShape(vector, lanes, 2 if lanes * vector < min(num_vectors, 64) else 1, 4, 2, 384, 2, 0, 1)
+    pieces = 2 if lanes * vector < min(num_vectors, 64) else 1
+    row = num_vectors * item
+    unroll, threads, blocks = next((shape for most, shape in _GATHER_SHAPES if row <= most), _GATHER_SHAPES[-1][1])
+    return GatherShape(vector, lanes, pieces, unroll, 3, threads, blocks, 0, 0)
 
 
 # Blocks whose scalar products are summed, at most.

@@ -9,7 +9,7 @@ import numpy as np
 
 from spectile.core.device import describe, require_device
 from spectile.core.memory import free_bytes, require_free
-from spectile.kpm.cuda.choose import MOST_FILL, most_steps_a_sweep, sell_shape, stages
+from spectile.kpm.cuda.choose import MOST_FILL, gathers, most_steps_a_sweep, sell_shape, stages
 from spectile.kpm.cuda.gather import GatherOperator
 from spectile.kpm.cuda.inspection import inspect
 from spectile.kpm.cuda.lanczos import lengthened, tridiagonalize
@@ -79,14 +79,18 @@ class StoredEngine:
                 # Rows that couple too many others for shared memory: read V through the caches.
                 self._unstaged.add(num_vectors)
         # One vector reads SELL coalesced, a row to a thread; wider blocks read a row's entries side by side in CSR.
-        layout = "sell" if num_vectors == 1 and self._suits_sell else "csr"
-        if layout not in self._formats:
-            self._formats[layout] = (
-                StoredOperator(self.matrix, layout, tuning=sell_shape(self.seen.longest))
-                if layout == "sell"
-                else GatherOperator(self.matrix)
-            )
-        return self._formats[layout]
+        if num_vectors == 1 and self._suits_sell:
+            name = "sell"
+        else:
+            name = "gather" if gathers(num_vectors, self.dtype, self.seen.longest) else "csr"
+        if name not in self._formats:
+            self._formats[name] = self._make(name)
+        return self._formats[name]
+
+    def _make(self, name: str) -> StoredOperator:
+        if name == "gather":
+            return GatherOperator(self.matrix)
+        return StoredOperator(self.matrix, name, tuning=sell_shape(self.seen.longest) if name == "sell" else None)
 
     @functools.cached_property
     def _suits_sell(self) -> bool:

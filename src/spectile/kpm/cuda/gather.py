@@ -37,9 +37,7 @@ class GatherOperator(StoredOperator):
     def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
         """Return the step of R vectors; `rows` (start, stop) names the rows to compute, None takes all."""
         name = "stream" if num_vectors == 1 else "gather"
-        # The driver leaves as much to L1 as the blocks that run together allow; a preference of all of it for L1 would
-        # leave room for the sums of one block alone.
-        step = kernel(self.unit(num_vectors, mode), name)
+        step = kernel(self.unit(num_vectors, mode), name, prefer_l1=True)
         start, stop = rows or (0, self.num_rows)
         launched, chunk = gather_launch(self._kernel(num_vectors), stop - start, num_vectors, describe())
         settings = np.int64(start), np.int64(stop), np.int64(chunk), np.int32(num_vectors)
