@@ -295,7 +295,7 @@ def cage(length: int) -> csr_array:
 
 
 class _Cage:
-    """States of the cage model as arrays (one row a state) and as numbers, and the moves between them."""
+    """States of the cage model as arrays (one row for each state) and as numbers, and the moves between them."""
 
     def __init__(self, length: int) -> None:
         self.length = length
