@@ -137,7 +137,9 @@ def read_xyz(path: Path) -> np.ndarray:
         symbols = [word[0] for word in words]
         coordinates = np.array([[float(x) for x in word[1:4]] for word in words])
     except (IndexError, ValueError) as error:
-        raise ValueError(f"{path} is not an xyz file: a count, a comment, then one atom on each line ({error})") from None
+        raise ValueError(
+            f"{path} is not an xyz file: a count, a comment, then one atom on each line ({error})"
+        ) from None
     if len(words) != count or symbols != ["O", "H", "H"] * (count // 3) or coordinates.shape != (count, 3):
         raise ValueError(f"{path} does not hold {count} atoms as water molecules, each written O, H, H")
     positions = coordinates.reshape(-1, 3, 3)
