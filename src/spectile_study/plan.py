@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -247,17 +248,28 @@ def check_config(config: Config, study: Path) -> None:
 
 
 def check_matrices(rows: Mapping[str, sheets.Row], table: Path, sheet: Path) -> None:
-    """Raise :class:`SheetError` if a row names a matrix that is neither a family's nor in the table of matrices."""
+    """Raise :class:`SheetError` if a row misspells a matrix of the table.
+
+    Other names pass: the collection may have them.  Names that differ in their digits alone are different matrices.
+    """
     wanted = {str(row["matrix"]): case for case, row in rows.items() if row.get("matrix")}
     if not wanted:
         return
-    pinned = read_table(table)
-    known = {name for key in pinned for name in (key, key.partition("/")[2])}
+    known = {name for key in read_table(table) for name in (key, key.partition("/")[2])}
     for name, case in wanted.items():
-        if name not in known and not is_family(name):
-            near = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"add it to {table}, or name a family of inputs/families.py"
-            raise sheets.SheetError(f"{sheet}: the case {case} names the matrix {name!r}, which is not known; {hint}")
+        if name in known or is_family(name):
+            continue
+        near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.85)
+        near = [each for each in near if _without_digits(each) != _without_digits(name)]
+        if near:
+            raise sheets.SheetError(
+                f"{sheet}: the case {case} names the matrix {name!r}, which is not known; did you mean {near[0]}? "
+                f"If not, add it to {table}"
+            )
+
+
+def _without_digits(name: str) -> str:
+    return re.sub(r"\d", "", name)
 
 
 def check_device(wanted: str) -> None:

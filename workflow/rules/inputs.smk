@@ -89,7 +89,7 @@ rule compute_water:
         "logs/inputs/water_{name}.log",
     conda:
         "../../envs/cpu.yaml"
-    threads: workflow.cores or 8
+    threads: 8
     resources:
         runtime=240,
         mem_mb=32768,
@@ -111,7 +111,7 @@ rule run_ergo:
         "logs/inputs/ergo_{name}.log",
     conda:
         "../../envs/ergo.yaml"
-    threads: workflow.cores or 8
+    threads: 8
     resources:
         runtime=240,
         mem_mb=32768,
