@@ -86,7 +86,7 @@ def test_batches(n, method, dtype, lower, rng, monkeypatch):
         assert all(error < 10 for error in residuals(a, cupy.asnumpy(w[i]), cupy.asnumpy(v[i])).values())
     values = evd.eigvalsh(given, lower=lower, subset_by_index=(0, (n - 1) // 2))
     for i, a in enumerate(batch):
-        tolerance = 100 * n * np.finfo(dtype).eps * np.linalg.norm(a)
+        tolerance = 100 * n * float(np.finfo(dtype).eps) * np.linalg.norm(wide(a))  # 1e-30 squared is no float32
         np.testing.assert_allclose(
             cupy.asnumpy(values[i]), np.linalg.eigvalsh(wide(a))[: (n - 1) // 2 + 1], atol=tolerance
         )
