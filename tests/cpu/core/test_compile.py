@@ -43,7 +43,8 @@ def _units() -> list[tuple[str, str, Unit]]:
 def compiled(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, Unit], Future[bytes]]]:
     """Compile the units of the chosen tests in parallel, with one process for each core."""
     pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
-    chosen = [item.callspec.params for item in request.session.items if "unit" in getattr(item, "fixturenames", ())]
+    mine = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    chosen = [item.callspec.params for item in mine if "unit" in item.callspec.params]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         keys = dict.fromkeys((params["arch"], params["unit"]) for params in chosen)
         yield {(arch, unit): pool.submit(unit.cubin, arch) for arch, unit in keys}

@@ -31,7 +31,25 @@ def product(row: Mapping[str, Any], context: Context) -> Problem:
     methods.append(operands.vendor("cublas", VENDOR_MODES[precision], operands.limit))
     if precision == "tf32x3":
         methods.append(operands.vendor("cublas_tf32", "tf32", 3e-3))
+    methods.append(copy())
     return Problem(methods, inputs={"a": digest_array(operands.first)})
+
+
+def copy() -> Method:
+    """Time a copy in device memory, far larger than any cache: the rate that the bounds by memory are drawn with."""
+    import cupy
+
+    source = cupy.arange(2**27, dtype=np.float64)
+    target = cupy.empty_like(source)
+    return Method(
+        "copy",
+        run=lambda: cupy.copyto(target, source),
+        check=lambda _: {"error_fro_rel": float(not bool((target == source).all()))},
+        limits={"error_fro_rel": 0.0},
+        bytes=2.0 * source.nbytes,
+        clock="events",
+        prepare=lambda: target.fill(np.nan),
+    )
 
 
 def truncation(row: Mapping[str, Any], context: Context) -> Problem:
