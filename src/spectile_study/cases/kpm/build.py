@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spectile_study.bench.case import Context, Problem, Skipped
-from spectile_study.cases.kpm import densities, host, mpi_runs
+from spectile_study.cases.kpm import densities, host
+from spectile_study.cases.kpm.processes import mpi_runs
 from spectile_study.cases.kpm.shared import COUNTED, NO_DEVICE
 
 PAPER = "kpm"

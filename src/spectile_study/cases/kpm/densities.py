@@ -114,7 +114,7 @@ def _kwant(
                 vectors=_vectors_of(context.seed, matrix.shape[0], vectors).T, bounds=sample.bounds(),
                 eps=2 - 2 * bounds.FILL
             )  # fmt: skip
-            command = [python, str(Path(__file__).with_name("kwant_dos.py")), problem, str(moments), "1"]
+            command = [python, str(Path(__file__).parent / "processes/kwant_dos.py"), problem, str(moments), "1"]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
         if done.returncode:
             raise RuntimeError(f"Kwant ended with {done.returncode}: {done.stderr.strip()[-300:]}")

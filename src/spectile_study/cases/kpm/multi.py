@@ -11,7 +11,8 @@ import numpy as np
 
 from spectile_study.bench.case import Clock, Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.kpm import model, mpi_runs, shared
+from spectile_study.cases.kpm import model, shared
+from spectile_study.cases.kpm.processes import mpi_runs
 
 #: Steps of one timed call; even, and many, so that filling the streams is a small part of it.
 STEPS = 20

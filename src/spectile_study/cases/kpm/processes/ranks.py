@@ -1,4 +1,4 @@
-"""A timed MPI rank: ``mpiexec -n 2 python -m spectile_study.cases.kpm.ranks nx ny nz R steps seed method calls first``.
+"""A timed MPI rank: ``mpiexec -n 2 python -m spectile_study.cases.kpm.processes.ranks nx ny nz R steps seed ...``.
 
 Rank 0 prints one line of JSON: the seconds of each call from barrier to barrier, and the scalar products.  A call is
 `steps` steps, after the `first` ones.

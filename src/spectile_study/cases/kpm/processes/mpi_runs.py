@@ -43,7 +43,7 @@ class RankRuns:
             str(ranks),
             sys.executable,
             "-m",
-            "spectile_study.cases.kpm.ranks",
+            "spectile_study.cases.kpm.processes.ranks",
             *map(str, size),
         ]
         self._command += [method, str(calls), str(first)]
