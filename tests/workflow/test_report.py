@@ -106,6 +106,7 @@ def test_report_opens_on_the_claims_in_a_browser(finished, tmp_path):
 def test_report_calls_elements_as_the_paper_does(finished):
     with zipfile.ZipFile(finished / "results/this/report.zip") as archive:
         (page,) = [name for name in archive.namelist() if name.endswith("report.html")]
+        assert page == "report/report.html"  # as README says
         report = archive.read(page).decode()
     labels = set(re.findall(r'"element": "([^"]*)"', report))
     assert {"All claims", "Figure 5", "Table 1", "ablation (not in the paper)"} <= labels

@@ -1,5 +1,6 @@
 # What happens before the first job and after the last: the device, the report, and what is missing.
 import subprocess
+import tempfile
 
 REQUESTED = b"not written yet"
 
@@ -18,26 +19,27 @@ def write_report():
     """Write the report of the finished run, from the configuration that the run stored beside its results."""
     if not is_requested():
         return
-    # Snakemake takes what ends in .zip as the report's format.
-    partial = report_path().with_name("report.partial.zip")
     stored = PLAN.result("config.yaml")
     snakefile = os.path.relpath(workflow.main_snakefile)
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "snakemake",
-            "--snakefile",
-            snakefile,
-            "--report",
-            str(partial),
-            "--nolock",
-        ]
-        + ["--report-stylesheet", str(STUDY / "workflow/report/style.css")]
-        + ["--quiet", "all", "--configfile", stored],
-        check=True,
-    )
-    partial.replace(report_path())
+    # The folder in a zip has the zip's name, so that the unfinished one lies elsewhere under the same.
+    with tempfile.TemporaryDirectory(dir=report_path().parent) as folder:
+        partial = Path(folder) / report_path().name
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "snakemake",
+                "--snakefile",
+                snakefile,
+                "--report",
+                str(partial),
+                "--nolock",
+            ]
+            + ["--report-stylesheet", str(STUDY / "workflow/report/style.css")]
+            + ["--quiet", "all", "--configfile", stored],
+            check=True,
+        )
+        partial.replace(report_path())
     what = "recorded measurements" if PLAN.is_recorded else f"run {config['run']}"
     print(
         f"{report_path()} is written: unpack it and open report/report.html ({PLAN.machine}, {what})."
