@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import math
+import shlex
 import subprocess
 import sys
 import threading
@@ -326,7 +327,7 @@ def test_commands_that_find_nothing_say_so(tmp_path, monkeypatch, capsys, argume
 def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     for case in map(str, range(1000)):
         record.write(example(case=case), tmp_path / "a" / f"{case}.json")
-    command = f"{sys.executable} -m spectile compare {tmp_path}/a {tmp_path}/a | head -1"
+    command = f"{shlex.quote(sys.executable)} -m spectile compare {tmp_path}/a {tmp_path}/a | head -1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=True)
     assert done.stderr == "" and done.stdout.startswith("paper")
 
