@@ -2,14 +2,18 @@
 
     python tests/gpu/sanitize.py [memcheck racecheck synccheck initcheck]
 
-The calls themselves are run by ``python tests/gpu/sanitize.py --calls``, once under each tool, in one process each.
+The calls themselves are run by ``python tests/gpu/sanitize.py --calls``, once under each tool, in one process each;
+it ends with the kernels that no call launched, so that none is left out unseen.
 """
 
 from __future__ import annotations
 
+import importlib
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 TOOLS = {
     "memcheck": ["--leak-check", "no"],
@@ -54,11 +58,40 @@ def calls() -> None:
             x = cupy.asarray(rng.standard_normal((n, n)).astype(dtype))
             spectile.eigh(x + x.T)
             spectile.eigvalsh(x + x.T)
+        graded = x + x.T
+        spectile.eigh(graded, subset_by_index=(0, 9))  # inverse iteration
+        spectile.eigh(graded, graded @ graded.conj().T + 1601 * cupy.eye(1601, dtype=dtype))
+        for n in (1, 5, 33):
+            batch = cupy.asarray(rng.standard_normal((3, n, n)).astype(dtype))
+            spectile.eigh(batch + batch.swapaxes(-1, -2))
     h = graphene(24, 24)
     for dtype in ("float32", "float64", "complex64", "complex128"):
         for vectors in (1, 4, 32):
             spectile.kpm_dos(cupyx.scipy.sparse.csr_matrix(h.astype(dtype)), 16, vectors, rng=1)
     cupy.cuda.Device().synchronize()
+
+
+def never_launched() -> list[str]:
+    """Return the kernels of the current device that this process has not launched, each as "unit: name"."""
+    from spectile.core.compile import _image, choose_image, compilable
+    from spectile.core.device import actual_arch, describe
+    from spectile.core.launch import _KERNELS
+
+    launched = {(known.unit, known.name) for known in _KERNELS.values()}
+    left = []
+    for system in ("evd", "kpm", "nearsparse", "tsparse"):
+        for unit in dict.fromkeys(importlib.import_module(f"spectile.{system}.cuda.units").UNITS):
+            image = choose_image(unit.archs, describe().arch, actual_arch(), compilable())
+            if image is None:
+                continue
+            code = Path(_image(unit, *image)).read_bytes()
+            pattern = rb"\.text\.(\w+)\0" if image[1] == "cubin" else rb"\.visible \.entry (\w+)\("
+            names = sorted({name.decode() for name in re.findall(pattern, code)})
+            missing = [name for name in names if (unit, name) not in launched]
+            if missing:
+                defines = " ".join(f"{key}={value}" for key, value in unit.defines.items())
+                left.append(f"{system} {'+'.join(unit.sources)} [{defines}]: {', '.join(missing)}")
+    return left
 
 
 def main(tools: list[str]) -> int:
@@ -81,5 +114,6 @@ def main(tools: list[str]) -> int:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--calls"]:
         calls()
+        print(*never_launched(), sep="\n")
     else:
         sys.exit(main(sys.argv[1:]))

@@ -213,6 +213,7 @@ def compilable() -> frozenset[str]:
     return frozenset(f"sm_{number}" for number in nvrtc.getSupportedArchs())
 
 
+@functools.cache
 def image_name(unit: Unit, arch: str, form: Form) -> str:
     """Return the file name of a compiled unit, which its text, flags and architecture determine."""
     text = "\0".join((unit.source(), arch, *unit.flags()))

@@ -83,7 +83,7 @@ class Kernel:
         function.max_dynamic_shared_size_bytes = describe().shared_bytes - int(function.shared_size_bytes)
         if prefer_l1:
             function.preferred_shared_memory_carveout = 0
-        self.name, self._function = name, function.kernel
+        self.unit, self.name, self._function = unit, name, function.kernel
 
     def __call__(self, shape: Shape, *arguments: Any) -> None:
         """Launch on the current stream.
@@ -158,17 +158,15 @@ def kernel(unit: Unit, name: str, prefer_l1: bool = False) -> Kernel:
     """Return a kernel of `unit` on the current device, the same one every time; `prefer_l1` as for `Kernel`."""
     import cupy
 
-    # Hashing a unit takes longer than a launch, so the key has its id; _UNITS keeps units alive and ids unique.
+    # Hashing a unit takes longer than a launch, so the key has its id; the kernel keeps it alive, so ids stay unique.
     key = (id(unit), name, cupy.cuda.runtime.getDevice())
     known = _KERNELS.get(key)
     if known is None:
         known = _KERNELS[key] = Kernel(unit, name, prefer_l1)
-        _UNITS.append(unit)
     return known
 
 
 _KERNELS: dict[tuple[int, str, int], Kernel] = {}
-_UNITS: list[Unit] = []
 
 
 def _by_value(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
