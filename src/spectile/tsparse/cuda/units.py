@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
+
 from spectile.core.compile import PORTABLE, Unit, prepare
 from spectile.tsparse.types import PRECISIONS
 
@@ -28,7 +30,12 @@ REUSE_BLOCK = _by_value("rows/block.cu", REUSE="1")
 SYMBOLIC = Unit(__package__, ("rows/symbolic.cu",), PORTABLE, _VALUES["float32"])  # it reads no values
 #: By the name of the precision.
 TILES = {
-    name: Unit(__package__, ("tiles/tiles.cu",), PORTABLE, {"PRECISION": str(precision.tile_code)})
+    name: Unit(
+        __package__,
+        ("tiles/tiles.cu",),
+        PORTABLE,
+        {"PRECISION": str(precision.tile_code), "INPUT_BITS": str(8 * np.dtype(precision.element).itemsize)},
+    )
     for name, precision in PRECISIONS.items()
 }
 _FAMILIES = (CHECK, ANALYSIS, WINDOW, HASH, WIDE_HASH, BLOCK, REUSE_WINDOW, REUSE_HASH, REUSE_BLOCK, TILES)

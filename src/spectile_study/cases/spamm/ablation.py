@@ -30,7 +30,7 @@ def reduction_unit(dtype: str, reduction: str) -> Unit:
     """Return the norm kernel of an input dtype with another reduction of the lanes."""
     plain = norm_unit(dtype)
     library = kernels.__name__
-    sources = (f"{library}:elements.cuh", "reductions.cu", f"{library}:norm_map.cu")
+    sources = (f"{library}:norms.cuh", "reductions.cu", f"{library}:norm_map.cu")
     return Unit(__package__, sources, plain.archs, {**plain.defines, "REDUCTION": reduction})
 
 

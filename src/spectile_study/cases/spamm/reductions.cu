@@ -1,5 +1,5 @@
 // The paper's ways to sum over the lanes of a 32-block (its Eqs. 3 and 4), in place of norm_map.cu's shuffles.
-#include "spectile.nearsparse.cuda.kernels:elements.cuh"
+#include "spectile.nearsparse.cuda.kernels:norms.cuh"
 
 #define SUM_LANES
 #define TREE 1

@@ -2,7 +2,7 @@
 //
 // A warp sums a strip of 32 rows, 16 bytes per lane and row, so that each load of a warp is 512 contiguous bytes; the
 // lanes that share a block are reduced by shuffles, the warps that share one through shared memory.
-#include "elements.cuh"
+#include "norms.cuh"
 #include "ptx.cuh"
 
 constexpr int kVector = 16 / sizeof(Element);                                     // elements of one 16-byte load

@@ -1,5 +1,5 @@
 // Types and launch parameters of the products that run on every architecture.
-#include "elements.cuh"
+#include "norms.cuh"
 #include "ptx.cuh"
 
 #if OUTPUT_BITS == 16

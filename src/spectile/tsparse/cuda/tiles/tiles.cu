@@ -14,20 +14,8 @@
 //   compact          dense values to the element array (the kernels' format)
 //   count_rows, to_csr   tiles to CSR with sorted columns
 
-#include <cuda_fp16.h>
-
+#include "elements.cuh"
 #include "scan.cuh"
-
-#if PRECISION == 16
-using IN = __half;
-using SUM = float;
-#elif PRECISION == 64
-using IN = double;
-using SUM = double;
-#else
-using IN = float;
-using SUM = float;
-#endif
 
 namespace {
 
@@ -45,8 +33,8 @@ __device__ __forceinline__ int find(const int* values, int begin, int end, int w
 }
 
 // Value of one place of a tile, 0 where its bit is clear.
-__device__ __forceinline__ IN element(u64 bitmap, const IN* elements, int place) {
-    return (bitmap >> place) & 1 ? elements[__popcll(bitmap & ((1ull << place) - 1))] : IN(0);
+__device__ __forceinline__ Element element(u64 bitmap, const Element* elements, int place) {
+    return (bitmap >> place) & 1 ? elements[__popcll(bitmap & ((1ull << place) - 1))] : Element(0);
 }
 
 // The pattern of a product of two tiles.
@@ -72,8 +60,8 @@ __device__ __forceinline__ u32 rows_met(u64 bitmap) {
 
 // sums += A B for a 16x8 tile (upper, lower) and an 8x8 tile.  Lane 4 g + t holds the sums of rows g and g + 8, columns
 // 2 t and 2 t + 1.
-__device__ __forceinline__ void multiply_tile(SUM (&sums)[4], u64 upper, const IN* a0, u64 lower, const IN* a1, u64 right,
-                                              const IN* b) {
+__device__ __forceinline__ void multiply_tile(Accumulator (&sums)[4], u64 upper, const Element* a0, u64 lower,
+                                              const Element* a1, u64 right, const Element* b) {
     const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
 #if PRECISION == 16
     const __half2 x0 = __halves2half2(element(upper, a0, 8 * g + 2 * t), element(upper, a0, 8 * g + 2 * t + 1));
@@ -152,16 +140,16 @@ __global__ void __launch_bounds__(256) mark(int rows, const int* ptr, const int*
 }
 
 // Elements at their ranks; index[part] is the first element of an 8x8 tile.
-__global__ void __launch_bounds__(256) scatter(int rows, const int* ptr, const int* idx, const SUM* val,
+__global__ void __launch_bounds__(256) scatter(int rows, const int* ptr, const int* idx, const Accumulator* val,
                                                const int* tile_ptr, const int* tile_column, const u64* bitmaps,
-                                               const int* index, IN* elements) {
+                                               const int* index, Element* elements) {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
     if (row >= rows) return;
     const int begin = tile_ptr[row >> 4], end = tile_ptr[(row >> 4) + 1];
     for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
         const int column = idx[p], part = 2 * find(tile_column, begin, end, column >> 3) + ((row >> 3) & 1);
         const int place = 8 * (row & 7) + (column & 7);
-        elements[index[part] + __popcll(bitmaps[part] & ((1ull << place) - 1))] = IN(val[p]);
+        elements[index[part] + __popcll(bitmaps[part] & ((1ull << place) - 1))] = Element(val[p]);
     }
 }
 
@@ -172,10 +160,10 @@ __global__ void __launch_bounds__(256) count_bits(int count, const u64* bitmaps,
 
 // Tiles of C: one block for a row of tiles, one warp for each tile.  For each tile of A's row the tile of B in C's column is sought.
 __global__ void __launch_bounds__(256) multiply(const int* a_ptr, const int* a_column, const u64* a_bitmaps,
-                                                const int* a_index, const IN* a_elements, const int* b_ptr,
+                                                const int* a_index, const Element* a_elements, const int* b_ptr,
                                                 const int* b_column, const u64* b_bitmaps, const int* b_index,
-                                                const IN* b_elements, const int* c_ptr, const int* c_column,
-                                                u64* c_bitmaps, SUM* c_dense) {
+                                                const Element* b_elements, const int* c_ptr, const int* c_column,
+                                                u64* c_bitmaps, Accumulator* c_dense) {
     __shared__ int s_column[LISTED];
     __shared__ u64 s_bitmaps[LISTED][2];
     const int row = blockIdx.x, begin = a_ptr[row], tiles = a_ptr[row + 1] - begin, lane = threadIdx.x & 31;
@@ -187,7 +175,7 @@ __global__ void __launch_bounds__(256) multiply(const int* a_ptr, const int* a_c
     __syncthreads();
     for (int c = c_ptr[row] + (threadIdx.x >> 5); c < c_ptr[row + 1]; c += blockDim.x >> 5) {
         const int column = c_column[c];
-        SUM sums[4] = {};
+        Accumulator sums[4] = {};
         u64 pattern[2] = {};
         for (int base = 0; base < tiles; base += 32) {
             const int i = base + lane;
@@ -215,12 +203,12 @@ __global__ void __launch_bounds__(256) multiply(const int* a_ptr, const int* a_c
                 const int from = __ffs(tasks) - 1;
                 const u64 x = __shfl_sync(ALL, upper, from), y = __shfl_sync(ALL, lower, from);
                 const u64 z = __shfl_sync(ALL, right, from);
-                const IN* a = a_elements + __shfl_sync(ALL, a_first, from);
+                const Element* a = a_elements + __shfl_sync(ALL, a_first, from);
                 multiply_tile(sums, x, a, y, a + __popcll(x), z, b_elements + __shfl_sync(ALL, b_first, from));
             }
         }
         const int at = 8 * (lane >> 2) + 2 * (lane & 3);
-        SUM* dense = c_dense + 128ll * c;
+        Accumulator* dense = c_dense + 128ll * c;
         dense[at] = sums[0];
         dense[at + 1] = sums[1];
         dense[at + 64] = sums[2];
@@ -234,8 +222,8 @@ __global__ void __launch_bounds__(256) multiply(const int* a_ptr, const int* a_c
 }
 
 // Element array of C: one warp an 8x8 tile, two places a lane.
-__global__ void __launch_bounds__(256) compact(int count, const u64* bitmaps, const int* index, const SUM* dense,
-                                               SUM* elements) {
+__global__ void __launch_bounds__(256) compact(int count, const u64* bitmaps, const int* index, const Accumulator* dense,
+                                               Accumulator* elements) {
     const int tile = (blockIdx.x * blockDim.x + threadIdx.x) >> 5;
     if (tile >= count) return;
     const u64 bitmap = bitmaps[tile];
@@ -258,7 +246,7 @@ __global__ void __launch_bounds__(256) count_rows(int rows, const int* c_ptr, co
 }
 
 __global__ void __launch_bounds__(256) to_csr(int rows, const int* c_ptr, const int* c_column, const u64* bitmaps,
-                                              const SUM* dense, const int* ptr, int* idx, SUM* val) {
+                                              const Accumulator* dense, const int* ptr, int* idx, Accumulator* val) {
     const int lane = threadIdx.x & 31;
     for (int r = threadIdx.x >> 5; r < 16; r += 8) {
         const int row = 16 * blockIdx.x + r, end = c_ptr[blockIdx.x + 1];

@@ -1,4 +1,4 @@
-// Types of the operands and of what is computed from them, by the bits of A and B and of C.
+// Types of the operands and of sums of their products, by the bits of an operand (INPUT_BITS).
 #include <cuda_fp16.h>
 
 #if INPUT_BITS == 16
@@ -11,4 +11,3 @@ using Accumulator = float;
 using Element = double;
 using Accumulator = double;
 #endif
-using Norm = Accumulator;   // squares, their sums, and norms: a half above 255 would overflow its own square
