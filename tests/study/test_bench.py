@@ -150,6 +150,16 @@ def test_long_check_stands_for_the_first_call(warmup, seconds, calls):
     assert len(called) == calls
 
 
+def test_a_method_that_is_called_once_is_timed_by_its_check():
+    called = []
+    methods = [
+        Method(name, lambda name=name: called.append(name), lambda result: {}, {}, once=name == "long")
+        for name in ("short", "long")
+    ]
+    samples = interleave(methods, Plan(rounds=3, warmup=1, budget_s=10), checked={"short": 1.0, "long": 25.0})
+    assert samples["long"] == [25.0] and len(samples["short"]) == 3 and set(called) == {"short"}
+
+
 SCHEMA = """
 type: object
 additionalProperties: false

@@ -65,6 +65,9 @@ class Method:
         becomes the columns ``v_<name>``.
     prepare : callable or None
         Called untimed before every call of `run` (restore an overwritten input, poison an output).
+    once : bool
+        Whether the call for the check is the only one, and its wall time the sample: of calls of many seconds, which
+        leave nothing to warm up.
     time_limit_s : float or None
         A method over its limit is recorded as failed and the others go on.
     """
@@ -79,6 +82,7 @@ class Method:
     clock: Clock = "wall"
     values: Callable[[Any], Mapping[str, Value]] | None = None
     prepare: Callable[[], None] | None = None
+    once: bool = False
     time_limit_s: float | None = None
 
 

@@ -48,7 +48,7 @@ def interleave(
     """Time `methods` in rounds; return the samples of each in seconds, in the order of the rounds.
 
     Every round calls each method once; the order rotates from round to round.  Rounds stop early when `plan.budget_s`
-    is used up, but not before three.
+    is used up, but not before three.  The sample of a method that is called `once` is the call for its check.
 
     Parameters
     ----------
@@ -63,6 +63,8 @@ def interleave(
     """
     timers: dict[str, Callable[[], float]] = {}
     estimate: dict[str, float] = {}
+    once = {method.name: [checked[method.name]] for method in methods if method.once and checked}
+    methods = [method for method in methods if method.name not in once]
     for method in methods:
         timers[method.name] = timer = _timer(method)
         took = (checked or {}).get(method.name, 0.0)
@@ -93,7 +95,7 @@ def interleave(
                 samples[method.name].append(timers[method.name]())
     finally:
         gc.enable()
-    return samples
+    return samples | once
 
 
 def _timer(method: Method) -> Callable[[], float]:

@@ -99,6 +99,20 @@ def load(path: Path, *, start: bool = True) -> Library:
     return library
 
 
+def installed() -> Library:
+    """Return the MAGMA of this machine.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    """
+    path = find()
+    if path is None:
+        raise FileNotFoundError(reason())
+    return load(path)
+
+
 def _threads(library: Library) -> int:
     return int(library.functions.magma_get_parallel_numthreads())
 
@@ -151,9 +165,7 @@ class Syevdx(Matrix):
 
     def __init__(self, n: int, *, vectors: bool) -> None:
         super().__init__(n)
-        path = find()
-        assert path is not None
-        self._library = library = load(path)
+        self.library = library = installed()
         self.vectors = vectors
         integer = library.integer
         sizes = integer(), integer()
@@ -174,10 +186,10 @@ class Syevdx(Matrix):
         numpy.linalg.LinAlgError
             If MAGMA reports that it did not converge, or found no memory.
         """
-        integer = self._library.integer
+        integer = self.library.integer
         found, info = integer(), integer()
         order, zero = integer(self.n), ctypes.c_double(0)
-        self._library.functions.magma_dsyevdx_2stage(
+        self.library.functions.magma_dsyevdx_2stage(
             *(ctypes.c_int(_VECTORS if self.vectors else _NO_VECTORS), ctypes.c_int(_ALL), ctypes.c_int(_LOWER)),
             *(order, _pointer(self.array), order, zero, zero, integer(1), order, ctypes.byref(found)),
             *(_pointer(self.w), _pointer(self.work), integer(len(self.work))),
@@ -203,9 +215,7 @@ class Sytrd(Matrix):
         import cupy
 
         super().__init__(n)
-        path = find()
-        assert path is not None
-        self._library = library = load(path)
+        self.library = library = installed()
         integer = library.integer
         threads = integer(_threads(library))
         self.b = b or int(library.functions.magma_get_dbulge_nb(integer(n), threads))
@@ -221,9 +231,9 @@ class Sytrd(Matrix):
         numpy.linalg.LinAlgError
             If MAGMA reports an error.
         """
-        integer, n, b = self._library.integer, self.n, self.b
+        integer, n, b = self.library.integer, self.n, self.b
         info = integer()
-        self._library.functions.magma_dsytrd_sy2sb(
+        self.library.functions.magma_dsytrd_sy2sb(
             *(ctypes.c_int(_LOWER), integer(n), integer(b), _pointer(self.array), integer(n), _pointer(self._tau)),
             *(_pointer(self.work), integer(len(self.work)), ctypes.c_void_p(self._factors.data.ptr)),
             ctypes.byref(info),
@@ -234,7 +244,7 @@ class Sytrd(Matrix):
 
     def __call__(self) -> tuple[Any, Any]:
         """Reduce to tridiagonal form; return its diagonal and subdiagonal."""
-        return chase(self._library, self.reduce(), self.b)
+        return chase(self.library, self.reduce(), self.b)
 
 
 def band_of(a: Any, b: int) -> Any:

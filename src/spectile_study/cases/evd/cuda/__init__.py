@@ -26,4 +26,5 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row of ``config/evd.tsv`` on the current device."""
     # The vendor's work space of the previous case is freed first, since the largest cases need nearly all memory.
     cupy.get_default_memory_pool().free_all_blocks()
+    cupy.get_default_pinned_memory_pool().free_all_blocks()
     return STUDIES[row["study"]](row, context)

@@ -12,6 +12,9 @@ import numpy as np
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.evd import rivals
 
+#: A matrix above this order is made again where it is wanted, instead of being kept beside its work space.
+KEPT_ORDER = 40_000
+
 
 def fill(a: Any, seed: int) -> Any:
     """Fill a column-major matrix with a Hermitian one of standard normal entries, and return it."""

@@ -17,7 +17,8 @@ from spectile.evd.cuda.workspace import workspace_bytes
 from spectile.evd.types import SCALARS, Options
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.cases.evd import rivals
-from spectile_study.cases.evd.common import LIMITS, NO_MAGMA, VALUES, flops
+from spectile_study.cases.evd.common import LIMITS, VALUES, flops
+from spectile_study.cases.evd.cuda import hybrid
 from spectile_study.cases.evd.cuda.checks import (
     NORM_LIMITS,
     check_norms_of,
@@ -25,12 +26,12 @@ from spectile_study.cases.evd.cuda.checks import (
     check_values_of,
     frobenius_norm,
 )
-from spectile_study.cases.evd.cuda.inputs import fill, first_columns, matrix_of, reference_values, wait
+from spectile_study.cases.evd.cuda.inputs import KEPT_ORDER, fill, first_columns, matrix_of, reference_values, wait
 
-#: A matrix above this order is made again where it is wanted, instead of being kept beside its work space.
-KEPT_ORDER = 40_000
 #: Orders up to which our two stages are measured beside the vendor's code that `eigh` calls there.
 CROSSOVER_STUDY = 4096
+#: Orders up to which CuPy's own call is measured: it is cuSOLVER's one-stage solver, with its copy and work space.
+CUPY_STUDY = 8192
 ONE_STAGE_LEFT_OUT = "left out of this row: it takes about 20 s a call at this order"
 
 
@@ -44,18 +45,28 @@ def evd(row: Mapping[str, Any], context: Context) -> Problem:
     limits = LIMITS if vectors else VALUES
     work = flops(n, vectors=vectors) * (4 if a.dtype.kind == "c" else 1)
 
+    bandwidth, block = stage_parameters(n, SCALARS[precision], vectors=vectors, device=device.describe())
+
     def two_stages() -> Any:
-        bandwidth, block = stage_parameters(n, SCALARS[precision], vectors=vectors, device=device.describe())
         w, v = gpu.solve_by_stages(a, Options(vectors=vectors), bandwidth=bandwidth, block=block)
-        return wait((w, v) if vectors else w)
+        return (w, v) if vectors else w
 
     solve = eigh if vectors else eigvalsh
     memory = workspace_bytes(n, SCALARS[precision], device.describe(), vectors=vectors)
     methods: list[Method | Skipped] = [
         Method("spectile", lambda: wait(solve(a, backend="cuda")), check, limits, flops=work, memory_bytes=memory)
     ]
+    vendor_called = calls_vendor(n, SCALARS[precision], vectors=vectors, device=device.describe())
+    # On the device's clock, without the checks and copies of a call: what it adds is the difference to the row above.
+    on_device = (lambda: solve(a, backend="cuda")) if vendor_called else two_stages
+    methods.append(Method("spectile_device", on_device, check, limits, flops=work, memory_bytes=memory, clock="events"))
     if n <= CROSSOVER_STUDY:
-        methods.append(Method("spectile_two_stage", two_stages, check, limits, flops=work, memory_bytes=memory))
+        methods.append(
+            Method("spectile_two_stage", lambda: wait(two_stages()), check, limits, flops=work, memory_bytes=memory)
+        )
+    if n <= CUPY_STUDY and row["one_stage"]:
+        library = cupy.linalg.eigh if vectors else cupy.linalg.eigvalsh
+        methods.append(Method("cupy", lambda: wait(library(a)), check, limits, flops=work))
     for rival in _vendors(a, vectors, row["one_stage"]):
         if isinstance(rival, Skipped):
             methods.append(rival)
@@ -63,11 +74,11 @@ def evd(row: Mapping[str, Any], context: Context) -> Problem:
             name, solver, restore = rival
             memory = solver.device_bytes
             methods.append(Method(name, solver, check, limits, flops=work, memory_bytes=memory, prepare=restore))
-    methods.append(Skipped("magma", NO_MAGMA))
+    methods.append(hybrid.solver(row, lambda: a, check, limits))
     return Problem(
         methods,
         inputs=first_columns(a),
-        values={"vendor_called": calls_vendor(n, SCALARS[precision], vectors=vectors, device=device.describe())},
+        values={"vendor_called": vendor_called},
     )
 
 
@@ -125,7 +136,7 @@ def _solve_large(row: Mapping[str, Any], context: Context) -> Problem:
             ours,
             Skipped("cusolver_one_stage", reason),
             Skipped("cusolver_two_stage", reason),
-            Skipped("magma", NO_MAGMA),
+            hybrid.solver(row, lambda: fill(a, context.seed), ours.check, limits),
         ],
         inputs=first_columns(fill(a, context.seed)),
     )
@@ -156,6 +167,13 @@ def tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
             prepare=refill if large else None,
         )
     ]
+    if not large:
+        bandwidth, block = stage_parameters(n, SCALARS["float64"], vectors=False, device=device.describe())
+
+        def by_stages() -> Any:
+            return gpu.tridiagonalize_by_stages(a, Options(vectors=False), bandwidth=bandwidth, block=block)
+
+        methods.append(Method("spectile_device", by_stages, check, limits, flops=flops(n), clock="events"))
     if row["one_stage"]:
         work = cupy.empty(a.shape, a.dtype, order="F")
         solver = rivals.Sytrd(work)
@@ -169,5 +187,5 @@ def tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
     methods.append(
         Skipped("cusolver_two_stage", "cuSOLVER does not offer the tridiagonalization of its two-stage solver")
     )
-    methods.append(Skipped("magma", NO_MAGMA))
+    methods.append(hybrid.tridiagonalization(row, lambda: fill(a, context.seed) if large else a, check, limits))
     return Problem(methods, inputs=digest)

@@ -23,8 +23,9 @@ from spectile.evd.types import SCALARS
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.evd import rivals
-from spectile_study.cases.evd.common import LIMITS, NO_MAGMA, VALUES, flops, random_band, with_work
+from spectile_study.cases.evd.common import LIMITS, VALUES, flops, random_band, with_work
 from spectile_study.cases.evd.cpu import chasing_method
+from spectile_study.cases.evd.cuda import hybrid
 from spectile_study.cases.evd.cuda.checks import (
     EPS,
     NORM_LIMITS,
@@ -32,8 +33,17 @@ from spectile_study.cases.evd.cuda.checks import (
     check_norms_of,
     check_pairs_of,
     check_values_of,
+    frobenius_norm,
 )
-from spectile_study.cases.evd.cuda.inputs import first_columns, matrix_of, reference_values, vendor_values, wait
+from spectile_study.cases.evd.cuda.inputs import (
+    KEPT_ORDER,
+    fill,
+    first_columns,
+    matrix_of,
+    reference_values,
+    vendor_values,
+    wait,
+)
 
 #: A band is compared with the eigenvalues of the dense matrix up to this order, above with its trace and norm.
 DENSE_BAND_ORDER = 8192
@@ -113,19 +123,17 @@ def stages(row: Mapping[str, Any], context: Context) -> Problem:
 def reduction(row: Mapping[str, Any], context: Context) -> Problem:
     """Detached band reduction at one b and nb, and the chasing of its band, on the GPU and on the host's cores."""
     n, b, block = row["n"], row["bandwidth"], row["block"]
-    limits, work = VALUES, 6.0 * n * n * b
-    a = matrix_of(n, context.seed)
-    check = check_values_of(reference_values(n, context.seed))
+    work = 6.0 * n * n * b
     target = empty_matrix(n, n, np.float64)
+    given = as_array(target, n, n)
     ours = b in SCALARS["float64"].bandwidths
-
-    def restore() -> None:
-        as_array(target, n, n)[...] = a
+    limits, check, restore = _checked_reduction(n, given, context.seed)
+    digest = first_columns(given)
 
     def reduce() -> Any:
         if ours:
             return wait(extract_band(band_reduction(target, n, bandwidth=b, block=block)))
-        return wait(_reduce_by_vendor(as_array(target, n, n), b))
+        return wait(_reduce_by_vendor(given, b))
 
     def chase(band: Any) -> Any:
         return wait(chase_band(band.copy(), n, b, None))
@@ -153,8 +161,34 @@ def reduction(row: Mapping[str, Any], context: Context) -> Problem:
         if row["cpu_chasing"]:
             host = cupy.asnumpy(band)[:n]
             methods.append(Method("spectile_cpu", lambda: chase_on_host(host), check, limits, flops=work))
-    methods.append(Skipped("magma", NO_MAGMA))
-    return Problem(methods, inputs=first_columns(a))
+
+    def source() -> Any:
+        restore()
+        return given
+
+    def check_magma(band: Any) -> dict[str, float]:
+        return check(chase_on_host(band))
+
+    methods += hybrid.band_reduction(row, source, check_magma, check, limits)
+    return Problem(methods, inputs=digest)
+
+
+def _checked_reduction(n: int, given: Any, seed: int) -> tuple[dict[str, float], Any, Any]:
+    """Fill the matrix `given`; return limits and check of a tridiagonal matrix that comes of it, and its restoring.
+
+    A matrix above `KEPT_ORDER` is made again before each call, and checked by its trace and norm.
+    """
+    if n > KEPT_ORDER:
+        fill(given, seed)
+        check = check_norms_of(float(cupy.trace(given)), frobenius_norm(given))
+        return NORM_LIMITS, check, lambda: wait(fill(given, seed))
+    a = matrix_of(n, seed)
+
+    def restore() -> None:
+        given[...] = a
+
+    restore()
+    return VALUES, check_values_of(reference_values(n, seed)), restore
 
 
 def _reduce_by_vendor(a: Any, b: int) -> Any:
@@ -219,6 +253,6 @@ def chasing(row: Mapping[str, Any], context: Context) -> Problem:
         chasing_method("spectile_cpu", host, b, context.threads, check, limits)
         if row["cpu_chasing"]
         else Skipped("spectile_cpu", "left out of this row: many seconds a call on the host's cores"),
-        Skipped("magma", NO_MAGMA),
+        hybrid.chasing(row, host, check, limits),
     ]
     return Problem(methods, inputs={"band": digest_array(host)})

@@ -1,0 +1,146 @@
+"""MAGMA's methods beside ours: the whole solver, the tridiagonalization, the band reduction and the chasing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cupy
+
+from spectile_study.bench.case import Method, Skipped
+from spectile_study.cases.evd import magma
+from spectile_study.cases.evd.common import VALUES, flops
+
+LEFT_OUT = "left out of this row: MAGMA takes many seconds a call at this order"
+#: From this order on a call takes many seconds, and is made once.
+ONCE_ORDER = 12_000
+Check = Callable[[Any], Mapping[str, float]]
+
+
+def skipped(row: Mapping[str, Any]) -> str | None:
+    """Return why MAGMA is not measured in this row, None where it is."""
+    if not row["magma"]:
+        return LEFT_OUT
+    if row["precision"] != "float64":
+        return "MAGMA is built and measured in float64 alone"
+    return magma.reason(row["n"], vectors=row["vectors"])
+
+
+def _on_device(check: Check) -> Check:
+    """Return `check` of a result on the device, for one that lies on the host."""
+
+    def checked(result: Any) -> Mapping[str, float]:
+        return check(tuple(map(cupy.asarray, result)) if isinstance(result, tuple) else cupy.asarray(result))
+
+    return checked
+
+
+def solver(
+    row: Mapping[str, Any], source: Callable[[], Any], check: Check, limits: Mapping[str, float]
+) -> Method | Skipped:
+    """MAGMA's dsyevdx_2stage from and to pinned host memory, as its own tester calls it.
+
+    Parameters
+    ----------
+    row : mapping
+        Of the run sheet.
+    source : callable
+        Returns the matrix on the device, column-major.
+    check, limits
+        As of a :class:`Method`, for a result on the device.
+    """
+    reason = skipped(row)
+    if reason is not None:
+        return Skipped("magma", reason)
+    n, vectors = row["n"], row["vectors"]
+    solve = magma.Syevdx(n, vectors=vectors)
+    work = flops(n, vectors=vectors)
+    memory = solve.device_bytes
+    return Method(
+        "magma",
+        solve,
+        _on_device(check),
+        limits,
+        flops=work,
+        memory_bytes=memory,
+        prepare=lambda: solve.restore(source()),
+        once=n >= ONCE_ORDER,
+    )
+
+
+def tridiagonalization(
+    row: Mapping[str, Any], source: Callable[[], Any], check: Check, limits: Mapping[str, float]
+) -> Method | Skipped:
+    """MAGMA's sy2sb and sb2st; parameters as of `solver`."""
+    reason = skipped(row)
+    if reason is not None:
+        return Skipped("magma", reason)
+    reduce = magma.Sytrd(row["n"])
+    return Method(
+        "magma",
+        reduce,
+        check,
+        limits,
+        flops=flops(row["n"]),
+        prepare=lambda: reduce.restore(source()),
+        once=row["n"] >= ONCE_ORDER,
+    )
+
+
+def band_reduction(
+    row: Mapping[str, Any], source: Callable[[], Any], check_band: Check, check: Check, limits: Mapping[str, float]
+) -> list[Method | Skipped]:
+    """MAGMA's sy2sb at the row's bandwidth, whose block is as wide, and its sb2st on the band that comes of it.
+
+    Parameters
+    ----------
+    row, source, limits
+        As of `solver`.
+    check_band, check : callable
+        Of a band on the host, and of a diagonal and subdiagonal.
+    """
+    names = ("magma", "magma_chasing")
+    n, b = row["n"], row["bandwidth"]
+    reason = "MAGMA's block is its bandwidth: measured in the row with nb = b" if row["block"] != b else skipped(row)
+    if reason is not None:
+        return [Skipped(name, reason) for name in names]
+    reduction = magma.Sytrd(n, b)
+    bands: list[Any] = []
+
+    def reduce() -> Any:
+        band = reduction.reduce()
+        bands[:] = [band]
+        return band
+
+    def chase() -> Any:
+        return magma.chase(reduction.library, bands[0].copy(), b)
+
+    return [
+        Method(
+            names[0],
+            reduce,
+            check_band,
+            limits,
+            flops=flops(n),
+            prepare=lambda: reduction.restore(source()),
+            once=n >= ONCE_ORDER,
+        ),
+        Method(names[1], chase, check, limits, flops=6.0 * n * n * b, once=n >= ONCE_ORDER),
+    ]
+
+
+def chasing(row: Mapping[str, Any], band: Any, check: Check, limits: Mapping[str, float] = VALUES) -> Method | Skipped:
+    """MAGMA's sb2st on a band of the host."""
+    reason = skipped(row)
+    if reason is not None:
+        return Skipped("magma", reason)
+    n, b = row["n"], row["bandwidth"]
+    library = magma.installed()
+    return Method(
+        "magma",
+        lambda: magma.chase(library, band.copy(), b),
+        check,
+        limits,
+        flops=6.0 * n * n * b,
+        once=n >= ONCE_ORDER,
+    )
