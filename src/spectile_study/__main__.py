@@ -57,7 +57,7 @@ def add_commands(commands: Any) -> None:
     measure.add_argument("--input", type=Path, nargs="*", default=[], help="receipts of the case's inputs, checked")
 
     make = commands.add_parser("make-input", help="make an input of cases and write its receipt")
-    make.add_argument("--kind", required=True, help="decay, lattice, family, water, ergo or network")
+    make.add_argument("--kind", required=True, help="decay, lattice, hermitian, dense, family, water, ergo or network")
     make.add_argument("--name", required=True, help="which one, for example overlap_60 of the kind water")
     make.add_argument("--resources", type=Path, default=Path("resources"))
     make.add_argument("--seed", type=int, default=1)

@@ -1,8 +1,8 @@
 """Inputs that rules of the workflow make: each kind, the receipt of what was made, and that it is still the same.
 
 A receipt, ``resources/inputs/<kind>/<name>.json``, says what an input is and its sha256, or why it is absent.  Operands
-that a device makes faster than a disk reads them (decay matrices, lattices) are described by their parameters and the
-sha256 of a sample; the others are kept as files.
+that a device makes faster than a disk reads them (decay matrices, lattices, random matrices) are described by their
+parameters and the sha256 of a sample; the others are kept as files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spectile_study.bench.provenance import digest_array
 
 Facts = dict[str, Any]
 #: Kinds of which a description is kept, and checked by its sample.
-DESCRIBED = ("decay", "lattice")
+DESCRIBED = ("decay", "lattice", "hermitian", "dense")
 #: Rows of a decay matrix, and sites of a lattice along each side, whose sha256 stands for the whole.
 SAMPLE_ROWS, SAMPLE_SITES = 32, (6, 6, 4)
 
@@ -123,6 +123,33 @@ def _lattice(name: str, resources: Path, seed: int) -> Facts:
     return {"parameters": {"sides": sides, "model": "quantum dots"}, "sample_sides": small, "sha256": digest}
 
 
+def _hermitian(name: str, resources: Path, seed: int) -> Facts:
+    """Describe a Hermitian matrix of counted random entries by its order and type; its first rows are the sample."""
+    import numpy as np
+
+    from spectile_study.inputs import counted
+
+    order, _, precision = name.partition("_")
+    n = int(order)
+    rows = min(n, counted.SAMPLE_ROWS)
+    sample = counted.hermitian(np.arange(rows)[:, None], np.arange(n), seed, precision)
+    parameters = {"n": n, "precision": precision, "entries": "counted, uniform in [-1, 1)"}
+    return {"parameters": parameters, "sample_rows": rows, "sha256": digest_array(sample)}
+
+
+def _dense(name: str, resources: Path, seed: int) -> Facts:
+    """Describe two n x k matrices of counted random entries, of the seed and the next; first rows are the sample."""
+    import numpy as np
+
+    from spectile_study.inputs import counted
+
+    n, k = map(int, name.split("x"))
+    i, j = np.arange(min(n, counted.SAMPLE_ROWS))[:, None], np.arange(k)
+    sample = [counted.dense(i, j, seed + side) for side in range(2)]
+    parameters = {"n": n, "k": k, "entries": "counted, uniform in [-1, 1)"}
+    return {"parameters": parameters, "sample_rows": len(i), "sha256": digest_array(*sample)}
+
+
 def _family(name: str, resources: Path, seed: int) -> Facts:
     """Generate a matrix of a family and keep it in canonical form."""
     from spectile_study.inputs import families
@@ -190,6 +217,8 @@ def _kept(path: Path, resources: Path) -> Facts:
 KINDS: Mapping[str, Callable[[str, Path, int], Facts]] = {
     "decay": _decay,
     "lattice": _lattice,
+    "hermitian": _hermitian,
+    "dense": _dense,
     "family": _family,
     "water": _water,
     "ergo": _ergo,
@@ -207,9 +236,18 @@ def of_case(paper: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [("family", row["matrix"])] if row.get("matrix") and is_family(row["matrix"]) else []
     if paper == "kpm":
         return [("lattice", f"{row['nx']}x{row['ny']}x{row['nz']}")] if row.get("nx") else []
+    if paper == "evd":
+        return [_of_eigensolver(row)]
     if paper == "spamm" and study == "water":
         kind = "ergo" if row["operator"] in ergo.OPERATORS else "water"
         return [(kind, f"{row['operator']}_{row['molecules']}")]
     if paper == "spamm" and study in ("vgg", "digits"):
         return [("network", "digits" if study == "digits" else "vgg13")]
     return [("decay", str(row["n"]))] if paper == "spamm" and row.get("n") else []
+
+
+def _of_eigensolver(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the input of a case of the eigensolver: a Hermitian matrix, or the operands of a product."""
+    if row["study"] in ("syr2k", "roofline") or (row["study"] == "int8" and not row["block"]):
+        return "dense", f"{row['n']}x{row['k'] or row['bandwidth'] or row['n']}"
+    return "hermitian", f"{row['n']}_{row['precision']}"

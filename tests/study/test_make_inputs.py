@@ -19,7 +19,13 @@ def receipt(tmp_path, kind, name, seed=1):
     return path
 
 
-@pytest.mark.parametrize(("kind", "name"), [("decay", "2048"), ("lattice", "50x50x40"), ("lattice", "4x4x10")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("decay", "2048"), ("lattice", "50x50x40"), ("lattice", "4x4x10")),
+        *(("hermitian", "3000_complex64"), ("hermitian", "20_float64"), ("dense", "1000x7")),
+    ],
+)
 def test_described_inputs_have_a_sample_that_is_checked(tmp_path, kind, name):
     path = receipt(tmp_path, kind, name)
     known, digest = make_inputs.checked(path, tmp_path)
@@ -66,7 +72,12 @@ def test_every_case_names_inputs_that_can_be_made(paper):
     named = {each for row in rows.values() for each in make_inputs.of_case(paper, row)}
     assert {kind for kind, _ in named} <= set(make_inputs.KINDS)
     assert all(name.replace("_", "").replace("-", "").isalnum() for _, name in named)
-    expected = {"spamm": {"decay", "water", "network"}, "tsparse": {"family"}, "kpm": {"lattice"}, "evd": set()}
+    expected = {
+        "spamm": {"decay", "water", "network"},
+        "tsparse": {"family"},
+        "kpm": {"lattice"},
+        "evd": {"hermitian", "dense"},
+    }
     assert expected[paper] <= {kind for kind, _ in named}
 
 

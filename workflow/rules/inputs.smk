@@ -62,6 +62,44 @@ rule describe_lattice:
         " --resources resources --receipt {output:q} 2> {log:q}"
 
 
+rule describe_hermitian:
+    """Describe a Hermitian matrix by order, type and seed and the checksum of its first rows: devices make the whole."""
+    output:
+        "resources/inputs/hermitian/{name}.json",
+    log:
+        "logs/inputs/hermitian_{name}.log",
+    localrule: True
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        seed=config["seed"],
+        available=make_inputs.available("hermitian"),
+    message:
+        "Describing the Hermitian matrix {wildcards.name}"
+    shell:
+        "python -m spectile_study make-input --kind hermitian --name {wildcards.name:q} --seed {params.seed:q}"
+        " --resources resources --receipt {output:q} 2> {log:q}"
+
+
+rule describe_dense:
+    """Describe the operands of a dense product by shape and seed and the checksum of their first rows."""
+    output:
+        "resources/inputs/dense/{name}.json",
+    log:
+        "logs/inputs/dense_{name}.log",
+    localrule: True
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        seed=config["seed"],
+        available=make_inputs.available("dense"),
+    message:
+        "Describing the operands {wildcards.name}"
+    shell:
+        "python -m spectile_study make-input --kind dense --name {wildcards.name:q} --seed {params.seed:q}"
+        " --resources resources --receipt {output:q} 2> {log:q}"
+
+
 rule generate_family:
     """Generate a sparse matrix of one of the families that stand for matrices of the collection."""
     output:

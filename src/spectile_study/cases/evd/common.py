@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from spectile_study.bench.case import Method, Skipped
 
 #: Residuals of LAPACK's testing; the limit of each.
@@ -42,12 +40,3 @@ def with_work(methods: list[Method | Skipped], n: int, bandwidth: int) -> list[M
     return [
         replace(method, **work.get(method.name, {})) if isinstance(method, Method) else method for method in methods
     ]
-
-
-def random_band(n: int, b: int, seed: int) -> Any:
-    """Return a random lower band ``band[j, i - j]`` with space for the bulges, shape (n, 2 b)."""
-    band = np.random.default_rng(seed).standard_normal((n, 2 * b))
-    band[:, b + 1 :] = 0
-    for offset in range(1, b + 1):
-        band[n - offset :, offset] = 0
-    return band

@@ -15,8 +15,9 @@ from spectile.evd.cpu.run import solve_by_stages
 from spectile.evd.types import Options
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.evd.common import LIMITS, MRRR_LIMITS, NO_GPU, NO_MAGMA, VALUES, flops, random_band, with_work
-from spectile_study.inputs.spectra import random_hermitian, residuals
+from spectile_study.cases.evd.common import LIMITS, MRRR_LIMITS, NO_GPU, NO_MAGMA, VALUES, flops, with_work
+from spectile_study.inputs import counted
+from spectile_study.inputs.spectra import residuals
 
 
 def _evd(row: Mapping[str, Any], context: Context) -> Problem:
@@ -24,7 +25,7 @@ def _evd(row: Mapping[str, Any], context: Context) -> Problem:
     import scipy.linalg
 
     n, vectors = row["n"], row["vectors"]
-    a = np.asfortranarray(random_hermitian(n, np.random.default_rng(context.seed), row["precision"]))
+    a = counted.matrix(n, context.seed, row["precision"])
     reference = np.linalg.eigvalsh(a.astype(np.float64 if a.dtype.kind == "f" else np.complex128))
 
     def check(result: Any) -> dict[str, float]:
@@ -56,7 +57,7 @@ def _evd(row: Mapping[str, Any], context: Context) -> Problem:
 def _stages(row: Mapping[str, Any], context: Context) -> Problem:
     """Each stage of the solver with eigenvectors, begun from what the stages before it leave."""
     n, b, threads = row["n"], row["bandwidth"] or cpu.BANDWIDTH_VECTORS, context.threads
-    a = np.asfortranarray(random_hermitian(n, np.random.default_rng(context.seed)))
+    a = counted.matrix(n, context.seed)
     reference = np.linalg.eigvalsh(a)
     norm = float(np.abs(reference).max())
     factors = cpu.tridiagonalize(a.copy(order="F"), bandwidth=b, block=cpu.BLOCK, keep=True, threads=threads)
@@ -128,7 +129,7 @@ def _tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
     from scipy.linalg import get_lapack_funcs
 
     n = row["n"]
-    a = np.asfortranarray(random_hermitian(n, np.random.default_rng(context.seed)))
+    a = counted.matrix(n, context.seed)
     reference = np.linalg.eigvalsh(a)
     sytrd, sizes = get_lapack_funcs(("sytrd", "sytrd_lwork"), (a,))
     lwork = int(sizes(n, lower=1)[0])
@@ -163,7 +164,7 @@ def _check_tridiagonal(a: Any, reference: Any) -> Any:
 def _reduction(row: Mapping[str, Any], context: Context) -> Problem:
     """Detached band reduction at one b and nb, and the chasing of its band (Table 2, Figure 4)."""
     n, b, block = row["n"], row["bandwidth"], row["block"]
-    a = np.asfortranarray(random_hermitian(n, np.random.default_rng(context.seed)))
+    a = counted.matrix(n, context.seed)
     reference = np.linalg.eigvalsh(a)
     work = np.empty_like(a)
 
@@ -202,7 +203,7 @@ def _chasing(row: Mapping[str, Any], context: Context) -> Problem:
     import scipy.linalg
 
     n, b = row["n"], row["bandwidth"]
-    band = random_band(n, b, context.seed)
+    band = counted.band(n, b, context.seed)
     reference = scipy.linalg.eigvals_banded(band[:, : b + 1].T, lower=True)
     norm = float(np.abs(reference).max())
 
@@ -225,10 +226,10 @@ def _syr2k(row: Mapping[str, Any], context: Context) -> Problem:
     from scipy.linalg.blas import dsyr2k
 
     n, k = row["n"], row["k"] or row["n"]
-    rng = np.random.default_rng(context.seed)
-    a, b = (np.asfortranarray(rng.standard_normal((n, k))) for _ in range(2))
+    i, j = np.arange(n)[:, None], np.arange(k)
+    a, b = (np.asfortranarray(counted.dense(i, j, context.seed + side)) for side in range(2))
     c = np.zeros((n, n), order="F")
-    rows = np.unique(rng.integers(0, n, 16))
+    rows = np.unique(np.random.default_rng(context.seed).integers(0, n, 16))
     expected = a[rows] @ b.T + b[rows] @ a.T
 
     def check(result: Any) -> dict[str, float]:
@@ -257,14 +258,12 @@ def _int8(row: Mapping[str, Any], context: Context) -> Problem:
 
 def _roofline(row: Mapping[str, Any], context: Context) -> Problem:
     """Ceilings of the machine: a copy and a large product; and A W, the skinny product of the reduction (Figure 3)."""
-    n = row["n"]
-    rng = np.random.default_rng(context.seed)
-    a = rng.standard_normal((n, n))
+    n, width = row["n"], row["bandwidth"] or row["n"]
+    i = np.arange(n)
+    a, w = counted.dense(i[:, None], i, context.seed), counted.dense(i[:, None], np.arange(width), context.seed + 1)
     out = np.empty_like(a)
-    width = row["bandwidth"] or n
-    w = rng.standard_normal((n, width))
     product = np.empty((n, width))
-    rows = rng.integers(0, n, 8)
+    rows = np.random.default_rng(context.seed).integers(0, n, 8)
 
     def multiply() -> Any:
         return np.matmul(a, w, out=product)

@@ -1,4 +1,4 @@
-"""Matrices made on the device, and what is derived from them once for many cases."""
+"""Matrices made on the device, the same bits as the host's, and what is derived from them once for many cases."""
 
 from __future__ import annotations
 
@@ -11,37 +11,71 @@ import numpy as np
 
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.evd import rivals
+from spectile_study.inputs import counted
+from spectile_study.make_inputs import InputChanged
 
 #: A matrix above this order is made again where it is wanted, instead of being kept beside its work space.
 KEPT_ORDER = 40_000
 
 
-def fill(a: Any, seed: int) -> Any:
-    """Fill a column-major matrix with a Hermitian one of standard normal entries, and return it."""
-    n = a.shape[0]
-    random = cupy.random.RandomState(seed)
-    for start in range(0, n, 4096):
-        # Row block by row block of the transpose, its other triangle at once, so that no second matrix is needed.
-        stop = min(start + 4096, n)
-        rows = random.standard_normal((stop - start, n - start))
-        if a.dtype.kind == "c":
-            rows = rows + 1j * random.standard_normal(rows.shape)
-        square = cupy.tril(rows[:, : stop - start], -1)
-        diagonal = cupy.diag(cupy.diag(rows).real)
-        a[start:stop, start:stop] = square + square.conj().T + diagonal
-        a[stop:, start:stop] = rows[:, stop - start :].conj().T
-        a[start:stop, stop:] = rows[:, stop - start :]
+#: Columns that a kernel fills at once, and columns that are compared with the host's.
+_FILLED, _COMPARED = 8192, 8
+_BODIES = {
+    "hermitian": "a = (T)counted(max(i, j) << 32 | min(i, j), seed)",
+    "hermitian_complex": """
+        double sign = i > j ? 1.0 : i < j ? -1.0 : 0.0;
+        a = T(counted(max(i, j) << 32 | min(i, j), seed), sign * counted(min(i, j) << 32 | max(i, j), seed));
+    """,
+    "dense": "a = (T)counted(i << 32 | j, seed)",
+}
+
+
+@functools.cache
+def _kernel(kind: str) -> Any:
+    """Return CuPy's elementwise kernel that makes entries of `counted` from their rows and columns."""
+    arguments = "uint64 i, uint64 j, uint64 seed"
+    return cupy.ElementwiseKernel(arguments, "T a", _BODIES[kind], f"counted_{kind}", preamble=counted.PREAMBLE)
+
+
+def _fill(a: Any, kind: str, seed: int) -> Any:
+    kernel, start = _kernel(kind), np.uint64(counted.start(seed))
+    i = cupy.arange(a.shape[0], dtype=np.uint64)
+    for first in range(0, a.shape[1], _FILLED):
+        j = cupy.arange(first, min(first + _FILLED, a.shape[1]), dtype=np.uint64)
+        kernel(i, j[:, None], start, a.T[first : first + _FILLED])  # along columns, which lie together
     return a
 
 
+def fill(a: Any, seed: int) -> Any:
+    """Fill a column-major matrix with the Hermitian one of `counted`, and return it."""
+    return _fill(a, "hermitian_complex" if a.dtype.kind == "c" else "hermitian", seed)
+
+
 def matrix_of(n: int, seed: int, precision: str = "float64") -> Any:
-    """Return a Hermitian matrix of standard normal entries, column-major, made on the device."""
+    """Return the Hermitian matrix of `counted`, column-major, made on the device."""
     return fill(cupy.empty((n, n), precision, order="F"), seed)
 
 
-def first_columns(a: Any) -> dict[str, str]:
-    """Digest the input's first columns: a matrix of 8 GiB is not sent through the host for its name."""
-    return {"a_first_columns": digest_array(cupy.asnumpy(a[:, :8]))}
+def dense_of(n: int, k: int, seed: int) -> Any:
+    """Return the n x k matrix of `counted` without symmetry, float64, column-major, made on the device."""
+    return _fill(cupy.empty((n, k), order="F"), "dense", seed)
+
+
+def first_columns(a: Any, seed: int) -> dict[str, str]:
+    """Digest the first columns of a Hermitian input: a matrix of 8 GiB is not sent through the host for its name.
+
+    Raises
+    ------
+    InputChanged
+        If the host makes other columns of the same matrix.
+    """
+    made = cupy.asnumpy(a[:, :_COMPARED])
+    expected = counted.hermitian(np.arange(len(made))[:, None], np.arange(made.shape[1]), seed, made.dtype)
+    if not np.array_equal(made, expected):
+        raise InputChanged(
+            f"the device made another matrix of order {len(made):,} and seed {seed} than the host: report the device"
+        )
+    return {"a_first_columns": digest_array(made)}
 
 
 def vendor_values(a: Any) -> Any:
@@ -61,7 +95,7 @@ def vendor_values(a: Any) -> Any:
 
 @functools.cache
 def reference_values(n: int, seed: int, precision: str = "float64") -> Any:
-    """Eigenvalues of `_matrix` by the vendor in float64 or complex128; many cases share one."""
+    """Eigenvalues of `matrix_of` by the vendor in float64 or complex128; many cases share one."""
     a = matrix_of(n, seed, precision)
     return vendor_values(a.astype(np.promote_types(precision, np.float64), order="F", copy=False))
 

@@ -77,7 +77,7 @@ def evd(row: Mapping[str, Any], context: Context) -> Problem:
     methods.append(hybrid.solver(row, lambda: a, check, limits))
     return Problem(
         methods,
-        inputs=first_columns(a),
+        inputs=first_columns(a, context.seed),
         values={"vendor_called": vendor_called},
     )
 
@@ -138,7 +138,7 @@ def _solve_large(row: Mapping[str, Any], context: Context) -> Problem:
             Skipped("cusolver_two_stage", reason),
             hybrid.solver(row, lambda: fill(a, context.seed), ours.check, limits),
         ],
-        inputs=first_columns(fill(a, context.seed)),
+        inputs=first_columns(fill(a, context.seed), context.seed),
     )
 
 
@@ -146,7 +146,7 @@ def tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
     """Ours against cuSOLVER's one-stage sytrd (Figure 10)."""
     n, large = row["n"], row["n"] > KEPT_ORDER
     a = matrix_of(n, context.seed)
-    digest = first_columns(a)
+    digest = first_columns(a, context.seed)
 
     def refill() -> None:
         wait(fill(a, context.seed))

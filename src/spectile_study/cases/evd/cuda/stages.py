@@ -23,7 +23,7 @@ from spectile.evd.types import SCALARS
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.evd import rivals
-from spectile_study.cases.evd.common import LIMITS, VALUES, flops, random_band, with_work
+from spectile_study.cases.evd.common import LIMITS, VALUES, flops, with_work
 from spectile_study.cases.evd.cpu import chasing_method
 from spectile_study.cases.evd.cuda import hybrid
 from spectile_study.cases.evd.cuda.checks import (
@@ -44,6 +44,7 @@ from spectile_study.cases.evd.cuda.inputs import (
     vendor_values,
     wait,
 )
+from spectile_study.inputs import counted
 
 #: A band is compared with the eigenvalues of the dense matrix up to this order, above with its trace and norm.
 DENSE_BAND_ORDER = 8192
@@ -117,7 +118,9 @@ def stages(row: Mapping[str, Any], context: Context) -> Problem:
         methods.append(Skipped("cusolver_stedc", "the cuSOLVER at hand has no Xstedc: it came with CUDA 13.4"))
     else:
         methods.append(Method("cusolver_stedc", rivals.Stedc(d, e, path), check_pairs, values | basis))
-    return Problem(with_work(methods, n, b), inputs=first_columns(a), values={"bandwidth": b, "block": block})
+    return Problem(
+        with_work(methods, n, b), inputs=first_columns(a, context.seed), values={"bandwidth": b, "block": block}
+    )
 
 
 def reduction(row: Mapping[str, Any], context: Context) -> Problem:
@@ -128,7 +131,7 @@ def reduction(row: Mapping[str, Any], context: Context) -> Problem:
     given = as_array(target, n, n)
     ours = b in SCALARS["float64"].bandwidths
     limits, check, restore = _checked_reduction(n, given, context.seed)
-    digest = first_columns(given)
+    digest = first_columns(given, context.seed)
 
     def reduce() -> Any:
         if ours:
@@ -233,7 +236,7 @@ def _reduce_by_vendor(a: Any, b: int) -> Any:
 def chasing(row: Mapping[str, Any], context: Context) -> Problem:
     """Bulge chasing of a random band, on the GPU and on the host's cores (Figure 9)."""
     n, b = row["n"], row["bandwidth"]
-    host = random_band(n, b, context.seed)
+    host = counted.band(n, b, context.seed)
     work = 6.0 * n * n * b
     band = cupy.zeros((n + 2, 2 * b))
     band[:n] = cupy.asarray(host)

@@ -18,7 +18,7 @@ from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.evd import ozaki, rivals
 from spectile_study.cases.evd.common import VALUES, flops
 from spectile_study.cases.evd.cuda.checks import check_values_of
-from spectile_study.cases.evd.cuda.inputs import first_columns, matrix_of, reference_values, wait
+from spectile_study.cases.evd.cuda.inputs import dense_of, first_columns, matrix_of, reference_values, wait
 from spectile_study.cases.evd.syr2k import syr2k
 
 #: Moduli of the INT8 products, and the error that so many may have: as accurate as FP64, and with fewer products.
@@ -28,8 +28,7 @@ INT8_COUNTS = {ozaki.ACCURATE: 1e-12, 12: 1e-9}
 def update(row: Mapping[str, Any], context: Context) -> Problem:
     """The rank-2k update of Algorithm 3 against cuBLAS's (Table 1, Figure 8)."""
     n, k = row["n"], row["k"] or row["n"]
-    random = cupy.random.RandomState(context.seed)
-    a, b = (random.standard_normal((k, n)).T for _ in range(2))
+    a, b = (dense_of(n, k, context.seed + side) for side in range(2))
     c = cupy.zeros((n, n), order="F")
     rows = np.unique(np.random.default_rng(context.seed).integers(0, n, 16))
     mask = cupy.asarray(np.arange(n) <= rows[:, None])
@@ -59,8 +58,7 @@ def int8(row: Mapping[str, Any], context: Context) -> Problem:
 
 def _int8_update(row: Mapping[str, Any], context: Context) -> Problem:
     n, k = row["n"], row["k"]
-    random = cupy.random.RandomState(context.seed)
-    a, b = (random.standard_normal((k, n)).T for _ in range(2))
+    a, b = (dense_of(n, k, context.seed + side) for side in range(2))
     c = cupy.zeros((n, n), order="F")
     # FP64's own error is to be seen, too: some entries of the last rows in extended precision.
     rows = slice(n - 4, n)
@@ -111,14 +109,13 @@ def _int8_reduction(row: Mapping[str, Any], context: Context) -> Problem:
                prepare=restore)
         for name, update in updates.items()
     ]  # fmt: skip
-    return Problem(methods, inputs=first_columns(a))
+    return Problem(methods, inputs=first_columns(a, context.seed))
 
 
 def roofline(row: Mapping[str, Any], context: Context) -> Problem:
     """Ceilings of the machine: a copy and a large product; and A W, the skinny product of the reduction (Figure 3)."""
     n, width = row["n"], row["bandwidth"] or row["n"]
-    random = cupy.random.RandomState(context.seed)
-    a, w = random.standard_normal((n, n)).T, random.standard_normal((width, n)).T
+    a, w = dense_of(n, n, context.seed), dense_of(n, width, context.seed + 1)
     out, product = cupy.empty((n, n), order="F"), cupy.empty((n, width), order="F")
     rows = np.random.default_rng(context.seed).integers(0, n, 8)
     exact = a[rows] @ w
