@@ -1,4 +1,4 @@
-"""What the study makes and calls on a device: counted matrices, MAGMA where it is installed, and every case's checks."""
+"""What the study makes and calls on a device: counted matrices, MAGMA where it is installed, checks of the cases."""
 
 import numpy as np
 import pytest
