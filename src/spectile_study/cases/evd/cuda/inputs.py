@@ -12,7 +12,6 @@ import numpy as np
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.evd import rivals
 from spectile_study.inputs import counted
-from spectile_study.make_inputs import InputChanged
 
 #: A matrix above this order is made again where it is wanted, instead of being kept beside its work space.
 KEPT_ORDER = 40_000
@@ -66,13 +65,13 @@ def first_columns(a: Any, seed: int) -> dict[str, str]:
 
     Raises
     ------
-    InputChanged
+    ValueError
         If the host makes other columns of the same matrix.
     """
     made = cupy.asnumpy(a[:, :_COMPARED])
     expected = counted.hermitian(np.arange(len(made))[:, None], np.arange(made.shape[1]), seed, made.dtype)
     if not np.array_equal(made, expected):
-        raise InputChanged(
+        raise ValueError(
             f"the device made another matrix of order {len(made):,} and seed {seed} than the host: report the device"
         )
     return {"a_first_columns": digest_array(made)}
