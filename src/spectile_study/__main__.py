@@ -236,6 +236,7 @@ def _gather(options: argparse.Namespace) -> int:
 
 def _draw(options: argparse.Namespace) -> int:
     from spectile_study.bench import claims, record
+    from spectile_study.figures import agreement
     from spectile_study.figures.elements import SCRIPTS, elements
 
     known = {element.name: element for element in elements(options.paper, options.study / SCRIPTS)}
@@ -248,7 +249,9 @@ def _draw(options: argparse.Namespace) -> int:
     else:
         frame = record.frame(record.read(path) for path in options.sources)
     for name in chosen:
-        known[name].draw(frame).save(options.results / known[name].output)
+        out = options.results / known[name].output
+        known[name].draw(frame).save(out)
+        agreement.write(frame, options.paper, name, out)
     return 0
 
 

@@ -16,16 +16,22 @@ class Paper(NamedTuple):
         What the system is called.
     category : str
         Heading of its tables and figures in the report.
+    as_called : tuple of str
+        Patterns of the ``study/method`` whose recorded time is that of a call, the host's work included; that of the
+        others is the device's (``docs/records.md``).
     """
 
     package: str
     name: str
     category: str
+    as_called: tuple[str, ...]
 
 
 PAPERS = {
-    "spamm": Paper("nearsparse", "SpAMM", "1 SpAMM: near-sparse products (cuSpAMM)"),
-    "tsparse": Paper("tsparse", "tSparse", "2 tSparse: sparse products on tensor cores"),
-    "evd": Paper("evd", "EVD", "3 EVD: two-stage symmetric eigensolver"),
-    "kpm": Paper("kpm", "KPM", "4 KPM: spectral densities"),
+    "spamm": Paper("nearsparse", "SpAMM", "1 SpAMM: near-sparse products (cuSpAMM)", ()),
+    "tsparse": Paper(
+        "tsparse", "tSparse", "2 tSparse: sparse products on tensor cores", ("/spectile_*", "/cusparse_*", "/scipy_*")
+    ),
+    "evd": Paper("evd", "EVD", "3 EVD: two-stage symmetric eigensolver", ("evd/*", "tridiagonal/*")),
+    "kpm": Paper("kpm", "KPM", "4 KPM: spectral densities", ("dos/*", "host_dos/*", "surface/*")),
 }

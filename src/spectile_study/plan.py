@@ -199,8 +199,9 @@ class Plan:
         return self._kept([self.record(paper, case) for case in cases])
 
     def caption(self, wildcards: Wildcards) -> str:
-        """Return the caption of a table or figure."""
-        return (self.study / f"workflow/report/{wildcards.paper}/{wildcards.element}.rst").read_text()
+        """Return the caption of a table or figure, which names this machine where it includes what was found."""
+        caption = (self.study / f"workflow/report/{wildcards.paper}/{wildcards.element}.rst").read_text()
+        return caption.replace("{{ snakemake.config.machine }}", self.machine)
 
     def drawing_digest(self, wildcards: Wildcards) -> str:
         """Return the digest of the sources that decide what a table or figure looks like."""
@@ -229,7 +230,8 @@ def _drawing_sources(paper: str) -> tuple[Path, ...]:
     """Return the sources, beside its script, that decide what is drawn of the paper's records."""
     study, library = provenance.SOURCES / "spectile_study", provenance.SOURCES / "spectile"
     package = library / PAPERS[paper].package
-    derived = [study / f"bench/{name}" for name in ("stats.py", "claims.py", "record.py", "record.schema.yaml")]
+    names = ("stats.py", "claims.py", "quantities.py", "record.py", "record.schema.yaml")
+    derived = [study / f"bench/{name}" for name in names]
     shared = [path for path in study.glob("figures/*.py") if path.stem not in provenance.PAPERS or path.stem == paper]
     return tuple(sorted([*derived, *shared, study / "bench/columns.yaml", *package.glob("bounds.py")]))
 

@@ -420,9 +420,8 @@ CLAIMS = "\t".join(claims.COLUMNS) + "\n"
 
 
 def claim(tmp_path, **cells):
-    row = (
-        dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "spamm", "printed": "2", "column": "time_s"} | cells
-    )
+    row = dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "spamm", "printed": "2", "column": "time_s"}
+    row |= {"kind": "exact" if "tolerance" in cells else "seconds"} | cells
     (tmp_path / "claims.tsv").write_text(CLAIMS + "\t".join(row.values()) + "\n")
     fast = example()["methods"][0] | {"method": "fast", "samples_s": [0.5, 1.0, 1.5], "flops": 3e12}
     frame = record.frame([example(methods=[*example()["methods"], fast])])
@@ -433,12 +432,20 @@ def test_claim_verdicts(tmp_path):
     assert claim(tmp_path, filter="method=spectile", tolerance="0.1")["verdict"] == "reproduced"
     assert claim(tmp_path, filter="method=fast", tolerance="abs:0.1")["verdict"] == "differs"
     assert claim(tmp_path, filter="method=fast")["verdict"] == "shown beside"
-    beside = claim(tmp_path, column="speedup:fast:spectile")
-    assert beside["measured"] == 2.0 and beside["ratio"] == 1.0
+    faster = claim(tmp_path, column="speedup:fast:spectile", kind="ratio", tolerance="0.1")
+    assert tuple(faster[["measured", "ratio", "verdict", "time"]]) == (2.0, 1.0, "reached", "device")
     assert claim(tmp_path, filter="method=fast", column="rate")["measured"] == pytest.approx(3.0)
-    assert tuple(claim(tmp_path, column="", note="an A100")[["verdict", "reason"]]) == ("the paper's alone", "an A100")
+    assert tuple(claim(tmp_path, column="", note="an A100")[["verdict", "missing"]]) == ("the paper's alone", "an A100")
     nothing = claim(tmp_path, filter="p_n=8,method=fast")
-    assert nothing["verdict"] == "not measured" and "no finished case" in nothing["reason"]
+    assert nothing["verdict"] == "not measured" and "no finished case" in nothing["missing"]
+
+
+@pytest.mark.parametrize(("printed", "verdict"), [("1.9", "reached"), ("1.5", "exceeded"), ("2.5", "missed")])
+def test_ratios_are_reached_exceeded_or_missed(tmp_path, printed, verdict):
+    found = claim(tmp_path, column="speedup:fast:spectile", kind="ratio", tolerance="0.1", printed=printed)
+    assert found["verdict"] == verdict
+    gain = claim(tmp_path, column="gain:fast:spectile", kind="ratio", tolerance="0.1", printed="100")
+    assert (gain["measured"], gain["verdict"]) == (100.0, "reached")
 
 
 @pytest.mark.parametrize(
@@ -463,10 +470,11 @@ def test_filters_keep_rows_that_meet_every_condition(conditions, cases):
 def test_what_a_failed_method_found_is_no_claim(tmp_path):
     broken = example()["methods"][0] | {"method": "fast", "status": "failed", "reason": "wrong", "values": {"count": 2}}
     row = dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "spamm", "printed": "2", "column": "v_count"}
+    row["kind"] = "setting"
     (tmp_path / "claims.tsv").write_text(CLAIMS + "\t".join(row.values()) + "\n")
     frame = record.frame([example(methods=[broken])])
     found = claims.evaluate(claims.read_claims(tmp_path / "claims.tsv"), [frame]).iloc[0]
-    assert tuple(found[["verdict", "reason"]]) == ("not measured", "wrong")
+    assert tuple(found[["verdict", "missing"]]) == ("not measured", "wrong")
 
 
 @pytest.mark.parametrize(
@@ -482,7 +490,7 @@ def test_tolerances_are_relative_to_the_printed_number(tmp_path):
 
 
 def test_a_claim_stands_once(tmp_path):
-    (tmp_path / "claims.tsv").write_text(CLAIMS + 2 * ("\t".join(["c"] * 4 + ["2"] + [""] * 6) + "\n"))
+    (tmp_path / "claims.tsv").write_text(CLAIMS + 2 * ("\t".join(["c"] * len(claims.COLUMNS)) + "\n"))
     with pytest.raises(claims.ClaimError, match="'c' stands twice"):
         claims.read_claims(tmp_path / "claims.tsv")
 
@@ -491,6 +499,8 @@ def test_a_claim_stands_once(tmp_path):
     ("cells", "message"),
     [
         ({"printed": "two"}, "no number"),
+        ({"kind": "guess"}, "choose one of exact, ratio"),
+        ({"kind": "ratio"}, "needs a tolerance exactly if"),
         ({"filter": "method"}, "write column=value"),
         ({"filter": "p_n=4"}, "finds 2 rows"),
         ({"filter": "method=fast", "aggregate": "mode"}, "aggregate 'mode'"),
@@ -592,10 +602,9 @@ def test_claims_table_of_the_repository_is_sound():
     assert not table[["statement", "element"]].eq("").any(axis=None)
     frames = [record.read_frame(root / f"results/recorded/h200/{paper}.parquet") for paper in provenance.PAPERS]
     found = claims.evaluate(table, frames)
-    assert not found.loc[found["verdict"] == "differs", "claim"].tolist()
     reproduced = found.loc[found["verdict"] == "reproduced", "paper"].value_counts()
     assert reproduced["spamm"] >= 96 and reproduced["tsparse"] >= 46
-    assert found.loc[found["verdict"] == "not measured", "reason"].str.len().gt(20).all()
+    assert found.loc[found["verdict"] == "not measured", "missing"].str.len().gt(20).all()
 
 
 def test_frames_join_as_if_gathered_together(tmp_path):

@@ -1,37 +1,40 @@
-"""Claims: the papers' printed numbers, each beside what the records say.
+"""Claims: what the papers print or conclude, each beside what the records say.
 
-``config/claims.tsv`` holds one printed number a row, and how to find ours: a filter on the frame's columns, a column
-(or ``speedup:<method>:<baseline>``, or ``rate``, in TFLOP/s) and an aggregate.  A tolerance makes it a statement that
-must reproduce; without one the two numbers stand side by side, because the hardware differs.
+``config/claims.tsv`` holds one printed number or one conclusion a row: of which kind it is, and how to find ours (a
+filter on the frame's rows, a quantity and an aggregate, :mod:`spectile_study.bench.quantities`).  ``config/README.md``
+explains its columns.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spectile_study.bench.stats import geometric_mean, rates, speedups
+from spectile_study.bench.quantities import SHAPES, ClaimError, aggregate, meets, of_rows, time_of
 
 if TYPE_CHECKING:
     import pandas
 
+__all__ = ["COLUMNS", "JUDGED", "KINDS", "ClaimError", "evaluate", "listed", "printed", "read_claims", "select", "used"]
+
 COLUMNS = (
-    "claim", "paper", "element", "statement", "printed", "unit", "filter", "column", "aggregate", "tolerance", "note",
+    "claim", "paper", "element", "drawn", "kind", "statement", "printed", "unit", "filter", "column", "aggregate",
+    "tolerance", "reason", "note",
 )  # fmt: skip
-_AGGREGATES: dict[str, Callable[..., float]] = {
-    "median": np.median,
-    "max": np.max,
-    "min": np.min,
-    "geomean": geometric_mean,
-}
-
-
-class ClaimError(ValueError):
-    """A row of the claims table that cannot be evaluated; the message names the row and what to do."""
+#: Kinds that hold on other hardware and get a verdict, and those of the paper's own machine and run, which get none.
+JUDGED = ("exact", "ratio", "share", "shape")
+KINDS = (*JUDGED, "seconds", "setting")
+#: Verdicts that speak for the paper's claim, and those that speak against it.
+HOLDS = ("reproduced", "reached", "exceeded")
+FAILS = ("differs", "missed")
+#: Shapes whose number is an abscissa, which the paper's may differ from by a factor.
+_PLACES = ("crosses", "highest", "lowest")
+#: Shapes whose number must not be larger than the printed one, or 1.
+_CAPPED = ("saturates", "spread", "max")
 
 
 def read_claims(path: str | Path) -> pandas.DataFrame:
@@ -40,7 +43,8 @@ def read_claims(path: str | Path) -> pandas.DataFrame:
     Raises
     ------
     ClaimError
-        If a column is missing, a claim stands twice or a printed value is not a number.
+        If a column is missing, a claim stands twice, a printed value is not a number, or a kind that gets a verdict has
+        no tolerance.
     """
     import pandas
 
@@ -50,7 +54,17 @@ def read_claims(path: str | Path) -> pandas.DataFrame:
     twice = table["claim"][table["claim"].duplicated()]
     if len(twice):
         raise ClaimError(f"{path}: the claim {twice.iloc[0]!r} stands twice: give each row its own name")
+    for claim, kind, column, tolerance in zip(
+        *(table[name] for name in ("claim", "kind", "column", "tolerance")), strict=True
+    ):
+        if kind not in KINDS:
+            raise ClaimError(f"{path}: claim {claim!r} has the kind {kind!r}: choose one of {', '.join(KINDS)}")
+        if (kind in JUDGED and column != "") != (tolerance != ""):
+            raise ClaimError(
+                f"{path}: claim {claim!r} needs a tolerance exactly if its kind gets a verdict and it has a column"
+            )
     try:
+        table["printed"] = table["printed"].mask((table["kind"] == "shape") & (table["printed"] == ""), "nan")
         table["printed"] = table["printed"].astype(float)
     except ValueError as error:
         raise ClaimError(f"{path}: column 'printed' holds something that is no number ({error})") from None
@@ -88,83 +102,97 @@ def printed(claim: str) -> float:
     return float(table["printed"].astype(float).loc[claim])
 
 
-def evaluate(claims: pandas.DataFrame, frames: Iterable[pandas.DataFrame]) -> pandas.DataFrame:
-    """Return `claims` with the columns ``measured, ratio, verdict, reason, device, machine, records``.
+_RESULTS = ("measured", "ratio", "verdict", "missing", "time", "device", "machine", "records")
 
-    Verdicts: ``reproduced`` or ``differs`` where a tolerance is given, ``shown beside`` where not, ``not measured``
-    with the reason where no record holds the number, ``the paper's alone`` where none could (the row has no column, and
-    its note says why).
+
+def evaluate(claims: pandas.DataFrame, frames: Iterable[pandas.DataFrame]) -> pandas.DataFrame:
+    """Return `claims` with the columns ``measured, ratio, verdict, missing, time, device, machine, records``.
+
+    Verdicts: ``reproduced`` or ``differs`` of exact numbers and of shapes; ``reached``, ``exceeded`` or ``missed`` of
+    ratios and shares; ``shown beside`` of the paper's seconds and settings; ``not measured``, with the reason as
+    ``missing``, where no record holds the number; ``the paper's alone`` where none could (the row has no column, and
+    its note says why).  ``time`` says whether times are those of calls or of the device.
     """
-    by_paper = {frame["paper"].iloc[0]: frame for frame in frames if len(frame)}
-    results = [_evaluate_row(row, by_paper.get(row["paper"])) for _, row in claims.iterrows()]
     import pandas
 
+    by_paper = {frame["paper"].iloc[0]: frame for frame in frames if len(frame)}
+    results = []
+    for _, row in claims.iterrows():
+        try:
+            results.append(_evaluate_row(row, by_paper.get(row["paper"])))
+        except ClaimError as error:
+            raise ClaimError(f"claim {row['claim']!r} {error}") from None
     return pandas.concat([claims.reset_index(drop=True), pandas.DataFrame(results, columns=_RESULTS)], axis=1)
 
 
-_RESULTS = ("measured", "ratio", "verdict", "reason", "device", "machine", "records")
+def used(claim: pandas.Series, frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the rows of `frame` that `claim` is made of, with its quantity as ``value``."""
+    return of_rows(select(frame, claim["filter"]), claim["column"])
 
 
 def _evaluate_row(row: pandas.Series, frame: pandas.DataFrame | None) -> tuple[object, ...]:
     nothing = (None, None, "not measured")
     if not row["column"]:
-        return (None, None, "the paper's alone", row["note"], "", "", "")
+        return (None, None, "the paper's alone", row["note"], "", "", "", "")
     if frame is None:
-        return (*nothing, "this run holds no record of the paper", "", "", "")
-    rows = select(frame, row["filter"], row["claim"])
-    column = row["column"]
-    if column.startswith("speedup:"):
-        _, method, baseline = column.split(":")
-        values_of = speedups(rows, method, baseline) if len(rows) else rows
-        column = "speedup"
-    elif column == "rate":
-        values_of = rows[(rows["status"] == "ok") & rows["time_s"].notna() & rows["flops"].notna()]
-        values_of = values_of.assign(rate=rates(values_of))
-    else:
-        values_of = rows[(rows["status"] == "ok") & rows[column].notna()] if column in rows else rows.iloc[:0]
-    if not len(values_of):
-        return (*nothing, _why_missing(rows, frame), "", "", "")
-    values = values_of[column].astype(float).to_numpy()
-    aggregate = row["aggregate"] or "only"
-    if aggregate == "only":
-        if len(values) != 1:
-            raise ClaimError(f"claim {row['claim']!r} finds {len(values)} rows: narrow its filter or give an aggregate")
-        measured = float(values[0])
-    elif aggregate in _AGGREGATES:
-        measured = float(_AGGREGATES[aggregate](values))
-    else:
-        raise ClaimError(f"claim {row['claim']!r}: aggregate {aggregate!r} is none of only, {', '.join(_AGGREGATES)}")
-    printed = float(row["printed"])
-    ratio = measured / printed if printed else None
-    verdict = _verdict(measured, printed, row["tolerance"], row["claim"])
-    where = (", ".join(sorted(set(values_of[name]))) for name in ("device", "machine", "record"))
-    return (measured, ratio, verdict, "", *where)
+        return (*nothing, "this run holds no record of the paper", "", "", "", "")
+    rows = used(row, frame)
+    how = row["aggregate"] or "only"
+    if not len(rows) or (how.partition(":")[0] in SHAPES and len(rows) < 2):
+        return (*nothing, _why_missing(select(frame, row["filter"]), frame), "", "", "", "")
+    measured = aggregate(rows, how)
+    if np.isnan(measured):
+        return (*nothing, "no row of this run is predicted, or none is faster", "", "", "", "")
+    ratio = measured / row["printed"] if row["printed"] else None
+    where = (", ".join(sorted(set(rows[name]))) for name in ("device", "machine", "record"))
+    return (measured, ratio, verdict(row, measured), "", time_of(rows, row["column"]), *where)
 
 
-def select(frame: pandas.DataFrame, conditions: str, what: str = "filter") -> pandas.DataFrame:
-    """Return the rows of `frame` that meet ``"column=value,column=value"``; numbers compare to nine digits.
+def verdict(claim: pandas.Series, measured: float) -> str:
+    """Return what `measured` says of a claim.
+
+    The tolerance of exact numbers, ratios and shares is relative to the printed number, or ``abs:`` absolute.  That of
+    a shape is relative to its bound, the printed number or 1; of a place along a curve, it is a factor beyond 1.
 
     Raises
     ------
     ClaimError
-        If a condition has no ``=``.
+        If the tolerance is neither a number nor ``abs:number``.
     """
-    import pandas
+    kind, target = claim["kind"], float(claim["printed"])
+    if kind not in JUDGED:
+        return "shown beside"
+    text = claim["tolerance"]
+    try:
+        size = float(text.removeprefix("abs:"))
+    except ValueError:
+        raise ClaimError(f"has the tolerance {text!r}, which is neither a number nor abs:number") from None
+    if kind == "shape":
+        return "reproduced" if _has_shape(claim["aggregate"].partition(":")[0], measured, target, size) else "differs"
+    close = abs(measured - target) <= (size if text.startswith("abs:") else size * abs(target))
+    if kind == "exact":
+        return "reproduced" if close else "differs"
+    return "reached" if close else "exceeded" if measured > target else "missed"
 
+
+def _has_shape(shape: str, measured: float, target: float, size: float) -> bool:
+    if shape in _PLACES:
+        return target / (1 + size) <= measured <= target * (1 + size)
+    bound = 1.0 if np.isnan(target) else target
+    return measured <= bound * (1 + size) if shape in _CAPPED else measured >= bound * (1 - size)
+
+
+def select(frame: pandas.DataFrame, conditions: str) -> pandas.DataFrame:
+    """Return the rows of `frame` that meet every condition of ``"column=value,column>value"``.
+
+    Raises
+    ------
+    ClaimError
+        If a condition has none of ``=``, ``>`` and ``<``.
+    """
     met = np.ones(len(frame), dtype=bool)
     for condition in filter(None, (part.strip() for part in conditions.split(","))):
-        name, equals, wanted = condition.partition("=")
-        if not equals:
-            raise ClaimError(f"{what}: the condition {condition!r} lacks '=': write column=value")
-        if name not in frame:
-            return frame.iloc[:0]
-        try:
-            number = float(wanted)
-        except ValueError:
-            met &= (frame[name].astype(str) == wanted).to_numpy()
-            continue
-        numeric = pandas.to_numeric(frame[name], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
-        met &= np.isclose(numeric, number, rtol=1e-9, atol=0)
+        met &= meets(frame, condition)
     return frame[met]
 
 
@@ -174,16 +202,3 @@ def _why_missing(rows: pandas.DataFrame, frame: pandas.DataFrame) -> str:
         return reasons[0]
     device = frame["device"].iloc[0] if len(frame) else "this machine"
     return f"no finished case of this run on {device} holds it"
-
-
-def _verdict(measured: float, printed: float, tolerance: str, claim: str) -> str:
-    if not tolerance:
-        return "shown beside"
-    try:
-        if tolerance.startswith("abs:"):
-            close = abs(measured - printed) <= float(tolerance[4:])
-        else:
-            close = abs(measured - printed) <= float(tolerance) * abs(printed)
-    except ValueError:
-        raise ClaimError(f"claim {claim!r}: tolerance {tolerance!r} is neither a number nor abs:number") from None
-    return "reproduced" if close else "differs"

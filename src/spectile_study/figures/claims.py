@@ -14,23 +14,24 @@ from spectile_study.figures.tables import Cell, Table
 from spectile_study.papers import PAPERS
 
 NAMES = {paper: known.name for paper, known in PAPERS.items()}
-NOTE = "A tolerance makes a verdict; numbers of other hardware stand beside ours without one."
-ORDER = ["reproduced", "differs", "shown beside", "not measured", "the paper's alone"]
+NOTE = "Seconds and settings of the paper's machine stand beside ours without a verdict."
+ORDER = ["reproduced", "differs", "reached", "exceeded", "missed", "shown beside", "not measured", "the paper's alone"]
 FOLDED = {
     "not measured": "claims were not measured here",
     "the paper's alone": "numbers stand for the paper alone, because what they describe is not available",
 }
-SHOWN = ["paper", "element", "statement", "printed", "measured", "unit", "verdict", "device", "note"]
+SHOWN = ["paper", "element", "kind", "statement", "printed", "measured", "unit", "verdict", "time", "device", "note"]
 
 
 def page(evaluated: pandas.DataFrame) -> Table:
     """Return the table of all claims; an empty cell carries its reason."""
     data = evaluated.copy()
     data["paper"] = data["paper"].map(NAMES)
-    data["note"] = data["reason"].where(data["reason"] != "", data["note"])
+    for more in ("reason", "missing"):
+        data["note"] = data[more].where(data[more] != "", data["note"])
     numbers = zip(data["measured"], data["printed"], strict=True)
     data["measured"] = pandas.Series([like(ours, theirs) for ours, theirs in numbers], dtype=object, index=data.index)
-    data["printed"] = data["printed"].map(lambda value: Cell(value, "{:,.10g}"))
+    data["printed"] = data["printed"].map(lambda value: "" if value != value else Cell(value, "{:,.10g}"))
     return Table("Claims: what the papers print, and what was measured here", data[SHOWN])
 
 

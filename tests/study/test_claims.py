@@ -1,0 +1,101 @@
+"""Quantities, shapes and verdicts of claims, and what captions make of them."""
+
+import pandas
+import pytest
+
+from spectile_study.bench import claims, quantities
+from spectile_study.figures import agreement
+
+
+def curve(values, **columns):
+    rows = {"status": "ok", "paper": "kpm", "p_n": range(1, len(values) + 1), "v_y": values, "record": "r"}
+    return pandas.DataFrame(rows | {"device": "d", "machine": "m", "method": "spectile", "reason": None} | columns)
+
+
+@pytest.mark.parametrize(
+    ("how", "values", "number"),
+    [
+        ("grows:p_n", [1.0, 2.0, 3.0], 1.5),
+        ("grows:p_n", [1.0, 2.0, 1.0], 0.5),
+        ("falls:p_n", [4.0, 2.0, 1.6], 1.25),
+        ("saturates:p_n", [1.0, 2.0, 2.2], 1.1),
+        ("rise:p_n", [1.0, 9.0, 3.0], 3.0),
+        ("spread:p_n", [1.0, 0.5, 2.0], 4.0),
+        ("crosses:p_n", [0.5, 2.0, 0.9, 1.1], 4.0),
+        ("crosses:p_n", [0.5, 0.9], float("inf")),
+        ("crosses:p_n", [1.5, 1.9], 1.0),
+        ("highest:p_n", [1.0, 3.0, 2.0], 2.0),
+        ("lowest:p_n", [1.0, 3.0, 0.5], 3.0),
+    ],
+)
+def test_shapes_are_numbers(how, values, number):
+    assert quantities.aggregate(quantities.of_rows(curve(values), "v_y"), how) == pytest.approx(number)
+
+
+def test_the_worst_curve_counts():
+    rows = pandas.concat([curve([1.0, 2.0], p_k=1), curve([1.0, 3.0], p_k=2), curve([9.0], p_k=3)])
+    assert quantities.aggregate(quantities.of_rows(rows, "v_y"), "grows:p_n:p_k") == 2.0
+    with pytest.raises(claims.ClaimError, match="fewer than two values along p_n"):
+        quantities.aggregate(quantities.of_rows(curve([1.0]), "v_y"), "grows:p_n")
+
+
+@pytest.mark.parametrize(
+    ("how", "printed", "tolerance", "values", "verdict"),
+    [
+        ("grows:p_n", "", "0.05", [1.0, 0.97, 2.0], "reproduced"),
+        ("grows:p_n", "", "0.01", [1.0, 0.97, 2.0], "differs"),
+        ("saturates:p_n", "", "0.1", [1.0, 2.0, 2.1], "reproduced"),
+        ("saturates:p_n", "", "0.1", [1.0, 2.0, 2.5], "differs"),
+        ("rise:p_n", "2", "0.1", [1.0, 1.9], "reproduced"),
+        ("highest:p_n", "4", "1", [1.0, 3.0, 2.0], "reproduced"),
+        ("highest:p_n", "5", "1", [1.0, 3.0, 2.0], "differs"),
+        ("min", "", "0", [1.5, 1.1], "reproduced"),
+        ("max", "2", "0", [1.5, 2.1], "differs"),
+    ],
+)
+def test_shapes_hold_or_differ(tmp_path, how, printed, tolerance, values, verdict):
+    row = dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "kpm", "kind": "shape", "column": "v_y"}
+    row |= {"aggregate": how, "printed": printed, "tolerance": tolerance}
+    (tmp_path / "claims.tsv").write_text("\t".join(claims.COLUMNS) + "\n" + "\t".join(row.values()) + "\n")
+    found = claims.evaluate(claims.read_claims(tmp_path / "claims.tsv"), [curve(values)])
+    assert found["verdict"].tolist() == [verdict]
+
+
+def test_shares_are_of_the_devices_peak():
+    rows = curve([1.0], device="NVIDIA H200", flops=6.7e12, time_s=1.0)
+    assert quantities.of_rows(rows, "share:fp64")["value"].tolist() == pytest.approx([10.0])
+    assert quantities.of_rows(rows, "rate:fp64:20")["value"].tolist() == pytest.approx([2.0])
+    assert not len(quantities.of_rows(rows.assign(device="another"), "share:fp64"))
+
+
+def test_criteria_are_scored():
+    rows = curve([2.0, 0.5, 3.0, 0.9], v_nnz=[10, 10, 1, 1])
+    rows = quantities.of_rows(rows, "v_y")
+    assert quantities.aggregate(rows, "precision:v_nnz>5") == 0.5
+    assert quantities.aggregate(rows, "recall:v_nnz/p_n<6") == 0.5
+
+
+def test_times_are_called_what_they_are():
+    rows = pandas.DataFrame({"paper": ["tsparse", "tsparse"], "method": ["spectile_float16", "rows_float16"]})
+    assert quantities.time_of(rows, "time_s") == "as called and device"
+    assert quantities.time_of(rows[:1], "rate") == "as called" and quantities.time_of(rows, "v_nnz") == ""
+    tridiagonal = pandas.DataFrame({"paper": ["evd"], "method": ["spectile"], "p_study": ["tridiagonal"]})
+    assert quantities.time_of(tridiagonal, "speedup:a:b") == "as called"
+    assert quantities.time_of(tridiagonal.assign(p_study="chasing"), "speedup:a:b") == "device"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "word"),
+    [
+        (["reproduced", "exceeded"], "agrees"),
+        (["reached", "missed"], "agrees in part"),
+        (["differs", "missed", "not measured"], "does not agree"),
+        (["not measured", "the paper's alone"], ""),
+    ],
+)
+def test_agreement_is_of_verdicts(verdicts, word):
+    assert agreement.word(verdicts) == word
+    table = pandas.DataFrame({"verdict": verdicts, "kind": "ratio", "statement": "a_b is 2x faster"})
+    said = agreement.sentence(table)
+    assert (f"**Ours {word}**" if word else "**Nothing can be said of ours**") in said
+    assert ("a\\_b is 2x faster" in said) == ("part" in word or "not" in word)
