@@ -17,7 +17,7 @@ from spectile.tsparse.matrices import (
     choose_precision,
     sums_at_most,
 )
-from spectile.tsparse.types import BY_ENTRY, IN_TILES, METHODS, Method, PrecisionName, SymbolicProduct
+from spectile.tsparse.types import BY_ENTRY, IN_TILES, METHODS, TILED, Method, PrecisionName, SymbolicProduct
 
 Backend = Literal["auto", "cpu", "cuda"]
 
@@ -48,9 +48,10 @@ def spgemm(
         cores).  For ``float16``, what its range does not hold is scaled by powers of two and C is scaled back: in tiles
         by rows of A and columns of B, otherwise entry by entry, and by rows and columns only where an entry leaves the
         range of float32 or is above 2**48.
-    method : {"auto", "rows", "tiles"}
+    method : {"auto", "rows", "tiles", "tasks"}
         ``rows``: row by row, entry by entry; on a GPU an analysis chooses for each row how it is gathered.
-        ``tiles``: the paper's 8x8 bitmap tiles, on a GPU with tensor cores.  ``auto``: ``rows``, the faster from CSR to
+        ``tiles``: 8x8 bitmap tiles, on a GPU with tensor cores.  ``tasks``: the paper's method step by step, a sorted
+        list of all products of tiles; it leaves out entries that cancel.  ``auto``: ``rows``, the faster from CSR to
         CSR on every matrix measured but a generated full band (docs/notes/tsparse.md).
     memory_limit : int, optional
         Bytes that the product may use beside A, B, C and, on a CPU, three integers for each row.  It is
@@ -62,8 +63,8 @@ def spgemm(
     -------
     C : CSR matrix or array, shape (m, n)
         Of the library of `A`, indices sorted, float64 for ``precision="float64"`` and float32 otherwise, Boolean for
-        Boolean factors without a `precision`.  Its pattern is structural: an entry whose terms cancel is stored as 0.
-        The same call gives the same bits every time, whatever the number of threads and the memory limit.
+        Boolean factors without a `precision`.  Its pattern is structural: an entry whose terms cancel is stored as 0,
+        but for ``method="tasks"``.  The same call gives the same bits every time, whatever the number of threads and the memory limit.
 
     Raises
     ------
@@ -187,7 +188,7 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None, metho
     chosen = choose_precision(A, B, precision)
     left, right = operands(A, B)
     pattern = cpu.symbolic(left, right, None)
-    half = IN_TILES if method == "tiles" else BY_ENTRY
+    half = IN_TILES if method in TILED else BY_ENTRY
     bound = bounds.error_bound(left, right, chosen, half, pattern.values)
     return sp.csr_array((bound, pattern.indices, pattern.indptr), shape=pattern.shape)
 

@@ -11,8 +11,11 @@ import numpy as np
 from spectile.core.precisions import canonical
 
 PrecisionName = Literal["float64", "float32", "tf32", "float16", "fp64", "fp32", "fp16"]
-Method = Literal["auto", "rows", "tiles"]
-METHODS = ("auto", "rows", "tiles")
+Method = Literal["auto", "rows", "tiles", "tasks"]
+METHODS = ("auto", "rows", "tiles", "tasks")
+
+#: Methods whose elements are those of tiles.
+TILED = ("tiles", "tasks")
 
 HALF_MAX = 65504.0
 HALF_NORMAL = 2.0**-14

@@ -120,6 +120,18 @@ def test_compaction_drops_what_cancelled():
     )
 
 
+@QUICK
+@given(shapes, st.floats(0, 0.5), st.integers(0, 10**6), st.sampled_from(PRECISIONS))
+def test_tasks_leave_out_what_cancelled(shape, density, seed, precision):
+    m, k, n = shape
+    A, B = random(m, k, density, seed, "integers"), random(k, n, density, seed + 1, "integers")
+    C = multiply(A, B, precision=precision, method="tasks")
+    kept = multiply(A, B, precision=precision, method="rows")
+    kept.eliminate_zeros()
+    for name in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(C, name), getattr(kept, name))
+
+
 def test_cancelled_entries_stay_stored():
     A = sp.csr_array(np.array([[1.0, -1.0]]))
     B = sp.csr_array(np.array([[3.0], [3.0]]))

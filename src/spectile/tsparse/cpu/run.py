@@ -13,13 +13,15 @@ from spectile.tsparse.cpu.symbolic import counted
 from spectile.tsparse.cpu.work import chunks, survey
 from spectile.tsparse.matrices import host_csr
 from spectile.tsparse.rounding import rounded, unscale
-from spectile.tsparse.types import IN_TILES, Operand, Precision
+from spectile.tsparse.types import IN_TILES, TILED, Operand, Precision
 
 
 def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int | None) -> Any:
     """Multiply on the CPU; see `spectile.tsparse.spgemm`."""
     left, right = operands(A, B)
-    return _by_tiles(left, right, precision) if method == "tiles" else _by_rows(left, right, precision, memory_limit)
+    if method in TILED:
+        return _by_tiles(left, right, precision, drop_cancelled=method == "tasks")
+    return _by_rows(left, right, precision, memory_limit)
 
 
 def _by_rows(A: Operand, B: Operand, precision: Precision, memory_limit: int | None) -> Any:
@@ -38,11 +40,11 @@ def _by_rows(A: Operand, B: Operand, precision: Precision, memory_limit: int | N
     return counted(A, B, memory_limit, work, pieces).product(A, B, precision)
 
 
-def _by_tiles(A: Operand, B: Operand, precision: Precision) -> Any:
+def _by_tiles(A: Operand, B: Operand, precision: Precision, drop_cancelled: bool) -> Any:
     """Multiply by the paper's algorithm."""
     data_a, data_b, exponents = rounded(A, B, precision, IN_TILES)
     left, right = (reference.to_bitmap(x.with_data(d).csr()) for x, d in ((A, data_a), (B, data_b)))
-    C = reference.to_csr(reference.spgemm(left, right, precision.dtype))
+    C = reference.to_csr(reference.spgemm(left, right, precision.dtype, drop_cancelled))
     indptr, indices, data = C.indptr.astype(np.int64), C.indices, C.data
     data = unscale(data, indptr, indices, exponents)
     return host_csr((A.shape[0], B.shape[1]), indptr, indices.astype(A.indices.dtype), data, A.array or B.array)

@@ -13,15 +13,16 @@ from spectile.tsparse.cuda.counters import CONSTANTS
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
-from spectile.tsparse.cuda.tiles.product import multiply_to_csr
+from spectile.tsparse.cuda.tasks import product as tasks
+from spectile.tsparse.cuda.tiles import product as tiles
 from spectile.tsparse.matrices import device_csr, host_csr, is_array, to_host
-from spectile.tsparse.types import BY_ENTRY, IN_TILES, Factor, Precision
+from spectile.tsparse.types import BY_ENTRY, IN_TILES, TILED, Factor, Precision
 
 
 def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int | None, host: bool) -> Any:
     """Multiply on the device; see `spectile.tsparse.spgemm`.  `host` tells that A and B are scipy matrices."""
-    if method == "tiles":
-        return _by_tiles(A, B, precision, memory_limit, host)
+    if method in TILED:
+        return _by_tiles(A, B, precision, method, memory_limit, host)
 
     def product(left: Factor, right: Factor, counters: Any) -> Any:
         if host:
@@ -31,12 +32,13 @@ def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int 
     return with_checked_factors(A, B, precision, product, BY_ENTRY)
 
 
-def _by_tiles(A: Any, B: Any, precision: Precision, memory_limit: int | None, host: bool) -> Any:
+def _by_tiles(A: Any, B: Any, precision: Precision, method: str, memory_limit: int | None, host: bool) -> Any:
     if memory_limit is not None:
-        raise ValueError('memory_limit is kept by method="rows" and "auto", not by "tiles": choose one of them')
+        raise ValueError(f'memory_limit is kept by method="rows" and "auto", not by "{method}": choose one of them')
+    multiply = tasks.multiply_to_csr if method == "tasks" else tiles.multiply_to_csr
 
     def product(left: Factor, right: Factor, counters: Any) -> Any:
-        C = multiply_to_csr(*checked(left, right, counters), precision)
+        C = multiply(*checked(left, right, counters), precision)
         return device_csr((left.shape[0], right.shape[1]), *C)
 
     C = with_checked_factors(A, B, precision, product, IN_TILES)

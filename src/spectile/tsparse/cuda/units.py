@@ -16,6 +16,11 @@ def _by_value(source: str, **more: str) -> dict[str, Unit]:
     return {name: Unit(__package__, (source,), PORTABLE, {**defines, **more}) for name, defines in _VALUES.items()}
 
 
+def _task_product(precision: str, tensor: int) -> Unit:
+    defines = {"PRECISION": str(PRECISIONS[precision].tile_code), "TENSOR": str(tensor)}
+    return Unit(__package__, ("tasks/product.cu",), PORTABLE, defines)
+
+
 #: By the name of the type of C.
 CHECK = _by_value("check.cu")
 ANALYSIS = _by_value("rows/analysis.cu")
@@ -38,8 +43,25 @@ TILES = {
     )
     for name, precision in PRECISIONS.items()
 }
-_FAMILIES = (CHECK, ANALYSIS, WINDOW, HASH, WIDE_HASH, BLOCK, REUSE_WINDOW, REUSE_HASH, REUSE_BLOCK, TILES)
-UNITS = (SYMBOLIC, *(unit for family in _FAMILIES for unit in family.values()))
+#: The paper's method: what needs no values, and counting and multiplication by the name of the precision.
+TASK_LIST = Unit(__package__, ("tasks/list.cu",), PORTABLE)
+TASK_PRODUCT = {name: _task_product(name, int(name != "float32")) for name in PRECISIONS}
+#: The same without tensor cores, for the study (the paper's nonTCU).
+TASK_PLAIN = _task_product("float16", 0)
+_FAMILIES = (
+    CHECK,
+    ANALYSIS,
+    WINDOW,
+    HASH,
+    WIDE_HASH,
+    BLOCK,
+    REUSE_WINDOW,
+    REUSE_HASH,
+    REUSE_BLOCK,
+    TILES,
+    TASK_PRODUCT,
+)
+UNITS = (SYMBOLIC, TASK_LIST, TASK_PLAIN, *(unit for family in _FAMILIES for unit in family.values()))
 
 
 @functools.cache

@@ -1,0 +1,82 @@
+// Bitmaps of 8x8 tiles: bit 8 r + c stands for the entry (r, c) of the tile.
+
+#include "scan.cuh"
+
+namespace {
+
+// The pattern of a product of two tiles.
+__device__ __forceinline__ u64 boolean_product(u64 a, u64 b) {
+    u64 product = 0;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) product |= ((a >> k) & 0x0101010101010101ull) * ((b >> (8 * k)) & 0xff);
+    return product;
+}
+
+// Columns of a tile that hold an entry, one bit each.
+__device__ __forceinline__ u32 columns_met(u64 bitmap) {
+    bitmap |= bitmap >> 32;
+    bitmap |= bitmap >> 16;
+    return u32(bitmap | bitmap >> 8) & 0xff;
+}
+
+// Rows of a tile that hold an entry, one bit each.
+__device__ __forceinline__ u32 rows_met(u64 bitmap) {
+    u32 rows = 0;
+#pragma unroll
+    for (int r = 0; r < 8; ++r) rows |= ((bitmap >> (8 * r)) & 0xff ? 1u : 0u) << r;
+    return rows;
+}
+
+// The sum of what all blocks with smaller tickets hand in: a single-pass scan with look-back.  All threads call it; `sum`
+// is the block's own, and states begin as 0.  A block may rely on what earlier blocks did before they called it.
+__device__ __forceinline__ u64 sum_before(int ticket, u64 sum, u64* states) {
+    constexpr u64 VALUE_BITS = (1ull << 62) - 1;
+    __shared__ u64 s_before;
+    const int lane = threadIdx.x & 31;
+    volatile u64* seen_states = states;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        if (lane == 0) {
+            __threadfence();
+            seen_states[ticket] = (ticket == 0 ? 2ull << 62 : 1ull << 62) | sum;
+        }
+        u64 prefix = 0;
+        for (int at = ticket - 1 - lane; ticket > 0; at -= 32) {
+            u64 seen;
+            do {
+                seen = at >= 0 ? seen_states[at] : 2ull << 62;
+            } while (__any_sync(ALL, (seen >> 62) == 0));
+            const u32 done = __ballot_sync(ALL, (seen >> 62) == 2);
+            const int last = done ? __ffs(done) - 1 : 31;
+            u64 part = lane <= last ? seen & VALUE_BITS : 0;
+            for (int d = 16; d; d >>= 1) part += __shfl_xor_sync(ALL, part, d);
+            prefix += part;
+            if (done) break;
+        }
+        if (lane == 0) {
+            __threadfence();
+            if (ticket > 0) seen_states[ticket] = (2ull << 62) | (prefix + sum);
+            s_before = prefix;
+        }
+    }
+    __syncthreads();
+    return s_before;
+}
+
+// The sum of `value` over the threads before this one in a block of 256, and over all of them in `sum`.
+__device__ __forceinline__ u64 scan_block(u64 value, u64& sum) {
+    __shared__ u64 s_sums[8];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const u64 scan = prefix_scan<32>(value, lane, ALL);
+    if (lane == 31) s_sums[warp] = scan;
+    __syncthreads();
+    u64 before = scan - value;
+    sum = 0;
+    for (int w = 0; w < 8; ++w) {
+        if (w < warp) before += s_sums[w];
+        sum += s_sums[w];
+    }
+    return before;
+}
+
+}  // namespace

@@ -1,0 +1,119 @@
+"""Matrices in the paper's bitmap format on the device, from CSR and back (``list.cu``, ``product.cu``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spectile.core.compile import Unit
+from spectile.core.launch import Shape, kernel
+from spectile.tsparse.cuda import units
+from spectile.tsparse.cuda.counters import CONSTANTS, Head, read_head
+from spectile.tsparse.types import Factor, Precision
+
+_SCAN_BLOCK = 2048  # items of a block of `scan` and `segment`
+
+
+@dataclass
+class BitmapMatrix:
+    """A matrix of 8x8 bitmap tiles on the device (Section 2.1.2), its tiles sorted by row and column.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows and columns of entries.
+    indptr : (rows of tiles + 1,) int32
+        First tile of each row of tiles.
+    rows, columns : (tiles,) int32
+        Coordinates of each tile; `rows` is None for a product.
+    bitmaps : (tiles,) uint64
+        Bit ``8 r + c`` is set where entry ``(r, c)`` of the tile is stored.
+    index : (tiles + 1,) int32
+        First element of each tile; the last number is the count of elements.
+    elements : (nnz,)
+        Stored entries, tile by tile; float16 for ``precision="float16"``.
+    """
+
+    shape: tuple[int, int]
+    indptr: Any
+    rows: Any
+    columns: Any
+    bitmaps: Any
+    index: Any
+    elements: Any
+
+    @property
+    def tiles(self) -> int:
+        """Number of stored tiles."""
+        return len(self.bitmaps)
+
+
+def launch(unit: Unit, name: str, items: int, threads: int, *arguments: Any) -> None:
+    """Launch a kernel with one thread for each of `items`, unless there are none."""
+    if items:
+        kernel(unit, name)(Shape((-(-items // threads),), threads), *arguments)
+
+
+class Total:
+    """Counters of one scan, and its sum."""
+
+    def __init__(self, items: int) -> None:
+        import cupy
+
+        head = CONSTANTS["HEAD"] // 2
+        self._words = cupy.zeros(head + -(-items // _SCAN_BLOCK), np.uint64)
+        self.total, self.ticket, self.states = self._words[:1], self._words[1:2], self._words[head:]
+
+    def read(self) -> int:
+        """Wait for the sum."""
+        return _first(read_head(self._words))
+
+
+def _first(head: Head) -> int:
+    return head[0] & 0xFFFFFFFF | head[1] << 32
+
+
+def scan(counts: Any, offsets: Any) -> Total:
+    """Fill `offsets` with the sums of the counts before each, and of all at the end, modulo 2**32."""
+    total = Total(len(counts))
+    if len(counts):
+        arguments = (np.int32(len(counts)), counts, offsets, total.ticket, total.states, total.total)
+        kernel(units.TASK_LIST, "scan")(Shape((-(-len(counts) // _SCAN_BLOCK),), 256), *arguments)
+    else:
+        offsets.fill(0)
+    return total
+
+
+def convert(matrix: Factor, precision: Precision) -> BitmapMatrix:
+    """Convert a CSR factor, its values rounded already, to tiles."""
+    import cupy
+
+    rows, nnz = matrix.shape[0], matrix.nnz
+    tile_rows = -(-rows // 8)
+    counts, indptr = cupy.empty(tile_rows, np.int32), cupy.empty(tile_rows + 1, np.int32)
+    pattern = (np.int32(rows), matrix.indptr, matrix.indices)
+    launch(units.TASK_LIST, "count_tiles", 8 * tile_rows, 128, *pattern, counts)
+    tiles = scan(counts, indptr).read()
+    row, column, index, place = (cupy.empty(n, np.int32) for n in (tiles, tiles, tiles + 1, nnz))
+    bitmaps, elements = cupy.empty(tiles, np.uint64), cupy.empty(nnz, precision.element)
+    if not rows:
+        index.fill(0)
+    launch(units.TASK_LIST, "find_tiles", 8 * tile_rows, 128, *pattern, indptr, row, column, bitmaps, index, place)
+    launch(units.TASK_PRODUCT[precision.name], "scatter", nnz, 256, np.int32(nnz), matrix.data, place, elements)
+    return BitmapMatrix(matrix.shape, indptr, row, column, bitmaps, index, elements)
+
+
+def to_csr(C: BitmapMatrix, precision: Precision) -> tuple[Any, Any, Any]:
+    """Return row pointer, sorted columns and values of a product."""
+    import cupy
+
+    rows, nnz = C.shape[0], len(C.elements)
+    indptr, indices, data = cupy.empty(rows + 1, np.int32), cupy.empty(nnz, np.int32), cupy.empty(nnz, precision.dtype)
+    if not rows:
+        indptr.fill(0)
+    tiles = (C.indptr, C.columns, C.bitmaps, C.index, C.elements)
+    unit, threads = units.TASK_PRODUCT[precision.name], 256
+    launch(unit, "to_csr", -(-rows // 8) * threads, threads, np.int32(rows), *tiles, indptr, indices, data)
+    return indptr, indices, data
