@@ -64,7 +64,8 @@ def spgemm(
     C : CSR matrix or array, shape (m, n)
         Of the library of `A`, indices sorted, float64 for ``precision="float64"`` and float32 otherwise, Boolean for
         Boolean factors without a `precision`.  Its pattern is structural: an entry whose terms cancel is stored as 0,
-        but for ``method="tasks"``.  The same call gives the same bits every time, whatever the number of threads and the memory limit.
+        but for ``method="tasks"``.  The same call gives the same bits every time, whatever the number of threads and
+        the memory limit.
 
     Raises
     ------
