@@ -140,3 +140,19 @@ def test_parts_give_the_same_product(rng, monkeypatch):
     parted = spgemm(on_gpu(A), on_gpu(A), precision="float32", method="tasks").get()
     for name in ("indptr", "indices", "data"):
         np.testing.assert_array_equal(getattr(parted, name), getattr(whole, name))
+
+
+def test_study_checks_every_method_of_a_case(tmp_path):
+    from spectile_study.bench.case import Context, Method
+    from spectile_study.cases.tsparse.build import build
+
+    row = {"case": "q", "matrix": "cage7", "part": "family", "empty_pool": True}
+    ran = [one for one in build(row, Context("cuda", tmp_path, 1, 2)).methods if isinstance(one, Method)]
+    names = {method.name for method in ran}
+    assert {"tasks_float16", "tasks_nontcu", "tasks_csr_float16", "spectile_float32", "cusparse_float32"} <= names
+    for method in ran:
+        result = method.run()
+        errors = method.check(result)
+        assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
+        values = method.values(result)
+        assert "phases_s" not in values or all(seconds >= 0 for seconds in values["phases_s"])

@@ -1,9 +1,11 @@
 """What the workflow measures of sparse products: the square of one matrix by every method, in one process.
 
-Methods (the column ``method``): ``spectile_<precision>`` is ``spgemm(A, A, precision=...)``, CSR to CSR with sorted
-columns, check of the input, analysis and allocations included; ``rows_<precision>`` and ``tiles_<precision>`` the
-product in the kernels' format, conversions apart as in the paper: of checked and rounded CSR factors, and of bitmap
-tiles (``tiles_float32`` is its nonTCU); ``tiles_csr_<precision>`` the tiles from CSR to CSR; ``cusparse_<precision>``
+Methods (the column ``method``): ``tasks_<precision>`` is the paper's (task list, sort, counting, multiplication on
+tensor cores, compaction), conversions to and from bitmap tiles apart as in the paper; ``tasks_nontcu`` the same in
+float16 without tensor cores, and ``tasks_csr_float16`` from CSR to CSR.  ``spectile_<precision>`` is ``spgemm(A, A,
+precision=...)``, CSR to CSR with sorted columns, check of the input, analysis and allocations included;
+``rows_<precision>`` and ``tiles_<precision>`` the product in the kernels' format: of checked and rounded CSR factors,
+and of tiles that are searched without a list; ``tiles_csr_<precision>`` these from CSR to CSR; ``cusparse_<precision>``
 the vendor's product with its allocations; ``scipy_<precision>`` SciPy's product and the sort that brings it to the same
 form (entries that cancel are left out).  The ending ``_empty_pool`` marks calls that find CuPy's memory pool empty,
 ``_one_thread`` calls on one thread of the CPU, where the others take as many as Numba is given.  On a GPU times are

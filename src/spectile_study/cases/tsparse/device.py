@@ -1,4 +1,4 @@
-"""The methods measured on a GPU: ours by rows and by tiles, as called and in the kernels' format, and cuSPARSE's."""
+"""The methods measured on a GPU: the paper's, ours as called and in the kernels' format, and cuSPARSE's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spectile.tsparse.types import BY_ENTRY, IN_TILES, PRECISIONS, lookup
 from spectile_study.bench.case import Method, Skipped
 from spectile_study.cases.tsparse.checks import Check, half_reason
 from spectile_study.cases.tsparse.host import product
-from spectile_study.cases.tsparse.phases import phases_of
+from spectile_study.cases.tsparse.phases import phases_of, phases_of_tasks
 
 #: Products of entries a product of tiles from which the tiles' own methods are measured, and entries of C up to which.
 DENSE_TILES, LARGEST_TILED = 4, 100_000_000
@@ -46,9 +46,65 @@ def methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bool) -
             continue
         G = on_gpu[lookup(precision).dtype.name]
         add(f"spectile_{precision}", precision, product(G, precision, "cuda"), values=phases_of(G, precision))
+    methods += _task_methods(on_gpu, counts, check)
     methods += _row_methods(on_gpu, counts, check) + _tile_methods(on_gpu, counts, check)
     for precision, G in on_gpu.items():
         add(f"cusparse_{precision}", precision, lambda G=G: vendor.spgemm(G, G)[0])  # type: ignore[misc]
+    return methods
+
+
+def _task_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
+    """Return the paper's method: ``tasks_<precision>``, ``tasks_nontcu`` and ``tasks_csr_float16``."""
+    reason, half = _too_large(counts), half_reason(check.A, IN_TILES)
+    methods: list[Method | Skipped] = []
+    for name in PRECISIONS:
+        why = reason or (half if name == "float16" else None)
+        names = [f"tasks_{name}"] + ["tasks_nontcu", "tasks_csr_float16"] * (name == "float16")
+        if why:
+            methods += [Skipped(method, why) for method in names]
+        else:
+            methods += _tasks(name, on_gpu, counts, check)
+    return methods
+
+
+def _tasks(name: str, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method]:
+    """Return the paper's method in one precision, its factors converted already as in the paper's time."""
+    from spectile.tsparse.cuda import units
+    from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
+    from spectile.tsparse.cuda.tasks.convert import convert, to_csr
+    from spectile.tsparse.cuda.tasks.product import product as product_of_tiles
+    from spectile.tsparse.matrices import device_csr
+
+    precision = lookup(name)
+    G = on_gpu[precision.dtype.name]
+    left, right = with_checked_factors(G, G, precision, checked, IN_TILES)
+    tiles = convert(left, precision)
+    others = tiles if right is left else convert(right, precision)
+
+    def method(called: str, unit: Any) -> Method:
+        def run() -> Any:
+            return product_of_tiles(tiles, others, precision, unit)
+
+        def check_unscaled(C: Any) -> dict[str, float]:
+            indptr, indices, data = to_csr(C, precision)
+            unscale(data, indptr, indices, left, right, 0)
+            return check(called, name, device_csr(C.shape, indptr, indices, data))
+
+        phases = phases_of_tasks(tiles, others, precision, unit)
+        made = check.method(called, name, run, counts, phases, clock="events", memory_bytes=peak_bytes(run))
+        made.check = check_unscaled
+        return made
+
+    methods = [method(f"tasks_{name}", units.TASK_PRODUCT[name])]
+    if name == "float16":
+        methods.append(method("tasks_nontcu", units.TASK_PLAIN))
+
+        def csr_to_csr() -> Any:
+            return spgemm(G, G, precision="float16", method="tasks")
+
+        peak = peak_bytes(csr_to_csr)
+        called = "tasks_csr_float16"
+        methods.append(check.method(called, name, csr_to_csr, counts, clock="events", memory_bytes=peak))
     return methods
 
 
@@ -98,6 +154,11 @@ def _not_tiled(counts: Mapping[str, Any]) -> str | None:
     if counts["products"] < DENSE_TILES * counts["tile_products"]:
         per_task = counts["products"] / max(counts["tile_products"], 1)
         return f"tiles are nearly empty: {per_task:.1f} products of entries a product of tiles"
+    return _too_large(counts)
+
+
+def _too_large(counts: Mapping[str, Any]) -> str | None:
+    """Return why C is too large for methods by tiles, or None."""
     if counts["nnz_c"] > LARGEST_TILED:
         return f"C has {counts['nnz_c']:,} entries, and tiles are measured up to {LARGEST_TILED:,}"
     return None
