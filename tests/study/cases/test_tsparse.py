@@ -86,6 +86,28 @@ def test_wrong_product_is_noticed(tmp_path):
     assert check("x", "float64", A.tocsr())["error_pattern"] == 1
 
 
+@pytest.mark.parametrize("precision", ["float16", "tf32"])
+def test_inputs_that_round_twice_are_no_error(precision):
+    """Just below a tie: float32 rounds it to the tie, which then rounds up, where float64 would have rounded down."""
+    x = 1 + 2.0**-10 + 2.0**-11 - 2.0**-40
+    A = sp.csr_array(np.diag([x, 1.0]))
+    C = spgemm(A.astype(np.float32), A.astype(np.float32), precision=precision, backend="cpu")
+    assert C.data[0] == (1 + 2.0**-9) ** 2
+    check = checks.Check(A, 2, seed=1)
+    assert check("spectile", precision, C)["error_bound_ratio"] <= 1
+    C.data[0] = np.nextafter((1 + 2.0**-8) ** 2, 2)
+    assert check("spectile", precision, C)["error_bound_ratio"] > 1
+
+
+def test_a_product_of_two_factors_is_checked():
+    A, B = sp.csr_array([[1.0, 2.0, 0.0]]), sp.csr_array([[1.0, 0.0], [3.0, 1.0], [0.0, 1.0]])
+    check = checks.Check(A, 2, seed=1, B=B)
+    C = spgemm(A, B, backend="cpu")
+    assert check("x", "float64", C)["error_bound_ratio"] <= 1
+    C.data[1] += 1e-12
+    assert check("x", "float64", C)["error_bound_ratio"] > 1
+
+
 def test_entries_that_scipy_leaves_out_count_as_zeros():
     A = sp.csr_array(np.array([[1.0, 1.0, 0.0], [1.0, 2.0, 3.0], [-1.0, 5.0, 1.0]]))
     check = checks.Check(A, cases.table1(A)["nnz_c"], seed=1)
