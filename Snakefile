@@ -28,6 +28,7 @@ report: "workflow/report/workflow.rst"
 localrules:
     all,
     figures,
+    records,
     smoke,
 
 
@@ -49,6 +50,14 @@ rule figures:
         PLAN.drawings(),
     message:
         "All figures and tables are drawn"
+
+
+rule records:
+    """Records alone, measured and not drawn: a machine that measures needs nothing that draws."""
+    input:
+        PLAN.all_records(),
+    message:
+        "All records of this run are there"
 
 
 rule smoke:

@@ -9,19 +9,26 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spectile import __version__
 from spectile.__main__ import run
 from spectile_study.bench.provenance import PAPERS
 
+if TYPE_CHECKING:
+    from spectile_study.bench.measure import Supervisor
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors of the user's making end it with one sentence and exit status 2."""
+    return run(_parser().parse_args(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m spectile_study", description="Measure, gather and compare.")
     parser.add_argument("--version", action="version", version=f"spectile {__version__}")
     add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    return run(parser.parse_args(arguments))
+    return parser
 
 
 def add_commands(commands: Any) -> None:
@@ -50,7 +57,8 @@ def add_commands(commands: Any) -> None:
     measure.add_argument("--rounds", type=int, default=9)
     measure.add_argument("--warmup", type=int, default=3)
     measure.add_argument("--budget-s", type=float, default=60.0, help="rounds of a case end after this time")
-    measure.add_argument("--end-with", type=int, metavar="PID", help="end when the process with this id ends")
+    measure.add_argument("--share-with", type=int, metavar="PID", help="measure in the one process for all jobs of PID")
+    measure.add_argument("--log", type=Path, help="file for what is printed, with --share-with")
     measure.add_argument("--again", action="store_true", help="measure cases that have a record, too")
     measure.set_defaults(command=_measure)
 
@@ -64,15 +72,27 @@ def add_commands(commands: Any) -> None:
     make.add_argument("--receipt", type=Path, required=True, help="JSON file that says what was made, or why not")
     make.set_defaults(command=_make_input)
 
+    server = commands.add_parser("serve")
+    server.add_argument("socket", type=Path)
+    server.add_argument("descriptor", type=int)
+    server.add_argument("owner", type=int)
+    server.set_defaults(command=_serve)
+
     worker = commands.add_parser("measure-worker")
     worker.add_argument("--parent", type=int, required=True)
     worker.set_defaults(command=_worker)
 
     gather = commands.add_parser("gather", help="make one parquet frame of a paper's records")
-    gather.add_argument("--records", type=Path, nargs="+", required=True, help="record files, or folders of them")
+    gather.add_argument("--records", type=Path, nargs="+", required=True, help="record files, folders or zips")
     gather.add_argument("--onto", type=Path, help="earlier frame, whose other cases are kept as they stand")
     gather.add_argument("--out", type=Path, required=True)
+    gather.add_argument("--zip", type=Path, help="file for the records themselves")
     gather.set_defaults(command=_gather)
+
+    keep = commands.add_parser("keep", help="take records into the reviewed measurements of their machine")
+    keep.add_argument("--records", type=Path, nargs="+", required=True, help="a zip file or folder of each paper")
+    keep.add_argument("--into", type=Path, required=True, help="results/recorded/<machine>")
+    keep.set_defaults(command=_keep)
 
     draw = commands.add_parser("draw", help="draw tables and figures of a paper")
     draw.add_argument("--paper", required=True, choices=PAPERS)
@@ -99,7 +119,7 @@ def add_commands(commands: Any) -> None:
     compare.add_argument("a", type=Path)
     compare.add_argument("b", type=Path)
     compare.set_defaults(command=_compare)
-    for parser in (fetch, measure, make, worker, gather, draw, claims, export, compare):
+    for parser in (fetch, measure, make, server, worker, gather, keep, draw, claims, export, compare):
         parser.set_defaults(extra="study")
 
 
@@ -135,12 +155,51 @@ def _make_input(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
+    if options.share_with is not None:
+        from spectile_study.bench import shared_process
+
+        if options.log is None:
+            raise ValueError("--share-with needs --log: the shared process prints to a file")
+        options.log.parent.mkdir(parents=True, exist_ok=True)
+        return shared_process.ask(sys.argv[1:], options.share_with, options.log)
+    from spectile_study.bench.measure import Supervisor
+
+    with Supervisor(_threads(options.threads), _say) as supervisor:
+        return _measure_cases(options, supervisor)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from spectile_study.bench import shared_process
+    from spectile_study.bench.measure import Supervisor
+
+    kept: Supervisor | None = None
+
+    def command(arguments: Sequence[str], log: str) -> int:
+        nonlocal kept
+        wanted = _parser().parse_args(arguments)
+        threads = _threads(wanted.threads)
+        if kept is None or kept.threads != threads:  # libraries read their number of threads once
+            if kept is not None:
+                kept.stop()
+            kept = Supervisor(threads, _say)
+        supervisor = kept
+        supervisor.log = log
+        wanted.command = lambda wanted: _measure_cases(wanted, supervisor)
+        return run(wanted)
+
+    shared_process.serve(options.socket, options.descriptor, options.owner, command)
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _measure_cases(options: argparse.Namespace, supervisor: Supervisor) -> int:
     from spectile_study.bench import sheets
-    from spectile_study.bench.measure import Job, Supervisor, claim_machine, end_with
+    from spectile_study.bench.measure import Job, claim_machine
     from spectile_study.make_inputs import checked
 
-    if options.end_with is not None:
-        end_with(options.end_with)
     sheet = options.sheet or options.study / f"config/{options.paper}.tsv"
     schema = options.schema or options.study / f"workflow/schemas/{options.paper}.schema.yaml"
     rows = sheets.read_sheet(sheet, schema, options.run)
@@ -163,25 +222,24 @@ def _measure(options: argparse.Namespace) -> int:
     made = [checked(path, options.resources) for path in options.input]
     receipts = dict(each for each in made if each is not None)
     failures = []
-    with Supervisor(_threads(options.threads), lambda line: print(line, file=sys.stderr)) as supervisor:
-        for number, row in enumerate(chosen, start=1):
-            out = options.out or folder / f"{row['case']}.json"
-            label = f"[{number}/{len(chosen)}] {options.paper}/{row['case']}"
-            if not options.out and not options.again and _is_record(out):
-                print(f"{label}: has a record", flush=True)
-                continue
-            start = time.monotonic()
-            job = Job(
-                options.paper, row, options.machine, device, str(out), str(options.resources), options.seed,
-                supervisor.threads, options.rounds, options.warmup, options.budget_s, receipts,
-            )  # fmt: skip
-            try:
-                _restore_matrix(row.get("matrix"), options.resources, options.study)
-                status = supervisor.measure(job)
-            except RuntimeError as error:
-                failures.append(str(error))
-                status = f"not measured: {error}"
-            print(f"{label}: {status} ({time.monotonic() - start:.1f} s)", flush=True)
+    for number, row in enumerate(chosen, start=1):
+        out = options.out or folder / f"{row['case']}.json"
+        label = f"[{number}/{len(chosen)}] {options.paper}/{row['case']}"
+        if not options.out and not options.again and _is_record(out):
+            print(f"{label}: has a record", flush=True)
+            continue
+        start = time.monotonic()
+        job = Job(
+            options.paper, row, options.machine, device, str(out), str(options.resources), options.seed,
+            supervisor.threads, options.rounds, options.warmup, options.budget_s, receipts,
+        )  # fmt: skip
+        try:
+            _restore_matrix(row.get("matrix"), options.resources, options.study)
+            status = supervisor.measure(job)
+        except RuntimeError as error:
+            failures.append(str(error))
+            status = f"not measured: {error}"
+        print(f"{label}: {status} ({time.monotonic() - start:.1f} s)", flush=True)
     if failures:
         raise RuntimeError(f"{len(failures)} of {len(chosen)} cases were not measured: " + "; ".join(failures))
     return 0
@@ -220,17 +278,28 @@ def _worker(options: argparse.Namespace) -> int:
 
 
 def _gather(options: argparse.Namespace) -> int:
-    from spectile_study.bench import record
+    from spectile_study.bench import archive, record
 
-    files = [path for place in options.records for path in record.files(place)]
-    table = record.frame(record.read(path) for path in files)
+    records = [stored for place in options.records for stored in archive.load(place).values()]
+    table = record.frame(records)
     if options.onto is not None:
         table = record.join(record.read_frame(options.onto), table)
     record.write_frame(table, options.out)
+    if options.zip is not None:
+        archive.pack(records, options.zip)
     unwell = table[table["status"] == "failed"]
     for _, row in unwell.iterrows():
         print(f"failed: {row['paper']}/{row['case']} {row['method']}: {row['reason']}", file=sys.stderr)
-    print(f"{options.out}: {len(files)} records, {len(table)} rows, {len(unwell)} failed")
+    print(f"{options.out}: {len(records)} records, {len(table)} rows, {len(unwell)} failed")
+    return 0
+
+
+def _keep(options: argparse.Namespace) -> int:
+    from spectile_study.bench import archive
+
+    for place in options.records:
+        added, replaced = archive.keep(place, options.into)
+        print(f"{place}: {added} cases added, {replaced} replaced in {options.into}")
     return 0
 
 

@@ -2,11 +2,12 @@
 
 
 rule gather_records:
-    """Make one frame of a paper's records: a row for each method of a case, with medians and intervals."""
+    """Make one frame of a paper's records, a row for each method of a case, and one zip of the records themselves."""
     input:
         PLAN.records,
     output:
-        PLAN.result("{paper}.parquet"),
+        frame=PLAN.result("{paper}.parquet"),
+        records=PLAN.result("{paper}.zip"),
     log:
         f"logs/{PLAN.machine}/gather_{{paper}}.log",
     localrule: True
@@ -15,4 +16,5 @@ rule gather_records:
     message:
         "Gathering the records of {wildcards.paper}"
     shell:
-        "python -m spectile_study gather --records {input:q} --out {output:q} > {log:q} 2>&1"
+        "python -m spectile_study gather --records {input:q} --out {output.frame:q}"
+        " --zip {output.records:q} > {log:q} 2>&1"

@@ -1,4 +1,5 @@
-# Measuring: one job is one case with all its methods, ours and the vendor's, interleaved in one process.
+# Measuring: one job is one case with all its methods, ours and the vendor's, interleaved in one process.  That process serves
+# all jobs of this Snakemake ($PPID) on its machine, one after another: CUDA starts once, and two cases never run side by side.
 
 
 # What decides about measuring again are the parameters `sources` and `row`, not the age of files.
@@ -28,4 +29,4 @@ rule measure_case:
         "Measuring {wildcards.paper}/{wildcards.case}"
     shell:
         "python -m spectile_study measure --study {params.study:q} --paper {wildcards.paper} --case {wildcards.case}"
-        " {params.options} --threads {threads} --input {input:q} --out {output:q} --end-with $PPID > {log:q} 2>&1"
+        " {params.options} --threads {threads} --input {input:q} --out {output:q} --share-with $PPID --log {log:q}"

@@ -105,9 +105,13 @@ def digest_array(*arrays: Any) -> str:
 def commit() -> tuple[str, bool | None]:
     """Return the commit of the sources and whether they differ from it.
 
-    Without a repository (an unpacked copy on a remote device) the environment variable ``SPECTILE_COMMIT`` names the
-    commit; whether the copy differs is then unknown (None).
+    An archive of the sources (``git archive``, a download of a release) says its commit in ``commit.txt``; elsewhere
+    without a repository the environment variable ``SPECTILE_COMMIT`` names it.  Whether such a copy differs is unknown
+    (None).
     """
+    archived = _commit_in(Path(__file__).with_name("commit.txt").read_text().strip())
+    if archived:  # an archive unpacked inside another repository is not of that one's commit
+        return archived, None
 
     def git(*words: str) -> str | None:
         try:
@@ -119,8 +123,11 @@ def commit() -> tuple[str, bool | None]:
     head = git("rev-parse", "HEAD")
     if head:
         return head, bool(git("status", "--porcelain", "--untracked-files=no"))
-    named = re.fullmatch("[0-9a-f]{40}", os.environ.get("SPECTILE_COMMIT", ""))
-    return named.group() if named else "unknown", None
+    return _commit_in(os.environ.get("SPECTILE_COMMIT", "")) or "unknown", None
+
+
+def _commit_in(text: str) -> str | None:
+    return text if re.fullmatch("[0-9a-f]{40}", text) else None
 
 
 def provenance(paper: str, device: str, threads: int, seed: int, plan: Mapping[str, float]) -> dict[str, Any]:

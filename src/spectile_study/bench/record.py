@@ -28,7 +28,7 @@ LEADING_COLUMNS = (
     "commit", "dirty", "digest",
 )  # fmt: skip
 #: What of a record's provenance stands in the frame, as ``run_<name>``: of the process, and of its GPU.
-RUN_FACTS = ("seed", "threads", "rounds", "warmup", "budget_s", "host", "cpu", "python", "system")
+RUN_FACTS = ("seed", "threads", "rounds", "warmup", "budget_s", "cases_before", "host", "cpu", "python", "system")
 RUN_GPU_FACTS = (
     "driver", "driver_cuda", "runtime_cuda", "cupy", "cublas", "cusolver", "cusparse", "nvrtc", "sm_clock_mhz",
     "memory_clock_mhz", "power_limit_w", "throttle_bits",

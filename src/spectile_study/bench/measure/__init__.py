@@ -7,8 +7,7 @@ outlasts its limit, the method at work is marked failed and the case starts agai
 from spectile_study.bench.measure.case import measure_case
 from spectile_study.bench.measure.job import Job
 from spectile_study.bench.measure.machine import TooFewGpus, claim_machine, require_gpus
-from spectile_study.bench.measure.processes import end_with
 from spectile_study.bench.measure.supervisor import Supervisor
 from spectile_study.bench.measure.worker import worker
 
-__all__ = ["Job", "Supervisor", "TooFewGpus", "claim_machine", "end_with", "measure_case", "require_gpus", "worker"]
+__all__ = ["Job", "Supervisor", "TooFewGpus", "claim_machine", "measure_case", "require_gpus", "worker"]

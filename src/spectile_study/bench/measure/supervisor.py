@@ -26,11 +26,17 @@ class Supervisor:
         Threads of the worker's BLAS and Numba; set in its environment, where libraries read it at import.
     say : callable
         Receives progress lines.
+
+    Attributes
+    ----------
+    log : str or None
+        File to which the worker adds what a case prints; None: where this process prints.
     """
 
     def __init__(self, threads: int, say: Callable[[str], None] = print) -> None:
         self.threads = threads
         self.say = say
+        self.log: str | None = None
         self._worker: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
@@ -38,7 +44,7 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self.stop()
 
     def measure(self, job: Job) -> str:
         """Measure `job` and return the record's status; the record is written even when methods fail.
@@ -66,11 +72,12 @@ class Supervisor:
         at_work: str | None = None
         limit = job.call_limit_s
         with contextlib.suppress(BrokenPipeError):
-            worker.stdin.write(json.dumps({"job": asdict(job), "failed": dict(failed)}).encode() + b"\n")
+            order = {"job": asdict(job), "failed": dict(failed), "log": self.log}
+            worker.stdin.write(json.dumps(order).encode() + b"\n")
         while True:
             line = self._next_line(worker.stdout.fileno(), limit)
             if line is None:
-                self._stop()
+                self.stop()
                 what = "ran longer than its limit of" if at_work else "the case took longer to build than"
                 return {"method": at_work, "error": f"{what} {limit:g} s"}
             if not line:
@@ -80,7 +87,7 @@ class Supervisor:
                 return {"method": at_work, "error": f"ended its process with {how}"}
             step = json.loads(line)
             if "lost" in step:
-                self._stop()
+                self.stop()
                 return {"method": at_work, "error": step["lost"]}
             if "done" in step or "error" in step:
                 return step
@@ -117,7 +124,8 @@ class Supervisor:
         )
         return self._worker
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End the worker; the next case starts another."""
         worker, self._worker = self._worker, None
         if worker is not None:
             with contextlib.suppress(ProcessLookupError):

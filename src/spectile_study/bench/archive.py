@@ -1,0 +1,95 @@
+"""The records of a paper and machine in one zip file, which is kept beside their frame."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from spectile.core.atomic_file import atomic_write
+from spectile_study.bench import record
+
+#: Equal records make equal files: entries carry the earliest time that the format knows.
+_TIME = (1980, 1, 1, 0, 0, 0)
+Records = dict[str, dict[str, Any]]
+
+
+def load(place: Path) -> Records:
+    """Read the records that `place` names, by case: a record, a folder of them, or a zip file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If nothing of the kind is there.
+    record.RecordError
+        If one is truncated or breaks the schema; the message names it.
+    """
+    if place.suffix != ".zip" or not place.exists():
+        found = (record.read(path) for path in record.files(place))
+        return {stored["case"]: stored for stored in found}
+    records: Records = {}
+    try:
+        with zipfile.ZipFile(place) as archive:
+            for name in archive.namelist():
+                stored = json.loads(archive.read(name))
+                record.check(stored, f"{name} in {place}")
+                records[stored["case"]] = stored
+    except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise record.RecordError(
+            f"{place} is no whole file of records ({error}): take it from its source again"
+        ) from None
+    return records
+
+
+def pack(records: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write `records` of one paper as a zip file with an entry for each case; equal records make equal files."""
+    ordered = sorted(records, key=lambda stored: stored["case"])
+    with atomic_write(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for stored in ordered:
+            entry = zipfile.ZipInfo(f"{stored['case']}.json", _TIME)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, json.dumps(stored, indent=1, allow_nan=False) + "\n")
+
+
+def keep(place: Path, folder: Path) -> tuple[int, int]:
+    """Take the records of `place` into a folder of reviewed measurements: its zip file and its frame.
+
+    Parameters
+    ----------
+    place : Path
+        Records of one paper: a zip file, a record or a folder of them.
+    folder : Path
+        ``results/recorded/<machine>``.  Cases that it holds already are replaced, all others stay as they are.
+
+    Returns
+    -------
+    tuple of int
+        Cases that were added, and cases that were replaced.
+
+    Raises
+    ------
+    ValueError
+        If the records are of several papers, or of another machine than the folder's.
+    """
+    new = load(place)
+    papers = {stored["paper"] for stored in new.values()}
+    machines = {stored["machine"] for stored in new.values()}
+    if len(papers) != 1 or machines != {folder.name}:
+        raise ValueError(
+            f"{place} holds records of {', '.join(sorted(papers))} on {', '.join(sorted(machines))}, "
+            f"and {folder} takes one paper of {folder.name} at a time: name other records or another folder"
+        )
+    (paper,) = papers
+    zipped, framed = folder / f"{paper}.zip", folder / f"{paper}.parquet"
+    kept = (load(zipped) if zipped.exists() else {}) | new
+    table = record.frame(kept[case] for case in sorted(kept))
+    known: set[str] = set()
+    if framed.exists():
+        earlier = record.read_frame(framed)
+        known = set(earlier["case"])
+        table = record.join(earlier, table)
+    pack(kept.values(), zipped)
+    record.write_frame(table, framed)
+    return len(set(new) - known), len(set(new) & known)

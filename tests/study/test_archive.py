@@ -1,0 +1,71 @@
+"""Records kept as one zip a paper and machine, and taken into the reviewed measurements."""
+
+import json
+import zipfile
+
+import pytest
+
+from spectile_study.bench import archive, record
+
+
+def stored(case, samples=(1.0, 2.0), machine="box", paper="kpm"):
+    origin = {"commit": "0" * 40, "dirty": False, "digest": "0" * 64, "seed": 1, "threads": 1, "python": "3.12"}
+    return {
+        "paper": paper, "case": case, "machine": machine, "device": "GPU", "status": "ok", "reason": None,
+        "params": {}, "values": {}, "inputs": {}, "measured_at": "2026-01-01T00:00:00+00:00",
+        "provenance": origin | {"cpu": "CPU", "libraries": {}, "gpu": {"driver": "580", "cublas": "130200"}},
+        "methods": [
+            {"method": "spmv", "status": "ok", "clock": "wall", "samples_s": list(samples), "errors": {}, "limits": {}}
+        ],
+    }  # fmt: skip
+
+
+def test_records_come_back_and_equal_records_make_equal_files(tmp_path):
+    records = [stored("b"), stored("a")]
+    archive.pack(records, tmp_path / "one.zip")
+    archive.pack(records[::-1], tmp_path / "two.zip")
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    assert archive.load(tmp_path / "one.zip") == {"a": stored("a"), "b": stored("b")}
+
+
+def test_kept_records_replace_their_case_and_no_other(tmp_path):
+    folder = tmp_path / "box"
+    # A case that was recorded before its JSON was kept stands in the frame alone.
+    folder.mkdir()
+    record.write_frame(record.frame([stored("old", (9.0,))]), folder / "kpm.parquet")
+    archive.pack([stored("a"), stored("b")], tmp_path / "first.zip")
+    assert archive.keep(tmp_path / "first.zip", folder) == (2, 0)
+    archive.pack([stored("b", (4.0,)), stored("c")], tmp_path / "second.zip")
+    assert archive.keep(tmp_path / "second.zip", folder) == (1, 1)
+    assert archive.load(folder / "kpm.zip") == {"a": stored("a"), "b": stored("b", (4.0,)), "c": stored("c")}
+    frame = record.read_frame(folder / "kpm.parquet").set_index("case")
+    assert frame["time_s"].to_dict() == {"a": 1.5, "b": 4.0, "c": 1.5, "old": 9.0}
+    for case, kept in archive.load(folder / "kpm.zip").items():
+        assert frame.loc[case, "record"] == record.record_id(kept)
+    assert frame.loc["a", ["run_driver", "run_cublas"]].tolist() == ["580", "130200"]
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([stored("a", machine="other")], "on other"),
+        ([stored("a"), stored("b", paper="evd")], "evd, kpm"),
+    ],
+)
+def test_records_of_elsewhere_are_refused(tmp_path, records, words):
+    archive.pack(records, tmp_path / "new.zip")
+    with pytest.raises(ValueError, match=words):
+        archive.keep(tmp_path / "new.zip", tmp_path / "box")
+    assert not (tmp_path / "box").exists()
+
+
+def test_damaged_zips_are_named(tmp_path):
+    archive.pack([stored("a")], tmp_path / "kpm.zip")
+    whole = (tmp_path / "kpm.zip").read_bytes()
+    (tmp_path / "kpm.zip").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(record.RecordError, match="no whole file of records"):
+        archive.load(tmp_path / "kpm.zip")
+    with zipfile.ZipFile(tmp_path / "kpm.zip", "w") as broken:
+        broken.writestr("a.json", json.dumps(stored("a") | {"device": 1}))
+    with pytest.raises(record.RecordError, match=r"a\.json in .* breaks the record schema"):
+        archive.load(tmp_path / "kpm.zip")
