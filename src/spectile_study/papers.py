@@ -30,7 +30,10 @@ class Paper(NamedTuple):
 PAPERS = {
     "spamm": Paper("nearsparse", "SpAMM", "1 SpAMM: near-sparse products (cuSpAMM)", ()),
     "tsparse": Paper(
-        "tsparse", "tSparse", "2 tSparse: sparse products on tensor cores", ("/spectile_*", "/cusparse_*", "/scipy_*")
+        "tsparse",
+        "tSparse",
+        "2 tSparse: sparse products on tensor cores",
+        ("/spectile_*", "/tasks_csr_*", "/cusparse_*", "/scipy_*"),
     ),
     "evd": Paper("evd", "EVD", "3 EVD: two-stage symmetric eigensolver", ("evd/*", "tridiagonal/*")),
     "kpm": Paper("kpm", "KPM", "4 KPM: spectral densities", ("dos/*", "host_dos/*", "surface/*")),

@@ -152,7 +152,8 @@ def verdict(claim: pandas.Series, measured: float) -> str:
     """Return what `measured` says of a claim.
 
     The tolerance of exact numbers, ratios and shares is relative to the printed number, or ``abs:`` absolute.  That of
-    a shape is relative to its bound, the printed number or 1; of a place along a curve, it is a factor beyond 1.
+    a shape is relative to its bound, the printed number or 1; of a place along a curve, it is a factor beyond 1; of
+    ``follows``, it is the least correlation.
 
     Raises
     ------
@@ -178,6 +179,8 @@ def verdict(claim: pandas.Series, measured: float) -> str:
 def _has_shape(shape: str, measured: float, target: float, size: float) -> bool:
     if shape in _PLACES:
         return target / (1 + size) <= measured <= target * (1 + size)
+    if shape == "follows":
+        return measured >= size
     bound = 1.0 if np.isnan(target) else target
     return measured <= bound * (1 + size) if shape in _CAPPED else measured >= bound * (1 - size)
 

@@ -31,7 +31,7 @@ PEAKS = {
     "fp64_vector": {"NVIDIA H200": 33.5e12, "NVIDIA H100 80GB HBM3": 33.5e12, "NVIDIA A100-SXM4-80GB": 9.7e12},
 }
 #: Quantities that are made of times, where it matters which time a record holds.
-_TIMED = ("time_s", "rate", "speedup", "gain", "share")
+_TIMED = ("time_s", "rate", "speedup", "gain", "share", "phase")
 
 
 def of_rows(rows: pandas.DataFrame, column: str) -> pandas.DataFrame:
@@ -43,27 +43,60 @@ def of_rows(rows: pandas.DataFrame, column: str) -> pandas.DataFrame:
         Rows of a frame.
     column : str
         A column of the frame; ``<column>/<column>``; ``rate`` (TFLOP/s); ``share:<unit>`` (the rate in per cent of
-        the device's peak, :data:`PEAKS`); ``rate:<unit>:<peak>`` (the rate of a device with `peak` TFLOP/s that reaches
-        the same share); ``speedup:<method>:<baseline>``; ``gain:<method>:<baseline>`` (per cent by which the method is
-        faster).
+        the peak of its devices, :data:`PEAKS`); ``rate:<unit>:<peak>`` (the rate of a device with `peak` TFLOP/s that
+        reaches the same share); ``speedup:<method>:<baseline>``; ``gain:<method>:<baseline>`` (per cent by which the
+        method is faster); ``over:<column>:<method>:<baseline>`` (the method's value over the baseline's of the same
+        case); ``phase:<name>`` (per cent of the time in that phase).  Methods may hold ``*``.
     """
     kind, _, names = column.partition(":")
     if kind in ("speedup", "gain"):
         method, _, baseline = names.partition(":")
-        found = speedups(rows, method, baseline) if len(rows) else rows
-        value = found["speedup"] if len(rows) else None
-        return found.assign(value=value if kind == "speedup" or value is None else 100 * (value - 1))
+        return _faster(rows, method, baseline, kind == "gain")
     done = rows[rows["status"] == "ok"]
+    if kind == "over":
+        return _over(done, *names.split(":"))
+    if kind == "phase":
+        return _phase(done, names)
     if kind in ("rate", "share"):
         done = done[done["time_s"].notna() & done["flops"].notna()]
         unit, _, paper = names.partition(":")
-        scale = float(paper or 100) / (done["device"].map(PEAKS[unit]) / 1e12) if unit else 1.0
+        devices = done["p_gpus"].clip(lower=1).fillna(1) if "p_gpus" in done else 1
+        scale = float(paper or 100) / (done["device"].map(PEAKS[unit]) * devices / 1e12) if unit else 1.0
         return done.assign(value=rates(done) * scale).dropna(subset="value")
     over, _, under = column.partition("/")
     if over not in done or (under and under not in done):
         return done.iloc[:0].assign(value=None)
     value = done[over] if not under else done[over] / done[under]
     return done.assign(value=value).dropna(subset="value")
+
+
+def _faster(rows: pandas.DataFrame, pattern: str, baseline: str, gain: bool) -> pandas.DataFrame:
+    import pandas
+
+    methods = [method for method in rows["method"].unique() if fnmatch.fnmatchcase(method, pattern)]
+    found = pandas.concat([speedups(rows, method, baseline) for method in methods]) if methods else rows.iloc[:0]
+    if not len(found):
+        return found.assign(value=None)
+    return found.assign(value=100 * (found["speedup"] - 1) if gain else found["speedup"])
+
+
+def _over(done: pandas.DataFrame, column: str, method: str, baseline: str) -> pandas.DataFrame:
+    if column not in done:
+        return done.iloc[:0].assign(value=None)
+    below = done[done["method"] == baseline].drop_duplicates("case").set_index("case")[column]
+    above = done[done["method"] == method]
+    return above.assign(value=above[column] / above["case"].map(below)).dropna(subset="value")
+
+
+def _phase(done: pandas.DataFrame, name: str) -> pandas.DataFrame:
+    if "v_phases" not in done:
+        return done.iloc[:0].assign(value=None)
+    done = done[[isinstance(names, list | np.ndarray) and name in list(names) for names in done["v_phases"]]]
+    shares = [
+        100 * float(times[list(names).index(name)]) / float(np.sum(times))
+        for names, times in zip(done["v_phases"], done["v_phases_s"], strict=True)
+    ]
+    return done.assign(value=shares)
 
 
 def time_of(rows: pandas.DataFrame, column: str) -> str:
@@ -90,8 +123,9 @@ def aggregate(rows: pandas.DataFrame, how: str) -> float:
     how : str
         ``only`` (there is one row), ``median``, ``mean``, ``min``, ``max``, ``geomean``;
         ``precision:<condition>`` and ``recall:<condition>``, of the prediction that rows which meet the condition have
-        a value above 1; or a shape along a column, :data:`SHAPES`, as ``<shape>:<column>`` or
-        ``<shape>:<column>:<column>``, where the last one tells curves apart and the worst curve counts.
+        a value above 1; ``of:<count>``, how many of so many have a value above 1; or a shape along a column,
+        :data:`SHAPES`, as ``<shape>:<column>`` or ``<shape>:<column>:<column>``, where the last one tells curves apart
+        and the worst curve counts.
 
     Raises
     ------
@@ -108,8 +142,10 @@ def aggregate(rows: pandas.DataFrame, how: str) -> float:
         return float(_AGGREGATES[how](values))
     if kind in ("precision", "recall"):
         return _score(rows, kind, names)
+    if kind == "of":
+        return float(names) * float((values > 1).mean())
     if kind not in SHAPES:
-        known = ", ".join((*_AGGREGATES, "precision:", "recall:", *(f"{shape}:" for shape in SHAPES)))
+        known = ", ".join((*_AGGREGATES, "precision:", "recall:", "of:", *(f"{shape}:" for shape in SHAPES)))
         raise ClaimError(f"has the aggregate {how!r}: choose one of only, {known}")
     across, _, by = names.partition(":")
     curves = list(_curves(rows, across, by))
@@ -158,12 +194,19 @@ def _crossing(across: np.ndarray, values: np.ndarray) -> float:
     return float(across[first]) if first < len(across) else np.inf
 
 
+def _rank(across: np.ndarray, values: np.ndarray) -> float:
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(across, values).statistic)
+
+
 #: Shapes of a curve: the number that describes one, and which of several curves counts.
 SHAPES: dict[str, tuple[Callable[[np.ndarray, np.ndarray], float], Callable[..., float]]] = {
     "grows": (_smallest_step, min),  # least quotient of a value and the one before it
     "falls": (_smallest_fall, min),  # least quotient of a value and the one after it
     "saturates": (_last_step, max),  # last value over the one before it
     "rise": (_whole_step, min),  # last value over the first
+    "follows": (_rank, min),  # Spearman's rank correlation
     "spread": (lambda _, values: float(np.max(values) / np.min(values)), max),  # largest value over the smallest
     "crosses": (_crossing, max),  # abscissa from which on the value exceeds 1
     "highest": (lambda across, values: float(across[np.argmax(values)]), max),  # abscissa of the largest value
@@ -180,7 +223,8 @@ def _score(rows: pandas.DataFrame, kind: str, condition: str) -> float:
 def meets(frame: pandas.DataFrame, condition: str) -> np.ndarray:
     """Return which rows meet ``column=value``, ``column>value`` or ``column<value``; numbers compare to nine digits.
 
-    The column may be a quotient, ``column/column``.  No row meets a condition on a column that the frame lacks.
+    The column may be a quotient, ``column/column``, and the value one of several words, ``word|word``; conditions are
+    joined by ``&``.  No row meets a condition on a column that the frame lacks.
 
     Raises
     ------
@@ -189,6 +233,9 @@ def meets(frame: pandas.DataFrame, condition: str) -> np.ndarray:
     """
     import pandas
 
+    first, joined, rest = condition.partition("&")
+    if joined:
+        return meets(frame, first) & meets(frame, rest)
     sign = next((each for each in condition if each in "=<>"), None)
     if sign is None:
         raise ClaimError(f"the condition {condition!r} lacks '=': write column=value")
@@ -199,7 +246,7 @@ def meets(frame: pandas.DataFrame, condition: str) -> np.ndarray:
     try:
         number = float(wanted)
     except ValueError:
-        return (frame[name].astype(str) == wanted).to_numpy()
+        return frame[name].astype(str).isin(wanted.split("|")).to_numpy()
     numeric = pandas.to_numeric(frame[over], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     if under:
         numeric = numeric / pandas.to_numeric(frame[under], errors="coerce").to_numpy(dtype=float, na_value=np.nan)

@@ -62,7 +62,7 @@ def _escaped(text: str) -> str:
 def of_element(frame: pandas.DataFrame, paper: str, element: str) -> pandas.DataFrame:
     """Return the claims that an element of a paper draws, evaluated on `frame`."""
     table = listed().reset_index()
-    table = table[(table["paper"] == paper) & (table["drawn"] == element)]
+    table = table[(table["paper"] == paper) & table["drawn"].str.split(",").map(lambda names: element in names)]
     return evaluate(table, [frame])
 
 

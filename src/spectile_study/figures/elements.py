@@ -40,6 +40,11 @@ class Element(NamedTuple):
         return f"figures/{name}.svg" if self.is_figure else f"tables/{name}.html"
 
     @property
+    def is_papers(self) -> bool:
+        """Whether the paper has it; what is ours alone goes by a name."""
+        return re.fullmatch(r"(fig|t)\d+", self.name) is not None
+
+    @property
     def label(self) -> str:
         """How the paper calls it: Figure 5, Table 1; what the paper does not have goes by its name."""
         numbered = re.fullmatch(r"(fig|t)(\d+)", self.name)
