@@ -13,17 +13,31 @@ from spectile_study.cases.evd.cpu import STUDIES
 ROOT = Path(__file__).parents[3]
 SHEET, SCHEMA = ROOT / "config" / "evd.tsv", ROOT / "workflow" / "schemas" / "evd.schema.yaml"
 SMALL = {
-    "evd": {"vectors": True},
-    "reduction": {"bandwidth": 8, "block": 32},
-    "chasing": {"bandwidth": 8},
-    "syr2k": {"k": 5},
+    "evd": [{"vectors": True}],
+    "reduction": [{"bandwidth": 8, "block": 32}],
+    "chasing": [{"bandwidth": 8}],
+    "syr2k": [{"k": 5}],
+    "drivers": [{"vectors": True}, {}],
+    "problems": [
+        {"problem": "generalized"},
+        {"problem": "partial", "k": 9},
+        {"problem": "batched", "batch": 3, "precision": "float32"},
+        {"problem": "banded", "bandwidth": 6},
+        {"problem": "banded", "bandwidth": 6, "vectors": True},
+        {"problem": "tridiagonal"},
+        {"problem": "tridiagonal", "vectors": True},
+    ],
 }
 
 
-@pytest.mark.parametrize("study", STUDIES)
-def test_every_study_passes_its_checks(study):
+@pytest.mark.parametrize(
+    ("study", "given"),
+    [(study, given) for study in STUDIES for given in SMALL.get(study, [{"bandwidth": 4}])],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+def test_every_study_passes_its_checks(study, given):
     defaults = {name: item.get("default") for name, item in _properties().items()}
-    row = defaults | {"study": study, "n": 70} | SMALL.get(study, {"bandwidth": 4})
+    row = defaults | {"study": study, "n": 70} | given
     problem = cases.build(row, Context("cpu", Path("resources"), seed=1, threads=2))
     assert any(isinstance(method, Method) for method in problem.methods) == (study != "int8")
     for method in problem.methods:
@@ -36,6 +50,18 @@ def test_every_study_passes_its_checks(study):
         assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
 
 
+@pytest.mark.parametrize("given", [given for given in SMALL["problems"] if given["problem"] != "batched"])
+def test_a_wrong_result_of_a_problem_fails_its_check(given):
+    defaults = {name: item.get("default") for name, item in _properties().items()}
+    row = defaults | {"study": "problems", "n": 70} | given
+    ours = cases.build(row, Context("cpu", Path("resources"), seed=1, threads=2)).methods[0]
+    result = ours.run()
+    w, *vectors = result if isinstance(result, tuple) else (result,)
+    w[-1] *= 1 + 1e-9
+    errors = ours.check((w, *vectors) if vectors else w)
+    assert any(errors[name] > limit for name, limit in ours.limits.items())
+
+
 def _properties():
     import yaml
 
@@ -45,8 +71,22 @@ def _properties():
 def test_the_sheet_holds_the_papers_elements():
     rows = read_sheet(SHEET, SCHEMA, "paper")
     elements = {part for row in rows.values() for part in row["element"].split(",")}
-    # The stages, the types and the INT8 products are no elements of the paper.
-    assert elements == {"t1", "t2", "fig3", "fig4", "fig8", "fig9", "fig10", "fig11", "stages", "types", "int8"}
+    # Stages, types, INT8 products, problems and drivers are no elements of the paper.
+    assert elements == {
+        "t1",
+        "t2",
+        "fig3",
+        "fig4",
+        "fig8",
+        "fig9",
+        "fig10",
+        "fig11",
+        "stages",
+        "types",
+        "int8",
+        "problems",
+        "drivers",
+    }
     quick = read_sheet(SHEET, SCHEMA, "quick")
     assert {part for row in quick.values() for part in row["element"].split(",")} == elements
     depths = {row["k"] for row in rows.values() if row["study"] == "syr2k"} - {None}

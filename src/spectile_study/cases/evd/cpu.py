@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +17,14 @@ from spectile.evd.types import Options
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.evd.common import LIMITS, MRRR_LIMITS, NO_GPU, NO_MAGMA, VALUES, flops, with_work
+from spectile_study.cases.evd.problems import problems
 from spectile_study.inputs import counted
 from spectile_study.inputs.spectra import residuals
+
+#: SciPy's drivers of the standard problem; the last two are left out where they take many times as long.
+DRIVERS = ("evd", "evr", "ev", "evx")
+SLOW_DRIVERS, SLOW_DRIVERS_ORDER = ("ev", "evx"), 1000
+SLOW_DRIVER = f"left out above n = {SLOW_DRIVERS_ORDER:,}, where the rows of smaller orders show that it falls behind"
 
 
 def _evd(row: Mapping[str, Any], context: Context) -> Problem:
@@ -286,6 +293,32 @@ def _roofline(row: Mapping[str, Any], context: Context) -> Problem:
     return Problem(methods, inputs={"a": digest_array(a)})
 
 
+def drivers(row: Mapping[str, Any], context: Context) -> Problem:
+    """Ours on the host's cores, as called, against each of SciPy's drivers."""
+    import scipy.linalg
+
+    n, vectors = row["n"], row["vectors"]
+    a = counted.matrix(n, context.seed, row["precision"])
+    reference = np.linalg.eigvalsh(a.astype(np.promote_types(row["precision"], np.float64)))
+
+    def check(result: Any) -> dict[str, float]:
+        w, v = result if vectors else (result, None)
+        return residuals(a, w, v, reference)
+
+    ours = eigh if vectors else eigvalsh
+    methods: list[Method | Skipped] = [
+        Method("spectile", lambda: ours(a, backend="cpu"), check, LIMITS if vectors else VALUES)
+    ]
+    for driver in DRIVERS:
+        if driver in SLOW_DRIVERS and n > SLOW_DRIVERS_ORDER:
+            methods.append(Skipped(f"scipy_{driver}", SLOW_DRIVER))
+            continue
+        run = functools.partial(scipy.linalg.eigh, a, eigvals_only=not vectors, driver=driver)
+        limits = MRRR_LIMITS if vectors else VALUES
+        methods.append(Method(f"scipy_{driver}", run, check, limits))
+    return Problem(methods, inputs={"a": digest_array(a)})
+
+
 STUDIES = {
     "evd": _evd,
     "stages": _stages,
@@ -295,4 +328,6 @@ STUDIES = {
     "syr2k": _syr2k,
     "int8": _int8,
     "roofline": _roofline,
+    "problems": problems,
+    "drivers": drivers,
 }

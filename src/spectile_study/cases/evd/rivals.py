@@ -1,4 +1,4 @@
-"""The vendor's eigensolvers that ours is measured against: cuSOLVER's Xsyevd, Xstedc and sytrd, and cuBLAS's syr2k.
+"""The vendor's solvers beside ours: cuSOLVER's Xsyevd, Xsyevdx, sygvd, Xstedc and sytrd, and cuBLAS's syr2k.
 
 cuSOLVER's two-stage solver came with CUDA 13.4.  If the installed CUDA is older, the library of the PyPI package
 ``nvidia-cusolver`` can be loaded beside it from the path in the environment variable ``SPECTILE_CUSOLVER``.
@@ -21,6 +21,7 @@ CUSOLVER_PATH = "SPECTILE_CUSOLVER"
 
 _CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}
 _SYEVD = 4  # CUSOLVERDN_SYEVD of cusolverDnFunction_t
+_RANGE_OF_INDICES = 1002  # CUSOLVER_EIG_RANGE_I
 _STEDC_OF_TRIDIAGONAL = 11  # compz: the eigenvectors of the tridiagonal matrix itself
 _ALGORITHMS = {"auto": 0, "one_stage": 1, "two_stage": 2}
 
@@ -164,6 +165,104 @@ class Syevd(_Solver):
             If cuSOLVER reports no convergence.
         """
         self._solve()
+        return self.w, self.a
+
+
+class Syevdx(_Solver):
+    """`cusolverDnXsyevdx`: the k lowest eigenpairs of a column-major device matrix, which it overwrites.
+
+    Parameters
+    ----------
+    a : cupy.ndarray, shape (n, n), column-major
+    k : int
+    """
+
+    def __init__(self, a: Any, k: int) -> None:
+        import cupy
+
+        super().__init__(None)
+        self.a, self.k = a, k
+        self.w = cupy.empty(a.shape[0], np.empty(0, a.dtype).real.dtype)
+        self._found = np.zeros(1, np.int64)
+        n, kind, real = a.shape[0], _CUDA_TYPES[a.dtype.name], _CUDA_TYPES[self.w.dtype.name]
+        head = (
+            *(self._parameters(), ctypes.c_int(1), ctypes.c_int(_RANGE_OF_INDICES), ctypes.c_int(0)),
+            *(ctypes.c_int64(n), ctypes.c_int(kind), ctypes.c_void_p(a.data.ptr)),
+            *(ctypes.c_int64(a.strides[1] // a.itemsize), None, None, ctypes.c_int64(1), ctypes.c_int64(k)),
+            *(ctypes.c_void_p(self._found.ctypes.data), ctypes.c_int(real), ctypes.c_void_p(self.w.data.ptr)),
+            ctypes.c_int(kind),
+        )
+        self._allocate("Xsyevdx", head)
+
+    def restore(self, a: Any) -> None:
+        """Copy the matrix to where it is solved."""
+        self.a[...] = a
+
+    def __call__(self) -> tuple[Any, Any]:
+        """Solve; returns k eigenvalues, ascending, and their eigenvectors in columns, synchronised.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If cuSOLVER reports no convergence, or another number of eigenpairs.
+        """
+        self._solve()
+        if self._found[0] != self.k:
+            raise np.linalg.LinAlgError(f"cuSOLVER's Xsyevdx found {self._found[0]} eigenpairs, not {self.k}")
+        return self.w[: self.k], self.a[:, : self.k]
+
+
+class Sygvd:
+    """`cusolverDnDsygvd`: all eigenpairs of A v = w B v in float64; both column-major matrices are overwritten.
+
+    Parameters
+    ----------
+    a, b : cupy.ndarray of float64, shape (n, n), column-major
+    """
+
+    def __init__(self, a: Any, b: Any) -> None:
+        import cupy
+
+        self._library = load_library(None)
+        self._handle = ctypes.c_void_p()
+        _check(self._library.cusolverDnCreate(ctypes.byref(self._handle)))
+        self.a, self.b, self.w = a, b, cupy.empty(a.shape[0], a.dtype)
+        self._info = cupy.zeros(1, np.int32)
+        lwork = ctypes.c_int()
+        matrices = [(ctypes.c_void_p(x.data.ptr), ctypes.c_int(x.strides[1] // x.itemsize)) for x in (a, b)]
+        self._head = (
+            *(self._handle, ctypes.c_int(1), ctypes.c_int(1), ctypes.c_int(0), ctypes.c_int(a.shape[0])),
+            *(*matrices[0], *matrices[1], ctypes.c_void_p(self.w.data.ptr)),
+        )
+        _check(self._library.cusolverDnDsygvd_bufferSize(*self._head, ctypes.byref(lwork)))
+        self._lwork = lwork.value
+        self._work = cupy.empty(self._lwork, a.dtype)
+
+    def restore(self, a: Any, b: Any) -> None:
+        """Copy the matrices to where they are solved."""
+        self.a[...], self.b[...] = a, b
+
+    def __call__(self) -> tuple[Any, Any]:
+        """Solve; returns eigenvalues, ascending, and eigenvectors in columns, synchronised.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If cuSOLVER reports no convergence, or that B is not positive definite.
+        """
+        import cupy
+
+        self._library.cusolverDnSetStream(self._handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
+        _check(
+            self._library.cusolverDnDsygvd(
+                *self._head,
+                *(ctypes.c_void_p(self._work.data.ptr), ctypes.c_int(self._lwork)),
+                ctypes.c_void_p(self._info.data.ptr),
+            )
+        )
+        info = int(self._info[0])
+        if info != 0:
+            raise np.linalg.LinAlgError(f"cuSOLVER's sygvd ended with info = {info}")
         return self.w, self.a
 
 

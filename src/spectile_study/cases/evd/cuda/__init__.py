@@ -8,7 +8,9 @@ from typing import Any
 import cupy
 
 from spectile_study.bench.case import Context, Problem
+from spectile_study.cases.evd.cpu import drivers
 from spectile_study.cases.evd.cuda import solvers, stages, updates
+from spectile_study.cases.evd.problems import problems
 
 STUDIES = {
     "evd": solvers.evd,
@@ -19,6 +21,8 @@ STUDIES = {
     "syr2k": updates.update,
     "int8": updates.int8,
     "roofline": updates.roofline,
+    "problems": problems,
+    "drivers": drivers,
 }
 
 
