@@ -15,7 +15,8 @@ FRAMES = sorted((ROOT / "results/recorded").rglob("*.parquet"))
 NOT_RECORDED = {
     "spamm": "",
     "tsparse": "",
-    "evd": "",
+    "evd": "generalized_.*|partial_.*|batch_.*|banded_.*|tridiagonal_matrix_.*|drivers_.*|reduction_(49152|65536)_.*"
+    "|sbr_(16384|32768|65536)_.*",
     "kpm": "",
 }
 

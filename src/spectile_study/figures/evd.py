@@ -1,12 +1,38 @@
 """How fast each stage of the eigensolver could be on this machine: its work at the best rate measured for its kind."""
 
+from typing import NamedTuple
+
 import pandas
 
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import rates
+from spectile_study.figures.palette import name
 
+
+class Generation(NamedTuple):
+    """FP64 peak (of tensor cores where it has them) and memory bandwidth that NVIDIA specifies for a GPU."""
+
+    name: str
+    tflops: float
+    tb_s: float
+
+
+#: The four of the paper's Figure 3, by NVIDIA's data sheets: P100 and A100 40 GB for PCIe, V100 and H100 SXM.
+GENERATIONS = (
+    Generation("P100", 4.7, 0.732),
+    Generation("V100", 7.8, 0.9),
+    Generation("A100", 19.5, 1.555),
+    Generation("H100", 67.0, 3.35),
+)
 #: Tasks of the chasing that must follow one another, a column: a sweep starts three tasks behind the one before it.
 TASKS = 3
+
+
+def why_not(frame: pandas.DataFrame, method: str, study: str) -> str:
+    """Return why a method has no mark: the reason in the records, or that this run has none."""
+    rows = select(frame, f"p_study={study},method={method}")
+    reasons = rows.loc[rows["status"] != "ok", "reason"].dropna()
+    return str(reasons.iloc[0]) if len(reasons) else f"no record of {name(method)} in this run"
 
 
 def floors(frame: pandas.DataFrame, stages: pandas.DataFrame, n: float) -> dict[str, tuple[float, str]]:

@@ -17,6 +17,7 @@ class Look(NamedTuple):
 # Okabe and Ito's palette, and hues of Paul Tol's: distinguishable with colour vision deficiencies and in print.
 BLUE, SKY, GREEN, ORANGE, VERMILION, PINK = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7"
 WINE, FOREST, OLIVE, INDIGO, PURPLE, BROWN = "#882255", "#117733", "#999933", "#332288", "#AA4499", "#661100"
+PALE_BLUE, PALE_PURPLE = "#9CC9E6", "#D9A9CF"
 #: The papers' own numbers, words on a figure, lines of reference, hatched slots, and panels without marks.
 PAPER, GREY, REFERENCE, SLOT, PALE_GREY = "#555555", "#666666", "#999999", "#cccccc", "#f4f4f4"
 
@@ -34,6 +35,9 @@ LOOKS = {
     "cusolver_one_stage": Look(VERMILION, "s", "cuSOLVER, one stage"),
     "cusolver_two_stage": Look(ORANGE, "D", "cuSOLVER, two stages"),
     "lapack_mrrr": Look(ORANGE, "D", "LAPACK, MRRR"),
+    "spectile_device": Look(PALE_BLUE, "o", "spectile, device's own time"),
+    "cupy": Look(OLIVE, "P", "CuPy"),
+    "magma": Look(PURPLE, "^", "MAGMA, two stages"),
     # tSparse.
     "spectile_float16": Look(BLUE, "o", "spectile float16"),
     "spectile_tf32": Look(SKY, "s", "spectile tf32"),
@@ -81,6 +85,16 @@ REDUCTION = {
     "cusolver_panels": Look(SKY, "s", "band reduction, cuSOLVER's panels"),
     "spectile_chasing": Look(GREEN, "^", "chasing, this device"),
     "spectile_cpu": Look(ORANGE, "D", "chasing, host's cores"),
+}
+HYBRID_REDUCTION = {
+    "magma": Look(PURPLE, "^", "MAGMA's band reduction"),
+    "magma_chasing": Look(PALE_PURPLE, "v", "MAGMA's chasing, host's cores"),
+}
+CHASING = {
+    "spectile": Look(BLUE, "o", "GPU, ours"),
+    "spectile_cpu": Look(ORANGE, "D", "CPU, ours"),
+    "magma": Look(PURPLE, "^", "CPU, MAGMA"),
+    "lapack": Look(VERMILION, "s", "CPU, LAPACK sbtrd"),
 }
 PANEL_PRODUCT = Look(GREEN, "^", "A W, b columns")
 #: KPM: series of Figure 12, the error of a density, and a sample that the cache holds.

@@ -5,8 +5,9 @@ import pandas
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import rates
 from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.evd import why_not
 
-METHODS = ("spectile", "cusolver_one_stage", "lapack")
+METHODS = ("spectile", "spectile_device", "cusolver_one_stage", "magma", "lapack")
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
@@ -26,6 +27,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         series = select(rows, f"method={method}")
         drawing.marks(first, series, "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
         drawing.marks(speed, series, "p_n", "rate")
+    if not len(select(rows, "method=magma")):
+        drawing.note(f"MAGMA has no mark: {why_not(frame, 'magma', 'tridiagonal')}.")
     for ax in (first, speed):
         ax.set_xscale("log", base=2)
     first.set(yscale="log", xlabel="n", ylabel="seconds", title=f"{rows['device'].iloc[0]}: time")

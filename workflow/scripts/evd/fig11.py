@@ -5,9 +5,11 @@ import pandas
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import speedups
 from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.evd import why_not
 from spectile_study.figures.palette import REFERENCE, name
 
-METHODS = ("spectile", "spectile_two_stage", "cusolver_one_stage", "cusolver_two_stage", "lapack", "lapack_mrrr")
+OURS = ("spectile", "spectile_device", "spectile_two_stage")
+RIVALS = ("cupy", "cusolver_one_stage", "cusolver_two_stage", "magma", "lapack", "lapack_mrrr")
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
@@ -20,13 +22,15 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         if not len(part):
             drawing.empty(ax, f"no record of the solver ({title}) in this run")
             continue
-        for method in METHODS:
+        for method in (*OURS, *RIVALS):
             drawing.marks(ax, select(part, f"method={method}"), "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
         ax.set_xscale("log", base=2)
         ax.set(yscale="log", xlabel="n", ylabel="seconds", title=title)
-        ax.legend()
+        ax.legend(fontsize=7)
+    if not len(select(rows, "method=magma")):
+        drawing.note(f"MAGMA has no mark: {why_not(frame, 'magma', 'evd')}.")
     ax = drawing.axes[0, 2]
-    best = [method for method in METHODS[2:] if len(select(rows, f"method={method}"))]
+    best = [method for method in RIVALS if len(select(rows, f"method={method}"))]
     if not best:
         drawing.empty(ax, "no record of a vendor's solver in this run")
         return drawing
@@ -47,8 +51,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             )
     ax.axhline(1, color=REFERENCE, linewidth=0.8)
     ax.set_xscale("log", base=2)
-    ax.set(xlabel="n", ylabel="speed-up of spectile", title="speed-up")
-    ax.set_ylim(bottom=0)
+    ax.set(yscale="log", xlabel="n", ylabel="speed-up of spectile", title="speed-up")
     if ax.get_legend_handles_labels()[1]:
         ax.legend(fontsize=6)
     return drawing

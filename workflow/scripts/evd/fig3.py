@@ -1,4 +1,4 @@
-"""Figure 3 of the EVD paper: roofline from measured ceilings, with the products of the band reduction on it."""
+"""Figure 3 of the EVD paper: rooflines, measured with the products of the band reduction on it, and as specified."""
 
 import numpy as np
 import pandas
@@ -6,11 +6,10 @@ import pandas
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import rates
 from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.evd import GENERATIONS
 from spectile_study.figures.palette import PANEL_PRODUCT, name
 
 NEEDS = ("fig8", "t1")  # elements whose cases are drawn here, too
-
-GENERATIONS = ("P100", "V100", "A100")
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
@@ -19,7 +18,12 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     rows = select(frame, "status=ok")
     rows = rows[rows["p_study"].isin(["roofline", "syr2k"])].copy()
     rows = rows[rows["time_s"].notna()]
-    drawing.empty(other, f"the generations {', '.join(GENERATIONS)} of the paper's figure are not at hand")
+    across = np.geomspace(0.5, 100, 60)
+    for generation in GENERATIONS:
+        label = f"{generation.name}: {generation.tb_s:g} TB/s, {generation.tflops:g} TFLOP/s"
+        drawing.model_line(other, across, np.minimum(generation.tflops, across * generation.tb_s), label)
+    other.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="TFLOP/s", title="as NVIDIA specifies")
+    other.legend()
     found = select(rows, "p_study=roofline")
     if not {"copy"} < set(found["method"]):
         drawing.empty(ax, "no record of the ceilings in this run")

@@ -1,44 +1,48 @@
 """Figure 4 of the EVD paper: conventional band reduction (nb = b) with chasing on the CPU, by bandwidth."""
 
+from collections.abc import Mapping
+
 import pandas
+from matplotlib.axes import Axes
 
 from spectile_study.bench.claims import select
 from spectile_study.figures.drawing import Drawing
-from spectile_study.figures.palette import REDUCTION
+from spectile_study.figures.evd import why_not
+from spectile_study.figures.palette import HYBRID_REDUCTION, REDUCTION, Look
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing("Figure 4: successive band reduction and bulge chasing by bandwidth", 1, 2, (9, 4))
-    ax, magma = drawing.axes[0]
+    ax, hybrid = drawing.axes[0]
     rows = select(frame, "p_study=reduction,status=ok")
     rows = rows[(rows["p_block"] == rows["p_bandwidth"]) & rows["time_s"].notna()]
-    drawing.empty(magma, "MAGMA is not rebuilt: its printed times stand in the claims table")
-    if not len(rows):
+    if not _bars(drawing, ax, rows[rows["method"].isin(REDUCTION)], REDUCTION, 1, "ours"):
         drawing.empty(ax, "no record with nb = b in this run")
-        return drawing
-    # Of the orders measured with nb = b, the one with the most bandwidths.
-    rows = rows[rows["p_n"] == rows.groupby("p_n")["p_bandwidth"].nunique().idxmax()]
+    if not _bars(drawing, hybrid, rows[rows["method"].isin(HYBRID_REDUCTION)], HYBRID_REDUCTION, 0, "MAGMA"):
+        drawing.empty(hybrid, why_not(frame, "magma", "reduction"))
+    return drawing
+
+
+def _bars(
+    drawing: Drawing, ax: Axes, rows: pandas.DataFrame, looks: Mapping[str, Look], shared: int, title: str
+) -> bool:
+    """Draw the bars of one panel; the first `shared` methods stand in the place of the next. Return whether any."""
+    if not len(rows):
+        return False
+    # Of the orders measured with nb = b, the one with the most bandwidths, and of those the largest.
+    counts = rows.groupby("p_n")["p_bandwidth"].nunique()
+    rows = rows[rows["p_n"] == counts[counts == counts.max()].index.max()]
     widths = sorted(rows["p_bandwidth"].unique())
-    for shift, (method, (color, _, label)) in enumerate(REDUCTION.items()):
+    for shift, (method, (color, _, label)) in enumerate(looks.items()):
         part = select(rows, f"method={method}").sort_values("p_bandwidth")
         if not len(part):
             continue
-        place = max(shift - 1, 0)  # a band is reduced by our panels or by cuSOLVER's
+        place = max(shift - shared, 0)  # a band is reduced by our panels or by cuSOLVER's
         at = [widths.index(b) + 0.27 * (place - 1) for b in part["p_bandwidth"]]
         look = {"label": label, "color": color}
-        drawing.marks(
-            ax,
-            part,
-            "p_bandwidth",
-            "time_s",
-            kind="bar",
-            positions=at,
-            width=0.25,
-            lo="time_s_lo",
-            hi="time_s_hi",
-            **look,
-        )
+        drawing.marks(ax, part, "p_bandwidth", "time_s", kind="bar", positions=at, width=0.25, lo="time_s_lo",
+                      hi="time_s_hi", **look)  # fmt: skip
     ax.set_xticks(range(len(widths)), [f"{int(b)}" for b in widths])
-    ax.set(xlabel="bandwidth b", ylabel="seconds", title=f"n = {int(rows['p_n'].iloc[0]):,}")
+    ax.set(xlabel="bandwidth b", ylabel="seconds", title=f"{title}, n = {int(rows['p_n'].iloc[0]):,}")
     ax.legend()
-    return drawing
+    return True

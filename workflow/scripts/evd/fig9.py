@@ -4,8 +4,7 @@ import pandas
 
 from spectile_study.bench.claims import select
 from spectile_study.figures.drawing import Drawing
-
-LABELS = {"spectile": "GPU, ours", "spectile_cpu": "CPU, ours", "lapack": "CPU, LAPACK sbtrd"}
+from spectile_study.figures.palette import CHASING
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
@@ -17,9 +16,10 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         if not len(part):
             drawing.empty(ax, f"no record of the chasing with b = {b} in this run")
             continue
-        for method, label in LABELS.items():
+        for method, (color, marker, label) in CHASING.items():
             series = select(part, f"method={method}")
-            drawing.marks(ax, series, "p_n", "time_s", label=label, lo="time_s_lo", hi="time_s_hi")
+            look = {"label": label, "color": color, "marker": marker}
+            drawing.marks(ax, series, "p_n", "time_s", lo="time_s_lo", hi="time_s_hi", **look)
         ax.set_xscale("log", base=2)
         ax.set(yscale="log", xlabel="n", title=f"b = {b}")
         ax.legend()

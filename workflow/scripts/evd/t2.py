@@ -3,7 +3,7 @@
 import pandas
 
 from spectile_study.bench.claims import printed, select
-from spectile_study.figures.tables import Cell, Table
+from spectile_study.figures.tables import Cell, Table, first_value
 
 PAPER_ORDER = 65536
 BLOCKS = (128, 256, 512, 1024, 2048, 4096)
@@ -31,6 +31,15 @@ def table(frame: pandas.DataFrame) -> Table:
             for name, here in found.items():
                 line[name] = float(here["time_s"].median()) if len(here) else None if order == n else "-"
                 result.cite(here, "time_s")
+            lines.append(line)
+        hybrid = select(frame, f"p_study=reduction,status=ok,p_bandwidth={b},p_block={b}")
+        for order in sorted(select(hybrid, "method=magma")["p_n"].unique()):
+            here = select(hybrid, f"p_n={order}")
+            line = {"b": b, "seconds": f"MAGMA, n = {order:,.0f}"} | dict.fromkeys(heads, "-")
+            for column, method in (("nb = b (SBR)", "magma"), ("chasing", "magma_chasing")):
+                found_here = select(here, f"method={method}")
+                line[column] = first_value(found_here, "time_s")
+                result.cite(found_here, "time_s")
             lines.append(line)
         paper = {f"nb = {block:,}": Cell(printed(f"evd_t2_{b}_{block}"), "{:g}") for block in BLOCKS}
         paper |= {"chasing": Cell(printed(f"evd_t2_{b}_chasing"), "{:g}")}
