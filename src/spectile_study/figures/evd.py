@@ -27,6 +27,21 @@ GENERATIONS = (
 #: Tasks of the chasing that must follow one another, a column: a sweep starts three tasks behind the one before it.
 TASKS = 3
 
+#: What each kind is held against, and what that method is called there.
+PROBLEMS = {
+    "generalized": {"cusolver": "cuSOLVER's sygvd", "scipy": "SciPy's gvd, host"},
+    "partial": {"cusolver": "cuSOLVER's syevdx", "scipy": "SciPy's evr, host"},
+    "batched": {"cupy": "CuPy's eigh", "numpy": "NumPy's eigh, host"},
+    "banded": {"scipy": "SciPy's eig_banded, host"},
+    "tridiagonal": {"scipy": "SciPy's eigh_tridiagonal, host"},
+}
+#: Our own whole problems, whose cost a kind is held against.
+WHOLE_PROBLEMS = {
+    "spectile_standard": "our standard problem",
+    "spectile_values": "all values",
+    "spectile_all": "all vectors",
+}
+
 
 def why_not(frame: pandas.DataFrame, method: str, study: str) -> str:
     """Return why a method has no mark: the reason in the records, or that this run has none."""
@@ -62,3 +77,29 @@ def floors(frame: pandas.DataFrame, stages: pandas.DataFrame, n: float) -> dict[
         elif row["method"] != "eigenvalues":
             floors[row["method"]] = (row["flops"] / peak, "the square product")
     return floors
+
+
+def timed(rows: pandas.DataFrame, method: str) -> pandas.DataFrame:
+    """Return the rows of a method that passed its check and was timed."""
+    found = select(rows, f"method={method},status=ok")
+    return found[found["time_s"].notna()]
+
+
+def ordered_problems(rows: pandas.DataFrame) -> list[str]:
+    """Return the cases by kind and size."""
+    if not len(rows):
+        return []
+    rank = rows["p_problem"].map(list(PROBLEMS).index)
+    return list(dict.fromkeys(rows.assign(rank=rank).sort_values(["rank", "p_n", "p_vectors"], kind="stable")["case"]))
+
+
+def words_of_problem(row: pandas.Series) -> str:
+    """Return what a row of the study ``problems`` solves, in a few words."""
+    n, what = f"n = {int(row['p_n']):,}", "vectors" if row["p_vectors"] else "values"
+    if row["p_problem"] == "partial":
+        return f"{n}, {int(row['p_k']):,} lowest pairs"
+    if row["p_problem"] == "batched":
+        return f"{int(row['p_batch']):,} matrices of {n}, {row['p_precision']}"
+    if row["p_problem"] == "banded":
+        return f"{n}, {int(row['p_bandwidth'])} subdiagonals, {what}"
+    return f"{n}, {what}"
