@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,48 +25,59 @@ TOO_LONG = f"left out above n = {HOST_ORDER:,}: SciPy takes many seconds a call 
 SHIFT = 0.5
 
 
-@dataclass(frozen=True)
+Check = Callable[[Any], Mapping[str, float]]
+
+
 class Place:
-    """Where the problems lie and are solved: arrays of NumPy, or of CuPy on the current device."""
+    """Where the problems lie and are solved: here the host, in NumPy's arrays; ``cuda.place`` has the device."""
 
-    device: str
-    seed: int
+    backend: Literal["cpu", "cuda"] = "cpu"
+    xp: ModuleType = np
 
-    @property
-    def xp(self) -> ModuleType:
-        """The arrays' module."""
-        if self.device == "cpu":
-            return np
-        import cupy
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
 
-        return cupy
+    def hermitian(self, n: int, seed: int) -> Any:
+        """Return the counted matrix of order n, float64, column-major."""
+        return counted.matrix(n, seed)
 
-    def hermitian(self, n: int, seed: int, precision: str = "float64") -> Any:
-        """Return the counted matrix of order n."""
-        if self.device == "cpu":
-            return counted.matrix(n, seed, precision)
-        from spectile_study.cases.evd.cuda.inputs import matrix_of
-
-        return matrix_of(n, seed, precision)
-
-    def call(self, function: Callable[..., Any], *operands: Any, **options: Any) -> Callable[[], Any]:
-        """Return a call of one of our functions, over when its results are there."""
-        return lambda: self.wait(function(*operands, backend=self.device, **options))
+    def reference(self, n: int) -> Any:
+        """Return all eigenvalues of that matrix by the vendor."""
+        return np.linalg.eigvalsh(self.hermitian(n, self.seed))
 
     def wait(self, result: Any) -> Any:
-        """Return `result` when the device has made it."""
-        if self.device == "cuda":
-            self.xp.cuda.get_current_stream().synchronize()
+        """Return `result` when it has been made."""
         return result
 
     def to_host(self, array: Any) -> Any:
         """Return the array on the host."""
-        return array if self.device == "cpu" else self.xp.asnumpy(array)
+        return array
+
+    def generalized_rival(self, a: Any, b: Any, check: Check, limits: Mapping[str, float]) -> Method | Skipped:
+        """Return the device's vendor on A v = w B v."""
+        return Skipped("cusolver", NO_GPU)
+
+    def partial_rival(self, a: Any, k: int, check: Check, limits: Mapping[str, float]) -> Method | Skipped:
+        """Return the device's vendor on the k lowest eigenpairs."""
+        return Skipped("cusolver", NO_GPU)
+
+    def batched_rival(self, batch: Any, check: Check, limits: Mapping[str, float]) -> Method | Skipped:
+        """Return CuPy's call on a batch."""
+        return Skipped("cupy", NO_GPU)
+
+    def call(self, function: Callable[..., Any], *operands: Any, **options: Any) -> Callable[[], Any]:
+        """Return a call of one of our functions, over when its results are there."""
+        return lambda: self.wait(function(*operands, backend=self.backend, **options))
 
 
 def problems(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of one row of the study ``problems`` on the host."""
+    return build(row, Place(context.seed))
+
+
+def build(row: Mapping[str, Any], place: Place) -> Problem:
     """Return the problem of one row of the study ``problems``; its column ``problem`` chooses the kind."""
-    return _KINDS[row["problem"]](row, Place(context.device, context.seed))
+    return _KINDS[row["problem"]](row, place)
 
 
 def _norm(x: Any) -> float:
@@ -87,15 +97,6 @@ def _pairs(a: Any, b: Any, w: Any, v: Any) -> dict[str, float]:
 def _values(w: Any, reference: Any, n: int) -> dict[str, float]:
     scale = n * float(np.finfo(w.dtype).eps) * float(abs(reference).max())
     return {"error_values": float(abs(w - reference).max()) / scale}
-
-
-def _reference(place: Place, n: int) -> Any:
-    """Return all eigenvalues of the Hermitian matrix of order n by the vendor, in float64."""
-    if place.device == "cpu":
-        return np.linalg.eigvalsh(place.hermitian(n, place.seed))
-    from spectile_study.cases.evd.cuda.inputs import reference_values
-
-    return reference_values(n, place.seed)
 
 
 def _scipy(n: int, name: str, run: Callable[[], Any], check: Any, limits: Mapping[str, float]) -> Method | Skipped:
@@ -120,13 +121,7 @@ def _generalized(row: Mapping[str, Any], place: Place) -> Problem:
         Method("spectile", place.call(eigh, a, b), check, limits),
         Method("spectile_standard", place.call(eigh, a), lambda result: check(result, None), limits),
     ]
-    if place.device == "cpu":
-        methods.append(Skipped("cusolver", NO_GPU))
-    else:
-        from spectile_study.cases.evd import rivals
-
-        solver = rivals.Sygvd(xp.empty_like(a), xp.empty_like(b))
-        methods.append(Method("cusolver", solver, check, limits, prepare=lambda: solver.restore(a, b)))
+    methods.append(place.generalized_rival(a, b, check, limits))
     on_host = [place.to_host(each) for each in (a, b)] if n <= HOST_ORDER else [None, None]
     methods.append(_scipy(n, "scipy", lambda: scipy.linalg.eigh(*on_host, driver="gvd"), check, limits))
     return Problem(methods, inputs={"b_first_columns": digest_array(place.to_host(b[:, :8]))})
@@ -138,7 +133,7 @@ def _partial(row: Mapping[str, Any], place: Place) -> Problem:
 
     n, k, xp = row["n"], row["k"], place.xp
     a = place.hermitian(n, place.seed)
-    reference = _reference(place, n)
+    reference = place.reference(n)
 
     def check(result: Any) -> dict[str, float]:
         w, v = map(xp.asarray, result)
@@ -150,13 +145,7 @@ def _partial(row: Mapping[str, Any], place: Place) -> Problem:
         Method("spectile_values", place.call(eigvalsh, a), lambda w: _values(w, reference, n), VALUES),
         Method("spectile_all", place.call(eigh, a), check, LIMITS),
     ]
-    if place.device == "cpu":
-        methods.append(Skipped("cusolver", NO_GPU))
-    else:
-        from spectile_study.cases.evd import rivals
-
-        solver = rivals.Syevdx(xp.empty_like(a), k)
-        methods.append(Method("cusolver", solver, check, LIMITS, prepare=lambda: solver.restore(a)))
+    methods.append(place.partial_rival(a, k, check, LIMITS))
     host = place.to_host(a) if n <= HOST_ORDER else None
     run = functools.partial(scipy.linalg.eigh, host, driver="evr", **part)
     methods.append(_scipy(n, "scipy", run, check, MRRR_LIMITS))
@@ -185,10 +174,7 @@ def _batched(row: Mapping[str, Any], place: Place) -> Problem:
         }
 
     methods: list[Method | Skipped] = [Method("spectile", place.call(eigh, batch), check, LIMITS)]
-    if place.device == "cpu":
-        methods.append(Skipped("cupy", NO_GPU))
-    else:
-        methods.append(Method("cupy", lambda: place.wait(xp.linalg.eigh(batch)), check, LIMITS))
+    methods.append(place.batched_rival(batch, check, LIMITS))
     methods.append(Method("numpy", lambda: tuple(np.linalg.eigh(host)), check, LIMITS))
     return Problem(methods, inputs={"batch": digest_array(host)})
 

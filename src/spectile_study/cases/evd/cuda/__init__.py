@@ -9,8 +9,7 @@ import cupy
 
 from spectile_study.bench.case import Context, Problem
 from spectile_study.cases.evd.cpu import drivers
-from spectile_study.cases.evd.cuda import solvers, stages, updates
-from spectile_study.cases.evd.problems import problems
+from spectile_study.cases.evd.cuda import place, solvers, stages, updates
 
 STUDIES = {
     "evd": solvers.evd,
@@ -21,7 +20,7 @@ STUDIES = {
     "syr2k": updates.update,
     "int8": updates.int8,
     "roofline": updates.roofline,
-    "problems": problems,
+    "problems": place.problems,
     "drivers": drivers,
 }
 

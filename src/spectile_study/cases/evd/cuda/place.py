@@ -1,0 +1,57 @@
+"""Problems on a CUDA device: where their matrices lie, and the vendors' calls beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, Literal
+
+import cupy
+
+from spectile_study.bench.case import Context, Method, Problem
+from spectile_study.cases.evd import rivals
+from spectile_study.cases.evd.cuda.inputs import matrix_of, reference_values, wait
+from spectile_study.cases.evd.problems import Check, Place, build
+
+
+class Device(Place):
+    """The current CUDA device."""
+
+    backend: Literal["cpu", "cuda"] = "cuda"
+    xp: ModuleType = cupy
+
+    def hermitian(self, n: int, seed: int) -> Any:
+        """Return the counted matrix of order n, float64, column-major."""
+        return matrix_of(n, seed)
+
+    def reference(self, n: int) -> Any:
+        """Return all eigenvalues of that matrix by the vendor."""
+        return reference_values(n, self.seed)
+
+    def wait(self, result: Any) -> Any:
+        """Return `result` when the current stream has ended."""
+        return wait(result)
+
+    def to_host(self, array: Any) -> Any:
+        """Return the array on the host."""
+        return cupy.asnumpy(array)
+
+    def generalized_rival(self, a: Any, b: Any, check: Check, limits: Mapping[str, float]) -> Method:
+        """Return cuSOLVER's sygvd on A v = w B v."""
+        solver = rivals.Sygvd(cupy.empty_like(a), cupy.empty_like(b))
+        return Method("cusolver", solver, check, limits, prepare=lambda: solver.restore(a, b))
+
+    def partial_rival(self, a: Any, k: int, check: Check, limits: Mapping[str, float]) -> Method:
+        """Return cuSOLVER's syevdx on the k lowest eigenpairs."""
+        solver = rivals.Syevdx(cupy.empty_like(a), k)
+        return Method("cusolver", solver, check, limits, prepare=lambda: solver.restore(a))
+
+    def batched_rival(self, batch: Any, check: Check, limits: Mapping[str, float]) -> Method:
+        """Return CuPy's call on a batch."""
+        solve: Callable[[Any], Any] = cupy.linalg.eigh
+        return Method("cupy", lambda: wait(solve(batch)), check, limits)
+
+
+def problems(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of one row of the study ``problems`` on the current device."""
+    return build(row, Device(context.seed))
