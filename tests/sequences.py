@@ -161,7 +161,8 @@ class Calls(RuleBasedStateMachine):
         assert abs(density.integrate() - n) <= 1e-3 * n
         w = np.linalg.eigvalsh(h.toarray().astype(np.complex128))
         low, high = density.bounds
-        width = max(w[-1] - w[0], 1e-6 * max(abs(w[0]), abs(w[-1])))
+        # Bounds are at least 1e4 roundings of the largest entry on each side of a spectrum of one point.
+        width = max(w[-1] - w[0], 2e4 * EPS[dtype] * max(abs(w[0]), abs(w[-1])))
         assert low <= w[0] + 1e-5 * width and high >= w[-1] - 1e-5 * width
         assert high - low <= 3 * width + 1e-300, "bounds far beyond the spectrum resolve nothing"
 

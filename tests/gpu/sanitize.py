@@ -19,7 +19,7 @@ TOOLS = {
     "memcheck": ["--leak-check", "no"],
     "racecheck": ["--racecheck-report", "analysis"],
     "synccheck": [],
-    "initcheck": ["--track-unused-memory", "no"],
+    "initcheck": [],
 }
 
 
