@@ -38,7 +38,12 @@ LOOKS = {
     "spectile_device": Look(PALE_BLUE, "o", "spectile, device's own time"),
     "cupy": Look(OLIVE, "P", "CuPy"),
     "magma": Look(PURPLE, "^", "MAGMA, two stages"),
-    # tSparse.
+    # tSparse: the paper's method, ours by rows, the vendor's and the paper's rivals.
+    "tasks_float16": Look(PINK, "h", "tSparse (TCU)"),
+    "tasks_csr_float16": Look("#E8C9DA", "h", "tSparse from CSR to CSR"),
+    "tasks_nontcu": Look(BROWN, "p", "nonTCU"),
+    "tasks_float32": Look("#A8698A", "^", "tSparse float32"),
+    "tasks_float64": Look("#B05C8C", "D", "tSparse float64"),
     "spectile_float16": Look(BLUE, "o", "spectile float16"),
     "spectile_tf32": Look(SKY, "s", "spectile tf32"),
     "spectile_float32": Look(GREEN, "^", "spectile float32"),
@@ -46,10 +51,12 @@ LOOKS = {
     "cusparse_float32": Look(VERMILION, "s", "cuSPARSE float32"),
     "cusparse_float64": Look(ORANGE, "^", "cuSPARSE float64"),
     "cusp": Look(WINE, "X", "CUSP"),
+    "bhsparse": Look(FOREST, "<", "bhSPARSE"),
     "rmerge2": Look(FOREST, "^", "RMerge2"),
     "nsparse": Look(OLIVE, "v", "Nsparse"),
     "ac_spgemm": Look(INDIGO, "P", "AC-SpGEMM"),
     "speck": Look(PURPLE, "*", "spECK"),
+    "opsparse": Look(GREEN, "d", "OpSparse"),
     # KPM.
     "naive": Look(VERMILION, "X", "naive (library calls)"),
     "aug_spmv": Look(ORANGE, "P", "aug_spmv()"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas
 
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import geometric_mean, speedups
 from spectile_study.figures.drawing import Drawing
-from spectile_study.figures.palette import KERNEL_FORMAT, PRECISIONS
+from spectile_study.figures.palette import KERNEL_FORMAT, PRECISIONS, SLOT
 from spectile_study.figures.palette import name as called
 from spectile_study.figures.tables import Cell
 
@@ -23,7 +23,7 @@ LITERATURE = (
 )  # fmt: skip
 CRITERIA = ("bcsstk30", "nemeth21", "pcrystk03", "pct20stif", "pkustk06", "pli", "net50", "web-NotreDame")
 SIXTEEN = LITERATURE + CRITERIA
-OTHERS = ("cusp", "rmerge2", "nsparse", "ac_spgemm", "speck")
+OTHERS = ("cusp", "bhsparse", "rmerge2", "nsparse", "ac_spgemm", "speck", "opsparse")
 
 
 def short(matrix: str) -> str:
@@ -63,10 +63,15 @@ def vendor(frame: pandas.DataFrame, precision: str) -> str:
     return cpu if on_cpu else gpu
 
 
-def in_kernels_format(frame: pandas.DataFrame, precision: str, baseline: str) -> pandas.DataFrame:
-    """Return the speed-up of each matrix in the kernels' format, of rows or tiles whichever is faster."""
-    ratios = pandas.concat([speedups(frame, f"{kind}_{precision}", baseline) for kind in ("rows", "tiles")])
-    return ratios.sort_values("speedup", ascending=False).drop_duplicates("case")
+def series(precision: str) -> dict[str, str]:
+    """Return the methods that Figures 7 to 10 draw in `precision`, and the method of which each has a lighter mark.
+
+    The paper's own in its time, conversions apart, with a mark of its time from CSR to CSR; ours by rows as called,
+    with a mark of the kernels' time; the paper's rivals in its mixed precision.
+    """
+    paper = {"tasks_float16": "tasks_csr_float16", "tasks_nontcu": ""} if precision == "float16" else {}
+    ours = {f"tasks_{precision}": ""} | paper | {f"spectile_{precision}": f"rows_{precision}"}
+    return ours | (dict.fromkeys(OTHERS, "") if precision == "float16" else {})
 
 
 def bars(
@@ -78,59 +83,76 @@ def bars(
     baseline: str,
     claim: str = "",
 ) -> None:
-    """Draw the speed-ups of `names` in both columns, hatch what is absent, and state the means' matrices."""
-    ours = f"spectile_{precision}"
-    columns = {"CSR to CSR": (PRECISIONS[precision].color, speedups(frame, ours, baseline))}
-    kernels = in_kernels_format(frame, precision, baseline)
-    if len(kernels):
-        columns["kernel format"] = (KERNEL_FORMAT[precision], kernels)
-    means: list[str] = []
-    drawn: set[int] = set()
-    width = 0.8 / len(columns)
-    for number, (label, (color, ratios)) in enumerate(columns.items()):
-        rows = [select(ratios, f"p_matrix={name}").iloc[:1] for name in names]
-        places = [place for place, row in enumerate(rows) if len(row)]
-        if places:
-            drawn |= set(places)
-            positions = [place + width * (number - (len(columns) - 1) / 2) for place in places]
-            data = pandas.concat([rows[place] for place in places]).assign(place=positions)
-            settings: dict[str, Any] = {"color": color, "label": label, "width": width}
-            drawing.marks(
-                ax, data, "place", "speedup", kind="bar", lo="speedup_lo", hi="speedup_hi", positions=positions,
-                **settings,
-            )  # fmt: skip
-            means.append(f"{label} {geometric_mean(list(data['speedup'])):.2f} ({len(data)})")
+    """Draw how much faster than the vendor each method is on `names`, hatch what is absent, and state the means."""
+    found = {method: _named(speedups(frame, method, baseline), names) for method in series(precision)}
+    found = {method: rows for method, rows in found.items() if len(rows)}
+    width = 0.84 / max(len(found), 1)
+    for number, (method, rows) in enumerate(found.items()):
+        shift = width * (number - (len(found) - 1) / 2)
+        places = [names.index(name) + shift for name in rows["p_matrix"]]
+        drawing.marks(
+            ax, rows, "v_nnz", "speedup", kind="bar", lo="speedup_lo", hi="speedup_hi", positions=places, width=width,
+            label=f"{called(method)}: {geometric_mean(list(rows['speedup'])):.2f} ({len(rows)})",
+        )  # fmt: skip
+        lighter = _named(speedups(frame, series(precision)[method], baseline), names)
+        places = [names.index(name) + shift for name in lighter["p_matrix"]]
+        color = KERNEL_FORMAT.get(precision, SLOT)
+        drawing.marks(
+            ax, lighter, "v_nnz", "speedup", kind="scatter", positions=places, color=color, markeredgecolor="black",
+            markeredgewidth=0.4, marker="o" if method.startswith("spectile") else "h",
+            label="kernels alone" if method.startswith("spectile") else "from CSR to CSR",
+        )  # fmt: skip
+    drawn = {name for rows in found.values() for name in rows["p_matrix"]}
     for place, name in enumerate(names):
-        if place not in drawn:
-            drawing.slot(ax, place, why_missing(frame, name, (ours, baseline)))
-    if means:
-        ax.set_title("geometric means (of so many): " + ", ".join(means), fontsize=8)
+        if name not in drawn:
+            drawing.slot(ax, place, why_missing(frame, name, (*found, baseline)))
     if claim:
         drawing.paper_line(ax, claim, "paper's mean of its eight")
     ax.axhline(1, color="black", linewidth=0.6)
     ax.set_xticks(range(len(names)), [short(name) for name in names], rotation=45, ha="right", fontsize=7)
     if len(names):
         ax.set_xlim(-0.6, len(names) - 0.4)
-    ax.set_ylim(0, 1.18 * ax.get_ylim()[1])  # room for the legend
+    ax.set_ylim(0, 1.3 * ax.get_ylim()[1])  # room for the legend
     ax.set_ylabel(f"speed-up over {called(baseline)}")
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(fontsize=7, ncols=3, loc="upper right")
+        ax.legend(fontsize=6.5, ncols=2, loc="upper right", title="geometric mean (of so many)", title_fontsize=6.5)
+
+
+def _named(rows: pandas.DataFrame, names: Sequence[str]) -> pandas.DataFrame:
+    return rows[rows["p_matrix"].isin(names)].drop_duplicates("p_matrix")
 
 
 def speedup_figure(
-    frame: pandas.DataFrame, title: str, names: Sequence[str], precision: str, claim: str, extra: bool
+    frame: pandas.DataFrame, title: str, names: Sequence[str], claim: str, beside: str, extra: bool = False
 ) -> Drawing:
-    """Return one of Figures 7 to 10: the paper's eight slots, and with `extra` the matrices at hand beside them."""
+    """Return one of Figures 7 to 10: the paper's eight slots in its mixed precision, and a panel beside them.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    title : str
+    names : sequence of str
+        The paper's matrices.
+    claim : str
+        The paper's mean.
+    beside : {"", "float16", "float64"}
+        Precision of the second panel, if there is one.
+    extra : bool
+        Whether other matrices that meet the criteria, and generated families, are in the second panel.
+    """
     frame = frame[frame["status"].notna()]
-    baseline = vendor(frame, precision)
-    drawing = Drawing(title, 1, 2 if extra else 1, (11 if extra else 8, 4.2))
-    bars(drawing, drawing.axes[0, 0], frame, names, precision, baseline, claim)
-    if extra:
-        wanted = [name for name in matrices(frame, "mirror") if meets(frame, name, 21)] + matrices(frame, "family")
+    drawing = Drawing(title, 1, 2 if beside else 1, (11 if beside else 8, 4.6))
+    bars(drawing, drawing.axes[0, 0], frame, names, "float16", vendor(frame, "float16"), claim)
+    if beside:
+        wanted = list(names) if beside == "float64" else []
+        if extra:
+            wanted += [name for name in matrices(frame, "mirror") if meets(frame, name, 21)] + matrices(frame, "family")
+        ax = drawing.axes[0, 1]
         if wanted:
-            bars(drawing, drawing.axes[0, 1], frame, wanted, precision, baseline)
+            bars(drawing, ax, frame, wanted, beside, vendor(frame, beside))
+            ax.set_title("float64" if beside == "float64" else "matrices at hand that meet the criteria, and families")
         else:
-            drawing.empty(drawing.axes[0, 1], "no other matrix of this run meets the criteria, and it has no family")
+            drawing.empty(ax, "no other matrix of this run meets the criteria, and it has no family")
     return drawing
 
 
@@ -163,6 +185,7 @@ def columns_of_methods(baselines: list[str], threads: bool) -> dict[str, list[st
         reduced = [f"{kind}_{p}" for kind in ("rows", "tiles") for p in precisions[:3]]
         wanted["kernel format, 11 or 24 bits"] = reduced
         wanted["kernel format, float64"] = ["rows_float64", "tiles_float64"]
+        wanted |= {f"paper's method, {p}": [f"tasks_{p}"] for p in ("float16", "float64")}
     return wanted | {called(method): [method] for method in baselines}
 
 

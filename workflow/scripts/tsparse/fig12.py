@@ -1,37 +1,49 @@
-"""Figure 12 of tSparse: SMAPE of each precision, and the largest error of an entry over its bound."""
+"""Figure 12 of tSparse: SMAPE against a library's float32 and against float64, and errors over their bounds."""
 
 import pandas
 
 from spectile_study.bench.claims import select
 from spectile_study.figures.drawing import Drawing
-from spectile_study.figures.palette import PRECISIONS
-from spectile_study.figures.tsparse import SIXTEEN, matrices, short, why_missing
+from spectile_study.figures.palette import look
+from spectile_study.figures.palette import name as called
+from spectile_study.figures.tsparse import SIXTEEN, matrices, short, vendor, why_missing
+
+METHODS = ("tasks_float16", "spectile_float16", "spectile_tf32", "spectile_float32", "spectile_float64")
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
-    drawing = Drawing("Figure 12: error of the product", 2, 1, (10, 6))
+    drawing = Drawing("Figure 12: error of the product", 3, 1, (10, 7.5))
     names = [*SIXTEEN, *matrices(frame, "mirror")[:8], *matrices(frame, "family")]
     ok = frame[frame["status"] == "ok"]
-    titles = ("v_smape_percent", "SMAPE, %"), ("error_bound_ratio", "largest error / bound of the entry")
-    for ax, (column, title) in zip(drawing.axes[:, 0], titles, strict=True):
-        for number, (precision, (color, marker, _)) in enumerate(PRECISIONS.items()):
-            rows = select(ok, f"method=spectile_{precision}")
-            rows = rows[rows[column].notna() & rows["p_matrix"].isin(names)]
-            places = [names.index(name) + 0.2 * (number - 1.5) for name in rows["p_matrix"]]
-            settings = {"color": color, "label": precision, "marker": marker, "linestyle": "none"}
-            drawing.marks(ax, rows, column, column, kind="scatter", positions=places, **settings)
+    library = called(vendor(frame, "float32"))
+    panels = {
+        "v_smape_library_percent": f"SMAPE, %\nagainst {library}",
+        "v_smape_percent": "SMAPE, %\nagainst float64",
+        "error_bound_ratio": "largest error /\nbound of the entry",
+    }
+    for ax, (column, title) in zip(drawing.axes[:, 0], panels.items(), strict=True):
+        rows = ok[ok["method"].isin(METHODS) & ok["p_matrix"].isin(names)]
+        rows = rows[rows[column].notna()] if column in rows else rows.iloc[:0]
+        if not len(rows):
+            drawing.empty(ax, f"this run compares with no product of {library}")
+            continue
+        for number, method in enumerate(METHODS):
+            here = select(rows, f"method={method}")
+            places = [names.index(name) + 0.17 * (number - 2) for name in here["p_matrix"]]
+            settings = {"label": called(method), "marker": look(method).marker, "linestyle": "none"}
+            drawing.marks(ax, here, column, column, kind="scatter", positions=places, **settings)
         for place, name in enumerate(names):
             if not len(select(ok, f"p_matrix={name}")):
                 drawing.slot(ax, place, why_missing(frame, name))
         ax.set_yscale("symlog", linthresh=1e-7 if column.startswith("v_") else 1e-3)
         ax.set_ylabel(title, fontsize=8)
-        labels = [short(name) for name in names] if ax is drawing.axes[1, 0] else [""] * len(names)
+        ax.set_xlim(-0.6, len(names) - 0.4)
+        labels = [short(name) for name in names] if ax is drawing.axes[2, 0] else [""] * len(names)
         ax.set_xticks(range(len(names)), labels, rotation=45, ha="right", fontsize=7)
-    drawing.paper_line(drawing.axes[0, 0], "tsparse_smape", "paper's mean of real inputs")
-    drawing.axes[1, 0].axhline(1, color="black", linewidth=0.6)
-    for ax in drawing.axes[:, 0]:
-        if ax.get_legend_handles_labels()[0]:
-            ax.set_ylim(top=(30 if ax is drawing.ax else 3) * ax.get_ylim()[1])  # room for the legend
-            if ax is drawing.ax:
-                ax.legend(ncols=5, fontsize=7, loc="upper right")
+        if column.startswith("v_"):
+            drawing.paper_line(ax, "tsparse_smape", "paper's mean of real inputs")
+            ax.set_ylim(top=100 * ax.get_ylim()[1])  # room for the legend
+            ax.legend(ncols=6, fontsize=7, loc="upper right")
+        else:
+            ax.axhline(1, color="black", linewidth=0.6)
     return drawing

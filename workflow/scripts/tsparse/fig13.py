@@ -6,7 +6,10 @@ from spectile_study.bench.claims import select
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.tsparse import SIXTEEN, matrices, short, why_missing
 
-METHODS = ("spectile_float16", "spectile_float64", "cusparse_float32", "cusparse_float64")
+METHODS = (
+    "tasks_float16", "tasks_csr_float16", "spectile_float16", "spectile_float64", "cusparse_float32",
+    "cusparse_float64",
+)  # fmt: skip
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
@@ -21,7 +24,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         rows = select(ok, f"method={method}")
         rows = rows[rows["p_matrix"].isin(names)]
         rows = rows.assign(memory_mb=rows["memory_bytes"].astype(float) / 1e6)
-        places = [names.index(name) + 0.2 * (number - 1.5) for name in rows["p_matrix"]]
+        places = [names.index(name) + 0.14 * (number - 2.5) for name in rows["p_matrix"]]
         drawing.marks(ax, rows, "memory_mb", "memory_mb", method=method, kind="scatter", positions=places)
     for place, name in enumerate(names):
         if not len(select(ok, f"p_matrix={name}")):
@@ -31,5 +34,5 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     ax.set_xlim(-0.6, len(names) - 0.4)
     ax.set_ylabel("peak memory, MB")
     ax.set_xticks(range(len(names)), [short(name) for name in names], rotation=45, ha="right", fontsize=7)
-    ax.legend(ncols=4, fontsize=7)
+    ax.legend(ncols=6, fontsize=7)
     return drawing

@@ -8,4 +8,4 @@ from spectile_study.figures.tsparse import CRITERIA, speedup_figure
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     title = "Figure 8: speed-up on A A, matrices chosen by the criteria, float16 in and float32 sums"
-    return speedup_figure(frame, title, CRITERIA, "float16", "tsparse_mean_cusparse_criteria_titan", extra=True)
+    return speedup_figure(frame, title, CRITERIA, "tsparse_mean_cusparse_criteria_titan", "float16", extra=True)

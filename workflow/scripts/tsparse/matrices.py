@@ -42,7 +42,7 @@ def table(frame: pandas.DataFrame) -> Table:
     columns = (
         "All threads of the machine where not said; speed-ups are over SciPy's product and its sort."
         if threads
-        else "Kernel format: the faster of checked CSR by rows and of tiles, conversions apart as in the paper."
+        else "Kernel format (the faster of checked CSR by rows and of tiles) and paper's method: conversions apart."
     )
     result.notes = [
         f"CSR to CSR: check of the input, analysis and allocations included, columns sorted. {columns}",

@@ -32,6 +32,8 @@ def methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bool) -
         arrays = (A.data.astype(dtype), A.indices.astype(np.int32), A.indptr.astype(np.int32))
         on_gpu[dtype] = csr_matrix(tuple(cupy.asarray(x) for x in arrays), shape=A.shape)
 
+    check.library = lambda: vendor.spgemm(on_gpu["float32"], on_gpu["float32"])[0]
+
     def add(name: str, precision: str, run: Callable[[], Any], **more: Any) -> None:
         peak = peak_bytes(run)
         methods.append(check.method(name, precision, run, counts, clock="events", memory_bytes=peak, **more))
