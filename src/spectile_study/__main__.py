@@ -78,6 +78,10 @@ def add_commands(commands: Any) -> None:
     server.add_argument("owner", type=int)
     server.set_defaults(command=_serve)
 
+    software = commands.add_parser("software")
+    software.add_argument("--device", choices=("cpu", "cuda"), required=True)
+    software.set_defaults(command=_software)
+
     worker = commands.add_parser("measure-worker")
     worker.add_argument("--parent", type=int, required=True)
     worker.set_defaults(command=_worker)
@@ -93,6 +97,10 @@ def add_commands(commands: Any) -> None:
     keep.add_argument("--records", type=Path, nargs="+", required=True, help="a zip file or folder of each paper")
     keep.add_argument("--into", type=Path, required=True, help="results/recorded/<machine>")
     keep.set_defaults(command=_keep)
+
+    unpack = commands.add_parser("unpack", help="go on from reviewed measurements: put their records into results")
+    unpack.add_argument("--recorded", type=Path, required=True, help="results/recorded/<machine>")
+    unpack.set_defaults(command=_unpack)
 
     draw = commands.add_parser("draw", help="draw tables and figures of a paper")
     draw.add_argument("--paper", required=True, choices=PAPERS)
@@ -119,7 +127,7 @@ def add_commands(commands: Any) -> None:
     compare.add_argument("a", type=Path)
     compare.add_argument("b", type=Path)
     compare.set_defaults(command=_compare)
-    for parser in (fetch, measure, make, server, worker, gather, keep, draw, claims, export, compare):
+    for parser in (fetch, measure, make, server, software, worker, gather, keep, unpack, draw, claims, export, compare):
         parser.set_defaults(extra="study")
 
 
@@ -271,6 +279,13 @@ def _is_record(path: Path) -> bool:
     return True
 
 
+def _software(options: argparse.Namespace) -> int:
+    from spectile_study.bench import provenance
+
+    print(json.dumps(provenance.software(options.device)))
+    return 0
+
+
 def _worker(options: argparse.Namespace) -> int:
     from spectile_study.bench.measure import worker
 
@@ -300,6 +315,18 @@ def _keep(options: argparse.Namespace) -> int:
     for place in options.records:
         added, replaced = archive.keep(place, options.into)
         print(f"{place}: {added} cases added, {replaced} replaced in {options.into}")
+    return 0
+
+
+def _unpack(options: argparse.Namespace) -> int:
+    from spectile_study.bench import archive
+
+    zips = sorted(options.recorded.glob("*.zip"))
+    if not zips:
+        raise FileNotFoundError(f"{options.recorded} holds no zip of records: name a folder of results/recorded")
+    for path in zips:
+        folder = Path("results") / options.recorded.resolve().name / "records" / path.stem
+        print(f"{path}: {archive.unpack(path, folder)} records written to {folder}")
     return 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 import yaml
 
 from spectile_study import make_inputs
-from spectile_study.bench import provenance, sheets
+from spectile_study.bench import provenance, sheets, stale
 from spectile_study.bench.measure.machine import has_driver
 from spectile_study.figures.elements import SCRIPTS, Element, elements
 from spectile_study.inputs.families import is_family
@@ -100,6 +101,41 @@ class Plan:
     def first_records(self) -> list[str]:
         """Return the record of each paper's first case."""
         return [self.record(paper, case) for paper in self.papers for case in list(self.cases(paper))[:1]]
+
+    @functools.cache  # noqa: B019
+    def stale(self) -> dict[str, dict[str, str]]:
+        """Return what changed since records of this run were measured, by path; those that stand are left out."""
+        found: dict[str, dict[str, str]] = {}
+        here: dict[str, dict[str, str]] = {}
+        for path in self.all_records():
+            try:
+                stored = json.loads(Path(path).read_text())
+                backend = stored["backend"]
+                if backend not in here:
+                    here[backend] = stale.installed(backend)
+                row = self.cases(stored["paper"])[stored["case"]]
+                changes = stale.changes(stored, row, provenance.source_digest(stored["paper"]), here[backend])
+            except (OSError, ValueError, KeyError):  # not measured yet, or refused where it is read
+                continue
+            if changes:
+                found[path] = changes
+        return found
+
+    def is_measured_again(self, wildcards: Wildcards) -> bool:
+        """Return whether the configuration asks for this case again because its record is stale."""
+        return self.config["remeasure"] == "stale" and self.record(wildcards.paper, wildcards.case) in self.stale()
+
+    def news(self) -> str | None:
+        """Return one sentence about the stale records of this run, None where there are none."""
+        found = self.stale()
+        if not found:
+            return None
+        again = (
+            "they are measured again"
+            if self.config["remeasure"] == "stale"
+            else ("they are kept, and --config remeasure=stale measures them again")
+        )
+        return f"{stale.told(found.values())}; {again}"
 
     def _kept(self, records: list[str]) -> list[str]:
         if self.config["source"] == "present":

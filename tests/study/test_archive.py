@@ -59,6 +59,13 @@ def test_records_of_elsewhere_are_refused(tmp_path, records, words):
     assert not (tmp_path / "box").exists()
 
 
+def test_unpacked_records_leave_those_that_are_there(tmp_path):
+    archive.pack([stored("a"), stored("b")], tmp_path / "kpm.zip")
+    record.write(stored("a", (7.0,)), tmp_path / "records/a.json")
+    assert archive.unpack(tmp_path / "kpm.zip", tmp_path / "records") == 1
+    assert archive.load(tmp_path / "records") == {"a": stored("a", (7.0,)), "b": stored("b")}
+
+
 def test_damaged_zips_are_named(tmp_path):
     archive.pack([stored("a")], tmp_path / "kpm.zip")
     whole = (tmp_path / "kpm.zip").read_bytes()

@@ -38,12 +38,25 @@ if not workflow.remote_exec and not PLAN.is_recorded:
         worded(PLAN.cases, paper)
 
 
+# What is stale is told once, by the Snakemake that its user started, and not again where that one writes its report.
+if not workflow.remote_exec and "--report" not in sys.argv and PLAN.news():
+    print(f"spectile: {PLAN.news()}.", file=sys.stderr)
+
+
 wildcard_constraints:
     paper="|".join(PLAN.papers),
     case="[a-z0-9_]+",
     element="[a-z0-9]+",
     name="[A-Za-z0-9_-]+",
     matrix="([A-Za-z0-9_.+-]+/)?[A-Za-z0-9_.+-]+",
+
+
+def inputs_of(wildcards):
+    """Return the receipts of a case's inputs; a case whose record is stale is measured again if the user asks for it."""
+    if not workflow.remote_exec and PLAN.is_measured_again(wildcards):
+        # As --forcerun does for a file, of those alone that this run needs.
+        workflow.dag.forcefiles.add(PLAN.record(wildcards.paper, wildcards.case))
+    return PLAN.inputs(wildcards)
 
 
 def gpus_of(wildcards):

@@ -6,7 +6,7 @@
 rule measure_case:
     """Check and time all methods of one case against each other; write its record."""
     input:
-        PLAN.inputs,
+        inputs_of,
     output:
         PLAN.result("records/{paper}/{case}.json"),
     log:

@@ -93,3 +93,17 @@ def keep(place: Path, folder: Path) -> tuple[int, int]:
     pack(kept.values(), zipped)
     record.write_frame(table, framed)
     return len(set(new) - known), len(set(new) & known)
+
+
+def unpack(place: Path, folder: Path) -> int:
+    """Write the records of a zip file into a folder of records, those that it holds excepted; return how many.
+
+    A Snakemake of the same machine then measures none of them again.
+    """
+    written = 0
+    for case, stored in load(place).items():
+        path = folder / f"{case}.json"
+        if not path.exists():
+            record.write(stored, path)
+            written += 1
+    return written

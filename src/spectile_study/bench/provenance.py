@@ -165,6 +165,26 @@ def provenance(paper: str, device: str, threads: int, seed: int, plan: Mapping[s
     return facts
 
 
+#: What of the software a record is stale without: libraries of CPU records, and facts of a GPU.
+CPU_SOFTWARE = ("numpy", "scipy", "numba")
+GPU_SOFTWARE = ("driver", "runtime_cuda", "cupy", "cublas", "cusolver", "cusparse", "nvrtc")
+
+
+def software(device: str) -> dict[str, str]:
+    """Return the versions of the driver and the libraries here that decide about the numbers of a backend."""
+    return _software(device, {"libraries": _libraries(), "gpu": _gpu_facts() if device == "cuda" else {}})
+
+
+def software_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the versions with which a record was measured, as far as it says."""
+    return _software(record.get("backend", ""), record["provenance"])
+
+
+def _software(backend: str, facts: Mapping[str, Any]) -> dict[str, str]:
+    names, known = (GPU_SOFTWARE, facts.get("gpu")) if backend == "cuda" else (CPU_SOFTWARE, facts.get("libraries"))
+    return {name: str((known or {})[name]) for name in names if (known or {}).get(name) is not None}
+
+
 @functools.cache
 def cpu_name() -> str:
     """Return the processor's name as the system gives it."""
