@@ -91,6 +91,7 @@ REDUCTION = {
     "spectile": Look(BLUE, "o", "band reduction, nb = b"),
     "cusolver_panels": Look(SKY, "s", "band reduction, cuSOLVER's panels"),
     "spectile_chasing": Look(GREEN, "^", "chasing, this device"),
+    "algorithm2_chasing": Look(FOREST, "P", "Algorithm 2 in global memory, this device"),
     "spectile_cpu": Look(ORANGE, "D", "chasing, host's cores"),
 }
 HYBRID_REDUCTION = {

@@ -22,6 +22,7 @@ PACKAGES = (
     *(f"spectile.{system}.cuda.units" for system in ("nearsparse", "tsparse", "evd", "kpm")),
     "spectile_study.cases.spamm.ablation",
     "spectile_study.cases.evd.ozaki",
+    "spectile_study.cases.evd.wide",
     "spectile_study.cases.kpm.peaks",
     "spectile_study.cases.kpm.variants",
 )

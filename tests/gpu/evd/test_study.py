@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 cupy = pytest.importorskip("cupy")
 
 from spectile_study.bench.case import Context, Method, Skipped  # noqa: E402
-from spectile_study.cases.evd import build, magma  # noqa: E402
+from spectile_study.cases.evd import build, magma, wide  # noqa: E402
 from spectile_study.cases.evd.cuda import inputs  # noqa: E402
 from spectile_study.inputs import counted  # noqa: E402
 
@@ -60,6 +61,18 @@ def test_methods_of_a_case_pass_their_checks(row, tmp_path):
             method.prepare()
         errors = method.check(method.run())
         assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
+
+
+@pytest.mark.parametrize(("n", "b"), [(100, 128), (257, 128), (1500, 128), (999, 256), (1111, 256)])
+def test_wide_bands_are_chased(n, b):
+    host = counted.band(n, b, n)
+    expected = scipy.linalg.eigvals_banded(host[:, : b + 1].T, lower=True)
+    for _ in range(3):  # the order of the blocks differs
+        d, e = wide.chase(cupy.asarray(host), b)
+        found = scipy.linalg.eigvalsh_tridiagonal(cupy.asnumpy(d), cupy.asnumpy(e))
+        assert np.abs(found - expected).max() < 10 * n * np.finfo(float).eps * np.abs(expected).max()
+    with pytest.raises(ValueError, match="bands of 64 subdiagonals are not chased here"):
+        wide.chase(cupy.asarray(host), 64)
 
 
 @pytest.mark.skipif(magma.find() is None, reason="MAGMA is not installed: name its folder by MAGMA_DIR")

@@ -10,35 +10,36 @@ from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.evd import why_not
 from spectile_study.figures.palette import HYBRID_REDUCTION, REDUCTION, Look
 
+#: Places of the bars at one bandwidth; methods that share one are never measured at the same bandwidth.
+PLACES = {"spectile": 0, "cusolver_panels": 0, "spectile_chasing": 1, "algorithm2_chasing": 1, "spectile_cpu": 2}
+PLACES |= {"magma": 0, "magma_chasing": 1}
+
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing("Figure 4: successive band reduction and bulge chasing by bandwidth", 1, 2, (9, 4))
     ax, hybrid = drawing.axes[0]
     rows = select(frame, "p_study=reduction,status=ok")
     rows = rows[(rows["p_block"] == rows["p_bandwidth"]) & rows["time_s"].notna()]
-    if not _bars(drawing, ax, rows[rows["method"].isin(REDUCTION)], REDUCTION, 1, "ours"):
+    if not _bars(drawing, ax, rows[rows["method"].isin(REDUCTION)], REDUCTION, "ours"):
         drawing.empty(ax, "no record with nb = b in this run")
-    if not _bars(drawing, hybrid, rows[rows["method"].isin(HYBRID_REDUCTION)], HYBRID_REDUCTION, 0, "MAGMA"):
+    if not _bars(drawing, hybrid, rows[rows["method"].isin(HYBRID_REDUCTION)], HYBRID_REDUCTION, "MAGMA"):
         drawing.empty(hybrid, why_not(frame, "magma", "reduction"))
     return drawing
 
 
-def _bars(
-    drawing: Drawing, ax: Axes, rows: pandas.DataFrame, looks: Mapping[str, Look], shared: int, title: str
-) -> bool:
-    """Draw the bars of one panel; the first `shared` methods stand in the place of the next. Return whether any."""
+def _bars(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, looks: Mapping[str, Look], title: str) -> bool:
+    """Draw the bars of one panel, and return whether any."""
     if not len(rows):
         return False
     # Of the orders measured with nb = b, the one with the most bandwidths, and of those the largest.
     counts = rows.groupby("p_n")["p_bandwidth"].nunique()
     rows = rows[rows["p_n"] == counts[counts == counts.max()].index.max()]
     widths = sorted(rows["p_bandwidth"].unique())
-    for shift, (method, (color, _, label)) in enumerate(looks.items()):
+    for method, (color, _, label) in looks.items():
         part = select(rows, f"method={method}").sort_values("p_bandwidth")
         if not len(part):
             continue
-        place = max(shift - shared, 0)  # a band is reduced by our panels or by cuSOLVER's
-        at = [widths.index(b) + 0.27 * (place - 1) for b in part["p_bandwidth"]]
+        at = [widths.index(b) + 0.27 * (PLACES[method] - 1) for b in part["p_bandwidth"]]
         look = {"label": label, "color": color}
         drawing.marks(ax, part, "p_bandwidth", "time_s", kind="bar", positions=at, width=0.25, lo="time_s_lo",
                       hi="time_s_hi", **look)  # fmt: skip

@@ -22,7 +22,7 @@ from spectile.evd.cuda.tridiagonal.sturm import eigenvalues
 from spectile.evd.types import SCALARS
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.evd import rivals
+from spectile_study.cases.evd import rivals, wide
 from spectile_study.cases.evd.common import LIMITS, VALUES, flops, with_work
 from spectile_study.cases.evd.cpu import chasing_method
 from spectile_study.cases.evd.cuda import hybrid
@@ -154,6 +154,7 @@ def reduction(row: Mapping[str, Any], context: Context) -> Problem:
     if not ours:
         reason = f"our panel and chasing kernels hold at most {SCALARS['float64'].bandwidths[-1]} columns"
         methods += [Skipped("spectile", reason), Skipped("spectile_chasing", reason)]
+        methods.append(_wide_chasing(restore, reduce, n, b, check, limits))
     elif block != b:
         methods.append(Skipped("spectile_chasing", "measured in the row with nb = b, whose band is as wide"))
     if (ours and block == b) or row["cpu_chasing"]:
@@ -174,6 +175,15 @@ def reduction(row: Mapping[str, Any], context: Context) -> Problem:
 
     methods += hybrid.band_reduction(row, source, check_magma, check, limits)
     return Problem(methods, inputs=digest)
+
+
+def _wide_chasing(restore: Any, reduce: Any, n: int, b: int, check: Any, limits: Any) -> Method | Skipped:
+    """Algorithm 2 in global memory, on a band above what the library's kernels hold."""
+    if b not in wide.BANDWIDTHS:
+        return Skipped("algorithm2_chasing", f"written for bands of {wide.BANDWIDTHS} subdiagonals")
+    restore()
+    band = reduce()[:n]
+    return Method("algorithm2_chasing", lambda: wait(wide.chase(band.copy(), b)), check, limits, flops=6.0 * n * n * b)
 
 
 def _checked_reduction(n: int, given: Any, seed: int) -> tuple[dict[str, float], Any, Any]:
