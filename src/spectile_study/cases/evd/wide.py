@@ -1,7 +1,7 @@
 """Bulge chasing of bands of 128 and 256 subdiagonals on CUDA: Algorithm 2 as printed, for Figure 4.
 
-The library's kernels keep a window of the band in registers and end at 64 subdiagonals.  This one works in global memory
-and shows what Algorithm 2 costs at the bandwidths of MAGMA's default.
+The library's kernels keep a window of the band in registers and end at 64 subdiagonals.  This one works in global
+memory and shows what Algorithm 2 costs at the bandwidths of MAGMA's default.
 """
 
 from __future__ import annotations
