@@ -61,7 +61,7 @@ class Place:
         """Return the device's vendor on the k lowest eigenpairs."""
         return Skipped("cusolver", NO_GPU)
 
-    def batched_rival(self, batch: Any, check: Check, limits: Mapping[str, float]) -> Method | Skipped:
+    def batched_rival(self, batch: Any, check: Check, limits: dict[str, float]) -> Method | Skipped:
         """Return CuPy's call on a batch."""
         return Skipped("cupy", NO_GPU)
 

@@ -20,19 +20,20 @@ KEPT_ORDER = 40_000
 #: Columns that a kernel fills at once, and columns that are compared with the host's.
 _FILLED, _COMPARED = 8192, 8
 _BODIES = {
-    "hermitian": "a = (T)counted(max(i, j) << 32 | min(i, j), seed)",
+    "hermitian": "a = (T)counted(max(row, column) << 32 | min(row, column), seed)",
     "hermitian_complex": """
-        double sign = i > j ? 1.0 : i < j ? -1.0 : 0.0;
-        a = T(counted(max(i, j) << 32 | min(i, j), seed), sign * counted(min(i, j) << 32 | max(i, j), seed));
+        const unsigned long long high = max(row, column), low = min(row, column);
+        const double sign = row > column ? 1.0 : row < column ? -1.0 : 0.0;
+        a = T(counted(high << 32 | low, seed), sign * counted(low << 32 | high, seed));
     """,
-    "dense": "a = (T)counted(i << 32 | j, seed)",
+    "dense": "a = (T)counted(row << 32 | column, seed)",
 }
 
 
 @functools.cache
 def _kernel(kind: str) -> Any:
     """Return CuPy's elementwise kernel that makes entries of `counted` from their rows and columns."""
-    arguments = "uint64 i, uint64 j, uint64 seed"
+    arguments = "uint64 row, uint64 column, uint64 seed"
     return cupy.ElementwiseKernel(arguments, "T a", _BODIES[kind], f"counted_{kind}", preamble=counted.PREAMBLE)
 
 
