@@ -1,10 +1,18 @@
 """Quantities, shapes and verdicts of claims, and what captions make of them."""
 
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
 import pandas
 import pytest
 
-from spectile_study.bench import claims, quantities
+from spectile_study.bench import claims, provenance, quantities, record
 from spectile_study.figures import agreement
+from spectile_study.figures import claims as pages
+
+ROOT = Path(__file__).parents[2]
 
 
 def curve(values, **columns):
@@ -99,3 +107,47 @@ def test_agreement_is_of_verdicts(verdicts, word):
     said = agreement.sentence(table)
     assert (f"**Ours {word}**" if word else "**Nothing can be said of ours**") in said
     assert ("a\\_b is 2x faster" in said) == ("part" in word or "not" in word)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return the folder in which the page of the recorded claims was written."""
+    folder = tmp_path_factory.mktemp("page")
+    frames = [record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet") for paper in provenance.PAPERS]
+    pages.write(frames, ROOT / "config/claims.tsv", folder / "claims.html")
+    return folder
+
+
+def test_page_counts_kinds_and_verdicts_of_each_paper(written):
+    shown = (written / "claims.fragment.html").read_text()
+    evaluated = pandas.read_csv(written / "claims.tsv", sep="\t", keep_default_na=False)
+    for paper, name in (("spamm", "SpAMM"), ("tsparse", "tSparse"), ("evd", "EVD"), ("kpm", "KPM")):
+        (card,) = re.findall(f'<figure>.*?alt="{name}".*?</figure>', shown)[:1]
+        of_paper = evaluated[(evaluated["paper"] == paper) & evaluated["kind"].isin(claims.JUDGED)]
+        for verdict, count in of_paper["verdict"].value_counts().items():
+            assert (f">{count} {verdict}<" in card) == (verdict in (*claims.HOLDS, *claims.FAILS))
+        exact = of_paper[of_paper["kind"] == "exact"]
+        if len(exact):
+            found = exact["verdict"].isin((*claims.HOLDS, *claims.FAILS)).sum()
+            assert f"{found} of {len(exact)} exact" in card
+    assert shown.count("<tr data-") == len(evaluated)
+
+
+def test_filters_of_the_page_show_what_they_say(written):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium is installed: the filters were not tried (Debian: apt-get install chromium)")
+    choose = "<script>for(const [name,value] of [['paper','evd'],['verdict','missed']]){"
+    choose += "const each=document.querySelector(`select[name=${name}]`);each.value=value;"
+    choose += "each.dispatchEvent(new Event('change'))}</script></body>"
+    page = written / "chosen.html"
+    page.write_text((written / "claims.html").read_text().replace("</body>", choose))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    options += [f"--user-data-dir={written / 'profile'}", "--virtual-time-budget=2000", "--dump-dom", page.as_uri()]
+    done = subprocess.run([browser, *options], capture_output=True, text=True, timeout=120, check=True)
+    rows = re.findall(r"<tr (data-[^>]*)>", done.stdout)
+    left = [row for row in rows if "hidden" not in row]
+    evaluated = pandas.read_csv(written / "claims.tsv", sep="\t")
+    wanted = evaluated[(evaluated["paper"] == "evd") & (evaluated["verdict"] == "missed")]
+    assert len(left) == len(wanted) and f"<output>{len(wanted)} claims</output>" in done.stdout
+    assert len(rows) == len(evaluated)

@@ -1,64 +1,126 @@
-"""Hold the papers' printed numbers against the frames; write the table and the page that the report opens on."""
+"""Hold what the papers say against the frames; write the table, and the page that the report opens on."""
 
 from __future__ import annotations
 
+import base64
 import html
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas
 
-from spectile_study.bench.claims import evaluate, read_claims
+from spectile_study.bench.claims import FAILS, HOLDS, JUDGED, evaluate, read_claims
+from spectile_study.figures import overview
+from spectile_study.figures.agreement import word
 from spectile_study.figures.marks import write_text
-from spectile_study.figures.tables import Cell, Table
+from spectile_study.figures.tables import Cell
 from spectile_study.papers import PAPERS
 
-NAMES = {paper: known.name for paper, known in PAPERS.items()}
-NOTE = "Seconds and settings of the paper's machine stand beside ours without a verdict."
-ORDER = ["reproduced", "differs", "reached", "exceeded", "missed", "shown beside", "not measured", "the paper's alone"]
-FOLDED = {
-    "not measured": "claims were not measured here",
-    "the paper's alone": "numbers stand for the paper alone, because what they describe is not available",
-}
-SHOWN = ["paper", "element", "kind", "statement", "printed", "measured", "unit", "verdict", "time", "device", "note"]
+VERDICTS = (*HOLDS, *FAILS)
+#: What a filter of the page chooses from, and how it calls each column.
+FILTERS = {"paper": "paper", "place": "table, figure or section", "kind": "kind", "verdict": "verdict"}
+#: Shows the rows that every filter agrees with.  It stands in the elements themselves: the report runs no other script.
+_FILTER = (
+    "const box=this.closest('.spectile-claims');let n=0;"
+    "for(const row of box.querySelectorAll('tbody.claims tr')){"
+    "row.hidden=![...box.querySelectorAll('select')].every(each=>!each.value||row.dataset[each.name]===each.value);"
+    "n+=!row.hidden}"
+    "box.querySelector('output').textContent=n+' claims'"
+)
+_STYLE = """
+body { font: 14px/1.45 system-ui, sans-serif; margin: 1em; color: #222; }
+.spectile-claims { height: calc(100vh - 2em); }
+"""
 
 
-def page(evaluated: pandas.DataFrame) -> Table:
-    """Return the table of all claims; an empty cell carries its reason."""
-    data = evaluated.copy()
-    data["paper"] = data["paper"].map(NAMES)
-    for more in ("reason", "missing"):
-        data["note"] = data[more].where(data[more] != "", data["note"])
-    numbers = zip(data["measured"], data["printed"], strict=True)
-    data["measured"] = pandas.Series([like(ours, theirs) for ours, theirs in numbers], dtype=object, index=data.index)
-    data["printed"] = data["printed"].map(lambda value: "" if value != value else Cell(value, "{:,.10g}"))
-    return Table("Claims: what the papers print, and what was measured here", data[SHOWN])
+def page(evaluated: pandas.DataFrame, pictures: Mapping[str, str]) -> str:
+    """Return the page of all claims, on its own."""
+    title = "Claims: what the papers print and conclude, and what was measured here"
+    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{fragment(evaluated, pictures)}</body></html>\n'
 
 
-def like(ours: float | None, theirs: float) -> Cell | None:
-    """Return our number with the digits that the paper prints, four at least."""
-    if ours is None or ours != ours:
-        return None
-    digits = max(4, len(f"{theirs:.10g}".partition("e")[0].replace(".", "").replace("-", "").strip("0")))
-    return Cell(ours, "{:,.0f}" if digits <= 4 and 1e3 <= abs(ours) < 1e7 else f"{{:,.{digits}g}}")
+def fragment(evaluated: pandas.DataFrame, pictures: Mapping[str, str]) -> str:
+    """Return what the report opens on: a picture and the verdicts of each paper, and all claims with their filters.
+
+    Parameters
+    ----------
+    evaluated : DataFrame
+        What :func:`~spectile_study.bench.claims.evaluate` returned.
+    pictures : mapping
+        An address of a small picture by paper.
+    """
+    rows = evaluated.assign(place=evaluated["paper"].map(_names()) + ", " + evaluated["element"])
+    cards = "".join(card(rows[rows["paper"] == paper], paper, pictures[paper]) for paper in pictures)
+    chosen = "".join(_select(rows, column, called) for column, called in FILTERS.items())
+    lines = "".join(_line(row) for row in rows.to_dict("records"))
+    heads = ("where", "kind", "claim", "printed", "ours", "unit", "verdict", "time", "why, or what to know")
+    head = "".join(f"<th>{each}</th>" for each in heads)
+    style = (Path(__file__).parent / "claims.css").read_text()
+    return (
+        f'<div class="spectile-claims"><style>{style}</style><div class="cards">{cards}</div>'
+        f'<div class="filters">{chosen}<output>{len(rows)} claims</output></div>'
+        f'<div class="all"><table><thead><tr>{head}</tr></thead><tbody class="claims">{lines}</tbody></table></div>'
+        "</div>\n"
+    )
 
 
-def fragment(evaluated: pandas.DataFrame) -> str:
-    """Return what the report's first page shows: verdicts by paper, the measured claims, the others folded away."""
-    counts = evaluated.groupby(["paper", "verdict"], sort=False).size().unstack(fill_value=0)
-    counts = counts[[verdict for verdict in ORDER if verdict in counts]]
-    counts = counts.rename(index=NAMES).rename_axis(index=None, columns=None)
-    shown = body(evaluated[~evaluated["verdict"].isin(FOLDED)])
-    parts = ['<div class="spectile-claims">', counts.to_html(border=0), f"<p>{html.escape(NOTE)}</p>", shown]
-    for verdict, words in FOLDED.items():
-        rows = evaluated[evaluated["verdict"] == verdict]
-        parts.append(f"<details><summary>{len(rows)} {words}</summary>{body(rows)}</details>")
-    return "".join([*parts, "</div>\n"])
+def card(claims: pandas.DataFrame, paper: str, picture: str) -> str:
+    """Return a paper's picture, its kinds with how many have a verdict, and its verdicts."""
+    judged = claims[claims["kind"].isin(JUDGED)]
+    found = judged[judged["verdict"].isin(VERDICTS)]
+    kinds = ", ".join(
+        f"{(found['kind'] == kind).sum()} of {(judged['kind'] == kind).sum()} {kind}"
+        for kind in JUDGED
+        if (judged["kind"] == kind).any()
+    )
+    verdicts = ", ".join(
+        f'<span class="{verdict}">{(found["verdict"] == verdict).sum()} {verdict}</span>'
+        for verdict in VERDICTS
+        if (found["verdict"] == verdict).any()
+    )
+    alone = f" Of the paper's machine alone: {len(claims) - len(judged)}." if len(claims) > len(judged) else ""
+    name, agrees = PAPERS[paper].name, word(found["verdict"]) or "without a verdict"
+    return (
+        f'<figure><img src="{picture}" alt="{name}"><figcaption><b>{name}: {agrees}</b><br>{verdicts}<br>'
+        f"<small>With a verdict: {kinds}.{alone}</small>"
+        "</figcaption></figure>"
+    )
 
 
-def body(evaluated: pandas.DataFrame) -> str:
-    """Return the inside of the page of `evaluated`."""
-    return page(evaluated).to_html().partition("<body>")[2].partition("</body>")[0]
+def _names() -> dict[str, str]:
+    return {paper: known.name for paper, known in PAPERS.items()}
+
+
+def _select(rows: pandas.DataFrame, column: str, called: str) -> str:
+    names = _names() if column == "paper" else {}
+    values = "".join(
+        f'<option value="{html.escape(value)}">{html.escape(names.get(value, value))}</option>'
+        for value in rows[column].drop_duplicates()
+    )
+    return f'<select name="{column}" onchange="{_FILTER}"><option value="">every {called}</option>{values}</select>'
+
+
+def _line(row: Mapping[Hashable, Any]) -> str:
+    data = "".join(f' data-{column}="{html.escape(str(row[column]))}"' for column in FILTERS)
+    theirs = float(row["printed"])
+    numbers = "" if theirs != theirs else f"{theirs:,.10g}", like(row["measured"], theirs)
+    why = row["missing"] or (row["reason"] if row["verdict"] in FAILS else "") or row["note"]
+    cells = (row["place"], row["kind"], row["statement"], *numbers, row["unit"])
+    body = "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells)
+    colour = str(row["verdict"]) if row["verdict"] in VERDICTS else "none"
+    body += f'<td class="{colour}">{html.escape(str(row["verdict"]))}</td>'
+    return f"<tr{data}>{body}<td>{row['time']}</td><td>{html.escape(str(why))}</td></tr>"
+
+
+def like(ours: float | None, theirs: float) -> Cell | str:
+    """Return our number with the digits that the paper prints, four at least; nothing where there is none."""
+    value = float("nan") if ours is None else float(ours)
+    if value != value:
+        return ""
+    digits = 4 if theirs != theirs else max(4, len(f"{theirs:.10g}".partition("e")[0].strip("-0.").replace(".", "")))
+    return Cell(value, "{:,.0f}" if digits <= 4 and 1e3 <= abs(value) < 1e7 else f"{{:,.{digits}g}}")
 
 
 def write(frames: Iterable[pandas.DataFrame], table: Path, out: Path) -> None:
@@ -67,13 +129,20 @@ def write(frames: Iterable[pandas.DataFrame], table: Path, out: Path) -> None:
     Parameters
     ----------
     frames : iterable of DataFrame
-        One for each paper of the run.
+        One for each paper of the run; the picture of each is written as ``<paper>_overview.svg``.
     table : Path
-        The papers' printed numbers, config/claims.tsv.
+        What the papers print and conclude, config/claims.tsv.
     out : Path
         The page.
     """
-    evaluated = evaluate(read_claims(table), frames)
+    by_paper = {frame["paper"].iloc[0]: frame for frame in frames if len(frame)}
+    evaluated = evaluate(read_claims(table), by_paper.values())
+    pictures = {}
+    for paper in PAPERS:
+        if paper in by_paper:
+            path = out.parent / f"{paper}_overview.svg"
+            overview.picture(paper, by_paper[paper]).save(path)
+            pictures[paper] = f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
     write_text(out.with_suffix(".tsv"), evaluated.to_csv(sep="\t", index=False))
-    write_text(out, page(evaluated).to_html())
-    write_text(out.with_suffix(".fragment.html"), fragment(evaluated))
+    write_text(out, page(evaluated, pictures))
+    write_text(out.with_suffix(".fragment.html"), fragment(evaluated, pictures))

@@ -1,0 +1,101 @@
+"""One small picture for each system: ours over the vendor's in the same run, or what it gains stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pandas
+
+from spectile_study.bench.stats import speedups
+from spectile_study.figures.drawing import Drawing
+from spectile_study.figures.kpm import drawn_by
+from spectile_study.figures.palette import HUES, look, name
+from spectile_study.figures.tsparse import vendor
+from spectile_study.papers import PAPERS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STAGES = ("naive", "aug_spmv", "aug_spmmv", "stencil", "blocked")
+
+
+def draw_spamm(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
+    """Draw the speed-up over the vendor's dense product by order, where 5 and 30 % of the tile products are valid."""
+    rows = frame[frame["case"].str.startswith("product_") & ~(frame["p_gpus"] > 1)]
+    baseline = first_of(rows, ("cublas", "blas"))
+    for number, precision in enumerate(("fp16", "fp32", "fp64")):
+        for ratio, line in (("05", "-"), ("30", ":")):
+            series = speedups(rows[rows["p_precision"] == precision], f"spectile_{ratio}", baseline)
+            words = f"{precision}, {int(ratio)} % valid"
+            color, marker = HUES[number], "osD"[number]
+            drawing.marks(ax, series, "p_n", "speedup", label=words, color=color, marker=marker, linestyle=line)
+    ax.set_title(f"SpAMM over {name(baseline)}")
+    _against_order(ax, 1.3)
+
+
+def draw_tsparse(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
+    """Draw the speed-up over the vendor's sparse product of every matrix, in order."""
+    baseline = vendor(frame, "float64")
+    rows = speedups(frame, "spectile_float64", baseline).sort_values("speedup")
+    drawing.marks(ax, rows, "speedup", "speedup", kind="bar", positions=range(len(rows)), label="", color=HUES[0])
+    ax.set_xticks([])
+    ax.set(xlabel=f"{len(rows)} matrices", title=f"tSparse over {name(baseline)}", ylabel="speed-up")
+    ax.axhline(1, color="black", linewidth=0.8)
+
+
+def draw_evd(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
+    """Draw the speed-up over the vendor's solver by order, with and without eigenvectors."""
+    frame = frame[frame["case"].str.fullmatch(r"evd_\d+_(values|vectors)(_gpu)?") & (frame["p_n"] % 512 == 0)]
+    baseline = first_of(frame, ("cusolver_two_stage", "lapack"))
+    for task, color, marker in (("values", HUES[0], "o"), ("vectors", HUES[1], "D")):
+        rows = speedups(frame[frame["case"].str.contains(task)], "spectile", baseline)
+        drawing.marks(ax, rows, "p_n", "speedup", color=color, marker=marker, label=f"eigen{task}")
+    ax.set_title(f"EVD over {name(baseline)}, float64")
+    _against_order(ax, 1.1)
+
+
+def draw_kpm(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
+    """Draw the rate of each stage of the kernels, on the GPU where there is one."""
+    rows = drawn_by(frame, "fig11")
+    clock = "events" if (rows["clock"] == "events").any() else "wall"
+    rows = rows[(rows["clock"] == clock) & (rows["p_num_vectors"] == rows["p_num_vectors"].max())]
+    for place, stage in enumerate(STAGES):
+        series = rows[rows["method"] == stage].sort_values("gflops").iloc[-1:]
+        drawing.marks(ax, series, "gflops", "gflops", kind="bar", positions=[place], label="", color=look(stage).color)
+    ax.set_xticks(range(len(STAGES)), [name(stage) for stage in STAGES], rotation=30, ha="right", fontsize=7)
+    ax.set(title="KPM, stage by stage", ylabel="Gflop/s (138 flop a row)")
+
+
+def first_of(frame: pandas.DataFrame, methods: Sequence[str]) -> str:
+    """Return the first of `methods` that `frame` holds finished times of, or the last."""
+    done = set(frame.loc[(frame["status"] == "ok") & frame["time_s"].notna(), "method"])
+    return next((method for method in methods if method in done), methods[-1])
+
+
+def _against_order(ax: Axes, room: float) -> None:
+    ax.axhline(1, color="black", linewidth=0.8)
+    if not ax.get_legend_handles_labels()[0]:
+        return
+    ax.set_xscale("log", base=2)
+    ax.set(xlabel="n", ylabel="speed-up")
+    ax.set_ylim(0, room * ax.get_ylim()[1])
+    ax.legend(fontsize=6)
+
+
+PANELS: dict[str, Callable[[Drawing, Axes, pandas.DataFrame], None]] = {
+    "spamm": draw_spamm,
+    "tsparse": draw_tsparse,
+    "evd": draw_evd,
+    "kpm": draw_kpm,
+}
+
+
+def picture(paper: str, frame: pandas.DataFrame) -> Drawing:
+    """Return the small picture of one system."""
+    drawing = Drawing("", size=(3.6, 2.3))
+    PANELS[paper](drawing, drawing.ax, frame)
+    if not drawing.notes:
+        drawing.ax.clear()
+        drawing.empty(drawing.ax, f"{PAPERS[paper].name}: this run holds no record for its picture")
+    return drawing
