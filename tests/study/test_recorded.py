@@ -14,7 +14,7 @@ FRAMES = sorted((ROOT / "results/recorded").rglob("*.parquet"))
 # is recorded must leave this list.
 NOT_RECORDED = {
     "spamm": "",
-    "tsparse": "",
+    "tsparse": "second_.*",
     "evd": "generalized_.*|partial_.*|batch_.*|banded_.*|tridiagonal_matrix_.*|drivers_.*|reduction_(49152|65536)_.*"
     "|sbr_(16384|32768|65536)_.*",
     "kpm": "",

@@ -50,7 +50,7 @@ class Gemm:
             raise ValueError(f"shapes {a.shape}, {b.shape} and {out.shape} do not belong to one product")
         self._handle = device.get_cublas_handle
         # CuPy refuses cuBLAS while a graph is captured; cuBLAS itself does not.
-        self._library = _library("libcublas")
+        self._library = cuda_library("libcublas")
         scalar = np.float64 if mode == "fp64" else np.float32
         self._alpha, self._beta = np.array(1, scalar), np.array(0, scalar)
         self._operands = (a, b, out)
@@ -84,7 +84,7 @@ def gemm_flops(m: int, n: int, k: int) -> float:
 
 
 @functools.cache
-def _library(name: str) -> ctypes.CDLL:
+def cuda_library(name: str) -> ctypes.CDLL:
     """Return the CUDA library that CuPy has loaded, found again by its soname."""
     for version in (13, 12, 11):
         try:
@@ -186,7 +186,7 @@ def _estimate_memory(arguments: tuple[Any, ...], chunk_fraction: float, buffer: 
     """Call ``cusparseSpGEMM_estimateMemory``, which CuPy does not wrap; return the bytes of the compute buffer."""
     from cupy_backends.cuda.libs import cusparse
 
-    function = _library("libcusparse").cusparseSpGEMM_estimateMemory
+    function = cuda_library("libcusparse").cusparseSpGEMM_estimateMemory
     pointer = ctypes.c_void_p
     function.argtypes = [
         *(pointer, ctypes.c_int, ctypes.c_int, *(pointer,) * 5, ctypes.c_int, ctypes.c_int, pointer, ctypes.c_float),

@@ -27,7 +27,7 @@ def test_sheet_names_the_sixteen_matrices_and_generated_quick_ones(sheet):
     assert sum(row["part"] == "literature" for row in sheet.values()) == 8
     assert sum(row["part"] == "criteria" for row in sheet.values()) == 8
     for row in sheet.values():
-        if row["run"] == "quick":
+        if row["run"] == "quick" and row.get("matrix"):
             assert families.is_family(row["matrix"])
 
 
@@ -37,7 +37,7 @@ def test_recorded_results_hold_every_row_of_the_sheet(sheet):
     table = suitesparse.read_table(ROOT / "config/matrices.tsv")
     names = {pinned.name: pinned for pinned in table.values()}
     for case, row in sheet.items():
-        if "paper" not in row["run"].split(","):
+        if "paper" not in row["run"].split(",") or row.get("product"):
             continue
         rows = frame[frame["case"] == case]
         short = row["matrix"].rpartition("/")[2]

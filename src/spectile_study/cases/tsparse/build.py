@@ -1,4 +1,4 @@
-"""What the workflow measures of sparse products: the square of one matrix by every method, in one process.
+"""What the workflow measures of sparse products: a matrix squared, or a product of two, by every method in one process.
 
 Methods (the column ``method``): ``tasks_<precision>`` is the paper's (task list, sort, counting, multiplication on
 tensor cores, compaction), conversions to and from bitmap tiles apart as in the paper; ``tasks_nontcu`` the same in
@@ -9,7 +9,9 @@ and of tiles that are searched without a list; ``tiles_csr_<precision>`` these f
 the vendor's product with its allocations; ``scipy_<precision>`` SciPy's product and the sort that brings it to the same
 form (entries that cancel are left out).  The ending ``_empty_pool`` marks calls that find CuPy's memory pool empty,
 ``_one_thread`` calls on one thread of the CPU, where the others take as many as Numba is given.  On a GPU times are
-events after the second-level cache was overwritten.
+events after the second-level cache was overwritten, but for ``_as_called``, the wall clock of a public call and a wait,
+and ``_throughput``, the same over many calls with one wait: of ``spectile``, of ``cupyx`` (CuPy's ``A @ A``), and of
+products whose pattern is known: ``numeric`` and the vendor's ``cusparse_reuse``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from spectile.tsparse import reference
 from spectile.tsparse.types import HALF_MAX, HALF_NORMAL
 from spectile_study.bench.case import Context, Problem
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.tsparse import comparators, host
+from spectile_study.cases.tsparse import comparators, host, second_set
 from spectile_study.cases.tsparse.checks import Check
 from spectile_study.inputs import suitesparse
 
@@ -34,6 +36,8 @@ _MATRICES = Path("config/matrices.tsv")
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row of ``config/tsparse.tsv``."""
+    if row.get("product"):
+        return second_set.problem(row["product"], context)
     table = _MATRICES if _MATRICES.exists() else None
     A = suitesparse.matrix(row["matrix"], context.resources, table)
     counts = table1(A)

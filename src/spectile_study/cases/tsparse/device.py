@@ -10,6 +10,7 @@ import numpy as np
 from spectile.tsparse import spgemm
 from spectile.tsparse.types import BY_ENTRY, IN_TILES, PRECISIONS, lookup
 from spectile_study.bench.case import Method, Skipped
+from spectile_study.cases.tsparse import called
 from spectile_study.cases.tsparse.checks import Check, half_reason
 from spectile_study.cases.tsparse.host import product
 from spectile_study.cases.tsparse.phases import phases_of, phases_of_tasks
@@ -21,16 +22,12 @@ DENSE_TILES, LARGEST_TILED = 4, 100_000_000
 def methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bool) -> list[Method | Skipped]:
     """Return the methods for the square of `A`."""
     import cupy
-    from cupyx.scipy.sparse import csr_matrix
 
     from spectile_study.bench import vendor
 
     methods: list[Method | Skipped] = []
     pool = cupy.get_default_memory_pool()
-    on_gpu = {}
-    for dtype in ("float64", "float32"):
-        arrays = (A.data.astype(dtype), A.indices.astype(np.int32), A.indptr.astype(np.int32))
-        on_gpu[dtype] = csr_matrix(tuple(cupy.asarray(x) for x in arrays), shape=A.shape)
+    on_gpu = {dtype: to_device(A, dtype) for dtype in ("float64", "float32")}
 
     check.library = lambda: vendor.spgemm(on_gpu["float32"], on_gpu["float32"])[0]
 
@@ -48,11 +45,44 @@ def methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bool) -
             continue
         G = on_gpu[lookup(precision).dtype.name]
         add(f"spectile_{precision}", precision, product(G, precision, "cuda"), values=phases_of(G, precision))
+        methods += called.product(G, G, precision, counts, check)
     methods += _task_methods(on_gpu, counts, check)
     methods += _row_methods(on_gpu, counts, check) + _tile_methods(on_gpu, counts, check)
     for precision, G in on_gpu.items():
         add(f"cusparse_{precision}", precision, lambda G=G: vendor.spgemm(G, G)[0])  # type: ignore[misc]
+        methods += called.beside(G, G, precision, counts, check)
     return methods
+
+
+def methods_of_pair(A: Any, B: Any, counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
+    """Return the methods for the product of two matrices of the second set."""
+    from spectile_study.bench import vendor
+
+    methods: list[Method | Skipped] = []
+    for precision in ("float64", "float32"):
+        left = to_device(A, precision)
+        right = left if B is A else to_device(B, precision)
+
+        def ours(left: Any = left, right: Any = right, precision: Any = precision) -> Any:
+            return spgemm(left, right, precision=precision)
+
+        def theirs(left: Any = left, right: Any = right) -> Any:
+            return vendor.spgemm(left, right)[0]
+
+        methods.append(check.method(f"spectile_{precision}", precision, ours, counts, clock="events"))
+        methods += called.product(left, right, precision, counts, check)
+        methods.append(check.method(f"cusparse_{precision}", precision, theirs, counts, clock="events"))
+        methods += called.beside(left, right, precision, counts, check)
+    return methods
+
+
+def to_device(A: Any, dtype: str) -> Any:
+    """Return a copy on the device, with 32-bit indices."""
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    arrays = (A.data.astype(dtype), A.indices.astype(np.int32), A.indptr.astype(np.int32))
+    return csr_matrix(tuple(cupy.asarray(x) for x in arrays), shape=A.shape)
 
 
 def _task_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:

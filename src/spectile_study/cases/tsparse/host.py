@@ -30,10 +30,26 @@ def methods(A: Any, counts: Mapping[str, Any], check: Check) -> list[Method | Sk
     for precision in ("float64", "float32"):
         run = _on_one_thread(product(A.astype(precision), precision, "cpu"))
         methods.append(check.method(f"spectile_{precision}_one_thread", precision, run, counts))
-        methods.append(check.method(f"scipy_{precision}", precision, _scipy(A, precision), counts))
+        narrow = A.astype(precision)
+        methods.append(check.method(f"scipy_{precision}", precision, _scipy(narrow, narrow), counts))
     reason = "needs a CUDA device"
     names = ("cusparse_float64", "cusparse_float32")
     return methods + [Skipped(name, f"{name} {reason}") for name in names]
+
+
+def methods_of_pair(A: Any, B: Any, counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
+    """Return the methods for the product of two matrices of the second set."""
+    methods: list[Method | Skipped] = []
+    for precision in ("float64", "float32"):
+        left = A.astype(precision)
+        right = left if B is A else B.astype(precision)
+
+        def ours(left: Any = left, right: Any = right, precision: Any = precision) -> Any:
+            return spgemm(left, right, precision=precision, backend="cpu")
+
+        methods.append(check.method(f"spectile_{precision}", precision, ours, counts))
+        methods.append(check.method(f"scipy_{precision}", precision, _scipy(left, right), counts))
+    return methods
 
 
 def product(A: Any, precision: Any, backend: Any) -> Callable[[], Any]:
@@ -55,11 +71,9 @@ def _on_one_thread(run: Callable[[], Any]) -> Callable[[], Any]:
     return call
 
 
-def _scipy(A: Any, precision: str) -> Callable[[], Any]:
-    narrow = A.astype(lookup(precision).dtype)
-
+def _scipy(left: Any, right: Any) -> Callable[[], Any]:
     def run() -> Any:
-        C = narrow @ narrow
+        C = left @ right
         C.sort_indices()
         return C
 

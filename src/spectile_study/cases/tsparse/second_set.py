@@ -1,19 +1,21 @@
 """Products that users make and the paper's sheet lacks: Laplacians, Galerkin products, graphs, odd shapes.
 
-Each name stands for a pair of factors; ``measure`` runs them all against cupyx on a GPU, as called.
+Each name stands for a pair of factors, a case of its own: ours beside CuPy's and cuSPARSE's on a GPU, SciPy's on a CPU.
 """
 
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import scipy.sparse as sp
 
+from spectile.tsparse import symbolic
+from spectile_study.bench.case import Context, Method, Problem, Skipped
+from spectile_study.bench.provenance import digest_array
+from spectile_study.cases.tsparse import host
+from spectile_study.cases.tsparse.checks import Check
 from spectile_study.inputs import families
 
 
@@ -100,7 +102,6 @@ def pairs() -> dict[str, Callable[[], tuple[sp.csr_array, sp.csr_array]]]:
         "galerkin_3d_pt_ap": lambda: _galerkin((60, 60, 60), 27, 3, True),
         **{f"random_{n}": _square(functools.partial(_random_square, n)) for n in (2, 4, 8, 16, 32, 64)},
         "random_1e5_10": _square(lambda: random(100_000, 100_000, 10, 3)),
-        "random_8_int64": _square(lambda: _random_square(8)),
         "rmat_14_8": _square(lambda: sp.csr_array(families.rmat(14, 8))),
         "tall_wide": lambda: (random(200_000, 500, 4, 5), random(500, 20_000, 40, 6)),
         "wide_tall": lambda: (random(500, 200_000, 400, 7), random(200_000, 500, 4, 8)),
@@ -110,63 +111,19 @@ def pairs() -> dict[str, Callable[[], tuple[sp.csr_array, sp.csr_array]]]:
     }
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one call as called, and of the calls beside it."""
+def problem(name: str, context: Context) -> Problem:
+    """Return the case of one product of the set."""
+    A, B = pairs()[name]()
+    pattern = symbolic(A, B, backend="cpu")
+    counts = {"n": int(A.shape[0]), "nnz": int(A.nnz), "nnz_c": int(pattern.nnz), "products": int(pattern.products)}
+    values = counts | {"nnz_b": int(B.nnz), "columns": int(B.shape[1])}
+    check = Check(A, counts["nnz_c"], context.seed, B)
+    methods: list[Method | Skipped]
+    if context.device == "cuda":
+        from spectile_study.cases.tsparse import device
 
-    name: str
-    dtype: str
-    products: int
-    spgemm_s: float
-    cupyx_s: float
-    multiply_s: float
-    numeric_s: float
-
-
-def _median_s(run: Callable[[], Any], rounds: int) -> float:
-    import cupy
-
-    times = []
-    for _ in range(rounds):
-        cupy.cuda.get_current_stream().synchronize()
-        begin = time.perf_counter()
-        run()
-        cupy.cuda.get_current_stream().synchronize()
-        times.append(time.perf_counter() - begin)
-    return float(np.median(times[rounds // 4 :]))
-
-
-def _on_gpu(A: sp.csr_array, dtype: str, index: Any) -> Any:
-    import cupy
-    from cupyx.scipy.sparse import csr_matrix
-
-    arrays = (A.data.astype(dtype), A.indices.astype(index), A.indptr.astype(index))
-    return csr_matrix(tuple(cupy.asarray(array) for array in arrays), shape=A.shape)
-
-
-def measure(dtypes: tuple[str, ...] = ("float64", "float32"), rounds: int = 24) -> Iterator[Timing]:
-    """Yield the times of every product, each call with one synchronisation at its end."""
-    import cupy
-
-    from spectile.tsparse import spgemm, symbolic
-
-    for name, make in pairs().items():
-        A, B = make()
-        for dtype in dtypes:
-            index = np.int64 if name.endswith("int64") else np.int32
-            left = _on_gpu(A, dtype, index)
-            right = left if B is A else _on_gpu(B, dtype, index)
-            pattern = symbolic(left, right)
-            calls: list[Callable[[], Any]] = [
-                lambda: spgemm(left, right, precision=dtype),  # type: ignore[arg-type] # noqa: B023
-                lambda: left @ right,  # noqa: B023
-                lambda: pattern.multiply(left, right, precision=dtype),  # type: ignore[arg-type] # noqa: B023
-            ]
-            numeric = getattr(pattern, "numeric", None)
-            if numeric is not None:
-                out = cupy.empty(pattern.nnz, dtype)
-                calls.append(lambda: numeric(left.data, right.data, out=out))  # noqa: B023
-            times = [_median_s(call, rounds) for call in calls]
-            numeric_s = times[3] if len(times) > 3 else float("nan")
-            yield Timing(name, dtype, pattern.products, times[0], times[1], times[2], numeric_s)
-        cupy.get_default_memory_pool().free_all_blocks()
+        methods = device.methods_of_pair(A, B, counts, check)
+    else:
+        methods = host.methods_of_pair(A, B, counts, check)
+    inputs = {"A": digest_array(A.data), "A columns": digest_array(A.indices), "B": digest_array(B.data)}
+    return Problem(methods, inputs, values)

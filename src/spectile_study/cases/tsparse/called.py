@@ -1,0 +1,107 @@
+"""What a user gets: public functions on CuPy matrices by wall clock, beside CuPy's product and cuSPARSE's."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spectile.tsparse import spgemm, symbolic
+from spectile_study.bench.case import Method
+from spectile_study.cases.tsparse.checks import Check
+
+#: A sample of throughput takes about so long, and between so many calls.
+THROUGHPUT_S, FEWEST, MOST = 0.02, 3, 20
+
+
+def product(left: Any, right: Any, precision: Any, counts: Mapping[str, Any], check: Check) -> list[Method]:
+    """Return ``spectile_<precision>_as_called`` and ``..._throughput``."""
+    return _both(
+        f"spectile_{precision}", precision, lambda: spgemm(left, right, precision=precision), counts, check, _itself
+    )
+
+
+def beside(left: Any, right: Any, precision: Any, counts: Mapping[str, Any], check: Check) -> list[Method]:
+    """Return CuPy's product as called, and products with a known pattern: ours and cuSPARSE's.
+
+    ``numeric_<precision>`` and ``cusparse_reuse_<precision>`` are the device's own time, their endings the calls.
+    """
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile_study.cases.tsparse.reuse import ReusedProduct
+
+    vendor = _both(f"cupyx_{precision}", precision, lambda: left @ right, counts, check, _itself)
+
+    @functools.cache
+    def pattern() -> tuple[Any, Any]:
+        kept = symbolic(left, right)
+        return kept, cupy.full(kept.nnz, cupy.nan, left.dtype)
+
+    def numeric() -> Any:
+        kept, out = pattern()
+        return kept.numeric(left.data, right.data, out=out)
+
+    def with_pattern(values: Any) -> Any:
+        kept, _ = pattern()
+        return csr_matrix((values, kept.indices, kept.indptr), shape=kept.shape)
+
+    reused = functools.cache(lambda: ReusedProduct(left, right))
+    ours = _all(f"numeric_{precision}", precision, numeric, counts, check, with_pattern)
+    return [
+        *vendor,
+        *ours,
+        # Sorted for the check, where cuSPARSE must find its own order again.
+        *_all(f"cusparse_reuse_{precision}", precision, lambda: reused()(), counts, check, lambda C: C.copy()),
+    ]
+
+
+def _itself(C: Any) -> Any:
+    return C
+
+
+def _all(name: str, precision: str, run: Any, counts: Mapping[str, Any], check: Check, matrix: Any) -> list[Method]:
+    own = check.method(name, precision, run, counts, clock="events")
+    own.check = lambda result: check(name, precision, matrix(result))
+    return [own, *_both(name, precision, run, counts, check, matrix)]
+
+
+def _both(name: str, precision: str, run: Any, counts: Mapping[str, Any], check: Check, matrix: Any) -> list[Method]:
+    """Return a call with one wait at its end, and the mean of calls with one wait after the last."""
+    latency = check.method(f"{name}_as_called", precision, _waited(run), counts)
+    throughput = check.method(f"{name}_throughput", precision, _repeated(run), counts, clock="external")
+    latency.check = lambda result: check(latency.name, precision, matrix(result))
+    throughput.check = lambda result: check(throughput.name, precision, matrix(result[0]))
+    return [latency, throughput]
+
+
+def _waited(run: Callable[[], Any]) -> Callable[[], Any]:
+    import cupy
+
+    def call() -> Any:
+        result = run()
+        cupy.cuda.get_current_stream().synchronize()
+        return result
+
+    return call
+
+
+def _repeated(run: Callable[[], Any]) -> Callable[[], tuple[Any, float]]:
+    import cupy
+
+    calls = FEWEST
+
+    def loop() -> tuple[Any, float]:
+        nonlocal calls
+        stream = cupy.cuda.get_current_stream()
+        stream.synchronize()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            result = run()
+        stream.synchronize()
+        seconds = (time.perf_counter() - begin) / calls
+        calls = max(FEWEST, min(MOST, int(THROUGHPUT_S / seconds)))
+        return result, seconds
+
+    return loop
