@@ -21,6 +21,8 @@ from spectile_study.cases.evd.problems import problems
 from spectile_study.inputs import counted
 from spectile_study.inputs.spectra import residuals
 
+#: From this order on a chasing on the host takes seconds, and is called once.
+ONCE_ORDER = 30_000
 #: SciPy's drivers of the standard problem; the last two are left out where they take many times as long.
 DRIVERS = ("evd", "evr", "ev", "evx")
 SLOW_DRIVERS, SLOW_DRIVERS_ORDER = ("ev", "evx"), 1000
@@ -202,7 +204,7 @@ def chasing_method(name: str, band: Any, b: int, threads: int, check: Any, limit
     def run() -> tuple[Any, Any]:
         return cpu.chase_band(band.copy(), b, keep=False, threads=threads)[:2]
 
-    return Method(name, run, check, limits, flops=6.0 * band.shape[0] ** 2 * b)
+    return Method(name, run, check, limits, flops=6.0 * band.shape[0] ** 2 * b, once=len(band) >= ONCE_ORDER)
 
 
 def _chasing(row: Mapping[str, Any], context: Context) -> Problem:

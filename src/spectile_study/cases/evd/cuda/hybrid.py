@@ -13,7 +13,7 @@ from spectile_study.cases.evd.common import VALUES, flops
 
 LEFT_OUT = "left out of this row: MAGMA takes many seconds a call at this order"
 #: From this order on a call takes many seconds, and is made once.
-ONCE_ORDER = 12_000
+ONCE_ORDER = 8_000
 Check = Callable[[Any], Mapping[str, float]]
 
 

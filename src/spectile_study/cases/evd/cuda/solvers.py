@@ -32,6 +32,8 @@ from spectile_study.cases.evd.cuda.inputs import KEPT_ORDER, fill, first_columns
 CROSSOVER_STUDY = 4096
 #: Orders up to which CuPy's own call is measured: it is cuSOLVER's one-stage solver, with its copy and work space.
 CUPY_STUDY = 8192
+#: Orders from which a call of cuSOLVER takes seconds, and is made once.
+ONCE_ORDERS = {"cusolver_one_stage": 12_000, "cusolver_two_stage": 30_000}
 ONE_STAGE_LEFT_OUT = "left out of this row: it takes about 20 s a call at this order"
 
 
@@ -73,7 +75,10 @@ def evd(row: Mapping[str, Any], context: Context) -> Problem:
         else:
             name, solver, restore = rival
             memory = solver.device_bytes
-            methods.append(Method(name, solver, check, limits, flops=work, memory_bytes=memory, prepare=restore))
+            once = n >= ONCE_ORDERS[name]
+            methods.append(
+                Method(name, solver, check, limits, flops=work, memory_bytes=memory, prepare=restore, once=once)
+            )
     methods.append(hybrid.solver(row, lambda: a, check, limits))
     return Problem(
         methods,
@@ -181,7 +186,8 @@ def tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
         def restore() -> None:
             work[...] = a
 
-        methods.append(Method("cusolver_one_stage", solver, check, limits, flops=flops(n), prepare=restore))
+        once = n >= ONCE_ORDERS["cusolver_one_stage"]
+        methods.append(Method("cusolver_one_stage", solver, check, limits, flops=flops(n), prepare=restore, once=once))
     else:
         methods.append(Skipped("cusolver_one_stage", ONE_STAGE_LEFT_OUT))
     methods.append(
