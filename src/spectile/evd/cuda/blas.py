@@ -23,6 +23,7 @@ class Blas:
         self._gemm = getattr(cublas, prefix + "gemm")
         self._batched = getattr(cublas, prefix + "gemmStridedBatched")
         self._trsm = getattr(cublas, prefix + "trsm")
+        self._geam = getattr(cublas, prefix + "geam")
         self._sides = {"L": cublas.CUBLAS_SIDE_LEFT, "R": cublas.CUBLAS_SIDE_RIGHT}
         self._lower, self._with_diagonal = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_DIAG_NON_UNIT
         self._handle = get_cublas_handle()
@@ -70,6 +71,12 @@ class Blas:
                 *(m, n, self._scalar(1.0), lower, ld, b, ldb),
             )
 
+    def add(self, m: int, n: int, a: int, lda: int, b: int, ldb: int) -> None:
+        """B = A + B, both m x n."""
+        if m and n:
+            one, op = self._scalar(1.0), self._op["N"]
+            self._geam(self._handle, op, op, m, n, one, a, lda, one, b, ldb, b, ldb)
+
 
 def add_lower(
     blas: Blas, n: int, k: int, alpha: float, v: int, ldv: int, x: int, ldx: int, c: Matrix, row: int, block: int
@@ -107,14 +114,14 @@ def add_lower(
         block *= 2
 
 
-def factorize(b: Any, info: int) -> None:
-    """Overwrite the lower triangle of a column-major matrix with its Cholesky factor; `info` is an int32's address."""
+def factorize(dtype: Any, n: int, b: int, ld: int, info: int) -> None:
+    """Overwrite the lower triangle of B, column-major, with its Cholesky factor; `info` is an int32's address."""
     import cupy
     from cupy.cuda.device import get_cusolver_handle
     from cupy_backends.cuda.libs import cublas, cusolver
 
-    n, letter, handle = len(b), scalar_of(b.dtype).letter, get_cusolver_handle()
-    head = (handle, cublas.CUBLAS_FILL_MODE_LOWER, n, b.data.ptr, n)
+    letter, handle = scalar_of(dtype).letter, get_cusolver_handle()
+    head = (handle, cublas.CUBLAS_FILL_MODE_LOWER, n, b, ld)
     size = getattr(cusolver, f"{letter}potrf_bufferSize")(*head)
-    work = cupy.empty(size, b.dtype)
+    work = cupy.empty(size, dtype)
     getattr(cusolver, f"{letter}potrf")(*head, work.data.ptr, size, info)

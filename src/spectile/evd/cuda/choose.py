@@ -83,17 +83,21 @@ def calls_vendor(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> bo
     return n < crossover or n > largest_order(device) or through_slow_fp64
 
 
-def batch_method(n: int, count: int, *, has_batched_syev: bool) -> str | None:
-    """Return cuSOLVER's batched solver that solves `count` matrices fastest, or None where one by one is faster.
+#: Orders up to which a generalized problem is reduced by two triangular solutions, and beyond in halves.
+REDUCED_ORDER = 512
 
-    Measured on an H200: Jacobi rotations ("syevj") up to order 32; from there the newer solver ("syev"), which is 2 to
-    30 times faster than one by one up to order 500, 1.4 times at 1000 with eight matrices, and three times slower at
-    2000.  Without it Jacobi rotations pay up to order 300.
+#: Orders up to which a thread block solves a matrix by Jacobi rotations (`small.rotations`).
+ROTATED_ORDER = 32
+
+
+def batch_method(n: int, count: int, *, has_batched_syev: bool) -> str | None:
+    """Return cuSOLVER's batched solver that is fastest for `count` matrices above `ROTATED_ORDER`, or None for none.
+
+    Measured on an H200: the newer solver ("syev") is 2 to 30 times faster than one by one up to order 500, 1.4 times
+    at 1000 with eight matrices, and three times slower at 2000.  Without it Jacobi rotations ("syevj") pay up to 300.
     """
     if count < 2:
         return None
-    if n <= 32:
-        return "syevj"
     if has_batched_syev:
         return "syev" if n <= 512 or (n <= 1024 and count >= 8) else None
     return "syevj" if n <= 300 else None

@@ -80,15 +80,16 @@ def symmetrize(a: Matrix, start: int, n: int, *, from_upper: bool, factor: float
     )
 
 
-def load_triangle(array: Any, lower: bool, out: Any, not_finite: int) -> None:
+def load_triangle(array: Any, lower: bool, out: int, ldo: int, not_finite: int) -> None:
     """Copy one triangle of `array` into the lower triangle of `out`, with zeros in the place of NaN and infinity.
 
     Parameters
     ----------
-    array, out : cupy.ndarray, shape (n, n)
-        `out` is column-major.
+    array : cupy.ndarray, shape (n, n)
     lower : bool
         Which triangle of `array` is read.
+    out, ldo : int
+        Address and leading dimension of a column-major matrix.
     not_finite : int
         Address of an int32, set to 1 where the triangle holds NaN or infinity.
     """
@@ -97,7 +98,7 @@ def load_triangle(array: Any, lower: bool, out: Any, not_finite: int) -> None:
     kernel(MATRIX[scalar.name], "load_triangle")(
         triangle_shape(n, scalar),
         *(np.uintp(array.data.ptr), np.int64(along_i // size), np.int64(along_j // size), np.int32(n)),
-        *(np.int32(not lower), out, np.int64(n), np.uintp(not_finite)),
+        *(np.int32(not lower), np.uintp(out), np.int64(ldo), np.uintp(not_finite)),
     )
 
 

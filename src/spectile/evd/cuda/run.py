@@ -6,6 +6,7 @@ the host needs d and e, or the largest entry.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,18 +15,20 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays, device, memory
+from spectile.core.compile import prepare
 from spectile.core.devices import Device
 from spectile.core.launch import Shape
-from spectile.evd.cuda import generalized
+from spectile.evd.cuda import generalized, units
 from spectile.evd.cuda import matrix as matrix_kernels
 from spectile.evd.cuda.back import panels as back_panels
 from spectile.evd.cuda.back import sweeps as back_sweeps
 from spectile.evd.cuda.chasing import chase
-from spectile.evd.cuda.choose import batch_method, calls_vendor, stage_parameters
+from spectile.evd.cuda.choose import ROTATED_ORDER, batch_method, calls_vendor, stage_parameters, sturm_lanes
 from spectile.evd.cuda.load import fits_in_place, load_matrix
 from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, zero_matrix
 from spectile.evd.cuda.reduction import panel
 from spectile.evd.cuda.reduction.band import band_reduction
+from spectile.evd.cuda.small import rotations
 from spectile.evd.cuda.tridiagonal import divide, inverse, sturm
 from spectile.evd.cuda.vendor import batched
 from spectile.evd.cuda.vendor import dense as vendor
@@ -107,12 +110,16 @@ def _empty(array: Any, shape: tuple[int, ...], *, real: bool = True) -> Any:
 def _solve_all(array: Any, options: Options) -> tuple[Any, Any]:
     """Solve one matrix, or a batch of them: in one call where the vendor's batched solver is faster."""
     n, lead = array.shape[-1], array.shape[:-2]
-    method = None
-    if lead and array.size:
-        method = batch_method(n, math.prod(lead), has_batched_syev=batched.library() is not None)
-    if method is None:
+    if not lead or not array.size:
         return _solve_each(array, options, None)
-    w, v = batched.solve(array.reshape(-1, n, n), options, method)
+    batch = array.reshape(-1, n, n)
+    if n <= ROTATED_ORDER:
+        w, v = rotations.solve(batch, options)
+    else:
+        method = batch_method(n, len(batch), has_batched_syev=batched.library() is not None)
+        if method is None:
+            return _solve_each(array, options, None)
+        w, v = batched.solve(batch, options, method)
     return w.reshape(*lead, -1), None if v is None else v.reshape(*lead, *v.shape[1:])
 
 
@@ -150,10 +157,20 @@ def solve(array: Any, options: Options) -> tuple[Any, Any]:
     v : cupy.ndarray, shape (n, m), or None
     """
     n = array.shape[0]
+    if n <= ROTATED_ORDER:
+        return _solve_small(array, options)
     if calls_vendor(n, SCALARS[array.dtype.name], vectors=options.vectors, device=device.describe()):
         return _solve_by_vendor(array, options)
     bandwidth, block = _parameters(array, options)
     return solve_by_stages(array, options, bandwidth=bandwidth, block=block)
+
+
+def _solve_small(array: Any, options: Options) -> tuple[Any, Any]:
+    import cupy
+
+    w, v = rotations.solve(array[None], options._replace(subset=None))
+    wanted = slice(None) if options.subset is None else options.subset.of(cupy.asnumpy(w[0]))
+    return w[0, wanted], None if v is None else v[0, :, wanted]
 
 
 def _solve_by_vendor(array: Any, options: Options) -> tuple[Any, Any]:
@@ -198,6 +215,7 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
     import cupy
 
     n, real = array.shape[0], SCALARS[array.dtype.name].real
+    prepare_stages(n, array.dtype.name, bandwidth, vectors=options.vectors, subset=options.subset)
     with _work_space("the eigenproblem", array, options) as overwrite:
         panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block)
         if not options.vectors:
@@ -224,6 +242,27 @@ def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, bl
             q = as_array(_transform_back(panels, z, n), n, n)
     d, e = (cupy.ldexp(x, -scale).astype(scalar.real) for x in (d, e[: n - 1]))
     return d, e, q
+
+
+def prepare_stages(n: int, dtype: str, bandwidth: int, *, vectors: bool, subset: Subset | None) -> None:
+    """Compile side by side what the first such call launches."""
+    on = device.describe()
+    few = vectors and subset is not None and (not subset.by_index or inverse.pays(n, subset.count()))
+    lanes = sturm_lanes(n, on) if few or not vectors else None
+    _prepare(on, dtype, bandwidth, panel.is_tall(n - bandwidth, on), lanes, vectors, few)
+
+
+@functools.cache
+def _prepare(on: Device, dtype: str, bandwidth: int, tall: bool, lanes: int | None, vectors: bool, few: bool) -> None:
+    key = dtype, bandwidth
+    wanted = [units.PANEL[(*key, False)], units.CHASING[key], units.PRODUCTS[key], units.MATRIX[dtype]]
+    if tall:
+        wanted.append(units.PANEL[(*key, True)])
+    if vectors:
+        wanted += [units.SWEEPS[key], units.BACK_PANELS[key], units.INVERSE if few else units.DIVIDE]
+    if lanes is not None:
+        wanted.append(units.STURM[lanes])
+    prepare(*wanted)
 
 
 @contextmanager
@@ -321,6 +360,9 @@ def launches(
     """
     scalar = SCALARS[dtype]
     if n == 0:
+        return
+    if n <= ROTATED_ORDER:
+        yield from rotations.shapes(n, 1, scalar)
         return
     yield from matrix_kernels.shapes(n, scalar)
     if calls_vendor(n, scalar, vectors=vectors, device=on):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spectile.core.compile import Unit
+from spectile.core.compile import PORTABLE, Unit
 from spectile.evd.cuda.choose import PANEL_THREADS, STAGE_KEYS, STURM_THREADS, chase_blocks, chase_threads, panel_width
 from spectile.evd.types import SCALARS, Scalar
 
-ARCHS = ("sm_80", "sm_90a", "sm_100", "sm_120")
-
 
 def _unit(source: str, defines: Mapping[str, object]) -> Unit:
-    return Unit(__package__, (source,), archs=ARCHS, defines={name: str(value) for name, value in defines.items()})
+    return Unit(__package__, (source,), archs=PORTABLE, defines={name: str(value) for name, value in defines.items()})
 
 
 def _scalar_defines(scalar: Scalar) -> dict[str, object]:
@@ -24,9 +22,13 @@ def _scalar_defines(scalar: Scalar) -> dict[str, object]:
     }
 
 
-def _panel_unit(scalar: Scalar, bandwidth: int) -> Unit:
-    widths = {"B": bandwidth, "W": panel_width(scalar, bandwidth), "PANEL_THREADS": PANEL_THREADS}
-    return _unit("reduction/panel.cu", {**_scalar_defines(scalar), **widths})
+def _widths(scalar: Scalar, bandwidth: int) -> dict[str, object]:
+    return {**_scalar_defines(scalar), "B": bandwidth, "W": panel_width(scalar, bandwidth)}
+
+
+def _panel_unit(scalar: Scalar, bandwidth: int, tall: bool) -> Unit:
+    own = {"PANEL_THREADS": PANEL_THREADS, "TALL": int(tall)}
+    return _unit("reduction/panel.cu", {**_widths(scalar, bandwidth), **own})
 
 
 def _chasing_unit(scalar: Scalar, bandwidth: int) -> Unit:
@@ -40,8 +42,11 @@ def _sweep_unit(scalar: Scalar, bandwidth: int) -> Unit:
     return _unit("back/sweeps.cu", {**own, "REAL": "double", "REAL_BYTES": 8, "SOURCE": own["REAL"], "B": bandwidth})
 
 
+ROTATIONS = {name: _unit("small/rotations.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
+BATCH = {name: _unit("small/batch.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 MATRIX = {name: _unit("matrix.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
-PANEL = {(name, b): _panel_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
+PANEL = {(name, b, tall): _panel_unit(SCALARS[name], b, tall) for name, b in STAGE_KEYS for tall in (False, True)}
+PRODUCTS = {(name, b): _unit("reduction/products.cu", _widths(SCALARS[name], b)) for name, b in STAGE_KEYS}
 CHASING = {(name, b): _chasing_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
 SWEEPS = {(name, b): _sweep_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
 BACK_PANELS = {(name, b): _unit("back/panels.cu", {**_scalar_defines(SCALARS[name]), "B": b}) for name, b in STAGE_KEYS}
@@ -52,9 +57,12 @@ INVERSE = _unit("tridiagonal/inverse.cu", {})
 UNITS = (
     *SWEEPS.values(),
     *PANEL.values(),
+    *PRODUCTS.values(),
     *CHASING.values(),
     *BACK_PANELS.values(),
     *MATRIX.values(),
+    *ROTATIONS.values(),
+    *BATCH.values(),
     *STURM.values(),
     DIVIDE,
     INVERSE,

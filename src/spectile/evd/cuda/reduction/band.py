@@ -12,7 +12,7 @@ from spectile.evd.cuda.blas import Blas, add_lower
 from spectile.evd.cuda.choose import largest_order, tuning
 from spectile.evd.cuda.matrix import Matrix, empty_matrix, symmetrize
 from spectile.evd.cuda.reduction.panel import PanelFactor, Panels, copy_shape, factor_shape, gram_shape
-from spectile.evd.cuda.units import PANEL
+from spectile.evd.cuda.units import PRODUCTS
 
 
 def band_reduction(
@@ -74,7 +74,7 @@ class _Reduction:
         count = max(-(-(n - b) // b), 0)
         self.panels = Panels(a, cupy.zeros((max(count, 1), b * b), dtype), b, n)
         self._factorization = PanelFactor(a, b, self.blas)
-        self._unit = PANEL[a.scalar.name, b]
+        self._unit = PRODUCTS[a.scalar.name, b]
 
     def reduce_block(self, first: int) -> int:
         """Reduce the panels of the block at column `first`; return how many columns of V and X are in use."""

@@ -14,7 +14,7 @@ from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.choose import PANEL_THREADS, panel_width
 from spectile.evd.cuda.matrix import Matrix, empty_matrix
-from spectile.evd.cuda.units import PANEL
+from spectile.evd.cuda.units import PANEL, PRODUCTS
 from spectile.evd.types import Scalar
 
 
@@ -28,9 +28,14 @@ class Panels:
     n: int
 
 
+def is_tall(m: int, on: Device) -> bool:
+    """Return whether m rows need blocks of the most threads."""
+    return m > PANEL_THREADS // 2 * on.multiprocessors
+
+
 def panel_shape(m: int, scalar: Scalar, bandwidth: int, on: Device) -> tuple[str, Shape]:
     """Return the kernel that factors m rows, and its launch: its blocks wait for each other, so all run at once."""
-    tall = m > PANEL_THREADS // 2 * on.multiprocessors
+    tall = is_tall(m, on)
     threads = PANEL_THREADS if tall else PANEL_THREADS // 2
     width, warps = panel_width(scalar, bandwidth), PANEL_THREADS // 32
     shared = 8 * (warps + 1) * width * scalar.parts + scalar.itemsize * width * (3 * warps + 2 + width)
@@ -73,7 +78,7 @@ class PanelFactor:
 
         self._a, self._blas, self._bandwidth, self._size = a, blas, bandwidth, a.itemsize
         self._scalar, self._device = a.scalar, device.describe()
-        self._unit, self._width = PANEL[a.scalar.name, bandwidth], panel_width(a.scalar, bandwidth)
+        self._width = panel_width(a.scalar, bandwidth)
         # A message between blocks carries its epoch, so nothing has to be cleared.
         blocks = self._device.multiprocessors + 1
         self._messages = cupy.zeros(2 * blocks * self._width * self._scalar.parts * 4, np.uint32)
@@ -102,7 +107,8 @@ class PanelFactor:
 
     def _householder(self, a: int, m: int, y1: int, y2: int, ldy: int, t: int, clear: int = 0) -> None:
         name, shape = panel_shape(m, self._scalar, self._bandwidth, self._device)
-        kernel(self._unit, name)(
+        tall = name == "tall_panel_qr"
+        kernel(PANEL[self._scalar.name, self._bandwidth, tall], name)(
             shape,
             *(np.uintp(a), np.int64(self._a.ld), np.int32(m), np.uintp(y1), np.uintp(y2), np.int64(ldy)),
             *(np.uintp(t), np.int32(clear), self._messages, np.uint32(self._epoch)),
@@ -115,7 +121,9 @@ class PanelFactor:
         if width < self._bandwidth:
             beside = np.uintp(gram + width * ldg * self._size)
             shape = join_shape(self._scalar, self._bandwidth)
-            kernel(self._unit, "join_halves")(shape, np.uintp(t), beside, np.int64(ldg))
+            kernel(PRODUCTS[self._scalar.name, self._bandwidth], "join_halves")(
+                shape, np.uintp(t), beside, np.int64(ldg)
+            )
 
 
 def shapes(n: int, scalar: Scalar, bandwidth: int, block: int, on: Device) -> Iterator[tuple[str, Shape]]:

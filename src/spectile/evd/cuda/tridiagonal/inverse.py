@@ -82,7 +82,7 @@ def _orthonormalize(x: Any) -> bool:
         difference = gram.copy()
         difference[diagonal, diagonal] -= 1
         deviation = cupy.abs(difference).max()
-        factorize(gram, info.data.ptr)
+        factorize(gram.dtype, count, gram.data.ptr, count, info.data.ptr)
         blas.solve_lower("L", "N", count, n, gram.data.ptr, count, x.data.ptr, count)
         if int(info[0]) != 0:
             return False

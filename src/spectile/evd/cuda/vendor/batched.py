@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from spectile.core import memory
-from spectile.evd.types import Options, not_converged, require_finite, scalar_of
+from spectile.core.launch import Shape, kernel
+from spectile.evd.cuda.small.report import Report
+from spectile.evd.cuda.units import BATCH
+from spectile.evd.types import Options, scalar_of
 
 #: Matrices are solved in groups of about so many bytes.
 GROUP_BYTES = 2**29
 
 
 def solve(batch: Any, options: Options, method: str) -> tuple[Any, Any]:
-    """Return the eigenvalues, and the eigenvectors or None, of every matrix; the host hears of them once.
+    """Return the eigenvalues, and the eigenvectors or None, of every matrix; the host hears of failures once.
 
     Parameters
     ----------
@@ -35,58 +39,61 @@ def solve(batch: Any, options: Options, method: str) -> tuple[Any, Any]:
 
     count, n, _ = batch.shape
     group = max(1, GROUP_BYTES // (n * n * batch.itemsize))
-    w, v, status = [], [], []
+    w, v, report = [], [], Report()
     with memory.allocating(f"a batch of {count:,} matrices of order {n:,}", 3 * batch.nbytes):
         for first in range(0, count, group):
-            parts = _solve_group(batch[first : first + group], options, method)
-            w.append(parts[0])
-            v.append(parts[1])
-            status.append(parts[2])
-        not_finite, failed = cupy.stack(status).max(axis=0).get().tolist()
-        if not_finite:
-            require_finite(np.nan, options.lower, options.check_finite)
-        if failed:
-            raise not_converged(failed)
+            values, vectors = _solve_group(batch[first : first + group], options, method, report)
+            w.append(values)
+            v.append(vectors)
+        report.check(options)
         values = w[0] if len(w) == 1 else cupy.concatenate(w)
         if not options.vectors:
             return values, None
         return values, v[0] if len(v) == 1 else cupy.concatenate(v)
 
 
-def _solve_group(batch: Any, options: Options, method: str) -> tuple[Any, Any, Any]:
-    """Return w, v, and on the device whether an entry is not finite and what the solver reports."""
+def _solve_group(batch: Any, options: Options, method: str, report: Report) -> tuple[Any, Any]:
+    """Return w and v of so many matrices as are solved together."""
     import cupy
 
-    scalar, n = scalar_of(batch.dtype), batch.shape[-1]
-    # Rows in memory are columns for cuSOLVER, and A there its conjugate transpose: A itself, in the other triangle.
-    mask = cupy.tri(n, dtype=bool) if options.lower else cupy.tri(n, dtype=bool).T
-    matrices = cupy.ascontiguousarray(
-        cupy.where(mask, batch.conj() if scalar.is_complex else batch, batch.dtype.type(0))
+    count, n, _ = batch.shape
+    size, scalar = batch.itemsize, scalar_of(batch.dtype)
+    stride, along_i, along_j = (step // size for step in batch.strides)
+    if not options.lower:
+        along_i, along_j = along_j, along_i
+    matrices, exponents = cupy.empty(batch.shape, batch.dtype), cupy.empty(count, np.int32)
+    kernel(BATCH[scalar.name], "load_batch")(
+        load_shape(n, count),
+        *(np.uintp(batch.data.ptr), np.int64(stride), np.int64(along_i), np.int64(along_j), np.int32(n)),
+        *(np.int32(not options.lower), matrices, exponents),
     )
-    if scalar.is_complex:
-        diagonal = np.arange(n)
-        matrices[:, diagonal, diagonal] = matrices[:, diagonal, diagonal].real
-    parts = matrices.view(scalar.real)
-    largest = cupy.abs(parts).max(axis=(1, 2))
-    finite = cupy.isfinite(largest)
-    # Zeros in the place of a matrix that is not finite, so that cuSOLVER comes to an end; else near 1.
-    matrices *= finite[:, None, None]
-    parts[...] = cupy.where(cupy.isfinite(parts), parts, 0)
-    _, exponents = cupy.frexp(cupy.where(finite, largest, 1))
-    exponents = cupy.where(cupy.abs(exponents) <= 16, 0, exponents).astype(np.int32)
-    cupy.ldexp(parts, -exponents[:, None, None], out=parts)
-    if n == 1:
-        w, info = matrices[:, 0].real.copy(), cupy.zeros(1, np.int32)
-        matrices.fill(1)
-    else:
-        w, info = (_syevj if method == "syevj" else _syev)(matrices, not options.lower, options.vectors)
-    w = cupy.ldexp(w, exponents[:, None])
+    # Rows in memory are columns for cuSOLVER; a triangle that lies along rows comes to it as the upper one.
+    lower = abs(along_j) >= abs(along_i)
+    w, info = (_syevj if method == "syevj" else _syev)(matrices, lower, options.vectors)
+    kernel(BATCH[scalar.name], "finish_batch")(
+        finish_shape(n, count), w, exponents, info, np.int32(n), np.int64(w.size), report.status
+    )
     v = matrices.swapaxes(1, 2)
     if options.subset is not None:
         wanted = slice(options.subset.low, options.subset.high + 1)
         w, v = w[:, wanted], v[:, :, wanted]
-    status = cupy.stack([(~finite).any().astype(np.int32), cupy.abs(info).max()])
-    return w, v, status
+    return w, v
+
+
+def load_shape(n: int, count: int) -> Shape:
+    """Launch of `load_batch`: a block a matrix."""
+    return Shape((count,), 128 if n <= 64 else 512, 4)
+
+
+def finish_shape(n: int, count: int) -> Shape:
+    """Launch of `finish_batch`: a thread an eigenvalue."""
+    return Shape((-(-n * count // 256),), 256)
+
+
+def shapes(n: int, count: int) -> Iterator[tuple[str, Shape]]:
+    """Yield every launch of this module, with the kernel's name."""
+    yield "load_batch", load_shape(n, count)
+    yield "finish_batch", finish_shape(n, count)
 
 
 def _syevj(matrices: Any, lower: bool, vectors: bool) -> tuple[Any, Any]:

@@ -71,7 +71,7 @@ def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> 
     v = cupy.empty((n, n), dtype, order="F")
     status = cupy.zeros(2, np.int32)  # what cuSOLVER reports, and whether an entry is not finite
     # Zeros in the place of NaN, so that cuSOLVER comes to an end; the host hears of them with cuSOLVER's own report.
-    load_triangle(array, lower, v, status.data.ptr + 4)
+    load_triangle(array, lower, v.data.ptr, n, status.data.ptr + 4)
     plan = _plan(n, dtype.name, eigvals_only, cupy.cuda.runtime.getDevice())
     w, work = cupy.empty(n, plan.real), cupy.empty(plan.device_bytes, np.uint8)
     host_work = np.empty(plan.host_bytes, np.uint8)

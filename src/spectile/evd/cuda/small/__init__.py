@@ -1,0 +1,1 @@
+"""Matrices of an order that one thread block holds."""

@@ -1,0 +1,61 @@
+// What surrounds a vendor's batched solver: the matrices brought into its memory, near 1, and its eigenvalues back.
+#include "small/exponents.cuh"
+
+// One triangle of matrix b, column-major, times 2^-exponents[b]: a(i, j), i >= j, is at b * stride + i * along_i +
+// j * along_j, conjugated if it is read from an upper triangle.  The lower triangle is written, or, where neighbours of a
+// row are closer than those of a column, the upper one, so that it is copied as it lies.  All of a matrix that is not finite is 0, so that the solver comes to an end.
+extern "C" __global__ void __launch_bounds__(512)
+load_batch(const scalar_t* a, long long stride, long long along_i, long long along_j, int n, int conjugate, scalar_t* out,
+           int* exponents)
+{
+    extern __shared__ unsigned char shared[];
+    int* exponent = (int*)shared;
+    a += blockIdx.x * stride;
+    out += (long long)blockIdx.x * n * n;
+    if (threadIdx.x == 0) *exponent = -NOT_FINITE;
+    __syncthreads();
+    const bool rows = along_j * along_j < along_i * along_i;
+    const long long along_fast = rows ? along_j : along_i, along_slow = rows ? along_i : along_j;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    int most = -NOT_FINITE;
+    for (int slow = warp; slow < n; slow += warps) {
+        const int first = rows ? 0 : slow, last = rows ? slow : n - 1;
+#pragma unroll 4
+        for (int fast = first + lane; fast <= last; fast += 32) {
+            const scalar_t value = a[fast * along_fast + slow * along_slow];
+            most = max(most, exponent_of(real_part(value)));
+            if (fast != slow) most = max(most, exponent_of(imag_part(value)));
+        }
+    }
+    atomicMax(exponent, most);
+    __syncthreads();
+    const int scale = *exponent;
+    if (threadIdx.x == 0) exponents[blockIdx.x] = scale == -NOT_FINITE ? 0 : scale;
+    for (int slow = warp; slow < n; slow += warps) {
+        const int first = rows ? 0 : slow, last = rows ? slow : n - 1;
+#pragma unroll 4
+        for (int fast = first + lane; fast <= last; fast += 32) {
+            scalar_t value = a[fast * along_fast + slow * along_slow];
+            if (fast == slow) value = make_scalar(real_part(value), 0);
+            if (conjugate != (int)rows) value = conj(value);  // A(j, i) is the conjugate of A(i, j)
+            if (scale == NOT_FINITE) value = zero();
+            else if (scale != -NOT_FINITE) value = scaled(value, -scale);
+            out[fast + (long long)slow * n] = value;
+        }
+    }
+}
+
+// Eigenvalues k of matrix b times 2^exponents[b].  Status: whether a matrix is not finite, and what the solver reports.
+extern "C" __global__ void __launch_bounds__(256)
+finish_batch(real_t* w, const int* exponents, const int* info, int n, long long total, int* status)
+{
+    const long long at = blockIdx.x * 256ll + threadIdx.x;
+    if (at >= total) return;
+    const long long matrix = at / n;
+    const int exponent = exponents[matrix];
+    if (at == matrix * n) {
+        if (exponent == NOT_FINITE) status[0] = 1;
+        if (info[matrix] != 0) status[1] = abs(info[matrix]);
+    }
+    w[at] = exponent == NOT_FINITE ? NO_NUMBER : (real_t)scalbn(w[at], exponent);
+}
