@@ -9,8 +9,10 @@ import pytest
 
 import spectile.evd.cuda
 from spectile.core.devices import TABLE
-from spectile.evd.cuda.choose import calls_vendor, largest_order, stage_parameters, tile_slots
+from spectile.evd.cuda.choose import ROTATED_ORDER, calls_vendor, largest_order, stage_parameters, tile_slots
 from spectile.evd.cuda.run import launches
+from spectile.evd.cuda.small import rotations
+from spectile.evd.cuda.vendor import batched
 from spectile.evd.cuda.workspace import workspace_bytes
 from spectile.evd.types import SCALARS
 
@@ -43,16 +45,27 @@ def test_every_launch_fits_every_device(name, dtype, vectors):
                 assert shape.refusal(device) is None, (n, count, kernel, shape)
 
 
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("dtype", SCALARS)
+def test_batches_fit_every_device(name, dtype):
+    for n in range(1, 1025):
+        for count in (1, 1000, 2**24):
+            small = rotations.shapes(n, count, SCALARS[dtype]) if n <= ROTATED_ORDER else batched.shapes(n, count)
+            for kernel, shape in small:
+                assert shape.refusal(TABLE[name]) is None, (n, count, kernel, shape)
+
+
 def test_every_kernel_is_counted():
     """The launches name every kernel of the sources, so the test above has seen them all."""
     sources = "".join(path.read_text() for path in sorted(FOLDER.rglob("*.cu")))
     written = set(re.findall(r'extern "C" __global__ void __launch_bounds__\(.*\)\n(\w+)\(', sources))
     counted = {
         kernel
-        for dtype, vectors, n in itertools.product(SCALARS, (False, True), (1100, 3001, 13_000))
+        for dtype, vectors, n in itertools.product(SCALARS, (False, True), (32, 1100, 3001, 13_000))
         for columns in (10, n)
         for kernel, _ in launches(n, dtype, TABLE["H200"], vectors=vectors, columns=columns)
     } | {kernel for kernel, _ in launches(40_000, "float64", TABLE["H200"], vectors=False)}
+    counted |= {kernel for kernel, _ in batched.shapes(100, 10)}
     assert written == counted
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from spectile.core import memory
 from spectile.evd.cuda.blas import Blas, add_lower, factorize
 from spectile.evd.cuda.choose import REDUCED_ORDER
-from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, load_triangle, symmetrize, zero_matrix
+from spectile.evd.cuda.matrix import as_array, empty_matrix, load_triangle, symmetrize, zero_matrix
 from spectile.evd.types import Definite, Options, not_definite, require_finite
 
 
