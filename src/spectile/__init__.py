@@ -16,7 +16,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spectile.evd import eigh, eigvalsh, tridiagonalize
+    from spectile.evd import (
+        eig_banded,
+        eigh,
+        eigh_tridiagonal,
+        eigvals_banded,
+        eigvalsh,
+        eigvalsh_tridiagonal,
+        tridiagonalize,
+    )
     from spectile.kpm import SpectralDensity, kpm_dos, ldos, spectral_function
     from spectile.nearsparse import SpammResult, spamm, spamm_plan, spamm_threshold, tune_tau
     from spectile.tsparse import spgemm
@@ -32,6 +40,10 @@ _HOMES = {
     "spgemm": "tsparse",
     "eigh": "evd",
     "eigvalsh": "evd",
+    "eigh_tridiagonal": "evd",
+    "eigvalsh_tridiagonal": "evd",
+    "eig_banded": "evd",
+    "eigvals_banded": "evd",
     "tridiagonalize": "evd",
     "kpm_dos": "kpm",
     "ldos": "kpm",
@@ -39,8 +51,9 @@ _HOMES = {
     "SpectralDensity": "kpm",
 }
 _PACKAGES = ("evd", "kpm", "nearsparse", "tsparse")
-__all__ = ["SpammResult", "SpectralDensity", "eigh", "eigvalsh", "kpm_dos", "ldos", "spamm", "spamm_plan"]
-__all__ += ["spamm_threshold", "spectral_function", "spgemm", "tridiagonalize", "tune_tau"]
+__all__ = ["SpammResult", "SpectralDensity", "eig_banded", "eigh", "eigh_tridiagonal", "eigvals_banded", "eigvalsh"]
+__all__ += ["eigvalsh_tridiagonal", "kpm_dos", "ldos", "spamm", "spamm_plan", "spamm_threshold", "spectral_function"]
+__all__ += ["spgemm", "tridiagonalize", "tune_tau"]
 
 
 def __getattr__(name: str) -> Any:

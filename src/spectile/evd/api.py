@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, Literal
 
-from spectile.core import device
-from spectile.evd.arguments import any_on_device, check_driver, definite_of, reads_lower, require_square, subset_of
+from spectile.evd.arguments import check_driver, definite_of, reads_lower, require_square, subset_of
+from spectile.evd.dispatch import backend_module
 from spectile.evd.types import Backend, Options, Tridiagonalization
 
 Driver = Literal["ev", "evd", "evr", "evx", "gv", "gvd", "gvx"]
@@ -111,7 +110,7 @@ def eigh(
     lower = bool(lower) if UPLO is None else reads_lower(UPLO)
     options = Options(lower, not eigvals_only, overwrite_a, check_finite, subset, driver)
     definite = None if b is None else definite_of(shape, b, type, overwrite_b)
-    return _run_module((a,) if b is None else (a, b), backend).eigh(a, options, definite)
+    return backend_module("run", (a,) if b is None else (a, b), backend).eigh(a, options, definite)
 
 
 def eigvalsh(
@@ -195,17 +194,6 @@ def tridiagonalize(
     shape = require_square(a)
     if len(shape) > 2:
         raise ValueError(f"tridiagonalize takes one matrix, and not shape {shape}: loop over the batch")
-    run = _run_module((a,), backend)
+    run = backend_module("run", (a,), backend)
     options = Options(lower=lower, vectors=calc_q, overwrite=overwrite_a, check_finite=check_finite)
     return Tridiagonalization(*run.tridiagonalize(a, options))
-
-
-def _run_module(operands: tuple[Any, ...], backend: str) -> ModuleType:
-    """Return the module that computes, imported here so that a process on the CPU needs no CuPy."""
-    if device.choose_backend(backend, any_on_device(operands)) == "cuda":
-        from spectile.evd.cuda import run as cuda
-
-        return cuda
-    from spectile.evd.cpu import run as cpu
-
-    return cpu

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
-from spectile.core import device
-from spectile.evd.arguments import any_on_device
+from spectile.evd.dispatch import backend_module
 from spectile.evd.types import Backend
 
 
@@ -57,7 +55,7 @@ def eigh_tridiagonal(
     ValueError, TypeError, MemoryError, numpy.linalg.LinAlgError
         As SciPy raises them.
     """
-    return _narrow_module((d, e), backend).eigh_tridiagonal(
+    return backend_module("narrow", (d, e), backend).eigh_tridiagonal(
         d,
         e,
         eigvals_only=bool(eigvals_only),
@@ -142,7 +140,7 @@ def eig_banded(
     On CUDA a band of up to 64 subdiagonals (float64; 32 for other dtypes) goes to bulge chasing; a wider one is solved
     as a dense matrix.
     """
-    return _narrow_module((a_band,), backend).eig_banded(
+    return backend_module("narrow", (a_band,), backend).eig_banded(
         a_band,
         lower=bool(lower),
         eigvals_only=bool(eigvals_only),
@@ -178,13 +176,3 @@ def eigvals_banded(
     return eig_banded(
         a_band, lower, True, overwrite_a_band, select, select_range, check_finite=check_finite, backend=backend
     )
-
-
-def _narrow_module(operands: tuple[Any, ...], backend: str) -> ModuleType:
-    if device.choose_backend(backend, any_on_device(operands)) == "cuda":
-        from spectile.evd.cuda import narrow as cuda
-
-        return cuda
-    from spectile.evd.cpu import narrow as cpu
-
-    return cpu

@@ -6,6 +6,8 @@ The measurements are in docs/notes/evd.md.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -58,14 +60,51 @@ _H200 = Tuning(
 )
 TUNED = {"NVIDIA H200": _H200, "NVIDIA H100 80GB HBM3": _H200}
 
+#: An order that no matrix reaches.
+NEVER = 2**31
+#: From this many operations of the products in the time of one of a product with a vector on, two stages pay: for the
+#: eigenvalues, and with vectors, which pass through one transformation more.
+PAYS_VALUES, PAYS_VECTORS = 1.5, 5.0
 
+
+@functools.cache
 def tuning(device: Device) -> Tuning:
-    """Return what was measured on `device`, else the H200's.
+    """Return what was measured on `device`, else what follows from its description.
 
-    The rule for other devices: an order that pays on 132 multiprocessors is taken to pay on theirs, because our stages
-    win by the share of their operations in products, which depends on the order alone.
+    Of the 4/3 n³ operations of the usual reduction, half are products of the matrix with a vector, at the rate of the
+    memory; two stages make products of matrices of them.  Where that pays at all, it does from the order on that was
+    measured: there, the latencies of the columns decide, which are alike on all devices.  With slow arithmetic it does
+    not pay for long, and a narrow band is wide enough.
     """
-    return TUNED.get(device.name, _H200)
+    if device.name in TUNED:
+        return TUNED[device.name]
+    rates = {name: _product_rate(scalar.real, device) for name, scalar in SCALARS.items()}
+    vendor = {"values": dict(_H200.vendor_values), "vectors": dict(_H200.vendor_vectors)}
+    for name, scalar in SCALARS.items():
+        # Four operations for each real number that is read; eight for a complex one.
+        by_vector = 4 * scalar.parts * device.bytes_per_second / (scalar.itemsize // scalar.parts)
+        if rates[name] < PAYS_VALUES * by_vector:
+            vendor["values"][name] = NEVER
+        if rates[scalar.wide] < PAYS_VECTORS * by_vector or (scalar.real == "float32" and not device.fast_fp64):
+            vendor["vectors"][name] = NEVER
+    waits_for_memory = rates["float64"] > 2 * 32 / 8 * device.bytes_per_second
+    share = device.multiprocessors * device.threads / (132 * 2048)
+    return dataclasses.replace(
+        _H200,
+        vendor_values=vendor["values"],
+        vendor_vectors=vendor["vectors"],
+        wide_band_values=_H200.wide_band_values if waits_for_memory else NEVER,
+        wide_band_vectors=_H200.wide_band_vectors if waits_for_memory else NEVER,
+        sturm_lanes=tuple((int(order * share), lanes) for order, lanes in _H200.sturm_lanes),
+    )
+
+
+def _product_rate(real: str, device: Device) -> float:
+    """Return about how many operations a second products of matrices reach, from the units of a multiprocessor."""
+    units = 64 if device.compute_capability == (8, 0) else 128
+    float32 = 2 * units * 1.7e9 * device.multiprocessors
+    # Tensor cores double the rate of fast float64.
+    return float32 if real == "float32" else float32 / device.fp64_divisor * (2 if device.fast_fp64 else 1)
 
 
 # -- who solves -------------------------------------------------------------------------------------------------------
@@ -74,13 +113,12 @@ def tuning(device: Device) -> Tuning:
 def calls_vendor(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> bool:
     """Return whether cuSOLVER solves the problem.
 
-    It does below the crossover; beyond what the panel kernel holds; and for eigenvectors in single precision where FP64
-    is slow, because ours are formed in double precision.
+    It does below the crossover and beyond what the panel kernel holds.  Where FP64 is slow it makes all eigenvectors:
+    ours take more operations, and those of single precision are formed in double precision.
     """
     tuned = tuning(device)
     crossover = (tuned.vendor_vectors if vectors else tuned.vendor_values)[scalar.name]
-    through_slow_fp64 = vectors and scalar.real == "float32" and not device.fast_fp64
-    return n < crossover or n > largest_order(device) or through_slow_fp64
+    return n < crossover or n > largest_order(device)
 
 
 #: Orders up to which a generalized problem is reduced by two triangular solutions, and beyond in halves.
