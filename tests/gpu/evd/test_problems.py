@@ -1,5 +1,6 @@
 """Generalized, batched, tridiagonal and banded problems on a CUDA device, against SciPy in float64."""
 
+import itertools
 import time
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import scipy.linalg
 
 from spectile import evd
-from spectile_study.inputs.spectra import glued_wilkinson, random_hermitian, residuals
+from spectile_study.inputs.spectra import FAMILIES, glued_wilkinson, random_hermitian, residuals
 
 cupy = pytest.importorskip("cupy")
 from spectile.evd.cuda import run as gpu  # noqa: E402
@@ -15,6 +16,7 @@ from spectile.evd.cuda.vendor import batched  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
+METHODS = ("syevj", "syev")
 
 
 @pytest.fixture
@@ -70,10 +72,12 @@ def test_generalized_batches_broadcast(rng):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("method", ["syevj", "syev"])
-@pytest.mark.parametrize("n", [1, 2, 7, 33, 64])
+@pytest.mark.parametrize(
+    ("n", "method"), [*((n, None) for n in (1, 2, 3, 7, 8, 9, 16, 31, 32)), *itertools.product((33, 64), METHODS)]
+)
 @pytest.mark.parametrize("lower", [True, False])
 def test_batches(n, method, dtype, lower, rng, monkeypatch):
+    """Up to order 32 by rotations, then by either of cuSOLVER's solvers."""
     if method == "syev" and batched.library() is None:
         pytest.skip("this cuSOLVER has no XsyevBatched")
     monkeypatch.setattr(gpu, "batch_method", lambda *_, **__: method)
@@ -94,6 +98,42 @@ def test_batches(n, method, dtype, lower, rng, monkeypatch):
     given[2, -1 if lower else 0, 0 if lower else -1] = np.inf
     with pytest.raises(ValueError, match="NaN or infinity"):
         evd.eigh(given, lower=lower)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_by_rotations(family, dtype, rng):
+    batch = np.stack([FAMILIES[family](n, rng, dtype) for n in [27] * 5])
+    for given in (batch, batch.swapaxes(1, 2).conj().copy().swapaxes(1, 2).conj()):
+        w, v = (cupy.asnumpy(x) for x in evd.eigh(cupy.asarray(given)))
+        for i, a in enumerate(batch):
+            assert all(error < 10 for error in residuals(a, w[i], v[i]).values())
+    w, v = (cupy.asnumpy(x) for x in evd.eigh(cupy.asarray(batch[0])))
+    assert all(error < 10 for error in residuals(batch[0], w, v).values())
+
+
+@pytest.mark.parametrize("n", [5, 32])
+def test_small_batches_in_a_graph(n, rng):
+    """The launch can be captured; a matrix that is not finite gives NaN, because the host hears of nothing."""
+    first, second = (np.stack([random_hermitian(n, rng) for _ in range(6)]) for _ in range(2))
+    given, stream = cupy.asarray(first), cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()
+    with stream:
+        evd.eigh(given)  # loads the kernel and fills the pool
+        stream.begin_capture()
+        w, v = evd.eigh(given)
+        graph = stream.end_capture()
+        for batch in (first, second):
+            given.set(batch)
+            graph.launch(stream)
+            stream.synchronize()
+            for i, a in enumerate(batch):
+                assert all(error < 10 for error in residuals(a, w[i].get(), v[i].get()).values())
+        given[1, 2, 0] = np.nan
+        graph.launch(stream)
+        stream.synchronize()
+    assert bool(cupy.isnan(w[1]).all()) and bool(cupy.isnan(v[1]).all())
+    assert all(error < 10 for error in residuals(second[0], w[0].get(), v[0].get()).values())
 
 
 @pytest.mark.parametrize("n", [1, 2, 33, 500])

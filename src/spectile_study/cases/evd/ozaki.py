@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.compile import Unit
+from spectile.core.compile import PORTABLE, Unit
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import Matrix
-from spectile.evd.cuda.units import ARCHS
 
-OZAKI = Unit(__package__, ("ozaki.cu",), archs=ARCHS)
+OZAKI = Unit(__package__, ("ozaki.cu",), archs=PORTABLE)
 UNITS = (OZAKI,)
 
 #: Pairwise coprime.
