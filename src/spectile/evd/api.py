@@ -88,16 +88,30 @@ def eigh(
 
     Notes
     -----
-    On CUDA a part of at most n/8 eigenvectors is made by inverse iteration and costs its part, generalized problems go
-    through the Cholesky factor of `b`, and batches of small matrices to cuSOLVER's batched solvers.  Where FP64 runs at
-    1/32 or 1/64 of FP32 (RTX, A10, L40S, B300), eigenvectors of float32 and complex64 come from cuSOLVER, because ours
-    pass through double precision.  On the CPU all but the eigenvalues of large matrices comes from the fastest LAPACK
-    driver.
+    On CUDA a part of at most n/8 eigenvectors is made by inverse iteration and costs its part, and generalized problems
+    go through the Cholesky factor of `b`.  Matrices up to order 32, one or a batch, are solved in one launch, which a
+    CUDA graph can capture (a matrix that is not finite gives NaN then, and no error); larger batches go to cuSOLVER's
+    batched solvers.  Where FP64 runs at 1/32 or 1/64 of FP32 (RTX, A10, L40S, B300), eigenvectors come from cuSOLVER,
+    because ours take more operations, and those of float32 and complex64 pass through double precision.  On the CPU
+    all but the eigenvalues of large matrices comes from the fastest LAPACK driver.
 
     Source: Wang et al., "Extracting the potential of emerging hardware accelerators for symmetric eigenvalue
     decomposition", Algorithms 1 to 3.  On CUDA, matrices below the measured crossover of their type (orders of about
     640 to 1,536), and above what the panel kernel holds, go to cuSOLVER.  Work space beyond `a`: about n² elements,
     2.2 n² with the eigenvectors of large matrices, and n² fewer with `overwrite_a` (docs/performance/evd.md).
+
+    Examples
+    --------
+    The orbital energies of a Fock matrix in a basis that is not orthogonal, as in PySCF (``mf.eig = lambda f, s:
+    spectile.eigh(f, s)``):
+
+    >>> import numpy as np, spectile
+    >>> fock, overlap = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([[2.0, 0.0], [0.0, 2.0]])
+    >>> energies, orbitals = spectile.eigh(fock, overlap, backend="cpu")
+    >>> energies.round(6).tolist()
+    [-0.5, 0.5]
+    >>> spectile.eigh(fock, subset_by_index=(1, 1), eigvals_only=True, backend="cpu").tolist()
+    [1.0]
     """
     shape = require_square(a)
     subset = None

@@ -54,6 +54,15 @@ def eigh_tridiagonal(
     ------
     ValueError, TypeError, MemoryError, numpy.linalg.LinAlgError
         As SciPy raises them.
+
+    Examples
+    --------
+    Two coupled sites:
+
+    >>> import spectile
+    >>> w, v = spectile.eigh_tridiagonal([0.0, 0.0], [1.0], backend="cpu")
+    >>> w.round(6).tolist()
+    [-1.0, 1.0]
     """
     return backend_module("narrow", (d, e), backend).eigh_tridiagonal(
         d,
@@ -139,6 +148,13 @@ def eig_banded(
     -----
     On CUDA a band of up to 64 subdiagonals (float64; 32 for other dtypes) goes to bulge chasing; a wider one is solved
     as a dense matrix.
+
+    Examples
+    --------
+    >>> import numpy as np, spectile
+    >>> band = np.array([[2.0, 2.0, 2.0], [1.0, 1.0, 0.0]])  # diagonal, subdiagonal
+    >>> spectile.eig_banded(band, lower=True, eigvals_only=True, backend="cpu").round(6).tolist()
+    [0.585786, 2.0, 3.414214]
     """
     return backend_module("narrow", (a_band,), backend).eig_banded(
         a_band,
