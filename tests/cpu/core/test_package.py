@@ -43,6 +43,7 @@ def test_examples_of_the_guide_run():
     assert lines[5] == "True" and float(lines[6]) < 1e-12  # its bound in float16, and a kept pattern
     assert float(lines[7]) < 1e-12  # its values alone
     assert float(lines[8]) < 1e-13 and lines[9] == "(10,) (600, 10) True"  # eigh
+    assert float(lines.pop(10)) < 1e-10 and float(lines.pop(10)) < 1e-12 and lines.pop(10) == "(2, 20)"  # and relatives
     assert abs(float(lines[10].split()[1]) - 7200) < 1e-6  # kpm_dos
     assert abs(float(lines[11].split()[0]) - 3600) < 40
     assert lines[12].startswith("(256, 2) [1.") and lines[13] == "1000" and len(lines) == 14

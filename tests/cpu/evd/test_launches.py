@@ -59,7 +59,7 @@ def test_every_launch_fits_every_device(name, dtype, vectors):
 def test_batches_fit_every_device(name, dtype):
     for n in range(1, 1025):
         for count in (1, 1000, 2**24):
-            small = rotations.shapes(n, count, SCALARS[dtype]) if n <= ROTATED_ORDER else batched.shapes(n, count)
+            small = rotations.shapes(n, count, SCALARS[dtype]) if n <= ROTATED_ORDER[dtype] else batched.shapes(n, count)
             for kernel, shape in small:
                 assert shape.refusal(TABLE[name]) is None, (n, count, kernel, shape)
 

@@ -92,6 +92,11 @@ def host_as_array(x: Any) -> Any:
 
 def _to_device(a: Any, options: Options) -> tuple[Any, Callable[[Any], Any], Options]:
     """Return the operand on the device in a working dtype, the way back, and the options with what is ours."""
+    import cupy
+
+    if isinstance(a, cupy.ndarray):
+        converted = a.astype(working_dtype(a.dtype), copy=False)
+        return converted, lambda x: x, options if converted is a else options._replace(overwrite=True)
     a = host_as_array(a)
     if isinstance(a, np.ndarray):
         a = a.astype(working_dtype(a.dtype), copy=False)
@@ -113,7 +118,7 @@ def _solve_all(array: Any, options: Options) -> tuple[Any, Any]:
     if not lead or not array.size:
         return _solve_each(array, options, None)
     batch = array.reshape(-1, n, n)
-    if n <= ROTATED_ORDER:
+    if n <= ROTATED_ORDER[array.dtype.name]:
         w, v = rotations.solve(batch, options)
     else:
         method = batch_method(n, len(batch), has_batched_syev=batched.library() is not None)
@@ -157,7 +162,7 @@ def solve(array: Any, options: Options) -> tuple[Any, Any]:
     v : cupy.ndarray, shape (n, m), or None
     """
     n = array.shape[0]
-    if n <= ROTATED_ORDER:
+    if n <= ROTATED_ORDER[array.dtype.name]:
         return _solve_small(array, options)
     if calls_vendor(n, SCALARS[array.dtype.name], vectors=options.vectors, device=device.describe()):
         return _solve_by_vendor(array, options)
@@ -361,7 +366,7 @@ def launches(
     scalar = SCALARS[dtype]
     if n == 0:
         return
-    if n <= ROTATED_ORDER:
+    if n <= ROTATED_ORDER[dtype]:
         yield from rotations.shapes(n, 1, scalar)
         return
     yield from matrix_kernels.shapes(n, scalar)

@@ -53,7 +53,7 @@ finish_batch(real_t* w, const int* exponents, const int* info, int n, long long 
     if (at >= total) return;
     const long long matrix = at / n;
     const int exponent = exponents[matrix];
-    if (at == matrix * n) {
+    if (at == matrix * n && status != nullptr) {
         if (exponent == NOT_FINITE) status[0] = 1;
         if (info[matrix] != 0) status[1] = abs(info[matrix]);
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -10,26 +11,32 @@ from spectile.evd.types import Options, not_converged, require_finite
 
 
 class Report:
-    """Two int32 on the device, which kernels set, read once at the end.
+    """Two int32 in the host's memory, which kernels write to where something failed; read once at the end.
+
+    While the stream is captured in a graph there are none, because nothing can be waited for.
 
     Attributes
     ----------
-    status : cupy.ndarray of int32, shape (2,)
-        Not 0 where an entry is not finite; what the solver reports.
+    address : numpy.uintp
+        Of the first, not 0 where an entry is not finite; the second is what the solver reports.  0 for none.
     """
 
     def __init__(self) -> None:
         import cupy
 
-        self.status: Any = cupy.zeros(2, np.int32)
+        self._stream = cupy.cuda.get_current_stream()
+        self._memory: Any = None if self._stream.is_capturing() else cupy.cuda.alloc_pinned_memory(8)
+        self.address = np.uintp(0 if self._memory is None else self._memory.ptr)
+        if self._memory is not None:
+            self._status = (ctypes.c_int32 * 2).from_address(self._memory.ptr)
+            self._status[:] = 0, 0
 
     def check(self, options: Options) -> None:
-        """Wait and raise what was reported, unless the stream is captured in a graph, where nothing can be read."""
-        import cupy
-
-        if cupy.cuda.get_current_stream().is_capturing():
+        """Wait for the stream and raise what was reported."""
+        if self._memory is None:
             return
-        not_finite, failed = self.status.get().tolist()
+        self._stream.synchronize()
+        not_finite, failed = self._status
         if not_finite:
             require_finite(np.nan, options.lower, options.check_finite)
         if failed:

@@ -2,51 +2,86 @@
 //
 // The m indices, n rounded up to an even number, are paired as in a tournament: in each of the m - 1 steps of a sweep all
 // of them meet another one, so that the m / 2 rotations of a step are independent, and so are the 2 x 2 blocks
-// (pair I, pair J) of A that they change.  Of A the lower triangle is kept, rows of m + 1 elements.
+// (pair I, pair J) of A that they change.  A thread computes the rotations of both pairs of its block itself, and writes
+// the block where the pairs of the next step are neighbours, into a second buffer: addresses are the same in all steps, and
+// one barrier a step is enough.  Of A the lower triangle is kept, rows of m + 1 elements.
 #include "small/exponents.cuh"
 
 #define MOST_SWEEPS 40
 
-__device__ __forceinline__ real_t magnitude(scalar_t a) {
-#if COMPLEX
-    return (real_t)hypot(a.x, a.y);
-#else
-    return a;  // with its sign, which stands for the phase
-#endif
+__device__ __forceinline__ double inverse_square_root(double x) { return rsqrt(x); }
+__device__ __forceinline__ float inverse_square_root(float x) { return __frsqrt_rn(x); }
+
+// U = [c s; -conj(s) c] with U^H [alpha beta; conj(beta) gamma] U diagonal.
+struct Rotation {
+    real_t c, change;  // cosine; by how much alpha becomes less and gamma more
+    scalar_t s;
+};
+
+__device__ __forceinline__ Rotation rotation_of(real_t alpha, real_t gamma, scalar_t beta, real_t negligible) {
+    const real_t size = square(beta), half = (real_t)0.5 * (gamma - alpha);
+    Rotation u;
+    if (size <= negligible * negligible) {
+        u.c = 1;
+        u.change = 0;
+        u.s = zero();
+        return u;
+    }
+    const real_t inverse = inverse_square_root(fma(half, half, size));
+    const real_t square_c = fma((real_t)0.5 * fabs(half), inverse, (real_t)0.5);
+    const real_t inverse_c = inverse_square_root(square_c);
+    const real_t factor = copysign((real_t)0.5 * inverse * inverse_c, half);
+    u.c = square_c * inverse_c;
+    u.s = factor * beta;
+    u.change = factor * inverse_c * size;
+    return u;
 }
 
-__device__ __forceinline__ scalar_t entry(const scalar_t* a, int ld, int i, int j) {
-    return i >= j ? a[i * ld + j] : conj(a[j * ld + i]);
+// Where an element of the lower triangle is, and whether it stands for the conjugate of the one that is asked for.
+struct Place {
+    int at;
+    bool conjugate;
+};
+__device__ __forceinline__ Place place(int i, int j, int ld) {
+    Place result;
+    result.at = i >= j ? i * ld + j : j * ld + i;
+    result.conjugate = i < j;
+    return result;
+}
+__device__ __forceinline__ scalar_t get(const scalar_t* a, Place where) {
+    return where.conjugate ? conj(a[where.at]) : a[where.at];
+}
+__device__ __forceinline__ void put(scalar_t* a, Place where, scalar_t value) {
+    a[where.at] = where.conjugate ? conj(value) : value;
 }
 
-__device__ __forceinline__ void put(scalar_t* a, int ld, int i, int j, scalar_t value) {
-    if (i >= j) a[i * ld + j] = value; else a[j * ld + i] = conj(value);
+// Pair k of step s is (s + k, s - k) modulo m - 1, and pair 0 is (m - 1, s); the first of pair k stands at position k, the
+// second at m / 2 + k.  Position of index i in step 0, and where a position moves from one step to the next.
+__device__ __forceinline__ int position_of(int i, int m) {
+    const int half = m / 2;
+    return i == m - 1 ? 0 : i == 0 ? half : i < half ? i : half + m - 1 - i;
 }
-
-// Pair number `pair` of a step: m - 1 meets `step`, and of the others those meet whose sum is 2 step, modulo m - 1.
-__device__ __forceinline__ void indices(int pair, int step, int m, int* p, int* q) {
-    int up = step + pair, down = step - pair;
-    if (up >= m - 1) up -= m - 1;
-    if (down < 0) down += m - 1;
-    *p = pair == 0 ? m - 1 : up;
-    *q = down;
+__device__ __forceinline__ int next_position(int position, int half) {
+    if (position == 0 || half == 1) return position;
+    if (position < half) return position == 1 ? half : position - 1;
+    return position == 2 * half - 1 ? half - 1 : position + 1;
 }
 
 // a(i, j) of matrix b is at b * stride + i * along_i + j * along_j for i >= j, conjugated if it is read from an upper
-// triangle; v likewise.  Status: whether an entry is not finite, and how many sweeps were not enough; w and v are NaN then.
-extern "C" __global__ void __launch_bounds__(128)
+// triangle; v in rows.  Status, if there is one: whether an entry is not finite, and how many sweeps were not enough; w and v
+// are NaN then.
+extern "C" __global__ void __launch_bounds__(512)
 rotate_small(const scalar_t* a, long long stride, long long along_i, long long along_j, int n, int conjugate, int vectors,
-             real_t* w, scalar_t* v, int along_row, int along_column, int* status)
+             real_t* w, scalar_t* v, int* status)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     const int m = n + (n & 1), ld = m + 1, half = m / 2, thread = threadIdx.x, threads = blockDim.x;
-    scalar_t* matrix = (scalar_t*)shared;        // m x ld
-    scalar_t* basis = matrix + m * ld;           // m x ld
-    scalar_t* phase = basis + m * ld;            // half
-    real_t* cosine = (real_t*)(phase + half);    // half
-    real_t* sine = cosine + half;                // half
-    int* order = (int*)(sine + half);            // m
-    int* exponent = order + m;                   // 1
+    const int wide = m + half;  // row of the basis: two rows of threads meet in no bank
+    scalar_t* matrix = (scalar_t*)shared;      // m x ld
+    scalar_t* next = matrix + m * ld;          // m x ld
+    scalar_t* basis = next + m * ld;           // n x wide
+    int* order = (int*)(basis + n * wide);     // m
+    int* exponent = order + m;                 // 1
     a += blockIdx.x * stride;
     w += (long long)blockIdx.x * n;
     v += (long long)blockIdx.x * n * n;
@@ -57,7 +92,7 @@ rotate_small(const scalar_t* a, long long stride, long long along_i, long long a
     int most = -NOT_FINITE;
     for (int at = thread; at < m * m; at += threads) {
         const int slow = at / m, fast = at - slow * m, i = rows ? slow : fast, j = rows ? fast : slow;
-        basis[i * ld + j] = i == j ? one() : zero();
+        if (i < n) basis[i * wide + j] = i == j ? one() : zero();
         if (i < j) continue;
         scalar_t value = zero();
         if (i < n) {
@@ -66,7 +101,7 @@ rotate_small(const scalar_t* a, long long stride, long long along_i, long long a
             if (conjugate) value = conj(value);
             most = max(most, max(exponent_of(real_part(value)), exponent_of(imag_part(value))));
         }
-        matrix[i * ld + j] = value;
+        put(matrix, place(position_of(i, m), position_of(j, m), ld), value);
     }
     atomicMax(exponent, most);
     __syncthreads();
@@ -82,96 +117,95 @@ rotate_small(const scalar_t* a, long long stride, long long along_i, long long a
 
     const real_t negligible = (sizeof(real_t) == 8 ? (real_t)1.1102230246251565e-16 : (real_t)5.9604645e-8) / 8;
     const int pair = thread % half, row = thread / half, together = threads / half;
+    // Each pair of pairs once: this one and those that follow it in a circle, half of the way round; one for a thread.
+    const int ahead = row + 1;
+    const bool works = row < together, has_block = 2 * ahead < half || (2 * ahead == half && pair < ahead);
+    const int other = !has_block ? pair : pair + ahead < half ? pair + ahead : pair + ahead - half;
+    const int p = pair, q = half + pair, r = other, t = half + other;
+    const int p1 = next_position(p, half), q1 = next_position(q, half);
+    const int r1 = next_position(r, half), t1 = next_position(t, half);
+    const Place read[4] = {place(r, p, ld), place(r, q, ld), place(t, p, ld), place(t, q, ld)};
+    const Place write[4] = {place(r1, p1, ld), place(r1, q1, ld), place(t1, p1, ld), place(t1, q1, ld)};
     bool converged = !finite;
-    for (int sweep = 0; sweep < MOST_SWEEPS && !converged; ++sweep) {
-        converged = true;
+    for (int sweep = 0; sweep <= MOST_SWEEPS && !converged; ++sweep) {
+        bool rest = false;
+        for (int at = thread; at < m * m; at += threads) {
+            const int i = at / m, j = at - i * m;
+            if (i > j) rest |= square(matrix[i * ld + j]) > negligible * negligible;
+        }
+        converged = !__syncthreads_or(rest);
+        if (converged || sweep == MOST_SWEEPS) break;
         for (int step = 0; step < m - 1; ++step) {
-            int p, q;
-            indices(pair, step, m, &p, &q);
-            bool turns = false;
-            if (row == 0) {
-                const scalar_t beside = entry(matrix, ld, p, q);
-                const real_t size = magnitude(beside);
-                turns = fabs(size) > negligible;
-                real_t c = 1, s = 0;
-                scalar_t e = one();
-                if (turns) {
-                    const real_t alpha = real_part(matrix[p * ld + p]), gamma = real_part(matrix[q * ld + q]);
-                    const real_t theta = (gamma - alpha) / (2 * size);
-                    const real_t t = copysign(1 / (fabs(theta) + sqrt(theta * theta + 1)), theta);
-                    c = 1 / sqrt(t * t + 1);
-                    s = t * c;
-#if COMPLEX
-                    e = (1 / size) * beside;
-#endif
-                    matrix[p * ld + p] = make_scalar(alpha - t * size, 0);
-                    matrix[q * ld + q] = make_scalar(gamma + t * size, 0);
-                    put(matrix, ld, p, q, zero());
+            if (works) {
+                const real_t alpha = real_part(matrix[p * ld + p]), gamma = real_part(matrix[q * ld + q]);
+                const scalar_t beta = conj(matrix[q * ld + p]);
+                const Rotation u = rotation_of(alpha, gamma, beta, negligible);
+                const scalar_t minus_conj_s = negative(conj(u.s));
+                if (has_block) {
+                    const Rotation left = rotation_of(
+                        real_part(matrix[r * ld + r]), real_part(matrix[t * ld + t]), conj(matrix[t * ld + r]), negligible);
+                    const scalar_t rp = get(matrix, read[0]), rq = get(matrix, read[1]);
+                    const scalar_t tp = get(matrix, read[2]), tq = get(matrix, read[3]);
+                    const scalar_t rp1 = fma_(minus_conj_s, rq, u.c * rp), rq1 = fma_(u.s, rp, u.c * rq);
+                    const scalar_t tp1 = fma_(minus_conj_s, tq, u.c * tp), tq1 = fma_(u.s, tp, u.c * tq);
+                    const scalar_t minus_left = negative(left.s), conj_left = conj(left.s);
+                    put(next, write[0], fma_(minus_left, tp1, left.c * rp1));
+                    put(next, write[1], fma_(minus_left, tq1, left.c * rq1));
+                    put(next, write[2], fma_(conj_left, rp1, left.c * tp1));
+                    put(next, write[3], fma_(conj_left, rq1, left.c * tq1));
                 }
-                cosine[pair] = c;
-                sine[pair] = s;
-                phase[pair] = e;
-            }
-            if (!__syncthreads_or(turns)) continue;
-            converged = false;
-            if (row < together) {
-                // U = [c s; -s conj(e) c conj(e)] of this pair from the right.
-                const real_t c = cosine[pair], s = sine[pair];
-                const scalar_t e = conj(phase[pair]), minus_se = negative(s * e), ce = c * e;
-                // Each pair of pairs once: this one and those that follow it in a circle, half of the way round.
-                for (int ahead = row + 1; 2 * ahead <= half; ahead += together) {
-                    if (2 * ahead == half && pair >= ahead) continue;
-                    const int other = pair + ahead < half ? pair + ahead : pair + ahead - half;
-                    int r, t;
-                    indices(other, step, m, &r, &t);
-                    const scalar_t rp = entry(matrix, ld, r, p), rq = entry(matrix, ld, r, q);
-                    const scalar_t tp = entry(matrix, ld, t, p), tq = entry(matrix, ld, t, q);
-                    const scalar_t rp1 = fma_(minus_se, rq, c * rp), rq1 = fma_(ce, rq, s * rp);
-                    const scalar_t tp1 = fma_(minus_se, tq, c * tp), tq1 = fma_(ce, tq, s * tp);
-                    const real_t c2 = cosine[other], s2 = sine[other];
-                    const scalar_t e2 = phase[other], minus_se2 = negative(s2 * e2), ce2 = c2 * e2;
-                    put(matrix, ld, r, p, fma_(minus_se2, tp1, c2 * rp1));
-                    put(matrix, ld, t, p, fma_(ce2, tp1, s2 * rp1));
-                    put(matrix, ld, r, q, fma_(minus_se2, tq1, c2 * rq1));
-                    put(matrix, ld, t, q, fma_(ce2, tq1, s2 * rq1));
+                if (row == 0) {
+                    const bool turns = u.change != 0;
+                    next[p1 * ld + p1] = make_scalar(alpha - u.change, 0);
+                    next[q1 * ld + q1] = make_scalar(gamma + u.change, 0);
+                    put(next, place(p1, q1, ld), turns ? zero() : beta);
                 }
-                if (vectors && s != 0)
+                if (vectors) {
+                    int x = step + pair, y = step - pair;
+                    x = pair == 0 ? m - 1 : x >= m - 1 ? x - (m - 1) : x;
+                    y = y < 0 ? y + m - 1 : y;
                     for (int i = row; i < n; i += together) {
-                        const scalar_t x = basis[i * ld + p], y = basis[i * ld + q];
-                        basis[i * ld + p] = fma_(minus_se, y, c * x);
-                        basis[i * ld + q] = fma_(ce, y, s * x);
+                        const scalar_t one = basis[i * wide + x], two = basis[i * wide + y];
+                        basis[i * wide + x] = fma_(minus_conj_s, two, u.c * one);
+                        basis[i * wide + y] = fma_(u.s, one, u.c * two);
                     }
+                }
             }
+            scalar_t* now = next;
+            next = matrix;
+            matrix = now;
             __syncthreads();
         }
     }
 
     // The lengths of the columns have gathered the roundoff of the rotations.
-    real_t* inverse_length = (real_t*)phase;  // m at most, in the place of the rotations
+    real_t* inverse_length = (real_t*)next;
     for (int k = thread; k < n; k += threads) {
-        const real_t own = real_part(matrix[k * ld + k]);
+        const int own_place = position_of(k, m);
+        const real_t own = real_part(matrix[own_place * ld + own_place]);
         int rank = 0;
-        for (int other = 0; other < n; ++other) {
-            const real_t value = real_part(matrix[other * ld + other]);
-            rank += value < own || (value == own && other < k);
+        for (int index = 0; index < n; ++index) {
+            const int at = position_of(index, m);
+            const real_t value = real_part(matrix[at * ld + at]);
+            rank += value < own || (value == own && index < k);
         }
         if (finite) order[rank] = k;
         w[finite ? rank : k] = finite && converged ? (scale > -NOT_FINITE ? (real_t)scalbn(own, scale) : 0) : NO_NUMBER;
         if (vectors) {
             real_t sum = 0;
-            for (int i = 0; i < n; ++i) sum += square(basis[i * ld + k]);
+            for (int i = 0; i < n; ++i) sum += square(basis[i * wide + k]);
             inverse_length[k] = 1 / sqrt(sum);
         }
     }
-    if (thread == 0 && !finite) status[0] = 1;
-    if (thread == 0 && !converged) status[1] = MOST_SWEEPS;
+    if (thread == 0 && status != nullptr) {
+        if (!finite) status[0] = 1;
+        if (!converged) status[1] = MOST_SWEEPS;
+    }
     if (!vectors) return;
     __syncthreads();
     for (int at = thread; at < n * n; at += threads) {
-        const int slow = at / n, fast = at - slow * n;
-        const int i = along_row == 1 ? fast : slow, k = along_row == 1 ? slow : fast;
-        const int from = finite ? order[k] : k;
+        const int i = at / n, k = at - i * n, from = finite ? order[k] : k;
         const real_t factor = finite && converged ? inverse_length[from] : NO_NUMBER;
-        v[i * along_row + k * along_column] = factor * basis[i * ld + from];
+        v[at] = factor * basis[i * wide + from];
     }
 }

@@ -1,4 +1,4 @@
-"""Matrices of order 32 at most, one or a batch, by Jacobi rotations: one kernel from the caller's memory and back."""
+"""Small matrices, one or a batch, by Jacobi rotations: one kernel from the caller's memory and back."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 
 from spectile.core.launch import Shape, kernel
-from spectile.evd.cuda.choose import ROTATED_ORDER
 from spectile.evd.cuda.small.report import Report
 from spectile.evd.cuda.units import ROTATIONS
 from spectile.evd.types import Options, Scalar, scalar_of
 
 
 def rotate_shape(n: int, count: int, scalar: Scalar) -> Shape:
-    """Launch of `rotate_small`: the matrix and its eigenvectors in shared memory, eight rows of threads a pair."""
+    """Launch of `rotate_small`: a thread for each pair of pairs of indices."""
     m = n + n % 2
-    threads = next(threads for order, threads in ((8, 32), (16, 64), (ROTATED_ORDER, 128)) if n <= order)
-    real = scalar.itemsize // scalar.parts
-    return Shape((count,), threads, scalar.itemsize * (2 * m * (m + 1) + m // 2) + real * m + 4 * (m + 1))
+    half = m // 2
+    threads = max(1, -(-half * (half // 2) // 32)) * 32
+    return Shape((count,), threads, scalar.itemsize * (2 * m * (m + 1) + n * (m + half)) + 4 * (m + 1))
 
 
 def solve(batch: Any, options: Options) -> tuple[Any, Any]:
@@ -31,7 +30,7 @@ def solve(batch: Any, options: Options) -> tuple[Any, Any]:
     Parameters
     ----------
     batch : cupy.ndarray, shape (count, n, n)
-        n from 1 to `choose.ROTATED_ORDER`.
+        n from 1 to what `choose.ROTATED_ORDER` says.
     options : Options
         Without a subset by value.
 
@@ -58,8 +57,7 @@ def solve(batch: Any, options: Options) -> tuple[Any, Any]:
     kernel(ROTATIONS[scalar.name], "rotate_small")(
         rotate_shape(n, count, scalar),
         *(np.uintp(batch.data.ptr), np.int64(stride), np.int64(along_i), np.int64(along_j), np.int32(n)),
-        *(np.int32(not options.lower), np.int32(options.vectors), w, np.uintp(0) if v is None else v),
-        *(np.int32(n), np.int32(1), report.status),
+        *(np.int32(not options.lower), np.int32(options.vectors), w, np.uintp(0) if v is None else v, report.address),
     )
     report.check(options)
     if options.subset is None:

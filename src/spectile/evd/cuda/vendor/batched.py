@@ -71,7 +71,7 @@ def _solve_group(batch: Any, options: Options, method: str, report: Report) -> t
     lower = abs(along_j) >= abs(along_i)
     w, info = (_syevj if method == "syevj" else _syev)(matrices, lower, options.vectors)
     kernel(BATCH[scalar.name], "finish_batch")(
-        finish_shape(n, count), w, exponents, info, np.int32(n), np.int64(w.size), report.status
+        finish_shape(n, count), w, exponents, info, np.int32(n), np.int64(w.size), report.address
     )
     v = matrices.swapaxes(1, 2)
     if options.subset is not None:
