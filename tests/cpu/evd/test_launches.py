@@ -10,6 +10,7 @@ import pytest
 
 import spectile.evd.cuda
 from spectile.core.devices import TABLE
+from spectile.evd.cuda import triangular
 from spectile.evd.cuda.back import sweeps
 from spectile.evd.cuda.choose import (
     ROTATED_ORDER,
@@ -57,11 +58,14 @@ def test_every_launch_fits_every_device(name, dtype, vectors):
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.parametrize("dtype", SCALARS)
 def test_batches_fit_every_device(name, dtype):
+    scalar = SCALARS[dtype]
     for n in range(1, 1025):
         for count in (1, 1000, 2**24):
-            small = rotations.shapes(n, count, SCALARS[dtype]) if n <= ROTATED_ORDER[dtype] else batched.shapes(n, count)
-            for kernel, shape in small:
+            rotated = n <= ROTATED_ORDER[dtype]
+            for kernel, shape in rotations.shapes(n, count, scalar) if rotated else batched.shapes(n, count):
                 assert shape.refusal(TABLE[name]) is None, (n, count, kernel, shape)
+    for kernel, shape in triangular.shapes(scalar):
+        assert shape.refusal(TABLE[name]) is None, (kernel, shape)
 
 
 def test_every_kernel_is_counted():
@@ -75,6 +79,7 @@ def test_every_kernel_is_counted():
         for kernel, _ in launches(n, dtype, TABLE["H200"], vectors=vectors, columns=columns)
     } | {kernel for kernel, _ in launches(40_000, "float64", TABLE["H200"], vectors=False)}
     counted |= {kernel for kernel, _ in batched.shapes(100, 10)}
+    counted |= {kernel for kernel, _ in triangular.shapes(SCALARS["float64"])}
     assert written == counted
 
 

@@ -121,8 +121,8 @@ def calls_vendor(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> bo
     return n < crossover or n > largest_order(device)
 
 
-#: Orders up to which a generalized problem is reduced by two triangular solutions, and beyond in halves.
-REDUCED_ORDER = 1024
+#: Orders up to which a generalized problem is reduced by cuBLAS's triangular solver, and beyond by products, in halves.
+SOLVED_ORDER = 4096
 
 #: Orders up to which a thread block solves a matrix by Jacobi rotations (`small.rotations`), by dtype: as far as it is
 #: faster than cuSOLVER, and fits into 99 KB.

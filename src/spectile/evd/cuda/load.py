@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, largest_entry, symmetrize
+from spectile.evd.cuda.matrix import Matrix, as_array, copy_columns, empty_matrix, largest_entry, symmetrize
 from spectile.evd.types import exponent_near_one, require_finite
 
 
@@ -30,8 +30,12 @@ def load_matrix(array: Any, *, lower: bool, check_finite: bool, overwrite: bool 
         # A real symmetric matrix in rows is copied as it lies, which is several times faster than transposed.
         rows = dtype.kind != "c" and array.strides[0] != array.itemsize
         matrix, triangle = empty_matrix(n, n, dtype), lower != rows
-        # Transposed on both sides, because CuPy takes the last index as the fastest.
-        as_array(matrix, n, n).T[...] = array if rows else array.T
+        columns = array.T if rows else array
+        if columns.strides[0] == columns.itemsize and columns.strides[1] >= n * columns.itemsize:
+            copy_columns(columns.data.ptr, columns.strides[1], matrix, n, n)
+        else:
+            # Transposed on both sides, because CuPy takes the last index as the fastest.
+            as_array(matrix, n, n).T[...] = columns.T
     largest = largest_entry(matrix, n, lower=triangle)
     require_finite(largest, lower, check_finite)
     scale = exponent_near_one(largest)

@@ -83,3 +83,11 @@ load_triangle(const scalar_t* a, long long along_i, long long along_j, int n, in
     for (int c = y; c < 32; c += 8)
         if (i0 + x < n && i0 + x >= j0 + c) out[i0 + x + (j0 + c) * ldo] = tile[x + c * 33];
 }
+
+// out = 2^exponent factor w, in the precision of the matrix.
+extern "C" __global__ void __launch_bounds__(256)
+scale_values(const double* w, int n, double factor, int exponent, real_t* out)
+{
+    const int i = blockIdx.x * 256 + threadIdx.x;
+    if (i < n) out[i] = (real_t)scalbn(factor * w[i], exponent);
+}

@@ -119,8 +119,38 @@ def largest_entry(matrix: Matrix, n: int, *, lower: bool) -> float:
     return float(parts.max())
 
 
+def values_shape(n: int) -> Shape:
+    """Launch of `scale_values`."""
+    return Shape((-(-n // 256),), 256)
+
+
+def scaled_values(w: Any, exponent: int, scalar: Scalar, factor: float = 1.0) -> Any:
+    """Return 2**exponent factor w, for w of float64, in the real dtype of `scalar`."""
+    import cupy
+
+    out = cupy.empty(w.shape, scalar.real)
+    if w.size:
+        kernel(MATRIX[scalar.name], "scale_values")(
+            values_shape(w.size), w, np.int32(w.size), np.float64(factor), np.int32(exponent), out
+        )
+    return out
+
+
+def copy_columns(source: int, source_pitch: int, target: Matrix, rows: int, columns: int) -> None:
+    """Copy columns of contiguous elements, `source_pitch` bytes apart, by the device's copy engine."""
+    import cupy
+
+    runtime, size = cupy.cuda.runtime, target.itemsize
+    stream = cupy.cuda.get_current_stream().ptr
+    runtime.memcpy2DAsync(
+        *(target.pointer, target.ld * size, source, source_pitch, rows * size, columns),
+        *(runtime.memcpyDeviceToDevice, stream),
+    )
+
+
 def shapes(n: int, scalar: Scalar) -> Iterator[tuple[str, Shape]]:
     """Yield every launch of this module for a matrix of order n, with the kernel's name."""
     for name in ("symmetrize", "load_triangle"):
         yield name, triangle_shape(n, scalar)
     yield "triangle_max", largest_shape(n)
+    yield "scale_values", values_shape(n)

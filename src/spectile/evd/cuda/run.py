@@ -25,7 +25,7 @@ from spectile.evd.cuda.back import sweeps as back_sweeps
 from spectile.evd.cuda.chasing import chase
 from spectile.evd.cuda.choose import ROTATED_ORDER, batch_method, calls_vendor, stage_parameters, sturm_lanes
 from spectile.evd.cuda.load import fits_in_place, load_matrix
-from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, zero_matrix
+from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, scaled_values, zero_matrix
 from spectile.evd.cuda.reduction import panel
 from spectile.evd.cuda.reduction.band import band_reduction
 from spectile.evd.cuda.small import rotations
@@ -217,26 +217,23 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
     MemoryError
         If the work space does not fit; the message has the bytes.
     """
-    import cupy
-
-    n, real = array.shape[0], SCALARS[array.dtype.name].real
+    n, scalar = array.shape[0], SCALARS[array.dtype.name]
     prepare_stages(n, array.dtype.name, bandwidth, vectors=options.vectors, subset=options.subset)
     with _work_space("the eigenproblem", array, options) as overwrite:
         panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block)
         if not options.vectors:
-            w = cupy.ldexp(sturm.eigenvalues(d, e), -scale)
-            wanted = slice(0, n) if options.subset is None else options.subset.of(cupy.asnumpy(w))
-            return w[wanted].astype(real), None
-        w, z, columns = wanted_vectors(d, e, SCALARS[array.dtype.name], scale, options.subset)
+            w = sturm.eigenvalues(d, e)
+            if options.subset is not None:
+                w = w[_wanted(w, scale, options.subset)]
+            return scaled_values(w, -scale, scalar), None
+        w, z, columns = wanted_vectors(d, e, scalar, scale, options.subset)
         if columns:
             z = _transform_back(panels, z, columns)
-        return cupy.ldexp(w, -scale).astype(real), as_array(z, n, columns).astype(array.dtype, copy=False)
+        return scaled_values(w, -scale, scalar), as_array(z, n, columns).astype(array.dtype, copy=False)
 
 
 def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, block: int) -> tuple[Any, Any, Any]:
     """Bring one matrix to tridiagonal form; parameters as for `solve_by_stages`.  Q comes with ``options.vectors``."""
-    import cupy
-
     n, scalar = array.shape[0], SCALARS[array.dtype.name]
     with _work_space("the tridiagonalization", array, options) as overwrite:
         panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block)
@@ -245,7 +242,7 @@ def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, bl
             z = zero_matrix(n, n, scalar.wide)
             as_array(z, n, n)[np.arange(n), np.arange(n)] = 1
             q = as_array(_transform_back(panels, z, n), n, n)
-    d, e = (cupy.ldexp(x, -scale).astype(scalar.real) for x in (d, e[: n - 1]))
+    d, e = (scaled_values(x, -scale, scalar) for x in (d, e[: n - 1]))
     return d, e, q
 
 
@@ -298,12 +295,10 @@ def wanted_vectors(d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | 
 
     A small part of the spectrum is made by itself, by Sturm counts and inverse iteration, else cut from the whole.
     """
-    import cupy
-
     n = len(d)
     if subset is not None and (not subset.by_index or inverse.pays(n, subset.count())):
         w = sturm.eigenvalues(d, e)
-        wanted = subset.of(cupy.asnumpy(cupy.ldexp(w, -scale)))
+        wanted = _wanted(w, scale, subset)
         w = w[wanted]
         if len(w) == 0:
             return w, empty_matrix(n, 0, scalar.wide), 0
@@ -313,8 +308,16 @@ def wanted_vectors(d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | 
             as_array(z, n, len(w)).T[...] = x.T
             return w, z, len(w)
     w, z = _all_vectors(d, e, scalar)
-    wanted = slice(0, n) if subset is None else subset.of(cupy.asnumpy(cupy.ldexp(w, -scale)))
+    wanted = slice(0, n) if subset is None else _wanted(w, scale, subset)
     return w[wanted], Matrix(z.at(0, wanted.start), z.ld, z.itemsize, z.owner), wanted.stop - wanted.start
+
+
+def _wanted(w: Any, scale: int, subset: Subset) -> slice:
+    """Return which eigenvalues of a matrix times 2**scale are wanted."""
+    import cupy
+
+    with np.errstate(over="ignore"):
+        return subset.of(np.ldexp(cupy.asnumpy(w), -scale))
 
 
 def _all_vectors(d: Any, e: Any, scalar: Scalar) -> tuple[Any, Matrix]:

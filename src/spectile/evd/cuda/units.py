@@ -43,6 +43,7 @@ def _sweep_unit(scalar: Scalar, bandwidth: int) -> Unit:
 
 
 ROTATIONS = {name: _unit("small/rotations.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
+TRIANGULAR = {name: _unit("triangular.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 BATCH = {name: _unit("small/batch.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 MATRIX = {name: _unit("matrix.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 PANEL = {(name, b, tall): _panel_unit(SCALARS[name], b, tall) for name, b in STAGE_KEYS for tall in (False, True)}
@@ -63,6 +64,7 @@ UNITS = (
     *MATRIX.values(),
     *ROTATIONS.values(),
     *BATCH.values(),
+    *TRIANGULAR.values(),
     *STURM.values(),
     DIVIDE,
     INVERSE,

@@ -29,7 +29,7 @@ class Report:
         self.address = np.uintp(0 if self._memory is None else self._memory.ptr)
         if self._memory is not None:
             self._status = (ctypes.c_int32 * 2).from_address(self._memory.ptr)
-            self._status[:] = 0, 0
+            self._status[:] = [0, 0]
 
     def check(self, options: Options) -> None:
         """Wait for the stream and raise what was reported."""

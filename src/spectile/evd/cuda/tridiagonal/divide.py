@@ -9,11 +9,12 @@ import numpy as np
 
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.blas import Blas
-from spectile.evd.cuda.matrix import Matrix, empty_matrix
+from spectile.evd.cuda.matrix import Matrix, empty_matrix, scaled_values
 from spectile.evd.cuda.tridiagonal import merge
 from spectile.evd.cuda.tridiagonal.sturm import norm_bound
 from spectile.evd.cuda.units import DIVIDE
 from spectile.evd.cuda.workspace import merge_sizes, padded_order
+from spectile.evd.types import SCALARS
 
 
 def leaf_shape(levels: int, leaf: int) -> tuple[str, Shape]:
@@ -70,7 +71,7 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any
         else:
             _merge_level(blas, q, merges, m, starts, chunk, s)
         shift = middle - shift
-    return w[:n] * bound, q
+    return scaled_values(w[:n], 0, SCALARS["float64"], bound), q
 
 
 def _tear(d: Any, e: Any, leaf: int, order: int) -> tuple[Any, Any, float]:
