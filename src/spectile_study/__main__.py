@@ -121,6 +121,7 @@ def add_commands(commands: Any) -> None:
     export = commands.add_parser("export", help="write a finished run as a Workflow Run RO-Crate")
     export.add_argument("--machine", default="this", help="name of the machine in results/")
     export.add_argument("--out", type=Path, required=True, help="new folder, or a .zip file")
+    export.add_argument("--recorded", action="store_true", help="export results/recorded/<machine>")
     export.set_defaults(command=_export)
 
     compare = commands.add_parser("compare", help="compare two frames or folders of records, case by case")
@@ -362,7 +363,7 @@ def _claims(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from spectile_study.bench.crate import export
 
-    print(export(Path(), options.machine, options.out))
+    print(export(Path(), options.machine, options.out, options.recorded))
     return 0
 
 

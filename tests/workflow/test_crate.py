@@ -8,6 +8,8 @@ import zipfile
 
 import pytest
 
+from spectile_study.bench import archive
+
 from .faulty import workflow as faulty
 
 pytest.importorskip("rocrate", reason="the rocrate library is not installed: pip install 'spectile[crate]'")
@@ -75,6 +77,23 @@ def test_crate_as_one_file(finished):
     assert export(finished, "--out", "run.zip").returncode == 0
     with zipfile.ZipFile(finished / "run.zip") as packed:
         assert {"ro-crate-metadata.json", "Snakefile", "results/this/claims.html"} <= set(packed.namelist())
+
+
+def test_recorded_measurements_as_a_crate(finished, tmp_path):
+    folder = finished / "results/recorded/box"
+    records = archive.load(finished / "results/this/kpm.zip")
+    archive.pack([stored | {"machine": "box"} for stored in records.values()], tmp_path / "kpm.zip")
+    archive.keep(tmp_path / "kpm.zip", folder)
+    done = export(finished, "--machine", "box", "--recorded", "--out", "recorded.zip")
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(finished / "recorded.zip") as packed:
+        graph = {each["@id"]: each for each in json.loads(packed.read("ro-crate-metadata.json"))["@graph"]}
+        kept = packed.read("results/recorded/box/kpm.zip")
+    about = graph["results/recorded/box/kpm.zip"]
+    assert about["sha256"] == hashlib.sha256(kept).hexdigest() and "2 cases" in about["description"]
+    assert graph["#run"]["startTime"] == min(stored["measured_at"] for stored in records.values())
+    done = export(finished, "--machine", "nobody", "--recorded", "--out", "other")
+    assert done.returncode == 2 and "holds no zip of records" in done.stderr
 
 
 def test_what_cannot_be_exported_is_worded(finished):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from spectile_study.bench import record
+from spectile_study.bench import archive
+from spectile_study.papers import PAPERS
 
 PROFILES = (
     ("https://w3id.org/ro/wfrun/process/0.5", "Process Run Crate", "0.5"),
@@ -24,8 +25,10 @@ _LICENSE = "https://spdx.org/licenses/BSD-3-Clause"
 _FORMATS = {".tsv": "text/tab-separated-values", ".parquet": "application/vnd.apache.parquet", ".yaml": "text/yaml"}
 
 
-def export(repository: Path, machine: str, out: Path) -> Path:
-    """Write the finished run of `machine` as a crate.
+def export(repository: Path, machine: str, out: Path, recorded: bool = False) -> Path:
+    """Write the finished run of `machine`, or its reviewed measurements, as a crate.
+
+    What the crate says of records comes from the zip of each paper, which lies beside its frame.
 
     Parameters
     ----------
@@ -35,6 +38,8 @@ def export(repository: Path, machine: str, out: Path) -> Path:
         Name of the machine in ``results``.
     out : Path
         New folder, or a file that ends in ``.zip``.
+    recorded : bool
+        Export ``results/recorded/<machine>`` in place of ``results/<machine>``.
 
     Returns
     -------
@@ -44,12 +49,16 @@ def export(repository: Path, machine: str, out: Path) -> Path:
     Raises
     ------
     ValueError
-        If the run is not finished, or `out` is there already.
+        If the run is not finished or nothing is recorded, or `out` is there already.
     ModuleNotFoundError
         If the rocrate library is not installed; the message names the extra.
     """
-    results = repository / "results" / machine
-    missing = [name for name in ("config.yaml", "claims.html") if not (results / name).exists()]
+    results = repository / "results" / ("recorded" if recorded else "") / machine
+    zips = sorted(results.glob("*.zip"))
+    zips = [path for path in zips if path.stem in PAPERS]
+    if recorded and not zips:
+        raise ValueError(f"{results} holds no zip of records: choose another --machine of results/recorded")
+    missing = [name for name in ("config.yaml", "claims.html") if not (recorded or (results / name).exists())]
     if missing:
         raise ValueError(
             f"{results} holds no finished run ({missing[0]} is absent): "
@@ -63,11 +72,13 @@ def export(repository: Path, machine: str, out: Path) -> Path:
     except ModuleNotFoundError:
         raise ModuleNotFoundError("the rocrate library is not installed: pip install 'spectile[crate]'") from None
 
-    records = {path: record.read(path) for path in sorted(results.glob("records/*/*.json"))}
+    kept = {path: archive.load(path) for path in zips}
+    records = [stored for cases in kept.values() for stored in cases.values()]
     crate = ROCrate(version="1.1")  # the specification that the profiles build on; validators refuse a newer one
     crate.metadata.extra_contexts.append(_CONTEXT)
     crate.name = f"spectile on {machine}"
-    crate.description = f"A finished run of the spectile workflow on {_devices(records)}: {len(records)} records."
+    what = "Reviewed measurements" if recorded else "A finished run"
+    crate.description = f"{what} of the spectile workflow on {_devices(records)}: {len(records)} records."
     crate.license = _LICENSE
     profiles = [
         crate.add(ContextEntity(crate, url, {"@type": "CreativeWork", "name": name, "version": version}))
@@ -77,19 +88,18 @@ def export(repository: Path, machine: str, out: Path) -> Path:
 
     workflow = crate.add_workflow(repository / "Snakefile", "Snakefile", main=True, lang="snakemake")
     workflow["name"] = "spectile"
-    workflow["version"] = (
-        ", ".join(sorted({stored["provenance"]["commit"] for stored in records.values()})) or "unknown"
-    )
+    workflow["version"] = ", ".join(sorted({stored["provenance"]["commit"] for stored in records})) or "unknown"
     workflow["hasPart"] = [_add(crate, repository, path) for path in _files(repository, "workflow")]
     inputs = [_add(crate, repository, path) for path in _files(repository, "config")]
-    inputs.append(_add(crate, repository, results / "config.yaml"))
-    made = {
-        path: _add(crate, repository, path)
-        for path in _files(repository, f"results/{machine}")
-        if path.name != "config.yaml"
-    }
-    for path, stored in records.items():
-        made[path]["description"] = f"{stored['paper']}/{stored['case']} on {stored['device']}: {stored['status']}"
+    files = list(_files(repository, results.relative_to(repository).as_posix()))
+    inputs += [_add(crate, repository, path) for path in files if path.name == "config.yaml"]
+    made = {path: _add(crate, repository, path) for path in files if path.name != "config.yaml"}
+    for path, cases in kept.items():
+        made[path]["description"] = f"Records of {path.stem} on {_devices(cases.values())}: {len(cases)} cases"
+        for case, stored in cases.items():
+            alone = made.get(results / "records" / path.stem / f"{case}.json")
+            if alone is not None:
+                alone["description"] = f"{path.stem}/{case} on {stored['device']}: {stored['status']}"
     run = crate.add(ContextEntity(crate, "#run", _action(machine, records)))
     run["instrument"], run["object"], run["result"] = workflow, inputs, list(made.values())
     crate.root_dataset["mentions"] = [run]
@@ -102,9 +112,9 @@ def export(repository: Path, machine: str, out: Path) -> Path:
     return out
 
 
-def _action(machine: str, records: Mapping[Path, Mapping[str, Any]]) -> dict[str, Any]:
+def _action(machine: str, records: Collection[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the properties of the one action: what ran, where, and when its first and last record were written."""
-    times = sorted(stored["measured_at"] for stored in records.values())
+    times = sorted(stored["measured_at"] for stored in records)
     return {
         "@type": "CreateAction",
         "name": f"Run of spectile on {machine}",
@@ -113,8 +123,8 @@ def _action(machine: str, records: Mapping[Path, Mapping[str, Any]]) -> dict[str
     } | ({"startTime": times[0], "endTime": times[-1]} if times else {})
 
 
-def _devices(records: Mapping[Path, Mapping[str, Any]]) -> str:
-    return ", ".join(sorted({stored["device"] for stored in records.values()})) or "no device"
+def _devices(records: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(sorted({stored["device"] for stored in records})) or "no device"
 
 
 def _files(repository: Path, folder: str) -> Iterator[Path]:
