@@ -2,6 +2,7 @@
 # make test     set up, lint, types, tests
 # make test-cluster   the workflow on a real one-node Slurm, and under faults (root and Debian's slurm-wlm)
 # make wheel    the package with its kernels compiled for Hopper, into dist/
+# make coverage | pictures   lines that the tests reach; approved pictures anew
 # make lint | format | clean
 
 PYTHON ?= $(shell for v in 3.13 3.12 3.11; do python$$v -c '' 2>/dev/null && echo python$$v && exit; done; echo python3)
@@ -18,14 +19,22 @@ EXTRA := [study$(if $(CUDA),$(comma)$(CUDA))]
 LOCKED = test -z "$$(ls .snakemake/locks 2>/dev/null)" || echo "This folder is locked: another Snakemake works in it or was killed there. If none is running: $(BIN)/snakemake --unlock, then make again; finished records are kept."
 
 .DEFAULT_GOAL := report
-.PHONY: report test test-cluster lint wheel format browser clean
+.PHONY: report test test-cluster coverage pictures lint wheel format browser clean
 .DELETE_ON_ERROR:
 
 report: $(VENV)/installed
 	@echo snakemake --cores all; snakemake --cores all || { status=$$?; $(LOCKED); exit $$status; }
 
 test: $(VENV)/installed-dev lint browser
-	pytest -q --durations=15 -m "not cluster and not slow"
+	pytest -q --durations=15 --mpl -m "not cluster and not slow"
+
+# Which lines the tests reach: measured and shown, never enforced.  Worker processes count, compiled CPU kernels do not.
+coverage: $(VENV)/installed-dev
+	pytest -q -m "not cluster and not slow" --cov=spectile --cov=spectile_study --cov-report=term:skip-covered --cov-report=html:logs/coverage
+
+# The approved pictures of tests/study/pictures, drawn anew: look at them before you commit them.
+pictures: $(VENV)/installed-dev
+	pytest -q tests/study/test_pictures.py --mpl-generate-path=tests/study/pictures
 
 test-cluster: $(VENV)/installed-dev
 	pytest -q --durations=15 -m cluster tests/cluster tests/workflow

@@ -7,6 +7,7 @@ that nothing can be drawn as the paper's which it does not print.
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Sequence
@@ -47,7 +48,6 @@ _SETTINGS: Any = {
     "lines.markersize": 4.5,
     "svg.hashsalt": "spectile",  # the same data give the same file
     "svg.fonttype": "path",
-    "figure.constrained_layout.use": True,
 }
 
 
@@ -73,15 +73,18 @@ class Drawing:
 
         matplotlib.use("Agg")
         import seaborn
-        from matplotlib import pyplot
 
         seaborn.set_theme(style="ticks", palette=HUES, rc=_SETTINGS)
-
-        self.figure: Figure
-        self.figure, axes = pyplot.subplots(
-            rows, columns, figsize=size, squeeze=False, sharey="row" if share_y else False
-        )
-        self.axes: np.ndarray = axes
+        panels = pandas.DataFrame(itertools.product(range(rows), range(columns)), columns=["row", "column"])
+        height, width = size[1] / rows, size[0] / columns
+        grid = seaborn.FacetGrid(
+            panels, row="row", col="column", height=height, aspect=width / height, despine=False,
+            sharex=False, sharey="row" if share_y else False,
+        )  # fmt: skip
+        grid.set_titles(template="")
+        self.figure: Figure = grid.figure
+        self.figure.set_layout_engine("constrained")  # seaborn lays out as it makes panels, before anything is in them
+        self.axes: np.ndarray = grid.axes
         self.figure.suptitle(title, fontsize=10)
         self.notes: list[dict[str, Any]] = []
         self._empty: dict[Axes, str] = {}
@@ -284,6 +287,24 @@ class Drawing:
                 filled[0].set_ylabel(row[0].get_ylabel())
                 row[0].set_ylabel("")
 
+    def finish(self, name: str) -> Figure:
+        """Write reasons and plain ticks into the figure and return it; nothing is drawn into it afterwards.
+
+        Raises
+        ------
+        ValueError
+            If a panel holds nothing and no reason; `name` is how the message calls the figure.
+        """
+        for panel, ax in enumerate(self.axes.ravel()):
+            if not ax.has_data() and ax not in self._empty:
+                raise ValueError(f"panel {panel} of {name} is blank: draw into it, or say why with empty()")
+        self._word_slots()
+        self._word_empty()
+        for ax in self.axes.ravel():
+            for axis in (ax.xaxis, ax.yaxis):
+                _plain_ticks(axis)
+        return self.figure
+
     def save(self, path: str | Path) -> None:
         """Write the figure as `path` (.svg), a .png beside it, and its marks (.marks.tsv); then close it.
 
@@ -295,14 +316,7 @@ class Drawing:
         from matplotlib import pyplot
 
         path = Path(path)
-        for panel, ax in enumerate(self.axes.ravel()):
-            if not ax.has_data() and ax not in self._empty:
-                raise ValueError(f"panel {panel} of {path.name} is blank: draw into it, or say why with empty()")
-        self._word_slots()
-        self._word_empty()
-        for ax in self.axes.ravel():
-            for axis in (ax.xaxis, ax.yaxis):
-                _plain_ticks(axis)
+        self.finish(path.name)
         with atomic_write(path) as partial:
             self.figure.savefig(partial, format="svg", metadata={"Date": None})
         self.figure.set_layout_engine("none")  # panels stay where they are: laying out costs as much as drawing

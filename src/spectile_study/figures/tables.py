@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+from pandas.io.formats.style import Styler
 
 from spectile_study.figures.marks import write_marks, write_text
 
@@ -127,40 +129,37 @@ _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
 body {{ font: 14px/1.45 system-ui, sans-serif; margin: 1.5em; color: #222; }}
 h1 {{ font-size: 1.05em; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.25em 0.7em; text-align: right; vertical-align: top; border-bottom: 1px solid #ddd; }}
-th {{ background: #f4f4f4; vertical-align: bottom; }} td {{ white-space: nowrap; }}
-.text {{ text-align: left; }} .long {{ white-space: normal; }}
-.none, small {{ color: #777; }} small {{ white-space: normal; }}
 ul {{ color: #555; font-size: 0.92em; max-width: 60em; }}
 </style></head><body><h1>{title}</h1>{body}{notes}</body></html>
 """
+#: Rules of every table, by selector; columns of words stand at the left.
+_RULES = {
+    "": "border-collapse: collapse; font-variant-numeric: tabular-nums",
+    "th, td": "padding: 0.25em 0.7em; text-align: right; vertical-align: top; border-bottom: 1px solid #ddd",
+    "th": "background: #f4f4f4; vertical-align: bottom",
+    "td": "white-space: nowrap",
+    ".long": "white-space: normal",
+    ".none, small": "color: #777",
+    "small": "white-space: normal",
+}
 
 
 def _html_table(data: pandas.DataFrame, formats: dict[str, str]) -> str:
     """Return the table's HTML: columns of text at the left, numbers at the right."""
-    columns = [str(name) for name in data]
-    sides = ['class="text"' if _is_text(data.iloc[:, place]) else "" for place in range(len(columns))]
-    head = "".join(f"<th {side}>{html.escape(name)}</th>" for name, side in zip(columns, sides, strict=True))
-    lines = []
-    for row in data.itertuples(index=False, name=None):
-        cells = zip(columns, sides, row, strict=True)
-        lines.append(
-            "".join(f"<td {_long(side, value)}>{_cell(value, name, formats)}</td>" for name, side, value in cells)
-        )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>".replace(" >", ">")
+    data = data.set_axis([str(name) for name in data], axis="columns").reset_index(drop=True)
+    texts = [f".col{place}" for place in range(data.shape[1]) if _is_text(data.iloc[:, place])]
+    rules = _RULES | ({", ".join(texts): "text-align: left"} if texts else {})
+    styler = Styler(data, uuid="", uuid_len=0, cell_ids=False)
+    styler.set_table_styles([{"selector": selector, "props": props} for selector, props in rules.items()])
+    styler.set_td_classes(data.map(lambda value: "long" if len(str(value)) > 40 else ""))
+    styler.format({name: functools.partial(_cell, column=str(name), formats=formats) for name in data})
+    return styler.format_index(escape="html", axis="columns").hide(axis="index").to_html()
 
 
 def _is_text(column: pandas.Series) -> bool:
     """Whether a column holds words: most of its cells do not begin as a number does."""
     words = [str(value) for value in column.dropna() if str(value) not in {"", "-", *_NOTHING}]
     return sum(not re.match(r"[-+<>]?\s*[\d.][\d.,e+-]*(?![A-Za-z])", word) for word in words) > len(words) / 2
-
-
-def _long(side: str, value: Any) -> str:
-    """Return the classes of a cell: long texts are broken into lines."""
-    return side.replace("text", "text long") if len(str(value)) > 40 else side
 
 
 def _cell(value: Any, column: str, formats: dict[str, str]) -> str:
