@@ -1,0 +1,46 @@
+"""Write docs/elements.md, what is drawn of the papers' tables and figures: ``python docs/elements.py``."""
+
+from pathlib import Path
+
+import pandas
+from matplotlib import pyplot
+
+from spectile_study.bench import claims, record
+from spectile_study.figures import coverage, elements
+from spectile_study.papers import PAPERS
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAD = """# What is drawn of the papers' tables and figures
+
+One line for each: what the paper shows, and which of its series, sizes and baselines our drawing of the H200's records
+holds. What is *not there*, or there *in part*, says why. The list of what the papers show is
+[config/elements.tsv](../config/elements.tsv); what is there is read from the marks of each drawing
+(`python docs/elements.py` writes this page, and a test holds it against them).
+[Claims](../README.md#claims) says what the papers concluded and whether ours agrees.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    table = coverage.read(ROOT / "config/elements.tsv")
+    claims.listed(ROOT / "config/claims.tsv")
+    parts = [HEAD]
+    for paper, known in PAPERS.items():
+        frame = record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet")
+        parts.append(f"\n## {known.name}\n\n| element | series | sizes | baselines |\n| --- | --- | --- | --- |\n")
+        for element in elements.elements(paper, ROOT / elements.SCRIPTS):
+            if element.is_papers:
+                parts.append(_line(table, element, frame))
+    return "".join(parts)
+
+
+def _line(table: pandas.DataFrame, element: elements.Element, frame: pandas.DataFrame) -> str:
+    drawn = element.draw(frame)
+    pyplot.close("all")
+    own = table[(table["paper"] == element.paper) & (table["element"] == element.name) & (table["part"] == "shows")]
+    shows = own["what"].iloc[0] if len(own) else element.subject
+    return coverage.line(shows, element.label, coverage.items(table, element, frame, drawn)) + "\n"
+
+
+if __name__ == "__main__":
+    (ROOT / "docs/elements.md").write_text(page())

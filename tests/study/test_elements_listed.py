@@ -1,0 +1,63 @@
+"""docs/elements.md says what is drawn of the papers' elements, and no more than the marks do."""
+
+import runpy
+from pathlib import Path
+
+import pandas
+import pytest
+
+from spectile_study.bench import provenance
+from spectile_study.figures import coverage, elements
+
+ROOT = Path(__file__).parents[2]
+LIST = ROOT / "config/elements.tsv"
+
+
+class Drawn:
+    """A drawing by its notes alone."""
+
+    def __init__(self, notes, **more):
+        self.notes = self.sources = notes
+        self.__dict__ |= more
+
+
+def test_page_is_that_of_the_drawings(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    page = runpy.run_path(str(ROOT / "docs/elements.py"))["page"]()
+    assert (ROOT / "docs/elements.md").read_text() == page, "run python docs/elements.py"
+    assert "()" not in page, "config/elements.tsv lacks a reason of what is not there"
+
+
+def test_every_element_of_the_papers_is_listed():
+    table = coverage.read(LIST)
+    known = {
+        (paper, each.name)
+        for paper in provenance.PAPERS
+        for each in elements.elements(paper, ROOT / elements.SCRIPTS)
+        if each.is_papers
+    }
+    assert set(zip(table["paper"], table["element"], strict=True)) == known and len(known) == 37
+    assert (table["part"] == "shows").sum() == 37
+
+
+@pytest.mark.parametrize(
+    ("filters", "state", "why"),
+    [("p_n=1", "there", ""), ("p_n=1;p_n=2", "in part", "no room"), ("p_n=3", "not there", "no room")],
+)
+def test_what_is_there_is_read_from_the_marks(filters, state, why):
+    frame = pandas.DataFrame({"record": ["a", "b"], "method": "ours", "status": "ok", "p_n": [1, 2]})
+    table = pandas.DataFrame([["kpm", "fig1", "sizes", "small", filters, "no room"]], columns=coverage.COLUMNS)
+    element = elements.Element("kpm", "fig1", Path())
+    (item,) = coverage.items(table, element, frame, Drawn([{"record": "a", "method": "ours", "y_column": "time_s"}]))
+    assert item == ("sizes", "small", state, why)
+
+
+def test_a_baseline_is_there_where_a_ratio_to_it_is_drawn():
+    frame = pandas.DataFrame({"record": "a", "method": ["ours", "theirs"], "status": "ok"})
+    table = pandas.DataFrame(
+        [["kpm", "fig1", "baselines", "t", "method=theirs", "not built"]], columns=coverage.COLUMNS
+    )
+    element = elements.Element("kpm", "fig1", Path())
+    for column, state in (("time_s", "not there"), ("speedup", "there")):
+        drawn = Drawn([{"record": "a", "method": "ours", "y_column": column}])
+        assert coverage.items(table, element, frame, drawn)[0].found == state
