@@ -14,7 +14,8 @@ from pathlib import Path
 import pandas
 
 from spectile_study.bench import record
-from spectile_study.bench.stats import geometric_mean, speedups
+from spectile_study.bench.stats import geometric_mean, paired_ratio, speedups
+from spectile_study.figures.evd import PROBLEMS, ordered_problems, timed, words_of_problem
 
 ROOT = Path(__file__).resolve().parents[1]
 SPAMM_PRECISIONS = {"fp32": "float32", "tf32x3": "float32, 3xTF32", "fp64": "float64", "fp16": "float16"}
@@ -35,6 +36,8 @@ def _frame(machine: str, paper: str) -> pandas.DataFrame:
 def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]], used: pandas.DataFrame, machine: str) -> str:
     """Return the table, and a line that names the record and the commits that measured it."""
     lines = [list(head), ["---"] * len(list(head)), *map(list, rows)]
+    if used.empty:
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n\nNot recorded yet."
     commits = ", ".join(sorted(set(used["commit"].str[:7])))
     source = f"Record: `results/recorded/{machine}/{used['paper'].iloc[0]}.parquet`, measured at {commits}."
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{source}"
@@ -105,6 +108,42 @@ def evd_solver(machine: str, baselines: Iterable[str], orders: Iterable[int]) ->
     return _markdown(["call", "dtype", *(f"n = {n}" for n in orders)], rows, pandas.concat(used), machine)
 
 
+def evd_problems(machine: str) -> str:
+    """Return the time of ours and the speed-up over each rival, by problem."""
+    frame, rows = _frame(machine, "evd"), []
+    frame = frame[frame["p_study"] == "problems"]
+    for case in ordered_problems(frame):
+        here = frame[frame["case"] == case]
+        ours, first = timed(here, "spectile"), here.iloc[0]
+        cells = []
+        for method, words in PROBLEMS[first["p_problem"]].items():
+            found = speedups(here, "spectile", method)["speedup"]
+            cells += [f"{found.iloc[0]:.2f} ({words})"] if len(found) else []
+        time = _duration(ours["time_s"].iloc[0]) if len(ours) else "fails"
+        rows.append([f"{first['p_problem']}: {words_of_problem(first)}", time, "; ".join(cells) or "-"])
+    return _markdown(["problem", "time", "speed-up over"], rows, frame, machine)
+
+
+def evd_drivers(machine: str) -> str:
+    """Return the time of ours on the host's cores, and over the best of SciPy's drivers, by order."""
+    frame, rows = _frame(machine, "evd"), []
+    frame = frame[(frame["p_study"] == "drivers") & (frame["status"] == "ok")]
+    for n in sorted(frame["p_n"].unique()):
+        cells = []
+        for vectors in (False, True):
+            here = frame[(frame["p_n"] == n) & (frame["p_vectors"].astype(bool) == vectors)]
+            ours, rivals = here[here["method"] == "spectile"], here[here["method"].str.startswith("scipy_")]
+            if ours.empty or rivals.empty:
+                cells.append("-")
+                continue
+            best = rivals.loc[rivals["time_s"].idxmin()]
+            ratio = paired_ratio(best["samples_s"], ours["samples_s"].iloc[0]).median
+            words = f"{_duration(ours['time_s'].iloc[0])}, {best['method'].removeprefix('scipy_')}"
+            cells.append(f"{ratio:.2f} ({words})")
+        rows.append([f"{n:,.0f}", *cells])
+    return _markdown(["n", "eigvalsh", "eigh"], rows, frame, machine)
+
+
 def kpm_step(machine: str, study: str) -> str:
     """Return the time of one Chebyshev step by number of vectors, for each way to apply the matrix."""
     frame = _frame(machine, "kpm")
@@ -142,7 +181,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "tsparse gpu": lambda: tsparse_product("h200", "cusparse"),
     "tsparse cpu": lambda: tsparse_product("xeon2", "scipy"),
     "evd gpu": lambda: evd_solver("h200", CUSOLVER, (1024, 2048, 4096, 8192, 16384, 32768, 65536)),
+    "evd problems": lambda: evd_problems("h200"),
     "evd cpu": lambda: evd_solver("xeon2", ("lapack", "lapack_mrrr"), (2000,)),
+    "evd drivers": lambda: evd_drivers("h200"),
     "kpm step": lambda: kpm_step("h200", "step_200x100x40"),
     "kpm dos gpu": lambda: kpm_dos("h200"),
     "kpm dos cpu": lambda: kpm_dos("xeon2"),
