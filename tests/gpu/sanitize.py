@@ -31,6 +31,7 @@ def calls() -> None:
     import scipy.sparse as sp
 
     import spectile
+    from spectile.evd.cuda import generalized
     from spectile.kpm.operators.lattices import graphene
 
     rng = np.random.default_rng(1)
@@ -60,8 +61,10 @@ def calls() -> None:
             spectile.eigvalsh(x + x.T)
         graded = x + x.T
         spectile.eigh(graded, subset_by_index=(0, 9))  # inverse iteration
-        spectile.eigh(graded, graded @ graded.conj().T + 1601 * cupy.eye(1601, dtype=dtype))
-        for n in (1, 5, 33):
+        for order in (4096, 100):  # the factor by cuBLAS's solver, and by products
+            generalized.SOLVED_ORDER = order
+            spectile.eigh(graded, graded @ graded.conj().T + 1601 * cupy.eye(1601, dtype=dtype))
+        for n in (1, 5, 33, 70):
             batch = cupy.asarray(rng.standard_normal((3, n, n)).astype(dtype))
             spectile.eigh(batch + batch.swapaxes(-1, -2))
     h = graphene(24, 24)
