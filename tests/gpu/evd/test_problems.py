@@ -11,6 +11,7 @@ from spectile import evd
 from spectile_study.inputs.spectra import FAMILIES, glued_wilkinson, random_hermitian, residuals
 
 cupy = pytest.importorskip("cupy")
+from spectile.evd.cuda import generalized  # noqa: E402
 from spectile.evd.cuda import run as gpu  # noqa: E402
 from spectile.evd.cuda.vendor import batched  # noqa: E402
 
@@ -50,6 +51,25 @@ def test_generalized(n, kind, dtype, lower, rng):
     assert np.linalg.norm(gram - np.eye(n)) < 300 * n * eps
     part = evd.eigvalsh(*halves, type=kind, lower=lower, subset_by_index=(0, n // 2))
     np.testing.assert_allclose(cupy.asnumpy(part), w[: n // 2 + 1], atol=100 * n * eps * np.abs(w).max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", [1, 2, 3])
+@pytest.mark.parametrize("n", [1000, 1024, 1025, 2900])
+def test_generalized_by_products(n, kind, dtype, rng, monkeypatch):
+    """As large problems are reduced: one block, two halves of which one is a row, three blocks and a part of one."""
+    if n == 2900 and (dtype, kind) not in (("float64", 1), ("complex64", 1), ("float32", 2)):
+        pytest.skip("one large problem of each path is enough")
+    monkeypatch.setattr(generalized, "SOLVED_ORDER", 500)
+    a, b = random_hermitian(n, rng, dtype), definite(n, rng, dtype)
+    w, v = evd.eigh(cupy.asarray(np.tril(a)), cupy.asarray(np.tril(b)), type=kind)
+    eps, (a, b) = np.finfo(dtype).eps, (cupy.asarray(wide(x)) for x in (a, b))
+    v = v.astype(a.dtype)
+    left, right = {1: (a @ v, b @ v * w), 2: (a @ (b @ v), v * w), 3: (b @ (a @ v), v * w)}[kind]
+    norm = cupy.linalg.norm
+    assert float(norm(left - right)) < 10 * n * eps * float(norm(a) * norm(b) * norm(v))
+    gram = v.conj().T @ (cupy.linalg.solve(b, v) if kind == 3 else b @ v)
+    assert float(norm(gram - cupy.eye(n))) < 300 * n * eps
 
 
 def test_second_matrix_that_is_not_definite(rng):
