@@ -1,4 +1,4 @@
-"""Write the tables of docs/performance/*.md anew, from the recorded measurements: ``python docs/tables.py``.
+"""Write the tables of README.md and docs/performance/*.md anew, from recorded measurements: ``python docs/tables.py``.
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the page's own words around it are left alone.
 tests/study/test_pages.py checks that the pages hold what this script would write.
@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pandas
 
-from spectile_study.bench import record
+from spectile_study.bench import claims, record
 from spectile_study.bench.stats import geometric_mean, paired_ratio, speedups
 from spectile_study.figures.evd import PROBLEMS, ordered_problems, timed, words_of_problem
+from spectile_study.papers import PAPERS
 
 ROOT = Path(__file__).resolve().parents[1]
 SPAMM_PRECISIONS = {"fp32": "float32", "tf32x3": "float32, 3xTF32", "fp64": "float64", "fp16": "float16"}
@@ -35,12 +36,16 @@ def _frame(machine: str, paper: str) -> pandas.DataFrame:
 
 def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]], used: pandas.DataFrame, machine: str) -> str:
     """Return the table, and a line that names the record and the commits that measured it."""
-    lines = [list(head), ["---"] * len(list(head)), *map(list, rows)]
     if used.empty:
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n\nNot recorded yet."
+        return f"{_table(head, rows)}\n\nNot recorded yet."
     commits = ", ".join(sorted(set(used["commit"].str[:7])))
     source = f"Record: `results/recorded/{machine}/{used['paper'].iloc[0]}.parquet`, measured at {commits}."
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{source}"
+    return f"{_table(head, rows)}\n\n{source}"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head), ["---"] * len(list(head)), *map(list, rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _duration(seconds: float) -> str:
@@ -175,7 +180,77 @@ def kpm_dos(machine: str) -> str:
     return _markdown(["rows of H", "moments M", "vectors R", "on", "time"], rows, frame, machine)
 
 
+def summary(machine: str) -> str:
+    """Return least, mean and largest speed-up of each system over the vendor's library in the same run."""
+    frames = {paper: _frame(machine, paper) for paper in PAPERS}
+    spamm, evd = (frames[paper] for paper in ("spamm", "evd"))
+    spamm = spamm[spamm["case"].str.startswith("product_") & (spamm["p_gpus"] == 1)]
+    evd = evd[evd["case"].str.match(r"evd_\d+_(values|vectors)(_gpu)?$")]
+    lines = [
+        (
+            f"SpAMM, {name}, 5 % of the products of tiles needed",
+            "orders",
+            "cuBLAS, dense",
+            speedups(rows, "spectile_05", "cublas"),
+        )
+        for name, rows in ((name, spamm[spamm["p_precision"] == key]) for key, name in SPAMM_PRECISIONS.items())
+    ]
+    lines += [
+        (
+            f"tSparse, {dtype}",
+            "matrices",
+            "cuSPARSE",
+            speedups(frames["tsparse"], f"spectile_{dtype}", f"cusparse_{dtype}"),
+        )
+        for dtype in ("float64", "float32")
+    ]
+    for task, name in (("values", "eigenvalues"), ("vectors", "eigenvalues and eigenvectors")):
+        rows = evd[evd["case"].str.contains(task)]
+        both = pandas.concat([speedups(rows, "spectile", vendor) for vendor in CUSOLVER])
+        best = both.sort_values("speedup").drop_duplicates("case")
+        lines.append((f"EVD, {name}, float64", "orders", "cuSOLVER, its faster algorithm", best))
+    step = frames["kpm"][frames["kpm"]["case"] == "step_200x100x40_r32"]
+    lines.append(
+        (
+            "KPM, a step, 32 vectors",
+            "sample",
+            "the chain of cuSPARSE and cuBLAS calls",
+            speedups(step, "blocked", "naive"),
+        )
+    )
+    rows = [
+        [what, vendor, f"{len(found)} {of}", *(f"{value:.2f}" for value in _extent(found["speedup"]))]
+        for what, of, vendor, found in lines
+    ]
+    return _table(["what", "over", "of", "least", "geometric mean", "largest"], rows)
+
+
+def _extent(ratios: pandas.Series) -> tuple[float, float, float]:
+    return ratios.min(), geometric_mean(ratios), ratios.max()
+
+
+def verdicts(machine: str) -> str:
+    """Return how many claims of each paper hold, by kind."""
+    found = claims.evaluate(
+        claims.read_claims(ROOT / "config/claims.tsv"), [_frame(machine, paper) for paper in PAPERS]
+    )
+    rows = []
+    for paper, known in PAPERS.items():
+        own = found[found["paper"] == paper]
+        cells = []
+        for kind in claims.JUDGED:
+            part = own[own["kind"] == kind]
+            judged = part[part["verdict"].isin((*claims.HOLDS, *claims.FAILS))]
+            cells.append(f"{judged['verdict'].isin(claims.HOLDS).sum()} of {len(judged)}" if len(judged) else "")
+        judged = own[own["kind"].isin(claims.JUDGED)]
+        with_verdict = judged["verdict"].isin((*claims.HOLDS, *claims.FAILS)).sum()
+        rows.append([known.name, *cells, f"{len(judged) - with_verdict} of {len(judged)}"])
+    return _table(["paper", *(f"{kind}: hold" for kind in claims.JUDGED), "without a verdict"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "readme speed": lambda: summary("h200"),
+    "readme claims": lambda: verdicts("h200"),
     "spamm gpu": lambda: spamm_product("h200", "cublas", ("05", "30")),
     "spamm cpu": lambda: spamm_product("xeon2", "blas", ("05", "10", "30")),
     "tsparse gpu": lambda: tsparse_product("h200", "cusparse"),
@@ -202,7 +277,7 @@ def written(page: Path) -> str:
 
 def main() -> int:
     """Write all pages."""
-    for page in sorted((ROOT / "docs/performance").glob("*.md")):
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs/performance").glob("*.md"))):
         page.write_text(written(page))
     return 0
 
