@@ -33,7 +33,7 @@ PAPERS = {
         "tsparse",
         "tSparse",
         "2 tSparse: sparse products on tensor cores",
-        ("/spectile_*", "/*_csr_*", "/cusparse_*", "/scipy_*"),
+        ("/spectile_*", "/*_csr_*", "/cusparse_float*", "/scipy_*", "/*_as_called", "/*_throughput"),
     ),
     "evd": Paper("evd", "EVD", "3 EVD: two-stage symmetric eigensolver", ("evd/*", "tridiagonal/*")),
     "kpm": Paper("kpm", "KPM", "4 KPM: spectral densities", ("dos/*", "host_dos/*", "surface/*")),
