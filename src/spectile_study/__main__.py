@@ -136,10 +136,12 @@ def _fetch(options: argparse.Namespace) -> int:
     from spectile.core.atomic_file import atomic_write
     from spectile_study.inputs.suitesparse import MissingMatrix, fetch_main
 
-    receipt = {"matrix": options.matrix, "base_url": options.base_url}
+    receipt = {"kind": "matrix", "name": options.matrix, "base_url": options.base_url}
     try:
-        path = fetch_main(options.matrix, options.base_url, options.resources, options.study / "config/matrices.tsv")
-        receipt |= {"status": "ok", "path": str(path)}
+        path, digest = fetch_main(
+            options.matrix, options.base_url, options.resources, options.study / "config/matrices.tsv"
+        )
+        receipt |= {"status": "ok", "file": path.relative_to(options.resources).as_posix(), "sha256": digest}
     except MissingMatrix as error:  # absent from this collection or mirror: a result, which cases report
         if options.receipt is None:
             raise

@@ -69,9 +69,11 @@ def checked(path: Path, resources: Path) -> tuple[str, str] | None:
         If the file that it names is another one now, or the sample of a described input comes out otherwise.
     """
     receipt = json.loads(path.read_text())
-    if receipt["status"] != "ok" or "kind" not in receipt:  # a matrix of the collection is checked where it is read
+    if receipt["status"] != "ok" or "kind" not in receipt:  # receipts of matrices once had none
         return None
     kind, name = receipt["kind"], receipt["name"]
+    if kind == "matrix":  # the content of a matrix of the collection is checked where it is read, and mended
+        return f"{kind}_{name}", receipt["sha256"]
     found = receipt["sha256"]
     if "file" in receipt:
         kept = resources / receipt["file"]
@@ -161,6 +163,21 @@ def _family(name: str, resources: Path, seed: int) -> Facts:
     return {"parameters": {"rows": matrix.shape[0], "nnz": int(matrix.nnz)}} | _kept(path, resources)
 
 
+def _own(name: str, resources: Path, seed: int) -> Facts:
+    """Read a matrix of the user's own, or call the function that makes it, and keep it in canonical form."""
+    from spectile_study.inputs import own
+    from spectile_study.inputs.suitesparse.content import canonical, write_kept
+
+    source = Path(own.PREFIX) / name
+    matrix = canonical(own.read(source))
+    path = resources / "own" / f"{name}.npz"
+    write_kept(path, matrix)
+    parameters = {"rows": matrix.shape[0], "columns": matrix.shape[1], "nnz": int(matrix.nnz)}
+    return {"parameters": parameters, "source_sha256": hashlib.sha256(source.read_bytes()).hexdigest()} | _kept(
+        path, resources
+    )
+
+
 def _water(name: str, resources: Path, seed: int) -> Facts:
     """Compute an operator of a water cluster with PySCF; a large one is kept."""
     from spectile_study.inputs import water
@@ -220,6 +237,7 @@ KINDS: Mapping[str, Callable[[str, Path, int], Facts]] = {
     "hermitian": _hermitian,
     "dense": _dense,
     "family": _family,
+    "own": _own,
     "water": _water,
     "ergo": _ergo,
     "network": _network,
@@ -228,12 +246,15 @@ KINDS: Mapping[str, Callable[[str, Path, int], Facts]] = {
 
 def of_case(paper: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return kind and name of each input that a case needs, matrices of the collection excepted."""
-    from spectile_study.inputs import ergo
+    from spectile_study.inputs import ergo, own
     from spectile_study.inputs.families import is_family
 
     study = row.get("study")
     if paper == "tsparse":
-        return [("family", row["matrix"])] if row.get("matrix") and is_family(row["matrix"]) else []
+        name = row.get("matrix") or ""
+        if own.is_own(name):
+            return [("own", name.removeprefix(own.PREFIX))]
+        return [("family", name)] if is_family(name) else []
     if paper == "kpm":
         return [("lattice", f"{row['nx']}x{row['ny']}x{row['nz']}")] if row.get("nx") else []
     if paper == "evd":

@@ -19,6 +19,7 @@ from spectile_study import make_inputs
 from spectile_study.bench import provenance, sheets, stale
 from spectile_study.bench.measure.machine import has_driver
 from spectile_study.figures.elements import SCRIPTS, Element, elements
+from spectile_study.inputs import own
 from spectile_study.inputs.families import is_family
 from spectile_study.inputs.suitesparse.table import read_table
 from spectile_study.papers import PAPERS
@@ -189,7 +190,9 @@ class Plan:
         row = self.row(wildcards)
         made = [f"resources/inputs/{kind}/{name}.json" for kind, name in make_inputs.of_case(wildcards.paper, row)]
         name = row.get("matrix")
-        return made if name is None or is_family(name) else [*made, f"resources/receipts/{name}.json"]
+        return (
+            made if name is None or is_family(name) or own.is_own(name) else [*made, f"resources/receipts/{name}.json"]
+        )
 
     def frame(self, paper: str) -> list[str]:
         """Return the paper's frame as a list: measured here, recorded, or nothing where no record was kept."""
@@ -295,6 +298,10 @@ def check_matrices(rows: Mapping[str, sheets.Row], table: Path, sheet: Path) -> 
         return
     known = {name for key in read_table(table) for name in (key, key.partition("/")[2])}
     for name, case in wanted.items():
+        if own.is_own(name):
+            if why := own.refusal(name):
+                raise sheets.SheetError(f"{sheet}: the matrix {name} of the case {case} {why}")
+            continue
         if name in known or is_family(name):
             continue
         near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.85)

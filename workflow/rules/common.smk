@@ -48,6 +48,7 @@ wildcard_constraints:
     case="[a-z0-9_]+",
     element="[a-z0-9]+",
     name="[A-Za-z0-9_-]+",
+    file="[A-Za-z0-9_+-][A-Za-z0-9._+-]*",
     matrix="([A-Za-z0-9_.+-]+/)?[A-Za-z0-9_.+-]+",
 
 

@@ -119,6 +119,26 @@ rule generate_family:
         " --resources resources --receipt {output:q} 2> {log:q}"
 
 
+rule take_own:
+    """Take a matrix of the user's own: a file, or what the function of a Python file makes."""
+    input:
+        "own/{file}",
+    output:
+        "resources/inputs/own/{file}.json",
+    log:
+        "logs/inputs/own_{file}.log",
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        seed=config["seed"],
+        available=make_inputs.available("own"),
+    message:
+        "Taking the matrix {wildcards.file}"
+    shell:
+        "python -m spectile_study make-input --kind own --name {wildcards.file:q} --seed {params.seed:q}"
+        " --resources resources --receipt {output:q} 2> {log:q}"
+
+
 rule compute_water:
     """Compute an operator of a water cluster with PySCF, minutes to hours on a CPU."""
     output:

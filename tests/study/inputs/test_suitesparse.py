@@ -321,8 +321,8 @@ def test_matrix_means_a_family_or_a_fetched_matrix(mirror, resources):
 
 
 def test_progress_names_what_came(mirror, resources, capfd):
-    path = suitesparse.fetch_main("tiny", mirror.url, resources)
-    assert path.is_file()
+    path, digest = suitesparse.fetch_main("tiny", mirror.url, resources)
+    assert path.is_file() and digest == suitesparse.digest(suitesparse.load("tiny", resources))
     assert "Test/tiny: 3 x 4, 5 nonzeros, digest " in capfd.readouterr().err
 
 

@@ -17,7 +17,8 @@ from spectile_study.cases.tsparse.checks import Check, half_reason
 def methods(A: Any, counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
     """Return the methods for the square of `A`."""
     methods: list[Method | Skipped] = []
-    check.library = _scipy(A, "float32")
+    single = A.astype("float32")
+    check.library = _scipy(single, single)
     for precision in PRECISIONS:
         if precision == "float16" and (reason := half_reason(A, BY_ENTRY)):
             methods.append(Skipped("spectile_float16", reason))

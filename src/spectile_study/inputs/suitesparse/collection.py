@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spectile_study.inputs import families
+from spectile_study.inputs import families, own
 from spectile_study.inputs.download import checked_base, clear_partials, locked, say
 from spectile_study.inputs.suitesparse.archive import most_bytes, read_archive
 from spectile_study.inputs.suitesparse.content import (
@@ -38,7 +38,8 @@ def matrix(name: str, resources: str | os.PathLike[str], table: Table = None) ->
     name : str
         A family's name (``cage11``, ``rmat_14``: see `inputs.families`), which is read where a rule made it and else
         generated, or the name of a fetched matrix, ``group/name`` or ``name`` where only one group has it.  Where both
-        exist the family is meant; ``vanHeukelum/cage11`` is the collection's file.
+        exist the family is meant; ``vanHeukelum/cage11`` is the collection's file.  ``own/name`` is the user's own
+        (`inputs.own`), which a rule has taken.
     resources : path-like
         Folder with the fetched matrices.
     table : path-like or mapping, optional
@@ -55,6 +56,11 @@ def matrix(name: str, resources: str | os.PathLike[str], table: Table = None) ->
     ValueError
         The kept copy is damaged, or is not what the table pins; or a family's numbers are out of range.
     """
+    if own.is_own(name):
+        taken = Path(resources) / f"{name}.npz"
+        if not taken.is_file():
+            raise MissingMatrix(f"matrix {name} has not been taken into {taken}: run the workflow, whose rule does it")
+        return read_kept(taken)
     if families.is_family(name):
         made = Path(resources) / "families" / f"{name}.npz"
         with contextlib.suppress(ValueError):  # a damaged one is generated instead
@@ -192,7 +198,7 @@ def fetch(
     return kept
 
 
-def fetch_main(matrix: str, base_url: str, resources: str | os.PathLike[str], table: Table = None) -> Path:
+def fetch_main(matrix: str, base_url: str, resources: str | os.PathLike[str], table: Table = None) -> tuple[Path, str]:
     """Fetch a matrix and say on standard error what came: the command ``python -m spectile_study fetch``.
 
     Parameters
@@ -204,6 +210,8 @@ def fetch_main(matrix: str, base_url: str, resources: str | os.PathLike[str], ta
     -------
     Path
         The file with the canonical content.
+    str
+        The sha256 of that content, as ``config/matrices.tsv`` pins it.
 
     Raises
     ------
@@ -214,4 +222,4 @@ def fetch_main(matrix: str, base_url: str, resources: str | os.PathLike[str], ta
     content = read_kept(path)
     rows, columns = content.shape
     say(f"{path.parent.name}/{path.stem}: {rows} x {columns}, {content.nnz} nonzeros, digest {digest_of(content)}")
-    return path
+    return path, digest_of(content)
