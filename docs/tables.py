@@ -181,52 +181,42 @@ def kpm_dos(machine: str) -> str:
 
 
 def summary(machine: str) -> str:
-    """Return least, mean and largest speed-up of each system over the vendor's library in the same run."""
+    """Return speed-ups of each system over the vendor's library in the same run: of calls, and of the device alone."""
     frames = {paper: _frame(machine, paper) for paper in PAPERS}
-    spamm, evd = (frames[paper] for paper in ("spamm", "evd"))
+    spamm, tsparse, evd = (frames[paper] for paper in ("spamm", "tsparse", "evd"))
     spamm = spamm[spamm["case"].str.startswith("product_") & (spamm["p_gpus"] == 1)]
+    none = spamm.iloc[:0].assign(speedup=None)
+    lines = []
+    for key, name in SPAMM_PRECISIONS.items():
+        part = spamm[spamm["p_precision"] == key]
+        calls, device = speedups(part, "called_05", "called_dense"), speedups(part, "spectile_05", "cublas")
+        lines.append((f"SpAMM, {name}, 5 % of the products of tiles needed", "cuBLAS, dense", "orders", calls, device))
+    for dtype in ("float64", "float32"):
+        calls = speedups(tsparse, f"spectile_{dtype}", f"cusparse_{dtype}")
+        device = speedups(tsparse, f"rows_{dtype}", f"cusparse_{dtype}")
+        lines.append((f"tSparse, {dtype}", "cuSPARSE", "matrices", calls, device))
     evd = evd[evd["case"].str.match(r"evd_\d+_(values|vectors)(_gpu)?$")]
-    lines = [
-        (
-            f"SpAMM, {name}, 5 % of the products of tiles needed",
-            "orders",
-            "cuBLAS, dense",
-            speedups(rows, "spectile_05", "cublas"),
-        )
-        for name, rows in ((name, spamm[spamm["p_precision"] == key]) for key, name in SPAMM_PRECISIONS.items())
-    ]
-    lines += [
-        (
-            f"tSparse, {dtype}",
-            "matrices",
-            "cuSPARSE",
-            speedups(frames["tsparse"], f"spectile_{dtype}", f"cusparse_{dtype}"),
-        )
-        for dtype in ("float64", "float32")
-    ]
     for task, name in (("values", "eigenvalues"), ("vectors", "eigenvalues and eigenvectors")):
         rows = evd[evd["case"].str.contains(task)]
         both = pandas.concat([speedups(rows, "spectile", vendor) for vendor in CUSOLVER])
         best = both.sort_values("speedup").drop_duplicates("case")
-        lines.append((f"EVD, {name}, float64", "orders", "cuSOLVER, its faster algorithm", best))
-    step = frames["kpm"][frames["kpm"]["case"] == "step_200x100x40_r32"]
-    lines.append(
-        (
-            "KPM, a step, 32 vectors",
-            "sample",
-            "the chain of cuSPARSE and cuBLAS calls",
-            speedups(step, "blocked", "naive"),
-        )
-    )
+        lines.append((f"EVD, {name}, float64", "cuSOLVER, its faster algorithm", "orders", best, none))
+    step = speedups(frames["kpm"][frames["kpm"]["case"] == "step_200x100x40_r32"], "blocked", "naive")
+    lines.append(("KPM, a step of 32 vectors", "the chain of cuSPARSE and cuBLAS calls", "sample", none, step))
     rows = [
-        [what, vendor, f"{len(found)} {of}", *(f"{value:.2f}" for value in _extent(found["speedup"]))]
-        for what, of, vendor, found in lines
+        [what, vendor, f"{max(len(calls), len(device))} {of}", _extent(calls), _extent(device)]
+        for what, vendor, of, calls, device in lines
     ]
-    return _table(["what", "over", "of", "least", "geometric mean", "largest"], rows)
+    return _table(["what", "over", "of", "a call", "the device alone"], rows)
 
 
-def _extent(ratios: pandas.Series) -> tuple[float, float, float]:
-    return ratios.min(), geometric_mean(ratios), ratios.max()
+def _extent(found: pandas.DataFrame) -> str:
+    if found.empty:
+        return "not recorded"
+    ratios = found["speedup"].astype(float)
+    if len(ratios) == 1:
+        return f"{ratios.iloc[0]:.2f}"
+    return f"{ratios.min():.2f} to {ratios.max():.2f}, mean {geometric_mean(ratios):.2f}"
 
 
 def verdicts(machine: str) -> str:

@@ -28,7 +28,7 @@ class Paper(NamedTuple):
 
 
 PAPERS = {
-    "spamm": Paper("nearsparse", "SpAMM", "1 SpAMM: near-sparse products (cuSpAMM)", ()),
+    "spamm": Paper("nearsparse", "SpAMM", "1 SpAMM: near-sparse products (cuSpAMM)", ("*/called_*", "*/latency_*")),
     "tsparse": Paper(
         "tsparse",
         "tSparse",

@@ -1,9 +1,12 @@
-"""One small picture for each system: ours over the vendor's in the same run, or what it gains stage by stage."""
+"""One small picture for each system: ours over the vendor's in the same run, or what it gains stage by stage.
+
+Where a run holds the times of calls, the calls are drawn, and the device's own time beside them as a lighter mark.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas
 
@@ -26,10 +29,14 @@ def draw_spamm(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
     baseline = first_of(rows, ("cublas", "blas"))
     for number, precision in enumerate(("fp16", "fp32", "fp64")):
         for ratio, line in (("05", "-"), ("30", ":")):
-            series = speedups(rows[rows["p_precision"] == precision], f"spectile_{ratio}", baseline)
+            part = rows[rows["p_precision"] == precision]
+            device = speedups(part, f"spectile_{ratio}", baseline)
+            calls = speedups(part, f"called_{ratio}", "called_dense")
+            style: dict[str, Any] = {"color": HUES[number], "marker": "osD"[number], "linestyle": line}
             words = f"{precision}, {int(ratio)} % valid"
-            color, marker = HUES[number], "osD"[number]
-            drawing.marks(ax, series, "p_n", "speedup", label=words, color=color, marker=marker, linestyle=line)
+            drawing.marks(ax, calls if len(calls) else device, "p_n", "speedup", label=words, **style)
+            if len(calls) and ratio == "05":
+                drawing.marks(ax, device, "p_n", "speedup", label="_device alone", alpha=0.3, **style)
     ax.set_title(f"SpAMM over {name(baseline)}")
     _against_order(ax, 1.3)
 
@@ -37,8 +44,17 @@ def draw_spamm(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
 def draw_tsparse(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
     """Draw the speed-up over the vendor's sparse product of every matrix, in order."""
     baseline = vendor(frame, "float64")
-    rows = speedups(frame, "spectile_float64", baseline).sort_values("speedup")
+    device = speedups(frame, "spectile_float64", baseline)
+    calls = speedups(frame, "spectile_float64_as_called", "cupyx_float64_as_called")
+    rows = (calls if len(calls) else device).sort_values("speedup")
     drawing.marks(ax, rows, "speedup", "speedup", kind="bar", positions=range(len(rows)), label="", color=HUES[0])
+    if len(calls):
+        baseline = "cupyx_float64"
+        beside = device[device["case"].isin(rows["case"])]
+        places = [list(rows["case"]).index(case) for case in beside["case"]]
+        style: dict[str, Any] = {"label": "device alone, over cuSPARSE", "color": HUES[1], "marker": "_", "alpha": 0.6}
+        drawing.marks(ax, beside, "speedup", "speedup", kind="scatter", positions=places, **style)
+        ax.legend(fontsize=6)
     ax.set_xticks([])
     ax.set(xlabel=f"{len(rows)} matrices", title=f"tSparse over {name(baseline)}", ylabel="speed-up")
     ax.axhline(1, color="black", linewidth=0.8)
