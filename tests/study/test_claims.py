@@ -81,6 +81,8 @@ def test_criteria_are_scored():
     rows = quantities.of_rows(rows, "v_y")
     assert quantities.aggregate(rows, "precision:v_nnz>5") == 0.5
     assert quantities.aggregate(rows, "recall:v_nnz/p_n<6") == 0.5
+    assert quantities.aggregate(rows, "of:16") == 8
+    assert quantities.aggregate(rows, "times:p_n=3:v_nnz=10&p_n<3") == pytest.approx(3 / 1.25)
 
 
 def test_times_are_called_what_they_are():

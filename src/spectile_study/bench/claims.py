@@ -142,7 +142,7 @@ def _evaluate_row(row: pandas.Series, frame: pandas.DataFrame | None) -> tuple[o
         return (*nothing, _why_missing(select(frame, row["filter"]), frame), "", "", "", "")
     measured = aggregate(rows, how)
     if np.isnan(measured):
-        return (*nothing, "no row of this run is predicted, or none is faster", "", "", "", "")
+        return (*nothing, "this run lacks rows on one side of it", "", "", "", "")
     ratio = measured / row["printed"] if row["printed"] else None
     where = (", ".join(sorted(set(rows[name]))) for name in ("device", "machine", "record"))
     return (measured, ratio, verdict(row, measured), "", time_of(rows, row["column"]), *where)

@@ -123,7 +123,8 @@ def aggregate(rows: pandas.DataFrame, how: str) -> float:
     how : str
         ``only`` (there is one row), ``median``, ``mean``, ``min``, ``max``, ``geomean``;
         ``precision:<condition>`` and ``recall:<condition>``, of the prediction that rows which meet the condition have
-        a value above 1; ``of:<count>``, how many of so many have a value above 1; or a shape along a column,
+        a value above 1; ``of:<count>``, how many of so many have a value above 1; ``times:<condition>:<condition>``,
+        the median of the rows that meet the first over that of those that meet the second; or a shape along a column,
         :data:`SHAPES`, as ``<shape>:<column>`` or ``<shape>:<column>:<column>``, where the last one tells curves apart
         and the worst curve counts.
 
@@ -142,10 +143,12 @@ def aggregate(rows: pandas.DataFrame, how: str) -> float:
         return float(_AGGREGATES[how](values))
     if kind in ("precision", "recall"):
         return _score(rows, kind, names)
+    if kind == "times":
+        return _quotient(rows, *names.split(":"))
     if kind == "of":
         return float(names) * float((values > 1).mean())
     if kind not in SHAPES:
-        known = ", ".join((*_AGGREGATES, "precision:", "recall:", "of:", *(f"{shape}:" for shape in SHAPES)))
+        known = ", ".join((*_AGGREGATES, "precision:", "recall:", "of:", "times:", *(f"{shape}:" for shape in SHAPES)))
         raise ClaimError(f"has the aggregate {how!r}: choose one of only, {known}")
     across, _, by = names.partition(":")
     curves = list(_curves(rows, across, by))
@@ -212,6 +215,11 @@ SHAPES: dict[str, tuple[Callable[[np.ndarray, np.ndarray], float], Callable[...,
     "highest": (lambda across, values: float(across[np.argmax(values)]), max),  # abscissa of the largest value
     "lowest": (lambda across, values: float(across[np.argmin(values)]), max),  # abscissa of the smallest value
 }
+
+
+def _quotient(rows: pandas.DataFrame, over: str, under: str) -> float:
+    numerator, divisor = (rows.loc[meets(rows, condition), "value"].astype(float) for condition in (over, under))
+    return float(numerator.median() / divisor.median())
 
 
 def _score(rows: pandas.DataFrame, kind: str, condition: str) -> float:
