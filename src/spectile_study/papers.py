@@ -35,6 +35,17 @@ PAPERS = {
         "2 tSparse: sparse products on tensor cores",
         ("/spectile_*", "/*_csr_*", "/cusparse_float*", "/scipy_*", "/*_as_called", "/*_throughput"),
     ),
-    "evd": Paper("evd", "EVD", "3 EVD: two-stage symmetric eigensolver", ("evd/*", "tridiagonal/*")),
+    "evd": Paper(
+        "evd",
+        "EVD",
+        "3 EVD: two-stage symmetric eigensolver",
+        # All but spectile_device.
+        tuple(
+            f"{study}/{method}"
+            for study in ("evd", "tridiagonal")
+            for method in ("spectile", "spectile_two_stage", "cu*", "magma", "lapack*")
+        )
+        + ("problems/*", "drivers/*"),
+    ),
     "kpm": Paper("kpm", "KPM", "4 KPM: spectral densities", ("dos/*", "host_dos/*", "surface/*")),
 }
