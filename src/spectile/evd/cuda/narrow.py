@@ -155,6 +155,7 @@ def _solve_banded(band: Any, vectors: bool, subset: Subset | None, check_finite:
     if not fitting:
         return _solve_dense(band, vectors, subset, check_finite)
     scale, b = exponent_near_one(largest), fitting[0]
+    run.prepare_stages(n, scalar.name, b, vectors=vectors, subset=subset, dense=False)
     space = cupy.zeros((n + 2, 2 * b), band.dtype)
     space[:n, :rows] = band.T
     scaled = space.view(scalar.real)

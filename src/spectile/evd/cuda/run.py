@@ -246,22 +246,28 @@ def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, bl
     return d, e, q
 
 
-def prepare_stages(n: int, dtype: str, bandwidth: int, *, vectors: bool, subset: Subset | None) -> None:
-    """Compile side by side what the first such call launches."""
+def prepare_stages(
+    n: int, dtype: str, bandwidth: int, *, vectors: bool, subset: Subset | None, dense: bool = True
+) -> None:
+    """Compile side by side what the first such call launches, for a band without what reduces to one."""
     on = device.describe()
     few = vectors and subset is not None and (not subset.by_index or inverse.pays(n, subset.count()))
     lanes = sturm_lanes(n, on) if few or not vectors else None
-    _prepare(on, dtype, bandwidth, panel.is_tall(n - bandwidth, on), lanes, vectors, few)
+    _prepare(on, dtype, bandwidth, (dense, dense and panel.is_tall(n - bandwidth, on)), lanes, vectors, few)
 
 
 @functools.cache
-def _prepare(on: Device, dtype: str, bandwidth: int, tall: bool, lanes: int | None, vectors: bool, few: bool) -> None:
+def _prepare(
+    on: Device, dtype: str, bandwidth: int, panels: tuple[bool, bool], lanes: int | None, vectors: bool, few: bool
+) -> None:
     key = dtype, bandwidth
-    wanted = [units.PANEL[(*key, False)], units.CHASING[key], units.PRODUCTS[key], units.MATRIX[dtype]]
-    if tall:
-        wanted.append(units.PANEL[(*key, True)])
+    wanted = [units.CHASING[key], units.MATRIX[dtype]]
+    if panels[0]:
+        wanted += [units.PRODUCTS[key], *(units.PANEL[(*key, tall)] for tall in (False, True)[: 1 + panels[1]])]
     if vectors:
-        wanted += [units.SWEEPS[key], units.BACK_PANELS[key], units.INVERSE if few else units.DIVIDE]
+        wanted += [units.SWEEPS[key], units.INVERSE if few else units.DIVIDE]
+    if vectors and panels[0]:
+        wanted.append(units.BACK_PANELS[key])
     if lanes is not None:
         wanted.append(units.STURM[lanes])
     prepare(*wanted)
