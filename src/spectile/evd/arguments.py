@@ -26,7 +26,10 @@ def any_on_device(operands: tuple[Any, ...]) -> bool:
 
 def require_square(a: Any, name: str = "a") -> tuple[int, ...]:
     """Return the shape of `a`, and raise ValueError unless its last two axes have one length."""
-    shape = a.shape if isinstance(a, np.ndarray) else tuple(int(length) for length in getattr(a, "shape", np.shape(a)))
+    if isinstance(a, np.ndarray) or type(a).__module__ == "cupy":
+        shape: tuple[int, ...] = a.shape
+    else:
+        shape = tuple(int(length) for length in getattr(a, "shape", np.shape(a)))
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise ValueError(f'expected square "{name}" matrix, and not shape {shape}')
     return shape

@@ -15,6 +15,9 @@ QR_ORDER = 16
 #: Orders up to which LAPACK works without blocks, so that its default work space is enough.
 UNBLOCKED_ORDER = 16
 
+#: Orders from which eigenvectors take 2 to 6 % less time from a lower triangle, the copy into columns included.
+LOWER_ORDER = 200
+
 _FAILURES = {
     "ev": "The algorithm failed to converge; {} off-diagonal elements of an intermediate tridiagonal form did not "
     "converge to zero.",
@@ -82,7 +85,10 @@ def standard(
     n, letter = len(a), scalar_of(a.dtype).letter
     driver = driver or fastest(n, vectors)
     if letter in "sd" and not a.flags.f_contiguous:
-        a, lower = a.T, not lower  # the same matrix, without LAPACK's copy into columns
+        if vectors and lower and n >= LOWER_ORDER and not overwrite:
+            a, overwrite = np.array(a, order="F"), True
+        else:
+            a, lower = a.T, not lower  # the same matrix, without LAPACK's copy into columns
     w, v, *counted, info = _routine(driver, letter)(
         a,
         lower=lower,

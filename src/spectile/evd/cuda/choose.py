@@ -129,6 +129,12 @@ SOLVED_ORDER = 4096
 ROTATED_ORDER = {"float32": 64, "float64": 48, "complex64": 48, "complex128": 32}
 
 
+def rotation_threads(n: int) -> int:
+    """Return the threads that solve a matrix by rotations: one for each pair of pairs of indices, in whole warps."""
+    half = (n + 1) // 2
+    return max(1, -(-half * (half // 2) // 32)) * 32
+
+
 def batch_method(n: int, count: int, *, has_batched_syev: bool) -> str | None:
     """Return cuSOLVER's batched solver that is fastest for `count` matrices above `ROTATED_ORDER`, or None for none.
 

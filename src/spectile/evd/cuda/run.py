@@ -47,6 +47,9 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
     definite : Definite, optional
         The second matrix, of the same shape or one that broadcasts.
     """
+    if definite is None and rotations.takes(a, options):
+        w, v = rotations.eigh(a, options)
+        return (w, v) if options.vectors else w
     with _naming_memory(a):
         array, to_caller_kind, options = _to_device(a, options)
         if definite is None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spectile.core.compile import PORTABLE, Unit
-from spectile.evd.cuda.choose import PANEL_THREADS, STAGE_KEYS, STURM_THREADS, chase_blocks, chase_threads, panel_width
+from spectile.evd.cuda.choose import (
+    PANEL_THREADS,
+    ROTATED_ORDER,
+    STAGE_KEYS,
+    STURM_THREADS,
+    chase_blocks,
+    chase_threads,
+    panel_width,
+    rotation_threads,
+)
 from spectile.evd.types import SCALARS, Scalar
 
 
@@ -31,6 +40,11 @@ def _panel_unit(scalar: Scalar, bandwidth: int, tall: bool) -> Unit:
     return _unit("reduction/panel.cu", {**_widths(scalar, bandwidth), **own})
 
 
+def _rotation_unit(scalar: Scalar) -> Unit:
+    most = rotation_threads(ROTATED_ORDER[scalar.name])
+    return _unit("small/rotations.cu", {**_scalar_defines(scalar), "MOST_THREADS": most})
+
+
 def _chasing_unit(scalar: Scalar, bandwidth: int) -> Unit:
     sizes = {"CHASE_THREADS": chase_threads(bandwidth), "CHASE_BLOCKS": chase_blocks(scalar, bandwidth)}
     return _unit("chasing/chasing.cu", {**_scalar_defines(scalar), "B": bandwidth, **sizes})
@@ -42,7 +56,7 @@ def _sweep_unit(scalar: Scalar, bandwidth: int) -> Unit:
     return _unit("back/sweeps.cu", {**own, "REAL": "double", "REAL_BYTES": 8, "SOURCE": own["REAL"], "B": bandwidth})
 
 
-ROTATIONS = {name: _unit("small/rotations.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
+ROTATIONS = {name: _rotation_unit(scalar) for name, scalar in SCALARS.items()}
 TRIANGULAR = {name: _unit("triangular.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 BATCH = {name: _unit("small/batch.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 MATRIX = {name: _unit("matrix.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}

@@ -8,32 +8,37 @@
 #include "small/exponents.cuh"
 
 #define MOST_SWEEPS 40
+#define ROWS 4  // of the basis that a thread turns, in most cases
 
+// To two units in the last place; a correction follows where that is not enough.
 __device__ __forceinline__ double inverse_square_root(double x) { return rsqrt(x); }
-__device__ __forceinline__ float inverse_square_root(float x) { return __frsqrt_rn(x); }
+__device__ __forceinline__ float inverse_square_root(float x) { return rsqrtf(x); }
 
-// U = [c s; -conj(s) c] with U^H [alpha beta; conj(beta) gamma] U diagonal.
+// U = [c s; -conj(s) c] with U^H [alpha beta; conj(beta) gamma] U diagonal, or the identity where beta is negligible.
 struct Rotation {
     real_t c, change;  // cosine; by how much alpha becomes less and gamma more
     scalar_t s;
 };
 
+// Without branches, so that two of them are computed side by side.
 __device__ __forceinline__ Rotation rotation_of(real_t alpha, real_t gamma, scalar_t beta, real_t negligible) {
     const real_t size = square(beta), half = (real_t)0.5 * (gamma - alpha);
-    Rotation u;
-    if (size <= negligible * negligible) {
-        u.c = 1;
-        u.change = 0;
-        u.s = zero();
-        return u;
-    }
-    const real_t inverse = inverse_square_root(fma(half, half, size));
+    const bool turns = size > negligible * negligible;
+    const real_t inverse = inverse_square_root(fma(half, half, turns ? size : (real_t)1));
     const real_t square_c = fma((real_t)0.5 * fabs(half), inverse, (real_t)0.5);
     const real_t inverse_c = inverse_square_root(square_c);
     const real_t factor = copysign((real_t)0.5 * inverse * inverse_c, half);
-    u.c = square_c * inverse_c;
-    u.s = factor * beta;
-    u.change = factor * inverse_c * size;
+    real_t c = square_c * inverse_c;
+    scalar_t s = factor * beta;
+    if (sizeof(real_t) == 4) {
+        const real_t length = fma((real_t)-0.5, fma(c, c, square(s)), (real_t)1.5);
+        c *= length;
+        s = length * s;
+    }
+    Rotation u;
+    u.c = turns ? c : (real_t)1;
+    u.s = turns ? s : zero();
+    u.change = turns ? factor * inverse_c * size : (real_t)0;
     return u;
 }
 
@@ -70,16 +75,15 @@ __device__ __forceinline__ int next_position(int position, int half) {
 // a(i, j) of matrix b is at b * stride + i * along_i + j * along_j for i >= j, conjugated if it is read from an upper
 // triangle; v in rows.  Status, if there is one: whether an entry is not finite, and how many sweeps were not enough; w and v
 // are NaN then.
-extern "C" __global__ void __launch_bounds__(512)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 rotate_small(const scalar_t* a, long long stride, long long along_i, long long along_j, int n, int conjugate, int vectors,
              real_t* w, scalar_t* v, int* status)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     const int m = n + (n & 1), ld = m + 1, half = m / 2, thread = threadIdx.x, threads = blockDim.x;
     const int wide = m + half;  // row of the basis: two rows of threads meet in no bank
-    scalar_t* matrix = (scalar_t*)shared;      // m x ld
-    scalar_t* next = matrix + m * ld;          // m x ld
-    scalar_t* basis = next + m * ld;           // n x wide
+    scalar_t* buffers = (scalar_t*)shared;     // 2 x m x ld
+    scalar_t* basis = buffers + 2 * m * ld;    // n x wide
     int* order = (int*)(basis + n * wide);     // m
     int* exponent = order + m;                 // 1
     a += blockIdx.x * stride;
@@ -101,7 +105,7 @@ rotate_small(const scalar_t* a, long long stride, long long along_i, long long a
             if (conjugate) value = conj(value);
             most = max(most, max(exponent_of(real_part(value)), exponent_of(imag_part(value))));
         }
-        put(matrix, place(position_of(i, m), position_of(j, m), ld), value);
+        put(buffers, place(position_of(i, m), position_of(j, m), ld), value);
     }
     atomicMax(exponent, most);
     __syncthreads();
@@ -111,7 +115,7 @@ rotate_small(const scalar_t* a, long long stride, long long along_i, long long a
     if (finite && scale > -NOT_FINITE)
         for (int at = thread; at < m * m; at += threads) {
             const int i = at / m, j = at - i * m;
-            if (i >= j) matrix[i * ld + j] = scaled(matrix[i * ld + j], -scale);
+            if (i >= j) buffers[i * ld + j] = scaled(buffers[i * ld + j], -scale);
         }
     __syncthreads();
 
@@ -124,62 +128,81 @@ rotate_small(const scalar_t* a, long long stride, long long along_i, long long a
     const int p = pair, q = half + pair, r = other, t = half + other;
     const int p1 = next_position(p, half), q1 = next_position(q, half);
     const int r1 = next_position(r, half), t1 = next_position(t, half);
-    const Place read[4] = {place(r, p, ld), place(r, q, ld), place(t, p, ld), place(t, q, ld)};
-    const Place write[4] = {place(r1, p1, ld), place(r1, q1, ld), place(t1, p1, ld), place(t1, q1, ld)};
+    const int pp = p * ld + p, qq = q * ld + q, qp = q * ld + p, rr = r * ld + r, tt = t * ld + t, tr = t * ld + r;
+    const Place rp = place(r, p, ld), rq = place(r, q, ld), tp = place(t, p, ld), tq = place(t, q, ld);
+    const Place rp1 = place(r1, p1, ld), rq1 = place(r1, q1, ld), tp1 = place(t1, p1, ld), tq1 = place(t1, q1, ld);
+    const Place pq1 = place(p1, q1, ld);
+    int now = 0;  // where the buffer begins that is read
     bool converged = !finite;
     for (int sweep = 0; sweep <= MOST_SWEEPS && !converged; ++sweep) {
         bool rest = false;
         for (int at = thread; at < m * m; at += threads) {
             const int i = at / m, j = at - i * m;
-            if (i > j) rest |= square(matrix[i * ld + j]) > negligible * negligible;
+            if (i > j) rest |= square(buffers[now + i * ld + j]) > negligible * negligible;
         }
         converged = !__syncthreads_or(rest);
         if (converged || sweep == MOST_SWEEPS) break;
+        int x = pair == 0 ? m - 1 : pair, y = pair == 0 ? 0 : m - 1 - pair;  // the indices of the pair
         for (int step = 0; step < m - 1; ++step) {
+            const scalar_t* a0 = buffers + now;
+            scalar_t* a1 = buffers + (m * ld - now);
             if (works) {
-                const real_t alpha = real_part(matrix[p * ld + p]), gamma = real_part(matrix[q * ld + q]);
-                const scalar_t beta = conj(matrix[q * ld + p]);
-                const Rotation u = rotation_of(alpha, gamma, beta, negligible);
-                const scalar_t minus_conj_s = negative(conj(u.s));
+                // All that is read comes first, so that it comes at the same time.
+                scalar_t one[ROWS], two[ROWS];
+                if (vectors)
+#pragma unroll
+                    for (int u = 0; u < ROWS; ++u) {
+                        const int i = row + u * together;
+                        one[u] = i < n ? basis[i * wide + x] : zero();
+                        two[u] = i < n ? basis[i * wide + y] : zero();
+                    }
+                const real_t alpha = real_part(a0[pp]), gamma = real_part(a0[qq]);
+                const scalar_t beta = conj(a0[qp]), other_beta = conj(a0[tr]);
+                const real_t other_alpha = real_part(a0[rr]), other_gamma = real_part(a0[tt]);
+                const scalar_t b00 = get(a0, rp), b01 = get(a0, rq), b10 = get(a0, tp), b11 = get(a0, tq);
+                const Rotation right = rotation_of(alpha, gamma, beta, negligible);
+                const Rotation left = rotation_of(other_alpha, other_gamma, other_beta, negligible);
+                const scalar_t minus_conj = negative(conj(right.s));
                 if (has_block) {
-                    const Rotation left = rotation_of(
-                        real_part(matrix[r * ld + r]), real_part(matrix[t * ld + t]), conj(matrix[t * ld + r]), negligible);
-                    const scalar_t rp = get(matrix, read[0]), rq = get(matrix, read[1]);
-                    const scalar_t tp = get(matrix, read[2]), tq = get(matrix, read[3]);
-                    const scalar_t rp1 = fma_(minus_conj_s, rq, u.c * rp), rq1 = fma_(u.s, rp, u.c * rq);
-                    const scalar_t tp1 = fma_(minus_conj_s, tq, u.c * tp), tq1 = fma_(u.s, tp, u.c * tq);
+                    const scalar_t c00 = fma_(minus_conj, b01, right.c * b00), c01 = fma_(right.s, b00, right.c * b01);
+                    const scalar_t c10 = fma_(minus_conj, b11, right.c * b10), c11 = fma_(right.s, b10, right.c * b11);
                     const scalar_t minus_left = negative(left.s), conj_left = conj(left.s);
-                    put(next, write[0], fma_(minus_left, tp1, left.c * rp1));
-                    put(next, write[1], fma_(minus_left, tq1, left.c * rq1));
-                    put(next, write[2], fma_(conj_left, rp1, left.c * tp1));
-                    put(next, write[3], fma_(conj_left, rq1, left.c * tq1));
+                    put(a1, rp1, fma_(minus_left, c10, left.c * c00));
+                    put(a1, rq1, fma_(minus_left, c11, left.c * c01));
+                    put(a1, tp1, fma_(conj_left, c00, left.c * c10));
+                    put(a1, tq1, fma_(conj_left, c01, left.c * c11));
                 }
                 if (row == 0) {
-                    const bool turns = u.change != 0;
-                    next[p1 * ld + p1] = make_scalar(alpha - u.change, 0);
-                    next[q1 * ld + q1] = make_scalar(gamma + u.change, 0);
-                    put(next, place(p1, q1, ld), turns ? zero() : beta);
+                    a1[p1 * ld + p1] = make_scalar(alpha - right.change, 0);
+                    a1[q1 * ld + q1] = make_scalar(gamma + right.change, 0);
+                    put(a1, pq1, right.change != 0 ? zero() : beta);
                 }
                 if (vectors) {
-                    int x = step + pair, y = step - pair;
-                    x = pair == 0 ? m - 1 : x >= m - 1 ? x - (m - 1) : x;
-                    y = y < 0 ? y + m - 1 : y;
-                    for (int i = row; i < n; i += together) {
-                        const scalar_t one = basis[i * wide + x], two = basis[i * wide + y];
-                        basis[i * wide + x] = fma_(minus_conj_s, two, u.c * one);
-                        basis[i * wide + y] = fma_(u.s, one, u.c * two);
+#pragma unroll
+                    for (int u = 0; u < ROWS; ++u) {
+                        const int i = row + u * together;
+                        if (i < n) {
+                            basis[i * wide + x] = fma_(minus_conj, two[u], right.c * one[u]);
+                            basis[i * wide + y] = fma_(right.s, one[u], right.c * two[u]);
+                        }
+                    }
+                    for (int i = row + ROWS * together; i < n; i += together) {
+                        const scalar_t first = basis[i * wide + x], second = basis[i * wide + y];
+                        basis[i * wide + x] = fma_(minus_conj, second, right.c * first);
+                        basis[i * wide + y] = fma_(right.s, first, right.c * second);
                     }
                 }
             }
-            scalar_t* now = next;
-            next = matrix;
-            matrix = now;
+            if (pair != 0) x = x == m - 2 ? 0 : x + 1;
+            y = y == m - 2 ? 0 : y + 1;
+            now = m * ld - now;
             __syncthreads();
         }
     }
 
     // The lengths of the columns have gathered the roundoff of the rotations.
-    real_t* inverse_length = (real_t*)next;
+    const scalar_t* matrix = buffers + now;
+    real_t* inverse_length = (real_t*)(buffers + (m * ld - now));
     for (int k = thread; k < n; k += threads) {
         const int own_place = position_of(k, m);
         const real_t own = real_part(matrix[own_place * ld + own_place]);

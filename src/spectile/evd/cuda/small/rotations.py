@@ -1,24 +1,69 @@
-"""Small matrices, one or a batch, by Jacobi rotations: one kernel from the caller's memory and back."""
+"""Small matrices, one or a batch, by Jacobi rotations: one kernel from the caller's memory and back.
+
+The kernel takes some microseconds, so a call must not take many more: what does not change between calls is kept.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
+from spectile.evd.cuda.choose import ROTATED_ORDER, rotation_threads
 from spectile.evd.cuda.small.report import Report
 from spectile.evd.cuda.units import ROTATIONS
 from spectile.evd.types import Options, Scalar, scalar_of
 
+_ORDER_OF = {np.dtype(name).char: order for name, order in ROTATED_ORDER.items()}
+
 
 def rotate_shape(n: int, count: int, scalar: Scalar) -> Shape:
-    """Launch of `rotate_small`: a thread for each pair of pairs of indices."""
+    """Launch of `rotate_small`: a block a matrix, which is in shared memory twice, and its eigenvectors once."""
     m = n + n % 2
-    half = m // 2
-    threads = max(1, -(-half * (half // 2) // 32)) * 32
-    return Shape((count,), threads, scalar.itemsize * (2 * m * (m + 1) + n * (m + half)) + 4 * (m + 1))
+    shared = scalar.itemsize * (2 * m * (m + 1) + n * (m + m // 2)) + 4 * (m + 1)
+    return Shape((count,), rotation_threads(n), shared)
+
+
+class _Plan(NamedTuple):
+    """A launch without its addresses."""
+
+    unit: Unit
+    shape: Shape
+    real: np.dtype[Any]
+    layout: tuple[Any, ...]  # stride of the batch, strides of a lower triangle, n, whether to conjugate, vectors
+
+
+@functools.lru_cache(maxsize=256)
+def _plan(shape: tuple[int, ...], strides: tuple[int, ...], char: str, lower: bool, vectors: bool) -> _Plan:
+    dtype = np.dtype(char)
+    scalar, (count, n, _) = scalar_of(dtype), shape
+    stride, along_i, along_j = (np.int64(step // dtype.itemsize) for step in strides)
+    if not lower:
+        along_i, along_j = along_j, along_i
+    layout = (stride, along_i, along_j, np.int32(n), np.int32(not lower), np.int32(vectors))
+    return _Plan(ROTATIONS[scalar.name], rotate_shape(n, count, scalar), np.dtype(scalar.real), layout)
+
+
+def takes(a: Any, options: Options) -> bool:
+    """Return whether `a` is CuPy's and its matrices are small, with parts that are as large for all of them."""
+    import cupy
+
+    if not isinstance(a, cupy.ndarray) or a.size == 0 or a.shape[-1] > _ORDER_OF.get(a.dtype.char, 0):
+        return False
+    return options.subset is None or options.subset.by_index
+
+
+def eigh(a: Any, options: Options) -> tuple[Any, Any]:
+    """`run.eigh` for what `takes` says: w, and v or None, of the shape of a batch or of one matrix."""
+    lead = a.shape[:-2]
+    if len(lead) == 1:
+        return solve(a, options)
+    w, v = solve(a.reshape(-1, *a.shape[-2:]), options)
+    return w.reshape(*lead, -1), None if v is None else v.reshape(*lead, *v.shape[1:])
 
 
 def solve(batch: Any, options: Options) -> tuple[Any, Any]:
@@ -46,19 +91,11 @@ def solve(batch: Any, options: Options) -> tuple[Any, Any]:
     """
     import cupy
 
-    count, n, _ = batch.shape
-    size, scalar = batch.itemsize, scalar_of(batch.dtype)
-    stride, along_i, along_j = (step // size for step in batch.strides)
-    if not options.lower:
-        along_i, along_j = along_j, along_i
-    w = cupy.empty((count, n), scalar.real)
+    plan = _plan(batch.shape, batch.strides, batch.dtype.char, options.lower, options.vectors)
+    w = cupy.empty(batch.shape[:2], plan.real)
     v = cupy.empty(batch.shape, batch.dtype) if options.vectors else None
     report = Report()
-    kernel(ROTATIONS[scalar.name], "rotate_small")(
-        rotate_shape(n, count, scalar),
-        *(np.uintp(batch.data.ptr), np.int64(stride), np.int64(along_i), np.int64(along_j), np.int32(n)),
-        *(np.int32(not options.lower), np.int32(options.vectors), w, np.uintp(0) if v is None else v, report.address),
-    )
+    kernel(plan.unit, "rotate_small")(plan.shape, batch, *plan.layout, w, w if v is None else v, report.address)
     report.check(options)
     if options.subset is None:
         return w, v
