@@ -197,6 +197,6 @@ def _padded(length: int, lanes: int) -> int:
     return length + lanes if lanes < 32 else length
 
 
-def block_width(mean_b: float) -> int:
-    """Return the lanes of a block that read a short row of B."""
-    return max(4, min(32, 1 << max(int(mean_b) - 1, 1).bit_length()))
+def row_lanes(mean_b: float) -> int:
+    """Return the logarithm of the lanes that read a row of B, as ``lanes_of`` of ``rows.cuh``: 4 to 32 lanes."""
+    return next((log for log in range(2, 5) if mean_b <= 1 << log), 5)

@@ -66,12 +66,12 @@ __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int gro
                                                const int* ptr_b, const int* idx_b, int* low, int* span, int* entries,
                                                int* slot, int* lists, int* head) {
     __shared__ u64 s_products[ANALYSTS];
-    __shared__ int s_low[ANALYSTS], s_high[ANALYSTS], s_long[ANALYSTS], longs, kept_words;
-    __shared__ u64 s_kept;
+    __shared__ int s_low[ANALYSTS], s_high[ANALYSTS], s_long[ANALYSTS], longs, kept_words, s_widest;
+    __shared__ u64 s_kept, s_all;
     if (invalid(head)) return;
     const int group = 1 << group_log, per_block = ANALYSTS >> group_log, lane = threadIdx.x & (group - 1);
     const int local = threadIdx.x >> group_log, row = blockIdx.x * per_block + local;
-    if (threadIdx.x == 0) longs = kept_words = 0;
+    if (threadIdx.x == 0) longs = kept_words = s_widest = 0, s_all = 0;
     __syncthreads();
     auto gather = [&](int p, u64& products, int& lo, int& hi) {
         const int k = idx_a[p];
@@ -150,8 +150,13 @@ __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int gro
     const int widest = __reduce_max_sync(ALL, bin == 6 ? width : 0);
     for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(ALL, sum, d);
     if ((threadIdx.x & 31) == 0) {
-        if (widest) atomicMax(&head[MAX_SPAN], widest);
-        if (sum) atomicAdd((u64*)&head[PRODUCTS], sum);
+        if (widest) atomicMax(&s_widest, widest);
+        if (sum) atomicAdd(&s_all, sum);
+    }
+    __syncthreads();  // one global atomic a block: all go to the same address
+    if (threadIdx.x == 0) {
+        if (s_widest) atomicMax(&head[MAX_SPAN], s_widest);
+        if (s_all) atomicAdd((u64*)&head[PRODUCTS], s_all);
     }
 }
 

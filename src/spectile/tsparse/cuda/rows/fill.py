@@ -48,7 +48,7 @@ class Launches:
 
     def __init__(self, A: Factor, B: Factor, phase: Phase, itemsize: int, reuse: bool) -> None:
         mean_b = phase.products / max(A.nnz * phase.rows / max(A.shape[0], 1), 1)
-        self._width = np.int32(choose.block_width(mean_b))
+        self._lanes = choose.row_lanes(mean_b)
         self._units = {name: unit[f"float{8 * itemsize}"] for name, unit in (_REUSE if reuse else _FRESH).items()}
         self._bytes_to_list = 4 * phase.rows
         device = describe()
@@ -61,13 +61,15 @@ class Launches:
     def _bound(self, chosen: choose.NumericLaunch, number: int, kept_words: int) -> Any:
         *left, low, span, slot, kept, indptr, indices, data, scratch = (self._addresses[i] for i in range(14))
         rows, product, count = (self._addresses[number], *left, low), (indptr, indices, data), np.int32(chosen.rows)
+        lanes = np.int32(self._lanes)
         arguments: tuple[Any, ...]
         if chosen.family == "window":
-            arguments = (count, *rows, span, slot, kept, np.int32(kept_words), *product)
+            arguments = (count, lanes, *rows, span, slot, kept, np.int32(kept_words), *product)
         elif chosen.family == "block":
-            arguments = (count, self._width, *rows, span, *product, scratch, np.int32(chosen.scratch_words))
+            width = np.int32(1 << self._lanes)
+            arguments = (count, width, *rows, span, *product, scratch, np.int32(chosen.scratch_words))
         else:
-            arguments = (count, *rows, *product)
+            arguments = (count, lanes, *rows, *product)
         return kernel(self._units[chosen.family], chosen.name).bind(chosen.shape, *arguments)
 
     def __call__(self, A: Factor, B: Factor, phase: Phase, indices: Any, data: Any) -> None:

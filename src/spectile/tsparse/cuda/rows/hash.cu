@@ -36,7 +36,7 @@ template <int G, int K> __device__ __forceinline__ void sort_words(u32 (&words)[
 // New columns are listed with their slot in one word, which the sort orders: a window of 2^(32 - LOG) columns fits.  In
 // wider ones (WIDE) they are listed alone, and their slots are looked up after the sort.
 template <int G, int LOG>
-__device__ void numeric_hash(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
+__device__ void numeric_hash(int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
                              const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c,
                              int* idx_c, VALUE* val_c) {
     extern __shared__ u64 shared[];
@@ -51,18 +51,24 @@ __device__ void numeric_hash(int count, const int* list, const int* ptr_a, const
     for (int t = 4 * lane; t < TABLE; t += 4 * G) *(int4*)&keys[t] = make_int4(-1, -1, -1, -1);
     __syncwarp(mask);
     int n = 0;
-    each_product<G>(ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
-                    [&](bool present, int column, VALUE product) {
-                        bool added = false;
-                        if (present) {
-                            const int slot = insert<LOG>(keys, column, added);
-                            sums[slot] = added ? product : sums[slot] + product;
-                            column = WIDE ? column - start : ((column - start) << LOG) | slot;
-                        }
-                        const u32 all = __ballot_sync(mask, added) & mask;
-                        if (added) listed[n + __popc(all & ((1u << (threadIdx.x & 31)) - 1u))] = column;
-                        n += __popc(all);
-                    });
+    each_product<G, 1, 2>(
+        ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, log, lane, mask,
+        [&](int column) {
+            bool added = false;
+            int slot = -1;
+            if (column >= 0) {
+                slot = insert<LOG>(keys, column, added);
+                if (added) sums[slot] = 0;
+            }
+            const u32 all = __ballot_sync(mask, added) & mask;
+            if (added)
+                listed[n + __popc(all & ((1u << (threadIdx.x & 31)) - 1u))] =
+                    WIDE ? column - start : ((column - start) << LOG) | slot;
+            n += __popc(all);
+            __syncwarp(mask);
+            return slot;
+        },
+        [&](int slot, VALUE a, VALUE b) { sums[slot] = sums[slot] + rounded_product(a, b); });
     u32 words[K];
 #pragma unroll
     for (int i = 0; i < K; ++i) {
@@ -88,9 +94,9 @@ extern "C" {
 
 #define NUMERIC_HASH(BIN, G, LOG)                                                                                         \
     __global__ void __launch_bounds__(128) numeric_hash_##G##_##LOG(                                                      \
-        int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
+        int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
         const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c, int* idx_c, VALUE* val_c) {               \
-        numeric_hash<G, LOG>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, ptr_c, idx_c, val_c);            \
+        numeric_hash<G, LOG>(count, log, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, ptr_c, idx_c, val_c);            \
     }
 NUMERIC_HASHES(NUMERIC_HASH)
 

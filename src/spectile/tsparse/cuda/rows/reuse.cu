@@ -6,7 +6,7 @@
 namespace {
 
 template <int G, int LOG>
-__device__ void numeric_hash(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
+__device__ void numeric_hash(int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
                              const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c,
                              const int* idx_c, VALUE* val_c) {
     extern __shared__ u64 shared[];
@@ -26,11 +26,10 @@ __device__ void numeric_hash(int count, const int* list, const int* ptr_a, const
         places[insert<LOG>(keys, idx_c[out + e], added)] = e;
     }
     __syncwarp(mask);
-    each_product<G, 1>(ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
-                       [&](int column, VALUE a, VALUE b) {
-                           VALUE* sum = &sums[places[slot_of<LOG>(keys, column)]];
-                           *sum = *sum + rounded_product(a, b);
-                       });
+    each_product<G, 1, 4>(
+        ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, log, lane, mask,
+        [&](int column) { return column >= 0 ? int(places[slot_of<LOG>(keys, column)]) : -1; },
+        [&](int place, VALUE a, VALUE b) { sums[place] = sums[place] + rounded_product(a, b); });
     for (int e = lane; e < n; e += G) val_c[out + e] = sums[e];
 }
 
@@ -40,9 +39,9 @@ extern "C" {
 
 #define NUMERIC_HASH(BIN, G, LOG)                                                                                         \
     __global__ void __launch_bounds__(128) numeric_hash_##G##_##LOG(                                                      \
-        int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
+        int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
         const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c, const int* idx_c, VALUE* val_c) {         \
-        numeric_hash<G, LOG>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, ptr_c, idx_c, val_c);            \
+        numeric_hash<G, LOG>(count, log, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, ptr_c, idx_c, val_c);            \
     }
 NUMERIC_HASHES(NUMERIC_HASH)
 

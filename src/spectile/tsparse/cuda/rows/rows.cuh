@@ -30,10 +30,11 @@ template <int G> __device__ __forceinline__ u32 group_mask() {
 __device__ __forceinline__ float mean_row(const int* head, int nnz) {
     return float(*(const u64*)&head[PRODUCTS]) / float(max(nnz, 1));
 }
-__device__ __forceinline__ int width_of(float mean) {
-    int width = 4;
-    while (width < 32 && float(width) < mean) width *= 2;
-    return width;
+// Its logarithm.
+__device__ __forceinline__ int lanes_of(float mean) {
+    int log = 2;
+    while (log < 5 && float(1 << log) < mean) ++log;
+    return log;
 }
 
 template <int LOG> __device__ __forceinline__ int insert(int* keys, int column, bool& added) {
@@ -61,8 +62,8 @@ template <int LOG> __device__ __forceinline__ int slot_of(const int* keys, int c
 __device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
 
-// Rows of B are read AHEAD (by the hash kernels two) at a time, and of each the first PIECES pieces of as many entries as
-// there are lanes: that many loads are in flight together.  What is longer is read piece by piece.
+// A group of lanes reads rows of B side by side, 2^log lanes each, and AHEAD times as many at a time (the hash kernels
+// twice), of each row the first PIECES pieces: that many loads are in flight together.  What is longer is read by all lanes.
 constexpr int AHEAD = 4;
 
 // The row of B that an entry of A meets; past the end of A's row, none.
@@ -79,101 +80,105 @@ __device__ __forceinline__ Met row_met(int at, int end, const int* idx_a, const 
     return met;
 }
 
+// Which of the rows of B that a group of G lanes reads side by side is this lane's, and its place in that row.
+template <int G> struct Side {
+    int width, rows, row, place;
+    __device__ __forceinline__ Side(int log, int lane)
+        : width(min(1 << log, G)), rows(max(G >> log, 1)), row(lane >> log), place(lane & (width - 1)) {}
+};
+
 // visit(column) for every product of a row, in any order, by a group of G lanes.
 template <int G, int PIECES, class Visit>
 __device__ __forceinline__ void each_column(int begin, int end, const int* idx_a, const int* ptr_b, const int* idx_b,
-                                            int lane, u32 mask, Visit visit) {
+                                            int log, int lane, u32 mask, Visit visit) {
+    const Side<G> side(log, lane);
     for (int base = begin; base < end; base += G) {
         const Met met = row_met(base + lane, end, idx_a, ptr_b);
         const int steps = min(G, end - base);
-        for (int s = 0; s < steps; s += AHEAD) {
-            int columns[AHEAD][PIECES], from[AHEAD], stop[AHEAD];
+        for (int s = 0; s < steps; s += AHEAD * side.rows) {
+            int columns[AHEAD][PIECES];
+            bool longer[AHEAD];
 #pragma unroll
             for (int d = 0; d < AHEAD; ++d) {
-                from[d] = __shfl_sync(mask, met.first, s + d, G) + lane;
-                stop[d] = s + d < steps ? __shfl_sync(mask, met.last, s + d, G) : 0;
+                const int at = s + d * side.rows + side.row;
+                const int first = __shfl_sync(mask, met.first, at, G), last = __shfl_sync(mask, met.last, at, G);
+                const int from = first + side.place, stop = at < steps ? last : 0;
+                longer[d] = stop > first + PIECES * side.width;
 #pragma unroll
-                for (int c = 0; c < PIECES; ++c) columns[d][c] = from[d] + c * G < stop[d] ? idx_b[from[d] + c * G] : -1;
+                for (int c = 0; c < PIECES; ++c)
+                    columns[d][c] = from + c * side.width < stop ? idx_b[from + c * side.width] : -1;
             }
 #pragma unroll
             for (int d = 0; d < AHEAD; ++d) {
 #pragma unroll
                 for (int c = 0; c < PIECES; ++c)
                     if (columns[d][c] >= 0) visit(columns[d][c]);
+                if (!__any_sync(mask, longer[d])) continue;
+                for (int at = s + d * side.rows; at < min(s + (d + 1) * side.rows, steps); ++at) {
+                    const int first = __shfl_sync(mask, met.first, at, G), last = __shfl_sync(mask, met.last, at, G);
 #pragma unroll 1
-                for (int q = from[d] + PIECES * G; q < stop[d]; q += G) visit(idx_b[q]);
+                    for (int q = first + PIECES * side.width + lane; q < last; q += G) visit(idx_b[q]);
+                }
             }
         }
     }
 }
 
-// add(column, a, b) for every product of a row, in the order of k.
-template <int G, int PIECES, class Add>
+// add(locate(column), a, b) for every product of a row, in the order of k.  All lanes of the group call `locate` together,
+// some with column -1, for which it returns -1 and nothing is added; rows of B that are read side by side are located
+// together and added one after the other.
+template <int G, int PIECES, int ROWS, class Locate, class Add>
 __device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const VALUE* val_a, const int* ptr_b,
-                                             const int* idx_b, const VALUE* val_b, int lane, u32 mask, Add add) {
+                                             const int* idx_b, const VALUE* val_b, int log, int lane, u32 mask,
+                                             Locate locate, Add add) {
+    const Side<G> side(log, lane);
     for (int base = begin; base < end; base += G) {
         const Met met = row_met(base + lane, end, idx_a, ptr_b);
         const VALUE factor = base + lane < end ? val_a[base + lane] : VALUE(0);
         const int steps = min(G, end - base);
-        for (int s = 0; s < steps; s += AHEAD) {
-            int columns[AHEAD][PIECES], from[AHEAD], stop[AHEAD];
-            VALUE values[AHEAD][PIECES];
+        for (int s = 0; s < steps; s += ROWS * side.rows) {
+            int columns[ROWS][PIECES];
+            VALUE values[ROWS][PIECES];
+            bool longer[ROWS];
 #pragma unroll
-            for (int d = 0; d < AHEAD; ++d) {
-                from[d] = __shfl_sync(mask, met.first, s + d, G) + lane;
-                stop[d] = s + d < steps ? __shfl_sync(mask, met.last, s + d, G) : 0;
+            for (int d = 0; d < ROWS; ++d) {
+                const int at = s + d * side.rows + side.row;
+                const int first = __shfl_sync(mask, met.first, at, G), last = __shfl_sync(mask, met.last, at, G);
+                const int from = first + side.place, stop = at < steps ? last : 0;
+                longer[d] = stop > first + PIECES * side.width;
 #pragma unroll
                 for (int c = 0; c < PIECES; ++c) {
-                    const int q = from[d] + c * G;
-                    columns[d][c] = q < stop[d] ? idx_b[q] : -1;
-                    values[d][c] = q < stop[d] ? val_b[q] : VALUE(0);
+                    const int q = from + c * side.width;
+                    columns[d][c] = q < stop ? idx_b[q] : -1;
+                    values[d][c] = q < stop ? val_b[q] : VALUE(0);
                 }
             }
 #pragma unroll
-            for (int d = 0; d < AHEAD; ++d) {
-                if (s + d >= steps) break;
-                const VALUE a = __shfl_sync(mask, factor, s + d, G);
+            for (int d = 0; d < ROWS; ++d) {
+                const int from = s + d * side.rows, to = min(from + side.rows, steps);
+                if (from >= steps) break;
+                const VALUE mine = __shfl_sync(mask, factor, from + side.row, G);
+                const bool any_longer = __any_sync(mask, longer[d]);
+                int places[PIECES];
 #pragma unroll
-                for (int c = 0; c < PIECES; ++c)
-                    if (columns[d][c] >= 0) add(columns[d][c], a, values[d][c]);
+                for (int c = 0; c < PIECES; ++c) places[c] = locate(columns[d][c]);
+                for (int at = from; at < to; ++at) {
+                    if (side.row == at - from)
+#pragma unroll
+                        for (int c = 0; c < PIECES; ++c)
+                            if (places[c] >= 0) add(places[c], mine, values[d][c]);
+                    if (any_longer) {
+                        const int first = __shfl_sync(mask, met.first, at, G), last = __shfl_sync(mask, met.last, at, G);
+                        const VALUE a = __shfl_sync(mask, factor, at, G);
 #pragma unroll 1
-                for (int q = from[d] + PIECES * G; q < stop[d]; q += G) add(idx_b[q], a, val_b[q]);
-                __syncwarp(mask);
-            }
-        }
-    }
-}
-
-// step(present, column, a * b) for every product of a row, in the order of k; all lanes of the group take every step.
-template <int G, class Step>
-__device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const VALUE* val_a, const int* ptr_b,
-                                             const int* idx_b, const VALUE* val_b, int lane, u32 mask, Step step) {
-    for (int base = begin; base < end; base += G) {
-        const Met met = row_met(base + lane, end, idx_a, ptr_b);
-        const VALUE factor = base + lane < end ? val_a[base + lane] : VALUE(0);
-        const int steps = min(G, end - base);
-        for (int s = 0; s < steps; s += 2) {
-            int columns[2], from[2], stop[2];
-            VALUE values[2];
-#pragma unroll
-            for (int d = 0; d < 2; ++d) {
-                from[d] = __shfl_sync(mask, met.first, s + d, G);
-                stop[d] = s + d < steps ? __shfl_sync(mask, met.last, s + d, G) : 0;
-                const int q = from[d] + lane;
-                columns[d] = q < stop[d] ? idx_b[q] : -1;
-                values[d] = q < stop[d] ? val_b[q] : VALUE(0);
-            }
-#pragma unroll
-            for (int d = 0; d < 2; ++d) {
-                if (s + d >= steps) break;
-                const VALUE a = __shfl_sync(mask, factor, s + d, G);
-                step(columns[d] >= 0, columns[d], a * values[d]);
-#pragma unroll 1
-                for (int q = from[d] + G; q < stop[d]; q += G) {
-                    const bool present = q + lane < stop[d];
-                    step(present, present ? idx_b[q + lane] : 0, present ? a * val_b[q + lane] : VALUE(0));
+                        for (int q = first + PIECES * side.width; q < last; q += G) {
+                            const bool present = q + lane < last;
+                            const int place = locate(present ? idx_b[q + lane] : -1);
+                            if (present) add(place, a, val_b[q + lane]);
+                        }
+                    }
+                    __syncwarp(mask);
                 }
-                __syncwarp(mask);
             }
         }
     }
@@ -197,10 +202,10 @@ __device__ __forceinline__ int place_of(const Word* words, int offset) {
 // The bitmap of a row's columns, its first column `start`.
 template <int G>
 __device__ __forceinline__ void mark_columns(int row, int start, int words, u32* bits, const int* ptr_a, const int* idx_a,
-                                             const int* ptr_b, const int* idx_b, int lane, u32 mask) {
+                                             const int* ptr_b, const int* idx_b, int log, int lane, u32 mask) {
     for (int w = lane; w < words; w += G) bits[w] = 0;
     __syncwarp(mask);
-    each_column<G, G == 32 ? 2 : 1>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, lane, mask, [&](int column) {
+    each_column<G, G == 32 ? 2 : 1>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, log, lane, mask, [&](int column) {
         const int offset = column - start;
         set_bit(&bits[offset >> 5], offset);
     });

@@ -7,9 +7,9 @@ namespace {
 template <int G>
 __device__ __forceinline__ void symbolic_window(int row, u32* bits, const int* ptr_a, const int* idx_a, const int* ptr_b,
                                                 const int* idx_b, const int* low, const int* span, const int* slot,
-                                                int* entries, u32* kept, int capacity, int lane, u32 mask) {
+                                                int* entries, u32* kept, int capacity, int log, int lane, u32 mask) {
     const int words = (span[row] + 31) >> 5, at = slot[row];
-    mark_columns<G>(row, low[row], words, bits, ptr_a, idx_a, ptr_b, idx_b, lane, mask);
+    mark_columns<G>(row, low[row], words, bits, ptr_a, idx_a, ptr_b, idx_b, log, lane, mask);
     const bool keep = at + words <= capacity;
     int total = 0;
     for (int w = lane; w < words; w += G) {
@@ -22,11 +22,11 @@ __device__ __forceinline__ void symbolic_window(int row, u32* bits, const int* p
 
 template <int G, int LOG>
 __device__ __forceinline__ void symbolic_hash(int row, int* keys, const int* ptr_a, const int* idx_a, const int* ptr_b,
-                                              const int* idx_b, int* entries, int lane, u32 mask) {
+                                              const int* idx_b, int* entries, int log, int lane, u32 mask) {
     for (int t = lane; t < 1 << LOG; t += G) keys[t] = -1;
     __syncwarp(mask);
     int total = 0;
-    each_column<G, 1>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, lane, mask, [&](int column) {
+    each_column<G, 1>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, log, lane, mask, [&](int column) {
         bool added = false;
         insert<LOG>(keys, column, added);
         total += added;
@@ -44,6 +44,7 @@ struct Rows {
     u32* kept;
     int capacity;
     const int* head;
+    int log;     // lanes that read a row of B
     u32* table;  // of this warp
     int item;    // the next of this warp, counted from the bin's first
 };
@@ -65,7 +66,7 @@ template <int G, int SIZE, class Row> __device__ __forceinline__ void rows_of_bi
 template <int G, int WORDS> __device__ __forceinline__ void window_rows(Rows& of, int bin) {
     rows_of_bin<G, WORDS>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
         symbolic_window<G>(row, table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.low, of.span, of.slot, of.entries, of.kept,
-                           of.capacity, lane, mask);
+                           of.capacity, of.log, lane, mask);
     });
 }
 
@@ -79,7 +80,7 @@ __device__ __forceinline__ void window_rows_by_blocks(const Rows& of, int bin, u
         for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
         __syncthreads();
         const int begin = of.ptr_a[row], part = (of.ptr_a[row + 1] - begin + 3) >> 2, from = begin + warp * part;
-        each_column<32, 2>(from, min(from + part, of.ptr_a[row + 1]), of.idx_a, of.ptr_b, of.idx_b, lane, ALL,
+        each_column<32, 2>(from, min(from + part, of.ptr_a[row + 1]), of.idx_a, of.ptr_b, of.idx_b, of.log, lane, ALL,
                            [&](int column) {
                                const int offset = column - start;
                                set_bit(&bits[offset >> 5], offset);
@@ -98,7 +99,7 @@ __device__ __forceinline__ void window_rows_by_blocks(const Rows& of, int bin, u
 
 template <int G, int LOG> __device__ __forceinline__ void hash_rows(Rows& of, int bin) {
     rows_of_bin<G, 1 << LOG>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
-        symbolic_hash<G, LOG>(row, (int*)table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.entries, lane, mask);
+        symbolic_hash<G, LOG>(row, (int*)table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.entries, of.log, lane, mask);
     });
 }
 
@@ -110,7 +111,7 @@ __device__ void symbolic_block(int rows, int nnz, const int* lists, const int* p
     __shared__ int total, s_first[256], s_last[256];
     if (invalid(head)) return;
     u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
-    const int count = head[SYMBOLIC + BLOCK_BIN], width = width_of(mean_row(head, nnz));
+    const int count = head[SYMBOLIC + BLOCK_BIN], width = 1 << lanes_of(mean_row(head, nnz));
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
         const int row = lists[(long long)BLOCK_BIN * rows + item], start = low[row], words = words_of(span[row]);
         for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const 
     __shared__ __align__(16) u32 s_tables[4][1056];  // four tables of 256 and their padding, or one of 1024
     if (invalid(head)) return;
     const float mean = mean_row(head, nnz);
-    Rows of = {rows, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, slot, entries, kept, capacity, head};
+    Rows of = {rows, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, slot, entries, kept, capacity, head, lanes_of(mean)};
     of.table = s_tables[threadIdx.x >> 5];
     of.item = blockIdx.x + gridDim.x * (threadIdx.x >> 5);  // neighbours go to different multiprocessors
     if (by_blocks) {

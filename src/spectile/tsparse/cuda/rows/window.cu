@@ -6,7 +6,7 @@
 namespace {
 
 template <int G, int WORDS, int SUMS>
-__device__ void numeric_window(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
+__device__ void numeric_window(int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
                                const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* span,
                                const int* slot, const u32* kept, int capacity, const int* ptr_c, int* idx_c,
                                VALUE* val_c) {
@@ -27,7 +27,7 @@ __device__ void numeric_window(int count, const int* list, const int* ptr_a, con
         mark_known(out, ptr_c[row + 1], idx_c, start, (u32*)sums, 1, lane, G);
         __syncwarp(mask);
 #else
-        mark_columns<G>(row, start, used, (u32*)sums, ptr_a, idx_a, ptr_b, idx_b, lane, mask);
+        mark_columns<G>(row, start, used, (u32*)sums, ptr_a, idx_a, ptr_b, idx_b, log, lane, mask);
 #endif
         keep = (u32*)sums;
     }
@@ -46,9 +46,10 @@ __device__ void numeric_window(int count, const int* list, const int* ptr_a, con
     __syncwarp(mask);
     for (int e = lane; e < before; e += G) sums[e] = 0;
     __syncwarp(mask);
-    each_product<G, G == 32 ? 2 : 1>(
-        ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, lane, mask,
-        [&](int column, VALUE a, VALUE b) { sums[place_of(words, column - start)] += a * b; });
+    each_product<G, G == 32 ? 2 : 1, 4>(
+        ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, log, lane, mask,
+        [&](int column) { return column >= 0 ? place_of(words, column - start) : -1; },
+        [&](int place, VALUE a, VALUE b) { sums[place] += a * b; });
     for (int e = lane; e < before; e += G) val_c[out + e] = sums[e];
 }
 
@@ -58,10 +59,10 @@ extern "C" {
 
 #define NUMERIC_WINDOW(BIN, G, WORDS, SUMS)                                                                               \
     __global__ void __launch_bounds__(128) numeric_window_##G##_##WORDS##_##SUMS(                                         \
-        int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
+        int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
         const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* slot, const u32* kept,          \
         int capacity, const int* ptr_c, int* idx_c, VALUE* val_c) {                                                       \
-        numeric_window<G, WORDS, SUMS>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, slot, kept,      \
+        numeric_window<G, WORDS, SUMS>(count, log, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, slot, kept,      \
                                        capacity, ptr_c, idx_c, val_c);                                                    \
     }
 NUMERIC_WINDOWS(NUMERIC_WINDOW)
