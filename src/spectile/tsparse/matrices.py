@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,20 @@ def check_pair(A: Any, B: Any) -> bool:
     return kinds[0] == "cupyx.scipy.sparse"
 
 
-def _kind(name: str, matrix: Any) -> str:
-    """Return the library of a factor, which is sparse, of two dimensions and real."""
+@functools.cache
+def _library(kind: type) -> str | None:
+    """Return the library of a type of sparse matrix, or None for other types."""
     import scipy.sparse as sp
 
-    if type(matrix).__module__.startswith("cupyx.scipy.sparse"):
-        kind = "cupyx.scipy.sparse"
-    elif sp.issparse(matrix):
-        kind = "scipy.sparse"
-    else:
+    if kind.__module__.startswith("cupyx.scipy.sparse"):
+        return "cupyx.scipy.sparse"
+    return "scipy.sparse" if issubclass(kind, sp.spmatrix | sp.sparray) else None
+
+
+def _kind(name: str, matrix: Any) -> str:
+    """Return the library of a factor, which is sparse, of two dimensions and real."""
+    kind = _library(type(matrix))
+    if kind is None:
         raise TypeError(
             f"{name} is a {type(matrix).__name__}, not a sparse matrix: wrap it in scipy.sparse.csr_array(...)"
         )
@@ -47,15 +53,18 @@ def _kind(name: str, matrix: Any) -> str:
 
 def choose_precision(A: Any, B: Any, name: str | None) -> Precision:
     """Return the precision called `name`, or that of the values: float32 where NumPy's rules give it, else float64."""
-    if name is not None:
-        return lookup(name)
-    narrow = both_boolean(A, B) or np.result_type(A.dtype, B.dtype) in (np.float16, np.float32)
+    return _default_precision(A.dtype, B.dtype) if name is None else lookup(name)
+
+
+@functools.cache
+def _default_precision(a: np.dtype, b: np.dtype) -> Precision:
+    narrow = a == b == np.bool_ or np.result_type(a, b) in (np.float16, np.float32)
     return lookup("float32" if narrow else "float64")
 
 
 def both_boolean(A: Any, B: Any) -> bool:
     """Return whether the product is a product of patterns."""
-    return bool(A.dtype == B.dtype == np.bool_)
+    return bool(A.dtype.kind == B.dtype.kind == "b")
 
 
 def both_integer(A: Any, B: Any) -> bool:

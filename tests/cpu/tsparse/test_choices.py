@@ -14,7 +14,15 @@ import pytest
 from spectile.core.devices import TABLE
 from spectile.tsparse import types
 from spectile.tsparse.cuda import choose, units
-from spectile.tsparse.cuda.counters import BLOCK_KERNELS, CONSTANTS, HASH_KERNELS, HEAD, WINDOW_KERNELS, Head
+from spectile.tsparse.cuda.counters import (
+    BLOCK_KERNELS,
+    CONSTANTS,
+    HASH_KERNELS,
+    HEAD,
+    SORT_KERNELS,
+    WINDOW_KERNELS,
+    Head,
+)
 
 LONGEST = 2**31 - 2**20  # rows, columns, entries: what the kernels take
 RNG = np.random.default_rng(2026)
@@ -57,16 +65,42 @@ using VALUE = double;
 {functions}
 }}
 extern "C" int symbolic(unsigned long long products, int span) {{ return d::symbolic_bin(products, span); }}
-extern "C" int numeric(int size, int entries, int span, int window, int heavy, int shared, int* need) {{
-    return size == 4 ? f::numeric_bin(entries, span, window, heavy, shared, need)
-                     : d::numeric_bin(entries, span, window, heavy, shared, need);
+extern "C" int numeric(int size, int entries, int span, int slot, int shared, int* need) {{
+    return size == 4 ? f::numeric_bin(entries, span, slot, shared, need)
+                     : d::numeric_bin(entries, span, slot, shared, need);
 }}
 """
 
 
 def random_rows(count):
     """Yield products, span and entries of rows of every size that C may have."""
-    edges = [1, 2, 16, 17, 24, 32, 48, 64, 192, 256, 768, 1024, 2048, 2049, 8192, 8193, 2**14, 2**20, 2**22, 2**22 + 1]
+    edges = [
+        1,
+        2,
+        16,
+        17,
+        24,
+        32,
+        33,
+        48,
+        64,
+        65,
+        128,
+        129,
+        192,
+        256,
+        768,
+        1024,
+        2048,
+        2049,
+        8192,
+        8193,
+        2**14,
+        2**20,
+        2**22,
+        2**22 + 1,
+    ]
+    edges += [2**25 - 1, 2**25]
     edges += [2**30, LONGEST - 1, LONGEST]
     for i in range(count):
         span = int(RNG.choice(edges)) if i % 2 else int(2 ** RNG.uniform(0, 31)) % LONGEST + 1
@@ -81,21 +115,29 @@ def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
     limit = choose.shared_limit(device)
     windows = {kernel.bin: kernel for kernel in WINDOW_KERNELS}
     hashes = {kernel.bin: kernel for kernel in HASH_KERNELS}
+    sorts = {kernel.bin: kernel for kernel in SORT_KERNELS}
     blocks = {kernel.bin: kernel for kernel in BLOCK_KERNELS}
     assert device_code.symbolic(ctypes.c_ulonglong(0), 0) == -1
     for products, span, entries in random_rows(4000):
         symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span)
         most = min(products, span)
-        if symbolic < 2:
+        sort_bin = CONSTANTS["SORT_BIN"]
+        if symbolic >= sort_bin:
+            lanes = sorts[symbolic - sort_bin + 12].lanes
+            assert products <= 4 * lanes and span << (4 * lanes).bit_length() - 1 < 2**32
+            assert lanes == 4 or products > 2 * lanes, "the smallest group that holds the row"
+        elif symbolic < 2:
             assert span <= (2048, 8192)[symbolic] and products < CONSTANTS["HEAVY"]
         elif symbolic < CONSTANTS["BLOCK_BIN"]:
             assert most <= (32, 64, 256, 1024)[symbolic - 2], "a table that is full is searched for ever"
         need = ctypes.c_int()
-        heavy = products >= CONSTANTS["HEAVY"] and symbolic >= 2
-        row = (itemsize, entries, span, int(symbolic < 2), int(heavy), limit)
-        chosen = device_code.numeric(*row, ctypes.byref(need))
+        slot = 0 if symbolic < 2 else -3 - (symbolic - sort_bin) if symbolic >= sort_bin else -1
+        slot = -2 if symbolic >= 2 and products >= CONSTANTS["HEAVY"] else slot
+        chosen = device_code.numeric(itemsize, entries, span, slot, limit, ctypes.byref(need))
         words = -(-span // 32)
-        if chosen in windows:
+        if chosen in sorts:
+            assert symbolic - sort_bin == chosen - 12
+        elif chosen in windows:
             assert symbolic < 2 and words <= windows[chosen].words and entries <= windows[chosen].sums
         elif chosen in hashes:
             assert entries <= 2 ** (hashes[chosen].log - 1)
@@ -169,6 +211,16 @@ def test_every_launch_fits_every_device(device):
                         assert shape.shared_bytes <= 48 * 1024 or block.refusal(device) is None
 
 
+def test_the_lists_of_two_bins_share_the_room_of_all_rows():
+    rows = 1000
+    for number in range(0, CONSTANTS["BINS_NUMERIC"], 2):
+        for first, second in ((0, 0), (1000, 0), (0, 1000), (400, 600), (3, 5)):
+            begin, other = choose.list_start(number, rows, first), choose.list_start(number + 1, rows, second)
+            assert begin == number // 2 * rows and begin + first <= other
+            assert other + second == (number // 2 + 1) * rows
+    assert max(CONSTANTS["BINS_NUMERIC"], CONSTANTS["BINS_SYMBOLIC"]) <= choose.LISTS * 2
+
+
 def test_no_row_for_bitmaps_in_global_memory_needs_no_launch():
     """The identity of 2,000,000 columns: its bitmap would not fit in shared memory, and no row asks for one."""
     device = TABLE["H200"]
@@ -213,9 +265,9 @@ class Recorded:
 def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch):
     pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
     from spectile.tsparse.cuda import factors
-    from spectile.tsparse.cuda.rows import count, fill
+    from spectile.tsparse.cuda.rows import count, fill, lists
 
-    for module in (factors, count, fill):
+    for module in (factors, count, fill, lists):
         monkeypatch.setattr(module, "kernel", Recorded)
     for module in (count, fill):
         monkeypatch.setattr(module, "describe", lambda: TABLE["H200"])
@@ -235,7 +287,13 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
                 head = head_of(**bins, PRODUCTS=products, **{f"MAX_BYTES+{i}": 1000 for i in range(4)})
                 phase = count.Phase(0, 1000, None, head, kept_words=100, scratch_bytes=2**28)
                 fill.Launches(A, wide, phase, itemsize, reuse)
+    product = object.__new__(lists.ProductLists)
+    places = np.zeros(1, np.uint64)  # an address is packed as such
+    product._starts = product._lists = product._rows = product._first = places
+    product._patterns, product._entries = (places, places), 77
+    product._bind(value)
     names = {
+        "numeric_list",
         "prepare_float",
         "prepare_double",
         "compare",
@@ -245,6 +303,7 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
         "symbolic_block_shared",
     }
     names |= {f"numeric_window_{kernel.lanes}_{kernel.words}_{kernel.sums}" for kernel in WINDOW_KERNELS}
+    names |= {f"numeric_sort_{kernel.lanes}" for kernel in SORT_KERNELS}
     names |= {f"numeric_hash_{kernel.lanes}_{kernel.log}" for kernel in HASH_KERNELS}
     names |= {f"numeric_block_{kernel.name}" for kernel in BLOCK_KERNELS}
     assert Recorded.seen == names

@@ -16,6 +16,7 @@ from spectile.tsparse.cuda.counters import (
     CONSTANTS,
     HASH_KERNELS,
     HEAD,
+    SORT_KERNELS,
     WINDOW_KERNELS,
     Head,
 )
@@ -23,8 +24,10 @@ from spectile.tsparse.cuda.counters import (
 SCRATCH_BYTES = 1 << 28  # of bitmaps that shared memory does not hold
 _STATIC_BYTES = 12 * 1024  # of shared memory that the block kernels hold beside what they ask for
 _ROW_WORDS = 128  # words of bitmaps kept per row, at most on average
+#: Integers of a row in the lists of the bins, two of which share room for all rows.
+LISTS = -(-max(CONSTANTS["BINS_SYMBOLIC"], CONSTANTS["BINS_NUMERIC"]) // 2)
 #: Bytes of work space that a row takes at most: 5 integers, its place in the lists of the bins, bitmaps.
-ROW_BYTES = 4 * (5 + CONSTANTS["BINS_NUMERIC"]) + 4 * _ROW_WORDS
+ROW_BYTES = 4 * (5 + LISTS) + 4 * _ROW_WORDS
 _SYMBOLIC_THREADS = 256  # of a block that counts one row
 
 
@@ -128,7 +131,7 @@ def scan(rows: int) -> Shape:
 class NumericLaunch:
     """A kernel of the numeric phase for the rows of one bin."""
 
-    family: str  # window, hash, wide_hash or block
+    family: str  # sort, window, hash, wide_hash or block
     name: str
     bin: int
     rows: int
@@ -159,9 +162,8 @@ def numeric(
     yield from _blocks(head, bins, scratch_bytes, device)
     # Tables of more columns have a whole warp per row: fewer rows per block keep more warps at work.
     family = "hash" if columns < 1 << (32 - HASH_KERNELS[-1].log) else "wide_hash"
-    few = 4 if mean_b <= CONSTANTS["SHORT_MEAN"] else 8
     for hashed in reversed(HASH_KERNELS):
-        if bins[hashed.bin] and hashed.lanes in (few, 32):
+        if bins[hashed.bin]:
             row_bytes = (4 + itemsize) * _padded(1 << hashed.log, hashed.lanes) + (2 << hashed.log)
             name = f"numeric_hash_{hashed.lanes}_{hashed.log}"
             yield _by_groups(family, name, hashed.bin, bins, hashed.lanes, row_bytes)
@@ -171,6 +173,15 @@ def numeric(
             row_bytes = 8 * _padded(window.words, window.lanes) + itemsize * _padded(window.sums, window.lanes)
             name = f"numeric_window_{window.lanes}_{window.words}_{window.sums}"
             yield _by_groups("window", name, window.bin, bins, window.lanes, row_bytes)
+    for few_products in reversed(SORT_KERNELS):
+        if bins[few_products.bin]:
+            lanes = few_products.lanes
+            yield _by_groups("sort", f"numeric_sort_{lanes}", few_products.bin, bins, lanes, 56 * lanes + 8)
+
+
+def list_start(number: int, rows: int, count: int) -> int:
+    """Return where the rows of a bin begin in the lists, as ``list_of`` of ``shared.cuh``."""
+    return number // 2 * rows + (rows - count if number % 2 else 0)
 
 
 def _blocks(head: Head, bins: list[int], scratch_bytes: int, device: Device) -> Iterator[NumericLaunch]:

@@ -46,6 +46,13 @@ class HashKernel(NamedTuple):
     log: int
 
 
+class SortKernel(NamedTuple):
+    """A numeric kernel for rows of few products."""
+
+    bin: int
+    lanes: int
+
+
 class BlockKernel(NamedTuple):
     """A numeric kernel for long rows with a wide window."""
 
@@ -60,6 +67,7 @@ CONSTANTS, HEAD, FLAGS, ROUNDING = _constants(), _enumerators("Head"), _enumerat
 UNSORTED = 2  # the host's own flag: the number of descents is not 0
 WINDOW_KERNELS = [WindowKernel(*map(int, row)) for row in _kernels("NUMERIC_WINDOWS")]
 HASH_KERNELS = [HashKernel(*map(int, row)) for row in _kernels("NUMERIC_HASHES")]
+SORT_KERNELS = [SortKernel(*map(int, row)) for row in _kernels("NUMERIC_SORTS")]
 BLOCK_KERNELS = [
     BlockKernel(int(number), name, int(threads), words == "true", sums == "true")
     for number, name, threads, words, sums in _kernels("NUMERIC_BLOCKS")

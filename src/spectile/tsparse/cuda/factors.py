@@ -70,7 +70,7 @@ def device_csr(matrix: Any, name: str) -> Any:
     csr = matrix.tocsr()
     if max(*csr.shape, csr.nnz) > _MOST_INDEX:
         raise ValueError(f'{name} has {csr.nnz} entries and shape {csr.shape}, beyond 32 bits; use backend="cpu"')
-    floating = csr.dtype in (np.float32, np.float64)
+    floating = csr.dtype.char in "fd"
     if isinstance(csr, csr_matrix) and floating and csr.indices.dtype == csr.indptr.dtype == np.int32:
         return csr
     dtype = csr.dtype if floating else np.float32 if csr.dtype.itemsize < 4 else np.float64

@@ -14,32 +14,35 @@ constexpr int EMPTY = -1048576;        // exponent of a row or column without a 
 constexpr int HEAD = 64;  // words
 enum Head {
     SYMBOLIC = 0,       // rows in each symbolic bin
-    NUMERIC = 8,        // rows in each numeric bin (12)
-    FLAGS = 20,         // bad input of A and of B, see Flag
-    MAX_SPAN = 22,      // widest window among the rows of the symbolic block bin
-    MAX_BYTES = 24,     // most shared memory among the rows of each numeric block bin; of the last, most words (4)
-    TICKET = 28,
-    DESCENTS = 34,      // places in A and in B where a column is not above the one before, less those at a row's start
-    PRODUCTS = 30,      // 64 bits
-    ENTRIES = 32,       // 64 bits: stored entries of C
-    KEPT = 36,          // 64 bits: words of the bitmaps that the rows of the window bins keep
+    NUMERIC = 12,       // rows in each numeric bin (16)
+    FLAGS = 28,         // bad input of A and of B, see Flag
+    MAX_SPAN = 30,      // widest window among the rows of the symbolic block bin
+    MAX_BYTES = 32,     // most shared memory among the rows of each numeric block bin; of the last, most words (4)
+    TICKET = 31,
+    PRODUCTS = 36,      // 64 bits
+    ENTRIES = 38,       // 64 bits: stored entries of C
+    DESCENTS = 40,      // places in A and in B where a column is not above the one before, less those at a row's start
+    KEPT = 42,          // 64 bits: words of the bitmaps that the rows of the window bins keep
 };
 enum Flag { BAD_INDEX = 1, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16, LOST = 32, BAD_POINTER = 64, OTHER_PATTERN = 128 };
 enum Rounding { KEEP = 0, TF32 = 1, HALF = 2, HALF_TILE = 3 };
 
 // Mean lengths of the rows of B from which more lanes take a row.
-constexpr int SHORT_MEAN = 4;
-constexpr int HALF_WARP_MEAN = 8;
-constexpr int WARP_MEAN = 16;
 constexpr int MIDDLE_MEAN = 10;
 constexpr int LONG_MEAN = 24;
 
-// Bins of the symbolic phase: window 2048, window 8192, hash 32, 64, 256, 1024, block.
-constexpr int BINS_SYMBOLIC = 7;
+// Rows of few products are sorted; those whose window a bitmap holds only up to SORTED_WINDOW products.
+constexpr int SORTED = 128;
+constexpr int SORTED_WINDOW = 32;
+constexpr int SORTED_SPAN = 33554432;  // columns of a window that a word holds beside the number of a product
+
+// Bins of the symbolic phase: window 2048, window 8192, hash 32, 64, 256, 1024, block, sorted 16, 32, 64, 128.
+constexpr int BINS_SYMBOLIC = 11;
 constexpr int BLOCK_BIN = 6;
+constexpr int SORT_BIN = 7;
 
 // Bins of the numeric phase, and their kernels.
-constexpr int BINS_NUMERIC = 12;
+constexpr int BINS_NUMERIC = 16;
 constexpr int GROUP_THREADS = 128;  // of the kernels that give a row to a group of lanes
 // bin, lanes of a row, words of its bitmap, sums
 #define NUMERIC_WINDOWS(KERNEL)                                                                                           \
@@ -50,13 +53,17 @@ constexpr int GROUP_THREADS = 128;  // of the kernels that give a row to a group
     KERNEL(2, 32, 256, 1024)
 // bin, lanes of a row, logarithm of its table, which is filled to a half
 #define NUMERIC_HASHES(KERNEL)                                                                                            \
-    KERNEL(3, 4, 5)                                                                                                       \
     KERNEL(3, 8, 5)                                                                                                       \
-    KERNEL(4, 4, 6)                                                                                                       \
     KERNEL(4, 8, 6)                                                                                                       \
     KERNEL(5, 32, 8)                                                                                                      \
     KERNEL(6, 32, 9)                                                                                                      \
     KERNEL(7, 32, 10)
+// bin, lanes of a row
+#define NUMERIC_SORTS(KERNEL)                                                                                             \
+    KERNEL(12, 4)                                                                                                         \
+    KERNEL(13, 8)                                                                                                         \
+    KERNEL(14, 16)                                                                                                        \
+    KERNEL(15, 32)
 // bin, name, threads, bitmap in shared memory, sums in shared memory
 #define NUMERIC_BLOCKS(KERNEL)                                                                                            \
     KERNEL(8, small, 128, true, true)                                                                                     \
@@ -66,6 +73,11 @@ constexpr int GROUP_THREADS = 128;  // of the kernels that give a row to a group
 
 // Words of the bitmap of `span` columns, of which there may be nearly 2^31.
 __device__ __forceinline__ int words_of(int span) { return int((u32(span) + 31) >> 5); }
+
+// The rows of a bin.  Two bins share room for all rows, one from its beginning, one from its end: no row is in both.
+__device__ __forceinline__ const int* list_of(const int* lists, int bin, int rows, int count) {
+    return lists + (long long)(bin >> 1) * rows + (bin & 1 ? rows - count : 0);
+}
 
 // Whether the check of the factors found what the kernels must not walk.
 __device__ __forceinline__ bool invalid(const int* head) {

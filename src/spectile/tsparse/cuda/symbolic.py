@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from spectile.tsparse import errors
 from spectile.tsparse.cuda import parts
 from spectile.tsparse.cuda.counters import FLAGS, Invalid, read_head
 from spectile.tsparse.cuda.factors import checked, compare, unscale, with_checked_factors
+from spectile.tsparse.cuda.rows import lists
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.cuda.run import chunk_of, least_bytes
@@ -26,6 +27,8 @@ class SymbolicProduct:
         scratch = _scratch(memory_limit, A, B)
         self._host = host
         self._indices: Any = None
+        # What `numeric` launches: made by its first call; False where a limit or the sizes forbid it.
+        self._lists: lists.ProductLists | Literal[False] | None = None if memory_limit is None else False
 
         def analyse(left: Factor, right: Factor, counters: Any) -> Phase:
             phase = count_rows(left, right, 0, left.shape[0], "float64", counters, scratch)
@@ -52,13 +55,18 @@ class SymbolicProduct:
     @property
     def indices(self) -> Any:
         """Sorted columns of C."""
+        columns = self._columns()
+        return columns.get() if self._host else columns
+
+    def _columns(self) -> Any:
+        """Return the columns of C on the device, made by the first call."""
         if self._indices is None:
             import cupy
 
             unread = cupy.empty(max(self.nnz, self._left.nnz, self._right.nnz), np.float32)
             left, right = (replace(factor, data=unread) for factor in (self._left, self._right))
             self._fill(left, right, unread)
-        return self._indices.get() if self._host else self._indices
+        return self._indices
 
     def multiply(self, A: Any, B: Any, *, precision: Any = None) -> Any:
         """Return C = A B for factors with the analysed patterns, which is checked.
@@ -103,13 +111,21 @@ class SymbolicProduct:
         if out is None:
             out = cupy.empty(self.nnz, data_a.dtype)
         errors.check_values(data_a, data_b, out, self._left.nnz, self._right.nnz, self.nnz)
-        self._fill(replace(self._left, data=data_a), replace(self._right, data=data_b), out)
+        if self._lists is None:
+            self._lists = lists.make(self._left, self._right, self._phase, self._columns()) or False
+        if self._lists:
+            self._lists(data_a, data_b, out)
+        else:
+            self._fill(replace(self._left, data=data_a), replace(self._right, data=data_b), out)
         return out
 
     def _fill(self, left: Factor, right: Factor, data: Any) -> None:
         """Fill the values of C, and its columns the first time."""
         import cupy
 
+        if self._lists:
+            self._lists(left.data, right.data, data)
+            return
         if self._indices is not None:
             fill_rows(left, right, self._phase, self._indices, data, reuse=True)
             return

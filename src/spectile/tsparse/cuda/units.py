@@ -24,6 +24,7 @@ def _task_product(precision: str, tensor: int) -> Unit:
 #: By the name of the type of C.
 CHECK = _by_value("check.cu")
 ANALYSIS = _by_value("rows/analysis.cu")
+SORT = _by_value("rows/sort.cu")
 WINDOW = _by_value("rows/window.cu", REUSE="0")
 HASH = _by_value("rows/hash.cu", WIDE="0")
 WIDE_HASH = _by_value("rows/hash.cu", WIDE="1")  # of products with more columns than a word sorts with their slots
@@ -32,6 +33,7 @@ BLOCK = _by_value("rows/block.cu", REUSE="0")
 REUSE_WINDOW = _by_value("rows/window.cu", REUSE="1")
 REUSE_HASH = _by_value("rows/reuse.cu")
 REUSE_BLOCK = _by_value("rows/block.cu", REUSE="1")
+LIST = _by_value("rows/list.cu")
 SYMBOLIC = Unit(__package__, ("rows/symbolic.cu",), PORTABLE, _VALUES["float32"])  # it reads no values
 #: By the name of the precision.
 TILES = {
@@ -51,6 +53,7 @@ TASK_PLAIN = _task_product("float16", 0)
 _FAMILIES = (
     CHECK,
     ANALYSIS,
+    SORT,
     WINDOW,
     HASH,
     WIDE_HASH,
@@ -58,6 +61,7 @@ _FAMILIES = (
     REUSE_WINDOW,
     REUSE_HASH,
     REUSE_BLOCK,
+    LIST,
     TILES,
     TASK_PRODUCT,
 )
@@ -67,4 +71,4 @@ UNITS = (SYMBOLIC, TASK_LIST, TASK_PLAIN, *(unit for family in _FAMILIES for uni
 @functools.cache
 def prepare_rows(value: str, device: int) -> None:
     """Compile side by side what a product by rows with values of this type may launch on the current device."""
-    prepare(SYMBOLIC, *(family[value] for family in (CHECK, ANALYSIS, WINDOW, HASH, BLOCK)))
+    prepare(SYMBOLIC, *(family[value] for family in (CHECK, ANALYSIS, SORT, WINDOW, HASH, BLOCK)))

@@ -8,7 +8,10 @@ namespace {
 __device__ int symbolic_bin(u64 products, int span) {
     if (products == 0) return -1;
     const u64 bound = products < u64(span) ? products : u64(span);
-    if (products < HEAVY && span <= 8192 && u64(span) <= 32 * bound) return span <= 2048 ? 0 : 1;
+    const bool window = span <= 8192 && u64(span) <= 32 * bound;
+    if (products <= (window ? SORTED_WINDOW : SORTED) && span < SORTED_SPAN)
+        return SORT_BIN + (products > 16) + (products > 32) + (products > 64);
+    if (products < HEAVY && window) return span <= 2048 ? 0 : 1;
     if (products < HEAVY) {
         if (bound <= 24) return 2;
         if (bound <= 48) return 3;
@@ -18,11 +21,18 @@ __device__ int symbolic_bin(u64 products, int span) {
     return 6;
 }
 
+// What the symbolic phase leaves of a row: the place of its kept bitmap if it is not negative, or one of these.
+constexpr int NO_BITMAP = -1;
+constexpr int MANY_PRODUCTS = -2;
+constexpr int FEW_PRODUCTS = -3;  // and -4, -5, -6: the bins of sorted rows
+
 // Bin of a row for the numeric phase, and the shared memory that it needs in a block bin (in the last, the words of its
-// bitmap in global memory); `window` tells that the symbolic phase kept its bitmap.
-__device__ int numeric_bin(int entries, int span, bool window, bool heavy, int shared_bytes, int* need) {
+// bitmap in global memory).
+__device__ int numeric_bin(int entries, int span, int slot, int shared_bytes, int* need) {
+    const bool window = slot >= 0, heavy = slot == MANY_PRODUCTS;
     *need = 0;
     if (entries == 0) return -1;
+    if (slot <= FEW_PRODUCTS) return 12 + FEW_PRODUCTS - slot;
     if (window && span <= 2048) return entries <= 256 ? 0 : 1;
     if (window && entries <= 1024) return 2;
     if (!heavy && !window) {
@@ -53,7 +63,7 @@ template <int BINS> __device__ int append(int row, int bin, int rows, int* count
     __syncthreads();
     if (bin < 0) return -1;
     place += base[bin];
-    lists[(long long)bin * rows + place] = row;
+    lists[(long long)(bin >> 1) * rows + (bin & 1 ? rows - 1 - place : place)] = row;
     return place;
 }
 
@@ -139,14 +149,16 @@ __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int gro
         }
     }
     append<BINS_SYMBOLIC>(mine, bin, rows, head + SYMBOLIC, lists);
-    // The place of a kept bitmap; -1 without one, -2 for a row with many products.
     const bool window = bin == 0 || bin == 1;
     const int words = words_of(width), at = window ? atomicAdd(&kept_words, words) : 0;
     __syncthreads();
     if (threadIdx.x == 0 && kept_words) s_kept = atomicAdd((u64*)&head[KEPT], u64(kept_words));
     __syncthreads();
     if (bin >= 0)
-        slot[mine] = window ? int(min(s_kept + at, u64(MOST_KEPT))) : sum >= HEAVY ? -2 : -1;
+        slot[mine] = window            ? int(min(s_kept + at, u64(MOST_KEPT)))
+                     : bin >= SORT_BIN ? FEW_PRODUCTS - (bin - SORT_BIN)
+                     : sum >= HEAVY    ? MANY_PRODUCTS
+                                       : NO_BITMAP;
     const int widest = __reduce_max_sync(ALL, bin == 6 ? width : 0);
     for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(ALL, sum, d);
     if ((threadIdx.x & 31) == 0) {
@@ -224,11 +236,11 @@ __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const i
         if (row < rows) {
             ptr_c[row] = int(before);
             before += held[i];
-            if (held[i]) bin = numeric_bin(held[i], span[row], slot[row] >= 0, slot[row] == -2, shared_bytes, &need);
+            if (held[i]) bin = numeric_bin(held[i], span[row], slot[row], shared_bytes, &need);
         }
         if (!__syncthreads_or(bin >= 0)) continue;  // of hypersparse matrices most rows are empty
         append<BINS_NUMERIC>(row, bin, rows, head + NUMERIC, lists);
-        if (bin >= 8) atomicMax(&head[MAX_BYTES + bin - 8], need);
+        if (need) atomicMax(&head[MAX_BYTES + bin - 8], need);
     }
 }
 

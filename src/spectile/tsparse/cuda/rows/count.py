@@ -14,7 +14,7 @@ import numpy as np
 from spectile.core.device import describe
 from spectile.core.launch import kernel
 from spectile.tsparse.cuda import choose, units
-from spectile.tsparse.cuda.counters import CONSTANTS, Head, new_counters, read_head
+from spectile.tsparse.cuda.counters import CONSTANTS, HEAD, Head, new_counters, read_head
 from spectile.tsparse.cuda.plans import Addresses, plan
 from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
@@ -98,7 +98,7 @@ def count_rows(
         return Phase(first, 0, indptr, Head.empty())
     nnz = min(max(A.nnz * rows // A.shape[0], 1), 2**31 - 1)
     kept_words = choose.kept_words(rows, nnz)
-    kept, work = cupy.cuda.alloc(4 * kept_words), cupy.cuda.alloc(4 * (4 + CONSTANTS["BINS_NUMERIC"]) * rows)
+    kept, work = cupy.cuda.alloc(4 * kept_words), cupy.cuda.alloc(4 * (4 + choose.LISTS) * rows)
     low, span, slot, entries, lists = range(work.ptr, work.ptr + 20 * rows, 4 * rows)
     head = counters.data.ptr
 
@@ -111,6 +111,7 @@ def count_rows(
     counted = read_head(counters)
     del scratch
     counted.raise_invalid()
+    launches.beside = counted[HEAD["SYMBOLIC"] + CONSTANTS["BLOCK_BIN"]] > 0
     return Phase(first, rows, indptr, counted, work, low, span, slot, lists, kept, kept_words, scratch_bytes)
 
 
@@ -119,6 +120,8 @@ class _Launches:
 
     def __init__(self, value: str, rows: int, A: Factor, nnz: int, columns: int, kept_words: int) -> None:
         device = describe()
+        # Whether rows go to blocks: without any, as in the call before, another stream costs more than it brings.
+        self.beside = True
         self.addresses = Addresses(13)
         *pattern, low, span, slot, entries, lists, kept, indptr, head, states = (self.addresses[i] for i in range(13))
         count, size = np.int32(rows), np.int32(nnz)
@@ -148,7 +151,12 @@ class _Launches:
         """Launch; return the bitmaps in global memory, if any."""
         self._analyse()
         scratch, block = (None, self._block) if self._block else self._global(counters, scratch_bytes)
-        side_by_side([self._groups, block] if block else [self._groups])
+        if block and self.beside:
+            side_by_side([self._groups, block])
+        else:
+            self._groups()
+            if block:
+                block()
         self._scan()
         return scratch
 

@@ -1,6 +1,6 @@
 """The numeric phase of the product by rows: columns and values of C, bin by bin, or the values alone.
 
-``window.cu, hash.cu, block.cu``; where the columns are known ``reuse.cu`` in place of ``hash.cu``.
+``sort.cu, window.cu, hash.cu, block.cu``; where the columns are known ``reuse.cu`` in place of ``hash.cu``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
 
 _FRESH = {
+    "sort": units.SORT,
     "window": units.WINDOW,
     "hash": units.HASH,
     "wide_hash": units.WIDE_HASH,
     "block": units.BLOCK,
 }
 _REUSE = {
+    "sort": units.SORT,
     "window": units.REUSE_WINDOW,
     "hash": units.REUSE_HASH,
     "wide_hash": units.REUSE_HASH,
@@ -50,10 +52,9 @@ class Launches:
         mean_b = phase.products / max(A.nnz * phase.rows / max(A.shape[0], 1), 1)
         self._lanes = choose.row_lanes(mean_b)
         self._units = {name: unit[f"float{8 * itemsize}"] for name, unit in (_REUSE if reuse else _FRESH).items()}
-        self._bytes_to_list = 4 * phase.rows
         device = describe()
         chosen = list(choose.numeric(phase.head, B.shape[1], mean_b, itemsize, phase.scratch_bytes, device))
-        self._bins = [one.bin for one in chosen]
+        self._lists = [4 * choose.list_start(one.bin, phase.rows, one.rows) for one in chosen]
         self._scratch_words = max((one.shape.grid[0] * one.scratch_words for one in chosen), default=0)
         self._addresses = Addresses(14 + len(chosen))
         self._launches = [self._bound(one, 14 + i, phase.kept_words) for i, one in enumerate(chosen)]
@@ -68,6 +69,8 @@ class Launches:
         elif chosen.family == "block":
             width = np.int32(1 << self._lanes)
             arguments = (count, width, *rows, span, *product, scratch, np.int32(chosen.scratch_words))
+        elif chosen.family == "sort":
+            arguments = (count, *rows, *product)
         else:
             arguments = (count, lanes, *rows, *product)
         return kernel(self._units[chosen.family], chosen.name).bind(chosen.shape, *arguments)
@@ -82,6 +85,6 @@ class Launches:
             *(A.indices.data.ptr, A.data.data.ptr, B.indptr.data.ptr, B.indices.data.ptr, B.data.data.ptr),
             *(phase.low, phase.span, phase.slot, phase.kept.ptr),
             *(phase.indptr.data.ptr, indices.data.ptr, data.data.ptr, scratch.data.ptr if scratch is not None else 0),
-            *(phase.lists + self._bytes_to_list * one for one in self._bins),
+            *(phase.lists + one for one in self._lists),
         )
         side_by_side(self._launches)

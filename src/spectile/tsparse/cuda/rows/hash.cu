@@ -1,37 +1,8 @@
 // Columns and values of short rows with a wide window: table of 2^LOG columns, a group of G lanes per row.
 
-#include "rows/rows.cuh"
+#include "rows/sort.cuh"
 
 namespace {
-
-// Sort K words a lane, lane by lane in increasing order over a group of G lanes: a bitonic network whose short steps stay
-// within a lane.
-template <int G, int K> __device__ __forceinline__ void sort_words(u32 (&words)[K], int lane, u32 mask) {
-#pragma unroll
-    for (int size = 2; size <= G * K; size <<= 1) {
-#pragma unroll
-        for (int step = size >> 1; step; step >>= 1) {
-            if (step >= K) {
-                // The partner holds the same number in another lane; the lower one keeps the lesser where sizes ascend.
-                const bool lesser = ((lane * K & step) == 0) == ((lane * K & size) == 0);
-#pragma unroll
-                for (int i = 0; i < K; ++i) {
-                    const u32 other = __shfl_xor_sync(mask, words[i], step / K, G);
-                    words[i] = lesser ? min(words[i], other) : max(words[i], other);
-                }
-            } else {
-#pragma unroll
-                for (int i = 0; i < K; ++i)
-                    if ((i & step) == 0) {
-                        const bool ascending = size < K ? (i & size) == 0 : (lane * K & size) == 0;
-                        const u32 x = words[i], y = words[i + step];
-                        words[i] = ascending ? min(x, y) : max(x, y);
-                        words[i + step] = ascending ? max(x, y) : min(x, y);
-                    }
-            }
-        }
-    }
-}
 
 // New columns are listed with their slot in one word, which the sort orders: a window of 2^(32 - LOG) columns fits.  In
 // wider ones (WIDE) they are listed alone, and their slots are looked up after the sort.
@@ -65,7 +36,6 @@ __device__ void numeric_hash(int count, int log, const int* list, const int* ptr
                 listed[n + __popc(all & ((1u << (threadIdx.x & 31)) - 1u))] =
                     WIDE ? column - start : ((column - start) << LOG) | slot;
             n += __popc(all);
-            __syncwarp(mask);
             return slot;
         },
         [&](int slot, VALUE a, VALUE b) { sums[slot] = sums[slot] + rounded_product(a, b); });

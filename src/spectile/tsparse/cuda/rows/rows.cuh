@@ -4,12 +4,14 @@
 //   analyse   analysis.cu                    products, window of columns and bin of each row of C   lanes per row
 //   symbolic  symbolic.cu                    entries of each row of C                               by bin
 //   place     analysis.cu                    row pointer of C (prefix scan), bins of the numeric phase
-//   numeric   window.cu, hash.cu, block.cu   columns and values of C                                by bin
+//   numeric   sort.cu, window.cu, hash.cu,   columns and values of C                                by bin
+//             block.cu
 //   reuse     the same, and reuse.cu         values of C alone, its columns known (REUSE = 1)       by bin
 //
 // This file is what they share.
 //
-// Three ways to gather a row, chosen by the window of its columns [low, low + span) and its number of products:
+// Four ways to gather a row, chosen by the window of its columns [low, low + span) and its number of products:
+//   sort      rows of few products: all of them side by side, sorted by column and summed.  One group of lanes a row.
 //   window    a bitmap of the window in shared memory; a column's place in C is the number of bits before its own, so the
 //             row is sorted and needs no hash and no sort.  One group of lanes a row; the symbolic phase keeps the bitmaps.
 //   hash      a table in shared memory for short rows with a wide window; sorted afterwards.  One group of lanes a row.
@@ -136,6 +138,41 @@ __device__ __forceinline__ void each_product(int begin, int end, const int* idx_
         const Met met = row_met(base + lane, end, idx_a, ptr_b);
         const VALUE factor = base + lane < end ? val_a[base + lane] : VALUE(0);
         const int steps = min(G, end - base);
+        if (side.rows == 1) {
+            for (int s = 0; s < steps; s += ROWS) {
+                int columns[ROWS][PIECES], from[ROWS], stop[ROWS];
+                VALUE values[ROWS][PIECES];
+#pragma unroll
+                for (int d = 0; d < ROWS; ++d) {
+                    from[d] = __shfl_sync(mask, met.first, s + d, G);
+                    stop[d] = s + d < steps ? __shfl_sync(mask, met.last, s + d, G) : 0;
+#pragma unroll
+                    for (int c = 0; c < PIECES; ++c) {
+                        const int q = from[d] + c * G + lane;
+                        columns[d][c] = q < stop[d] ? idx_b[q] : -1;
+                        values[d][c] = q < stop[d] ? val_b[q] : VALUE(0);
+                    }
+                }
+#pragma unroll
+                for (int d = 0; d < ROWS; ++d) {
+                    if (s + d >= steps) break;
+                    const VALUE a = __shfl_sync(mask, factor, s + d, G);
+#pragma unroll
+                    for (int c = 0; c < PIECES; ++c) {
+                        const int place = locate(columns[d][c]);
+                        if (place >= 0) add(place, a, values[d][c]);
+                    }
+#pragma unroll 1
+                    for (int q = from[d] + PIECES * G; q < stop[d]; q += G) {
+                        const bool present = q + lane < stop[d];
+                        const int place = locate(present ? idx_b[q + lane] : -1);
+                        if (present) add(place, a, val_b[q + lane]);
+                    }
+                    __syncwarp(mask);
+                }
+            }
+            continue;
+        }
         for (int s = 0; s < steps; s += ROWS * side.rows) {
             int columns[ROWS][PIECES];
             VALUE values[ROWS][PIECES];
@@ -162,6 +199,7 @@ __device__ __forceinline__ void each_product(int begin, int end, const int* idx_
                 int places[PIECES];
 #pragma unroll
                 for (int c = 0; c < PIECES; ++c) places[c] = locate(columns[d][c]);
+                __syncwarp(mask);
                 for (int at = from; at < to; ++at) {
                     if (side.row == at - from)
 #pragma unroll

@@ -1,6 +1,6 @@
 // Entries of each row of C.
 
-#include "rows/rows.cuh"
+#include "rows/sort.cuh"
 
 namespace {
 
@@ -36,6 +36,23 @@ __device__ __forceinline__ void symbolic_hash(int row, int* keys, const int* ptr
     if (lane == 0) entries[row] = total;
 }
 
+template <int G>
+__device__ __forceinline__ void symbolic_sort(int row, int* met, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                                              const int* idx_b, int* entries, int lane, u32 mask) {
+    const int total = list_products<G>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, lane, mask,
+                                       [&](int slot, int, int q) { met[slot] = q; });
+    __syncwarp(mask);
+    u32 words[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) words[i] = i * G + lane < total ? u32(idx_b[met[i * G + lane]]) : ALL;
+    sort_words<G, EACH>(words, lane, mask);
+    bool head[EACH];
+    find_heads<G>(words, 0, lane, mask, head);
+    int heads = head[0] + head[1] + head[2] + head[3];
+    for (int d = G / 2; d; d >>= 1) heads += __shfl_xor_sync(mask, heads, d, G);
+    if (lane == 0) entries[row] = heads;
+}
+
 // The symbolic phase by warps: bin after bin, long rows first, each warp as many rows at a time as it has groups of lanes.
 struct Rows {
     int rows;
@@ -54,7 +71,7 @@ template <int G, int SIZE, class Row> __device__ __forceinline__ void rows_of_bi
     constexpr int GROUPS = 32 / G, STRIDE = G < 32 ? SIZE + G : SIZE;  // groups of one warp start in different banks
     const int count = of.head[SYMBOLIC + bin], items = (count + GROUPS - 1) / GROUPS;
     const int lane = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G;
-    const int* list = of.lists + (long long)bin * of.rows;
+    const int* list = list_of(of.lists, bin, of.rows, count);
     for (; of.item < items; of.item += gridDim.x * (blockDim.x >> 5)) {
         const int place = of.item * GROUPS + group;
         if (place < count) do_row(list[place], of.table + group * STRIDE, lane, group_mask<G>());
@@ -74,7 +91,7 @@ template <int G, int WORDS> __device__ __forceinline__ void window_rows(Rows& of
 // leave the device half empty at a warp a row.
 __device__ __forceinline__ void window_rows_by_blocks(const Rows& of, int bin, u32* bits) {
     const int count = of.head[SYMBOLIC + bin], warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int* list = of.lists + (long long)bin * of.rows;
+    const int* list = list_of(of.lists, bin, of.rows, count);
     for (int place = blockIdx.x; place < count; place += gridDim.x) {
         const int row = list[place], start = of.low[row], words = (of.span[row] + 31) >> 5, at = of.slot[row];
         for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
@@ -103,6 +120,12 @@ template <int G, int LOG> __device__ __forceinline__ void hash_rows(Rows& of, in
     });
 }
 
+template <int G> __device__ __forceinline__ void sorted_rows(Rows& of, int bin) {
+    rows_of_bin<G, EACH * G>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
+        symbolic_sort<G>(row, (int*)table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.entries, lane, mask);
+    });
+}
+
 template <bool SHARED>
 __device__ void symbolic_block(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a, const int* ptr_b,
                                const int* idx_b, const int* low, const int* span, int* entries, const int* head,
@@ -112,8 +135,9 @@ __device__ void symbolic_block(int rows, int nnz, const int* lists, const int* p
     if (invalid(head)) return;
     u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
     const int count = head[SYMBOLIC + BLOCK_BIN], width = 1 << lanes_of(mean_row(head, nnz));
+    const int* list = list_of(lists, BLOCK_BIN, rows, count);
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
-        const int row = lists[(long long)BLOCK_BIN * rows + item], start = low[row], words = words_of(span[row]);
+        const int row = list[item], start = low[row], words = words_of(span[row]);
         for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
         if (threadIdx.x == 0) total = 0;
         __syncthreads();
@@ -154,25 +178,19 @@ __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const 
         window_rows<32, 256>(of, 1);
     }
     hash_rows<32, 10>(of, 5);
-    if (mean > WARP_MEAN)
-        hash_rows<32, 8>(of, 4);
-    else if (mean > HALF_WARP_MEAN)
-        hash_rows<16, 8>(of, 4);
-    else
-        hash_rows<8, 8>(of, 4);
+    hash_rows<32, 8>(of, 4);
     if (!by_blocks && mean > LONG_MEAN)
         window_rows<32, 64>(of, 0);
     else if (!by_blocks && mean > MIDDLE_MEAN)
         window_rows<16, 64>(of, 0);
     else if (!by_blocks)
         window_rows<8, 64>(of, 0);
-    if (mean > SHORT_MEAN) {
-        hash_rows<8, 6>(of, 3);
-        hash_rows<8, 5>(of, 2);
-    } else {
-        hash_rows<4, 6>(of, 3);
-        hash_rows<4, 5>(of, 2);
-    }
+    hash_rows<8, 6>(of, 3);
+    hash_rows<8, 5>(of, 2);
+    sorted_rows<32>(of, SORT_BIN + 3);
+    sorted_rows<16>(of, SORT_BIN + 2);
+    sorted_rows<8>(of, SORT_BIN + 1);
+    sorted_rows<4>(of, SORT_BIN);
 }
 
 #define SYMBOLIC_BLOCK(NAME, SHARED)                                                                                      \

@@ -1,0 +1,85 @@
+"""Lists of the products of each entry of C, for many products with the same patterns (``list.cu``)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from spectile.core import memory
+from spectile.core.launch import Shape, kernel
+from spectile.tsparse.cuda import units
+from spectile.tsparse.cuda.plans import Addresses
+from spectile.tsparse.cuda.rows.count import Phase
+from spectile.tsparse.types import Factor
+
+_LONGEST_ROW = 2**16  # entries of a row of A or B that 16 bits number
+_THREADS, _READERS, _MOST_BLOCKS, _CHUNK = 256, 8, 2**16, 32
+
+
+class ProductLists:
+    """The products of each entry of C in the order of k: 4 bytes a product and 4 an entry; made by `make`.
+
+    Calling it computes the values of C with one launch, without a wait.
+    """
+
+    def __init__(self, left: Factor, right: Factor, phase: Phase, indices: Any) -> None:
+        import cupy
+
+        entries = phase.entries
+        patterns = (left.indptr, left.indices, right.indptr, right.indices, phase.indptr, indices)
+        sizes, unit = (np.int32(left.nnz), np.int32(phase.rows)), units.LIST["float32"]
+        shape = making(left.nnz)
+        counts = cupy.zeros(entries, np.uint32)
+        kernel(unit, "count_products")(shape, *sizes, *patterns, counts)
+        self._starts = cupy.empty(entries + 1, np.uint32)
+        self._starts[:1] = 0
+        cupy.cumsum(counts, dtype=np.uint32, out=self._starts[1:])
+        self._lists = cupy.empty(phase.products, np.uint32)
+        kernel(unit, "list_products")(shape, *sizes, *patterns, counts, self._starts, self._lists)
+        kernel(unit, "sort_lists")(each(entries), np.int32(entries), self._starts, self._lists)
+        chunks = -(-entries // _CHUNK) + 1
+        self._rows = cupy.empty(chunks, np.int32)
+        kernel(unit, "rows_of_chunks")(each(chunks), np.int32(entries), np.int32(phase.rows), phase.indptr, self._rows)
+        self._first = right.indptr[left.indices]
+        self._patterns = phase.indptr, left.indptr
+        self._entries = entries
+        self._bound = threading.local()  # no two threads write the same addresses
+
+    def __call__(self, data_a: Any, data_b: Any, out: Any) -> None:
+        """Launch for values of A and B, both float32 or both float64 as `out` is."""
+        kind = out.dtype.char
+        kept = self._bound.__dict__.get(kind)
+        if kept is None:
+            kept = self._bound.__dict__[kind] = self._bind(str(out.dtype))
+        addresses, launch = kept
+        addresses.set(data_a.data.ptr, data_b.data.ptr, out.data.ptr)
+        launch()
+
+    def _bind(self, value: str) -> tuple[Addresses, Any]:
+        addresses = Addresses(3)
+        arrays = (self._starts, self._lists, self._rows, *self._patterns, self._first)
+        arguments = (np.int32(self._entries), *arrays, *(addresses[i] for i in range(3)))
+        return addresses, kernel(units.LIST[value], "numeric_list").bind(each(self._entries), *arguments)
+
+
+def each(count: int) -> Shape:
+    """Return the launch of a thread for each of so many."""
+    return Shape((-(-count // _THREADS),), _THREADS)
+
+
+def making(nnz_a: int) -> Shape:
+    """Return the launches that count and list products, some lanes for each entry of A."""
+    return Shape((min(-(-nnz_a * _READERS // _THREADS), _MOST_BLOCKS),), _THREADS)
+
+
+def make(left: Factor, right: Factor, phase: Phase, indices: Any) -> ProductLists | None:
+    """Return the lists of a product, or None where they do not fit 16-bit places or half of the free memory."""
+    if not phase.entries or phase.products >= 2**32:
+        return None
+    if 4 * (phase.products + 2 * phase.entries + left.nnz) > memory.free_bytes() // 2:
+        return None
+    if max(int((factor.indptr[1:] - factor.indptr[:-1]).max()) for factor in (left, right)) > _LONGEST_ROW:
+        return None
+    return ProductLists(left, right, phase, indices)

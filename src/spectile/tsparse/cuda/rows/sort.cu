@@ -1,0 +1,81 @@
+// Columns and values of rows of few products: expanded, sorted, and summed; a group of G lanes takes a row.
+
+#include "rows/sort.cuh"
+
+namespace {
+
+template <int G>
+__device__ void numeric_sort(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
+                             const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c,
+                             int* idx_c, VALUE* val_c) {
+    extern __shared__ u64 shared[];
+    constexpr int N = EACH * G, STRIDE = 14 * N + 8;  // bytes; an odd number of 8 keeps groups in different banks
+    constexpr int LOG = G == 4 ? 4 : G == 8 ? 5 : G == 16 ? 6 : 7;
+    const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
+    if (item >= count) return;
+    const u32 mask = group_mask<G>();
+    char* own = (char*)shared + group * STRIDE;
+    int2* met = (int2*)own;  // of each product, its entries of A and of B; then the product
+    VALUE* products = (VALUE*)own;
+    u32* sorted = (u32*)(own + 8 * N);
+    unsigned short* starts = (unsigned short*)(own + 12 * N);
+    const int row = list[item], out = ptr_c[row], start = low[row];
+    const int total = list_products<G>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, lane, mask,
+                                       [&](int slot, int p, int q) { met[slot] = make_int2(p, q); });
+    __syncwarp(mask);
+    // A column's place in the window and the product's number in one word: equal columns stay in the order of k.
+    u32 words[EACH];
+    VALUE made[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const int t = i * G + lane;
+        words[i] = ALL;
+        made[i] = 0;
+        if (t < total) {
+            const int2 at = met[t];
+            words[i] = u32(idx_b[at.y] - start) << LOG | u32(t);
+            made[i] = rounded_product(val_a[at.x], val_b[at.y]);
+        }
+    }
+    __syncwarp(mask);
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) products[i * G + lane] = made[i];
+    sort_words<G, EACH>(words, lane, mask);
+    bool head[EACH];
+    find_heads<G>(words, LOG, lane, mask, head);
+    int heads = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        sorted[EACH * lane + i] = words[i];
+        heads += head[i];
+    }
+    const int sum = prefix_scan<G>(heads, lane, mask), n = __shfl_sync(mask, sum, G - 1, G);
+    int place = sum - heads;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i)
+        if (head[i]) starts[place++] = EACH * lane + i;
+    if (lane == 0) starts[n] = total;
+    __syncwarp(mask);
+    for (int e = lane; e < n; e += G) {
+        const int stop = starts[e + 1];
+        int r = starts[e];
+        idx_c[out + e] = start + int(sorted[r] >> LOG);
+        VALUE total_of = 0;
+        for (; r < stop; ++r) total_of += products[sorted[r] & (N - 1)];
+        val_c[out + e] = total_of;
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+#define NUMERIC_SORT(BIN, G)                                                                                              \
+    __global__ void __launch_bounds__(128) numeric_sort_##G(                                                              \
+        int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
+        const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c, int* idx_c, VALUE* val_c) {               \
+        numeric_sort<G>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, ptr_c, idx_c, val_c);                 \
+    }
+NUMERIC_SORTS(NUMERIC_SORT)
+
+}  // extern "C"

@@ -1,0 +1,66 @@
+// Rows of few products: all products of a row side by side in the registers of a group of lanes, sorted by column.
+
+#include "rows/rows.cuh"
+
+namespace {
+
+// Sort K words a lane, lane by lane in increasing order over a group of G lanes: a bitonic network whose short steps stay
+// within a lane.
+template <int G, int K> __device__ __forceinline__ void sort_words(u32 (&words)[K], int lane, u32 mask) {
+#pragma unroll
+    for (int size = 2; size <= G * K; size <<= 1) {
+#pragma unroll
+        for (int step = size >> 1; step; step >>= 1) {
+            if (step >= K) {
+                // The partner holds the same number in another lane; the lower one keeps the lesser where sizes ascend.
+                const bool lesser = ((lane * K & step) == 0) == ((lane * K & size) == 0);
+#pragma unroll
+                for (int i = 0; i < K; ++i) {
+                    const u32 other = __shfl_xor_sync(mask, words[i], step / K, G);
+                    words[i] = lesser ? min(words[i], other) : max(words[i], other);
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < K; ++i)
+                    if ((i & step) == 0) {
+                        const bool ascending = size < K ? (i & size) == 0 : (lane * K & size) == 0;
+                        const u32 x = words[i], y = words[i + step];
+                        words[i] = ascending ? min(x, y) : max(x, y);
+                        words[i + step] = ascending ? max(x, y) : min(x, y);
+                    }
+            }
+        }
+    }
+}
+
+// Products that a lane of a sorting group holds: a group of G lanes takes a row of at most 4 G products.
+constexpr int EACH = 4;
+
+// put(slot, p, q) for every product of a row, its slots in the order of k: entry p of A times entry q of B.  Returns how
+// many there are.
+template <int G, class Put>
+__device__ __forceinline__ int list_products(int begin, int end, const int* idx_a, const int* ptr_b, int lane, u32 mask,
+                                             Put put) {
+    int total = 0;
+    for (int base = begin; base < end; base += G) {
+        const Met met = row_met(base + lane, end, idx_a, ptr_b);
+        const int sum = prefix_scan<G>(met.last - met.first, lane, mask);
+        int slot = total + sum - (met.last - met.first);
+        for (int q = met.first; q < met.last; ++q) put(slot++, base + lane, q);
+        total += __shfl_sync(mask, sum, G - 1, G);
+    }
+    return total;
+}
+
+// Which of a lane's sorted words begin a new column; `log` low bits are not the column's.
+template <int G> __device__ __forceinline__ void find_heads(const u32 (&words)[EACH], int log, int lane, u32 mask,
+                                                            bool (&head)[EACH]) {
+    const u32 before = __shfl_up_sync(mask, words[EACH - 1], 1, G);
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const u32 previous = i ? words[i - 1] : before;
+        head[i] = words[i] != ALL && ((lane == 0 && i == 0) || words[i] >> log != previous >> log);
+    }
+}
+
+}  // namespace
