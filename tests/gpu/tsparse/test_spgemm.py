@@ -72,6 +72,11 @@ def matrices(rng):
     yield "block", random(80, 3000, 0.05, rng), random(3000, 100_000, 0.001, rng)
     hub = sp.vstack([random(3, 4000, 0.9, rng), random(3997, 4000, 0.001, rng)], format="csr")
     yield "hub", hub, hub
+    i, zeros = np.arange(2000), np.zeros(2000, int)
+    places = np.concatenate([i, i, zeros]), np.concatenate([i, zeros, i])
+    arrow = sp.coo_array((np.ones(6000), places), shape=(2000, 2000)).tocsr()
+    arrow.data[:] = rng.uniform(0.1, 2, arrow.nnz)
+    yield "arrow", arrow, arrow  # one entry of 2,000 products among entries of two
     yield "tall", random(1500, 7, 0.3, rng), random(7, 1500, 0.3, rng)
     yield "flat", random(7, 4000, 0.3, rng), random(4000, 9, 0.3, rng)
     yield "empty", sp.csr_array((50, 60)), random(60, 70, 0.1, rng)
@@ -358,11 +363,16 @@ def same_bits(x, y):
     return x.dtype == y.dtype and x.shape == y.shape and bool((x == y).all())
 
 
+@pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_numeric_gives_the_values_of_the_product(dtype, rng):
-    """Every kind of row, columns known or not, with `out` and without; the bits of spgemm."""
+def test_numeric_gives_the_values_of_the_product(dtype, listed, rng, monkeypatch):
+    """Every kind of row, products listed or columns known alone, with `out` and without; the bits of spgemm."""
     import cupy
 
+    from spectile.tsparse.cuda.rows import lists
+
+    if not listed:
+        monkeypatch.setattr(lists, "make", lambda *arguments: None)
     for name, A, B in matrices(rng):
         print(name)
         left, right = on_gpu(A, dtype), on_gpu(B, dtype)
@@ -384,7 +394,9 @@ def test_numeric_gives_the_values_of_the_product(dtype, rng):
 
 def test_numeric_of_bitmaps_without_room(rng, monkeypatch):
     from spectile.tsparse.cuda import choose
+    from spectile.tsparse.cuda.rows import lists
 
+    monkeypatch.setattr(lists, "make", lambda *arguments: None)
     monkeypatch.setattr(choose, "kept_words", lambda rows, nnz: 1)
     for name, A, B in matrices(rng):
         if name in ("band", "window", "dense_window", "odd_sizes"):
@@ -392,6 +404,80 @@ def test_numeric_of_bitmaps_without_room(rng, monkeypatch):
             pattern = symbolic(left, right)
             for _ in range(2):
                 assert same_bits(pattern.numeric(left.data, right.data), spgemm(left, right).data)
+
+
+def test_rows_too_long_or_memory_too_small_for_lists(rng, monkeypatch):
+    """Numbers of 16 bits, half of the free memory, and a limit of the caller: the same bits without lists."""
+    from spectile.tsparse.cuda.rows import lists
+
+    long = random(2, 200_000, 0.5, rng)
+    short = random(200_000, 30, 0.001, rng)
+    for A, B in ((long, short), (sp.csr_array(short.T), sp.csr_array(long.T))):
+        left, right = on_gpu(A), on_gpu(B)
+        pattern = symbolic(left, right)
+        assert same_bits(pattern.numeric(left.data, right.data), spgemm(left, right).data)
+        assert (pattern._lists is False) == (np.diff(A.indptr).max() > 2**16)
+    A = on_gpu(random(300, 300, 0.03, rng))
+    limited = symbolic(A, A, memory_limit=10**8)
+    monkeypatch.setattr(lists.memory, "free_bytes", lambda: 1000)
+    for pattern in (limited, symbolic(A, A)):
+        assert same_bits(pattern.numeric(A.data, A.data), spgemm(A, A).data)
+        assert pattern._lists is False
+
+
+@pytest.mark.parametrize("columns", [3, 60, 5000, 10**6, 2**25 - 1, 2**25, 2**30])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_rows_of_every_number_of_products(columns, dtype, rng):
+    """From none to beyond the largest that is sorted, the first and the last column met, empty rows of B between."""
+    import cupy
+
+    lengths = np.append(np.arange(20), np.zeros(5, int))
+    rows = [np.unique(np.r_[rng.integers(0, columns, n), np.array([0, columns - 1])[: n // 2]]) for n in lengths]
+    sizes = np.array([len(row) for row in rows])
+    data = rng.uniform(0.5, 2, sizes.sum()) * rng.choice([-1.0, 1.0], sizes.sum())
+    B = sp.csr_array((data, np.concatenate(rows), np.cumsum([0, *sizes])), shape=(len(rows), columns))
+    A = random(3000, len(rows), 0.3, rng)
+    A.data[::5] = -0.0
+    left, right = on_gpu(A, dtype), on_gpu(B, dtype)
+    C = spgemm(left, right, precision=dtype)
+    met, places = np.unique(B.indices, return_inverse=True)
+    narrow = sp.csr_array((B.data.astype(dtype), places, B.indptr), shape=(len(rows), len(met)))
+    wide = A.astype(dtype)
+    exact = spgemm(wide, narrow, precision="float64", backend="cpu")
+    np.testing.assert_array_equal(C.indptr.get(), exact.indptr)
+    np.testing.assert_array_equal(C.indices.get(), met[exact.indices])
+    bound = error_bound(wide, narrow, precision=dtype).data + error_bound(wide, narrow).data
+    assert (np.abs(C.data.get() - exact.data) <= bound).all()
+    pattern = symbolic(left, right)
+    assert same_bits(pattern.numeric(left.data, right.data), C.data)
+    out = cupy.full(pattern.nnz + 1, np.nan, dtype)[1:]  # not aligned to more than its type
+    assert same_bits(pattern.numeric(left.data, right.data, out=out), C.data)
+
+
+def test_views_of_odd_offsets_and_sums_that_cancel(rng):
+    """Arrays that begin anywhere; an entry whose terms cancel is stored as 0 by rows and by tiles."""
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    A = random(400, 300, 0.05, rng)
+    B = sp.csr_array(sp.vstack([random(150, 200, 0.1, rng)] * 2))
+    A = sp.csr_array(sp.hstack([A[:, :150], -A[:, :150]]))
+    for dtype in ("float64", "float32"):
+        arrays = []
+        for matrix in (A, B):
+            for array, kind in ((matrix.data, dtype), (matrix.indices, np.int32), (matrix.indptr, np.int32)):
+                moved = cupy.empty(len(array) + 1, kind)[1:]
+                moved[:] = cupy.asarray(array.astype(kind))
+                arrays.append(moved)
+        left, right = (
+            csr_matrix(tuple(arrays[i : i + 3]), shape=matrix.shape, copy=False) for i, matrix in ((0, A), (3, B))
+        )
+        pattern = spgemm(abs(A), abs(B), backend="cpu")
+        for method in ("rows", "tiles"):
+            C = spgemm(left, right, method=method)
+            np.testing.assert_array_equal(C.indices.get(), pattern.indices)
+            np.testing.assert_array_equal(C.indptr.get(), pattern.indptr)
+            check(C, *(matrix.astype(dtype).astype(np.float64) for matrix in (A, B)), dtype, method)
 
 
 def test_columns_of_a_symbolic_product_alone(rng):

@@ -46,6 +46,7 @@ class ProductLists:
         self._patterns = phase.indptr, left.indptr
         self._entries = entries
         self._bound = threading.local()  # no two threads write the same addresses
+        cupy.cuda.get_current_stream().synchronize()  # later calls may be on other streams
 
     def __call__(self, data_a: Any, data_b: Any, out: Any) -> None:
         """Launch for values of A and B, both float32 or both float64 as `out` is."""
