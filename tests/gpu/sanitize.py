@@ -53,7 +53,20 @@ def calls() -> None:
         for method in ("rows", "tiles"):
             spectile.spgemm(s, s, precision=precision, method=method)
             spectile.spgemm(d, d, precision=precision, method=method)
-    spectile.tsparse.symbolic(s, s).multiply(s, s)
+    lengths = np.arange(600) % 60  # rows for every kernel of short rows, by numbers of products and of columns
+    far = np.concatenate([np.sort(rng.choice(2**26, n, replace=False)) for n in lengths[:300]])
+    columns = np.sort(rng.integers(0, 600, lengths.sum()))
+    steps = sp.csr_matrix((np.ones(len(columns)), columns, np.cumsum([0, *lengths])), shape=(600, 600))
+    steps.sum_duplicates()
+    wide = sp.csr_matrix((np.ones(len(far)), far, np.cumsum([0, *lengths[:300]])), shape=(300, 2**26))
+    pairs = [(s, s), (d, d), (cupyx.scipy.sparse.csr_matrix(steps),) * 2, (s, cupyx.scipy.sparse.csr_matrix(wide))]
+    for dtype in ("float32", "float64"):
+        for left, right in ((left.astype(dtype), right.astype(dtype)) for left, right in pairs):
+            spectile.spgemm(left, right)
+            for limit in (None, 10**9):
+                pattern = spectile.tsparse.symbolic(left, right, memory_limit=limit)
+                pattern.numeric(left.data, right.data)
+                pattern.multiply(left, right)
     for dtype in ("float32", "float64", "complex64", "complex128"):
         for n in (70, 1601):
             x = cupy.asarray(rng.standard_normal((n, n)).astype(dtype))

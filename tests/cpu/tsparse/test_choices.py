@@ -162,7 +162,7 @@ def head_of(**places):
     for name, value in places.items():
         place, _, offset = name.partition("+")
         words[HEAD[place] + int(offset or 0)] = value
-    return Head(words)
+    return Head(words.tobytes())
 
 
 def launches(rows, columns, nnz_a, products, entries, itemsize, device):

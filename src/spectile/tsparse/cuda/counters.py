@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+import ctypes
 import re
+import struct
 import threading
 from importlib import resources
 from typing import Any, NamedTuple
@@ -74,6 +75,10 @@ BLOCK_KERNELS = [
 ]
 
 
+_WORDS, _WIDE = struct.Struct(f"{CONSTANTS['HEAD']}i"), struct.Struct("Q")
+_FLAGS, _DESCENTS = HEAD["FLAGS"], HEAD["DESCENTS"]
+
+
 class Invalid(Exception):
     """The check of the factors found something; carries the flags of A and of B."""
 
@@ -81,29 +86,30 @@ class Invalid(Exception):
 class Head:
     """The head of counters, on the host."""
 
-    def __init__(self, words: np.ndarray) -> None:
-        self._words = words
+    def __init__(self, words: bytes) -> None:
+        self._bytes = words
+        self._words = _WORDS.unpack(words)
 
     @classmethod
     def empty(cls) -> Head:
         """Return the head of a product without rows."""
-        return cls(np.zeros(CONSTANTS["HEAD"], np.int32))
+        return cls(bytes(_WORDS.size))
 
-    @functools.cached_property
+    @property
     def key(self) -> bytes:
         """What decides about the launches of the numeric phase."""
-        return self._words[HEAD["NUMERIC"] : HEAD["ENTRIES"]].tobytes()
+        return self._bytes[4 * HEAD["NUMERIC"] : 4 * HEAD["ENTRIES"]]
 
     def __getitem__(self, place: int) -> int:
-        return int(self._words[place])
+        return self._words[place]
 
     def wide(self, name: str) -> int:
         """Return a counter of 64 bits."""
-        return int(self._words.view(np.uint64)[HEAD[name] // 2])
+        return int(_WIDE.unpack_from(self._bytes, 4 * HEAD[name])[0])
 
     def bins(self) -> list[int]:
         """Return the rows in each bin of the numeric phase."""
-        return self._words[HEAD["NUMERIC"] : HEAD["NUMERIC"] + CONSTANTS["BINS_NUMERIC"]].tolist()
+        return list(self._words[HEAD["NUMERIC"] : HEAD["NUMERIC"] + CONSTANTS["BINS_NUMERIC"]])
 
     def flags(self) -> list[int]:
         """Return what the check found in A and in B."""
@@ -112,9 +118,9 @@ class Head:
 
     def raise_invalid(self) -> None:
         """Raise `Invalid` where the check found something."""
-        flags = self.flags()
-        if any(flags):
-            raise Invalid(*flags)
+        words = self._words
+        if words[_FLAGS] or words[_FLAGS + 1] or words[_DESCENTS] or words[_DESCENTS + 1]:
+            raise Invalid(*self.flags())
 
 
 def new_counters(rows: int) -> Any:
@@ -143,4 +149,4 @@ def read_head(counters: Any) -> Head:
     stream = cupy.cuda.get_current_stream()
     cupy.cuda.runtime.memcpyAsync(_pinned.memory.ptr, counters.data.ptr, size, 2, stream.ptr)  # 2: device to host
     stream.synchronize()
-    return Head(np.frombuffer(_pinned.memory, np.int32, CONSTANTS["HEAD"]).copy())
+    return Head(ctypes.string_at(_pinned.memory.ptr, size))
