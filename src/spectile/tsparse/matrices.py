@@ -34,7 +34,7 @@ def _library(kind: type) -> str | None:
 
 def _kind(name: str, matrix: Any) -> str:
     """Return the library of a factor, which is sparse, of two dimensions and real."""
-    kind = _library(type(matrix))
+    kind = _library(type(matrix))  # type: ignore[arg-type]  # types are hashable
     if kind is None:
         raise TypeError(
             f"{name} is a {type(matrix).__name__}, not a sparse matrix: wrap it in scipy.sparse.csr_array(...)"
