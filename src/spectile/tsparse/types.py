@@ -183,8 +183,9 @@ class SymbolicProduct(Protocol):
 
         Nothing is checked but types and sizes: the patterns are those that were analysed, with sorted columns and
         without duplicates, and entries that are not finite make entries of C that are not.  On a GPU the call does not
-        wait for the device, but for the first, which lists the products of each entry of C: 4 bytes a multiplication
-        and 8 an entry of C are kept, unless a `memory_limit` was given or half of the free memory is less.
+        wait for the device, but for the first, which lists the products of each entry of C: 8 bytes a multiplication
+        and 4 an entry of C are kept, unless a `memory_limit` was given, half of the free memory is less, or the entries
+        of C have more than 32 products in the mean.
 
         Parameters
         ----------

@@ -288,12 +288,13 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
                 phase = count.Phase(0, 1000, None, head, kept_words=100, scratch_bytes=2**28)
                 fill.Launches(A, wide, phase, itemsize, reuse)
     product = object.__new__(lists.ProductLists)
-    places = np.zeros(1, np.uint64)  # an address is packed as such
-    product._starts = product._lists = product._rows = product._first = places
-    product._patterns, product._entries = (places, places), 77
-    product._bind(value)
+    product._starts = product._lists = np.zeros(1, np.uint64)  # an address is packed as such
+    product._entries = 77
+    for mean in (1.0, 2.0, 9.0):
+        product._name = f"numeric_list_{lists.together(mean)}"
+        product._bind(value)
     names = {
-        "numeric_list",
+        *("numeric_list_1", "numeric_list_2", "numeric_list_4"),
         "prepare_float",
         "prepare_double",
         "compare",

@@ -176,7 +176,9 @@ def numeric(
     for few_products in reversed(SORT_KERNELS):
         if bins[few_products.bin]:
             lanes = few_products.lanes
-            yield _by_groups("sort", f"numeric_sort_{lanes}", few_products.bin, bins, lanes, 56 * lanes + 8)
+            yield _by_groups(
+                "sort", f"numeric_sort_{lanes}", few_products.bin, bins, lanes, (8 * itemsize + 24) * lanes + 8
+            )
 
 
 def list_start(number: int, rows: int, count: int) -> int:

@@ -31,9 +31,7 @@ enum Rounding { KEEP = 0, TF32 = 1, HALF = 2, HALF_TILE = 3 };
 constexpr int MIDDLE_MEAN = 10;
 constexpr int LONG_MEAN = 24;
 
-// Rows of few products are sorted; those whose window a bitmap holds only up to SORTED_WINDOW products.
-constexpr int SORTED = 128;
-constexpr int SORTED_WINDOW = 32;
+constexpr int SORTED = 128;            // products of a row up to which they are sorted
 constexpr int SORTED_SPAN = 33554432;  // columns of a window that a word holds beside the number of a product
 
 // Bins of the symbolic phase: window 2048, window 8192, hash 32, 64, 256, 1024, block, sorted 16, 32, 64, 128.

@@ -9,7 +9,7 @@ __device__ int symbolic_bin(u64 products, int span) {
     if (products == 0) return -1;
     const u64 bound = products < u64(span) ? products : u64(span);
     const bool window = span <= 8192 && u64(span) <= 32 * bound;
-    if (products <= (window ? SORTED_WINDOW : SORTED) && span < SORTED_SPAN)
+    if (products <= SORTED && span < SORTED_SPAN)
         return SORT_BIN + (products > 16) + (products > 32) + (products > 64);
     if (products < HEAVY && window) return span <= 2048 ? 0 : 1;
     if (products < HEAVY) {

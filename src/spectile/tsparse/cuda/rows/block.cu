@@ -78,25 +78,27 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
             fetch(0);
             for (int s = 0; s < steps; s += AHEAD) {
                 int places[AHEAD][2];
-                VALUE products[AHEAD][2];
+                VALUE met[AHEAD][2];
 #pragma unroll
                 for (int d = 0; d < AHEAD; ++d)
 #pragma unroll
                     for (int c = 0; c < 2; ++c) {
                         places[d][c] = columns[d][c] >= 0 ? place_of(words, columns[d][c] - start) : -1;
-                        products[d][c] = s + d < steps ? rounded_product(s_factor[s + d], values[d][c]) : VALUE(0);
+                        met[d][c] = values[d][c];
                     }
                 if (s + AHEAD < steps) fetch(s + AHEAD);
 #pragma unroll
                 for (int d = 0; d < AHEAD; ++d) {
                     if (s + d >= steps) break;
+                    const VALUE a = s_factor[s + d];
 #pragma unroll
                     for (int c = 0; c < 2; ++c)
-                        if (places[d][c] >= 0) sums[places[d][c]] += products[d][c];
-                    const VALUE a = s_factor[s + d];
+                        if (places[d][c] >= 0) sums[places[d][c]] = add_product(a, met[d][c], sums[places[d][c]]);
 #pragma unroll 4
-                    for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS)
-                        sums[place_of(words, idx_b[q] - start)] += rounded_product(a, val_b[q]);
+                    for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS) {
+                        VALUE* sum = &sums[place_of(words, idx_b[q] - start)];
+                        *sum = add_product(a, val_b[q], *sum);
+                    }
                     __syncthreads();
                 }
             }

@@ -38,7 +38,7 @@ __device__ void numeric_hash(int count, int log, const int* list, const int* ptr
             n += __popc(all);
             return slot;
         },
-        [&](int slot, VALUE a, VALUE b) { sums[slot] = sums[slot] + rounded_product(a, b); });
+        [&](int slot, VALUE a, VALUE b) { sums[slot] = add_product(a, b, sums[slot]); });
     u32 words[K];
 #pragma unroll
     for (int i = 0; i < K; ++i) {

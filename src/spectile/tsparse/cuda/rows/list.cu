@@ -1,16 +1,14 @@
 // Values of C where all patterns are known: the products of each entry of C in a list, made once for many values.
 //
 //   count_products   how many products each entry of C has
-//   list_products    their places: the entry of A within its row and the entry of B within its own, 16 bits each
+//   list_products    the entry of A and the entry of B of each
 //   sort_lists       each list in the order of k
-//   rows_of_chunks   the row of every 32nd entry of C
 //   numeric_list     values of C, a thread for each entry; rows are not looked at
 
 #include "rows/rows.cuh"
 
 namespace {
 
-constexpr int CHUNK = 32;
 constexpr int READERS = 8;  // lanes that read the row of B of an entry of A
 
 // The last row in [low, high] that begins at or before an entry.
@@ -25,7 +23,7 @@ __device__ __forceinline__ int row_of(const int* ptr, int low, int high, int ent
     return low;
 }
 
-// visit(e, a, q) for every product: entry e of C is met by entry `a` of A's row and entry q of B's.
+// visit(e, p, q) for every product: entry e of C is met by entry p of A and entry q of B.
 template <class Visit>
 __device__ __forceinline__ void every_product(int nnz_a, int rows, const int* ptr_a, const int* idx_a, const int* ptr_b,
                                               const int* idx_b, const int* ptr_c, const int* idx_c, Visit visit) {
@@ -42,9 +40,54 @@ __device__ __forceinline__ void every_product(int nnz_a, int rows, const int* pt
                 else
                     high = middle;
             }
-            visit(low, p - ptr_a[row], q - first);
+            visit(low, p, q);
         }
     }
+}
+
+// TOGETHER products of an entry are loaded side by side.
+template <int TOGETHER>
+__device__ __forceinline__ void numeric_list(int nnz_c, const u32* starts, const u64* lists, const VALUE* val_a,
+                                             const VALUE* val_b, VALUE* val_c) {
+    constexpr int FEW = 4;
+    const int e = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x & 31;
+    u32 at = 0, end = 0;
+    if (e < nnz_c) {
+        at = starts[e];
+        end = starts[e + 1];
+    }
+    VALUE sum = 0;
+    while (__popc(__ballot_sync(ALL, at < end)) > FEW) {
+        u64 words[TOGETHER];
+        VALUE a[TOGETHER], b[TOGETHER];
+#pragma unroll
+        for (int j = 0; j < TOGETHER; ++j)
+            if (at + j < end) words[j] = lists[at + j];
+#pragma unroll
+        for (int j = 0; j < TOGETHER; ++j)
+            if (at + j < end) {
+                a[j] = val_a[words[j] >> 32];
+                b[j] = val_b[u32(words[j])];
+            }
+#pragma unroll
+        for (int j = 0; j < TOGETHER; ++j)
+            if (at + j < end) sum = add_product(a[j], b[j], sum);
+        at += TOGETHER;
+    }
+    // The few entries of a warp with more products than the others: all lanes load for one of them at a time.
+    for (u32 longer = __ballot_sync(ALL, at < end); longer; longer &= longer - 1) {
+        const int of = __ffs(longer) - 1;
+        const u32 stop = __shfl_sync(ALL, end, of);
+        VALUE total = __shfl_sync(ALL, sum, of);
+        for (u32 t = __shfl_sync(ALL, at, of); t < stop; t += 32) {
+            const u64 word = t + lane < stop ? lists[t + lane] : 0;
+            const VALUE a = val_a[word >> 32], b = val_b[u32(word)];
+            const int many = min(32u, stop - t);
+            for (int i = 0; i < many; ++i) total = add_product(__shfl_sync(ALL, a, i), __shfl_sync(ALL, b, i), total);
+        }
+        if (lane == of) sum = total;
+    }
+    if (e < nnz_c) val_c[e] = sum;
 }
 
 }  // namespace
@@ -61,73 +104,32 @@ __global__ void __launch_bounds__(256) count_products(int nnz_a, int rows, const
 // starts[e] is the first product of entry e; `counts` are used up.
 __global__ void __launch_bounds__(256) list_products(int nnz_a, int rows, const int* ptr_a, const int* idx_a,
                                                      const int* ptr_b, const int* idx_b, const int* ptr_c,
-                                                     const int* idx_c, u32* counts, const u32* starts, u32* lists) {
-    every_product(nnz_a, rows, ptr_a, idx_a, ptr_b, idx_b, ptr_c, idx_c, [&](int e, int a, int q) {
-        lists[starts[e + 1] - atomicSub(&counts[e], 1u)] = u32(a) << 16 | u32(q);
+                                                     const int* idx_c, u32* counts, const u32* starts, u64* lists) {
+    every_product(nnz_a, rows, ptr_a, idx_a, ptr_b, idx_b, ptr_c, idx_c, [&](int e, int p, int q) {
+        lists[starts[e + 1] - atomicSub(&counts[e], 1u)] = u64(p) << 32 | u32(q);
     });
 }
 
 // An entry of A occurs once in a list, so the words are in the order of k once they are sorted.
-__global__ void __launch_bounds__(256) sort_lists(int nnz_c, const u32* starts, u32* lists) {
+__global__ void __launch_bounds__(256) sort_lists(int nnz_c, const u32* starts, u64* lists) {
     const int e = blockIdx.x * blockDim.x + threadIdx.x;
     if (e >= nnz_c) return;
     const u32 begin = starts[e], end = starts[e + 1];
     for (u32 i = begin + 1; i < end; ++i) {
-        const u32 word = lists[i];
+        const u64 word = lists[i];
         u32 at = i;
         for (; at > begin && lists[at - 1] > word; --at) lists[at] = lists[at - 1];
         lists[at] = word;
     }
 }
 
-__global__ void __launch_bounds__(256) rows_of_chunks(int nnz_c, int rows, const int* ptr_c, int* chunk_rows) {
-    const int chunk = blockIdx.x * blockDim.x + threadIdx.x, chunks = (nnz_c + CHUNK - 1) / CHUNK;
-    if (chunk <= chunks) chunk_rows[chunk] = row_of(ptr_c, 0, rows - 1, min(chunk * CHUNK, nnz_c - 1));
-}
-
-// first_b[p] is where the row of B begins that entry p of A meets.
-__global__ void __launch_bounds__(256) numeric_list(int nnz_c, const u32* starts, const u32* lists, const int* chunk_rows,
-                                                    const int* ptr_c, const int* ptr_a, const int* first_b,
-                                                    const VALUE* val_a, const VALUE* val_b, VALUE* val_c) {
-    constexpr int TOGETHER = 4, FEW = 4;
-    const int e = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x & 31;
-    u32 at = 0, end = 0;
-    int from = 0;
-    if (e < nnz_c) {
-        from = ptr_a[row_of(ptr_c, chunk_rows[e / CHUNK], chunk_rows[e / CHUNK + 1], e)];
-        at = starts[e];
-        end = starts[e + 1];
+#define NUMERIC_LIST(TOGETHER)                                                                                            \
+    __global__ void __launch_bounds__(256) numeric_list_##TOGETHER(int nnz_c, const u32* starts, const u64* lists,        \
+                                                                   const VALUE* val_a, const VALUE* val_b, VALUE* val_c) { \
+        numeric_list<TOGETHER>(nnz_c, starts, lists, val_a, val_b, val_c);                                                \
     }
-    const auto product = [&](u32 word, int begin) {
-        const int p = begin + int(word >> 16);
-        return rounded_product(val_a[p], val_b[first_b[p] + int(word & 0xffff)]);
-    };
-    VALUE sum = 0;
-    while (__popc(__ballot_sync(ALL, at < end)) > FEW) {
-        u32 words[TOGETHER];
-        VALUE made[TOGETHER];
-#pragma unroll
-        for (int j = 0; j < TOGETHER; ++j) words[j] = at + j < end ? lists[at + j] : 0;
-#pragma unroll
-        for (int j = 0; j < TOGETHER; ++j) made[j] = at + j < end ? product(words[j], from) : VALUE(0);
-#pragma unroll
-        for (int j = 0; j < TOGETHER; ++j)
-            if (at + j < end) sum += made[j];
-        at += TOGETHER;
-    }
-    // The few entries of a warp with more products than the others: all lanes multiply for one of them at a time.
-    for (u32 longer = __ballot_sync(ALL, at < end); longer; longer &= longer - 1) {
-        const int of = __ffs(longer) - 1, begin = __shfl_sync(ALL, from, of);
-        const u32 stop = __shfl_sync(ALL, end, of);
-        VALUE total = __shfl_sync(ALL, sum, of);
-        for (u32 t = __shfl_sync(ALL, at, of); t < stop; t += 32) {
-            const VALUE mine = t + lane < stop ? product(lists[t + lane], begin) : VALUE(0);
-            const int many = min(32u, stop - t);
-            for (int i = 0; i < many; ++i) total += __shfl_sync(ALL, mine, i);
-        }
-        if (lane == of) sum = total;
-    }
-    if (e < nnz_c) val_c[e] = sum;
-}
+NUMERIC_LIST(1)
+NUMERIC_LIST(2)
+NUMERIC_LIST(4)
 
 }  // extern "C"

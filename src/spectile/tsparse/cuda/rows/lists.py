@@ -14,12 +14,13 @@ from spectile.tsparse.cuda.plans import Addresses
 from spectile.tsparse.cuda.rows.count import Phase
 from spectile.tsparse.types import Factor
 
-_LONGEST_ROW = 2**16  # entries of a row of A or B that 16 bits number
-_THREADS, _READERS, _MOST_BLOCKS, _CHUNK = 256, 8, 2**16, 32
+#: Products of an entry of C, in the mean, from which the kernels for known columns read fewer bytes.
+_MANY = 32
+_THREADS, _READERS, _MOST_BLOCKS = 256, 8, 2**16
 
 
 class ProductLists:
-    """The products of each entry of C in the order of k: 4 bytes a product and 4 an entry; made by `make`.
+    """The products of each entry of C in the order of k: 8 bytes a product and 4 an entry; made by `make`.
 
     Calling it computes the values of C with one launch, without a wait.
     """
@@ -36,14 +37,10 @@ class ProductLists:
         self._starts = cupy.empty(entries + 1, np.uint32)
         self._starts[:1] = 0
         cupy.cumsum(counts, dtype=np.uint32, out=self._starts[1:])
-        self._lists = cupy.empty(phase.products, np.uint32)
+        self._lists = cupy.empty(phase.products, np.uint64)
         kernel(unit, "list_products")(shape, *sizes, *patterns, counts, self._starts, self._lists)
         kernel(unit, "sort_lists")(each(entries), np.int32(entries), self._starts, self._lists)
-        chunks = -(-entries // _CHUNK) + 1
-        self._rows = cupy.empty(chunks, np.int32)
-        kernel(unit, "rows_of_chunks")(each(chunks), np.int32(entries), np.int32(phase.rows), phase.indptr, self._rows)
-        self._first = right.indptr[left.indices]
-        self._patterns = phase.indptr, left.indptr
+        self._name = f"numeric_list_{together(phase.products / entries)}"
         self._entries = entries
         self._bound = threading.local()  # no two threads write the same addresses
         cupy.cuda.get_current_stream().synchronize()  # later calls may be on other streams
@@ -60,9 +57,13 @@ class ProductLists:
 
     def _bind(self, value: str) -> tuple[Addresses, Any]:
         addresses = Addresses(3)
-        arrays = (self._starts, self._lists, self._rows, *self._patterns, self._first)
-        arguments = (np.int32(self._entries), *arrays, *(addresses[i] for i in range(3)))
-        return addresses, kernel(units.LIST[value], "numeric_list").bind(each(self._entries), *arguments)
+        arguments = (np.int32(self._entries), self._starts, self._lists, *(addresses[i] for i in range(3)))
+        return addresses, kernel(units.LIST[value], self._name).bind(each(self._entries), *arguments)
+
+
+def together(mean: float) -> int:
+    """Return how many products of an entry are loaded side by side, where it has so many in the mean."""
+    return 1 if mean <= 1.2 else 2 if mean <= 3 else 4
 
 
 def each(count: int) -> Shape:
@@ -76,11 +77,9 @@ def making(nnz_a: int) -> Shape:
 
 
 def make(left: Factor, right: Factor, phase: Phase, indices: Any) -> ProductLists | None:
-    """Return the lists of a product, or None where they do not fit 16-bit places or half of the free memory."""
-    if not phase.entries or phase.products >= 2**32:
+    """Return the lists of a product, or None where they are long or do not fit in half of the free memory."""
+    if not phase.entries or phase.products > min(2**32 - 1, _MANY * phase.entries):
         return None
-    if 4 * (phase.products + 2 * phase.entries + left.nnz) > memory.free_bytes() // 2:
-        return None
-    if max(int((factor.indptr[1:] - factor.indptr[:-1]).max()) for factor in (left, right)) > _LONGEST_ROW:
+    if 8 * (phase.products + phase.entries) > memory.free_bytes() // 2:
         return None
     return ProductLists(left, right, phase, indices)

@@ -29,7 +29,7 @@ __device__ void numeric_hash(int count, int log, const int* list, const int* ptr
     each_product<G, 1, 4>(
         ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, log, lane, mask,
         [&](int column) { return column >= 0 ? int(places[slot_of<LOG>(keys, column)]) : -1; },
-        [&](int place, VALUE a, VALUE b) { sums[place] = sums[place] + rounded_product(a, b); });
+        [&](int place, VALUE a, VALUE b) { sums[place] = add_product(a, b, sums[place]); });
     for (int e = lane; e < n; e += G) val_c[out + e] = sums[e];
 }
 

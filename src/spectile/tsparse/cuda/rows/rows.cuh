@@ -60,9 +60,9 @@ template <int LOG> __device__ __forceinline__ int slot_of(const int* keys, int c
     return slot;
 }
 
-// A product that is rounded before it is added: the same bits whichever kernel adds it, with columns known or not.
-__device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
-__device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
+// sum + a b, rounded once: the same bits whichever kernel adds, with columns known or not.
+__device__ __forceinline__ float add_product(float a, float b, float sum) { return __fmaf_rn(a, b, sum); }
+__device__ __forceinline__ double add_product(double a, double b, double sum) { return __fma_rn(a, b, sum); }
 
 // A group of lanes reads rows of B side by side, 2^log lanes each, and AHEAD times as many at a time (the hash kernels
 // twice), of each row the first PIECES pieces: that many loads are in flight together.  What is longer is read by all lanes.
@@ -97,6 +97,28 @@ __device__ __forceinline__ void each_column(int begin, int end, const int* idx_a
     for (int base = begin; base < end; base += G) {
         const Met met = row_met(base + lane, end, idx_a, ptr_b);
         const int steps = min(G, end - base);
+        if (side.rows == 1) {
+            for (int s = 0; s < steps; s += AHEAD) {
+                int columns[AHEAD][PIECES], from[AHEAD], stop[AHEAD];
+#pragma unroll
+                for (int d = 0; d < AHEAD; ++d) {
+                    from[d] = __shfl_sync(mask, met.first, s + d, G) + lane;
+                    stop[d] = s + d < steps ? __shfl_sync(mask, met.last, s + d, G) : 0;
+#pragma unroll
+                    for (int c = 0; c < PIECES; ++c)
+                        columns[d][c] = from[d] + c * G < stop[d] ? idx_b[from[d] + c * G] : -1;
+                }
+#pragma unroll
+                for (int d = 0; d < AHEAD; ++d) {
+#pragma unroll
+                    for (int c = 0; c < PIECES; ++c)
+                        if (columns[d][c] >= 0) visit(columns[d][c]);
+#pragma unroll 1
+                    for (int q = from[d] + PIECES * G; q < stop[d]; q += G) visit(idx_b[q]);
+                }
+            }
+            continue;
+        }
         for (int s = 0; s < steps; s += AHEAD * side.rows) {
             int columns[AHEAD][PIECES];
             bool longer[AHEAD];

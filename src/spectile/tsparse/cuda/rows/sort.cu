@@ -9,37 +9,42 @@ __device__ void numeric_sort(int count, const int* list, const int* ptr_a, const
                              const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c,
                              int* idx_c, VALUE* val_c) {
     extern __shared__ u64 shared[];
-    constexpr int N = EACH * G, STRIDE = 14 * N + 8;  // bytes; an odd number of 8 keeps groups in different banks
+    constexpr int N = EACH * G, STRIDE = (2 * sizeof(VALUE) + 6) * N + 8;  // bytes
     constexpr int LOG = G == 4 ? 4 : G == 8 ? 5 : G == 16 ? 6 : 7;
     const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
     if (item >= count) return;
     const u32 mask = group_mask<G>();
     char* own = (char*)shared + group * STRIDE;
-    int2* met = (int2*)own;  // of each product, its entries of A and of B; then the product
-    VALUE* products = (VALUE*)own;
-    u32* sorted = (u32*)(own + 8 * N);
-    unsigned short* starts = (unsigned short*)(own + 12 * N);
+    int2* met = (int2*)own;  // of each product, its entries of A and of B; then their values
+    VALUE* left = (VALUE*)own;
+    VALUE* right = left + N;
+    u32* sorted = (u32*)(right + N);
+    unsigned short* starts = (unsigned short*)(sorted + N);
     const int row = list[item], out = ptr_c[row], start = low[row];
     const int total = list_products<G>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, lane, mask,
                                        [&](int slot, int p, int q) { met[slot] = make_int2(p, q); });
     __syncwarp(mask);
     // A column's place in the window and the product's number in one word: equal columns stay in the order of k.
     u32 words[EACH];
-    VALUE made[EACH];
+    VALUE a[EACH], b[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int t = i * G + lane;
         words[i] = ALL;
-        made[i] = 0;
+        a[i] = b[i] = 0;
         if (t < total) {
             const int2 at = met[t];
             words[i] = u32(idx_b[at.y] - start) << LOG | u32(t);
-            made[i] = rounded_product(val_a[at.x], val_b[at.y]);
+            a[i] = val_a[at.x];
+            b[i] = val_b[at.y];
         }
     }
     __syncwarp(mask);
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) products[i * G + lane] = made[i];
+    for (int i = 0; i < EACH; ++i) {
+        left[i * G + lane] = a[i];
+        right[i * G + lane] = b[i];
+    }
     sort_words<G, EACH>(words, lane, mask);
     bool head[EACH];
     find_heads<G>(words, LOG, lane, mask, head);
@@ -61,7 +66,10 @@ __device__ void numeric_sort(int count, const int* list, const int* ptr_a, const
         int r = starts[e];
         idx_c[out + e] = start + int(sorted[r] >> LOG);
         VALUE total_of = 0;
-        for (; r < stop; ++r) total_of += products[sorted[r] & (N - 1)];
+        for (; r < stop; ++r) {
+            const int t = sorted[r] & (N - 1);
+            total_of = add_product(left[t], right[t], total_of);
+        }
         val_c[out + e] = total_of;
     }
 }

@@ -49,7 +49,7 @@ __device__ void numeric_window(int count, int log, const int* list, const int* p
     each_product<G, G == 32 ? 2 : 1, 4>(
         ptr_a[row], ptr_a[row + 1], idx_a, val_a, ptr_b, idx_b, val_b, log, lane, mask,
         [&](int column) { return column >= 0 ? place_of(words, column - start) : -1; },
-        [&](int place, VALUE a, VALUE b) { sums[place] += rounded_product(a, b); });
+        [&](int place, VALUE a, VALUE b) { sums[place] = add_product(a, b, sums[place]); });
     for (int e = lane; e < before; e += G) val_c[out + e] = sums[e];
 }
 
