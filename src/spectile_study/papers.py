@@ -27,6 +27,8 @@ class Paper(NamedTuple):
     as_called: tuple[str, ...]
 
 
+_SOLVERS = ("spectile", "spectile_two_stage", "cu*", "magma", "lapack*")
+
 PAPERS = {
     "spamm": Paper("nearsparse", "SpAMM", "1 SpAMM: near-sparse products (cuSpAMM)", ("*/called_*", "*/latency_*")),
     "tsparse": Paper(
@@ -40,12 +42,10 @@ PAPERS = {
         "EVD",
         "3 EVD: two-stage symmetric eigensolver",
         # All but spectile_device.
-        tuple(
-            f"{study}/{method}"
-            for study in ("evd", "tridiagonal")
-            for method in ("spectile", "spectile_two_stage", "cu*", "magma", "lapack*")
-        )
-        + ("problems/*", "drivers/*"),
+        (
+            *(f"{study}/{method}" for study in ("evd", "tridiagonal") for method in _SOLVERS),
+            *("problems/*", "drivers/*"),
+        ),
     ),
     "kpm": Paper("kpm", "KPM", "4 KPM: spectral densities", ("dos/*", "host_dos/*", "surface/*")),
 }
