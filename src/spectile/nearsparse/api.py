@@ -53,7 +53,8 @@ def spamm(
         Threshold, >= 0.  0 gives the dense product, infinity gives zero.
     valid_ratio : float, optional
         Wanted share of tile products, in (0, 1]; tau is searched as in :func:`tune_tau` with a tolerance of 0.01 or
-        a tenth of the ratio, whichever is less, for each product of a batch.
+        a tenth of the ratio, whichever is less, for each product of a batch.  On a GPU nothing waits for the search:
+        the product reads tau from device memory, and the result when it is asked for.
     rtol : float, optional
         Wanted error: the largest tau (to a relative 1e-6) with the guarantee ``||E||_F <= rtol ||A||_F ||B||_F``,
         where E holds what was skipped and the rounding of the sums (for each product of a batch; alpha = 1, beta = 0).
@@ -75,7 +76,9 @@ def spamm(
     check_finite : bool, optional
         Raise for NaN and infinity in `a` and `b`, seen in the norm maps.  By default host arrays are checked and GPU
         arrays are not, because reading the answer back would synchronise.  Unchecked, NaN and infinity
-        propagate as in a dense product, since a norm product that is NaN is not below tau.
+        propagate as in a dense product, since a norm product that is NaN is not below tau.  Where a search on the GPU
+        finds no threshold, because of them or since rounding and underflow alone are bounded by more than `rtol`,
+        everything is multiplied, and reading `tau` from the result raises ValueError.
     backend : {"auto", "cpu", "cuda"}
         "auto" chooses CUDA for GPU arrays or if there is a device, and the CPU otherwise.
     devices : int or sequence of int, optional
@@ -109,10 +112,11 @@ def spamm(
     cuSpAMM (Liu et al.), Algorithms 1 and 2, Section 3.5.2 for the search.
     """
     key = None
-    if tau is not None and valid_ratio is rtol is devices is None and beta == 0 and not check_finite and _on_cupy(a):
+    if devices is None and beta == 0 and not check_finite and _on_cupy(a):
         # A call that repeats an earlier layout runs from the plan that was kept.
-        key = _repeated().key_of(a, b, out, tau, block, alpha, strict, precision, backend, split)
-        result = None if key is None else _repeated().repeat(key, a, b, out, tau)
+        kind, value = _given(tau, valid_ratio, rtol)
+        key = _repeated().key_of(a, b, out, value, kind, block, alpha, strict, precision, backend, split)
+        result = None if key is None else _repeated().repeat(key, a, b, out, value)
         if result is not None:
             return result
     checks.check_choice(tau, valid_ratio, rtol)
@@ -137,6 +141,15 @@ def spamm(
     if key is not None and result.c.size:
         _repeated().passed(key, request)
     return result
+
+
+def _given(tau: float | None, valid_ratio: float | None, rtol: float | None) -> tuple[str, float | None]:
+    """Return which of the three is given, and its value; no value unless it is one."""
+    if tau is not None:
+        return "tau", tau if valid_ratio is rtol is None else None
+    if valid_ratio is not None:
+        return "valid_ratio", valid_ratio if rtol is None else None
+    return "rtol", rtol
 
 
 def _on_cupy(a: Any) -> bool:
@@ -397,7 +410,7 @@ def tune_tau(
     if block is not None:
         norms_a, norms_b = norm_map(norms_a, block), norm_map(norms_b, block)
     if on_device(norms_a):
-        from spectile.nearsparse.cuda.survey import tune_tau_cuda
+        from spectile.nearsparse.cuda.search import tune_tau_cuda
 
         return tune_tau_cuda(norms_a, norms_b, valid_ratio, iterations, tolerance)
     from spectile.nearsparse.cpu.search import tune_tau as tune_tau_cpu

@@ -61,6 +61,32 @@ def rounding_bound(
     return (bound + row.result_roundoff * result) * NORM_SLACK["float64"] + underflow * math.sqrt(m * n)
 
 
+def rounding_terms(shape: tuple[int, int, int], precision: str) -> tuple[float, float]:
+    """Return the bound of A B's rounding error as two terms: a factor of ||A||_F ||B||_F, and what underflow adds.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (m, k, n).
+    precision : str
+        A key of ``PRECISIONS``.
+
+    Returns
+    -------
+    relative, underflow : float
+        For norms that are not zero, ``rounding_bound(shape, norm_a, norm_b, precision)`` is
+        ``relative * norm_a * norm_b + underflow``.
+    """
+    m, k, n = shape
+    row = PRECISIONS[precision]
+    steps = (k + 2) * row.sum_roundoff
+    if steps >= 1:
+        return math.inf, 0.0
+    relative = steps / (1 - steps) + row.product_roundoff
+    underflow = (row.result_underflow + row.product_underflow * (k + 2)) * math.sqrt(m * n)
+    return (relative + row.result_roundoff * (1 + relative)) * NORM_SLACK["float64"], underflow
+
+
 def skipping_limit(rtol: float, scale: float, rounding: float) -> float:
     """Return what skipped products may add up to where the whole error is to stay within `rtol` of ||A|| ||B||.
 

@@ -140,8 +140,8 @@ def result_shape(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[in
     return (*batch, shape_a[-2], shape_b[-1])
 
 
-def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | None) -> None:
-    """Raise unless exactly one of the three is given, and in its range."""
+def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | None) -> tuple[str, float]:
+    """Return the name and value of the one of the three that is given; raise unless it is in its range."""
     given = {k: v for k, v in (("tau", tau), ("valid_ratio", valid_ratio), ("rtol", rtol)) if v is not None}
     if len(given) != 1:
         what = "none" if not given else " and ".join(given)
@@ -154,6 +154,8 @@ def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | Non
         raise ValueError(f"valid_ratio = {valid_ratio} lies outside (0, 1]: give the share of tile products to keep")
     if rtol is not None and not 0 < rtol < math.inf:
         raise ValueError(f"rtol = {rtol} is not a tolerance: give a finite number > 0")
+    ((name, value),) = given.items()
+    return name, float(value)
 
 
 def check_scalars(block: int, alpha: float, beta: float) -> None:

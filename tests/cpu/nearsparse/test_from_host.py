@@ -12,12 +12,14 @@ from spectile.core.devices import TABLE
 from spectile.nearsparse.cuda import geometry
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
+from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda import survey as cuda_survey
 from spectile.nearsparse.cuda.choose import Problem, choose, launches, tiles_by_diagonal
 from spectile.nearsparse.cuda.tuning import PORTABLE, WGMMA, rates
 from spectile.nearsparse.cuda.units import (
     NORM_UNITS,
     ORDER_UNITS,
+    SEARCH_UNITS,
     SURVEY_UNITS,
     UNITS,
     blocks_unit,
@@ -32,7 +34,7 @@ HALF = PORTABLE["fp16"]
 STRUCTS = {
     "NormTask": (NORM, cuda_norms.NORM_TASK, 0),
     "NormTasks": (NORM, cuda_norms.NORM_TASKS, 0),
-    "Search": (SURVEY, cuda_survey.SEARCH, 0),
+    "Search": (SEARCH_UNITS["float32"], cuda_search.SEARCH, 0),
     "Survey": (SURVEY, cuda_survey.SURVEY, 0),
     "Product": (portable_unit("fp16", HALF, HALF.small, True, 1024), cuda_product.PRODUCT, 0),
     "Product-blocks": (blocks_unit("fp16"), cuda_product.PRODUCT, 0),
@@ -98,6 +100,14 @@ def test_every_launch_fits_every_device(precision: str, name: str) -> None:
                     assert shape.refusal(device) is None, (problem, shape)
                 static = 6 * 1024 + 32 if choice.kernel == "portable" else 0
                 assert choice.launch.shared_bytes + static <= device.shared_bytes
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_more_rows_than_a_grid_has_blocks_for(precision: str) -> None:
+    device = TABLE["H200"]
+    for sizes in ((9_000_000, 64, 64), (64, 9_000_000, 64), (64, 64, 9_000_000)):
+        for shape in launches(Problem(*sizes, precision=precision), device):
+            assert shape.refusal(device) is None, (sizes, shape)
 
 
 def test_rates_of_devices_that_were_not_measured_follow_the_rule() -> None:

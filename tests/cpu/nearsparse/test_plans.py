@@ -116,7 +116,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 REQUEST = Request("fp32", tau=1.0)
-OPTIONS = (32, 1.0, False, None, "auto", "rows")
+OPTIONS = ("tau", 32, 1.0, False, None, "auto", "rows")
 
 
 def call(a: Any, b: Any, out: Any = None, tau: float = 1.0) -> Any:

@@ -19,6 +19,7 @@ from spectile.nearsparse.cuda.tuning import (
     HOPPER_BAND_ROWS,
     ORDERED_FROM,
     PORTABLE,
+    SEARCH_CHUNK,
     WGMMA,
     HopperShape,
     Kernel,
@@ -30,6 +31,8 @@ from spectile.nearsparse.cuda.units import blocks_unit, fitting_tiles, hopper_un
 from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import PRECISIONS, Grain
 
+# What a grid has along y.
+MOST_ROWS_OF_BLOCKS = 65535
 # What the copy engine takes as a stride, in bytes.
 _LARGEST_STRIDE = 2**40
 
@@ -269,7 +272,7 @@ def norms_launch(shape_a: tuple[int, ...], shape_b: tuple[int, ...], itemsize: i
     return Shape(
         (
             tiles(max(shape_a[-1], shape_b[-1]), columns),
-            tiles(max(shape_a[-2], shape_b[-2]), 128),
+            min(tiles(max(shape_a[-2], shape_b[-2]), 128), MOST_ROWS_OF_BLOCKS),
             2 * batches,
         ),
         128,
@@ -281,6 +284,27 @@ def survey_launch(rows: int, columns: int) -> Shape:
     return Shape((tiles(columns, 64), tiles(rows, 64)), 256)
 
 
+def search_launch(kind: str, rows: int, columns: int, depth: int, device: Device) -> Shape:
+    """Return the launch that searches a threshold in norm maps of (rows, depth) and (depth, columns) tiles.
+
+    Parameters
+    ----------
+    kind : {"ratio", "error"}
+        What is wanted: a valid ratio, or an error.
+    rows, columns, depth : int
+        Of the norm maps, at least 1.
+    device : Device
+        Blocks wait for each other, so that all must be resident.
+    """
+    if kind == "ratio":
+        return Shape((min(device.multiprocessors, depth * tiles(columns, SEARCH_CHUNK)),), 512, cooperative=True)
+    shared = 16 * 512 * 8
+    # The kernel has less than 20 KiB of its own.
+    resident = min(device.threads // 512, device.multiprocessor_shared_bytes // (shared + 21 * 1024))
+    blocks = tiles(rows, 16) * tiles(columns, 16)
+    return Shape((min(device.multiprocessors * resident, blocks),), 512, shared, cooperative=True)
+
+
 def launches(problem: Problem, device: Device) -> list[Shape]:
     """Return the launches of one call of :func:`spectile.nearsparse.spamm`, as a device would get them."""
     choice = choose(problem, device)
@@ -289,7 +313,9 @@ def launches(problem: Problem, device: Device) -> list[Shape]:
     shapes = [norms_launch((*batch, problem.m, problem.k), (*batch, problem.k, problem.n), itemsize), choice.launch]
     if choice.order in ("bins", "sorted"):
         shapes.append(choice.order_launch(problem.m, problem.n))
-    shapes.append(survey_launch(tiles(problem.m, problem.block), tiles(problem.n, problem.block)))
+    rows, columns, depth = (tiles(size, problem.block) for size in (problem.m, problem.n, problem.k))
+    shapes.append(survey_launch(rows, columns))
+    shapes += (search_launch(kind, rows, columns, depth, device) for kind in ("ratio", "error"))
     return shapes
 
 

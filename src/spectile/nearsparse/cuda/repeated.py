@@ -7,6 +7,7 @@ in number, and each belongs to a stream.
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from typing import Any
 
@@ -29,24 +30,24 @@ _plans: dict[Any, CallPlan] = {}
 _passed: dict[Any, Request] = {}
 
 
-def key_of(a: Any, b: Any, out: Any, tau: Any, *options: Any) -> Any:
+def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any) -> Any:
     """Return what decides how a call runs, or None for one that is not run from a plan.
 
     Parameters
     ----------
     a, b, out : array
         As :func:`spectile.nearsparse.spamm` takes them.
-    tau : float
-        Only its kind matters.
+    value : float
+        The threshold, ratio or error.
     *options
-        Everything else that the call depends on.
+        Everything else that the call depends on, and which of the three was given.
     """
     import cupy
 
     kind = cupy.ndarray
     if type(a) is not kind or type(b) is not kind or not (out is None or type(out) is kind):
         return None
-    if not isinstance(tau, float | int) or len(a.shape) != 2 or len(b.shape) != 2:
+    if not isinstance(value, float | int) or len(a.shape) != 2 or len(b.shape) != 2:
         return None
     if any(type(option) not in _PLAIN for option in options):
         return None
@@ -61,7 +62,7 @@ def key_of(a: Any, b: Any, out: Any, tau: Any, *options: Any) -> Any:
     return key if out is None else (key, out.shape, out.strides, out.dtype.char, out.data.ptr & 15, out.data.device_id)
 
 
-def repeat(key: Any, a: Any, b: Any, out: Any, tau: float) -> SpammResult | None:
+def repeat(key: Any, a: Any, b: Any, out: Any, value: float) -> SpammResult | None:
     """Run a call from its plan; return None where there is none, or where this call must not use it."""
     import cupy
 
@@ -71,15 +72,20 @@ def repeat(key: Any, a: Any, b: Any, out: Any, tau: float) -> SpammResult | None
         if request is None or cupy.cuda.get_current_stream().is_capturing():
             return None
         plan = _made(key, a, b, out, request)
-    if not tau >= 0 or (plan.ordered_by_work and cupy.cuda.get_current_stream().is_capturing()):
+    if plan.ordered_by_work and cupy.cuda.get_current_stream().is_capturing():
         return None
-    tau = float(tau)
+    value = float(value)
+    request = plan.request
+    most = 1.0 if request.valid_ratio is not None else sys.float_info.max
+    if not (value >= 0 if request.tau is not None else 0 < value <= most):
+        return None
+    plan.check(value)
     try:
         if out is None:
             out = cupy.empty(plan.result_shape, plan.output)
         elif _touch(out, a) or _touch(out, b):
             return None
-        return plan.result(out, tau, plan.run(a, b, out, tau))
+        return plan.result(out, plan.run(a, b, out, value))
     except cupy.cuda.memory.OutOfMemoryError:
         # The call that is made anew says what lacks.
         return None

@@ -20,15 +20,8 @@ from spectile.core import arrays, device, memory
 from spectile.nearsparse.cuda.geometry import log2, row_major
 from spectile.nearsparse.cuda.norms import NormMaps, check_norms
 from spectile.nearsparse.cuda.product import Product
-from spectile.nearsparse.cuda.survey import (
-    error_bound,
-    frobenius,
-    kept_norms,
-    ratio,
-    search_tau,
-    tau_for_error,
-    threshold,
-)
+from spectile.nearsparse.cuda.search import Wanted, found, search, threshold
+from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, flat_batch
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request, Threshold
@@ -133,7 +126,7 @@ def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammR
 
     return SpammResult(
         returned,
-        tau=collect(lambda item: item.tau if isinstance(item.tau, float) else float(item.tau[0])),
+        tau=collect(lambda item: found(item.tau, item.request)),
         valid_ratio=collect(lambda item: ratio(item.product.maps, item.index, item.tau)),
         executed_ratio=collect(lambda item: ratio(item.product.maps, item.index, item.tau, item.product.grain)),
         error_bound=collect(_Item.error_bound),
@@ -191,9 +184,12 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     maps = NormMaps(a, b, request.block)
     if a.size or b.size:
         maps()
-    if request.norms_first:
+    if request.check_finite:
         check_norms(maps, a, b)
     taus = _thresholds(maps, indices, request, (a.shape[-2], a.shape[-1], b.shape[-1]))
+    if request.check_finite and request.rtol is not None:
+        for i in range(len(indices)):
+            found(taus[i : i + 1], request)
     product = Product(
         a, b, out, maps, taus,
         precision=request.precision, alpha=request.alpha, beta=request.beta, c=c, strict=request.strict,
@@ -215,9 +211,6 @@ def _thresholds(maps: NormMaps, indices: list[tuple[int, int]], request: Request
 
     if request.tau is not None:
         return float(request.tau)
-    if request.valid_ratio is not None:
-        thresholds = [search_tau(maps, index, request.valid_ratio)[0] for index in indices]
-        return cupy.concatenate(thresholds) if thresholds else cupy.empty(0)
-    assert request.rtol is not None
-    limits = [tau_for_error(maps, index, request.rtol, shape, request.precision) for index in indices]
-    return cupy.asarray(limits, np.float64)
+    wanted = Wanted.of(request)
+    results = [search(maps, index, wanted, shape, request.precision)[:1] for index in indices]
+    return results[0] if len(results) == 1 else cupy.concatenate(results) if results else cupy.empty(0)

@@ -19,6 +19,8 @@ Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma_pair", "wgmma_wide"
 WORK_BINS = 64
 # Tiles are numbered column by column in bands of so many rows of C, whose panels stay in the L2.
 BAND_ROWS, HOPPER_BAND_ROWS = 512, 2048
+# Norms that a search sorts together, two for each of its threads.
+SEARCH_CHUNK = 1024
 # Tiles are sorted by work where there are more than so many for each multiprocessor.
 ORDERED_FROM = 3
 # Most waves of tiles that start on the diagonal: all of them together fit the L2.

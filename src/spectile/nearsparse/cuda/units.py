@@ -15,6 +15,7 @@ from spectile.nearsparse.cuda.tuning import (
     BAND_ROWS,
     HOPPER_BAND_ROWS,
     PORTABLE,
+    SEARCH_CHUNK,
     WGMMA,
     WORK_BINS,
     HopperShape,
@@ -134,6 +135,10 @@ def fitting_tiles(portable: Portable, dtype: str, shared_bytes: int) -> tuple[Ti
 
 NORM_UNITS = {dtype: norm_unit(dtype) for dtype in ("float16", "float32", "float64")}
 SURVEY_UNITS = {name: _unit("survey.cu", ARCHS, {"NORM_BITS": _bits(name)}) for name in ("float32", "float64")}
+SEARCH_UNITS = {
+    name: _unit("search.cu", ARCHS, {"NORM_BITS": _bits(name), "CHUNK": SEARCH_CHUNK})
+    for name in ("float32", "float64")
+}
 ORDER_UNITS = {
     name: _unit("order.cu", ARCHS, {"NORM_BITS": _bits(name), "WORK_BINS": WORK_BINS})
     for name in ("float32", "float64")
@@ -155,6 +160,7 @@ def _portable_units() -> list[Unit]:
 UNITS: tuple[Unit, ...] = (
     *NORM_UNITS.values(),
     *SURVEY_UNITS.values(),
+    *SEARCH_UNITS.values(),
     *ORDER_UNITS.values(),
     *dict.fromkeys(_portable_units()),
     *dict.fromkeys(blocks_unit(name) for name in PRECISIONS),

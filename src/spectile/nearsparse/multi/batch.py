@@ -13,7 +13,8 @@ from spectile.core import memory
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
-from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio, threshold
+from spectile.nearsparse.cuda.search import threshold
+from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.plan import Plan, empty_operand, host_threshold
 from spectile.nearsparse.multi.streams import Stream, pairs

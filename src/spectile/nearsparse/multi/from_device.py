@@ -13,7 +13,7 @@ from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import tuning
 from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.norms import empty_map
-from spectile.nearsparse.cuda.survey import threshold
+from spectile.nearsparse.cuda.search import threshold
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.cut import reach, row_work
 from spectile.nearsparse.multi.plan import Plan, empty_operand

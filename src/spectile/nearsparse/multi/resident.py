@@ -10,7 +10,7 @@ from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.norms import empty_map
-from spectile.nearsparse.cuda.survey import threshold
+from spectile.nearsparse.cuda.search import threshold
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.plan import Plan
 from spectile.nearsparse.multi.streams import Stream

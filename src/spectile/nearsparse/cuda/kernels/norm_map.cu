@@ -26,7 +26,7 @@ struct NormTask {
 
 struct NormTasks {
   NormTask task[2];
-  unsigned* counter;         // tile counter of the product that follows, reset here to save a launch
+  unsigned* counter;         // tiles of the product that follows, and blocks of a search before it: reset here to save launches
   int log2_block;
 };
 
@@ -110,9 +110,10 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
   const int batch = blockIdx.z >> 1;
   // The product may start while this kernel runs; it waits itself for the norms.
   launch_dependents();
-  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0 && tasks.counter) *tasks.counter = 0;
-  const int column0 = blockIdx.x * kColumns, row0 = blockIdx.y * kRows;
-  if (column0 >= task.columns || row0 >= task.rows || batch >= task.batches) return;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x < 2 && tasks.counter)
+    tasks.counter[threadIdx.x] = 0;
+  const int column0 = blockIdx.x * kColumns;
+  if (column0 >= task.columns || batch >= task.batches) return;
   const Element* matrix = task.matrix + batch * task.stride_matrix;
   Norm* norms = task.norms + batch * task.stride_norms;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -135,66 +136,70 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
                           : static_cast<long long>(block_row) * task.norm_columns + block_column] = norm;
   };
 
-  const int first = row0 + 32 * warp;
+  // More rows than a grid has blocks for: each block takes several.
+  for (int row0 = blockIdx.y * kRows; row0 < task.rows; row0 += gridDim.y * kRows) {
+    const int first = row0 + 32 * warp;
 #pragma unroll
-  for (int strip = 0; strip < kStrips; ++strip) {
-    const int column = column0 + strip * kStripColumns + lane * kVector;
-    if (unit == 32) {
-      Norm sum = 0;
-      unsigned bits = 0;
-      if (task.aligned && first + 32 <= task.rows && column - lane * kVector + kStripColumns <= task.columns) {
-        // Sixteen loads in flight a lane, no test between them.
-#pragma unroll
-        for (int half = 0; half < 32; half += 16) {
-          uint4 raw[16];
-#pragma unroll
-          for (int r = 0; r < 16; ++r)
-            raw[r] = stream(matrix + (first + half + r) * task.leading + column);
-#pragma unroll
-          for (int r = 0; r < 16; ++r) {
-            sum += square_sum(raw[r]);
-            if (kMayLeaveRange) bits |= magnitude(raw[r]);
-          }
-        }
-      } else {
-        for (int r = first; r < min(first + 32, task.rows); ++r)
-          sum += square_sum(matrix + r * task.leading, column, task.columns, bits);
-      }
-      sum = sum_lanes(sum);
-      if (kMayLeaveRange) bits = __ballot_sync(~0u, bits != 0) >> (lane & ~(32 / kVector - 1)) & ((1u << 32 / kVector) - 1);
-      if (lane % (32 / kVector) == 0) {
-        const int segment = strip * (kStripColumns / 32) + lane / (32 / kVector);
-        if (block == 32)
-          store(first / 32, column / 32, sum, bits);
-        else
-          partial[warp][segment] = sum, partial_bits[warp][segment] = bits;
-      }
-    } else {
-      for (int group = 0; group < 32; group += unit) {
+    for (int strip = 0; strip < kStrips; ++strip) {
+      const int column = column0 + strip * kStripColumns + lane * kVector;
+      if (unit == 32) {
         Norm sum = 0;
         unsigned bits = 0;
-        for (int r = first + group; r < first + group + unit && r < task.rows; ++r)
-          sum += square_sum(matrix + r * task.leading, column, task.columns, bits);
-        for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-        if (kMayLeaveRange) bits = __ballot_sync(~0u, bits != 0) >> (lane & ~(lanes - 1)) & ((1u << lanes) - 1);
-        if (lane % lanes == 0) store((first + group) / block, column / block, sum, bits);
+        if (task.aligned && first + 32 <= task.rows && column - lane * kVector + kStripColumns <= task.columns) {
+          // Sixteen loads in flight a lane, no test between them.
+#pragma unroll
+          for (int half = 0; half < 32; half += 16) {
+            uint4 raw[16];
+#pragma unroll
+            for (int r = 0; r < 16; ++r)
+              raw[r] = stream(matrix + (first + half + r) * task.leading + column);
+#pragma unroll
+            for (int r = 0; r < 16; ++r) {
+              sum += square_sum(raw[r]);
+              if (kMayLeaveRange) bits |= magnitude(raw[r]);
+            }
+          }
+        } else {
+          for (int r = first; r < min(first + 32, task.rows); ++r)
+            sum += square_sum(matrix + r * task.leading, column, task.columns, bits);
+        }
+        sum = sum_lanes(sum);
+        if (kMayLeaveRange) bits = __ballot_sync(~0u, bits != 0) >> (lane & ~(32 / kVector - 1)) & ((1u << 32 / kVector) - 1);
+        if (lane % (32 / kVector) == 0) {
+          const int segment = strip * (kStripColumns / 32) + lane / (32 / kVector);
+          if (block == 32)
+            store(first / 32, column / 32, sum, bits);
+          else
+            partial[warp][segment] = sum, partial_bits[warp][segment] = bits;
+        }
+      } else {
+        for (int group = 0; group < 32; group += unit) {
+          Norm sum = 0;
+          unsigned bits = 0;
+          for (int r = first + group; r < first + group + unit && r < task.rows; ++r)
+            sum += square_sum(matrix + r * task.leading, column, task.columns, bits);
+          for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+          if (kMayLeaveRange) bits = __ballot_sync(~0u, bits != 0) >> (lane & ~(lanes - 1)) & ((1u << lanes) - 1);
+          if (lane % lanes == 0) store((first + group) / block, column / block, sum, bits);
+        }
       }
     }
-  }
-  if (block > 32) {
-    __syncthreads();
-    const int span = block / 32;  // 2 or 4 units on a side
-    const int across = kColumns / 32 / span, down = 4 / span;
-    if (threadIdx.x < across * down) {
-      const int i = threadIdx.x / across, j = threadIdx.x % across;
-      Norm sum = 0;
-      unsigned bits = 0;
-      for (int r = 0; r < span; ++r)
-        for (int s = 0; s < span; ++s) {
-          sum += partial[i * span + r][j * span + s];
-          if (kMayLeaveRange) bits |= partial_bits[i * span + r][j * span + s];
-        }
-      store(row0 / block + i, column0 / block + j, sum, bits);
+    if (block > 32) {
+      __syncthreads();
+      const int span = block / 32;  // 2 or 4 units on a side
+      const int across = kColumns / 32 / span, down = 4 / span;
+      if (threadIdx.x < across * down) {
+        const int i = threadIdx.x / across, j = threadIdx.x % across;
+        Norm sum = 0;
+        unsigned bits = 0;
+        for (int r = 0; r < span; ++r)
+          for (int s = 0; s < span; ++s) {
+            sum += partial[i * span + r][j * span + s];
+            if (kMayLeaveRange) bits |= partial_bits[i * span + r][j * span + s];
+          }
+        store(row0 / block + i, column0 / block + j, sum, bits);
+      }
+      __syncthreads();
     }
   }
 }

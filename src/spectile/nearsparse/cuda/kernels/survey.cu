@@ -1,4 +1,4 @@
-// What a threshold leaves: counts of valid products, the bound of what is skipped, and the search for tau.
+// What a threshold leaves: counts of valid products, and the bound of what is skipped.
 //
 // A thread block tests 64 x 64 pairs (row block, column block) against all k, 16 pairs per thread.
 #if NORM_BITS == 32
@@ -9,16 +9,6 @@ using Norm = double;
 
 constexpr int kTile = 64, kDepth = 32, kThreads = 256;
 
-// The paper's binary search (Section 3.5.2): the upper bound grows until it leaves little enough, then bisection.
-struct Search {
-  double tau;                 // next trial, at the end the result
-  double low, high, best_tau, best_ratio, wanted, tolerance, total;
-  unsigned long long count;   // valid products at the trial
-  unsigned blocks;            // thread blocks that have added theirs
-  int iterations;             // bisections left
-  int growing, done;
-};
-
 struct Survey {
   const Norm* norms_a;            // [row block][k block]
   const Norm* norms_b;            // [column block][k block]
@@ -27,45 +17,17 @@ struct Survey {
   unsigned long long* count;      // valid products, added to
   double* squares;                // a thread block's sum of (sum_k of skipped norm products)^2, or null
   const double* tau;
-  Search* search;                 // null, or the search whose trial this is
   int rows, columns, depth;
   int k_group;                    // k blocks that are multiplied together when one of their products is valid
 };
 
-__device__ void next_trial(Search& s) {
-  const double ratio = s.total > 0 ? s.count / s.total : 1.0;
-  const double miss = fabs(ratio - s.wanted);
-  if (s.growing && ratio > s.wanted + s.tolerance && s.high < 1e300) {
-    s.low = s.high;
-    s.high *= 2;
-    s.tau = s.high;
-    return;
-  }
-  if (miss < fabs(s.best_ratio - s.wanted)) {
-    s.best_tau = s.tau;
-    s.best_ratio = ratio;
-  }
-  if (!s.growing) {
-    (ratio > s.wanted ? s.low : s.high) = s.tau;
-    --s.iterations;
-  }
-  s.growing = 0;
-  if (s.iterations == 0 || fabs(s.best_ratio - s.wanted) < s.tolerance) {
-    s.tau = s.best_tau;
-    s.done = 1;
-  } else {
-    s.tau = 0.5 * (s.low + s.high);
-  }
-}
-
 extern "C" __global__ void __launch_bounds__(kThreads) survey(const Survey p) {
-  if (p.search && p.search->done) return;
   __shared__ Norm a[kTile][kDepth + 1], b[kTile][kDepth + 1];
   __shared__ double total_squares;
   __shared__ unsigned long long total_count;
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
   const int row0 = blockIdx.y * kTile, column0 = blockIdx.x * kTile;
-  const Norm tau = static_cast<Norm>(p.search ? p.search->tau : *p.tau);
+  const Norm tau = static_cast<Norm>(*p.tau);
   if (threadIdx.x == 0) total_squares = 0, total_count = 0;
   int count[4][4] = {};
   double skipped[4][4] = {};
@@ -122,16 +84,6 @@ extern "C" __global__ void __launch_bounds__(kThreads) survey(const Survey p) {
   __syncthreads();
   if (threadIdx.x == 0) {
     if (p.squares) p.squares[blockIdx.y * gridDim.x + blockIdx.x] = total_squares;
-    unsigned long long* target = p.search ? &p.search->count : p.count;
-    atomicAdd(target, total_count);
-    if (p.search) {
-      __threadfence();
-      if (atomicAdd(&p.search->blocks, 1) == gridDim.x * gridDim.y - 1) {
-        __threadfence();
-        next_trial(*p.search);
-        p.search->count = 0;
-        p.search->blocks = 0;
-      }
-    }
+    atomicAdd(p.count, total_count);
   }
 }

@@ -1,0 +1,222 @@
+"""Thresholds searched on the device: of a wanted valid ratio or of a wanted error, by one launch and without a wait."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spectile.core import arrays, device, launch
+from spectile.nearsparse import bounds
+from spectile.nearsparse.bounds import NORM_SLACK
+from spectile.nearsparse.checks import check_maps
+from spectile.nearsparse.cuda.choose import search_launch
+from spectile.nearsparse.cuda.geometry import fill, layout
+from spectile.nearsparse.cuda.norms import Norms
+from spectile.nearsparse.cuda.tuning import SEARCH_CHUNK
+from spectile.nearsparse.cuda.units import SEARCH_UNITS
+from spectile.nearsparse.operands import tiles
+from spectile.nearsparse.types import Request
+
+SEARCH = layout(
+    "norms_a:p norms_b:p columns_a:p sorted:p partial:p counts:p arrived:p result:p rows:i columns:i depth:i "
+    "iterations:i wanted:d tolerance:d rtol:d slack:d relative:d underflow:d"
+)
+# Candidates of all passes of a search for a ratio, and of a pass of one for an error.
+_COUNTS, _TRIES = 32 * 24, 16
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a threshold is to leave.
+
+    Attributes
+    ----------
+    kind : {"ratio", "error"}
+        A valid ratio, or an error relative to ``||A||_F ||B||_F``.
+    value : float
+        The ratio, or the error.
+    iterations : int
+        Largest number of bisections for a ratio.
+    tolerance : float
+        Absolute difference of the ratio at which they end.
+    """
+
+    kind: str
+    value: float
+    iterations: int = 60
+    tolerance: float = 0.0
+
+    @classmethod
+    def of(cls, request: Request) -> Wanted:
+        """Return what a request without tau wants.
+
+        More bisections than the paper's 20 are allowed, so that small ratios are met to a tenth, and to 0.01 at most.
+        """
+        if request.valid_ratio is not None:
+            return cls("ratio", request.valid_ratio, 60, tolerance_of(request.valid_ratio))
+        assert request.rtol is not None
+        return cls("error", request.rtol)
+
+
+def tolerance_of(valid_ratio: float) -> float:
+    """Return how near a valid ratio is met."""
+    return min(0.01, valid_ratio / 10)
+
+
+class Search:
+    """A search in the norm maps of one product, prepared once and launched as often as wanted.
+
+    Parameters
+    ----------
+    norms_a, norms_b : cupy.ndarray
+        Norm maps, k blocks along the last axis of both.
+    wanted : Wanted
+        What the threshold is to leave.
+    shape : tuple of int
+        (m, k, n) of the product, and its precision: what rounding is bounded by.
+    precision : str
+        A key of ``PRECISIONS``.
+    scratch, arrived : int
+        Addresses of `scratch_bytes` bytes, and of four that are zero before each launch.
+
+    Raises
+    ------
+    ValueError
+        For an error below what rounding alone is bounded by.
+    """
+
+    def __init__(
+        self,
+        norms_a: Any,
+        norms_b: Any,
+        wanted: Wanted,
+        shape: tuple[int, int, int],
+        precision: str,
+        scratch: int,
+        arrived: int,
+    ) -> None:
+        (rows, depth), columns = norms_a.shape, norms_b.shape[0]
+        dtype = norms_a.dtype.name
+        self.places = _Places.of(rows, columns, depth, norms_a.itemsize)
+        values: dict[str, Any] = {"iterations": wanted.iterations, "tolerance": wanted.tolerance}
+        values["wanted" if wanted.kind == "ratio" else "rtol"] = wanted.value
+        if wanted.kind == "error":
+            values |= self.error_terms(wanted.value, shape, precision, dtype)
+        sizes = {"rows": rows, "columns": columns, "depth": depth}
+        addresses = {"norms_a": norms_a.data.ptr, "norms_b": norms_b.data.ptr, "arrived": arrived}
+        self.parameters = fill(np.zeros((), SEARCH), values | sizes | addresses | self.places.addresses(scratch))
+        self._shape = search_launch(wanted.kind, rows, columns, depth, device.describe())
+        self._kernel = launch.kernel(SEARCH_UNITS[dtype], f"search_{wanted.kind}")
+
+    @staticmethod
+    def error_terms(rtol: float, shape: tuple[int, int, int], precision: str, norm: str) -> dict[str, float]:
+        """Return what the kernel takes from a wanted error's bound, or raise where rounding alone is above it."""
+        relative, underflow = bounds.rounding_terms(shape, precision)
+        slack = NORM_SLACK[norm]
+        bounds.skipping_limit(rtol, 1 / slack**2, relative * slack**2)
+        return {"slack": slack, "relative": relative, "underflow": underflow}
+
+    def __call__(self) -> None:
+        """Search on the current stream; the norm maps must be there."""
+        self._kernel(self._shape, self.parameters)
+
+    def bind(self) -> launch.BoundLaunch:
+        """Return the launch with its parameters, which may be changed in place."""
+        return self._kernel.bind(self._shape, self.parameters)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where a search's arrays lie in its scratch memory, in bytes; the result is first."""
+
+    counts: int
+    partial: int
+    columns_a: int
+    sorted: int
+    bytes: int
+
+    @classmethod
+    def of(cls, rows: int, columns: int, depth: int, itemsize: int) -> _Places:
+        described = device.describe()
+        blocks = search_launch("error", max(rows, 1), max(columns, 1), max(depth, 1), described).grid[0]
+        sums = max(depth * tiles(columns, SEARCH_CHUNK), 4 * depth + 2 * blocks * _TRIES)
+        sizes = [16, 8 * _COUNTS, 8 * sums, itemsize * rows * depth, itemsize * columns * depth]
+        starts = np.cumsum([tiles(size, 16) * 16 for size in sizes]).tolist()
+        return cls(*starts)
+
+    def addresses(self, scratch: int) -> dict[str, int]:
+        """Return the pointers of the kernel's parameters for scratch memory at an address."""
+        return {
+            "result": scratch,
+            "counts": scratch + self.counts,
+            "partial": scratch + self.partial,
+            "columns_a": scratch + self.columns_a,
+            "sorted": scratch + self.sorted,
+        }
+
+
+def search(maps: Norms, item: tuple[int, int], wanted: Wanted, shape: tuple[int, int, int], precision: str) -> Any:
+    """Enqueue the search of one product's threshold; return it and the ratio found, two float64 on the device.
+
+    Parameters
+    ----------
+    maps : Norms
+        Already computed.
+    item : tuple of int
+        Indices of the matrices of A and B in their batches.
+    wanted, shape, precision
+        As :class:`Search` takes them.
+    """
+    import cupy
+
+    norms_a, norms_b = maps.of(item)
+    if not (norms_a.size and norms_b.size):
+        return cupy.asarray([0.0 if wanted.kind == "ratio" else math.inf, 1.0])
+    places = _Places.of(norms_a.shape[0], norms_b.shape[0], norms_a.shape[1], norms_a.itemsize)
+    scratch, arrived = cupy.empty(places.bytes, cupy.uint8), cupy.zeros(1, cupy.uint32)
+    Search(norms_a, norms_b, wanted, shape, precision, scratch.data.ptr, arrived.data.ptr)()
+    return scratch[:16].view(cupy.float64)
+
+
+def found(tau: Any, request: Request) -> float:
+    """Read a threshold back: a float64 on the device, or a number.
+
+    Raises
+    ------
+    ValueError
+        If the search found none, so that every tile product was multiplied.
+    """
+    value = float(tau) if isinstance(tau, float) else float(tau[0])
+    if not math.isnan(value):
+        return value
+    if request.rtol is not None:
+        raise ValueError(
+            f"rtol = {request.rtol} is below what rounding and underflow are bounded by for entries of this size, or a "
+            "or b holds NaN or infinity, so every tile product was multiplied: take a larger rtol, or scale a and b"
+        )
+    raise ValueError("a or b holds NaN or infinity, so no threshold leaves a valid ratio: correct them, or give tau")
+
+
+def threshold(maps: Norms, item: tuple[int, int], request: Request, shape: tuple[int, int, int]) -> float:
+    """Return tau of a request, searched in norm maps on the current device, and read back, where it is not given."""
+    if request.tau is not None:
+        return float(request.tau)
+    return found(search(maps, item, Wanted.of(request), shape, request.precision)[:1], request)
+
+
+def tune_tau_cuda(
+    norms_a: Any, norms_b: Any, valid_ratio: float, iterations: int, tolerance: float
+) -> tuple[float, float]:
+    """Search tau on the device from two norm maps; see :func:`spectile.nearsparse.tune_tau`.  Reads the result back."""
+    import cupy
+
+    norms_a, norms_b = arrays.to_device(norms_a)[0], arrays.to_device(norms_b)[0]
+    check_maps(norms_a, norms_b)
+    dtype = np.result_type(norms_a.dtype, norms_b.dtype)
+    maps = Norms(cupy.ascontiguousarray(norms_a, dtype=dtype), cupy.ascontiguousarray(norms_b.T, dtype=dtype), 32)
+    wanted = Wanted("ratio", valid_ratio, iterations, tolerance)
+    result = search(maps, (0, 0), wanted, (1, 1, 1), "fp32").get()
+    return float(result[0]), float(result[1])

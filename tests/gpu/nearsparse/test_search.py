@@ -1,0 +1,212 @@
+"""The search on the device: the trials that a search with the host between them makes, and the same threshold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spectile.nearsparse import bounds, norm_map, spamm, spamm_plan, spamm_threshold, tune_tau
+from spectile.nearsparse.cuda import repeated
+from spectile.nearsparse.cuda.norms import NormMaps, Norms
+from spectile.nearsparse.cuda.search import Wanted, search, tolerance_of
+from spectile.nearsparse.cuda.survey import count_products, frobenius, rounding, skipped_bound
+from spectile.nearsparse.types import Request
+
+pytestmark = pytest.mark.gpu
+
+# Rows, depth and columns of norm maps: one tile, fewer than a warp, odd, more columns than are sorted together.
+MAPS = [
+    (1, 1, 1),
+    (3, 2, 5),
+    (17, 33, 15),
+    (64, 64, 64),
+    (128, 130, 127),
+    (2, 3, 2500),
+    (700, 5, 1025),
+    (256, 256, 256),
+]
+
+
+def _maps(shape: tuple[int, int, int], dtype: str, spread: float) -> Norms:
+    import cupy
+
+    rows, depth, columns = shape
+    rng = np.random.default_rng()
+    a, b = (
+        np.exp(spread * rng.standard_normal((count, depth)) - 0.05 * abs(np.arange(count)[:, None] - np.arange(depth)))
+        for count in (rows, columns)
+    )
+    return Norms(cupy.asarray(a.astype(dtype)), cupy.asarray(b.astype(dtype)), 32)
+
+
+def ratio_by_trials(maps: Norms, wanted: float, iterations: int, tolerance: float) -> tuple[float, float]:
+    """The paper's search with the host between its trials, each counted on the device."""
+    import cupy
+
+    total = maps.a.size * maps.b.shape[0]
+    mean = float((maps.a.sum(axis=0, dtype="f8") * maps.b.sum(axis=0, dtype="f8")).sum()) / total
+
+    def at(tau: float) -> float:
+        return int(count_products(maps, (0, 0), cupy.asarray([tau]))[0]) / total
+
+    if wanted == 1 or mean == 0:
+        return 0.0, 1.0
+    low, high = 0.0, mean
+    tau, ratio = high, at(high)
+    while ratio > wanted + tolerance:
+        low, high = high, 2 * high
+        tau, ratio = high, at(high)
+    best = (tau, ratio) if abs(ratio - wanted) < 1 - wanted else (0.0, 1.0)
+    for _ in range(iterations):
+        if abs(best[1] - wanted) < tolerance:
+            break
+        tau = (low + high) / 2
+        ratio = at(tau)
+        if abs(ratio - wanted) < abs(best[1] - wanted):
+            best = tau, ratio
+        low, high = (tau, high) if ratio > wanted else (low, tau)
+    return best
+
+
+def error_by_trials(maps: Norms, rtol: float, shape: tuple[int, int, int], precision: str) -> float:
+    """The largest threshold of an error, each trial read back."""
+    import cupy
+
+    norm_a, norm_b = frobenius(maps.a), frobenius(maps.b)
+    if norm_a == 0 or norm_b == 0:
+        return math.inf
+    scale = norm_a * norm_b / bounds.NORM_SLACK[maps.a.dtype.name] ** 2
+    limit = bounds.skipping_limit(rtol, scale, rounding(shape, maps.a, maps.b, Request(precision)))
+    largest = float((maps.a.max(axis=0).astype("f8") * maps.b.max(axis=0)).max())
+    return bounds.largest_tau(lambda tau: float(skipped_bound(maps, (0, 0), cupy.asarray([tau]))), largest, limit)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 6.0])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("shape", MAPS, ids=lambda shape: "x".join(map(str, shape)))
+def test_a_ratio_is_searched_as_with_the_host(shape: tuple[int, int, int], dtype: str, spread: float) -> None:
+    maps = _maps(shape, dtype, spread)
+    for wanted in (0.001, 0.05, 0.3, 0.9, 1.0):
+        tolerance = tolerance_of(wanted)
+        tau, ratio = search(maps, (0, 0), Wanted("ratio", wanted, 60, tolerance), (1, 1, 1), "fp32").get().tolist()
+        assert (tau, ratio) == pytest.approx(ratio_by_trials(maps, wanted, 60, tolerance), rel=1e-12)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 6.0])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("shape", MAPS, ids=lambda shape: "x".join(map(str, shape)))
+def test_an_error_is_searched_as_with_the_host(shape: tuple[int, int, int], dtype: str, spread: float) -> None:
+    maps = _maps(shape, dtype, spread)
+    precision = "fp32" if dtype == "f4" else "fp64"
+    sizes = tuple(32 * size for size in (shape[0], shape[1], shape[2]))
+    for rtol in (0.9, 0.1, 1e-2) if dtype == "f4" else (0.9, 1e-2, 1e-9):
+        if rtol < 1e-6 * shape[1] and dtype == "f4":
+            continue
+        found = float(search(maps, (0, 0), Wanted("error", rtol), sizes, precision)[0])  # type: ignore[arg-type]
+        # Sums in another order may decide the last bisection otherwise.
+        assert found == pytest.approx(error_by_trials(maps, rtol, sizes, precision), rel=2e-6)  # type: ignore[arg-type]
+
+
+def test_maps_of_nothing_but_zeros_and_of_nan() -> None:
+    import cupy
+
+    zeros = cupy.zeros((20, 30), "f4")
+    ones = cupy.ones((10, 30), "f4")
+    for maps in (Norms(zeros, ones, 32), Norms(ones, zeros, 32)):
+        assert search(maps, (0, 0), Wanted("ratio", 0.3, 60, 0.01), (1, 1, 1), "fp32").get().tolist() == [0.0, 1.0]
+        assert float(search(maps, (0, 0), Wanted("error", 0.3), (640, 960, 320), "fp32")[0]) == math.inf
+    ones[3, 4] = cupy.nan
+    maps = Norms(ones, ones, 32)
+    for wanted in (Wanted("ratio", 0.3, 60, 0.01), Wanted("error", 0.3)):
+        assert math.isnan(float(search(maps, (0, 0), wanted, (320, 960, 320), "fp32")[0]))
+
+
+def _random(n: int, dtype: str) -> Any:
+    import cupy
+
+    i = cupy.arange(n) // 32
+    return (cupy.random.standard_normal((n, n)) * cupy.exp(-0.2 * abs(i[:, None] - i))).astype(dtype)
+
+
+@pytest.mark.parametrize("choice", [{"valid_ratio": 0.2}, {"rtol": 0.05}], ids=lambda choice: next(iter(choice)))
+@pytest.mark.parametrize("precision", ["float16", "float32", "tf32x3", "float64"])
+def test_repeated_calls_plans_and_graphs_search_alike(precision: str, choice: dict[str, float]) -> None:
+    import cupy
+
+    dtype = {"float16": "f2", "float64": "f8"}.get(precision, "f4")
+    pairs = [(_random(1024, dtype), _random(1024, dtype)) for _ in range(2)]
+    wanted = []
+    for a, b in pairs:
+        repeated._plans.clear()
+        repeated._passed.clear()
+        wanted.append(spamm(a, b, precision=precision, **choice))  # type: ignore[arg-type]
+        told = spamm_threshold(a, b, precision=precision, **choice)  # type: ignore[arg-type]
+        assert (told.tau, told.valid_ratio) == (wanted[-1].tau, wanted[-1].valid_ratio)
+        assert (wanted[-1].c == spamm(a, b, tau=told.tau, precision=precision).c).all()  # type: ignore[arg-type]
+    for _ in range(3):
+        for (a, b), first in zip(pairs, wanted, strict=True):
+            again = spamm(a, b, precision=precision, **choice)  # type: ignore[arg-type]
+            assert again.tau == first.tau and again.valid_ratio == first.valid_ratio
+            assert again.error_bound == pytest.approx(first.error_bound) and (again.c == first.c).all()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        plan = spamm_plan(*pairs[0], precision=precision)  # type: ignore[arg-type]
+        out = cupy.empty_like(wanted[0].c)
+        assert (plan.execute(**choice).c == wanted[0].c).all()  # type: ignore[arg-type]
+        stream.synchronize()
+        stream.begin_capture()
+        kept = plan.execute(out=out, **choice)  # type: ignore[arg-type]
+        graph = stream.end_capture()
+        for _ in range(3):
+            out.fill(cupy.nan)
+            graph.launch(stream)
+            stream.synchronize()
+            assert (out == wanted[0].c).all() and kept.tau == wanted[0].tau
+
+
+def test_a_batch_searches_for_each_product() -> None:
+    import cupy
+
+    a = cupy.stack([_random(256, "f4") * scale for scale in (1.0, 10.0, 0.1)])
+    b = _random(256, "f4")
+    found = spamm(a, b, valid_ratio=0.3)
+    for i in range(3):
+        assert found.tau[i] == spamm(a[i], b, valid_ratio=0.3).tau
+
+
+def test_a_tolerance_that_cannot_be_kept_is_said_when_it_is_read() -> None:
+    a = (1e-24 * _random(256, "f4")).astype("f4")
+    for _ in range(3):
+        result = spamm(a, a, rtol=1e-3)
+        with pytest.raises(ValueError, match="underflow"):
+            _ = result.tau
+        assert result.executed_ratio == 1
+        with pytest.raises(ValueError, match="below what rounding"):
+            spamm(a, a, rtol=1e-12)
+    with pytest.raises(ValueError, match="underflow"):
+        spamm(a, a, rtol=1e-3, check_finite=True)
+
+
+def test_more_rows_than_a_grid_has_blocks_for() -> None:
+    import cupy
+
+    rows = 65535 * 128 + 300
+    a = cupy.ones((rows, 8), "f2")
+    a[-1] = 3
+    norms = norm_map(a, 128)
+    assert norms.shape == (-(-rows // 128), 1) and float(norms[0, 0]) == 32.0
+    last = rows % 128
+    assert float(norms[-1, 0]) == pytest.approx(math.sqrt(8 * (last - 1) + 72))
+    maps = NormMaps(a, cupy.empty((8, 0), "f2"), 32)
+    maps()
+    assert float(maps.a[:-1].min()) == float(maps.a[:-1].max()) == 16.0
+
+
+def test_norm_maps_searched_from_the_library() -> None:
+    maps = _maps((100, 90, 80), "f4", 2.0)
+    tau, ratio = tune_tau(maps.a, maps.b.T, 0.2)
+    assert (tau, ratio) == pytest.approx(ratio_by_trials(maps, 0.2, 20, 0.01), rel=1e-12)
