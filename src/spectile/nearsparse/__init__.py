@@ -2,7 +2,7 @@
 
 from spectile.nearsparse.api import distribute, norm_map, spamm, spamm_plan, spamm_threshold, tune_tau
 from spectile.nearsparse.result import SpammResult
-from spectile.nearsparse.types import Threshold
+from spectile.nearsparse.types import NormMap, Threshold
 
-__all__ = ["SpammResult", "Threshold", "distribute", "norm_map", "spamm", "spamm_plan"]
+__all__ = ["NormMap", "SpammResult", "Threshold", "distribute", "norm_map", "spamm", "spamm_plan"]
 __all__ += ["spamm_threshold", "tune_tau"]

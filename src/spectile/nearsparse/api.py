@@ -11,7 +11,7 @@ import numpy as np
 from spectile.core.arrays import on_device
 from spectile.core.device import choose_backend
 from spectile.nearsparse import checks
-from spectile.nearsparse.types import Backend, PrecisionName, Request, Split, Threshold
+from spectile.nearsparse.types import Backend, NormMap, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
     from spectile.nearsparse.cuda.plan import SpammPlan
@@ -286,7 +286,7 @@ def distribute(
     return multi.distribute(a, b, float(tau), multi.device_list(devices), block=block, split=split)
 
 
-def norm_map(a: Any, block: int = 32) -> Any:
+def norm_map(a: Any, block: int = 32) -> NormMap:
     """Return the Frobenius norms of the tiles of a matrix (the paper's normmap).
 
     Parameters
@@ -298,21 +298,22 @@ def norm_map(a: Any, block: int = 32) -> Any:
 
     Returns
     -------
-    array, shape (ceil(m / block), ceil(n / block))
-        float64 on the CPU, where squares and sums are float64 too; float32 or float64 on the GPU.
+    NormMap
+        Its `norms` have the shape (ceil(m / block), ceil(n / block)): float64 on the CPU, where squares and sums are
+        float64 too; float32 or float64 on the GPU.
     """
     checks.check_scalars(block, 1.0, 0.0)
     if on_device(a):
         from spectile.nearsparse.cuda.norms import norm_map_cuda
 
-        return norm_map_cuda(a, block)
+        return NormMap(norm_map_cuda(a, block), block)
     a = checks.host_array(a)
     if a.ndim != 2:
         raise ValueError(f"a norm map is of a matrix, not of an array with {a.ndim} dimensions: pass one matrix")
     checks.check_dtype("a", a)
     from spectile.nearsparse.cpu.norms import norm_map as norm_map_cpu
 
-    return norm_map_cpu(a, block)
+    return NormMap(norm_map_cpu(a, block), block)
 
 
 def spamm_threshold(
@@ -366,13 +367,13 @@ def spamm_threshold(
 
 
 def tune_tau(
-    norms_a: Any,
-    norms_b: Any,
+    a: Any,
+    b: Any,
     valid_ratio: float,
     iterations: int = 20,
     tolerance: float = 0.01,
     *,
-    block: int | None = None,
+    block: int = 32,
 ) -> tuple[float, float]:
     """Search the threshold tau that leaves a wanted share of the tile products.
 
@@ -381,18 +382,18 @@ def tune_tau(
 
     Parameters
     ----------
-    norms_a : array, shape (p, q)
-        Norm map of A, as :func:`norm_map` returns it; the matrix A itself where `block` is given.
-    norms_b : array, shape (q, r)
-        Norm map of B, or B.
+    a : array, shape (m, k), or NormMap
+        A matrix, or its norm map: what :func:`norm_map` returns, or ``NormMap(norms)`` of norms made elsewhere.
+    b : array, shape (k, n), or NormMap
+        Likewise.
     valid_ratio : float
         Wanted share, in (0, 1].
     iterations : int, default 20
         Largest number of bisections.
     tolerance : float, default 0.01
         Absolute difference of the valid ratio at which the search ends.
-    block : int, optional
-        Tile size, if the arrays are matrices, whose norm maps are then computed.
+    block : int, default 32
+        Tile size of the norm maps of matrices.
 
     Returns
     -------
@@ -404,11 +405,22 @@ def tune_tau(
     Raises
     ------
     ValueError
-        If a norm map holds negative numbers or NaN, as a matrix may, or if the shapes do not multiply.
+        If norms are negative or NaN, maps have different tile sizes, or the shapes do not multiply.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.nearsparse import norm_map, tune_tau
+    >>> i = np.arange(256)
+    >>> a = np.exp(-abs(i[:, None] - i) / 20)
+    >>> tune_tau(a, a, 0.3) == tune_tau(norm_map(a), norm_map(a), 0.3)
+    True
     """
     checks.check_choice(None, valid_ratio, None)
-    if block is not None:
-        norms_a, norms_b = norm_map(norms_a, block), norm_map(norms_b, block)
+    map_a, map_b = (x if isinstance(x, NormMap) else norm_map(x, block) for x in (a, b))
+    if map_a.block != map_b.block:
+        raise ValueError(f"norm maps of tiles of {map_a.block} and {map_b.block}: take both with one block")
+    norms_a, norms_b = map_a.norms, map_b.norms
     if on_device(norms_a):
         from spectile.nearsparse.cuda.search import tune_tau_cuda
 

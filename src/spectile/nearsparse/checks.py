@@ -189,12 +189,9 @@ def check_two_matrices(a: Any, b: Any) -> None:
 
 def check_maps(norms_a: Any, norms_b: Any) -> None:
     """Raise for two arrays that are not the norm maps of a product; reads device arrays back."""
-    for name, norms in (("norms_a", norms_a), ("norms_b", norms_b)):
+    for name, norms in (("the norm map of a", norms_a), ("the norm map of b", norms_b)):
         if norms.size and not norms.min() >= 0:
-            raise ValueError(
-                f"{name} holds negative numbers or NaN, as no norm map does: pass what norm_map returns, "
-                "or the matrices with block=32"
-            )
+            raise ValueError(f"{name} holds negative numbers or NaN, as no norm map does: pass what norm_map returns")
     if norms_a.ndim != 2 or norms_b.ndim != 2 or norms_a.shape[1] != norms_b.shape[0]:
         raise ValueError(
             f"norm maps of shapes {norms_a.shape} and {norms_b.shape} do not multiply: the columns of the first must "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Backend = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["float16", "float16c16", "float32", "float64", "tf32x3", "fp16", "fp16c16", "fp32", "fp64"]
@@ -107,3 +107,21 @@ class Threshold:
     tau: float
     valid_ratio: float
     error_bound: float
+
+
+@dataclass(frozen=True)
+class NormMap:
+    """The Frobenius norms of the tiles of a matrix, as :func:`spectile.nearsparse.norm_map` returns them.
+
+    A type of its own, so that no matrix is taken for one.
+
+    Attributes
+    ----------
+    norms : array, shape (ceil(m / block), ceil(n / block))
+        NumPy or GPU array, nothing below 0.
+    block : int
+        Tile size.
+    """
+
+    norms: Any
+    block: int = 32

@@ -12,7 +12,7 @@ import pytest
 
 from spectile.core.devices import TABLE
 from spectile.core.tensor_map import _strides
-from spectile.nearsparse import norm_map, reference, spamm, spamm_threshold, tune_tau
+from spectile.nearsparse import NormMap, norm_map, reference, spamm, spamm_threshold, tune_tau
 from spectile.nearsparse.cpu.norms import row_major
 from spectile.nearsparse.cuda.choose import Problem, choose_kernel
 from spectile.nearsparse.types import PRECISIONS
@@ -72,10 +72,10 @@ def test_the_bound_holds_where_squares_or_products_leave_the_range(dtype: str, s
     a, b = decay(160, 192, dtype, scale), decay(192, 128, dtype, scale)
     wide_a, wide_b = (x.astype(np.longdouble) / scale for x in (a, b))
     exact = wide_a @ wide_b
-    norms = norm_map(a)
+    norms = norm_map(a).norms
     assert (norms > 0).all() and np.isfinite(norms).all()
     np.testing.assert_allclose(norms / scale, reference.norm_map(a.astype("f8") / scale), rtol=1e-12)
-    for choice in ({"tau": 0.0}, {"tau": float(norms.max()) * float(norm_map(b).max()) / 2}):
+    for choice in ({"tau": 0.0}, {"tau": float(norms.max()) * float(norm_map(b).norms.max()) / 2}):
         with np.errstate(over="ignore"):
             result = spamm(a, b, backend="cpu", **choice)
         if np.isfinite(result.c).all():
@@ -87,7 +87,7 @@ def test_the_bound_holds_where_squares_or_products_leave_the_range(dtype: str, s
 
 
 def test_infinite_norms_do_not_keep_the_search_from_ending() -> None:
-    norms = np.full((4, 4), np.inf)
+    norms = NormMap(np.full((4, 4), np.inf))
     started = time.perf_counter()
     assert tune_tau(norms, norms, 0.1)[1] == 1.0
     assert time.perf_counter() - started < 10
@@ -95,11 +95,14 @@ def test_infinite_norms_do_not_keep_the_search_from_ending() -> None:
 
 def test_matrices_are_told_from_norm_maps() -> None:
     a = decay(256, 256)
+    # A matrix without negative entries, too, which by its numbers could be a norm map.
+    for matrix in (a, abs(a), norm_map(a).norms):
+        assert tune_tau(matrix, matrix, 0.25) == tune_tau(norm_map(matrix), norm_map(matrix), 0.25)
+    assert tune_tau(abs(a), abs(a), 0.25, block=16) == tune_tau(norm_map(a, 16), norm_map(a, 16), 0.25)
     with pytest.raises(ValueError, match="as no norm map does"):
-        tune_tau(a, a, 0.1)
-    with pytest.raises(ValueError, match="as no norm map does"):
-        tune_tau(-norm_map(a), norm_map(a), valid_ratio=0.1)
-    assert tune_tau(a, a, 0.25, block=32) == tune_tau(norm_map(a), norm_map(a), 0.25)
+        tune_tau(NormMap(-norm_map(a).norms), norm_map(a), valid_ratio=0.1)
+    with pytest.raises(ValueError, match="take both with one block"):
+        tune_tau(norm_map(a, 16), norm_map(a, 32), 0.1)
 
 
 @pytest.mark.parametrize("choice", [{"tau": 3.0}, {"valid_ratio": 0.3}, {"rtol": 0.1}, {"rtol": 1e-3}])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectile.nearsparse import bounds, norm_map, spamm, spamm_plan, spamm_threshold, tune_tau
+from spectile.nearsparse import NormMap, bounds, norm_map, spamm, spamm_plan, spamm_threshold, tune_tau
 from spectile.nearsparse.cuda import repeated
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.search import Wanted, search, tolerance_of
@@ -197,7 +197,7 @@ def test_more_rows_than_a_grid_has_blocks_for() -> None:
     rows = 65535 * 128 + 300
     a = cupy.ones((rows, 8), "f2")
     a[-1] = 3
-    norms = norm_map(a, 128)
+    norms = norm_map(a, 128).norms
     assert norms.shape == (-(-rows // 128), 1) and float(norms[0, 0]) == 32.0
     last = rows % 128
     assert float(norms[-1, 0]) == pytest.approx(math.sqrt(8 * (last - 1) + 72))
@@ -208,5 +208,5 @@ def test_more_rows_than_a_grid_has_blocks_for() -> None:
 
 def test_norm_maps_searched_from_the_library() -> None:
     maps = _maps((100, 90, 80), "f4", 2.0)
-    tau, ratio = tune_tau(maps.a, maps.b.T, 0.2)
+    tau, ratio = tune_tau(NormMap(maps.a), NormMap(maps.b.T), 0.2)
     assert (tau, ratio) == pytest.approx(ratio_by_trials(maps, 0.2, 20, 0.01), rel=1e-12)

@@ -286,9 +286,9 @@ def test_search_finds_the_valid_ratio(wanted: float) -> None:
     a, b = _random(1024, 1024, "f4"), _random(1024, 1024, "f4")
     result = spamm(cupy.asarray(a), cupy.asarray(b), valid_ratio=wanted)
     assert abs(result.valid_ratio - wanted) <= min(0.01, wanted / 10)
-    norms_a, norms_b = (norm_map(cupy.asarray(x)) for x in (a, b))
-    tau, ratio = tune_tau(norms_a, norms_b, wanted)
-    tau_cpu, ratio_cpu = cpu.tune_tau(norms_a.get().astype("f8"), norms_b.get().astype("f8"), wanted)
+    maps = [norm_map(cupy.asarray(x)) for x in (a, b)]
+    tau, ratio = tune_tau(*maps, wanted)
+    tau_cpu, ratio_cpu = cpu.tune_tau(*(x.norms.get().astype("f8") for x in maps), wanted)
     assert ratio == pytest.approx(ratio_cpu, abs=1e-4) and tau == pytest.approx(tau_cpu, rel=1e-5)
 
 
@@ -299,7 +299,7 @@ def test_norm_map(dtype: str, block: int) -> None:
 
     for rows, columns in ((300, 500), (128, 256), (5, 7), (257, 1024)):
         a = _random(rows, columns, dtype) * (400 if dtype == "f2" else 1)
-        found = norm_map(cupy.asarray(a), block).get()
+        found = norm_map(cupy.asarray(a), block).norms.get()
         np.testing.assert_allclose(
             found, _norms(a.astype("f8"), block), rtol=1e-14 if dtype == "f8" else 2e-6, atol=1e-30
         )
