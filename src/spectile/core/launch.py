@@ -146,9 +146,9 @@ class BoundLaunch:
         self._launch, self._reference = _extended(), ctypes.byref(self._config)
         self._stream = _current_stream()
 
-    def __call__(self) -> None:
-        """Launch on the current stream; raises RuntimeError if the driver refuses."""
-        self._config.stream = self._stream().ptr
+    def __call__(self, stream: int | None = None) -> None:
+        """Launch on a stream, the current one where none is given; raises RuntimeError if the driver refuses."""
+        self._config.stream = self._stream().ptr if stream is None else stream
         status = self._launch(self._reference, self._function, self._pointers, None)
         if status != 0:
             raise self._kernel.refused(self._shape, f"error {status}")

@@ -41,3 +41,13 @@ def test_rounding_bound_holds_for_half_precision_results():
     norm_c = float(np.linalg.norm(c.astype("f8")))
     error = np.linalg.norm(found - exact)
     assert 0 < error <= bounds.rounding_bound(SHAPE, *norms, "fp16c16", alpha=2, beta=-3, norm_c=norm_c)
+
+
+@pytest.mark.parametrize("precision", UNIT)
+@pytest.mark.parametrize("shape", [SHAPE, (1, 1, 1), (1000, 40000, 3)])
+def test_the_bound_of_a_product_in_two_terms(precision, shape):
+    relative, underflow = bounds.rounding_terms(shape, precision)
+    for norm_a, norm_b in ((3.0, 5.0), (1e-20, 1e-23), (1e-30, 1e10)):
+        wanted = bounds.rounding_bound(shape, norm_a, norm_b, precision)
+        assert relative * norm_a * norm_b + underflow == pytest.approx(wanted, rel=1e-12)
+    assert bounds.rounding_terms((1, 2**60, 1), precision)[0] == math.inf

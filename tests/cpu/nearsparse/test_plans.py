@@ -20,6 +20,7 @@ from spectile.nearsparse.cuda import repeated
 from spectile.nearsparse.cuda.geometry import Words, record
 from spectile.nearsparse.cuda.norms import NORM_TASKS
 from spectile.nearsparse.cuda.product import ORDER, PRODUCT, WGMMA_PRODUCT
+from spectile.nearsparse.cuda.search import SEARCH, Places
 from spectile.nearsparse.types import Request
 
 
@@ -71,7 +72,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             self.block, self.parameters = block, np.zeros((), NORM_TASKS)
 
         def bind(self) -> Any:
-            return lambda: state.launched.append(("norms", self.parameters.copy()))
+            return lambda stream: state.launched.append(("norms", self.parameters.copy()))
 
     class Product:
         grain = (1, 1, 1)
@@ -92,14 +93,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             return ()
 
         def bind(self) -> Any:
-            launches = [lambda: state.launched.append(("product", self.parameters.copy()))]
+            launches = [lambda stream: state.launched.append(("product", self.parameters.copy()))]
             order = self.order
             if order is not None:
-                launches.insert(0, lambda: state.launched.append(("order", order[2].copy())))
+                launches.insert(0, lambda stream: state.launched.append(("order", order[2].copy())))
             return launches
 
     cuda = SimpleNamespace(
         get_current_stream=lambda: state.stream,
+        alloc=Memory,
         runtime=SimpleNamespace(getDevice=lambda: 0),
         memory=SimpleNamespace(OutOfMemoryError=MemoryError),
     )
@@ -155,6 +157,51 @@ def test_a_plan_writes_what_changes(machine: Machine, ordered: bool) -> None:
         if ordered:
             order = machine.launched[1][1]
             assert [int(order["norms_a"]), float(order["tau"])] == [pointers[0], tau]
+
+
+@pytest.mark.parametrize("choice", ["valid_ratio", "rtol"])
+def test_a_plan_that_searches_writes_where_tau_will_lie(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, choice: str
+) -> None:
+    machine.ordered = True
+
+    class Search:
+        def __init__(self, *_: Any) -> None:
+            self.parameters, self.places = np.zeros((), SEARCH), Places(16, 160, 320, 480, 640)
+
+        @staticmethod
+        def error_terms(value: float, *_: Any) -> None:
+            if value < 1e-6:
+                raise ValueError("too small")
+
+        def bind(self) -> Any:
+            return lambda stream: machine.launched.append(("search", self.parameters.copy()))
+
+    monkeypatch.setattr(plans, "Search", Search)
+    a, b = Array((100, 70)), Array((70, 90))
+    request = Request("fp32", **{choice: 0.5})
+    key = repeated.key_of(a, b, None, 0.5, choice, *OPTIONS[1:])
+    assert key != repeated.key_of(a, b, None, 0.5, *OPTIONS)
+    repeated.passed(key, request)
+    for value in (0.5, 0.25):
+        machine.launched.clear()
+        assert repeated.repeat(key, a, b, None, value) is not None
+        assert [name for name, _ in machine.launched] == ["norms", "search", "order", "product"]
+        norms, search, order, product = (parameters for _, parameters in machine.launched)
+        assert float(search["wanted" if choice == "valid_ratio" else "rtol"]) == value
+        assert choice == "rtol" or float(search["tolerance"]) == 0.01
+        result = int(search["result"])
+        assert int(product["tau_device"]) == int(order["tau_device"]) == result and result % 16 == 0
+        assert int(search["arrived"]) == int(norms["counter"]) + 4 and result >= int(norms["counter"]) + 8
+        places = [int(search[name]) - result for name in ("counts", "partial", "columns_a", "sorted")]
+        assert places == [16, 160, 320, 480] and int(search["norms_a"]) == int(product["norms_a"])
+        # The ordering of tiles keeps counts of its own.
+        assert int(order["counts"]) == 0
+    for wrong in (0.0, -1.0, float("inf")):
+        assert repeated.repeat(key, a, b, None, wrong) is None
+    if choice == "rtol":
+        with pytest.raises(ValueError, match="too small"):
+            repeated.repeat(key, a, b, None, 1e-9)
 
 
 def test_tensor_maps_move_with_their_operands(machine: Machine) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +22,11 @@ from spectile.nearsparse import checks
 from spectile.nearsparse.cuda.geometry import Words
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.product import Product
+from spectile.nearsparse.cuda.search import Places as SearchPlaces
 from spectile.nearsparse.cuda.search import Search, Wanted, found, tolerance_of
 from spectile.nearsparse.cuda.survey import error_bound, frobenius, ratio
 from spectile.nearsparse.cuda.tuning import WGMMA
-from spectile.nearsparse.operands import address
+from spectile.nearsparse.operands import address, tiles
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Grain, Request
 
@@ -56,16 +58,19 @@ class CallPlan:
         #: Whether runs share memory that each leaves as it was: they follow one another on one stream.
         self.ordered_by_work = product.choice.order in ("bins", "sorted")
         self._map_shapes, self._norm = (maps.a.shape, maps.b.shape), maps.a.dtype
-        self._rows = maps.a.size, maps.a.size + maps.b.size
         self._launches = [maps.bind(), *([] if self._search is None else [self._search.launch]), *product.bind()]
         # The order of the tiles lies in memory of the product; its operands' do not matter any more.
         self._held = product.held_for_later()
-        self._norm_words = Words(maps.parameters)
-        first, second = (start // 8 for start in (0, maps.parameters.dtype["task"].base.itemsize))
-        self._norm_places = first, second, self._norm_words.places["counter"]
-        self._tables = [_Table(product.parameters, "fields" if product.kernel in WGMMA else "")]
+        self._places = _Places.of(maps, self._search)
+        tables = [Words(product.parameters, "fields" if product.kernel in WGMMA else "")]
         if product.order is not None:
-            self._tables.append(_Table(product.order[2], ""))
+            tables.append(Words(product.order[2]))
+        self._taus: list[tuple[Any, int]] = [(table.floats, table.places["tau"]) for table in tables]
+        self._slots = _slots_of_norms(maps.parameters)
+        for table in tables:
+            self._slots += _slots(table, _ADDRESSES[:_OF_SEARCH])
+        if self._search is not None:
+            self._slots += _slots(self._search.words, _ADDRESSES)
         self._boxes = _boxes(product)
 
     def check(self, value: float) -> None:
@@ -80,28 +85,21 @@ class CallPlan:
         """
         import cupy
 
-        pointers = a.data.ptr, b.data.ptr, out.data.ptr
-        buffer = cupy.empty(self._rows[1] + 2, self._norm)
-        size, base = self._norm.itemsize, buffer.data.ptr
-        norms_a, norms_b, counter = base, base + size * self._rows[0], base + size * self._rows[1]
-        counter = (counter + 3) // 4 * 4
-        search = self._search
-        scratch = None if search is None else search.scratch()
-        result = 0 if scratch is None else scratch.data.ptr
+        memory_ = cupy.cuda.alloc(self._places.bytes)
+        pointers = (a.data.ptr, b.data.ptr, out.data.ptr, *self._places.addresses(memory_.ptr))
+        stream = cupy.cuda.get_current_stream().ptr
         with self._lock:
-            words, (task_a, task_b, place) = self._norm_words.integers, self._norm_places
-            words[task_a], words[task_a + 1] = pointers[0], norms_a
-            words[task_b], words[task_b + 1] = pointers[1], norms_b
-            words[place] = counter
-            for table in self._tables:
-                table.set((*pointers, norms_a, norms_b, counter, result), value)
-            if search is not None:
-                search.set(norms_a, norms_b, result, counter + 4, value)
+            for words, place, number in self._slots:
+                words[place] = pointers[number]
+            for words, place in self._taus:
+                words[place] = value
+            if self._search is not None:
+                self._search.want(value)
             for box, pointer in zip(self._boxes, pointers, strict=False):
                 box.move(pointer)
             for launch in self._launches:
-                launch()
-        return CallNorms(buffer, self, value, scratch)
+                launch(stream)
+        return CallNorms(memory_, self, value)
 
     def result(self, out: Any, norms: CallNorms) -> SpammResult:
         """Return the result of a run, whose numbers are read when they are asked for."""
@@ -119,25 +117,30 @@ class CallPlan:
 class CallNorms(Norms):
     """The norm maps of one run, in one buffer, and its threshold; made into arrays when a number is asked for."""
 
-    def __init__(self, buffer: Any, plan: CallPlan, value: float, scratch: Any) -> None:
-        self._buffer, self._plan, self.block = buffer, plan, plan.request.block
-        self._value, self._scratch = value, scratch
+    def __init__(self, memory_: Any, plan: CallPlan, value: float) -> None:
+        self._memory, self._plan, self._value, self.block = memory_, plan, value, plan.request.block
+
+    def _array(self, shape: tuple[int, ...], dtype: Any, first: int) -> Any:
+        import cupy
+
+        return cupy.ndarray(shape, dtype, memptr=self._memory + first)
 
     @property
     def a(self) -> Any:
         """Norm map of A."""
-        return self._buffer[: self._plan._rows[0]].reshape(self._plan._map_shapes[0])
+        return self._array(self._plan._map_shapes[0], self._plan._norm, 0)
 
     @property
     def b(self) -> Any:
         """Norm map of B, transposed."""
-        first, last = self._plan._rows
-        return self._buffer[first:last].reshape(self._plan._map_shapes[1])
+        return self._array(self._plan._map_shapes[1], self._plan._norm, self._plan._places.norms_b)
 
     @property
     def tau(self) -> Any:
         """The threshold, or one float64 on the device."""
-        return self._value if self._scratch is None else self._scratch[:8].view(np.float64)
+        if self._plan._search is None:
+            return self._value
+        return self._array((1,), np.float64, self._plan._places.scratch)
 
     def read_tau(self) -> float:
         """Return the threshold, read back where it was searched."""
@@ -156,45 +159,69 @@ class _Search:
         # The memory of each run is its own; this address is replaced.
         self.result = cupy.empty(1, np.float64)
         search = Search(maps.a, maps.b, wanted, shape, request.precision, 0, 0)
-        self._search, self._words, self.launch = search, Words(search.parameters), search.bind()
+        self.places, self.words, self.launch = search.places, Words(search.parameters), search.bind()
 
-    def scratch(self) -> Any:
-        """Return memory for one run; the result comes first."""
-        import cupy
-
-        return cupy.empty(self._search.places.bytes, np.uint8)
-
-    def set(self, norms_a: int, norms_b: int, scratch: int, arrived: int, value: float) -> None:
-        """Write addresses, and the ratio or error that is wanted."""
-        floats: Any = self._words.floats
-        places, integers = self._words.places, self._words.integers
-        integers[places["norms_a"]], integers[places["norms_b"]] = norms_a, norms_b
-        integers[places["arrived"]] = arrived
-        for name, address_ in self._search.places.addresses(scratch).items():
-            integers[places[name]] = address_
+    def want(self, value: float) -> None:
+        """Write the ratio or error that is wanted."""
+        floats: Any = self.words.floats
         if self._is_ratio:
-            floats[places["wanted"]], floats[places["tolerance"]] = value, tolerance_of(value)
+            floats[self.words.places["wanted"]], floats[self.words.places["tolerance"]] = value, tolerance_of(value)
         else:
-            floats[places["rtol"]] = value
+            floats[self.words.places["rtol"]] = value
 
 
-class _Table:
-    """The addresses and tau in the parameters of the product, or of what orders its tiles."""
+# Addresses in the parameters of the kernels, in the order in which a run has them.
+_ADDRESSES = (
+    "a", "b", "out", "norms_a", "norms_b", "counter", "arrived", "tau_device", "result", "counts", "partial",
+    "columns_a", "sorted",
+)  # fmt: skip
+# From here on those of the search alone; the ordering of tiles has counts of its own.
+_OF_SEARCH = _ADDRESSES.index("result")
 
-    def __init__(self, parameters: Any, inside: str) -> None:
-        words = Words(parameters, inside)
-        places = words.places
-        self._integers: Any = words.integers
-        self._floats: Any = words.floats
-        self._tau = places["tau"]
-        #: Which of A, B, C, the norms of A and of B, the counter and a searched threshold goes where.
-        order = ("a", "b", "out", "norms_a", "norms_b", "counter", "tau_device")
-        self._places = [(places[name], number) for number, name in enumerate(order) if name in places]
 
-    def set(self, pointers: tuple[int, ...], tau: float) -> None:
-        for place, number in self._places:
-            self._integers[place] = pointers[number]
-        self._floats[self._tau] = tau
+@dataclass(frozen=True)
+class _Places:
+    """Where the arrays of a run lie in its memory, in bytes: norm maps, two counters, and what a search needs."""
+
+    norms_b: int
+    counter: int
+    scratch: int
+    bytes: int
+    search: SearchPlaces | None
+
+    @classmethod
+    def of(cls, maps: NormMaps, search: _Search | None) -> _Places:
+        norms_b = maps.a.size * maps.a.dtype.itemsize
+        counter = norms_b + maps.b.size * maps.b.dtype.itemsize
+        scratch = tiles(counter + 8, 16) * 16
+        places = None if search is None else search.places
+        return cls(norms_b, counter, scratch, scratch + (0 if places is None else places.bytes), places)
+
+    def addresses(self, base: int) -> tuple[int, ...]:
+        """Return the addresses from ``norms_a`` on; no `tau_device` where tau is given."""
+        counter = base + self.counter
+        own = base, base + self.norms_b, counter, counter + 4
+        search = self.search
+        if search is None:
+            return (*own, 0)
+        scratch = base + self.scratch
+        return (
+            *own, scratch, scratch, scratch + search.counts, scratch + search.partial, scratch + search.columns_a,
+            scratch + search.sorted,
+        )  # fmt: skip
+
+
+def _slots(words: Words, names: Sequence[str]) -> list[tuple[Any, int, int]]:
+    """Return where addresses lie in a struct, and which of a run's they are."""
+    return [(words.integers, words.places[name], number) for number, name in enumerate(names) if name in words.places]
+
+
+def _slots_of_norms(parameters: Any) -> list[tuple[Any, int, int]]:
+    """Return where the norm kernel's addresses lie, and which they are: matrices, maps and the counter."""
+    words = Words(parameters)
+    second = parameters.dtype["task"].base.itemsize // 8
+    places = {0: "a", 1: "norms_a", second: "b", second + 1: "norms_b", words.places["counter"]: "counter"}
+    return [(words.integers, place, _ADDRESSES.index(name)) for place, name in places.items()]
 
 
 @dataclass

@@ -49,7 +49,7 @@ def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any) -> Any:
         return None
     if not isinstance(value, float | int) or len(a.shape) != 2 or len(b.shape) != 2:
         return None
-    if any(type(option) not in _PLAIN for option in options):
+    if not _PLAIN.issuperset(map(type, options)):
         return None
     stream = cupy.cuda.get_current_stream().ptr
     memory_a, memory_b = a.data, b.data

@@ -100,7 +100,7 @@ class Search:
     ) -> None:
         (rows, depth), columns = norms_a.shape, norms_b.shape[0]
         dtype = norms_a.dtype.name
-        self.places = _Places.of(rows, columns, depth, norms_a.itemsize)
+        self.places = Places.of(rows, columns, depth, norms_a.itemsize)
         values: dict[str, Any] = {"iterations": wanted.iterations, "tolerance": wanted.tolerance}
         values["wanted" if wanted.kind == "ratio" else "rtol"] = wanted.value
         if wanted.kind == "error":
@@ -129,7 +129,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class _Places:
+class Places:
     """Where a search's arrays lie in its scratch memory, in bytes; the result is first."""
 
     counts: int
@@ -139,7 +139,8 @@ class _Places:
     bytes: int
 
     @classmethod
-    def of(cls, rows: int, columns: int, depth: int, itemsize: int) -> _Places:
+    def of(cls, rows: int, columns: int, depth: int, itemsize: int) -> Places:
+        """Return the places for norm maps of (rows, depth) and (depth, columns) tiles."""
         described = device.describe()
         blocks = search_launch("error", max(rows, 1), max(columns, 1), max(depth, 1), described).grid[0]
         sums = max(depth * tiles(columns, SEARCH_CHUNK), 4 * depth + 2 * blocks * _TRIES)
@@ -175,7 +176,7 @@ def search(maps: Norms, item: tuple[int, int], wanted: Wanted, shape: tuple[int,
     norms_a, norms_b = maps.of(item)
     if not (norms_a.size and norms_b.size):
         return cupy.asarray([0.0 if wanted.kind == "ratio" else math.inf, 1.0])
-    places = _Places.of(norms_a.shape[0], norms_b.shape[0], norms_a.shape[1], norms_a.itemsize)
+    places = Places.of(norms_a.shape[0], norms_b.shape[0], norms_a.shape[1], norms_a.itemsize)
     scratch, arrived = cupy.empty(places.bytes, cupy.uint8), cupy.zeros(1, cupy.uint32)
     Search(norms_a, norms_b, wanted, shape, precision, scratch.data.ptr, arrived.data.ptr)()
     return scratch[:16].view(cupy.float64)
