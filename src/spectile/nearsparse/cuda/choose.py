@@ -284,8 +284,30 @@ def survey_launch(rows: int, columns: int) -> Shape:
     return Shape((tiles(columns, 64), tiles(rows, 64)), 256)
 
 
-def search_launch(kind: str, rows: int, columns: int, depth: int, device: Device) -> Shape:
-    """Return the launch that searches a threshold in norm maps of (rows, depth) and (depth, columns) tiles.
+@dataclass(frozen=True)
+class SearchPlan:
+    """How thresholds are searched in norm maps.
+
+    Attributes
+    ----------
+    launch : Shape
+        The launch: blocks wait for each other, so that all are resident.
+    held : int
+        For a valid ratio, pieces (a k and a chunk of columns) that a block keeps in shared memory.
+    slot : int
+        Norms that such a piece takes: of B, sorted, with gaps and a tail, and of A.
+    spilled : bool
+        Whether some pieces are kept in device memory.
+    """
+
+    launch: Shape
+    held: int = 0
+    slot: int = 0
+    spilled: bool = False
+
+
+def plan_search(kind: str, rows: int, columns: int, depth: int, itemsize: int, device: Device) -> SearchPlan:
+    """Return how a threshold is searched in norm maps of (rows, depth) and (depth, columns) tiles.
 
     Parameters
     ----------
@@ -293,16 +315,26 @@ def search_launch(kind: str, rows: int, columns: int, depth: int, device: Device
         What is wanted: a valid ratio, or an error.
     rows, columns, depth : int
         Of the norm maps, at least 1.
+    itemsize : int
+        Bytes of a norm.
     device : Device
-        Blocks wait for each other, so that all must be resident.
+        Need not be there.
     """
-    if kind == "ratio":
-        return Shape((min(device.multiprocessors, depth * tiles(columns, SEARCH_CHUNK)),), 512, cooperative=True)
-    shared = 16 * 512 * 8
-    # The kernel has less than 20 KiB of its own.
-    resident = min(device.threads // 512, device.multiprocessor_shared_bytes // (shared + 21 * 1024))
-    blocks = tiles(rows, 16) * tiles(columns, 16)
-    return Shape((min(device.multiprocessors * resident, blocks),), 512, shared, cooperative=True)
+    if kind == "error":
+        shared = 16 * 512 * 8
+        # The kernel has less than 20 KiB of its own, and registers for two blocks.
+        resident = max(1, min(2, device.multiprocessor_shared_bytes // (shared + 21 * 1024)))
+        blocks = tiles(rows, 16) * tiles(columns, 16)
+        return SearchPlan(Shape((min(device.multiprocessors * resident, blocks),), 512, shared, cooperative=True))
+    pieces = depth * tiles(columns, SEARCH_CHUNK)
+    blocks = min(device.multiprocessors, pieces)
+    tail = 2 ** min(columns, SEARCH_CHUNK).bit_length()
+    keys, each = tail + tail // 32, tiles(pieces, blocks)
+    # The kernel has less than 2 KiB of its own.
+    room, slot = (device.shared_bytes - 2048) // itemsize, keys + rows
+    held = each if each * slot <= room else max(0, room - keys) // slot
+    shared = (held * slot + (keys if held < each else 0)) * itemsize
+    return SearchPlan(Shape((blocks,), 1024, shared, cooperative=True), held, slot, held < each)
 
 
 def launches(problem: Problem, device: Device) -> list[Shape]:
@@ -315,7 +347,8 @@ def launches(problem: Problem, device: Device) -> list[Shape]:
         shapes.append(choice.order_launch(problem.m, problem.n))
     rows, columns, depth = (tiles(size, problem.block) for size in (problem.m, problem.n, problem.k))
     shapes.append(survey_launch(rows, columns))
-    shapes += (search_launch(kind, rows, columns, depth, device) for kind in ("ratio", "error"))
+    norms = np.dtype(PRECISIONS[problem.precision].norm).itemsize
+    shapes += (plan_search(kind, rows, columns, depth, norms, device).launch for kind in ("ratio", "error"))
     return shapes
 
 

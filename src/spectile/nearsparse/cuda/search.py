@@ -12,7 +12,7 @@ from spectile.core import arrays, device, launch
 from spectile.nearsparse import bounds
 from spectile.nearsparse.bounds import NORM_SLACK
 from spectile.nearsparse.checks import check_maps
-from spectile.nearsparse.cuda.choose import search_launch
+from spectile.nearsparse.cuda.choose import plan_search
 from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import Norms
 from spectile.nearsparse.cuda.tuning import SEARCH_CHUNK
@@ -22,7 +22,7 @@ from spectile.nearsparse.types import Request
 
 SEARCH = layout(
     "norms_a:p norms_b:p columns_a:p sorted:p partial:p counts:p arrived:p result:p rows:i columns:i depth:i "
-    "iterations:i wanted:d tolerance:d rtol:d slack:d relative:d underflow:d"
+    "iterations:i held:i slot:i wanted:d tolerance:d rtol:d slack:d relative:d underflow:d"
 )
 # Candidates of all passes of a search for a ratio, and of a pass of one for an error.
 _COUNTS, _TRIES = 32 * 24, 16
@@ -105,10 +105,11 @@ class Search:
         values["wanted" if wanted.kind == "ratio" else "rtol"] = wanted.value
         if wanted.kind == "error":
             values |= self.error_terms(wanted.value, shape, precision, dtype)
-        sizes = {"rows": rows, "columns": columns, "depth": depth}
+        plan = plan_search(wanted.kind, rows, columns, depth, norms_a.itemsize, device.describe())
+        sizes = {"rows": rows, "columns": columns, "depth": depth, "held": plan.held, "slot": plan.slot}
         addresses = {"norms_a": norms_a.data.ptr, "norms_b": norms_b.data.ptr, "arrived": arrived}
         self.parameters = fill(np.zeros((), SEARCH), values | sizes | addresses | self.places.addresses(scratch))
-        self._shape = search_launch(wanted.kind, rows, columns, depth, device.describe())
+        self._shape = plan.launch
         self._kernel = launch.kernel(SEARCH_UNITS[dtype], f"search_{wanted.kind}")
 
     @staticmethod
@@ -141,10 +142,12 @@ class Places:
     @classmethod
     def of(cls, rows: int, columns: int, depth: int, itemsize: int) -> Places:
         """Return the places for norm maps of (rows, depth) and (depth, columns) tiles."""
-        described = device.describe()
-        blocks = search_launch("error", max(rows, 1), max(columns, 1), max(depth, 1), described).grid[0]
-        sums = max(depth * tiles(columns, SEARCH_CHUNK), 4 * depth + 2 * blocks * _TRIES)
-        sizes = [16, 8 * _COUNTS, 8 * sums, itemsize * rows * depth, itemsize * columns * depth]
+        ratio, error = (
+            plan_search(kind, rows, columns, depth, itemsize, device.describe()) for kind in ("ratio", "error")
+        )
+        sums = max(depth * tiles(columns, SEARCH_CHUNK), 4 * depth + 2 * error.launch.grid[0] * _TRIES)
+        maps = [itemsize * rows * depth, itemsize * columns * depth] if ratio.spilled else [0, 0]
+        sizes = [16, 8 * _COUNTS, 8 * sums, *maps]
         starts = np.cumsum([tiles(size, 16) * 16 for size in sizes]).tolist()
         return cls(*starts)
 

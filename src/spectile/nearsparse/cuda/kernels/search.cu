@@ -17,8 +17,7 @@ __device__ __forceinline__ Key key_of(Norm x) { return __double_as_longlong(x); 
 __device__ __forceinline__ Norm norm_of(Key x) { return __longlong_as_double(x); }
 #endif
 
-constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kChunk = CHUNK;       // norms that are sorted together, two for each thread
+constexpr int kChunk = CHUNK;       // norms that are sorted together
 constexpr int kMostPasses = 24;     // more than any search takes: at most 50 doublings and 60 bisections
 
 struct Search {
@@ -31,6 +30,7 @@ struct Search {
   unsigned* arrived;                // zero at launch
   double* result;                   // tau, and the share that it leaves
   int rows, columns, depth, iterations;
+  int held, slot;                   // pieces that a block keeps in shared memory, and the norms of each with its own of A
   double wanted, tolerance;         // of the valid ratio
   double rtol, slack, relative, underflow;   // of the error: see bounds.py
 };
@@ -62,14 +62,15 @@ __device__ __forceinline__ double warp_max(double x) {
 }
 
 // Over all threads of a block, the same whatever their timing; every thread gets it.
-template <bool kMax>
+template <int kThreads, bool kMax>
 __device__ double block_reduce(double x, double* shared) {
   x = kMax ? warp_max(x) : warp_sum(x);
   __syncthreads();
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
   __syncthreads();
   double all = shared[0];
-  for (int warp = 1; warp < kWarps; ++warp) all = kMax ? fmax(all, shared[warp]) : all + shared[warp];
+#pragma unroll
+  for (int warp = 1; warp < kThreads / 32; ++warp) all = kMax ? fmax(all, shared[warp]) : all + shared[warp];
   return all;
 }
 
@@ -116,21 +117,30 @@ __device__ double step_between(double low, double high, int node) {
   return 0.5 * (low + high);
 }
 
+// What a lane tries: at first doublings of the mean and two steps between each two of them, then five steps.
 __device__ double candidate(const Trial& s, bool first, int lane) {
   if (!s.growing) return lane == 0 ? s.tau : step_between(s.low, s.high, lane);
-  if (first && lane >= 16) return step_between(0, s.high, lane - 15);
-  return scalbn(s.tau, lane);
+  if (!first || lane < 8) return scalbn(s.tau, lane);
+  const int octave = (lane - 8) / 3;
+  const double high = scalbn(s.high, octave);
+  return step_between(octave == 0 ? 0 : 0.5 * high, high, 1 + (lane - 8) % 3);
 }
 
-// Sort `count` keys of a power of two; a thread compares one pair, and pairs of one warp meet in steps up to 32.
+// Sorted norms lie in shared memory with a gap after each 32, so that those a power of two apart are in different banks.
+__device__ __forceinline__ int with_gaps(int i) { return i + (i >> 5); }
+
+// The largest power of two that is not above a number of norms, at which a search among them starts.
+__device__ __forceinline__ int first_step(int count) { return 1 << (31 - __clz(count)); }
+
+// Sort keys, a power of two of them; a thread compares one pair, and pairs of one warp meet in steps up to 32.
 __device__ void sort_keys(Key* keys, int count) {
   for (int size = 2; size <= count; size *= 2)
     for (int step = size / 2; step > 0; step /= 2) {
       const int pair = threadIdx.x;
       if (pair < count / 2) {
         const int i = 2 * pair - (pair & (step - 1)), j = i + step;
-        const Key x = keys[i], y = keys[j];
-        if ((x > y) == ((i & size) == 0)) keys[i] = y, keys[j] = x;
+        const Key x = keys[with_gaps(i)], y = keys[with_gaps(j)];
+        if ((x > y) == ((i & size) == 0)) keys[with_gaps(i)] = y, keys[with_gaps(j)] = x;
       }
       const int next = step > 1 ? step / 2 : size;
       if (step > 32 || next > 32)
@@ -141,41 +151,49 @@ __device__ void sort_keys(Key* keys, int count) {
   __syncthreads();
 }
 
+constexpr int kThreads = 1024, kWarps = kThreads / 32;
+
 extern "C" __global__ void __launch_bounds__(kThreads) search_ratio(const Search p) {
-  __shared__ Key keys[kChunk];
-  __shared__ double sums[kWarps];
+  extern __shared__ Key slots[];     // sorted norms of B with gaps and a tail of NaN, then those of A
+  __shared__ double sums[kWarps], trials[32];
   __shared__ unsigned long long valid[32];
-  __shared__ double trials[32];
   __shared__ bool over;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int chunks = (p.columns + kChunk - 1) / kChunk;
   const long long pieces = static_cast<long long>(p.depth) * chunks;
   unsigned round = 0;
 
+  // A piece is a k and a chunk of columns.
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i < 32 * kMostPasses; i += kThreads) p.counts[i] = 0;
-  for (long long piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
+  int number = 0;
+  for (long long piece = blockIdx.x; piece < pieces; piece += gridDim.x, ++number) {
     const int k = piece / chunks, chunk = piece % chunks, first = chunk * kChunk;
-    const int count = min(kChunk, p.columns - first);
-    int padded = 2;
-    while (padded < count) padded *= 2;
+    const int count = min(kChunk, p.columns - first), tail = 2 * first_step(count);
+    const bool held = number < p.held;
+    Key* keys = slots + min(number, p.held) * p.slot;
+    Key* column = keys + with_gaps(tail);
     double sum_a = 0, sum_b = 0;
     for (int i = threadIdx.x; i < p.rows; i += kThreads) {
       const Norm x = p.norms_a[static_cast<long long>(i) * p.depth + k];
       sum_a += x;
-      if (chunk == 0) p.columns_a[static_cast<long long>(k) * p.rows + i] = x;
+      if (held)
+        column[i] = key_of(x);
+      else if (chunk == 0)
+        p.columns_a[static_cast<long long>(k) * p.rows + i] = x;
     }
-    for (int j = threadIdx.x; j < padded; j += kThreads) {
+    for (int j = threadIdx.x; j < tail; j += kThreads) {
       const Norm x = j < count ? p.norms_b[static_cast<long long>(first + j) * p.depth + k] : Norm(0);
       sum_b += x;
-      keys[j] = j < count ? key_of(x) : ~Key(0);
+      keys[with_gaps(j)] = j < count ? key_of(x) : ~Key(0);
     }
-    sum_a = block_reduce<false>(sum_a, sums);
-    sum_b = block_reduce<false>(sum_b, sums);
+    sum_a = block_reduce<kThreads, false>(sum_a, sums);
+    sum_b = block_reduce<kThreads, false>(sum_b, sums);
     if (threadIdx.x == 0) p.partial[piece] = sum_a * sum_b;
-    sort_keys(keys, padded);
+    sort_keys(keys, count == tail / 2 ? count : tail);
+    if (held) continue;
     for (int j = threadIdx.x; j < count; j += kThreads)
-      p.sorted[static_cast<long long>(k) * p.columns + first + j] = norm_of(keys[j]);
+      p.sorted[static_cast<long long>(k) * p.columns + first + j] = norm_of(keys[with_gaps(j)]);
     __syncthreads();
   }
   wait_for_blocks(p.arrived, round);
@@ -183,12 +201,10 @@ extern "C" __global__ void __launch_bounds__(kThreads) search_ratio(const Search
   double mean = 0;
   for (long long piece = threadIdx.x; piece < pieces; piece += kThreads) mean += p.partial[piece];
   const double total = static_cast<double>(p.rows) * p.columns * p.depth;
-  mean = block_reduce<false>(mean, sums) / total;
+  mean = block_reduce<kThreads, false>(mean, sums) / total;
   // The trials are followed by the first warp of each block.
   Trial s = {mean, 0, mean, 0, 1, p.iterations, true, p.wanted >= 1 || !(mean > 0)};
   if (isnan(mean)) s.best_tau = mean;
-  // A piece is cut by rows until all blocks have work.
-  const int slabs = max(1LL, min(p.rows / (4LL * kWarps), 2 * gridDim.x / pieces));
   for (int pass = 0; pass < kMostPasses; ++pass) {
     if (warp == 0) {
       trials[lane] = candidate(s, pass == 0, lane);
@@ -199,31 +215,37 @@ extern "C" __global__ void __launch_bounds__(kThreads) search_ratio(const Search
     if (over) break;
     const Norm tau = static_cast<Norm>(trials[lane]);
     unsigned long long mine = 0;
-    for (long long item = blockIdx.x; item < pieces * slabs; item += gridDim.x) {
-      const long long piece = item / slabs;
-      const int slab = item % slabs, k = piece / chunks, first = static_cast<int>(piece % chunks) * kChunk;
-      const int count = min(kChunk, p.columns - first);
-      __syncthreads();
-      for (int j = threadIdx.x; j < count; j += kThreads)
-        keys[j] = key_of(p.sorted[static_cast<long long>(k) * p.columns + first + j]);
-      __syncthreads();
-      const int each = (p.rows + slabs - 1) / slabs, last = min(p.rows, (slab + 1) * each);
+    number = 0;
+    for (long long piece = blockIdx.x; piece < pieces; piece += gridDim.x, ++number) {
+      const int k = piece / chunks, first = static_cast<int>(piece % chunks) * kChunk;
+      const int count = min(kChunk, p.columns - first), start = first_step(count);
+      const bool held = number < p.held;
+      Key* keys = slots + min(number, p.held) * p.slot;
       const Norm* column = p.columns_a + static_cast<long long>(k) * p.rows;
-      int start = 1;
-      while (2 * start <= count) start *= 2;
+      if (!held) {
+        __syncthreads();
+        for (int j = threadIdx.x; j < 2 * start; j += kThreads)
+          keys[with_gaps(j)] =
+              j < count ? key_of(p.sorted[static_cast<long long>(k) * p.columns + first + j]) : ~Key(0);
+        __syncthreads();
+      }
       // A lane counts for one candidate: the norms of B from the first one on that reaches it with a norm of A.
-      for (int i = slab * each + warp; i < last; i += 4 * kWarps) {
-        Norm a[4];
-        int below[4] = {};
+      constexpr int kEach = 4;
+      for (int i = warp; i < p.rows; i += kEach * kWarps) {
+        Norm a[kEach];
+        int below[kEach] = {};
 #pragma unroll
-        for (int r = 0; r < 4; ++r) a[r] = column[min(i + r * kWarps, last - 1)];
+        for (int r = 0; r < kEach; ++r) {
+          const int row = min(i + r * kWarps, p.rows - 1);
+          a[r] = held ? norm_of(keys[with_gaps(2 * start) + row]) : column[row];
+        }
         for (int step = start; step > 0; step /= 2)
 #pragma unroll
-          for (int r = 0; r < 4; ++r)
-            if (below[r] + step <= count && a[r] * norm_of(keys[below[r] + step - 1]) < tau) below[r] += step;
+          for (int r = 0; r < kEach; ++r)
+            if (a[r] * norm_of(keys[with_gaps(below[r] + step - 1)]) < tau) below[r] += step;
 #pragma unroll
-        for (int r = 0; r < 4; ++r)
-          if (i + r * kWarps < last) mine += count - below[r];
+        for (int r = 0; r < kEach; ++r)
+          if (i + r * kWarps < p.rows) mine += count - below[r];
       }
     }
     atomicAdd(valid + lane, mine);
@@ -247,8 +269,9 @@ extern "C" __global__ void __launch_bounds__(kThreads) search_ratio(const Search
 
 // --- A wanted error -------------------------------------------------------------------------------------------------
 
+constexpr int kErrorThreads = 512;
 constexpr int kPairs = 16, kDepth = 32, kTries = 16;          // a block sums for 16 x 16 tiles of C
-constexpr int kSplit = kThreads / (kPairs * kPairs);          // threads that share the k of one
+constexpr int kSplit = kErrorThreads / (kPairs * kPairs);          // threads that share the k of one
 constexpr int kPitch = kDepth + 16 / static_cast<int>(sizeof(Norm)), kPitchWide = kDepth + 2;
 
 template <typename T>
@@ -287,33 +310,43 @@ __device__ double bracket_candidate(const Bracket& s, int lane) {
   }
 }
 
+// Walk the steps that were tried: `tried` and `allowed` are of the candidates, a lane each.
 __device__ void next_bracket(Bracket& s, double tried, bool allowed) {
+  const unsigned all = __ballot_sync(~0u, allowed);
+  int at = kTries / 2 - 1;
   if (!s.started) {
     s.started = true;
-    if (__ballot_sync(~0u, allowed && isinf(tried))) {
+    if (all >> (kTries / 2) & 1) {                            // infinity
       s.low = infinity();
       s.done = true;
       return;
     }
-    if (!__shfl_sync(~0u, allowed, 0)) {
+    if (!(all & 1)) {
       // A threshold that skips nothing but zeros is always allowed.
       s.high = s.low;
       s.low = __longlong_as_double(1);
+      s.done = !(s.high / s.low > 1 + 1e-6);
+      return;
     }
+    at = kTries / 4;
   }
-  while (!(s.done = !(s.high / s.low > 1 + 1e-6))) {
-    const double middle = sqrt(s.low) * sqrt(s.high);
-    const unsigned found = __ballot_sync(~0u, tried == middle);
-    if (!found) return;
-    (__shfl_sync(~0u, allowed, __ffs(found) - 1) ? s.low : s.high) = middle;
+  for (int step = (at + 1) / 2;; step /= 2) {
+    s.done = !(s.high / s.low > 1 + 1e-6);
+    if (s.done) return;
+    const double middle = __shfl_sync(~0u, tried, at);
+    const bool higher = all >> at & 1;
+    (higher ? s.low : s.high) = middle;
+    if (step == 0) break;
+    at += higher ? step : -step;
   }
+  s.done = !(s.high / s.low > 1 + 1e-6);
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads) search_error(const Search p) {
+extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(const Search p) {
   extern __shared__ double buckets[];                         // [bucket][thread]
   __shared__ __align__(16) Norm a[kPairs][kPitch], b[kPairs][kPitch];
   __shared__ __align__(16) double wide_a[kPairs][kPitchWide], wide_b[kPairs][kPitchWide];
-  __shared__ double sums[kWarps], trials[kTries];
+  __shared__ double sums[kErrorThreads / 32], trials[kTries];
   __shared__ Norm taus[kTries];
   __shared__ bool over;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -324,46 +357,46 @@ extern "C" __global__ void __launch_bounds__(kThreads) search_error(const Search
   double* most = p.partial;
   for (int k = blockIdx.x; k < p.depth; k += gridDim.x) {
     double most_a = 0, most_b = 0;
-    for (int i = threadIdx.x; i < p.rows; i += kThreads)
+    for (int i = threadIdx.x; i < p.rows; i += kErrorThreads)
       most_a = fmax(most_a, static_cast<double>(p.norms_a[static_cast<long long>(i) * p.depth + k]));
-    for (int j = threadIdx.x; j < p.columns; j += kThreads)
+    for (int j = threadIdx.x; j < p.columns; j += kErrorThreads)
       most_b = fmax(most_b, static_cast<double>(p.norms_b[static_cast<long long>(j) * p.depth + k]));
-    most_a = block_reduce<true>(most_a, sums);
-    most_b = block_reduce<true>(most_b, sums);
+    most_a = block_reduce<kErrorThreads, true>(most_a, sums);
+    most_b = block_reduce<kErrorThreads, true>(most_b, sums);
     if (threadIdx.x == 0) most[k] = most_a, most[p.depth + k] = most_b;
   }
   wait_for_blocks(p.arrived, round);
   double most_a = 0, most_b = 0, largest = 0;
-  for (int k = threadIdx.x; k < p.depth; k += kThreads) {
+  for (int k = threadIdx.x; k < p.depth; k += kErrorThreads) {
     most_a = fmax(most_a, most[k]);
     most_b = fmax(most_b, most[p.depth + k]);
     largest = fmax(largest, most[k] * most[p.depth + k]);
   }
-  most_a = block_reduce<true>(most_a, sums);
-  most_b = block_reduce<true>(most_b, sums);
-  largest = block_reduce<true>(largest, sums);
+  most_a = block_reduce<kErrorThreads, true>(most_a, sums);
+  most_b = block_reduce<kErrorThreads, true>(most_b, sums);
+  largest = block_reduce<kErrorThreads, true>(largest, sums);
   // Frobenius norms, scaled by powers of two, so that squares stay in range.
   const int exponent_a = most_a > 0 ? ilogb(most_a) : 0, exponent_b = most_b > 0 ? ilogb(most_b) : 0;
   double* squares = p.partial + 2 * p.depth;
   for (int k = blockIdx.x; k < p.depth; k += gridDim.x) {
     double sum_a = 0, sum_b = 0;
-    for (int i = threadIdx.x; i < p.rows; i += kThreads) {
+    for (int i = threadIdx.x; i < p.rows; i += kErrorThreads) {
       const double x = scalbn(static_cast<double>(p.norms_a[static_cast<long long>(i) * p.depth + k]), -exponent_a);
       sum_a += x * x;
     }
-    for (int j = threadIdx.x; j < p.columns; j += kThreads) {
+    for (int j = threadIdx.x; j < p.columns; j += kErrorThreads) {
       const double x = scalbn(static_cast<double>(p.norms_b[static_cast<long long>(j) * p.depth + k]), -exponent_b);
       sum_b += x * x;
     }
-    sum_a = block_reduce<false>(sum_a, sums);
-    sum_b = block_reduce<false>(sum_b, sums);
+    sum_a = block_reduce<kErrorThreads, false>(sum_a, sums);
+    sum_b = block_reduce<kErrorThreads, false>(sum_b, sums);
     if (threadIdx.x == 0) squares[k] = sum_a, squares[p.depth + k] = sum_b;
   }
   wait_for_blocks(p.arrived, round);
   double norm_a = 0, norm_b = 0;
-  for (int k = threadIdx.x; k < p.depth; k += kThreads) norm_a += squares[k], norm_b += squares[p.depth + k];
-  norm_a = scalbn(sqrt(block_reduce<false>(norm_a, sums)), exponent_a);
-  norm_b = scalbn(sqrt(block_reduce<false>(norm_b, sums)), exponent_b);
+  for (int k = threadIdx.x; k < p.depth; k += kErrorThreads) norm_a += squares[k], norm_b += squares[p.depth + k];
+  norm_a = scalbn(sqrt(block_reduce<kErrorThreads, false>(norm_a, sums)), exponent_a);
+  norm_b = scalbn(sqrt(block_reduce<kErrorThreads, false>(norm_b, sums)), exponent_b);
   const double scale = norm_a * norm_b / (p.slack * p.slack);
   const double rounding = p.relative * ((norm_a * p.slack) * (norm_b * p.slack)) + p.underflow;
   const double limit = p.rtol * scale - rounding;
@@ -391,10 +424,10 @@ extern "C" __global__ void __launch_bounds__(kThreads) search_error(const Search
       const int row0 = static_cast<int>(tile / tiles_n) * kPairs, column0 = static_cast<int>(tile % tiles_n) * kPairs;
       double below = 0;
 #pragma unroll
-      for (int t = 1; t < kTries; ++t) buckets[t * kThreads + threadIdx.x] = 0;
+      for (int t = 1; t < kTries; ++t) buckets[t * kErrorThreads + threadIdx.x] = 0;
       for (int k0 = 0; k0 < p.depth; k0 += kDepth) {
         __syncthreads();
-        for (int e = threadIdx.x; e < 2 * kPairs * kDepth; e += kThreads) {
+        for (int e = threadIdx.x; e < 2 * kPairs * kDepth; e += kErrorThreads) {
           const int side = e / (kPairs * kDepth), r = e / kDepth % kPairs, k = e % kDepth;
           const int index = (side ? column0 : row0) + r;
           // Outside of the maps are zeros, which add nothing.
@@ -419,7 +452,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) search_error(const Search
 #pragma unroll
               for (int step = kTries / 2; step > 0; step /= 2)
                 if (!(product < taus[bucket + step - 1])) bucket += step;
-              buckets[bucket * kThreads + threadIdx.x] += wide_x.value[i] * wide_y.value[i];
+              buckets[bucket * kErrorThreads + threadIdx.x] += wide_x.value[i] * wide_y.value[i];
             }
           }
         }
@@ -431,12 +464,12 @@ extern "C" __global__ void __launch_bounds__(kThreads) search_error(const Search
         for (int t = 0; t < kTries; ++t) {
 #pragma unroll
           for (int other = 0; other < kSplit; ++other)
-            sum += buckets[t * kThreads + other * kPairs * kPairs + threadIdx.x];
-          buckets[t * kThreads + threadIdx.x] = sum * sum;
+            sum += buckets[t * kErrorThreads + other * kPairs * kPairs + threadIdx.x];
+          buckets[t * kErrorThreads + threadIdx.x] = sum * sum;
         }
       }
       __syncthreads();
-      for (int pair = lane; pair < kPairs * kPairs; pair += 32) total += buckets[warp * kThreads + pair];
+      for (int pair = lane; pair < kPairs * kPairs; pair += 32) total += buckets[warp * kErrorThreads + pair];
       __syncthreads();
     }
     total = warp_sum(total);
