@@ -30,7 +30,7 @@ class Paper(NamedTuple):
 _SOLVERS = ("spectile", "spectile_two_stage", "cu*", "magma", "lapack*")
 
 PAPERS = {
-    "spamm": Paper("nearsparse", "SpAMM", "1 SpAMM: near-sparse products (cuSpAMM)", ("*/called_*", "*/latency_*")),
+    "spamm": Paper("nearsparse", "SpAMM", "1 SpAMM: near-sparse products (cuSpAMM)", ("*/called*", "*/latency_*")),
     "tsparse": Paper(
         "tsparse",
         "tSparse",

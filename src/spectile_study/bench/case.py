@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Value = bool | int | float | str | Sequence[float] | Sequence[int] | Sequence[str] | None
-Clock = Literal["wall", "events", "graph", "external", "none"]
+Clock = Literal["wall", "calls", "events", "graph", "external", "none"]
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,11 @@ class Method:
         Work in floating-point operations and the fewest bytes moved through memory, for one call.
     memory_bytes : int or None
         Peak device memory that the method needs beyond its inputs.
-    clock : {"wall", "events", "graph", "external", "none"}
-        ``wall`` for CPU code and for GPU solvers (synchronised), ``events`` for CUDA kernels, ``graph`` for CUDA-graph
-        replay, ``external`` when `run` returns ``(result, seconds)`` itself, ``none`` when only values are wanted.
+    clock : {"wall", "calls", "events", "graph", "external", "none"}
+        ``wall`` for CPU code and for GPU solvers (synchronised), ``calls`` for calls of a GPU function one after
+        another with one synchronisation at their end (throughput, the host's work included), ``events`` for CUDA
+        kernels, ``graph`` for CUDA-graph replay, ``external`` when `run` returns ``(result, seconds)`` itself, ``none``
+        when only values are wanted.
     values : callable or None
         ``values(result) -> {name: value}``: what the method found besides time (valid ratio, counts, short curves);
         becomes the columns ``v_<name>``.

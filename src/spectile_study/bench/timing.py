@@ -1,7 +1,8 @@
 """Timing loops: all methods of a case interleaved in rounds, on one clock each.
 
 A sample is the time of one call.  Wall-clock samples of very short calls are means over an inner loop; CUDA samples are
-event times after the 60 MB second-level cache was overwritten; graph samples replay one captured call back to back, the
+event times after the 60 MB second-level cache was overwritten; samples of calls are means over calls one after another,
+with one synchronisation at their end; graph samples replay one captured call back to back, the
 launch-bound limit in which both sides keep what fits the cache.
 """
 
@@ -19,6 +20,8 @@ from spectile_study.bench.case import Method
 
 #: Inner loops are sized so that a wall-clock sample lasts at least this long.
 SHORTEST_SAMPLE_S = 2e-3
+#: Calls of a GPU function follow one another for at least this long, so that the last wait weighs little.
+SHORTEST_LOOP_S = 5e-3
 #: Bytes overwritten before an event-timed call: several times the largest second-level cache.
 FLUSH_BYTES = 256 << 20
 #: Before a wall-clock sample the threads of the process are looked at this often, until they rest.
@@ -199,9 +202,33 @@ def _graph(method: Method) -> Callable[[], float]:
     return sample
 
 
+def _calls(method: Method) -> Callable[[], float]:
+    import cupy
+
+    calls = 1
+
+    def sample() -> float:
+        nonlocal calls
+        if method.prepare is not None:
+            method.prepare()
+        cupy.cuda.Device().synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            method.run()
+        cupy.cuda.Device().synchronize()
+        elapsed = time.perf_counter() - start
+        mean = elapsed / calls
+        if elapsed < SHORTEST_LOOP_S:
+            calls = min(1000, int(SHORTEST_LOOP_S / max(mean, 1e-9)) + 1)
+        return mean
+
+    return sample
+
+
 _TIMERS: Mapping[str, Callable[[Method], Callable[[], float]]] = {
     "wall": _wall,
     "external": _external,
+    "calls": _calls,
     "events": _events,
     "graph": _graph,
 }

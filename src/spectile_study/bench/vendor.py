@@ -10,7 +10,7 @@ import ctypes
 import functools
 from typing import Any, Literal
 
-GemmMode = Literal["fp16_fp32", "fp16_fp16", "fp32", "tf32", "fp64"]
+GemmMode = Literal["fp16_fp32", "fp16_fp16", "fp16_sums", "fp32", "tf32", "fp64"]
 SpgemmAlgorithm = Literal["alg1", "alg2", "alg3"]
 
 
@@ -21,14 +21,16 @@ class Gemm:
     ----------
     a, b, out : cupy.ndarray
         Row-major, of shapes (m, k), (k, n) and (m, n).
-    mode : {"fp16_fp32", "fp16_fp16", "fp32", "tf32", "fp64"}
-        ``fp16_fp32`` and ``fp16_fp16`` take float16 and sum in float32, with C in float32 or float16; ``fp32`` is
-        SGEMM without tensor cores; ``tf32`` rounds float32 inputs to TF32; ``fp64`` is DGEMM.
+    mode : {"fp16_fp32", "fp16_fp16", "fp16_sums", "fp32", "tf32", "fp64"}
+        ``fp16_fp32`` and ``fp16_fp16`` take float16 and sum in float32, with C in float32 or float16; ``fp16_sums``
+        sums in float16, too, as ``cublasHgemm`` does; ``fp32`` is SGEMM without tensor cores; ``tf32`` rounds float32
+        inputs to TF32; ``fp64`` is DGEMM.
     """
 
     _TYPES = {  # noqa: RUF012
         "fp16_fp32": ("float16", "float32", "CUBLAS_COMPUTE_32F"),
         "fp16_fp16": ("float16", "float16", "CUBLAS_COMPUTE_32F"),
+        "fp16_sums": ("float16", "float16", "CUBLAS_COMPUTE_16F"),
         "fp32": ("float32", "float32", "CUBLAS_COMPUTE_32F"),
         "tf32": ("float32", "float32", "CUBLAS_COMPUTE_32F_FAST_TF32"),
         "fp64": ("float64", "float64", "CUBLAS_COMPUTE_64F"),
@@ -51,7 +53,7 @@ class Gemm:
         self._handle = device.get_cublas_handle
         # CuPy refuses cuBLAS while a graph is captured; cuBLAS itself does not.
         self._library = cuda_library("libcublas")
-        scalar = np.float64 if mode == "fp64" else np.float32
+        scalar = {"fp64": np.float64, "fp16_sums": np.float16}.get(mode, np.float32)
         self._alpha, self._beta = np.array(1, scalar), np.array(0, scalar)
         self._operands = (a, b, out)
         cuda_type = {"float16": 2, "float32": 0, "float64": 1}

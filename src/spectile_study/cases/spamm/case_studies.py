@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -61,6 +62,7 @@ def _water(row: Mapping[str, Any], context: Context) -> Problem:
         ]
     else:
         methods = [timed.method(name, tau) for name, tau in thresholds(row).items()]
+        methods += timed.calls(thresholds(row))
     values = facts | {"norm_c": timed.norm, "rows": len(a)}
     return Problem([*methods, timed.vendor()], {"a": digest_array(a)}, values)
 
@@ -96,6 +98,7 @@ def _vgg(row: Mapping[str, Any], context: Context) -> Problem:
             timed.method(name, tau, functools.partial(_classify, layer, base, tau, precision))
             for name, tau in taus.items()
         ]
+        methods += timed.calls(taus)
     shape = "x".join(map(str, (*a.shape, b.shape[1])))
     values: dict[str, Value] = {"accuracy_base": base, "shape": shape, "validation_images": layer.images}
     return Problem([*methods, timed.vendor()], {"a": digest_array(a), "b": digest_array(b)}, values)
@@ -176,6 +179,24 @@ class _Timed:
 
         limits = {"error_over_bound": 1.0}
         return Method(name, run, check, limits, self.flops * valid, self.bytes, None, self.clock, values, self._poison)
+
+    def calls(self, taus: Mapping[str, float]) -> list[Method]:
+        """Return SpAMM at each tau, and the dense product, as a user calls them; ``spectile_x`` as ``called_x``."""
+        dense = dataclasses.replace(self.vendor(), name="called_dense", clock="calls")
+        return [*(self._called(name.replace("spectile", "called"), tau) for name, tau in taus.items()), dense]
+
+    def _called(self, name: str, tau: float) -> Method:
+        def check(result: Any) -> dict[str, float]:
+            error = float(cupy.linalg.norm(result.c.astype(np.float64) - self.exact))
+            return {"error_fro_rel": error / self.norm, "error_over_bound": error / result.error_bound}
+
+        def run() -> Any:
+            return spamm(self.a, self.b, tau=tau, precision=self.precision)  # type: ignore[arg-type]
+
+        import cupy
+
+        values: Callable[[Any], dict[str, Value]] = lambda result: {"tau": tau, "valid_ratio": result.valid_ratio}  # noqa: E731
+        return Method(name, run, check, {"error_over_bound": 1.0}, bytes=self.bytes, clock="calls", values=values)
 
     def vendor(self) -> Method:
         """Return cuBLAS's product in the same precision."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from spectile.nearsparse.cuda.choose import Choice
+from spectile.core.device import describe
+from spectile.nearsparse.api import spamm
+from spectile.nearsparse.cuda.choose import Choice, Problem, choose
 from spectile.nearsparse.cuda.norms import NormMaps
 from spectile.nearsparse.cuda.product import Product
 from spectile.nearsparse.cuda.survey import ratio
@@ -54,14 +57,17 @@ class Operands:
         """Fill C with NaN, so that what a product leaves out shows."""
         self.out.fill(np.nan)
 
-    def error(self, expected: Callable[[int], Any]) -> float:
-        """Return the largest relative error of the sampled tile rows, and infinity where one holds NaN."""
+    def error(self, expected: Callable[[int], Any], product: Any = None) -> float:
+        """Return the largest relative error of the sampled tile rows, and infinity where one holds NaN.
+
+        `product` is C where it is not the output that the methods share.
+        """
         import cupy
 
-        worst = 0.0
+        worst, product = 0.0, self.out if product is None else product
         for tile in self.tile_rows:
             wanted = expected(tile)
-            computed = self.out[tile * BLOCK : (tile + 1) * BLOCK].astype(np.float64)
+            computed = product[tile * BLOCK : (tile + 1) * BLOCK].astype(np.float64)
             error = float(cupy.linalg.norm(computed - wanted) / cupy.linalg.norm(wanted))
             worst = max(worst, error if error == error else float("inf"))
         return worst
@@ -128,6 +134,64 @@ class Operands:
             clock=self.clock,
             values=values,
             prepare=self.poison,
+        )
+
+    def called(self, name: str, **choice: float) -> Method:
+        """Return SpAMM as a user calls it: the public function with tau, `valid_ratio` or `rtol`, and C allocated."""
+        maps = NormMaps(self.a, self.b, BLOCK)
+        maps()
+        problem = Problem.of(self.a, self.b, self.out, BLOCK, self.precision)
+        grain = choose(problem, describe()).grain
+
+        def run() -> Any:
+            return spamm(self.a, self.b, precision=self.precision, **choice)  # type: ignore[arg-type]
+
+        def check(result: Any) -> dict[str, float]:
+            tau = result.tau
+            return {"error_fro_rel": self.error(lambda tile: self.executed_rows(tile, maps, tau, grain), result.c)}
+
+        def values(result: Any) -> dict[str, Value]:
+            valid, executed = result.valid_ratio, result.executed_ratio
+            return {"tau": result.tau, "valid_ratio": valid, "executed_ratio": executed}
+
+        limits = {"error_fro_rel": self.limit}
+        return Method(name, run, check, limits, bytes=self.bytes, clock="calls", values=values)
+
+    def called_dense(self, name: str) -> Method:
+        """Return the dense product as a user calls it: CuPy's, or cuBLAS where CuPy has none with C in float32."""
+        import cupy
+
+        if self.precision == "fp16":
+            return dataclasses.replace(self.vendor(name, VENDOR_MODES["fp16"], self.limit), clock="calls")
+        # CuPy, too, rounds C to float16.
+        return Method(
+            name,
+            run=lambda: cupy.matmul(self.a, self.b),
+            check=lambda c: {"error_fro_rel": self.error(self.dense_rows, c)},
+            limits={"error_fro_rel": self.limit},
+            flops=2.0 * self.n**3,
+            bytes=self.bytes,
+            clock="calls",
+        )
+
+    def half_sums(self) -> Method:
+        """Return cuBLAS's product with sums in float16 (``cublasHgemm``), as the paper's baseline has them."""
+        import cupy
+
+        from spectile_study.bench.vendor import Gemm, gemm_flops
+
+        out = cupy.empty((self.n, self.n), np.float16)
+        # A float16 sum is rounded about once in eight terms, which all have one sign.
+        limit = self.n / 8 * 2.0**-11
+        return Method(
+            "cublas_half_sums",
+            run=Gemm(self.a, self.b, out, "fp16_sums"),
+            check=lambda _: {"error_fro_rel": self.error(self.dense_rows, out)},
+            limits={"error_fro_rel": limit},
+            flops=gemm_flops(self.n, self.n, self.n),
+            bytes=float(self.a.nbytes + self.b.nbytes + out.nbytes),
+            clock=self.clock,
+            prepare=lambda: out.fill(np.nan),
         )
 
     def vendor(self, name: str, mode: str, limit: float) -> Method:

@@ -5,20 +5,22 @@ Norm maps and candidate lists are inside every clock; N <= 2048 is timed by grap
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from spectile.nearsparse.api import spamm
 from spectile_study.bench.case import Context, Method, Problem, Skipped, Value
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.spamm.device import VENDOR_MODES, Operands
-from spectile_study.cases.spamm.spread import spread_product
+from spectile_study.cases.spamm.spread import Spread, spread_product
 from spectile_study.cases.spamm.thresholds import BLOCK, thresholds
 from spectile_study.cases.spamm.truncation import truncation_values
 
-# Share of the intermediate products that cuSPARSE computes at a time where all at once do not fit.
-CHUNK = 0.05
+# Shares of the intermediate products that cuSPARSE computes at a time, the first one whose work space fits.
+CHUNKS = (0.05, 0.02, 0.01, 0.005)
 
 
 def product(row: Mapping[str, Any], context: Context) -> Problem:
@@ -31,8 +33,44 @@ def product(row: Mapping[str, Any], context: Context) -> Problem:
     methods.append(operands.vendor("cublas", VENDOR_MODES[precision], operands.limit))
     if precision == "tf32x3":
         methods.append(operands.vendor("cublas_tf32", "tf32", 3e-3))
+    if precision.startswith("fp16"):
+        methods.append(operands.half_sums())
+    methods += as_called(operands, {name.replace("spectile", "called"): tau for name, tau in thresholds(row).items()})
     methods.append(copy())
     return Problem(methods, inputs={"a": digest_array(operands.first)})
+
+
+def as_called(operands: Operands, taus: Mapping[str, float]) -> list[Method | Skipped]:
+    """Return SpAMM and the dense product as a user calls them, wall clock; the last tau is searched as well.
+
+    One call after another with one synchronisation at their end; ``latency_...`` waits for each call.
+    """
+    import cupy
+
+    methods: list[Method | Skipped] = [operands.called(name, tau=tau) for name, tau in taus.items()]
+    name, tau = list(taus.items())[-1]
+    known = spamm(operands.a, operands.b, tau=tau, precision=operands.precision)  # type: ignore[arg-type]
+    scale = float(cupy.linalg.norm(operands.a.astype(np.float32))) ** 2
+    methods.append(operands.called("called_valid_ratio", valid_ratio=known.valid_ratio))
+    methods.append(operands.called("called_rtol", rtol=1.001 * known.error_bound / scale))
+    dense = operands.called_dense("called_dense")
+    methods.append(dense)
+    for method, shown in ((methods[len(taus) - 1], name.replace("called", "latency")), (dense, "latency_dense")):
+        assert isinstance(method, Method)
+        methods.append(waiting(method, shown))
+    return methods
+
+
+def waiting(method: Method, name: str) -> Method:
+    """Return a method whose every call is waited for."""
+    import cupy
+
+    def run() -> Any:
+        result = method.run()
+        cupy.cuda.get_current_stream().synchronize()
+        return result
+
+    return dataclasses.replace(method, name=name, run=run, clock="wall", prepare=None)
 
 
 def copy() -> Method:
@@ -57,7 +95,7 @@ def truncation(row: Mapping[str, Any], context: Context) -> Problem:
     import cupy
     from cupyx.scipy.sparse import csr_matrix
 
-    from spectile_study.bench.vendor import spgemm
+    from spectile_study.bench.vendor import SpgemmMemoryError, spgemm
 
     n, tau, cutoff = row["n"], row["tau"], row["truncation"]
     near_sparse, truncated = truncation_values(n, tau, cutoff)
@@ -71,8 +109,17 @@ def truncation(row: Mapping[str, Any], context: Context) -> Problem:
     del kept
     algorithm = "alg1" if n <= 1024 else "alg3"
 
+    chunks = list(CHUNKS)
+
     def multiply() -> Any:
-        square = spgemm(sparse, sparse, algorithm, CHUNK)  # type: ignore[arg-type]
+        while True:
+            try:
+                square = spgemm(sparse, sparse, algorithm, chunks[0])  # type: ignore[arg-type]
+                break
+            except SpgemmMemoryError:
+                if len(chunks) == 1:
+                    raise
+                del chunks[0]
         cupy.cuda.get_current_stream().synchronize()
         return square
 
@@ -82,7 +129,12 @@ def truncation(row: Mapping[str, Any], context: Context) -> Problem:
 
     def values(result: Any) -> dict[str, Value]:
         product, memory = result
-        return {"algorithm": algorithm, "nnz": int(product.nnz), "workspace_bytes": memory["total"]}
+        return {
+            "algorithm": algorithm,
+            "chunk": chunks[0],
+            "nnz": int(product.nnz),
+            "workspace_bytes": memory["total"],
+        }
 
     theirs = Method(
         "cusparse",
@@ -91,7 +143,8 @@ def truncation(row: Mapping[str, Any], context: Context) -> Problem:
         limits={"error_fro_rel": 1e-5},
         clock="wall",
         values=values,
-        time_limit_s=12.0,
+        once=n > 1024,
+        time_limit_s=90.0,
     )
     plain = Method(
         "truncation",
@@ -101,4 +154,9 @@ def truncation(row: Mapping[str, Any], context: Context) -> Problem:
         clock="none",
         values=dict,
     )
-    return Problem([ours, plain, theirs], inputs={"a": digest_array(operands.first)})
+    called = operands.called("called", tau=tau)
+    methods: list[Method | Skipped] = [ours, called, plain, theirs]
+    if row["gpus"] > 1:
+        spread = Spread(operands.a, operands.b, operands.out, row["precision"], row["gpus"], tau)
+        methods = [spread.resident("spectile", tau), spread.called("called", tau), plain, theirs]
+    return Problem(methods, inputs={"a": digest_array(operands.first)})

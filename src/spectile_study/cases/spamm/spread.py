@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.nearsparse.api import spamm
 from spectile.nearsparse.cuda.norms import NormMaps
 from spectile.nearsparse.cuda.product import Product
 from spectile.nearsparse.cuda.survey import ratio
@@ -32,6 +33,7 @@ def spread_product(row: Mapping[str, Any], context: Context) -> Problem:
     spread = Spread(operands.a, operands.b, operands.out, precision, row["gpus"], TABLE_1[row["n"]][0])
     methods: list[Method | Skipped] = [spread.resident(name, tau) for name, tau in taus.items()]
     name, tau = next(iter(taus.items()))
+    methods += [spread.called(called.replace("spectile", "called"), tau) for called, tau in taus.items()]
     methods += [spread.from_device(f"{name}_device", tau), spread.from_host(f"{name}_host", tau)]
     methods.append(dataclasses.replace(operands.spamm(name, tau), name="one_gpu_30"))
     methods.append(operands.vendor("cublas", VENDOR_MODES[precision], operands.limit))
@@ -76,6 +78,22 @@ class Spread:
         request = Request(self.precision, tau)
         plan = multi.Resident(self.parts_a, self.parts_b, self.parts_c, request, split=self._split)
         return dataclasses.replace(self._method(name, tau, plan, [len(part) for part in self.parts_a]), clock=clock)
+
+    def called(self, name: str, tau: float) -> Method:
+        """Return the product of resident operands as a user calls it, lists of parts in and out."""
+        request = Request(self.precision, tau)
+        plan = multi.Resident(self.parts_a, self.parts_b, self.parts_c, request, split=self._split)
+        method = self._method(name, tau, plan, [len(part) for part in self.parts_a])
+
+        def run() -> None:
+            parts = {"out": self.parts_c, "devices": self.devices, "split": self._split}
+            spamm(self.parts_a, self.parts_b, tau=tau, precision=self.precision, **parts)  # type: ignore[arg-type]
+            for index in self.devices:
+                cupy.cuda.Device(index).synchronize()
+
+        import cupy
+
+        return dataclasses.replace(method, run=run, clock="wall", prepare=None)
 
     def from_device(self, name: str, tau: float) -> Method:
         """Return the product of matrices on the first GPU."""
