@@ -11,7 +11,7 @@ import numpy as np
 from spectile.core.arrays import on_device
 from spectile.core.device import choose_backend
 from spectile.nearsparse import checks
-from spectile.nearsparse.types import Backend, NormMap, PrecisionName, Request, Split, Threshold
+from spectile.nearsparse.types import Backend, Method, NormMap, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
     from spectile.nearsparse.cuda.plan import SpammPlan
@@ -36,6 +36,7 @@ def spamm(
     backend: Backend = "auto",
     devices: int | Sequence[int] | None = None,
     split: Split = "rows",
+    method: Method = "spamm",
 ) -> SpammResult:
     """Multiply near-sparse matrices, skipping the tile products whose norms are small (SpAMM).
 
@@ -88,6 +89,11 @@ def spamm(
         the same way.  The result has the bits of one GPU's.
     split : {"rows", "columns"}
         How the operands in lists were distributed.
+    method : {"spamm", "auto"}
+        "auto" takes the dense product of the vendor where it is faster by an estimate, and the result's `method` says
+        so.  A valid ratio that is given decides at once, and so does a size at which SpAMM never wins; otherwise the
+        valid products are counted first and the count is read back where that costs less than a wrong choice would.
+        On one GPU, for two matrices; a batch, several GPUs and the CPU always take SpAMM.
 
     Returns
     -------
@@ -115,13 +121,14 @@ def spamm(
     if devices is None and beta == 0 and not check_finite and _on_cupy(a):
         # A call that repeats an earlier layout runs from the plan that was kept.
         kind, value = _given(tau, valid_ratio, rtol)
-        key = _repeated().key_of(a, b, out, value, kind, block, alpha, strict, precision, backend, split)
+        key = _repeated().key_of(a, b, out, value, kind, block, alpha, strict, precision, backend, split, method)
         result = None if key is None else _repeated().repeat(key, a, b, out, value)
         if result is not None:
             return result
     checks.check_choice(tau, valid_ratio, rtol)
     checks.check_scalars(block, alpha, beta)
     checks.check_split(split)
+    checks.check_method(method)
     c = c if beta != 0 else None
     if devices is None:
         operands = checks.operands(a, b, c, out)
@@ -130,7 +137,7 @@ def spamm(
         operands, where = checks.spread_operands(a, b, c, out, split, backend), "cuda"
     request = Request(
         operands.precision(precision, where), tau, valid_ratio, rtol, alpha, beta, block, strict,
-        check_finite=(not operands.on_gpu) if check_finite is None else check_finite,
+        check_finite=(not operands.on_gpu) if check_finite is None else check_finite, method=method,
     )  # fmt: skip
     operands.check_results(request)
     if devices is not None:

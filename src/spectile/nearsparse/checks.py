@@ -173,6 +173,12 @@ def check_split(split: str) -> None:
         raise ValueError(f"split = {split!r} is unknown: choose 'rows' or 'columns'")
 
 
+def check_method(method: str) -> None:
+    """Raise for a word that does not say which product is wanted."""
+    if method not in ("spamm", "auto"):
+        raise ValueError(f"method = {method!r} is unknown: choose 'spamm' or 'auto'")
+
+
 def check_one_batch(a: Any, b: Any) -> None:
     """Raise for operands that `distribute` does not cut."""
     batch = result_shape(_shape(a), _shape(b))[:-2]

@@ -26,11 +26,17 @@ class SpammResult:
         Share of the tile products that were multiplied; at least `valid_ratio`, equal to it with ``strict=True``.
     error_bound : float
         Guaranteed bound of ``||C_exact - c||_F``: skipped products and rounding.
+    method : {"spamm", "dense"}
+        What multiplied: "dense" where ``method="auto"`` found the dense product to be faster.  Nothing was left out
+        then: tau is 0, both ratios are 1, and the bound is of rounding alone.
+    faster : {"spamm", "dense"} or None
+        Which product is faster on this GPU where so many tile products are executed, by an estimate; None where there
+        is none: of a batch, of several GPUs, on the CPU.
     error_bound_rel : float
         `error_bound` relative to ``||c||_F`` (NaN when c is zero and the bound is too).
     """
 
-    __slots__ = ("_numbers", "c")
+    __slots__ = ("_numbers", "c", "method")
 
     def __init__(
         self,
@@ -41,14 +47,17 @@ class SpammResult:
         executed_ratio: Any | Callable[[], Any],
         error_bound: Any | Callable[[], Any],
         norm_c: Any | Callable[[], Any],
+        faster: str | Callable[[], str] | None = None,
+        method: str = "spamm",
     ) -> None:
-        self.c = c
+        self.c, self.method = c, method
         self._numbers: dict[str, Any] = {
             "tau": tau,
             "valid_ratio": valid_ratio,
             "executed_ratio": executed_ratio,
             "error_bound": error_bound,
             "norm_c": norm_c,
+            "faster": faster,
         }
 
     def _number(self, name: str) -> Any:
@@ -78,6 +87,12 @@ class SpammResult:
         return self._number("error_bound")
 
     @property
+    def faster(self) -> str | None:
+        """The faster product."""
+        name: str | None = self._number("faster")
+        return name
+
+    @property
     def error_bound_rel(self) -> Any:
         """Error bound relative to the norm of c."""
         import numpy as np
@@ -90,6 +105,8 @@ class SpammResult:
         if isinstance(self.c, list | tuple):
             return f"SpammResult(rows on {len(self.c)} devices)"
         shape = "x".join(map(str, self.c.shape))
+        if self.method == "dense":
+            return f"SpammResult({shape} {self.c.dtype}, the dense product, which is faster here)"
         if any(map(callable, self._numbers.values())):
             return f"SpammResult({shape} {self.c.dtype}, numbers not read back yet)"
         return (

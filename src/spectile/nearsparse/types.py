@@ -8,6 +8,7 @@ from typing import Any, Literal
 Backend = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["float16", "float16c16", "float32", "float64", "tf32x3", "fp16", "fp16c16", "fp32", "fp64"]
 Split = Literal["rows", "columns"]
+Method = Literal["spamm", "auto"]
 #: Rows, columns and depth, in tiles of the norm maps, that are multiplied together when one of their products is valid.
 Grain = tuple[int, int, int]
 
@@ -78,6 +79,7 @@ class Request:
     block: int = 32
     strict: bool = False
     check_finite: bool = False
+    method: Method = "spamm"
 
     @property
     def arithmetic(self) -> Precision:

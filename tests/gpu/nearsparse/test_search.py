@@ -210,3 +210,53 @@ def test_norm_maps_searched_from_the_library() -> None:
     maps = _maps((100, 90, 80), "f4", 2.0)
     tau, ratio = tune_tau(NormMap(maps.a), NormMap(maps.b.T), 0.2)
     assert (tau, ratio) == pytest.approx(ratio_by_trials(maps, 0.2, 20, 0.01), rel=1e-12)
+
+
+@pytest.mark.parametrize("choice", ["tau", "valid_ratio", "rtol"])
+@pytest.mark.parametrize(
+    ("n", "precision"), [(512, "float16"), (1500, "float32"), (4096, "float32"), (2048, "float64")]
+)
+def test_auto_takes_one_of_both_products_and_says_which(n: int, precision: str, choice: str) -> None:
+    import cupy
+
+    dtype = {"float16": "f2", "float64": "f8"}.get(precision, "f4")
+    a, b = _random(n, dtype), _random(n, dtype)
+    exact = a.astype("f8") @ b.astype("f8")
+    for share in (0.02, 0.95):
+        known = spamm(a, b, valid_ratio=share, precision=precision)  # type: ignore[arg-type]
+        scale = float(cupy.linalg.norm(a.astype("f8")) * cupy.linalg.norm(b.astype("f8")))
+        value = {"tau": known.tau, "valid_ratio": share, "rtol": 1.01 * known.error_bound / scale}[choice]
+        methods = set()
+        for alpha in (1.0, 1.0, 1.0, -2.0):
+            found = spamm(a, b, precision=precision, method="auto", alpha=alpha, **{choice: value})  # type: ignore[arg-type]
+            error = float(cupy.linalg.norm(found.c.astype("f8") - alpha * exact))
+            assert error <= found.error_bound * (1 + 1e-9)
+            methods.add(found.method)
+            if found.method == "dense":
+                assert (found.tau, found.valid_ratio, found.executed_ratio) == (0.0, 1.0, 1.0)
+                assert found.faster == "dense" and "dense" in repr(found)
+            else:
+                assert found.tau == pytest.approx(known.tau, rel=1e-6 if choice != "rtol" else 0.1)
+        assert len(methods) == 1
+        if choice == "valid_ratio" and precision != "float16":
+            assert methods == {"spamm" if share < 0.5 else "dense"}
+    c = _random(n, "f4" if precision == "float16" else dtype)
+    wanted = 0.5 * exact - c.astype("f8")
+    limit = {"float16": 1e-3, "float32": 1e-4, "float64": 1e-12}[precision] * float(cupy.linalg.norm(wanted))
+    for out in (None, cupy.empty_like(c), c):
+        found = spamm(a, b, tau=0.0, alpha=0.5, beta=-1.0, c=c, out=out, precision=precision, method="auto")  # type: ignore[arg-type]
+        assert float(cupy.linalg.norm(found.c.astype("f8") - wanted)) <= limit
+
+
+def test_auto_of_what_it_does_not_choose_for() -> None:
+    import cupy
+
+    a = cupy.stack([_random(96, "f4")] * 2)
+    assert spamm(a, a, tau=0.0, method="auto").method == "spamm"
+    host = a[0].get()
+    assert spamm(host, host, tau=0.0, method="auto", backend="cuda").method in ("spamm", "dense")
+    host[0, 0] = np.nan
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        spamm(host, host, tau=0.0, method="auto", backend="cuda")
+    empty = cupy.zeros((0, 5), "f4")
+    assert spamm(empty, cupy.zeros((5, 3), "f4"), tau=1.0, method="auto").c.shape == (0, 3)

@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import memory
+from spectile.core import device, memory
 from spectile.core.tensor_map import replace_address
 from spectile.nearsparse import checks
+from spectile.nearsparse.cuda import dense
 from spectile.nearsparse.cuda.geometry import Words
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.product import Product
 from spectile.nearsparse.cuda.search import Places as SearchPlaces
 from spectile.nearsparse.cuda.search import Search, Wanted, found, tolerance_of
-from spectile.nearsparse.cuda.survey import error_bound, frobenius, ratio
+from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding
 from spectile.nearsparse.cuda.tuning import WGMMA
 from spectile.nearsparse.operands import address, tiles
 from spectile.nearsparse.result import SpammResult
@@ -58,13 +59,20 @@ class CallPlan:
         #: Whether runs share memory that each leaves as it was: they follow one another on one stream.
         self.ordered_by_work = product.choice.order in ("bins", "sorted")
         self._map_shapes, self._norm = (maps.a.shape, maps.b.shape), maps.a.dtype
-        self._launches = [maps.bind(), *([] if self._search is None else [self._search.launch]), *product.bind()]
+        self._before = [maps.bind(), *([] if self._search is None else [self._search.launch])]
+        self._product = product.bind()
+        #: What multiplies, or "count" where the valid products decide; and the share up to which SpAMM is faster.
+        self.verdict, self._limit = _verdict(request, self.shape)
         # The order of the tiles lies in memory of the product; its operands' do not matter any more.
         self._held = product.held_for_later()
         self._places = _Places.of(maps, self._search)
         tables = [Words(product.parameters, "fields" if product.kernel in WGMMA else "")]
         if product.order is not None:
             tables.append(Words(product.order[2]))
+        if self.verdict == "count":
+            count, parameters = bind_count(maps)
+            self._before.append(count)
+            tables.append(Words(parameters))
         self._taus: list[tuple[Any, int]] = [(table.floats, table.places["tau"]) for table in tables]
         self._slots = _slots_of_norms(maps.parameters)
         for table in tables:
@@ -78,13 +86,16 @@ class CallPlan:
         if self.request.rtol is not None:
             Search.error_terms(value, self.shape, self.request.precision, self._norm.name)
 
-    def run(self, a: Any, b: Any, out: Any, value: float) -> CallNorms:
+    def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms:
         """Launch on the current stream and return the norms and tau; nothing is copied or waited for.
 
         `value` is of tau, `valid_ratio` or `rtol`, as the request has it.
         """
         import cupy
 
+        if self.verdict == "dense":
+            dense.multiply(a, b, None, out, self.request)
+            return DenseNorms(a, b, self.request.block)
         memory_ = cupy.cuda.alloc(self._places.bytes)
         pointers = (a.data.ptr, b.data.ptr, out.data.ptr, *self._places.addresses(memory_.ptr))
         stream = cupy.cuda.get_current_stream().ptr
@@ -97,13 +108,23 @@ class CallPlan:
                 self._search.want(value)
             for box, pointer in zip(self._boxes, pointers, strict=False):
                 box.move(pointer)
-            for launch in self._launches:
+            for launch in self._before:
                 launch(stream)
-        return CallNorms(memory_, self, value)
+            norms = CallNorms(memory_, self, value)
+            if self.verdict == "count" and norms.read_share(stream) > self._limit:
+                dense.multiply(a, b, None, out, self.request)
+                norms.dense = True
+                return norms
+            for launch in self._product:
+                launch(stream)
+        return norms
 
-    def result(self, out: Any, norms: CallNorms) -> SpammResult:
+    def result(self, out: Any, norms: RunNorms) -> SpammResult:
         """Return the result of a run, whose numbers are read when they are asked for."""
         request = self.request
+        if norms.dense:
+            return dense_result(out, norms, request, self.shape)
+        assert isinstance(norms, CallNorms)
         return SpammResult(
             out,
             tau=norms.read_tau,
@@ -111,10 +132,66 @@ class CallPlan:
             executed_ratio=lambda: ratio(norms, (0, 0), norms.tau, self.grain),
             error_bound=lambda: error_bound(norms, (0, 0), norms.tau, request, self.shape, 0.0),
             norm_c=functools.partial(frobenius, out),
+            faster=lambda: dense.faster(ratio(norms, (0, 0), norms.tau, self.grain), self.shape, request),
         )
 
 
-class CallNorms(Norms):
+def _verdict(request: Request, shape: tuple[int, int, int]) -> tuple[dense.Verdict, float]:
+    if request.method == "spamm":
+        return "spamm", 1.0
+    return dense.decide(*shape, request.precision, request.valid_ratio, device.describe())
+
+
+class RunNorms(Norms):
+    """The norm maps of a run of either product."""
+
+    #: Whether the dense product ran.
+    dense = False
+
+
+class DenseNorms(RunNorms):
+    """The norm maps of operands that were multiplied without them, computed when a number is asked for."""
+
+    dense = True
+
+    def __init__(self, a: Any, b: Any, block: int) -> None:
+        self._operands, self.block = (a, b), block
+
+    @functools.cached_property
+    def _maps(self) -> NormMaps:
+        with self._operands[0].device:
+            maps = NormMaps(*self._operands, self.block)
+            maps()
+        return maps
+
+    @property
+    def a(self) -> Any:
+        """Norm map of A."""
+        return self._maps.a
+
+    @property
+    def b(self) -> Any:
+        """Norm map of B, transposed."""
+        return self._maps.b
+
+
+def dense_result(
+    out: Any, norms: Norms, request: Request, shape: tuple[int, int, int], norm_c: Any = None
+) -> SpammResult:
+    """Return the result of a dense product, whose bound is of rounding alone; `norm_c` finds the norm of an added C."""
+    return SpammResult(
+        out,
+        tau=0.0,
+        valid_ratio=1.0,
+        executed_ratio=1.0,
+        error_bound=lambda: rounding(shape, norms.a, norms.b, request, norm_c() if norm_c else 0.0),
+        norm_c=functools.partial(frobenius, out),
+        faster="dense",
+        method="dense",
+    )
+
+
+class CallNorms(RunNorms):
     """The norm maps of one run, in one buffer, and its threshold; made into arrays when a number is asked for."""
 
     def __init__(self, memory_: Any, plan: CallPlan, value: float) -> None:
@@ -141,6 +218,16 @@ class CallNorms(Norms):
         if self._plan._search is None:
             return self._value
         return self._array((1,), np.float64, self._plan._places.scratch)
+
+    def read_share(self, stream: int) -> float:
+        """Wait for the count of valid products; return their share."""
+        from cupy.cuda import runtime
+
+        count, rows = np.zeros(1, np.uint64), self._plan._map_shapes
+        address_ = self._memory.ptr + self._plan._places.counter + 8
+        runtime.memcpyAsync(count.ctypes.data, address_, 8, runtime.memcpyDeviceToHost, stream)
+        runtime.streamSynchronize(stream)
+        return float(count[0]) / (math.prod(rows[0]) * rows[1][0])
 
     def read_tau(self) -> float:
         """Return the threshold, read back where it was searched."""
@@ -172,7 +259,7 @@ class _Search:
 
 # Addresses in the parameters of the kernels, in the order in which a run has them.
 _ADDRESSES = (
-    "a", "b", "out", "norms_a", "norms_b", "counter", "arrived", "tau_device", "result", "counts", "partial",
+    "a", "b", "out", "norms_a", "norms_b", "counter", "arrived", "count", "tau_device", "result", "counts", "partial",
     "columns_a", "sorted",
 )  # fmt: skip
 # From here on those of the search alone; the ordering of tiles has counts of its own.
@@ -181,7 +268,7 @@ _OF_SEARCH = _ADDRESSES.index("result")
 
 @dataclass(frozen=True)
 class _Places:
-    """Where the arrays of a run lie in its memory, in bytes: norm maps, two counters, and what a search needs."""
+    """Where the arrays of a run lie in its memory, in bytes: norm maps, four words of counters, what a search needs."""
 
     norms_b: int
     counter: int
@@ -192,15 +279,15 @@ class _Places:
     @classmethod
     def of(cls, maps: NormMaps, search: _Search | None) -> _Places:
         norms_b = maps.a.size * maps.a.dtype.itemsize
-        counter = norms_b + maps.b.size * maps.b.dtype.itemsize
-        scratch = tiles(counter + 8, 16) * 16
+        counter = tiles(norms_b + maps.b.size * maps.b.dtype.itemsize, 8) * 8
+        scratch = tiles(counter + 16, 16) * 16
         places = None if search is None else search.places
         return cls(norms_b, counter, scratch, scratch + (0 if places is None else places.bytes), places)
 
     def addresses(self, base: int) -> tuple[int, ...]:
         """Return the addresses from ``norms_a`` on; no `tau_device` where tau is given."""
         counter = base + self.counter
-        own = base, base + self.norms_b, counter, counter + 4
+        own = base, base + self.norms_b, counter, counter + 4, counter + 8
         search = self.search
         if search is None:
             return (*own, 0)

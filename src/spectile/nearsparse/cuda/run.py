@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays, device, memory
+from spectile.nearsparse.cuda import dense
 from spectile.nearsparse.cuda.geometry import log2, row_major
-from spectile.nearsparse.cuda.norms import NormMaps, check_norms
+from spectile.nearsparse.cuda.norms import NormMaps, Norms, check_norms
+from spectile.nearsparse.cuda.plan import DenseNorms, dense_result
 from spectile.nearsparse.cuda.product import Product
-from spectile.nearsparse.cuda.search import Wanted, found, search, threshold
+from spectile.nearsparse.cuda.search import Search, Wanted, found, search, threshold
 from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, flat_batch
 from spectile.nearsparse.result import SpammResult
@@ -117,6 +119,12 @@ class _Arrays:
 
 
 def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammResult:
+    if len(items) == 1 and items[0].product is None:
+        one = items[0]
+        result = dense_result(one.out, one.maps, one.request, one.shape, one.norm_c)
+        result.c = returned
+        return result
+
     def collect(number: Callable[[_Item], float]) -> Callable[[], Any]:
         def read() -> Any:
             values = np.array([number(item) for item in items]).reshape(batch)
@@ -124,13 +132,15 @@ def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammR
 
         return read
 
+    single = len(items) == 1 and batch == ()
     return SpammResult(
         returned,
         tau=collect(lambda item: found(item.tau, item.request)),
-        valid_ratio=collect(lambda item: ratio(item.product.maps, item.index, item.tau)),
-        executed_ratio=collect(lambda item: ratio(item.product.maps, item.index, item.tau, item.product.grain)),
+        valid_ratio=collect(lambda item: ratio(item.maps, item.index, item.tau)),
+        executed_ratio=collect(_Item.executed_ratio),
         error_bound=collect(_Item.error_bound),
         norm_c=collect(lambda item: frobenius(item.out)),
+        faster=(lambda: dense.faster(items[0].executed_ratio(), items[0].shape, items[0].request)) if single else None,
     )
 
 
@@ -138,7 +148,8 @@ def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammR
 class _Item:
     """One product of a batch: where its numbers are on the device."""
 
-    product: Product
+    #: None where the dense product ran.
+    product: Product | None
     #: Its matrices of A and B in their batches.
     index: tuple[int, int]
     tau: Any
@@ -146,12 +157,21 @@ class _Item:
     #: What beta multiplies, or an array of its norm where it is overwritten.
     c: Any
     out: Any
+    maps: Norms
+    #: (m, k, n).
+    shape: tuple[int, int, int]
+
+    def norm_c(self) -> float:
+        """Return the norm of what beta multiplies."""
+        return frobenius(self.c) if self.c is not None else 0.0
 
     def error_bound(self) -> float:
         """Return the bound of the error."""
-        norm_c = frobenius(self.c) if self.c is not None else 0.0
-        product = self.product
-        return error_bound(product.maps, self.index, self.tau, self.request, product.shape, norm_c)
+        return error_bound(self.maps, self.index, self.tau, self.request, self.shape, self.norm_c())
+
+    def executed_ratio(self) -> float:
+        """Return the share of the tile products that were multiplied."""
+        return 1.0 if self.product is None else ratio(self.maps, self.index, self.tau, self.product.grain)
 
 
 def _multiply(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], request: Request) -> list[_Item]:
@@ -181,15 +201,29 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     indices = [(i if a.ndim == 3 else 0, i if b.ndim == 3 else 0) for i in range(count)]
     overwritten = c is not None and c.data.ptr == out.data.ptr and c.size > 0
     added = kept_norms(c, request.block) if overwritten else c
+    shape = (a.shape[-2], a.shape[-1], b.shape[-1])
+    # Of a batch every product is SpAMM's.
+    chooses = request.method == "auto" and out.ndim == 2 and a.size > 0 < b.size
+    verdict, limit = _verdict(request, shape) if chooses else ("spamm", 1.0)
+    if verdict == "dense" and request.check_finite:
+        verdict, limit = "count", -1.0
+    if verdict == "dense":
+        if request.rtol is not None:
+            Search.error_terms(request.rtol, shape, request.precision, request.arithmetic.norm)
+        dense.multiply(a, b, c, out, request)
+        return [_Item(None, (0, 0), 0.0, request, added, out, DenseNorms(a, b, request.block), shape)]
     maps = NormMaps(a, b, request.block)
     if a.size or b.size:
         maps()
     if request.check_finite:
         check_norms(maps, a, b)
-    taus = _thresholds(maps, indices, request, (a.shape[-2], a.shape[-1], b.shape[-1]))
+    taus = _thresholds(maps, indices, request, shape)
     if request.check_finite and request.rtol is not None:
         for i in range(len(indices)):
             found(taus[i : i + 1], request)
+    if verdict == "count" and ratio(maps, (0, 0), taus) > limit:
+        dense.multiply(a, b, c, out, request)
+        return [_Item(None, (0, 0), 0.0, request, added, out, maps, shape)]
     product = Product(
         a, b, out, maps, taus,
         precision=request.precision, alpha=request.alpha, beta=request.beta, c=c, strict=request.strict,
@@ -199,10 +233,19 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     return [
         _Item(
             product, index, taus if isinstance(taus, float) else taus[i : i + 1], request,
-            added if added is None or out.ndim == 2 else added[i], out if out.ndim == 2 else out[i],
+            added if added is None or out.ndim == 2 else added[i], out if out.ndim == 2 else out[i], maps, shape,
         )
         for i, index in enumerate(indices)
     ]  # fmt: skip
+
+
+def _verdict(request: Request, shape: tuple[int, int, int]) -> tuple[dense.Verdict, float]:
+    """Return what multiplies, or that the valid products decide, and the share up to which SpAMM is faster."""
+    import cupy
+
+    if cupy.cuda.get_current_stream().is_capturing():
+        raise ValueError('method="auto" reads a number back, which no graph can: take method="spamm" in a capture')
+    return dense.decide(*shape, request.precision, request.valid_ratio, device.describe())
 
 
 def _thresholds(maps: NormMaps, indices: list[tuple[int, int]], request: Request, shape: tuple[int, int, int]) -> Any:

@@ -21,7 +21,8 @@ from spectile.nearsparse.types import Grain, Request
 FLOAT64_ENTRIES = 1 << 20
 
 SURVEY = layout(
-    "norms_a:p norms_b:p weights_a:p weights_b:p count:p squares:p tau:p rows:i columns:i depth:i k_group:i"
+    "norms_a:p norms_b:p weights_a:p weights_b:p count:p squares:p tau_device:p tau:d rows:i columns:i depth:i "
+    "k_group:i"
 )
 
 
@@ -44,6 +45,15 @@ def count_products(maps: Norms, item: tuple[int, int], tau: Any, grain: Grain = 
     count = cupy.zeros(1, cupy.uint64)
     _survey(maps, item, tau, count=count, grain=grain)
     return count
+
+
+def bind_count(maps: Norms) -> tuple[launch.BoundLaunch, Any]:
+    """Return a launch that counts the valid products of two norm maps, and its parameters, addresses missing."""
+    rows, columns = maps.a.shape[0], maps.b.shape[0]
+    sizes = {"rows": rows, "columns": columns, "depth": maps.k_blocks, "k_group": 1}
+    parameters = fill(np.zeros((), SURVEY), sizes)
+    function = launch.kernel(SURVEY_UNITS[maps.a.dtype.name], "survey")
+    return function.bind(survey_launch(rows, columns), parameters), parameters
 
 
 def skipped_bound(maps: Norms, item: tuple[int, int], tau: Any) -> Any:
@@ -87,7 +97,7 @@ def _survey(
             "weights_b": weights[1].data.ptr if weights[1] is not None else 0,
             "count": count.data.ptr if count is not None else 0,
             "squares": squares.data.ptr if squares is not None else 0,
-            "tau": tau.data.ptr,
+            "tau_device": tau.data.ptr,
             "rows": norms[0].shape[0],
             "columns": norms[1].shape[0],
             "depth": maps.k_blocks,

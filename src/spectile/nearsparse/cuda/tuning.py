@@ -183,7 +183,7 @@ WGMMA: dict[str, HopperShape] = {
 
 @dataclass(frozen=True)
 class Rates:
-    """What weighs transfers against products over several GPUs.
+    """What weighs transfers against products over several GPUs, and SpAMM against the dense product.
 
     Attributes
     ----------
@@ -191,16 +191,26 @@ class Rates:
         Bytes a second of a copy between two of them.
     executed : mapping
         Multiplications and additions a second over executed tiles, by precision.
+    dense : mapping
+        The same of cuBLAS's dense product, by dtype.
     """
 
     peer_bytes: float
     executed: dict[str, float]
+    dense: dict[str, float]
 
 
-# Measured: peer copies over NVLink 4, products at N = 32,768.
+# Measured: peer copies over NVLink 4, products at N = 32,768, dense products at N = 8,192.
 RATES = {
-    "NVIDIA H200": Rates(394e9, {"fp16": 750e12, "fp16c16": 750e12, "fp32": 45e12, "tf32x3": 125e12, "fp64": 45e12})
+    "NVIDIA H200": Rates(
+        394e9,
+        {"fp16": 750e12, "fp16c16": 750e12, "fp32": 45e12, "tf32x3": 125e12, "fp64": 45e12},
+        {"float16": 832e12, "float32": 50.3e12, "float64": 60.3e12},
+    )
 }
+# Measured on an H200: what a call of SpAMM takes beside reading, writing and multiplying, what reading one number back
+# and launching anew takes, and the share of a device's peak bandwidth that a copy reaches.
+FIXED_SECONDS, READ_SECONDS, COPY_SHARE = 18e-6, 20e-6, 0.82
 # NVLink generations by major architecture of data-center devices (NVLink 3, 4, 5), at the H200's share of the peak;
 # others are taken for PCIe 4.
 _NVLINK_BYTES = {8: 260e9, 9: 394e9, 10: 788e9}
@@ -217,8 +227,10 @@ def rates(device: Device) -> Rates:
     share = device.multiprocessors / 132
     tensor = share * _TENSOR_SHARE.get(device.compute_capability[0], 1.0)
     executed = {name: rate * (share if name == "fp32" else tensor) for name, rate in known.executed.items()}
+    dense = {name: rate * (tensor if name == "float16" else share) for name, rate in known.dense.items()}
     if not device.fast_fp64:
         executed["fp64"] = executed["fp32"] / device.fp64_divisor
+        dense["float64"] = dense["float32"] / device.fp64_divisor
     # Data-center devices have the fast FP64 units and NVLink alike.
     link = _NVLINK_BYTES.get(device.compute_capability[0], _PCIE_BYTES) if device.fast_fp64 else _PCIE_BYTES
-    return Rates(link, executed)
+    return Rates(link, executed, dense)

@@ -97,7 +97,8 @@ def spamm_devices(
     if not batch or isinstance(plans[0], Batch):
         return SpammResult(result, **plans[0].numbers())
     numbers = [plan.numbers() for plan in plans]
-    return SpammResult(result, **{name: _collected([listed[name] for listed in numbers], batch) for name in numbers[0]})
+    collected: dict[str, Any] = {name: _collected([listed[name] for listed in numbers], batch) for name in numbers[0]}
+    return SpammResult(result, **collected)
 
 
 def _collected(listed: list[Any], batch: tuple[int, ...]) -> Callable[[], Any]:

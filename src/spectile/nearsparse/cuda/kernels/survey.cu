@@ -16,7 +16,8 @@ struct Survey {
   const int* weights_b;
   unsigned long long* count;      // valid products, added to
   double* squares;                // a thread block's sum of (sum_k of skipped norm products)^2, or null
-  const double* tau;
+  const double* tau_device;       // or null: use tau
+  double tau;
   int rows, columns, depth;
   int k_group;                    // k blocks that are multiplied together when one of their products is valid
 };
@@ -27,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) survey(const Survey p) {
   __shared__ unsigned long long total_count;
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
   const int row0 = blockIdx.y * kTile, column0 = blockIdx.x * kTile;
-  const Norm tau = static_cast<Norm>(*p.tau);
+  const Norm tau = static_cast<Norm>(p.tau_device ? *p.tau_device : p.tau);
   if (threadIdx.x == 0) total_squares = 0, total_count = 0;
   int count[4][4] = {};
   double skipped[4][4] = {};

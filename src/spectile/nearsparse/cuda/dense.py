@@ -1,0 +1,130 @@
+"""The dense product by cuBLAS, and which of the two products of near-sparse matrices is the faster one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from spectile.core.device import describe
+from spectile.core.devices import Device
+from spectile.nearsparse.cuda.geometry import pitch
+from spectile.nearsparse.cuda.tuning import COPY_SHARE, FIXED_SECONDS, READ_SECONDS, rates
+from spectile.nearsparse.types import PRECISIONS, Request
+
+Verdict = Literal["spamm", "dense", "count"]
+# What finding out is weighed against: SpAMM's time where so small a share is multiplied.
+_LEAST_SHARE = 0.05
+# cudaDataType of the dtypes.
+_CUDA_TYPES = {"float16": 2, "float32": 0, "float64": 1}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Estimated times of a product of two matrices, in seconds.
+
+    Attributes
+    ----------
+    dense : float
+        Of cuBLAS.
+    fixed, whole : float
+        Of SpAMM: ``fixed + share * whole`` where a share of the tile products is executed.
+    norms : float
+        Of the norm maps alone.
+    """
+
+    dense: float
+    fixed: float
+    whole: float
+    norms: float
+
+    @classmethod
+    def of(cls, m: int, k: int, n: int, precision: str, device: Device) -> Costs:
+        """Return the costs on a device, which need not be there."""
+        row, rate = PRECISIONS[precision], rates(device)
+        copied = COPY_SHARE * device.bytes_per_second
+        read = (m * k + k * n) * np.dtype(row.dtype).itemsize / copied
+        written = m * n * np.dtype(row.output).itemsize / copied
+        work = 2.0 * m * k * n
+        return cls(
+            dense=READ_SECONDS / 4 + work / rate.dense[row.dtype],
+            fixed=FIXED_SECONDS + read + written,
+            whole=work / rate.executed[precision],
+            norms=READ_SECONDS / 2 + read,
+        )
+
+    @property
+    def limit(self) -> float:
+        """The executed share up to which SpAMM is faster; negative where it never is."""
+        return (self.dense - self.fixed) / self.whole if self.whole else math.inf
+
+    def verdict(self, share: float | None) -> Verdict:
+        """Return which product to run, or that the valid products are to be counted first.
+
+        Parameters
+        ----------
+        share : float, optional
+            The valid ratio, where it is known.  Otherwise the choice is the one that loses least where it is wrong:
+            counting costs the norm maps and one reading, which a short product would notice.
+        """
+        if share is not None:
+            return "spamm" if share <= self.limit else "dense"
+        if self.limit <= 0:
+            return "dense"
+        if self.limit >= 1:
+            return "spamm"
+        least = self.fixed + _LEAST_SHARE * self.whole
+        losses: dict[Verdict, float] = {
+            "spamm": (self.fixed + self.whole) / self.dense,
+            "dense": self.dense / min(self.dense, least),
+            "count": 1 + max(READ_SECONDS / min(self.dense, least), (READ_SECONDS + self.norms) / self.dense),
+        }
+        return min(losses, key=lambda verdict: losses[verdict])
+
+
+@functools.lru_cache(maxsize=256)
+def decide(m: int, k: int, n: int, precision: str, share: float | None, device: Device) -> tuple[Verdict, float]:
+    """Return the verdict on a product, and the executed share up to which SpAMM is faster."""
+    costs = Costs.of(m, k, n, precision, device)
+    return costs.verdict(share), costs.limit
+
+
+def faster(share: float, shape: tuple[int, int, int], request: Request) -> str:
+    """Return which product is the faster one on the current device where a share of the tile products is executed."""
+    return "spamm" if share <= Costs.of(*shape, request.precision, describe()).limit else "dense"
+
+
+def multiply(a: Any, b: Any, c: Any, out: Any, request: Request) -> None:
+    """Write alpha A B + beta C to `out` by cuBLAS on the current stream.
+
+    Parameters
+    ----------
+    a, b, out : cupy.ndarray
+        Row-major matrices with entries, of shapes (m, k), (k, n) and (m, n); `out` overlaps neither.
+    c : cupy.ndarray or None
+        Read where beta is not 0; it may be `out`.
+    request : Request
+        Precision, alpha and beta.  "tf32x3" is multiplied in float32.
+    """
+    import cupy
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    row = PRECISIONS[request.precision]
+    if request.beta != 0 and c.data.ptr != out.data.ptr:
+        out[...] = c
+    wide = row.dtype == "float64"
+    scalars = np.array([request.alpha, request.beta], np.float64 if wide else np.float32)
+    compute = cublas.CUBLAS_COMPUTE_64F if wide else cublas.CUBLAS_COMPUTE_32F
+    handle, kind = device.get_cublas_handle(), _CUDA_TYPES[row.dtype]
+    (m, k), n = a.shape, b.shape[1]
+    cublas.setStream(handle, cupy.cuda.get_current_stream().ptr)
+    # Row-major C = A B is column-major C^T = B^T A^T.
+    cublas.gemmEx(
+        handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, m, k, scalars.ctypes.data,
+        b.data.ptr, kind, max(pitch(b), n), a.data.ptr, kind, max(pitch(a), k), scalars.ctypes.data + scalars.itemsize,
+        out.data.ptr, _CUDA_TYPES[row.output], max(pitch(out), n), compute, cublas.CUBLAS_GEMM_DEFAULT,
+    )  # fmt: skip
