@@ -12,38 +12,74 @@ from spectile_study.figures.palette import GPUS, Look
 from spectile_study.figures.tables import Cell
 
 
-def series(frame: pandas.DataFrame, conditions: str, vendor: str) -> pandas.DataFrame:
+def series(frame: pandas.DataFrame, conditions: str, vendor: str, ours: str = "spectile") -> pandas.DataFrame:
     """Return the rows of all six nominal ratios that meet `conditions`, with speed-ups."""
     rows = select(frame, conditions)
-    parts = [speedups(rows, f"spectile_{ratio:02}", vendor) for ratio in RATIOS]
+    parts = [speedups(rows, f"{ours}_{ratio:02}", vendor) for ratio in RATIOS]
     return pandas.concat(parts)
 
 
-def lines_of(rows: pandas.DataFrame, group: str, n: int) -> list[tuple[pandas.DataFrame, Look]]:
-    """Return the series of a panel: rows with speed-ups, and their look."""
+def as_called(frame: pandas.DataFrame, name: str) -> pandas.DataFrame:
+    """Return the rows of a call of the public function, ``called_30`` beside ``spectile_30``, with speed-ups.
+
+    Over the dense product as called, or over the vendor's own time where a case has none.
+    """
+    called = name.replace("spectile", "called")
+    found = speedups(frame, called, "called_dense")
+    return found if len(found) else speedups(frame, called, "cublas")
+
+
+def lines_of(rows: pandas.DataFrame, group: str, n: int) -> list[tuple[pandas.DataFrame, Look, bool]]:
+    """Return the series of a panel: rows with speed-ups, their look, and whether they are of the device alone."""
     if group == "cpu":
         looks = {"fp32": GPUS[1], "fp64": GPUS[4]}
-        return [(series(rows, f"p_precision={p},p_n={n}", "blas"), look._replace(label=p)) for p, look in looks.items()]
-    gpus = rows["p_gpus"].clip(lower=1)
-    return [
-        (series(rows[gpus == count], f"p_n={n},p_precision={group}", "cublas"), look) for count, look in GPUS.items()
-    ]
+        return [
+            (series(rows, f"p_precision={p},p_n={n}", "blas"), look._replace(label=p), False)
+            for p, look in looks.items()
+        ]
+    lines = []
+    for count, look in GPUS.items():
+        here = select(rows[rows["p_gpus"].clip(lower=1) == count], f"p_n={n},p_precision={group}")
+        called = pandas.concat([as_called(here, f"spectile_{ratio:02}") for ratio in RATIOS])
+        lines += [(called, look, False), (series(here, "", "cublas"), look, True)]
+    return lines
 
 
-def bounded_speedup(row: pandas.Series | None, frame: pandas.DataFrame, ratio: int, paper: float | None) -> Cell:
-    """Return the measured speed-up over its bounds and the printed one; `row` is None where it is not measured."""
-    below, words = {}, []
+def bounded_speedup(
+    row: pandas.Series | None,
+    frame: pandas.DataFrame,
+    ratio: int,
+    paper: float | None,
+    called: pandas.DataFrame | None = None,
+    half_sums: pandas.DataFrame | None = None,
+) -> Cell:
+    """Return the measured speed-up over its bounds and the printed one; `row` is None where it is not measured.
+
+    `called` has the row of the public function, which then stands first; `half_sums` has the speed-up over the vendor's
+    product with sums in float16.
+    """
+    below: dict[str, float] = {}
+    words: list[str] = []
+    value = None if row is None else row["speedup"]
+    if value is not None and called is not None and len(called):
+        below["device"], value = float(value), called["speedup"].iloc[0]
+        words.append("device {device:.2f}")
+    if half_sums is not None and len(half_sums):
+        below["over sums in float16"] = half_sums["speedup"].iloc[0]
     if row is not None and row["p_precision"] != "tf32x3":  # the vendor's product runs on other units there
         below["bound"] = 1 / row["v_valid_ratio"]
-        words.append("of {bound:.1f}")
+        bounds = "of {bound:.1f}"
         bound = _time_bound(row, select(frame, f"case={row['case']},status=ok"), ratio)
         if bound:
             below["bound by time"] = bound
-            words[0] += " ({bound by time:.1f})"
+            bounds += " ({bound by time:.1f})"
+        words = [f"{words[0]} {bounds}" if words else bounds]
+    if "over sums in float16" in below:
+        words.append("{over sums in float16:.2f} over sums in float16")
     if paper is not None:
         below["paper"] = paper
         words.append("paper {paper:g}")
-    return Cell(None if row is None else row["speedup"], "{:.2f}", below, "; ".join(words))
+    return Cell(value, "{:.2f}", below, "; ".join(words))
 
 
 def machine_of(frame: pandas.DataFrame, device: str) -> Machine | None:

@@ -14,7 +14,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     title = "Figure 5: speed-up over the vendor's dense product, by valid ratio"
     rows, ratios = select(frame, "p_study=product,status=ok"), [ratio / 100 for ratio in RATIOS]
     found = {group: {n: lines_of(rows, group, n) for n in TABLE_1} for group in GROUPS}
-    there = [group for group in found if any(len(ours) for lines in found[group].values() for ours, _ in lines)]
+    there = [group for group in found if any(len(ours) for lines in found[group].values() for ours, *_ in lines)]
     if not there:
         drawing = Drawing(title)
         drawing.empty(drawing.ax, "no record of a product in this run")
@@ -25,11 +25,14 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         for ax, n in zip(axes, TABLE_1, strict=True):
             if group == there[0]:
                 ax.set_title(f"N = {n:,}")
-            if not any(len(ours) for ours, _ in found[group][n]):
+            if not any(len(ours) for ours, *_ in found[group][n]):
                 drawing.empty(ax, "no record")
                 continue
-            for ours, (color, marker, label) in found[group][n]:
+            for ours, (color, marker, label), device in found[group][n]:
+                # The device's own time is a lighter mark beside what a call takes.
                 look = {"label": label, "color": color, "marker": marker}
+                if device:
+                    look |= {"label": f"{label}, the device alone", "alpha": 0.3, "linestyle": ":"}
                 drawing.marks(ax, ours, "v_valid_ratio", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
             one = "1 / valid ratio" if group == "cpu" else "1 / valid ratio (1 GPU)"
             drawing.model_line(ax, ratios, [1 / ratio for ratio in ratios], one)
