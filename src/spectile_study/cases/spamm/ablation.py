@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from spectile.nearsparse.cuda import kernels
 from spectile.nearsparse.cuda.choose import Choice, Problem, choose
 from spectile.nearsparse.cuda.tuning import PORTABLE, WGMMA, Kernel
 from spectile.nearsparse.cuda.units import hopper_unit, norm_unit, portable_unit
+from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import PRECISIONS
 from spectile_study.bench.case import Context, Method, Skipped
 from spectile_study.bench.case import Problem as Case
@@ -57,13 +59,29 @@ def variants(precision: str, problem: Problem) -> dict[str, Variant]:
         variants["no_large_tile"] = Variant(choose(problem, current, "wgmma_small"))
         variants["no_wgmma"] = Variant(choose(problem, current, "portable"))
         return variants
+    if precision == "tf32x3":
+        variants["stride"] = Variant(choose(problem, current, "wgmma_tf32", extra=("STRIDE",)))
+        variants["no_balance"] = Variant(choose(problem, current, "wgmma_tf32", ordered=False, extra=("RUNS",)))
+        variants["no_wgmma"] = Variant(choose(problem, current, "portable"))
+        return variants
     tuned = PORTABLE[precision]
     single = replace(tuned, **{size: replace(getattr(tuned, size), stages=1) for size in ("large", "small")})
     variants["no_compaction"] = Variant(choose(problem, current, "portable", extra=("LIST_ALL_STEPS",)))
     variants["no_double_buffering"] = Variant(choose(problem, current, "portable", tuned=single))
     variants["no_large_tile"] = Variant(choose(problem, current, "portable", tuned=replace(tuned, large=tuned.small)))
+    variants["stride"] = Variant(
+        strided(choose(problem, current, "portable", ordered=False, extra=("STRIDE",)), problem)
+    )
     variants["unordered"] = Variant(choose(problem, current, "portable", tuned=replace(tuned, ordered_tiles=0)))
     return variants
+
+
+def strided(choice: Choice, problem: Problem) -> Choice:
+    """Return a choice whose blocks take 2 x 2 tiles at equal distances: the paper's stride s = 2 (Figure 4)."""
+    counts = tiles(problem.m, choice.tile[0]), tiles(problem.n, choice.tile[1])
+    return dataclasses.replace(
+        choice, launch=dataclasses.replace(choice.launch, grid=(math.prod(tiles(size, 2) for size in counts), 1))
+    )
 
 
 def ablation(row: Mapping[str, Any], context: Context) -> Case:
@@ -72,7 +90,8 @@ def ablation(row: Mapping[str, Any], context: Context) -> Case:
     operands = Operands(n, precision, context.seed)
     problem = Problem.of(operands.a, operands.b, operands.out, BLOCK, precision)
     # The variants lack an idea of the large product's kernel, at every size.
-    kernel: Kernel = _FAST if precision.startswith("fp16") else "portable"
+    kernels_: dict[str, Kernel] = {"fp16": _FAST, "fp16c16": _FAST, "tf32x3": "wgmma_tf32"}
+    kernel = kernels_.get(precision, "portable")
     methods: list[Method | Skipped] = []
     for ratio, tau in ((30, TABLE_1[n][0]), (5, TABLE_1[n][-1])):
         methods.append(operands.spamm(f"spectile_{ratio:02}", tau))
@@ -87,12 +106,14 @@ def _units() -> tuple[Unit, ...]:
     """Return the units of the variants, as the sheet's rows need them."""
     units = [reduction_unit(dtype, how) for dtype in ("float16", "float32", "float64") for how in REDUCTIONS.values()]
     units += [hopper_unit(WGMMA[_FAST], output, how) for output in ("float32", "float16") for how in SCHEDULES.values()]
+    units += [hopper_unit(WGMMA["wgmma_tf32"], "float32", how) for how in SCHEDULES.values()]
     units += [hopper_unit(dataclasses.replace(WGMMA[_FAST], stages=2), output) for output in ("float32", "float16")]
-    for precision in ("fp32", "fp64", "tf32x3"):
+    for precision in ("fp32", "fp64"):
         tuned = PORTABLE[precision]
         for tile in {tuned.large, tuned.small}:
             single = dataclasses.replace(tile, stages=1)
-            units += [portable_unit(precision, tuned, tile, True, tile.lists[-1], ("LIST_ALL_STEPS",))]
+            for extra in ("LIST_ALL_STEPS", "STRIDE"):
+                units += [portable_unit(precision, tuned, tile, True, steps, (extra,)) for steps in tile.lists]
             units += [portable_unit(precision, tuned, single, True, tile.lists[-1])]
     return tuple(dict.fromkeys(units))
 

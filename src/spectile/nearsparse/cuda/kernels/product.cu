@@ -219,9 +219,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
 
   // The kernel before, of whose end this block need not have waited to start, wrote the norms and the order.
   wait_for_previous();
+#ifdef STRIDE   // the study's: a block takes 2 x 2 tiles at equal distances, as the paper's kernel with s = 2
+  const int down = (p.tiles_m + 1) / 2, across = (p.tiles_n + 1) / 2, index = 0;
+  const uint2 place = make_uint2(0, 0);
+  for (int turn = 0; turn < 4; ++turn) {
+  const TilePlace tile = {blockIdx.x / across + turn / 2 * down, blockIdx.x % across + turn % 2 * across};
+  if (tile.row >= p.tiles_m || tile.column >= p.tiles_n) continue;
+  __syncthreads();
+#else
   const uint2 place = p.bins ? find_place(p) : make_uint2(blockIdx.x, 0);
   const int index = place.x;
   const TilePlace tile = tile_place(index, p.tiles_m, p.tiles_n, BAND_ROWS / kTileM);
+#endif
   const int row0 = tile.row * kTileM, column0 = tile.column * kTileN;
   const long long batch = blockIdx.y;
   const Element* a = p.a + batch * p.stride_a + row0 * p.lda;
@@ -297,6 +306,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
   each_vector(sum, lane, [&](int i, int j, const Accumulator* values) {
     store_vector<kStored>(p, c, out, row + i, column + j, values);
   });
+#ifdef STRIDE
+  }
+#endif
   if (p.bins) {
     // The last block to end empties the bins, which all warps of all blocks have read.
     __syncthreads();
