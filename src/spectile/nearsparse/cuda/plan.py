@@ -86,6 +86,13 @@ class CallPlan:
         if self.request.rtol is not None:
             Search.error_terms(value, self.shape, self.request.precision, self._norm.name)
 
+    def _verdict_on(self, value: float) -> dense.Verdict:
+        """Return the verdict on a run: where a valid ratio decides, each has its own."""
+        request = self.request
+        if request.method == "spamm" or request.valid_ratio is None:
+            return self.verdict
+        return dense.decide(*self.shape, request.precision, value, device.describe())[0]
+
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms:
         """Launch on the current stream and return the norms and tau; nothing is copied or waited for.
 
@@ -93,7 +100,7 @@ class CallPlan:
         """
         import cupy
 
-        if self.verdict == "dense":
+        if self._verdict_on(value) == "dense":
             dense.multiply(a, b, None, out, self.request)
             return DenseNorms(a, b, self.request.block)
         memory_ = cupy.cuda.alloc(self._places.bytes)

@@ -72,7 +72,7 @@ def repeat(key: Any, a: Any, b: Any, out: Any, value: float) -> SpammResult | No
         if request is None or cupy.cuda.get_current_stream().is_capturing():
             return None
         plan = _made(key, a, b, out, request)
-    if (plan.ordered_by_work or plan.verdict != "spamm") and cupy.cuda.get_current_stream().is_capturing():
+    if (plan.ordered_by_work or plan.request.method != "spamm") and cupy.cuda.get_current_stream().is_capturing():
         return None
     value = float(value)
     request = plan.request

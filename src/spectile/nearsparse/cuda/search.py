@@ -145,7 +145,7 @@ class Places:
         ratio, error = (
             plan_search(kind, rows, columns, depth, itemsize, device.describe()) for kind in ("ratio", "error")
         )
-        sums = max(depth * tiles(columns, SEARCH_CHUNK), 4 * depth + 2 * error.launch.grid[0] * _TRIES)
+        sums = max(depth * tiles(columns, SEARCH_CHUNK), 5 * depth + 2 * error.launch.grid[0] * _TRIES)
         maps = [itemsize * rows * depth, itemsize * columns * depth] if ratio.spilled else [0, 0]
         sizes = [16, 8 * _COUNTS, 8 * sums, *maps]
         starts = np.cumsum([tiles(size, 16) * 16 for size in sizes]).tolist()

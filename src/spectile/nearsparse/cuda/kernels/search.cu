@@ -342,42 +342,64 @@ __device__ void next_bracket(Bracket& s, double tried, bool allowed) {
   s.done = !(s.high / s.low > 1 + 1e-6);
 }
 
+// How many of the candidates, which rise, a product reaches; it reaches the first and not the last.
+__device__ __forceinline__ int bucket_of(Norm product, const Norm* taus) {
+  const bool far = !(product < taus[7]);
+  const bool half = !(product < (far ? taus[11] : taus[3]));
+  const bool fourth = !(product < (far ? half ? taus[13] : taus[9] : half ? taus[5] : taus[1]));
+  const Norm low = half ? fourth ? taus[6] : taus[4] : fourth ? taus[2] : taus[0];
+  const Norm high = half ? fourth ? taus[14] : taus[12] : fourth ? taus[10] : taus[8];
+  return 8 * far + 4 * half + 2 * fourth + !(product < (far ? high : low));
+}
+
 extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(const Search p) {
   extern __shared__ double buckets[];                         // [bucket][thread]
   __shared__ __align__(16) Norm a[kPairs][kPitch], b[kPairs][kPitch];
   __shared__ __align__(16) double wide_a[kPairs][kPitchWide], wide_b[kPairs][kPitchWide];
   __shared__ double sums[kErrorThreads / 32], trials[kTries];
-  __shared__ Norm taus[kTries];
   __shared__ bool over;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int tx = threadIdx.x % kPairs, ty = threadIdx.x / kPairs % kPairs, part = threadIdx.x / (kPairs * kPairs);
   unsigned round = 0;
 
-  // The largest norms, and of each k the largest product of two.
+  // The largest norms and the least that are not zero, and so of each k the largest and the least product of two.
   double* most = p.partial;
   for (int k = blockIdx.x; k < p.depth; k += gridDim.x) {
-    double most_a = 0, most_b = 0;
-    for (int i = threadIdx.x; i < p.rows; i += kErrorThreads)
-      most_a = fmax(most_a, static_cast<double>(p.norms_a[static_cast<long long>(i) * p.depth + k]));
-    for (int j = threadIdx.x; j < p.columns; j += kErrorThreads)
-      most_b = fmax(most_b, static_cast<double>(p.norms_b[static_cast<long long>(j) * p.depth + k]));
+    double most_a = 0, most_b = 0, least_a = infinity(), least_b = infinity();
+    for (int i = threadIdx.x; i < p.rows; i += kErrorThreads) {
+      const double x = p.norms_a[static_cast<long long>(i) * p.depth + k];
+      most_a = fmax(most_a, x);
+      if (x > 0) least_a = fmin(least_a, x);
+    }
+    for (int j = threadIdx.x; j < p.columns; j += kErrorThreads) {
+      const double x = p.norms_b[static_cast<long long>(j) * p.depth + k];
+      most_b = fmax(most_b, x);
+      if (x > 0) least_b = fmin(least_b, x);
+    }
     most_a = block_reduce<kErrorThreads, true>(most_a, sums);
     most_b = block_reduce<kErrorThreads, true>(most_b, sums);
-    if (threadIdx.x == 0) most[k] = most_a, most[p.depth + k] = most_b;
+    least_a = -block_reduce<kErrorThreads, true>(-least_a, sums);
+    least_b = -block_reduce<kErrorThreads, true>(-least_b, sums);
+    if (threadIdx.x == 0) {
+      most[k] = most_a, most[p.depth + k] = most_b;
+      most[2 * p.depth + k] = least_a * least_b;
+    }
   }
   wait_for_blocks(p.arrived, round);
-  double most_a = 0, most_b = 0, largest = 0;
+  double most_a = 0, most_b = 0, largest = 0, smallest = infinity();
   for (int k = threadIdx.x; k < p.depth; k += kErrorThreads) {
     most_a = fmax(most_a, most[k]);
     most_b = fmax(most_b, most[p.depth + k]);
     largest = fmax(largest, most[k] * most[p.depth + k]);
+    smallest = fmin(smallest, most[2 * p.depth + k]);
   }
   most_a = block_reduce<kErrorThreads, true>(most_a, sums);
   most_b = block_reduce<kErrorThreads, true>(most_b, sums);
   largest = block_reduce<kErrorThreads, true>(largest, sums);
+  smallest = -block_reduce<kErrorThreads, true>(-smallest, sums);
   // Frobenius norms, scaled by powers of two, so that squares stay in range.
   const int exponent_a = most_a > 0 ? ilogb(most_a) : 0, exponent_b = most_b > 0 ? ilogb(most_b) : 0;
-  double* squares = p.partial + 2 * p.depth;
+  double* squares = p.partial + 3 * p.depth;
   for (int k = blockIdx.x; k < p.depth; k += gridDim.x) {
     double sum_a = 0, sum_b = 0;
     for (int i = threadIdx.x; i < p.rows; i += kErrorThreads) {
@@ -408,16 +430,25 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
   } else if (!(limit >= 0)) {
     s.low = __longlong_as_double(-1), s.done = true;    // no threshold: a NaN leaves every product valid
   }
-  double* found = p.partial + 4 * p.depth;                    // [pass & 1][block][candidate]
+  // Below the least product nothing but zeros is skipped, which needs no trial.
+  while (!s.done && s.high / s.low > 1 + 1e-6) {
+    const double middle = sqrt(s.low) * sqrt(s.high);
+    if (!(static_cast<Norm>(middle) <= static_cast<Norm>(smallest))) break;
+    s.low = middle;
+  }
+  double* found = p.partial + 5 * p.depth;                    // [pass & 1][block][candidate]
   const int tiles_n = (p.columns + kPairs - 1) / kPairs;
   const long long tiles = static_cast<long long>((p.rows + kPairs - 1) / kPairs) * tiles_n;
   for (int pass = 0;; ++pass) {
     if (warp == 0) {
-      if (lane < kTries) trials[lane] = bracket_candidate(s, lane), taus[lane] = static_cast<Norm>(trials[lane]);
+      if (lane < kTries) trials[lane] = bracket_candidate(s, lane);
       if (lane == 0) over = s.done || pass == kMostPasses;
     }
     __syncthreads();
     if (over) break;
+    Norm taus[kTries];                                        // in registers
+#pragma unroll
+    for (int t = 0; t < kTries; ++t) taus[t] = static_cast<Norm>(trials[t]);
     const Norm least = taus[0], top = taus[kTries - 1];
     double total = 0;                                         // of the candidate of this warp
     for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -438,23 +469,28 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
           (side ? wide_b : wide_a)[r][k] = x;
         }
         __syncthreads();
-#pragma unroll
+#pragma unroll 1
         for (int k = part * (kDepth / kSplit); k < (part + 1) * (kDepth / kSplit); k += 4) {
           const Four<Norm> x = four(&a[ty][k]), y = four(&b[tx][k]);
           // Summed in float64: the product of small float32 norms underflows.
           const Four<double> wide_x = four(&wide_a[ty][k]), wide_y = four(&wide_b[tx][k]);
+          Norm product[4];
+          bool within[4], any = false;
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const Norm product = x.value[i] * y.value[i];
-            if (product < least) below += wide_x.value[i] * wide_y.value[i];
-            if (product < top && !(product < least)) {
-              int bucket = 0;
-#pragma unroll
-              for (int step = kTries / 2; step > 0; step /= 2)
-                if (!(product < taus[bucket + step - 1])) bucket += step;
-              buckets[bucket * kErrorThreads + threadIdx.x] += wide_x.value[i] * wide_y.value[i];
-            }
+            product[i] = x.value[i] * y.value[i];
+            const bool skipped = product[i] < least;
+            if (skipped) below += wide_x.value[i] * wide_y.value[i];
+            any |= within[i] = !skipped && product[i] < top;
           }
+          // Most passes have few products between their candidates.
+          if (!__any_sync(~0u, any)) continue;
+          int bucket[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) bucket[i] = bucket_of(product[i], taus);
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if (within[i]) buckets[bucket[i] * kErrorThreads + threadIdx.x] += wide_x.value[i] * wide_y.value[i];
         }
       }
       buckets[threadIdx.x] = below;
