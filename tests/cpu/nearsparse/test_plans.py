@@ -311,14 +311,15 @@ def test_a_repeated_call_costs_the_host_little(machine: Machine, monkeypatch: py
     assert api.spamm(a, b, tau=1.0, out=out).c is out
     best = min(_time(lambda: api.spamm(a, b, tau=1.0, out=out)) for _ in range(20))
     # What the stand-in leaves out, launches and allocations, takes 10 microseconds; the call may take 25.
-    assert best < 40e-6, best
+    assert best < 30e-6, best
 
 
 def _time(function: Any, turns: int = 200) -> float:
-    start = time.perf_counter()
+    # Of this thread alone: other processes may keep the cores busy.
+    start = time.thread_time()
     for _ in range(turns):
         function()
-    return (time.perf_counter() - start) / turns
+    return (time.thread_time() - start) / turns
 
 
 def test_words_lie_where_the_struct_has_them() -> None:
