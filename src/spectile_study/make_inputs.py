@@ -271,4 +271,6 @@ def _of_eigensolver(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return the input of a case of the eigensolver: a Hermitian matrix, or the operands of a product."""
     if row["study"] in ("syr2k", "roofline") or (row["study"] == "int8" and not row["block"]):
         return "dense", f"{row['n']}x{row['k'] or row['bandwidth'] or row['n']}"
+    if row["problem"] == "tridiagonal":  # diagonal and subdiagonal
+        return "dense", f"{row['n']}x2"
     return "hermitian", f"{row['n']}_{row['precision']}"
