@@ -249,7 +249,8 @@ def _gpu_facts() -> dict[str, Any]:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        # NVML counts all devices of the host, CUDA those that it is shown.
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(cupy.cuda.Device().pci_bus_id)
         facts |= {
             "driver": pynvml.nvmlSystemGetDriverVersion(),
             "sm_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
