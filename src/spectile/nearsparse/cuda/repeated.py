@@ -66,12 +66,12 @@ def repeat(key: Any, a: Any, b: Any, out: Any, value: float) -> SpammResult | No
     """Run a call from its plan; return None where there is none, or where this call must not use it."""
     import cupy
 
-    plan = _plans.get(key)
+    plan, fresh = _plans.get(key), None
     if plan is None:
         request = _passed.get(key)
         if request is None or cupy.cuda.get_current_stream().is_capturing():
             return None
-        plan = _made(key, a, b, out, request)
+        plan, fresh = _made(key, a, b, out, request)
     if (plan.ordered_by_work or plan.request.method != "spamm") and cupy.cuda.get_current_stream().is_capturing():
         return None
     value = float(value)
@@ -82,7 +82,7 @@ def repeat(key: Any, a: Any, b: Any, out: Any, value: float) -> SpammResult | No
     plan.check(value)
     try:
         if out is None:
-            out = cupy.empty(plan.result_shape, plan.output)
+            out = cupy.empty(plan.result_shape, plan.output) if fresh is None else fresh
         elif _touch(out, a) or _touch(out, b):
             return None
         return plan.result(out, plan.run(a, b, out, value))
@@ -99,18 +99,20 @@ def passed(key: Any, request: Request) -> None:
             del _passed[next(iter(_passed))]
 
 
-def _made(key: Any, a: Any, b: Any, out: Any, request: Request) -> CallPlan:
+def _made(key: Any, a: Any, b: Any, out: Any, request: Request) -> tuple[CallPlan, Any]:
+    """Make the plan of a key; return it, and the array for C that it was made with where none was given."""
     import cupy
 
     shape = a.shape[0], b.shape[1]
     output = np.dtype(request.arithmetic.output)
     with memory.allocating(f"the product of shape {shape}", math.prod(shape) * output.itemsize):
-        plan = CallPlan(a, b, cupy.empty(shape, output) if out is None else out, request)
+        fresh = cupy.empty(shape, output) if out is None else None
+        plan = CallPlan(a, b, fresh if out is None else out, request)
     with _lock:
         _plans[key] = plan
         while len(_plans) > LIMIT:
             del _plans[next(iter(_plans))]
-    return plan
+    return plan, fresh
 
 
 def _touch(x: Any, y: Any) -> bool:
