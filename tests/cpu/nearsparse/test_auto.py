@@ -53,7 +53,7 @@ def test_an_unknown_share_loses_the_least_where_it_is_wrong(precision: str, name
             assert verdict == "spamm"
         elif costs.limit <= 0:
             assert verdict == "dense"
-        elif n == 32768:
+        elif n == 32768 and precision in ("fp32", "fp64"):
             # Counting costs next to nothing of a long product.
             assert verdict == "count"
         assert costs.verdict(0.0) == ("dense" if costs.limit < 0 else "spamm")

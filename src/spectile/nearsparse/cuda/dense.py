@@ -12,7 +12,8 @@ import numpy as np
 from spectile.core.device import describe
 from spectile.core.devices import Device
 from spectile.nearsparse.cuda.geometry import pitch
-from spectile.nearsparse.cuda.tuning import COPY_SHARE, FIXED_SECONDS, READ_SECONDS, rates
+from spectile.nearsparse.cuda.tuning import COPY_SHARE, COUNT_SECONDS, FIXED_SECONDS, READ_SECONDS, rates
+from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import PRECISIONS, Request
 
 Verdict = Literal["spamm", "dense", "count"]
@@ -34,12 +35,15 @@ class Costs:
         Of SpAMM: ``fixed + share * whole`` where a share of the tile products is executed.
     norms : float
         Of the norm maps alone.
+    count : float
+        Of counting the valid products and reading the count.
     """
 
     dense: float
     fixed: float
     whole: float
     norms: float
+    count: float
 
     @classmethod
     def of(cls, m: int, k: int, n: int, precision: str, device: Device) -> Costs:
@@ -54,6 +58,7 @@ class Costs:
             fixed=FIXED_SECONDS + read + written,
             whole=work / rate.executed[precision],
             norms=READ_SECONDS / 2 + read,
+            count=READ_SECONDS + COUNT_SECONDS * tiles(k, 32),
         )
 
     @property
@@ -80,7 +85,7 @@ class Costs:
         losses: dict[Verdict, float] = {
             "spamm": (self.fixed + self.whole) / self.dense,
             "dense": self.dense / min(self.dense, least),
-            "count": 1 + max(READ_SECONDS / min(self.dense, least), (READ_SECONDS + self.norms) / self.dense),
+            "count": 1 + max(self.count / min(self.dense, least), (self.count + self.norms) / self.dense),
         }
         return min(losses, key=lambda verdict: losses[verdict])
 
@@ -109,22 +114,35 @@ def multiply(a: Any, b: Any, c: Any, out: Any, request: Request) -> None:
     request : Request
         Precision, alpha and beta.  "tf32x3" is multiplied in float32.
     """
+    row = PRECISIONS[request.precision]
+    if request.beta != 0 and c.data.ptr != out.data.ptr:
+        out[...] = c
+    cublas, handle_of, stream_of = _library()
+    wide = row.dtype == "float64"
+    scalars = _scalars(request.alpha, request.beta, wide)
+    first = scalars.ctypes.data
+    handle, kind = handle_of(), _CUDA_TYPES[row.dtype]
+    (m, k), n = a.shape, b.shape[1]
+    cublas.setStream(handle, stream_of().ptr)
+    # Row-major C = A B is column-major C^T = B^T A^T.
+    cublas.gemmEx(
+        handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, m, k, first,
+        b.data.ptr, kind, max(pitch(b), n), a.data.ptr, kind, max(pitch(a), k), first + scalars.itemsize,
+        out.data.ptr, _CUDA_TYPES[row.output], max(pitch(out), n),
+        cublas.CUBLAS_COMPUTE_64F if wide else cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT,
+    )  # fmt: skip
+
+
+@functools.cache
+def _library() -> tuple[Any, Any, Any]:
+    """Return cuBLAS, and what finds its handle and the current stream."""
     import cupy
     from cupy.cuda import device
     from cupy_backends.cuda.libs import cublas
 
-    row = PRECISIONS[request.precision]
-    if request.beta != 0 and c.data.ptr != out.data.ptr:
-        out[...] = c
-    wide = row.dtype == "float64"
-    scalars = np.array([request.alpha, request.beta], np.float64 if wide else np.float32)
-    compute = cublas.CUBLAS_COMPUTE_64F if wide else cublas.CUBLAS_COMPUTE_32F
-    handle, kind = device.get_cublas_handle(), _CUDA_TYPES[row.dtype]
-    (m, k), n = a.shape, b.shape[1]
-    cublas.setStream(handle, cupy.cuda.get_current_stream().ptr)
-    # Row-major C = A B is column-major C^T = B^T A^T.
-    cublas.gemmEx(
-        handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, m, k, scalars.ctypes.data,
-        b.data.ptr, kind, max(pitch(b), n), a.data.ptr, kind, max(pitch(a), k), scalars.ctypes.data + scalars.itemsize,
-        out.data.ptr, _CUDA_TYPES[row.output], max(pitch(out), n), compute, cublas.CUBLAS_GEMM_DEFAULT,
-    )  # fmt: skip
+    return cublas, device.get_cublas_handle, cupy.cuda.get_current_stream
+
+
+@functools.lru_cache(maxsize=64)
+def _scalars(alpha: float, beta: float, wide: bool) -> np.ndarray[Any, Any]:
+    return np.array([alpha, beta], np.float64 if wide else np.float32)
