@@ -1,13 +1,15 @@
 // The products of the tasks, two tiles of C a warp, by tensor cores or without them.  One value of PRECISION a unit:
-//   16  float16 in, float32 sums     mma.sync.m16n8k16: the two tiles on the diagonal of the fragment (Figure 5)
-//   19  TF32 in, float32 sums        mma.sync.m16n8k8, one tile at a time
+//   16  float16 in, float32 sums     mma.sync.m16n8k16, two tasks at a time
+//   19  TF32 in, float32 sums        mma.sync.m16n8k8
 //   32  float32, no tensor cores
-//   64  float64                      mma.sync.m8n8k4, the shape of the tiles
+//   64  float64                      mma.sync.m8n8k4
 // TENSOR 0 counts and multiplies without tensor cores (the paper's nonTCU, Algorithm 2).
 //
 //   scatter    elements of a tile matrix, rounded already, at their places
-//   count      bitmap and number of elements of each tile of C: a product of zeros and ones
-//   multiply   elements of C; counts those that cancelled
+//   count      bitmap and number of elements of each tile of C: products of zeros and ones, four tasks at a time
+//              (mma.sync.m16n8k32)
+//   multiply   elements of C; tells whether one cancelled
+//   find_zeros bitmaps without what cancelled
 //   to_csr     tiles to CSR with sorted columns
 
 #include <cuda_fp16.h>
@@ -27,18 +29,18 @@ using SUM = float;
 
 namespace {
 
-constexpr int STEPS = 16;  // tasks of each of a warp's two tiles of C that are looked up at a time
 constexpr int WARPS = 8;
 
-struct Tile {
-    u64 bitmap;
+// Four rows of a tile: their bits, and the place of their first element.
+struct Part {
+    u32 bits;
     int index;
-    int unused;
 };
 
-// What a warp looked up: tasks of its upper tile of C, then of the lower; a task that there is not has empty tiles.
+// Tiles of the tasks that a warp looked up, the upper rows of a tile before the lower ones; a task that there is not has
+// empty tiles.
 struct Tasks {
-    Tile a[2 * STEPS], b[2 * STEPS];
+    Part a[32][2], b[32][2];
 };
 
 // Bits of the even places of a word of 64.
@@ -51,99 +53,144 @@ __device__ __forceinline__ u64 spread(u32 bits) {
     return (x | x << 1) & 0x5555555555555555ull;
 }
 
-// Value of one place of a tile, 0 where its bit is clear.
-__device__ __forceinline__ IN element(const Tile& tile, const IN* elements, int place) {
-    return (tile.bitmap >> place) & 1 ? elements[tile.index + __popcll(tile.bitmap & ((1ull << place) - 1))] : IN(0);
+// Value of one place of four rows, 0 where its bit is clear.
+__device__ __forceinline__ IN element(Part part, const IN* elements, int place) {
+    return (part.bits >> place) & 1 ? elements[part.index + __popc(part.bits & ((1u << place) - 1))] : IN(0);
 }
 
-// One or zero.
-__device__ __forceinline__ u32 half_bit(u64 bitmap, int place) { return u32(bitmap >> place & 1) * 0x3c00u; }
-
-// Rows g of the upper tile lie in a lane's first two sums, rows g of the lower one in the last two; lane 4 g + t holds
-// columns 2 t and 2 t + 1.
-__device__ __forceinline__ void multiply_halves(float (&sums)[4], u32 a0, u32 a1, u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(a0), "r"(0), "r"(0), "r"(a1), "r"(b0), "r"(b1));
+__device__ __forceinline__ void put(Part (&parts)[2], u64 bitmap, int index) {
+    parts[0] = {u32(bitmap), index};
+    parts[1] = {u32(bitmap >> 32), index + __popc(u32(bitmap))};
 }
 
-// Look up at most STEPS tasks of each of the two tiles of C, from `base` on.
-__device__ __forceinline__ void look_up(Tasks& tasks, const int (&first)[3], int base, const int2* list,
-                                       const u64* a_bitmaps, const int* a_index, const u64* b_bitmaps, const int* b_index) {
-    const int lane = threadIdx.x & 31, which = lane >> 4, at = first[which] + base + (lane & 15);
-    Tile a = {}, b = {};
-    if (at < first[which + 1]) {
-        const int2 task = list[at];
-        a.bitmap = a_bitmaps[task.x];
-        b.bitmap = b_bitmaps[task.y];
+// Look 32 tasks up from `at` on, before `end`.
+__device__ __forceinline__ void look_up(Tasks& tasks, int at, int end, const int2* list, const u64* a_bitmaps,
+                                        const int* a_index, const u64* b_bitmaps, const int* b_index) {
+    const int lane = threadIdx.x & 31;
+    u64 a = 0, b = 0;
+    int a_first = 0, b_first = 0;
+    if (at + lane < end) {
+        const int2 task = list[at + lane];
+        a = a_bitmaps[task.x];
+        b = b_bitmaps[task.y];
         if (a_index) {
-            a.index = a_index[task.x];
-            b.index = b_index[task.y];
+            a_first = a_index[task.x];
+            b_first = b_index[task.y];
         }
     }
     __syncwarp();
-    tasks.a[lane] = a;
-    tasks.b[lane] = b;
+    put(tasks.a[lane], a, a_first);
+    put(tasks.b[lane], b, b_first);
     __syncwarp();
 }
 
-// sums += A B for task `step` of both tiles of C.
-__device__ __forceinline__ void multiply_step(SUM (&sums)[4], const Tasks& tasks, int step, const IN* a_elements,
-                                              const IN* b_elements, IN* dense) {
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const Tile a0 = tasks.a[step], a1 = tasks.a[step + STEPS], b0 = tasks.b[step], b1 = tasks.b[step + STEPS];
+// sums += A B for the tasks from `step` on.  Lane 4 g + t holds columns 2 t and 2 t + 1, of row g of the upper tile of C in its
+// first two sums and of the lower tile in the last two.  Tasks below `upper` belong to the upper tile: their tiles of A fill
+// the upper half of the fragment, the others the lower one, and zeros the rest (Figure 5).
 #if !TENSOR
+constexpr int TASKS_A_STEP = 1;
+__device__ __forceinline__ void multiply_step(SUM (&sums)[4], const Tasks& tasks, int step, int upper, const IN* a_elements,
+                                              const IN* b_elements, IN* dense) {
     // Algorithm 2: the tiles dense, and each lane the sums of two places.
-    IN *x0 = dense, *x1 = dense + 64, *y0 = dense + 128, *y1 = dense + 192;
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     __syncwarp();
     for (int i = 0; i < 2; ++i) {
-        const int place = lane + 32 * i;
-        x0[place] = element(a0, a_elements, place);
-        x1[place] = element(a1, a_elements, place);
-        y0[place] = element(b0, b_elements, place);
-        y1[place] = element(b1, b_elements, place);
+        dense[32 * i + lane] = element(tasks.a[step][i], a_elements, lane);
+        dense[64 + 32 * i + lane] = element(tasks.b[step][i], b_elements, lane);
     }
     __syncwarp();
+    SUM left = 0, right = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-        sums[0] += SUM(x0[8 * g + k]) * SUM(y0[8 * k + 2 * t]);
-        sums[1] += SUM(x0[8 * g + k]) * SUM(y0[8 * k + 2 * t + 1]);
-        sums[2] += SUM(x1[8 * g + k]) * SUM(y1[8 * k + 2 * t]);
-        sums[3] += SUM(x1[8 * g + k]) * SUM(y1[8 * k + 2 * t + 1]);
+        left += SUM(dense[8 * g + k]) * SUM(dense[64 + 8 * k + 2 * t]);
+        right += SUM(dense[8 * g + k]) * SUM(dense[64 + 8 * k + 2 * t + 1]);
     }
+    const int at = step < upper ? 0 : 2;
+    sums[0] += at ? SUM(0) : left;
+    sums[1] += at ? SUM(0) : right;
+    sums[2] += at ? left : SUM(0);
+    sums[3] += at ? right : SUM(0);
+}
 #elif PRECISION == 16
-    const int left = 8 * g + 2 * t, right = 16 * t + g;
-    const __half2 u0 = __halves2half2(element(a0, a_elements, left), element(a0, a_elements, left + 1));
-    const __half2 u1 = __halves2half2(element(a1, a_elements, left), element(a1, a_elements, left + 1));
-    const __half2 v0 = __halves2half2(element(b0, b_elements, right), element(b0, b_elements, right + 8));
-    const __half2 v1 = __halves2half2(element(b1, b_elements, right), element(b1, b_elements, right + 8));
-    multiply_halves(sums, *(const u32*)&u0, *(const u32*)&u1, *(const u32*)&v0, *(const u32*)&v1);
+constexpr int TASKS_A_STEP = 2;
+__device__ __forceinline__ void multiply_step(float (&sums)[4], const Tasks& tasks, int step, int upper,
+                                              const __half* a_elements, const __half* b_elements, __half*) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int left = 8 * (g & 3) + 2 * t, right = 16 * (t & 1) + g;
+    u32 a[2], b[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const Part x = tasks.a[step + i][g >> 2], y = tasks.b[step + i][t >> 1];
+        const u32 bits = x.bits >> left;
+        const __half* from = a_elements + (x.index + __popc(x.bits & ((1u << left) - 1)));
+        const __half x0 = bits & 1 ? from[0] : __half(0), x1 = bits & 2 ? from[bits & 1] : __half(0);
+        const __half2 u = __halves2half2(x0, x1);
+        const __half2 v = __halves2half2(element(y, b_elements, right), element(y, b_elements, right + 8));
+        a[i] = *(const u32*)&u;
+        b[i] = *(const u32*)&v;
+    }
+    const bool high[2] = {step < upper, step + 1 < upper};
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(high[0] ? a[0] : 0), "r"(high[0] ? 0 : a[0]), "r"(high[1] ? a[1] : 0), "r"(high[1] ? 0 : a[1]),
+                   "r"(b[0]), "r"(b[1]));
+}
 #elif PRECISION == 19
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const Tile& a = half ? a1 : a0;
-        const Tile& b = half ? b1 : b0;
-        const u32 u0 = __float_as_uint(element(a, a_elements, 8 * g + t));
-        const u32 u1 = __float_as_uint(element(a, a_elements, 8 * g + t + 4));
-        const u32 v0 = __float_as_uint(element(b, b_elements, 8 * t + g));
-        const u32 v1 = __float_as_uint(element(b, b_elements, 8 * t + 32 + g));
-        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                     : "r"(half ? 0 : u0), "r"(half ? u0 : 0), "r"(half ? 0 : u1), "r"(half ? u1 : 0), "r"(v0), "r"(v1));
-    }
+constexpr int TASKS_A_STEP = 1;
+__device__ __forceinline__ void multiply_step(float (&sums)[4], const Tasks& tasks, int step, int upper,
+                                              const float* a_elements, const float* b_elements, float*) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const Part x = tasks.a[step][g >> 2];
+    const u32 x0 = __float_as_uint(element(x, a_elements, 8 * (g & 3) + t));
+    const u32 x1 = __float_as_uint(element(x, a_elements, 8 * (g & 3) + t + 4));
+    const u32 y0 = __float_as_uint(element(tasks.b[step][0], b_elements, 8 * t + g));
+    const u32 y1 = __float_as_uint(element(tasks.b[step][1], b_elements, 8 * t + g));
+    const bool high = step < upper;
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(high ? x0 : 0), "r"(high ? 0 : x0), "r"(high ? x1 : 0), "r"(high ? 0 : x1), "r"(y0), "r"(y1));
+}
 #else
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int k = 0; k < 8; k += 4) {
-            const double u = element(half ? a1 : a0, a_elements, 8 * g + k + t);
-            const double v = element(half ? b1 : b0, b_elements, 8 * (k + t) + g);
-            asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
-                         : "+d"(sums[2 * half]), "+d"(sums[2 * half + 1])
-                         : "d"(u), "d"(v));
-        }
+constexpr int TASKS_A_STEP = 1;
+__device__ __forceinline__ void multiply_doubles(double& left, double& right, double x, double y) {
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                 : "+d"(left), "+d"(right)
+                 : "d"(x), "d"(y));
+}
+
+__device__ __forceinline__ void multiply_step(double (&sums)[4], const Tasks& tasks, int step, int upper,
+                                              const double* a_elements, const double* b_elements, double*) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const Part x = tasks.a[step][g >> 2];
+    const double x0 = element(x, a_elements, 8 * (g & 3) + t), x1 = element(x, a_elements, 8 * (g & 3) + t + 4);
+    const double y0 = element(tasks.b[step][0], b_elements, 8 * t + g);
+    const double y1 = element(tasks.b[step][1], b_elements, 8 * t + g);
+    if (step < upper) {  // the same for all lanes
+        multiply_doubles(sums[0], sums[1], x0, y0);
+        multiply_doubles(sums[0], sums[1], x1, y1);
+    } else {
+        multiply_doubles(sums[2], sums[3], x0, y0);
+        multiply_doubles(sums[2], sums[3], x1, y1);
     }
+}
 #endif
+
+// Patterns of four tasks from `step` on, as products of zeros and ones: lane 4 g + t takes four columns of row g of A's tile and
+// as many rows of column g of B's, of task t / 2 and of the next but one.
+__device__ __forceinline__ void count_step(int (&sums)[4], const Tasks& tasks, int step, int upper) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, first = step + (t >> 1);
+    u32 a[2], b[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const u32 row = tasks.a[first + 2 * i][g >> 2].bits >> (8 * (g & 3) + 4 * (t & 1)) & 0xf;
+        a[i] = row * 0x00204081u & 0x01010101u;  // one byte a bit
+        b[i] = tasks.b[first + 2 * i][t & 1].bits >> g & 0x01010101u;
+    }
+    const bool high[2] = {first < upper, first + 2 < upper};
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+                 : "r"(high[0] ? a[0] : 0), "r"(high[0] ? 0 : a[0]), "r"(high[1] ? a[1] : 0), "r"(high[1] ? 0 : a[1]),
+                   "r"(b[0]), "r"(b[1]));
 }
 
 }  // namespace
@@ -166,19 +213,10 @@ __global__ void __launch_bounds__(32 * WARPS) count(int tiles, const int2* heads
 #if TENSOR
     __shared__ Tasks s_tasks[WARPS];
     Tasks& tasks = s_tasks[threadIdx.x >> 5];
-    const int left = 8 * (lane >> 2) + 2 * (lane & 3), right = 16 * (lane & 3) + (lane >> 2);
-    float sums[4] = {};
-    const int longest = max(first[1] - first[0], first[2] - first[1]);
-    for (int base = 0; base < longest; base += STEPS) {
-        look_up(tasks, first, base, list, a_bitmaps, nullptr, b_bitmaps, nullptr);
-        for (int step = 0; step < min(STEPS, longest - base); ++step) {
-            const u64 a0 = tasks.a[step].bitmap, a1 = tasks.a[step + STEPS].bitmap;
-            const u64 b0 = tasks.b[step].bitmap, b1 = tasks.b[step + STEPS].bitmap;
-            multiply_halves(sums, half_bit(a0, left) | half_bit(a0, left + 1) << 16,
-                            half_bit(a1, left) | half_bit(a1, left + 1) << 16,
-                            half_bit(b0, right) | half_bit(b0, right + 8) << 16,
-                            half_bit(b1, right) | half_bit(b1, right + 8) << 16);
-        }
+    int sums[4] = {};
+    for (int base = first[0]; base < first[2]; base += 32) {
+        look_up(tasks, base, first[2], list, a_bitmaps, nullptr, b_bitmaps, nullptr);
+        for (int step = 0; step < min(32, first[2] - base); step += 4) count_step(sums, tasks, step, first[1] - base);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -212,7 +250,7 @@ __global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, const int2* he
 #if TENSOR
     IN* dense = nullptr;
 #else
-    __shared__ IN s_dense[WARPS][256];
+    __shared__ IN s_dense[WARPS][128];
     IN* dense = s_dense[threadIdx.x >> 5];
 #endif
     if (2 * pair >= tiles) return;
@@ -221,11 +259,10 @@ __global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, const int2* he
     int first[3];
     for (int i = 0; i < 3; ++i) first[i] = __shfl_sync(ALL, head, i);
     SUM sums[4] = {};
-    const int longest = max(first[1] - first[0], first[2] - first[1]);
-    for (int base = 0; base < longest; base += STEPS) {
-        look_up(tasks, first, base, list, a_bitmaps, a_index, b_bitmaps, b_index);
-        for (int step = 0; step < min(STEPS, longest - base); ++step)
-            multiply_step(sums, tasks, step, a_elements, b_elements, dense);
+    for (int base = first[0]; base < first[2]; base += 32) {
+        look_up(tasks, base, first[2], list, a_bitmaps, a_index, b_bitmaps, b_index);
+        for (int step = 0; step < min(32, first[2] - base); step += TASKS_A_STEP)
+            multiply_step(sums, tasks, step, first[1] - base, a_elements, b_elements, dense);
     }
     bool zero = false;
 #pragma unroll
