@@ -59,8 +59,17 @@ def check(C, A, B, precision):
     assert not outside.any(), (int(outside.sum()), float(off.max()))
 
 
+@pytest.fixture(params=["by rows", "by keys"])
+def sort(request, monkeypatch):
+    """Sort rows in shared memory where they fit, or all keys."""
+    from spectile.tsparse.cuda.tasks import product
+
+    if request.param == "by keys":
+        monkeypatch.setattr(product, "windows_fit", lambda *sizes: None)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_products(precision, rng):
+def test_products(precision, rng, sort):
     for name, A, B in pairs(rng):
         print(name)
         left, right = on_gpu(A), on_gpu(B)
@@ -94,7 +103,7 @@ def converted(A, precision):
     return convert(factor, precision)
 
 
-def test_format_and_list_are_those_of_the_reference(rng):
+def test_format_and_list_are_those_of_the_reference(rng, sort):
     from spectile.tsparse.cuda.tasks import product
 
     for name, A, B in pairs(rng):
@@ -130,7 +139,7 @@ def test_without_tensor_cores_counts_and_multiplies_the_same(rng):
         np.testing.assert_array_equal(getattr(with_cores, name).get(), getattr(without, name).get())
 
 
-def test_parts_give_the_same_product(rng, monkeypatch):
+def test_parts_give_the_same_product(rng, sort, monkeypatch):
     from spectile.tsparse.cuda.tasks import product
 
     A = random(2000, 2000, 0.004, rng)

@@ -57,7 +57,7 @@ def launch(unit: Unit, name: str, items: int, threads: int, *arguments: Any) -> 
 
 
 class Total:
-    """Counters of one scan, and its sum."""
+    """Counters of one scan: its sum, and room for three maxima."""
 
     def __init__(self, items: int) -> None:
         import cupy
@@ -65,14 +65,17 @@ class Total:
         head = CONSTANTS["HEAD"] // 2
         self._words = cupy.zeros(head + -(-items // _SCAN_BLOCK), np.uint64)
         self.total, self.ticket, self.states = self._words[:1], self._words[1:2], self._words[head:]
+        self.largest = self._words[2:]
+        self._head = Head.empty()
 
     def read(self) -> int:
         """Wait for the sum."""
-        return _first(read_head(self._words))
+        self._head = read_head(self._words)
+        return self._head[0] & 0xFFFFFFFF | self._head[1] << 32
 
-
-def _first(head: Head) -> int:
-    return head[0] & 0xFFFFFFFF | head[1] << 32
+    def read_largest(self) -> tuple[int, int, int]:
+        """Return the maxima that were read with the sum."""
+        return self._head[4], self._head[5], self._head[6]
 
 
 def scan(counts: Any, offsets: Any) -> Total:

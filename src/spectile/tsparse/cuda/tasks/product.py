@@ -6,6 +6,7 @@ and `compact`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ from spectile.tsparse.types import Factor, Precision
 _TASK_BYTES = 40  # of the list, its keys, twice, and its sorted form
 FEW_TASKS = 2**24  # that are listed together whatever memory is free
 MOST_TASKS = 2**30
+_SHORT_ROWS = 96  # tasks of a row of tiles, on average, up to which a warp sorts it
+_SHARED_BYTES = 65536  # of a block that sorts
+_MOST_COMPARED = 2048  # tiles of A in a row: each task of a tile of C is compared with the others
 _PAIRS = 8  # of tiles of C that a block multiplies
 
 
@@ -33,20 +37,76 @@ class TaskList:
     ----------
     first, rows : int
         The first row of tiles and their number.
+    tasks : (n, 2) int32
+        Tile of A and tile of B of each product; sorted by :func:`sort_tasks`.
+    windows : Windows or None
+        How the rows are sorted one by one; None where all are sorted by `keys`.
     column_bits, place_bits : int
         Width of the column of tiles and of the place in the list within a key.
-    tasks : (n, 2) int32
-        Tile of A and tile of B of each product.
     keys : (n + 1,) uint64
         From the second place on: row of tiles, column of tiles, place in `tasks`.
+    heads, tiles : int32
+        Tiles of C of the rows that were sorted one by one, with gaps, and how many there are in each.
     """
 
     first: int
     rows: int
-    column_bits: int
-    place_bits: int
     tasks: Any
-    keys: Any
+    windows: Windows | None
+    column_bits: int = 0
+    place_bits: int = 0
+    keys: Any = None
+    heads: Any = None
+    tiles: Any = None
+
+
+@dataclass
+class Windows:
+    """The windows of columns of the rows of tiles of C, and what their sort in shared memory takes.
+
+    Attributes
+    ----------
+    low, words : (rows of tiles,) int32
+        First column of tiles, and words of 32 of these, of each row.
+    a_indptr, offsets, b_columns : int32
+        Row pointer of A's tiles, first task of each, and columns of B's tiles.
+    most_words, most_tiles : int
+        Of one row.
+    threads : int
+        Threads that sort one row.
+    """
+
+    low: Any
+    words: Any
+    a_indptr: Any
+    offsets: Any
+    b_columns: Any
+    most_words: int
+    most_tiles: int
+    threads: int
+
+    @property
+    def shape(self) -> tuple[str, int, int]:
+        """Kernel, rows of a block, and shared memory of a block."""
+        rows = 256 // self.threads
+        name = "order_warp" if self.threads == 32 else "order_block"
+        return name, rows, 4 * rows * (2 * self.most_words + self.most_tiles)
+
+
+def windows_fit(words: int, tasks: int, tiles_a: int, rows: int, total: int) -> tuple[int, int] | None:
+    """Return the tiles of C and the threads of a row's sort in shared memory, or None where the keys are sorted.
+
+    Parameters
+    ----------
+    words, tasks, tiles_a : int
+        The most words, tasks and tiles of A of a row of tiles.
+    rows, total : int
+        Rows of tiles, and tasks of all.
+    """
+    tiles = min(tasks, 32 * words)
+    threads = 32 if total <= _SHORT_ROWS * rows else 256
+    fits = 4 * (256 // threads) * (2 * words + tiles) <= _SHARED_BYTES
+    return (tiles, threads) if fits and tiles_a <= _MOST_COMPARED else None
 
 
 @dataclass
@@ -103,21 +163,27 @@ def multiply_to_csr(A: Factor, B: Factor, precision: Precision) -> tuple[Any, An
     return indptr, indices, unscale(data, indptr, indices, A, B, 0)
 
 
-def list_tasks(A: BitmapMatrix, B: BitmapMatrix) -> Any:
+def list_tasks(A: BitmapMatrix, B: BitmapMatrix) -> Iterator[TaskList]:
     """Yield the tasks, filtered, of as many rows of tiles at a time as memory and the bits of a key hold."""
     import cupy
 
+    tile_rows = -(-A.shape[0] // 8)
     counts, offsets = cupy.empty(A.tiles, np.int32), cupy.empty(A.tiles + 1, np.int32)
-    tiles_a, tiles_b = (A.columns, A.bitmaps), (B.indptr, B.bitmaps)
-    launch(units.TASK_LIST, "count_tasks", 8 * A.tiles, 256, np.int32(A.tiles), *tiles_a, *tiles_b, counts)
-    total = scan(counts, offsets).read()
-    tile_rows, column_bits = -(-A.shape[0] // 8), max((-(-B.shape[1] // 8) - 1).bit_length(), 1)
-    place_bits = max(total.bit_length(), 1)
+    low, words = cupy.empty(tile_rows, np.int32), cupy.empty(tile_rows, np.int32)
+    launch(units.TASK_LIST, "count_tasks", 8 * A.tiles, 256, np.int32(A.tiles), *_of(A), B.indptr, B.bitmaps, counts)
+    total = scan(counts, offsets)
+    bounds = (A.indptr, A.columns, B.indptr, B.columns, offsets, low, words, total.largest)
+    launch(units.TASK_LIST, "bound_rows", 8 * tile_rows, 256, np.int32(tile_rows), *bounds)
+    tasks, (most_words, most_tasks, most_a) = total.read(), total.read_largest()
+    column_bits = max((-(-B.shape[1] // 8) - 1).bit_length(), 1)
+    windows, fit = None, windows_fit(most_words, most_tasks, most_a, tile_rows, tasks)
+    if fit is not None:
+        windows = Windows(low, words, A.indptr, offsets, B.columns, most_words, *fit)
     most = FEW_TASKS
-    if total > most:
+    if tasks > most:
         most = min(max(memory.free_bytes() // (2 * _TASK_BYTES), FEW_TASKS), MOST_TASKS)
-    if total <= most and _row_bits(tile_rows) + column_bits + place_bits <= 64:
-        yield _listed(A, B, offsets, (0, tile_rows), (0, A.tiles), total, column_bits)
+    if tasks <= most and (windows or _row_bits(tile_rows) + column_bits + tasks.bit_length() <= 64):
+        yield _listed(A, B, offsets, (0, tile_rows), (0, A.tiles), tasks, column_bits, windows)
         return
     first_tile = A.indptr.get().astype(np.int64)
     starts = np.append(0, np.cumsum(counts.get(), dtype=np.int64))[first_tile]
@@ -129,8 +195,13 @@ def list_tasks(A: BitmapMatrix, B: BitmapMatrix) -> Any:
         tasks = int(starts[b] - starts[a])
         if tasks > MOST_TASKS:
             raise MemoryError(f'rows {8 * a} to {8 * a + 7} of C take {tasks:,} products of tiles: use method="rows"')
-        yield _listed(A, B, offsets, (a, b), (int(first_tile[a]), int(first_tile[b])), tasks, column_bits)
+        tiles = (int(first_tile[a]), int(first_tile[b]))
+        yield _listed(A, B, offsets, (a, b), tiles, tasks, column_bits, windows)
         a = b
+
+
+def _of(matrix: BitmapMatrix) -> tuple[Any, Any]:
+    return matrix.columns, matrix.bitmaps
 
 
 def _row_bits(rows: int) -> int:
@@ -145,34 +216,63 @@ def _listed(
     tiles: tuple[int, int],
     tasks: int,
     column_bits: int,
+    windows: Windows | None,
 ) -> TaskList:
     import cupy
 
-    place_bits = max(tasks.bit_length(), 1)
-    assert _row_bits(rows[1] - rows[0]) + column_bits + place_bits <= 64, "rows are parted by the bits of a key"
-    listed, keys = cupy.empty((tasks, 2), np.int32), cupy.empty(tasks + 1, np.uint64)
-    sizes = (tiles[0], tiles[1] - tiles[0], rows[0], column_bits, place_bits)
-    factors = (A.rows, A.columns, A.bitmaps, B.indptr, B.columns, B.bitmaps)
-    arguments = (*(np.int32(size) for size in sizes), *factors, offsets, listed, keys[1:])
+    listed, first_key = cupy.empty((tasks, 2), np.int32), np.uint64(0)
+    made = TaskList(rows[0], rows[1] - rows[0], listed, windows)
+    if windows is None:
+        made.column_bits, made.place_bits = column_bits, max(tasks.bit_length(), 1)
+        made.keys = cupy.empty(tasks + 1, np.uint64)
+        first_key = made.keys[1:]
+    sizes = (tiles[0], tiles[1] - tiles[0], rows[0], made.column_bits, made.place_bits)
+    factors = (A.rows, *_of(A), B.indptr, B.columns, B.bitmaps)
+    arguments = (*(np.int32(size) for size in sizes), *factors, offsets, listed, first_key)
     launch(units.TASK_LIST, "list_tasks", 8 * (tiles[1] - tiles[0]), 256, *arguments)
-    return TaskList(rows[0], rows[1] - rows[0], column_bits, place_bits, listed, keys)
+    return made
 
 
 def sort_tasks(listed: TaskList) -> None:
-    """Sort the keys (Thrust's radix sort): by row and column of C, and within a tile in the order of A's columns."""
-    keys = listed.keys[1:]
-    if not len(keys):
+    """Sort the tasks by row and column of C, and within a tile of C in the order of A's columns.
+
+    Row by row in shared memory where its window fits, otherwise all keys by Thrust's radix sort, of which
+    :func:`segment` makes the sorted tasks.
+    """
+    import cupy
+
+    tasks = len(listed.tasks)
+    if listed.windows is None:
+        if tasks:
+            with memory.allocating("the sort of the task list", 16 * tasks):
+                listed.keys[1:].sort()
         return
-    with memory.allocating("the sort of the task list", 2 * keys.nbytes):
-        keys.sort()
+    windows = listed.windows
+    name, rows, shared = windows.shape
+    ordered, slots = cupy.empty((tasks, 2), np.int32), cupy.empty(tasks, np.int32)
+    listed.heads, listed.tiles = cupy.empty((tasks, 2), np.int32), cupy.empty(listed.rows, np.int32)
+    if listed.rows:
+        sizes = (listed.first, listed.rows, windows.most_words, windows.most_tiles)
+        factors = (windows.a_indptr, windows.offsets, windows.low, windows.words, listed.tasks, windows.b_columns)
+        arguments = (*(np.int32(size) for size in sizes), *factors, slots, ordered, listed.heads, listed.tiles)
+        kernel(units.TASK_LIST, name)(Shape((-(-listed.rows // rows),), 256, shared), *arguments)
+    listed.tasks = ordered
 
 
 def segment(listed: TaskList) -> Segments:
-    """Bring the tasks into their order and find the tiles of C."""
+    """Find the tiles of C among sorted tasks."""
     import cupy
 
     tasks, rows = len(listed.tasks), listed.rows
-    ordered, indptr = cupy.empty((tasks, 2), np.int32), cupy.empty(rows + 1, np.int32)
+    indptr = cupy.empty(rows + 1, np.int32)
+    if listed.windows is not None:
+        windows, tiles = listed.windows, scan(listed.tiles, indptr).read()
+        heads = cupy.empty((tiles + 1, 2), np.int32)
+        sizes = (np.int32(size) for size in (listed.first, rows, tasks))
+        places = (windows.a_indptr, windows.offsets, indptr, listed.heads, heads)
+        launch(units.TASK_LIST, "heads_of_rows", 8 * rows, 256, *sizes, *places)
+        return Segments(indptr, tiles, heads, listed.tasks)
+    ordered = cupy.empty((tasks, 2), np.int32)
     if not tasks:
         indptr.fill(0)
         return Segments(indptr, 0, listed.keys.view(np.int32).reshape(-1, 2), ordered)
