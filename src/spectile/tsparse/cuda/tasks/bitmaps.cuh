@@ -4,6 +4,8 @@
 
 namespace {
 
+constexpr int NONE = 0x7fffffff;
+
 // The pattern of a product of two tiles.
 __device__ __forceinline__ u64 boolean_product(u64 a, u64 b) {
     u64 product = 0;
@@ -77,6 +79,28 @@ __device__ __forceinline__ u64 scan_block(u64 value, u64& sum) {
         sum += s_sums[w];
     }
     return before;
+}
+
+// Walk the tiles of a row of tiles; eight lanes, one for each row of entries.  `use(column, byte, p)` is called by all lanes
+// for each tile, with the lane's row of the bitmap and the place of its first entry.
+template <class Use> __device__ __forceinline__ void walk(int rows, const int* ptr, const int* idx, int tile_row, Use use) {
+    const int lane = threadIdx.x & 7, row = 8 * tile_row + lane;
+    const u32 mask = 0xffu << (threadIdx.x & 24);
+    int p = row < rows ? ptr[row] : 0;
+    const int end = row < rows ? ptr[row + 1] : 0;
+    int next = p < end ? idx[p] : NONE;
+    for (;;) {
+        const int column = __reduce_min_sync(mask, next >> 3);
+        if (column == NONE >> 3) break;
+        const int first = p;
+        u32 byte = 0;
+        while (next >> 3 == column) {
+            byte |= 1u << (next & 7);
+            ++p;
+            next = p < end ? idx[p] : NONE;
+        }
+        use(column, byte, first, mask, lane);
+    }
 }
 
 }  // namespace

@@ -57,9 +57,9 @@ def launch(unit: Unit, name: str, items: int, threads: int, *arguments: Any) -> 
 
 
 class Total:
-    """Counters of one scan: its sum, and room for three maxima."""
+    """Counters of one scan: its sum, a ticket, and room for three maxima."""
 
-    def __init__(self, items: int) -> None:
+    def __init__(self, items: int = 0) -> None:
         import cupy
 
         head = CONSTANTS["HEAD"] // 2
@@ -72,6 +72,10 @@ class Total:
         """Wait for the sum."""
         self._head = read_head(self._words)
         return self._head[0] & 0xFFFFFFFF | self._head[1] << 32
+
+    def read_ticket(self) -> int:
+        """Wait for the ticket."""
+        return read_head(self._words)[2]
 
     def read_largest(self) -> tuple[int, int, int]:
         """Return the maxima that were read with the sum."""
@@ -99,12 +103,12 @@ def convert(matrix: Factor, precision: Precision) -> BitmapMatrix:
     pattern = (np.int32(rows), matrix.indptr, matrix.indices)
     launch(units.TASK_LIST, "count_tiles", 8 * tile_rows, 128, *pattern, counts)
     tiles = scan(counts, indptr).read()
-    row, column, index, place = (cupy.empty(n, np.int32) for n in (tiles, tiles, tiles + 1, nnz))
+    row, column, index = (cupy.empty(n, np.int32) for n in (tiles, tiles, tiles + 1))
     bitmaps, elements = cupy.empty(tiles, np.uint64), cupy.empty(nnz, precision.element)
     if not rows:
         index.fill(0)
-    launch(units.TASK_LIST, "find_tiles", 8 * tile_rows, 128, *pattern, indptr, row, column, bitmaps, index, place)
-    launch(units.TASK_PRODUCT[precision.name], "scatter", nnz, 256, np.int32(nnz), matrix.data, place, elements)
+    unit, places = units.TASK_PRODUCT[precision.name], (row, column, bitmaps, index, elements)
+    launch(unit, "find_tiles", 8 * tile_rows, 128, *pattern, indptr, matrix.data, *places)
     return BitmapMatrix(matrix.shape, indptr, row, column, bitmaps, index, elements)
 
 

@@ -1,6 +1,6 @@
 // The list of the products of tiles, and what needs no values: tiles of a CSR matrix, scans, tasks, tiles of C.
 //
-//   count_tiles, find_tiles   CSR to tiles of 8x8: their number in each row of tiles, then columns and bitmaps
+//   count_tiles               tiles of 8x8 in each row of tiles of a CSR matrix
 //   scan                      counts to offsets
 //   count_tasks, list_tasks   tasks of each tile of A after the filter, then the list
 //   bound_rows                window of columns of each row of tiles of C, and the largest of what follows from it
@@ -17,29 +17,6 @@ namespace {
 
 constexpr int SCAN_ITEMS = 8;                    // of a thread
 constexpr int SCAN_BLOCK = 256 * SCAN_ITEMS;     // of a block
-constexpr int NONE = 0x7fffffff;
-
-// Walk the tiles of a row of tiles; eight lanes, one for each row of entries.  `use(column, byte, p)` is called by all lanes
-// for each tile, with the lane's row of the bitmap and the place of its first entry.
-template <class Use> __device__ __forceinline__ void walk(int rows, const int* ptr, const int* idx, int tile_row, Use use) {
-    const int lane = threadIdx.x & 7, row = 8 * tile_row + lane;
-    const u32 mask = 0xffu << (threadIdx.x & 24);
-    int p = row < rows ? ptr[row] : 0;
-    const int end = row < rows ? ptr[row + 1] : 0;
-    int next = p < end ? idx[p] : NONE;
-    for (;;) {
-        const int column = __reduce_min_sync(mask, next >> 3);
-        if (column == NONE >> 3) break;
-        const int first = p;
-        u32 byte = 0;
-        while (next >> 3 == column) {
-            byte |= 1u << (next & 7);
-            ++p;
-            next = p < end ? idx[p] : NONE;
-        }
-        use(column, byte, first, mask, lane);
-    }
-}
 
 }  // namespace
 
@@ -51,29 +28,6 @@ __global__ void __launch_bounds__(128) count_tiles(int rows, const int* ptr, con
     int count = 0;
     walk(rows, ptr, idx, tile_row, [&](int, u32, int, u32, int) { ++count; });
     if ((threadIdx.x & 7) == 0) counts[tile_row] = count;
-}
-
-// Arrays of the tiles; `place[p]` is the place of entry p among the elements.
-__global__ void __launch_bounds__(128) find_tiles(int rows, const int* ptr, const int* idx, const int* tile_ptr,
-                                                  int* tile_row_of, int* tile_column, u64* bitmaps, int* index, int* place) {
-    const int tile_row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
-    if (8 * tile_row >= rows) return;
-    int tile = tile_ptr[tile_row], element = ptr[8 * tile_row];
-    walk(rows, ptr, idx, tile_row, [&](int column, u32 byte, int first, u32 mask, int lane) {
-        const u64 bits = u64(byte) << (8 * lane);
-        const u64 bitmap = u64(__reduce_or_sync(mask, u32(bits >> 32))) << 32 | __reduce_or_sync(mask, u32(bits));
-        int at = element + __popcll(bitmap & ((1ull << (8 * lane)) - 1));
-        for (int p = first; byte; byte &= byte - 1) place[p++] = at++;
-        if (lane == 0) {
-            tile_row_of[tile] = tile_row;
-            tile_column[tile] = column;
-            bitmaps[tile] = bitmap;
-            index[tile] = element;
-        }
-        ++tile;
-        element += __popcll(bitmap);
-    });
-    if (threadIdx.x % 8 == 0 && 8 * tile_row + 8 >= rows) index[tile] = element;
 }
 
 // Offsets of `count` counts, and their sum at the end; `ticket` and `states` begin as 0.

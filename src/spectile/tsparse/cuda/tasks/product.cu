@@ -5,7 +5,7 @@
 //   64  float64                      mma.sync.m8n8k4
 // TENSOR 0 counts and multiplies without tensor cores (the paper's nonTCU, Algorithm 2).
 //
-//   scatter    elements of a tile matrix, rounded already, at their places
+//   find_tiles CSR to tiles
 //   count      bitmap and number of elements of each tile of C: products of zeros and ones, four tasks at a time
 //              (mma.sync.m16n8k32)
 //   multiply   elements of C; tells whether one cancelled
@@ -197,9 +197,29 @@ __device__ __forceinline__ void count_step(int (&sums)[4], const Tasks& tasks, i
 
 extern "C" {
 
-__global__ void __launch_bounds__(256) scatter(int nnz, const SUM* values, const int* place, IN* elements) {
-    const int p = blockIdx.x * blockDim.x + threadIdx.x;
-    if (p < nnz) elements[place[p]] = IN(values[p]);
+// CSR to tiles: columns, bitmaps, and elements, whose values are rounded already.
+__global__ void __launch_bounds__(128) find_tiles(int rows, const int* ptr, const int* idx, const int* tile_ptr,
+                                                  const SUM* values, int* tile_rows, int* tile_column, u64* bitmaps,
+                                                  int* index, IN* elements) {
+    const int tile_row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
+    if (8 * tile_row >= rows) return;
+    int tile = tile_ptr[tile_row], element = ptr[8 * tile_row];
+    walk(rows, ptr, idx, tile_row, [&](int column, u32 byte, int first, u32 mask, int lane) {
+        const u64 bits = u64(byte) << (8 * lane);
+        const u64 bitmap = u64(__reduce_or_sync(mask, u32(bits >> 32))) << 32 | __reduce_or_sync(mask, u32(bits));
+        int at = element + __popcll(bitmap & ((1ull << (8 * lane)) - 1));
+        int taken = 0;
+        for (; byte; byte &= byte - 1) elements[at++] = IN(values[first + taken++]);
+        if (lane == 0) {
+            tile_rows[tile] = tile_row;
+            tile_column[tile] = column;
+            bitmaps[tile] = bitmap;
+            index[tile] = element;
+        }
+        ++tile;
+        element += __popcll(bitmap);
+    });
+    if (threadIdx.x % 8 == 0 && 8 * tile_row + 8 >= rows) index[tile] = element;
 }
 
 __global__ void __launch_bounds__(32 * WARPS) count(int tiles, const int2* heads, const int2* list, const u64* a_bitmaps,

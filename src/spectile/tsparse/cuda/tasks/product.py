@@ -302,22 +302,20 @@ def count_elements(
     return BitmapMatrix(shape, segments.indptr, None, columns, bitmaps, index, cupy.empty(total, precision.dtype))
 
 
-def multiply(A: BitmapMatrix, B: BitmapMatrix, segments: Segments, C: BitmapMatrix, unit: Unit) -> Any:
-    """Fill the elements of C (the multiplication kernel, Section 4.3); return whether one cancelled, on the device."""
-    import cupy
-
-    cancelled = cupy.zeros(1, np.int32)
+def multiply(A: BitmapMatrix, B: BitmapMatrix, segments: Segments, C: BitmapMatrix, unit: Unit) -> Total:
+    """Fill the elements of C (the multiplication kernel, Section 4.3); the ticket says if any cancelled."""
+    cancelled = Total()
     factors = (A.bitmaps, A.index, A.elements, B.bitmaps, B.index, B.elements)
-    arrays = (segments.heads, segments.tasks, *factors, C.bitmaps, C.index, C.elements, cancelled)
+    arrays = (segments.heads, segments.tasks, *factors, C.bitmaps, C.index, C.elements, cancelled.ticket)
     _by_pairs(unit, "multiply", segments.tiles, *arrays)
     return cancelled
 
 
-def compact(C: BitmapMatrix, cancelled: Any, unit: Unit) -> BitmapMatrix:
+def compact(C: BitmapMatrix, cancelled: Total, unit: Unit) -> BitmapMatrix:
     """Drop the elements that cancelled, and the tiles left empty (Section 4.4)."""
     import cupy
 
-    if not int(cancelled[0]):
+    if not cancelled.read_ticket():
         return C
     counts = cupy.empty(C.tiles, np.int32)
     arguments = (np.int32(C.tiles), C.bitmaps, C.index, C.elements, counts)
