@@ -182,9 +182,8 @@ def columns_of_methods(baselines: list[str], threads: bool) -> dict[str, list[st
     if threads:
         wanted |= {f"one thread, {p}": [f"spectile_{p}_one_thread"] for p in ("float32", "float64")}
     else:
-        reduced = [f"{kind}_{p}" for kind in ("rows", "tiles") for p in precisions[:3]]
-        wanted["kernel format, 11 or 24 bits"] = reduced
-        wanted["kernel format, float64"] = ["rows_float64", "tiles_float64"]
+        wanted["kernels alone, 11 or 24 bits"] = [f"rows_{p}" for p in precisions[:3]]
+        wanted["kernels alone, float64"] = ["rows_float64"]
         wanted |= {f"paper's method, {p}": [f"tasks_{p}"] for p in ("float16", "float64")}
     return wanted | {called(method): [method] for method in baselines}
 

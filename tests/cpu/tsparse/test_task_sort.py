@@ -4,7 +4,7 @@ import pytest
 
 from spectile.core.devices import TABLE
 from spectile.core.launch import Shape
-from spectile.tsparse.cuda.tasks.product import Windows, windows_fit
+from spectile.tsparse.cuda.tiles.product import Windows, windows_fit
 
 
 @pytest.mark.parametrize("device", TABLE.values() if isinstance(TABLE, dict) else TABLE, ids=str)

@@ -96,28 +96,13 @@ def test_every_kind_of_row(precision, rng):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_tiles(precision, rng):
-    from spectile.tsparse import reference
-    from spectile.tsparse.cuda.factors import checked, with_checked_factors
-    from spectile.tsparse.cuda.tiles.convert import convert, to_csr
-    from spectile.tsparse.cuda.tiles.product import multiply
-    from spectile.tsparse.types import IN_TILES, lookup
-
     for name, A, B in matrices(rng):
-        if B.shape[1] > 10_000:
-            continue
         print(name)
         left, right = on_gpu(A), on_gpu(B)
         C = spgemm(left, right, precision=precision, method="tiles")
         check(C, A, B, precision, "tiles")
         again = spgemm(left, right, precision=precision, method="tiles")
         assert C.data.tobytes() == again.data.tobytes(), "the same call must give the same bits"
-        chosen = lookup(precision)
-        factors = with_checked_factors(left, right, chosen, checked, IN_TILES)
-        tiles = [convert(factor, chosen) for factor in factors]
-        kept = tiles[1].bitmaps.get()
-        assert np.sort(kept[kept != 0]).tolist() == np.sort(reference.to_bitmap(B).bitmaps).tolist()
-        if all(factor.exponents is None for factor in factors):
-            check(to_csr(multiply(*tiles, chosen)), A, B, precision, "tiles")
 
 
 class Guarded:
@@ -145,7 +130,7 @@ def test_nothing_is_written_beyond_an_array(precision, rng):
 
     for name, A, B in matrices(rng):
         left, right = on_gpu(A), on_gpu(B)
-        for method in ("rows", "tiles") if B.shape[1] <= 10_000 else ("rows",):
+        for method in ("rows", "tiles", "tasks"):
             print(name, method)
             guarded = Guarded()
             with cupy.cuda.using_allocator(guarded):

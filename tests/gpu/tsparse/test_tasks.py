@@ -62,7 +62,7 @@ def check(C, A, B, precision):
 @pytest.fixture(params=["by rows", "by keys"])
 def sort(request, monkeypatch):
     """Sort rows in shared memory where they fit, or all keys."""
-    from spectile.tsparse.cuda.tasks import product
+    from spectile.tsparse.cuda.tiles import product
 
     if request.param == "by keys":
         monkeypatch.setattr(product, "windows_fit", lambda *sizes: None)
@@ -96,7 +96,7 @@ def test_cancelled_entries_and_empty_tiles_are_left_out(precision, rng):
 
 def converted(A, precision):
     from spectile.tsparse.cuda.factors import checked, with_checked_factors
-    from spectile.tsparse.cuda.tasks.convert import convert
+    from spectile.tsparse.cuda.tiles.convert import convert
 
     G = on_gpu(A)
     factor, _ = with_checked_factors(G, G, precision, checked, IN_TILES)
@@ -104,7 +104,7 @@ def converted(A, precision):
 
 
 def test_format_and_list_are_those_of_the_reference(rng, sort):
-    from spectile.tsparse.cuda.tasks import product
+    from spectile.tsparse.cuda.tiles import product
 
     for name, A, B in pairs(rng):
         print(name)
@@ -128,7 +128,7 @@ def test_format_and_list_are_those_of_the_reference(rng, sort):
 
 def test_without_tensor_cores_counts_and_multiplies_the_same(rng):
     from spectile.tsparse.cuda import units
-    from spectile.tsparse.cuda.tasks.product import product
+    from spectile.tsparse.cuda.tiles.product import product
 
     A = random(1200, 1200, 0.01, rng)
     A.data = np.sign(A.data)
@@ -140,7 +140,7 @@ def test_without_tensor_cores_counts_and_multiplies_the_same(rng):
 
 
 def test_parts_give_the_same_product(rng, sort, monkeypatch):
-    from spectile.tsparse.cuda.tasks import product
+    from spectile.tsparse.cuda.tiles import product
 
     A = random(2000, 2000, 0.004, rng)
     whole = spgemm(on_gpu(A), on_gpu(A), precision="float32", method="tasks").get()

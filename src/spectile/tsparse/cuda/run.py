@@ -13,8 +13,7 @@ from spectile.tsparse.cuda.counters import CONSTANTS
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
-from spectile.tsparse.cuda.tasks import product as tasks
-from spectile.tsparse.cuda.tiles import product as tiles
+from spectile.tsparse.cuda.tiles.product import multiply_to_csr
 from spectile.tsparse.matrices import device_csr, host_csr, is_array, to_host
 from spectile.tsparse.types import BY_ENTRY, IN_TILES, TILED, Factor, Precision
 
@@ -35,10 +34,9 @@ def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int 
 def _by_tiles(A: Any, B: Any, precision: Precision, method: str, memory_limit: int | None, host: bool) -> Any:
     if memory_limit is not None:
         raise ValueError(f'memory_limit is kept by method="rows" and "auto", not by "{method}": choose one of them')
-    multiply = tasks.multiply_to_csr if method == "tasks" else tiles.multiply_to_csr
 
     def product(left: Factor, right: Factor, counters: Any) -> Any:
-        C = multiply(*checked(left, right, counters), precision)
+        C = multiply_to_csr(*checked(left, right, counters), precision, drop_cancelled=method == "tasks")
         return device_csr((left.shape[0], right.shape[1]), *C)
 
     C = with_checked_factors(A, B, precision, product, IN_TILES)

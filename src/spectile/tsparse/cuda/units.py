@@ -17,8 +17,10 @@ def _by_value(source: str, **more: str) -> dict[str, Unit]:
 
 
 def _task_product(precision: str, tensor: int) -> Unit:
-    defines = {"PRECISION": str(PRECISIONS[precision].tile_code), "TENSOR": str(tensor)}
-    return Unit(__package__, ("tasks/product.cu",), PORTABLE, defines)
+    known = PRECISIONS[precision]
+    bits = 8 * np.dtype(known.element).itemsize
+    defines = {"PRECISION": str(known.tile_code), "INPUT_BITS": str(bits), "TENSOR": str(tensor)}
+    return Unit(__package__, ("tiles/product.cu",), PORTABLE, defines)
 
 
 #: By the name of the type of C.
@@ -35,18 +37,8 @@ REUSE_HASH = _by_value("rows/reuse.cu")
 REUSE_BLOCK = _by_value("rows/block.cu", REUSE="1")
 LIST = _by_value("rows/list.cu")
 SYMBOLIC = Unit(__package__, ("rows/symbolic.cu",), PORTABLE, _VALUES["float32"])  # it reads no values
-#: By the name of the precision.
-TILES = {
-    name: Unit(
-        __package__,
-        ("tiles/tiles.cu",),
-        PORTABLE,
-        {"PRECISION": str(precision.tile_code), "INPUT_BITS": str(8 * np.dtype(precision.element).itemsize)},
-    )
-    for name, precision in PRECISIONS.items()
-}
-#: The paper's method: what needs no values, and counting and multiplication by the name of the precision.
-TASK_LIST = Unit(__package__, ("tasks/list.cu",), PORTABLE)
+#: Tiles and their task list: what needs no values, and counting and multiplication by the name of the precision.
+TASK_LIST = Unit(__package__, ("tiles/list.cu",), PORTABLE)
 TASK_PRODUCT = {name: _task_product(name, int(name != "float32")) for name in PRECISIONS}
 #: The same without tensor cores, for the study (the paper's nonTCU).
 TASK_PLAIN = _task_product("float16", 0)
@@ -62,7 +54,6 @@ _FAMILIES = (
     REUSE_HASH,
     REUSE_BLOCK,
     LIST,
-    TILES,
     TASK_PRODUCT,
 )
 UNITS = (SYMBOLIC, TASK_LIST, TASK_PLAIN, *(unit for family in _FAMILIES for unit in family.values()))

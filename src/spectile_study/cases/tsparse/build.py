@@ -4,14 +4,14 @@ Methods (the column ``method``): ``tasks_<precision>`` is the paper's (task list
 tensor cores, compaction), conversions to and from bitmap tiles apart as in the paper; ``tasks_nontcu`` the same in
 float16 without tensor cores, and ``tasks_csr_float16`` from CSR to CSR.  ``spectile_<precision>`` is ``spgemm(A, A,
 precision=...)``, CSR to CSR with sorted columns, check of the input, analysis and allocations included;
-``rows_<precision>`` and ``tiles_<precision>`` the product in the kernels' format: of checked and rounded CSR factors,
-and of tiles that are searched without a list; ``tiles_csr_<precision>`` these from CSR to CSR; ``cusparse_<precision>``
-the vendor's product with its allocations; ``scipy_<precision>`` SciPy's product and the sort that brings it to the same
-form (entries that cancel are left out).  The ending ``_empty_pool`` marks calls that find CuPy's memory pool empty,
-``_one_thread`` calls on one thread of the CPU, where the others take as many as Numba is given.  On a GPU times are
-events after the second-level cache was overwritten, but for ``_as_called``, the wall clock of a public call and a wait,
-and ``_throughput``, the same over many calls with one wait: of ``spectile``, of ``cupyx`` (CuPy's ``A @ A``), and of
-products whose pattern is known: ``numeric`` and the vendor's ``cusparse_reuse``.
+``rows_<precision>`` the product by rows of checked and rounded factors; ``tiles_csr_<precision>`` is ``method="tiles"``
+from CSR to CSR, which keeps the entries that cancel; ``cusparse_<precision>`` the vendor's product with its
+allocations; ``scipy_<precision>`` SciPy's product and the sort that brings it to the same form (entries that cancel are
+left out).  The ending ``_empty_pool`` marks calls that find CuPy's memory pool empty, ``_one_thread`` calls on one
+thread of the CPU, where the others take as many as Numba is given.  On a GPU times are events after the second-level
+cache was overwritten, but for ``_as_called``, the wall clock of a public call and a wait, and ``_throughput``, the same
+over many calls with one wait: of ``spectile``, of ``cupyx`` (CuPy's ``A @ A``), and of products whose pattern is known:
+``numeric`` and the vendor's ``cusparse_reuse``.
 """
 
 from __future__ import annotations

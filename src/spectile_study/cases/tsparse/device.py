@@ -15,7 +15,7 @@ from spectile_study.cases.tsparse.checks import Check, half_reason
 from spectile_study.cases.tsparse.host import product
 from spectile_study.cases.tsparse.phases import phases_of, phases_of_tasks
 
-#: Products of entries a product of tiles from which the tiles' own methods are measured, and entries of C up to which.
+#: Products of entries a product of tiles from which our product by tiles is measured, and entries of C up to which.
 DENSE_TILES, LARGEST_TILED = 4, 100_000_000
 
 
@@ -103,8 +103,8 @@ def _tasks(name: str, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], chec
     """Return the paper's method in one precision, its factors converted already as in the paper's time."""
     from spectile.tsparse.cuda import units
     from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
-    from spectile.tsparse.cuda.tasks.convert import convert, to_csr
-    from spectile.tsparse.cuda.tasks.product import product as product_of_tiles
+    from spectile.tsparse.cuda.tiles.convert import convert, to_csr
+    from spectile.tsparse.cuda.tiles.product import product as product_of_tiles
     from spectile.tsparse.matrices import device_csr
 
     precision = lookup(name)
@@ -162,27 +162,25 @@ def _row_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Ch
 
 
 def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
-    """Return ``tiles_<precision>``, tiles to tiles with the conversions apart (the paper's time), and ``tiles_csr``."""
+    """Return ``tiles_csr_<precision>``, our product by tiles as called."""
     reason, half = _not_tiled(counts), half_reason(check.A, IN_TILES)
     methods: list[Method | Skipped] = []
     for name in PRECISIONS:
-        why = reason or (half if name == "float16" else None)
-        methods.append(Skipped(f"tiles_{name}", why) if why else _between_tiles(name, on_gpu, counts, check))
-    for name in ("tf32", "float16"):
         why = reason or (half if name == "float16" else None)
         if why:
             methods.append(Skipped(f"tiles_csr_{name}", why))
             continue
 
         def to_csr(name: Any = name) -> Any:
-            return spgemm(on_gpu["float32"], on_gpu["float32"], precision=name, method="tiles")
+            G = on_gpu[lookup(name).dtype.name]
+            return spgemm(G, G, precision=name, method="tiles")
 
         methods.append(check.method(f"tiles_csr_{name}", name, to_csr, counts, clock="events"))
     return methods
 
 
 def _not_tiled(counts: Mapping[str, Any]) -> str | None:
-    """Return why the tiles' own methods are not measured, or None."""
+    """Return why our product by tiles is not measured, or None."""
     if counts["products"] < DENSE_TILES * counts["tile_products"]:
         per_task = counts["products"] / max(counts["tile_products"], 1)
         return f"tiles are nearly empty: {per_task:.1f} products of entries a product of tiles"
@@ -194,32 +192,6 @@ def _too_large(counts: Mapping[str, Any]) -> str | None:
     if counts["nnz_c"] > LARGEST_TILED:
         return f"C has {counts['nnz_c']:,} entries, and tiles are measured up to {LARGEST_TILED:,}"
     return None
-
-
-def _between_tiles(name: str, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> Method:
-    """Return ``tiles_<precision>``, the product of factors that are converted already."""
-    from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
-    from spectile.tsparse.cuda.tiles.convert import convert, to_csr
-    from spectile.tsparse.cuda.tiles.product import multiply
-
-    precision = lookup(name)
-    G = on_gpu[precision.dtype.name]
-    # Scaled for float16, the two factors differ: rows of one, columns of the other.
-    left, right = with_checked_factors(G, G, precision, checked, IN_TILES)
-    tiles = convert(left, precision)
-    others = tiles if right is left else convert(right, precision)
-
-    def run() -> Any:
-        return multiply(tiles, others, precision)
-
-    def check_unscaled(C: Any) -> dict[str, float]:
-        product = to_csr(C)
-        unscale(product.data, product.indptr, product.indices, left, right, 0)
-        return check(f"tiles_{name}", name, product)
-
-    method = check.method(f"tiles_{name}", name, run, counts, clock="events", memory_bytes=peak_bytes(run))
-    method.check = check_unscaled
-    return method
 
 
 def peak_bytes(run: Callable[[], Any]) -> int | None:

@@ -1,130 +1,392 @@
-"""The product of bitmap tiles on the device: tiles to tiles, and from CSR to CSR (``tiles.cu``)."""
+"""The paper's product (Algorithm 1) on the device: task list, its sort, counting, multiplication, compaction.
+
+``method="tasks"`` is all of it, ``method="tiles"`` keeps the entries that cancel, as the other methods do.
+
+Its parts are functions, so that each can be timed: `list_tasks`, `sort_tasks`, `segment`, `count_elements`, `multiply`
+and `compact`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spectile.core import memory
-from spectile.tsparse.cuda import parts
+from spectile.core.compile import Unit
+from spectile.core.launch import Shape, kernel
+from spectile.tsparse.cuda import parts, units
 from spectile.tsparse.cuda.factors import unscale
-from spectile.tsparse.cuda.rows.count import Phase, count_rows
-from spectile.tsparse.cuda.tiles.convert import TileMatrix, convert, element_index, launch, prefix_scan, tile_columns
+from spectile.tsparse.cuda.tiles.convert import BitmapMatrix, Total, convert, launch, scan, to_csr
 from spectile.tsparse.types import Factor, Precision
 
-FEW_TILES = 2**20  # of C that are made together whatever memory is free
-MOST_TILES = 2**24 - 1  # of C that are made together: their entries are within 32-bit offsets
+_TASK_BYTES = 40  # of the list, its keys, twice, and its sorted form
+FEW_TASKS = 2**24  # that are listed together whatever memory is free
+MOST_TASKS = 2**25 - 1  # whose elements, 64 each at most, are within 32-bit offsets
+_SHORT_ROWS = 96  # tasks of a row of tiles, on average, up to which a warp sorts it
+_SHARED_BYTES = 65536  # of a block that sorts
+_MOST_COMPARED = 2048  # tiles of A in a row: each task of a tile of C is compared with the others
+_PAIRS = 8  # of tiles of C that a block multiplies
 
 
 @dataclass
-class _Tiles:
-    """Tiles of some rows of tiles of C, with dense values."""
+class TaskList:
+    """The products of tiles that make some rows of tiles of C.
 
+    Attributes
+    ----------
+    first, rows : int
+        The first row of tiles and their number.
+    tasks : (n, 2) int32
+        Tile of A and tile of B of each product; sorted by :func:`sort_tasks`.
+    windows : Windows or None
+        How the rows are sorted one by one; None where all are sorted by `keys`.
+    column_bits, place_bits : int
+        Width of the column of tiles and of the place in the list within a key.
+    keys : (n + 1,) uint64
+        From the second place on: row of tiles, column of tiles, place in `tasks`.
+    heads, tiles : int32
+        Tiles of C of the rows that were sorted one by one, with gaps, and how many there are in each.
+    """
+
+    first: int
+    rows: int
+    tasks: Any
+    windows: Windows | None
+    column_bits: int = 0
+    place_bits: int = 0
+    keys: Any = None
+    heads: Any = None
+    tiles: Any = None
+
+
+@dataclass
+class Windows:
+    """The windows of columns of the rows of tiles of C, and what their sort in shared memory takes.
+
+    Attributes
+    ----------
+    low, words : (rows of tiles,) int32
+        First column of tiles, and words of 32 of these, of each row.
+    a_indptr, offsets, b_columns : int32
+        Row pointer of A's tiles, first task of each, and columns of B's tiles.
+    most_words, most_tiles : int
+        Of one row.
+    threads : int
+        Threads that sort one row.
+    """
+
+    low: Any
+    words: Any
+    a_indptr: Any
+    offsets: Any
+    b_columns: Any
+    most_words: int
+    most_tiles: int
+    threads: int
+
+    @property
+    def shape(self) -> tuple[str, int, int]:
+        """Kernel, rows of a block, and shared memory of a block."""
+        rows = 256 // self.threads
+        name = "order_warp" if self.threads == 32 else "order_block"
+        return name, rows, 4 * rows * (2 * self.most_words + self.most_tiles)
+
+
+def windows_fit(words: int, tasks: int, tiles_a: int, rows: int, total: int) -> tuple[int, int] | None:
+    """Return the tiles of C and the threads of a row's sort in shared memory, or None where the keys are sorted.
+
+    Parameters
+    ----------
+    words, tasks, tiles_a : int
+        The most words, tasks and tiles of A of a row of tiles.
+    rows, total : int
+        Rows of tiles, and tasks of all.
+    """
+    tiles = min(tasks, 32 * words)
+    threads = 32 if total <= _SHORT_ROWS * rows else 256
+    fits = 4 * (256 // threads) * (2 * words + tiles) <= _SHARED_BYTES
+    return (tiles, threads) if fits and tiles_a <= _MOST_COMPARED else None
+
+
+@dataclass
+class Segments:
+    """Sorted tasks, and the tiles of C that they make.
+
+    Attributes
+    ----------
+    first : int
+        The first row of tiles.
+    indptr : (rows + 1,) int32
+        First tile of C of each row of tiles.
+    tiles : int
+        Tiles of C.
+    heads : (tiles + 1, 2) int32
+        First task and column of each tile of C.
+    tasks : (n, 2) int32
+        Tile of A and tile of B of each product.
+    """
+
+    first: int
     indptr: Any
-    columns: Any
-    bitmaps: Any
-    dense: Any
+    tiles: int
+    heads: Any
+    tasks: Any
 
 
-def multiply(A: TileMatrix, B: TileMatrix, precision: Precision) -> TileMatrix:
-    """Multiply in the kernels' format, tiles to tiles."""
-    import cupy
+def product(A: BitmapMatrix, B: BitmapMatrix, precision: Precision, unit: Unit | None = None) -> BitmapMatrix:
+    """Multiply tiles to tiles; entries that cancel are left out.
 
-    left, right = _patterns(A, B)
-    C = _tiles(A, B, count_rows(left, right, 0, left.shape[0], "float32"), precision)
-    index = element_index(C.bitmaps, precision.name)
-    elements = cupy.empty(int(index[-1]), precision.dtype)
-    blocks = -(-len(C.bitmaps) // 8)
-    launch(precision.name, "compact", blocks, np.int32(len(C.bitmaps)), C.bitmaps, index, C.dense, elements)
-    return TileMatrix((A.shape[0], B.shape[1]), C.indptr, C.columns, C.bitmaps, index, elements)
+    Parameters
+    ----------
+    A, B : BitmapMatrix
+        Factors, their elements rounded to `precision`.
+    precision : Precision
+    unit : Unit, optional
+        Kernels that count and multiply, for the study: ``units.TASK_PLAIN`` does so without tensor cores.
+    """
+    pieces = list(_pieces(A, B, precision, unit or units.TASK_PRODUCT[precision.name], drop_cancelled=True))
+    return pieces[0] if len(pieces) == 1 else _joined(A, B, pieces, precision)
 
 
-def multiply_to_csr(A: Factor, B: Factor, precision: Precision) -> tuple[Any, Any, Any]:
+def multiply_to_csr(A: Factor, B: Factor, precision: Precision, drop_cancelled: bool) -> tuple[Any, Any, Any]:
     """Return row pointer, sorted columns and values of C for CSR factors, through tiles."""
     import cupy
 
     left = convert(A, precision)
     right = left if B is A else convert(B, precision)
-    patterns = _patterns(left, right)
-    phase = count_rows(*patterns, 0, patterns[0].shape[0], "float32")
-    if phase.entries > _most_tiles(phase.entries, precision):
-        return _in_parts(A, B, left, right, phase.counts.get(), precision)
-    C = _tiles(left, right, phase, precision)
-    rows = A.shape[0]
-    entries = cupy.empty(rows, np.int32)
-    launch(precision.name, "count_rows", phase.rows, np.int32(rows), C.indptr, C.bitmaps, entries)
-    pointer = prefix_scan(entries)
-    nnz = int(pointer[-1])
-    indices, data = cupy.empty(nnz, np.int32), cupy.empty(nnz, precision.dtype)
-    _to_csr(C, rows, pointer, indices, data, precision)
-    return pointer, indices, unscale(data, pointer, indices, A, B, 0)
-
-
-def _patterns(A: TileMatrix, B: TileMatrix) -> tuple[Factor, Factor]:
-    """Return the factors whose product has the pattern of the tiles of C, without values."""
-    import cupy
-
-    unread = cupy.empty(max(A.tiles, B.tiles), np.float32)
-    tile_rows, inner, width = -(-A.shape[0] // 16), -(-B.shape[0] // 16), -(-B.shape[1] // 8)
-    # A tile of A meets the row of tiles of B that holds its eight rows: the upper or the lower half of them.
-    left = Factor((tile_rows, inner), A.indptr, A.columns >> 1, unread)
-    return left, Factor((inner, width), B.indptr, B.columns, unread)
-
-
-def _tiles(A: TileMatrix, B: TileMatrix, phase: Phase, precision: Precision) -> _Tiles:
-    """Multiply the rows of tiles of `phase`."""
-    import cupy
-
-    columns = tile_columns(*_patterns(A, B), phase)
-    bitmaps = cupy.empty(2 * len(columns), np.uint64)
-    dense = cupy.empty(128 * len(columns), precision.dtype)
-    factors: tuple[Any, ...] = (A.indptr[phase.first :], A.columns, A.bitmaps, A.index, A.elements)
-    factors = (*factors, B.indptr, B.columns, B.bitmaps, B.index, B.elements)
-    launch(precision.name, "multiply", phase.rows, *factors, phase.indptr, columns, bitmaps, dense)
-    return _Tiles(phase.indptr, columns, bitmaps, dense)
-
-
-def _to_csr(C: _Tiles, rows: int, pointer: Any, indices: Any, data: Any, precision: Precision) -> None:
-    """Write rows of C, of which `pointer` is the row pointer, to their places in CSR."""
-    arrays = (C.indptr, C.columns, C.bitmaps, C.dense, pointer, indices, data)
-    launch(precision.name, "to_csr", -(-rows // 16), np.int32(rows), *arrays)
-
-
-def _most_tiles(tiles: int, precision: Precision) -> int:
-    """Return how many of the tiles of C are made together: half of the free memory holds them."""
-    if tiles <= FEW_TILES:
-        return FEW_TILES
-    tile_bytes = 128 * (precision.dtype.itemsize + 4) + 64
-    return min(max(memory.free_bytes() // (2 * tile_bytes), 1), MOST_TILES)
-
-
-def _in_parts(
-    A: Factor, B: Factor, left: TileMatrix, right: TileMatrix, tiles: np.ndarray, precision: Precision
-) -> tuple[Any, Any, Any]:
-    """Return C made by parts of its rows; the entries of its rows are counted by the product by rows."""
-    import cupy
-
-    rows = A.shape[0]
-    starts = parts.row_pointer([count_rows(A, B, 0, rows, precision.value).counts.get()])
+    pieces, first = [], 0
+    for piece in _pieces(left, right, precision, units.TASK_PRODUCT[precision.name], drop_cancelled):
+        indptr, indices, data = to_csr(piece, precision)
+        pieces.append((indptr, indices, unscale(data, indptr, indices, A, B, first)))
+        first += piece.shape[0]
+    if len(pieces) == 1:
+        return pieces[0]
+    starts = parts.row_pointer([np.diff(indptr.get()) for indptr, _, _ in pieces])
     total = int(starts[-1])
     parts.require_wide_indices(total)
     index = parts.index_type(total)
-    indices, data = cupy.empty(total, index), cupy.empty(total, precision.dtype)
-    patterns, tile_starts = _patterns(left, right), parts.row_pointer([tiles])
-    most = _most_tiles(int(tile_starts[-1]), precision)  # beside C
-    for a, b, part in parts.parts(tile_starts, len(tiles), most):
-        if part.stop - part.start > MOST_TILES:
-            raise MemoryError(f'row {16 * a} of C meets more tiles than are made together: use method="rows"')
-        phase = count_rows(*patterns, a, b, "float32")
-        first, stop = 16 * a, min(16 * b, rows)
-        place = slice(int(starts[first]), int(starts[stop]))
-        pointer = cupy.asarray((starts[first : stop + 1] - starts[first]).astype(np.int32))
-        columns = indices[place] if index is np.int32 else cupy.empty(place.stop - place.start, np.int32)
-        _to_csr(_tiles(left, right, phase, precision), stop - first, pointer, columns, data[place], precision)
-        unscale(data[place], pointer, columns, A, B, first)
-        if index is np.int64:
-            indices[place] = columns
-        del phase, columns  # before the next rows take their place
-    return cupy.asarray(starts.astype(index)), indices, data
+    columns, values = cupy.empty(total, index), cupy.empty(total, precision.dtype)
+    at = 0
+    while pieces:
+        _, indices, data = pieces.pop(0)  # its memory is free before the next is copied
+        columns[at : at + len(data)] = indices
+        values[at : at + len(data)] = data
+        at += len(data)
+    return cupy.asarray(starts.astype(index)), columns, values
+
+
+def _pieces(
+    A: BitmapMatrix, B: BitmapMatrix, precision: Precision, unit: Unit, drop_cancelled: bool
+) -> Iterator[BitmapMatrix]:
+    """Yield C by as many rows of tiles as are made together."""
+    for listed in list_tasks(A, B):
+        sort_tasks(listed)
+        segments = segment(listed)
+        del listed
+        C = count_elements(A, B, segments, precision, unit)
+        cancelled = multiply(A, B, segments, C, unit)
+        del segments
+        yield compact(C, cancelled, unit) if drop_cancelled else C
+
+
+def list_tasks(A: BitmapMatrix, B: BitmapMatrix) -> Iterator[TaskList]:
+    """Yield the tasks, filtered, of as many rows of tiles at a time as memory and the bits of a key hold."""
+    import cupy
+
+    tile_rows = -(-A.shape[0] // 8)
+    counts, offsets = cupy.empty(A.tiles, np.int32), cupy.empty(A.tiles + 1, np.int32)
+    low, words = cupy.empty(tile_rows, np.int32), cupy.empty(tile_rows, np.int32)
+    launch(units.TASK_LIST, "count_tasks", 8 * A.tiles, 256, np.int32(A.tiles), *_of(A), B.indptr, B.bitmaps, counts)
+    total = scan(counts, offsets)
+    bounds = (A.indptr, A.columns, B.indptr, B.columns, offsets, low, words, total.largest)
+    launch(units.TASK_LIST, "bound_rows", 8 * tile_rows, 256, np.int32(tile_rows), *bounds)
+    tasks, (most_words, most_tasks, most_a) = total.read(), total.read_largest()
+    column_bits = max((-(-B.shape[1] // 8) - 1).bit_length(), 1)
+    windows, fit = None, windows_fit(most_words, most_tasks, most_a, tile_rows, tasks)
+    if fit is not None:
+        windows = Windows(low, words, A.indptr, offsets, B.columns, most_words, *fit)
+    most = FEW_TASKS
+    if tasks > most:
+        most = min(max(memory.free_bytes() // (2 * _TASK_BYTES), FEW_TASKS), MOST_TASKS)
+    if tasks <= most and (windows or _row_bits(tile_rows) + column_bits + tasks.bit_length() <= 64):
+        yield _listed(A, B, offsets, (0, tile_rows), (0, A.tiles), tasks, column_bits, windows)
+        return
+    first_tile = A.indptr.get().astype(np.int64)
+    starts = np.append(0, np.cumsum(counts.get(), dtype=np.int64))[first_tile]
+    rows = tile_rows if windows else 1 << (64 - column_bits - most.bit_length())
+    a = 0
+    while a < tile_rows:
+        b = int(np.searchsorted(starts, starts[a] + most, side="right")) - 1
+        b = max(min(b, a + rows, tile_rows), a + 1)
+        tasks = int(starts[b] - starts[a])
+        if tasks >= 2**31:
+            raise MemoryError(f'rows {8 * a} to {8 * a + 7} of C take {tasks:,} products of tiles: use method="rows"')
+        tiles = (int(first_tile[a]), int(first_tile[b]))
+        yield _listed(A, B, offsets, (a, b), tiles, tasks, column_bits, windows)
+        a = b
+
+
+def _of(matrix: BitmapMatrix) -> tuple[Any, Any]:
+    return matrix.columns, matrix.bitmaps
+
+
+def _row_bits(rows: int) -> int:
+    return max(rows - 1, 0).bit_length()
+
+
+def _listed(
+    A: BitmapMatrix,
+    B: BitmapMatrix,
+    offsets: Any,
+    rows: tuple[int, int],
+    tiles: tuple[int, int],
+    tasks: int,
+    column_bits: int,
+    windows: Windows | None,
+) -> TaskList:
+    import cupy
+
+    listed, first_key = cupy.empty((tasks, 2), np.int32), np.uint64(0)
+    made = TaskList(rows[0], rows[1] - rows[0], listed, windows)
+    if windows is None:
+        made.column_bits, made.place_bits = column_bits, max(tasks.bit_length(), 1)
+        made.keys = cupy.empty(tasks + 1, np.uint64)
+        first_key = made.keys[1:]
+    sizes = (tiles[0], tiles[1] - tiles[0], rows[0], made.column_bits, made.place_bits)
+    factors = (A.rows, *_of(A), B.indptr, B.columns, B.bitmaps)
+    arguments = (*(np.int32(size) for size in sizes), *factors, offsets, listed, first_key)
+    launch(units.TASK_LIST, "list_tasks", 8 * (tiles[1] - tiles[0]), 256, *arguments)
+    return made
+
+
+def sort_tasks(listed: TaskList) -> None:
+    """Sort the tasks by row and column of C, and within a tile of C in the order of A's columns.
+
+    Row by row in shared memory where its window fits, otherwise all keys by Thrust's radix sort, of which
+    :func:`segment` makes the sorted tasks.
+    """
+    import cupy
+
+    tasks = len(listed.tasks)
+    if listed.windows is None:
+        if tasks:
+            with memory.allocating("the sort of the task list", 16 * tasks):
+                listed.keys[1:].sort()
+        return
+    windows = listed.windows
+    name, rows, shared = windows.shape
+    ordered, slots = cupy.empty((tasks, 2), np.int32), cupy.empty(tasks, np.int32)
+    listed.heads, listed.tiles = cupy.empty((tasks, 2), np.int32), cupy.empty(listed.rows, np.int32)
+    if listed.rows:
+        sizes = (listed.first, listed.rows, windows.most_words, windows.most_tiles)
+        factors = (windows.a_indptr, windows.offsets, windows.low, windows.words, listed.tasks, windows.b_columns)
+        arguments = (*(np.int32(size) for size in sizes), *factors, slots, ordered, listed.heads, listed.tiles)
+        kernel(units.TASK_LIST, name)(Shape((-(-listed.rows // rows),), 256, shared), *arguments)
+    listed.tasks = ordered
+
+
+def segment(listed: TaskList) -> Segments:
+    """Find the tiles of C among sorted tasks."""
+    import cupy
+
+    tasks, rows = len(listed.tasks), listed.rows
+    indptr = cupy.empty(rows + 1, np.int32)
+    if listed.windows is not None:
+        windows, tiles = listed.windows, scan(listed.tiles, indptr).read()
+        heads = cupy.empty((tiles + 1, 2), np.int32)
+        sizes = (np.int32(size) for size in (listed.first, rows, tasks))
+        places = (windows.a_indptr, windows.offsets, indptr, listed.heads, heads)
+        launch(units.TASK_LIST, "heads_of_rows", 8 * rows, 256, *sizes, *places)
+        return Segments(listed.first, indptr, tiles, heads, listed.tasks)
+    ordered = cupy.empty((tasks, 2), np.int32)
+    if not tasks:
+        indptr.fill(0)
+        return Segments(listed.first, indptr, 0, listed.keys.view(np.int32).reshape(-1, 2), ordered)
+    total = Total(tasks)
+    sizes = (np.int32(size) for size in (tasks, rows, listed.column_bits, listed.place_bits))
+    arrays = (listed.tasks, listed.keys, ordered, indptr, total.ticket, total.states, total.total)
+    kernel(units.TASK_LIST, "segment")(Shape((-(-tasks // 2048),), 256), *sizes, *arrays)
+    tiles = total.read()
+    return Segments(listed.first, indptr, tiles, listed.keys[: tiles + 1].view(np.int32).reshape(-1, 2), ordered)
+
+
+def count_elements(
+    A: BitmapMatrix, B: BitmapMatrix, segments: Segments, precision: Precision, unit: Unit
+) -> BitmapMatrix:
+    """Return C with its structural pattern and room for its elements (the counting kernel, Section 4.2)."""
+    import cupy
+
+    tiles = segments.tiles
+    columns, counts, index = (cupy.empty(n, np.int32) for n in (tiles, tiles, tiles + 1))
+    bitmaps = cupy.empty(tiles, np.uint64)
+    arrays = (segments.heads, segments.tasks, A.bitmaps, B.bitmaps, columns, bitmaps, counts)
+    _by_pairs(unit, "count", tiles, *arrays)
+    total = scan(counts, index).read()
+    if total > parts.MOST_ENTRIES:
+        raise MemoryError(f'C has {total:,} elements in tiles, more than 32-bit offsets reach: use method="rows"')
+    first = 8 * segments.first
+    shape = (min(8 * (len(segments.indptr) - 1), A.shape[0] - first), B.shape[1])
+    return BitmapMatrix(shape, segments.indptr, None, columns, bitmaps, index, cupy.empty(total, precision.dtype))
+
+
+def multiply(A: BitmapMatrix, B: BitmapMatrix, segments: Segments, C: BitmapMatrix, unit: Unit) -> Total:
+    """Fill the elements of C (the multiplication kernel, Section 4.3); the ticket says if any cancelled."""
+    cancelled = Total()
+    factors = (A.bitmaps, A.index, A.elements, B.bitmaps, B.index, B.elements)
+    arrays = (segments.heads, segments.tasks, *factors, C.bitmaps, C.index, C.elements, cancelled.ticket)
+    _by_pairs(unit, "multiply", segments.tiles, *arrays)
+    return cancelled
+
+
+def compact(C: BitmapMatrix, cancelled: Total, unit: Unit) -> BitmapMatrix:
+    """Drop the elements that cancelled, and the tiles left empty (Section 4.4)."""
+    import cupy
+
+    if not cancelled.read_ticket():
+        return C
+    counts = cupy.empty(C.tiles, np.int32)
+    arguments = (np.int32(C.tiles), C.bitmaps, C.index, C.elements, counts)
+    launch(unit, "find_zeros", C.tiles, 256, *arguments)
+    kept = counts > 0
+    before = cupy.empty(C.tiles + 1, np.int32)
+    scan(kept.astype(np.int32), before)
+    counts = counts[kept]
+    index = cupy.empty(len(counts) + 1, np.int32)
+    scan(counts, index)
+    elements = C.elements[C.elements != 0]
+    return BitmapMatrix(C.shape, before[C.indptr], None, C.columns[kept], C.bitmaps[kept], index, elements)
+
+
+def _by_pairs(unit: Unit, name: str, tiles: int, *arguments: Any) -> None:
+    """Launch with one warp for two tiles of C."""
+    if tiles:
+        kernel(unit, name)(Shape((-(-tiles // (2 * _PAIRS)),), 32 * _PAIRS), np.int32(tiles), *arguments)
+
+
+def _joined(A: BitmapMatrix, B: BitmapMatrix, pieces: list[BitmapMatrix], precision: Precision) -> BitmapMatrix:
+    """Return the rows of tiles of all pieces below each other."""
+    import cupy
+
+    shape = (A.shape[0], B.shape[1])
+    if not pieces:
+        empty = (cupy.empty(0, np.int32), cupy.empty(0, np.uint64))
+        none = cupy.zeros(1, np.int32)
+        return BitmapMatrix(shape, none, None, *empty, none, cupy.empty(0, precision.dtype))
+    tiles, elements = (
+        np.cumsum([0, *sizes]) for sizes in zip(*((p.tiles, len(p.elements)) for p in pieces), strict=True)
+    )
+    if elements[-1] > parts.MOST_ENTRIES:
+        raise MemoryError(
+            f'C has {elements[-1]:,} elements in tiles, more than 32-bit offsets reach: use method="rows"'
+        )
+    indptr = [piece.indptr[:-1] + np.int32(first) for piece, first in zip(pieces, tiles, strict=False)]
+    index = [piece.index[:-1] + np.int32(first) for piece, first in zip(pieces, elements, strict=False)]
+    last = [cupy.asarray(sums[-1:].astype(np.int32)) for sums in (tiles, elements)]
+    columns, bitmaps, data = (
+        cupy.concatenate([getattr(piece, name) for piece in pieces]) for name in ("columns", "bitmaps", "elements")
+    )
+    arrays = (cupy.concatenate([*indptr, last[0]]), None, columns, bitmaps, cupy.concatenate([*index, last[1]]), data)
+    return BitmapMatrix(shape, *arrays)

@@ -12,20 +12,8 @@
 //   find_zeros bitmaps without what cancelled
 //   to_csr     tiles to CSR with sorted columns
 
-#include <cuda_fp16.h>
-
-#include "tasks/bitmaps.cuh"
-
-#if PRECISION == 16
-using IN = __half;
-using SUM = float;
-#elif PRECISION == 64
-using IN = double;
-using SUM = double;
-#else
-using IN = float;
-using SUM = float;
-#endif
+#include "elements.cuh"
+#include "tiles/bitmaps.cuh"
 
 namespace {
 
@@ -54,8 +42,8 @@ __device__ __forceinline__ u64 spread(u32 bits) {
 }
 
 // Value of one place of four rows, 0 where its bit is clear.
-__device__ __forceinline__ IN element(Part part, const IN* elements, int place) {
-    return (part.bits >> place) & 1 ? elements[part.index + __popc(part.bits & ((1u << place) - 1))] : IN(0);
+__device__ __forceinline__ Element element(Part part, const Element* elements, int place) {
+    return (part.bits >> place) & 1 ? elements[part.index + __popc(part.bits & ((1u << place) - 1))] : Element(0);
 }
 
 __device__ __forceinline__ void put(Part (&parts)[2], u64 bitmap, int index) {
@@ -89,8 +77,8 @@ __device__ __forceinline__ void look_up(Tasks& tasks, int at, int end, const int
 // the upper half of the fragment, the others the lower one, and zeros the rest (Figure 5).
 #if !TENSOR
 constexpr int TASKS_A_STEP = 1;
-__device__ __forceinline__ void multiply_step(SUM (&sums)[4], const Tasks& tasks, int step, int upper, const IN* a_elements,
-                                              const IN* b_elements, IN* dense) {
+__device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Tasks& tasks, int step, int upper, const Element* a_elements,
+                                              const Element* b_elements, Element* dense) {
     // Algorithm 2: the tiles dense, and each lane the sums of two places.
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     __syncwarp();
@@ -99,17 +87,17 @@ __device__ __forceinline__ void multiply_step(SUM (&sums)[4], const Tasks& tasks
         dense[64 + 32 * i + lane] = element(tasks.b[step][i], b_elements, lane);
     }
     __syncwarp();
-    SUM left = 0, right = 0;
+    Accumulator left = 0, right = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-        left += SUM(dense[8 * g + k]) * SUM(dense[64 + 8 * k + 2 * t]);
-        right += SUM(dense[8 * g + k]) * SUM(dense[64 + 8 * k + 2 * t + 1]);
+        left += Accumulator(dense[8 * g + k]) * Accumulator(dense[64 + 8 * k + 2 * t]);
+        right += Accumulator(dense[8 * g + k]) * Accumulator(dense[64 + 8 * k + 2 * t + 1]);
     }
     const int at = step < upper ? 0 : 2;
-    sums[0] += at ? SUM(0) : left;
-    sums[1] += at ? SUM(0) : right;
-    sums[2] += at ? left : SUM(0);
-    sums[3] += at ? right : SUM(0);
+    sums[0] += at ? Accumulator(0) : left;
+    sums[1] += at ? Accumulator(0) : right;
+    sums[2] += at ? left : Accumulator(0);
+    sums[3] += at ? right : Accumulator(0);
 }
 #elif PRECISION == 16
 constexpr int TASKS_A_STEP = 2;
@@ -199,8 +187,8 @@ extern "C" {
 
 // CSR to tiles: columns, bitmaps, and elements, whose values are rounded already.
 __global__ void __launch_bounds__(128) find_tiles(int rows, const int* ptr, const int* idx, const int* tile_ptr,
-                                                  const SUM* values, int* tile_rows, int* tile_column, u64* bitmaps,
-                                                  int* index, IN* elements) {
+                                                  const Accumulator* values, int* tile_rows, int* tile_column, u64* bitmaps,
+                                                  int* index, Element* elements) {
     const int tile_row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
     if (8 * tile_row >= rows) return;
     int tile = tile_ptr[tile_row], element = ptr[8 * tile_row];
@@ -209,7 +197,7 @@ __global__ void __launch_bounds__(128) find_tiles(int rows, const int* ptr, cons
         const u64 bitmap = u64(__reduce_or_sync(mask, u32(bits >> 32))) << 32 | __reduce_or_sync(mask, u32(bits));
         int at = element + __popcll(bitmap & ((1ull << (8 * lane)) - 1));
         int taken = 0;
-        for (; byte; byte &= byte - 1) elements[at++] = IN(values[first + taken++]);
+        for (; byte; byte &= byte - 1) elements[at++] = Element(values[first + taken++]);
         if (lane == 0) {
             tile_rows[tile] = tile_row;
             tile_column[tile] = column;
@@ -262,23 +250,23 @@ __global__ void __launch_bounds__(32 * WARPS) count(int tiles, const int2* heads
 }
 
 __global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, const int2* heads, const int2* list, const u64* a_bitmaps,
-                                                       const int* a_index, const IN* a_elements, const u64* b_bitmaps,
-                                                       const int* b_index, const IN* b_elements, const u64* c_bitmaps,
-                                                       const int* c_index, SUM* c_elements, int* cancelled) {
+                                                       const int* a_index, const Element* a_elements, const u64* b_bitmaps,
+                                                       const int* b_index, const Element* b_elements, const u64* c_bitmaps,
+                                                       const int* c_index, Accumulator* c_elements, int* cancelled) {
     const int pair = blockIdx.x * WARPS + (threadIdx.x >> 5), lane = threadIdx.x & 31;
     __shared__ Tasks s_tasks[WARPS];
 #if TENSOR
-    IN* dense = nullptr;
+    Element* dense = nullptr;
 #else
-    __shared__ IN s_dense[WARPS][128];
-    IN* dense = s_dense[threadIdx.x >> 5];
+    __shared__ Element s_dense[WARPS][128];
+    Element* dense = s_dense[threadIdx.x >> 5];
 #endif
     if (2 * pair >= tiles) return;
     Tasks& tasks = s_tasks[threadIdx.x >> 5];
     const int head = heads[min(2 * pair + min(lane, 2), tiles)].x;
     int first[3];
     for (int i = 0; i < 3; ++i) first[i] = __shfl_sync(ALL, head, i);
-    SUM sums[4] = {};
+    Accumulator sums[4] = {};
     for (int base = first[0]; base < first[2]; base += 32) {
         look_up(tasks, base, first[2], list, a_bitmaps, a_index, b_bitmaps, b_index);
         for (int step = 0; step < min(32, first[2] - base); step += TASKS_A_STEP)
@@ -291,7 +279,7 @@ __global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, const int2* he
         if (c >= tiles) break;
         const u64 bitmap = c_bitmaps[c];
         const u32 bits = u32(bitmap >> (2 * lane)) & 3;
-        SUM* out = c_elements + c_index[c] + __popcll(bitmap & ((1ull << (2 * lane)) - 1));
+        Accumulator* out = c_elements + c_index[c] + __popcll(bitmap & ((1ull << (2 * lane)) - 1));
         if (bits & 1) {
             zero |= sums[2 * half] == 0;
             *out++ = sums[2 * half];
@@ -305,7 +293,7 @@ __global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, const int2* he
 }
 
 // The bitmap of what did not cancel, and how much that is; one thread a tile.
-__global__ void __launch_bounds__(256) find_zeros(int tiles, u64* bitmaps, const int* index, const SUM* elements, int* counts) {
+__global__ void __launch_bounds__(256) find_zeros(int tiles, u64* bitmaps, const int* index, const Accumulator* elements, int* counts) {
     const int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= tiles) return;
     u64 kept = 0;
@@ -318,7 +306,7 @@ __global__ void __launch_bounds__(256) find_zeros(int tiles, u64* bitmaps, const
 
 // One block for a row of tiles, one warp for each of its rows.
 __global__ void __launch_bounds__(256) to_csr(int rows, const int* c_ptr, const int* c_column, const u64* bitmaps,
-                                              const int* index, const SUM* elements, int* ptr, int* idx, SUM* val) {
+                                              const int* index, const Accumulator* elements, int* ptr, int* idx, Accumulator* val) {
     __shared__ int s_count[8];
     const int lane = threadIdx.x & 31, r = threadIdx.x >> 5, row = 8 * blockIdx.x + r;
     const int begin = c_ptr[blockIdx.x], end = c_ptr[blockIdx.x + 1];

@@ -11,7 +11,7 @@
 // The order is by column of C and then by place in the list, that is by column of A.  A key holds, from the top, the row of
 // tiles of C, the column of tiles and the place in the list, so that a tile of C is a run of equal tops.
 
-#include "tasks/bitmaps.cuh"
+#include "tiles/bitmaps.cuh"
 
 namespace {
 
