@@ -4,6 +4,7 @@ import pytest
 
 from spectile.core.devices import TABLE
 from spectile.core.launch import Shape
+from spectile.tsparse.cuda.tiles import choose
 from spectile.tsparse.cuda.tiles.product import Windows, windows_fit
 
 
@@ -28,3 +29,13 @@ def test_long_rows_are_sorted_by_keys():
     assert windows_fit(10, 10_000, 100, 1000, 100_000) is not None
     assert windows_fit(10, 10_000, 5000, 1000, 100_000) is None, "each task is compared with others of its tile of C"
     assert windows_fit(50_000, 10_000, 100, 1000, 100_000) is None, "shared memory does not hold the window"
+
+
+def test_auto_asks_for_full_tiles_of_much_work():
+    assert choose.may_pay(2**20, 10_000, "float64")
+    assert not choose.may_pay(2**20 - 1, 10_000, "float64"), "too little work"
+    assert not choose.may_pay(2**22, 2**20, "float64"), "short rows"
+    assert not choose.may_pay(2**22, 10_000, "float16"), "float16 is scaled by tiles otherwise than by rows"
+    for precision, least in choose.LEAST_FILLED.items():
+        assert choose.pay(1000 * int(least), 1000, precision)
+        assert not choose.pay(1000 * int(least) - 1, 1000, precision)

@@ -165,3 +165,24 @@ def test_study_checks_every_method_of_a_case(tmp_path):
         assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
         values = method.values(result)
         assert "phases_s" not in values or all(seconds >= 0 for seconds in values["phases_s"])
+
+
+@pytest.mark.parametrize("precision", ["float64", "tf32", "float32", "float16"])
+def test_auto_goes_by_tiles_where_they_are_full(precision, rng):
+    import cupy
+
+    from spectile.tsparse.cuda.tiles import choose
+
+    n = 2**20 // 60
+    full = sp.diags_array([rng.uniform(0.1, 2, n) for _ in range(65)], offsets=range(-32, 33), shape=(n, n))
+    scattered = random(n, n, 65 / n, rng)
+    for A, by_tiles in ((sp.csr_array(full), precision in choose.LEAST_FILLED), (scattered, False)):
+        G = on_gpu(A)
+        C = spgemm(G, G, precision=precision)
+        same = spgemm(G, G, precision=precision, method="tiles" if by_tiles else "rows")
+        for name in ("indptr", "indices", "data"):
+            assert bool((getattr(C, name) == getattr(same, name)).all())
+        other = spgemm(G, G, precision="float64", method="rows")
+        size = spgemm(abs(G), abs(G), precision="float64", method="rows")
+        unit = {"float64": 2.0**-45, "float32": 2.0**-16}.get(precision, 2.0**-9)
+        assert bool((cupy.abs(C.data - other.data) <= unit * size.data).all())

@@ -13,6 +13,8 @@ from spectile.tsparse.cuda.counters import CONSTANTS
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
+from spectile.tsparse.cuda.tiles.choose import may_pay, pay
+from spectile.tsparse.cuda.tiles.convert import count_tiles
 from spectile.tsparse.cuda.tiles.product import multiply_to_csr
 from spectile.tsparse.matrices import device_csr, host_csr, is_array, to_host
 from spectile.tsparse.types import BY_ENTRY, IN_TILES, TILED, Factor, Precision
@@ -26,6 +28,12 @@ def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int 
     def product(left: Factor, right: Factor, counters: Any) -> Any:
         if host:
             return _gather_on_host(left, right, precision, memory_limit, is_array(A, B), counters)
+        if method == "auto" and memory_limit is None and may_pay(left.nnz, left.shape[0], precision.name):
+            tiles = count_tiles(checked(left, right, counters)[0])
+            if pay(left.nnz, tiles.tiles, precision.name):
+                C = multiply_to_csr(left, right, precision, counted=tiles)
+                return device_csr((left.shape[0], right.shape[1]), *C)
+            counters = None
         return to_device(left, right, precision, memory_limit, counters)
 
     return with_checked_factors(A, B, precision, product, BY_ENTRY)

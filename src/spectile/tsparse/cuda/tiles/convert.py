@@ -93,22 +93,50 @@ def scan(counts: Any, offsets: Any) -> Total:
     return total
 
 
-def convert(matrix: Factor, precision: Precision) -> BitmapMatrix:
-    """Convert a CSR factor, its values rounded already, to tiles."""
+@dataclass
+class TileRows:
+    """First tile of each row of tiles of a CSR matrix, and how many tiles it has."""
+
+    indptr: Any
+    tiles: int
+
+
+def count_tiles(matrix: Factor) -> TileRows:
+    """Count the tiles of a CSR factor."""
     import cupy
 
-    rows, nnz = matrix.shape[0], matrix.nnz
+    rows = matrix.shape[0]
     tile_rows = -(-rows // 8)
     counts, indptr = cupy.empty(tile_rows, np.int32), cupy.empty(tile_rows + 1, np.int32)
     pattern = (np.int32(rows), matrix.indptr, matrix.indices)
-    launch(units.TASK_LIST, "count_tiles", 8 * tile_rows, 128, *pattern, counts)
-    tiles = scan(counts, indptr).read()
+    launch(units.TASK_LIST, "count_tiles", 32 * tile_rows, 128, *pattern, counts)
+    return TileRows(indptr, scan(counts, indptr).read())
+
+
+def convert(matrix: Factor, precision: Precision, counted: TileRows | None = None) -> BitmapMatrix:
+    """Convert a CSR factor, its values rounded already and its tiles perhaps counted, to tiles."""
+    import cupy
+
+    rows, nnz = matrix.shape[0], matrix.nnz
+    counted = counted or count_tiles(matrix)
+    indptr, tiles = counted.indptr, counted.tiles
     row, column, index = (cupy.empty(n, np.int32) for n in (tiles, tiles, tiles + 1))
     bitmaps, elements = cupy.empty(tiles, np.uint64), cupy.empty(nnz, precision.element)
     if not rows:
         index.fill(0)
     unit, places = units.TASK_PRODUCT[precision.name], (row, column, bitmaps, index, elements)
-    launch(unit, "find_tiles", 8 * tile_rows, 128, *pattern, indptr, matrix.data, *places)
+    launch(
+        unit,
+        "find_tiles",
+        32 * -(-rows // 8),
+        128,
+        np.int32(rows),
+        matrix.indptr,
+        matrix.indices,
+        indptr,
+        matrix.data,
+        *places,
+    )
     return BitmapMatrix(matrix.shape, indptr, row, column, bitmaps, index, elements)
 
 

@@ -22,12 +22,19 @@ constexpr int SCAN_BLOCK = 256 * SCAN_ITEMS;     // of a block
 
 extern "C" {
 
+// One warp a row of tiles.
 __global__ void __launch_bounds__(128) count_tiles(int rows, const int* ptr, const int* idx, int* counts) {
-    const int tile_row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
+    __shared__ u32 s_bits[4][WINDOW_WORDS];
+    __shared__ int s_before[4][WINDOW_WORDS];
+    const int warp = threadIdx.x >> 5, tile_row = blockIdx.x * 4 + warp;
     if (8 * tile_row >= rows) return;
+    const TileRow row(rows, ptr, idx, tile_row);
     int count = 0;
-    walk(rows, ptr, idx, tile_row, [&](int, u32, int, u32, int) { ++count; });
-    if ((threadIdx.x & 7) == 0) counts[tile_row] = count;
+    if (row.words <= WINDOW_WORDS)
+        count = mark_tiles(row, idx, s_bits[warp], s_before[warp]);
+    else
+        walk(row, idx, [&](int, u32, int) { ++count; });
+    if ((threadIdx.x & 31) == 0) counts[tile_row] = count;
 }
 
 // Offsets of `count` counts, and their sum at the end; `ticket` and `states` begin as 0.

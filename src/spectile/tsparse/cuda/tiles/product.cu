@@ -1,4 +1,4 @@
-// The products of the tasks, two tiles of C a warp, by tensor cores or without them.  One value of PRECISION a unit:
+// The products of the tasks, a warp several tiles of C one after the other, by tensor cores or without them.  One value of PRECISION a unit:
 //   16  float16 in, float32 sums     mma.sync.m16n8k16, two tasks at a time
 //   19  TF32 in, float32 sums        mma.sync.m16n8k8
 //   32  float32, no tensor cores
@@ -9,7 +9,7 @@
 //   count      bitmap and number of elements of each tile of C: products of zeros and ones, four tasks at a time
 //              (mma.sync.m16n8k32)
 //   multiply   elements of C; tells whether one cancelled
-//   find_zeros bitmaps without what cancelled
+//   find_zeros, squeeze   what did not cancel
 //   to_csr     tiles to CSR with sorted columns
 
 #include "elements.cuh"
@@ -72,13 +72,12 @@ __device__ __forceinline__ void look_up(Tasks& tasks, int at, int end, const int
     __syncwarp();
 }
 
-// sums += A B for the tasks from `step` on.  Lane 4 g + t holds columns 2 t and 2 t + 1, of row g of the upper tile of C in its
-// first two sums and of the lower tile in the last two.  Tasks below `upper` belong to the upper tile: their tiles of A fill
-// the upper half of the fragment, the others the lower one, and zeros the rest (Figure 5).
+// sums += A B for at most TASKS_A_STEP of the `left` tasks from `step` on.  Lane 4 g + t holds row g and columns 2 t and 2 t + 1.
+// Tasks of one tile of C stand side by side in the fragment, A's in its upper half; so sums do not depend on other tiles.
 #if !TENSOR
 constexpr int TASKS_A_STEP = 1;
-__device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Tasks& tasks, int step, int upper, const Element* a_elements,
-                                              const Element* b_elements, Element* dense) {
+__device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Tasks& tasks, int step, int left,
+                                              const Element* a_elements, const Element* b_elements, Element* dense) {
     // Algorithm 2: the tiles dense, and each lane the sums of two places.
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     __syncwarp();
@@ -87,45 +86,38 @@ __device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Task
         dense[64 + 32 * i + lane] = element(tasks.b[step][i], b_elements, lane);
     }
     __syncwarp();
-    Accumulator left = 0, right = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-        left += Accumulator(dense[8 * g + k]) * Accumulator(dense[64 + 8 * k + 2 * t]);
-        right += Accumulator(dense[8 * g + k]) * Accumulator(dense[64 + 8 * k + 2 * t + 1]);
+        sums[0] += Accumulator(dense[8 * g + k]) * Accumulator(dense[64 + 8 * k + 2 * t]);
+        sums[1] += Accumulator(dense[8 * g + k]) * Accumulator(dense[64 + 8 * k + 2 * t + 1]);
     }
-    const int at = step < upper ? 0 : 2;
-    sums[0] += at ? Accumulator(0) : left;
-    sums[1] += at ? Accumulator(0) : right;
-    sums[2] += at ? left : Accumulator(0);
-    sums[3] += at ? right : Accumulator(0);
 }
 #elif PRECISION == 16
 constexpr int TASKS_A_STEP = 2;
-__device__ __forceinline__ void multiply_step(float (&sums)[4], const Tasks& tasks, int step, int upper,
+__device__ __forceinline__ void multiply_step(float (&sums)[4], const Tasks& tasks, int step, int left,
                                               const __half* a_elements, const __half* b_elements, __half*) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int left = 8 * (g & 3) + 2 * t, right = 16 * (t & 1) + g;
+    const int row = 8 * (g & 3) + 2 * t, column = 16 * (t & 1) + g;
     u32 a[2], b[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const Part x = tasks.a[step + i][g >> 2], y = tasks.b[step + i][t >> 1];
-        const u32 bits = x.bits >> left;
-        const __half* from = a_elements + (x.index + __popc(x.bits & ((1u << left) - 1)));
+        Part x = tasks.a[step + i][g >> 2], y = tasks.b[step + i][t >> 1];
+        if (i >= left) x.bits = y.bits = 0;
+        const u32 bits = x.bits >> row;
+        const __half* from = a_elements + (x.index + __popc(x.bits & ((1u << row) - 1)));
         const __half x0 = bits & 1 ? from[0] : __half(0), x1 = bits & 2 ? from[bits & 1] : __half(0);
         const __half2 u = __halves2half2(x0, x1);
-        const __half2 v = __halves2half2(element(y, b_elements, right), element(y, b_elements, right + 8));
+        const __half2 v = __halves2half2(element(y, b_elements, column), element(y, b_elements, column + 8));
         a[i] = *(const u32*)&u;
         b[i] = *(const u32*)&v;
     }
-    const bool high[2] = {step < upper, step + 1 < upper};
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(high[0] ? a[0] : 0), "r"(high[0] ? 0 : a[0]), "r"(high[1] ? a[1] : 0), "r"(high[1] ? 0 : a[1]),
-                   "r"(b[0]), "r"(b[1]));
+                 : "r"(a[0]), "r"(0), "r"(a[1]), "r"(0), "r"(b[0]), "r"(b[1]));
 }
 #elif PRECISION == 19
 constexpr int TASKS_A_STEP = 1;
-__device__ __forceinline__ void multiply_step(float (&sums)[4], const Tasks& tasks, int step, int upper,
+__device__ __forceinline__ void multiply_step(float (&sums)[4], const Tasks& tasks, int step, int left,
                                               const float* a_elements, const float* b_elements, float*) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const Part x = tasks.a[step][g >> 2];
@@ -133,175 +125,236 @@ __device__ __forceinline__ void multiply_step(float (&sums)[4], const Tasks& tas
     const u32 x1 = __float_as_uint(element(x, a_elements, 8 * (g & 3) + t + 4));
     const u32 y0 = __float_as_uint(element(tasks.b[step][0], b_elements, 8 * t + g));
     const u32 y1 = __float_as_uint(element(tasks.b[step][1], b_elements, 8 * t + g));
-    const bool high = step < upper;
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(high ? x0 : 0), "r"(high ? 0 : x0), "r"(high ? x1 : 0), "r"(high ? 0 : x1), "r"(y0), "r"(y1));
+                 : "r"(x0), "r"(0), "r"(x1), "r"(0), "r"(y0), "r"(y1));
 }
 #else
 constexpr int TASKS_A_STEP = 1;
-__device__ __forceinline__ void multiply_doubles(double& left, double& right, double x, double y) {
-    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
-                 : "+d"(left), "+d"(right)
-                 : "d"(x), "d"(y));
-}
-
-__device__ __forceinline__ void multiply_step(double (&sums)[4], const Tasks& tasks, int step, int upper,
+__device__ __forceinline__ void multiply_step(double (&sums)[4], const Tasks& tasks, int step, int left,
                                               const double* a_elements, const double* b_elements, double*) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const Part x = tasks.a[step][g >> 2];
-    const double x0 = element(x, a_elements, 8 * (g & 3) + t), x1 = element(x, a_elements, 8 * (g & 3) + t + 4);
-    const double y0 = element(tasks.b[step][0], b_elements, 8 * t + g);
-    const double y1 = element(tasks.b[step][1], b_elements, 8 * t + g);
-    if (step < upper) {  // the same for all lanes
-        multiply_doubles(sums[0], sums[1], x0, y0);
-        multiply_doubles(sums[0], sums[1], x1, y1);
-    } else {
-        multiply_doubles(sums[2], sums[3], x0, y0);
-        multiply_doubles(sums[2], sums[3], x1, y1);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const double x = element(tasks.a[step][g >> 2], a_elements, 8 * (g & 3) + 4 * half + t);
+        const double y = element(tasks.b[step][half], b_elements, 8 * t + g);
+        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                     : "+d"(sums[0]), "+d"(sums[1])
+                     : "d"(x), "d"(y));
     }
 }
 #endif
 
-// Patterns of four tasks from `step` on, as products of zeros and ones: lane 4 g + t takes four columns of row g of A's tile and
-// as many rows of column g of B's, of task t / 2 and of the next but one.
-__device__ __forceinline__ void count_step(int (&sums)[4], const Tasks& tasks, int step, int upper) {
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, first = step + (t >> 1);
+// Patterns of at most COUNTED of the `left` tasks from `step` on, as products of zeros and ones.
+#if TENSOR
+constexpr int COUNTED = 4;
+__device__ __forceinline__ void count_step(int (&sums)[4], const Tasks& tasks, int step, int left) {
+    // Lane 4 g + t takes four columns of row g of A's tile and as many rows of column g of B's, of task t / 2 and the next but one.
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, first = t >> 1;
     u32 a[2], b[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const u32 row = tasks.a[first + 2 * i][g >> 2].bits >> (8 * (g & 3) + 4 * (t & 1)) & 0xf;
-        a[i] = row * 0x00204081u & 0x01010101u;  // one byte a bit
-        b[i] = tasks.b[first + 2 * i][t & 1].bits >> g & 0x01010101u;
+        const int task = first + 2 * i;
+        const u32 row = tasks.a[step + task][g >> 2].bits >> (8 * (g & 3) + 4 * (t & 1)) & 0xf;
+        a[i] = task < left ? row * 0x00204081u & 0x01010101u : 0;  // one byte a bit
+        b[i] = tasks.b[step + task][t & 1].bits >> g & 0x01010101u;
     }
-    const bool high[2] = {first < upper, first + 2 < upper};
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
-                 : "r"(high[0] ? a[0] : 0), "r"(high[0] ? 0 : a[0]), "r"(high[1] ? a[1] : 0), "r"(high[1] ? 0 : a[1]),
-                   "r"(b[0]), "r"(b[1]));
+                 : "r"(a[0]), "r"(0), "r"(a[1]), "r"(0), "r"(b[0]), "r"(b[1]));
+}
+#else
+constexpr int COUNTED = 32;
+__device__ __forceinline__ void count_step(int (&pattern)[4], const Tasks& tasks, int step, int left) {
+    const int lane = threadIdx.x & 31;
+    if (lane >= left) return;
+    const Part *a = tasks.a[step + lane], *b = tasks.b[step + lane];
+    const u64 product = boolean_product(u64(a[1].bits) << 32 | a[0].bits, u64(b[1].bits) << 32 | b[0].bits);
+    pattern[0] |= int(u32(product));
+    pattern[1] |= int(u32(product >> 32));
+}
+#endif
+
+// Look up the tasks from `step` on where fewer than `many` of them are at hand; returns the first at hand.
+__device__ __forceinline__ int at_hand(Tasks& tasks, int base, int step, int many, int end, const int2* list,
+                                       const u64* a_bitmaps, const int* a_index, const u64* b_bitmaps, const int* b_index) {
+    if (step + many <= base + 32) return base;
+    look_up(tasks, step, end, list, a_bitmaps, a_index, b_bitmaps, b_index);
+    return step;
 }
 
 }  // namespace
 
 extern "C" {
 
-// CSR to tiles: columns, bitmaps, and elements, whose values are rounded already.
+// CSR to tiles: columns, bitmaps, and elements, whose values are rounded already.  One warp a row of tiles.
 __global__ void __launch_bounds__(128) find_tiles(int rows, const int* ptr, const int* idx, const int* tile_ptr,
                                                   const Accumulator* values, int* tile_rows, int* tile_column, u64* bitmaps,
                                                   int* index, Element* elements) {
-    const int tile_row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
+    constexpr int MOST = 192;  // tiles of a row that a warp holds
+    __shared__ u32 s_bits[4][WINDOW_WORDS], s_halves[4][MOST][2];
+    __shared__ int s_before[4][WINDOW_WORDS], s_index[4][MOST];
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, tile_row = blockIdx.x * 4 + warp;
     if (8 * tile_row >= rows) return;
-    int tile = tile_ptr[tile_row], element = ptr[8 * tile_row];
-    walk(rows, ptr, idx, tile_row, [&](int column, u32 byte, int first, u32 mask, int lane) {
-        const u64 bits = u64(byte) << (8 * lane);
-        const u64 bitmap = u64(__reduce_or_sync(mask, u32(bits >> 32))) << 32 | __reduce_or_sync(mask, u32(bits));
-        int at = element + __popcll(bitmap & ((1ull << (8 * lane)) - 1));
-        int taken = 0;
-        for (; byte; byte &= byte - 1) elements[at++] = Element(values[first + taken++]);
-        if (lane == 0) {
-            tile_rows[tile] = tile_row;
-            tile_column[tile] = column;
-            bitmaps[tile] = bitmap;
-            index[tile] = element;
+    const TileRow row(rows, ptr, idx, tile_row);
+    const int first = tile_ptr[tile_row], tiles = tile_ptr[tile_row + 1] - first;
+    if (row.words <= WINDOW_WORDS && tiles <= MOST) {
+        u32 *bits = s_bits[warp], (*halves)[2] = s_halves[warp];
+        int *before = s_before[warp], *own_index = s_index[warp];
+        mark_tiles(row, idx, bits, before);
+        for (int i = lane; i < tiles; i += 32) halves[i][0] = halves[i][1] = 0;
+        __syncwarp();
+        for (int p = row.begin + lane; p < row.end; p += 32) {
+            const int entry = idx[p], column = (entry >> 3) - row.low, r = row.row_of(p);
+            const int tile = before[column >> 5] + __popc(bits[column >> 5] & ((1u << (column & 31)) - 1));
+            atomicOr(&halves[tile][r >> 2], 1u << (8 * (r & 3) + (entry & 7)));
+            tile_column[first + tile] = entry >> 3;
         }
-        ++tile;
-        element += __popcll(bitmap);
-    });
-    if (threadIdx.x % 8 == 0 && 8 * tile_row + 8 >= rows) index[tile] = element;
+        __syncwarp();
+        int element = row.begin;
+        for (int base = 0; base < tiles; base += 32) {
+            const int i = base + lane;
+            const u64 bitmap = i < tiles ? u64(halves[i][1]) << 32 | halves[i][0] : 0;
+            const int count = __popcll(bitmap), scan = prefix_scan<32>(count, lane, ALL);
+            if (i < tiles) {
+                own_index[i] = index[first + i] = element + scan - count;
+                tile_rows[first + i] = tile_row;
+                bitmaps[first + i] = bitmap;
+            }
+            element += __shfl_sync(ALL, scan, 31);
+        }
+        __syncwarp();
+        for (int p = row.begin + lane; p < row.end; p += 32) {
+            const int entry = idx[p], column = (entry >> 3) - row.low, r = row.row_of(p);
+            const int tile = before[column >> 5] + __popc(bits[column >> 5] & ((1u << (column & 31)) - 1));
+            const u64 bitmap = u64(halves[tile][1]) << 32 | halves[tile][0];
+            elements[own_index[tile] + __popcll(bitmap & ((1ull << (8 * r + (entry & 7))) - 1))] = Element(values[p]);
+        }
+    } else {
+        int tile = first, element = row.begin;
+        walk(row, idx, [&](int column, u32 byte, int p) {
+            const u64 own = u64(byte) << (8 * lane);
+            const u64 bitmap = u64(__reduce_or_sync(0xffu, u32(own >> 32))) << 32 | __reduce_or_sync(0xffu, u32(own));
+            int at = element + __popcll(bitmap & ((1ull << (8 * lane)) - 1));
+            for (; byte; byte &= byte - 1) elements[at++] = Element(values[p++]);
+            if (lane == 0) {
+                tile_rows[tile] = tile_row;
+                tile_column[tile] = column;
+                bitmaps[tile] = bitmap;
+                index[tile] = element;
+            }
+            ++tile;
+            element += __popcll(bitmap);
+        });
+    }
+    if (lane == 0 && 8 * tile_row + 8 >= rows) index[first + tiles] = row.end;
 }
 
-__global__ void __launch_bounds__(32 * WARPS) count(int tiles, const int2* heads, const int2* list, const u64* a_bitmaps,
-                                                    const u64* b_bitmaps, int* c_column, u64* c_bitmaps, int* counts) {
-    const int pair = blockIdx.x * WARPS + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-    if (2 * pair >= tiles) return;
-    const int2 head = heads[min(2 * pair + min(lane, 2), tiles)];
-    int first[3];
-    for (int i = 0; i < 3; ++i) first[i] = __shfl_sync(ALL, head.x, i);
-    u64 bitmap = 0;  // lane 0: of the upper tile, lane 1: of the lower
-#if TENSOR
+// `many` tiles of C a warp, below 32.
+__global__ void __launch_bounds__(32 * WARPS) count(int tiles, int many, const int2* heads, const int2* list,
+                                                    const u64* a_bitmaps, const u64* b_bitmaps, int* c_column, u64* c_bitmaps,
+                                                    int* counts) {
     __shared__ Tasks s_tasks[WARPS];
     Tasks& tasks = s_tasks[threadIdx.x >> 5];
-    int sums[4] = {};
-    for (int base = first[0]; base < first[2]; base += 32) {
-        look_up(tasks, base, first[2], list, a_bitmaps, nullptr, b_bitmaps, nullptr);
-        for (int step = 0; step < min(32, first[2] - base); step += 4) count_step(sums, tasks, step, first[1] - base);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const u32 even = __ballot_sync(ALL, sums[2 * half] > 0), odd = __ballot_sync(ALL, sums[2 * half + 1] > 0);
-        if (lane == half) bitmap = spread(even) | spread(odd) << 1;
-    }
+    const int c = (blockIdx.x * WARPS + (threadIdx.x >> 5)) * many, lane = threadIdx.x & 31;
+    if (c >= tiles) return;
+    const int here = min(many, tiles - c);
+    const int2 head = heads[c + min(lane, here)];
+    const int last = __shfl_sync(ALL, head.x, here);
+    int base = -32;
+    u64 bitmap = 0;  // lane i: of tile c + i
+    for (int i = 0; i < here; ++i) {
+        const int begin = __shfl_sync(ALL, head.x, i), end = __shfl_sync(ALL, head.x, i + 1);
+        int sums[4] = {};
+        for (int step = begin; step < end; step += COUNTED) {
+            const int need = TENSOR ? COUNTED : min(COUNTED, end - step);
+            base = at_hand(tasks, base, step, need, last, list, a_bitmaps, nullptr, b_bitmaps, nullptr);
+            count_step(sums, tasks, step - base, end - step);
+        }
+#if TENSOR
+        const u32 even = __ballot_sync(ALL, sums[0] > 0), odd = __ballot_sync(ALL, sums[1] > 0);
+        if (lane == i) bitmap = spread(even) | spread(odd) << 1;
 #else
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        u64 own = 0;
-        for (int at = first[half] + lane; at < first[half + 1]; at += 32)
-            own |= boolean_product(a_bitmaps[list[at].x], b_bitmaps[list[at].y]);
-        const u64 all = u64(__reduce_or_sync(ALL, u32(own >> 32))) << 32 | __reduce_or_sync(ALL, u32(own));
-        if (lane == half) bitmap = all;
-    }
+        const u32 low = __reduce_or_sync(ALL, u32(sums[0])), high = __reduce_or_sync(ALL, u32(sums[1]));
+        if (lane == i) bitmap = u64(high) << 32 | low;
 #endif
-    const int c = 2 * pair + lane;
-    if (lane < 2 && c < tiles) {
-        c_column[c] = head.y;
-        c_bitmaps[c] = bitmap;
-        counts[c] = __popcll(bitmap);
+    }
+    if (lane < here) {
+        c_column[c + lane] = head.y;
+        c_bitmaps[c + lane] = bitmap;
+        counts[c + lane] = __popcll(bitmap);
     }
 }
 
-__global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, const int2* heads, const int2* list, const u64* a_bitmaps,
-                                                       const int* a_index, const Element* a_elements, const u64* b_bitmaps,
-                                                       const int* b_index, const Element* b_elements, const u64* c_bitmaps,
-                                                       const int* c_index, Accumulator* c_elements, int* cancelled) {
-    const int pair = blockIdx.x * WARPS + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+__global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, int many, const int2* heads, const int2* list,
+                                                       const u64* a_bitmaps, const int* a_index, const Element* a_elements,
+                                                       const u64* b_bitmaps, const int* b_index, const Element* b_elements,
+                                                       const u64* c_bitmaps, const int* c_index, Accumulator* c_elements,
+                                                       int* cancelled) {
     __shared__ Tasks s_tasks[WARPS];
+    Tasks& tasks = s_tasks[threadIdx.x >> 5];
 #if TENSOR
     Element* dense = nullptr;
 #else
     __shared__ Element s_dense[WARPS][128];
     Element* dense = s_dense[threadIdx.x >> 5];
 #endif
-    if (2 * pair >= tiles) return;
-    Tasks& tasks = s_tasks[threadIdx.x >> 5];
-    const int head = heads[min(2 * pair + min(lane, 2), tiles)].x;
-    int first[3];
-    for (int i = 0; i < 3; ++i) first[i] = __shfl_sync(ALL, head, i);
-    Accumulator sums[4] = {};
-    for (int base = first[0]; base < first[2]; base += 32) {
-        look_up(tasks, base, first[2], list, a_bitmaps, a_index, b_bitmaps, b_index);
-        for (int step = 0; step < min(32, first[2] - base); step += TASKS_A_STEP)
-            multiply_step(sums, tasks, step, first[1] - base, a_elements, b_elements, dense);
-    }
+    const int c = (blockIdx.x * WARPS + (threadIdx.x >> 5)) * many, lane = threadIdx.x & 31;
+    if (c >= tiles) return;
+    const int here = min(many, tiles - c), own = c + min(lane, here - 1);
+    const int head = heads[c + min(lane, here)].x, own_index = c_index[own];
+    const u64 own_bitmap = c_bitmaps[own];
+    const int last = __shfl_sync(ALL, head, here);
+    int base = -32;
     bool zero = false;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int c = 2 * pair + half;
-        if (c >= tiles) break;
-        const u64 bitmap = c_bitmaps[c];
+    for (int i = 0; i < here; ++i) {
+        const int begin = __shfl_sync(ALL, head, i), end = __shfl_sync(ALL, head, i + 1);
+        Accumulator sums[4] = {};
+        for (int step = begin; step < end; step += TASKS_A_STEP) {
+            base = at_hand(tasks, base, step, TASKS_A_STEP, last, list, a_bitmaps, a_index, b_bitmaps, b_index);
+            multiply_step(sums, tasks, step - base, end - step, a_elements, b_elements, dense);
+        }
+        const u64 bitmap = __shfl_sync(ALL, own_bitmap, i);
         const u32 bits = u32(bitmap >> (2 * lane)) & 3;
-        Accumulator* out = c_elements + c_index[c] + __popcll(bitmap & ((1ull << (2 * lane)) - 1));
-        if (bits & 1) {
-            zero |= sums[2 * half] == 0;
-            *out++ = sums[2 * half];
-        }
-        if (bits & 2) {
-            zero |= sums[2 * half + 1] == 0;
-            *out = sums[2 * half + 1];
-        }
+        Accumulator* out = c_elements + __shfl_sync(ALL, own_index, i) + __popcll(bitmap & ((1ull << (2 * lane)) - 1));
+        if (bits & 1) *out++ = sums[0];
+        if (bits & 2) *out = sums[1];
+        zero |= ((bits & 1) && sums[0] == 0) || ((bits & 2) && sums[1] == 0);
     }
     if (__any_sync(ALL, zero) && lane == 0) *cancelled = 1;
 }
 
-// The bitmap of what did not cancel, and how much that is; one thread a tile.
-__global__ void __launch_bounds__(256) find_zeros(int tiles, u64* bitmaps, const int* index, const Accumulator* elements, int* counts) {
+// Bitmaps of what did not cancel, how much that is, and whether it is anything; one thread a tile.
+__global__ void __launch_bounds__(256) find_zeros(int tiles, const u64* bitmaps, const int* index, const Accumulator* elements,
+                                                  u64* kept, int* counts, int* any) {
     const int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= tiles) return;
-    u64 kept = 0;
+    u64 own = 0;
     int at = index[c];
     for (u64 bits = bitmaps[c]; bits; bits &= bits - 1)
-        if (elements[at++] != 0) kept |= bits & -bits;
-    bitmaps[c] = kept;
-    counts[c] = __popcll(kept);
+        if (elements[at++] != 0) own |= bits & -bits;
+    kept[c] = own;
+    counts[c] = __popcll(own);
+    any[c] = own != 0;
+}
+
+// The tiles and elements that are kept, one after the other; eight lanes a tile.
+__global__ void __launch_bounds__(256) squeeze(int tiles, const u64* bitmaps, const int* index, const int* columns,
+                                               const Accumulator* elements, const u64* kept, const int* new_index,
+                                               const int* number, u64* new_bitmaps, int* dense_index, int* new_columns,
+                                               Accumulator* new_elements) {
+    const int c = (blockIdx.x * blockDim.x + threadIdx.x) >> 3, lane = threadIdx.x & 7;
+    if (c >= tiles) return;
+    const u64 own = kept[c], all = bitmaps[c];
+    if (lane == 0 && own) {
+        new_bitmaps[number[c]] = own;
+        dense_index[number[c]] = new_index[c];
+        new_columns[number[c]] = columns[c];
+    }
+    for (u64 bits = own & 0xffull << (8 * lane); bits; bits &= bits - 1) {
+        const u64 below = (bits & -bits) - 1;
+        new_elements[new_index[c] + __popcll(own & below)] = elements[index[c] + __popcll(all & below)];
+    }
 }
 
 // One block for a row of tiles, one warp for each of its rows.

@@ -19,7 +19,7 @@ from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
 from spectile.tsparse.cuda import parts, units
 from spectile.tsparse.cuda.factors import unscale
-from spectile.tsparse.cuda.tiles.convert import BitmapMatrix, Total, convert, launch, scan, to_csr
+from spectile.tsparse.cuda.tiles.convert import BitmapMatrix, TileRows, Total, convert, launch, scan, to_csr
 from spectile.tsparse.types import Factor, Precision
 
 _TASK_BYTES = 40  # of the list, its keys, twice, and its sorted form
@@ -28,7 +28,8 @@ MOST_TASKS = 2**25 - 1  # whose elements, 64 each at most, are within 32-bit off
 _SHORT_ROWS = 96  # tasks of a row of tiles, on average, up to which a warp sorts it
 _SHARED_BYTES = 65536  # of a block that sorts
 _MOST_COMPARED = 2048  # tiles of A in a row: each task of a tile of C is compared with the others
-_PAIRS = 8  # of tiles of C that a block multiplies
+_WARPS = 8  # of a block that counts or multiplies
+_MOST_TILES = 16  # of C that a warp makes one after the other
 
 
 @dataclass
@@ -151,11 +152,23 @@ def product(A: BitmapMatrix, B: BitmapMatrix, precision: Precision, unit: Unit |
     return pieces[0] if len(pieces) == 1 else _joined(A, B, pieces, precision)
 
 
-def multiply_to_csr(A: Factor, B: Factor, precision: Precision, drop_cancelled: bool) -> tuple[Any, Any, Any]:
-    """Return row pointer, sorted columns and values of C for CSR factors, through tiles."""
+def multiply_to_csr(
+    A: Factor, B: Factor, precision: Precision, drop_cancelled: bool = False, counted: TileRows | None = None
+) -> tuple[Any, Any, Any]:
+    """Return row pointer, sorted columns and values of C for CSR factors, through tiles.
+
+    Parameters
+    ----------
+    A, B : Factor
+    precision : Precision
+    drop_cancelled : bool
+        Whether entries that cancel are left out.
+    counted : TileRows, optional
+        The tiles of A in each row of tiles, if they are counted already.
+    """
     import cupy
 
-    left = convert(A, precision)
+    left = convert(A, precision, counted)
     right = left if B is A else convert(B, precision)
     pieces, first = [], 0
     for piece in _pieces(left, right, precision, units.TASK_PRODUCT[precision.name], drop_cancelled):
@@ -323,7 +336,7 @@ def count_elements(
     columns, counts, index = (cupy.empty(n, np.int32) for n in (tiles, tiles, tiles + 1))
     bitmaps = cupy.empty(tiles, np.uint64)
     arrays = (segments.heads, segments.tasks, A.bitmaps, B.bitmaps, columns, bitmaps, counts)
-    _by_pairs(unit, "count", tiles, *arrays)
+    _by_tiles(unit, "count", tiles, *arrays)
     total = scan(counts, index).read()
     if total > parts.MOST_ENTRIES:
         raise MemoryError(f'C has {total:,} elements in tiles, more than 32-bit offsets reach: use method="rows"')
@@ -337,7 +350,7 @@ def multiply(A: BitmapMatrix, B: BitmapMatrix, segments: Segments, C: BitmapMatr
     cancelled = Total()
     factors = (A.bitmaps, A.index, A.elements, B.bitmaps, B.index, B.elements)
     arrays = (segments.heads, segments.tasks, *factors, C.bitmaps, C.index, C.elements, cancelled.ticket)
-    _by_pairs(unit, "multiply", segments.tiles, *arrays)
+    _by_tiles(unit, "multiply", segments.tiles, *arrays)
     return cancelled
 
 
@@ -347,23 +360,28 @@ def compact(C: BitmapMatrix, cancelled: Total, unit: Unit) -> BitmapMatrix:
 
     if not cancelled.read_ticket():
         return C
-    counts = cupy.empty(C.tiles, np.int32)
-    arguments = (np.int32(C.tiles), C.bitmaps, C.index, C.elements, counts)
-    launch(unit, "find_zeros", C.tiles, 256, *arguments)
-    kept = counts > 0
-    before = cupy.empty(C.tiles + 1, np.int32)
-    scan(kept.astype(np.int32), before)
-    counts = counts[kept]
-    index = cupy.empty(len(counts) + 1, np.int32)
-    scan(counts, index)
-    elements = C.elements[C.elements != 0]
-    return BitmapMatrix(C.shape, before[C.indptr], None, C.columns[kept], C.bitmaps[kept], index, elements)
+    counts, any_kept, number, index = (cupy.empty(C.tiles + i, np.int32) for i in (0, 0, 1, 1))
+    kept = cupy.empty(C.tiles, np.uint64)
+    before = (C.bitmaps, C.index)
+    launch(unit, "find_zeros", C.tiles, 256, np.int32(C.tiles), *before, C.elements, kept, counts, any_kept)
+    elements, tiles = scan(counts, index), scan(any_kept, number)
+    made = cupy.empty(elements.read(), C.elements.dtype)
+    kept_tiles = tiles.read()
+    columns, dense_index = cupy.empty(kept_tiles, np.int32), cupy.empty(kept_tiles + 1, np.int32)
+    bitmaps = cupy.empty(len(columns), np.uint64)
+    dense_index[-1:] = len(made)
+    after = (bitmaps, dense_index, columns, made)
+    arguments = (np.int32(C.tiles), *before, C.columns, C.elements, kept, index, number, *after)
+    launch(unit, "squeeze", 8 * C.tiles, 256, *arguments)
+    return BitmapMatrix(C.shape, number[C.indptr], None, columns, bitmaps, dense_index, made)
 
 
-def _by_pairs(unit: Unit, name: str, tiles: int, *arguments: Any) -> None:
-    """Launch with one warp for two tiles of C."""
+def _by_tiles(unit: Unit, name: str, tiles: int, *arguments: Any) -> None:
+    """Launch with a warp for several tiles of C, fewer where there are few."""
     if tiles:
-        kernel(unit, name)(Shape((-(-tiles // (2 * _PAIRS)),), 32 * _PAIRS), np.int32(tiles), *arguments)
+        many = min(max(tiles >> 15, 1), _MOST_TILES)
+        sizes = (np.int32(tiles), np.int32(many))
+        kernel(unit, name)(Shape((-(-tiles // (many * _WARPS)),), 32 * _WARPS), *sizes, *arguments)
 
 
 def _joined(A: BitmapMatrix, B: BitmapMatrix, pieces: list[BitmapMatrix], precision: Precision) -> BitmapMatrix:
