@@ -8,8 +8,8 @@ from __future__ import annotations
 
 #: Entries of A, and entries of a row of it, from which its tiles are counted.
 LEAST_ENTRIES, LEAST_ROW = 2**20, 48
-#: Entries of a tile, on average, from which tiles are faster (docs/notes/tsparse.md).  float16 stays by rows, which need
-#: no scaling where tiles do.
+#: Entries of a tile, on average, from which tiles are faster (docs/notes/tsparse.md).  float16 stays by rows, which
+#: need no scaling where tiles do.
 LEAST_FILLED = {"float64": 20.0, "tf32": 24.0, "float32": 40.0}
 
 
