@@ -73,10 +73,6 @@ class Total:
         self._head = read_head(self._words)
         return self._head[0] & 0xFFFFFFFF | self._head[1] << 32
 
-    def read_ticket(self) -> int:
-        """Wait for the ticket."""
-        return read_head(self._words)[2]
-
     def read_largest(self) -> tuple[int, int, int]:
         """Return the maxima that were read with the sum."""
         return self._head[4], self._head[5], self._head[6]

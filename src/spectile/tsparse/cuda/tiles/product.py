@@ -128,6 +128,8 @@ class Segments:
         First task and column of each tile of C.
     tasks : (n, 2) int32
         Tile of A and tile of B of each product.
+    counters : Total
+        Its first maximum is set where an element of C cancels.
     """
 
     first: int
@@ -135,6 +137,7 @@ class Segments:
     tiles: int
     heads: Any
     tasks: Any
+    counters: Total
 
 
 def product(A: BitmapMatrix, B: BitmapMatrix, precision: Precision, unit: Unit | None = None) -> BitmapMatrix:
@@ -308,22 +311,22 @@ def segment(listed: TaskList) -> Segments:
     tasks, rows = len(listed.tasks), listed.rows
     indptr = cupy.empty(rows + 1, np.int32)
     if listed.windows is not None:
-        windows, tiles = listed.windows, scan(listed.tiles, indptr).read()
+        windows, total = listed.windows, scan(listed.tiles, indptr)
+        tiles = total.read()
         heads = cupy.empty((tiles + 1, 2), np.int32)
         sizes = (np.int32(size) for size in (listed.first, rows, tasks))
         places = (windows.a_indptr, windows.offsets, indptr, listed.heads, heads)
         launch(units.TASK_LIST, "heads_of_rows", 8 * rows, 256, *sizes, *places)
-        return Segments(listed.first, indptr, tiles, heads, listed.tasks)
-    ordered = cupy.empty((tasks, 2), np.int32)
+        return Segments(listed.first, indptr, tiles, heads, listed.tasks, total)
+    ordered, total = cupy.empty((tasks, 2), np.int32), Total(tasks)
     if not tasks:
         indptr.fill(0)
-        return Segments(listed.first, indptr, 0, listed.keys.view(np.int32).reshape(-1, 2), ordered)
-    total = Total(tasks)
+        return Segments(listed.first, indptr, 0, listed.keys.view(np.int32).reshape(-1, 2), ordered, total)
     sizes = (np.int32(size) for size in (tasks, rows, listed.column_bits, listed.place_bits))
     arrays = (listed.tasks, listed.keys, ordered, indptr, total.ticket, total.states, total.total)
     kernel(units.TASK_LIST, "segment")(Shape((-(-tasks // 2048),), 256), *sizes, *arrays)
     tiles = total.read()
-    return Segments(listed.first, indptr, tiles, listed.keys[: tiles + 1].view(np.int32).reshape(-1, 2), ordered)
+    return Segments(listed.first, indptr, tiles, listed.keys[: tiles + 1].view(np.int32).reshape(-1, 2), ordered, total)
 
 
 def count_elements(
@@ -346,10 +349,10 @@ def count_elements(
 
 
 def multiply(A: BitmapMatrix, B: BitmapMatrix, segments: Segments, C: BitmapMatrix, unit: Unit) -> Total:
-    """Fill the elements of C (the multiplication kernel, Section 4.3); the ticket says if any cancelled."""
-    cancelled = Total()
+    """Fill the elements of C (the multiplication kernel, Section 4.3); the counters returned say if any cancelled."""
+    cancelled = segments.counters
     factors = (A.bitmaps, A.index, A.elements, B.bitmaps, B.index, B.elements)
-    arrays = (segments.heads, segments.tasks, *factors, C.bitmaps, C.index, C.elements, cancelled.ticket)
+    arrays = (segments.heads, segments.tasks, *factors, C.bitmaps, C.index, C.elements, cancelled.largest)
     _by_tiles(unit, "multiply", segments.tiles, *arrays)
     return cancelled
 
@@ -358,7 +361,8 @@ def compact(C: BitmapMatrix, cancelled: Total, unit: Unit) -> BitmapMatrix:
     """Drop the elements that cancelled, and the tiles left empty (Section 4.4)."""
     import cupy
 
-    if not cancelled.read_ticket():
+    cancelled.read()
+    if not cancelled.read_largest()[0]:
         return C
     counts, any_kept, number, index = (cupy.empty(C.tiles + i, np.int32) for i in (0, 0, 1, 1))
     kept = cupy.empty(C.tiles, np.uint64)
