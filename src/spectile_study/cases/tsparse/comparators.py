@@ -1,9 +1,11 @@
-"""Other people's sparse products, run through an executable that the user names; none is needed.
+"""Other people's sparse products, run through a library or an executable that the user names; none is needed.
 
-An executable is named by an environment variable, ``SPECTILE_CUSP``, ``SPECTILE_RMERGE2``, ``SPECTILE_NSPARSE``,
-``SPECTILE_AC_SPGEMM`` or ``SPECTILE_SPECK``.  It is called as ``<executable> <matrix.mtx> <repeats>``, squares the
-matrix, and prints a line ``time_s <seconds>`` for each repeat (allocations of the output included), one line ``nnz
-<stored entries of C>`` and one line ``sum <sum of the entries of C>``, both of which are checked.
+One is named by an environment variable, ``SPECTILE_CUSP``, ``SPECTILE_BHSPARSE``, ``SPECTILE_RMERGE2``,
+``SPECTILE_NSPARSE``, ``SPECTILE_AC_SPGEMM``, ``SPECTILE_SPECK`` or ``SPECTILE_OPSPARSE``.  A library (``.so``; ``python
+-m spectile_study rivals`` builds some) is called in this process on the device's arrays.  An executable is called as
+``<executable> <matrix.mtx> <repeats>``, squares the matrix, and prints a line ``time_s <seconds>`` for each repeat
+(allocations of the output included), one line ``nnz <stored entries of C>`` and one line ``sum <sum of the entries of
+C>``, both of which are checked.
 """
 
 from __future__ import annotations
@@ -20,17 +22,19 @@ from spectile_study.bench.case import Method, Skipped
 
 NAMES = {
     "cusp": "CUSP",
+    "bhsparse": "bhSPARSE",
     "rmerge2": "RMerge2",
     "nsparse": "Nsparse",
     "ac_spgemm": "AC-SpGEMM",
     "speck": "spECK",
+    "opsparse": "OpSparse",
 }
 #: What the sum of C may be off, over the sum of all sizes of products: a unit of float16's inputs.
 SUM_UNIT = 2.0**-9
 
 
 def methods(A: Any, nnz: int, limit_s: float = 60.0) -> list[Method | Skipped]:
-    """Return the comparators' methods for squaring `A`; those without an executable are skipped.
+    """Return the comparators' methods for squaring `A` by executables; those that are not built are skipped.
 
     Parameters
     ----------
@@ -40,14 +44,20 @@ def methods(A: Any, nnz: int, limit_s: float = 60.0) -> list[Method | Skipped]:
     limit_s : float
         Longest call.
     """
-    return [_method(name, A, nnz, limit_s) for name in NAMES]
+    return [_method(name, A, nnz, limit_s) for name in NAMES if not library_of(name)]
+
+
+def library_of(name: str) -> str | None:
+    """Return the library that the user names for `name`, if it is one and not an executable."""
+    path = os.environ.get(f"SPECTILE_{name.upper()}", "")
+    return path if path.endswith(".so") else None
 
 
 def _method(name: str, A: Any, nnz: int, limit_s: float) -> Method | Skipped:
     variable = f"SPECTILE_{name.upper()}"
     executable = os.environ.get(variable)
     if not executable:
-        return Skipped(name, f"{NAMES[name]} is not built: name its executable in {variable}")
+        return Skipped(name, f"{NAMES[name]} is not built: name its library or executable in {variable}")
     if not os.access(executable, os.X_OK):
         return Skipped(name, f"{NAMES[name]} cannot run: {variable} names no executable file")
     folder = tempfile.TemporaryDirectory()

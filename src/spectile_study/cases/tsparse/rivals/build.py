@@ -57,8 +57,10 @@ RECIPES = {
             "source/GPU/memory.cpp",
             *(f"source/{name}.cpp" for name in ("dCSR", "CSR", "COO", "Config")),
         ),
-        ("--expt-extended-lambda", "--expt-relaxed-constexpr", "-D_FORCE_INLINES")
-        + ("-include", "cub/iterator/transform_input_iterator.cuh"),  # cub::Min and cub::Max, before all else
+        (
+            *("--expt-extended-lambda", "--expt-relaxed-constexpr", "-D_FORCE_INLINES"),
+            *("-include", "cub/iterator/transform_input_iterator.cuh"),  # cub::Min and cub::Max, before all else
+        ),
     ),
     "opsparse": Recipe(
         "OpSparse",
