@@ -50,9 +50,9 @@ def spgemm(
         range of float32 or is above 2**48.
     method : {"auto", "rows", "tiles", "tasks"}
         ``rows``: row by row, entry by entry; on a GPU an analysis chooses for each row how it is gathered.
-        ``tiles``: 8x8 bitmap tiles, on a GPU with tensor cores.  ``tasks``: the paper's method step by step, a sorted
-        list of all products of tiles; it leaves out entries that cancel.  ``auto``: ``rows``, the faster from CSR to
-        CSR on every matrix measured but a generated full band (docs/notes/tsparse.md).
+        ``tiles``: 8x8 bitmap tiles, on a GPU with tensor cores.  ``tasks``: the same as the paper has it; it leaves out
+        entries that cancel.  ``auto``: ``rows``, or on a GPU ``tiles`` for much work in full tiles (at least 2**20
+        entries, 20 to 40 a tile; docs/notes/tsparse.md).
     memory_limit : int, optional
         Bytes that the product may use beside A, B, C and, on a CPU, three integers for each row.  It is
         respected by using fewer threads (CPU) or chunks of rows (GPU).

@@ -35,6 +35,7 @@ def test_auto_asks_for_full_tiles_of_much_work():
     assert choose.may_pay(2**20, 10_000, "float64")
     assert not choose.may_pay(2**20 - 1, 10_000, "float64"), "too little work"
     assert not choose.may_pay(2**22, 2**20, "float64"), "short rows"
+    assert not choose.may_pay(2**21, 2**21 // 79, "float32") and choose.may_pay(2**21, 2**21 // 79, "float64")
     assert not choose.may_pay(2**22, 10_000, "float16"), "float16 is scaled by tiles otherwise than by rows"
     for precision, least in choose.LEAST_FILLED.items():
         assert choose.pay(1000 * int(least), 1000, precision)

@@ -173,9 +173,9 @@ def test_auto_goes_by_tiles_where_they_are_full(precision, rng):
 
     from spectile.tsparse.cuda.tiles import choose
 
-    n = 2**20 // 60
-    full = sp.diags_array([rng.uniform(0.1, 2, n) for _ in range(65)], offsets=range(-32, 33), shape=(n, n))
-    scattered = random(n, n, 65 / n, rng)
+    n = 2**20 // 80
+    full = sp.diags_array([rng.uniform(0.1, 2, n) for _ in range(85)], offsets=range(-42, 43), shape=(n, n))
+    scattered = random(n, n, 85 / n, rng)
     for A, by_tiles in ((sp.csr_array(full), precision in choose.LEAST_FILLED), (scattered, False)):
         G = on_gpu(A)
         C = spgemm(G, G, precision=precision)

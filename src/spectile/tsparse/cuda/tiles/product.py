@@ -339,7 +339,7 @@ def count_elements(
     columns, counts, index = (cupy.empty(n, np.int32) for n in (tiles, tiles, tiles + 1))
     bitmaps = cupy.empty(tiles, np.uint64)
     arrays = (segments.heads, segments.tasks, A.bitmaps, B.bitmaps, columns, bitmaps, counts)
-    _by_tiles(unit, "count", tiles, *arrays)
+    _by_tiles(unit, "count", segments, *arrays)
     total = scan(counts, index).read()
     if total > parts.MOST_ENTRIES:
         raise MemoryError(f'C has {total:,} elements in tiles, more than 32-bit offsets reach: use method="rows"')
@@ -353,7 +353,7 @@ def multiply(A: BitmapMatrix, B: BitmapMatrix, segments: Segments, C: BitmapMatr
     cancelled = segments.counters
     factors = (A.bitmaps, A.index, A.elements, B.bitmaps, B.index, B.elements)
     arrays = (segments.heads, segments.tasks, *factors, C.bitmaps, C.index, C.elements, cancelled.largest)
-    _by_tiles(unit, "multiply", segments.tiles, *arrays)
+    _by_tiles(unit, "multiply", segments, *arrays)
     return cancelled
 
 
@@ -380,10 +380,11 @@ def compact(C: BitmapMatrix, cancelled: Total, unit: Unit) -> BitmapMatrix:
     return BitmapMatrix(C.shape, number[C.indptr], None, columns, bitmaps, dense_index, made)
 
 
-def _by_tiles(unit: Unit, name: str, tiles: int, *arguments: Any) -> None:
-    """Launch with a warp for several tiles of C, fewer where there are few."""
+def _by_tiles(unit: Unit, name: str, segments: Segments, *arguments: Any) -> None:
+    """Launch with a warp for as many tiles of C as it looks up the tasks of at once, fewer where there are few."""
+    tiles = segments.tiles
     if tiles:
-        many = min(max(tiles >> 15, 1), _MOST_TILES)
+        many = max(min(32 * tiles // len(segments.tasks), tiles >> 12, _MOST_TILES), 1)
         sizes = (np.int32(tiles), np.int32(many))
         kernel(unit, name)(Shape((-(-tiles // (many * _WARPS)),), 32 * _WARPS), *sizes, *arguments)
 

@@ -88,7 +88,7 @@ def command(name: str, folder: Path, library: Path, arch: str) -> list[str]:
     return [
         *("nvcc", f"-arch={arch}", "-O3", "-std=c++17", "-w", "-shared", "-Xcompiler", "-fPIC"),
         *recipe.flags,
-        *(f"-I{each}" for each in (_HERE, *folders, _HERE / "shims")),
+        *(f"-I{each}" for each in (_HERE, _HERE / "shims", *folders)),
         str(_HERE / f"{name}.cu"),
         *(str(folder / source) for source in recipe.sources),
         *("-o", str(library)),
