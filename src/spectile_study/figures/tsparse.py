@@ -119,7 +119,7 @@ def bars(
 
 
 def _as_called(frame: pandas.DataFrame, method: str, baseline: str, names: Sequence[str]) -> pandas.DataFrame:
-    """Return the speed-ups of `method` on `names`: of calls over CuPy's where ours was timed so, else over `baseline`."""
+    """Return the speed-ups of `method` on `names`: of calls over CuPy's where timed, else over `baseline`."""
     vendors = baseline.replace("cusparse", "cupyx") + "_as_called"
     calls = _named(speedups(frame, f"{method}_as_called", vendors), names)
     return calls if len(calls) else _named(speedups(frame, method, baseline), names)
