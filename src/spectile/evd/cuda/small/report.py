@@ -9,6 +9,9 @@ import numpy as np
 
 from spectile.evd.types import Options, not_converged, require_finite
 
+_Status = ctypes.c_int32 * 2
+_CLEAR = [0, 0]
+
 
 class Report:
     """Two int32 in the host's memory, which kernels write to where something failed; read once at the end.
@@ -28,8 +31,8 @@ class Report:
         self._memory: Any = None if self._stream.is_capturing() else cupy.cuda.alloc_pinned_memory(8)
         self.address = np.uintp(0 if self._memory is None else self._memory.ptr)
         if self._memory is not None:
-            self._status = (ctypes.c_int32 * 2).from_address(self._memory.ptr)
-            self._status[:] = [0, 0]
+            self._status = _Status.from_address(self._memory.ptr)
+            self._status[:] = _CLEAR
 
     def check(self, options: Options) -> None:
         """Wait for the stream and raise what was reported."""
