@@ -275,3 +275,16 @@ def test_rank_deficient_panels():
     a[:, 40:90] = 0
     a[40:90] = 0
     assert passes(residuals(a, *evd.eigh(a, backend="cpu")))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"near_overflow", "near_underflow"}))
+def test_small_parts_are_orthogonal(family, dtype):
+    """A part of at most an eighth comes from bisection and inverse iteration, also out of a cluster."""
+    n = 170
+    a = FAMILIES[family](n, rng(3), dtype)
+    reference = np.linalg.eigvalsh(a.astype(np.complex128 if np.dtype(dtype).kind == "c" else np.float64))
+    for first, last in ((0, 0), (70, 90), (149, 169)):
+        w, v = evd.eigh(a, subset_by_index=(first, last), backend="cpu")
+        assert v.shape == (n, last - first + 1)
+        assert passes(residuals(a, w, v, reference[first : last + 1]))

@@ -69,6 +69,8 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
         _require_memory(array, options)
     if not np.isfinite(array).all():
         _require_finite(array, options)
+    if driver is None and vectors and subset is not None and subset.by_index and subset.count() <= len(array) // 8:
+        driver = "evr"  # of a part, bisection and inverse iteration, as orthogonal as divide and conquer
     if subset is None or driver in ("evr", "evx"):
         return drivers.standard(array, lower, vectors, overwrite and array.flags.writeable, driver, subset)
     return _part(*drivers.standard(array, lower, vectors, overwrite and array.flags.writeable, driver), subset)

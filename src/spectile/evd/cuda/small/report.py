@@ -10,7 +10,6 @@ import numpy as np
 from spectile.evd.types import Options, not_converged, require_finite
 
 _Status = ctypes.c_int32 * 2
-_CLEAR = [0, 0]
 
 
 class Report:
@@ -32,7 +31,7 @@ class Report:
         self.address = np.uintp(0 if self._memory is None else self._memory.ptr)
         if self._memory is not None:
             self._status = _Status.from_address(self._memory.ptr)
-            self._status[:] = _CLEAR
+            self._status[0] = self._status[1] = 0
 
     def check(self, options: Options) -> None:
         """Wait for the stream and raise what was reported."""
