@@ -54,7 +54,8 @@ def eigh(
         With `b`: A v = w B v, A B v = w v, or B A v = w v.
     check_finite : bool, default True
         Raise ValueError for NaN and infinity in the triangle that is read; without the check they raise LinAlgError,
-        as no convergence (both are seen in the scaling and cost nothing).
+        as no convergence (both are seen in the scaling and cost nothing).  Small matrices, which one launch solves on
+        CUDA, give NaN instead, and a call with CuPy arrays does not wait for the device then.
     subset_by_index : (int, int), optional
         First and last index, both included, of the wanted eigenvalues in ascending order.
     subset_by_value : (float, float), optional
@@ -88,12 +89,12 @@ def eigh(
 
     Notes
     -----
-    On CUDA a part of at most n/8 eigenvectors is made by inverse iteration and costs its part, and generalized problems
-    go through the Cholesky factor of `b`.  Matrices up to order 32, one or a batch, are solved in one launch, which a
-    CUDA graph can capture (a matrix that is not finite gives NaN then, and no error); larger batches go to cuSOLVER's
-    batched solvers.  Where FP64 runs at 1/32 or 1/64 of FP32 (RTX, A10, L40S, B300), eigenvectors come from cuSOLVER,
-    because ours take more operations, and those of float32 and complex64 pass through double precision.  On the CPU
-    all but the eigenvalues of large matrices comes from the fastest LAPACK driver.
+    On CUDA a part of at most n/8 eigenvectors is made by inverse iteration and costs its part, and generalized
+    problems go through the Cholesky factor of `b`.  Matrices up to an order of 32 to 64, by dtype, one or a batch,
+    are solved in one launch, which a CUDA graph can capture (as without `check_finite`); larger batches go to
+    cuSOLVER's batched solvers.  Where FP64 runs at 1/32 or 1/64 of FP32 (RTX, A10, L40S, B300), eigenvectors come
+    from cuSOLVER, because ours take more operations, and those of float32 and complex64 pass through double
+    precision.  On the CPU all but the eigenvalues of large matrices comes from the fastest LAPACK driver.
 
     Source: Wang et al., "Extracting the potential of emerging hardware accelerators for symmetric eigenvalue
     decomposition", Algorithms 1 to 3.  On CUDA, matrices below the measured crossover of their type (orders of about

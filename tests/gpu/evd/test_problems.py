@@ -156,6 +156,20 @@ def test_small_batches_in_a_graph(n, rng):
     assert all(error < 10 for error in residuals(second[0], w[0].get(), v[0].get()).values())
 
 
+@pytest.mark.parametrize("n", [1, 16, 32])
+def test_small_batches_without_the_check(n, rng):
+    """Nobody waits; a matrix that is not finite gives NaN, and the others their eigenpairs."""
+    batch = np.stack([random_hermitian(n, rng) for _ in range(4)])
+    given = cupy.asarray(batch)
+    given[2, n - 1, 0] = np.inf
+    w, v = (cupy.asnumpy(x) for x in evd.eigh(given, check_finite=False))
+    assert np.isnan(w[2]).all() and np.isnan(v[2]).all()
+    for i in (0, 1, 3):
+        assert all(error < 10 for error in residuals(batch[i], w[i], v[i]).values())
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        evd.eigh(given)
+
+
 @pytest.mark.parametrize("n", [1, 2, 33, 500])
 def test_tridiagonal(n, rng):
     d, e = rng.standard_normal(n), rng.standard_normal(n - 1)

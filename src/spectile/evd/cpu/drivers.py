@@ -15,8 +15,9 @@ QR_ORDER = 16
 #: Orders up to which LAPACK works without blocks, so that its default work space is enough.
 UNBLOCKED_ORDER = 16
 
-#: Orders from which eigenvectors take 2 to 6 % less time from a lower triangle, the copy into columns included.
-LOWER_ORDER = 200
+#: Orders from which LAPACK takes 2 to 6 % less time with a lower triangle, the copy into columns included, for
+#: eigenvectors and for eigenvalues in single precision; for these up to another order.
+LOWER_ORDER, LOWER_ORDER_END = 200, 1000
 
 _FAILURES = {
     "ev": "The algorithm failed to converge; {} off-diagonal elements of an intermediate tridiagonal form did not "
@@ -85,7 +86,8 @@ def standard(
     n, letter = len(a), scalar_of(a.dtype).letter
     driver = driver or fastest(n, vectors)
     if letter in "sd" and not a.flags.f_contiguous:
-        if vectors and lower and n >= LOWER_ORDER and not overwrite:
+        pays = n >= LOWER_ORDER if vectors else letter == "s" and LOWER_ORDER <= n < LOWER_ORDER_END
+        if lower and pays and not overwrite:
             a, overwrite = np.array(a, order="F"), True
         else:
             a, lower = a.T, not lower  # the same matrix, without LAPACK's copy into columns

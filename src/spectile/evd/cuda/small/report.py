@@ -17,17 +17,23 @@ class Report:
 
     While the stream is captured in a graph there are none, because nothing can be waited for.
 
+    Parameters
+    ----------
+    wanted : bool, default True
+        Whether anything is reported at all.
+
     Attributes
     ----------
     address : numpy.uintp
         Of the first, not 0 where an entry is not finite; the second is what the solver reports.  0 for none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: bool = True) -> None:
         import cupy
 
         self._stream = cupy.cuda.get_current_stream()
-        self._memory: Any = None if self._stream.is_capturing() else cupy.cuda.alloc_pinned_memory(8)
+        reports = wanted and not self._stream.is_capturing()
+        self._memory: Any = cupy.cuda.alloc_pinned_memory(8) if reports else None
         self.address = np.uintp(0 if self._memory is None else self._memory.ptr)
         if self._memory is not None:
             self._status = _Status.from_address(self._memory.ptr)

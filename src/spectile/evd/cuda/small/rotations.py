@@ -69,8 +69,8 @@ def eigh(a: Any, options: Options) -> tuple[Any, Any]:
 def solve(batch: Any, options: Options) -> tuple[Any, Any]:
     """Return the eigenvalues, and the eigenvectors or None, of every matrix.
 
-    The host hears of failures once, and not at all while the stream is captured in a graph: the results of a matrix
-    that is not finite are NaN then.
+    The host waits and hears of failures once; without `check_finite`, and while the stream is captured in a graph, it
+    does not: the results of a matrix that is not finite are NaN then.
 
     Parameters
     ----------
@@ -86,15 +86,17 @@ def solve(batch: Any, options: Options) -> tuple[Any, Any]:
 
     Raises
     ------
-    ValueError, numpy.linalg.LinAlgError
-        If a triangle holds NaN or infinity, with and without `check_finite`; LinAlgError for no convergence, too.
+    ValueError
+        If a triangle holds NaN or infinity.
+    numpy.linalg.LinAlgError
+        For no convergence.
     """
     import cupy
 
     plan = _plan(batch.shape, batch.strides, batch.dtype.char, options.lower, options.vectors)
     w = cupy.empty(batch.shape[:2], plan.real)
     v = cupy.empty(batch.shape, batch.dtype) if options.vectors else None
-    report = Report()
+    report = Report(options.check_finite)
     kernel(plan.unit, "rotate_small")(plan.shape, batch, *plan.layout, w, w if v is None else v, report.address)
     report.check(options)
     if options.subset is None:
