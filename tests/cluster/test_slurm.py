@@ -1,7 +1,9 @@
 """The workflow on a real Slurm of one node: to its end, and through cancelled jobs, drained nodes and lost daemons."""
 
+import os
 import re
 import signal
+import subprocess
 import time
 from datetime import datetime
 
@@ -10,12 +12,14 @@ import pytest
 from spectile_study.bench import record
 from spectile_study.bench.provenance import PAPERS
 
+from ..workflow import test_places
 from ..workflow.conftest import copy_workflow, snakemake
 from ..workflow.faulty import workflow as faulty
 from ..workflow.test_speed import seconds_inside
 from . import onenode
 
 pytestmark = pytest.mark.cluster
+spaced_python = test_places.spaced_python
 # The test's node has fewer cores than the profiles ask for.
 HERE = ("--set-threads", "measure_case=1")
 
@@ -44,6 +48,17 @@ def seconds_on_node(slurm, comment):
     notes = (f"Launching batch job {job} for", f"[{job}.batch] done with job")
     first, last = (datetime.fromisoformat(re.search(rf"\[(\S+)] {re.escape(note)}", log)[1]) for note in notes)
     return (last - first).total_seconds()
+
+
+def test_jobs_run_with_an_interpreter_whose_path_has_a_space(slurm, spaced_python):
+    folder = faulty.faulty_workflow(spaced_python.parents[2] / "check out", {"case": "one"})
+    path = f"{spaced_python.parent}:{os.environ['PATH']}"
+    environment = faulty.environment(folder, **(slurm.environment | {"PATH": path}))
+    options = ("--workflow-profile", "profiles/slurm", *HERE)
+    command = [str(spaced_python), "-m", "snakemake", "records", *options]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert faulty.statuses(folder, "one") == {"good": "ok", "vendor": "ok"}
 
 
 def test_quick_workflow_runs_to_its_end(slurm, tmp_path):

@@ -1,5 +1,6 @@
 # The plan of this run, and what only Snakemake knows of it.  Everything else of the workflow is in spectile_study.
 import os
+import shlex
 import sys
 import threading
 from pathlib import Path
@@ -41,6 +42,15 @@ if not workflow.remote_exec and not PLAN.is_recorded:
 # What is stale is told once, by the Snakemake that its user started, and not again where that one writes its report.
 if not workflow.remote_exec and "--report" not in sys.argv and PLAN.news():
     print(f"spectile: {PLAN.news()}.", file=sys.stderr)
+
+
+# Executors write the interpreter's path into a shell's command line as it stands: one with a space is quoted for them.
+INTERPRETER = (
+    sys.executable
+    if Path(sys.executable).exists()
+    else "".join(shlex.split(sys.executable)[:1])
+)
+sys.executable = shlex.quote(INTERPRETER)
 
 
 wildcard_constraints:

@@ -26,7 +26,7 @@ def write_report():
         partial = Path(folder) / report_path().name
         subprocess.run(
             [
-                sys.executable,
+                INTERPRETER,
                 "-m",
                 "snakemake",
                 "--snakefile",
