@@ -52,7 +52,7 @@ def seconds_on_node(slurm, comment):
 
 def test_jobs_run_with_an_interpreter_whose_path_has_a_space(slurm, spaced_python):
     folder = faulty.faulty_workflow(spaced_python.parents[2] / "check out", {"case": "one"})
-    path = f"{spaced_python.parent}:{os.environ['PATH']}"
+    path = f"{spaced_python.parent}:{slurm.environment.get('PATH', os.environ['PATH'])}"
     environment = faulty.environment(folder, **(slurm.environment | {"PATH": path}))
     options = ("--workflow-profile", "profiles/slurm", *HERE)
     command = [str(spaced_python), "-m", "snakemake", "records", *options]
