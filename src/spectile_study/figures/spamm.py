@@ -6,7 +6,7 @@ import pandas
 
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import speedups
-from spectile_study.cases.spamm.ceilings import Machine, executed_64x128, machine, speedup_bound
+from spectile_study.cases.spamm.ceilings import Machine, executed_64x64, machine, speedup_bound
 from spectile_study.cases.spamm.thresholds import RATIOS
 from spectile_study.figures.palette import GPUS, Look
 from spectile_study.figures.tables import Cell
@@ -96,9 +96,7 @@ def _time_bound(row: pandas.Series, case: pandas.DataFrame, ratio: int) -> float
     times, n = case.set_index("method")["time_s"], int(row["p_n"])
     if "cublas" in times:
         rates = machine_of(case, row["device"])
-        return (
-            speedup_bound(times["cublas"], n, row["p_precision"], executed_64x128(n, ratio), rates) if rates else None
-        )
+        return speedup_bound(times["cublas"], n, row["p_precision"], executed_64x64(n, ratio), rates) if rates else None
     if {"blas", "norm_maps"} <= set(times.index):
         return times["blas"] / (times["norm_maps"] + row["v_valid_ratio"] * times["blas"])
     return None

@@ -5,7 +5,7 @@ import pandas
 from spectile.nearsparse.types import PRECISIONS
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import rates, speedups
-from spectile_study.cases.spamm.ceilings import Machine, bytes_bound, executed_64x128, speedup_bound
+from spectile_study.cases.spamm.ceilings import Machine, bytes_bound, executed_64x64, speedup_bound
 from spectile_study.cases.spamm.thresholds import TABLE_1
 from spectile_study.figures.spamm import as_called, machine_of
 from spectile_study.figures.tables import Cell, Table, first_value, percent
@@ -31,7 +31,7 @@ def _of_device(row: pandas.Series, vendor_s: float, ratio: int, tf32: float, on:
         return Cell(row["speedup"], "{:.2f}", below, "{share:.0%} of {peak:.0f} TFLOP/s")
     if on is None:
         return Cell(row["speedup"], "{:.2f}")
-    bound = speedup_bound(vendor_s, n, row["p_precision"], executed_64x128(n, ratio), on)
+    bound = speedup_bound(vendor_s, n, row["p_precision"], executed_64x64(n, ratio), on)
     below, words = {"share": row["speedup"] / bound, "bound": bound}, "{share:.0%} of {bound:.2f}"
     by_bytes = bytes_bound(vendor_s, n, row["p_precision"], on)
     if by_bytes < bound:
@@ -64,11 +64,12 @@ def table(frame: pandas.DataFrame) -> Table:
     result.notes = [
         "First the speed-up of a call of spamm over a call of the dense product, one call after another, wall clock; "
         "below it the device's own time over cuBLAS's, and the share of its bound.",
-        f"Bound: t_cuBLAS / (both norm maps at a copy's {copies or 'rate'} + 5 µs + what 64 x 128 tiles execute at "
+        f"Bound: t_cuBLAS / (both norm maps at a copy's {copies or 'rate'} + 5 µs + what 64 x 64 tiles execute at "
         "cuBLAS's rate). It leaves out C, which a product of few tiles writes whole.",
         '"By bytes": reading A and B twice, for norms and for products, and writing C at that rate, where this allows '
         f"less than the bound and the matrices do not fit the L2 cache ({caches or 'not known'}).",
-        "3xTF32 over SGEMM: the rate over executed tiles, of three TF32 products at cuBLAS's best rate in this run.",
+        "tf32x3: the speed-up is over SGEMM, whose 2N³ flops run on float32 units. The share is of tensor cores: three "
+        "TF32 products of each executed tile, over cuBLAS's best TF32 rate in this run.",
         "N = 1,024 and 2,048: replay of a graph on both sides; larger: events after the L2 cache was overwritten.",
     ]
     return result

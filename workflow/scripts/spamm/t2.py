@@ -40,9 +40,10 @@ def table(frame: pandas.DataFrame) -> Table:
         "fp16: the vendor's product sums in float32, as ours does; the last number is the device's time over "
         "cublasHgemm, which sums in float16 as the paper's baseline did.",
         'Bounds "of 3.3 (2.7)": 1/valid ratio, in brackets the one by time '
-        "(GPU: both norm maps at the rate of a copy, 5 µs, what 64 x 128 tiles execute at the vendor's rate; CPU: norm "
-        "maps as timed, valid products at BLAS's rate), the printed speed-up of a V100. tf32x3 is beside SGEMM: no "
-        "bound.",
+        "(GPU: both norm maps at the rate of a copy, 5 µs, what 64 x 64 tiles execute at the vendor's rate; CPU: norm "
+        "maps as timed, valid products at BLAS's rate), the printed speed-up of a V100.",
+        "tf32x3 stands beside SGEMM, whose 2N³ flops run on float32 units; ours spends three TF32 products on each "
+        "valid one, on tensor cores. The units differ, so there is no bound.",
         "Printed cells above 1/valid ratio (N = 1,024 and 2,048) cannot come from equal flop rates; a cuBLAS baseline "
         "with C in pinned host memory would explain them. Here A, B and C share one memory.",
         f"Measured on {', '.join(devices)}." if devices else "This run holds no record of a product.",
