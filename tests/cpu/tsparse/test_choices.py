@@ -128,6 +128,8 @@ def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
             assert lanes == 4 or products > 2 * lanes, "the smallest group that holds the row"
         elif symbolic < 2:
             assert span <= (2048, 8192)[symbolic] and products < CONSTANTS["HEAVY"]
+        elif symbolic == CONSTANTS["BLOCK_BIN"]:
+            assert choose.blocks_possible(span, min(products, 2**62))
         elif symbolic < CONSTANTS["BLOCK_BIN"]:
             assert most <= (32, 64, 256, 1024)[symbolic - 2], "a table that is full is searched for ever"
         need = ctypes.c_int()
@@ -277,7 +279,7 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
     factors._Compare(10, 20, 1)
     A = types.Factor((1000, 500), None, np.empty(7000, np.int32), None)
     B = types.Factor((500, 900), None, np.empty(2000, np.int32), None)
-    count._Launches(value, 1000, A, 7000, 900, 100)
+    count._Launches(value, 1000, A, 7000, types.Factor((500, 900), None, B.indices, None), 100)
     bins = {f"NUMERIC+{i}": 5 for i in range(CONSTANTS["BINS_NUMERIC"])}
     itemsize = np.dtype(value).itemsize
     for reuse in (False, True):

@@ -105,6 +105,14 @@ def symbolic_groups(rows: int, nnz: int, device: Device) -> tuple[bool, Shape]:
     return by_blocks, Shape((blocks,), CONSTANTS["GROUP_THREADS"])
 
 
+def blocks_possible(columns: int, nnz_b: int) -> bool:
+    """Return whether a row of C may have so many products that a block counts it, as ``symbolic_bin`` decides.
+
+    A row meets each entry of B once at most.
+    """
+    return nnz_b >= CONSTANTS["HEAVY"] or min(columns, nnz_b) > CONSTANTS["GROUPED"]
+
+
 def symbolic_block(rows: int, columns: int, device: Device) -> Shape | None:
     """Return the launch for the block bin with its bitmaps in shared memory, or None where they do not fit."""
     shared = 4 * bitmap_words(columns)

@@ -8,6 +8,7 @@ constexpr int ANALYSTS = 512;          // threads of a block of the analysis
 constexpr int SCAN_ROWS = 2048;        // rows that a block of the prefix scan takes
 constexpr int HEAVY = 16384;           // products from which a block gathers the row, however narrow it is
 constexpr int MOST_KEPT = 2147482624;  // words of kept bitmaps that a slot can name, and add 256 to
+constexpr int GROUPED = 768;           // products or columns of a row up to which a group of lanes counts it
 constexpr int EMPTY = -1048576;        // exponent of a row or column without a nonzero
 
 // The head: counters that a call clears before and the host reads between the phases.

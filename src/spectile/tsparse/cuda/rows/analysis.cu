@@ -16,7 +16,7 @@ __device__ int symbolic_bin(u64 products, int span) {
         if (bound <= 24) return 2;
         if (bound <= 48) return 3;
         if (bound <= 192) return 4;
-        if (bound <= 768) return 5;
+        if (bound <= GROUPED) return 5;
     }
     return 6;
 }

@@ -102,8 +102,8 @@ def count_rows(
     low, span, slot, entries, lists = range(work.ptr, work.ptr + 20 * rows, 4 * rows)
     head = counters.data.ptr
 
-    key = ("count", cupy.cuda.runtime.getDevice(), value, rows, A.shape, A.nnz, B.shape[1], kept_words)
-    launches: _Launches = plan(key, lambda: _Launches(value, rows, A, nnz, B.shape[1], kept_words))
+    key = ("count", cupy.cuda.runtime.getDevice(), value, rows, A.shape, A.nnz, B.shape[1], B.nnz, kept_words)
+    launches: _Launches = plan(key, lambda: _Launches(value, rows, A, nnz, B, kept_words))
     pattern = (A.indptr.data.ptr + 4 * first, A.indices.data.ptr, B.indptr.data.ptr, B.indices.data.ptr)
     places = (low, span, slot, entries, lists, kept.ptr, indptr.data.ptr)
     launches.addresses.set(*pattern, *places, head, head + 4 * CONSTANTS["HEAD"])
@@ -118,7 +118,7 @@ def count_rows(
 class _Launches:
     """The launches of the symbolic phase, for addresses that are set before."""
 
-    def __init__(self, value: str, rows: int, A: Factor, nnz: int, columns: int, kept_words: int) -> None:
+    def __init__(self, value: str, rows: int, A: Factor, nnz: int, B: Factor, kept_words: int) -> None:
         device = describe()
         # Whether rows go to blocks: without any, as in the call before, another stream costs more than it brings.
         self.beside = True
@@ -138,7 +138,9 @@ class _Launches:
         # How many rows fall into which bin stays on the device, and the kernels read it, so that the host need not
         # wait; only bitmaps that shared memory does not hold ask for their size.
         self._block_arguments = (count, size, lists, *pattern, low, span, entries, head)
+        columns = B.shape[1]
         block, words = choose.symbolic_block(rows, columns, device), np.int32(choose.bitmap_words(columns))
+        self._possible = choose.blocks_possible(columns, B.nnz)
         self._block = block and kernel(units.SYMBOLIC, "symbolic_block_shared").bind(
             block, *self._block_arguments, np.uint64(0), words
         )
@@ -150,7 +152,11 @@ class _Launches:
     def __call__(self, counters: Any, scratch_bytes: int) -> Any:
         """Launch; return the bitmaps in global memory, if any."""
         self._analyse()
-        scratch, block = (None, self._block) if self._block else self._global(counters, scratch_bytes)
+        scratch, block = None, self._block
+        if not self._possible:
+            block = None
+        elif not block:
+            scratch, block = self._global(counters, scratch_bytes)
         if block and self.beside:
             side_by_side([self._groups, block])
         else:
