@@ -78,9 +78,37 @@ def spamm_product(machine: str, baseline: str, ratios: Iterable[str]) -> str:
     return _markdown(head, rows, pandas.concat(used), machine)
 
 
+def _squares(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Return tSparse's rows without the second set's."""
+    return frame[frame["p_product"].isna()] if "p_product" in frame else frame
+
+
+def tsparse_second(machine: str) -> str:
+    """Return speed-ups as called over the second set: of the product, and of its values where the pattern is known."""
+    frame, rows, used = _frame(machine, "tsparse"), [], []
+    pairs = [
+        ("`spgemm`, one call", "spectile", "cupyx", "as_called", "CuPy's `A @ B`"),
+        ("`spgemm`, many calls", "spectile", "cupyx", "throughput", "CuPy's `A @ B`"),
+        ("`numeric`, one call", "numeric", "spectile", "as_called", "`spgemm`"),
+        ("`numeric`, many calls", "numeric", "cusparse_reuse", "throughput", "`cusparseSpGEMMreuse_compute`"),
+    ]
+    frame = frame.iloc[:0] if "p_product" not in frame else frame[frame["p_product"].notna()]
+    for dtype in ("float64", "float32"):
+        for what, ours, theirs, how, over in pairs:
+            found = speedups(frame, f"{ours}_{dtype}_{how}", f"{theirs}_{dtype}_{how}")
+            used.append(found)
+            if len(found):
+                s = found["speedup"]
+                least, most = (found.loc[place, "p_product"] for place in (s.idxmin(), s.idxmax()))
+                cells = [f"{s.min():.2f} ({least})", f"{geometric_mean(s):.2f}", f"{s.max():.2f} ({most})"]
+                rows.append([what, dtype, over, str(len(found)), *cells])
+    head = ["call", "precision", "over", "products", "least speed-up", "geometric mean", "largest speed-up"]
+    return _markdown(head, rows, pandas.concat(used), machine)
+
+
 def tsparse_product(machine: str, baseline: str) -> str:
     """Return how much faster products are than the baseline's, over all matrices of the record."""
-    frame, rows, used = _frame(machine, "tsparse"), [], []
+    frame, rows, used = _squares(_frame(machine, "tsparse")), [], []
     for dtype in ("float64", "float32"):
         ours = speedups(frame, f"spectile_{dtype}", f"{baseline}_{dtype}")
         used.append(ours)
@@ -194,6 +222,7 @@ def summary(machine: str) -> str:
         part = spamm[spamm["p_precision"] == key]
         calls, device = speedups(part, "called_05", "called_dense"), speedups(part, "spectile_05", "cublas")
         lines.append((f"SpAMM, {name}, 5 % of the products of tiles needed", "cuBLAS, dense", "orders", calls, device))
+    tsparse = _squares(tsparse)
     for dtype in ("float64", "float32"):
         calls = speedups(tsparse, f"spectile_{dtype}", f"cusparse_{dtype}")
         device = speedups(tsparse, f"rows_{dtype}", f"cusparse_{dtype}")
@@ -247,6 +276,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "spamm gpu": lambda: spamm_product("h200", "cublas", ("05", "30")),
     "spamm cpu": lambda: spamm_product("xeon2", "blas", ("05", "10", "30")),
     "tsparse gpu": lambda: tsparse_product("h200", "cusparse"),
+    "tsparse second": lambda: tsparse_second("h200"),
     "tsparse cpu": lambda: tsparse_product("xeon2", "scipy"),
     "evd gpu": lambda: evd_solver("h200", CUSOLVER, (1024, 2048, 4096, 8192, 16384, 32768, 65536)),
     "evd problems": lambda: evd_problems("h200"),
