@@ -185,7 +185,7 @@ class SymbolicProduct(Protocol):
         without duplicates, and entries that are not finite make entries of C that are not.  On a GPU the call does not
         wait for the device, but for the first, which lists the products of each entry of C: 8 bytes a multiplication
         and 4 an entry of C are kept, unless a `memory_limit` was given, half of the free memory is less, or the entries
-        of C have more than 32 products in the mean.
+        of C have more than 12 products in the mean.
 
         Parameters
         ----------

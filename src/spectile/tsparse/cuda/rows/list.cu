@@ -45,11 +45,42 @@ __device__ __forceinline__ void every_product(int nnz_a, int rows, const int* pt
     }
 }
 
-// TOGETHER products of an entry are loaded side by side.
-template <int TOGETHER>
-__device__ __forceinline__ void numeric_list(int nnz_c, const u32* starts, const u64* lists, const VALUE* val_a,
-                                             const VALUE* val_b, VALUE* val_c) {
-    constexpr int FEW = 4;
+}  // namespace
+
+extern "C" {
+
+__global__ void __launch_bounds__(256) count_products(int nnz_a, int rows, const int* ptr_a, const int* idx_a,
+                                                      const int* ptr_b, const int* idx_b, const int* ptr_c,
+                                                      const int* idx_c, u32* counts) {
+    every_product(nnz_a, rows, ptr_a, idx_a, ptr_b, idx_b, ptr_c, idx_c,
+                  [&](int e, int, int) { atomicAdd(&counts[e], 1u); });
+}
+
+// starts[e] is the first product of entry e; `counts` are used up.
+__global__ void __launch_bounds__(256) list_products(int nnz_a, int rows, const int* ptr_a, const int* idx_a,
+                                                     const int* ptr_b, const int* idx_b, const int* ptr_c,
+                                                     const int* idx_c, u32* counts, const u32* starts, u64* lists) {
+    every_product(nnz_a, rows, ptr_a, idx_a, ptr_b, idx_b, ptr_c, idx_c, [&](int e, int p, int q) {
+        lists[starts[e + 1] - atomicSub(&counts[e], 1u)] = u64(p) << 32 | u32(q);
+    });
+}
+
+// An entry of A occurs once in a list, so the words are in the order of k once they are sorted.
+__global__ void __launch_bounds__(256) sort_lists(int nnz_c, const u32* starts, u64* lists) {
+    const int e = blockIdx.x * blockDim.x + threadIdx.x;
+    if (e >= nnz_c) return;
+    const u32 begin = starts[e], end = starts[e + 1];
+    for (u32 i = begin + 1; i < end; ++i) {
+        const u64 word = lists[i];
+        u32 at = i;
+        for (; at > begin && lists[at - 1] > word; --at) lists[at] = lists[at - 1];
+        lists[at] = word;
+    }
+}
+
+__global__ void __launch_bounds__(256) numeric_list(int nnz_c, const u32* starts, const u64* lists, const VALUE* val_a,
+                                                    const VALUE* val_b, VALUE* val_c) {
+    constexpr int TOGETHER = 2, FEW = 4;  // products of an entry loaded side by side, and entries left for all lanes
     const int e = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x & 31;
     u32 at = 0, end = 0;
     if (e < nnz_c) {
@@ -89,47 +120,5 @@ __device__ __forceinline__ void numeric_list(int nnz_c, const u32* starts, const
     }
     if (e < nnz_c) val_c[e] = sum;
 }
-
-}  // namespace
-
-extern "C" {
-
-__global__ void __launch_bounds__(256) count_products(int nnz_a, int rows, const int* ptr_a, const int* idx_a,
-                                                      const int* ptr_b, const int* idx_b, const int* ptr_c,
-                                                      const int* idx_c, u32* counts) {
-    every_product(nnz_a, rows, ptr_a, idx_a, ptr_b, idx_b, ptr_c, idx_c,
-                  [&](int e, int, int) { atomicAdd(&counts[e], 1u); });
-}
-
-// starts[e] is the first product of entry e; `counts` are used up.
-__global__ void __launch_bounds__(256) list_products(int nnz_a, int rows, const int* ptr_a, const int* idx_a,
-                                                     const int* ptr_b, const int* idx_b, const int* ptr_c,
-                                                     const int* idx_c, u32* counts, const u32* starts, u64* lists) {
-    every_product(nnz_a, rows, ptr_a, idx_a, ptr_b, idx_b, ptr_c, idx_c, [&](int e, int p, int q) {
-        lists[starts[e + 1] - atomicSub(&counts[e], 1u)] = u64(p) << 32 | u32(q);
-    });
-}
-
-// An entry of A occurs once in a list, so the words are in the order of k once they are sorted.
-__global__ void __launch_bounds__(256) sort_lists(int nnz_c, const u32* starts, u64* lists) {
-    const int e = blockIdx.x * blockDim.x + threadIdx.x;
-    if (e >= nnz_c) return;
-    const u32 begin = starts[e], end = starts[e + 1];
-    for (u32 i = begin + 1; i < end; ++i) {
-        const u64 word = lists[i];
-        u32 at = i;
-        for (; at > begin && lists[at - 1] > word; --at) lists[at] = lists[at - 1];
-        lists[at] = word;
-    }
-}
-
-#define NUMERIC_LIST(TOGETHER)                                                                                            \
-    __global__ void __launch_bounds__(256) numeric_list_##TOGETHER(int nnz_c, const u32* starts, const u64* lists,        \
-                                                                   const VALUE* val_a, const VALUE* val_b, VALUE* val_c) { \
-        numeric_list<TOGETHER>(nnz_c, starts, lists, val_a, val_b, val_c);                                                \
-    }
-NUMERIC_LIST(1)
-NUMERIC_LIST(2)
-NUMERIC_LIST(4)
 
 }  // extern "C"

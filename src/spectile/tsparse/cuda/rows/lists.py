@@ -15,7 +15,7 @@ from spectile.tsparse.cuda.rows.count import Phase
 from spectile.tsparse.types import Factor
 
 #: Products of an entry of C, in the mean, from which the kernels for known columns read fewer bytes.
-_MANY = 32
+_MANY = 12
 _THREADS, _READERS, _MOST_BLOCKS = 256, 8, 2**16
 
 
@@ -40,7 +40,6 @@ class ProductLists:
         self._lists = cupy.empty(phase.products, np.uint64)
         kernel(unit, "list_products")(shape, *sizes, *patterns, counts, self._starts, self._lists)
         kernel(unit, "sort_lists")(each(entries), np.int32(entries), self._starts, self._lists)
-        self._name = f"numeric_list_{together(phase.products / entries)}"
         self._entries = entries
         self._bound = threading.local()  # no two threads write the same addresses
         cupy.cuda.get_current_stream().synchronize()  # later calls may be on other streams
@@ -58,12 +57,7 @@ class ProductLists:
     def _bind(self, value: str) -> tuple[Addresses, Any]:
         addresses = Addresses(3)
         arguments = (np.int32(self._entries), self._starts, self._lists, *(addresses[i] for i in range(3)))
-        return addresses, kernel(units.LIST[value], self._name).bind(each(self._entries), *arguments)
-
-
-def together(mean: float) -> int:
-    """Return how many products of an entry are loaded side by side, where it has so many in the mean."""
-    return 1 if mean <= 1.2 else 2 if mean <= 3 else 4
+        return addresses, kernel(units.LIST[value], "numeric_list").bind(each(self._entries), *arguments)
 
 
 def each(count: int) -> Shape:

@@ -89,15 +89,16 @@ template <int G> struct Side {
         : width(min(1 << log, G)), rows(max(G >> log, 1)), row(lane >> log), place(lane & (width - 1)) {}
 };
 
-// visit(column) for every product of a row, in any order, by a group of G lanes.
-template <int G, int PIECES, class Visit>
+// visit(column) for every product of a row, in any order, by a group of G lanes.  With ALONE a row of B that takes the whole
+// group is read by a loop of its own: faster where visits are short (bitmaps), slower where they are long (tables).
+template <int G, int PIECES, bool ALONE, class Visit>
 __device__ __forceinline__ void each_column(int begin, int end, const int* idx_a, const int* ptr_b, const int* idx_b,
                                             int log, int lane, u32 mask, Visit visit) {
     const Side<G> side(log, lane);
     for (int base = begin; base < end; base += G) {
         const Met met = row_met(base + lane, end, idx_a, ptr_b);
         const int steps = min(G, end - base);
-        if (side.rows == 1) {
+        if (ALONE && side.rows == 1) {
             for (int s = 0; s < steps; s += AHEAD) {
                 int columns[AHEAD][PIECES], from[AHEAD], stop[AHEAD];
 #pragma unroll
@@ -265,7 +266,7 @@ __device__ __forceinline__ void mark_columns(int row, int start, int words, u32*
                                              const int* ptr_b, const int* idx_b, int log, int lane, u32 mask) {
     for (int w = lane; w < words; w += G) bits[w] = 0;
     __syncwarp(mask);
-    each_column<G, G == 32 ? 2 : 1>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, log, lane, mask, [&](int column) {
+    each_column<G, G == 32 ? 2 : 1, true>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, log, lane, mask, [&](int column) {
         const int offset = column - start;
         set_bit(&bits[offset >> 5], offset);
     });

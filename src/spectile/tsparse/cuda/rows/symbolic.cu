@@ -26,7 +26,7 @@ __device__ __forceinline__ void symbolic_hash(int row, int* keys, const int* ptr
     for (int t = lane; t < 1 << LOG; t += G) keys[t] = -1;
     __syncwarp(mask);
     int total = 0;
-    each_column<G, 1>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, log, lane, mask, [&](int column) {
+    each_column<G, 1, false>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, log, lane, mask, [&](int column) {
         bool added = false;
         insert<LOG>(keys, column, added);
         total += added;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void window_rows_by_blocks(const Rows& of, int bin, u
         for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
         __syncthreads();
         const int begin = of.ptr_a[row], part = (of.ptr_a[row + 1] - begin + 3) >> 2, from = begin + warp * part;
-        each_column<32, 2>(from, min(from + part, of.ptr_a[row + 1]), of.idx_a, of.ptr_b, of.idx_b, of.log, lane, ALL,
+        each_column<32, 2, true>(from, min(from + part, of.ptr_a[row + 1]), of.idx_a, of.ptr_b, of.idx_b, of.log, lane, ALL,
                            [&](int column) {
                                const int offset = column - start;
                                set_bit(&bits[offset >> 5], offset);
