@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from spectile_study.bench import provenance, record
+from spectile_study.bench import archive, provenance, record
 from spectile_study.bench.sheets import read_sheet
 
 ROOT = Path(__file__).parents[2]
+ZIPS = sorted((ROOT / "results/recorded").rglob("*.zip"))
 FRAMES = sorted((ROOT / "results/recorded").rglob("*.parquet"))
 # Cases of the paper run that no H200 has measured yet, as patterns; docs/notes says why.  A case that
 # is recorded must leave this list.
@@ -30,6 +31,21 @@ def test_paper_run_is_recorded(paper):
     recorded = set(record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet")["case"])
     lacking = {case for case in sheet(paper, "paper") if re.fullmatch(NOT_RECORDED[paper], case)}
     assert set(sheet(paper, "paper")) - recorded == lacking, f"NOT_RECORDED[{paper!r}] is not what is lacking"
+
+
+@pytest.mark.parametrize("path", ZIPS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_kept_records_are_those_of_the_frame_and_say_what_made_them(path):
+    frame = record.read_frame(path.with_suffix(".parquet"))
+    records = archive.load(path)
+    assert records
+    identities = frame.drop_duplicates("case").set_index("case")["record"]
+    assert {case: record.record_id(stored) for case, stored in records.items()} == identities[list(records)].to_dict()
+    measured = [case for case, stored in records.items() if stored["backend"] == "cuda" and stored["status"] == "ok"]
+    rows = frame[frame["case"].isin(measured)]
+    for name in (*record.RUN_FACTS, *record.RUN_GPU_FACTS, "measured_at"):
+        assert rows[f"run_{name}"].notna().all(), f"run_{name} is absent of {path}"
+    with_inputs = [case for case in measured if records[case]["inputs"]]
+    assert frame.loc[frame["case"].isin(with_inputs), "run_inputs"].str.contains("[0-9a-f]{64}").all()
 
 
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: f"{path.parent.name}-{path.stem}")
