@@ -126,6 +126,18 @@ def test_drawings_are_short_and_captioned(element):
     assert f"def {'draw' if element.is_figure else 'table'}(frame" in text
 
 
+@pytest.mark.parametrize(
+    "element",
+    [element for element in DRAWINGS if element.is_papers],
+    ids=lambda element: f"{element.paper}_{element.name}",
+)
+def test_captions_say_what_the_paper_concluded_and_whether_ours_agrees(element):
+    *said, last = (ROOT / f"workflow/report/{element.paper}/{element.name}.rst").read_text().rstrip().splitlines()
+    assert re.search(r"(The paper|It|and) concludes", " ".join(said))
+    found = Path(element.output).with_suffix(".agreement.rst")
+    assert last == f".. include:: results/{{{{ snakemake.config.machine }}}}/{found}"
+
+
 def test_captions_have_drawings():
     named = {(element.paper, element.name) for element in DRAWINGS}
     captions = {(path.parent.name, path.stem) for path in (ROOT / "workflow/report").glob("*/*.rst")}
