@@ -99,6 +99,39 @@ def test_vectors_that_do_not_fit_together_are_done_in_passes(kind, monkeypatch):
     np.testing.assert_allclose(passes.moments, whole.moments, rtol=0, atol=1e-11 * matrix.shape[0])
 
 
+@pytest.mark.parametrize("transport", ["peer", "nccl"])
+def test_batches_wait_for_their_start_vectors(transport, tmp_path):
+    # A device that is slow to begin, as one that others share: what a batch reads must be ordered, not merely early.
+    import cupy
+
+    from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
+
+    sleep = cupy.RawKernel(
+        'extern "C" __global__ void nap() { for (int n = 0; n < 50; ++n) __nanosleep(1000000); }', "nap"
+    )
+    sample = TopologicalInsulator(9, 6, 8, potential=np.random.default_rng(SEED).random((9, 6, 8)))
+    start = reference.random_phases(SEED, sample.shape[0], 5)
+    expected = reference.etas_blocked(sample.matrix(), start, 20, A, B)
+
+    def slow(engine):
+        for local in engine.partitions:
+            with local.device.working():
+                sleep((1,), (1,), ())
+
+    matrix = MultiGpuMatrix(sample, range(cupy.cuda.runtime.getDeviceCount()), transport=transport)
+    engine = matrix.engine(np.dtype(np.complex128))
+    slow(engine)
+    recursion = engine.random(SEED, 0, 5, A, B)
+    etas = recursion.advance(3)
+    held = recursion.state()
+    etas = np.concatenate([etas, recursion.advance(7)])
+    assert np.abs(etas - expected).max() / sample.shape[0] < 1e-12, f"seed {SEED}"
+    slow(engine)
+    resumed = engine.random(SEED, 0, 5, A, B)
+    resumed.restore(held)
+    np.testing.assert_array_equal(resumed.advance(7), etas[6:])
+
+
 def test_bitwise_repeatable():
     from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
 

@@ -36,8 +36,21 @@ class PartitionDevice:
 
     @functools.cached_property
     def beside(self) -> PartitionDevice:
-        """The same device for a second batch of vectors: streams and events of its own."""
-        return PartitionDevice(self.partition, self.ordinal, self)
+        """The same device for a second batch of vectors: streams and events of its own.
+
+        What this one's computing stream has been given so far, the operator's arrays, comes before what they compute.
+        """
+        import cupy
+
+        second = PartitionDevice(self.partition, self.ordinal, self)
+        with cupy.cuda.Device(self.ordinal):
+            self.begun.record(self.compute)
+            second.compute.wait_event(self.begun)
+        return second
+
+    def of_batch(self, number: int) -> PartitionDevice:
+        """Return what computes a batch of vectors: its block is made on the stream that reads it."""
+        return self.beside if number else self
 
     @contextmanager
     def working(self, stream: Any = None) -> Iterator[None]:

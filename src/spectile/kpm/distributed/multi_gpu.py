@@ -215,7 +215,7 @@ class MultiGpuEngine(ProductEngine):
         for number, batch in enumerate(self.partitions[0].batches(num_vectors)):
             states = []
             for local in self.partitions:
-                with local.device.working():
+                with local.device.of_batch(number).working():
                     states.append(local.new_state(block(local, batch), number))
             batches.append(states)
         return MultiGpuRecursion(self, a, b, batches)
@@ -373,7 +373,7 @@ class MultiGpuRecursion:
             batches.append([])
             for local in (each.local for each in before):
                 key = f"{local.device.partition}_{batch}"
-                with local.device.working():
+                with local.device.of_batch(batch).working():
                     fresh = local.new_state(cupy.asarray(state[f"v{key}"]), batch)
                     fresh.w = cupy.asarray(state[f"w{key}"])
                 batches[-1].append(fresh)

@@ -38,8 +38,8 @@ class LocalSlab:
         return [slice(0, half), slice(half, num_vectors)] if num_vectors > 1 else [slice(0, 1)]
 
     def new_state(self, block: Any, batch: int = 0) -> SlabState:
-        """Return the recurrence's state on this device."""
-        return SlabState(self, block, self.device.beside if batch else self.device)
+        """Return the recurrence's state on this device; `block` was made on the stream of this batch."""
+        return SlabState(self, block, self.device.of_batch(batch))
 
     def random_block(self, seed: int, first_vector: int, num_vectors: int) -> Any:
         """Return random start vectors, halo included."""
