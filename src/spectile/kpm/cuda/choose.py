@@ -83,14 +83,12 @@ class GatherShape(NamedTuple):
     ----------
     vector, lanes, pieces : int
         Adjacent vectors that a thread reads at once, threads of a row, and pieces of a thread.
-    unroll, ahead : int
-        Entries in flight, and turns of a warp by which V and W come into the L2 cache ahead.
+    unroll : int
+        Entries in flight.
+    ahead : int
+        1 if V and W come into the L2 cache before a warp's turn.
     threads, blocks : int
         Threads of a block, and blocks of a multiprocessor.
-    rows : int
-        Adjacent rows of a block; 0: as many blocks as run together take turns of rows side by side.
-    together : int
-        Turns after which the warps of a block meet, so that they find each other's rows of V in the L1 cache; 0: never.
     """
 
     vector: int
@@ -100,8 +98,6 @@ class GatherShape(NamedTuple):
     ahead: int
     threads: int
     blocks: int
-    rows: int
-    together: int
 
     @property
     def columns(self) -> int:
@@ -125,7 +121,7 @@ def gather_shape(num_vectors: int, dtype: Any) -> GatherShape:
     """Return the shape for R vectors: 16 bytes a thread where R allows."""
     item = np.dtype(dtype).itemsize
     if num_vectors == 1:
-        return GatherShape(1, 1, 1, 4 if item <= 8 else 2, 0, 512, 2, 4096, 0)
+        return GatherShape(1, 1, 1, 4 if item <= 8 else 2, 0, 512, 2)
     vector = max(1, 16 // item)
     while num_vectors % vector:
         vector //= 2
@@ -135,23 +131,75 @@ def gather_shape(num_vectors: int, dtype: Any) -> GatherShape:
     pieces = 2 if lanes * vector < min(num_vectors, 64) else 1
     row = num_vectors * item
     unroll, threads, blocks = next((shape for most, shape in _GATHER_SHAPES if row <= most), _GATHER_SHAPES[-1][1])
-    return GatherShape(vector, lanes, pieces, unroll, 3, threads, blocks, 0, 0)
+    return GatherShape(vector, lanes, pieces, unroll, 1, threads, blocks)
 
 
-# Blocks whose scalar products are summed, at most.
-_MOST_BLOCKS = 2**15
+# Blocks whose scalar products are summed, at most, and adjacent rows of a block of ``stream.cu`` up to there.
+_MOST_BLOCKS, _STREAM_ROWS = 2**15, 4096
 
 
-def gather_launch(shape: GatherShape, num_rows: int, num_vectors: int, device: Device) -> tuple[Shape, int]:
-    """Return the launch of ``gather`` or ``stream``, and the rows of a block."""
+def gather_launch(
+    shape: GatherShape, num_rows: int, num_vectors: int, device: Device, wave_rows: int | None = None
+) -> tuple[Shape, int]:
+    """Return the launch of ``gather`` and the rows of a wave, or of ``stream`` and the adjacent rows of a block."""
     once = shape.threads // shape.lanes  # rows of a block at a time
-    # Small matrices: every multiprocessor has its part.  Large ones: no more blocks than the sums are made for.
     resident = device.multiprocessors * shape.blocks
-    if shape.rows == 0 and num_vectors > 1:
-        return Shape((min(resident, -(-num_rows // once)), -(-num_vectors // shape.columns)), shape.threads), 0
+    if num_vectors > 1:
+        # Without a wave that the matrix shows, all blocks walk through the rows side by side.
+        blocks = min(resident, -(-num_rows // once))
+        return Shape((blocks, -(-num_vectors // shape.columns)), shape.threads), wave_rows or blocks * once
+    # Small matrices: every multiprocessor has its part.  Large ones: no more blocks than the sums are made for.
     even = -(-num_rows // resident)
-    chunk = -(-max(min(shape.rows, even), num_rows // _MOST_BLOCKS) // once) * once
-    return Shape((-(-num_rows // chunk), -(-num_vectors // shape.columns)), shape.threads), chunk
+    chunk = -(-max(min(_STREAM_ROWS, even), num_rows // _MOST_BLOCKS) // once) * once
+    return Shape((-(-num_rows // chunk), 1), shape.threads), chunk
+
+
+# ---- groups of rows with the same columns (grouped.cu)
+
+#: Rows of a group: the height of the tensor core's operand.
+MOST_GROUPED = 8
+# Rows of a group, on average, from which reading each row of V once for all of them pays.
+_LEAST_GROUPED = 2.5
+
+
+class GroupedShape(NamedTuple):
+    """Shape of ``grouped.cu`` for a width of the block vector.
+
+    Attributes
+    ----------
+    columns : int
+        Vectors of a warp.
+    unroll : int
+        Steps of four entries in flight.
+    threads, blocks : int
+        Threads of a block, and blocks of a multiprocessor.
+    """
+
+    columns: int
+    unroll: int
+    threads: int
+    blocks: int
+
+
+def groups(num_vectors: int, dtype: Any, rows_of_a_group: float, device: Device) -> bool:
+    """Return whether ``grouped.cu`` takes R vectors of a matrix with so many rows in a group on average."""
+    parts = 2 if np.dtype(dtype).kind == "c" else 1
+    whole = num_vectors == 8 if parts == 1 and num_vectors < 16 else num_vectors * parts % 16 == 0
+    return device.fast_fp64 and whole and rows_of_a_group >= _LEAST_GROUPED
+
+
+def grouped_shape(num_vectors: int, dtype: Any) -> GroupedShape:
+    """Return the shape for R vectors: the widest that divides R and whose sums stay in registers."""
+    parts = 2 if np.dtype(dtype).kind == "c" else 1
+    columns = next(each for each in (32, 16, 8) if num_vectors % each == 0)
+    return GroupedShape(columns, 2 if columns * parts > 32 else 4, 256, 1 if columns * parts > 32 else 2)
+
+
+def grouped_launch(shape: GroupedShape, groups: int, num_vectors: int, device: Device) -> Shape:
+    """Return the launch of ``grouped``: as many blocks as run together take turns of groups side by side."""
+    warps = shape.threads // 32
+    blocks = min(device.multiprocessors * shape.blocks, -(-groups // warps))
+    return Shape((blocks, num_vectors // shape.columns), shape.threads)
 
 
 # ---- V staged through shared memory (staged.cu)

@@ -22,12 +22,14 @@ class GatherOperator(StoredOperator):
     ----------
     matrix : scipy or cupyx CSR matrix, shape (N, N)
         float32, float64, complex64 or complex128.
+    wave_rows : int or None
+        Rows of a wave: of a lattice's plane, for example.
     tuning : GatherShape or None
         Shape of the kernel; None takes :func:`spectile.kpm.cuda.choose.gather_shape`.
     """
 
-    def __init__(self, matrix: Any, tuning: GatherShape | None = None) -> None:
-        super().__init__(matrix)
+    def __init__(self, matrix: Any, wave_rows: int | None = None, tuning: GatherShape | None = None) -> None:
+        super().__init__(matrix, wave_rows=wave_rows)
         self._shape = tuning
 
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
@@ -39,8 +41,8 @@ class GatherOperator(StoredOperator):
         name = "stream" if num_vectors == 1 else "gather"
         step = kernel(self.unit(num_vectors, mode), name, prefer_l1=True)
         start, stop = rows or (0, self.num_rows)
-        launched, chunk = gather_launch(self._kernel(num_vectors), stop - start, num_vectors, describe())
-        settings = np.int64(start), np.int64(stop), np.int64(chunk), np.int32(num_vectors)
+        launched, wave = gather_launch(self._kernel(num_vectors), stop - start, num_vectors, describe(), self.wave_rows)
+        settings = np.int64(start), np.int64(stop), np.int64(wave), np.int32(num_vectors)
         operands = self.starts[0], self.indices, self.data
         return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)
 

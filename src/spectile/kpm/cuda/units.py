@@ -11,10 +11,12 @@ from spectile.kpm.cuda import kernels
 from spectile.kpm.cuda.choose import (
     SELL_CHUNK,
     GatherShape,
+    GroupedShape,
     RowShape,
     StagedShape,
     SweepTile,
     gather_shape,
+    grouped_shape,
     row_shape,
     sell_shape,
     staged_shape,
@@ -70,11 +72,22 @@ def gather_unit(dtype: str, num_vectors: int, *, wide: bool = False, mode: int =
     defines = {
         "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": str(shape.lanes),
         "COLUMNS": str(shape.pieces * shape.vector), "VECTOR": str(shape.vector), "PIECES": str(shape.pieces),
-        "UNROLL": str(shape.unroll), "AHEAD": str(shape.ahead), "TOGETHER": str(shape.together),
-        "THREADS": str(shape.threads), "BLOCKS": str(shape.blocks), "WIDE": str(int(wide)), "SELL": "0",
-        "MODE": str(mode), "EXACT": str(int(num_vectors % shape.columns == 0)),
+        "UNROLL": str(shape.unroll), "AHEAD": str(shape.ahead), "THREADS": str(shape.threads),
+        "BLOCKS": str(shape.blocks), "WIDE": str(int(wide)), "SELL": "0", "MODE": str(mode),
+        "EXACT": str(int(num_vectors % shape.columns == 0)),
     }  # fmt: skip
     return Unit(kernels.__name__, ("stream.cu" if num_vectors == 1 else "gather.cu",), PORTABLE, defines)
+
+
+@functools.cache
+def grouped_unit(dtype: str, num_vectors: int, *, wide: bool = False, mode: int = FULL, shape: GroupedShape) -> Unit:
+    """Return the unit of the step on groups of rows (``grouped.cu``); arguments as above."""
+    defines = {
+        "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": "4",
+        "COLUMNS": str(shape.columns // 4), "UNROLL": str(shape.unroll), "THREADS": str(shape.threads),
+        "BLOCKS": str(shape.blocks), "WIDE": str(int(wide)), "SELL": "0", "MODE": str(mode), "EXACT": "1",
+    }  # fmt: skip
+    return Unit(kernels.__name__, ("grouped.cu",), PORTABLE, defines)
 
 
 @functools.cache
@@ -142,6 +155,8 @@ UNITS = (
     *(gather_unit(dtype, r, shape=gather_shape(r, dtype)) for dtype in REAL for r in (1, 2, 7, 8, 32, 64)),
     gather_unit("complex128", 32, wide=True, shape=gather_shape(32, "complex128")),
     gather_unit("complex128", 1, wide=True, shape=gather_shape(1, "complex128")),
+    *(grouped_unit(dtype, r, shape=grouped_shape(r, dtype)) for dtype in REAL for r in (8, 32)),
+    grouped_unit("float64", 32, wide=True, shape=grouped_shape(32, "float64")),
     *(vectors_unit(dtype) for dtype in REAL),
     vectors_unit("complex128", wide=True),
     *(stored_unit("complex128", r) for r in (4, 8, 16, 31, 32, 64)),

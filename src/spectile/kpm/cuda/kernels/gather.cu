@@ -49,10 +49,6 @@ static __device__ __forceinline__ void store_once(number *p, const piece &x) {
     __stcs(reinterpret_cast<word *>(p), bits);
 }
 
-struct Entries {
-    entry begin, end;
-};
-
 // The lines of V and W that a warp's rows from `row` on take: a thread a line of 128 bytes comes into the L2 cache.
 static __device__ __forceinline__ void fetch_ahead(const number *v, const number *w, int width, long long rows,
                                                    long long row, int lines) {
@@ -62,13 +58,12 @@ static __device__ __forceinline__ void fetch_ahead(const number *v, const number
         prefetch_l2(reinterpret_cast<const char *>(thread < 16 ? v : w) + byte);
 }
 
-// Rows first_row, ..., rows - 1 are computed, `chunk` adjacent ones by a block, or, if it is zero, side by side
-// in turns; columns may lie beyond them.  partial:
-// (gridDim.x, 2, R)
+// Rows first_row, ..., rows - 1 are computed; columns may lie beyond them.  Of every `wave` rows a block takes the same
+// part, so that what lies a wave before and after may still be in its L1 cache.  partial: (gridDim.x, 2, R)
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     gather(const entry *__restrict__ pointer, const int *__restrict__ indices, const number *__restrict__ data,
            const number *__restrict__ v, number *__restrict__ w, double *__restrict__ partial, long long first_row,
-           long long rows, long long chunk, int width, double scale_, double shift_, double keep_) {
+           long long rows, long long wave, int width, double scale_, double shift_, double keep_) {
     const real scale = scale_, shift = shift_, keep = keep_;
     const int lane = threadIdx.x % LANES, sub = threadIdx.x % 32 / LANES, warp = threadIdx.x / 32;
     const int column = blockIdx.y * SPAN + lane * VECTOR;
@@ -79,31 +74,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) exists[p] = EXACT || column + p * LANES * VECTOR < width;
 
-    const long long begin = first_row + blockIdx.x * (chunk ? chunk : WARPS * ROWS);
-    const long long step = WARPS * ROWS * (chunk ? 1ll : gridDim.x);
-    if (chunk) rows = min(rows, begin + chunk);
-    long long row = begin + warp * ROWS + sub;
-    // Where the entries of this row lie, of the next, and of the one after it.
-    auto find = [&](long long r) { return r < rows ? Entries{pointer[r], pointer[r + 1]} : Entries{0, 0}; };
-    Entries mine = find(row), next = find(row + step), later = find(row + 2 * step);
+    const long long low = wave * blockIdx.x / gridDim.x;
+    const int part = int(wave * (blockIdx.x + 1) / gridDim.x - low), last = part ? int(rows) : 0;
+    // This row, and where its entries lie; the next one's, and the one's after it.
+    long long start = first_row + low;  // of the part that the row just looked for lies in
+    int offset = warp * ROWS + sub;     // its place there
+    struct Place {
+        int row, count;
+        entry at;
+    };
+    auto find = [&]() {
+        while (offset >= part && start < last) offset -= part, start += wave;
+        const int row = int(min(start + offset, (long long)last));
+        offset += WARPS * ROWS;
+        if (row >= last) return Place{last, 0, 0};
+        const entry at = pointer[row];
+        return Place{row, int(pointer[row + 1] - at), at};
+    };
+    Place mine = find(), next = find(), later = find();
     const int lines = min((ROWS * width * int(sizeof(number)) + 127) / 128, 16);
-    const int turns = int((rows - begin + step - 1) / step);
-    for (int turn = 0; turn < turns; ++turn, row += step) {
-        // The scheduler prefers the oldest warps, which would run far ahead of those that share their rows of V.
-        if (TOGETHER && turn % TOGETHER == 0) __syncthreads();
-        const bool live = row < rows;
-        const entry at = mine.begin;
-        const int count = int(mine.end - mine.begin), most = __reduce_max_sync(0xffffffffu, count);
-        number *const target = w + row * width + column;
+    while (__any_sync(0xffffffffu, mine.row < last)) {
+        const bool live = mine.row < last;
+        const entry at = mine.at;
+        const int count = mine.count, most = __reduce_max_sync(0xffffffffu, count);
+        const long long place = (long long)mine.row * width + column;
         piece own[PIECES], old[PIECES];
 #pragma unroll
         for (int p = 0; p < PIECES; ++p)
             if (MODE > 0 && live && exists[p]) {
-                old[p] = load_once(target + p * LANES * VECTOR);
-                own[p] = load(v + row * width + column + p * LANES * VECTOR);
+                old[p] = load_once(w + place + p * LANES * VECTOR);
+                own[p] = load(v + place + p * LANES * VECTOR);
             }
-        mine = next, next = later, later = find(row + 3 * step);
-        fetch_ahead(v, w, width, rows, row - sub + AHEAD * step, lines);
+        mine = next, next = later, later = find();
+        if (AHEAD) fetch_ahead(v, w, width, last, __shfl_sync(0xffffffffu, later.row, 0), lines);
         number sum[COLUMNS];
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) sum[c] = zero();
@@ -129,9 +132,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     for (int c = 0; c < COLUMNS; ++c) multiply_add(sum[c], value[u], other[u][c / VECTOR].n[c % VECTOR]);
         }
         // The entries of the next row but one: a lane a line of 128 bytes.
-        for (int byte = lane * 128; byte < int(next.end - next.begin) * int(sizeof(number)); byte += LANES * 128)
-            prefetch_l2(reinterpret_cast<const char *>(data + next.begin) + byte);
-        if (lane == LANES - 1 && next.end > next.begin) prefetch_l2(indices + next.begin);
+        for (int byte = lane * 128; byte < next.count * int(sizeof(number)); byte += LANES * 128)
+            prefetch_l2(reinterpret_cast<const char *>(data + next.at) + byte);
+        if (lane == LANES - 1 && next.count > 0) prefetch_l2(indices + next.at);
 #pragma unroll
         for (int p = 0; p < PIECES; ++p)
             if (live && exists[p]) {
@@ -140,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 for (int n = 0; n < VECTOR; ++n)
                     fresh.n[n] = advanced(sum[p * VECTOR + n], own[p].n[n], old[p].n[n], scale, shift, keep,
                                           even[p * VECTOR + n], odd[p * VECTOR + n]);
-                store_once(target + p * LANES * VECTOR, fresh);
+                store_once(w + place + p * LANES * VECTOR, fresh);
             }
     }
 #if MODE == 2

@@ -115,6 +115,20 @@ extern "C" __global__ void sell_fill(const entry *__restrict__ pointer, const in
     }
 }
 
+// Whether each row couples other columns than the row before it (grouped.cu): a warp a row.
+extern "C" __global__ void group_begins(const entry *__restrict__ pointer, const int *__restrict__ indices, long long rows,
+                                        bool *__restrict__ begins) {
+    const long long row = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
+    if (row >= rows) return;
+    const entry before = row ? pointer[row - 1] : 0, begin = pointer[row], end = pointer[row + 1];
+    bool other = row == 0 || end - begin != begin - before;
+    if (!other)
+        for (entry at = begin + threadIdx.x % 32; at < end; at += 32)
+            other |= indices[at] != indices[at - (begin - before)];
+    other = __any_sync(0xffffffffu, other);
+    if (threadIdx.x % 32 == 0) begins[row] = other;
+}
+
 // etas[s][j] = sum over n of partial[s][n][j], in a fixed order: `count` blocks of each step, blockIdx.y = s.  `across` (a
 // power of two up to 32) threads take adjacent j, and the others every so many n.
 extern "C" __global__ void __launch_bounds__(1024)

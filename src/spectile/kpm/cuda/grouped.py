@@ -1,0 +1,80 @@
+"""A stored matrix whose adjacent rows couple the same columns: groups of them on tensor cores (``grouped.cu``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spectile.core.compile import Unit
+from spectile.core.device import describe
+from spectile.core.launch import Shape, kernel
+from spectile.kpm.cuda.choose import MOST_GROUPED, GroupedShape, grouped_launch, grouped_shape
+from spectile.kpm.cuda.step import Step
+from spectile.kpm.cuda.stored import StoredOperator
+from spectile.kpm.cuda.units import FULL, grouped_unit, vectors_unit
+
+
+def groups_of(matrix: Any) -> Any:
+    """Return the first row of each group of up to eight adjacent rows with the same columns, then the number of rows.
+
+    Parameters
+    ----------
+    matrix : cupyx CSR matrix, shape (N, N)
+        Canonical.
+
+    Returns
+    -------
+    cupy.ndarray, int32, shape (groups + 1,)
+    """
+    import cupy
+
+    rows = int(matrix.shape[0])
+    begins = cupy.empty(rows, np.bool_)
+    unit = vectors_unit(str(matrix.dtype), wide=matrix.indptr.dtype.itemsize == 8)
+    kernel(unit, "group_begins")(Shape((-(-rows // 8),), 256), matrix.indptr, matrix.indices, np.int64(rows), begins)
+    runs = cupy.append(cupy.flatnonzero(begins), rows)
+    lengths = cupy.diff(runs)
+    # A longer run becomes as many groups as it needs.
+    pieces = -(-lengths // MOST_GROUPED)
+    ends = cupy.cumsum(pieces)
+    number = cupy.arange(int(ends[-1]))
+    run = cupy.searchsorted(ends, number, side="right")
+    first = runs[run] + (number - (ends - pieces)[run]) * MOST_GROUPED
+    return cupy.append(first, rows).astype(np.int32)
+
+
+class GroupedOperator(StoredOperator):
+    """A stored Hermitian matrix in CSR form on the device, whose adjacent rows couple the same columns.
+
+    Parameters
+    ----------
+    matrix : cupyx CSR matrix, shape (N, N)
+        float32, float64, complex64 or complex128; canonical.
+    first : cupy.ndarray or None
+        What :func:`groups_of` returns of it.
+    tuning : GroupedShape or None
+        Shape of the kernel; None takes :func:`spectile.kpm.cuda.choose.grouped_shape`.
+    """
+
+    def __init__(self, matrix: Any, first: Any = None, tuning: GroupedShape | None = None) -> None:
+        super().__init__(matrix)
+        self.first = groups_of(matrix) if first is None else first
+        self._shape = tuning
+
+    def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
+        """Return the unit that this operator launches for R vectors."""
+        return grouped_unit(str(self.dtype), num_vectors, wide=self.wide, mode=mode, shape=self._kernel(num_vectors))
+
+    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
+        """Return the step of R vectors on all rows; `rows` must be None."""
+        assert rows is None
+        step = kernel(self.unit(num_vectors, mode), "grouped")
+        groups = self.first.size - 1
+        launched = grouped_launch(self._kernel(num_vectors), groups, num_vectors, describe())
+        settings = np.int32(groups), np.int32(num_vectors)
+        operands = self.first, self.starts[0], self.indices, self.data
+        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)
+
+    def _kernel(self, num_vectors: int) -> GroupedShape:
+        return self._shape or grouped_shape(num_vectors, self.dtype)
