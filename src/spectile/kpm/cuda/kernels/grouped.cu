@@ -107,35 +107,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (MODE > 0 && more && outer < next_end - next_begin)
             for (int byte = inner * 128; byte < REALS * int(sizeof(real)); byte += 512)
                 prefetch_l2(reinterpret_cast<const char *>(w + (next_begin + outer) * stride + blockIdx.y * REALS) + byte);
-        if (!live) continue;
-        const long long line = (begin + outer) * stride + blockIdx.y * REALS + inner * 2 * VECTOR;
+        if (live) {
+            const long long line = (begin + outer) * stride + blockIdx.y * REALS + inner * 2 * VECTOR;
 #pragma unroll
-        for (int p = 0; p < PAIRS; ++p) {
-            // A thread holds 2 VECTOR adjacent numbers of its row.
-            piece *const target = reinterpret_cast<piece *>(w + line + p * 8 * VECTOR);
-            const piece *const source = reinterpret_cast<const piece *>(v + line + p * 8 * VECTOR);
+            for (int p = 0; p < PAIRS; ++p) {
+                // A thread holds 2 VECTOR adjacent numbers of its row.
+                piece *const target = reinterpret_cast<piece *>(w + line + p * 8 * VECTOR);
+                const piece *const source = reinterpret_cast<const piece *>(v + line + p * 8 * VECTOR);
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                piece fresh;
+                for (int half = 0; half < 2; ++half) {
+                    piece fresh;
 #if MODE > 0
-                const piece own = source[half], old = target[half];
+                    const piece own = source[half], old = target[half];
 #endif
 #pragma unroll
-                for (int n = 0; n < VECTOR; ++n) {
-                    const double total = sum[p][n][half];
+                    for (int n = 0; n < VECTOR; ++n) {
+                        const double total = sum[p][n][half];
 #if MODE == 0
-                    fresh.n[n] = real(total);
+                        fresh.n[n] = real(total);
 #else
-                    fresh.n[n] = real(scale_ * total + shift_ * own.n[n] - keep_ * old.n[n]);
+                        fresh.n[n] = real(scale_ * total + shift_ * own.n[n] - keep_ * old.n[n]);
 #endif
 #if MODE == 2
-                    const int c = COMPLEX ? 2 * p + half : (2 * p + half) * VECTOR + n;
-                    even[c] += double(own.n[n]) * own.n[n], odd[c] += double(fresh.n[n]) * own.n[n];
+                        const int c = COMPLEX ? 2 * p + half : (2 * p + half) * VECTOR + n;
+                        even[c] += double(own.n[n]) * own.n[n], odd[c] += double(fresh.n[n]) * own.n[n];
 #endif
+                    }
+                    target[half] = fresh;
                 }
-                target[half] = fresh;
             }
         }
+        __syncwarp();
     }
 #if MODE == 2
     __shared__ double sums[WARPS * 2 * SPAN];
