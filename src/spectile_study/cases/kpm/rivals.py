@@ -20,6 +20,14 @@ def fill_columns(block: Any, seed: int) -> None:
         )  # fmt: skip
 
 
+def fill_rows(block: Any, seed: int) -> None:
+    """Write random start vectors as the columns of `block`, shape (N, R)."""
+    rows, width = block.shape
+    kernel(vectors_unit(str(block.dtype)), "random_phases")(
+        Shape((1024,), 256), block, np.uint64(0), np.int64(rows), np.int32(width), np.uint64(seed), np.uint64(0)
+    )
+
+
 def etas_naive(matrix: Any, start: Array, steps: int, a: float, b: float) -> Array:
     """Run Figure 3 through SciPy's product and BLAS, vector by vector: the chain of library calls to compare with.
 
