@@ -5,6 +5,7 @@ import pytest
 
 from spectile.core.devices import TABLE
 from spectile.kpm.cuda import choose
+from spectile.kpm.cuda.grouped import cut
 from spectile.kpm.cuda.units import BULK, staged_unit, stored_unit, sweep_unit
 
 WIDTHS = (1, 2, 3, 4, 5, 8, 16, 17, 31, 32, 33, 64, 100, 1000)
@@ -29,16 +30,42 @@ def test_gathered_rows_fit(device, dtype):
     item = np.dtype(dtype).itemsize
     for num_vectors in WIDTHS:
         shape = choose.gather_shape(num_vectors, dtype)
+        assert shape.threads * shape.blocks <= device.threads
         for num_rows in (1, 31, 10**4, 2 * 10**6, 10**9):
-            launched, chunk = choose.gather_launch(shape, num_rows, num_vectors, device)
+            launched, rows = choose.gather_launch(shape, num_rows, num_vectors, device)
             assert launched.refusal(device) is None
-            assert chunk == 0 or (launched.grid[0] - 1) * chunk < num_rows <= launched.grid[0] * chunk
+            if num_vectors == 1:
+                assert (launched.grid[0] - 1) * rows < num_rows <= launched.grid[0] * rows
+            else:
+                assert rows == launched.grid[0] * (shape.threads // shape.lanes)
         assert launched.grid[1] * shape.columns >= num_vectors and num_vectors % shape.vector == 0
         assert shape.vector * item <= 16
         # Static: the sums of the warps, and the products of one vector's entries.
         static = shape.threads // 32 * 2 * shape.columns * 8
         static += shape.threads * shape.unroll * item if num_vectors == 1 else 0
         assert static <= 48 * 1024
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_groups_fit_or_are_not_chosen(device, dtype):
+    parts = 2 if np.dtype(dtype).kind == "c" else 1
+    for num_vectors in WIDTHS:
+        if not choose.groups(num_vectors, dtype, 63, device):
+            assert not device.fast_fp64 or (num_vectors * parts) % 16
+            continue
+        assert not choose.groups(num_vectors, dtype, 3, device)
+        shape = choose.grouped_shape(num_vectors, dtype)
+        launched = choose.grouped_launch(shape, 10**6, num_vectors, device)
+        assert launched.refusal(device) is None and shape.threads * shape.blocks <= device.threads
+        assert launched.grid[1] * shape.columns == num_vectors and shape.columns * parts in (8, 16, 32, 64)
+        assert shape.threads // 32 * 2 * shape.columns * 8 <= 48 * 1024
+
+
+def test_runs_of_rows_are_cut_into_groups_of_eight_at_most():
+    edges = cut(np.array([0, 7, 14, 15, 40, 48]))
+    np.testing.assert_array_equal(np.diff(edges), [7, 7, 1, 6, 6, 6, 7, 8])
+    assert edges.dtype == np.int32
 
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)

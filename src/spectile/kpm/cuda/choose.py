@@ -158,8 +158,8 @@ def gather_launch(
 
 #: Rows of a group: the height of the tensor core's operand.
 MOST_GROUPED = 8
-# Rows of a group, on average, from which reading each row of V once for all of them pays.
-_LEAST_GROUPED = 2.5
+#: Rows of a group, on average, from which reading each row of V once for all of them pays.
+LEAST_GROUPED = 2.5
 
 
 class GroupedShape(NamedTuple):
@@ -181,11 +181,14 @@ class GroupedShape(NamedTuple):
     blocks: int
 
 
-def groups(num_vectors: int, dtype: Any, rows_of_a_group: float, device: Device) -> bool:
-    """Return whether ``grouped.cu`` takes R vectors of a matrix with so many rows in a group on average."""
+def groups(num_vectors: int, dtype: Any, longest: int, device: Device) -> bool:
+    """Return whether ``grouped.cu`` takes R vectors, for a matrix with so many entries in a row at most.
+
+    It computes in float64, sixteen real columns at a time (or just eight), and does not pay for short rows.
+    """
     parts = 2 if np.dtype(dtype).kind == "c" else 1
-    whole = num_vectors == 8 if parts == 1 and num_vectors < 16 else num_vectors * parts % 16 == 0
-    return device.fast_fp64 and whole and rows_of_a_group >= _LEAST_GROUPED
+    whole = num_vectors * parts % 16 == 0 or num_vectors * parts == 8 * parts == 8
+    return device.fast_fp64 and longest > _MOST_GATHERED and whole
 
 
 def grouped_shape(num_vectors: int, dtype: Any) -> GroupedShape:

@@ -9,8 +9,9 @@ import numpy as np
 
 from spectile.core.device import describe, require_device
 from spectile.core.memory import free_bytes, require_free
-from spectile.kpm.cuda.choose import MOST_FILL, gathers, most_steps_a_sweep, sell_shape, stages
+from spectile.kpm.cuda.choose import LEAST_GROUPED, MOST_FILL, gathers, groups, most_steps_a_sweep, sell_shape, stages
 from spectile.kpm.cuda.gather import GatherOperator
+from spectile.kpm.cuda.grouped import GroupedOperator, groups_of
 from spectile.kpm.cuda.inspection import inspect
 from spectile.kpm.cuda.lanczos import lengthened, tridiagonalize
 from spectile.kpm.cuda.sell import sell_starts
@@ -81,6 +82,8 @@ class StoredEngine:
         # One vector reads SELL coalesced, a row to a thread; wider blocks read a row's entries side by side in CSR.
         if num_vectors == 1 and self._suits_sell:
             name = "sell"
+        elif groups(num_vectors, self.dtype, self.seen.longest, describe()) and self._rows_of_a_group >= LEAST_GROUPED:
+            name = "grouped"
         else:
             name = "gather" if gathers(num_vectors, self.dtype, self.seen.longest) else "csr"
         if name not in self._formats:
@@ -90,7 +93,19 @@ class StoredEngine:
     def _make(self, name: str) -> StoredOperator:
         if name == "gather":
             return GatherOperator(self.matrix)
+        if name == "grouped":
+            return GroupedOperator(self.matrix, self._groups)
         return StoredOperator(self.matrix, name, tuning=sell_shape(self.seen.longest) if name == "sell" else None)
+
+    @functools.cached_property
+    def _groups(self) -> Any:
+        """The edges of groups of rows that share columns."""
+        return groups_of(self.matrix)
+
+    @property
+    def _rows_of_a_group(self) -> float:
+        """Rows of such a group on average."""
+        return self.num_rows / (self._groups.size - 1)
 
     @functools.cached_property
     def _suits_sell(self) -> bool:

@@ -13,6 +13,7 @@ from spectile.kpm.cuda.choose import MOST_GROUPED, GroupedShape, grouped_launch,
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile.kpm.cuda.units import FULL, grouped_unit, vectors_unit
+from spectile.kpm.types import Array
 
 
 def groups_of(matrix: Any) -> Any:
@@ -33,15 +34,17 @@ def groups_of(matrix: Any) -> Any:
     begins = cupy.empty(rows, np.bool_)
     unit = vectors_unit(str(matrix.dtype), wide=matrix.indptr.dtype.itemsize == 8)
     kernel(unit, "group_begins")(Shape((-(-rows // 8),), 256), matrix.indptr, matrix.indices, np.int64(rows), begins)
-    runs = cupy.append(cupy.flatnonzero(begins), rows)
-    lengths = cupy.diff(runs)
-    # A longer run becomes as many groups as it needs.
+    return cupy.asarray(cut(np.append(np.flatnonzero(begins.get()), rows)))
+
+
+def cut(runs: Array) -> Array:
+    """Return the edges of groups of at most eight rows, int32, from the edges of runs of rows with the same columns."""
+    lengths = np.diff(runs)
     pieces = -(-lengths // MOST_GROUPED)
-    ends = cupy.cumsum(pieces)
-    number = cupy.arange(int(ends[-1]))
-    run = cupy.searchsorted(ends, number, side="right")
-    first = runs[run] + (number - (ends - pieces)[run]) * MOST_GROUPED
-    return cupy.append(first, rows).astype(np.int32)
+    # Groups of a run are about as long as each other.
+    place = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    first = np.repeat(runs[:-1], pieces) + place * np.repeat(lengths, pieces) // np.repeat(pieces, pieces)
+    return np.append(first, runs[-1]).astype(np.int32)
 
 
 class GroupedOperator(StoredOperator):
