@@ -187,7 +187,7 @@ def groups(num_vectors: int, dtype: Any, longest: int, device: Device) -> bool:
     It computes in float64, sixteen real columns at a time (or just eight), and does not pay for short rows.
     """
     parts = 2 if np.dtype(dtype).kind == "c" else 1
-    whole = num_vectors * parts % 16 == 0 or num_vectors * parts == 8 * parts == 8
+    whole = num_vectors * parts % 16 == 0 or (num_vectors == 8 and parts == 1)
     return device.fast_fp64 and longest > _MOST_GATHERED and whole
 
 
