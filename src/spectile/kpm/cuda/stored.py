@@ -58,6 +58,9 @@ class StoredOperator:
         else:
             self.starts = cupy.asarray(matrix.indptr), cupy.zeros(1, np.int32)
             self.indices, self.data = cupy.asarray(matrix.indices), cupy.asarray(matrix.data)
+        if self.data.size == 0:
+            # Kernels read a first entry whose value they do not use.
+            self.indices, self.data = cupy.zeros(1, np.int32), cupy.zeros(1, self.dtype)
         self.indices = self.indices.astype(np.int32, copy=False)
         if self.data.size <= MOST_NARROW:
             self.starts = self.starts[0].astype(np.int32, copy=False), self.starts[1]

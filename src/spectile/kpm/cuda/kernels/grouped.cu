@@ -39,19 +39,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int c = 0; c < COLUMNS; ++c) even[c] = odd[c] = 0;
 
     const int step = gridDim.x * WARPS;
+    // Rows of a group, and where the entries of each lie: this group's, the next one's, and the one's after it.
+    struct Place {
+        int begin, rows, count;
+        entry at;
+    };
+    auto find = [&](int group) {
+        if (group >= groups) return Place{0, 0, 0, 0};
+        const int begin = first[group];
+        const entry at = pointer[begin];
+        return Place{begin, first[group + 1] - begin, int(pointer[begin + 1] - at), at};
+    };
     int group = blockIdx.x * WARPS + warp;
-    int next_begin = 0, next_end = 0;
-    if (group < groups) next_begin = first[group], next_end = first[group + 1];
-    entry next_at = group < groups ? pointer[next_begin] : 0;
-    int next_count = group < groups ? int(pointer[next_begin + 1] - next_at) : 0;
+    Place mine = find(group), next = find(group + step);
     for (; group < groups; group += step) {
-        const int begin = next_begin, rows = next_end - next_begin, count = next_count;
-        const entry at = next_at;
+        const int begin = mine.begin, rows = mine.rows, count = mine.count;
         const bool live = outer < rows;
-        const int *const columns = indices + at;
-        const number *const values = data + at + outer * count;
-        const bool more = group + step < groups;
-        if (more) next_begin = first[group + step], next_end = first[group + step + 1];
+        const int *const columns = indices + mine.at;
+        const number *const values = data + mine.at + (live ? outer * count : 0);
+        // W, and V's own rows, of this thread's row, or of the group's first.
+        const long long line = (begin + (live ? outer : 0)) * stride + blockIdx.y * REALS + inner * 2 * VECTOR;
 
         double sum[PAIRS][VECTOR][2];
 #pragma unroll
@@ -64,13 +71,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         auto load = [&](int from) {
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u) {
-                const int k = from + 4 * u + inner;
-                index[u] = k < count ? __ldg(columns + k) : -1;
-                value[u] = k < count && live ? load_stream(values + k) : zero();
+                const int k = from + 4 * u + inner, held = min(k, count - 1);
+                index[u] = __ldg(columns + held);
+                value[u] = load_stream(values + held);
+                if (k >= count || !live) value[u] = zero();
             }
         };
-        load(0);
-        if (more) next_at = pointer[next_begin], next_count = int(pointer[next_begin + 1] - next_at);
+        if (count > 0) load(0);
+        // The next group's entries, and its W, come into L2 meanwhile.
+        for (int byte = lane * 128; byte < next.rows * next.count * int(sizeof(number)); byte += 4096)
+            prefetch_l2(reinterpret_cast<const char *>(data + next.at) + byte);
+        if (lane * 32 < next.count) prefetch_l2(indices + next.at + lane * 32);
+        if (MODE > 0 && outer < next.rows)
+            for (int byte = inner * 128; byte < REALS * int(sizeof(real)); byte += 512)
+                prefetch_l2(reinterpret_cast<const char *>(w + (next.begin + outer) * stride + blockIdx.y * REALS) + byte);
+        mine = next, next = find(group + 2 * step);
         for (int from = 0; from < count; from += 4 * UNROLL) {
             piece other[UNROLL][PAIRS];
             number factor[UNROLL];
@@ -78,14 +93,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             for (int u = 0; u < UNROLL; ++u) {
                 factor[u] = value[u];
 #pragma unroll
-                for (int p = 0; p < PAIRS; ++p) {
-                    if (index[u] >= 0)
-                        other[u][p] = *reinterpret_cast<const piece *>(base + index[u] * stride +
-                                                                       VECTOR * (8 * p + outer));
-                    else
-#pragma unroll
-                        for (int n = 0; n < VECTOR; ++n) other[u][p].n[n] = 0;
-                }
+                for (int p = 0; p < PAIRS; ++p)
+                    other[u][p] =
+                        *reinterpret_cast<const piece *>(base + index[u] * stride + VECTOR * (8 * p + outer));
             }
             if (from + 4 * UNROLL < count) load(from + 4 * UNROLL);
 #pragma unroll
@@ -103,12 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
                 }
         }
-        // The next group's W comes into L2 meanwhile.
-        if (MODE > 0 && more && outer < next_end - next_begin)
-            for (int byte = inner * 128; byte < REALS * int(sizeof(real)); byte += 512)
-                prefetch_l2(reinterpret_cast<const char *>(w + (next_begin + outer) * stride + blockIdx.y * REALS) + byte);
         if (live) {
-            const long long line = (begin + outer) * stride + blockIdx.y * REALS + inner * 2 * VECTOR;
 #pragma unroll
             for (int p = 0; p < PAIRS; ++p) {
                 // A thread holds 2 VECTOR adjacent numbers of its row.
