@@ -52,7 +52,7 @@ def counted(rows: pandas.DataFrame) -> pandas.DataFrame:
     same = ["p_nx", "p_ny", "p_nz", "p_num_vectors", "p_precision", "method", "machine"]
     times = rows[rows["p_study"] == "step"].set_index(same)["time_s"]
     time = pandas.to_numeric(times[~times.index.duplicated()].reindex(mine.set_index(same).index)).to_numpy()
-    for memory in ("dram", "l2"):
+    for memory in ("dram", "l2", "l1"):
         volume = pandas.to_numeric(mine[f"v_{memory}_bytes"])
         mine[f"{memory}_per_vector"] = volume / shared.STEPS / pandas.to_numeric(mine["p_num_vectors"]) / 1e9
         mine[f"{memory}_gbytes_s"] = volume / time / 1e9
@@ -64,10 +64,32 @@ def on_host(rows: pandas.DataFrame) -> pandas.DataFrame:
     return rows[rows["clock"].isin(["wall", "external"])]
 
 
+def fastest_bandwidth(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the row of the best of a device's measured bandwidths: a triad's bytes leave fetched lines out."""
+    rates = rows[rows["method"].isin(["triad", "update", "copy"]) & rows["p_study"].isin(["machine", "host_machine"])]
+    return rates.sort_values("gbytes_s").iloc[-1:]
+
+
 def host_bandwidth(rows: pandas.DataFrame) -> float | None:
-    """Return the best of a CPU's measured bandwidths in GB/s: a triad's bytes leave fetched lines out."""
-    rates = [select(on_host(rows), f"method={method}") for method in ("triad", "update")]
-    return max((float(rate["gbytes_s"].iloc[0]) for rate in rates if len(rate)), default=None)
+    """Return the best of a CPU's measured bandwidths in GB/s."""
+    best = fastest_bandwidth(on_host(rows))
+    return float(best["gbytes_s"].iloc[0]) if len(best) else None
+
+
+def largest_sample(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the rows of the largest sample among them."""
+    return rows[rows["v_rows"] == rows["v_rows"].max()] if len(rows) else rows
+
+
+def sizes(rows: pandas.DataFrame) -> str:
+    """Return the samples of rows, largest first, and what a step of the widest block touches, as words."""
+    named = rows.sort_values("v_rows", ascending=False)
+    words = [f"{int(nx)} x {int(ny)} x {int(nz)}" for nx, ny, nz in named[["p_nx", "p_ny", "p_nz"]].to_numpy()]
+    text = ", ".join(dict.fromkeys(words))
+    if "v_set_mib" in rows and rows["v_set_mib"].notna().any():
+        text += f"; sets of {rows['v_set_mib'].min():.0f} to {rows['v_set_mib'].max():.0f} MiB"
+        text += f", last level cache {rows['v_llc_mib'].max():.0f} MiB" if rows["v_llc_mib"].notna().any() else ""
+    return text
 
 
 def line(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, method: str, x: str, y: str, **settings: Any) -> None:

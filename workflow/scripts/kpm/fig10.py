@@ -4,7 +4,7 @@ import pandas
 
 from spectile_study.bench.claims import select
 from spectile_study.figures.drawing import Drawing
-from spectile_study.figures.kpm import counted, drawn_by, line, missing
+from spectile_study.figures.kpm import counted, drawn_by, fastest_bandwidth, line, missing
 from spectile_study.figures.palette import name
 
 NEEDS = ("t2",)  # elements whose cases are drawn here, too
@@ -15,7 +15,7 @@ PANELS = (("spmmv", "a"), ("aug_spmmv_nodots", "b"), ("aug_spmmv", "c"))
 def draw(frame: pandas.DataFrame) -> Drawing:
     rows = drawn_by(frame, "fig10")
     drawing = Drawing("Figure 10: bytes over time", columns=3, size=(10.0, 3.5), share_y=True)
-    triad = select(drawn_by(frame, "t2"), "method=triad")
+    machine = drawn_by(frame, "t2")
     least = rows[rows["p_study"] == "step"]
     found = counted(rows)
     found = found[found["dram_gbytes_s"].notna()]
@@ -31,14 +31,23 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             line(
                 drawing, ax, found, method, "p_num_vectors", "l2_gbytes_s", label="L2 cache (counted)", linestyle="--"
             )  # fmt: skip
-        same = triad[triad["processor"] == here["processor"].iloc[0]]
+            line(
+                drawing, ax, found, method, "p_num_vectors", "l1_gbytes_s", label="L1 cache (counted)", linestyle="-."
+            )  # fmt: skip
+        same = fastest_bandwidth(machine[machine["processor"] == here["processor"].iloc[0]])
         if len(same):
             ends = [here["p_num_vectors"].min(), here["p_num_vectors"].max()]
-            drawing.model_line(ax, ends, [float(same["gbytes_s"].iloc[0])] * 2, "triad")
+            drawing.model_line(ax, ends, [float(same["gbytes_s"].iloc[0])] * 2, "b of Table II")
         ax.set_xscale("log", base=2)
         ax.set_xlabel("vectors R")
         if not any(other.get_legend() for other in drawing.axes[0]):
             ax.legend(loc="lower left", fontsize=6)
+    if len(found):
+        drawing.note(
+            "The paper's DRAM rate falls with R while caches saturate, and the kernel with dot products is slowest "
+            "throughout, bound by latency. Here the DRAM rate stays near b, with dot products as without: V is staged "
+            "through shared memory from R = 8 on, past the L1 cache, and sums stay in registers."
+        )
     drawing.axes[0][0].set_ylim(bottom=0)
     drawing.axes[0][0].set_ylabel("GB/s")
     return drawing

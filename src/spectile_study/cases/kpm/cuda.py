@@ -84,14 +84,13 @@ class _Step:
     def problem(self) -> Problem:
         """Return all stages."""
         narrow = "blocks of fewer than 8 vectors, or devices before Hopper, do not stage V through shared memory"
-        side = "with more than 8 vectors a row's entries are read side by side: CSR is SELL-1"
         mixed = "complex128 arithmetic on complex64 storage needs a complex64 case of 32 vectors"
         single = self.dtype == np.complex64
         methods: list[Method | Skipped] = [
             self.naive(),
             self.one_by_one(),
             self.stored("aug_spmmv"),
-            self.stored("aug_spmmv_sell", layout="sell") if self.r <= 8 else Skipped("aug_spmmv_sell", side),
+            self.stored("aug_spmmv_sell", layout="sell"),
             self.stored("spmmv", "spmmv", PLAIN),
             self.stored("aug_spmmv_nodots", mode=NO_DOTS),
             self.stored("aug_spmmv_table", "table", table=True) if self.wide else Skipped("aug_spmmv_table", narrow),
@@ -330,7 +329,17 @@ def _machine(row: Mapping[str, Any], context: Context) -> Problem:
     def spread(result: Any) -> dict[str, float]:
         return {"error_fro_rel": float(cupy.abs(result - result[0]).max())}
 
+    def run_copy() -> Any:
+        cupy.cuda.runtime.memcpyAsync(
+            x.data.ptr, z.data.ptr, z.nbytes, cupy.cuda.runtime.memcpyDeviceToDevice, cupy.cuda.get_current_stream().ptr
+        )
+        return x
+
     methods: list[Method | Skipped] = [
+        Method(
+            "copy", run_copy, lambda result: {"error_fro_rel": float(cupy.abs(result - 2.0).max())},
+            {"error_fro_rel": 0.0}, flops=0.0, bytes=16.0 * size, clock="events"
+        ),
         Method(
             "triad", run_triad, lambda result: {"error_fro_rel": float(cupy.abs(result - 7.0).max())},
             {"error_fro_rel": 0.0}, flops=2.0 * size, bytes=24.0 * size, clock="events"
@@ -349,5 +358,17 @@ def _machine(row: Mapping[str, Any], context: Context) -> Problem:
             "llc_mib": properties["l2CacheSize"] / 2**20,
             "clock_mhz": clock / 1000,
             "simd_bytes": 512,
+            "specified_gbytes_s": describe().bytes_per_second / 1e9,
+            "specified_gflops": _specified_gflops(clock / 1e6),
         },
+    )
+
+
+def _specified_gflops(clock_ghz: float) -> float | None:
+    """Return the rate of double-precision multiply-adds without tensor cores, where they run at half of float32's."""
+    device = describe()
+    return (
+        device.multiprocessors * 64 * 2 * clock_ghz
+        if device.compute_capability >= (9, 0) and device.fast_fp64
+        else None
     )

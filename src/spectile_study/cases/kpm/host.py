@@ -17,6 +17,7 @@ from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Context, Method, Problem, Skipped, Value
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.kpm import model
+from spectile_study.cases.kpm.naive import Chain
 from spectile_study.cases.kpm.rivals import etas_naive
 from spectile_study.cases.kpm.shared import (
     GPU_METHODS,
@@ -38,24 +39,41 @@ def step(row: Mapping[str, Any], context: Context) -> Problem:
     measured = _host_methods(row, context, threads)
     methods: list[Method | Skipped] = list(measured)
     names = {method.name for method in measured}
-    methods += [
-        Skipped(name, f"{name} is a variant of the GPU kernels, and {NO_DEVICE}")
-        for name in GPU_METHODS
-        if name not in names
-    ]
-    return Problem(methods, inputs={"potential": digest_array(sample.potential)}, values=case_values(sample))
+    if row["study"] == "step":
+        methods += [
+            Skipped(name, f"{name} is a variant of the GPU kernels, and {NO_DEVICE}")
+            for name in GPU_METHODS
+            if name not in names
+        ]
+    if row["study"] != "threads" and "naive_scipy" not in names:
+        methods.append(Skipped("naive_scipy", "SciPy's product takes one thread, and each vector as long as the first"))
+    # What a step reads and writes: the matrix and both block vectors.
+    values = {"set_mib": model.working_set(*size_of(row)) / 2**20, **_host_values(threads)}
+    return Problem(methods, inputs={"potential": digest_array(sample.potential)}, values=case_values(sample) | values)
+
+
+def size_of(row: Mapping[str, Any]) -> tuple[int, int, int, np.dtype[Any]]:
+    """Return N, N_nz, R and the type of a row."""
+    sample = sample_of(row)
+    return sample.shape[0], sample.nnz, int(row["num_vectors"]), np.dtype(row["precision"])
 
 
 def _host_methods(row: Mapping[str, Any], context: Context, threads: int) -> Sequence[Method]:
     from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
     from spectile.kpm.operators.sell import SellMatrix
 
-    sample, r, dtype = sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
+    sample, (rows, nnz, r, dtype) = sample_of(row), size_of(row)
     a, b = scaling(sample)
     matrix = host_matrix(sample.nx, sample.ny, sample.nz).astype(dtype)
-    shared = dict[str, Any](limits={"error_fro_rel": LIMIT[str(dtype)]})
-    size = (sample.shape[0], sample.nnz, r, dtype)
-    flops = STEPS * model.step_flops(*size)
+    # Over the threads (Figure 7) what goes vector by vector takes one: its rate is that of many.
+    few = 1 if row["study"] == "threads" else r
+
+    def method(name: str, work: str, vectors: int, run: Any, prepare: Any = None) -> Method:
+        size = (rows, nnz, vectors, dtype)
+        return Method(
+            name, run, checker(row, context, 0 if prepare is None else 1), {"error_fro_rel": LIMIT[str(dtype)]},
+            flops=STEPS * model.step_flops(*size), bytes=STEPS * model.step_bytes(work, *size), prepare=prepare
+        )  # fmt: skip
 
     def stage(name: str, operator: Any, work: str) -> Method:
         start = operator.random_block(context.seed, 0, r)
@@ -67,15 +85,12 @@ def _host_methods(row: Mapping[str, Any], context: Context, threads: int) -> Seq
             recursion.steps = 0
             recursion.advance(1)
 
-        return Method(
-            name, lambda: recursion.advance(STEPS), checker(row, context, 1), flops=flops,
-            bytes=STEPS * model.step_bytes(work, *size), prepare=prepare, **shared
-        )  # fmt: skip
+        return method(name, work, r, lambda: recursion.advance(STEPS), prepare)
 
     def one_by_one() -> Any:
         # Figure 4: the loop over the vectors outside, each with a block of one.
         operator = CpuOperator.from_csr(matrix)
-        blocks = [operator.random_block(context.seed, n, 1) for n in range(r)]
+        blocks = [operator.random_block(context.seed, n, 1) for n in range(few)]
         recursions = [CpuRecursion(operator, a, b, block.copy(), threads) for block in blocks]
 
         def prepare() -> None:
@@ -83,21 +98,22 @@ def _host_methods(row: Mapping[str, Any], context: Context, threads: int) -> Seq
                 recursion.v[:], recursion.w[:], recursion.steps = block, 0, 0
                 recursion.advance(1)
 
-        return Method(
-            "aug_spmv", lambda: np.concatenate([each.advance(STEPS) for each in recursions], axis=1),
-            checker(row, context, 1), flops=flops, bytes=STEPS * model.step_bytes("aug_spmv", *size), prepare=prepare,
-            **shared
-        )  # fmt: skip
+        def run() -> Any:
+            return np.concatenate([each.advance(STEPS) for each in recursions], axis=1)
 
-    start = np.asfortranarray(reference.random_phases(context.seed, sample.shape[0], r, dtype=dtype))
-    naive = Method(
-        "naive", lambda: etas_naive(matrix, start, STEPS, a, b), checker(row, context, 0), flops=flops,
-        bytes=STEPS * model.step_bytes("naive", *size), **shared
-    )  # fmt: skip
+        return method("aug_spmv", "aug_spmv", few, run, prepare)
+
+    start = np.asfortranarray(reference.random_phases(context.seed, rows, few, dtype=dtype))
+    chain = Chain(matrix, threads)
+    methods = [method("naive", "naive", few, lambda: chain.etas(start, STEPS, a, b)), one_by_one()]
+    methods.append(stage("aug_spmmv", CpuOperator.from_csr(matrix), "aug_spmmv"))
+    if row["study"] == "threads":
+        return methods
+    if r == 1:
+        # Vector by vector, on one thread.
+        methods.append(method("naive_scipy", "naive", r, lambda: etas_naive(matrix, start, STEPS, a, b)))
     return [
-        naive,
-        one_by_one(),
-        stage("aug_spmmv", CpuOperator.from_csr(matrix), "aug_spmmv"),
+        *methods,
         stage("aug_spmmv_sell", CpuOperator.from_sell(SellMatrix.from_csr(matrix)), "aug_spmmv"),
         stage("aug_spmmv_table", CpuOperator.from_matrix(matrix), "rows"),
         stage("stencil", CpuOperator.from_topological_insulator(sample, dtype), "stencil"),
@@ -191,7 +207,7 @@ def machine(row: Mapping[str, Any], context: Context) -> Problem:
 
 
 def _host_values(threads: int) -> dict[str, Value]:
-    values: dict[str, Value] = {"cores": threads}
+    values: dict[str, Any] = {"cores": threads}
     cache = Path("/sys/devices/system/cpu/cpu0/cache")
     sizes = [path.read_text().strip() for path in sorted(cache.glob("index*/size"))]
     kib = [int(size[:-1]) * (1024 if size.endswith("M") else 1) for size in sizes if size[:-1].isdigit()]
@@ -203,4 +219,7 @@ def _host_values(threads: int) -> dict[str, Value]:
         clocks = [float(line.split(":")[1]) for line in text.splitlines() if line.startswith("cpu MHz")]
         values["clock_mhz"] = max(clocks, default=None)
         values["simd_bytes"] = 64 if " avx512f" in text else 32 if " avx" in text else 16
+        if clocks:
+            # Two pipes, each a multiply-add of a whole register in a cycle.
+            values["specified_gflops"] = threads * max(clocks) / 1e3 * values["simd_bytes"] / 8 * 4
     return values

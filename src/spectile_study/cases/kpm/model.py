@@ -78,3 +78,34 @@ def code_balance(num_vectors: float, entries: float = 13, dtype: Any = np.comple
     f_a, f_m = element_flops(dtype)
     flops = entries * (f_a + f_m) + -(-7 * f_a // 2) + -(-9 * f_m // 2)
     return (entries / num_vectors * (s_d + INDEX_BYTES) + 3 * s_d) / flops
+
+
+def working_set(rows: int, nnz: int, num_vectors: int, dtype: Any = np.complex128) -> float:
+    """Return the bytes that a step of ``aug_spmmv()`` touches: the matrix, V and W."""
+    s_d = np.dtype(dtype).itemsize
+    return float(nnz * (s_d + INDEX_BYTES) + 2 * num_vectors * rows * s_d)
+
+
+def omega(ny: int, nz: int, num_vectors: int, cache_bytes: float, entries: float = 13) -> float:
+    """Return Ω (Eq. 8), bytes over least bytes, of the sample plane by plane, for one cache that forgets the oldest.
+
+    A plane of V is read for the plane behind it, for itself, and for the plane ahead of it.  Between two of these uses
+    a plane of the matrix, of V and of W pass through the cache; where they do not fit, V comes from memory again each
+    time.  The same holds for lines within a plane.
+
+    Parameters
+    ----------
+    ny, nz : int
+        Sites of a plane.
+    num_vectors : int
+        R.
+    cache_bytes : float
+        Size of the last level cache.
+    entries : float
+        Entries of a row.
+    """
+    s_d = np.dtype(np.complex128).itemsize
+    row = entries * (s_d + INDEX_BYTES) + 2 * num_vectors * s_d
+    again = sum(2 for span in (4 * ny * nz, 4 * nz) if 2 * span * row > cache_bytes)
+    least = entries * (s_d + INDEX_BYTES) + 3 * num_vectors * s_d
+    return float((least + again * num_vectors * s_d) / least)
