@@ -82,14 +82,24 @@ def largest_sample(rows: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def sizes(rows: pandas.DataFrame) -> str:
-    """Return the samples of rows, largest first, and what a step of the widest block touches, as words."""
+    """Return the samples of rows, largest first, and what a step touches, as words."""
     named = rows.sort_values("v_rows", ascending=False)
     words = [f"{int(nx)} x {int(ny)} x {int(nz)}" for nx, ny, nz in named[["p_nx", "p_ny", "p_nz"]].to_numpy()]
-    text = ", ".join(dict.fromkeys(words))
-    if "v_set_mib" in rows and rows["v_set_mib"].notna().any():
-        text += f"; sets of {rows['v_set_mib'].min():.0f} to {rows['v_set_mib'].max():.0f} MiB"
-        text += f", last level cache {rows['v_llc_mib'].max():.0f} MiB" if rows["v_llc_mib"].notna().any() else ""
-    return text
+    sets = set_mib(rows)
+    most = f"{sets.min():.0f} to {sets.max():.0f}" if sets.max() > sets.min() else f"{sets.max():.0f}"
+    return f"{', '.join(dict.fromkeys(words))}, a set of {most} MiB"
+
+
+def set_mib(rows: pandas.DataFrame) -> pandas.Series:
+    """Return what a step of each row touches: the matrix and both block vectors."""
+    columns = rows[["v_rows", "v_nnz", "p_num_vectors"]].astype(float)
+    return columns.apply(lambda row: model.working_set(*(int(each) for each in row)) / 2**20, axis=1)
+
+
+def cache_mib(rows: pandas.DataFrame) -> float | None:
+    """Return the last level cache of the CPU whose bandwidth the rows hold."""
+    best = fastest_bandwidth(on_host(rows))
+    return float(best["v_llc_mib"].iloc[0]) if len(best) and best["v_llc_mib"].notna().all() else None
 
 
 def line(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, method: str, x: str, y: str, **settings: Any) -> None:

@@ -1,5 +1,6 @@
 """Figure 2 of KPM: local density of states on the surface, and the spectral function A(k, E)."""
 
+import numpy as np
 import pandas
 
 from spectile_study.bench.claims import select
@@ -14,8 +15,9 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     maps, images = (select(rows, f"method={name}") for name in ("ldos", "spectral_function"))
     if len(maps):
         row = maps.sort_values("v_rows").iloc[-1]
-        shape = int(row["p_nx"]), int(row["p_ny"])
-        shown = drawing.image(local, row, "v_map", shape, origin="lower", aspect="equal")
+        shape, stride = _map_of(row)
+        extent = (0, shape[1] * stride, 0, shape[0] * stride)
+        shown = drawing.image(local, row, "v_map", shape, origin="lower", aspect="equal", extent=extent)
         drawing.figure.colorbar(shown, ax=local, label="states per t and site")
         local.set_title(f"local density, z = 0, E = {row['v_map_energy']:.3g} t")
         local.set_xlabel("y")
@@ -32,6 +34,18 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         momentum.set_title("spectral function of surface waves, k = (k, 0)")
         momentum.set_xlabel("k")
         momentum.set_ylabel("energy E / t")
+        drawing.note(
+            f"Sample {int(row['p_nx'])} x {int(row['p_ny'])} x {int(row['p_nz'])}, {len(k)} wave vectors, "
+            f"{int(row['p_num_moments'])} moments; the map shows a part of its superlattice."
+        )
     else:
         drawing.empty(momentum, missing(frame, "fig2", "a spectral function"))
     return drawing
+
+
+def _map_of(row: pandas.Series) -> tuple[tuple[int, int], int]:
+    """Return pixels along x and y, and the sites between two of them; older records hold every site."""
+    shape = row.get("v_map_shape")
+    if shape is None or np.ndim(shape) == 0:
+        return (int(row["p_nx"]), int(row["p_ny"])), 1
+    return (int(shape[0]), int(shape[1])), int(row["v_map_stride"])

@@ -6,7 +6,17 @@ import pandas
 from spectile_study.bench.claims import select
 from spectile_study.cases.kpm.model import code_balance, omega
 from spectile_study.figures.drawing import Drawing
-from spectile_study.figures.kpm import drawn_by, host_bandwidth, largest_sample, line, missing, on_host, sizes
+from spectile_study.figures.kpm import (
+    cache_mib,
+    drawn_by,
+    host_bandwidth,
+    largest_sample,
+    line,
+    missing,
+    on_host,
+    set_mib,
+    sizes,
+)
 
 NEEDS = ("cache",)  # elements whose cases are drawn here, too
 
@@ -25,13 +35,16 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         line(drawing, ax, stages, method, "p_num_vectors", "gflops")
     vectors = np.array(sorted(stages["p_num_vectors"].unique()), dtype=float)
     first = stages.iloc[0]
-    factors = [omega(int(first["p_ny"]), int(first["p_nz"]), int(r), _cache_bytes(first)) for r in vectors]
+    cache = cache_mib(rows)
+    factors = [omega(int(first["p_ny"]), int(first["p_nz"]), int(r), 2**20 * (cache or np.inf)) for r in vectors]
     memory = cached = None
     bandwidth = host_bandwidth(rows)
     if bandwidth is not None:
         memory = bandwidth / (np.array(factors) * [code_balance(r) for r in vectors])
         drawing.model_line(ax, vectors, memory, "P*_MEM = b / (Ω B_min)")
-    fitting = in_cache(on_host(drawn_by(frame, "cache")))
+    fitting = select(on_host(drawn_by(frame, "cache")), "method=aug_spmmv")
+    # The whole set in half of the cache, which other cores and the system use, too.
+    fitting = fitting[set_mib(fitting) <= cache / 2] if cache and len(fitting) else fitting.iloc[:0]
     if len(fitting):
         best = fitting.groupby("p_num_vectors")["gflops"].max()
         cached = np.interp(np.log2(vectors), np.log2(best.index.to_numpy(dtype=float)), best.to_numpy())
@@ -43,24 +56,11 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     ax.set_ylabel("Gflop/s (138 flop a row and vector)")
     ax.set_ylim(0)
     ax.legend(fontsize=7)
-    drawing.note(f"Sample: {sizes(stages)}.")
+    drawing.note(f"Sample: {sizes(stages)}" + (f"; last level cache {cache:.0f} MiB." if cache else "."))
     drawing.note("Ω by a model of one cache that forgets the oldest: " + _words(vectors, factors) + ".")
     if len(fitting):
         drawing.note(f"In cache, the best for each R: {sizes(fitting)}.")
     return drawing
-
-
-def in_cache(rows: pandas.DataFrame) -> pandas.DataFrame:
-    """Return the full kernel's rows whose set fits into half of the last level cache."""
-    mine = select(rows, "method=aug_spmmv")
-    if "v_set_mib" not in mine:
-        return mine.iloc[:0]
-    return mine[pandas.to_numeric(mine["v_set_mib"]) <= 0.5 * pandas.to_numeric(mine["v_llc_mib"])]
-
-
-def _cache_bytes(row: pandas.Series) -> float:
-    mib = row.get("v_llc_mib")
-    return float(mib) * 2**20 if mib is not None and not pandas.isna(mib) else np.inf
 
 
 def _words(vectors: np.ndarray, factors: list[float]) -> str:

@@ -124,11 +124,20 @@ def _kwant(
     return Method("kwant", run, check, clock="external", **shared)
 
 
+#: Sites along x of the map of the local density, and the most of its pixels along each side.
+MAP_SITES, MAP_PIXELS = 60, 30
+
+
 def surface_problem(row: Mapping[str, Any], context: Context, backend: Any) -> Problem:
-    """Return the problem of Figure 2: the local density on the surface, and A(k, E) of surface waves."""
+    """Return the problem of Figure 2: the local density on the surface, and A(k, E) of surface waves.
+
+    The map shows some of the dots, every second site of a large sample: each pixel is four exact densities.
+    """
     sample, moments = sample_of(row), int(row["num_moments"])
     limits = (-1.0, 1.0)
-    x, y = np.meshgrid(np.arange(sample.nx), np.arange(sample.ny), indexing="ij")
+    shown = min(sample.nx, MAP_SITES)
+    stride = -(-max(shown, sample.ny) // MAP_PIXELS)
+    x, y = np.meshgrid(np.arange(0, shown, stride), np.arange(0, sample.ny, stride), indexing="ij")
     sites = np.array([sample.row(int(i), int(j), 0) for i, j in zip(x.ravel(), y.ravel(), strict=True)])
     rows = (sites[:, None] + np.arange(4)).ravel()
     k = 2 * np.pi * np.arange(-(sample.nx // 2), sample.nx // 2 + 1) / sample.nx
@@ -149,7 +158,7 @@ def surface_problem(row: Mapping[str, Any], context: Context, backend: Any) -> P
     def local_values(curves: Any) -> dict[str, Value]:
         at = float(sample.potential.max()) / 2
         image = curves(at).reshape(-1, 4).sum(axis=1)
-        return {"map": image.tolist(), "map_energy": at}
+        return {"map": image.tolist(), "map_energy": at, "map_shape": list(x.shape), "map_stride": stride}
 
     def momentum_values(curves: Any) -> dict[str, Value]:
         energies = np.linspace(*limits, max(2, min(96, 4096 // len(k))))

@@ -47,9 +47,7 @@ def step(row: Mapping[str, Any], context: Context) -> Problem:
         ]
     if row["study"] != "threads" and "naive_scipy" not in names:
         methods.append(Skipped("naive_scipy", "SciPy's product takes one thread, and each vector as long as the first"))
-    # What a step reads and writes: the matrix and both block vectors.
-    values = {"set_mib": model.working_set(*size_of(row)) / 2**20, **_host_values(threads)}
-    return Problem(methods, inputs={"potential": digest_array(sample.potential)}, values=case_values(sample) | values)
+    return Problem(methods, inputs={"potential": digest_array(sample.potential)}, values=case_values(sample))
 
 
 def size_of(row: Mapping[str, Any]) -> tuple[int, int, int, np.dtype[Any]]:

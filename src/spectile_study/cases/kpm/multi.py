@@ -18,6 +18,8 @@ from spectile_study.cases.kpm.processes import mpi_runs
 STEPS = 20
 #: Steps before it: the first one, and a sweep of two, which takes the memory that later sweeps use again.
 FIRST = 3
+#: Vectors of a stage that takes them one by one, in a heterogeneous run.
+ONE_BY_ONE = 2
 #: Options of each version that shares rows, and the work that it does.
 VERSIONS: dict[str, tuple[dict[str, Any], str]] = {
     "aug_spmmv": ({"stored": True}, "aug_spmmv"),
@@ -32,7 +34,7 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row: as many GPUs as its column ``gpus``."""
     names: tuple[str, ...] = tuple(VERSIONS)
     if row["study"] == "hybrid":
-        names = ("aug_spmmv", "aug_spmmv_cpu_gpu")
+        names = ("naive", "naive_cpu_gpu", "aug_spmv", "aug_spmv_cpu_gpu", "aug_spmmv", "aug_spmmv_cpu_gpu")
     elif "throughput" in row["scaling"]:
         names = ("aug_spmv",)
     elif "strong" in row["scaling"]:
@@ -45,10 +47,12 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
     partitions: dict[Any, Any] = {}
     methods: list[Method | Skipped] = []
     for name in names:
-        if name == "aug_spmv":
+        if name.startswith("naive"):
+            methods.append(_naive(name, row, context, live))
+        elif name == "aug_spmv":
             methods.append(_throughput(row, context, live))
-        elif name == "aug_spmmv_cpu_gpu":
-            methods.append(_hybrid(row, context, live))
+        elif name.endswith("_cpu_gpu"):
+            methods.append(_hybrid(name, row, context, live))
         elif row["gpus"] > 1:
             if name == "blocked_ranks":
                 methods.append(_ranks(name, row, context, live))
@@ -83,9 +87,10 @@ def _method(
     run: Callable[[], Any],
     prepare: Callable[[], None] | None = None,
     clock: Clock = "wall",
+    vectors: int | None = None,
 ) -> Method:
-    sample, r = shared.sample_of(row), int(row["num_vectors"])
-    size = (sample.shape[0], sample.nnz, r)
+    sample = shared.sample_of(row)
+    size = (sample.shape[0], sample.nnz, vectors or int(row["num_vectors"]))
 
     def check(etas: Any) -> dict[str, float]:
         expected = reference_etas(sample.nx, sample.ny, sample.nz, context.seed, context.threads)[2 * FIRST :]
@@ -129,22 +134,73 @@ def _free_pools(gpus: int) -> None:
             cupy.get_default_memory_pool().free_all_blocks()
 
 
-def _hybrid(row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method:
-    """Time one GPU and the CPU beside it, planes divided by what each does alone."""
+def _hybrid(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method:
+    """Time one GPU and the CPU beside it, planes divided by what each does alone in the same stage."""
     from spectile.kpm.distributed.hybrid import HybridInsulator
 
     sample, r = shared.sample_of(row), int(row["num_vectors"])
     a, b = shared.scaling(sample)
+    # Figure 4 takes vector by vector: a few, whose rate is that of many.
+    width, count = (1, ONE_BY_ONE) if name.startswith("aug_spmv_") else (r, 1)
     # One thread launches what the GPU does.
-    engine = HybridInsulator(sample, threads=max(1, context.threads - 1)).engine(np.dtype(np.complex128))
+    hybrid = HybridInsulator(sample, threads=max(1, context.threads - 1))
+    alone = hybrid.trial(width)
+    weight = alone["cuda"] / (alone["cuda"] + alone["cpu"])
+    hybrid.cpu_planes = min(max(1, round(sample.nx * weight)), sample.nx - 1)
+    engine = hybrid.engine(np.dtype(np.complex128))
 
     def prepare() -> None:
         live.clear()
-        live["recursion"] = engine.random(context.seed, 0, r, a, b)
-        live["recursion"].advance(FIRST)
+        live["recursions"] = [engine.random(context.seed, n, width, a, b) for n in range(count)]
+        for recursion in live["recursions"]:
+            recursion.advance(FIRST)
 
-    method = _method("aug_spmmv_cpu_gpu", "aug_spmmv", row, context, lambda: live["recursion"].advance(STEPS), prepare)
-    return replace(method, values=lambda _: {"cpu_planes": engine.cpu_planes, "cpu_threads": engine.threads})
+    def run() -> Any:
+        return np.concatenate([recursion.advance(STEPS) for recursion in live["recursions"]], axis=1)
+
+    # Seconds of the sum of both rates, over those of both together, is the paper's parallel efficiency.
+    together = STEPS * count * sample.nx / (1 / alone["cuda"] + 1 / alone["cpu"])
+    method = _method(name, name.removesuffix("_cpu_gpu"), row, context, run, prepare, vectors=width * count)
+    values = {
+        "cpu_planes": hybrid.cpu_planes, "cpu_threads": engine.threads, "cpu_weight_percent": 100 * weight,
+        "sum_of_both_s": together,
+    }  # fmt: skip
+    return replace(method, values=lambda _: values)
+
+
+def _naive(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method:
+    """Time the naive chain of a few vectors on one GPU, or on it and the CPU."""
+    from spectile_study.cases.kpm.together import NaiveTogether, alone
+
+    sample, (a, b) = shared.sample_of(row), shared.scaling(shared.sample_of(row))
+    threads, planes = max(1, context.threads - 1), 0
+    values: dict[str, Any] = {}
+    if name.endswith("_cpu_gpu"):
+        seconds = alone(sample, threads, a, b)
+        weight = seconds["cuda"] / (seconds["cuda"] + seconds["cpu"])
+        planes = min(max(1, round(sample.nx * weight)), sample.nx - 1)
+        together = STEPS * ONE_BY_ONE * sample.nx / (1 / seconds["cuda"] + 1 / seconds["cpu"])
+        values = {
+            "cpu_planes": planes, "cpu_threads": threads, "cpu_weight_percent": 100 * weight, "sum_of_both_s": together,
+            "cpu_alone_gflops": model.step_flops(4 * sample.ny * sample.nz, 13 * 4 * sample.ny * sample.nz, 1)
+            / seconds["cpu"] / 1e9,
+        }  # fmt: skip
+
+    def prepare() -> None:
+        live.clear()
+        _free_pools(1)
+        live["chains"] = []
+        for vector in range(ONE_BY_ONE):
+            chain = NaiveTogether(sample, planes, threads, a, b)
+            chain.begin(context.seed, vector)
+            chain.advance(FIRST)
+            live["chains"].append(chain)
+
+    def run() -> Any:
+        return np.concatenate([chain.advance(STEPS) for chain in live["chains"]], axis=1)
+
+    method = _method(name, "naive", row, context, run, prepare, vectors=ONE_BY_ONE)
+    return replace(method, values=(lambda _: values) if values else None)
 
 
 def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method:

@@ -29,6 +29,7 @@ class Chain:
 
     def __init__(self, matrix: Any, threads: int) -> None:
         self.matrix, self.pool = matrix, ThreadPoolExecutor(threads)
+        self.image = np.empty(matrix.shape[0], matrix.dtype)
         edges = np.linspace(0, matrix.shape[0], threads + 1).astype(int)
         self.parts = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
@@ -54,19 +55,22 @@ class Chain:
         """
         matrix = self.matrix
         etas = np.empty((2 * steps, start.shape[1]))
-        u = np.empty(matrix.shape[0], matrix.dtype)
         for r in range(start.shape[1]):
             v, w = start[:, r].astype(matrix.dtype), np.zeros(matrix.shape[0], matrix.dtype)
             for m in range(steps):
                 if m:
                     v, w = w, v
-                self.each(_spmv, matrix.indptr, matrix.indices, matrix.data, v, u)
-                self.each(_axpy, matrix.dtype.type(-b), v, u)
-                self.each(_scal, matrix.dtype.type(-1), w)
-                self.each(_axpy, matrix.dtype.type(2 * a if m else a), u, w)
-                etas[2 * m, r] = sum(self.each(_dot, v, v))
-                etas[2 * m + 1, r] = sum(self.each(_dot, w, v))
+                etas[2 * m : 2 * m + 2, r] = self.step(v, v, w, 2 * a if m else a, b)
         return etas
+
+    def step(self, v: Array, whole: Array, w: Array, factor: float, b: float) -> list[float]:
+        """Do one step, ``w = factor (H − b) v − w``; `whole` is v, and the rows of others that the matrix couples."""
+        matrix, kind = self.matrix, self.matrix.dtype.type
+        self.each(_spmv, matrix.indptr, matrix.indices, matrix.data, whole, self.image)
+        self.each(_axpy, kind(-b), v, self.image)
+        self.each(_scal, kind(-1), w)
+        self.each(_axpy, kind(factor), self.image, w)
+        return [sum(self.each(_dot, v, v)), sum(self.each(_dot, w, v))]
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
