@@ -18,9 +18,20 @@ from spectile.kpm.distributed.mpi import DistributedMatrix
 comm = MPI.COMM_WORLD
 samples = {"ti": TopologicalInsulator(9, 5, 4), "anderson": anderson(7, disorder=3, rng=1)}
 samples["short"] = TopologicalInsulator(3, 4, 2)  # on four ranks a halo is wider than a slab
+for wrong in ([1], [1.0] * comm.size + [1.0], [0.0] * comm.size):
+    try:
+        DistributedMatrix(samples["ti"], comm, weights=wrong if comm.size > 1 or len(wrong) != 1 else [0])
+    except ValueError as error:
+        assert "give one for each rank" in str(error)
+    else:
+        raise AssertionError("wrong weights were taken")
 for name, H in samples.items():
     for every in (False, True):
-        matrix = DistributedMatrix(H, comm, reduce_every_step=every)
+        weights = [1 + rank for rank in range(comm.size)] if every and name != "short" else None
+        matrix = DistributedMatrix(H, comm, reduce_every_step=every, weights=weights)
+        if weights:
+            share = matrix.rows.shape[0] / H.shape[0] * sum(weights) / weights[comm.rank]
+            assert abs(share - 1) < 0.2
         density = SpectralDensity(matrix, 60, 5, rng=3, bounds=(-11, 11))
         density.add_moments(20)
         np.save(f"{sys.argv[1]}/{name}_{every}_{comm.rank}.npy", density.moments)

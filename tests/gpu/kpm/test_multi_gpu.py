@@ -173,6 +173,39 @@ def test_one_rank_a_device(run_ranks, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "moments.npy"), one.moments, atol=1e-11 * one.shape[0])
 
 
+MIXED = """
+import sys
+import numpy as np
+from mpi4py import MPI
+from spectile.kpm import SpectralDensity
+from spectile.kpm.distributed.mpi import DistributedMatrix
+from spectile.kpm.operators.lattices import anderson
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+comm = MPI.COMM_WORLD
+for name, H in {"ti": TopologicalInsulator(12, 6, 8), "anderson": anderson(9, disorder=3, rng=1)}.items():
+    for backends, weights in ((("cuda", "cpu"), (5, 1)), (("cpu", "cuda"), (1, 2)), (("cuda", "cuda"), (1, 1))):
+        for every in (False, True):
+            backend = backends[comm.rank]
+            matrix = DistributedMatrix(H, comm, backend=backend, weights=weights, reduce_every_step=every)
+            density = SpectralDensity(matrix, 60, 5, rng=3, bounds=(-12, 12))
+            density.add_moments(21)
+            found = SpectralDensity(matrix, 16, 2, rng=3)
+            assert abs(found.integrate() / H.shape[0] - 1) < 1e-12
+            np.save(f"{sys.argv[1]}/{name}_{'_'.join(backends)}_{every}_{comm.rank}.npy", density.moments)
+"""
+
+
+def test_ranks_with_and_without_a_gpu_share_a_matrix_by_weights(run_ranks, tmp_path):
+    done = run_ranks(MIXED, 2, tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name, H in {"ti": TopologicalInsulator(12, 6, 8), "anderson": anderson(9, disorder=3, rng=1)}.items():
+        one = SpectralDensity(H, 81, 5, rng=3, bounds=(-12, 12), backend="cpu").moments
+        files = list(tmp_path.glob(f"{name}_*.npy"))
+        assert len(files) == 12
+        for file in files:
+            np.testing.assert_allclose(np.load(file), one, rtol=0, atol=1e-11 * H.shape[0], err_msg=file.stem)
+
+
 @pytest.mark.parametrize(("dims", "cpu_planes"), [((9, 4, 3), 2), ((12, 6, 16), 11), ((20, 12, 40), None)])
 def test_gpu_and_cpu_together(dims, cpu_planes, tmp_path):
     from spectile.kpm.distributed.hybrid import HybridInsulator

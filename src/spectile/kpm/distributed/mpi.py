@@ -10,6 +10,7 @@ Every rank calls the same functions with the same arguments and gets the same re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +44,14 @@ class DistributedMatrix(PartitionedOperator):
         Sum the dot products over the ranks in every step instead of once at the end (the paper's ``aug_spmmv()*``).
     backend : {"cpu", "cuda"}
         Where a rank computes: on the CPU, or on a GPU of its own, with NCCL between the ranks.
+    weights : sequence of float or None
+        Speeds of the ranks, the same sequence on every rank: each has rows in proportion.  Ranks with and without a GPU
+        may then share a matrix (each gives its own `backend`), and messages travel through the hosts.
+
+    Raises
+    ------
+    ValueError
+        If `backend` is unknown, or there is not one positive weight for each rank.
     """
 
     def __init__(
@@ -53,26 +62,38 @@ class DistributedMatrix(PartitionedOperator):
         timeout_s: float = 300.0,
         reduce_every_step: bool = False,
         backend: Literal["cpu", "cuda"] = "cpu",
+        weights: Sequence[float] | None = None,
     ) -> None:
         if backend not in ("cpu", "cuda"):
             raise ValueError(f'backend={backend!r} is unknown: choose "cpu" or "cuda"')
         self.comm, self.timeout_s, self.reduce_every_step = comm, timeout_s, reduce_every_step
         self.H, self.backend, self.shape, self.dtype = H, backend, H.shape, np.dtype(H.dtype)
-        if backend == "cuda":
+        if weights is not None and (len(weights) != comm.size or not min(weights) > 0):
+            raise ValueError(f"weights={list(weights)} are not {comm.size} positive numbers: give one for each rank")
+        self.through_hosts = weights is not None
+        if backend == "cuda" and not self.through_hosts:
             return
         matrix = (H.matrix() if isinstance(H, TopologicalInsulator) else H).tocsr()
-        # Whole sites of four rows where N allows, and a bound that depends on N and the number of ranks alone.
+        # Whole sites of four rows where N allows, and a bound that depends on N and the weights alone.
         unit = 4 if self.shape[0] % 4 == 0 else 1
-        self.edges = np.linspace(0, self.shape[0] // unit, comm.size + 1).astype(np.int64) * unit
+        share = np.cumsum([0.0, *(weights or [1.0] * comm.size)])
+        self.edges = np.floor(share / share[-1] * (self.shape[0] // unit)).astype(np.int64) * unit
+        self.edges[-1] = self.shape[0]
+        if self.through_hosts and np.diff(self.edges).min() < 1:
+            raise ValueError(f"weights={list(weights or ())} leave a rank without rows: give it more, or fewer ranks")
         self.rows = matrix[self.edges[comm.rank] : self.edges[comm.rank + 1]]
 
     def engine(self, dtype: np.dtype[Any]) -> Any:
         """Return this rank's engine for vectors of this type."""
-        return MpiEngine(self, dtype) if self.backend == "cpu" else MultiGpuEngine.of_rank(self, dtype)
+        if not self.through_hosts:
+            return MpiEngine(self, dtype) if self.backend == "cpu" else MultiGpuEngine.of_rank(self, dtype)
+        from spectile.kpm.distributed.mpi_device import MpiDeviceEngine
+
+        return (MpiEngine if self.backend == "cpu" else MpiDeviceEngine)(self, dtype)
 
     def bounds(self) -> tuple[float, float]:
         """Return bounds of the spectrum by Gershgorin's circles over all ranks."""
-        if self.backend == "cuda":
+        if self.backend == "cuda" and not self.through_hosts:
             return (self.H if isinstance(self.H, TopologicalInsulator) else StoredMatrix(self.H)).bounds()
         first = int(self.edges[self.comm.rank])
         diagonal = self.rows.diagonal(k=first)
@@ -93,18 +114,24 @@ class MpiEngine(ProductEngine):
         self.num_rows = int(matrix.shape[0])
         self.first, self.last = (int(edge) for edge in matrix.edges[self.comm.rank : self.comm.rank + 2])
         local, self.halo, self.receives = localize(matrix.rows.astype(dtype), matrix.edges, self.comm.rank)
-        self.operator = CpuOperator.from_csr(local)
-        own = local.indices < self.last - self.first
-        self.interior, self.boundary = split_rows(local.indptr, own, self.operator.blocks())
+        self._hold(local)
         wanted: list[Any] = [np.empty(0, dtype=np.int64)] * self.comm.size
         for rank, start, stop in self.receives:
             wanted[rank] = self.halo[start:stop].astype(np.int64)
         self.sends = [(rank, rows - self.first) for rank, rows in enumerate(self.comm.alltoall(wanted)) if rows.size]
 
+    def _hold(self, local: Any) -> None:
+        """Take this rank's rows, whose columns beyond them are the halo's."""
+        self.operator = CpuOperator.from_csr(local)
+        own = local.indices < self.last - self.first
+        self.interior, self.boundary = split_rows(local.indptr, own, self.operator.blocks())
+
     def capacity(self) -> int:
         """Return how many vectors' states fit into every rank's memory at once, with a reserve."""
-        own = int(0.9 * host_free_bytes()) // (2 * self.operator.num_columns * self.dtype.itemsize * self.comm.size)
-        return max(1, min(self.comm.allgather(own)))
+        return max(1, min(self.comm.allgather(self._fitting())))
+
+    def _fitting(self) -> int:
+        return int(0.9 * host_free_bytes()) // (2 * self.operator.num_columns * self.dtype.itemsize * self.comm.size)
 
     def bounds(self) -> tuple[float, float]:
         """Return Gershgorin's bounds."""
