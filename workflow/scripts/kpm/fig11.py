@@ -40,6 +40,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         drawing.empty(last, "CPU and GPU together: this run holds no record of it")
         return drawing
     words = []
+    ranks = together[together["p_ranks"].notna()] if "p_ranks" in together else together.iloc[:0]
+    together = together.drop(ranks.index)
     for place, stage in enumerate(TOGETHER):
         alone, both = select(together, f"method={stage}"), select(together, f"method={stage}_cpu_gpu")
         style = {"kind": "bar", "color": look(stage).color}
@@ -52,6 +54,11 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     last.set_ylabel("Gflop/s (138 flop a row)")
     last.set_title("a GPU alone, and (hatched) with its host's CPU", fontsize=8)
     last.set_xticks(range(len(TOGETHER)), [name(stage) for stage in TOGETHER], rotation=25, ha="right", fontsize=7)
+    words += [
+        f"by two MPI ranks ({sizes(ranks)}): {_words(stage, select(ranks, f'method={stage}'), each)}"
+        for stage in TOGETHER
+        for _, each in select(ranks, f"method={stage}_ranks_cpu_gpu").iterrows()
+    ]
     drawing.note(
         f"Both: {sizes(together)}, planes by what each does alone: {'; '.join(word for word in words if word)}. The "
         "paper's pair gains 36 % at 85 to 90 %."
@@ -59,13 +66,14 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     return drawing
 
 
-def _words(stage: str, alone: pandas.DataFrame, both: pandas.Series, ax, place: int) -> str:
-    """Return what a stage gains from the CPU, and its parallel efficiency, which stands over its bar, too."""
+def _words(stage: str, alone: pandas.DataFrame, both: pandas.Series, ax=None, place: int = 0) -> str:
+    """Return what a stage gains from the CPU, and its parallel efficiency, which stands over its bar, if it has one."""
     ideal = both.get("v_sum_of_both_s")
     if ideal is None or pandas.isna(ideal) or not len(alone):
         return ""
     efficiency = float(ideal) / float(both["time_s"])
-    ax.annotate(f"{efficiency:.0%}", (place + 0.2, both["gflops"]), ha="center", va="bottom", fontsize=7)
+    if ax is not None:
+        ax.annotate(f"{efficiency:.0%}", (place + 0.2, both["gflops"]), ha="center", va="bottom", fontsize=7)
     gain = float(both["gflops"] / alone["gflops"].iloc[0] - 1)
     faster = f"{gain:.0%} faster" if gain > 0 else f"{-gain:.0%} slower"
     return f"{name(stage)} {faster} than the GPU alone, efficiency {efficiency:.0%}"

@@ -33,7 +33,9 @@ VERSIONS: dict[str, tuple[dict[str, Any], str]] = {
 def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row: as many GPUs as its column ``gpus``."""
     names: tuple[str, ...] = tuple(VERSIONS)
-    if row["study"] == "hybrid":
+    if row["study"] == "hybrid" and row["ranks"]:
+        names = ("aug_spmmv", "aug_spmmv_ranks_cpu_gpu")
+    elif row["study"] == "hybrid":
         names = ("naive", "naive_cpu_gpu", "aug_spmv", "aug_spmv_cpu_gpu", "aug_spmmv", "aug_spmmv_cpu_gpu")
     elif "throughput" in row["scaling"]:
         names = ("aug_spmv",)
@@ -51,6 +53,8 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
             methods.append(_naive(name, row, context, live))
         elif name == "aug_spmv":
             methods.append(_throughput(row, context, live))
+        elif name == "aug_spmmv_ranks_cpu_gpu":
+            methods.append(_mixed_ranks(name, row, context, live))
         elif name.endswith("_cpu_gpu"):
             methods.append(_hybrid(name, row, context, live))
         elif row["gpus"] > 1:
@@ -201,6 +205,29 @@ def _naive(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
 
     method = _method(name, "naive", row, context, run, prepare, vectors=ONE_BY_ONE)
     return replace(method, values=(lambda _: values) if values else None)
+
+
+def _mixed_ranks(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method | Skipped:
+    """Time one MPI rank with the GPU and one with the CPU, rows divided by what each does alone."""
+    from spectile.kpm.distributed.hybrid import HybridInsulator
+
+    command, reason = mpi_runs.mpiexec()
+    if reason is not None:
+        return Skipped(name, reason)
+    sample, r = shared.sample_of(row), int(row["num_vectors"])
+    # `num_threads` shares the cores among the ranks.
+    seconds = HybridInsulator(sample, threads=max(1, context.threads // 2)).trial(r)
+    weight = seconds["cpu"] / seconds["cuda"]
+
+    def prepare() -> None:
+        live.clear()
+        _free_pools(1)
+
+    run = mpi_runs.RankRuns(command, sample, r, row["ranks"], STEPS, context.seed, "mixed", 12, FIRST, weight)
+    together = STEPS * sample.nx / (1 / seconds["cuda"] + 1 / seconds["cpu"])
+    method = _method(name, "aug_spmmv", row, context, run, prepare, "external")
+    values = {"cpu_weight_percent": 100 / (1 + weight), "sum_of_both_s": together}
+    return replace(method, values=lambda _: values)
 
 
 def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method:

@@ -34,7 +34,7 @@ class RankRuns:
 
     def __init__(
         self, command: str, sample: Any, num_vectors: int, ranks: int, steps: int, seed: int, method: str, calls: int,
-        first: int = 1
+        first: int = 1, *further: float
     ) -> None:  # fmt: skip
         size = (sample.nx, sample.ny, sample.nz, num_vectors, steps, seed)
         self._command = [
@@ -46,7 +46,7 @@ class RankRuns:
             "spectile_study.cases.kpm.processes.ranks",
             *map(str, size),
         ]
-        self._command += [method, str(calls), str(first)]
+        self._command += [method, str(calls), str(first), *map(str, further)]
         self._seconds: list[float] = []
         self._etas = np.empty(0)
 

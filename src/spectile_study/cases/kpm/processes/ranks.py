@@ -1,7 +1,8 @@
 """A timed MPI rank: ``mpiexec -n 2 python -m spectile_study.cases.kpm.processes.ranks nx ny nz R steps seed ...``.
 
 Rank 0 prints one line of JSON: the seconds of each call from barrier to barrier, and the scalar products.  A call is
-`steps` steps, after the `first` ones.
+`steps` steps, after the `first` ones.  With the method "mixed" rank 0 has a GPU, and so many times the rows of the others,
+which compute on the CPU, as the last argument says.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def main(arguments: list[str]) -> None:
 
     nx, ny, nz, num_vectors, steps, seed = (int(text) for text in arguments[:6])
     method, calls, first = arguments[6], int(arguments[7]), int(arguments[8])
+    weight = float(arguments[9]) if method == "mixed" else 0.0
     comm = MPI.COMM_WORLD
     sample = insulator(nx, ny, nz)
     a, b = scaling(sample)
@@ -39,8 +41,11 @@ def main(arguments: list[str]) -> None:
             return [CpuRecursion(operator, a, b, operator.random_block(seed, n, 1), threads) for n in mine]
     else:
         # On GPUs: one rank for each device, two steps in one sweep.
-        backend: Any = "cuda" if method == "blocked" else "cpu"
-        matrix = DistributedMatrix(sample, comm, reduce_every_step=method == "aug_spmmv_star", backend=backend)
+        backend: Any = "cuda" if method == "blocked" or (weight and comm.rank == 0) else "cpu"
+        weights = [weight] + [1.0] * (comm.size - 1) if weight else None
+        matrix = DistributedMatrix(
+            sample, comm, reduce_every_step=method == "aug_spmmv_star", backend=backend, weights=weights
+        )
         engine = matrix.engine(matrix.dtype)
 
         def fresh() -> list[Any]:
