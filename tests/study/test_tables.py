@@ -88,8 +88,9 @@ def test_times_of_the_band_reduction_stand_under_their_block_and_bandwidth(table
     assert cell(data, "nb = 512", b=32, seconds="paper, n = 65,536") == 16.4
 
 
-def test_bandwidth_of_the_processor_is_the_triads(table):
+def test_bandwidth_of_the_processor_is_the_best_measured(table):
     rows = frame("kpm")
-    (triad,) = [each for _, each in rows[(rows["method"] == "triad") & (rows["clock"] == "events")].iterrows()]
-    expected = triad["bytes"] / np.median(triad["samples_s"]) / 1e9
-    assert cell(table("kpm_t2"), "b (GB/s)", processor="NVIDIA H200") == pytest.approx(expected, abs=0.1)
+    rows = rows[(rows["p_study"] == "machine") & rows["method"].isin(["triad", "copy"]) & (rows["status"] == "ok")]
+    expected = max(each["bytes"] / np.median(each["samples_s"]) / 1e9 for _, each in rows.iterrows())
+    found = cell(table("kpm_t2"), "b (GB/s)", processor="NVIDIA H200, measured")
+    assert found == pytest.approx(expected, abs=0.1)

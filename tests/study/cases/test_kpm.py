@@ -11,7 +11,9 @@ from spectile_study.bench.case import Context, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.kpm import build as cases
 from spectile_study.cases.kpm import model, shared
+from spectile_study.cases.kpm.naive import Chain
 from spectile_study.cases.kpm.rivals import etas_naive
+from spectile_study.cases.kpm.together import NaiveTogether
 
 ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")
 ONCE = ("functions_16x16x10", "step_16x16x10_r4", "cache_4x4x10_r16", "threads_16x16x10_2", "dos_16x16x10",
@@ -103,6 +105,34 @@ def test_step_adds_up_to_table_1_and_eq_4():
     ]
     assert stages == sorted(stages, reverse=True)
     assert model.step_bytes("rows", rows, nnz, 32) - model.step_bytes("stencil", rows, nnz, 32) == 10 * rows
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_threaded_chain_is_the_naive_version(threads):
+    sample = TopologicalInsulator(4, 5, 3)
+    matrix, (a, b) = sample.matrix(), shared.scaling(sample)
+    start = np.asfortranarray(shared.reference.random_phases(5, matrix.shape[0], 2))
+    expected = shared.reference.etas_naive(matrix, start, 14, a, b)
+    np.testing.assert_allclose(Chain(matrix, threads).etas(start, 7, a, b), expected, atol=1e-11)
+
+
+def test_the_chain_on_planes_of_the_cpu_takes_its_halo_from_them():
+    sample = TopologicalInsulator(6, 5, 4)
+    (a, b), start = shared.scaling(sample), shared.reference.random_phases(3, sample.shape[0], 1, first_vector=1)
+    chain = NaiveTogether(sample, 6, 2, a, b)
+    chain.begin(3, 1)
+    etas = np.concatenate([chain.advance(3), chain.advance(4)])
+    np.testing.assert_allclose(etas, shared.reference.etas_blocked(sample.matrix(), start, 14, a, b), atol=1e-11)
+
+
+def test_omega_counts_planes_and_lines_that_do_not_stay():
+    plane = 4 * 100 * 40 * (260 + 32 * 32)  # bytes of the matrix and of 32 vectors twice
+    assert model.omega(100, 40, 32, 2.5 * plane) == 1
+    # V is read three times instead of once, and W is read and written.
+    assert model.omega(100, 40, 32, 1.5 * plane) == pytest.approx((260 + 5 * 512) / (260 + 3 * 512))
+    assert model.omega(100, 40, 32, 1e4) == pytest.approx((260 + 7 * 512) / (260 + 3 * 512))
+    assert model.omega(100, 40, 1, 1.5 * plane) == 1
+    assert model.working_set(1000, 13000, 32) == 1000 * (260 + 1024)
 
 
 def test_reference_of_a_case_is_the_exact_recurrence():

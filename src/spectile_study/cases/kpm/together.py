@@ -34,13 +34,13 @@ class NaiveTogether:
     """
 
     def __init__(self, sample: TopologicalInsulator, cpu_planes: int, threads: int, a: float, b: float) -> None:
-        import cupy
-
         self.a, self.b, self.plane = a, b, 4 * sample.ny * sample.nz
         first, dtype = sample.nx - cpu_planes, np.dtype(np.complex128)
         self.on_gpu: Any = None
         self.on_cpu: Any = None
         if first:
+            import cupy
+
             self.on_gpu, order = local_planes(sample, dtype, 0, first, sample.nz, cupy)
             self.orders = [order.get()]
         if cpu_planes:
@@ -50,12 +50,12 @@ class NaiveTogether:
 
     def begin(self, seed: int, vector: int) -> None:
         """Take one random vector."""
-        import cupy
-
         rows = max(int(order.max()) for order in self.orders) + 1
         start = reference.random_phases(seed, rows, 1, first_vector=vector)[:, 0]
         self.vectors = [[start[order], np.zeros(order.size, start.dtype)] for order in self.orders]
         if self.on_gpu is not None:
+            import cupy
+
             self.vectors[0] = [cupy.asarray(each) for each in self.vectors[0]]
         self.steps = 0
 

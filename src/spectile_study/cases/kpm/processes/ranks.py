@@ -1,8 +1,8 @@
 """A timed MPI rank: ``mpiexec -n 2 python -m spectile_study.cases.kpm.processes.ranks nx ny nz R steps seed ...``.
 
 Rank 0 prints one line of JSON: the seconds of each call from barrier to barrier, and the scalar products.  A call is
-`steps` steps, after the `first` ones.  With the method "mixed" rank 0 has a GPU, and so many times the rows of the others,
-which compute on the CPU, as the last argument says.
+`steps` steps, after the `first` ones.  With the method "mixed" rank 0 has a GPU, and so many times the rows of the
+others, which compute on the CPU, as the last argument says.
 """
 
 from __future__ import annotations
