@@ -17,7 +17,7 @@ A, B = 0.11, 0.05
 def block_matrix(cells, dtype, rng):
     """Return a Hermitian matrix of dense blocks: cells of 1 to 20 rows, some coupled to nobody, some empty."""
     sizes = rng.integers(1, 21, cells)
-    graph = sp.random(cells, cells, 3 / cells, random_state=rng) + sp.eye(cells)
+    graph = sp.random(cells, cells, min(1, 3 / cells), random_state=rng) + sp.eye(cells)
     graph = (graph + graph.T).toarray() != 0
     lonely = rng.integers(0, cells, 2)
     graph[lonely] = graph[:, lonely] = False
