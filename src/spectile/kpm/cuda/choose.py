@@ -171,12 +171,15 @@ class GroupedShape(NamedTuple):
         Vectors of a warp.
     unroll : int
         Steps of four entries in flight.
+    ahead : int
+        1 if rows of V come into the L2 cache before a warp's turn.
     threads, blocks : int
         Threads of a block, and blocks of a multiprocessor.
     """
 
     columns: int
     unroll: int
+    ahead: int
     threads: int
     blocks: int
 
@@ -195,7 +198,7 @@ def grouped_shape(num_vectors: int, dtype: Any) -> GroupedShape:
     """Return the shape for R vectors: the widest that divides R and whose sums stay in registers."""
     parts = 2 if np.dtype(dtype).kind == "c" else 1
     columns = next(each for each in (32, 16, 8) if num_vectors % each == 0)
-    return GroupedShape(columns, 2 if columns * parts > 32 else 4, 256, 1 if columns * parts > 32 else 2)
+    return GroupedShape(columns, 2 if columns * parts > 32 else 4, 1, 256, 1 if columns * parts > 32 else 2)
 
 
 def grouped_launch(shape: GroupedShape, groups: int, num_vectors: int, device: Device) -> Shape:

@@ -84,7 +84,7 @@ def grouped_unit(dtype: str, num_vectors: int, *, wide: bool = False, mode: int 
     """Return the unit of the step on groups of rows (``grouped.cu``); arguments as above."""
     defines = {
         "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": "8",
-        "COLUMNS": str(shape.columns // 8), "UNROLL": str(shape.unroll), "THREADS": str(shape.threads),
+        "COLUMNS": str(shape.columns // 8), "UNROLL": str(shape.unroll), "AHEAD": str(shape.ahead), "THREADS": str(shape.threads),
         "BLOCKS": str(shape.blocks), "WIDE": str(int(wide)), "SELL": "0", "MODE": str(mode), "EXACT": "1",
     }  # fmt: skip
     return Unit(kernels.__name__, ("grouped.cu",), PORTABLE, defines)

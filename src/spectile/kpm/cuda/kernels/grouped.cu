@@ -102,6 +102,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (MODE > 0 && outer < next.rows)
             for (int byte = inner * 128; byte < REALS * int(sizeof(real)); byte += 512)
                 prefetch_l2(reinterpret_cast<const char *>(w + (next.begin + outer) * stride + blockIdx.y * REALS) + byte);
+#if AHEAD
+        // So do the rows of V that its last columns name, which nobody may have read before.
+        const int farthest = next.count > lane ? __ldg(indices + next.at + next.count - 1 - lane) : -1;
+#endif
         mine = next, next = find(group + 2 * step);
         for (int from = 0; from < count; from += 4 * UNROLL) {
             piece other[UNROLL][PAIRS];
@@ -125,6 +129,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
                 }
         }
+#if AHEAD
+        if (farthest >= 0)
+            for (int byte = 0; byte < REALS * int(sizeof(real)); byte += 128)
+                prefetch_l2(reinterpret_cast<const char *>(v + farthest * stride + blockIdx.y * REALS) + byte);
+#endif
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
             if (2 * inner + row >= rows) continue;
