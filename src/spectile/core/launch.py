@@ -73,16 +73,19 @@ class Kernel:
         The translation unit.
     name : str
         The function, ``extern "C"``.
-    prefer_l1 : bool
-        Leave the memory that shared memory does not need to the L1 cache.
+    beside_l1 : int
+        Blocks of a multiprocessor that find their static shared memory, while the L1 cache gets the rest; 0 leaves both
+        to the driver.
     """
 
-    def __init__(self, unit: Unit, name: str, prefer_l1: bool = False) -> None:
+    def __init__(self, unit: Unit, name: str, beside_l1: int = 0) -> None:
         function = unit.module().get_function(name)
         # The limit belongs to the function, not to the launch, so it is set once, to the largest.
         function.max_dynamic_shared_size_bytes = describe().shared_bytes - int(function.shared_size_bytes)
-        if prefer_l1:
-            function.preferred_shared_memory_carveout = 0
+        if beside_l1:
+            needed = beside_l1 * (int(function.shared_size_bytes) + 1024)  # and what the system takes of each
+            share = -(-100 * needed // describe().multiprocessor_shared_bytes)
+            function.preferred_shared_memory_carveout = min(100, share)
         self.unit, self.name, self._function = unit, name, function.kernel
 
     def __call__(self, shape: Shape, *arguments: Any) -> None:
@@ -154,15 +157,15 @@ class BoundLaunch:
             raise self._kernel.refused(self._shape, f"error {status}")
 
 
-def kernel(unit: Unit, name: str, prefer_l1: bool = False) -> Kernel:
-    """Return a kernel of `unit` on the current device, the same one every time; `prefer_l1` as for `Kernel`."""
+def kernel(unit: Unit, name: str, beside_l1: int = 0) -> Kernel:
+    """Return a kernel of `unit` on the current device, the same one every time; `beside_l1` as for `Kernel`."""
     import cupy
 
     # Hashing a unit takes longer than a launch, so the key has its id; the kernel keeps it alive, so ids stay unique.
     key = (id(unit), name, cupy.cuda.runtime.getDevice())
     known = _KERNELS.get(key)
     if known is None:
-        known = _KERNELS[key] = Kernel(unit, name, prefer_l1)
+        known = _KERNELS[key] = Kernel(unit, name, beside_l1)
     return known
 
 

@@ -73,8 +73,6 @@ def lanczos(engine: Engine, steps: int = 60) -> tuple[float, float]:
     ValueError
         If a number is not finite.
     """
-    from scipy.linalg import eigh_tridiagonal
-
     alphas, betas = engine.tridiagonalize(min(steps, engine.num_rows))
     if not np.isfinite(alphas[0]):
         raise ValueError(NOT_FINITE)
@@ -84,7 +82,8 @@ def lanczos(engine: Engine, steps: int = 60) -> tuple[float, float]:
     count = int(exhausted[0]) + 1 if exhausted.size else len(alphas)
     if not (np.isfinite(alphas[:count]).all() and np.isfinite(betas[:count]).all()):
         raise ValueError(NOT_FINITE)
-    ritz, vectors = eigh_tridiagonal(alphas[:count], betas[: count - 1])
+    # So few that a full matrix costs nothing, and SciPy's solvers need not be loaded.
+    ritz, vectors = np.linalg.eigh(np.diag(alphas[:count]) + np.diag(betas[: count - 1], -1))
     residual = betas[count - 1] * np.abs(vectors[-1])
     return float(ritz[0] - residual[0]), float(ritz[-1] + residual[-1])
 

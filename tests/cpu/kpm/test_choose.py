@@ -1,5 +1,7 @@
 """What KPM launches fits every device of the table, from one vector to many, on any matrix and sample."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -28,8 +30,8 @@ def test_rows_fit(device):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gathered_rows_fit(device, dtype):
     item = np.dtype(dtype).itemsize
-    for num_vectors in WIDTHS:
-        shape = choose.gather_shape(num_vectors, dtype)
+    for num_vectors, longest in itertools.product(WIDTHS, (0, 3, 5, 7, 8)):
+        shape = choose.gather_shape(num_vectors, dtype, longest)
         assert shape.threads * shape.blocks <= device.threads
         for num_rows in (1, 31, 10**4, 2 * 10**6, 10**9):
             launched, rows = choose.gather_launch(shape, num_rows, num_vectors, device)

@@ -105,20 +105,23 @@ class GatherShape(NamedTuple):
         return self.vector * self.lanes * self.pieces
 
 
-# Bytes of a row of the block vector, and the blocks, threads and entries in flight that were fastest up to there on an
-# H200; wider rows, and longer ones of the matrix than `_MOST_GATHERED`, are faster by ``rows.cu``.
-_GATHER_SHAPES = ((64, (3, 384, 2)), (128, (4, 512, 1)))
+# Threads of a block, one a multiprocessor: with two pieces a thread, few warps have enough loads in flight, and leave
+# the L1 cache to the rows of V that come again (measured on an H200, docs/notes/kpm.md).
+_GATHER_THREADS = {"narrow": 640, "short": 384, "long": 256}
+# Longer rows of the matrix are faster by ``rows.cu``, whatever R.
 _MOST_GATHERED = 8
 
 
-def gathers(num_vectors: int, dtype: Any, longest: int) -> bool:
+def gathers(num_vectors: int, longest: int) -> bool:
     """Return whether ``gather.cu`` (one vector: ``stream.cu``) takes R vectors and rows of so many entries at most."""
-    row = num_vectors * np.dtype(dtype).itemsize
-    return num_vectors == 1 or (row <= _GATHER_SHAPES[-1][0] and longest <= _MOST_GATHERED)
+    return num_vectors == 1 or longest <= _MOST_GATHERED
 
 
-def gather_shape(num_vectors: int, dtype: Any) -> GatherShape:
-    """Return the shape for R vectors: 16 bytes a thread where R allows."""
+def gather_shape(num_vectors: int, dtype: Any, longest: int) -> GatherShape:
+    """Return the shape for R vectors and rows of so many entries at most.
+
+    16 bytes a thread where R allows, twice from four threads a row on, and all entries of a row in flight up to eight.
+    """
     item = np.dtype(dtype).itemsize
     if num_vectors == 1:
         return GatherShape(1, 1, 1, 4 if item <= 8 else 2, 0, 512, 2)
@@ -126,28 +129,28 @@ def gather_shape(num_vectors: int, dtype: Any) -> GatherShape:
     while num_vectors % vector:
         vector //= 2
     lanes = 1
-    while lanes < 32 and lanes * vector < num_vectors:
+    while lanes < 64 and lanes * vector < num_vectors:
         lanes *= 2
-    pieces = 2 if lanes * vector < min(num_vectors, 64) else 1
-    row = num_vectors * item
-    unroll, threads, blocks = next((shape for most, shape in _GATHER_SHAPES if row <= most), _GATHER_SHAPES[-1][1])
-    return GatherShape(vector, lanes, pieces, unroll, 1, threads, blocks)
+    if lanes < 4:
+        return GatherShape(vector, lanes, 1, 4, 1, _GATHER_THREADS["narrow"], 1)
+    unroll = min(max(4, longest), _MOST_GATHERED)
+    threads = _GATHER_THREADS["long" if unroll > 7 or (unroll > 4 and item == 16) else "short"]
+    # Rows of few entries find V and W in the L2 cache without being told.
+    return GatherShape(vector, lanes // 2, 2, unroll, int(unroll > 4), threads, 1)
 
 
 # Blocks whose scalar products are summed, at most, and adjacent rows of a block of ``stream.cu`` up to there.
 _MOST_BLOCKS, _STREAM_ROWS = 2**15, 4096
 
 
-def gather_launch(
-    shape: GatherShape, num_rows: int, num_vectors: int, device: Device, wave_rows: int | None = None
-) -> tuple[Shape, int]:
+def gather_launch(shape: GatherShape, num_rows: int, num_vectors: int, device: Device) -> tuple[Shape, int]:
     """Return the launch of ``gather`` and the rows of a wave, or of ``stream`` and the adjacent rows of a block."""
     once = shape.threads // shape.lanes  # rows of a block at a time
     resident = device.multiprocessors * shape.blocks
     if num_vectors > 1:
-        # Without a wave that the matrix shows, all blocks walk through the rows side by side.
+        # All blocks walk through the rows side by side: waves that a lattice shows were no faster (measured).
         blocks = min(resident, -(-num_rows // once))
-        return Shape((blocks, -(-num_vectors // shape.columns)), shape.threads), wave_rows or blocks * once
+        return Shape((blocks, -(-num_vectors // shape.columns)), shape.threads), blocks * once
     # Small matrices: every multiprocessor has its part.  Large ones: no more blocks than the sums are made for.
     even = -(-num_rows // resident)
     chunk = -(-max(min(_STREAM_ROWS, even), num_rows // _MOST_BLOCKS) // once) * once
@@ -171,15 +174,12 @@ class GroupedShape(NamedTuple):
         Vectors of a warp.
     unroll : int
         Steps of four entries in flight.
-    ahead : int
-        1 if rows of V come into the L2 cache before a warp's turn.
     threads, blocks : int
         Threads of a block, and blocks of a multiprocessor.
     """
 
     columns: int
     unroll: int
-    ahead: int
     threads: int
     blocks: int
 
@@ -194,11 +194,20 @@ def groups(num_vectors: int, dtype: Any, longest: int, device: Device) -> bool:
     return device.fast_fp64 and longest > _MOST_GATHERED and whole
 
 
+# By bytes of a real number: real columns of a warp up to which a shape is fastest, and its steps in flight, threads and
+# blocks (measured on an H200).
+_GROUPED_SHAPES = {
+    4: ((8, (4, 512, 2)), (16, (4, 256, 3)), (32, (4, 256, 2)), (64, (4, 512, 1))),
+    8: ((8, (4, 256, 3)), (32, (4, 256, 2)), (64, (2, 384, 1))),
+}
+
+
 def grouped_shape(num_vectors: int, dtype: Any) -> GroupedShape:
-    """Return the shape for R vectors: the widest that divides R and whose sums stay in registers."""
-    parts = 2 if np.dtype(dtype).kind == "c" else 1
+    """Return the shape for R vectors: the widest that divides R, of 32 at most."""
     columns = next(each for each in (32, 16, 8) if num_vectors % each == 0)
-    return GroupedShape(columns, 2 if columns * parts > 32 else 4, 1, 256, 1 if columns * parts > 32 else 2)
+    parts = 2 if np.dtype(dtype).kind == "c" else 1
+    shapes = _GROUPED_SHAPES[np.dtype(dtype).itemsize // parts]
+    return GroupedShape(columns, *next(shape for most, shape in shapes if columns * parts <= most))
 
 
 def grouped_launch(shape: GroupedShape, groups: int, num_vectors: int, device: Device) -> Shape:

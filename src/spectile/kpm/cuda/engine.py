@@ -85,14 +85,14 @@ class StoredEngine:
         elif groups(num_vectors, self.dtype, self.seen.longest, describe()) and self._rows_of_a_group >= LEAST_GROUPED:
             name = "grouped"
         else:
-            name = "gather" if gathers(num_vectors, self.dtype, self.seen.longest) else "csr"
+            name = "gather" if gathers(num_vectors, self.seen.longest) else "csr"
         if name not in self._formats:
             self._formats[name] = self._make(name)
         return self._formats[name]
 
     def _make(self, name: str) -> StoredOperator:
         if name == "gather":
-            return GatherOperator(self.matrix)
+            return GatherOperator(self.matrix, self.seen.longest)
         if name == "grouped":
             return GroupedOperator(self.matrix, self._groups)
         return StoredOperator(self.matrix, name, tuning=sell_shape(self.seen.longest) if name == "sell" else None)

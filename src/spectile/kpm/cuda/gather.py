@@ -22,14 +22,15 @@ class GatherOperator(StoredOperator):
     ----------
     matrix : scipy or cupyx CSR matrix, shape (N, N)
         float32, float64, complex64 or complex128.
-    wave_rows : int or None
-        Rows of a wave: of a lattice's plane, for example.
+    longest : int
+        Entries of its longest row.
     tuning : GatherShape or None
         Shape of the kernel; None takes :func:`spectile.kpm.cuda.choose.gather_shape`.
     """
 
-    def __init__(self, matrix: Any, wave_rows: int | None = None, tuning: GatherShape | None = None) -> None:
-        super().__init__(matrix, wave_rows=wave_rows)
+    def __init__(self, matrix: Any, longest: int, tuning: GatherShape | None = None) -> None:
+        super().__init__(matrix)
+        self.longest = longest
         self._shape = tuning
 
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
@@ -39,12 +40,12 @@ class GatherOperator(StoredOperator):
     def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
         """Return the step of R vectors; `rows` (start, stop) names the rows to compute, None takes all."""
         name = "stream" if num_vectors == 1 else "gather"
-        step = kernel(self.unit(num_vectors, mode), name, prefer_l1=True)
+        step = kernel(self.unit(num_vectors, mode), name, beside_l1=self._kernel(num_vectors).blocks)
         start, stop = rows or (0, self.num_rows)
-        launched, wave = gather_launch(self._kernel(num_vectors), stop - start, num_vectors, describe(), self.wave_rows)
+        launched, wave = gather_launch(self._kernel(num_vectors), stop - start, num_vectors, describe())
         settings = np.int64(start), np.int64(stop), np.int64(wave), np.int32(num_vectors)
         operands = self.starts[0], self.indices, self.data
         return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)
 
     def _kernel(self, num_vectors: int) -> GatherShape:
-        return self._shape or gather_shape(num_vectors, self.dtype)
+        return self._shape or gather_shape(num_vectors, self.dtype, self.longest)

@@ -19,9 +19,20 @@ def sell_starts(matrix: Any) -> tuple[Any, Any]:
     chunks = -(-rows // SELL_CHUNK)
     lengths, slots = cupy.empty(chunks * SELL_CHUNK, np.int32), cupy.empty(chunks, np.int64)
     kernel(_unit(matrix), "sell_widths")(_rows(chunks), matrix.indptr, np.int64(rows), lengths, slots)
-    starts = cupy.zeros(chunks + 1, np.int64)
-    cupy.cumsum(slots, out=starts[1:])
+    starts = cupy.empty(chunks + 1, np.int64)
+    kernel(_unit(matrix), "sell_sum")(Shape((1,), 1024), slots, starts, np.int64(chunks))
     return starts, lengths
+
+
+def narrowed(starts: Any) -> Any:
+    """Return whole numbers as int32."""
+    import cupy
+
+    numbers = cupy.empty(starts.size, np.int32)
+    kernel(vectors_unit("float64"), "narrowed")(
+        Shape((-(-starts.size // 256),), 256), starts, numbers, np.int64(starts.size)
+    )
+    return numbers
 
 
 def sell_entries(matrix: Any, starts: Any, slots: int) -> tuple[Any, Any]:

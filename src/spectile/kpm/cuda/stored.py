@@ -13,7 +13,7 @@ from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.choose import SELL_CHUNK, RowShape, row_launch, row_shape
-from spectile.kpm.cuda.sell import sell_entries, sell_starts
+from spectile.kpm.cuda.sell import narrowed, sell_entries, sell_starts
 from spectile.kpm.cuda.step import SUMMED, Step
 from spectile.kpm.cuda.units import FULL, stored_unit, vectors_unit
 from spectile.kpm.operators.protocol import lies_on_gpu
@@ -63,8 +63,12 @@ class StoredOperator:
             self.indices, self.data = cupy.zeros(1, np.int32), cupy.zeros(1, self.dtype)
         self.indices = self.indices.astype(np.int32, copy=False)
         if self.data.size <= MOST_NARROW:
-            self.starts = self.starts[0].astype(np.int32, copy=False), self.starts[1]
+            self.starts = self._narrow(self.starts[0]), self.starts[1]
         self.wide = self.starts[0].dtype.itemsize == 8
+
+    @staticmethod
+    def _narrow(starts: Any) -> Any:
+        return starts if starts.dtype == np.int32 else narrowed(starts)
 
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
         """Return the unit that this operator launches for R vectors."""
@@ -79,7 +83,7 @@ class StoredOperator:
         """
         unit, shape = self.unit(num_vectors, mode), self.tuning or row_shape(num_vectors)
         # All of the cache to L1, which holds the rows of V that come again.
-        step, launched = kernel(unit, "aug_spmmv", prefer_l1=True), row_launch(shape, num_vectors, describe())
+        step, launched = kernel(unit, "aug_spmmv", beside_l1=1), row_launch(shape, num_vectors, describe())
         start, stop = rows or (0, self.num_rows)
         wave = max(1, (self.wave_rows or launched.grid[0] * shape.threads // shape.lanes) // (32 // shape.lanes))
         settings = np.int64(start), np.int64(stop), np.int64(wave), np.int32(num_vectors)

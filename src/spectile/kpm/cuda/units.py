@@ -83,8 +83,9 @@ def gather_unit(dtype: str, num_vectors: int, *, wide: bool = False, mode: int =
 def grouped_unit(dtype: str, num_vectors: int, *, wide: bool = False, mode: int = FULL, shape: GroupedShape) -> Unit:
     """Return the unit of the step on groups of rows (``grouped.cu``); arguments as above."""
     defines = {
-        "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": "8",
-        "COLUMNS": str(shape.columns // 8), "UNROLL": str(shape.unroll), "AHEAD": str(shape.ahead), "THREADS": str(shape.threads),
+        "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": "4",
+        "COLUMNS": str(shape.columns // 4), "UNROLL": str(shape.unroll),
+        "THREADS": str(shape.threads),
         "BLOCKS": str(shape.blocks), "WIDE": str(int(wide)), "SELL": "0", "MODE": str(mode), "EXACT": "1",
     }  # fmt: skip
     return Unit(kernels.__name__, ("grouped.cu",), PORTABLE, defines)
@@ -152,9 +153,14 @@ def vectors_unit(dtype: str, *, wide: bool = False) -> Unit:
 
 # What CI compiles: every type, every shape, both formats, both sweeps; the study compiles what only it launches.
 UNITS = (
-    *(gather_unit(dtype, r, shape=gather_shape(r, dtype)) for dtype in REAL for r in (1, 2, 7, 8, 32, 64)),
-    gather_unit("complex128", 32, wide=True, shape=gather_shape(32, "complex128")),
-    gather_unit("complex128", 1, wide=True, shape=gather_shape(1, "complex128")),
+    *(
+        gather_unit(dtype, r, shape=gather_shape(r, dtype, n))
+        for dtype in REAL
+        for r in (1, 2, 7, 8, 32, 64)
+        for n in (3, 7)
+    ),
+    gather_unit("complex128", 32, wide=True, shape=gather_shape(32, "complex128", 3)),
+    gather_unit("complex128", 1, wide=True, shape=gather_shape(1, "complex128", 3)),
     *(grouped_unit(dtype, r, shape=grouped_shape(r, dtype)) for dtype in REAL for r in (8, 32)),
     grouped_unit("float64", 32, wide=True, shape=grouped_shape(32, "float64")),
     *(vectors_unit(dtype) for dtype in REAL),

@@ -45,7 +45,6 @@ class StoredMatrix:
 
     def csr_on_gpu(self, dtype: np.dtype[Any]) -> Any:
         """Return a copy in CSR form on the current device, indices of 32 bits, in the caller's order of entries."""
-        import cupy
         from cupyx.scipy import sparse
 
         matrix = self.csr(dtype) if not self.on_gpu else self.matrix
@@ -53,8 +52,9 @@ class StoredMatrix:
             matrix = sparse.csr_matrix(matrix)
         matrix = matrix.tocsr()
         narrow = np.int32 if matrix.nnz <= np.iinfo(np.int32).max else np.int64
-        arrays = matrix.data.astype(dtype), matrix.indices.astype(np.int32), matrix.indptr.astype(narrow)
-        return sparse.csr_matrix(tuple(cupy.asarray(each) for each in arrays), shape=self.shape)
+        kinds = dtype, np.dtype(np.int32), np.dtype(narrow)
+        arrays = zip((matrix.data, matrix.indices, matrix.indptr), kinds, strict=True)
+        return sparse.csr_matrix(tuple(_copied(each, kind) for each, kind in arrays), shape=self.shape)
 
     def matmat(self, block: Any, out: Any) -> None:
         """Write H times `block` to `out`, where the matrix lies."""
@@ -67,6 +67,19 @@ class StoredMatrix:
     def memory_bytes(self, num_vectors: int) -> int:
         """Return the bytes of the product before it is written."""
         return self.shape[0] * num_vectors * self.dtype.itemsize
+
+
+def _copied(array: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a copy on the current device; without a kernel, which a first call would compile, where types agree."""
+    import cupy
+
+    if not isinstance(array, cupy.ndarray):
+        return cupy.asarray(array.astype(dtype, copy=False))
+    if array.dtype != dtype or not array.flags.c_contiguous:
+        return array.astype(dtype)
+    copy = cupy.empty(array.shape, dtype)
+    copy.data.copy_from_device_async(array.data, array.nbytes)
+    return copy
 
 
 def check_hermitian(matrix: Any) -> None:

@@ -33,7 +33,7 @@ VERSIONS: dict[str, tuple[dict[str, Any], str]] = {
 def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row: as many GPUs as its column ``gpus``."""
     names: tuple[str, ...] = tuple(VERSIONS)
-    if row["study"] == "hybrid" and row["ranks"]:
+    if row["study"] == "hybrid" and row.get("ranks"):
         names = ("aug_spmmv", "aug_spmmv_ranks_cpu_gpu")
     elif row["study"] == "hybrid":
         names = ("naive", "naive_cpu_gpu", "aug_spmv", "aug_spmv_cpu_gpu", "aug_spmmv", "aug_spmmv_cpu_gpu")

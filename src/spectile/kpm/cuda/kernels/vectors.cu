@@ -100,6 +100,45 @@ extern "C" __global__ void sell_widths(const entry *__restrict__ pointer, long l
     if (threadIdx.x % 32 == 0) slots[row / 32] = 32ll * width;
 }
 
+// Where the slots of each chunk begin, and at last where they end: one block sums `slots` in its order.
+extern "C" __global__ void __launch_bounds__(1024)
+    sell_sum(const long long *__restrict__ slots, long long *__restrict__ start, long long chunks) {
+    __shared__ long long sums[32];
+    const int thread = threadIdx.x % 32, warp = threadIdx.x / 32;
+    long long before = 0;
+    for (long long from = 0; from < chunks; from += 1024) {
+        const long long chunk = from + threadIdx.x, mine = chunk < chunks ? slots[chunk] : 0;
+        long long sum = mine;
+#pragma unroll
+        for (int distance = 1; distance < 32; distance *= 2) {
+            const long long other = __shfl_up_sync(0xffffffffu, sum, distance);
+            if (thread >= distance) sum += other;
+        }
+        if (thread == 31) sums[warp] = sum;
+        __syncthreads();
+        if (warp == 0) {
+            long long total = sums[thread];
+#pragma unroll
+            for (int distance = 1; distance < 32; distance *= 2) {
+                const long long other = __shfl_up_sync(0xffffffffu, total, distance);
+                if (thread >= distance) total += other;
+            }
+            sums[thread] = total;
+        }
+        __syncthreads();
+        if (chunk < chunks) start[chunk] = before + (warp ? sums[warp - 1] : 0) + sum - mine;
+        before += sums[31];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) start[chunks] = before;
+}
+
+// Numbers that 32 bits hold.
+extern "C" __global__ void narrowed(const long long *__restrict__ from, int *__restrict__ to, long long size) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < size) to[i] = int(from[i]);
+}
+
 // Entries into the slots of their chunks, from start[chunk] on; fill-in is a zero in the row's own column.
 extern "C" __global__ void sell_fill(const entry *__restrict__ pointer, const int *__restrict__ indices,
                                      const number *__restrict__ data, long long rows, const long long *__restrict__ start,
