@@ -15,12 +15,12 @@ import numpy as np
 from spectile.core.memory import free_bytes
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile.kpm.distributed.device import PartitionDevice
-from spectile.kpm.distributed.mpi import MpiEngine, MpiRecursion
 from spectile.kpm.distributed.partition import longest_run
+from spectile.kpm.distributed.ranks import MpiEngine, MpiRecursion
 from spectile.kpm.types import Array
 
 
-class MpiDeviceEngine(MpiEngine):
+class RankDeviceEngine(MpiEngine):
     """One rank's partition of a distributed matrix on the current GPU, an :class:`~spectile.kpm.types.Engine`."""
 
     name = "mpi cuda"
@@ -47,30 +47,30 @@ class MpiDeviceEngine(MpiEngine):
         with self.device.working():
             return int(0.9 * free_bytes()) // (2 * self.order.size * self.dtype.itemsize)
 
-    def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> MpiDeviceRecursion:
+    def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> RankDeviceRecursion:
         """Return the recursion of a block of random vectors."""
         import cupy
 
         with self.device.working():
             block = cupy.empty((self.order.size, num_vectors), self.dtype)
             self.on_device.fill(block, seed, first_vector, self.order)
-        return MpiDeviceRecursion(self, a, b, block)
+        return RankDeviceRecursion(self, a, b, block)
 
-    def start(self, vectors: Array, a: float, b: float) -> MpiDeviceRecursion:
+    def start(self, vectors: Array, a: float, b: float) -> RankDeviceRecursion:
         """Return the recursion of given vectors, shape (N, R), the same on every rank."""
         import cupy
 
         with self.device.working():
             block = cupy.asarray(vectors[self.order.get()], self.dtype)
-        return MpiDeviceRecursion(self, a, b, block)
+        return RankDeviceRecursion(self, a, b, block)
 
 
-class MpiDeviceRecursion(MpiRecursion):
+class RankDeviceRecursion(MpiRecursion):
     """The recurrence of a block of vectors on the rows of a rank with a GPU.
 
     Parameters
     ----------
-    engine : MpiDeviceEngine
+    engine : RankDeviceEngine
         The distributed matrix.
     a, b : float
         H̃ = a (H − b).
@@ -78,11 +78,11 @@ class MpiDeviceRecursion(MpiRecursion):
         |ν₀⟩ on this rank's rows, taken over; the halo's rows follow.
     """
 
-    engine: MpiDeviceEngine
+    engine: RankDeviceEngine
     v: Any
     w: Any
 
-    def __init__(self, engine: MpiDeviceEngine, a: float, b: float, block: Any) -> None:
+    def __init__(self, engine: RankDeviceEngine, a: float, b: float, block: Any) -> None:
         import cupy
 
         self.engine, self.a, self.b = engine, a, b
