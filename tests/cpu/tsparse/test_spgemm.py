@@ -571,10 +571,11 @@ def test_counters_are_where_the_kernels_write():
     assert not counters.UNSORTED & sum(counters.FLAGS.values())
     constants = dict(re.findall(r"constexpr int ([A-Z_]+) = (-?\d+);", source))
     assert counters.CONSTANTS.items() <= {name: int(value) for name, value in constants.items()}.items()
-    assert counters.CONSTANTS["BINS_SYMBOLIC"] - 1 == counters.CONSTANTS["BLOCK_BIN"]
+    assert counters.CONSTANTS["SORT_BIN"] - 1 == counters.CONSTANTS["BLOCK_BIN"]
+    assert counters.CONSTANTS["BINS_SYMBOLIC"] - counters.CONSTANTS["SORT_BIN"] == len(counters.SORT_KERNELS)
     modes = dict(re.findall(r"([A-Z_0-9]+) = (\d+)", re.search(r"enum Rounding \{(.*?)\}", source).group(1)))
     assert {name: int(code) for name, code in modes.items()} == counters.ROUNDING
-    kernels = (*counters.WINDOW_KERNELS, *counters.HASH_KERNELS, *counters.BLOCK_KERNELS)
+    kernels = (*counters.WINDOW_KERNELS, *counters.HASH_KERNELS, *counters.BLOCK_KERNELS, *counters.SORT_KERNELS)
     assert sorted({kernel.bin for kernel in kernels}) == list(range(counters.CONSTANTS["BINS_NUMERIC"]))
     ranges = {name: re.search(rf"double {name}\(.*HALF \? ([^ ]+) : ([^;]+);", source).groups() for name in RANGES}
     for half, which in ((types.BY_ENTRY, 0), (types.IN_TILES, 1)):
