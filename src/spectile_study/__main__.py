@@ -328,8 +328,8 @@ def _keep(options: argparse.Namespace) -> int:
     from spectile_study.bench import archive
 
     for place in options.records:
-        added, replaced = archive.keep(place, options.into)
-        print(f"{place}: {added} cases added, {replaced} replaced in {options.into}")
+        for line in archive.keep(place, options.into):
+            print(f"{place}: {line}")
     return 0
 
 

@@ -34,15 +34,32 @@ def test_kept_records_replace_their_case_and_no_other(tmp_path):
     folder.mkdir()
     record.write_frame(record.frame([stored("old", (9.0,))]), folder / "kpm.parquet")
     archive.pack([stored("a"), stored("b")], tmp_path / "first.zip")
-    assert archive.keep(tmp_path / "first.zip", folder) == (2, 0)
+    assert archive.keep(tmp_path / "first.zip", folder) == ["2 cases added, 0 replaced"]
     archive.pack([stored("b", (4.0,)), stored("c")], tmp_path / "second.zip")
-    assert archive.keep(tmp_path / "second.zip", folder) == (1, 1)
+    assert archive.keep(tmp_path / "second.zip", folder) == ["1 cases added, 1 replaced"]
     assert archive.load(folder / "kpm.zip") == {"a": stored("a"), "b": stored("b", (4.0,)), "c": stored("c")}
     frame = record.read_frame(folder / "kpm.parquet").set_index("case")
     assert frame["time_s"].to_dict() == {"a": 1.5, "b": 4.0, "c": 1.5, "old": 9.0}
     for case, kept in archive.load(folder / "kpm.zip").items():
         assert frame.loc[case, "record"] == record.record_id(kept)
     assert frame.loc["a", ["run_driver", "run_cublas"]].tolist() == ["580", "130200"]
+
+
+def test_what_was_measured_is_not_lost_to_a_run_that_could_not(tmp_path):
+    folder = tmp_path / "box"
+    archive.pack([stored("a"), stored("b")], tmp_path / "first.zip")
+    archive.keep(tmp_path / "first.zip", folder)
+    skipped = stored("a") | {"status": "skipped", "reason": "no matrix", "methods": []}
+    worse = stored("b")
+    worse["methods"] = [{"method": "spmv", "status": "failed", "reason": "wrong result"}]
+    archive.pack([skipped, worse, skipped | {"case": "c"}], tmp_path / "second.zip")
+    assert archive.keep(tmp_path / "second.zip", folder) == [
+        "1 cases added, 1 replaced",
+        "a stays as it was: the new record is skipped (no matrix)",
+        "b: spmv passed before and does not now",
+    ]
+    kept = archive.load(folder / "kpm.zip")
+    assert kept["a"] == stored("a") and kept["b"] == worse and kept["c"]["status"] == "skipped"
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,13 @@ import json
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spectile.core.atomic_file import atomic_write
 from spectile_study.bench import record
+
+if TYPE_CHECKING:
+    import pandas
 
 #: Equal records make equal files: entries carry the earliest time that the format knows.
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -53,8 +56,10 @@ def pack(records: Iterable[Mapping[str, Any]], path: Path) -> None:
             archive.writestr(entry, json.dumps(stored, indent=1, allow_nan=False) + "\n")
 
 
-def keep(place: Path, folder: Path) -> tuple[int, int]:
+def keep(place: Path, folder: Path) -> list[str]:
     """Take the records of `place` into a folder of reviewed measurements: its zip file and its frame.
+
+    A case that was measured there stays as it is if the new record holds none (it was skipped, or could not be built).
 
     Parameters
     ----------
@@ -65,8 +70,8 @@ def keep(place: Path, folder: Path) -> tuple[int, int]:
 
     Returns
     -------
-    tuple of int
-        Cases that were added, and cases that were replaced.
+    list of str
+        What a reviewer must know: how many cases came, which stayed, and methods that passed before and do not now.
 
     Raises
     ------
@@ -83,16 +88,25 @@ def keep(place: Path, folder: Path) -> tuple[int, int]:
         )
     (paper,) = papers
     zipped, framed = folder / f"{paper}.zip", folder / f"{paper}.parquet"
+    earlier = record.read_frame(framed) if framed.exists() else None
+    passed = set() if earlier is None else _passed(earlier)
+    measured = {case for case, _ in passed}
+    stay = sorted(case for case, stored in new.items() if stored["status"] != "ok" and case in measured)
+    said = [f"{case} stays as it was: the new record is {new[case]['status']} ({new[case]['reason']})" for case in stay]
+    new = {case: stored for case, stored in new.items() if case not in stay}
     kept = (load(zipped) if zipped.exists() else {}) | new
     table = record.frame(kept[case] for case in sorted(kept))
-    known: set[str] = set()
-    if framed.exists():
-        earlier = record.read_frame(framed)
-        known = set(earlier["case"])
-        table = record.join(earlier, table)
+    lost = sorted((passed - _passed(table)) & {(case, method) for case, method in passed if case in new})
+    said += [f"{case}: {method} passed before and does not now" for case, method in lost]
     pack(kept.values(), zipped)
-    record.write_frame(table, framed)
-    return len(set(new) - known), len(set(new) & known)
+    record.write_frame(table if earlier is None else record.join(earlier, table), framed)
+    return [f"{len(set(new) - measured)} cases added, {len(set(new) & measured)} replaced", *said]
+
+
+def _passed(table: pandas.DataFrame) -> set[tuple[str, str]]:
+    """Return case and method of the rows that passed their check."""
+    rows = table[table["status"] == "ok"]
+    return set(zip(rows["case"], rows["method"], strict=True))
 
 
 def unpack(place: Path, folder: Path) -> int:
