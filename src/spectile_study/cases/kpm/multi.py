@@ -186,8 +186,6 @@ def _naive(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
         together = STEPS * ONE_BY_ONE * sample.nx / (1 / seconds["cuda"] + 1 / seconds["cpu"])
         values = {
             "cpu_planes": planes, "cpu_threads": threads, "cpu_weight_percent": 100 * weight, "sum_of_both_s": together,
-            "cpu_alone_gflops": model.step_flops(4 * sample.ny * sample.nz, 13 * 4 * sample.ny * sample.nz, 1)
-            / seconds["cpu"] / 1e9,
         }  # fmt: skip
 
     def prepare() -> None:
