@@ -11,7 +11,7 @@ from spectile_study.figures.tsparse import columns_of_methods, fails, fastest, m
 def table(frame: pandas.DataFrame) -> Table:
     result = Table("One line for each matrix: A A, milliseconds")
     ok = frame[frame["status"] == "ok"]
-    ok = ok[ok["v_products"].notna()].sort_values("v_products", ascending=False)
+    ok = ok[ok["v_products"].notna() & ok["p_matrix"].notna()].sort_values("v_products", ascending=False)
     base = {name: vendor(ok, name) for name in ("float32", "float64")}
     lines = []
     threads = any(method.endswith("_one_thread") for method in ok["method"])  # on a CPU
