@@ -15,6 +15,7 @@ import pandas
 
 from spectile_study.bench import claims, record
 from spectile_study.bench.stats import geometric_mean, paired_ratio, speedups
+from spectile_study.cases.kpm.matrices import WIDTHS
 from spectile_study.figures.evd import PROBLEMS, ordered_problems, timed, words_of_problem
 from spectile_study.figures.spamm import as_called
 from spectile_study.papers import PAPERS
@@ -211,6 +212,24 @@ def kpm_dos(machine: str) -> str:
     return _markdown(["rows of H", "moments M", "vectors R", "on", "time"], rows, frame, machine)
 
 
+def kpm_matrices(machine: str) -> str:
+    """Return the time of a step of the recurrence, and of a call, with their shares of the copy rate."""
+    frame = _frame(machine, "kpm")
+    frame = frame[(frame["p_study"] == "matrix") & (frame["status"] == "ok")]
+    rows = []
+    for _, here in frame.groupby("case", sort=False):
+        first, methods = here.iloc[0], here.set_index("method")
+        rate = methods.loc["copy", "bytes"] / methods.loc["copy", "time_s"]
+        row = [first["p_matrix"], f"{first['v_nnz_per_row']:.0f}", first["p_precision"]]
+        for width in WIDTHS:
+            step = methods.loc[f"step_r{width}"]
+            row.append(f"{_duration(step['time_s'] / STEPS)}, {step['bytes'] / step['time_s'] / rate:.0%}")
+        called = methods.loc[f"as_called_r{WIDTHS[-1]}"]
+        rows.append([*row, f"{_duration(called['time_s'])}, {called['bytes'] / called['time_s'] / rate:.0%}"])
+    heads = [*(f"step, R = {width}" for width in WIDTHS), f"kpm_dos, R = {WIDTHS[-1]}"]
+    return _markdown(["matrix", "entries a row", "type", *heads], rows, frame, machine)
+
+
 def summary(machine: str) -> str:
     """Return speed-ups of each system over the vendor's library in the same run: of calls, and of the device alone."""
     frames = {paper: _frame(machine, paper) for paper in PAPERS}
@@ -283,6 +302,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "evd cpu": lambda: evd_solver("xeon2", ("lapack", "lapack_mrrr"), (2000,)),
     "evd drivers": lambda: evd_drivers("h200"),
     "kpm step": lambda: kpm_step("h200", "step_200x100x40"),
+    "kpm matrices": lambda: kpm_matrices("h200"),
     "kpm dos gpu": lambda: kpm_dos("h200"),
     "kpm dos cpu": lambda: kpm_dos("xeon2"),
 }
