@@ -31,3 +31,11 @@ def test_tables_are_those_of_the_records(tables, system):
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#\s]+)\)", page.read_text())
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_readme_says_what_each_known_gpu_gets():
+    from spectile.core.devices import TABLE
+
+    (section,) = re.findall(r"## Which GPUs\n(.*?)\n## ", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    named = [name.strip() for row in re.findall(r"^\| (.*?) \|", section, flags=re.MULTILINE) for name in row.split(",")]
+    assert set(TABLE) <= set(named)
