@@ -184,8 +184,8 @@ class SymbolicProduct(Protocol):
         Nothing is checked but types and sizes: the patterns are those that were analysed, with sorted columns and
         without duplicates, and entries that are not finite make entries of C that are not.  On a GPU the call does not
         wait for the device, but for the first, which lists the products of each entry of C: 8 bytes a multiplication
-        and 4 an entry of C are kept, unless a `memory_limit` was given, half of the free memory is less, or the entries
-        of C have more than 12 products in the mean.
+        and 4 an entry of C are kept, unless a `memory_limit` was given, half of the free memory is less, the entries of
+        C have more than 12 products in the mean, or a row of A has more than 16,384 entries.
 
         Parameters
         ----------

@@ -392,7 +392,7 @@ def test_numeric_of_bitmaps_without_room(rng, monkeypatch):
 
 
 def test_numeric_where_lists_are_too_long_or_memory_too_small(rng, monkeypatch):
-    """Many products an entry, half of the free memory, and a limit of the caller: the same bits without lists."""
+    """Many products an entry, long rows of A, little free memory, a limit of the caller: the same bits without lists."""
     from spectile.tsparse.cuda.rows import lists
 
     dense = on_gpu(random(200, 200, 0.5, rng))
@@ -400,6 +400,12 @@ def test_numeric_where_lists_are_too_long_or_memory_too_small(rng, monkeypatch):
     assert pattern.products > 12 * pattern.nnz
     assert same_bits(pattern.numeric(dense.data, dense.data), spgemm(dense, dense).data)
     assert pattern._lists is False
+    for length in (2**14, 2**14 + 1):
+        row, column = sp.csr_array(rng.uniform(1, 2, (1, length))), sp.csr_array(sp.eye_array(length))
+        left, right = on_gpu(row), on_gpu(column)
+        pattern = symbolic(left, right)
+        assert same_bits(pattern.numeric(left.data, right.data), spgemm(left, right).data)
+        assert (pattern._lists is False) == (length > 2**14)
     A = on_gpu(random(300, 300, 0.03, rng))
     limited = symbolic(A, A, memory_limit=10**8)
     monkeypatch.setattr(lists.memory, "free_bytes", lambda: 1000)

@@ -16,6 +16,8 @@ from spectile.tsparse.types import Factor
 
 #: Products of an entry of C, in the mean, from which the kernels for known columns read fewer bytes.
 _MANY = 12
+#: Entries of a row of A, and so products of an entry of C, whose list one thread still sorts in good time.
+_LONGEST_ROW = 2**14
 _THREADS, _READERS, _MOST_BLOCKS = 256, 8, 2**16
 
 
@@ -75,5 +77,7 @@ def make(left: Factor, right: Factor, phase: Phase, indices: Any) -> ProductList
     if not phase.entries or phase.products > min(2**32 - 1, _MANY * phase.entries):
         return None
     if 8 * (phase.products + phase.entries) > memory.free_bytes() // 2:
+        return None
+    if int((left.indptr[1:] - left.indptr[:-1]).max()) > _LONGEST_ROW:
         return None
     return ProductLists(left, right, phase, indices)
