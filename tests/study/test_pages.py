@@ -37,5 +37,5 @@ def test_readme_says_what_each_known_gpu_gets():
     from spectile.core.devices import TABLE
 
     (section,) = re.findall(r"## Which GPUs\n(.*?)\n## ", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    named = [name.strip() for row in re.findall(r"^\| (.*?) \|", section, flags=re.MULTILINE) for name in row.split(",")]
-    assert set(TABLE) <= set(named)
+    rows = re.findall(r"^\| (.*?) \|", section, flags=re.MULTILINE)
+    assert set(TABLE) <= {name.strip() for row in rows for name in row.split(",")}
