@@ -392,7 +392,7 @@ def test_numeric_of_bitmaps_without_room(rng, monkeypatch):
 
 
 def test_numeric_where_lists_are_too_long_or_memory_too_small(rng, monkeypatch):
-    """Many products an entry, long rows of A, little free memory, a limit of the caller: the same bits without lists."""
+    """Many products an entry, long rows of A, little free memory, a caller's limit: the same bits without lists."""
     from spectile.tsparse.cuda.rows import lists
 
     dense = on_gpu(random(200, 200, 0.5, rng))
