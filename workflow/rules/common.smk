@@ -56,7 +56,7 @@ sys.executable = shlex.quote(INTERPRETER)
 wildcard_constraints:
     paper="|".join(PLAN.papers),
     case="[a-z0-9_]+",
-    element="[a-z0-9]+",
+    element="[a-z0-9_]+",
     name="[A-Za-z0-9_-]+",
     file="[A-Za-z0-9_+-][A-Za-z0-9._+-]*",
     matrix="([A-Za-z0-9_.+-]+/)?[A-Za-z0-9_.+-]+",
