@@ -88,8 +88,10 @@ def calls() -> None:
             spectile.eigh(batch + batch.swapaxes(-1, -2))
     h = graphene(24, 24)
     for dtype in ("float32", "float64", "complex64", "complex128"):
-        for vectors in (1, 4, 32):
-            spectile.kpm_dos(cupyx.scipy.sparse.csr_matrix(h.astype(dtype)), 16, vectors, rng=1)
+        # Rows of three entries, and of twelve that four adjacent ones share.
+        for matrix in (h, sp.kron(h, np.ones((4, 4)), format="csr")):
+            for vectors in (1, 4, 8, 32):
+                spectile.kpm_dos(cupyx.scipy.sparse.csr_matrix(matrix.astype(dtype)), 16, vectors, rng=1)
     cupy.cuda.Device().synchronize()
 
 
