@@ -28,7 +28,8 @@ class SpammResult:
         Guaranteed bound of ``||C_exact - c||_F``: skipped products and rounding.
     method : {"spamm", "dense"}
         What multiplied: "dense" where ``method="auto"`` found the dense product to be faster.  Nothing was left out
-        then: tau is 0, both ratios are 1, and the bound is of rounding alone.
+        then: tau is 0, both ratios are 1, and the bound is of rounding alone; where nothing was counted its norms are
+        those that a and b have when it is read.
     faster : {"spamm", "dense"} or None
         Which product is faster on this GPU where so many tile products are executed, by an estimate; None where there
         is none: of a batch, of several GPUs, on the CPU.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spectile.nearsparse import NormMap, bounds, norm_map, spamm, spamm_plan, spamm_threshold, tune_tau
-from spectile.nearsparse.cuda import repeated
+from spectile.nearsparse.cuda import dense, repeated
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.search import Wanted, search, tolerance_of
 from spectile.nearsparse.cuda.survey import count_products, frobenius, rounding, skipped_bound
@@ -246,6 +246,39 @@ def test_auto_takes_one_of_both_products_and_says_which(n: int, precision: str, 
     for out in (None, cupy.empty_like(c), c):
         found = spamm(a, b, tau=0.0, alpha=0.5, beta=-1.0, c=c, out=out, precision=precision, method="auto")  # type: ignore[arg-type]
         assert float(cupy.linalg.norm(found.c.astype("f8") - wanted)) <= limit
+
+
+@pytest.mark.parametrize("choice", ["tau", "rtol"])
+@pytest.mark.parametrize("precision", ["float16", "float32", "tf32x3", "float64"])
+def test_auto_by_the_count(precision: str, choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    # Sizes at which counting pays are large: here it decides at every size, at a share of a half.
+    monkeypatch.setattr(dense, "decide", lambda *_: ("count", 0.5))
+    dtype = {"float16": "f2", "float64": "f8"}.get(precision, "f4")
+    a, b = _random(512, dtype), _random(512, dtype)
+    scale = float(cupy.linalg.norm(a.astype("f8")) * cupy.linalg.norm(b.astype("f8")))
+    exact = a.astype("f8") @ b.astype("f8")
+    repeated._plans.clear()
+    repeated._passed.clear()
+    for share, wanted in ((0.1, "spamm"), (0.7, "dense"), (0.1, "spamm")):
+        known = spamm(a, b, valid_ratio=share, precision=precision)  # type: ignore[arg-type]
+        value = known.tau if choice == "tau" else 1.001 * known.error_bound / scale
+        for turn in range(3):
+            found = spamm(a, b, precision=precision, method="auto", **{choice: value})  # type: ignore[arg-type]
+            if choice == "tau":
+                assert found.method == wanted, (share, turn)
+            assert float(cupy.linalg.norm(found.c.astype("f8") - exact)) <= found.error_bound * (1 + 1e-9)
+            assert found.method == "dense" or found.valid_ratio <= 0.5
+    repeated._plans.clear()
+    repeated._passed.clear()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream, pytest.raises(ValueError, match="in a capture"):
+        stream.begin_capture()
+        try:
+            spamm(a, b, tau=1.0, precision=precision, method="auto")  # type: ignore[arg-type]
+        finally:
+            stream.end_capture()
 
 
 def test_auto_of_what_it_does_not_choose_for() -> None:
