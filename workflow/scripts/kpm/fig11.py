@@ -39,41 +39,42 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     if not len(together):
         drawing.empty(last, "CPU and GPU together: this run holds no record of it")
         return drawing
-    words = []
     ranks = together[together["p_ranks"].notna()] if "p_ranks" in together else together.iloc[:0]
-    together = together.drop(ranks.index)
-    for place, stage in enumerate(TOGETHER):
-        alone, both = select(together, f"method={stage}"), select(together, f"method={stage}_cpu_gpu")
-        style = {"kind": "bar", "color": look(stage).color}
+    here = together.drop(ranks.index)
+    # By one process; and the last stage by two MPI ranks, on a sample of their own.
+    pairs = [(name(stage), stage, select(here, f"method={stage}_cpu_gpu"), here) for stage in TOGETHER]
+    if len(ranks):
+        stage = TOGETHER[-1]
+        both = select(ranks, f"method={stage}_ranks_cpu_gpu")
+        pairs.append((f"{name(stage)}, two ranks", stage, both, ranks))
+    words = []
+    for place, (title, stage, both, rows) in enumerate(pairs):
+        alone, style = select(rows, f"method={stage}"), {"kind": "bar", "color": look(stage).color}
         drawing.marks(last, alone, "v_rows", "gflops", positions=[place - 0.2], width=0.35, **style)
         if not len(both):
-            drawing.slot(last, place + 0.2, f"{name(stage)}, both: not measured")
+            drawing.slot(last, place + 0.2, f"{title}, both: not measured")
             continue
         drawing.marks(last, both, "v_rows", "gflops", positions=[place + 0.2], width=0.35, hatch="//", **style)
-        words.append(_words(stage, alone, both.iloc[0], last, place))
+        words.append(_words(title, alone, both.iloc[0], last, place))
     last.set_ylabel("Gflop/s (138 flop a row)")
     last.set_title("a GPU alone, and (hatched) with its host's CPU", fontsize=8)
-    last.set_xticks(range(len(TOGETHER)), [name(stage) for stage in TOGETHER], rotation=25, ha="right", fontsize=7)
-    words += [
-        f"by two MPI ranks ({sizes(ranks)}): {_words(stage, select(ranks, f'method={stage}'), each)}"
-        for stage in TOGETHER
-        for _, each in select(ranks, f"method={stage}_ranks_cpu_gpu").iterrows()
-    ]
+    last.set_xticks(range(len(pairs)), [title for title, *_ in pairs], rotation=25, ha="right", fontsize=7)
+    said = "; ".join(word for word in words if word)
     drawing.note(
-        f"Both: {sizes(together)}, planes by what each does alone: {'; '.join(word for word in words if word)}. The "
-        "paper's pair gains 36 % at 85 to 90 %."
+        f"Both: {sizes(here)}{f', ranks {sizes(ranks)}' if len(ranks) else ''}; shares by what each does alone. "
+        + (f"{said}. " if said else "")
+        + "The paper's pair gains 36 % at 85 to 90 %."
     )
     return drawing
 
 
-def _words(stage: str, alone: pandas.DataFrame, both: pandas.Series, ax=None, place: int = 0) -> str:
-    """Return what a stage gains from the CPU, and its parallel efficiency, which stands over its bar, if it has one."""
+def _words(title: str, alone: pandas.DataFrame, both: pandas.Series, ax, place: int) -> str:
+    """Return what a stage gains from the CPU, and its parallel efficiency, which stands over its bar, too."""
     ideal = both.get("v_sum_of_both_s")
     if ideal is None or pandas.isna(ideal) or not len(alone):
         return ""
     efficiency = float(ideal) / float(both["time_s"])
-    if ax is not None:
-        ax.annotate(f"{efficiency:.0%}", (place + 0.2, both["gflops"]), ha="center", va="bottom", fontsize=7)
+    ax.annotate(f"{efficiency:.0%}", (place + 0.2, both["gflops"]), ha="center", va="bottom", fontsize=7)
     gain = float(both["gflops"] / alone["gflops"].iloc[0] - 1)
     faster = f"{gain:.0%} faster" if gain > 0 else f"{-gain:.0%} slower"
-    return f"{name(stage)} {faster} than the GPU alone, efficiency {efficiency:.0%}"
+    return f"{title} {faster} than the GPU alone, efficiency {efficiency:.0%}"
