@@ -25,7 +25,7 @@ def table(frame: pandas.DataFrame) -> Table:
                 case = select(rows, f"p_n={n},p_precision={precision}")
                 called = as_called(case, f"spectile_{ratio:02}")
                 half = speedups(case, f"spectile_{ratio:02}", "cublas_half_sums")
-                result.cite(called, "speedup")
+                result.cite(called, "speedup").cite(half, "speedup")
                 known = precision in ("fp16", "fp32")
                 paper = printed(f"spamm_t2_{n}_{ratio:02}_{precision}") if known else None
                 ours = here.iloc[0] if len(here) else None
