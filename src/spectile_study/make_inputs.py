@@ -19,8 +19,9 @@ from spectile_study.bench.provenance import digest_array
 
 Facts = dict[str, Any]
 #: Kinds of which a description is kept, and checked by its sample.
-DESCRIBED = ("decay", "lattice", "hermitian", "dense")
-#: Rows of a decay matrix, and sites of a lattice along each side, whose sha256 stands for the whole.
+DESCRIBED = ("decay", "lattice", "hamiltonian", "hermitian", "dense")
+#: Rows of a stored Hamiltonian and of a decay matrix, and sites of a lattice along each side, whose sha256 stands for all.
+SAMPLE_HAMILTONIAN = 500
 SAMPLE_ROWS, SAMPLE_SITES = 32, (6, 6, 4)
 
 
@@ -152,6 +153,17 @@ def _dense(name: str, resources: Path, seed: int) -> Facts:
     return {"parameters": parameters, "sample_rows": len(i), "sha256": digest_array(*sample)}
 
 
+def _hamiltonian(name: str, resources: Path, seed: int) -> Facts:
+    """Describe a stored Hamiltonian by its model, rows and type; a small one of the same model is the sample."""
+    from spectile_study.inputs.hamiltonians import hamiltonian
+
+    model, rows, dtype = name.split("_")
+    sample = hamiltonian(model, SAMPLE_HAMILTONIAN, dtype)
+    parameters = {"model": model, "rows": int(rows), "dtype": dtype}
+    digest = digest_array(sample.indptr, sample.indices, sample.data)
+    return {"parameters": parameters, "sample_rows": sample.shape[0], "sha256": digest}
+
+
 def _family(name: str, resources: Path, seed: int) -> Facts:
     """Generate a matrix of a family and keep it in canonical form."""
     from spectile_study.inputs import families
@@ -236,6 +248,7 @@ KINDS: Mapping[str, Callable[[str, Path, int], Facts]] = {
     "lattice": _lattice,
     "hermitian": _hermitian,
     "dense": _dense,
+    "hamiltonian": _hamiltonian,
     "family": _family,
     "own": _own,
     "water": _water,
@@ -255,6 +268,8 @@ def of_case(paper: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
         if own.is_own(name):
             return [("own", name.removeprefix(own.PREFIX))]
         return [("family", name)] if is_family(name) else []
+    if paper == "kpm" and study == "matrix":
+        return [("hamiltonian", f"{row['matrix']}_{row['rows']}_{row['precision']}")]
     if paper == "kpm":
         return [("lattice", f"{row['nx']}x{row['ny']}x{row['nz']}")] if row.get("nx") else []
     if paper == "evd":

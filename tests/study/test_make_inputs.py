@@ -23,6 +23,7 @@ def receipt(tmp_path, kind, name, seed=1):
     ("kind", "name"),
     [
         *(("decay", "2048"), ("lattice", "50x50x40"), ("lattice", "4x4x10")),
+        *(("hamiltonian", "graphene_2000000_float32"), ("hamiltonian", "wannier_2000000_complex128")),
         *(("hermitian", "3000_complex64"), ("hermitian", "20_float64"), ("dense", "1000x7")),
     ],
 )
@@ -75,7 +76,7 @@ def test_every_case_names_inputs_that_can_be_made(paper):
     expected = {
         "spamm": {"decay", "water", "network"},
         "tsparse": {"family"},
-        "kpm": {"lattice"},
+        "kpm": {"lattice", "hamiltonian"},
         "evd": {"hermitian", "dense"},
     }
     assert expected[paper] <= {kind for kind, _ in named}

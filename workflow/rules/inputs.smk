@@ -100,6 +100,25 @@ rule describe_dense:
         " --resources resources --receipt {output:q} 2> {log:q}"
 
 
+rule describe_hamiltonian:
+    """Describe a stored Hamiltonian by its model, rows and type and the checksum of a small one."""
+    output:
+        "resources/inputs/hamiltonian/{name}.json",
+    log:
+        "logs/inputs/hamiltonian_{name}.log",
+    localrule: True
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        seed=config["seed"],
+        available=make_inputs.available("hamiltonian"),
+    message:
+        "Describing the Hamiltonian {wildcards.name}"
+    shell:
+        "python -m spectile_study make-input --kind hamiltonian --name {wildcards.name:q} --seed {params.seed:q}"
+        " --resources resources --receipt {output:q} 2> {log:q}"
+
+
 rule generate_family:
     """Generate a sparse matrix of one of the families that stand for matrices of the collection."""
     output:
