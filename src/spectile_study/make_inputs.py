@@ -20,7 +20,7 @@ from spectile_study.bench.provenance import digest_array
 Facts = dict[str, Any]
 #: Kinds of which a description is kept, and checked by its sample.
 DESCRIBED = ("decay", "lattice", "hamiltonian", "hermitian", "dense")
-#: Rows of a stored Hamiltonian and of a decay matrix, and sites of a lattice along each side, whose sha256 stands for all.
+#: Rows of a stored Hamiltonian and of a decay matrix, sites of a lattice along each side: their sha256 stands for all.
 SAMPLE_HAMILTONIAN = 500
 SAMPLE_ROWS, SAMPLE_SITES = 32, (6, 6, 4)
 
