@@ -52,7 +52,7 @@ def _counted_rate(memory):
     return rate
 
 
-for _memory in ("dram", "l2"):
+for _memory in ("dram", "l2", "l1"):
     derived(f"{_memory}_per_vector")(_counted_volume(_memory))
     derived(f"{_memory}_gbytes_s")(_counted_rate(_memory))
 
