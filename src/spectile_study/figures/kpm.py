@@ -81,6 +81,14 @@ def largest_sample(rows: pandas.DataFrame) -> pandas.DataFrame:
     return rows[rows["v_rows"] == rows["v_rows"].max()] if len(rows) else rows
 
 
+def widest_sample(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the rows of the sample with most widths of the block vector, the largest of those."""
+    if not len(rows):
+        return rows
+    widths = rows.groupby("v_rows")["p_num_vectors"].nunique()
+    return rows[rows["v_rows"] == widths[widths == widths.max()].index.max()]
+
+
 def sizes(rows: pandas.DataFrame) -> str:
     """Return the samples of rows, largest first, and what a step touches, as words."""
     named = rows.sort_values("v_rows", ascending=False)

@@ -10,12 +10,12 @@ from spectile_study.figures.kpm import (
     cache_mib,
     drawn_by,
     host_bandwidth,
-    largest_sample,
     line,
     missing,
     on_host,
     set_mib,
     sizes,
+    widest_sample,
 )
 
 NEEDS = ("cache",)  # elements whose cases are drawn here, too
@@ -27,7 +27,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     rows = on_host(drawn_by(frame, "fig8"))
     drawing = Drawing("Figure 8: augmented SpMMV on the CPU and its bounds", size=(6.5, 4.2))
     ax = drawing.ax
-    stages = largest_sample(rows[rows["method"].isin(STAGES)])
+    stages = widest_sample(rows[rows["method"].isin(STAGES)])
     if not len(stages):
         drawing.empty(ax, missing(frame, "fig8", "the stages on a CPU"))
         return drawing
