@@ -1,7 +1,9 @@
 """tSparse's cases: the sheet is whole, Table 1's compiled counts are the reference's, comparators run what is named."""
 
 import stat
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +13,9 @@ from spectile.tsparse import reference, spgemm
 from spectile.tsparse.types import PRECISIONS
 from spectile_study.bench import record, sheets
 from spectile_study.bench.case import Context, Method, Skipped
+from spectile_study.bench.measure.checks import check_method
 from spectile_study.cases.tsparse import build as cases
-from spectile_study.cases.tsparse import checks, comparators
+from spectile_study.cases.tsparse import called, checks, comparators
 from spectile_study.inputs import families, suitesparse
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -122,6 +125,23 @@ def test_entries_that_scipy_leaves_out_count_as_zeros():
     assert check("scipy_float64", "float64", wrong)["error_bound_ratio"] > 1
 
 
+def test_calls_are_checked_as_the_measuring_loop_hands_them_on(monkeypatch):
+    """One call with a wait, and many with one: the loop gives a result and its seconds, the check sees the result."""
+    stream = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(get_current_stream=lambda: stream)))
+    A = sp.csr_array(families.generate("cage6"))
+    counts = cases.table1(A)
+    check = checks.Check(A, counts["nnz_c"], seed=1)
+    wrong = A @ A
+    wrong.data[7] *= 2
+    for product, status in ((lambda: spgemm(A, A, backend="cpu"), "ok"), (lambda: wrong, "failed")):
+        both = called._both("spectile_float64", "float64", product, counts, check, lambda C: sp.csr_array(C))
+        assert [method.name.rpartition("_float64_")[2] for method in both] == ["as_called", "throughput"]
+        for method in both:
+            assert check_method(method, "cpu")[0]["status"] == status, method.name
+    assert 0 < both[1].run()[1] < 1
+
+
 def test_comparator_is_run(tmp_path, monkeypatch):
     A = families.generate("cage5")
     total = float((A @ A).sum())
@@ -131,11 +151,11 @@ def test_comparator_is_run(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECTILE_SPECK", str(script))
     monkeypatch.setenv("SPECTILE_CUSP", str(tmp_path / "absent"))
     found = {method.name: method for method in comparators.methods(A, 12)}
-    result, time_s = found["speck"].run()
-    assert time_s == 0.25
-    errors = found["speck"].check((result, time_s))
-    assert errors["error_pattern"] == 0
-    assert errors["error_bound_ratio"] < 1e-6
-    assert found["speck"].check(({"nnz": 11.0, "sum": 0.0}, time_s))["error_pattern"] == 1
-    assert found["speck"].check(({"nnz": 12.0, "sum": 0.0}, time_s))["error_bound_ratio"] > 1
+    assert found["speck"].run()[1] == 0.25
+    checked, _ = check_method(found["speck"], "cpu")
+    assert checked["status"] == "ok"
+    assert checked["errors"]["error_pattern"] == 0
+    assert checked["errors"]["error_bound_ratio"] < 1e-6
+    assert found["speck"].check({"nnz": 11.0, "sum": 0.0})["error_pattern"] == 1
+    assert found["speck"].check({"nnz": 12.0, "sum": 0.0})["error_bound_ratio"] > 1
     assert "no executable" in found["cusp"].reason

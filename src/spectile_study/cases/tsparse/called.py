@@ -73,7 +73,7 @@ def _both(name: str, precision: str, run: Any, counts: Mapping[str, Any], check:
     latency = check.method(f"{name}_as_called", precision, _waited(run), counts)
     throughput = check.method(f"{name}_throughput", precision, _repeated(run), counts, clock="external")
     latency.check = lambda result: check(latency.name, precision, matrix(result))
-    throughput.check = lambda result: check(throughput.name, precision, matrix(result[0]))
+    throughput.check = lambda result: check(throughput.name, precision, matrix(result))
     return [latency, throughput]
 
 
