@@ -18,8 +18,8 @@ NOT_RECORDED = {
     "tsparse": "second_.*",
     "evd": "generalized_.*|partial_.*|batch_.*|banded_.*|tridiagonal_matrix_.*|drivers_.*|reduction_(49152|65536)_.*"
     "|sbr_(16384|32768|65536)_.*",
-    "kpm": r"cache_(19x19|24x24|26x26|38x38|52x52)x40_.*|host_100x100x40_r(1|32)|matrix_.*_float(32|64)|matrix_wannier_.*"
-    "|matrix_hopping_complex64|surface_120x40x8|threads_100x100x40_16",
+    "kpm": r"cache_(19x19|24x24|26x26|38x38|52x52)x40_.*|host_100x100x40_r(1|32)|threads_100x100x40_16|surface_120x40x8"
+    "|matrix_.*_float(32|64)|matrix_wannier_.*|matrix_hopping_complex64",
 }
 
 
