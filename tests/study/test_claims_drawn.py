@@ -57,6 +57,8 @@ def test_what_a_claim_is_made_of_is_drawn(paper, monkeypatch):
                 break
             same = drawn[key].get(MARKED.get(kind, kind)) if kind == "speedup" or not names else None
             values = [each for each in same or () if each != ""]
+            if kind == "speedup" and (key[0], names[-1]) in drawn:
+                continue  # the ratio of two marks of one record
             if values and not any(math.isclose(float(each), value, rel_tol=1e-9) for each in values):
                 wrong.append(f"{claim['claim']}: {value:.6g} is drawn as {values}")
                 break

@@ -46,7 +46,7 @@ def table(frame: pandas.DataFrame) -> Table:
     result.notes = [
         "As the paper scores them: the prediction is that the method is faster than the library of the row, mixed "
         "precision; tSparse with conversions apart, by rows from CSR to CSR. The paper's collections have 233 to 260.",
-        "The matrices: square, real, in the range of float16, over 10,000 entries, over one a tile, no method failed.",
+        "The matrices: square, real, in the range of float16, over 10,000 entries, over one a tile, neither failed.",
         f"All: than the fastest of {', '.join([base(frame), *map(called, built)])}, which ran here.",
         *notes,
     ]
