@@ -139,7 +139,7 @@ def _evaluate_row(row: pandas.Series, frame: pandas.DataFrame | None) -> tuple[o
     rows = used(row, frame)
     how = row["aggregate"] or "only"
     if not len(rows) or (how.partition(":")[0] in SHAPES and len(rows) < 2):
-        return (*nothing, _why_missing(select(frame, row["filter"]), frame), "", "", "", "")
+        return (*nothing, _why_missing(select(frame, row["filter"]), frame, row["column"]), "", "", "", "")
     measured = aggregate(rows, how)
     if np.isnan(measured):
         return (*nothing, "this run lacks rows on one side of it", "", "", "", "")
@@ -199,8 +199,11 @@ def select(frame: pandas.DataFrame, conditions: str) -> pandas.DataFrame:
     return frame[met]
 
 
-def _why_missing(rows: pandas.DataFrame, frame: pandas.DataFrame) -> str:
-    reasons: Sequence[str] = [reason for reason in rows.get("reason", []) if isinstance(reason, str) and reason]
+def _why_missing(rows: pandas.DataFrame, frame: pandas.DataFrame, column: str) -> str:
+    """Return why `rows` do not have the quantity `column`: a reason of the methods that it names, else the first."""
+    named = rows[rows["method"].isin(column.split(":"))]
+    told = [*named.get("reason", []), *rows.get("reason", [])]
+    reasons: Sequence[str] = [reason for reason in told if isinstance(reason, str) and reason]
     if reasons:
         return reasons[0]
     device = frame["device"].iloc[0] if len(frame) else "this machine"
