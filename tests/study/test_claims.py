@@ -76,6 +76,12 @@ def test_shares_are_of_the_devices_peak():
     assert not len(quantities.of_rows(rows.assign(device="another"), "share:fp64"))
 
 
+def test_phases_are_shares_of_the_time():
+    rows = curve([1.0, 1.0], v_phases=[["a", "b"], None], v_phases_s=[[1.0, 3.0], None])
+    assert quantities.of_rows(rows, "phase:b")["value"].tolist() == [75.0]
+    assert not len(quantities.of_rows(rows[1:], "phase:b")) and not len(quantities.of_rows(rows[:0], "phase:b"))
+
+
 def test_criteria_are_scored():
     rows = curve([2.0, 0.5, 3.0, 0.9], v_nnz=[10, 10, 1, 1])
     rows = quantities.of_rows(rows, "v_y")

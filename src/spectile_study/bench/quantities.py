@@ -91,7 +91,8 @@ def _over(done: pandas.DataFrame, column: str, method: str, baseline: str) -> pa
 def _phase(done: pandas.DataFrame, name: str) -> pandas.DataFrame:
     if "v_phases" not in done:
         return done.iloc[:0].assign(value=None)
-    done = done[[isinstance(names, list | np.ndarray) and name in list(names) for names in done["v_phases"]]]
+    has = [isinstance(names, list | np.ndarray) and name in list(names) for names in done["v_phases"]]
+    done = done[np.array(has, dtype=bool)]
     shares = [
         100 * float(times[list(names).index(name)]) / float(np.sum(times))
         for names, times in zip(done["v_phases"], done["v_phases_s"], strict=True)
