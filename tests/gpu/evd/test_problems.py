@@ -1,6 +1,5 @@
 """Generalized, batched, tridiagonal and banded problems on a CUDA device, against SciPy in float64."""
 
-import itertools
 import time
 
 import numpy as np
@@ -13,11 +12,9 @@ from spectile_study.inputs.spectra import FAMILIES, glued_wilkinson, random_herm
 cupy = pytest.importorskip("cupy")
 from spectile.evd.cuda import generalized  # noqa: E402
 from spectile.evd.cuda import run as gpu  # noqa: E402
-from spectile.evd.cuda.vendor import batched  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
-METHODS = ("syevj", "syev")
 SMALL = (1, 2, 3, 7, 8, 9, 16, 31, 32, 33, 47, 48, 49, 63, 64)
 
 
@@ -93,14 +90,10 @@ def test_generalized_batches_broadcast(rng):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("n", "method"), [*((n, None) for n in SMALL), *itertools.product((65, 100), METHODS)])
+@pytest.mark.parametrize("n", [*SMALL, 65, 100])
 @pytest.mark.parametrize("lower", [True, False])
-def test_batches(n, method, dtype, lower, rng, monkeypatch):
-    """Small ones by rotations, others by either of cuSOLVER's solvers."""
-    if method == "syev" and batched.library() is None:
-        pytest.skip("this cuSOLVER has no XsyevBatched")
-    if method is not None:
-        monkeypatch.setattr(gpu, "batch_method", lambda *_, **__: method)
+def test_batches(n, dtype, lower, rng):
+    """Small ones by rotations, others by cuSOLVER's batched solver."""
     batch = np.stack([random_hermitian(n, rng, dtype) * s for s in (1, 1e-3, 1e3, 1e-30, 1e30)]).astype(dtype)
     half = np.where(np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, batch, np.nan).astype(dtype)
     given = cupy.asarray(half)
@@ -118,6 +111,19 @@ def test_batches(n, method, dtype, lower, rng, monkeypatch):
     given[2, -1 if lower else 0, 0 if lower else -1] = np.inf
     with pytest.raises(ValueError, match="NaN or infinity"):
         evd.eigh(given, lower=lower)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("n", [97, 333])
+def test_families_as_called(family, n, dtype, rng):
+    a = FAMILIES[family](n, rng, dtype)
+    w, v = (cupy.asnumpy(x) for x in evd.eigh(cupy.asarray(a)))
+    assert w.dtype == a.real.dtype and v.dtype == a.dtype
+    assert all(error < 10 for error in residuals(a, w, v).values())
+    pair = (cupy.asnumpy(x) for x in evd.eigh(cupy.asarray(np.stack([a, a]))))
+    for w, v in zip(*pair, strict=True):
+        assert all(error < 10 for error in residuals(a, w, v).values())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

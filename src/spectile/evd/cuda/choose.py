@@ -124,6 +124,9 @@ def calls_vendor(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> bo
 #: Orders up to which a generalized problem is reduced by cuBLAS's triangular solver, and beyond by products, in halves.
 SOLVED_ORDER = 4096
 
+#: Orders up to which cuSOLVER solves problems of single precision in double precision, whose accuracy it keeps.
+WIDENED_ORDER = 2048
+
 #: Orders up to which a thread block solves a matrix by Jacobi rotations (`small.rotations`), by dtype: as far as it is
 #: faster than cuSOLVER, and fits into 99 KB.
 ROTATED_ORDER = {"float32": 64, "float64": 48, "complex64": 48, "complex128": 32}
@@ -135,17 +138,13 @@ def rotation_threads(n: int) -> int:
     return max(1, -(-half * (half // 2) // 32)) * 32
 
 
-def batch_method(n: int, count: int, *, has_batched_syev: bool) -> str | None:
-    """Return cuSOLVER's batched solver that is fastest for `count` matrices above `ROTATED_ORDER`, or None for none.
+def pays_in_batches(n: int, count: int) -> bool:
+    """Return whether cuSOLVER's batched solver is faster than one by one for `count` matrices above `ROTATED_ORDER`.
 
-    Measured on an H200: the newer solver ("syev") is 2 to 30 times faster than one by one up to order 500, 1.4 times
-    at 1000 with eight matrices, and three times slower at 2000.  Without it Jacobi rotations ("syevj") pay up to 300.
+    Measured on an H200: 2 to 30 times faster up to order 500, 1.4 times at 1000 with eight matrices, and three times
+    slower at 2000.
     """
-    if count < 2:
-        return None
-    if has_batched_syev:
-        return "syev" if n <= 512 or (n <= 1024 and count >= 8) else None
-    return "syevj" if n <= 300 else None
+    return count >= 2 and (n <= 512 or (n <= 1024 and count >= 8))
 
 
 def largest_order(device: Device) -> int:

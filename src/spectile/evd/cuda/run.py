@@ -23,7 +23,14 @@ from spectile.evd.cuda import matrix as matrix_kernels
 from spectile.evd.cuda.back import panels as back_panels
 from spectile.evd.cuda.back import sweeps as back_sweeps
 from spectile.evd.cuda.chasing import chase
-from spectile.evd.cuda.choose import ROTATED_ORDER, batch_method, calls_vendor, stage_parameters, sturm_lanes
+from spectile.evd.cuda.choose import (
+    ROTATED_ORDER,
+    WIDENED_ORDER,
+    calls_vendor,
+    pays_in_batches,
+    stage_parameters,
+    sturm_lanes,
+)
 from spectile.evd.cuda.load import fits_in_place, load_matrix
 from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, scaled_values, zero_matrix
 from spectile.evd.cuda.reduction import panel
@@ -124,10 +131,9 @@ def _solve_all(array: Any, options: Options) -> tuple[Any, Any]:
     if n <= ROTATED_ORDER[array.dtype.name]:
         w, v = rotations.solve(batch, options)
     else:
-        method = batch_method(n, len(batch), has_batched_syev=batched.library() is not None)
-        if method is None:
+        if batched.library() is None or not pays_in_batches(n, len(batch)):
             return _solve_each(array, options, None)
-        w, v = batched.solve(batch, options, method)
+        w, v = batched.solve(batch, options)
     return w.reshape(*lead, -1), None if v is None else v.reshape(*lead, *v.shape[1:])
 
 
@@ -184,11 +190,15 @@ def _solve_small(array: Any, options: Options) -> tuple[Any, Any]:
 def _solve_by_vendor(array: Any, options: Options) -> tuple[Any, Any]:
     import cupy
 
+    n, dtype, scalar = array.shape[0], array.dtype, SCALARS[array.dtype.name]
+    # cuSOLVER's solver of single precision does not converge for graded matrices, or loses digits in silence.
+    given = array.astype(scalar.wide) if n <= WIDENED_ORDER else array
     # cuSOLVER works in a copy of the matrix and in about four times its size.
-    with memory.allocating(f"cuSOLVER's eigensolver of order {array.shape[0]:,}", 5 * array.nbytes):
+    with memory.allocating(f"cuSOLVER's eigensolver of order {n:,}", 5 * given.nbytes):
         w, v = vendor.eigh(
-            array, lower=options.lower, eigvals_only=not options.vectors, check_finite=options.check_finite
+            given, lower=options.lower, eigvals_only=not options.vectors, check_finite=options.check_finite
         )
+    w, v = w.astype(scalar.real, copy=False), None if v is None else v.astype(dtype, copy=False)
     if options.subset is None:
         return w, v
     wanted = options.subset.of(cupy.asnumpy(w))

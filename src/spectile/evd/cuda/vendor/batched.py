@@ -1,4 +1,7 @@
-"""Batches of small matrices on CUDA: all of them in one call of cuSOLVER's batched solvers."""
+"""Batches of small matrices on CUDA: all of them in one call of cuSOLVER's ``XsyevBatched``.
+
+Its older ``syevjBatched`` is not used: its rotations leave vectors of order 100 less orthogonal than we promise.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from spectile.evd.types import Options, scalar_of
 GROUP_BYTES = 2**29
 
 
-def solve(batch: Any, options: Options, method: str) -> tuple[Any, Any]:
+def solve(batch: Any, options: Options) -> tuple[Any, Any]:
     """Return the eigenvalues, and the eigenvectors or None, of every matrix; the host hears of failures once.
 
     Parameters
@@ -27,8 +30,6 @@ def solve(batch: Any, options: Options, method: str) -> tuple[Any, Any]:
     batch : cupy.ndarray, shape (count, n, n)
     options : Options
         Without a subset by value.
-    method : {"syevj", "syev"}
-        Jacobi rotations for all matrices at once, or cuSOLVER's newer batched solver.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def solve(batch: Any, options: Options, method: str) -> tuple[Any, Any]:
     w, v, report = [], [], Report()
     with memory.allocating(f"a batch of {count:,} matrices of order {n:,}", 3 * batch.nbytes):
         for first in range(0, count, group):
-            values, vectors = _solve_group(batch[first : first + group], options, method, report)
+            values, vectors = _solve_group(batch[first : first + group], options, report)
             w.append(values)
             v.append(vectors)
         report.check(options)
@@ -52,7 +53,7 @@ def solve(batch: Any, options: Options, method: str) -> tuple[Any, Any]:
         return values, v[0] if len(v) == 1 else cupy.concatenate(v)
 
 
-def _solve_group(batch: Any, options: Options, method: str, report: Report) -> tuple[Any, Any]:
+def _solve_group(batch: Any, options: Options, report: Report) -> tuple[Any, Any]:
     """Return w and v of so many matrices as are solved together."""
     import cupy
 
@@ -69,7 +70,7 @@ def _solve_group(batch: Any, options: Options, method: str, report: Report) -> t
     )
     # Rows in memory are columns for cuSOLVER; a triangle that lies along rows comes to it as the upper one.
     lower = abs(along_j) >= abs(along_i)
-    w, info = (_syevj if method == "syevj" else _syev)(matrices, lower, options.vectors)
+    w, info = _syev(matrices, lower, options.vectors)
     kernel(BATCH[scalar.name], "finish_batch")(
         finish_shape(n, count), w, exponents, info, np.int32(n), np.int64(w.size), report.address
     )
@@ -94,29 +95,6 @@ def shapes(n: int, count: int) -> Iterator[tuple[str, Shape]]:
     """Yield every launch of this module, with the kernel's name."""
     yield "load_batch", load_shape(n, count)
     yield "finish_batch", finish_shape(n, count)
-
-
-def _syevj(matrices: Any, lower: bool, vectors: bool) -> tuple[Any, Any]:
-    """Overwrite the matrices with their eigenvectors by ``cusolverDn<t>syevjBatched``; return w and what it reports."""
-    import cupy
-    from cupy.cuda.device import get_cusolver_handle
-    from cupy_backends.cuda.libs import cublas, cusolver
-
-    scalar = scalar_of(matrices.dtype)
-    count, n, _ = matrices.shape
-    name = f"{scalar.letter}{'heevj' if scalar.is_complex else 'syevj'}Batched"
-    w, info = cupy.empty((count, n), scalar.real), cupy.zeros(count, np.int32)
-    mode = cusolver.CUSOLVER_EIG_MODE_VECTOR if vectors else cusolver.CUSOLVER_EIG_MODE_NOVECTOR
-    triangle = cublas.CUBLAS_FILL_MODE_LOWER if lower else cublas.CUBLAS_FILL_MODE_UPPER
-    head = (get_cusolver_handle(), mode, triangle, n, matrices.data.ptr, n, w.data.ptr)
-    parameters = cusolver.createSyevjInfo()
-    try:
-        size = getattr(cusolver, name + "_bufferSize")(*head, parameters, count)
-        work = cupy.empty(size, matrices.dtype)
-        getattr(cusolver, name)(*head, work.data.ptr, size, info.data.ptr, parameters, count)
-    finally:
-        cusolver.destroySyevjInfo(parameters)
-    return w, info
 
 
 _CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}
@@ -145,7 +123,7 @@ def _options() -> int:
 
 
 def _syev(matrices: Any, lower: bool, vectors: bool) -> tuple[Any, Any]:
-    """As `_syevj`, by ``cusolverDnXsyevBatched``."""
+    """Overwrite the matrices with their eigenvectors by ``cusolverDnXsyevBatched``; return w and what it reports."""
     import cupy
     from cupy.cuda.device import get_cusolver_handle
     from cupy_backends.cuda.libs import cublas, cusolver
