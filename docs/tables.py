@@ -33,7 +33,7 @@ STEPS = 4  # of one recorded call
 
 
 def _frame(machine: str, paper: str) -> pandas.DataFrame:
-    return record.read_frame(ROOT / f"results/recorded/{machine}/{paper}.parquet")
+    return record.read_frame(ROOT / f"results/recorded/{machine}/{paper}.parquet").copy()  # in one piece
 
 
 def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]], used: pandas.DataFrame, machine: str) -> str:

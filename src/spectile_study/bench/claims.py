@@ -115,7 +115,8 @@ def evaluate(claims: pandas.DataFrame, frames: Iterable[pandas.DataFrame]) -> pa
     """
     import pandas
 
-    by_paper = {frame["paper"].iloc[0]: frame for frame in frames if len(frame)}
+    # Copied, as wide frames that were joined are slow to add columns to.
+    by_paper = {frame["paper"].iloc[0]: frame.copy() for frame in frames if len(frame)}
     results = []
     for _, row in claims.iterrows():
         try:
