@@ -108,7 +108,7 @@ def test_the_baseline_of_a_speedup_is_named(element):
         over = baselines(rows[mark["record"], mark["method"]], table, mark["y"])
         assert over, f"{mark} is a speed-up over no method of its case"
         labels = {look(method).label for method in over}
-        # A vendor's library, or a method of ours: its name, without the type of the numbers.
+        # A vendor's library, or a method of ours: its name, without the type of the numbers or how it is called.
         vendors = {re.split(r"[ ,(]", label)[0].lower() for label in labels}
         assert any(vendor in text for vendor in vendors), f"nothing says that this is over {labels}"
 

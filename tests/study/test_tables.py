@@ -49,17 +49,24 @@ def cell(data, column, **conditions):
 
 
 def test_speedup_of_spamm_is_the_median_of_paired_rounds(table):
-    samples = (row("spamm", "product_4096_fp32_gpus1", method)["samples_s"] for method in ("cublas", "spectile_10"))
-    fast = stats.paired_ratio(*samples).median
+    def faster(*methods):
+        samples = (row("spamm", "product_4096_fp32_gpus1", method)["samples_s"] for method in methods)
+        return stats.paired_ratio(*samples).median
+
     data = table("spamm_t2")
     chosen = {"valid_ratio": 0.1, "precision": "fp32"}
-    assert cell(data, "N = 4,096", **chosen) == pytest.approx(fast)
+    device = faster("cublas", "spectile_10")
+    if "called_10" in set(frame("spamm")["method"]):  # the call of a user stands first, the device's time below it
+        assert cell(data, "N = 4,096", **chosen) == pytest.approx(faster("called_dense", "called_10"))
+        assert cell(data, "N = 4,096: device", **chosen) == pytest.approx(device)
+    else:
+        assert cell(data, "N = 4,096", **chosen) == pytest.approx(device)
     assert cell(data, "N = 4,096: bound", **chosen) > 9 and cell(data, "N = 4,096: paper", **chosen) == 2.6
 
 
 def test_milliseconds_of_a_matrix(table):
     data = table("tsparse_matrices")
-    case = frame("tsparse").loc[frame("tsparse")["p_matrix"].str.endswith("cage12"), "case"].iloc[0]
+    case = frame("tsparse").loc[frame("tsparse")["p_matrix"].astype(str).str.endswith("cage12"), "case"].iloc[0]
     for column, method in (("CSR to CSR, float64", "spectile_float64"), ("cuSPARSE float32", "cusparse_float32")):
         assert float(cell(data, column, matrix="cage12")) == pytest.approx(1e3 * seconds("tsparse", case, method))
     assert cell(data, "cuSPARSE float64", matrix="web-NotreDame") == "fails"
