@@ -9,11 +9,14 @@ from spectile_study.figures.evd import why_not
 from spectile_study.figures.palette import REFERENCE, name
 
 OURS = ("spectile", "spectile_device", "spectile_two_stage")
-RIVALS = ("cupy", "cusolver_one_stage", "cusolver_two_stage", "magma", "lapack", "lapack_mrrr")
+RIVALS = ("cusolver_one_stage", "cusolver_two_stage", "cupy", "magma", "lapack", "lapack_mrrr")
+
+#: Many series: their names stand below a panel, where they hide no mark.
+BELOW = {"fontsize": 7, "ncols": 2, "loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
-    drawing = Drawing("Figure 11: eigenvalue decomposition", 1, 3, (12, 4))
+    drawing = Drawing("Figure 11: eigenvalue decomposition", 1, 3, (12, 5))
     rows = select(frame, "p_study=evd,p_precision=float64,status=ok")
     rows = rows[rows["time_s"].notna()]
     for ax, vectors in zip(drawing.axes[0], (False, True), strict=False):
@@ -26,7 +29,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.marks(ax, select(part, f"method={method}"), "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
         ax.set_xscale("log", base=2)
         ax.set(yscale="log", xlabel="n", ylabel="seconds", title=title)
-        ax.legend(fontsize=7)
+        ax.legend(**BELOW)
     if not len(select(rows, "method=magma")):
         drawing.note(f"MAGMA has no mark: {why_not(frame, 'magma', 'evd')}.")
     ax = drawing.axes[0, 2]
@@ -53,5 +56,5 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     ax.set_xscale("log", base=2)
     ax.set(yscale="log", xlabel="n", ylabel="speed-up of spectile", title="speed-up")
     if ax.get_legend_handles_labels()[1]:
-        ax.legend(fontsize=6)
+        ax.legend(**BELOW)
     return drawing
