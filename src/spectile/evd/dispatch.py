@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from spectile.core import device
 from spectile.evd.arguments import any_on_device
 
 
-def backend_module(name: str, operands: tuple[Any, ...], backend: str) -> ModuleType:
+def backend_module(name: Literal["run", "narrow"], operands: tuple[Any, ...], backend: str) -> ModuleType:
     """Return module `name` of the backend, imported here so that a process on the CPU needs no CuPy."""
-    return importlib.import_module(f"spectile.evd.{device.choose_backend(backend, any_on_device(operands))}.{name}")
+    if device.choose_backend(backend, any_on_device(operands)) == "cuda":
+        from spectile.evd.cuda import narrow as cuda_narrow
+        from spectile.evd.cuda import run as cuda_run
+
+        return cuda_run if name == "run" else cuda_narrow
+    from spectile.evd.cpu import narrow as cpu_narrow
+    from spectile.evd.cpu import run as cpu_run
+
+    return cpu_run if name == "run" else cpu_narrow

@@ -68,15 +68,20 @@ def test_water_case_passes_its_checks(precision: str, monkeypatch: pytest.Monkey
     problem = case_studies.problem(row, Context("cuda", tmp_path, 1, 1))
     molecules._water_operator.cache_clear()
     assert problem.values["norm_c"] == pytest.approx(np.linalg.norm(s @ s))
-    assert [method.name for method in problem.methods] == [*thresholds(row), "cublas"]
+    ours = list(thresholds(row))
+    called = [name.replace("spectile", "called") for name in ours]
+    assert [method.name for method in problem.methods[:5]] == ours
+    assert {method.name for method in problem.methods[5:]} == {*called, "called_dense", "cublas"}
     ratios = []
     for method in problem.methods:
-        method.prepare()
+        if method.prepare is not None:
+            method.prepare()
         errors = method.check(method.run())
         assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
-        values = method.values(None)
+        values = method.values(None) if method.values is not None else {}
         ratios.append(values.get("valid_ratio"))
-        assert values["error_fro"] <= values.get("error_bound", np.inf)
+        if method.name in (*ours, "cublas"):
+            assert values["error_fro"] <= values.get("error_bound", np.inf)
     assert ratios[:5] == sorted(ratios[:5], reverse=True) and ratios[4] < 1
     cupy.cuda.Device().synchronize()
 
