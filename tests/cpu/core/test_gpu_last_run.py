@@ -30,20 +30,14 @@ def _plugin() -> ModuleType:
 # Files whose tests no device has run to the end on the code that is in the tree, and why.  Nothing may stay here
 # without a reason, and nothing that has a record.
 _AGAIN = "the device time of the session of 2026-11-22 was spent"
-_SCALED = f"the tolerance of batches was the norm of float32 matrices of size 1e-30, that is 0; corrected, {_AGAIN}"
-_COLLECTION = f"more than 2^31 entries take a whole device, {_AGAIN}"
 _NAIVE = (
     "the case of a naive chain on GPU and CPU (test_cases_pass_their_checks[hybrid-None]) gave cuSPARSE columns out of "
     f"order; corrected in spectile_study/cases/kpm/together.py, {_AGAIN}"
 )
 NOT_RUN: dict[str, str] = {
-    "core/test_sequences.py as A100": f"ran into its time limit beside four other test runs, {_AGAIN}",
-    **{f"evd/test_problems.py{described}": _SCALED for described in ("", " as A100", " as RTX 4090")},
     **{f"kpm/test_multi_gpu.py{described}": _NAIVE for described in ("", " as A100", " as RTX 4090")},
     "nearsparse/test_multi_gpu.py as RTX 4090": "three tests of memory limits count on the larger tiles of a device "
     "with more shared memory; open in issue 15",
-    "tsparse/test_collection.py as A100": _COLLECTION,
-    "tsparse/test_collection.py as RTX 4090": _COLLECTION,
 }
 
 
