@@ -121,7 +121,7 @@ def add_commands(commands: Any) -> None:
     claims.add_argument("--out", type=Path, required=True, help="the page; .tsv and .fragment.html lie beside it")
     claims.set_defaults(command=_claims)
 
-    for command in (fetch, measure, draw):
+    for command in (fetch, measure, keep, draw):
         command.add_argument("--study", type=Path, default=Path(), help="folder with config/ and workflow/")
 
     export = commands.add_parser("export", help="write a finished run as a Workflow Run RO-Crate")
@@ -325,10 +325,14 @@ def _gather(options: argparse.Namespace) -> int:
 
 
 def _keep(options: argparse.Namespace) -> int:
-    from spectile_study.bench import archive
+    from spectile_study.bench import archive, sheets
 
     for place in options.records:
-        for line in archive.keep(place, options.into):
+        rows: set[str] = set()
+        for paper in {stored["paper"] for stored in archive.load(place).values()}:
+            schema = options.study / f"workflow/schemas/{paper}.schema.yaml"
+            rows |= set(sheets.read_sheet(options.study / f"config/{paper}.tsv", schema))
+        for line in archive.keep(place, options.into, rows):
             print(f"{place}: {line}")
     return 0
 

@@ -62,6 +62,17 @@ def test_what_was_measured_is_not_lost_to_a_run_that_could_not(tmp_path):
     assert kept["a"] == stored("a") and kept["b"] == worse and kept["c"]["status"] == "skipped"
 
 
+def test_cases_that_left_the_sheet_are_left_out(tmp_path):
+    folder = tmp_path / "box"
+    archive.pack([stored("a"), stored("old")], tmp_path / "first.zip")
+    archive.keep(tmp_path / "first.zip", folder)
+    archive.pack([stored("b")], tmp_path / "second.zip")
+    said = archive.keep(tmp_path / "second.zip", folder, {"a", "b"})
+    assert said == ["1 cases added, 0 replaced", "old is left out: no row of the sheet is called so"]
+    assert set(archive.load(folder / "kpm.zip")) == {"a", "b"}
+    assert set(record.read_frame(folder / "kpm.parquet")["case"]) == {"a", "b"}
+
+
 @pytest.mark.parametrize(
     ("records", "words"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ def pack(records: Iterable[Mapping[str, Any]], path: Path) -> None:
             archive.writestr(entry, json.dumps(stored, indent=1, allow_nan=False) + "\n")
 
 
-def keep(place: Path, folder: Path) -> list[str]:
+def keep(place: Path, folder: Path, sheet: Collection[str] | None = None) -> list[str]:
     """Take the records of `place` into a folder of reviewed measurements: its zip file and its frame.
 
     A case that was measured there stays as it is if the new record holds none (it was skipped, or could not be built).
@@ -67,6 +67,8 @@ def keep(place: Path, folder: Path) -> list[str]:
         Records of one paper: a zip file, a record or a folder of them.
     folder : Path
         ``results/recorded/<machine>``.  Cases that it holds already are replaced, all others stay as they are.
+    sheet : collection of str, optional
+        Cases of the paper's run sheet; others, which nothing draws any more, are left out.
 
     Returns
     -------
@@ -95,6 +97,11 @@ def keep(place: Path, folder: Path) -> list[str]:
     said = [f"{case} stays as it was: the new record is {new[case]['status']} ({new[case]['reason']})" for case in stay]
     new = {case: stored for case, stored in new.items() if case not in stay}
     kept = (load(zipped) if zipped.exists() else {}) | new
+    if sheet is not None:
+        gone = sorted({*kept, *(earlier["case"] if earlier is not None else ())} - set(sheet))
+        said += [f"{case} is left out: no row of the sheet is called so" for case in gone]
+        kept = {case: stored for case, stored in kept.items() if case in sheet}
+        earlier = None if earlier is None else earlier[earlier["case"].isin(sheet)].reset_index(drop=True)
     table = record.frame(kept[case] for case in sorted(kept))
     lost = sorted((passed - _passed(table)) & {(case, method) for case, method in passed if case in new})
     said += [f"{case}: {method} passed before and does not now" for case, method in lost]
