@@ -121,11 +121,16 @@ def calls_vendor(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> bo
     return n < crossover or n > largest_order(device)
 
 
+def widened_order(device: Device) -> int:
+    """Return the order up to which cuSOLVER solves problems of single precision in double precision.
+
+    Where FP64 is slow, only as far as it takes less time than the latencies of the columns.
+    """
+    return 2048 if device.fast_fp64 else 512
+
+
 #: Orders up to which a generalized problem is reduced by cuBLAS's triangular solver, and beyond by products, in halves.
 SOLVED_ORDER = 4096
-
-#: Orders up to which cuSOLVER solves problems of single precision in double precision, whose accuracy it keeps.
-WIDENED_ORDER = 2048
 
 #: Orders up to which a thread block solves a matrix by Jacobi rotations (`small.rotations`), by dtype: as far as it is
 #: faster than cuSOLVER, and fits into 99 KB.

@@ -25,11 +25,11 @@ from spectile.evd.cuda.back import sweeps as back_sweeps
 from spectile.evd.cuda.chasing import chase
 from spectile.evd.cuda.choose import (
     ROTATED_ORDER,
-    WIDENED_ORDER,
     calls_vendor,
     pays_in_batches,
     stage_parameters,
     sturm_lanes,
+    widened_order,
 )
 from spectile.evd.cuda.load import fits_in_place, load_matrix
 from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, scaled_values, zero_matrix
@@ -192,7 +192,7 @@ def _solve_by_vendor(array: Any, options: Options) -> tuple[Any, Any]:
 
     n, dtype, scalar = array.shape[0], array.dtype, SCALARS[array.dtype.name]
     # cuSOLVER's solver of single precision does not converge for graded matrices, or loses digits in silence.
-    given = array.astype(scalar.wide) if n <= WIDENED_ORDER else array
+    given = array.astype(scalar.wide) if n <= widened_order(device.describe()) else array
     # cuSOLVER works in a copy of the matrix and in about four times its size.
     with memory.allocating(f"cuSOLVER's eigensolver of order {n:,}", 5 * given.nbytes):
         w, v = vendor.eigh(
