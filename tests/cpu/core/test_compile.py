@@ -152,6 +152,7 @@ def test_sources_follow_one_another_with_their_headers(tmp_path: Path, monkeypat
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(compile_module.resources, "files", lambda package: tmp_path / package)
+    name_of = compile_module.image_name.__wrapped__  # the cache of names takes files as they were at the first call
     text = Unit("one", ("a.cu", "b.cu"), archs=("sm_80",)).source()
     assert _code(text) == ["#include <cuda_fp16.h>", "CORE", "OWN", "A", "end", "B"]
     assert text.startswith('#line 1 "a.cu"') and '#line 1 "b.cu"' in text
@@ -159,9 +160,9 @@ def test_sources_follow_one_another_with_their_headers(tmp_path: Path, monkeypat
     assert after[after.index("A") - 1] == '#line 3 "a.cu"'  # the compiler names lines of the files as they are
     other = Unit("one", ("two:c.cu",), archs=("sm_80",))
     assert _code(other.source()) == ["OTHER", "C"]
-    before = compile_module.image_name(other, "sm_80", "cubin")
+    before = name_of(other, "sm_80", "cubin")
     (tmp_path / "two/own.cuh").write_text("CHANGED\n")
-    assert compile_module.image_name(other, "sm_80", "cubin") != before
+    assert name_of(other, "sm_80", "cubin") != before
     with pytest.raises(FileNotFoundError, match=r"missing\.cu is neither in the package one nor in spectile\.core"):
         Unit("one", ("missing.cu",), archs=("sm_80",)).source()
 

@@ -30,14 +30,29 @@ def _plugin() -> ModuleType:
 # Files whose tests no device has run to the end on the code that is in the tree, and why.  Nothing may stay here
 # without a reason, and nothing that has a record.
 _AGAIN = "the device time of the session of 2026-11-22 was spent"
+_WAYS = ("", " as A100", " as RTX 4090")
+_EVD = (
+    "after the run at ff9a2b8, EVD's single precision of middle orders went to cuSOLVER in double (graded spectra of "
+    f"orders 97 to 333 had not converged; on an H200 they did at 230015e) and syevj left; {_AGAIN}"
+)
+_WATER = f"its test of water asked for inputs that a bare machine lacks; corrected after the run at ff9a2b8, {_AGAIN}"
 _NAIVE = (
     "the case of a naive chain on GPU and CPU (test_cases_pass_their_checks[hybrid-None]) gave cuSPARSE columns out of "
     f"order; corrected in spectile_study/cases/kpm/together.py, {_AGAIN}"
 )
+_USES_EVD = ("test_calls", "test_cupy_cases", "test_eigh", "test_narrow_families", "test_problems", "test_properties")
 NOT_RUN: dict[str, str] = {
-    **{f"kpm/test_multi_gpu.py{described}": _NAIVE for described in ("", " as A100", " as RTX 4090")},
-    "nearsparse/test_multi_gpu.py as RTX 4090": "three tests of memory limits count on the larger tiles of a device "
-    "with more shared memory; open in issue 15",
+    f"{file}.py{way}": reason
+    for way in _WAYS
+    for file, reason in {
+        **{f"evd/{name}": _EVD for name in (*_USES_EVD, "test_scipy_suite")},
+        **{f"core/{name}": _EVD for name in ("test_allocation_failures", "test_sequences")},
+        "nearsparse/test_case_studies": _WATER,
+        "kpm/test_multi_gpu": _NAIVE,
+    }.items()
+} | {
+    "nearsparse/test_multi_gpu.py as RTX 4090": "test_memory_is_that_of_the_operands deletes a variable that an "
+    "empty list of copies never bound; a change of the file would leave the two runs that passed without a record",
 }
 
 
