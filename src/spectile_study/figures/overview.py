@@ -36,7 +36,8 @@ def draw_spamm(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
             words = f"{precision}, {int(ratio)} % valid"
             drawing.marks(ax, calls if len(calls) else device, "p_n", "speedup", label=words, **style)
             if len(calls) and ratio == "05":
-                drawing.marks(ax, device, "p_n", "speedup", label="_device alone", alpha=0.3, **style)
+                pale = "_" if precision != "fp32" else "5 % valid, device alone"
+                drawing.marks(ax, device, "p_n", "speedup", label=pale, alpha=0.3, **style)
     ax.set_title(f"SpAMM over {name(baseline)}")
     _against_order(ax, 1.3)
 
@@ -56,7 +57,7 @@ def draw_tsparse(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
         drawing.marks(ax, beside, "speedup", "speedup", kind="scatter", positions=places, **style)
         ax.legend(fontsize=6)
     ax.set_xticks([])
-    ax.set(xlabel=f"{len(rows)} matrices", title=f"tSparse over {name(baseline)}", ylabel="speed-up")
+    ax.set(xlabel=f"{len(rows)} products", title=f"tSparse over {name(baseline)}", ylabel="speed-up")
     ax.axhline(1, color="black", linewidth=0.8)
 
 
