@@ -134,7 +134,22 @@ def add_commands(commands: Any) -> None:
     compare.add_argument("a", type=Path)
     compare.add_argument("b", type=Path)
     compare.set_defaults(command=_compare)
-    for parser in (fetch, measure, make, server, software, worker, gather, keep, unpack, draw, claims, export, compare):
+    for parser in (
+        fetch,
+        measure,
+        make,
+        server,
+        software,
+        worker,
+        gather,
+        keep,
+        unpack,
+        draw,
+        claims,
+        export,
+        compare,
+        rivals,
+    ):
         parser.set_defaults(extra="study")
 
 

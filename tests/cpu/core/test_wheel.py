@@ -52,7 +52,7 @@ def python(wheel, tmp_path_factory):
 def test_the_wheel_holds_every_source(wheel):
     tracked = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     tracked = {name.removeprefix("src/") for name in tracked.splitlines() if (ROOT / name).exists()}
-    assert {Path(name).suffix for name in tracked} <= {".py", ".cu", ".cuh", ".yaml", ".typed"}
+    assert {Path(name).suffix for name in tracked} <= {".py", ".cu", ".cuh", ".h", ".yaml", ".typed", ".css", ".txt"}
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert packed >= tracked and any(name.endswith(".cu") for name in tracked)
 

@@ -8,7 +8,7 @@ from spectile.kpm import bounds, reference
 from spectile.kpm.cpu import kernels
 from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
 from spectile.kpm.cpu.patterns import MOST_PATTERNS, RowPatterns
-from spectile.kpm.distributed import mpi
+from spectile.kpm.distributed.partition import localize
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
@@ -102,7 +102,7 @@ def test_the_smallest_insulator_has_a_pattern_for_each_position():
 def test_a_share_of_the_rows_with_a_halo_has_patterns_too():
     matrix = TopologicalInsulator(12, 6, 5).matrix()
     edges = np.array([0, 480, 1440])
-    local, halo, _ = mpi.localize(matrix[480:1440], edges, 1)
+    local, halo, _ = localize(matrix[480:1440], edges, 1)
     operator = CpuOperator.from_matrix(local)
     assert operator.rows.func is kernels.pattern_rows and operator.num_columns == 960 + halo.size
     vectors = reference.random_phases(5, 1440, 3)
