@@ -1,10 +1,15 @@
-"""Every CUDA unit compiles with NVRTC for exactly the architectures that it declares; no GPU is needed."""
+"""Every CUDA unit compiles with NVRTC for exactly the architectures that it declares; no GPU is needed.
+
+Of architectures that compile the same text one is in the daily run; `pytest -m slow tests/cpu/core/test_compile.py`
+compiles for the others, too (about four minutes on two cores).
+"""
 
 from __future__ import annotations
 
 import importlib
 import multiprocessing
 import os
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -28,6 +33,10 @@ PACKAGES = (
 )
 
 
+#: Architectures whose text is another's, as `test_no_text_tells_these_architectures_apart` makes sure.
+SAME_TEXT = {"sm_86": "sm_80", "sm_89": "sm_80", "sm_103": "sm_100", "sm_121": "sm_120"}
+
+
 def _units() -> list[tuple[str, str, Unit]]:
     found = []
     for package in PACKAGES:
@@ -38,6 +47,10 @@ def _units() -> list[tuple[str, str, Unit]]:
                     (f"{package}-{number}-{'+'.join(map(lambda s: Path(s).stem, unit.sources))}-{arch}", arch, unit)
                 )
     return found
+
+
+def _same_text(arch: str, unit: Unit) -> bool:
+    return SAME_TEXT.get(arch) in unit.archs
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +65,32 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, Unit], 
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize(("arch", "unit"), [pytest.param(arch, unit, id=name) for name, arch, unit in _units()])
+@pytest.mark.parametrize(
+    ("arch", "unit"),
+    [
+        pytest.param(arch, unit, id=name, marks=[pytest.mark.slow] if _same_text(arch, unit) else [])
+        for name, arch, unit in _units()
+    ],
+)
 def test_unit_compiles(arch: str, unit: Unit, compiled: dict[tuple[str, Unit], Future[bytes]]) -> None:
     assert compiled[arch, unit].result()[:4] == b"\x7fELF"
+
+
+def test_no_text_tells_these_architectures_apart() -> None:
+    """What a unit says of `__CUDA_ARCH__` is the same for two architectures of `SAME_TEXT`."""
+    comparison = re.compile(r"__CUDA_ARCH__\s*(>=|<=|==|!=|>|<)\s*(\d+)")
+    seen = set()
+    for unit in {unit for _, _, unit in _units()}:
+        text = unit.source()
+        found = comparison.findall(text)
+        assert len(found) == text.count("__CUDA_ARCH__"), f"{unit} says something else of __CUDA_ARCH__"
+        seen |= set(found)
+    assert seen
+    holds = {">=": int.__ge__, "<=": int.__le__, "==": int.__eq__, "!=": int.__ne__, ">": int.__gt__, "<": int.__lt__}
+    for arch, other in SAME_TEXT.items():
+        mine, its = (10 * int(name.removeprefix("sm_")) for name in (arch, other))
+        for sign, bound in seen:
+            assert holds[sign](mine, int(bound)) == holds[sign](its, int(bound)), f"{arch} {sign} {bound}"
 
 
 def test_undeclared_architecture_is_refused() -> None:
