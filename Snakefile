@@ -22,14 +22,10 @@ configfile:
 include: "workflow/rules/common.smk"
 
 
-report: "workflow/report/workflow.rst"
+# Another workflow that uses this one as a module opens its report on words of its own.
+if IS_MAIN:
 
-
-localrules:
-    all,
-    figures,
-    records,
-    smoke,
+    report: "workflow/report/workflow.rst"
 
 
 rule all:
@@ -39,7 +35,8 @@ rule all:
         PLAN.drawings(),
         PLAN.result("claims.html"),
         PLAN.result("config.yaml"),
-        PLAN.result("report.zip"),
+        PLAN.result("report.zip") if IS_MAIN else [],
+    localrule: True
     message:
         "Everything of this run is there"
 
@@ -48,6 +45,7 @@ rule figures:
     """Tables and figures alone, from the records that are there or from source=recorded."""
     input:
         PLAN.drawings(),
+    localrule: True
     message:
         "All figures and tables are drawn"
 
@@ -56,6 +54,7 @@ rule records:
     """Records alone, measured and not drawn: a machine that measures needs nothing that draws."""
     input:
         PLAN.all_records(),
+    localrule: True
     message:
         "All records of this run are there"
 
@@ -64,6 +63,7 @@ rule smoke:
     """The shortest way through every stage: the first case of each paper."""
     input:
         PLAN.first_records(),
+    localrule: True
     message:
         "The first case of each paper is measured"
 

@@ -328,7 +328,7 @@ def _gather(options: argparse.Namespace) -> int:
     records = [stored for place in options.records for stored in archive.load(place).values()]
     table = record.frame(records)
     if options.onto is not None:
-        table = record.join(record.read_frame(options.onto), table)
+        table = record.join(archive.read_frame(options.onto), table)
     record.write_frame(table, options.out)
     if options.zip is not None:
         archive.pack(records, options.zip)
@@ -365,7 +365,7 @@ def _unpack(options: argparse.Namespace) -> int:
 
 
 def _draw(options: argparse.Namespace) -> int:
-    from spectile_study.bench import claims, record
+    from spectile_study.bench import archive, claims, record
     from spectile_study.figures import agreement
     from spectile_study.figures.elements import SCRIPTS, elements
 
@@ -375,7 +375,7 @@ def _draw(options: argparse.Namespace) -> int:
         raise ValueError(f"{options.paper} has no element {name!r}: choose one of {', '.join(known)}")
     claims.listed(options.study / "config/claims.tsv")
     if [path.suffix for path in options.sources] == [".parquet"]:
-        frame = record.read_frame(options.sources[0])
+        frame = archive.read_frame(options.sources[0])
     else:
         frame = record.frame(record.read(path) for path in options.sources)
     for name in chosen:
@@ -386,10 +386,10 @@ def _draw(options: argparse.Namespace) -> int:
 
 
 def _claims(options: argparse.Namespace) -> int:
-    from spectile_study.bench import record
+    from spectile_study.bench import archive
     from spectile_study.figures import claims
 
-    claims.write([record.read_frame(path) for path in options.frames], options.claims, options.out)
+    claims.write([archive.read_frame(path) for path in options.frames], options.claims, options.out)
     return 0
 
 

@@ -61,6 +61,11 @@ def write(receipt: Mapping[str, Any], path: Path) -> None:
         partial.write_text(json.dumps(dict(receipt), indent=1, sort_keys=True) + "\n")
 
 
+def said(receipt: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return the name under which records keep the input of a receipt, and its sha256; None where it is absent."""
+    return f"{receipt['kind']}_{receipt['name']}", receipt["sha256"] if receipt["status"] == "ok" else None
+
+
 def checked(path: Path, resources: Path) -> tuple[str, str] | None:
     """Return name and sha256 of the input of a receipt, None where it is absent.
 
@@ -73,9 +78,10 @@ def checked(path: Path, resources: Path) -> tuple[str, str] | None:
     if receipt["status"] != "ok" or "kind" not in receipt:  # receipts of matrices once had none
         return None
     kind, name = receipt["kind"], receipt["name"]
-    if kind == "matrix":  # the content of a matrix of the collection is checked where it is read, and mended
-        return f"{kind}_{name}", receipt["sha256"]
+    label, _ = said(receipt)
     found = receipt["sha256"]
+    if kind == "matrix":  # the content of a matrix of the collection is checked where it is read, and mended
+        return label, receipt["sha256"]
     if "file" in receipt:
         kept = resources / receipt["file"]
         found = hashlib.sha256(kept.read_bytes()).hexdigest() if kept.is_file() else "nothing"
@@ -86,7 +92,7 @@ def checked(path: Path, resources: Path) -> tuple[str, str] | None:
             f"the input {kind} {name} is not what {path} says (sha256 {found[:12]}, not {receipt['sha256'][:12]}): "
             f"remove {path} and run the workflow again, which makes it anew"
         )
-    return f"{kind}_{name}", found
+    return label, receipt["sha256"]
 
 
 def available(kind: str, resources: Path = Path("resources")) -> str:

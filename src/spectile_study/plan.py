@@ -9,7 +9,7 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import yaml
 
 from spectile_study import make_inputs
 from spectile_study.bench import provenance, sheets, stale
+from spectile_study.bench.claims import read_claims
 from spectile_study.bench.measure.machine import has_driver
 from spectile_study.figures.elements import SCRIPTS, Element, elements
 from spectile_study.inputs import own
@@ -77,13 +78,78 @@ class Plan:
         check_matrices(rows, self.study / "config/matrices.tsv", self.sheet(paper)[0])
         return {case: row for case, row in rows.items() if self.config["run"] in row["run"].split(",")}
 
+    def check(self) -> None:
+        """Raise :class:`SheetError` if a table that this run reads cannot be used: better now than after measuring."""
+        if not self.is_recorded:
+            for paper in self.papers:
+                self.cases(paper)
+        claims = self.study / "config/claims.tsv"
+        try:
+            read_claims(claims)
+        except (OSError, ValueError) as error:
+            raise sheets.SheetError(_naming(claims, error)) from None
+
+    def check_targets(self, targets: Iterable[str]) -> None:
+        """Raise :class:`SheetError` if a file is asked for that this run does not make.
+
+        Parameters
+        ----------
+        targets : iterable of str
+            What Snakemake was asked for: files, and names of rules, which pass.
+        """
+        for target in targets:
+            parts = Path(target).parts
+            if len(parts) < 3 or parts[0] != "results" or parts[1] == "recorded":
+                continue
+            machine, *folders, name = parts[1:]
+            if machine != self.machine:
+                source = "source=recorded " if (self.study / "results/recorded" / machine).is_dir() else ""
+                raise sheets.SheetError(
+                    f"{target} is of the machine {machine!r} and this run of {self.machine!r}: "
+                    f"add --config {source}machine={machine}"
+                )
+            drawn = re.fullmatch(r"([a-z]+)_([a-z0-9_]+)\.(svg|html)", name)
+            if folders in (["figures"], ["tables"]) and drawn:
+                self._has_paper(target, drawn[1])
+                place = self.result(self._element(drawn[1], drawn[2]).output)
+                if Path(target) != Path(place):
+                    raise sheets.SheetError(f"{target} is not drawn: ask for {place}")
+            elif len(folders) == 2 and folders[0] == "records":
+                self._has_paper(target, folders[1])
+                self._row(folders[1], Path(name).stem)
+
+    def _has_paper(self, target: str, paper: str) -> None:
+        if paper in self.papers:
+            return
+        known = f"add --config papers=[{paper}]" if paper in PAPERS else f"papers are {', '.join(PAPERS)}"
+        raise sheets.SheetError(f"{target} is of the paper {paper!r}, which this run has not: {known}")
+
     def sheet(self, paper: str) -> tuple[Path, Path]:
         """Return the paper's run sheet and its schema."""
         return self.study / f"config/{paper}.tsv", self.study / f"workflow/schemas/{paper}.schema.yaml"
 
     def row(self, wildcards: Wildcards) -> sheets.Row:
-        """Return the sheet's row of a case."""
-        return self.cases(wildcards.paper)[wildcards.case]
+        """Return the sheet's row of a case.
+
+        Raises
+        ------
+        SheetError
+            If this run has no such case.
+        """
+        return self._row(wildcards.paper, wildcards.case)
+
+    def _row(self, paper: str, case: str) -> sheets.Row:
+        cases = self.cases(paper)
+        if case in cases:
+            return cases[case]
+        elsewhere = sheets.read_sheet(*self.sheet(paper))
+        if case in elsewhere:
+            run = elsewhere[case]["run"]
+            add = "--configfile config/paper.yaml" if run == "paper" else f"--config run={run}"
+            raise sheets.SheetError(f"the case {case} of {paper} is one of the run {run!r}, not of this one: add {add}")
+        near = difflib.get_close_matches(case, list(cases), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"its cases stand in {self.sheet(paper)[0]}"
+        raise sheets.SheetError(f"{paper} has no case {case!r}: {hint}")
 
     def record(self, paper: str, case: str) -> str:
         """Return the record of a case."""
@@ -194,6 +260,15 @@ class Plan:
             made if name is None or is_family(name) or own.is_own(name) else [*made, f"resources/receipts/{name}.json"]
         )
 
+    def is_made_from(self, wildcards: Wildcards, receipt: str) -> bool:
+        """Return whether a case's record was measured with the very input that a receipt names."""
+        try:
+            stored = json.loads(Path(self.record(wildcards.paper, wildcards.case)).read_text())["inputs"]
+            name, digest = make_inputs.said(json.loads(Path(receipt).read_text()))
+        except (OSError, ValueError, KeyError):
+            return False
+        return stored.get(name) == digest
+
     def frame(self, paper: str) -> list[str]:
         """Return the paper's frame as a list: measured here, recorded, or nothing where no record was kept."""
         if self.is_recorded:
@@ -221,12 +296,13 @@ class Plan:
         SheetError
             If no script draws it.
         """
-        known = {element.name: element for element in self.elements(wildcards.paper)}
-        if wildcards.element not in known:
-            raise sheets.SheetError(
-                f"{wildcards.paper} has no element {wildcards.element!r}: choose one of {', '.join(known)}"
-            )
-        return known[wildcards.element]
+        return self._element(wildcards.paper, wildcards.element)
+
+    def _element(self, paper: str, name: str) -> Element:
+        known = {element.name: element for element in self.elements(paper)}
+        if name not in known:
+            raise sheets.SheetError(f"{paper} has no element {name!r}: choose one of {', '.join(known)}")
+        return known[name]
 
     def drawn_from(self, wildcards: Wildcards) -> list[str]:
         """Return what a table or figure is drawn from: the records of its cases, or the paper's recorded frame."""
@@ -296,7 +372,11 @@ def check_matrices(rows: Mapping[str, sheets.Row], table: Path, sheet: Path) -> 
     wanted = {str(row["matrix"]): case for case, row in rows.items() if row.get("matrix")}
     if not wanted:
         return
-    known = {name for key in read_table(table) for name in (key, key.partition("/")[2])}
+    try:
+        pinned = read_table(table)
+    except (OSError, ValueError) as error:
+        raise sheets.SheetError(_naming(table, error)) from None
+    known = {name for key in pinned for name in (key, key.partition("/")[2])}
     for name, case in wanted.items():
         if own.is_own(name):
             if why := own.refusal(name):
@@ -311,6 +391,11 @@ def check_matrices(rows: Mapping[str, sheets.Row], table: Path, sheet: Path) -> 
                 f"{sheet}: the case {case} names the matrix {name!r}, which is not known; did you mean {near[0]}? "
                 f"If not, add it to {table}"
             )
+
+
+def _naming(path: Path, error: Exception) -> str:
+    """Return what is wrong with a file; readers of tables leave out its name where they do not know it."""
+    return str(error) if str(path) in str(error) else f"{path} cannot be read: {error}"
 
 
 def _without_digits(name: str) -> str:

@@ -1,5 +1,6 @@
 """The plan of a run, without Snakemake: what each element is drawn from, and what is refused."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import yaml
 from matplotlib import pyplot
 
 from spectile_study import plan
-from spectile_study.bench import provenance, record
+from spectile_study.bench import provenance, record, sheets
 from spectile_study.bench.sheets import SheetError
 from spectile_study.figures.elements import elements
 
@@ -118,3 +119,80 @@ def test_cuda_without_a_device_is_refused(monkeypatch):
     plan.check_device("auto")
     with pytest.raises(SheetError, match="this machine has no CUDA device that can be used"):
         plan.check_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("results/this/figures/kpm_fig11.svg", None),
+        ("results/this/records/kpm/peaks.json", None),
+        ("results/this/kpm.parquet", None),
+        ("results/recorded/h200/kpm.zip", None),
+        ("figures", None),
+        ("results/this/figures/kpm_fig77.svg", "kpm has no element 'fig77': choose one of matrices, t1"),
+        ("results/this/tables/kpm_fig11.html", "is not drawn: ask for results/this/figures/kpm_fig11.svg"),
+        ("results/this/figures/foo_fig1.svg", "of the paper 'foo', which this run has not: papers are spamm, tsparse"),
+        ("results/this/figures/evd_fig4.svg", r"which this run has not: add --config papers=\[evd\]"),
+        ("results/h200/figures/kpm_fig11.svg", "machine 'h200'.*add --config source=recorded machine=h200"),
+        ("results/box/kpm.parquet", "machine 'box'.*add --config machine=box"),
+        ("results/this/records/kpm/peeks.json", "kpm has no case 'peeks': did you mean peaks?"),
+        ("results/this/records/kpm/step_200x100x40_r32.json", "run 'paper'.*add --configfile config/paper.yaml"),
+    ],
+)
+def test_files_that_this_run_does_not_make_are_refused(target, message):
+    made = plan.Plan(configured(papers=["kpm", "spamm"]), ROOT)
+    if message is None:
+        made.check_targets([target])
+        return
+    with pytest.raises(SheetError, match=message):
+        made.check_targets([target])
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "message"),
+    [
+        ("claims.tsv", lambda text: text.replace("\texact\t", "\texakt\t", 1), "has the kind 'exakt'"),
+        ("claims.tsv", lambda text: text.replace("\t", "\t\t\t", 1), "claims.tsv"),
+        ("matrices.tsv", lambda text: "abc", "has the columns"),
+        ("kpm.tsv", lambda text: text.partition("\n")[0], "kpm.tsv holds no case"),
+        ("kpm.tsv", lambda text: "", "kpm.tsv holds no case"),
+        ("kpm.tsv", lambda text: None, "there is no sheet .*kpm.tsv"),
+        ("kpm.tsv", lambda text: text.encode("utf-16"), "kpm.tsv is not text in UTF-8"),
+        ("kpm.tsv", lambda text: text.replace("\tmachine\t", "\t\t", 1), "line 2 lacks 'study'"),
+        ("kpm.tsv", lambda text: f"# a comment\n\n{text}x\n", r"line \d+ has more or fewer cells"),
+        # As spreadsheets write it.
+        ("kpm.tsv", lambda text: text.replace("\n", "\r\n").encode("utf-8-sig"), None),
+        ("kpm.tsv", lambda text: text.replace("\tt2,fig8\t", '\t"t2,fig8"\t'), None),
+    ],
+)
+def test_tables_that_cannot_be_read_are_refused_before_anything_runs(tmp_path, name, edit, message):
+    for part in ("config", "workflow"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    path = tmp_path / "config" / name
+    text = path.read_text()
+    edited = edit(text)
+    path.unlink()
+    if edited is not None:
+        path.write_bytes(edited if isinstance(edited, bytes) else edited.encode())
+    made = plan.Plan(configured(papers=["kpm"]), tmp_path)
+    if message is None:
+        made.check()
+        assert made.cases("kpm") == plan.Plan(configured(papers=["kpm"]), ROOT).cases("kpm")
+        return
+    with pytest.raises(SheetError, match=message) as refused:
+        made.check()
+    assert str(path) in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_lines_of_a_sheet_are_counted_with_its_comments(tmp_path):
+    text = (ROOT / "config/kpm.tsv").read_text()
+    (tmp_path / "kpm.tsv").write_text(f"# a comment\n\n{text}x\n")
+    with pytest.raises(SheetError, match=f"line {len(text.splitlines()) + 3} has more or fewer cells"):
+        sheets.read_sheet(tmp_path / "kpm.tsv", ROOT / "workflow/schemas/kpm.schema.yaml")
+
+
+def test_gpus_are_asked_for_by_the_sheet_beside_the_sources(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # results may lie elsewhere
+    rows = sheets.read_sheet(ROOT / "config/spamm.tsv", ROOT / "workflow/schemas/spamm.schema.yaml")
+    case = next(case for case, row in rows.items() if row["gpus"] == 8)
+    assert sheets.gres(named("spamm", case=case), "gpu:h200") == "gpu:h200:8"

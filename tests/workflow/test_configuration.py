@@ -56,6 +56,20 @@ def test_typos_in_a_sheet_are_refused_in_one_sentence(workflow_copy, paper, colu
     assert done.returncode != 0 and message in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["results/this/figures/kpm_fig77.svg"], "kpm has no element 'fig77'"),
+        (["results/this/records/kpm/nowhere.json"], "kpm has no case 'nowhere'"),
+        (["--config", "source=recorded", "machine=h200", "--", "results/this/kpm.parquet"], "of the machine 'this'"),
+    ],
+)
+def test_files_of_no_rule_are_refused_in_one_sentence(workflow_copy, options, message):
+    done = snakemake(workflow_copy, "-n", *options, check=False)
+    assert done.returncode != 0 and message in done.stderr
+    assert "Traceback" not in done.stderr and "MissingRule" not in done.stderr
+
+
 def test_cuda_without_a_device_ends_before_the_first_job(workflow_copy):
     done = snakemake(workflow_copy, "smoke", "--config", "device=cuda", check=False, CUDA_VISIBLE_DEVICES="")
     assert done.returncode != 0 and "this machine has no CUDA device that can be used" in done.stderr + done.stdout

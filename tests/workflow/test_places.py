@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from spectile_study.bench import provenance
+
 from .conftest import ROOT
 from .faulty import workflow as faulty
 
@@ -27,6 +29,19 @@ rule picture:
     input: "results/this/figures/kpm_fig1.svg"
     output: "picture.svg"
     shell: "cp {{input:q}} {{output:q}}"
+"""
+
+
+ALL_OF_IT = """\
+module spectile:
+    snakefile: "{folder}/Snakefile"
+    config: {{"papers": ["kpm"], "machine": "box", "rounds": 3}}
+
+use rule * from spectile as spectile_*
+
+rule everything:
+    default_target: True
+    input: rules.spectile_all.input
 """
 
 
@@ -81,9 +96,19 @@ def test_another_workflow_uses_it_as_a_module(tmp_path):
     (outside / "Snakefile").write_text(OUTSIDE.format(folder=folder))
     command = [sys.executable, "-m", "snakemake", *ALL, "--resources", "bench=1"]
     environment = faulty.environment(folder)
+    environment["PYTHONPATH"] = str(faulty.FAULTY)
     done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (outside / "picture.svg").read_text().startswith("<?xml")
+    # Everything of the module, and a report of the outside workflow's own: a module's hooks do not run.
+    (outside / "Snakefile").write_text(ALL_OF_IT.format(folder=folder))
+    done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (outside / "results/box/claims.html").exists() and not (outside / "results/box/report.zip").exists()
+    command = [sys.executable, "-m", "snakemake", "--report", "own.zip"]
+    done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (outside / "own.zip").read_bytes()[:2] == b"PK"
 
 
 def test_the_report_is_made_again_where_it_is_missing(tmp_path):
@@ -98,6 +123,37 @@ def test_the_report_is_made_again_where_it_is_missing(tmp_path):
     _, printed = faulty.run(folder, *ALL)
     assert report.read_bytes()[:2] == b"PK" and "Measuring" not in printed
     assert not list(folder.glob("*.zip"))
+
+
+def test_a_report_that_was_not_written_is_written_by_the_next_run(tmp_path):
+    folder = faulty.faulty_workflow(tmp_path, {"case": "one"})
+    caption = folder / "workflow/report/claims.rst"
+    whole = caption.read_text()
+    caption.write_text("{{ nothing(")
+    code, printed = faulty.run(folder, *ALL, check=False)
+    report = folder / "results/this/report.zip"
+    assert code != 0 and "spectile: everything is there but the report" in printed
+    assert not report.exists() and not list(report.parent.glob(".report-*"))
+    caption.write_text(whole)
+    _, printed = faulty.run(folder, *ALL)
+    assert report.read_bytes()[:2] == b"PK" and "Measuring" not in printed
+    # A Snakemake that was killed while it wrote leaves its request behind.
+    report.write_bytes(b"not written yet")
+    _, printed = faulty.run(folder, *ALL)
+    assert report.read_bytes()[:2] == b"PK" and "Measuring" not in printed
+
+
+def test_the_sources_beside_the_workflow_are_those_that_run(tmp_path):
+    folder = faulty.faulty_workflow(tmp_path / "own", {"case": "one"})
+    path = folder / "src/spectile/kpm/bounds.py"
+    path.write_text(path.read_text() + "\nEDITED = True\n")
+    path = folder / "src/spectile_study/plan.py"
+    path.write_text(path.read_text() + "\nprint('plan beside the workflow')\n")
+    # Another checkout stands first on the search path, as where its environment is used.
+    other = {"PYTHONPATH": f"{faulty.FAULTY}:{ROOT / 'src'}"}
+    _, printed = faulty.run(folder, "results/this/figures/kpm_fig1.svg", *ALL, **other)
+    assert "plan beside the workflow" in printed
+    assert faulty.records(folder)["one"][0]["provenance"]["digest"] != provenance.source_digest("kpm")
 
 
 def test_make_says_how_a_killed_run_goes_on(tmp_path):

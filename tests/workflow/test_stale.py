@@ -6,6 +6,7 @@ import pytest
 
 from spectile_study.bench import archive, provenance, stale
 
+from ..study.inputs.test_suitesparse import TINY, Mirror, tar_gz
 from ..study.test_archive import stored
 from .faulty import workflow as faulty
 
@@ -71,3 +72,31 @@ def test_stale_records_are_told_and_measured_again_on_request(tmp_path):
     assert {case for case in last if last[case] != after[case]} == {"two"}
     _, printed = faulty.run(folder, "records", *ALL, "--config", "remeasure=stale")
     assert faulty.records(folder) == last and "other software" not in printed
+
+
+def test_unpacked_records_stand_until_an_input_is_another(tmp_path):
+    (tmp_path / "mirror").mkdir()
+    mirror = Mirror(tmp_path / "mirror")
+    mirror.add("Test", "tiny", tar_gz([("tiny/tiny.mtx", TINY.encode())]))
+    rows = [{"case": case, "matrix": "tiny"} for case in ("one", "two")]
+    folder = faulty.faulty_workflow(tmp_path / "copy", *rows)
+    options = ("records", *ALL, "--config", f"suitesparse_url={mirror.url}")
+    faulty.run(folder, *options)
+    archive.pack((content for content, _ in faulty.records(folder).values()), tmp_path / "kpm.zip")
+
+    # A fresh checkout that holds the record of one case, and no input: the other's is fetched, and that one stands.
+    fresh = faulty.faulty_workflow(tmp_path / "fresh", *rows)
+    archive.unpack(tmp_path / "kpm.zip", fresh / "results/this/records/kpm")
+    (fresh / "results/this/records/kpm/two.json").unlink()
+    before = faulty.records(fresh)
+    faulty.run(fresh, *options)
+    after = faulty.records(fresh)
+    assert set(after) == {"one", "two"} and after["one"] == before["one"]
+    _, printed = faulty.run(fresh, *options)
+    assert "Nothing to be done" in printed
+
+    # Another content of the matrix measures both.
+    receipt = fresh / "resources/receipts/tiny.json"
+    receipt.write_text(json.dumps(json.loads(receipt.read_text()) | {"sha256": "0" * 64}))
+    _, printed = faulty.run(fresh, *options, "-n")
+    assert {case for case in after if f"Measuring kpm/{case}" in printed} == {"one", "two"}

@@ -5,17 +5,21 @@ import sys
 import threading
 from pathlib import Path
 
+from snakemake.cli import get_argument_parser
+from snakemake.common.configfile import load_configfile
 from snakemake.exceptions import WorkflowError
+from snakemake.io import IOFile
 
-# The sources beside this workflow serve where spectile is not installed, as in a rule's own environment.
+# The sources beside this workflow come first, here and in its jobs: another checkout's, or a released spectile's, would
+# measure other kernels than those that are here.
 HOME = Path(str(workflow.current_basedir)).resolve().parents[1]
 SOURCES = str(HOME / "src")
-sys.path.append(SOURCES)
+sys.path.insert(0, SOURCES)
 SEARCH_PATH = "PYTHONPATH"
-if SOURCES not in os.environ.get(SEARCH_PATH, "").split(os.pathsep):
-    os.environ[SEARCH_PATH] = os.pathsep.join(
-        filter(None, [os.environ.get(SEARCH_PATH), SOURCES])
-    )
+OTHERS = os.environ.get(SEARCH_PATH, "").split(os.pathsep)
+os.environ[SEARCH_PATH] = os.pathsep.join(
+    [SOURCES, *(path for path in OTHERS if path not in ("", SOURCES))]
+)
 
 from spectile_study.bench.sheets import SheetError
 from spectile_study.plan import Plan, check_device
@@ -33,10 +37,32 @@ def worded(function, *arguments):
         sys.exit(1)
 
 
+# Another workflow that uses this one as a module has targets, hooks and a report of its own.
+IS_MAIN = Path(str(workflow.main_snakefile)).resolve() in (
+    HOME / "Snakefile",
+    HOME / "workflow/Snakefile",
+)
+
+
+def asked_for():
+    """Return the results that this Snakemake was asked for by name, which it knows itself only after this page."""
+    program, *words = sys.argv
+    if (
+        not IS_MAIN
+        or "snakemake" not in Path(program).parts[-2:]
+        or not any(word.startswith("results/") for word in words)
+    ):
+        return []
+    return get_argument_parser().parse_known_args(words)[0].targets
+
+
+# What the working directory's configuration, or that of another workflow, leaves open is as it is beside this workflow.
+for key, value in load_configfile(str(HOME / "config/config.yaml")).items():
+    config.setdefault(key, value)
 PLAN = worded(Plan, config, STUDY)
-if not workflow.remote_exec and not PLAN.is_recorded:
-    for paper in PLAN.papers:
-        worded(PLAN.cases, paper)
+if not workflow.remote_exec:
+    worded(PLAN.check)
+    worded(PLAN.check_targets, asked_for())
 
 
 # What is stale is told once, by the Snakemake that its user started, and not again where that one writes its report.
@@ -62,12 +88,31 @@ wildcard_constraints:
     matrix="([A-Za-z0-9_.+-]+/)?[A-Za-z0-9_.+-]+",
 
 
+def is_kept(record):
+    """Return whether a record came from elsewhere (spectile unpack, spectile measure) and no one asks for it again."""
+    asked = workflow.dag_settings
+    if workflow.remote_exec or asked.forcerun or asked.forceall or asked.forcetargets:
+        return False
+    return Path(record).exists() and not workflow.persistence.metadata(IOFile(record))
+
+
 def inputs_of(wildcards):
-    """Return the receipts of a case's inputs; a case whose record is stale is measured again if the user asks for it."""
+    """Return the receipts of a case's inputs; a case whose record is stale is measured again if the user asks for it.
+
+    A record that came from elsewhere knows the sha256 of its inputs: it stands until a receipt names another one.
+    """
+    record = PLAN.record(wildcards.paper, wildcards.case)
+    receipts = worded(PLAN.inputs, wildcards)
     if not workflow.remote_exec and PLAN.is_measured_again(wildcards):
         # As --forcerun does for a file, of those alone that this run needs.
-        workflow.dag.forcefiles.add(PLAN.record(wildcards.paper, wildcards.case))
-    return PLAN.inputs(wildcards)
+        workflow.dag.forcefiles.add(record)
+    elif is_kept(record):
+        there = [path for path in receipts if Path(path).exists()]
+        return [
+            ancient(path) if PLAN.is_made_from(wildcards, path) else path
+            for path in there
+        ]
+    return receipts
 
 
 def gpus_of(wildcards):

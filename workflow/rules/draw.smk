@@ -6,13 +6,18 @@ from spectile_study.papers import PAPERS
 
 def labels(wildcards):
     """Return what the report's overview says of a table or figure."""
-    element = PLAN.element(wildcards)
+    element = worded(PLAN.element, wildcards)
     return {"element": element.label, "shows": element.subject}
 
 
 def category(wildcards):
     """Return the report's category of a paper."""
     return PAPERS[wildcards.paper].category
+
+
+def drawn_from(wildcards):
+    """Return what a table or figure is drawn from."""
+    return worded(PLAN.drawn_from, wildcards)
 
 
 for kind, folder, ending in (("figure", "figures", "svg"), ("table", "tables", "html")):
@@ -22,7 +27,7 @@ for kind, folder, ending in (("figure", "figures", "svg"), ("table", "tables", "
         name:
             f"draw_{kind}"
         input:
-            drawn_from=PLAN.drawn_from,
+            drawn_from=drawn_from,
             claims=str(STUDY / "config/claims.tsv"),
         output:
             report(

@@ -12,44 +12,54 @@ def report_path():
 
 def is_requested():
     """Return whether this run asked for a report that is not written yet."""
-    return report_path().exists() and report_path().read_bytes()[:64] == REQUESTED
+    try:
+        with report_path().open("rb") as file:
+            return file.read(len(REQUESTED)) == REQUESTED
+    except FileNotFoundError:
+        return False
 
 
 def write_report():
     """Write the report of the finished run, from the configuration that the run stored beside its results."""
     if not is_requested():
         return
-    stored = PLAN.result("config.yaml")
-    snakefile = os.path.relpath(workflow.main_snakefile)
-    # The folder in a zip has the zip's name, so that the unfinished one lies elsewhere under the same.
-    with tempfile.TemporaryDirectory(dir=report_path().parent) as folder:
-        partial = Path(folder) / report_path().name
-        subprocess.run(
-            [
-                INTERPRETER,
-                "-m",
-                "snakemake",
-                "--snakefile",
-                snakefile,
-                "--report",
-                str(partial),
-                "--nolock",
-            ]
-            + ["--report-stylesheet", str(STUDY / "workflow/report/style.css")]
-            + ["--quiet", "all", "--configfile", stored],
-            check=True,
+    command = [INTERPRETER, "-m", "snakemake", "--nolock", "--quiet", "all"]
+    command += ["--snakefile", os.path.relpath(workflow.main_snakefile)]
+    command += ["--configfile", PLAN.result("config.yaml")]
+    command += ["--report-stylesheet", str(STUDY / "workflow/report/style.css")]
+    try:
+        # The folder in a zip has the zip's name, so that the unfinished one lies elsewhere under the same.
+        with tempfile.TemporaryDirectory(
+            prefix=".report-", dir=report_path().parent
+        ) as folder:
+            partial = Path(folder) / report_path().name
+            done = subprocess.run([*command, "--report", str(partial)])
+            if done.returncode == 0:
+                partial.replace(report_path())
+    finally:
+        forget_request()
+    if done.returncode != 0:
+        print(
+            "spectile: everything is there but the report, which was not written for the reason above: "
+            "run this again once that is mended.",
+            file=sys.stderr,
         )
-        partial.replace(report_path())
+        sys.exit(1)
     what = "recorded measurements" if PLAN.is_recorded else f"run {config['run']}"
     print(
         f"{report_path()} is written: unpack it and open report/report.html ({PLAN.machine}, {what})."
     )
 
 
-def list_missing():
-    """Say which figures and tables are not there, where their logs are, and how the others are drawn."""
+def forget_request():
+    """Take back the request for a report that was not written: Snakemake would take it for the report itself."""
     if is_requested():
         report_path().unlink()
+
+
+def list_missing():
+    """Say which figures and tables are not there, where their logs are, and how the others are drawn."""
+    forget_request()
     missing = [path for path in PLAN.drawings() if not Path(path).exists()]
     print(
         f"{len(missing)} of {len(PLAN.drawings())} figures and tables are missing; logs are in logs/{PLAN.machine}:"
@@ -73,3 +83,8 @@ onsuccess:
 
 onerror:
     list_missing()
+
+
+# A Snakemake that was killed while it wrote its report left the request behind; one at work holds the lock.
+if not workflow.remote_exec and not any(Path(".snakemake/locks").glob("*")):
+    forget_request()

@@ -46,6 +46,28 @@ def load(place: Path) -> Records:
     return records
 
 
+def read_frame(path: Path) -> pandas.DataFrame:
+    """Read a frame that a user named.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is not there.
+    record.RecordError
+        If it is no frame; the message names it.
+    """
+    import pyarrow
+
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no frame {path}: name a .parquet file of results or results/recorded")
+    try:
+        return record.read_frame(path)
+    except (pyarrow.ArrowException, KeyError) as error:
+        raise record.RecordError(
+            f"{path} is no whole frame ({type(error).__name__}: {error}): gather it again, or take it from its source"
+        ) from None
+
+
 def pack(records: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write `records` of one paper as a zip file with an entry for each case; equal records make equal files."""
     ordered = sorted(records, key=lambda stored: stored["case"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spectile_study.bench import record
+from spectile_study.bench import archive, record
 from spectile_study.bench.stats import unpaired_ratio
 
 if TYPE_CHECKING:
@@ -13,28 +13,34 @@ if TYPE_CHECKING:
 
 
 def load(path: Path) -> pandas.DataFrame:
-    """Read one run: a parquet frame, a record, or a folder that holds frames or records.
+    """Read one run: a parquet frame, a record, a zip of records, or a folder that holds frames or records.
 
     Raises
     ------
     FileNotFoundError
         If nothing of the kind is there; the message names the place.
+    ValueError
+        If the file is of another kind.
     """
     import pandas
 
     if not path.exists():
-        raise FileNotFoundError(
-            f"there is no {path}, neither records nor frames: name a results folder, a .parquet file or a record"
-        )
+        raise FileNotFoundError(f"there is no {path}, neither records nor frames: {_NAME}")
     frames = sorted(path.glob("*.parquet")) if path.is_dir() else [path] if path.suffix == ".parquet" else []
     if frames:
-        return pandas.concat([record.read_frame(file) for file in frames], ignore_index=True)
+        return pandas.concat([archive.read_frame(file) for file in frames], ignore_index=True)
+    if path.is_file() and path.suffix not in (".json", ".zip"):
+        raise ValueError(f"{path} is neither a frame nor a record: {_NAME}")
+    if path.suffix == ".zip":
+        return record.frame(archive.load(path).values())
     try:
         files = record.files(path)
     except FileNotFoundError:
-        message = f"{path} holds neither records nor frames: name a results folder or a .parquet file"
-        raise FileNotFoundError(message) from None
+        raise FileNotFoundError(f"{path} holds neither records nor frames: {_NAME}") from None
     return record.frame(record.read(file) for file in files)
+
+
+_NAME = "name a results folder, a .parquet file, a .zip of records or a record"
 
 
 def compare(a: Path, b: Path) -> pandas.DataFrame:

@@ -59,9 +59,12 @@ def validate(data: Any, schema: Mapping[str, Any], what: str) -> None:
         raise SheetError(f"{what}: {place} is a list: write {place}=[{error.instance}]")
     if error.validator == "required":
         missing = [key for key in error.validator_value if key not in error.instance]
-        raise SheetError(f"{what}: {place} lacks {', '.join(repr(key) for key in missing)}; add it")
+        where = f"{what}: {place}" if error.absolute_path else what
+        raise SheetError(f"{where} lacks {', '.join(repr(key) for key in missing)}; add it")
     expected = error.schema.get("description", "")
     hint = f"; it is: {expected}" if expected else ""
+    if error.validator == "pattern" and expected:  # which is for machines to read
+        raise SheetError(f"{what}: {place} = {error.instance!r} cannot be used{hint}")
     raise SheetError(f"{what}: {place} = {error.instance!r}: {error.message}{hint}")
 
 
@@ -69,23 +72,37 @@ def validate(data: Any, schema: Mapping[str, Any], what: str) -> None:
 def _read(path: Path, schema_path: Path) -> tuple[Row, ...]:
     schema = load_schema(schema_path)
     properties = schema["properties"]
-    with path.open(newline="") as file:
-        reader = csv.DictReader((line for line in file if not line.startswith("#")), delimiter="\t")
-        rows: list[Row] = []
-        for number, cells in enumerate(reader, start=2):
-            if None in cells or None in cells.values():
-                raise SheetError(f"{path}: line {number} has more or fewer cells than the header: check its tabs")
-            row: Row = {}
-            for key, text in cells.items():
-                row[key] = _typed(text.strip(), properties.get(key, {}), f"{path}: line {number}, column {key!r}")
-            row = {key: value for key, value in row.items() if value is not None}
-            validate(row, schema, f"{path}: line {number}")
-            rows.append({key: row.get(key, item.get("default")) for key, item in properties.items()})
+    filled = _lines(path)
+    cells_of = csv.DictReader((line for _, line in filled), delimiter="\t")
+    rows: list[Row] = []
+    for (number, _), cells in zip(filled[1:], cells_of, strict=False):
+        if None in cells or None in cells.values():
+            raise SheetError(f"{path}: line {number} has more or fewer cells than the header: check its tabs")
+        row: Row = {}
+        for key, text in cells.items():
+            row[key] = _typed(text.strip(), properties.get(key, {}), f"{path}: line {number}, column {key!r}")
+        row = {key: value for key, value in row.items() if value is not None}
+        validate(row, schema, f"{path}: line {number}")
+        rows.append({key: row.get(key, item.get("default")) for key, item in properties.items()})
+    if not rows:
+        raise SheetError(f"{path} holds no case: take it from the repository, or leave its paper out of papers=[...]")
     names = [row["case"] for row in rows]
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise SheetError(f"{path}: the case {twice[0]!r} stands twice: give each row its own name")
     return tuple(rows)
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Return the lines of a sheet with their numbers, comments and empty lines left out."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets mark UTF-8 by a first character
+    except FileNotFoundError:
+        raise SheetError(f"there is no sheet {path}: take it from the repository") from None
+    except UnicodeDecodeError as error:
+        raise SheetError(f"{path} is not text in UTF-8 ({error}): save it as tab-separated UTF-8") from None
+    lines = enumerate(text.split("\n"), start=1)
+    return [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
 
 
 def read_sheet(path: str | Path, schema_path: str | Path, run: str | None = None) -> dict[str, Row]:
@@ -94,7 +111,8 @@ def read_sheet(path: str | Path, schema_path: str | Path, run: str | None = None
     Raises
     ------
     SheetError
-        If a column is unknown, a cell has the wrong type or a case stands twice.
+        If there is no such sheet or no case in it, a column is unknown, a cell has the wrong type or a case stands
+        twice.
     """
     rows = _read(Path(path), Path(schema_path))
     return {row["case"]: dict(row) for row in rows if run is None or run in row["run"].split(",")}
@@ -134,6 +152,7 @@ def gres(wildcards: Any, kind: str) -> str:
     kind : str
         The cluster's name of its GPUs, for example ``"gpu:h200"``.
     """
-    paper = wildcards.paper
-    row = read_sheet(f"config/{paper}.tsv", f"workflow/schemas/{paper}.schema.yaml")[wildcards.case]
+    paper, study = wildcards.paper, Path(__file__).parents[3]
+    sheet, schema = study / f"config/{paper}.tsv", study / f"workflow/schemas/{paper}.schema.yaml"
+    row = read_sheet(sheet, schema)[wildcards.case]
     return f"{kind}:{row.get('gpus') or 1}"
