@@ -326,6 +326,10 @@ def _gather(options: argparse.Namespace) -> int:
     from spectile_study.bench import archive, record
 
     records = [stored for place in options.records for stored in archive.load(place).values()]
+    for column in ("paper", "machine"):
+        values = sorted({stored[column] for stored in records})
+        if len(values) > 1:
+            raise ValueError(f"records of several {column}s ({', '.join(values)}) make no frame: gather a file of each")
     table = record.frame(records)
     if options.onto is not None:
         table = record.join(archive.read_frame(options.onto), table)

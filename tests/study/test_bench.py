@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import itertools
 import math
 import shlex
 import subprocess
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from spectile.__main__ import main
 from spectile.core.atomic_file import atomic_write
-from spectile_study.bench import claims, provenance, record, sheets, stats
+from spectile_study.bench import archive, claims, provenance, record, sheets, stats
 from spectile_study.bench.case import Method
 from spectile_study.bench.compare import compare, report
 from spectile_study.bench.measure import Job, measure_case
@@ -29,6 +30,7 @@ from spectile_study.bench.timing import Plan, interleave
 from spectile_study.inputs.suitesparse import MissingMatrix
 
 ROOT = Path(__file__).parents[2]
+CLAIMS = str(ROOT / "config/claims.tsv")
 positive = st.floats(1e-6, 1e3)
 
 
@@ -320,6 +322,19 @@ def test_compare_gives_a_verdict_a_case(tmp_path):
         (["gather", "--records", "nothing", "--out", "f.parquet"], "nothing holds no record"),
         (["gather", "--records", ".", "--out", "f.parquet"], ". holds no record"),
         (["compare", "nothing", "nothing"], "neither records nor frames"),
+        (["compare", str(ROOT / "config/kpm.tsv"), "nothing"], "kpm.tsv is neither a frame nor a record: name"),
+        (["compare", str(ROOT / "results/recorded/h200/none.zip"), "nothing"], "neither records nor frames"),
+        (
+            ["draw", "--paper", "kpm", "--from", "no.parquet", "--results", ".", "--study", str(ROOT)],
+            "there is no frame no.parquet: name",
+        ),
+        (
+            ["claims", "--frames", "no.parquet", "--out", "c.html", "--claims", CLAIMS],
+            "there is no frame no.parquet: name",
+        ),
+        (["claims", "--out", "c.html"], "there is no table of claims config/claims.tsv: work in a checkout"),
+        (["gather", "--records", "nothing", "--out", "f.parquet", "--onto", "no.parquet"], "nothing holds no record"),
+        (["unpack", "--recorded", "nothing"], "nothing holds no zip of records"),
         (["measure", "--paper", "kpm", "--machine", "m", "--element", "fig99"], "no case for this choice"),
         (["measure", "--paper", "kpm", "--machine", "m", "--case", "none"], "has no case 'none'"),
     ],
@@ -569,6 +584,37 @@ def test_comparing_says_what_is_missing(tmp_path):
     recorded = ROOT / "results/recorded/xeon2"
     with pytest.raises(ValueError, match=r"holds evd and .* holds kpm: name two runs of the same paper"):
         compare(recorded / "evd.parquet", recorded / "kpm.parquet")
+
+
+def test_runs_are_compared_in_every_form_that_is_kept(tmp_path):
+    records = [example(), example(case="b")]
+    for made in records:
+        record.write(made, tmp_path / "folder" / f"{made['case']}.json")
+    archive.pack(records, tmp_path / "run.zip")
+    record.write_frame(record.frame(records), tmp_path / "run.parquet")
+    forms = [tmp_path / name for name in ("folder", "run.zip", "run.parquet")]
+    for one, other in itertools.combinations(forms, 2):
+        table = compare(one, other)
+        assert list(table["case"]) == ["a", "b"] and set(table["speedup"]) == {1.0}
+
+
+def test_a_damaged_frame_is_named(tmp_path):
+    record.write_frame(record.frame([example()]), tmp_path / "run.parquet")
+    whole = (tmp_path / "run.parquet").read_bytes()
+    (tmp_path / "run.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(record.RecordError, match=r"run\.parquet is no whole frame"):
+        archive.read_frame(tmp_path / "run.parquet")
+
+
+def test_one_frame_holds_one_paper_of_one_machine(tmp_path, capsys):
+    others = {"paper": example(paper="evd"), "machine": example(machine="other")}
+    for column, other in others.items():
+        archive.pack([example(case="b")], tmp_path / "one.zip")
+        archive.pack([other], tmp_path / "other.zip")
+        arguments = ["--records", str(tmp_path / "one.zip"), str(tmp_path / "other.zip")]
+        assert main(["gather", *arguments, "--out", str(tmp_path / "f.parquet")]) == 2
+        assert f"records of several {column}s" in capsys.readouterr().err
+        assert not (tmp_path / "f.parquet").exists()
 
 
 def test_frames_say_what_made_each_row():

@@ -43,12 +43,19 @@ def read_claims(path: str | Path) -> pandas.DataFrame:
     Raises
     ------
     ClaimError
-        If a column is missing, a claim stands twice, a printed value is not a number, or a kind that gets a verdict has
-        no tolerance.
+        If there is no such table, a column is missing, a claim stands twice, a printed value is not a number, or a
+        kind that gets a verdict has no tolerance.
     """
     import pandas
 
-    table = pandas.read_csv(path, sep="\t", dtype=str, keep_default_na=False, comment="#", quoting=3)
+    try:
+        table = pandas.read_csv(path, sep="\t", dtype=str, keep_default_na=False, comment="#", quoting=3)
+    except FileNotFoundError:
+        raise ClaimError(
+            f"there is no table of claims {path}: work in a checkout, or name the table or study"
+        ) from None
+    except ValueError as error:
+        raise ClaimError(f"{path} cannot be read as a table: {error}") from None
     if tuple(table.columns) != COLUMNS:
         raise ClaimError(f"{path}: the columns must be {', '.join(COLUMNS)}; they are {', '.join(table.columns)}")
     twice = table["claim"][table["claim"].duplicated()]
