@@ -26,6 +26,8 @@ def any_on_device(operands: tuple[Any, ...]) -> bool:
 
 def require_square(a: Any, name: str = "a") -> tuple[int, ...]:
     """Return the shape of `a`, and raise ValueError unless its last two axes have one length."""
+    if type(a) is not np.ndarray:
+        refuse_masked(a)
     if isinstance(a, np.ndarray) or type(a).__module__ == "cupy":
         shape: tuple[int, ...] = a.shape
     else:
@@ -33,6 +35,12 @@ def require_square(a: Any, name: str = "a") -> tuple[int, ...]:
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise ValueError(f'expected square "{name}" matrix, and not shape {shape}')
     return shape
+
+
+def refuse_masked(*operands: Any) -> None:
+    """Raise ValueError for an array with a mask, which would be lost."""
+    if any(isinstance(one, np.ma.MaskedArray) for one in operands):
+        raise ValueError("masked arrays are not supported: fill the masked entries, as a.filled(0) does")
 
 
 def definite_of(shape: tuple[int, ...], b: Any, kind: int, overwrite: bool) -> Definite:
@@ -82,19 +90,23 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
     n = shape[-1]
     if by_index is not None and by_value is not None:
         raise ValueError("Either index or value subset can be requested, not both")
+    wanted = by_value if by_index is None else by_index
+    if np.shape(wanted) != (2,):
+        name = "subset_by_value" if by_index is None else "subset_by_index"
+        raise ValueError(f"{name} takes two numbers, the ends of the wanted part, and not {wanted!r}")
     if by_index is not None:
         subset = Subset(True, *(int(x) for x in by_index))
         if not 0 <= subset.low <= subset.high < n:
             raise ValueError(
-                f"Requested eigenvalue indices (subset_by_index) are not valid. Valid range is [0, {n - 1}] and "
-                f"start <= end, but start={subset.low}, end={subset.high} is given"
+                f"Requested eigenvalue indices are not valid. Valid range is [0, {n - 1}] and start <= end, but "
+                f"start={subset.low}, end={subset.high} is given by subset_by_index"
             )
     else:
         subset = Subset(False, *(float(x) for x in by_value))
         if not subset.low < subset.high:
             raise ValueError(
                 "Requested eigenvalue bounds are not valid. Valid range is (-inf, inf) and low < high, but "
-                f"low={subset.low}, high={subset.high} is given"
+                f"low={by_value[0]}, high={by_value[1]} is given"
             )
         if len(shape) > 2:
             raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spectile.evd.arguments import refuse_masked
 from spectile.evd.dispatch import backend_module
 from spectile.evd.types import Backend
 
@@ -64,6 +65,7 @@ def eigh_tridiagonal(
     >>> w.round(6).tolist()
     [-1.0, 1.0]
     """
+    refuse_masked(d, e)
     return backend_module("narrow", (d, e), backend).eigh_tridiagonal(
         d,
         e,
@@ -128,7 +130,7 @@ def eig_banded(
     select, select_range
         As for `eigh_tridiagonal`.
     max_ev : int
-        With ``select="v"`` on the CPU, the most eigenvalues that are expected; 0 for no limit.
+        SciPy's most eigenvalues that ``select="v"`` is expected to find.  There is always space for all.
     check_finite, backend
         As for `eigh_tridiagonal`.
 
@@ -156,6 +158,7 @@ def eig_banded(
     >>> spectile.eig_banded(band, lower=True, eigvals_only=True, backend="cpu").round(6).tolist()
     [0.585786, 2.0, 3.414214]
     """
+    refuse_masked(a_band)
     return backend_module("narrow", (a_band,), backend).eig_banded(
         a_band,
         lower=bool(lower),

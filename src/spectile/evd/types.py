@@ -88,9 +88,9 @@ def working_dtype(dtype: Any) -> Any:
         return np.dtype(np.float64)
     if dtype.char == "e":
         return np.dtype(np.float32)
+    what = "object arrays are not supported, nor are sparse matrices" if dtype.kind == "O" else None
     raise UnsupportedDtypeError(
-        f"dtype {dtype} is not supported, nor are object arrays and sparse matrices: pass float32, float64, "
-        "complex64 or complex128"
+        f"{what or f'dtype {dtype} is not supported'}: pass dtype float32, float64, complex64 or complex128"
     )
 
 
@@ -193,7 +193,10 @@ def require_finite(largest: float, lower: bool, check_finite: bool) -> None:
     """Raise ValueError, or LinAlgError without `check_finite`, where the largest entry is NaN or infinity."""
     if not math.isfinite(largest):
         error = ValueError if check_finite else np.linalg.LinAlgError
-        raise error(f"the {'lower' if lower else 'upper'} triangle of the matrix holds NaN or infinity")
+        triangle = "lower" if lower else "upper"
+        raise error(
+            f"array must not contain infs or NaNs, and the {triangle} triangle of the matrix holds NaN or infinity"
+        )
 
 
 def exponent_near_one(largest: float) -> int:

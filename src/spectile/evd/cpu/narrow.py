@@ -1,19 +1,92 @@
-"""Tridiagonal and banded problems on the CPU: LAPACK's drivers, as SciPy calls them."""
+"""Tridiagonal and banded problems on the CPU: LAPACK's drivers, as SciPy calls them, where these are right."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 
-def eigh_tridiagonal(d: Any, e: Any, *, eigvals_only: bool, **keywords: Any) -> Any:
-    """`narrow.eigh_tridiagonal` on the CPU."""
+from spectile.evd.types import exponent_near_one
+
+Arrays = list[np.ndarray[Any, np.dtype[Any]]]
+
+
+def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
+    """`narrow.eigh_tridiagonal` on the CPU; SciPy would return the eigenvalue of order 1 in the dtype of `d`."""
     from scipy import linalg
 
-    return linalg.eigh_tridiagonal(d, e, eigvals_only=eigvals_only, **keywords)
+    def solve(arrays: Arrays, scale: int, keywords: dict[str, Any]) -> Any:
+        return linalg.eigh_tridiagonal(*arrays, tol=np.ldexp(float(tol), scale), **keywords)
+
+    arrays = [np.asarray(one) for one in (d, e)]
+    return _solve_each(
+        solve, [one.astype(np.float64) if one.dtype.kind in "biu" else one for one in arrays], 1, keywords
+    )
 
 
-def eig_banded(a_band: Any, *, eigvals_only: bool, **keywords: Any) -> Any:
-    """`narrow.eig_banded` on the CPU."""
+def eig_banded(a_band: Any, *, lower: bool, max_ev: int, **keywords: Any) -> Any:
+    """`narrow.eig_banded` on the CPU.
+
+    `max_ev` is not handed on, because LAPACK writes past the end of the eigenvectors where more are found.  Diagonals
+    that lie outside the matrix are not either: LAPACK takes the wrong row of an upper band of order 1.
+    """
     from scipy import linalg
 
-    return linalg.eig_banded(a_band, eigvals_only=eigvals_only, **keywords)
+    def solve(arrays: Arrays, scale: int, keywords: dict[str, Any]) -> Any:
+        (band,) = arrays
+        if band.ndim == 2 and len(band) > band.shape[1] > 0:
+            band = band[: band.shape[1]] if lower else band[len(band) - band.shape[1] :]
+        return linalg.eig_banded(band, lower=lower, **keywords)
+
+    return _solve_each(solve, [np.asarray(a_band)], 2, keywords)
+
+
+def _solve_each(solve: Callable[..., Any], arrays: Arrays, axes: int, keywords: dict[str, Any]) -> Any:
+    """Solve the problems of a batch, each the last `axes` axes, one after the other, or the one there is."""
+    if all(one.ndim <= axes for one in arrays):
+        return _solve_part(solve, arrays, keywords)
+    lead = np.broadcast_shapes(*(one.shape[:-axes] for one in arrays))
+    if 0 in lead:
+        raise ValueError(f"a batch holds at least one matrix, and this one has shape {lead}")
+    arrays = [np.broadcast_to(one, (*lead, *one.shape[-axes:])) for one in arrays]
+    results = [_solve_part(solve, [one[index] for one in arrays], keywords) for index in np.ndindex(*lead)]
+    parts = list(zip(*results, strict=True)) if isinstance(results[0], tuple) else [results]
+    if len({one.shape for one in parts[0]}) > 1:
+        raise ValueError('select="v" finds its own number of eigenvalues in each matrix of this batch: loop over them')
+    stacked = [np.stack(part).reshape(*lead, *part[0].shape) for part in parts]
+    return tuple(stacked) if isinstance(results[0], tuple) else stacked[0]
+
+
+def _solve_part(solve: Callable[..., Any], arrays: Arrays, keywords: dict[str, Any]) -> Any:
+    """Solve one problem, as LAPACK's drivers of parts need it: with its largest entry near 1, and no empty interval."""
+    select, limits = keywords["select"], keywords["select_range"]
+    select = select.lower() if isinstance(select, str) else select
+    if select in ("a", "all", 0):
+        return solve(arrays, 0, keywords)
+    scale, empty = 0, False
+    if all(one.dtype.kind in "fc" for one in arrays):
+        largest = max(
+            (float(abs(part).max()) for one in arrays for part in (one.real, one.imag) if one.size), default=0.0
+        )
+        scale = exponent_near_one(largest) if np.isfinite(largest) else 0
+    if scale:
+        arrays = [_times_power(one, scale) for one in arrays]
+    if select in ("v", "value", 1) and np.shape(limits) == (2,):
+        empty = bool(limits[0] == limits[1])
+        keywords = keywords | {"select_range": np.ldexp(np.asarray(limits, np.float64), scale)}
+    if empty:  # as the empty part of the first eigenvalue
+        keywords = keywords | {"select": "i", "select_range": (0, 0)}
+    result = solve(arrays, scale, keywords)
+    w, *v = result if isinstance(result, tuple) else (result,)
+    w, v = np.ldexp(w, -scale), v
+    if empty:
+        w, v = w[:0], [one[:, :0] for one in v]
+    return (w, *v) if isinstance(result, tuple) else w
+
+
+def _times_power(x: np.ndarray, scale: int) -> np.ndarray:
+    """Return a floating-point array times 2**scale, which need not be a number of its own dtype."""
+    if x.dtype.kind == "c":
+        return np.ldexp(x.real, scale) + 1j * np.ldexp(x.imag, scale)
+    return np.ldexp(x, scale)

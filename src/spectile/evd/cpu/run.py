@@ -42,7 +42,10 @@ def _as_pair(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return both operands in one dtype and one shape."""
     dtype = np.promote_types(a.dtype, b.dtype)
     shape = np.broadcast_shapes(a.shape, b.shape)
-    return np.broadcast_to(a.astype(dtype, copy=False), shape), np.broadcast_to(b.astype(dtype, copy=False), shape)
+    a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
+    return (a if a.shape == shape else np.broadcast_to(a, shape)), (
+        b if b.shape == shape else np.broadcast_to(b, shape)
+    )
 
 
 def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) -> tuple[Any, Any]:
@@ -77,7 +80,8 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
 
 
 def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) -> tuple[Any, Any]:
-    _require_memory(array, options)
+    if len(array) >= CHECKED_ORDER:
+        _require_memory(array, options)
     for matrix in (array, definite.b):
         if not np.isfinite(matrix).all():
             _require_finite(matrix, options)
