@@ -18,7 +18,7 @@ SIZES = (1, 2, 3, 5, 20, 97, B - 1, B, B + 1, NB - 1, NB, NB + 1, 2 * NB + 1)
 @pytest.fixture(params=["lapack", "stages"])
 def solver(request, monkeypatch):
     """LAPACK, which solves small matrices faster, or our stages, whatever the order."""
-    monkeypatch.setattr(cpu_run, "by_stages", lambda n, *, vectors: request.param == "stages")
+    monkeypatch.setattr(cpu_run, "by_stages", lambda array, *, vectors: request.param == "stages")
 
 
 def rng(*seed):
@@ -178,6 +178,60 @@ def test_worded_errors():
         evd.eigh(a.astype(object), backend="cpu")
     with pytest.raises(MemoryError, match="bytes"):
         evd.eigh(np.broadcast_to(0.0, (10**6, 10**6)), backend="cpu")
+
+
+EYE = np.eye(3)
+BAD_CALLS = {
+    "not square": ((np.ones((3, 4)),), {}),
+    "a vector": ((np.ones(3),), {}),
+    "NaN": ((np.diag([1, np.nan, 1]),), {}),
+    "b not square": ((EYE, np.ones((3, 4))), {}),
+    "b of another order": ((EYE, np.eye(4)), {}),
+    "b with infinity": ((EYE, np.diag([1, np.inf, 1])), {}),
+    "type": ((EYE, EYE), {"type": 4}),
+    "no driver": ((EYE,), {"driver": "foo"}),
+    "driver without b": ((EYE,), {"driver": "gvd"}),
+    "driver with b": ((EYE, EYE), {"driver": "evd"}),
+    "driver of all": ((EYE,), {"driver": "evd", "subset_by_index": (0, 1)}),
+    "two subsets": ((EYE,), {"subset_by_index": (0, 1), "subset_by_value": (0, 1)}),
+    "indices": ((EYE,), {"subset_by_index": (0, 3)}),
+    "bounds": ((EYE,), {"subset_by_value": (1, 1)}),
+    "not definite": ((EYE, np.diag([1.0, -1.0, 1.0])), {}),
+    "not definite, a part": ((EYE, np.diag([1.0, -1.0, 1.0])), {"driver": "gvx", "subset_by_index": (0, 1)}),
+    "objects": ((EYE.astype(object),), {}),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_errors_begin_as_scipy_words_them(case):
+    operands, keywords = BAD_CALLS[case]
+    with pytest.raises((ValueError, np.linalg.LinAlgError)) as theirs:
+        scipy.linalg.eigh(*operands, **keywords)
+    with pytest.raises(theirs.type) as ours:
+        evd.eigh(*operands, **keywords, backend="cpu")
+    assert str(ours.value).startswith(str(theirs.value).rstrip("."))
+
+
+@pytest.mark.parametrize(
+    "name, wanted", [("subset_by_index", (0, 1, 2)), ("subset_by_index", ()), ("subset_by_value", 3)]
+)
+def test_subsets_are_two_numbers(name, wanted):
+    with pytest.raises(ValueError, match=f"{name} takes two numbers"):
+        evd.eigh(EYE, **{name: wanted}, backend="cpu")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [24, 26, 70, 210])
+def test_operands_of_a_generalized_problem_may_be_overwritten(n, dtype):
+    a, b = random_hermitian(n, rng(n, 21), dtype), with_spectrum(np.linspace(1, 9, n), rng(n, 22), dtype)
+    eps = np.finfo(dtype).eps
+    for order in "CF":
+        mine = [np.array(x, order=order) for x in (a, b)]
+        w, v = evd.eigh(*mine, overwrite_a=True, overwrite_b=True, backend="cpu")
+        assert np.linalg.norm(a @ v - b @ v * w) < 100 * n * eps * np.linalg.norm(a)
+        kept = [np.array(x, order=order) for x in (a, b)]
+        evd.eigh(*kept, backend="cpu")
+        assert all(np.array_equal(one, given) for one, given in zip(kept, (a, b), strict=True))
 
 
 @pytest.mark.usefixtures("solver")

@@ -9,15 +9,15 @@ import numpy as np
 
 from spectile.evd.types import Subset, not_definite, scalar_of
 
-#: Orders up to which QR iteration is faster with eigenvectors than divide and conquer.
-QR_ORDER = 16
+#: Order up to which QR iteration is faster with eigenvectors than divide and conquer, which divides nothing up to here.
+QR_ORDER = 25
 
 #: Orders up to which LAPACK works without blocks, so that its default work space is enough.
 UNBLOCKED_ORDER = 16
 
-#: Orders from which LAPACK takes 2 to 6 % less time with a lower triangle, the copy into columns included, for
-#: eigenvectors and for eigenvalues in single precision; for these up to another order.
-LOWER_ORDER, LOWER_ORDER_END = 200, 1000
+#: Orders from which LAPACK takes 2 to 7 % less time with a lower triangle, the copy into columns included: for
+#: eigenvalues alone, and with eigenvectors.
+LOWER_ORDER_VALUES, LOWER_ORDER_VECTORS = 65, 200
 
 _FAILURES = {
     "ev": "The algorithm failed to converge; {} off-diagonal elements of an intermediate tridiagonal form did not "
@@ -86,8 +86,7 @@ def standard(
     n, letter = len(a), scalar_of(a.dtype).letter
     driver = driver or fastest(n, vectors)
     if letter in "sd" and not a.flags.f_contiguous:
-        pays = n >= LOWER_ORDER if vectors else letter == "s" and LOWER_ORDER <= n < LOWER_ORDER_END
-        if lower and pays and not overwrite:
+        if lower and n >= (LOWER_ORDER_VECTORS if vectors else LOWER_ORDER_VALUES) and not overwrite:
             a, overwrite = np.array(a, order="F"), True
         else:
             a, lower = a.T, not lower  # the same matrix, without LAPACK's copy into columns

@@ -11,8 +11,9 @@ from spectile.evd.cpu import drivers, solver
 from spectile.evd.cpu.load import largest_entry, load_matrix
 from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finite, working_dtype
 
-#: Order from which our two stages find eigenvalues faster than LAPACK's one stage (docs/notes).
-STAGES_ORDER = 2000
+#: Bytes of a matrix from which our two stages find eigenvalues faster than LAPACK's one stage, which reads the matrix
+#: from memory again and again once it outgrows the caches (docs/notes).
+STAGES_BYTES = 72 * 2**20
 #: Order from which the host's memory is looked up before it is used, which takes 0.3 ms; below, a matrix is a few MB.
 CHECKED_ORDER = 1024
 
@@ -66,7 +67,7 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     if definite is not None:
         return _solve_generalized(array, options, definite)
     lower, vectors, overwrite, _, subset, driver = options
-    if driver is None and by_stages(len(array), vectors=vectors):
+    if driver is None and by_stages(array, vectors=vectors):
         return solve_by_stages(array, options)
     if len(array) >= CHECKED_ORDER:
         _require_memory(array, options)
@@ -105,13 +106,15 @@ def _part(w: Any, v: Any, subset: Subset) -> tuple[Any, Any]:
     return w[wanted], None if v is None else v[:, wanted]
 
 
-def by_stages(n: int, *, vectors: bool) -> bool:
+def by_stages(array: np.ndarray, *, vectors: bool) -> bool:
     """Return whether our two stages are faster than LAPACK: for the eigenvalues alone of large matrices.
 
-    The more threads, the larger: at order 2000 they take 0.72 of LAPACK's time with one thread, 0.9 with two, 1.9 with
-    four, which need order 3000 (0.95), and twice as long with eight (docs/notes).
+    The more threads, the larger: in float64 at order 3000 they take 0.75 of LAPACK's time with one thread, 0.85 with
+    two and 0.95 with four, but twice as long with eight at order 2000 (docs/notes).
     """
-    return not vectors and n >= STAGES_ORDER and n >= 1000 * (_threads(n) - 1)
+    if vectors or array.nbytes < STAGES_BYTES:
+        return False
+    return array.nbytes >= 8e6 * (_threads(len(array)) - 1) ** 2
 
 
 def solve_by_stages(array: np.ndarray, options: Options) -> tuple[Any, Any]:
