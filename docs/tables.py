@@ -253,7 +253,7 @@ def summary(machine: str) -> str:
         best = both.sort_values("speedup").drop_duplicates("case")
         lines.append((f"EVD, {name}, float64", "cuSOLVER, its faster algorithm", "orders", best, none))
     step = speedups(frames["kpm"][frames["kpm"]["case"] == "step_200x100x40_r32"], "blocked", "naive")
-    lines.append(("KPM, a step of 32 vectors", "the chain of cuSPARSE and cuBLAS calls", "sample", none, step))
+    lines.append(("KPM, a step of 32 vectors", "the chain of cuSPARSE and cuBLAS calls", "Hamiltonian", none, step))
     rows = [
         [what, vendor, f"{max(len(calls), len(device))} {of}", _extent(calls), _extent(device)]
         for what, vendor, of, calls, device in lines

@@ -1,13 +1,14 @@
-"""Four systems for near-sparse, sparse and symmetric matrices, on GPUs and CPUs.
+"""Numerical linear algebra for near-sparse, sparse and symmetric matrices, on GPUs and CPUs.
 
 =================  ==============================================================================================
 ``spamm``          near-sparse product that skips what is negligible (SpAMM; Liu et al., 2021)
-``spgemm``         sparse product on tensor cores, or without them (tSparse; Zachariadis et al., 2020)
-``eigh``           eigenvalues and vectors of a symmetric matrix in two stages (EVD; Wang et al., 2024)
+``spgemm``         sparse product, by rows or in tiles on tensor cores (tSparse; Zachariadis et al., 2020)
+``eigh``           eigenvalues and eigenvectors of a symmetric matrix (EVD; Wang et al., 2024)
 ``kpm_dos``        spectral density of a huge sparse Hamiltonian (KPM; Kreutzer et al., 2015)
 =================  ==============================================================================================
 
-Importing this package loads neither Numba nor CuPy; a function does when it is first called.
+These are the chief functions of four systems, and each has relatives: ``dir(spectile)`` lists them all.  Importing this
+package loads neither Numba nor CuPy; a function does when it is first called.
 """
 
 from __future__ import annotations

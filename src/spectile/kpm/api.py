@@ -33,7 +33,8 @@ def kpm_dos(
     Parameters
     ----------
     H : sparse matrix, ndarray, operator or TopologicalInsulator, shape (N, N)
-        Hermitian; ``scipy.sparse`` or ``cupyx.scipy.sparse``, float32, float64, complex64 or complex128.  A
+        Hermitian; ``scipy.sparse`` or ``cupyx.scipy.sparse``, float32, float64, complex64 or complex128 (integers,
+        Booleans and float16 are taken as float64).  A
         :class:`~spectile.kpm.operators.topological_insulator.TopologicalInsulator` is never stored as a matrix; any
         other object is an :class:`~spectile.kpm.operators.protocol.Operator`, or needs ``shape``, ``dtype`` and ``@``
         with an (N, R) array, which is CuPy's with ``backend="cuda"``.
@@ -50,8 +51,8 @@ def kpm_dos(
     backend : {"auto", "cpu", "cuda"}
         "auto" chooses CUDA if H is on a GPU, or if it is a matrix and there is a GPU.
     checkpoint : path or None
-        File to which the state is written every `checkpoint_s` seconds and after Ctrl-C.  The next call continues from
-        it, to the same bits.  It is removed at the end.
+        File to which the state is written every `checkpoint_s` seconds and after Ctrl-C.  The next call with the same
+        arguments continues from it, to the same bits.  The file is removed at the end.
     checkpoint_s : float
         Seconds between checkpoints.
 

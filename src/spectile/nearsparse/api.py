@@ -78,7 +78,7 @@ def spamm(
         Raise for NaN and infinity in `a` and `b`, seen in the norm maps.  By default host arrays are checked and GPU
         arrays are not, because reading the answer back would synchronise.  Unchecked, NaN and infinity
         propagate as in a dense product, since a norm product that is NaN is not below tau.  Where a search on the GPU
-        finds no threshold, because of them or since rounding and underflow alone are bounded by more than `rtol`,
+        finds no threshold, because of them or because the bound of rounding and underflow alone is more than `rtol`,
         everything is multiplied, and reading `tau` from the result raises ValueError.
     backend : {"auto", "cpu", "cuda"}
         "auto" chooses CUDA for GPU arrays or if there is a device, and the CPU otherwise.
@@ -113,9 +113,23 @@ def spamm(
         If the device has too little memory; the message has the bytes.  Two matrices in host memory that do not fit on
         the device together with C are multiplied in blocks of rows, for which B and some rows must fit.
 
+    See Also
+    --------
+    spamm_threshold : what a threshold would leave, without the product.
+    spamm_plan : a product on a GPU that is executed many times.
+
     Notes
     -----
-    cuSpAMM (Liu et al.), Algorithms 1 and 2, Section 3.5.2 for the search.
+    Liu et al. (cuSpAMM, 2021): Algorithms 1 and 2, and Section 3.5.2 for the search.
+
+    Examples
+    --------
+    >>> import numpy as np, spectile
+    >>> i = np.arange(512)
+    >>> a = np.exp(-abs(i[:, None] - i) / 20)
+    >>> result = spectile.spamm(a, a, rtol=1e-6, backend="cpu")
+    >>> bool(np.linalg.norm(result.c - a @ a) <= result.error_bound)
+    True
     """
     key = None
     if devices is None and beta == 0 and not check_finite and _on_cupy(a):
@@ -206,8 +220,8 @@ def spamm_plan(
 ) -> SpammPlan:
     """Plan a product of two GPU matrices, to be executed many times: ``spamm_plan(a, b).execute(tau).c``.
 
-    Choosing the kernel, checking and packing happen once.  :func:`spamm` itself keeps such plans for calls that repeat;
-    a plan of one's own is for CUDA graphs, and leaves out the look-up.
+    Checking the arguments, choosing the kernel and packing its arguments happen once.  :func:`spamm` itself keeps such
+    plans for calls that repeat; a plan of your own is for CUDA graphs, and saves the look-up.
 
     Parameters
     ----------
@@ -221,16 +235,19 @@ def spamm_plan(
     Returns
     -------
     SpammPlan
-        Its ``execute(tau, out=None)`` multiplies on the current stream; ``reset_operands(a=None, b=None)`` takes other
-        operands of the same layout.  Threads may share it; one stream at a time, and a captured graph, may run it.
+        Its ``execute(tau, out=None)``, or ``execute(valid_ratio=...)`` or ``execute(rtol=...)``, multiplies on the
+        current stream; ``reset_operands(a=None, b=None)`` takes other operands of the same layout.  Threads may share
+        it, but only one stream, or one captured graph, may run it at a time.
 
     Raises
     ------
     ValueError
-        For operands that are no row-major matrices of one GPU.
+        If the operands are not row-major matrices on one GPU.
 
     Examples
     --------
+    With `a` and `b` on a GPU:
+
     >>> plan = spamm_plan(a, b)  # doctest: +SKIP
     >>> c = plan.execute(1.5).c  # doctest: +SKIP
     """
@@ -268,7 +285,7 @@ def distribute(
     b : array, shape ([items,] k, n)
         Of the same dtype.
     tau : float
-        Threshold of the later products.  Another one works as well, with the work less even.
+        Threshold of the later products.  They may use another one, but the work is then less even.
     devices : int or sequence of int
         How many GPUs, or which ones.
     block : int, default 32
@@ -336,7 +353,7 @@ def spamm_threshold(
 ) -> Threshold:
     """Return what a threshold, a valid ratio or a tolerance leaves of a product, without multiplying.
 
-    Costs the norm maps of both matrices and a search in them.
+    It costs the norm maps of both matrices and a search in them.
 
     Parameters
     ----------
@@ -356,6 +373,21 @@ def spamm_threshold(
     Threshold
         The threshold that :func:`spamm` would use, the share of tile products that it leaves, and the bound of the
         error ``||C_exact - c||_F``.
+
+    Raises
+    ------
+    ValueError, TypeError, RuntimeError
+        As :func:`spamm`; and ValueError for a batch.
+
+    Examples
+    --------
+    >>> import numpy as np, spectile
+    >>> i = np.arange(512)
+    >>> a = np.exp(-abs(i[:, None] - i) / 20)
+    >>> before = spectile.spamm_threshold(a, a, rtol=1e-6, backend="cpu")
+    >>> product = spectile.spamm(a, a, tau=before.tau, backend="cpu")
+    >>> product.valid_ratio == before.valid_ratio < 1
+    True
     """
     checks.check_choice(tau, valid_ratio, rtol)
     checks.check_scalars(block, 1.0, 0.0)

@@ -42,17 +42,17 @@ def spgemm(
         Of the same library as `A`.
     precision : {"float64", "float32", "tf32", "float16"}, optional
         Also spelled fp64, fp32 and fp16.  By default that of the values: float32 where both factors hold float32 (or
-        NumPy's rules of types give it), else float64.  Integers are then multiplied exactly in float64, or refused;
-        two Boolean factors give a Boolean C.  ``float64`` and ``float32``: that arithmetic throughout.  ``tf32``,
-        ``float16``: inputs rounded to 11 significant bits, products and sums in float32 (the mixed precision of tensor
-        cores).  For ``float16``, what its range does not hold is scaled by powers of two and C is scaled back: in tiles
-        by rows of A and columns of B, otherwise entry by entry, and by rows and columns only where an entry leaves the
-        range of float32 or is above 2**48.
+        NumPy's rules of types give float16 or float32), else float64.  By default integers are multiplied exactly in
+        float64, or refused, and two Boolean factors give a Boolean C.  ``float64`` and ``float32``: that arithmetic
+        throughout.  ``tf32``, ``float16``: inputs rounded to 11 significant bits, products and sums in float32 (the
+        mixed precision of tensor cores).  For ``float16``, what its range does not hold is scaled by powers of two and
+        C is scaled back: in tiles by rows of A and columns of B, otherwise entry by entry, and by rows and columns only
+        where an entry leaves the range of float32 or is above 2**48.
     method : {"auto", "rows", "tiles", "tasks"}
-        ``rows``: row by row, entry by entry; on a GPU an analysis chooses for each row how it is gathered.
-        ``tiles``: 8x8 bitmap tiles, on a GPU with tensor cores.  ``tasks``: the same as the paper has it; it leaves out
+        ``rows``: row by row, entry by entry; on a GPU an analysis chooses for each row how its entries are gathered.
+        ``tiles``: 8x8 bitmap tiles, on a GPU with tensor cores.  ``tasks``: the same, but as in the paper it leaves out
         entries that cancel.  ``auto``: ``rows``, or on a GPU ``tiles`` for much work in full tiles (at least 2**20
-        entries, 20 to 40 a tile; docs/notes/tsparse.md).
+        entries in A and on average 20 to 40 in a tile; docs/notes/tsparse.md).
     memory_limit : int, optional
         Bytes that the product may use beside A, B, C and, on a CPU, three integers for each row.  It is
         respected by using fewer threads (CPU) or chunks of rows (GPU).
@@ -77,6 +77,11 @@ def spgemm(
     MemoryError
         If `memory_limit` is too small for one row.
 
+    See Also
+    --------
+    spectile.tsparse.symbolic : analyses two patterns once, for many products with other values.
+    spectile.tsparse.error_bound : bounds the rounding error of each entry of C.
+
     Notes
     -----
     On a CPU up to 64 MB of work space are kept for the next call, unless `memory_limit` is given.
@@ -86,8 +91,10 @@ def spgemm(
     Examples
     --------
     >>> import scipy.sparse as sp
-    >>> from spectile.tsparse import spgemm
-    >>> C = spgemm(sp.eye_array(4), sp.random_array((4, 3), density=0.5), precision="float32")
+    >>> from spectile import spgemm
+    >>> a = sp.csr_array([[1.0, 2.0], [0.0, 3.0]])
+    >>> spgemm(a, a, backend="cpu").toarray().tolist()
+    [[1.0, 8.0], [0.0, 9.0]]
     """
     _one_of("method", method, METHODS)
     on_gpu = check_pair(A, B)
@@ -149,6 +156,15 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     ------
     TypeError, ValueError, MemoryError
         As :func:`spgemm`.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> from spectile.tsparse import symbolic
+    >>> a = sp.csr_array([[1.0, 2.0], [0.0, 3.0]])
+    >>> pattern = symbolic(a, a, backend="cpu")
+    >>> pattern.indices.tolist(), pattern.numeric(2 * a.data, a.data).tolist()
+    ([0, 1, 1], [2.0, 16.0, 18.0])
     """
     on_gpu = check_pair(A, B)
     chosen_backend = choose_backend(backend, on_gpu)

@@ -1,6 +1,7 @@
 """The package as a user meets it: light to import, its public names where they should be."""
 
 import argparse
+import doctest
 import json
 import re
 import subprocess
@@ -57,6 +58,23 @@ def test_import_is_light():
 @pytest.mark.parametrize("name", spectile.__all__)
 def test_public_names_are_documented(name):
     assert getattr(spectile, name).__doc__
+
+
+PUBLIC = {
+    f"{package}.{name}": value
+    for package in ("nearsparse", "tsparse", "evd", "kpm")
+    for name in getattr(spectile, package).__all__
+    if callable(value := getattr(getattr(spectile, package), name))
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_examples_of_docstrings_run(name):
+    said = []
+    runner = doctest.DocTestRunner()
+    for test in doctest.DocTestFinder(recurse=False).find(PUBLIC[name], name, globs={}):
+        runner.run(test, out=said.append)
+    assert not runner.failures, "".join(said)
 
 
 def test_packages_need_no_import_of_their_own():
