@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,21 @@ def any_on_device(operands: tuple[Any, ...]) -> bool:
     return any(
         type(one).__module__ == "cupy" or (not isinstance(one, _ON_HOST) and arrays.on_device(one)) for one in operands
     )
+
+
+def refuse_masks(operands: tuple[Any, ...]) -> None:
+    """Raise ValueError, as SciPy does, for a masked array: nothing that follows would see its mask."""
+    if any(isinstance(one, np.ma.MaskedArray) for one in operands if type(one) is not np.ndarray):
+        raise ValueError("masked arrays are not supported: fill this one, or leave out what is masked")
+
+
+def in_kind_of(a: Any) -> Callable[[Any], Any]:
+    """Return what gives a NumPy result back in the library of a host array that supports DLPack, or else as it is."""
+    root = type(a).__module__.partition(".")[0]
+    if root == "numpy" or not hasattr(a, "__dlpack__"):
+        return lambda result: result
+    library = importlib.import_module("jax.numpy") if root == "jaxlib" else sys.modules.get(root)
+    return getattr(library, "from_dlpack", lambda result: result)
 
 
 def require_square(a: Any, name: str = "a") -> tuple[int, ...]:

@@ -1,5 +1,8 @@
 """The two-stage eigensolver on the CPU, against LAPACK and its own reference."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -300,6 +303,61 @@ def test_integers_lists_and_halves():
     frozen = np.asfortranarray(strided)
     frozen.flags.writeable = False
     np.testing.assert_allclose(evd.eigvalsh(frozen, overwrite_a=True, backend="cpu"), np.linalg.eigvalsh(strided))
+
+
+class Tensor:
+    """A host array of another library, known by DLPack and by what NumPy asks for."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.array, dtype=dtype)
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.usefixtures("solver")
+@pytest.mark.parametrize("shape", [(20, 20), (0, 0), (2, 6, 6)])
+def test_results_are_of_the_library_of_the_operand(shape, monkeypatch):
+    library = types.ModuleType("tensors")
+    library.from_dlpack = lambda array: Tensor(np.from_dlpack(array))
+    monkeypatch.setitem(sys.modules, "tensors", library)
+    monkeypatch.setattr(Tensor, "__module__", "tensors")
+    a = rng(15).standard_normal(shape)
+    a = a + a.swapaxes(-1, -2)
+    results = [*evd.eigh(Tensor(a), backend="cpu"), evd.eigvalsh(Tensor(a), backend="cpu")]
+    expected = [*evd.eigh(a, backend="cpu"), evd.eigvalsh(a, backend="cpu")]
+    if len(shape) == 2:
+        results += evd.tridiagonalize(Tensor(a), calc_q=True, backend="cpu")
+        expected += evd.tridiagonalize(a, calc_q=True, backend="cpu")
+    if shape == (20, 20):
+        d, e = np.diag(a).copy(), np.diag(a, 1).copy()
+        results += [*evd.eigh_tridiagonal(Tensor(d), Tensor(e), backend="cpu")]
+        expected += [*evd.eigh_tridiagonal(d, e, backend="cpu")]
+        results += [evd.eigvals_banded(Tensor(a[:2]), backend="cpu")]
+        expected += [evd.eigvals_banded(a[:2], backend="cpu")]
+    for ours, same in zip(results, expected, strict=True):
+        assert isinstance(ours, Tensor)
+        np.testing.assert_array_equal(ours.array, same)
+
+
+def test_masked_arrays_are_refused():
+    masked = np.ma.masked_array(np.eye(4), mask=np.eye(4, k=1))
+    calls = [
+        lambda: evd.eigh(masked, backend="cpu"),
+        lambda: evd.eigh(np.eye(4), masked, backend="cpu"),
+        lambda: evd.tridiagonalize(masked, backend="cpu"),
+        lambda: evd.eig_banded(masked, backend="cpu"),
+        lambda: evd.eigh_tridiagonal(np.ones(4), masked[0, 1:], backend="cpu"),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="masked arrays are not supported"):
+            call()
 
 
 @pytest.mark.usefixtures("solver")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.evd.arguments import in_kind_of
 from spectile.evd.types import exponent_near_one
 
 Arrays = list[np.ndarray[Any, np.dtype[Any]]]
@@ -20,9 +21,8 @@ def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
         return linalg.eigh_tridiagonal(*arrays, tol=np.ldexp(float(tol), scale), **keywords)
 
     arrays = [np.asarray(one) for one in (d, e)]
-    return _solve_each(
-        solve, [one.astype(np.float64) if one.dtype.kind in "biu" else one for one in arrays], 1, keywords
-    )
+    arrays = [one.astype(np.float64) if one.dtype.kind in "biu" else one for one in arrays]
+    return _in_kind(d, _solve_each(solve, arrays, 1, keywords))
 
 
 def eig_banded(a_band: Any, *, lower: bool, max_ev: int, **keywords: Any) -> Any:
@@ -39,7 +39,13 @@ def eig_banded(a_band: Any, *, lower: bool, max_ev: int, **keywords: Any) -> Any
             band = band[: band.shape[1]] if lower else band[len(band) - band.shape[1] :]
         return linalg.eig_banded(band, lower=lower, **keywords)
 
-    return _solve_each(solve, [np.asarray(a_band)], 2, keywords)
+    return _in_kind(a_band, _solve_each(solve, [np.asarray(a_band)], 2, keywords))
+
+
+def _in_kind(operand: Any, results: Any) -> Any:
+    """Return the eigenvalues, or those and the eigenvectors, in the kind of an operand."""
+    in_kind = in_kind_of(operand)
+    return tuple(map(in_kind, results)) if isinstance(results, tuple) else in_kind(results)
 
 
 def _solve_each(solve: Callable[..., Any], arrays: Arrays, axes: int, keywords: dict[str, Any]) -> Any:

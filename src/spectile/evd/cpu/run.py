@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
+from spectile.evd.arguments import in_kind_of
 from spectile.evd.cpu import drivers, solver
 from spectile.evd.cpu.load import largest_entry, load_matrix
 from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finite, working_dtype
@@ -28,7 +29,7 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
     definite : Definite, optional
         The second matrix, of the same shape or one that broadcasts.
     """
-    array = _as_matrices(a)
+    array, in_kind = _as_matrices(a), in_kind_of(a)
     if definite is not None:
         array, b = _as_pair(array, _as_matrices(definite.b))
         definite = definite._replace(b=b)
@@ -36,7 +37,7 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
         w, v = _solve(array, options, definite)
     else:
         w, v = _solve_each(array, options, definite)
-    return (w, v) if options.vectors else w
+    return (in_kind(w), in_kind(v)) if options.vectors else in_kind(w)
 
 
 def _as_pair(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +136,12 @@ def solve_by_stages(array: np.ndarray, options: Options) -> tuple[Any, Any]:
 
 def tridiagonalize(a: Any, options: Options) -> tuple[Any, Any, Any]:
     """`api.tridiagonalize` on the CPU, for one matrix."""
-    array = _as_matrices(a)
+    in_kind = in_kind_of(a)
+    d, e, q = _tridiagonalize(_as_matrices(a), options)
+    return in_kind(d), in_kind(e), None if q is None else in_kind(q)
+
+
+def _tridiagonalize(array: np.ndarray, options: Options) -> tuple[Any, Any, Any]:
     n, scalar = array.shape[0], SCALARS[array.dtype.name]
     if n == 0:
         empty = np.empty(0, scalar.real)
