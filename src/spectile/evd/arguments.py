@@ -113,14 +113,14 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
         name = "subset_by_value" if by_index is None else "subset_by_index"
         raise ValueError(f"{name} takes two numbers, the ends of the wanted part, and not {wanted!r}")
     if by_index is not None:
-        subset = Subset(True, *(int(x) for x in by_index))
+        subset = Subset(True, *_pair(by_index, int, "subset_by_index", "the first and the last index"))
         if not 0 <= subset.low <= subset.high < n:
             raise ValueError(
                 f"Requested eigenvalue indices are not valid. Valid range is [0, {n - 1}] and start <= end, but "
                 f"start={subset.low}, end={subset.high} is given by subset_by_index"
             )
     else:
-        subset = Subset(False, *(float(x) for x in by_value))
+        subset = Subset(False, *_pair(by_value, float, "subset_by_value", "the ends of an interval (low, high]"))
         if not subset.low < subset.high:
             raise ValueError(
                 "Requested eigenvalue bounds are not valid. Valid range is (-inf, inf) and low < high, but "
@@ -131,6 +131,15 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
                 "subset_by_value gives each matrix of a batch its own number of eigenvalues: loop over them"
             )
     return None if (subset.low, subset.high) in ((0, n - 1), (-math.inf, math.inf)) else subset
+
+
+def _pair(given: Any, kind: type, name: str, meaning: str) -> tuple[Any, Any]:
+    """Return two numbers of a kind; `name` and `meaning` are what the error calls them."""
+    try:
+        low, high = given
+        return kind(low), kind(high)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} = {given!r} is no pair of numbers: give {meaning}") from None
 
 
 def selected(select: Any, select_range: Any, n: int) -> Subset | None:

@@ -165,6 +165,13 @@ def test_wrong_index_subset(limits):
         evd.eigvalsh(np.eye(80), subset_by_index=limits, backend="cpu")
 
 
+@pytest.mark.parametrize("name", ["subset_by_index", "subset_by_value"])
+@pytest.mark.parametrize("pair", [5, (1,), (1, 2, 3), "ab", (0, "b"), (0, None), (0, 1j)])
+def test_a_part_that_is_no_pair_of_numbers(name, pair):
+    with pytest.raises(ValueError, match=f"{name} = .* is no pair of numbers: give the"):
+        evd.eigvalsh(np.eye(4), **{name: pair}, backend="cpu")
+
+
 def test_worded_errors():
     a = np.eye(5)
     with pytest.raises(ValueError, match="square"):
