@@ -28,8 +28,8 @@ def any_on_device(operands: tuple[Any, ...]) -> bool:
 
 
 def refuse_masks(operands: tuple[Any, ...]) -> None:
-    """Raise ValueError, as SciPy does, for a masked array: nothing that follows would see its mask."""
-    if any(isinstance(one, np.ma.MaskedArray) for one in operands if type(one) is not np.ndarray):
+    """Raise ValueError for an array with masked entries: nothing that follows would see the mask."""
+    if any(np.ma.is_masked(one) for one in operands if isinstance(one, np.ma.MaskedArray)):
         raise ValueError("masked arrays are not supported: fill this one, or leave out what is masked")
 
 

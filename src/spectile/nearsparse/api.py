@@ -54,8 +54,9 @@ def spamm(
         Threshold, >= 0.  0 gives the dense product, infinity gives zero.
     valid_ratio : float, optional
         Wanted share of tile products, in (0, 1]; tau is searched as in :func:`tune_tau` with a tolerance of 0.01 or
-        a tenth of the ratio, whichever is less, for each product of a batch.  On a GPU nothing waits for the search:
-        the product reads tau from device memory, and the result when it is asked for.
+        a tenth of the ratio, whichever is less, for each product of a batch.  Where the tiles are few or alike, the
+        nearest share may be far from it: of one tile, with a ratio below 1/2, it is 0, and C is zero.  On a GPU nothing
+        waits for the search: the product reads tau from device memory, and the result when it is asked for.
     rtol : float, optional
         Wanted error: the largest tau (to a relative 1e-6) with the guarantee ``||E||_F <= rtol ||A||_F ||B||_F``,
         where E holds what was skipped and the rounding of the sums (for each product of a batch; alpha = 1, beta = 0).
