@@ -27,17 +27,11 @@ def any_on_device(operands: tuple[Any, ...]) -> bool:
     )
 
 
-def refuse_masks(operands: tuple[Any, ...]) -> None:
-    """Raise ValueError for an array with masked entries: nothing that follows would see the mask."""
-    if any(np.ma.is_masked(one) for one in operands if isinstance(one, np.ma.MaskedArray)):
-        raise ValueError("masked arrays are not supported: fill this one, or leave out what is masked")
-
-
 def in_kind_of(a: Any) -> Callable[[Any], Any]:
     """Return what gives a NumPy result back in the library of a host array that supports DLPack, or else as it is."""
-    root = type(a).__module__.partition(".")[0]
-    if root == "numpy" or not hasattr(a, "__dlpack__"):
+    if isinstance(a, np.ndarray) or not hasattr(a, "__dlpack__"):
         return lambda result: result
+    root = type(a).__module__.partition(".")[0]
     library = importlib.import_module("jax.numpy") if root == "jaxlib" else sys.modules.get(root)
     return getattr(library, "from_dlpack", lambda result: result)
 
@@ -113,14 +107,14 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
         name = "subset_by_value" if by_index is None else "subset_by_index"
         raise ValueError(f"{name} takes two numbers, the ends of the wanted part, and not {wanted!r}")
     if by_index is not None:
-        subset = Subset(True, *_pair(by_index, int, "subset_by_index", "the first and the last index"))
+        subset = Subset(True, *(int(x) for x in by_index))
         if not 0 <= subset.low <= subset.high < n:
             raise ValueError(
                 f"Requested eigenvalue indices are not valid. Valid range is [0, {n - 1}] and start <= end, but "
                 f"start={subset.low}, end={subset.high} is given by subset_by_index"
             )
     else:
-        subset = Subset(False, *_pair(by_value, float, "subset_by_value", "the ends of an interval (low, high]"))
+        subset = Subset(False, *(float(x) for x in by_value))
         if not subset.low < subset.high:
             raise ValueError(
                 "Requested eigenvalue bounds are not valid. Valid range is (-inf, inf) and low < high, but "
@@ -131,15 +125,6 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
                 "subset_by_value gives each matrix of a batch its own number of eigenvalues: loop over them"
             )
     return None if (subset.low, subset.high) in ((0, n - 1), (-math.inf, math.inf)) else subset
-
-
-def _pair(given: Any, kind: type, name: str, meaning: str) -> tuple[Any, Any]:
-    """Return two numbers of a kind; `name` and `meaning` are what the error calls them."""
-    try:
-        low, high = given
-        return kind(low), kind(high)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} = {given!r} is no pair of numbers: give {meaning}") from None
 
 
 def selected(select: Any, select_range: Any, n: int) -> Subset | None:

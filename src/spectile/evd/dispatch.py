@@ -6,12 +6,11 @@ from types import ModuleType
 from typing import Any, Literal
 
 from spectile.core import device
-from spectile.evd.arguments import any_on_device, refuse_masks
+from spectile.evd.arguments import any_on_device
 
 
 def backend_module(name: Literal["run", "narrow"], operands: tuple[Any, ...], backend: str) -> ModuleType:
     """Return module `name` of the backend, imported here so that a process on the CPU needs no CuPy."""
-    refuse_masks(operands)
     if device.choose_backend(backend, any_on_device(operands)) == "cuda":
         from spectile.evd.cuda import narrow as cuda_narrow
         from spectile.evd.cuda import run as cuda_run
