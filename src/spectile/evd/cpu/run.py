@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finit
 STAGES_BYTES = 72 * 2**20
 #: Order from which the host's memory is looked up before it is used, which takes 0.3 ms; below, a matrix is a few MB.
 CHECKED_ORDER = 1024
+#: Order up to which NumPy's loop over a batch, in C, takes less time than a call from Python for each matrix.
+LOOPED_ORDER = 16
 
 
 def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
@@ -52,6 +54,8 @@ def _as_pair(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) -> tuple[Any, Any]:
     n, lead = array.shape[-1], array.shape[:-2]
+    if n <= LOOPED_ORDER and array.size and definite is None and options.driver is None and np.isfinite(array).all():
+        return _solve_small_batch(array, options)
     m = n if options.subset is None else options.subset.count()
     w = np.empty((*lead, m), SCALARS[array.dtype.name].real)
     v = np.empty((*lead, n, m), array.dtype)
@@ -61,6 +65,15 @@ def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) 
         if options.vectors:
             v[index] = vectors
     return w, v
+
+
+def _solve_small_batch(array: np.ndarray, options: Options) -> tuple[Any, Any]:
+    uplo: Literal["L", "U"] = "L" if options.lower else "U"
+    wanted = slice(None) if options.subset is None else slice(options.subset.low, options.subset.high + 1)
+    if not options.vectors:
+        return np.linalg.eigvalsh(array, UPLO=uplo)[..., wanted], None
+    w, v = np.linalg.eigh(array, UPLO=uplo)
+    return w[..., wanted], v[..., wanted]
 
 
 def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tuple[Any, Any]:
