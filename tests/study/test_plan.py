@@ -9,8 +9,9 @@ import yaml
 from matplotlib import pyplot
 
 from spectile_study import plan
-from spectile_study.bench import provenance, record, sheets
+from spectile_study.bench import archive, provenance, record, sheets
 from spectile_study.bench.sheets import SheetError
+from spectile_study.figures import agreement
 from spectile_study.figures.elements import elements
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,26 @@ def test_what_an_element_draws_is_the_same_without_the_others_cases(paper, monke
             pyplot.close("all")
         marks = [str(drawn.notes if element.is_figure else drawn.sources) for drawn in (whole, own)]
         assert marks[0] == marks[1], f"{paper} {element.name} draws cases of others: name them in NEEDS"
+
+
+@pytest.mark.parametrize("paper", provenance.PAPERS)
+def test_everything_is_drawn_from_records_as_from_their_frame(paper, tmp_path, monkeypatch):
+    """A run that measures draws an element from the JSON of its own cases, here of a device that no table knows."""
+    monkeypatch.chdir(ROOT)
+    kept = archive.load(ROOT / f"results/recorded/h200/{paper}.zip").values()
+    for element in elements(paper):
+        names = {element.name, *element.needs}
+        own = [each for each in kept if names & set((each["params"].get("element") or "").split(","))]
+        records = record.frame(each | {"device": "a processor"} for each in own)
+        record.write_frame(records, tmp_path / "frame.parquet")
+        drawn = []
+        for frame in (records, record.read_frame(tmp_path / "frame.parquet")):
+            made = element.draw(frame)
+            if element.is_figure:
+                pyplot.close("all")
+            marks = made.notes if element.is_figure else made.sources
+            drawn.append((str(marks), agreement.sentence(agreement.of_element(frame, paper, element.name))))
+        assert drawn[0] == drawn[1], f"{paper} {element.name}"
 
 
 def test_recorded_results_need_no_record():

@@ -174,6 +174,9 @@ def _complete(table: pandas.DataFrame) -> pandas.DataFrame:
     """Return `table` with every column of its paper: the leading ones, then the others by name."""
     import pandas
 
+    # Arrow's strings are slow where selections take columns one by one, and what is mapped from them stays text.
+    texts = [name for name in table if isinstance(table[name].dtype, pandas.StringDtype)]
+    table = table.astype(dict.fromkeys(texts, object))
     papers = set(table["paper"]) if "paper" in table else set()
     kinds = columns(papers.pop() if len(papers) == 1 else None)
     table = _filled(table)
@@ -251,7 +254,4 @@ def read_frame(path: str | Path) -> pandas.DataFrame:
     """Read a frame written by :func:`write_frame`; it has every column of its paper."""
     import pandas
 
-    table = pandas.read_parquet(path)
-    # Frames are wide, and selections take Arrow's strings and unconsolidated columns one by one.
-    texts = [name for name in table if isinstance(table[name].dtype, pandas.StringDtype)]
-    return _complete(table.astype(dict.fromkeys(texts, object)))
+    return _complete(pandas.read_parquet(path))
