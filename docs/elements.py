@@ -16,8 +16,21 @@ One line for each: what the paper shows, and which of its series, sizes and base
 holds. What is *not there*, or there *in part*, says why. The list of what the papers show is
 [config/elements.tsv](../config/elements.tsv); what is there is read from the marks of each drawing
 (`python docs/elements.py` writes this page, and a test holds it against them).
-[Claims](../README.md#claims) says what the papers concluded and whether ours agrees.
+[Claims](../README.md#claims) says what the papers concluded and whether ours agrees; the last section here counts those
+without a verdict.
 """
+#: What would give the claims without a verdict one, by cause.
+SETTLED_BY = {
+    "input absent": "matrices of SuiteSparse that the mirror at hand lacks; `spectile fetch` gets them elsewhere",
+    "rival not built": "a GPU for spECK, which `python -m spectile_study rivals` builds; whether CUSP, RMerge2 and "
+    "AC-SpGEMM still compile was not tried",
+    "needs a GPU": "a machine with one",
+    "needs more GPUs": "a machine of two, four or eight GPUs",
+    "not recorded yet": "a run of the case, or a case that measures it",
+    "not said by the paper": "nothing: the paper does not say which matrices its four are",
+    "a method fails": "a device with more memory",
+    "score says nothing": "matrices on which the rival is faster",
+}
 
 
 def page() -> str:
@@ -31,7 +44,22 @@ def page() -> str:
         for element in elements.elements(paper, ROOT / elements.SCRIPTS):
             if element.is_papers:
                 parts.append(_line(table, element, frame))
-    return "".join(parts)
+    return "".join([*parts, _without()])
+
+
+def _without() -> str:
+    """Return the section that counts the claims without a verdict by paper and cause."""
+    frames = [record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet") for paper in PAPERS]
+    found = claims.evaluate(claims.read_claims(ROOT / "config/claims.tsv"), frames)
+    by_paper = {paper: claims.causes(found[found["paper"] == paper]) for paper in PAPERS}
+    judged = found["kind"].isin(claims.JUDGED)
+    head = f"{(found['cause'] != '').sum()} of the {judged.sum()} claims that should have a verdict have none:"
+    names = " | ".join(known.name for known in PAPERS.values())
+    lines = [f"| cause | {names} | what would settle them |", f"| --- |{' --- |' * len(PAPERS)} --- |"]
+    for cause in claims.causes(found):
+        counts = " | ".join(str(by_paper[paper].get(cause, "")) for paper in PAPERS)
+        lines.append(f"| {cause} | {counts} | {SETTLED_BY[cause]} |")
+    return f"\n## Claims without a verdict\n\n{head}\n\n" + "\n".join(lines) + "\n"
 
 
 def _line(table: pandas.DataFrame, element: elements.Element, frame: pandas.DataFrame) -> str:

@@ -271,7 +271,7 @@ def _extent(found: pandas.DataFrame) -> str:
 
 
 def verdicts(machine: str) -> str:
-    """Return how many claims of each paper hold, by kind."""
+    """Return how many claims of each paper hold, by kind, and how many have no verdict, by cause."""
     found = claims.evaluate(
         claims.read_claims(ROOT / "config/claims.tsv"), [_frame(machine, paper) for paper in PAPERS]
     )
@@ -284,8 +284,8 @@ def verdicts(machine: str) -> str:
             judged = part[part["verdict"].isin((*claims.HOLDS, *claims.FAILS))]
             cells.append(f"{judged['verdict'].isin(claims.HOLDS).sum()} of {len(judged)}" if len(judged) else "")
         judged = own[own["kind"].isin(claims.JUDGED)]
-        with_verdict = judged["verdict"].isin((*claims.HOLDS, *claims.FAILS)).sum()
-        rows.append([known.name, *cells, f"{len(judged) - with_verdict} of {len(judged)}"])
+        why = ", ".join(f"{count} {cause}" for cause, count in claims.causes(judged).items())
+        rows.append([known.name, *cells, f"{(judged['cause'] != '').sum()} of {len(judged)}: {why}"])
     return _table(["paper", *(f"{kind}: hold" for kind in claims.JUDGED), "without a verdict"], rows)
 
 

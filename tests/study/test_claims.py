@@ -1,5 +1,6 @@
 """Quantities, shapes and verdicts of claims, and what captions make of them."""
 
+import math
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import pandas
 import pytest
 
 from spectile_study.bench import claims, provenance, quantities, record
+from spectile_study.cases.tsparse import comparators
 from spectile_study.figures import agreement
 from spectile_study.figures import claims as pages
 
@@ -18,7 +20,17 @@ ROOT = Path(__file__).parents[2]
 
 def curve(values, **columns):
     rows = {"status": "ok", "paper": "kpm", "p_n": range(1, len(values) + 1), "v_y": values, "record": "r"}
-    return pandas.DataFrame(rows | {"device": "d", "machine": "m", "method": "spectile", "reason": None} | columns)
+    return pandas.DataFrame(
+        rows | {"device": "d", "machine": "m", "method": "spectile", "reason": None, "case": "c"} | columns
+    )
+
+
+def table(tmp_path, **columns):
+    """Return a table of one claim."""
+    row = dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "kpm", "kind": "ratio", "printed": "2"}
+    row |= {"tolerance": "0.1" if columns.get("column") else ""} | columns
+    (tmp_path / "claims.tsv").write_text("\t".join(claims.COLUMNS) + "\n" + "\t".join(row.values()) + "\n")
+    return claims.read_claims(tmp_path / "claims.tsv")
 
 
 @pytest.mark.parametrize(
@@ -62,10 +74,8 @@ def test_the_worst_curve_counts():
     ],
 )
 def test_shapes_hold_or_differ(tmp_path, how, printed, tolerance, values, verdict):
-    row = dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "kpm", "kind": "shape", "column": "v_y"}
-    row |= {"aggregate": how, "printed": printed, "tolerance": tolerance}
-    (tmp_path / "claims.tsv").write_text("\t".join(claims.COLUMNS) + "\n" + "\t".join(row.values()) + "\n")
-    found = claims.evaluate(claims.read_claims(tmp_path / "claims.tsv"), [curve(values)])
+    asked = table(tmp_path, kind="shape", column="v_y", aggregate=how, printed=printed, tolerance=tolerance)
+    found = claims.evaluate(asked, [curve(values)])
     assert found["verdict"].tolist() == [verdict]
 
 
@@ -89,6 +99,64 @@ def test_criteria_are_scored():
     assert quantities.aggregate(rows, "recall:v_nnz/p_n<6") == 0.5
     assert quantities.aggregate(rows, "of:16") == 8
     assert quantities.aggregate(rows, "times:p_n=3:v_nnz=10&p_n<3") == pytest.approx(3 / 1.25)
+
+
+@pytest.mark.parametrize(("values", "how"), [([2.0, 3.0], "precision:p_n=1"), ([2.0, 0.5], "recall:p_n<9")])
+def test_a_score_that_no_prediction_could_miss_is_none(values, how):
+    assert math.isnan(quantities.aggregate(quantities.of_rows(curve(values), "v_y"), how))
+
+
+SKIPPED = {
+    "rival not built": ("rival", next(each.reason for each in comparators.methods(None, 0) if each.name == "cusp")),
+    "input absent": ("-", "matrix A/b has not been fetched into /c; get it with: python -m spectile fetch"),
+    "needs a GPU": ("rival", "rival needs a CUDA device"),
+    "needs more GPUs": ("-", "the case x needs 8 GPUs and 1 are visible: run it where they are"),
+    "a method fails": ("rival", "CuSparseError: CUSPARSE_STATUS_INSUFFICIENT_RESOURCES: insufficient resources"),
+    "not recorded yet": ("rival", "left out of this row: it takes about 20 s a call"),
+}
+
+
+@pytest.mark.parametrize("cause", SKIPPED)
+def test_a_claim_without_a_verdict_says_why(tmp_path, cause):
+    method, reason = SKIPPED[cause]
+    rows = pandas.concat([
+        curve([1.0], method="spectile", v_bytes=1.0),
+        curve([math.nan], method=method, status="skipped", reason=reason, record="s"),
+        curve([math.nan], method="another", status="skipped", reason="Another is not built: build it", record="s"),
+    ])  # fmt: skip
+    asked = table(tmp_path, column="over:v_bytes:spectile:rival", filter="p_n=1")
+    (found,) = claims.evaluate(asked, [rows]).to_dict("records")
+    assert (found["verdict"], found["missing"], found["cause"]) == ("not measured", reason, cause)
+
+
+def test_of_several_reasons_the_one_that_would_settle_it_first_counts(tmp_path):
+    rows = [
+        curve([math.nan], method=method, status="skipped", reason=SKIPPED[cause][1])
+        for cause, method in (("input absent", "-"), ("a method fails", "rival"))
+    ]
+    asked = table(tmp_path, column="over:v_bytes:spectile:rival", filter="p_n=1,method=spectile|rival")
+    assert claims.evaluate(asked, [pandas.concat(rows)])["cause"].tolist() == ["input absent"]
+
+
+def test_more_gpus_than_any_case_of_the_run_used_are_asked_for(tmp_path):
+    asked = table(tmp_path, column="v_y", filter="p_gpus=4,method=spectile")
+    (found,) = claims.evaluate(asked, [curve([1.0], p_gpus=1)]).to_dict("records")
+    assert found["cause"] == "needs more GPUs" and "4 GPUs" in found["missing"]
+    (found,) = claims.evaluate(asked, [curve([math.nan], p_gpus=4)]).to_dict("records")
+    assert found["cause"] == "not recorded yet"
+
+
+def test_what_the_paper_does_not_say_is_its_own_cause(tmp_path):
+    found = claims.evaluate(table(tmp_path, kind="exact", note="the paper does not say which it is"), [])
+    assert claims.causes(found) == {"not said by the paper": 1}
+    assert not claims.causes(claims.evaluate(table(tmp_path, kind="seconds", note="the paper's machine"), []))
+
+
+def test_every_claim_of_a_kind_with_verdicts_has_one_or_a_cause(written):
+    found = pandas.read_csv(written / "claims.tsv", sep="\t", keep_default_na=False)
+    judged, decided = found["kind"].isin(claims.JUDGED), found["verdict"].isin((*claims.HOLDS, *claims.FAILS))
+    assert ((found["cause"] != "") == judged & ~decided).all()
+    assert set(found["cause"]) <= {"", *claims.CAUSES}
 
 
 def test_times_are_called_what_they_are():
@@ -138,6 +206,8 @@ def test_page_counts_kinds_and_verdicts_of_each_paper(written):
         if len(exact):
             found = exact["verdict"].isin((*claims.HOLDS, *claims.FAILS)).sum()
             assert f"{found} of {len(exact)} exact" in card
+        for cause, count in claims.causes(of_paper).items():
+            assert f"{count} {cause}" in card
     assert shown.count("<tr data-") == len(evaluated)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from pathlib import Path
 
 import pandas
@@ -69,6 +70,13 @@ def test_what_misses_has_a_reason():
     found = claims.evaluate(CLAIMS, [frame(paper) for paper in provenance.PAPERS])
     silent = found[found["verdict"].isin(claims.FAILS) & (found["reason"] == "")]
     assert not len(silent), f"say in the column reason why ours does not agree: {', '.join(silent['claim'])}"
+
+
+def test_reasons_speak_of_orders_that_are_measured():
+    for _, claim in CLAIMS[CLAIMS["reason"].str.contains(r"\bn = \d")].iterrows():
+        named = {int(each.replace(",", "")) for each in re.findall(r"\bn = ([\d,]*\d)", claim["reason"])}
+        orders = set(claims.used(claim, frame(claim["paper"]))["p_n"].dropna())
+        assert named <= orders, f"{claim['claim']}: its reason names n = {named - orders}, which it is not made of"
 
 
 def test_every_element_of_a_paper_has_a_claim():

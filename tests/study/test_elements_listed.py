@@ -46,17 +46,19 @@ def test_every_element_of_the_papers_is_listed():
 )
 def test_what_is_there_is_read_from_the_marks(filters, state, why):
     frame = pandas.DataFrame({"record": ["a", "b"], "method": "ours", "status": "ok", "p_n": [1, 2]})
-    table = pandas.DataFrame([["kpm", "fig1", "sizes", "small", filters, "no room"]], columns=coverage.COLUMNS)
+    table = pandas.DataFrame([["kpm", "fig1", "sizes", "small", filters, why]], columns=coverage.COLUMNS)
     element = elements.Element("kpm", "fig1", Path())
-    (item,) = coverage.items(table, element, frame, Drawn([{"record": "a", "method": "ours", "y_column": "time_s"}]))
+    drawn = Drawn([{"record": "a", "method": "ours", "y_column": "time_s"}])
+    (item,) = coverage.items(table, element, frame, drawn)
     assert item == ("sizes", "small", state, why)
+    if state == "there":
+        with pytest.raises(ValueError, match="'small' is drawn; empty the reason why it is not: 'no room'"):
+            coverage.items(table.assign(why="no room"), element, frame, drawn)
 
 
 def test_a_baseline_is_there_where_a_ratio_to_it_is_drawn():
     frame = pandas.DataFrame({"record": "a", "method": ["ours", "theirs"], "status": "ok"})
-    table = pandas.DataFrame(
-        [["kpm", "fig1", "baselines", "t", "method=theirs", "not built"]], columns=coverage.COLUMNS
-    )
+    table = pandas.DataFrame([["kpm", "fig1", "baselines", "t", "method=theirs", ""]], columns=coverage.COLUMNS)
     element = elements.Element("kpm", "fig1", Path())
     for column, state in (("time_s", "not there"), ("speedup", "there")):
         drawn = Drawn([{"record": "a", "method": "ours", "y_column": column}])

@@ -8,6 +8,7 @@ explains its columns.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,10 @@ from spectile_study.bench.quantities import SHAPES, ClaimError, aggregate, meets
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["COLUMNS", "JUDGED", "KINDS", "ClaimError", "evaluate", "listed", "printed", "read_claims", "select", "used"]
+__all__ = [
+    "CAUSES", "COLUMNS", "JUDGED", "KINDS", "ClaimError", "causes", "evaluate", "listed", "printed", "read_claims",
+    "select", "used",
+]  # fmt: skip
 
 COLUMNS = (
     "claim", "paper", "element", "drawn", "kind", "statement", "printed", "unit", "filter", "column", "aggregate",
@@ -31,6 +35,18 @@ KINDS = (*JUDGED, "seconds", "setting")
 #: Verdicts that speak for the paper's claim, and those that speak against it.
 HOLDS = ("reproduced", "reached", "exceeded")
 FAILS = ("differs", "missed")
+#: Why a claim has no verdict, and the reasons, as records and :func:`evaluate` put them, that are of this cause.  What
+#: comes first counts where rows give several reasons; what no pattern fits is not recorded yet.
+CAUSES = {
+    "not said by the paper": r"the paper does not say",
+    "rival not built": r"is not (built|installed|rebuilt)\b",
+    "input absent": r"has not been (fetched|made)\b",
+    "needs a GPU": r"CUDA device",
+    "needs more GPUs": r"needs \d+ GPUs",
+    "a method fails": r"Error\b|wrong result|INSUFFICIENT_RESOURCES",
+    "score says nothing": r"says nothing",
+    "not recorded yet": r"",
+}
 #: Shapes whose number is an abscissa, which the paper's may differ from by a factor.
 _PLACES = ("crosses", "highest", "lowest")
 #: Shapes whose number must not be larger than the printed one, or 1.
@@ -109,16 +125,19 @@ def printed(claim: str) -> float:
     return float(table["printed"].astype(float).loc[claim])
 
 
-_RESULTS = ("measured", "ratio", "verdict", "missing", "time", "device", "machine", "records")
+_RESULTS = ("measured", "ratio", "verdict", "missing", "cause", "time", "device", "machine", "records")
 
 
 def evaluate(claims: pandas.DataFrame, frames: Iterable[pandas.DataFrame]) -> pandas.DataFrame:
-    """Return `claims` with the columns ``measured, ratio, verdict, missing, time, device, machine, records``.
+    """Return `claims` with the columns of what the frames say.
+
+    They are ``measured, ratio, verdict, missing, cause, time, device, machine, records``.
 
     Verdicts: ``reproduced`` or ``differs`` of exact numbers and of shapes; ``reached``, ``exceeded`` or ``missed`` of
     ratios and shares; ``shown beside`` of the paper's seconds and settings; ``not measured``, with the reason as
     ``missing``, where no record holds the number; ``the paper's alone`` where none could (the row has no column, and
-    its note says why).  ``time`` says whether times are those of calls or of the device.
+    its note says why).  ``cause`` is the one of :data:`CAUSES` for which a claim that should have a verdict has none.
+    ``time`` says whether times are those of calls or of the device.
     """
     import pandas
 
@@ -139,21 +158,40 @@ def used(claim: pandas.Series, frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _evaluate_row(row: pandas.Series, frame: pandas.DataFrame | None) -> tuple[object, ...]:
-    nothing = (None, None, "not measured")
     if not row["column"]:
-        return (None, None, "the paper's alone", row["note"], "", "", "", "")
+        return _without(row, row["note"], "the paper's alone")
     if frame is None:
-        return (*nothing, "this run holds no record of the paper", "", "", "", "")
+        return _without(row, "this run holds no record of the paper")
     rows = used(row, frame)
     how = row["aggregate"] or "only"
     if not len(rows) or (how.partition(":")[0] in SHAPES and len(rows) < 2):
-        return (*nothing, _why_missing(select(frame, row["filter"]), frame, row["column"]), "", "", "", "")
+        return _without(row, _why_missing(row, frame))
     measured = aggregate(rows, how)
     if np.isnan(measured):
-        return (*nothing, "this run lacks rows on one side of it", "", "", "", "")
+        return _without(row, _NOT_A_NUMBER.get(how.partition(":")[0], "this run lacks rows on one side of it"))
     ratio = measured / row["printed"] if row["printed"] else None
     where = (", ".join(sorted(set(rows[name]))) for name in ("device", "machine", "record"))
-    return (measured, ratio, verdict(row, measured), "", time_of(rows, row["column"]), *where)
+    return (measured, ratio, verdict(row, measured), "", "", time_of(rows, row["column"]), *where)
+
+
+_NOT_A_NUMBER = {
+    "precision": "this run is faster everywhere, or the criterion holds nowhere: its precision says nothing",
+    "recall": "this run is faster nowhere, or the criterion holds everywhere: its recall says nothing",
+}
+
+
+def _without(row: pandas.Series, why: str, verdict: str = "not measured") -> tuple[object, ...]:
+    return (None, None, verdict, why, _cause(why) if row["kind"] in JUDGED else "", "", "", "", "")
+
+
+def _cause(why: str) -> str:
+    return next(cause for cause, pattern in CAUSES.items() if re.search(pattern, why))
+
+
+def causes(evaluated: pandas.DataFrame) -> dict[str, int]:
+    """Return how many claims of a kind with verdicts have none, by cause, the most frequent first."""
+    lacking = evaluated.loc[evaluated["cause"] != "", "cause"]
+    return {str(cause): int(count) for cause, count in lacking.value_counts().items()}
 
 
 def verdict(claim: pandas.Series, measured: float) -> str:
@@ -207,12 +245,22 @@ def select(frame: pandas.DataFrame, conditions: str) -> pandas.DataFrame:
     return frame[met]
 
 
-def _why_missing(rows: pandas.DataFrame, frame: pandas.DataFrame, column: str) -> str:
-    """Return why `rows` do not have the quantity `column`: a reason of the methods that it names, else the first."""
-    named = rows[rows["method"].isin(column.split(":"))]
-    told = [*named.get("reason", []), *rows.get("reason", [])]
+def _why_missing(row: pandas.Series, frame: pandas.DataFrame) -> str:
+    """Return why no row has the quantity of a claim.
+
+    A reason is that of a method that the claim's column names, or of a case that was skipped as a whole; of several,
+    the one whose cause comes first.
+    """
+    conditions = [part.strip() for part in row["filter"].split(",")]
+    of_cases = select(frame, ",".join(part for part in conditions if part.startswith("p_")))
+    rows = select(frame, row["filter"])
+    named = rows[rows["method"].isin(row["column"].split(":"))]
+    told = [*(named if len(named) else rows).get("reason", []), *of_cases[of_cases["method"] == "-"].get("reason", [])]
     reasons: Sequence[str] = [reason for reason in told if isinstance(reason, str) and reason]
     if reasons:
-        return reasons[0]
+        return min(reasons, key=lambda reason: list(CAUSES).index(_cause(reason)))
+    gpus = re.search(r"p_gpus=([2-9]\d*)", row["filter"])
+    if gpus and not len(of_cases):
+        return f"it needs {gpus[1]} GPUs, and this run holds no such case on so many"
     device = frame["device"].iloc[0] if len(frame) else "this machine"
     return f"no finished case of this run on {device} holds it"

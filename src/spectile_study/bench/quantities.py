@@ -124,10 +124,10 @@ def aggregate(rows: pandas.DataFrame, how: str) -> float:
     how : str
         ``only`` (there is one row), ``median``, ``mean``, ``min``, ``max``, ``geomean``;
         ``precision:<condition>`` and ``recall:<condition>``, of the prediction that rows which meet the condition have
-        a value above 1; ``of:<count>``, how many of so many have a value above 1; ``times:<condition>:<condition>``,
-        the median of the rows that meet the first over that of those that meet the second; or a shape along a column,
-        :data:`SHAPES`, as ``<shape>:<column>`` or ``<shape>:<column>:<column>``, where the last one tells curves apart
-        and the worst curve counts.
+        a value above 1 (NaN where no prediction could miss); ``of:<count>``, how many of so many have a value above 1;
+        ``times:<condition>:<condition>``, the median of the rows that meet the first over that of those that meet the
+        second; or a shape along a column, :data:`SHAPES`, as ``<shape>:<column>`` or ``<shape>:<column>:<column>``,
+        where the last one tells curves apart and the worst curve counts.
 
     Raises
     ------
@@ -225,7 +225,9 @@ def _quotient(rows: pandas.DataFrame, over: str, under: str) -> float:
 
 def _score(rows: pandas.DataFrame, kind: str, condition: str) -> float:
     predicted, faster = meets(rows, condition), rows["value"].to_numpy(dtype=float) > 1
-    of = predicted if kind == "precision" else faster
+    of, rest = (predicted, faster) if kind == "precision" else (faster, predicted)
+    if rest.all():
+        return float("nan")  # no prediction could miss
     return float((predicted & faster).sum() / of.sum()) if of.any() else float("nan")
 
 

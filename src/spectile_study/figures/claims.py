@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas
 
-from spectile_study.bench.claims import FAILS, HOLDS, JUDGED, evaluate, read_claims
+from spectile_study.bench.claims import FAILS, HOLDS, JUDGED, causes, evaluate, read_claims
 from spectile_study.figures import overview
 from spectile_study.figures.agreement import word
 from spectile_study.figures.marks import write_text
@@ -19,7 +19,13 @@ from spectile_study.papers import PAPERS
 
 VERDICTS = (*HOLDS, *FAILS)
 #: What a filter of the page chooses from, and how it calls each column.
-FILTERS = {"paper": "paper", "place": "table, figure or section", "kind": "kind", "verdict": "verdict"}
+FILTERS = {
+    "paper": "paper",
+    "place": "table, figure or section",
+    "kind": "kind",
+    "verdict": "verdict",
+    "cause": "cause of none",
+}
 #: Shows the rows that every filter agrees with.  It stands in the elements themselves: the report runs no other script.
 _FILTER = (
     "const box=this.closest('.spectile-claims');let n=0;"
@@ -67,7 +73,7 @@ def fragment(evaluated: pandas.DataFrame, pictures: Mapping[str, str]) -> str:
 
 
 def card(claims: pandas.DataFrame, paper: str, picture: str) -> str:
-    """Return a paper's picture, its kinds with how many have a verdict, and its verdicts."""
+    """Return a paper's picture, its verdicts, how many claims of each kind have one, and why the others have none."""
     judged = claims[claims["kind"].isin(JUDGED)]
     found = judged[judged["verdict"].isin(VERDICTS)]
     kinds = ", ".join(
@@ -80,11 +86,13 @@ def card(claims: pandas.DataFrame, paper: str, picture: str) -> str:
         for verdict in VERDICTS
         if (found["verdict"] == verdict).any()
     )
+    lacking = ", ".join(f"{count} {cause}" for cause, count in causes(claims).items())
+    without = f" Without: {lacking}." if lacking else ""
     alone = f" Of the paper's machine alone: {len(claims) - len(judged)}." if len(claims) > len(judged) else ""
     name, agrees = PAPERS[paper].name, word(found["verdict"]) or "without a verdict"
     return (
         f'<figure><img src="{picture}" alt="{name}"><figcaption><b>{name}: {agrees}</b><br>{verdicts}<br>'
-        f"<small>With a verdict: {kinds}.{alone}</small>"
+        f"<small>With a verdict: {kinds}.{without}{alone}</small>"
         "</figcaption></figure>"
     )
 
@@ -98,6 +106,7 @@ def _select(rows: pandas.DataFrame, column: str, called: str) -> str:
     values = "".join(
         f'<option value="{html.escape(value)}">{html.escape(names.get(value, value))}</option>'
         for value in rows[column].drop_duplicates()
+        if value
     )
     return f'<select name="{column}" onchange="{_FILTER}"><option value="">every {called}</option>{values}</select>'
 

@@ -76,6 +76,11 @@ def items(table: pandas.DataFrame, element: Element, frame: pandas.DataFrame, dr
         The paper's.
     drawn : Drawing or Table
         What the element's script made of `frame`.
+
+    Raises
+    ------
+    ValueError
+        If the table has a reason why something is not there that is.
     """
     notes: list[dict[str, Any]] = getattr(drawn, "notes" if hasattr(drawn, "figure") else "sources")
     marks = {(note["record"], note["method"]) for note in notes}
@@ -86,7 +91,11 @@ def items(table: pandas.DataFrame, element: Element, frame: pandas.DataFrame, dr
     found = []
     for part, what, filters, why in _listed(table, element):
         state = _state(rows if part != "baselines" else others, filters.split(";"))
-        found.append(Item(part, what, state, "" if state == "there" else why))
+        if state == "there" and why:
+            raise ValueError(
+                f"{element.paper} {element.name}: {what!r} is drawn; empty the reason why it is not: {why!r}"
+            )
+        found.append(Item(part, what, state, why))
     return found
 
 
