@@ -21,7 +21,7 @@ without a verdict.
 """
 #: What would give the claims without a verdict one, by cause.
 SETTLED_BY = {
-    "input absent": "matrices of SuiteSparse that the mirror at hand lacks; `spectile fetch` gets them elsewhere",
+    "input absent": "matrices of SuiteSparse that the mirror at hand lacks (`spectile fetch` asks the collection)",
     "rival not built": "a GPU for spECK, which `python -m spectile_study rivals` builds; whether CUSP, RMerge2 and "
     "AC-SpGEMM still compile was not tried",
     "needs a GPU": "a machine with one",

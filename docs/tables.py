@@ -284,7 +284,7 @@ def verdicts(machine: str) -> str:
             judged = part[part["verdict"].isin((*claims.HOLDS, *claims.FAILS))]
             cells.append(f"{judged['verdict'].isin(claims.HOLDS).sum()} of {len(judged)}" if len(judged) else "")
         judged = own[own["kind"].isin(claims.JUDGED)]
-        why = ", ".join(f"{count} {cause}" for cause, count in claims.causes(judged).items())
+        why = ", ".join(f"{cause} {count}" for cause, count in claims.causes(judged).items())
         rows.append([known.name, *cells, f"{(judged['cause'] != '').sum()} of {len(judged)}: {why}"])
     return _table(["paper", *(f"{kind}: hold" for kind in claims.JUDGED), "without a verdict"], rows)
 

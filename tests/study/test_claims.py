@@ -207,7 +207,7 @@ def test_page_counts_kinds_and_verdicts_of_each_paper(written):
             found = exact["verdict"].isin((*claims.HOLDS, *claims.FAILS)).sum()
             assert f"{found} of {len(exact)} exact" in card
         for cause, count in claims.causes(of_paper).items():
-            assert f"{count} {cause}" in card
+            assert f"{cause} {count}" in card
     assert shown.count("<tr data-") == len(evaluated)
 
 

@@ -86,7 +86,7 @@ def card(claims: pandas.DataFrame, paper: str, picture: str) -> str:
         for verdict in VERDICTS
         if (found["verdict"] == verdict).any()
     )
-    lacking = ", ".join(f"{count} {cause}" for cause, count in causes(claims).items())
+    lacking = ", ".join(f"{cause} {count}" for cause, count in causes(claims).items())
     without = f" Without: {lacking}." if lacking else ""
     alone = f" Of the paper's machine alone: {len(claims) - len(judged)}." if len(claims) > len(judged) else ""
     name, agrees = PAPERS[paper].name, word(found["verdict"]) or "without a verdict"

@@ -327,7 +327,7 @@ class Drawing:
         pyplot.close(self.figure)
 
 
-_DASHES: tuple[Any, ...] = (":", (0, (4, 2)), "-.", (0, (1, 3)))
+_DASHES: tuple[Any, ...] = (":", (0, (4, 2)), "-.", "-")
 
 
 def _plain_ticks(axis: Axis) -> None:

@@ -61,6 +61,7 @@ def bounded_speedup(
     below: dict[str, float] = {}
     words: list[str] = []
     value = None if row is None else row["speedup"]
+    on_device = row is not None and row["clock"] == "events"
     if value is not None and called is not None and len(called):
         below["device"], value = float(value), called["speedup"].iloc[0]
         words.append("device {device:.2f}")
@@ -73,12 +74,14 @@ def bounded_speedup(
         if bound:
             below["bound by time"] = bound
             bounds += " ({bound by time:.1f})"
-        words = [f"{words[0]} {bounds}" if words else bounds]
+        words = [f"{words[0]} {bounds}" if words else f"the device alone, {bounds}" if on_device else bounds]
+    elif on_device and not words:
+        words.append("the device alone")
     if "over sums in float16" in below:
         words.append("{over sums in float16:.2f} over sums in float16")
     if paper is not None:
         below["paper"] = paper
-        words.append("paper {paper:g}")
+        words.append("paper {paper:.1f}")
     return Cell(value, "{:.2f}", below, "; ".join(words))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.claims import listed, printed, select
 from spectile_study.bench.stats import geometric_mean, speedups
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.palette import KERNEL_FORMAT, PRECISIONS, SLOT
@@ -44,7 +44,7 @@ def why_missing(frame: pandas.DataFrame, matrix: str, methods: tuple[str, ...] =
     reasons = [str(reason) for part in (preferred, rows) for reason in part["reason"] if isinstance(reason, str)]
     if any("absent from the mirror" in reason for reason in reasons):
         return f"{short(matrix)}: not at hand, absent from the mirror"
-    reasons = [re.sub(r"^\w+Error: ", "", reason) for reason in reasons]
+    reasons = [re.sub(r"^\w+Error: | after asking for [\d,]+ bytes$", "", reason) for reason in reasons]
     return f"{short(matrix)}: {reasons[0]}" if reasons else f"{short(matrix)}: not in this run"
 
 
@@ -156,6 +156,8 @@ def speedup_figure(
     frame = frame[frame["status"].notna()]
     drawing = Drawing(title, 1, 2 if beside else 1, (11 if beside else 8, 4.6))
     bars(drawing, drawing.axes[0, 0], frame, names, "float16", vendor(frame, "float16"), claim)
+    if said := over_each(frame, names, claim):
+        drawing.note(f"tSparse (TCU) over each, as the paper's bars show it, in the mean: {said}.")
     if beside:
         wanted = list(names) if beside == "float64" else []
         if extra:
@@ -167,6 +169,23 @@ def speedup_figure(
         else:
             drawing.empty(ax, "no other matrix of this run meets the criteria, and it has no family")
     return drawing
+
+
+def over_each(frame: pandas.DataFrame, names: Sequence[str], claim: str) -> str:
+    """Return the mean speed-up of the paper's method over each approach, beside the paper's mean.
+
+    Of the matrices in `names` on which the vendor's library ran: the others have no bar.
+    """
+    words: list[str] = []
+    names = list(_named(speedups(frame, "tasks_float16", vendor(frame, "float16")), names)["p_matrix"])
+    approaches = {"cusparse": vendor(frame, "float16"), "nontcu": "tasks_nontcu"} | {name: name for name in OTHERS}
+    for approach, method in approaches.items():
+        rows = _named(speedups(frame, "tasks_float16", method), names)
+        if len(rows):
+            paper = claim.replace("cusparse", approach)
+            beside = f", paper {printed(paper):.2f}" if paper in listed().index else ""
+            words.append(f"{called(method)} {geometric_mean(list(rows['speedup'])):.2f} ({len(rows)}{beside})")
+    return "; ".join(words)
 
 
 def meets(frame: pandas.DataFrame, matrix: str, row_mean: float = 42, nnz: float = 300_000) -> bool:

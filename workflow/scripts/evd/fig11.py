@@ -12,7 +12,14 @@ OURS = ("spectile", "spectile_device", "spectile_two_stage")
 RIVALS = ("cusolver_one_stage", "cusolver_two_stage", "cupy", "magma", "lapack", "lapack_mrrr")
 
 #: Many series: their names stand below a panel, where they hide no mark.
-BELOW = {"fontsize": 7, "ncols": 2, "loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
+BELOW = {
+    "fontsize": 6.3,
+    "ncols": 2,
+    "columnspacing": 1,
+    "handlelength": 1.8,
+    "loc": "upper center",
+    "bbox_to_anchor": (0.5, -0.16),
+}
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:

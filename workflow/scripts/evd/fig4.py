@@ -16,10 +16,11 @@ PLACES |= {"magma": 0, "magma_chasing": 1}
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
-    drawing = Drawing("Figure 4: successive band reduction and bulge chasing by bandwidth", 1, 2, (9, 4))
+    drawing = Drawing("Figure 4: successive band reduction and bulge chasing by bandwidth", 1, 2, (9, 4), share_y=True)
     ax, hybrid = drawing.axes[0]
     rows = select(frame, "p_study=reduction,status=ok")
     rows = rows[(rows["p_block"] == rows["p_bandwidth"]) & rows["time_s"].notna()]
+    ax.set_ylabel("seconds")
     if not _bars(drawing, ax, rows[rows["method"].isin(REDUCTION)], REDUCTION, "ours"):
         drawing.empty(ax, "no record with nb = b in this run")
     if not _bars(drawing, hybrid, rows[rows["method"].isin(HYBRID_REDUCTION)], HYBRID_REDUCTION, "MAGMA"):
@@ -44,6 +45,6 @@ def _bars(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, looks: Mapping[str
         drawing.marks(ax, part, "p_bandwidth", "time_s", kind="bar", positions=at, width=0.25, lo="time_s_lo",
                       hi="time_s_hi", **look)  # fmt: skip
     ax.set_xticks(range(len(widths)), [f"{int(b)}" for b in widths])
-    ax.set(xlabel="bandwidth b", ylabel="seconds", title=f"{title}, n = {int(rows['p_n'].iloc[0]):,}")
+    ax.set(xlabel="bandwidth b", title=f"{title}, n = {int(rows['p_n'].iloc[0]):,}")
     ax.legend()
     return True

@@ -72,11 +72,13 @@ def draw(frame: pandas.DataFrame) -> Drawing:
 
 def _words(title: str, alone: pandas.DataFrame, both: pandas.Series, ax, place: int) -> str:
     """Return what a stage gains from the CPU, and its parallel efficiency, which stands over its bar, too."""
-    ideal = both.get("v_sum_of_both_s")
-    if ideal is None or pandas.isna(ideal) or not len(alone):
+    if not len(alone):
         return ""
+    gain = float(both["gflops"] / alone["gflops"].iloc[0] - 1)
+    words = f"{title} {f'{gain:.0%} faster' if gain > 0 else f'{-gain:.0%} slower'} than the GPU alone"
+    ideal = both.get("v_sum_of_both_s")
+    if ideal is None or pandas.isna(ideal):
+        return words
     efficiency = float(ideal) / float(both["time_s"])
     ax.annotate(f"{efficiency:.0%}", (place + 0.2, both["gflops"]), ha="center", va="bottom", fontsize=7)
-    gain = float(both["gflops"] / alone["gflops"].iloc[0] - 1)
-    faster = f"{gain:.0%} faster" if gain > 0 else f"{-gain:.0%} slower"
-    return f"{title} {faster} than the GPU alone, efficiency {efficiency:.0%}"
+    return f"{words}, efficiency {efficiency:.0%}"

@@ -46,5 +46,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             ax.set_xlabel("vectors R")
     memory.set_ylabel("GB per vector and step")
     if len(least):
-        memory.legend()
+        # Where there is room: the second panel has no mark at its upper right.
+        ax = cache if len(found) else memory
+        ax.legend(*memory.get_legend_handles_labels(), loc="upper right")
     return drawing

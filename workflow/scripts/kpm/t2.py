@@ -29,7 +29,8 @@ def table(frame: pandas.DataFrame) -> Table:
         first = here.iloc[0]
         properties = {column: first[name] for column, name in OURS.items()}
         specified = {column: first.get(name) for column, name in SPECIFIED.items()}
-        lines.append({"processor": f"{device}, specified"} | properties | specified)
+        if any(pandas.notna(value) for value in specified.values()):
+            lines.append({"processor": f"{device}, specified"} | properties | specified)
         bandwidth, peak = fastest_bandwidth(here), select(here, "method=fma_peak")
         line = {"processor": f"{device}, measured"} | properties
         line["b (GB/s)"] = round(float(bandwidth["gbytes_s"].iloc[0]), 1) if len(bandwidth) else None

@@ -48,7 +48,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.marks(ax, ours, "v_tau", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
         ax.set(xlabel="threshold tau", xscale="log", yscale="log")
         ax.axhline(1, color="black", linewidth=0.5)
-        ax.legend(fontsize=6)
+        ax.legend(fontsize=6, handlelength=3.5)  # long enough to tell dashes
     for ax in drawing.axes[:, 0]:
         ax.set_ylabel("speed-up")
     drawing.note(

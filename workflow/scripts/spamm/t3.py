@@ -33,7 +33,8 @@ def table(frame: pandas.DataFrame) -> Table:
                 line[f"{label}: true ‖E‖"] = Cell(error, "{:,.1f}", share, "{of C:.2f} ‖C‖") if len(rows_of) else None
                 for column in COLUMNS:
                     result.cite(rows_of, column)
-            for gpus, case in ((1, f"truncation_{n}_{place}"), (2, f"truncation_{n}_{place}_gpus2")):
+            for gpus in (1, 2, 4, 8):
+                case = f"truncation_{n}_{place}{f'_gpus{gpus}' if gpus > 1 else ''}"
                 of_case = select(rows, f"case={case}")
                 fast, called = (speedups(of_case, ours, "cusparse") for ours in ("spectile", "called"))
                 result.cite(fast, "speedup").cite(called, "speedup")
@@ -41,7 +42,7 @@ def table(frame: pandas.DataFrame) -> Table:
                     "fails" if case in set(failed["case"]) else first_value(called if len(called) else fast, "speedup")
                 )
                 below = {"device": first_value(fast, "speedup")} if len(called) else {}
-                words = "device {device:,.1f}; paper {paper:g}" if below else "paper {paper:g}"
+                words = "device {device:,.1f}; paper {paper:,.1f}" if below else "paper {paper:,.1f}"
                 below |= {"paper": printed(f"{claim}_gpus{gpus}")}
                 head = f"speed-up over cuSPARSE, {gpus} GPU{'s' if gpus > 1 else ''}"
                 line[head] = Cell(speed, "{:,.1f}", below, words)
