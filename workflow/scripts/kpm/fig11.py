@@ -55,30 +55,25 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.slot(last, place + 0.2, f"{title}, both: not measured")
             continue
         drawing.marks(last, both, "v_rows", "gflops", positions=[place + 0.2], width=0.35, hatch="//", **style)
-        words.append(_words(title, alone, both.iloc[0], last, place))
+        words += [_words(title, alone, both.iloc[0], last, place)] if len(alone) else []
     last.set_ylabel("Gflop/s (138 flop a row)")
     last.set_title("a GPU alone, and (hatched) with its host's CPU", fontsize=8)
     last.set_xticks(range(len(pairs)), [title for title, *_ in pairs], rotation=25, ha="right", fontsize=7)
-    said = "; ".join(word for word in words if word)
+    said = f"{'; '.join(words)}. " if words else ""
     samples = [sizes(here)] if len(here) else []
     samples += [f"ranks {sizes(ranks)}"] if len(ranks) else []
     drawing.note(
-        f"Both: {', '.join(samples)}; shares by what each does alone. "
-        + (f"{said}. " if said else "")
-        + "The paper's pair gains 36 % at 85 to 90 %."
+        f"Both: {', '.join(samples)}; shares by what each does alone. {said}The paper's gains 36 % at 85 to 90 %."
     )
     return drawing
 
 
 def _words(title: str, alone: pandas.DataFrame, both: pandas.Series, ax, place: int) -> str:
     """Return what a stage gains from the CPU, and its parallel efficiency, which stands over its bar, too."""
-    if not len(alone):
-        return ""
     gain = float(both["gflops"] / alone["gflops"].iloc[0] - 1)
     words = f"{title} {f'{gain:.0%} faster' if gain > 0 else f'{-gain:.0%} slower'} than the GPU alone"
-    ideal = both.get("v_sum_of_both_s")
-    if ideal is None or pandas.isna(ideal):
+    efficiency = float(both.get("v_sum_of_both_s", float("nan"))) / float(both["time_s"])
+    if efficiency != efficiency:
         return words
-    efficiency = float(ideal) / float(both["time_s"])
     ax.annotate(f"{efficiency:.0%}", (place + 0.2, both["gflops"]), ha="center", va="bottom", fontsize=7)
     return f"{words}, efficiency {efficiency:.0%}"
