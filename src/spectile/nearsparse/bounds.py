@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from spectile.nearsparse.types import PRECISIONS
 
 # What computed norms may be too small by, by the dtype of their sums.  float32: at most 128 squares a lane and a few
@@ -53,6 +55,10 @@ def rounding_bound(
         return math.inf
     relative = steps / (1 - steps) + row.product_roundoff
     product = abs(alpha) * norm_a * norm_b
+    # No sum is above the norms' product; where that leaves the range of the sums, an entry may be infinite.
+    largest = float(np.finfo(row.dtype if row.dtype != "float16" else "float32").max)
+    if max(norm_a * norm_b, product + abs(beta) * norm_c) > largest:
+        return math.inf
     bound = relative * product + 2 * unit * abs(beta) * norm_c
     result = (1 + relative) * product + abs(beta) * norm_c
     # Zeros lose nothing.
@@ -108,7 +114,7 @@ def skipping_limit(rtol: float, scale: float, rounding: float) -> float:
         share = rounding / scale if scale else math.inf
         raise ValueError(
             f"rtol = {rtol} is below what rounding alone is bounded by, {share:.3g} for this inner dimension, "
-            "precision and size of the entries: take a larger rtol or float64, or scale what underflows"
+            "precision and size of the entries: take a larger rtol or float64, or scale what underflows or overflows"
         )
     return rtol * scale - rounding
 

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,10 @@ def operands(a: Any, b: Any, c: Any, out: Any) -> Operands:
     """Return the operands of a product on one device, or on the host."""
     on_gpu, like = on_device(a) or on_device(b), a
     if not on_gpu:
-        a, b, c = (None if x is None else host_array(x) for x in (a, b, c))
+        a, b = host_array(a, "a"), host_array(b, "b")
+        c = None if c is None else host_array(c, "c")
+    if out is not None and not hasattr(out, "shape") and not hasattr(out, "__cuda_array_interface__"):
+        raise TypeError(f"out is a {type(out).__name__}, which cannot be written: pass an array of the product's shape")
     return Operands(a, b, c, out, on_gpu, like)
 
 
@@ -148,6 +152,11 @@ def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | Non
         raise ValueError(
             f"give exactly one of tau, valid_ratio and rtol; {what} {'was' if not given else 'were'} given"
         )
+    for name, value in given.items():
+        if not isinstance(value, Real) and np.shape(value) != ():
+            raise TypeError(f"{name} is a {type(value).__name__}: give one number for the product")
+        if isinstance(value, str | complex):
+            raise TypeError(f"{name} = {value!r} is no real number: give one")
     if tau is not None and not tau >= 0:
         raise ValueError(f"tau = {tau} is not a threshold: it is compared with products of norms, give a number >= 0")
     if valid_ratio is not None and not 0 < valid_ratio <= 1:
@@ -163,6 +172,8 @@ def check_scalars(block: int, alpha: float, beta: float) -> None:
     if isinstance(block, bool) or not isinstance(block, (int, np.integer)) or block < 1:
         raise ValueError(f"block = {block!r} is not a tile size: give a positive integer, 32 in the paper")
     for name, value in (("alpha", alpha), ("beta", beta)):
+        if value is None or isinstance(value, str | complex):
+            raise TypeError(f"{name} = {value!r} is no real number: give one")
         if not math.isfinite(value):
             raise ValueError(f"{name} = {value} is not finite: give a real number")
 
@@ -230,8 +241,14 @@ def check_dtype(name: str, array: Any) -> str:
     return dtype
 
 
-def host_array(array: Any) -> Any:
-    """Return a host array of any library as NumPy's, sharing its memory where that is possible."""
+def host_array(array: Any, name: str = "a") -> Any:
+    """Return a host array of any library as NumPy's, sharing its memory where that is possible; refuse what loses."""
+    if np.ma.is_masked(array):
+        raise TypeError(
+            f"{name} has masked entries, whose mask a product would lose: fill them, as {name}.filled(0) does"
+        )
+    if hasattr(array, "tocsr"):
+        raise TypeError(f"{name} is a sparse matrix: pass {name}.toarray(), or multiply with spectile.spgemm")
     if isinstance(array, np.ndarray) or hasattr(array, "__array__") or not hasattr(array, "__dlpack__"):
         return np.asarray(array)
     return np.from_dlpack(array)

@@ -61,6 +61,13 @@ class SpammResult:
             "faster": faster,
         }
 
+    def __getstate__(self) -> tuple[Any, str, dict[str, Any]]:
+        """Return what a pickle holds: C and the numbers, read now."""
+        return self.c, self.method, {name: self._number(name) for name in self._numbers}
+
+    def __setstate__(self, state: tuple[Any, str, dict[str, Any]]) -> None:
+        self.c, self.method, self._numbers = state
+
     def _number(self, name: str) -> Any:
         value = self._numbers[name]
         if callable(value):

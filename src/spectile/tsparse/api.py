@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -195,6 +196,11 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None, metho
         On the pattern of C: ``|dA| |B| + |A'| |dB| + gamma |A'| |B'|``, where A' and B' are the rounded inputs, dA and
         dB what the rounding changed, and ``gamma = n u / (1 - n u)`` for the n products of the entry and the unit
         roundoff u of the sum (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 3.1).
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`spgemm`.
     """
     import scipy.sparse as sp
 
@@ -202,6 +208,9 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None, metho
     from spectile.tsparse.cpu import symbolic as cpu
     from spectile.tsparse.cpu.operands import operands
 
+    _one_of("method", method, METHODS)
+    if check_pair(A, B):
+        raise TypeError("A and B are on a GPU, and the bound is computed on the host: copy them there with A.get()")
     chosen = choose_precision(A, B, precision)
     left, right = operands(A, B)
     pattern = cpu.symbolic(left, right, None)
@@ -216,5 +225,5 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
 
 
 def _check_limit(memory_limit: int | None) -> None:
-    if memory_limit is not None and memory_limit <= 0:
-        raise ValueError(f"memory_limit is {memory_limit}; give a positive number of bytes, or None for no limit")
+    if memory_limit is not None and (not isinstance(memory_limit, Real) or not memory_limit > 0):
+        raise ValueError(f"memory_limit is {memory_limit!r}; give a positive number of bytes, or None for no limit")

@@ -30,13 +30,34 @@ def other_pattern(name: str) -> ValueError:
     return ValueError(f"the pattern of {name} differs from the analysed one: call symbolic() again for it")
 
 
+def refuse_malformed(name: str, matrix: Any) -> None:
+    """Raise ValueError where a host matrix is not what its format promises: SciPy converts it without a look."""
+    try:
+        if matrix.format == "coo":
+            inside = all(
+                index.min(initial=0) >= 0 and index.max(initial=-1) < length and len(index) == len(matrix.data)
+                for index, length in zip((matrix.row, matrix.col), matrix.shape, strict=True)
+            )
+            if not inside:
+                raise ValueError("an index lies outside the matrix")
+        elif matrix.format in ("csc", "bsr"):
+            matrix.check_format(full_check=True)
+    except ValueError as error:
+        raise ValueError(f"{name} is no valid {matrix.format} matrix ({error}): check its indices") from None
+
+
 def check_values(data_a: Any, data_b: Any, out: Any, nnz_a: int, nnz_b: int, nnz_c: int) -> None:
     """Raise where values do not belong to one product: their types, their numbers, their layout."""
+    for name, array in (("data_a", data_a), ("data_b", data_b), ("out", out)):
+        if not (hasattr(array, "dtype") and hasattr(array, "flags")):
+            raise TypeError(f"{name} is a {type(array).__name__}: pass an array of the values")
     kind = data_a.dtype
     if (
         (data_a.size, data_b.size, out.size) == (nnz_a, nnz_b, nnz_c)
         and data_a.ndim == data_b.ndim == out.ndim == 1
         and kind.char in "fd"
+        and kind.isnative
+        and getattr(out.flags, "writeable", True)
         and data_b.dtype == kind
         and out.dtype == kind
         and data_a.flags.c_contiguous
@@ -47,7 +68,9 @@ def check_values(data_a: Any, data_b: Any, out: Any, nnz_a: int, nnz_b: int, nnz
     for name, array, nnz in (("data_a", data_a, nnz_a), ("data_b", data_b, nnz_b), ("out", out, nnz_c)):
         if array.shape != (nnz,):
             raise ValueError(f"{name} has shape {array.shape}; the analysed pattern has {nnz} entries")
-        if array.dtype.char not in "fd" or array.dtype != data_a.dtype:
+        if array.dtype.char not in "fd" or not array.dtype.isnative or array.dtype != data_a.dtype:
             raise TypeError(f"{name} is {array.dtype}: data_a, data_b and out are all float32 or all float64")
         if not array.flags.c_contiguous:
             raise ValueError(f"{name} is not contiguous: copy it")
+    if not getattr(out.flags, "writeable", True):
+        raise ValueError("out is read-only: pass an array that may be written")

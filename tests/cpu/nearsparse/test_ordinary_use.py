@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from spectile.core.devices import TABLE
 from spectile.core.tensor_map import _strides
@@ -159,3 +161,59 @@ def test_layouts_that_the_copy_engine_refuses_take_another_kernel() -> None:
     for precision in PRECISIONS:
         for m, n in itertools.product((1, 2, 31, 129), repeat=2):
             assert choose_kernel(Problem(m, 1, n, precision=precision), device)
+
+
+def test_a_result_travels_between_processes() -> None:
+    a = np.eye(70)
+    result = pickle.loads(pickle.dumps(spamm(a, a, tau=0.5, backend="cpu")))  # none of its numbers was read before
+    np.testing.assert_array_equal(result.c, a)
+    assert result.tau == 0.5 and result.method == "spamm" and 0 < result.error_bound < 1e-10
+
+
+@pytest.mark.parametrize(("size", "alpha"), [(1e30, 1.0), (1.0, 1e60), (1e30, 1e-40)])
+def test_the_bound_holds_where_c_overflows(size: float, alpha: float) -> None:
+    a = np.full((8, 8), size, np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = spamm(a, a, tau=0.0, alpha=alpha, backend="cpu")
+        error = np.linalg.norm(result.c - alpha * (a.astype(float) @ a.astype(float)))
+    assert not error <= 1e30 and result.error_bound == np.inf
+    if alpha == 1:
+        with pytest.raises(ValueError, match="rtol"):
+            spamm(a, a, rtol=1e-3, backend="cpu")
+
+
+def test_masks_and_sparse_matrices_are_refused() -> None:
+    a = np.eye(40)
+    masked = np.ma.masked_array(a, mask=a > 0)
+    for call in (
+        lambda: spamm(masked, a, tau=0.0, backend="cpu"),
+        lambda: spamm(a, a, tau=0.0, beta=1.0, c=masked, backend="cpu"),
+        lambda: spamm_threshold(a, masked, tau=0.0, backend="cpu"),
+        lambda: norm_map(masked),
+    ):
+        with pytest.raises(TypeError, match="has masked entries"):
+            call()
+    with pytest.raises(TypeError, match=r"b is a sparse matrix: pass b.toarray\(\), or multiply with spectile.spgemm"):
+        spamm(a, sp.csr_array(a), tau=0.0, backend="cpu")
+    np.testing.assert_array_equal(spamm(np.ma.masked_array(a), a, tau=0.0, backend="cpu").c, a)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tau": "1"}, {"tau": [1.0]}, {"tau": 1j}, {"valid_ratio": "x"}, {"tau": np.ones(2)},
+        {"tau": 1.0, "alpha": None}, {"tau": 1.0, "beta": 1j}, {"tau": 1.0, "out": [[0.0]]},
+    ],
+)  # fmt: skip
+def test_arguments_of_other_types_are_named(options: dict[str, Any]) -> None:
+    name = list(options)[-1]
+    with pytest.raises(TypeError, match=rf"^{name} (is a|=) .*: (give|pass) "):
+        spamm(np.eye(4), np.eye(4), **options, backend="cpu")
+    with pytest.raises(TypeError, match=r"^a has dtype object"):
+        spamm(None, np.eye(4), tau=1.0, backend="cpu")
+
+
+def test_a_tile_larger_than_the_matrices_takes_no_more_memory() -> None:
+    a = np.random.default_rng(1).standard_normal((70, 50))
+    result = spamm(a, a.T, tau=1.0, block=10**7, backend="cpu")
+    np.testing.assert_array_equal(result.c, spamm(a, a.T, tau=1.0, block=70, backend="cpu").c)

@@ -369,6 +369,49 @@ def test_numeric_gives_the_values_of_the_product(dtype):
         pattern.multiply(left, left)
 
 
+def test_numeric_refuses_what_is_no_writeable_native_array():
+    A = random(20, 30, 0.2, 33)
+    B = sp.csr_array(A.T)
+    pattern = symbolic(A, B, backend="cpu")
+    frozen = np.empty(pattern.nnz)
+    frozen.flags.writeable = False
+    for values, out, error in (
+        ((A.data.tolist(), B.data), None, TypeError),
+        ((None, B.data), None, TypeError),
+        ((A.data, B.data), [0.0] * pattern.nnz, TypeError),
+        ((A.data.astype(">f8"), B.data.astype(">f8")), None, TypeError),
+        ((A.data, B.data), frozen, ValueError),
+    ):
+        with pytest.raises(error, match=r"pass an array|all float32 or all float64|read-only"):
+            pattern.numeric(*values, out=out)
+
+
+def test_error_bound_checks_its_factors():
+    A = random(20, 3000, 0.2, 34)
+    with pytest.raises(ValueError, match="columns of A must be the rows of B"):
+        error_bound(A, random(7, 30, 0.2, 35))  # was a segmentation fault
+    with pytest.raises(TypeError, match="not a sparse matrix"):
+        error_bound(A.toarray(), A.T)
+    with pytest.raises(ValueError, match="choose one of"):
+        error_bound(A, A.T.tocsr(), method="quick")
+
+
+@pytest.mark.parametrize("form", ["coo", "csc", "bsr"])
+@pytest.mark.parametrize("index", [-3, 10**7])
+def test_indices_of_every_format_are_checked(form, index):
+    A = random(30, 30, 0.2, 36).asformat(form)
+    (A.row if form == "coo" else A.indices)[5] = index
+    with pytest.raises(ValueError, match=f"A is no valid {form} matrix"):
+        spgemm(A, random(30, 30, 0.2, 37), backend="cpu")
+
+
+@pytest.mark.parametrize("limit", ["1GB", float("nan"), [10]])
+def test_a_memory_limit_is_a_number(limit):
+    A = random(5, 5, 0.5, 38)
+    with pytest.raises(ValueError, match="give a positive number of bytes"):
+        spgemm(A, A, memory_limit=limit, backend="cpu")
+
+
 def test_numeric_refuses_other_sizes_and_types():
     A = random(20, 30, 0.2, 33)
     B = sp.csr_array(A.T)

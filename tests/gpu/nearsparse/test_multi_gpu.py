@@ -335,7 +335,7 @@ def test_memory_is_that_of_the_operands(devices: list[int]) -> None:
     before = used()
     plan = gpu_multi.FromDevice(a, b, out, devices, Request("fp32", tau))
     plan()
-    copies = dict.fromkeys(before, 0)
+    copies, part = dict.fromkeys(before, 0), None
     for part in plan._parts:
         copies[part.a.device.id] += part.a.nbytes + part.b.nbytes
     # On the first device inputs and C were there before; the others hold rows of A, all of B, and no C.

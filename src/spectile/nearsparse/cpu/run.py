@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +57,8 @@ def threshold_cpu(a: Any, b: Any, request: Request) -> Threshold:
 
 def _one(a: Any, b: Any, c: Any, out: Any, request: Request) -> tuple[float, float, Callable[[], float]]:
     """Multiply two matrices; return tau, the valid ratio, and a function that bounds the error."""
+    # A tile larger than the matrices is one that holds them, and takes no more memory.
+    request = dataclasses.replace(request, block=min(request.block, max(1, *a.shape, b.shape[1])))
     a, b = (row_major(as_summed(x)) for x in (a, b))
     norms_a, norms_b = norm_map(a, request.block), norm_map(b, request.block)
     if request.norms_first:

@@ -21,6 +21,7 @@ def _operand(matrix: Any, name: str) -> Operand:
     """Check a factor and bring it to CSR with sorted rows and no duplicates; the input is not changed."""
     import scipy.sparse as sp
 
+    errors.refuse_malformed(name, matrix)
     csr = matrix.tocsr()
     rows, columns = csr.shape
     indptr, indices, data = csr.indptr, csr.indices, csr.data

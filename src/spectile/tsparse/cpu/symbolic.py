@@ -65,7 +65,7 @@ class SymbolicProduct:
     def numeric(self, data_a: np.ndarray, data_b: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return the values of C, on `indptr` and `indices`; see `spectile.tsparse.SymbolicProduct`."""
         if out is None:
-            out = np.empty(self.nnz, data_a.dtype)
+            out = np.empty(self.nnz, getattr(data_a, "dtype", None))
         errors.check_values(data_a, data_b, out, len(self._left.indices), len(self._right.indices), self.nnz)
         return self.values(data_a, data_b, out)
 
