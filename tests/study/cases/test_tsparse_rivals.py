@@ -1,4 +1,4 @@
-"""Rivals of tSparse: where their sources are, how they are built, and what is said where that fails."""
+"""Rivals of tSparse: where their sources are, how they are repaired and built, and what is said where that fails."""
 
 import re
 import subprocess
@@ -9,19 +9,51 @@ import pytest
 
 from spectile_study.cases.tsparse import comparators
 from spectile_study.cases.tsparse.rivals import build
+from spectile_study.cases.tsparse.rivals.recipes import Repair
 
 
 @pytest.mark.parametrize("name", build.RECIPES)
 def test_recipe_is_whole(name):
     recipe = build.RECIPES[name]
     assert name in comparators.NAMES and recipe.title == comparators.NAMES[name]
-    assert re.fullmatch("[0-9a-f]{40}", recipe.commit) and recipe.licence == "MIT"
+    assert re.fullmatch("[0-9a-f]{40}", recipe.commit) and recipe.licence
     call = build.command(name, Path("source"), Path("made.so"), "sm_90")
     interface = next(word for word in call if word.endswith(f"rivals/{name}.cu"))
     text = Path(interface).read_text()
     assert "rival_guarded" in text and "rival_value_bytes" in text
-    assert {f"-Isource/{folder}" for folder in recipe.includes} <= set(call)
+    folders = {f"-I{Path('source') / folder}" for folder in recipe.includes}
+    assert folders <= set(call) and set(recipe.flags) <= set(call)
     assert call[-2:] == ["-o", "made.so"] and "-arch=sm_90" in call
+
+
+def test_every_rival_of_the_paper_has_a_recipe():
+    assert set(build.RECIPES) == set(comparators.NAMES)
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in build.RECIPES.items() if recipe.repairs])
+def test_repairs_take_their_places(name, tmp_path):
+    repairs = build.RECIPES[name].repairs
+    whole = {}
+    for each in repairs:
+        assert each.new != each.old and not Path(each.file).is_absolute()
+        whole.setdefault(each.file, []).append(each)
+    for file, parts in whole.items():
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(["// before", *(each.old for each in parts), "// after"]))
+    build.repair(build.RECIPES[name], tmp_path)
+    for file, parts in whole.items():
+        expected = "\n".join(["// before", *(each.new for each in parts), "// after"])
+        assert (tmp_path / file).read_text() == expected
+
+
+@pytest.mark.parametrize("text", ["", "old old"])
+def test_another_source_is_not_repaired(text, tmp_path):
+    (tmp_path / "file").write_text(text)
+    recipe = replace(build.RECIPES["nsparse"], repairs=(Repair("file", "old", "new"),))
+    with pytest.raises(ValueError, match=f"'old' stands {text.count('old')} times in file"):
+        build.repair(recipe, tmp_path)
+    assert (tmp_path / "file").read_text() == text
 
 
 def git(folder, *words):
@@ -39,15 +71,28 @@ def test_recorded_commit_is_checked_out(tmp_path):
         git(origin, "commit", "-qm", word)
     first = git(origin, "rev-list", "--max-parents=0", "HEAD").strip()
     recipe = replace(build.RECIPES["nsparse"], url=str(origin), commit=first)
-    for _ in range(2):  # a second call finds the clone
+    for _ in range(2):  # a second call finds the clone, repaired
         build.fetch(recipe, tmp_path / "clone")
         assert (tmp_path / "clone/file").read_text() == "first"
+        (tmp_path / "clone/file").write_text("repaired")
 
 
 def test_what_was_not_built_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(build.RECIPES, "speck", replace(build.RECIPES["speck"], url=str(tmp_path / "absent")))
     assert build.main(tmp_path / "into", ["speck"], "sm_90") == 1
     assert "spECK was not built" in capsys.readouterr().out
+
+
+def test_missing_compiler_is_named(tmp_path, monkeypatch, capsys):
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    git(origin, "init", "-q")
+    git(origin, "commit", "-qm", "empty", "--allow-empty")
+    recipe = replace(build.RECIPES["nsparse"], url=str(origin), commit=git(origin, "rev-parse", "HEAD").strip())
+    monkeypatch.setitem(build.RECIPES, "nsparse", recipe)
+    monkeypatch.setattr(build, "command", lambda *_: [str(tmp_path / "absent/nvcc")])
+    assert build.main(tmp_path / "into", ["nsparse"], "sm_90") == 1
+    assert re.search("Nsparse was not built: .*nvcc", capsys.readouterr().out)
 
 
 def test_library_is_not_called_as_an_executable(monkeypatch, tmp_path):

@@ -2,7 +2,7 @@
 
 One is named by an environment variable, ``SPECTILE_CUSP``, ``SPECTILE_BHSPARSE``, ``SPECTILE_RMERGE2``,
 ``SPECTILE_NSPARSE``, ``SPECTILE_AC_SPGEMM``, ``SPECTILE_SPECK`` or ``SPECTILE_OPSPARSE``.  A library (``.so``; ``python
--m spectile_study rivals`` builds some) is called in this process on the device's arrays.  An executable is called as
+-m spectile_study rivals`` builds them) is called in this process on the device's arrays.  An executable is called as
 ``<executable> <matrix.mtx> <repeats>``, squares the matrix, and prints a line ``time_s <seconds>`` for each repeat
 (allocations of the output included), one line ``nnz <stored entries of C>`` and one line ``sum <sum of the entries of
 C>``, both of which are checked.

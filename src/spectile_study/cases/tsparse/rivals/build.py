@@ -1,92 +1,53 @@
 """Fetch and build the rivals of tSparse that compile for today's devices, each as a library with one interface.
 
-``python -m spectile_study rivals --into FOLDER`` clones each repository at the recorded commit and compiles it with the
-interface of ``rival.h``; it prints the environment variables that the study finds the libraries by.  Git and CUDA's
-``nvcc`` are needed, no device is.
+``python -m spectile_study rivals --into FOLDER`` clones each repository at the recorded commit, repairs what today's
+CUDA does not take (``recipes.py`` says what), and compiles it with the interface of ``rival.h``; it prints the
+environment variables that the study finds the libraries by.  Git and CUDA's ``nvcc`` are needed, no device is.
 """
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from spectile_study.cases.tsparse.rivals.recipes import RECIPES, Recipe
 
 _HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Where a rival's source is, and how it is built.
-
-    Attributes
-    ----------
-    title, url, commit, licence : str
-        How it is called, its repository, the commit that is built, and its licence.
-    includes, sources : tuple of str
-        Folders of headers and further sources, in the repository.
-    flags : tuple of str
-        Further flags of ``nvcc``.
-    """
-
-    title: str
-    url: str
-    commit: str
-    licence: str
-    includes: tuple[str, ...]
-    sources: tuple[str, ...] = ()
-    flags: tuple[str, ...] = field(default=())
-
-
-RECIPES = {
-    "nsparse": Recipe(
-        "Nsparse",
-        "https://github.com/EBD-CREST/nsparse",
-        "070065c516e025a00cbdbe1b479d5144c2109a22",
-        "MIT",
-        ("cuda-cpp/inc",),
-    ),
-    "speck": Recipe(
-        "spECK",
-        "https://github.com/GPUPeople/spECK",
-        "2f84623087d536b5ae6e71d08db754941f60667a",
-        "MIT",
-        ("include",),
-        (
-            "source/GPU/Multiply.cu",
-            "source/GPU/memory.cpp",
-            *(f"source/{name}.cpp" for name in ("dCSR", "CSR", "COO", "Config")),
-        ),
-        (
-            *("--expt-extended-lambda", "--expt-relaxed-constexpr", "-D_FORCE_INLINES"),
-            *("-include", "cub/iterator/transform_input_iterator.cuh"),  # cub::Min and cub::Max, before all else
-        ),
-    ),
-    "opsparse": Recipe(
-        "OpSparse",
-        "https://github.com/lorentzbf/OpSparse",
-        "0134b0c5b4e20cde1956850aa22b8793ae9c14e8",
-        "MIT",
-        ("OpSparse", "OpSparse/inc"),
-        tuple(f"OpSparse/src/{name}.cu" for name in ("Meta", "CSR", "Timings")),
-        ("-Xcompiler", "-fopenmp"),
-    ),
-}
-
-
 def fetch(recipe: Recipe, folder: Path) -> None:
-    """Clone a repository into `folder`, unless it is there, and check its recorded commit out."""
+    """Clone a repository into `folder`, unless it is there, and check its recorded commit out, without changes."""
     if not folder.exists():
         subprocess.run(["git", "clone", "--quiet", recipe.url, str(folder)], check=True)
-    subprocess.run(["git", "-C", str(folder), "checkout", "--quiet", recipe.commit], check=True)
+    subprocess.run(["git", "-C", str(folder), "checkout", "--quiet", "--force", recipe.commit], check=True)
+
+
+def repair(recipe: Recipe, folder: Path) -> None:
+    """Make the recipe's replacements in the source in `folder`.
+
+    Raises
+    ------
+    ValueError
+        If what is to be replaced does not stand in its file exactly once.
+    """
+    for each in recipe.repairs:
+        path = folder / each.file
+        text = path.read_text(errors="surrogateescape")
+        if (count := text.count(each.old)) != 1:
+            raise ValueError(f"{each.old!r} stands {count} times in {each.file}, not once: fetch the source anew")
+        path.write_text(text.replace(each.old, each.new), errors="surrogateescape")
 
 
 def command(name: str, folder: Path, library: Path, arch: str) -> list[str]:
-    """Return the call of ``nvcc`` that builds `library` from the source in `folder`."""
+    """Return the call of ``nvcc`` that builds `library` from the source in `folder`.
+
+    Each library keeps its static variables to itself (``-fno-gnu-unique``), as several are loaded in one process.
+    """
     recipe = RECIPES[name]
     folders = [str(folder / include) for include in recipe.includes]
     return [
-        *("nvcc", f"-arch={arch}", "-O3", "-std=c++17", "-w", "-shared", "-Xcompiler", "-fPIC"),
+        *("nvcc", f"-arch={arch}", "-O3", "-std=c++17", "-w", "-shared", "-Xcompiler", "-fPIC,-fno-gnu-unique"),
         *recipe.flags,
         *(f"-I{each}" for each in (_HERE, _HERE / "shims", *folders)),
         str(_HERE / f"{name}.cu"),
@@ -100,11 +61,13 @@ def build(names: Iterable[str], into: Path, arch: str) -> dict[str, str]:
     into.mkdir(parents=True, exist_ok=True)
     failed = {}
     for name in names:
+        source = into / f"{name}-source"
         try:
-            fetch(RECIPES[name], into / f"{name}-source")
-            subprocess.run(command(name, into / f"{name}-source", into / f"{name}.so", arch), check=True)
+            fetch(RECIPES[name], source)
+            repair(RECIPES[name], source)
+            subprocess.run(command(name, source, into / f"{name}.so", arch), check=True)
             failed[name] = ""
-        except (OSError, subprocess.CalledProcessError) as error:
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
             failed[name] = str(error)
     return failed
 

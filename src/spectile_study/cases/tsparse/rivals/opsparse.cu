@@ -5,19 +5,28 @@
 #include <src/opsparse.cu>
 #undef main
 
+namespace {
+
+// Never destroyed: that would free arrays of the caller, and throw where it cannot.
+union Borrowed {
+    CSR matrix;
+    Borrowed() : matrix() {}
+    ~Borrowed() {}
+};
+
+}  // namespace
+
 static void square(const Rival* a, Rival* c) {
-    CSR left, product;
-    left.M = left.N = a->rows;
-    left.nnz = a->nnz;
-    left.d_rpt = const_cast<int*>(a->indptr);
-    left.d_col = const_cast<int*>(a->indices);
-    left.d_val = static_cast<double*>(const_cast<void*>(a->data));
+    Borrowed left, product;
+    left.matrix.M = left.matrix.N = a->rows;
+    left.matrix.nnz = a->nnz;
+    left.matrix.d_rpt = const_cast<int*>(a->indptr);
+    left.matrix.d_col = const_cast<int*>(a->indices);
+    left.matrix.d_val = static_cast<double*>(const_cast<void*>(a->data));
     Meta meta;
     Timings timing;
-    opsparse(left, left, product, meta, timing);
-    *c = {product.M, product.nnz, product.d_rpt, product.d_col, product.d_val};
-    left.d_rpt = left.d_col = product.d_rpt = product.d_col = nullptr;  // not this call's to free
-    left.d_val = product.d_val = nullptr;
+    opsparse(left.matrix, left.matrix, product.matrix, meta, timing);
+    *c = {product.matrix.M, product.matrix.nnz, product.matrix.d_rpt, product.matrix.d_col, product.matrix.d_val};
 }
 
 extern "C" int rival_square(const Rival* a, Rival* c) { return rival_guarded(square, a, c); }

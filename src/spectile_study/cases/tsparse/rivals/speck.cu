@@ -5,6 +5,8 @@
 #include "dCSR.h"
 #include "spECKConfig.h"
 
+#include <stdexcept>
+
 namespace {
 
 // Arrays of the caller, which spECK's matrix would free.
@@ -17,8 +19,19 @@ struct Borrowed : dCSR<float> {
 
 }  // namespace
 
+// Its settings for the device, with the shared memory that it is compiled for: it tells of every other amount.
+static spECK::spECKConfig settings() {
+    int device = 0;
+    cudaGetDevice(&device);
+    auto config = spECK::spECKConfig::initialize(device);
+    if (config.maxDynamicSharedMemoryPerBlock < spECK_DYNAMIC_MEM_PER_BLOCK) throw std::runtime_error("shared memory");
+    config.maxDynamicSharedMemoryPerBlock = spECK_DYNAMIC_MEM_PER_BLOCK;
+    config.maxStaticSharedMemoryPerBlock = spECK_STATIC_MEM_PER_BLOCK;
+    return config;
+}
+
 static void square(const Rival* a, Rival* c) {
-    static auto config = spECK::spECKConfig::initialize(0);
+    static auto config = settings();
     Borrowed left, product;
     left.rows = left.cols = a->rows;
     left.nnz = a->nnz;
