@@ -171,11 +171,13 @@ def spectral_function(
     """
     engine = make_engine(H, backend, complex_vectors=True)
     n = engine.num_rows
-    k = np.atleast_2d(np.asarray(wavevectors, dtype=np.float64))
-    r = np.asarray(positions, dtype=np.float64)
+    k = np.atleast_2d(_real("wavevectors", wavevectors))
+    r = _real("positions", positions)
     r = r[:, None] if r.ndim == 1 else r
     label = np.zeros(n, dtype=np.int64) if orbitals is None else np.asarray(orbitals)
-    weight = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
+    weight = np.ones(n) if weights is None else _real("weights", weights)
+    if k.ndim != 2 or not k.size:
+        raise ValueError(f"wavevectors have shape {k.shape}: give at least one, one a row")
     if r.shape != (n, k.shape[1]) or label.shape != (n,) or weight.shape != (n,):
         raise ValueError(
             f"positions {r.shape}, orbitals {label.shape} and weights {weight.shape} must have one row for each of the "
@@ -183,6 +185,8 @@ def spectral_function(
         )
     if not all(np.isfinite(values).all() for values in (k, r, weight)):
         raise ValueError("wavevectors, positions and weights must be finite numbers")
+    if label.dtype.kind == "f" and np.isnan(label).any():
+        raise ValueError("orbitals hold NaN: give each row the number or the name of its orbital")
     kinds = np.unique(label)
     norms = {kind: float(np.sqrt(np.sum(weight[label == kind] ** 2))) for kind in kinds}
     if min(norms.values()) == 0:
@@ -200,3 +204,11 @@ def spectral_function(
         engine, vectors, len(k) * kinds.size, whole_number(num_moments, "num_moments", 2), bounds
     )
     return SpectralCurves(moments.reshape(-1, len(k), kinds.size).sum(axis=2), bounds, kernel)
+
+
+def _real(name: str, values: npt.ArrayLike) -> Array:
+    """Return real numbers in float64; a complex number would lose its imaginary part."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} are {array.dtype}: give real numbers")
+    return array.astype(np.float64)

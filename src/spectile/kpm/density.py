@@ -204,15 +204,15 @@ class SpectralDensity:
         """Return ρ at any energies, zero outside the bounds."""
         return self._mean(energy)[..., 0]
 
-    def integrate(self, f: Callable[[Array], Array] | None = None) -> float:
-        """Return ∫ f(E) ρ(E) dE by Gauss–Chebyshev quadrature; f None is 1 and gives N.
+    def integrate(self, f: Callable[[Array], Array] | None = None) -> Any:
+        """Return ∫ f(E) ρ(E) dE by Gauss–Chebyshev quadrature, complex where f is; f None is 1 and gives N.
 
         Parameters
         ----------
         f : callable or None
             Function of an array of energies, for example a Fermi distribution.
         """
-        return float(self._mean.integrate(f)[0])
+        return self._mean.integrate(f)[0].item()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a file, so that :meth:`load` can add moments later, bitwise as if never stopped.

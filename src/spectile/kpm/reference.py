@@ -148,7 +148,7 @@ def lorentz_kernel(num_moments: int, resolution: float = 4.0) -> Array:
 
 
 def chebyshev_density(damped_moments: Array, x: Array) -> Array:
-    """Return ρ(x) = [μ_0 + 2 Σ_m μ_m T_m(x)] / (π sqrt(1 − x²)) for |x| < 1 (RMP Eq. 81), zero outside.
+    """Return ρ(x) = [μ_0 + 2 Σ_m μ_m T_m(x)] / (π sqrt(1 − x²)) for |x| < 1 (RMP Eq. 81), zero outside, NaN for NaN.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def chebyshev_density(damped_moments: Array, x: Array) -> Array:
     coefficients = np.concatenate([damped_moments[:1], 2 * damped_moments[1:]])
     inside = np.abs(x) < 1
     values = np.moveaxis(np.polynomial.chebyshev.chebval(np.where(inside, x, 0.0), coefficients), -1, 0)
-    weight = np.where(inside, 1 / (np.pi * np.sqrt(1 - np.where(inside, x, 0.0) ** 2)), 0.0)
+    weight = np.where(inside, 1 / (np.pi * np.sqrt(1 - np.where(inside, x, 0.0) ** 2)), np.where(np.isnan(x), x, 0.0))
     return values * weight.reshape((-1,) + (1,) * (values.ndim - 1))
 
 

@@ -35,7 +35,7 @@ _EVD = (
     f"orders 97 to 333 had not converged; on an H200 they did at 230015e) and syevj left; {_AGAIN}"
 )
 _CHECKS = (
-    "after the run at ff9a2b8, checks of arguments and the bound where C overflows changed, in Python alone: no kernel "
+    "after the run at ff9a2b8, checks of arguments and SpAMM's bound where C overflows changed, in Python: no kernel "
     f"and no launch did; {_AGAIN}"
 )
 _WATER = f"its test of water asked for inputs that a bare machine lacks; corrected after the run at ff9a2b8, {_AGAIN}"
@@ -52,6 +52,7 @@ _REASONS = {
     _CHECKS: (
         *(f"nearsparse/test_{name}" for name in ("multi_gpu", "ordinary_use", "plans", "search", "spamm")),
         *(f"tsparse/test_{name}" for name in ("collection", "sizes", "spgemm", "tasks")),
+        *(f"kpm/test_{name}" for name in ("grouped", "kpm", "operators", "staged")),
     ),
     _WATER: ("nearsparse/test_case_studies",),
     _NAIVE: ("kpm/test_multi_gpu",),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectile.core import memory
-from spectile.kpm import SpectralDensity, kpm_dos, ldos
+from spectile.kpm import SpectralDensity, kpm_dos, ldos, spectral_function
 from spectile.kpm.cpu import engine as cpu_engine
 from spectile.kpm.cpu.engine import CpuEngine
 from spectile.kpm.operators.lattices import graphene
@@ -193,3 +193,78 @@ def check_shape(matrix, num_vectors, backend):
 @given(matrix=hermitian(), num_vectors=st.sampled_from([1, 2, 3, 7, 17, 70]))
 def test_matrices_of_every_shape(matrix, num_vectors):
     check_shape(matrix, num_vectors, "cpu")
+
+
+@pytest.mark.parametrize("form", ["dense", "csr", "coo"])
+def test_other_byte_orders_are_taken(form):
+    H = graphene(4, 4)
+    wanted = ldos(H, [0, 3], 32, backend="cpu").moments
+    if form == "dense":
+        foreign = H.toarray().astype(">f8")
+    else:
+        foreign = H.asformat(form)
+        foreign.data = foreign.data.astype(">f8")
+    np.testing.assert_array_equal(ldos(foreign, [0, 3], 32, backend="cpu").moments, wanted)
+    assert round(kpm_dos(foreign, 16, 4, rng=1, backend="cpu").integrate()) == H.shape[0]
+
+
+def test_masks_are_refused():
+    H = graphene(4, 4).toarray()
+    masked = np.ma.masked_array(H, mask=H != 0)
+    sparse = graphene(4, 4)
+    sparse.data = np.ma.masked_array(sparse.data, mask=sparse.data < 0)
+    for each in (masked, sparse):
+        with pytest.raises(TypeError, match="H has masked entries"):
+            kpm_dos(each, 16, 2, backend="cpu")
+    assert round(kpm_dos(np.ma.masked_array(H), 16, 2, rng=1, backend="cpu").integrate()) == len(H)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr"])
+@pytest.mark.parametrize("index", [-3, 10**7])
+def test_indices_outside_the_matrix_are_named(form, index):
+    H = graphene(4, 4).asformat(form)
+    (H.row if form == "coo" else H.indices)[5] = index
+    with pytest.raises(ValueError, match=f"H is no valid {form} matrix"):  # was a segmentation fault
+        kpm_dos(H, 16, 2, backend="cpu")
+
+
+def test_a_real_operator_whose_product_is_complex_is_refused():
+    class Rotated:
+        shape, dtype = (10, 10), np.dtype(np.float64)
+
+        def __matmul__(self, x):
+            return 1j * x
+
+    with pytest.raises(ValueError, match=r"H @ x is complex128 and H\.dtype is float64"):
+        kpm_dos(Rotated(), 16, 2, backend="cpu")
+
+
+def test_nan_and_complex_numbers_keep_their_nature():
+    H = graphene(4, 4)
+    density = kpm_dos(H, 64, 8, rng=1, backend="cpu")
+    curves = ldos(H, [0, 1], 64, backend="cpu")
+    assert np.isnan(density(np.nan)) and np.isnan(curves(np.nan)).all() and density(1e3) == 0
+    green = density.integrate(lambda energy: 1 / (0.1 + 0.5j - energy))
+    parts = [
+        density.integrate(lambda energy, part=part: part(1 / (0.1 + 0.5j - energy))) for part in (np.real, np.imag)
+    ]
+    assert abs(green - complex(*parts)) < 1e-12 and abs(green.imag) > 1
+    assert isinstance(density.integrate(), float)
+
+
+def test_numbers_of_plane_waves_are_checked():
+    H, positions = graphene(4, 4), np.arange(32.0)
+    for options, words in (
+        ({"wavevectors": [[1j]]}, "wavevectors are complex128"),
+        ({"wavevectors": [[0.1]], "weights": np.ones(32) + 1j}, "weights are complex128"),
+        ({"wavevectors": "x"}, "wavevectors are <U1"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            spectral_function(H, positions=positions, num_moments=8, backend="cpu", **options)
+    for options, words in (
+        ({"wavevectors": np.zeros((0, 1))}, "give at least one"),
+        ({"wavevectors": np.zeros((1, 1, 1))}, "give at least one, one a row"),
+        ({"wavevectors": [[0.1]], "orbitals": np.full(32, np.nan)}, "orbitals hold NaN"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            spectral_function(H, positions=positions, num_moments=8, backend="cpu", **options)

@@ -24,6 +24,8 @@ def as_operator(H: Any) -> StoredMatrix | TopologicalInsulator | PartitionedOper
     """
     if isinstance(H, list | tuple):
         H = np.asarray(H)
+    if np.ma.is_masked(H) or np.ma.is_masked(getattr(H, "data", None)):
+        raise TypeError("H has masked entries, whose mask would be lost: fill them, as H.filled(0) does")
     own = isinstance(H, StoredMatrix | TopologicalInsulator | PartitionedOperator | Operator)
     shape, dtype = getattr(H, "shape", None), getattr(H, "dtype", None)
     if shape is None or dtype is None or not (own or hasattr(H, "__matmul__")):
@@ -55,7 +57,7 @@ def _is_stored(H: Any) -> bool:
 
 def vector_dtype(dtype: Any, complex_vectors: bool = False) -> np.dtype[Any]:
     """Return the type of the vectors for an operator's: float64 for whole numbers and half precision."""
-    dtype = np.dtype(dtype)
+    dtype = np.dtype(dtype).newbyteorder("=")
     if dtype.kind in "biu" or dtype == np.float16:
         dtype = np.dtype(np.float64)
     return np.result_type(dtype, np.complex64) if complex_vectors else dtype

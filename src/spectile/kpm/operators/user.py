@@ -33,12 +33,14 @@ class ProductOperator:
         Raises
         ------
         ValueError
-            If the product has another shape.
+            If the product has another shape, or is complex where H is real.
         """
         image = self.H @ block
         shape = getattr(image, "shape", None)
         if shape != out.shape:
             raise ValueError(f"H @ x has shape {shape} for an x of shape {block.shape}: it must have the same")
+        if np.dtype(image.dtype).kind == "c" and out.dtype.kind != "c":
+            raise ValueError(f"H @ x is {image.dtype} and H.dtype is {self.dtype}: give H a complex dtype")
         out[...] = image
 
     def bounds(self) -> None:
