@@ -79,6 +79,25 @@ def test_reasons_speak_of_orders_that_are_measured():
         assert named <= orders, f"{claim['claim']}: its reason names n = {named - orders}, which it is not made of"
 
 
+#: How statements call what the methods' names stand for.
+CALLED = {
+    "cuBLAS": {"cublas"}, "cublasHgemm": {"cublas_half_sums"}, "cuSPARSE": {"cusparse", "cusparse_float32"},
+    "CUSP": {"cusp"}, "RMerge2": {"rmerge2"}, "Nsparse": {"nsparse"}, "AC-SpGEMM": {"ac_spgemm"}, "spECK": {"speck"},
+    "nonTCU": {"tasks_nontcu"}, "MAGMA": {"magma"}, "cuSOLVER": {"cusolver_one_stage"},
+}  # fmt: skip
+
+
+def test_ratios_are_over_what_their_statements_say():
+    checked = 0
+    for _, claim in CLAIMS[CLAIMS["column"].str.startswith(("speedup:", "gain:"))].iterrows():
+        over = re.search(r"(?:over|than|against) (" + "|".join(CALLED) + r")\b", claim["statement"])
+        if over is not None:
+            baseline = claim["column"].split(":")[2]
+            assert baseline in CALLED[over[1]], f"{claim['claim']} says {over[1]} and divides by {baseline}"
+            checked += 1
+    assert checked > 200
+
+
 def test_every_element_of_a_paper_has_a_claim():
     for paper in provenance.PAPERS:
         of_paper = CLAIMS[(CLAIMS["paper"] == paper) & CLAIMS["kind"].isin(claims.JUDGED)]
