@@ -53,7 +53,18 @@ def table(frame: pandas.DataFrame) -> Table:
         "whose root is 46,340.95. Summed that way, all twelve printed errors come out; the true ones stand beside.",
         "Speed-up of a call of spamm over a call of cuSPARSE; below it the time of the device alone over the same.",
         "The true errors are 0.63 to 1.0 of ‖C‖ (1,422.3 and 69,214.0): hardly anything of C is kept there.",
+        *algorithms(select(rows, "method=cusparse")),
         *(f"{row['case']}: {row['reason']}." for _, row in failed.iterrows()),
         *sorted(set(select(frame, "p_study=truncation,method=cusparse,status=skipped")["reason"])),
     ]
     return result
+
+
+def algorithms(rows: pandas.DataFrame) -> list[str]:
+    """Return which algorithm of cuSPARSE each order took."""
+    if not len(rows) or "v_algorithm" not in rows:
+        return []
+    words = {"alg1": "the fastest, keeps all products in memory", "alg2": "needs less", "alg3": "in chunks, the least"}
+    taken = rows.groupby("v_algorithm")["p_n"].unique()
+    orders = {name: " and ".join(f"{n:,.0f}" for n in sorted(taken[name])) for name in taken.index}
+    return [f"cuSPARSE: {name} ({words[name]}) at N = {at}." for name, at in orders.items()]
