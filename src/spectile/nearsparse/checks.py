@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import sys
 from collections.abc import Sequence
@@ -256,7 +257,8 @@ def host_array(array: Any, name: str = "a") -> Any:
 
 def _to_caller_kind(c: Any, like: Any) -> Any:
     """Return a NumPy result in the kind of a host operand: by ``from_dlpack`` of its library, where it has one."""
-    library = sys.modules.get(type(like).__module__.partition(".")[0])
+    root = type(like).__module__.partition(".")[0]
+    library = importlib.import_module("jax.numpy") if root == "jaxlib" else sys.modules.get(root)
     if isinstance(like, np.ndarray) or not hasattr(like, "__dlpack__") or not hasattr(library, "from_dlpack"):
         return c
     return library.from_dlpack(c)  # type: ignore[union-attr]

@@ -235,6 +235,16 @@ def test_kind_of_the_result_is_that_of_the_operands(monkeypatch):
     np.testing.assert_allclose(product(a.tolist(), a.T.tolist(), tau=0).c, a @ a.T)
 
 
+def test_jax_gets_its_own_arrays_back(monkeypatch):
+    library = types.ModuleType("jax.numpy")
+    library.from_dlpack = lambda array: Tensor(np.asarray(array))
+    monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
+    monkeypatch.setitem(sys.modules, "jax.numpy", library)
+    monkeypatch.setattr(Tensor, "__module__", "jaxlib._jax")
+    a = np.eye(4)
+    assert isinstance(product(Tensor(a), Tensor(a), tau=0).c, Tensor)
+
+
 def test_half_precision_result():
     a = np.full((40, 40), 2, np.float16)
     result = product(a, a, tau=0, precision="fp16c16")
