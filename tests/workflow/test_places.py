@@ -1,6 +1,7 @@
 """Where the workflow may lie: a path with spaces, a checkout that is only read, another workflow that uses it."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -15,30 +16,9 @@ from .conftest import ROOT
 from .faulty import workflow as faulty
 
 ALL = ("--cores", "2")
-OUTSIDE = """\
-configfile: "{folder}/config/config.yaml"
-
-module spectile:
-    snakefile: "{folder}/Snakefile"
-    config: config
-
-use rule * from spectile as spectile_*
-
-rule picture:
-    default_target: True
-    input: "results/this/figures/kpm_fig1.svg"
-    output: "picture.svg"
-    shell: "cp {{input:q}} {{output:q}}"
-"""
-
-
+# The Snakefile that docs/plan.md shows.
+(OUTSIDE,) = re.findall(r"```\n(module .*?)```", (ROOT / "docs/plan.md").read_text(), flags=re.DOTALL)
 ALL_OF_IT = """\
-module spectile:
-    snakefile: "{folder}/Snakefile"
-    config: {{"papers": ["kpm"], "machine": "box", "rounds": 3}}
-
-use rule * from spectile as spectile_*
-
 rule everything:
     default_target: True
     input: rules.spectile_all.input
@@ -93,15 +73,16 @@ def test_another_workflow_uses_it_as_a_module(tmp_path):
     folder = faulty.faulty_workflow(tmp_path / "checkout", {"case": "one"})
     outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / "Snakefile").write_text(OUTSIDE.format(folder=folder))
-    command = [sys.executable, "-m", "snakemake", *ALL, "--resources", "bench=1"]
+    snakefile = OUTSIDE.replace("/path/to/spectile", str(folder))
+    (outside / "Snakefile").write_text(snakefile)
+    command = [sys.executable, "-m", "snakemake", *ALL]
     environment = faulty.environment(folder)
     environment["PYTHONPATH"] = str(faulty.FAULTY)
     done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (outside / "picture.svg").read_text().startswith("<?xml")
     # Everything of the module, and a report of the outside workflow's own: a module's hooks do not run.
-    (outside / "Snakefile").write_text(ALL_OF_IT.format(folder=folder))
+    (outside / "Snakefile").write_text(snakefile.partition("rule picture")[0] + ALL_OF_IT)
     done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (outside / "results/box/claims.html").exists() and not (outside / "results/box/report.zip").exists()
