@@ -34,6 +34,7 @@ rule all:
         PLAN.all_records(),
         PLAN.drawings(),
         PLAN.result("claims.html"),
+        PLAN.result("machines/claims.html"),
         PLAN.result("config.yaml"),
         PLAN.result("report.zip") if IS_MAIN else [],
     localrule: True

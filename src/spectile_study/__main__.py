@@ -121,6 +121,13 @@ def add_commands(commands: Any) -> None:
     claims.add_argument("--out", type=Path, required=True, help="the page; .tsv and .fragment.html lie beside it")
     claims.set_defaults(command=_claims)
 
+    machines = commands.add_parser("machines", help="set the frames of several machines side by side")
+    machines.add_argument("--machine", required=True, help="the one that the others are compared with")
+    machines.add_argument("--frames", type=Path, nargs="*", default=[], help="parquet frames of all machines")
+    machines.add_argument("--claims", type=Path, default=Path("config/claims.tsv"))
+    machines.add_argument("--out", type=Path, required=True, help="folder of claims.html and times.html")
+    machines.set_defaults(command=_machines)
+
     for command in (fetch, measure, keep, draw):
         command.add_argument("--study", type=Path, default=Path(), help="folder with config/ and workflow/")
 
@@ -394,6 +401,15 @@ def _claims(options: argparse.Namespace) -> int:
     from spectile_study.figures import claims
 
     claims.write([archive.read_frame(path) for path in options.frames], options.claims, options.out)
+    return 0
+
+
+def _machines(options: argparse.Namespace) -> int:
+    from spectile_study.bench import archive
+    from spectile_study.figures import machines
+
+    frames = [archive.read_frame(path) for path in options.frames]
+    machines.write(options.machine, frames, options.claims, options.out)
     return 0
 
 

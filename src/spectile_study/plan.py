@@ -283,6 +283,13 @@ class Plan:
         """Return the frames of all papers of this run."""
         return [path for paper in self.papers for path in self.frame(paper)]
 
+    def others(self) -> list[str]:
+        """Return the reviewed frames of other machines, which this run is set beside."""
+        recorded = self.study / "results/recorded"
+        names = sorted(path.name for path in recorded.glob("*") if path.is_dir() and path.name != self.machine)
+        paths = [recorded / name / f"{paper}.parquet" for name in names for paper in self.papers]
+        return [str(path) for path in paths if path.exists()]
+
     @functools.cache  # noqa: B019
     def elements(self, paper: str) -> list[Element]:
         """Return the paper's tables and figures."""

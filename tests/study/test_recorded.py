@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from spectile_study import make_inputs
 from spectile_study.bench import archive, provenance, record
 from spectile_study.bench.sheets import read_sheet
 
@@ -62,3 +63,17 @@ def test_recorded_rows_are_of_the_sheet_and_say_where_they_come_from(path):
     assert frame.loc[frame["status"] != "ok", "reason"].str.len().gt(20).all()
     timed = (frame["status"] == "ok") & (frame["clock"] != "none")
     assert frame.loc[timed, "time_s"].gt(0).all() and frame.loc[~timed, "time_s"].isna().all()
+
+
+def test_a_second_machine_measures_cases_that_are_recorded_without_network_or_training():
+    listed = [line.split("/") for line in (ROOT / "config/second_machine.txt").read_text().splitlines()]
+    assert len(listed) == len({case for _, case in listed}) and {paper for paper, _ in listed} == set(provenance.PAPERS)
+    for paper in provenance.PAPERS:
+        frame = record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet")
+        done = set(frame.loc[frame["status"] == "ok", "case"])
+        for case in (case for each, case in listed if each == paper):
+            row = sheet(paper, "paper")[case]
+            assert case in done and (row["gpus"] or 0) <= 1, f"{paper}/{case}"
+            kinds = {kind for kind, _ in make_inputs.of_case(paper, row)}
+            assert kinds <= {*make_inputs.DESCRIBED, "family"}
+            assert kinds or paper != "tsparse" or not row["matrix"], f"{case} is downloaded"

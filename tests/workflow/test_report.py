@@ -109,10 +109,35 @@ def test_report_calls_elements_as_the_paper_does(finished):
         assert page == "report/report.html"  # as README says
         report = archive.read(page).decode()
     labels = set(re.findall(r'"element": "([^"]*)"', report))
-    assert {"All claims", "Figure 5", "Table 1", "ablation (not in the paper)"} <= labels
+    assert {
+        "Claims by machine",
+        "Times by machine",
+        "All claims",
+        "Figure 5",
+        "Table 1",
+        "ablation (not in the paper)",
+    } <= labels
     assert not [label for label in labels if re.match(r"(Table|Figure) \D", label)]
     shown = set(re.findall(r'"shows": "([^"]*)"', report))
     assert "speed-up over the dense product by valid ratio" in shown and len(shown) > 10
+
+
+def test_report_shows_the_rules_that_made_the_inputs(finished):
+    with zipfile.ZipFile(finished / "results/this/report.zip") as archive:
+        report = archive.read("report/report.html").decode()
+    graph = report[report.index("rulegraph") :]
+    for rule in ("describe_decay", "compute_water", "train_network", "measure_case", "draw_figure", "check_claims"):
+        assert rule in graph, f"the graph of rules lacks {rule}"
+
+
+def test_the_run_stands_beside_the_recorded_machines(finished):
+    told = pandas.read_csv(finished / "results/this/machines/claims.tsv", sep="\t")
+    machines = list(dict.fromkeys(name.partition(" ")[0] for name in list(told)[4:]))
+    assert machines == ["this", "h200", "xeon2"]
+    (verdicts,) = [name for name in told if name.startswith("this ") and name.endswith(": verdict")]
+    table_1 = told[told["where"] == "SpAMM, Table 1"]
+    assert len(table_1) >= 36 and (table_1[verdicts] == "reproduced").all()
+    assert (finished / "results/this/machines/times.html").stat().st_size > 500
 
 
 @pytest.mark.parametrize(

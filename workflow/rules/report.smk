@@ -26,6 +26,7 @@ if IS_MAIN:
         input:
             PLAN.drawings(),
             PLAN.result("claims.html"),
+            PLAN.result("machines/claims.html"),
             PLAN.result("config.yaml"),
         output:
             PLAN.result("report.zip"),

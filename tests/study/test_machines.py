@@ -1,0 +1,72 @@
+"""Several machines side by side: every cell is that of its own machine's records."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spectile_study.bench import claims, record
+from spectile_study.figures import machines
+
+ROOT = Path(__file__).parents[2]
+H200, XEON2 = "h200 (NVIDIA H200)", "xeon2 (Intel(R) Xeon(R) Processor)"
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Return SpAMM's and tSparse's frames of the two machines that are recorded."""
+    paths = [ROOT / f"results/recorded/{machine}/{paper}.parquet" for machine in ("h200", "xeon2")
+             for paper in ("spamm", "tsparse")]  # fmt: skip
+    return [record.read_frame(path) for path in paths]
+
+
+def table_of(paper):
+    listed = claims.read_claims(ROOT / "config/claims.tsv")
+    return listed[listed["paper"] == paper].reset_index(drop=True)
+
+
+def test_times_are_ratios_of_medians_of_the_same_cases(recorded):
+    table = machines.times_table(machines.by_machine("h200", recorded)).values()
+    assert XEON2 in table and f"{XEON2}: cases" in table
+    line = table[(table["system"] == "tSparse") & (table["method"] == "spectile_float64")].iloc[0]
+    ratios = []
+    of_method = [
+        frame[frame["method"] == "spectile_float64"] for frame in recorded if set(frame["paper"]) == {"tsparse"}
+    ]
+    ours, theirs = (rows[rows["status"] == "ok"].set_index("case")["samples_s"] for rows in of_method)
+    for case in set(ours.index) & set(theirs.index):
+        ratios.append(np.median(ours[case]) / np.median(theirs[case]))
+    assert line[f"{XEON2}: cases"] == len(ratios) > 20
+    assert line[XEON2] == pytest.approx(np.exp(np.mean(np.log(ratios))))
+    assert (line[f"{XEON2}: least"], line[f"{XEON2}: most"]) == pytest.approx((min(ratios), max(ratios)))
+    # From the other side it is the inverse.
+    other = machines.times_table(machines.by_machine("xeon2", recorded)).values()
+    assert other.loc[other["method"] == "spectile_float64", H200].iloc[0] == pytest.approx(1 / line[XEON2])
+
+
+def test_claims_stand_beside_each_other_with_their_own_verdicts(recorded):
+    whole = machines.by_machine("xeon2", recorded)
+    table = machines.claims_table(table_of("tsparse"), whole).values()
+    assert list(table)[4] == XEON2  # the machine of the run comes first
+    for name, column in (("h200", H200), ("xeon2", XEON2)):
+        found = claims.evaluate(table_of("tsparse"), whole[name])
+        judged = found[found["verdict"].isin((*claims.HOLDS, *claims.FAILS))]
+        told = table.dropna(subset=f"{column}: verdict")
+        assert list(told["claim"]) == list(judged["statement"]) and len(told) > 20
+        assert list(told[f"{column}: verdict"]) == list(judged["verdict"])
+        assert list(told[f"{column}: records"]) == list(judged["records"])
+        assert told[column].to_list() == pytest.approx(judged["measured"].to_list())
+
+
+def test_one_machine_alone_says_so(recorded, tmp_path):
+    machines.write("h200", recorded[:1], ROOT / "config/claims.tsv", tmp_path)
+    for name in ("claims", "times"):
+        assert machines.ALONE in (tmp_path / f"{name}.html").read_text()
+    assert "reproduced" in (tmp_path / "claims.html").read_text()
+
+
+def test_a_run_without_records_stands_beside_the_others(recorded, tmp_path):
+    machines.write("box", recorded[2:], ROOT / "config/claims.tsv", tmp_path)
+    page = (tmp_path / "claims.html").read_text()
+    assert "on box and xeon2" in page and "not measured" in page
+    assert "How many times as fast as box" in (tmp_path / "times.html").read_text()
