@@ -300,7 +300,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "evd gpu": lambda: evd_solver("h200", CUSOLVER, (1024, 2048, 4096, 8192, 16384, 32768, 65536)),
     "evd problems": lambda: evd_problems("h200"),
     "evd cpu": lambda: evd_solver("xeon2", ("lapack", "lapack_mrrr"), (2000,)),
-    "evd drivers": lambda: evd_drivers("h200"),
+    "evd drivers": lambda: evd_drivers("epyc2"),
     "kpm step": lambda: kpm_step("h200", "step_200x100x40"),
     "kpm matrices": lambda: kpm_matrices("h200"),
     "kpm dos gpu": lambda: kpm_dos("h200"),
