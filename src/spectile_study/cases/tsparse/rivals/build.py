@@ -19,7 +19,7 @@ _HERE = Path(__file__).parent
 def fetch(recipe: Recipe, folder: Path) -> None:
     """Clone a repository into `folder`, unless it is there, and check its recorded commit out, without changes."""
     if not folder.exists():
-        subprocess.run(["git", "clone", "--quiet", recipe.url, str(folder)], check=True)
+        subprocess.run(["git", "clone", "--quiet", "--no-checkout", recipe.url, str(folder)], check=True)
     subprocess.run(["git", "-C", str(folder), "checkout", "--quiet", "--force", recipe.commit], check=True)
 
 

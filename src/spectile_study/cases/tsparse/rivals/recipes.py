@@ -188,6 +188,14 @@ RECIPES = {
                 "include/Multiply.h",
                 ("spECK_DYNAMIC_MEM_PER_BLOCK{49152}", f"spECK_DYNAMIC_MEM_PER_BLOCK{{{_SHARED}}}"),
             ),
+            # 512 threads sort a block: without a bound they get more registers than there are, and nothing is sorted.
+            *_in(
+                "include/GPU/spECK_HashSpGEMM.cuh",
+                (
+                    "__global__ void hashSpGEMMSortingKernel(",
+                    "__global__ void __launch_bounds__(THREADS) hashSpGEMMSortingKernel(",
+                ),
+            ),
             Repair(
                 "source/GPU/Multiply.cu",
                 "template void MultiplyspECK<double,",

@@ -16,8 +16,10 @@ extern "C" int rival_value_bytes();
 // What a C++ program calls, for one that catches no exceptions.
 inline int rival_guarded(void (*square)(const Rival*, Rival*), const Rival* a, Rival* c) {
     try {
+        cudaGetLastError();  // an earlier call's
         square(a, c);
-        return cudaDeviceSynchronize();
+        const cudaError_t launched = cudaGetLastError(), ended = cudaDeviceSynchronize();
+        return launched ? launched : ended;
     } catch (...) {
         return -1;
     }
