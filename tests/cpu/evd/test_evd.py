@@ -165,6 +165,33 @@ def test_wrong_index_subset(limits):
         evd.eigvalsh(np.eye(80), subset_by_index=limits, backend="cpu")
 
 
+STANDARD_SIZES = [(driver, 1, (size, 0)) for driver in (None, "evr", "evx") for size in (-1, 0, 1)]
+SIZES_OF_BOTH = ((-1, 0), (1, 0), (0, 0), (0, 1), (0, -1), (-0.4, 0.4))
+GENERALIZED_SIZES = [("gvx", kind, sizes) for kind in (1, 2, 3) for sizes in SIZES_OF_BOTH]
+
+
+@pytest.mark.parametrize("driver, kind, sizes", STANDARD_SIZES + GENERALIZED_SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_parts_of_graded_matrices_of_any_size(dtype, sizes, kind, driver):
+    """LAPACK's drivers of parts lose digits of small matrices, because they do not scale a tolerance with them."""
+    n, eps, span = 17, np.finfo(dtype).eps, 100 if np.finfo(dtype).bits == 32 else 900
+    power, power_b = (int(span * part) for part in sizes)
+    power_w = power - power_b if kind == 1 else power + power_b
+    q = np.linalg.qr(random_hermitian(n, rng(16), dtype))[0]
+    a = (q * np.logspace(-12, 0, n, dtype=q.real.dtype)) @ q.conj().T
+    a = (a + a.conj().T) / 2
+    b = np.ldexp(np.eye(n, dtype=a.real.dtype), power_b).astype(dtype) if driver == "gvx" else None
+    scaled = a * np.ldexp(a.real.dtype.type(1), power)
+    exact = np.linalg.eigvalsh(a.astype(np.complex128))
+    limits = np.ldexp([(exact[13] + exact[14]) / 2, 2.0], power_w)
+    parts = [({"subset_by_index": (i, i)}, slice(i, i + 1)) for i in range(n)]
+    for subset, wanted in (*parts, ({"subset_by_value": limits}, slice(14, n))):
+        w, v = evd.eigh(scaled, b, type=kind, driver=driver, **subset, backend="cpu")
+        w, v = np.ldexp(w.astype(np.float64), -power_w), v / np.linalg.norm(v, axis=0)
+        assert np.abs(w - exact[wanted]).max() < n * eps
+        assert np.linalg.norm(a @ v - v * w) < 10 * n * eps
+
+
 def test_worded_errors():
     a = np.eye(5)
     with pytest.raises(ValueError, match="square"):

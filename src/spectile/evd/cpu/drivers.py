@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from spectile.evd.types import Subset, not_definite, scalar_of
+from spectile.evd.cpu.load import largest_entry, times_power
+from spectile.evd.types import Subset, exponent_near_one, not_definite, scalar_of
 
 #: Order up to which QR iteration is faster with eigenvectors than divide and conquer, which divides nothing up to here.
 QR_ORDER = 25
@@ -62,6 +63,20 @@ def _range(part: Subset) -> dict[str, Any]:
     return {"range": "V", "vl": part.low, "vu": part.high}
 
 
+def _times_power(a: np.ndarray, part: Subset, scale: int) -> tuple[np.ndarray, Subset]:
+    """Return a matrix and a part of its spectrum times 2**scale.
+
+    LAPACK's drivers of parts bisect to a tolerance that they do not take along where they scale a small matrix: in
+    double precision below a norm of 1e-146 ten digits may be lost, in single precision below 3e-16 a few.
+    """
+    ends = () if part.by_index else np.ldexp([part.low, part.high], scale).tolist()
+    return times_power(a, scale), Subset(False, *ends) if ends else part
+
+
+def _exponent(a: np.ndarray, lower: bool) -> int:
+    return exponent_near_one(largest_entry(a if lower else a.T))
+
+
 def standard(
     a: np.ndarray, lower: bool, vectors: bool, overwrite: bool = False, driver: str | None = None,
     part: Subset | None = None,
@@ -85,6 +100,9 @@ def standard(
     """
     n, letter = len(a), scalar_of(a.dtype).letter
     driver = driver or fastest(n, vectors)
+    scale = 0 if part is None else _exponent(a, lower)
+    if part is not None and scale:
+        (a, part), overwrite = _times_power(a, part, scale), True
     if letter in "sd" and not a.flags.f_contiguous:
         if lower and n >= (LOWER_ORDER_VECTORS if vectors else LOWER_ORDER_VALUES) and not overwrite:
             a, overwrite = np.array(a, order="F"), True
@@ -101,7 +119,7 @@ def standard(
     if info != 0:
         raise np.linalg.LinAlgError(_FAILURES[driver].format(info, n + 1))
     if part is not None:
-        w, v = w[: counted[0]], v[:, : counted[0]]
+        w, v = np.ldexp(w[: counted[0]], -scale), v[:, : counted[0]]
     return w, v if vectors else None
 
 
@@ -125,6 +143,12 @@ def generalized(
         If B is not positive definite, with the order of the minor, or the iteration does not converge.
     """
     n, letter = len(a), scalar_of(a.dtype).letter
+    scale = 0
+    if part is not None:
+        # Of what becomes of A in standard form: it has the size of A over B's, or times it.
+        scale = _exponent(a, lower) + (-1 if kind == 1 else 1) * _exponent(b, lower)
+        if scale:
+            (a, part), overwrite = _times_power(a, part, scale), True
     routine = _routine(driver, letter)
     keywords: dict[str, Any] = {"uplo": "L" if lower else "U", "jobz": "V" if vectors else "N", "itype": kind}
     if driver != "gvd":
@@ -137,5 +161,5 @@ def generalized(
     if info != 0:
         raise np.linalg.LinAlgError(_FAILURES["ev" + driver[2:]].format(info, n + 1))
     if part is not None:
-        w, v = w[: counted[0]], v[:, : counted[0]]
+        w, v = np.ldexp(w[: counted[0]], -scale), v[:, : counted[0]]
     return w, v if vectors else None

@@ -56,5 +56,13 @@ def largest_entry(matrix: Any) -> float:
     return float(np.max(tops))  # np.max, like the maxima above, keeps NaN
 
 
+def times_power(matrix: Any, scale: int) -> Any:
+    """Return a copy times 2**scale, which need not be a number of its own dtype."""
+    matrix = matrix.copy()
+    for part in _parts(matrix):
+        np.ldexp(part, scale, out=part)
+    return matrix
+
+
 def _parts(array: Any) -> tuple[Any, ...]:
     return (array.real, array.imag) if array.dtype.kind == "c" else (array,)

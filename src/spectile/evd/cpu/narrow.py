@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spectile.evd.arguments import in_kind_of
+from spectile.evd.cpu.load import times_power
 from spectile.evd.types import exponent_near_one
 
 Arrays = list[np.ndarray[Any, np.dtype[Any]]]
@@ -77,7 +78,7 @@ def _solve_part(solve: Callable[..., Any], arrays: Arrays, keywords: dict[str, A
         )
         scale = exponent_near_one(largest) if np.isfinite(largest) else 0
     if scale:
-        arrays = [_times_power(one, scale) for one in arrays]
+        arrays = [times_power(one, scale) for one in arrays]
     if select in ("v", "value", 1) and np.shape(limits) == (2,):
         empty = bool(limits[0] == limits[1])
         keywords = keywords | {"select_range": np.ldexp(np.asarray(limits, np.float64), scale)}
@@ -89,10 +90,3 @@ def _solve_part(solve: Callable[..., Any], arrays: Arrays, keywords: dict[str, A
     if empty:
         w, v = w[:0], [one[:, :0] for one in v]
     return (w, *v) if isinstance(result, tuple) else w
-
-
-def _times_power(x: np.ndarray, scale: int) -> np.ndarray:
-    """Return a floating-point array times 2**scale, which need not be a number of its own dtype."""
-    if x.dtype.kind == "c":
-        return np.ldexp(x.real, scale) + 1j * np.ldexp(x.imag, scale)
-    return np.ldexp(x, scale)
