@@ -9,6 +9,7 @@ import scipy.linalg
 
 from spectile import evd
 from spectile.evd import reference
+from spectile.evd.cpu import drivers
 from spectile.evd.cpu import run as cpu_run
 from spectile.evd.cpu import solver as cpu
 from spectile_study.inputs.spectra import FAMILIES, random_hermitian, residuals, with_spectrum
@@ -240,6 +241,24 @@ def test_errors_begin_as_scipy_words_them(case):
     with pytest.raises(theirs.type) as ours:
         evd.eigh(*operands, **keywords, backend="cpu")
     assert str(ours.value).startswith(str(theirs.value).rstrip("."))
+
+
+def test_orders_whose_work_space_is_no_32_bit_number(monkeypatch):
+    """LAPACK's divide and conquer asks for too little there, and reads past the end of what it gets."""
+    limit = drivers.DIVIDED_ORDER
+    assert 2 * limit**2 + 6 * limit + 1 < 2**31 <= 2 * (limit + 1) ** 2 + 6 * (limit + 1) + 1
+    assert drivers.fastest(limit, True) == "evd" == drivers.fastest(limit + 1, False)
+    assert drivers.fastest(limit + 1, True) == "evr"
+    monkeypatch.setattr(drivers, "DIVIDED_ORDER", 40)
+    a, b = random_hermitian(41, rng(31)), with_spectrum(np.linspace(1, 9, 41), rng(32))
+    w, v = evd.eigh(a, backend="cpu")
+    assert np.linalg.norm(a @ v - v * w) < 1e-11
+    w, v = evd.eigh(a, b, backend="cpu")
+    assert np.linalg.norm(a @ v - b @ v * w) < 1e-11
+    assert evd.eigvalsh(a, b, driver="gvd", backend="cpu").shape == (41,)
+    for second, driver, other in ((None, "evd", "evr"), (b, "gvd", "gvx")):
+        with pytest.raises(ValueError, match=f'Too large work array required.*"{other}"'):
+            evd.eigh(a, second, driver=driver, backend="cpu")
 
 
 @pytest.mark.parametrize(

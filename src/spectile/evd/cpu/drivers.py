@@ -13,6 +13,10 @@ from spectile.evd.types import Subset, exponent_near_one, not_definite, scalar_o
 #: Order up to which QR iteration is faster with eigenvectors than divide and conquer, which divides nothing up to here.
 QR_ORDER = 25
 
+#: Order up to which 2 n² + 6 n + 1, the work space of divide and conquer with eigenvectors, is a 32-bit number; beyond,
+#: LAPACK asks for too little and reads past its end.
+DIVIDED_ORDER = 32_766
+
 #: Orders up to which LAPACK works without blocks, so that its default work space is enough.
 UNBLOCKED_ORDER = 16
 
@@ -31,8 +35,20 @@ _FAILURES = {
 
 
 def fastest(n: int, vectors: bool) -> str:
-    """Return the driver that is fastest for all eigenpairs, or for all eigenvalues."""
+    """Return the driver that is fastest for all eigenpairs, or for all eigenvalues, of a standard problem."""
+    if vectors and n > DIVIDED_ORDER:
+        return "evr"
     return "ev" if vectors and n <= QR_ORDER else "evd"
+
+
+def require_addressable(driver: str, n: int, vectors: bool) -> None:
+    """Raise ValueError where the work space of divide and conquer is too large for LAPACK."""
+    other = {"evd": "evr", "gvd": "gvx"}.get(driver)
+    if other is not None and vectors and n > DIVIDED_ORDER:
+        raise ValueError(
+            "Too large work array required -- computation cannot be performed with standard 32-bit LAPACK: "
+            f'"{driver}" finds eigenvectors up to order {DIVIDED_ORDER:,}, and "{other}" those of larger matrices'
+        )
 
 
 @functools.cache
@@ -100,6 +116,7 @@ def standard(
     """
     n, letter = len(a), scalar_of(a.dtype).letter
     driver = driver or fastest(n, vectors)
+    require_addressable(driver, n, vectors)
     scale = 0 if part is None else _exponent(a, lower)
     if part is not None and scale:
         (a, part), overwrite = _times_power(a, part, scale), True
@@ -143,6 +160,7 @@ def generalized(
         If B is not positive definite, with the order of the minor, or the iteration does not converge.
     """
     n, letter = len(a), scalar_of(a.dtype).letter
+    require_addressable(driver, n, vectors)
     scale = 0
     if part is not None:
         # Of what becomes of A in standard form: it has the size of A over B's, or times it.

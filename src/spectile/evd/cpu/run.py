@@ -100,7 +100,8 @@ def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) 
     for matrix in (array, definite.b):
         if not np.isfinite(matrix).all():
             _require_finite(matrix, options)
-    driver = options.driver or "gvd"
+    divided = not options.vectors or len(array) <= drivers.DIVIDED_ORDER
+    driver = options.driver or ("gvd" if divided else "gvx")
     w, v = drivers.generalized(
         array,
         definite.b,
