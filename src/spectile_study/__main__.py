@@ -153,6 +153,7 @@ def add_commands(commands: Any) -> None:
         unpack,
         draw,
         claims,
+        machines,
         export,
         compare,
         rivals,
