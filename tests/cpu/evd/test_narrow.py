@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectile import evd
+from spectile.evd.cpu import narrow
 from spectile_study.inputs.spectra import residuals
 
 DTYPES = ("float64", "float32", "complex128", "complex64", "int32", "int8", "bool", ">f8", "float16")
@@ -155,6 +157,38 @@ def test_batches(values_only):
                      eigvals_only=values_only, select="v", select_range=(0.5, 1.5))  # fmt: skip
         with pytest.raises(ValueError, match="at least one matrix"):
             function(*(x[:0] for x in operands), backend="cpu", eigvals_only=values_only)
+
+
+def test_orders_whose_work_space_is_no_32_bit_number(monkeypatch):
+    """LAPACK's divide and conquer gets too little work space there, so that others find the eigenvectors."""
+    n, m = narrow.DIVIDED_TRIDIAGONAL_ORDER, narrow.DIVIDED_BAND_ORDER
+    assert n**2 + 4 * n + 1 < 2**31 <= (n + 1) ** 2 + 4 * (n + 1) + 1
+    assert 2 * m**2 + 5 * m + 1 < 2**31 <= 2 * (m + 1) ** 2 + 5 * (m + 1) + 1
+    rng = np.random.default_rng(4)
+    d, e, band = rng.standard_normal(30), rng.standard_normal(29), rng.standard_normal((4, 30))
+    calls = [(evd.eigh_tridiagonal, (d, e), {}), (evd.eigh_tridiagonal, (d, e), {"lapack_driver": "stevd"}),
+             (evd.eig_banded, (band,), {}), (evd.eig_banded, (band.astype("F"),), {"lower": True})]  # fmt: skip
+    whole = [function(*operands, backend="cpu", **keywords) for function, operands, keywords in calls]
+    monkeypatch.setattr(narrow, "DIVIDED_TRIDIAGONAL_ORDER", 20)
+    monkeypatch.setattr(narrow, "DIVIDED_BAND_ORDER", 20)
+
+    def too_large(*_, **__):
+        raise AssertionError("divide and conquer is called")
+
+    find = scipy.linalg._decomp.get_lapack_funcs
+
+    def without(names, arrays=()):
+        found = find(names, arrays)
+        return [
+            too_large if name in ("stevd", "sbevd", "hbevd") else one for name, one in zip(names, found, strict=True)
+        ]
+
+    monkeypatch.setattr(scipy.linalg._decomp, "get_lapack_funcs", without)
+    for (function, operands, keywords), (w, v) in zip(calls, whole, strict=True):
+        ours, vectors = function(*operands, backend="cpu", **keywords)
+        eps = np.finfo(v.dtype).eps
+        np.testing.assert_allclose(ours, w, atol=1000 * eps)
+        np.testing.assert_allclose(abs((v.conj() * vectors).sum(axis=0)), 1, atol=10000 * eps)
 
 
 def test_masks_are_refused():

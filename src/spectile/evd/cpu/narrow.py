@@ -11,6 +11,10 @@ from spectile.evd.arguments import in_kind_of
 from spectile.evd.cpu.load import times_power
 from spectile.evd.types import exponent_near_one
 
+#: Orders up to which n² + 4 n + 1 and 2 n² + 5 n + 1, the work space of stevd and sbevd for eigenvectors, are 32-bit
+#: numbers; beyond, SciPy hands LAPACK too little, which reads past its end.
+DIVIDED_TRIDIAGONAL_ORDER, DIVIDED_BAND_ORDER = 46_338, 32_766
+
 Arrays = list[np.ndarray[Any, np.dtype[Any]]]
 
 
@@ -19,6 +23,9 @@ def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
     from scipy import linalg
 
     def solve(arrays: Arrays, scale: int, keywords: dict[str, Any]) -> Any:
+        divides = keywords["lapack_driver"] == "stevd" or (keywords["lapack_driver"] == "auto" and _is_whole(keywords))
+        if divides and not keywords["eigvals_only"] and arrays[0].size > DIVIDED_TRIDIAGONAL_ORDER:
+            keywords = keywords | {"lapack_driver": "stemr"}
         return linalg.eigh_tridiagonal(*arrays, tol=np.ldexp(float(tol), scale), **keywords)
 
     arrays = [np.asarray(one) for one in (d, e)]
@@ -38,6 +45,8 @@ def eig_banded(a_band: Any, *, lower: bool, max_ev: int, **keywords: Any) -> Any
         (band,) = arrays
         if band.ndim == 2 and len(band) > band.shape[1] > 0:
             band = band[: band.shape[1]] if lower else band[len(band) - band.shape[1] :]
+        if not keywords["eigvals_only"] and band.shape[-1] > DIVIDED_BAND_ORDER and _is_whole(keywords):
+            keywords = keywords | {"select": "i", "select_range": (0, band.shape[-1] - 1)}
         return linalg.eig_banded(band, lower=lower, **keywords)
 
     return _in_kind(a_band, _solve_each(solve, [np.asarray(a_band)], 2, keywords))
@@ -65,12 +74,17 @@ def _solve_each(solve: Callable[..., Any], arrays: Arrays, axes: int, keywords: 
     return tuple(stacked) if isinstance(results[0], tuple) else stacked[0]
 
 
+def _is_whole(keywords: dict[str, Any]) -> bool:
+    select = keywords["select"]
+    return (select.lower() if isinstance(select, str) else select) in ("a", "all", 0)
+
+
 def _solve_part(solve: Callable[..., Any], arrays: Arrays, keywords: dict[str, Any]) -> Any:
     """Solve one problem, as LAPACK's drivers of parts need it: with its largest entry near 1, and no empty interval."""
+    if _is_whole(keywords):
+        return solve(arrays, 0, keywords)
     select, limits = keywords["select"], keywords["select_range"]
     select = select.lower() if isinstance(select, str) else select
-    if select in ("a", "all", 0):
-        return solve(arrays, 0, keywords)
     scale, empty = 0, False
     if all(one.dtype.kind in "fc" for one in arrays):
         largest = max(
