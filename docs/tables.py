@@ -301,6 +301,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "evd problems": lambda: evd_problems("h200"),
     "evd cpu": lambda: evd_solver("xeon2", ("lapack", "lapack_mrrr"), (2000,)),
     "evd drivers": lambda: evd_drivers("epyc2"),
+    "evd batches cpu": lambda: evd_problems("epyc2"),
     "kpm step": lambda: kpm_step("h200", "step_200x100x40"),
     "kpm matrices": lambda: kpm_matrices("h200"),
     "kpm dos gpu": lambda: kpm_dos("h200"),

@@ -39,8 +39,8 @@ def eigh_tridiagonal(
     tol : float
         Absolute tolerance of LAPACK's "stebz" on the CPU.
     lapack_driver : {"auto", "stemr", "stebz", "sterf", "stev", "stevd"}
-        LAPACK's driver on the CPU; "stemr" in place of "stevd" above order 46,338, whose work space LAPACK cannot count.
-        On CUDA a name is checked and what runs is the same: Sturm counts for the
+        LAPACK's driver on the CPU; above order 46,338, for whose eigenvectors "stevd" needs more work space than it can
+        count, "stemr" takes its place.  On CUDA a name is checked and what runs is the same: Sturm counts for the
         eigenvalues, divide and conquer with eigenvectors, both in float64.
     backend : {"auto", "cpu", "cuda"}
         ``auto`` takes CUDA for arrays on a GPU, or where a device is found.
