@@ -2,9 +2,11 @@
 
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 
+from spectile.__main__ import main
 from spectile_study.bench import archive, record
 
 
@@ -104,3 +106,17 @@ def test_damaged_zips_are_named(tmp_path):
         broken.writestr("a.json", json.dumps(stored("a") | {"device": 1}))
     with pytest.raises(record.RecordError, match=r"a\.json in .* breaks the record schema"):
         archive.load(tmp_path / "kpm.zip")
+
+
+def test_commands_keep_what_the_sheet_names_and_unpack_it_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    archive.pack([stored("peaks"), stored("left")], tmp_path / "kpm.zip")
+    folder = ["--into", "results/recorded/box", "--study", str(Path(__file__).parents[2])]
+    assert main(["keep", "--records", "kpm.zip", *folder]) == 0
+    assert "left is left out: no row of the sheet is called so" in capsys.readouterr().out
+    for written in (1, 0):  # what is there stays
+        assert main(["unpack", "--recorded", "results/recorded/box"]) == 0
+        assert f"{written} records written to results/box/records/kpm" in capsys.readouterr().out
+    assert archive.load(tmp_path / "results/box/records/kpm") == {"peaks": stored("peaks")}
+    assert main(["keep", "--records", "kpm.zip", "--into", "results/recorded/other", *folder[2:]]) == 2
+    assert "takes one paper of other at a time" in capsys.readouterr().err
