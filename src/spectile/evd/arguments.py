@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,15 +22,6 @@ def any_on_device(operands: tuple[Any, ...]) -> bool:
     return any(
         type(one).__module__ == "cupy" or (not isinstance(one, _ON_HOST) and arrays.on_device(one)) for one in operands
     )
-
-
-def in_kind_of(a: Any) -> Callable[[Any], Any]:
-    """Return what gives a NumPy result back in the library of a host array that supports DLPack, or else as it is."""
-    if isinstance(a, np.ndarray) or not hasattr(a, "__dlpack__"):
-        return lambda result: result
-    root = type(a).__module__.partition(".")[0]
-    library = importlib.import_module("jax.numpy") if root == "jaxlib" else sys.modules.get(root)
-    return getattr(library, "from_dlpack", lambda result: result)
 
 
 def require_square(a: Any, name: str = "a") -> tuple[int, ...]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -15,6 +13,7 @@ import numpy as np
 
 from spectile.core import precisions
 from spectile.core.arrays import on_device
+from spectile.core.host import in_kind_of
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import OF_DTYPE, PRECISIONS, Request, Split
 
@@ -93,7 +92,7 @@ class Operands:
         if self.out is not None:
             result.c = self.out
         elif not self.on_gpu:
-            result.c = _to_caller_kind(result.c, self.like)
+            result.c = in_kind_of(self.like)(result.c)
         return result
 
 
@@ -253,15 +252,6 @@ def host_array(array: Any, name: str = "a") -> Any:
     if isinstance(array, np.ndarray) or hasattr(array, "__array__") or not hasattr(array, "__dlpack__"):
         return np.asarray(array)
     return np.from_dlpack(array)
-
-
-def _to_caller_kind(c: Any, like: Any) -> Any:
-    """Return a NumPy result in the kind of a host operand: by ``from_dlpack`` of its library, where it has one."""
-    root = type(like).__module__.partition(".")[0]
-    library = importlib.import_module("jax.numpy") if root == "jaxlib" else sys.modules.get(root)
-    if isinstance(like, np.ndarray) or not hasattr(like, "__dlpack__") or not hasattr(library, "from_dlpack"):
-        return c
-    return library.from_dlpack(c)  # type: ignore[union-attr]
 
 
 def _check_result_array(name: str, array: Any, shape: tuple[int, ...], dtype: str | None) -> None:

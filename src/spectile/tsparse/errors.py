@@ -30,22 +30,6 @@ def other_pattern(name: str) -> ValueError:
     return ValueError(f"the pattern of {name} differs from the analysed one: call symbolic() again for it")
 
 
-def refuse_malformed(name: str, matrix: Any) -> None:
-    """Raise ValueError where a host matrix is not what its format promises: SciPy converts it without a look."""
-    try:
-        if matrix.format == "coo":
-            inside = all(
-                index.min(initial=0) >= 0 and index.max(initial=-1) < length and len(index) == len(matrix.data)
-                for index, length in zip((matrix.row, matrix.col), matrix.shape, strict=True)
-            )
-            if not inside:
-                raise ValueError("an index lies outside the matrix")
-        elif matrix.format in ("csc", "bsr"):
-            matrix.check_format(full_check=True)
-    except ValueError as error:
-        raise ValueError(f"{name} is no valid {matrix.format} matrix ({error}): check its indices") from None
-
-
 def check_values(data_a: Any, data_b: Any, out: Any, nnz_a: int, nnz_b: int, nnz_c: int) -> None:
     """Raise where values do not belong to one product: their types, their numbers, their layout."""
     for name, array in (("data_a", data_a), ("data_b", data_b), ("out", out)):

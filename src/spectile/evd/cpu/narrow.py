@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.evd.arguments import in_kind_of
+from spectile.core.host import in_kind_of
 from spectile.evd.cpu.load import times_power
 from spectile.evd.types import exponent_near_one
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core import memory
-from spectile.evd.arguments import in_kind_of
+from spectile.core.host import in_kind_of
 from spectile.evd.cpu import drivers, solver
 from spectile.evd.cpu.load import largest_entry, load_matrix
 from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finite, working_dtype

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.host import refuse_malformed
 from spectile.kpm.bounds import gershgorin
 from spectile.kpm.operators.protocol import lies_on_gpu
 from spectile.kpm.types import NOT_FINITE
@@ -37,7 +38,7 @@ class StoredMatrix:
             return matrix
         import scipy.sparse
 
-        refuse_malformed(self.matrix)
+        refuse_malformed("H", self.matrix)
         matrix = scipy.sparse.csr_array(self.matrix, dtype=dtype)
         if not matrix.has_canonical_format:
             matrix = matrix.copy()
@@ -68,20 +69,6 @@ class StoredMatrix:
     def memory_bytes(self, num_vectors: int) -> int:
         """Return the bytes of the product before it is written."""
         return self.shape[0] * num_vectors * self.dtype.itemsize
-
-
-def refuse_malformed(matrix: Any) -> None:
-    """Raise ValueError where a host matrix is not what its format promises: SciPy converts it without a look."""
-    form = getattr(matrix, "format", None)
-    try:
-        if form == "coo":
-            pairs = zip((matrix.row, matrix.col), matrix.shape, strict=True)
-            if not all(index.min(initial=0) >= 0 and index.max(initial=-1) < length for index, length in pairs):
-                raise ValueError("an index lies outside the matrix")
-        elif form in ("csr", "csc", "bsr"):
-            matrix.check_format(full_check=True)
-    except ValueError as error:
-        raise ValueError(f"H is no valid {form} matrix ({error}): check its indices") from None
 
 
 def _copied(array: Any, dtype: np.dtype[Any]) -> Any:

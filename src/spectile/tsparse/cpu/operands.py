@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.host import refuse_malformed
 from spectile.tsparse import errors
 from spectile.tsparse.cpu.examine import examine
 from spectile.tsparse.types import Operand
@@ -21,7 +22,8 @@ def _operand(matrix: Any, name: str) -> Operand:
     """Check a factor and bring it to CSR with sorted rows and no duplicates; the input is not changed."""
     import scipy.sparse as sp
 
-    errors.refuse_malformed(name, matrix)
+    if matrix.format != "csr":  # whose rows are examined below
+        refuse_malformed(name, matrix)
     csr = matrix.tocsr()
     rows, columns = csr.shape
     indptr, indices, data = csr.indptr, csr.indices, csr.data

@@ -1,0 +1,36 @@
+"""What several systems share on the host: results in the caller's kind, and sparse matrices as formats promise."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def in_kind_of(a: Any) -> Callable[[Any], Any]:
+    """Return what gives a NumPy result back in the library of a host array that supports DLPack, or else as it is."""
+    if isinstance(a, np.ndarray) or not hasattr(a, "__dlpack__"):
+        return lambda result: result
+    root = type(a).__module__.partition(".")[0]
+    library = importlib.import_module("jax.numpy") if root == "jaxlib" else sys.modules.get(root)
+    return getattr(library, "from_dlpack", lambda result: result)
+
+
+def refuse_malformed(name: str, matrix: Any) -> None:
+    """Raise ValueError where a host matrix is not what its format promises: SciPy converts it without a look."""
+    form = getattr(matrix, "format", None)
+    try:
+        if form == "coo":
+            inside = all(
+                index.min(initial=0) >= 0 and index.max(initial=-1) < length and len(index) == len(matrix.data)
+                for index, length in zip((matrix.row, matrix.col), matrix.shape, strict=True)
+            )
+            if not inside:
+                raise ValueError("an index lies outside the matrix")
+        elif form in ("csr", "csc", "bsr"):
+            matrix.check_format(full_check=True)
+    except ValueError as error:
+        raise ValueError(f"{name} is no valid {form} matrix ({error}): check its indices") from None
