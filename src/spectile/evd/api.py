@@ -81,7 +81,7 @@ def eigh(
     ValueError
         If `a` is not square, holds NaN or infinity, or a subset is not valid.
     TypeError
-        If the dtype is not supported.
+        If the dtype is not supported, or entries are masked.
     MemoryError
         If the matrix and the work space do not fit; the message has the bytes.
     numpy.linalg.LinAlgError
@@ -115,7 +115,9 @@ def eigh(
     [1.0]
     """
     shape = require_square(a)
-    subset = None
+    definite, subset = None, None
+    if b is not None:
+        definite, shape = definite_of(shape, b, type, overwrite_b)
     if subset_by_index is not None or subset_by_value is not None:
         subset = subset_of(shape, subset_by_index, subset_by_value)
     if driver is not None:
@@ -124,7 +126,6 @@ def eigh(
         )
     lower = bool(lower) if UPLO is None else reads_lower(UPLO)
     options = Options(lower, not eigvals_only, overwrite_a, check_finite, subset, driver)
-    definite = None if b is None else definite_of(shape, b, type, overwrite_b)
     return backend_module("run", (a,) if b is None else (a, b), backend).eigh(a, options, definite)
 
 

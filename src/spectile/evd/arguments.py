@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from spectile.core import arrays
-from spectile.evd.types import Definite, Subset
+from spectile.evd.types import Definite, Subset, UnsupportedOperandError
 
 STANDARD_DRIVERS = ("ev", "evd", "evr", "evx")
 GENERALIZED_DRIVERS = ("gv", "gvd", "gvx")
@@ -27,7 +28,7 @@ def any_on_device(operands: tuple[Any, ...]) -> bool:
 def require_square(a: Any, name: str = "a") -> tuple[int, ...]:
     """Return the shape of `a`, and raise ValueError unless its last two axes have one length."""
     if type(a) is not np.ndarray:
-        refuse_masked(a)
+        refuse_masked(name, a)
     if isinstance(a, np.ndarray) or type(a).__module__ == "cupy":
         shape: tuple[int, ...] = a.shape
     else:
@@ -37,14 +38,36 @@ def require_square(a: Any, name: str = "a") -> tuple[int, ...]:
     return shape
 
 
-def refuse_masked(*operands: Any) -> None:
-    """Raise ValueError for an array with a mask, which would be lost."""
-    if any(isinstance(one, np.ma.MaskedArray) for one in operands):
-        raise ValueError("masked arrays are not supported: fill the masked entries, as a.filled(0) does")
+def refuse_masked(name: str, array: Any) -> None:
+    """Raise UnsupportedOperandError for an array with masked entries, whose mask would be lost."""
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise UnsupportedOperandError(
+            f"{name} has masked entries, whose mask would be lost: fill them, as {name}.filled(0) does"
+        )
 
 
-def definite_of(shape: tuple[int, ...], b: Any, kind: int, overwrite: bool) -> Definite:
-    """Return the second matrix for matrices of `shape`.
+def batch_shape(*leads: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the leading dimensions that those of the operands broadcast to.
+
+    Raises
+    ------
+    ValueError
+        If that is a batch without a matrix, which SciPy refuses, or they do not broadcast.
+    """
+    lead = np.broadcast_shapes(*leads)
+    if 0 in lead:
+        raise ValueError(f"a batch holds at least one matrix, and this one has shape {lead}")
+    return lead
+
+
+def refuse_ragged(values: Iterable[Any]) -> None:
+    """Raise ValueError unless the eigenvalues that were found in each matrix of a batch are equally many."""
+    if len({len(w) for w in values}) > 1:
+        raise ValueError('select="v" finds its own number of eigenvalues in each matrix of this batch: loop over them')
+
+
+def definite_of(shape: tuple[int, ...], b: Any, kind: int, overwrite: bool) -> tuple[Definite, tuple[int, ...]]:
+    """Return the second matrix for matrices of `shape`, and the shape that both broadcast to.
 
     Raises
     ------
@@ -56,7 +79,7 @@ def definite_of(shape: tuple[int, ...], b: Any, kind: int, overwrite: bool) -> D
         raise ValueError(f"wrong b dimensions {own}, should be {shape}")
     if kind not in (1, 2, 3):
         raise ValueError('"type" keyword only accepts 1, 2, and 3.')
-    return Definite(b, kind, overwrite)
+    return Definite(b, kind, overwrite), np.broadcast_shapes(shape, own)
 
 
 def check_driver(driver: str, *, generalized: bool, subset: bool) -> None:
@@ -82,6 +105,8 @@ def reads_lower(uplo: str) -> bool:
 def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | None:
     """Return the wanted part of the spectra of matrices of `shape`, or None for all.
 
+    Any part of an empty spectrum is all of it, as in SciPy.
+
     Raises
     ------
     ValueError
@@ -94,6 +119,8 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
     if np.shape(wanted) != (2,):
         name = "subset_by_value" if by_index is None else "subset_by_index"
         raise ValueError(f"{name} takes two numbers, the ends of the wanted part, and not {wanted!r}")
+    if n == 0:
+        return None
     if by_index is not None:
         subset = Subset(True, *(int(x) for x in by_index))
         if not 0 <= subset.low <= subset.high < n:
@@ -130,7 +157,7 @@ def selected(select: Any, select_range: Any, n: int) -> Subset | None:
     if kind == "a":
         return None
     limits = np.asarray(select_range)
-    if limits.ndim != 1 or limits.size != 2 or limits[1] < limits[0]:
+    if limits.ndim != 1 or limits.size != 2 or not limits[0] <= limits[1]:
         raise ValueError("select_range must be a 2-element array-like in nondecreasing order")
     if kind == "v":
         return Subset(False, float(limits[0]), float(limits[1]))

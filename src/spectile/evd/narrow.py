@@ -66,7 +66,8 @@ def eigh_tridiagonal(
     >>> w.round(6).tolist()
     [-1.0, 1.0]
     """
-    refuse_masked(d, e)
+    refuse_masked("d", d)
+    refuse_masked("e", e)
     return backend_module("narrow", (d, e), backend).eigh_tridiagonal(
         d,
         e,
@@ -159,7 +160,7 @@ def eig_banded(
     >>> spectile.eig_banded(band, lower=True, eigvals_only=True, backend="cpu").round(6).tolist()
     [0.585786, 2.0, 3.414214]
     """
-    refuse_masked(a_band)
+    refuse_masked("a_band", a_band)
     return backend_module("narrow", (a_band,), backend).eig_banded(
         a_band,
         lower=bool(lower),

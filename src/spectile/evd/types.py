@@ -68,8 +68,8 @@ SCALARS = {
 _BY_CHARACTER = {np.dtype(name).char: scalar for name, scalar in SCALARS.items()}
 
 
-class UnsupportedDtypeError(TypeError, ValueError):
-    """No dtype that is solved: a TypeError by its nature, and a ValueError because SciPy raises one."""
+class UnsupportedOperandError(TypeError, ValueError):
+    """No dtype or array that is solved: a TypeError by its nature, and a ValueError because SciPy raises one."""
 
 
 def working_dtype(dtype: Any) -> Any:
@@ -77,7 +77,7 @@ def working_dtype(dtype: Any) -> Any:
 
     Raises
     ------
-    UnsupportedDtypeError
+    UnsupportedOperandError
         If there is none.
     """
     if not isinstance(dtype, np.dtype):
@@ -89,7 +89,7 @@ def working_dtype(dtype: Any) -> Any:
     if dtype.char == "e":
         return np.dtype(np.float32)
     what = "object arrays are not supported, nor are sparse matrices" if dtype.kind == "O" else None
-    raise UnsupportedDtypeError(
+    raise UnsupportedOperandError(
         f"{what or f'dtype {dtype} is not supported'}: pass dtype float32, float64, complex64 or complex128"
     )
 

@@ -200,5 +200,32 @@ def test_masks_are_refused():
         lambda: evd.eig_banded(hidden, backend="cpu"),
         lambda: evd.eigh_tridiagonal(hidden[0], np.ones(2), backend="cpu"),
     ):
-        with pytest.raises(ValueError, match="masked arrays are not supported"):
+        with pytest.raises(TypeError, match="has masked entries"):
+            call()
+    clean = np.ma.array(np.diag([1.0, 2.0, 3.0]), mask=False)
+    np.testing.assert_allclose(evd.eigvalsh(clean, clean, backend="cpu"), 1)
+    np.testing.assert_array_equal(evd.eigvals_banded(clean[:1, ::2], backend="cpu"), [0, 1])
+
+
+@pytest.mark.parametrize("ends", [(np.nan, 1.0), (0.0, np.nan), (np.nan, np.nan)])
+def test_ends_that_are_not_numbers(ends):
+    """LAPACK compares with them and returns a part of its own, or writes where it must not."""
+    for call in (evd.eigvals_banded, evd.eig_banded):
+        with pytest.raises(ValueError, match="nondecreasing"):
+            call(np.ones((2, 5)), select="v", select_range=ends, backend="cpu")
+    with pytest.raises(ValueError, match="nondecreasing"):
+        evd.eigh_tridiagonal(np.ones(5), np.ones(4), select="v", select_range=ends, backend="cpu")
+
+
+@pytest.mark.parametrize("dtype", ["longdouble", "clongdouble", object, "U9", "M8[s]"])
+def test_dtypes_that_are_refused(dtype):
+    """As `eigh` refuses them: SciPy rounds long doubles to float64, and reads numbers in strings."""
+    band = np.ones((2, 5), int).astype(dtype)
+    for call in (
+        lambda: evd.eig_banded(band, backend="cpu"),
+        lambda: evd.eigvals_banded(band, backend="cpu"),
+        lambda: evd.eigh_tridiagonal(band[0], band[0, 1:], backend="cpu"),
+        lambda: evd.eigh(band[:1, :1], backend="cpu"),
+    ):
+        with pytest.raises(TypeError, match="pass dtype float32"):
             call()

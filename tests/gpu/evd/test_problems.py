@@ -238,3 +238,89 @@ def test_parts_of_a_spectrum(family, dtype, rng, monkeypatch):
     w, v = evd.eigh(cupy.asarray(a), subset_by_value=(2 * norm, 3 * norm))
     assert w.shape == (0,)
     assert v.shape == (n, 0)
+
+
+def outcome(call, *operands, **keywords):
+    """Return the shapes and dtypes of the results, or the error."""
+    try:
+        results = call(*operands, **keywords)
+    except (ValueError, TypeError) as error:
+        return type(error), str(error)
+    return [(x.shape, x.dtype) for x in (results if isinstance(results, tuple) else (results,))]
+
+
+def as_on_the_host(call, *operands, **keywords):
+    """Compare with the CPU, from arrays of the device and of the host."""
+    wanted = outcome(call, *operands, backend="cpu", **keywords)
+    for device_or_host in (cupy.asarray, np.asarray):
+        assert outcome(call, *map(device_or_host, operands), backend="cuda", **keywords) == wanted
+
+
+PARTS = (
+    {},
+    {"select": "i", "select_range": (0, 0)},
+    {"select": "v", "select_range": (-1, 1)},
+    {"select": "v", "select_range": (5, 6)},
+)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "int32"])
+@pytest.mark.parametrize(
+    "shape",
+    [(0, 0), (1, 0), (3, 0), (0, 1), (0, 3), (1, 1), (0, 2, 3), (2, 0, 3), (2, 3, 0), (2, 1, 1), (0, 0, 0), (), (3,)],
+)
+def test_bands_of_no_size(shape, dtype):
+    for lower in (True, False):
+        for part in PARTS:
+            for call in (evd.eig_banded, evd.eigvals_banded):
+                as_on_the_host(call, np.zeros(shape, dtype), lower=lower, **part)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("d", "e"),
+    [
+        *[((0,), (0,)), ((0,), (1,)), ((1,), (0,)), ((2, 0), (2, 0)), ((0, 3), (0, 2)), ((), ()), ((3,), ())],
+        *[((0, 1), (0,)), ((2, 1), (2, 0)), ((2, 1), (0,)), ((2, 3), (2,)), ((2, 3), (3, 2)), ((2, 1, 3), (4, 2))],
+    ],
+)
+def test_tridiagonals_of_no_size_and_broadcast(d, e, dtype):
+    for part in PARTS:
+        for call in (evd.eigh_tridiagonal, evd.eigvalsh_tridiagonal):
+            as_on_the_host(call, np.zeros(d, dtype), np.zeros(e, dtype), **part)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "int32"])
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3), (0, 0, 0), (0, 2, 3, 3)])
+@pytest.mark.parametrize("keywords", [{}, {"subset_by_index": (0, 0)}, {"subset_by_value": (-np.inf, 5)}])
+def test_matrices_of_no_size(shape, keywords, dtype):
+    a = np.zeros(shape, dtype)
+    for call in (evd.eigh, evd.eigvalsh):
+        for operands in ((a,), (a, a), (a, np.eye(shape[-1], dtype=dtype))):
+            as_on_the_host(call, *operands, **keywords)
+    if not keywords:
+        for calc_q in (True, False):
+            as_on_the_host(lambda *x, **y: tuple(evd.tridiagonalize(*x, **y))[: 2 + y["calc_q"]], a, calc_q=calc_q)
+
+
+def test_parts_of_a_batch_that_are_not_alike():
+    bands = np.stack([np.ones((1, 5)), np.full((1, 5), 9.0)])
+    as_on_the_host(evd.eig_banded, bands, select="v", select_range=(0, 2))
+    as_on_the_host(evd.eigvalsh_tridiagonal, bands[:, 0], bands[:, 0, 1:], select="v", select_range=(0, np.nan))
+    as_on_the_host(evd.eigvals_banded, bands, select="v", select_range=(np.nan, 2))
+    for value in ((0, 2), (-np.inf, 2)):
+        as_on_the_host(evd.eigh, np.eye(5), np.stack([np.eye(5)] * 2), subset_by_value=value)
+
+
+def test_masks_on_the_device():
+    hidden = np.ma.array(np.eye(3), mask=np.eye(3))
+    for call in (
+        lambda: evd.eigh(hidden, backend="cuda"),
+        lambda: evd.eig_banded(hidden, backend="cuda"),
+        lambda: evd.eigh_tridiagonal(hidden[0], np.ones(2), backend="cuda"),
+    ):
+        with pytest.raises(TypeError, match="has masked entries"):
+            call()
+    clean = np.ma.array(np.diag([1.0, 2.0, 3.0]), mask=False)
+    np.testing.assert_allclose(evd.eigvalsh(clean, backend="cuda"), [1, 2, 3])
+    np.testing.assert_allclose(evd.eigvals_banded(clean[:1, ::2], backend="cuda"), [0, 1], atol=1e-15)

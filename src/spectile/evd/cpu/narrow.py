@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from spectile.core.host import in_kind_of
+from spectile.evd.arguments import batch_shape, refuse_ragged
 from spectile.evd.cpu.load import times_power
-from spectile.evd.types import exponent_near_one
+from spectile.evd.types import exponent_near_one, working_dtype
 
 #: Orders up to which n² + 4 n + 1 and 2 n² + 5 n + 1, the work space of stevd and sbevd for eigenvectors, are 32-bit
 #: numbers; beyond, SciPy hands LAPACK too little, which reads past its end.
@@ -19,7 +20,7 @@ Arrays = list[np.ndarray[Any, np.dtype[Any]]]
 
 
 def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
-    """`narrow.eigh_tridiagonal` on the CPU; SciPy would return the eigenvalue of order 1 in the dtype of `d`."""
+    """`narrow.eigh_tridiagonal` on the CPU."""
     from scipy import linalg
 
     def solve(arrays: Arrays, scale: int, keywords: dict[str, Any]) -> Any:
@@ -29,7 +30,8 @@ def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
         return linalg.eigh_tridiagonal(*arrays, tol=np.ldexp(float(tol), scale), **keywords)
 
     arrays = [np.asarray(one) for one in (d, e)]
-    arrays = [one.astype(np.float64) if one.dtype.kind in "biu" else one for one in arrays]
+    dtype = working_dtype(np.result_type(*(one.dtype for one in arrays)))
+    arrays = [one.astype(dtype, copy=False) for one in arrays]
     return _in_kind(d, _solve_each(solve, arrays, 1, keywords))
 
 
@@ -49,7 +51,11 @@ def eig_banded(a_band: Any, *, lower: bool, max_ev: int, **keywords: Any) -> Any
             keywords = keywords | {"select": "i", "select_range": (0, band.shape[-1] - 1)}
         return linalg.eig_banded(band, lower=lower, **keywords)
 
-    return _in_kind(a_band, _solve_each(solve, [np.asarray(a_band)], 2, keywords))
+    bands = np.asarray(a_band)
+    if bands.ndim < 2:
+        raise ValueError("expected a 2-D array")
+    bands = bands.astype(working_dtype(bands.dtype), copy=False)
+    return _in_kind(a_band, _solve_each(solve, [bands], 2, keywords))
 
 
 def _in_kind(operand: Any, results: Any) -> Any:
@@ -62,14 +68,11 @@ def _solve_each(solve: Callable[..., Any], arrays: Arrays, axes: int, keywords: 
     """Solve the problems of a batch, each the last `axes` axes, one after the other, or the one there is."""
     if all(one.ndim <= axes for one in arrays):
         return _solve_part(solve, arrays, keywords)
-    lead = np.broadcast_shapes(*(one.shape[:-axes] for one in arrays))
-    if 0 in lead:
-        raise ValueError(f"a batch holds at least one matrix, and this one has shape {lead}")
+    lead = batch_shape(*(one.shape[:-axes] for one in arrays))
     arrays = [np.broadcast_to(one, (*lead, *one.shape[-axes:])) for one in arrays]
     results = [_solve_part(solve, [one[index] for one in arrays], keywords) for index in np.ndindex(*lead)]
     parts = list(zip(*results, strict=True)) if isinstance(results[0], tuple) else [results]
-    if len({one.shape for one in parts[0]}) > 1:
-        raise ValueError('select="v" finds its own number of eigenvalues in each matrix of this batch: loop over them')
+    refuse_ragged(parts[0])
     stacked = [np.stack(part).reshape(*lead, *part[0].shape) for part in parts]
     return tuple(stacked) if isinstance(results[0], tuple) else stacked[0]
 
@@ -85,22 +88,21 @@ def _solve_part(solve: Callable[..., Any], arrays: Arrays, keywords: dict[str, A
         return solve(arrays, 0, keywords)
     select, limits = keywords["select"], keywords["select_range"]
     select = select.lower() if isinstance(select, str) else select
-    scale, empty = 0, False
-    if all(one.dtype.kind in "fc" for one in arrays):
-        largest = max(
-            (float(abs(part).max()) for one in arrays for part in (one.real, one.imag) if one.size), default=0.0
-        )
-        scale = exponent_near_one(largest) if np.isfinite(largest) else 0
+    empty = False
+    largest = max((float(abs(part).max()) for one in arrays for part in (one.real, one.imag) if one.size), default=0.0)
+    scale = exponent_near_one(largest) if np.isfinite(largest) else 0
     if scale:
         arrays = [times_power(one, scale) for one in arrays]
     if select in ("v", "value", 1) and np.shape(limits) == (2,):
+        if np.isnan(np.asarray(limits, np.float64)).any():
+            raise ValueError("select_range must be a 2-element array-like in nondecreasing order")
         empty = bool(limits[0] == limits[1])
         keywords = keywords | {"select_range": np.ldexp(np.asarray(limits, np.float64), scale)}
     if empty:  # as the empty part of the first eigenvalue
         keywords = keywords | {"select": "i", "select_range": (0, 0)}
     result = solve(arrays, scale, keywords)
     w, *v = result if isinstance(result, tuple) else (result,)
-    w, v = np.ldexp(w, -scale), v
+    w = np.ldexp(w, -scale).astype(arrays[0].real.dtype, copy=False)
     if empty:
         w, v = w[:0], [one[:, :0] for one in v]
     return (w, *v) if isinstance(result, tuple) else w

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from spectile.core import arrays, memory
-from spectile.evd.arguments import selected
+from spectile.evd.arguments import batch_shape, refuse_ragged, selected
 from spectile.evd.cuda import run
 from spectile.evd.cuda.back.sweeps import apply_chasing
 from spectile.evd.cuda.chasing.chase import chase_band
@@ -24,10 +25,13 @@ def eigh_tridiagonal(
     lapack_driver: str,
 ) -> Any:  # fmt: skip
     """`narrow.eigh_tridiagonal` on the current device; `tol` is LAPACK's."""
+    import cupy
+
     diagonal, to_caller_kind = arrays.to_device(run.host_as_array(d))
     beside, _ = arrays.to_device(run.host_as_array(e))
     _check_tridiagonal(diagonal, beside, lapack_driver)
-    n, lead = diagonal.shape[-1], diagonal.shape[:-1]
+    n, lead = diagonal.shape[-1], batch_shape(diagonal.shape[:-1], beside.shape[:-1])
+    diagonal, beside = cupy.broadcast_to(diagonal, (*lead, n)), cupy.broadcast_to(beside, (*lead, n - 1))
     subset = selected(select, select_range, n)
     _check_tridiagonal_driver(lapack_driver, eigvals_only, subset)
     dtype = working_dtype(np.promote_types(diagonal.dtype, beside.dtype))
@@ -40,15 +44,22 @@ def eigh_tridiagonal(
 
 def _solve_each(solve: Any, lead: tuple[int, ...], eigvals_only: bool, to_caller_kind: Any) -> Any:
     """Solve the problems of a batch one after the other, or the one there is."""
-    import cupy
-
     if not lead:
         w, v = solve(())
     else:
-        results = [solve(index) for index in np.ndindex(*lead)]
-        w = cupy.stack([one for one, _ in results]).reshape(*lead, -1)
-        v = None if eigvals_only else cupy.stack([one for _, one in results]).reshape(*lead, *results[0][1].shape)
+        values, vectors = zip(*(solve(index) for index in np.ndindex(*lead)), strict=True)
+        refuse_ragged(values)
+        w, v = _stacked(values, lead), None if eigvals_only else _stacked(vectors, lead)
     return to_caller_kind(w) if eigvals_only else (to_caller_kind(w), to_caller_kind(v))
+
+
+def _stacked(parts: Sequence[Any], lead: tuple[int, ...]) -> Any:
+    import cupy
+
+    result = cupy.empty((len(parts), *parts[0].shape), parts[0].dtype)
+    for number, part in enumerate(parts):
+        result[number] = part
+    return result.reshape(*lead, *parts[0].shape)
 
 
 def _check_tridiagonal(d: Any, e: Any, driver: Any) -> None:
@@ -56,8 +67,8 @@ def _check_tridiagonal(d: Any, e: Any, driver: Any) -> None:
         raise TypeError("lapack_driver must be str")
     if driver not in TRIDIAGONAL_DRIVERS:
         raise ValueError(f"lapack_driver must be one of {TRIDIAGONAL_DRIVERS}, got {driver}")
-    if d.ndim < 1 or e.ndim < 1 or d.shape[:-1] != e.shape[:-1]:
-        raise ValueError(f"expected d and e of one dimension, or batches alike, and not {d.shape} and {e.shape}")
+    if d.ndim < 1 or e.ndim < 1:
+        raise ValueError("expected a 1-D array")
     if "c" in (d.dtype.kind, e.dtype.kind):
         raise TypeError("Only real arrays currently supported")
     if d.shape[-1] != e.shape[-1] + 1:
@@ -111,6 +122,8 @@ def eig_banded(
     max_ev: int, check_finite: bool,
 ) -> Any:  # fmt: skip
     """`narrow.eig_banded` on the current device; `overwrite_a_band` and `max_ev` are LAPACK's."""
+    import cupy
+
     a_band = run.host_as_array(a_band)
     if isinstance(a_band, np.ndarray):
         a_band = a_band.astype(working_dtype(a_band.dtype), copy=False)
@@ -118,10 +131,12 @@ def eig_banded(
     if band.ndim < 2:
         raise ValueError("expected a 2-D array")
     band = band.astype(working_dtype(band.dtype), copy=False)
-    n, lead = band.shape[-1], band.shape[:-2]
-    subset = selected(select, select_range, n) if n else None
+    n, lead = band.shape[-1], batch_shape(band.shape[:-2])
+    subset = selected(select, select_range, n) if band.size else None
 
     def solve(index: tuple[int, ...]) -> tuple[Any, Any]:
+        if band.size == 0:
+            return cupy.empty(0, scalar_of(band.dtype).real), cupy.empty((0, 0), band.dtype)
         return _solve_banded(_lower_band(band[index], lower), not eigvals_only, subset, check_finite)
 
     return _solve_each(solve, lead, eigvals_only, to_caller_kind)
@@ -136,7 +151,7 @@ def _lower_band(band: Any, lower: bool) -> Any:
     for offset in range(min(rows, n)):
         given = band[offset, : n - offset] if lower else band[rows - 1 - offset, offset:].conj()
         result[offset, : n - offset] = given
-    if rows and band.dtype.kind == "c":
+    if band.dtype.kind == "c":
         result[0] = result[0].real
     return result
 
@@ -146,8 +161,6 @@ def _solve_banded(band: Any, vectors: bool, subset: Subset | None, check_finite:
 
     rows, n = band.shape
     scalar = scalar_of(band.dtype)
-    if n == 0:
-        return cupy.empty(0, scalar.real), cupy.empty((0, 0), band.dtype)
     parts = band.view(scalar.real)
     largest = float(cupy.abs(parts).max())
     _require_finite(largest, check_finite)
