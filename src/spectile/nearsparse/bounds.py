@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spectile.nearsparse.types import PRECISIONS
+from spectile.nearsparse.types import PRECISIONS, Precision
 
 # What computed norms may be too small by, by the dtype of their sums.  float32: at most 128 squares a lane and a few
 # shuffles, generously; float64 covers the bounds' own arithmetic as well.
@@ -44,22 +44,15 @@ def rounding_bound(
     Returns
     -------
     float
-        Infinity where k u >= 1.
+        Infinity where k u >= 1, and where an entry of the result may overflow.
     """
     m, k, n = shape
     row = PRECISIONS[precision]
-    unit = row.sum_roundoff
-    # Two roundings more for alpha and for adding beta C.
-    steps = (k + 2) * unit
-    if steps >= 1:
-        return math.inf
-    relative = steps / (1 - steps) + row.product_roundoff
+    relative, largest = _sums(k, row)
     product = abs(alpha) * norm_a * norm_b
-    # No sum is above the norms' product; where that leaves the range of the sums, an entry may be infinite.
-    largest = float(np.finfo(row.dtype if row.dtype != "float16" else "float32").max)
-    if max(norm_a * norm_b, product + abs(beta) * norm_c) > largest:
+    if relative == math.inf or max(norm_a * norm_b, product + abs(beta) * norm_c) > largest:
         return math.inf
-    bound = relative * product + 2 * unit * abs(beta) * norm_c
+    bound = relative * product + 2 * row.sum_roundoff * abs(beta) * norm_c
     result = (1 + relative) * product + abs(beta) * norm_c
     # Zeros lose nothing.
     products = k * abs(alpha) if norm_a > 0 and norm_b > 0 else 0.0
@@ -67,8 +60,20 @@ def rounding_bound(
     return (bound + row.result_roundoff * result) * NORM_SLACK["float64"] + underflow * math.sqrt(m * n)
 
 
-def rounding_terms(shape: tuple[int, int, int], precision: str) -> tuple[float, float]:
-    """Return the bound of A B's rounding error as two terms: a factor of ||A||_F ||B||_F, and what underflow adds.
+def _sums(k: int, row: Precision) -> tuple[float, float]:
+    """Return the relative error of sums of k products, and the largest ||A||_F ||B||_F of which none overflows."""
+    # Two roundings more for alpha and for adding beta C.
+    steps = (k + 2) * row.sum_roundoff
+    if steps >= 1:
+        return math.inf, 0.0
+    relative = steps / (1 - steps) + row.product_roundoff
+    # No partial sum is above the norms' product but by its rounding.
+    largest = float(np.finfo(row.dtype if row.dtype != "float16" else "float32").max)
+    return relative, largest / ((1 + relative) * NORM_SLACK["float64"])
+
+
+def rounding_terms(shape: tuple[int, int, int], precision: str) -> tuple[float, float, float]:
+    """Return the bound of A B's rounding error as numbers that do not depend on A and B.
 
     Parameters
     ----------
@@ -79,18 +84,23 @@ def rounding_terms(shape: tuple[int, int, int], precision: str) -> tuple[float, 
 
     Returns
     -------
-    relative, underflow : float
+    relative, underflow, largest : float
         For norms that are not zero, ``rounding_bound(shape, norm_a, norm_b, precision)`` is
-        ``relative * norm_a * norm_b + underflow``.
+        ``relative * norm_a * norm_b + underflow``, and infinity where ``norm_a * norm_b`` is above `largest`.
     """
     m, k, n = shape
     row = PRECISIONS[precision]
-    steps = (k + 2) * row.sum_roundoff
-    if steps >= 1:
-        return math.inf, 0.0
-    relative = steps / (1 - steps) + row.product_roundoff
+    relative, largest = _sums(k, row)
+    if relative == math.inf:
+        return math.inf, 0.0, 0.0
     underflow = (row.result_underflow + row.product_underflow * (k + 2)) * math.sqrt(m * n)
-    return (relative + row.result_roundoff * (1 + relative)) * NORM_SLACK["float64"], underflow
+    return (relative + row.result_roundoff * (1 + relative)) * NORM_SLACK["float64"], underflow, largest
+
+
+def square_unit(size: float) -> float:
+    """Return a power of two that brings numbers of this size near 1, so that their squares stay within float64."""
+    exponent = math.frexp(size)[1] if size < math.inf else 1000
+    return 2.0 ** -max(-1000, min(1000, exponent))
 
 
 def skipping_limit(rtol: float, scale: float, rounding: float) -> float:
@@ -110,8 +120,8 @@ def skipping_limit(rtol: float, scale: float, rounding: float) -> float:
     ValueError
         Rounding alone is bounded by more.
     """
-    if rounding > rtol * scale:
-        share = rounding / scale if scale else math.inf
+    if rounding == math.inf or rounding > rtol * scale:
+        share = rounding / scale if 0 < scale < math.inf else math.inf
         raise ValueError(
             f"rtol = {rtol} is below what rounding alone is bounded by, {share:.3g} for this inner dimension, "
             "precision and size of the entries: take a larger rtol or float64, or scale what underflows or overflows"

@@ -45,9 +45,28 @@ def test_rounding_bound_holds_for_half_precision_results():
 
 @pytest.mark.parametrize("precision", UNIT)
 @pytest.mark.parametrize("shape", [SHAPE, (1, 1, 1), (1000, 40000, 3)])
-def test_the_bound_of_a_product_in_two_terms(precision, shape):
-    relative, underflow = bounds.rounding_terms(shape, precision)
-    for norm_a, norm_b in ((3.0, 5.0), (1e-20, 1e-23), (1e-30, 1e10)):
+def test_the_bound_of_a_product_in_terms(precision, shape):
+    relative, underflow, largest = bounds.rounding_terms(shape, precision)
+    for norm_a, norm_b in ((3.0, 5.0), (1e-20, 1e-23), (1e-30, 1e10), (1.0, largest), (math.sqrt(largest) / 2,) * 2):
         wanted = bounds.rounding_bound(shape, norm_a, norm_b, precision)
         assert relative * norm_a * norm_b + underflow == pytest.approx(wanted, rel=1e-12)
+    for norm_a, norm_b in ((1.0, math.nextafter(largest, math.inf)), (1e30, largest), (1e200, 1e200)):
+        assert bounds.rounding_bound(shape, norm_a, norm_b, precision) == math.inf
+    assert (1 + relative) * largest <= np.finfo("f8" if precision == "fp64" else "f4").max * (1 + 1e-2)
     assert bounds.rounding_terms((1, 2**60, 1), precision)[0] == math.inf
+
+
+def test_no_error_is_searched_for_where_sums_may_overflow():
+    for rounding, scale in ((math.inf, 1e60), (math.inf, math.inf), (2.0, 1e3), (math.inf, 0.0)):
+        with pytest.raises(ValueError, match="below what rounding alone"):
+            bounds.skipping_limit(1e-3, scale, rounding)
+    assert bounds.skipping_limit(1e-3, 1e3, 0.25) == 0.75
+
+
+@pytest.mark.parametrize("size", [5e-324, 1e-300, 1e-200, 1.0, 3.0, 1e200, 1e300, math.inf])
+def test_squares_in_a_unit_stay_within_float64(size):
+    unit = bounds.square_unit(size)
+    assert math.frexp(unit)[0] == 0.5 and 0 < unit < math.inf
+    if size < math.inf:
+        assert 2.0**-80 < unit * size <= 2.0**24 and 0 < (unit * size) ** 2 < math.inf
+    assert bounds.square_unit(0.0) == 1

@@ -182,6 +182,34 @@ def test_the_bound_holds_where_c_overflows(size: float, alpha: float) -> None:
             spamm(a, a, rtol=1e-3, backend="cpu")
 
 
+# Powers of two by which entries below 1 are scaled, and whether norms of 256 x 256 of them have a product within range.
+SCALES = [
+    *(("f2", exponent, True) for exponent in (-3, 0, 8, 15)),
+    *(("f4", exponent, -60 <= exponent <= 55) for exponent in (-100, -60, -30, 30, 55, 64, 100, 127)),
+    *(("f8", exponent, -500 <= exponent <= 505) for exponent in (-537, -500, -300, -200, 200, 300, 505, 520, 1000)),
+]
+
+
+@pytest.mark.parametrize(("dtype", "exponent", "fits"), SCALES)
+def test_a_wanted_error_is_met_or_refused_wherever_entries_lie(dtype: str, exponent: int, fits: bool) -> None:
+    i = np.arange(256)
+    a = np.exp(-abs(i[:, None] - i) / 20).astype(dtype)
+    a[a < 1e-3] = 0
+    scaled, rtol = np.ldexp(a, exponent), 1e-3
+    if not fits:
+        for call in (spamm, spamm_threshold):
+            with pytest.raises(ValueError, match="below what rounding"):
+                call(scaled, scaled, rtol=rtol, backend="cpu")
+        return
+    plain, found = (spamm(x, x, rtol=rtol, backend="cpu") for x in (a, scaled))
+    assert 0.1 < plain.valid_ratio < 0.9 and found.valid_ratio == plain.valid_ratio
+    assert np.ldexp(found.tau, -2 * exponent) == pytest.approx(plain.tau, rel=2e-6)
+    wide = a.astype(float)
+    error = np.linalg.norm(np.ldexp(found.c.astype(float), -2 * exponent) - wide @ wide)
+    bound = np.ldexp(found.error_bound, -2 * exponent)
+    assert 0 < error <= bound <= rtol * np.linalg.norm(wide) ** 2 * (1 + 1e-9)
+
+
 def test_masks_and_sparse_matrices_are_refused() -> None:
     a = np.eye(40)
     masked = np.ma.masked_array(a, mask=a > 0)

@@ -118,6 +118,44 @@ def test_the_bound_holds_where_products_underflow(precision: str, scale: float) 
             _ = spamm(a, b, rtol=1e-3, precision=precision).tau
 
 
+# Powers of two by which entries below 1 are scaled, and whether norms of 256 x 256 of them have a product within range
+# of which little underflows.
+SCALES = [
+    *(("fp16", exponent, True) for exponent in (-3, 0, 8, 15)),
+    ("fp16c16", 0, True),
+    *(("fp32", exponent, -60 <= exponent <= 55) for exponent in (-100, -60, -30, 30, 55, 64, 100, 127)),
+    *(("tf32x3", exponent, -30 <= exponent <= 55) for exponent in (-100, -60, -30, 30, 55, 64, 100, 127)),
+    *(("fp64", exponent, -500 <= exponent <= 505) for exponent in (-537, -500, -300, -200, 200, 300, 505, 520, 1000)),
+]
+
+
+@pytest.mark.parametrize(("precision", "exponent", "fits"), SCALES)
+def test_a_wanted_error_is_met_or_refused_wherever_entries_lie(precision: str, exponent: int, fits: bool) -> None:
+    import cupy
+
+    i = np.arange(256)
+    a = np.exp(-abs(i[:, None] - i) / 20).astype(DTYPES[precision])
+    a[a < 1e-3] = 0
+    scaled, rtol = cupy.asarray(np.ldexp(a, exponent)), 1e-3
+    if not fits:
+        result = spamm(scaled, scaled, rtol=rtol, precision=precision)
+        with pytest.raises(ValueError, match="below what rounding"):
+            _ = result.tau
+        assert result.executed_ratio == 1
+        with pytest.raises(ValueError, match=r"below what rounding|norm overflows"):
+            _ = spamm_threshold(scaled, scaled, rtol=rtol, precision=precision).tau
+        if exponent > 0:
+            assert spamm(scaled, scaled, tau=0.0, precision=precision).error_bound == np.inf
+        return
+    plain, found = (spamm(x, x, rtol=rtol, precision=precision) for x in (cupy.asarray(a), scaled))
+    assert 0.1 < plain.valid_ratio < 0.9 and found.valid_ratio == pytest.approx(plain.valid_ratio, abs=0.02)
+    assert np.ldexp(found.tau, -2 * exponent) == pytest.approx(plain.tau, rel=1e-4)
+    wide = a.astype(float)
+    error = np.linalg.norm(np.ldexp(found.c.get().astype(float), -2 * exponent) - wide @ wide)
+    bound = np.ldexp(found.error_bound, -2 * exponent)
+    assert 0 < error <= bound <= rtol * np.linalg.norm(wide) ** 2 * (1 + 1e-4)
+
+
 @pytest.mark.parametrize("choice", [{"tau": 3000.0}, {"valid_ratio": 0.3}, {"rtol": 0.1}])
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "fp64"])
 def test_a_threshold_is_that_of_the_product(choice: dict[str, float], precision: str) -> None:

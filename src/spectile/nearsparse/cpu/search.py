@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from spectile.nearsparse.bounds import NORM_SLACK, largest_tau, rounding_bound, skipping_limit
+from spectile.nearsparse.bounds import NORM_SLACK, largest_tau, rounding_bound, skipping_limit, square_unit
 from spectile.nearsparse.cpu.threads import run_each
 from spectile.nearsparse.types import Request
 
@@ -33,8 +33,8 @@ def _count(sorted_a: Any, sorted_b: Any, tau: float) -> int:
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _skipped(norms_a: Any, norms_bt: Any, tau: float, first: int, last: int) -> float:
-    """Sum over the tiles of C of (sum of the skipped ||A_ik|| ||B_kj||)^2."""
+def _skipped(norms_a: Any, norms_bt: Any, tau: float, unit: float, first: int, last: int) -> float:
+    """Sum over the tiles of C of (unit * sum of the skipped ||A_ik|| ||B_kj||)^2."""
     total = 0.0
     for i in range(first, last):
         for j in range(norms_bt.shape[0]):
@@ -42,7 +42,7 @@ def _skipped(norms_a: Any, norms_bt: Any, tau: float, first: int, last: int) -> 
             for k in range(norms_a.shape[1]):
                 product = norms_a[i, k] * norms_bt[j, k]
                 tile += product if product < tau else 0.0
-            total += tile * tile
+            total += (unit * tile) * (unit * tile)
     return total
 
 
@@ -67,10 +67,9 @@ def skipped_bound(norms_a: Any, norms_b: Any, tau: float) -> float:
     """Return sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2), a bound of the Frobenius norm of what tau skips."""
     norms_bt = np.ascontiguousarray(norms_b.T)
     rows, parallel = norms_a.shape[0], norms_a.size * norms_b.shape[1] > SERIAL**3
-    return (
-        math.sqrt(sum(run_each(lambda i: _skipped(norms_a, norms_bt, tau, i, i + 1), range(rows), parallel)))
-        * NORM_SLACK["float64"]
-    )
+    unit = square_unit(float(norms_a.max(initial=0.0)) * float(norms_b.max(initial=0.0)))
+    squares = run_each(lambda i: _skipped(norms_a, norms_bt, tau, unit, i, i + 1), range(rows), parallel)
+    return math.sqrt(sum(squares)) / unit * NORM_SLACK["float64"]
 
 
 def share_of(norms_a: Any, norms_b: Any, count: int) -> float:

@@ -22,7 +22,8 @@ from spectile.nearsparse.types import Request
 
 SEARCH = layout(
     "norms_a:p norms_b:p columns_a:p sorted:p partial:p counts:p arrived:p result:p rows:i columns:i depth:i "
-    "iterations:i held:i slot:i wanted:d tolerance:d rtol:d slack:d relative:d underflow:d"
+    "iterations:i held:i slot:i wanted:d tolerance:d rtol:d slack:d relative:d underflow:d "
+    "highest:d"
 )
 # Candidates of all passes of a search for a ratio, and of a pass of one for an error.
 _COUNTS, _TRIES = 32 * 24, 16
@@ -115,10 +116,10 @@ class Search:
     @staticmethod
     def error_terms(rtol: float, shape: tuple[int, int, int], precision: str, norm: str) -> dict[str, float]:
         """Return what the kernel takes from a wanted error's bound, or raise where rounding alone is above it."""
-        relative, underflow = bounds.rounding_terms(shape, precision)
+        relative, underflow, highest = bounds.rounding_terms(shape, precision)
         slack = NORM_SLACK[norm]
         bounds.skipping_limit(rtol, 1 / slack**2, relative * slack**2)
-        return {"slack": slack, "relative": relative, "underflow": underflow}
+        return {"slack": slack, "relative": relative, "underflow": underflow, "highest": highest}
 
     def __call__(self) -> None:
         """Search on the current stream; the norm maps must be there."""
@@ -198,8 +199,9 @@ def found(tau: Any, request: Request) -> float:
         return value
     if request.rtol is not None:
         raise ValueError(
-            f"rtol = {request.rtol} is below what rounding and underflow are bounded by for entries of this size, or a "
-            "or b holds NaN or infinity, so every tile product was multiplied: take a larger rtol, or scale a and b"
+            f"rtol = {request.rtol} is below what rounding, underflow and overflow are bounded by for entries of this "
+            "size, or a or b holds NaN or infinity, so every tile product was multiplied: take a larger rtol, or scale "
+            "a and b"
         )
     raise ValueError("a or b holds NaN or infinity, so no threshold leaves a valid ratio: correct them, or give tau")
 

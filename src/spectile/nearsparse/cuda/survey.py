@@ -21,7 +21,7 @@ from spectile.nearsparse.types import Grain, Request
 FLOAT64_ENTRIES = 1 << 20
 
 SURVEY = layout(
-    "norms_a:p norms_b:p weights_a:p weights_b:p count:p squares:p tau_device:p tau:d rows:i columns:i depth:i "
+    "norms_a:p norms_b:p weights_a:p weights_b:p count:p squares:p tau_device:p tau:d unit:d rows:i columns:i depth:i "
     "k_group:i"
 )
 
@@ -57,13 +57,19 @@ def bind_count(maps: Norms) -> tuple[launch.BoundLaunch, Any]:
 
 
 def skipped_bound(maps: Norms, item: tuple[int, int], tau: Any) -> Any:
-    """Return, on the device, sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2)."""
+    """Return, on the device, sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2).
+
+    The largest norms in float64, whose products' squares may leave its range, are read back.
+    """
     import cupy
 
     norms_a, norms_b = maps.of(item)
     squares = cupy.zeros(tiles(norms_a.shape[0], 64) * tiles(norms_b.shape[0], 64), cupy.float64)
-    _survey(maps, item, tau, count=cupy.zeros(1, cupy.uint64), squares=squares)
-    return cupy.sqrt(squares.sum()) * NORM_SLACK[norms_a.dtype.name]
+    unit = 1.0
+    if norms_a.dtype == np.float64 and norms_a.size and norms_b.size:
+        unit = bounds.square_unit(float(norms_a.max()) * float(norms_b.max()))
+    _survey(maps, item, tau, count=cupy.zeros(1, cupy.uint64), squares=squares, unit=unit)
+    return cupy.sqrt(squares.sum()) / unit * NORM_SLACK[norms_a.dtype.name]
 
 
 def _survey(
@@ -73,6 +79,7 @@ def _survey(
     *,
     count: Any = None,
     squares: Any = None,
+    unit: float = 1.0,
     grain: Grain = (1, 1, 1),
 ) -> None:
     import cupy
@@ -98,6 +105,7 @@ def _survey(
             "count": count.data.ptr if count is not None else 0,
             "squares": squares.data.ptr if squares is not None else 0,
             "tau_device": tau.data.ptr,
+            "unit": unit,
             "rows": norms[0].shape[0],
             "columns": norms[1].shape[0],
             "depth": maps.k_blocks,

@@ -33,6 +33,7 @@ struct Search {
   int held, slot;                   // pieces that a block keeps in shared memory, and the norms of each with its own of A
   double wanted, tolerance;         // of the valid ratio
   double rtol, slack, relative, underflow;   // of the error: see bounds.py
+  double highest;                   // the largest product of norms of which no sum overflows
 };
 
 // Wait until all blocks are here; what they wrote can be read.
@@ -420,14 +421,16 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
   norm_a = scalbn(sqrt(block_reduce<kErrorThreads, false>(norm_a, sums)), exponent_a);
   norm_b = scalbn(sqrt(block_reduce<kErrorThreads, false>(norm_b, sums)), exponent_b);
   const double scale = norm_a * norm_b / (p.slack * p.slack);
-  const double rounding = p.relative * ((norm_a * p.slack) * (norm_b * p.slack)) + p.underflow;
-  const double limit = p.rtol * scale - rounding;
+  const double product = (norm_a * p.slack) * (norm_b * p.slack);
+  const double limit = p.rtol * scale - (p.relative * product + p.underflow);
+  // Products of float32 norms have squares that float64 holds; others are squared as multiples of about the largest.
+  const double unit = NORM_BITS == 32 ? 1.0 : scalbn(1.0, -max(-1000, min(1000, ilogb(largest))));
 
   const double high = largest < infinity() ? __longlong_as_double(__double_as_longlong(largest) + 1) : largest;
   Bracket s = {high * 0x1p-80, high, false, false};
   if (norm_a == 0 || norm_b == 0) {
     s.low = infinity(), s.done = true;
-  } else if (!(limit >= 0)) {
+  } else if (!(limit >= 0) || product > p.highest) {
     s.low = __longlong_as_double(-1), s.done = true;    // no threshold: a NaN leaves every product valid
   }
   // Below the least product nothing but zeros is skipped, which needs no trial.
@@ -501,6 +504,7 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
 #pragma unroll
           for (int other = 0; other < kSplit; ++other)
             sum += buckets[t * kErrorThreads + other * kPairs * kPairs + threadIdx.x];
+          sum *= unit;
           buckets[t * kErrorThreads + threadIdx.x] = sum * sum;
         }
       }
@@ -517,7 +521,7 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
     all = warp_sum(all);
     if (lane == 0) sums[warp] = sqrt(all) * p.slack;
     __syncthreads();
-    if (warp == 0) next_bracket(s, lane < kTries ? trials[lane] : -1, lane < kTries && sums[lane] <= limit);
+    if (warp == 0) next_bracket(s, lane < kTries ? trials[lane] : -1, lane < kTries && sums[lane] <= limit * unit);
     __syncthreads();
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) p.result[0] = s.low;

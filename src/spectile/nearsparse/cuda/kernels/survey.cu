@@ -15,9 +15,9 @@ struct Survey {
   const int* weights_a;           // blocks that a row stands for, or null: one
   const int* weights_b;
   unsigned long long* count;      // valid products, added to
-  double* squares;                // a thread block's sum of (sum_k of skipped norm products)^2, or null
+  double* squares;                // a thread block's sum of (unit * sum_k of skipped norm products)^2, or null
   const double* tau_device;       // or null: use tau
-  double tau;
+  double tau, unit;
   int rows, columns, depth;
   int k_group;                    // k blocks that are multiplied together when one of their products is valid
 };
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) survey(const Survey p) {
       if (row < p.rows && column < p.columns) {
         mine += static_cast<unsigned long long>(count[i][j]) * (p.weights_a ? p.weights_a[row] : 1) *
                 (p.weights_b ? p.weights_b[column] : 1);
-        squares += skipped[i][j] * skipped[i][j];
+        squares += (p.unit * skipped[i][j]) * (p.unit * skipped[i][j]);
       }
     }
 #pragma unroll
