@@ -47,5 +47,5 @@ PAPERS = {
             *("problems/*", "drivers/*"),
         ),
     ),
-    "kpm": Paper("kpm", "KPM", "4 KPM: spectral densities", ("dos/*", "host_dos/*", "surface/*", "matrix/as_called*")),
+    "kpm": Paper("kpm", "KPM", "4 KPM: spectral densities", ("dos/*", "host_dos/*", "surface/*", "*/as_called*")),
 }

@@ -4,9 +4,11 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from spectile_study.bench import record, stats
+from spectile_study.figures import overview
 from spectile_study.figures.elements import elements
 
 ROOT = Path(__file__).parents[2]
@@ -101,3 +103,24 @@ def test_bandwidth_of_the_processor_is_the_best_measured(table):
     expected = max(each["bytes"] / np.median(each["samples_s"]) / 1e9 for _, each in rows.iterrows())
     found = cell(table("kpm_t2"), "b (GB/s)", processor="NVIDIA H200, measured")
     assert found == pytest.approx(expected, abs=0.1)
+
+
+def test_calls_of_kpm_stand_before_the_devices_rate(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    recorded = frame("kpm")
+    recorded = recorded[~recorded["method"].str.startswith("as_called_free")]
+    (element,) = [element for element in elements("kpm") if element.name == "fig11"]
+    assert "kpm_dos as called: not recorded." in " ".join(element.draw(recorded)._notes)
+    call = recorded[(recorded["case"] == "step_200x100x40_r32") & (recorded["method"] == "blocked")].copy()
+    steps, slower = 128, 1.25
+    call["method"], call["clock"], call["v_moments"] = "as_called_free", "wall", 2.0 * steps
+    call["flops"] *= steps / 4
+    for column in ("time_s", "time_s_lo", "time_s_hi"):
+        call[column] *= slower * steps / 4
+    drawing = element.draw(pandas.concat([recorded, call], ignore_index=True))
+    assert "Narrow bars: kpm_dos as called, 256 moments" in " ".join(drawing._notes)
+    marks = pandas.DataFrame(drawing.notes)
+    marks = marks[marks["case"] == "step_200x100x40_r32"].set_index("method")["y"]
+    assert marks["as_called_free"] == pytest.approx(marks["blocked"] / slower)
+    small = overview.picture("kpm", pandas.concat([recorded, call], ignore_index=True))
+    assert {"as_called_free", "blocked"} <= {source["method"] for source in small.notes}

@@ -20,6 +20,8 @@ ROW_FLOPS = model.step_flops(1, 13, 1)
 
 #: Studies of several devices, whose timed calls have their own number of steps.
 SEVERAL = ("devices", "hybrid")
+#: Stages that a call of ``kpm_dos`` takes, and the method that measures it.
+CALLED = {"aug_spmmv": "as_called_stored", "blocked": "as_called_free"}
 HOST_STUDIES = ("host_machine", "host_step", "threads", "ranks")
 
 
@@ -33,6 +35,8 @@ def drawn_by(frame: pandas.DataFrame, element: str, status: str = "ok") -> panda
     time, flops, least = (pandas.to_numeric(rows[name]) for name in ("time_s", "flops", "bytes"))
     rows["gflops"], rows["gbytes_s"] = flops / time / 1e9, least / time / 1e9
     steps = np.where(rows["p_study"].isin(SEVERAL), multi.STEPS, shared.STEPS)
+    if "v_moments" in rows:  # a call has its own number of them
+        steps = (pandas.to_numeric(rows["v_moments"]) / 2).fillna(pandas.Series(steps, rows.index)).to_numpy()
     rows["ms_per_step"] = time / steps * 1e3
     rows["gbytes_per_vector"] = least / steps / pandas.to_numeric(rows["p_num_vectors"]) / 1e9
     return rows
@@ -117,6 +121,11 @@ def line(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, method: str, x: str
     style = look(method)
     series = {"label": style.label, "color": style.color, "marker": style.marker}
     drawing.marks(ax, series_rows, x, y, **(series | settings))
+
+
+def calls(rows: pandas.DataFrame, stage: str) -> pandas.DataFrame:
+    """Return the calls of ``kpm_dos`` that take the stage; none where none takes it, or none was recorded."""
+    return select(rows, f"method={CALLED[stage]}") if stage in CALLED else rows.iloc[:0]
 
 
 def in_series(rows: pandas.DataFrame, name: str) -> pandas.DataFrame:

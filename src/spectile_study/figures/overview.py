@@ -12,7 +12,7 @@ import pandas
 
 from spectile_study.bench.stats import speedups
 from spectile_study.figures.drawing import Drawing
-from spectile_study.figures.kpm import drawn_by
+from spectile_study.figures.kpm import calls, drawn_by
 from spectile_study.figures.palette import HUES, look, name
 from spectile_study.figures.tsparse import vendor
 from spectile_study.papers import PAPERS
@@ -78,13 +78,16 @@ def draw_evd(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
 
 
 def draw_kpm(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
-    """Draw the rate of each stage of the kernels, on the GPU where there is one."""
-    rows = drawn_by(frame, "fig11")
-    clock = "events" if (rows["clock"] == "events").any() else "wall"
-    rows = rows[(rows["clock"] == clock) & (rows["p_num_vectors"] == rows["p_num_vectors"].max())]
+    """Draw the rate of each stage of the kernels, and of the calls that take it, on the GPU where there is one."""
+    drawn = drawn_by(frame, "fig11")
+    clock = "events" if (drawn["clock"] == "events").any() else "wall"
+    rows = drawn[(drawn["clock"] == clock) & (drawn["p_num_vectors"] == drawn["p_num_vectors"].max())]
     for place, stage in enumerate(STAGES):
         series = rows[rows["method"] == stage].sort_values("gflops").iloc[-1:]
-        drawing.marks(ax, series, "gflops", "gflops", kind="bar", positions=[place], label="", color=look(stage).color)
+        call = calls(drawn[drawn["record"].isin(series["record"])], stage)
+        style: dict[str, Any] = {"kind": "bar", "positions": [place], "label": "", "color": look(stage).color}
+        drawing.marks(ax, series, "gflops", "gflops", alpha=0.35 if len(call) else 1.0, **style)
+        drawing.marks(ax, call, "gflops", "gflops", width=0.5, **style)
     ax.set_xticks(range(len(STAGES)), [name(stage) for stage in STAGES], rotation=30, ha="right", fontsize=7)
     ax.set(title="KPM, stage by stage", ylabel="Gflop/s (138 flop a row)")
 

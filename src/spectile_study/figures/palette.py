@@ -71,6 +71,8 @@ LOOKS = {
     "aug_spmmv_mixed": Look(WINE, "h", "stored in complex64"),
     "aug_spmmv_cpu_gpu": Look(BROWN, "d", "aug_spmmv(), CPU and GPU"),
     "stencil": Look(GREEN, ">", "no stored matrix"),
+    "as_called_stored": Look(BLUE, "D", "kpm_dos as called, stored matrix"),
+    "as_called_free": Look(INDIGO, "D", "kpm_dos as called, no matrix"),
     "blocked": Look(INDIGO, "o", "no matrix, two steps"),
     "blocked_nccl": Look(WINE, "h", "no matrix, two steps, NCCL"),
     "blocked_ranks": Look(PURPLE, "p", "no matrix, two steps, one rank for each GPU"),

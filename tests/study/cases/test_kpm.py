@@ -2,6 +2,7 @@
 
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Context, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.kpm import build as cases
-from spectile_study.cases.kpm import model, shared
+from spectile_study.cases.kpm import called, model, shared
 from spectile_study.cases.kpm.naive import Chain
 from spectile_study.cases.kpm.rivals import etas_naive
 from spectile_study.cases.kpm.together import NaiveTogether
@@ -39,6 +40,44 @@ def test_quick_case_passes_its_checks(case, tmp_path):
         assert method.name == "copy" or method.flops > 0
         ran += 1
     assert ran
+
+
+@pytest.mark.parametrize("precision", ["complex128", "complex64"])
+def test_a_call_and_what_it_does_before_the_recurrence_are_checked(precision, tmp_path):
+    row, context = ROWS["cache_4x4x10_r16"] | {"precision": precision}, Context("cpu", tmp_path, seed=1, threads=2)
+    matrix = shared.host_matrix(4, 4, 10).astype(precision)
+    call, setup = called.methods(row, context, matrix)
+    assert (call.name, setup.name) == ("as_called_stored", "as_called_stored_setup")
+    density, first = call.run(), setup.run()
+    assert (density.num_moments, first.num_moments) == (called.MOMENTS["cpu"], called.FIRST)
+    assert density.bounds == first.bounds and density.num_vectors == row["num_vectors"]
+    assert call.values(density) == {"moments": called.MOMENTS["cpu"]}
+    assert call.flops / setup.flops == called.MOMENTS["cpu"] / called.FIRST
+    limit = call.limits["error_fro_rel"]
+    assert call.check(density)["error_fro_rel"] <= limit and setup.check(first)["error_fro_rel"] <= limit
+    other = called.api.kpm_dos(matrix, 64, 16, rng=2, backend="cpu")
+    assert call.check(other)["error_fro_rel"] > 10 * limit
+
+
+def test_on_a_device_the_sample_itself_is_called_in_its_own_type(tmp_path):
+    context, on_device = Context("cuda", tmp_path, seed=1, threads=2), SimpleNamespace(get=None)
+    row = ROWS["step_16x16x10_r4"]
+    both = called.methods(row | {"precision": "complex128"}, context, on_device)
+    assert [method.name for method in both] == [
+        f"as_called_{name}{part}" for name in ("stored", "free") for part in ("", "_setup")
+    ]
+    *_, free, setup = called.methods(row | {"precision": "complex64"}, context, on_device)
+    assert isinstance(free, Skipped) and isinstance(setup, Skipped) and "complex128 alone" in free.reason
+
+
+def test_reference_of_a_call_is_the_exact_recurrence():
+    sample = TopologicalInsulator(4, 4, 3, shared.quantum_dots(4, 4, 3))
+    (a, b), vectors = shared.scaling(sample), called._CHUNK + 1
+    start = shared.reference.random_phases(7, sample.shape[0], vectors)
+    etas = shared.reference.etas_blocked(sample.matrix(), start, 2 * shared.STEPS, a, b)
+    wanted = shared.reference.moments_from_etas(etas).mean(axis=1)
+    found = called.reference_moments(4, 4, 3, vectors, 7, 2, a, b)
+    np.testing.assert_allclose(found, wanted, atol=1e-12 * sample.shape[0])
 
 
 KWANT_LIKE = """

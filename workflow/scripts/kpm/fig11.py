@@ -4,7 +4,7 @@ import pandas
 
 from spectile_study.bench.claims import select
 from spectile_study.figures.drawing import Drawing
-from spectile_study.figures.kpm import drawn_by, largest_sample, missing, sizes
+from spectile_study.figures.kpm import calls, drawn_by, largest_sample, missing, sizes
 from spectile_study.figures.palette import look, name
 
 TOGETHER = ("naive", "aug_spmv", "aug_spmmv")
@@ -20,16 +20,24 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     panels = list(drawing.axes[0])
     for ax, device in zip(panels, devices, strict=False):
         here = rows[rows["processor"] == device]
+        called = []
         for place, stage in enumerate(STAGES):
             bar = select(here, f"method={stage}")
             if len(bar):
                 bar = bar.sort_values("v_rows").iloc[[-1]]
-                drawing.marks(ax, bar, "v_rows", "gflops", kind="bar", positions=[place], color=look(stage).color)
+                call = calls(here, stage).sort_values("v_rows").iloc[-1:]
+                # What a user gets stands before the device's own rate, which is paler then.
+                pale = {"alpha": 0.35} if len(call) else {}
+                style = {"kind": "bar", "positions": [place], "color": look(stage).color}
+                drawing.marks(ax, bar, "v_rows", "gflops", **style, **pale)
+                if len(call):
+                    drawing.marks(ax, call, "v_rows", "gflops", width=0.5, **style)
+                    called.append(call)
             else:
                 drawing.slot(ax, place, f"{name(stage)} was not measured on {device}")
         drawn = here[here["method"].isin(STAGES)]
         if len(drawn):
-            drawing.note(f"{device}: {sizes(largest_sample(drawn))}.")
+            drawing.note(f"{device}: {sizes(largest_sample(drawn))}. {_called(called)}")
         ax.set_title(device, fontsize=8)
         ax.set_xticks(range(len(STAGES)), [name(stage) for stage in STAGES], rotation=25, ha="right", fontsize=7)
         ax.set_ylabel("Gflop/s (138 flop a row)")
@@ -66,6 +74,17 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         f"Both: {', '.join(samples)}; shares by what each does alone. {said}The paper's gains 36 % at 85 to 90 %."
     )
     return drawing
+
+
+def _called(called: list[pandas.DataFrame]) -> str:
+    """Return what is said of the calls of ``kpm_dos`` on a device."""
+    if not called:
+        return "kpm_dos as called: not recorded."
+    moments = int(called[0]["v_moments"].iloc[0])
+    return (
+        f"Narrow bars: kpm_dos as called, {moments} moments, bounds, checks and start vectors in its time; pale ones: "
+        "the device alone."
+    )
 
 
 def _words(title: str, alone: pandas.DataFrame, both: pandas.Series, ax, place: int) -> str:

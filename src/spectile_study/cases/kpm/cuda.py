@@ -18,7 +18,7 @@ from spectile.kpm.cuda.units import FULL, NO_DOTS, PLAIN
 from spectile.kpm.operators.topological_insulator import ROW_ENTRIES
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.kpm import counters, densities, model, shared
+from spectile_study.cases.kpm import called, counters, densities, model, shared
 from spectile_study.cases.kpm.host import functions_problem, sample_product
 from spectile_study.cases.kpm.peaks import GPU_PEAK
 from spectile_study.cases.kpm.rivals import etas_naive_cuda, fill_columns
@@ -82,7 +82,7 @@ class _Step:
         self.staged = functools.cache(lambda table, work: staged_variant(self.natural, table, work))
 
     def problem(self) -> Problem:
-        """Return all stages."""
+        """Return all stages, and calls of ``kpm_dos``."""
         narrow = "blocks of fewer than 8 vectors, or devices before Hopper, do not stage V through shared memory"
         mixed = "complex128 arithmetic on complex64 storage needs a complex64 case of 32 vectors"
         single = self.dtype == np.complex64
@@ -99,6 +99,7 @@ class _Step:
             else Skipped("aug_spmmv_mixed", mixed),
             self.sweep("stencil", 1),
             self.sweep("blocked", 2),
+            *called.methods(self.row, self.context, self.natural),
         ]
         return Problem(methods, {"potential": digest_array(self.sample.potential)}, shared.case_values(self.sample))
 

@@ -16,7 +16,7 @@ from spectile.kpm import reference
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Context, Method, Problem, Skipped, Value
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.kpm import model
+from spectile_study.cases.kpm import called, model
 from spectile_study.cases.kpm.naive import Chain
 from spectile_study.cases.kpm.rivals import etas_naive
 from spectile_study.cases.kpm.shared import (
@@ -33,7 +33,7 @@ from spectile_study.cases.kpm.shared import (
 
 
 def step(row: Mapping[str, Any], context: Context) -> Problem:
-    """Return the problem of one step by every stage."""
+    """Return the problem of one step by every stage, and of calls of ``kpm_dos``."""
     sample = sample_of(row)
     threads = row["threads"] or context.threads
     measured = _host_methods(row, context, threads)
@@ -47,6 +47,10 @@ def step(row: Mapping[str, Any], context: Context) -> Problem:
         ]
     if row["study"] != "threads" and "naive_scipy" not in names:
         methods.append(Skipped("naive_scipy", "SciPy's product takes one thread, and each vector as long as the first"))
+    if row["study"] != "threads":
+        # Over the threads (Figure 7) nothing is called: a call takes as many as it finds useful.
+        matrix = host_matrix(sample.nx, sample.ny, sample.nz).astype(row["precision"])
+        methods += called.methods(row, context, matrix)
     return Problem(methods, inputs={"potential": digest_array(sample.potential)}, values=case_values(sample))
 
 

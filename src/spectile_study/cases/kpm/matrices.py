@@ -28,14 +28,13 @@ from spectile.kpm.operators.user import OperatorRecursion, ProductOperator
 from spectile_study.bench.case import Clock, Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.kpm import model
-from spectile_study.cases.kpm.shared import STEPS
+from spectile_study.cases.kpm.shared import CALL_LIMIT, STEPS
 from spectile_study.inputs.hamiltonians import hamiltonian
 
 #: Widths of the block vector, up to the row's R.
 WIDTHS = (1, 8, 32)
 #: Calls of the loop that measures throughput.
 CALLS = 4
-_LIMITS = {"float32": 1e-5, "complex64": 1e-5, "float64": 1e-11, "complex128": 1e-11}
 #: Bytes that ``copy`` reads, and writes.
 _COPIED = {"cpu": 2**28, "cuda": 2**30}
 
@@ -165,7 +164,7 @@ class _Matrix:
             }
 
         method = self._method("as_called_ldos", width, self.moments / 2, run, check)
-        limit = _LIMITS[str(self.dtype)]
+        limit = CALL_LIMIT[str(self.dtype)]
         method.limits = {"error_states_rel": limit, "error_mean_rel": 10 * limit}
         return method
 
@@ -205,7 +204,7 @@ class _Matrix:
     ) -> Method:
         size = (self.matrix.shape[0], self.matrix.nnz, width, self.dtype)
         return Method(
-            f"{name}_r{width}", run, check, {"error_fro_rel": _LIMITS[str(self.dtype)]},
+            f"{name}_r{width}", run, check, {"error_fro_rel": CALL_LIMIT[str(self.dtype)]},
             flops=steps * model.step_flops(*size), bytes=steps * model.step_bytes("aug_spmmv", *size), clock=clock,
             prepare=prepare,
         )  # fmt: skip

@@ -16,6 +16,8 @@ from spectile_study.inputs.quantum_dots import quantum_dots
 #: Steps of one timed call; even, since the temporally blocked sweep does two at once.
 STEPS = 4
 LIMIT = {"complex128": 1e-12, "complex64": 1e-5}
+#: Largest error of the moments of a call, of what every type can hold.
+CALL_LIMIT = {"float32": 1e-5, "complex64": 1e-5, "float64": 1e-11, "complex128": 1e-11}
 NO_DEVICE = "this machine has no CUDA device"
 #: Environment variable that names a Python which has Kwant.
 KWANT = "SPECTILE_KWANT"
