@@ -108,10 +108,17 @@ def host_csr(shape: tuple[int, int], indptr: np.ndarray, indices: np.ndarray, da
     return C
 
 
-def device_csr(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
-    """Return a cupyx matrix whose rows are known to be sorted, without a wait."""
+@functools.cache
+def device_csr_type() -> Any:
+    """Return cupyx's type of CSR matrices; an import statement costs every call a microsecond."""
     from cupyx.scipy.sparse import csr_matrix
 
+    return csr_matrix
+
+
+def device_csr(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
+    """Return a cupyx matrix whose rows are known to be sorted, without a wait."""
+    csr_matrix = device_csr_type()
     if hasattr(csr_matrix, "_from_parts"):  # CuPy >= 14: the constructor reads indptr back, which costs a wait
         return csr_matrix._from_parts(data, indices, indptr, shape, has_canonical_format=True)
     C = csr_matrix((data, indices, indptr), shape=shape)

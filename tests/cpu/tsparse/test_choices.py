@@ -230,6 +230,27 @@ def test_no_row_for_bitmaps_in_global_memory_needs_no_launch():
     assert choose.symbolic_block_global(head_of(), 2**28, device) == (0, None)
 
 
+def test_the_kernel_for_blocks_is_launched_where_a_product_of_these_sizes_had_rows_for_it(monkeypatch):
+    """At first, not after a product without such rows, and always once rows were left out, which count again."""
+    from spectile.tsparse.cuda.rows import count
+
+    launched = []
+    monkeypatch.setattr(count, "side_by_side", lambda launches: [launch() for launch in launches])
+    launches = object.__new__(count._Launches)
+    launches._possible, launches._by_blocks, launches._rows_were_left_out = True, True, False
+    for name in ("analyse", "groups", "block", "scan"):
+        setattr(launches, f"_{name}", lambda name=name: launched.append(name))
+    for rows, by_blocks, counted_again in ((3, True, False), (0, True, False), (0, False, False), (2, False, True)):
+        launched.clear()
+        assert launches(None, 0) is None
+        assert launched == ["analyse", "groups", *["block"] * by_blocks, "scan"]
+        assert launches.left_out(rows) == counted_again
+    for rows in (2, 0, 0, 5):
+        launched.clear()
+        launches(None, 0)
+        assert "block" in launched and not launches.left_out(rows)
+
+
 def test_kernels_hold_their_static_shared_memory():
     """What the sources declare beside the dynamic shared memory is what `choose` leaves free."""
     text = resources.files("spectile.tsparse.cuda").joinpath("rows/block.cu").read_text()

@@ -140,6 +140,18 @@ def test_nothing_is_written_beyond_an_array(precision, rng):
             assert guarded.stand()
 
 
+@pytest.mark.parametrize("columns", [60_000, 2_500_000])
+def test_rows_for_blocks_after_products_of_the_same_sizes_without(columns, rng):
+    """The kernel for such rows is left out after the first product, and the third is counted again."""
+    few = sp.csr_array((np.ones(1000), np.arange(1000) * 2, np.arange(0, 1001, 10)), shape=(100, 2000))
+    pointer = np.append([0], 901 + np.arange(100))
+    hub = sp.csr_array((np.ones(1000), np.arange(1000) * 2, pointer), shape=(100, 2000))
+    B = random(2000, columns, 5 / columns, rng)
+    right = on_gpu(B)
+    for A in (few, few, hub, few, hub):
+        check(spgemm(on_gpu(A), right), A, B, "float64")
+
+
 def test_bitmaps_without_room_are_made_again(rng, monkeypatch):
     from spectile.tsparse.cuda import choose
 

@@ -16,6 +16,7 @@ from spectile.tsparse import errors
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.counters import CONSTANTS, FLAGS, HEAD, ROUNDING, UNSORTED, Invalid, new_counters, read_head
 from spectile.tsparse.cuda.plans import Addresses, plan
+from spectile.tsparse.matrices import device_csr_type
 from spectile.tsparse.rounding import half_exponents
 from spectile.tsparse.types import BY_ENTRY, IN_TILES, Factor, HalfRange, Precision, lookup
 
@@ -65,13 +66,12 @@ def checked(left: Factor, right: Factor, counters: Any) -> tuple[Factor, Factor]
 def device_csr(matrix: Any, name: str) -> Any:
     """Return a cupyx CSR matrix of float32 or float64 with 32-bit indices."""
     import cupy
-    from cupyx.scipy.sparse import csr_matrix
 
     csr = matrix.tocsr()
     if max(*csr.shape, csr.nnz) > _MOST_INDEX:
         raise ValueError(f'{name} has {csr.nnz} entries and shape {csr.shape}, beyond 32 bits; use backend="cpu"')
     floating = csr.dtype.char in "fd"
-    if isinstance(csr, csr_matrix) and floating and csr.indices.dtype == csr.indptr.dtype == np.int32:
+    if isinstance(csr, device_csr_type()) and floating and csr.indices.dtype == csr.indptr.dtype == np.int32:
         return csr
     dtype = csr.dtype if floating else np.float32 if csr.dtype.itemsize < 4 else np.float64
     arrays = (cupy.asarray(csr.data, dtype), _narrow(csr.indices), _narrow(csr.indptr))
@@ -80,8 +80,7 @@ def device_csr(matrix: Any, name: str) -> Any:
 
 def _csr_matrix(arrays: tuple[Any, Any, Any], shape: tuple[int, int]) -> Any:
     """Return a cupyx matrix of which nothing is known, without a wait."""
-    from cupyx.scipy.sparse import csr_matrix
-
+    csr_matrix = device_csr_type()
     if hasattr(csr_matrix, "_from_parts"):
         return csr_matrix._from_parts(*arrays, shape)
     return csr_matrix(arrays, shape=shape)

@@ -6,6 +6,7 @@ C, a few integers per row and bitmaps of narrow rows (`choose.kept_words`) is al
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +33,9 @@ class Phase:
         Row pointer of these rows of C.
     head : Head
         The counters.
-    low, span, slot, lists : int
-        Addresses of the first column and the width of each row's window, of the place of its bitmap, and of the rows
-        of each bin.
-    kept : memory pointer
-        Bitmaps of the rows of window bins; a row whose words would lie beyond its end has none.
+    low, span, slot, lists, kept : int
+        Addresses of the first column and the width of each row's window, of the place of its bitmap, of the rows of
+        each bin, and of the bitmaps of the rows of window bins; a row whose words would lie beyond their end has none.
     kept_words : int
         Words of `kept`.
     scratch_bytes : int
@@ -52,11 +51,11 @@ class Phase:
     span: int = 0
     slot: int = 0
     lists: int = 0
-    kept: Any = None
+    kept: int = 0
     kept_words: int = 0
     scratch_bytes: int = 0
 
-    @property
+    @functools.cached_property
     def entries(self) -> int:
         """Stored entries of these rows of C."""
         return self.head.wide("ENTRIES")
@@ -68,7 +67,7 @@ class Phase:
 
         return cupy.ndarray(self.rows, np.int32, self.work + 12 * self.rows) if self.rows else cupy.empty(0, np.int32)
 
-    @property
+    @functools.cached_property
     def products(self) -> int:
         """Multiplications of these rows."""
         return self.head.wide("PRODUCTS")
@@ -98,20 +97,24 @@ def count_rows(
         return Phase(first, 0, indptr, Head.empty())
     nnz = min(max(A.nnz * rows // A.shape[0], 1), 2**31 - 1)
     kept_words = choose.kept_words(rows, nnz)
-    kept, work = cupy.cuda.alloc(4 * kept_words), cupy.cuda.alloc(4 * (4 + choose.LISTS) * rows)
+    own = 4 * (4 + choose.LISTS) * rows
+    work = cupy.cuda.alloc(own + 4 * kept_words)
+    kept = work.ptr + own
     low, span, slot, entries, lists = range(work.ptr, work.ptr + 20 * rows, 4 * rows)
     head = counters.data.ptr
 
     key = ("count", cupy.cuda.runtime.getDevice(), value, rows, A.shape, A.nnz, B.shape[1], B.nnz, kept_words)
     launches: _Launches = plan(key, lambda: _Launches(value, rows, A, nnz, B, kept_words))
     pattern = (A.indptr.data.ptr + 4 * first, A.indices.data.ptr, B.indptr.data.ptr, B.indices.data.ptr)
-    places = (low, span, slot, entries, lists, kept.ptr, indptr.data.ptr)
+    places = (low, span, slot, entries, lists, kept, indptr.data.ptr)
     launches.addresses.set(*pattern, *places, head, head + 4 * CONSTANTS["HEAD"])
     scratch = launches(counters, scratch_bytes)
     counted = read_head(counters)
     del scratch
     counted.raise_invalid()
-    launches.beside = counted[HEAD["SYMBOLIC"] + CONSTANTS["BLOCK_BIN"]] > 0
+    if launches.left_out(counted[HEAD["SYMBOLIC"] + CONSTANTS["BLOCK_BIN"]]):
+        del work, indptr  # before they are made anew
+        return count_rows(A, B, first, stop, value, None, scratch_bytes)
     return Phase(first, rows, indptr, counted, work, low, span, slot, lists, kept, kept_words, scratch_bytes)
 
 
@@ -120,8 +123,8 @@ class _Launches:
 
     def __init__(self, value: str, rows: int, A: Factor, nnz: int, B: Factor, kept_words: int) -> None:
         device = describe()
-        # Whether rows go to blocks: without any, as in the call before, another stream costs more than it brings.
-        self.beside = True
+        # Whether the kernel for the block bin is launched, and whether another product of these sizes left rows out.
+        self._by_blocks, self._rows_were_left_out = True, False
         self.addresses = Addresses(13)
         *pattern, low, span, slot, entries, lists, kept, indptr, head, states = (self.addresses[i] for i in range(13))
         count, size = np.int32(rows), np.int32(nnz)
@@ -153,18 +156,27 @@ class _Launches:
         """Launch; return the bitmaps in global memory, if any."""
         self._analyse()
         scratch, block = None, self._block
-        if not self._possible:
+        if not (self._possible and self._by_blocks):
             block = None
         elif not block:
             scratch, block = self._global(counters, scratch_bytes)
-        if block and self.beside:
+        if block:
             side_by_side([self._groups, block])
         else:
             self._groups()
-            if block:
-                block()
         self._scan()
         return scratch
+
+    def left_out(self, rows: int) -> bool:
+        """Tell, of `rows` in the block bin, whether they were left out, and choose for the next product of these sizes.
+
+        A launch for a bin without rows costs as much as any other, so none is made after a product that had none there;
+        a product that has is counted again, and from then on the launch is made whatever the product.
+        """
+        left_out = rows > 0 and self._possible and not self._by_blocks
+        self._rows_were_left_out |= left_out
+        self._by_blocks = rows > 0 or self._rows_were_left_out
+        return left_out
 
     def _global(self, counters: Any, scratch_bytes: int) -> tuple[Any, Any]:
         """Return bitmaps in global memory and the launch for the block bin; None where no row is in it."""

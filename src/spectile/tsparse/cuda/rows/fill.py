@@ -83,7 +83,7 @@ class Launches:
         self._addresses.set(
             A.indptr.data.ptr + 4 * phase.first,
             *(A.indices.data.ptr, A.data.data.ptr, B.indptr.data.ptr, B.indices.data.ptr, B.data.data.ptr),
-            *(phase.low, phase.span, phase.slot, phase.kept.ptr),
+            *(phase.low, phase.span, phase.slot, phase.kept),
             *(phase.indptr.data.ptr, indices.data.ptr, data.data.ptr, scratch.data.ptr if scratch is not None else 0),
             *(phase.lists + one for one in self._lists),
         )
