@@ -222,3 +222,27 @@ def test_cases_that_lacked_gpus_share_a_sentence():
     ]
     assert thresholds.skip_reasons(frame.iloc[2:]) == ["ergo is not installed"]
     assert thresholds.skip_reasons(frame.assign(status="ok")) == []
+
+
+@pytest.mark.parametrize(("n", "cutoff"), [(1, 0.0), (40, 0.0), (40, 0.06), (41, 0.2), (200, 0.063)])
+def test_intermediate_products_of_truncated_matrices_are_counted(n, cutoff):
+    first = 0.1 / (np.arange(n) ** 0.1 + 1)
+    first[first < cutoff] = 0
+    kept = first[abs(np.arange(n)[:, None] - np.arange(n))] != 0
+    assert truncation.intermediate_products(first) == kept.sum(0) @ kept.sum(1)
+
+
+def test_cusparse_computes_the_largest_share_whose_two_work_spaces_fit():
+    for products in (10, 10**9, 4 * 10**10, 2 * 10**11):
+        for gigabytes in (40, 80, 139):
+            share = truncation.share_at_a_time(products, gigabytes * 1e9)
+            larger = [each for each in truncation.SHARES if each > share]
+            assert 48 * share * products <= 0.9e9 * gigabytes or share == truncation.SHARES[-1]
+            assert all(48 * each * products > 0.9e9 * gigabytes for each in larger)
+    # Table 3 at N = 8,192 on an H200: TRUN = 0.031 needs more than 200 GB at the first share.
+    first = 0.1 / (np.arange(8192) ** 0.1 + 1)
+    shares = [
+        truncation.share_at_a_time(truncation.intermediate_products(np.where(first < cut, 0, first)), 139e9)
+        for cut in (0.031, 0.033, 0.039)
+    ]
+    assert shares == [0.01, 0.05, 0.05]

@@ -10,6 +10,10 @@ import numpy as np
 from spectile.nearsparse.api import spamm
 from spectile_study.inputs import decay
 
+# Shares of the intermediate products that cuSPARSE's ALG3 is told to compute at a time, and the bytes that each of its
+# two work spaces takes for one of them.
+SHARES, PRODUCT_BYTES = (0.05, 0.02, 0.01, 0.005), 24
+
 
 def toeplitz_squared(first: Any) -> Iterator[Any]:
     """Yield the rows of T^2 for the symmetric Toeplitz matrix T with this first column, in O(n) each.
@@ -27,6 +31,19 @@ def toeplitz_squared(first: Any) -> Iterator[Any]:
             below[0] = edge[i + 1]
             below[1:] = row[:-1] + first[i + 1] * first[1:] - first[n - 1 - i] * first[:0:-1]
             row = below
+
+
+def intermediate_products(first: Any) -> int:
+    """Return how many products of two nonzeros T^2 consists of, T the symmetric Toeplitz matrix of this column."""
+    until = np.cumsum(first != 0)
+    counts = until + until[::-1] - int(first[0] != 0)
+    return int(counts @ counts)
+
+
+def share_at_a_time(products: int, free_bytes: float) -> float:
+    """Return the largest share of the products for which both work spaces fit 0.9 of the memory, or the least."""
+    fitting = (share for share in SHARES if 2 * PRODUCT_BYTES * share * products <= 0.9 * free_bytes)
+    return next(fitting, SHARES[-1])
 
 
 def difference_norms(rows: Any, others: Any) -> tuple[float, float]:
