@@ -1,14 +1,18 @@
 """What KPM on several devices decides on the host: partitions, halos, references, bad input."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from spectile.kpm.distributed.hybrid import HybridInsulator
+from spectile.kpm.distributed import hybrid
+from spectile.kpm.distributed.hybrid import HybridInsulator, planes_of_cpu
 from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix, local_operators
 from spectile.kpm.distributed.partition import local_planes, localize, longest_run
 from spectile.kpm.operators.lattices import anderson
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile_study.bench.case import Context, Skipped
+from spectile_study.bench.case import Context, Method, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.kpm import build as cases
 from spectile_study.cases.kpm import multi, shared
@@ -71,6 +75,39 @@ def test_scaling_follows_the_papers_growth():
     # From four on, both sides double when the devices quadruple; between, one of them does.
     assert sizes["square"] == {1: (400, 100, 40), 2: (400, 200, 40), 4: (400, 400, 40), 8: (800, 400, 40)}
     assert sizes["strong"] == dict.fromkeys((1, 2, 4, 8), (400, 400, 40))
+
+
+@pytest.mark.parametrize(
+    ("planes", "cpu_over_gpu", "share"),
+    [(100, 103.5, 0), (400, 103.5, 3), (400, 399.0, 1), (9, 1.0, 4), (9, 1e-6, 8), (1, 1.0, 0)],
+)
+def test_the_cpu_gets_planes_where_both_end_sooner(planes, cpu_over_gpu, share):
+    seconds = {"cuda": 7e-6, "cpu": 7e-6 * cpu_over_gpu}
+    assert planes_of_cpu(planes, seconds) == share
+
+    def end(mine):
+        return max(mine * seconds["cpu"], (planes - mine) * seconds["cuda"])
+
+    assert end(share) == min(end(mine) for mine in range(planes))
+
+
+def test_a_trial_takes_the_least_of_its_rounds(monkeypatch):
+    clock = iter([0.0, 9.0, 10.0, 14.0, 20.0, 26.0])
+    monkeypatch.setattr(hybrid.time, "perf_counter", lambda: next(clock))
+    steps = []
+    assert hybrid.seconds_a_step(SimpleNamespace(advance=steps.append)) == 4.0 / hybrid.TRIAL_STEPS
+    assert steps == [2, *[hybrid.TRIAL_STEPS] * hybrid.TRIAL_ROUNDS]
+
+
+def test_what_both_could_gain_is_held_against_the_gpu_alone(monkeypatch):
+    monkeypatch.setattr(multi, "_seconds", lambda run: run())
+    times = iter([0.5, 0.25, 0.5])
+    alone = Method("aug_spmmv", lambda: next(times), dict, {}, flops=4.0, prepare=lambda: None)
+    both = multi._with_gain(replace(alone, name="both", flops=8.0), [alone], 10.0, {"cpu_planes": 3})
+    assert both.values(None) == {
+        "cpu_planes": 3, "sum_of_both_s": pytest.approx(1 / (1 / 0.5 + 1 / 10)), "most_gain_percent": pytest.approx(5)
+    }  # fmt: skip
+    assert both.values(None)["sum_of_both_s"] < 0.5
 
 
 def test_bad_input_is_worded():

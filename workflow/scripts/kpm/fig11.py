@@ -91,6 +91,8 @@ def _words(title: str, alone: pandas.DataFrame, both: pandas.Series, ax, place: 
     """Return what a stage gains from the CPU, and its parallel efficiency, which stands over its bar, too."""
     gain = float(both["gflops"] / alone["gflops"].iloc[0] - 1)
     words = f"{title} {f'{gain:.0%} faster' if gain > 0 else f'{-gain:.0%} slower'} than the GPU alone"
+    most = float(both.get("v_most_gain_percent", float("nan")))
+    words += f" (at most {most:.1f} % to gain)" if most == most else ""
     efficiency = float(both.get("v_sum_of_both_s", float("nan"))) / float(both["time_s"])
     if efficiency != efficiency:
         return words

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Clock, Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.kpm import model, shared
@@ -50,13 +52,13 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
     methods: list[Method | Skipped] = []
     for name in names:
         if name.startswith("naive"):
-            methods.append(_naive(name, row, context, live))
+            methods.append(_naive(name, row, context, live, methods[-1:]))
         elif name == "aug_spmv":
             methods.append(_throughput(row, context, live))
         elif name == "aug_spmmv_ranks_cpu_gpu":
-            methods.append(_mixed_ranks(name, row, context, live))
+            methods.append(_mixed_ranks(name, row, context, live, methods[-1:]))
         elif name.endswith("_cpu_gpu"):
-            methods.append(_hybrid(name, row, context, live))
+            methods.append(_hybrid(name, row, context, live, methods[-1:]))
         elif row["gpus"] > 1:
             if name == "blocked_ranks":
                 methods.append(_ranks(name, row, context, live))
@@ -138,9 +140,44 @@ def _free_pools(gpus: int) -> None:
             cupy.get_default_memory_pool().free_all_blocks()
 
 
-def _hybrid(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method:
+def _with_gain(method: Method, alone: Sequence[Method | Skipped], cpu_s: float, values: Mapping[str, Any]) -> Method:
+    """Return a method of the GPU and the CPU together whose record says what it could gain at best.
+
+    Parameters
+    ----------
+    method : Method
+        The GPU and the CPU together.
+    alone : sequence of Method
+        The GPU alone, timed as it is in this case: a trial of its own would differ from what the reader compares with.
+    cpu_s : float
+        Seconds that the CPU would take alone.
+    values : mapping
+        How the rows are shared.
+    """
+    (gpu,) = alone
+    assert isinstance(gpu, Method) and gpu.prepare and gpu.flops and method.flops
+    gpu.prepare()
+    gpu_s = min(_seconds(gpu.run) for _ in range(3)) * method.flops / gpu.flops
+    # Seconds of the sum of both rates, over those of both together, is the paper's parallel efficiency.
+    found = {**values, "sum_of_both_s": 1 / (1 / gpu_s + 1 / cpu_s), "most_gain_percent": 100 * gpu_s / cpu_s}
+    return replace(method, values=lambda _: found)
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _no_plane(name: str, planes: int) -> Skipped:
+    return Skipped(name, f"the CPU gets no plane: by a trial it takes longer for one than the GPU for all {planes}")
+
+
+def _hybrid(
+    name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any], alone: Sequence[Method | Skipped]
+) -> Method | Skipped:  # fmt: skip
     """Time one GPU and the CPU beside it, planes divided by what each does alone in the same stage."""
-    from spectile.kpm.distributed.hybrid import HybridInsulator
+    from spectile.kpm.distributed.hybrid import HybridInsulator, planes_of_cpu
 
     sample, r = shared.sample_of(row), int(row["num_vectors"])
     a, b = shared.scaling(sample)
@@ -148,10 +185,12 @@ def _hybrid(name: str, row: Mapping[str, Any], context: Context, live: dict[str,
     width, count = (1, ONE_BY_ONE) if name.startswith("aug_spmv_") else (r, 1)
     # One thread launches what the GPU does.
     hybrid = HybridInsulator(sample, threads=max(1, context.threads - 1))
-    alone = hybrid.trial(width)
-    weight = alone["cuda"] / (alone["cuda"] + alone["cpu"])
-    hybrid.cpu_planes = min(max(1, round(sample.nx * weight)), sample.nx - 1)
-    engine = hybrid.engine(np.dtype(np.complex128))
+    seconds = hybrid.trial(width)
+    planes = planes_of_cpu(sample.nx, seconds)
+    if not planes:
+        return _no_plane(name, sample.nx)
+    hybrid.cpu_planes = planes
+    engine: Any = hybrid.engine(np.dtype(np.complex128))
 
     def prepare() -> None:
         live.clear()
@@ -162,31 +201,31 @@ def _hybrid(name: str, row: Mapping[str, Any], context: Context, live: dict[str,
     def run() -> Any:
         return np.concatenate([recursion.advance(STEPS) for recursion in live["recursions"]], axis=1)
 
-    # Seconds of the sum of both rates, over those of both together, is the paper's parallel efficiency.
-    together = STEPS * count * sample.nx / (1 / alone["cuda"] + 1 / alone["cpu"])
     method = _method(name, name.removesuffix("_cpu_gpu"), row, context, run, prepare, vectors=width * count)
-    values = {
-        "cpu_planes": hybrid.cpu_planes, "cpu_threads": engine.threads, "cpu_weight_percent": 100 * weight,
-        "sum_of_both_s": together,
-    }  # fmt: skip
-    return replace(method, values=lambda _: values)
+    values = {"cpu_planes": planes, "cpu_threads": engine.threads, "cpu_weight_percent": _weight(seconds)}
+    return _with_gain(method, alone, STEPS * count * sample.nx * seconds["cpu"], values)
 
 
-def _naive(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method:
+def _weight(seconds: Mapping[str, float]) -> float:
+    """Return the CPU's part of the sum of both rates, in percent."""
+    return 100 * seconds["cuda"] / (seconds["cuda"] + seconds["cpu"])
+
+
+def _naive(
+    name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any], gpu_alone: Sequence[Method | Skipped]
+) -> Method | Skipped:  # fmt: skip
     """Time the naive chain of a few vectors on one GPU, or on it and the CPU."""
+    from spectile.kpm.distributed.hybrid import planes_of_cpu
     from spectile_study.cases.kpm.together import NaiveTogether, alone
 
     sample, (a, b) = shared.sample_of(row), shared.scaling(shared.sample_of(row))
     threads, planes = max(1, context.threads - 1), 0
-    values: dict[str, Any] = {}
-    if name.endswith("_cpu_gpu"):
+    together = name.endswith("_cpu_gpu")
+    if together:
         seconds = alone(sample, threads, a, b)
-        weight = seconds["cuda"] / (seconds["cuda"] + seconds["cpu"])
-        planes = min(max(1, round(sample.nx * weight)), sample.nx - 1)
-        together = STEPS * ONE_BY_ONE * sample.nx / (1 / seconds["cuda"] + 1 / seconds["cpu"])
-        values = {
-            "cpu_planes": planes, "cpu_threads": threads, "cpu_weight_percent": 100 * weight, "sum_of_both_s": together,
-        }  # fmt: skip
+        planes = planes_of_cpu(sample.nx, seconds)
+        if not planes:
+            return _no_plane(name, sample.nx)
 
     def prepare() -> None:
         live.clear()
@@ -202,12 +241,23 @@ def _naive(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
         return np.concatenate([chain.advance(STEPS) for chain in live["chains"]], axis=1)
 
     method = _method(name, "naive", row, context, run, prepare, vectors=ONE_BY_ONE)
-    return replace(method, values=(lambda _: values) if values else None)
+    if not together:
+        return method
+    values = {"cpu_planes": planes, "cpu_threads": threads, "cpu_weight_percent": _weight(seconds)}
+    return _with_gain(method, gpu_alone, STEPS * ONE_BY_ONE * sample.nx * seconds["cpu"], values)
 
 
-def _mixed_ranks(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method | Skipped:
-    """Time one MPI rank with the GPU and one with the CPU, rows divided by what each does alone."""
-    from spectile.kpm.distributed.hybrid import HybridInsulator
+def _mixed_ranks(
+    name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any], alone: Sequence[Method | Skipped]
+) -> Method | Skipped:  # fmt: skip
+    """Time one MPI rank with the GPU and one with the CPU, rows divided by what each does alone with the same kernels.
+
+    A rank has rows, not planes, and may have very few: how little they could gain is in the record.
+    """
+    import cupy
+
+    from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
+    from spectile.kpm.distributed.hybrid import TRIAL_PLANES, HybridInsulator, seconds_a_step
 
     command, reason = mpi_runs.mpiexec()
     if reason is not None:
@@ -215,6 +265,12 @@ def _mixed_ranks(name: str, row: Mapping[str, Any], context: Context, live: dict
     sample, r = shared.sample_of(row), int(row["num_vectors"])
     # `num_threads` shares the cores among the ranks.
     seconds = HybridInsulator(sample, threads=max(1, context.threads // 2)).trial(r)
+    # A rank's rows are any matrix's to its GPU, which takes them without staging V.
+    few = TopologicalInsulator(TRIAL_PLANES["cuda"], sample.ny, sample.nz, hopping=sample.hopping)
+    operator = StoredOperator(few.matrix(xp=cupy))
+    recursion = StoredRecursion(operator, *shared.scaling(few), operator.random_block(0, 0, r))
+    seconds["cuda"] = seconds_a_step(recursion) / few.nx
+    del operator, recursion
     weight = seconds["cpu"] / seconds["cuda"]
 
     def prepare() -> None:
@@ -222,10 +278,9 @@ def _mixed_ranks(name: str, row: Mapping[str, Any], context: Context, live: dict
         _free_pools(1)
 
     run = mpi_runs.RankRuns(command, sample, r, row["ranks"], STEPS, context.seed, "mixed", 12, FIRST, weight)
-    together = STEPS * sample.nx / (1 / seconds["cuda"] + 1 / seconds["cpu"])
     method = _method(name, "aug_spmmv", row, context, run, prepare, "external")
-    values = {"cpu_weight_percent": 100 / (1 + weight), "sum_of_both_s": together}
-    return replace(method, values=lambda _: values)
+    values = {"cpu_weight_percent": _weight(seconds)}
+    return _with_gain(method, alone, STEPS * sample.nx * seconds["cpu"], values)
 
 
 def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method:

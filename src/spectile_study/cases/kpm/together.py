@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 
 from spectile.kpm import reference
+from spectile.kpm.distributed.hybrid import seconds_a_step
 from spectile.kpm.distributed.partition import local_planes
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile.kpm.types import Array
 from spectile_study.cases.kpm.naive import Chain
 
-#: Planes and steps on which each side is timed alone.
+#: Planes on which each side is timed alone.
 TRIAL_PLANES = {"cuda": 64, "cpu": 16}
-TRIAL_STEPS = 4
 
 
 class NaiveTogether:
@@ -115,8 +114,5 @@ def alone(sample: TopologicalInsulator, threads: int, a: float, b: float) -> dic
         few = TopologicalInsulator(planes, sample.ny, sample.nz, hopping=sample.hopping)
         chain = NaiveTogether(few, planes if side == "cpu" else 0, threads, a, b)
         chain.begin(0, 0)
-        chain.advance(2)
-        start = time.perf_counter()
-        chain.advance(TRIAL_STEPS)
-        seconds[side] = (time.perf_counter() - start) / TRIAL_STEPS / planes
+        seconds[side] = seconds_a_step(chain) / planes
     return seconds
