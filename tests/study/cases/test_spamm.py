@@ -233,13 +233,15 @@ def test_intermediate_products_of_truncated_matrices_are_counted(n, cutoff):
 
 
 def test_cusparse_computes_the_largest_share_whose_two_work_spaces_fit():
+    def fits(share, products, gigabytes):
+        return share * products < 2**31 and 48 * share * products < 0.9e9 * gigabytes
+
     for products in (10, 10**9, 4 * 10**10, 2 * 10**11):
-        for gigabytes in (40, 80, 139):
+        for gigabytes in (10, 40, 80, 139, 280):
             share = truncation.share_at_a_time(products, gigabytes * 1e9)
-            larger = [each for each in truncation.SHARES if each > share]
-            assert 48 * share * products <= 0.9e9 * gigabytes or share == truncation.SHARES[-1]
-            assert all(48 * each * products > 0.9e9 * gigabytes for each in larger)
-    # Table 3 at N = 8,192 on an H200: TRUN = 0.031 needs more than 200 GB at the first share.
+            assert fits(share, products, gigabytes) or share == truncation.SHARES[-1]
+            assert not any(fits(each, products, gigabytes) for each in truncation.SHARES if each > share)
+    # Table 3 at N = 8,192 on an H200: TRUN = 0.031 would need 488 GB at the first share.
     first = 0.1 / (np.arange(8192) ** 0.1 + 1)
     shares = [
         truncation.share_at_a_time(truncation.intermediate_products(np.where(first < cut, 0, first)), 139e9)

@@ -10,9 +10,9 @@ import numpy as np
 from spectile.nearsparse.api import spamm
 from spectile_study.inputs import decay
 
-# Shares of the intermediate products that cuSPARSE's ALG3 is told to compute at a time, and the bytes that each of its
-# two work spaces takes for one of them.
-SHARES, PRODUCT_BYTES = (0.05, 0.02, 0.01, 0.005), 24
+# Shares of the intermediate products that cuSPARSE's ALG3 is told to compute at a time, the bytes that each of its two
+# work spaces takes for one of them, and how many it takes: 2.0e9 at a time pass, 4.1e9 are "insufficient resources".
+SHARES, PRODUCT_BYTES, MOST_PRODUCTS = (0.05, 0.02, 0.01, 0.005), 24, 2**31
 
 
 def toeplitz_squared(first: Any) -> Iterator[Any]:
@@ -41,9 +41,9 @@ def intermediate_products(first: Any) -> int:
 
 
 def share_at_a_time(products: int, free_bytes: float) -> float:
-    """Return the largest share of the products for which both work spaces fit 0.9 of the memory, or the least."""
-    fitting = (share for share in SHARES if 2 * PRODUCT_BYTES * share * products <= 0.9 * free_bytes)
-    return next(fitting, SHARES[-1])
+    """Return the largest share that cuSPARSE takes and whose work spaces fit 0.9 of the memory, or the least."""
+    most = min(MOST_PRODUCTS, 0.9 * free_bytes / (2 * PRODUCT_BYTES))
+    return next((share for share in SHARES if share * products < most), SHARES[-1])
 
 
 def difference_norms(rows: Any, others: Any) -> tuple[float, float]:
