@@ -114,6 +114,11 @@ RECIPES = {
         "Apache-2.0",
         (".",),
         flags=("--expt-extended-lambda", "--expt-relaxed-constexpr"),
+        # A temporary array lost what it held at each new size: hundreds of megabytes for each slice of a product.
+        repairs=_in(
+            "cusp/detail/temporary_array.h",
+            ("super_t::allocate(new_size);", "super_t::deallocate(); super_t::allocate(new_size);"),
+        ),
     ),
     "bhsparse": Recipe(
         "bhSPARSE",
