@@ -81,6 +81,7 @@ def calls() -> None:
             spectile.eigvalsh(x + x.T)
         graded = x + x.T
         spectile.eigh(graded, subset_by_index=(0, 9))  # inverse iteration
+        spectile.eigvalsh(graded, subset_by_value=(-1.0, 1.0))  # counted before they are computed
         for order in (4096, 100):  # the factor by cuBLAS's solver, and by products
             generalized.SOLVED_ORDER = order
             spectile.eigh(graded, graded @ graded.conj().T + 1601 * cupy.eye(1601, dtype=dtype))

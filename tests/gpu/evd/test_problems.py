@@ -238,6 +238,33 @@ def test_parts_of_a_spectrum(family, dtype, rng, monkeypatch):
     w, v = evd.eigh(cupy.asarray(a), subset_by_value=(2 * norm, 3 * norm))
     assert w.shape == (0,)
     assert v.shape == (n, 0)
+    assert evd.eigvalsh(cupy.asarray(a), subset_by_value=(2 * norm, 3 * norm)).shape == (0,)
+
+
+@pytest.mark.parametrize("n", [97, 1100])
+def test_values_of_a_part(n, rng, monkeypatch):
+    """Those of an interval are counted before they are computed, each by as many lanes as its part is worth."""
+    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: False)
+    a = cupy.asarray(random_hermitian(n, rng, "float64"))
+    w = cupy.asnumpy(evd.eigvalsh(a))
+    band = cupy.zeros((2, n))
+    d, e, _ = (cupy.asnumpy(x) if x is not None else x for x in evd.tridiagonalize(a))
+    band[0], band[1, : n - 1] = cupy.asarray(d), cupy.asarray(e)
+    allowed = 10 * n * np.finfo(float).eps * np.abs(w).max()
+    for first, last in ((0, 0), (n // 3, n // 3), (0, n // 2), (n // 2, n - 1), (1, n - 1), (n - 1, n - 1)):
+        middles = np.concatenate([[-np.inf], (w[1:] + w[:-1]) / 2, [np.inf]])
+        interval = (middles[first], middles[last + 1])
+        for part in (
+            evd.eigvalsh(a, subset_by_index=(first, last)),
+            evd.eigvalsh(a, subset_by_value=interval),
+            evd.eigvalsh_tridiagonal(d, e, select="i", select_range=(first, last), backend="cuda"),
+            evd.eigvalsh_tridiagonal(d, e, select="v", select_range=interval, backend="cuda"),
+            evd.eigvals_banded(band, lower=True, select="i", select_range=(first, last)),
+            evd.eigvals_banded(band, lower=True, select="v", select_range=interval),
+        ):
+            part = cupy.asnumpy(part)
+            assert part.shape == (last + 1 - first,)
+            assert np.abs(part - w[first : last + 1]).max() < allowed
 
 
 def outcome(call, *operands, **keywords):

@@ -30,7 +30,7 @@ class Tuning:
     syr2k_block : int
         Diagonal blocks of the trailing update.
     sturm_lanes : tuple of (int, int)
-        Up to which order how many lanes share an eigenvalue.
+        Up to how many eigenvalues how many lanes share one.
     fill_columns, share_columns : int
         Columns of Z per multiprocessor from which one group of sweeps fills the device, and from which eight warps of
         the back-transformation share what they read.
@@ -54,7 +54,7 @@ _H200 = Tuning(
     wide_band_vectors=12_000,
     block=512,
     syr2k_block=512,
-    sturm_lanes=((10_000, 16), (24_000, 4)),
+    sturm_lanes=((512, 32), (10_000, 16), (24_000, 4)),
     fill_columns=120,
     share_columns=80,
 )
@@ -95,7 +95,7 @@ def tuning(device: Device) -> Tuning:
         vendor_vectors=vendor["vectors"],
         wide_band_values=_H200.wide_band_values if waits_for_memory else NEVER,
         wide_band_vectors=_H200.wide_band_vectors if waits_for_memory else NEVER,
-        sturm_lanes=tuple((int(order * share), lanes) for order, lanes in _H200.sturm_lanes),
+        sturm_lanes=tuple((int(count * share), lanes) for count, lanes in _H200.sturm_lanes),
     )
 
 
@@ -168,18 +168,22 @@ def stage_parameters(n: int, scalar: Scalar, *, vectors: bool, device: Device) -
     return max(b for b in scalar.bandwidths if b <= (64 if wide else 32)), tuned.block
 
 
-def sturm_lanes(n: int, device: Device) -> int:
-    """Return how many lanes share an eigenvalue, while there are too few eigenvalues to fill the device."""
-    return next((lanes for order, lanes in tuning(device).sturm_lanes if n <= order), 1)
+def sturm_lanes(count: int, device: Device) -> int:
+    """Return how many lanes share one of `count` eigenvalues, while these are too few to fill the device."""
+    return next((lanes for most, lanes in tuning(device).sturm_lanes if count <= most), 1)
 
 
 # -- what kernels are compiled with -----------------------------------------------------------------------------------
 
 PANEL_THREADS = 512  # most threads, and rows, of a block in the panel kernel
-STURM_THREADS = 64
 SWEEP_GROUP = 64  # sweeps applied together: GROUP of back/sweeps.cu
 TILE_SWEEPS = 32  # WIDTH of back/sweeps.cu
 TILES = SWEEP_GROUP // TILE_SWEEPS
+
+
+def sturm_threads(lanes: int) -> int:
+    """Threads of a block that counts: one warp where an eigenvalue has it for itself."""
+    return 32 if lanes == 32 else 64
 
 
 def panel_width(scalar: Scalar, bandwidth: int) -> int:

@@ -14,7 +14,6 @@ from spectile.evd.cuda import run
 from spectile.evd.cuda.back.sweeps import apply_chasing
 from spectile.evd.cuda.chasing.chase import chase_band
 from spectile.evd.cuda.matrix import as_array, zero_matrix
-from spectile.evd.cuda.tridiagonal.sturm import eigenvalues
 from spectile.evd.types import SCALARS, Options, Subset, exponent_near_one, scalar_of, working_dtype
 
 TRIDIAGONAL_DRIVERS = ("auto", "stemr", "sterf", "stebz", "stev", "stevd")
@@ -98,8 +97,7 @@ def _solve_tridiagonal(
     scale = exponent_near_one(largest)
     wide, beside = cupy.ldexp(wide, scale), cupy.ldexp(beside, scale)
     if not vectors:
-        w = cupy.ldexp(eigenvalues(wide, beside), -scale)
-        return w[_wanted(w, subset)].astype(dtype), None
+        return cupy.ldexp(run.wanted_values(wide, beside, scale, subset), -scale).astype(dtype), None
     with memory.allocating(f"the tridiagonal eigenproblem of order {n:,}", 16 * n * n):
         w, z, columns = run.wanted_vectors(wide, beside, SCALARS["float64"], scale, subset)
         return cupy.ldexp(w, -scale).astype(dtype), as_array(z, n, columns).astype(dtype, order="F")
@@ -179,8 +177,7 @@ def _solve_banded(band: Any, vectors: bool, subset: Subset | None, check_finite:
         reflectors = zero_matrix(n, n, band.dtype) if vectors else None
         d, e = chase_band(space, n, b, reflectors)
         if reflectors is None:
-            w = cupy.ldexp(eigenvalues(d, e), -scale)
-            return w[_wanted(w, subset)].astype(scalar.real), None
+            return cupy.ldexp(run.wanted_values(d, e, scale, subset), -scale).astype(scalar.real), None
         w, z, columns = run.wanted_vectors(d, e, scalar, scale, subset)
         if columns:
             apply_chasing(reflectors, n, b, z.pointer, z.ld, columns)

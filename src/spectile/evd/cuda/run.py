@@ -235,10 +235,7 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
     with _work_space("the eigenproblem", array, options) as overwrite:
         panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block)
         if not options.vectors:
-            w = sturm.eigenvalues(d, e)
-            if options.subset is not None:
-                w = w[_wanted(w, scale, options.subset)]
-            return scaled_values(w, -scale, scalar), None
+            return scaled_values(wanted_values(d, e, scale, options.subset), -scale, scalar), None
         w, z, columns = wanted_vectors(d, e, scalar, scale, options.subset)
         if columns:
             z = _transform_back(panels, z, columns)
@@ -265,7 +262,9 @@ def prepare_stages(
     """Compile side by side what the first such call launches, for a band without what reduces to one."""
     on = device.describe()
     few = vectors and subset is not None and (not subset.by_index or inverse.pays(n, subset.count()))
-    lanes = sturm_lanes(n, on) if few or not vectors else None
+    # How many an interval holds is not known yet: few, as a rule.
+    count = n if subset is None else subset.count() if subset.by_index else 1
+    lanes = sturm_lanes(count, on) if few or not vectors else None
     _prepare(on, dtype, bandwidth, (dense, dense and panel.is_tall(n - bandwidth, on)), lanes, vectors, few)
 
 
@@ -309,6 +308,19 @@ def _two_stages(
     return panels, d, e, scale
 
 
+def wanted_values(d: Any, e: Any, scale: int, subset: Subset | None) -> Any:
+    """Return the wanted eigenvalues of a tridiagonal matrix times 2**scale."""
+    if subset is None:
+        return sturm.eigenvalues(d, e)
+    if subset.by_index:
+        return sturm.eigenvalues(d, e, slice(subset.low, subset.high + 1))
+    with np.errstate(over="ignore", under="ignore"):
+        low, high = (float(np.ldexp(end, scale)) for end in (subset.low, subset.high))
+    near = sturm.near(d, e, low, high)
+    w = sturm.eigenvalues(d, e, near) if near.start < near.stop else d[:0]
+    return w[_wanted(w, scale, subset)]
+
+
 def wanted_vectors(d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | None) -> tuple[Any, Matrix, int]:
     """Return the wanted eigenvalues and eigenvectors of a tridiagonal matrix times 2**scale, and how many they are.
 
@@ -316,9 +328,7 @@ def wanted_vectors(d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | 
     """
     n = len(d)
     if subset is not None and (not subset.by_index or inverse.pays(n, subset.count())):
-        w = sturm.eigenvalues(d, e)
-        wanted = _wanted(w, scale, subset)
-        w = w[wanted]
+        w = wanted_values(d, e, scale, subset)
         if len(w) == 0:
             return w, empty_matrix(n, 0, scalar.wide), 0
         x = inverse.eigenvectors(d, e, w) if inverse.pays(n, len(w)) else None
@@ -401,7 +411,7 @@ def launches(
         yield from sturm.shapes(n, on)
         return
     if columns is not None and inverse.pays(n, columns):
-        yield from sturm.shapes(n, on)
+        yield from sturm.shapes(columns, on)
         yield from inverse.shapes(columns)
     else:
         yield from divide.shapes(n)

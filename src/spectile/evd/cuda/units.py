@@ -9,11 +9,11 @@ from spectile.evd.cuda.choose import (
     PANEL_THREADS,
     ROTATED_ORDER,
     STAGE_KEYS,
-    STURM_THREADS,
     chase_blocks,
     chase_threads,
     panel_width,
     rotation_threads,
+    sturm_threads,
 )
 from spectile.evd.types import SCALARS, Scalar
 
@@ -65,7 +65,10 @@ PRODUCTS = {(name, b): _unit("reduction/products.cu", _widths(SCALARS[name], b))
 CHASING = {(name, b): _chasing_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
 SWEEPS = {(name, b): _sweep_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
 BACK_PANELS = {(name, b): _unit("back/panels.cu", {**_scalar_defines(SCALARS[name]), "B": b}) for name, b in STAGE_KEYS}
-STURM = {lanes: _unit("tridiagonal/sturm.cu", {"LANES": lanes, "STURM_THREADS": STURM_THREADS}) for lanes in (1, 4, 16)}
+STURM = {
+    lanes: _unit("tridiagonal/sturm.cu", {"LANES": lanes, "STURM_THREADS": sturm_threads(lanes)})
+    for lanes in (1, 4, 16, 32)
+}
 DIVIDE = _unit("tridiagonal/divide.cu", {})
 INVERSE = _unit("tridiagonal/inverse.cu", {})
 

@@ -2,10 +2,14 @@
 // vector, each with its own random start, so that those of a cluster are independent; they are made orthogonal later.
 //
 // T - lambda = P L U with partial pivoting; U has two superdiagonals.  Element i of vector j is at i * count + j.
+//
+// A warp or a few share a multiprocessor, so nothing hides the latency of memory but the thread itself: it loads the
+// AHEAD rows after those that it works on.
 
 #define TINY 1.1102230246251565e-16  // least pivot
 #define LARGE 1e100                  // beyond, a vector is scaled by SHRINK
 #define SHRINK 1e-200
+#define AHEAD 8
 
 __device__ __forceinline__ double pivot_of(double x) { return fabs(x) < TINY ? copysign(TINY, x) : x; }
 
@@ -16,6 +20,10 @@ __device__ __forceinline__ double random_start(unsigned long long x) {
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
     return (double)(long long)((x ^ (x >> 31)) >> 11) * 0x1p-52 - 1.0;
 }
+
+// What a row of the back-substitution reads, and of the forward one.
+struct Upper { double y, first, second, inverse; };
+struct Lower { double x, multiplier; bool swapped; };
 
 // factors: 4 x n x count: reciprocal pivots, first and second superdiagonal of U, multipliers; swapped: n x count.
 extern "C" __global__ void __launch_bounds__(32)
@@ -33,8 +41,10 @@ inverse_iteration(const double* __restrict__ d, const double* __restrict__ e, in
     x += j;
     const double lambda = w[j];
     double a = d[0] - lambda, b = n > 1 ? e[0] : 0;
+    double below = b, diagonal = n > 1 ? d[1] : 0, beyond = n > 2 ? e[1] : 0;
     for (int i = 0; i < n - 1; ++i) {
-        const double below = e[i], next = d[i + 1] - lambda, beyond = i + 2 < n ? e[i + 1] : 0;
+        const double diagonal_ahead = i + 2 < n ? d[i + 2] : 0, beyond_ahead = i + 3 < n ? e[i + 2] : 0;
+        const double next = diagonal - lambda;
         const bool swap = fabs(a) < fabs(below);
         const double reciprocal = 1 / pivot_of(swap ? below : a), m = (swap ? a : below) * reciprocal;
         const long long at = (long long)i * count;
@@ -45,50 +55,90 @@ inverse_iteration(const double* __restrict__ d, const double* __restrict__ e, in
         swapped[at] = swap;
         a = swap ? b - m * next : next - m * b;
         b = swap ? -m * beyond : beyond;
+        below = beyond;
+        diagonal = diagonal_ahead;
+        beyond = beyond_ahead;
     }
-    inverse[(long long)(n - 1) * count] = 1 / pivot_of(a);
+    const long long end = (long long)(n - 1) * count;
+    inverse[end] = 1 / pivot_of(a);
+    first[end] = second[end] = 0;
 
     double scale = 1;
     int top = n;  // from here on the vector is 0: it has been scaled since it was written
     for (int step = 0; step < steps; ++step) {
         if (step > 0) {  // L y = P x, in place
+            auto row = [&](int i) -> Lower {
+                const long long at = (long long)min(i, n - 2) * count;
+                return {i + 1 < top ? x[at + count] * scale : 0, multiplier[at], swapped[at] != 0};
+            };
             double rest = top > 0 ? x[0] * scale : 0;
-#pragma unroll 4
-            for (int i = 0; i < n - 1; ++i) {
-                const long long at = (long long)i * count;
-                const double own = i + 1 < top ? x[at + count] * scale : 0, m = multiplier[at];
-                const bool swap = swapped[at];
-                x[at] = swap ? own : rest;
-                rest = swap ? rest - m * own : own - m * rest;
+            Lower ahead[AHEAD];
+            if (n > 1) {
+#pragma unroll
+                for (int u = 0; u < AHEAD; ++u) ahead[u] = row(u);
             }
-            x[(long long)(n - 1) * count] = rest;
+            for (int base = 0; base < n - 1; base += AHEAD) {
+                Lower rows[AHEAD];
+#pragma unroll
+                for (int u = 0; u < AHEAD; ++u) rows[u] = ahead[u];
+#pragma unroll
+                for (int u = 0; u < AHEAD; ++u) ahead[u] = row(base + AHEAD + u);
+#pragma unroll
+                for (int u = 0; u < AHEAD; ++u) {
+                    if (base + u >= n - 1) break;
+                    const double own = rows[u].x, m = rows[u].multiplier;
+                    const bool swap = rows[u].swapped;
+                    x[(long long)(base + u) * count] = swap ? own : rest;
+                    rest = swap ? rest - m * own : own - m * rest;
+                }
+            }
+            x[end] = rest;
         }
         top = n;
+        auto row = [&](int i) -> Upper {
+            const long long at = (long long)max(i, 0) * count;
+            return {step > 0 ? x[at] : random_start(at + j), first[at], second[at], inverse[at]};
+        };
         double above = 0, beyond = 0, factor = 1, sum = 0;  // above: element i + 1, beyond: i + 2
-#pragma unroll 4
-        for (int i = n - 1; i >= 0; --i) {
-            const long long at = (long long)i * count;
-            const double y = step > 0 ? x[at] : random_start(at + j);
-            double value = factor * y;
-            if (i + 1 < n) value -= first[at] * above + second[at] * beyond;
-            value *= inverse[at];
-            if (fabs(value) > LARGE) {
-                value *= SHRINK;
-                above *= SHRINK;
-                factor *= SHRINK;
-                if (i + 1 < n) x[at + count] = above;
-                sum = above * above;
-                top = min(i + 2, n);
+        Upper ahead[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; ++u) ahead[u] = row(n - 1 - u);
+        for (int base = n - 1; base >= 0; base -= AHEAD) {
+            Upper rows[AHEAD];
+#pragma unroll
+            for (int u = 0; u < AHEAD; ++u) rows[u] = ahead[u];
+#pragma unroll
+            for (int u = 0; u < AHEAD; ++u) ahead[u] = row(base - AHEAD - u);
+#pragma unroll
+            for (int u = 0; u < AHEAD; ++u) {
+                const int i = base - u;
+                if (i < 0) break;
+                const long long at = (long long)i * count;
+                double value = factor * rows[u].y - (rows[u].first * above + rows[u].second * beyond);
+                value *= rows[u].inverse;
+                if (fabs(value) > LARGE) {
+                    value *= SHRINK;
+                    above *= SHRINK;
+                    factor *= SHRINK;
+                    if (i + 1 < n) x[at + count] = above;
+                    sum = above * above;
+                    top = min(i + 2, n);
+                }
+                x[at] = value;
+                sum += value * value;
+                beyond = above;
+                above = value;
             }
-            x[at] = value;
-            sum += value * value;
-            beyond = above;
-            above = value;
         }
         scale = 1 / sqrt(sum);
     }
-    for (int i = 0; i < n; ++i) {
-        const long long at = (long long)i * count;
-        x[at] = i < top ? x[at] * scale : 0;
+    for (int base = 0; base < n; base += AHEAD) {
+        double rows[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; ++u) rows[u] = x[(long long)min(base + u, n - 1) * count];
+#pragma unroll
+        for (int u = 0; u < AHEAD; ++u) {
+            if (base + u < n) x[(long long)(base + u) * count] = base + u < top ? rows[u] * scale : 0;
+        }
     }
 }

@@ -4,20 +4,45 @@
 // interval shrinks by LANES + 1.  The count is the number of sign changes in p_i = (d_i - x) p_{i-1} - e_{i-1}^2 p_{i-2},
 // scaled every 8 steps; no division, one dependent multiply-add a step.  e^2 has a floor, so that two zeros in a row
 // cannot happen.  The number of passes is fixed: no input, not even NaN, can make it run on.
+//
+// w: `count` eigenvalues from number `first` on, in ascending order, of n.
 
 #define CHUNK 512
 
+// Counts the eigenvalues below x: a step for each row.
+struct Count {
+    double x, p = 1, before = 0;
+    int below = 0;
+
+    __device__ explicit Count(double point) : x(point) {}
+
+    __device__ void step(double diagonal, double square)
+    {
+        const double next = fma(diagonal - x, p, -square * before);
+        below += (unsigned)(__double2hiint(next) ^ __double2hiint(p)) >> 31;
+        before = p;
+        p = next;
+    }
+
+    // Times the power of two that brings the larger of the two near 1.
+    __device__ void rescale()
+    {
+        const int exponent = max(__double2hiint(p) & 0x7ff00000, __double2hiint(before) & 0x7ff00000);
+        const double scale = __hiloint2double(min(max(0x7fe00000 - exponent, 0x00100000), 0x7fd00000), 0);
+        p *= scale;
+        before *= scale;
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(STURM_THREADS)
-multisect(const double* d, const double* e2, int n, double low, double high, int passes, double* w)
+multisect(const double* d, const double* e2, int n, int first, int count, double low, double high, int passes, double* w)
 {
     extern __shared__ unsigned char shared[];
     double2* tile = (double2*)shared;  // CHUNK pairs (d_i, e_{i-1}^2)
-    const int index = (blockIdx.x * STURM_THREADS + threadIdx.x) / LANES, point = threadIdx.x % LANES;
+    const int own = (blockIdx.x * STURM_THREADS + threadIdx.x) / LANES, point = threadIdx.x % LANES;
     double a = low, b = high;
     for (int pass = 0; pass < passes; ++pass) {
-        const double x = a + (b - a) * ((point + 1) / (double)(LANES + 1));
-        double p = 1, before = 0;
-        int count = 0;
+        Count counted(a + (b - a) * ((point + 1) / (double)(LANES + 1)));
         for (int base = 0; base < n; base += CHUNK) {
             __syncthreads();
             for (int i = threadIdx.x; i < CHUNK; i += STURM_THREADS) {
@@ -33,27 +58,14 @@ multisect(const double* d, const double* e2, int n, double low, double high, int
 #pragma unroll
                 for (int u = 0; u < 8; ++u) {
                     const double2 pair = tile[i + u];
-                    const double next = fma(pair.x - x, p, -pair.y * before);
-                    count += (unsigned)(__double2hiint(next) ^ __double2hiint(p)) >> 31;
-                    before = p;
-                    p = next;
+                    counted.step(pair.x, pair.y);
                 }
-                // Times the power of two that brings the larger of the two near 1.
-                const int exponent = max(__double2hiint(p) & 0x7ff00000, __double2hiint(before) & 0x7ff00000);
-                const double scale = __hiloint2double(min(max(0x7fe00000 - exponent, 0x00100000), 0x7fd00000), 0);
-                p *= scale;
-                before *= scale;
+                counted.rescale();
             }
-            for (; i < length; ++i) {
-                const double2 pair = tile[i];
-                const double next = fma(pair.x - x, p, -pair.y * before);
-                count += (unsigned)(__double2hiint(next) ^ __double2hiint(p)) >> 31;
-                before = p;
-                p = next;
-            }
+            for (; i < length; ++i) counted.step(tile[i].x, tile[i].y);
         }
-        // Points with at most `index` eigenvalues below them lie left of the eigenvalue.
-        int left = count <= index;
+        // Points with at most as many eigenvalues below them as the eigenvalue has lie left of it.
+        int left = counted.below <= first + own;
 #pragma unroll
         for (int lanes = LANES / 2; lanes > 0; lanes >>= 1) left += __shfl_xor_sync(0xffffffffu, left, lanes);
         const double width = b - a;
@@ -62,5 +74,22 @@ multisect(const double* d, const double* e2, int n, double low, double high, int
         a = new_a;
         b = new_b;
     }
-    if (index < n && point == 0) w[index] = 0.5 * (a + b);
+    if (own < count && point == 0) w[own] = 0.5 * (a + b);
+}
+
+// counts: the eigenvalues below `low`, and below `high`.
+extern "C" __global__ void __launch_bounds__(32)
+count_below(const double* __restrict__ d, const double* __restrict__ e2, int n, double low, double high, int* counts)
+{
+    if (threadIdx.x > 1) return;
+    Count counted(threadIdx.x == 0 ? low : high);
+    for (int base = 0; base < n; base += 8) {
+#pragma unroll
+        for (int u = 0; u < 8; ++u) {
+            const int i = base + u;
+            if (i < n) counted.step(d[i], i > 0 ? e2[i - 1] : 0);
+        }
+        counted.rescale();
+    }
+    counts[threadIdx.x] = counted.below;
 }

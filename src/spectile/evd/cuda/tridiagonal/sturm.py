@@ -11,15 +11,22 @@ import numpy as np
 from spectile.core import device
 from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
-from spectile.evd.cuda.choose import STURM_THREADS, sturm_lanes
+from spectile.evd.cuda.choose import sturm_lanes, sturm_threads
 from spectile.evd.cuda.matrix import scaled_values
 from spectile.evd.cuda.units import STURM
 from spectile.evd.types import SCALARS
 
+#: All eigenvalues over the bound are below; Sturm counts are right up to far less than the margin.
+EDGE, MARGIN = 1 + 2.0**-40, 2.0**-40
+#: The lanes of the fewest eigenvalues, whose unit counts, too.
+FEWEST = 32
+COUNT_SHAPE = Shape((1,), 32)
 
-def multisect_shape(n: int, lanes: int) -> Shape:
-    """Launch of `multisect`; a chunk of 512 pairs of the matrix is in shared memory at a time."""
-    return Shape((-(-n * lanes // STURM_THREADS),), STURM_THREADS, 512 * 16)
+
+def multisect_shape(count: int, lanes: int) -> Shape:
+    """Launch of `multisect` for `count` eigenvalues; 512 pairs of the matrix are in shared memory at a time."""
+    threads = sturm_threads(lanes)
+    return Shape((-(-count * lanes // threads),), threads, 512 * 16)
 
 
 def norm_bound(d: Any, e: Any, what: str) -> float:
@@ -46,12 +53,14 @@ def norm_bound(d: Any, e: Any, what: str) -> float:
     return bound
 
 
-def eigenvalues(d: Any, e: Any) -> Any:
-    """Return all eigenvalues, ascending, of the tridiagonal matrix by multi-section on Sturm counts.
+def eigenvalues(d: Any, e: Any, wanted: slice = slice(None)) -> Any:
+    """Return eigenvalues, ascending, of the tridiagonal matrix by multi-section on Sturm counts.
 
     Parameters
     ----------
     d, e : cupy.ndarray of float64, shape (n,)
+    wanted : slice
+        Which of them, at least one; by default all.
 
     Raises
     ------
@@ -61,27 +70,61 @@ def eigenvalues(d: Any, e: Any) -> Any:
     import cupy
 
     n = len(d)
-    # On the host: a few numbers there and back take less time than as many launches.
-    d, e = cupy.asnumpy(d), cupy.asnumpy(e)[: n - 1]
-    bound = norm_bound(d, e, "eigenvalues")
+    first, stop, _ = wanted.indices(n)
+    count = stop - first
+    bound, matrix = _scaled(d, e)
     if bound == 0:
-        return cupy.zeros(n, np.float64)
-    lanes = sturm_lanes(n, device.describe())
+        return cupy.zeros(count, np.float64)
+    lanes = sturm_lanes(count, device.describe())
     # 2 (1 + 2⁻⁵⁰) (lanes + 1)^-passes < 2⁻⁵⁷
     passes = math.ceil(58 / math.log2(lanes + 1))
-    w = cupy.empty(n, np.float64)
-    squares = np.maximum((e / bound) ** 2, 1e-60)  # not 0: after a zero of the recurrence all would be 0
-    edge = 1 + 2.0**-40
+    w = cupy.empty(count, np.float64)
     kernel(STURM[lanes], "multisect")(
-        multisect_shape(n, lanes),
-        *(cupy.asarray(d / bound), cupy.asarray(squares), np.int32(n)),
-        *(np.float64(-edge), np.float64(edge), np.int32(passes), w),
+        multisect_shape(count, lanes),
+        *(*matrix, np.int32(n), np.int32(first), np.int32(count)),
+        *(np.float64(-EDGE), np.float64(EDGE), np.int32(passes), w),
     )
     w = scaled_values(w, 0, SCALARS["float64"], bound)
     w.sort()
     return w
 
 
-def shapes(n: int, on: Device) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of this module for order n, with the kernel's name."""
-    yield "multisect", multisect_shape(n, sturm_lanes(n, on))
+def near(d: Any, e: Any, low: float, high: float) -> slice:
+    """Return which eigenvalues lie between two numbers, or so near to one that roundoff decides, without them.
+
+    Parameters
+    ----------
+    d, e : cupy.ndarray of float64, shape (n,)
+    low, high : float
+        Infinities are allowed.
+    """
+    import cupy
+
+    n = len(d)
+    bound, matrix = _scaled(d, e)
+    if bound == 0:
+        return slice(0, n)
+    counts = cupy.empty(2, np.int32)
+    ends = max(low / bound - MARGIN, -EDGE), min(high / bound + MARGIN, EDGE)
+    kernel(STURM[FEWEST], "count_below")(COUNT_SHAPE, *matrix, np.int32(n), *map(np.float64, ends), counts)
+    first, stop = counts.tolist()
+    return slice(first, max(first, stop))
+
+
+def _scaled(d: Any, e: Any) -> tuple[float, tuple[Any, Any]]:
+    """Return a bound of the spectrum, and the diagonal over it and the squares beside it for the kernels."""
+    import cupy
+
+    # On the host: a few numbers there and back take less time than as many launches.
+    d, e = cupy.asnumpy(d), cupy.asnumpy(e)[: len(d) - 1]
+    bound = norm_bound(d, e, "eigenvalues")
+    if bound == 0:
+        return bound, (None, None)
+    squares = np.maximum((e / bound) ** 2, 1e-60)  # not 0: after a zero of the recurrence all would be 0
+    return bound, (cupy.asarray(d / bound), cupy.asarray(squares))
+
+
+def shapes(count: int, on: Device) -> Iterator[tuple[str, Shape]]:
+    """Yield every launch of this module for `count` eigenvalues of an interval, with the kernel's name."""
+    yield "count_below", COUNT_SHAPE
+    yield "multisect", multisect_shape(count, sturm_lanes(count, on))
