@@ -188,6 +188,18 @@ def test_every_real_dtype(dtype):
         np.testing.assert_array_equal(multiply(A, A, precision=precision).toarray(), dense @ dense)
 
 
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr"])
+@pytest.mark.parametrize("index", [">i4", ">i8"])
+def test_indices_of_the_other_byte_order_are_as_valid(form, index):
+    A = random(20, 20, 0.2, 3).asformat(form)
+    wanted = multiply(A, A).toarray()
+    for name in ("indices", "indptr", "row", "col"):
+        if hasattr(A, name):
+            setattr(A, name, getattr(A, name).astype(index))
+    A.data = A.data.astype(">f8")
+    np.testing.assert_array_equal(multiply(A, A).toarray(), wanted)
+
+
 def test_unsorted_and_duplicate_entries():
     indptr, indices = np.array([0, 4, 4, 6]), np.array([2, 0, 2, 1, 2, 0])
     A = sp.csr_array((np.arange(1.0, 7.0), indices, indptr), shape=(3, 3))

@@ -314,8 +314,9 @@ def test_matrix_means_a_family_or_a_fetched_matrix(mirror, resources):
         suitesparse.matrix("net50", resources, TABLE)
     with pytest.raises(MissingMatrix, match="absent from the mirror"):
         suitesparse.matrix("net50", resources, TABLE)
-    with pytest.raises(MissingMatrix, match="other has not been fetched"):
+    with pytest.raises(MissingMatrix, match="other has not been fetched") as caught:
         suitesparse.matrix("other", resources)
+    assert str(resources) not in str(caught.value), "records keep the sentence"
     with pytest.raises(ValueError, match="cage3 to cage15"):
         suitesparse.matrix("cage99", resources)
 

@@ -30,7 +30,7 @@ def _operand(matrix: Any, name: str) -> Operand:
     if len(indptr) != rows + 1 or indptr[0] != 0 or not 0 <= indptr[-1] <= min(len(indices), len(data)):
         raise errors.bad_pointer(name)
     nnz = int(indptr[-1])
-    indices, data = indices[:nnz], _floating(data[:nnz])
+    indices, data = _native(indices[:nnz]), _floating(_native(data[:nnz]))
     indptr = indptr.astype(np.int64)
     unsorted = _examined(name, indptr, indices, data, columns)
     index = np.int64 if indices.dtype.itemsize == 8 and max(columns, rows) >= 2**31 else np.int32
@@ -40,6 +40,11 @@ def _operand(matrix: Any, name: str) -> Operand:
         clean.sum_duplicates()
         indptr, indices, data = clean.indptr.astype(np.int64), clean.indices.astype(index), clean.data
     return Operand(csr.shape, indptr, indices, data, isinstance(matrix, sp.sparray))
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """Return the same numbers in the byte order of this machine."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _floating(data: np.ndarray) -> np.ndarray:

@@ -59,7 +59,7 @@ def matrix(name: str, resources: str | os.PathLike[str], table: Table = None) ->
     if own.is_own(name):
         taken = Path(resources) / f"{name}.npz"
         if not taken.is_file():
-            raise MissingMatrix(f"matrix {name} has not been taken into {taken}: run the workflow, whose rule does it")
+            raise MissingMatrix(f"matrix {name} has not been taken in: run the workflow, whose rule does it")
         return read_kept(taken)
     if families.is_family(name):
         made = Path(resources) / "families" / f"{name}.npz"
@@ -106,14 +106,15 @@ def load(name: str, resources: str | os.PathLike[str], table: Table = None) -> c
     if key is None or not kept_path(home, key).is_file():
         pinned = pins.get(key or "")
         raise MissingMatrix(
-            f"matrix {key or name} has not been fetched into {home}"
+            f"matrix {key or name} has not been fetched"
             + (
                 " (config/matrices.tsv lists it as absent from the mirror)"
                 if pinned and pinned.source == "absent"
                 else ""
             )
-            + f"; get it with: python -m spectile_study fetch --matrix {key or name} --base-url {SUITESPARSE_URL} "
-            f"--resources {Path(resources)}"
+            # Records keep this sentence, so it names no folder of the machine.
+            + f"; get it with: python -m spectile_study fetch --matrix {key or name} --base-url {SUITESPARSE_URL}, "
+            "and --resources FOLDER unless the folder is resources"
         )
     result = read_kept(kept_path(home, key))
     verify(result, key, pins.get(key), None, str(kept_path(home, key)))
