@@ -21,7 +21,9 @@ def test_rows_fit(device):
         launched = choose.row_launch(shape, num_vectors, device)
         assert launched.refusal(device) is None
         assert shape.threads * shape.blocks <= device.threads
-        assert choose.sell_shape(num_vectors).threads * choose.sell_shape(num_vectors).blocks <= device.threads
+        for longest, dtype in itertools.product((1, 3, 4, 7, 60), DTYPES):
+            sell = choose.sell_shape(longest, dtype)
+            assert sell.threads * sell.blocks <= device.threads
         # The sums of the warps are static.
         assert shape.threads // 32 * 2 * shape.lanes * shape.columns * 8 <= 48 * 1024
 
@@ -50,6 +52,24 @@ def test_gathered_rows_fit(device, dtype):
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_waves_are_planes_whose_parts_the_l1_cache_holds(device, dtype):
+    item = np.dtype(dtype).itemsize
+    taken = 0
+    for num_vectors, longest, plane in itertools.product((8, 32, 64), (3, 7, 8), (1, 1414, 15876, 40000, 10**7)):
+        shape = choose.gather_shape(num_vectors, dtype, longest)
+        launched, plain = choose.gather_launch(shape, 2 * 10**6, num_vectors, device)
+        same, wave = choose.gather_launch(shape, 2 * 10**6, num_vectors, device, plane, item)
+        assert same == launched and wave in (plain, plane)
+        if wave == plain:
+            continue
+        part, once = plane // launched.grid[0], shape.threads // shape.lanes
+        assert part >= 2 * once and 3 * part * num_vectors * item <= device.shared_bytes
+        taken += 1
+    assert taken or device.shared_bytes < 200_000
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_groups_fit_or_are_not_chosen(device, dtype):
     parts = 2 if np.dtype(dtype).kind == "c" else 1
     for num_vectors in WIDTHS:
@@ -68,6 +88,9 @@ def test_runs_of_rows_are_cut_into_groups_of_eight_at_most():
     edges = cut(np.array([0, 7, 14, 15, 40, 48]))
     np.testing.assert_array_equal(np.diff(edges), [7, 7, 1, 6, 6, 6, 7, 8])
     assert edges.dtype == np.int32
+    short = np.array([0, 7, 8, 16, 19])
+    np.testing.assert_array_equal(cut(short), short)
+    assert cut(short).dtype == np.int32
 
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)

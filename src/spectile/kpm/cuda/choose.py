@@ -62,8 +62,13 @@ def row_shape(num_vectors: int) -> RowShape:
     return next((shape for most, shape in _ROW_SHAPES if num_vectors <= most), _WIDE_ROW_SHAPE)
 
 
-def sell_shape(longest: int) -> RowShape:
-    """Return the shape of ``rows.cu`` for one vector and SELL: entries in flight by the longest row."""
+def sell_shape(longest: int, dtype: Any) -> RowShape:
+    """Return the shape of ``rows.cu`` for one vector and SELL: entries in flight by the longest row.
+
+    Short rows of small numbers leave a thread few bytes on their way, so more of them work (measured on an H200).
+    """
+    if longest <= 3 and np.dtype(dtype).itemsize <= 8:
+        return RowShape(1, 1, 3, 256, 6)
     return RowShape(1, 1, min(7, max(3, longest)), 512, 2)
 
 
@@ -108,6 +113,15 @@ class GatherShape(NamedTuple):
 # Threads of a block, one a multiprocessor: with two pieces a thread, few warps have enough loads in flight, and leave
 # the L1 cache to the rows of V that come again (measured on an H200, docs/notes/kpm.md).
 _GATHER_THREADS = {"narrow": 640, "short": 384, "long": 256}
+# Where other shapes than the rule's were measured to be faster: by type, vectors of a row's threads and the entries in
+# flight that the rule gives, those that are better, and the threads of a block.
+_MEASURED_GATHERS = {
+    ("complex64", 8, 7): (7, 512),
+    ("float32", 32, 7): (4, 512),
+    ("float32", 32, 8): (8, 384),
+    ("complex64", 32, 8): (4, 384),
+    ("complex128", 32, 8): (4, 384),
+}
 # Longer rows of the matrix are faster by ``rows.cu``, whatever R.
 _MOST_GATHERED = 8
 
@@ -136,21 +150,31 @@ def gather_shape(num_vectors: int, dtype: Any, longest: int) -> GatherShape:
     unroll = min(max(4, longest), _MOST_GATHERED)
     threads = _GATHER_THREADS["long" if unroll > 7 or (unroll > 4 and item == 16) else "short"]
     # Rows of few entries find V and W in the L2 cache without being told.
-    return GatherShape(vector, lanes // 2, 2, unroll, int(unroll > 4), threads, 1)
+    ahead = int(unroll > 4)
+    unroll, threads = _MEASURED_GATHERS.get((str(np.dtype(dtype)), vector * lanes, unroll), (unroll, threads))
+    return GatherShape(vector, lanes // 2, 2, unroll, ahead, threads, 1)
 
 
 # Blocks whose scalar products are summed, at most, and adjacent rows of a block of ``stream.cu`` up to there.
 _MOST_BLOCKS, _STREAM_ROWS = 2**15, 4096
 
 
-def gather_launch(shape: GatherShape, num_rows: int, num_vectors: int, device: Device) -> tuple[Shape, int]:
-    """Return the launch of ``gather`` and the rows of a wave, or of ``stream`` and the adjacent rows of a block."""
+def gather_launch(
+    shape: GatherShape, num_rows: int, num_vectors: int, device: Device, plane: int = 0, item_bytes: int = 0
+) -> tuple[Shape, int]:
+    """Return the launch of ``gather`` and the rows of a wave, or of ``stream`` and the adjacent rows of a block.
+
+    `plane` is the distance between a row and the farthest one that it couples, `item_bytes` are those of a number: a
+    wave is a plane where a block's part of it gives all threads two turns and three such parts of V fit into L1.
+    """
     once = shape.threads // shape.lanes  # rows of a block at a time
     resident = device.multiprocessors * shape.blocks
     if num_vectors > 1:
-        # All blocks walk through the rows side by side: waves that a lattice shows were no faster (measured).
+        # All blocks walk through the rows side by side, each with the same part of every wave.
         blocks = min(resident, -(-num_rows // once))
-        return Shape((blocks, -(-num_vectors // shape.columns)), shape.threads), blocks * once
+        part = plane // blocks
+        near = part >= 2 * once and 3 * part * num_vectors * item_bytes <= device.shared_bytes
+        return Shape((blocks, -(-num_vectors // shape.columns)), shape.threads), plane if near else blocks * once
     # Small matrices: every multiprocessor has its part.  Large ones: no more blocks than the sums are made for.
     even = -(-num_rows // resident)
     chunk = -(-max(min(_STREAM_ROWS, even), num_rows // _MOST_BLOCKS) // once) * once

@@ -92,10 +92,18 @@ class StoredEngine:
 
     def _make(self, name: str) -> StoredOperator:
         if name == "gather":
-            return GatherOperator(self.matrix, self.seen.longest)
+            return GatherOperator(self.matrix, self.seen.longest, self._plane)
         if name == "grouped":
             return GroupedOperator(self.matrix, self._groups)
-        return StoredOperator(self.matrix, name, tuning=sell_shape(self.seen.longest) if name == "sell" else None)
+        tuning = sell_shape(self.seen.longest, self.dtype) if name == "sell" else None
+        return StoredOperator(self.matrix, name, tuning=tuning)
+
+    @functools.cached_property
+    def _plane(self) -> int:
+        """Rows between one in the middle and the farthest that it couples: a plane of a lattice in natural order."""
+        middle = self.num_rows // 2
+        first, last = self.matrix.indptr[middle : middle + 2].get().tolist()
+        return int(np.abs(self.matrix.indices[first:last].get().astype(np.int64) - middle).max(initial=0))
 
     @functools.cached_property
     def _groups(self) -> Any:

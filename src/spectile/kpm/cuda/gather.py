@@ -24,13 +24,15 @@ class GatherOperator(StoredOperator):
         float32, float64, complex64 or complex128.
     longest : int
         Entries of its longest row.
+    plane : int
+        Rows between a row and the farthest one that it couples, 0 if that is not known.
     tuning : GatherShape or None
         Shape of the kernel; None takes :func:`spectile.kpm.cuda.choose.gather_shape`.
     """
 
-    def __init__(self, matrix: Any, longest: int, tuning: GatherShape | None = None) -> None:
+    def __init__(self, matrix: Any, longest: int, plane: int = 0, tuning: GatherShape | None = None) -> None:
         super().__init__(matrix)
-        self.longest = longest
+        self.longest, self.plane = longest, plane
         self._shape = tuning
 
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
@@ -42,7 +44,9 @@ class GatherOperator(StoredOperator):
         name = "stream" if num_vectors == 1 else "gather"
         step = kernel(self.unit(num_vectors, mode), name, beside_l1=self._kernel(num_vectors).blocks)
         start, stop = rows or (0, self.num_rows)
-        launched, wave = gather_launch(self._kernel(num_vectors), stop - start, num_vectors, describe())
+        launched, wave = gather_launch(
+            self._kernel(num_vectors), stop - start, num_vectors, describe(), self.plane, self.dtype.itemsize
+        )
         settings = np.int64(start), np.int64(stop), np.int64(wave), np.int32(num_vectors)
         operands = self.starts[0], self.indices, self.data
         return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)

@@ -40,6 +40,8 @@ def groups_of(matrix: Any) -> Any:
 def cut(runs: Array) -> Array:
     """Return the edges of groups of at most eight rows, int32, from the edges of runs of rows with the same columns."""
     lengths = np.diff(runs)
+    if lengths.max(initial=0) <= MOST_GROUPED:
+        return runs.astype(np.int32)  # as nearly all matrices have them, and many
     pieces = -(-lengths // MOST_GROUPED)
     # Groups of a run are about as long as each other.
     place = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)

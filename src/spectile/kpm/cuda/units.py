@@ -167,7 +167,7 @@ UNITS = (
     vectors_unit("complex128", wide=True),
     *(stored_unit("complex128", r) for r in (4, 8, 16, 31, 32, 64)),
     stored_unit("complex128", 1, layout="sell"),
-    *(stored_unit(dtype, 1, layout="sell", shape=sell_shape(n)) for dtype in REAL for n in (3, 7)),
+    *(stored_unit(dtype, 1, layout="sell", shape=sell_shape(n, dtype)) for dtype in REAL for n in (3, 7)),
     stored_unit("complex128", 32, wide=True),
     *(stored_unit(dtype, 32) for dtype in ("complex64", "float64", "float32")),
     *(sweep_unit("complex128", 40, SweepTile(*tile)) for tile in ((12, 1, 1), (7, 2, 2))),
