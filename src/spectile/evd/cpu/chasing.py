@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from spectile.core.jit import njit
+
 # Reductions may be reordered by the compiler, the same way in every run and on every thread.
-_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "fastmath": {"reassoc", "contract", "nsz"}}
+_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}}
 
 
 @intrinsic
@@ -43,7 +44,7 @@ def _yield_processor(typingctx: Any) -> Any:
     return types.void(), codegen
 
 
-@numba.njit(**_OPTIONS)
+@njit(**_OPTIONS)
 def _reflector(x, v, negligible):  # type: ignore[no-untyped-def]
     """Write v with v[0] = 1, return τ and β, as `reference.reflector` does; a column below `negligible` is dropped."""
     m = len(x)
@@ -65,7 +66,7 @@ def _reflector(x, v, negligible):  # type: ignore[no-untyped-def]
     return (beta - x[0]) / beta, x[0] * 0 + beta
 
 
-@numba.njit(**_OPTIONS)
+@njit(**_OPTIONS)
 def _sweeps(a, n, b, first, stride, done, vectors, negligible):  # type: ignore[no-untyped-def]
     """Run the sweeps first, first + stride, ...; element (i, j) of the band is ``a[i + j (2 b − 1)]``."""
     ld = 2 * b - 1

@@ -15,6 +15,7 @@ import numpy as np
 from llvmlite import ir
 from numba import extending, types
 
+from spectile.core.jit import njit
 from spectile.kpm import reference
 from spectile.kpm.cpu.lanes import Lanes
 
@@ -230,7 +231,7 @@ def _pointers(indices, data, v, w, scalars):  # type: ignore[no-untyped-def]
     return _pointer(indices, 0), _pointer(data, 0), _pointer(v, 0), _pointer(w, 0), _pointer(scalars, 0)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+@njit(nogil=True, fastmath=_MATH)
 def csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
     """Update row blocks of a CSR matrix, shape (n, 2), and sum their scalar products into `partial`."""
     parts, width = v.shape[1:]
@@ -252,7 +253,7 @@ def csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ig
             _row(arrays, even, odd, scalars[1], row, 0, first, 1, indptr[row + 1] - first, parts, width)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+@njit(nogil=True, fastmath=_MATH)
 def sell_rows(chunk_start, row_length, chunk, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
     """Do :func:`csr_rows` for a SELL-C-sigma matrix."""
     parts, width = v.shape[1:]
@@ -277,7 +278,7 @@ def _pattern_row(arrays, even, odd, own, first, end, row, parts, width, size):  
     _row(arrays, even, odd, own, row, row, first, 1, end - first, parts, width)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+@njit(nogil=True, fastmath=_MATH)
 def pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
     """Do :func:`csr_rows` for rows by number (``patterns.py``)."""
     parts, width = v.shape[1:]
@@ -291,7 +292,7 @@ def pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks
             _pattern_row(arrays, even, odd, own, begin, end, row, parts, width, v.itemsize)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_MATH)
+@njit(nogil=True, fastmath=_MATH)
 def stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
     """Rows of the topological insulator: which of the patterns a row has follows from where its site lies."""
     nx, ny, nz = sides
@@ -320,7 +321,7 @@ def _position_class(position, side):  # type: ignore[no-untyped-def]
 _phase_bits = numba.njit(inline="always")(reference.phase_bits)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def fill_phases(block, seed, rows, first_row, first_vector, start, stop):  # type: ignore[no-untyped-def]
     """Write :func:`spectile.kpm.reference.random_phases` of the rows named by `rows` (or of all, if it is empty)."""
     parts = block.shape[1]

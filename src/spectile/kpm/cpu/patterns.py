@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 
+from spectile.core.jit import njit
 from spectile.kpm.types import Array
 
 #: With more distinct rows than these their table leaves the caches: the matrix is stored entry by entry instead.
@@ -79,7 +79,7 @@ def table(lists: list[tuple[Array, Array]], dtype: Any) -> tuple[Array, Array, A
     return first, offsets.astype(np.int32 if fits else np.int64), values
 
 
-@numba.njit(cache=True)
+@njit()
 def _number_rows(indptr, indices, data, words, number, diagonal, examples):  # type: ignore[no-untyped-def]
     """Number the rows by pattern, note an example of each and return how many there are, -1 if too many."""
     size = 1
@@ -109,7 +109,7 @@ def _number_rows(indptr, indices, data, words, number, diagonal, examples):  # t
     return count
 
 
-@numba.njit(cache=True)
+@njit()
 def _same_row(indptr, indices, data, words, one, two):  # type: ignore[no-untyped-def]
     j, k = indptr[one], indptr[two]
     while True:

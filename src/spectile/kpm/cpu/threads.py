@@ -10,9 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numba
 import numpy as np
 from numba import extending, types
+
+from spectile.core.jit import njit
 
 # Untyped: mypy would want the typing context, which Numba supplies, of every caller.
 intrinsic: Any = extending.intrinsic
@@ -41,12 +42,12 @@ def _atomic_load(typingctx: Any, array: Any) -> Any:
     return types.int64(array), codegen
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _arrive(arrived, value):  # type: ignore[no-untyped-def]
     _atomic_add(arrived, value)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _reached(arrived, total, spins):  # type: ignore[no-untyped-def]
     """Return whether so many threads have arrived, looking a limited number of times."""
     seen = _atomic_load(arrived)

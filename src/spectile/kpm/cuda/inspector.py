@@ -17,6 +17,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from spectile.core.jit import njit
 from spectile.kpm.cuda.choose import PAGE
 from spectile.kpm.types import Array
 
@@ -179,7 +180,7 @@ def plan(
     return Plan(first, table, loads, codes, source, num_pages)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _plan_worker(
     indptr: Any, indices: Any, kinds: Any, pages: Any, num_pages: int, slots: int, tile: int, depth: int, groups: int
 ) -> Any:
@@ -193,7 +194,7 @@ def _plan_worker(
     return len(loads), table, loads, codes, source
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _needs(indptr: Any, indices: Any, kinds: Any, pages: Any, num_pages: int, tile: int) -> Any:
     """Return the pages of V that each tile needs, when each is needed next, and the sizes of codes and values.
 
@@ -244,7 +245,7 @@ def _needs(indptr: Any, indices: Any, kinds: Any, pages: Any, num_pages: int, ti
     return table, start, needed[:count], next_use, lengths
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _slots(table: Any, start: Any, needed: Any, next_use: Any, num_pages: int, slots: int, depth: int) -> Any:
     """Return the copies (page, slot), none if a tile finds no slot, and each need's slot; count copies in `table`."""
     tiles = start.size - 1
@@ -284,7 +285,7 @@ def _slots(table: Any, start: Any, needed: Any, next_use: Any, num_pages: int, s
     return loads[:num_loads].copy(), slot_of_need
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _codes(
     indptr: Any,
     indices: Any,

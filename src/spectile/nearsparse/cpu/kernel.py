@@ -7,8 +7,10 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from spectile.core.jit import njit
 
 # Tiles are padded to a multiple of this many rows and columns, which every register block divides.
 PAD = 32
@@ -126,7 +128,7 @@ def _prefetch(typing: Any, x: Any, at: Any) -> Any:
     return types.void(x, types.intp), generate
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def prefetch_tile(x: Any, block: int, i: int, j: int) -> None:
     """Fetch tile (i, j), whose rows lie far apart where no hardware prefetch reaches."""
     columns = min(block, x.shape[1] - j * block)

@@ -11,8 +11,8 @@ import queue
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from spectile.core.jit import njit
 from spectile.nearsparse.cpu.kernel import PAD, multiply_add, prefetch_tile, register_block
 from spectile.nearsparse.cpu.threads import run_each, threads
 from spectile.nearsparse.operands import tiles
@@ -26,7 +26,7 @@ AHEAD = 2
 SERIAL = 64
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _pack(x: Any, block: int, i: int, j: int, transpose: bool, tile: Any) -> None:
     """Copy tile (i, j) of `x`, zero-padded; A's are transposed, so that k runs in the rows as in B's."""
     rows, columns = min(block, x.shape[0] - i * block), min(block, x.shape[1] - j * block)
@@ -42,7 +42,7 @@ def _pack(x: Any, block: int, i: int, j: int, transpose: bool, tile: Any) -> Non
                 tile[r, s] = source[s]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _list_and_pack(
     a: Any, b: Any, norms_a: Any, norms_bt: Any, tau: float, block: int, first: int, group: int, width: int,
     counts: Any, valid: Any, needed_a: Any, needed_b: Any, packed_a: Any, packed_b: Any,
@@ -74,7 +74,7 @@ def _list_and_pack(
     return executed
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _sum_tile(
     valid: Any, count: int, i: int, j: int, height: int, breadth: int, block: int, registers: Any,
     packed_a: Any, packed_b: Any, sums: Any,
@@ -103,7 +103,7 @@ def _sum_tile(
                     ahead_b += block * line
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _store_tile(
     sums: Any, row: int, column: int, height: int, breadth: int, alpha: Any, beta: Any, c: Any, out: Any
 ) -> None:
@@ -119,7 +119,7 @@ def _store_tile(
                 target[s] = alpha * sums[r, s] + beta * source[s]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _multiply_panel(
     a: Any, b: Any, norms_a: Any, norms_bt: Any, tau: float, block: int, first: int, last: int, registers: Any,
     alpha: Any, beta: Any, c: Any, out: Any, packed_a: Any, packed_b: Any,

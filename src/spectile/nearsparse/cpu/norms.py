@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from spectile.core.jit import njit
 from spectile.nearsparse.cpu.threads import run_each
 from spectile.nearsparse.operands import tiles
 
@@ -21,7 +21,7 @@ TRANSPOSED, SERIAL_ENTRIES = 32, 1 << 16
 _SAFE_SQUARES = (2.0**-900, 2.0**1000)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _scaled_norm(tile: Any) -> float:
     """Return the norm of a tile whose squares leave the range of float64, scaled by a power of two meanwhile."""
     largest: Any = 0.0
@@ -42,7 +42,7 @@ def _scaled_norm(tile: Any) -> float:
     return math.ldexp(math.sqrt(total), exponent)
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@njit(nogil=True, fastmath={"reassoc", "contract"})
 def _sum_squares(x: Any, block: int, first: int, last: int, squares: Any) -> None:
     """Sum the squares of the tiles of tile rows first ... last - 1."""
     for i in range(first, last):
@@ -58,7 +58,7 @@ def _sum_squares(x: Any, block: int, first: int, last: int, squares: Any) -> Non
                 squares[i, j] += total
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _take_roots(x: Any, block: int, first: int, last: int, norms: Any, low: float, high: float) -> None:
     """Turn sums of squares into norms, and take those anew that float64 squares do not hold."""
     for i in range(first, last):
@@ -100,7 +100,7 @@ def check_norms(norms_a: Any, norms_b: Any) -> None:
             )
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _copy_transposed(x: Any, first: int, last: int, out: Any) -> None:
     """Copy columns first ... last - 1 of `x` to rows of `out`, by tiles that the cache holds."""
     for j in range(0, x.shape[0], TRANSPOSED):

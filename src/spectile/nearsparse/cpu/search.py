@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from spectile.core.jit import njit
 from spectile.nearsparse.bounds import NORM_SLACK, largest_tau, rounding_bound, skipping_limit, square_unit
 from spectile.nearsparse.cpu.threads import run_each
 from spectile.nearsparse.types import Request
@@ -18,7 +18,7 @@ from spectile.nearsparse.types import Request
 SERIAL = 64
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _count(sorted_a: Any, sorted_b: Any, tau: float) -> int:
     """Count the products that reach tau; row k holds the norms of A's column k, and of B's row k, in rising order."""
     count = 0
@@ -32,7 +32,7 @@ def _count(sorted_a: Any, sorted_b: Any, tau: float) -> int:
     return count
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@njit(nogil=True, fastmath={"reassoc", "contract"})
 def _skipped(norms_a: Any, norms_bt: Any, tau: float, unit: float, first: int, last: int) -> float:
     """Sum over the tiles of C of (unit * sum of the skipped ||A_ik|| ||B_kj||)^2."""
     total = 0.0

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from spectile.core.jit import njit
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import JIT, ONE, ZERO
 
 
-@numba.njit(**JIT)
+@njit(**JIT)
 def _examine(start, stop, indptr, indices, data):  # type: ignore[no-untyped-def]
     most, infinite, descents, falls = indices.dtype.type(0), ZERO, ZERO, ZERO
     for i in range(start, stop):

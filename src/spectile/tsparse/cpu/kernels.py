@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
-JIT: Any = {"nogil": True, "cache": True, "boundscheck": False}
+from spectile.core.jit import njit
+
+JIT: Any = {"nogil": True, "boundscheck": False}
 ZERO, ONE = np.uint64(0), np.uint64(1)
 TINY = np.uint64(12)  # entries up to which insertion sorts a row fastest, if few of them have to move far
 FEW = np.uint64(4)  # entries up to which it does anyway
@@ -23,7 +24,7 @@ FEW_WORDS = np.uint64(24)  # words up to which insertion sorts them fastest
 REPEATS = np.uint64(5)  # products an entry beyond which "is this its column's first?" is guessed right: a branch pays
 
 
-@numba.njit(**JIT)
+@njit(**JIT)
 def popcount(x):  # type: ignore[no-untyped-def]
     """Return the number of set bits."""
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
@@ -32,7 +33,7 @@ def popcount(x):  # type: ignore[no-untyped-def]
     return (x * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
-@numba.njit(**JIT)
+@njit(**JIT)
 def count_products(start, stop, edges, indptr_a, indices_a, indptr_b, products):  # type: ignore[no-untyped-def]
     """products[i] = multiplications of rows edges[i] to edges[i + 1], for start <= i < stop."""
     for i in range(start, stop):
@@ -43,7 +44,7 @@ def count_products(start, stop, edges, indptr_a, indices_a, indptr_b, products):
         products[i] = total
 
 
-@numba.njit(**JIT)
+@njit(**JIT)
 def count_rows(start, stop, indptr_a, indices_a, indptr_b, indices_b, mark, counts):  # type: ignore[no-untyped-def]
     """counts[i] = entries of row i of C, for start <= i < stop; mark[j] - 1 is the last row that met column j."""
     dense = False
@@ -68,7 +69,7 @@ def count_rows(start, stop, indptr_a, indices_a, indptr_b, indices_b, mark, coun
         dense = bool(met > REPEATS * total)
 
 
-@numba.njit(**JIT)
+@njit(**JIT)
 def fill_rows(  # type: ignore[no-untyped-def]
     start,
     stop,
@@ -217,7 +218,7 @@ def fill_rows(  # type: ignore[no-untyped-def]
     return place
 
 
-@numba.njit(**JIT)
+@njit(**JIT)
 def refill_rows(  # type: ignore[no-untyped-def]
     start, stop, indptr_a, indices_a, data_a, indptr_b, indices_b, data_b, sums, indptr_c, indices_c, data_c
 ):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from spectile.core.jit import njit
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import JIT, ZERO, popcount
 from spectile.tsparse.cpu.work import WORTH_A_CHUNK, chunks, survey
 
 
-@numba.njit(**JIT)
+@njit(**JIT)
 def _count_tiles(first, stop, start_a, columns_a, bitmaps_a, start_b, columns_b, bitmaps_b, width):  # type: ignore[no-untyped-def]
     """Tiles of C, products of tiles that meet, and entries of C, of tile rows first to stop."""
     bits = np.zeros(width, np.uint64)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numba
 import numpy as np
 
+from spectile.core.jit import njit
 from spectile.kpm.types import Array
 
 
@@ -73,7 +73,7 @@ class Chain:
         return [sum(self.each(_dot, v, v)), sum(self.each(_dot, w, v))]
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
+@njit(nogil=True, fastmath={"contract", "reassoc"})
 def _spmv(indptr, indices, data, v, u, start, stop):  # type: ignore[no-untyped-def]
     for row in range(start, stop):
         total = data[0] * 0
@@ -82,19 +82,19 @@ def _spmv(indptr, indices, data, v, u, start, stop):  # type: ignore[no-untyped-
         u[row] = total
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
+@njit(nogil=True, fastmath={"contract", "reassoc"})
 def _axpy(a, x, y, start, stop):  # type: ignore[no-untyped-def]
     for i in range(start, stop):
         y[i] += a * x[i]
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
+@njit(nogil=True, fastmath={"contract", "reassoc"})
 def _scal(a, x, start, stop):  # type: ignore[no-untyped-def]
     for i in range(start, stop):
         x[i] *= a
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
+@njit(nogil=True, fastmath={"contract", "reassoc"})
 def _dot(x, y, start, stop):  # type: ignore[no-untyped-def]
     total = 0.0
     for i in range(start, stop):

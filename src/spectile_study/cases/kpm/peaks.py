@@ -5,6 +5,7 @@ from __future__ import annotations
 import numba
 
 from spectile.core.compile import PORTABLE, Unit
+from spectile.core.jit import njit
 
 #: Rate of independent double-precision multiply-adds.
 GPU_PEAK = Unit(__package__, ("peak.cu",), PORTABLE)
@@ -16,14 +17,14 @@ _CHAINS, _LANES = 10, 8
 FLOPS = 2 * _CHAINS * _LANES
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def triad(x, y, z, start, stop):  # type: ignore[no-untyped-def]
     """Compute x = y + 3 z from start to stop (STREAM)."""
     for i in range(start, stop):
         x[i] = y[i] + 3.0 * z[i]
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def update(x, y, start, stop):  # type: ignore[no-untyped-def]
     """Compute x = x / 2 + y / 4 from start to stop, which leaves ones beside twos as they are."""
     for i in range(start, stop):
@@ -68,6 +69,6 @@ def _chains(typingctx, x, rounds):  # type: ignore[no-untyped-def]
     return types.float64(types.float64, types.intp), codegen
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def _multiply_add(rounds):  # type: ignore[no-untyped-def]
     return _chains(0.5, rounds)  # type: ignore[call-arg]
