@@ -54,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
         if os.environ.get("SPECTILE_TRACEBACK"):
             raise
         extra = getattr(options, "extra", None) if getattr(error, "name", None) else None  # only imports have a name
-        advice = f", which this command needs: pip install 'spectile[{extra}]'" if extra else ""
-        print(f"spectile: {error}{advice}", file=sys.stderr)
+        needed = f", which this command needs: install the extra {extra} (pip install '.[{extra}]' in a checkout)"
+        print(f"spectile: {error}{needed if extra else ''}", file=sys.stderr)
         return 2
 
 

@@ -12,7 +12,7 @@ from spectile_study.bench import archive
 
 from .faulty import workflow as faulty
 
-pytest.importorskip("rocrate", reason="the rocrate library is not installed: pip install 'spectile[crate]'")
+pytest.importorskip("rocrate", reason="the rocrate library is not installed: pip install rocrate")
 
 
 def export(folder, *options):

@@ -5,10 +5,10 @@ Every function works on CuPy's current device and current stream and neither syn
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from typing import Any
+
+from spectile.core.host import dlpack_importer
 
 _DLPACK_CUDA = (2, 13)  # device memory, managed memory
 
@@ -59,14 +59,11 @@ def to_device(array: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _dlpack_importer(array: Any) -> Callable[[Any], Any]:
-    """Return ``from_dlpack`` of the library that `array` comes from."""
-    root = type(array).__module__.partition(".")[0]
-    if root == "jaxlib":
-        return importlib.import_module("jax.numpy").from_dlpack
-    importer = getattr(sys.modules[root], "from_dlpack", None)
+    """Return ``from_dlpack`` of the library that `array` comes from, or raise TypeError where it has none."""
+    importer = dlpack_importer(array)
     if importer is None:
         raise TypeError(
-            f"{type(array).__module__}.{type(array).__name__} exports DLPack but its library {root} has no from_dlpack "
-            "to give the result back: pass a CuPy view of it"
+            f"{type(array).__module__}.{type(array).__name__} exports DLPack but its library has no from_dlpack to "
+            "give the result back: pass a CuPy view of it"
         )
     return importer

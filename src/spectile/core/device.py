@@ -24,12 +24,12 @@ def unavailable_reason() -> str | None:
     try:
         import cupy
     except ImportError:
-        return "CuPy is not installed: install the extra cuda12 or cuda13 (pip install 'spectile[cuda13]')"
+        return "CuPy is not installed: pip install 'cupy-cuda13x[ctk]', or 'cupy-cuda12x[ctk]' for drivers of CUDA 12"
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
         if "insufficient" in str(error).lower() and cupy.cuda.runtime.driverGetVersion() > 0:
-            return f"the CUDA driver is too old for this CuPy: update the driver or install another extra ({error})"
+            return f"the CUDA driver is too old for this CuPy: update the driver or install cupy-cuda12x ({error})"
         return "no CUDA driver or device was found"
     except (ImportError, RuntimeError, OSError) as error:
         return f"CUDA cannot be loaded ({error})"

@@ -14,9 +14,14 @@ def in_kind_of(a: Any) -> Callable[[Any], Any]:
     """Return what gives a NumPy result back in the library of a host array that supports DLPack, or else as it is."""
     if isinstance(a, np.ndarray) or not hasattr(a, "__dlpack__"):
         return lambda result: result
-    root = type(a).__module__.partition(".")[0]
+    return dlpack_importer(a) or (lambda result: result)
+
+
+def dlpack_importer(array: Any) -> Callable[[Any], Any] | None:
+    """Return ``from_dlpack`` of the library that `array` comes from, or None where it has none."""
+    root = type(array).__module__.partition(".")[0]
     library = importlib.import_module("jax.numpy") if root == "jaxlib" else sys.modules.get(root)
-    return getattr(library, "from_dlpack", lambda result: result)
+    return getattr(library, "from_dlpack", None)
 
 
 def refuse_malformed(name: str, matrix: Any) -> None:

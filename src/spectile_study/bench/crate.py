@@ -70,7 +70,7 @@ def export(repository: Path, machine: str, out: Path, recorded: bool = False) ->
         from rocrate.model.contextentity import ContextEntity
         from rocrate.rocrate import ROCrate
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("the rocrate library is not installed: pip install 'spectile[crate]'") from None
+        raise ModuleNotFoundError("the rocrate library is not installed: pip install rocrate") from None
 
     kept = {path: archive.load(path) for path in zips}
     records = [stored for cases in kept.values() for stored in cases.values()]

@@ -93,7 +93,7 @@ def cuda_library(name: str) -> ctypes.CDLL:
             return ctypes.CDLL(f"{name}.so.{version}", mode=ctypes.RTLD_GLOBAL)
         except OSError:
             continue
-    raise RuntimeError(f"{name} was not found: install CuPy with the extra cuda12 or cuda13")
+    raise RuntimeError(f"{name} was not found: install CuPy with CUDA's libraries (pip install 'cupy-cuda13x[ctk]')")
 
 
 class SpgemmMemoryError(MemoryError):

@@ -91,7 +91,7 @@ def fake_cupy(
         (fake_cupy(major=7), "need compute capability 8.0 or later, and NVIDIA H200 has 7.0"),
         (fake_cupy(error="cudaErrorInsufficientDriver: too old"), "driver is too old for this CuPy"),
         (fake_cupy(error="cudaErrorInsufficientDriver", driver=0), "no CUDA driver or device was found"),
-        (None, "install the extra cuda12 or cuda13"),
+        (None, "pip install 'cupy-cuda13x[ctk]', or 'cupy-cuda12x[ctk]'"),
     ],
 )
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, cupy: object, reason: str | None) -> None:
