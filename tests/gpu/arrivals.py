@@ -1,11 +1,12 @@
-"""A minimal kernel with the barriers of the bulge chasing: is a sanitizer's report the tool's own?
+"""A minimal kernel with the barriers of the bulge chasing, which synccheck and racecheck report wrongly.
 
     python tests/gpu/arrivals.py [synccheck racecheck] [-- options of compute-sanitizer]
 
 Six warps of a block hand on numbers as ``evd/cuda/chasing/chasing.cu`` hands on tasks: four compute and wait at
 MAY_LOAD, to which one that publishes and one that receives arrive without waiting.  Each barrier is used again only
 after all have left its last use (tests/cpu/evd/test_chasing_barriers.py proves it of the pattern), and the results are
-compared, so a report on this kernel is a fault of the tool, or of the compiler that is printed beside it.
+compared, without a tool first, so a report on this kernel is a fault of the tool, or of the compiler that is printed
+beside it; docs/notes/evd.md says what was reported.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def launch() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Launch the kernel under each tool; return 1 if one reports an error."""
+    """Launch the kernel alone and under each tool; return 1 if one reports an error."""
     own, options = arguments, []
     if "--" in arguments:
         at = arguments.index("--")
@@ -80,6 +81,7 @@ def main(arguments: list[str]) -> int:
         print("compute-sanitizer is not installed: it comes with the CUDA toolkit")
         return 2
     subprocess.run([program, "--version"], check=True)
+    subprocess.run([sys.executable, __file__, "--launch"], check=True)
     status = 0
     for tool in own or ["synccheck", "racecheck"]:
         command = [program, "--tool", tool, "--error-exitcode", "1", "--print-limit", "5", *options]

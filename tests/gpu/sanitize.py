@@ -3,8 +3,8 @@
     python tests/gpu/sanitize.py [memcheck racecheck synccheck initcheck]
 
 The calls themselves are run by ``python tests/gpu/sanitize.py --calls``, once under each tool, in one process each;
-it ends with the kernels that no call launched, so that none is left out unseen.  What synccheck says of `chase` is
-discussed in docs/notes/evd.md; arrivals.py is the smallest kernel with the same barriers.
+it ends with the kernels that no call launched, so that none is left out unseen.  What synccheck reports of `chase`
+is the tool's error (docs/notes/evd.md), which arrivals.py shows with a kernel of thirty lines.
 """
 
 from __future__ import annotations
