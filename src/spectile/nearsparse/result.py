@@ -25,7 +25,8 @@ class SpammResult:
     executed_ratio : float
         Share of the tile products that were multiplied; at least `valid_ratio`, equal to it with ``strict=True``.
     error_bound : float
-        Guaranteed bound of ``||C_exact - c||_F``: skipped products and rounding.
+        Guaranteed bound of ``||C_exact - c||_F``: skipped products and rounding; infinity where an entry of c may have
+        overflowed.
     method : {"spamm", "dense"}
         What multiplied: "dense" where ``method="auto"`` found the dense product to be faster.  Nothing was left out
         then: tau is 0, both ratios are 1, and the bound is of rounding alone; where nothing was counted its norms are
@@ -34,7 +35,7 @@ class SpammResult:
         Which product is faster on this GPU where so many tile products are executed, by an estimate; None where there
         is none: of a batch, of several GPUs, on the CPU.
     error_bound_rel : float
-        `error_bound` relative to ``||c||_F`` (NaN when c is zero and the bound is too).
+        `error_bound` relative to ``||c||_F`` (NaN when c is zero and the bound is too, infinity where the bound is).
     """
 
     __slots__ = ("_numbers", "c", "method")
@@ -92,7 +93,15 @@ class SpammResult:
     @property
     def error_bound(self) -> Any:
         """Guaranteed bound of the Frobenius norm of the error."""
-        return self._number("error_bound")
+        bound = self._number("error_bound")
+        part = self.c[0] if isinstance(self.c, list | tuple) else self.c
+        if not str(part.dtype).endswith("float16"):
+            return bound
+        # The sums, which the bound is of, are in float32: entries may have overflowed when they were rounded.
+        import numpy as np
+
+        bound = np.where(np.isinf(self._number("norm_c")), np.inf, bound)
+        return float(bound) if bound.ndim == 0 else bound
 
     @property
     def faster(self) -> str | None:
@@ -105,8 +114,9 @@ class SpammResult:
         """Error bound relative to the norm of c."""
         import numpy as np
 
+        bound = self.error_bound
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.divide(self._number("error_bound"), self._number("norm_c"))
+            ratio = np.where(np.isinf(bound), np.inf, np.divide(bound, self._number("norm_c")))
         return float(ratio) if np.ndim(ratio) == 0 else ratio
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import pickle
 import time
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from spectile.core.tensor_map import _strides
 from spectile.nearsparse import NormMap, norm_map, reference, spamm, spamm_threshold, tune_tau
 from spectile.nearsparse.cpu.norms import row_major
 from spectile.nearsparse.cuda.choose import Problem, choose_kernel
+from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import PRECISIONS
 
 LENGTHS = (0, 1, 2, 31, 32, 33, 127, 128, 129)
@@ -176,7 +178,7 @@ def test_the_bound_holds_where_c_overflows(size: float, alpha: float) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         result = spamm(a, a, tau=0.0, alpha=alpha, backend="cpu")
         error = np.linalg.norm(result.c - alpha * (a.astype(float) @ a.astype(float)))
-    assert not error <= 1e30 and result.error_bound == np.inf
+    assert not error <= 1e30 and result.error_bound == np.inf and result.error_bound_rel == np.inf
     if alpha == 1:
         with pytest.raises(ValueError, match="rtol"):
             spamm(a, a, rtol=1e-3, backend="cpu")
@@ -208,6 +210,20 @@ def test_a_wanted_error_is_met_or_refused_wherever_entries_lie(dtype: str, expon
     error = np.linalg.norm(np.ldexp(found.c.astype(float), -2 * exponent) - wide @ wide)
     bound = np.ldexp(found.error_bound, -2 * exponent)
     assert 0 < error <= bound <= rtol * np.linalg.norm(wide) ** 2 * (1 + 1e-9)
+
+
+def test_no_finite_bound_stands_beside_an_infinite_c_in_half_precision() -> None:
+    # As on a GPU, where nothing looks for infinity in C.
+    numbers = {"tau": 0.0, "valid_ratio": 1.0, "executed_ratio": 1.0, "error_bound": 0.5}
+    c = np.array([[2.0, 1.0]], "f2")
+    assert SpammResult(c, norm_c=lambda: 5**0.5, **numbers).error_bound == 0.5
+    c[0, 1] = np.inf
+    for parts in (c, [c, c]):
+        broken = SpammResult(parts, norm_c=lambda: math.inf, **numbers)
+        assert broken.error_bound == broken.error_bound_rel == math.inf
+    several = numbers | {"error_bound": np.array([0.5, 0.25])}
+    one_broken = SpammResult(np.stack([c, c]), norm_c=np.array([math.inf, 1.0]), **several)
+    assert one_broken.error_bound.tolist() == one_broken.error_bound_rel.tolist() == [math.inf, 0.25]
 
 
 def test_masks_and_sparse_matrices_are_refused() -> None:

@@ -165,6 +165,17 @@ def test_a_threshold_is_that_of_the_product(choice: dict[str, float], precision:
     assert told.error_bound == pytest.approx(made.error_bound)
 
 
+def test_no_finite_bound_stands_beside_an_infinite_c_in_half_precision() -> None:
+    import cupy
+
+    a = cupy.full((64, 64), 200, "f2")
+    result = spamm(a, a, tau=0.0, precision="fp16c16")
+    assert cupy.isinf(result.c).all() and result.error_bound == result.error_bound_rel == np.inf
+    half = spamm(a / 64, a, tau=0.0, precision="fp16c16")
+    error = float(cupy.linalg.norm(half.c.astype("f8") - a.astype("f8") @ a.astype("f8") / 64))
+    assert error <= half.error_bound < np.inf
+
+
 def test_matrices_are_told_from_norm_maps() -> None:
     a = _random(256, 256, "f4")
     for matrix in (a, abs(a)):
