@@ -223,6 +223,17 @@ def test_the_lists_of_two_bins_share_the_room_of_all_rows():
     assert max(CONSTANTS["BINS_NUMERIC"], CONSTANTS["BINS_SYMBOLIC"]) <= choose.LISTS * 2
 
 
+def test_products_are_listed_without_overflow():
+    """Each group of lanes adds the same number to an entry of A until it is beyond the last, in 32 bits."""
+    from spectile.tsparse.cuda.rows import lists
+
+    for nnz_a in (1, 2**20, 2**26 + 1, LONGEST):
+        shape = lists.making(nnz_a)
+        step = shape.grid[0] * shape.threads // lists._READERS
+        assert shape.refusal(TABLE["H200"]) is None
+        assert LONGEST + step <= 2**31
+
+
 def test_no_row_for_bitmaps_in_global_memory_needs_no_launch():
     """The identity of 2,000,000 columns: its bitmap would not fit in shared memory, and no row asks for one."""
     device = TABLE["H200"]

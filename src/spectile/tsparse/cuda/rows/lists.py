@@ -18,7 +18,7 @@ from spectile.tsparse.types import Factor
 _MANY = 12
 #: Entries of a row of A, and so products of an entry of C, whose list one thread still sorts in good time.
 _LONGEST_ROW = 2**14
-_THREADS, _READERS, _MOST_BLOCKS = 256, 8, 2**16
+_THREADS, _READERS, _MOST_BLOCKS = 256, 8, 2**15
 
 
 class ProductLists:
