@@ -229,3 +229,22 @@ def test_dtypes_that_are_refused(dtype):
     ):
         with pytest.raises(TypeError, match="pass dtype float32"):
             call()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("driver", "part"),
+    [
+        *((driver, {}) for driver in ("auto", "stemr", "stebz", "stev", "stevd")),
+        *((driver, {"select": "i", "select_range": (0, 8)}) for driver in ("auto", "stemr", "stebz")),
+    ],
+)
+def test_entries_near_the_ends_of_the_range(driver, part, dtype):
+    rng, range_of = np.random.default_rng(3), np.finfo(dtype)
+    d, e = rng.uniform(-1, 1, 9).astype(dtype), rng.uniform(-1, 1, 8).astype(dtype)
+    w = np.linalg.eigvalsh(np.diag(d) + np.diag(e, 1) + np.diag(e, -1))
+    for exponent in (range_of.maxexp - 3, range_of.minexp + 8):
+        scaled = (np.ldexp(x, exponent) for x in (d, e))
+        values, v = evd.eigh_tridiagonal(*scaled, lapack_driver=driver, backend="cpu", **part)
+        assert np.abs(np.ldexp(values, -exponent) - w).max() < 100 * range_of.eps
+        assert np.abs(v.T @ v - np.eye(9)).max() < 1000 * range_of.eps

@@ -16,6 +16,9 @@ from spectile.evd.types import exponent_near_one, working_dtype
 #: numbers; beyond, SciPy hands LAPACK too little, which reads past its end.
 DIVIDED_TRIDIAGONAL_ORDER, DIVIDED_BAND_ORDER = 46_338, 32_766
 
+#: LAPACK's drivers that do not scale the matrix: they lose all digits where its squares leave the range of its dtype.
+DRIVERS_OF_PARTS = ("stebz", "stemr")
+
 Arrays = list[np.ndarray[Any, np.dtype[Any]]]
 
 
@@ -84,7 +87,7 @@ def _is_whole(keywords: dict[str, Any]) -> bool:
 
 def _solve_part(solve: Callable[..., Any], arrays: Arrays, keywords: dict[str, Any]) -> Any:
     """Solve one problem, as LAPACK's drivers of parts need it: with its largest entry near 1, and no empty interval."""
-    if _is_whole(keywords):
+    if _is_whole(keywords) and keywords.get("lapack_driver") not in DRIVERS_OF_PARTS:
         return solve(arrays, 0, keywords)
     select, limits = keywords["select"], keywords["select_range"]
     select = select.lower() if isinstance(select, str) else select
