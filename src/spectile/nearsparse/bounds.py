@@ -52,6 +52,8 @@ def rounding_bound(
     product = abs(alpha) * norm_a * norm_b
     if relative == math.inf or max(norm_a * norm_b, product + abs(beta) * norm_c) > largest:
         return math.inf
+    if max(norm_a, norm_b) > row.largest_operand:
+        return math.inf
     bound = relative * product + 2 * row.sum_roundoff * abs(beta) * norm_c
     result = (1 + relative) * product + abs(beta) * norm_c
     # Zeros lose nothing.
@@ -86,7 +88,8 @@ def rounding_terms(shape: tuple[int, int, int], precision: str) -> tuple[float, 
     -------
     relative, underflow, largest : float
         For norms that are not zero, ``rounding_bound(shape, norm_a, norm_b, precision)`` is
-        ``relative * norm_a * norm_b + underflow``, and infinity where ``norm_a * norm_b`` is above `largest`.
+        ``relative * norm_a * norm_b + underflow``, and infinity where ``norm_a * norm_b`` is above `largest` or
+        one of the norms above the precision's `largest_operand`.
     """
     m, k, n = shape
     row = PRECISIONS[precision]

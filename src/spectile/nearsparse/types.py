@@ -32,6 +32,8 @@ class Precision:
         products of the smallest operands do not.
     result_roundoff, result_underflow : float
         Unit round-off of C and half its smallest subnormal, where the sums are rounded to another dtype.
+    largest_operand : float
+        Above it an entry of A or B may become infinite before it is multiplied.
     on_cpu : bool
         Whether the CPU has it.
     """
@@ -44,6 +46,7 @@ class Precision:
     product_underflow: float = 0.0
     result_roundoff: float = 0.0
     result_underflow: float = 0.0
+    largest_operand: float = float("inf")
     on_cpu: bool = True
 
 
@@ -54,10 +57,11 @@ PRECISIONS = {
     ),
     "fp32": Precision("float32", "float32", "float32", 2.0**-24, product_underflow=2.0**-150),
     # 3xTF32 drops low*low and the last bits of both lows, below 3 * 2^-21 of a product; the tensor core truncates its
-    # sums of 32 k, and what a product loses to underflow it may lose three times, wholly.
+    # sums of 32 k, and what a product loses to underflow it may lose three times, wholly.  The high part of an entry
+    # above TF32's largest number rounds to infinity.
     "tf32x3": Precision(
         "float32", "float32", "float32", 2.0**-24,
-        product_roundoff=2.0**-19, product_underflow=3 * 2.0**-126, on_cpu=False,
+        product_roundoff=2.0**-19, product_underflow=3 * 2.0**-126, largest_operand=2.0**128 - 2.0**117, on_cpu=False,
     ),
     "fp64": Precision("float64", "float64", "float64", 2.0**-53, product_underflow=2.0**-1074),
 }  # fmt: skip

@@ -47,13 +47,33 @@ def test_rounding_bound_holds_for_half_precision_results():
 @pytest.mark.parametrize("shape", [SHAPE, (1, 1, 1), (1000, 40000, 3)])
 def test_the_bound_of_a_product_in_terms(precision, shape):
     relative, underflow, largest = bounds.rounding_terms(shape, precision)
-    for norm_a, norm_b in ((3.0, 5.0), (1e-20, 1e-23), (1e-30, 1e10), (1.0, largest), (math.sqrt(largest) / 2,) * 2):
+    for norm_a, norm_b in (
+        (3.0, 5.0),
+        (1e-20, 1e-23),
+        (1e-30, 1e10),
+        (1024.0, largest / 1024),
+        (math.sqrt(largest) / 2,) * 2,
+    ):
         wanted = bounds.rounding_bound(shape, norm_a, norm_b, precision)
         assert relative * norm_a * norm_b + underflow == pytest.approx(wanted, rel=1e-12)
-    for norm_a, norm_b in ((1.0, math.nextafter(largest, math.inf)), (1e30, largest), (1e200, 1e200)):
+    for norm_a, norm_b in ((1024.0, math.nextafter(largest / 1024, math.inf)), (1e30, largest), (1e200, 1e200)):
         assert bounds.rounding_bound(shape, norm_a, norm_b, precision) == math.inf
     assert (1 + relative) * largest <= np.finfo("f8" if precision == "fp64" else "f4").max * (1 + 1e-2)
     assert bounds.rounding_terms((1, 2**60, 1), precision)[0] == math.inf
+
+
+def test_entries_that_become_infinite_before_they_are_multiplied_have_no_bound():
+    # The high part of 3xTF32, rounded to nearest at 10 bits, of the last number that it holds and of the largest.
+    largest = bounds.PRECISIONS["tf32x3"].largest_operand
+    high = [
+        ((np.float32(x).view("u4") + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view("f4")
+        for x in (largest, np.finfo("f4").max)
+    ]
+    assert high[0] == largest and high[1] == math.inf
+    for norms in ((np.finfo("f4").max, 1e-10), (1e-10, np.finfo("f4").max)):
+        assert bounds.rounding_bound(SHAPE, *map(float, norms), "tf32x3") == math.inf
+        assert bounds.rounding_bound(SHAPE, *map(float, norms), "fp32") < math.inf
+    assert bounds.rounding_bound(SHAPE, largest, 1e-10, "tf32x3") < math.inf
 
 
 def test_no_error_is_searched_for_where_sums_may_overflow():

@@ -165,6 +165,22 @@ def test_a_threshold_is_that_of_the_product(choice: dict[str, float], precision:
     assert told.error_bound == pytest.approx(made.error_bound)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "tf32x3"])
+def test_the_largest_entries_beside_tiny_ones(precision: str) -> None:
+    import cupy
+
+    a, b = cupy.zeros((64, 64), "f4"), cupy.eye(64, dtype="f4") * np.float32(1e-10)
+    a[3, 5] = np.finfo("f4").max
+    result, searched = spamm(a, b, tau=0.0, precision=precision), spamm(a, b, rtol=1e-3, precision=precision)
+    if precision == "fp32":
+        assert float(result.c[3, 5]) == float(a[3, 5] * b[5, 5]) and result.error_bound < np.inf
+        assert searched.tau > 0
+    else:
+        assert result.error_bound == np.inf
+        with pytest.raises(ValueError, match="below what rounding"):
+            _ = searched.tau
+
+
 def test_no_finite_bound_stands_beside_an_infinite_c_in_half_precision() -> None:
     import cupy
 

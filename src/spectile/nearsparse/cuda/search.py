@@ -18,12 +18,12 @@ from spectile.nearsparse.cuda.norms import Norms
 from spectile.nearsparse.cuda.tuning import SEARCH_CHUNK
 from spectile.nearsparse.cuda.units import SEARCH_UNITS
 from spectile.nearsparse.operands import tiles
-from spectile.nearsparse.types import Request
+from spectile.nearsparse.types import PRECISIONS, Request
 
 SEARCH = layout(
     "norms_a:p norms_b:p columns_a:p sorted:p partial:p counts:p arrived:p result:p rows:i columns:i depth:i "
     "iterations:i held:i slot:i wanted:d tolerance:d rtol:d slack:d relative:d underflow:d "
-    "highest:d"
+    "highest:d operand:d"
 )
 # Candidates of all passes of a search for a ratio, and of a pass of one for an error.
 _COUNTS, _TRIES = 32 * 24, 16
@@ -119,7 +119,8 @@ class Search:
         relative, underflow, highest = bounds.rounding_terms(shape, precision)
         slack = NORM_SLACK[norm]
         bounds.skipping_limit(rtol, 1 / slack**2, relative * slack**2)
-        return {"slack": slack, "relative": relative, "underflow": underflow, "highest": highest}
+        operand = PRECISIONS[precision].largest_operand
+        return {"slack": slack, "relative": relative, "underflow": underflow, "highest": highest, "operand": operand}
 
     def __call__(self) -> None:
         """Search on the current stream; the norm maps must be there."""

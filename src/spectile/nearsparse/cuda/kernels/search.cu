@@ -33,7 +33,7 @@ struct Search {
   int held, slot;                   // pieces that a block keeps in shared memory, and the norms of each with its own of A
   double wanted, tolerance;         // of the valid ratio
   double rtol, slack, relative, underflow;   // of the error: see bounds.py
-  double highest;                   // the largest product of norms of which no sum overflows
+  double highest, operand;          // the largest product of norms, and the largest norm, of which nothing overflows
 };
 
 // Wait until all blocks are here; what they wrote can be read.
@@ -430,7 +430,7 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
   Bracket s = {high * 0x1p-80, high, false, false};
   if (norm_a == 0 || norm_b == 0) {
     s.low = infinity(), s.done = true;
-  } else if (!(limit >= 0) || product > p.highest) {
+  } else if (!(limit >= 0) || product > p.highest || fmax(norm_a, norm_b) * p.slack > p.operand) {
     s.low = __longlong_as_double(-1), s.done = true;    // no threshold: a NaN leaves every product valid
   }
   // Below the least product nothing but zeros is skipped, which needs no trial.
