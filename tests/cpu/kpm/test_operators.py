@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spectile.kpm import kpm_dos, ldos
+from spectile.kpm import kpm_dos, ldos, reference
 from spectile.kpm.operators.adopt import as_operator
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.protocol import Operator
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm.operators.user import ProductOperator
+from spectile.kpm.operators.user import OperatorRecursion, ProductOperator
 
 SAMPLE = TopologicalInsulator(4, 5, 3, potential=np.random.default_rng(1).random((4, 5, 3)), hopping=0.7)
 
@@ -53,6 +53,14 @@ def test_an_operator_of_the_users_own_gives_what_its_matrix_gives():
     )
     density.add_moments(20)
     assert density.integrate() == pytest.approx(60, rel=1e-12)
+
+
+def test_sums_of_many_rows_keep_the_digits_of_float32():
+    matrix = graphene(150, 150).tocsr()
+    operator = ProductOperator(matrix.astype(np.float32))
+    start = reference.random_phases(1, matrix.shape[0], 8, real=True, dtype=np.float64)
+    etas = OperatorRecursion(operator, 0.3, 0.0, start.astype(np.float32)).advance(4)
+    np.testing.assert_allclose(etas, reference.etas_blocked(matrix, start, 8, 0.3, 0.0), rtol=0, atol=1e-6 * len(start))
 
 
 @pytest.mark.parametrize("operator", [SAMPLE, StoredMatrix(SAMPLE.matrix()), ProductOperator(SAMPLE.matrix())])

@@ -134,7 +134,7 @@ class OperatorRecursion:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
         xp = namespace(self.v)
         etas = xp.empty((2 * steps, self.num_vectors))
-        image = xp.empty_like(self.v)
+        image, wide = xp.empty_like(self.v), np.result_type(self.v.dtype, np.float64)
         for m in range(steps):
             if self.steps:
                 self.v, self.w = self.w, self.v
@@ -143,8 +143,9 @@ class OperatorRecursion:
                 self.w = 2 * self.a * (image - self.b * self.v) - self.w
             else:
                 self.w = self.a * (image - self.b * self.v)
-            etas[2 * m] = xp.sum(self.v.conj() * self.v, axis=0).real
-            etas[2 * m + 1] = xp.sum(self.w.conj() * self.v, axis=0).real
+            # NumPy adds columns up one row after the other: in float32 that loses digits with the number of rows.
+            etas[2 * m] = xp.sum(self.v.conj() * self.v, axis=0, dtype=wide).real
+            etas[2 * m + 1] = xp.sum(self.w.conj() * self.v, axis=0, dtype=wide).real
             self.steps += 1
         return on_host(etas)
 
