@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from spectile.kpm.cpu import operator as operator_module
+from spectile.kpm.cpu.engine import CpuEngine
 from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
 from spectile.kpm.cpu.threads import side_by_side
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -87,6 +89,18 @@ def test_small_samples_take_fewer_threads_unless_told(sides, num_vectors, thread
     block = operator.random_block(1, 0, num_vectors)
     assert CpuRecursion(operator, 0.15, 0.0, block).threads == threads
     assert CpuRecursion(operator, 0.15, 0.0, block, 3).threads == 3
+
+
+@pytest.mark.parametrize(("threads", "used"), [(1, 1), (3, 3)])
+def test_a_product_for_the_bounds_takes_the_threads_that_a_step_takes(threads, used, monkeypatch):
+    monkeypatch.setattr(operator_module, "num_threads", lambda: threads)
+    sample = TopologicalInsulator(40, 26, 10)
+    asked, engine = [], CpuEngine(sample, np.dtype(np.complex128))
+    update = CpuOperator.update
+    monkeypatch.setattr(CpuOperator, "update", lambda *each: (asked.append(each[6]), update(*each))[1])
+    x = engine.vector(3)
+    np.testing.assert_allclose(engine.apply(x), sample.matrix() @ x, atol=1e-13)
+    assert asked == [used]
 
 
 def test_steps_may_be_cut_anywhere():

@@ -9,7 +9,7 @@ import numpy as np
 from spectile.core.memory import host_free_bytes, require_host_free
 from spectile.kpm import reference
 from spectile.kpm.bounds import gershgorin
-from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
+from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion, useful_threads
 from spectile.kpm.operators.engine import ProductEngine
 from spectile.kpm.operators.protocol import Operator
 from spectile.kpm.operators.stored import StoredMatrix, check_hermitian
@@ -68,7 +68,7 @@ class CpuEngine(ProductEngine):
         """Return H x of one vector."""
         v = self.operator.to_block(x.reshape(-1, 1))
         w = np.zeros_like(v)
-        self.operator.update(v, w, 1.0, 0.0, 0.0, 1, self.operator.blocks())
+        self.operator.update(v, w, 1.0, 0.0, 0.0, useful_threads(self.num_rows, 1), self.operator.blocks())
         image: Array = (w[:, 0, 0] + 1j * w[:, 1, 0]) if self.operator.parts == 2 else w[:, 0, 0]
         return image
 

@@ -220,6 +220,11 @@ def _plane_rows(indptr: Array, indices: Array) -> int:
 THREAD_WORK = 50_000
 
 
+def useful_threads(num_rows: int, num_vectors: int) -> int:
+    """Return how many threads a step of R vectors takes: all, or as many as have enough to do."""
+    return max(1, min(num_threads(), num_rows * (num_vectors + 3) // THREAD_WORK))
+
+
 class CpuRecursion:
     """The recurrence of a block of vectors: |ν_m⟩ and |ν_m−1⟩, advanced in place.
 
@@ -238,8 +243,7 @@ class CpuRecursion:
     def __init__(self, operator: CpuOperator, a: float, b: float, block: Array, threads: int | None = None) -> None:
         self.operator, self.a, self.b = operator, a, b
         self.v, self.w = block, np.zeros_like(block)
-        enough = operator.num_rows * (block.shape[2] + 3) // THREAD_WORK
-        self.threads = threads or max(1, min(num_threads(), enough))
+        self.threads = threads or useful_threads(operator.num_rows, block.shape[2])
         self.steps = 0
         self._blocks = operator.blocks(self.num_vectors)
 

@@ -26,6 +26,8 @@ from spectile_study.cases.kpm.shared import CALL_LIMIT, STEPS, insulator, sample
 
 #: Moments of a call; a CPU takes longer for each.
 MOMENTS = {"cpu": 64, "cuda": 256}
+#: Rows from which a call on a CPU is made once: it takes seconds, most of them for the bounds.
+ONCE = 10**6
 #: Moments for which one step is enough.
 FIRST = 2
 #: Vectors that the reference takes at a time.
@@ -64,6 +66,7 @@ def _call(
         name, lambda: api.kpm_dos(operator, moments, r, rng=context.seed, backend=backend), check,
         {"error_fro_rel": CALL_LIMIT[str(dtype)]}, flops=moments / 2 * model.step_flops(*size),
         bytes=moments / 2 * model.step_bytes(work, *size), values=lambda _: {"moments": moments},
+        once=backend == "cpu" and sample.shape[0] >= ONCE,
     )  # fmt: skip
 
 
