@@ -183,9 +183,10 @@ class SymbolicProduct(Protocol):
 
         Nothing is checked but types and sizes: the patterns are those that were analysed, with sorted columns and
         without duplicates, and entries that are not finite make entries of C that are not.  On a GPU the call does not
-        wait for the device, but for the first, which lists the products of each entry of C: 8 bytes a multiplication
-        and 4 an entry of C are kept, unless a `memory_limit` was given, half of the free memory is less, the entries of
-        C have more than 12 products in the mean, or a row of A has more than 16,384 entries.
+        wait for the device, but for the first, which lists the products of each entry of C: 4 bytes a multiplication
+        and 2 an entry of C are kept (8 and 4 where a word of 32 bits cannot hold the places in A and B), unless a
+        `memory_limit` was given, half of the free memory is less than three times that, the entries of C have more than
+        12 products in the mean, or a row of A has more than 16,384 entries.
 
         Parameters
         ----------

@@ -322,11 +322,12 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
                 phase = count.Phase(0, 1000, None, head, kept_words=100, scratch_bytes=2**28)
                 fill.Launches(A, wide, phase, itemsize, reuse)
     product = object.__new__(lists.ProductLists)
-    product._starts = product._lists = np.zeros(1, np.uint64)  # an address is packed as such
-    product._entries = 77
-    product._bind(value)
+    product._entries, address = 77, np.zeros(1, np.uint64)  # as an address is packed
+    known = {"numeric_list": (np.int32(77), *[address] * 2), "numeric_packed": (*[np.int32(77)] * 2, *[address] * 3)}
+    for product._name, product._arguments in known.items():
+        product._bind(value)
     names = {
-        "numeric_list",
+        *known,
         "prepare_float",
         "prepare_double",
         "compare",

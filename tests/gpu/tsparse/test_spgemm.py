@@ -360,7 +360,7 @@ def same_bits(x, y):
     return x.dtype == y.dtype and x.shape == y.shape and bool((x == y).all())
 
 
-@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("listed", ["words of 32 bits", "words of 64 bits", "not at all"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_numeric_gives_the_values_of_the_product(dtype, listed, rng, monkeypatch):
     """Every kind of row, products listed or columns known alone, with `out` and without; the bits of spgemm."""
@@ -368,8 +368,10 @@ def test_numeric_gives_the_values_of_the_product(dtype, listed, rng, monkeypatch
 
     from spectile.tsparse.cuda.rows import lists
 
-    if not listed:
+    if listed == "not at all":
         monkeypatch.setattr(lists, "make", lambda *arguments: None)
+    elif listed == "words of 64 bits":
+        monkeypatch.setattr(lists, "_WORD_BITS", -1)
     for name, A, B in matrices(rng):
         print(name)
         left, right = on_gpu(A, dtype), on_gpu(B, dtype)

@@ -18,13 +18,15 @@ from spectile.tsparse.types import Factor
 _MANY = 12
 #: Entries of a row of A, and so products of an entry of C, whose list one thread still sorts in good time.
 _LONGEST_ROW = 2**14
+_WORD_BITS = 32  # of a packed product
 _THREADS, _READERS, _MOST_BLOCKS = 256, 8, 2**15
 
 
 class ProductLists:
-    """The products of each entry of C in the order of k: 8 bytes a product and 4 an entry; made by `make`.
+    """The products of each entry of C in the order of k, made by `make`: 4 bytes a product and 2 an entry, or 8 and 4.
 
-    Calling it computes the values of C with one launch, without a wait.
+    A word of 32 bits holds the entry of B, and that of A counted from the first which 32 entries of C meet; where these
+    lie too far apart, a word has 64 bits.  Calling it computes the values of C with one launch, without a wait.
     """
 
     def __init__(self, left: Factor, right: Factor, phase: Phase, indices: Any) -> None:
@@ -36,15 +38,32 @@ class ProductLists:
         shape = making(left.nnz)
         counts = cupy.zeros(entries, np.uint32)
         kernel(unit, "count_products")(shape, *sizes, *patterns, counts)
-        self._starts = cupy.empty(entries + 1, np.uint32)
-        self._starts[:1] = 0
-        cupy.cumsum(counts, dtype=np.uint32, out=self._starts[1:])
-        self._lists = cupy.empty(phase.products, np.uint64)
-        kernel(unit, "list_products")(shape, *sizes, *patterns, counts, self._starts, self._lists)
-        kernel(unit, "sort_lists")(each(entries), np.int32(entries), self._starts, self._lists)
+        starts = cupy.empty(entries + 1, np.uint32)
+        starts[:1] = 0
+        cupy.cumsum(counts, dtype=np.uint32, out=starts[1:])
+        words = cupy.empty(phase.products, np.uint64)
+        kernel(unit, "list_products")(shape, *sizes, *patterns, counts, starts, words)
+        kernel(unit, "sort_lists")(each(entries), np.int32(entries), starts, words)
+        del counts
+        self._name, self._arguments = self._packed(entries, right.nnz, starts, words)
         self._entries = entries
         self._bound = threading.local()  # no two threads write the same addresses
         cupy.cuda.get_current_stream().synchronize()  # later calls may be on other streams
+
+    @staticmethod
+    def _packed(entries: int, nnz_b: int, starts: Any, words: Any) -> tuple[str, tuple[Any, ...]]:
+        """Return the kernel and its arguments before the values: for words of 32 bits if those hold each product."""
+        import cupy
+
+        unit, shape, count = units.LIST["float32"], each(entries), np.int32(entries)
+        heads, widest = cupy.empty((-(-entries // 32), 2), np.uint32), cupy.zeros(1, np.uint32)
+        kernel(unit, "find_heads")(shape, count, starts, words, heads, widest)
+        bits = (nnz_b - 1).bit_length()
+        if bits + int(widest[0]).bit_length() > _WORD_BITS:
+            return "numeric_list", (count, starts, words)
+        counts, packed = cupy.empty(entries, np.uint16), cupy.empty(len(words), np.uint32)
+        kernel(unit, "pack_lists")(shape, count, np.int32(bits), starts, words, heads, counts, packed)
+        return "numeric_packed", (count, np.int32(bits), heads, counts, packed)
 
     def __call__(self, data_a: Any, data_b: Any, out: Any) -> None:
         """Launch for values of A and B, both float32 or both float64 as `out` is."""
@@ -58,8 +77,8 @@ class ProductLists:
 
     def _bind(self, value: str) -> tuple[Addresses, Any]:
         addresses = Addresses(3)
-        arguments = (np.int32(self._entries), self._starts, self._lists, *(addresses[i] for i in range(3)))
-        return addresses, kernel(units.LIST[value], "numeric_list").bind(each(self._entries), *arguments)
+        arguments = (*self._arguments, *(addresses[i] for i in range(3)))
+        return addresses, kernel(units.LIST[value], self._name).bind(each(self._entries), *arguments)
 
 
 def each(count: int) -> Shape:
@@ -76,7 +95,7 @@ def make(left: Factor, right: Factor, phase: Phase, indices: Any) -> ProductList
     """Return the lists of a product, or None where they are long or do not fit in half of the free memory."""
     if not phase.entries or phase.products > min(2**32 - 1, _MANY * phase.entries):
         return None
-    if 8 * (phase.products + phase.entries) > memory.free_bytes() // 2:
+    if 12 * (phase.products + phase.entries) > memory.free_bytes() // 2:
         return None
     if int((left.indptr[1:] - left.indptr[:-1]).max()) > _LONGEST_ROW:
         return None
