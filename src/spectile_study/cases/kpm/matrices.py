@@ -62,6 +62,8 @@ class _Matrix:
         self.bounds = bounds.given_or_found(self.engine, None)
         self.scaling = bounds.scaling(self.bounds)
         self.seed = seed_of(context.seed)
+        # Of each width one product takes as long as several calls; most methods of a width ask for the same.
+        self.reference = functools.cache(self._reference)
 
     def problem(self) -> Problem:
         """Return all methods."""
@@ -182,7 +184,7 @@ class _Matrix:
 
         return check
 
-    def reference(self, width: int, scaling: tuple[float, float]) -> Any:
+    def _reference(self, width: int, scaling: tuple[float, float]) -> Any:
         """Return the scalar products of STEPS + 1 steps in float64, by the product of SciPy or CuPy."""
         wide = np.result_type(self.dtype, np.float64)
         recursion = OperatorRecursion(ProductOperator(self.matrix.astype(wide)), *scaling, self._vectors(width, wide))
