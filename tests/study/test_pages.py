@@ -4,6 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pandas
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,35 @@ def test_tables_are_those_of_the_records(tables, system):
     names = re.findall(r"<!-- table ([a-z ]+) -->\n\| ", text)
     assert names == [name for name in tables.TABLES if name.partition(" ")[0] == system]
     assert tables.written(page) == text, "python docs/tables.py writes them anew"
+
+
+def test_calls_of_kpm_stand_beside_the_device_where_they_are_recorded(tables, monkeypatch):
+    recorded = tables._frame
+
+    def with_calls(machine, paper):
+        frame = recorded(machine, paper)
+        if paper != "kpm":
+            return frame
+        frame = frame[~frame["method"].str.startswith("as_called_free")]
+        # A call of 256 moments as slow as 160 steps, and one of two as slow as 12.
+        device = frame[(frame["case"] == "step_200x100x40_r32") & (frame["method"] == "blocked")]
+        for part, steps, time in (("", 128, 160), ("_setup", 1, 12)):
+            call = device.assign(method=f"as_called_free{part}", flops=device["flops"] * steps / 4)
+            call["time_s"] *= time / 4
+            call["samples_s"] = call["samples_s"].map(lambda each, time=time: [time / 4 * one for one in each])
+            frame = pandas.concat([frame, call], ignore_index=True)
+        return frame
+
+    def line(text, head):
+        (found,) = [each for each in text.splitlines() if each.startswith(f"| {head}")]
+        return [cell.strip() for cell in found.strip("|").split("|")]
+
+    monkeypatch.setattr(tables, "_frame", with_calls)
+    assert line(tables.kpm_calls("h200", "step_200x100x40"), "matrix-free")[1:] == [
+        "not recorded", "not recorded", "152 ms, of it 11.4 ms", "not recorded", "not recorded"
+    ]  # fmt: skip
+    call, device = line(tables.summary("h200"), "KPM")[-2:]
+    assert float(call) == pytest.approx(float(device) * 128 / 160, abs=0.01)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
