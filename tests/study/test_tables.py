@@ -108,7 +108,7 @@ def test_bandwidth_of_the_processor_is_the_best_measured(table):
 def test_calls_of_kpm_stand_before_the_devices_rate(monkeypatch):
     monkeypatch.chdir(ROOT)
     recorded = frame("kpm")
-    recorded = recorded[~recorded["method"].str.startswith("as_called_free")]
+    recorded = recorded[~recorded["method"].str.startswith("as_called_")]
     (element,) = [element for element in elements("kpm") if element.name == "fig11"]
     assert "kpm_dos as called: not recorded." in " ".join(element.draw(recorded)._notes)
     call = recorded[(recorded["case"] == "step_200x100x40_r32") & (recorded["method"] == "blocked")].copy()
