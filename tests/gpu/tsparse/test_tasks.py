@@ -161,6 +161,8 @@ def test_study_checks_every_method_of_a_case(tmp_path):
     assert {"tasks_float16", "tasks_nontcu", "tasks_csr_float16", "spectile_float32", "cusparse_float32"} <= names
     for method in ran:
         result = method.run()
+        if method.clock == "external":
+            result, _ = result
         errors = method.check(result)
         assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
         values = method.values(result)

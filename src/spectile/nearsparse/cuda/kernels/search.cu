@@ -504,8 +504,7 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
 #pragma unroll
           for (int other = 0; other < kSplit; ++other)
             sum += buckets[t * kErrorThreads + other * kPairs * kPairs + threadIdx.x];
-          sum *= unit;
-          buckets[t * kErrorThreads + threadIdx.x] = sum * sum;
+          buckets[t * kErrorThreads + threadIdx.x] = (unit * sum) * (unit * sum);
         }
       }
       __syncthreads();

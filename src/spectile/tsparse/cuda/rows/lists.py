@@ -14,8 +14,9 @@ from spectile.tsparse.cuda.plans import Addresses
 from spectile.tsparse.cuda.rows.count import Phase
 from spectile.tsparse.types import Factor
 
-#: Products of an entry of C, in the mean, from which the kernels for known columns read fewer bytes.
-_MANY = 12
+#: Products of an entry of C, in the mean, up to which lists of words of 32 and of 64 bits beat the kernels for known
+#: columns, over products of both float types (docs/notes/tsparse.md).
+_MOST_PACKED, _MOST = 24, 12
 #: Entries of a row of A, and so products of an entry of C, whose list one thread still sorts in good time.
 _LONGEST_ROW = 2**14
 _WORD_BITS = 32  # of a packed product
@@ -46,6 +47,7 @@ class ProductLists:
         kernel(unit, "sort_lists")(each(entries), np.int32(entries), starts, words)
         del counts
         self._name, self._arguments = self._packed(entries, right.nnz, starts, words)
+        self.is_packed = self._name == "numeric_packed"
         self._entries = entries
         self._bound = threading.local()  # no two threads write the same addresses
         cupy.cuda.get_current_stream().synchronize()  # later calls may be on other streams
@@ -93,10 +95,11 @@ def making(nnz_a: int) -> Shape:
 
 def make(left: Factor, right: Factor, phase: Phase, indices: Any) -> ProductLists | None:
     """Return the lists of a product, or None where they are long or do not fit in half of the free memory."""
-    if not phase.entries or phase.products > min(2**32 - 1, _MANY * phase.entries):
+    if not phase.entries or phase.products > min(2**32 - 1, _MOST_PACKED * phase.entries):
         return None
     if 12 * (phase.products + phase.entries) > memory.free_bytes() // 2:
         return None
     if int((left.indptr[1:] - left.indptr[:-1]).max()) > _LONGEST_ROW:
         return None
-    return ProductLists(left, right, phase, indices)
+    lists = ProductLists(left, right, phase, indices)
+    return lists if lists.is_packed or phase.products <= _MOST * phase.entries else None
