@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from spectile import _HOMES, _PACKAGES
 from spectile_study.bench.provenance import program
 
 HERE = Path(__file__).resolve().parent
@@ -44,18 +45,33 @@ def sources(test: Path) -> list[Path]:
 
 def _imported(path: Path) -> Iterator[Path]:
     """Yield the modules of the library that a module imports, with the packages that hold them, and tests it shares."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _nodes_that_run(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
+            if "spectile" in names:  # its attributes may be anything public
+                names += [f"spectile.{system}" for system in _PACKAGES]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level:
             yield path.parents[node.level - 1].joinpath(*node.module.split(".")).with_suffix(".py")
             continue
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            if node.module == "spectile":  # which imports what has a public name at its first use
+                names += [f"spectile.{_HOMES[alias.name]}" for alias in node.names if alias.name in _HOMES]
         else:
             continue
         for name in names:
             yield from _modules(name)
+
+
+def _nodes_that_run(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree but those that only a type checker reads."""
+    yield node
+    for field, value in ast.iter_fields(node):
+        if field == "body" and isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _nodes_that_run(child)
 
 
 def _modules(name: str) -> Iterator[Path]:
