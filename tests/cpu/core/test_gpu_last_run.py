@@ -29,14 +29,7 @@ def _plugin() -> ModuleType:
 
 # Files whose tests no device has run to the end on the code that is in the tree, and why.  Nothing may stay here
 # without a reason, and nothing that has a record.
-_MENDED = "its check took an entry that cancels in float16, which method tasks drops, for a fault: mended after 7053dfc"
-_REASONS = {_MENDED: ("tsparse/test_spgemm",)}
-NOT_RUN: dict[str, str] = {
-    f"{file}.py{way}": reason
-    for reason, files in _REASONS.items()
-    for file in files
-    for way in ("", " as A100", " as RTX 4090")
-}
+NOT_RUN: dict[str, str] = {}
 
 
 @cache
