@@ -10,6 +10,7 @@ import sys
 import tarfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -503,6 +504,27 @@ def test_a_connection_that_keeps_breaking(mirror, server, resources):
 def test_a_server_that_is_not_there(resources):
     with pytest.raises(ValueError, match="could not be downloaded"):
         suitesparse.fetch("tiny", "http://127.0.0.1:9", resources)
+
+
+def test_who_waits_for_an_index_that_cannot_be_had_is_told_with_the_first(resources, monkeypatch):
+    """Sixteen jobs of a workflow without a network need no longer than one; a later one tries again."""
+    tried = []
+
+    def fails(url, *_):
+        tried.append(url)
+        time.sleep(1.0)
+        raise ValueError(f"try {len(tried)} of {url} failed")
+
+    def one(number):
+        with pytest.raises(ValueError, match="try ") as told:
+            suitesparse.fetch(f"tiny{number}", "http://127.0.0.1:9", resources)
+        return str(told.value)
+
+    monkeypatch.setattr(suitesparse.index, "download", fails)
+    with ThreadPoolExecutor(8) as pool:
+        said = set(pool.map(one, range(8)))
+    assert len(tried) == len(said) == 1
+    assert one(9).startswith("try 2") and len(tried) == 2
 
 
 @pytest.mark.parametrize(("status", "error"), [(404, MissingMatrix), (503, ValueError)])

@@ -79,13 +79,17 @@ def identify(name: str, base: str, home: Path) -> Entry:
     """
     stem = hashlib.sha256(base.encode()).hexdigest()[:16]
     csv_file = home / "index" / f"{stem}.csv"
+    failure, asked = csv_file.with_suffix(".failed"), time.time()
     with locked(csv_file):
         is_local = base.startswith("file:")
         if is_local or not csv_file.is_file() or time.time() - csv_file.stat().st_mtime > _INDEX_AGE_S:
+            if failure.is_file() and failure.stat().st_mtime > asked:
+                raise ValueError(failure.read_text())  # it failed while this process waited for the lock
             try:
                 download_present(f"{base}/files/ssstats.csv", csv_file, "the collection's index", 1 << 26)
             except ValueError as error:
                 if not csv_file.is_file():
+                    failure.write_text(str(error))
                     raise
                 say(f"{error}; using the index of {time.strftime('%F', time.gmtime(csv_file.stat().st_mtime))}")
         answer = _ask_ssgetpy(csv_file, home / "index" / stem, name)
