@@ -16,6 +16,7 @@ import pandas
 from spectile_study.bench import claims, record
 from spectile_study.bench.stats import geometric_mean, paired_ratio, speedups
 from spectile_study.cases.kpm.matrices import WIDTHS
+from spectile_study.cases.tsparse.comparators import NAMES as RIVALS
 from spectile_study.figures.evd import PROBLEMS, ordered_problems, timed, words_of_problem
 from spectile_study.figures.spamm import as_called
 from spectile_study.papers import PAPERS
@@ -119,6 +120,24 @@ def tsparse_product(machine: str, baseline: str) -> str:
         cells = [f"{s.min():.2f} ({slowest})", f"{geometric_mean(s):.2f}", f"{s.max():.2f} ({fastest})"]
         rows.append([dtype, str(len(ours)), *cells])
     head = ["precision", "matrices", "least speed-up", "geometric mean", "largest speed-up"]
+    return _markdown(head, rows, pandas.concat(used), machine)
+
+
+def tsparse_rivals(machine: str) -> str:
+    """Return the time of each rival's product over ours in its precision, and on how many matrices it is right."""
+    frame, rows, used = _squares(_frame(machine, "tsparse")), [], []
+    for rival, name in RIVALS.items():
+        precision = "float64" if rival == "opsparse" else "float32"
+        tried = frame[(frame["method"] == rival) & (frame["status"] != "skipped")]
+        found = speedups(frame[frame["case"].isin(tried["case"])], f"spectile_{precision}", rival)
+        if found.empty:
+            continue
+        used.append(found)
+        s = found["speedup"]
+        least, most = (found.loc[place, "p_matrix"].split("/")[-1] for place in (s.idxmin(), s.idxmax()))
+        cells = [f"{len(found)} of {len(tried)}", f"{s.min():.2f} ({least})", f"{geometric_mean(s):.2f}"]
+        rows.append([name, precision, *cells, f"{s.max():.2f} ({most})"])
+    head = ["rival", "precision", "right on", "least", "geometric mean", "largest"]
     return _markdown(head, rows, pandas.concat(used), machine)
 
 
@@ -257,7 +276,6 @@ def summary(machine: str) -> str:
     frames = {paper: _frame(machine, paper) for paper in PAPERS}
     spamm, tsparse, evd = (frames[paper] for paper in ("spamm", "tsparse", "evd"))
     spamm = spamm[spamm["case"].str.startswith("product_") & (spamm["p_gpus"] == 1)]
-    none = spamm.iloc[:0].assign(speedup=None)
     lines = []
     for key, name in SPAMM_PRECISIONS.items():
         part = spamm[spamm["p_precision"] == key]
@@ -271,9 +289,13 @@ def summary(machine: str) -> str:
     evd = evd[evd["case"].str.match(r"evd_\d+_(values|vectors)(_gpu)?$")]
     for task, name in (("values", "eigenvalues"), ("vectors", "eigenvalues and eigenvectors")):
         rows = evd[evd["case"].str.contains(task)]
-        both = pandas.concat([speedups(rows, "spectile", vendor) for vendor in CUSOLVER])
-        best = both.sort_values("speedup").drop_duplicates("case")
-        lines.append((f"EVD, {name}, float64", "cuSOLVER, its faster algorithm", "orders", best, none))
+        calls, device = (
+            pandas.concat([speedups(rows, ours, vendor) for vendor in CUSOLVER])
+            .sort_values("speedup")
+            .drop_duplicates("case")
+            for ours in ("spectile", "spectile_device")
+        )
+        lines.append((f"EVD, {name}, float64", "cuSOLVER, its faster algorithm", "orders", calls, device))
     kpm = frames["kpm"][frames["kpm"]["case"] == "step_200x100x40_r32"]
     step, calls = speedups(kpm, "blocked", "naive"), speedups(kpm, "as_called_free", "naive")
     if len(calls):  # a call has more steps than a sample of the chain, whose work is the same in each
@@ -281,19 +303,21 @@ def summary(machine: str) -> str:
         calls["speedup"] *= flops["as_called_free"] / flops["naive"]
     lines.append(("KPM, a step of 32 vectors", "the chain of cuSPARSE and cuBLAS calls", "Hamiltonian", calls, step))
     rows = [
-        [what, vendor, f"{max(len(calls), len(device))} {of}", _extent(calls), _extent(device)]
+        [what, vendor, f"{most} {of}", _extent(calls, most, of), _extent(device, most, of)]
         for what, vendor, of, calls, device in lines
+        for most in [max(len(calls), len(device))]
     ]
     return _table(["what", "over", "of", "a call", "the device alone"], rows)
 
 
-def _extent(found: pandas.DataFrame) -> str:
+def _extent(found: pandas.DataFrame, most: int, of: str) -> str:
     if found.empty:
         return "not recorded"
     ratios = found["speedup"].astype(float)
-    if len(ratios) == 1:
+    if most == 1:
         return f"{ratios.iloc[0]:.2f}"
-    return f"{ratios.min():.2f} to {ratios.max():.2f}, mean {geometric_mean(ratios):.2f}"
+    fewer = f" ({len(found)} {of})" if len(found) < most else ""
+    return f"{ratios.min():.2f} to {ratios.max():.2f}, mean {geometric_mean(ratios):.2f}{fewer}"
 
 
 def verdicts(machine: str) -> str:
@@ -321,6 +345,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "spamm gpu": lambda: spamm_product("h200", "cublas", ("05", "30")),
     "spamm cpu": lambda: spamm_product("xeon2", "blas", ("05", "10", "30")),
     "tsparse gpu": lambda: tsparse_product("h200", "cusparse"),
+    "tsparse rivals": lambda: tsparse_rivals("h200"),
     "tsparse second": lambda: tsparse_second("h200"),
     "tsparse cpu": lambda: tsparse_product("xeon2", "scipy"),
     "evd gpu": lambda: evd_solver("h200", CUSOLVER, (1024, 2048, 4096, 8192, 16384, 32768, 65536)),
