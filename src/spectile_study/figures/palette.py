@@ -53,7 +53,7 @@ LOOKS = {
     "cusparse_float32": Look(VERMILION, "s", "cuSPARSE float32"),
     "cusparse_float64": Look(ORANGE, "^", "cuSPARSE float64"),
     "cusp": Look(WINE, "X", "CUSP"),
-    "bhsparse": Look(FOREST, "<", "bhSPARSE"),
+    "bhsparse": Look(ORANGE, "<", "bhSPARSE"),
     "rmerge2": Look(FOREST, "^", "RMerge2"),
     "nsparse": Look(OLIVE, "v", "Nsparse"),
     "ac_spgemm": Look(INDIGO, "P", "AC-SpGEMM"),

@@ -41,7 +41,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         ax.set_xscale("log", base=2)
         ax.set_xlabel("vectors R")
         if not any(other.get_legend() for other in drawing.axes[0]):
-            ax.legend(loc="upper right", fontsize=6)
+            ax.legend(loc="upper right" if len(found) else "center right", fontsize=6)
     if len(found):
         drawing.note(
             "The paper's DRAM rate falls with R while caches saturate, and the kernel with dot products is slowest "
