@@ -159,7 +159,7 @@ def speedup_figure(
     bars(drawing, drawing.axes[0, 0], frame, names, "float16", over, claim if over != "cusp" else _over_cusp(claim))
     if over == "cusp":
         drawing.note(
-            f"{called(vendor(frame, 'float16'))} fails on what is at hand of its eight: the bars are over CUSP."
+            f"{called(vendor(frame, 'float16'))} ran on none of what is at hand of its eight: the bars are over CUSP."
         )
     if said := over_each(frame, names, claim):
         drawing.note(f"tSparse (TCU) over each, as the paper's bars show it, in the mean: {said}.")
