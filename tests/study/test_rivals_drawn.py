@@ -58,3 +58,12 @@ def test_matrices_without_a_rival_that_others_have_are_named(frame):
     assert tsparse.without_rivals(part, names) == ["mc2depi"]
     part.loc[part["method"] == "speck", "status"] = "skipped"  # in no case: not built for the run
     assert tsparse.without_rivals(part, names) == []
+
+
+def test_a_time_that_is_lacking_is_not_called_the_paper_s(frame, monkeypatch, tmp_path):
+    monkeypatch.chdir(FRAME.parents[3])
+    (table,) = [element for element in elements("tsparse") if element.name == "matrices"]
+    table.draw(frame).save(tmp_path / "matrices.html")
+    text = (tmp_path / "matrices.html").read_text()
+    assert "not measured" in text
+    assert "not printed" not in text

@@ -251,7 +251,7 @@ def columns_of_methods(baselines: list[str], threads: bool) -> dict[str, list[st
     else:
         wanted["kernels alone, 11 or 24 bits"] = [f"rows_{p}" for p in precisions[:3]]
         wanted["kernels alone, float64"] = ["rows_float64"]
-        wanted |= {f"paper's method, {p}": [f"tasks_{p}"] for p in ("float16", "float64")}
+        wanted |= {f"tSparse, {p}": [f"tasks_{p}"] for p in ("float16", "float64")}
     return wanted | {called(method): [method] for method in baselines}
 
 
