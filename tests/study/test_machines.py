@@ -70,3 +70,16 @@ def test_a_run_without_records_stands_beside_the_others(recorded, tmp_path):
     page = (tmp_path / "claims.html").read_text()
     assert "on box and xeon2" in page and "not measured" in page
     assert "How many times as fast as box" in (tmp_path / "times.html").read_text()
+
+
+def test_what_the_run_itself_measured_comes_first_and_strangers_are_left_out():
+    frames = {
+        (name, paper): record.read_frame(ROOT / f"results/recorded/{name}/{paper}.parquet")
+        for name, paper in (("h200", "spamm"), ("h200", "evd"), ("epyc2", "evd"), ("h100", "spamm"), ("h100", "evd"))
+    }
+    known = machines.by_machine("h100", frames.values())
+    own = machines.claims_table(claims.read_claims(ROOT / "config/claims.tsv"), known).data.iloc[:, 4].notna()
+    assert own.any() and not own.all() and own.is_monotonic_decreasing
+    assert [head.partition(" ")[0] for head in machines.times_table(known).data.columns[2:]] == ["h200"]
+    apart = machines.times_table(machines.by_machine("epyc2", [frames["epyc2", "evd"], frames["h100", "spamm"]]))
+    assert apart.data.empty and machines.APART in apart.notes

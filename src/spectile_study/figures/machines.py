@@ -17,6 +17,7 @@ from spectile_study.papers import PAPERS
 Machines = Mapping[str, Sequence[pandas.DataFrame]]
 #: What stands in the place of a column for other machines where there is none.
 ALONE = "results/recorded holds no measurements of these papers on another machine"
+APART = "results/recorded holds no other machine that timed a case of this one"
 
 
 def by_machine(own: str, frames: Iterable[pandas.DataFrame]) -> dict[str, list[pandas.DataFrame]]:
@@ -29,7 +30,7 @@ def by_machine(own: str, frames: Iterable[pandas.DataFrame]) -> dict[str, list[p
 
 
 def claims_table(claims: pandas.DataFrame, machines: Machines) -> Table:
-    """Return each claim that has a verdict on one of the machines at least, beside what each measured.
+    """Return each claim that has a verdict on one of the machines at least, those on the first before the others.
 
     Parameters
     ----------
@@ -40,9 +41,11 @@ def claims_table(claims: pandas.DataFrame, machines: Machines) -> Table:
     """
     found = {name: evaluate(claims, frames) for name, frames in machines.items()}
     verdicts = pandas.DataFrame({name: rows["verdict"] for name, rows in found.items()})
-    shown = verdicts.isin((*HOLDS, *FAILS)).any(axis="columns")
+    judged = verdicts.isin((*HOLDS, *FAILS))
+    own = judged.iloc[:, 0]  # first what the machine of the run measured, which may be little
+    shown = [*judged.index[own], *judged.index[judged.any(axis="columns") & ~own]]
     lines = []
-    for place in verdicts.index[shown]:
+    for place in shown:
         claim = claims.loc[place]
         line = {
             "where": f"{PAPERS[claim['paper']].name}, {claim['element']}",
@@ -51,7 +54,8 @@ def claims_table(claims: pandas.DataFrame, machines: Machines) -> Table:
             "paper": like(claim["printed"], claim["printed"]) or "-",
         }
         lines.append(line | {_column(name, machines): _cell(rows.loc[place], claim) for name, rows in found.items()})
-    title = f"What the papers print and conclude, on {' and '.join(machines)}"
+    *first, last = machines
+    title = f"What the papers print and conclude, on {', '.join(first)}{' and ' if first else ''}{last}"
     notes = [ALONE] if len(machines) == 1 else []
     heads = ["where", "kind", "claim", "paper", *(_column(name, machines) for name in machines)]
     return Table(title, pandas.DataFrame(lines, columns=heads), notes)
@@ -71,10 +75,12 @@ def _cell(row: pandas.Series, claim: pandas.Series) -> Cell | None:
 def times_table(machines: Machines) -> Table:
     """Return how many times as fast as the first machine each other one is, by method, where both timed a case.
 
-    The runs were apart, so no interval is given; the range over the cases stands below the geometric mean.
+    Machines that share no case with the first are left out.  The runs were apart, so no interval is given; the range
+    over the cases stands below the geometric mean.
     """
     timed = {name: _medians(frames) for name, frames in machines.items()}
     own, *others = timed
+    others = [name for name in others if len(timed[own].index.intersection(timed[name].index))]
     lines = []
     for paper, known in PAPERS.items():
         shared = {name: pandas.concat([timed[own], timed[name]], axis=1, join="inner") for name in others}
@@ -89,7 +95,7 @@ def times_table(machines: Machines) -> Table:
                 line[_column(name, machines)] = _ratio(of_method.iloc[:, 0] / of_method.iloc[:, 1])
             lines.append(line)
     heads = ["system", "method", *(_column(name, machines) for name in others)]
-    notes = [] if others else [ALONE]
+    notes = [] if others else [ALONE if len(machines) == 1 else APART]
     notes += [
         "Medians of both machines' samples of the same case; how they were taken, and with what, stands in the frames."
     ]
