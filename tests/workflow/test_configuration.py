@@ -27,7 +27,7 @@ DRAWINGS = [element for paper in PAPERS for element in elements(paper, ROOT / "w
         (["--config", "machine=a;touch x"], "machine = 'a;touch x'"),
         (["--config", "papers=[spam]"], "papers"),
         (["--config", "papers=kpm"], r"papers is a list: write papers=\[kpm\]"),
-        (["--config", "source=recorded"], "no machine 'this': choose one.*machine=NAME, of epyc2, h200, xeon2"),
+        (["--config", "source=recorded"], "no machine 'this': choose one.*machine=NAME, of epyc2, h100, h200, xeon2"),
         (["--config", "suitesparse_url=http://example.org/"], "https, file, or http on loopback"),
     ],
 )

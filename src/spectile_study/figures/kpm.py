@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas
 from spectile_study.bench.claims import select
 from spectile_study.cases.kpm import model, multi, shared
 from spectile_study.figures.drawing import Drawing
-from spectile_study.figures.palette import look
+from spectile_study.figures.palette import look, name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,3 +155,49 @@ def missing(
     skipped = skipped[skipped["method"] == method] if method else skipped
     reasons = [reason for reason in skipped["reason"] if reason]
     return reasons[0] if reasons else f"this run holds no record of {what}"
+
+
+def draw_together(drawing: Drawing, ax: Axes, together: pandas.DataFrame, stages: Sequence[str]) -> None:
+    """Draw the stages of a GPU alone, and with its host's CPU: by one process, and the last one by two MPI ranks."""
+    if not len(together):
+        drawing.empty(ax, "CPU and GPU together: this run holds no record of it")
+        return
+    ranks = together[together["p_ranks"].notna()] if "p_ranks" in together else together.iloc[:0]
+    here = together.drop(ranks.index)
+    # By one process; and the last stage by two MPI ranks, on a sample of their own.
+    pairs = [(name(stage), stage, select(here, f"method={stage}_cpu_gpu"), here) for stage in stages]
+    if len(ranks):
+        stage = stages[-1]
+        both = select(ranks, f"method={stage}_ranks_cpu_gpu")
+        pairs.append((f"{name(stage)}, two ranks", stage, both, ranks))
+    words = []
+    for place, (title, stage, both, rows) in enumerate(pairs):
+        alone, style = select(rows, f"method={stage}"), {"kind": "bar", "color": look(stage).color}
+        drawing.marks(ax, alone, "v_rows", "gflops", positions=[place - 0.2], width=0.35, **style)
+        if not len(both):
+            drawing.slot(ax, place + 0.2, f"{title}, both: not measured")
+            continue
+        drawing.marks(ax, both, "v_rows", "gflops", positions=[place + 0.2], width=0.35, hatch="//", **style)
+        words += [_words(title, alone, both.iloc[0], ax, place)] if len(alone) else []
+    ax.set_ylabel("Gflop/s (138 flop a row)")
+    ax.set_title("a GPU alone, and (hatched) with its host's CPU", fontsize=8)
+    ax.set_xticks(range(len(pairs)), [title for title, *_ in pairs], rotation=25, ha="right", fontsize=7)
+    said = f"{'; '.join(words)}. " if words else ""
+    samples = [sizes(here)] if len(here) else []
+    samples += [f"ranks {sizes(ranks)}"] if len(ranks) else []
+    drawing.note(
+        f"Both: {', '.join(samples)}; shares by what each does alone. {said}The paper's gains 36 % at 85 to 90 %."
+    )
+
+
+def _words(title: str, alone: pandas.DataFrame, both: pandas.Series, ax: Axes, place: int) -> str:
+    """Return what a stage gains from the CPU, and its parallel efficiency, which stands over its bar, too."""
+    gain = float(both["gflops"] / alone["gflops"].iloc[0] - 1)
+    words = f"{title} {f'{gain:.0%} faster' if gain > 0 else f'{-gain:.0%} slower'} than the GPU alone"
+    most = float(both.get("v_most_gain_percent", float("nan")))
+    words += f" (at most {most:.1f} % to gain)" if most == most else ""
+    efficiency = float(both.get("v_sum_of_both_s", float("nan"))) / float(both["time_s"])
+    if efficiency != efficiency:
+        return words
+    ax.annotate(f"{efficiency:.0%}", (place + 0.2, both["gflops"]), ha="center", va="bottom", fontsize=7)
+    return f"{words}, efficiency {efficiency:.0%}"
