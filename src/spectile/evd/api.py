@@ -54,8 +54,9 @@ def eigh(
         With `b`: A v = w B v, A B v = w v, or B A v = w v.
     check_finite : bool, default True
         Raise ValueError for NaN and infinity in the triangle that is read; without the check they raise LinAlgError,
-        as no convergence (both are seen in the scaling and cost nothing).  Small matrices, which one launch solves on
-        CUDA, give NaN instead, and a call with CuPy arrays does not wait for the device then.
+        as no convergence (both are seen in the scaling and cost nothing).  With CuPy arrays, a call for small matrices,
+        which one launch solves, waits with the check until they have been read; without it does not wait, and they
+        give NaN instead.
     subset_by_index : (int, int), optional
         First and last index, both included, of the wanted eigenvalues in ascending order.
     subset_by_value : (float, float), optional

@@ -1,5 +1,6 @@
 """Generalized, batched, tridiagonal and banded problems on a CUDA device, against SciPy in float64."""
 
+import threading
 import time
 
 import numpy as np
@@ -7,11 +8,13 @@ import pytest
 import scipy.linalg
 
 from spectile import evd
+from spectile.evd.types import Options
 from spectile_study.inputs.spectra import FAMILIES, glued_wilkinson, random_hermitian, residuals
 
 cupy = pytest.importorskip("cupy")
 from spectile.evd.cuda import generalized  # noqa: E402
 from spectile.evd.cuda import run as gpu  # noqa: E402
+from spectile.evd.cuda.small import report, rotations  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
@@ -160,6 +163,86 @@ def test_small_batches_in_a_graph(n, rng):
         stream.synchronize()
     assert bool(cupy.isnan(w[1]).all()) and bool(cupy.isnan(v[1]).all())
     assert all(error < 10 for error in residuals(second[0], w[0].get(), v[0].get()).values())
+
+
+@pytest.mark.parametrize("count", [None, 1, 2, 300, 5000])
+def test_small_matrices_tell_of_what_is_not_finite(count, rng):
+    """The last block that has read its matrix tells for all, and the next call begins anew."""
+    n = 7
+    batch = np.stack([random_hermitian(n, rng) for _ in range(count or 1)])
+    given = cupy.asarray(batch[0] if count is None else batch)
+    for bad in (0, (count or 1) // 2, (count or 1) - 1):
+        broken = given.copy()
+        broken[(n - 1, 0) if count is None else (bad, n - 1, 0)] = np.nan
+        for _ in range(2):
+            with pytest.raises(ValueError, match="NaN or infinity"):
+                evd.eigh(broken)
+        w = cupy.asnumpy(evd.eigh(given)[0]).reshape(-1, n)
+        np.testing.assert_allclose(w, np.linalg.eigvalsh(batch), atol=1e-12)
+
+
+def test_small_matrices_behind_other_work(rng):
+    """What the host looks at comes later than it looks."""
+    batch = np.stack([random_hermitian(16, rng) for _ in range(300)])
+    given, other = cupy.asarray(batch), cupy.ones((6000, 6000))
+    broken = given.copy()
+    broken[299, 3, 3] = np.inf
+    for _ in range(3):
+        other = other @ other / 6000
+    w, _ = evd.eigh(given)
+    other = other @ other / 6000
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        evd.eigh(broken)
+    np.testing.assert_allclose(cupy.asnumpy(w), np.linalg.eigvalsh(batch), atol=1e-12)
+
+
+def test_small_matrices_of_many_threads(rng):
+    """Each launch has a word and a counter of its own, and they are as few as there are threads."""
+    counts = (None, 1, 300, 2000)
+    batches = [np.stack([random_hermitian(9, rng) for _ in range(count or 1)]) for count in counts]
+    before, wrong = sum(map(len, report._WORDS.values())), []
+
+    def solve(first):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            for call in range(40):
+                batch, count = batches[(first + call) % 4], counts[(first + call) % 4]
+                given = cupy.asarray(batch[0] if count is None else batch)
+                if call % 3 == 0:
+                    given[..., -1, 0] = np.nan
+                try:
+                    w, _ = evd.eigh(given)
+                    stream.synchronize()
+                    right = np.allclose(w.get().reshape(-1, 9), np.linalg.eigvalsh(batch), atol=1e-12)
+                    if call % 3 == 0 or not right:
+                        wrong.append((first, call))
+                except ValueError:
+                    if call % 3:
+                        wrong.append((first, call))
+
+    threads = [threading.Thread(target=solve, args=(first,), daemon=True) for first in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    assert not wrong
+    assert sum(map(len, report._WORDS.values())) <= max(before, 6)
+
+
+@pytest.mark.parametrize("stops", [RuntimeError, KeyboardInterrupt])
+def test_a_launch_that_is_interrupted(stops, rng):
+    """The host waits for the kernel before it lets go of the word that the kernel will write."""
+    a = random_hermitian(20, rng)
+    given = cupy.asarray(a)
+    expected = cupy.asnumpy(evd.eigh(given)[0])
+
+    def launch(address, arrived):
+        rotations.solve(given[None], Options(check_finite=False))
+        raise stops
+
+    with pytest.raises(stops):
+        report.all_finite(launch)
+    np.testing.assert_array_equal(cupy.asnumpy(evd.eigh(given)[0]), expected)
 
 
 @pytest.mark.parametrize("n", [1, 16, 32])

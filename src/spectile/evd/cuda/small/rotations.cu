@@ -72,12 +72,26 @@ __device__ __forceinline__ int next_position(int position, int half) {
     return position == 2 * half - 1 ? half - 1 : position + 1;
 }
 
+// Tell the host that all matrices have been read, and whether all their entries are finite.  Called by one thread of each
+// block; the last of them tells.  `arrived` counts blocks in its lower half and failures in its upper one, and is 0 again
+// when the host has been told.
+__device__ __forceinline__ void tell(bool finite, volatile int* told, unsigned long long* arrived) {
+    if (gridDim.x > 1) {
+        const unsigned long long before = atomicAdd(arrived, finite ? 1ull : 1ull << 32 | 1ull);
+        if ((unsigned)before + 1 != gridDim.x) return;
+        finite = finite && before >> 32 == 0;
+        *(volatile unsigned long long*)arrived = 0;
+        __threadfence_system();
+    }
+    *told = finite ? 1 : 2;
+}
+
 // a(i, j) of matrix b is at b * stride + i * along_i + j * along_j for i >= j, conjugated if it is read from an upper
-// triangle; v in rows.  Status, if there is one: whether an entry is not finite, and how many sweeps were not enough; w and v
-// are NaN then.
+// triangle; v in rows.  Told, if there is one, becomes 1 as soon as all matrices have been read, or 2 where an entry is not
+// finite.  w and v of such a matrix are NaN, and those of one that MOST_SWEEPS do not diagonalize.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 rotate_small(const scalar_t* a, long long stride, long long along_i, long long along_j, int n, int conjugate, int vectors,
-             real_t* w, scalar_t* v, int* status)
+             real_t* w, scalar_t* v, int* told, unsigned long long* arrived)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     const int m = n + (n & 1), ld = m + 1, half = m / 2, thread = threadIdx.x, threads = blockDim.x;
@@ -111,6 +125,7 @@ rotate_small(const scalar_t* a, long long stride, long long along_i, long long a
     __syncthreads();
     const int scale = *exponent;
     const bool finite = scale < NOT_FINITE;
+    if (thread == 0 && told != nullptr) tell(finite, told, arrived);
     // A is brought near 1 by a power of two, which is exact.
     if (finite && scale > -NOT_FINITE)
         for (int at = thread; at < m * m; at += threads) {
@@ -219,10 +234,6 @@ rotate_small(const scalar_t* a, long long stride, long long along_i, long long a
             for (int i = 0; i < n; ++i) sum += square(basis[i * wide + k]);
             inverse_length[k] = 1 / sqrt(sum);
         }
-    }
-    if (thread == 0 && status != nullptr) {
-        if (!finite) status[0] = 1;
-        if (!converged) status[1] = MOST_SWEEPS;
     }
     if (!vectors) return;
     __syncthreads();

@@ -14,10 +14,11 @@ import numpy as np
 from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.choose import ROTATED_ORDER, rotation_threads
-from spectile.evd.cuda.small.report import Report
+from spectile.evd.cuda.small.report import all_finite
 from spectile.evd.cuda.units import ROTATIONS
-from spectile.evd.types import Options, Scalar, scalar_of
+from spectile.evd.types import Options, Scalar, require_finite, scalar_of
 
+_NOWHERE = np.uintp(0)
 _ORDER_OF = {np.dtype(name).char: order for name, order in ROTATED_ORDER.items()}
 
 
@@ -69,8 +70,9 @@ def eigh(a: Any, options: Options) -> tuple[Any, Any]:
 def solve(batch: Any, options: Options) -> tuple[Any, Any]:
     """Return the eigenvalues, and the eigenvectors or None, of every matrix.
 
-    The host waits and hears of failures once; without `check_finite`, and while the stream is captured in a graph, it
-    does not: the results of a matrix that is not finite are NaN then.
+    The host waits until all of them have been read; without `check_finite`, and while the stream is captured in a
+    graph, it does not.  The results of a matrix that is not finite are NaN, and those of one whose rotations do not
+    converge, of which none is known.
 
     Parameters
     ----------
@@ -88,17 +90,18 @@ def solve(batch: Any, options: Options) -> tuple[Any, Any]:
     ------
     ValueError
         If a triangle holds NaN or infinity.
-    numpy.linalg.LinAlgError
-        For no convergence.
     """
     import cupy
 
     plan = _plan(batch.shape, batch.strides, batch.dtype.char, options.lower, options.vectors)
     w = cupy.empty(batch.shape[:2], plan.real)
     v = cupy.empty(batch.shape, batch.dtype) if options.vectors else None
-    report = Report(options.check_finite)
-    kernel(plan.unit, "rotate_small")(plan.shape, batch, *plan.layout, w, w if v is None else v, report.address)
-    report.check(options)
+    rotate = kernel(plan.unit, "rotate_small")
+    operands = (plan.shape, batch, *plan.layout, w, w if v is None else v)
+    if not options.check_finite or cupy.cuda.get_current_stream().is_capturing():
+        rotate(*operands, _NOWHERE, _NOWHERE)
+    elif not all_finite(lambda address, arrived: rotate(*operands, address, arrived)):
+        require_finite(np.nan, options.lower, options.check_finite)
     if options.subset is None:
         return w, v
     wanted = slice(options.subset.low, options.subset.high + 1)

@@ -1,0 +1,124 @@
+"""How the host looks at a word that a kernel writes: soon, late, never because of an error; without a GPU."""
+
+import ctypes
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+
+FINITE, NOT_FINITE = 1, 2
+
+
+class Pinned:
+    """Memory that stands for pinned memory."""
+
+    def __init__(self, size):
+        self.buffer = (ctypes.c_int32 * size)()
+        self.ptr = ctypes.addressof(self.buffer)
+
+
+class Stream:
+    """A stream whose one kernel ends when `end` is called, here or in `synchronize`."""
+
+    def __init__(self):
+        self.end, self.waits = None, 0
+
+    def synchronize(self):
+        self.waits += 1
+        if self.end is not None:
+            self.end()
+
+
+@pytest.fixture
+def stream(monkeypatch):
+    stream = Stream()
+    cupy = types.SimpleNamespace(
+        zeros=np.zeros,
+        cuda=types.SimpleNamespace(
+            alloc_pinned_memory=Pinned,
+            get_current_stream=lambda: stream,
+            runtime=types.SimpleNamespace(getDevice=lambda: 0),
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    from spectile.evd.cuda.small import report
+
+    monkeypatch.setattr(report, "_WORDS", {})
+    return stream
+
+
+def tell(address, what):
+    ctypes.c_int32.from_address(int(address)).value = what
+
+
+@pytest.mark.parametrize("what", [FINITE, NOT_FINITE])
+def test_a_word_that_comes_at_once_is_not_waited_for(stream, what):
+    from spectile.evd.cuda.small import report
+
+    for _ in range(3):
+        waits = stream.waits
+        assert report.all_finite(lambda address, arrived: tell(address, what)) is (what == FINITE)
+    assert stream.waits == waits <= 1  # but for the counter of a new word
+    assert [len(words) for words in report._WORDS.values()] == [1]
+
+
+@pytest.mark.parametrize("what", [FINITE, NOT_FINITE])
+def test_a_word_that_comes_late_is_waited_for(stream, what):
+    from spectile.evd.cuda.small import report
+
+    def launch(address, arrived):
+        stream.end = lambda: tell(address, what)
+
+    assert report.all_finite(launch) is (what == FINITE)
+    assert stream.waits == 2
+
+
+def test_calls_at_the_same_time_have_words_of_their_own(stream):
+    from spectile.evd.cuda.small import report
+
+    met, seen = threading.Barrier(4), []
+
+    def launch(address, arrived):
+        seen.append((int(address), arrived.ctypes.data))
+        met.wait(timeout=10)
+        tell(address, FINITE)
+
+    threads = [threading.Thread(target=report.all_finite, args=(launch,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    addresses, counters = zip(*seen, strict=True)
+    assert len(set(addresses)) == len(set(counters)) == 4
+    assert len(report._WORDS[0]) == 4
+
+
+def test_a_word_is_let_go_after_the_kernel_has_written_it(stream):
+    """Also where the host is interrupted: its memory may be another one's then."""
+    from spectile.evd.cuda.small import report
+
+    told = []
+
+    def launch(address, arrived):
+        stream.end = lambda: told.append(tell(address, FINITE))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        report.all_finite(launch)
+    assert told and not report._WORDS[0]
+
+
+def test_an_error_of_the_stream_is_raised(stream):
+    from spectile.evd.cuda.small import report
+
+    def fail():
+        raise RuntimeError("an illegal address")
+
+    def launch(address, arrived):
+        stream.end = fail
+
+    with pytest.raises(RuntimeError, match="illegal address"):
+        report.all_finite(launch)
+    assert not report._WORDS[0]
