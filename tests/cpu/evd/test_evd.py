@@ -117,6 +117,22 @@ def test_only_one_triangle_is_read(dtype, lower, order, overwrite):
 
 
 @pytest.mark.usefixtures("solver")
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "complex64"])
+@pytest.mark.parametrize("n", [drivers.COPIED_SQUARE, drivers.COPIED_SQUARE + 1, 383])
+def test_one_triangle_is_copied_into_columns(n, dtype, lower, vectors):
+    """Row-major matrices, and those of no order at all, come to LAPACK in squares; the rest of the copy is not read."""
+    a = random_hermitian(n, np.random.default_rng(n), dtype)
+    half = np.where(np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, a, np.nan).astype(dtype)
+    for given in (half, np.repeat(half, 2, axis=1)[:, ::2]):
+        kept = given.copy()
+        w, v = drivers.standard(given, lower, vectors)
+        errors = residuals(a, w, v, np.linalg.eigvalsh(a.astype("complex128")))
+        assert all(error < 10 for error in errors.values())
+        np.testing.assert_array_equal(given, kept)
+
+
 @pytest.mark.parametrize("uplo", ["U", "u"])
 def test_uplo_wins_over_lower(uplo):
     a = np.triu(random_hermitian(9, rng(3)))

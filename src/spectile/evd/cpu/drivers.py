@@ -24,6 +24,10 @@ UNBLOCKED_ORDER = 16
 #: eigenvalues alone, and with eigenvectors.
 LOWER_ORDER_VALUES, LOWER_ORDER_VECTORS = 65, 200
 
+#: Width of the squares in which a triangle is copied into columns; the order above which that is faster than LAPACK's
+#: interface, which copies the whole matrix.
+COPIED_SQUARE = 128
+
 _FAILURES = {
     "ev": "The algorithm failed to converge; {} off-diagonal elements of an intermediate tridiagonal form did not "
     "converge to zero.",
@@ -89,6 +93,18 @@ def _times_power(a: np.ndarray, part: Subset, scale: int) -> tuple[np.ndarray, S
     return times_power(a, scale), Subset(False, *ends) if ends else part
 
 
+def _in_columns(a: np.ndarray, lower: bool) -> np.ndarray:
+    """Return a column-major copy of one triangle, made in squares that stay in the cache; the rest is arbitrary."""
+    n = len(a)
+    copy = np.empty((n, n), a.dtype, order="F")
+    for j in range(0, n, COPIED_SQUARE):
+        columns = slice(j, j + COPIED_SQUARE)
+        for i in range(j, n, COPIED_SQUARE) if lower else range(0, j + 1, COPIED_SQUARE):
+            rows = slice(i, i + COPIED_SQUARE)
+            copy[rows, columns] = a[rows, columns]
+    return copy
+
+
 def _exponent(a: np.ndarray, lower: bool) -> int:
     return exponent_near_one(largest_entry(a if lower else a.T))
 
@@ -120,11 +136,12 @@ def standard(
     scale = 0 if part is None else _exponent(a, lower)
     if part is not None and scale:
         (a, part), overwrite = _times_power(a, part, scale), True
-    if letter in "sd" and not a.flags.f_contiguous:
-        if lower and n >= (LOWER_ORDER_VECTORS if vectors else LOWER_ORDER_VALUES) and not overwrite:
-            a, overwrite = np.array(a, order="F"), True
-        else:
-            a, lower = a.T, not lower  # the same matrix, without LAPACK's copy into columns
+    if not a.flags.f_contiguous:
+        from_lower = LOWER_ORDER_VECTORS if vectors else LOWER_ORDER_VALUES
+        if letter in "sd" and (overwrite or not lower or n < from_lower):
+            a, lower = a.T, not lower  # the same matrix, without a copy into columns
+        elif n > COPIED_SQUARE:
+            a, overwrite = _in_columns(a, lower), True
     w, v, *counted, info = _routine(driver, letter)(
         a,
         lower=lower,
