@@ -10,7 +10,15 @@ import cupy
 
 from spectile_study.bench.case import Method, Skipped
 from spectile_study.cases.evd import magma
-from spectile_study.cases.evd.common import VALUES, flops
+from spectile_study.cases.evd.common import (
+    LONGEST_S,
+    MAGMA_RATE,
+    VALUES,
+    chasing_flops,
+    chasing_seconds,
+    flops,
+    too_long,
+)
 from spectile_study.cases.evd.cuda.inputs import matrix_of
 
 LEFT_OUT = "left out of this row: MAGMA takes many seconds a call at this order"
@@ -102,7 +110,12 @@ def tridiagonalization(
 
 
 def band_reduction(
-    row: Mapping[str, Any], source: Callable[[], Any], check_band: Check, check: Check, limits: Mapping[str, float]
+    row: Mapping[str, Any],
+    threads: int,
+    source: Callable[[], Any],
+    check_band: Check,
+    check: Check,
+    limits: Mapping[str, float],
 ) -> list[Method | Skipped]:
     """MAGMA's sy2sb at the row's bandwidth, whose block is as wide, and its sb2st on the band that comes of it.
 
@@ -110,12 +123,17 @@ def band_reduction(
     ----------
     row, source, limits
         As of `solver`.
+    threads : int
+        Of the host, for the chasing.
     check_band, check : callable
         Of a band on the host, and of a diagonal and subdiagonal.
     """
     names = ("magma", "magma_chasing")
     n, b = row["n"], row["bandwidth"]
     reason = "MAGMA's block is its bandwidth: measured in the row with nb = b" if row["block"] != b else skipped(row)
+    reduces, chases = flops(n) / MAGMA_RATE, chasing_seconds(n, b, threads)
+    if reason is None and reduces > LONGEST_S:
+        reason = too_long(reduces)
     if reason is not None:
         return [Skipped(name, reason) for name in names]
     reduction = magma.Sytrd(n, b)
@@ -139,7 +157,9 @@ def band_reduction(
             prepare=lambda: reduction.restore(source()),
             once=n >= ONCE_ORDER,
         ),
-        Method(names[1], chase, check, limits, flops=6.0 * n * n * b, once=n >= ONCE_ORDER),
+        Method(names[1], chase, check, limits, flops=chasing_flops(n, b), once=n >= ONCE_ORDER)
+        if chases <= LONGEST_S
+        else Skipped(names[1], too_long(chases)),
     ]
 
 
@@ -155,6 +175,6 @@ def chasing(row: Mapping[str, Any], band: Any, check: Check, limits: Mapping[str
         lambda: magma.chase(library, band.copy(), b),
         check,
         limits,
-        flops=6.0 * n * n * b,
+        flops=chasing_flops(n, b),
         once=n >= ONCE_ORDER,
     )

@@ -24,7 +24,7 @@ from spectile.evd.types import SCALARS
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.evd import rivals, wide
-from spectile_study.cases.evd.common import LIMITS, VALUES, flops, with_work
+from spectile_study.cases.evd.common import LIMITS, ONCE_S, VALUES, chasing_flops, flops, with_work
 from spectile_study.cases.evd.cpu import chasing_method
 from spectile_study.cases.evd.cuda import hybrid
 from spectile_study.cases.evd.cuda.checks import (
@@ -51,6 +51,8 @@ from spectile_study.inputs import counted
 DENSE_BAND_ORDER = 8192
 #: A reduction of this order warms up one that is called once.
 WARM_ORDER = 4096
+#: Operations a second of the reduction by cuSOLVER's panels and of Algorithm 2 in global memory, as recorded.
+PANELS_RATE, WIDE_RATE = 4e12, 1.6e11
 #: Orders up to which LAPACK's sbtrd, which has one thread, is measured beside a device.
 LAPACK_ORDER = 4096
 
@@ -131,71 +133,69 @@ def stages(row: Mapping[str, Any], context: Context) -> Problem:
 def reduction(row: Mapping[str, Any], context: Context) -> Problem:
     """Detached band reduction at one b and nb, and the chasing of its band, on the GPU and on the host's cores."""
     n, b, block = row["n"], row["bandwidth"], row["block"]
-    work = 6.0 * n * n * b
     target = empty_matrix(n, n, np.float64)
     given = as_array(target, n, n)
     ours = b in SCALARS["float64"].bandwidths
     limits, check, restore = _checked_reduction(n, given, context.seed)
     digest = first_columns(given, context.seed)
-    if ours and n > KEPT_ORDER:  # each method is called once: kernels are compiled and loaded before
-        small = empty_matrix(WARM_ORDER, WARM_ORDER, np.float64)
-        fill(as_array(small, WARM_ORDER, WARM_ORDER), context.seed)
-        band = extract_band(band_reduction(small, WARM_ORDER, bandwidth=b, block=min(block, WARM_ORDER // 2)))
-        wait(chase_band(band, WARM_ORDER, b, None))
+    once = n > KEPT_ORDER if ours else flops(n) / PANELS_RATE > ONCE_S
+    bands: list[Any] = []  # the newest one
+
+    def reduce_from(matrix: Matrix, order: int, columns: int) -> Any:
+        if ours:
+            return wait(extract_band(band_reduction(matrix, order, bandwidth=b, block=columns)))
+        return wait(_reduce_by_vendor(as_array(matrix, order, order), b))
 
     def reduce() -> Any:
-        if ours:
-            return wait(extract_band(band_reduction(target, n, bandwidth=b, block=block)))
-        return wait(_reduce_by_vendor(given, b))
+        bands[:] = [reduce_from(target, n, block)]
+        return bands[0]
 
     def chase(band: Any) -> Any:
-        return wait(chase_band(band.copy(), n, b, None))
+        if ours:
+            return wait(chase_band(band.copy(), len(band) - 2, b, None))
+        if b in wide.BANDWIDTHS:
+            return wait(wide.chase(band.copy(), b))
+        return cpu.chase_band(cupy.asnumpy(band), b, keep=False, threads=context.threads)[:2]
 
-    def chase_on_host(band: Any) -> Any:
-        return cpu.chase_band(band.copy(), b, keep=False, threads=context.threads)[:2]
-
-    def check_band(band: Any) -> dict[str, float]:
-        return check(chase(band) if ours else chase_on_host(cupy.asnumpy(band)[:n]))
+    if once:  # what is called once is compiled and loaded before
+        small = empty_matrix(WARM_ORDER, WARM_ORDER, np.float64)
+        fill(as_array(small, WARM_ORDER, WARM_ORDER), context.seed)
+        chase(reduce_from(small, WARM_ORDER, min(block, WARM_ORDER // 2)))
 
     methods: list[Method | Skipped] = [
-        Method("spectile" if ours else "cusolver_panels", reduce, check_band, limits, flops=flops(n),
-               prepare=restore, once=n > KEPT_ORDER)
+        Method("spectile" if ours else "cusolver_panels", reduce, lambda band: check(chase(band)), limits,
+               flops=flops(n), prepare=restore, once=once)
     ]  # fmt: skip
+    name = "spectile_chasing" if ours else "algorithm2_chasing"
     if not ours:
         reason = f"our panel and chasing kernels hold at most {SCALARS['float64'].bandwidths[-1]} columns"
         methods += [Skipped("spectile", reason), Skipped("spectile_chasing", reason)]
-        methods.append(_wide_chasing(restore, reduce, n, b, check, limits))
-    elif block != b:
-        methods.append(Skipped("spectile_chasing", "measured in the row with nb = b, whose band is as wide"))
-    if (ours and block == b) or row["cpu_chasing"]:
-        restore()
-        band = reduce()
-        if ours and block == b:
-            methods.append(Method("spectile_chasing", lambda: chase(band), check, limits, flops=work))
-        if row["cpu_chasing"]:
-            host = cupy.asnumpy(band)[:n]
-            methods.append(
-                Method("spectile_cpu", lambda: chase_on_host(host), check, limits, flops=work, once=n > KEPT_ORDER)
+    if ours and block != b:
+        methods.append(Skipped(name, "measured in the row with nb = b, whose band is as wide"))
+    elif ours or b in wide.BANDWIDTHS:
+        work = chasing_flops(n, b)
+        long = not ours and work / WIDE_RATE > ONCE_S
+        methods.append(Method(name, lambda: chase(bands[0]), check, limits, flops=work, once=long))
+    else:
+        methods.append(Skipped(name, f"written for bands of {wide.BANDWIDTHS} subdiagonals"))
+    if row["cpu_chasing"]:
+        methods.append(
+            chasing_method(
+                "spectile_cpu", n, b, context.threads, lambda: cupy.asnumpy(bands[0])[:n], check, limits
             )
+        )  # fmt: skip
 
     def source() -> Any:
         restore()
         return given
 
     def check_magma(band: Any) -> dict[str, float]:
-        return check(chase_on_host(band))
+        padded = cupy.zeros((n + 2 * ours, 2 * b))
+        padded[:n] = cupy.asarray(band)
+        return check(chase(padded))
 
-    methods += hybrid.band_reduction(row, source, check_magma, check, limits)
+    methods += hybrid.band_reduction(row, context.threads, source, check_magma, check, limits)
     return Problem(methods, inputs=digest)
-
-
-def _wide_chasing(restore: Any, reduce: Any, n: int, b: int, check: Any, limits: Any) -> Method | Skipped:
-    """Algorithm 2 in global memory, on a band above what the library's kernels hold."""
-    if b not in wide.BANDWIDTHS:
-        return Skipped("algorithm2_chasing", f"written for bands of {wide.BANDWIDTHS} subdiagonals")
-    restore()
-    band = reduce()[:n]
-    return Method("algorithm2_chasing", lambda: wait(wide.chase(band.copy(), b)), check, limits, flops=6.0 * n * n * b)
 
 
 def _checked_reduction(n: int, given: Any, seed: int) -> tuple[dict[str, float], Any, Any]:
@@ -259,7 +259,7 @@ def chasing(row: Mapping[str, Any], context: Context) -> Problem:
     """Bulge chasing of a random band, on the GPU and on the host's cores (Figure 9)."""
     n, b = row["n"], row["bandwidth"]
     host = counted.band(n, b, context.seed)
-    work = 6.0 * n * n * b
+    work = chasing_flops(n, b)
     band = cupy.zeros((n + 2, 2 * b))
     band[:n] = cupy.asarray(host)
     if n > DENSE_BAND_ORDER:
@@ -275,7 +275,7 @@ def chasing(row: Mapping[str, Any], context: Context) -> Problem:
     limits = NORM_LIMITS if n > DENSE_BAND_ORDER else VALUES
     methods: list[Method | Skipped] = [
         Method("spectile", lambda: wait(chase_band(band.copy(), n, b, None)), check, limits, flops=work),
-        chasing_method("spectile_cpu", host, b, context.threads, check, limits)
+        chasing_method("spectile_cpu", n, b, context.threads, lambda: host, check, limits)
         if row["cpu_chasing"]
         else Skipped("spectile_cpu", "left out of this row: many seconds a call on the host's cores"),
         hybrid.chasing(row, host, check, limits),
