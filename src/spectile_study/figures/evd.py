@@ -41,6 +41,8 @@ WHOLE_PROBLEMS = {
     "spectile_values": "all values",
     "spectile_all": "all vectors",
 }
+#: Methods whose times together are what a part of a spectrum may cost 1.25 times.
+PART = ("spectile_values", "spectile_back")
 
 
 def why_not(frame: pandas.DataFrame, method: str, study: str) -> str:

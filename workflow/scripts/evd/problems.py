@@ -1,10 +1,12 @@
 """Generalized, partial, batched, banded and tridiagonal problems as called, ours beside their rivals in one run."""
 
+from statistics import median
+
 import pandas
 
 from spectile_study.bench.claims import select
 from spectile_study.bench.stats import speedups
-from spectile_study.figures.evd import PROBLEMS, WHOLE_PROBLEMS, ordered_problems, timed, words_of_problem
+from spectile_study.figures.evd import PART, PROBLEMS, WHOLE_PROBLEMS, ordered_problems, timed, words_of_problem
 from spectile_study.figures.palette import name
 from spectile_study.figures.tables import Cell, Table
 
@@ -32,6 +34,12 @@ def table(frame: pandas.DataFrame) -> Table:
             if len(found):
                 shares.append(f"{1 / float(found['speedup'].iloc[0]):.2f} of {words}")
                 result.cite(found, "speedup")
+        together = [timed(here, method) for method in PART]
+        if len(ours) and all(map(len, together)):
+            parts, whole = ours["samples_s"].iloc[0], [each["samples_s"].iloc[0] for each in together]
+            share = median(one / sum(others) for one, *others in zip(parts, *whole, strict=False))
+            shares.append(f"{share:.2f} of all values and the way back of these vectors")
+            result.cite(together[1], "time_s")
         line["time of ours"] = "; ".join(shares) or "-"
         lines.append(line)
     result.data = pandas.DataFrame(lines)

@@ -21,6 +21,7 @@ from spectile_study.inputs import counted
 #: Orders up to which SciPy, on the host's cores, is measured beside a device.
 HOST_ORDER = 4096
 TOO_LONG = f"left out above n = {HOST_ORDER:,}: SciPy takes many seconds a call on the host's cores"
+NO_STAGES = "on the host's cores LAPACK finds parts of a spectrum, in one call"
 #: Limits of eigenpairs that are held to their matrix alone.
 PAIRS = {name: LIMITS[name] for name in ("error_residual", "error_orthogonality")}
 #: Definite matrices are 1 plus a Hermitian one of about this norm.
@@ -62,6 +63,10 @@ class Place:
     def partial_rival(self, a: Any, k: int, check: Check, limits: Mapping[str, float]) -> Method | Skipped:
         """Return the device's vendor on the k lowest eigenpairs."""
         return Skipped("cusolver", NO_GPU)
+
+    def way_back(self, a: Any, k: int, check: Check, limits: Mapping[str, float]) -> Method | Skipped:
+        """Return the way of the k lowest eigenvectors from the tridiagonal matrix back to A, alone."""
+        return Skipped("spectile_back", NO_STAGES)
 
     def batched_rival(self, batch: Any, check: Check, limits: dict[str, float]) -> Method | Skipped:
         """Return CuPy's call on a batch."""
@@ -129,7 +134,7 @@ def _generalized(row: Mapping[str, Any], place: Place) -> Problem:
 
 
 def _partial(row: Mapping[str, Any], place: Place) -> Problem:
-    """The k lowest eigenpairs: ours, our whole problems, cuSOLVER's syevdx, SciPy's evr."""
+    """The k lowest eigenpairs: ours, our whole problems, our way back of k, cuSOLVER's syevdx, SciPy's evr."""
     import scipy.linalg
 
     n, k, xp = row["n"], row["k"], place.xp
@@ -146,7 +151,7 @@ def _partial(row: Mapping[str, Any], place: Place) -> Problem:
         Method("spectile_values", place.call(eigvalsh, a), lambda w: _values(w, reference, n), VALUES),
         Method("spectile_all", place.call(eigh, a), check, LIMITS),
     ]
-    methods.append(place.partial_rival(a, k, check, LIMITS))
+    methods += [place.way_back(a, k, check, LIMITS), place.partial_rival(a, k, check, LIMITS)]
     host = place.to_host(a) if n <= HOST_ORDER else None
     run = functools.partial(scipy.linalg.eigh, host, driver="evr", **part)
     methods.append(_scipy(n, "scipy", run, check, MRRR_LIMITS))

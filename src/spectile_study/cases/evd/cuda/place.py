@@ -7,8 +7,19 @@ from types import ModuleType
 from typing import Any, Literal
 
 import cupy
+import numpy as np
 
-from spectile_study.bench.case import Context, Method, Problem
+from spectile.core import device
+from spectile.evd.cuda.back.panels import apply_panels
+from spectile.evd.cuda.back.sweeps import apply_chasing
+from spectile.evd.cuda.chasing.chase import chase_band, extract_band
+from spectile.evd.cuda.choose import calls_vendor, stage_parameters
+from spectile.evd.cuda.load import load_matrix
+from spectile.evd.cuda.matrix import as_array, empty_matrix, scaled_values
+from spectile.evd.cuda.reduction.band import band_reduction
+from spectile.evd.cuda.run import wanted_vectors
+from spectile.evd.types import SCALARS, Subset
+from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.cases.evd import rivals
 from spectile_study.cases.evd.cuda.inputs import matrix_of, reference_values, wait
 from spectile_study.cases.evd.problems import Check, Place, build
@@ -48,6 +59,29 @@ class Device(Place):
         """Return cuSOLVER's syevdx on the k lowest eigenpairs."""
         solver = rivals.Syevdx(cupy.empty_like(a), k)
         return Method("cusolver", solver, check, limits, prepare=lambda: solver.restore(a))
+
+    def way_back(self, a: Any, k: int, check: Check, limits: Mapping[str, float]) -> Method | Skipped:
+        """Return the way of the k lowest eigenvectors from the tridiagonal matrix back to A, alone."""
+        n, scalar = len(a), SCALARS["float64"]
+        if calls_vendor(n, scalar, vectors=True, device=device.describe()):
+            return Skipped("spectile_back", f"cuSOLVER solves a problem of order {n:,}, in one call")
+        b, block = stage_parameters(n, scalar, vectors=True, device=device.describe())
+        kept, scale = load_matrix(a, lower=True, check_finite=True)
+        panels = band_reduction(kept, n, bandwidth=b, block=block)
+        d, e = chase_band(extract_band(panels), n, b, kept)
+        w, x, _ = wanted_vectors(d, e, scalar, scale, Subset(True, 0, k - 1))
+        w = scaled_values(w, -scale, scalar)
+        z = empty_matrix(n, k, np.float64)
+
+        def prepare() -> None:
+            as_array(z, n, k).T[...] = as_array(x, n, k).T
+
+        def back() -> Any:
+            apply_chasing(kept, n, b, z.pointer, z.ld, k)
+            apply_panels(panels, z.pointer, z.ld, k)
+            return wait((w, as_array(z, n, k)))
+
+        return Method("spectile_back", back, check, limits, prepare=prepare)
 
     def batched_rival(self, batch: Any, check: Check, limits: dict[str, float]) -> Method:
         """Return CuPy's call on a batch."""
