@@ -8,6 +8,7 @@ from spectile_study.bench import record
 from spectile_study.bench.case import Context, Method, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.evd import build as cases
+from spectile_study.cases.evd import cpu
 from spectile_study.cases.evd.cpu import STUDIES
 
 ROOT = Path(__file__).parents[3]
@@ -116,3 +117,17 @@ def test_recorded_cpu_is_near_lapack():
     rows = record.read_frame(path).set_index(["case", "method"])
     for case in ("evd_2000_values", "evd_2000_vectors"):
         assert rows.loc[(case, "spectile"), "time_s"] < 3 * rows.loc[(case, "lapack"), "time_s"]
+
+
+def test_a_chasing_on_the_host_is_called_once_or_left_out_by_prediction():
+    def method(n, b):
+        return cpu.chasing_method("spectile_cpu", n, b, 16, lambda: None, None, {})
+
+    assert method(8192, 64).once is False and method(16_384, 64).once is True
+    assert method(65_536, 32).reason == "left out of this row: its operations predict about 17 s a call"
+
+
+def test_fewer_calls_of_drivers_that_fall_behind(tmp_path):
+    row = {"study": "drivers", "n": 300, "vectors": True, "precision": "float64"}
+    methods = cpu.drivers(row, Context("cpu", tmp_path, seed=1, threads=1)).methods
+    assert [method.name for method in methods if method.once] == ["scipy_ev", "scipy_evx"]
