@@ -284,6 +284,12 @@ def survey_launch(rows: int, columns: int) -> Shape:
     return Shape((tiles(columns, 64), tiles(rows, 64)), 256)
 
 
+def count_launch(rows: int, columns: int, depth: int, device: Device) -> Shape:
+    """Return the launch that counts the valid products of norm maps of (rows, depth) and (depth, columns) tiles."""
+    pieces = tiles(rows, 64) * tiles(columns, 32) * tiles(depth, 32)
+    return Shape((min(pieces, 4 * device.multiprocessors),), 256, after_previous=True)
+
+
 @dataclass(frozen=True)
 class SearchPlan:
     """How thresholds are searched in norm maps.
@@ -346,7 +352,7 @@ def launches(problem: Problem, device: Device) -> list[Shape]:
     if choice.order in ("bins", "sorted"):
         shapes.append(choice.order_launch(problem.m, problem.n))
     rows, columns, depth = (tiles(size, problem.block) for size in (problem.m, problem.n, problem.k))
-    shapes.append(survey_launch(rows, columns))
+    shapes += [survey_launch(rows, columns), count_launch(rows, columns, depth, device)]
     norms = np.dtype(PRECISIONS[problem.precision].norm).itemsize
     shapes += (plan_search(kind, rows, columns, depth, norms, device).launch for kind in ("ratio", "error"))
     return shapes

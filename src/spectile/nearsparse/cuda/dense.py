@@ -12,7 +12,7 @@ import numpy as np
 from spectile.core.device import describe
 from spectile.core.devices import Device
 from spectile.nearsparse.cuda.geometry import pitch
-from spectile.nearsparse.cuda.tuning import COPY_SHARE, COUNT_SECONDS, FIXED_SECONDS, READ_SECONDS, rates
+from spectile.nearsparse.cuda.tuning import COPY_SHARE, COUNT_RATE, COUNT_SECONDS, FIXED_SECONDS, READ_SECONDS, rates
 from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import PRECISIONS, Request
 
@@ -36,7 +36,7 @@ class Costs:
     norms : float
         Of the norm maps alone.
     count : float
-        Of counting the valid products and reading the count.
+        Of counting the valid products.
     """
 
     dense: float
@@ -58,7 +58,7 @@ class Costs:
             fixed=FIXED_SECONDS + read + written,
             whole=work / rate.executed[precision],
             norms=READ_SECONDS / 2 + read,
-            count=READ_SECONDS + COUNT_SECONDS * tiles(k, 32),
+            count=COUNT_SECONDS + tiles(m, 32) * tiles(n, 32) * tiles(k, 32) / COUNT_RATE,
         )
 
     @property
@@ -73,7 +73,7 @@ class Costs:
         ----------
         share : float, optional
             The valid ratio, where it is known.  Otherwise the choice is the one that loses least where it is wrong:
-            counting costs the norm maps and one reading, which a short product would notice.
+            counting costs the norm maps and, where it is the dense one, a reading, which a short product would notice.
         """
         if share is not None:
             return "spamm" if share <= self.limit else "dense"
@@ -85,7 +85,8 @@ class Costs:
         losses: dict[Verdict, float] = {
             "spamm": (self.fixed + self.whole) / self.dense,
             "dense": self.dense / min(self.dense, least),
-            "count": 1 + max(self.count / min(self.dense, least), (self.count + self.norms) / self.dense),
+            # SpAMM goes on while the host reads the count; the dense product begins after that.
+            "count": 1 + max(self.count / least, (self.count + READ_SECONDS + self.norms) / self.dense),
         }
         return min(losses, key=lambda verdict: losses[verdict])
 

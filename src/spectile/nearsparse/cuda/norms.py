@@ -71,7 +71,7 @@ class NormMaps(Norms):
             into = cupy.empty(shapes[0], dtype), cupy.empty(shapes[1], dtype)
         self.a, self.b = into
         # The norm kernel sets it to zero, and what follows: a word in which the blocks of a search meet, and a count.
-        self.counter = cupy.zeros(4, cupy.uint32)
+        self.counter = cupy.zeros(8, cupy.uint32)
         self.parameters = parameters = np.zeros((), NORM_TASKS)
         parameters["counter"], parameters["log2_block"] = (self.counter.data.ptr, log2(block))
         for task, matrix, norms, transposed in zip(parameters["task"], (a, b), (self.a, self.b), (0, 1), strict=True):

@@ -62,17 +62,16 @@ class CallPlan:
         self._before = [maps.bind(), *([] if self._search is None else [self._search.launch])]
         self._product = product.bind()
         #: What multiplies, or "count" where the valid products decide; and the share up to which SpAMM is faster.
-        self.verdict, self._limit = _verdict(request, self.shape)
+        self.verdict, limit = _verdict(request, self.shape)
         # The order of the tiles lies in memory of the product; its operands' do not matter any more.
         self._held = product.held_for_later()
-        self._places = _Places.of(maps, self._search)
+        self._count = _Count(maps, limit) if self.verdict == "count" else None
+        self._places = _Places.of(maps, self._search, counted=self._count is not None)
         tables = [Words(product.parameters, "fields" if product.kernel in WGMMA else "")]
         if product.order is not None:
             tables.append(Words(product.order[2]))
-        if self.verdict == "count":
-            count, parameters = bind_count(maps)
-            self._before.append(count)
-            tables.append(Words(parameters))
+        if self._count is not None:
+            tables.append(self._count.words)
         self._taus: list[tuple[Any, int]] = [(table.floats, table.places["tau"]) for table in tables]
         self._slots = _slots_of_norms(maps.parameters)
         for table in tables:
@@ -94,7 +93,7 @@ class CallPlan:
         return dense.decide(*self.shape, request.precision, value, device.describe())[0]
 
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms:
-        """Launch on the current stream and return the norms and tau; nothing is copied or waited for.
+        """Launch on the current stream and return the norms and tau; nothing is copied, and only a count is waited for.
 
         `value` is of tau, `valid_ratio` or `rtol`, as the request has it.
         """
@@ -117,13 +116,15 @@ class CallPlan:
                 box.move(pointer)
             for launch in self._before:
                 launch(stream)
-            norms = CallNorms(memory_, self, value)
-            if self.verdict == "count" and norms.read_share(stream) > self._limit:
-                dense.multiply(a, b, None, out, self.request)
-                norms.dense = True
-                return norms
+            if self._count is not None:
+                self._count(stream)
             for launch in self._product:
                 launch(stream)
+            norms = CallNorms(memory_, self, value)
+            # The product that was launched does nothing then; else it has begun while this waits.
+            if self._count is not None and self._count.too_many():
+                dense.multiply(a, b, None, out, self.request)
+                norms.dense = True
         return norms
 
     def result(self, out: Any, norms: RunNorms) -> SpammResult:
@@ -226,16 +227,6 @@ class CallNorms(RunNorms):
             return self._value
         return self._array((1,), np.float64, self._plan._places.scratch)
 
-    def read_share(self, stream: int) -> float:
-        """Wait for the count of valid products; return their share."""
-        from cupy.cuda import runtime
-
-        count, rows = np.zeros(1, np.uint64), self._plan._map_shapes
-        address_ = self._memory.ptr + self._plan._places.counter + 8
-        runtime.memcpyAsync(count.ctypes.data, address_, 8, runtime.memcpyDeviceToHost, stream)
-        runtime.streamSynchronize(stream)
-        return float(count[0]) / (math.prod(rows[0]) * rows[1][0])
-
     def read_tau(self) -> float:
         """Return the threshold, read back where it was searched."""
         request = self._plan.request
@@ -264,10 +255,36 @@ class _Search:
             floats[self.words.places["rtol"]] = value
 
 
+class _Count:
+    """The count of the valid products of a plan, which decides on the device whether its product does anything."""
+
+    def __init__(self, maps: NormMaps, limit: float) -> None:
+        import cupy
+
+        # The host has the verdict as soon as the count has ended, not when a copy after it has.
+        self._memory = cupy.cuda.alloc_pinned_memory(4)
+        self._verdict = np.frombuffer(self._memory, np.uint32, 1)
+        self._ended = cupy.cuda.Event(disable_timing=True)
+        self._launch, parameters = bind_count(maps.a, maps.b, limit=limit, verdict=self._memory.ptr)
+        self.words = Words(parameters)
+
+    def __call__(self, stream: int) -> None:
+        """Launch on a stream."""
+        from cupy.cuda import runtime
+
+        self._launch(stream)
+        runtime.eventRecord(self._ended.ptr, stream)
+
+    def too_many(self) -> bool:
+        """Wait for the count and return whether the dense product is the faster one."""
+        self._ended.synchronize()
+        return bool(self._verdict[0])
+
+
 # Addresses in the parameters of the kernels, in the order in which a run has them.
 _ADDRESSES = (
-    "a", "b", "out", "norms_a", "norms_b", "counter", "arrived", "count", "tau_device", "result", "counts", "partial",
-    "columns_a", "sorted",
+    "a", "b", "out", "norms_a", "norms_b", "counter", "arrived", "count", "ended", "cancelled", "tau_device", "result",
+    "counts", "partial", "columns_a", "sorted",
 )  # fmt: skip
 # From here on those of the search alone; the ordering of tiles has counts of its own.
 _OF_SEARCH = _ADDRESSES.index("result")
@@ -275,26 +292,29 @@ _OF_SEARCH = _ADDRESSES.index("result")
 
 @dataclass(frozen=True)
 class _Places:
-    """Where the arrays of a run lie in its memory, in bytes: norm maps, four words of counters, what a search needs."""
+    """Where the arrays of a run lie in its memory, in bytes: norm maps, eight counters, what a search needs."""
 
     norms_b: int
     counter: int
     scratch: int
     bytes: int
     search: SearchPlaces | None
+    #: Whether a count decides if the product does anything.
+    counted: bool = False
 
     @classmethod
-    def of(cls, maps: NormMaps, search: _Search | None) -> _Places:
+    def of(cls, maps: NormMaps, search: _Search | None, *, counted: bool) -> _Places:
         norms_b = maps.a.size * maps.a.dtype.itemsize
         counter = tiles(norms_b + maps.b.size * maps.b.dtype.itemsize, 8) * 8
-        scratch = tiles(counter + 16, 16) * 16
+        scratch = tiles(counter + 32, 16) * 16
         places = None if search is None else search.places
-        return cls(norms_b, counter, scratch, scratch + (0 if places is None else places.bytes), places)
+        return cls(norms_b, counter, scratch, scratch + (0 if places is None else places.bytes), places, counted)
 
     def addresses(self, base: int) -> tuple[int, ...]:
-        """Return the addresses from ``norms_a`` on; no `tau_device` where tau is given."""
+        """Return the addresses from ``norms_a`` on; no `tau_device` where tau is given, nor `cancelled` uncounted."""
         counter = base + self.counter
-        own = base, base + self.norms_b, counter, counter + 4, counter + 8
+        cancelled = counter + 20 if self.counted else 0
+        own = base, base + self.norms_b, counter, counter + 4, counter + 8, counter + 16, cancelled
         search = self.search
         if search is None:
             return (*own, 0)

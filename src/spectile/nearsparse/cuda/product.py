@@ -19,16 +19,16 @@ from spectile.nearsparse.types import Grain
 PRODUCT = layout(
     "a:p b:p c:p out:p norms_a:p norms_b:p tau_device:p tau:d alpha:d beta:d lda:l ldb:l ldc:l ldo:l stride_a:l "
     "stride_b:l stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
-    "tiles_n:i bins:p places:p lists:p"
+    "tiles_n:i bins:p places:p lists:p cancelled:p"
 )
 ORDER = layout(
-    "norms_a:p norms_b:p tau_device:p counts:p order:p finished:p bins:p places:p lists:p tau:d m:i n:i k:i norm_k:i "
-    "log2_block:i tiles_m:i tiles_n:i tile_m:i tile_n:i band:i"
+    "norms_a:p norms_b:p tau_device:p counts:p order:p finished:p bins:p places:p lists:p cancelled:p tau:d m:i n:i k:i "
+    "norm_k:i log2_block:i tiles_m:i tiles_n:i tile_m:i tile_n:i band:i"
 )
 WGMMA_FIELDS = layout(
-    "c:p out:p norms_a:p norms_b:p tau_device:p counter:p order:p tau:d alpha:d beta:d ldc:l ldo:l stride_c:l "
-    "stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i tiles_n:i batches:i "
-    "batch_a:i batch_b:i copy_stores:i"
+    "c:p out:p norms_a:p norms_b:p tau_device:p counter:p order:p cancelled:p tau:d alpha:d beta:d ldc:l ldo:l "
+    "stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i tiles_n:i "
+    "batches:i batch_a:i batch_b:i copy_stores:i"
 )
 WGMMA_PRODUCT = np.dtype(
     {

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import launch
+from spectile.core import device, launch
 from spectile.nearsparse import bounds
 from spectile.nearsparse.bounds import NORM_SLACK
-from spectile.nearsparse.cuda.choose import survey_launch
+from spectile.nearsparse.cuda.choose import count_launch, survey_launch
 from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.units import SURVEY_UNITS
@@ -23,6 +23,9 @@ FLOAT64_ENTRIES = 1 << 20
 SURVEY = layout(
     "norms_a:p norms_b:p weights_a:p weights_b:p count:p squares:p tau_device:p tau:d unit:d rows:i columns:i depth:i "
     "k_group:i"
+)
+COUNT = layout(
+    "norms_a:p norms_b:p tau_device:p count:p ended:p cancelled:p verdict:p tau:d limit:d rows:i columns:i depth:i"
 )
 
 
@@ -43,17 +46,26 @@ def count_products(maps: Norms, item: tuple[int, int], tau: Any, grain: Grain = 
     import cupy
 
     count = cupy.zeros(1, cupy.uint64)
-    _survey(maps, item, tau, count=count, grain=grain)
+    norms_a, norms_b = maps.of(item)
+    if grain != (1, 1, 1):
+        _survey(maps, item, tau, count=count, grain=grain)
+    elif norms_a.size and norms_b.size:
+        bound, _ = bind_count(norms_a, norms_b, tau_device=tau.data.ptr, count=count.data.ptr)
+        bound()
     return count
 
 
-def bind_count(maps: Norms) -> tuple[launch.BoundLaunch, Any]:
-    """Return a launch that counts the valid products of two norm maps, and its parameters, addresses missing."""
-    rows, columns = maps.a.shape[0], maps.b.shape[0]
-    sizes = {"rows": rows, "columns": columns, "depth": maps.k_blocks, "k_group": 1}
-    parameters = fill(np.zeros((), SURVEY), sizes)
-    function = launch.kernel(SURVEY_UNITS[maps.a.dtype.name], "survey")
-    return function.bind(survey_launch(rows, columns), parameters), parameters
+def bind_count(norms_a: Any, norms_b: Any, **values: Any) -> tuple[launch.BoundLaunch, Any]:
+    """Return a launch that counts the valid products of two norm maps with entries, and its parameters.
+
+    `values` are of fields of ``COUNT``; those that are missing are zero.
+    """
+    (rows, depth), columns = norms_a.shape, norms_b.shape[0]
+    sizes = {"rows": rows, "columns": columns, "depth": depth}
+    addresses = {"norms_a": norms_a.data.ptr, "norms_b": norms_b.data.ptr}
+    parameters = fill(np.zeros((), COUNT), sizes | addresses | values)
+    function = launch.kernel(SURVEY_UNITS[norms_a.dtype.name], "count_valid")
+    return function.bind(count_launch(rows, columns, depth, device.describe()), parameters), parameters
 
 
 def skipped_bound(maps: Norms, item: tuple[int, int], tau: Any) -> Any:

@@ -209,9 +209,10 @@ RATES = {
     )
 }
 # Measured on an H200: what a call of SpAMM takes beside reading, writing and multiplying, what reading one number back
-# and launching anew takes, and counting valid products, for each block of the inner dimension; the share of a device's
-# peak bandwidth that a copy reaches.
-FIXED_SECONDS, READ_SECONDS, COUNT_SECONDS, COPY_SHARE = 18e-6, 20e-6, 0.7e-6, 0.82
+# and launching anew takes, and the share of a device's peak bandwidth that a copy reaches.
+FIXED_SECONDS, READ_SECONDS, COPY_SHARE = 18e-6, 20e-6, 0.82
+# Of counting valid products: a launch, and tile products a second.
+COUNT_SECONDS, COUNT_RATE = 5e-6, 8e12
 # NVLink generations by major architecture of data-center devices (NVLink 3, 4, 5), at the H200's share of the peak;
 # others are taken for PCIe 4.
 _NVLINK_BYTES = {8: 260e9, 9: 394e9, 10: 788e9}

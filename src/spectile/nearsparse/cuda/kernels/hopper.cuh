@@ -5,7 +5,7 @@
 // piece of the cluster needs, with one bit for each piece of the block.
 #include <cuda_fp16.h>
 
-#include "ptx.cuh"
+#include "cancelled.cuh"
 #include "tiles.cuh"
 
 // How tiles are given to clusters: drawn from a counter, unless the study says one in so many (the paper's stride) or
@@ -41,6 +41,7 @@ struct Product {
   const double* tau_device;    // one threshold a batch item, or null: use tau
   unsigned* counter;           // tiles drawn, zero at launch
   const unsigned* order;       // the tiles by falling work, or null: as they are numbered
+  const unsigned* cancelled;   // not zero where the dense product is taken instead, or null
   double tau, alpha, beta;
   long long ldc, ldo, stride_c, stride_o, stride_norms_a, stride_norms_b;
   int m, n, k;

@@ -26,7 +26,7 @@ struct NormTask {
 
 struct NormTasks {
   NormTask task[2];
-  unsigned* counter;         // four words for what follows, tiles drawn and such: reset here to save launches
+  unsigned* counter;         // eight words for what follows, tiles drawn and such: reset here to save launches
   int log2_block;
 };
 
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
   const int batch = blockIdx.z >> 1;
   // The product may start while this kernel runs; it waits itself for the norms.
   launch_dependents();
-  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x < 4 && tasks.counter)
+  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x < 8 && tasks.counter)
     tasks.counter[threadIdx.x] = 0;
   const int column0 = blockIdx.x * kColumns;
   if (column0 >= task.columns || batch >= task.batches) return;

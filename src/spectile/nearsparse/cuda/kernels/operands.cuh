@@ -1,6 +1,6 @@
 // Types and launch parameters of the products that run on every architecture.
+#include "cancelled.cuh"
 #include "norms.cuh"
-#include "ptx.cuh"
 
 #if OUTPUT_BITS == 16
 using Output = __half;
@@ -26,4 +26,5 @@ struct Product {
   unsigned* bins;              // tiles in each bin of falling work, and blocks that ended, or null: as numbered
   const uint2* places;         // number and steps of the tiles in each bin, with space for all
   const unsigned* lists;       // a list for each tile, with space for all steps of k, or null: each block makes its own
+  const unsigned* cancelled;   // not zero where the dense product is taken instead, or null
 };

@@ -3,7 +3,7 @@
 // A warp counts the k steps that one tile needs, and lists them where the product asks for it.  Blocks of `product` find
 // their tiles themselves, from bins of work in which the tiles are put at once; for others the block that ends last sorts
 // by the counts (a counting sort).
-#include "ptx.cuh"
+#include "cancelled.cuh"
 #include "tiles.cuh"
 
 #if NORM_BITS == 32
@@ -25,6 +25,7 @@ struct Order {
   unsigned* bins;              // tiles in each bin of work, zero between products, or null: sort
   uint2* places;               // number and count of the tiles in each bin, with space for all
   unsigned* lists;             // entries (step << 16 | one bit a 32 x 32 block, by rows) of each tile, or null
+  const unsigned* cancelled;   // not zero where the dense product is taken instead, or null
   double tau;
   int m, n, k;
   int norm_k, log2_block;
@@ -40,6 +41,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) order_tiles(const Order p
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tiles = p.tiles_m * p.tiles_n;
   launch_dependents();
   wait_for_previous();
+  if (is_cancelled(p.cancelled)) return;
   const int steps = (p.k + 31) / 32, index = blockIdx.x * (kThreads / 32) + warp;
   const Norm tau = static_cast<Norm>(p.tau_device ? *p.tau_device : p.tau);
   if (index < tiles) {

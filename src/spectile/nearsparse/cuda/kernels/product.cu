@@ -219,6 +219,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
 
   // The kernel before, of whose end this block need not have waited to start, wrote the norms and the order.
   wait_for_previous();
+  if (is_cancelled(p.cancelled)) return;
 #ifdef STRIDE   // the study's: a block takes 2 x 2 tiles at equal distances, as the paper's kernel with s = 2
   const int down = (p.tiles_m + 1) / 2, across = (p.tiles_n + 1) / 2, index = 0;
   const uint2 place = make_uint2(0, 0);

@@ -6,6 +6,7 @@
 
 extern "C" __global__ void __launch_bounds__(512) product_blocks(const Product p) {
   __shared__ Accumulator a[32][33], b[32][33];
+  if (is_cancelled(p.cancelled)) return;
   const int tx = threadIdx.x % 32, ty = threadIdx.x / 32;
   const int row0 = blockIdx.x % p.tiles_m * 32, column = blockIdx.x / p.tiles_m * 32 + tx;
   const long long batch = blockIdx.y;

@@ -261,6 +261,7 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1) product_tf32(const __grid_constant__ Product p) {
+  if (is_cancelled(p.cancelled)) return;
   extern __shared__ __align__(1024) unsigned char memory[];
   unsigned char* stages = memory;
   unsigned char* lows = stages + kStages * (kBytesA + kBytesB);

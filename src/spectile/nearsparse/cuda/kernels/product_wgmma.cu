@@ -227,6 +227,7 @@ extern "C" __global__ void
 __cluster_dims__(CLUSTER, 1, 1)
 #endif
 __launch_bounds__(kThreads, TILE_N == 128 ? 2 : 1) product_wgmma(const __grid_constant__ Product p) {
+  if (is_cancelled(p.cancelled)) return;
   extern __shared__ __align__(1024) unsigned char memory[];
   unsigned char* stages = memory;
   unsigned char* out = stages + kStages * (kBytesA + kBytesB);

@@ -1,6 +1,9 @@
 // What a threshold leaves: counts of valid products, and the bound of what is skipped.
 //
-// A thread block tests 64 x 64 pairs (row block, column block) against all k, 16 pairs per thread.
+// In `survey` a thread block tests 64 x 64 pairs (row block, column block) against all k, 16 pairs per thread; in
+// `count_valid`, which alone says whether the dense product is to be taken, 64 x 32 pairs against 32 k at a time.
+#include "ptx.cuh"
+
 #if NORM_BITS == 32
 using Norm = float;
 #else
@@ -87,4 +90,69 @@ extern "C" __global__ void __launch_bounds__(kThreads) survey(const Survey p) {
     if (p.squares) p.squares[blockIdx.y * gridDim.x + blockIdx.x] = total_squares;
     atomicAdd(p.count, total_count);
   }
+}
+
+struct Count {
+  const Norm* norms_a;            // [row block][k block]
+  const Norm* norms_b;            // [column block][k block]
+  const double* tau_device;       // or null: use tau
+  unsigned long long* count;      // valid products, added to
+  unsigned* ended;                // thread blocks that ended, zero at launch
+  unsigned* cancelled;            // whether more than `limit` of all products are valid, or null
+  unsigned* verdict;              // the same in memory of the host
+  double tau, limit;
+  int rows, columns, depth;
+};
+
+constexpr int kCountRows = 64, kCountColumns = 32, kEach = kCountRows * kCountColumns / kThreads;
+
+extern "C" __global__ void __launch_bounds__(kThreads) count_valid(const Count p) {
+  __shared__ Norm a[kCountRows][kDepth + 1], b[kCountColumns][kDepth + 1];
+  __shared__ unsigned long long total;
+  const int tx = threadIdx.x % 32, ty = threadIdx.x / 32;
+  const long long across = (p.columns + kCountColumns - 1) / kCountColumns, deep = (p.depth + kDepth - 1) / kDepth;
+  const long long pieces = (p.rows + kCountRows - 1) / kCountRows * across * deep;
+  launch_dependents();
+  wait_for_previous();
+  const Norm tau = static_cast<Norm>(p.tau_device ? *p.tau_device : p.tau);
+  unsigned long long mine = 0;
+  for (long long piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
+    const int k0 = static_cast<int>(piece % deep) * kDepth;
+    const int column0 = static_cast<int>(piece / deep % across) * kCountColumns;
+    const int row0 = static_cast<int>(piece / deep / across) * kCountRows;
+    const int last = min(kDepth, p.depth - k0);
+    __syncthreads();
+    for (int r = ty; r < kCountRows; r += kThreads / 32)
+      a[r][tx] = row0 + r < p.rows && tx < last ? p.norms_a[static_cast<long long>(row0 + r) * p.depth + k0 + tx] : Norm(0);
+    for (int r = ty; r < kCountColumns; r += kThreads / 32)
+      b[r][tx] =
+          column0 + r < p.columns && tx < last ? p.norms_b[static_cast<long long>(column0 + r) * p.depth + k0 + tx] : Norm(0);
+    __syncthreads();
+    int count[kEach] = {};
+#pragma unroll 4
+    for (int k = 0; k < last; ++k) {
+      const Norm y = b[tx][k];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) count[i] += !(a[ty + kThreads / 32 * i][k] * y < tau);
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (row0 + ty + kThreads / 32 * i < p.rows && column0 + tx < p.columns) mine += count[i];
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) mine += __shfl_xor_sync(~0u, mine, offset);
+  if (threadIdx.x == 0) total = 0;
+  __syncthreads();
+  if (tx == 0) atomicAdd(&total, mine);
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  atomicAdd(p.count, total);
+  if (!p.cancelled) return;
+  __threadfence();
+  if (atomicAdd(p.ended, 1u) != gridDim.x - 1) return;
+  __threadfence();
+  const double all = static_cast<double>(p.rows) * p.columns * p.depth;
+  const unsigned dense = __ldcg(p.count) / all > p.limit;
+  *p.cancelled = dense;
+  *p.verdict = dense;
 }
