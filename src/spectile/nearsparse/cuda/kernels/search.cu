@@ -5,6 +5,10 @@
 // next pass tries.  Blocks wait for each other between passes: the launch is cooperative.
 #include "ptx.cuh"
 
+#ifndef SAMPLED
+#define SAMPLED 0
+#endif
+
 #if NORM_BITS == 32
 using Norm = float;
 using Key = unsigned;
@@ -272,7 +276,9 @@ extern "C" __global__ void __launch_bounds__(kThreads) search_ratio(const Search
 
 constexpr int kErrorThreads = 512;
 constexpr int kPairs = 16, kDepth = 32, kTries = 16;          // a block sums for 16 x 16 tiles of C
-constexpr int kSplit = kErrorThreads / (kPairs * kPairs);          // threads that share the k of one
+constexpr int kSampledPairs = 8, kEvery = 4, kSampleFrom = 64;   // of a sample: one of 4 rows and columns
+constexpr double kNear = 0x1p-9, kGuard = 0x1p-6;             // what a sample finds, and what it may be wrong by
+enum Mode { kTree, kEstimate, kGuided, kKnown };
 constexpr int kPitch = kDepth + 16 / static_cast<int>(sizeof(Norm)), kPitchWide = kDepth + 2;
 
 template <typename T>
@@ -353,14 +359,149 @@ __device__ __forceinline__ int bucket_of(Norm product, const Norm* taus) {
   return 8 * far + 4 * half + 2 * fourth + !(product < (far ? high : low));
 }
 
+// A node of the tree of a bisection's steps: the lower end of interval `number` of the 2^depth that it cuts its own into.
+__device__ double node_of(double low, double high, long long number, int depth) {
+  for (int bit = depth - 1; bit >= 0; --bit) {
+    const double middle = sqrt(low) * sqrt(high);
+    (number >> bit & 1 ? low : high) = middle;
+  }
+  return low;
+}
+
+// What a search knows: the largest threshold that was found to be allowed, and the least that was not.
+struct Known {
+  double allowed, denied;
+};
+
+// Take the steps that what is known decides.
+__device__ void walk(Bracket& s, const Known& known) {
+  for (;;) {
+    s.done = !(s.high / s.low > 1 + 1e-6);
+    if (s.done) return;
+    const double middle = sqrt(s.low) * sqrt(s.high);
+    if (middle <= known.allowed)
+      s.low = middle;
+    else if (middle >= known.denied)
+      s.high = middle;
+    else
+      return;
+  }
+}
+
+// In rising order: steps of the bisection between what is known to be allowed and what is not.
+__device__ double known_candidate(const Bracket& s, const Known& known, int lane) {
+  const double width = log2(s.high / s.low), from = fmax(0.0, log2(known.allowed / s.low) / width);
+  const double part = fmin(1.0, log2(known.denied / s.low) / width) - from;
+  int depth = 1;
+  while (depth < 40 && part * 2 * (1ll << depth) <= kTries - 2 && width / (1ll << depth) > 1.4e-6) ++depth;
+  const long long first = static_cast<long long>(from * (1ll << depth)), number = first + lane;
+  return number >= 1ll << depth ? s.high : node_of(s.low, s.high, number, depth);
+}
+
+struct State {
+  Bracket exact, estimate;
+  Known known;
+  Mode mode;
+};
+
+struct Panels {
+  Norm (*a)[kPitch];
+  Norm (*b)[kPitch];
+  double (*wide_a)[kPitchWide];
+  double (*wide_b)[kPitchWide];
+  double* buckets;                  // [bucket][thread]
+};
+
+// Of each `every` rows or columns of tiles of C one is in a sample, not the same in each.
+__device__ __forceinline__ int sampled(int index, int every) {
+  return index * every + static_cast<int>((static_cast<unsigned>(index) * 2654435761u >> 16) % every);
+}
+
+// Sum over tiles of C of the squares of what the candidate of this warp skips, shared among its lanes.  A block sums for
+// kSide x kSide tiles at a time.
+template <int kSide>
+__device__ __forceinline__ double skipped_squares(const Search& p, const double* trials, double unit, int every,
+                                                  const Panels& panels) {
+  constexpr int kSplit = kErrorThreads / (kSide * kSide);     // threads that share the k of one tile
+  double* buckets = panels.buckets;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int tx = threadIdx.x % kSide, ty = threadIdx.x / kSide % kSide, part = threadIdx.x / (kSide * kSide);
+  const int rows = (p.rows + every - 1) / every, columns = (p.columns + every - 1) / every;
+  const int tiles_n = (columns + kSide - 1) / kSide;
+  const long long tiles = static_cast<long long>((rows + kSide - 1) / kSide) * tiles_n;
+  Norm taus[kTries];                                        // in registers
+#pragma unroll
+  for (int t = 0; t < kTries; ++t) taus[t] = static_cast<Norm>(trials[t]);
+  const Norm least = taus[0], top = taus[kTries - 1];
+  double total = 0;                                         // of the candidate of this warp
+  for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int row0 = static_cast<int>(tile / tiles_n) * kSide, column0 = static_cast<int>(tile % tiles_n) * kSide;
+    double below = 0;
+#pragma unroll
+    for (int t = 1; t < kTries; ++t) buckets[t * kErrorThreads + threadIdx.x] = 0;
+    for (int k0 = 0; k0 < p.depth; k0 += kDepth) {
+      __syncthreads();
+      for (int e = threadIdx.x; e < 2 * kSide * kDepth; e += kErrorThreads) {
+        const int side = e / (kSide * kDepth), r = e / kDepth % kSide, k = e % kDepth;
+        const int number = (side ? column0 : row0) + r, index = every == 1 ? number : sampled(number, every);
+        // Outside of the maps are zeros, which add nothing.
+        const Norm x = index < (side ? p.columns : p.rows) && k0 + k < p.depth
+                           ? (side ? p.norms_b : p.norms_a)[static_cast<long long>(index) * p.depth + k0 + k]
+                           : Norm(0);
+        (side ? panels.b : panels.a)[r][k] = x;
+        (side ? panels.wide_b : panels.wide_a)[r][k] = x;
+      }
+      __syncthreads();
+#pragma unroll 1
+      for (int k = part * (kDepth / kSplit); k < (part + 1) * (kDepth / kSplit); k += 4) {
+        const Four<Norm> x = four(&panels.a[ty][k]), y = four(&panels.b[tx][k]);
+        // Summed in float64: the product of small float32 norms underflows.
+        const Four<double> wide_x = four(&panels.wide_a[ty][k]), wide_y = four(&panels.wide_b[tx][k]);
+        Norm product[4];
+        bool within[4], any = false;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          product[i] = x.value[i] * y.value[i];
+          const bool skipped = product[i] < least;
+          if (skipped) below += wide_x.value[i] * wide_y.value[i];
+          any |= within[i] = !skipped && product[i] < top;
+        }
+        // Most passes have few products between their candidates.
+        if (!__any_sync(~0u, any)) continue;
+        int bucket[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) bucket[i] = bucket_of(product[i], taus);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (within[i]) buckets[bucket[i] * kErrorThreads + threadIdx.x] += wide_x.value[i] * wide_y.value[i];
+      }
+    }
+    buckets[threadIdx.x] = below;
+    __syncthreads();
+    if (part == 0) {
+      double sum = 0;
+      for (int t = 0; t < kTries; ++t) {
+#pragma unroll
+        for (int other = 0; other < kSplit; ++other)
+          sum += buckets[t * kErrorThreads + other * kSide * kSide + threadIdx.x];
+        buckets[t * kErrorThreads + threadIdx.x] = (unit * sum) * (unit * sum);
+      }
+    }
+    __syncthreads();
+    for (int pair = lane; pair < kSide * kSide; pair += 32) total += buckets[warp * kErrorThreads + pair];
+    __syncthreads();
+  }
+  return total;
+}
+
 extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(const Search p) {
   extern __shared__ double buckets[];                         // [bucket][thread]
   __shared__ __align__(16) Norm a[kPairs][kPitch], b[kPairs][kPitch];
   __shared__ __align__(16) double wide_a[kPairs][kPitchWide], wide_b[kPairs][kPitchWide];
   __shared__ double sums[kErrorThreads / 32], trials[kTries];
-  __shared__ bool over;
+  __shared__ bool over, sampling;
+  __shared__ State state;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int tx = threadIdx.x % kPairs, ty = threadIdx.x / kPairs % kPairs, part = threadIdx.x / (kPairs * kPairs);
   unsigned round = 0;
 
   // The largest norms and the least that are not zero, and so of each k the largest and the least product of two.
@@ -440,77 +581,37 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
     s.low = middle;
   }
   double* found = p.partial + 5 * p.depth;                    // [pass & 1][block][candidate]
-  const int tiles_n = (p.columns + kPairs - 1) / kPairs;
-  const long long tiles = static_cast<long long>((p.rows + kPairs - 1) / kPairs) * tiles_n;
+  // Where there are many tiles, a sample of them says about where the threshold lies; what all of them say decides.
+  const Panels panels = {a, b, wide_a, wide_b, buckets};
+  const bool enough = min(p.rows, p.columns) >= kSampleFrom;
+  const double share = static_cast<double>((p.rows + kEvery - 1) / kEvery) * ((p.columns + kEvery - 1) / kEvery) /
+                       (static_cast<double>(p.rows) * p.columns);
+  // Between passes, which need all registers, the first warp keeps its state in shared memory.
+  if (threadIdx.x == 0) state = {s, s, {0, infinity()}, SAMPLED && enough ? kEstimate : kTree};
+  __syncthreads();
   for (int pass = 0;; ++pass) {
     if (warp == 0) {
-      if (lane < kTries) trials[lane] = bracket_candidate(s, lane);
-      if (lane == 0) over = s.done || pass == kMostPasses;
+      const Bracket s = state.exact, estimate = state.estimate;
+      const Known known = state.known;
+      Mode mode = state.mode;
+      if (mode == kEstimate && (estimate.done || !(estimate.high / estimate.low > 1 + kNear) || pass == 8))
+        mode = estimate.started && estimate.low >= s.low && estimate.low < infinity() ? kGuided : kTree;
+      double tried = 0;
+      if (mode == kGuided) {
+        const double low = fmax(estimate.low * (1 - kGuard), s.low), high = fmin(estimate.high * (1 + kGuard), s.high);
+        tried = lane == kTries - 1 ? high : low * exp2(log2(high / low) * lane / (kTries - 1));
+      } else if (lane < kTries) {
+        tried = mode == kKnown ? known_candidate(s, known, lane) : bracket_candidate(mode == kTree ? s : estimate, lane);
+      }
+      if (lane < kTries) trials[lane] = tried;
+      __syncwarp();
+      if (lane == 0) over = s.done || pass == kMostPasses, sampling = mode == kEstimate, state.mode = mode;
     }
     __syncthreads();
     if (over) break;
-    Norm taus[kTries];                                        // in registers
-#pragma unroll
-    for (int t = 0; t < kTries; ++t) taus[t] = static_cast<Norm>(trials[t]);
-    const Norm least = taus[0], top = taus[kTries - 1];
-    double total = 0;                                         // of the candidate of this warp
-    for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-      const int row0 = static_cast<int>(tile / tiles_n) * kPairs, column0 = static_cast<int>(tile % tiles_n) * kPairs;
-      double below = 0;
-#pragma unroll
-      for (int t = 1; t < kTries; ++t) buckets[t * kErrorThreads + threadIdx.x] = 0;
-      for (int k0 = 0; k0 < p.depth; k0 += kDepth) {
-        __syncthreads();
-        for (int e = threadIdx.x; e < 2 * kPairs * kDepth; e += kErrorThreads) {
-          const int side = e / (kPairs * kDepth), r = e / kDepth % kPairs, k = e % kDepth;
-          const int index = (side ? column0 : row0) + r;
-          // Outside of the maps are zeros, which add nothing.
-          const Norm x = index < (side ? p.columns : p.rows) && k0 + k < p.depth
-                             ? (side ? p.norms_b : p.norms_a)[static_cast<long long>(index) * p.depth + k0 + k]
-                             : Norm(0);
-          (side ? b : a)[r][k] = x;
-          (side ? wide_b : wide_a)[r][k] = x;
-        }
-        __syncthreads();
-#pragma unroll 1
-        for (int k = part * (kDepth / kSplit); k < (part + 1) * (kDepth / kSplit); k += 4) {
-          const Four<Norm> x = four(&a[ty][k]), y = four(&b[tx][k]);
-          // Summed in float64: the product of small float32 norms underflows.
-          const Four<double> wide_x = four(&wide_a[ty][k]), wide_y = four(&wide_b[tx][k]);
-          Norm product[4];
-          bool within[4], any = false;
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            product[i] = x.value[i] * y.value[i];
-            const bool skipped = product[i] < least;
-            if (skipped) below += wide_x.value[i] * wide_y.value[i];
-            any |= within[i] = !skipped && product[i] < top;
-          }
-          // Most passes have few products between their candidates.
-          if (!__any_sync(~0u, any)) continue;
-          int bucket[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) bucket[i] = bucket_of(product[i], taus);
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            if (within[i]) buckets[bucket[i] * kErrorThreads + threadIdx.x] += wide_x.value[i] * wide_y.value[i];
-        }
-      }
-      buckets[threadIdx.x] = below;
-      __syncthreads();
-      if (part == 0) {
-        double sum = 0;
-        for (int t = 0; t < kTries; ++t) {
-#pragma unroll
-          for (int other = 0; other < kSplit; ++other)
-            sum += buckets[t * kErrorThreads + other * kPairs * kPairs + threadIdx.x];
-          buckets[t * kErrorThreads + threadIdx.x] = (unit * sum) * (unit * sum);
-        }
-      }
-      __syncthreads();
-      for (int pair = lane; pair < kPairs * kPairs; pair += 32) total += buckets[warp * kErrorThreads + pair];
-      __syncthreads();
-    }
+    const bool part = sampling;
+    double total = part ? skipped_squares<kSampledPairs>(p, trials, unit, kEvery, panels)
+                        : skipped_squares<kPairs>(p, trials, unit, 1, panels);
     total = warp_sum(total);
     if (lane == 0) found[((pass & 1) * gridDim.x + blockIdx.x) * kTries + warp] = total;
     wait_for_blocks(p.arrived, round);
@@ -518,10 +619,33 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
     for (int block = lane; block < gridDim.x; block += 32)
       all += __ldcg(found + ((pass & 1) * gridDim.x + block) * kTries + warp);
     all = warp_sum(all);
-    if (lane == 0) sums[warp] = sqrt(all) * p.slack;
+    if (lane == 0) sums[warp] = sqrt(part ? all / share : all) * p.slack;
     __syncthreads();
-    if (warp == 0) next_bracket(s, lane < kTries ? trials[lane] : -1, lane < kTries && sums[lane] <= limit * unit);
+    if (warp == 0) {
+      Bracket s = state.exact, estimate = state.estimate;
+      Known known = state.known;
+      Mode mode = state.mode;
+      const double tried = lane < kTries ? trials[lane] : -1;
+      const bool allowed = lane < kTries && sums[lane] <= limit * unit;
+      if (mode == kTree) {
+        next_bracket(s, tried, allowed);
+      } else if (mode == kEstimate) {
+        next_bracket(estimate, tried, allowed);
+      } else {
+        const int count = __ffs(~__ballot_sync(~0u, allowed)) - 1;      // that are allowed: the first ones
+        if (count > 0) known.allowed = fmax(known.allowed, __shfl_sync(~0u, tried, count - 1));
+        if (count < kTries) known.denied = fmin(known.denied, __shfl_sync(~0u, tried, count));
+        if (known.allowed > 0 && known.denied < infinity()) {
+          s.started = true, mode = kKnown;
+          walk(s, known);
+        } else {
+          mode = kTree;
+        }
+      }
+      __syncwarp();
+      if (lane == 0) state = {s, estimate, known, mode};
+    }
     __syncthreads();
   }
-  if (blockIdx.x == 0 && threadIdx.x == 0) p.result[0] = s.low;
+  if (blockIdx.x == 0 && threadIdx.x == 0) p.result[0] = state.exact.low;
 }
