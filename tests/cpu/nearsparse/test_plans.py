@@ -17,10 +17,11 @@ import pytest
 from spectile.nearsparse import api
 from spectile.nearsparse.cuda import plan as plans
 from spectile.nearsparse.cuda import repeated
-from spectile.nearsparse.cuda.geometry import Words, record
+from spectile.nearsparse.cuda.geometry import Words, fill, record
 from spectile.nearsparse.cuda.norms import NORM_TASKS
 from spectile.nearsparse.cuda.product import ORDER, PRODUCT, WGMMA_PRODUCT
 from spectile.nearsparse.cuda.search import SEARCH, Places
+from spectile.nearsparse.cuda.survey import COUNT
 from spectile.nearsparse.types import Request
 
 
@@ -42,6 +43,12 @@ class Array:
         self.strides = tuple(int(self.itemsize * np.prod(self.shape[axis + 1 :])) for axis in range(self.ndim))
         self.data = Memory(self.size * self.itemsize, shift)
         self.device = "device"
+
+
+class Pinned(bytearray):
+    """Memory of the host that a device writes."""
+
+    ptr = 1 << 40
 
 
 class Stream:
@@ -203,6 +210,55 @@ def test_a_plan_that_searches_writes_where_tau_will_lie(
     if choice == "rtol":
         with pytest.raises(ValueError, match="too small"):
             repeated.repeat(key, a, b, None, 1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["portable", "wgmma_wide"])
+def test_a_count_decides_while_the_product_is_on_its_way(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    machine.kernel, machine.ordered = kernel, kernel == "portable"
+    verdict = Pinned(4)
+
+    def bind_count(norms_a: Any, norms_b: Any, **values: Any) -> Any:
+        parameters = fill(np.zeros((), COUNT), values)
+        return lambda stream: machine.launched.append(("count", parameters.copy())), parameters
+
+    def wait() -> None:
+        machine.launched.append(("wait", None))
+
+    def multiply(a: Any, b: Any, c: Any, out: Any, request: Request) -> None:
+        machine.launched.append(("dense", out.data.ptr))
+
+    cuda = sys.modules["cupy"].cuda
+    cuda.alloc_pinned_memory = lambda size: verdict
+    cuda.Event = lambda **_: SimpleNamespace(record=lambda: machine.launched.append(("end", None)), synchronize=wait)
+    monkeypatch.setattr(plans, "bind_count", bind_count)
+    monkeypatch.setattr(plans.dense, "multiply", multiply)
+    monkeypatch.setattr(plans, "_verdict", lambda *_: ("count", 0.25))
+    a, b = Array((100, 70)), Array((70, 90))
+    key = repeated.key_of(a, b, None, 1.0, *OPTIONS[:-1], "auto")
+    repeated.passed(key, Request("fp32", tau=1.0, method="auto"))
+    for dense, tau in ((0, 1.0), (1, 0.5), (0, 2.0)):
+        verdict[:1] = bytes([dense])
+        machine.launched.clear()
+        result = repeated.repeat(key, a, b, None, tau)
+        launched = [entry for entry in machine.launched if entry[0] != "map"]
+        names = ["norms", "count", "end", *["order"] * machine.ordered, "product", "wait"]
+        assert [name for name, _ in launched] == names + ["dense"] * dense
+        assert result is not None and result.method == ("dense" if dense else "spamm")
+        found = dict(launched)
+        product = found["product"] if kernel == "portable" else found["product"]["fields"]
+        count, counter = found["count"], int(found["norms"]["counter"])
+        assert [float(count["tau"]), float(count["limit"]), int(count["verdict"])] == [tau, 0.25, verdict.ptr]
+        # Words that the norm kernel has set to zero, and not those of the order of tiles.
+        assert [int(count[name]) - counter for name in ("count", "ended", "cancelled")] == [8, 16, 20]
+        assert int(product["cancelled"]) == int(count["cancelled"])
+        assert int(count["norms_a"]) == int(product["norms_a"])
+        if machine.ordered:
+            order = found["order"]
+            assert int(order["cancelled"]) == int(count["cancelled"]) and int(order["finished"]) == 0
+        if dense:
+            assert found["dense"] == result.c.data.ptr
 
 
 def test_tensor_maps_move_with_their_operands(machine: Machine) -> None:

@@ -281,6 +281,51 @@ def test_auto_by_the_count(precision: str, choice: str, monkeypatch: pytest.Monk
             stream.end_capture()
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("shape", [*MAPS, (65, 33, 31), (64, 32, 32)], ids=lambda shape: "x".join(map(str, shape)))
+def test_valid_products_are_counted(shape: tuple[int, int, int], dtype: str) -> None:
+    import cupy
+
+    maps = _maps(shape, dtype, 2.0)
+    products = maps.a.get()[:, None, :] * maps.b.get()[None]
+    for tau in (0.0, 0.3, 1.0, 5.0, math.inf, math.nan):
+        wanted = int((~(products < np.dtype(dtype).type(tau))).sum())
+        assert int(count_products(maps, (0, 0), cupy.asarray([tau]))[0]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("n", "precision"),
+    [(512, "float16"), (2048, "float16"), (1500, "float16"), (1024, "float32"), (2048, "float32"), (1024, "float64"),
+     (1024, "tf32x3"), (1152, "fp16c16")],
+)  # fmt: skip
+def test_a_product_that_is_cancelled_writes_nothing(n: int, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    dtype = {"float16": "f2", "fp16c16": "f2", "float64": "f8"}.get(precision, "f4")
+    a, b = _random(n, dtype), _random(n, dtype)
+    known = spamm(a, b, valid_ratio=0.3, precision=precision)  # type: ignore[arg-type]
+    out = cupy.empty_like(known.c)
+    share = known.valid_ratio
+    for limit, method in ((share * 0.99, "dense"), (share, "spamm"), (share * 0.99, "dense")):
+        monkeypatch.setattr(dense, "decide", lambda *_, limit=limit: ("count", limit))
+        repeated._plans.clear()
+        repeated._passed.clear()
+        with monkeypatch.context() as context:
+            for turn in range(3):
+                # The first call goes through all checks and reads the count back.
+                if turn == 1:
+                    context.setattr(dense, "multiply", lambda *_: None)
+                out.fill(cupy.nan)
+                found = spamm(a, b, tau=known.tau, out=out, precision=precision, method="auto")  # type: ignore[arg-type]
+                assert found.method == method
+                if method == "spamm":
+                    assert (out == known.c).all()
+                elif turn > 0:
+                    assert cupy.isnan(out).all()
+    repeated._plans.clear()
+    repeated._passed.clear()
+
+
 def test_auto_of_what_it_does_not_choose_for() -> None:
     import cupy
 

@@ -269,11 +269,9 @@ class _Count:
         self.words = Words(parameters)
 
     def __call__(self, stream: int) -> None:
-        """Launch on a stream."""
-        from cupy.cuda import runtime
-
+        """Launch on a stream, the current one."""
         self._launch(stream)
-        runtime.eventRecord(self._ended.ptr, stream)
+        self._ended.record()
 
     def too_many(self) -> bool:
         """Wait for the count and return whether the dense product is the faster one."""

@@ -24,8 +24,8 @@ PRODUCT = layout(
     "tiles_n:i bins:p places:p lists:p cancelled:p"
 )
 ORDER = layout(
-    "norms_a:p norms_b:p tau_device:p counts:p order:p finished:p bins:p places:p lists:p cancelled:p tau:d m:i n:i k:i "
-    "norm_k:i log2_block:i tiles_m:i tiles_n:i tile_m:i tile_n:i band:i"
+    "norms_a:p norms_b:p tau_device:p counts:p order:p finished:p bins:p places:p lists:p cancelled:p tau:d m:i n:i "
+    "k:i norm_k:i log2_block:i tiles_m:i tiles_n:i tile_m:i tile_n:i band:i"
 )
 WGMMA_FIELDS = layout(
     "c:p out:p norms_a:p norms_b:p tau_device:p counter:p order:p cancelled:p tau:d alpha:d beta:d ldc:l ldo:l "
