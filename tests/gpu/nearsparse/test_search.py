@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spectile.core import device
 from spectile.nearsparse import NormMap, bounds, norm_map, spamm, spamm_plan, spamm_threshold, tune_tau
-from spectile.nearsparse.cuda import dense, repeated
+from spectile.nearsparse.cuda import choose, dense, repeated
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.search import Wanted, search, tolerance_of
 from spectile.nearsparse.cuda.survey import count_products, frobenius, rounding, skipped_bound
@@ -108,6 +109,31 @@ def test_an_error_is_searched_as_with_the_host(shape: tuple[int, int, int], dtyp
         found = float(search(maps, (0, 0), Wanted("error", rtol), sizes, precision)[0])  # type: ignore[arg-type]
         # Sums in another order may decide the last bisection otherwise.
         assert found == pytest.approx(error_by_trials(maps, rtol, sizes, precision), rel=2e-6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("misled", [1.0, 64.0, 1 / 64], ids=lambda factor: f"{factor:g}")
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_sample_of_large_maps_changes_no_threshold(
+    dtype: str, misled: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cupy
+
+    shape = (513, 512, 530)
+    maps, precision = _maps(shape, dtype, 1.0), "fp32" if dtype == "f4" else "fp64"
+    sizes = tuple(32 * size for size in shape)
+    # The rows that the kernel samples, which lead it to another threshold where they are larger or smaller.
+    rows = np.arange(-(-shape[0] // 4))
+    rows = rows * 4 + ((rows * 2654435761 & 0xFFFFFFFF) >> 16) % 4
+    maps.a[cupy.asarray(rows[rows < shape[0]])] *= misled
+    for rtol in (0.3, 1e-2):
+        found = []
+        for from_tiles, function in ((512, "search_error_sampled"), (1 << 30, "search_error")):
+            monkeypatch.setattr(choose, "SAMPLED_TILES", from_tiles)
+            assert choose.plan_search("error", *shape, maps.a.itemsize, device.describe()).function == function
+            found.append(float(search(maps, (0, 0), Wanted("error", rtol), sizes, precision)[0]))  # type: ignore[arg-type]
+        wanted = error_by_trials(maps, rtol, sizes, precision)
+        # Sums in another order may decide the last bisection otherwise.
+        assert found == pytest.approx([wanted, wanted], rel=2e-6)
 
 
 def test_maps_of_nothing_but_zeros_and_of_nan() -> None:

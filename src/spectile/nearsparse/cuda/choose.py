@@ -19,6 +19,7 @@ from spectile.nearsparse.cuda.tuning import (
     HOPPER_BAND_ROWS,
     ORDERED_FROM,
     PORTABLE,
+    SAMPLED_TILES,
     SEARCH_CHUNK,
     WGMMA,
     HopperShape,
@@ -296,6 +297,8 @@ class SearchPlan:
 
     Attributes
     ----------
+    function : str
+        The kernel.
     launch : Shape
         The launch: blocks wait for each other, so that all are resident.
     held : int
@@ -306,6 +309,7 @@ class SearchPlan:
         Whether some pieces are kept in device memory.
     """
 
+    function: str
     launch: Shape
     held: int = 0
     slot: int = 0
@@ -331,7 +335,9 @@ def plan_search(kind: str, rows: int, columns: int, depth: int, itemsize: int, d
         # The kernel has less than 20 KiB of its own, and registers for two blocks.
         resident = max(1, min(2, device.multiprocessor_shared_bytes // (shared + 21 * 1024)))
         blocks = tiles(rows, 16) * tiles(columns, 16)
-        return SearchPlan(Shape((min(device.multiprocessors * resident, blocks),), 512, shared, cooperative=True))
+        function = "search_error_sampled" if min(rows, columns, depth) >= SAMPLED_TILES else "search_error"
+        launch = Shape((min(device.multiprocessors * resident, blocks),), 512, shared, cooperative=True)
+        return SearchPlan(function, launch)
     pieces = depth * tiles(columns, SEARCH_CHUNK)
     blocks = min(device.multiprocessors, pieces)
     tail = 2 ** min(columns, SEARCH_CHUNK).bit_length()
@@ -340,7 +346,8 @@ def plan_search(kind: str, rows: int, columns: int, depth: int, itemsize: int, d
     room, slot = (device.shared_bytes - 2048) // itemsize, keys + rows
     held = each if each * slot <= room else max(0, room - keys) // slot
     shared = (held * slot + (keys if held < each else 0)) * itemsize
-    return SearchPlan(Shape((blocks,), 1024, shared, cooperative=True), held, slot, held < each)
+    launch = Shape((blocks,), 1024, shared, cooperative=True)
+    return SearchPlan("search_ratio", launch, held, slot, held < each)
 
 
 def launches(problem: Problem, device: Device) -> list[Shape]:

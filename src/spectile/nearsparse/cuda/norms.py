@@ -19,9 +19,7 @@ NORM_TASK = layout(
     "matrix:p norms:p stride_matrix:l stride_norms:l leading:l rows:i columns:i norm_rows:i norm_columns:i batches:i "
     "transposed:i aligned:i"
 )
-NORM_TASKS = np.dtype(
-    [("task", NORM_TASK, (2,)), ("counter", "u8"), ("log2_block", "i4"), ("holds_back", "i4")], align=True
-)
+NORM_TASKS = np.dtype([("task", NORM_TASK, (2,)), ("counter", "u8"), ("log2_block", "i4")], align=True)
 
 
 @dataclass(eq=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ from spectile.core import device, launch
 from spectile.core.launch import Shape
 from spectile.nearsparse.cuda.choose import Choice, Problem, choose, tiles_by_diagonal
 from spectile.nearsparse.cuda.geometry import fill, layout, log2, pitch, record, stride
-from spectile.nearsparse.cuda.norms import NormMaps, Norms
+from spectile.nearsparse.cuda.norms import Norms
 from spectile.nearsparse.cuda.tuning import WGMMA, WORK_BINS, Kernel
 from spectile.nearsparse.cuda.units import ORDER_UNITS
 from spectile.nearsparse.operands import tiles
@@ -96,9 +94,6 @@ class Product:
             own = {"a": a.data.ptr, "b": b.data.ptr} | strides
             self.parameters = fill(np.zeros((), PRODUCT), fields | own | order)
         self._function = launch.kernel(self.choice.unit, self.choice.function)
-        if os.environ.get("SPAMM_HOLD") and isinstance(maps, NormMaps) and not self.choice.launch.after_previous:
-            maps.parameters["holds_back"] = 1
-            self.choice = replace(self.choice, launch=replace(self.choice.launch, after_previous=True))
 
     @property
     def kernel(self) -> Kernel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from spectile.nearsparse.cuda.choose import plan_search
 from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import Norms
 from spectile.nearsparse.cuda.tuning import SEARCH_CHUNK
-from spectile.nearsparse.cuda.units import SAMPLED_UNITS, SEARCH_UNITS
+from spectile.nearsparse.cuda.units import SEARCH_UNITS
 from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import PRECISIONS, Request
 
@@ -112,8 +111,7 @@ class Search:
         addresses = {"norms_a": norms_a.data.ptr, "norms_b": norms_b.data.ptr, "arrived": arrived}
         self.parameters = fill(np.zeros((), SEARCH), values | sizes | addresses | self.places.addresses(scratch))
         self._shape = plan.launch
-        units = SAMPLED_UNITS if os.environ.get("SPAMM_SAMPLED") else SEARCH_UNITS
-        self._kernel = launch.kernel(units[dtype], f"search_{wanted.kind}")
+        self._kernel = launch.kernel(SEARCH_UNITS[dtype], plan.function)
 
     @staticmethod
     def error_terms(rtol: float, shape: tuple[int, int, int], precision: str, norm: str) -> dict[str, float]:

@@ -21,6 +21,8 @@ WORK_BINS = 64
 BAND_ROWS, HOPPER_BAND_ROWS = 512, 2048
 # Norms that a search sorts together, two for each of its threads.
 SEARCH_CHUNK = 1024
+# A search for an error samples first from so many tiles a side on, as it pays at 512 and not at 256 (an H200).
+SAMPLED_TILES = 512
 # Tiles are sorted by work where there are more than so many for each multiprocessor.
 ORDERED_FROM = 3
 # Most waves of tiles that start on the diagonal: all of them together fit the L2.
@@ -200,19 +202,19 @@ class Rates:
     dense: dict[str, float]
 
 
-# Measured: peer copies over NVLink 4, products at N = 32,768, dense products at N = 8,192.
+# Measured: peer copies over NVLink 4, products from N = 4,096 to 32,768, dense products at N = 8,192.
 RATES = {
     "NVIDIA H200": Rates(
         394e9,
-        {"fp16": 750e12, "fp16c16": 750e12, "fp32": 45e12, "tf32x3": 125e12, "fp64": 45e12},
+        {"fp16": 860e12, "fp16c16": 860e12, "fp32": 45e12, "tf32x3": 125e12, "fp64": 50e12},
         {"float16": 832e12, "float32": 50.3e12, "float64": 60.3e12},
     )
 }
 # Measured on an H200: what a call of SpAMM takes beside reading, writing and multiplying, what reading one number back
 # and launching anew takes, and the share of a device's peak bandwidth that a copy reaches.
-FIXED_SECONDS, READ_SECONDS, COPY_SHARE = 18e-6, 20e-6, 0.82
-# Of counting valid products: a launch, and tile products a second.
-COUNT_SECONDS, COUNT_RATE = 5e-6, 8e12
+FIXED_SECONDS, READ_SECONDS, COPY_SHARE = 16e-6, 20e-6, 0.82
+# Of counting valid products: what the kernel takes after the norm map even where there are few, and products a second.
+COUNT_SECONDS, COUNT_RATE = 18e-6, 8e12
 # NVLink generations by major architecture of data-center devices (NVLink 3, 4, 5), at the H200's share of the peak;
 # others are taken for PCIe 4.
 _NVLINK_BYTES = {8: 260e9, 9: 394e9, 10: 788e9}

@@ -139,10 +139,6 @@ SEARCH_UNITS = {
     name: _unit("search.cu", ARCHS, {"NORM_BITS": _bits(name), "CHUNK": SEARCH_CHUNK})
     for name in ("float32", "float64")
 }
-SAMPLED_UNITS = {
-    name: _unit("search.cu", ARCHS, {"NORM_BITS": _bits(name), "CHUNK": SEARCH_CHUNK, "SAMPLED": 1})
-    for name in ("float32", "float64")
-}
 ORDER_UNITS = {
     name: _unit("order.cu", ARCHS, {"NORM_BITS": _bits(name), "WORK_BINS": WORK_BINS})
     for name in ("float32", "float64")

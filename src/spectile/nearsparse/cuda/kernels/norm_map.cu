@@ -28,7 +28,6 @@ struct NormTasks {
   NormTask task[2];
   unsigned* counter;         // eight words for what follows, tiles drawn and such: reset here to save launches
   int log2_block;
-  int holds_back;            // whether the next kernel starts only when all blocks have ended
 };
 
 // Eight or fewer elements of a matrix that is read once: past the L1, 256 bytes at a time from memory to the L2.
@@ -110,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
   const NormTask& task = tasks.task[blockIdx.z & 1];
   const int batch = blockIdx.z >> 1;
   // The product may start while this kernel runs; it waits itself for the norms.
-  if (!tasks.holds_back) launch_dependents();
+  launch_dependents();
   if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x < 8 && tasks.counter)
     tasks.counter[threadIdx.x] = 0;
   const int column0 = blockIdx.x * kColumns;

@@ -5,10 +5,6 @@
 // next pass tries.  Blocks wait for each other between passes: the launch is cooperative.
 #include "ptx.cuh"
 
-#ifndef SAMPLED
-#define SAMPLED 0
-#endif
-
 #if NORM_BITS == 32
 using Norm = float;
 using Key = unsigned;
@@ -276,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) search_ratio(const Search
 
 constexpr int kErrorThreads = 512;
 constexpr int kPairs = 16, kDepth = 32, kTries = 16;          // a block sums for 16 x 16 tiles of C
-constexpr int kSampledPairs = 8, kEvery = 4, kSampleFrom = 64;   // of a sample: one of 4 rows and columns
+constexpr int kSampledPairs = 8, kEvery = 4;                  // of a sample: one of 4 rows and columns
 constexpr double kNear = 0x1p-9, kGuard = 0x1p-6;             // what a sample finds, and what it may be wrong by
 enum Mode { kTree, kEstimate, kGuided, kKnown };
 constexpr int kPitch = kDepth + 16 / static_cast<int>(sizeof(Norm)), kPitchWide = kDepth + 2;
@@ -494,7 +490,9 @@ __device__ __forceinline__ double skipped_squares(const Search& p, const double*
   return total;
 }
 
-extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(const Search p) {
+// With kSampled a sample of the tiles of C says about where the threshold lies; what all of them say decides.
+template <bool kSampled>
+__device__ __forceinline__ void find_error(const Search& p) {
   extern __shared__ double buckets[];                         // [bucket][thread]
   __shared__ __align__(16) Norm a[kPairs][kPitch], b[kPairs][kPitch];
   __shared__ __align__(16) double wide_a[kPairs][kPitchWide], wide_b[kPairs][kPitchWide];
@@ -581,19 +579,17 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
     s.low = middle;
   }
   double* found = p.partial + 5 * p.depth;                    // [pass & 1][block][candidate]
-  // Where there are many tiles, a sample of them says about where the threshold lies; what all of them say decides.
   const Panels panels = {a, b, wide_a, wide_b, buckets};
-  const bool enough = min(p.rows, p.columns) >= kSampleFrom;
   const double share = static_cast<double>((p.rows + kEvery - 1) / kEvery) * ((p.columns + kEvery - 1) / kEvery) /
                        (static_cast<double>(p.rows) * p.columns);
   // Between passes, which need all registers, the first warp keeps its state in shared memory.
-  if (threadIdx.x == 0) state = {s, s, {0, infinity()}, SAMPLED && enough ? kEstimate : kTree};
+  if (threadIdx.x == 0) state = {s, s, {0, infinity()}, kSampled ? kEstimate : kTree};
   __syncthreads();
   for (int pass = 0;; ++pass) {
     if (warp == 0) {
       const Bracket s = state.exact, estimate = state.estimate;
       const Known known = state.known;
-      Mode mode = state.mode;
+      Mode mode = kSampled ? state.mode : kTree;
       if (mode == kEstimate && (estimate.done || !(estimate.high / estimate.low > 1 + kNear) || pass == 8))
         mode = estimate.started && estimate.low >= s.low && estimate.low < infinity() ? kGuided : kTree;
       double tried = 0;
@@ -610,8 +606,8 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
     __syncthreads();
     if (over) break;
     const bool part = sampling;
-    double total = part ? skipped_squares<kSampledPairs>(p, trials, unit, kEvery, panels)
-                        : skipped_squares<kPairs>(p, trials, unit, 1, panels);
+    double total = kSampled && part ? skipped_squares<kSampledPairs>(p, trials, unit, kEvery, panels)
+                                    : skipped_squares<kPairs>(p, trials, unit, 1, panels);
     total = warp_sum(total);
     if (lane == 0) found[((pass & 1) * gridDim.x + blockIdx.x) * kTries + warp] = total;
     wait_for_blocks(p.arrived, round);
@@ -619,12 +615,12 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
     for (int block = lane; block < gridDim.x; block += 32)
       all += __ldcg(found + ((pass & 1) * gridDim.x + block) * kTries + warp);
     all = warp_sum(all);
-    if (lane == 0) sums[warp] = sqrt(part ? all / share : all) * p.slack;
+    if (lane == 0) sums[warp] = sqrt(kSampled && part ? all / share : all) * p.slack;
     __syncthreads();
     if (warp == 0) {
       Bracket s = state.exact, estimate = state.estimate;
       Known known = state.known;
-      Mode mode = state.mode;
+      Mode mode = kSampled ? state.mode : kTree;
       const double tried = lane < kTries ? trials[lane] : -1;
       const bool allowed = lane < kTries && sums[lane] <= limit * unit;
       if (mode == kTree) {
@@ -649,3 +645,7 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(cons
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) p.result[0] = state.exact.low;
 }
+
+extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error(const Search p) { find_error<false>(p); }
+
+extern "C" __global__ void __launch_bounds__(kErrorThreads, 2) search_error_sampled(const Search p) { find_error<true>(p); }

@@ -110,26 +110,31 @@ extern "C" __global__ void __launch_bounds__(kThreads) count_valid(const Count p
   __shared__ Norm a[kCountRows][kDepth + 1], b[kCountColumns][kDepth + 1];
   __shared__ unsigned long long total;
   const int tx = threadIdx.x % 32, ty = threadIdx.x / 32;
-  const long long across = (p.columns + kCountColumns - 1) / kCountColumns, deep = (p.depth + kDepth - 1) / kDepth;
-  const long long pieces = (p.rows + kCountRows - 1) / kCountRows * across * deep;
+  // Little code, in little arithmetic: after a norm map it comes from memory, and each line of it is waited for.
+  const unsigned across = (p.columns + kCountColumns - 1) / kCountColumns, deep = (p.depth + kDepth - 1) / kDepth;
+  const unsigned pieces = (p.rows + kCountRows - 1) / kCountRows * across * deep;
   launch_dependents();
   wait_for_previous();
   const Norm tau = static_cast<Norm>(p.tau_device ? *p.tau_device : p.tau);
   unsigned long long mine = 0;
-  for (long long piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
-    const int k0 = static_cast<int>(piece % deep) * kDepth;
-    const int column0 = static_cast<int>(piece / deep % across) * kCountColumns;
-    const int row0 = static_cast<int>(piece / deep / across) * kCountRows;
-    const int last = min(kDepth, p.depth - k0);
+  for (unsigned piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
+    const int k0 = piece % deep * kDepth, column0 = piece / deep % across * kCountColumns;
+    const int row0 = piece / deep / across * kCountRows, last = min(kDepth, p.depth - k0);
     __syncthreads();
-    for (int r = ty; r < kCountRows; r += kThreads / 32)
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int r = ty + kThreads / 32 * i;
       a[r][tx] = row0 + r < p.rows && tx < last ? p.norms_a[static_cast<long long>(row0 + r) * p.depth + k0 + tx] : Norm(0);
-    for (int r = ty; r < kCountColumns; r += kThreads / 32)
+    }
+#pragma unroll
+    for (int i = 0; i < kCountColumns / (kThreads / 32); ++i) {
+      const int r = ty + kThreads / 32 * i;
       b[r][tx] =
           column0 + r < p.columns && tx < last ? p.norms_b[static_cast<long long>(column0 + r) * p.depth + k0 + tx] : Norm(0);
+    }
     __syncthreads();
     int count[kEach] = {};
-#pragma unroll 4
+#pragma unroll 1
     for (int k = 0; k < last; ++k) {
       const Norm y = b[tx][k];
 #pragma unroll
