@@ -1,6 +1,8 @@
 """Rivals of tSparse: where their sources are, how they are repaired and built, and what is said where that fails."""
 
+import ctypes
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 
 from spectile_study.cases.tsparse import comparators
 from spectile_study.cases.tsparse.rivals import build
+from spectile_study.cases.tsparse.rivals.library import Library
 from spectile_study.cases.tsparse.rivals.recipes import Repair
 
 
@@ -101,3 +104,67 @@ def test_library_is_not_called_as_an_executable(monkeypatch, tmp_path):
     names = {method.name for method in comparators.methods(None, 0)}
     assert "nsparse" not in names and {"speck", "opsparse", "bhsparse"} <= names
     assert comparators.library_of("nsparse") and not comparators.library_of("speck")
+
+
+#: The calls of CUDA's runtime that a rival makes, on the host.
+RUNTIME = """
+#include <cstddef>
+enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation = 2 };
+extern "C" cudaError_t cudaMalloc(void** address, size_t size);
+extern "C" cudaError_t cudaFree(void* address);
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+"""
+ALLOCATOR = """
+#include <cstdlib>
+#include "cuda_runtime.h"
+cudaError_t cudaMalloc(void** address, size_t size) {
+    return size < 1u << 30 && (*address = malloc(size)) ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void* address) { free(address); return cudaSuccess; }
+"""
+#: Holds 1,536 bytes at most, asks for more than there is, and keeps 5,120 bytes and its result of 512.
+RIVAL = """
+#include "rival.h"
+static void* get(size_t size) { void* made = nullptr; cudaMalloc(&made, size); return made; }
+static void square(const Rival* a, Rival* c) {
+    static void* kept = get(5000);
+    void *first = get(1000), *second = get(100), *none = get(1u << 31);
+    cudaFree(first);
+    *c = {kept != none, 0, (int*)get(512), nullptr, nullptr};
+    cudaFree(second), cudaFree(none);
+}
+extern "C" int rival_square(const Rival* a, Rival* c) { return rival_guarded(square, a, c); }
+"""
+
+
+def test_memory_of_a_call_is_counted(tmp_path):
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    for name, text in (("cuda_runtime.h", RUNTIME), ("allocator.cpp", ALLOCATOR), ("rival.cpp", RIVAL)):
+        (tmp_path / name).write_text(text)
+    call = build.command("nsparse", Path("source"), Path("made.so"), "sm_90")
+    wrapped = call[call.index("-Xlinker") + 1]
+    folders = (f"-I{tmp_path}", f"-I{Path(build.__file__).parent}")
+    flags = ("-std=c++17", "-shared", "-fPIC", "-Xlinker", *wrapped.split(",", 1)[:1])
+    more = [word for part in wrapped.split(",")[1:] for word in ("-Xlinker", part)]
+    sources = (str(tmp_path / "rival.cpp"), str(tmp_path / "allocator.cpp"))
+    subprocess.run(["g++", *flags, *more, *folders, *sources, "-o", str(tmp_path / "rival.so")], check=True)
+    rival = ctypes.CDLL(str(tmp_path / "rival.so"))
+    rival.rival_most_bytes.restype = ctypes.c_longlong
+    buffers = [ctypes.create_string_buffer(64) for _ in range(3)]
+    for kept, c in zip((5120, 0, 0), buffers, strict=True):
+        assert rival.rival_square(None, c) == 0
+        assert rival.rival_most_bytes() == kept + 1024 + 512
+    rival.rival_release(buffers[0])
+    assert rival.rival_square(None, buffers[0]) == 0
+    assert rival.rival_most_bytes() == 1024 + 512
+
+
+def test_library_without_the_count_has_no_memory(tmp_path):
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    functions = ("int rival_square() { return 0; }", "void rival_release() {}", "int rival_value_bytes() { return 4; }")
+    (tmp_path / "old.cpp").write_text("\n".join(f'extern "C" {one}' for one in functions))
+    subprocess.run(["g++", "-shared", "-fPIC", "old.cpp", "-o", "old.so"], cwd=tmp_path, check=True)
+    assert Library(tmp_path / "old.so").most_bytes is None

@@ -166,7 +166,12 @@ def _rival(name: str, library: Library, on_gpu: Mapping[str, Any], counts: Mappi
         return library.square(on_gpu[precision])
 
     method = check.method(name, precision, run, counts, clock="events")
-    method.check = lambda C: check(name, precision, C.matrix())
+
+    def check_and_tell_memory(C: Any) -> dict[str, float]:
+        method.memory_bytes = library.most_bytes  # of the call just made: it allocates past CuPy's pool
+        return check(name, precision, C.matrix())
+
+    method.check = check_and_tell_memory
     return method
 
 

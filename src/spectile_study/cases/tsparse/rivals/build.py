@@ -48,6 +48,7 @@ def command(name: str, folder: Path, library: Path, arch: str) -> list[str]:
     folders = [str(folder / include) for include in recipe.includes]
     return [
         *("nvcc", f"-arch={arch}", "-O3", "-std=c++17", "-w", "-shared", "-Xcompiler", "-fPIC,-fno-gnu-unique"),
+        *("-Xlinker", "--wrap=cudaMalloc,--wrap=cudaFree"),  # counted in rival.h
         *recipe.flags,
         *(f"-I{each}" for each in (_HERE, _HERE / "shims", *folders)),
         str(_HERE / f"{name}.cu"),

@@ -69,6 +69,15 @@ class Library:
         self._library.rival_release.restype = None
         self.dtype = np.dtype(f"f{self._library.rival_value_bytes()}")
 
+    @property
+    def most_bytes(self) -> int | None:
+        """The most device memory that the last call held beside its inputs; None where nobody counts it."""
+        most = getattr(self._library, "rival_most_bytes", None)
+        if most is None:
+            return None
+        most.restype = ctypes.c_longlong
+        return int(most())
+
     def square(self, matrix: Any) -> Product:
         """Return the square of a cupyx CSR matrix of `dtype` with 32-bit indices.
 
