@@ -4,6 +4,7 @@ import ctypes
 import threading
 
 import numpy as np
+import pytest
 
 from spectile.tsparse.cuda import plans
 
@@ -49,3 +50,59 @@ def test_addresses_are_changed_in_place():
     for values in ((1, 2, 3), (2**63 + 5, 0, 7)):
         addresses.set(*values)
         assert tuple(int(np.frombuffer(one, np.uint64)[0]) for one in read) == values
+
+
+class Array(np.ndarray):
+    """Values on a device, as far as their address is asked for."""
+
+    class data:
+        ptr = 4096
+
+
+class Other(Array):
+    pass
+
+
+class Stopped(plans.Addresses):
+    def set(self, *addresses):
+        super().set(*addresses)
+        raise KeyboardInterrupt
+
+
+def test_a_launch_is_repeated_for_the_very_same_arrays_alone():
+    """What `numeric` does with the arrays of its last call, and with arrays that are gone."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from spectile.tsparse.cuda.rows import lists
+
+    launched = []
+    product = object.__new__(lists.ProductLists)
+    product._bound, product._array = threading.local(), Array
+    product._bind = lambda value: (plans.Addresses(3), lambda: launched.append(value))
+    a, b, c = (np.zeros(3, "f4").view(Array) for _ in range(3))
+    assert not product.again(a, b, c)
+    product(a, b, c)
+    assert product.again(a, b, c) and len(launched) == 2
+    assert not product.again(a, a, c) and not product.again(c, b, c) and not product.again(a, b, a)
+    double = [array.astype("f8").view(Array) for array in (a, b, c)]
+    product(*double)
+    assert launched == ["float32", "float32", "float64"]
+    assert not product.again(a, b, c) and product.again(*double)
+    launches = []
+    thread = threading.Thread(target=lambda *arrays: launches.append(product.again(*arrays)), args=double)
+    thread.start()
+    thread.join()
+    assert launches == [False] and len(launched) == 4
+    # A call that is stopped with its addresses set leaves nothing to repeat.
+    whole, product._bound.f = product._bound.f, (Stopped(3), None)
+    with pytest.raises(KeyboardInterrupt):
+        product(a, b, c)
+    product._bound.f = whole
+    assert not product.again(a, b, c) and not product.again(*double)
+    # Nor do arrays of a type of the caller's, which may take other memory.
+    other = [array.view(Other) for array in (a, b, c)]
+    product(*other)
+    assert not product.again(*other)
+    product(*double)
+    del double
+    assert not product.again(None, None, None)
+    assert launched[4:] == ["float32", "float64"]

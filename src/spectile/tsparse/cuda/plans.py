@@ -22,6 +22,7 @@ class Addresses:
 
     def __init__(self, count: int) -> None:
         self._values = np.zeros(count, np.uint64)
+        self._memory = self._values.data
         self._format = struct.Struct(f"{count}Q")
 
     def __getitem__(self, number: int) -> np.ndarray:
@@ -30,7 +31,7 @@ class Addresses:
 
     def set(self, *addresses: int) -> None:
         """Set all addresses."""
-        self._format.pack_into(self._values.data, 0, *addresses)
+        self._format.pack_into(self._memory, 0, *addresses)
 
 
 class _Kept(threading.local):

@@ -103,6 +103,8 @@ class SymbolicProduct:
         if self._host:
             on_device = self._values(cupy.asarray(data_a), cupy.asarray(data_b), None)
             return on_device.get(out=out)
+        if self._lists and self._lists.again(data_a, data_b, out):
+            return out
         return self._values(data_a, data_b, out)
 
     def _values(self, data_a: Any, data_b: Any, out: Any) -> Any:

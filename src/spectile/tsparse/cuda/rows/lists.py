@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class ProductLists:
         del counts
         self._name, self._arguments = self._packed(entries, right.nnz, starts, words)
         self.is_packed = self._name == "numeric_packed"
-        self._entries = entries
+        self._entries, self._array = entries, cupy.ndarray
         self._bound = threading.local()  # no two threads write the same addresses
         cupy.cuda.get_current_stream().synchronize()  # later calls may be on other streams
 
@@ -70,12 +71,26 @@ class ProductLists:
     def __call__(self, data_a: Any, data_b: Any, out: Any) -> None:
         """Launch for values of A and B, both float32 or both float64 as `out` is."""
         kind = out.dtype.char
-        kept = self._bound.__dict__.get(kind)
+        bound = self._bound.__dict__
+        kept = bound.get(kind)
         if kept is None:
-            kept = self._bound.__dict__[kind] = self._bind(str(out.dtype))
+            kept = bound[kind] = self._bind(str(out.dtype))
         addresses, launch = kept
+        bound["last"] = None  # whatever stops this call
         addresses.set(data_a.data.ptr, data_b.data.ptr, out.data.ptr)
+        if type(data_a) is type(data_b) is type(out) is self._array:  # whose memory and type of values never change
+            bound["last"] = weakref.ref(data_a), weakref.ref(data_b), weakref.ref(out), launch
         launch()
+
+    def again(self, data_a: Any, data_b: Any, out: Any) -> bool:
+        """Launch again if this thread launched for the very same arrays last, and return whether it did."""
+        last = self._bound.__dict__.get("last")
+        if last is None or data_a is None or data_b is None or out is None:
+            return False
+        if last[0]() is data_a and last[1]() is data_b and last[2]() is out:
+            last[3]()
+            return True
+        return False
 
     def _bind(self, value: str) -> tuple[Addresses, Any]:
         addresses = Addresses(3)
