@@ -186,7 +186,7 @@ class SymbolicProduct(Protocol):
         wait for the device, but for the first, which lists the products of each entry of C: 4 bytes a multiplication
         and 2 an entry of C are kept (8 and 4 where a word of 32 bits cannot hold the places in A and B), unless a
         `memory_limit` was given, half of the free memory is less than three times that, the entries of C have more than
-        24 products (12) in the mean, or a row of A has more than 16,384 entries.
+        24 products (12) in the mean, or a row of A has more than 65,535 entries.
 
         Parameters
         ----------

@@ -407,6 +407,68 @@ def test_numeric_gives_the_values_of_the_product(dtype, listed, rng, monkeypatch
         assert same_bits(pattern.numeric(left.data, right.data), whole.data)
 
 
+@pytest.mark.parametrize("word_bits", [32, -1])
+@pytest.mark.parametrize("length", [255, 256, 257, 5000, 20_000])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_numeric_of_an_entry_with_many_products(dtype, length, word_bits, rng, monkeypatch):
+    """A list of `length` products, which a thread or a warp sorts, beside lists of one or two."""
+    import cupy
+
+    from spectile.tsparse.cuda.rows import lists
+
+    monkeypatch.setattr(lists, "_WORD_BITS", word_bits)
+    A, B = sp.eye_array(length, format="lil"), sp.eye_array(length, format="lil")
+    A[length // 2] = rng.uniform(0.5, 2, length)
+    B[:, [length // 3]] = rng.uniform(0.5, 2, (length, 1))
+    left, right = on_gpu(sp.csr_array(A), dtype), on_gpu(sp.csr_array(B), dtype)
+    pattern, whole = symbolic(left, right), spgemm(left, right, precision=dtype)
+    out = cupy.full(pattern.nnz, np.nan, dtype)
+    assert same_bits(pattern.numeric(left.data, right.data, out=out), whole.data)
+    assert pattern._lists.is_packed == (word_bits == 32)
+
+
+def test_numeric_again_for_the_same_arrays_and_for_others(rng):
+    """A launch is repeated for the very same arrays alone: not for others, nor for those that are gone."""
+    import cupy
+
+    A = on_gpu(random(300, 300, 0.03, rng))
+    pattern, data = symbolic(A, A), A.data.copy()
+    out = cupy.full(pattern.nnz, np.nan)
+    for factor in (1, 2):
+        data[:] = factor * A.data
+        for _ in range(2):
+            out.fill(np.nan)
+            assert pattern.numeric(data, A.data, out=out) is out
+            assert same_bits(out, factor * spgemm(A, A).data)
+    other = cupy.full(pattern.nnz, np.nan)
+    pattern.numeric(data, A.data, out=other)
+    assert same_bits(other, out)
+    single = pattern.numeric(data.astype("f4"), A.data.astype("f4"))
+    assert single.dtype == np.float32
+    out.fill(np.nan)
+    pattern.numeric(data, A.data, out=out)
+    assert same_bits(other, out)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    for record in (False, True):  # the same arrays on another stream, and in a graph
+        with stream:
+            out.fill(np.nan)
+            if record:
+                stream.begin_capture()
+            pattern.numeric(data, A.data, out=out)
+            if record:
+                graph = stream.end_capture()
+                data *= 4
+                graph.launch(stream)
+        stream.synchronize()
+        assert same_bits(out, (4 if record else 1) * other)
+    data[:] = 2 * A.data
+    del out, other
+    assert same_bits(pattern.numeric(data, A.data), 2 * spgemm(A, A).data)
+    with pytest.raises(TypeError, match="NoneType"):
+        pattern.numeric(data, None)
+
+
 def test_numeric_of_bitmaps_without_room(rng, monkeypatch):
     from spectile.tsparse.cuda import choose
     from spectile.tsparse.cuda.rows import lists
@@ -430,12 +492,12 @@ def test_numeric_where_lists_are_too_long_or_memory_too_small(rng, monkeypatch):
     assert pattern.products > 12 * pattern.nnz
     assert same_bits(pattern.numeric(dense.data, dense.data), spgemm(dense, dense).data)
     assert pattern._lists is False
-    for length in (2**14, 2**14 + 1):
+    for length in (2**16 - 1, 2**16):
         row, column = sp.csr_array(rng.uniform(1, 2, (1, length))), sp.csr_array(sp.eye_array(length))
         left, right = on_gpu(row), on_gpu(column)
         pattern = symbolic(left, right)
         assert same_bits(pattern.numeric(left.data, right.data), spgemm(left, right).data)
-        assert (pattern._lists is False) == (length > 2**14)
+        assert (pattern._lists is False) == (length == 2**16)
     A = on_gpu(random(300, 300, 0.03, rng))
     limited = symbolic(A, A, memory_limit=10**8)
     monkeypatch.setattr(lists.memory, "free_bytes", lambda: 1000)

@@ -14,7 +14,8 @@ namespace {
 
 using u16 = unsigned short;
 
-constexpr int READERS = 8;  // lanes that read the row of B of an entry of A
+constexpr int READERS = 8;     // lanes that read the row of B of an entry of A
+constexpr u32 ALONE = 256;     // products of a list that one thread sorts
 
 // The last row in [low, high] that begins at or before an entry.
 __device__ __forceinline__ int row_of(const int* ptr, int low, int high, int entry) {
@@ -48,6 +49,24 @@ __device__ __forceinline__ void every_product(int nnz_a, int rows, const int* pt
             visit(low, p, q);
         }
     }
+}
+
+// Sorts a list by all lanes: halves that are sorted become wholes, bitonically.  Each comparison puts the lesser word first, so
+// whatever would lie beyond the end counts as greater than all and stays there.
+__device__ __forceinline__ void sort_by_warp(u64* list, u32 count, int lane) {
+    for (u32 half = 1; half < count; half *= 2)
+        for (u32 step = half; step; step /= 2) {
+            for (u32 t = lane;; t += 32) {
+                const u32 within = t & (step - 1), low = 2 * t - within;
+                const u32 high = low + (step == half ? 2 * (step - within) - 1 : step);  // first the halves' mirror images
+                if (low >= count) break;
+                if (high < count) {
+                    const u64 x = list[low], y = list[high];
+                    if (x > y) list[low] = y, list[high] = x;
+                }
+            }
+            __syncwarp();
+        }
 }
 
 // Products as two words of 32 bits, of entries that begin at starts[e].
@@ -144,14 +163,19 @@ __global__ void __launch_bounds__(256) list_products(int nnz_a, int rows, const 
 
 // An entry of A occurs once in a list, so the words are in the order of k once they are sorted.
 __global__ void __launch_bounds__(256) sort_lists(int nnz_c, const u32* starts, u64* lists) {
-    const int e = blockIdx.x * blockDim.x + threadIdx.x;
-    if (e >= nnz_c) return;
-    const u32 begin = starts[e], end = starts[e + 1];
-    for (u32 i = begin + 1; i < end; ++i) {
+    const int e = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x & 31;
+    const u32 begin = e < nnz_c ? starts[e] : 0, end = e < nnz_c ? starts[e + 1] : 0;
+    const bool is_long = end - begin > ALONE;
+    for (u32 i = begin + 1; i < end && !is_long; ++i) {
         const u64 word = lists[i];
         u32 at = i;
         for (; at > begin && lists[at - 1] > word; --at) lists[at] = lists[at - 1];
         lists[at] = word;
+    }
+    for (u32 longer = __ballot_sync(ALL, is_long); longer; longer &= longer - 1) {
+        const int of = __ffs(longer) - 1;
+        const u32 first = __shfl_sync(ALL, begin, of);
+        sort_by_warp(lists + first, __shfl_sync(ALL, end, of) - first, lane);
     }
 }
 

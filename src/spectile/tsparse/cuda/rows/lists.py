@@ -18,8 +18,8 @@ from spectile.tsparse.types import Factor
 #: Products of an entry of C, in the mean, up to which lists of words of 32 and of 64 bits beat the kernels for known
 #: columns, over products of both float types (docs/notes/tsparse.md).
 _MOST_PACKED, _MOST = 24, 12
-#: Entries of a row of A, and so products of an entry of C, whose list one thread still sorts in good time.
-_LONGEST_ROW = 2**14
+#: Entries of a row of A, and so products of an entry of C, which packed lists count in 16 bits.
+_LONGEST_ROW = 2**16 - 1
 _WORD_BITS = 32  # of a packed product
 _THREADS, _READERS, _MOST_BLOCKS = 256, 8, 2**15
 
