@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -62,7 +63,16 @@ def tridiagonalize(apply: Callable[[Any], Any], start: Any, steps: int, xp: Modu
     return np.array(alphas), np.array(betas[1:])
 
 
-def lanczos(engine: Engine, steps: int = 60) -> tuple[float, float]:
+def lanczos_steps(num_rows: int) -> int:
+    """Return the steps from which an eigenvalue that they miss lies within what `FILL` and the residuals leave.
+
+    A random vector holds 1/√N of an eigenvector, and k steps show it where a polynomial of degree k that is at most 1
+    on the rest of the spectrum is as large as √N: T_k(1.014) is.  The residuals of fewer than 48 make bounds too wide.
+    """
+    return max(48, math.ceil(math.acosh(math.sqrt(num_rows)) / math.acosh(1.014)))
+
+
+def lanczos(engine: Engine) -> tuple[float, float]:
     """Return bounds by Lanczos steps: the extreme Ritz values, moved outwards by their residual norms.
 
     Every Ritz value has an eigenvalue within its residual, but nothing proves that no eigenvalue lies beyond: the
@@ -73,7 +83,7 @@ def lanczos(engine: Engine, steps: int = 60) -> tuple[float, float]:
     ValueError
         If a number is not finite.
     """
-    alphas, betas = engine.tridiagonalize(min(steps, engine.num_rows))
+    alphas, betas = engine.tridiagonalize(min(lanczos_steps(engine.num_rows), engine.num_rows))
     if not np.isfinite(alphas[0]):
         raise ValueError(NOT_FINITE)
     # The space is exhausted where a norm is but rounding; what follows means nothing.

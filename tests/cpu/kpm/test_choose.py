@@ -84,6 +84,16 @@ def test_groups_fit_or_are_not_chosen(device, dtype):
         assert shape.threads // 32 * 2 * shape.columns * 8 <= 48 * 1024
 
 
+@pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
+def test_packed_rows_fit(device):
+    assert device.threads >= choose.PACKED_THREADS * choose.PACKED_BLOCKS
+    for groups in (1, 7, 8, 9, 10**6):
+        launched = choose.packed_launch(groups, device)
+        assert launched.refusal(device) is None
+        assert launched.grid[0] <= max(1, -(-groups // 8))
+    assert choose.packs(63) and not choose.packs(13)
+
+
 def test_runs_of_rows_are_cut_into_groups_of_eight_at_most():
     edges = cut(np.array([0, 7, 14, 15, 40, 48]))
     np.testing.assert_array_equal(np.diff(edges), [7, 7, 1, 6, 6, 6, 7, 8])

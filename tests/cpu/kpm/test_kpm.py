@@ -8,6 +8,7 @@ from scipy.sparse.linalg import aslinearoperator
 from spectile.kpm import SpectralDensity, bounds, kpm_dos, ldos, reference, spectral_function
 from spectile.kpm.cpu.engine import CpuEngine
 from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
+from spectile.kpm.moments import make_engine
 from spectile.kpm.operators.lattices import anderson, chain, graphene
 from spectile.kpm.operators.sell import SellMatrix
 from spectile.kpm.operators.topological_insulator import GAMMA_1, GAMMA_HOP, MASS, TopologicalInsulator
@@ -294,6 +295,24 @@ def test_lanczos_and_gershgorin_hold_the_spectrum():
         density = SpectralDensity(matrix, 20, 1, rng=0, backend="cpu")
         assert density.bounds[0] <= exact[0] + 1e-9 and exact[-1] <= density.bounds[1] + 1e-9
         assert density.bounds[1] - density.bounds[0] < 1.1 * (exact[-1] - exact[0])
+
+
+@pytest.mark.parametrize("num_rows", [1, 100, 2 * 10**6, 10**9, 10**12])
+def test_lanczos_steps_show_what_lies_beyond_the_margin(num_rows):
+    steps = bounds.lanczos_steps(num_rows)
+    assert np.polynomial.chebyshev.Chebyshev.basis(steps)(1.014) >= np.sqrt(num_rows)
+    assert 48 <= steps <= 90
+
+
+@pytest.mark.parametrize("beyond", [0.002, 0.005, 0.01, 0.015, 0.03])
+@pytest.mark.parametrize("cluster", [1, 20])
+def test_a_few_states_beyond_the_edge_of_a_band_are_inside(beyond, cluster):
+    band = sp.diags_array([np.ones(9999), np.ones(9999)], offsets=[-1, 1])  # from −2 to 2
+    states = (2 + 2 * beyond) * np.linspace(0.9995, 1, cluster)
+    matrix = sp.block_diag([band, sp.diags_array(states)]).tocsr()
+    low, high = bounds.given_or_found(make_engine(matrix, "cpu"), None)
+    assert abs(bounds.scaling((low, high))[0] * (states[-1] - (low + high) / 2)) <= 1
+    assert high <= 2 + 2 * max(beyond, 0.005) + 0.02
 
 
 def test_bounds_of_our_own_are_widened_when_the_spectrum_leaves_them(monkeypatch):

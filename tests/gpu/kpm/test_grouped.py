@@ -95,3 +95,103 @@ def test_kpm_dos_takes_them_and_repeats_to_the_bit(dtype, num_vectors):
     on_cpu = kpm_dos(hamiltonian("wannier", 20000, dtype), 60, num_vectors, rng=3, backend="cpu")
     limit = 1e-9 if dtype in ("float64", "complex128") else 1e-3
     np.testing.assert_allclose(runs[0], on_cpu.moments, rtol=0, atol=limit * matrix.shape[0])
+
+
+def lanczos_bounds(alphas, betas):
+    ritz, vectors = np.linalg.eigh(np.diag(alphas) + np.diag(betas[:-1], -1))
+    residual = betas[-1] * np.abs(vectors[-1])
+    return np.array([ritz[0] - residual[0], ritz[-1] + residual[-1]])
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-20])
+@pytest.mark.parametrize("shift", [0, 100])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lanczos_steps_on_packed_values_find_the_same_bounds(dtype, shift, unit, monkeypatch):
+    from spectile.kpm.cuda import engine as engine_module
+    from spectile.kpm.cuda import packed
+    from spectile.kpm.moments import make_engine
+
+    matrix = hamiltonian("wannier", 20000, np.result_type(dtype, np.float64))
+    H = sp.csr_matrix((matrix + shift * sp.identity(matrix.shape[0])) * unit).astype(dtype)
+    engine = make_engine(H, "cuda")
+    found = packed.tridiagonalize(engine.matrix, engine._groups, engine.bounds(), engine.seen.longest, 48)
+    assert found is not None
+    np.testing.assert_array_equal(engine.tridiagonalize(48), found)  # the engine takes them, and they repeat
+    monkeypatch.setattr(engine_module, "packs", lambda longest: False)
+    wanted = lanczos_bounds(*engine.tridiagonalize(48))
+    moved = np.abs(lanczos_bounds(*found) - wanted).max() / (wanted[1] - wanted[0]) * 2
+    assert moved < packed.MOST_MOVED
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_packed_products_of_groups_of_every_size(dtype, monkeypatch):
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.cuda import packed
+    from spectile.kpm.cuda.grouped import groups_of
+    from spectile.kpm.cuda.inspection import inspect
+
+    rng = np.random.default_rng(SEED)
+    for cells in (2, 37, 300):
+        H = block_matrix(cells, dtype, rng)
+        on_gpu = csr_matrix(H)
+        seen, errors = inspect(on_gpu), []
+
+        def spy(product, start, steps, H=H, seen=seen, errors=errors):
+            center, half = sum(seen.bounds) / 2, (seen.bounds[1] - seen.bounds[0]) / 2
+            if (np.diff(H.indptr) == 0).any():  # rows without a diagonal entry
+                center, half = 0, max(abs(bound) for bound in seen.bounds)
+            scale = 2.0 ** np.ceil(np.log2(half))
+            v = cupy.asarray(rng.normal(size=start.shape), start.dtype)
+            u, etas = cupy.full_like(v, np.nan), cupy.full(2, np.nan)
+            product(v, u, etas)
+            wanted = (H.astype(np.complex128) @ v.get() - center * v.get()) / scale
+            errors.append(np.linalg.norm(u.get() - wanted) / np.linalg.norm(wanted))
+            errors.append(abs(float(etas[1]) - np.vdot(v.get(), u.get()).real) / np.linalg.norm(v.get()) / 10)
+            return np.full(2, np.nan), np.ones(2)
+
+        monkeypatch.setattr(packed.lanczos, "tridiagonalize", spy)
+        assert packed.tridiagonalize(on_gpu, groups_of(on_gpu), seen.bounds, seen.longest, 2) is None
+        assert max(errors) < 1e-3, f"seed {SEED}, {cells} cells"
+
+
+def test_packed_values_are_not_used_where_rounding_moves_the_ends_of_the_spectrum():
+    from spectile.kpm.bounds import given_or_found
+    from spectile.kpm.cuda import packed
+    from spectile.kpm.moments import make_engine
+
+    # Circles twenty times as wide as the spectrum.
+    dense = np.random.default_rng(SEED).choice([-1.0, 1.0], (2000, 2000))
+    H = np.triu(dense) + np.triu(dense, 1).T
+    engine = make_engine(sp.csr_matrix(H), "cuda")
+    assert packed.tridiagonalize(engine.matrix, engine._groups, engine.bounds(), engine.seen.longest, 48) is None
+    exact, (low, high) = np.linalg.eigvalsh(H), given_or_found(engine, None)
+    assert low <= exact[0] and exact[-1] <= high
+
+
+def test_groups_and_adjoints_are_found():
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.cuda.grouped import groups_of
+    from spectile.kpm.cuda.inspection import inspect
+
+    rng = np.random.default_rng(SEED)
+    for most in (9, 21):  # with and without runs of more than eight rows
+        sizes = rng.integers(1, most, 40)
+        H = sp.block_diag([np.ones((size, size)) for size in sizes]).tocsr()
+        edges = groups_of(csr_matrix(H)).get()
+        assert set(np.append(0, np.cumsum(sizes))) <= set(edges.tolist()) and np.diff(edges).max() <= 8
+        if most == 9:
+            np.testing.assert_array_equal(edges, np.append(0, np.cumsum(sizes)))
+        assert inspect(csr_matrix(H)).difference == 0
+    wannier = hamiltonian("wannier", 3000, np.float64)
+    row = int(rng.integers(wannier.shape[0]))
+    changed = wannier.copy()
+    at = wannier.indptr[row] + (0 if wannier.indices[wannier.indptr[row]] != row else 1)
+    changed.data[at] += 0.25
+    assert inspect(csr_matrix(changed)).difference == pytest.approx(0.25)
+    for row, column in ((5, 1500), (1500, 5)):  # no partner on either side of the diagonal
+        lonely = wannier.tolil()
+        lonely[row, column] = 0.5
+        assert inspect(csr_matrix(lonely.tocsr())).difference == pytest.approx(0.5)

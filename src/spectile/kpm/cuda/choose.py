@@ -234,6 +234,23 @@ def grouped_shape(num_vectors: int, dtype: Any) -> GroupedShape:
     return GroupedShape(columns, *next(shape for most, shape in shapes if columns * parts <= most))
 
 
+#: Entries of the longest row from which Lanczos steps on groups read values of 16 bits instead of SELL.
+_LEAST_PACKED = 24
+#: Threads of a block of ``packed.cu``, and blocks of a multiprocessor: as many as leave a thread its registers.
+PACKED_THREADS, PACKED_BLOCKS = 256, 5
+
+
+def packs(longest: int) -> bool:
+    """Return whether Lanczos steps on groups of rows read packed values (``packed.cu``): rows fill most of a warp."""
+    return longest >= _LEAST_PACKED
+
+
+def packed_launch(groups: int, device: Device) -> Shape:
+    """Return the launch of ``pack`` and ``packed_product``: as many blocks as run together take turns of groups."""
+    blocks = min(device.multiprocessors * PACKED_BLOCKS, -(-groups * 32 // PACKED_THREADS))
+    return Shape((blocks,), PACKED_THREADS)
+
+
 def grouped_launch(shape: GroupedShape, groups: int, num_vectors: int, device: Device) -> Shape:
     """Return the launch of ``grouped``: as many blocks as run together take turns of groups side by side."""
     warps = shape.threads // 32

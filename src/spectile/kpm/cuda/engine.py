@@ -9,7 +9,17 @@ import numpy as np
 
 from spectile.core.device import describe, require_device
 from spectile.core.memory import free_bytes, require_free
-from spectile.kpm.cuda.choose import LEAST_GROUPED, MOST_FILL, gathers, groups, most_steps_a_sweep, sell_shape, stages
+from spectile.kpm.cuda import packed
+from spectile.kpm.cuda.choose import (
+    LEAST_GROUPED,
+    MOST_FILL,
+    gathers,
+    groups,
+    most_steps_a_sweep,
+    packs,
+    sell_shape,
+    stages,
+)
 from spectile.kpm.cuda.gather import GatherOperator
 from spectile.kpm.cuda.grouped import GroupedOperator, groups_of
 from spectile.kpm.cuda.inspection import inspect
@@ -144,6 +154,10 @@ class StoredEngine:
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
+        if packs(self.seen.longest) and self._rows_of_a_group >= LEAST_GROUPED:
+            found = packed.tridiagonalize(self.matrix, self._groups, self.seen.bounds, self.seen.longest, steps)
+            if found is not None:
+                return found
         step = self._format(1).launcher(1)
 
         def product(v: Any, u: Any, etas: Any) -> None:

@@ -31,17 +31,24 @@ def groups_of(matrix: Any) -> Any:
     import cupy
 
     rows = int(matrix.shape[0])
+    chunks = -(-rows // 32)
     begins = cupy.empty(rows, np.bool_)
+    counts, starts, long_run = cupy.empty(chunks, np.int64), cupy.empty(chunks + 1, np.int64), cupy.zeros(1, np.int32)
+    first = cupy.empty(rows + 1, np.int32)
     unit = vectors_unit(str(matrix.dtype), wide=matrix.indptr.dtype.itemsize == 8)
+    by_row = Shape((-(-chunks * 32 // 256),), 256)
     kernel(unit, "group_begins")(Shape((-(-rows // 8),), 256), matrix.indptr, matrix.indices, np.int64(rows), begins)
-    return cupy.asarray(cut(np.append(np.flatnonzero(begins.get()), rows)))
+    kernel(unit, "group_counts")(by_row, begins, np.int64(rows), np.int32(MOST_GROUPED), counts, long_run)
+    kernel(unit, "sell_sum")(Shape((1,), 1024), counts, starts, np.int64(chunks))
+    kernel(unit, "group_edges")(by_row, begins, np.int64(rows), starts, first)
+    first = first[: int(starts[-1]) + 1]
+    # Nearly all matrices have groups of eight rows at most.
+    return cupy.asarray(cut(first.get())) if int(long_run[0]) else first
 
 
 def cut(runs: Array) -> Array:
     """Return the edges of groups of at most eight rows, int32, from the edges of runs of rows with the same columns."""
     lengths = np.diff(runs)
-    if lengths.max(initial=0) <= MOST_GROUPED:
-        return runs.astype(np.int32)  # as nearly all matrices have them, and many
     pieces = -(-lengths // MOST_GROUPED)
     # Groups of a run are about as long as each other.
     place = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)

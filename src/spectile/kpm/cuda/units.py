@@ -9,6 +9,8 @@ import numpy as np
 from spectile.core.compile import PORTABLE, Unit
 from spectile.kpm.cuda import kernels
 from spectile.kpm.cuda.choose import (
+    PACKED_BLOCKS,
+    PACKED_THREADS,
     SELL_CHUNK,
     GatherShape,
     GroupedShape,
@@ -151,6 +153,16 @@ def vectors_unit(dtype: str, *, wide: bool = False) -> Unit:
     return Unit(kernels.__name__, ("vectors.cu",), PORTABLE, defines)
 
 
+@functools.cache
+def packed_unit(dtype: str, *, wide: bool = False) -> Unit:
+    """Return the unit of the products of Lanczos steps on groups of rows (``packed.cu``)."""
+    defines = {
+        "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "WIDE": str(int(wide)),
+        "THREADS": str(PACKED_THREADS), "BLOCKS": str(PACKED_BLOCKS),
+    }  # fmt: skip
+    return Unit(kernels.__name__, ("packed.cu",), PORTABLE, defines)
+
+
 # What CI compiles: every type, every shape, both formats, both sweeps; the study compiles what only it launches.
 UNITS = (
     *(
@@ -165,6 +177,8 @@ UNITS = (
     grouped_unit("float64", 32, wide=True, shape=grouped_shape(32, "float64")),
     *(vectors_unit(dtype) for dtype in REAL),
     vectors_unit("complex128", wide=True),
+    *(packed_unit(dtype) for dtype in REAL),
+    packed_unit("complex128", wide=True),
     *(stored_unit("complex128", r) for r in (4, 8, 16, 31, 32, 64)),
     stored_unit("complex128", 1, layout="sell"),
     *(stored_unit(dtype, 1, layout="sell", shape=sell_shape(n, dtype)) for dtype in REAL for n in (3, 7)),

@@ -48,6 +48,7 @@ extern "C" __global__ void inspect(const entry *__restrict__ pointer, const int 
         longest = max(longest, (unsigned long long)(end - begin));
         double radius = 0, center = 0;
         long long before = -1;
+        entry shift = 0;
         for (entry at = begin; at < end; ++at) {
             const int column = indices[at];
             const number value = data[at];
@@ -63,17 +64,24 @@ extern "C" __global__ void inspect(const entry *__restrict__ pointer, const int 
             }
             radius += size;
             if (column < 0 || column >= rows) continue;
-            // The partner in the other row, by halving.
-            entry low_at = pointer[column], high_at = pointer[column + 1];
-            const entry stop = high_at;
+            // The partner in the other row: where that of the entry before lies in its row, as in dense blocks, else by
+            // halving.
+            const entry first = pointer[column];
+            entry low_at = first, high_at = pointer[column + 1];
+            entry middle = shift < high_at - first ? first + shift : first + (high_at - first) / 2;
+            bool exists = false;
             while (low_at < high_at) {
-                const entry middle = low_at + (high_at - low_at) / 2;
-                if (indices[middle] < row)
+                const int there = indices[middle];
+                if (there == row) {
+                    low_at = middle, shift = middle - first, exists = true;
+                    break;
+                }
+                if (there < row)
                     low_at = middle + 1;
                 else
                     high_at = middle;
+                middle = low_at + (high_at - low_at) / 2;
             }
-            const bool exists = low_at < stop && indices[low_at] == row;
             difference = fmax(difference, exists ? from_adjoint(value, data[low_at]) : size);
         }
         low = fmin(low, center - radius), high = fmax(high, center + radius);
@@ -166,6 +174,30 @@ extern "C" __global__ void group_begins(const entry *__restrict__ pointer, const
             other |= indices[at] != indices[at - (begin - before)];
     other = __any_sync(0xffffffffu, other);
     if (threadIdx.x % 32 == 0) begins[row] = other;
+}
+
+// How many groups begin in each chunk of 32 rows; `long_run` is set where a group has more than `most` rows.
+extern "C" __global__ void group_counts(const bool *__restrict__ begins, long long rows, int most,
+                                        long long *__restrict__ counts, int *long_run) {
+    const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (row / 32 * 32 >= rows) return;
+    const unsigned mask = __ballot_sync(0xffffffffu, row < rows && begins[row]);
+    if (threadIdx.x % 32 == 0) counts[row / 32] = __popc(mask);
+    if (row < most || row >= rows) return;
+    bool any = false;
+    for (int back = 0; back < most; ++back) any |= begins[row - back];
+    if (!any) *long_run = 1;
+}
+
+// The first row of each group, of which those of a chunk begin at start[chunk], and at last the number of rows.
+extern "C" __global__ void group_edges(const bool *__restrict__ begins, long long rows, const long long *__restrict__ start,
+                                       int *__restrict__ first) {
+    const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x, chunk = row / 32;
+    if (chunk * 32 >= rows) return;
+    const bool mine = row < rows && begins[row];
+    const unsigned mask = __ballot_sync(0xffffffffu, mine);
+    if (mine) first[start[chunk] + __popc(mask & ((1u << row % 32) - 1))] = int(row);
+    if (row == rows - 1) first[start[chunk + 1]] = int(rows);
 }
 
 // etas[s][j] = sum over n of partial[s][n][j], in a fixed order: `count` blocks of each step, blockIdx.y = s.  `across` (a
