@@ -8,6 +8,8 @@ from spectile.kpm.distributed.partition import local_planes
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
+from ... import plans
+
 
 def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):
     """Return W = H V by the plan; fail where a slot is written while tiles in flight still read it."""
@@ -58,7 +60,7 @@ def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):
 def test_plan_carried_out_is_the_product(matrix, lattice, tile, depth, slots, workers, turns, table):
     values, kinds = np.unique(matrix.data, return_inverse=True)
     kinds = (kinds + 1).astype(np.uint16) if table else np.empty(0, np.uint16)
-    made = inspector.plan(
+    made = plans.plan(
         matrix.indptr, matrix.indices, kinds, wave_pages=lattice[0], line_pages=lattice[1], workers=workers,
         turns=turns, slots=slots, tile=tile, depth=depth, groups=2,
     )  # fmt: skip
@@ -72,7 +74,7 @@ def test_plans_of_some_rows_are_together_the_product():
     matrix, _ = local_planes(TopologicalInsulator(9, 6, 8), np.dtype(complex), 7, planes, 8, np)
     parts = []
     for runs in (((0, plane), ((planes - 1) * plane, planes * plane)), ((plane, (planes - 1) * plane),)):
-        made = inspector.plan(
+        made = plans.plan(
             matrix.indptr, matrix.indices, np.empty(0, np.uint16), wave_pages=plane, line_pages=8, workers=3, turns=2,
             slots=90, tile=2, depth=6, groups=2, runs=runs, num_columns=matrix.shape[1],
         )  # fmt: skip
@@ -86,7 +88,7 @@ def test_plans_of_some_rows_are_together_the_product():
 def test_too_few_slots_are_no_plan():
     matrix = TopologicalInsulator(4, 6, 8).matrix()
     arguments = dict(wave_pages=48, line_pages=8, workers=1, turns=1, tile=2, depth=8, groups=2)
-    assert inspector.plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), slots=20, **arguments) is None
+    assert plans.plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), slots=20, **arguments) is None
 
 
 def test_waves_and_lines_are_read_off_a_lattice():
@@ -94,19 +96,38 @@ def test_waves_and_lines_are_read_off_a_lattice():
     assert inspector.lattice_of(matrix.indptr, matrix.indices) == (80, 8)
 
 
+def test_a_matrix_without_entries_has_no_lattice():
+    assert inspector.lattice_of(np.zeros(9, np.int32), np.zeros(0, np.int32)) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("pages", "wave", "line", "workers", "turns"), [(960, 80, 8, 7, 1), (961, 80, 8, 5, 3), (7, 7, 0, 9, 1)]
 )
 def test_workers_share_the_pages(pages, wave, line, workers, turns):
-    lists = inspector.worker_pages(pages, wave, line, workers, turns)
-    np.testing.assert_array_equal(np.sort(np.concatenate(lists)), np.arange(pages))
+    found, sizes = inspector.worker_pages(pages, wave, line, workers, turns)
+    np.testing.assert_array_equal(np.sort(found), np.arange(pages))
+    assert len(sizes) == workers and sizes.sum() == pages
     if pages > 100:
-        assert max(map(len, lists)) <= 1.05 * min(map(len, lists))
+        assert sizes.max() <= 1.05 * sizes.min()
+
+
+def test_each_worker_has_its_part_of_one_run_after_the_other():
+    runs, workers = ((0, 48), (192, 241)), 5
+    found, sizes = inspector.pages_of_runs(runs, 48, 8, workers, 1)
+    np.testing.assert_array_equal(np.sort(found), np.concatenate([np.arange(*run) for run in runs]))
+    parts = [inspector.worker_pages(stop - start, 48, 8, workers, 1) for start, stop in runs]
+    for worker, mine in enumerate(np.split(found, np.cumsum(sizes)[:-1])):
+        wanted = [
+            start + np.split(pages, np.cumsum(each)[:-1])[worker]
+            for (start, _), (pages, each) in zip(runs, parts, strict=True)
+        ]
+        np.testing.assert_array_equal(mine, np.concatenate(wanted))
 
 
 def test_a_turn_is_a_region_of_whole_lines():
     lines, line, workers, turns = 12, 8, 4, 3
-    for pages in inspector.worker_pages(2 * lines * line, lines * line, line, workers, turns):
+    found, sizes = inspector.worker_pages(2 * lines * line, lines * line, line, workers, turns)
+    for pages in np.split(found, np.cumsum(sizes)[:-1]):
         regions = pages % (lines * line) // line // (lines // turns)
         np.testing.assert_array_equal(np.unique(regions), np.arange(turns))
         assert (np.diff(regions) >= 0).all()
@@ -116,5 +137,5 @@ def test_strips_wind_so_that_a_part_across_two_is_compact():
     # Two turns of 66 workers, as for 64 vectors on an H200: with straight strips, one of them found no slots.
     matrix = TopologicalInsulator(6, 100, 40).matrix()
     arguments = dict(wave_pages=4000, line_pages=40, workers=66, turns=2, slots=103, tile=4, depth=5, groups=3)
-    made = inspector.plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), **arguments)
+    made = plans.plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), **arguments)
     assert made is not None and made.reuse < 2.1

@@ -264,6 +264,8 @@ def grouped_launch(shape: GroupedShape, groups: int, num_vectors: int, device: D
 MOST_SLOTS = 2**14 - 1
 PAGE = 4
 _STATIC_BYTES = 1024  # barriers, and what the driver keeps of a block's shared memory
+#: Threads of a block of the inspector (``inspector.cu``): four tiles, whose pages lie in shared memory.
+INSPECTOR_THREADS = 128
 # Rows of less than this are faster through the caches.
 _LEAST_ROW_BYTES = 128
 # Entries of the longest row for which staging V pays: fewer are gathered as fast, more do not fit.

@@ -25,6 +25,7 @@ from spectile.kpm.cuda.grouped import GroupedOperator, groups_of
 from spectile.kpm.cuda.inspection import inspect
 from spectile.kpm.cuda.lanczos import lengthened, tridiagonalize
 from spectile.kpm.cuda.sell import sell_starts
+from spectile.kpm.cuda.staged import StagedOperator
 from spectile.kpm.cuda.stencil import StencilOperator, StencilRecursion
 from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
 from spectile.kpm.operators.protocol import Operator
@@ -79,8 +80,6 @@ class StoredEngine:
     def _format(self, num_vectors: int) -> StoredOperator:
         """Return the matrix in the format that suits so many vectors."""
         if num_vectors not in self._unstaged and stages(num_vectors, self.dtype, self.seen.longest, describe()):
-            from spectile.kpm.cuda.staged import StagedOperator  # its inspector takes Numba
-
             try:
                 operator = self._formats.get("staged") or StagedOperator(self.matrix)
                 operator.unit(num_vectors)

@@ -5,51 +5,50 @@ A page of V is copied into a slot before the first tile that needs it and stays 
 needed for a page that is used sooner (Belady's rule, which an inspector can follow because it knows the future).  Slots
 that the last ``depth`` tiles read are never written, so the copies of a tile may start as soon as the tile ``depth``
 before it is done.
+
+All of it happens on the device (``inspector.cu``); the host learns a few sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 
-from spectile.core.jit import njit
-from spectile.kpm.cuda.choose import PAGE
-from spectile.kpm.types import Array
+from spectile.core.launch import Shape, kernel
+from spectile.kpm.cuda.choose import INSPECTOR_THREADS, PAGE
+from spectile.kpm.cuda.units import inspector_unit
 
-#: 16-bit words of a page's header in the codes (``Header`` in ``staged.cu``), which count in such units; no page.
-WORDS, NO_PAGE = 8, 0xFFFF
+_MOST = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The schedule of all workers.
+    """The schedule of all workers, on the device.
 
     Attributes
     ----------
-    first : ndarray, int32, shape (workers + 1,)
+    first : cupy.ndarray, int32, shape (workers + 1,)
         First tile of each worker.
-    tiles : ndarray, int32, shape (tiles + 1, 4)
+    tiles : cupy.ndarray, int32, shape (tiles + 1, 4)
         First copy, first 16 bytes of codes, first four values of each tile, and whether it copies the last page.
-    loads : ndarray, int32, shape (copies, 2)
+    loads : cupy.ndarray, int32, shape (copies, 2)
         Page and slot of each copy.
-    codes : ndarray, uint16
+    codes : cupy.ndarray, uint16
         Headers and codes of the tiles as the kernel reads them; with a table, each code is followed by its kind.
-    source : ndarray
-        Position of each value in the matrix's own data, -1 for fill-in.
+    values : cupy.ndarray
+        The matrix's entries in the kernel's order, zero for fill-in; four zeros with a table.
     pages : int
         Pages of V.
     """
 
-    first: Array
-    tiles: Array
-    loads: Array
-    codes: Array
-    source: Array
+    first: Any
+    tiles: Any
+    loads: Any
+    codes: Any
+    values: Any
     pages: int
 
     @property
@@ -58,25 +57,30 @@ class Plan:
         return len(self.loads) / self.pages
 
 
-def lattice_of(indptr: Array, indices: Array) -> tuple[int, int]:
+def lattice_of(indptr: Any, indices: Any, xp: Any = np) -> tuple[int, int]:
     """Return (pages of a wave, pages of a line) of a matrix whose rows number the sites of a lattice.
 
     A wave is how far apart the farthest rows are that a row couples, in most rows (a plane of a cube); a line is the
-    same within a wave.  Zero where the matrix shows no such distance.
+    same within a wave.  Zero where the matrix shows no such distance.  `xp` is the arrays' module.
     """
     num_rows = len(indptr) - 1
-    far, near = [], []
-    for row in np.linspace(0, num_rows - 1, min(num_rows, 2001)).astype(np.int64):
-        distance = np.abs(indices[indptr[row] : indptr[row + 1]].astype(np.int64) // PAGE - row // PAGE)
-        far.append(distance.max(initial=0))
-        near.append(distance)
-    wave = int(np.median(far))
-    line = int(np.median([each[each < wave / 2].max(initial=0) for each in near]))
+    if not len(indices):
+        return 0, 0
+    row = xp.asarray(np.linspace(0, num_rows - 1, min(num_rows, 2001)).astype(np.int64))
+    start, length = indptr[row].astype(np.int64), indptr[row + 1] - indptr[row]
+    entry = xp.arange(max(1, int(length.max())))
+    other = indices[xp.minimum(start[:, None] + entry, len(indices) - 1)] // PAGE
+    distance = xp.where(entry < length[:, None], abs(other - row[:, None] // PAGE), 0)
+    distance = distance if xp is np else distance.get()
+    wave = int(np.median(distance.max(axis=1)))
+    line = int(np.median(np.where(distance < wave / 2, distance, 0).max(axis=1)))
     return wave, line
 
 
-def worker_pages(num_pages: int, wave_pages: int, line_pages: int, workers: int, turns: int) -> list[Array]:
-    """Return the pages of each worker, in order.
+def worker_pages(
+    num_pages: int, wave_pages: int, line_pages: int, workers: int, turns: int, xp: Any = np
+) -> tuple[Any, Any]:
+    """Return the pages of all workers, one worker's after the other's, and how many each has.
 
     Waves (planes of a lattice) are cut into `turns` regions of whole lines, each into one compact part a worker, strips
     of lines one after the other; a worker walks through all waves with a part of the first region, then of the next.
@@ -84,37 +88,67 @@ def worker_pages(num_pages: int, wave_pages: int, line_pages: int, workers: int,
     other one goes backwards), which keeps a part together that ends one strip and begins the next.
     """
     parts = workers * turns
-    order = np.arange(wave_pages)
+    order = xp.arange(wave_pages)
     region = order * turns // wave_pages
     if 1 < line_pages < wave_pages:
         strips = max(1, round(line_pages / np.sqrt(wave_pages / parts)))
-        line, within = np.divmod(order, line_pages)
-        region = np.minimum(line * line_pages * turns // wave_pages, turns - 1)
+        line, within = order // line_pages, order % line_pages
+        region = xp.minimum(line * line_pages * turns // wave_pages, turns - 1)
         strip = within * strips // line_pages
-        order = np.lexsort((within, np.where(strip % 2 == 1, -line, line), strip, region))
+        lines = wave_pages // line_pages + 1
+        wound = xp.where(strip % 2 == 1, lines - line, line)
+        # By region, then strip, then line, then place in the line: no two pages have the same key.
+        order = xp.argsort(((region * strips + strip) * (lines + 1) + wound) * line_pages + within)
     waves = -(-num_pages // wave_pages)
     # The parts' bounds move by less than a page from wave to wave, so that no worker always has the longer part.
     offset = (np.arange(waves) * ((np.sqrt(5) - 1) / 2) % 1)[:, None]
-    edges = np.concatenate([[0], np.cumsum(np.bincount(region, minlength=turns))])
+    sizes = xp.bincount(region, minlength=turns)
+    edges = np.concatenate([[0], np.cumsum(sizes if xp is np else sizes.get())])
     inner = (edges[:-1, None] + np.diff(edges)[:, None] / workers * np.arange(workers)).ravel()
     bounds = np.floor(np.append(inner, wave_pages) + offset).astype(np.int64)
     bounds[:, ::workers] = edges
-    lists = []
-    for worker in range(workers):
-        spans = [
-            wave * wave_pages + order[bounds[wave, part] : bounds[wave, part + 1]]
-            for part in range(worker, parts, workers)
-            for wave in range(waves)
-        ]
-        pages = np.concatenate(spans)
-        lists.append(pages[pages < num_pages])
-    return lists
+    # A span is the part of a region that a worker has of a wave, in the order (worker, turn, wave).
+    begins, ends = (each.T.reshape(turns, workers, waves).swapaxes(0, 1) for each in (bounds[:, :-1], bounds[:, 1:]))
+    lengths = ends - begins
+    starts = np.cumsum(lengths) - lengths.ravel()
+    number = xp.arange(int(lengths.sum()))
+    span = xp.searchsorted(xp.asarray(starts), number, side="right") - 1
+    # The last of the spans that begin there, empty ones included, is the one that holds the number.
+    pages = span % waves * wave_pages + order[number + xp.asarray(begins.ravel() - starts)[span]]
+    counts = lengths.sum(axis=(1, 2))
+    if waves * wave_pages > num_pages:
+        present = pages < num_pages
+        behind = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(present.astype(np.int64))])[xp.asarray(np.cumsum(counts))]
+        counts = np.diff(behind if xp is np else behind.get(), prepend=0)
+        pages = pages[present]
+    return pages.astype(np.int32), counts
+
+
+def pages_of_runs(
+    runs: Sequence[tuple[int, int]], wave_pages: int, line_pages: int, workers: int, turns: int, xp: Any = np
+) -> tuple[Any, Any]:
+    """Return :func:`worker_pages` of runs of pages (start, stop): each worker has its part of one after the other."""
+    pages, counts = [], []
+    for start, stop in runs:
+        found, sizes = worker_pages(stop - start, min(wave_pages, stop - start), line_pages, workers, turns, xp)
+        pages.append(found + np.int32(start))
+        counts.append(sizes)
+    if len(runs) == 1:
+        return pages[0], counts[0]
+    ends = np.cumsum(counts, axis=1)
+    pieces = [
+        each[end[w] - size[w] : end[w]]
+        for w in range(workers)
+        for each, end, size in zip(pages, ends, counts, strict=True)
+    ]
+    return xp.concatenate(pieces), np.sum(counts, axis=0)
 
 
 def plan(
-    indptr: Array,
-    indices: Array,
-    kinds: Array,
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    kinds: Any,
     *,
     wave_pages: int,
     line_pages: int,
@@ -131,10 +165,10 @@ def plan(
 
     Parameters
     ----------
-    indptr, indices : ndarray
-        Structure of the matrix; its first columns are its rows.
-    kinds : ndarray, uint16
-        Number of each entry's value in a table whose first value is zero; empty where values are stored one by one.
+    indptr, indices, data : cupy.ndarray
+        The matrix, columns in 32 bits; its first columns are its rows.
+    kinds : cupy.ndarray, uint16, or None
+        Number of each entry's value in a table whose first value is zero; None where values are stored one by one.
     wave_pages, line_pages : int
         Pages of a wave and of a line (:func:`worker_pages`).
     workers, turns : int
@@ -148,207 +182,58 @@ def plan(
     num_columns : int
         Rows of V; those of the matrix if zero.
     """
+    import cupy
+
     num_rows = len(indptr) - 1
     num_pages = -(-max(num_rows, num_columns) // PAGE)
     runs = runs or [(0, -(-num_rows // PAGE))]
-    by_run = [
-        [start + part for part in worker_pages(stop - start, min(wave_pages, stop - start), line_pages, workers, turns)]
-        for start, stop in runs
-    ]
-    lists = [np.concatenate(each) for each in zip(*by_run, strict=True)]
-    with ThreadPoolExecutor(numba.get_num_threads()) as pool:
-        parts = list(
-            pool.map(
-                lambda pages: _plan_worker(indptr, indices, kinds, pages, num_pages, slots, tile, depth, groups), lists
-            )
-        )
-    if any(part[0] < 0 for part in parts):
+    pages, sizes = pages_of_runs(runs, wave_pages, line_pages, workers, turns, cupy)
+    on_host = np.zeros((2, workers + 1), np.int32)
+    on_host[0, 1:], on_host[1, 1:] = np.cumsum(sizes), np.cumsum(-(-sizes // tile))
+    tiles, (begin, first) = int(on_host[1, -1]), cupy.asarray(on_host)
+
+    unit = inspector_unit(data.dtype.itemsize, wide=indptr.dtype.itemsize == 8)
+    # A warp for a tile, its set of pages at most half full; it stops once there are more than slots.
+    places = 1 << (2 * (slots + 32) - 1).bit_length()
+    warps = INSPECTOR_THREADS // 32
+    by_tile = Shape((max(1, -(-tiles // warps)),), INSPECTOR_THREADS, 4 * places * warps)
+    matrix = indptr, indices, np.int64(num_rows)
+    owners = pages, begin, first, np.int32(workers), np.int32(tiles), np.int32(tile)
+    mask = np.uint32(places - 1)
+
+    failed = cupy.zeros(1, np.int32)
+    counts = cupy.zeros((3, tiles + 1), np.int64)
+    wide, with_table = np.int32(1 if kinds is None else 2), np.int32(kinds is not None)
+    kernel(unit, "count_needs")(by_tile, *matrix, *owners, np.int32(slots), wide, with_table, mask, counts, failed)
+    start, code_start, value_start = (cupy.cumsum(each) for each in counts)
+    totals = cupy.stack([failed[0].astype(np.int64), start[-1], code_start[-1], value_start[-1]]).get().tolist()
+    if totals[0] or max(totals) > _MOST:
         return None
-    totals = np.zeros(3, dtype=np.int64)
-    loads, codes, source = (np.concatenate([part[k] for part in parts]) for k in (2, 3, 4))
-    tables = []
-    for _, table, *_ in parts:
-        tables.append(table[:-1] + totals)
-        totals += table[-1]
-    if totals.max() > np.iinfo(np.int32).max:
+    _, num_needs, num_codes, num_values = totals
+
+    keys = cupy.empty(num_needs, np.int64)
+    needed, tile_of, next_use, previous, slot_of = (cupy.empty(num_needs, np.int32) for _ in range(5))
+    kernel(unit, "list_needs")(by_tile, *matrix, *owners, np.int32(slots), mask, start, keys, needed, tile_of, failed)
+    keys.sort()
+    kernel(unit, "link_needs")(
+        Shape((max(1, -(-num_needs // 256)),), 256), keys, np.int32(num_needs), tile_of, first, np.int32(workers),
+        next_use, previous,
+    )  # fmt: skip
+    copies, table = cupy.empty((num_needs, 2), np.int32), cupy.zeros((tiles + 1, 4), np.int32)
+    counts[0] = 0
+    kernel(unit, "assign_slots")(
+        Shape((workers,), 32, 16 * slots), start, needed, next_use, previous, first, np.int32(slots), np.int32(depth),
+        np.int32(num_pages - 1), slot_of, copies, counts[0], table, failed,
+    )  # fmt: skip
+    load_start = cupy.cumsum(counts[0])
+    refused, num_loads = cupy.stack([failed[0].astype(np.int64), load_start[-1]]).get().tolist()
+    if refused:
         return None
-    table = np.zeros((sum(map(len, tables)) + 1, 4), dtype=np.int32)
-    table[:-1, :3] = np.concatenate(tables)
-    table[-1, :3] = totals
-    table[table[1:, 0].searchsorted(np.flatnonzero(loads[:, 0] == num_pages - 1), side="right"), 3] = 1
-    first = np.concatenate([[0], np.cumsum([len(each) for each in tables])]).astype(np.int32)
-    return Plan(first, table, loads, codes, source, num_pages)
-
-
-@njit(nogil=True)
-def _plan_worker(
-    indptr: Any, indices: Any, kinds: Any, pages: Any, num_pages: int, slots: int, tile: int, depth: int, groups: int
-) -> Any:
-    """Return (copies or -1, table of tiles, loads, codes, source) of one worker's pages."""
-    table, start, needed, next_use, lengths = _needs(indptr, indices, kinds, pages, num_pages, tile)
-    loads, slot_of_need = _slots(table, start, needed, next_use, num_pages, slots, depth)
-    if loads.size == 0 and needed.size:
-        return -1, table, loads, np.empty(0, np.uint16), np.empty(0, indptr.dtype)
-    numbered = (needed, slot_of_need, num_pages)
-    codes, source = _codes(indptr, indices, kinds, pages, table, start, numbered, lengths, tile, groups)
-    return len(loads), table, loads, codes, source
-
-
-@njit(nogil=True)
-def _needs(indptr: Any, indices: Any, kinds: Any, pages: Any, num_pages: int, tile: int) -> Any:
-    """Return the pages of V that each tile needs, when each is needed next, and the sizes of codes and values.
-
-    `needed[start[t]:start[t + 1]]` are the pages of tile t, `next_use` the tile that needs each next, `lengths` the
-    entries of each page's longest row; the table's columns 1 and 2 count codes (16 bytes) and values (fours).
-    """
-    wide = 2 if kinds.size else 1
-    rows = indptr.size - 1
-    tiles = (pages.size + tile - 1) // tile
-    table = np.zeros((tiles + 1, 3), np.int64)
-    entries = 0
-    for page in pages:
-        entries += indptr[min(rows, PAGE * page + PAGE)] - indptr[PAGE * page]
-    needed = np.empty(entries + pages.size, np.int32)
-    start = np.zeros(tiles + 1, np.int64)
-    lengths = np.zeros(pages.size, np.int64)
-    stamp = np.full(num_pages, -1, np.int32)
-    count = 0
-    for t in range(tiles):
-        quads = 0
-        for n in range(t * tile, min(pages.size, t * tile + tile)):
-            page = pages[n]
-            if stamp[page] != t:
-                stamp[page] = t
-                needed[count] = page
-                count += 1
-            for row in range(PAGE * page, min(rows, PAGE * page + PAGE)):
-                lengths[n] = max(lengths[n], indptr[row + 1] - indptr[row])
-                for entry in range(indptr[row], indptr[row + 1]):
-                    other = indices[entry] // PAGE
-                    if stamp[other] != t:
-                        stamp[other] = t
-                        needed[count] = other
-                        count += 1
-            quads += (lengths[n] + 3) // 4
-            table[t + 1, 2] += 0 if kinds.size else lengths[n]
-        start[t + 1] = count
-        table[t + 1, 1] = tile + 2 * wide * quads
-    for t in range(1, tiles + 1):
-        table[t, 1] += table[t - 1, 1]
-        table[t, 2] += table[t - 1, 2]
-    next_use = np.empty(count, np.int32)
-    stamp[:] = tiles
-    for t in range(tiles - 1, -1, -1):
-        for k in range(start[t], start[t + 1]):
-            next_use[k] = stamp[needed[k]]
-            stamp[needed[k]] = t
-    return table, start, needed[:count], next_use, lengths
-
-
-@njit(nogil=True)
-def _slots(table: Any, start: Any, needed: Any, next_use: Any, num_pages: int, slots: int, depth: int) -> Any:
-    """Return the copies (page, slot), none if a tile finds no slot, and each need's slot; count copies in `table`."""
-    tiles = start.size - 1
-    slot_of = np.full(num_pages, -1, np.int16)
-    page_in = np.full(slots, -1, np.int32)
-    next_of = np.full(slots, tiles, np.int32)
-    last_of = np.full(slots, -depth, np.int32)
-    loads = np.empty((needed.size, 2), np.int32)
-    slot_of_need = np.empty(needed.size, np.int16)
-    num_loads = 0
-    for t in range(tiles):
-        for k in range(start[t], start[t + 1]):
-            slot = slot_of[needed[k]]
-            if slot >= 0:
-                next_of[slot] = next_use[k]
-                last_of[slot] = t
-        for k in range(start[t], start[t + 1]):
-            page = needed[k]
-            if slot_of[page] < 0:
-                best = -1
-                for slot in range(slots):
-                    if last_of[slot] <= t - depth and (best < 0 or next_of[slot] > next_of[best]):
-                        best = slot
-                if best < 0:
-                    return loads[:0].copy(), slot_of_need
-                if page_in[best] >= 0:
-                    slot_of[page_in[best]] = -1
-                page_in[best] = page
-                slot_of[page] = best
-                next_of[best] = next_use[k]
-                last_of[best] = t
-                loads[num_loads, 0] = page
-                loads[num_loads, 1] = best
-                num_loads += 1
-            slot_of_need[k] = slot_of[page]
-        table[t + 1, 0] = num_loads
-    return loads[:num_loads].copy(), slot_of_need
-
-
-@njit(nogil=True)
-def _codes(
-    indptr: Any,
-    indices: Any,
-    kinds: Any,
-    pages: Any,
-    table: Any,
-    start: Any,
-    numbered: Any,
-    lengths: Any,
-    tile: int,
-    groups: int,
-) -> Any:
-    """Return the codes as the kernel reads them, the header of each page first, and where each value comes from.
-
-    `numbered` holds the needs, the slot of each, and the number of pages of V.
-    """
-    needed, slot_of_need, num_pages = numbered
-    wide = 2 if kinds.size else 1
-    rows = indptr.size - 1
-    tiles = start.size - 1
-    codes = np.zeros(WORDS * table[tiles, 1], np.uint16)
-    source = np.full(PAGE * table[tiles, 2], -1, indptr.dtype)
-    slot_of = np.empty(num_pages, np.int16)
-    for t in range(tiles):
-        for k in range(start[t], start[t + 1]):
-            slot_of[needed[k]] = slot_of_need[k]
-        begin = WORDS * table[t, 1]
-        at = begin + WORDS * tile
-        values = PAGE * table[t, 2]
-        for n in range(tile):
-            head = begin + WORDS * n
-            if t * tile + n >= pages.size:
-                codes[head] = codes[head + 1] = NO_PAGE
-                continue
-            page = pages[t * tile + n]
-            length = lengths[t * tile + n]
-            own = PAGE * np.int64(slot_of[page])
-            codes[head] = page & 0xFFFF
-            codes[head + 1] = page >> 16
-            codes[head + 2] = own
-            codes[head + 3] = length
-            codes[head + 4] = (at - begin) // 4
-            codes[head + 5] = (values - PAGE * table[t, 2]) // PAGE
-            later = (t + groups) * tile + n
-            codes[head + 6] = pages[later] & 0xFFFF if later < pages.size else NO_PAGE
-            codes[head + 7] = pages[later] >> 16 if later < pages.size else NO_PAGE
-            for r in range(PAGE):
-                row = PAGE * page + r
-                for k in range((length + 3) // 4 * 4):
-                    code = own + r
-                    kind = 0
-                    if row < rows and k < indptr[row + 1] - indptr[row]:
-                        entry = indptr[row] + k
-                        code = PAGE * np.int64(slot_of[indices[entry] // PAGE]) + indices[entry] % PAGE
-                        if kinds.size:
-                            kind = kinds[entry]
-                        else:
-                            source[values + PAGE * k + r] = entry
-                    position = at + wide * (k // 4 * 16 + 4 * r + k % 4)
-                    codes[position] = code
-                    if kinds.size:
-                        codes[position + 1] = kind
-            at += (length + 3) // 4 * 16 * wide
-            if not kinds.size:
-                values += PAGE * length
-    return codes, source
+    loads, codes = cupy.empty((num_loads, 2), np.int32), cupy.empty(8 * num_codes, np.uint16)
+    values = cupy.empty(PAGE * num_values, data.dtype) if kinds is None else cupy.zeros(PAGE, data.dtype)
+    kernel(unit, "write_tiles")(
+        Shape(by_tile.grid, by_tile.threads, 2 * by_tile.shared_bytes), indptr, indices, data,
+        np.uint64(0) if kinds is None else kinds, np.int64(num_rows), *owners, np.int32(groups), mask, start, needed,
+        slot_of, load_start, code_start, value_start, copies, table, loads, codes, values,
+    )  # fmt: skip
+    return Plan(first, table, loads, codes, values, num_pages)

@@ -14,7 +14,6 @@ from spectile.kpm.cuda.inspector import Plan, lattice_of, plan
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile.kpm.cuda.units import FULL, staged_unit
-from spectile.kpm.operators.protocol import on_host
 
 #: Rows to compute, each (start, stop).
 Runs = tuple[tuple[int, int], ...]
@@ -61,7 +60,7 @@ class StagedOperator(StoredOperator):
     # Storage type whose precision the arithmetic has, and values by number; the study sets others (``cases/kpm``).
     work: str | None = None
     table: Any = None
-    kinds = np.empty(0, np.uint16)
+    kinds: Any = None
 
     def __init__(self, matrix: Any, tuning: StagedShape | None = None) -> None:
         import cupy
@@ -71,9 +70,10 @@ class StagedOperator(StoredOperator):
         if self.num_columns > self.num_rows and self.num_rows % PAGE:
             raise ValueError(f"{self.num_rows} own rows and rows of others beside them: give a multiple of {PAGE}")
         self._tuning, self.wide = tuning, False
-        self.host = on_host(matrix.indptr), on_host(matrix.indices)
-        self.lattice = lattice_of(*self.host)
-        self.longest = int(np.diff(self.host[0]).max(initial=1))
+        self.indptr = cupy.asarray(matrix.indptr)
+        self.indices = cupy.asarray(matrix.indices).astype(np.int32, copy=False)
+        self.lattice = lattice_of(self.indptr, self.indices, cupy)
+        self.longest = max(1, int((self.indptr[1:] - self.indptr[:-1]).max()))
         self.data = cupy.asarray(matrix.data)
         self._plans: dict[tuple[StagedShape, int, Runs], Planned] = {}
 
@@ -96,7 +96,6 @@ class StagedOperator(StoredOperator):
     def _plan(self, shape: StagedShape, num_vectors: int, runs: Runs) -> Planned:
         import cupy
 
-        indptr, indices = self.host
         parts = [(start // PAGE, stop // PAGE) for start, stop in runs]
         pages = sum(stop - start for start, stop in parts) or -(-self.num_rows // PAGE)
         wave, line = self.lattice
@@ -107,21 +106,16 @@ class StagedOperator(StoredOperator):
         if not (4 * room.workers * turns <= wave <= pages // 2):
             wave, line, turns = pages, 0, 1
         made = room.slots > 0 and plan(
-            indptr, indices, self.kinds, wave_pages=wave, line_pages=line, workers=room.workers, turns=turns,
-            slots=room.slots, tile=shape.tile, depth=shape.depth, groups=shape.groups, runs=parts,
+            self.indptr, self.indices, self.data, self.kinds, wave_pages=wave, line_pages=line, workers=room.workers,
+            turns=turns, slots=room.slots, tile=shape.tile, depth=shape.depth, groups=shape.groups, runs=parts,
             num_columns=self.num_columns,
         )  # fmt: skip
         if not made:
             raise MemoryError("the rows of this matrix need more of V at a time than shared memory holds")
-        if self._table_bytes:
-            values = cupy.zeros(4, self.dtype)
-        else:
-            source = cupy.asarray(made.source)
-            values = cupy.where(source < 0, self.dtype.type(0), self.data[cupy.maximum(source, 0)])
-        arrays = [cupy.asarray(each) for each in (made.tiles, made.first, made.loads, made.codes)]
+        arrays = [made.tiles, made.first, made.loads, made.codes, made.values]
         table = cupy.zeros(1, self.dtype) if self.table is None else self.table
         launched = staged_launch(shape, room, num_vectors, self._table_bytes)
-        return Planned(made, room, launched, [*arrays, values, table])
+        return Planned(made, room, launched, [*arrays, table])
 
     @property
     def _table_bytes(self) -> int:

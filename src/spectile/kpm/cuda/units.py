@@ -9,6 +9,7 @@ import numpy as np
 from spectile.core.compile import PORTABLE, Unit
 from spectile.kpm.cuda import kernels
 from spectile.kpm.cuda.choose import (
+    INSPECTOR_THREADS,
     PACKED_BLOCKS,
     PACKED_THREADS,
     SELL_CHUNK,
@@ -147,6 +148,13 @@ def staged_unit(
 
 
 @functools.cache
+def inspector_unit(value_bytes: int, *, wide: bool = False) -> Unit:
+    """Return the unit of the staged kernel's inspector (``inspector.cu``) for values of so many bytes."""
+    defines = {"BYTES": str(value_bytes), "THREADS": str(INSPECTOR_THREADS), "WIDE": str(int(wide))}
+    return Unit(kernels.__name__, ("inspector.cu",), BULK, defines)
+
+
+@functools.cache
 def vectors_unit(dtype: str, *, wide: bool = False) -> Unit:
     """Return the unit of what comes before and beside the recurrence (``vectors.cu``)."""
     defines = {"REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "WIDE": str(int(wide))}
@@ -176,6 +184,8 @@ UNITS = (
     *(grouped_unit(dtype, r, shape=grouped_shape(r, dtype)) for dtype in REAL for r in (8, 32)),
     grouped_unit("float64", 32, wide=True, shape=grouped_shape(32, "float64")),
     *(vectors_unit(dtype) for dtype in REAL),
+    *(inspector_unit(value_bytes) for value_bytes in (4, 8, 16)),
+    inspector_unit(16, wide=True),
     vectors_unit("complex128", wide=True),
     *(packed_unit(dtype) for dtype in REAL),
     packed_unit("complex128", wide=True),

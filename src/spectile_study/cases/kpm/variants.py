@@ -33,8 +33,7 @@ def staged_variant(matrix: Any, dictionary: bool = False, work: str | None = Non
     operator = StagedOperator(matrix)
     operator.work = work
     if dictionary:
-        operator.table, kinds = _kinds(operator.data)
-        operator.kinds = kinds.get()
+        operator.table, operator.kinds = _kinds(operator.data)
     return operator
 
 
