@@ -118,7 +118,9 @@ def worker_pages(
     counts = lengths.sum(axis=(1, 2))
     if waves * wave_pages > num_pages:
         present = pages < num_pages
-        behind = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(present.astype(np.int64))])[xp.asarray(np.cumsum(counts))]
+        behind = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(present.astype(np.int64))])[
+            xp.asarray(np.cumsum(counts))
+        ]
         counts = np.diff(behind if xp is np else behind.get(), prepend=0)
         pages = pages[present]
     return pages.astype(np.int32), counts
