@@ -15,7 +15,7 @@ SEED = int(np.random.SeedSequence().generate_state(1)[0])
 PLANE, PLANES = 48, 5
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def bulk_copies():
     """Skip where the device has no bulk copies: its units are written for those that have them."""
     from spectile.core.device import describe
@@ -80,6 +80,7 @@ def poisoned(size):
     return memory
 
 
+@pytest.mark.usefixtures("bulk_copies")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(("table", "wide"), [(False, False), (True, False), (False, True)])
 def test_the_plan_is_the_hosts(name, table, wide):
@@ -97,6 +98,7 @@ def test_the_plan_is_the_hosts(name, table, wide):
     assert found.pages == wanted.pages and found.reuse == wanted.reuse
 
 
+@pytest.mark.usefixtures("bulk_copies")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 def test_values_of_every_type(dtype):
     matrix, sizes = CASES["anderson"]
