@@ -8,7 +8,7 @@ from spectile.kpm.distributed.partition import local_planes
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
-from ... import plans
+from ...plans import plan
 
 
 def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):
@@ -60,7 +60,7 @@ def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):
 def test_plan_carried_out_is_the_product(matrix, lattice, tile, depth, slots, workers, turns, table):
     values, kinds = np.unique(matrix.data, return_inverse=True)
     kinds = (kinds + 1).astype(np.uint16) if table else np.empty(0, np.uint16)
-    made = plans.plan(
+    made = plan(
         matrix.indptr, matrix.indices, kinds, wave_pages=lattice[0], line_pages=lattice[1], workers=workers,
         turns=turns, slots=slots, tile=tile, depth=depth, groups=2,
     )  # fmt: skip
@@ -74,7 +74,7 @@ def test_plans_of_some_rows_are_together_the_product():
     matrix, _ = local_planes(TopologicalInsulator(9, 6, 8), np.dtype(complex), 7, planes, 8, np)
     parts = []
     for runs in (((0, plane), ((planes - 1) * plane, planes * plane)), ((plane, (planes - 1) * plane),)):
-        made = plans.plan(
+        made = plan(
             matrix.indptr, matrix.indices, np.empty(0, np.uint16), wave_pages=plane, line_pages=8, workers=3, turns=2,
             slots=90, tile=2, depth=6, groups=2, runs=runs, num_columns=matrix.shape[1],
         )  # fmt: skip
@@ -88,7 +88,7 @@ def test_plans_of_some_rows_are_together_the_product():
 def test_too_few_slots_are_no_plan():
     matrix = TopologicalInsulator(4, 6, 8).matrix()
     arguments = dict(wave_pages=48, line_pages=8, workers=1, turns=1, tile=2, depth=8, groups=2)
-    assert plans.plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), slots=20, **arguments) is None
+    assert plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), slots=20, **arguments) is None
 
 
 def test_waves_and_lines_are_read_off_a_lattice():
@@ -137,5 +137,5 @@ def test_strips_wind_so_that_a_part_across_two_is_compact():
     # Two turns of 66 workers, as for 64 vectors on an H200: with straight strips, one of them found no slots.
     matrix = TopologicalInsulator(6, 100, 40).matrix()
     arguments = dict(wave_pages=4000, line_pages=40, workers=66, turns=2, slots=103, tile=4, depth=5, groups=3)
-    made = plans.plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), **arguments)
+    made = plan(matrix.indptr, matrix.indices, np.empty(0, np.uint16), **arguments)
     assert made is not None and made.reuse < 2.1
