@@ -221,7 +221,7 @@ class MultiGpuEngine(ProductEngine):
         return MultiGpuRecursion(self, a, b, batches)
 
     def _plan(self, num_vectors: int) -> None:
-        """Let all inspectors plan beside one another: each takes seconds."""
+        """Let all inspectors plan beside one another."""
         stored = [local for local in self.partitions if isinstance(local, LocalRows)]
 
         def one(local: LocalRows) -> None:
