@@ -195,3 +195,28 @@ def test_groups_and_adjoints_are_found():
         lonely = wannier.tolil()
         lonely[row, column] = 0.5
         assert inspect(csr_matrix(lonely.tocsr())).difference == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["wannier", "graphene"])  # a warp and a thread look at a row
+def test_inspection_says_what_scipy_says(kind, dtype):
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.bounds import gershgorin
+    from spectile.kpm.cuda.inspection import inspect
+
+    rng = np.random.default_rng(SEED)
+    for turn in range(8):
+        H = hamiltonian(kind, 3000, np.dtype(dtype)).tolil()
+        row, column = sorted(rng.choice(H.shape[0], 2, replace=False))
+        for changed in ((), ((row, column),), ((column, row),), ((row, column), (column, row)))[turn % 4]:
+            H[changed] = rng.uniform(0.1, 3)  # mostly where no entry was
+        H = H.tocsr().astype(dtype)
+        if turn >= 4:
+            H.data[rng.integers(H.nnz)] += rng.uniform(0, 1)
+        seen = inspect(csr_matrix(H))
+        assert seen.canonical and seen.finite and seen.longest == np.diff(H.indptr).max()
+        exact = H.astype(np.complex128)
+        assert seen.difference == pytest.approx(abs(exact - exact.conj().T).max(), rel=1e-12, abs=0), f"seed {SEED}"
+        assert seen.largest == pytest.approx(abs(exact).max(), rel=1e-12)
+        np.testing.assert_allclose(seen.bounds, gershgorin(exact), rtol=1e-12)

@@ -10,6 +10,9 @@ from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.units import vectors_unit
 
+#: Entries of a row on average from which a warp looks at it instead of a thread.
+LONG = 16
+
 
 class Inspection(NamedTuple):
     """What one pass over a CSR matrix says of it.
@@ -40,12 +43,18 @@ def inspect(matrix: Any) -> Inspection:
     import cupy
 
     rows, wide = int(matrix.shape[0]), matrix.indptr.dtype.itemsize == 8
-    threads = 128
-    shape = Shape((min(-(-rows // threads), 16 * describe().multiprocessors),), threads)
-    seen = cupy.zeros(6, np.uint64)
-    look = kernel(vectors_unit(str(matrix.dtype), wide=wide), "inspect")
-    look(shape, matrix.indptr, matrix.indices, matrix.data, np.int64(rows), seen)
-    words = seen.get()
+    long = matrix.nnz >= LONG * rows
+    threads = 256
+    shape = Shape((min(-(-rows // threads), 8 * describe().multiprocessors),), threads)
+    look = kernel(vectors_unit(str(matrix.dtype), wide=wide), "inspect_long" if long else "inspect")
+
+    for partners_of_all in (0, 1):
+        seen = cupy.zeros(7, np.uint64)
+        operands = matrix.indptr, matrix.indices, matrix.data, np.int64(rows), np.int32(partners_of_all)
+        look(shape, *operands, seen)
+        words = seen.get()
+        if not words[6] or words[0] & np.uint64(1):
+            break  # every entry has a partner, or nothing can be said
     difference, largest, minus_low, high = _from_ordered(words[1:5])
     flags = int(words[0])
     return Inspection(not flags & 1, not flags & 2, difference, largest, (-minus_low, high), int(words[5]))

@@ -5,10 +5,10 @@
 // Set by the launch code: REAL (that of the matrix), COMPLEX, WIDE (64-bit row pointers), THREADS, BLOCKS.
 #include "number.cuh"
 
-constexpr int MOST_ROWS = 8, WARPS = THREADS / 32;
+constexpr int MOST_ROWS = 8, WARPS = THREADS / 32, COLUMNS = 2;
 
 #if COMPLEX
-typedef ushort2 packed;
+typedef unsigned packed;  // the real part below
 typedef float2 value;
 #else
 typedef unsigned short packed;
@@ -27,18 +27,24 @@ static __device__ __forceinline__ float from_half(unsigned short bits) {
     return x;
 }
 
-// A warp takes groups in turns.  Rows of a group, and where the entries of each lie.
-struct Place {
-    int begin, rows, count;
-    entry at;
+// A warp takes groups in turns.  The first row of one, and of the next one.
+struct Edges {
+    int begin, end;
 };
 
-static __device__ __forceinline__ Place find(const int *__restrict__ first, const entry *__restrict__ pointer, int group,
-                                             int groups) {
-    if (group >= groups) return Place{0, 0, 0, 0};
-    const int begin = first[group];
-    const entry at = pointer[begin];
-    return Place{begin, first[group + 1] - begin, int(pointer[begin + 1] - at), at};
+// Rows of a group, and where the entries of the first one lie.  Nothing is computed of what is still on its way.
+struct Place {
+    int begin, rows;
+    entry at, end;
+};
+
+static __device__ __forceinline__ Edges edges_of(const int *__restrict__ first, int group, int groups) {
+    return group < groups ? Edges{first[group], first[group + 1]} : Edges{0, 0};
+}
+
+static __device__ __forceinline__ Place place_of(Edges edges, const entry *__restrict__ pointer) {
+    if (edges.begin == edges.end) return Place{0, 0, 0, 0};
+    return Place{edges.begin, edges.end - edges.begin, pointer[edges.begin], pointer[edges.begin + 1]};
 }
 
 // Values of all entries, where they lie in CSR.  `diagonal` counts the rows that have an entry there: only if all do, all
@@ -50,18 +56,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int lane = threadIdx.x % 32, step = gridDim.x * WARPS;
     int met = 0;
     for (int group = blockIdx.x * WARPS + threadIdx.x / 32; group < groups; group += step) {
-        const Place here = find(first, pointer, group, groups);
-        for (int k = lane; k < here.count; k += 32) {
+        const Place here = place_of(edges_of(first, group, groups), pointer);
+        const int count = int(here.end - here.at);
+        for (int k = lane; k < count; k += 32) {
             const int column = indices[here.at + k];
             met += column >= here.begin && column < here.begin + here.rows;
 #pragma unroll
             for (int r = 0; r < MOST_ROWS; ++r)
                 if (r < here.rows) {
-                    const entry at = here.at + entry(r) * here.count + k;
+                    const entry at = here.at + entry(r) * count + k;
                     const number n = data[at];
                     const double real_part = (n.x - (column == here.begin + r ? center : 0.0)) * unit;
 #if COMPLEX
-                    values[at] = make_ushort2(to_half(real_part), to_half(n.y * unit));
+                    values[at] = to_half(real_part) | unsigned(to_half(n.y * unit)) << 16;
 #else
                     values[at] = to_half(real_part);
 #endif
@@ -87,7 +94,16 @@ static __device__ __forceinline__ float sum_of_rows(float (&s)[MOST_ROWS], int l
     return s[0] + __shfl_xor_sync(0xffffffffu, s[0], 1);
 }
 
-// u = H v;  partial: Re <u|v> of each block.  Rows of no group are none: first names all of them.
+// The columns of the first entries of a group's rows, `COLUMNS` to a lane.
+static __device__ __forceinline__ void columns_of(Place here, const int *__restrict__ indices, int lane,
+                                                  int (&column)[COLUMNS]) {
+#pragma unroll
+    for (int p = 0; p < COLUMNS; ++p)
+        column[p] = here.at + lane + 32 * p < here.end ? __ldg(indices + here.at + lane + 32 * p) : 0;
+}
+
+// u = H v;  partial: Re <u|v> of each block.  Rows of no group are none: first names all of them.  All that a group reads
+// is on its way at once: its columns are read one group ahead, where they lie two, its edges three.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     packed_product(const int *__restrict__ first, const entry *__restrict__ pointer, const int *__restrict__ indices,
                    const packed *__restrict__ values, const value *__restrict__ v, value *__restrict__ u,
@@ -95,9 +111,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, step = gridDim.x * WARPS;
     double dot = 0;
     int group = blockIdx.x * WARPS + warp;
-    Place here = find(first, pointer, group, groups);
+    Place here = place_of(edges_of(first, group, groups), pointer);
+    Place next = place_of(edges_of(first, group + step, groups), pointer);
+    Edges ahead = edges_of(first, group + 2 * step, groups);
+    int column[COLUMNS];
+    columns_of(here, indices, lane, column);
     for (; group < groups; group += step) {
-        const Place next = find(first, pointer, group + step, groups);
+        const Edges later = edges_of(first, group + 3 * step, groups);
+        const Place after = place_of(ahead, pointer);
+        const bool writes = lane % 4 == 0 && lane / 4 < here.rows;
+        const int row = here.begin + lane / 4;
+        const value own = v[writes ? row : 0];
         float x[MOST_ROWS];
 #pragma unroll
         for (int r = 0; r < MOST_ROWS; ++r) x[r] = 0;
@@ -106,32 +130,43 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int r = 0; r < MOST_ROWS; ++r) y[r] = 0;
 #endif
-        for (int k = lane; k < here.count; k += 32) {
-            const value other = v[__ldg(indices + here.at + k)];
-            packed held[MOST_ROWS];
+        const int count = int(here.end - here.at);
+        Place rest = here;  // what is left of the first row
+        do {
+            value other[COLUMNS];
+            packed held[COLUMNS][MOST_ROWS];
 #pragma unroll
-            for (int r = 0; r < MOST_ROWS; ++r)  // beyond the last row that row again, which counts nowhere
-                held[r] = values[here.at + entry(min(r, here.rows - 1)) * here.count + k];
+            for (int p = 0; p < COLUMNS; ++p) other[p] = v[column[p]];
 #pragma unroll
-            for (int r = 0; r < MOST_ROWS; ++r) {
-#if COMPLEX
-                const float2 h = make_float2(from_half(held[r].x), from_half(held[r].y));
-                x[r] = fmaf(h.x, other.x, fmaf(-h.y, other.y, x[r]));
-                y[r] = fmaf(h.x, other.y, fmaf(h.y, other.x, y[r]));
-#else
-                x[r] = fmaf(from_half(held[r]), other, x[r]);
-#endif
+            for (int p = 0; p < COLUMNS; ++p) {
+                const bool mine = rest.at + lane + 32 * p < rest.end;
+                const packed *at = values + rest.at + lane + 32 * p;
+#pragma unroll
+                for (int r = 0; r < MOST_ROWS; ++r)
+                    held[p][r] = mine && r < here.rows ? at[entry(r) * count] : 0;
             }
-        }
+            rest.at += 32 * COLUMNS;
+            columns_of(rest.at < rest.end ? rest : next, indices, lane, column);
+#pragma unroll
+            for (int p = 0; p < COLUMNS; ++p)
+#pragma unroll
+                for (int r = 0; r < MOST_ROWS; ++r) {
+#if COMPLEX
+                    const float2 h = make_float2(from_half(held[p][r]), from_half(held[p][r] >> 16));
+                    x[r] = fmaf(h.x, other[p].x, fmaf(-h.y, other[p].y, x[r]));
+                    y[r] = fmaf(h.x, other[p].y, fmaf(h.y, other[p].x, y[r]));
+#else
+                    x[r] = fmaf(from_half(held[p][r]), other[p], x[r]);
+#endif
+                }
+        } while (rest.at < rest.end);
         value sum;
 #if COMPLEX
         sum.x = sum_of_rows(x, lane), sum.y = sum_of_rows(y, lane);
 #else
         sum = sum_of_rows(x, lane);
 #endif
-        if (lane % 4 == 0 && lane / 4 < here.rows) {
-            const int row = here.begin + lane / 4;
-            const value own = v[row];
+        if (writes) {
             u[row] = sum;
 #if COMPLEX
             dot += double(sum.x) * own.x + double(sum.y) * own.y;
@@ -139,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             dot += double(sum) * own;
 #endif
         }
-        here = next;
+        here = next, next = after, ahead = later;
     }
     __shared__ double sums[WARPS];
 #pragma unroll

@@ -35,65 +35,100 @@ static __device__ __forceinline__ double from_adjoint(number a, number b) {
 #endif
 }
 
-// One pass over a CSR matrix, a thread a row.  seen, as `ordered` numbers but for the first and last: 1 where the columns
-// of a row do not ascend, + 2 where an entry is not finite;  largest difference from the adjoint;  largest entry;  minus
-// the lowest and the highest energy of Gershgorin's circles;  entries of the longest row.
-extern "C" __global__ void inspect(const entry *__restrict__ pointer, const int *__restrict__ indices,
-                                   const number *__restrict__ data, long long rows, unsigned long long *seen) {
-    unsigned long long flags = 0, longest = 0;
+// One pass over a CSR matrix, LANES threads a row.  seen, as `ordered` numbers but for the first and the last two: 1 where
+// the columns of a row do not ascend, + 2 where an entry is not finite;  largest difference from the adjoint;  largest
+// entry;  minus the lowest and the highest energy of Gershgorin's circles;  entries of the longest row;  how many entries
+// above the diagonal have a partner, less how many are below.  Only entries above look for theirs: where this number is
+// zero, all below have one, else only `all` finds the largest difference.
+template <int LANES>
+static __device__ __forceinline__ void look(const entry *__restrict__ pointer, const int *__restrict__ indices,
+                                            const number *__restrict__ data, long long rows, bool all,
+                                            unsigned long long *seen) {
+    const int lane = threadIdx.x % 32;
+    unsigned long long flags = 0, longest = 0, unpaired = 0;
     double difference = 0, largest = 0, low = __longlong_as_double(0x7ff0000000000000), high = -low;
-    for (long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x; row < rows;
-         row += (long long)gridDim.x * blockDim.x) {
-        const entry begin = pointer[row], end = pointer[row + 1];
-        longest = max(longest, (unsigned long long)(end - begin));
-        double radius = 0, center = 0;
-        long long before = -1;
-        entry shift = 0;
-        for (entry at = begin; at < end; ++at) {
-            const int column = indices[at];
-            const number value = data[at];
-            const double size = magnitude(value);
-            if (column <= before || column >= rows) flags |= 1;
-            if (!isfinite(size)) flags |= 2;
-            before = column;
-            largest = fmax(largest, size);
-            if (column == row) {
-                center += value.x;
-                difference = fmax(difference, from_adjoint(value, value));
-                continue;
-            }
-            radius += size;
-            if (column < 0 || column >= rows) continue;
-            // The partner in the other row: where that of the entry before lies in its row, as in dense blocks, else by
-            // halving.
-            const entry first = pointer[column];
-            entry low_at = first, high_at = pointer[column + 1];
-            entry middle = shift < high_at - first ? first + shift : first + (high_at - first) / 2;
-            bool exists = false;
-            while (low_at < high_at) {
-                const int there = indices[middle];
-                if (there == row) {
-                    low_at = middle, shift = middle - first, exists = true;
-                    break;
+    // Where partners of entries lay in their rows: a thread's last one, or those of a lane's columns in the row before.
+    entry even = 0, odd = 0;
+    for (long long chunk = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32; chunk * 32 < rows;
+         chunk += gridDim.x * (long long)blockDim.x / 32)
+        for (long long row = chunk * 32 + lane / LANES; row < min(rows, chunk * 32 + 32); row += 32 / LANES) {
+            const entry begin = pointer[row], end = pointer[row + 1];
+            longest = max(longest, (unsigned long long)(end - begin));
+            double radius = 0, center = 0;
+            bool second = false;
+            for (entry at = begin + lane % LANES; at < end; at += LANES, second = LANES > 1 && !second) {
+                const int column = indices[at];
+                const number value = data[at];
+                const double size = magnitude(value);
+                if (column < 0 || column >= rows || at > begin && column <= indices[at - 1]) flags |= 1;
+                if (!isfinite(size)) flags |= 2;
+                largest = fmax(largest, size);
+                if (column == row) {
+                    center += value.x;
+                    difference = fmax(difference, from_adjoint(value, value));
+                    continue;
                 }
-                if (there < row)
-                    low_at = middle + 1;
-                else
-                    high_at = middle;
-                middle = low_at + (high_at - low_at) / 2;
+                radius += size;
+                unpaired -= column < row;
+                if (!all && column < row || column < 0 || column >= rows) continue;
+                // The partner in the other row: where it is likely, as in dense blocks, else by halving.
+                const entry first = pointer[column], likely = second ? odd : even;
+                entry low_at = first, high_at = pointer[column + 1];
+                entry middle = likely < high_at - first ? first + likely : first + (high_at - first) / 2;
+                bool exists = false;
+                while (low_at < high_at) {
+                    const int there = indices[middle];
+                    if (there == row) {
+                        low_at = middle, exists = true;
+                        break;
+                    }
+                    if (there < row)
+                        low_at = middle + 1;
+                    else
+                        high_at = middle;
+                    middle = low_at + (high_at - low_at) / 2;
+                }
+                if (exists) {
+                    const entry found = low_at - first + (LANES > 1);
+                    if (second)
+                        odd = found;
+                    else
+                        even = found;
+                    unpaired += column > row;
+                }
+                difference = fmax(difference, exists ? from_adjoint(value, data[low_at]) : size);
             }
-            difference = fmax(difference, exists ? from_adjoint(value, data[low_at]) : size);
-        }
-        low = fmin(low, center - radius), high = fmax(high, center + radius);
-    }
 #pragma unroll
-    for (int distance = 16; distance; distance /= 2) flags |= __shfl_xor_sync(0xffffffffu, flags, distance);
-    if (threadIdx.x % 32 == 0 && flags) atomicOr(seen, flags);
+            for (int distance = LANES / 2; distance; distance /= 2) {
+                radius += __shfl_xor_sync(0xffffffffu, radius, distance);
+                center += __shfl_xor_sync(0xffffffffu, center, distance);
+            }
+            low = fmin(low, center - radius), high = fmax(high, center + radius);
+        }
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) {
+        flags |= __shfl_xor_sync(0xffffffffu, flags, distance);
+        unpaired += __shfl_xor_sync(0xffffffffu, unpaired, distance);
+    }
+    if (lane == 0 && flags) atomicOr(seen, flags);
     raise_to(seen + 1, ordered(difference));
     raise_to(seen + 2, ordered(largest));
     raise_to(seen + 3, ordered(-low));
     raise_to(seen + 4, ordered(high));
     raise_to(seen + 5, longest);
+    if (lane == 0 && unpaired) atomicAdd(seen + 6, unpaired);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 4)
+    inspect(const entry *__restrict__ pointer, const int *__restrict__ indices, const number *__restrict__ data,
+            long long rows, int all, unsigned long long *seen) {
+    look<1>(pointer, indices, data, rows, all, seen);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 4)
+    inspect_long(const entry *__restrict__ pointer, const int *__restrict__ indices, const number *__restrict__ data,
+                 long long rows, int all, unsigned long long *seen) {
+    look<32>(pointer, indices, data, rows, all, seen);
 }
 
 // SELL-32: the length of each row, and the slots of each chunk of 32 rows, which are as wide as the longest of them.  A
