@@ -236,8 +236,9 @@ def grouped_shape(num_vectors: int, dtype: Any) -> GroupedShape:
 
 #: Entries of the longest row from which Lanczos steps on groups read values of 16 bits instead of SELL.
 _LEAST_PACKED = 24
-#: Threads of a block of ``packed.cu``.
-PACKED_THREADS = 256
+#: Threads of a block of ``packed.cu``, and blocks of a multiprocessor, which leave a thread registers for all that a
+#: group reads at once.
+PACKED_THREADS, PACKED_BLOCKS = 256, 4
 
 
 def packs(longest: int) -> bool:
@@ -245,14 +246,9 @@ def packs(longest: int) -> bool:
     return longest >= _LEAST_PACKED
 
 
-def packed_blocks(dtype: Any) -> int:
-    """Return the blocks of a multiprocessor that leave a thread registers for all that a group reads at once."""
-    return 3 if np.dtype(dtype).kind == "c" else 4
-
-
-def packed_launch(groups: int, dtype: Any, device: Device) -> Shape:
+def packed_launch(groups: int, device: Device) -> Shape:
     """Return the launch of ``pack`` and ``packed_product``: as many blocks as run together take turns of groups."""
-    blocks = min(device.multiprocessors * packed_blocks(dtype), -(-groups * 32 // PACKED_THREADS))
+    blocks = min(device.multiprocessors * PACKED_BLOCKS, -(-groups * 32 // PACKED_THREADS))
     return Shape((blocks,), PACKED_THREADS)
 
 

@@ -49,7 +49,7 @@ def tridiagonalize(
     dtype, wide = str(matrix.dtype), matrix.indptr.dtype.itemsize == 8
     parts = 2 if np.dtype(dtype).kind == "c" else 1
     groups = np.int32(first.size - 1)
-    launched = packed_launch(int(groups), dtype, describe())
+    launched = packed_launch(int(groups), describe())
     values, diagonal = cupy.empty(parts * matrix.nnz, np.uint16), cupy.empty(1, np.int32)
     unit = packed_unit(dtype, wide=wide)
     for center, half in (((low + high) / 2, (high - low) / 2), (0.0, max(abs(low), abs(high)))):

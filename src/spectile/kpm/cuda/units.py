@@ -10,6 +10,7 @@ from spectile.core.compile import PORTABLE, Unit
 from spectile.kpm.cuda import kernels
 from spectile.kpm.cuda.choose import (
     INSPECTOR_THREADS,
+    PACKED_BLOCKS,
     PACKED_THREADS,
     SELL_CHUNK,
     GatherShape,
@@ -19,7 +20,6 @@ from spectile.kpm.cuda.choose import (
     SweepTile,
     gather_shape,
     grouped_shape,
-    packed_blocks,
     row_shape,
     sell_shape,
     staged_shape,
@@ -166,7 +166,7 @@ def packed_unit(dtype: str, *, wide: bool = False) -> Unit:
     """Return the unit of the products of Lanczos steps on groups of rows (``packed.cu``)."""
     defines = {
         "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "WIDE": str(int(wide)),
-        "THREADS": str(PACKED_THREADS), "BLOCKS": str(packed_blocks(dtype)),
+        "THREADS": str(PACKED_THREADS), "BLOCKS": str(PACKED_BLOCKS),
     }  # fmt: skip
     return Unit(kernels.__name__, ("packed.cu",), PORTABLE, defines)
 
