@@ -92,9 +92,11 @@ def test_kpm_dos_takes_them_and_repeats_to_the_bit(dtype, num_vectors):
     assert taken == describe().fast_fp64
     runs = [kpm_dos(matrix, 60, num_vectors, rng=3).moments for _ in range(2)]
     np.testing.assert_array_equal(*runs)
+    # Bounds that are found with rounded values differ from those of the CPU, and moments with them.
     on_cpu = kpm_dos(hamiltonian("wannier", 20000, dtype), 60, num_vectors, rng=3, backend="cpu")
+    same = kpm_dos(matrix, 60, num_vectors, rng=3, bounds=on_cpu.bounds)
     limit = 1e-9 if dtype in ("float64", "complex128") else 1e-3
-    np.testing.assert_allclose(runs[0], on_cpu.moments, rtol=0, atol=limit * matrix.shape[0])
+    np.testing.assert_allclose(same.moments, on_cpu.moments, rtol=0, atol=limit * matrix.shape[0])
 
 
 def lanczos_bounds(alphas, betas):
@@ -181,7 +183,7 @@ def test_a_matrix_without_entries_is_not_packed(dtype):
 
 
 def test_packed_values_are_not_used_where_rounding_moves_the_ends_of_the_spectrum():
-    from spectile.kpm.bounds import given_or_found
+    from spectile.kpm.bounds import given_or_found, scaling
     from spectile.kpm.cuda import packed
     from spectile.kpm.moments import make_engine
 
@@ -190,8 +192,8 @@ def test_packed_values_are_not_used_where_rounding_moves_the_ends_of_the_spectru
     H = np.triu(dense) + np.triu(dense, 1).T
     engine = make_engine(sp.csr_matrix(H), "cuda")
     assert packed.tridiagonalize(engine.matrix, engine._groups, engine.bounds(), engine.seen.longest, 48) is None
-    exact, (low, high) = np.linalg.eigvalsh(H), given_or_found(engine, None)
-    assert low <= exact[0] and exact[-1] <= high
+    a, b = scaling(given_or_found(engine, None))
+    assert np.abs(a * (np.linalg.eigvalsh(H) - b)).max() <= 1, f"seed {SEED}"
 
 
 def test_groups_and_adjoints_are_found():
