@@ -1,6 +1,8 @@
 """Put on PYTHONPATH by tests: the system kpm gets methods that crash, hang, lie and forget."""
 
+import atexit
 import os
+import resource
 import signal
 import sys
 import time
@@ -101,6 +103,19 @@ def fake_gpu(count):
     sys.modules |= {"cupy": cupy, "spectile.core.device": device}
 
 
+def note_processor_time(path):
+    """Let a Snakemake append to `path`, at its end, its Slurm job and the processor time of it and its children."""
+
+    def note():
+        seconds = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        with Path(path).open("a") as file:
+            file.write(f"{os.environ.get('SLURM_JOB_ID', '-')} {seconds:.3f}\n")
+
+    atexit.register(note)
+
+
+if "FAULTY_SECONDS" in os.environ and "snakemake" in sys.orig_argv:
+    note_processor_time(os.environ["FAULTY_SECONDS"])
 if "FAULTY_GPUS" in os.environ:
     fake_gpu(int(os.environ["FAULTY_GPUS"]))
 module = types.ModuleType("spectile_study.cases.kpm.build")

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -112,3 +113,25 @@ def busyness():
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-m", "snakemake", "--version"], check=True, stdout=subprocess.DEVNULL)
     return max(1.0, (time.perf_counter() - begin) / 0.9)
+
+
+def processor_seconds(work):
+    """Return the processor time of what `work()` starts and waits for: other load changes it less than the clock's."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    work()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def processor_seconds_of_a_start():
+    """Return the processor time of a start of Snakemake here and now: the least of three."""
+    command = [sys.executable, "-m", "snakemake", "--version"]
+    start = functools.partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
+    return min(processor_seconds(start) for _ in range(3))
+
+
+def quiet_seconds(work):
+    """Return the processor time of `work()` as a quiet machine takes it, on which a start of Snakemake takes 0.9 s."""
+    seconds = 0.9 * processor_seconds(work) / processor_seconds_of_a_start()
+    print(f"{seconds:.1f} s of a quiet machine's processor")
+    return seconds
