@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from spectile.__main__ import main
 from spectile.core.atomic_file import atomic_write
 from spectile_study.bench import archive, claims, provenance, record, sheets, stats
-from spectile_study.bench.case import Method
+from spectile_study.bench.case import InputAbsent, Method
 from spectile_study.bench.compare import compare, report
 from spectile_study.bench.measure import Job, measure_case
 from spectile_study.bench.measure.checks import check_method
@@ -402,6 +402,22 @@ def test_a_case_that_cannot_be_built_is_a_result(tmp_path, monkeypatch, error, s
     made = measure_case(job, {}, lambda name, limit: None)
     assert made["status"] == status and str(error) in made["reason"]
     record.check(made, "the record")
+
+
+def test_what_needs_no_input_is_told_of_a_case_without_it(tmp_path, monkeypatch):
+    told = replace(METHOD, name="index", run=lambda: 5, check=lambda found: {"error_max": float(found - 5)})
+    told = replace(told, limits={"error_max": 0.0}, prepare=None, clock="none", values=lambda found: {"nnz": found})
+
+    def build(row, context):
+        raise InputAbsent("the matrix is absent", [told])
+
+    monkeypatch.setitem(sys.modules, "spectile_study.cases.kpm.build", SimpleNamespace(build=build))
+    job = Job("kpm", {"case": "a"}, "test", "cpu", "", str(tmp_path), 1, 1, 3, 0, 1.0)
+    made = measure_case(job, {}, lambda name, limit: None)
+    record.check(made, "the record")
+    rows = record.frame([made]).set_index("method")
+    assert dict(rows["status"]) == {"index": "ok", "-": "skipped"}
+    assert rows["v_nnz"]["index"] == 5 and rows["reason"]["-"] == "the matrix is absent"
 
 
 def test_every_column_and_field_is_explained():

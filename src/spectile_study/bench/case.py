@@ -96,6 +96,20 @@ class Skipped:
     reason: str
 
 
+class InputAbsent(FileNotFoundError):
+    """A case whose input is absent: it is skipped with this sentence, but for the methods that need none of it.
+
+    Attributes
+    ----------
+    methods : list of Method
+        What can be said without the input.
+    """
+
+    def __init__(self, message: str, methods: Sequence[Method] = ()) -> None:
+        super().__init__(message)
+        self.methods = list(methods)
+
+
 @dataclass
 class Problem:
     """One case, ready to be measured.

@@ -145,8 +145,8 @@ def columns(paper: str | None = None) -> dict[str, str]:
 def frame(records: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
     """Return the frame of `records`: one row for each method of a case, derived columns included.
 
-    A case that could not be built (its input is absent, say) keeps one row whose method is ``"-"``.  The frame has
-    every column of its paper, and without any record the columns of all papers.
+    A case that could not be built (its input is absent, say) has a row whose method is ``"-"``, beside those of methods
+    that went without.  The frame has every column of its paper, and without any record the columns of all papers.
     """
     import pandas
 
@@ -165,7 +165,9 @@ def frame(records: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
         shared |= {f"run_{name}": value for name, value in made_by(record).items()}
         shared |= {f"p_{key}": value for key, value in record["params"].items()}
         shared |= {f"v_{key}": value for key, value in record["values"].items()}
-        methods = record["methods"] or [{"method": "-", "status": record["status"], "reason": record["reason"]}]
+        methods = list(record["methods"])
+        if record["status"] != "ok" or not methods:
+            methods.append({"method": "-", "status": record["status"], "reason": record["reason"]})
         rows += [shared | _method_row(method) for method in methods]
     return _complete(pandas.DataFrame(rows))
 

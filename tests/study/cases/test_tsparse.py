@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from spectile.tsparse import reference, spgemm
 from spectile.tsparse.types import PRECISIONS
 from spectile_study.bench import record, sheets
-from spectile_study.bench.case import Context, Method, Skipped
+from spectile_study.bench.case import Context, InputAbsent, Method, Skipped
 from spectile_study.bench.measure.checks import check_method
 from spectile_study.cases.tsparse import build as cases
 from spectile_study.cases.tsparse import called, checks, comparators
@@ -55,6 +55,23 @@ def test_recorded_results_hold_every_row_of_the_sheet(sheet):
     for name in ("lock1074", "wiki_vote", "web_notredame"):
         row = frame[(frame["case"] == name) & (frame["method"] == "spectile_float64")].iloc[0]
         assert row["v_products"] == {"lock1074": 2752056, "wiki_vote": 4542805, "web_notredame": 64593748}[name]
+
+
+@pytest.mark.parametrize(("nnz", "status"), [(3105536, "ok"), (3105537, "failed")])
+def test_a_matrix_that_is_not_at_hand_is_told_of_by_the_index(tmp_path, monkeypatch, nnz, status):
+    monkeypatch.chdir(ROOT)
+    row, context = {"matrix": "webbase-1M", "product": None}, Context("cpu", tmp_path, 1, 1)
+    with pytest.raises(suitesparse.MissingMatrix, match="absent from the mirror"):
+        cases.build(row, context)
+    index = tmp_path / "suitesparse/index/a.csv"
+    index.parent.mkdir(parents=True)
+    index.write_text(f"1\n08-Oct-2020 17:09:58\nWilliams,webbase-1M,1000005,1000005,{nnz},1,0,0,0,1,1,graph,{nnz}\n")
+    with pytest.raises(InputAbsent, match="absent from the mirror") as absent:
+        cases.build(row, context)
+    (method,) = absent.value.methods
+    found, _ = check_method(method, "cpu")
+    assert found["status"] == status
+    assert found["values"] == {"n": 1000005, "nnz": nnz}
 
 
 @pytest.mark.parametrize("name", ["cage6", "mc2depi_16x24", "banded_200_9", "rmat_7_6", "elasticity2d_9x7"])

@@ -371,6 +371,22 @@ def test_matrix_in_the_index_but_not_at_the_mirror(mirror, resources):
         suitesparse.fetch("gone", mirror.url, resources)
 
 
+def test_an_index_kept_here_tells_of_a_matrix_that_is_not(mirror, resources):
+    mirror.add("Test", "gone", None, rows=7, columns=8, nnz=9)
+    with pytest.raises(MissingMatrix) as missing:
+        suitesparse.load("Test/gone", resources)
+    assert missing.value.entry is None  # nothing was fetched, so nothing is known
+    with pytest.raises(MissingMatrix):
+        suitesparse.fetch("gone", mirror.url, resources)
+    with pytest.raises(MissingMatrix) as missing:
+        suitesparse.load("Test/gone", resources)
+    entry = missing.value.entry
+    assert (entry.key, entry.rows, entry.columns, entry.nnz) == ("Test/gone", 7, 8, 9)
+    with pytest.raises(MissingMatrix) as missing:
+        suitesparse.load("Other/gone", resources)
+    assert missing.value.entry is None
+
+
 def test_truncated_index(mirror, resources):
     index = mirror.folder / "files" / "ssstats.csv"
     index.write_text("2" + index.read_text()[1:])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from spectile_study.bench.case import Context, Method, Problem, Skipped
+from spectile_study.bench.case import Context, InputAbsent, Method, Problem, Skipped
 from spectile_study.bench.measure.checks import check_method, raise_if_device_lost
 from spectile_study.bench.measure.job import Job
 from spectile_study.bench.measure.machine import TooFewGpus, require_gpus
@@ -53,6 +53,8 @@ def measure_case(
         raise_if_device_lost(job.device, error)
         absent = isinstance(error, FileNotFoundError | MissingMatrix | TooFewGpus)
         status, reason = ("skipped", str(error)) if absent else ("failed", f"{type(error).__name__}: {error}")
+        if isinstance(error, InputAbsent):
+            problem = Problem([*error.methods])
     rows = measure_methods(job, problem, failed, announce)
     return case | {
         "status": status,

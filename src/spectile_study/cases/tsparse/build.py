@@ -11,7 +11,8 @@ left out).  The ending ``_empty_pool`` marks calls that find CuPy's memory pool 
 thread of the CPU, where the others take as many as Numba is given.  On a GPU times are events after the second-level
 cache was overwritten, but for ``_as_called``, the wall clock of a public call and a wait, and ``_throughput``, the same
 over many calls with one wait: of ``spectile``, of ``cupyx`` (CuPy's ``A @ A``), and of products whose pattern is known:
-``numeric`` and the vendor's ``cusparse_reuse``.
+``numeric`` and the vendor's ``cusparse_reuse``.  Of a matrix that is not at hand ``index`` says what the collection's
+index does: its rows and nonzeros.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 
 from spectile.tsparse import reference
 from spectile.tsparse.types import HALF_MAX, HALF_NORMAL
-from spectile_study.bench.case import Context, Problem
+from spectile_study.bench.case import Context, InputAbsent, Method, Problem
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.tsparse import comparators, host, second_set
 from spectile_study.cases.tsparse.checks import Check
@@ -39,7 +40,12 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
     if row.get("product"):
         return second_set.problem(row["product"], context)
     table = _MATRICES if _MATRICES.exists() else None
-    A = suitesparse.matrix(row["matrix"], context.resources, table)
+    try:
+        A = suitesparse.matrix(row["matrix"], context.resources, table)
+    except suitesparse.MissingMatrix as error:
+        if error.entry is None:
+            raise
+        raise InputAbsent(str(error), [_index(error.entry, table)]) from None
     counts = table1(A)
     check = Check(A, int(counts["nnz_c"]), context.seed)
     if context.device == "cuda":
@@ -51,6 +57,24 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
     methods += comparators.methods(A, int(counts["nnz_c"]))
     inputs = {"A": digest_array(A.data), "pattern": digest_array(A.indices)}
     return Problem(methods, inputs, counts | conditions(A))
+
+
+def _index(entry: suitesparse.Entry, table: Path | None) -> Method:
+    """Return the method that has of a matrix what the collection's index says, checked by the pinned counts."""
+    pinned = suitesparse.read_table(table).get(entry.key) if table else None
+    expected = (pinned.rows, pinned.nnz) if pinned else (entry.rows, entry.nnz)
+
+    def check(found: tuple[int, int]) -> dict[str, float]:
+        return {"error_max": float(max(abs(a - b) for a, b in zip(found, expected, strict=True)))}
+
+    return Method(
+        "index",
+        lambda: (entry.rows, entry.nnz),
+        check,
+        {"error_max": 0.0},
+        clock="none",
+        values=lambda found: {"n": found[0], "nnz": found[1]},
+    )
 
 
 def table1(A: Any) -> dict[str, Any]:

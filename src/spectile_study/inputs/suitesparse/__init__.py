@@ -17,10 +17,10 @@ or removed.
 
 from spectile_study.inputs.suitesparse.collection import fetch, fetch_main, load, matrix
 from spectile_study.inputs.suitesparse.content import canonical, digest
-from spectile_study.inputs.suitesparse.index import SUITESPARSE_URL, MissingMatrix
+from spectile_study.inputs.suitesparse.index import SUITESPARSE_URL, Entry, MissingMatrix
 from spectile_study.inputs.suitesparse.table import Pinned, Table, read_table
 
 __all__ = [
-    "SUITESPARSE_URL", "MissingMatrix", "Pinned", "Table", "canonical", "digest", "fetch", "fetch_main", "load",
-    "matrix", "read_table",
+    "SUITESPARSE_URL", "Entry", "MissingMatrix", "Pinned", "Table", "canonical", "digest", "fetch", "fetch_main",
+    "load", "matrix", "read_table",
 ]  # fmt: skip

@@ -23,7 +23,13 @@ from spectile_study.inputs.suitesparse.content import (
     verify,
     write_kept,
 )
-from spectile_study.inputs.suitesparse.index import SUITESPARSE_URL, MissingMatrix, download_present, identify
+from spectile_study.inputs.suitesparse.index import (
+    SUITESPARSE_URL,
+    MissingMatrix,
+    download_present,
+    identify,
+    kept_entry,
+)
 from spectile_study.inputs.suitesparse.table import SAFE, Table, as_pins, resolve
 
 if TYPE_CHECKING:
@@ -114,7 +120,8 @@ def load(name: str, resources: str | os.PathLike[str], table: Table = None) -> c
             )
             # Records keep this sentence, so it names no folder of the machine.
             + f"; get it with: python -m spectile_study fetch --matrix {key or name} --base-url {SUITESPARSE_URL}, "
-            "and --resources FOLDER unless the folder is resources"
+            "and --resources FOLDER unless the folder is resources",
+            kept_entry(key, home) if key else None,
         )
     result = read_kept(kept_path(home, key))
     verify(result, key, pins.get(key), None, str(kept_path(home, key)))

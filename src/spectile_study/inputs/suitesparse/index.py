@@ -9,6 +9,7 @@ that process.
 from __future__ import annotations
 
 import contextlib
+import csv
 import difflib
 import hashlib
 import importlib.util
@@ -31,7 +32,17 @@ _INDEX_AGE_S = 90 * 24 * 3600.0  # ssgetpy's own
 
 
 class MissingMatrix(ValueError):
-    """A matrix that is not at hand (or not at the mirror): a case that needs it is skipped with this sentence."""
+    """A matrix that is not at hand (or not at the mirror): a case that needs it is skipped with this sentence.
+
+    Attributes
+    ----------
+    entry : Entry or None
+        What an index kept here says of it.
+    """
+
+    def __init__(self, message: str, entry: Entry | None = None) -> None:
+        super().__init__(message)
+        self.entry = entry
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,26 @@ def identify(name: str, base: str, home: Path) -> Entry:
         raise MissingMatrix(f"matrix {name!r} is not in the index {base}/files/ssstats.csv{near}")
     (match,) = matches
     return Entry(match["key"], match["rows"], match["columns"], match["nnz"], base + match["path"])
+
+
+def kept_entry(key: str, home: Path) -> Entry | None:
+    """Return what an index that was fetched earlier says of the matrix ``group/name``; neither network nor ssgetpy.
+
+    Parameters
+    ----------
+    key : str
+        ``group/name``.
+    home : Path
+        Folder of the fetched matrices, in which indices are kept.
+    """
+    group, name = key.split("/")
+    for path in sorted((home / "index").glob("*.csv")):
+        for line in csv.reader(path.read_text(encoding="utf-8", errors="replace").splitlines()):
+            if line[:2] == [group, name]:
+                with contextlib.suppress(ValueError):  # a damaged line says nothing
+                    rows, columns, nnz = map(int, line[2:5])
+                    return Entry(key, rows, columns, nnz, "")
+    return None
 
 
 def _ask_ssgetpy(csv_file: Path, folder: Path, name: str) -> dict[str, Any] | None:
