@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import itertools
+import json
 import math
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas
 import pytest
+import scipy.io
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -402,6 +404,15 @@ def test_a_case_that_cannot_be_built_is_a_result(tmp_path, monkeypatch, error, s
     made = measure_case(job, {}, lambda name, limit: None)
     assert made["status"] == status and str(error) in made["reason"]
     record.check(made, "the record")
+
+
+def test_a_record_can_be_written_after_a_matrixmarket_file_was_read(tmp_path):
+    """SciPy registers its reader with threadpoolctl, whose pools a record lists."""
+    path = tmp_path / "one.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 2\n")
+    assert scipy.io.mmread(path).sum() == 2
+    facts = provenance.provenance("kpm", "cpu", 1, 1, {})
+    assert json.loads(json.dumps(facts))["blas"] == facts["blas"] != []
 
 
 def test_what_needs_no_input_is_told_of_a_case_without_it(tmp_path, monkeypatch):

@@ -1,7 +1,8 @@
-"""How Figures 7 to 10 of tSparse draw the paper's rivals, and what is told of those that fail."""
+"""How tSparse's elements draw the paper's rivals, and what is told of those that fail and of absent matrices."""
 
 from pathlib import Path
 
+import pandas
 import pytest
 
 from spectile_study.bench import record
@@ -67,3 +68,17 @@ def test_a_time_that_is_lacking_is_not_called_the_paper_s(frame, monkeypatch, tm
     text = (tmp_path / "matrices.html").read_text()
     assert "not measured" in text
     assert "not printed" not in text
+
+
+@pytest.mark.parametrize(("nnz", "words"), [(3105536, "as in the index"), (3105537, "other than in the index")])
+def test_table_1_holds_what_the_index_says_of_absent_matrices(frame, monkeypatch, nnz, words):
+    monkeypatch.chdir(FRAME.parents[3])
+    rows = frame[frame["p_matrix"] == "webbase-1M"].copy()
+    absent = rows[rows["method"] == "-"]
+    told = absent.assign(method="index", status="ok", reason=None, v_n=1000005, v_nnz=nnz)
+    (table,) = [element for element in elements("tsparse") if element.name == "t1"]
+    drawn = table.draw(pandas.concat([absent, told]))
+    line = drawn.data.set_index("matrix").loc["webbase-1M"]
+    assert (line["rows"], line["NNZ(A)"], line["source"]) == (1000005, nnz, f"printed; rows and NNZ(A) {words}")
+    assert drawn.data.set_index("matrix").loc["pli", "source"] == "printed"
+    assert {(mark["method"], mark["y"]) for mark in drawn.sources} == {("index", 1000005), ("index", nnz)}

@@ -227,7 +227,9 @@ def _blas() -> list[dict[str, Any]]:
     import threadpoolctl
 
     keys = ("internal_api", "version", "num_threads", "architecture")
-    return [{key: info.get(key) for key in keys} for info in threadpoolctl.threadpool_info()]
+    # Others register themselves here, too: SciPy's reader of MatrixMarket files, with a version that is no text.
+    pools = [info for info in threadpoolctl.threadpool_info() if info["user_api"] in ("blas", "openmp")]
+    return [{key: info.get(key) for key in keys} for info in pools]
 
 
 def _gpu_facts() -> dict[str, Any]:

@@ -45,7 +45,7 @@ def test_recorded_results_hold_every_row_of_the_sheet(sheet):
         rows = frame[frame["case"] == case]
         short = row["matrix"].rpartition("/")[2]
         if short in names and names[short].source == "absent":
-            assert rows["reason"].str.contains("absent from the mirror").all()
+            assert rows.loc[rows["method"] != "index", "reason"].str.contains("absent from the mirror").all()
             continue
         status = dict(zip(rows["method"], rows["status"], strict=True))
         assert status["spectile_float64"] == status["spectile_float32"] == "ok", case
