@@ -36,6 +36,8 @@ class Recipe:
         Further flags of ``nvcc``.
     repairs : tuple of Repair
         What is replaced in the source before it is compiled.
+    precision : str
+        In which its products are, as it is built here.
     """
 
     title: str
@@ -46,6 +48,7 @@ class Recipe:
     sources: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     repairs: tuple[Repair, ...] = ()
+    precision: str = "float32"
 
 
 #: CUB's functors Min and Max, which CUDA 13 has no more, before all else.
@@ -220,5 +223,6 @@ RECIPES = {
             *_in("OpSparse/inc/Meta.h", ("Meta(){}", "Meta() : d_combined_mem(), combined_mem(), stream() {}")),
             *_in("OpSparse/src/Meta.cu", ("delete [] combined_mem;", "free(combined_mem);")),
         ),
+        precision="float64",
     ),
 }
