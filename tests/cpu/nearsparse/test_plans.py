@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -367,17 +367,21 @@ def test_a_repeated_call_costs_the_host_little(machine: Machine, monkeypatch: py
     plan = repeated._plans[repeated.key_of(a, b, out, 1.0, *OPTIONS)]
     plan._launches = []
     assert api.spamm(a, b, tau=1.0, out=out).c is out
-    best = min(_time(lambda: api.spamm(a, b, tau=1.0, out=out)) for _ in range(20))
-    # What the stand-in leaves out, launches and allocations, takes 10 microseconds; the call may take 25.
-    assert best < 30e-6, best
+    # Counted, as the time of so short a call follows what else the machine does, below 30 microseconds or 36, for
+    # the 35 functions that a call enters (Python 3.11), beside launches and allocations, which the stand-in leaves out.
+    entered = _functions_entered(lambda: api.spamm(a, b, tau=1.0, out=out))
+    assert 0 < entered <= 45, entered
 
 
-def _time(function: Any, turns: int = 200) -> float:
-    # Of this thread alone: other processes may keep the cores busy.
-    start = time.thread_time()
-    for _ in range(turns):
+def _functions_entered(function: Callable[[], object]) -> int:
+    """Return how many functions a call enters, Python's and C's."""
+    events: list[str] = []
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    try:
         function()
-    return (time.thread_time() - start) / turns
+    finally:
+        sys.setprofile(None)
+    return events.count("call") + events.count("c_call")
 
 
 def test_words_lie_where_the_struct_has_them() -> None:
