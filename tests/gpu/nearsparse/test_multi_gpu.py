@@ -439,10 +439,15 @@ def test_host_matrices_that_do_not_fit_are_streamed() -> None:
     del a, b
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
+    # Small arrays in large pieces, which the pool can neither give back nor use for a large array.
+    pieces = [cupy.empty(16 << 20, "u1") for _ in range(2)]
+    pieces.clear()
+    small = [cupy.empty(4096, "u1") for _ in range(2)]
     before = pool.get_limit()
-    pool.set_limit(pool.used_bytes() + (48 << 20))
+    pool.set_limit(pool.total_bytes() + (48 << 20))
     try:
         found = spamm(host_a, host_b, tau=tau).c
+        assert len(small) == 2
     finally:
         pool.set_limit(before)
     np.testing.assert_array_equal(found, wanted)

@@ -235,10 +235,14 @@ class _StreamedPart:
 
 
 def free_bytes() -> int:
-    """Return the bytes that the current device can still allocate, within the limit of CuPy's memory pool."""
+    """Return the bytes that the current device can still allocate, within the limit of CuPy's memory pool.
+
+    What is idle in the pool is given back first, since pieces beside arrays in use hold no large array.
+    """
     import cupy
 
     pool = cupy.get_default_memory_pool()
-    free = memory.free_bytes()
+    pool.free_all_blocks()
+    free = memory.free_bytes() - pool.free_bytes()
     limit = pool.get_limit()
-    return min(free, limit - pool.used_bytes()) if limit else free
+    return min(free, limit - pool.total_bytes()) if limit else free
