@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -12,50 +11,18 @@ import numpy as np
 
 from spectile.core.jit import njit
 from spectile.kpm.cuda.choose import PAGE
-from spectile.kpm.cuda.inspector import pages_of_runs
+from spectile.kpm.cuda.inspector import Plan, pages_of_runs
 from spectile.kpm.types import Array
 
 #: 16-bit words of a page's header in the codes (``Header`` in ``staged.cu``), which count in such units; no page.
 WORDS, NO_PAGE = 8, 0xFFFF
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The schedule of all workers.
-
-    Attributes
-    ----------
-    first : ndarray, int32, shape (workers + 1,)
-        First tile of each worker.
-    tiles : ndarray, int32, shape (tiles + 1, 4)
-        First copy, first 16 bytes of codes, first four values of each tile, and whether it copies the last page.
-    loads : ndarray, int32, shape (copies, 2)
-        Page and slot of each copy.
-    codes : ndarray, uint16
-        Headers and codes of the tiles as the kernel reads them; with a table, each code is followed by its kind.
-    source : ndarray
-        Position of each value in the matrix's own data, -1 for fill-in.
-    pages : int
-        Pages of V.
-    """
-
-    first: Array
-    tiles: Array
-    loads: Array
-    codes: Array
-    source: Array
-    pages: int
-
-    @property
-    def reuse(self) -> float:
-        """Times that a row of V is copied to shared memory; 1 would be the least."""
-        return len(self.loads) / self.pages
-
-
 def plan(
     indptr: Array,
     indices: Array,
-    kinds: Array,
+    data: Array,
+    kinds: Array | None,
     *,
     wave_pages: int,
     line_pages: int,
@@ -68,27 +35,8 @@ def plan(
     runs: Sequence[tuple[int, int]] = (),
     num_columns: int = 0,
 ) -> Plan | None:
-    """Schedule a CSR matrix; None where a tile and those in flight beside it need more than the slots.
-
-    Parameters
-    ----------
-    indptr, indices : ndarray
-        Structure of the matrix; its first columns are its rows.
-    kinds : ndarray, uint16
-        Number of each entry's value in a table whose first value is zero; empty where values are stored one by one.
-    wave_pages, line_pages : int
-        Pages of a wave and of a line (:func:`worker_pages`).
-    workers, turns : int
-        Thread blocks that share the rows, and parts of each.
-    slots : int
-        Pages of V that shared memory holds.
-    tile, depth, groups : int
-        Pages of a tile, tiles in flight, tiles at work: a warp's next page lies so many tiles ahead.
-    runs : sequence of (start, stop)
-        Pages to compute; all rows if empty.
-    num_columns : int
-        Rows of V; those of the matrix if zero.
-    """
+    """Return what :func:`spectile.kpm.cuda.inspector.plan` returns of these parameters, all arrays NumPy's."""
+    kinds = np.empty(0, np.uint16) if kinds is None else kinds
     num_rows = len(indptr) - 1
     num_pages = -(-max(num_rows, num_columns) // PAGE)
     runs = runs or [(0, -(-num_rows // PAGE))]
@@ -115,7 +63,8 @@ def plan(
     table[-1, :3] = totals
     table[table[1:, 0].searchsorted(np.flatnonzero(loads[:, 0] == num_pages - 1), side="right"), 3] = 1
     first = np.concatenate([[0], np.cumsum([len(each) for each in tables])]).astype(np.int32)
-    return Plan(first, table, loads, codes, source, num_pages)
+    values = np.zeros(PAGE, data.dtype) if kinds.size else np.append(data, data.dtype.type(0))[source]
+    return Plan(first, table, loads, codes, values, num_pages)
 
 
 @njit(nogil=True)

@@ -26,19 +26,19 @@ _MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Plan:
-    """The schedule of all workers, on the device.
+    """The schedule of all workers: arrays of CuPy, or of NumPy where tests make it on the host.
 
     Attributes
     ----------
-    first : cupy.ndarray, int32, shape (workers + 1,)
+    first : array, int32, shape (workers + 1,)
         First tile of each worker.
-    tiles : cupy.ndarray, int32, shape (tiles + 1, 4)
+    tiles : array, int32, shape (tiles + 1, 4)
         First copy, first 16 bytes of codes, first four values of each tile, and whether it copies the last page.
-    loads : cupy.ndarray, int32, shape (copies, 2)
+    loads : array, int32, shape (copies, 2)
         Page and slot of each copy.
-    codes : cupy.ndarray, uint16
+    codes : array, uint16
         Headers and codes of the tiles as the kernel reads them; with a table, each code is followed by its kind.
-    values : cupy.ndarray
+    values : array
         The matrix's entries in the kernel's order, zero for fill-in; four zeros with a table.
     pages : int
         Pages of V.
