@@ -211,6 +211,8 @@ def test_groups_and_adjoints_are_found():
         if most == 9:
             np.testing.assert_array_equal(edges, np.append(0, np.cumsum(sizes)))
         assert inspect(csr_matrix(H)).difference == 0
+    for size, wanted in ((1, [0, 1]), (8, [0, 8]), (9, [0, 4, 9]), (33, [0, 6, 13, 19, 26, 33])):
+        np.testing.assert_array_equal(groups_of(csr_matrix(sp.csr_matrix(np.ones((size, size))))).get(), wanted)
     wannier = hamiltonian("wannier", 3000, np.float64)
     row = int(rng.integers(wannier.shape[0]))
     changed = wannier.copy()

@@ -33,7 +33,9 @@ def groups_of(matrix: Any) -> Any:
     rows = int(matrix.shape[0])
     chunks = -(-rows // 32)
     begins = cupy.empty(rows, np.bool_)
-    counts, starts, long_run = cupy.empty(chunks, np.int64), cupy.empty(chunks + 1, np.int64), cupy.zeros(1, np.int32)
+    # Where the groups of each chunk begin, how many there are, and whether one has too many rows: read in one copy.
+    found = cupy.zeros(chunks + 2, np.int64)
+    counts, starts, long_run = cupy.empty(chunks, np.int64), found[:-1], found[-1:]
     first = cupy.empty(rows + 1, np.int32)
     unit = vectors_unit(str(matrix.dtype), wide=matrix.indptr.dtype.itemsize == 8)
     by_row = Shape((-(-chunks * 32 // 256),), 256)
@@ -41,9 +43,10 @@ def groups_of(matrix: Any) -> Any:
     kernel(unit, "group_counts")(by_row, begins, np.int64(rows), np.int32(MOST_GROUPED), counts, long_run)
     kernel(unit, "sell_sum")(Shape((1,), 1024), counts, starts, np.int64(chunks))
     kernel(unit, "group_edges")(by_row, begins, np.int64(rows), starts, first)
-    first = first[: int(starts[-1]) + 1]
+    groups, any_long = found[-2:].get().tolist()
+    first = first[: groups + 1]
     # Nearly all matrices have groups of eight rows at most.
-    return cupy.asarray(cut(first.get())) if int(long_run[0]) else first
+    return cupy.asarray(cut(first.get())) if any_long else first
 
 
 def cut(runs: Array) -> Array:

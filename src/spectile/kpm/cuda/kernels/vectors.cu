@@ -213,7 +213,7 @@ extern "C" __global__ void group_begins(const entry *__restrict__ pointer, const
 
 // How many groups begin in each chunk of 32 rows; `long_run` is set where a group has more than `most` rows.
 extern "C" __global__ void group_counts(const bool *__restrict__ begins, long long rows, int most,
-                                        long long *__restrict__ counts, int *long_run) {
+                                        long long *__restrict__ counts, long long *long_run) {
     const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (row / 32 * 32 >= rows) return;
     const unsigned mask = __ballot_sync(0xffffffffu, row < rows && begins[row]);
