@@ -8,6 +8,7 @@ import pytest
 import scipy.linalg
 
 from spectile_study.cases.evd import magma
+from spectile_study.cases.evd.common import ONCE_S, chasing_seconds, magma_seconds
 from spectile_study.inputs import counted
 
 STAND_IN = """
@@ -63,11 +64,35 @@ def test_the_width_of_magmas_integers_is_found(stand_in, integer, bits):
     narrow = "this MAGMA counts its work space in 32 bits, which ends at n = 26,754 with vectors"
     assert magma.reason(26_755, vectors=True) == (narrow if bits == 32 else None)
     assert magma.reason(26_754, vectors=True) is None
+    assert magma.bandwidth(magma.load(magma.find()), 40_000) == 64
 
 
 def test_a_magma_that_does_not_start_is_a_reason(stand_in):
     stand_in("int", -116)
     assert "magma_init failed: it needs a CUDA device" in magma.reason(10)
+
+
+# Seconds of the records of ff9a2b8 and 12f690c: 16 cores, MAGMA's own bandwidth of 128 in the solver.
+RECORDED = {
+    "tridiagonal_8192": (magma_seconds(8192, 128, 16), 0.813),
+    "tridiagonal_16384": (magma_seconds(16384, 128, 16), 2.41),
+    "evd_4096_vectors": (magma_seconds(4096, 128, 16, vectors=True), 0.508),
+    "evd_8192_values": (magma_seconds(8192, 128, 16), 1.88),
+    "evd_8192_vectors": (magma_seconds(8192, 128, 16, vectors=True), 1.46),
+    "evd_16384_values": (magma_seconds(16384, 128, 16), 7.16),
+    "evd_16384_vectors": (magma_seconds(16384, 128, 16, vectors=True), 6.56),
+    "sbr_8192_128 chasing": (chasing_seconds(8192, 128, 16), 0.566),
+    "sbr_8192_256 chasing": (chasing_seconds(8192, 256, 16), 1.15),
+    "sbr_16384_64 chasing": (chasing_seconds(16384, 64, 16), 1.23),
+    "sbr_16384_128 chasing": (chasing_seconds(16384, 128, 16), 2.32),
+}
+
+
+@pytest.mark.parametrize("case", RECORDED)
+def test_seconds_of_magma_are_predicted_well_enough_to_call_it_once(case):
+    predicted, recorded = RECORDED[case]
+    assert 0.4 < predicted / recorded < 2.5
+    assert (predicted > ONCE_S) == (recorded > ONCE_S) or 0.5 < recorded < 2
 
 
 def test_the_band_of_a_matrix_is_taken_whole():

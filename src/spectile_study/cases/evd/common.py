@@ -32,6 +32,14 @@ def chasing_seconds(n: int, b: int, threads: int) -> float:
     return chasing_flops(n, b) / (CHASING_RATE * threads)
 
 
+def magma_seconds(n: int, b: int, threads: int, *, vectors: bool = False) -> float:
+    """Predict the time of MAGMA's tridiagonalization by way of a band, with `vectors` of its solver.
+
+    What LAPACK does on one core for eigenvalues alone is not counted.
+    """
+    return flops(n, vectors=vectors) / MAGMA_RATE + chasing_seconds(n, b, threads)
+
+
 def too_long(seconds: float) -> str:
     """Return why a method is left out whose one call would take `seconds`."""
     return f"left out of this row: its operations predict about {seconds:,.0f} s a call"

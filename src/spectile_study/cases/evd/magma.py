@@ -117,6 +117,11 @@ def _threads(library: Library) -> int:
     return int(library.functions.magma_get_parallel_numthreads())
 
 
+def bandwidth(library: Library, n: int) -> int:
+    """Return the bandwidth that MAGMA chooses for a matrix of order n."""
+    return int(library.functions.magma_get_dbulge_nb(library.integer(n), library.integer(_threads(library))))
+
+
 def _pointer(array: Any) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
@@ -216,9 +221,7 @@ class Sytrd(Matrix):
 
         super().__init__(n)
         self.library = library = installed()
-        integer = library.integer
-        threads = integer(_threads(library))
-        self.b = b or int(library.functions.magma_get_dbulge_nb(integer(n), threads))
+        self.b = b or bandwidth(library, n)
         self.work = _pinned(n * self.b + 2 * self.b * self.b)
         self._factors = cupy.empty(n * self.b)
         self._tau = np.zeros(n)

@@ -13,17 +13,17 @@ from spectile_study.cases.evd import magma
 from spectile_study.cases.evd.common import (
     LONGEST_S,
     MAGMA_RATE,
+    ONCE_S,
     VALUES,
     chasing_flops,
     chasing_seconds,
     flops,
+    magma_seconds,
     too_long,
 )
 from spectile_study.cases.evd.cuda.inputs import matrix_of
 
 LEFT_OUT = "left out of this row: MAGMA takes many seconds a call at this order"
-#: From this order on a call takes many seconds, and is made once.
-ONCE_ORDER = 12_000
 WARM_ORDER = 512
 Check = Callable[[Any], Mapping[str, float]]
 
@@ -58,7 +58,7 @@ def _on_device(check: Check) -> Check:
 
 
 def solver(
-    row: Mapping[str, Any], source: Callable[[], Any], check: Check, limits: Mapping[str, float]
+    row: Mapping[str, Any], threads: int, source: Callable[[], Any], check: Check, limits: Mapping[str, float]
 ) -> Method | Skipped:
     """MAGMA's dsyevdx_2stage from and to pinned host memory, as its own tester calls it.
 
@@ -66,6 +66,8 @@ def solver(
     ----------
     row : mapping
         Of the run sheet.
+    threads : int
+        Of the host, for the chasing.
     source : callable
         Returns the matrix on the device, column-major.
     check, limits
@@ -78,6 +80,7 @@ def solver(
     solve = magma.Syevdx(n, vectors=vectors)
     work = flops(n, vectors=vectors)
     memory = solve.device_bytes
+    seconds = magma_seconds(n, magma.bandwidth(solve.library, n), threads, vectors=vectors)
     return Method(
         "magma",
         solve,
@@ -86,26 +89,27 @@ def solver(
         flops=work,
         memory_bytes=memory,
         prepare=lambda: solve.restore(source()),
-        once=n >= ONCE_ORDER,
+        once=seconds > ONCE_S,
     )
 
 
 def tridiagonalization(
-    row: Mapping[str, Any], source: Callable[[], Any], check: Check, limits: Mapping[str, float]
+    row: Mapping[str, Any], threads: int, source: Callable[[], Any], check: Check, limits: Mapping[str, float]
 ) -> Method | Skipped:
     """MAGMA's sy2sb and sb2st; parameters as of `solver`."""
     reason = skipped(row)
     if reason is not None:
         return Skipped("magma", reason)
-    reduce = magma.Sytrd(row["n"])
+    n = row["n"]
+    reduce = magma.Sytrd(n)
     return Method(
         "magma",
         reduce,
         check,
         limits,
-        flops=flops(row["n"]),
+        flops=flops(n),
         prepare=lambda: reduce.restore(source()),
-        once=row["n"] >= ONCE_ORDER,
+        once=magma_seconds(n, reduce.b, threads) > ONCE_S,
     )
 
 
@@ -121,10 +125,8 @@ def band_reduction(
 
     Parameters
     ----------
-    row, source, limits
+    row, threads, source, limits
         As of `solver`.
-    threads : int
-        Of the host, for the chasing.
     check_band, check : callable
         Of a band on the host, and of a diagonal and subdiagonal.
     """
@@ -155,15 +157,17 @@ def band_reduction(
             limits,
             flops=flops(n),
             prepare=lambda: reduction.restore(source()),
-            once=n >= ONCE_ORDER,
+            once=reduces > ONCE_S,
         ),
-        Method(names[1], chase, check, limits, flops=chasing_flops(n, b), once=n >= ONCE_ORDER)
+        Method(names[1], chase, check, limits, flops=chasing_flops(n, b), once=chases > ONCE_S)
         if chases <= LONGEST_S
         else Skipped(names[1], too_long(chases)),
     ]
 
 
-def chasing(row: Mapping[str, Any], band: Any, check: Check, limits: Mapping[str, float] = VALUES) -> Method | Skipped:
+def chasing(
+    row: Mapping[str, Any], threads: int, band: Any, check: Check, limits: Mapping[str, float] = VALUES
+) -> Method | Skipped:
     """MAGMA's sb2st on a band of the host."""
     reason = skipped(row)
     if reason is not None:
@@ -176,5 +180,5 @@ def chasing(row: Mapping[str, Any], band: Any, check: Check, limits: Mapping[str
         check,
         limits,
         flops=chasing_flops(n, b),
-        once=n >= ONCE_ORDER,
+        once=chasing_seconds(n, b, threads) > ONCE_S,
     )

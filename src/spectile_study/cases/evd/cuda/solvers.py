@@ -79,7 +79,7 @@ def evd(row: Mapping[str, Any], context: Context) -> Problem:
             methods.append(
                 Method(name, solver, check, limits, flops=work, memory_bytes=memory, prepare=restore, once=once)
             )
-    methods.append(hybrid.solver(row, lambda: a, check, limits))
+    methods.append(hybrid.solver(row, context.threads, lambda: a, check, limits))
     return Problem(
         methods,
         inputs=first_columns(a, context.seed),
@@ -141,7 +141,7 @@ def _solve_large(row: Mapping[str, Any], context: Context) -> Problem:
             ours,
             Skipped("cusolver_one_stage", reason),
             Skipped("cusolver_two_stage", reason),
-            hybrid.solver(row, lambda: fill(a, context.seed), ours.check, limits),
+            hybrid.solver(row, context.threads, lambda: fill(a, context.seed), ours.check, limits),
         ],
         inputs=first_columns(fill(a, context.seed), context.seed),
     )
@@ -193,5 +193,6 @@ def tridiagonal(row: Mapping[str, Any], context: Context) -> Problem:
     methods.append(
         Skipped("cusolver_two_stage", "cuSOLVER does not offer the tridiagonalization of its two-stage solver")
     )
-    methods.append(hybrid.tridiagonalization(row, lambda: fill(a, context.seed) if large else a, check, limits))
+    source = (lambda: fill(a, context.seed)) if large else (lambda: a)
+    methods.append(hybrid.tridiagonalization(row, context.threads, source, check, limits))
     return Problem(methods, inputs=digest)

@@ -278,7 +278,7 @@ def chasing(row: Mapping[str, Any], context: Context) -> Problem:
         chasing_method("spectile_cpu", n, b, context.threads, lambda: host, check, limits)
         if row["cpu_chasing"]
         else Skipped("spectile_cpu", "left out of this row: many seconds a call on the host's cores"),
-        hybrid.chasing(row, host, check, limits),
+        hybrid.chasing(row, context.threads, host, check, limits),
         Method("lapack", lambda: lapack.sbtrd(host[:, : b + 1].copy(), b), check, limits, flops=work, once=True)
         if n <= LAPACK_ORDER
         else Skipped("lapack", f"left out above n = {LAPACK_ORDER:,}: LAPACK's sbtrd has one thread"),
