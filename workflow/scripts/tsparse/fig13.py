@@ -21,12 +21,10 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         drawing.empty(ax, "peak memory is measured on a CUDA device; this run holds none")
         return drawing
     # The paper's rivals are in records from the libraries on that count what they allocate.
-    drawn = [method for method in METHODS if len(select(ok, f"method={method}"))]
-    step = min(0.14, 0.84 / len(drawn))
-    for number, method in enumerate(drawn):
-        rows = select(ok, f"method={method}")
-        rows = rows[rows["p_matrix"].isin(names)]
-        rows = rows.assign(memory_mb=rows["memory_bytes"].astype(float) / 1e6)
+    shown = ok[ok["p_matrix"].isin(names)].assign(memory_mb=ok["memory_bytes"].astype(float) / 1e6)
+    drawn = {method: rows for method in METHODS if len(rows := shown[shown["method"] == method])}
+    step = min(0.14, 0.84 / max(len(drawn), 1))
+    for number, (method, rows) in enumerate(drawn.items()):
         places = [names.index(name) + step * (number - (len(drawn) - 1) / 2) for name in rows["p_matrix"]]
         drawing.marks(ax, rows, "memory_mb", "memory_mb", method=method, kind="scatter", positions=places)
     for place, name in enumerate(names):
