@@ -48,7 +48,6 @@ class ProductLists:
         kernel(unit, "sort_lists")(each(entries), np.int32(entries), starts, words)
         del counts
         self._name, self._arguments = self._packed(entries, right.nnz, starts, words)
-        self.is_packed = self._name == "numeric_packed"
         self._entries, self._array = entries, cupy.ndarray
         self._bound = threading.local()  # no two threads write the same addresses
         cupy.cuda.get_current_stream().synchronize()  # later calls may be on other streams
@@ -67,6 +66,11 @@ class ProductLists:
         counts, packed = cupy.empty(entries, np.uint16), cupy.empty(len(words), np.uint32)
         kernel(unit, "pack_lists")(shape, count, np.int32(bits), starts, words, heads, counts, packed)
         return "numeric_packed", (count, np.int32(bits), heads, counts, packed)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a product takes a word of 32 bits."""
+        return self._name == "numeric_packed"
 
     def __call__(self, data_a: Any, data_b: Any, out: Any) -> None:
         """Launch for values of A and B, both float32 or both float64 as `out` is."""
