@@ -1,4 +1,4 @@
-// Types of words, and the prefix scan over a group of lanes.
+// Types of words, and prefix scans: over a group of lanes, and over blocks.
 
 using u32 = unsigned int;
 using u64 = unsigned long long;
@@ -14,6 +14,36 @@ template <int G, class T> __device__ __forceinline__ T prefix_scan(T value, int 
         if (lane >= d) value += other;
     }
     return value;
+}
+
+// The sum of what all blocks with smaller tickets hand in, for a warp of each: a single-pass scan with look-back.  `sum` is
+// the block's own, and states begin as 0: what a block hands in (bit 62 set), or the sum up to and with it (bit 63).
+__device__ __forceinline__ u64 look_back(int ticket, u64 sum, u64* state) {
+    constexpr u64 VALUE_BITS = (1ull << 62) - 1;
+    const int lane = threadIdx.x & 31;
+    volatile u64* states = state;
+    if (lane == 0) {
+        __threadfence();
+        states[ticket] = (ticket == 0 ? 2ull << 62 : 1ull << 62) | sum;
+    }
+    u64 prefix = 0;
+    for (int at = ticket - 1 - lane; ticket > 0; at -= 32) {
+        u64 seen;
+        do {
+            seen = at >= 0 ? states[at] : 2ull << 62;
+        } while (__any_sync(ALL, (seen >> 62) == 0));
+        const u32 done = __ballot_sync(ALL, (seen >> 62) == 2);
+        const int last = done ? __ffs(done) - 1 : 31;
+        u64 part = lane <= last ? seen & VALUE_BITS : 0;
+        for (int d = 16; d; d >>= 1) part += __shfl_xor_sync(ALL, part, d);
+        prefix += part;
+        if (done) break;
+    }
+    if (lane == 0) {
+        __threadfence();
+        if (ticket > 0) states[ticket] = (2ull << 62) | (prefix + sum);
+    }
+    return prefix;
 }
 
 }  // namespace

@@ -175,7 +175,6 @@ __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int gro
 // Row pointer of C by a single-pass scan with look-back (SCAN_ROWS rows a block), and the numeric bins.
 __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const int* entries, const int* span,
                                              const int* slot, int* ptr_c, int* lists, int* head, u64* state) {
-    constexpr u64 VALUE_BITS = (1ull << 62) - 1;
     __shared__ u64 warp_sums[8], s_before;
     __shared__ int s_ticket;
     if (invalid(head)) return;
@@ -198,28 +197,9 @@ __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const i
         if (w < warp) before += warp_sums[w];
         block_sum += warp_sums[w];
     }
-    volatile u64* states = state;
     if (warp == 0) {
+        const u64 prefix = look_back(ticket, block_sum, state);
         if (lane == 0) {
-            __threadfence();
-            states[ticket] = (ticket == 0 ? 2ull << 62 : 1ull << 62) | block_sum;
-        }
-        u64 prefix = 0;
-        for (int at = ticket - 1 - lane; ticket > 0; at -= 32) {
-            u64 seen;
-            do {
-                seen = at >= 0 ? states[at] : 2ull << 62;
-            } while (__any_sync(ALL, (seen >> 62) == 0));
-            const u32 done = __ballot_sync(ALL, (seen >> 62) == 2);
-            const int last = done ? __ffs(done) - 1 : 31;
-            u64 part = lane <= last ? seen & VALUE_BITS : 0;
-            for (int d = 16; d; d >>= 1) part += __shfl_xor_sync(ALL, part, d);
-            prefix += part;
-            if (done) break;
-        }
-        if (lane == 0) {
-            __threadfence();
-            if (ticket > 0) states[ticket] = (2ull << 62) | (prefix + block_sum);
             s_before = prefix;
             if (ticket == (rows - 1) / SCAN_ROWS) {
                 *(u64*)&head[ENTRIES] = prefix + block_sum;

@@ -29,37 +29,14 @@ __device__ __forceinline__ u32 rows_met(u64 bitmap) {
     return rows;
 }
 
-// The sum of what all blocks with smaller tickets hand in: a single-pass scan with look-back.  All threads call it; `sum`
-// is the block's own, and states begin as 0.  A block may rely on what earlier blocks did before they called it.
+// The sum of what all blocks with smaller tickets hand in (`look_back`).  All threads call it; `sum` is the block's own.  A
+// block may rely on what earlier blocks did before they called it.
 __device__ __forceinline__ u64 sum_before(int ticket, u64 sum, u64* states) {
-    constexpr u64 VALUE_BITS = (1ull << 62) - 1;
     __shared__ u64 s_before;
-    const int lane = threadIdx.x & 31;
-    volatile u64* seen_states = states;
     __syncthreads();
     if (threadIdx.x < 32) {
-        if (lane == 0) {
-            __threadfence();
-            seen_states[ticket] = (ticket == 0 ? 2ull << 62 : 1ull << 62) | sum;
-        }
-        u64 prefix = 0;
-        for (int at = ticket - 1 - lane; ticket > 0; at -= 32) {
-            u64 seen;
-            do {
-                seen = at >= 0 ? seen_states[at] : 2ull << 62;
-            } while (__any_sync(ALL, (seen >> 62) == 0));
-            const u32 done = __ballot_sync(ALL, (seen >> 62) == 2);
-            const int last = done ? __ffs(done) - 1 : 31;
-            u64 part = lane <= last ? seen & VALUE_BITS : 0;
-            for (int d = 16; d; d >>= 1) part += __shfl_xor_sync(ALL, part, d);
-            prefix += part;
-            if (done) break;
-        }
-        if (lane == 0) {
-            __threadfence();
-            if (ticket > 0) seen_states[ticket] = (2ull << 62) | (prefix + sum);
-            s_before = prefix;
-        }
+        const u64 prefix = look_back(ticket, sum, states);
+        if ((threadIdx.x & 31) == 0) s_before = prefix;
     }
     __syncthreads();
     return s_before;
