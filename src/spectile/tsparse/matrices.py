@@ -10,16 +10,18 @@ import numpy as np
 from spectile.tsparse.types import Precision, lookup
 
 LARGEST_INTEGER = 2**53  # up to which float64 holds every integer
+_ON_GPU = "cupyx.scipy.sparse"  # the library of matrices on a GPU
 
 
 def check_pair(A: Any, B: Any) -> bool:
     """Check kinds and shapes of the factors, and return whether they are on a GPU."""
-    kinds = [_kind(name, matrix) for name, matrix in (("A", A), ("B", B))]
-    if kinds[0] != kinds[1]:
-        raise TypeError(f"A is of {kinds[0]} and B of {kinds[1]}: bring both to one library first")
+    kind = _kind("A", A)
+    other = kind if B is A else _kind("B", B)
+    if kind != other:
+        raise TypeError(f"A is of {kind} and B of {other}: bring both to one library first")
     if A.shape[1] != B.shape[0]:
         raise ValueError(f"A has shape {A.shape} and B {B.shape}: the columns of A must be the rows of B")
-    return kinds[0] == "cupyx.scipy.sparse"
+    return kind == _ON_GPU
 
 
 @functools.cache
@@ -27,8 +29,8 @@ def _library(kind: type) -> str | None:
     """Return the library of a type of sparse matrix, or None for other types."""
     import scipy.sparse as sp
 
-    if kind.__module__.startswith("cupyx.scipy.sparse"):
-        return "cupyx.scipy.sparse"
+    if kind.__module__.startswith(_ON_GPU):
+        return _ON_GPU
     return "scipy.sparse" if issubclass(kind, sp.spmatrix | sp.sparray) else None
 
 
@@ -41,7 +43,7 @@ def _kind(name: str, matrix: Any) -> str:
         )
     if matrix.ndim != 2:
         raise ValueError(f"{name} has {matrix.ndim} dimension(s); a product of matrices needs 2")
-    if isinstance(getattr(matrix, "data", None), np.ma.MaskedArray):
+    if kind != _ON_GPU and isinstance(getattr(matrix, "data", None), np.ma.MaskedArray):
         raise TypeError(f"{name} holds a masked array, whose mask a product would lose: fill it or drop what is masked")
     if matrix.dtype.kind not in "bifu":
         raise TypeError(

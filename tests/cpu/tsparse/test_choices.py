@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from importlib import resources
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -250,15 +251,16 @@ def test_the_kernel_for_blocks_is_launched_where_a_product_of_these_sizes_had_ro
     launches = object.__new__(count._Launches)
     launches._possible, launches._by_blocks, launches._rows_were_left_out = True, True, False
     for name in ("analyse", "groups", "block", "scan"):
-        setattr(launches, f"_{name}", lambda name=name: launched.append(name))
+        setattr(launches, f"_{name}", lambda stream=None, name=name: launched.append(name))
+    counters = SimpleNamespace(stream=0)
     for rows, by_blocks, counted_again in ((3, True, False), (0, True, False), (0, False, False), (2, False, True)):
         launched.clear()
-        assert launches(None, 0) is None
+        assert launches(counters, 0) is None
         assert launched == ["analyse", "groups", *["block"] * by_blocks, "scan"]
         assert launches.left_out(rows) == counted_again
     for rows in (2, 0, 0, 5):
         launched.clear()
-        launches(None, 0)
+        launches(counters, 0)
         assert "block" in launched and not launches.left_out(rows)
 
 
@@ -306,12 +308,12 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
     for module in (count, fill):
         monkeypatch.setattr(module, "describe", lambda: TABLE["H200"])
     monkeypatch.setattr(Recorded, "seen", set())
-    factors._Check(value, "prepare_float", 10, 20, 30, 0, 1)
-    factors._Check(value, "prepare_double", 10, 20, 30, 0, 1)
+    factors._Check(value, "f", (10, 20), 30, 0, 1)
+    factors._Check(value, "d", (10, 20), 30, 0, 1)
     factors._Compare(10, 20, 1)
     A = types.Factor((1000, 500), None, np.empty(7000, np.int32), None)
     B = types.Factor((500, 900), None, np.empty(2000, np.int32), None)
-    count._Launches(value, 1000, A, 7000, types.Factor((500, 900), None, B.indices, None), 100)
+    count._Launches(value, 1000, A, types.Factor((500, 900), None, B.indices, None))
     bins = {f"NUMERIC+{i}": 5 for i in range(CONSTANTS["BINS_NUMERIC"])}
     itemsize = np.dtype(value).itemsize
     for reuse in (False, True):

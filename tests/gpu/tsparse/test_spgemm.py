@@ -168,13 +168,19 @@ def test_rows_for_blocks_after_products_of_the_same_sizes_without(columns, rng):
         check(spgemm(on_gpu(A), right), A, B, "float64")
 
 
-def test_bitmaps_without_room_are_made_again(rng, monkeypatch):
-    from spectile.tsparse.cuda import choose
+def keep_words(monkeypatch, words):
+    """Keep so many words of bitmaps; plans that were made before know another number."""
+    from spectile.tsparse.cuda import choose, plans
 
+    monkeypatch.setattr(choose, "kept_words", lambda rows, nnz: words)
+    monkeypatch.setattr(plans, "_kept", plans._Kept())
+
+
+def test_bitmaps_without_room_are_made_again(rng, monkeypatch):
     pairs = [(name, A, B) for name, A, B in matrices(rng) if name in ("band", "window", "dense_window", "odd_sizes")]
     whole = [spgemm(on_gpu(A), on_gpu(B)) for _, A, B in pairs]
     for words in (1, 5000):
-        monkeypatch.setattr(choose, "kept_words", lambda rows, nnz, words=words: words)
+        keep_words(monkeypatch, words)
         for expected, (_, A, B) in zip(whole, pairs, strict=True):
             C = spgemm(on_gpu(A), on_gpu(B))
             check(C, A, B, "float64")
@@ -470,11 +476,10 @@ def test_numeric_again_for_the_same_arrays_and_for_others(rng):
 
 
 def test_numeric_of_bitmaps_without_room(rng, monkeypatch):
-    from spectile.tsparse.cuda import choose
     from spectile.tsparse.cuda.rows import lists
 
     monkeypatch.setattr(lists, "make", lambda *arguments: None)
-    monkeypatch.setattr(choose, "kept_words", lambda rows, nnz: 1)
+    keep_words(monkeypatch, 1)
     for name, A, B in matrices(rng):
         if name in ("band", "window", "dense_window", "odd_sizes"):
             left, right = on_gpu(A), on_gpu(B)
@@ -606,6 +611,25 @@ def test_threads_and_streams_use_plans_of_their_own(rng):
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(8)))
+
+
+def test_a_product_waits_once_and_on_the_current_stream(rng, monkeypatch):
+    import cupy
+
+    A, B = random(300, 300, 0.01, rng), random(300, 300, 0.01, rng)
+    left, right = on_gpu(A), on_gpu(B)
+    spgemm(left, right)
+    stream, waits = cupy.cuda.Stream(non_blocking=True), []
+    wait = cupy.cuda.runtime.streamSynchronize
+    monkeypatch.setattr(cupy.cuda.runtime, "streamSynchronize", lambda pointer: waits.append(pointer) or wait(pointer))
+    with stream:
+        C = spgemm(left, right)
+    assert waits == [stream.ptr]
+    stream.synchronize()
+    check(C, A, B, "float64")
+    with stream, pytest.raises(ValueError, match="B holds"):
+        right.data[3] = np.nan
+        spgemm(left, right)
 
 
 def test_indices_of_64_bits(rng):

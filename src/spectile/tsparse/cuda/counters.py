@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import struct
 import threading
 from importlib import resources
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 _TEXT = resources.files(__package__).joinpath("shared.cuh").read_text()
 
@@ -75,8 +74,11 @@ BLOCK_KERNELS = [
 ]
 
 
-_WORDS, _WIDE = struct.Struct(f"{CONSTANTS['HEAD']}i"), struct.Struct("Q")
-_FLAGS, _DESCENTS = HEAD["FLAGS"], HEAD["DESCENTS"]
+_SCAN_ROWS = CONSTANTS["SCAN_ROWS"]
+_WORD, _WIDE, _BYTES = struct.Struct("i"), struct.Struct("Q"), 4 * CONSTANTS["HEAD"]
+_FLAGS, _DESCENTS = (slice(4 * HEAD[name], 4 * HEAD[name] + 8) for name in ("FLAGS", "DESCENTS"))
+_NOTHING = bytes(8)
+_KEY = slice(4 * HEAD["NUMERIC"], 4 * HEAD["ENTRIES"])
 
 
 class Invalid(Exception):
@@ -86,22 +88,23 @@ class Invalid(Exception):
 class Head:
     """The head of counters, on the host."""
 
+    __slots__ = ("_bytes",)
+
     def __init__(self, words: bytes) -> None:
         self._bytes = words
-        self._words = _WORDS.unpack(words)
 
     @classmethod
     def empty(cls) -> Head:
         """Return the head of a product without rows."""
-        return cls(bytes(_WORDS.size))
+        return cls(bytes(_BYTES))
 
     @property
     def key(self) -> bytes:
         """What decides about the launches of the numeric phase."""
-        return self._bytes[4 * HEAD["NUMERIC"] : 4 * HEAD["ENTRIES"]]
+        return self._bytes[_KEY]
 
     def __getitem__(self, place: int) -> int:
-        return self._words[place]
+        return int(_WORD.unpack_from(self._bytes, 4 * place)[0])
 
     def wide(self, name: str) -> int:
         """Return a counter of 64 bits."""
@@ -109,7 +112,7 @@ class Head:
 
     def bins(self) -> list[int]:
         """Return the rows in each bin of the numeric phase."""
-        return list(self._words[HEAD["NUMERIC"] : HEAD["NUMERIC"] + CONSTANTS["BINS_NUMERIC"]])
+        return [self[HEAD["NUMERIC"] + number] for number in range(CONSTANTS["BINS_NUMERIC"])]
 
     def flags(self) -> list[int]:
         """Return what the check found in A and in B."""
@@ -118,35 +121,62 @@ class Head:
 
     def raise_invalid(self) -> None:
         """Raise `Invalid` where the check found something."""
-        words = self._words
-        if words[_FLAGS] or words[_FLAGS + 1] or words[_DESCENTS] or words[_DESCENTS + 1]:
+        if self._bytes[_FLAGS] != _NOTHING or self._bytes[_DESCENTS] != _NOTHING:
             raise Invalid(*self.flags())
 
 
-def new_counters(rows: int) -> Any:
-    """Return the cleared head and the states of the scan over `rows` rows."""
-    import cupy
+class Counters:
+    """The head and the states of a scan, on the device, and the stream that works on them.
 
-    return cupy.zeros(CONSTANTS["HEAD"] // 2 + -(-rows // CONSTANTS["SCAN_ROWS"]), np.uint64)
+    Attributes
+    ----------
+    head, states : int
+        The addresses of the head and of the states.
+    stream : int
+        The stream that was current when they were cleared, as the driver takes it.
+    device : int
+        The device.
+    """
+
+    __slots__ = ("_memory", "device", "head", "states", "stream")
+
+    def __init__(self, rows: int) -> None:
+        import cupy
+
+        size = _BYTES + 8 * -(-rows // _SCAN_ROWS)
+        runtime = cupy.cuda.runtime
+        self.device, self.stream = runtime.getDevice(), cupy.cuda.get_current_stream().ptr
+        self._memory = cupy.cuda.alloc(size)
+        self.head = self._memory.ptr
+        self.states = self.head + _BYTES
+        runtime.memsetAsync(self.head, 0, size, self.stream)
+
+    def read(self) -> Head:
+        """Wait for the stream and return the head."""
+        return read_head(self.head, self.stream)
 
 
 class _Pinned(threading.local):
-    """Pinned memory of one host thread for a head."""
+    """Pinned memory of one host thread for a head: its address, and as the host reads it."""
 
-    memory: Any = None
+    def __init__(self) -> None:
+        import cupy
+
+        self._memory = cupy.cuda.alloc_pinned_memory(_BYTES)
+        self.address = self._memory.ptr
+        self.bytes = memoryview((ctypes.c_char * _BYTES).from_address(self.address))
 
 
-_pinned = _Pinned()
+@functools.cache
+def _pinned() -> _Pinned:
+    return _Pinned()
 
 
-def read_head(counters: Any) -> Head:
-    """Wait for the current stream and return the head."""
+def read_head(head: int, stream: int) -> Head:
+    """Wait for a stream and return the head at an address."""
     import cupy
 
-    size = 4 * CONSTANTS["HEAD"]
-    if _pinned.memory is None:
-        _pinned.memory = cupy.cuda.alloc_pinned_memory(size)
-    stream = cupy.cuda.get_current_stream()
-    cupy.cuda.runtime.memcpyAsync(_pinned.memory.ptr, counters.data.ptr, size, 2, stream.ptr)  # 2: device to host
-    stream.synchronize()
-    return Head(ctypes.string_at(_pinned.memory.ptr, size))
+    pinned, runtime = _pinned(), cupy.cuda.runtime
+    runtime.memcpyAsync(pinned.address, head, _BYTES, 2, stream)  # 2: device to host
+    runtime.streamSynchronize(stream)
+    return Head(pinned.bytes.tobytes())

@@ -14,7 +14,7 @@ import numpy as np
 from spectile.core.launch import kernel
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import choose, units
-from spectile.tsparse.cuda.counters import CONSTANTS, FLAGS, HEAD, ROUNDING, UNSORTED, Invalid, new_counters, read_head
+from spectile.tsparse.cuda.counters import CONSTANTS, FLAGS, HEAD, ROUNDING, UNSORTED, Counters, Invalid
 from spectile.tsparse.cuda.plans import Addresses, plan
 from spectile.tsparse.matrices import device_csr_type
 from spectile.tsparse.rounding import half_exponents
@@ -23,6 +23,9 @@ from spectile.tsparse.types import BY_ENTRY, IN_TILES, Factor, HalfRange, Precis
 #: Rows, columns and entries that 32-bit loops walk, their last step included (`choose.check`).
 _MOST_INDEX = 2**31 - 2**20
 _ROUNDING = {name: ROUNDING[code] for name, code in (("tf32", "TF32"), ("float16", "HALF"))}
+_KEEP = ROUNDING["KEEP"]
+#: What the kernels call the types of values, by NumPy's letter.
+_TYPES = {"f": "float", "d": "double"}
 
 
 def with_checked_factors(
@@ -32,12 +35,10 @@ def with_checked_factors(
 
     Where the check finds something, `Invalid` is raised by `use`, which is called again with canonical factors.
     """
-    import cupy
-
-    units.prepare_rows(precision.value, cupy.cuda.runtime.getDevice())
+    counters = Counters(A.shape[0])
+    units.prepare_rows(precision.value, counters.device)
     raw = [device_csr(A, "A")]
     raw.append(raw[0] if A is B else device_csr(B, "B"))
-    counters = new_counters(A.shape[0])
     left = _check(raw[0], precision, counters, 0, half)
     right = left if A is B else _check(raw[1], precision, counters, 1, half)
     try:
@@ -45,7 +46,7 @@ def with_checked_factors(
     except Invalid as invalid:
         flags = [invalid.args[0], invalid.args[0] if A is B else invalid.args[1]]
     clean = [_canonicalize(matrix, int(flags[which]), precision, which, half) for which, matrix in enumerate(raw)]
-    counters = new_counters(A.shape[0])
+    counters = Counters(A.shape[0])
     if any(out_of_range for _, _, out_of_range in clean):
         for which, (matrix, factor, _) in enumerate(clean):
             _scale(matrix, factor, counters, which)
@@ -56,10 +57,10 @@ def with_checked_factors(
     raise _lost(*clean[which][:2], which)
 
 
-def checked(left: Factor, right: Factor, counters: Any) -> tuple[Factor, Factor]:
+def checked(left: Factor, right: Factor, counters: Counters | None) -> tuple[Factor, Factor]:
     """Read the flags of the check by themselves."""
     if counters is not None:
-        read_head(counters).raise_invalid()
+        counters.read().raise_invalid()
     return left, right
 
 
@@ -70,8 +71,8 @@ def device_csr(matrix: Any, name: str) -> Any:
     csr = matrix.tocsr()
     if max(*csr.shape, csr.nnz) > _MOST_INDEX:
         raise ValueError(f'{name} has {csr.nnz} entries and shape {csr.shape}, beyond 32 bits; use backend="cpu"')
-    floating = csr.dtype.char in "fd"
-    if isinstance(csr, device_csr_type()) and floating and csr.indices.dtype == csr.indptr.dtype == np.int32:
+    floating = csr.dtype.char in _TYPES
+    if floating and csr.indices.dtype.char == csr.indptr.dtype.char == "i" and isinstance(csr, device_csr_type()):
         return csr
     dtype = csr.dtype if floating else np.float32 if csr.dtype.itemsize < 4 else np.float64
     arrays = (cupy.asarray(csr.data, dtype), _narrow(csr.indices), _narrow(csr.indptr))
@@ -103,54 +104,45 @@ def _narrow(indices: Any) -> Any:
 def _rounding(precision: Precision, half: HalfRange) -> int:
     if precision.name == "float16" and half is IN_TILES:
         return ROUNDING["HALF_TILE"]
-    return _ROUNDING.get(precision.name, ROUNDING["KEEP"])
+    return _ROUNDING.get(precision.name, _KEEP)
 
 
-def _type_of(matrix: Any) -> str:
-    return "double" if matrix.dtype == np.float64 else "float"
-
-
-def _check(matrix: Any, precision: Precision, counters: Any, which: int, half: HalfRange) -> Factor:
+def _check(matrix: Any, precision: Precision, counters: Counters, which: int, half: HalfRange) -> Factor:
     """Launch the check of a factor, which rounds its values where the precision asks for it."""
     import cupy
 
-    rows, columns = matrix.shape
-    rounding, nnz = _rounding(precision, half), len(matrix.indices)
-    keep = matrix.dtype == precision.dtype and rounding == ROUNDING["KEEP"]
-    out = matrix.data if keep else cupy.empty(nnz, precision.dtype)
-    if nnz or rows:
-        kind = f"prepare_{_type_of(matrix)}"
-        key = ("check", cupy.cuda.runtime.getDevice(), precision.value, kind, rows, columns, nnz, rounding, which)
-        launch: _Check = plan(key, lambda: _Check(precision.value, kind, rows, columns, nnz, rounding, which))
-        launch(matrix, None if keep else out, counters)
-    return Factor(matrix.shape, matrix.indptr, matrix.indices, out, half=half)
+    shape, indptr, indices, data = matrix.shape, matrix.indptr, matrix.indices, matrix.data
+    nnz, out, rounding = indices.size, data, _rounding(precision, half)
+    if rounding != _KEEP or data.dtype != precision.dtype:
+        out = cupy.empty(nnz, precision.dtype)
+    if nnz or shape[0]:
+        sizes = (precision.value, data.dtype.char, shape, nnz, rounding, which)
+        launch: _Check = plan(("check", counters.device, sizes), lambda: _Check(*sizes))
+        rounded = 0 if out is data else out.data.ptr
+        launch(counters.stream, indptr.data.ptr, indices.data.ptr, data.data.ptr, rounded, counters.head)
+    return Factor(shape, indptr, indices, out, half=half)
 
 
 class _Check:
     """The launch of the check of a factor."""
 
-    def __init__(self, value: str, kind: str, rows: int, columns: int, nnz: int, rounding: int, which: int) -> None:
+    def __init__(self, value: str, char: str, shape: tuple[int, int], nnz: int, rounding: int, which: int) -> None:
         self._addresses = Addresses(5)
-        sizes = (np.int32(rows), np.int32(columns), np.int32(nnz), np.int32(rounding))
-        arguments = (*sizes, *(self._addresses[i] for i in range(5)), np.int32(which))
-        self._launch = kernel(units.CHECK[value], kind).bind(choose.check(rows, nnz), *arguments)
+        sizes = (*map(np.int32, (*shape, nnz, rounding)), *(self._addresses[i] for i in range(5)), np.int32(which))
+        launch = kernel(units.CHECK[value], f"prepare_{_TYPES[char]}")
+        self._launch = launch.bind(choose.check(shape[0], nnz), *sizes)
 
-    def __call__(self, matrix: Any, out: Any, counters: Any) -> None:
-        """Launch for `matrix`, its rounded values written to `out` if there is one."""
-        rounded = 0 if out is None else out.data.ptr
-        arrays = (matrix.indptr.data.ptr, matrix.indices.data.ptr, matrix.data.data.ptr, rounded, counters.data.ptr)
-        self._addresses.set(*arrays)
-        self._launch()
+    def __call__(self, stream: int, *addresses: int) -> None:
+        """Launch for row pointer, columns and values of a matrix, where its rounded values go or 0, and the head."""
+        self._addresses.set(*addresses)
+        self._launch(stream)
 
 
-def compare(factor: Factor, indptr: Any, indices: Any, counters: Any, which: int) -> None:
+def compare(factor: Factor, indptr: Any, indices: Any, counters: Counters, which: int) -> None:
     """Launch the comparison of a factor with a pattern of the same sizes; it sets the flag OTHER_PATTERN."""
-    import cupy
-
-    sizes = (factor.shape[0], factor.nnz)
-    key = ("compare", cupy.cuda.runtime.getDevice(), *sizes, which)
-    launch: _Compare = plan(key, lambda: _Compare(*sizes, which))
-    launch(factor.indptr, factor.indices, indptr, indices, counters)
+    sizes = (factor.shape[0], factor.nnz, which)
+    launch: _Compare = plan(("compare", counters.device, sizes), lambda: _Compare(*sizes))
+    launch(counters, factor.indptr, factor.indices, indptr, indices)
 
 
 class _Compare:
@@ -161,10 +153,10 @@ class _Compare:
         arguments = (np.int32(rows), np.int32(nnz), *(self._addresses[i] for i in range(5)), np.int32(which))
         self._launch = kernel(units.CHECK["float32"], "compare").bind(choose.check(rows + 1, nnz), *arguments)
 
-    def __call__(self, *arrays: Any) -> None:
-        """Launch for two row pointers and columns, and the counters."""
-        self._addresses.set(*(array.data.ptr for array in arrays))
-        self._launch()
+    def __call__(self, counters: Counters, *arrays: Any) -> None:
+        """Launch for row pointer and columns of both."""
+        self._addresses.set(*(array.data.ptr for array in arrays), counters.head)
+        self._launch(counters.stream)
 
 
 def _canonicalize(
@@ -172,14 +164,14 @@ def _canonicalize(
 ) -> tuple[Any, Factor, bool]:
     """Raise on what is wrong, sort and sum what is not canonical, and tell whether float16 needs scaling."""
     _raise_wrong(matrix, flags, precision, "AB"[which])
-    counters = new_counters(1)
+    counters = Counters(1)
     if flags & UNSORTED:
         matrix = matrix.copy()
         matrix.has_canonical_format = False
         matrix.sum_duplicates()
     factor = _check(matrix, precision, counters, 0, half)
     if flags & UNSORTED:
-        flags = read_head(counters)[HEAD["FLAGS"]] if precision.name == "float16" else 0
+        flags = counters.read()[HEAD["FLAGS"]] if precision.name == "float16" else 0
     out_of_range = precision.name == "float16" and bool(flags & (FLAGS["HALF_RANGE"] | FLAGS["FLOAT_RANGE"]))
     return matrix, factor, out_of_range
 
@@ -200,18 +192,18 @@ def _raise_wrong(matrix: Any, flags: int, precision: Precision, name: str) -> No
         raise errors.beyond_float32(f"{name} holds entries")
 
 
-def _scale(matrix: Any, factor: Factor, counters: Any, which: int) -> None:
+def _scale(matrix: Any, factor: Factor, counters: Counters, which: int) -> None:
     """Divide the rows of A, or the columns of B, by powers of two that bring them into the range of float16."""
     import cupy
 
     rows, by_row = matrix.shape[0], which == 0
     exponents = cupy.full(rows if by_row else matrix.shape[1], CONSTANTS["EMPTY"], np.int32)
-    unit, shape, kind = units.CHECK["float32"], choose.scale(rows), _type_of(matrix)
+    unit, shape, kind = units.CHECK["float32"], choose.scale(rows), _TYPES[matrix.dtype.char]
     sizes: tuple[Any, ...] = (np.int32(rows), np.int32(by_row))
     arrays = (matrix.indptr, matrix.indices, matrix.data, exponents)
     kernel(unit, f"exponents_{kind}")(shape, *sizes, *arrays)
     sizes = (*sizes, np.int32(_rounding(lookup("float16"), factor.half)), np.int32(factor.half.top))
-    flags = counters.data.ptr + 4 * which  # so that the kernel writes to those of this factor
+    flags = counters.head + 4 * which  # so that the kernel writes to those of this factor
     kernel(unit, f"scale_{kind}")(shape, *sizes, *arrays, factor.data, flags)
     factor.exponents = exponents
 
@@ -234,11 +226,11 @@ def unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: i
     """Multiply C by the powers of two that the inputs were divided by."""
     if A.exponents is None:
         return data
-    rows, counters = len(indptr) - 1, new_counters(1)
+    rows, counters = len(indptr) - 1, Counters(1)
     if len(data):
         sizes = (np.int32(rows), np.int32(A.half.top))
-        arguments = (*sizes, indptr, indices, data, A.exponents[first:], B.exponents, counters)
+        arguments = (*sizes, indptr, indices, data, A.exponents[first:], B.exponents, counters.head)
         kernel(units.CHECK["float32"], "unscale")(choose.scale(rows), *arguments)
-    if read_head(counters)[HEAD["FLAGS"]]:
+    if counters.read()[HEAD["FLAGS"]]:
         raise errors.beyond_float32("an entry of C is")
     return data

@@ -9,7 +9,7 @@ import numpy as np
 from spectile.core import memory
 from spectile.core.device import describe
 from spectile.tsparse.cuda import choose, parts
-from spectile.tsparse.cuda.counters import CONSTANTS
+from spectile.tsparse.cuda.counters import CONSTANTS, Counters
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
@@ -25,7 +25,7 @@ def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int 
     if method in TILED:
         return _by_tiles(A, B, precision, method, memory_limit, host)
 
-    def product(left: Factor, right: Factor, counters: Any) -> Any:
+    def product(left: Factor, right: Factor, counters: Counters | None) -> Any:
         if host:
             return _gather_on_host(left, right, precision, memory_limit, is_array(A, B), counters)
         if method == "auto" and memory_limit is None and may_pay(left.nnz, left.shape[0], precision.name):
@@ -43,7 +43,7 @@ def _by_tiles(A: Any, B: Any, precision: Precision, method: str, memory_limit: i
     if memory_limit is not None:
         raise ValueError(f'memory_limit is kept by method="rows" and "auto", not by "{method}": choose one of them')
 
-    def product(left: Factor, right: Factor, counters: Any) -> Any:
+    def product(left: Factor, right: Factor, counters: Counters | None) -> Any:
         C = multiply_to_csr(*checked(left, right, counters), precision, drop_cancelled=method == "tasks")
         return device_csr((left.shape[0], right.shape[1]), *C)
 
@@ -79,7 +79,7 @@ def finish(A: Factor, B: Factor, phase: Phase, precision: Precision) -> tuple[An
     return phase.indptr, indices, unscale(data, phase.indptr, indices, A, B, phase.first)
 
 
-def to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Any) -> Any:
+def to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Counters | None) -> Any:
     """Return C on the device: in one piece, or count by chunks of rows and fill in a second pass over them."""
     rows, value = A.shape[0], precision.value
     chunk, scratch = chunk_of(memory_limit, rows, B.shape[1])
@@ -116,7 +116,7 @@ def _fill_parts(A: Factor, B: Factor, precision: Precision, starts: np.ndarray, 
 
 
 def _gather_on_host(
-    A: Factor, B: Factor, precision: Precision, memory_limit: int | None, array: bool, counters: Any
+    A: Factor, B: Factor, precision: Precision, memory_limit: int | None, array: bool, counters: Counters | None
 ) -> Any:
     """Gather C on the host, by as many chunks of rows as its size and the limit ask for."""
     rows, value = A.shape[0], precision.value

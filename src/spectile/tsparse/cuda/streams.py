@@ -27,13 +27,13 @@ _kept = _Kept()
 
 def side_by_side(launches: Sequence[Callable[[], None]]) -> None:
     """Launch on the current stream and others beside it; the current stream waits for all."""
-    import cupy
-
     if not launches:
         return
     if len(launches) == 1:
         launches[0]()
         return
+    import cupy
+
     main = cupy.cuda.get_current_stream()
     (_, begin), *others = _kept.get(len(launches))
     begin.record(main)

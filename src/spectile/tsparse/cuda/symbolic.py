@@ -9,7 +9,7 @@ import numpy as np
 
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import parts
-from spectile.tsparse.cuda.counters import FLAGS, Invalid, read_head
+from spectile.tsparse.cuda.counters import FLAGS, Counters, Invalid
 from spectile.tsparse.cuda.factors import checked, compare, unscale, with_checked_factors
 from spectile.tsparse.cuda.rows import lists
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
@@ -30,7 +30,7 @@ class SymbolicProduct:
         # What `numeric` launches: made by its first call; False where a limit or the sizes forbid it.
         self._lists: lists.ProductLists | Literal[False] | None = None if memory_limit is None else False
 
-        def analyse(left: Factor, right: Factor, counters: Any) -> Phase:
+        def analyse(left: Factor, right: Factor, counters: Counters) -> Phase:
             phase = count_rows(left, right, 0, left.shape[0], "float64", counters, scratch)
             # What the caller writes to his matrices later must not lead the kernels astray.
             self._left = _pattern(left)
@@ -78,7 +78,7 @@ class SymbolicProduct:
         """
         chosen = choose_precision(A, B, precision)
 
-        def product(left: Factor, right: Factor, counters: Any) -> Any:
+        def product(left: Factor, right: Factor, counters: Counters) -> Any:
             import cupy
 
             self._compare(left, right, counters)
@@ -88,7 +88,7 @@ class SymbolicProduct:
                 replace(self._right, data=right.data, exponents=right.exponents),
             )
             self._fill(left, right, data)
-            _raise_flags(read_head(counters).flags())
+            _raise_flags(counters.read().flags())
             return unscale(data, self._phase.indptr, self._indices, left, right, 0)
 
         data = with_checked_factors(A, B, chosen, product)
@@ -135,7 +135,7 @@ class SymbolicProduct:
         fill_rows(left, right, self._phase, indices, data)
         self._indices = indices
 
-    def _compare(self, left: Factor, right: Factor, counters: Any) -> None:
+    def _compare(self, left: Factor, right: Factor, counters: Counters) -> None:
         """Launch the comparison of both factors with the analysed patterns; raise where their sizes differ."""
         for which, (factor, known) in enumerate(((left, self._left), (right, self._right))):
             if factor.nnz != known.nnz or factor.shape != known.shape:

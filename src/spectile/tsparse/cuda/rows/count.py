@@ -6,8 +6,7 @@ C, a few integers per row and bitmaps of narrow rows (`choose.kept_words`) is al
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,12 @@ import numpy as np
 from spectile.core.device import describe
 from spectile.core.launch import kernel
 from spectile.tsparse.cuda import choose, units
-from spectile.tsparse.cuda.counters import CONSTANTS, HEAD, Head, new_counters, read_head
+from spectile.tsparse.cuda.counters import CONSTANTS, HEAD, Counters, Head
 from spectile.tsparse.cuda.plans import Addresses, plan
 from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
+
+_BLOCK_ROWS = HEAD["SYMBOLIC"] + CONSTANTS["BLOCK_BIN"]  # where the head counts the rows of the block bin
 
 
 @dataclass
@@ -33,6 +34,8 @@ class Phase:
         Row pointer of these rows of C.
     head : Head
         The counters.
+    entries : int
+        Stored entries of these rows.
     low, span, slot, lists, kept : int
         Addresses of the first column and the width of each row's window, of the place of its bitmap, of the rows of
         each bin, and of the bitmaps of the rows of window bins; a row whose words would lie beyond their end has none.
@@ -54,11 +57,10 @@ class Phase:
     kept: int = 0
     kept_words: int = 0
     scratch_bytes: int = 0
+    entries: int = field(init=False)
 
-    @functools.cached_property
-    def entries(self) -> int:
-        """Stored entries of these rows of C."""
-        return self.head.wide("ENTRIES")
+    def __post_init__(self) -> None:
+        self.entries = self.head.wide("ENTRIES")
 
     @property
     def counts(self) -> Any:
@@ -67,7 +69,7 @@ class Phase:
 
         return cupy.ndarray(self.rows, np.int32, self.work + 12 * self.rows) if self.rows else cupy.empty(0, np.int32)
 
-    @functools.cached_property
+    @property
     def products(self) -> int:
         """Multiplications of these rows."""
         return self.head.wide("PRODUCTS")
@@ -79,7 +81,7 @@ def count_rows(
     first: int,
     stop: int,
     value: str,
-    counters: Any = None,
+    counters: Counters | None = None,
     scratch_bytes: int = choose.SCRATCH_BYTES,
 ) -> Phase:
     """Find the row pointer of rows `first` to `stop` of C.
@@ -90,29 +92,26 @@ def count_rows(
 
     rows = stop - first
     if counters is None:
-        counters = new_counters(rows)
+        counters = Counters(rows)
     indptr = cupy.empty(rows + 1, np.int32)
     if not rows:
         indptr.fill(0)
         return Phase(first, 0, indptr, Head.empty())
-    nnz = min(max(A.nnz * rows // A.shape[0], 1), 2**31 - 1)
-    kept_words = choose.kept_words(rows, nnz)
-    own = 4 * (4 + choose.LISTS) * rows
-    work = cupy.cuda.alloc(own + 4 * kept_words)
-    kept = work.ptr + own
-    low, span, slot, entries, lists = range(work.ptr, work.ptr + 20 * rows, 4 * rows)
-    head = counters.data.ptr
-
-    key = ("count", cupy.cuda.runtime.getDevice(), value, rows, A.shape, A.nnz, B.shape[1], B.nnz, kept_words)
-    launches: _Launches = plan(key, lambda: _Launches(value, rows, A, nnz, B, kept_words))
-    pattern = (A.indptr.data.ptr + 4 * first, A.indices.data.ptr, B.indptr.data.ptr, B.indices.data.ptr)
-    places = (low, span, slot, entries, lists, kept, indptr.data.ptr)
-    launches.addresses.set(*pattern, *places, head, head + 4 * CONSTANTS["HEAD"])
+    key = ("count", counters.device, value, rows, A.shape, A.nnz, B.shape[1], B.nnz)
+    launches: _Launches = plan(key, lambda: _Launches(value, rows, A, B))
+    work, kept_words = cupy.cuda.alloc(launches.work_bytes), launches.kept_words
+    at = work.ptr
+    low, span, slot, entries, lists = range(at, at + 20 * rows, 4 * rows)
+    kept = at + 4 * (4 + choose.LISTS) * rows
+    launches.addresses.set(
+        A.indptr.data.ptr + 4 * first, A.indices.data.ptr, B.indptr.data.ptr, B.indices.data.ptr,
+        low, span, slot, entries, lists, kept, indptr.data.ptr, counters.head, counters.states,
+    )  # fmt: skip
     scratch = launches(counters, scratch_bytes)
-    counted = read_head(counters)
+    counted = counters.read()
     del scratch
     counted.raise_invalid()
-    if launches.left_out(counted[HEAD["SYMBOLIC"] + CONSTANTS["BLOCK_BIN"]]):
+    if launches.left_out(counted[_BLOCK_ROWS]):
         del work, indptr  # before they are made anew
         return count_rows(A, B, first, stop, value, None, scratch_bytes)
     return Phase(first, rows, indptr, counted, work, low, span, slot, lists, kept, kept_words, scratch_bytes)
@@ -121,8 +120,11 @@ def count_rows(
 class _Launches:
     """The launches of the symbolic phase, for addresses that are set before."""
 
-    def __init__(self, value: str, rows: int, A: Factor, nnz: int, B: Factor, kept_words: int) -> None:
+    def __init__(self, value: str, rows: int, A: Factor, B: Factor) -> None:
         device = describe()
+        nnz = min(max(A.nnz * rows // A.shape[0], 1), 2**31 - 1)
+        kept_words = self.kept_words = choose.kept_words(rows, nnz)
+        self.work_bytes = 4 * (4 + choose.LISTS) * rows + 4 * kept_words
         # Whether the kernel for the block bin is launched, and whether another product of these sizes left rows out.
         self._by_blocks, self._rows_were_left_out = True, False
         self.addresses = Addresses(13)
@@ -152,9 +154,10 @@ class _Launches:
         arguments = (count, limit, entries, span, slot, indptr, lists, head, states)
         self._scan = kernel(units.ANALYSIS[value], "place").bind(choose.scan(rows), *arguments)
 
-    def __call__(self, counters: Any, scratch_bytes: int) -> Any:
+    def __call__(self, counters: Counters, scratch_bytes: int) -> Any:
         """Launch; return the bitmaps in global memory, if any."""
-        self._analyse()
+        stream = counters.stream
+        self._analyse(stream)
         scratch, block = None, self._block
         if not (self._possible and self._by_blocks):
             block = None
@@ -163,8 +166,8 @@ class _Launches:
         if block:
             side_by_side([self._groups, block])
         else:
-            self._groups()
-        self._scan()
+            self._groups(stream)
+        self._scan(stream)
         return scratch
 
     def left_out(self, rows: int) -> bool:
@@ -178,11 +181,11 @@ class _Launches:
         self._by_blocks = rows > 0 or self._rows_were_left_out
         return left_out
 
-    def _global(self, counters: Any, scratch_bytes: int) -> tuple[Any, Any]:
+    def _global(self, counters: Counters, scratch_bytes: int) -> tuple[Any, Any]:
         """Return bitmaps in global memory and the launch for the block bin; None where no row is in it."""
         import cupy
 
-        head = read_head(counters)
+        head = counters.read()
         head.raise_invalid()
         words, shape = choose.symbolic_block_global(head, scratch_bytes, describe())
         if shape is None:

@@ -40,7 +40,7 @@ def fill_rows(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any, reuse
     if not phase.entries:
         return
     sizes = (phase.rows, A.shape, A.nnz, B.shape[1], phase.kept_words, phase.scratch_bytes)
-    key = ("fill", cupy.cuda.runtime.getDevice(), reuse, data.dtype.char, *sizes, phase.head.key)
+    key = ("fill", cupy.cuda.runtime.getDevice(), reuse, data.dtype.char, sizes, phase.head.key)
     launches: Launches = plan(key, lambda: Launches(A, B, phase, data.dtype.itemsize, reuse))
     launches(A, B, phase, indices, data)
 
@@ -82,9 +82,9 @@ class Launches:
         scratch = cupy.empty(self._scratch_words, np.uint64) if self._scratch_words else None
         self._addresses.set(
             A.indptr.data.ptr + 4 * phase.first,
-            *(A.indices.data.ptr, A.data.data.ptr, B.indptr.data.ptr, B.indices.data.ptr, B.data.data.ptr),
-            *(phase.low, phase.span, phase.slot, phase.kept),
-            *(phase.indptr.data.ptr, indices.data.ptr, data.data.ptr, scratch.data.ptr if scratch is not None else 0),
-            *(phase.lists + one for one in self._lists),
-        )
+            A.indices.data.ptr, A.data.data.ptr, B.indptr.data.ptr, B.indices.data.ptr, B.data.data.ptr,
+            phase.low, phase.span, phase.slot, phase.kept,
+            phase.indptr.data.ptr, indices.data.ptr, data.data.ptr, scratch.data.ptr if scratch is not None else 0,
+            *[phase.lists + one for one in self._lists],
+        )  # fmt: skip
         side_by_side(self._launches)

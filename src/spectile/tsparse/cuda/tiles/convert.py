@@ -70,7 +70,9 @@ class Total:
 
     def read(self) -> int:
         """Wait for the sum."""
-        self._head = read_head(self._words)
+        import cupy
+
+        self._head = read_head(self._words.data.ptr, cupy.cuda.get_current_stream().ptr)
         return self._head[0] & 0xFFFFFFFF | self._head[1] << 32
 
     def read_largest(self) -> tuple[int, int, int]:

@@ -1,0 +1,97 @@
+"""The counters of a product, with the host's memory in place of the device's."""
+
+import ctypes
+import threading
+
+import numpy as np
+import pytest
+
+from spectile.tsparse.cuda import counters
+from spectile.tsparse.cuda.counters import CONSTANTS, HEAD, UNSORTED, Counters, Head, Invalid
+
+
+def head_of(**places):
+    words = np.zeros(CONSTANTS["HEAD"], np.int32)
+    for name, value in places.items():
+        place, _, offset = name.partition("+")
+        words[HEAD[place] + int(offset or 0)] = value
+    return Head(words.tobytes())
+
+
+def test_whatever_the_check_found_in_either_factor_is_raised():
+    assert head_of(SYMBOLIC=3, NUMERIC=4, TICKET=5, KEPT=6).raise_invalid() is None
+    for places, flags in (
+        ({"FLAGS": 4}, [4, 0]), ({"FLAGS+1": 1}, [0, 1]), ({"DESCENTS": 7}, [UNSORTED, 0]),
+        ({"DESCENTS+1": -1, "FLAGS+1": 64}, [0, 64 | UNSORTED]),
+    ):  # fmt: skip
+        with pytest.raises(Invalid) as raised:
+            head_of(**places).raise_invalid()
+        assert list(raised.value.args) == flags
+
+
+def test_the_head_has_wide_counters_bins_and_a_key():
+    head = head_of(ENTRIES=-1, **{"ENTRIES+1": 1}, **{f"NUMERIC+{i}": i * i for i in range(CONSTANTS["BINS_NUMERIC"])})
+    assert head.wide("ENTRIES") == 2**33 - 1 and head[HEAD["ENTRIES"]] == -1
+    assert head.bins() == [i * i for i in range(CONSTANTS["BINS_NUMERIC"])]
+    assert head.key != head_of().key == head_of(ENTRIES=5, SYMBOLIC=5).key
+    assert head_of(FLAGS=8).key != head_of().key != head_of(**{"MAX_BYTES+3": 1}).key
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    """CuPy's functions of the device, on the host: the streams that were given are listed."""
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    held, streams = [], []
+
+    class Memory:
+        def __init__(self, size):
+            self.array = np.full(size, 0xAB, np.uint8)
+            self.ptr = self.array.ctypes.data
+            held.append(self)
+
+    def fill(address, value, size, stream):
+        streams.append(stream)
+        ctypes.memset(address, value, size)
+
+    def copy(to, source, size, kind, stream):
+        streams.append(stream)
+        assert kind == cupy.cuda.runtime.memcpyDeviceToHost
+        ctypes.memmove(to, source, size)
+
+    for name, function in {
+        "getDevice": lambda: 3, "memsetAsync": fill, "memcpyAsync": copy, "streamSynchronize": streams.append
+    }.items():  # fmt: skip
+        monkeypatch.setattr(cupy.cuda.runtime, name, function)
+    monkeypatch.setattr(cupy.cuda, "alloc", Memory)
+    monkeypatch.setattr(cupy.cuda, "alloc_pinned_memory", Memory)
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: type("Stream", (), {"ptr": 77}))
+    counters._pinned.cache_clear()
+    yield held, streams
+    counters._pinned.cache_clear()
+
+
+@pytest.mark.parametrize(("rows", "states"), [(0, 0), (1, 1), (2048, 1), (2049, 2)])
+def test_counters_are_cleared_and_read_on_the_stream_that_was_current(runtime, rows, states):
+    held, streams = runtime
+    cleared = Counters(rows)
+    assert (cleared.device, cleared.stream) == (3, 77)
+    assert len(held[0].array) == 4 * CONSTANTS["HEAD"] + 8 * states and not held[0].array.any()
+    assert cleared.states - cleared.head == 4 * CONSTANTS["HEAD"]
+    held[0].array.view(np.int32)[HEAD["PRODUCTS"]] = 12
+    assert cleared.read().wide("PRODUCTS") == 12 and streams == [77] * 3
+    held[0].array.view(np.int32)[HEAD["PRODUCTS"]] = 13
+    kept = cleared.read()
+    held[0].array[:] = 0
+    assert cleared.read().wide("PRODUCTS") == 0 and kept.wide("PRODUCTS") == 13, "a head is not read again"
+
+
+def test_threads_read_into_memory_of_their_own(runtime):
+    held, _ = runtime
+    cleared = Counters(5)
+    cleared.read()
+    cleared.read()
+    assert len(held) == 2
+    thread = threading.Thread(target=cleared.read)
+    thread.start()
+    thread.join()
+    assert len(held) == 3
