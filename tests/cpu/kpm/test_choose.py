@@ -63,9 +63,52 @@ def test_waves_are_planes_whose_parts_the_l1_cache_holds(device, dtype):
         if wave == plain:
             continue
         part, once = plane // launched.grid[0], shape.threads // shape.lanes
-        assert part >= 2 * once and 3 * part * num_vectors * item <= device.shared_bytes
+        assert part >= 8 and 10 * part >= once and 3 * part * num_vectors * item <= device.shared_bytes
+        assert num_vectors * item >= 128
         taken += 1
     assert taken or device.shared_bytes < 200_000
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slots_fit(device, dtype):
+    for num_vectors, longest in itertools.product(WIDTHS, range(1, 9)):
+        for num_rows in (1, 31, 10**4, 2 * 10**6, 10**8):
+            shape = choose.slot_shape(num_vectors, dtype, longest, num_rows, device)
+            assert shape.threads % 32 == 0 and shape.threads * shape.blocks <= device.threads
+            held = 2 * num_rows * num_vectors * np.dtype(dtype).itemsize
+            assert shape.keep == (held <= device.l2_bytes // 2)
+            launched = choose.slot_launch(shape, num_rows, num_vectors, device)
+            assert launched.refusal(device) is None
+            assert launched.grid[1] * shape.columns >= num_vectors and num_vectors % shape.vector == 0
+            assert shape.vector * np.dtype(dtype).itemsize <= 16
+        # The sums of the warps are static.
+        assert shape.threads // 32 * 2 * shape.columns * 8 <= 48 * 1024
+
+
+def test_slots_are_taken_for_short_rows_of_one_length():
+    assert choose.slotted(1, np.float32, 7, 1000, 7000) and choose.slotted(1, "float32", 8, 1000, 6400)
+    assert not choose.slotted(1, np.float32, 8, 1000, 6399)  # more than a quarter of the slots are empty
+    assert not choose.slotted(1, np.float32, 9, 1000, 9000) and not choose.slotted(1, np.float32, 0, 1000, 0)
+    assert not choose.slotted(1, np.float32, 8, 2**28, 2**31)  # slots are numbered by 32 bits
+
+
+@pytest.mark.parametrize(
+    ("dtype", "of_seven", "of_three"), [("float32", 31, 31), ("complex64", 15, 16), ("complex128", 8, 16)]
+)
+def test_slots_are_taken_up_to_a_width_that_the_rows_decide(dtype, of_seven, of_three):
+    for longest, most in ((7, of_seven), (3, of_three)):
+        taken = [r for r in range(1, 100) if choose.slotted(r, dtype, longest, 1000, 1000 * longest)]
+        assert taken == list(range(1, most + 1))
+
+
+def test_a_line_of_a_square_lattice_is_a_wave_whose_parts_are_strips():
+    h200 = TABLE["H200"]
+    for dtype, num_vectors in (("complex128", 32), ("complex64", 32), ("float32", 32), ("float32", 64)):
+        shape = choose.gather_shape(num_vectors, dtype, 8)
+        item = np.dtype(dtype).itemsize
+        assert choose.gather_launch(shape, 1414**2, num_vectors, h200, 1415, item)[1] == 1415
+        assert choose.gather_launch(shape, 10**6, num_vectors, h200, 1001, item)[1] != 1001  # seven rows a block
 
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)

@@ -57,6 +57,30 @@ def test_blocks_of_every_size(dtype, num_vectors):
         assert np.abs(etas - expected).max() / max(1.0, np.abs(expected).max()) < limit, f"seed {SEED}, {cells} cells"
 
 
+@pytest.mark.parametrize("num_vectors", [16, 32, 64, 96])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_blocks_of_every_size_in_three_parts(dtype, num_vectors):
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.cuda.choose import GroupedShape
+    from spectile.kpm.cuda.grouped import GroupedOperator
+    from spectile.kpm.cuda.stored import StoredRecursion
+
+    rng = np.random.default_rng(SEED)
+    shapes = [GroupedShape(columns, unroll, 256, 1, 1) for columns in (16, 32) for unroll in (1, 2, 4)]
+    for cells in (1, 2, 37, 300):
+        H = block_matrix(cells, dtype, rng)
+        start = reference.random_phases(SEED, H.shape[0], num_vectors, real=dtype == "float32")
+        expected = reference.etas_blocked(H.astype(np.result_type(dtype, np.float64)), start, 14, A, B)
+        for shape in shapes:
+            if num_vectors % shape.columns:
+                continue
+            operator = GroupedOperator(csr_matrix(H), tuning=shape)
+            etas = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, num_vectors)).advance(7)
+            error = np.abs(etas - expected).max() / max(1.0, np.abs(expected).max())
+            assert error < 1e-5, f"seed {SEED}, {cells} cells, {shape}"
+
+
 def test_modes_without_dots_and_without_the_recurrence():
     import cupy
 

@@ -135,7 +135,7 @@ def test_a_lattice_is_computed_in_waves_of_its_planes():
     from spectile.kpm.cuda.stored import StoredRecursion
     from spectile.kpm.moments import make_engine
 
-    # Planes that give each multiprocessor two turns at least, five and a bit of them.
+    # Planes that give each multiprocessor two turns, five and a bit of them.
     once = gather_shape(32, np.complex128, 7).threads // gather_shape(32, np.complex128, 7).lanes
     side = int(np.ceil(np.sqrt(2 * once * describe().multiprocessors)))
     line, height = sp.diags_array([1.0, 1.0], offsets=[-1, 1], shape=(side, side)), 5

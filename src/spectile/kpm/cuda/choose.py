@@ -157,6 +157,9 @@ def gather_shape(num_vectors: int, dtype: Any, longest: int) -> GatherShape:
 
 # Blocks whose scalar products are summed, at most, and adjacent rows of a block of ``stream.cu`` up to there.
 _MOST_BLOCKS, _STREAM_ROWS = 2**15, 4096
+# Waves of a plane: rows of a block's part, which fewer would divide unevenly, lines of it in a turn, and bytes of a row
+# of V (measured on an H200).
+_LEAST_PART, _MOST_LINES_A_TURN, _LEAST_WAVE_BYTES = 8, 10, 128
 
 
 def gather_launch(
@@ -165,20 +168,91 @@ def gather_launch(
     """Return the launch of ``gather`` and the rows of a wave, or of ``stream`` and the adjacent rows of a block.
 
     `plane` is the distance between a row and the farthest one that it couples, `item_bytes` are those of a number: a
-    wave is a plane where a block's part of it gives all threads two turns and three such parts of V fit into L1.
+    wave is a plane where a block's turn takes no more than a few lines of its part, a row of V fills a line of the
+    cache, and three parts of V fit into L1.
     """
     once = shape.threads // shape.lanes  # rows of a block at a time
     resident = device.multiprocessors * shape.blocks
     if num_vectors > 1:
         # All blocks walk through the rows side by side, each with the same part of every wave.
         blocks = min(resident, -(-num_rows // once))
-        part = plane // blocks
-        near = part >= 2 * once and 3 * part * num_vectors * item_bytes <= device.shared_bytes
+        part, row_bytes = plane // blocks, num_vectors * item_bytes
+        near = part >= max(_LEAST_PART, once / _MOST_LINES_A_TURN) and row_bytes >= _LEAST_WAVE_BYTES
+        near = near and 3 * part * row_bytes <= device.shared_bytes
         return Shape((blocks, -(-num_vectors // shape.columns)), shape.threads), plane if near else blocks * once
     # Small matrices: every multiprocessor has its part.  Large ones: no more blocks than the sums are made for.
     even = -(-num_rows // resident)
     chunk = -(-max(min(_STREAM_ROWS, even), num_rows // _MOST_BLOCKS) // once) * once
     return Shape((-(-num_rows // chunk), 1), shape.threads), chunk
+
+
+# ---- rows of about as many entries each (slots.cu)
+
+
+class SlotShape(NamedTuple):
+    """Shape of ``slots.cu`` for a width of the block vector.
+
+    Attributes
+    ----------
+    vector, lanes, pieces : int
+        Adjacent vectors that a thread reads at once, threads of a row, and pieces of a thread.
+    keep : int
+        1 if V and W stay in the L2 cache from step to step.
+    threads, blocks : int
+        Threads of a block, and blocks of a multiprocessor.
+    """
+
+    vector: int
+    lanes: int
+    pieces: int
+    keep: int
+    threads: int
+    blocks: int
+
+    @property
+    def columns(self) -> int:
+        """Vectors of a row's threads."""
+        return self.vector * self.lanes * self.pieces
+
+
+# Vectors up to which ``slots.cu`` is faster than ``gather.cu`` whatever the rows, and for rows that meet few others;
+# and bytes of a row of V below which it is whatever R (measured on an H200).
+_SLOTTED_VECTORS, _SLOTTED_SHORT_VECTORS, _SLOTTED_BYTES = 8, 16, 128
+_SHORT = 4
+# Registers of a multiprocessor.
+_REGISTERS = 65536
+
+
+def slotted(num_vectors: int, dtype: Any, longest: int, num_rows: int, entries: int) -> bool:
+    """Return whether ``slots.cu`` takes R vectors: short rows, as many slots as 1.25 times the entries at most."""
+    most = _SLOTTED_SHORT_VECTORS if longest <= _SHORT else _SLOTTED_VECTORS
+    if num_vectors > most and num_vectors * np.dtype(dtype).itemsize >= _SLOTTED_BYTES:
+        return False
+    return 0 < longest <= _MOST_GATHERED and num_rows * longest <= min(MOST_FILL * entries, 2**31 - 2**16)
+
+
+def slot_shape(num_vectors: int, dtype: Any, longest: int, num_rows: int, device: Device) -> SlotShape:
+    """Return the shape for R vectors and rows of so many entries at most."""
+    item = np.dtype(dtype).itemsize
+    keep = int(2 * num_rows * num_vectors * item <= device.l2_bytes // 2)
+    if num_vectors == 1:
+        vector, lanes, pieces = 1, 1, 1
+    else:
+        gathered = gather_shape(num_vectors, dtype, longest)
+        vector, lanes, pieces = gathered.vector, gathered.lanes, gathered.pieces
+    # Registers: two rows' slots, V and W; one row's other rows of V; sums in float64; addresses.
+    number, own = item // 4, vector * pieces * item // 4
+    needed = 2 * longest * (1 + number) + (5 + longest) * own + 4 * vector * pieces + (26 if num_vectors > 1 else 12)
+    # The sums of the warps are static shared memory.
+    threads = min(1024, _REGISTERS // (needed + 3) // 128 * 128, 48 * 1024 // (16 * vector * lanes * pieces) * 32)
+    return SlotShape(vector, lanes, pieces, keep, max(128, threads), 1)
+
+
+def slot_launch(shape: SlotShape, num_rows: int, num_vectors: int, device: Device) -> Shape:
+    """Return the launch of ``slots``: its blocks go through the rows side by side."""
+    once = shape.threads // shape.lanes
+    blocks = min(device.multiprocessors * shape.blocks, -(-num_rows // once))
+    return Shape((blocks, -(-num_vectors // shape.columns)), shape.threads)
 
 
 # ---- groups of rows with the same columns (grouped.cu)
@@ -200,12 +274,15 @@ class GroupedShape(NamedTuple):
         Steps of four entries in flight.
     threads, blocks : int
         Threads of a block, and blocks of a multiprocessor.
+    thirds : int
+        1 for TF32 in three parts (``thirds.cu``), whose steps are of eight columns; float32 and complex64 only.
     """
 
     columns: int
     unroll: int
     threads: int
     blocks: int
+    thirds: int = 0
 
 
 def groups(num_vectors: int, dtype: Any, longest: int, device: Device) -> bool:
@@ -226,9 +303,19 @@ _GROUPED_SHAPES = {
 }
 
 
+# By type and columns: where TF32 in three parts is faster, and its steps in flight, threads and blocks (measured, too).
+_THIRDS_SHAPES = {
+    ("float32", 32): (2, 384, 2),
+    ("complex64", 16): (4, 128, 4),
+    ("complex64", 32): (4, 128, 3),
+}
+
+
 def grouped_shape(num_vectors: int, dtype: Any) -> GroupedShape:
     """Return the shape for R vectors: the widest that divides R, of 32 at most."""
     columns = next(each for each in (32, 16, 8) if num_vectors % each == 0)
+    if thirds := _THIRDS_SHAPES.get((str(np.dtype(dtype)), columns)):
+        return GroupedShape(columns, *thirds, thirds=1)
     parts = 2 if np.dtype(dtype).kind == "c" else 1
     shapes = _GROUPED_SHAPES[np.dtype(dtype).itemsize // parts]
     return GroupedShape(columns, *next(shape for most, shape in shapes if columns * parts <= most))

@@ -18,9 +18,10 @@ from spectile.kpm.cuda.choose import (
     most_steps_a_sweep,
     packs,
     sell_shape,
+    slotted,
     stages,
 )
-from spectile.kpm.cuda.gather import GatherOperator
+from spectile.kpm.cuda.gather import GatherOperator, SlotsOperator
 from spectile.kpm.cuda.grouped import GroupedOperator, groups_of
 from spectile.kpm.cuda.inspection import inspect
 from spectile.kpm.cuda.lanczos import lengthened, tridiagonalize
@@ -89,7 +90,9 @@ class StoredEngine:
                 # Rows that couple too many others for shared memory: read V through the caches.
                 self._unstaged.add(num_vectors)
         # One vector reads SELL coalesced, a row to a thread; wider blocks read a row's entries side by side in CSR.
-        if num_vectors == 1 and self._suits_sell:
+        if slotted(num_vectors, self.dtype, self.seen.longest, self.num_rows, self.matrix.nnz):
+            name = "slots"
+        elif num_vectors == 1 and self._suits_sell:
             name = "sell"
         elif groups(num_vectors, self.dtype, self.seen.longest, describe()) and self._rows_of_a_group >= LEAST_GROUPED:
             name = "grouped"
@@ -104,6 +107,8 @@ class StoredEngine:
             return GatherOperator(self.matrix, self.seen.longest, self._plane)
         if name == "grouped":
             return GroupedOperator(self.matrix, self._groups)
+        if name == "slots":
+            return SlotsOperator(self.matrix, self.seen.longest)
         tuning = sell_shape(self.seen.longest, self.dtype) if name == "sell" else None
         return StoredOperator(self.matrix, name, tuning=tuning)
 

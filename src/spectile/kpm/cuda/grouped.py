@@ -84,9 +84,10 @@ class GroupedOperator(StoredOperator):
     def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
         """Return the step of R vectors on all rows; `rows` must be None."""
         assert rows is None
-        step = kernel(self.unit(num_vectors, mode), "grouped", beside_l1=self._kernel(num_vectors).blocks)
+        shape = self._kernel(num_vectors)
+        step = kernel(self.unit(num_vectors, mode), "thirds" if shape.thirds else "grouped", beside_l1=shape.blocks)
         groups = self.first.size - 1
-        launched = grouped_launch(self._kernel(num_vectors), groups, num_vectors, describe())
+        launched = grouped_launch(shape, groups, num_vectors, describe())
         settings = np.int32(groups), np.int32(num_vectors)
         operands = self.first, self.starts[0], self.indices, self.data
         return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)

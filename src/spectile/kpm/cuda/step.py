@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -58,10 +59,16 @@ class Step:
         if self._dots:
             self.sum(self._once, etas)
 
-    def bind(self, v: Any, w: Any, scale: float, shift: float, keep: float) -> Callable[[int], None]:
-        """Return ``launch(address)``: the step on these arrays; the blocks' scalar products go to `address`."""
+    def bind(
+        self, v: Any, w: Any, scale: float, shift: float, keep: float, overlaps: bool = False
+    ) -> Callable[[int], None]:
+        """Return ``launch(address)``: the step on these arrays; the blocks' scalar products go to `address`.
+
+        With `overlaps` it may read the matrix before what comes before it in the stream has ended.
+        """
         target = np.zeros(1, dtype=[("address", np.uint64)])
-        bound = self._launched.bind(self._shape, *self._arguments(v, w, target, scale, shift, keep))
+        shape = dataclasses.replace(self._shape, after_previous=overlaps)
+        bound = self._launched.bind(shape, *self._arguments(v, w, target, scale, shift, keep))
 
         def launch(address: int) -> None:
             target["address"] = address

@@ -40,6 +40,9 @@ class StoredOperator:
         Shape of the kernel; None takes :func:`spectile.kpm.cuda.choose.row_shape`.
     """
 
+    #: Whether steps of a recursion may begin before the one before them has ended (the kernels wait for V and W).
+    overlaps = False
+
     def __init__(
         self, matrix: Any, layout: str = "csr", wave_rows: int | None = None, tuning: RowShape | None = None
     ) -> None:
@@ -145,7 +148,10 @@ class StoredRecursion:
         """Prepare the steps on the two arrays, which take turns."""
         self._step = self.operator.launcher(self.num_vectors)
         factors = 2 * self.a, -2 * self.a * self.b, 1.0
-        self._bound = [self._step.bind(*pair, *factors) for pair in ((self.v, self.w), (self.w, self.v))]
+        pairs = (self.v, self.w), (self.w, self.v)
+        self._bound = [self._step.bind(*pair, *factors) for pair in pairs]
+        overlaps = self.operator.overlaps
+        self._overlapping = [self._step.bind(*pair, *factors, True) for pair in pairs] if overlaps else self._bound
         self._turn = 0  # which of them comes next, from the second step on
 
     @property
@@ -156,6 +162,8 @@ class StoredRecursion:
     def enqueue(self, etas: Any) -> None:
         """Enqueue ``len(etas)`` steps that write their scalar products to `etas`, shape (steps, 2, R)."""
         done = 0
+        # Behind the first step only: what wrote the matrix has ended then.
+        bound = self._bound
         if self.steps == 0 and len(etas):
             self._step(self.v, self.w, self.a, -self.a * self.b, 0.0, etas[0])
             done = 1
@@ -165,7 +173,8 @@ class StoredRecursion:
             for partial in range(partials.data.ptr, partials.data.ptr + partials.nbytes, partials[0].nbytes):
                 self.v, self.w = self.w, self.v
                 self._turn ^= 1
-                self._bound[self._turn](partial)
+                bound[self._turn](partial)
+                bound = self._overlapping
             self._step.sum(partials, targets)
             done += len(targets)
         self.steps += len(etas)

@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from spectile.core.compile import PORTABLE, Unit
+from spectile.core.devices import TABLE
 from spectile.kpm.cuda import kernels
 from spectile.kpm.cuda.choose import (
     INSPECTOR_THREADS,
@@ -16,12 +17,14 @@ from spectile.kpm.cuda.choose import (
     GatherShape,
     GroupedShape,
     RowShape,
+    SlotShape,
     StagedShape,
     SweepTile,
     gather_shape,
     grouped_shape,
     row_shape,
     sell_shape,
+    slot_shape,
     staged_shape,
 )
 
@@ -70,7 +73,14 @@ def stored_unit(
 
 
 @functools.cache
-def gather_unit(dtype: str, num_vectors: int, *, wide: bool = False, mode: int = FULL, shape: GatherShape) -> Unit:
+def gather_unit(
+    dtype: str,
+    num_vectors: int,
+    *,
+    wide: bool = False,
+    mode: int = FULL,
+    shape: GatherShape,
+) -> Unit:
     """Return the unit of the step on rows (``gather.cu``), or of one vector (``stream.cu``); arguments as above."""
     defines = {
         "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": str(shape.lanes),
@@ -83,15 +93,35 @@ def gather_unit(dtype: str, num_vectors: int, *, wide: bool = False, mode: int =
 
 
 @functools.cache
-def grouped_unit(dtype: str, num_vectors: int, *, wide: bool = False, mode: int = FULL, shape: GroupedShape) -> Unit:
-    """Return the unit of the step on groups of rows (``grouped.cu``); arguments as above."""
+def slots_unit(dtype: str, num_vectors: int, width: int, *, mode: int = FULL, shape: SlotShape) -> Unit:
+    """Return the unit of the step on rows of `width` slots (``slots.cu``); arguments as above."""
     defines = {
-        "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": "4",
-        "COLUMNS": str(shape.columns // 4), "UNROLL": str(shape.unroll),
+        "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": str(shape.lanes),
+        "COLUMNS": str(shape.pieces * shape.vector), "VECTOR": str(shape.vector), "PIECES": str(shape.pieces),
+        "WIDTH": str(width), "KEEP": str(shape.keep), "THREADS": str(shape.threads), "BLOCKS": str(shape.blocks),
+        "WIDE": "0", "MODE": str(mode), "EXACT": str(int(num_vectors % shape.columns == 0)),
+    }  # fmt: skip
+    return Unit(kernels.__name__, ("slots.cu",), PORTABLE, defines)
+
+
+@functools.cache
+def grouped_unit(
+    dtype: str,
+    num_vectors: int,
+    *,
+    wide: bool = False,
+    mode: int = FULL,
+    shape: GroupedShape,
+) -> Unit:
+    """Return the unit of the step on groups of rows (``grouped.cu``, ``thirds.cu``); arguments as above."""
+    lanes = 8 if shape.thirds else 4
+    defines = {
+        "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "LANES": str(lanes),
+        "COLUMNS": str(shape.columns // lanes), "UNROLL": str(shape.unroll),
         "THREADS": str(shape.threads),
         "BLOCKS": str(shape.blocks), "WIDE": str(int(wide)), "SELL": "0", "MODE": str(mode), "EXACT": "1",
     }  # fmt: skip
-    return Unit(kernels.__name__, ("grouped.cu",), PORTABLE, defines)
+    return Unit(kernels.__name__, ("thirds.cu" if shape.thirds else "grouped.cu",), PORTABLE, defines)
 
 
 @functools.cache
@@ -181,7 +211,13 @@ UNITS = (
     ),
     gather_unit("complex128", 32, wide=True, shape=gather_shape(32, "complex128", 3)),
     gather_unit("complex128", 1, wide=True, shape=gather_shape(1, "complex128", 3)),
-    *(grouped_unit(dtype, r, shape=grouped_shape(r, dtype)) for dtype in REAL for r in (8, 32)),
+    *(
+        slots_unit(dtype, r, n, shape=slot_shape(r, dtype, n, 10**6, TABLE["H200"]))
+        for dtype in REAL
+        for r in (1, 2, 8)
+        for n in (3, 7)
+    ),
+    *(grouped_unit(dtype, r, shape=grouped_shape(r, dtype)) for dtype in REAL for r in (8, 16, 32)),
     grouped_unit("float64", 32, wide=True, shape=grouped_shape(32, "float64")),
     *(vectors_unit(dtype) for dtype in REAL),
     *(inspector_unit(value_bytes) for value_bytes in (4, 8, 16)),

@@ -8,47 +8,7 @@
 // by side, so that near ones find each other in the L1 cache, and farther ones in L2; with AHEAD, V and W come into L2 a
 // few turns before a warp needs them, which costs no registers.
 #include "block.cuh"
-
-struct alignas(VECTOR * sizeof(number)) piece {
-    number n[VECTOR];
-};
-static_assert(COLUMNS == PIECES * VECTOR, "");
-
-template <int BYTES>
-struct word_of;
-template <>
-struct word_of<4> {
-    typedef unsigned type;
-};
-template <>
-struct word_of<8> {
-    typedef uint2 type;
-};
-template <>
-struct word_of<16> {
-    typedef uint4 type;
-};
-typedef word_of<VECTOR * int(sizeof(number))>::type word;
-
-static __device__ __forceinline__ piece load_once(const number *p) {
-    piece x;
-    const word bits = __ldcs(reinterpret_cast<const word *>(p));
-    memcpy(&x, &bits, sizeof(word));
-    return x;
-}
-
-static __device__ __forceinline__ piece load(const number *p) {
-    piece x;
-    const word bits = __ldg(reinterpret_cast<const word *>(p));
-    memcpy(&x, &bits, sizeof(word));
-    return x;
-}
-
-static __device__ __forceinline__ void store_once(number *p, const piece &x) {
-    word bits;
-    memcpy(&bits, &x, sizeof(word));
-    __stcs(reinterpret_cast<word *>(p), bits);
-}
+#include "piece.cuh"
 
 // The lines of V and W that a warp's rows from `row` on take: a thread a line of 128 bytes comes into the L2 cache.
 static __device__ __forceinline__ void fetch_ahead(const number *v, const number *w, int width, long long rows,
