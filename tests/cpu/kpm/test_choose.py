@@ -54,19 +54,23 @@ def test_gathered_rows_fit(device, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_waves_are_planes_whose_parts_the_l1_cache_holds(device, dtype):
     item = np.dtype(dtype).itemsize
-    taken = 0
-    for num_vectors, longest, plane in itertools.product((8, 32, 64), (3, 7, 8), (1, 1414, 15876, 40000, 10**7)):
+    taken = set()
+    planes = (1, 500, 1000, 1415, 1442, 5000, 15876, 40000, 10**7)
+    for num_vectors, longest, plane in itertools.product((8, 32, 64), (3, 7, 8), planes):
         shape = choose.gather_shape(num_vectors, dtype, longest)
-        launched, plain = choose.gather_launch(shape, 2 * 10**6, num_vectors, device)
-        same, wave = choose.gather_launch(shape, 2 * 10**6, num_vectors, device, plane, item)
-        assert same == launched and wave in (plain, plane)
-        if wave == plain:
-            continue
-        part, once = plane // launched.grid[0], shape.threads // shape.lanes
-        assert part >= 8 and 10 * part >= once and 3 * part * num_vectors * item <= device.shared_bytes
-        assert num_vectors * item >= 128
-        taken += 1
-    assert taken or device.shared_bytes < 200_000
+        for each in (shape, choose.strip_shape(shape, num_vectors, plane, item, device)):
+            assert each.threads * each.blocks <= device.threads and each.columns == shape.columns
+            launched, plain = choose.gather_launch(each, 2 * 10**6, num_vectors, device)
+            same, wave = choose.gather_launch(each, 2 * 10**6, num_vectors, device, plane, item)
+            assert same == launched and launched.refusal(device) is None and wave in (plain, plane)
+            if wave == plain:
+                assert each == shape, "strips are taken for waves of a plane alone"
+                continue
+            part, once = plane // launched.grid[0], each.threads // each.lanes
+            assert 13 * part >= once and 3 * part * num_vectors * item * each.blocks <= device.shared_bytes
+            assert num_vectors * item >= 128 and -(-plane // launched.grid[0]) * launched.grid[0] <= 1.125 * plane
+            taken.add(each != shape)
+    assert taken == {False, True} or device.shared_bytes < 200_000
 
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
@@ -104,11 +108,20 @@ def test_slots_are_taken_up_to_a_width_that_the_rows_decide(dtype, of_seven, of_
 
 def test_a_line_of_a_square_lattice_is_a_wave_whose_parts_are_strips():
     h200 = TABLE["H200"]
-    for dtype, num_vectors in (("complex128", 32), ("complex64", 32), ("float32", 32), ("float32", 64)):
-        shape = choose.gather_shape(num_vectors, dtype, 8)
-        item = np.dtype(dtype).itemsize
-        assert choose.gather_launch(shape, 1414**2, num_vectors, h200, 1415, item)[1] == 1415
-        assert choose.gather_launch(shape, 10**6, num_vectors, h200, 1001, item)[1] != 1001  # seven rows a block
+    for dtype, num_vectors in (
+        ("complex128", 32),
+        ("complex64", 32),
+        ("float32", 32),
+        ("float64", 32),
+        ("float32", 64),
+    ):
+        base, item = choose.gather_shape(num_vectors, dtype, 8), np.dtype(dtype).itemsize
+        strips = choose.strip_shape(base, num_vectors, 1415, item, h200)
+        assert (strips.threads, strips.blocks) == (256, 2)
+        assert choose.gather_launch(strips, 1414**2, num_vectors, h200, 1415, item)[1] == 1415
+        # Four rows and a bit would be five for some blocks; a plane of a cube is more than a line.
+        assert choose.strip_shape(base, num_vectors, 1100, item, h200) == base
+        assert choose.strip_shape(base, num_vectors, 15876, item, h200) == base
 
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)

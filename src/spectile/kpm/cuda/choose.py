@@ -117,13 +117,14 @@ _GATHER_THREADS = {"narrow": 640, "short": 384, "long": 256}
 # flight that the rule gives, those that are better, and the threads of a block.
 _MEASURED_GATHERS = {
     ("complex64", 8, 7): (7, 512),
-    ("float32", 32, 7): (4, 512),
-    ("float32", 32, 8): (8, 384),
+    ("float32", 32, 8): (4, 384),
     ("complex64", 32, 8): (4, 384),
     ("complex128", 32, 8): (4, 384),
 }
 # Longer rows of the matrix are faster by ``rows.cu``, whatever R.
 _MOST_GATHERED = 8
+#: Rows of so few entries meet too few others for waves of a plane to pay.
+SHORT = 4
 
 
 def gathers(num_vectors: int, longest: int) -> bool:
@@ -157,9 +158,30 @@ def gather_shape(num_vectors: int, dtype: Any, longest: int) -> GatherShape:
 
 # Blocks whose scalar products are summed, at most, and adjacent rows of a block of ``stream.cu`` up to there.
 _MOST_BLOCKS, _STREAM_ROWS = 2**15, 4096
-# Waves of a plane: rows of a block's part, which fewer would divide unevenly, lines of it in a turn, and bytes of a row
-# of V (measured on an H200).
-_LEAST_PART, _MOST_LINES_A_TURN, _LEAST_WAVE_BYTES = 8, 10, 128
+# Waves of a plane (measured on an H200): how much longer than the mean the longest of the blocks' parts is, parts in a
+# turn of a block, and bytes of a row of V.
+_UNEVEN, _MOST_PARTS_A_TURN, _LEAST_WAVE_BYTES = 1.125, 13, 128
+# Threads of a block and blocks of a multiprocessor where a turn takes several parts.
+_STRIP_THREADS, _STRIP_BLOCKS = 256, 2
+
+
+def _in_planes(shape: GatherShape, blocks: int, num_vectors: int, plane: int, item_bytes: int, device: Device) -> bool:
+    """Return whether so many blocks of `shape` share each plane: evenly, and three parts of V fit into L1."""
+    part, row_bytes = plane // blocks, num_vectors * item_bytes
+    return (
+        _MOST_PARTS_A_TURN * part >= shape.threads // shape.lanes
+        and -(-plane // blocks) * blocks <= _UNEVEN * plane
+        and row_bytes >= _LEAST_WAVE_BYTES
+        and 3 * part * row_bytes * shape.blocks <= device.shared_bytes
+    )
+
+
+def strip_shape(shape: GatherShape, num_vectors: int, plane: int, item_bytes: int, device: Device) -> GatherShape:
+    """Return the shape for planes that are no more than a line, of which a block has a strip; `shape` for others."""
+    narrow = shape._replace(threads=_STRIP_THREADS, blocks=_STRIP_BLOCKS)
+    blocks = device.multiprocessors * _STRIP_BLOCKS
+    several = 2 * (plane // blocks) < _STRIP_THREADS // shape.lanes
+    return narrow if several and _in_planes(narrow, blocks, num_vectors, plane, item_bytes, device) else shape
 
 
 def gather_launch(
@@ -167,18 +189,15 @@ def gather_launch(
 ) -> tuple[Shape, int]:
     """Return the launch of ``gather`` and the rows of a wave, or of ``stream`` and the adjacent rows of a block.
 
-    `plane` is the distance between a row and the farthest one that it couples, `item_bytes` are those of a number: a
-    wave is a plane where a block's turn takes no more than a few lines of its part, a row of V fills a line of the
-    cache, and three parts of V fit into L1.
+    `plane` is the distance between a row and the farthest one that it couples, or 0, `item_bytes` are those of a
+    number: a wave is a plane where that brings rows of V back into L1.
     """
     once = shape.threads // shape.lanes  # rows of a block at a time
     resident = device.multiprocessors * shape.blocks
     if num_vectors > 1:
         # All blocks walk through the rows side by side, each with the same part of every wave.
         blocks = min(resident, -(-num_rows // once))
-        part, row_bytes = plane // blocks, num_vectors * item_bytes
-        near = part >= max(_LEAST_PART, once / _MOST_LINES_A_TURN) and row_bytes >= _LEAST_WAVE_BYTES
-        near = near and 3 * part * row_bytes <= device.shared_bytes
+        near = _in_planes(shape, blocks, num_vectors, plane, item_bytes, device)
         return Shape((blocks, -(-num_vectors // shape.columns)), shape.threads), plane if near else blocks * once
     # Small matrices: every multiprocessor has its part.  Large ones: no more blocks than the sums are made for.
     even = -(-num_rows // resident)
@@ -218,14 +237,13 @@ class SlotShape(NamedTuple):
 # Vectors up to which ``slots.cu`` is faster than ``gather.cu`` whatever the rows, and for rows that meet few others;
 # and bytes of a row of V below which it is whatever R (measured on an H200).
 _SLOTTED_VECTORS, _SLOTTED_SHORT_VECTORS, _SLOTTED_BYTES = 8, 16, 128
-_SHORT = 4
 # Registers of a multiprocessor.
 _REGISTERS = 65536
 
 
 def slotted(num_vectors: int, dtype: Any, longest: int, num_rows: int, entries: int) -> bool:
     """Return whether ``slots.cu`` takes R vectors: short rows, as many slots as 1.25 times the entries at most."""
-    most = _SLOTTED_SHORT_VECTORS if longest <= _SHORT else _SLOTTED_VECTORS
+    most = _SLOTTED_SHORT_VECTORS if longest <= SHORT else _SLOTTED_VECTORS
     if num_vectors > most and num_vectors * np.dtype(dtype).itemsize >= _SLOTTED_BYTES:
         return False
     return 0 < longest <= _MOST_GATHERED and num_rows * longest <= min(MOST_FILL * entries, 2**31 - 2**16)

@@ -11,12 +11,14 @@ from spectile.core.device import describe
 from spectile.core.launch import kernel
 from spectile.kpm.cuda.choose import (
     SELL_CHUNK,
+    SHORT,
     GatherShape,
     SlotShape,
     gather_launch,
     gather_shape,
     slot_launch,
     slot_shape,
+    strip_shape,
 )
 from spectile.kpm.cuda.sell import sell_entries
 from spectile.kpm.cuda.step import Step
@@ -41,7 +43,7 @@ class GatherOperator(StoredOperator):
 
     def __init__(self, matrix: Any, longest: int, plane: int = 0, tuning: GatherShape | None = None) -> None:
         super().__init__(matrix)
-        self.longest, self.plane = longest, plane
+        self.longest, self.plane = longest, plane if longest > SHORT else 0
         self._shape = tuning
 
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
@@ -61,7 +63,10 @@ class GatherOperator(StoredOperator):
         return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)
 
     def _kernel(self, num_vectors: int) -> GatherShape:
-        return self._shape or gather_shape(num_vectors, self.dtype, self.longest)
+        shape = self._shape or gather_shape(num_vectors, self.dtype, self.longest)
+        if self._shape or num_vectors == 1:
+            return shape
+        return strip_shape(shape, num_vectors, self.plane, self.dtype.itemsize, describe())
 
 
 class SlotsOperator(StoredOperator):

@@ -26,6 +26,7 @@ from spectile.kpm.cuda.choose import (
     sell_shape,
     slot_shape,
     staged_shape,
+    strip_shape,
 )
 
 #: Bulk copies are Hopper's and later.
@@ -208,6 +209,13 @@ UNITS = (
         for dtype in REAL
         for r in (1, 2, 7, 8, 32, 64)
         for n in (3, 7)
+    ),
+    *(
+        gather_unit(
+            dtype, r, shape=strip_shape(gather_shape(r, dtype, 8), r, 1415, np.dtype(dtype).itemsize, TABLE["H200"])
+        )
+        for dtype in REAL
+        for r in (32, 64)
     ),
     gather_unit("complex128", 32, wide=True, shape=gather_shape(32, "complex128", 3)),
     gather_unit("complex128", 1, wide=True, shape=gather_shape(1, "complex128", 3)),
