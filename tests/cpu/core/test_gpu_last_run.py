@@ -29,10 +29,7 @@ def _plugin() -> ModuleType:
 
 # Files whose tests no device has run to the end on the code that is in the tree, and why.  Nothing may stay here
 # without a reason, and nothing that has a record.
-NOT_RUN: dict[str, str] = {
-    "nearsparse/test_multi_gpu.py as A100": "all passed but test_host_matrices_that_do_not_fit_are_streamed, which "
-    "limits the memory pool: arrays that tests before it left held pieces of 13 MB that the library takes for free",
-}
+NOT_RUN: dict[str, str] = {}
 
 
 @cache
