@@ -277,7 +277,7 @@ def _measure_cases(options: argparse.Namespace, supervisor: Supervisor) -> int:
         start = time.monotonic()
         job = Job(
             options.paper, row, options.machine, device, str(out), str(options.resources), options.seed,
-            supervisor.threads, options.rounds, options.warmup, options.budget_s, receipts,
+            supervisor.threads, options.rounds, options.warmup, options.budget_s, receipts, study=str(options.study),
         )  # fmt: skip
         try:
             _restore_matrix(row.get("matrix"), options.resources, options.study)

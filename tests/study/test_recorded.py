@@ -17,8 +17,8 @@ FRAMES = sorted((ROOT / "results/recorded").rglob("*.parquet"))
 NOT_RECORDED = {
     "spamm": r"truncation_.*_gpus[48]|water_569_(fock|density)_scf_.*",
     "tsparse": "",
-    "evd": "sbr_(32768|65536)_.*",
-    "kpm": "cache_26x26x40_r1",
+    "evd": "",
+    "kpm": "",
 }
 
 

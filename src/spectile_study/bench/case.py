@@ -30,12 +30,15 @@ class Context:
         Seed of every random input of the case.
     threads : int
         Threads given to ours and to the vendor's CPU code alike.
+    study : Path
+        Folder of the study, whose ``config`` holds the sheets; a workflow may work in another one.
     """
 
     device: Literal["cpu", "cuda"]
     resources: Path
     seed: int
     threads: int
+    study: Path = Path()
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """tSparse's cases: the sheet is whole, Table 1's compiled counts are the reference's, comparators run what is named."""
 
+import json
 import stat
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import scipy.sparse as sp
 
 from spectile.tsparse import reference, spgemm
 from spectile.tsparse.types import PRECISIONS
+from spectile_study.__main__ import main
 from spectile_study.bench import record, sheets
 from spectile_study.bench.case import Context, InputAbsent, Method, Skipped
 from spectile_study.bench.measure.checks import check_method
@@ -72,6 +74,21 @@ def test_a_matrix_that_is_not_at_hand_is_told_of_by_the_index(tmp_path, monkeypa
     found, _ = check_method(method, "cpu")
     assert found["status"] == status
     assert found["values"] == {"n": 1000005, "nnz": nnz}
+
+
+def test_matrices_are_held_against_their_table_from_any_folder(tmp_path, monkeypatch, capsys):
+    """A workflow may work in another folder than the study's."""
+    index = tmp_path / "resources/suitesparse/index/a.csv"
+    index.parent.mkdir(parents=True)
+    index.write_text("1\n08-Oct-2020 17:09:58\nVLSI,other,9,9,9,1,0,0,0,1,1,graph,9\n"
+                     "Williams,webbase-1M,1000005,1000005,3105536,1,0,0,0,1,1,graph,3105536\n")  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    choice = ["--paper", "tsparse", "--case", "webbase_1m", "--run", "paper", "--machine", "m", "--device", "cpu"]
+    assert main(["measure", *choice, "--study", str(ROOT)]) == 0
+    assert "skipped" in capsys.readouterr().out
+    made = json.loads(Path("results/m/records/tsparse/webbase_1m.json").read_text())
+    assert "absent from the mirror" in made["reason"]
+    assert [(told["method"], told["status"]) for told in made["methods"]] == [("index", "ok")]
 
 
 @pytest.mark.parametrize("name", ["cage6", "mc2depi_16x24", "banded_200_9", "rmat_7_6", "elasticity2d_9x7"])

@@ -14,7 +14,8 @@ DEFAULT_CALL_LIMIT_S = 900.0
 class Job:
     """One case to measure, with everything that its worker needs; travels as JSON.
 
-    ``receipts`` holds the sha256 of each input that a rule of the workflow made, by name.
+    ``receipts`` holds the sha256 of each input that a rule of the workflow made, by name; ``study`` is the folder that
+    holds ``config``, the working directory if empty.
     """
 
     paper: str
@@ -30,3 +31,4 @@ class Job:
     budget_s: float
     receipts: Mapping[str, str] = field(default_factory=dict)
     call_limit_s: float = DEFAULT_CALL_LIMIT_S
+    study: str = ""

@@ -32,14 +32,14 @@ from spectile_study.cases.tsparse.checks import Check
 from spectile_study.inputs import suitesparse
 
 PAPER = "tsparse"
-_MATRICES = Path("config/matrices.tsv")
 
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row of ``config/tsparse.tsv``."""
     if row.get("product"):
         return second_set.problem(row["product"], context)
-    table = _MATRICES if _MATRICES.exists() else None
+    pinned = context.study / "config/matrices.tsv"
+    table = pinned if pinned.exists() else None
     try:
         A = suitesparse.matrix(row["matrix"], context.resources, table)
     except suitesparse.MissingMatrix as error:
