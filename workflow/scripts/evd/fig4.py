@@ -13,28 +13,39 @@ from spectile_study.figures.palette import HYBRID_REDUCTION, REDUCTION, Look
 #: Places of the bars at one bandwidth; methods that share one are never measured at the same bandwidth.
 PLACES = {"spectile": 0, "cusolver_panels": 0, "spectile_chasing": 1, "algorithm2_chasing": 1, "spectile_cpu": 2}
 PLACES |= {"magma": 0, "magma_chasing": 1}
+#: n of the paper's figure.
+PAPERS_ORDER = 65_536
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
-    drawing = Drawing("Figure 4: successive band reduction and bulge chasing by bandwidth", 1, 2, (9, 4), share_y=True)
-    ax, hybrid = drawing.axes[0]
+    drawing = Drawing("Figure 4: successive band reduction and bulge chasing by bandwidth", 1, 3, (12, 4))
+    ax, hybrid, large = drawing.axes[0]
+    hybrid.sharey(ax)
     rows = select(frame, "p_study=reduction,status=ok")
     rows = rows[(rows["p_block"] == rows["p_bandwidth"]) & rows["time_s"].notna()]
     ax.set_ylabel("seconds")
-    if not _bars(drawing, ax, rows[rows["method"].isin(REDUCTION)], REDUCTION, "ours"):
+    ours = rows[rows["method"].isin(REDUCTION)]
+    if not _bars(drawing, ax, _with_most_bandwidths(ours), REDUCTION, "ours"):
         drawing.empty(ax, "no record with nb = b in this run")
-    if not _bars(drawing, hybrid, rows[rows["method"].isin(HYBRID_REDUCTION)], HYBRID_REDUCTION, "MAGMA"):
+    magma = rows[rows["method"].isin(HYBRID_REDUCTION)]
+    if not _bars(drawing, hybrid, _with_most_bandwidths(magma), HYBRID_REDUCTION, "MAGMA"):
         drawing.empty(hybrid, why_not(frame, "magma", "reduction"))
+    # The paper's order, where all but our two kernels are left out of the sheet.
+    if not _bars(drawing, large, ours[ours["p_n"] == PAPERS_ORDER], REDUCTION, "ours"):
+        drawing.empty(large, f"no record of n = {PAPERS_ORDER:,} in this run")
     return drawing
+
+
+def _with_most_bandwidths(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the rows of the order with the most bandwidths, and of those the largest."""
+    counts = rows.groupby("p_n")["p_bandwidth"].nunique()
+    return rows[rows["p_n"] == counts[counts == counts.max()].index.max()]
 
 
 def _bars(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, looks: Mapping[str, Look], title: str) -> bool:
     """Draw the bars of one panel, and return whether any."""
     if not len(rows):
         return False
-    # Of the orders measured with nb = b, the one with the most bandwidths, and of those the largest.
-    counts = rows.groupby("p_n")["p_bandwidth"].nunique()
-    rows = rows[rows["p_n"] == counts[counts == counts.max()].index.max()]
     widths = sorted(rows["p_bandwidth"].unique())
     for method, (color, _, label) in looks.items():
         part = select(rows, f"method={method}").sort_values("p_bandwidth")
