@@ -1,5 +1,6 @@
 """tSparse's cases: the sheet is whole, Table 1's compiled counts are the reference's, comparators run what is named."""
 
+import dataclasses
 import json
 import stat
 import sys
@@ -195,3 +196,43 @@ def test_comparator_is_run(tmp_path, monkeypatch):
     assert found["speck"].check({"nnz": 11.0, "sum": 0.0})["error_pattern"] == 1
     assert found["speck"].check({"nnz": 12.0, "sum": 0.0})["error_bound_ratio"] > 1
     assert "no executable" in found["cusp"].reason
+
+
+def test_what_large_products_keep_is_made_untimed_and_one_at_a_time():
+    alive, most = set(), []
+
+    class Large:
+        def __init__(self):
+            alive.add(id(self))
+            most.append(len(alive))
+
+        def __del__(self):
+            alive.discard(id(self))
+
+    def method(name):
+        return Method(name, run=lambda: None, check=lambda result: {}, limits={})
+
+    for one_at_a_time in (True, False):
+        alive.clear()
+        most.clear()
+        kept = called.Kept(one_at_a_time)
+        first, second = lambda: Large(), lambda: Large()
+        known = kept.ready([method("numeric"), method("numeric_as_called")], first)
+        known += kept.ready([method("reuse")], second)
+        own = dataclasses.replace(method("rival"), prepare=alive.copy)
+        others = [method("spgemm"), own, Skipped("tasks", "too large")]
+        kept.absent([*others, *known])
+        if not one_at_a_time:
+            assert all(each.prepare is None for each in (*known, others[0]))
+            assert kept(first) is kept(first) is not kept(second)
+            continue
+        known[0].prepare()
+        before = kept(first)
+        known[1].prepare()
+        assert kept(first) is before
+        del before
+        known[2].prepare()
+        assert len(alive) == 1 and max(most) == 1
+        assert own.prepare == others[1].prepare
+        others[0].prepare()
+        assert not alive

@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spectile.tsparse import spgemm, symbolic
-from spectile_study.bench.case import Method
+from spectile_study.bench.case import Method, Skipped
 from spectile_study.cases.tsparse.checks import Check
 
 #: A sample of throughput takes about so long, and between so many calls.
 THROUGHPUT_S, FEWEST, MOST = 0.005, 3, 20
+
+
+class Kept:
+    """What products of a known pattern keep from call to call.
+
+    Parameters
+    ----------
+    one_at_a_time : bool
+        Keep one of them, and none while other methods run: all of a large product leave too little memory.
+    """
+
+    def __init__(self, one_at_a_time: bool = False) -> None:
+        self.one_at_a_time = one_at_a_time
+        self._made: dict[Callable[[], Any], Any] = {}
+
+    def __call__(self, make: Callable[[], Any]) -> Any:
+        """Return what `make` made, now or earlier."""
+        if make not in self._made:
+            if self.one_at_a_time:
+                self.clear()
+            self._made[make] = make()
+        return self._made[make]
+
+    def clear(self) -> None:
+        """Keep nothing any more."""
+        self._made.clear()
+
+    def ready(self, methods: Sequence[Method], make: Callable[[], Any]) -> list[Method]:
+        """Return methods that find what `make` makes before each call; it is not in their times."""
+        for method in methods if self.one_at_a_time else ():
+            method.prepare = lambda: self(make)
+        return list(methods)
+
+    def absent(self, methods: Sequence[Method | Skipped]) -> None:
+        """Let all other methods find nothing kept."""
+        for method in methods:
+            if self.one_at_a_time and isinstance(method, Method) and method.prepare is None:
+                method.prepare = self.clear
 
 
 def product(left: Any, right: Any, precision: Any, counts: Mapping[str, Any], check: Check) -> list[Method]:
@@ -23,7 +60,7 @@ def product(left: Any, right: Any, precision: Any, counts: Mapping[str, Any], ch
     return methods if precision in ("float64", "float32") else methods[:1]
 
 
-def beside(left: Any, right: Any, precision: Any, counts: Mapping[str, Any], check: Check) -> list[Method]:
+def beside(left: Any, right: Any, precision: Any, counts: Mapping[str, Any], check: Check, kept: Kept) -> list[Method]:
     """Return CuPy's product as called, and products with a known pattern: ours and cuSPARSE's.
 
     ``numeric_<precision>`` and ``cusparse_reuse_<precision>`` are the device's own time, their endings the calls.
@@ -35,27 +72,25 @@ def beside(left: Any, right: Any, precision: Any, counts: Mapping[str, Any], che
 
     vendor = _both(f"cupyx_{precision}", precision, lambda: left @ right, counts, check, _itself)
 
-    @functools.cache
     def pattern() -> tuple[Any, Any]:
-        kept = symbolic(left, right)
-        return kept, cupy.full(kept.nnz, cupy.nan, left.dtype)
+        found = symbolic(left, right)
+        return found, cupy.full(found.nnz, cupy.nan, left.dtype)
 
     def numeric() -> Any:
-        kept, out = pattern()
-        return kept.numeric(left.data, right.data, out=out)
+        found, out = kept(pattern)
+        return found.numeric(left.data, right.data, out=out)
 
     def with_pattern(values: Any) -> Any:
-        kept, _ = pattern()
-        return csr_matrix((values, kept.indices, kept.indptr), shape=kept.shape)
+        found, _ = kept(pattern)
+        return csr_matrix((values, found.indices, found.indptr), shape=found.shape)
 
-    reused = functools.cache(lambda: ReusedProduct(left, right))
+    def reused() -> ReusedProduct:
+        return ReusedProduct(left, right)
+
     ours = _all(f"numeric_{precision}", precision, numeric, counts, check, with_pattern)
-    return [
-        *vendor,
-        *ours,
-        # Sorted for the check, where cuSPARSE must find its own order again.
-        *_all(f"cusparse_reuse_{precision}", precision, lambda: reused()(), counts, check, lambda C: C.copy()),
-    ]
+    # Sorted for the check, where cuSPARSE must find its own order again.
+    theirs = _all(f"cusparse_reuse_{precision}", precision, lambda: kept(reused)(), counts, check, lambda C: C.copy())
+    return [*vendor, *kept.ready(ours, pattern), *kept.ready(theirs, reused)]
 
 
 def _itself(C: Any) -> Any:

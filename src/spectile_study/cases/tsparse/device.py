@@ -29,6 +29,7 @@ def methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bool) -
 
     methods: list[Method | Skipped] = []
     pool = cupy.get_default_memory_pool()
+    kept = called.Kept(one_at_a_time=counts["nnz_c"] > LARGEST_TILED)
     on_gpu = {dtype: to_device(A, dtype) for dtype in ("float64", "float32")}
 
     check.library = lambda: vendor.spgemm(on_gpu["float32"], on_gpu["float32"])[0]
@@ -49,11 +50,12 @@ def methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bool) -
         add(f"spectile_{precision}", precision, product(G, precision, "cuda"), values=phases_of(G, precision))
         methods += called.product(G, G, precision, counts, check)
     methods += _task_methods(on_gpu, counts, check)
-    methods += _rivals(on_gpu, counts, check)
+    methods += _rivals(on_gpu, counts, check, kept)
     methods += _row_methods(on_gpu, counts, check) + _tile_methods(on_gpu, counts, check)
     for precision, G in on_gpu.items():
         add(f"cusparse_{precision}", precision, lambda G=G: vendor.spgemm(G, G)[0])  # type: ignore[misc]
-        methods += called.beside(G, G, precision, counts, check)
+        methods += called.beside(G, G, precision, counts, check, kept)
+    kept.absent(methods)
     return methods
 
 
@@ -62,6 +64,7 @@ def methods_of_pair(A: Any, B: Any, counts: Mapping[str, Any], check: Check) -> 
     from spectile_study.bench import vendor
 
     methods: list[Method | Skipped] = []
+    kept = called.Kept()
     for precision in ("float64", "float32"):
         left = to_device(A, precision)
         right = left if B is A else to_device(B, precision)
@@ -75,7 +78,7 @@ def methods_of_pair(A: Any, B: Any, counts: Mapping[str, Any], check: Check) -> 
         methods.append(check.method(f"spectile_{precision}", precision, ours, counts, clock="events"))
         methods += called.product(left, right, precision, counts, check)
         methods.append(check.method(f"cusparse_{precision}", precision, theirs, counts, clock="events"))
-        methods += called.beside(left, right, precision, counts, check)
+        methods += called.beside(left, right, precision, counts, check, kept)
     return methods
 
 
@@ -143,7 +146,9 @@ def _tasks(name: str, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], chec
     return methods
 
 
-def _rivals(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
+def _rivals(
+    on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check, kept: called.Kept
+) -> list[Method | Skipped]:
     """Return the paper's rivals that the user built as libraries."""
     methods: list[Method | Skipped] = []
     for name in comparators.NAMES:
@@ -155,11 +160,13 @@ def _rivals(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) 
         except OSError as error:
             methods.append(Skipped(name, f"{comparators.NAMES[name]} cannot be loaded: {error}"))
             continue
-        methods.append(_rival(name, library, on_gpu, counts, check))
+        methods.append(_rival(name, library, on_gpu, counts, check, kept))
     return methods
 
 
-def _rival(name: str, library: Library, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> Method:
+def _rival(
+    name: str, library: Library, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check, kept: called.Kept
+) -> Method:
     import cupy
 
     precision = library.dtype.name
@@ -175,7 +182,12 @@ def _rival(name: str, library: Library, on_gpu: Mapping[str, Any], counts: Mappi
 
     method.check = check_and_tell_memory
     if counts["nnz_c"] > LARGEST_TILED:
-        method.prepare = cupy.get_default_memory_pool().free_all_blocks  # a rival allocates beside the pool
+
+        def prepare() -> None:
+            kept.clear()
+            cupy.get_default_memory_pool().free_all_blocks()  # a rival allocates beside the pool
+
+        method.prepare = prepare
     return method
 
 
