@@ -19,11 +19,11 @@ from spectile.tsparse.cuda.counters import (
     BLOCK_KERNELS,
     CONSTANTS,
     HASH_KERNELS,
-    HEAD,
     SORT_KERNELS,
     WINDOW_KERNELS,
-    Head,
 )
+
+from ...heads import head_of
 
 LONGEST = 2**31 - 2**20  # rows, columns, entries: what the kernels take
 RNG = np.random.default_rng(2026)
@@ -158,14 +158,6 @@ def test_columns_are_sorted_with_their_slots_where_a_word_holds_both():
     for columns in (1, 2**20, 2 ** (32 - log) - 1, 2 ** (32 - log), 2**30, LONGEST):
         families = {one.family for one in choose.numeric(head, columns, 3.0, 8, 2**28, device=TABLE["H200"])}
         assert families == ({"hash"} if columns << log < 2**32 else {"wide_hash"})
-
-
-def head_of(**places):
-    words = np.zeros(CONSTANTS["HEAD"], np.int32)
-    for name, value in places.items():
-        place, _, offset = name.partition("+")
-        words[HEAD[place] + int(offset or 0)] = value
-    return Head(words.tobytes())
 
 
 def launches(rows, columns, nnz_a, products, entries, itemsize, device):

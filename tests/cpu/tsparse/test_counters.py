@@ -7,15 +7,9 @@ import numpy as np
 import pytest
 
 from spectile.tsparse.cuda import counters
-from spectile.tsparse.cuda.counters import CONSTANTS, HEAD, UNSORTED, Counters, Head, Invalid
+from spectile.tsparse.cuda.counters import CONSTANTS, HEAD, UNSORTED, Counters, Invalid
 
-
-def head_of(**places):
-    words = np.zeros(CONSTANTS["HEAD"], np.int32)
-    for name, value in places.items():
-        place, _, offset = name.partition("+")
-        words[HEAD[place] + int(offset or 0)] = value
-    return Head(words.tobytes())
+from ...heads import head_of
 
 
 def test_whatever_the_check_found_in_either_factor_is_raised():

@@ -1,0 +1,16 @@
+"""Heads of a product's counters, as the device would have written them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spectile.tsparse.cuda.counters import CONSTANTS, HEAD, Head
+
+
+def head_of(**places: int) -> Head:
+    """Return a head with these counters, ``NAME`` or ``NAME+offset``, and zeros elsewhere."""
+    words = np.zeros(CONSTANTS["HEAD"], np.int32)
+    for name, value in places.items():
+        place, _, offset = name.partition("+")
+        words[HEAD[place] + int(offset or 0)] = value
+    return Head(words.tobytes())
