@@ -219,7 +219,8 @@ def test_what_large_products_keep_is_made_untimed_and_one_at_a_time():
         first, second = lambda: Large(), lambda: Large()
         known = kept.ready([method("numeric"), method("numeric_as_called")], first)
         known += kept.ready([method("reuse")], second)
-        own = dataclasses.replace(method("rival"), prepare=alive.copy)
+        found = []
+        own = dataclasses.replace(method("rival"), prepare=lambda found=found: found.append(len(alive)))
         others = [method("spgemm"), own, Skipped("tasks", "too large")]
         kept.absent([*others, *known])
         if not one_at_a_time:
@@ -233,6 +234,8 @@ def test_what_large_products_keep_is_made_untimed_and_one_at_a_time():
         del before
         known[2].prepare()
         assert len(alive) == 1 and max(most) == 1
-        assert own.prepare == others[1].prepare
         others[0].prepare()
         assert not alive
+        known[2].prepare()
+        own.prepare()
+        assert found == [0], "a rival's own preparation comes after nothing is kept"

@@ -46,8 +46,8 @@ def measure_case(
     problem = Problem(methods=[])
     try:
         require_gpus(job.row, job.device)
-        place = Path(job.resources), job.seed, job.threads, Path(job.study)
-        context = Context(job.device, *place)  # type: ignore[arg-type]
+        device: Any = job.device
+        context = Context(device, Path(job.resources), job.seed, job.threads, Path(job.study))
         problem = importlib.import_module(f"spectile_study.cases.{job.paper}.build").build(job.row, context)
     except Exception as error:  # a case that cannot be built is a result, too: the next one goes on
         traceback.print_exc()

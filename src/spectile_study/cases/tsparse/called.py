@@ -26,6 +26,7 @@ class Kept:
     def __init__(self, one_at_a_time: bool = False) -> None:
         self.one_at_a_time = one_at_a_time
         self._made: dict[Callable[[], Any], Any] = {}
+        self._users: set[str] = set()
 
     def __call__(self, make: Callable[[], Any]) -> Any:
         """Return what `make` made, now or earlier."""
@@ -43,13 +44,22 @@ class Kept:
         """Return methods that find what `make` makes before each call; it is not in their times."""
         for method in methods if self.one_at_a_time else ():
             method.prepare = lambda: self(make)
+            self._users.add(method.name)
         return list(methods)
 
     def absent(self, methods: Sequence[Method | Skipped]) -> None:
-        """Let all other methods find nothing kept."""
-        for method in methods:
-            if self.one_at_a_time and isinstance(method, Method) and method.prepare is None:
-                method.prepare = self.clear
+        """Let all other methods find nothing kept, before they prepare themselves."""
+        for method in methods if self.one_at_a_time else ():
+            if isinstance(method, Method) and method.name not in self._users:
+                method.prepare = self._cleared_before(method.prepare)
+
+    def _cleared_before(self, prepare: Callable[[], None] | None) -> Callable[[], None]:
+        def cleared() -> None:
+            self.clear()
+            if prepare is not None:
+                prepare()
+
+        return cleared
 
 
 def product(left: Any, right: Any, precision: Any, counts: Mapping[str, Any], check: Check) -> list[Method]:

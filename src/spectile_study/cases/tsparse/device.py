@@ -50,7 +50,7 @@ def methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bool) -
         add(f"spectile_{precision}", precision, product(G, precision, "cuda"), values=phases_of(G, precision))
         methods += called.product(G, G, precision, counts, check)
     methods += _task_methods(on_gpu, counts, check)
-    methods += _rivals(on_gpu, counts, check, kept)
+    methods += _rivals(on_gpu, counts, check)
     methods += _row_methods(on_gpu, counts, check) + _tile_methods(on_gpu, counts, check)
     for precision, G in on_gpu.items():
         add(f"cusparse_{precision}", precision, lambda G=G: vendor.spgemm(G, G)[0])  # type: ignore[misc]
@@ -146,9 +146,7 @@ def _tasks(name: str, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], chec
     return methods
 
 
-def _rivals(
-    on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check, kept: called.Kept
-) -> list[Method | Skipped]:
+def _rivals(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
     """Return the paper's rivals that the user built as libraries."""
     methods: list[Method | Skipped] = []
     for name in comparators.NAMES:
@@ -160,13 +158,11 @@ def _rivals(
         except OSError as error:
             methods.append(Skipped(name, f"{comparators.NAMES[name]} cannot be loaded: {error}"))
             continue
-        methods.append(_rival(name, library, on_gpu, counts, check, kept))
+        methods.append(_rival(name, library, on_gpu, counts, check))
     return methods
 
 
-def _rival(
-    name: str, library: Library, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check, kept: called.Kept
-) -> Method:
+def _rival(name: str, library: Library, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> Method:
     import cupy
 
     precision = library.dtype.name
@@ -182,12 +178,7 @@ def _rival(
 
     method.check = check_and_tell_memory
     if counts["nnz_c"] > LARGEST_TILED:
-
-        def prepare() -> None:
-            kept.clear()
-            cupy.get_default_memory_pool().free_all_blocks()  # a rival allocates beside the pool
-
-        method.prepare = prepare
+        method.prepare = cupy.get_default_memory_pool().free_all_blocks  # a rival allocates beside the pool
     return method
 
 
