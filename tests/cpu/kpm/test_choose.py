@@ -7,6 +7,7 @@ import pytest
 
 from spectile.core.devices import TABLE
 from spectile.kpm.cuda import choose
+from spectile.kpm.cuda.boxed import halved, patches
 from spectile.kpm.cuda.grouped import cut
 from spectile.kpm.cuda.units import BULK, staged_unit, stored_unit, sweep_unit
 
@@ -138,6 +139,54 @@ def test_groups_fit_or_are_not_chosen(device, dtype):
         assert launched.refusal(device) is None and shape.threads * shape.blocks <= device.threads
         assert launched.grid[1] * shape.columns == num_vectors and shape.columns * parts in (8, 16, 32, 64)
         assert shape.threads // 32 * 2 * shape.columns * 8 <= 48 * 1024
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_boxes_of_groups_fit(device, dtype):
+    item = np.dtype(dtype).itemsize
+    for num_vectors, longest in itertools.product((8, 16, 24, 32, 40, 64, 96), (0, 1, 24, 63, 64, 200, 30000)):
+        if num_vectors % 16 and item // (2 if np.dtype(dtype).kind == "c" else 1) * num_vectors < 64:
+            continue
+        shape = choose.boxed_shape(num_vectors, dtype)
+        assert num_vectors % shape.columns == 0 and shape.depth % shape.sets == 0 and shape.threads <= 1024
+        room = choose.boxed_room(shape, dtype, longest, device)
+        assert room.length >= longest and room.length % (8 * shape.unroll) == 0
+        for tiles in (1, 100, 10**6):
+            launched = choose.boxed_launch(shape, room, tiles, num_vectors, device)
+            assert launched.grid[1] * shape.columns == num_vectors and 1 <= launched.grid[0] <= tiles
+            if room.slots:
+                assert launched.refusal(device) is None and launched.shared_bytes >= room.shared_bytes
+                # Barriers are static; a code has 16 bits.
+                assert launched.shared_bytes + 12 * shape.depth <= device.shared_bytes
+                assert room.slots * choose.BOX <= 2**16
+                # The inspector's are static, too.
+                keys = 1 << (shape.tile * (room.length + choose.BOX) - 1).bit_length()
+                assert 4 * (keys + room.slots) + 16 * shape.tile + 64 <= 48 * 1024
+    # A tile of eight cells of seven orbitals: ten cells of three lines.
+    if device.shared_bytes >= 232448:
+        assert choose.boxed_room(choose.boxed_shape(32, dtype), dtype, 63, device).slots >= 27
+
+
+def test_tiles_are_patches_of_whole_lines_or_what_is_left():
+    for groups, line, across, along in ((1, 1, 1, 8), (37, 37, 1, 8), (90, 9, 2, 4), (95, 9, 2, 4), (3204, 534, 4, 4)):
+        order, edges = patches(groups, line, across, along)
+        np.testing.assert_array_equal(np.sort(order), np.arange(groups))
+        assert edges[0] == 0 and edges[-1] == groups and order.dtype == edges.dtype == np.int32
+        sizes = np.diff(edges)
+        assert sizes.min() >= 1 and sizes.max() <= across * along
+        for begin, end in itertools.pairwise(edges):
+            y, x = order[begin:end] // line, order[begin:end] % line
+            assert np.ptp(y) < across and np.ptp(x) < along and (np.diff(order[begin:end]) > 0).all()
+    np.testing.assert_array_equal(patches(20, 20, 1, 8)[1], [0, 8, 16, 20])
+
+
+def test_tiles_that_need_too_many_boxes_are_halved():
+    edges = np.array([0, 8, 16, 19, 20], np.int32)
+    np.testing.assert_array_equal(halved(edges, np.array([27, 28, 29, 5]), 27), [0, 8, 12, 16, 17, 19, 20])
+    np.testing.assert_array_equal(halved(edges, np.array([27, 27, 27, 5]), 27), edges)
+    with pytest.raises(MemoryError, match="more boxes"):
+        halved(edges, np.array([27, 28, 29, 28]), 27)
 
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)

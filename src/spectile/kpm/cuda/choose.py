@@ -364,6 +364,101 @@ def grouped_launch(shape: GroupedShape, groups: int, num_vectors: int, device: D
     return Shape((blocks, num_vectors // shape.columns), shape.threads)
 
 
+# ---- groups of rows, V through shared memory (boxed.cu)
+
+#: Rows of a box, and boxes of a tile at most.
+BOX, MOST_BOXES = 8, 64
+#: Threads of a block of its inspector (``boxes.cu``).
+BOXES_THREADS = 256
+# Codes of a tile that the inspector sorts in static shared memory.
+_MOST_CODES = 8192
+
+
+class BoxedShape(NamedTuple):
+    """Shape of ``boxed.cu`` for a width of the block vector.
+
+    Attributes
+    ----------
+    columns : int
+        Vectors of a warp.
+    unroll : int
+        Steps of eight entries in flight.
+    tile : int
+        Groups of a tile at most, each of which a warp takes.
+    sets : int
+        Tiles at work.
+    depth : int
+        Tiles in flight or at work, a multiple of `sets`.
+    staged : int
+        1 for values through shared memory, too.
+    """
+
+    columns: int
+    unroll: int
+    tile: int
+    sets: int
+    depth: int
+    staged: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.tile * self.sets
+
+
+# By bytes of a row of a warp: steps in flight, groups, tiles at work and in flight, values through shared memory.
+# None of them was measured.
+_BOXED_SHAPES = ((128, (2, 8, 2, 4, 1)), (256, (2, 8, 2, 2, 1)), (512, (2, 8, 1, 2, 0)))
+
+
+def boxed_shape(num_vectors: int, dtype: Any) -> BoxedShape:
+    """Return the shape for R vectors, rows of at least 64 bytes (float64: 128)."""
+    columns = next(each for each in (32, 16, 8) if num_vectors % each == 0)
+    row = columns * np.dtype(dtype).itemsize
+    return BoxedShape(columns, *next(shape for most, shape in _BOXED_SHAPES if row <= most))
+
+
+class BoxedRoom(NamedTuple):
+    """How ``boxed.cu`` divides shared memory.
+
+    Attributes
+    ----------
+    length : int
+        Codes of a group's columns: entries of the longest row and more.
+    slots : int
+        Boxes of a tile at most: none if values and codes leave no space, or are too many for the inspector.
+    shared_bytes : int
+        All of it.
+    """
+
+    length: int
+    slots: int
+    shared_bytes: int
+
+
+def boxed_room(shape: BoxedShape, dtype: Any, longest: int, device: Device) -> BoxedRoom:
+    """Return how shared memory is divided, for a matrix with so many entries in a row at most."""
+    item, whole = np.dtype(dtype).itemsize, 8 * shape.unroll
+    length = max(1, -(-longest // whole)) * whole
+    values = shape.tile * (MOST_GROUPED * length * item + 16) if shape.staged else 0
+    stage = values + shape.tile * (length + BOX) * 2
+    box = BOX * shape.columns * item
+    # Boxes begin at multiples of 1024 bytes; barriers are static.
+    left = device.shared_bytes - 1024 - _STATIC_BYTES - shape.depth * stage
+    slots = max(0, min(left // (shape.depth * box), MOST_BOXES))
+    if shape.tile * (length + BOX) > _MOST_CODES:
+        slots = 0
+    return BoxedRoom(length, slots, 1024 + shape.depth * (slots * box + stage))
+
+
+def boxed_launch(shape: BoxedShape, room: BoxedRoom, tiles: int, num_vectors: int, device: Device) -> Shape:
+    """Return the launch of ``boxed``: a block a multiprocessor takes tiles in turn."""
+    chunks = num_vectors // shape.columns
+    # The sums of the scalar products take the boxes' place.
+    shared = max(room.shared_bytes, 1024 + 2 * shape.columns * 8 * shape.tile * shape.sets)
+    return Shape((min(max(1, device.multiprocessors // chunks), tiles), chunks), shape.threads, shared)
+
+
 # ---- V staged through shared memory (staged.cu)
 
 #: Slots that a code can name: 16 bits are a slot and one of its four rows.

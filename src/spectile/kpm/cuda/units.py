@@ -10,16 +10,21 @@ from spectile.core.compile import PORTABLE, Unit
 from spectile.core.devices import TABLE
 from spectile.kpm.cuda import kernels
 from spectile.kpm.cuda.choose import (
+    BOXES_THREADS,
     INSPECTOR_THREADS,
     PACKED_BLOCKS,
     PACKED_THREADS,
     SELL_CHUNK,
+    BoxedRoom,
+    BoxedShape,
     GatherShape,
     GroupedShape,
     RowShape,
     SlotShape,
     StagedShape,
     SweepTile,
+    boxed_room,
+    boxed_shape,
     gather_shape,
     grouped_shape,
     row_shape,
@@ -126,6 +131,39 @@ def grouped_unit(
 
 
 @functools.cache
+def boxed_unit(dtype: str, *, mode: int = FULL, shape: BoxedShape, room: BoxedRoom) -> Unit:
+    """Return the unit of the step on groups with V through shared memory (``boxed.cu``); arguments as above."""
+    defines = {
+        "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")),
+        "DOUBLE": str(int(REAL[dtype] == "double")), "LANES": "8", "COLUMNS": str(shape.columns // 8),
+        "UNROLL": str(shape.unroll), "THREADS": str(shape.threads), "BLOCKS": "1", "WIDE": "0", "SELL": "0",
+        "MODE": str(mode), "EXACT": "1", "TILE": str(shape.tile), "DEPTH": str(shape.depth),
+        "STAGED": str(shape.staged), "SLOTS": str(room.slots), "LENGTH": str(room.length),
+    }  # fmt: skip
+    return Unit(kernels.__name__, ("boxed.cu",), BULK, defines)
+
+
+@functools.cache
+def boxes_unit(*, wide: bool = False, shape: BoxedShape, room: BoxedRoom) -> Unit:
+    """Return the unit of its inspector (``boxes.cu``)."""
+    defines = {
+        "TILE": str(shape.tile), "SLOTS": str(room.slots), "LENGTH": str(room.length), "WIDE": str(int(wide)),
+        "THREADS": str(BOXES_THREADS),
+    }  # fmt: skip
+    return Unit(kernels.__name__, ("boxes.cu",), PORTABLE, defines)
+
+
+def _boxed_units() -> list[Unit]:
+    units = []
+    widths = {"complex128": (8, 16, 32), "complex64": (8, 16, 32), "float64": (16, 32), "float32": (16, 32)}
+    for dtype, r in ((dtype, r) for dtype, each in widths.items() for r in each):
+        shape = boxed_shape(r, dtype)
+        room = boxed_room(shape, dtype, 63, TABLE["H200"])
+        units += [boxed_unit(dtype, shape=shape, room=room), boxes_unit(shape=shape, room=room)]
+    return [*units, boxes_unit(wide=True, shape=shape, room=room)]
+
+
+@functools.cache
 def sweep_unit(dtype: str, nz: int, tile: SweepTile) -> Unit:
     """Return the unit of the matrix-free sweep: type, height of the sample, tile."""
     defines = {
@@ -227,6 +265,7 @@ UNITS = (
     ),
     *(grouped_unit(dtype, r, shape=grouped_shape(r, dtype)) for dtype in REAL for r in (8, 16, 32)),
     grouped_unit("float64", 32, wide=True, shape=grouped_shape(32, "float64")),
+    *_boxed_units(),
     *(vectors_unit(dtype) for dtype in REAL),
     *(inspector_unit(value_bytes) for value_bytes in (4, 8, 16)),
     inspector_unit(16, wide=True),

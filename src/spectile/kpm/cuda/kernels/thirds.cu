@@ -1,10 +1,10 @@
-// grouped.cu's operation on float32, real or complex, in TF32 on the tensor core: a number is the sum of its leading and its
-// trailing bits, and of the four products of two such sums three are taken.
+// grouped.cu's operation on float32, real or complex, in TF32 in three parts on the tensor core (thirds.cuh).
 //
 // Vectors are the tall operand, so that a group's eight rows are the short one: m16n8k8, sixteen real columns, eight rows of V.
 // Nothing is converted to float64, and a thread reads 16 bytes of V, not 8.  UNROLL steps of eight columns of the matrix are
 // in flight together, and the numbers and values of the next ones behind them.
 #include "block.cuh"
+#include "thirds.cuh"
 
 constexpr int PARTS = COMPLEX ? 2 : 1;
 constexpr int REALS = SPAN * PARTS;               // real columns of a warp
@@ -15,27 +15,6 @@ static_assert(LANES == 8 && REALS % 16 == 0 && sizeof(real) == 4, "");
 struct alignas(VECTOR * sizeof(real)) piece {
     real n[VECTOR];
 };
-
-// A number rounded to TF32, and the rest, of which the tensor core leaves out what lies 2^-23 below.
-struct Parts {
-    unsigned high, low;
-};
-
-static __device__ __forceinline__ Parts parts_of(float x) {
-    const unsigned high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
-    return {high, __float_as_uint(x - __uint_as_float(high))};
-}
-
-static __device__ __forceinline__ Parts minus(Parts x) { return {x.high ^ 0x80000000u, x.low ^ 0x80000000u}; }
-
-// C += [[a0, a2], [a1, a3]] [b0, b1], the small products first.
-static __device__ __forceinline__ void multiply(float (&c)[4], Parts a0, Parts a1, Parts a2, Parts a3, Parts b0, Parts b1) {
-    const unsigned high_a[4] = {a0.high, a1.high, a2.high, a3.high}, low_a[4] = {a0.low, a1.low, a2.low, a3.low};
-    const unsigned high_b[2] = {b0.high, b1.high}, low_b[2] = {b0.low, b1.low};
-    mma_tf32(c, low_a, high_b);
-    mma_tf32(c, high_a, low_b);
-    mma_tf32(c, high_a, high_b);
-}
 
 // first: (groups + 1) rows;  partial: (gridDim.x, 2, R)
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)

@@ -1,0 +1,145 @@
+"""Groups of rows that share columns, V through shared memory (``boxed.cu``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spectile.core.compile import Unit
+from spectile.core.device import describe
+from spectile.core.launch import Shape, kernel
+from spectile.kpm.cuda.choose import BOX, BOXES_THREADS, BoxedRoom, BoxedShape, boxed_launch, boxed_room, boxed_shape
+from spectile.kpm.cuda.grouped import groups_of
+from spectile.kpm.cuda.step import Step
+from spectile.kpm.cuda.stored import StoredOperator
+from spectile.kpm.cuda.units import FULL, boxed_unit, boxes_unit
+from spectile.kpm.types import Array
+
+#: What a kernel takes as the tensor map of V.
+_MAP = np.dtype([("opaque", np.uint64, 16)])
+
+
+def halved(edges: Array, needed: Array, slots: int) -> Array:
+    """Return the edges of tiles where those that need more boxes than there are slots become two.
+
+    Raises
+    ------
+    MemoryError
+        If a single group needs more.
+    """
+    unfit = needed > slots
+    sizes = np.diff(edges)
+    if (sizes[unfit] == 1).any():
+        raise MemoryError("the columns of a group lie in more boxes of eight adjacent rows than shared memory holds")
+    return np.sort(np.append(edges, edges[:-1][unfit] + sizes[unfit] // 2)).astype(np.int32)
+
+
+def patches(groups: int, line: int, across: int, along: int) -> tuple[Array, Array]:
+    """Return the numbers of groups in the order of tiles, and where each tile begins, int32.
+
+    Tiles are patches of `across` lines and `along` groups of each; a line has `line` groups.  Behind the last whole
+    ones they are smaller.
+    """
+    number = np.arange(groups, dtype=np.int64)
+    y, x = number // line, number % line
+    patch = y // across * -(-line // along) + x // along
+    order = np.argsort(patch * across + y % across, kind="stable")
+    edges = np.append(np.flatnonzero(np.diff(patch[order], prepend=-1)), groups)
+    return order.astype(np.int32), edges.astype(np.int32)
+
+
+class BoxedOperator(StoredOperator):
+    """A stored Hermitian matrix in CSR form on the device, whose adjacent rows couple the same columns.
+
+    Parameters
+    ----------
+    matrix : cupyx CSR matrix, shape (N, N)
+        float32, float64, complex64 or complex128; canonical.
+    longest : int
+        Entries of the longest row.
+    first : cupy.ndarray or None
+        What :func:`spectile.kpm.cuda.grouped.groups_of` returns of it.
+    tuning : BoxedShape or None
+        Shape of the kernel; None takes :func:`spectile.kpm.cuda.choose.boxed_shape`.
+    tiles : tuple of arrays or None
+        What :func:`patches` returns; None takes groups in their order, as many as the shape's tile has.
+    """
+
+    def __init__(
+        self, matrix: Any, longest: int, first: Any = None, tuning: BoxedShape | None = None, tiles: Any = None
+    ) -> None:
+        super().__init__(matrix)
+        self.first = groups_of(matrix) if first is None else first
+        self._longest, self._shape, self._patches = longest, tuning, tiles
+        self._tiles: dict[tuple[int, BoxedRoom], tuple[Any, ...]] = {}
+
+    def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
+        """Return the unit that this operator launches for R vectors."""
+        return boxed_unit(str(self.dtype), mode=mode, shape=self._kernel(num_vectors), room=self._room(num_vectors))
+
+    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
+        """Return the step of R vectors on all rows; `rows` must be None.
+
+        Raises
+        ------
+        MemoryError
+            If the columns of a group do not fit into shared memory.
+        """
+        assert rows is None
+        shape, room = self._kernel(num_vectors), self._room(num_vectors)
+        places, starts, codes = self._inspected(shape, room)
+        tiles = np.int32(len(starts))
+        launched = boxed_launch(shape, room, len(starts), num_vectors, describe())
+
+        def settings(v: Any) -> tuple[Any, ...]:
+            return self._map(v, shape), tiles, np.int32(num_vectors)
+
+        operands = places, starts, codes, self.data
+        step = kernel(self.unit(num_vectors, mode), "boxed")
+        return Step(step, launched, operands, settings, num_vectors, self.dtype, mode == FULL)
+
+    def _map(self, v: Any, shape: BoxedShape) -> Array:
+        """Return the tensor map of V: boxes of eight rows, pieces of 128 bytes (or 64) of each lie together."""
+        from spectile.core.tensor_map import encode
+
+        real = v.view(self.dtype.type(0).real.dtype)
+        row = shape.columns * self.dtype.itemsize
+        piece = 128 if row % 128 == 0 else 64
+        pieces = real.reshape(len(v), -1, piece // real.itemsize).transpose(1, 0, 2)
+        encoded = encode(pieces, (row // piece, BOX, piece // real.itemsize), piece)
+        return np.frombuffer(encoded, _MAP).copy()
+
+    def _inspected(self, shape: BoxedShape, room: BoxedRoom) -> tuple[Any, ...]:
+        """Return the groups' places, the boxes and the codes of all tiles."""
+        import cupy
+
+        known = self._tiles.get((shape.tile, room))
+        if known is not None:
+            return known
+        if room.slots == 0:
+            raise MemoryError("the values and columns of a tile of groups leave no shared memory for V")
+        groups = self.first.size - 1
+        order, edges = self._patches or patches(groups, max(1, groups), 1, shape.tile)
+        order = cupy.asarray(order)
+        inspect = kernel(boxes_unit(wide=self.wide, shape=shape, room=room), "boxes_of")
+        while True:
+            tiles = edges.size - 1
+            places = cupy.empty((tiles + 1, shape.tile, 2), np.int64)
+            starts = cupy.empty((tiles, room.slots), np.int32)
+            codes = cupy.empty((tiles, shape.tile, room.length + BOX), np.uint16)
+            needed = cupy.empty(tiles, np.int32)
+            launched = Shape((min(tiles + 1, 8 * describe().multiprocessors),), BOXES_THREADS)
+            operands = self.first, self.starts[0], self.indices, order, cupy.asarray(edges)
+            inspect(launched, *operands, np.int32(tiles), places, starts, codes, needed)
+            if int(needed.max()) <= room.slots:
+                break
+            edges = halved(edges, needed.get(), room.slots)
+        self._tiles[shape.tile, room] = places, starts, codes
+        return places, starts, codes
+
+    def _room(self, num_vectors: int) -> BoxedRoom:
+        return boxed_room(self._kernel(num_vectors), self.dtype, self._longest, describe())
+
+    def _kernel(self, num_vectors: int) -> BoxedShape:
+        return self._shape or boxed_shape(num_vectors, self.dtype)

@@ -1,0 +1,155 @@
+"""Groups of rows, V through shared memory: equal to the float64 reference for every type, width and size of group."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.kpm import reference
+from spectile_study.inputs.hamiltonians import hamiltonian
+
+pytestmark = pytest.mark.gpu
+
+SEED = int(np.random.SeedSequence().generate_state(1)[0])
+A, B = 0.11, 0.05
+#: Type, R, and columns, steps in flight, groups, tiles at work and in flight, values through shared memory.
+SHAPES = [
+    ("complex128", 32, None), ("complex128", 32, (32, 1, 4, 2, 2, 0)), ("complex128", 32, (32, 1, 4, 1, 2, 1)),
+    ("complex128", 8, (8, 2, 8, 2, 4, 1)), ("complex128", 96, None),
+    ("complex64", 32, None), ("complex64", 32, (32, 1, 8, 1, 2, 1)), ("complex64", 8, None), ("complex64", 64, None),
+    ("float64", 32, None), ("float64", 32, (32, 2, 16, 1, 2, 0)), ("float64", 16, (16, 2, 8, 1, 3, 1)),
+    ("float32", 32, None), ("float32", 32, (32, 2, 16, 1, 2, 1)), ("float32", 16, (16, 1, 8, 2, 4, 0)),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def boxes():
+    """Skip where the device has no copies of boxes, and where it is described as one that has none."""
+    from spectile.core.device import describe
+
+    if describe().compute_capability < (9, 0):
+        pytest.skip("boxes of V are copied by an engine that begins with compute capability 9.0")
+
+
+def block_matrix(cells, dtype, rng):
+    """Return a Hermitian matrix of dense blocks: cells of 1 to 20 rows, some coupled to nobody, some empty."""
+    sizes = rng.integers(1, 21, cells)
+    graph = sp.random(cells, cells, min(1, 3 / cells), random_state=rng) + sp.eye(cells)
+    graph = (graph + graph.T).toarray() != 0
+    lonely = rng.integers(0, cells, 2)
+    graph[lonely] = graph[:, lonely] = False
+    of_row = np.repeat(np.arange(cells), sizes)
+    row, column = np.nonzero(graph[of_row][:, of_row])
+    values = rng.normal(size=(2, row.size))
+    dense = np.zeros((of_row.size,) * 2, np.complex128)
+    dense[row, column] = values[0] + 1j * values[1]
+    dense = (dense + dense.conj().T) / 40
+    matrix = sp.csr_matrix((dense[row, column], (row, column)), shape=dense.shape)
+    return (matrix if np.dtype(dtype).kind == "c" else matrix.real).astype(dtype)
+
+
+def error_of(H, num_vectors, shape, tiles=None):
+    """Return how far the scalar products of some steps are from the reference."""
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.cuda.boxed import BoxedOperator
+    from spectile.kpm.cuda.stored import StoredRecursion
+
+    longest = int(np.diff(H.indptr).max())
+    operator = BoxedOperator(csr_matrix(H), longest, tuning=shape, tiles=tiles)
+    recursion = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, num_vectors))
+    recursion.w.fill(7.0)
+    etas = recursion.advance(7)
+    start = reference.random_phases(SEED, H.shape[0], num_vectors, real=H.dtype.kind != "c")
+    expected = reference.etas_blocked(H.astype(np.result_type(H.dtype, np.float64)), start, 14, A, B)
+    return np.abs(etas - expected).max() / max(1.0, np.abs(expected).max())
+
+
+def limit_of(dtype):
+    return 1e-12 if dtype in ("float64", "complex128") else 1e-5
+
+
+@pytest.mark.parametrize(("dtype", "num_vectors", "shape"), SHAPES)
+def test_blocks_of_every_size(dtype, num_vectors, shape):
+    from spectile.kpm.cuda.choose import BoxedShape
+
+    rng = np.random.default_rng(SEED)
+    for cells in (1, 2, 37, 300):
+        H = block_matrix(cells, dtype, rng)
+        error = error_of(H, num_vectors, shape and BoxedShape(*shape))
+        assert error < limit_of(dtype), f"seed {SEED}, {cells} cells"
+
+
+@pytest.mark.parametrize(("dtype", "num_vectors", "shape"), SHAPES)
+def test_lattices_in_order_and_in_patches(dtype, num_vectors, shape):
+    from spectile.kpm.cuda.boxed import patches
+    from spectile.kpm.cuda.choose import BoxedShape, boxed_shape
+
+    shape = BoxedShape(*shape) if shape else boxed_shape(num_vectors, dtype)
+    for side in (3, 61):  # more tiles than blocks that run together, twice
+        H = hamiltonian("wannier", 7 * side**2, np.dtype(dtype))
+        for tiles in (None, patches(side**2, side, 2, shape.tile // 2)):
+            assert error_of(H, num_vectors, shape, tiles) < limit_of(dtype), f"seed {SEED}, side {side}"
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_modes_without_dots_and_without_the_recurrence(dtype):
+    import cupy
+
+    from spectile.kpm.cuda.boxed import BoxedOperator
+    from spectile.kpm.cuda.units import NO_DOTS, PLAIN
+
+    matrix = hamiltonian("wannier", 3000, np.dtype(dtype), cupy)
+    operator = BoxedOperator(matrix, 63)
+    v = operator.random_block(SEED, 0, 32)
+    w = cupy.full_like(v, np.nan)
+    tolerance = 1e-12 if dtype == "complex128" else 2e-5
+    operator.launcher(32, PLAIN)(v, w, 1.0, 0.0, 0.0, None)
+    cupy.testing.assert_allclose(w, matrix @ v, atol=tolerance)
+    before = w.copy()
+    operator.launcher(32, NO_DOTS)(v, w, 2.0, 0.5, 1.0, None)
+    cupy.testing.assert_allclose(w, 2 * (matrix @ v) + 0.5 * v - before, atol=4 * tolerance)
+
+
+def test_tiles_that_need_too_many_boxes_are_halved_and_groups_refused(monkeypatch):
+    from spectile.kpm.cuda import boxed
+
+    room = boxed.boxed_room
+    H = hamiltonian("wannier", 7 * 144, np.float64)
+    for slots, refused in ((12, False), (8, True)):  # a group alone needs 9
+        monkeypatch.setattr(boxed, "boxed_room", lambda *about, slots=slots: room(*about)._replace(slots=slots))
+        if refused:
+            with pytest.raises(MemoryError, match="more boxes"):
+                error_of(H, 32, None)
+        else:
+            assert error_of(H, 32, None) < 1e-12, f"seed {SEED}"
+
+
+def test_the_same_steps_give_the_same_bits():
+    import cupy
+
+    from spectile.kpm.cuda.boxed import BoxedOperator
+    from spectile.kpm.cuda.stored import StoredRecursion
+
+    operator = BoxedOperator(hamiltonian("wannier", 100_000, np.complex128, cupy), 63)
+    runs = [StoredRecursion(operator, A, B, operator.random_block(SEED, 0, 32)).advance(20) for _ in range(3)]
+    np.testing.assert_array_equal(runs[0], runs[1])
+    np.testing.assert_array_equal(runs[0], runs[2])
+
+
+def test_entries_that_begin_between_multiples_of_16_bytes():
+    import cupy
+
+    from spectile.kpm.cuda.boxed import BoxedOperator
+
+    matrix = hamiltonian("wannier", 3000, np.float32, cupy)
+    data = cupy.empty(matrix.nnz + 1, np.float32)[1:]
+    data[...] = matrix.data
+    moved = matrix.copy()
+    moved.data = data
+    assert moved.data.data.ptr % 16 == 4
+    v, found = BoxedOperator(matrix, 63).random_block(SEED, 0, 32), []
+    for each in (matrix, moved):
+        w = cupy.zeros_like(v)
+        BoxedOperator(each, 63).launcher(32)(v, w, 1.0, 0.0, 0.0, cupy.empty((2, 32)))
+        found.append(w)
+    cupy.testing.assert_array_equal(*found)
