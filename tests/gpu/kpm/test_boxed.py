@@ -14,7 +14,7 @@ A, B = 0.11, 0.05
 #: Type, R, and columns, steps in flight, groups, tiles at work and in flight, values through shared memory.
 SHAPES = [
     ("complex128", 32, None), ("complex128", 32, (32, 1, 4, 2, 2, 0)), ("complex128", 32, (32, 1, 4, 1, 2, 1)),
-    ("complex128", 8, (8, 2, 8, 2, 4, 1)), ("complex128", 96, None),
+    ("complex128", 8, None), ("complex128", 16, None), ("complex128", 96, None),
     ("complex64", 32, None), ("complex64", 32, (32, 1, 8, 1, 2, 1)), ("complex64", 8, None), ("complex64", 64, None),
     ("float64", 32, None), ("float64", 32, (32, 2, 16, 1, 2, 0)), ("float64", 16, (16, 2, 8, 1, 3, 1)),
     ("float32", 32, None), ("float32", 32, (32, 2, 16, 1, 2, 1)), ("float32", 16, (16, 1, 8, 2, 4, 0)),

@@ -406,16 +406,20 @@ class BoxedShape(NamedTuple):
         return 32 * self.tile * self.sets
 
 
-# By bytes of a row of a warp: steps in flight, groups, tiles at work and in flight, values through shared memory.
-# None of them was measured.
-_BOXED_SHAPES = ((128, (2, 8, 2, 4, 1)), (256, (2, 8, 2, 2, 1)), (512, (2, 8, 1, 2, 0)))
+# By bytes of a value, and of a row of a warp up to which it holds: steps in flight, groups of a tile, tiles at work and
+# in flight, values through shared memory.  None of them was measured.
+_BOXED_SHAPES = {
+    4: ((128, (2, 8, 2, 4, 1)),),
+    8: ((64, (2, 8, 2, 4, 1)), (128, (2, 8, 2, 2, 1)), (256, (1, 8, 2, 2, 1))),
+    16: ((128, (2, 8, 2, 2, 1)), (512, (2, 8, 1, 2, 0))),
+}
 
 
 def boxed_shape(num_vectors: int, dtype: Any) -> BoxedShape:
     """Return the shape for R vectors, rows of at least 64 bytes (float64: 128)."""
     columns = next(each for each in (32, 16, 8) if num_vectors % each == 0)
-    row = columns * np.dtype(dtype).itemsize
-    return BoxedShape(columns, *next(shape for most, shape in _BOXED_SHAPES if row <= most))
+    item = np.dtype(dtype).itemsize
+    return BoxedShape(columns, *next(shape for most, shape in _BOXED_SHAPES[item] if columns * item <= most))
 
 
 class BoxedRoom(NamedTuple):

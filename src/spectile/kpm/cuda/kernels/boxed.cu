@@ -1,14 +1,14 @@
 // grouped.cu's operation with V through shared memory, on Hopper and later.
 //
-// A tile is up to TILE groups that lie near each other.  The rows of V that they name, and their own, lie in boxes of eight adjacent rows,
-// which an inspector (boxes.cu) has chosen; the bulk copy engine fetches them, DEPTH tiles ahead, so that bytes in flight
-// cost no registers and a row that several groups of a tile name leaves the L2 cache once.  A warp takes a group, and the
-// last of a tile hands the next one to the engine.  With STAGED the matrix's values come by the same way; else they, as
-// W always, are brought into the L2 cache meanwhile, and from there into registers.
+// A tile is up to TILE groups that lie near each other.  The rows of V that they name, and their own, lie in boxes of eight
+// adjacent rows, which an inspector (boxes.cu) has chosen; the bulk copy engine fetches them, DEPTH tiles ahead, so that
+// bytes in flight cost no registers and a row that several groups of a tile name leaves the L2 cache once.  A warp takes a
+// group, and the last of a tile hands the next one to the engine.  With STAGED the matrix's values come by the same way;
+// else a warp brings its next group's, as always its W, into the L2 cache meanwhile, and from there into registers.
 //
-// Vectors are the tall operand: m16n8k8, sixteen real columns, eight rows of V, in float64, or in TF32 in three parts
-// for float32.  The four rows that a load names together must lie in different banks, so the engine swizzles them (16 bytes n
-// of row r of a box lie at n ^ r), and a thread takes every other of eight columns of the matrix.
+// Vectors are the tall operand: m16n8k8, sixteen real columns, eight rows of V, in float64, or in TF32 in three parts for
+// float32.  The four rows that a load names together must lie in different banks, so the engine swizzles them (16 bytes n of
+// row r of a box lie at n ^ r), and a thread takes every other of eight columns of the matrix.
 //
 // Set by the launch code besides block.cuh's: TILE, DEPTH, SLOTS (boxes of a tile), LENGTH (codes of a group: entries of
 // the longest row, a multiple of 8 UNROLL), STAGED, DOUBLE (float64).
@@ -60,8 +60,8 @@ static __device__ __forceinline__ int locate(int code, int part) {
     return PIECE_BYTES == 128 ? line + (part ^ row) * 16 : line + ((part / 2 ^ row / 2) * 16 + part % 2 * 8);
 }
 
-static __device__ __forceinline__ void prefetch_bulk(const void *from, long long bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(int(bytes)) : "memory");
+static __device__ __forceinline__ void prefetch_bulk(const void *from, int bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
 // Count another warp that has read what it needed, and return how many had before.
@@ -73,6 +73,18 @@ static __device__ __forceinline__ int leave(int &left) {
 }
 
 static __device__ __forceinline__ long long address_of(const void *p) { return reinterpret_cast<long long>(p); }
+
+// A group's values, and what lies before and behind them up to multiples of 16 bytes.
+struct Range {
+    const void *from;
+    int bytes;
+};
+
+static __device__ __forceinline__ Range values_of(const number *data, const Place &group) {
+    const int entries = group.rows * group.count;
+    const long long from = address_of(data + group.at) & -16, to = (address_of(data + group.at + entries) + 15) & -16;
+    return {reinterpret_cast<const void *>(from), entries ? int(to - from) : 0};
+}
 
 // places: (tiles + 1, TILE);  starts: (tiles, SLOTS) first rows of boxes, -1 where there is none;  codes: (tiles, TILE,
 // CODES);  map: V, boxes of PIECES x BOX x PIECE_BYTES;  partial: (gridDim.x, 2, R)
@@ -109,16 +121,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int n = 0; n < LISTS; ++n)
             found.start[n] = n * 32 + lane < SLOTS ? __ldg(starts + held * SLOTS + n * 32 + lane) : -1;
-        found.group = places[lane < TILE ? held * TILE + lane : (long long)tiles * TILE];
+        if (STAGED) found.group = places[lane < TILE ? held * TILE + lane : (long long)tiles * TILE];
         return found;
     };
     auto issue = [&](int tile, int stage, const List &list) {
-        const Place &group = list.group;
-        const long long from = address_of(data + group.at) & -16;
-        const long long to = (address_of(data + group.at + group.rows * group.count) + 15) & -16;
-        const int value_bytes = group.rows * group.count ? int(to - from) : 0;
-        const void *const values = reinterpret_cast<const void *>(from);
-        int bytes = STAGED ? value_bytes : 0;
+        const Range values = STAGED ? values_of(data, list.group) : Range{nullptr, 0};
+        int bytes = values.bytes;
 #pragma unroll
         for (int k = 0; k < LISTS; ++k) bytes += list.start[k] >= 0 ? BOX_BYTES : 0;
         bytes = __reduce_add_sync(0xffffffffu, bytes);
@@ -132,12 +140,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (list.start[k] >= 0)
                 load_box(shared_address(boxes) + (stage * SLOTS + k * 32 + lane) * BOX_BYTES, &map, 0, list.start[k],
                          blockIdx.y * PIECES, full[stage]);
-        if (STAGED && value_bytes)
-            copy_bulk(stage_values + (stage * TILE + lane) * VALUE_BYTES, values, value_bytes, full[stage]);
-        if (blockIdx.y == 0) {
-            if (!STAGED && value_bytes) prefetch_bulk(values, value_bytes);
-            if (MODE > 0 && group.rows) prefetch_bulk(w + group.begin * stride, group.rows * stride * int(sizeof(real)));
-        }
+        if (values.bytes)
+            copy_bulk(stage_values + (stage * TILE + lane) * VALUE_BYTES, values.from, values.bytes, full[stage]);
         __syncwarp();
     };
     for (int n = warp; n < DEPTH; n += WARPS) {
@@ -154,7 +158,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int n = set; tile < tiles; n += SETS, tile += step) {
         const Place mine = next;
         const int stage = n % DEPTH, rows = mine.rows, count = mine.count;
-        const bool live = outer < rows;
         next = place_of(tile + step);
         const int later = tile + DEPTH * gridDim.x;
         const List list = list_of(later);
@@ -175,14 +178,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (STAGED)
             values = reinterpret_cast<const number *>(stage_values + (stage * TILE + slot) * VALUE_BYTES +
                                                       (address_of(values) & 15));
-        values += live ? outer * count : 0;
+        // Rows that a group lacks are computed as its first one, and left.
+        values += outer < rows ? outer * count : 0;
         number value[UNROLL][2];
         auto load = [&](int from) {
 #pragma unroll
             for (int u = 0; u < 2 * UNROLL; ++u) {
-                const int k = from + u / 2 * 8 + 2 * inner + u % 2, held = min(k, count - 1);
+                const int held = min(from + u / 2 * 8 + 2 * inner + u % 2, count - 1);
                 value[u / 2][u % 2] = STAGED ? values[held] : load_stream(values + held);
-                if (k >= count || !live) value[u / 2][u % 2] = zero();
             }
         };
         if (!STAGED && count > 0) load(0);
@@ -201,6 +204,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             return *reinterpret_cast<const piece *>(mine_boxes + from + p * BOX * PIECE_BYTES);
         };
         barrier_wait_back(full[stage], n / DEPTH & 1);
+        if (lane == 0 && blockIdx.y == 0 && next.rows > 0) {
+            const Range soon = values_of(data, next);
+            if (!STAGED && soon.bytes) prefetch_bulk(soon.from, soon.bytes);
+            if (MODE > 0) prefetch_bulk(w + next.begin * stride, next.rows * width * int(sizeof(number)));
+        }
         for (int from = 0; from < count; from += 8 * UNROLL) {
             piece other[UNROLL][2][PIECES];
             if (STAGED) load(from);
@@ -216,6 +224,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     for (int p = 0; p < PIECES; ++p) other[u][j][p] = fetch(at, p);
                 }
             }
+            // Behind a row's end.  Not where values are loaded: it would wait for them.
+            if (from + 8 * UNROLL > count)
+#pragma unroll
+                for (int u = 0; u < 2 * UNROLL; ++u)
+                    if (from + u / 2 * 8 + 2 * inner + u % 2 >= count) factor[u / 2][u % 2] = zero();
             if (!STAGED && from + 8 * UNROLL < count) load(from + 8 * UNROLL);
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u) {

@@ -1,5 +1,5 @@
-// Inspector of boxed.cu: which boxes of eight adjacent rows of V a tile of groups needs, and in which row of which box each of
-// its columns lies.
+// Inspector of boxed.cu: which boxes of eight adjacent rows of V a tile of groups needs, and in which row of which box each
+// of its columns lies.
 //
 // A block takes a tile after the other.  It sorts the rows that the tile names, its own included, and lets each box begin at
 // the first row that the one before does not hold.
@@ -37,8 +37,8 @@ static __device__ int lower_bound(const int *numbers, int count, int wanted) {
     return low;
 }
 
-// order: groups;  edges: (tiles + 1) places in it;  places: (tiles + 1, TILE);  starts: (tiles, SLOTS);  codes: (tiles, TILE, CODES);
-// needed: (tiles) boxes, SLOTS + 1 where they are too many.
+// order: groups;  edges: (tiles + 1) places in it;  places: (tiles + 1, TILE);  starts: (tiles, SLOTS);
+// codes: (tiles, TILE, CODES);  needed: (tiles) boxes, SLOTS + 1 where they are too many.
 extern "C" __global__ void __launch_bounds__(THREADS)
     boxes_of(const int *first, const entry *pointer, const int *indices, const int *order, const int *edges, int tiles,
              Place *places, int *starts, unsigned short *codes, int *needed) {
