@@ -159,14 +159,15 @@ def test_boxes_of_groups_fit(device, dtype):
                 assert launched.refusal(device) is None and launched.shared_bytes >= room.shared_bytes
                 # Barriers are static; a code has 16 bits.
                 assert launched.shared_bytes + 12 * shape.depth <= device.shared_bytes
-                assert room.slots * choose.BOX <= 2**16
+                assert room.slots * shape.box * room.pieces <= 2**16
                 # The inspector's are static, too.
-                keys = 1 << (shape.tile * (room.length + choose.BOX) - 1).bit_length()
+                keys = 1 << (shape.tile * (room.length + choose.MOST_GROUPED) - 1).bit_length()
                 assert 4 * (keys + room.slots) + 16 * shape.tile + 64 <= 48 * 1024
     # A tile of eight cells of seven orbitals: ten cells of three lines.
     if device.shared_bytes >= 232448:
         for num_vectors in (8, 16, 24, 32, 40, 64) if np.dtype(dtype).kind == "c" else (16, 32, 48, 64):
-            assert choose.boxed_room(choose.boxed_shape(num_vectors, dtype), dtype, 63, device).slots >= 27
+            shape = choose.boxed_shape(num_vectors, dtype)
+            assert choose.boxed_room(shape, dtype, 63, device).slots * shape.box >= 3 * 72
 
 
 def test_tiles_are_patches_of_whole_lines_or_what_is_left():

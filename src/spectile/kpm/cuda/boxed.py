@@ -9,7 +9,15 @@ import numpy as np
 from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.choose import BOX, BOXES_THREADS, BoxedRoom, BoxedShape, boxed_launch, boxed_room, boxed_shape
+from spectile.kpm.cuda.choose import (
+    BOXES_THREADS,
+    MOST_GROUPED,
+    BoxedRoom,
+    BoxedShape,
+    boxed_launch,
+    boxed_room,
+    boxed_shape,
+)
 from spectile.kpm.cuda.grouped import groups_of
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
@@ -31,7 +39,7 @@ def halved(edges: Array, needed: Array, slots: int) -> Array:
     unfit = needed > slots
     sizes = np.diff(edges)
     if (sizes[unfit] == 1).any():
-        raise MemoryError("the columns of a group lie in more boxes of eight adjacent rows than shared memory holds")
+        raise MemoryError("the columns of a group lie in more boxes of adjacent rows than shared memory holds")
     return np.sort(np.append(edges, edges[:-1][unfit] + sizes[unfit] // 2)).astype(np.int32)
 
 
@@ -72,7 +80,7 @@ class BoxedOperator(StoredOperator):
         super().__init__(matrix)
         self.first = groups_of(matrix) if first is None else first
         self._longest, self._shape, self._patches = longest, tuning, tiles
-        self._tiles: dict[tuple[int, BoxedRoom], tuple[Any, ...]] = {}
+        self._tiles: dict[tuple[BoxedShape, BoxedRoom], tuple[Any, ...]] = {}
 
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
         """Return the unit that this operator launches for R vectors."""
@@ -93,28 +101,27 @@ class BoxedOperator(StoredOperator):
         launched = boxed_launch(shape, room, len(starts), num_vectors, describe())
 
         def settings(v: Any) -> tuple[Any, ...]:
-            return self._map(v, shape), tiles, np.int32(num_vectors)
+            return self._map(v, shape, room), tiles, np.int32(num_vectors)
 
         operands = places, starts, codes, self.data
         step = kernel(self.unit(num_vectors, mode), "boxed")
         return Step(step, launched, operands, settings, num_vectors, self.dtype, mode == FULL)
 
-    def _map(self, v: Any, shape: BoxedShape) -> Array:
-        """Return the tensor map of V: boxes of eight rows, pieces of 128 bytes (or 64) of each lie together."""
+    def _map(self, v: Any, shape: BoxedShape, room: BoxedRoom) -> Array:
+        """Return the tensor map of V: in a box the rows' first pieces lie together, then their second ones."""
         from spectile.core.tensor_map import encode
 
         real = v.view(self.dtype.type(0).real.dtype)
-        row = shape.columns * self.dtype.itemsize
-        piece = 128 if row % 128 == 0 else 64
+        piece = shape.columns * self.dtype.itemsize // room.pieces
         pieces = real.reshape(len(v), -1, piece // real.itemsize).transpose(1, 0, 2)
-        encoded = encode(pieces, (row // piece, BOX, piece // real.itemsize), piece)
+        encoded = encode(pieces, (room.pieces, shape.box, piece // real.itemsize), piece)
         return np.frombuffer(encoded, _MAP).copy()
 
     def _inspected(self, shape: BoxedShape, room: BoxedRoom) -> tuple[Any, ...]:
         """Return the groups' places, the boxes and the codes of all tiles."""
         import cupy
 
-        known = self._tiles.get((shape.tile, room))
+        known = self._tiles.get((shape, room))
         if known is not None:
             return known
         if room.slots == 0:
@@ -127,7 +134,7 @@ class BoxedOperator(StoredOperator):
             tiles = edges.size - 1
             places = cupy.empty((tiles + 1, shape.tile, 2), np.int64)
             starts = cupy.empty((tiles, room.slots), np.int32)
-            codes = cupy.empty((tiles, shape.tile, room.length + BOX), np.uint16)
+            codes = cupy.empty((tiles, shape.tile, room.length + MOST_GROUPED), np.uint16)
             needed = cupy.empty(tiles, np.int32)
             launched = Shape((min(tiles + 1, 8 * describe().multiprocessors),), BOXES_THREADS)
             operands = self.first, self.starts[0], self.indices, order, cupy.asarray(edges)
@@ -135,7 +142,7 @@ class BoxedOperator(StoredOperator):
             if int(needed.max()) <= room.slots:
                 break
             edges = halved(edges, needed.get(), room.slots)
-        self._tiles[shape.tile, room] = places, starts, codes
+        self._tiles[shape, room] = places, starts, codes
         return places, starts, codes
 
     def _room(self, num_vectors: int) -> BoxedRoom:

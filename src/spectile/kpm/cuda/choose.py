@@ -366,8 +366,8 @@ def grouped_launch(shape: GroupedShape, groups: int, num_vectors: int, device: D
 
 # ---- groups of rows, V through shared memory (boxed.cu)
 
-#: Rows of a box, and boxes of a tile at most.
-BOX, MOST_BOXES = 8, 64
+#: Boxes of a tile at most.
+MOST_BOXES = 64
 #: Threads of a block of its inspector (``boxes.cu``).
 BOXES_THREADS = 256
 # Codes of a tile that the inspector sorts in static shared memory.
@@ -391,6 +391,8 @@ class BoxedShape(NamedTuple):
         Tiles in flight or at work, a multiple of `sets`.
     staged : int
         1 for values through shared memory, too.
+    box : int
+        Rows of a box, a multiple of eight.
     """
 
     columns: int
@@ -399,6 +401,7 @@ class BoxedShape(NamedTuple):
     sets: int
     depth: int
     staged: int
+    box: int
 
     @property
     def threads(self) -> int:
@@ -407,11 +410,11 @@ class BoxedShape(NamedTuple):
 
 
 # By bytes of a value, and of a row of a warp up to which it holds: steps in flight, groups of a tile, tiles at work and
-# in flight, values through shared memory.  None of them was measured.
+# in flight, values through shared memory, rows of a box.  None of them was measured.
 _BOXED_SHAPES = {
-    4: ((128, (2, 8, 2, 4, 1)),),
-    8: ((64, (2, 8, 2, 4, 1)), (128, (2, 8, 2, 2, 1)), (256, (1, 8, 2, 2, 1))),
-    16: ((128, (2, 8, 2, 2, 1)), (512, (2, 8, 1, 2, 0))),
+    4: ((128, (2, 8, 2, 4, 1, 24)),),
+    8: ((64, (2, 8, 2, 4, 1, 24)), (128, (2, 8, 2, 2, 1, 24)), (256, (1, 8, 2, 2, 1, 24))),
+    16: ((128, (2, 8, 2, 2, 1, 24)), (512, (2, 8, 1, 2, 0, 24))),
 }
 
 
@@ -429,6 +432,8 @@ class BoxedRoom(NamedTuple):
     ----------
     length : int
         Codes of a group's columns: entries of the longest row and more.
+    pieces : int
+        Parts of a warp's row of V, 128 bytes or 64, which lie apart in a box.
     slots : int
         Boxes of a tile at most: none if values and codes leave no space, or are too many for the inspector.
     shared_bytes : int
@@ -436,6 +441,7 @@ class BoxedRoom(NamedTuple):
     """
 
     length: int
+    pieces: int
     slots: int
     shared_bytes: int
 
@@ -445,14 +451,17 @@ def boxed_room(shape: BoxedShape, dtype: Any, longest: int, device: Device) -> B
     item, whole = np.dtype(dtype).itemsize, 8 * shape.unroll
     length = max(1, -(-longest // whole)) * whole
     values = shape.tile * (MOST_GROUPED * length * item + 16) if shape.staged else 0
-    stage = values + shape.tile * (length + BOX) * 2
-    box = BOX * shape.columns * item
+    stage = values + shape.tile * (length + MOST_GROUPED) * 2
+    row = shape.columns * item
+    box = shape.box * row
     # Boxes begin at multiples of 1024 bytes; barriers are static.
     left = device.shared_bytes - 1024 - _STATIC_BYTES - shape.depth * stage
     slots = max(0, min(left // (shape.depth * box), MOST_BOXES))
-    if shape.tile * (length + BOX) > _MOST_CODES:
+    if shape.tile * (length + MOST_GROUPED) > _MOST_CODES:
         slots = 0
-    return BoxedRoom(length, slots, 1024 + shape.depth * (slots * box + stage))
+    return BoxedRoom(
+        length, row // 128 if row % 128 == 0 else row // 64, slots, 1024 + shape.depth * (slots * box + stage)
+    )
 
 
 def boxed_launch(shape: BoxedShape, room: BoxedRoom, tiles: int, num_vectors: int, device: Device) -> Shape:

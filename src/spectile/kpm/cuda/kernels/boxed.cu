@@ -1,7 +1,7 @@
 // grouped.cu's operation with V through shared memory, on Hopper and later.
 //
-// A tile is up to TILE groups that lie near each other.  The rows of V that they name, and their own, lie in boxes of eight
-// adjacent rows, which an inspector (boxes.cu) has chosen; the bulk copy engine fetches them, DEPTH tiles ahead, so that
+// A tile is up to TILE groups that lie near each other.  The rows of V that they name, and their own, lie in boxes of BOX
+// adjacent rows, a multiple of eight, which an inspector (boxes.cu) has chosen; the bulk copy engine fetches them, DEPTH tiles ahead, so that
 // bytes in flight cost no registers and a row that several groups of a tile name leaves the L2 cache once.  A warp takes a
 // group, and the last of a tile hands the next one to the engine.  With STAGED the matrix's values come by the same way;
 // else a warp brings its next group's, as always its W, into the L2 cache meanwhile, and from there into registers.
@@ -10,7 +10,9 @@
 // float32.  The four rows that a load names together must lie in different banks, so the engine swizzles them (16 bytes n of
 // row r of a box lie at n ^ r), and a thread takes every other of eight columns of the matrix.
 //
-// Set by the launch code besides block.cuh's: TILE, DEPTH, SLOTS (boxes of a tile), LENGTH (codes of a group: entries of
+// A code is the place of a row's first piece, in pieces.
+//
+// Set by the launch code besides block.cuh's: TILE, DEPTH, BOX, SLOTS (boxes of a tile), LENGTH (codes of a group: entries of
 // the longest row, a multiple of 8 UNROLL), STAGED, DOUBLE (float64).
 #include "block.cuh"
 #if DOUBLE
@@ -25,7 +27,7 @@ static __device__ __forceinline__ void multiply(double (&c)[4], double a0, doubl
 #include "thirds.cuh"
 #endif
 
-constexpr int BOX = 8;  // rows
+constexpr int MOST_ROWS = 8;  // of a group
 constexpr int PARTS = COMPLEX ? 2 : 1;
 constexpr int ROW_BYTES = SPAN * int(sizeof(number));
 constexpr int PIECE_BYTES = ROW_BYTES % 128 == 0 ? 128 : 64;  // of a row that lie together in a box
@@ -34,11 +36,11 @@ constexpr int VECTOR = PIECE_BYTES / 8 / int(sizeof(real));  // that a thread re
 constexpr int HALVES = VECTOR / 2;
 constexpr int BOX_BYTES = BOX * ROW_BYTES;
 constexpr int SETS = WARPS / TILE;   // sets of warps take tiles in turn
-constexpr int CODES = LENGTH + BOX;  // a group's columns, and its own rows
+constexpr int CODES = LENGTH + MOST_ROWS;  // a group's columns, and its own rows
 constexpr int CODE_BYTES = TILE * CODES * 2;
-constexpr int VALUE_BYTES = STAGED ? BOX * LENGTH * int(sizeof(number)) + 16 : 0;  // of a group
+constexpr int VALUE_BYTES = STAGED ? MOST_ROWS * LENGTH * int(sizeof(number)) + 16 : 0;  // of a group
 constexpr int LISTS = (SLOTS + 31) / 32;
-static_assert(LANES == 8 && ROW_BYTES % 64 == 0 && VECTOR >= 2, "");
+static_assert(BOX % 8 == 0 && LANES == 8 && ROW_BYTES % 64 == 0 && VECTOR >= 2, "");
 // A barrier's parity tells a set only one phase: a stage belongs to one set.
 static_assert(WARPS % TILE == 0 && DEPTH % SETS == 0 && LENGTH % (8 * UNROLL) == 0 && CODE_BYTES % 16 == 0, "");
 
@@ -55,8 +57,7 @@ struct alignas(16) Place {
 
 // Where in the boxes a thread finds its part of a row's first piece.
 static __device__ __forceinline__ int locate(int code, int part) {
-    const int row = code % BOX;
-    const int line = code / BOX * BOX_BYTES + row * PIECE_BYTES;
+    const int line = code * PIECE_BYTES, row = code % 8;
     return PIECE_BYTES == 128 ? line + (part ^ row) * 16 : line + ((part / 2 ^ row / 2) * 16 + part % 2 * 8);
 }
 

@@ -1,11 +1,11 @@
-// Inspector of boxed.cu: which boxes of eight adjacent rows of V a tile of groups needs, and in which row of which box each
-// of its columns lies.
+// Inspector of boxed.cu: which boxes of BOX adjacent rows of V a tile of groups needs, and in which row of which box each of
+// its columns lies.
 //
 // A block takes a tile after the other.  It sorts the rows that the tile names, its own included, and lets each box begin at
 // the first row that the one before does not hold.
 //
 // Set by the launch code: THREADS, TILE (groups of a tile at most), SLOTS (boxes of a tile at most), LENGTH (codes of a
-// group: entries of the longest row and more), WIDE (64-bit row pointers).
+// group: entries of the longest row and more), BOX, PIECES (of a row that lie apart in a box), WIDE (64-bit row pointers).
 
 #if WIDE
 typedef long long entry;
@@ -13,8 +13,7 @@ typedef long long entry;
 typedef int entry;
 #endif
 
-constexpr int BOX = 8;
-constexpr int CODES = LENGTH + BOX;
+constexpr int CODES = LENGTH + 8;  // a group's columns, and its own rows
 constexpr int NONE = 0x7fffffff;
 static __device__ constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
 constexpr int ROOM = power_of_two(TILE * CODES);
@@ -98,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             int code = 0;
             if (key != NONE) {
                 const int box = lower_bound(chosen, found, key + 1) - 1;
-                code = box * BOX + key - chosen[box];
+                code = box * BOX * PIECES + key - chosen[box];
             }
             codes[(long long)tile * TILE * CODES + n] = (unsigned short)code;
         }
