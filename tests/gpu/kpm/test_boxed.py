@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 
 SEED = int(np.random.SeedSequence().generate_state(1)[0])
 A, B = 0.11, 0.05
-#: Type, R, and a shape: columns, steps in flight, groups, tiles at work and in flight, values through shared memory, and
+#: Type, R, and a shape: columns, steps in flight, groups, tiles at work and in flight, values through shared memory,
 #: rows of a box.
 SHAPES = [
     ("complex128", 32, None), ("complex128", 32, (32, 1, 4, 2, 2, 0, 8)), ("complex128", 32, (32, 1, 4, 1, 2, 1, 24)),
