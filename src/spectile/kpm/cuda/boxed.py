@@ -127,8 +127,10 @@ class BoxedOperator(StoredOperator):
         if room.slots == 0:
             raise MemoryError("the values and columns of a tile of groups leave no shared memory for V")
         groups = self.first.size - 1
-        order, edges = self._patches or patches(groups, max(1, groups), 1, shape.tile)
-        order = cupy.asarray(order)
+        if self._patches is None:
+            order, edges = cupy.arange(groups, dtype=np.int32), np.append(np.arange(0, groups, shape.tile), groups)
+        else:
+            order, edges = cupy.asarray(self._patches[0]), self._patches[1]
         inspect = kernel(boxes_unit(wide=self.wide, shape=shape, room=room), "boxes_of")
         while True:
             tiles = edges.size - 1
@@ -137,7 +139,7 @@ class BoxedOperator(StoredOperator):
             codes = cupy.empty((tiles, shape.tile, room.length + MOST_GROUPED), np.uint16)
             needed = cupy.empty(tiles, np.int32)
             launched = Shape((min(tiles + 1, 8 * describe().multiprocessors),), BOXES_THREADS)
-            operands = self.first, self.starts[0], self.indices, order, cupy.asarray(edges)
+            operands = self.first, self.starts[0], self.indices, order, cupy.asarray(edges, np.int32)
             inspect(launched, *operands, np.int32(tiles), places, starts, codes, needed)
             if int(needed.max()) <= room.slots:
                 break
