@@ -137,8 +137,9 @@ class StoredEngine:
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the device's memory at once, with a reserve."""
-        # The staged kernel's codes and values are yet to be made.
-        room = int(0.95 * free_bytes()) - 2 * int(self.matrix.data.nbytes)
+        # The staged kernel's codes and values, or the rows' slots, are yet to be made.
+        formats = max(2 * self.dtype.itemsize, MOST_FILL * (self.dtype.itemsize + 4)) * self.matrix.nnz
+        room = int(0.95 * free_bytes() - formats)
         return max(1, room // self._state_bytes)
 
     @property
