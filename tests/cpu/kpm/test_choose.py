@@ -7,7 +7,7 @@ import pytest
 
 from spectile.core.devices import TABLE
 from spectile.kpm.cuda import choose
-from spectile.kpm.cuda.boxed import halved, patches
+from spectile.kpm.cuda.boxed import halved
 from spectile.kpm.cuda.grouped import cut
 from spectile.kpm.cuda.units import BULK, staged_unit, stored_unit, sweep_unit
 
@@ -143,44 +143,50 @@ def test_groups_fit_or_are_not_chosen(device, dtype):
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_boxes_of_groups_fit(device, dtype):
-    item = np.dtype(dtype).itemsize
-    for num_vectors, longest in itertools.product((8, 16, 24, 32, 40, 64, 96), (0, 1, 24, 63, 64, 200, 30000)):
-        if num_vectors % 16 and item // (2 if np.dtype(dtype).kind == "c" else 1) * num_vectors < 64:
+def test_boxes_of_groups_fit_or_are_not_chosen(device, dtype):
+    real, chosen = np.dtype(dtype).kind == "f", set()
+    for num_vectors, longest in itertools.product((1, 7, 8, 16, 20, 24, 32, 40, 64, 96), (0, 8, 9, 24, 63, 64, 200, 30000)):
+        if not choose.boxes(num_vectors, dtype, longest, device):
             continue
+        chosen.add((num_vectors, longest))
+        assert choose.groups(num_vectors, dtype, longest, device)
         shape = choose.boxed_shape(num_vectors, dtype)
         assert num_vectors % shape.columns == 0 and shape.depth % shape.sets == 0 and shape.threads <= 1024
         room = choose.boxed_room(shape, dtype, longest, device)
-        assert room.length >= longest and room.length % (8 * shape.unroll) == 0
+        assert room.length >= longest and room.length % (8 * shape.unroll) == 0 and room.slots > 0
         for tiles in (1, 100, 10**6):
             launched = choose.boxed_launch(shape, room, tiles, num_vectors, device)
             assert launched.grid[1] * shape.columns == num_vectors and 1 <= launched.grid[0] <= tiles
-            if room.slots:
-                assert launched.refusal(device) is None and launched.shared_bytes >= room.shared_bytes
-                # Barriers are static; a code has 16 bits.
-                assert launched.shared_bytes + 12 * shape.depth <= device.shared_bytes
-                assert room.slots * shape.box * room.pieces <= 2**16
-                # The inspector's are static, too.
-                keys = 1 << (shape.tile * (room.length + choose.MOST_GROUPED) - 1).bit_length()
-                assert 4 * (keys + room.slots) + 16 * shape.tile + 64 <= 48 * 1024
-    # A tile of eight cells of seven orbitals: ten cells of three lines.
-    if device.shared_bytes >= 232448:
-        for num_vectors in (8, 16, 24, 32, 40, 64) if np.dtype(dtype).kind == "c" else (16, 32, 48, 64):
-            shape = choose.boxed_shape(num_vectors, dtype)
-            assert choose.boxed_room(shape, dtype, 63, device).slots * shape.box >= 3 * 72
+            assert launched.refusal(device) is None and launched.shared_bytes >= room.shared_bytes
+        # Barriers are static; a code has 16 bits.
+        assert launched.shared_bytes + 12 * shape.depth <= device.shared_bytes
+        assert room.slots * shape.box * room.pieces <= 2**16
+        # The inspector's are static, too.
+        keys = 1 << (shape.tile * (room.length + choose.MOST_GROUPED) - 1).bit_length()
+        assert 4 * (keys + room.slots) + 16 * shape.tile + 64 <= 48 * 1024
+        # A tile of cells of seven orbitals, and the cells around it: three lines.
+        if longest == 63:
+            assert room.slots >= 3 * -(-7 * (shape.tile + 2) // shape.box)
+    widths = {width for width, longest in chosen if longest == 63}
+    if device.compute_capability < (9, 0) or not device.fast_fp64:
+        assert not chosen
+    elif device.shared_bytes >= 232448:
+        assert widths == ({16, 32, 64, 96} if real else {8, 16, 24, 32, 40, 64, 96})
+        assert {longest for _, longest in chosen} >= {9, 24, 63, 64} and 30000 not in {longest for _, longest in chosen}
 
 
-def test_tiles_are_patches_of_whole_lines_or_what_is_left():
-    for groups, line, across, along in ((1, 1, 1, 8), (37, 37, 1, 8), (90, 9, 2, 4), (95, 9, 2, 4), (3204, 534, 4, 4)):
-        order, edges = patches(groups, line, across, along)
-        np.testing.assert_array_equal(np.sort(order), np.arange(groups))
-        assert edges[0] == 0 and edges[-1] == groups and order.dtype == edges.dtype == np.int32
-        sizes = np.diff(edges)
-        assert sizes.min() >= 1 and sizes.max() <= across * along
-        for begin, end in itertools.pairwise(edges):
-            y, x = order[begin:end] // line, order[begin:end] % line
-            assert np.ptp(y) < across and np.ptp(x) < along and (np.diff(order[begin:end]) > 0).all()
-    np.testing.assert_array_equal(patches(20, 20, 1, 8)[1], [0, 8, 16, 20])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_codes_of_boxes_are_counted_where_vectors_are(dtype):
+    """What boxed groups keep is no more than what an engine's capacity leaves for a format, and tiles are nearly full."""
+    device, item = TABLE["H200"], np.dtype(dtype).itemsize
+    for rows, count, longest, groups in ((7, 63, 63, 285714), (3, 30, 63, 10**6), (8, 63, 64, 10), (1, 9, 128, 10**6)):
+        shape = choose.boxed_shape(16, dtype)
+        room, entries = choose.boxed_room(shape, dtype, longest, device), groups * rows * count
+        most = choose.most_tiles(shape, room, groups, entries * item)
+        kept = most * (shape.tile * (2 * (room.length + choose.MOST_GROUPED) + 16) + 4 * room.slots + 8)
+        assert kept <= max(item * entries, 2**20)
+        assert most <= -(-groups // shape.tile) * 4 / 3 + 1
+        assert (most >= -(-groups // shape.tile)) == (rows > 1)
 
 
 def test_tiles_that_need_too_many_boxes_are_halved():

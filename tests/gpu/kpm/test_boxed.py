@@ -48,7 +48,7 @@ def block_matrix(cells, dtype, rng):
     return (matrix if np.dtype(dtype).kind == "c" else matrix.real).astype(dtype)
 
 
-def error_of(H, num_vectors, shape, tiles=None):
+def error_of(H, num_vectors, shape):
     """Return how far the scalar products of some steps are from the reference."""
     from cupyx.scipy.sparse import csr_matrix
 
@@ -56,7 +56,7 @@ def error_of(H, num_vectors, shape, tiles=None):
     from spectile.kpm.cuda.stored import StoredRecursion
 
     longest = int(np.diff(H.indptr).max())
-    operator = BoxedOperator(csr_matrix(H), longest, tuning=shape, tiles=tiles)
+    operator = BoxedOperator(csr_matrix(H), longest, tuning=shape)
     recursion = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, num_vectors))
     recursion.w.fill(7.0)
     etas = recursion.advance(7)
@@ -70,10 +70,12 @@ def limit_of(dtype):
 
 
 @pytest.mark.parametrize(("dtype", "num_vectors", "shape"), SHAPES)
-def test_blocks_of_every_size(dtype, num_vectors, shape):
+def test_blocks_of_every_size(dtype, num_vectors, shape, monkeypatch):
+    from spectile.kpm.cuda import choose
     from spectile.kpm.cuda.choose import BoxedShape, boxed_shape
 
-    # Small boxes: columns lie here and there.
+    # Small boxes: columns lie here and there, and tiles may be halved until they are groups.
+    monkeypatch.setattr(choose, "_LEAST_FILLED", 1 / 32)
     shape = (BoxedShape(*shape) if shape else boxed_shape(num_vectors, dtype))._replace(box=8)
     rng = np.random.default_rng(SEED)
     for cells in (1, 2, 37, 300):
@@ -83,15 +85,13 @@ def test_blocks_of_every_size(dtype, num_vectors, shape):
 
 
 @pytest.mark.parametrize(("dtype", "num_vectors", "shape"), SHAPES)
-def test_lattices_in_order_and_in_patches(dtype, num_vectors, shape):
-    from spectile.kpm.cuda.boxed import patches
+def test_lattices(dtype, num_vectors, shape):
     from spectile.kpm.cuda.choose import BoxedShape, boxed_shape
 
     shape = BoxedShape(*shape) if shape else boxed_shape(num_vectors, dtype)
     for side in (3, 61):  # more tiles than blocks that run together, twice
         H = hamiltonian("wannier", 7 * side**2, np.dtype(dtype))
-        for tiles in (None, patches(side**2, side, 2, shape.tile // 2)):
-            assert error_of(H, num_vectors, shape, tiles) < limit_of(dtype), f"seed {SEED}, side {side}"
+        assert error_of(H, num_vectors, shape) < limit_of(dtype), f"seed {SEED}, side {side}"
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
@@ -114,17 +114,112 @@ def test_modes_without_dots_and_without_the_recurrence(dtype):
 
 
 def test_tiles_that_need_too_many_boxes_are_halved_and_groups_refused(monkeypatch):
-    from spectile.kpm.cuda import boxed
+    from spectile.kpm.cuda import boxed, choose
 
     room = boxed.boxed_room
     H = hamiltonian("wannier", 7 * 144, np.float64)
-    for slots, refused in ((6, False), (2, True)):  # a group alone needs 3 to 5
+    # A group alone needs 3 to 5 boxes.  Where half of each tile's warps would be idle, others are faster.
+    for slots, filled, refused in ((6, 0.25, False), (6, 0.75, True), (2, 0.01, True)):
         monkeypatch.setattr(boxed, "boxed_room", lambda *about, slots=slots: room(*about)._replace(slots=slots))
+        monkeypatch.setattr(choose, "_LEAST_FILLED", filled)
         if refused:
             with pytest.raises(MemoryError, match="more boxes"):
                 error_of(H, 32, None)
         else:
             assert error_of(H, 32, None) < 1e-12, f"seed {SEED}"
+
+
+def scattered(dtype):
+    """Return a Wannier-like matrix whose cells are numbered at random."""
+    from cupyx.scipy.sparse import csr_matrix
+
+    H = hamiltonian("wannier", 7 * 50**2, np.dtype(dtype))
+    cells = np.random.default_rng(SEED).permutation(50**2)
+    order = (7 * cells[:, None] + np.arange(7)).ravel()
+    return csr_matrix(H[order][:, order].sorted_indices())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_an_engine_takes_them_where_they_fit(dtype):
+    import cupy
+
+    from spectile.kpm.cuda.boxed import BoxedOperator
+    from spectile.kpm.cuda.grouped import GroupedOperator
+    from spectile.kpm.moments import make_engine
+
+    engine = make_engine(hamiltonian("wannier", 20_000, np.dtype(dtype), cupy))
+    real = np.dtype(dtype).kind == "f"
+    for num_vectors in (8, 16, 24, 32, 64):
+        multiple = 16 if real else 8
+        expected = BoxedOperator if num_vectors % multiple == 0 else GroupedOperator
+        if num_vectors == 24 and real:  # not what tensor cores take
+            continue
+        assert type(engine._format(num_vectors)) is expected, num_vectors
+    assert engine._format(32) is engine._format(16)
+
+    engine = make_engine(scattered(dtype))
+    assert type(engine._format(32)) is GroupedOperator
+    assert "boxed" not in engine._formats and type(engine._format(32)) is GroupedOperator
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_scattered_cells_and_memory_that_runs_out_leave_the_same_moments(dtype, monkeypatch):
+    import cupy
+
+    from spectile import kpm_dos
+    from spectile.kpm.cuda import boxed
+
+    def none_left(*_):
+        raise cupy.cuda.memory.OutOfMemoryError(1, 1, 0)
+
+    limit = 1e-9 if dtype == "complex128" else 1e-3
+    for matrix in (scattered(dtype), hamiltonian("wannier", 20_000, np.dtype(dtype), cupy)):
+        found = kpm_dos(matrix, 40, 32, rng=3, backend="cuda")
+        on_cpu = kpm_dos(matrix.get(), 40, 32, rng=3, bounds=found.bounds, backend="cpu").moments
+        np.testing.assert_allclose(found.moments, on_cpu, rtol=0, atol=limit * matrix.shape[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(boxed, "boxes_unit", none_left)
+            without = kpm_dos(matrix, 40, 32, rng=3, bounds=found.bounds, backend="cuda").moments
+        np.testing.assert_allclose(without, on_cpu, rtol=0, atol=limit * matrix.shape[0])
+
+
+def test_a_few_rows_as_long_as_a_tile_is_wide():
+    """Rows of 2000 entries leave no shared memory; groups of 1 to 8 rows, some empty, give what others give."""
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.cuda.grouped import GroupedOperator
+    from spectile.kpm.moments import make_engine
+
+    rng = np.random.default_rng(SEED)
+    n = 2400
+    dense = sp.lil_matrix((n, n))
+    dense[:4, :2000] = 1.0
+    dense[:2000, :4] = 1.0
+    H = (sp.block_diag([dense, block_matrix(100, np.float64, rng)]) / 40).tocsr()
+    assert int(np.diff(H.indptr).max()) == 2000
+    engine = make_engine(csr_matrix(H))
+    assert type(engine._format(32)) is GroupedOperator or engine._rows_of_a_group < 2.5
+
+
+def test_two_operators_on_two_streams_at_a_time():
+    import cupy
+
+    from spectile.kpm.cuda.boxed import BoxedOperator
+    from spectile.kpm.cuda.stored import StoredRecursion
+
+    matrices = [hamiltonian("wannier", 50_000, np.dtype(dtype), cupy) for dtype in ("complex128", "float32")]
+    operators = [BoxedOperator(matrix, 63) for matrix in matrices]
+    expected = [StoredRecursion(op, A, B, op.random_block(SEED, 0, 32)).advance(20) for op in operators]
+    cupy.cuda.Device().synchronize()
+    streams, etas = [cupy.cuda.Stream(non_blocking=True) for _ in operators], []
+    for stream, operator in zip(streams, operators, strict=True):
+        with stream:
+            recursion = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, 32))
+            etas.append(cupy.empty((20, 2, 32)))
+            recursion.enqueue(etas[-1])
+    cupy.cuda.Device().synchronize()
+    for found, one in zip(etas, expected, strict=True):
+        np.testing.assert_array_equal(found.get().reshape(40, 32), one)
 
 
 def test_the_same_steps_give_the_same_bits():

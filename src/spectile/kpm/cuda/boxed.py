@@ -17,6 +17,7 @@ from spectile.kpm.cuda.choose import (
     boxed_launch,
     boxed_room,
     boxed_shape,
+    most_tiles,
 )
 from spectile.kpm.cuda.grouped import groups_of
 from spectile.kpm.cuda.step import Step
@@ -43,20 +44,6 @@ def halved(edges: Array, needed: Array, slots: int) -> Array:
     return np.sort(np.append(edges, edges[:-1][unfit] + sizes[unfit] // 2)).astype(np.int32)
 
 
-def patches(groups: int, line: int, across: int, along: int) -> tuple[Array, Array]:
-    """Return the numbers of groups in the order of tiles, and where each tile begins, int32.
-
-    Tiles are patches of `across` lines and `along` groups of each; a line has `line` groups.  Behind the last whole
-    ones they are smaller.
-    """
-    number = np.arange(groups, dtype=np.int64)
-    y, x = number // line, number % line
-    patch = y // across * -(-line // along) + x // along
-    order = np.argsort(patch * across + y % across, kind="stable")
-    edges = np.append(np.flatnonzero(np.diff(patch[order], prepend=-1)), groups)
-    return order.astype(np.int32), edges.astype(np.int32)
-
-
 class BoxedOperator(StoredOperator):
     """A stored Hermitian matrix in CSR form on the device, whose adjacent rows couple the same columns.
 
@@ -70,16 +57,12 @@ class BoxedOperator(StoredOperator):
         What :func:`spectile.kpm.cuda.grouped.groups_of` returns of it.
     tuning : BoxedShape or None
         Shape of the kernel; None takes :func:`spectile.kpm.cuda.choose.boxed_shape`.
-    tiles : tuple of arrays or None
-        What :func:`patches` returns; None takes groups in their order, as many as the shape's tile has.
     """
 
-    def __init__(
-        self, matrix: Any, longest: int, first: Any = None, tuning: BoxedShape | None = None, tiles: Any = None
-    ) -> None:
+    def __init__(self, matrix: Any, longest: int, first: Any = None, tuning: BoxedShape | None = None) -> None:
         super().__init__(matrix)
         self.first = groups_of(matrix) if first is None else first
-        self._longest, self._shape, self._patches = longest, tuning, tiles
+        self._longest, self._shape = longest, tuning
         self._tiles: dict[tuple[BoxedShape, BoxedRoom], tuple[Any, ...]] = {}
 
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
@@ -87,16 +70,10 @@ class BoxedOperator(StoredOperator):
         return boxed_unit(str(self.dtype), mode=mode, shape=self._kernel(num_vectors), room=self._room(num_vectors))
 
     def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
-        """Return the step of R vectors on all rows; `rows` must be None.
-
-        Raises
-        ------
-        MemoryError
-            If the columns of a group do not fit into shared memory.
-        """
+        """Return the step of R vectors on all rows; `rows` must be None, and raises as :meth:`tiles`."""
         assert rows is None
         shape, room = self._kernel(num_vectors), self._room(num_vectors)
-        places, starts, codes = self._inspected(shape, room)
+        places, starts, codes = self.tiles(num_vectors)
         tiles = np.int32(len(starts))
         launched = boxed_launch(shape, room, len(starts), num_vectors, describe())
 
@@ -117,35 +94,42 @@ class BoxedOperator(StoredOperator):
         encoded = encode(pieces, (room.pieces, shape.box, piece // real.itemsize), piece)
         return np.frombuffer(encoded, _MAP).copy()
 
-    def _inspected(self, shape: BoxedShape, room: BoxedRoom) -> tuple[Any, ...]:
-        """Return the groups' places, the boxes and the codes of all tiles."""
+    def tiles(self, num_vectors: int) -> tuple[Any, ...]:
+        """Return the groups' places, the boxes and the codes of all tiles for R vectors.
+
+        Raises
+        ------
+        MemoryError
+            If the columns of too many tiles do not fit into shared memory, or the codes would take too much memory.
+        """
         import cupy
 
+        shape, room = self._kernel(num_vectors), self._room(num_vectors)
         known = self._tiles.get((shape, room))
         if known is not None:
             return known
         if room.slots == 0:
             raise MemoryError("the values and columns of a tile of groups leave no shared memory for V")
         groups = self.first.size - 1
-        if self._patches is None:
-            order, edges = cupy.arange(groups, dtype=np.int32), np.append(np.arange(0, groups, shape.tile), groups)
-        else:
-            order, edges = cupy.asarray(self._patches[0]), self._patches[1]
+        edges = np.append(np.arange(0, groups, shape.tile, dtype=np.int32), np.int32(groups))
+        most = most_tiles(shape, room, groups, self.data.nbytes)
         inspect = kernel(boxes_unit(wide=self.wide, shape=shape, room=room), "boxes_of")
         while True:
             tiles = edges.size - 1
+            if tiles > most:
+                raise MemoryError("the columns of adjacent groups lie in more boxes than shared memory holds")
             places = cupy.empty((tiles + 1, shape.tile, 2), np.int64)
             starts = cupy.empty((tiles, room.slots), np.int32)
             codes = cupy.empty((tiles, shape.tile, room.length + MOST_GROUPED), np.uint16)
             needed = cupy.empty(tiles, np.int32)
             launched = Shape((min(tiles + 1, 8 * describe().multiprocessors),), BOXES_THREADS)
-            operands = self.first, self.starts[0], self.indices, order, cupy.asarray(edges, np.int32)
+            operands = self.first, self.starts[0], self.indices, cupy.asarray(edges)
             inspect(launched, *operands, np.int32(tiles), places, starts, codes, needed)
             if int(needed.max()) <= room.slots:
                 break
             edges = halved(edges, needed.get(), room.slots)
         self._tiles[shape, room] = places, starts, codes
-        return places, starts, codes
+        return self._tiles[shape, room]
 
     def _room(self, num_vectors: int) -> BoxedRoom:
         return boxed_room(self._kernel(num_vectors), self.dtype, self._longest, describe())

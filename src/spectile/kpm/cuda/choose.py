@@ -409,20 +409,49 @@ class BoxedShape(NamedTuple):
         return 32 * self.tile * self.sets
 
 
-# By bytes of a value, and of a row of a warp up to which it holds: steps in flight, groups of a tile, tiles at work and
-# in flight, values through shared memory, rows of a box.  None of them was measured.
+# By type and columns of a warp: steps in flight, groups of a tile, tiles at work and in flight, values through shared
+# memory, rows of a box (measured on an H200, docs/notes/kpm.md).
 _BOXED_SHAPES = {
-    4: ((128, (2, 8, 2, 4, 1, 24)),),
-    8: ((64, (2, 8, 2, 4, 1, 24)), (128, (2, 8, 2, 2, 1, 24)), (256, (1, 8, 2, 2, 1, 24))),
-    16: ((128, (2, 8, 2, 2, 1, 24)), (512, (2, 8, 1, 2, 0, 24))),
+    ("float32", 16): (2, 8, 2, 4, 1, 24),
+    ("float32", 32): (2, 8, 2, 4, 1, 24),
+    ("float64", 16): (2, 8, 2, 2, 1, 24),
+    ("float64", 32): (2, 8, 1, 2, 1, 24),
+    ("complex64", 8): (2, 8, 2, 4, 1, 24),
+    ("complex64", 16): (2, 8, 2, 2, 1, 24),
+    ("complex64", 32): (2, 4, 3, 3, 1, 24),
+    ("complex128", 8): (2, 8, 2, 2, 1, 24),
+    ("complex128", 16): (2, 4, 3, 3, 1, 24),
+    ("complex128", 32): (2, 4, 2, 2, 1, 24),
 }
+# Groups of a tile, as part of those that it may have, below which ``grouped.cu`` is faster: a warp of the others is idle.
+_LEAST_FILLED = 0.75
+# Bytes of codes that are not compared with the matrix's.
+_FREE_CODES = 2**20
+
+
+def _boxed_columns(num_vectors: int, dtype: Any) -> int:
+    """Return the vectors of a warp: the most that divide R, or 0 where a row of V is too short for the tensor core."""
+    name = str(np.dtype(dtype))
+    return next((n for n in (32, 16, 8) if num_vectors % n == 0 and (name, n) in _BOXED_SHAPES), 0)
+
+
+def boxes(num_vectors: int, dtype: Any, longest: int, device: Device) -> bool:
+    """Return whether ``boxed.cu`` takes R vectors where ``grouped.cu`` would, if what a tile names fits.
+
+    It takes copies of boxes and float64 products of 16 rows, which begin with Hopper, and rows of V of 64 bytes and
+    more (float64: 128).
+    """
+    if device.compute_capability < (9, 0) or not groups(num_vectors, dtype, longest, device):
+        return False
+    if not _boxed_columns(num_vectors, dtype):
+        return False
+    return boxed_room(boxed_shape(num_vectors, dtype), dtype, longest, device).slots > 0
 
 
 def boxed_shape(num_vectors: int, dtype: Any) -> BoxedShape:
-    """Return the shape for R vectors, rows of at least 64 bytes (float64: 128)."""
-    columns = next(each for each in (32, 16, 8) if num_vectors % each == 0)
-    item = np.dtype(dtype).itemsize
-    return BoxedShape(columns, *next(shape for most, shape in _BOXED_SHAPES[item] if columns * item <= most))
+    """Return the shape for R vectors of a width that ``boxed.cu`` takes."""
+    columns = _boxed_columns(num_vectors, dtype)
+    return BoxedShape(columns, *_BOXED_SHAPES[str(np.dtype(dtype)), columns])
 
 
 class BoxedRoom(NamedTuple):
@@ -462,6 +491,15 @@ def boxed_room(shape: BoxedShape, dtype: Any, longest: int, device: Device) -> B
     return BoxedRoom(
         length, row // 128 if row % 128 == 0 else row // 64, slots, 1024 + shape.depth * (slots * box + stage)
     )
+
+
+def most_tiles(shape: BoxedShape, room: BoxedRoom, groups: int, value_bytes: int) -> int:
+    """Return how many tiles there may be: nearly full ones, whose codes take no more memory than the matrix's values.
+
+    Small matrices may have longer codes.
+    """
+    tile_bytes = shape.tile * (2 * (room.length + MOST_GROUPED) + 16) + 4 * (room.slots + 2)
+    return min(math.ceil(-(-groups // shape.tile) / _LEAST_FILLED), max(value_bytes, _FREE_CODES) // tile_bytes)
 
 
 def boxed_launch(shape: BoxedShape, room: BoxedRoom, tiles: int, num_vectors: int, device: Device) -> Shape:

@@ -10,9 +10,11 @@ import numpy as np
 from spectile.core.device import describe, require_device
 from spectile.core.memory import free_bytes, require_free
 from spectile.kpm.cuda import packed
+from spectile.kpm.cuda.boxed import BoxedOperator
 from spectile.kpm.cuda.choose import (
     LEAST_GROUPED,
     MOST_FILL,
+    boxes,
     gathers,
     groups,
     most_steps_a_sweep,
@@ -76,7 +78,9 @@ class StoredEngine:
             self.matrix.sum_duplicates()
             self.seen = inspect(self.matrix)
         self._formats: dict[str, StoredOperator] = {}
-        self._unstaged: set[int] = set()  # widths of blocks that share too much of V for shared memory
+        # Widths of blocks that share too much of V for shared memory, of rows and of groups of rows.
+        self._unstaged: set[int] = set()
+        self._unboxed: set[int] = set()
 
     def _format(self, num_vectors: int) -> StoredOperator:
         """Return the matrix in the format that suits so many vectors."""
@@ -95,12 +99,25 @@ class StoredEngine:
         elif num_vectors == 1 and self._suits_sell:
             name = "sell"
         elif groups(num_vectors, self.dtype, self.seen.longest, describe()) and self._rows_of_a_group >= LEAST_GROUPED:
+            if num_vectors not in self._unboxed and boxes(num_vectors, self.dtype, self.seen.longest, describe()):
+                try:
+                    return self._boxed(num_vectors)
+                except MemoryError:
+                    self._unboxed.add(num_vectors)
             name = "grouped"
         else:
             name = "gather" if gathers(num_vectors, self.seen.longest) else "csr"
         if name not in self._formats:
             self._formats[name] = self._make(name)
         return self._formats[name]
+
+    def _boxed(self, num_vectors: int) -> BoxedOperator:
+        """Return the matrix in groups of rows with V through shared memory; raises MemoryError where it does not fit."""
+        operator = self._formats.get("boxed") or BoxedOperator(self.matrix, self.seen.longest, self._groups)
+        assert isinstance(operator, BoxedOperator)
+        operator.tiles(num_vectors)
+        self._formats["boxed"] = operator
+        return operator
 
     def _make(self, name: str) -> StoredOperator:
         if name == "gather":
@@ -137,7 +154,7 @@ class StoredEngine:
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the device's memory at once, with a reserve."""
-        # The staged kernel's codes and values, or the rows' slots, are yet to be made.
+        # The staged kernel's codes and values, the rows' slots or the boxes' codes are yet to be made.
         formats = max(2 * self.dtype.itemsize, MOST_FILL * (self.dtype.itemsize + 4)) * self.matrix.nnz
         room = int(0.95 * free_bytes() - formats)
         return max(1, room // self._state_bytes)

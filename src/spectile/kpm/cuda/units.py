@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from spectile.kpm.cuda.choose import (
     SweepTile,
     boxed_room,
     boxed_shape,
+    boxes,
     gather_shape,
     grouped_shape,
     row_shape,
@@ -155,11 +157,11 @@ def boxes_unit(*, wide: bool = False, shape: BoxedShape, room: BoxedRoom) -> Uni
 
 def _boxed_units() -> list[Unit]:
     units = []
-    widths = {"complex128": (8, 16, 32), "complex64": (8, 16, 32), "float64": (16, 32), "float32": (16, 32)}
-    for dtype, r in ((dtype, r) for dtype, each in widths.items() for r in each):
-        shape = boxed_shape(r, dtype)
-        room = boxed_room(shape, dtype, 63, TABLE["H200"])
-        units += [boxed_unit(dtype, shape=shape, room=room), boxes_unit(shape=shape, room=room)]
+    for dtype, r in itertools.product(REAL, (8, 16, 32)):
+        if boxes(r, dtype, 63, TABLE["H200"]):
+            shape = boxed_shape(r, dtype)
+            room = boxed_room(shape, dtype, 63, TABLE["H200"])
+            units += [boxed_unit(dtype, shape=shape, room=room), boxes_unit(shape=shape, room=room)]
     return [*units, boxes_unit(wide=True, shape=shape, room=room)]
 
 

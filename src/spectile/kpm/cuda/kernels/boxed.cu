@@ -185,8 +185,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         auto load = [&](int from) {
 #pragma unroll
             for (int u = 0; u < 2 * UNROLL; ++u) {
-                const int held = min(from + u / 2 * 8 + 2 * inner + u % 2, count - 1);
-                value[u / 2][u % 2] = STAGED ? values[held] : load_stream(values + held);
+                // In shared memory something lies behind the last row's end, too.
+                const int k = from + u / 2 * 8 + 2 * inner + u % 2;
+                value[u / 2][u % 2] = STAGED ? values[k] : load_stream(values + min(k, count - 1));
             }
         };
         if (!STAGED && count > 0) load(0);
@@ -264,6 +265,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         int before = 0;
         if (lane == 0) before = leave(left[stage]);
         if (__shfl_sync(0xffffffffu, before, 0) % TILE == TILE - 1 && later < tiles) issue(later, stage, list);
+        // A group's scalar products, at most four numbers a thread and column, are summed as they are stored.
+        real mine_even[COLUMNS], mine_odd[COLUMNS];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) mine_even[c] = mine_odd[c] = 0;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (2 * inner + half >= rows) continue;
@@ -284,13 +289,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 #if MODE == 2
                     const int c = (p * VECTOR + e) / PARTS;
-                    const double mine_ = own[half][p].n[e];
-                    even[c] += mine_ * mine_, odd[c] += fresh.n[e] * mine_;
+                    mine_even[c] += own[half][p].n[e] * own[half][p].n[e], mine_odd[c] += fresh.n[e] * own[half][p].n[e];
 #endif
                 }
                 *reinterpret_cast<piece *>(target[half] + p * 8 * VECTOR) = fresh;
             }
         }
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) even[c] += mine_even[c], odd[c] += mine_odd[c];
     }
 #if MODE == 2
     __syncthreads();  // the boxes are read to the end: the sums take their place

@@ -36,11 +36,11 @@ static __device__ int lower_bound(const int *numbers, int count, int wanted) {
     return low;
 }
 
-// order: groups;  edges: (tiles + 1) places in it;  places: (tiles + 1, TILE);  starts: (tiles, SLOTS);
-// codes: (tiles, TILE, CODES);  needed: (tiles) boxes, SLOTS + 1 where they are too many.
+// edges: (tiles + 1) groups;  places: (tiles + 1, TILE);  starts: (tiles, SLOTS);  codes: (tiles, TILE, CODES);
+// needed: (tiles) boxes, SLOTS + 1 where they are too many.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    boxes_of(const int *first, const entry *pointer, const int *indices, const int *order, const int *edges, int tiles,
-             Place *places, int *starts, unsigned short *codes, int *needed) {
+    boxes_of(const int *first, const entry *pointer, const int *indices, const int *edges, int tiles, Place *places,
+             int *starts, unsigned short *codes, int *needed) {
     __shared__ int keys[ROOM];
     __shared__ int chosen[SLOTS];
     __shared__ int found;
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int n = threadIdx.x; n < TILE; n += THREADS) {
             Place mine = {0, 0, 0, 0};
             if (n < groups) {
-                const int number = order[begin + n], row = first[number];
+                const int number = begin + n, row = first[number];
                 mine = {row, short(first[number + 1] - row), short(pointer[row + 1] - pointer[row]), pointer[row]};
             }
             places[(long long)tile * TILE + n] = group[n] = mine;
