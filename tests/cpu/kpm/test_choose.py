@@ -145,7 +145,8 @@ def test_groups_fit_or_are_not_chosen(device, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_boxes_of_groups_fit_or_are_not_chosen(device, dtype):
     real, chosen = np.dtype(dtype).kind == "f", set()
-    for num_vectors, longest in itertools.product((1, 7, 8, 16, 20, 24, 32, 40, 64, 96), (0, 8, 9, 24, 63, 64, 200, 30000)):
+    lengths = (0, 8, 9, 24, 63, 64, 200, 30000)
+    for num_vectors, longest in itertools.product((1, 7, 8, 16, 20, 24, 32, 40, 64, 96), lengths):
         if not choose.boxes(num_vectors, dtype, longest, device):
             continue
         chosen.add((num_vectors, longest))
@@ -177,7 +178,7 @@ def test_boxes_of_groups_fit_or_are_not_chosen(device, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_codes_of_boxes_are_counted_where_vectors_are(dtype):
-    """What boxed groups keep is no more than what an engine's capacity leaves for a format, and tiles are nearly full."""
+    """Boxed groups keep no more than what an engine's capacity leaves for a format, and tiles are nearly full."""
     device, item = TABLE["H200"], np.dtype(dtype).itemsize
     for rows, count, longest, groups in ((7, 63, 63, 285714), (3, 30, 63, 10**6), (8, 63, 64, 10), (1, 9, 128, 10**6)):
         shape = choose.boxed_shape(16, dtype)

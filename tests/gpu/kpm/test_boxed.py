@@ -183,22 +183,28 @@ def test_scattered_cells_and_memory_that_runs_out_leave_the_same_moments(dtype, 
         np.testing.assert_allclose(without, on_cpu, rtol=0, atol=limit * matrix.shape[0])
 
 
-def test_a_few_rows_as_long_as_a_tile_is_wide():
-    """Rows of 2000 entries leave no shared memory; groups of 1 to 8 rows, some empty, give what others give."""
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_rows_of_2000_entries_leave_no_shared_memory(dtype):
     from cupyx.scipy.sparse import csr_matrix
 
+    from spectile import kpm_dos
     from spectile.kpm.cuda.grouped import GroupedOperator
     from spectile.kpm.moments import make_engine
 
-    rng = np.random.default_rng(SEED)
-    n = 2400
-    dense = sp.lil_matrix((n, n))
-    dense[:4, :2000] = 1.0
-    dense[:2000, :4] = 1.0
-    H = (sp.block_diag([dense, block_matrix(100, np.float64, rng)]) / 40).tocsr()
+    # 400 cells of five rows; one couples all others.
+    graph = sp.lil_matrix((400, 400))
+    graph[0, :] = graph[:, 0] = 1
+    graph.setdiag(1)
+    values = np.random.default_rng(SEED).normal(size=(2000, 2000)) / 400
+    H = sp.csr_matrix(sp.kron(graph, np.ones((5, 5))).multiply(values + values.T)).astype(dtype)
+    H.sort_indices()
     assert int(np.diff(H.indptr).max()) == 2000
-    engine = make_engine(csr_matrix(H))
-    assert type(engine._format(32)) is GroupedOperator or engine._rows_of_a_group < 2.5
+    on_gpu = csr_matrix(H)
+    assert type(make_engine(on_gpu)._format(32)) is GroupedOperator
+    found = kpm_dos(on_gpu, 40, 32, rng=3)
+    on_cpu = kpm_dos(H, 40, 32, rng=3, bounds=found.bounds, backend="cpu")
+    limit = 1e-9 if dtype == "complex128" else 1e-3
+    np.testing.assert_allclose(found.moments, on_cpu.moments, rtol=0, atol=limit * 2000)
 
 
 def test_two_operators_on_two_streams_at_a_time():

@@ -108,11 +108,14 @@ def test_kpm_dos_takes_them_and_repeats_to_the_bit(dtype, num_vectors):
     import cupy
 
     from spectile.core.device import describe
+    from spectile.kpm.cuda.boxed import BoxedOperator
+    from spectile.kpm.cuda.choose import boxes
     from spectile.kpm.cuda.grouped import GroupedOperator
     from spectile.kpm.moments import make_engine
 
     matrix = hamiltonian("wannier", 20000, dtype, cupy)
-    taken = isinstance(make_engine(matrix)._format(num_vectors), GroupedOperator)
+    expected = BoxedOperator if boxes(num_vectors, dtype, 63, describe()) else GroupedOperator
+    taken = isinstance(make_engine(matrix)._format(num_vectors), expected)
     assert taken == describe().fast_fp64
     runs = [kpm_dos(matrix, 60, num_vectors, rng=3).moments for _ in range(2)]
     np.testing.assert_array_equal(*runs)

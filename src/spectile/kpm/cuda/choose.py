@@ -423,7 +423,7 @@ _BOXED_SHAPES = {
     ("complex128", 16): (2, 4, 3, 3, 1, 24),
     ("complex128", 32): (2, 4, 2, 2, 1, 24),
 }
-# Groups of a tile, as part of those that it may have, below which ``grouped.cu`` is faster: a warp of the others is idle.
+# Groups of a tile, of those that it may have, below which ``grouped.cu`` should be faster: other warps are idle.
 _LEAST_FILLED = 0.75
 # Bytes of codes that are not compared with the matrix's.
 _FREE_CODES = 2**20

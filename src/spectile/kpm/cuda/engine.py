@@ -112,7 +112,7 @@ class StoredEngine:
         return self._formats[name]
 
     def _boxed(self, num_vectors: int) -> BoxedOperator:
-        """Return the matrix in groups of rows with V through shared memory; raises MemoryError where it does not fit."""
+        """Return groups of rows with V through shared memory; raises MemoryError where it does not fit."""
         operator = self._formats.get("boxed") or BoxedOperator(self.matrix, self.seen.longest, self._groups)
         assert isinstance(operator, BoxedOperator)
         operator.tiles(num_vectors)
