@@ -104,6 +104,25 @@ static __device__ __forceinline__ void sum_rows(double *even, double *odd) {
         }
 }
 
+// The same where four adjacent threads share HELD adjacent columns, and the others as many of every LANES HELD; to sums: (warps,
+// 2, SPAN).
+template <int HELD> static __device__ __forceinline__ void sum_quads(double *even, double *odd, double *sums) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+#pragma unroll
+        for (int distance = 1; distance < 4; distance *= 2) {
+            even[c] += __shfl_xor_sync(0xffffffffu, even[c], distance);
+            odd[c] += __shfl_xor_sync(0xffffffffu, odd[c], distance);
+        }
+        if (lane % 4 == 0) {
+            const int column = (c / HELD * LANES + lane / 4) * HELD + c % HELD;
+            sums[2 * warp * SPAN + column] = even[c];
+            sums[(2 * warp + 1) * SPAN + column] = odd[c];
+        }
+    }
+}
+
 // sums: (warps, 2, SPAN);  partial: (gridDim.x, 2, R)
 static __device__ __forceinline__ void sum_warps(const double *sums, int warps, double *partial, int width) {
     for (int t = threadIdx.x; t < 2 * SPAN; t += THREADS) {

@@ -301,20 +301,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if MODE == 2
     __syncthreads();  // the boxes are read to the end: the sums take their place
     double *const sums = reinterpret_cast<double *>(boxes);
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-#pragma unroll
-        for (int distance = 1; distance < 4; distance *= 2) {
-            even[c] += __shfl_xor_sync(0xffffffffu, even[c], distance);
-            odd[c] += __shfl_xor_sync(0xffffffffu, odd[c], distance);
-        }
-        if (inner == 0) {
-            constexpr int HELD = VECTOR / PARTS;  // adjacent columns of a thread
-            const int column = (c / HELD * LANES + outer) * HELD + c % HELD;
-            sums[2 * warp * SPAN + column] = even[c];
-            sums[(2 * warp + 1) * SPAN + column] = odd[c];
-        }
-    }
+    sum_quads<VECTOR / PARTS>(even, odd, sums);
     __syncthreads();
     sum_warps(sums, WARPS, partial, width);
 #endif
