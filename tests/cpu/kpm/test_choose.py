@@ -162,9 +162,8 @@ def test_boxes_of_groups_fit_or_are_not_chosen(device, dtype):
         # Barriers are static; a code has 16 bits.
         assert launched.shared_bytes + 12 * shape.depth <= device.shared_bytes
         assert room.slots * shape.box * room.pieces <= 2**16
-        # The inspector's are static, too.
-        keys = 1 << (shape.tile * (room.length + choose.MOST_GROUPED) - 1).bit_length()
-        assert 4 * (keys + room.slots) + 16 * shape.tile + 64 <= 48 * 1024
+        # The inspector's are static, too, a tile for each warp.
+        assert choose.BOXES_THREADS // 32 * (4 * room.slots + 16 * shape.tile) <= 48 * 1024
         # A tile of cells of seven orbitals, and the cells around it: three lines.
         if longest == 63:
             assert room.slots >= 3 * -(-7 * (shape.tile + 2) // shape.box)

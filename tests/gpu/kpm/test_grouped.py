@@ -163,7 +163,7 @@ def test_packed_products_of_groups_of_every_size(dtype, monkeypatch):
 
     errors, rng = [], np.random.default_rng(SEED)
 
-    def spy(product, start, steps):
+    def spy(product, blocks, step, start, steps):
         shifted = H.astype(np.complex128)
         if (H.diagonal() != 0).all():  # every row has an entry there, and center leaves the half width
             center, half = sum(seen.bounds) / 2, (seen.bounds[1] - seen.bounds[0]) / 2
@@ -172,16 +172,16 @@ def test_packed_products_of_groups_of_every_size(dtype, monkeypatch):
             half = max(abs(bound) for bound in seen.bounds)
         shifted = shifted / 2.0 ** np.ceil(np.log2(half))
         v = cupy.asarray(rng.normal(size=start.shape), start.dtype)
-        u, etas = cupy.full_like(v, np.nan), cupy.full(2, np.nan)
-        product(v, u, etas)
+        u, dots = cupy.full_like(v, np.nan), cupy.full(blocks, np.nan)
+        product(v, u, dots)
         v, u = v.get().astype(np.complex128), u.get().astype(np.complex128)
         # Rounding moves each term by 2^-11 of itself, however much of their sum cancels.
         moved = np.linalg.norm(u - shifted @ v) / np.linalg.norm(abs(shifted) @ abs(v))
-        dot = abs(float(etas[1]) - np.vdot(v, u).real) / np.linalg.norm(v) / np.linalg.norm(u)
+        dot = abs(float(dots.sum()) - np.vdot(v, u).real) / np.linalg.norm(v) / np.linalg.norm(u)
         errors.append((moved, dot))
         return np.full(2, np.nan), np.ones(2)
 
-    monkeypatch.setattr(packed.lanczos, "tridiagonalize", spy)
+    monkeypatch.setattr(packed, "steps_of", spy)
     cases = [(cells, diagonal) for cells in (3, 37, 300) for diagonal in (0, 3)]
     for cells, diagonal in cases:
         H = block_matrix(cells, dtype, rng)
@@ -193,6 +193,37 @@ def test_packed_products_of_groups_of_every_size(dtype, monkeypatch):
         moved, dot = errors[-1]
         assert moved < 6e-4 and dot < 1e-9, f"seed {SEED}, {cells} cells, {diagonal} on the diagonal"
     assert len(errors) == len(cases)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "float32"])
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_steps_whose_vectors_keep_their_length_are_lanczos_steps(dtype, steps):
+    import cupy
+
+    from spectile.core.launch import kernel
+    from spectile.kpm import bounds
+    from spectile.kpm.cuda import packed
+    from spectile.kpm.cuda.units import packed_unit
+
+    rng = np.random.default_rng(SEED)
+    n = 3000
+    diagonal, start = rng.normal(size=n), 5 * rng.normal(size=n).astype(dtype)
+    if np.dtype(dtype).kind == "c":
+        start = start + 1j * rng.normal(size=n).astype("float32")
+    shifts = cupy.asarray(diagonal)
+
+    def product(v, u, dots):
+        u[...] = shifts[:, None] * v + cupy.roll(v, 1, axis=0) + cupy.roll(v, -1, axis=0)
+        dots[...] = 0
+        dots[1] = cupy.vdot(v.astype("complex128"), u.astype("complex128")).real
+
+    def apply(v):
+        return diagonal * v + np.roll(v, 1) + np.roll(v, -1)
+
+    step = kernel(packed_unit(dtype), "packed_step")
+    found = packed.steps_of(product, 3, step, cupy.asarray(start.astype(dtype)).reshape(-1, 1), steps)
+    wanted = bounds.tridiagonalize(apply, start.astype(np.result_type(dtype, np.float64)), steps)
+    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6, err_msg=f"seed {SEED}")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -37,11 +37,10 @@ def halved(edges: Array, needed: Array, slots: int) -> Array:
     MemoryError
         If a single group needs more.
     """
-    unfit = needed > slots
-    sizes = np.diff(edges)
+    unfit, sizes = np.flatnonzero(needed > slots), np.diff(edges)
     if (sizes[unfit] == 1).any():
         raise MemoryError("the columns of a group lie in more boxes of adjacent rows than shared memory holds")
-    return np.sort(np.append(edges, edges[:-1][unfit] + sizes[unfit] // 2)).astype(np.int32)
+    return np.insert(edges, unfit + 1, edges[unfit] + sizes[unfit] // 2)
 
 
 class BoxedOperator(StoredOperator):
@@ -122,9 +121,9 @@ class BoxedOperator(StoredOperator):
             starts = cupy.empty((tiles, room.slots), np.int32)
             codes = cupy.empty((tiles, shape.tile, room.length + MOST_GROUPED), np.uint16)
             needed = cupy.empty(tiles, np.int32)
-            launched = Shape((min(tiles + 1, 8 * describe().multiprocessors),), BOXES_THREADS)
+            blocks = min(-(-(tiles + 1) * 32 // BOXES_THREADS), 8 * describe().multiprocessors)
             operands = self.first, self.starts[0], self.indices, cupy.asarray(edges)
-            inspect(launched, *operands, np.int32(tiles), places, starts, codes, needed)
+            inspect(Shape((blocks,), BOXES_THREADS), *operands, np.int32(tiles), places, starts, codes, needed)
             if int(needed.max()) <= room.slots:
                 break
             edges = halved(edges, needed.get(), room.slots)

@@ -370,8 +370,6 @@ def grouped_launch(shape: GroupedShape, groups: int, num_vectors: int, device: D
 MOST_BOXES = 64
 #: Threads of a block of its inspector (``boxes.cu``).
 BOXES_THREADS = 256
-# Codes of a tile that the inspector sorts in static shared memory.
-_MOST_CODES = 8192
 
 
 class BoxedShape(NamedTuple):
@@ -412,16 +410,16 @@ class BoxedShape(NamedTuple):
 # By type and columns of a warp: steps in flight, groups of a tile, tiles at work and in flight, values through shared
 # memory, rows of a box (measured on an H200, docs/notes/kpm.md).
 _BOXED_SHAPES = {
-    ("float32", 16): (2, 8, 2, 4, 1, 24),
+    ("float32", 16): (2, 4, 4, 8, 1, 24),
     ("float32", 32): (2, 8, 2, 4, 1, 24),
-    ("float64", 16): (2, 8, 2, 2, 1, 24),
+    ("float64", 16): (2, 8, 1, 2, 1, 24),
     ("float64", 32): (2, 8, 1, 2, 1, 24),
     ("complex64", 8): (2, 8, 2, 4, 1, 24),
-    ("complex64", 16): (2, 8, 2, 2, 1, 24),
-    ("complex64", 32): (2, 4, 3, 3, 1, 24),
-    ("complex128", 8): (2, 8, 2, 2, 1, 24),
-    ("complex128", 16): (2, 4, 3, 3, 1, 24),
-    ("complex128", 32): (2, 4, 2, 2, 1, 24),
+    ("complex64", 16): (2, 4, 4, 4, 1, 24),
+    ("complex64", 32): (1, 4, 4, 4, 1, 24),
+    ("complex128", 8): (2, 8, 1, 2, 1, 24),
+    ("complex128", 16): (2, 4, 2, 2, 1, 24),
+    ("complex128", 32): (1, 4, 2, 2, 1, 24),
 }
 # Groups of a tile, of those that it may have, below which ``grouped.cu`` should be faster: other warps are idle.
 _LEAST_FILLED = 0.75
@@ -464,7 +462,7 @@ class BoxedRoom(NamedTuple):
     pieces : int
         Parts of a warp's row of V, 128 bytes or 64, which lie apart in a box.
     slots : int
-        Boxes of a tile at most: none if values and codes leave no space, or are too many for the inspector.
+        Boxes of a tile at most: none if values and codes leave no space.
     shared_bytes : int
         All of it.
     """
@@ -486,8 +484,6 @@ def boxed_room(shape: BoxedShape, dtype: Any, longest: int, device: Device) -> B
     # Boxes begin at multiples of 1024 bytes; barriers are static.
     left = device.shared_bytes - 1024 - _STATIC_BYTES - shape.depth * stage
     slots = max(0, min(left // (shape.depth * box), MOST_BOXES))
-    if shape.tile * (length + MOST_GROUPED) > _MOST_CODES:
-        slots = 0
     return BoxedRoom(
         length, row // 128 if row % 128 == 0 else row // 64, slots, 1024 + shape.depth * (slots * box + stage)
     )

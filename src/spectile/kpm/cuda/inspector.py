@@ -224,7 +224,7 @@ def plan(
     copies, table = cupy.empty((num_needs, 2), np.int32), cupy.zeros((tiles + 1, 4), np.int32)
     counts[0] = 0
     kernel(unit, "assign_slots")(
-        Shape((workers,), 32, 16 * slots), start, needed, next_use, previous, first, np.int32(slots), np.int32(depth),
+        Shape((workers,), 32, 24 * slots), start, needed, next_use, previous, first, np.int32(slots), np.int32(depth),
         np.int32(num_pages - 1), slot_of, copies, counts[0], table, failed,
     )  # fmt: skip
     load_start = cupy.cumsum(counts[0])

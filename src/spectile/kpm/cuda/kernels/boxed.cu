@@ -265,10 +265,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         int before = 0;
         if (lane == 0) before = leave(left[stage]);
         if (__shfl_sync(0xffffffffu, before, 0) % TILE == TILE - 1 && later < tiles) issue(later, stage, list);
-        // A group's scalar products, at most four numbers a thread and column, are summed as they are stored.
-        real mine_even[COLUMNS], mine_odd[COLUMNS];
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) mine_even[c] = mine_odd[c] = 0;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (2 * inner + half >= rows) continue;
@@ -289,14 +285,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 #if MODE == 2
                     const int c = (p * VECTOR + e) / PARTS;
-                    mine_even[c] += own[half][p].n[e] * own[half][p].n[e], mine_odd[c] += fresh.n[e] * own[half][p].n[e];
+                    const double mine_ = own[half][p].n[e];
+                    even[c] += mine_ * mine_, odd[c] += fresh.n[e] * mine_;
 #endif
                 }
                 *reinterpret_cast<piece *>(target[half] + p * 8 * VECTOR) = fresh;
             }
         }
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) even[c] += mine_even[c], odd[c] += mine_odd[c];
     }
 #if MODE == 2
     __syncthreads();  // the boxes are read to the end: the sums take their place

@@ -1,8 +1,8 @@
 // Inspector of boxed.cu: which boxes of BOX adjacent rows of V a tile of groups needs, and in which row of which box each of
 // its columns lies.
 //
-// A block takes a tile after the other.  It sorts the rows that the tile names, its own included, and lets each box begin at
-// the first row that the one before does not hold.
+// A warp takes a tile after the other, a lane walks through the columns of a group, which ascend, and through its rows: each
+// box begins at the first row that no box before it holds.
 //
 // Set by the launch code: THREADS, TILE (groups of a tile at most), SLOTS (boxes of a tile at most), LENGTH (codes of a
 // group: entries of the longest row and more), BOX, PIECES (of a row that lie apart in a box), WIDE (64-bit row pointers).
@@ -14,9 +14,9 @@ typedef int entry;
 #endif
 
 constexpr int CODES = LENGTH + 8;  // a group's columns, and its own rows
-constexpr int NONE = 0x7fffffff;
-static __device__ constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
-constexpr int ROOM = power_of_two(TILE * CODES);
+constexpr int NONE = 0x7fffffff, WARPS = THREADS / 32;
+constexpr unsigned ALL = 0xffffffffu;
+static_assert(TILE <= 32 && CODES % 2 == 0, "");
 
 struct alignas(16) Place {
     int begin;
@@ -39,67 +39,56 @@ static __device__ int lower_bound(const int *numbers, int count, int wanted) {
 // edges: (tiles + 1) groups;  places: (tiles + 1, TILE);  starts: (tiles, SLOTS);  codes: (tiles, TILE, CODES);
 // needed: (tiles) boxes, SLOTS + 1 where they are too many.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    boxes_of(const int *first, const entry *pointer, const int *indices, const int *edges, int tiles, Place *places,
-             int *starts, unsigned short *codes, int *needed) {
-    __shared__ int keys[ROOM];
-    __shared__ int chosen[SLOTS];
-    __shared__ int found;
-    __shared__ Place group[TILE];
-    for (int tile = blockIdx.x; tile <= tiles; tile += gridDim.x) {
+    boxes_of(const int *__restrict__ first, const entry *__restrict__ pointer, const int *__restrict__ indices,
+             const int *__restrict__ edges, int tiles, Place *places, int *starts, ushort2 *codes, int *needed) {
+    __shared__ Place groups_of[WARPS][TILE];
+    __shared__ int starts_of[WARPS][SLOTS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    Place *const group = groups_of[warp];
+    int *const chosen = starts_of[warp];
+    for (int tile = blockIdx.x * WARPS + warp; tile <= tiles; tile += gridDim.x * WARPS) {
         const int begin = edges[tile], groups = tile < tiles ? edges[tile + 1] - begin : 0;
-        __syncthreads();
-        for (int n = threadIdx.x; n < TILE; n += THREADS) {
-            Place mine = {0, 0, 0, 0};
-            if (n < groups) {
-                const int number = begin + n, row = first[number];
-                mine = {row, short(first[number + 1] - row), short(pointer[row + 1] - pointer[row]), pointer[row]};
-            }
-            places[(long long)tile * TILE + n] = group[n] = mine;
+        Place mine = {0, 0, 0, 0};
+        if (lane < groups) {
+            const int row = first[begin + lane];
+            const entry at = pointer[row];
+            mine = {row, short(first[begin + lane + 1] - row), short(pointer[row + 1] - at), at};
         }
-        __syncthreads();
+        if (lane < TILE) places[(long long)tile * TILE + lane] = group[lane] = mine;
         if (tile == tiles) break;
-        auto key_of = [&](int n) {
-            const Place mine = group[n / CODES];
-            const int k = n % CODES;
-            if (k < mine.count) return indices[mine.at + k];
-            return k >= LENGTH && k - LENGTH < mine.rows ? mine.begin + k - LENGTH : NONE;
-        };
-        for (int n = threadIdx.x; n < ROOM; n += THREADS) keys[n] = n < TILE * CODES ? key_of(n) : NONE;
-        for (int run = 2; run <= ROOM; run *= 2)
-            for (int distance = run / 2; distance > 0; distance /= 2) {
-                __syncthreads();
-                for (int n = threadIdx.x; n < ROOM / 2; n += THREADS) {
-                    const int low = n / distance * 2 * distance + n % distance, high = low + distance;
-                    const int a = keys[low], b = keys[high];
-                    const bool ascending = (low & run) == 0;
-                    if (a > b == ascending) keys[low] = b, keys[high] = a;
-                }
-            }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            int count = 0;
-            for (int at = 0; at < ROOM && keys[at] != NONE; ++count) {
-                if (count == SLOTS) {
-                    ++count;
-                    break;
-                }
-                chosen[count] = keys[at];
-                at += lower_bound(keys + at, ROOM - at, keys[at] + BOX);
-            }
-            needed[tile] = found = count;
+
+        const int *const columns = indices + mine.at;
+        const int end = mine.begin + mine.rows;
+        int k = 0, row = mine.begin, count = 0;
+        for (;; ++count) {
+            int head = row < end ? row : NONE;
+            if (k < mine.count) head = min(head, columns[k]);
+            const int start = __reduce_min_sync(ALL, head);
+            if (start == NONE || count > SLOTS) break;
+            if (lane == 0 && count < SLOTS) chosen[count] = start;
+            // Columns differ: no more than BOX of them lie in a box.
+            k += lower_bound(columns + k, min(mine.count - k, BOX), start + BOX);
+            row = max(row, start + BOX);
         }
-        __syncthreads();
-        if (found > SLOTS) continue;
-        for (int n = threadIdx.x; n < SLOTS; n += THREADS)
-            starts[(long long)tile * SLOTS + n] = n < found ? chosen[n] : -1;
-        for (int n = threadIdx.x; n < TILE * CODES; n += THREADS) {
-            const int key = key_of(n);
-            int code = 0;
-            if (key != NONE) {
-                const int box = lower_bound(chosen, found, key + 1) - 1;
-                code = box * BOX * PIECES + key - chosen[box];
+        if (lane == 0) needed[tile] = count;
+        __syncwarp();
+        if (count <= SLOTS) {
+            for (int n = lane; n < SLOTS; n += 32) starts[(long long)tile * SLOTS + n] = n < count ? chosen[n] : -1;
+            for (int n = 0; n < TILE; ++n) {
+                const Place place = group[n];
+                auto code_of = [&](int k) {
+                    int key = NONE;
+                    if (k < place.count) key = indices[place.at + k];
+                    if (k >= LENGTH && k - LENGTH < place.rows) key = place.begin + k - LENGTH;
+                    if (key == NONE) return 0;
+                    const int box = lower_bound(chosen, count, key + 1) - 1;
+                    return box * BOX * PIECES + key - chosen[box];
+                };
+                for (int k = 2 * lane; k < CODES; k += 64)
+                    codes[(((long long)tile * TILE + n) * CODES + k) / 2] =
+                        make_ushort2((unsigned short)code_of(k), (unsigned short)code_of(k + 1));
             }
-            codes[(long long)tile * TILE * CODES + n] = (unsigned short)code;
         }
+        __syncwarp();
     }
 }

@@ -56,6 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         const int begin = mine.begin, rows = mine.rows, count = mine.count;
         const bool live = outer < rows;
         const int *const columns = indices + mine.at;
+        // Rows that a group lacks are computed as its first one, and left.
         const number *const values = data + mine.at + (live ? outer * count : 0);
         // W, and V's own rows, of this thread's row, or of the group's first.
         const long long line = (begin + (live ? outer : 0)) * stride + blockIdx.y * REALS + inner * 2 * VECTOR;
@@ -71,10 +72,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         auto load = [&](int from) {
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u) {
-                const int k = from + 4 * u + inner, held = min(k, count - 1);
+                const int held = min(from + 4 * u + inner, count - 1);
                 index[u] = __ldg(columns + held);
                 value[u] = load_stream(values + held);
-                if (k >= count || !live) value[u] = zero();
             }
         };
         if (count > 0) load(0);
@@ -92,6 +92,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u) {
                 factor[u] = value[u];
+                // Behind a row's end.  Not where values are loaded: it would wait for them.
+                if (from + 4 * u + inner >= count) factor[u] = zero();
 #pragma unroll
                 for (int p = 0; p < PAIRS; ++p)
                     other[u][p] =

@@ -151,25 +151,37 @@ extern "C" __global__ void __launch_bounds__(32)
                  int *__restrict__ failed) {
     extern __shared__ int shared[];
     int *const page_in = shared, *const next_of = page_in + slots, *const last_of = next_of + slots;
-    int *const missing = last_of + slots;  // numbers of a tile's needs that are in no slot
+    // A tile's needs that are in no slot: their numbers, pages, and next uses.
+    int *const missing = last_of + slots, *const missing_page = missing + slots, *const missing_next = missing_page + slots;
     const int lane = threadIdx.x, begin = first[blockIdx.x], tiles = first[blockIdx.x + 1] - begin;
     for (int slot = lane; slot < slots; slot += 32) page_in[slot] = -1, next_of[slot] = tiles, last_of[slot] = -depth;
     __syncwarp();
-    long long from = start[begin], load = from;
+    // All that is read of a tile's first needs is on its way while the tile before it is done, where they end before that.
+    struct Need {
+        int before, page, next;
+    };
+    auto read = [&](long long need, long long to) {
+        return need < to ? Need{previous[need], needed[need], next_use[need]} : Need{-1, -1, 0};
+    };
+    auto end_of = [&](int t) { return start[begin + min(t + 1, tiles)]; };
+    long long from = start[begin], load = from, to = end_of(0), after = end_of(1);
+    Need now = read(from + lane, to);
     for (int t = 0; t < tiles; ++t) {
-        const long long to = start[begin + t + 1];
+        const long long beyond = end_of(t + 2);
+        const Need then = read(to + lane, after);
         int misses = 0;
         for (long long base = from; base < to; base += 32) {
             const long long need = base + lane;
+            if (base > from) now = read(need, to);
             bool missed = false;
             if (need < to) {
-                const int before = previous[need];
-                const int slot = before < 0 ? -1 : slot_of_need[before];
-                missed = slot < 0 || page_in[slot] != needed[need];
-                if (!missed) next_of[slot] = next_use[need], last_of[slot] = t, slot_of_need[need] = slot;
+                const int slot = now.before < 0 ? -1 : slot_of_need[now.before];
+                missed = slot < 0 || page_in[slot] != now.page;
+                if (!missed) next_of[slot] = now.next, last_of[slot] = t, slot_of_need[need] = slot;
             }
             const unsigned all = __ballot_sync(ALL, missed);
-            if (missed) missing[misses + __popc(all & ((1u << lane) - 1))] = int(need);
+            const int place = misses + __popc(all & ((1u << lane) - 1));
+            if (missed) missing[place] = int(need), missing_page[place] = now.page, missing_next[place] = now.next;
             misses += __popc(all);
         }
         __syncwarp();
@@ -185,16 +197,16 @@ extern "C" __global__ void __launch_bounds__(32)
             }
             best = __reduce_min_sync(ALL, farthest == top ? best : slots);
             if (lane == 0) {
-                const int need = missing[m], page = needed[need];
-                page_in[best] = page, next_of[best] = next_use[need], last_of[best] = t;
-                slot_of_need[need] = best;
+                const int page = missing_page[m];
+                page_in[best] = page, next_of[best] = missing_next[m], last_of[best] = t;
+                slot_of_need[missing[m]] = best;
                 loads[load + m] = make_int2(page, best);
                 if (page == last_page) table[begin + t].w = 1;
             }
             __syncwarp();
         }
         if (lane == 0) counts[begin + t + 1] = misses;
-        load += misses, from = to;
+        load += misses, from = to, to = after, after = beyond, now = then;
     }
 }
 

@@ -4,6 +4,7 @@
 //
 // Set by the launch code: REAL (that of the matrix), COMPLEX, WIDE (64-bit row pointers), THREADS, BLOCKS.
 #include "number.cuh"
+#include "sums.cuh"
 
 constexpr int MOST_ROWS = 8, WARPS = THREADS / 32, COLUMNS = 2;
 
@@ -176,14 +177,40 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
         here = next, next = after, ahead = later;
     }
-    __shared__ double sums[WARPS];
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, distance);
-    if (lane == 0) sums[warp] = dot;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        double total = 0;
-        for (int w = 0; w < WARPS; ++w) total += sums[w];
-        partial[blockIdx.x] = total;
+    __shared__ double shared[WARPS];
+    const double total = sum_of_block(dot, shared);
+    if (threadIdx.x == 0) partial[blockIdx.x] = total;
+}
+
+// What is left of Lanczos step k.  Vectors keep their length: v is beta_k times the unit vector, and u = H v.  Leaves in
+// `before` the next one, u / beta_k - alpha_k v / beta_k - beta_k / beta_(k-1) before, where `dots` are parts of Re <u|v>
+// and `squares`, one of each block, of |v|^2; writes alpha_k, beta_k and the parts of the next |v|^2.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    packed_step(const value *__restrict__ u, const value *__restrict__ v, value *before, const double *__restrict__ dots,
+                int products, const double *__restrict__ squares, double *__restrict__ next_squares, double *alphas,
+                double *betas, int k, long long size) {
+    __shared__ double shared[WARPS];
+    double mine[2] = {0, 0};
+    for (int n = threadIdx.x; n < gridDim.x; n += THREADS) mine[0] += squares[n];
+    for (int n = threadIdx.x; n < products; n += THREADS) mine[1] += dots[n];
+    const double square = sum_of_block(mine[0], shared), dot = sum_of_block(mine[1], shared), beta = sqrt(square);
+    const double alpha = square > 0 ? dot / square : 0, scale = square > 0 ? 1 / beta : 0, own = alpha * scale;
+    const double back = k > 0 && betas[k - 1] > 0 ? beta / betas[k - 1] : 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0) alphas[k] = alpha, betas[k] = beta;
+    double sum = 0;
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < size; i += (long long)gridDim.x * THREADS) {
+        const value h = u[i], here = v[i], last = before[i];
+        value next;
+#if COMPLEX
+        next.x = float(scale * h.x - own * here.x - back * last.x);
+        next.y = float(scale * h.y - own * here.y - back * last.y);
+        sum += double(next.x) * next.x + double(next.y) * next.y;
+#else
+        next = float(scale * h - own * here - back * last);
+        sum += double(next) * next;
+#endif
+        before[i] = next;
     }
+    const double total = sum_of_block(sum, shared);
+    if (threadIdx.x == 0) next_squares[blockIdx.x] = total;
 }

@@ -46,9 +46,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     Place mine = find(group), next = find(group + step);
     for (; group < groups; group += step) {
         const int begin = mine.begin, rows = mine.rows, count = mine.count;
-        const bool live = outer < rows;
         const int *const columns = indices + mine.at;
-        const number *const values = data + mine.at + (live ? outer * count : 0);
+        // Rows that a group lacks are computed as its first one, and left.
+        const number *const values = data + mine.at + (outer < rows ? outer * count : 0);
 
         float sum[PIECES][TILES][4];
 #pragma unroll
@@ -63,10 +63,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         auto load = [&](int from) {
 #pragma unroll
             for (int u = 0; u < 2 * UNROLL; ++u) {
-                const int k = from + 4 * u + inner, held = min(k, count - 1);
+                const int held = min(from + 4 * u + inner, count - 1);
                 index[u / 2][u % 2] = __ldg(columns + held);
                 value[u / 2][u % 2] = load_stream(values + held);
-                if (k >= count || !live) value[u / 2][u % 2] = zero();
             }
         };
         if (count > 0) load(0);
@@ -84,6 +83,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
             for (int u = 0; u < 2 * UNROLL; ++u) {
                 factor[u / 2][u % 2] = value[u / 2][u % 2];
+                // Behind a row's end.  Not where values are loaded: it would wait for them.
+                if (from + 4 * u + inner >= count) factor[u / 2][u % 2] = zero();
 #pragma unroll
                 for (int p = 0; p < PIECES; ++p)
                     other[u / 2][u % 2][p] =

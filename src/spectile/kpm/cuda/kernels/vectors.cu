@@ -3,6 +3,7 @@
 //
 // Set by the launch code: REAL (float, double), COMPLEX (0, 1), WIDE (64-bit row pointers).
 #include "number.cuh"
+#include "sums.cuh"
 #include "phases.cuh"
 
 // Doubles in the order of unsigned integers, so that atomicMax finds the largest; zero is below all of them.
@@ -282,18 +283,6 @@ extern "C" __global__ void lengthen(number *x, long long size) {
         x[i].y = real(x[i].y * factor);
 #endif
     }
-}
-
-// The sum of a block's threads, in a fixed order, for all of them.
-static __device__ __forceinline__ double sum_of_block(double value, double *shared) {
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
-    __syncthreads();
-    double total = 0;
-    for (int warp = 0; warp < blockDim.x / 32; ++warp) total += shared[warp];
-    return total;
 }
 
 // One Lanczos step after u = H v: previous = u - alpha v - beta previous, and the squares of each block's part of it.
