@@ -55,7 +55,8 @@ def error_of(H, num_vectors, shape):
     from spectile.kpm.cuda.boxed import BoxedOperator
     from spectile.kpm.cuda.stored import StoredRecursion
 
-    longest = int(np.diff(H.indptr).max())
+    # Kernels are compiled for a length: few of them.
+    longest = -(-int(np.diff(H.indptr).max()) // 32) * 32
     operator = BoxedOperator(csr_matrix(H), longest, tuning=shape)
     recursion = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, num_vectors))
     recursion.w.fill(7.0)

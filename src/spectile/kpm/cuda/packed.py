@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -66,9 +67,10 @@ def tridiagonalize(
             break
     narrow = "complex64" if parts == 2 else "float32"
     multiply, step = kernel(unit, "packed_product"), kernel(unit, "packed_step")
+    overlapping = dataclasses.replace(launched, after_previous=True)
 
     def product(v: Any, u: Any, dots: Any) -> None:
-        multiply(launched, first, matrix.indptr, matrix.indices, values, v, u, dots, groups)
+        multiply(overlapping, first, matrix.indptr, matrix.indices, values, v, u, dots, groups)
 
     start = cupy.empty((matrix.shape[0], 1), narrow)
     kernel(vectors_unit(narrow), "random_phases")(
@@ -115,6 +117,7 @@ def steps_of(
     import cupy
 
     shape, size = Shape((8 * describe().multiprocessors,), PACKED_THREADS), np.int64(start.size)
+    overlapping = dataclasses.replace(shape, after_previous=True)
     v, u, before = start, cupy.zeros_like(start), cupy.zeros_like(start)
     # Of each step alpha and beta, then the squares of the vectors of even and odd steps: read in one copy.
     numbers, dots = cupy.zeros(2 * steps + 2 * shape.grid[0]), cupy.empty(blocks)
@@ -127,7 +130,7 @@ def steps_of(
     for k in range(steps):
         product(v, u, dots)
         now, after = squares[k % 2], squares[(k + 1) % 2]
-        step(shape, u, v, before, dots, np.int32(blocks), now, after, alphas, betas, np.int32(k), size)
+        step(overlapping, u, v, before, dots, np.int32(blocks), now, after, alphas, betas, np.int32(k), size)
         v, before = before, v
     found = numbers.get()
     last = np.sqrt(found[2 * steps :].reshape(2, -1)[steps % 2].sum())

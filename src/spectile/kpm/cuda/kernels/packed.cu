@@ -4,6 +4,7 @@
 //
 // Set by the launch code: REAL (that of the matrix), COMPLEX, WIDE (64-bit row pointers), THREADS, BLOCKS.
 #include "number.cuh"
+#include "ptx.cuh"
 #include "sums.cuh"
 
 constexpr int MOST_ROWS = 8, WARPS = THREADS / 32, COLUMNS = 2;
@@ -117,6 +118,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     Edges ahead = edges_of(first, group + 2 * step, groups);
     int column[COLUMNS];
     columns_of(here, indices, lane, column);
+    // The matrix may be read before the step before this one has ended, v may not.
+    launch_dependents();
+    wait_for_previous();
     for (; group < groups; group += step) {
         const Edges later = edges_of(first, group + 3 * step, groups);
         const Place after = place_of(ahead, pointer);
@@ -190,6 +194,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 int products, const double *__restrict__ squares, double *__restrict__ next_squares, double *alphas,
                 double *betas, int k, long long size) {
     __shared__ double shared[WARPS];
+    launch_dependents();
+    wait_for_previous();
     double mine[2] = {0, 0};
     for (int n = threadIdx.x; n < gridDim.x; n += THREADS) mine[0] += squares[n];
     for (int n = threadIdx.x; n < products; n += THREADS) mine[1] += dots[n];
