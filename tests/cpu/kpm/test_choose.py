@@ -1,12 +1,13 @@
 """What KPM launches fits every device of the table, from one vector to many, on any matrix and sample."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from spectile.core.devices import TABLE
-from spectile.kpm.cuda import choose
+from spectile.kpm.cuda import choose, engine, packed
 from spectile.kpm.cuda.boxed import halved
 from spectile.kpm.cuda.grouped import cut
 from spectile.kpm.cuda.units import BULK, staged_unit, stored_unit, sweep_unit
@@ -189,12 +190,71 @@ def test_codes_of_boxes_are_counted_where_vectors_are(dtype):
         assert (most >= -(-groups // shape.tile)) == (rows > 1)
 
 
+class Fake:
+    """An operator that is made of anything."""
+
+    def __init__(self, *about, **more):
+        self.tiled = []
+
+
+class FakeBoxed(Fake):
+    """One that does not fit for the widths of `refused`."""
+
+    refused = frozenset({32})
+
+    def tiles(self, num_vectors):
+        if num_vectors in self.refused:
+            raise MemoryError
+        self.tiled.append(num_vectors)
+
+
+class FakeGrouped(Fake):
+    pass
+
+
+@pytest.mark.parametrize("device", ["A100", "RTX 4090", "H100", "H200", "B200", "B300"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_engine_falls_back_to_groups_without_boxes(device, dtype, monkeypatch):
+    made = object.__new__(engine.StoredEngine)
+    made.dtype, made.num_rows = np.dtype(dtype), 7 * 10**5
+    made._formats, made._unstaged, made._unboxed = {}, set(), set()
+    made.seen, made.matrix = SimpleNamespace(longest=63), SimpleNamespace(nnz=63 * 7 * 10**5)
+    made.__dict__["_groups"] = np.zeros(10**5 + 1)
+    monkeypatch.setattr(engine, "describe", lambda: TABLE[device])
+    monkeypatch.setattr(engine, "BoxedOperator", FakeBoxed)
+    monkeypatch.setattr(engine, "GroupedOperator", FakeGrouped)
+    monkeypatch.setattr(engine, "StoredOperator", Fake)
+    # The first that does not fit leaves nothing behind, and is not asked again.
+    for _ in range(2):
+        chosen = [type(made._format(num_vectors)) for num_vectors in (32, 16, 64, 8)]
+        if not TABLE[device].fast_fp64:
+            assert FakeBoxed not in chosen and FakeGrouped not in chosen
+        elif TABLE[device].compute_capability < (9, 0):
+            assert chosen == [FakeGrouped] * 4
+        else:
+            last = FakeGrouped if np.dtype(dtype).kind == "f" else FakeBoxed
+            assert chosen == [FakeGrouped, FakeBoxed, FakeBoxed, last]
+            assert made._unboxed == {32} and 32 not in made._formats["boxed"].tiled
+            monkeypatch.setattr(FakeBoxed, "refused", frozenset())
+
+
 def test_tiles_that_need_too_many_boxes_are_halved():
     edges = np.array([0, 8, 16, 19, 20], np.int32)
     np.testing.assert_array_equal(halved(edges, np.array([27, 28, 29, 5]), 27), [0, 8, 12, 16, 17, 19, 20])
     np.testing.assert_array_equal(halved(edges, np.array([27, 27, 27, 5]), 27), edges)
     with pytest.raises(MemoryError, match="more boxes"):
         halved(edges, np.array([27, 28, 29, 28]), 27)
+
+
+def test_a_width_that_a_spectrum_has_at_least():
+    rng = np.random.default_rng(3)
+    for size, spread in itertools.product((1, 2, 3, 48), (0.0, 0.1, 1.0)):
+        alphas, betas = spread * rng.normal(size=size), 1 + spread * rng.random(size)
+        ritz = np.linalg.eigvalsh(np.diag(alphas) + np.diag(betas[:-1], -1))
+        found = packed.least_width(betas)
+        assert 0 <= found <= (ritz[-1] - ritz[0]) * (1 + 1e-12)
+        if spread == 0:  # half a sine is the eigenvector
+            np.testing.assert_allclose(found, ritz[-1] - ritz[0], atol=1e-12)
 
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
