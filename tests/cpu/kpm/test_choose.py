@@ -293,6 +293,21 @@ def test_staged_blocks_fit_or_are_not_chosen(device, dtype):
                     assert launched.refusal(device) is None, (num_vectors, longest, pages)
 
 
+def test_cubes_are_staged_where_that_was_measured():
+    for dtype, num_vectors, longest in itertools.product(DTYPES, WIDTHS, (6, 7, 8)):
+        expected = dtype == "complex128" and num_vectors in (32, 64) and longest == 7
+        assert choose.stages(num_vectors, dtype, longest, TABLE["H200"]) == expected
+        assert not choose.stages(num_vectors, dtype, longest, TABLE["A100"])
+    assert choose.staged_shape(32, "complex128", 7)[2:] == (4, 4, 8, 4)
+    assert choose.staged_shape(32, "complex128", 13) == choose.staged_shape(32, "complex128")
+    assert choose.staging_pays(7, 1.92) and not choose.staging_pays(7, 3.1) and choose.staging_pays(13, 3.1)
+    # A cube of 2e6 sites: three planes of a part, and what lies around it, fit.
+    shape = choose.staged_shape(32, "complex128", 7)
+    room = choose.staged_room(shape, 32, 125**3 // 4, 7, 125**2 // 4, 16, 0, TABLE["H200"])
+    assert room.slots > 100 and room.turns == 1
+    assert choose.staged_launch(shape, room, 32, 0).refusal(TABLE["H200"]) is None
+
+
 @pytest.mark.parametrize("device", TABLE.values(), ids=lambda device: device.name)
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("steps", [1, 2])

@@ -132,3 +132,36 @@ def test_a_table_holds_few_values():
 
     with pytest.raises(ValueError, match="distinct values"):
         staged_variant(SAMPLES["anderson"][0], dictionary=True)
+
+
+@pytest.mark.parametrize("num_vectors", [32, 64])
+def test_an_engine_stages_cubes_of_complex128(num_vectors, bulk_copies):
+    import cupy
+
+    from spectile.kpm.cuda.staged import StagedOperator
+    from spectile.kpm.moments import make_engine
+    from spectile_study.inputs.hamiltonians import hamiltonian
+
+    matrix = hamiltonian("anderson", 30**3, np.complex128, cupy)
+    engine = make_engine(matrix)
+    assert type(engine._format(num_vectors)) is StagedOperator
+    assert type(engine._format(8)) is not StagedOperator
+    found = kpm_dos(matrix, 40, num_vectors, rng=3)
+    on_cpu = kpm_dos(matrix.get(), 40, num_vectors, rng=3, bounds=found.bounds, backend="cpu")
+    np.testing.assert_allclose(found.moments, on_cpu.moments, rtol=0, atol=1e-9 * matrix.shape[0], err_msg=f"{SEED}")
+
+
+def test_rows_of_seven_entries_anywhere_are_gathered(bulk_copies):
+    from cupyx.scipy.sparse import csr_matrix
+    from scipy.sparse import csr_array
+
+    from spectile.kpm.cuda.staged import StagedOperator
+    from spectile.kpm.moments import make_engine
+
+    # A ring whose sites are numbered at random, each coupled to itself and the three nearest on either side.
+    n, rng = 20_000, np.random.default_rng(SEED)
+    place = rng.permutation(n)
+    near = (np.arange(n)[:, None] + np.arange(-3, 4)) % n
+    H = csr_array((np.ones(7 * n, np.complex128), (np.repeat(place, 7), place[near].ravel())), shape=(n, n))
+    engine = make_engine(csr_matrix(H))
+    assert engine.seen.longest == 7 and type(engine._format(32)) is not StagedOperator

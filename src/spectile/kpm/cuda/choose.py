@@ -508,8 +508,8 @@ def boxed_launch(shape: BoxedShape, room: BoxedRoom, tiles: int, num_vectors: in
 
 # ---- V staged through shared memory (staged.cu)
 
-#: Slots that a code can name: 16 bits are a slot and one of its four rows.
-MOST_SLOTS = 2**14 - 1
+#: Slots that the inspector keeps in order, and a code can name: 16 bits are a slot and one of its four rows.
+MOST_SLOTS = 512
 PAGE = 4
 _STATIC_BYTES = 1024  # barriers, and what the driver keeps of a block's shared memory
 #: Threads of a block of the inspector (``inspector.cu``): four tiles, whose pages lie in shared memory.
@@ -518,6 +518,9 @@ INSPECTOR_THREADS = 128
 _LEAST_ROW_BYTES = 128
 # Entries of the longest row for which staging V pays: fewer are gathered as fast, more do not fit.
 _STAGED_ENTRIES = (10, 32)
+# It pays for a cube's rows, too, where V has rows of so many bytes (measured for complex128 and R = 32): what the L1
+# cache misses of V is more than what is copied, if that is no more than so many times each row.
+_STAGED_CUBE, _CUBE_ROW_BYTES, _MOST_CUBE_COPIES = 7, 512, 3.0
 
 
 class StagedShape(NamedTuple):
@@ -564,8 +567,9 @@ class StagedShape(NamedTuple):
 
 
 # Pieces, and the shape that was fastest for them on an H200.  Tiles of a narrow block have many pages: a tile costs
-# about 0.25 us, however short its rows are (measured).
+# about 0.25 us, however short its rows are (measured).  Tiles of a cube name more pages for each of theirs.
 _STAGED_SHAPES = ((1, (16, 4, 16, 8)), (2, (12, 4, 12, 8)), (4, (4, 5, 12, 4)))
+_CUBE_SHAPE = (4, 4, 8, 4)
 
 
 def stages(num_vectors: int, dtype: Any, longest: int, device: Device) -> bool:
@@ -575,18 +579,26 @@ def stages(num_vectors: int, dtype: Any, longest: int, device: Device) -> bool:
     inspector, but fit into shared memory.
     """
     row = num_vectors * np.dtype(dtype).itemsize
+    cube = longest == _STAGED_CUBE and str(np.dtype(dtype)) == "complex128" and row % _CUBE_ROW_BYTES == 0
     return (
         device.compute_capability >= (9, 0)
         and row >= _LEAST_ROW_BYTES
         and row % 16 == 0
-        and _STAGED_ENTRIES[0] <= longest <= _STAGED_ENTRIES[1]
+        and (cube or _STAGED_ENTRIES[0] <= longest <= _STAGED_ENTRIES[1])
     )
 
 
-def staged_shape(num_vectors: int, dtype: Any) -> StagedShape:
-    """Return the shape of ``staged.cu`` for R vectors."""
+def staging_pays(longest: int, copies: float) -> bool:
+    """Return whether copying each row of V so many times is less than what a gather reads, for rows that `stages`."""
+    return longest != _STAGED_CUBE or copies <= _MOST_CUBE_COPIES
+
+
+def staged_shape(num_vectors: int, dtype: Any, longest: int = _STAGED_ENTRIES[1]) -> StagedShape:
+    """Return the shape of ``staged.cu`` for R vectors and a matrix of so many entries in a row at most."""
     vector = 16 // np.dtype(dtype).itemsize
     pieces, shape = next((each for each in _STAGED_SHAPES if num_vectors <= 8 * each[0] * vector), _STAGED_SHAPES[-1])
+    if longest == _STAGED_CUBE and pieces == _STAGED_SHAPES[-1][0]:
+        shape = _CUBE_SHAPE
     return StagedShape(vector, pieces, *shape)
 
 

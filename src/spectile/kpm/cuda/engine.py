@@ -22,6 +22,7 @@ from spectile.kpm.cuda.choose import (
     sell_shape,
     slotted,
     stages,
+    staging_pays,
 )
 from spectile.kpm.cuda.gather import GatherOperator, SlotsOperator
 from spectile.kpm.cuda.grouped import GroupedOperator, groups_of
@@ -86,10 +87,7 @@ class StoredEngine:
         """Return the matrix in the format that suits so many vectors."""
         if num_vectors not in self._unstaged and stages(num_vectors, self.dtype, self.seen.longest, describe()):
             try:
-                operator = self._formats.get("staged") or StagedOperator(self.matrix)
-                operator.unit(num_vectors)
-                self._formats["staged"] = operator
-                return operator
+                return self._staged(num_vectors)
             except MemoryError:
                 # Rows that couple too many others for shared memory: read V through the caches.
                 self._unstaged.add(num_vectors)
@@ -110,6 +108,15 @@ class StoredEngine:
         if name not in self._formats:
             self._formats[name] = self._make(name)
         return self._formats[name]
+
+    def _staged(self, num_vectors: int) -> StagedOperator:
+        """Return the matrix with V through shared memory; raises MemoryError where it does not fit, or does not pay."""
+        operator = self._formats.get("staged") or StagedOperator(self.matrix)
+        assert isinstance(operator, StagedOperator)
+        if not staging_pays(self.seen.longest, operator.planned(num_vectors).plan.reuse):
+            raise MemoryError("rows of V leave shared memory too often")
+        self._formats["staged"] = operator
+        return operator
 
     def _boxed(self, num_vectors: int) -> BoxedOperator:
         """Return groups of rows with V through shared memory; raises MemoryError where it does not fit."""

@@ -22,6 +22,7 @@ from spectile.kpm.cuda.choose import INSPECTOR_THREADS, PAGE
 from spectile.kpm.cuda.units import inspector_unit
 
 _MOST = 2**31 - 1
+_MOST_ON_HOST = 2**16
 
 
 @dataclass(frozen=True)
@@ -88,22 +89,24 @@ def worker_pages(
     other one goes backwards), which keeps a part together that ends one strip and begins the next.
     """
     parts = workers * turns
-    order = xp.arange(wave_pages)
+    # What is found of a plane of ordinary size costs less on the host than launches do.
+    at = np if wave_pages <= _MOST_ON_HOST else xp
+    order = at.arange(wave_pages)
     region = order * turns // wave_pages
     if 1 < line_pages < wave_pages:
         strips = max(1, round(line_pages / np.sqrt(wave_pages / parts)))
         line, within = order // line_pages, order % line_pages
-        region = xp.minimum(line * line_pages * turns // wave_pages, turns - 1)
+        region = at.minimum(line * line_pages * turns // wave_pages, turns - 1)
         strip = within * strips // line_pages
         lines = wave_pages // line_pages + 1
-        wound = xp.where(strip % 2 == 1, lines - line, line)
+        wound = at.where(strip % 2 == 1, lines - line, line)
         # By region, then strip, then line, then place in the line: no two pages have the same key.
-        order = xp.argsort(((region * strips + strip) * (lines + 1) + wound) * line_pages + within)
+        order = at.argsort(((region * strips + strip) * (lines + 1) + wound) * line_pages + within)
     waves = -(-num_pages // wave_pages)
     # The parts' bounds move by less than a page from wave to wave, so that no worker always has the longer part.
     offset = (np.arange(waves) * ((np.sqrt(5) - 1) / 2) % 1)[:, None]
-    sizes = xp.bincount(region, minlength=turns)
-    edges = np.concatenate([[0], np.cumsum(sizes if xp is np else sizes.get())])
+    sizes = at.bincount(region, minlength=turns)
+    edges = np.concatenate([[0], np.cumsum(sizes if at is np else sizes.get())])
     inner = (edges[:-1, None] + np.diff(edges)[:, None] / workers * np.arange(workers)).ravel()
     bounds = np.floor(np.append(inner, wave_pages) + offset).astype(np.int64)
     bounds[:, ::workers] = edges
@@ -114,7 +117,7 @@ def worker_pages(
     number = xp.arange(int(lengths.sum()))
     span = xp.searchsorted(xp.asarray(starts), number, side="right") - 1
     # The last of the spans that begin there, empty ones included, is the one that holds the number.
-    pages = span % waves * wave_pages + order[number + xp.asarray(begins.ravel() - starts)[span]]
+    pages = span % waves * wave_pages + xp.asarray(order)[number + xp.asarray(begins.ravel() - starts)[span]]
     counts = lengths.sum(axis=(1, 2))
     if waves * wave_pages > num_pages:
         present = pages < num_pages
@@ -209,7 +212,8 @@ def plan(
     kernel(unit, "count_needs")(by_tile, *matrix, *owners, np.int32(slots), wide, with_table, mask, counts, failed)
     start, code_start, value_start = (cupy.cumsum(each) for each in counts)
     totals = cupy.stack([failed[0].astype(np.int64), start[-1], code_start[-1], value_start[-1]]).get().tolist()
-    if totals[0] or max(totals) > _MOST:
+    # A worker's tiles times the slots are numbers of 31 bits, too.
+    if totals[0] or max(*totals, slots * (int(np.diff(on_host[1]).max()) + 1)) > _MOST:
         return None
     _, num_needs, num_codes, num_values = totals
 

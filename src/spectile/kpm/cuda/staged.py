@@ -122,7 +122,7 @@ class StagedOperator(StoredOperator):
         return 0 if self.table is None else int(self.table.nbytes)
 
     def _kernel(self, num_vectors: int) -> StagedShape:
-        return self._tuning or staged_shape(num_vectors, self.dtype)
+        return self._tuning or staged_shape(num_vectors, self.dtype, self.longest)
 
     def shape(self, num_vectors: int) -> tuple[int, ...]:
         """Return the shape of a block of R vectors: (N, R), or (chunks, N, chunk), of which a page is one copy."""

@@ -142,13 +142,12 @@ extern "C" __global__ void link_needs(const long long *__restrict__ keys, int co
     previous[need] = known ? last : -1;
 }
 
-// A warp for each worker.  loads: {page, slot} of each copy, a worker's from its first need on; counts: copies of each
-// tile from the second number on; table: the tiles as staged.cu reads them, of which this sets the last column.
-extern "C" __global__ void __launch_bounds__(32)
-    assign_slots(const long long *__restrict__ start, const int *__restrict__ needed, const int *__restrict__ next_use,
-                 const int *__restrict__ previous, const int *__restrict__ first, int slots, int depth, int last_page,
-                 int *slot_of_need, int2 *__restrict__ loads, long long *__restrict__ counts, int4 *__restrict__ table,
-                 int *__restrict__ failed) {
+// Lanes hold HELD slots each.
+template <int HELD>
+static __device__ __forceinline__ void assign(const long long *start, const int *needed, const int *next_use,
+                                              const int *previous, const int *first, int slots, int depth, int last_page,
+                                              int *slot_of_need, int2 *loads, long long *counts, int4 *table,
+                                              int *failed) {
     extern __shared__ int shared[];
     int *const page_in = shared, *const next_of = page_in + slots, *const last_of = next_of + slots;
     // A tile's needs that are in no slot: their numbers, pages, and next uses.
@@ -185,29 +184,60 @@ extern "C" __global__ void __launch_bounds__(32)
             misses += __popc(all);
         }
         __syncwarp();
-        for (int m = 0; m < misses; ++m) {
-            // Of the slots that no tile in flight reads, the first whose page is needed last.
-            int farthest = -1, best = slots;
-            for (int slot = lane; slot < slots; slot += 32)
-                if (last_of[slot] <= t - depth && next_of[slot] > farthest) farthest = next_of[slot], best = slot;
-            const int top = __reduce_max_sync(ALL, farthest);
-            if (top < 0) {
-                if (lane == 0) *failed = 1;
-                return;
+        // The slots that no tile in flight reads, in the order in which they are taken: those whose page is needed last,
+        // of these the first.
+        int order[HELD];
+#pragma unroll
+        for (int n = 0; n < HELD; ++n) {
+            const int slot = lane + 32 * n;
+            order[n] = slot < slots && last_of[slot] <= t - depth ? next_of[slot] * slots + slots - 1 - slot : -1;
+        }
+        __syncwarp();
+        for (int base = 0; base < misses; base += 32) {
+            const int count = min(32, misses - base);
+            int mine = -1;
+            for (int m = 0; m < count; ++m) {
+                int top = -1;
+#pragma unroll
+                for (int n = 0; n < HELD; ++n) top = max(top, order[n]);
+                top = __reduce_max_sync(ALL, top);
+                if (top < 0) {
+                    if (lane == 0) *failed = 1;
+                    return;
+                }
+#pragma unroll
+                for (int n = 0; n < HELD; ++n)
+                    if (order[n] == top) order[n] = -1;
+                if (lane == m) mine = top;
             }
-            best = __reduce_min_sync(ALL, farthest == top ? best : slots);
-            if (lane == 0) {
-                const int page = missing_page[m];
-                page_in[best] = page, next_of[best] = missing_next[m], last_of[best] = t;
-                slot_of_need[missing[m]] = best;
-                loads[load + m] = make_int2(page, best);
+            if (lane < count) {
+                const int m = base + lane, slot = slots - 1 - mine % slots, page = missing_page[m];
+                page_in[slot] = page, next_of[slot] = missing_next[m], last_of[slot] = t;
+                slot_of_need[missing[m]] = slot;
+                loads[load + m] = make_int2(page, slot);
                 if (page == last_page) table[begin + t].w = 1;
             }
-            __syncwarp();
         }
+        __syncwarp();
         if (lane == 0) counts[begin + t + 1] = misses;
         load += misses, from = to, to = after, after = beyond, now = then;
     }
+}
+
+// A warp for each worker.  loads: {page, slot} of each copy, a worker's from its first need on; counts: copies of each
+// tile from the second number on; table: the tiles as staged.cu reads them, of which this sets the last column.  A
+// worker's tiles times the slots, of which there are 512 at most, are a number of 31 bits.
+extern "C" __global__ void __launch_bounds__(32)
+    assign_slots(const long long *__restrict__ start, const int *__restrict__ needed, const int *__restrict__ next_use,
+                 const int *__restrict__ previous, const int *__restrict__ first, int slots, int depth, int last_page,
+                 int *slot_of_need, int2 *__restrict__ loads, long long *__restrict__ counts, int4 *__restrict__ table,
+                 int *__restrict__ failed) {
+    if (slots <= 128)
+        assign<4>(start, needed, next_use, previous, first, slots, depth, last_page, slot_of_need, loads, counts, table,
+                  failed);
+    else
+        assign<16>(start, needed, next_use, previous, first, slots, depth, last_page, slot_of_need, loads, counts, table,
+                   failed);
 }
 
 // loads: those of all tiles one after the other, from `copies`, which assign_slots wrote.  kinds: null where values are
