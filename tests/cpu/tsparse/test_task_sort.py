@@ -5,30 +5,42 @@ import pytest
 from spectile.core.devices import TABLE
 from spectile.core.launch import Shape
 from spectile.tsparse.cuda.tiles import choose
-from spectile.tsparse.cuda.tiles.product import Windows, windows_fit
+from spectile.tsparse.cuda.tiles.product import sorting
 
 
 @pytest.mark.parametrize("device", TABLE.values() if isinstance(TABLE, dict) else TABLE, ids=str)
 def test_rows_that_fit_are_sorted_on_every_device(device):
     fitted = 0
-    for words in (1, 40, 600, 5000):
+    for words in (0, 1, 40, 600, 5000):
         for tasks in (1, 50, 3000, 100_000):
             for rows in (1, 1000, 100_000):
-                fit = windows_fit(words, tasks, 100, rows, tasks * rows // 2)
-                if fit is None:
+                how = sorting(words, tasks, 100, rows, tasks * rows // 2)
+                if how is None:
                     continue
-                fitted += 1
-                windows = Windows(None, None, None, None, None, words, *fit)
-                _, _, shared = windows.shape
-                assert Shape((rows,), 256, shared).refusal(device) is None
-                assert fit[0] >= min(tasks, 32 * words), "a row has room for all its tiles of C"
+                for threads in (how.threads, 1024) if how.any_long else (how.threads,):
+                    fitted += 1
+                    shape = Shape((rows,), max(threads, 256), how.shared_bytes(threads))
+                    assert shape.refusal(device) is None
+                    most = tasks if threads == 1024 else min(tasks, how.most)
+                    room = how.room(threads)
+                    assert room >= min(most, 32 * words, 64), "tiles of C that a row takes at a time"
     assert fitted > 10
 
 
-def test_long_rows_are_sorted_by_keys():
-    assert windows_fit(10, 10_000, 100, 1000, 100_000) is not None
-    assert windows_fit(10, 10_000, 5000, 1000, 100_000) is None, "each task is compared with others of its tile of C"
-    assert windows_fit(50_000, 10_000, 100, 1000, 100_000) is None, "shared memory does not hold the window"
+def test_rows_have_threads_after_their_tasks():
+    few, many = sorting(10, 1000, 100, 1000, 50_000), sorting(10, 1000, 100, 1000, 500_000)
+    assert (few.threads, many.threads) == (32, 256) and not few.any_long and not many.any_long
+    hub, long = sorting(10, 30_000, 100, 1000, 50_000), sorting(10, 30_000, 100, 1000, 500_000)
+    assert (hub.threads, long.threads) == (32, 256) and hub.any_long and long.any_long
+    assert hub.room(32) <= 1024 and long.room(1024) == 320, "room for what a row may have"
+
+
+def test_what_rows_do_not_hold_is_sorted_by_keys():
+    assert sorting(10, 10_000, 5000, 1000, 100_000) is not None
+    assert sorting(10, 100_000, 2**16, 1000, 100_000) is None, "tasks of a tile of C are counted in 16 bits"
+    assert sorting(50_000, 10_000, 100, 1000, 100_000) is None, "shared memory does not hold the window"
+    assert sorting(10, 2**20, 30_000, 1000, 2**21) is None, "one block would sort half of all tasks"
+    assert sorting(10, 2**20, 30_000, 1000, 2**23) is not None
 
 
 def test_auto_asks_for_full_tiles_of_much_work():

@@ -38,6 +38,9 @@ def pairs(rng):
     yield "band", sp.csr_array(band), sp.csr_array(band)
     hub = sp.vstack([random(3, 3000, 0.9, rng), random(2997, 3000, 0.002, rng)], format="csr")
     yield "hub", hub, hub
+    yield "columns of a hub", sp.csr_array(hub.T), hub
+    only = sp.vstack([sp.csr_array((16, 4000)), random(3, 4000, 0.6, rng), sp.csr_array((31, 4000))], format="csr")
+    yield "one row of tiles has all tasks", only, random(4000, 3000, 0.01, rng)
     yield "diagonal", sp.csr_array(sp.diags_array(rng.uniform(1, 2, 5000))), random(5000, 5000, 0.001, rng)
     yield "tall", random(1500, 7, 0.3, rng), random(7, 1500, 0.3, rng)
     yield "flat", random(7, 4000, 0.3, rng), random(4000, 9, 0.3, rng)
@@ -59,13 +62,18 @@ def check(C, A, B, precision):
     assert not outside.any(), (int(outside.sum()), float(off.max()))
 
 
-@pytest.fixture(params=["by rows", "by keys"])
+@pytest.fixture(params=["by rows", "by keys", "long rows", "few tiles at a time"])
 def sort(request, monkeypatch):
-    """Sort rows in shared memory where they fit, or all keys."""
+    """Sort rows in shared memory where they fit, or all keys; nearly all rows as long ones, or few tiles of C at a time."""
     from spectile.tsparse.cuda.tiles import product
 
     if request.param == "by keys":
-        monkeypatch.setattr(product, "windows_fit", lambda *sizes: None)
+        monkeypatch.setattr(product, "sorting", lambda *sizes: None)
+    elif request.param == "long rows":
+        monkeypatch.setattr(product, "_LONG_ROWS", {32: 3, 256: 40})
+    elif request.param == "few tiles at a time":
+        monkeypatch.setattr(product, "_SHARED_A_THREAD", 0)
+        monkeypatch.setattr(product, "_LEAST_ROOM", 7)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

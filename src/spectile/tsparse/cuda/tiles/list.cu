@@ -5,6 +5,7 @@
 //   count_tasks, list_tasks   tasks of each tile of A after the filter, then the list
 //   bound_rows                window of columns of each row of tiles of C, and the largest of what follows from it
 //   order_warp, order_block   the tasks of a row in their order, counted by columns, where its window fits shared memory
+//   order_long                the same for long rows
 //   heads_of_rows             tiles of C without the gaps between rows
 //   segment                   after a sort by keys in place of these two: sorted tasks, tiles of C and their row pointer
 //
@@ -17,6 +18,18 @@ namespace {
 
 constexpr int SCAN_ITEMS = 8;                    // of a thread
 constexpr int SCAN_BLOCK = 256 * SCAN_ITEMS;     // of a block
+
+// Bytes of a tile of B of which any bit set says that it meets an entry of a tile of A.
+__device__ __forceinline__ u64 rows_needed(u64 a_bitmap) {
+    u64 columns = columns_met(a_bitmap);  // bit k to bit 8 k, then all of its byte
+    columns = (columns | columns << 28) & 0x0000000f0000000full;
+    columns = (columns | columns << 14) & 0x0003000300030003ull;
+    columns = (columns | columns << 7) & 0x0101010101010101ull;
+    return columns * 0xff;
+}
+
+// The lanes of a warp that work with this one: 8 or all of them.
+__device__ __forceinline__ u32 group_mask(int lanes) { return lanes == 32 ? ALL : 0xffu << (threadIdx.x & 24); }
 
 }  // namespace
 
@@ -63,33 +76,36 @@ __global__ void __launch_bounds__(256) scan(int count, const int* counts, int* o
     }
 }
 
-// Tasks of each tile of A after the filter: a column of it meets a row of B's tile.  Eight lanes a tile.
-__global__ void __launch_bounds__(256) count_tasks(int tiles, const int* a_column, const u64* a_bitmaps, const int* b_ptr,
+// Tasks of each tile of A after the filter: a column of it meets a row of B's tile.  8 or 32 lanes a tile.
+__global__ void __launch_bounds__(256) count_tasks(int lanes, int tiles, const int* a_column, const u64* a_bitmaps, const int* b_ptr,
                                                    const u64* b_bitmaps, int* counts) {
-    const int a = (blockIdx.x * blockDim.x + threadIdx.x) >> 3, lane = threadIdx.x & 7;
+    const int a = (blockIdx.x * 256 + threadIdx.x) / u32(lanes), lane = threadIdx.x & (lanes - 1);
     if (a >= tiles) return;
-    const u32 mask = 0xffu << (threadIdx.x & 24), columns = columns_met(a_bitmaps[a]);
+    const u64 needed = rows_needed(a_bitmaps[a]);
     const int k = a_column[a], end = b_ptr[k + 1];
     int count = 0;
-    for (int b = b_ptr[k] + lane; b < end; b += 8) count += (columns & rows_met(b_bitmaps[b])) != 0;
-    count = __reduce_add_sync(mask, count);
+    for (int b = b_ptr[k] + lane; b < end; b += lanes) count += (b_bitmaps[b] & needed) != 0;
+    count = __reduce_add_sync(group_mask(lanes), count);
     if (lane == 0) counts[a] = count;
 }
 
 // The tasks of tiles [first, first + tiles) of A, whose first row of tiles is `row`.
-__global__ void __launch_bounds__(256) list_tasks(int first, int tiles, int row, int column_bits, int place_bits,
+__global__ void __launch_bounds__(256) list_tasks(int lanes, int first, int tiles, int row, int column_bits, int place_bits,
                                                   const int* a_row, const int* a_column, const u64* a_bitmaps,
                                                   const int* b_ptr, const int* b_column, const u64* b_bitmaps,
                                                   const int* offsets, int2* list, u64* keys) {
-    const int a = first + ((blockIdx.x * blockDim.x + threadIdx.x) >> 3), lane = threadIdx.x & 7;
+    const int a = first + (blockIdx.x * 256 + threadIdx.x) / u32(lanes), lane = threadIdx.x & (lanes - 1);
     if (a >= first + tiles) return;
-    const u32 mask = 0xffu << (threadIdx.x & 24), columns = columns_met(a_bitmaps[a]);
+    const u32 mask = group_mask(lanes);
+    const u64 needed = rows_needed(a_bitmaps[a]);
     const int k = a_column[a], end = b_ptr[k + 1];
     const u64 top = u64(a_row[a] - row) << column_bits;
     int at = int(u32(offsets[a]) - u32(offsets[first]));
-    for (int base = b_ptr[k]; base < end; base += 8) {
-        const int b = base + lane;
-        const bool kept = b < end && (columns & rows_met(b_bitmaps[b])) != 0;
+    int b = b_ptr[k] + lane;
+    u64 next = b < end ? b_bitmaps[b] : 0;
+    for (; b - lane < end; b += lanes) {
+        const bool kept = (next & needed) != 0;
+        next = b + lanes < end ? b_bitmaps[b + lanes] : 0;
         const u32 all = __ballot_sync(mask, kept) & mask;
         if (kept) {
             const int place = at + __popc(all & ((1u << (threadIdx.x & 31)) - 1));
@@ -101,14 +117,14 @@ __global__ void __launch_bounds__(256) list_tasks(int first, int tiles, int row,
 }
 
 // The window of each row of tiles of C: its first column of tiles and its words.  The largest number of words, of tasks and of
-// tiles of A among the rows go to `most`.  Eight lanes a row.
-__global__ void __launch_bounds__(256) bound_rows(int rows, const int* a_ptr, const int* a_column, const int* b_ptr,
+// tiles of A among the rows go to `most`.  8 or 32 lanes a row.
+__global__ void __launch_bounds__(256) bound_rows(int lanes, int rows, const int* a_ptr, const int* a_column, const int* b_ptr,
                                                   const int* b_column, const int* offsets, int* low, int* words, int* most) {
-    const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3, lane = threadIdx.x & 7;
+    const int row = (blockIdx.x * 256 + threadIdx.x) / u32(lanes), lane = threadIdx.x & (lanes - 1);
     int first = NONE, last = -1, tasks = 0, tiles = 0;
     if (row < rows) {
         const int begin = a_ptr[row], end = a_ptr[row + 1];
-        for (int a = begin + lane; a < end; a += 8) {
+        for (int a = begin + lane; a < end; a += lanes) {
             const int k = a_column[a], from = b_ptr[k], to = b_ptr[k + 1];
             if (from == to) continue;
             first = min(first, b_column[from]);
@@ -117,7 +133,7 @@ __global__ void __launch_bounds__(256) bound_rows(int rows, const int* a_ptr, co
         tiles = end - begin;
         tasks = int(u32(offsets[end]) - u32(offsets[begin]));
     }
-    for (int d = 4; d; d >>= 1) {
+    for (int d = lanes / 2; d; d >>= 1) {
         first = min(first, __shfl_xor_sync(ALL, first, d));
         last = max(last, __shfl_xor_sync(ALL, last, d));
     }
@@ -165,77 +181,158 @@ template <int THREADS> __device__ __forceinline__ int sum_up(int count, int* val
     return total;
 }
 
-// The tasks of one row of tiles of C in their order, and its tiles of C from the place of its first task on.  `words` words
-// of shared memory for each of `bits` and `before`, and one for each tile of C in `counts`.
+// What a group of threads needs of a product's rows to sort one, and its shared memory: `words` words for each of `bits` and
+// `before`, and for `room` tiles of C at a time a place and a number of 16 bits for each warp.
+struct Sort {
+    int words, room;
+    const int2* list;
+    const int* b_column;
+    int2 *sorted, *heads;
+};
+
+__host__ __device__ constexpr int sort_words(int threads, int words, int room) {
+    return 2 * words + room + (threads / 32 * room + 1) / 2;
+}
+
+// The tasks of one row of tiles of C in their order, and its tiles of C from the place of its first task on; returns how many.
+// Each warp takes a run of the tasks.  How many of each tile of C every warp has is counted first, so each knows its places.
 template <int THREADS>
-__device__ __forceinline__ void order_row(int thread, int begin, int tasks, int low, int words, u32* bits, int* before,
-                                          int* counts, const int2* list, const int* b_column, int* slots, int2* sorted,
-                                          int2* heads, int* tiles) {
-    for (int w = thread; w < words; w += THREADS) bits[w] = 0;
-    wait<THREADS>();
-    list += begin, sorted += begin, slots += begin, heads += begin;
-    for (int t = thread; t < tasks; t += THREADS) {
-        const int column = b_column[list[t].y] - low;
-        atomicOr(&bits[column >> 5], 1u << (column & 31));
-    }
-    wait<THREADS>();
-    for (int w = thread; w < words; w += THREADS) before[w] = __popc(bits[w]);
-    wait<THREADS>();
-    const int count = sum_up<THREADS>(words, before, thread);
-    const auto rank = [&](int column) {
-        return before[column >> 5] + __popc(bits[column >> 5] & ((1u << (column & 31)) - 1));
+__device__ __forceinline__ int order_row(int thread, int begin, int tasks, int low, int own_words, int* shared, const Sort& sort) {
+    constexpr int WARPS = THREADS / 32, AHEAD = 4;
+    u32* bits = (u32*)shared;
+    int *before = shared + sort.words, *places = before + sort.words;
+    unsigned short* counts = (unsigned short*)(places + sort.room);
+    const int2* list = sort.list + begin;
+    int2 *sorted = sort.sorted + begin, *heads = sort.heads + begin;
+    const int warp = thread >> 5, lane = thread & 31;
+    const int run = (tasks + THREADS - 1) / THREADS * 32, from = min(warp * run, tasks), to = min(from + run, tasks);
+    // `use(task, column)` for all tasks of the warp, 32 after 32; column -1 where there is none.
+    const auto each = [&](auto use) {
+        for (int base = from; base < to; base += 32 * AHEAD) {
+            int2 task[AHEAD];
+            int column[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) {
+                const int t = base + 32 * i + lane;
+                task[i] = t < to ? list[t] : make_int2(0, -1);
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) column[i] = task[i].y >= 0 ? sort.b_column[task[i].y] - low : -1;
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i)
+                if (base + 32 * i < to) use(task[i], column[i]);
+        }
     };
-    for (int c = thread; c < count; c += THREADS) counts[c] = 0;
+    for (int w = thread; w < own_words; w += THREADS) bits[w] = 0;
     wait<THREADS>();
-    for (int t = thread; t < tasks; t += THREADS) atomicAdd(&counts[rank(b_column[list[t].y] - low)], 1);
+    each([&](int2, int column) {
+        if (column >= 0) atomicOr(&bits[column >> 5], 1u << (column & 31));
+    });
     wait<THREADS>();
-    sum_up<THREADS>(count, counts, thread);
-    // In any order within a tile of C; then each finds its place among them.
-    for (int t = thread; t < tasks; t += THREADS) slots[atomicAdd(&counts[rank(b_column[list[t].y] - low)], 1)] = t;
+    for (int w = thread; w < own_words; w += THREADS) before[w] = __popc(bits[w]);
     wait<THREADS>();
-    for (int p = thread; p < tasks; p += THREADS) {
-        const int t = slots[p];
-        const int2 task = list[t];
-        const int column = b_column[task.y], c = rank(column - low);
-        const int first = c ? counts[c - 1] : 0, end = counts[c];
-        int at = first;
-        for (int q = first; q < end; ++q) at += slots[q] < t;
-        sorted[at] = task;
-        if (at == first) heads[c] = make_int2(begin + first, column);
+    const int tiles = sum_up<THREADS>(own_words, before, thread);
+    int start = 0;  // tasks of the tiles of C before
+    for (int first = 0; first < tiles; first += sort.room) {
+        const int here = min(sort.room, tiles - first);
+        const auto number = [&](int column) {
+            if (column < 0) return -1;
+            const int c = before[column >> 5] + __popc(bits[column >> 5] & ((1u << (column & 31)) - 1)) - first;
+            return u32(c) < u32(here) ? c : -1;
+        };
+        for (int i = thread; i < (WARPS * here + 1) / 2; i += THREADS) ((u32*)counts)[i] = 0;
+        wait<THREADS>();
+        each([&](int2, int column) {
+            const int c = number(column), at = warp * here + c;
+            if (c >= 0) atomicAdd((u32*)counts + (at >> 1), 1u << (16 * (at & 1)));
+        });
+        wait<THREADS>();
+        for (int c = thread; c < here; c += THREADS) {
+            int sum = 0;
+            for (int w = 0; w < WARPS; ++w) {
+                const int count = counts[w * here + c];
+                counts[w * here + c] = (unsigned short)sum;
+                sum += count;
+            }
+            places[c] = sum;
+        }
+        wait<THREADS>();
+        const int sum = sum_up<THREADS>(here, places, thread);
+        each([&](int2 task, int column) {
+            const int c = number(column);
+            const u32 same = __match_any_sync(ALL, c), earlier = same & ((1u << lane) - 1);
+            const int had = c >= 0 ? counts[warp * here + c] : 0;
+            __syncwarp();
+            if (c >= 0) {
+                const int head = start + places[c], at = head + had + __popc(earlier);
+                if (earlier == 0) counts[warp * here + c] = (unsigned short)(had + __popc(same));
+                sorted[at] = task;
+                if (at == head) heads[first + c] = make_int2(begin + at, low + column);
+            }
+            __syncwarp();
+        });
+        start += sum;
+        wait<THREADS>();
     }
-    if (thread == 0) *tiles = count;
+    return tiles;
+}
+
+// First task of a row of tiles of C among those of the rows from `first` on.
+__device__ __forceinline__ int first_task(int first, int row, const int* a_ptr, const int* offsets) {
+    return int(u32(offsets[a_ptr[first + row]]) - u32(offsets[a_ptr[first]]));
 }
 
 }  // namespace
 
 extern "C" {
 
-// The rows [first, first + rows) of tiles; `most_words` and `most_tiles` are what shared memory holds for each.
+// The rows [first, first + rows) of tiles of at most `most` tasks; the others are counted in long_rows[0] and listed behind it.
 #define ORDER(NAME, THREADS)                                                                                              \
-    __global__ void __launch_bounds__(256) NAME(int first, int rows, int most_words, int most_tiles, const int* a_ptr,    \
-                                                const int* offsets, const int* low, const int* words, const int2* list,   \
-                                                const int* b_column, int* slots, int2* sorted, int2* heads, int* tiles) { \
+    __global__ void __launch_bounds__(256, 6) NAME(int first, int rows, int most, int* long_rows, int most_words, int room,\
+                                                const int* a_ptr, const int* offsets, const int* low, const int* words,   \
+                                                const int2* list, const int* b_column, int2* sorted, int2* heads,         \
+                                                int* tiles) {                                                             \
         extern __shared__ int s_all[];                                                                                    \
-        const int group = threadIdx.x / THREADS, row = blockIdx.x * (256 / THREADS) + group;                              \
+        const int group = threadIdx.x / THREADS, thread = threadIdx.x % THREADS;                                          \
+        const int row = blockIdx.x * (256 / THREADS) + group;                                                             \
         if (row >= rows) return;                                                                                          \
-        int* own = s_all + group * (2 * most_words + most_tiles);                                                         \
-        const u32 start = offsets[a_ptr[first]];                                                                          \
-        const int begin = int(u32(offsets[a_ptr[first + row]]) - start);                                                  \
-        const int tasks = int(u32(offsets[a_ptr[first + row + 1]]) - start) - begin;                                      \
-        order_row<THREADS>(threadIdx.x % THREADS, begin, tasks, low[first + row], words[first + row], (u32*)own,          \
-                           own + most_words, own + 2 * most_words, list, b_column, slots, sorted, heads, tiles + row);    \
+        const int begin = first_task(first, row, a_ptr, offsets);                                                         \
+        const int tasks = first_task(first, row + 1, a_ptr, offsets) - begin;                                             \
+        if (tasks > most) {                                                                                               \
+            if (thread == 0) long_rows[1 + atomicAdd(long_rows, 1)] = row;                                                \
+            return;                                                                                                       \
+        }                                                                                                                 \
+        int* own = s_all + group * sort_words(THREADS, most_words, room);                                                 \
+        const Sort sort = {most_words, room, list, b_column, sorted, heads};                                              \
+        const int count = order_row<THREADS>(thread, begin, tasks, low[first + row], words[first + row], own, sort);      \
+        if (thread == 0) tiles[row] = count;                                                                              \
     }
 ORDER(order_warp, 32)
 ORDER(order_block, 256)
 
-// Tiles of C one after the other; eight lanes a row.
-__global__ void __launch_bounds__(256) heads_of_rows(int first, int rows, int count, const int* a_ptr, const int* offsets,
-                                                     const int* c_ptr, const int2* heads, int2* dense) {
-    const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
+// Those long rows, in any order: what is written does not depend on it.
+__global__ void __launch_bounds__(1024) order_long(int first, const int* long_rows, int most_words, int room, const int* a_ptr,
+                                                   const int* offsets, const int* low, const int* words, const int2* list,
+                                                   const int* b_column, int2* sorted, int2* heads, int* tiles) {
+    extern __shared__ int s_all[];
+    const Sort sort = {most_words, room, list, b_column, sorted, heads};
+    const int count = long_rows[0];
+    for (int i = blockIdx.x; i < count; i += gridDim.x) {
+        const int row = long_rows[1 + i], begin = first_task(first, row, a_ptr, offsets);
+        const int tasks = first_task(first, row + 1, a_ptr, offsets) - begin;
+        const int own = order_row<1024>(threadIdx.x, begin, tasks, low[first + row], words[first + row], s_all, sort);
+        if (threadIdx.x == 0) tiles[row] = own;
+    }
+}
+
+// Tiles of C one after the other; 8 or 32 lanes a row.
+__global__ void __launch_bounds__(256) heads_of_rows(int lanes, int first, int rows, int count, const int* a_ptr, const int* offsets,
+                                                     const int* c_ptr, const int2* __restrict__ heads, int2* __restrict__ dense) {
+    const int row = (blockIdx.x * 256 + threadIdx.x) / u32(lanes), lane = threadIdx.x & (lanes - 1);
     if (row >= rows) return;
-    const int begin = int(u32(offsets[a_ptr[first + row]]) - u32(offsets[a_ptr[first]])), to = c_ptr[row];
-    for (int c = threadIdx.x & 7; c < c_ptr[row + 1] - to; c += 8) dense[to + c] = heads[begin + c];
-    if (row == rows - 1 && (threadIdx.x & 7) == 0) dense[c_ptr[rows]] = make_int2(count, 0);
+    const int begin = first_task(first, row, a_ptr, offsets), to = c_ptr[row], count_here = c_ptr[row + 1] - to;
+    for (int c = lane; c < count_here; c += lanes) dense[to + c] = heads[begin + c];
+    if (row == rows - 1 && lane == 0) dense[c_ptr[rows]] = make_int2(count, 0);
 }
 
 // Sorted tasks, and each tile of C: its first task and its column, written over the keys, which begin one place later.  So a

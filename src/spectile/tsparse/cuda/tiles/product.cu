@@ -8,7 +8,8 @@
 //   find_tiles CSR to tiles
 //   count      bitmap and number of elements of each tile of C: products of zeros and ones, four tasks at a time
 //              (mma.sync.m16n8k32)
-//   multiply   elements of C; tells whether one cancelled
+//   multiply   elements of C; tells whether one cancelled.  Of a task only those columns of A's tile take part that meet a row
+//              of B's: its inner places.  Those of all tasks of a tile of C fill the steps, however few each task has.
 //   find_zeros, squeeze   what did not cancel
 //   to_csr     tiles to CSR with sorted columns
 
@@ -20,7 +21,7 @@ namespace {
 constexpr int WARPS = 8;
 
 // Four rows of a tile: their bits, and the place of their first element.
-struct Part {
+struct alignas(8) Part {
     u32 bits;
     int index;
 };
@@ -29,6 +30,12 @@ struct Part {
 // empty tiles.
 struct Tasks {
     Part a[32][2], b[32][2];
+};
+
+// The same with their inner places, in order: eight times the task and the column of A's tile.
+struct Inner {
+    Tasks tasks;
+    u32 places[32 * 8 / 4 + 4];  // in bytes, and those that the last step reads beyond them
 };
 
 // Bits of the even places of a word of 64.
@@ -72,18 +79,49 @@ __device__ __forceinline__ void look_up(Tasks& tasks, int at, int end, const int
     __syncwarp();
 }
 
-// sums += A B for at most TASKS_A_STEP of the `left` tasks from `step` on.  Lane 4 g + t holds row g and columns 2 t and 2 t + 1.
-// Tasks of one tile of C stand side by side in the fragment, A's in its upper half; so sums do not depend on other tiles.
-#if !TENSOR
-constexpr int TASKS_A_STEP = 1;
-__device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Tasks& tasks, int step, int left,
-                                              const Element* a_elements, const Element* b_elements, Element* dense) {
-    // Algorithm 2: the tiles dense, and each lane the sums of two places.
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+// Look up 32 tasks from `at` on with their inner places; returns the number of those up to and with the lane's own task.
+__device__ __forceinline__ int look_up_inner(Inner& inner, int& own, int at, int end, const int2* list, const u64* a_bitmaps,
+                                             const int* a_index, const u64* b_bitmaps, const int* b_index) {
+    look_up(inner.tasks, at, end, list, a_bitmaps, a_index, b_bitmaps, b_index);
+    const int lane = threadIdx.x & 31;
+    const Part *a = inner.tasks.a[lane], *b = inner.tasks.b[lane];
+    u32 met = columns_met(u64(a[1].bits) << 32 | a[0].bits) & rows_met(u64(b[1].bits) << 32 | b[0].bits);
+    own = __popc(met);
+    const int through = prefix_scan<32>(own, lane, ALL);
+    unsigned char* out = (unsigned char*)inner.places + through - own;
+    for (; met; met &= met - 1) *out++ = (unsigned char)(8 * lane + __ffs(met) - 1);
     __syncwarp();
+    return through;
+}
+
+// Entry of row `row` of A's tile, and of column `column` of B's, at an inner place; 0 unless it is `there`.
+__device__ __forceinline__ Element of_a(const Tasks& tasks, u32 place, int row, bool there, const Element* elements) {
+    Part part = tasks.a[place >> 3][row >> 2];
+    if (!there) part.bits = 0;
+    return element(part, elements, 8 * (row & 3) + (place & 7));
+}
+
+__device__ __forceinline__ Element of_b(const Tasks& tasks, u32 place, int column, bool there, const Element* elements) {
+    Part part = tasks.b[place >> 3][place >> 2 & 1];
+    if (!there) part.bits = 0;
+    return element(part, elements, 8 * (place & 3) + column);
+}
+
+// sums += A B for at most INNER of the `left` inner places from `first` on.  Lane 4 g + t holds row g and columns 2 t and 2 t + 1.
+// They are of tasks of one tile of C, in the upper half of A's fragment; so sums do not depend on other tiles.
+#if !TENSOR
+constexpr int INNER = 8;
+__device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Inner& inner, int first, int left,
+                                              const Element* a_elements, const Element* b_elements, Element* dense) {
+    // Algorithm 2: what takes part dense, and each lane the sums of two places.
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const unsigned char* places = (const unsigned char*)inner.places + first;
+    __syncwarp();
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
-        dense[32 * i + lane] = element(tasks.a[step][i], a_elements, lane);
-        dense[64 + 32 * i + lane] = element(tasks.b[step][i], b_elements, lane);
+        const int column = lane & 7, row = 4 * i + (lane >> 3);
+        dense[32 * i + lane] = of_a(inner.tasks, places[column], row, column < left, a_elements);
+        dense[64 + 32 * i + lane] = of_b(inner.tasks, places[row], column, row < left, b_elements);
     }
     __syncwarp();
 #pragma unroll
@@ -93,21 +131,19 @@ __device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Task
     }
 }
 #elif PRECISION == 16
-constexpr int TASKS_A_STEP = 2;
-__device__ __forceinline__ void multiply_step(float (&sums)[4], const Tasks& tasks, int step, int left,
+constexpr int INNER = 16;
+__device__ __forceinline__ void multiply_step(float (&sums)[4], const Inner& inner, int first, int left,
                                               const __half* a_elements, const __half* b_elements, __half*) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int row = 8 * (g & 3) + 2 * t, column = 16 * (t & 1) + g;
+    const int own = first + 4 * t;
+    const u32 places = __funnelshift_r(inner.places[own >> 2], inner.places[(own >> 2) + 1], 8 * (own & 3));
     u32 a[2], b[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        Part x = tasks.a[step + i][g >> 2], y = tasks.b[step + i][t >> 1];
-        if (i >= left) x.bits = y.bits = 0;
-        const u32 bits = x.bits >> row;
-        const __half* from = a_elements + (x.index + __popc(x.bits & ((1u << row) - 1)));
-        const __half x0 = bits & 1 ? from[0] : __half(0), x1 = bits & 2 ? from[bits & 1] : __half(0);
-        const __half2 u = __halves2half2(x0, x1);
-        const __half2 v = __halves2half2(element(y, b_elements, column), element(y, b_elements, column + 8));
+        const u32 one = places >> (16 * i) & 0xff, two = places >> (16 * i + 8) & 0xff;
+        const bool has_one = 4 * t + 2 * i < left, has_two = 4 * t + 2 * i + 1 < left;
+        const __half2 u = __halves2half2(of_a(inner.tasks, one, g, has_one, a_elements), of_a(inner.tasks, two, g, has_two, a_elements));
+        const __half2 v = __halves2half2(of_b(inner.tasks, one, g, has_one, b_elements), of_b(inner.tasks, two, g, has_two, b_elements));
         a[i] = *(const u32*)&u;
         b[i] = *(const u32*)&v;
     }
@@ -115,33 +151,32 @@ __device__ __forceinline__ void multiply_step(float (&sums)[4], const Tasks& tas
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a[0]), "r"(0), "r"(a[1]), "r"(0), "r"(b[0]), "r"(b[1]));
 }
-#elif PRECISION == 19
-constexpr int TASKS_A_STEP = 1;
-__device__ __forceinline__ void multiply_step(float (&sums)[4], const Tasks& tasks, int step, int left,
-                                              const float* a_elements, const float* b_elements, float*) {
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const Part x = tasks.a[step][g >> 2];
-    const u32 x0 = __float_as_uint(element(x, a_elements, 8 * (g & 3) + t));
-    const u32 x1 = __float_as_uint(element(x, a_elements, 8 * (g & 3) + t + 4));
-    const u32 y0 = __float_as_uint(element(tasks.b[step][0], b_elements, 8 * t + g));
-    const u32 y1 = __float_as_uint(element(tasks.b[step][1], b_elements, 8 * t + g));
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(x0), "r"(0), "r"(x1), "r"(0), "r"(y0), "r"(y1));
-}
 #else
-constexpr int TASKS_A_STEP = 1;
-__device__ __forceinline__ void multiply_step(double (&sums)[4], const Tasks& tasks, int step, int left,
-                                              const double* a_elements, const double* b_elements, double*) {
+constexpr int INNER = 8;
+__device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Inner& inner, int first, int left,
+                                              const Element* a_elements, const Element* b_elements, Element*) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const unsigned char* places = (const unsigned char*)inner.places + first;
+    Element x[2], y[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const double x = element(tasks.a[step][g >> 2], a_elements, 8 * (g & 3) + 4 * half + t);
-        const double y = element(tasks.b[step][half], b_elements, 8 * t + g);
+        const u32 place = places[4 * half + t];
+        const bool there = 4 * half + t < left;
+        x[half] = of_a(inner.tasks, place, g, there, a_elements);
+        y[half] = of_b(inner.tasks, place, g, there, b_elements);
+    }
+#if PRECISION == 19
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(__float_as_uint(x[0])), "r"(0), "r"(__float_as_uint(x[1])), "r"(0), "r"(__float_as_uint(y[0])),
+                   "r"(__float_as_uint(y[1])));
+#else
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
         asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
                      : "+d"(sums[0]), "+d"(sums[1])
-                     : "d"(x), "d"(y));
-    }
+                     : "d"(x[half]), "d"(y[half]));
+#endif
 }
 #endif
 
@@ -291,8 +326,8 @@ __global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, int many, cons
                                                        const u64* b_bitmaps, const int* b_index, const Element* b_elements,
                                                        const u64* c_bitmaps, const int* c_index, Accumulator* c_elements,
                                                        int* cancelled) {
-    __shared__ Tasks s_tasks[WARPS];
-    Tasks& tasks = s_tasks[threadIdx.x >> 5];
+    __shared__ Inner s_inner[WARPS];
+    Inner& inner = s_inner[threadIdx.x >> 5];
 #if TENSOR
     Element* dense = nullptr;
 #else
@@ -305,14 +340,23 @@ __global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, int many, cons
     const int head = heads[c + min(lane, here)].x, own_index = c_index[own];
     const u64 own_bitmap = c_bitmaps[own];
     const int last = __shfl_sync(ALL, head, here);
-    int base = -32;
+    int base = -32, through = 0, inner_own = 0;
+    const auto look = [&](int at) {
+        base = at;
+        through = look_up_inner(inner, inner_own, at, last, list, a_bitmaps, a_index, b_bitmaps, b_index);
+    };
     bool zero = false;
     for (int i = 0; i < here; ++i) {
         const int begin = __shfl_sync(ALL, head, i), end = __shfl_sync(ALL, head, i + 1);
         Accumulator sums[4] = {};
-        for (int step = begin; step < end; step += TASKS_A_STEP) {
-            base = at_hand(tasks, base, step, TASKS_A_STEP, last, list, a_bitmaps, a_index, b_bitmaps, b_index);
-            multiply_step(sums, tasks, step - base, end - step, a_elements, b_elements, dense);
+        // From its first task on where not all are at hand, so that steps do not depend on other tiles either.
+        if (end > base + 32) look(begin);
+        for (int at = begin;;) {
+            const int stop = min(end, base + 32), to = __shfl_sync(ALL, through, stop - 1 - base);
+            for (int k = __shfl_sync(ALL, through - inner_own, at - base); k < to; k += INNER)
+                multiply_step(sums, inner, k, to - k, a_elements, b_elements, dense);
+            if (stop == end) break;
+            look(at = stop);
         }
         const u64 bitmap = __shfl_sync(ALL, own_bitmap, i);
         const u32 bits = u32(bitmap >> (2 * lane)) & 3;

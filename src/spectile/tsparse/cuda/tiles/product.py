@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,15 @@ _TASK_BYTES = 40  # of the list, its keys, twice, and its sorted form
 FEW_TASKS = 2**24  # that are listed together whatever memory is free
 MOST_TASKS = 2**25 - 1  # whose elements, 64 each at most, are within 32-bit offsets
 _SHORT_ROWS = 96  # tasks of a row of tiles, on average, up to which a warp sorts it
-_SHARED_BYTES = 65536  # of a block that sorts
-_MOST_COMPARED = 2048  # tiles of A in a row: each task of a tile of C is compared with the others
+_LONG_ROWS = {32: 1024, 256: 4096}  # most tasks of a row that so many threads sort; _LONG_THREADS sort longer ones
+_LONG_THREADS = 1024
+_LONG_BLOCKS = 1024  # at most
+_SHARED_BYTES = 65536  # of a block that sorts, at most
+_SHARED_A_THREAD = 96  # bytes of shared memory, so that a multiprocessor is full of blocks that sort
+_LEAST_ROOM = 64  # tiles of C that a row's sort takes at a time
+_LONGEST = 2**17  # tasks of a row that one block sorts, unless that is a small part of all
+_MOST_TILES_A = 65535  # in a row: a sort counts the tasks of a tile of C in 16 bits
+_LANES_FROM = 32  # tiles of a row of B, or of A, on average, from which a warp walks it instead of eight lanes
 _WARPS = 8  # of a block that counts or multiplies
 _MOST_TILES = 16  # of C that a warp makes one after the other
 
@@ -63,41 +70,46 @@ class TaskList:
     tiles: Any = None
 
 
-@dataclass
-class Windows:
-    """The windows of columns of the rows of tiles of C, and what their sort in shared memory takes.
+class Sorting(NamedTuple):
+    """How the rows of tiles are sorted in shared memory.
 
     Attributes
     ----------
-    low, words : (rows of tiles,) int32
-        First column of tiles, and words of 32 of these, of each row.
-    a_indptr, offsets, b_columns : int32
-        Row pointer of A's tiles, first task of each, and columns of B's tiles.
-    most_words, most_tiles : int
-        Of one row.
+    words, tasks : int
+        Words of the widest window, and tasks of the longest row.
     threads : int
-        Threads that sort one row.
+        Threads that sort a row of at most `most` tasks.
     """
 
-    low: Any
-    words: Any
-    a_indptr: Any
-    offsets: Any
-    b_columns: Any
-    most_words: int
-    most_tiles: int
+    words: int
+    tasks: int
     threads: int
 
     @property
-    def shape(self) -> tuple[str, int, int]:
-        """Kernel, rows of a block, and shared memory of a block."""
-        rows = 256 // self.threads
-        name = "order_warp" if self.threads == 32 else "order_block"
-        return name, rows, 4 * rows * (2 * self.most_words + self.most_tiles)
+    def most(self) -> int:
+        """Tasks of a row above which _LONG_THREADS sort it."""
+        return _LONG_ROWS[self.threads]
+
+    @property
+    def any_long(self) -> bool:
+        """Whether there is such a row."""
+        return self.tasks > self.most
+
+    def room(self, threads: int) -> int:
+        """Return the tiles of C that `threads` threads take at a time of a row."""
+        tiles = min(self.tasks if threads == _LONG_THREADS else min(self.tasks, self.most), 32 * self.words)
+        bytes_each = 4 + threads // 32 * 2
+        free = min(_SHARED_A_THREAD * threads, _SHARED_BYTES) - 8 * self.words
+        return max(min(tiles, max(free // bytes_each, _LEAST_ROOM)), 1)
+
+    def shared_bytes(self, threads: int) -> int:
+        """Return the shared memory of a block whose rows are sorted by `threads` threads each."""
+        room = self.room(threads)
+        return 4 * max(256 // threads, 1) * (2 * self.words + room + (threads // 32 * room + 1) // 2)
 
 
-def windows_fit(words: int, tasks: int, tiles_a: int, rows: int, total: int) -> tuple[int, int] | None:
-    """Return the tiles of C and the threads of a row's sort in shared memory, or None where the keys are sorted.
+def sorting(words: int, tasks: int, tiles_a: int, rows: int, total: int) -> Sorting | None:
+    """Return how rows are sorted in shared memory, or None where the keys of all tasks are sorted instead.
 
     Parameters
     ----------
@@ -106,10 +118,32 @@ def windows_fit(words: int, tasks: int, tiles_a: int, rows: int, total: int) -> 
     rows, total : int
         Rows of tiles, and tasks of all.
     """
-    tiles = min(tasks, 32 * words)
-    threads = 32 if total <= _SHORT_ROWS * rows else 256
-    fits = 4 * (256 // threads) * (2 * words + tiles) <= _SHARED_BYTES
-    return (tiles, threads) if fits and tiles_a <= _MOST_COMPARED else None
+    how = Sorting(words, tasks, 32 if total <= _SHORT_ROWS * rows else 256)
+    widest = (how.threads, _LONG_THREADS) if how.any_long else (how.threads,)
+    fits = all(how.shared_bytes(threads) <= _SHARED_BYTES for threads in widest)
+    return how if fits and tiles_a <= _MOST_TILES_A and tasks <= max(_LONGEST, total // 4) else None
+
+
+@dataclass
+class Windows:
+    """The windows of columns of the rows of tiles of C, and how these are sorted.
+
+    Attributes
+    ----------
+    low, words : (rows of tiles,) int32
+        First column of tiles, and words of 32 of these, of each row.
+    a_indptr, offsets, b_columns : int32
+        Row pointer of A's tiles, first task of each, and columns of B's tiles.
+    how : Sorting
+        Threads and shared memory.
+    """
+
+    low: Any
+    words: Any
+    a_indptr: Any
+    offsets: Any
+    b_columns: Any
+    how: Sorting
 
 
 @dataclass
@@ -215,15 +249,17 @@ def list_tasks(A: BitmapMatrix, B: BitmapMatrix) -> Iterator[TaskList]:
     tile_rows = -(-A.shape[0] // 8)
     counts, offsets = cupy.empty(A.tiles, np.int32), cupy.empty(A.tiles + 1, np.int32)
     low, words = cupy.empty(tile_rows, np.int32), cupy.empty(tile_rows, np.int32)
-    launch(units.TASK_LIST, "count_tasks", 8 * A.tiles, 256, np.int32(A.tiles), *_of(A), B.indptr, B.bitmaps, counts)
+    lanes, lanes_a = _lanes(B.tiles, -(-B.shape[0] // 8)), _lanes(A.tiles, tile_rows)
+    sizes = (np.int32(lanes), np.int32(A.tiles))
+    launch(units.TASK_LIST, "count_tasks", lanes * A.tiles, 256, *sizes, *_of(A), B.indptr, B.bitmaps, counts)
     total = scan(counts, offsets)
     bounds = (A.indptr, A.columns, B.indptr, B.columns, offsets, low, words, total.largest)
-    launch(units.TASK_LIST, "bound_rows", 8 * tile_rows, 256, np.int32(tile_rows), *bounds)
+    sizes = (np.int32(lanes_a), np.int32(tile_rows))
+    launch(units.TASK_LIST, "bound_rows", lanes_a * tile_rows, 256, *sizes, *bounds)
     tasks, (most_words, most_tasks, most_a) = total.read(), total.read_largest()
     column_bits = max((-(-B.shape[1] // 8) - 1).bit_length(), 1)
-    windows, fit = None, windows_fit(most_words, most_tasks, most_a, tile_rows, tasks)
-    if fit is not None:
-        windows = Windows(low, words, A.indptr, offsets, B.columns, most_words, *fit)
+    how = sorting(most_words, most_tasks, most_a, tile_rows, tasks)
+    windows = Windows(low, words, A.indptr, offsets, B.columns, how) if how else None
     most = FEW_TASKS
     if tasks > most:
         most = min(max(memory.free_bytes() // (2 * _TASK_BYTES), FEW_TASKS), MOST_TASKS)
@@ -249,6 +285,11 @@ def _of(matrix: BitmapMatrix) -> tuple[Any, Any]:
     return matrix.columns, matrix.bitmaps
 
 
+def _lanes(tiles: int, rows: int) -> int:
+    """Return the lanes that walk a row of tiles together."""
+    return 32 if tiles >= _LANES_FROM * rows else 8
+
+
 def _row_bits(rows: int) -> int:
     return max(rows - 1, 0).bit_length()
 
@@ -271,10 +312,11 @@ def _listed(
         made.column_bits, made.place_bits = column_bits, max(tasks.bit_length(), 1)
         made.keys = cupy.empty(tasks + 1, np.uint64)
         first_key = made.keys[1:]
-    sizes = (tiles[0], tiles[1] - tiles[0], rows[0], made.column_bits, made.place_bits)
+    lanes = _lanes(B.tiles, -(-B.shape[0] // 8))
+    sizes = (lanes, tiles[0], tiles[1] - tiles[0], rows[0], made.column_bits, made.place_bits)
     factors = (A.rows, *_of(A), B.indptr, B.columns, B.bitmaps)
     arguments = (*(np.int32(size) for size in sizes), *factors, offsets, listed, first_key)
-    launch(units.TASK_LIST, "list_tasks", 8 * (tiles[1] - tiles[0]), 256, *arguments)
+    launch(units.TASK_LIST, "list_tasks", lanes * (tiles[1] - tiles[0]), 256, *arguments)
     return made
 
 
@@ -292,15 +334,23 @@ def sort_tasks(listed: TaskList) -> None:
             with memory.allocating("the sort of the task list", 16 * tasks):
                 listed.keys[1:].sort()
         return
-    windows = listed.windows
-    name, rows, shared = windows.shape
-    ordered, slots = cupy.empty((tasks, 2), np.int32), cupy.empty(tasks, np.int32)
-    listed.heads, listed.tiles = cupy.empty((tasks, 2), np.int32), cupy.empty(listed.rows, np.int32)
-    if listed.rows:
-        sizes = (listed.first, listed.rows, windows.most_words, windows.most_tiles)
-        factors = (windows.a_indptr, windows.offsets, windows.low, windows.words, listed.tasks, windows.b_columns)
-        arguments = (*(np.int32(size) for size in sizes), *factors, slots, ordered, listed.heads, listed.tiles)
-        kernel(units.TASK_LIST, name)(Shape((-(-listed.rows // rows),), 256, shared), *arguments)
+    windows, rows = listed.windows, listed.rows
+    ordered = cupy.empty((tasks, 2), np.int32)
+    listed.heads, listed.tiles = cupy.empty((tasks, 2), np.int32), cupy.empty(rows, np.int32)
+    if rows:
+        how, first = windows.how, np.int32(listed.first)
+        long_rows = cupy.zeros(rows + 1, np.int32) if how.any_long else np.uint64(0)
+        places = (windows.a_indptr, windows.offsets, windows.low, windows.words)
+        arrays = (*places, listed.tasks, windows.b_columns, ordered, listed.heads, listed.tiles)
+        words, room = np.int32(how.words), np.int32(how.room(how.threads))
+        shape = Shape((-(-rows * how.threads // 256),), 256, how.shared_bytes(how.threads))
+        name = "order_warp" if how.threads == 32 else "order_block"
+        sizes = (first, np.int32(rows), np.int32(how.most), long_rows, words, room)
+        kernel(units.TASK_LIST, name)(shape, *sizes, *arrays)
+        if how.any_long:
+            shape = Shape((min(rows, _LONG_BLOCKS),), _LONG_THREADS, how.shared_bytes(_LONG_THREADS))
+            sizes = (first, long_rows, words, np.int32(how.room(_LONG_THREADS)))
+            kernel(units.TASK_LIST, "order_long")(shape, *sizes, *arrays)
     listed.tasks = ordered
 
 
@@ -314,9 +364,10 @@ def segment(listed: TaskList) -> Segments:
         windows, total = listed.windows, scan(listed.tiles, indptr)
         tiles = total.read()
         heads = cupy.empty((tiles + 1, 2), np.int32)
-        sizes = (np.int32(size) for size in (listed.first, rows, tasks))
+        lanes = _lanes(tiles, rows)
+        sizes = (np.int32(size) for size in (lanes, listed.first, rows, tasks))
         places = (windows.a_indptr, windows.offsets, indptr, listed.heads, heads)
-        launch(units.TASK_LIST, "heads_of_rows", 8 * rows, 256, *sizes, *places)
+        launch(units.TASK_LIST, "heads_of_rows", lanes * rows, 256, *sizes, *places)
         return Segments(listed.first, indptr, tiles, heads, listed.tasks, total)
     ordered, total = cupy.empty((tasks, 2), np.int32), Total(tasks)
     if not tasks:
