@@ -64,7 +64,7 @@ def check(C, A, B, precision):
 
 @pytest.fixture(params=["by rows", "by keys", "long rows", "few tiles at a time"])
 def sort(request, monkeypatch):
-    """Sort rows in shared memory where they fit, or all keys; nearly all rows as long ones, or few tiles of C at a time."""
+    """Sort rows in shared memory where they fit, or all keys; most rows as long ones, or few tiles of C at a time."""
     from spectile.tsparse.cuda.tiles import product
 
     if request.param == "by keys":

@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(256) scan(int count, const int* counts, int* o
 }
 
 // Tasks of each tile of A after the filter: a column of it meets a row of B's tile.  8 or 32 lanes a tile.
-__global__ void __launch_bounds__(256) count_tasks(int lanes, int tiles, const int* a_column, const u64* a_bitmaps, const int* b_ptr,
-                                                   const u64* b_bitmaps, int* counts) {
+__global__ void __launch_bounds__(256) count_tasks(int lanes, int tiles, const int* a_column, const u64* a_bitmaps,
+                                                   const int* b_ptr, const u64* b_bitmaps, int* counts) {
     const int a = (blockIdx.x * 256 + threadIdx.x) / u32(lanes), lane = threadIdx.x & (lanes - 1);
     if (a >= tiles) return;
     const u64 needed = rows_needed(a_bitmaps[a]);
@@ -190,24 +190,20 @@ struct Sort {
     int2 *sorted, *heads;
 };
 
-__host__ __device__ constexpr int sort_words(int threads, int words, int room) {
+__device__ constexpr int sort_words(int threads, int words, int room) {
     return 2 * words + room + (threads / 32 * room + 1) / 2;
 }
 
-// The tasks of one row of tiles of C in their order, and its tiles of C from the place of its first task on; returns how many.
-// Each warp takes a run of the tasks.  How many of each tile of C every warp has is counted first, so each knows its places.
-template <int THREADS>
-__device__ __forceinline__ int order_row(int thread, int begin, int tasks, int low, int own_words, int* shared, const Sort& sort) {
-    constexpr int WARPS = THREADS / 32, AHEAD = 4;
-    u32* bits = (u32*)shared;
-    int *before = shared + sort.words, *places = before + sort.words;
-    unsigned short* counts = (unsigned short*)(places + sort.room);
-    const int2* list = sort.list + begin;
-    int2 *sorted = sort.sorted + begin, *heads = sort.heads + begin;
-    const int warp = thread >> 5, lane = thread & 31;
-    const int run = (tasks + THREADS - 1) / THREADS * 32, from = min(warp * run, tasks), to = min(from + run, tasks);
-    // `use(task, column)` for all tasks of the warp, 32 after 32; column -1 where there is none.
-    const auto each = [&](auto use) {
+// Tasks of a row that a warp takes.
+struct Run {
+    int from, to, low;
+    const int2* list;
+    const int* b_column;
+
+    // `use(task, column)` for all of them, 32 after 32; the column counts from `low`, and is -1 where there is no task.
+    template <class Use> __device__ __forceinline__ void each(Use use) const {
+        constexpr int AHEAD = 4;
+        const int lane = threadIdx.x & 31;
         for (int base = from; base < to; base += 32 * AHEAD) {
             int2 task[AHEAD];
             int column[AHEAD];
@@ -217,15 +213,30 @@ __device__ __forceinline__ int order_row(int thread, int begin, int tasks, int l
                 task[i] = t < to ? list[t] : make_int2(0, -1);
             }
 #pragma unroll
-            for (int i = 0; i < AHEAD; ++i) column[i] = task[i].y >= 0 ? sort.b_column[task[i].y] - low : -1;
+            for (int i = 0; i < AHEAD; ++i) column[i] = task[i].y >= 0 ? b_column[task[i].y] - low : -1;
 #pragma unroll
             for (int i = 0; i < AHEAD; ++i)
                 if (base + 32 * i < to) use(task[i], column[i]);
         }
-    };
+    }
+};
+
+// The tasks of one row of tiles of C in their order, and its tiles of C from the place of its first task on; returns how many.
+// Each warp takes a run of the tasks.  How many of each tile of C every warp has is counted first, so each knows its places.
+template <int THREADS>
+__device__ __forceinline__ int order_row(int thread, int begin, int tasks, int low, int own_words, int* shared,
+                                         const Sort& sort) {
+    constexpr int WARPS = THREADS / 32;
+    u32* bits = (u32*)shared;
+    int *before = shared + sort.words, *places = before + sort.words;
+    unsigned short* counts = (unsigned short*)(places + sort.room);
+    int2 *sorted = sort.sorted + begin, *heads = sort.heads + begin;
+    const int warp = thread >> 5, lane = thread & 31;
+    const int length = (tasks + THREADS - 1) / THREADS * 32, from = min(warp * length, tasks);
+    const Run run = {from, min(from + length, tasks), low, sort.list + begin, sort.b_column};
     for (int w = thread; w < own_words; w += THREADS) bits[w] = 0;
     wait<THREADS>();
-    each([&](int2, int column) {
+    run.each([&](int2, int column) {
         if (column >= 0) atomicOr(&bits[column >> 5], 1u << (column & 31));
     });
     wait<THREADS>();
@@ -242,7 +253,7 @@ __device__ __forceinline__ int order_row(int thread, int begin, int tasks, int l
         };
         for (int i = thread; i < (WARPS * here + 1) / 2; i += THREADS) ((u32*)counts)[i] = 0;
         wait<THREADS>();
-        each([&](int2, int column) {
+        run.each([&](int2, int column) {
             const int c = number(column), at = warp * here + c;
             if (c >= 0) atomicAdd((u32*)counts + (at >> 1), 1u << (16 * (at & 1)));
         });
@@ -258,7 +269,7 @@ __device__ __forceinline__ int order_row(int thread, int begin, int tasks, int l
         }
         wait<THREADS>();
         const int sum = sum_up<THREADS>(here, places, thread);
-        each([&](int2 task, int column) {
+        run.each([&](int2 task, int column) {
             const int c = number(column);
             const u32 same = __match_any_sync(ALL, c), earlier = same & ((1u << lane) - 1);
             const int had = c >= 0 ? counts[warp * here + c] : 0;
@@ -326,8 +337,8 @@ __global__ void __launch_bounds__(1024) order_long(int first, const int* long_ro
 }
 
 // Tiles of C one after the other; 8 or 32 lanes a row.
-__global__ void __launch_bounds__(256) heads_of_rows(int lanes, int first, int rows, int count, const int* a_ptr, const int* offsets,
-                                                     const int* c_ptr, const int2* __restrict__ heads, int2* __restrict__ dense) {
+__global__ void __launch_bounds__(256) heads_of_rows(int lanes, int first, int rows, int count, const int* a_ptr,
+                                                     const int* offsets, const int* c_ptr, const int2* __restrict__ heads, int2* __restrict__ dense) {
     const int row = (blockIdx.x * 256 + threadIdx.x) / u32(lanes), lane = threadIdx.x & (lanes - 1);
     if (row >= rows) return;
     const int begin = first_task(first, row, a_ptr, offsets), to = c_ptr[row], count_here = c_ptr[row + 1] - to;

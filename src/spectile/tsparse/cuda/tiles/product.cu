@@ -142,8 +142,10 @@ __device__ __forceinline__ void multiply_step(float (&sums)[4], const Inner& inn
     for (int i = 0; i < 2; ++i) {
         const u32 one = places >> (16 * i) & 0xff, two = places >> (16 * i + 8) & 0xff;
         const bool has_one = 4 * t + 2 * i < left, has_two = 4 * t + 2 * i + 1 < left;
-        const __half2 u = __halves2half2(of_a(inner.tasks, one, g, has_one, a_elements), of_a(inner.tasks, two, g, has_two, a_elements));
-        const __half2 v = __halves2half2(of_b(inner.tasks, one, g, has_one, b_elements), of_b(inner.tasks, two, g, has_two, b_elements));
+        const __half2 u = __halves2half2(of_a(inner.tasks, one, g, has_one, a_elements),
+                                         of_a(inner.tasks, two, g, has_two, a_elements));
+        const __half2 v = __halves2half2(of_b(inner.tasks, one, g, has_one, b_elements),
+                                         of_b(inner.tasks, two, g, has_two, b_elements));
         a[i] = *(const u32*)&u;
         b[i] = *(const u32*)&v;
     }

@@ -349,8 +349,8 @@ def sort_tasks(listed: TaskList) -> None:
         kernel(units.TASK_LIST, name)(shape, *sizes, *arrays)
         if how.any_long:
             shape = Shape((min(rows, _LONG_BLOCKS),), _LONG_THREADS, how.shared_bytes(_LONG_THREADS))
-            sizes = (first, long_rows, words, np.int32(how.room(_LONG_THREADS)))
-            kernel(units.TASK_LIST, "order_long")(shape, *sizes, *arrays)
+            room = np.int32(how.room(_LONG_THREADS))
+            kernel(units.TASK_LIST, "order_long")(shape, first, long_rows, words, room, *arrays)
     listed.tasks = ordered
 
 
