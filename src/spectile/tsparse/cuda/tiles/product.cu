@@ -32,11 +32,12 @@ struct Tasks {
     Part a[32][2], b[32][2];
 };
 
-// The same with their inner places, in order: eight times the task and the column of A's tile.
+// The same with their inner places, in order, each as 16 times its task, 8 if it is in the lower half of B's tile, and k.
 struct Inner {
-    Tasks tasks;
-    u32 places[32 * 8 / 4 + 4];  // in bytes, and those that the last step reads beyond them
+    Part a[33][2], b[33][2];  // the last are empty
+    unsigned short places[32 * 8];
 };
+constexpr u32 NO_PLACE = 32 * 16;
 
 // Bits of the even places of a word of 64.
 __device__ __forceinline__ u64 spread(u32 bits) {
@@ -48,9 +49,10 @@ __device__ __forceinline__ u64 spread(u32 bits) {
     return (x | x << 1) & 0x5555555555555555ull;
 }
 
-// Value of one place of four rows, 0 where its bit is clear.
-__device__ __forceinline__ Element element(Part part, const Element* elements, int place) {
-    return (part.bits >> place) & 1 ? elements[part.index + __popc(part.bits & ((1u << place) - 1))] : Element(0);
+// Value of one place of four rows, with `above` places above it; 0 where its bit is clear.
+__device__ __forceinline__ Element element(Part part, const Element* elements, u32 above) {
+    const u32 up_to = part.bits << above;  // its own bit is the highest
+    return int(up_to) < 0 ? elements[part.index + __popc(up_to) - 1] : Element(0);
 }
 
 __device__ __forceinline__ void put(Part (&parts)[2], u64 bitmap, int index) {
@@ -59,7 +61,8 @@ __device__ __forceinline__ void put(Part (&parts)[2], u64 bitmap, int index) {
 }
 
 // Look 32 tasks up from `at` on, before `end`.
-__device__ __forceinline__ void look_up(Tasks& tasks, int at, int end, const int2* list, const u64* a_bitmaps,
+template <class Tiles>
+__device__ __forceinline__ void look_up(Tiles& tasks, int at, int end, const int2* list, const u64* a_bitmaps,
                                         const int* a_index, const u64* b_bitmaps, const int* b_index) {
     const int lane = threadIdx.x & 31;
     u64 a = 0, b = 0;
@@ -82,29 +85,27 @@ __device__ __forceinline__ void look_up(Tasks& tasks, int at, int end, const int
 // Look up 32 tasks from `at` on with their inner places; returns the number of those up to and with the lane's own task.
 __device__ __forceinline__ int look_up_inner(Inner& inner, int& own, int at, int end, const int2* list, const u64* a_bitmaps,
                                              const int* a_index, const u64* b_bitmaps, const int* b_index) {
-    look_up(inner.tasks, at, end, list, a_bitmaps, a_index, b_bitmaps, b_index);
+    look_up(inner, at, end, list, a_bitmaps, a_index, b_bitmaps, b_index);
     const int lane = threadIdx.x & 31;
-    const Part *a = inner.tasks.a[lane], *b = inner.tasks.b[lane];
+    const Part *a = inner.a[lane], *b = inner.b[lane];
     u32 met = columns_met(u64(a[1].bits) << 32 | a[0].bits) & rows_met(u64(b[1].bits) << 32 | b[0].bits);
     own = __popc(met);
     const int through = prefix_scan<32>(own, lane, ALL);
-    unsigned char* out = (unsigned char*)inner.places + through - own;
-    for (; met; met &= met - 1) *out++ = (unsigned char)(8 * lane + __ffs(met) - 1);
+    for (unsigned short* out = inner.places + through - own; met; met &= met - 1) {
+        const int k = __ffs(met) - 1;
+        *out++ = (unsigned short)(16 * lane + 2 * (k & 4) + k);
+    }
     __syncwarp();
     return through;
 }
 
-// Entry of row `row` of A's tile, and of column `column` of B's, at an inner place; 0 unless it is `there`.
-__device__ __forceinline__ Element of_a(const Tasks& tasks, u32 place, int row, bool there, const Element* elements) {
-    Part part = tasks.a[place >> 3][row >> 2];
-    if (!there) part.bits = 0;
-    return element(part, elements, 8 * (row & 3) + (place & 7));
+// Entry of row `row` of A's tile, and of column `column` of B's, at an inner place.  The arrays of parts are walked flat.
+__device__ __forceinline__ Element of_a(const Inner& inner, u32 place, int row, const Element* elements) {
+    return element((&inner.a[0][row >> 2])[place >> 3 & ~1u], elements, (place & 7) ^ (31 - 8 * (row & 3)));
 }
 
-__device__ __forceinline__ Element of_b(const Tasks& tasks, u32 place, int column, bool there, const Element* elements) {
-    Part part = tasks.b[place >> 3][place >> 2 & 1];
-    if (!there) part.bits = 0;
-    return element(part, elements, 8 * (place & 3) + column);
+__device__ __forceinline__ Element of_b(const Inner& inner, u32 place, int column, const Element* elements) {
+    return element((&inner.b[0][0])[place >> 3], elements, (8 * place & 24) ^ (31 - column));
 }
 
 // sums += A B for at most INNER of the `left` inner places from `first` on.  Lane 4 g + t holds row g and columns 2 t and 2 t + 1.
@@ -115,13 +116,13 @@ __device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Inne
                                               const Element* a_elements, const Element* b_elements, Element* dense) {
     // Algorithm 2: what takes part dense, and each lane the sums of two places.
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const unsigned char* places = (const unsigned char*)inner.places + first;
+    const unsigned short* places = inner.places + first;
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int column = lane & 7, row = 4 * i + (lane >> 3);
-        dense[32 * i + lane] = of_a(inner.tasks, places[column], row, column < left, a_elements);
-        dense[64 + 32 * i + lane] = of_b(inner.tasks, places[row], column, row < left, b_elements);
+        dense[32 * i + lane] = of_a(inner, column < left ? places[column] : NO_PLACE, row, a_elements);
+        dense[64 + 32 * i + lane] = of_b(inner, row < left ? places[row] : NO_PLACE, column, b_elements);
     }
     __syncwarp();
 #pragma unroll
@@ -135,17 +136,14 @@ constexpr int INNER = 16;
 __device__ __forceinline__ void multiply_step(float (&sums)[4], const Inner& inner, int first, int left,
                                               const __half* a_elements, const __half* b_elements, __half*) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int own = first + 4 * t;
-    const u32 places = __funnelshift_r(inner.places[own >> 2], inner.places[(own >> 2) + 1], 8 * (own & 3));
     u32 a[2], b[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const u32 one = places >> (16 * i) & 0xff, two = places >> (16 * i + 8) & 0xff;
-        const bool has_one = 4 * t + 2 * i < left, has_two = 4 * t + 2 * i + 1 < left;
-        const __half2 u = __halves2half2(of_a(inner.tasks, one, g, has_one, a_elements),
-                                         of_a(inner.tasks, two, g, has_two, a_elements));
-        const __half2 v = __halves2half2(of_b(inner.tasks, one, g, has_one, b_elements),
-                                         of_b(inner.tasks, two, g, has_two, b_elements));
+        const int at = 4 * t + 2 * i;
+        const u32 one = at < left ? inner.places[first + at] : NO_PLACE;
+        const u32 two = at + 1 < left ? inner.places[first + at + 1] : NO_PLACE;
+        const __half2 u = __halves2half2(of_a(inner, one, g, a_elements), of_a(inner, two, g, a_elements));
+        const __half2 v = __halves2half2(of_b(inner, one, g, b_elements), of_b(inner, two, g, b_elements));
         a[i] = *(const u32*)&u;
         b[i] = *(const u32*)&v;
     }
@@ -158,14 +156,13 @@ constexpr int INNER = 8;
 __device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Inner& inner, int first, int left,
                                               const Element* a_elements, const Element* b_elements, Element*) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const unsigned char* places = (const unsigned char*)inner.places + first;
     Element x[2], y[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const u32 place = places[4 * half + t];
-        const bool there = 4 * half + t < left;
-        x[half] = of_a(inner.tasks, place, g, there, a_elements);
-        y[half] = of_b(inner.tasks, place, g, there, b_elements);
+        const int at = 4 * half + t;
+        const u32 place = at < left ? inner.places[first + at] : NO_PLACE;
+        x[half] = of_a(inner, place, g, a_elements);
+        y[half] = of_b(inner, place, g, b_elements);
     }
 #if PRECISION == 19
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -342,6 +339,10 @@ __global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, int many, cons
     const int head = heads[c + min(lane, here)].x, own_index = c_index[own];
     const u64 own_bitmap = c_bitmaps[own];
     const int last = __shfl_sync(ALL, head, here);
+    if (lane == 0) {
+        put(inner.a[32], 0, 0);
+        put(inner.b[32], 0, 0);
+    }
     int base = -32, through = 0, inner_own = 0;
     const auto look = [&](int at) {
         base = at;
