@@ -19,7 +19,6 @@ from spectile.nearsparse.cuda.tuning import (
     HOPPER_BAND_ROWS,
     ORDERED_FROM,
     PORTABLE,
-    SAMPLED_TILES,
     SEARCH_CHUNK,
     WGMMA,
     HopperShape,
@@ -302,7 +301,8 @@ class SearchPlan:
     launch : Shape
         The launch: blocks wait for each other, so that all are resident.
     held : int
-        For a valid ratio, pieces (a k and a chunk of columns) that a block keeps in shared memory.
+        For a valid ratio, pieces (a k and a chunk of columns) that a block keeps in shared memory; for an error,
+        products that it lists there.
     slot : int
         Norms that such a piece takes: of B, sorted, with gaps and a tail, and of A.
     spilled : bool
@@ -331,13 +331,13 @@ def plan_search(kind: str, rows: int, columns: int, depth: int, itemsize: int, d
         Need not be there.
     """
     if kind == "error":
-        shared = 16 * 512 * 8
-        # The kernel has less than 20 KiB of its own, and registers for two blocks.
-        resident = max(1, min(2, device.multiprocessor_shared_bytes // (shared + 21 * 1024)))
-        blocks = tiles(rows, 16) * tiles(columns, 16)
-        function = "search_error_sampled" if min(rows, columns, depth) >= SAMPLED_TILES else "search_error"
-        launch = Shape((min(device.multiprocessors * resident, blocks),), 512, shared, cooperative=True)
-        return SearchPlan(function, launch)
+        # Norms of a piece of 32 + 16 rows and columns, twice, and partial sums; what is listed takes 24 bytes.
+        fixed = 2 * 48 * (512 + 16) + 16 * 256 * 8
+        # The kernel has less than 12 KiB of its own.
+        listed = min(2048, (device.shared_bytes - fixed - 12 * 1024) // 24)
+        blocks = min(device.multiprocessors, max(tiles(rows, 32) * tiles(columns, 16), depth))
+        launch = Shape((blocks,), 512, fixed + 24 * listed, cooperative=True)
+        return SearchPlan("search_error", launch, held=listed)
     pieces = depth * tiles(columns, SEARCH_CHUNK)
     blocks = min(device.multiprocessors, pieces)
     tail = 2 ** min(columns, SEARCH_CHUNK).bit_length()

@@ -25,8 +25,8 @@ SEARCH = layout(
     "iterations:i held:i slot:i wanted:d tolerance:d rtol:d slack:d relative:d underflow:d "
     "highest:d operand:d"
 )
-# Candidates of all passes of a search for a ratio, and of a pass of one for an error.
-_COUNTS, _TRIES = 32 * 24, 16
+# Candidates of all passes of a search for a ratio; of one for an error, curves and intervals of listed products.
+_COUNTS = {"ratio": 32 * 24, "error": 2 * 3 * 256 + 6 * 512}
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,9 @@ class Places:
         ratio, error = (
             plan_search(kind, rows, columns, depth, itemsize, device.describe()) for kind in ("ratio", "error")
         )
-        sums = max(depth * tiles(columns, SEARCH_CHUNK), 5 * depth + 2 * error.launch.grid[0] * _TRIES)
+        sums = max(depth * tiles(columns, SEARCH_CHUNK), 5 * depth + 2 * 3 * error.launch.grid[0])
         maps = [itemsize * rows * depth, itemsize * columns * depth] if ratio.spilled else [0, 0]
-        sizes = [16, 8 * _COUNTS, 8 * sums, *maps]
+        sizes = [16, 8 * max(_COUNTS.values()), 8 * sums, *maps]
         starts = np.cumsum([tiles(size, 16) * 16 for size in sizes]).tolist()
         return cls(*starts)
 

@@ -21,8 +21,6 @@ WORK_BINS = 64
 BAND_ROWS, HOPPER_BAND_ROWS = 512, 2048
 # Norms that a search sorts together, two for each of its threads.
 SEARCH_CHUNK = 1024
-# A search for an error samples first from so many tiles a side on, as it pays at 512 and not at 256 (an H200).
-SAMPLED_TILES = 512
 # Tiles are sorted by work where there are more than so many for each multiprocessor.
 ORDERED_FROM = 3
 # Most waves of tiles that start on the diagonal: all of them together fit the L2.
