@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from spectile.core import device
 from spectile.nearsparse import NormMap, bounds, norm_map, spamm, spamm_plan, spamm_threshold, tune_tau
 from spectile.nearsparse.cuda import choose, dense, repeated
+from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.search import Wanted, search, tolerance_of
 from spectile.nearsparse.cuda.survey import count_products, frobenius, rounding, skipped_bound
@@ -111,29 +112,54 @@ def test_an_error_is_searched_as_with_the_host(shape: tuple[int, int, int], dtyp
         assert found == pytest.approx(error_by_trials(maps, rtol, sizes, precision), rel=2e-6)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("misled", [1.0, 64.0, 1 / 64], ids=lambda factor: f"{factor:g}")
+@pytest.mark.parametrize("kind", ["misled", "ties", "equal", "tiny"])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_a_sample_of_large_maps_changes_no_threshold(
-    dtype: str, misled: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_maps_that_mislead_a_sample(dtype: str, kind: str) -> None:
     import cupy
 
-    shape = (513, 512, 530)
+    shape = (301, 260, 310)
+    rng = cupy.random.default_rng()
     maps, precision = _maps(shape, dtype, 1.0), "fp32" if dtype == "f4" else "fp64"
     sizes = tuple(32 * size for size in shape)
-    # The rows that the kernel samples, which lead it to another threshold where they are larger or smaller.
-    rows = np.arange(-(-shape[0] // 4))
-    rows = rows * 4 + ((rows * 2654435761 & 0xFFFFFFFF) >> 16) % 4
-    maps.a[cupy.asarray(rows[rows < shape[0]])] *= misled
-    for rtol in (0.3, 1e-2):
-        found = []
-        for from_tiles, function in ((512, "search_error_sampled"), (1 << 30, "search_error")):
-            monkeypatch.setattr(choose, "SAMPLED_TILES", from_tiles)
-            assert choose.plan_search("error", *shape, maps.a.itemsize, device.describe()).function == function
-            found.append(float(search(maps, (0, 0), Wanted("error", rtol), sizes, precision)[0]))  # type: ignore[arg-type]
-        wanted = error_by_trials(maps, rtol, sizes, precision)
+    if kind == "misled":
+        # Few rows, of which a sample has none or too many.
+        maps.a[[17, 200]] *= 300
+    elif kind == "ties":
+        # More equal products than are listed.
+        maps.a[:], maps.b[:] = (rng.integers(1, 4, x.shape) for x in (maps.a, maps.b))
+    elif kind == "equal":
+        maps.a[:], maps.b[:], maps.b[3:90, 5:70] = 1.5, 2.5, 0
+    else:
+        # Products of float32 norms that underflow.
+        maps.a *= 1e-30
+        maps.b *= 1e-12 * cupy.exp(6 * rng.standard_normal(maps.b.shape))
+    for rtol in (1.5, 0.7, 0.3, 0.05):
+        try:
+            wanted = error_by_trials(maps, rtol, sizes, precision)  # type: ignore[arg-type]
+        except ValueError:
+            wanted = math.nan
+        found = float(search(maps, (0, 0), Wanted("error", rtol), sizes, precision)[0])  # type: ignore[arg-type]
         # Sums in another order may decide the last bisection otherwise.
-        assert found == pytest.approx([wanted, wanted], rel=2e-6)
+        assert found == pytest.approx(wanted, rel=2e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("listed", [64, 2048])
+def test_an_error_by_a_list_of_any_length(dtype: str, listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def planned(*arguments: Any) -> choose.SearchPlan:
+        plan = plan_search(*arguments)
+        return plan if arguments[0] == "ratio" else dataclasses.replace(plan, held=listed)
+
+    plan_search = cuda_search.plan_search
+    monkeypatch.setattr(cuda_search, "plan_search", planned)
+    for shape in ((513, 512, 530), (1000, 7, 900), (40, 45, 50)):
+        maps, precision = _maps(shape, dtype, 1.0), "fp32" if dtype == "f4" else "fp64"
+        sizes = tuple(32 * size for size in shape)
+        for rtol in (0.3, 1e-2):
+            found = float(search(maps, (0, 0), Wanted("error", rtol), sizes, precision)[0])  # type: ignore[arg-type]
+            wanted = error_by_trials(maps, rtol, sizes, precision)  # type: ignore[arg-type]
+            # Sums in another order may decide the last bisection otherwise.
+            assert found == pytest.approx(wanted, rel=2e-6)
 
 
 def test_maps_of_nothing_but_zeros_and_of_nan() -> None:

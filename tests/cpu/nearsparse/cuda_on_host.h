@@ -1,0 +1,198 @@
+// As much of CUDA as the search for an error needs, on one thread of the host: each CUDA thread has a stack of its own and
+// gives way to the others where it waits for them.
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+using std::max;
+using std::min;
+#define __device__
+#define __global__
+#define __noinline__
+#define __shared__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(bytes) alignas(bytes)
+
+struct Index {
+  unsigned x;
+};
+static Index threadIdx, blockIdx, gridDim;
+
+struct Warp {
+  unsigned long long value[2][32];
+  int arrived = 0, turn = 0;
+};
+struct Block {
+  int arrived = 0, turn = 0, count = 0, counted = 0;
+  std::vector<Warp> warps;
+  std::vector<unsigned char> memory, dynamic;
+};
+struct Thread {
+  ucontext_t context;
+  unsigned number, block;
+  bool done = false;
+  int waits = 0, turn = 0, slot = 0;  // for nobody, its block or its warp
+  std::vector<char> stack;
+};
+static std::vector<Thread> threads;
+static std::vector<Block> blocks;
+static ucontext_t scheduler;
+static size_t current;
+static unsigned per_block;
+
+static Thread& self() { return threads[current]; }
+static Block& own_block() { return blocks[self().block]; }
+static Warp& own_warp() { return own_block().warps[self().number / 32]; }
+static void give_way(int waits, int turn) {
+  self().waits = waits, self().turn = turn;
+  swapcontext(&self().context, &scheduler);
+}
+
+static void __syncthreads() {
+  Block& block = own_block();
+  const int turn = block.turn;
+  if (++block.arrived == static_cast<int>(per_block)) {
+    block.arrived = 0, block.counted = block.count, block.count = 0, ++block.turn;
+    return;
+  }
+  while (own_block().turn == turn) give_way(1, turn);
+}
+static int __syncthreads_count(int predicate) {
+  own_block().count += predicate != 0;
+  __syncthreads();
+  const int counted = own_block().counted;
+  __syncthreads();
+  return counted;
+}
+static void __syncwarp() {
+  Warp& warp = own_warp();
+  const int turn = warp.turn;
+  if (++warp.arrived == 32) {
+    warp.arrived = 0, ++warp.turn;
+    return;
+  }
+  while (own_warp().turn == turn) give_way(2, turn);
+}
+static const unsigned long long* of_all_lanes(unsigned long long value) {
+  const int slot = self().slot ^= 1;
+  own_warp().value[slot][self().number % 32] = value;
+  __syncwarp();
+  return own_warp().value[slot];
+}
+template <typename T>
+T from_lane(T value, unsigned lane) {
+  unsigned long long word = 0;
+  std::memcpy(&word, &value, sizeof value);
+  word = of_all_lanes(word)[lane];
+  std::memcpy(&value, &word, sizeof value);
+  return value;
+}
+template <typename T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return from_lane(value, lane);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  return from_lane(value, self().number % 32 ^ mask);
+}
+template <typename T>
+T __shfl_up_sync(unsigned, T value, int offset) {
+  const int lane = self().number % 32;
+  return from_lane(value, lane >= offset ? lane - offset : lane);
+}
+static unsigned __ballot_sync(unsigned, int predicate) {
+  const unsigned long long* all = of_all_lanes(predicate != 0);
+  unsigned bits = 0;
+  for (int lane = 0; lane < 32; ++lane) bits |= static_cast<unsigned>(all[lane]) << lane;
+  return bits;
+}
+
+static int __popc(unsigned x) { return __builtin_popcount(x); }
+static int __ffs(int x) { return __builtin_ffs(x); }
+static unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned long long>(x) * y >> 32; }
+template <typename T, typename U>
+T atomicAdd(T* to, U value) {
+  const T old = *to;
+  *to = old + static_cast<T>(value);
+  return old;
+}
+static int atomicExch(int* to, int value) { return std::exchange(*to, value); }
+template <typename T>
+T __ldcg(const T* from) {
+  return *from;
+}
+static void __threadfence() {}
+template <typename To, typename From>
+To bits_as(From x) {
+  To y;
+  std::memcpy(&y, &x, sizeof y);
+  return y;
+}
+static float __uint_as_float(unsigned x) { return bits_as<float>(x); }
+static unsigned __float_as_uint(float x) { return bits_as<unsigned>(x); }
+static double __longlong_as_double(long long x) { return bits_as<double>(x); }
+static long long __double_as_longlong(double x) { return bits_as<long long>(x); }
+
+// Of core/ptx.cuh.
+static uintptr_t shared_address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+static int load_acquire(const int* from) {
+  give_way(0, 0);
+  return *static_cast<const volatile int*>(from);
+}
+static void copy_async(uintptr_t target, const void* source, int bytes) {
+  std::memset(reinterpret_cast<void*>(target), 0, 16);
+  std::memcpy(reinterpret_cast<void*>(target), source, bytes);
+}
+static void commit_copies() {}
+template <int kLeft>
+void wait_copies() {}
+
+// Run a kernel; whether every thread came to its end.
+template <typename Kernel>
+bool launch(Kernel kernel, unsigned grid, unsigned count, size_t shared_bytes) {
+  static Kernel* running;
+  running = &kernel;
+  gridDim.x = grid, per_block = count;
+  blocks.assign(grid, Block());
+  for (Block& block : blocks) {
+    block.warps.resize(count / 32);
+    block.memory.assign(1 << 16, 0xff), block.dynamic.assign(shared_bytes, 0xff);
+  }
+  threads.clear();
+  threads.resize(static_cast<size_t>(grid) * count);
+  for (size_t i = 0; i < threads.size(); ++i) {
+    Thread& thread = threads[i];
+    thread.number = i % count, thread.block = i / count;
+    thread.stack.resize(1 << 15);
+    getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = thread.stack.data(), thread.context.uc_stack.ss_size = thread.stack.size();
+    makecontext(
+        &thread.context,
+        +[] {
+          (*running)();
+          self().done = true;
+          give_way(0, 0);
+        },
+        0);
+  }
+  for (size_t left = threads.size(); left > 0;) {
+    bool any = false;
+    for (current = 0; current < threads.size(); ++current) {
+      Thread& thread = self();
+      if (thread.done || (thread.waits == 1 && own_block().turn == thread.turn) ||
+          (thread.waits == 2 && own_warp().turn == thread.turn))
+        continue;
+      threadIdx.x = thread.number, blockIdx.x = thread.block, any = true;
+      swapcontext(&scheduler, &thread.context);
+      left -= thread.done;
+    }
+    if (!any) return false;
+  }
+  return true;
+}
