@@ -116,6 +116,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(plans, "NormMaps", NormMaps)
     monkeypatch.setattr(plans, "Product", Product)
+    monkeypatch.setattr(plans, "prepared_choice", lambda *arguments, **options: None)
     monkeypatch.setattr(plans, "replace_address", lambda encoded, pointer: state.launched.append(("map", pointer)))
     for table in (repeated._plans, repeated._passed):
         table.clear()

@@ -22,7 +22,7 @@ from spectile.nearsparse import checks
 from spectile.nearsparse.cuda import dense
 from spectile.nearsparse.cuda.geometry import Words
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
-from spectile.nearsparse.cuda.product import Product
+from spectile.nearsparse.cuda.product import Product, prepared_choice
 from spectile.nearsparse.cuda.search import Places as SearchPlaces
 from spectile.nearsparse.cuda.search import Search, Wanted, found, tolerance_of
 from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding
@@ -49,20 +49,19 @@ class CallPlan:
         self.request, self.shape = request, (*a.shape, b.shape[1])
         self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
         self._lock = threading.Lock()
+        #: What multiplies, or "count" where the valid products decide; and the share up to which SpAMM is faster.
+        self.verdict, limit = _verdict(request, self.shape)
+        choice = prepared_choice(a, b, out, request, counts=self.verdict == "count")
         maps = NormMaps(a, b, request.block)
         self._search = _Search(maps, request, self.shape) if request.tau is None else None
         tau = 0.0 if self._search is None else self._search.result
-        product = Product(
-            a, b, out, maps, tau, precision=request.precision, alpha=request.alpha, strict=request.strict
-        )  # fmt: skip
+        product = Product(a, b, out, maps, tau, precision=request.precision, alpha=request.alpha, choice=choice)
         self.grain: Grain = product.grain
         #: Whether runs share memory that each leaves as it was: they follow one another on one stream.
         self.ordered_by_work = product.choice.order in ("bins", "sorted")
         self._map_shapes, self._norm = (maps.a.shape, maps.b.shape), maps.a.dtype
         self._before = [maps.bind(), *([] if self._search is None else [self._search.launch])]
         self._product = product.bind()
-        #: What multiplies, or "count" where the valid products decide; and the share up to which SpAMM is faster.
-        self.verdict, limit = _verdict(request, self.shape)
         # The order of the tiles lies in memory of the product; its operands' do not matter any more.
         self._held = product.held_for_later()
         self._count = _Count(maps, limit) if self.verdict == "count" else None

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from spectile.core import device, launch
+from spectile.core.compile import Unit, prepare
 from spectile.core.launch import Shape
 from spectile.nearsparse.cuda.choose import Choice, Problem, choose, tiles_by_diagonal
 from spectile.nearsparse.cuda.geometry import fill, layout, log2, pitch, record, stride
 from spectile.nearsparse.cuda.norms import Norms
 from spectile.nearsparse.cuda.tuning import WGMMA, WORK_BINS, Kernel
-from spectile.nearsparse.cuda.units import ORDER_UNITS
+from spectile.nearsparse.cuda.units import NORM_UNITS, ORDER_UNITS, SEARCH_UNITS, SURVEY_UNITS
 from spectile.nearsparse.operands import tiles
-from spectile.nearsparse.types import Grain
+from spectile.nearsparse.types import Grain, Request
 
 PRODUCT = layout(
     "a:p b:p c:p out:p norms_a:p norms_b:p tau_device:p tau:d alpha:d beta:d lda:l ldb:l ldc:l ldo:l stride_a:l "
@@ -38,6 +39,39 @@ WGMMA_PRODUCT = np.dtype(
         "itemsize": -(-(384 + WGMMA_FIELDS.itemsize) // 64) * 64,
     }
 )
+
+
+def prepared_choice(a: Any, b: Any, out: Any, request: Request, *, counts: bool) -> Choice:
+    """Return how a request is computed, after compiling side by side the kernels of its call.
+
+    Parameters
+    ----------
+    a, b, out : cupy.ndarray
+        As :class:`Product` takes them.
+    request : Request
+        What is wanted.
+    counts : bool
+        Whether the valid products are counted first.
+    """
+    problem = Problem.of(a, b, out, request.block, request.precision, request.strict)
+    choice, row = choose(problem, device.describe()), request.arithmetic
+    # The product first: it takes longest.
+    units = [choice.unit, NORM_UNITS[row.dtype]]
+    if choice.order in ("bins", "sorted"):
+        units.append(ORDER_UNITS[row.norm])
+    if request.tau is None:
+        units.append(SEARCH_UNITS[row.norm])
+    if counts:
+        units.append(SURVEY_UNITS[row.norm])
+    # Hashing a unit takes longer than a launch; the units are kept, so that their ids stay theirs.
+    key = (device.describe().name, *map(id, units))
+    if key not in _PREPARED:
+        prepare(*units)
+        _PREPARED[key] = units
+    return choice
+
+
+_PREPARED: dict[tuple[Any, ...], list[Unit]] = {}
 
 
 class Product:

@@ -21,7 +21,7 @@ from spectile.nearsparse.cuda import dense
 from spectile.nearsparse.cuda.geometry import log2, row_major
 from spectile.nearsparse.cuda.norms import NormMaps, Norms, check_norms
 from spectile.nearsparse.cuda.plan import DenseNorms, dense_result
-from spectile.nearsparse.cuda.product import Product
+from spectile.nearsparse.cuda.product import Product, prepared_choice
 from spectile.nearsparse.cuda.search import Search, Wanted, found, search, threshold
 from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, flat_batch
@@ -212,6 +212,7 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
             Search.error_terms(request.rtol, shape, request.precision, request.arithmetic.norm)
         dense.multiply(a, b, c, out, request)
         return [_Item(None, (0, 0), 0.0, request, added, out, DenseNorms(a, b, request.block), shape)]
+    choice = prepared_choice(a, b, out, request, counts=verdict == "count")
     maps = NormMaps(a, b, request.block)
     if a.size or b.size:
         maps()
@@ -226,7 +227,7 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
         return [_Item(None, (0, 0), 0.0, request, added, out, maps, shape)]
     product = Product(
         a, b, out, maps, taus,
-        precision=request.precision, alpha=request.alpha, beta=request.beta, c=c, strict=request.strict,
+        precision=request.precision, alpha=request.alpha, beta=request.beta, c=c, choice=choice,
     )  # fmt: skip
     if out.size:
         product()
