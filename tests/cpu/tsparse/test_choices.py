@@ -330,8 +330,5 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
         "symbolic_groups",
         "symbolic_block_shared",
     }
-    names |= {f"numeric_window_{kernel.lanes}_{kernel.words}_{kernel.sums}" for kernel in WINDOW_KERNELS}
-    names |= {f"numeric_sort_{kernel.lanes}" for kernel in SORT_KERNELS}
-    names |= {f"numeric_hash_{kernel.lanes}_{kernel.log}" for kernel in HASH_KERNELS}
-    names |= {f"numeric_block_{kernel.name}" for kernel in BLOCK_KERNELS}
+    names |= {kernel.name for kernel in (*WINDOW_KERNELS, *SORT_KERNELS, *HASH_KERNELS, *BLOCK_KERNELS)}
     assert Recorded.seen == names

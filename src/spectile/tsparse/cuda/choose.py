@@ -173,20 +173,16 @@ def numeric(
     for hashed in reversed(HASH_KERNELS):
         if bins[hashed.bin]:
             row_bytes = (4 + itemsize) * _padded(1 << hashed.log, hashed.lanes) + (2 << hashed.log)
-            name = f"numeric_hash_{hashed.lanes}_{hashed.log}"
-            yield _by_groups(family, name, hashed.bin, bins, hashed.lanes, row_bytes)
+            yield _by_groups(family, hashed.name, hashed.bin, bins, hashed.lanes, row_bytes)
     few = 32 if mean_b > CONSTANTS["LONG_MEAN"] else 16 if mean_b > CONSTANTS["MIDDLE_MEAN"] else 8
     for window in WINDOW_KERNELS:
         if bins[window.bin] and window.lanes == (32 if window.bin else few):
             row_bytes = 8 * _padded(window.words, window.lanes) + itemsize * _padded(window.sums, window.lanes)
-            name = f"numeric_window_{window.lanes}_{window.words}_{window.sums}"
-            yield _by_groups("window", name, window.bin, bins, window.lanes, row_bytes)
+            yield _by_groups("window", window.name, window.bin, bins, window.lanes, row_bytes)
     for few_products in reversed(SORT_KERNELS):
         if bins[few_products.bin]:
             lanes = few_products.lanes
-            yield _by_groups(
-                "sort", f"numeric_sort_{lanes}", few_products.bin, bins, lanes, (8 * itemsize + 24) * lanes + 8
-            )
+            yield _by_groups("sort", few_products.name, few_products.bin, bins, lanes, (8 * itemsize + 24) * lanes + 8)
 
 
 def list_start(number: int, rows: int, count: int) -> int:
@@ -203,7 +199,7 @@ def _blocks(head: Head, bins: list[int], scratch_bytes: int, device: Device) -> 
             words, shared = shared, 0
             blocks = min(blocks, tuning(device).numeric_global_blocks, max(1, scratch_bytes // (8 * words)))
         shape = Shape((blocks,), kernel.threads, shared)
-        yield NumericLaunch("block", f"numeric_block_{kernel.name}", kernel.bin, bins[kernel.bin], shape, words)
+        yield NumericLaunch("block", kernel.name, kernel.bin, bins[kernel.bin], shape, words)
 
 
 def _by_groups(family: str, name: str, number: int, bins: list[int], lanes: int, row_bytes: int) -> NumericLaunch:

@@ -1,4 +1,4 @@
-"""What the kernels and the host share, read from ``shared.cuh``: counters, flags, bins and the kernels of each bin."""
+"""What the kernels and the host share, read from ``shared.cuh``: counters, flags, bins; and the kernels of each bin."""
 
 from __future__ import annotations
 
@@ -23,56 +23,107 @@ def _enumerators(name: str) -> dict[str, int]:
     return {key: int(value) for key, value in re.findall(r"(\w+) = (\d+)", body[1])}
 
 
-def _kernels(macro: str) -> list[list[str]]:
-    body = re.search(rf"#define {macro}\(KERNEL\)(.*?[^\\])\n", _TEXT, re.S)
-    assert body is not None
-    return [row.split(", ") for row in re.findall(r"KERNEL\((.*?)\)", body[1])]
-
-
 class WindowKernel(NamedTuple):
-    """A numeric kernel for rows with a narrow window."""
+    """A numeric kernel for rows with a narrow window: lanes of a row, words of its bitmap, sums."""
 
     bin: int
     lanes: int
     words: int
     sums: int
 
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"numeric_window_{self.lanes}_{self.words}_{self.sums}"
+
+    @property
+    def defines(self) -> dict[str, str]:
+        """What its unit is compiled with."""
+        return {"LANES": str(self.lanes), "WORDS": str(self.words), "SUMS": str(self.sums)}
+
 
 class HashKernel(NamedTuple):
-    """A numeric kernel for short rows with a wide window."""
+    """A numeric kernel for short rows with a wide window: lanes of a row, logarithm of its table, filled to a half."""
 
     bin: int
     lanes: int
     log: int
 
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"numeric_hash_{self.lanes}_{self.log}"
+
+    @property
+    def defines(self) -> dict[str, str]:
+        """What its unit is compiled with."""
+        return {"LANES": str(self.lanes), "TABLE_LOG": str(self.log)}
+
 
 class SortKernel(NamedTuple):
-    """A numeric kernel for rows of few products."""
+    """A numeric kernel for rows of few products: lanes of a row."""
 
     bin: int
     lanes: int
 
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"numeric_sort_{self.lanes}"
+
+    @property
+    def defines(self) -> dict[str, str]:
+        """What its unit is compiled with."""
+        return {"LANES": str(self.lanes)}
+
 
 class BlockKernel(NamedTuple):
-    """A numeric kernel for long rows with a wide window."""
+    """A numeric kernel for long rows with a wide window: threads of a row, what lies in shared memory."""
 
     bin: int
-    name: str
+    kind: str
     threads: int
     shared_words: bool
     shared_sums: bool
 
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"numeric_block_{self.kind}"
+
+    @property
+    def defines(self) -> dict[str, str]:
+        """What its unit is compiled with."""
+        return {
+            "BLOCK_THREADS": str(self.threads),
+            "SHARED_WORDS": str(int(self.shared_words)),
+            "SHARED_SUMS": str(int(self.shared_sums)),
+        }
+
 
 CONSTANTS, HEAD, FLAGS, ROUNDING = _constants(), _enumerators("Head"), _enumerators("Flag"), _enumerators("Rounding")
 UNSORTED = 2  # the host's own flag: the number of descents is not 0
-WINDOW_KERNELS = [WindowKernel(*map(int, row)) for row in _kernels("NUMERIC_WINDOWS")]
-HASH_KERNELS = [HashKernel(*map(int, row)) for row in _kernels("NUMERIC_HASHES")]
-SORT_KERNELS = [SortKernel(*map(int, row)) for row in _kernels("NUMERIC_SORTS")]
-BLOCK_KERNELS = [
-    BlockKernel(int(number), name, int(threads), words == "true", sums == "true")
-    for number, name, threads, words, sums in _kernels("NUMERIC_BLOCKS")
-]
-
+WINDOW_KERNELS = (
+    WindowKernel(0, 8, 64, 256),
+    WindowKernel(0, 16, 64, 256),
+    WindowKernel(0, 32, 64, 256),
+    WindowKernel(1, 32, 64, 2048),
+    WindowKernel(2, 32, 256, 1024),
+)
+HASH_KERNELS = (
+    HashKernel(3, 8, 5),
+    HashKernel(4, 8, 6),
+    HashKernel(5, 32, 8),
+    HashKernel(6, 32, 9),
+    HashKernel(7, 32, 10),
+)
+SORT_KERNELS = (SortKernel(12, 4), SortKernel(13, 8), SortKernel(14, 16), SortKernel(15, 32))
+BLOCK_KERNELS = (
+    BlockKernel(8, "small", 128, True, True),
+    BlockKernel(9, "large", 512, True, True),
+    BlockKernel(10, "sums_global", 512, True, False),
+    BlockKernel(11, "global", 256, False, False),
+)
 
 _SCAN_ROWS = CONSTANTS["SCAN_ROWS"]
 _WORD, _WIDE, _BYTES = struct.Struct("i"), struct.Struct("Q"), 4 * CONSTANTS["HEAD"]

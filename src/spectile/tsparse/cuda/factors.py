@@ -6,7 +6,7 @@ one is set, the factors are canonicalized, or scaled for float16, and used again
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,10 @@ def with_checked_factors(
     Where the check finds something, `Invalid` is raised by `use`, which is called again with canonical factors.
     """
     counters = Counters(A.shape[0])
-    units.prepare_rows(precision.value, counters.device)
     raw = [device_csr(A, "A")]
     raw.append(raw[0] if A is B else device_csr(B, "B"))
-    left = _check(raw[0], precision, counters, 0, half)
-    right = left if A is B else _check(raw[1], precision, counters, 1, half)
+    left = _check(raw[0], precision, counters, 0, half, raw)
+    right = left if A is B else _check(raw[1], precision, counters, 1, half, raw)
     try:
         return use(left, right, counters)
     except Invalid as invalid:
@@ -107,8 +106,13 @@ def _rounding(precision: Precision, half: HalfRange) -> int:
     return _ROUNDING.get(precision.name, _KEEP)
 
 
-def _check(matrix: Any, precision: Precision, counters: Counters, which: int, half: HalfRange) -> Factor:
-    """Launch the check of a factor, which rounds its values where the precision asks for it."""
+def _check(
+    matrix: Any, precision: Precision, counters: Counters, which: int, half: HalfRange, factors: Sequence[Any] = ()
+) -> Factor:
+    """Launch the check of a factor, which rounds its values where the precision asks for it.
+
+    Before the first of these sizes all that a product of `factors` may launch is compiled side by side.
+    """
     import cupy
 
     shape, indptr, indices, data = matrix.shape, matrix.indptr, matrix.indices, matrix.data
@@ -117,7 +121,14 @@ def _check(matrix: Any, precision: Precision, counters: Counters, which: int, ha
         out = cupy.empty(nnz, precision.dtype)
     if nnz or shape[0]:
         sizes = (precision.value, data.dtype.char, shape, nnz, rounding, which)
-        launch: _Check = plan(("check", counters.device, sizes), lambda: _Check(*sizes))
+
+        def made() -> _Check:
+            if factors:
+                (a, b), value, device = factors, precision.value, counters.device
+                units.prepare_rows(value, device, a.shape[0], a.indices.size, b.shape[1], b.indices.size)
+            return _Check(*sizes)
+
+        launch: _Check = plan(("check", counters.device, sizes), made)
         rounded = 0 if out is data else out.data.ptr
         launch(counters.stream, indptr.data.ptr, indices.data.ptr, data.data.ptr, rounded, counters.head)
     return Factor(shape, indptr, indices, out, half=half)

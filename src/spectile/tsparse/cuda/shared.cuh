@@ -40,35 +40,9 @@ constexpr int BINS_SYMBOLIC = 11;
 constexpr int BLOCK_BIN = 6;
 constexpr int SORT_BIN = 7;
 
-// Bins of the numeric phase, and their kernels.
+// Bins of the numeric phase; their kernels stand in counters.py, each a unit of its own.
 constexpr int BINS_NUMERIC = 16;
 constexpr int GROUP_THREADS = 128;  // of the kernels that give a row to a group of lanes
-// bin, lanes of a row, words of its bitmap, sums
-#define NUMERIC_WINDOWS(KERNEL)                                                                                           \
-    KERNEL(0, 8, 64, 256)                                                                                                 \
-    KERNEL(0, 16, 64, 256)                                                                                                \
-    KERNEL(0, 32, 64, 256)                                                                                                \
-    KERNEL(1, 32, 64, 2048)                                                                                               \
-    KERNEL(2, 32, 256, 1024)
-// bin, lanes of a row, logarithm of its table, which is filled to a half
-#define NUMERIC_HASHES(KERNEL)                                                                                            \
-    KERNEL(3, 8, 5)                                                                                                       \
-    KERNEL(4, 8, 6)                                                                                                       \
-    KERNEL(5, 32, 8)                                                                                                      \
-    KERNEL(6, 32, 9)                                                                                                      \
-    KERNEL(7, 32, 10)
-// bin, lanes of a row
-#define NUMERIC_SORTS(KERNEL)                                                                                             \
-    KERNEL(12, 4)                                                                                                         \
-    KERNEL(13, 8)                                                                                                         \
-    KERNEL(14, 16)                                                                                                        \
-    KERNEL(15, 32)
-// bin, name, threads, bitmap in shared memory, sums in shared memory
-#define NUMERIC_BLOCKS(KERNEL)                                                                                            \
-    KERNEL(8, small, 128, true, true)                                                                                     \
-    KERNEL(9, large, 512, true, true)                                                                                     \
-    KERNEL(10, sums_global, 512, true, false)                                                                             \
-    KERNEL(11, global, 256, false, false)
 
 // Words of the bitmap of `span` columns, of which there may be nearly 2^31.
 __device__ __forceinline__ int words_of(int span) { return int((u32(span) + 31) >> 5); }

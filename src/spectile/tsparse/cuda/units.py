@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 import numpy as np
 
 from spectile.core.compile import PORTABLE, Unit, prepare
+from spectile.core.device import describe
+from spectile.tsparse.cuda import choose
+from spectile.tsparse.cuda.counters import (
+    BLOCK_KERNELS,
+    HASH_KERNELS,
+    SORT_KERNELS,
+    WINDOW_KERNELS,
+    BlockKernel,
+    HashKernel,
+    SortKernel,
+    WindowKernel,
+)
 from spectile.tsparse.types import PRECISIONS
 
 _VALUES = {"float32": {"VALUE": "float"}, "float64": {"VALUE": "double"}}
@@ -14,6 +27,17 @@ _VALUES = {"float32": {"VALUE": "float"}, "float64": {"VALUE": "double"}}
 
 def _by_value(source: str, **more: str) -> dict[str, Unit]:
     return {name: Unit(__package__, (source,), PORTABLE, {**defines, **more}) for name, defines in _VALUES.items()}
+
+
+def _by_kernel(
+    source: str, kernels: Iterable[WindowKernel | HashKernel | SortKernel | BlockKernel], **more: str
+) -> dict[str, dict[str, Unit]]:
+    """Return the units of a family by the name of the type of C and that of the kernel, the only one of its unit."""
+    units: dict[str, dict[str, Unit]] = {value: {} for value in _VALUES}
+    for one in kernels:
+        for value, unit in _by_value(source, NAME=one.name, **one.defines, **more).items():
+            units[value][one.name] = unit
+    return units
 
 
 def _task_product(precision: str, tensor: int) -> Unit:
@@ -26,40 +50,66 @@ def _task_product(precision: str, tensor: int) -> Unit:
 #: By the name of the type of C.
 CHECK = _by_value("check.cu")
 ANALYSIS = _by_value("rows/analysis.cu")
-SORT = _by_value("rows/sort.cu")
-WINDOW = _by_value("rows/window.cu", REUSE="0")
-HASH = _by_value("rows/hash.cu", WIDE="0")
-WIDE_HASH = _by_value("rows/hash.cu", WIDE="1")  # of products with more columns than a word sorts with their slots
-BLOCK = _by_value("rows/block.cu", REUSE="0")
-#: The numeric phase where the columns of C are known.
-REUSE_WINDOW = _by_value("rows/window.cu", REUSE="1")
-REUSE_HASH = _by_value("rows/reuse.cu")
-REUSE_BLOCK = _by_value("rows/block.cu", REUSE="1")
 LIST = _by_value("rows/list.cu")
-SYMBOLIC = Unit(__package__, ("rows/symbolic.cu",), PORTABLE, _VALUES["float32"])  # it reads no values
+#: By whether a block counts a row of a window bin; they read no values, nor does the kernel of the block bin.
+SYMBOLIC = {
+    by_blocks: Unit(
+        __package__, ("rows/symbolic.cu",), PORTABLE, {**_VALUES["float32"], "BY_BLOCKS": str(int(by_blocks))}
+    )
+    for by_blocks in (False, True)
+}
+SYMBOLIC_BLOCK = Unit(__package__, ("rows/symbolic_block.cu",), PORTABLE, _VALUES["float32"])
+#: The numeric phase, by the name of the type of C and that of the kernel: all in one would take seconds to compile.
+SORT = _by_kernel("rows/sort.cu", SORT_KERNELS)
+WINDOW = _by_kernel("rows/window.cu", WINDOW_KERNELS, REUSE="0")
+HASH = _by_kernel("rows/hash.cu", HASH_KERNELS, WIDE="0")
+#: Of products with more columns than a word sorts with their slots.
+WIDE_HASH = _by_kernel("rows/hash.cu", HASH_KERNELS, WIDE="1")
+BLOCK = _by_kernel("rows/block.cu", BLOCK_KERNELS, REUSE="0")
+#: The numeric phase where the columns of C are known.
+REUSE_WINDOW = _by_kernel("rows/window.cu", WINDOW_KERNELS, REUSE="1")
+REUSE_HASH = _by_kernel("rows/reuse.cu", HASH_KERNELS)
+REUSE_BLOCK = _by_kernel("rows/block.cu", BLOCK_KERNELS, REUSE="1")
 #: Tiles and their task list: what needs no values, and counting and multiplication by the name of the precision.
 TASK_LIST = Unit(__package__, ("tiles/list.cu",), PORTABLE)
 TASK_PRODUCT = {name: _task_product(name, int(name != "float32")) for name in PRECISIONS}
 #: The same without tensor cores, for the study (the paper's nonTCU).
 TASK_PLAIN = _task_product("float16", 0)
-_FAMILIES = (
-    CHECK,
-    ANALYSIS,
-    SORT,
-    WINDOW,
-    HASH,
-    WIDE_HASH,
-    BLOCK,
-    REUSE_WINDOW,
-    REUSE_HASH,
-    REUSE_BLOCK,
-    LIST,
-    TASK_PRODUCT,
+_NUMERIC = (SORT, WINDOW, HASH, WIDE_HASH, BLOCK, REUSE_WINDOW, REUSE_HASH, REUSE_BLOCK)
+UNITS = (
+    SYMBOLIC_BLOCK,
+    TASK_LIST,
+    TASK_PLAIN,
+    *SYMBOLIC.values(),
+    *(unit for family in (CHECK, ANALYSIS, LIST, TASK_PRODUCT) for unit in family.values()),
+    *(unit for family in _NUMERIC for kernels in family.values() for unit in kernels.values()),
 )
-UNITS = (SYMBOLIC, TASK_LIST, TASK_PLAIN, *(unit for family in _FAMILIES for unit in family.values()))
+#: Kernels of the block bins that few products launch, where shared memory does not hold a row: compiled when one does.
+_RARE = frozenset(kernel.name for kernel in BLOCK_KERNELS if not (kernel.shared_words and kernel.shared_sums))
+
+
+def prepare_rows(value: str, device: int, rows: int, nnz_a: int, columns: int, nnz_b: int) -> None:
+    """Compile side by side what a product by rows of such factors may launch on the current device.
+
+    Parameters
+    ----------
+    value : str
+        Type of C.
+    device : int
+        The current device.
+    rows, nnz_a : int
+        Rows and entries of A.
+    columns, nnz_b : int
+        Columns and entries of B.
+    """
+    by_blocks, _ = choose.symbolic_groups(rows, nnz_a, describe())
+    _prepare_rows(value, device, by_blocks, choose.blocks_possible(columns, nnz_b))
 
 
 @functools.cache
-def prepare_rows(value: str, device: int) -> None:
-    """Compile side by side what a product by rows with values of this type may launch on the current device."""
-    prepare(SYMBOLIC, *(family[value] for family in (CHECK, ANALYSIS, SORT, WINDOW, HASH, BLOCK)))
+def _prepare_rows(value: str, device: int, by_blocks: bool, blocks: bool) -> None:
+    # Those that take longest come first.
+    wanted = [SYMBOLIC[by_blocks], *HASH[value].values(), *WINDOW[value].values(), CHECK[value], ANALYSIS[value]]
+    if blocks:
+        wanted += [SYMBOLIC_BLOCK, *(unit for name, unit in BLOCK[value].items() if name not in _RARE)]
+    prepare(*wanted, *SORT[value].values())

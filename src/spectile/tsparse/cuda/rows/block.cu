@@ -3,13 +3,11 @@
 
 #include "rows/rows.cuh"
 
-namespace {
-
-template <int THREADS, bool SHARED_WORDS, bool SHARED_SUMS>
-__device__ void numeric_block(int count, int width, const int* list, const int* ptr_a, const int* idx_a,
-                              const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low,
-                              const int* span, const int* ptr_c, int* idx_c, VALUE* val_c, Word* scratch,
-                              int scratch_words) {
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+NAME(int count, int width, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,
+     const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* ptr_c, int* idx_c, VALUE* val_c,
+     Word* scratch, int scratch_words) {
+    constexpr int THREADS = BLOCK_THREADS;
     extern __shared__ u64 shared[];
     __shared__ int warp_sums[THREADS / 32], s_first[THREADS], s_last[THREADS];
     __shared__ VALUE s_factor[THREADS];
@@ -108,19 +106,3 @@ __device__ void numeric_block(int count, int width, const int* list, const int* 
         __syncthreads();
     }
 }
-
-}  // namespace
-
-extern "C" {
-
-#define NUMERIC_BLOCK(BIN, NAME, THREADS, SHARED_WORDS, SHARED_SUMS)                                                      \
-    __global__ void __launch_bounds__(THREADS) numeric_block_##NAME(                                                      \
-        int count, int width, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,  \
-        const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* ptr_c, int* idx_c,              \
-        VALUE* val_c, Word* scratch, int scratch_words) {                                                                 \
-        numeric_block<THREADS, SHARED_WORDS, SHARED_SUMS>(count, width, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b,   \
-                                                          low, span, ptr_c, idx_c, val_c, scratch, scratch_words);        \
-    }
-NUMERIC_BLOCKS(NUMERIC_BLOCK)
-
-}  // extern "C"

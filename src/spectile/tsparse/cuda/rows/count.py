@@ -138,17 +138,17 @@ class _Launches:
 
         by_blocks, shape = choose.symbolic_groups(rows, nnz, device)
         arguments = (count, size, lists, *pattern, low, span, slot, entries, kept, np.int32(kept_words), head)
-        self._groups = kernel(units.SYMBOLIC, "symbolic_groups").bind(shape, *arguments, np.int32(by_blocks))
+        self._groups = kernel(units.SYMBOLIC[by_blocks], "symbolic_groups").bind(shape, *arguments)
 
         # How many rows fall into which bin stays on the device, and the kernels read it, so that the host need not
         # wait; only bitmaps that shared memory does not hold ask for their size.
         self._block_arguments = (count, size, lists, *pattern, low, span, entries, head)
         columns = B.shape[1]
         block, words = choose.symbolic_block(rows, columns, device), np.int32(choose.bitmap_words(columns))
-        self._possible = choose.blocks_possible(columns, B.nnz)
-        self._block = block and kernel(units.SYMBOLIC, "symbolic_block_shared").bind(
-            block, *self._block_arguments, np.uint64(0), words
-        )
+        self._possible, self._block = choose.blocks_possible(columns, B.nnz), None
+        if self._possible and block:
+            bitmaps = kernel(units.SYMBOLIC_BLOCK, "symbolic_block_shared")
+            self._block = bitmaps.bind(block, *self._block_arguments, np.uint64(0), words)
 
         limit = np.int32(choose.shared_limit(device))
         arguments = (count, limit, entries, span, slot, indptr, lists, head, states)
@@ -191,5 +191,5 @@ class _Launches:
         if shape is None:
             return None, None
         scratch = cupy.empty(shape.grid[0] * words, np.uint32)
-        block = kernel(units.SYMBOLIC, "symbolic_block_global")
+        block = kernel(units.SYMBOLIC_BLOCK, "symbolic_block_global")
         return scratch, block.bind(shape, *self._block_arguments, scratch, np.int32(words))

@@ -73,7 +73,7 @@ class Launches:
             arguments = (count, *rows, *product)
         else:
             arguments = (count, lanes, *rows, *product)
-        return kernel(self._units[chosen.family], chosen.name).bind(chosen.shape, *arguments)
+        return kernel(self._units[chosen.family][chosen.name], chosen.name).bind(chosen.shape, *arguments)
 
     def __call__(self, A: Factor, B: Factor, phase: Phase, indices: Any, data: Any) -> None:
         """Launch for these factors."""

@@ -1,15 +1,14 @@
-// Columns and values of short rows with a wide window: table of 2^LOG columns, a group of G lanes per row.
+// Columns and values of short rows with a wide window: table of 2^TABLE_LOG columns, a group of LANES lanes per row.
+//
+// New columns are listed with their slot in one word, which the sort orders: a window of 2^(32 - TABLE_LOG) columns fits.  In
+// wider ones (WIDE) they are listed alone, and their slots are looked up after the sort.
 
 #include "rows/sort.cuh"
 
-namespace {
-
-// New columns are listed with their slot in one word, which the sort orders: a window of 2^(32 - LOG) columns fits.  In
-// wider ones (WIDE) they are listed alone, and their slots are looked up after the sort.
-template <int G, int LOG>
-__device__ void numeric_hash(int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
-                             const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c,
-                             int* idx_c, VALUE* val_c) {
+extern "C" __global__ void __launch_bounds__(GROUP_THREADS)
+NAME(int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,
+     const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c, int* idx_c, VALUE* val_c) {
+    constexpr int G = LANES, LOG = TABLE_LOG;
     extern __shared__ u64 shared[];
     constexpr int TABLE = 1 << LOG, STRIDE = G < 32 ? TABLE + G : TABLE, K = TABLE / 2 / G;
     const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
@@ -57,17 +56,3 @@ __device__ void numeric_hash(int count, int log, const int* list, const int* ptr
         val_c[out + e] = sums[WIDE ? slot_of<LOG>(keys, column) : word & (TABLE - 1)];
     }
 }
-
-}  // namespace
-
-extern "C" {
-
-#define NUMERIC_HASH(BIN, G, LOG)                                                                                         \
-    __global__ void __launch_bounds__(128) numeric_hash_##G##_##LOG(                                                      \
-        int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
-        const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c, int* idx_c, VALUE* val_c) {               \
-        numeric_hash<G, LOG>(count, log, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, ptr_c, idx_c, val_c);            \
-    }
-NUMERIC_HASHES(NUMERIC_HASH)
-
-}  // extern "C"

@@ -1,13 +1,11 @@
-// Columns and values of rows of few products: expanded, sorted, and summed; a group of G lanes takes a row.
+// Columns and values of rows of few products: expanded, sorted, and summed; a group of LANES lanes takes a row.
 
 #include "rows/sort.cuh"
 
-namespace {
-
-template <int G>
-__device__ void numeric_sort(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
-                             const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c,
-                             int* idx_c, VALUE* val_c) {
+extern "C" __global__ void __launch_bounds__(GROUP_THREADS)
+NAME(int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,
+     const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c, int* idx_c, VALUE* val_c) {
+    constexpr int G = LANES;
     extern __shared__ u64 shared[];
     constexpr int N = EACH * G, STRIDE = (2 * sizeof(VALUE) + 6) * N + 8;  // bytes
     constexpr int LOG = G == 4 ? 4 : G == 8 ? 5 : G == 16 ? 6 : 7;
@@ -73,17 +71,3 @@ __device__ void numeric_sort(int count, const int* list, const int* ptr_a, const
         val_c[out + e] = total_of;
     }
 }
-
-}  // namespace
-
-extern "C" {
-
-#define NUMERIC_SORT(BIN, G)                                                                                              \
-    __global__ void __launch_bounds__(128) numeric_sort_##G(                                                              \
-        int count, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
-        const int* idx_b, const VALUE* val_b, const int* low, const int* ptr_c, int* idx_c, VALUE* val_c) {               \
-        numeric_sort<G>(count, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, ptr_c, idx_c, val_c);                 \
-    }
-NUMERIC_SORTS(NUMERIC_SORT)
-
-}  // extern "C"

@@ -1,4 +1,5 @@
-// Entries of each row of C.
+// Entries of each row of C but those of the block bin.  With BY_BLOCKS a block counts a row of a window bin, else a group of
+// lanes: the two are compiled apart, since a product launches one of them.
 
 #include "rows/sort.cuh"
 
@@ -81,9 +82,12 @@ template <int G, int SIZE, class Row> __device__ __forceinline__ void rows_of_bi
 }
 
 template <int G, int WORDS> __device__ __forceinline__ void window_rows(Rows& of, int bin) {
+    // 16 lanes take a row where the mean is above MIDDLE_MEAN: all of them read one row of B, which spares the other code.
+    static_assert(MIDDLE_MEAN >= 8, "means that 16 lanes meet");
+    const int log = G == 16 ? 4 : of.log;
     rows_of_bin<G, WORDS>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
         symbolic_window<G>(row, table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.low, of.span, of.slot, of.entries, of.kept,
-                           of.capacity, of.log, lane, mask);
+                           of.capacity, log, lane, mask);
     });
 }
 
@@ -126,36 +130,6 @@ template <int G> __device__ __forceinline__ void sorted_rows(Rows& of, int bin) 
     });
 }
 
-template <bool SHARED>
-__device__ void symbolic_block(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a, const int* ptr_b,
-                               const int* idx_b, const int* low, const int* span, int* entries, const int* head,
-                               u32* scratch, int scratch_words) {
-    extern __shared__ u64 shared[];
-    __shared__ int total, s_first[256], s_last[256];
-    if (invalid(head)) return;
-    u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
-    const int count = head[SYMBOLIC + BLOCK_BIN], width = 1 << lanes_of(mean_row(head, nnz));
-    const int* list = list_of(lists, BLOCK_BIN, rows, count);
-    for (int item = blockIdx.x; item < count; item += gridDim.x) {
-        const int row = list[item], start = low[row], words = words_of(span[row]);
-        for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
-        if (threadIdx.x == 0) total = 0;
-        __syncthreads();
-        block_columns<256>(ptr_a[row], ptr_a[row + 1], width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
-            const int offset = column - start;
-            set_bit(&bits[offset >> 5], offset);
-        });
-        __syncthreads();
-        int sum = 0;
-        for (int w = threadIdx.x; w < words; w += blockDim.x) sum += __popc(bits[w]);
-        sum = __reduce_add_sync(ALL, sum);
-        if ((threadIdx.x & 31) == 0 && sum) atomicAdd(&total, sum);
-        __syncthreads();
-        if (threadIdx.x == 0) entries[row] = total;
-        __syncthreads();
-    }
-}
-
 }  // namespace
 
 extern "C" {
@@ -164,27 +138,32 @@ extern "C" {
 __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const int* lists, const int* ptr_a,
                                                        const int* idx_a, const int* ptr_b, const int* idx_b,
                                                        const int* low, const int* span, const int* slot, int* entries,
-                                                       u32* kept, int capacity, const int* head, int by_blocks) {
+                                                       u32* kept, int capacity, const int* head) {
     __shared__ __align__(16) u32 s_tables[4][1056];  // four tables of 256 and their padding, or one of 1024
     if (invalid(head)) return;
     const float mean = mean_row(head, nnz);
     Rows of = {rows, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, slot, entries, kept, capacity, head, lanes_of(mean)};
     of.table = s_tables[threadIdx.x >> 5];
     of.item = blockIdx.x + gridDim.x * (threadIdx.x >> 5);  // neighbours go to different multiprocessors
-    if (by_blocks) {
-        window_rows_by_blocks(of, 1, s_tables[0]);
-        window_rows_by_blocks(of, 0, s_tables[0]);
-    } else {
-        window_rows<32, 256>(of, 1);
-    }
+#if BY_BLOCKS
+#pragma unroll 1
+    for (int bin = 1; bin >= 0; --bin) window_rows_by_blocks(of, bin, s_tables[0]);
     hash_rows<32, 10>(of, 5);
     hash_rows<32, 8>(of, 4);
-    if (!by_blocks && mean > LONG_MEAN)
-        window_rows<32, 64>(of, 0);
-    else if (!by_blocks && mean > MIDDLE_MEAN)
+#else
+    // Both window bins go through one copy of the code for a whole warp.
+#pragma unroll 1
+    for (int bin = 1; bin >= 0; --bin) {
+        if (bin == 1 || mean > LONG_MEAN) window_rows<32, 256>(of, bin);
+        if (bin == 0) break;
+        hash_rows<32, 10>(of, 5);
+        hash_rows<32, 8>(of, 4);
+    }
+    if (mean > MIDDLE_MEAN && mean <= LONG_MEAN)
         window_rows<16, 64>(of, 0);
-    else if (!by_blocks)
+    else if (mean <= MIDDLE_MEAN)
         window_rows<8, 64>(of, 0);
+#endif
     hash_rows<8, 6>(of, 3);
     hash_rows<8, 5>(of, 2);
     sorted_rows<32>(of, SORT_BIN + 3);
@@ -192,15 +171,5 @@ __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const 
     sorted_rows<8>(of, SORT_BIN + 1);
     sorted_rows<4>(of, SORT_BIN);
 }
-
-#define SYMBOLIC_BLOCK(NAME, SHARED)                                                                                      \
-    __global__ void __launch_bounds__(256) NAME(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a,  \
-                                                const int* ptr_b, const int* idx_b, const int* low, const int* span,      \
-                                                int* entries, const int* head, u32* scratch, int scratch_words) {         \
-        symbolic_block<SHARED>(rows, nnz, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, head, scratch,           \
-                               scratch_words);                                                                            \
-    }
-SYMBOLIC_BLOCK(symbolic_block_shared, true)
-SYMBOLIC_BLOCK(symbolic_block_global, false)
 
 }  // extern "C"

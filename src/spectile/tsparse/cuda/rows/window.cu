@@ -1,15 +1,13 @@
-// Columns and values of rows with a narrow window: bitmap of at most 32 WORDS columns, a group of G lanes per row.
+// Columns and values of rows with a narrow window: bitmap of at most 32 WORDS columns, a group of LANES lanes per row.
 // With REUSE the columns are known, and the values alone are made.
 
 #include "rows/rows.cuh"
 
-namespace {
-
-template <int G, int WORDS, int SUMS>
-__device__ void numeric_window(int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a,
-                               const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low, const int* span,
-                               const int* slot, const u32* kept, int capacity, const int* ptr_c, int* idx_c,
-                               VALUE* val_c) {
+extern "C" __global__ void __launch_bounds__(GROUP_THREADS)
+NAME(int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,
+     const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* slot, const u32* kept, int capacity,
+     const int* ptr_c, int* idx_c, VALUE* val_c) {
+    constexpr int G = LANES;
     extern __shared__ u64 shared[];
     const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
     if (item >= count) return;
@@ -52,19 +50,3 @@ __device__ void numeric_window(int count, int log, const int* list, const int* p
         [&](int place, VALUE a, VALUE b) { sums[place] = add_product(a, b, sums[place]); });
     for (int e = lane; e < before; e += G) val_c[out + e] = sums[e];
 }
-
-}  // namespace
-
-extern "C" {
-
-#define NUMERIC_WINDOW(BIN, G, WORDS, SUMS)                                                                               \
-    __global__ void __launch_bounds__(128) numeric_window_##G##_##WORDS##_##SUMS(                                         \
-        int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,             \
-        const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* slot, const u32* kept,          \
-        int capacity, const int* ptr_c, int* idx_c, VALUE* val_c) {                                                       \
-        numeric_window<G, WORDS, SUMS>(count, log, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, slot, kept,      \
-                                       capacity, ptr_c, idx_c, val_c);                                                    \
-    }
-NUMERIC_WINDOWS(NUMERIC_WINDOW)
-
-}  // extern "C"

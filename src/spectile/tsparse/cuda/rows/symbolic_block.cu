@@ -1,0 +1,51 @@
+// Entries of long rows of C with a wide window: bitmap of the whole window, one block per row.
+
+#include "rows/rows.cuh"
+
+namespace {
+
+template <bool SHARED>
+__device__ void symbolic_block(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                               const int* idx_b, const int* low, const int* span, int* entries, const int* head,
+                               u32* scratch, int scratch_words) {
+    extern __shared__ u64 shared[];
+    __shared__ int total, s_first[256], s_last[256];
+    if (invalid(head)) return;
+    u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
+    const int count = head[SYMBOLIC + BLOCK_BIN], width = 1 << lanes_of(mean_row(head, nnz));
+    const int* list = list_of(lists, BLOCK_BIN, rows, count);
+    for (int item = blockIdx.x; item < count; item += gridDim.x) {
+        const int row = list[item], start = low[row], words = words_of(span[row]);
+        for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
+        if (threadIdx.x == 0) total = 0;
+        __syncthreads();
+        block_columns<256>(ptr_a[row], ptr_a[row + 1], width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
+            const int offset = column - start;
+            set_bit(&bits[offset >> 5], offset);
+        });
+        __syncthreads();
+        int sum = 0;
+        for (int w = threadIdx.x; w < words; w += blockDim.x) sum += __popc(bits[w]);
+        sum = __reduce_add_sync(ALL, sum);
+        if ((threadIdx.x & 31) == 0 && sum) atomicAdd(&total, sum);
+        __syncthreads();
+        if (threadIdx.x == 0) entries[row] = total;
+        __syncthreads();
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+#define SYMBOLIC_BLOCK(NAME, SHARED)                                                                                      \
+    __global__ void __launch_bounds__(256) NAME(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a,  \
+                                                const int* ptr_b, const int* idx_b, const int* low, const int* span,      \
+                                                int* entries, const int* head, u32* scratch, int scratch_words) {         \
+        symbolic_block<SHARED>(rows, nnz, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, head, scratch,           \
+                               scratch_words);                                                                            \
+    }
+SYMBOLIC_BLOCK(symbolic_block_shared, true)
+SYMBOLIC_BLOCK(symbolic_block_global, false)
+
+}  // extern "C"
