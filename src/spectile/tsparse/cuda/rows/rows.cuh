@@ -100,51 +100,46 @@ __device__ __forceinline__ void each_column(int begin, int end, const int* idx_a
         const int steps = min(G, end - base);
         if (ALONE && side.rows == 1) {
             for (int s = 0; s < steps; s += AHEAD) {
-                int columns[AHEAD][PIECES], from[AHEAD], stop[AHEAD];
+                int columns[AHEAD][PIECES];
 #pragma unroll
                 for (int d = 0; d < AHEAD; ++d) {
-                    from[d] = __shfl_sync(mask, met.first, s + d, G) + lane;
-                    stop[d] = s + d < steps ? __shfl_sync(mask, met.last, s + d, G) : 0;
+                    const int from = __shfl_sync(mask, met.first, s + d, G) + lane;
+                    const int stop = s + d < steps ? __shfl_sync(mask, met.last, s + d, G) : 0;
 #pragma unroll
-                    for (int c = 0; c < PIECES; ++c)
-                        columns[d][c] = from[d] + c * G < stop[d] ? idx_b[from[d] + c * G] : -1;
+                    for (int c = 0; c < PIECES; ++c) columns[d][c] = from + c * G < stop ? idx_b[from + c * G] : -1;
                 }
 #pragma unroll
-                for (int d = 0; d < AHEAD; ++d) {
+                for (int d = 0; d < AHEAD; ++d)
 #pragma unroll
                     for (int c = 0; c < PIECES; ++c)
                         if (columns[d][c] >= 0) visit(columns[d][c]);
-#pragma unroll 1
-                    for (int q = from[d] + PIECES * G; q < stop[d]; q += G) visit(idx_b[q]);
-                }
             }
-            continue;
-        }
-        for (int s = 0; s < steps; s += AHEAD * side.rows) {
-            int columns[AHEAD][PIECES];
-            bool longer[AHEAD];
+        } else {
+            for (int s = 0; s < steps; s += AHEAD * side.rows) {
+                int columns[AHEAD][PIECES];
 #pragma unroll
-            for (int d = 0; d < AHEAD; ++d) {
-                const int at = s + d * side.rows + side.row;
-                const int first = __shfl_sync(mask, met.first, at, G), last = __shfl_sync(mask, met.last, at, G);
-                const int from = first + side.place, stop = at < steps ? last : 0;
-                longer[d] = stop > first + PIECES * side.width;
-#pragma unroll
-                for (int c = 0; c < PIECES; ++c)
-                    columns[d][c] = from + c * side.width < stop ? idx_b[from + c * side.width] : -1;
-            }
-#pragma unroll
-            for (int d = 0; d < AHEAD; ++d) {
-#pragma unroll
-                for (int c = 0; c < PIECES; ++c)
-                    if (columns[d][c] >= 0) visit(columns[d][c]);
-                if (!__any_sync(mask, longer[d])) continue;
-                for (int at = s + d * side.rows; at < min(s + (d + 1) * side.rows, steps); ++at) {
+                for (int d = 0; d < AHEAD; ++d) {
+                    const int at = s + d * side.rows + side.row;
                     const int first = __shfl_sync(mask, met.first, at, G), last = __shfl_sync(mask, met.last, at, G);
-#pragma unroll 1
-                    for (int q = first + PIECES * side.width + lane; q < last; q += G) visit(idx_b[q]);
+                    const int from = first + side.place, stop = at < steps ? last : 0;
+#pragma unroll
+                    for (int c = 0; c < PIECES; ++c)
+                        columns[d][c] = from + c * side.width < stop ? idx_b[from + c * side.width] : -1;
                 }
+#pragma unroll
+                for (int d = 0; d < AHEAD; ++d)
+#pragma unroll
+                    for (int c = 0; c < PIECES; ++c)
+                        if (columns[d][c] >= 0) visit(columns[d][c]);
             }
+        }
+        // What is longer, once for all of these rows of B: written once, it is compiled once.
+        const u32 longer = __ballot_sync(mask, met.last - met.first > PIECES * side.width);
+        for (u32 rest = (longer & mask) >> (threadIdx.x & 31 & ~(G - 1)); rest; rest &= rest - 1) {
+            const int at = __ffs(rest) - 1;
+            const int first = __shfl_sync(mask, met.first, at, G), last = __shfl_sync(mask, met.last, at, G);
+#pragma unroll 1
+            for (int q = first + PIECES * side.width + lane; q < last; q += G) visit(idx_b[q]);
         }
     }
 }
