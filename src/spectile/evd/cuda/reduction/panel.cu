@@ -27,11 +27,32 @@ struct Panel {
 
 #define GROUP 8  // columns between two that the code distinguishes
 
-// Columns FIRST ... of the panel: those left of FIRST are not touched, and the pivot is one of the next GROUP.
+// Apply the reflector of column k to it and to those on its right: those left of FIRST are not touched, and k is one of the
+// next GROUP, or is looked for further on.  Only this differs from column to column, so that the rest is compiled once.
 template <int FIRST>
+__device__ __forceinline__ void update_columns(const Panel& panel, const Reflector& h, int k, scalar_t (&r)[W], scalar_t& x) {
+    if constexpr (FIRST + GROUP < W)
+        if (k >= FIRST + GROUP) {
+            update_columns<FIRST + GROUP>(panel, h, k, r, x);
+            return;
+        }
+    const int row = panel.row;
+    const scalar_t v = row == k ? one() : (row > k ? x * h.scale : zero()), minus_v = negative(v);
+    scalar_t next = zero();
+#pragma unroll
+    for (int j = FIRST; j < W; ++j) {
+        scalar_t value = fma_(minus_v, panel.factors[j], r[j]);
+        if (j < FIRST + GROUP && j == k && row >= k) value = row == k ? make_scalar(h.beta, 0) : v;
+        if (j <= FIRST + GROUP && j == k + 1) next = value;
+        r[j] = value;
+    }
+    x = next;
+}
+
 __device__ __forceinline__ void factor_columns(const Panel& panel, scalar_t (&r)[W], scalar_t& x) {
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, warps = blockDim.x >> 5, row = panel.row;
-    for (int k = FIRST; k < FIRST + GROUP && k < panel.columns; ++k) {
+#pragma unroll 1
+    for (int k = 0; k < panel.columns; ++k) {
         uint4* phase = panel.messages + (long long)(k & 1) * (gridDim.x + 1) * W * PARTS;
         const unsigned flag = panel.epoch + k + 1;
         // Sums of this warp: lane j ends with that of column j (and j + 16).
@@ -100,18 +121,8 @@ __device__ __forceinline__ void factor_columns(const Panel& panel, scalar_t (&r)
             if (warp == 0 && lane == 0) panel.tau[k] = h.tau;
         }
         __syncwarp();
-        const scalar_t v = row == k ? one() : (row > k ? x * h.scale : zero()), minus_v = negative(v);
-        scalar_t next = zero();
-#pragma unroll
-        for (int j = FIRST; j < W; ++j) {
-            scalar_t value = fma_(minus_v, panel.factors[j], r[j]);
-            if (j < FIRST + GROUP && j == k && row >= k) value = row == k ? make_scalar(h.beta, 0) : v;
-            if (j <= FIRST + GROUP && j == k + 1) next = value;
-            r[j] = value;
-        }
-        x = next;
+        update_columns<0>(panel, h, k, r, x);
     }
-    if constexpr (FIRST + GROUP < W) factor_columns<FIRST + GROUP>(panel, r, x);
 }
 
 // Y goes to y1 and y2; above the Y of the next `clear` columns come zeros.
@@ -139,7 +150,7 @@ factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long
 #pragma unroll
     for (int j = 0; j < W; ++j) r[j] = row < m ? a[row + j * lda] : zero();
     scalar_t x = r[0];
-    factor_columns<0>(panel, r, x);
+    factor_columns(panel, r, x);
     if (row < m)
 #pragma unroll
         for (int j = 0; j < W; ++j) {
