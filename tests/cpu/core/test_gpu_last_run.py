@@ -29,15 +29,7 @@ def _plugin() -> ModuleType:
 
 # Files whose tests no device has run to the end on the code that is in the tree, and why.  Nothing may stay here
 # without a reason, and nothing that has a record.
-NOT_RUN: dict[str, str] = {
-    f"{file}.py{way}": "boxed.cu, steps of packed.cu and another assign_slots came since the last run"
-    for way in ("", " as A100", " as RTX 4090")
-    for file in (
-        *(f"core/test_{name}" for name in ("allocation_failures", "sequences")),
-        *(f"kpm/test_{name}" for name in ("boxed", "grouped", "inspector", "kpm", "multi_gpu", "operators", "slots")),
-        "kpm/test_staged",
-    )
-}
+NOT_RUN: dict[str, str] = {}
 
 
 @cache
