@@ -18,8 +18,9 @@ import importlib.util
 import os
 import re
 import struct
+import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -166,14 +167,34 @@ def _load(unit: Unit, described: str, actual: str, index: int) -> Any:
 
 
 def prepare(*units: Unit) -> None:
-    """Compile in parallel those of `units` that the current device needs and that are not in the cache."""
+    """Begin to compile side by side those of `units` that the current device needs and that are not in the cache.
+
+    What loads a unit waits for it alone: kernels run while later ones are compiled.
+    """
     known = compilable()
     device, actual = describe().arch, actual_arch()
     chosen = [(unit, image) for unit in units if (image := choose_image(unit.archs, device, actual, known))]
-    missing = [(unit, *image) for unit, image in chosen if not _image_path(unit, *image).exists()]
-    if len(missing) > 1:  # NVRTC may be called from several threads at once
-        with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
-            list(pool.map(lambda one: _image(*one), missing))
+    with _LOCK:
+        missing = {path: (unit, *image) for unit, image in chosen if not (path := _image_path(unit, *image)).exists()}
+        new = {path: one for path, one in missing.items() if path not in _UNDER_WAY}
+        if new:  # NVRTC may be called from several threads at once
+            pool = ThreadPoolExecutor(min(len(new), os.cpu_count() or 1))
+            _UNDER_WAY.update((path, pool.submit(write_image, *one, path)) for path, one in new.items())
+            pool.shutdown(wait=False)
+
+
+def is_compiling(unit: Unit) -> bool:
+    """Return whether `prepare` has begun to compile `unit` for the current device and has not ended."""
+    if not _UNDER_WAY:
+        return False
+    image = choose_image(unit.archs, describe().arch, actual_arch(), compilable())
+    begun = _UNDER_WAY.get(_image_path(unit, *image)) if image else None
+    return begun is not None and not begun.done()
+
+
+#: Units that threads compile, by the path of the image that they will write, until something has waited for them.
+_UNDER_WAY: dict[Path, Future[None]] = {}
+_LOCK = threading.Lock()
 
 
 def choose_image(archs: tuple[str, ...], described: str, actual: str, known: frozenset[str]) -> tuple[str, Form] | None:
@@ -235,6 +256,12 @@ def _image_path(unit: Unit, arch: str, form: Form) -> Path:
 def _image(unit: Unit, arch: str, form: Form) -> Path:
     """Return the path of a compiled unit, after compiling it into the cache if it does not exist yet."""
     path = _image_path(unit, arch, form)
+    begun = _UNDER_WAY.get(path)
+    if begun is not None:
+        try:
+            begun.result()
+        finally:
+            _UNDER_WAY.pop(path, None)
     if not path.exists():
         write_image(unit, arch, form, path)
     return path

@@ -225,8 +225,39 @@ def test_units_are_compiled_side_by_side_and_once(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Unit, "cubin", cubin)
     units = [Unit("spectile.core", (), archs=PORTABLE, defines={"N": str(number)}) for number in range(2)]
     compile_module.prepare(*units)
+    assert all(map(compile_module.is_compiling, units))
     compile_module.prepare(*units)
+    assert {_image(unit, "sm_90a", "cubin").read_bytes() for unit in units} == {b"code"}
+    assert not any(map(compile_module.is_compiling, units)) and not compile_module._UNDER_WAY
     assert sorted(compiled) == [("0", "sm_90a"), ("1", "sm_90a")]
+
+
+def test_what_needs_one_unit_waits_for_that_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compile_module, "describe", lambda: TABLE["H200"])
+    monkeypatch.setattr(compile_module, "actual_arch", lambda: "sm_90")
+    monkeypatch.setattr(compile_module.os, "cpu_count", lambda: 2)
+    done = threading.Event()
+
+    def cubin(unit: Unit, arch: str) -> bytes:
+        if unit.defines["N"] == "slow":
+            assert done.wait(30)
+        elif unit.defines["N"] == "wrong":
+            raise RuntimeError("NVRTC refused it")
+        return b"code"
+
+    monkeypatch.setattr(Unit, "cubin", cubin)
+    slow, quick, wrong = (
+        Unit("spectile.core", (), archs=("sm_90a",), defines={"N": name}) for name in ("slow", "quick", "wrong")
+    )
+    compile_module.prepare(slow, quick, wrong)
+    assert _image(quick, "sm_90a", "cubin").read_bytes() == b"code" and compile_module.is_compiling(slow)
+    for _ in range(2):  # what failed is tried again
+        with pytest.raises(RuntimeError, match="refused"):
+            _image(wrong, "sm_90a", "cubin")
+    done.set()
+    assert _image(slow, "sm_90a", "cubin").read_bytes() == b"code"
 
 
 def test_shipped_machine_code_is_taken_where_its_text_is_the_same(
