@@ -86,10 +86,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
         def __init__(self, a: Any, b: Any, out: Any, *_: Any, **options: Any) -> None:
             self.kernel = state.kernel
-            self.choice = SimpleNamespace(order="bins" if state.ordered else "numbered")
+            self.choice = SimpleNamespace(order="bins" if state.ordered else "numbered", copies=True)
             self.parameters = record(WGMMA_PRODUCT if self.kernel != "portable" else PRODUCT)
-            if self.kernel != "portable":
-                self.parameters["fields"]["copy_stores"] = 1
             self.order = (None, None, np.zeros((), ORDER)) if state.ordered else None
             self._addresses = a.data.ptr, b.data.ptr, out.data.ptr
 

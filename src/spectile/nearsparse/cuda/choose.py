@@ -55,6 +55,8 @@ class Problem:
         Whether all rows of A and B begin at multiples of 16 bytes, and the copy engine takes their strides.
     out_aligned : bool
         The same for the rows of C.
+    added : bool
+        Whether beta C is added.
     """
 
     m: int
@@ -66,13 +68,16 @@ class Problem:
     strict: bool = False
     aligned: bool = True
     out_aligned: bool = True
+    added: bool = False
 
     @classmethod
-    def of(cls, a: Any, b: Any, out: Any, block: int, precision: str, strict: bool = False) -> Problem:
+    def of(
+        cls, a: Any, b: Any, out: Any, block: int, precision: str, strict: bool = False, added: bool = False
+    ) -> Problem:
         """Return the problem of device arrays, shapes ([batch,] m, k), ([batch,] k, n) and ([batch,] m, n)."""
         return cls(
             a.shape[-2], a.shape[-1], b.shape[-1], out.shape[0] if out.ndim == 3 else 1, block, precision, strict,
-            all(map(_copied_by_engine, (a, b))), _copied_by_engine(out),
+            all(map(_copied_by_engine, (a, b))), _copied_by_engine(out), added,
         )  # fmt: skip
 
     @classmethod
@@ -128,6 +133,8 @@ class Choice:
         k steps for which the ordering kernel reserves space in the list of each tile; 0 if the product makes lists.
     grain : tuple of int
         Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
+    copies : bool
+        Whether C leaves through the copy engine.
     """
 
     kernel: Kernel
@@ -139,6 +146,7 @@ class Choice:
     order: str
     listed_steps: int
     grain: Grain
+    copies: bool = False
 
     def order_launch(self, m: int, n: int) -> Shape:
         """Return the launch of the kernel that orders the tiles: a warp for each."""
@@ -247,9 +255,10 @@ def _hopper(
     elif isinstance(shape, Wgmma) and ordered is None and problem.batches == 1:
         waves = count * shape.cluster / (device.multiprocessors * shape.resident)
         order = "diagonal" if 1 < waves <= DIAGONAL_WAVES else order
+    copies = problem.out_aligned and not problem.added
     return Choice(
         kernel,
-        hopper_unit(shape, PRECISIONS[problem.precision].output, *extra),
+        hopper_unit(shape, PRECISIONS[problem.precision].output, *extra, copies=copies),
         shape.kernel,
         Shape(
             (min(count * problem.batches, clusters) * shape.cluster,),
@@ -262,6 +271,7 @@ def _hopper(
         order,
         0,
         (max(1, 64 // problem.block), max(1, shape.group // problem.block), 1),
+        copies,
     )
 
 

@@ -353,8 +353,8 @@ def _boxes(product: Product) -> list[_Box]:
     if product.kernel not in WGMMA:
         return []
     base = product.parameters.__array_interface__["data"][0]
-    copies = bool(product.parameters["fields"]["copy_stores"])
-    return [_Box(base + 128 * number, pointer) for number, pointer in enumerate(product.addresses()[: 2 + copies])]
+    moved = product.addresses()[: 2 + product.choice.copies]
+    return [_Box(base + 128 * number, pointer) for number, pointer in enumerate(moved)]
 
 
 def same_layout(x: Any, y: Any) -> bool:

@@ -29,7 +29,7 @@ ORDER = layout(
 WGMMA_FIELDS = layout(
     "c:p out:p norms_a:p norms_b:p tau_device:p counter:p order:p cancelled:p tau:d alpha:d beta:d ldc:l ldo:l "
     "stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i tiles_n:i "
-    "batches:i batch_a:i batch_b:i copy_stores:i"
+    "batches:i batch_a:i batch_b:i"
 )
 WGMMA_PRODUCT = np.dtype(
     {
@@ -42,7 +42,7 @@ WGMMA_PRODUCT = np.dtype(
 
 
 def prepared_choice(a: Any, b: Any, out: Any, request: Request, *, counts: bool) -> Choice:
-    """Return how a request is computed, after compiling side by side the kernels of its call.
+    """Return how a request is computed, and begin to compile side by side the kernels of its call.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def prepared_choice(a: Any, b: Any, out: Any, request: Request, *, counts: bool)
     counts : bool
         Whether the valid products are counted first.
     """
-    problem = Problem.of(a, b, out, request.block, request.precision, request.strict)
+    problem = Problem.of(a, b, out, request.block, request.precision, request.strict, request.beta != 0)
     choice, row = choose(problem, device.describe()), request.arithmetic
     # The product first: it takes longest.
     units = [choice.unit, NORM_UNITS[row.dtype]]
@@ -115,14 +115,14 @@ class Product:
         ordered: bool | None = None,
         choice: Choice | None = None,
     ) -> None:
-        problem = Problem.of(a, b, out, maps.block, precision, strict)
+        problem = Problem.of(a, b, out, maps.block, precision, strict, beta != 0)
         self.choice = choice or choose(problem, device.describe(), kernel, ordered)
         self.maps, self.shape, self.batches = maps, (problem.m, problem.k, problem.n), problem.batches
         self._keep: tuple[Any, ...] = a, b, c, out, tau
         fields = self._common(out, tau, alpha, beta, c)
         order = self._prepare_order(fields)
         if self.kernel in WGMMA:
-            self.parameters = self._hopper_parameters(a, b, out, fields | order, problem)
+            self.parameters = self._hopper_parameters(a, b, out, fields | order)
         else:
             strides = {"lda": pitch(a), "ldb": pitch(b), "stride_a": stride(a), "stride_b": stride(b)}
             own = {"a": a.data.ptr, "b": b.data.ptr} | strides
@@ -200,14 +200,13 @@ class Product:
         self.order = function, choice.order_launch(self.shape[0], self.shape[2]), parameters
         return {name: pointer for name, pointer in pointers.items() if name not in ("counts", "finished")}
 
-    def _hopper_parameters(self, a: Any, b: Any, out: Any, fields: dict[str, Any], problem: Problem) -> Any:
+    def _hopper_parameters(self, a: Any, b: Any, out: Any, fields: dict[str, Any]) -> Any:
         from spectile.core.tensor_map import encode
 
         shape = WGMMA[self.kernel]
         parameters = record(WGMMA_PRODUCT)
-        copy_stores = fields["beta"] == 0 and problem.out_aligned
         boxes = [("map_a", a, shape.box_a, shape.swizzle_a), ("map_b", b, shape.box_b, 128)]
-        if copy_stores:
+        if self.choice.copies:
             boxes.append(("map_c", out, (1, 64, 128 // out.itemsize), 128))
         for name, array, box, swizzle in boxes:
             # One matrix for all items is a batch of one.
@@ -218,7 +217,6 @@ class Product:
             "batches": self.batches,
             "batch_a": int(stride(a) > 0),
             "batch_b": int(stride(b) > 0),
-            "copy_stores": copy_stores,
         }
         fill(parameters["fields"], fields | own)
         return parameters

@@ -91,8 +91,11 @@ def blocks_unit(precision: str) -> Unit:
 
 
 @functools.cache
-def hopper_unit(shape: HopperShape, output: str, schedule: str = "") -> Unit:
-    """Return a kernel for Hopper and C of a dtype; `schedule` gives tiles to clusters another way (the study's)."""
+def hopper_unit(shape: HopperShape, output: str, schedule: str = "", *, copies: bool = True) -> Unit:
+    """Return a kernel for Hopper and C of a dtype; `schedule` gives tiles to clusters another way (the study's).
+
+    `copies` tells whether C leaves through the copy engine, else it is stored element by element.
+    """
     defines: dict[str, object] = {
         "TILE_N": shape.tile_n,
         "GROUP_N": shape.group,
@@ -100,6 +103,7 @@ def hopper_unit(shape: HopperShape, output: str, schedule: str = "") -> Unit:
         "LISTERS": shape.listers,
         "STAGES": shape.stages,
         "LIST_STEPS": shape.list_steps,
+        "COPY_STORES": int(copies),
         "OUTPUT_BITS": _bits(output),
         "BAND_ROWS": HOPPER_BAND_ROWS,
         "WORK_BINS": WORK_BINS,
@@ -164,5 +168,10 @@ UNITS: tuple[Unit, ...] = (
     *ORDER_UNITS.values(),
     *dict.fromkeys(_portable_units()),
     *dict.fromkeys(blocks_unit(name) for name in PRECISIONS),
-    *dict.fromkeys(hopper_unit(shape, output) for shape in WGMMA.values() for output in _outputs(shape)),
+    *dict.fromkeys(
+        hopper_unit(shape, output, copies=copies)
+        for shape in WGMMA.values()
+        for output in _outputs(shape)
+        for copies in (True, False)
+    ),
 )

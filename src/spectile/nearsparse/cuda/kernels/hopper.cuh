@@ -23,6 +23,8 @@ using Output = __half;
 using Output = float;
 #endif
 
+// COPY_STORES: C leaves through the copy engine, where beta is 0 and the rows are aligned.  The two ways are compiled apart,
+// since a product takes one of them.
 constexpr int kTileM = 128, kTileN = TILE_N;
 constexpr int kPartN = GROUP_N, kPartsN = kTileN / kPartN;
 constexpr int kStep = 32;                                   // k of a list entry and of a pipeline stage
@@ -48,7 +50,6 @@ struct Product {
   int norm_k, log2_block;
   int tiles_m, tiles_n, batches;   // tiles of a whole cluster
   int batch_a, batch_b;            // 0 where all items of the batch share the matrix
-  int copy_stores;                 // C through the copy engine: beta is 0 and the rows are aligned
 };
 
 struct Tile {

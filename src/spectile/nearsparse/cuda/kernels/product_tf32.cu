@@ -253,10 +253,11 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
       }
     }
     if (lane == 0) barrier_arrive(shared.list_empty[slot]);
-    if (p.copy_stores)
-      copy_part(p, sum, tile.row, tile.column + 64 * consumer, tile.batch, staging);
-    else
-      store_part(p, sum, tile.row, tile.column + 64 * consumer, tile.batch);
+#if COPY_STORES
+    copy_part(p, sum, tile.row, tile.column + 64 * consumer, tile.batch, staging);
+#else
+    store_part(p, sum, tile.row, tile.column + 64 * consumer, tile.batch);
+#endif
   }
 }
 

@@ -226,10 +226,11 @@ __device__ __forceinline__ void consume(const Product& p, unsigned char* stages,
 #pragma unroll
     for (int i = 0; i < kPartN / 2; ++i) asm volatile("" : "+f"(sum[i])::"memory");
     const int row = tile.row + kTileM * rank + part_row, column = tile.column + part_column;
-    if (p.copy_stores)
-      copy_part(p, sum, row, column, tile.batch, staging);
-    else
-      store_part(p, sum, row, column, tile.batch);
+#if COPY_STORES
+    copy_part(p, sum, row, column, tile.batch, staging);
+#else
+    store_part(p, sum, row, column, tile.batch);
+#endif
   }
 }
 
