@@ -77,7 +77,7 @@ class Precision:
         return np.dtype(self.value)
 
 
-#: All that is known of a precision; what rounds to it stands in ``rounding.py`` and ``check.cu``.
+#: All that is known of a precision; what rounds to it stands in ``rounding.py``, ``half.cuh`` and ``check.cu``.
 PRECISIONS = {
     row.name: row
     for row in (

@@ -300,6 +300,7 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
     for module in (count, fill):
         monkeypatch.setattr(module, "describe", lambda: TABLE["H200"])
     monkeypatch.setattr(Recorded, "seen", set())
+    monkeypatch.setattr(fill.units, "prepare_numeric", lambda *_: None)
     factors._Check(value, "f", (10, 20), 30, 0, 1)
     factors._Check(value, "d", (10, 20), 30, 0, 1)
     factors._Compare(10, 20, 1)

@@ -1,4 +1,4 @@
-"""The first product compiles side by side what products of its kind may launch, each numeric kernel as a unit."""
+"""The first product compiles side by side what it launches, each numeric kernel as a unit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import pytest
 from spectile.core.compile import Unit
 from spectile.core.devices import TABLE
 from spectile.tsparse import types
-from spectile.tsparse.cuda import factors, plans, units
+from spectile.tsparse.cuda import choose, factors, plans, units
+from spectile.tsparse.cuda.counters import Head
+
+from ...heads import head_of
 
 DEVICE = TABLE["H200"]
 #: Rows and entries of A that lanes and blocks count, by warps and by blocks.
@@ -22,23 +25,59 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Unit, ...]]:
     calls: list[tuple[Unit, ...]] = []
     monkeypatch.setattr(units, "prepare", lambda *wanted: calls.append(wanted))
     monkeypatch.setattr(units, "describe", lambda: DEVICE)
-    units._prepare_rows.cache_clear()
+    for asked in (units._prepare_rows, units._prepare_numeric):
+        asked.cache_clear()
     yield calls  # type: ignore[misc]
-    units._prepare_rows.cache_clear()
+    for asked in (units._prepare_rows, units._prepare_numeric):
+        asked.cache_clear()
 
 
-def test_one_symbolic_kernel_is_compiled_and_all_numeric_ones_but_the_rare(compiled: list[tuple[Unit, ...]]) -> None:
+def test_one_symbolic_kernel_is_compiled_at_first(compiled: list[tuple[Unit, ...]]) -> None:
     for _ in range(2):
         units.prepare_rows("float64", 0, *BY_BLOCKS, 2_000, 40_000)
     units.prepare_rows("float64", 0, *BY_WARPS, 500, 1_000)
     first, second = map(set, compiled)
-    assert units.SYMBOLIC[True] in first - second and units.SYMBOLIC[False] in second - first
-    numeric = {unit for family in (units.SORT, units.WINDOW, units.HASH) for unit in family["float64"].values()}
     known = {units.CHECK["float64"], units.ANALYSIS["float64"]}
-    assert second == {units.SYMBOLIC[False], *known, *numeric}
     # No row of so few columns, of a B of so few entries, goes to a block.
-    blocks = {units.BLOCK["float64"][f"numeric_block_{kind}"] for kind in ("small", "large")}
-    assert first == {units.SYMBOLIC[True], units.SYMBOLIC_BLOCK, *known, *numeric, *blocks}
+    assert second == {units.SYMBOLIC[False], *known}
+    assert first == {units.SYMBOLIC[True], units.SYMBOLIC_BLOCK, *known}
+
+
+def _heads(symbolic: dict[int, int], numeric: dict[int, int]) -> Head:
+    counts = {f"SYMBOLIC+{number}": rows for number, rows in symbolic.items()}
+    return head_of(**counts, **{f"NUMERIC+{number}": rows for number, rows in numeric.items()})
+
+
+@pytest.mark.parametrize(
+    ("symbolic", "numeric", "columns", "spare"),
+    [
+        ({0: 2000}, {1: 1990, 0: 10}, 2000, 0),  # cold.py: 20 entries a row, 2000 columns
+        ({0: 2000}, {1: 2000}, 2000, 1),
+        ({1: 50}, {2: 40, 8: 10}, 8000, 0),
+        ({4: 9, 5: 90}, {5: 9, 6: 40, 7: 40, 8: 10}, 10**6, 0),
+        ({7: 5, 8: 4, 9: 3, 10: 2}, {12: 5, 13: 4, 14: 3, 15: 2}, 500, 0),
+        ({4: 9}, {5: 9}, 10**8, 1),
+        ({}, {}, 10, 0),
+    ],
+)
+def test_the_analysis_foresees_what_fills_the_rows(
+    symbolic: dict[int, int], numeric: dict[int, int], columns: int, spare: int
+) -> None:
+    """At most one kernel too many is compiled for rows of one kind, and none is missed."""
+    both = _heads(symbolic, numeric)
+    foreseen = choose.foreseen(both, columns, 20.0)
+    launched = {(one.family, one.name) for one in choose.numeric(both, columns, 20.0, 8, 1 << 28, DEVICE)}
+    assert launched <= set(foreseen) and len(foreseen) == len(launched) + spare
+
+
+def test_each_kernel_of_the_numeric_phase_is_compiled_once(compiled: list[tuple[Unit, ...]]) -> None:
+    names = (("window", "numeric_window_32_64_2048"), ("sort", "numeric_sort_8"))
+    for reuse in (False, True, False):
+        units.prepare_numeric("float32", names, reuse)
+    sort = units.SORT["float32"]["numeric_sort_8"]
+    assert compiled == [
+        (family["float32"]["numeric_window_32_64_2048"], sort) for family in (units.WINDOW, units.REUSE_WINDOW)
+    ]
 
 
 def test_the_slowest_unit_is_compiled_from_the_beginning(compiled: list[tuple[Unit, ...]]) -> None:

@@ -604,7 +604,7 @@ def test_parts_of_a_large_product_cover_its_rows(counts, chunk, most):
     assert (covered == 1).all()
 
 
-#: Functions of check.cu that tell a `HalfRange`, and its attributes.
+#: Functions of half.cuh that tell a `HalfRange`, and its attributes.
 RANGES = {"least": "least", "most": "most", "lost_below": "lost"}
 
 

@@ -168,13 +168,11 @@ def numeric(
     """
     bins = head.bins()
     yield from _blocks(head, bins, scratch_bytes, device)
-    # Tables of more columns have a whole warp per row: fewer rows per block keep more warps at work.
-    family = "hash" if columns < 1 << (32 - HASH_KERNELS[-1].log) else "wide_hash"
+    family, few = _hash_family(columns), _window_lanes(mean_b)
     for hashed in reversed(HASH_KERNELS):
         if bins[hashed.bin]:
             row_bytes = (4 + itemsize) * _padded(1 << hashed.log, hashed.lanes) + (2 << hashed.log)
             yield _by_groups(family, hashed.name, hashed.bin, bins, hashed.lanes, row_bytes)
-    few = 32 if mean_b > CONSTANTS["LONG_MEAN"] else 16 if mean_b > CONSTANTS["MIDDLE_MEAN"] else 8
     for window in WINDOW_KERNELS:
         if bins[window.bin] and window.lanes == (32 if window.bin else few):
             row_bytes = 8 * _padded(window.words, window.lanes) + itemsize * _padded(window.sums, window.lanes)
@@ -183,6 +181,40 @@ def numeric(
         if bins[few_products.bin]:
             lanes = few_products.lanes
             yield _by_groups("sort", few_products.name, few_products.bin, bins, lanes, (8 * itemsize + 24) * lanes + 8)
+
+
+def _hash_family(columns: int) -> str:
+    # Tables of more columns have a whole warp per row: fewer rows per block keep more warps at work.
+    return "hash" if columns < 1 << (32 - HASH_KERNELS[-1].log) else "wide_hash"
+
+
+def _window_lanes(mean_b: float) -> int:
+    """Return the lanes of a row in the first window bin."""
+    return 32 if mean_b > CONSTANTS["LONG_MEAN"] else 16 if mean_b > CONSTANTS["MIDDLE_MEAN"] else 8
+
+
+#: Bins of the numeric phase to which the rows of each bin of the symbolic phase go, as a rule.
+_FORESEEN = ((0, 1), (2, 8), (3, 4), (4, 5), (5, 6), (6, 7, 8), (8, 9), (12,), (13,), (14,), (15,))
+
+
+def foreseen(head: Head, columns: int, mean_b: float) -> tuple[tuple[str, str], ...]:
+    """Return family and name of the kernels that `numeric` will ask for, as far as the analysis tells.
+
+    Parameters
+    ----------
+    head : Head
+        What the analysis counted.
+    columns, mean_b : int, float
+        As for `numeric`.
+    """
+    counts = (head[HEAD["SYMBOLIC"] + number] for number in range(CONSTANTS["BINS_SYMBOLIC"]))
+    bins = {number for count, numbers in zip(counts, _FORESEEN, strict=True) if count for number in numbers}
+    windows = [one for one in WINDOW_KERNELS if one.bin or one.lanes == _window_lanes(mean_b)]
+    families = (
+        ("block", BLOCK_KERNELS), (_hash_family(columns), reversed(HASH_KERNELS)), ("window", windows),
+        ("sort", SORT_KERNELS),
+    )  # fmt: skip
+    return tuple((family, one.name) for family, kernels in families for one in kernels if one.bin in bins)
 
 
 def list_start(number: int, rows: int, count: int) -> int:

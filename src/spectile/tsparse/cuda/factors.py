@@ -1,4 +1,4 @@
-"""Factors on the device: checked and rounded to the precision of the product (``check.cu``).
+"""Factors on the device: checked and rounded to the precision of the product (``check.cu``; float16: ``scaling.cu``).
 
 The flags of the check lie among the counters of the symbolic phase and are read with them, which spares a wait.  Where
 one is set, the factors are canonicalized, or scaled for float16, and used again.
@@ -209,7 +209,7 @@ def _scale(matrix: Any, factor: Factor, counters: Counters, which: int) -> None:
 
     rows, by_row = matrix.shape[0], which == 0
     exponents = cupy.full(rows if by_row else matrix.shape[1], CONSTANTS["EMPTY"], np.int32)
-    unit, shape, kind = units.CHECK["float32"], choose.scale(rows), _TYPES[matrix.dtype.char]
+    unit, shape, kind = units.SCALING, choose.scale(rows), _TYPES[matrix.dtype.char]
     sizes: tuple[Any, ...] = (np.int32(rows), np.int32(by_row))
     arrays = (matrix.indptr, matrix.indices, matrix.data, exponents)
     kernel(unit, f"exponents_{kind}")(shape, *sizes, *arrays)
@@ -241,7 +241,7 @@ def unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: i
     if len(data):
         sizes = (np.int32(rows), np.int32(A.half.top))
         arguments = (*sizes, indptr, indices, data, A.exponents[first:], B.exponents, counters.head)
-        kernel(units.CHECK["float32"], "unscale")(choose.scale(rows), *arguments)
+        kernel(units.SCALING, "unscale")(choose.scale(rows), *arguments)
     if counters.read()[HEAD["FLAGS"]]:
         raise errors.beyond_float32("an entry of C is")
     return data

@@ -49,6 +49,8 @@ def _task_product(precision: str, tensor: int) -> Unit:
 
 #: By the name of the type of C.
 CHECK = _by_value("check.cu")
+#: Of products in float16 alone.
+SCALING = _by_value("scaling.cu")["float32"]
 ANALYSIS = _by_value("rows/analysis.cu")
 LIST = _by_value("rows/list.cu")
 #: By whether a block counts a row of a window bin; they read no values, nor does the kernel of the block bin.
@@ -80,16 +82,26 @@ UNITS = (
     SYMBOLIC_BLOCK,
     TASK_LIST,
     TASK_PLAIN,
+    SCALING,
     *SYMBOLIC.values(),
     *(unit for family in (CHECK, ANALYSIS, LIST, TASK_PRODUCT) for unit in family.values()),
     *(unit for family in _NUMERIC for kernels in family.values() for unit in kernels.values()),
 )
-#: Kernels of the block bins that few products launch, where shared memory does not hold a row: compiled when one does.
-_RARE = frozenset(kernel.name for kernel in BLOCK_KERNELS if not (kernel.shared_words and kernel.shared_sums))
+#: The numeric phase of a product, by the family of a kernel.
+NUMERIC = {"sort": SORT, "window": WINDOW, "hash": HASH, "wide_hash": WIDE_HASH, "block": BLOCK}
+REUSE = {
+    "sort": SORT,
+    "window": REUSE_WINDOW,
+    "hash": REUSE_HASH,
+    "wide_hash": REUSE_HASH,
+    "block": REUSE_BLOCK,
+}
 
 
 def prepare_rows(value: str, device: int, rows: int, nnz_a: int, columns: int, nnz_b: int) -> None:
-    """Compile side by side what a product by rows of such factors may launch on the current device.
+    """Begin to compile side by side what counts the rows of a product of such factors on the current device.
+
+    What fills them depends on the rows (`prepare_numeric`).
 
     Parameters
     ----------
@@ -108,8 +120,17 @@ def prepare_rows(value: str, device: int, rows: int, nnz_a: int, columns: int, n
 
 @functools.cache
 def _prepare_rows(value: str, device: int, by_blocks: bool, blocks: bool) -> None:
-    # Those that take longest come first.
-    wanted = [SYMBOLIC[by_blocks], *HASH[value].values(), *WINDOW[value].values(), CHECK[value], ANALYSIS[value]]
-    if blocks:
-        wanted += [SYMBOLIC_BLOCK, *(unit for name, unit in BLOCK[value].items() if name not in _RARE)]
-    prepare(*wanted, *SORT[value].values())
+    # The one that takes longest comes first.
+    wanted = [SYMBOLIC[by_blocks], CHECK[value], ANALYSIS[value]]
+    prepare(*wanted, *([SYMBOLIC_BLOCK] if blocks else []))
+
+
+def prepare_numeric(value: str, chosen: tuple[tuple[str, str], ...], reuse: bool = False) -> None:
+    """Begin to compile kernels of the numeric phase for the current device, each by its family and name."""
+    _prepare_numeric(describe().arch, value, chosen, reuse)
+
+
+@functools.cache
+def _prepare_numeric(arch: str, value: str, chosen: tuple[tuple[str, str], ...], reuse: bool) -> None:
+    families = REUSE if reuse else NUMERIC
+    prepare(*(families[family][value][name] for family, name in chosen))

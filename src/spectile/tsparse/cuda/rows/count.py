@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.compile import is_compiling
 from spectile.core.device import describe
 from spectile.core.launch import kernel
 from spectile.tsparse.cuda import choose, units
@@ -98,7 +99,13 @@ def count_rows(
         indptr.fill(0)
         return Phase(first, 0, indptr, Head.empty())
     key = ("count", counters.device, value, rows, A.shape, A.nnz, B.shape[1], B.nnz)
-    launches: _Launches = plan(key, lambda: _Launches(value, rows, A, B))
+
+    def made() -> _Launches:
+        if is_compiling(units.SYMBOLIC[choose.symbolic_groups(rows, _entries(A, rows), describe())[0]]):
+            _foresee(A, B, first, rows, value, counters)
+        return _Launches(value, rows, A, B)
+
+    launches: _Launches = plan(key, made)
     work, kept_words = cupy.cuda.alloc(launches.work_bytes), launches.kept_words
     at = work.ptr
     low, span, slot, entries, lists = range(at, at + 20 * rows, 4 * rows)
@@ -117,12 +124,37 @@ def count_rows(
     return Phase(first, rows, indptr, counted, work, low, span, slot, lists, kept, kept_words, scratch_bytes)
 
 
+def _entries(A: Factor, rows: int) -> int:
+    """Return the entries that so many rows of A hold, on average."""
+    return min(max(A.nnz * rows // A.shape[0], 1), 2**31 - 1)
+
+
+def _foresee(A: Factor, B: Factor, first: int, rows: int, value: str, counters: Counters) -> None:
+    """Begin to compile what will fill the rows, while what counts them is being compiled.
+
+    It is known from the analysis alone, which is made here once more, with counters of its own.
+    """
+    import cupy
+
+    own, work = Counters(rows), cupy.cuda.alloc(4 * (4 + choose.LISTS) * rows)
+    cupy.cuda.runtime.memcpyAsync(own.head, counters.head, 4 * CONSTANTS["HEAD"], 3, own.stream)  # 3: on the device
+    low, span, slot, entries, lists = (np.uint64(work.ptr + 4 * rows * place) for place in range(5))
+    pattern = A.indptr[first:], A.indices, B.indptr, B.indices
+    log, shape = choose.analysis(rows, A.nnz / max(A.shape[0], 1), describe())
+    sizes = np.int32(rows), np.int32(A.shape[1]), np.int32(log)
+    analyse = kernel(units.ANALYSIS[value], "analyse")
+    analyse(shape, *sizes, *pattern, low, span, entries, slot, lists, np.uint64(own.head))
+    head = own.read()
+    mean_b = head.wide("PRODUCTS") / _entries(A, rows)
+    units.prepare_numeric(value, choose.foreseen(head, B.shape[1], mean_b))
+
+
 class _Launches:
     """The launches of the symbolic phase, for addresses that are set before."""
 
     def __init__(self, value: str, rows: int, A: Factor, B: Factor) -> None:
         device = describe()
-        nnz = min(max(A.nnz * rows // A.shape[0], 1), 2**31 - 1)
+        nnz = _entries(A, rows)
         kept_words = self.kept_words = choose.kept_words(rows, nnz)
         self.work_bytes = 4 * (4 + choose.LISTS) * rows + 4 * kept_words
         # Whether the kernel for the block bin is launched, and whether another product of these sizes left rows out.

@@ -17,21 +17,6 @@ from spectile.tsparse.cuda.rows.count import Phase
 from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
 
-_FRESH = {
-    "sort": units.SORT,
-    "window": units.WINDOW,
-    "hash": units.HASH,
-    "wide_hash": units.WIDE_HASH,
-    "block": units.BLOCK,
-}
-_REUSE = {
-    "sort": units.SORT,
-    "window": units.REUSE_WINDOW,
-    "hash": units.REUSE_HASH,
-    "wide_hash": units.REUSE_HASH,
-    "block": units.REUSE_BLOCK,
-}
-
 
 def fill_rows(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any, reuse: bool = False) -> None:
     """Fill the columns and values of the rows of `phase`, or with `reuse` the values beside known columns."""
@@ -51,9 +36,11 @@ class Launches:
     def __init__(self, A: Factor, B: Factor, phase: Phase, itemsize: int, reuse: bool) -> None:
         mean_b = phase.products / max(A.nnz * phase.rows / max(A.shape[0], 1), 1)
         self._lanes = choose.row_lanes(mean_b)
-        self._units = {name: unit[f"float{8 * itemsize}"] for name, unit in (_REUSE if reuse else _FRESH).items()}
-        device = describe()
+        value, device = f"float{8 * itemsize}", describe()
+        self._units = {name: unit[value] for name, unit in (units.REUSE if reuse else units.NUMERIC).items()}
         chosen = list(choose.numeric(phase.head, B.shape[1], mean_b, itemsize, phase.scratch_bytes, device))
+        names = tuple((one.family, one.name) for one in chosen)
+        units.prepare_numeric(value, names, reuse)
         self._lists = [4 * choose.list_start(one.bin, phase.rows, one.rows) for one in chosen]
         self._scratch_words = max((one.shape.grid[0] * one.scratch_words for one in chosen), default=0)
         self._addresses = Addresses(14 + len(chosen))
