@@ -39,7 +39,7 @@ from spectile.evd.cuda.small import rotations
 from spectile.evd.cuda.tridiagonal import divide, inverse, sturm
 from spectile.evd.cuda.vendor import batched
 from spectile.evd.cuda.vendor import dense as vendor
-from spectile.evd.cuda.workspace import padded_order, workspace_bytes
+from spectile.evd.cuda.workspace import most_leaf, padded_order, workspace_bytes
 from spectile.evd.types import SCALARS, Definite, Options, Scalar, Subset, working_dtype
 
 
@@ -259,25 +259,36 @@ def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, bl
 def prepare_stages(
     n: int, dtype: str, bandwidth: int, *, vectors: bool, subset: Subset | None, dense: bool = True
 ) -> None:
-    """Compile side by side what the first such call launches, for a band without what reduces to one."""
+    """Begin to compile side by side what the first such call launches, for a band without what reduces to one."""
     on = device.describe()
     few = vectors and subset is not None and (not subset.by_index or inverse.pays(n, subset.count()))
     # How many an interval holds is not known yet: few, as a rule.
     count = n if subset is None else subset.count() if subset.by_index else 1
     lanes = sturm_lanes(count, on) if few or not vectors else None
-    _prepare(on, dtype, bandwidth, (dense, dense and panel.is_tall(n - bandwidth, on)), lanes, vectors, few)
+    leaf = None
+    if vectors and not few:
+        levels, order = padded_order(n)
+        leaf = most_leaf(order >> levels)
+    _prepare(on, dtype, bandwidth, (dense, dense and panel.is_tall(n - bandwidth, on)), lanes, vectors, leaf)
 
 
 @functools.cache
 def _prepare(
-    on: Device, dtype: str, bandwidth: int, panels: tuple[bool, bool], lanes: int | None, vectors: bool, few: bool
+    on: Device,
+    dtype: str,
+    bandwidth: int,
+    panels: tuple[bool, bool],
+    lanes: int | None,
+    vectors: bool,
+    leaf: int | None,
 ) -> None:
     key = dtype, bandwidth
     wanted = [units.CHASING[key], units.MATRIX[dtype]]
     if panels[0]:
         wanted += [units.PRODUCTS[key], *(units.PANEL[(*key, tall)] for tall in (False, True)[: 1 + panels[1]])]
     if vectors:
-        wanted += [units.SWEEPS[key], units.INVERSE if few else units.DIVIDE]
+        divided = [units.INVERSE] if leaf is None else [units.DIVIDE, units.LEAVES[leaf]]
+        wanted += [units.SWEEPS[key], *divided]
     if vectors and panels[0]:
         wanted.append(units.BACK_PANELS[key])
     if lanes is not None:

@@ -70,6 +70,8 @@ STURM = {
     for lanes in (1, 4, 16, 32)
 }
 DIVIDE = _unit("tridiagonal/divide.cu", {})
+#: By the order that a leaf has at most.
+LEAVES = {most: _unit("tridiagonal/leaves.cu", {"MOST_LEAF": most}) for most in (32, 64)}
 INVERSE = _unit("tridiagonal/inverse.cu", {})
 
 UNITS = (
@@ -84,5 +86,6 @@ UNITS = (
     *TRIANGULAR.values(),
     *STURM.values(),
     DIVIDE,
+    *LEAVES.values(),
     INVERSE,
 )

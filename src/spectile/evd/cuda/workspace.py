@@ -26,6 +26,11 @@ def padded_order(n: int) -> tuple[int, int]:
     return levels, order
 
 
+def most_leaf(leaf: int) -> int:
+    """Return for leaves of which order at most the kernel is that solves leaves of order `leaf`."""
+    return 32 if leaf <= 32 else 64
+
+
 def _spare_elements(n: int) -> int:
     """Return how many elements a work space of 2.2 n² leaves beside the matrix, its panels and Q."""
     return int(1.2 * n * n) - 128 * n - padded_order(n)[1] ** 2

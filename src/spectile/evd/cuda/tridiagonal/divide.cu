@@ -1,4 +1,5 @@
 // Divide and conquer for a symmetric tridiagonal matrix of order N = leaf 2^levels: all merges of a level at once.
+// leaves.cu solves the leaves.
 //
 // A merge of order m joins two solved halves: D + rho z z^T with D the halves' eigenvalues.  `order` sorts D, `deflate`
 // drops what is negligible, `secular` finds the roots, `refine_z` makes z fit the computed roots (Gu and Eisenstat), so
@@ -17,101 +18,6 @@ __device__ __forceinline__ double warp_product(double x) {
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes >>= 1) x *= __shfl_xor_sync(0xffffffffu, x, lanes);
     return x;
-}
-
-// Eigenvalues (ascending) and vectors of each leaf x leaf diagonal block by Jacobi rotations; one block of N threads a
-// leaf of at most N.  d, e: the torn matrix; e at the end of a leaf is not read.
-template <int N>
-__device__ __forceinline__ void solve_leaf(const double* d, const double* e, int leaf, double* w, double* q, long long ldq)
-{
-    extern __shared__ unsigned char shared[];
-    double* a = (double*)shared;      // N x (N + 1)
-    double* v = a + N * (N + 1);      // N x (N + 1)
-    double* cs = v + N * (N + 1);     // N / 2 cosines, N / 2 sines
-    int* pairs = (int*)(cs + N);      // N / 2 x 2
-    const int lane = threadIdx.x;
-    const long long base = (long long)blockIdx.x * leaf;
-    for (int j = 0; j < N; ++j) {
-        double value = 0;
-        if (lane < leaf && j < leaf) {
-            if (lane == j) value = d[base + j];
-            if (lane == j + 1) value = e[base + j];
-            if (lane + 1 == j) value = e[base + lane];
-        }
-        a[lane + j * (N + 1)] = value;
-        v[lane + j * (N + 1)] = lane == j ? 1 : 0;
-    }
-    __syncthreads();
-    const int half = (leaf + 1) / 2, players = 2 * half;
-    for (int sweep = 0; sweep < 30; ++sweep) {
-        int rotated = 0;
-        for (int round = 0; round < players - 1; ++round) {
-            // Round-robin pairs: player `players - 1` stays, the others turn.
-            if (lane < half) {
-                int i = lane == 0 ? players - 1 : (round + lane) % (players - 1);
-                int j = (round + players - 1 - lane) % (players - 1);
-                if (i > j) { const int k = i; i = j; j = k; }
-                double c = 1, s = 0;
-                if (j < leaf && i != j) {
-                    const double off = a[i + j * (N + 1)], p = a[i + i * (N + 1)], r = a[j + j * (N + 1)];
-                    if (fabs(off) > 0.25 * EPS * sqrt(fabs(p)) * sqrt(fabs(r)) && fabs(off) > 1e-30) {
-                        const double tau = (r - p) / (2 * off);
-                        const double t = copysign(1.0, tau) / (fabs(tau) + sqrt(1 + tau * tau));
-                        c = 1 / sqrt(1 + t * t);
-                        s = t * c;
-                        rotated = 1;
-                    }
-                }
-                cs[lane] = c;
-                cs[N / 2 + lane] = s;
-                pairs[2 * lane] = i;
-                pairs[2 * lane + 1] = j;
-            }
-            __syncthreads();
-            for (int k = 0; k < half; ++k) {  // columns, and V: row `lane`
-                const int i = pairs[2 * k], j = pairs[2 * k + 1];
-                const double c = cs[k], s = cs[N / 2 + k];
-                double x = a[lane + i * (N + 1)], y = a[lane + j * (N + 1)];
-                a[lane + i * (N + 1)] = c * x - s * y;
-                a[lane + j * (N + 1)] = s * x + c * y;
-                x = v[lane + i * (N + 1)], y = v[lane + j * (N + 1)];
-                v[lane + i * (N + 1)] = c * x - s * y;
-                v[lane + j * (N + 1)] = s * x + c * y;
-            }
-            __syncthreads();
-            for (int k = 0; k < half; ++k) {  // rows: column `lane`
-                const int i = pairs[2 * k], j = pairs[2 * k + 1];
-                const double c = cs[k], s = cs[N / 2 + k];
-                const double x = a[i + lane * (N + 1)], y = a[j + lane * (N + 1)];
-                a[i + lane * (N + 1)] = c * x - s * y;
-                a[j + lane * (N + 1)] = s * x + c * y;
-            }
-            __syncthreads();
-        }
-        if (!__syncthreads_or(rotated)) break;
-    }
-    if (lane < leaf) {
-        const double mine = a[lane + lane * (N + 1)];
-        int rank = 0;
-        for (int j = 0; j < leaf; ++j) {
-            const double other = a[j + j * (N + 1)];
-            rank += other < mine || (other == mine && j < lane);
-        }
-        w[base + rank] = mine;
-        for (int i = 0; i < leaf; ++i) q[base + i + (base + rank) * ldq] = v[i + lane * (N + 1)];
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(32)
-leaves(const double* d, const double* e, int leaf, double* w, double* q, long long ldq)
-{
-    solve_leaf<32>(d, e, leaf, w, q, ldq);
-}
-
-extern "C" __global__ void __launch_bounds__(64)
-large_leaves(const double* d, const double* e, int leaf, double* w, double* q, long long ldq)
-{
-    solve_leaf<64>(d, e, leaf, w, q, ldq);
 }
 
 // Sort the two ascending halves of each merge; z from the rows of Q on both sides of the cut.  With a shift, half the

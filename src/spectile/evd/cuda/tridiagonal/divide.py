@@ -7,20 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import Matrix, empty_matrix, scaled_values
 from spectile.evd.cuda.tridiagonal import merge
 from spectile.evd.cuda.tridiagonal.sturm import norm_bound
-from spectile.evd.cuda.units import DIVIDE
-from spectile.evd.cuda.workspace import merge_sizes, padded_order
+from spectile.evd.cuda.units import LEAVES
+from spectile.evd.cuda.workspace import merge_sizes, most_leaf, padded_order
 from spectile.evd.types import SCALARS
 
 
-def leaf_shape(levels: int, leaf: int) -> tuple[str, Shape]:
-    """Return the kernel that solves the 2^levels leaves, and its launch."""
-    name, threads = ("leaves", 32) if leaf <= 32 else ("large_leaves", 64)
-    return name, Shape((2**levels,), threads, (2 * threads * (threads + 1) + threads) * 8 + threads * 4)
+def leaf_shape(levels: int, leaf: int) -> tuple[Unit, Shape]:
+    """Return the unit of the kernel that solves the 2^levels leaves, and its launch."""
+    threads = most_leaf(leaf)
+    return LEAVES[threads], Shape((2**levels,), threads, (2 * threads * (threads + 1) + threads) * 8 + threads * 4)
 
 
 def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any, Matrix]:
@@ -56,8 +57,8 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any
     blas = Blas(np.float64)
     q = space or empty_matrix(order, order, np.float64)
     w = cupy.empty(order, np.float64)
-    name, shape = leaf_shape(levels, leaf)
-    kernel(DIVIDE, name)(shape, d, e, np.int32(leaf), w, np.uintp(q.pointer), np.int64(q.ld))
+    unit, shape = leaf_shape(levels, leaf)
+    kernel(unit, "leaves")(shape, d, e, np.int32(leaf), w, np.uintp(q.pointer), np.int64(q.ld))
     merges = merge.Merges(w, e, order, 2**levels)
     chunk, step = merge_sizes(n)
     s = cupy.empty(order * chunk, np.float64)
@@ -111,5 +112,5 @@ def _merge_level(
 def shapes(n: int) -> Iterator[tuple[str, Shape]]:
     """Yield every launch for a tridiagonal matrix of order n, with the kernel's name."""
     levels, order = padded_order(n)
-    yield leaf_shape(levels, order >> levels)
+    yield "leaves", leaf_shape(levels, order >> levels)[1]
     yield from merge.shapes(order >> levels, levels, merge_sizes(n))
