@@ -1,4 +1,4 @@
-"""The first call of a process with an empty cache compiles what it launches side by side, and nothing alone."""
+"""The first call of a process with empty caches compiles what it launches side by side, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import spectile
 
 pytestmark = pytest.mark.gpu
 
-# Compilations of the first call and of the second, each by its file, and whether a thread of its own did it.
+# Compilations of the first call and of the second, each by its file and kernel, and whether a thread of its own did it.
 CODE = """
 import json, threading
 import cupy, cupyx.scipy.sparse, numpy, scipy.sparse
 import spectile
 from spectile.core.compile import Unit
-compiled, inner = [], Unit.cubin
-def cubin(unit, arch):
-    compiled.append([unit.sources[0], threading.current_thread() is not threading.main_thread()])
-    return inner(unit, arch)
-Unit.cubin = cubin
-Unit.ptx = lambda unit, arch, inner=Unit.ptx: compiled.append([unit.sources[0], True]) or inner(unit, arch)
+compiled, inner = [], Unit._compile
+def compile(unit, arch, method):
+    beside = threading.current_thread() is not threading.main_thread()
+    compiled.append([unit.sources[0], unit.defines.get("NAME", ""), beside])
+    return inner(unit, arch, method)
+Unit._compile = compile
 {setup}
 counts = []
 for _ in range(2):
@@ -37,24 +37,51 @@ RANDOM = (
     "h = scipy.sparse.random({n}, {n}, {share}, format='csr', random_state=1); g = cupyx.scipy.sparse.csr_matrix(h)"
 )
 PRODUCT = "abs(spectile.spgemm(g, g).get() - h @ h).max() < 1e-10"
+BEFORE = {"check.cu", "rows/analysis.cu", "rows/symbolic.cu"}
+# The setup, a call that must be true, and what it compiles at least and at most.
 CALLS = {
     "spamm": (
         "a = cupy.asarray(numpy.ones((4096, 4096), 'f2'))",
         "spectile.spamm(a, a, tau=0.0).c[5, 9].get() == 4096",
+        {"norm_map.cu"},
+        {"norm_map.cu", "product_wgmma.cu", "product.cu"},
     ),
-    "spgemm by blocks": (RANDOM.format(n=2000, share=0.01), PRODUCT),
-    "spgemm by warps": (RANDOM.format(n=40000, share=2e-4), PRODUCT),
-}
+    "spgemm by blocks": (
+        RANDOM.format(n=2000, share=0.01),
+        PRODUCT,
+        BEFORE | {"rows/symbolic_block.cu", "numeric_window_32_64_2048"},
+        BEFORE | {"rows/symbolic_block.cu", "numeric_window_32_64_2048", "numeric_window_16_64_256"},
+    ),
+    "spgemm by warps": (
+        RANDOM.format(n=40000, share=2e-4),
+        PRODUCT,
+        BEFORE | {"numeric_sort_16", "numeric_sort_32"},
+        BEFORE | {"rows/symbolic_block.cu", "numeric_hash_32_8", *(f"numeric_sort_{1 << log}" for log in range(2, 6))},
+    ),
+    "eigh": (
+        "h = numpy.random.default_rng(1).standard_normal((2100, 2100)); h = h + h.T; g = cupy.asarray(h)",
+        "abs(spectile.eigh(g)[0].get() - numpy.linalg.eigvalsh(h)).max() < 1e-9",
+        set(),
+        {
+            "reduction/panel.cu", "reduction/products.cu", "chasing/chasing.cu", "matrix.cu", "back/sweeps.cu",
+            "back/panels.cu", "tridiagonal/divide.cu", "tridiagonal/leaves.cu",
+        },
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_nothing_is_compiled_alone(name: str, tmp_path: Path) -> None:
-    setup, call = CALLS[name]
+def test_what_is_launched_is_compiled_side_by_side(name: str, tmp_path: Path) -> None:
+    setup, call, least, most = CALLS[name]
     here = os.pathsep.join((str(Path(spectile.__file__).parents[1]), os.environ.get("PYTHONPATH", "")))
-    environment = {**os.environ, "CUPY_CACHE_DIR": str(tmp_path), "PYTHONPATH": here}
+    # NVRTC has a cache of its own.
+    own = {"CUPY_CACHE_DIR": str(tmp_path / "cupy"), "CUDA_CACHE_PATH": str(tmp_path / "cuda"), "PYTHONPATH": here}
     command = [sys.executable, "-c", CODE.format(setup=setup, call=call)]
+    environment = {**os.environ, **own}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     right, (first, second), compiled = json.loads(done.stdout.splitlines()[-1])
     assert right and first == second
-    assert [source for source, beside in compiled if not beside] == []
+    assert [source for source, _, beside in compiled if not beside] == []
+    names = [kernel or source for source, kernel, _ in compiled]
+    assert least <= set(names) <= most and len(names) == len(set(names))
