@@ -34,8 +34,8 @@ def device_code(tmp_path_factory):
     """The kernels' own functions that choose a row's bin, compiled for the host."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    source = units.ANALYSIS["float64"].source()
-    constants = "".join(re.findall(r"constexpr int \w+ = -?\d+;", source))
+    source = units.ANALYSIS.source() + units.PLACE["float64"].source()
+    constants = "".join(dict.fromkeys(re.findall(r"constexpr int \w+ = -?\d+;", source)))
     functions = [whole_function(name, source) for name in FUNCTIONS]
     text = "\n".join(functions).replace("__device__", "static").replace("__forceinline__", "inline")
     folder = tmp_path_factory.mktemp("bins")
@@ -241,19 +241,33 @@ def test_the_kernel_for_blocks_is_launched_where_a_product_of_these_sizes_had_ro
     launched = []
     monkeypatch.setattr(count, "side_by_side", lambda launches: [launch() for launch in launches])
     launches = object.__new__(count._Launches)
-    launches._possible, launches._by_blocks, launches._rows_were_left_out = True, True, False
-    for name in ("analyse", "groups", "block", "scan"):
-        setattr(launches, f"_{name}", lambda stream=None, name=name: launched.append(name))
+    families = ("windows", "tables", "block", "sorts")
+    launches._wanted = frozenset(families)
+    launches._once_left_out, launches._seen = frozenset(), None
+    made = {name: lambda stream=None, name=name: launched.append(name) for name in ("analyse", *families, "scan")}
+    launches._analyse, launches._scan = made["analyse"], made["scan"]
+    launches._kernels = launches._bound = {name: made[name] for name in families}
     counters = SimpleNamespace(stream=0)
-    for rows, by_blocks, counted_again in ((3, True, False), (0, True, False), (0, False, False), (2, False, True)):
+
+    def product(**rows):
         launched.clear()
         assert launches(counters, 0) is None
-        assert launched == ["analyse", "groups", *["block"] * by_blocks, "scan"]
-        assert launches.left_out(rows) == counted_again
-    for rows in (2, 0, 0, 5):
-        launched.clear()
-        launches(counters, 0)
-        assert "block" in launched and not launches.left_out(rows)
+        assert (launched[0], launched[-1]) == ("analyse", "scan")
+        again = launches.left_out(head_of(**{f"SYMBOLIC+{bin_[1:]}": count for bin_, count in rows.items()}))
+        return launched[1:-1], again
+
+    windows, tables, block, sorts = "b1", "b5", "b6", "b10"
+    assert product(**{windows: 3, block: 2}) == (list(families), False)
+    assert product(**{windows: 3}) == (["windows", "block"], False)
+    assert product(**{windows: 3}) == (["windows"], False)
+    assert product(**{windows: 3, sorts: 1}) == (["windows"], True)
+    assert product(**{windows: 3, sorts: 1}) == (["windows", "sorts"], False)
+    assert product(**{tables: 1}) == (["windows", "sorts"], True)
+    assert product() == (["tables", "sorts"], False)
+    # What was left out once is launched from then on.
+    assert product(**{windows: 1}) == (["tables", "sorts"], True)
+    for _ in range(2):
+        assert product() == (["windows", "tables", "sorts"], False)
 
 
 def test_kernels_hold_their_static_shared_memory():
@@ -306,7 +320,9 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
     factors._Compare(10, 20, 1)
     A = types.Factor((1000, 500), None, np.empty(7000, np.int32), None)
     B = types.Factor((500, 900), None, np.empty(2000, np.int32), None)
-    count._Launches(value, 1000, A, types.Factor((500, 900), None, B.indices, None))
+    symbolic = count._Launches(value, 1000, A, types.Factor((500, 900), None, B.indices, None))
+    for family in symbolic._kernels:
+        symbolic.bind(family)
     bins = {f"NUMERIC+{i}": 5 for i in range(CONSTANTS["BINS_NUMERIC"])}
     itemsize = np.dtype(value).itemsize
     for reuse in (False, True):
@@ -323,8 +339,7 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
         product._bind(value)
     names = {
         *known,
-        "prepare_float",
-        "prepare_double",
+        "prepare",
         "compare",
         "analyse",
         "place",

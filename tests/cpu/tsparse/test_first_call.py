@@ -32,15 +32,21 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Unit, ...]]:
         asked.cache_clear()
 
 
-def test_one_symbolic_kernel_is_compiled_at_first(compiled: list[tuple[Unit, ...]]) -> None:
+def test_what_counts_rows_is_compiled_at_first(compiled: list[tuple[Unit, ...]]) -> None:
     for _ in range(2):
-        units.prepare_rows("float64", 0, *BY_BLOCKS, 2_000, 40_000)
-    units.prepare_rows("float64", 0, *BY_WARPS, 500, 1_000)
+        units.prepare_rows("float64", "dd", *BY_BLOCKS, 2_000, 40_000)
+    units.prepare_rows("float64", "dd", *BY_WARPS, 500, 1_000)
     first, second = map(set, compiled)
-    known = {units.CHECK["float64"], units.ANALYSIS["float64"]}
+    known = {
+        units.CHECK["float64", "d"],
+        units.ANALYSIS,
+        units.PLACE["float64"],
+        units.SYMBOLIC_TABLES,
+        units.SYMBOLIC_SORTS,
+    }
     # No row of so few columns, of a B of so few entries, goes to a block.
-    assert second == {units.SYMBOLIC[False], *known}
-    assert first == {units.SYMBOLIC[True], units.SYMBOLIC_BLOCK, *known}
+    assert second == {units.SYMBOLIC_WINDOWS[False], *known}
+    assert first == {units.SYMBOLIC_WINDOWS[True], units.SYMBOLIC_BLOCK, *known}
 
 
 def _heads(symbolic: dict[int, int], numeric: dict[int, int]) -> Head:
@@ -80,11 +86,6 @@ def test_each_kernel_of_the_numeric_phase_is_compiled_once(compiled: list[tuple[
     ]
 
 
-def test_the_slowest_unit_is_compiled_from_the_beginning(compiled: list[tuple[Unit, ...]]) -> None:
-    units.prepare_rows("float32", 0, *BY_WARPS, 10**6, 10**6)
-    assert compiled[0][0] is units.SYMBOLIC[False]
-
-
 def test_each_numeric_kernel_is_alone_in_its_unit() -> None:
     families = (units.SORT, units.WINDOW, units.HASH, units.WIDE_HASH, units.BLOCK)
     reuse = (units.REUSE_WINDOW, units.REUSE_HASH, units.REUSE_BLOCK)
@@ -119,4 +120,4 @@ def test_only_a_plan_of_new_sizes_asks_what_is_compiled(
     for _ in range(3):
         for which in range(2):
             factors._check(pair[which], precision, counters, which, types.BY_ENTRY, pair)  # type: ignore[arg-type]
-    assert asked == [("float64", 0, 30, 500, 20, 300)] * 2  # a plan for each factor
+    assert asked == [("float64", "dd", 30, 500, 20, 300)] * 2  # a plan for each factor

@@ -612,7 +612,7 @@ def test_counters_are_where_the_kernels_write():
     """The host reads places, flags and bins from the header; they do not overlap, and ranges are those of the table."""
     from spectile.tsparse.cuda import counters, units
 
-    source = units.CHECK["float32"].source() + units.ANALYSIS["float32"].source()
+    source = units.CHECK["float32", "f"].source() + units.PLACE["float32"].source()
     places = {name: int(number) for name, number in re.findall(r"^    ([A-Z_]+) = (\d+),", source, re.M)}
     assert places == counters.HEAD
     sizes = {"SYMBOLIC": "BINS_SYMBOLIC", "NUMERIC": "BINS_NUMERIC"}

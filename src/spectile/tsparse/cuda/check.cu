@@ -1,4 +1,4 @@
-// The check of the factors, and their values as the precision takes them.
+// The check of the factors, whose values are of type IN, and these as the precision takes them.
 
 #include "half.cuh"
 
@@ -8,11 +8,13 @@ __device__ __forceinline__ float tf32(float x) {
     return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
 }
 
+}  // namespace
+
 // Values as the precision takes them, and the checks that the later phases rely on.  One thread an entry: columns increase
 // within every row if and only if every descent of the column array is at a row's start.
-template <class IN>
-__device__ void prepare_entries(int rows, int columns, int nnz, int rounding, const int* ptr, const int* idx, const IN* in,
-                                VALUE* out, int* head, int which) {
+extern "C" __global__ void __launch_bounds__(256)
+prepare(int rows, int columns, int nnz, int rounding, const int* ptr, const int* idx, const IN* in, VALUE* out, int* head,
+        int which) {
     int found = 0, descents = 0;
     const int first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
     for (int p = first; p < nnz; p += stride) {
@@ -46,37 +48,3 @@ __device__ void prepare_entries(int rows, int columns, int nnz, int rounding, co
         if (descents) atomicAdd(&head[DESCENTS + which], descents);
     }
 }
-
-}  // namespace
-
-extern "C" {
-
-__global__ void __launch_bounds__(256) prepare_float(int rows, int columns, int nnz, int rounding, const int* ptr,
-                                                     const int* idx, const float* in, VALUE* out, int* head, int which) {
-    prepare_entries<float>(rows, columns, nnz, rounding, ptr, idx, in, out, head, which);
-}
-
-__global__ void __launch_bounds__(256) prepare_double(int rows, int columns, int nnz, int rounding, const int* ptr,
-                                                      const int* idx, const double* in, VALUE* out, int* head, int which) {
-    prepare_entries<double>(rows, columns, nnz, rounding, ptr, idx, in, out, head, which);
-}
-
-// Indices of 64 bits as 32; what these do not hold is -1, which the check finds.
-__global__ void __launch_bounds__(256) narrow(int count, const long long* in, int* out) {
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
-        const long long index = in[i];
-        out[i] = index >= 0 && index <= 0x7fffffff ? int(index) : -1;
-    }
-}
-
-// Whether row pointer and columns of a factor are those of the pattern that was analysed, of the same sizes.
-__global__ void __launch_bounds__(256) compare(int rows, int nnz, const int* ptr, const int* idx, const int* known_ptr,
-                                               const int* known_idx, int* head, int which) {
-    const int first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
-    bool differs = false;
-    for (int i = first; i <= rows; i += stride) differs |= ptr[i] != known_ptr[i];
-    for (int i = first; i < nnz; i += stride) differs |= idx[i] != known_idx[i];
-    if (__any_sync(ALL, differs) && (threadIdx.x & 31) == 0) atomicOr(&head[FLAGS + which], OTHER_PATTERN);
-}
-
-}  // extern "C"

@@ -132,6 +132,16 @@ _NOTHING = bytes(8)
 _KEY = slice(4 * HEAD["NUMERIC"], 4 * HEAD["ENTRIES"])
 
 
+#: Bins of the symbolic phase whose rows one kernel counts, long rows first.
+FAMILIES = {
+    "windows": slice(0, 2),
+    "tables": slice(2, CONSTANTS["BLOCK_BIN"]),
+    "block": slice(CONSTANTS["BLOCK_BIN"], CONSTANTS["SORT_BIN"]),
+    "sorts": slice(CONSTANTS["SORT_BIN"], CONSTANTS["BINS_SYMBOLIC"]),
+}
+_SYMBOLIC = slice(4 * HEAD["SYMBOLIC"], 4 * (HEAD["SYMBOLIC"] + CONSTANTS["BINS_SYMBOLIC"]))
+
+
 class Invalid(Exception):
     """The check of the factors found something; carries the flags of A and of B."""
 
@@ -156,6 +166,16 @@ class Head:
 
     def __getitem__(self, place: int) -> int:
         return int(_WORD.unpack_from(self._bytes, 4 * place)[0])
+
+    @property
+    def symbolic(self) -> bytes:
+        """Rows in each bin of the symbolic phase, as they stand there."""
+        return self._bytes[_SYMBOLIC]
+
+    def families(self) -> frozenset[str]:
+        """Return which families of symbolic bins have rows: windows, tables, block, sorts."""
+        rows = [self[HEAD["SYMBOLIC"] + number] for number in range(CONSTANTS["BINS_SYMBOLIC"])]
+        return frozenset(name for name, bins in FAMILIES.items() if any(rows[bins]))
 
     def wide(self, name: str) -> int:
         """Return a counter of 64 bits."""

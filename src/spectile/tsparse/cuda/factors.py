@@ -95,7 +95,7 @@ def _narrow(indices: Any) -> Any:
         return indices.astype(np.int32, copy=False)
     narrow = cupy.empty(len(indices), np.int32)
     if len(indices):
-        launch = kernel(units.CHECK["float32"], "narrow")
+        launch = kernel(units.PATTERN, "narrow")
         launch(choose.check(0, len(indices)), np.int32(len(indices)), indices, narrow)
     return narrow
 
@@ -124,8 +124,9 @@ def _check(
 
         def made() -> _Check:
             if factors:
-                (a, b), value, device = factors, precision.value, counters.device
-                units.prepare_rows(value, device, a.shape[0], a.indices.size, b.shape[1], b.indices.size)
+                a, b = factors
+                chars = a.data.dtype.char + b.data.dtype.char
+                units.prepare_rows(precision.value, chars, a.shape[0], a.indices.size, b.shape[1], b.indices.size)
             return _Check(*sizes)
 
         launch: _Check = plan(("check", counters.device, sizes), made)
@@ -140,7 +141,7 @@ class _Check:
     def __init__(self, value: str, char: str, shape: tuple[int, int], nnz: int, rounding: int, which: int) -> None:
         self._addresses = Addresses(5)
         sizes = (*map(np.int32, (*shape, nnz, rounding)), *(self._addresses[i] for i in range(5)), np.int32(which))
-        launch = kernel(units.CHECK[value], f"prepare_{_TYPES[char]}")
+        launch = kernel(units.CHECK[value, char], "prepare")
         self._launch = launch.bind(choose.check(shape[0], nnz), *sizes)
 
     def __call__(self, stream: int, *addresses: int) -> None:
@@ -162,7 +163,7 @@ class _Compare:
     def __init__(self, rows: int, nnz: int, which: int) -> None:
         self._addresses = Addresses(5)
         arguments = (np.int32(rows), np.int32(nnz), *(self._addresses[i] for i in range(5)), np.int32(which))
-        self._launch = kernel(units.CHECK["float32"], "compare").bind(choose.check(rows + 1, nnz), *arguments)
+        self._launch = kernel(units.PATTERN, "compare").bind(choose.check(rows + 1, nnz), *arguments)
 
     def __call__(self, counters: Counters, *arrays: Any) -> None:
         """Launch for row pointer and columns of both."""

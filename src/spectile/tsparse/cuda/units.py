@@ -47,19 +47,29 @@ def _task_product(precision: str, tensor: int) -> Unit:
     return Unit(__package__, ("tiles/product.cu",), PORTABLE, defines)
 
 
-#: By the name of the type of C.
-CHECK = _by_value("check.cu")
+#: By the name of the type of C, and the factor's, by NumPy's letter.
+CHECK = {
+    (value, char): Unit(__package__, ("check.cu",), PORTABLE, {**defines, "IN": kind})
+    for value, defines in _VALUES.items()
+    for char, kind in (("f", "float"), ("d", "double"))
+}
+PATTERN = Unit(__package__, ("pattern.cu",), PORTABLE)
 #: Of products in float16 alone.
 SCALING = _by_value("scaling.cu")["float32"]
-ANALYSIS = _by_value("rows/analysis.cu")
+#: Reads no values.
+ANALYSIS = Unit(__package__, ("rows/analysis.cu",), PORTABLE, _VALUES["float32"])
+#: By the name of the type of C.
+PLACE = _by_value("rows/place.cu")
 LIST = _by_value("rows/list.cu")
-#: By whether a block counts a row of a window bin; they read no values, nor does the kernel of the block bin.
-SYMBOLIC = {
-    by_blocks: Unit(
-        __package__, ("rows/symbolic.cu",), PORTABLE, {**_VALUES["float32"], "BY_BLOCKS": str(int(by_blocks))}
-    )
-    for by_blocks in (False, True)
-}
+
+
+def _symbolic(family: str, **more: str) -> Unit:
+    return Unit(__package__, ("rows/symbolic.cu",), PORTABLE, {**_VALUES["float32"], "FAMILY": family, **more})
+
+
+#: What counts rows reads no values.  Of window bins: by whether a block counts a row.
+SYMBOLIC_WINDOWS = {by_blocks: _symbolic("WINDOWS", BY_BLOCKS=str(int(by_blocks))) for by_blocks in (False, True)}
+SYMBOLIC_TABLES, SYMBOLIC_SORTS = _symbolic("TABLES"), _symbolic("SORTS")
 SYMBOLIC_BLOCK = Unit(__package__, ("rows/symbolic_block.cu",), PORTABLE, _VALUES["float32"])
 #: The numeric phase, by the name of the type of C and that of the kernel: all in one would take seconds to compile.
 SORT = _by_kernel("rows/sort.cu", SORT_KERNELS)
@@ -83,8 +93,12 @@ UNITS = (
     TASK_LIST,
     TASK_PLAIN,
     SCALING,
-    *SYMBOLIC.values(),
-    *(unit for family in (CHECK, ANALYSIS, LIST, TASK_PRODUCT) for unit in family.values()),
+    PATTERN,
+    ANALYSIS,
+    *SYMBOLIC_WINDOWS.values(),
+    SYMBOLIC_TABLES,
+    SYMBOLIC_SORTS,
+    *(unit for family in (CHECK, PLACE, LIST, TASK_PRODUCT) for unit in family.values()),
     *(unit for family in _NUMERIC for kernels in family.values() for unit in kernels.values()),
 )
 #: The numeric phase of a product, by the family of a kernel.
@@ -98,7 +112,7 @@ REUSE = {
 }
 
 
-def prepare_rows(value: str, device: int, rows: int, nnz_a: int, columns: int, nnz_b: int) -> None:
+def prepare_rows(value: str, chars: str, rows: int, nnz_a: int, columns: int, nnz_b: int) -> None:
     """Begin to compile side by side what counts the rows of a product of such factors on the current device.
 
     What fills them depends on the rows (`prepare_numeric`).
@@ -107,22 +121,24 @@ def prepare_rows(value: str, device: int, rows: int, nnz_a: int, columns: int, n
     ----------
     value : str
         Type of C.
-    device : int
-        The current device.
+    chars : str
+        Types of A and of B, by NumPy's letters.
     rows, nnz_a : int
         Rows and entries of A.
     columns, nnz_b : int
         Columns and entries of B.
     """
-    by_blocks, _ = choose.symbolic_groups(rows, nnz_a, describe())
-    _prepare_rows(value, device, by_blocks, choose.blocks_possible(columns, nnz_b))
+    device = describe()
+    by_blocks, _ = choose.symbolic_groups(rows, nnz_a, device)
+    _prepare_rows(device.arch, value, chars, by_blocks, choose.blocks_possible(columns, nnz_b))
 
 
 @functools.cache
-def _prepare_rows(value: str, device: int, by_blocks: bool, blocks: bool) -> None:
-    # The one that takes longest comes first.
-    wanted = [SYMBOLIC[by_blocks], CHECK[value], ANALYSIS[value]]
-    prepare(*wanted, *([SYMBOLIC_BLOCK] if blocks else []))
+def _prepare_rows(arch: str, value: str, chars: str, by_blocks: bool, blocks: bool) -> None:
+    # What is launched first comes first.
+    checks = [CHECK[value, char] for char in dict.fromkeys(chars)]
+    families = [SYMBOLIC_SORTS, SYMBOLIC_TABLES, SYMBOLIC_WINDOWS[by_blocks], *([SYMBOLIC_BLOCK] if blocks else [])]
+    prepare(*checks, ANALYSIS, *families, PLACE[value])
 
 
 def prepare_numeric(value: str, chosen: tuple[tuple[str, str], ...], reuse: bool = False) -> None:

@@ -15,12 +15,10 @@ from spectile.core.compile import is_compiling
 from spectile.core.device import describe
 from spectile.core.launch import kernel
 from spectile.tsparse.cuda import choose, units
-from spectile.tsparse.cuda.counters import CONSTANTS, HEAD, Counters, Head
+from spectile.tsparse.cuda.counters import CONSTANTS, FAMILIES, Counters, Head
 from spectile.tsparse.cuda.plans import Addresses, plan
 from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
-
-_BLOCK_ROWS = HEAD["SYMBOLIC"] + CONSTANTS["BLOCK_BIN"]  # where the head counts the rows of the block bin
 
 
 @dataclass
@@ -101,9 +99,8 @@ def count_rows(
     key = ("count", counters.device, value, rows, A.shape, A.nnz, B.shape[1], B.nnz)
 
     def made() -> _Launches:
-        if is_compiling(units.SYMBOLIC[choose.symbolic_groups(rows, _entries(A, rows), describe())[0]]):
-            _foresee(A, B, first, rows, value, counters)
-        return _Launches(value, rows, A, B)
+        cold = is_compiling(units.SYMBOLIC_SORTS) or is_compiling(units.SYMBOLIC_TABLES)
+        return _Launches(value, rows, A, B, _foresee(A, B, first, rows, value, counters) if cold else None)
 
     launches: _Launches = plan(key, made)
     work, kept_words = cupy.cuda.alloc(launches.work_bytes), launches.kept_words
@@ -118,7 +115,7 @@ def count_rows(
     counted = counters.read()
     del scratch
     counted.raise_invalid()
-    if launches.left_out(counted[_BLOCK_ROWS]):
+    if launches.left_out(counted):
         del work, indptr  # before they are made anew
         return count_rows(A, B, first, stop, value, None, scratch_bytes)
     return Phase(first, rows, indptr, counted, work, low, span, slot, lists, kept, kept_words, scratch_bytes)
@@ -129,10 +126,10 @@ def _entries(A: Factor, rows: int) -> int:
     return min(max(A.nnz * rows // A.shape[0], 1), 2**31 - 1)
 
 
-def _foresee(A: Factor, B: Factor, first: int, rows: int, value: str, counters: Counters) -> None:
-    """Begin to compile what will fill the rows, while what counts them is being compiled.
+def _foresee(A: Factor, B: Factor, first: int, rows: int, value: str, counters: Counters) -> frozenset[str]:
+    """Begin to compile what will fill the rows, while what counts them is being compiled; return the families of rows.
 
-    It is known from the analysis alone, which is made here once more, with counters of its own.
+    Both are known from the analysis alone, which is made here once more, with counters of its own.
     """
     import cupy
 
@@ -142,23 +139,22 @@ def _foresee(A: Factor, B: Factor, first: int, rows: int, value: str, counters: 
     pattern = A.indptr[first:], A.indices, B.indptr, B.indices
     log, shape = choose.analysis(rows, A.nnz / max(A.shape[0], 1), describe())
     sizes = np.int32(rows), np.int32(A.shape[1]), np.int32(log)
-    analyse = kernel(units.ANALYSIS[value], "analyse")
+    analyse = kernel(units.ANALYSIS, "analyse")
     analyse(shape, *sizes, *pattern, low, span, entries, slot, lists, np.uint64(own.head))
     head = own.read()
     mean_b = head.wide("PRODUCTS") / _entries(A, rows)
     units.prepare_numeric(value, choose.foreseen(head, B.shape[1], mean_b))
+    return head.families()
 
 
 class _Launches:
     """The launches of the symbolic phase, for addresses that are set before."""
 
-    def __init__(self, value: str, rows: int, A: Factor, B: Factor) -> None:
+    def __init__(self, value: str, rows: int, A: Factor, B: Factor, foreseen: frozenset[str] | None = None) -> None:
         device = describe()
         nnz = _entries(A, rows)
         kept_words = self.kept_words = choose.kept_words(rows, nnz)
         self.work_bytes = 4 * (4 + choose.LISTS) * rows + 4 * kept_words
-        # Whether the kernel for the block bin is launched, and whether another product of these sizes left rows out.
-        self._by_blocks, self._rows_were_left_out = True, False
         self.addresses = Addresses(13)
         *pattern, low, span, slot, entries, lists, kept, indptr, head, states = (self.addresses[i] for i in range(13))
         count, size = np.int32(rows), np.int32(nnz)
@@ -166,52 +162,74 @@ class _Launches:
         log, shape = choose.analysis(rows, A.nnz / max(A.shape[0], 1), device)
         arguments: tuple[Any, ...] = (count, np.int32(A.shape[1]), np.int32(log), *pattern)
         arguments = (*arguments, low, span, entries, slot, lists, head)
-        self._analyse = kernel(units.ANALYSIS[value], "analyse").bind(shape, *arguments)
+        self._analyse = kernel(units.ANALYSIS, "analyse").bind(shape, *arguments)
 
-        by_blocks, shape = choose.symbolic_groups(rows, nnz, device)
-        arguments = (count, size, lists, *pattern, low, span, slot, entries, kept, np.int32(kept_words), head)
-        self._groups = kernel(units.SYMBOLIC[by_blocks], "symbolic_groups").bind(shape, *arguments)
+        by_blocks, groups = choose.symbolic_groups(rows, nnz, device)
+        rows_of = (count, size, lists, *pattern, low, span, slot, entries, kept, np.int32(kept_words), head)
+        units_of = {
+            "windows": units.SYMBOLIC_WINDOWS[by_blocks], "tables": units.SYMBOLIC_TABLES, "sorts": units.SYMBOLIC_SORTS
+        }  # fmt: skip
+        #: Unit, function, shape and arguments of the kernel of a family of bins, and what is bound until now.
+        self._kernels = {name: (unit, "symbolic_groups", groups, rows_of) for name, unit in units_of.items()}
+        self._bound: dict[str, Any] = {}
 
         # How many rows fall into which bin stays on the device, and the kernels read it, so that the host need not
         # wait; only bitmaps that shared memory does not hold ask for their size.
         self._block_arguments = (count, size, lists, *pattern, low, span, entries, head)
         columns = B.shape[1]
         block, words = choose.symbolic_block(rows, columns, device), np.int32(choose.bitmap_words(columns))
-        self._possible, self._block = choose.blocks_possible(columns, B.nnz), None
-        if self._possible and block:
-            bitmaps = kernel(units.SYMBOLIC_BLOCK, "symbolic_block_shared")
-            self._block = bitmaps.bind(block, *self._block_arguments, np.uint64(0), words)
+        if block is not None:
+            bitmaps = (*self._block_arguments, np.uint64(0), words)
+            self._kernels["block"] = units.SYMBOLIC_BLOCK, "symbolic_block_shared", block, bitmaps
+        # Families that are launched: all but those that had no rows in the product before, of these sizes.
+        possible = frozenset(FAMILIES) if choose.blocks_possible(columns, B.nnz) else frozenset(units_of)
+        self._wanted = possible if foreseen is None else foreseen
+        self._once_left_out: frozenset[str] = frozenset()
+        self._seen: bytes | None = None
 
         limit = np.int32(choose.shared_limit(device))
         arguments = (count, limit, entries, span, slot, indptr, lists, head, states)
-        self._scan = kernel(units.ANALYSIS[value], "place").bind(choose.scan(rows), *arguments)
+        self._scan = kernel(units.PLACE[value], "place").bind(choose.scan(rows), *arguments)
 
     def __call__(self, counters: Counters, scratch_bytes: int) -> Any:
         """Launch; return the bitmaps in global memory, if any."""
         stream = counters.stream
         self._analyse(stream)
-        scratch, block = None, self._block
-        if not (self._possible and self._by_blocks):
-            block = None
-        elif not block:
-            scratch, block = self._global(counters, scratch_bytes)
-        if block:
-            side_by_side([self._groups, block])
+        scratch, launches = None, []
+        for family in FAMILIES:
+            if family not in self._wanted:
+                continue
+            if family in self._kernels:
+                launches.append(self._bound.get(family) or self.bind(family))
+            else:
+                scratch, block = self._global(counters, scratch_bytes)
+                launches += [block] if block else []
+        if len(launches) == 1:
+            launches[0](stream)
         else:
-            self._groups(stream)
+            side_by_side(launches)
         self._scan(stream)
         return scratch
 
-    def left_out(self, rows: int) -> bool:
-        """Tell, of `rows` in the block bin, whether they were left out, and choose for the next product of these sizes.
+    def bind(self, family: str) -> Any:
+        """Return the launch for a family of bins, from now on the same."""
+        unit, name, shape, arguments = self._kernels[family]
+        bound = self._bound[family] = kernel(unit, name).bind(shape, *arguments)
+        return bound
 
-        A launch for a bin without rows costs as much as any other, so none is made after a product that had none there;
+    def left_out(self, head: Head) -> bool:
+        """Tell whether rows of a family were left out, and choose for the next product of these sizes.
+
+        A launch for bins without rows costs as much as any other, so none is made after a product that had none there;
         a product that has is counted again, and from then on the launch is made whatever the product.
         """
-        left_out = rows > 0 and self._possible and not self._by_blocks
-        self._rows_were_left_out |= left_out
-        self._by_blocks = rows > 0 or self._rows_were_left_out
-        return left_out
+        if head.symbolic == self._seen:
+            return False
+        present = head.families()
+        missing = present - self._wanted
+        self._once_left_out |= missing
+        self._wanted, self._seen = present | self._once_left_out, head.symbolic
+        return bool(missing)
 
     def _global(self, counters: Counters, scratch_bytes: int) -> tuple[Any, Any]:
         """Return bitmaps in global memory and the launch for the block bin; None where no row is in it."""

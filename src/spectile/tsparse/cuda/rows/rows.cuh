@@ -2,8 +2,8 @@
 //
 //   prepare   ../check.cu                    round the values, check indices and values             one thread per entry
 //   analyse   analysis.cu                    products, window of columns and bin of each row of C   lanes per row
-//   symbolic  symbolic.cu, symbolic_block.cu entries of each row of C                               by bin
-//   place     analysis.cu                    row pointer of C (prefix scan), bins of the numeric phase
+//   symbolic  symbolic.cu, symbolic_block.cu entries of each row of C                               by family of bins
+//   place     place.cu                       row pointer of C (prefix scan), bins of the numeric phase
 //   numeric   sort.cu, window.cu, hash.cu,   columns and values of C                                by bin
 //             block.cu
 //   reuse     the same, and reuse.cu         values of C alone, its columns known (REUSE = 1)       by bin

@@ -1,9 +1,23 @@
-// Entries of each row of C but those of the block bin.  With BY_BLOCKS a block counts a row of a window bin, else a group of
-// lanes: the two are compiled apart, since a product launches one of them.
+// Entries of each row of C but those of the block bin: the rows of one FAMILY of bins (WINDOWS, TABLES or SORTS), since most
+// products have rows of one or two.  With BY_BLOCKS a block counts a row of a window bin, else a group of lanes.
 
 #include "rows/sort.cuh"
 
+#define WINDOWS 0
+#define TABLES 1
+#define SORTS 2
+
 namespace {
+
+#if FAMILY == WINDOWS && BY_BLOCKS
+constexpr int TABLE = 64;  // words a warp: four have a bitmap together
+#elif FAMILY == WINDOWS
+constexpr int TABLE = 288;  // one bitmap of 256, or four of 64 and their padding
+#elif FAMILY == TABLES
+constexpr int TABLE = 1024;
+#else
+constexpr int TABLE = 160;  // eight rows of 16 products and their padding
+#endif
 
 template <int G>
 __device__ __forceinline__ void symbolic_window(int row, u32* bits, const int* ptr_a, const int* idx_a, const int* ptr_b,
@@ -73,6 +87,7 @@ template <int G, int SIZE, class Row> __device__ __forceinline__ void rows_of_bi
     const int count = of.head[SYMBOLIC + bin], items = (count + GROUPS - 1) / GROUPS;
     const int lane = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G;
     const int* list = list_of(of.lists, bin, of.rows, count);
+    static_assert(GROUPS * STRIDE <= TABLE, "tables of a warp");
     for (; of.item < items; of.item += gridDim.x * (blockDim.x >> 5)) {
         const int place = of.item * GROUPS + group;
         if (place < count) do_row(list[place], of.table + group * STRIDE, lane, group_mask<G>());
@@ -134,42 +149,40 @@ template <int G> __device__ __forceinline__ void sorted_rows(Rows& of, int bin) 
 
 extern "C" {
 
-// Entries of the rows of all bins but the block's.
+// Entries of the rows of the family's bins.
 __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const int* lists, const int* ptr_a,
                                                        const int* idx_a, const int* ptr_b, const int* idx_b,
                                                        const int* low, const int* span, const int* slot, int* entries,
                                                        u32* kept, int capacity, const int* head) {
-    __shared__ __align__(16) u32 s_tables[4][1056];  // four tables of 256 and their padding, or one of 1024
+    __shared__ __align__(16) u32 s_tables[4][TABLE];
     if (invalid(head)) return;
     const float mean = mean_row(head, nnz);
     Rows of = {rows, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, slot, entries, kept, capacity, head, lanes_of(mean)};
     of.table = s_tables[threadIdx.x >> 5];
     of.item = blockIdx.x + gridDim.x * (threadIdx.x >> 5);  // neighbours go to different multiprocessors
-#if BY_BLOCKS
+#if FAMILY == WINDOWS && BY_BLOCKS
 #pragma unroll 1
     for (int bin = 1; bin >= 0; --bin) window_rows_by_blocks(of, bin, s_tables[0]);
-    hash_rows<32, 10>(of, 5);
-    hash_rows<32, 8>(of, 4);
-#else
-    // Both window bins go through one copy of the code for a whole warp.
+#elif FAMILY == WINDOWS
+    // Both bins go through one copy of the code for a whole warp.
+    const int last = mean > LONG_MEAN ? 0 : 1;
 #pragma unroll 1
-    for (int bin = 1; bin >= 0; --bin) {
-        if (bin == 1 || mean > LONG_MEAN) window_rows<32, 256>(of, bin);
-        if (bin == 0) break;
-        hash_rows<32, 10>(of, 5);
-        hash_rows<32, 8>(of, 4);
-    }
+    for (int bin = 1; bin >= last; --bin) window_rows<32, 256>(of, bin);
     if (mean > MIDDLE_MEAN && mean <= LONG_MEAN)
         window_rows<16, 64>(of, 0);
     else if (mean <= MIDDLE_MEAN)
         window_rows<8, 64>(of, 0);
-#endif
+#elif FAMILY == TABLES
+    hash_rows<32, 10>(of, 5);
+    hash_rows<32, 8>(of, 4);
     hash_rows<8, 6>(of, 3);
     hash_rows<8, 5>(of, 2);
+#else
     sorted_rows<32>(of, SORT_BIN + 3);
     sorted_rows<16>(of, SORT_BIN + 2);
     sorted_rows<8>(of, SORT_BIN + 1);
     sorted_rows<4>(of, SORT_BIN);
+#endif
 }
 
 }  // extern "C"

@@ -1,0 +1,83 @@
+// What follows from the entries of each row: the row pointer, and the bins of the numeric phase.
+
+#include "rows/bins.cuh"
+
+namespace {
+
+// Bin of a row for the numeric phase, and the shared memory that it needs in a block bin (in the last, the words of its
+// bitmap in global memory).
+__device__ int numeric_bin(int entries, int span, int slot, int shared_bytes, int* need) {
+    const bool window = slot >= 0, heavy = slot == MANY_PRODUCTS;
+    *need = 0;
+    if (entries == 0) return -1;
+    if (slot <= FEW_PRODUCTS) return 12 + FEW_PRODUCTS - slot;
+    if (window && span <= 2048) return entries <= 256 ? 0 : 1;
+    if (window && entries <= 1024) return 2;
+    if (!heavy && !window) {
+        if (entries <= 16) return 3;
+        if (entries <= 32) return 4;
+        if (entries <= 128) return 5;
+        if (entries <= 256) return 6;
+        if (entries <= 512) return 7;
+    }
+    const long long words = 8LL * words_of(span), sums = (long long)entries * sizeof(VALUE);
+    *need = int(min(words + sums, (long long)shared_bytes));
+    if (words + sums <= 48 * 1024) return 8;
+    if (words + sums <= shared_bytes) return 9;
+    *need = words <= shared_bytes ? int(words) : words_of(span);
+    return words <= shared_bytes ? 10 : 11;
+}
+
+}  // namespace
+
+// Row pointer of C by a single-pass scan with look-back (SCAN_ROWS rows a block), and the numeric bins.
+extern "C" __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const int* entries, const int* span,
+                                             const int* slot, int* ptr_c, int* lists, int* head, u64* state) {
+    __shared__ u64 warp_sums[8], s_before;
+    __shared__ int s_ticket;
+    if (invalid(head)) return;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    if (threadIdx.x == 0) s_ticket = atomicAdd(&head[TICKET], 1);
+    __syncthreads();
+    const int ticket = s_ticket, first = ticket * SCAN_ROWS + threadIdx.x * 8;
+    int held[8];
+    u64 sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        held[i] = first + i < rows ? entries[first + i] : 0;
+        sum += held[i];
+    }
+    const u64 scan = prefix_scan<32>(sum, lane, ALL);
+    if (lane == 31) warp_sums[warp] = scan;
+    __syncthreads();
+    u64 before = scan - sum, block_sum = 0;
+    for (int w = 0; w < 8; ++w) {
+        if (w < warp) before += warp_sums[w];
+        block_sum += warp_sums[w];
+    }
+    if (warp == 0) {
+        const u64 prefix = look_back(ticket, block_sum, state);
+        if (lane == 0) {
+            s_before = prefix;
+            if (ticket == (rows - 1) / SCAN_ROWS) {
+                *(u64*)&head[ENTRIES] = prefix + block_sum;
+                ptr_c[rows] = int(prefix + block_sum);
+            }
+        }
+    }
+    __syncthreads();
+    before += s_before;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const int row = first + i;
+        int bin = -1, need = 0;
+        if (row < rows) {
+            ptr_c[row] = int(before);
+            before += held[i];
+            if (held[i]) bin = numeric_bin(held[i], span[row], slot[row], shared_bytes, &need);
+        }
+        if (!__syncthreads_or(bin >= 0)) continue;  // of hypersparse matrices most rows are empty
+        append<BINS_NUMERIC>(row, bin, rows, head + NUMERIC, lists);
+        if (need) atomicMax(&head[MAX_BYTES + bin - 8], need);
+    }
+}
