@@ -265,11 +265,13 @@ def prepare_stages(
     # How many an interval holds is not known yet: few, as a rule.
     count = n if subset is None else subset.count() if subset.by_index else 1
     lanes = sturm_lanes(count, on) if few or not vectors else None
-    leaf = None
+    fills = leaf = None
+    if vectors:
+        fills = back_sweeps.Sweeps(n, bandwidth, SCALARS[dtype], count, on).fills
     if vectors and not few:
         levels, order = padded_order(n)
         leaf = most_leaf(order >> levels)
-    _prepare(on, dtype, bandwidth, (dense, dense and panel.is_tall(n - bandwidth, on)), lanes, vectors, leaf)
+    _prepare(on, dtype, bandwidth, (dense, dense and panel.is_tall(n - bandwidth, on)), lanes, fills, leaf)
 
 
 @functools.cache
@@ -279,18 +281,17 @@ def _prepare(
     bandwidth: int,
     panels: tuple[bool, bool],
     lanes: int | None,
-    vectors: bool,
+    fills: bool | None,
     leaf: int | None,
 ) -> None:
     key = dtype, bandwidth
     wanted = [units.CHASING[key], units.MATRIX[dtype]]
     if panels[0]:
         wanted += [units.PRODUCTS[key], *(units.PANEL[(*key, tall)] for tall in (False, True)[: 1 + panels[1]])]
-    if vectors:
-        divided = [units.INVERSE] if leaf is None else [units.DIVIDE, units.LEAVES[leaf]]
-        wanted += [units.SWEEPS[key], *divided]
-    if vectors and panels[0]:
-        wanted.append(units.BACK_PANELS[key])
+    if fills is not None:
+        whole = [] if leaf is None else [units.DIVIDE, units.ROOTS, units.VECTORS, units.LEAVES[leaf]]
+        wanted += [*back_sweeps.units_of(SCALARS[dtype], bandwidth, fills), *(whole or [units.INVERSE])]
+        wanted += [units.BACK_PANELS[key]] if panels[0] else []
     if lanes is not None:
         wanted.append(units.STURM[lanes])
     prepare(*wanted)

@@ -50,10 +50,16 @@ def _chasing_unit(scalar: Scalar, bandwidth: int) -> Unit:
     return _unit("chasing/chasing.cu", {**_scalar_defines(scalar), "B": bandwidth, **sizes})
 
 
-def _sweep_unit(scalar: Scalar, bandwidth: int) -> Unit:
-    """Back-transformation by the reflectors of the chasing: these are of type `scalar`, Z is in double precision."""
+def _tile_unit(scalar: Scalar, bandwidth: int) -> Unit:
+    """Tiles for the back-transformation from the reflectors of the chasing, which are of type `scalar`."""
     own = _scalar_defines(scalar)
-    return _unit("back/sweeps.cu", {**own, "REAL": "double", "REAL_BYTES": 8, "SOURCE": own["REAL"], "B": bandwidth})
+    return _unit("back/tiles.cu", {**own, "REAL": "double", "REAL_BYTES": 8, "SOURCE": own["REAL"], "B": bandwidth})
+
+
+def _sweep_unit(is_complex: bool, bandwidth: int, together: bool) -> Unit:
+    """Back-transformation of Z, in double precision, a group of sweeps a launch or several `together`."""
+    own = {"REAL": "double", "REAL_BYTES": 8, "COMPLEX": int(is_complex), "B": bandwidth}
+    return _unit("back/sweeps.cu", {**own, "TOGETHER": int(together)})
 
 
 ROTATIONS = {name: _rotation_unit(scalar) for name, scalar in SCALARS.items()}
@@ -63,19 +69,27 @@ MATRIX = {name: _unit("matrix.cu", _scalar_defines(scalar)) for name, scalar in 
 PANEL = {(name, b, tall): _panel_unit(SCALARS[name], b, tall) for name, b in STAGE_KEYS for tall in (False, True)}
 PRODUCTS = {(name, b): _unit("reduction/products.cu", _widths(SCALARS[name], b)) for name, b in STAGE_KEYS}
 CHASING = {(name, b): _chasing_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
-SWEEPS = {(name, b): _sweep_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
+SWEEP_TILES = {(name, b): _tile_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
+#: By whether Z is complex, bandwidth, and whether groups of sweeps follow one another in a launch.
+SWEEPS = {
+    (is_complex, b, together): _sweep_unit(is_complex, b, together)
+    for is_complex, b in dict.fromkeys((SCALARS[name].is_complex, b) for name, b in STAGE_KEYS)
+    for together in (False, True)
+}
 BACK_PANELS = {(name, b): _unit("back/panels.cu", {**_scalar_defines(SCALARS[name]), "B": b}) for name, b in STAGE_KEYS}
 STURM = {
     lanes: _unit("tridiagonal/sturm.cu", {"LANES": lanes, "STURM_THREADS": sturm_threads(lanes)})
     for lanes in (1, 4, 16, 32)
 }
-DIVIDE = _unit("tridiagonal/divide.cu", {})
+#: Divide and conquer: order, deflation and ranks of a merge, its roots, its eigenvectors.
+DIVIDE, ROOTS, VECTORS = (_unit(f"tridiagonal/{name}.cu", {}) for name in ("divide", "roots", "vectors"))
 #: By the order that a leaf has at most.
 LEAVES = {most: _unit("tridiagonal/leaves.cu", {"MOST_LEAF": most}) for most in (32, 64)}
 INVERSE = _unit("tridiagonal/inverse.cu", {})
 
 UNITS = (
     *SWEEPS.values(),
+    *SWEEP_TILES.values(),
     *PANEL.values(),
     *PRODUCTS.values(),
     *CHASING.values(),
@@ -86,6 +100,8 @@ UNITS = (
     *TRIANGULAR.values(),
     *STURM.values(),
     DIVIDE,
+    ROOTS,
+    VECTORS,
     *LEAVES.values(),
     INVERSE,
 )

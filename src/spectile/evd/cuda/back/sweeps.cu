@@ -8,106 +8,10 @@
 // the rows of Y and T are taken in the order of the registers.  So Z is read and written once a group, nothing is
 // exchanged between warps, and Y and Y T come from memory as ready-made B fragments, in units of 8 x 8 of which those
 // that hold zeros alone are left out.
+//
+// One unit applies a group a launch, or (TOGETHER) several that follow one another: a call needs one of them.
 
-#include "messages.cuh"
-
-#define GROUP 64
-#define WIDTH 32  // sweeps of a tile
-#define TILES (GROUP / WIDTH)
-#define SPAN ((B + WIDTH) / 8)  // units of rows that a tile acts on
-#define REACH (B / 8 + 1)       // of them, those of 8 neighbouring sweeps
-#define PARTS (COMPLEX ? 2 : 1)
-#define UNIT 64
-// Units of a tile: Y, then -Y T; for complex numbers the real parts of both, then the imaginary ones.
-#define TILE_PART ((8 * REACH + 6) * UNIT)
-#define TILE (PARTS * TILE_PART)
-#define WINDOW ((GROUP + B) / 8)  // C fragments
-#define COLUMNS (16 / PARTS)      // of Z a warp
-// Tiles arrive by bulk copies in a ring, where a block has shared memory for more than one: not in 99 KB.
-#define RING (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
-#if RING
-#define SLOTS (2 * TILES)  // tiles in shared memory
-#else
-#define SLOTS 1
-#endif
-
-// Whether rows 8 u ... 8 u + 7 of sweeps 8 v ... 8 v + 7 hold other than zeros, in Y and in Y T, and which unit they are.
-__device__ constexpr bool in_y(int u, int v) { return u >= v && u < v + REACH; }
-__device__ constexpr bool in_yt(int u, int v) { return u < v + REACH; }
-__device__ constexpr int y_unit(int u, int v) { return v * REACH + u - v; }
-__device__ constexpr int yt_unit(int u, int v) {
-    const int past = u < REACH ? 0 : u - REACH + 1;
-    return WIDTH / 8 * (REACH + u) + v - past * (past + 1) / 2;
-}
-
-struct source_t {
-    SOURCE part[PARTS];
-};
-
-__device__ __forceinline__ scalar_t widen(const source_t& value) { return make_scalar(value.part[0], value.part[PARTS - 1]); }
-
-// Tiles of the groups first_group, first_group - 1, ...: `width` tasks each, one block for each tile, in the order of their use.
-// Element i of sweep s is at vectors[s * sweep_stride + i * row_stride], with tau in place of the leading 1.
-extern "C" __global__ void __launch_bounds__(128)
-sweep_tiles(const source_t* vectors, long long sweep_stride, long long row_stride, int n, int first_group, int width, double* tiles)
-{
-    extern __shared__ unsigned char shared[];
-    const int c = blockIdx.z, t = blockIdx.x, g = first_group - blockIdx.y, rows = 8 * SPAN, ld = rows + 1;
-    const int sweep0 = g * GROUP + WIDTH * c, row0 = sweep0 + t * B;
-    if (g * GROUP + 1 + t * B >= n) return;
-    scalar_t* y = (scalar_t*)shared;        // rows x WIDTH
-    scalar_t* factor = y + WIDTH * ld;      // WIDTH x WIDTH: above the diagonal v_i^H v_j, then T
-    scalar_t* tau = factor + WIDTH * (WIDTH + 1);
-    double* out = tiles + (((long long)blockIdx.y * width + t) * TILES + (TILES - 1 - c)) * TILE;
-    if (threadIdx.x < WIDTH) {
-        const int sweep = sweep0 + threadIdx.x, row = row0 + threadIdx.x + 1;
-        tau[threadIdx.x] = sweep < n - 1 && row < n ? widen(vectors[sweep * sweep_stride + row * row_stride]) : zero();
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < WIDTH * rows; i += 128) {
-        const int r = i % rows, j = i / rows, row = row0 + r;
-        scalar_t value = zero();
-        if (row < n && r > j && r <= j + B && square(tau[j]) > 0)
-            value = r == j + 1 ? one() : widen(vectors[(sweep0 + j) * sweep_stride + row * row_stride]);
-        y[r + j * ld] = value;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < WIDTH * WIDTH; i += 128) {
-        const int r = i % WIDTH, j = i / WIDTH;
-        scalar_t sum = zero();
-        if (r < j)
-            for (int l = j + 1; l <= r + B; ++l) sum = fma_(conj(y[l + r * ld]), y[l + j * ld], sum);
-        factor[r + j * (WIDTH + 1)] = r == j ? tau[j] : sum;
-    }
-    __syncthreads();
-    if (threadIdx.x < WIDTH)
-        for (int j = 1, r = threadIdx.x; j < WIDTH; ++j) {  // T(:j, j) = -tau_j T(:j, :j) gram(:j, j)
-            scalar_t sum = zero();
-            for (int l = r; l < j; ++l) sum = fma_(factor[r + l * (WIDTH + 1)], factor[l + j * (WIDTH + 1)], sum);
-            __syncwarp();
-            if (r < j) factor[r + j * (WIDTH + 1)] = negative(tau[j]) * sum;
-            __syncwarp();
-        }
-    __syncthreads();
-    // Element (k, n) of a unit is at 8 n + k: lane 4 g + t holds rows 2 t and 2 t + 1 of column g.
-    for (int i = threadIdx.x; i < WIDTH * rows; i += 128) {
-        const int u = i / (8 * WIDTH), v = i / UNIT % (WIDTH / 8), n8 = i / 8 % 8, k8 = i % 8;
-        if (in_y(u, v)) {
-            const scalar_t value = y[8 * u + k8 + (8 * v + n8) * ld];
-            const int at = y_unit(u, v) * UNIT + i % UNIT;
-            out[at] = real_part(value);
-            if (COMPLEX) out[TILE_PART + at] = imag_part(value);
-        }
-        if (in_yt(u, v)) {
-            const int r = 8 * u + n8, j = 8 * v + k8;
-            scalar_t sum = zero();
-            for (int l = 0; l <= j; ++l) sum = fma_(y[r + l * ld], factor[l + j * (WIDTH + 1)], sum);
-            const int at = yt_unit(u, v) * UNIT + i % UNIT;
-            out[at] = -real_part(sum);
-            if (COMPLEX) out[TILE_PART + at] = -imag_part(sum);
-        }
-    }
-}
+#include "back/sweeps.cuh"
 
 #if RING
 // The barrier counts the bytes, and this copy's thread is its one arrival.
@@ -339,12 +243,7 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1)
-apply_sweeps(double* z, long long ldz, int n, int columns, const double* tiles, int steps, int start)
-{
-    apply_group<false>(z, ldz, n, columns, tiles, steps, start, blockIdx.x, nullptr, 0, 0);
-}
-
+#if TOGETHER
 // Groups first_group, first_group - 1, ..., `groups` in all, with `width` tasks' tiles each.  Blocks take their work in
 // the order of the groups (the ticket), so who is waited for is under way.  progress: the ticket, then what each warp of
 // each block reports, all 0.
@@ -358,3 +257,10 @@ follow_sweeps(double* z, long long ldz, int n, int columns, const double* tiles,
     apply_group<true>(z, ldz, n, columns, tiles + (long long)(ticket / blocks) * width * TILES * TILE, (n - 2 - start) / B + 1,
                       start, ticket % blocks, progress, 1 + ticket * warps + (threadIdx.x >> 5), blocks * warps);
 }
+#else
+extern "C" __global__ void __launch_bounds__(256, 1)
+apply_sweeps(double* z, long long ldz, int n, int columns, const double* tiles, int steps, int start)
+{
+    apply_group<false>(z, ldz, n, columns, tiles, steps, start, blockIdx.x, nullptr, 0, 0);
+}
+#endif

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from spectile.core import device
+from spectile.core.compile import Unit
 from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.choose import SWEEP_GROUP, TILE_SWEEPS, TILES, tile_slots, tuning
 from spectile.evd.cuda.matrix import Matrix
-from spectile.evd.cuda.units import SWEEPS
+from spectile.evd.cuda.units import SWEEP_TILES, SWEEPS
 from spectile.evd.cuda.workspace import tile_bytes
 from spectile.evd.types import Scalar
 
@@ -101,6 +102,11 @@ class Sweeps:
             yield last, min(self.together, last + 1)
 
 
+def units_of(scalar: Scalar, bandwidth: int, fills: bool) -> tuple[Unit, Unit]:
+    """Return the units that make the tiles and that apply them; `fills` as in `Sweeps`."""
+    return SWEEP_TILES[scalar.name, bandwidth], SWEEPS[scalar.is_complex, bandwidth, not fills]
+
+
 def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, columns: int) -> None:
     """Z = Q2 Z in place, in double precision, a group of neighbouring sweeps after the other (sweeps.cu).
 
@@ -117,7 +123,7 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
     if n < 2:
         return
     sweeps = Sweeps(n, bandwidth, reflectors.scalar, columns, device.describe())
-    unit = SWEEPS[sweeps.scalar.name, bandwidth]
+    make, unit = units_of(sweeps.scalar, bandwidth, sweeps.fills)
     vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
     target = (np.uintp(z), np.int64(ldz), np.int32(n), np.int32(columns))
     tiles = cupy.empty(sweeps.together * sweeps.tasks(0) * TILES * sweeps.tile // 8, np.float64)
@@ -125,7 +131,7 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
     for last, count in sweeps.batches():
         shape = sweeps.tile_shape(last, count)
         width = shape.grid[0]
-        kernel(unit, "sweep_tiles")(shape, *vectors, np.int32(n), np.int32(last), np.int32(width), tiles)
+        kernel(make, "sweep_tiles")(shape, *vectors, np.int32(n), np.int32(last), np.int32(width), tiles)
         apply(sweeps, unit, target, tiles, last, count, width)
 
 

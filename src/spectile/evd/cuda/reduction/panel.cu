@@ -125,6 +125,29 @@ __device__ __forceinline__ void factor_columns(const Panel& panel, scalar_t (&r)
     }
 }
 
+// T column by column, each lane its row: T(:, j) = -T Y^H y_j tau_j; gram and tau are this warp's own.  A copy for each GROUP of
+// columns holds as many products as its last column has; one for each column would be six times as much to compile.
+template <int FIRST>
+__device__ __forceinline__ void form_t(const Panel& panel, int lane, scalar_t (&own)[W], scalar_t* t) {
+#pragma unroll 1
+    for (int j = FIRST; j < FIRST + GROUP; ++j) {
+        scalar_t even = zero(), odd = zero();
+#pragma unroll
+        for (int h = 0; h < FIRST + GROUP; ++h)
+            if (h < j) {
+                if (h & 1) odd = fma_(own[h], panel.gram[h + j * W], odd);
+                else even = fma_(own[h], panel.gram[h + j * W], even);
+            }
+        const scalar_t scale = j < panel.columns ? panel.tau[j] : zero();
+        const scalar_t value = lane == j ? scale : (lane < j && j < panel.columns ? negative(even + odd) * scale : zero());
+#pragma unroll
+        for (int h = FIRST; h < FIRST + GROUP; ++h)
+            if (h == j) own[h] = value;
+        if (lane < W) t[lane + j * B] = value;
+    }
+    if constexpr (FIRST + GROUP < W) form_t<FIRST + GROUP>(panel, lane, own, t);
+}
+
 // Y goes to y1 and y2; above the Y of the next `clear` columns come zeros.
 __device__ __forceinline__ void
 factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* messages, unsigned epoch)
@@ -162,22 +185,9 @@ factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long
             if (row < W && j < clear) y1[row + (W + j) * ldy] = y2[row + (W + j) * ldy] = zero();
         }
     if (blockIdx.x == 0 && warp == 0) {
-        // T column by column, each lane its row: T(:, j) = -T Y^H y_j tau_j; gram and tau are this warp's own.
         __syncwarp();
         scalar_t own[W];
-#pragma unroll
-        for (int j = 0; j < W; ++j) {
-            scalar_t even = zero(), odd = zero();
-#pragma unroll
-            for (int h = 0; h < W; ++h)
-                if (h < j) {
-                    if (h & 1) odd = fma_(own[h], panel.gram[h + j * W], odd);
-                    else even = fma_(own[h], panel.gram[h + j * W], even);
-                }
-            const scalar_t scale = j < columns ? panel.tau[j] : zero();
-            own[j] = lane == j ? scale : (lane < j && j < columns ? negative(even + odd) * scale : zero());
-            if (lane < W) t[lane + j * B] = own[j];
-        }
+        form_t<0>(panel, lane, own, t);
     }
 }
 

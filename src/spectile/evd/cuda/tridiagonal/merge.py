@@ -10,7 +10,7 @@ import numpy as np
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import Matrix, empty_matrix
-from spectile.evd.cuda.units import DIVIDE
+from spectile.evd.cuda.units import DIVIDE, ROOTS, VECTORS
 
 #: Columns that one launch moves: a grid has at most 65,535 blocks along y.
 MOST_MOVED = 32_768
@@ -89,8 +89,8 @@ class Merges:
             *(self.turns, self.pairs, self.rotations),
         )
         shape = roots_shape(m, merges)
-        kernel(DIVIDE, "secular")(shape, coupling, m32, self.count, self.dk, self._zk, *roots)
-        kernel(DIVIDE, "refine_z")(shape, m32, self.count, self.dk, self._zk, *roots, self._zr)
+        kernel(ROOTS, "secular")(shape, coupling, m32, self.count, self.dk, self._zk, *roots)
+        kernel(ROOTS, "refine_z")(shape, m32, self.count, self.dk, self._zk, *roots, self._zr)
         kernel(DIVIDE, "rank")(
             entries_shape(m, merges),
             *(m32, self.count, self.dk, self.kept, *roots, self._w, self.of_rank, self.of_column),
@@ -116,13 +116,13 @@ class Merges:
         """
         merges, m32 = self.order // self.m, np.int32(self.m)
         null = np.uintp(0)
-        kernel(DIVIDE, "vectors")(
+        kernel(VECTORS, "vectors")(
             vectors_shape(columns, merges),
             *(m32, self.count, self.dk, self._zr, self._origin, self._offset, self.of_rank, self.of_column),
             *(null if ranks is None else ranks, np.int32(first), np.int32(columns)),
             *(null if rows is None else rows, np.int32(height), s),
         )
-        kernel(DIVIDE, "rotate")(
+        kernel(VECTORS, "rotate")(
             rotate_shape(columns, merges),
             *(m32, self.turns, self.pairs if pairs is None else pairs, self.rotations),
             *(np.int32(columns), np.int32(height), s),
@@ -238,7 +238,7 @@ def _move_columns(
         # A list is cut; where there is none, the matrix begins further right.
         origin, own_source = (np.uintp(0), source + 8 * first * lds) if origins is None else (origins[first:], source)
         place, own_target = (np.uintp(0), target + 8 * first * ldt) if places is None else (places[first:], target)
-        kernel(DIVIDE, "move_columns")(
+        kernel(VECTORS, "move_columns")(
             move_shape(rows, count),
             *(np.uintp(own_source), np.int64(lds), origin, np.uintp(own_target), np.int64(ldt), place, np.int32(rows)),
         )
