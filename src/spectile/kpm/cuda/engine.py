@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.compile import prepare
 from spectile.core.device import describe, require_device
 from spectile.core.memory import free_bytes, require_free
 from spectile.kpm.cuda import packed
@@ -20,6 +21,7 @@ from spectile.kpm.cuda.choose import (
     most_steps_a_sweep,
     packs,
     sell_shape,
+    slot_shape,
     slotted,
     stages,
     staging_pays,
@@ -32,6 +34,7 @@ from spectile.kpm.cuda.sell import sell_starts
 from spectile.kpm.cuda.staged import StagedOperator
 from spectile.kpm.cuda.stencil import StencilOperator, StencilRecursion
 from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
+from spectile.kpm.cuda.units import slots_unit
 from spectile.kpm.operators.protocol import Operator
 from spectile.kpm.operators.stored import StoredMatrix, refuse_difference
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -78,10 +81,17 @@ class StoredEngine:
         if not self.seen.canonical:
             self.matrix.sum_duplicates()
             self.seen = inspect(self.matrix)
+        self._prepare()
         self._formats: dict[str, StoredOperator] = {}
         # Widths of blocks that share too much of V for shared memory, of rows and of groups of rows.
         self._unstaged: set[int] = set()
         self._unboxed: set[int] = set()
+
+    def _prepare(self) -> None:
+        """Begin to compile the step of one vector, where it is known without a format of the matrix."""
+        if slotted(1, self.dtype, self.seen.longest, self.num_rows, self.matrix.nnz):
+            shape = slot_shape(1, self.dtype, self.seen.longest, self.num_rows, describe())
+            prepare(slots_unit(str(self.dtype), 1, self.seen.longest, shape=shape))
 
     def _format(self, num_vectors: int) -> StoredOperator:
         """Return the matrix in the format that suits so many vectors."""

@@ -20,7 +20,7 @@ from spectile.kpm.cuda.choose import (
     slot_shape,
     strip_shape,
 )
-from spectile.kpm.cuda.sell import sell_entries
+from spectile.kpm.cuda.sell import even_starts, sell_entries
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile.kpm.cuda.units import FULL, gather_unit, slots_unit
@@ -85,13 +85,11 @@ class SlotsOperator(StoredOperator):
     overlaps = True
 
     def __init__(self, matrix: Any, longest: int, tuning: SlotShape | None = None) -> None:
-        import cupy
-
         super().__init__(matrix)
         self.longest = longest
         self._shape = tuning
         chunks = -(-self.num_rows // SELL_CHUNK)
-        starts = cupy.arange(chunks + 1, dtype=np.int64) * (SELL_CHUNK * longest)
+        starts = even_starts(matrix, chunks, SELL_CHUNK * longest)
         self.indices, self.data = sell_entries(matrix, starts, chunks * SELL_CHUNK * longest)
 
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:

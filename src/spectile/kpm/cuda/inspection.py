@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from spectile.core.compile import Unit, is_compiling, prepare
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.units import vectors_unit
+from spectile.kpm.cuda.units import inspect_unit, vectors_unit
 
 #: Entries of a row on average from which a warp looks at it instead of a thread.
 LONG = 16
@@ -38,6 +41,16 @@ class Inspection(NamedTuple):
     longest: int
 
 
+@functools.cache
+def _prepared(arch: str, dtype: str, wide: bool, lanes: int) -> Unit:
+    """Return the unit that looks at a matrix, compiled beside what the steps after it need."""
+    unit = inspect_unit(dtype, wide=wide, lanes=lanes)
+    prepare(unit, vectors_unit(dtype))
+    if is_compiling(unit):
+        importlib.import_module("scipy.fft")  # the host needs it at the end, and waits here
+    return unit
+
+
 def inspect(matrix: Any) -> Inspection:
     """Look at a cupyx CSR matrix with indices of 32 bits."""
     import cupy
@@ -46,7 +59,7 @@ def inspect(matrix: Any) -> Inspection:
     long = matrix.nnz >= LONG * rows
     threads = 256
     shape = Shape((min(-(-rows // threads), 8 * describe().multiprocessors),), threads)
-    look = kernel(vectors_unit(str(matrix.dtype), wide=wide), "inspect_long" if long else "inspect")
+    look = kernel(_prepared(describe().arch, str(matrix.dtype), wide, 32 if long else 1), "inspect")
 
     for partners_of_all in (0, 1):
         seen = cupy.zeros(7, np.uint64)
@@ -61,6 +74,6 @@ def inspect(matrix: Any) -> Inspection:
 
 
 def _from_ordered(words: Any) -> list[float]:
-    """Return the numbers that ``vectors.cu`` put in the order of unsigned integers."""
+    """Return the numbers that ``inspect.cu`` put in the order of unsigned integers."""
     sign = np.uint64(1 << 63)
     return [float(x) for x in np.where(words & sign, words ^ sign, ~words).view(np.float64)]

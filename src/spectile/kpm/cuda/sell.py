@@ -24,6 +24,16 @@ def sell_starts(matrix: Any) -> tuple[Any, Any]:
     return starts, lengths
 
 
+def even_starts(matrix: Any, chunks: int, slots: int) -> Any:
+    """Return where chunks of so many slots begin, int64, shape (chunks + 1,)."""
+    import cupy
+
+    starts = cupy.empty(chunks + 1, np.int64)
+    shape = Shape((-(-starts.size // 256),), 256)
+    kernel(_unit(matrix), "even_starts")(shape, starts, np.int64(slots), np.int64(starts.size))
+    return starts
+
+
 def narrowed(starts: Any) -> Any:
     """Return whole numbers as int32."""
     import cupy

@@ -233,6 +233,16 @@ def vectors_unit(dtype: str, *, wide: bool = False) -> Unit:
 
 
 @functools.cache
+def inspect_unit(dtype: str, *, wide: bool = False, lanes: int = 1) -> Unit:
+    """Return the unit of the look at a matrix (``inspect.cu``), with so many lanes for a row."""
+    defines = {
+        "REAL": REAL[dtype], "COMPLEX": str(int(np.dtype(dtype).kind == "c")), "WIDE": str(int(wide)),
+        "LANES": str(lanes),
+    }  # fmt: skip
+    return Unit(kernels.__name__, ("inspect.cu",), PORTABLE, defines)
+
+
+@functools.cache
 def packed_unit(dtype: str, *, wide: bool = False) -> Unit:
     """Return the unit of the products of Lanczos steps on groups of rows (``packed.cu``)."""
     defines = {
@@ -269,6 +279,8 @@ UNITS = (
     grouped_unit("float64", 32, wide=True, shape=grouped_shape(32, "float64")),
     *_boxed_units(),
     *(vectors_unit(dtype) for dtype in REAL),
+    *(inspect_unit(dtype, lanes=lanes) for dtype in REAL for lanes in (1, 32)),
+    *(inspect_unit("complex128", wide=True, lanes=lanes) for lanes in (1, 32)),
     *(inspector_unit(value_bytes) for value_bytes in (4, 8, 16)),
     inspector_unit(16, wide=True),
     vectors_unit("complex128", wide=True),

@@ -56,7 +56,11 @@ class StoredMatrix:
         narrow = np.int32 if matrix.nnz <= np.iinfo(np.int32).max else np.int64
         kinds = dtype, np.dtype(np.int32), np.dtype(narrow)
         arrays = zip((matrix.data, matrix.indices, matrix.indptr), kinds, strict=True)
-        return sparse.csr_matrix(tuple(_copied(each, kind) for each, kind in arrays), shape=self.shape)
+        data, indices, indptr = (_copied(each, kind) for each, kind in arrays)
+        if hasattr(sparse.csr_matrix, "_from_parts") and narrow == np.int32:
+            # CuPy >= 14: the constructor looks at all indices, by kernels that a first call would compile.
+            return sparse.csr_matrix._from_parts(data, indices, indptr, self.shape)
+        return sparse.csr_matrix((data, indices, indptr), shape=self.shape)
 
     def matmat(self, block: Any, out: Any) -> None:
         """Write H times `block` to `out`, where the matrix lies."""
