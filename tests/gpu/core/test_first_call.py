@@ -44,7 +44,7 @@ CALLS = {
         "a = cupy.asarray(numpy.ones((4096, 4096), 'f2'))",
         "spectile.spamm(a, a, tau=0.0).c[5, 9].get() == 4096",
         {"norm_map.cu"},
-        {"norm_map.cu", "product_wgmma.cu", "product.cu"},
+        {"norm_map.cu", "product_wgmma.cu", "product.cu", "order.cu"},
     ),
     "spgemm by blocks": (
         RANDOM.format(n=2000, share=0.01),
@@ -53,10 +53,10 @@ CALLS = {
         BEFORE | {"rows/symbolic_block.cu", "numeric_window_32_64_2048", "numeric_window_16_64_256"},
     ),
     "spgemm by warps": (
-        RANDOM.format(n=40000, share=2e-4),
+        RANDOM.format(n=40000, share=1e-4),
         PRODUCT,
-        BEFORE | {"numeric_sort_16", "numeric_sort_32"},
-        BEFORE | {"rows/symbolic_block.cu", "numeric_hash_32_8", *(f"numeric_sort_{1 << log}" for log in range(2, 6))},
+        BEFORE | {"numeric_sort_4", "numeric_sort_8"},
+        BEFORE | {"rows/symbolic_block.cu", *(f"numeric_sort_{lanes}" for lanes in (4, 8, 16, 32))},
     ),
     "eigh": (
         "h = numpy.random.default_rng(1).standard_normal((2100, 2100)); h = h + h.T; g = cupy.asarray(h)",
