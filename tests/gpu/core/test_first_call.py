@@ -83,6 +83,7 @@ def test_what_is_launched_is_compiled_side_by_side(name: str, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     right, (first, second), compiled = json.loads(done.stdout.splitlines()[-1])
     assert right and first == second
-    assert [source for source, _, beside in compiled if not beside] == []
+    # One alone may be compiled by who waits for it: a device with slow float64 leaves eigh's stages to cuSOLVER.
+    assert len(compiled) == 1 or [source for source, _, beside in compiled if not beside] == []
     names = [kernel or source for source, kernel, _ in compiled]
     assert least <= set(names) <= most and len(names) == len(set(names))
