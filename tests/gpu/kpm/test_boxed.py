@@ -67,7 +67,8 @@ def error_of(H, num_vectors, shape):
 
 
 def limit_of(dtype):
-    return 1e-12 if dtype in ("float64", "complex128") else 1e-5
+    # Ends of the spectrum lie a little outside of [-1, 1] with A and B, so that rounding grows from step to step.
+    return 1e-12 if dtype in ("float64", "complex128") else 4e-5
 
 
 @pytest.mark.parametrize(("dtype", "num_vectors", "shape"), SHAPES)
