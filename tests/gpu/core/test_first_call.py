@@ -34,7 +34,8 @@ for _ in range(2):
 print(json.dumps([bool(right), counts, compiled]))
 """
 RANDOM = (
-    "h = scipy.sparse.random({n}, {n}, {share}, format='csr', random_state=1); g = cupyx.scipy.sparse.csr_matrix(h)"
+    "h = scipy.sparse.random({n}, {n}, {share}, format='csr', rng=numpy.random.default_rng(1)); "
+    "g = cupyx.scipy.sparse.csr_matrix(h)"
 )
 PRODUCT = "abs(spectile.spgemm(g, g).get() - h @ h).max() < 1e-10"
 BEFORE = {"check.cu", "rows/analysis.cu", "rows/place.cu", "WINDOWS", "TABLES", "SORTS"}
