@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,8 @@ from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda.choose import plan_search
 from spectile.nearsparse.cuda.search import SEARCH, Places, Search
 
+from ...on_host import host_library
+
 HERE = Path(__file__).parent
 RUN = """
 extern "C" int run(const Search* p, unsigned grid, unsigned count, long shared_bytes) {
@@ -31,8 +31,6 @@ extern "C" int run(const Search* p, unsigned grid, unsigned count, long shared_b
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
     source = (Path(kernels.__file__).parent / "search.cu").read_text()
     # Without the search for a ratio, which takes another part of CUDA.
     source = source[: source.index("// --- A wanted valid ratio")] + source[source.index("// --- A wanted error") :]
@@ -45,13 +43,11 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     source = re.sub(r"#if NORM_BITS == 32\n  asm\(.*?#endif\n", add, source, flags=re.DOTALL)
     source = source.replace(static, "Shared& s = *reinterpret_cast<Shared*>(own_block().memory.data());")
     folder = tmp_path_factory.mktemp("search")
-    (folder / "search.cpp").write_text(source + RUN)
-    libraries = {}
-    for dtype, bits in (("float32", 32), ("float64", 64)):
-        flags = ["-O1", "-w", "-fpermissive", "-shared", "-fPIC", f"-I{HERE}", f"-DNORM_BITS={bits}", "-DCHUNK=1024"]
-        subprocess.run(["g++", *flags, "-o", f"{dtype}.so", "search.cpp"], cwd=folder, check=True)
-        libraries[dtype] = ctypes.CDLL(str(folder / f"{dtype}.so"))
-    return libraries
+    flags = "-w", "-fpermissive", f"-I{HERE}", "-DCHUNK=1024"
+    return {
+        dtype: host_library(folder / dtype, source + RUN, *flags, f"-DNORM_BITS={bits}")
+        for dtype, bits in (("float32", 32), ("float64", 64))
+    }
 
 
 def by_the_kernel(library: Any, a: Any, b: Any, rtol: float, listed: int) -> float:

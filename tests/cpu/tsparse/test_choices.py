@@ -3,8 +3,6 @@
 import ctypes
 import dataclasses
 import re
-import shutil
-import subprocess
 from importlib import resources
 from types import SimpleNamespace
 from typing import ClassVar
@@ -24,6 +22,7 @@ from spectile.tsparse.cuda.counters import (
 )
 
 from ...heads import head_of
+from ...on_host import host_library
 
 LONGEST = 2**31 - 2**20  # rows, columns, entries: what the kernels take
 RNG = np.random.default_rng(2026)
@@ -32,16 +31,12 @@ RNG = np.random.default_rng(2026)
 @pytest.fixture(scope="module")
 def device_code(tmp_path_factory):
     """The kernels' own functions that choose a row's bin, compiled for the host."""
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
     source = units.ANALYSIS.source() + units.PLACE["float64"].source()
     constants = "".join(dict.fromkeys(re.findall(r"constexpr int \w+ = -?\d+;", source)))
     functions = [whole_function(name, source) for name in FUNCTIONS]
     text = "\n".join(functions).replace("__device__", "static").replace("__forceinline__", "inline")
-    folder = tmp_path_factory.mktemp("bins")
-    (folder / "bins.cpp").write_text(HARNESS.format(constants=constants, functions=text))
-    subprocess.run(["g++", "-O1", "-shared", "-fPIC", "-o", "bins.so", "bins.cpp"], cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / "bins.so"))
+    harness = HARNESS.format(constants=constants, functions=text)
+    return host_library(tmp_path_factory.mktemp("bins") / "bins", harness)
 
 
 def whole_function(name, source):

@@ -1,13 +1,13 @@
 """Lists of the products of each entry of C: the device's sort of a long list, run on the host."""
 
 import ctypes
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
 
 from spectile.tsparse.cuda import units
+
+from ...on_host import host_library
 
 #: A warp's lanes as threads of the host, which wait for each other where the lanes do.
 HARNESS = """
@@ -30,17 +30,11 @@ extern "C" void sort(u64* list, u32 count) {{
 
 @pytest.fixture(scope="module")
 def sort(tmp_path_factory):
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
     source = units.LIST["float32"].source()
     start = source.index("__device__ __forceinline__ void sort_by_warp")
     function = source[start : source.index("\n}\n", start) + 2]
     text = HARNESS.format(function=function.replace("__device__ __forceinline__", "static"))
-    folder = tmp_path_factory.mktemp("lists")
-    (folder / "lists.cpp").write_text(text)
-    call = ["g++", "-O1", "-shared", "-fPIC", "-pthread", "-o", "lists.so", "lists.cpp"]
-    subprocess.run(call, cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / "lists.so")).sort
+    return host_library(tmp_path_factory.mktemp("lists") / "lists", text, "-pthread").sort
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 31, 32, 33, 64, 100, 257, 1000, 1024, 1025, 20_000, 2**16 - 1])
