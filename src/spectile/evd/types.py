@@ -205,6 +205,14 @@ def exponent_near_one(largest: float) -> int:
     return 0 if -16 <= scale <= 16 else scale
 
 
+def exponent_for_squares(largest: float, n: int) -> int:
+    """Return the exponent of the power of two that leaves squares in float32 the widest range below a matrix's norm.
+
+    The Frobenius norm of n by n entries, scaled by it, is at most 2**61.
+    """
+    return 61 - math.frexp(largest)[1] - (n - 1).bit_length() if largest > 0 else 0
+
+
 def not_definite(minor: int) -> np.linalg.LinAlgError:
     """Return the error of a second matrix whose leading minor of order `minor` is not positive definite."""
     return np.linalg.LinAlgError(

@@ -343,7 +343,7 @@ def test_band_reduction_from_int8_products(rng):
 
 def test_memory_error_has_the_bytes():
     n = 33_000
-    held = cupy.empty(int(memory.free_bytes() - 10 * 2**30), np.uint8)
+    held = cupy.empty(max(int(memory.free_bytes()) - 10 * 2**30, 0), np.uint8)  # others may run on the device
     view = cupy.lib.stride_tricks.as_strided(cupy.zeros(1), (n, n), (0, 0))
     try:
         with pytest.raises(MemoryError, match="bytes"):
@@ -351,3 +351,41 @@ def test_memory_error_has_the_bytes():
     finally:
         del held
         cupy.get_default_memory_pool().free_all_blocks()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("decades", [8, 25, 30, 36])
+@pytest.mark.parametrize("n", [65, 100, 257, 641])
+def test_cusolver_solves_graded_matrices_in_single_precision(n: int, decades: int, dtype: str) -> None:
+    """Entries fall to 10**-decades of the largest: their squares are below what float32 holds."""
+    from spectile.evd.cuda.vendor import batched, dense
+
+    batch = n < 641
+    if batch and batched.library() is None:
+        pytest.skip("this cuSOLVER has no batched solver for these types")
+    rng = np.random.default_rng(SEED)
+    grades = 10.0 ** -np.linspace(0, decades / 2, n)
+
+    def graded(largest: float) -> np.ndarray:
+        a = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if dtype == "complex64" else 0)
+        a = grades[:, None] * (a + a.conj().T) * grades
+        return (a * (largest / abs(a).max())).astype(dtype)
+
+    def solved(given: cupy.ndarray, vectors: bool) -> tuple[cupy.ndarray, cupy.ndarray]:
+        if batch:
+            return batched.solve(given, Options(vectors=vectors))
+        w, v = dense.eigh(given[0], lower=True, eigvals_only=not vectors, check_finite=True)
+        return w[None], None if v is None else v[None]
+
+    # Each matrix of a batch is scaled by itself.
+    batches = [[1.0, 1e-30, 1e36]] if batch else [[1.0], [1e-30], [1e36]]
+    for given in (cupy.asarray(np.stack([graded(largest) for largest in sizes])) for sizes in batches):
+        (w, v), (values, none) = solved(given, True), solved(given, False)
+        assert none is None
+        for a, found, vectors, alone in zip(given, w, v, values, strict=True):
+            wide = vectors.astype(np.complex128 if dtype == "complex64" else np.float64)
+            size = float(cupy.abs(a).max())
+            residual = a.astype(wide.dtype) / size @ wide - wide * (found.astype(np.float64) / size)
+            assert float(cupy.linalg.norm(wide.conj().T @ wide - cupy.eye(n))) < 1e-3, f"seed {SEED}"
+            assert float(cupy.linalg.norm(residual)) < 1e-3, f"seed {SEED}"
+            cupy.testing.assert_allclose(alone, found, rtol=0, atol=1e-4 * size)

@@ -1,5 +1,9 @@
-// What surrounds a vendor's batched solver: the matrices brought into its memory, near 1, and its eigenvalues back.
+// What surrounds a vendor's batched solver: the matrices brought into its memory, scaled, and its eigenvalues back.
 #include "small/exponents.cuh"
+
+// The solver squares entries.  In single precision a matrix comes to it as large as squares allow, its norm below 2^61, so
+// that those of a graded matrix's small entries do not underflow; in double precision it comes near 1.
+__device__ __forceinline__ int most_exponent(int n) { return sizeof(real_t) == 4 ? 61 - (32 - __clz(n - 1)) : 0; }
 
 // One triangle of matrix b, column-major, times 2^-exponents[b]: a(i, j), i >= j, is at b * stride + i * along_i +
 // j * along_j, conjugated if it is read from an upper triangle.  The lower triangle is written, or, where neighbours of a
@@ -29,7 +33,8 @@ load_batch(const scalar_t* a, long long stride, long long along_i, long long alo
     }
     atomicMax(exponent, most);
     __syncthreads();
-    const int scale = *exponent;
+    const int most_given = *exponent;
+    const int scale = abs(most_given) == NOT_FINITE ? most_given : most_given - most_exponent(n);
     if (threadIdx.x == 0) exponents[blockIdx.x] = scale == -NOT_FINITE ? 0 : scale;
     for (int slow = warp; slow < n; slow += warps) {
         const int first = rows ? 0 : slow, last = rows ? slow : n - 1;

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spectile.evd.cuda.matrix import load_triangle
-from spectile.evd.types import SCALARS, not_converged, require_finite
+from spectile.evd.cuda.matrix import Matrix, largest_entry, load_triangle
+from spectile.evd.types import SCALARS, exponent_for_squares, not_converged, require_finite
 
 
 class _Plan(NamedTuple):
@@ -46,7 +46,7 @@ def _plan(n: int, name: str, eigvals_only: bool, device: int) -> _Plan:
 
 
 def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> tuple[Any, Any]:
-    """Solve one matrix, without a word to the host before the end.
+    """Solve one matrix; in double precision without a word to the host before the end.
 
     Parameters
     ----------
@@ -73,6 +73,12 @@ def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> 
     # Zeros in the place of NaN, so that cuSOLVER comes to an end; the host hears of them with cuSOLVER's own report.
     load_triangle(array, lower, v.data.ptr, n, status.data.ptr + 4)
     plan = _plan(n, dtype.name, eigvals_only, cupy.cuda.runtime.getDevice())
+    exponent = 0
+    if plan.real == np.float32:
+        # cuSOLVER squares entries as they are: of graded matrices they underflow, and it diverges or, worse, goes on.
+        exponent = exponent_for_squares(largest_entry(Matrix(v.data.ptr, n, v.itemsize, v), n, lower=True), n)
+        reals = v.T.view(plan.real)
+        cupy.ldexp(reals, np.int32(exponent), out=reals)
     w, work = cupy.empty(n, plan.real), cupy.empty(plan.device_bytes, np.uint8)
     host_work = np.empty(plan.host_bytes, np.uint8)
     kind, real_kind = plan.kinds
@@ -85,4 +91,4 @@ def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> 
         require_finite(np.nan, lower, check_finite)
     if info:
         raise not_converged(info)
-    return w, None if eigvals_only else v
+    return cupy.ldexp(w, np.int32(-exponent)) if exponent else w, None if eigvals_only else v
