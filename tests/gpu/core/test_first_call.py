@@ -50,8 +50,10 @@ CALLS = {
     "spgemm by blocks": (
         RANDOM.format(n=2000, share=0.01),
         PRODUCT,
-        BEFORE | {"rows/symbolic_block.cu", "numeric_window_32_64_2048"},
-        BEFORE | {"rows/symbolic_block.cu", "numeric_window_32_64_2048", "numeric_window_16_64_256"},
+        BEFORE | {"rows/symbolic_block.cu", "numeric_window_32_64_2048", "numeric_sort_32"},  # a row has 126 products
+        BEFORE | {
+            "rows/symbolic_block.cu", "numeric_window_32_64_2048", "numeric_window_16_64_256", "numeric_sort_32"
+        },
     ),
     "spgemm by warps": (
         RANDOM.format(n=40000, share=1e-4),

@@ -7,28 +7,13 @@ import scipy.sparse as sp
 from spectile.kpm import kpm_dos, reference
 from spectile_study.inputs.hamiltonians import hamiltonian
 
+from ...blocks import block_matrix
+
 pytestmark = pytest.mark.gpu
 
 SEED = int(np.random.SeedSequence().generate_state(1)[0])
 DTYPES = ("float32", "float64", "complex64", "complex128")
 A, B = 0.11, 0.05
-
-
-def block_matrix(cells, dtype, rng):
-    """Return a Hermitian matrix of dense blocks: cells of 1 to 20 rows, some coupled to nobody, some empty."""
-    sizes = rng.integers(1, 21, cells)
-    graph = sp.random(cells, cells, min(1, 3 / cells), random_state=rng) + sp.eye(cells)
-    graph = (graph + graph.T).toarray() != 0
-    lonely = rng.integers(0, cells, 2)
-    graph[lonely] = graph[:, lonely] = False
-    of_row = np.repeat(np.arange(cells), sizes)
-    row, column = np.nonzero(graph[of_row][:, of_row])
-    values = rng.normal(size=(2, row.size))
-    dense = np.zeros((of_row.size,) * 2, np.complex128)
-    dense[row, column] = values[0] + 1j * values[1]
-    dense = (dense + dense.conj().T) / 40
-    matrix = sp.csr_matrix((dense[row, column], (row, column)), shape=dense.shape)
-    return (matrix if np.dtype(dtype).kind == "c" else matrix.real).astype(dtype)
 
 
 @pytest.mark.parametrize("num_vectors", [8, 16, 24, 32, 40, 64, 96])
@@ -45,7 +30,7 @@ def test_blocks_of_every_size(dtype, num_vectors):
         pytest.skip("this width, or a device with slow float64, takes other kernels")
     rng = np.random.default_rng(SEED)
     for cells in (1, 2, 37, 300):
-        H = block_matrix(cells, dtype, rng)
+        H = block_matrix(cells, 20, 3, dtype, rng)
         on_gpu = csr_matrix(H)
         edges = groups_of(on_gpu).get()
         assert edges[0] == 0 and edges[-1] == H.shape[0] and np.diff(edges).min() >= 1 and np.diff(edges).max() <= 8
@@ -69,7 +54,7 @@ def test_blocks_of_every_size_in_three_parts(dtype, num_vectors):
     rng = np.random.default_rng(SEED)
     shapes = [GroupedShape(columns, unroll, 256, 1, 1) for columns in (16, 32) for unroll in (1, 2, 4)]
     for cells in (1, 2, 37, 300):
-        H = block_matrix(cells, dtype, rng)
+        H = block_matrix(cells, 20, 3, dtype, rng)
         start = reference.random_phases(SEED, H.shape[0], num_vectors, real=dtype == "float32")
         expected = reference.etas_blocked(H.astype(np.result_type(dtype, np.float64)), start, 14, A, B)
         for shape in shapes:
@@ -184,7 +169,7 @@ def test_packed_products_of_groups_of_every_size(dtype, monkeypatch):
     monkeypatch.setattr(packed, "steps_of", spy)
     cases = [(cells, diagonal) for cells in (3, 37, 300) for diagonal in (0, 3)]
     for cells, diagonal in cases:
-        H = block_matrix(cells, dtype, rng)
+        H = block_matrix(cells, 20, 3, dtype, rng)
         if diagonal:
             H = (H + diagonal * sp.identity(H.shape[0], dtype)).tocsr()
         on_gpu = csr_matrix(H)

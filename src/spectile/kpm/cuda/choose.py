@@ -387,8 +387,6 @@ class BoxedShape(NamedTuple):
         Tiles at work.
     depth : int
         Tiles in flight or at work, a multiple of `sets`.
-    staged : int
-        1 for values through shared memory, too.
     box : int
         Rows of a box, a multiple of eight.
     """
@@ -398,7 +396,6 @@ class BoxedShape(NamedTuple):
     tile: int
     sets: int
     depth: int
-    staged: int
     box: int
 
     @property
@@ -407,19 +404,19 @@ class BoxedShape(NamedTuple):
         return 32 * self.tile * self.sets
 
 
-# By type and columns of a warp: steps in flight, groups of a tile, tiles at work and in flight, values through shared
-# memory, rows of a box (measured on an H200, docs/notes/kpm.md).
+# By type and columns of a warp: steps in flight, groups of a tile, tiles at work and in flight, rows of a box
+# (measured on an H200, docs/notes/kpm.md).
 _BOXED_SHAPES = {
-    ("float32", 16): (2, 4, 4, 8, 1, 24),
-    ("float32", 32): (2, 8, 2, 4, 1, 24),
-    ("float64", 16): (2, 8, 1, 2, 1, 24),
-    ("float64", 32): (2, 8, 1, 2, 1, 24),
-    ("complex64", 8): (2, 8, 2, 4, 1, 24),
-    ("complex64", 16): (2, 4, 4, 4, 1, 24),
-    ("complex64", 32): (1, 4, 4, 4, 1, 24),
-    ("complex128", 8): (2, 8, 1, 2, 1, 24),
-    ("complex128", 16): (2, 4, 2, 2, 1, 24),
-    ("complex128", 32): (1, 4, 2, 2, 1, 24),
+    ("float32", 16): (2, 4, 4, 8, 24),
+    ("float32", 32): (2, 8, 2, 4, 24),
+    ("float64", 16): (2, 8, 1, 2, 24),
+    ("float64", 32): (2, 8, 1, 2, 24),
+    ("complex64", 8): (2, 8, 2, 4, 24),
+    ("complex64", 16): (2, 4, 4, 4, 24),
+    ("complex64", 32): (1, 4, 4, 4, 24),
+    ("complex128", 8): (2, 8, 1, 2, 24),
+    ("complex128", 16): (2, 4, 2, 2, 24),
+    ("complex128", 32): (1, 4, 2, 2, 24),
 }
 # Groups of a tile, of those that it may have, below which ``grouped.cu`` should be faster: other warps are idle.
 _LEAST_FILLED = 0.75
@@ -477,7 +474,7 @@ def boxed_room(shape: BoxedShape, dtype: Any, longest: int, device: Device) -> B
     """Return how shared memory is divided, for a matrix with so many entries in a row at most."""
     item, whole = np.dtype(dtype).itemsize, 8 * shape.unroll
     length = max(1, -(-longest // whole)) * whole
-    values = shape.tile * (MOST_GROUPED * length * item + 16) if shape.staged else 0
+    values = shape.tile * (MOST_GROUPED * length * item + 16)
     stage = values + shape.tile * (length + MOST_GROUPED) * 2
     row = shape.columns * item
     box = shape.box * row

@@ -140,7 +140,7 @@ def boxed_unit(dtype: str, *, mode: int = FULL, shape: BoxedShape, room: BoxedRo
         "DOUBLE": str(int(REAL[dtype] == "double")), "LANES": "8", "COLUMNS": str(shape.columns // 8),
         "UNROLL": str(shape.unroll), "THREADS": str(shape.threads), "BLOCKS": "1", "WIDE": "0", "SELL": "0",
         "MODE": str(mode), "EXACT": "1", "TILE": str(shape.tile), "DEPTH": str(shape.depth),
-        "STAGED": str(shape.staged), "BOX": str(shape.box), "SLOTS": str(room.slots), "LENGTH": str(room.length),
+        "BOX": str(shape.box), "SLOTS": str(room.slots), "LENGTH": str(room.length),
     }  # fmt: skip
     return Unit(kernels.__name__, ("boxed.cu",), BULK, defines)
 

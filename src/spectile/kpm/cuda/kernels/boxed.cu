@@ -3,8 +3,8 @@
 // A tile is up to TILE groups that lie near each other.  The rows of V that they name, and their own, lie in boxes of BOX
 // adjacent rows, a multiple of eight, which an inspector (boxes.cu) has chosen; the bulk copy engine fetches them, DEPTH tiles ahead, so that
 // bytes in flight cost no registers and a row that several groups of a tile name leaves the L2 cache once.  A warp takes a
-// group, and the last of a tile hands the next one to the engine.  With STAGED the matrix's values come by the same way;
-// else a warp brings its next group's, as always its W, into the L2 cache meanwhile, and from there into registers.
+// group, and the last of a tile hands the next one to the engine.  The matrix's values come by the same way; its next
+// group's W a warp brings into the L2 cache meanwhile, and from there into registers.
 //
 // Vectors are the tall operand: m16n8k8, sixteen real columns, eight rows of V, in float64, or in TF32 in three parts for
 // float32.  The four rows that a load names together must lie in different banks, so the engine swizzles them (16 bytes n of
@@ -13,7 +13,7 @@
 // A code is the place of a row's first piece, in pieces.
 //
 // Set by the launch code besides block.cuh's: TILE, DEPTH, BOX, SLOTS (boxes of a tile), LENGTH (codes of a group: entries of
-// the longest row, a multiple of 8 UNROLL), STAGED, DOUBLE (float64).
+// the longest row, a multiple of 8 UNROLL), DOUBLE (float64).
 #include "block.cuh"
 #if DOUBLE
 typedef double Parts;
@@ -38,7 +38,7 @@ constexpr int BOX_BYTES = BOX * ROW_BYTES;
 constexpr int SETS = WARPS / TILE;   // sets of warps take tiles in turn
 constexpr int CODES = LENGTH + MOST_ROWS;  // a group's columns, and its own rows
 constexpr int CODE_BYTES = TILE * CODES * 2;
-constexpr int VALUE_BYTES = STAGED ? MOST_ROWS * LENGTH * int(sizeof(number)) + 16 : 0;  // of a group
+constexpr int VALUE_BYTES = MOST_ROWS * LENGTH * int(sizeof(number)) + 16;  // of a group
 constexpr int LISTS = (SLOTS + 31) / 32;
 static_assert(BOX % 8 == 0 && LANES == 8 && ROW_BYTES % 64 == 0 && VECTOR >= 2, "");
 // A barrier's parity tells a set only one phase: a stage belongs to one set.
@@ -122,11 +122,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int n = 0; n < LISTS; ++n)
             found.start[n] = n * 32 + lane < SLOTS ? __ldg(starts + held * SLOTS + n * 32 + lane) : -1;
-        if (STAGED) found.group = places[lane < TILE ? held * TILE + lane : (long long)tiles * TILE];
+        found.group = places[lane < TILE ? held * TILE + lane : (long long)tiles * TILE];
         return found;
     };
     auto issue = [&](int tile, int stage, const List &list) {
-        const Range values = STAGED ? values_of(data, list.group) : Range{nullptr, 0};
+        const Range values = values_of(data, list.group);
         int bytes = values.bytes;
 #pragma unroll
         for (int k = 0; k < LISTS; ++k) bytes += list.start[k] >= 0 ? BOX_BYTES : 0;
@@ -175,22 +175,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 for (int p = 0; p < PIECES; ++p)
                     old[half][p] = *reinterpret_cast<const piece *>(target[half] + p * 8 * VECTOR);
         }
-        const number *values = data + mine.at;
-        if (STAGED)
-            values = reinterpret_cast<const number *>(stage_values + (stage * TILE + slot) * VALUE_BYTES +
-                                                      (address_of(values) & 15));
+        const unsigned char *const staged = stage_values + (stage * TILE + slot) * VALUE_BYTES;
+        const number *values = reinterpret_cast<const number *>(staged + (address_of(data + mine.at) & 15));
         // Rows that a group lacks are computed as its first one, and left.
         values += outer < rows ? outer * count : 0;
-        number value[UNROLL][2];
-        auto load = [&](int from) {
-#pragma unroll
-            for (int u = 0; u < 2 * UNROLL; ++u) {
-                // In shared memory something lies behind the last row's end, too.
-                const int k = from + u / 2 * 8 + 2 * inner + u % 2;
-                value[u / 2][u % 2] = STAGED ? values[k] : load_stream(values + min(k, count - 1));
-            }
-        };
-        if (!STAGED && count > 0) load(0);
 
         // Sums with real and with imaginary parts of the matrix, which meet at the end: V need not be turned for each group.
         real sum[PIECES][HALVES][PARTS][4];
@@ -206,32 +194,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             return *reinterpret_cast<const piece *>(mine_boxes + from + p * BOX * PIECE_BYTES);
         };
         barrier_wait_back(full[stage], n / DEPTH & 1);
-        if (lane == 0 && blockIdx.y == 0 && next.rows > 0) {
-            const Range soon = values_of(data, next);
-            if (!STAGED && soon.bytes) prefetch_bulk(soon.from, soon.bytes);
-            if (MODE > 0) prefetch_bulk(w + next.begin * stride, next.rows * width * int(sizeof(number)));
-        }
+        if (MODE > 0 && lane == 0 && blockIdx.y == 0 && next.rows > 0)
+            prefetch_bulk(w + next.begin * stride, next.rows * width * int(sizeof(number)));
         for (int from = 0; from < count; from += 8 * UNROLL) {
             piece other[UNROLL][2][PIECES];
-            if (STAGED) load(from);
             number factor[UNROLL][2];
+#pragma unroll
+            for (int u = 0; u < 2 * UNROLL; ++u)  // something lies behind the last row's end, too
+                factor[u / 2][u % 2] = values[from + u / 2 * 8 + 2 * inner + u % 2];
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u) {
                 const unsigned both = *reinterpret_cast<const unsigned *>(code + from + u * 8 + 2 * inner);
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
-                    factor[u][j] = value[u][j];
                     const int at = locate(j ? both >> 16 : both & 0xffff, outer);
 #pragma unroll
                     for (int p = 0; p < PIECES; ++p) other[u][j][p] = fetch(at, p);
                 }
             }
-            // Behind a row's end.  Not where values are loaded: it would wait for them.
+            // Behind a row's end.
             if (from + 8 * UNROLL > count)
 #pragma unroll
                 for (int u = 0; u < 2 * UNROLL; ++u)
                     if (from + u / 2 * 8 + 2 * inner + u % 2 >= count) factor[u / 2][u % 2] = zero();
-            if (!STAGED && from + 8 * UNROLL < count) load(from + 8 * UNROLL);
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u) {
                 const Parts x0 = parts_of(factor[u][0].x), x1 = parts_of(factor[u][1].x);

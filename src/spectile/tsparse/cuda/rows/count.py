@@ -13,7 +13,7 @@ import numpy as np
 
 from spectile.core.compile import is_compiling
 from spectile.core.device import describe
-from spectile.core.launch import kernel
+from spectile.core.launch import BoundLaunch, kernel
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.counters import CONSTANTS, FAMILIES, Counters, Head
 from spectile.tsparse.cuda.plans import Addresses, plan
@@ -137,14 +137,18 @@ def _foresee(A: Factor, B: Factor, first: int, rows: int, value: str, counters: 
     cupy.cuda.runtime.memcpyAsync(own.head, counters.head, 4 * CONSTANTS["HEAD"], 3, own.stream)  # 3: on the device
     low, span, slot, entries, lists = (np.uint64(work.ptr + 4 * rows * place) for place in range(5))
     pattern = A.indptr[first:], A.indices, B.indptr, B.indices
-    log, shape = choose.analysis(rows, A.nnz / max(A.shape[0], 1), describe())
-    sizes = np.int32(rows), np.int32(A.shape[1]), np.int32(log)
-    analyse = kernel(units.ANALYSIS, "analyse")
-    analyse(shape, *sizes, *pattern, low, span, entries, slot, lists, np.uint64(own.head))
+    _analysis(A, rows, *pattern, low, span, entries, slot, lists, np.uint64(own.head))(own.stream)
     head = own.read()
     mean_b = head.wide("PRODUCTS") / _entries(A, rows)
     units.prepare_numeric(value, choose.foreseen(head, B.shape[1], mean_b))
     return head.families()
+
+
+def _analysis(A: Factor, rows: int, *addresses: Any) -> BoundLaunch:
+    """Return the launch of the analysis of so many rows of A; `addresses` are the kernel's arguments from A's on."""
+    log, shape = choose.analysis(rows, A.nnz / max(A.shape[0], 1), describe())
+    sizes = np.int32(rows), np.int32(A.shape[1]), np.int32(log)
+    return kernel(units.ANALYSIS, "analyse").bind(shape, *sizes, *addresses)
 
 
 class _Launches:
@@ -158,11 +162,7 @@ class _Launches:
         self.addresses = Addresses(13)
         *pattern, low, span, slot, entries, lists, kept, indptr, head, states = (self.addresses[i] for i in range(13))
         count, size = np.int32(rows), np.int32(nnz)
-
-        log, shape = choose.analysis(rows, A.nnz / max(A.shape[0], 1), device)
-        arguments: tuple[Any, ...] = (count, np.int32(A.shape[1]), np.int32(log), *pattern)
-        arguments = (*arguments, low, span, entries, slot, lists, head)
-        self._analyse = kernel(units.ANALYSIS, "analyse").bind(shape, *arguments)
+        self._analyse = _analysis(A, rows, *pattern, low, span, entries, slot, lists, head)
 
         by_blocks, groups = choose.symbolic_groups(rows, nnz, device)
         rows_of = (count, size, lists, *pattern, low, span, slot, entries, kept, np.int32(kept_words), head)
