@@ -29,18 +29,7 @@ def _plugin() -> ModuleType:
 
 # Files whose tests no device has run to the end on the code that is in the tree, and why.  Nothing may stay here
 # without a reason, and nothing that has a record.
-NOT_RUN: dict[str, str] = {
-    **{
-        f"core/test_first_call.py{way}": "one test drew 1.6e9 numbers for its matrix, so that time was over"
-        for way in ("", " as A100", " as RTX 4090")
-    },
-    **{
-        f"kpm/test_boxed.py as {device}": "each test needs the copies of boxes that begin with Hopper"
-        for device in ("A100", "RTX 4090")
-    },
-    "nearsparse/test_spamm.py as RTX 4090": "the call's time was over before its last tests",
-    "evd/test_properties.py as RTX 4090": "cuSOLVER's single precision fails for graded matrices (docs/notes/evd.md)",
-}
+NOT_RUN: dict[str, str] = {}
 
 
 @cache
