@@ -344,10 +344,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "readme speed": lambda: summary("h200"),
     "readme claims": lambda: verdicts("h200"),
     "spamm gpu": lambda: spamm_product("h200", "cublas", ("05", "30")),
+    "spamm on an h100": lambda: spamm_product("h100", "cublas", ("05", "30")),
     "spamm cpu": lambda: spamm_product("xeon2", "blas", ("05", "10", "30")),
     "tsparse gpu": lambda: tsparse_product("h200", "cusparse"),
     "tsparse rivals": lambda: tsparse_rivals("h200"),
     "tsparse second": lambda: tsparse_second("h200"),
+    "tsparse on an h100": lambda: tsparse_product("h100", "cusparse"),
+    "tsparse second on an h100": lambda: tsparse_second("h100"),
     "tsparse cpu": lambda: tsparse_product("xeon2", "scipy"),
     "evd gpu": lambda: evd_solver("h200", CUSOLVER, (1024, 2048, 4096, 8192, 16384, 32768, 65536)),
     "evd problems": lambda: evd_problems("h200"),
@@ -357,6 +360,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "kpm step": lambda: kpm_step("h200", "step_200x100x40"),
     "kpm calls": lambda: kpm_calls("h200", "step_200x100x40"),
     "kpm matrices": lambda: kpm_matrices("h200"),
+    "kpm matrices on an h100": lambda: kpm_matrices("h100"),
     "kpm dos gpu": lambda: kpm_dos("h200"),
     "kpm dos cpu": lambda: kpm_dos("xeon2"),
 }
@@ -365,7 +369,7 @@ TABLES: dict[str, Callable[[], str]] = {
 def written(page: Path) -> str:
     """Return the text of `page` with every table as the records have it now."""
     return re.sub(
-        r"<!-- table ([a-z ]+) -->\n.*?<!-- end -->",
+        r"<!-- table ([a-z0-9 ]+) -->\n.*?<!-- end -->",
         lambda match: f"<!-- table {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->",
         page.read_text(),
         flags=re.DOTALL,

@@ -1,6 +1,11 @@
 """Reviewed measurements (results/recorded): every row of the sheets is there, or named here as not measured yet."""
 
+import io
+import os
 import re
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -60,6 +65,38 @@ def test_recorded_rows_are_of_the_sheet_and_say_where_they_come_from(path):
     assert frame.loc[frame["status"] != "ok", "reason"].str.len().gt(20).all()
     timed = (frame["status"] == "ok") & (frame["clock"] != "none")
     assert frame.loc[timed, "time_s"].gt(0).all() and frame.loc[~timed, "time_s"].isna().all()
+
+
+def git(*words):
+    return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, timeout=60)
+
+
+def test_sources_of_every_record_are_in_the_history(tmp_path):
+    if git("rev-parse", "--verify", "HEAD").returncode or b"true" in git("rev-parse", "--is-shallow-repository").stdout:
+        pytest.skip("this copy has no history")
+    landed = {
+        lost: line[2].strip()
+        for line in (row.split("|") for row in (ROOT / "docs/records.md").read_text().splitlines())
+        if len(line) == 4 and re.fullmatch("[0-9a-f]{7}", line[2].strip())
+        for lost in line[1].strip().split(", ")
+    }
+    digests = {
+        (commit, path.stem, digest)
+        for path in FRAMES
+        for commit, digest in record.read_frame(path)[["commit", "digest"]].drop_duplicates().itertuples(index=False)
+    }
+    lost = {each for each in digests if git("merge-base", "--is-ancestor", each[0], "HEAD").returncode}
+    assert {commit[:7] for commit, _, _ in lost} == set(landed), "docs/records.md names other commits as lost"
+    for commit in set(landed.values()):
+        assert not git("merge-base", "--is-ancestor", commit, "HEAD").returncode, f"{commit} is not in the history"
+        with tarfile.open(fileobj=io.BytesIO(git("archive", commit, "src").stdout)) as sources:
+            sources.extractall(tmp_path / commit, filter="data")
+    for commit, paper, digest in lost:
+        # As it was computed then.
+        say = f"from spectile_study.bench.provenance import source_digest; print(source_digest({paper!r}))"
+        sources = {**os.environ, "PYTHONPATH": str(tmp_path / landed[commit[:7]] / "src")}
+        done = subprocess.run([sys.executable, "-c", say], env=sources, capture_output=True, text=True, timeout=120)
+        assert done.stdout.strip() == digest, f"{paper} at {commit}: {done.stderr}"
 
 
 def test_a_second_machine_measures_cases_that_are_recorded_without_network_or_training():

@@ -63,7 +63,7 @@ def _columns(frame: pandas.DataFrame, precision: str, on_gpu: bool):
     yield "speed-up, many calls", ratio(f"{ours}_throughput", f"{cupyx}_throughput"), "speedup", 1
     yield "known pattern as called, ms", time_of(f"{numeric}_as_called"), "time_s", MS
     yield (
-        "known pattern, speed-up over the whole call",
+        "known pattern, speed-up over spectile's whole call",
         ratio(f"{numeric}_as_called", f"{ours}_as_called"),
         "speedup",
         1,
