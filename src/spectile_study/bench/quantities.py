@@ -49,6 +49,7 @@ def of_rows(rows: pandas.DataFrame, column: str) -> pandas.DataFrame:
         case); ``phase:<name>`` (per cent of the time in that phase).  Methods may hold ``*``.
     """
     kind, _, names = column.partition(":")
+    rows = rows.copy()  # a frame that was read has a block a column, to which pandas adds a column with a warning
     if kind in ("speedup", "gain"):
         method, _, baseline = names.partition(":")
         return _faster(rows, method, baseline, kind == "gain")
