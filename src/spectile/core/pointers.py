@@ -1,0 +1,121 @@
+"""The door of every compiled kernel: what an array must be before its address is read, and the address itself.
+
+Kernels of Numba and CUDA take what they are given: an address, a stride that they assume, a length that they trust.
+Each system passes what its callers give through :func:`operand`, :func:`output` and :func:`apart` once, when the call
+begins; arrays that a system allocates itself need no check.  No other module reads an address, which a test of the
+sources' syntax trees sees to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def address(array: Any) -> int:
+    """Return where an array of NumPy or CuPy begins."""
+    return int(array.ctypes.data) if isinstance(array, np.ndarray) else array.data.ptr  # type: ignore[no-any-return]
+
+
+def overlap(x: Any, y: Any) -> bool:
+    """Return whether two arrays of one kind, NumPy's or CuPy's, may share memory, by the bounds of their memory."""
+    if isinstance(x, np.ndarray) != isinstance(y, np.ndarray):
+        return False
+    if isinstance(x, np.ndarray):
+        return bool(np.may_share_memory(x, y))
+    import cupy
+
+    return bool(cupy.may_share_memory(x, y))
+
+
+def apart(out: Any, *inputs: Any) -> tuple[Any, ...]:
+    """Return the inputs, those that may share memory with `out` as copies; None stays None.
+
+    Parameters
+    ----------
+    out : array or None
+        What a kernel writes while it reads the inputs.
+    *inputs : array or None
+        Of the same kind.
+    """
+    if out is None:
+        return inputs
+    return tuple(x.copy() if x is not None and overlap(x, out) else x for x in inputs)
+
+
+def operand(
+    name: str, array: Any, dtype: Any = None, *, shape: tuple[int | None, ...] | None = None, copy: bool = False
+) -> Any:
+    """Return an input as kernels read it: of `dtype`, in native byte order, aligned and C-contiguous.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for messages.
+    array : numpy.ndarray or cupy.ndarray
+        Copied only where it is not yet what kernels read, or where `copy` says so.
+    dtype : dtype, optional
+        By default the array's own in native byte order.  The caller decides before whether a conversion is allowed.
+    shape : tuple, optional
+        What the shape must be; None stands for any length.
+    copy : bool, default False
+        Whether the result must not share memory with `array`.
+
+    Raises
+    ------
+    ValueError
+        If the shape is another.
+    """
+    _check_shape(name, array, shape)
+    wanted = np.dtype(array.dtype if dtype is None else dtype).newbyteorder("=")
+    good = array.dtype == wanted and array.dtype.isnative and array.flags.c_contiguous and _aligned(array)
+    if good and not copy:
+        return array
+    if isinstance(array, np.ndarray):
+        return np.array(array, wanted, order="C", copy=True)
+    return array.astype(wanted, order="C", copy=True)
+
+
+def output(name: str, out: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array that a kernel is to write, or raise where it cannot be written as it is.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for messages.
+    out : numpy.ndarray or cupy.ndarray
+        Returned unchanged.
+    dtype, shape
+        What it must have.
+
+    Raises
+    ------
+    TypeError
+        If the dtype, or its byte order, is another.
+    ValueError
+        If the shape is another, or it is not C-contiguous, aligned and writeable.
+    """
+    _check_shape(name, out, shape)
+    if out.dtype != np.dtype(dtype) or not out.dtype.isnative:
+        raise TypeError(f"{name} is {out.dtype.str}, and the result is {np.dtype(dtype)}: pass an array of that dtype")
+    if not (out.flags.c_contiguous and _aligned(out) and getattr(out.flags, "writeable", True)):
+        raise ValueError(f"{name} is not C-contiguous, aligned and writeable: pass an array made by empty(shape, dtype)")
+    return out
+
+
+def _aligned(array: Any) -> bool:
+    if isinstance(array, np.ndarray):
+        return bool(array.flags.aligned)
+    return address(array) % array.dtype.itemsize == 0
+
+
+def _check_shape(name: str, array: Any, shape: tuple[int | None, ...] | None) -> None:
+    if shape is None:
+        return
+    same = len(array.shape) == len(shape) and all(
+        wanted is None or own == wanted for own, wanted in zip(array.shape, shape, strict=True)
+    )
+    if not same:
+        wanted = " x ".join("any" if length is None else str(length) for length in shape)
+        raise ValueError(f"{name} has shape {tuple(array.shape)}, and {wanted} is needed")
