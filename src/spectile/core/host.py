@@ -19,9 +19,12 @@ def in_kind_of(a: Any) -> Callable[[Any], Any]:
 
 def dlpack_importer(array: Any) -> Callable[[Any], Any] | None:
     """Return ``from_dlpack`` of the library that `array` comes from, or None where it has none."""
-    root = type(array).__module__.partition(".")[0]
-    library = importlib.import_module("jax.numpy") if root == "jaxlib" else sys.modules.get(root)
-    return getattr(library, "from_dlpack", None)
+    for kind in type(array).__mro__:  # a class of the caller's may inherit from its library's
+        root = kind.__module__.partition(".")[0]
+        library = importlib.import_module("jax.numpy") if root == "jaxlib" else sys.modules.get(root)
+        if hasattr(library, "from_dlpack"):
+            return library.from_dlpack  # type: ignore[union-attr]
+    return None
 
 
 def refuse_malformed(name: str, matrix: Any) -> None:

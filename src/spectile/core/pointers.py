@@ -15,7 +15,7 @@ import numpy as np
 
 def address(array: Any) -> int:
     """Return where an array of NumPy or CuPy begins."""
-    return int(array.ctypes.data) if isinstance(array, np.ndarray) else array.data.ptr  # type: ignore[no-any-return]
+    return int(array.ctypes.data) if isinstance(array, np.ndarray) else array.data.ptr
 
 
 def overlap(x: Any, y: Any) -> bool:
@@ -100,7 +100,7 @@ def output(name: str, out: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     if out.dtype != np.dtype(dtype) or not out.dtype.isnative:
         raise TypeError(f"{name} is {out.dtype.str}, and the result is {np.dtype(dtype)}: pass an array of that dtype")
     if not (out.flags.c_contiguous and _aligned(out) and getattr(out.flags, "writeable", True)):
-        raise ValueError(f"{name} is not C-contiguous, aligned and writeable: pass an array made by empty(shape, dtype)")
+        raise ValueError(f"{name} is not C-contiguous, aligned and writeable: pass one made by empty(shape, dtype)")
     return out
 
 

@@ -1,0 +1,239 @@
+"""A caller's arrays of any library: what is taken as it is, and what would lose something and is refused."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_array, csr_matrix
+
+from spectile.core import arrays
+from spectile.core.arrays import host_array, on_device
+
+VALUES = np.arange(12.0).reshape(3, 4)
+
+
+class Bare:
+    """An exporter of the first kind: ``__dlpack__`` alone, without keywords."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self) -> Any:
+        return self.array.__dlpack__()
+
+
+class Keywords(Bare):
+    """The same with the keywords of the later versions, which let it export what is read-only."""
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return self.array.__dlpack__(**keywords)
+
+
+class WithStream(Bare):
+    def __dlpack__(self, stream: int | None = None) -> Any:
+        assert stream is None
+        return self.array.__dlpack__()
+
+
+class Exporter(Keywords):
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
+class Asked(Bare):
+    """What answers NumPy alone, as arrays of pandas do."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.asarray(self.array, dtype=dtype)
+
+
+class Lazy:
+    """A tensor of PyTorch that has its conjugate, its sign and its gradient still to be taken."""
+
+    def __init__(self, array: np.ndarray, conjugate: bool = False, negative: bool = False, grad: bool = False) -> None:
+        self.array, self.conjugate, self.negative, self.requires_grad = array, conjugate, negative, grad
+
+    def resolve_conj(self) -> Lazy:
+        return Lazy(self.array.conj() if self.conjugate else self.array, False, self.negative)
+
+    def resolve_neg(self) -> Lazy:
+        return Lazy(-self.array if self.negative else self.array, self.conjugate, False)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        if self.conjugate or self.negative:
+            raise BufferError("Can't export tensors with the conjugate bit set.\nAnd a second line")
+        return self.array.__dlpack__(**keywords)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        if self.conjugate or self.negative:
+            raise RuntimeError("Can't call numpy() on Tensor that has conjugate bit set.")
+        return np.asarray(self.array, dtype=dtype)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, Bare, Keywords, WithStream, Exporter, Asked, lambda x: x[::-1][::-1]])
+def test_host_arrays_of_any_library_share_their_memory(kind: Any) -> None:
+    given = kind(VALUES)
+    found = host_array("a", given)
+    assert type(found) is np.ndarray and np.shares_memory(found, VALUES)
+    np.testing.assert_array_equal(found, VALUES)
+    assert not on_device(given)
+
+
+def test_what_numpy_can_read_is_read() -> None:
+    for given in (VALUES.tolist(), np.ma.array(VALUES), memoryview(VALUES)):
+        found = host_array("a", given)
+        assert type(found) is np.ndarray
+        np.testing.assert_array_equal(found, VALUES)
+    assert host_array("a", 2.5).shape == ()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, Keywords, Exporter, Asked])
+def test_read_only_memory_is_read(kind: Any) -> None:
+    fixed = VALUES.copy()
+    fixed.setflags(write=False)
+    np.testing.assert_array_equal(host_array("a", kind(fixed)), VALUES)
+
+
+def test_array_of_the_array_api() -> None:
+    library = pytest.importorskip("array_api_strict")
+    np.testing.assert_array_equal(host_array("a", library.asarray(VALUES)), VALUES)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("negative", [False, True])
+@pytest.mark.parametrize("conjugate", [False, True])
+def test_what_a_tensor_puts_off_is_done_and_a_gradient_is_not_lost(conjugate: bool, negative: bool, grad: bool) -> None:
+    values = VALUES * (1 + 2j)
+    tensor = Lazy(values, conjugate, negative, grad)
+    if grad:
+        with pytest.raises(TypeError, match=r"^x requires a gradient, .*: pass x\.detach\(\)$"):
+            host_array("x", tensor)
+        return
+    wanted = (-1 if negative else 1) * (values.conj() if conjugate else values)
+    np.testing.assert_array_equal(host_array("x", tensor), wanted)
+
+
+class Refusing(Exporter):
+    def __dlpack__(self, **keywords: Any) -> Any:
+        raise BufferError("this layout has no strides.\nHere is how it is stored")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (np.ma.array(VALUES, mask=VALUES > 9), r"^b has masked entries, .* as b\.filled\(0\) does$"),
+        ([np.ma.array([1.0, 2.0], mask=[False, True]), [3.0, 4.0]], "^b has masked entries"),
+        (csr_matrix(VALUES), r"^b is a sparse matrix, .*: pass b\.toarray\(\)$"),
+        (coo_array(VALUES), "^b is a sparse matrix"),
+        (SimpleNamespace(__cuda_array_interface__={}, __array__=None), "^b is on a GPU, and an array on the host"),
+        (SimpleNamespace(__dlpack_device__=lambda: (2, 0), __dlpack__=None), "^b is on a GPU"),
+        (Refusing(VALUES), r"^b, a \S+Refusing, cannot be read \(this layout has no strides\): convert it$"),
+    ],
+)
+def test_what_would_be_lost_is_refused_in_one_sentence(given: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said) as error:
+        host_array("b", given)
+    assert "\n" not in str(error.value)
+
+
+class Tensor(ctypes.Structure):
+    """The begin of a DLTensor."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("number", ctypes.c_int32))
+
+
+class Versioned(ctypes.Structure):
+    """The begin of a DLManagedTensorVersioned."""
+
+    _fields_ = (
+        *(("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p)),
+        *(("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", Tensor)),
+    )
+
+
+class Elsewhere:
+    """A bare exporter of memory on some device, in the first form of the protocol or in that with a version."""
+
+    def __init__(self, kind: int, number: int, versioned: bool = False) -> None:
+        tensor = Tensor(None, kind, number)
+        self.exported = Versioned(1, 0, None, None, 0, tensor) if versioned else tensor
+        self.name = b"dltensor_versioned" if versioned else b"dltensor"
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return make(ctypes.addressof(self.exported), self.name, None)
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+@pytest.mark.parametrize(("kind", "there"), [(1, False), (2, True), (3, False), (13, True)])
+def test_a_bare_exporter_is_asked_where_its_tensor_lies(kind: int, there: bool, versioned: bool) -> None:
+    tensor = Elsewhere(kind, 5, versioned)
+    assert on_device(tensor) is there
+    assert arrays._Exporter(tensor).__dlpack_device__() == (kind, 5)
+    if there:
+        with pytest.raises(TypeError, match=r"^a is on a GPU"):
+            host_array("a", tensor)
+
+
+@pytest.fixture
+def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Return a CuPy whose arrays are NumPy's in a wrapper, on device 0 of two."""
+
+    class ndarray:
+        def __init__(self, array: Any) -> None:
+            self.array = array
+
+    def from_dlpack(exporter: Any) -> ndarray:
+        exporter.__dlpack__(stream=1)
+        return ndarray(exporter.__dlpack_device__())
+
+    cupy = SimpleNamespace(ndarray=ndarray, from_dlpack=from_dlpack, asnumpy=lambda result: result.array)
+    cupy.asarray = lambda array: ndarray(np.array(array))
+    cupy.cuda = SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return cupy
+
+
+def test_arrays_go_to_the_device_and_come_back_in_their_kind(
+    fake_cupy: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = types.ModuleType("tensors")
+    library.from_dlpack = Exporter  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensors", library)
+    own = type("Own", (Exporter,), {"__module__": "tensors"})
+    inherited = type("Inherited", (own,), {"__module__": __name__})
+    for kind, back in ((np.asarray, np.ndarray), (Bare, np.ndarray), (own, Exporter), (inherited, Exporter)):
+        found, in_kind = arrays.to_device(kind(VALUES))
+        assert type(found) is fake_cupy.ndarray
+        np.testing.assert_array_equal(found.array, VALUES)
+        assert type(in_kind(found)) is back
+    conjugate, _ = arrays.to_device(Lazy(1j * VALUES, conjugate=True), "x")
+    np.testing.assert_array_equal(conjugate.array, -1j * VALUES)
+    with pytest.raises(TypeError, match=r"^x has masked entries"):
+        arrays.to_device(np.ma.array(VALUES, mask=VALUES > 9), "x")
+    with pytest.raises(TypeError, match=r"^x is a sparse matrix"):
+        arrays.to_device(csr_matrix(VALUES), "x")
+    bare = type("Bare", (Elsewhere,), {"__module__": "tensors"})(2, 1)
+    found, in_kind = arrays.to_device(bare)
+    assert found.array == (2, 1) and in_kind is library.from_dlpack
+
+
+def test_an_array_of_another_device_is_refused_with_both_numbers(fake_cupy: SimpleNamespace) -> None:
+    def array(device: int, size: int = 1) -> SimpleNamespace:
+        return SimpleNamespace(size=size, data=SimpleNamespace(device_id=device))
+
+    arrays.require_here("a", array(0))
+    arrays.require_here("a", array(1, size=0))
+    arrays.require_here("a", array(-2))  # memory that belongs to no device
+    with pytest.raises(ValueError, match=r"^a is on device 1, and the current device is 0: .*cupy\.cuda\.Device\(1\)"):
+        arrays.require_here("a", array(1))
