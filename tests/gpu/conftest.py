@@ -1,106 +1,91 @@
-"""GPU tests: skipped without a device; a whole run of a file of tests on a device is recorded in last_run.json.
+"""GPU tests: skipped without a device; a whole run of a file of tests on a device is a row of outcomes.tsv.
 
-The record of a file is written only when every test of it was collected and none was deselected.  It holds a digest of
-the kernels and launch code that the file tests and of the file itself (comments and docstrings left out), so that
-``tests/cpu/core/test_gpu_last_run.py`` can tell on any machine whether what is in the tree passed on a GPU.
+The table informs and decides nothing: every run that collects GPU tests ends with those rows that failed, and with the
+files whose tests have not run since the sources that they are about, or they themselves, were last committed.
 """
 
 from __future__ import annotations
 
-import ast
+import collections
+import csv
+import datetime
 import fcntl
-import hashlib
-import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spectile import _HOMES, _PACKAGES
-from spectile_study.bench.provenance import program
+from spectile import _PACKAGES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-RECORD = HERE / "last_run.json"
+TABLE = HERE / "outcomes.tsv"
+
+#: A device that is described as another by SPECTILE_DEVICE has a row of its own.  The date is that of the run's end.
+COLUMNS = ("file", "described as", "machine", "date", "commit", "passed", "failed", "skipped", "seconds")
+Row = dict[str, str]
 
 
-def sources(test: Path) -> list[Path]:
-    """Return what decides whether a file of GPU tests passes: the library's modules that it reaches, and the file.
-
-    Reached is what the file imports, anywhere in it, and what that imports in turn; CUDA sources count in every folder
-    of which a module is reached.
-    """
-    reached: dict[Path, None] = {}
-    waiting = [*_imported(test)]
-    while waiting:
-        module = waiting.pop()
-        if module not in reached:
-            reached[module] = None
-            waiting += _imported(module)
-    folders = {module.parent for module in reached}
-    kernels = {kernel for folder in folders for kernel in (*folder.glob("*.cu"), *folder.glob("*.cuh"))}
-    return [*sorted({*reached, *kernels}), test]
+def read(table: Path) -> list[Row]:
+    """Return the rows of the table."""
+    with table.open(newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
 
 
-def _imported(path: Path) -> Iterator[Path]:
-    """Yield the modules of the library that a module imports, with the packages that hold them, and tests it shares."""
-    for node in _nodes_that_run(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-            if "spectile" in names:  # its attributes may be anything public
-                names += [f"spectile.{system}" for system in _PACKAGES]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level:
-            yield path.parents[node.level - 1].joinpath(*node.module.split(".")).with_suffix(".py")
-            continue
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            if node.module == "spectile":  # which imports what has a public name at its first use
-                names += [f"spectile.{_HOMES[alias.name]}" for alias in node.names if alias.name in _HOMES]
-        else:
-            continue
-        for name in names:
-            yield from _modules(name)
+def write(table: Path, rows: list[Row]) -> None:
+    """Put rows into the table, in place of those of the same file and description, without files that are gone."""
+    with table.open("r+", newline="") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # several runs may end at the same time
+        kept = [*csv.DictReader(file, delimiter="\t"), *rows]
+        latest = {(row["file"], row["described as"]): row for row in kept if (table.parent / row["file"]).exists()}
+        file.seek(0)
+        file.truncate()
+        writer = csv.DictWriter(file, COLUMNS, delimiter="\t", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row for _, row in sorted(latest.items()))
 
 
-def _nodes_that_run(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree but those that only a type checker reads."""
-    yield node
-    for field, value in ast.iter_fields(node):
-        if field == "body" and isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
-                yield from _nodes_that_run(child)
+def notes(rows: list[Row], files: set[str]) -> list[str]:
+    """Return a line for each row of `files` with failures, and one that names the files that are to run again."""
+    mine = [row for row in rows if row["file"] in files]
+    said = [
+        f"FAILED ON A GPU: {row['failed']} of {row['file']} on {row['machine']}{_as(row)} ({row['date']})"
+        for row in mine
+        if row["failed"] not in ("", "0")
+    ]
+    plain = {row["file"]: row["date"] for row in mine if not row["described as"]}
+    old = sorted(file for file in files if plain.get(file, "") < _changed(file))
+    if old:
+        said.append(f"not run on a GPU since the last commit to what they test: {', '.join(old)}")
+    return said
 
 
-def _modules(name: str) -> Iterator[Path]:
-    """Yield the files behind a dotted name of the library; nothing for names that are no module."""
-    if name.partition(".")[0] != "spectile":
-        return
-    place = ROOT / "src" / Path(*name.split("."))
-    if place.is_dir():
-        yield place / "__init__.py"
-    elif place.with_suffix(".py").exists():
-        yield place.with_suffix(".py")
+def _as(row: Row) -> str:
+    return f" as {row['described as']}" if row["described as"] else ""
 
 
-def digest(test: Path) -> str:
-    """Return the sha256 of what :func:`sources` names, comments and docstrings left out."""
-    total = hashlib.sha256()
-    for path in sources(test):
-        total.update(f"{path.relative_to(ROOT)}\0{program(path)}\0".encode())
-    return total.hexdigest()
+def _changed(file: str) -> str:
+    """Return when a file of GPU tests, or the sources that it is about, were last committed; "" without a history."""
+    system = Path(file).parts[0]
+    systems = [system] if system in _PACKAGES else _PACKAGES
+    paths = [f"tests/gpu/{file}", "src/spectile/core", *(f"src/spectile/{name}" for name in systems)]
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct", "--", *paths]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return _date(int(done.stdout)) if done.stdout.strip() else ""
+
+
+def _date(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def file_of(nodeid: str) -> str:
-    """Return the file that holds a test, below this folder."""
-    return nodeid.partition("::")[0].rpartition("tests/gpu/")[2]
-
-
-def record_key(file: str, described: str | None = os.environ.get("SPECTILE_DEVICE")) -> str:
-    """Return the name of a file's record; the run of a device that was described as another one has its own."""
-    return file if described is None else f"{file} as {described}"
+    """Return the file that holds a test, below this folder; "" for tests elsewhere."""
+    return nodeid.partition("::")[0].rpartition("tests/gpu/")[2] if "tests/gpu/" in nodeid else ""
 
 
 def _unavailable() -> str | None:
@@ -109,67 +94,70 @@ def _unavailable() -> str | None:
     return refusal()
 
 
-class _Recorder:
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-        self.outcomes: dict[str, dict[str, str]] = {}
+class Outcomes:
+    """What the tests of each file came to."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, dict[str, str]] = collections.defaultdict(dict)
+        self.seconds: dict[str, float] = collections.defaultdict(float)
         self.partial: set[str] = set()
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         self.partial |= {file_of(item.nodeid) for item in items}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if "tests/gpu/" not in report.nodeid:
-            return
-        results = self.outcomes.setdefault(file_of(report.nodeid), {})
+        file = file_of(report.nodeid)
+        self.seconds[file] += report.duration
         # A test counts as passed only if set-up, call and tear-down all passed.
         if report.when == "call" or report.outcome != "passed":
-            results[report.nodeid] = report.outcome
+            self.tests[file][report.nodeid] = report.outcome
+
+    def rows(self, machine: str, commit: str, date: str) -> list[Row]:
+        """Return a row for each file all of whose tests ran or were skipped."""
+        described, listed = os.environ.get("SPECTILE_DEVICE", ""), []
+        for file, results in self.tests.items():
+            if file and file not in self.partial:
+                count = collections.Counter(results.values())
+                numbers = (str(count[outcome]) for outcome in ("passed", "failed", "skipped"))
+                values = (file, described, machine, date, commit, *numbers, f"{self.seconds[file]:.0f}")
+                listed.append(dict(zip(COLUMNS, values, strict=True)))
+        return listed
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.partial |= {file_of(argument) for argument in self.config.args if "::" in argument}
-        chosen = self.config.option.keyword or self.config.option.markexpr
-        if session.shouldstop or session.shouldfail or chosen:
+        self.partial |= {file_of(argument) for argument in session.config.args if "::" in argument}
+        if session.shouldstop or session.shouldfail:
             return
-        records = {
-            record_key(file): {"digest": digest(HERE / file), **_machine(), "tests": dict(sorted(results.items()))}
-            for file, results in self.outcomes.items()
-            if file not in self.partial
-        }
-        with RECORD.open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # several runs may end at the same time
-            text = json.dumps(json.load(file) | records, indent=1, sort_keys=True)
-            file.seek(0)
-            file.truncate()
-            file.write(text + "\n")
+        import cupy
 
+        from spectile_study.bench.provenance import commit
 
-def _machine() -> dict[str, str]:
-    import cupy
-
-    from spectile.core import device
-
-    return {
-        "device": device.describe().name,
-        "driver": str(cupy.cuda.runtime.driverGetVersion()),
-        "cupy": cupy.__version__,
-        "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
-    }
+        name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())["name"].decode()
+        sha, differs = commit()
+        now = datetime.datetime.now(datetime.UTC).timestamp()
+        write(TABLE, self.rows(name, sha[:10] + "+" * bool(differs), _date(now)))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # With pytest-xdist the controller hears of every test, and the workers of their own.
     if _unavailable() is None and not config.option.collectonly and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Recorder(config), "spectile-gpu-recorder")
+        config.pluginmanager.register(Outcomes(), "spectile-gpu-outcomes")
+
+
+_COLLECTED: set[str] = set()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mine = [item for item in items if HERE in item.path.parents]
+    _COLLECTED.update(item.path.relative_to(HERE).as_posix() for item in mine)
     reason = _unavailable()
-    if reason is None:
-        return
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    for item in mine if reason is not None else ():
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    for note in notes(read(TABLE), _COLLECTED) if terminal else ():
+        terminal.write_line(note, red=note.startswith("FAILED"), bold=note.startswith("FAILED"))
 
 
 @pytest.fixture(autouse=True)
