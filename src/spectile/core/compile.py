@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spectile.core.atomic_file import atomic_write
+from spectile.core.cupy_parts import part
 from spectile.core.device import actual_arch, describe
 
 #: Architectures for which a portable unit has machine code; the driver of a later device compiles its PTX.
@@ -100,14 +101,12 @@ class Unit:
         name = f"{self.package}/{'+'.join(self.sources)}"
         if arch not in self.archs:
             raise ValueError(f"unit {name} is not written for {arch}, only for {self.archs}")
-        from cupy.cuda.compiler import CompileException, _NVRTCProgram
-
         target = arch if method == "cubin" else arch.replace("sm_", "compute_")
-        program = _NVRTCProgram(self.source(), self.sources[0] if self.sources else self.package, method=method)
+        program = part("_NVRTCProgram")(self.source(), self.sources[0] if self.sources else self.package, method=method)
         try:
             folders = tuple(f"-I{folder}" for folder in include_folders())
             compiled, _ = program.compile((*self.flags(), *folders, f"-arch={target}"))
-        except CompileException as error:
+        except part("CompileException") as error:
             raise RuntimeError(f"NVRTC refused {name} for {arch}:\n{error}") from error
         return compiled if isinstance(compiled, bytes) else compiled.encode()
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core import pointers
 from spectile.core.compile import Unit
+from spectile.core.cupy_parts import part
 from spectile.core.device import describe
 from spectile.core.devices import Device
 
@@ -106,11 +108,13 @@ class Kernel:
         if shape.cooperative or shape.after_previous:
             BoundLaunch(self, shape, arguments)()
             return
+        if max(shape.grid) > _MOST_GRID_X:
+            raise self.refused(shape, "too many blocks")
         if np.ndarray in map(type, arguments):
             arguments = _by_value(arguments)
         try:
             self._function(shape.grid, (shape.threads,), arguments, shared_mem=shape.shared_bytes)
-        except _driver_error() as error:
+        except part("CUDADriverError") as error:
             raise self.refused(shape, str(error)) from error
 
     def bind(self, shape: Shape, *arguments: Any) -> BoundLaunch:
@@ -136,6 +140,8 @@ class BoundLaunch:
     """
 
     def __init__(self, kernel: Kernel, shape: Shape, arguments: tuple[Any, ...]) -> None:
+        if max(shape.grid) > _MOST_GRID_X:  # the numbers below have 32 bits
+            raise kernel.refused(shape, "too many blocks")
         overlaps = shape.after_previous and describe().compute_capability >= (9, 0)
         kinds = [_COOPERATIVE] * shape.cooperative + [_PROGRAMMATIC_SERIALIZATION] * overlaps
         attributes = (_LaunchAttribute * len(kinds))(*(_LaunchAttribute(kind, 0, 1) for kind in kinds))
@@ -174,23 +180,14 @@ _KERNELS: dict[tuple[int, str, int], Kernel] = {}
 
 def _by_value(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arguments as CuPy's launch takes them: structs by value."""
-    from cupy.cuda.function import CNumpyArray
-
-    return tuple([CNumpyArray(one) if type(one) is np.ndarray else one for one in arguments])
-
-
-@functools.cache
-def _driver_error() -> type[Exception]:
-    from cupy.cuda.driver import CUDADriverError
-
-    error: type[Exception] = CUDADriverError
-    return error
+    by_value = part("CNumpyArray")
+    return tuple([by_value(one) if type(one) is np.ndarray else one for one in arguments])
 
 
 def _addressable(argument: Any) -> Any:
     """Return a ctypes object that holds one argument."""
     if hasattr(argument, "data") and hasattr(argument.data, "ptr"):
-        return ctypes.c_void_p(argument.data.ptr)
+        return ctypes.c_void_p(pointers.address(argument))
     held = np.ascontiguousarray(argument)
     return (ctypes.c_char * held.nbytes).from_buffer(held.data)
 

@@ -6,6 +6,8 @@ import ctypes
 import functools
 from typing import Any
 
+from spectile.core import pointers
+
 _DATA_TYPES = {"float16": 6, "float32": 7, "float64": 8}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _L2_PROMOTION_256 = 3
@@ -63,7 +65,7 @@ def encode(array: Any, box: tuple[int, ...], swizzle: int) -> bytes:
         address,
         _DATA_TYPES[array.dtype.name],
         rank,
-        array.data.ptr,
+        pointers.address(array),
         ctypes.addressof(sizes),
         ctypes.addressof(strides),
         ctypes.addressof(boxes),

@@ -56,11 +56,10 @@ class Function:
 @pytest.fixture
 def function(monkeypatch: pytest.MonkeyPatch) -> Function:
     function = Function()
-    by_value = SimpleNamespace(CNumpyArray=lambda array: ("by value", array))
+    parts = {"CNumpyArray": lambda array: ("by value", array), "CUDADriverError": DriverError}
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0)))
-    for name, module in (("cupy", cupy), ("cupy.cuda", cupy.cuda), ("cupy.cuda.function", by_value)):
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(launch, "_driver_error", lambda: DriverError)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(launch, "part", parts.__getitem__)
     monkeypatch.setattr(launch, "describe", lambda: TABLE["H200"])
     monkeypatch.setattr(Unit, "module", lambda self: SimpleNamespace(get_function=lambda name: function))
     monkeypatch.setattr(launch, "_KERNELS", {})
@@ -84,6 +83,9 @@ def test_a_kernel_is_made_once_and_a_refused_shape_is_one_sentence(function: Fun
         one(Shape((1,), 2000))
     with pytest.raises(RuntimeError, match=r"the driver refuses to launch f \(CUDA_ERROR_INVALID_VALUE\)"):
         one(Shape((1,), 32, 17))
+    for launched in (one, one.bind):  # more blocks than the driver's numbers hold are no fewer blocks
+        with pytest.raises(RuntimeError, match=r"the kernel f asks for a grid of 4,294,967,297 x 1 x 1 blocks, which"):
+            launched(Shape((2**32 + 1,), 32))
     record = np.zeros(1, [("n", "i4")])
     one((Shape((2, 3), 64)), record)
     assert function.launched == [((2, 3), (64,), (("by value", record),), 0)]
