@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.cupy_parts import part
 from spectile.evd.cuda.matrix import Matrix
 from spectile.evd.types import SCALARS, scalar_of
 
@@ -15,9 +16,8 @@ class Blas:
 
     def __init__(self, dtype: Any) -> None:
         import cupy
-        from cupy.cuda.device import get_cublas_handle
-        from cupy_backends.cuda.libs import cublas
 
+        cublas = part("cublas")
         self.dtype = np.dtype(dtype)
         prefix = SCALARS[self.dtype.name].letter
         self._gemm = getattr(cublas, prefix + "gemm")
@@ -26,7 +26,7 @@ class Blas:
         self._geam = getattr(cublas, prefix + "geam")
         self._sides = {"L": cublas.CUBLAS_SIDE_LEFT, "R": cublas.CUBLAS_SIDE_RIGHT}
         self._lower, self._with_diagonal = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_DIAG_NON_UNIT
-        self._handle = get_cublas_handle()
+        self._handle = part("get_cublas_handle")()
         cublas.setStream(self._handle, cupy.cuda.get_current_stream().ptr)
         self._op = {"N": cublas.CUBLAS_OP_N, "C": cublas.CUBLAS_OP_C if self.dtype.kind == "c" else cublas.CUBLAS_OP_T}
         self._scalars: dict[float, Any] = {}
@@ -117,10 +117,9 @@ def add_lower(
 def factorize(dtype: Any, n: int, b: int, ld: int, info: int) -> None:
     """Overwrite the lower triangle of B, column-major, with its Cholesky factor; `info` is an int32's address."""
     import cupy
-    from cupy.cuda.device import get_cusolver_handle
-    from cupy_backends.cuda.libs import cublas, cusolver
 
-    letter, handle = scalar_of(dtype).letter, get_cusolver_handle()
+    cublas, cusolver = part("cublas"), part("cusolver")
+    letter, handle = scalar_of(dtype).letter, part("get_cusolver_handle")()
     head = (handle, cublas.CUBLAS_FILL_MODE_LOWER, n, b, ld)
     size = getattr(cusolver, f"{letter}potrf_bufferSize")(*head)
     work = cupy.empty(size, dtype)

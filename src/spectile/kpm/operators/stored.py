@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.cupy_parts import csr_matrix
 from spectile.core.host import refuse_malformed
 from spectile.kpm.bounds import gershgorin
 from spectile.kpm.operators.protocol import lies_on_gpu
@@ -57,10 +58,8 @@ class StoredMatrix:
         kinds = dtype, np.dtype(np.int32), np.dtype(narrow)
         arrays = zip((matrix.data, matrix.indices, matrix.indptr), kinds, strict=True)
         data, indices, indptr = (_copied(each, kind) for each, kind in arrays)
-        if hasattr(sparse.csr_matrix, "_from_parts") and narrow == np.int32:
-            # CuPy >= 14: the constructor looks at all indices, by kernels that a first call would compile.
-            return sparse.csr_matrix._from_parts(data, indices, indptr, self.shape)
-        return sparse.csr_matrix((data, indices, indptr), shape=self.shape)
+        # CuPy's constructor looks at all indices, by kernels that a first call would compile.
+        return csr_matrix(self.shape, indptr, indices, data)
 
     def matmat(self, block: Any, out: Any) -> None:
         """Write H times `block` to `out`, where the matrix lies."""

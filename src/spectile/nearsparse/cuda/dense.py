@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from spectile.core.cupy_parts import part
 from spectile.core.device import describe
 from spectile.core.devices import Device
 from spectile.nearsparse.cuda.geometry import pitch
@@ -138,10 +139,8 @@ def multiply(a: Any, b: Any, c: Any, out: Any, request: Request) -> None:
 def _library() -> tuple[Any, Any, Any]:
     """Return cuBLAS, and what finds its handle and the current stream."""
     import cupy
-    from cupy.cuda import device
-    from cupy_backends.cuda.libs import cublas
 
-    return cublas, device.get_cublas_handle, cupy.cuda.get_current_stream
+    return part("cublas"), part("get_cublas_handle"), cupy.cuda.get_current_stream
 
 
 @functools.lru_cache(maxsize=64)

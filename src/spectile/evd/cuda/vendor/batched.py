@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.cupy_parts import part
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.small.report import Report
 from spectile.evd.cuda.units import BATCH
@@ -103,9 +104,7 @@ _CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """Return the cuSOLVER that CuPy has loaded, where it has ``cusolverDnXsyevBatched`` (CUDA 12.6 and later)."""
-    from cupy.cuda.device import get_cusolver_handle
-
-    get_cusolver_handle()
+    part("get_cusolver_handle")()
     for name in ("libcusolver.so.12", "libcusolver.so.11"):
         try:
             loaded = ctypes.CDLL(name)
@@ -117,22 +116,19 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def _options() -> int:
-    from cupy_backends.cuda.libs import cusolver
-
-    return int(cusolver.createParams())
+    return int(part("cusolver").createParams())
 
 
 def _syev(matrices: Any, lower: bool, vectors: bool) -> tuple[Any, Any]:
     """Overwrite the matrices with their eigenvectors by ``cusolverDnXsyevBatched``; return w and what it reports."""
     import cupy
-    from cupy.cuda.device import get_cusolver_handle
-    from cupy_backends.cuda.libs import cublas, cusolver
 
+    cublas, cusolver = part("cublas"), part("cusolver")
     scalar, loaded = scalar_of(matrices.dtype), library()
     assert loaded is not None
     count, n, _ = matrices.shape
     w, info = cupy.empty((count, n), scalar.real), cupy.zeros(count, np.int32)
-    handle = get_cusolver_handle()
+    handle = part("get_cusolver_handle")()
     cusolver.setStream(handle, cupy.cuda.get_current_stream().ptr)
     mode = cusolver.CUSOLVER_EIG_MODE_VECTOR if vectors else cusolver.CUSOLVER_EIG_MODE_NOVECTOR
     triangle = cublas.CUBLAS_FILL_MODE_LOWER if lower else cublas.CUBLAS_FILL_MODE_UPPER

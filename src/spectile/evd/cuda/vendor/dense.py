@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spectile.core.cupy_parts import part
 from spectile.evd.cuda.matrix import Matrix, largest_entry, load_triangle
 from spectile.evd.types import SCALARS, exponent_for_squares, not_converged, require_finite
 
@@ -23,25 +24,22 @@ class _Plan(NamedTuple):
 
 @functools.cache
 def _options() -> int:
-    from cupy_backends.cuda.libs import cusolver
-
-    return int(cusolver.createParams())
+    return int(part("cusolver").createParams())
 
 
 @functools.cache
 def _plan(n: int, name: str, eigvals_only: bool, device: int) -> _Plan:
     import cupy
-    from cupy._core._dtype import to_cuda_dtype
-    from cupy.cuda.device import get_cusolver_handle
-    from cupy_backends.cuda.libs import cublas, cusolver
 
+    cublas, cusolver, to_cuda_dtype = part("cublas"), part("cusolver"), part("to_cuda_dtype")
     dtype = np.dtype(name)
     real = np.dtype(SCALARS[name].real)
     kinds = int(to_cuda_dtype(dtype)), int(to_cuda_dtype(real))
     mode = cusolver.CUSOLVER_EIG_MODE_NOVECTOR if eigvals_only else cusolver.CUSOLVER_EIG_MODE_VECTOR
     problem = (_options(), mode, cublas.CUBLAS_FILL_MODE_LOWER, n)
     unread = cupy.empty(1, dtype).data.ptr
-    sizes = cusolver.xsyevd_bufferSize(get_cusolver_handle(), *problem, kinds[0], unread, n, kinds[1], unread, kinds[0])
+    handle = part("get_cusolver_handle")()
+    sizes = cusolver.xsyevd_bufferSize(handle, *problem, kinds[0], unread, n, kinds[1], unread, kinds[0])
     return _Plan(problem, kinds, real, *sizes)
 
 
@@ -64,9 +62,8 @@ def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> 
         If the triangle holds NaN or infinity, with and without `check_finite`; LinAlgError for no convergence, too.
     """
     import cupy
-    from cupy.cuda.device import get_cusolver_handle
-    from cupy_backends.cuda.libs import cusolver
 
+    cusolver = part("cusolver")
     n, dtype = array.shape[0], array.dtype
     v = cupy.empty((n, n), dtype, order="F")
     status = cupy.zeros(2, np.int32)  # what cuSOLVER reports, and whether an entry is not finite
@@ -83,7 +80,7 @@ def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> 
     host_work = np.empty(plan.host_bytes, np.uint8)
     kind, real_kind = plan.kinds
     cusolver.xsyevd(
-        *(get_cusolver_handle(), *plan.problem, kind, v.data.ptr, n, real_kind, w.data.ptr, kind),
+        *(part("get_cusolver_handle")(), *plan.problem, kind, v.data.ptr, n, real_kind, w.data.ptr, kind),
         *(work.data.ptr, plan.device_bytes, host_work.ctypes.data, plan.host_bytes, status.data.ptr),
     )
     info, not_finite = status.get().tolist()
