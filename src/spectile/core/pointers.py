@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.arrays import require_here
+
 
 def address(array: Any) -> int:
     """Return where an array of NumPy or CuPy begins."""
@@ -65,9 +67,11 @@ def operand(
     Raises
     ------
     ValueError
-        If the shape is another.
+        If the shape is another, or a CuPy array is on another device than the current one.
     """
     _check_shape(name, array, shape)
+    if not isinstance(array, np.ndarray):
+        require_here(name, array)
     wanted = np.dtype(array.dtype if dtype is None else dtype).newbyteorder("=")
     good = array.dtype == wanted and array.dtype.isnative and array.flags.c_contiguous and _aligned(array)
     if good and not copy:
@@ -94,9 +98,12 @@ def output(name: str, out: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     TypeError
         If the dtype, or its byte order, is another.
     ValueError
-        If the shape is another, or it is not C-contiguous, aligned and writeable.
+        If the shape is another, it is not C-contiguous, aligned and writeable, or a CuPy array is on another device
+        than the current one.
     """
     _check_shape(name, out, shape)
+    if not isinstance(out, np.ndarray):
+        require_here(name, out)
     if out.dtype != np.dtype(dtype) or not out.dtype.isnative:
         raise TypeError(f"{name} is {out.dtype.str}, and the result is {np.dtype(dtype)}: pass an array of that dtype")
     if not (out.flags.c_contiguous and _aligned(out) and getattr(out.flags, "writeable", True)):

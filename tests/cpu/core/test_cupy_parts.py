@@ -72,7 +72,7 @@ def test_no_other_module_reaches_for_undocumented_parts() -> None:
         for path in SOURCES.rglob("*.py")
         if _undocumented(ast.parse(path.read_text()))
     }
-    assert reaching == {"core/cupy_parts.py", *TO_BE_CLEANED}
+    assert "core/cupy_parts.py" in reaching and reaching <= {"core/cupy_parts.py", *TO_BE_CLEANED}
 
 
 @pytest.fixture(params=["from parts", "constructor"])
