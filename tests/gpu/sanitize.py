@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 TOOLS = {
     "memcheck": ["--leak-check", "no"],
@@ -110,7 +109,7 @@ def never_launched() -> list[str]:
             image = choose_image(unit.archs, describe().arch, actual_arch(), compilable())
             if image is None:
                 continue
-            code = Path(_image(unit, *image)).read_bytes()
+            code = _image(unit, *image)
             pattern = rb"\.text\.(\w+)\0" if image[1] == "cubin" else rb"\.visible \.entry (\w+)\("
             names = sorted({name.decode() for name in re.findall(pattern, code)})
             missing = [name for name in names if (unit, name) not in launched]

@@ -6,8 +6,8 @@ A system declares its units in its ``cuda/units.py``::
 
 so that a machine without a GPU can compile exactly what is declared (``Unit.cubin``), and the launch code loads the
 unit for the current device (``Unit.module``).  ``#include "tiles.cuh"`` is resolved by this module, first beside the
-source and then in ``core/``, so that headers are part of a unit's text and digest.  No other module uses
-``cupy.RawModule``.
+source and then in ``core/``, so that headers are part of a unit's text and digest.  Compiled units are kept on disk
+where nobody else can have written them, and else in memory: what cannot be kept costs time and never a call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import importlib.util
 import os
 import re
 import struct
+import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -111,7 +113,7 @@ class Unit:
         return compiled if isinstance(compiled, bytes) else compiled.encode()
 
     def module(self) -> Any:
-        """Load the unit on the current device, compiled for its architecture, as a ``cupy.RawModule``-like object."""
+        """Load the unit on the current device, compiled for its architecture, as a ``cupy.cuda.function.Module``."""
         import cupy
 
         return _load(self, describe().arch, actual_arch(), cupy.cuda.runtime.getDevice())
@@ -153,8 +155,6 @@ def _elf_size(image: bytes) -> int:
 @functools.cache
 def _load(unit: Unit, described: str, actual: str, index: int) -> Any:
     """Load `unit` on the current device, number `index`; `described` is the device that its choices were made for."""
-    import cupy
-
     image = choose_image(unit.archs, described, actual, compilable())
     if image is None:
         raise RuntimeError(
@@ -162,7 +162,9 @@ def _load(unit: Unit, described: str, actual: str, index: int) -> Any:
             f"and this device is {described}: use a device of a listed architecture, or copy the operands to the host "
             'and use backend="cpu"'
         )
-    return cupy.RawModule(path=str(_image(unit, *image)))
+    module = part("Module")()
+    module.load(_image(unit, *image))
+    return module
 
 
 def prepare(*units: Unit) -> None:
@@ -174,11 +176,16 @@ def prepare(*units: Unit) -> None:
     device, actual = describe().arch, actual_arch()
     chosen = [(unit, image) for unit in units if (image := choose_image(unit.archs, device, actual, known))]
     with _LOCK:
-        missing = {path: (unit, *image) for unit, image in chosen if not (path := _image_path(unit, *image)).exists()}
-        new = {path: one for path, one in missing.items() if path not in _UNDER_WAY}
+        named = {image_name(unit, *image): (unit, *image) for unit, image in chosen}
+        places = [_shipped(), *_cache_folders()]
+        new = {
+            name: one
+            for name, one in named.items()
+            if name not in _UNDER_WAY and name not in _IN_MEMORY and not any((at / name).exists() for at in places)
+        }
         if new:  # NVRTC may be called from several threads at once
             pool = ThreadPoolExecutor(min(len(new), os.cpu_count() or 1))
-            _UNDER_WAY.update((path, pool.submit(write_image, *one, path)) for path, one in new.items())
+            _UNDER_WAY.update((name, pool.submit(_compiled, *one)) for name, one in new.items())
             pool.shutdown(wait=False)
 
 
@@ -187,12 +194,14 @@ def is_compiling(unit: Unit) -> bool:
     if not _UNDER_WAY:
         return False
     image = choose_image(unit.archs, describe().arch, actual_arch(), compilable())
-    begun = _UNDER_WAY.get(_image_path(unit, *image)) if image else None
+    begun = _UNDER_WAY.get(image_name(unit, *image)) if image else None
     return begun is not None and not begun.done()
 
 
-#: Units that threads compile, by the path of the image that they will write, until something has waited for them.
-_UNDER_WAY: dict[Path, Future[None]] = {}
+#: Units that threads compile, by the name of the image, until something has waited for them.
+_UNDER_WAY: dict[str, Future[bytes]] = {}
+#: Images that no folder takes, by their name.
+_IN_MEMORY: dict[str, bytes] = {}
 _LOCK = threading.Lock()
 
 
@@ -240,35 +249,108 @@ def image_name(unit: Unit, arch: str, form: Form) -> str:
     return f"{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.{form}"
 
 
-def _image_path(unit: Unit, arch: str, form: Form) -> Path:
-    """Return the path of a compiled unit, in this package or else in CuPy's cache (``CUPY_CACHE_DIR``)."""
+def _shipped() -> Path:
+    """Return the folder of machine code that this package may bring, as it comes from the compiler."""
+    return Path(str(resources.files("spectile"))) / "cubins"
+
+
+def _cache_folders() -> tuple[Path, ...]:
+    """Return where compiled units are kept: in CuPy's cache, or else in a folder of this user for temporary files."""
     from cupy.cuda import nvrtc
 
+    version = "spectile-nvrtc{}.{}".format(*nvrtc.getVersion())
+    private = Path(tempfile.gettempdir()) / f"{version}-{os.geteuid()}"
+    if named := os.environ.get("CUPY_CACHE_DIR"):
+        return Path(named) / version, private
+    try:
+        return Path.home() / ".cupy" / "kernel_cache" / version, private
+    except RuntimeError:  # nobody knows this user's home
+        return (private,)
+
+
+def _image(unit: Unit, arch: str, form: Form) -> bytes:
+    """Return a compiled unit: what the package brings or the cache holds, or else compiled now."""
     name = image_name(unit, arch, form)
-    shipped = Path(str(resources.files("spectile"))) / "cubins" / name
+    if name in _IN_MEMORY:
+        return _IN_MEMORY[name]
+    shipped = _shipped() / name
     if shipped.exists():
-        return shipped
-    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
-    return folder / "spectile-nvrtc{}.{}".format(*nvrtc.getVersion()) / name
-
-
-def _image(unit: Unit, arch: str, form: Form) -> Path:
-    """Return the path of a compiled unit, after compiling it into the cache if it does not exist yet."""
-    path = _image_path(unit, arch, form)
-    begun = _UNDER_WAY.get(path)
+        return shipped.read_bytes()
+    begun = _UNDER_WAY.get(name)
     if begun is not None:
         try:
-            begun.result()
+            return begun.result()
         finally:
-            _UNDER_WAY.pop(path, None)
-    if not path.exists():
-        write_image(unit, arch, form, path)
-    return path
+            _UNDER_WAY.pop(name, None)
+    found = (_read(folder / name) for folder in _cache_folders())
+    return next((image for image in found if image is not None), None) or _compiled(unit, arch, form)
+
+
+def _compiled(unit: Unit, arch: str, form: Form) -> bytes:
+    """Compile a unit and keep it in the first folder that takes it, or in memory."""
+    image, name, refusals = _compile(unit, arch, form), image_name(unit, arch, form), []
+    for folder in _cache_folders():
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _require_own(folder)
+            with atomic_write(folder / name) as partial:
+                partial.write_bytes(_seal(name, image) + image)
+        except OSError as error:
+            refusals.append(f"{folder} ({error.strerror or error})")
+        else:
+            break
+    else:
+        _IN_MEMORY[name] = image
+    if refusals:
+        _warn_once(refusals[0], name in _IN_MEMORY)
+    return image
+
+
+def _read(path: Path) -> bytes | None:
+    """Return a unit from the cache, or None where it is not there, damaged, or another user's."""
+    try:
+        _require_own(path.parent)
+        held = path.read_bytes()
+    except OSError:
+        return None
+    seal = _seal(path.name, held[_SEAL_BYTES:])
+    return held[_SEAL_BYTES:] if held[:_SEAL_BYTES] == seal else None
+
+
+_SEAL_BYTES = hashlib.sha256().digest_size
+
+
+def _seal(name: str, image: bytes) -> bytes:
+    """Return the digest of an image under its name, with which its file begins."""
+    return hashlib.sha256(name.encode() + b"\0" + image).digest()
+
+
+def _require_own(folder: Path) -> None:
+    """Raise PermissionError where others than this user and root can have written a folder's files."""
+    known = folder.lstat()  # a link, which anybody may have made, is open to all
+    if known.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(f"user {known.st_uid} owns it")
+    if known.st_mode & 0o022:
+        raise PermissionError("others may write to it")
+
+
+@functools.cache
+def _warn_once(refusal: str, in_memory: bool) -> None:
+    instead = "every process compiles them anew" if in_memory else "the folder for temporary files keeps them"
+    warnings.warn(
+        f"compiled kernels cannot be kept in {refusal}, so {instead}: name a folder of your own by CUPY_CACHE_DIR",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def _compile(unit: Unit, arch: str, form: Form) -> bytes:
+    return unit.cubin(arch) if form == "cubin" else unit.ptx(arch)
 
 
 def write_image(unit: Unit, arch: str, form: Form, path: Path) -> None:
-    """Compile a unit into a file."""
-    compiled = unit.cubin(arch) if form == "cubin" else unit.ptx(arch)
+    """Compile a unit into a file, as a package ships it."""
+    compiled = _compile(unit, arch, form)
     with atomic_write(path) as partial:
         partial.write_bytes(compiled)
 

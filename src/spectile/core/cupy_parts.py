@@ -15,7 +15,9 @@ import numpy as np
 #: What is used, and the module that has it.
 PLACES = {
     "CUDADriverError": "cupy_backends.cuda.api.driver",
+    "driver": "cupy_backends.cuda.api",
     "CNumpyArray": "cupy.cuda.function",
+    "Module": "cupy.cuda.function",
     "CompileException": "cupy.cuda.compiler",
     "_NVRTCProgram": "cupy.cuda.compiler",
     "get_cublas_handle": "cupy.cuda.device",

@@ -81,14 +81,16 @@ class Kernel:
     """
 
     def __init__(self, unit: Unit, name: str, beside_l1: int = 0) -> None:
-        function = unit.module().get_function(name)
+        driver, function = part("driver"), unit.module().get_function(name)
+        static = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
         # The limit belongs to the function, not to the launch, so it is set once, to the largest.
-        function.max_dynamic_shared_size_bytes = describe().shared_bytes - int(function.shared_size_bytes)
+        limit = describe().shared_bytes - static
+        driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit)
         if beside_l1:
-            needed = beside_l1 * (int(function.shared_size_bytes) + 1024)  # and what the system takes of each
-            share = -(-100 * needed // describe().multiprocessor_shared_bytes)
-            function.preferred_shared_memory_carveout = min(100, share)
-        self.unit, self.name, self._function = unit, name, function.kernel
+            needed = beside_l1 * (static + 1024)  # and what the system takes of each
+            share = min(100, -(-100 * needed // describe().multiprocessor_shared_bytes))
+            driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, share)
+        self.unit, self.name, self._function = unit, name, function
 
     def __call__(self, shape: Shape, *arguments: Any) -> None:
         """Launch on the current stream.

@@ -6,15 +6,18 @@ compiles for the others, too (about four minutes on two cores).
 
 from __future__ import annotations
 
+import errno
 import importlib
 import multiprocessing
 import os
 import re
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -133,41 +136,164 @@ def test_device_described_as_another_takes_the_code_of_the_other(name: str, arch
     assert choose_image(PORTABLE, described, "sm_90", KNOWN) == (arch, form)
 
 
-def test_cache_holds_whole_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of compiled units of this test, and leave nothing of it in the process."""
     pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
-    unit = Unit("spectile.core", (), archs=("sm_80",))
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(compile_module.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    for name in ("_IN_MEMORY", "_UNDER_WAY"):
+        monkeypatch.setattr(compile_module, name, {})
+    compile_module._warn_once.cache_clear()
+    return compile_module._cache_folders()[0]
 
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Unit]:
+    """Replace NVRTC by a compiler of other text at each call; return the units that it has compiled."""
+    done: list[Unit] = []
+
+    def cubin(unit: Unit, arch: str) -> bytes:
+        done.append(unit)
+        return f"code {len(done)}".encode()
+
+    monkeypatch.setattr(Unit, "cubin", cubin)
+    return done
+
+
+UNIT = Unit("spectile.core", (), archs=("sm_80", "sm_90a"))
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_cache_holds_whole_files_alone(cache: Path, compiler: list[Unit], monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> bytes:
         raise RuntimeError("NVRTC refused it")
 
-    monkeypatch.setattr(Unit, "cubin", refused)
-    with pytest.raises(RuntimeError, match="refused"):
-        _image(unit, "sm_80", "cubin")
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    monkeypatch.setattr(Unit, "cubin", lambda *_: b"code")
-    path = _image(unit, "sm_80", "cubin")
-    monkeypatch.setattr(Unit, "cubin", refused)  # the second time the file is there
-    assert _image(unit, "sm_80", "cubin") == path and path.read_bytes() == b"code"
-    assert [place for place in tmp_path.rglob("*") if place.is_file()] == [path]
+    with monkeypatch.context() as patched:
+        patched.setattr(Unit, "cubin", refused)
+        with pytest.raises(RuntimeError, match="refused"):
+            _image(UNIT, "sm_80", "cubin")
+        assert not _files(cache)
+    assert _image(UNIT, "sm_80", "cubin") == _image(UNIT, "sm_80", "cubin") == b"code 1"
+    assert len(_files(cache)) == 1
+    assert cache.stat().st_mode & 0o077 == 0 and compiler == [UNIT]
     # What changes the machine code has a file of its own.
-    monkeypatch.setattr(Unit, "cubin", lambda *_: b"code")
     others = [
-        replace(unit, defines={"N": "2"}),
-        replace(unit, options=("-lineinfo",)),
-        replace(unit, sources=("a.cu",)),
+        replace(UNIT, defines={"N": "2"}),
+        replace(UNIT, options=("-lineinfo",)),
+        replace(UNIT, sources=("a.cu",)),
     ]
     monkeypatch.setattr(Unit, "source", lambda self: "".join(self.sources))
-    assert (
-        len(
-            {
-                path,
-                *(_image(other, "sm_80", "cubin") for other in others),
-                _image(unit, "sm_90a", "cubin"),
-            }
+    images = {_image(UNIT, "sm_80", "cubin"), *(_image(other, "sm_80", "cubin") for other in others)}
+    assert len(images | {_image(UNIT, "sm_90a", "cubin")}) == 5 == len(_files(cache))
+
+
+def _other(path: Path) -> bytes:
+    """Return the file of another unit, under whose name it is whole."""
+    _image(replace(UNIT, defines={"N": "other"}), "sm_80", "cubin")
+    (other,) = [one for one in _files(path.parent) if one != path]
+    return other.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: b"",
+        lambda path: path.read_bytes()[:10],
+        lambda path: path.read_bytes()[:-1],
+        lambda path: path.read_bytes() + b" ",
+        lambda path: path.read_bytes()[:-1] + b"7",
+        lambda path: b"\0" * len(path.read_bytes()),
+        _other,
+    ],
+)
+def test_a_damaged_file_is_compiled_anew_and_replaced(
+    cache: Path, compiler: list[Unit], damage: Callable[[Path], bytes]
+) -> None:
+    assert _image(UNIT, "sm_80", "cubin") == b"code 1"
+    (path,) = _files(cache)
+    path.write_bytes(damage(path))
+    count = len(compiler)
+    renewed = _image(UNIT, "sm_80", "cubin")
+    assert renewed == f"code {count + 1}".encode()
+    assert _image(UNIT, "sm_80", "cubin") == renewed and len(compiler) == count + 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder, patch: folder.chmod(0o777), "others may write to it"),
+        (lambda folder, patch: folder.chmod(0o770), "others may write to it"),
+        (lambda folder, patch: patch.setattr(os, "geteuid", lambda: 12345), r"user \d+ owns it"),
+        (lambda folder, patch: folder.rename(folder.parent / "x") and folder.symlink_to("x"), "others may write to it"),
+    ],
+)
+def test_a_folder_of_others_is_neither_read_nor_written(
+    cache: Path, compiler: list[Unit], spoil: Callable, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() == 0:
+        owned = Path.lstat  # root's folders are everybody's to trust
+        monkeypatch.setattr(
+            Path, "lstat", lambda self: SimpleNamespace(st_uid=owned(self).st_uid or 1, st_mode=owned(self).st_mode)
         )
-        == 5
-    )
+        monkeypatch.setattr(os, "geteuid", lambda: 1)
+    assert _image(UNIT, "sm_80", "cubin") == b"code 1"
+    before = {path: path.read_bytes() for path in _files(cache)}
+    spoil(cache, monkeypatch)
+    with pytest.warns(RuntimeWarning, match=rf"cannot be kept in \S+ \({said}\), so .* CUPY_CACHE_DIR$"):
+        assert _image(UNIT, "sm_80", "cubin") == b"code 2"
+    assert {path: path.read_bytes() for path in _files(cache)} == before
+    with warnings.catch_warnings():  # it is said once
+        warnings.simplefilter("error")
+        assert _image(UNIT, "sm_80", "cubin") == b"code 2" and len(compiler) == 2
+
+
+def _full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("also_temporary", [False, True])
+def test_what_cannot_be_kept_costs_time_and_no_call(
+    cache: Path, compiler: list[Unit], also_temporary: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a file there is no folder, whoever asks for it."""
+    cache.parent.touch()
+    if also_temporary:
+        (tmp_path / "tmp").rmdir()
+        (tmp_path / "tmp").touch()
+    instead = "every process compiles them anew" if also_temporary else "the folder for temporary files keeps them"
+    with pytest.warns(RuntimeWarning, match=rf"\(Not a directory\), so {instead}"):
+        assert _image(UNIT, "sm_80", "cubin") == b"code 1"
+    monkeypatch.setattr(compile_module, "describe", lambda: TABLE["A100"])
+    monkeypatch.setattr(compile_module, "actual_arch", lambda: "sm_80")
+    compile_module.prepare(UNIT)  # which has nothing to do
+    assert not compile_module._UNDER_WAY
+    assert _image(UNIT, "sm_80", "cubin") == b"code 1" and compiler == [UNIT]
+    assert bool(compile_module._IN_MEMORY) is also_temporary
+
+
+def test_a_full_disk_costs_time_and_no_call(cache: Path, compiler: list[Unit], monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", _full)
+        with pytest.warns(RuntimeWarning, match=r"\(No space left on device\), so every process"):
+            assert _image(UNIT, "sm_80", "cubin") == b"code 1"
+    assert not _files(cache) and _image(UNIT, "sm_80", "cubin") == b"code 1" and compiler == [UNIT]
+
+
+def test_a_user_without_a_home_has_a_cache(
+    cache: Path, compiler: list[Unit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("CUPY_CACHE_DIR")
+    monkeypatch.setattr(Path, "home", nobody)
+    assert _image(UNIT, "sm_80", "cubin") == _image(UNIT, "sm_80", "cubin") == b"code 1"
+    assert len(_files(tmp_path / "tmp")) == 1
 
 
 def _code(text: str) -> list[str]:
@@ -209,9 +335,7 @@ def test_each_gpu_backend_covers_ampere_hopper_blackwell(package: str) -> None:
     assert {"sm_80", "sm_90a", "sm_100"} <= declared
 
 
-def test_units_are_compiled_side_by_side_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+def test_units_are_compiled_side_by_side_and_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_module, "describe", lambda: TABLE["H200"])
     monkeypatch.setattr(compile_module, "actual_arch", lambda: "sm_90")
     together = threading.Barrier(2, timeout=30)
@@ -227,14 +351,12 @@ def test_units_are_compiled_side_by_side_and_once(tmp_path: Path, monkeypatch: p
     compile_module.prepare(*units)
     assert all(map(compile_module.is_compiling, units))
     compile_module.prepare(*units)
-    assert {_image(unit, "sm_90a", "cubin").read_bytes() for unit in units} == {b"code"}
+    assert {_image(unit, "sm_90a", "cubin") for unit in units} == {b"code"}
     assert not any(map(compile_module.is_compiling, units)) and not compile_module._UNDER_WAY
     assert sorted(compiled) == [("0", "sm_90a"), ("1", "sm_90a")]
 
 
-def test_what_needs_one_unit_waits_for_that_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+def test_what_needs_one_unit_waits_for_that_one_alone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_module, "describe", lambda: TABLE["H200"])
     monkeypatch.setattr(compile_module, "actual_arch", lambda: "sm_90")
     monkeypatch.setattr(compile_module.os, "cpu_count", lambda: 2)
@@ -252,24 +374,22 @@ def test_what_needs_one_unit_waits_for_that_one_alone(tmp_path: Path, monkeypatc
         Unit("spectile.core", (), archs=("sm_90a",), defines={"N": name}) for name in ("slow", "quick", "wrong")
     )
     compile_module.prepare(slow, quick, wrong)
-    assert _image(quick, "sm_90a", "cubin").read_bytes() == b"code" and compile_module.is_compiling(slow)
+    assert _image(quick, "sm_90a", "cubin") == b"code" and compile_module.is_compiling(slow)
     for _ in range(2):  # what failed is tried again
         with pytest.raises(RuntimeError, match="refused"):
             _image(wrong, "sm_90a", "cubin")
     done.set()
-    assert _image(slow, "sm_90a", "cubin").read_bytes() == b"code"
+    assert _image(slow, "sm_90a", "cubin") == b"code"
 
 
 def test_shipped_machine_code_is_taken_where_its_text_is_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cache"))
     unit, other = (Unit("spectile.core", (), archs=("sm_80",), defines={"N": number}) for number in "12")
     shipped = tmp_path / "cubins" / compile_module.image_name(unit, "sm_80", "cubin")
     shipped.parent.mkdir()
     shipped.write_bytes(b"shipped")
     monkeypatch.setattr(compile_module.resources, "files", lambda package: tmp_path)
     monkeypatch.setattr(Unit, "cubin", lambda self, arch: b"compiled")
-    assert _image(unit, "sm_80", "cubin").read_bytes() == b"shipped"
-    assert _image(other, "sm_80", "cubin").read_bytes() == b"compiled"
+    assert _image(unit, "sm_80", "cubin") == b"shipped"
+    assert _image(other, "sm_80", "cubin") == b"compiled"

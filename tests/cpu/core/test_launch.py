@@ -43,12 +43,16 @@ class Function:
     """A kernel as CuPy gives it, which notes its limit and its launches."""
 
     def __init__(self) -> None:
-        self.shared_size_bytes, self.max_dynamic_shared_size_bytes = 1024, 49152
+        self.attributes = {"static": 1024, "dynamic": 49152}
         self.ptr = 0
-        self.kernel, self.launched = self, []  # type: ignore[var-annotated]
+        self.launched = []  # type: ignore[var-annotated]
+
+    def set_attribute(self, ptr: int, attribute: str, value: int) -> None:
+        assert ptr == self.ptr
+        self.attributes[attribute] = value
 
     def __call__(self, grid: Any, block: Any, arguments: Any, shared_mem: int) -> None:
-        if shared_mem > self.max_dynamic_shared_size_bytes or block[0] > 1024 or shared_mem == 17:
+        if shared_mem > self.attributes["dynamic"] or block[0] > 1024 or shared_mem == 17:
             raise DriverError("CUDA_ERROR_INVALID_VALUE")
         self.launched.append((grid, block, arguments, shared_mem))
 
@@ -56,7 +60,14 @@ class Function:
 @pytest.fixture
 def function(monkeypatch: pytest.MonkeyPatch) -> Function:
     function = Function()
-    parts = {"CNumpyArray": lambda array: ("by value", array), "CUDADriverError": DriverError}
+    driver = SimpleNamespace(
+        CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES="static",
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic",
+        CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT="carveout",
+        funcGetAttribute=lambda attribute, ptr: function.attributes[attribute],
+        funcSetAttribute=function.set_attribute,
+    )
+    parts = {"driver": driver, "CNumpyArray": lambda array: ("by value", array), "CUDADriverError": DriverError}
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0)))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(launch, "part", parts.__getitem__)
@@ -115,3 +126,10 @@ def test_a_bound_launch_reads_its_struct_anew(function: Function, monkeypatch: p
     record["n"] = 9
     with pytest.raises(RuntimeError, match=r"refuses to launch f \(error 700\)"):
         bound()
+
+
+@pytest.mark.parametrize(("blocks", "percent"), [(0, None), (1, 1), (32, 29), (1000, 100)])
+def test_blocks_beside_the_l1_cache_get_their_share(function: Function, blocks: int, percent: int | None) -> None:
+    """Each takes 1,024 bytes of its own and 1,024 of the system's, of the 228 KiB of a multiprocessor."""
+    kernel(Unit("spectile.core", (), archs=("sm_80",)), "f", blocks)
+    assert function.attributes.get("carveout") == percent

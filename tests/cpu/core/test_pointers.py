@@ -241,7 +241,7 @@ def test_a_read_only_output_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["device"], indirect=True)
 def test_what_lies_on_another_device_is_refused(kind: Any) -> None:
     elsewhere = DeviceArray(np.zeros(3), device=1)
-    with pytest.raises(ValueError, match="^x is on device 1, and the current device is 0"):
+    with pytest.raises(ValueError, match=r"^x is on device 1, and the current device is 0"):
         pointers.operand("x", elsewhere)
-    with pytest.raises(ValueError, match="^out is on device 1"):
+    with pytest.raises(ValueError, match=r"^out is on device 1"):
         pointers.output("out", elsewhere, np.float64, (3,))
