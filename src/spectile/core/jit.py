@@ -1,47 +1,148 @@
-"""Numba's compiler for the functions of the CPU: compiled code is kept on disk where that is possible."""
+"""Numba's compiler for the functions of the CPU: compiled code is kept on disk where that is possible.
+
+Numba finds the folder and says what belongs to one compiled function; the files are written here, one for each function
+and signature.  A file that was cut off or altered is noticed and compiled anew, and what cannot be written costs time
+and never a call.
+"""
 
 from __future__ import annotations
 
-import functools
+import hashlib
+import pickle
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.caching import FunctionCache
+from numba.core.serialize import dumps
+
+from spectile.core.atomic_file import atomic_write
 
 
 def njit(**options: Any) -> Callable[[Any], Any]:
-    """Return the decorator ``numba.njit(cache=True, ...)``, without the cache where no folder for it can be written.
+    """Return the decorator ``numba.njit(...)`` with a cache on disk, or without where no folder for it can be written.
 
     Parameters
     ----------
     **options
-        Further options of ``numba.njit``.
+        Options of ``numba.njit`` but ``cache``.
 
     Warns
     -----
     RuntimeWarning
-        Once in a process, where nothing can be kept.
+        Once in a process, where nothing can be kept; once where a file of the cache is damaged.
     """
 
     def decorate(function: Any) -> Any:
+        dispatcher = numba.njit(**options)(function)
         try:
-            return numba.njit(cache=True, **options)(function)
+            dispatcher._cache = _Cache(function)
         except RuntimeError as error:
             if not str(error).startswith("cannot cache function"):
                 raise
-        _warn_once()
-        return numba.njit(**options)(function)
+            _warn_that_nothing_is_kept("neither the folder of spectile nor the cache of the home folder can be written")
+        return dispatcher
 
     return decorate
 
 
-@functools.cache
-def _warn_once() -> None:
-    warnings.warn(
-        "neither the folder of spectile nor the cache of the home folder can be written, so every process compiles the "
-        "functions of the CPU anew, which takes seconds: name a folder for them by the environment variable "
-        "NUMBA_CACHE_DIR",
-        RuntimeWarning,
-        stacklevel=3,
+class _Cache(FunctionCache):
+    """Numba's cache of a function, in files of ours."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        stamp = numba.__version__, self._impl.locator.get_source_stamp()
+        self._cache_file = _Files(Path(self._cache_path), self._impl.filename_base, stamp)  # type: ignore[assignment]
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled function of a signature, or None where it is to be compiled."""
+        try:
+            return super().load_overload(sig, target_context)
+        except MemoryError:
+            raise
+        except Exception as error:  # of what a damaged file holds, pickle and LLVM say anything
+            _warn_that_a_file_is_damaged(self._cache_path, str(error).partition("\n")[0])
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the compiled function of a signature, if that is possible."""
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            _warn_that_nothing_is_kept(f"{self._cache_path} cannot be written ({error.strerror or error})")
+
+
+class _Files:
+    """Files of one function, each of a signature: a digest of what it belongs to, one of its content, and the content.
+
+    Parameters
+    ----------
+    folder : path
+    base : str
+        Begin of the names.
+    stamp : object
+        What tells one version of the source and the compiler from another.
+    """
+
+    def __init__(self, folder: Path, base: str, stamp: object) -> None:
+        self._folder, self._base, self._stamp = folder, base, stamp
+
+    def save(self, key: object, data: object) -> None:
+        """Write what belongs to a key."""
+        if " at 0x" in repr(key):  # a function among the arguments, which no other process can know
+            return
+        path, head, content = self._path(key), self._head(key), dumps(data)
+        with atomic_write(path) as partial:
+            partial.write_bytes(head + hashlib.sha256(content).digest() + content)
+
+    def load(self, key: object) -> Any:
+        """Return what belongs to a key, or None; raise ValueError where it is not what was written."""
+        try:
+            held = memoryview(self._path(key).read_bytes())
+        except OSError:
+            return None
+        head, seal, content = held[:32], held[32:64], held[64:]
+        if len(held) > 64 and head != self._head(key):
+            return None  # of another version of the source
+        if seal != hashlib.sha256(content).digest():
+            raise ValueError("its digest is another")
+        return pickle.loads(content)
+
+    def flush(self) -> None:
+        """Remove all files of the function."""
+        for path in self._folder.glob(f"{self._base}.*.nbc"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, key: object) -> Path:
+        return self._folder / f"{self._base}.{hashlib.sha256(_text(key)).hexdigest()[:20]}.nbc"
+
+    def _head(self, key: object) -> bytes:
+        return hashlib.sha256(_text((self._stamp, key))).digest()
+
+
+def _text(key: object) -> bytes:
+    return repr(key).encode()
+
+
+#: Kinds of warnings that this process has given.
+_SAID: set[str] = set()
+
+
+def _warn_once(kind: str, message: str) -> None:
+    if kind not in _SAID:
+        _SAID.add(kind)
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
+def _warn_that_nothing_is_kept(why: str) -> None:
+    _warn_once(
+        "kept",
+        f"{why}, so every process compiles the functions of the CPU anew, which takes seconds: name a folder for them "
+        "by the environment variable NUMBA_CACHE_DIR",
     )
+
+
+def _warn_that_a_file_is_damaged(folder: str, why: str) -> None:
+    _warn_once("damaged", f"a compiled function in {folder} is damaged ({why}): it is compiled anew and replaced")

@@ -1,5 +1,7 @@
-"""Functions of the CPU where compiled code can be kept, and where no folder for it can be written."""
+"""Functions of the CPU where compiled code can be kept, where it cannot, and where what was kept is damaged."""
 
+import errno
+import importlib.util
 import os
 import re
 import shutil
@@ -7,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
+
+from spectile.core import jit
 
 SOURCES = Path(__file__).parents[3] / "src"
 COMPILED = sorted(
@@ -68,7 +73,7 @@ def test_where_nothing_can_be_written_functions_are_compiled_and_it_is_said_once
 
 def test_a_folder_that_is_named_is_used(unwritable, tmp_path):
     assert not lines(unwritable | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")})
-    assert list((tmp_path / "cache").rglob("norms.*.nbi"))
+    assert list((tmp_path / "cache").rglob("norms.*.nbc"))
 
 
 def test_every_function_that_is_kept_is_compiled_through_core():
@@ -76,3 +81,141 @@ def test_every_function_that_is_kept_is_compiled_through_core():
     for path in SOURCES.rglob("*.py"):
         if path != SOURCES / "spectile/core/jit.py":
             assert not re.search(r"cache=True|\"cache\"", path.read_text()), f"{path} is to use spectile.core.jit.njit"
+
+
+FUNCTION = """
+from spectile.core.jit import njit
+
+@njit()
+def plus(x, y):
+    return x + {constant} * y
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Return ``module(constant)``: a new import of one compiled function, as another process has it."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(jit, "_SAID", set())
+    source = tmp_path / "module.py"
+    source.write_text(FUNCTION.format(constant=1))
+
+    def load(constant=None):
+        if constant is not None:
+            source.write_text(FUNCTION.format(constant=constant))
+            os.utime(source, (constant, constant))
+            shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        spec = importlib.util.spec_from_file_location("module", source)
+        loaded = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+        return loaded.plus
+
+    return load
+
+
+def files(folder):
+    return sorted(folder.rglob("*.nbc"))
+
+
+def compiled(function):
+    """Return how many signatures this import has compiled, and how many it has found."""
+    return sum(function.stats.cache_misses.values()), sum(function.stats.cache_hits.values())
+
+
+def test_each_signature_is_kept_and_found(module, tmp_path):
+    first = module()
+    assert first(1, 2) == 3 and first(1.5, 2) == 3.5 and compiled(first) == (2, 0)
+    assert len(files(tmp_path / "cache")) == 2
+    second = module()
+    assert second(1, 2) == 3 and second(1.5, 2) == 3.5 and second(1, 2.5) == 3.5 and compiled(second) == (1, 2)
+
+
+def test_another_version_of_the_source_is_compiled(module, tmp_path):
+    assert module(2)(1, 2) == 5
+    (path,) = files(tmp_path / "cache")
+    other = module(3)
+    assert other(1, 2) == 7 and compiled(other) == (1, 0)
+    assert files(tmp_path / "cache") == [path]  # the old one is replaced
+    assert compiled(other := module()) == (0, 0) and other(1, 2) == 7 and compiled(other) == (0, 1)
+
+
+def test_the_file_of_another_signature_is_not_taken(module, tmp_path):
+    """As it is left where two processes write at once, or a copy of the folder mixes files."""
+    function = module()
+    assert function(1, 2) == 3 and function(1.5, 2.0) == 3.5
+    one, another = files(tmp_path / "cache")
+    one.write_bytes(another.read_bytes())
+    again = module()
+    assert again(1, 2) == 3 and again(1.5, 2.0) == 3.5 and compiled(again) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda held: b"",
+        lambda held: held[:40],
+        lambda held: held[:64],
+        lambda held: held[: len(held) // 2],
+        lambda held: held[:-1],
+        lambda held: held[:-9] + bytes([held[-9] ^ 1]) + held[-8:],
+        lambda held: bytes(len(held[:50])),
+    ],
+)
+def test_a_damaged_file_is_said_once_compiled_anew_and_replaced(module, tmp_path, damage):
+    function = module()
+    assert function(1, 2) == 3 and function(1.5, 2.0) == 3.5
+    for path in files(tmp_path / "cache"):
+        path.write_bytes(damage(path.read_bytes()))
+    again = module()
+    with pytest.warns(RuntimeWarning, match="is damaged .*: it is compiled anew and replaced") as caught:
+        assert again(1, 2) == 3 and again(1.5, 2.0) == 3.5
+    assert len(caught) == 1 and compiled(again) == (2, 0)
+    repaired = module()
+    assert repaired(1, 2) == 3 and repaired(1.5, 2.0) == 3.5 and compiled(repaired) == (0, 2)
+
+
+def test_a_file_that_pickle_does_not_read_is_damaged(module, tmp_path, monkeypatch):
+    """Its content is whole, and was written where other names could be imported."""
+    monkeypatch.setattr(jit, "dumps", lambda data: b"cnowhere\nnothing\n.")
+    assert module()(1, 2) == 3
+    monkeypatch.undo()
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(jit, "_SAID", set())
+    with pytest.warns(RuntimeWarning, match="nowhere"):
+        assert module()(1, 2) == 3
+    assert compiled(function := module()) == (0, 0) and function(1, 2) == 3 and compiled(function) == (0, 1)
+
+
+def refused(code):
+    def write(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    return write
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT])
+def test_what_cannot_be_written_is_said_once_and_ends_no_call(module, tmp_path, monkeypatch, code):
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", refused(code))
+        function = module()
+        with pytest.warns(RuntimeWarning, match=rf"{os.strerror(code)}\), so every process compiles") as caught:
+            assert function(1, 2) == 3 and function(1.5, 2.0) == 3.5
+    assert len(caught) == 1 and not list((tmp_path / "cache").rglob("*.nb*"))
+    assert function(1, 2) == 3  # and has it in memory
+    again = module()
+    assert again(1, 2) == 3 and compiled(again) == (1, 0) and len(files(tmp_path / "cache")) == 1
+
+
+def test_a_folder_that_is_gone_at_the_first_call_ends_no_call(module, tmp_path):
+    function = module()
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").touch()
+    with pytest.warns(RuntimeWarning, match="so every process compiles"):
+        assert function(1, 2) == 3
+
+
+def test_what_is_kept_can_be_removed(module, tmp_path):
+    function = module()
+    assert function(1, 2) == 3 and files(tmp_path / "cache")
+    function._cache.flush()
+    assert not files(tmp_path / "cache")
