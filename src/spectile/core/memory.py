@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from spectile.core.device import describe
 
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUPS, _PROC = Path("/sys/fs/cgroup"), Path("/proc")
 
 
 def free_bytes() -> int:
-    """Return the device memory that an allocation can still get: the driver's free bytes and CuPy's idle pool."""
+    """Return the device memory that an allocation can still get: the driver's free bytes and CuPy's idle pool.
+
+    A limit that the pool has been given (``CUPY_GPU_MEMORY_LIMIT``) counts, too.
+    """
     import cupy
 
-    free, _ = cupy.cuda.runtime.memGetInfo()
-    return int(free + cupy.get_default_memory_pool().free_bytes())
+    pool, (free, _) = cupy.get_default_memory_pool(), cupy.cuda.runtime.memGetInfo()
+    limit = pool.get_limit() or math.inf
+    return int(max(0, min(free + pool.free_bytes(), limit - pool.used_bytes())))
 
 
 def require_free(memory_bytes: int, what: str) -> None:
@@ -56,10 +62,11 @@ def host_free_bytes() -> int:
     """Return the host memory that this process can still get, within the limit of its container or job.
 
     The least of the system's available memory, what is left of each control group that the process is in (versions 1
-    and 2), and of its own address space (``ulimit -v``).
+    and 2), and of its own limits (``ulimit -v`` and ``-d``).  What a system does not say, as macOS has no ``/proc``,
+    limits nothing; where it says nothing at all, the result is ``sys.maxsize``.
     """
-    free = [_system_bytes(), *_cgroup_bytes(Path("/proc/self/cgroup")), _address_space_bytes()]
-    return min(size for size in free if size is not None)
+    known = [*_system_bytes(_PROC), *_cgroup_bytes(_PROC / "self/cgroup"), *_own_bytes(_PROC / "self/statm")]
+    return min(known, default=sys.maxsize)
 
 
 def require_host_free(memory_bytes: int, what: str) -> None:
@@ -72,23 +79,34 @@ def require_host_free(memory_bytes: int, what: str) -> None:
         )
 
 
-def _system_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def _text(path: Path) -> str:
+    """Return what a file of the system says, and nothing where there is none."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _system_bytes(proc: Path) -> Iterator[int]:
+    """Yield the system's available memory, and what may still be promised where it promises no more than it has."""
+    lines = (line.split() for line in _text(proc / "meminfo").splitlines())
+    kib = {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
+    pages = [name for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES") if name in os.sysconf_names]
+    if "MemAvailable:" in kib:
+        yield 1024 * kib["MemAvailable:"]
+    elif pages:
+        yield os.sysconf(pages[0]) * os.sysconf("SC_PAGE_SIZE")
+    if _text(proc / "sys/vm/overcommit_memory").strip() == "2" and {"CommitLimit:", "Committed_AS:"} <= kib.keys():
+        yield max(0, 1024 * (kib["CommitLimit:"] - kib["Committed_AS:"]))
 
 
 def _cgroup_bytes(listing: Path) -> Iterator[int]:
     """Yield what is left under each memory limit of the control groups that `listing` (``/proc/self/cgroup``) names."""
-    try:
-        lines = listing.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in _text(listing).splitlines():
         _, controllers, name = line.split(":", 2)
         if controllers == "":
-            yield from _left(_CGROUPS, name, "memory.max", "memory.current", "inactive_file")
+            for limit in ("memory.max", "memory.high"):  # beyond the second it is slowed until it stands still
+                yield from _left(_CGROUPS, name, limit, "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             files = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
             yield from _left(_CGROUPS / "memory", name, *files)
@@ -110,11 +128,12 @@ def _left(root: Path, name: str, limit_file: str, usage_file: str, cache: str) -
             return
 
 
-def _address_space_bytes() -> int | None:
+def _own_bytes(statm: Path) -> Iterator[int]:
+    """Yield what is left under this process' own limits: of its address space, and of its data."""
     import resource
 
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft == resource.RLIM_INFINITY:
-        return None
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return max(0, soft - pages * os.sysconf("SC_PAGE_SIZE"))
+    for kind, field in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            pages = [0, *map(int, _text(statm).split()[field : field + 1])][-1]
+            yield max(0, soft - pages * os.sysconf("SC_PAGE_SIZE"))

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +15,7 @@ import pytest
 from scipy.sparse import csr_array
 
 import spectile
-from spectile.core import arrays, device, devices, memory
+from spectile.core import arrays, device, devices
 
 
 def test_importing_needs_no_cupy() -> None:
@@ -80,7 +79,8 @@ def fake_cupy(
         Device=lambda: SimpleNamespace(id=0),
         memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
     )
-    return SimpleNamespace(cuda=cuda, get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 24))
+    pool = SimpleNamespace(free_bytes=lambda: 24, used_bytes=lambda: 100, get_limit=lambda: 0)
+    return SimpleNamespace(cuda=cuda, get_default_memory_pool=lambda: pool)
 
 
 @pytest.mark.parametrize(
@@ -201,50 +201,6 @@ def test_table_of_devices_is_plausible(name: str) -> None:
 def test_cuda_without_a_device_is_one_sentence(call: Callable[[np.ndarray], object]) -> None:
     with pytest.raises(RuntimeError, match='use backend="cpu"'):
         call(np.eye(4))
-
-
-def test_memory_errors_name_what_needs_it_and_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    cupy = fake_cupy(free=1000)
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(device, "_describe", device._describe.__wrapped__)
-    memory.require_free(1024, "the matrix")  # 1,000 free and 24 in the pool
-    with pytest.raises(MemoryError, match=r"the matrix needs 1,025 bytes .* NVIDIA H200 has 1,024 free"):
-        memory.require_free(1025, "the matrix")
-    with pytest.raises(MemoryError, match="the product needs 2,048 bytes"), memory.allocating("the product", 2048):
-        raise cupy.cuda.memory.OutOfMemoryError
-    with (
-        pytest.raises(MemoryError, match="the inner"),
-        memory.allocating("the outer", 1),
-        memory.allocating("the inner", 2),
-    ):
-        raise MemoryError("std::bad_alloc")
-    with pytest.raises(KeyError), memory.allocating("the product", 2048):
-        raise KeyError
-
-
-def test_host_memory_keeps_to_the_limit_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    everything = memory.host_free_bytes()
-    assert 0 < everything < 2**50
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
-    groups = {"": ("max", 900, 0), "job": ("1000", 700, 100), "job/step": ("500", 400, 0)}
-    for name, (limit, usage, cache) in groups.items():
-        (tmp_path / name).mkdir(parents=True, exist_ok=True)
-        (tmp_path / name / "memory.max").write_text(f"{limit}\n")
-        (tmp_path / name / "memory.current").write_text(f"{usage}\n")
-        (tmp_path / name / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
-    (tmp_path / "memory/old").mkdir(parents=True)
-    (tmp_path / "memory/old/memory.limit_in_bytes").write_text("300\n")
-    (tmp_path / "memory/old/memory.usage_in_bytes").write_text("10\n")
-    (tmp_path / "memory/old/memory.stat").write_text("total_inactive_file 5\n")
-    listing = tmp_path / "cgroup"
-    listing.write_text("4:memory:/old\n1:cpu:/\n0::/job/step\n")
-    assert sorted(memory._cgroup_bytes(listing)) == [100, 295, 400]
-    listing.write_text("0::/job/gone\n")  # a name of another namespace: the groups above it count
-    assert sorted(memory._cgroup_bytes(listing)) == [400]
-    monkeypatch.setattr(memory, "_cgroup_bytes", lambda listing: iter([4096]))
-    assert memory.host_free_bytes() == 4096
-    with pytest.raises(MemoryError, match="the matrix needs 4,097 bytes of memory and 4,096 are free"):
-        memory.require_host_free(4097, "the matrix")
 
 
 def test_dlpack_results_go_back_to_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
