@@ -308,10 +308,10 @@ def _restore_matrix(name: str | None, resources: Path, study: Path) -> None:
 
 
 def _is_record(path: Path) -> bool:
-    from spectile_study.bench.record import RecordError, read
+    from spectile_study.bench.record import RecordError, named, read
 
     try:
-        read(path)
+        named(read(path), path, str(path))
     except (FileNotFoundError, RecordError):
         return False
     return True
@@ -338,6 +338,10 @@ def _gather(options: argparse.Namespace) -> int:
         values = sorted({stored[column] for stored in records})
         if len(values) > 1:
             raise ValueError(f"records of several {column}s ({', '.join(values)}) make no frame: gather a file of each")
+    cases = [stored["case"] for stored in records]
+    if len(set(cases)) < len(cases):
+        twice = next(case for case in cases if cases.count(case) > 1)
+        raise ValueError(f"the case {twice} comes from several of {', '.join(map(str, options.records))}: name one")
     table = record.frame(records)
     if options.onto is not None:
         table = record.join(archive.read_frame(options.onto), table)
@@ -389,7 +393,7 @@ def _draw(options: argparse.Namespace) -> int:
     if [path.suffix for path in options.sources] == [".parquet"]:
         frame = archive.read_frame(options.sources[0])
     else:
-        frame = record.frame(record.read(path) for path in options.sources)
+        frame = record.frame(stored for path in options.sources for stored in archive.load(path).values())
     for name in chosen:
         out = options.results / known[name].output
         known[name].draw(frame).save(out)

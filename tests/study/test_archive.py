@@ -17,7 +17,8 @@ def stored(case, samples=(1.0, 2.0), machine="box", paper="kpm"):
         "params": {}, "values": {}, "inputs": {}, "measured_at": "2026-01-01T00:00:00+00:00",
         "provenance": origin | {"cpu": "CPU", "libraries": {}, "gpu": {"driver": "580", "cublas": "130200"}},
         "methods": [
-            {"method": "spmv", "status": "ok", "clock": "wall", "samples_s": list(samples), "errors": {}, "limits": {}}
+            {"method": "spmv", "status": "ok", "clock": "wall", "samples_s": list(samples),
+             "errors": {"error_fro_rel": 0.0}, "limits": {"error_fro_rel": 1e-12}}
         ],
     }  # fmt: skip
 

@@ -2,6 +2,8 @@
 import subprocess
 import tempfile
 
+from spectile_study.bench.aside import bring_back, set_aside
+
 REQUESTED = b"not written yet"
 
 
@@ -57,6 +59,20 @@ def forget_request():
         report_path().unlink()
 
 
+RECORDS, ASIDE = Path(PLAN.result("records")), Path(PLAN.result(".records"))
+
+
+def bring_records_back():
+    """Bring back the finished records that Snakemake removed for jobs that failed, and say so."""
+    back = bring_back(RECORDS, ASIDE)
+    if back:
+        print(
+            f"spectile: {len(back)} finished records that were to be measured again stand as they were: "
+            f"{', '.join(back[:3])}{', ...' if len(back) > 3 else ''}.",
+            file=sys.stderr,
+        )
+
+
 def list_missing():
     """Say which figures and tables are not there, where their logs are, and how the others are drawn."""
     forget_request()
@@ -75,16 +91,21 @@ onstart:
     # The run ends before its first job if it wants a CUDA device, and its jobs run on this machine, which has none.
     if workflow.local_exec and config["source"] == "measured":
         worded(check_device, config["device"])
+    if not workflow.remote_exec:
+        set_aside(RECORDS, ASIDE)
 
 
 onsuccess:
+    bring_records_back()
     write_report()
 
 
 onerror:
+    bring_records_back()
     list_missing()
 
 
-# A Snakemake that was killed while it wrote its report left the request behind; one at work holds the lock.
+# A Snakemake that was killed left records aside, or the request for its report; one at work holds the lock.
 if not workflow.remote_exec and not any(Path(".snakemake/locks").glob("*")):
+    bring_records_back()
     forget_request()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,22 +28,30 @@ def load(place: Path) -> Records:
     FileNotFoundError
         If nothing of the kind is there.
     record.RecordError
-        If one is truncated or breaks the schema; the message names it.
+        If one is truncated, breaks the schema, contradicts itself or has another name than its case and paper; the
+        message names it.
     """
     if place.suffix != ".zip" or not place.exists():
-        found = (record.read(path) for path in record.files(place))
-        return {stored["case"]: stored for stored in found}
-    records: Records = {}
+        contents = ((path, str(path), path.read_bytes()) for path in record.files(place))
+        return _by_case(contents)
     try:
         with zipfile.ZipFile(place) as archive:
-            for name in archive.namelist():
-                stored = json.loads(archive.read(name))
-                record.check(stored, f"{name} in {place}")
-                records[stored["case"]] = stored
-    except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError) as error:
+            names = archive.namelist()
+            return _by_case((Path(place.stem, name), f"{name} in {place}", archive.read(name)) for name in names)
+    except (zipfile.BadZipFile, zlib.error) as error:
         raise record.RecordError(
             f"{place} is no whole file of records ({error}): take it from its source again"
         ) from None
+
+
+def _by_case(contents: Iterable[tuple[Path, str, bytes]]) -> Records:
+    records: Records = {}
+    for path, what, content in contents:
+        stored = record.parse(content, what)
+        record.named(stored, path, what)
+        if stored["case"] in records:
+            raise record.RecordError(f"{what} is the second record of its case: name one folder of one paper at a time")
+        records[stored["case"]] = stored
     return records
 
 

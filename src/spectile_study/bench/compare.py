@@ -37,7 +37,7 @@ def load(path: Path) -> pandas.DataFrame:
         files = record.files(path)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} holds neither records nor frames: {_NAME}") from None
-    return record.frame(record.read(file) for file in files)
+    return record.frame(stored for file in files for stored in archive.load(file).values())
 
 
 _NAME = "name a results folder, a .parquet file, a .zip of records or a record"

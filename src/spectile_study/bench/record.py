@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spectile.core.atomic_file import atomic_write
+from spectile_study.bench.judge import contradiction
 
 if TYPE_CHECKING:
     import pandas
@@ -50,7 +51,7 @@ def _validator() -> Any:
 
 
 def check(record: Mapping[str, Any], what: str) -> None:
-    """Raise :class:`RecordError` if `record` breaks the schema; `what` names it in the message."""
+    """Raise :class:`RecordError` if `record` breaks the schema or contradicts itself; `what` names it in the message."""
     import jsonschema
 
     error = jsonschema.exceptions.best_match(_validator().iter_errors(record))
@@ -59,6 +60,9 @@ def check(record: Mapping[str, Any], what: str) -> None:
         raise RecordError(
             f"{what} breaks the record schema at {place}: {error.message}; remove it and measure the case again"
         )
+    why = contradiction(record)
+    if why:
+        raise RecordError(f"{what} contradicts itself: {why}; remove it and measure the case again")
 
 
 def write(record: Mapping[str, Any], path: str | Path) -> None:
@@ -69,20 +73,64 @@ def write(record: Mapping[str, Any], path: str | Path) -> None:
         partial.write_text(json.dumps(clean, indent=1, allow_nan=False) + "\n")
 
 
-def read(path: str | Path) -> dict[str, Any]:
-    """Read and check a record.
+def parse(content: bytes, what: str) -> dict[str, Any]:
+    """Return the record in a file's `content`, checked; `what` names the file in the message.
 
     Raises
     ------
     RecordError
-        If the file is truncated or breaks the schema.
+        If the content is truncated, holds a key twice or a number that JSON lacks, breaks the schema or contradicts
+        itself.
     """
     try:
-        record = json.loads(Path(path).read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path} is not a whole record ({error}): remove it and measure the case again") from None
-    check(record, str(path))
+        record = json.loads(content, object_pairs_hook=_once, parse_float=_finite, parse_constant=_finite)
+    except ValueError as error:
+        raise RecordError(f"{what} is not a whole record ({error}): remove it and measure the case again") from None
+    check(record, what)
     return record
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    twice = [key for key in keys if keys.count(key) > 1] if len(set(keys)) < len(keys) else []
+    if twice:
+        raise ValueError(f"the key {twice[0]!r} stands twice")
+    return dict(pairs)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Read and check a record, whose file may have any name.
+
+    Raises
+    ------
+    RecordError
+        As :func:`parse`.
+    """
+    return parse(Path(path).read_bytes(), str(path))
+
+
+def named(record: Mapping[str, Any], path: str | Path, what: str) -> None:
+    """Raise :class:`RecordError` if the name of a kept record, ``<paper>/<case>.json``, is not that of its content.
+
+    A folder that is not called as a paper is not judged.
+    """
+    from spectile_study.papers import PAPERS
+
+    path = Path(path)
+    said = {"case": path.stem} | ({"paper": path.parent.name} if path.parent.name in PAPERS else {})
+    for key, name in said.items():
+        if record[key] != name:
+            raise RecordError(
+                f"{what} holds the {key} {record[key]!r}, which is not its name: give it its name back, "
+                "or remove it and measure the case again"
+            )
 
 
 def files(place: Path) -> list[Path]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 import traceback
 from typing import Any
 
 from spectile_study.bench.case import Method
+from spectile_study.bench.judge import wrong
 
 
 class DeviceLost(Exception):
@@ -55,14 +55,7 @@ def check_method(method: Method, device: str) -> tuple[dict[str, Any], float]:
         "memory_bytes": method.memory_bytes,
         "values": values,
     }
-    unknown = [name for name in method.limits if name not in errors]
-    broken = [
-        f"{name} = {errors[name]:.3g} (allowed {limit:.3g})"
-        for name, limit in method.limits.items()
-        if name in errors and not errors[name] <= limit
-    ]
-    broken += [f"{name} is not a number" for name, value in errors.items() if math.isnan(value)]
-    if broken or unknown or not errors:
-        why = "; ".join(broken) or ("no error was computed" if not errors else f"no {unknown[0]} was computed")
+    why = wrong(errors, method.limits)
+    if why:
         return row | {"status": "failed", "reason": f"wrong result: {why}"}, seconds
     return row | {"status": "ok", "reason": None}, seconds
