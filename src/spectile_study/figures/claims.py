@@ -11,6 +11,7 @@ from typing import Any
 import pandas
 
 from spectile_study.bench.claims import FAILS, HOLDS, JUDGED, causes, evaluate, read_claims
+from spectile_study.bench.names import check as check_names
 from spectile_study.figures import overview
 from spectile_study.figures.agreement import word
 from spectile_study.figures.marks import write_text
@@ -143,9 +144,16 @@ def write(frames: Iterable[pandas.DataFrame], table: Path, out: Path) -> None:
         What the papers print and conclude, config/claims.tsv.
     out : Path
         The page.
+
+    Raises
+    ------
+    ClaimError
+        If a claim cannot be evaluated, or names a column, method or value that no frame holds.
     """
     by_paper = {frame["paper"].iloc[0]: frame for frame in frames if len(frame)}
-    evaluated = evaluate(read_claims(table), by_paper.values())
+    claims = read_claims(table)
+    check_names(claims, by_paper.values(), table.parent.parent / "results/recorded")
+    evaluated = evaluate(claims, by_paper.values())
     pictures = {}
     for paper in PAPERS:
         if paper in by_paper:
