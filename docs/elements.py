@@ -22,8 +22,7 @@ without a verdict.
 #: What would give the claims without a verdict one, by cause.
 SETTLED_BY = {
     "input absent": "matrices of SuiteSparse that the mirror at hand lacks (`spectile fetch` asks the collection)",
-    "rival not built": "a run of bcsstk33 and cyl6, the matrices that meet Table 3's criterion, with the rivals: they "
-    "were recorded when those were not built (`python -m spectile_study rivals`)",
+    "rival not installed": "a run of bcsstk33 and cyl6, which meet Table 3's criterion, with the rivals",
     "needs a GPU": "a machine with one",
     "needs more GPUs": "a machine of two, four or eight GPUs",
     "not recorded yet": "a run of the case, or a case that measures it",

@@ -40,12 +40,6 @@ def add_commands(commands: Any) -> None:
     fetch.add_argument("--receipt", type=Path, help="JSON file that says what was found, also when it is absent")
     fetch.set_defaults(command=_fetch)
 
-    rivals = commands.add_parser("rivals", help="fetch and build rivals of tSparse, and print how the study finds them")
-    rivals.add_argument("--into", type=Path, required=True, help="folder for sources and libraries")
-    rivals.add_argument("--name", nargs="*", help="which ones; all that build by default")
-    rivals.add_argument("--arch", default="native", help="architecture for nvcc, as sm_90")
-    rivals.set_defaults(command=_rivals)
-
     measure = commands.add_parser("measure", help="measure cases of a run sheet, one record each")
     measure.add_argument("--paper", required=True, choices=PAPERS)
     measure.add_argument("--case", action="append", help="case of the sheet; repeat for several (default: all)")
@@ -156,15 +150,8 @@ def add_commands(commands: Any) -> None:
         machines,
         export,
         compare,
-        rivals,
     ):
         parser.set_defaults(extra="study")
-
-
-def _rivals(arguments: argparse.Namespace) -> int:
-    from spectile_study.cases.tsparse.rivals.build import RECIPES, main
-
-    return main(arguments.into, arguments.name or list(RECIPES), arguments.arch)
 
 
 def _fetch(options: argparse.Namespace) -> int:

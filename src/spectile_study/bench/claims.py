@@ -39,7 +39,7 @@ FAILS = ("differs", "missed")
 #: comes first counts where rows give several reasons; what no pattern fits is not recorded yet.
 CAUSES = {
     "not said by the paper": r"the paper does not say",
-    "rival not built": r"is not (built|installed|rebuilt)\b",
+    "rival not installed": r"is not (built|installed|rebuilt)\b",
     "input absent": r"has not been (fetched|made)\b",
     "needs a GPU": r"CUDA device",
     "needs more GPUs": r"needs \d+ GPUs",

@@ -1,4 +1,4 @@
-"""Whether a result is right, by its own errors and limits: when it is measured, and again whenever its record is read."""
+"""Whether a result is right, by its own errors and limits: when it is measured, and whenever its record is read."""
 
 from __future__ import annotations
 

@@ -120,8 +120,8 @@ def check(claims: pandas.DataFrame, frames: Iterable[pandas.DataFrame], recorded
     for paper, rows in claims.groupby("paper"):
         own = [frame[frame["paper"] == paper] for frame in frames]
         names = Names(str(paper), [*own, *map(record.read_frame, sorted(recorded.glob(f"*/{paper}.parquet")))])
-        for claim in rows.to_dict("records"):
+        for _, claim in rows.iterrows():
             try:
-                names.check_claim(claim)
+                names.check_claim(claim.to_dict())
             except ClaimError as error:
                 raise ClaimError(f"claim {claim['claim']!r} {error}") from None

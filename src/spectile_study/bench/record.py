@@ -51,7 +51,7 @@ def _validator() -> Any:
 
 
 def check(record: Mapping[str, Any], what: str) -> None:
-    """Raise :class:`RecordError` if `record` breaks the schema or contradicts itself; `what` names it in the message."""
+    """Raise :class:`RecordError`, which calls the record `what`, if it breaks the schema or contradicts itself."""
     import jsonschema
 
     error = jsonschema.exceptions.best_match(_validator().iter_errors(record))

@@ -1,8 +1,7 @@
-"""tSparse's cases: the sheet is whole, Table 1's compiled counts are the reference's, comparators run what is named."""
+"""tSparse's cases: the sheet is whole, Table 1's compiled counts are the reference's."""
 
 import dataclasses
 import json
-import stat
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from spectile_study.bench import record, sheets
 from spectile_study.bench.case import Context, InputAbsent, Method, Skipped
 from spectile_study.bench.measure.checks import check_method
 from spectile_study.cases.tsparse import build as cases
-from spectile_study.cases.tsparse import called, checks, comparators
+from spectile_study.cases.tsparse import called, checks
 from spectile_study.inputs import families, suitesparse
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -112,7 +111,7 @@ def test_quick_case_checks_every_method(tmp_path):
         assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
         assert method.values(result)["precision"] in method.name
     reasons = {m.name: m.reason for m in problem.methods if isinstance(m, Skipped)}
-    assert "not built" in reasons["speck"]
+    assert "not installed" in reasons["speck"]
     assert "CUDA" in reasons["cusparse_float32"]
 
 
@@ -177,25 +176,6 @@ def test_calls_are_checked_as_the_measuring_loop_hands_them_on(monkeypatch):
         for method in both:
             assert check_method(method, "cpu")[0]["status"] == status, method.name
     assert 0 < both[1].run()[1] < 1
-
-
-def test_comparator_is_run(tmp_path, monkeypatch):
-    A = families.generate("cage5")
-    total = float((A @ A).sum())
-    script = tmp_path / "speck"
-    script.write_text(f"#!/bin/sh\nhead -1 $1 > /dev/null\necho nnz 12\necho sum {total}\necho time_s 0.25\n")
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("SPECTILE_SPECK", str(script))
-    monkeypatch.setenv("SPECTILE_CUSP", str(tmp_path / "absent"))
-    found = {method.name: method for method in comparators.methods(A, 12)}
-    assert found["speck"].run()[1] == 0.25
-    checked, _ = check_method(found["speck"], "cpu")
-    assert checked["status"] == "ok"
-    assert checked["errors"]["error_pattern"] == 0
-    assert checked["errors"]["error_bound_ratio"] < 1e-6
-    assert found["speck"].check({"nnz": 11.0, "sum": 0.0})["error_pattern"] == 1
-    assert found["speck"].check({"nnz": 12.0, "sum": 0.0})["error_bound_ratio"] > 1
-    assert "no executable" in found["cusp"].reason
 
 
 def test_what_large_products_keep_is_made_untimed_and_one_at_a_time():

@@ -58,7 +58,7 @@ def table(frame: pandas.DataFrame) -> Table:
         "The paper's own web-NotreDame (4.6 entries a row) and lock1074 (51,588 entries) do not meet them.",
         *[f"{each}." for each in few],
         *(
-            [f"Meeting the criterion, but recorded when not all rivals were built: {', '.join(alone)}."]
+            [f"Meeting the criterion, but recorded when not all rivals were installed: {', '.join(alone)}."]
             if alone
             else []
         ),

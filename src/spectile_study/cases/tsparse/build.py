@@ -27,7 +27,7 @@ from spectile.tsparse import reference
 from spectile.tsparse.types import HALF_MAX, HALF_NORMAL
 from spectile_study.bench.case import Context, InputAbsent, Method, Problem
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.tsparse import comparators, host, second_set
+from spectile_study.cases.tsparse import host, second_set
 from spectile_study.cases.tsparse.checks import Check
 from spectile_study.inputs import suitesparse
 
@@ -54,7 +54,6 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
         methods = device.methods(A, counts, check, bool(row["empty_pool"]))
     else:
         methods = host.methods(A, counts, check)
-    methods += comparators.methods(A, int(counts["nnz_c"]))
     inputs = {"A": digest_array(A.data), "pattern": digest_array(A.indices)}
     return Problem(methods, inputs, counts | conditions(A))
 

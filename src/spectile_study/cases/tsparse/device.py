@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,10 @@ import numpy as np
 from spectile.tsparse import spgemm
 from spectile.tsparse.types import BY_ENTRY, IN_TILES, PRECISIONS, lookup
 from spectile_study.bench.case import Method, Skipped
-from spectile_study.cases.tsparse import called, comparators
+from spectile_study.cases.tsparse import called, installed
 from spectile_study.cases.tsparse.checks import Check, half_reason
 from spectile_study.cases.tsparse.host import product
 from spectile_study.cases.tsparse.phases import phases_of, phases_of_tasks
-from spectile_study.cases.tsparse.rivals.library import Library
 
 #: Products of entries a product of tiles from which our product by tiles is measured, and entries of C up to which.
 DENSE_TILES, LARGEST_TILED = 4, 100_000_000
@@ -50,7 +48,7 @@ def methods(A: Any, counts: Mapping[str, Any], check: Check, empty_pool: bool) -
         add(f"spectile_{precision}", precision, product(G, precision, "cuda"), values=phases_of(G, precision))
         methods += called.product(G, G, precision, counts, check)
     methods += _task_methods(on_gpu, counts, check)
-    methods += _rivals(on_gpu, counts, check)
+    methods += installed.methods(on_gpu, counts, check, on_device=True)
     methods += _row_methods(on_gpu, counts, check) + _tile_methods(on_gpu, counts, check)
     for precision, G in on_gpu.items():
         add(f"cusparse_{precision}", precision, lambda G=G: vendor.spgemm(G, G)[0])  # type: ignore[misc]
@@ -144,42 +142,6 @@ def _tasks(name: str, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], chec
         called = "tasks_csr_float16"
         methods.append(check.method(called, name, csr_to_csr, counts, clock="events", memory_bytes=peak))
     return methods
-
-
-def _rivals(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
-    """Return the paper's rivals that the user built as libraries."""
-    methods: list[Method | Skipped] = []
-    for name in comparators.NAMES:
-        path = comparators.library_of(name)
-        if not path:
-            continue
-        try:
-            library = Library(Path(path))
-        except OSError as error:
-            methods.append(Skipped(name, f"{comparators.NAMES[name]} cannot be loaded: {error}"))
-            continue
-        methods.append(_rival(name, library, on_gpu, counts, check))
-    return methods
-
-
-def _rival(name: str, library: Library, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> Method:
-    import cupy
-
-    precision = library.dtype.name
-
-    def run() -> Any:
-        return library.square(on_gpu[precision])
-
-    method = check.method(name, precision, run, counts, clock="events")
-
-    def check_and_tell_memory(C: Any) -> dict[str, float]:
-        method.memory_bytes = library.most_bytes  # of the call just made: it allocates past CuPy's pool
-        return check(name, precision, C.matrix())
-
-    method.check = check_and_tell_memory
-    if counts["nnz_c"] > LARGEST_TILED:
-        method.prepare = cupy.get_default_memory_pool().free_all_blocks  # a rival allocates beside the pool
-    return method
 
 
 def _row_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from spectile.tsparse import spgemm
 from spectile.tsparse.types import BY_ENTRY, PRECISIONS, lookup
 from spectile_study.bench.case import Method, Skipped, Value
+from spectile_study.cases.tsparse import installed
 from spectile_study.cases.tsparse.checks import Check, half_reason
 
 
@@ -33,6 +35,11 @@ def methods(A: Any, counts: Mapping[str, Any], check: Check) -> list[Method | Sk
         methods.append(check.method(f"spectile_{precision}_one_thread", precision, run, counts))
         narrow = A.astype(precision)
         methods.append(check.method(f"scipy_{precision}", precision, _scipy(narrow, narrow), counts))
+    indexed = {
+        dtype: sp.csr_array((A.data.astype(dtype), A.indices.astype(np.int32), A.indptr.astype(np.int32)), A.shape)
+        for dtype in ("float64", "float32")
+    }
+    methods += installed.methods(indexed, counts, check, on_device=False)
     reason = "needs a CUDA device"
     names = ("cusparse_float64", "cusparse_float32")
     return methods + [Skipped(name, f"{name} {reason}") for name in names]
