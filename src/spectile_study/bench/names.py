@@ -122,6 +122,6 @@ def check(claims: pandas.DataFrame, frames: Iterable[pandas.DataFrame], recorded
         names = Names(str(paper), [*own, *map(record.read_frame, sorted(recorded.glob(f"*/{paper}.parquet")))])
         for _, claim in rows.iterrows():
             try:
-                names.check_claim(claim.to_dict())
+                names.check_claim({str(key): str(value) for key, value in claim.items()})
             except ClaimError as error:
                 raise ClaimError(f"claim {claim['claim']!r} {error}") from None

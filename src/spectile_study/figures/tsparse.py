@@ -172,9 +172,7 @@ def speedup_figure(
             bars(drawing, ax, frame, wanted, beside, vendor(frame, beside))
             ax.set_title("float64" if beside == "float64" else "matrices at hand that meet the criteria, and families")
             if beside == "float16" and (alone := without_rivals(frame, wanted)):
-                drawing.note(
-                    f"Not measured with all rivals, not all there when it was recorded: {', '.join(alone)}."
-                )
+                drawing.note(f"Not measured with all rivals, not all there when it was recorded: {', '.join(alone)}.")
         else:
             drawing.empty(ax, "no other matrix of this run meets the criteria, and it has no family")
     return drawing
