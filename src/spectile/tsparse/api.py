@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from numbers import Real
 from typing import Any, Literal
 
-import numpy as np
-
 from spectile.core.device import choose_backend
-from spectile.tsparse.matrices import (
-    LARGEST_INTEGER,
-    as_boolean,
-    both_boolean,
-    both_integer,
-    check_pair,
-    choose_precision,
-    sums_at_most,
-)
+from spectile.tsparse.matrices import as_boolean, both_boolean, both_integer, check_pair, choose_precision
 from spectile.tsparse.types import BY_ENTRY, IN_TILES, METHODS, TILED, Method, PrecisionName, SymbolicProduct
 
 Backend = Literal["auto", "cpu", "cuda"]
@@ -30,6 +19,7 @@ def spgemm(
     precision: PrecisionName | None = None,
     method: Method = "auto",
     memory_limit: int | None = None,
+    check_finite: bool = True,
     backend: Backend = "auto",
 ) -> Any:
     """Multiply two sparse matrices: C = A B.
@@ -37,8 +27,8 @@ def spgemm(
     Parameters
     ----------
     A : sparse matrix or array, shape (m, k)
-        Of `scipy.sparse` or `cupyx.scipy.sparse`, any format, real, integer or Boolean.  Rows may be empty or unsorted;
-        duplicates are summed.
+        Of `scipy.sparse` or `cupyx.scipy.sparse`, any format, real, integer or Boolean.  Rows may be empty or unsorted.
+        Duplicates are summed, in float64 whatever the `precision`, and integers exactly; True and True is True.
     B : sparse matrix or array, shape (k, n)
         Of the same library as `A`.
     precision : {"float64", "float32", "tf32", "float16"}, optional
@@ -55,28 +45,36 @@ def spgemm(
         entries that cancel.  ``auto``: ``rows``, or on a GPU ``tiles`` for much work in full tiles (at least 2**20
         entries in A and on average 20 to 40 in a tile; docs/notes/tsparse.md).
     memory_limit : int, optional
-        Bytes that the product may use beside A, B, C and, on a CPU, three integers for each row.  It is
-        respected by using fewer threads (CPU) or chunks of rows (GPU).
+        Bytes that the product may use beside A, B and C, copies of A and B in another format, order or type included.
+        It is respected by using fewer threads (CPU) or chunks of rows (GPU); for ``method`` "rows" and "auto".
+    check_finite : bool, default True
+        Whether entries that are NaN or infinite are refused.  If not, entries of C are what IEEE arithmetic makes of
+        them, by rows; tiles, which would spread them over their zeros, refuse them all the same.
     backend : {"auto", "cpu", "cuda"}
         ``auto``: CUDA for matrices on a GPU or if there is a device, and the CPU otherwise.
 
     Returns
     -------
     C : CSR matrix or array, shape (m, n)
-        Of the library of `A`, indices sorted, float64 for ``precision="float64"`` and float32 otherwise, Boolean for
-        Boolean factors without a `precision`.  Its pattern is structural: an entry whose terms cancel is stored as 0,
+        Of the library of `A`, an array if `A` or `B` is an array and a matrix if both are matrices.  Indices are sorted,
+        and of 64 bits where C has 2**31 columns or entries, or more.  Values are float64 for ``precision="float64"``
+        and float32 otherwise, Boolean for Boolean factors without a `precision`.  Its pattern is structural: an entry whose terms cancel is stored as 0,
         but for ``method="tasks"``.  The same call gives the same bits every time, whatever the number of threads and
         the memory limit.
 
     Raises
     ------
     TypeError
-        If a factor is not sparse or not real or holds a masked array, or the factors are of different libraries.
+        If a factor is not sparse or not real or holds a masked array, or long doubles that float64 does not hold, or
+        the factors are of different libraries.
     ValueError
-        If the shapes do not fit, an index is out of range, an entry is NaN or infinite, float16 cannot hold a row, or
-        sums of integers exceed 2**53 and no `precision` is named.
+        If the shapes or the lengths of arrays do not fit, an index is out of range, an entry is NaN or infinite,
+        float16 cannot hold a row, sums of the sizes of products of integers reach 2**53 and no `precision` is named, or a
+        factor is on a GPU that is not the current one.
     MemoryError
-        If `memory_limit` is too small for one row.
+        If `memory_limit` is too small for one row; the message names what suffices.
+    KeyboardInterrupt
+        On a CPU within about a second, after which the next call works.
 
     See Also
     --------
@@ -101,37 +99,19 @@ def spgemm(
     on_gpu = check_pair(A, B)
     chosen_backend = choose_backend(backend, on_gpu)
     _check_limit(memory_limit)
+    if method in TILED and memory_limit is not None:
+        raise ValueError(f'memory_limit is kept by method="rows" and "auto", not by "{method}": choose one of them')
     chosen = choose_precision(A, B, precision)
+    options: dict[str, Any] = {"exact": precision is None and both_integer(A, B), "check_finite": check_finite}
+    if chosen_backend == "cuda":
+        from spectile.tsparse.cuda import run as gpu
 
-    def product(A: Any, B: Any) -> Any:
-        if chosen_backend == "cuda":
-            from spectile.tsparse.cuda import run as gpu
-
-            return gpu.spgemm(A, B, chosen, method, memory_limit, host=not on_gpu)
+        C = gpu.spgemm(A, B, chosen, method, memory_limit, host=not on_gpu, **options)
+    else:
         from spectile.tsparse.cpu import run as cpu
 
-        return cpu.spgemm(A, B, chosen, method, memory_limit)
-
-    if precision is None and both_integer(A, B):
-        A, B = _exact_integers(A, B, product)
-    C = product(A, B)
+        C = cpu.spgemm(A, B, chosen, method, memory_limit, **options)
     return as_boolean(C) if precision is None and both_boolean(A, B) else C
-
-
-def _exact_integers(A: Any, B: Any, product: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-    """Return integer factors in CSR; raise where a sum may be beyond the integers that float64 holds."""
-    left = A.tocsr()
-    right = left if B is A else B.tocsr()
-    largest = sums_at_most(left, right)
-    if LARGEST_INTEGER < largest < float("inf"):
-        sizes = product(*(abs(matrix.astype(np.float64)) for matrix in (left, right)))
-        largest = float(sizes.data.max(initial=0))
-    if largest > LARGEST_INTEGER:
-        raise ValueError(
-            "sums of integers may exceed 2**53, beyond which float64 does not hold every integer: "
-            'name precision="float64" to have them rounded'
-        )
-    return left, right
 
 
 def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backend = "auto") -> SymbolicProduct:
@@ -140,7 +120,7 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     Parameters
     ----------
     A, B : sparse matrix or array
-        As for :func:`spgemm`; their values are not used.
+        As for :func:`spgemm`; their values are not looked at.
     memory_limit : int, optional
         As for :func:`spgemm`; on a GPU the analysis of all rows is kept and has to fit.
     backend : {"auto", "cpu", "cuda"}
@@ -151,7 +131,7 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     SymbolicProduct
         The pattern of C (``indptr``, ``indices``, ``nnz``).  Its ``multiply(A, B, precision=...)`` gives what
         :func:`spgemm` gives, without the symbolic phase; ``numeric(data_a, data_b, out=...)`` the values of C alone,
-        without a check of the factors and without a wait.
+        for values in the order in which A and B store theirs, without a check of the factors and without a wait.
 
     Raises
     ------
@@ -175,9 +155,8 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
 
         return gpu.SymbolicProduct(A, B, memory_limit, host=not on_gpu)
     from spectile.tsparse.cpu import symbolic as cpu
-    from spectile.tsparse.cpu.operands import operands
 
-    return cpu.symbolic(*operands(A, B), memory_limit)
+    return cpu.analyse(A, B, memory_limit)
 
 
 def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None, method: Method = "auto") -> Any:
@@ -213,7 +192,7 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None, metho
         raise TypeError("A and B are on a GPU, and the bound is computed on the host: copy them there with A.get()")
     chosen = choose_precision(A, B, precision)
     left, right = operands(A, B)
-    pattern = cpu.symbolic(left, right, None)
+    pattern = cpu.symbolic(left, right)
     half = IN_TILES if method in TILED else BY_ENTRY
     bound = bounds.error_bound(left, right, chosen, half, pattern.values)
     return sp.csr_array((bound, pattern.indices, pattern.indptr), shape=pattern.shape)

@@ -34,6 +34,7 @@ def error_bound(
         a = np.ldexp(a, exponents[0][A.row_of_entries()])
         b = np.ldexp(b, exponents[1][B.indices])
     lost_a, lost_b = (np.abs(np.abs(x.data.astype(np.float64)) - y) for x, y in ((A, a), (B, b)))
+    lost_a, lost_b = (lost if x.lost is None else lost + x.lost for lost, x in ((lost_a, A), (lost_b, B)))
     n = product(np.ones(len(a)), np.ones(len(b))) + 1
     gamma = n * precision.unit / (1 - n * precision.unit)
     bound = product(lost_a, np.abs(B.data.astype(np.float64))) + product(a, lost_b) + gamma * product(a, b)

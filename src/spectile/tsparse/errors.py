@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-#: Steps between the values of a contiguous vector, by what `check_values` allows.
-_STEPS = {np.dtype("float32"): (4,), np.dtype("float64"): (8,)}
+from spectile.core.pointers import address
+
+_FLOATS = {np.dtype("float32"), np.dtype("float64")}
 
 
 def bad_pointer(name: str) -> ValueError:
@@ -15,9 +16,40 @@ def bad_pointer(name: str) -> ValueError:
     return ValueError(f"the row pointer of {name} does not increase from 0 to its number of entries: check indptr")
 
 
+def other_lengths(name: str, indices: int, data: int) -> ValueError:
+    """Factor `name` has not as many values as columns."""
+    return ValueError(f"{name} holds {indices} column indices and {data} values: check its arrays")
+
+
+def beyond_float64(name: str, dtype: Any) -> TypeError:
+    """Values of factor `name` are of a wider type than float64, which does not hold them."""
+    return TypeError(f"{name} holds {dtype} values that float64 does not hold: round them with .astype('float64')")
+
+
+def inexact() -> ValueError:
+    """Sums of integers are beyond what float64 holds."""
+    return ValueError(
+        "sums of integers may exceed 2**53, beyond which float64 does not hold every integer: "
+        'name precision="float64" to have them rounded'
+    )
+
+
 def bad_index(name: str, columns: int) -> ValueError:
     """A column of factor `name` is out of range."""
     return ValueError(f"{name} holds a column index outside 0 to {columns - 1}: check indices")
+
+
+def bad_row(name: str, rows: int) -> ValueError:
+    """A row of factor `name` is out of range."""
+    return ValueError(f"{name} holds a row index outside 0 to {rows - 1}: check its indices")
+
+
+def other_device(made: int, current: int) -> ValueError:
+    """A pattern is used on another device than the one it was made on."""
+    return ValueError(
+        f"the pattern was made on device {made} and device {current} is current: "
+        f"call inside `with cupy.cuda.Device({made}):`"
+    )
 
 
 def not_finite(name: str, value: float, row: int, column: int) -> ValueError:
@@ -35,30 +67,49 @@ def other_pattern(name: str) -> ValueError:
     return ValueError(f"the pattern of {name} differs from the analysed one: call symbolic() again for it")
 
 
-def check_values(data_a: Any, data_b: Any, out: Any, nnz_a: int, nnz_b: int, nnz_c: int) -> None:
+def check_values(
+    array_type: Any, data_a: Any, data_b: Any, out: Any, shape_a: tuple[int, ...], shape_b: tuple[int, ...], nnz: int
+) -> None:
     """Raise where values do not belong to one product: their types, their numbers, their layout."""
     try:
-        kind = data_a.dtype
-        steps = _STEPS.get(kind)
+        kind, flags = data_a.dtype, (data_a.flags, data_b.flags, out.flags)
         if (
-            steps is not None
-            and data_a.strides == data_b.strides == out.strides == steps
+            isinstance(data_a, array_type)
+            and isinstance(data_b, array_type)
+            and isinstance(out, array_type)
+            and kind in _FLOATS
+            and kind.isnative
             and data_b.dtype == kind == out.dtype
-            and (data_a.size, data_b.size, out.size) == (nnz_a, nnz_b, nnz_c)
-            and (not isinstance(out, np.ndarray) or out.flags.writeable)
+            and (data_a.shape, data_b.shape, out.shape) == (shape_a, shape_b, (nnz,))
+            and all(flag.c_contiguous for flag in flags)
+            and _readable(data_a)
+            and _readable(data_b)
+            and _readable(out)
+            and (not isinstance(out, np.ndarray) or flags[2].writeable)
         ):
             return
     except AttributeError:
         pass  # told below
-    for name, array in (("data_a", data_a), ("data_b", data_b), ("out", out)):
-        if not (hasattr(array, "dtype") and hasattr(array, "flags")):
-            raise TypeError(f"{name} is a {type(array).__name__}: pass an array of the values")
-    for name, array, nnz in (("data_a", data_a, nnz_a), ("data_b", data_b, nnz_b), ("out", out, nnz_c)):
-        if array.shape != (nnz,):
-            raise ValueError(f"{name} has shape {array.shape}; the analysed pattern has {nnz} entries")
+    named = (("data_a", data_a, shape_a), ("data_b", data_b, shape_b), ("out", out, (nnz,)))
+    for name, array, _ in named:
+        if not isinstance(array, array_type):
+            library = array_type.__module__.partition(".")[0]
+            raise TypeError(f"{name} is a {type(array).__name__}: pass an array of {library} of the values")
+    for name, array, shape in named:
+        if array.shape != shape:
+            entries = f"{shape[0]} entries" if len(shape) == 1 else f"values of shape {shape}"
+            raise ValueError(f"{name} has shape {array.shape}; the analysed pattern has {entries}")
         if array.dtype.char not in "fd" or not array.dtype.isnative or array.dtype != data_a.dtype:
             raise TypeError(f"{name} is {array.dtype}: data_a, data_b and out are all float32 or all float64")
         if not array.flags.c_contiguous:
             raise ValueError(f"{name} is not contiguous: copy it")
+        if not _readable(array):
+            raise ValueError(f"{name} is not aligned to its items: copy it")
     if not getattr(out.flags, "writeable", True):
         raise ValueError("out is read-only: pass an array that may be written")
+
+
+def _readable(array: Any) -> bool:
+    if isinstance(array, np.ndarray):
+        return bool(array.flags.aligned)
+    return bool(address(array) % array.dtype.itemsize == 0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from spectile.tsparse import errors
 from spectile.tsparse.types import Precision, lookup
 
 LARGEST_INTEGER = 2**53  # up to which float64 holds every integer
@@ -32,6 +34,11 @@ def _library(kind: type) -> str | None:
     if kind.__module__.startswith(_ON_GPU):
         return _ON_GPU
     return "scipy.sparse" if issubclass(kind, sp.spmatrix | sp.sparray) else None
+
+
+def on_gpu(matrix: Any) -> bool:
+    """Return whether a sparse matrix is CuPy's."""
+    return _library(type(matrix)) == _ON_GPU  # type: ignore[arg-type]  # types are hashable
 
 
 def _kind(name: str, matrix: Any) -> str:
@@ -74,27 +81,59 @@ def both_integer(A: Any, B: Any) -> bool:
     return A.dtype.kind in "biu" and B.dtype.kind in "biu" and not both_boolean(A, B)
 
 
-def sums_at_most(A: Any, B: Any) -> float:
-    """Return a bound on the sums of integer factors in CSR, or infinity where an entry is beyond float64's integers."""
-    sizes = [float(np.abs(matrix.data.astype(np.float64)).max(initial=0)) for matrix in (A, B)]
-    if max(sizes) > LARGEST_INTEGER:
-        return float("inf")
-    terms = A.nnz if A.has_canonical_format and B.has_canonical_format else A.nnz * B.nnz
-    return sizes[0] * sizes[1] * terms
+def index_type(columns: int) -> type[np.signedinteger]:
+    """Return the type of indices of so many columns, or of so many places."""
+    return np.int32 if columns <= 2**31 - 1 else np.int64
+
+
+def largest_integer(data: Any) -> int:
+    """Return the largest size of integers of NumPy or CuPy, exactly."""
+    return max(int(data.max()), -int(data.min())) if data.size else 0
+
+
+def require_exact(largest: tuple[int, int], terms: int, largest_sum: Callable[[], float]) -> None:
+    """Raise where a sum of products of integers may be beyond the integers that float64 holds.
+
+    Parameters
+    ----------
+    largest : tuple of int
+        The largest size of an entry of each factor.
+    terms : int
+        Products of an entry of C, at most.
+    largest_sum : callable
+        Returns the largest sum of sizes, computed in float64: a sum below 2**53 was rounded nowhere, and one that was
+        rounded is not below.
+    """
+    if max(largest) <= LARGEST_INTEGER and (
+        largest[0] * largest[1] * terms <= LARGEST_INTEGER or largest_sum() < LARGEST_INTEGER
+    ):
+        return
+    raise errors.inexact()
 
 
 def as_boolean(C: Any) -> Any:
     """Return C with True for what is not 0."""
     if type(C).__module__.startswith("cupyx."):
-        return device_csr(C.shape, C.indptr, C.indices, C.data != 0)
+        return device_csr(C.shape, C.indptr, C.indices, C.data != 0, is_array(C))
     return host_csr(C.shape, C.indptr, C.indices, C.data != 0, is_array(C))
 
 
 def is_array(*matrices: Any) -> bool:
-    """Return whether one of them is a sparse array of SciPy rather than a matrix."""
+    """Return whether one of them is a sparse array of SciPy or CuPy rather than a matrix."""
+    return any(_is_array_type(type(matrix)) for matrix in matrices)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _is_array_type(kind: type) -> bool:
     import scipy.sparse as sp
 
-    return any(isinstance(matrix, sp.sparray) for matrix in matrices)
+    if issubclass(kind, sp.sparray):
+        return True
+    if not kind.__module__.startswith(_ON_GPU):
+        return False
+    from cupyx.scipy import sparse
+
+    return hasattr(sparse, "sparray") and issubclass(kind, sparse.sparray)
 
 
 def host_csr(shape: tuple[int, int], indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, array: bool) -> Any:
@@ -111,19 +150,19 @@ def host_csr(shape: tuple[int, int], indptr: np.ndarray, indices: np.ndarray, da
 
 
 @functools.cache
-def device_csr_type() -> Any:
-    """Return cupyx's type of CSR matrices; an import statement costs every call a microsecond."""
-    from cupyx.scipy.sparse import csr_matrix
+def _device_csr_type(array: bool) -> Any:
+    """Return cupyx's type of CSR arrays or matrices; an import statement costs every call a microsecond."""
+    from cupyx.scipy import sparse
 
-    return csr_matrix
+    return sparse.csr_array if array else sparse.csr_matrix
 
 
-def device_csr(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
-    """Return a cupyx matrix whose rows are known to be sorted, without a wait."""
-    csr_matrix = device_csr_type()
-    if hasattr(csr_matrix, "_from_parts"):  # CuPy >= 14: the constructor reads indptr back, which costs a wait
-        return csr_matrix._from_parts(data, indices, indptr, shape, has_canonical_format=True)
-    C = csr_matrix((data, indices, indptr), shape=shape)
+def device_csr(shape: tuple[int, int], indptr: Any, indices: Any, data: Any, array: bool = False) -> Any:
+    """Return a cupyx array or matrix whose rows are known to be sorted, without a wait."""
+    kind = _device_csr_type(array)
+    if hasattr(kind, "_from_parts"):  # CuPy >= 14: the constructor reads indptr back, which costs a wait
+        return kind._from_parts(data, indices, indptr, shape, has_canonical_format=True)
+    C = kind((data, indices, indptr), shape=shape)
     C.has_canonical_format = True
     return C
 

@@ -19,19 +19,22 @@ import numpy as np
 from spectile.tsparse import errors
 from spectile.tsparse.types import BY_ENTRY, IN_TILES, HalfRange, Operand, Precision
 
+_UNSCALED = 2**13  # entries of C that are scaled back at a time
+
 Exponents = tuple[np.ndarray, np.ndarray]  # of the rows of A and of the columns of B
 
 
 def round_tf32(values: Any, xp: Any = np) -> Any:
     """Round float32 to 10 stored bits of mantissa, ties away from zero (``cvt.rna.tf32.f32``)."""
-    bits = xp.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    values = xp.ascontiguousarray(values, dtype=np.float32)
+    rounded = ((values.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return xp.where(xp.isnan(values), values, rounded)
 
 
 def fits_half(data: Any, half: HalfRange, xp: Any = np) -> bool:
-    """Return whether `half` holds the stored entries `data` as they are."""
+    """Return whether `half` holds the stored entries `data` as they are; it holds NaN and infinities."""
     size = xp.abs(data)
-    nonzero = size[size > 0]
+    nonzero = size[(size > 0) & (size < np.inf)]
     return not nonzero.size or (float(nonzero.max()) <= half.most and float(nonzero.min()) >= half.least)
 
 
@@ -59,6 +62,7 @@ def half_exponents(data: Any, owner: Any, groups: int, what: str, half: HalfRang
         If an entry would be lost beside the largest of its row: the row spans more than `half` holds.
     """
     size = xp.abs(data)
+    size[~xp.isfinite(size)] = 0  # these need no scaling
     largest = xp.zeros(groups, size.dtype)
     xp.maximum.at(largest, owner, size)
     exponents = xp.where(largest > 0, xp.frexp(largest)[1] - half.top, 0).astype(np.int32)
@@ -78,7 +82,7 @@ def eleven_bits(values: Any) -> Any:
     bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
     even = (bits >> np.uint64(42)) & np.uint64(1)
     rounded = (bits + np.uint64(2**41 - 1) + even) & ~np.uint64(2**42 - 1)
-    return rounded.view(np.float64).astype(np.float32)
+    return np.where(np.isfinite(values), rounded.view(np.float64), values).astype(np.float32)
 
 
 def round_half(data: np.ndarray, half: HalfRange) -> np.ndarray:
@@ -103,20 +107,26 @@ def rounded(
     for name, operand in (("A", A), ("B", B)):
         with np.errstate(over="ignore"):
             data = operand.data.astype(precision.dtype, copy=False)
-        if precision.dtype == np.float32 and operand.data.dtype.itemsize == 8 and not np.isfinite(data).all():
-            raise errors.beyond_float32(f"{name} holds entries")
+        if precision.dtype == np.float32 and operand.data.dtype.itemsize == 8:
+            beyond = np.isinf(data)
+            if beyond.any() and np.isfinite(operand.data[beyond]).any():
+                raise errors.beyond_float32(f"{name} holds entries")
         values.append(round_tf32(data) if precision.name == "tf32" else data)
     return values[0], values[1], None
 
 
 def unscale(data: np.ndarray, indptr: np.ndarray, indices: np.ndarray, exponents: Exponents | None) -> np.ndarray:
-    """Multiply C by the powers of two that the inputs were divided by."""
+    """Multiply C, in place, by the powers of two that the inputs were divided by."""
     if exponents is None:
         return data
     rows, columns = exponents
-    exponent = np.repeat(rows, np.diff(indptr)) + columns[indices]
-    with np.errstate(over="ignore"):
-        scaled = np.ldexp(data, exponent)
-    if not np.isfinite(scaled).all():
-        raise errors.beyond_float32("an entry of C is")
-    return scaled
+    for start in range(0, len(data), _UNSCALED):
+        part = data[start : start + _UNSCALED]
+        places = np.arange(start, start + len(part))
+        exponent = rows[np.searchsorted(indptr, places, side="right") - 1] + columns[indices[places]]
+        finite = np.isfinite(part)
+        with np.errstate(over="ignore"):
+            np.ldexp(part, exponent, out=part)
+        if not np.isfinite(part[finite]).all():
+            raise errors.beyond_float32("an entry of C is")
+    return data

@@ -98,14 +98,53 @@ def lookup(name: str) -> Precision:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where a caller's matrix stores the entries of a checked factor, for values that come later.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the values as stored.
+    order : array or None
+        The stored place of each entry, by row and column; None where they are stored so.
+    first : array or None
+        The first place in `order` of each entry, where some have duplicates.
+    """
+
+    shape: tuple[int, ...]
+    order: Any = None
+    first: Any = None
+
+
+@dataclass(frozen=True)
 class Operand:
-    """A checked CSR factor on the host: sorted rows without duplicates, finite real values."""
+    """A checked CSR factor on the host: sorted rows without duplicates, real values.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    indptr : (rows + 1,) int64
+    indices : (nnz,) int32 or int64
+        The latter where 32 bits do not hold the columns.
+    data : (nnz,) float32 or float64
+        Empty where the values were not asked for.
+    array : bool
+        Whether the caller's matrix is a sparse array of SciPy rather than a matrix.
+    places : Places
+    largest : int or None
+        The largest size of the values, where these are integers.
+    lost : (nnz,) float64 or None
+        What sums of duplicates and large integers may have lost in float64, for the bound; None for nothing.
+    """
 
     shape: tuple[int, int]
-    indptr: np.ndarray  # int64
-    indices: np.ndarray  # int32, or int64 where a shape or the input asks for it
+    indptr: np.ndarray
+    indices: np.ndarray
     data: np.ndarray
-    array: bool  # scipy sparse array rather than matrix
+    array: bool
+    places: Places
+    largest: int | None = None
+    lost: np.ndarray | None = None
 
     def with_data(self, data: np.ndarray) -> Operand:
         """Return the same pattern with other values."""
@@ -132,6 +171,7 @@ class Factor:
     data: Any
     exponents: Any = None  # of the rows of A or the columns of B, where float16 needed scaling: both factors or none
     half: HalfRange = BY_ENTRY
+    given: Any = None  # what the caller gave, `spectile.tsparse.cuda.given.Given`
 
     @property
     def nnz(self) -> int:
@@ -169,8 +209,8 @@ class SymbolicProduct(Protocol):
     def indices(self) -> Any:
         """Sorted columns of C."""
 
-    def multiply(self, A: Any, B: Any, *, precision: PrecisionName | None = None) -> Any:
-        """Return C = A B for factors with the analysed patterns, which is checked; `precision` as for ``spgemm``.
+    def multiply(self, A: Any, B: Any, *, precision: PrecisionName | None = None, check_finite: bool = True) -> Any:
+        """Return C = A B for factors with the analysed patterns, which is checked; options as for ``spgemm``.
 
         Raises
         ------
@@ -181,8 +221,8 @@ class SymbolicProduct(Protocol):
     def numeric(self, data_a: Any, data_b: Any, *, out: Any = None) -> Any:
         """Return the values of C, on `indptr` and `indices`, for values of A and B on the analysed patterns.
 
-        Nothing is checked but types and sizes: the patterns are those that were analysed, with sorted columns and
-        without duplicates, and entries that are not finite make entries of C that are not.  On a GPU the call does not
+        Nothing is checked but types and sizes: the patterns are those that were analysed, and entries that are not
+        finite make entries of C that are not.  On a GPU the call does not
         wait for the device, but for the first, which lists the products of each entry of C: 4 bytes a multiplication
         and 2 an entry of C are kept (8 and 4 where a word of 32 bits cannot hold the places in A and B), unless a
         `memory_limit` was given, half of the free memory is less than three times that, the entries of C have more than
@@ -190,12 +230,21 @@ class SymbolicProduct(Protocol):
 
         Parameters
         ----------
-        data_a, data_b : (nnz,) array
-            Stored entries of A and of B, both float32 or both float64, in the arithmetic of which C is computed.
+        data_a, data_b : array
+            The values of A and of B as the analysed matrices store them, ``A.data`` of another matrix with the very
+            same arrays of indices: of CSR, CSC and COO (nnz,), of BSR (blocks, rows, columns), in whatever order, and
+            duplicates are summed in float64.  Of other formats (nnz,), those of ``A.tocsr()``.  Both float32 or both
+            float64, in the arithmetic of which C is computed.
         out : (nnz of C,) array, optional
-            Where the values of C are written.
+            Where the values of C are written; it may share memory with `data_a` and `data_b`.
 
         Returns
         -------
         (nnz of C,) array
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array is no array of floats of one type, or its shape or layout is another, or it or the current
+            device is not the device of the pattern.
         """

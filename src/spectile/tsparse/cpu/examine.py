@@ -18,9 +18,13 @@ def _examine(start, stop, indptr, indices, data):  # type: ignore[no-untyped-def
     if falls > ZERO or indptr[stop] > np.uint64(len(indices)):
         return most, False, False, True
     first, last = indptr[start], indptr[stop]
-    for p in range(first, last):
-        most = max(most, indices[p])
-        infinite += np.uint64(not np.isfinite(data[p]))
+    if len(data) > 0:
+        for p in range(first, last):
+            most = max(most, indices[p])
+            infinite += np.uint64(not np.isfinite(data[p]))
+    else:
+        for p in range(first, last):
+            most = max(most, indices[p])
     for p in range(first + ONE, last):
         descents += np.uint64(indices[p - ONE] >= indices[p])
     # Columns increase within every row if and only if every descent is at a row's start.
@@ -31,13 +35,18 @@ def _examine(start, stop, indptr, indices, data):  # type: ignore[no-untyped-def
     return most, infinite > ZERO, descents > ZERO, False
 
 
-def examine(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, columns: int) -> tuple[bool, bool, bool, bool]:
-    """Look for what the product must not walk.
+_NO_VALUES = np.empty(0)
+
+
+def examine(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, columns: int
+) -> tuple[bool, bool, bool, bool]:
+    """Look for what the product must not walk; values only where they are given.
 
     Returns whether a column is out of range, a value not finite, the columns of a row do not increase strictly, and the
     row pointer falls or leaves the entries (the others are then unknown).
     """
-    arrays = (*threads.unsigned(indptr, indices), data)
+    arrays = (*threads.unsigned(indptr, indices), _NO_VALUES if data is None else data)
     results: list[tuple[int, bool, bool, bool]] = []
 
     def work(start: np.uint64, stop: np.uint64) -> None:

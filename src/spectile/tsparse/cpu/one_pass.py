@@ -19,6 +19,7 @@ from spectile.tsparse.cpu.work import Work
 
 LARGEST_RESERVE = 2**31  # bytes for the entries of C that one pass may reserve before it knows their number
 LARGEST_KEPT = 2**25  # bytes of an array of C's size that may stay between calls, and that glibc's malloc may reuse
+_RENAMED = 2**14  # columns that are replaced at a time
 
 Room = tuple[np.ndarray, np.ndarray]  # for columns and values
 Make = Callable[[np.uint64, np.uint64, Room], int]
@@ -37,7 +38,7 @@ def multiply(
     Each chunk of rows is made in room for all its products, and moved to its place in C when those before it are
     counted.
     """
-    products, dtypes = work.products, (A[1].dtype, A[2].dtype)
+    products, dtypes = work.products, (B[1].dtype, A[2].dtype)
     if products * sum(dtype.itemsize for dtype in dtypes) > LARGEST_RESERVE:
         return None
     indptr = np.zeros(len(A[0]), np.int64)
@@ -82,6 +83,13 @@ class _Kept:
 
 
 _kept = _Kept()
+
+
+def rename(indices: np.ndarray, held: np.ndarray) -> None:
+    """Replace each column of C by that of B which has its number, in place."""
+    for start in range(0, len(indices), _RENAMED):
+        part = indices[start : start + _RENAMED]
+        part[:] = held[part]
 
 
 def _part(room: Room, start: int, stop: int) -> Room:
@@ -139,8 +147,11 @@ def _gather_in_order(
     """
     C = _room(dtypes, work.products)
     entries = 0
-    if len(rows) == 1:
-        entries = make(*rows[0], C)
+    if workers == 1:
+        for start, stop in rows:
+            n = make(start, stop, _part(C, entries, len(C[0])))
+            indptr[int(start) + 1 : int(stop) + 1] += entries
+            entries += n
     else:
         longest = max(work.products_before(int(stop)) - work.products_before(int(start)) for start, stop in rows)
         idle: list[Room] = []

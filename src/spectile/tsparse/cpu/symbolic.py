@@ -7,18 +7,30 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.pointers import apart
 from spectile.tsparse import errors
-from spectile.tsparse.cpu import phases, threads
-from spectile.tsparse.cpu.operands import operands
+from spectile.tsparse.cpu import memory, one_pass, phases, threads
+from spectile.tsparse.cpu.operands import operands, readable, renumbered, take
 from spectile.tsparse.cpu.work import Work, chunks, survey
-from spectile.tsparse.matrices import as_boolean, both_boolean, check_pair, choose_precision, host_csr
+from spectile.tsparse.matrices import (
+    as_boolean,
+    both_boolean,
+    both_integer,
+    check_pair,
+    choose_precision,
+    host_csr,
+    require_exact,
+)
 from spectile.tsparse.rounding import rounded, unscale
-from spectile.tsparse.types import Operand, Precision, PrecisionName
+from spectile.tsparse.types import Operand, Precision, PrecisionName, lookup
 
 
 @dataclass
 class SymbolicProduct:
-    """The pattern of C = A B on the host; see `spectile.tsparse.SymbolicProduct`."""
+    """The pattern of C = A B on the host; see `spectile.tsparse.SymbolicProduct`.
+
+    The columns of B, and with them those of C, may be renumbered: `_held` are then their numbers.
+    """
 
     shape: tuple[int, int]
     indptr: np.ndarray
@@ -26,8 +38,11 @@ class SymbolicProduct:
     _chunks: threads.Chunks
     _left: Operand
     _right: Operand
-    _memory_limit: int | None = None
+    _room: float | None = None
+    _held: np.ndarray | None = None
+    _narrow: np.ndarray | None = None
     _indices: np.ndarray | None = None
+    _memory_limit: int | None = None
 
     @property
     def nnz(self) -> int:
@@ -38,70 +53,109 @@ class SymbolicProduct:
     def indices(self) -> np.ndarray:
         """Sorted columns of C."""
         if self._indices is None:
-            ones = np.ones(max(len(self._left.indices), len(self._right.indices)), np.float32)
-            self.values(ones, ones)
-        assert self._indices is not None
+            self._indices = self.narrow_indices
+            if self._held is not None:
+                self._indices = self._indices.copy()
+                one_pass.rename(self._indices, self._held)
         return self._indices
 
-    def multiply(self, A: Any, B: Any, *, precision: PrecisionName | None = None) -> Any:
-        """Return C = A B for factors with the analysed patterns, which is checked.
+    @property
+    def narrow_indices(self) -> np.ndarray:
+        """Sorted columns of C by the numbers of the columns of B that it holds."""
+        if self._narrow is None:
+            ones = np.ones(max(len(self._left.indices), len(self._right.indices)), np.float32)
+            self.values(ones, ones)
+        assert self._narrow is not None
+        return self._narrow
 
-        Raises
-        ------
-        ValueError
-            If the pattern of a factor differs from the analysed one, and for the reasons of ``spgemm``.
-        """
+    def multiply(self, A: Any, B: Any, *, precision: PrecisionName | None = None, check_finite: bool = True) -> Any:
+        """Return C = A B for factors with the analysed patterns, which is checked; see `SymbolicProduct` of `types`."""
         chosen = choose_precision(A, B, precision)
         if check_pair(A, B):
             raise ValueError("the pattern is on the host and the factors are on a GPU: copy them to the host")
-        factors = operands(A, B)
-        for name, operand, known in zip("AB", factors, (self._left, self._right), strict=True):
-            same = np.array_equal(operand.indptr, known.indptr) and np.array_equal(operand.indices, known.indices)
-            if operand.shape != known.shape or not same:
+        exact = precision is None and both_integer(A, B)
+        memory.room(A, B, chosen, self._memory_limit, exact)
+        left, right = operands(A, B, check_finite=check_finite)
+        for name, operand, known in zip("AB", (left, right), (self._left, self._right), strict=True):
+            held = self._held if name == "B" else None
+            columns = known.indices if held is None else held[known.indices]
+            rows_and_columns = (known.shape[0], self.shape[1] if name == "B" else known.shape[1])
+            same = np.array_equal(operand.indptr, known.indptr) and np.array_equal(operand.indices, columns)
+            if operand.shape != rows_and_columns or not same:
                 raise errors.other_pattern(name)
-        C = self.product(*factors, chosen)
+        if self._held is not None:
+            right = replace(right, shape=self._right.shape, indices=self._right.indices)
+        if exact:
+            require_exact(*sizes(left, right), lambda: float(self.sums_of_sizes(left, right).max(initial=0)))
+        data = self.product(left, right, chosen)
+        C = host_csr(self.shape, self.indptr, self.indices.copy(), data, left.array or right.array)
         return as_boolean(C) if precision is None and both_boolean(A, B) else C
 
     def numeric(self, data_a: np.ndarray, data_b: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return the values of C, on `indptr` and `indices`; see `spectile.tsparse.SymbolicProduct`."""
         if out is None:
             out = np.empty(self.nnz, getattr(data_a, "dtype", None))
-        errors.check_values(data_a, data_b, out, len(self._left.indices), len(self._right.indices), self.nnz)
+        left, right = self._left.places, self._right.places
+        errors.check_values(np.ndarray, data_a, data_b, out, left.shape, right.shape, self.nnz)
+        data_a, data_b = (
+            readable(name, take(data, places))
+            for name, data, places in (("data_a", data_a, left), ("data_b", data_b, right))
+        )
+        data_a, data_b = apart(out, data_a, data_b)
         return self.values(data_a, data_b, out)
 
-    def product(self, A: Operand, B: Operand, precision: Precision) -> Any:
-        """Return C = A B for checked factors that are known to have the analysed patterns."""
+    def product(self, A: Operand, B: Operand, precision: Precision, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the values of C for checked factors that are known to have the analysed patterns."""
         data_a, data_b, exponents = rounded(A, B, precision)
-        data = unscale(self.values(data_a, data_b), self.indptr, self.indices, exponents)
-        return host_csr(self.shape, self.indptr, self.indices.copy(), data, A.array or B.array)
+        return unscale(self.values(data_a, data_b, out), self.indptr, self.narrow_indices, exponents)
+
+    def sums_of_sizes(self, A: Operand, B: Operand) -> np.ndarray:
+        """Return the sums of the sizes of the products of each entry of C, in float64."""
+        return self.values(*(np.abs(factor.data.astype(np.float64)) for factor in (A, B)))
 
     def values(self, data_a: np.ndarray, data_b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return the values of C for the given values of A and B, and find its columns where they are not known."""
-        workers = threads.workers(self.shape[1], data_a.dtype.itemsize, self._memory_limit)
+        columns = self._right.shape[1]
+        workers = threads.workers(columns, data_a.dtype.itemsize, self._room)
         left = (self._left.indptr, self._left.indices, data_a)
         right = (self._right.indptr, self._right.indices, data_b)
         if out is None:
             out = np.empty(self.nnz, data_a.dtype)
-        if self._indices is None:
-            indices = np.empty(self.nnz, self._left.indices.dtype)
-            phases.fill(left, right, self.shape[1], self._chunks, self.indptr, (indices, out), workers)
-            self._indices = indices
+        if self._narrow is None:
+            indices = np.empty(self.nnz, self._right.indices.dtype)
+            phases.fill(left, right, columns, self._chunks, self.indptr, (indices, out), workers)
+            self._narrow = indices
         else:
-            phases.refill(left, right, self.shape[1], self._chunks, self.indptr, (self._indices, out), workers)
+            phases.refill(left, right, columns, self._chunks, self.indptr, (self._narrow, out), workers)
         return out
 
 
-def symbolic(A: Operand, B: Operand, memory_limit: int | None) -> SymbolicProduct:
+def sizes(A: Operand, B: Operand) -> tuple[tuple[int, int], int]:
+    """Return the largest size of an entry of integer factors, and the products of an entry of C at most."""
+    largest = tuple(1 if factor.largest is None else factor.largest for factor in (A, B))  # Booleans: 1
+    return (largest[0], largest[1]), min(len(A.indices), len(B.indices), A.shape[1])
+
+
+def analyse(A: Any, B: Any, memory_limit: int | None) -> SymbolicProduct:
+    """Return the pattern of the product of two matrices; see `spectile.tsparse.symbolic`."""
+    room = memory.room(A, B, lookup("float64"), memory_limit, kept=True)
+    return replace(symbolic(*operands(A, B, values=False), room), _memory_limit=memory_limit)
+
+
+def symbolic(A: Operand, B: Operand, room: float | None = None) -> SymbolicProduct:
     """Return the pattern of C = A B, which holds copies of those of A and B."""
-    left = replace(A, indices=A.indices.copy(), data=np.empty(0, A.data.dtype))
-    right = left if A is B else replace(B, indices=B.indices.copy(), data=np.empty(0, B.data.dtype))
+    none = np.empty(0, np.float32)
+    left = replace(A, indices=A.indices.copy(), indptr=A.indptr.copy(), data=none)
+    right = left if A is B else replace(B, indices=B.indices.copy(), indptr=B.indptr.copy(), data=none)
+    right, held = renumbered(right, room is not None)
     work = survey(left.indptr, left.indices, right.indptr)
-    return counted(left, right, memory_limit, work, chunks(work, threads.workers(B.shape[1], 8, memory_limit)))
+    pattern = counted(left, right, room, work, chunks(work, threads.workers(right.shape[1], 8, room)))
+    return replace(pattern, shape=(A.shape[0], B.shape[1]), _held=held)
 
 
-def counted(A: Operand, B: Operand, memory_limit: int | None, work: Work, pieces: threads.Chunks) -> SymbolicProduct:
+def counted(A: Operand, B: Operand, room: float | None, work: Work, pieces: threads.Chunks) -> SymbolicProduct:
     """Return the pattern of C = A B whose multiplications are counted already."""
     shape = A.shape[0], B.shape[1]
-    workers = threads.workers(shape[1], 8, memory_limit)
+    workers = threads.workers(shape[1], 8, room)
     indptr = phases.count(A.indptr, A.indices, B.indptr, B.indices, shape[1], pieces, workers)
-    return SymbolicProduct(shape, indptr, work.products, pieces, A, B, memory_limit)
+    return SymbolicProduct(shape, indptr, work.products, pieces, A, B, room)

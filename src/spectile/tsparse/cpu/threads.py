@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numba
@@ -24,18 +24,12 @@ def workspace_bytes(columns: int, itemsize: int) -> int:
     return words * 16 + columns * (itemsize + 8)
 
 
-def workers(columns: int, itemsize: int, memory_limit: int | None) -> int:
-    """Return the number of threads: Numba's setting, fewer where their work space would exceed the limit."""
+def workers(columns: int, itemsize: int, room: float | None) -> int:
+    """Return the number of threads: Numba's setting, fewer where their work space would not fit in `room` bytes."""
     threads = numba.get_num_threads()
-    need = workspace_bytes(columns, itemsize)
-    if memory_limit is None:
+    if room is None:
         return threads
-    if need > memory_limit:
-        raise MemoryError(
-            f"memory_limit is {memory_limit} bytes, and the sums of one row of {columns} columns take {need}; "
-            f"raise it to at least {need}"
-        )
-    return min(threads, memory_limit // need)
+    return max(1, int(min(threads, room // workspace_bytes(columns, itemsize))))
 
 
 def unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -70,17 +64,44 @@ if hasattr(os, "register_at_fork"):
 
 
 def over_rows(rows: Chunks, threads: int, work: Callable[[np.uint64, np.uint64], None]) -> None:
-    """Call work(start, stop) for every chunk, on `threads` threads of which the caller is one."""
-    left = iter(rows)
+    """Call work(start, stop) for every chunk, on `threads` threads of which the caller is one.
+
+    What one of them raises, KeyboardInterrupt in the caller's included, stops all at their next chunk and is raised
+    once no thread is at work any more.
+    """
+    left, ended = iter(rows), False
+    others: list[Future[None]] = []
 
     def drain() -> None:
-        for start, stop in left:
-            work(start, stop)
+        nonlocal ended
+        try:
+            for start, stop in left:
+                if ended:
+                    return
+                work(start, stop)
+        except BaseException:
+            ended = True
+            raise
 
-    others = [_pool().submit(drain) for _ in range(min(threads, len(rows)) - 1)]
     try:
+        others.extend(_pool().submit(drain) for _ in range(min(threads, len(rows)) - 1))
         drain()
     finally:
-        for other in others:
-            if not other.cancel():
-                other.result()
+        ended = True  # no chunk is left, or none is wanted
+        _wait(others)
+    for other in others:
+        if not other.cancelled():
+            other.result()
+
+
+def _wait(others: list[Future[None]]) -> None:
+    """Wait until no thread is at work, even if interrupted meanwhile: what they write to is used again."""
+    interrupt = None
+    for other in others:
+        while not (other.cancel() or other.done()):
+            try:
+                wait([other])
+            except KeyboardInterrupt as error:
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt

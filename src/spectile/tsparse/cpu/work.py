@@ -13,6 +13,7 @@ from spectile.tsparse.cpu.kernels import ZERO, count_products
 BLOCKS = 4096  # of rows whose multiplications are counted together, at most
 ROW_COST = 8  # of a row, in multiplications
 WORTH_A_CHUNK = 200_000  # cost of rows that a thread takes at a time
+WORTH_ALONE = 2**26  # the same where it is alone: what an interrupt waits for, a fraction of a second
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,12 @@ def survey(indptr_a: np.ndarray, indices_a: np.ndarray, indptr_b: np.ndarray) ->
 
 
 def chunks(work: Work, count: int, worth: int = WORTH_A_CHUNK) -> threads.Chunks:
-    """Return the first row and the end of chunks of rows of like cost: one for one thread, and for little work."""
+    """Return the first row and the end of chunks of rows of like cost: one for little work, few for one thread."""
     rows = int(work.edges[-1])
     costs = work.before + ROW_COST * work.edges
-    if count == 1 or rows < 2 or costs[-1] < worth:
+    if count == 1:
+        worth = WORTH_ALONE
+    if rows < 2 or costs[-1] < worth:
         return [(ZERO, np.uint64(rows))]
     pieces = count * int(1 + costs[-1] // (count * worth))
     return threads.between(work.edges[np.searchsorted(costs, np.linspace(0, costs[-1], pieces + 1)[1:-1])], rows)

@@ -13,7 +13,7 @@ __device__ __forceinline__ float tf32(float x) {
 // Values as the precision takes them, and the checks that the later phases rely on.  One thread an entry: columns increase
 // within every row if and only if every descent of the column array is at a row's start.
 extern "C" __global__ void __launch_bounds__(256)
-prepare(int rows, int columns, int nnz, int rounding, const int* ptr, const int* idx, const IN* in, VALUE* out, int* head,
+prepare(int rows, int columns, int nnz, int rounding, int finite, const int* ptr, const int* idx, const IN* in, VALUE* out, int* head,
         int which) {
     int found = 0, descents = 0;
     const int first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
@@ -22,11 +22,15 @@ prepare(int rows, int columns, int nnz, int rounding, const int* ptr, const int*
         if (u32(column) >= u32(columns)) found |= BAD_INDEX;
         descents += p > 0 && idx[p - 1] >= column;
         const IN x = in[p];
-        if (!isfinite(x)) found |= NOT_FINITE;
         VALUE y = VALUE(x);
-        if (sizeof(IN) > sizeof(VALUE) && !isfinite(y)) found |= FLOAT_RANGE;
-        if (rounding == TF32) y = tf32(float(y));
-        if (rounding >= HALF) {
+        if (!isfinite(x)) {
+            if (finite) found |= NOT_FINITE;
+        } else if (sizeof(IN) > sizeof(VALUE) && !isfinite(y)) {
+            found |= FLOAT_RANGE;
+        } else if (rounding == TF32) {
+            y = tf32(float(y));
+        }
+        if (rounding >= HALF && isfinite(x)) {
             const IN size = x < 0 ? -x : x;
             if (size > IN(most(rounding)) || (size > 0 && size < IN(least(rounding)))) found |= HALF_RANGE;
             y = eleven_bits(x);

@@ -7,21 +7,21 @@ one is set, the factors are canonicalized, or scaled for float16, and used again
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from spectile.core.launch import kernel
+from spectile.core.pointers import address
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.counters import CONSTANTS, FLAGS, HEAD, ROUNDING, UNSORTED, Counters, Invalid
+from spectile.tsparse.cuda.given import Given, arranged, given
 from spectile.tsparse.cuda.plans import Addresses, plan
-from spectile.tsparse.matrices import device_csr_type
 from spectile.tsparse.rounding import half_exponents
 from spectile.tsparse.types import BY_ENTRY, IN_TILES, Factor, HalfRange, Precision, lookup
 
-#: Rows, columns and entries that 32-bit loops walk, their last step included (`choose.check`).
-_MOST_INDEX = 2**31 - 2**20
 _ROUNDING = {name: ROUNDING[code] for name, code in (("tf32", "TF32"), ("float16", "HALF"))}
 _KEEP = ROUNDING["KEEP"]
 #: What the kernels call the types of values, by NumPy's letter.
@@ -29,22 +29,31 @@ _TYPES = {"f": "float", "d": "double"}
 
 
 def with_checked_factors(
-    A: Any, B: Any, precision: Precision, use: Callable[[Factor, Factor, Any], Any], half: HalfRange = BY_ENTRY
+    A: Any,
+    B: Any,
+    precision: Precision,
+    use: Callable[[Factor, Factor, Any], Any],
+    half: HalfRange = BY_ENTRY,
+    *,
+    check_finite: bool = True,
 ) -> Any:
     """Return ``use(A, B, counters)`` of both factors on the device, their values rounded.
 
     Where the check finds something, `Invalid` is raised by `use`, which is called again with canonical factors.
     """
     counters = Counters(A.shape[0])
-    raw = [device_csr(A, "A")]
-    raw.append(raw[0] if A is B else device_csr(B, "B"))
-    left = _check(raw[0], precision, counters, 0, half, raw)
-    right = left if A is B else _check(raw[1], precision, counters, 1, half, raw)
+    raw = given(A, B, check_finite=check_finite)
+    same = raw[0] is raw[1]
+    left = _check(raw[0], precision, counters, 0, half, raw, check_finite)
+    right = left if same else _check(raw[1], precision, counters, 1, half, raw, check_finite)
     try:
         return use(left, right, counters)
     except Invalid as invalid:
-        flags = [invalid.args[0], invalid.args[0] if A is B else invalid.args[1]]
-    clean = [_canonicalize(matrix, int(flags[which]), precision, which, half) for which, matrix in enumerate(raw)]
+        flags = [invalid.args[0], invalid.args[0] if same else invalid.args[1]]
+    clean = [
+        _canonicalize(matrix, int(flags[which]), precision, which, half, check_finite)
+        for which, matrix in enumerate(raw)
+    ]
     counters = Counters(A.shape[0])
     if any(out_of_range for _, _, out_of_range in clean):
         for which, (matrix, factor, _) in enumerate(clean):
@@ -63,43 +72,6 @@ def checked(left: Factor, right: Factor, counters: Counters | None) -> tuple[Fac
     return left, right
 
 
-def device_csr(matrix: Any, name: str) -> Any:
-    """Return a cupyx CSR matrix of float32 or float64 with 32-bit indices."""
-    import cupy
-
-    csr = matrix.tocsr()
-    if max(*csr.shape, csr.nnz) > _MOST_INDEX:
-        raise ValueError(f'{name} has {csr.nnz} entries and shape {csr.shape}, beyond 32 bits; use backend="cpu"')
-    floating = csr.dtype.char in _TYPES
-    if floating and csr.indices.dtype.char == csr.indptr.dtype.char == "i" and isinstance(csr, device_csr_type()):
-        return csr
-    dtype = csr.dtype if floating else np.float32 if csr.dtype.itemsize < 4 else np.float64
-    arrays = (cupy.asarray(csr.data, dtype), _narrow(csr.indices), _narrow(csr.indptr))
-    return _csr_matrix(arrays, csr.shape)
-
-
-def _csr_matrix(arrays: tuple[Any, Any, Any], shape: tuple[int, int]) -> Any:
-    """Return a cupyx matrix of which nothing is known, without a wait."""
-    csr_matrix = device_csr_type()
-    if hasattr(csr_matrix, "_from_parts"):
-        return csr_matrix._from_parts(*arrays, shape)
-    return csr_matrix(arrays, shape=shape)
-
-
-def _narrow(indices: Any) -> Any:
-    """Return indices on the device with 32 bits; those out of range become -1, which the check finds."""
-    import cupy
-
-    indices = cupy.asarray(indices)
-    if indices.dtype != np.int64:
-        return indices.astype(np.int32, copy=False)
-    narrow = cupy.empty(len(indices), np.int32)
-    if len(indices):
-        launch = kernel(units.PATTERN, "narrow")
-        launch(choose.check(0, len(indices)), np.int32(len(indices)), indices, narrow)
-    return narrow
-
-
 def _rounding(precision: Precision, half: HalfRange) -> int:
     if precision.name == "float16" and half is IN_TILES:
         return ROUNDING["HALF_TILE"]
@@ -107,7 +79,13 @@ def _rounding(precision: Precision, half: HalfRange) -> int:
 
 
 def _check(
-    matrix: Any, precision: Precision, counters: Counters, which: int, half: HalfRange, factors: Sequence[Any] = ()
+    matrix: Any,
+    precision: Precision,
+    counters: Counters,
+    which: int,
+    half: HalfRange,
+    factors: Sequence[Any] = (),
+    check_finite: bool = True,
 ) -> Factor:
     """Launch the check of a factor, which rounds its values where the precision asks for it.
 
@@ -120,7 +98,7 @@ def _check(
     if rounding != _KEEP or data.dtype != precision.dtype:
         out = cupy.empty(nnz, precision.dtype)
     if nnz or shape[0]:
-        sizes = (precision.value, data.dtype.char, shape, nnz, rounding, which)
+        sizes = (precision.value, data.dtype.char, shape, nnz, rounding, which, check_finite)
 
         def made() -> _Check:
             if factors:
@@ -130,17 +108,23 @@ def _check(
             return _Check(*sizes)
 
         launch: _Check = plan(("check", counters.device, sizes), made)
-        rounded = 0 if out is data else out.data.ptr
-        launch(counters.stream, indptr.data.ptr, indices.data.ptr, data.data.ptr, rounded, counters.head)
-    return Factor(shape, indptr, indices, out, half=half)
+        rounded = 0 if out is data else address(out)
+        launch(counters.stream, address(indptr), address(indices), address(data), rounded, counters.head)
+    return Factor(shape, indptr, indices, out, half=half, given=matrix)
 
 
 class _Check:
     """The launch of the check of a factor."""
 
-    def __init__(self, value: str, char: str, shape: tuple[int, int], nnz: int, rounding: int, which: int) -> None:
+    def __init__(
+        self, value: str, char: str, shape: tuple[int, int], nnz: int, rounding: int, which: int, check_finite: bool
+    ) -> None:
         self._addresses = Addresses(5)
-        sizes = (*map(np.int32, (*shape, nnz, rounding)), *(self._addresses[i] for i in range(5)), np.int32(which))
+        sizes = (
+            *map(np.int32, (*shape, nnz, rounding, check_finite)),
+            *(self._addresses[i] for i in range(5)),
+            np.int32(which),
+        )
         launch = kernel(units.CHECK[value, char], "prepare")
         self._launch = launch.bind(choose.check(shape[0], nnz), *sizes)
 
@@ -167,23 +151,22 @@ class _Compare:
 
     def __call__(self, counters: Counters, *arrays: Any) -> None:
         """Launch for row pointer and columns of both."""
-        self._addresses.set(*(array.data.ptr for array in arrays), counters.head)
+        self._addresses.set(*(address(array) for array in arrays), counters.head)
         self._launch(counters.stream)
 
 
 def _canonicalize(
-    matrix: Any, flags: int, precision: Precision, which: int, half: HalfRange
-) -> tuple[Any, Factor, bool]:
+    matrix: Given, flags: int, precision: Precision, which: int, half: HalfRange, check_finite: bool
+) -> tuple[Given, Factor, bool]:
     """Raise on what is wrong, sort and sum what is not canonical, and tell whether float16 needs scaling."""
     _raise_wrong(matrix, flags, precision, "AB"[which])
     counters = Counters(1)
     if flags & UNSORTED:
-        matrix = matrix.copy()
-        matrix.has_canonical_format = False
-        matrix.sum_duplicates()
-    factor = _check(matrix, precision, counters, 0, half)
+        matrix = replace(arranged("AB"[which], matrix), held=matrix.held)
+    factor = _check(matrix, precision, counters, 0, half, (), check_finite)
     if flags & UNSORTED:
-        flags = counters.read()[HEAD["FLAGS"]] if precision.name == "float16" else 0
+        flags = counters.read()[HEAD["FLAGS"]]
+        _raise_wrong(matrix, flags, precision, "AB"[which])
     out_of_range = precision.name == "float16" and bool(flags & (FLAGS["HALF_RANGE"] | FLAGS["FLOAT_RANGE"]))
     return matrix, factor, out_of_range
 
@@ -210,7 +193,7 @@ def _scale(matrix: Any, factor: Factor, counters: Counters, which: int) -> None:
 
     rows, by_row = matrix.shape[0], which == 0
     exponents = cupy.full(rows if by_row else matrix.shape[1], CONSTANTS["EMPTY"], np.int32)
-    unit, shape, kind = units.SCALING, choose.scale(rows), _TYPES[matrix.dtype.char]
+    unit, shape, kind = units.SCALING, choose.scale(rows), _TYPES[matrix.data.dtype.char]
     sizes: tuple[Any, ...] = (np.int32(rows), np.int32(by_row))
     arrays = (matrix.indptr, matrix.indices, matrix.data, exponents)
     kernel(unit, f"exponents_{kind}")(shape, *sizes, *arrays)

@@ -2,7 +2,31 @@
 
 #include "shared.cuh"
 
+namespace {
+
+// The sums of the values that are stored more than once: those of group g at order[first[g]] to order[first[g + 1]].
+template <class IN, class SUM>
+__device__ void sum_places(int groups, int nnz, const long long* order, const long long* first, const IN* in, SUM* out) {
+    for (int g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += gridDim.x * blockDim.x) {
+        const long long end = g + 1 < groups ? first[g + 1] : nnz;
+        SUM sum = 0;
+        for (long long p = first[g]; p < end; p++) sum += SUM(in[order[p]]);
+        out[g] = sum;
+    }
+}
+
+}  // namespace
+
 extern "C" {
+
+#define SUM_PLACES(NAME, IN, SUM)                                                                                        \
+    __global__ void __launch_bounds__(256) sum_##NAME(int groups, int nnz, const long long* order, const long long* first, \
+                                                      const IN* in, SUM* out) {                                          \
+        sum_places<IN, SUM>(groups, nnz, order, first, in, out);                                                         \
+    }
+SUM_PLACES(float, float, double)
+SUM_PLACES(double, double, double)
+SUM_PLACES(integer, long long, long long)
 
 // Indices of 64 bits as 32; what these do not hold is -1, which the check finds.
 __global__ void __launch_bounds__(256) narrow(int count, const long long* in, int* out) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,44 +12,100 @@ from spectile.core.device import describe
 from spectile.tsparse.cuda import choose, parts
 from spectile.tsparse.cuda.counters import CONSTANTS, Counters
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
+from spectile.tsparse.cuda.given import MOST_INDEX, Given, copied_bytes, given
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.cuda.tiles.choose import may_pay, pay
 from spectile.tsparse.cuda.tiles.convert import count_tiles
 from spectile.tsparse.cuda.tiles.product import multiply_to_csr
-from spectile.tsparse.matrices import device_csr, host_csr, is_array, to_host
-from spectile.tsparse.types import BY_ENTRY, IN_TILES, TILED, Factor, Precision
+from spectile.tsparse.matrices import device_csr, host_csr, index_type, is_array, require_exact, to_host
+from spectile.tsparse.types import BY_ENTRY, IN_TILES, TILED, Factor, Precision, lookup
 
 
-def spgemm(A: Any, B: Any, precision: Precision, method: str, memory_limit: int | None, host: bool) -> Any:
-    """Multiply on the device; see `spectile.tsparse.spgemm`.  `host` tells that A and B are scipy matrices."""
+def spgemm(
+    A: Any,
+    B: Any,
+    precision: Precision,
+    method: str,
+    memory_limit: int | None,
+    host: bool,
+    *,
+    exact: bool = False,
+    check_finite: bool = True,
+) -> Any:
+    """Multiply on the device; see `spectile.tsparse.spgemm`.
+
+    `host` tells that A and B are scipy matrices, `exact` that no sum of integers may be rounded.
+    """
+    if memory_limit is not None:
+        copies = sum(copied_bytes(matrix, precision, exact) for matrix in ((A,) if A is B else (A, B)))
+        if memory_limit <= copies:
+            need = copies + least_bytes(1, min(B.shape[1], MOST_INDEX))
+            raise MemoryError(
+                f"memory_limit is {memory_limit} bytes, and copies of A and B and one row take {need}; "
+                f"raise it to at least {need}"
+            )
+        memory_limit -= copies
+    factors = given(A, B, check_finite=check_finite or method in TILED)
+    array, (rows, columns) = is_array(A, B), (A.shape[0], B.shape[1])
+    if exact:
+        require_exact(*sizes(*factors), lambda: _largest_sum(*factors, memory_limit))
     if method in TILED:
-        return _by_tiles(A, B, precision, method, memory_limit, host)
+        return _by_tiles(*factors, precision, method, host, array, columns)
 
     def product(left: Factor, right: Factor, counters: Counters | None) -> Any:
+        held = right.given.held
         if host:
-            return _gather_on_host(left, right, precision, memory_limit, is_array(A, B), counters)
-        if method == "auto" and memory_limit is None and may_pay(left.nnz, left.shape[0], precision.name):
+            C = _gather_on_host(left, right, precision, memory_limit, counters)
+            return host_csr((rows, columns), *renamed(*C, held, columns), array)
+        tiled = method == "auto" and memory_limit is None and check_finite  # a tile spreads NaN over its zeros
+        if tiled and may_pay(left.nnz, left.shape[0], precision.name):
             tiles = count_tiles(checked(left, right, counters)[0])
             if pay(left.nnz, tiles.tiles, precision.name):
                 C = multiply_to_csr(left, right, precision, counted=tiles)
-                return device_csr((left.shape[0], right.shape[1]), *C)
+                return device_csr((rows, columns), *renamed(*C, held, columns), array)
             counters = None
-        return to_device(left, right, precision, memory_limit, counters)
+        C = to_csr(left, right, precision, memory_limit, counters)
+        return device_csr((rows, columns), *renamed(*C, held, columns), array)
 
-    return with_checked_factors(A, B, precision, product, BY_ENTRY)
+    return with_checked_factors(*factors, precision, product, BY_ENTRY, check_finite=check_finite)
 
 
-def _by_tiles(A: Any, B: Any, precision: Precision, method: str, memory_limit: int | None, host: bool) -> Any:
-    if memory_limit is not None:
-        raise ValueError(f'memory_limit is kept by method="rows" and "auto", not by "{method}": choose one of them')
+def renamed(indptr: Any, indices: Any, data: Any, held: Any, columns: int) -> tuple[Any, Any, Any]:
+    """Return C with the columns `held` of so many in place of their numbers, where they are renumbered."""
+    if held is None:
+        return indptr, indices, data
+    if isinstance(indices, np.ndarray):
+        held = held.get()
+    index = index_type(columns)
+    return indptr.astype(index), held[indices].astype(index, copy=False), data
 
+
+def sizes(A: Given, B: Given) -> tuple[tuple[int, int], int]:
+    """Return the largest size of an entry of integer factors, and the products of an entry of C at most."""
+    largest = [1 if factor.largest is None else factor.largest for factor in (A, B)]  # Booleans: 1
+    return (largest[0], largest[1]), min(A.indices.size, B.indices.size, A.shape[1])
+
+
+def _largest_sum(A: Given, B: Given, memory_limit: int | None) -> float:
+    """Return the largest sum of the sizes of the products of an entry of C, in float64."""
+    double = lookup("float64")
+
+    def largest(left: Factor, right: Factor, counters: Counters | None) -> float:
+        data = to_csr(left, right, double, memory_limit, counters)[2]
+        return float(data.max()) if data.size else 0.0
+
+    left = replace(A, data=abs(A.data))
+    return with_checked_factors(left, left if B is A else replace(B, data=abs(B.data)), double, largest)
+
+
+def _by_tiles(A: Given, B: Given, precision: Precision, method: str, host: bool, array: bool, columns: int) -> Any:
     def product(left: Factor, right: Factor, counters: Counters | None) -> Any:
         C = multiply_to_csr(*checked(left, right, counters), precision, drop_cancelled=method == "tasks")
-        return device_csr((left.shape[0], right.shape[1]), *C)
+        return device_csr((left.shape[0], columns), *renamed(*C, right.given.held, columns), array)
 
     C = with_checked_factors(A, B, precision, product, IN_TILES)
-    return to_host(C, is_array(A, B)) if host else C
+    return to_host(C, array) if host else C
 
 
 def chunk_of(memory_limit: int | None, rows: int, columns: int) -> tuple[int, int]:
@@ -80,13 +137,20 @@ def finish(A: Factor, B: Factor, phase: Phase, precision: Precision) -> tuple[An
 
 
 def to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Counters | None) -> Any:
+    """Return C on the device as a matrix; see `to_csr`."""
+    return device_csr((A.shape[0], B.shape[1]), *to_csr(A, B, precision, memory_limit, counters))
+
+
+def to_csr(
+    A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Counters | None
+) -> tuple[Any, Any, Any]:
     """Return C on the device: in one piece, or count by chunks of rows and fill in a second pass over them."""
     rows, value = A.shape[0], precision.value
     chunk, scratch = chunk_of(memory_limit, rows, B.shape[1])
     if chunk >= rows:
         phase = count_rows(A, B, 0, rows, value, counters, scratch)
         if phase.entries <= parts.MOST_ENTRIES:
-            return device_csr((rows, B.shape[1]), *finish(A, B, phase, precision))
+            return finish(A, B, phase, precision)
         counts = [phase.counts.get()]
         del phase  # before its rows are made anew
     else:
@@ -96,7 +160,9 @@ def to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | No
     return _fill_parts(A, B, precision, parts.row_pointer(counts), chunk, scratch)
 
 
-def _fill_parts(A: Factor, B: Factor, precision: Precision, starts: np.ndarray, chunk: int, scratch: int) -> Any:
+def _fill_parts(
+    A: Factor, B: Factor, precision: Precision, starts: np.ndarray, chunk: int, scratch: int
+) -> tuple[Any, Any, Any]:
     """Return C on the device, its rows counted again and filled part by part."""
     import cupy
 
@@ -112,12 +178,12 @@ def _fill_parts(A: Factor, B: Factor, precision: Precision, starts: np.ndarray, 
         if index is np.int64:
             indices[part] = columns
         del phase, columns  # before the next rows take their place
-    return device_csr((A.shape[0], B.shape[1]), cupy.asarray(starts.astype(index)), indices, data)
+    return cupy.asarray(starts.astype(index)), indices, data
 
 
 def _gather_on_host(
-    A: Factor, B: Factor, precision: Precision, memory_limit: int | None, array: bool, counters: Counters | None
-) -> Any:
+    A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Counters | None
+) -> tuple[Any, Any, Any]:
     """Gather C on the host, by as many chunks of rows as its size and the limit ask for."""
     rows, value = A.shape[0], precision.value
     shape = (rows, B.shape[1])
@@ -129,7 +195,7 @@ def _gather_on_host(
         phase = count_rows(A, B, a, min(a + chunk, rows), value, None, scratch)
         if chunk >= rows and phase.entries <= parts.MOST_ENTRIES and phase.entries * entry_bytes <= memory.free_bytes():
             indptr, indices, data = (x.get() for x in finish(A, B, phase, precision))
-            return host_csr(shape, indptr.astype(np.int64), indices, data, array)
+            return indptr.astype(np.int64), indices, data
         counts.append(phase.counts.get())
         del phase  # before the next rows take their place
     starts = parts.row_pointer(counts)
@@ -140,4 +206,4 @@ def _gather_on_host(
         _, columns, values = finish(A, B, count_rows(A, B, a, b, value, None, scratch), precision)
         columns.astype(index, copy=False).get(out=indices[part])
         values.get(out=data[part])
-    return host_csr(shape, starts, indices, data, array)
+    return starts, indices, data

@@ -19,7 +19,7 @@ __device__ void find_exponents(int rows, int by_row, const int* ptr, const int* 
     int largest = EMPTY;
     if (row < rows)
         for (int p = ptr[row] + lane; p < ptr[row + 1]; p += 8) {
-            if (in[p] == 0) continue;
+            if (in[p] == 0 || !isfinite(in[p])) continue;
             const int exponent = ilogb(in[p]) + 1;
             largest = max(largest, exponent);
             if (!by_row && exponents[idx[p]] < exponent) atomicMax(&exponents[idx[p]], exponent);
@@ -37,7 +37,10 @@ __device__ void scale_entries(int rows, int by_row, int rounding, int top, const
         for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
             const double scaled = scalbn(double(in[p]), -half_shift(exponents, by_row ? row : idx[p], top));
             if (scaled != 0 && fabs(scaled) < lost_below(rounding)) lost = LOST;
-            out[p] = rounding == HALF ? eleven_bits(scaled) : __half2float(__double2half(scaled));
+            if (!isfinite(scaled))
+                out[p] = VALUE(scaled);
+            else
+                out[p] = rounding == HALF ? eleven_bits(scaled) : __half2float(__double2half(scaled));
         }
     lost = __reduce_or_sync(ALL, lost);
     if (lost && (threadIdx.x & 31) == 0) atomicOr(&head[FLAGS], lost);
@@ -67,8 +70,9 @@ __global__ void __launch_bounds__(256) unscale(int rows, int top, const int* ptr
     if (row < rows)
         for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
             const int shift = half_shift(row_exponents, row, top) + half_shift(column_exponents, idx[p], top);
-            val[p] = scalbn(val[p], shift);
-            if (!isfinite(val[p])) found = FLOAT_RANGE;
+            const VALUE scaled = scalbn(val[p], shift);
+            if (isfinite(val[p]) && !isfinite(scaled)) found = FLOAT_RANGE;
+            val[p] = scaled;
         }
     found = __reduce_or_sync(ALL, found);
     if (found && (threadIdx.x & 31) == 0) atomicOr(&head[FLAGS], found);

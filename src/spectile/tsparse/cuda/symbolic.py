@@ -7,15 +7,27 @@ from typing import Any, Literal
 
 import numpy as np
 
+from spectile.core.pointers import apart
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import parts
 from spectile.tsparse.cuda.counters import FLAGS, Counters, Invalid
 from spectile.tsparse.cuda.factors import checked, compare, unscale, with_checked_factors
+from spectile.tsparse.cuda.given import Given, given, take
 from spectile.tsparse.cuda.rows import lists
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
-from spectile.tsparse.cuda.run import chunk_of, least_bytes
-from spectile.tsparse.matrices import as_boolean, both_boolean, choose_precision, device_csr, is_array, to_host
+from spectile.tsparse.cuda.run import chunk_of, least_bytes, renamed, sizes
+from spectile.tsparse.matrices import (
+    as_boolean,
+    both_boolean,
+    both_integer,
+    check_pair,
+    choose_precision,
+    device_csr,
+    is_array,
+    require_exact,
+    to_host,
+)
 from spectile.tsparse.types import Factor, lookup
 
 
@@ -23,8 +35,10 @@ class SymbolicProduct:
     """The pattern of C = A B on the device; see `spectile.tsparse.SymbolicProduct`."""
 
     def __init__(self, A: Any, B: Any, memory_limit: int | None, host: bool) -> None:
+        import cupy
+
         self.shape = (A.shape[0], B.shape[1])
-        scratch = _scratch(memory_limit, A, B)
+        self._device = cupy.cuda.runtime.getDevice()
         self._host = host
         self._indices: Any = None
         # What `numeric` launches: made by its first call; False where a limit or the sizes forbid it.
@@ -32,12 +46,16 @@ class SymbolicProduct:
 
         def analyse(left: Factor, right: Factor, counters: Counters) -> Phase:
             phase = count_rows(left, right, 0, left.shape[0], "float64", counters, scratch)
+            self._held = right.given.held
+            self._places = tuple((one.given.stored, one.given.places) for one in (left, right))
             # What the caller writes to his matrices later must not lead the kernels astray.
             self._left = _pattern(left)
             self._right = self._left if right is left else _pattern(right)
             return phase
 
-        self._phase = with_checked_factors(A, B, lookup("float64"), analyse)
+        factors = given(A, B, values=False, check_finite=False)
+        scratch = _scratch(memory_limit, *factors)
+        self._phase = with_checked_factors(*factors, lookup("float64"), analyse, check_finite=False)
         self.products = self._phase.products
         if self.nnz > parts.MOST_ENTRIES:
             raise MemoryError(f"C has {self.nnz} entries, and a kept pattern holds fewer than 2**31: use spgemm")
@@ -50,12 +68,14 @@ class SymbolicProduct:
     @property
     def indptr(self) -> Any:
         """Row pointer of C."""
+        self._require_device()
         return self._phase.indptr.get() if self._host else self._phase.indptr
 
     @property
     def indices(self) -> Any:
         """Sorted columns of C."""
-        columns = self._columns()
+        self._require_device()
+        _, columns, _ = renamed(self._phase.indptr, self._columns(), None, self._held, self.shape[1])
         return columns.get() if self._host else columns
 
     def _columns(self) -> Any:
@@ -68,15 +88,29 @@ class SymbolicProduct:
             self._fill(left, right, unread)
         return self._indices
 
-    def multiply(self, A: Any, B: Any, *, precision: Any = None) -> Any:
-        """Return C = A B for factors with the analysed patterns, which is checked.
+    def _require_device(self) -> None:
+        import cupy
 
-        Raises
-        ------
-        ValueError
-            If the pattern of a factor differs from the analysed one, and for the reasons of ``spgemm``.
-        """
+        current = cupy.cuda.runtime.getDevice()
+        if current != self._device:
+            raise errors.other_device(self._device, current)
+
+    def multiply(self, A: Any, B: Any, *, precision: Any = None, check_finite: bool = True) -> Any:
+        """Return C = A B for factors with the analysed patterns, which is checked; see `SymbolicProduct` of `types`."""
+        self._require_device()
         chosen = choose_precision(A, B, precision)
+        if check_pair(A, B) == self._host:
+            there, here = ("GPU", "host") if self._host else ("host", "GPU")
+            raise ValueError(f"the pattern is of matrices on the {here} and the factors are on the {there}: copy them")
+        factors = given(A, B, check_finite=check_finite)
+        for name, factor, columns in zip("AB", factors, (self._left.shape[1], self.shape[1]), strict=True):
+            other = B if name == "B" else A
+            if other.shape[1] != columns or other.shape[0] != (self._right if name == "B" else self._left).shape[0]:
+                raise errors.other_pattern(name)
+            if factor.held is not None and not _same(factor.held, self._held):
+                raise errors.other_pattern(name)
+        if precision is None and both_integer(A, B):
+            require_exact(*sizes(*factors), lambda: self._largest_sum(*factors))
 
         def product(left: Factor, right: Factor, counters: Counters) -> Any:
             import cupy
@@ -91,28 +125,66 @@ class SymbolicProduct:
             _raise_flags(counters.read().flags())
             return unscale(data, self._phase.indptr, self._indices, left, right, 0)
 
-        data = with_checked_factors(A, B, chosen, product)
-        C = device_csr(self.shape, self._phase.indptr.copy(), self._indices.copy(), data)
+        data = with_checked_factors(*factors, chosen, product, check_finite=check_finite)
+        if self._held is None:
+            arrays = self._phase.indptr.copy(), self._indices.copy(), data
+        else:
+            arrays = renamed(self._phase.indptr, self._indices, data, self._held, self.shape[1])
+        C = device_csr(self.shape, *arrays, is_array(A, B))
         C = to_host(C, is_array(A, B)) if self._host else C
         return as_boolean(C) if precision is None and both_boolean(A, B) else C
 
     def numeric(self, data_a: Any, data_b: Any, *, out: Any = None) -> Any:
         """Return the values of C, on `indptr` and `indices`; see `spectile.tsparse.SymbolicProduct`."""
-        import cupy
-
+        self._require_device()
         if self._host:
-            on_device = self._values(cupy.asarray(data_a), cupy.asarray(data_b), None)
-            return on_device.get(out=out)
+            return self._from_host(data_a, data_b, out)
         if self._lists and self._lists.again(data_a, data_b, out):
             return out
         return self._values(data_a, data_b, out)
+
+    def _from_host(self, data_a: Any, data_b: Any, out: Any) -> Any:
+        import cupy
+
+        if out is None:
+            out = np.empty(self.nnz, getattr(data_a, "dtype", None))
+        self._check(data_a, data_b, out)
+        return self._values(cupy.asarray(data_a), cupy.asarray(data_b), None).get(out=out)
+
+    def _check(self, data_a: Any, data_b: Any, out: Any) -> None:
+        import cupy
+
+        kind = np.ndarray if self._host else cupy.ndarray
+        errors.check_values(kind, data_a, data_b, out, self._places[0][0], self._places[1][0], self.nnz)
+
+    def _largest_sum(self, A: Given, B: Given) -> float:
+        """Return the largest sum of the sizes of the products of an entry of C, in float64."""
+        import cupy
+
+        data = cupy.empty(self.nnz, np.float64)
+        factors = (
+            replace(known, data=abs(one.data).astype(np.float64))
+            for known, one in zip((self._left, self._right), (A, B), strict=True)
+        )
+        left, right = factors
+        if (left.nnz, right.nnz) != (left.data.size, right.data.size):
+            raise errors.other_pattern("AB"[left.nnz == left.data.size])
+        self._fill(left, right, data)
+        return float(data.max()) if data.size else 0.0
 
     def _values(self, data_a: Any, data_b: Any, out: Any) -> Any:
         import cupy
 
         if out is None:
-            out = cupy.empty(self.nnz, data_a.dtype)
-        errors.check_values(data_a, data_b, out, self._left.nnz, self._right.nnz, self.nnz)
+            out = cupy.empty(self.nnz, getattr(data_a, "dtype", None))
+        self._check(data_a, data_b, out)
+        for name, array in (("data_a", data_a), ("data_b", data_b), ("out", out)):
+            if array.data.device_id != self._device:
+                raise ValueError(
+                    f"{name} is on device {array.data.device_id} and the pattern on {self._device}: copy it"
+                )
+        data_a, data_b = (take(data, places) for data, (_, places) in zip((data_a, data_b), self._places, strict=True))
+        data_a, data_b = apart(out, data_a, data_b)
         if self._lists is None:
             self._lists = lists.make(self._left, self._right, self._phase, self._columns()) or False
         if self._lists:
@@ -146,17 +218,21 @@ class SymbolicProduct:
                 compare(factor, known.indptr, known.indices, counters, which)
 
 
+def _same(x: Any, y: Any) -> bool:
+    return y is not None and len(x) == len(y) and bool((x == y).all())
+
+
 def _pattern(factor: Factor) -> Factor:
     """Return a copy of a factor's pattern, without values."""
     return Factor(factor.shape, factor.indptr.copy(), factor.indices.copy(), None)
 
 
-def _scratch(memory_limit: int | None, A: Any, B: Any) -> int:
+def _scratch(memory_limit: int | None, A: Given, B: Given) -> int:
     """Return the bytes for bitmaps that shared memory does not hold, beside the kept pattern."""
     shape = (A.shape[0], B.shape[1])
     if memory_limit is None:
         return chunk_of(None, *shape)[1]
-    copies = 4 * sum(matrix.nnz + matrix.shape[0] + 1 for matrix in ((A,) if A is B else (A, B)))
+    copies = 4 * sum(matrix.indices.size + matrix.shape[0] + 1 for matrix in ((A,) if A is B else (A, B)))
     need = least_bytes(*shape) + copies
     if memory_limit < need:
         raise MemoryError(

@@ -14,6 +14,7 @@ import numpy as np
 from spectile.core.compile import is_compiling
 from spectile.core.device import describe
 from spectile.core.launch import BoundLaunch, kernel
+from spectile.core.pointers import address
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.counters import CONSTANTS, FAMILIES, Counters, Head
 from spectile.tsparse.cuda.plans import Addresses, plan
@@ -108,8 +109,8 @@ def count_rows(
     low, span, slot, entries, lists = range(at, at + 20 * rows, 4 * rows)
     kept = at + 4 * (4 + choose.LISTS) * rows
     launches.addresses.set(
-        A.indptr.data.ptr + 4 * first, A.indices.data.ptr, B.indptr.data.ptr, B.indices.data.ptr,
-        low, span, slot, entries, lists, kept, indptr.data.ptr, counters.head, counters.states,
+        address(A.indptr) + 4 * first, address(A.indices), address(B.indptr), address(B.indices),
+        low, span, slot, entries, lists, kept, address(indptr), counters.head, counters.states,
     )  # fmt: skip
     scratch = launches(counters, scratch_bytes)
     counted = counters.read()

@@ -11,6 +11,7 @@ import numpy as np
 
 from spectile.core.device import describe
 from spectile.core.launch import kernel
+from spectile.core.pointers import address
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.plans import Addresses, plan
 from spectile.tsparse.cuda.rows.count import Phase
@@ -68,10 +69,10 @@ class Launches:
 
         scratch = cupy.empty(self._scratch_words, np.uint64) if self._scratch_words else None
         self._addresses.set(
-            A.indptr.data.ptr + 4 * phase.first,
-            A.indices.data.ptr, A.data.data.ptr, B.indptr.data.ptr, B.indices.data.ptr, B.data.data.ptr,
+            address(A.indptr) + 4 * phase.first,
+            address(A.indices), address(A.data), address(B.indptr), address(B.indices), address(B.data),
             phase.low, phase.span, phase.slot, phase.kept,
-            phase.indptr.data.ptr, indices.data.ptr, data.data.ptr, scratch.data.ptr if scratch is not None else 0,
+            address(phase.indptr), address(indices), address(data), address(scratch) if scratch is not None else 0,
             *[phase.lists + one for one in self._lists],
         )  # fmt: skip
         side_by_side(self._launches)

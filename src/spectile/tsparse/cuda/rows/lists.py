@@ -10,6 +10,7 @@ import numpy as np
 
 from spectile.core import memory
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.tsparse.cuda import units
 from spectile.tsparse.cuda.plans import Addresses
 from spectile.tsparse.cuda.rows.count import Phase
@@ -81,7 +82,7 @@ class ProductLists:
             kept = bound[kind] = self._bind(str(out.dtype))
         addresses, launch = kept
         bound["last"] = None  # whatever stops this call
-        addresses.set(data_a.data.ptr, data_b.data.ptr, out.data.ptr)
+        addresses.set(address(data_a), address(data_b), address(out))
         if type(data_a) is type(data_b) is type(out) is self._array:  # whose memory and type of values never change
             bound["last"] = weakref.ref(data_a), weakref.ref(data_b), weakref.ref(out), launch
         launch()

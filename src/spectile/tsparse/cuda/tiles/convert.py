@@ -9,6 +9,7 @@ import numpy as np
 
 from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.tsparse.cuda import units
 from spectile.tsparse.cuda.counters import CONSTANTS, Head, read_head
 from spectile.tsparse.types import Factor, Precision
@@ -72,7 +73,7 @@ class Total:
         """Wait for the sum."""
         import cupy
 
-        self._head = read_head(self._words.data.ptr, cupy.cuda.get_current_stream().ptr)
+        self._head = read_head(address(self._words), cupy.cuda.get_current_stream().ptr)
         return self._head[0] & 0xFFFFFFFF | self._head[1] << 32
 
     def read_largest(self) -> tuple[int, int, int]:

@@ -1,0 +1,181 @@
+"""What a product on the CPU takes beside A, B and C, held against its limit, and what an interrupt waits for."""
+
+import os
+import re
+import signal
+import threading
+import time
+import tracemalloc
+
+import numba
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.tsparse import spgemm, symbolic
+
+from .test_inputs import in_chance_order
+
+
+def random(m, n, per_row, seed, dtype=np.float64, form="csr", duplicates=False):
+    rng = np.random.default_rng(seed)
+    if form == "dia":
+        offsets = range(-2, 2)
+        return sp.diags_array([rng.uniform(1, 9, max(m, n)) for _ in offsets], offsets=offsets, shape=(m, n))
+    places = np.repeat(np.arange(m), per_row), rng.integers(0, n, m * per_row)
+    A = sp.coo_array((rng.uniform(1, 9, m * per_row).astype(dtype), places), shape=(m, n)).tocsr()
+    A.sort_indices()
+    A.data = rng.uniform(1, 9, A.nnz).astype(dtype)
+    return (
+        in_chance_order(A, seed, "csr" if form == "csr" else "coo").asformat(form) if duplicates else A.asformat(form)
+    )
+
+
+def used(run):
+    """Return the bytes that a call holds at most, and its result."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        result = run()
+        return tracemalloc.get_traced_memory()[1] - before, result
+    finally:
+        tracemalloc.stop()
+
+
+def least(run):
+    """Return the limit that the refusals name: one, or another once the entries of C are counted."""
+    limits = [1000]
+    while True:
+        try:
+            run(limits[-1])
+        except MemoryError as refused:
+            limits.append(int(re.search(r"raise it to at least (\d+)", str(refused))[1]))
+        else:
+            assert 2 <= len(limits) <= 3
+            return limits[-1]
+
+
+def bytes_of(C):
+    return sum(getattr(C, name).nbytes for name in ("indptr", "indices", "data"))
+
+
+CASES = [
+    (np.float64, "csr", False, None),
+    (np.float32, "csr", False, None),
+    (np.float64, "csr", False, "float32"),
+    (np.float64, "csr", False, "tf32"),
+    (np.float32, "csr", False, "float16"),
+    (np.float64, "csr", True, None),
+    (np.float32, "csr", True, None),
+    (np.int64, "csr", False, None),
+    (np.int8, "coo", True, None),
+    (np.float64, "csc", False, None),
+    (np.float32, "coo", True, "float64"),
+    (np.float64, "bsr", False, None),
+    (np.float64, "dia", False, None),
+    (np.float64, "lil", False, None),
+    (np.bool_, "csr", False, None),
+]
+
+
+@pytest.mark.parametrize(("dtype", "form", "duplicates", "precision"), CASES)
+@pytest.mark.parametrize("shape", [(20_000, 3000, 500), (300, 2000, 200_000), (50, 4000, 10**7)])
+def test_a_limit_is_kept(shape, dtype, form, duplicates, precision):
+    m, k, n = shape
+    if form in ("lil", "bsr") and max(shape) > 10**5:
+        n = 3000
+    A, B = random(m, k, 4, 1, dtype, form, duplicates), random(k, n, 4, 2, dtype, form, duplicates)
+
+    def product(limit=None):
+        return spgemm(A, B, precision=precision, memory_limit=limit, backend="cpu")
+
+    whole = product()
+    enough = least(product)
+    for limit in (enough, 3 * enough):
+        product(limit)
+        peak, C = used(lambda limit=limit: product(limit))
+        print(limit, peak - bytes_of(C))
+        assert peak <= bytes_of(C) + 1.1 * limit
+        for name in ("indptr", "indices", "data"):
+            np.testing.assert_array_equal(getattr(C, name), getattr(whole, name))
+
+
+@pytest.mark.parametrize("form", ["csr", "coo"])
+def test_a_kept_pattern_keeps_its_limit(form):
+    A = random(3000, 3000, 5, 3, form=form, duplicates=form == "coo")
+    enough = least(lambda limit: symbolic(A, A, memory_limit=limit, backend="cpu"))
+    peak, pattern = used(lambda: symbolic(A, A, memory_limit=enough, backend="cpu"))
+    assert peak <= 1.1 * enough
+    np.testing.assert_array_equal(pattern.numeric(A.data, A.data), spgemm(A, A, backend="cpu").data)
+
+
+def test_few_entries_in_many_columns_take_little():
+    B = sp.csr_array((np.ones(5), np.array([3, 5, 7, 9, 10**9 - 1]), np.array([0, 2, 5])), shape=(2, 10**9))
+    A = sp.csr_array([[1.0, 2.0], [0.0, 3.0]])
+    for limit in (None, 10**5):
+        peak, C = used(lambda limit=limit: spgemm(A, B, memory_limit=limit, backend="cpu"))
+        assert peak < 2 * 10**5
+        assert C.indices.tolist() == [3, 5, 7, 9, 10**9 - 1, 7, 9, 10**9 - 1]
+
+
+@pytest.mark.parametrize("method", ["tiles", "tasks"])
+def test_tiles_refuse_a_limit(method):
+    A = random(20, 20, 2, 4)
+    with pytest.raises(ValueError, match="memory_limit is kept by"):
+        spgemm(A, A, method=method, memory_limit=10**9, backend="cpu")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("counted", [False, True])
+def test_an_interrupt_stops_a_product(threads, counted, monkeypatch):
+    """Within a second or so, whatever is left of the product, and the next call is right."""
+    from spectile.tsparse.cpu import one_pass
+
+    small = random(300, 300, 5, 6)
+    expected = spgemm(small, small, backend="cpu")
+    if counted:
+        monkeypatch.setattr(one_pass, "LARGEST_RESERVE", 0)
+    A = sp.csr_array(np.ones((12_000, 300)))
+    B = sp.csr_array(np.ones((300, 3000)))
+    sent = []
+
+    def interrupt():
+        sent.append(time.perf_counter())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(one_pass, "LARGEST_KEPT", 0)
+    before = numba.get_num_threads()
+    numba.set_num_threads(min(threads, before))
+    timer = threading.Timer(0.5, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            for _ in range(20):
+                spgemm(A, B, backend="cpu")
+        assert time.perf_counter() - sent[0] < 2
+        C = spgemm(small, small, backend="cpu")
+    finally:
+        timer.cancel()
+        numba.set_num_threads(before)
+    np.testing.assert_array_equal(C.data, expected.data)
+
+
+def test_what_a_thread_raises_stops_the_others():
+    from spectile.tsparse.cpu import threads
+
+    done = []
+
+    def work(start, stop):
+        done.append(int(start))
+        if start == 3:
+            raise MemoryError("no room")
+        time.sleep(0.01)
+
+    with pytest.raises(MemoryError, match="no room"):
+        threads.over_rows(threads.between(np.arange(1, 1000), 1000), 2, work)
+    assert len(done) < 20
+    count = len(done)
+    time.sleep(0.05)
+    assert len(done) == count
+    threads.over_rows(threads.between(np.arange(1, 5), 5), 2, lambda start, stop: done.append(int(start)))
+    assert sorted(done[count:]) == [0, 1, 2, 3, 4]
