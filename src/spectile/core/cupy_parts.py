@@ -38,16 +38,26 @@ def part(name: str) -> Any:
 
 
 @functools.cache
-def _csr() -> Any:
-    from cupyx.scipy.sparse import csr_matrix
+def _csr(array: bool) -> Any:
+    sparse = importlib.import_module("cupyx.scipy.sparse")
+    return sparse.csr_array if array else sparse.csr_matrix
 
-    return csr_matrix
+
+def has_wide_indices() -> bool:
+    """Return whether matrices of cupyx may have indices of 64 bits."""
+    return hasattr(_csr(False), "_from_parts")
 
 
 def csr_matrix(
-    shape: tuple[int, int], indptr: Any, indices: Any, data: Any, *, has_canonical_format: bool | None = None
+    shape: tuple[int, int],
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    *,
+    has_canonical_format: bool | None = None,
+    array: bool = False,
 ) -> Any:
-    """Return a ``cupyx.scipy.sparse.csr_matrix`` of arrays that are known to fit, without a wait where CuPy can.
+    """Return a CSR matrix or array of cupyx, of arrays that are known to fit, without a wait where CuPy can.
 
     Parameters
     ----------
@@ -56,6 +66,8 @@ def csr_matrix(
         Row starts, columns and values; shared where both index arrays have one dtype.
     has_canonical_format : bool, optional
         Whether rows are sorted and without repetitions, if that is known.
+    array : bool, default False
+        Whether to make an array, whose ``*`` multiplies entry by entry.
 
     Raises
     ------
@@ -63,12 +75,12 @@ def csr_matrix(
         If this CuPy would cut indices to 32 bits.
     """
     known = {} if has_canonical_format is None else {"has_canonical_format": has_canonical_format}
-    from_parts = getattr(_csr(), "_from_parts", None)
+    from_parts = getattr(_csr(array), "_from_parts", None)
     if from_parts and indices.dtype == indptr.dtype:  # the constructor reads indptr back, which costs a wait
         return from_parts(data, indices, indptr, shape, **known)
     if not from_parts and max(len(indices), shape[1] - 1) > np.iinfo(np.int32).max:
         raise OverflowError(f"a matrix of {len(indices):,} entries and shape {shape} needs CuPy 14.1: update CuPy")
-    matrix = _csr()((data, indices, indptr), shape=shape)
+    matrix = _csr(array)((data, indices, indptr), shape=shape)
     for name, value in known.items():
         setattr(matrix, name, value)
     return matrix

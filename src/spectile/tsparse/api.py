@@ -56,11 +56,11 @@ def spgemm(
     Returns
     -------
     C : CSR matrix or array, shape (m, n)
-        Of the library of `A`, an array if `A` or `B` is an array and a matrix if both are matrices.  Indices are sorted,
-        and of 64 bits where C has 2**31 columns or entries, or more.  Values are float64 for ``precision="float64"``
-        and float32 otherwise, Boolean for Boolean factors without a `precision`.  Its pattern is structural: an entry whose terms cancel is stored as 0,
-        but for ``method="tasks"``.  The same call gives the same bits every time, whatever the number of threads and
-        the memory limit.
+        Of the library of `A`: an array if `A` or `B` is an array, and a matrix if both are matrices.  Indices are
+        sorted, and of 64 bits where C has 2**31 columns or entries, or more.  Values are float64 for
+        ``precision="float64"`` and float32 otherwise, and Boolean for Boolean factors without a `precision`.  The
+        pattern is structural: an entry whose terms cancel is stored as 0, but for ``method="tasks"``.  The same call
+        gives the same bits every time, whatever the number of threads and the memory limit.
 
     Raises
     ------
@@ -69,8 +69,8 @@ def spgemm(
         the factors are of different libraries.
     ValueError
         If the shapes or the lengths of arrays do not fit, an index is out of range, an entry is NaN or infinite,
-        float16 cannot hold a row, sums of the sizes of products of integers reach 2**53 and no `precision` is named, or a
-        factor is on a GPU that is not the current one.
+        float16 cannot hold a row, sums of the sizes of products of integers reach 2**53 and no `precision` is named,
+        or a factor is on a GPU that is not the current one.
     MemoryError
         If `memory_limit` is too small for one row; the message names what suffices.
     KeyboardInterrupt

@@ -71,25 +71,18 @@ def check_values(
     array_type: Any, data_a: Any, data_b: Any, out: Any, shape_a: tuple[int, ...], shape_b: tuple[int, ...], nnz: int
 ) -> None:
     """Raise where values do not belong to one product: their types, their numbers, their layout."""
-    try:
-        kind, flags = data_a.dtype, (data_a.flags, data_b.flags, out.flags)
+    if isinstance(data_a, array_type) and isinstance(data_b, array_type) and isinstance(out, array_type):
+        kind = data_a.dtype
         if (
-            isinstance(data_a, array_type)
-            and isinstance(data_b, array_type)
-            and isinstance(out, array_type)
-            and kind in _FLOATS
+            kind in _FLOATS
             and kind.isnative
             and data_b.dtype == kind == out.dtype
             and (data_a.shape, data_b.shape, out.shape) == (shape_a, shape_b, (nnz,))
-            and all(flag.c_contiguous for flag in flags)
-            and _readable(data_a)
-            and _readable(data_b)
-            and _readable(out)
-            and (not isinstance(out, np.ndarray) or flags[2].writeable)
+            and _plain(data_a)
+            and _plain(data_b)
+            and _plain(out)
         ):
             return
-    except AttributeError:
-        pass  # told below
     named = (("data_a", data_a, shape_a), ("data_b", data_b, shape_b), ("out", out, (nnz,)))
     for name, array, _ in named:
         if not isinstance(array, array_type):
@@ -103,13 +96,14 @@ def check_values(
             raise TypeError(f"{name} is {array.dtype}: data_a, data_b and out are all float32 or all float64")
         if not array.flags.c_contiguous:
             raise ValueError(f"{name} is not contiguous: copy it")
-        if not _readable(array):
+        if not (array.flags.aligned if isinstance(array, np.ndarray) else _plain(array)):
             raise ValueError(f"{name} is not aligned to its items: copy it")
     if not getattr(out.flags, "writeable", True):
         raise ValueError("out is read-only: pass an array that may be written")
 
 
-def _readable(array: Any) -> bool:
+def _plain(array: Any) -> bool:
+    """Return whether an array is contiguous and aligned, and of NumPy's whether it may be written."""
     if isinstance(array, np.ndarray):
-        return bool(array.flags.aligned)
-    return bool(address(array) % array.dtype.itemsize == 0)
+        return bool(array.flags.carray)
+    return bool(array.flags.c_contiguous and address(array) % array.dtype.itemsize == 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.cupy_parts import csr_matrix
 from spectile.tsparse import errors
 from spectile.tsparse.types import Precision, lookup
 
@@ -149,22 +150,9 @@ def host_csr(shape: tuple[int, int], indptr: np.ndarray, indices: np.ndarray, da
     return C
 
 
-@functools.cache
-def _device_csr_type(array: bool) -> Any:
-    """Return cupyx's type of CSR arrays or matrices; an import statement costs every call a microsecond."""
-    from cupyx.scipy import sparse
-
-    return sparse.csr_array if array else sparse.csr_matrix
-
-
 def device_csr(shape: tuple[int, int], indptr: Any, indices: Any, data: Any, array: bool = False) -> Any:
     """Return a cupyx array or matrix whose rows are known to be sorted, without a wait."""
-    kind = _device_csr_type(array)
-    if hasattr(kind, "_from_parts"):  # CuPy >= 14: the constructor reads indptr back, which costs a wait
-        return kind._from_parts(data, indices, indptr, shape, has_canonical_format=True)
-    C = kind((data, indices, indptr), shape=shape)
-    C.has_canonical_format = True
-    return C
+    return csr_matrix(shape, indptr, indices, data, has_canonical_format=True, array=array)
 
 
 def to_host(C: Any, array: bool) -> Any:

@@ -105,8 +105,10 @@ def rounded(
         return round_half(data_a, half), round_half(data_b, half), (rows, columns)
     values = []
     for name, operand in (("A", A), ("B", B)):
-        with np.errstate(over="ignore"):
-            data = operand.data.astype(precision.dtype, copy=False)
+        data = operand.data
+        if data.dtype != precision.dtype:
+            with np.errstate(over="ignore"):
+                data = data.astype(precision.dtype)
         if precision.dtype == np.float32 and operand.data.dtype.itemsize == 8:
             beyond = np.isinf(data)
             if beyond.any() and np.isfinite(operand.data[beyond]).any():

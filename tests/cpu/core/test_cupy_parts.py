@@ -32,7 +32,7 @@ def test_each_part_is_there(name: str) -> None:
 
 
 #: Modules that have yet to take them from `core.cupy_parts`; to shrink to none.
-TO_BE_CLEANED = {"tsparse/cuda/factors.py", "tsparse/cuda/parts.py", "tsparse/matrices.py"}
+TO_BE_CLEANED: set[str] = set()
 
 
 def _undocumented(tree: ast.AST) -> set[str]:

@@ -82,11 +82,6 @@ TO_BE_CLEANED = {
     "nearsparse/multi/plan.py",
     "nearsparse/multi/streams.py",
     "nearsparse/operands.py",
-    "tsparse/cuda/factors.py",
-    "tsparse/cuda/rows/count.py",
-    "tsparse/cuda/rows/fill.py",
-    "tsparse/cuda/rows/lists.py",
-    "tsparse/cuda/tiles/convert.py",
 }
 
 

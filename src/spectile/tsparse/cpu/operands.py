@@ -108,6 +108,8 @@ class _Shared:
 
 def readable(name: str, array: np.ndarray, dtype: Any = None) -> np.ndarray:
     """Return an array as kernels read it, which never write to it: they would be compiled anew for a read-only type."""
+    if array.flags.carray and array.dtype.isnative and (dtype is None or array.dtype == dtype):
+        return array
     array = pointers.operand(name, array, dtype)
     return array if array.flags.writeable else np.asarray(_Shared(array))
 

@@ -69,6 +69,9 @@ def over_rows(rows: Chunks, threads: int, work: Callable[[np.uint64, np.uint64],
     What one of them raises, KeyboardInterrupt in the caller's included, stops all at their next chunk and is raised
     once no thread is at work any more.
     """
+    if len(rows) == 1:
+        work(*rows[0])
+        return
     left, ended = iter(rows), False
     others: list[Future[None]] = []
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import pointers
+from spectile.core.arrays import require_here
 from spectile.core.launch import Shape, kernel
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import units
@@ -96,14 +97,7 @@ def _given(matrix: Any, name: str, values: bool, check_finite: bool) -> Given:
         raise ValueError(f'{name} has {matrix.nnz} entries and shape {matrix.shape}, beyond 32 bits; use backend="cpu"')
     if not on_gpu(matrix):
         return _from_host(matrix, name, values, check_finite)
-    import cupy
-
-    owner, current = matrix.data.data.device_id, cupy.cuda.runtime.getDevice()
-    if owner != current:
-        raise ValueError(
-            f"{name} is on device {owner} and device {current} is current: "
-            f"call inside `with cupy.cuda.Device({owner}):`"
-        )
+    require_here(name, matrix.data)
     if matrix.format == "csr":
         indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
         _check_lengths(name, matrix.shape[0], indptr, indices, data)

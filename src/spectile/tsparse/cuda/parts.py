@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from spectile.core.cupy_parts import has_wide_indices
+
 MOST_ENTRIES = 2**31 - 1  # of C, or of some rows of it, that 32-bit offsets reach
 PART_ENTRIES = 2**28  # of C that are made at a time where C is too large for one piece
 
@@ -35,9 +37,7 @@ def parts(starts: np.ndarray, chunk: int, most: int) -> Iterator[tuple[int, int,
 
 def require_wide_indices(entries: int) -> None:
     """Raise MemoryError where cupyx has no matrices with 64-bit indices and C needs them."""
-    from cupyx.scipy.sparse import csr_matrix
-
-    if entries > MOST_ENTRIES and not hasattr(csr_matrix, "_from_parts"):
+    if entries > MOST_ENTRIES and not has_wide_indices():
         raise MemoryError(
             f"C has {entries} entries, beyond the 32-bit indices of cupyx matrices before CuPy 14: "
             "pass scipy matrices, and C is gathered on the host"

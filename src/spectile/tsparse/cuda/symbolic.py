@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from spectile.core.arrays import require_here
 from spectile.core.pointers import apart
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import parts
@@ -38,7 +39,8 @@ class SymbolicProduct:
         import cupy
 
         self.shape = (A.shape[0], B.shape[1])
-        self._device = cupy.cuda.runtime.getDevice()
+        self._current = cupy.cuda.runtime.getDevice
+        self._device = self._current()
         self._host = host
         self._indices: Any = None
         # What `numeric` launches: made by its first call; False where a limit or the sizes forbid it.
@@ -89,9 +91,7 @@ class SymbolicProduct:
         return self._indices
 
     def _require_device(self) -> None:
-        import cupy
-
-        current = cupy.cuda.runtime.getDevice()
+        current = self._current()
         if current != self._device:
             raise errors.other_device(self._device, current)
 
@@ -136,26 +136,24 @@ class SymbolicProduct:
 
     def numeric(self, data_a: Any, data_b: Any, *, out: Any = None) -> Any:
         """Return the values of C, on `indptr` and `indices`; see `spectile.tsparse.SymbolicProduct`."""
+        import cupy
+
         self._require_device()
-        if self._host:
-            return self._from_host(data_a, data_b, out)
         if self._lists and self._lists.again(data_a, data_b, out):
             return out
-        return self._values(data_a, data_b, out)
-
-    def _from_host(self, data_a: Any, data_b: Any, out: Any) -> Any:
-        import cupy
-
+        library = np if self._host else cupy
         if out is None:
-            out = np.empty(self.nnz, getattr(data_a, "dtype", None))
-        self._check(data_a, data_b, out)
-        return self._values(cupy.asarray(data_a), cupy.asarray(data_b), None).get(out=out)
-
-    def _check(self, data_a: Any, data_b: Any, out: Any) -> None:
-        import cupy
-
-        kind = np.ndarray if self._host else cupy.ndarray
-        errors.check_values(kind, data_a, data_b, out, self._places[0][0], self._places[1][0], self.nnz)
+            out = library.empty(self.nnz, getattr(data_a, "dtype", None))
+        (shape_a, _), (shape_b, _) = self._places
+        errors.check_values(library.ndarray, data_a, data_b, out, shape_a, shape_b, self.nnz)
+        if self._host:
+            values = cupy.empty(self.nnz, out.dtype)
+            self._values(cupy.asarray(data_a), cupy.asarray(data_b), values)
+            return values.get(out=out)
+        for name, array in (("data_a", data_a), ("data_b", data_b), ("out", out)):
+            require_here(name, array)
+        self._values(data_a, data_b, out)
+        return out
 
     def _largest_sum(self, A: Given, B: Given) -> float:
         """Return the largest sum of the sizes of the products of an entry of C, in float64."""
@@ -172,17 +170,8 @@ class SymbolicProduct:
         self._fill(left, right, data)
         return float(data.max()) if data.size else 0.0
 
-    def _values(self, data_a: Any, data_b: Any, out: Any) -> Any:
-        import cupy
-
-        if out is None:
-            out = cupy.empty(self.nnz, getattr(data_a, "dtype", None))
-        self._check(data_a, data_b, out)
-        for name, array in (("data_a", data_a), ("data_b", data_b), ("out", out)):
-            if array.data.device_id != self._device:
-                raise ValueError(
-                    f"{name} is on device {array.data.device_id} and the pattern on {self._device}: copy it"
-                )
+    def _values(self, data_a: Any, data_b: Any, out: Any) -> None:
+        """Write the values of C for stored values of A and B, all on this device."""
         data_a, data_b = (take(data, places) for data, (_, places) in zip((data_a, data_b), self._places, strict=True))
         data_a, data_b = apart(out, data_a, data_b)
         if self._lists is None:
@@ -191,7 +180,6 @@ class SymbolicProduct:
             self._lists(data_a, data_b, out)
         else:
             self._fill(replace(self._left, data=data_a), replace(self._right, data=data_b), out)
-        return out
 
     def _fill(self, left: Factor, right: Factor, data: Any) -> None:
         """Fill the values of C, and its columns the first time."""
