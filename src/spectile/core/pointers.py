@@ -81,6 +81,19 @@ def operand(
     return array.astype(wanted, order="C", copy=True)
 
 
+def without_read_only(array: np.ndarray) -> np.ndarray:
+    """Return an array for kernels that do not write to it: Numba compiles anew for those that are read-only."""
+    return array if array.flags.writeable else np.asarray(_Unmarked(array))
+
+
+class _Unmarked:
+    """The memory of a read-only array, without that mark."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array  # which keeps the memory
+        self.__array_interface__ = {**array.__array_interface__, "data": (address(array), False)}
+
+
 def output(name: str, out: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     """Return an array that a kernel is to write, or raise where it cannot be written as it is.
 

@@ -240,3 +240,13 @@ def test_what_lies_on_another_device_is_refused(kind: Any) -> None:
         pointers.operand("x", elsewhere)
     with pytest.raises(ValueError, match=r"^out is on device 1"):
         pointers.output("out", elsewhere, np.float64, (3,))
+
+
+def test_read_only_memory_is_shared_without_its_mark() -> None:
+    array = np.arange(5.0)
+    assert pointers.without_read_only(array) is array
+    array.flags.writeable = False
+    same = pointers.without_read_only(array)
+    assert same.flags.writeable and pointers.address(same) == pointers.address(array)
+    del array
+    np.testing.assert_array_equal(same, np.arange(5.0))

@@ -98,20 +98,12 @@ def _arranged(matrix: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return each.indptr.astype(np.int64), each.data, each.indices, data
 
 
-class _Shared:
-    """Memory that NumPy may take for an array that can be written."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-        self.__array_interface__ = {**array.__array_interface__, "data": (pointers.address(array), False)}
-
-
 def readable(name: str, array: np.ndarray, dtype: Any = None) -> np.ndarray:
     """Return an array as kernels read it, which never write to it: they would be compiled anew for a read-only type."""
     if array.flags.carray and array.dtype.isnative and (dtype is None or array.dtype == dtype):
         return array
     array = pointers.operand(name, array, dtype)
-    return array if array.flags.writeable else np.asarray(_Shared(array))
+    return pointers.without_read_only(array)
 
 
 def _walkable(matrix: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
