@@ -99,6 +99,16 @@ def scalar_of(dtype: Any) -> Scalar:
     return _BY_CHARACTER[dtype.char]
 
 
+#: Roundoff of an eigenvalue, in units of the last place of the matrix's Frobenius norm.
+END_ROUNDOFF = 4.0
+
+
+def frobenius(w: np.ndarray) -> float:
+    """Return the Frobenius norm of a matrix with these eigenvalues, whose squares may be out of range."""
+    largest = float(np.abs(w).max(initial=0.0))
+    return largest * float(np.linalg.norm(w / w.dtype.type(largest))) if 0 < largest < math.inf else largest
+
+
 @dataclass(frozen=True)
 class Subset:
     """A wanted part of a spectrum in ascending order.
@@ -114,12 +124,37 @@ class Subset:
     low: Any
     high: Any
 
-    def of(self, w: np.ndarray) -> slice:
-        """Return which of all eigenvalues, ascending, are wanted."""
+    def of(self, w: np.ndarray, dtype: Any = None, scale: int = 0) -> slice:
+        """Return which of all eigenvalues, ascending, of a matrix times 2**scale are wanted.
+
+        Parameters
+        ----------
+        w : array, shape (n,)
+        dtype : dtype, optional
+            In which the matrix was solved; by default that of `w`.
+        scale : int
+        """
         if self.by_index:
             return slice(self.low, self.high + 1)
-        first, last = np.searchsorted(w, [self.low, self.high], side="right")
-        return slice(int(first), int(last))
+        return self.inside(w, self.ends(frobenius(w), w.dtype if dtype is None else dtype, scale))
+
+    @staticmethod
+    def inside(w: np.ndarray, ends: tuple[float, float]) -> slice:
+        """Return which eigenvalues, ascending, lie between two ends, of which the second belongs to the interval."""
+        first, last = np.searchsorted(w, ends, side="right")
+        return slice(int(first), max(int(first), int(last)))
+
+    def ends(self, norm: float, dtype: Any, scale: int = 0) -> tuple[float, float]:
+        """Return the ends of the interval for a matrix times 2**scale, of a Frobenius norm, moved up by roundoff.
+
+        Of a multiple eigenvalue at an end roundoff puts some copies on either side.  So what is within roundoff of an
+        end counts as equal to it: outside at `low`, inside at `high`.  An interval as narrow as roundoff is taken as
+        it is.
+        """
+        with np.errstate(over="ignore", under="ignore"):
+            low, high = (float(np.ldexp(float(end), scale)) for end in (self.low, self.high))
+        roundoff = END_ROUNDOFF * float(np.finfo(dtype).eps) * norm
+        return (low + roundoff, high + roundoff) if high - low > 2 * roundoff else (low, high)
 
     def count(self) -> int:
         """Return how many eigenvalues an index subset keeps."""
@@ -205,12 +240,19 @@ def exponent_near_one(largest: float) -> int:
     return 0 if -16 <= scale <= 16 else scale
 
 
-def exponent_for_squares(largest: float, n: int) -> int:
-    """Return the exponent of the power of two that leaves squares in float32 the widest range below a matrix's norm.
+def exponent_for_squares(n: int) -> int:
+    """Return below which power of two the entries of a matrix leave squares in float32 the widest range.
 
-    The Frobenius norm of n by n entries, scaled by it, is at most 2**61.
+    The Frobenius norm of n by n entries is then at most 2**61.
     """
-    return 61 - math.frexp(largest)[1] - (n - 1).bit_length() if largest > 0 else 0
+    return 61 - (n - 1).bit_length()
+
+
+def out_of_range(dtype: Any) -> OverflowError:
+    """Return the error of an eigenvalue that its own dtype cannot hold."""
+    return OverflowError(
+        f"an eigenvalue is beyond the range of {np.dtype(dtype).name}: scale the matrix, or pass a wider dtype"
+    )
 
 
 def not_definite(minor: int) -> np.linalg.LinAlgError:

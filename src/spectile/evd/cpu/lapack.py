@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.pointers import address
 from spectile.evd.types import SCALARS
 
 
@@ -33,7 +34,7 @@ def _call(name: str, *arguments: Any) -> None:
     keep = []
     for argument in arguments:
         if isinstance(argument, np.ndarray):
-            pointers.append(ctypes.c_void_p(argument.ctypes.data))
+            pointers.append(ctypes.c_void_p(address(argument)))
             continue
         value = ctypes.c_char(argument.encode()) if isinstance(argument, str) else ctypes.c_int(argument)
         keep.append(value)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.cupy_parts import part
+from spectile.core.pointers import address
 from spectile.evd.cuda.matrix import Matrix
 from spectile.evd.types import SCALARS, scalar_of
 
@@ -35,7 +36,7 @@ class Blas:
         # cuBLAS reads the factors on the host during the call; the arrays stay alive here.
         if value not in self._scalars:
             self._scalars[value] = np.array(value, self.dtype)
-        return self._scalars[value].ctypes.data
+        return address(self._scalars[value])
 
     def gemm(
         self, m: int, n: int, k: int, alpha: float, a: int, lda: int, b: int, ldb: int, beta: float, c: int, ldc: int,
@@ -123,4 +124,4 @@ def factorize(dtype: Any, n: int, b: int, ld: int, info: int) -> None:
     head = (handle, cublas.CUBLAS_FILL_MODE_LOWER, n, b, ld)
     size = getattr(cusolver, f"{letter}potrf_bufferSize")(*head)
     work = cupy.empty(size, dtype)
-    getattr(cusolver, f"{letter}potrf")(*head, work.data.ptr, size, info)
+    getattr(cusolver, f"{letter}potrf")(*head, address(work), size, info)

@@ -8,11 +8,24 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas, add_lower, factorize
 from spectile.evd.cuda.choose import SOLVED_ORDER
-from spectile.evd.cuda.matrix import as_array, empty_matrix, load_triangle, symmetrize, zero_matrix
+from spectile.evd.cuda.matrix import (
+    EVER,
+    as_array,
+    empty_matrix,
+    is_finite,
+    load_triangle,
+    require_in_range,
+    scale_triangle,
+    scaled_values,
+    shift_of,
+    symmetrize,
+    zero_matrix,
+)
 from spectile.evd.cuda.triangular import SIZE, Factor
-from spectile.evd.types import Definite, Options, not_definite, require_finite
+from spectile.evd.types import Definite, Options, Subset, not_definite, require_finite, scalar_of
 
 
 def solve(
@@ -35,32 +48,51 @@ def solve(
     ------
     numpy.linalg.LinAlgError
         If B is not positive definite, with the order of the minor.
+    OverflowError
+        If an eigenvalue is beyond the range of its dtype.
     """
     n = len(array)
     with memory.allocating(f"the generalized eigenproblem of order {n:,}", 8 * array.nbytes):
         problem = _Problem(array, definite, options)
-        w, v = solve_standard(problem.standard(), options._replace(lower=True, overwrite=True))
+        own, shift = options._replace(lower=True, overwrite=True), problem.shift_of_values
+        if options.subset is not None and not options.subset.by_index and shift:
+            with np.errstate(over="ignore", under="ignore"):
+                ends = (float(np.ldexp(end, shift)) for end in (options.subset.low, options.subset.high))
+                own = own._replace(subset=Subset(False, *ends))
+        w, v = solve_standard(problem.standard(), own)
+        if shift:
+            w = require_in_range(scaled_values(w.astype(np.float64), -shift, scalar_of(array.dtype)), EVER)
         return w, None if v is None else problem.transform_back(v)
 
 
 class _Problem:
-    """A, and the Cholesky factor of B, both column-major."""
+    """A, and the Cholesky factor of B, both column-major and each near 1 by a power of four, which has a root.
+
+    Attributes
+    ----------
+    shift_of_values : int
+        The eigenvalues of what is solved are those of the problem times 2**shift.
+    """
 
     def __init__(self, array: Any, definite: Definite, options: Options) -> None:
         import cupy
 
         self._n, self._kind, self._blas = len(array), definite.kind, Blas(array.dtype)
-        # Whether A or B is not finite, and the order of the first minor of B that is not positive definite.
-        status = self._status = cupy.zeros(3, np.int32)
+        # The words of A and of B, the order of the first minor of B that is not positive definite, and a spare word.
+        status = self._status = cupy.zeros(4, np.int32)
         self._a, self._lower = (zero_matrix(self._n, self._n, array.dtype) for _ in range(2))
-        load_triangle(array, options.lower, self._a.pointer, self._a.ld, status.data.ptr)
-        load_triangle(definite.b, options.lower, self._lower.pointer, self._lower.ld, status.data.ptr + 4)
-        factorize(array.dtype, self._n, self._lower.pointer, self._lower.ld, status.data.ptr + 8)
-        a_not_finite, b_not_finite, minor = status.get().tolist()
-        if a_not_finite or b_not_finite:
+        start = address(status)
+        for given, matrix, word in ((array, self._a, start), (definite.b, self._lower, start + 4)):
+            load_triangle(given, options.lower, matrix.pointer, matrix.ld, word)
+            scale_triangle(array.dtype.name, matrix.pointer, matrix.ld, self._n, word)
+        factorize(array.dtype, self._n, self._lower.pointer, self._lower.ld, start + 8)
+        word_a, word_b, minor, _ = status.get().tolist()
+        if not (is_finite(word_a) and is_finite(word_b)):
             require_finite(np.nan, options.lower, options.check_finite)
         if minor:
             raise not_definite(minor)
+        self._shift_b = shift_of(word_b)
+        self.shift_of_values = shift_of(word_a) + (-self._shift_b if self._kind == 1 else self._shift_b)
         by_products = self._n > SOLVED_ORDER
         self._factor = Factor(self._blas, self._lower, self._n) if by_products and self._kind != 3 else None
 
@@ -72,7 +104,7 @@ class _Problem:
         elif self._factor is not None:
             self._divide(self._factor, 0, n)
         else:
-            symmetrize(a, 0, n, from_upper=False, factor=1.0)
+            symmetrize(a, 0, n, from_upper=False)
             self._blas.solve_lower("L", "N", n, n, lower.pointer, lower.ld, a.pointer, a.ld)
             self._blas.solve_lower("R", "C", n, n, lower.pointer, lower.ld, a.pointer, a.ld)
         return as_array(a, n, n)
@@ -86,14 +118,14 @@ class _Problem:
         blas, a, lower = self._blas, self._a, self._lower
         own, h = a.at(start, start), -(-n // 2 // SIZE) * SIZE
         if n <= SIZE:
-            symmetrize(a, start, n, from_upper=False, factor=1.0)
+            symmetrize(a, start, n, from_upper=False)
             product = empty_matrix(n, n, a.owner.dtype)
             factor.divide(start, n, n, own, a.ld, product.pointer, product.ld)
             factor.divide_right(start, n, n, product.pointer, product.ld, own, a.ld)
             return
         m, middle = n - h, start + h
         self._divide(factor, start, h)
-        symmetrize(a, start, h, from_upper=False, factor=1.0)
+        symmetrize(a, start, h, from_upper=False)
         below, beside = a.at(middle, start), lower.at(middle, start)
         rest, half = (empty_matrix(m, h, a.owner.dtype) for _ in range(2))
         factor.divide_right(start, m, h, below, a.ld, rest.pointer, rest.ld)
@@ -109,8 +141,8 @@ class _Problem:
     def _multiply(self) -> None:
         """A = Lᴴ A L, with zeros above the diagonal of L, where cuSOLVER may leave anything."""
         n, blas, a, lower = self._n, self._blas, self._a, zero_matrix(self._n, self._n, self._a.owner.dtype)
-        symmetrize(a, 0, n, from_upper=False, factor=1.0)
-        load_triangle(as_array(self._lower, n, n), True, lower.pointer, lower.ld, self._status.data.ptr)
+        symmetrize(a, 0, n, from_upper=False)
+        load_triangle(as_array(self._lower, n, n), True, lower.pointer, lower.ld, address(self._status) + 12)
         self._lower, product = lower, empty_matrix(n, n, a.owner.dtype)
         # Of each column of A L, and of each row of Lᴴ A L, what L holds.
         for j in range(0, n, SIZE):
@@ -125,6 +157,12 @@ class _Problem:
 
     def transform_back(self, v: Any) -> Any:
         """Return the eigenvectors of the generalized problem: L⁻ᴴ V, or L V; V may be overwritten."""
+        v = self._transformed(v)
+        if self._shift_b:
+            v *= v.real.dtype.type(2.0 ** (self._shift_b // 2 * (-1 if self._kind == 3 else 1)))
+        return v
+
+    def _transformed(self, v: Any) -> Any:
         import cupy
 
         n, m = v.shape
@@ -132,11 +170,11 @@ class _Problem:
             v = cupy.asfortranarray(v)
         ld, lower = (v.strides[1] // v.itemsize if m > 1 else n), self._lower
         if self._kind != 3 and self._factor is None:
-            self._blas.solve_lower("L", "C", n, m, lower.pointer, lower.ld, v.data.ptr, ld)
+            self._blas.solve_lower("L", "C", n, m, lower.pointer, lower.ld, address(v), ld)
             return v
         x = cupy.empty((n, m), v.dtype, order="F")
         if self._factor is not None:
-            self._factor.divide_conjugate(m, v.data.ptr, ld, x.data.ptr, n)
+            self._factor.divide_conjugate(m, address(v), ld, address(x), n)
         else:
-            self._blas.gemm(n, m, n, 1.0, lower.pointer, lower.ld, v.data.ptr, ld, 0.0, x.data.ptr, n)
+            self._blas.gemm(n, m, n, 1.0, lower.pointer, lower.ld, address(v), ld, 0.0, address(x), n)
         return x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spectile.core.pointers import address
 from spectile.evd.cuda.matrix import Matrix, as_array, copy_columns, empty_matrix, largest_entry, symmetrize
 from spectile.evd.types import exponent_near_one, require_finite
 
@@ -32,17 +33,14 @@ def load_matrix(array: Any, *, lower: bool, check_finite: bool, overwrite: bool 
         matrix, triangle = empty_matrix(n, n, dtype), lower != rows
         columns = array.T if rows else array
         if columns.strides[0] == columns.itemsize and columns.strides[1] >= n * columns.itemsize:
-            copy_columns(columns.data.ptr, columns.strides[1], matrix, n, n)
+            copy_columns(address(columns), columns.strides[1], matrix, n, n)
         else:
             # Transposed on both sides, because CuPy takes the last index as the fastest.
             as_array(matrix, n, n).T[...] = columns.T
     largest = largest_entry(matrix, n, lower=triangle)
     require_finite(largest, lower, check_finite)
     scale = exponent_near_one(largest)
-    # 2**scale itself may be out of range: in two steps.
-    symmetrize(matrix, 0, n, from_upper=not triangle, factor=2.0 ** (scale // 2))
-    if scale:
-        symmetrize(matrix, 0, n, from_upper=False, factor=2.0 ** (scale - scale // 2))
+    symmetrize(matrix, 0, n, from_upper=not triangle, exponent=scale)
     return matrix, scale
 
 
@@ -50,7 +48,7 @@ def fits_in_place(array: Any) -> bool:
     """Return whether the kernels can work in the memory of `array`: aligned columns, or rows of a real matrix."""
     size, n = array.itemsize, array.shape[0]
     views = (array,) if array.dtype.kind == "c" else (array, array.T)
-    return array.data.ptr % 128 == 0 and any(
+    return address(array) % 128 == 0 and any(
         view.strides[0] == size and view.strides[1] >= n * size and view.strides[1] % 128 == 0 for view in views
     )
 
@@ -65,6 +63,6 @@ def _as_columns(array: Any, lower: bool) -> tuple[Matrix, bool]:
     n, size = array.shape[0], array.itemsize
     for view, triangle in ((array, lower), (array.T, not lower)):
         if view.strides[0] == size and view.strides[1] >= n * size:
-            return Matrix(view.data.ptr, view.strides[1] // size, size, view), triangle
+            return Matrix(address(view), view.strides[1] // size, size, view), triangle
     copy = cupy.array(array, order="F")
-    return Matrix(copy.data.ptr, n, size, copy), lower
+    return Matrix(address(copy), n, size, copy), lower

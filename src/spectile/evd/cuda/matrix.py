@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.evd.cuda.units import MATRIX
-from spectile.evd.types import SCALARS, Scalar
+from spectile.evd.types import SCALARS, Scalar, out_of_range
 
 TILE = 32  # rows and columns that a block of matrix.cu transposes
 
@@ -45,7 +46,7 @@ def empty_matrix(rows: int, columns: int, dtype: Any) -> Matrix:
     step = 128 // itemsize
     ld = max(step, -(-rows // step) * step)
     owner = cupy.empty(ld * max(columns, 1), dtype)
-    return Matrix(owner.data.ptr, ld, itemsize, owner)
+    return Matrix(address(owner), ld, itemsize, owner)
 
 
 def zero_matrix(rows: int, columns: int, dtype: Any) -> Matrix:
@@ -60,7 +61,7 @@ def as_array(matrix: Matrix, rows: int, columns: int) -> Any:
     import cupy
 
     strides = (matrix.itemsize, matrix.ld * matrix.itemsize)
-    start = matrix.owner.data + (matrix.pointer - matrix.owner.data.ptr)
+    start = matrix.owner.data + (matrix.pointer - address(matrix.owner))
     return cupy.ndarray((rows, columns), matrix.owner.dtype, memptr=start, strides=strides)
 
 
@@ -70,17 +71,16 @@ def triangle_shape(n: int, scalar: Scalar) -> Shape:
     return Shape((tiles, tiles), 256, TILE * (TILE + 1) * scalar.itemsize)
 
 
-def symmetrize(a: Matrix, start: int, n: int, *, from_upper: bool, factor: float) -> None:
-    """Fill the other triangle of A[start:start+n, start:start+n] from one triangle times `factor`."""
+def symmetrize(a: Matrix, start: int, n: int, *, from_upper: bool, exponent: int = 0) -> None:
+    """Fill the other triangle of A[start:start+n, start:start+n] from one triangle times 2**exponent."""
     scalar = a.scalar
     kernel(MATRIX[scalar.name], "symmetrize")(
         triangle_shape(n, scalar),
-        *(np.uintp(a.at(start, start)), np.int64(a.ld), np.int32(n), np.int32(from_upper)),
-        np.dtype(scalar.real).type(factor),
+        *(np.uintp(a.at(start, start)), np.int64(a.ld), np.int32(n), np.int32(from_upper), np.int32(exponent)),
     )
 
 
-def load_triangle(array: Any, lower: bool, out: int, ldo: int, not_finite: int) -> None:
+def load_triangle(array: Any, lower: bool, out: int, ldo: int, word: int, *, wide: bool = False) -> None:
     """Copy one triangle of `array` into the lower triangle of `out`, with zeros in the place of NaN and infinity.
 
     Parameters
@@ -90,16 +90,94 @@ def load_triangle(array: Any, lower: bool, out: int, ldo: int, not_finite: int) 
         Which triangle of `array` is read.
     out, ldo : int
         Address and leading dimension of a column-major matrix.
-    not_finite : int
-        Address of an int32, set to 1 where the triangle holds NaN or infinity.
+    word : int
+        Address of an int32, 0 before; then what `shift_of` and `is_finite` understand.
+    wide : bool
+        Whether `out` is in double precision.
     """
     n, size, scalar = array.shape[0], array.itemsize, SCALARS[array.dtype.name]
     along_i, along_j = array.strides if lower else array.strides[::-1]
-    kernel(MATRIX[scalar.name], "load_triangle")(
+    kernel(MATRIX[scalar.name], "load_wide" if wide else "load_triangle")(
         triangle_shape(n, scalar),
-        *(np.uintp(array.data.ptr), np.int64(along_i // size), np.int64(along_j // size), np.int32(n)),
-        *(np.int32(not lower), np.uintp(out), np.int64(ldo), np.uintp(not_finite)),
+        *(np.uintp(address(array)), np.int64(along_i // size), np.int64(along_j // size), np.int32(n)),
+        *(np.int32(not lower), np.uintp(out), np.int64(ldo), np.uintp(word)),
     )
+
+
+#: Of matrix.cu: what a word is larger than the exponent of the largest part, and the least of a matrix not finite.
+BIAS, NOT_FINITE = 2048, 100_000
+
+
+def is_finite(word: int) -> bool:
+    """Return whether a matrix of this word holds neither NaN nor infinity."""
+    return word < NOT_FINITE
+
+
+def exponent_of(word: int) -> int:
+    """Return the least exponent of a power of two that all parts of a finite matrix are below; 0 for zeros."""
+    return word - BIAS if word else 0
+
+
+def shift_of(word: int, target: int = 0, slack: int = 16) -> int:
+    """Return by which power of two `scale_triangle` has multiplied a matrix of this word: an even number."""
+    shift = target - exponent_of(word)
+    return 0 if word == 0 or not is_finite(word) or abs(shift) <= slack else shift & ~1
+
+
+def scale_triangle(name: str, a: int, lda: int, n: int, word: int, target: int = 0, slack: int = 16) -> None:
+    """Multiply the lower triangle of a matrix of dtype `name` with 2**shift_of(word), without a word to the host.
+
+    The largest part is then below 2**target, and at least a quarter of it; within 2**slack of it nothing is done.
+    """
+    kernel(MATRIX[name], "scale_triangle")(
+        columns_shape(n),
+        *(np.uintp(a), np.int64(lda), np.int32(n), np.uintp(word), np.int32(target), np.int32(slack)),
+    )
+
+
+def parts_shape(count: int) -> Shape:
+    """Launch of the kernels that take a list of numbers."""
+    return Shape((max(1, min(-(-count // 256), 2048)),), 256)
+
+
+def near_one(array: Any) -> int | None:
+    """Multiply a contiguous array by the power of two that brings its largest part near 1.
+
+    Returns
+    -------
+    int or None
+        The exponent; None where a part is NaN or infinity.
+    """
+    import cupy
+
+    scalar = SCALARS[array.dtype.name]
+    word, count = cupy.zeros(1, np.int32), array.size * scalar.parts
+    numbers = parts_shape(count), np.uintp(address(array)), np.int64(count)
+    kernel(MATRIX[scalar.name], "find_word")(*numbers, word)
+    found = int(word[0])
+    if not is_finite(found):
+        return None
+    shift = shift_of(found)
+    if shift:
+        kernel(MATRIX[scalar.name], "scale_parts")(*numbers, np.int32(shift))
+    return shift
+
+
+def widened(array: Any) -> Any:
+    """Return an array in double precision, exactly: CuPy's conversion takes small numbers of float32 for 0."""
+    import cupy
+
+    if array.dtype.char not in "fF" or not array.size:
+        return array.astype(np.promote_types(array.dtype, np.float64), copy=False)
+    scalar, given = SCALARS[array.dtype.name], cupy.ascontiguousarray(array)
+    out, count = cupy.empty(given.shape, scalar.wide), given.size * scalar.parts
+    kernel(MATRIX[scalar.real], "widen")(parts_shape(count), np.uintp(address(given)), np.int64(count), out)
+    return out
+
+
+def columns_shape(n: int) -> Shape:
+    """Launch of `scale_triangle`."""
+    return Shape((min(n, 1024),), 256)
 
 
 def largest_shape(n: int) -> Shape:
@@ -136,6 +214,22 @@ def scaled_values(w: Any, exponent: int, scalar: Scalar, factor: float = 1.0) ->
     return out
 
 
+#: A power of two that no number of any dtype reaches.
+EVER = 2**31
+
+
+def require_in_range(w: Any, below: int) -> Any:
+    """Return eigenvalues in their own dtype, which are below 2**below, or raise OverflowError where one is infinite.
+
+    Where they may be too large, and only there, the host waits for them.
+    """
+    import cupy
+
+    if below >= np.finfo(w.dtype).maxexp and not bool(cupy.isfinite(w).all()):
+        raise out_of_range(w.dtype)
+    return w
+
+
 def copy_columns(source: int, source_pitch: int, target: Matrix, rows: int, columns: int) -> None:
     """Copy columns of contiguous elements, `source_pitch` bytes apart, by the device's copy engine."""
     import cupy
@@ -150,7 +244,10 @@ def copy_columns(source: int, source_pitch: int, target: Matrix, rows: int, colu
 
 def shapes(n: int, scalar: Scalar) -> Iterator[tuple[str, Shape]]:
     """Yield every launch of this module for a matrix of order n, with the kernel's name."""
-    for name in ("symmetrize", "load_triangle"):
+    for name in ("symmetrize", "load_triangle", "load_wide"):
         yield name, triangle_shape(n, scalar)
+    yield "scale_triangle", columns_shape(n)
+    for name in ("find_word", "scale_parts", "widen"):
+        yield name, parts_shape(n)
     yield "triangle_max", largest_shape(n)
     yield "scale_values", values_shape(n)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from spectile.evd.arguments import batch_shape, refuse_ragged, selected
 from spectile.evd.cuda import run
 from spectile.evd.cuda.back.sweeps import apply_chasing
 from spectile.evd.cuda.chasing.chase import chase_band
-from spectile.evd.cuda.matrix import as_array, zero_matrix
-from spectile.evd.types import SCALARS, Options, Subset, exponent_near_one, scalar_of, working_dtype
+from spectile.evd.cuda.matrix import as_array, near_one, widened, zero_matrix
+from spectile.evd.types import Options, Subset, exponent_near_one, scalar_of, working_dtype
 
 TRIDIAGONAL_DRIVERS = ("auto", "stemr", "sterf", "stebz", "stev", "stevd")
 
@@ -48,17 +47,8 @@ def _solve_each(solve: Any, lead: tuple[int, ...], eigvals_only: bool, to_caller
     else:
         values, vectors = zip(*(solve(index) for index in np.ndindex(*lead)), strict=True)
         refuse_ragged(values)
-        w, v = _stacked(values, lead), None if eigvals_only else _stacked(vectors, lead)
+        w, v = run.stacked(values, lead), None if eigvals_only else run.stacked(vectors, lead)
     return to_caller_kind(w) if eigvals_only else (to_caller_kind(w), to_caller_kind(v))
-
-
-def _stacked(parts: Sequence[Any], lead: tuple[int, ...]) -> Any:
-    import cupy
-
-    result = cupy.empty((len(parts), *parts[0].shape), parts[0].dtype)
-    for number, part in enumerate(parts):
-        result[number] = part
-    return result.reshape(*lead, *parts[0].shape)
 
 
 def _check_tridiagonal(d: Any, e: Any, driver: Any) -> None:
@@ -86,33 +76,27 @@ def _solve_tridiagonal(
 ) -> tuple[Any, Any]:
     import cupy
 
-    n = len(d)
-    wide, beside = d.astype(np.float64), cupy.zeros(n, np.float64)
-    beside[: n - 1] = e
+    n, scalar = len(d), scalar_of(dtype)
+    wide, beside = widened(d), cupy.zeros(n, np.float64)
+    beside[: n - 1] = widened(e)
     largest = max(float(cupy.abs(x).max()) for x in (wide, beside))
     _require_finite(largest, check_finite)
     if n == 1:
-        wanted = _wanted(wide, subset)
-        return wide[wanted].astype(dtype), cupy.ones((1, 1), dtype)[:, wanted] if vectors else None
+        wanted = slice(0, 1) if subset is None else subset.of(cupy.asnumpy(wide), scalar.real)
+        return run.own_values(wide[wanted], 0, scalar), cupy.ones((1, 1), dtype)[:, wanted] if vectors else None
     scale = exponent_near_one(largest)
     wide, beside = cupy.ldexp(wide, scale), cupy.ldexp(beside, scale)
     if not vectors:
-        return cupy.ldexp(run.wanted_values(wide, beside, scale, subset), -scale).astype(dtype), None
+        return run.own_values(run.wanted_values(wide, beside, scale, subset, scalar), scale, scalar), None
     with memory.allocating(f"the tridiagonal eigenproblem of order {n:,}", 16 * n * n):
-        w, z, columns = run.wanted_vectors(wide, beside, SCALARS["float64"], scale, subset)
-        return cupy.ldexp(w, -scale).astype(dtype), as_array(z, n, columns).astype(dtype, order="F")
+        w, z, columns = run.wanted_vectors(wide, beside, scalar, scale, subset)
+        return run.own_values(w, scale, scalar), as_array(z, n, columns).astype(dtype, order="F")
 
 
 def _require_finite(largest: float, check_finite: bool) -> None:
     if not math.isfinite(largest):
         error = ValueError if check_finite else np.linalg.LinAlgError
         raise error("array must not contain infs or NaNs")
-
-
-def _wanted(w: Any, subset: Subset | None) -> slice:
-    import cupy
-
-    return slice(0, len(w)) if subset is None else subset.of(cupy.asnumpy(w))
 
 
 def eig_banded(
@@ -147,10 +131,13 @@ def _lower_band(band: Any, lower: bool) -> Any:
     rows, n = band.shape
     result = cupy.zeros((min(rows, n), n), band.dtype)
     for offset in range(min(rows, n)):
-        given = band[offset, : n - offset] if lower else band[rows - 1 - offset, offset:].conj()
-        result[offset, : n - offset] = given
+        result[offset, : n - offset] = band[offset, : n - offset] if lower else band[rows - 1 - offset, offset:]
     if band.dtype.kind == "c":
-        result[0] = result[0].real
+        parts = result.view(scalar_of(band.dtype).real)
+        parts[0, 1::2] = 0
+        if not lower:  # the sign alone, because arithmetic of CuPy takes small numbers of float32 for 0
+            bits = parts.view(f"uint{8 * parts.itemsize}")[:, 1::2]
+            bits ^= bits.dtype.type(1 << 8 * parts.itemsize - 1)
     return result
 
 
@@ -159,33 +146,31 @@ def _solve_banded(band: Any, vectors: bool, subset: Subset | None, check_finite:
 
     rows, n = band.shape
     scalar = scalar_of(band.dtype)
-    parts = band.view(scalar.real)
-    largest = float(cupy.abs(parts).max())
-    _require_finite(largest, check_finite)
     fitting = [b for b in scalar.bandwidths if rows - 1 <= b]
     if not fitting:
         return _solve_dense(band, vectors, subset, check_finite)
-    scale, b = exponent_near_one(largest), fitting[0]
+    scale, b = near_one(band), fitting[0]
+    if scale is None:
+        _require_finite(math.nan, check_finite)
+    assert scale is not None
     run.prepare_stages(n, scalar.name, b, vectors=vectors, subset=subset, dense=False)
     space = cupy.zeros((n + 2, 2 * b), band.dtype)
     space[:n, :rows] = band.T
-    scaled = space.view(scalar.real)
-    cupy.ldexp(scaled, scale, out=scaled)
     with memory.allocating(
         f"the banded eigenproblem of order {n:,}", (3 if vectors else 0) * n * n * scalar.wide_bytes
     ):
         reflectors = zero_matrix(n, n, band.dtype) if vectors else None
         d, e = chase_band(space, n, b, reflectors)
         if reflectors is None:
-            return cupy.ldexp(run.wanted_values(d, e, scale, subset), -scale).astype(scalar.real), None
+            return run.own_values(run.wanted_values(d, e, scale, subset, scalar), scale, scalar), None
         w, z, columns = run.wanted_vectors(d, e, scalar, scale, subset)
         if columns:
             apply_chasing(reflectors, n, b, z.pointer, z.ld, columns)
-        return cupy.ldexp(w, -scale).astype(scalar.real), as_array(z, n, columns).astype(band.dtype, order="F")
+        return run.own_values(w, scale, scalar), as_array(z, n, columns).astype(band.dtype, order="F")
 
 
 def _solve_dense(band: Any, vectors: bool, subset: Subset | None, check_finite: bool) -> tuple[Any, Any]:
-    """Solve a band that is wider than the chasing kernels hold as a dense matrix."""
+    """Solve a band that is wider than the chasing kernels hold as a dense matrix, which finds what is not finite."""
     import cupy
 
     rows, n = band.shape

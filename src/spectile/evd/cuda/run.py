@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from spectile.core import arrays, device, memory
 from spectile.core.compile import prepare
 from spectile.core.devices import Device
 from spectile.core.launch import Shape
+from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cuda import generalized, units
 from spectile.evd.cuda import matrix as matrix_kernels
 from spectile.evd.cuda.back import panels as back_panels
@@ -32,7 +33,15 @@ from spectile.evd.cuda.choose import (
     widened_order,
 )
 from spectile.evd.cuda.load import fits_in_place, load_matrix
-from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, scaled_values, zero_matrix
+from spectile.evd.cuda.matrix import (
+    Matrix,
+    as_array,
+    empty_matrix,
+    require_in_range,
+    scaled_values,
+    widened,
+    zero_matrix,
+)
 from spectile.evd.cuda.reduction import panel
 from spectile.evd.cuda.reduction.band import band_reduction
 from spectile.evd.cuda.small import rotations
@@ -74,7 +83,8 @@ def _as_pair(a: Any, b: Any) -> tuple[Any, Any]:
 
     dtype = np.promote_types(a.dtype, b.dtype)
     shape = np.broadcast_shapes(a.shape, b.shape)
-    return tuple(cupy.broadcast_to(x.astype(dtype, copy=False), shape) for x in (a, b))
+    wide = dtype.char in "dD"
+    return tuple(cupy.broadcast_to((widened(x) if wide else x).astype(dtype, copy=False), shape) for x in (a, b))
 
 
 def tridiagonalize(a: Any, options: Options) -> tuple[Any, Any, Any]:
@@ -129,12 +139,26 @@ def _solve_all(array: Any, options: Options) -> tuple[Any, Any]:
         return _solve_each(array, options, None)
     batch = array.reshape(-1, n, n)
     if n <= ROTATED_ORDER[array.dtype.name]:
-        w, v = rotations.solve(batch, options)
+        solve_batch = rotations.solve
+    elif batched.library() is not None and pays_in_batches(n, len(batch)):
+        solve_batch = batched.solve
     else:
-        if batched.library() is None or not pays_in_batches(n, len(batch)):
-            return _solve_each(array, options, None)
-        w, v = batched.solve(batch, options)
+        return _solve_each(array, options, None)
+    w, v = _solve_batch(batch, options, solve_batch)
     return w.reshape(*lead, -1), None if v is None else v.reshape(*lead, *v.shape[1:])
+
+
+def _solve_batch(batch: Any, options: Options, solve_batch: Callable[[Any, Options], tuple[Any, Any]]) -> Any:
+    """Solve a batch in one call; an interval is cut from the whole spectra."""
+    import cupy
+
+    if options.subset is None or options.subset.by_index:
+        return solve_batch(batch, options)
+    w, v = solve_batch(batch, options._replace(subset=None))
+    wanted = [options.subset.of(values) for values in cupy.asnumpy(w)]
+    refuse_ragged([range(part.stop - part.start) for part in wanted])
+    w = cupy.stack([own[part] for own, part in zip(w, wanted, strict=True)])
+    return w, None if v is None else cupy.stack([own[:, part] for own, part in zip(v, wanted, strict=True)])
 
 
 def _solve_each(array: Any, options: Options, definite: Definite | None) -> tuple[Any, Any]:
@@ -142,15 +166,34 @@ def _solve_each(array: Any, options: Options, definite: Definite | None) -> tupl
     n, lead = array.shape[-1], array.shape[:-2]
     if n > 0 and not lead:
         return _solve_one(array, options, definite)
-    m = n if options.subset is None else options.subset.count()
+    indices = list(np.ndindex(*lead)) if n else []
+    if options.subset is not None and not options.subset.by_index and indices:
+        own = [_solve_one(array[index], options, _own(definite, index)) for index in indices]
+        refuse_ragged([w for w, _ in own])
+        values, parts = zip(*own, strict=True)
+        return stacked(values, lead), stacked(parts, lead) if options.vectors else None
+    m = n if options.subset is None or not options.subset.by_index else options.subset.count()
     w = _empty(array, (*lead, m))
     v = _empty(array, (*lead, n, m), real=False) if options.vectors else None
-    for index in np.ndindex(*lead) if n else ():
-        own = None if definite is None else definite._replace(b=definite.b[index])
-        w[index], vectors = _solve_one(array[index], options, own)
+    for index in indices:
+        w[index], vectors = _solve_one(array[index], options, _own(definite, index))
         if v is not None:
             v[index] = vectors
     return w, v
+
+
+def _own(definite: Definite | None, index: tuple[int, ...]) -> Definite | None:
+    return None if definite is None else definite._replace(b=definite.b[index])
+
+
+def stacked(parts: Sequence[Any], lead: tuple[int, ...]) -> Any:
+    """Return results of the problems of a batch as one array."""
+    import cupy
+
+    result = cupy.empty((len(parts), *parts[0].shape), parts[0].dtype)
+    for number, part in enumerate(parts):
+        result[number] = part
+    return result.reshape(*lead, *parts[0].shape)
 
 
 def _solve_one(array: Any, options: Options, definite: Definite | None) -> tuple[Any, Any]:
@@ -192,13 +235,13 @@ def _solve_by_vendor(array: Any, options: Options) -> tuple[Any, Any]:
 
     n, dtype, scalar = array.shape[0], array.dtype, SCALARS[array.dtype.name]
     # cuSOLVER's solver of single precision does not converge for graded matrices, or loses digits in silence.
-    given = array.astype(scalar.wide) if n <= widened_order(device.describe()) else array
+    wide = dtype != scalar.wide and n <= widened_order(device.describe())
     # cuSOLVER works in a copy of the matrix and in about four times its size.
-    with memory.allocating(f"cuSOLVER's eigensolver of order {n:,}", 5 * given.nbytes):
+    with memory.allocating(f"cuSOLVER's eigensolver of order {n:,}", 5 * array.nbytes * (1 + wide)):
         w, v = vendor.eigh(
-            given, lower=options.lower, eigvals_only=not options.vectors, check_finite=options.check_finite
+            array, lower=options.lower, eigvals_only=not options.vectors, check_finite=options.check_finite, wide=wide
         )
-    w, v = w.astype(scalar.real, copy=False), None if v is None else v.astype(dtype, copy=False)
+    v = None if v is None else v.astype(dtype, copy=False)
     if options.subset is None:
         return w, v
     wanted = options.subset.of(cupy.asnumpy(w))
@@ -235,11 +278,11 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
     with _work_space("the eigenproblem", array, options) as overwrite:
         panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block)
         if not options.vectors:
-            return scaled_values(wanted_values(d, e, scale, options.subset), -scale, scalar), None
+            return own_values(wanted_values(d, e, scale, options.subset, scalar), scale, scalar), None
         w, z, columns = wanted_vectors(d, e, scalar, scale, options.subset)
         if columns:
             z = _transform_back(panels, z, columns)
-        return scaled_values(w, -scale, scalar), as_array(z, n, columns).astype(array.dtype, copy=False)
+        return own_values(w, scale, scalar), as_array(z, n, columns).astype(array.dtype, copy=False)
 
 
 def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, block: int) -> tuple[Any, Any, Any]:
@@ -252,8 +295,20 @@ def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, bl
             z = zero_matrix(n, n, scalar.wide)
             as_array(z, n, n)[np.arange(n), np.arange(n)] = 1
             q = as_array(_transform_back(panels, z, n), n, n)
-    d, e = (scaled_values(x, -scale, scalar) for x in (d, e[: n - 1]))
+    d, e = (own_values(x, scale, scalar) for x in (d, e[: n - 1]))
     return d, e, q
+
+
+def own_values(w: Any, scale: int, scalar: Scalar) -> Any:
+    """Return numbers of the size of the eigenvalues, in float64 and of a matrix times 2**scale, as they are.
+
+    Raises
+    ------
+    OverflowError
+        If one is beyond the range of its dtype.
+    """
+    # The largest entry was below 2**16, and an eigenvalue is below the sum of a row.
+    return require_in_range(scaled_values(w, -scale, scalar), 17 + len(w).bit_length() + 16 - scale)
 
 
 def prepare_stages(
@@ -320,17 +375,22 @@ def _two_stages(
     return panels, d, e, scale
 
 
-def wanted_values(d: Any, e: Any, scale: int, subset: Subset | None) -> Any:
-    """Return the wanted eigenvalues of a tridiagonal matrix times 2**scale."""
+def wanted_values(d: Any, e: Any, scale: int, subset: Subset | None, scalar: Scalar) -> Any:
+    """Return the wanted eigenvalues of a tridiagonal matrix times 2**scale, which comes from one of dtype `scalar`."""
+    import cupy
+
     if subset is None:
         return sturm.eigenvalues(d, e)
     if subset.by_index:
         return sturm.eigenvalues(d, e, slice(subset.low, subset.high + 1))
-    with np.errstate(over="ignore", under="ignore"):
-        low, high = (float(np.ldexp(end, scale)) for end in (subset.low, subset.high))
-    near = sturm.near(d, e, low, high)
-    w = sturm.eigenvalues(d, e, near) if near.start < near.stop else d[:0]
-    return w[_wanted(w, scale, subset)]
+    beside = e[: len(d) - 1]
+    norm = math.sqrt(float((d * d).sum() + 2 * (beside * beside).sum()))
+    ends = subset.ends(norm, scalar.real, scale)
+    near = sturm.near(d, e, *ends)
+    if near.start >= near.stop:
+        return d[:0]
+    w = sturm.eigenvalues(d, e, near)
+    return w[subset.inside(cupy.asnumpy(w), ends)]
 
 
 def wanted_vectors(d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | None) -> tuple[Any, Matrix, int]:
@@ -338,9 +398,11 @@ def wanted_vectors(d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | 
 
     A small part of the spectrum is made by itself, by Sturm counts and inverse iteration, else cut from the whole.
     """
+    import cupy
+
     n = len(d)
     if subset is not None and (not subset.by_index or inverse.pays(n, subset.count())):
-        w = wanted_values(d, e, scale, subset)
+        w = wanted_values(d, e, scale, subset, scalar)
         if len(w) == 0:
             return w, empty_matrix(n, 0, scalar.wide), 0
         x = inverse.eigenvectors(d, e, w) if inverse.pays(n, len(w)) else None
@@ -349,16 +411,8 @@ def wanted_vectors(d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | 
             as_array(z, n, len(w)).T[...] = x.T
             return w, z, len(w)
     w, z = _all_vectors(d, e, scalar)
-    wanted = slice(0, n) if subset is None else _wanted(w, scale, subset)
+    wanted = slice(0, n) if subset is None else subset.of(cupy.asnumpy(w), scalar.real, scale)
     return w[wanted], Matrix(z.at(0, wanted.start), z.ld, z.itemsize, z.owner), wanted.stop - wanted.start
-
-
-def _wanted(w: Any, scale: int, subset: Subset) -> slice:
-    """Return which eigenvalues of a matrix times 2**scale are wanted."""
-    import cupy
-
-    with np.errstate(over="ignore"):
-        return subset.of(np.ldexp(cupy.asnumpy(w), -scale))
 
 
 def _all_vectors(d: Any, e: Any, scalar: Scalar) -> tuple[Any, Matrix]:

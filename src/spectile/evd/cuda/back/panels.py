@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import empty_matrix
 from spectile.evd.cuda.reduction.panel import Panels
@@ -80,11 +81,11 @@ class _Block:
             *(np.uintp(a.pointer), np.int64(a.ld), np.int32(self._panels.n), np.int32(first)),
             *(np.uintp(y.pointer), np.int64(y.ld)),
         )
-        factors = np.uintp(self._panels.t.data.ptr + first // b * b * b * size)
+        factors = np.uintp(address(self._panels.t) + first // b * b * b * size)
         number = np.int32(min(k, self._count - first) // b)
         kernel(self._unit, "place_factors")(place_shape(k), factors, number, np.int32(k), self._t)
         self._blas.gemm(
-            *(k, k, self._rows, 1.0, y.pointer, y.ld, y.pointer, y.ld, 0.0, self._gram.data.ptr, k), ops="CN"
+            *(k, k, self._rows, 1.0, y.pointer, y.ld, y.pointer, y.ld, 0.0, address(self._gram), k), ops="CN"
         )
         span = b
         while span < k:
@@ -93,11 +94,11 @@ class _Block:
 
     def _join(self, span: int) -> None:
         """Complete T of neighbouring blocks of `span` columns: [[T1, −T1 (Y1ᴴ Y2) T2], [0, T2]]."""
-        k, size, t, product = self._k, self._panels.a.itemsize, self._t.data.ptr, self._product.data.ptr
+        k, size, t, product = self._k, self._panels.a.itemsize, address(self._t), address(self._product)
         step, corner, second = 2 * span * (1 + k), span * k * size, t + span * (1 + k) * size
         pairs = k // (2 * span)
         self._blas.batched(
-            *(span, span, span, 1.0, self._gram.data.ptr + corner, k, step, second, k, step),
+            *(span, span, span, 1.0, address(self._gram) + corner, k, step, second, k, step),
             *(0.0, product, k, step, pairs),
         )
         self._blas.batched(
@@ -114,7 +115,7 @@ class _Block:
             target = z + (top + start * ldz) * self._panels.a.itemsize
             inner, scaled = s.at(0, 0), s.at(0, self._width)
             blas.gemm(k, part, rows, 1.0, y.pointer, y.ld, target, ldz, 0.0, inner, s.ld, ops="CN")
-            blas.gemm(k, part, k, 1.0, self._t.data.ptr, k, inner, s.ld, 0.0, scaled, s.ld)
+            blas.gemm(k, part, k, 1.0, address(self._t), k, inner, s.ld, 0.0, scaled, s.ld)
             blas.gemm(rows, part, k, -1.0, y.pointer, y.ld, scaled, s.ld, 1.0, target, ldz)
 
 

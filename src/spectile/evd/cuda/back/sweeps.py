@@ -12,6 +12,7 @@ from spectile.core import device
 from spectile.core.compile import Unit
 from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.evd.cuda.choose import SWEEP_GROUP, TILE_SWEEPS, TILES, tile_slots, tuning
 from spectile.evd.cuda.matrix import Matrix
 from spectile.evd.cuda.units import SWEEP_TILES, SWEEPS
@@ -141,7 +142,7 @@ def _apply_one_by_one(
     name, shape = sweeps.apply_shape(1)
     apply = kernel(unit, name)
     for group in range(last, last - count, -1):
-        own = np.uintp(tiles.data.ptr + (last - group) * width * TILES * sweeps.tile)
+        own = np.uintp(address(tiles) + (last - group) * width * TILES * sweeps.tile)
         apply(shape, *target, own, np.int32(sweeps.tasks(group)), np.int32(group * SWEEP_GROUP))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from spectile.core import device
 from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.evd.cuda.choose import chase_blocks, chase_threads
 from spectile.evd.cuda.matrix import Matrix
 from spectile.evd.cuda.reduction.panel import Panels
@@ -76,7 +77,7 @@ def chase_band(
     unit = CHASING[scalar.name, b]
     shape = chase_shape(n, scalar, b, device.describe(), grid)
     progress = cupy.zeros(2 * n + 2, np.int32)  # of each sweep the released tasks of O and of D; then the ticket
-    ticket = np.uintp(progress.data.ptr + 4 * (2 * n + 1))
+    ticket = np.uintp(address(progress) + 4 * (2 * n + 1))
     messages = cupy.zeros((shape.grid[0] + 1) * (n // b + 2) * 2 * b * scalar.parts * 4, np.uint32)
     if reflectors is None:
         vectors = (np.uintp(0), np.int64(0), np.int64(0))

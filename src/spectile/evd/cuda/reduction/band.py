@@ -8,6 +8,7 @@ import numpy as np
 
 from spectile.core import device
 from spectile.core.launch import kernel
+from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas, add_lower
 from spectile.evd.cuda.choose import largest_order, tuning
 from spectile.evd.cuda.matrix import Matrix, empty_matrix, symmetrize
@@ -50,7 +51,7 @@ def band_reduction(
             v, x = reduction.v, reduction.x
             left, right = v.at(reduction.block, 0), x.at(reduction.block, 0)
             update(reduction.blas, m, columns, -1.0, left, v.ld, right, x.ld, a, rest, syr2k_block)
-            symmetrize(a, rest, m, from_upper=False, factor=1.0)
+            symmetrize(a, rest, m, from_upper=False)
     return reduction.panels
 
 
@@ -103,7 +104,7 @@ class _Reduction:
         blas, top = self.blas, j + b
         m = self.panels.n - top
         y, z, product = x.at(local, used + b), x.at(local, used), v.at(local, used + b)
-        t = self.panels.t.data.ptr + (j // b) * b * b * a.itemsize
+        t = address(self.panels.t) + (j // b) * b * b * a.itemsize
         self._factorization.factor(top, j, m, v.at(local, used), y, v.ld, t)
         # A Y at memory speed, next to V and Y; one product then gives Vᴴ Y, Yᴴ Y and (A Y)ᴴ Y, and with S = Xᴴ Y
         # the pending updates of the block's panels before this one make it P = A Y − V S.

@@ -50,7 +50,8 @@ load_batch(const scalar_t* a, long long stride, long long along_i, long long alo
     }
 }
 
-// Eigenvalues k of matrix b times 2^exponents[b].  Status: whether a matrix is not finite, and what the solver reports.
+// Eigenvalues k of matrix b times 2^exponents[b].  Status: whether a matrix is not finite, what the solver reports, and
+// whether an eigenvalue is too large.
 extern "C" __global__ void __launch_bounds__(256)
 finish_batch(real_t* w, const int* exponents, const int* info, int n, long long total, int* status)
 {
@@ -62,5 +63,7 @@ finish_batch(real_t* w, const int* exponents, const int* info, int n, long long 
         if (exponent == NOT_FINITE) status[0] = 1;
         if (info[matrix] != 0) status[1] = abs(info[matrix]);
     }
-    w[at] = exponent == NOT_FINITE ? NO_NUMBER : (real_t)scalbn(w[at], exponent);
+    const real_t value = exponent == NOT_FINITE ? NO_NUMBER : (real_t)scalbn(w[at], exponent);
+    if (isinf(value) && status != nullptr) status[2] = 1;
+    w[at] = value;
 }

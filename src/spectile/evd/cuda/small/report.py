@@ -8,42 +8,61 @@ from typing import Any
 
 import numpy as np
 
-from spectile.evd.types import Options, not_converged, require_finite
+from spectile.evd.types import Options, not_converged, out_of_range, require_finite
 
-_Status = ctypes.c_int32 * 2
+_Status = ctypes.c_int32 * 3
+
+#: What calls that are captured in a graph read from the host: as long as there may be graphs.
+_OF_GRAPHS: list[Any] = []
 
 
 class Report:
-    """Two int32 in the host's memory, which kernels write to where something failed; read once at the end.
+    """Three int32 in the host's memory, which kernels write to where something failed; read once at the end.
 
     While the stream is captured in a graph there are none, because nothing can be waited for.
 
     Attributes
     ----------
     address : numpy.uintp
-        Of the first, not 0 where an entry is not finite; the second is what the solver reports.  0 for none.
+        Of the first, not 0 where an entry is not finite; the second is what the solver reports, and the third is not 0
+        where an eigenvalue is beyond the range of its dtype.  0 for none.
     """
 
     def __init__(self) -> None:
         import cupy
 
         self._stream = cupy.cuda.get_current_stream()
-        self._memory: Any = None if self._stream.is_capturing() else cupy.cuda.alloc_pinned_memory(8)
+        self._memory: Any = None if self._stream.is_capturing() else cupy.cuda.alloc_pinned_memory(12)
         self.address = np.uintp(0 if self._memory is None else self._memory.ptr)
         if self._memory is not None:
             self._status = _Status.from_address(self._memory.ptr)
-            self._status[0] = self._status[1] = 0
+            self._status[0] = self._status[1] = self._status[2] = 0
+        self._kept: list[Any] = []
 
-    def check(self, options: Options) -> None:
-        """Wait for the stream and raise what was reported."""
+    def keep(self, memory: Any) -> None:
+        """Keep memory of the host that the device's work reads until that work is done."""
+        (_OF_GRAPHS if self._memory is None else self._kept).append(memory)
+
+    def __enter__(self) -> Report:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Wait for what reads and writes the host's memory, also where the call has failed."""
+        if self._memory is not None:
+            self._stream.synchronize()
+
+    def check(self, options: Options, dtype: Any) -> None:
+        """Wait for the stream and raise what was reported of eigenvalues of `dtype`."""
         if self._memory is None:
             return
         self._stream.synchronize()
-        not_finite, failed = self._status
+        not_finite, failed, too_large = self._status
         if not_finite:
             require_finite(np.nan, options.lower, options.check_finite)
         if failed:
             raise not_converged(failed)
+        if too_large:
+            raise out_of_range(dtype)
 
 
 #: How often the host looks at a word, which takes about 0.2 ms in all, before it waits for the stream instead.

@@ -72,7 +72,7 @@ __device__ __forceinline__ int next_position(int position, int half) {
     return position == 2 * half - 1 ? half - 1 : position + 1;
 }
 
-// Tell the host that all matrices have been read, and whether all their entries are finite.  Called by one thread of each
+// Tell the host that all matrices have been read, and whether all their eigenvalues will be finite.  Called by one thread of each
 // block; the last of them tells.  `arrived` counts blocks in its lower half and failures in its upper one, and is 0 again
 // when the host has been told.
 __device__ __forceinline__ void tell(bool finite, volatile int* told, unsigned long long* arrived) {
@@ -88,7 +88,8 @@ __device__ __forceinline__ void tell(bool finite, volatile int* told, unsigned l
 
 // a(i, j) of matrix b is at b * stride + i * along_i + j * along_j for i >= j, conjugated if it is read from an upper
 // triangle; v in rows.  Told, if there is one, becomes 1 as soon as all matrices have been read, or 2 where an entry is not
-// finite.  w and v of such a matrix are NaN, and those of one that MOST_SWEEPS do not diagonalize.
+// finite, or so large that an eigenvalue may not be.  w and v of a matrix that is not finite are NaN, and those of one that
+// MOST_SWEEPS do not diagonalize.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 rotate_small(const scalar_t* a, long long stride, long long along_i, long long along_j, int n, int conjugate, int vectors,
              real_t* w, scalar_t* v, int* told, unsigned long long* arrived)
@@ -125,7 +126,9 @@ rotate_small(const scalar_t* a, long long stride, long long along_i, long long a
     __syncthreads();
     const int scale = *exponent;
     const bool finite = scale < NOT_FINITE;
-    if (thread == 0 && told != nullptr) tell(finite, told, arrived);
+        // No eigenvalue is larger than the sum of a row: what is below this is not beyond the range.
+    const int most_exponent = sizeof(real_t) == 8 ? 1024 : 128;
+    if (thread == 0 && told != nullptr) tell(finite && scale + 33 - __clz(n) < most_exponent, told, arrived);
     // A is brought near 1 by a power of two, which is exact.
     if (finite && scale > -NOT_FINITE)
         for (int at = thread; at < m * m; at += threads) {

@@ -16,7 +16,7 @@ from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.choose import ROTATED_ORDER, rotation_threads
 from spectile.evd.cuda.small.report import all_finite
 from spectile.evd.cuda.units import ROTATIONS
-from spectile.evd.types import Options, Scalar, require_finite, scalar_of
+from spectile.evd.types import Options, Scalar, out_of_range, require_finite, scalar_of
 
 _NOWHERE = np.uintp(0)
 _ORDER_OF = {np.dtype(name).char: order for name, order in ROTATED_ORDER.items()}
@@ -90,6 +90,8 @@ def solve(batch: Any, options: Options) -> tuple[Any, Any]:
     ------
     ValueError
         If a triangle holds NaN or infinity.
+    OverflowError
+        If an eigenvalue is beyond the range of its dtype; where the host does not wait, it is infinite.
     """
     import cupy
 
@@ -101,11 +103,21 @@ def solve(batch: Any, options: Options) -> tuple[Any, Any]:
     if not options.check_finite or cupy.cuda.get_current_stream().is_capturing():
         rotate(*operands, _NOWHERE, _NOWHERE)
     elif not all_finite(lambda address, arrived: rotate(*operands, address, arrived)):
-        require_finite(np.nan, options.lower, options.check_finite)
+        _require_solved(w, options)
     if options.subset is None:
         return w, v
     wanted = slice(options.subset.low, options.subset.high + 1)
     return w[:, wanted], None if v is None else v[:, :, wanted]
+
+
+def _require_solved(w: Any, options: Options) -> None:
+    """Raise where matrices were not finite or eigenvalues are not."""
+    import cupy
+
+    if bool(cupy.isnan(w).any()):
+        require_finite(np.nan, options.lower, options.check_finite)
+    if bool(cupy.isinf(w).any()):
+        raise out_of_range(w.dtype)
 
 
 def shapes(n: int, count: int, scalar: Scalar) -> Iterator[tuple[str, Shape]]:

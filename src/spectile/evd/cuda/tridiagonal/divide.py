@@ -9,6 +9,7 @@ import numpy as np
 
 from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import Matrix, empty_matrix, scaled_values
 from spectile.evd.cuda.tridiagonal import merge
@@ -100,7 +101,7 @@ def _merge_level(
         columns = min(chunk, m - first)
         merges.write_vectors(s, columns, m, first=first)
         for number, (start, target) in enumerate(zip(starts, reversed(starts), strict=True)):
-            top, vectors = number * middle, s.data.ptr + 8 * number * each * m * columns
+            top, vectors = number * middle, address(s) + 8 * number * each * m * columns
             for row in (0, half):
                 blas.batched(
                     *(half, columns, half, 1.0, q.at(top + row, start + row), q.ld, stride),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas, factorize
 from spectile.evd.cuda.tridiagonal.sturm import norm_bound
 from spectile.evd.cuda.units import INVERSE
@@ -78,12 +79,12 @@ def _orthonormalize(x: Any) -> bool:
     for _ in range(PASSES):
         # X in rows is Xᵀ in columns.
         gram = cupy.empty((count, count), np.float64, order="F")
-        blas.gemm(count, count, n, 1.0, x.data.ptr, count, x.data.ptr, count, 0.0, gram.data.ptr, count, ops="NC")
+        blas.gemm(count, count, n, 1.0, address(x), count, address(x), count, 0.0, address(gram), count, ops="NC")
         difference = gram.copy()
         difference[diagonal, diagonal] -= 1
         deviation = cupy.abs(difference).max()
-        factorize(gram.dtype, count, gram.data.ptr, count, info.data.ptr)
-        blas.solve_lower("L", "N", count, n, gram.data.ptr, count, x.data.ptr, count)
+        factorize(gram.dtype, count, address(gram), count, address(info))
+        blas.solve_lower("L", "N", count, n, address(gram), count, address(x), count)
         if int(info[0]) != 0:
             return False
         if float(deviation) <= NEAR_IDENTITY:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import Matrix, empty_matrix
 from spectile.evd.cuda.units import DIVIDE, ROOTS, VECTORS
@@ -213,7 +214,7 @@ class LastMerge:
                 self._s, count, 2 * depth, first=first, ranks=self._products, rows=self._rows, pairs=self._pairs
             )
             blas.batched(
-                *(rows, count, depth, 1.0, both.pointer, both.ld, h * both.ld, self._s.data.ptr, 2 * depth, depth),
+                *(rows, count, depth, 1.0, both.pointer, both.ld, h * both.ld, address(self._s), 2 * depth, depth),
                 *(0.0, result.pointer, result.ld, width * result.ld, 2),
             )
             targets = self._products[first : first + count]

@@ -15,6 +15,7 @@ import numpy as np
 from spectile.core import memory
 from spectile.core.cupy_parts import part
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.evd.cuda.small.report import Report
 from spectile.evd.cuda.units import BATCH
 from spectile.evd.types import Options, scalar_of
@@ -36,18 +37,21 @@ def solve(batch: Any, options: Options) -> tuple[Any, Any]:
     ------
     ValueError, numpy.linalg.LinAlgError
         If a triangle holds NaN or infinity, with and without `check_finite`; LinAlgError for no convergence, too.
+    OverflowError
+        If an eigenvalue is beyond the range of its dtype.
     """
     import cupy
 
     count, n, _ = batch.shape
     group = max(1, GROUP_BYTES // (n * n * batch.itemsize))
-    w, v, report = [], [], Report()
-    with memory.allocating(f"a batch of {count:,} matrices of order {n:,}", 3 * batch.nbytes):
+    w, v = [], []
+    what = f"a batch of {count:,} matrices of order {n:,}"
+    with memory.allocating(what, 3 * batch.nbytes), Report() as report:
         for first in range(0, count, group):
             values, vectors = _solve_group(batch[first : first + group], options, report)
             w.append(values)
             v.append(vectors)
-        report.check(options)
+        report.check(options, w[0].dtype)
         values = w[0] if len(w) == 1 else cupy.concatenate(w)
         if not options.vectors:
             return values, None
@@ -66,12 +70,12 @@ def _solve_group(batch: Any, options: Options, report: Report) -> tuple[Any, Any
     matrices, exponents = cupy.empty(batch.shape, batch.dtype), cupy.empty(count, np.int32)
     kernel(BATCH[scalar.name], "load_batch")(
         load_shape(n, count),
-        *(np.uintp(batch.data.ptr), np.int64(stride), np.int64(along_i), np.int64(along_j), np.int32(n)),
+        *(np.uintp(address(batch)), np.int64(stride), np.int64(along_i), np.int64(along_j), np.int32(n)),
         *(np.int32(not options.lower), matrices, exponents),
     )
     # Rows in memory are columns for cuSOLVER; a triangle that lies along rows comes to it as the upper one.
     lower = abs(along_j) >= abs(along_i)
-    w, info = _syev(matrices, lower, options.vectors)
+    w, info = _syev(matrices, lower, options.vectors, report)
     kernel(BATCH[scalar.name], "finish_batch")(
         finish_shape(n, count), w, exponents, info, np.int32(n), np.int64(w.size), report.address
     )
@@ -119,7 +123,7 @@ def _options() -> int:
     return int(part("cusolver").createParams())
 
 
-def _syev(matrices: Any, lower: bool, vectors: bool) -> tuple[Any, Any]:
+def _syev(matrices: Any, lower: bool, vectors: bool, report: Report) -> tuple[Any, Any]:
     """Overwrite the matrices with their eigenvectors by ``cusolverDnXsyevBatched``; return w and what it reports."""
     import cupy
 
@@ -135,18 +139,20 @@ def _syev(matrices: Any, lower: bool, vectors: bool) -> tuple[Any, Any]:
     kind, real = ctypes.c_int(_CUDA_TYPES[scalar.name]), ctypes.c_int(_CUDA_TYPES[scalar.real])
     head = (
         *(ctypes.c_void_p(handle), ctypes.c_void_p(_options()), ctypes.c_int(mode), ctypes.c_int(triangle)),
-        *(ctypes.c_int64(n), kind, ctypes.c_void_p(matrices.data.ptr), ctypes.c_int64(n)),
-        *(real, ctypes.c_void_p(w.data.ptr), kind),
+        *(ctypes.c_int64(n), kind, ctypes.c_void_p(address(matrices)), ctypes.c_int64(n)),
+        *(real, ctypes.c_void_p(address(w)), kind),
     )
     device_bytes, host_bytes = ctypes.c_size_t(), ctypes.c_size_t()
     sizes = (ctypes.byref(device_bytes), ctypes.byref(host_bytes))
     _check(loaded.cusolverDnXsyevBatched_bufferSize(*head, *sizes, ctypes.c_int64(count)))
-    work = cupy.empty(device_bytes.value, np.uint8)
+    # That of CUDA 12.6 reads its work space for complex64 before it writes it (pytorch/pytorch#192483).
+    work = cupy.zeros(device_bytes.value, np.uint8)
     host = np.empty(max(host_bytes.value, 1), np.uint8)
+    report.keep(host)
     _check(
         loaded.cusolverDnXsyevBatched(
-            *(*head, ctypes.c_void_p(work.data.ptr), device_bytes, ctypes.c_void_p(host.ctypes.data), host_bytes),
-            *(ctypes.c_void_p(info.data.ptr), ctypes.c_int64(count)),
+            *(*head, ctypes.c_void_p(address(work)), device_bytes, ctypes.c_void_p(address(host)), host_bytes),
+            *(ctypes.c_void_p(address(info)), ctypes.c_int64(count)),
         )
     )
     return w, info

@@ -8,8 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spectile.core.cupy_parts import part
-from spectile.evd.cuda.matrix import Matrix, largest_entry, load_triangle
-from spectile.evd.types import SCALARS, exponent_for_squares, not_converged, require_finite
+from spectile.core.pointers import address
+from spectile.evd.cuda.matrix import (
+    exponent_of,
+    is_finite,
+    load_triangle,
+    require_in_range,
+    scale_triangle,
+    scaled_values,
+    shift_of,
+)
+from spectile.evd.types import SCALARS, exponent_for_squares, not_converged, require_finite, scalar_of
 
 
 class _Plan(NamedTuple):
@@ -37,55 +46,64 @@ def _plan(n: int, name: str, eigvals_only: bool, device: int) -> _Plan:
     kinds = int(to_cuda_dtype(dtype)), int(to_cuda_dtype(real))
     mode = cusolver.CUSOLVER_EIG_MODE_NOVECTOR if eigvals_only else cusolver.CUSOLVER_EIG_MODE_VECTOR
     problem = (_options(), mode, cublas.CUBLAS_FILL_MODE_LOWER, n)
-    unread = cupy.empty(1, dtype).data.ptr
+    unread = address(cupy.empty(1, dtype))
     handle = part("get_cusolver_handle")()
     sizes = cusolver.xsyevd_bufferSize(handle, *problem, kinds[0], unread, n, kinds[1], unread, kinds[0])
     return _Plan(problem, kinds, real, *sizes)
 
 
-def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool) -> tuple[Any, Any]:
-    """Solve one matrix; in double precision without a word to the host before the end.
+def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool, wide: bool = False) -> tuple[Any, Any]:
+    """Solve one matrix, without a word to the host before the end.
 
     Parameters
     ----------
     array : cupy.ndarray, shape (n, n)
     lower, eigvals_only, check_finite : bool
+    wide : bool
+        Whether the matrix is solved in double precision.
 
     Returns
     -------
     w : cupy.ndarray, shape (n,)
+        In the precision of `array`.
     v : cupy.ndarray, shape (n, n), column-major, or None
+        In the precision in which it was solved.
 
     Raises
     ------
     ValueError, numpy.linalg.LinAlgError
         If the triangle holds NaN or infinity, with and without `check_finite`; LinAlgError for no convergence, too.
+    OverflowError
+        If an eigenvalue is beyond the range of its dtype.
     """
     import cupy
 
     cusolver = part("cusolver")
-    n, dtype = array.shape[0], array.dtype
-    v = cupy.empty((n, n), dtype, order="F")
-    status = cupy.zeros(2, np.int32)  # what cuSOLVER reports, and whether an entry is not finite
+    n, given = array.shape[0], scalar_of(array.dtype)
+    scalar = SCALARS[given.wide] if wide else given
+    v = cupy.empty((n, n), scalar.name, order="F")
+    status = cupy.zeros(2, np.int32)  # what cuSOLVER reports, and the word of the matrix
+    word, space = address(status) + 4, address(v)
     # Zeros in the place of NaN, so that cuSOLVER comes to an end; the host hears of them with cuSOLVER's own report.
-    load_triangle(array, lower, v.data.ptr, n, status.data.ptr + 4)
-    plan = _plan(n, dtype.name, eigvals_only, cupy.cuda.runtime.getDevice())
-    exponent = 0
-    if plan.real == np.float32:
-        # cuSOLVER squares entries as they are: of graded matrices they underflow, and it diverges or, worse, goes on.
-        exponent = exponent_for_squares(largest_entry(Matrix(v.data.ptr, n, v.itemsize, v), n, lower=True), n)
-        reals = v.T.view(plan.real)
-        cupy.ldexp(reals, np.int32(exponent), out=reals)
+    load_triangle(array, lower, space, n, word, wide=wide)
+    # cuSOLVER squares entries as they are: those of graded matrices underflow in float32, and it diverges or, worse,
+    # goes on.  In double precision what is near 1 has range enough.
+    aim = (exponent_for_squares(n), 0) if scalar.real == "float32" else (0, 16)
+    scale_triangle(scalar.name, space, n, n, word, *aim)
+    plan = _plan(n, scalar.name, eigvals_only, cupy.cuda.runtime.getDevice())
     w, work = cupy.empty(n, plan.real), cupy.empty(plan.device_bytes, np.uint8)
-    host_work = np.empty(plan.host_bytes, np.uint8)
+    host_work = np.empty(max(plan.host_bytes, 1), np.uint8)  # alive until the report has come, which ends the call
     kind, real_kind = plan.kinds
     cusolver.xsyevd(
-        *(part("get_cusolver_handle")(), *plan.problem, kind, v.data.ptr, n, real_kind, w.data.ptr, kind),
-        *(work.data.ptr, plan.device_bytes, host_work.ctypes.data, plan.host_bytes, status.data.ptr),
+        *(part("get_cusolver_handle")(), *plan.problem, kind, space, n, real_kind, address(w), kind),
+        *(address(work), plan.device_bytes, address(host_work), plan.host_bytes, address(status)),
     )
-    info, not_finite = status.get().tolist()
-    if not_finite:
+    info, found = status.get().tolist()
+    if not is_finite(found):
         require_finite(np.nan, lower, check_finite)
     if info:
         raise not_converged(info)
-    return cupy.ldexp(w, np.int32(-exponent)) if exponent else w, None if eigvals_only else v
+    shift = shift_of(found, *aim)
+    if shift or given is not scalar:
+        w = scaled_values(w.astype(np.float64, copy=False), -shift, given)
+    return require_in_range(w, exponent_of(found) + n.bit_length() + 1), None if eigvals_only else v
