@@ -2,7 +2,7 @@
 
 from spectile.evd.api import eigh, eigvalsh, tridiagonalize
 from spectile.evd.narrow import eig_banded, eigh_tridiagonal, eigvals_banded, eigvalsh_tridiagonal
-from spectile.evd.types import Tridiagonalization
+from spectile.evd.types import EighResult, Tridiagonalization
 
-__all__ = ["Tridiagonalization", "eig_banded", "eigh", "eigh_tridiagonal", "eigvals_banded", "eigvalsh"]
+__all__ = ["EighResult", "Tridiagonalization", "eig_banded", "eigh", "eigh_tridiagonal", "eigvals_banded", "eigvalsh"]
 __all__ += ["eigvalsh_tridiagonal", "tridiagonalize"]

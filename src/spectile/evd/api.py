@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from spectile.evd.arguments import check_driver, definite_of, reads_lower, require_square, subset_of
 from spectile.evd.dispatch import backend_module
-from spectile.evd.types import Backend, Options, Tridiagonalization
+from spectile.evd.types import Backend, EighResult, Options, Tridiagonalization
 
 Driver = Literal["ev", "evd", "evr", "evx", "gv", "gvd", "gvx"]
 
@@ -60,7 +60,9 @@ def eigh(
     subset_by_index : (int, int), optional
         First and last index, both included, of the wanted eigenvalues in ascending order.
     subset_by_value : (float, float), optional
-        Half-open interval (low, high] of the wanted eigenvalues; infinities are allowed.
+        Half-open interval (low, high] of the wanted eigenvalues; infinities are allowed.  An eigenvalue within
+        roundoff of an end, 4 ε ‖A‖ with the Frobenius norm, counts as equal to it, so that all copies of a multiple one
+        do.  Of a batch, all matrices must have equally many.
     driver : {"ev", "evd", "evr", "evx", "gv", "gvd", "gvx"}, optional
         LAPACK's driver to call on the CPU instead of the fastest; the last three with `b`.  On CUDA the name is checked
         and has no effect.
@@ -74,7 +76,8 @@ def eigh(
     w : array, shape (..., m)
         Eigenvalues, ascending, real, in the precision of `a`.
     v : array, shape (..., n, m)
-        Eigenvectors in columns; not returned with `eigvals_only`.  With `b` they are normalized as SciPy's: vᴴ B v = I,
+        Eigenvectors in columns; not returned with `eigvals_only`.  The pair is a named tuple, of ``eigenvalues`` and
+        ``eigenvectors``.  With `b` they are normalized as SciPy's: vᴴ B v = I,
         or vᴴ B⁻¹ v = I for `type` 3.
 
     Raises
@@ -82,7 +85,9 @@ def eigh(
     ValueError
         If `a` is not square, holds NaN or infinity, or a subset is not valid.
     TypeError
-        If the dtype is not supported, or entries are masked.
+        If the dtype is not supported, entries are masked, or the matrix is sparse.
+    OverflowError
+        If an eigenvalue is beyond the range of its dtype, as it may be for entries near the largest number.
     MemoryError
         If the matrix and the work space do not fit; the message has the bytes.
     numpy.linalg.LinAlgError
@@ -104,8 +109,7 @@ def eigh(
 
     Examples
     --------
-    The orbital energies of a Fock matrix in a basis that is not orthogonal, as in PySCF (``mf.eig = lambda f, s:
-    spectile.eigh(f, s)``):
+    The orbital energies of a Fock matrix in a basis that is not orthogonal (docs/guide.md has the lines for PySCF):
 
     >>> import numpy as np, spectile
     >>> fock, overlap = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([[2.0, 0.0], [0.0, 2.0]])
@@ -127,7 +131,8 @@ def eigh(
         )
     lower = bool(lower) if UPLO is None else reads_lower(UPLO)
     options = Options(lower, not eigvals_only, overwrite_a, check_finite, subset, driver)
-    return backend_module("run", (a,) if b is None else (a, b), backend).eigh(a, options, definite)
+    found = backend_module("run", (a,) if b is None else (a, b), backend).eigh(a, options, definite)
+    return found if eigvals_only else EighResult(*found)
 
 
 def eigvalsh(

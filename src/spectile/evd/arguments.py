@@ -28,18 +28,27 @@ def any_on_device(operands: tuple[Any, ...]) -> bool:
 def require_square(a: Any, name: str = "a") -> tuple[int, ...]:
     """Return the shape of `a`, and raise ValueError unless its last two axes have one length."""
     if type(a) is not np.ndarray:
-        refuse_masked(name, a)
+        refuse_other(name, a)
     if isinstance(a, np.ndarray) or type(a).__module__ == "cupy":
         shape: tuple[int, ...] = a.shape
     else:
-        shape = tuple(int(length) for length in getattr(a, "shape", np.shape(a)))
+        shape = tuple(int(length) for length in (a.shape if hasattr(a, "shape") else arrays.host_array(name, a).shape))
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise ValueError(f'expected square "{name}" matrix, and not shape {shape}')
     return shape
 
 
-def refuse_masked(name: str, array: Any) -> None:
-    """Raise UnsupportedOperandError for an array with masked entries, whose mask would be lost."""
+def refuse_other(name: str, array: Any) -> None:
+    """Raise UnsupportedOperandError for what is no dense array, and for masked entries, whose mask would be lost."""
+    if isinstance(array, str):
+        raise UnsupportedOperandError(
+            f'{name} is the word {array!r}, and a matrix is needed: name the triangle as lower=False or UPLO="U"'
+        )
+    if hasattr(array, "tocsr") or hasattr(array, "todense"):
+        raise UnsupportedOperandError(
+            f"{name} is a sparse matrix, and a dense array is needed: scipy.sparse.linalg.eigsh finds a few of its "
+            f"eigenpairs, spectile.kpm_dos its density of states, and {name}.toarray() makes it dense"
+        )
     if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
         raise UnsupportedOperandError(
             f"{name} has masked entries, whose mask would be lost: fill them, as {name}.filled(0) does"
@@ -63,7 +72,9 @@ def batch_shape(*leads: tuple[int, ...]) -> tuple[int, ...]:
 def refuse_ragged(values: Iterable[Any]) -> None:
     """Raise ValueError unless the eigenvalues that were found in each matrix of a batch are equally many."""
     if len({len(w) for w in values}) > 1:
-        raise ValueError('select="v" finds its own number of eigenvalues in each matrix of this batch: loop over them')
+        raise ValueError(
+            "the interval holds its own number of eigenvalues of each matrix of this batch: loop over the matrices"
+        )
 
 
 def definite_of(shape: tuple[int, ...], b: Any, kind: int, overwrite: bool) -> tuple[Definite, tuple[int, ...]]:
@@ -134,10 +145,6 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
             raise ValueError(
                 "Requested eigenvalue bounds are not valid. Valid range is (-inf, inf) and low < high, but "
                 f"low={by_value[0]}, high={by_value[1]} is given"
-            )
-        if len(shape) > 2:
-            raise ValueError(
-                "subset_by_value gives each matrix of a batch its own number of eigenvalues: loop over them"
             )
     return None if (subset.low, subset.high) in ((0, n - 1), (-math.inf, math.inf)) else subset
 

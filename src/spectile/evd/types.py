@@ -161,6 +161,21 @@ class Subset:
         return int(self.high - self.low + 1)
 
 
+class EighResult(NamedTuple):
+    """Eigenvalues and eigenvectors, by the names of `numpy.linalg.eigh`.
+
+    Attributes
+    ----------
+    eigenvalues : array, shape (..., m)
+        Ascending.
+    eigenvectors : array, shape (..., n, m)
+        In columns.
+    """
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
 class Options(NamedTuple):
     """What a call asks of the solver of one standard problem.
 

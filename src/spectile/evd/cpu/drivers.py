@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.evd.cpu.load import largest_entry, times_power
+from spectile.evd.cpu.load import divided_by_power, frobenius_of_triangle, largest_entry, times_power
 from spectile.evd.types import Subset, exponent_near_one, not_definite, scalar_of
 
 #: Order up to which QR iteration is faster with eigenvectors than divide and conquer, which divides nothing up to here.
@@ -83,14 +83,23 @@ def _range(part: Subset) -> dict[str, Any]:
     return {"range": "V", "vl": part.low, "vu": part.high}
 
 
-def _times_power(a: np.ndarray, part: Subset, scale: int) -> tuple[np.ndarray, Subset]:
-    """Return a matrix and a part of its spectrum times 2**scale.
+def work_elements(driver: str, n: int, columns: int, *, vectors: bool, overwrite: bool) -> int:
+    """Return how many elements of the matrix's dtype LAPACK works in, the results included, beyond its operands.
 
-    LAPACK's drivers of parts bisect to a tolerance that they do not take along where they scale a small matrix: in
-    double precision below a norm of 1e-146 ten digits may be lost, in single precision below 3e-16 a few.
+    Parameters
+    ----------
+    driver : str
+    n, columns : int
+        Order, and eigenvectors that are wanted.
+    vectors, overwrite : bool
+        With `overwrite`, the operands' own memory is used.
     """
-    ends = () if part.by_index else np.ldexp([part.low, part.high], scale).tolist()
-    return times_power(a, scale), Subset(False, *ends) if ends else part
+    copies = 0 if overwrite else 2 if driver.startswith("g") else 1
+    if not vectors:
+        return copies * n * n
+    if driver in ("evd", "gvd"):  # the work space of divide and conquer
+        return (copies + 2) * n * n
+    return copies * n * n + (columns * n if driver in ("evr", "evx", "gvx") else 0)
 
 
 def _in_columns(a: np.ndarray, lower: bool) -> np.ndarray:
@@ -133,9 +142,16 @@ def standard(
     n, letter = len(a), scalar_of(a.dtype).letter
     driver = driver or fastest(n, vectors)
     require_addressable(driver, n, vectors)
-    scale = 0 if part is None else _exponent(a, lower)
-    if part is not None and scale:
-        (a, part), overwrite = _times_power(a, part, scale), True
+    scale = 0
+    if part is not None:
+        # LAPACK's drivers of parts bisect to a tolerance that they do not take along where they scale a small matrix:
+        # in double precision below a norm of 1e-146 ten digits may be lost, in single precision below 3e-16 a few.
+        scale = _exponent(a, lower)
+        if scale:
+            a, overwrite = times_power(a, scale), True
+        if not part.by_index:
+            norm = frobenius_of_triangle(a if lower else a.T)
+            part = Subset(False, *part.ends(norm, a.dtype, scale))
     if not a.flags.f_contiguous:
         from_lower = LOWER_ORDER_VECTORS if vectors else LOWER_ORDER_VALUES
         if letter in "sd" and (overwrite or not lower or n < from_lower):
@@ -153,7 +169,7 @@ def standard(
     if info != 0:
         raise np.linalg.LinAlgError(_FAILURES[driver].format(info, n + 1))
     if part is not None:
-        w, v = np.ldexp(w[: counted[0]], -scale), v[:, : counted[0]]
+        w, v = divided_by_power(w[: counted[0]], scale), v[:, : counted[0]]
     return w, v if vectors else None
 
 
@@ -175,15 +191,18 @@ def generalized(
     ------
     numpy.linalg.LinAlgError
         If B is not positive definite, with the order of the minor, or the iteration does not converge.
+    OverflowError
+        If an eigenvalue is beyond the range of its dtype.
     """
     n, letter = len(a), scalar_of(a.dtype).letter
     require_addressable(driver, n, vectors)
-    scale = 0
-    if part is not None:
-        # Of what becomes of A in standard form: it has the size of A over B's, or times it.
-        scale = _exponent(a, lower) + (-1 if kind == 1 else 1) * _exponent(b, lower)
-        if scale:
-            (a, part), overwrite = _times_power(a, part, scale), True
+    # LAPACK does not scale these.  By even powers of two, because B has a root in the eigenvectors.
+    scale_a, scale_b = (_exponent(matrix, lower) & ~1 for matrix in (a, b))
+    if scale_a:
+        a, overwrite = times_power(a, scale_a), True
+    if scale_b:
+        b, overwrite_b = times_power(b, scale_b), True
+    scale = scale_a + (-scale_b if kind == 1 else scale_b)
     routine = _routine(driver, letter)
     keywords: dict[str, Any] = {"uplo": "L" if lower else "U", "jobz": "V" if vectors else "N", "itype": kind}
     if driver != "gvd":
@@ -196,5 +215,7 @@ def generalized(
     if info != 0:
         raise np.linalg.LinAlgError(_FAILURES["ev" + driver[2:]].format(info, n + 1))
     if part is not None:
-        w, v = np.ldexp(w[: counted[0]], -scale), v[:, : counted[0]]
-    return w, v if vectors else None
+        w, v = w[: counted[0]], v[:, : counted[0]]
+    if vectors and scale_b:
+        v *= v.real.dtype.type(2.0 ** (scale_b // 2 * (-1 if kind == 3 else 1)))
+    return divided_by_power(w, scale), v if vectors else None

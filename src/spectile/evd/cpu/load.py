@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.evd.types import exponent_near_one, require_finite
+from spectile.evd.types import exponent_near_one, out_of_range, require_finite
 
 
 def load_matrix(array: Any, *, lower: bool, overwrite: bool, check_finite: bool) -> tuple[Any, int]:
@@ -54,6 +54,34 @@ def largest_entry(matrix: Any) -> float:
         for part in _parts(columns):
             tops += [part.max(), -part.min()]
     return float(np.max(tops))  # np.max, like the maxima above, keeps NaN
+
+
+def frobenius_of_triangle(matrix: Any) -> float:
+    """Return the Frobenius norm of the Hermitian matrix with this lower triangle, whose entries are near 1."""
+    total = 0.0
+    for start in range(0, matrix.shape[0], 256):
+        columns = np.tril(matrix[start:, start : start + 256], -1)
+        total += sum(2 * float(np.square(part, dtype=np.float64).sum()) for part in _parts(columns))
+    return float(np.sqrt(total + np.square(np.diagonal(matrix).real, dtype=np.float64).sum()))
+
+
+def divided_by_power(w: Any, scale: int) -> Any:
+    """Return eigenvalues of a matrix times 2**scale as they are.
+
+    Raises
+    ------
+    OverflowError
+        If one is beyond the range of its dtype.
+    """
+    with np.errstate(over="ignore"):
+        return require_in_range(np.ldexp(w, -scale))
+
+
+def require_in_range(w: Any) -> Any:
+    """Return eigenvalues, or raise OverflowError where one is infinite."""
+    if not np.isfinite(w).all():
+        raise out_of_range(w.dtype)
+    return w
 
 
 def times_power(matrix: Any, scale: int) -> Any:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.arrays import host_array
 from spectile.core.host import in_kind_of
 from spectile.evd.arguments import batch_shape, refuse_ragged
-from spectile.evd.cpu.load import times_power
-from spectile.evd.types import exponent_near_one, working_dtype
+from spectile.evd.cpu.load import divided_by_power, times_power
+from spectile.evd.types import Subset, exponent_near_one, working_dtype
 
 #: Orders up to which n² + 4 n + 1 and 2 n² + 5 n + 1, the work space of stevd and sbevd for eigenvectors, are 32-bit
 #: numbers; beyond, SciPy hands LAPACK too little, which reads past its end.
@@ -20,6 +21,8 @@ DIVIDED_TRIDIAGONAL_ORDER, DIVIDED_BAND_ORDER = 46_338, 32_766
 DRIVERS_OF_PARTS = ("stebz", "stemr")
 
 Arrays = list[np.ndarray[Any, np.dtype[Any]]]
+#: From the arrays of a problem to its diagonals, the main one first.
+Diagonals = Callable[[Arrays], Arrays]
 
 
 def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
@@ -32,10 +35,10 @@ def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
             keywords = keywords | {"lapack_driver": "stemr"}
         return linalg.eigh_tridiagonal(*arrays, tol=np.ldexp(float(tol), scale), **keywords)
 
-    arrays = [np.asarray(one) for one in (d, e)]
+    arrays = [host_array(name, one) for name, one in (("d", d), ("e", e))]
     dtype = working_dtype(np.result_type(*(one.dtype for one in arrays)))
     arrays = [one.astype(dtype, copy=False) for one in arrays]
-    return _in_kind(d, _solve_each(solve, arrays, 1, keywords))
+    return _in_kind(d, _solve_each(solve, lambda given: given, arrays, 1, keywords))
 
 
 def eig_banded(a_band: Any, *, lower: bool, max_ev: int, **keywords: Any) -> Any:
@@ -54,11 +57,18 @@ def eig_banded(a_band: Any, *, lower: bool, max_ev: int, **keywords: Any) -> Any
             keywords = keywords | {"select": "i", "select_range": (0, band.shape[-1] - 1)}
         return linalg.eig_banded(band, lower=lower, **keywords)
 
-    bands = np.asarray(a_band)
+    bands = host_array("a_band", a_band)
     if bands.ndim < 2:
         raise ValueError("expected a 2-D array")
     bands = bands.astype(working_dtype(bands.dtype), copy=False)
-    return _in_kind(a_band, _solve_each(solve, [bands], 2, keywords))
+
+    def diagonals(arrays: Arrays) -> Arrays:
+        """Return what lies inside the matrix, the main diagonal first."""
+        band = arrays[0] if lower else arrays[0][::-1]
+        rows, n = band.shape
+        return [band[i, : n - i] if lower else band[i, i:] for i in range(min(rows, n))]
+
+    return _in_kind(a_band, _solve_each(solve, diagonals, [bands], 2, keywords))
 
 
 def _in_kind(operand: Any, results: Any) -> Any:
@@ -67,13 +77,19 @@ def _in_kind(operand: Any, results: Any) -> Any:
     return tuple(map(in_kind, results)) if isinstance(results, tuple) else in_kind(results)
 
 
-def _solve_each(solve: Callable[..., Any], arrays: Arrays, axes: int, keywords: dict[str, Any]) -> Any:
+def _solve_each(
+    solve: Callable[..., Any],
+    diagonals: Callable[[Arrays], Arrays],
+    arrays: Arrays,
+    axes: int,
+    keywords: dict[str, Any],
+) -> Any:
     """Solve the problems of a batch, each the last `axes` axes, one after the other, or the one there is."""
     if all(one.ndim <= axes for one in arrays):
-        return _solve_part(solve, arrays, keywords)
+        return _solve_part(solve, diagonals, arrays, keywords)
     lead = batch_shape(*(one.shape[:-axes] for one in arrays))
     arrays = [np.broadcast_to(one, (*lead, *one.shape[-axes:])) for one in arrays]
-    results = [_solve_part(solve, [one[index] for one in arrays], keywords) for index in np.ndindex(*lead)]
+    results = [_solve_part(solve, diagonals, [one[index] for one in arrays], keywords) for index in np.ndindex(*lead)]
     parts = list(zip(*results, strict=True)) if isinstance(results[0], tuple) else [results]
     refuse_ragged(parts[0])
     stacked = [np.stack(part).reshape(*lead, *part[0].shape) for part in parts]
@@ -85,14 +101,15 @@ def _is_whole(keywords: dict[str, Any]) -> bool:
     return (select.lower() if isinstance(select, str) else select) in ("a", "all", 0)
 
 
-def _solve_part(solve: Callable[..., Any], arrays: Arrays, keywords: dict[str, Any]) -> Any:
+def _solve_part(solve: Callable[..., Any], diagonals: Diagonals, arrays: Arrays, keywords: dict[str, Any]) -> Any:
     """Solve one problem, as LAPACK's drivers of parts need it: with its largest entry near 1, and no empty interval."""
     if _is_whole(keywords) and keywords.get("lapack_driver") not in DRIVERS_OF_PARTS:
-        return solve(arrays, 0, keywords)
+        return _in_range(solve(arrays, 0, keywords), 0, arrays)
     select, limits = keywords["select"], keywords["select_range"]
     select = select.lower() if isinstance(select, str) else select
     empty = False
-    largest = max((float(abs(part).max()) for one in arrays for part in (one.real, one.imag) if one.size), default=0.0)
+    inside = diagonals(arrays) if all(one.ndim for one in arrays) else arrays
+    largest = max((float(abs(part).max()) for one in inside for part in (one.real, one.imag) if one.size), default=0.0)
     scale = exponent_near_one(largest) if np.isfinite(largest) else 0
     if scale:
         arrays = [times_power(one, scale) for one in arrays]
@@ -100,12 +117,25 @@ def _solve_part(solve: Callable[..., Any], arrays: Arrays, keywords: dict[str, A
         if np.isnan(np.asarray(limits, np.float64)).any():
             raise ValueError("select_range must be a 2-element array-like in nondecreasing order")
         empty = bool(limits[0] == limits[1])
-        keywords = keywords | {"select_range": np.ldexp(np.asarray(limits, np.float64), scale)}
+        ends = Subset(False, *limits).ends(_frobenius(diagonals(arrays)), arrays[0].dtype, scale)
+        keywords = keywords | {"select_range": ends}
     if empty:  # as the empty part of the first eigenvalue
         keywords = keywords | {"select": "i", "select_range": (0, 0)}
-    result = solve(arrays, scale, keywords)
+    result = _in_range(solve(arrays, scale, keywords), scale, arrays)
+    if not empty:
+        return result
     w, *v = result if isinstance(result, tuple) else (result,)
-    w = np.ldexp(w, -scale).astype(arrays[0].real.dtype, copy=False)
-    if empty:
-        w, v = w[:0], [one[:, :0] for one in v]
-    return (w, *v) if isinstance(result, tuple) else w
+    return (w[:0], *(one[:, :0] for one in v)) if v else w[:0]
+
+
+def _frobenius(diagonals: Arrays) -> float:
+    """Return the norm of a matrix from its main diagonal and those below."""
+    squares = [float(np.square(np.abs(one), dtype=np.float64).sum()) for one in diagonals]
+    return float(np.sqrt(squares[0] + 2 * sum(squares[1:]))) if squares else 0.0
+
+
+def _in_range(result: Any, scale: int, arrays: Arrays) -> Any:
+    """Return results for a matrix times 2**scale as they are."""
+    w, *v = result if isinstance(result, tuple) else (result,)
+    w = divided_by_power(w, scale).astype(arrays[0].real.dtype, copy=False)
+    return (w, *v) if v else w

@@ -7,9 +7,12 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.arrays import host_array
 from spectile.core.host import in_kind_of
+from spectile.core.pointers import overlap
+from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cpu import drivers, solver
-from spectile.evd.cpu.load import largest_entry, load_matrix
+from spectile.evd.cpu.load import divided_by_power, largest_entry, load_matrix, require_in_range
 from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finite, working_dtype
 
 #: Bytes of a matrix from which our two stages find eigenvalues faster than LAPACK's one stage, which reads the matrix
@@ -31,14 +34,17 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
     definite : Definite, optional
         The second matrix, of the same shape or one that broadcasts.
     """
-    array, in_kind = _as_matrices(a), in_kind_of(a)
+    array, in_kind = _as_matrices("a", a), in_kind_of(a)
     if definite is not None:
-        array, b = _as_pair(array, _as_matrices(definite.b))
+        array, b = _as_pair(array, _as_matrices("b", definite.b))
         definite = definite._replace(b=b)
+        if overlap(array, b):  # one would be overwritten while the other is read
+            options, definite = options._replace(overwrite=False), definite._replace(overwrite=False)
     if array.ndim == 2 and array.size:
         w, v = _solve(array, options, definite)
     else:
         w, v = _solve_each(array, options, definite)
+    require_in_range(w)
     return (in_kind(w), in_kind(v)) if options.vectors else in_kind(w)
 
 
@@ -53,27 +59,41 @@ def _as_pair(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) -> tuple[Any, Any]:
-    n, lead = array.shape[-1], array.shape[:-2]
+    n, lead, subset = array.shape[-1], array.shape[:-2], options.subset
     if n <= LOOPED_ORDER and array.size and definite is None and options.driver is None and np.isfinite(array).all():
         return _solve_small_batch(array, options)
-    m = n if options.subset is None else options.subset.count()
+    indices = list(np.ndindex(*lead)) if n else []
+    own = (_solve(array[i], options, definite and definite._replace(b=definite.b[i])) for i in indices)
+    if subset is not None and not subset.by_index and indices:
+        return _stacked(list(own), lead)
+    m = n if subset is None or not subset.by_index else subset.count()
     w = np.empty((*lead, m), SCALARS[array.dtype.name].real)
-    v = np.empty((*lead, n, m), array.dtype)
-    for index in np.ndindex(*lead) if n else ():
-        own = None if definite is None else definite._replace(b=definite.b[index])
-        w[index], vectors = _solve(array[index], options, own)
-        if options.vectors:
+    v = np.empty((*lead, n, m), array.dtype) if options.vectors else None
+    for index, (values, vectors) in zip(indices, own, strict=True):
+        w[index] = values
+        if v is not None:
             v[index] = vectors
     return w, v
 
 
+def _stacked(results: list[tuple[Any, Any]], lead: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return the parts of the spectra of a batch, equally large, as one."""
+    refuse_ragged([w for w, _ in results])
+    values, vectors = (None if part[0] is None else np.stack(part) for part in zip(*results, strict=True))
+    assert values is not None
+    return values.reshape(*lead, -1), None if vectors is None else vectors.reshape(*lead, *vectors.shape[1:])
+
+
 def _solve_small_batch(array: np.ndarray, options: Options) -> tuple[Any, Any]:
     uplo: Literal["L", "U"] = "L" if options.lower else "U"
-    wanted = slice(None) if options.subset is None else slice(options.subset.low, options.subset.high + 1)
-    if not options.vectors:
-        return np.linalg.eigvalsh(array, UPLO=uplo)[..., wanted], None
-    w, v = np.linalg.eigh(array, UPLO=uplo)
-    return w[..., wanted], v[..., wanted]
+    w, v = np.linalg.eigh(array, UPLO=uplo) if options.vectors else (np.linalg.eigvalsh(array, UPLO=uplo), None)
+    subset = options.subset
+    if subset is not None and not subset.by_index:
+        lead, n = w.shape[:-1], w.shape[-1]
+        own = [None] * w[..., 0].size if v is None else v.reshape(-1, n, n)
+        return _stacked([_part(*pair, subset) for pair in zip(w.reshape(-1, n), own, strict=True)], lead)
+    wanted = slice(None) if subset is None else slice(subset.low, subset.high + 1)
+    return w[..., wanted], None if v is None else v[..., wanted]
 
 
 def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tuple[Any, Any]:
@@ -83,25 +103,28 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     lower, vectors, overwrite, _, subset, driver = options
     if driver is None and by_stages(array, vectors=vectors):
         return solve_by_stages(array, options)
-    if len(array) >= CHECKED_ORDER:
-        _require_memory(array, options)
-    if not np.isfinite(array).all():
-        _require_finite(array, options)
     if driver is None and vectors and subset is not None and subset.by_index and subset.count() <= len(array) // 8:
         driver = "evr"  # of a part, bisection and inverse iteration, as orthogonal as divide and conquer
+    if len(array) >= CHECKED_ORDER:
+        _require_memory(array, _elements(array, options, driver or drivers.fastest(len(array), vectors)))
+    if not np.isfinite(array).all():
+        _require_finite(array, options)
     if subset is None or driver in ("evr", "evx"):
         return drivers.standard(array, lower, vectors, overwrite and array.flags.writeable, driver, subset)
     return _part(*drivers.standard(array, lower, vectors, overwrite and array.flags.writeable, driver), subset)
 
 
 def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) -> tuple[Any, Any]:
+    divided = not options.vectors or len(array) <= drivers.DIVIDED_ORDER
+    driver = options.driver or ("gvd" if divided else "gvx")
     if len(array) >= CHECKED_ORDER:
-        _require_memory(array, options)
+        both = options._replace(overwrite=options.overwrite and definite.overwrite)
+        _require_memory(array, _elements(array, both, driver))
     for matrix in (array, definite.b):
         if not np.isfinite(matrix).all():
             _require_finite(matrix, options)
-    divided = not options.vectors or len(array) <= drivers.DIVIDED_ORDER
-    driver = options.driver or ("gvd" if divided else "gvx")
+    # The ends of an interval are compared with all eigenvalues, whose norm says what roundoff is.
+    part = options.subset if driver == "gvx" and options.subset is not None and options.subset.by_index else None
     w, v = drivers.generalized(
         array,
         definite.b,
@@ -111,9 +134,9 @@ def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) 
         overwrite=options.overwrite and array.flags.writeable,
         overwrite_b=definite.overwrite and definite.b.flags.writeable,
         driver=driver,
-        part=options.subset if driver == "gvx" else None,
+        part=part,
     )
-    return (w, v) if driver == "gvx" or options.subset is None else _part(w, v, options.subset)
+    return (w, v) if part is not None or options.subset is None else _part(w, v, options.subset)
 
 
 def _part(w: Any, v: Any, subset: Subset) -> tuple[Any, Any]:
@@ -134,7 +157,7 @@ def by_stages(array: np.ndarray, *, vectors: bool) -> bool:
 
 def solve_by_stages(array: np.ndarray, options: Options) -> tuple[Any, Any]:
     """Solve one problem of order at least 1 by our two stages; return w, and v or None."""
-    _require_memory(array, options)
+    _require_memory(array, _stage_elements(array, options, solver.BANDWIDTH))
     matrix, scale = load_matrix(
         array, lower=options.lower, overwrite=options.overwrite, check_finite=options.check_finite
     )
@@ -142,16 +165,16 @@ def solve_by_stages(array: np.ndarray, options: Options) -> tuple[Any, Any]:
     values, v = solver.eigh(
         matrix,
         vectors=options.vectors,
-        choose=lambda w: slice(0, len(w)) if subset is None else subset.of(np.ldexp(w, -scale)),
+        choose=lambda w: slice(0, len(w)) if subset is None else subset.of(w, scale=scale),
         threads=_threads(len(array)),
     )
-    return np.ldexp(values, -scale), v
+    return divided_by_power(values, scale), v
 
 
 def tridiagonalize(a: Any, options: Options) -> tuple[Any, Any, Any]:
     """`api.tridiagonalize` on the CPU, for one matrix."""
     in_kind = in_kind_of(a)
-    d, e, q = _tridiagonalize(_as_matrices(a), options)
+    d, e, q = _tridiagonalize(_as_matrices("a", a), options)
     return in_kind(d), in_kind(e), None if q is None else in_kind(q)
 
 
@@ -160,7 +183,7 @@ def _tridiagonalize(array: np.ndarray, options: Options) -> tuple[Any, Any, Any]
     if n == 0:
         empty = np.empty(0, scalar.real)
         return empty, empty.copy(), np.empty((0, 0), array.dtype) if options.vectors else None
-    _require_memory(array, options)
+    _require_memory(array, _stage_elements(array, options, solver.BANDWIDTH))
     matrix, scale = load_matrix(
         array, lower=options.lower, overwrite=options.overwrite, check_finite=options.check_finite
     )
@@ -168,19 +191,34 @@ def _tridiagonalize(array: np.ndarray, options: Options) -> tuple[Any, Any, Any]
         matrix, bandwidth=solver.BANDWIDTH, block=solver.BLOCK, keep=options.vectors, threads=_threads(n)
     )
     q = solver.apply_q(factors, np.eye(n, dtype=matrix.dtype)) if options.vectors else None
-    return np.ldexp(factors.d, -scale), np.ldexp(factors.e, -scale), q
+    return divided_by_power(factors.d, scale), divided_by_power(factors.e, scale), q
 
 
-def _as_matrices(a: Any) -> np.ndarray:
-    array = np.asarray(a)
+def _as_matrices(name: str, a: Any) -> np.ndarray:
+    array = host_array(name, a)
     dtype = working_dtype(array.dtype)
-    return array if array.dtype is dtype else array.astype(dtype, copy=False)
+    if array.dtype is not dtype:
+        array = array.astype(dtype, copy=False)
+    return array if array.flags.aligned else array.copy()
 
 
-def _require_memory(array: np.ndarray, options: Options) -> None:
-    n = array.shape[-1]
-    needed = array.dtype.itemsize * n * n * (5 if options.vectors else 2)
-    memory.require_host_free(needed, f"the eigenproblem of order {n:,}")
+def _elements(array: np.ndarray, options: Options, driver: str) -> int:
+    """Return how many elements LAPACK works in; a matrix that is not in columns is copied in any case."""
+    n, subset = len(array), options.subset
+    columns = subset.count() if subset is not None and subset.by_index and driver in ("evr", "evx", "gvx") else n
+    own = options.overwrite and array.flags.f_contiguous and array.flags.writeable
+    return drivers.work_elements(driver, n, columns, vectors=options.vectors, overwrite=own)
+
+
+def _stage_elements(array: np.ndarray, options: Options, bandwidth: int) -> int:
+    """Return how many elements our stages work in: matrix, panels and band, and with Q the reflectors and Q twice."""
+    n = len(array)
+    own = options.overwrite and array.flags.f_contiguous and array.flags.writeable
+    return n * n * (not own) + 2 * n * (solver.BLOCK + bandwidth) + (3 * n * n if options.vectors else 0)
+
+
+def _require_memory(array: np.ndarray, elements: int) -> None:
+    memory.require_host_free(array.dtype.itemsize * elements, f"the eigenproblem of order {array.shape[-1]:,}")
 
 
 def _require_finite(array: np.ndarray, options: Options) -> None:

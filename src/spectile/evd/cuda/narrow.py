@@ -27,6 +27,8 @@ def eigh_tridiagonal(
 
     diagonal, to_caller_kind = arrays.to_device(run.host_as_array(d))
     beside, _ = arrays.to_device(run.host_as_array(e))
+    for name, array in (("d", diagonal), ("e", beside)):
+        arrays.require_here(name, array)
     _check_tridiagonal(diagonal, beside, lapack_driver)
     n, lead = diagonal.shape[-1], batch_shape(diagonal.shape[:-1], beside.shape[:-1])
     diagonal, beside = cupy.broadcast_to(diagonal, (*lead, n)), cupy.broadcast_to(beside, (*lead, n - 1))
@@ -110,6 +112,7 @@ def eig_banded(
     if isinstance(a_band, np.ndarray):
         a_band = a_band.astype(working_dtype(a_band.dtype), copy=False)
     band, to_caller_kind = arrays.to_device(a_band)
+    arrays.require_here("a_band", band)
     if band.ndim < 2:
         raise ValueError("expected a 2-D array")
     band = band.astype(working_dtype(band.dtype), copy=False)

@@ -64,6 +64,7 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
         The second matrix, of the same shape or one that broadcasts.
     """
     if definite is None and rotations.takes(a, options):
+        arrays.require_here("a", a)
         w, v = rotations.eigh(a, options)
         return (w, v) if options.vectors else w
     with _naming_memory(a):
@@ -107,7 +108,7 @@ def _naming_memory(a: Any) -> AbstractContextManager[None]:
 
 def host_as_array(x: Any) -> Any:
     """Return `x` as a NumPy array, or as it is where another library or a device owns it."""
-    return x if arrays.on_device(x) or hasattr(x, "__dlpack__") else np.asarray(x)
+    return x if arrays.on_device(x) or hasattr(x, "__dlpack__") else arrays.host_array("an array", x)
 
 
 def _to_device(a: Any, options: Options) -> tuple[Any, Callable[[Any], Any], Options]:
@@ -115,12 +116,14 @@ def _to_device(a: Any, options: Options) -> tuple[Any, Callable[[Any], Any], Opt
     import cupy
 
     if isinstance(a, cupy.ndarray):
+        arrays.require_here("a matrix", a)
         converted = a.astype(working_dtype(a.dtype), copy=False)
         return converted, lambda x: x, options if converted is a else options._replace(overwrite=True)
     a = host_as_array(a)
     if isinstance(a, np.ndarray):
         a = a.astype(working_dtype(a.dtype), copy=False)
     array, to_caller_kind = arrays.to_device(a)
+    arrays.require_here("a matrix", array)
     converted = array.astype(working_dtype(array.dtype), copy=False)
     owned = not arrays.on_device(a) or converted is not array
     return converted, to_caller_kind, options._replace(overwrite=options.overwrite or owned)

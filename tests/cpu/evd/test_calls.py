@@ -1,0 +1,190 @@
+"""Calls of the eigensolver on the CPU as users write them: intervals, arrays of any kind, results, memory."""
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spectile import evd
+from spectile.evd.cpu import run as cpu_run
+from spectile_study.inputs.spectra import random_hermitian
+
+from ...intervals import check_batches, check_ends
+from ...scales import PATHS, check_path
+
+DTYPES = ("float64", "float32", "complex128", "complex64")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("copies", [1, 2, 4])
+def test_all_copies_of_an_eigenvalue_or_none(copies, dtype, monkeypatch):
+    for driver in (None, "evr", "evx"):
+        check_ends(copies, dtype, backend="cpu", driver=driver)
+    monkeypatch.setattr(cpu_run, "by_stages", lambda array, *, vectors: True)
+    check_ends(copies, dtype, backend="cpu")
+
+
+def test_an_interval_as_narrow_as_roundoff_is_taken_as_it_is():
+    a = np.diag([1e-20, 1.0])
+    assert evd.eigvalsh(a, subset_by_value=(1e-21, 1e-19), backend="cpu").tolist() == [1e-20]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [7, 40])
+def test_batches_by_value(n, dtype):
+    check_batches(n, dtype, backend="cpu")
+
+
+def test_the_pair_has_names():
+    a = random_hermitian(6, np.random.default_rng(1))
+    found = evd.eigh(a, backend="cpu")
+    w, v = found
+    assert w is found.eigenvalues and v is found.eigenvectors
+    assert np.linalg.norm(a @ v - v * w) < 1e-12
+
+
+def test_what_is_no_dense_matrix_is_refused_in_one_sentence():
+    for call, words in (
+        (lambda: evd.eigh(scipy.sparse.eye_array(3), backend="cpu"), "eigsh.*spectile.kpm_dos.*a.toarray"),
+        (lambda: evd.eigh(np.eye(3), scipy.sparse.eye_array(3), backend="cpu"), "b is a sparse matrix"),
+        (lambda: evd.eigh(np.eye(3), "U", backend="cpu"), 'b is the word.*lower=False or UPLO="U"'),
+        (lambda: evd.eigh(np.eye(3, dtype=np.longdouble), backend="cpu"), "pass dtype float32"),
+        (lambda: evd.eigh(np.eye(3, dtype=object), backend="cpu"), "pass dtype float32"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call()
+
+
+class Exporter:
+    """An object that has ``__dlpack__`` and nothing else."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def __dlpack__(self, **keywords):
+        return self._array.__dlpack__(**keywords)
+
+
+class Lazy:
+    """A tensor that is yet to be conjugated, and refuses before."""
+
+    def __init__(self, array):
+        self._array, self.shape = array, array.shape
+
+    def resolve_conj(self):
+        return self._array.conj()
+
+    def __array__(self, *args, **keywords):
+        raise RuntimeError("resolve it")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [6, 40, 140])
+def test_arrays_of_any_kind(n, dtype):
+    a = random_hermitian(n, np.random.default_rng(n), dtype)
+    w = np.linalg.eigvalsh(a)
+    frozen = np.asfortranarray(a)
+    frozen.flags.writeable = False
+    shifted = np.frombuffer(bytes(1) + a.tobytes(), dtype, offset=1).reshape(n, n)  # not aligned
+    kinds = {
+        "read-only": frozen,
+        "gaps": np.repeat(a, 2, axis=1)[:, ::2],
+        "backwards": a[::-1, ::-1].copy()[::-1, ::-1],
+        "swapped bytes": a.astype(a.dtype.newbyteorder()),
+        "columns": np.asfortranarray(a),
+        "not aligned": shifted,
+        "list": a.tolist(),
+        "exporter": Exporter(a.copy()),
+        "lazy": Lazy(a.conj()),
+    }
+    for name, operand in kinds.items():
+        for overwrite in (False, True):
+            kept = operand.copy() if isinstance(operand, np.ndarray) else None
+            found = evd.eigvalsh(operand, overwrite_a=overwrite and name != "columns", backend="cpu")
+            np.testing.assert_allclose(found, w, atol=100 * n * np.finfo(dtype).eps, err_msg=name)
+            if kept is not None and (not overwrite or not operand.flags.writeable):
+                np.testing.assert_array_equal(operand, kept, err_msg=name)
+
+
+@pytest.mark.parametrize("driver", ["gv", "gvd", "gvx"])
+def test_one_array_for_both_matrices(driver):
+    a = np.asfortranarray(np.eye(20) + 0.01)
+    w = evd.eigvalsh(a, a, overwrite_a=True, overwrite_b=True, driver=driver, backend="cpu")
+    np.testing.assert_allclose(w, 1)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    n=st.integers(4, 60),
+    dtype=st.sampled_from(DTYPES),
+    path=st.sampled_from(sorted(PATHS)),
+    part=st.floats(0, 1),
+)
+def test_any_problem_of_any_size(n, dtype, path, part):
+    limits = np.finfo(dtype)
+    low, high = limits.minexp - 1, limits.maxexp - 4 - n.bit_length()
+    check_path(path, n, dtype, low + round(part * (high - low)), backend="cpu")
+
+
+MEMORY = {
+    "divide and conquer": ({}, False),
+    "complex": ({"dtype": "complex128"}, False),
+    "ten pairs": ({"subset_by_index": (0, 9)}, False),
+    "QR": ({"driver": "ev"}, False),
+    "MRRR": ({"driver": "evr"}, False),
+    "values": ({"eigvals_only": True}, False),
+    "in place": ({"overwrite_a": True}, False),
+    "generalized": ({}, True),
+    "ten generalized": ({"driver": "gvx", "subset_by_index": (0, 9)}, True),
+}
+
+
+def peak_and_asked(keywords, pair, n=1200):
+    """Return how many bytes a call of a child process has used at most, and how many it has asked for."""
+    keywords = dict(keywords)
+    dtype = keywords.pop("dtype", "float64")
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            small = np.eye(400, dtype=dtype, order="F")
+            call = lambda *operands: evd.eigh(*operands, **keywords, backend="cpu")  # noqa: E731
+            call(small, *([small.copy()] if pair else []))
+            a = np.asfortranarray(random_hermitian(n, np.random.default_rng(1), dtype))
+            operands = (a, np.eye(n, dtype=dtype, order="F") + np.asarray(1e-9, dtype)) if pair else (a,)
+            asked = []
+            cpu_run.memory.require_host_free = lambda size, what: asked.append(size)
+
+            def status(key):
+                lines = Path("/proc/self/status").read_text().splitlines()
+                return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+            ctypes.CDLL(None).malloc_trim(0)  # what was freed would be used again, and not be seen
+            before = status("VmRSS")
+            Path("/proc/self/clear_refs").write_text("5")
+            call(*operands)
+            os.write(send, f"{status('VmHWM') - before} {max(asked)}".encode())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(send)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    peak, asked = map(int, os.read(receive, 100).split())
+    os.close(receive)
+    return peak, asked
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the most memory of a process is read from /proc")
+@pytest.mark.parametrize("case", MEMORY)
+def test_what_a_call_asks_for_is_what_it_uses(case):
+    keywords, pair = MEMORY[case]
+    peak, asked = peak_and_asked(keywords, pair)
+    assert abs(peak - asked) < 0.1 * asked + 4e6  # the buffers of the BLAS
