@@ -1,12 +1,13 @@
 """Every CUDA unit compiles with NVRTC for exactly the architectures that it declares; no GPU is needed.
 
-Of architectures that compile the same text one is in the daily run; `pytest -m slow tests/cpu/core/test_compile.py`
-compiles for the others, too (about four minutes on two cores).
+Of architectures that compile the same text the first is in the daily run, and all others are compiled by
+`pytest -m slow tests/cpu/core/test_compile.py`.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import multiprocessing
 import os
@@ -36,10 +37,6 @@ PACKAGES = (
 )
 
 
-#: Architectures whose text is another's, as `test_no_text_tells_these_architectures_apart` makes sure.
-SAME_TEXT = {"sm_86": "sm_80", "sm_89": "sm_80", "sm_103": "sm_100", "sm_121": "sm_120"}
-
-
 def _units() -> list[tuple[str, str, Unit]]:
     found = []
     for package in PACKAGES:
@@ -52,8 +49,21 @@ def _units() -> list[tuple[str, str, Unit]]:
     return found
 
 
+COMPARISON = re.compile(r"__CUDA_ARCH__\s*(>=|<=|==|!=|>|<)\s*(\d+)")
+HOLDS = {">=": int.__ge__, "<=": int.__le__, "==": int.__eq__, "!=": int.__ne__, ">": int.__gt__, "<": int.__lt__}
+
+
+@functools.cache
+def _answers(unit: Unit, arch: str) -> tuple[bool, ...]:
+    """Return what an architecture answers to what the text of a unit asks of it."""
+    number = 10 * int(arch.removeprefix("sm_").rstrip("a"))
+    return tuple(HOLDS[sign](number, int(bound)) for sign, bound in COMPARISON.findall(unit.source()))
+
+
 def _same_text(arch: str, unit: Unit) -> bool:
-    return SAME_TEXT.get(arch) in unit.archs
+    """Return whether an architecture that the unit names before compiles the same text."""
+    before = unit.archs[: unit.archs.index(arch)]
+    return _answers(unit, arch) in {_answers(unit, other) for other in before}
 
 
 @pytest.fixture(scope="module")
@@ -79,21 +89,16 @@ def test_unit_compiles(arch: str, unit: Unit, compiled: dict[tuple[str, Unit], F
     assert compiled[arch, unit].result()[:4] == b"\x7fELF"
 
 
-def test_no_text_tells_these_architectures_apart() -> None:
-    """What a unit says of `__CUDA_ARCH__` is the same for two architectures of `SAME_TEXT`."""
-    comparison = re.compile(r"__CUDA_ARCH__\s*(>=|<=|==|!=|>|<)\s*(\d+)")
-    seen = set()
+def test_texts_ask_the_architecture_by_comparisons_alone() -> None:
     for unit in {unit for _, _, unit in _units()}:
         text = unit.source()
-        found = comparison.findall(text)
-        assert len(found) == text.count("__CUDA_ARCH__"), f"{unit} says something else of __CUDA_ARCH__"
-        seen |= set(found)
-    assert seen
-    holds = {">=": int.__ge__, "<=": int.__le__, "==": int.__eq__, "!=": int.__ne__, ">": int.__gt__, "<": int.__lt__}
-    for arch, other in SAME_TEXT.items():
-        mine, its = (10 * int(name.removeprefix("sm_")) for name in (arch, other))
-        for sign, bound in seen:
-            assert holds[sign](mine, int(bound)) == holds[sign](its, int(bound)), f"{arch} {sign} {bound}"
+        assert len(COMPARISON.findall(text)) == text.count("__CUDA_ARCH__"), f"{unit} asks something else"
+
+
+def test_an_architecture_with_a_text_of_its_own_is_compiled_every_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = Unit("spectile.core", ("asks",), archs=PORTABLE)
+    monkeypatch.setattr(Unit, "source", lambda self: "#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200")
+    assert [arch for arch in PORTABLE if not _same_text(arch, unit)] == ["sm_80", "sm_90a", "sm_120"]
 
 
 def test_undeclared_architecture_is_refused() -> None:

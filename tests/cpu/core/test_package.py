@@ -1,7 +1,6 @@
 """The package as a user meets it: light to import, its public names where they should be."""
 
 import argparse
-import csv
 import doctest
 import json
 import re
@@ -15,8 +14,6 @@ import yaml
 
 import spectile
 from spectile.__main__ import main
-from spectile.core.device import OLDEST
-from spectile.core.devices import TABLE
 from spectile_study.__main__ import add_commands
 
 
@@ -126,18 +123,3 @@ def test_every_command_of_the_study_names_its_extra():
     commands = argparse.ArgumentParser().add_subparsers()
     add_commands(commands)
     assert {parser.get_default("extra") for parser in commands.choices.values()} == {"study"}
-
-
-def test_the_table_of_gpus_is_complete():
-    """Each device of the table is in one row of the README's, and those run as PTX in the row that says so."""
-    text = (Path(__file__).parents[3] / "README.md").read_text().partition("## Which GPUs")[2].partition("\n## ")[0]
-    rows = dict(
-        re.findall(r"^\| ([^|]+) \| (measured|same machine code|run as PTX|compiled) \|", text, flags=re.MULTILINE)
-    )
-    named = [name for row in rows for name in row.split(", ")]
-    assert sorted(named) == sorted(TABLE)
-    (run,) = (row for row, state in rows.items() if state == "run as PTX")
-    with (Path(__file__).parents[2] / "gpu/outcomes.tsv").open(newline="") as table:
-        described = {row["described as"] for row in csv.DictReader(table, delimiter="\t")}
-    assert {"", *run.split(", ")} == described
-    assert f"compute capability below {OLDEST[0]}.{OLDEST[1]}" in text
