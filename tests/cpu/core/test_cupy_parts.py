@@ -31,10 +31,6 @@ def test_each_part_is_there(name: str) -> None:
         assert issubclass(found, Exception)
 
 
-#: Modules that have yet to take them from `core.cupy_parts`; to shrink to none.
-TO_BE_CLEANED: set[str] = set()
-
-
 def _undocumented(tree: ast.AST) -> set[str]:
     """Return the names of CuPy's own parts that a module reaches."""
     found = set()
@@ -72,7 +68,7 @@ def test_no_other_module_reaches_for_undocumented_parts() -> None:
         for path in SOURCES.rglob("*.py")
         if _undocumented(ast.parse(path.read_text()))
     }
-    assert "core/cupy_parts.py" in reaching and reaching <= {"core/cupy_parts.py", *TO_BE_CLEANED}
+    assert reaching == {"core/cupy_parts.py"}
 
 
 @pytest.fixture(params=["from parts", "constructor"])

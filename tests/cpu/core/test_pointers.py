@@ -51,20 +51,6 @@ def test_reading_an_address_is_noticed(line: str, reads: bool) -> None:
 
 #: Modules that have yet to read addresses by `pointers.address`; to shrink to none.
 TO_BE_CLEANED = {
-    "evd/cpu/lapack.py",
-    "evd/cuda/back/panels.py",
-    "evd/cuda/back/sweeps.py",
-    "evd/cuda/blas.py",
-    "evd/cuda/chasing/chase.py",
-    "evd/cuda/generalized.py",
-    "evd/cuda/load.py",
-    "evd/cuda/matrix.py",
-    "evd/cuda/reduction/band.py",
-    "evd/cuda/tridiagonal/divide.py",
-    "evd/cuda/tridiagonal/inverse.py",
-    "evd/cuda/tridiagonal/merge.py",
-    "evd/cuda/vendor/batched.py",
-    "evd/cuda/vendor/dense.py",
     "kpm/cuda/stored.py",
     "kpm/distributed/hybrid.py",
     "kpm/distributed/multi_gpu.py",
