@@ -74,3 +74,28 @@ def test_eigenvalues_beyond_the_range_are_an_error(dtype, n):
     for call in calls:
         with pytest.raises(OverflowError, match="beyond the range of float"):
             call()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [5, 40, 100, 300, 1300])
+def test_every_path_comes_to_an_end(n, dtype, bad):
+    """Without the check, too: what is not finite is an error, or in small matrices NaN."""
+    a = cupy.eye(n, dtype=dtype)
+    a[n - 1, 1] = bad
+    calls = [
+        lambda: evd.eigh(a, check_finite=False),
+        lambda: evd.eigvalsh(a, check_finite=False),
+        lambda: evd.eigh(cupy.stack([a, a]), check_finite=False),
+        lambda: evd.eigh(a, subset_by_index=(0, 1), check_finite=False),
+        lambda: evd.eigh(a, cupy.eye(n, dtype=dtype), check_finite=False),
+        lambda: evd.eigh(cupy.eye(n, dtype=dtype), a, check_finite=False),
+        lambda: evd.eigh_tridiagonal(a[n - 1].real, a[n - 1, 1:].real, check_finite=False),
+        lambda: evd.eig_banded(a[[0, n - 1]], lower=True, check_finite=False),
+    ]
+    for call in calls:
+        try:
+            found = call()
+        except np.linalg.LinAlgError:
+            continue
+        assert bool(cupy.isnan(found[0]).any())

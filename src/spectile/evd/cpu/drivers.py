@@ -115,6 +115,11 @@ def _in_columns(a: np.ndarray, lower: bool) -> np.ndarray:
 
 
 def _exponent(a: np.ndarray, lower: bool) -> int:
+    if len(a) <= COPIED_SQUARE:
+        # Most small matrices are near 1, with what is not read, and on the diagonal alone: no need to part triangles.
+        least, most = abs(a.diagonal().real).max(), abs(a).max()
+        if exponent_near_one(least) == 0 < least and most < 2.0**15:
+            return 0
     return exponent_near_one(largest_entry(a if lower else a.T))
 
 
@@ -197,7 +202,8 @@ def generalized(
     n, letter = len(a), scalar_of(a.dtype).letter
     require_addressable(driver, n, vectors)
     # LAPACK does not scale these.  By even powers of two, because B has a root in the eigenvectors.
-    scale_a, scale_b = (_exponent(matrix, lower) & ~1 for matrix in (a, b))
+    scale_a = _exponent(a, lower) & ~1
+    scale_b = exponent_near_one(float(b.diagonal().real.max())) & ~1  # it is definite: no entry is larger
     if scale_a:
         a, overwrite = times_power(a, scale_a), True
     if scale_b:
@@ -218,4 +224,4 @@ def generalized(
         w, v = w[: counted[0]], v[:, : counted[0]]
     if vectors and scale_b:
         v *= v.real.dtype.type(2.0 ** (scale_b // 2 * (-1 if kind == 3 else 1)))
-    return divided_by_power(w, scale), v if vectors else None
+    return divided_by_power(w, scale) if scale else w, v if vectors else None
