@@ -39,8 +39,8 @@ def spgemm(
     """
     if memory_limit is not None:
         copies = sum(copied_bytes(matrix, precision, exact) for matrix in ((A,) if A is B else (A, B)))
-        if memory_limit <= copies:
-            need = copies + least_bytes(1, min(B.shape[1], MOST_INDEX))
+        need = copies + least_bytes(1, B.shape[1] if B.shape[1] <= MOST_INDEX else min(B.nnz, MOST_INDEX))
+        if memory_limit < need:
             raise MemoryError(
                 f"memory_limit is {memory_limit} bytes, and copies of A and B and one row take {need}; "
                 f"raise it to at least {need}"
