@@ -107,6 +107,17 @@ def test_values_are_taken_where_the_matrix_stores_them(form, where):
     np.testing.assert_allclose(host(twice), 2 * expected.data, rtol=1e-12)
 
 
+@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("shape", [(0, 5, 3), (5, 0, 3), (5, 4, 0), (5, 4, 3)])
+def test_factors_without_entries(shape, form):
+    m, k, n = shape
+    A, B = (sp.csr_array(size).asformat(form) for size in ((m, k), (k, n)))
+    for left, right in ((A, B), (on_gpu(A), on_gpu(B))):
+        pattern = symbolic(left, right, backend="cuda")
+        for C in (spgemm(left, right, backend="cuda"), pattern.multiply(left, right)):
+            assert C.shape == (m, n) and C.nnz == pattern.nnz == 0
+
+
 def test_blocks_on_the_host():
     A = random(40, 40, 0.1, 3).tobsr((2, 4))
     pattern = symbolic(A, A, backend="cuda")

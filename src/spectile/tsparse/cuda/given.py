@@ -176,8 +176,10 @@ def _renumbered(B: Given) -> Given:
     indices = B.indices
     if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= columns):
         raise errors.bad_index("B", columns)
-    held = cupy.unique(indices).astype(np.int64)
-    narrow = cupy.searchsorted(held, indices).astype(np.int32)
+    held, narrow = cupy.empty(0, np.int64), cupy.empty(0, np.int32)
+    if len(indices):
+        held = cupy.unique(indices).astype(np.int64)
+        narrow = cupy.searchsorted(held, indices).astype(np.int32)
     return replace(B, shape=(B.shape[0], len(held)), indices=narrow, held=held)
 
 
@@ -208,8 +210,13 @@ def arranged(name: str, matrix: Any) -> Given:
         raise errors.bad_index(name, columns)
     if len(data) and bool(((row < 0) | (row >= rows)).any()):
         raise errors.bad_row(name, rows)
-    order = cupy.argsort(column)  # stable, so that the second sort leaves the columns of a row in order
-    order = order[cupy.argsort(row[order])]
+    if not len(data):
+        places = Places(data.shape)
+        none = cupy.zeros(rows + 1, np.int32), cupy.empty(0, index_type(columns))
+        values, largest = _in_order(name, data, places)
+        return Given(shape, *none, values, data.shape, places, largest)
+    order = cupy.argsort(column, kind="stable")  # so that the second sort leaves the columns of a row in order
+    order = order[cupy.argsort(row[order], kind="stable")]
     row, column = row[order], column[order]
     new = cupy.ones(len(data), np.bool_)
     new[1:] = (row[1:] != row[:-1]) | (column[1:] != column[:-1])
@@ -226,13 +233,15 @@ def arranged(name: str, matrix: Any) -> Given:
 
 def _in_order(name: str, data: Any, places: Places) -> tuple[Any, int | None]:
     """Return the values of a factor in float32 or float64, and the largest size of integers."""
+    import cupy
+
     if data.dtype.kind == "b":
         return (summed(data.astype(np.int64), places) > 0).astype(np.float32), None
     if data.dtype.kind == "f":
         return summed(data.astype(np.float32) if data.dtype == np.float16 else data, places), None
     largest, most = largest_integer(data), 1
     if places.first is not None and len(places.first):
-        ends = np.append(places.first.get(), len(data))
+        ends = np.append(cupy.asnumpy(places.first), len(data))
         most = int(np.diff(ends).max())
     if largest * most >= 2**63:  # beyond float64's integers in any case
         return summed(data.astype(np.float64), places), largest
