@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,10 @@ from spectile.nearsparse.types import PRECISIONS, Precision
 # What computed norms may be too small by, by the dtype of their sums.  float32: at most 128 squares a lane and a few
 # shuffles, generously; float64 covers the bounds' own arithmetic as well.
 NORM_SLACK = {"float32": 1 + 2e-5, "float64": 1 + 1e-12}
+# Below it the norm of a matrix may be off by more: those of its tiles may have few digits, as numbers near 0 do.
+LEAST_NORM = {"float32": 2.0**-110, "float64": 2.0**-960}
+# Bisections that bring two float64, at most a factor of 2^2098 apart, to 1e-6 of one another by their geometric mean.
+MOST_BISECTIONS = 64
 
 
 def rounding_bound(
@@ -44,12 +49,17 @@ def rounding_bound(
     Returns
     -------
     float
-        Infinity where k u >= 1, and where an entry of the result may overflow.
+        Infinity where k u >= 1, where an entry of the result may overflow, and where a factor is not 0 and no normal
+        number of the sums' dtype.
     """
     m, k, n = shape
     row = PRECISIONS[precision]
     relative, largest = _sums(k, row)
     product = abs(alpha) * norm_a * norm_b
+    # Factors are rounded to the dtype of the sums, too.
+    held = np.finfo(row.sums)
+    if any(factor and not float(held.tiny) <= abs(factor) <= float(held.max) for factor in (alpha, beta)):
+        return math.inf
     if relative == math.inf or max(norm_a * norm_b, product + abs(beta) * norm_c) > largest:
         return math.inf
     if max(norm_a, norm_b) > row.largest_operand:
@@ -70,7 +80,7 @@ def _sums(k: int, row: Precision) -> tuple[float, float]:
         return math.inf, 0.0
     relative = steps / (1 - steps) + row.product_roundoff
     # No partial sum is above the norms' product but by its rounding.
-    largest = float(np.finfo(row.dtype if row.dtype != "float16" else "float32").max)
+    largest = float(np.finfo(row.sums).max)
     return relative, largest / ((1 + relative) * NORM_SLACK["float64"])
 
 
@@ -151,12 +161,16 @@ def largest_tau(skipped: Callable[[float], float], largest: float, limit: float)
     """
     if skipped(math.inf) <= limit:
         return math.inf
-    high = math.nextafter(largest, math.inf)
-    low = high * 2.0**-80
+    smallest = math.nextafter(0.0, 1.0)
+    high = min(math.nextafter(largest, math.inf), sys.float_info.max)
+    low = max(high * 2.0**-80, smallest)
     if skipped(low) > limit:
         # A threshold that skips nothing but zeros is always allowed.
-        low, high = math.nextafter(0.0, 1.0), low
-    while high / low > 1 + 1e-6:
+        low, high = smallest, low
+    for _ in range(MOST_BISECTIONS):
+        # Numbers near 0 are further apart.
+        if high <= max(low * (1 + 1e-6), math.nextafter(low, math.inf)):
+            break
         middle = math.sqrt(low) * math.sqrt(high)
         if skipped(middle) <= limit:
             low = middle

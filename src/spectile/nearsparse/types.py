@@ -49,6 +49,11 @@ class Precision:
     largest_operand: float = float("inf")
     on_cpu: bool = True
 
+    @property
+    def sums(self) -> str:
+        """Dtype of the sums."""
+        return "float32" if self.dtype == "float16" else self.dtype
+
 
 PRECISIONS = {
     "fp16": Precision("float16", "float32", "float32", 2.0**-24),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from spectile.core.devices import TABLE
 from spectile.nearsparse import bounds
-from spectile.nearsparse.bounds import NORM_SLACK
+from spectile.nearsparse.bounds import LEAST_NORM, NORM_SLACK
 from spectile.nearsparse.cuda import kernels
 from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda.choose import plan_search
@@ -70,11 +71,14 @@ def by_the_kernel(library: Any, a: Any, b: Any, rtol: float, listed: int) -> flo
     return float(memory[0])
 
 
-def by_trials(a: Any, b: Any, rtol: float) -> float:
+def by_trials(a: Any, b: Any, rtol: float) -> tuple[float, Callable[[float], float], float]:
+    """Return the threshold, what thresholds skip, and what they may skip; raise where there is none."""
     precision, slack = {"float32": "fp32", "float64": "fp64"}[a.dtype.name], NORM_SLACK[a.dtype.name]
     norms = [float(x.max()) * math.sqrt(float(((x / x.max()).astype("f8") ** 2).sum())) for x in (a, b)]
     shape = (32 * a.shape[0], 32 * a.shape[1], 32 * b.shape[0])
     rounding = bounds.rounding_bound(shape, norms[0] * slack, norms[1] * slack, precision)
+    if min(norms) < LEAST_NORM[a.dtype.name]:
+        raise ValueError("norms have few digits")
     limit = bounds.skipping_limit(rtol, norms[0] * norms[1] / slack**2, rounding)
     products = a[:, None] * b[None]
     wide = a[:, None].astype("f8") * b[None].astype("f8")
@@ -84,7 +88,7 @@ def by_trials(a: Any, b: Any, rtol: float) -> float:
         sums = unit * np.where(products < a.dtype.type(tau), wide, 0).sum(axis=2)
         return math.sqrt(float((sums**2).sum())) / unit * slack
 
-    return bounds.largest_tau(skipped, float(wide.max()), limit)
+    return bounds.largest_tau(skipped, float(wide.max()), limit), skipped, limit
 
 
 @pytest.mark.parametrize("kind", ["decaying", "spread", "equal", "ties", "tiny", "large"])
@@ -111,9 +115,48 @@ def test_the_kernel_finds_the_thresholds_of_the_trials(
         for rtol, listed in ((2.0, 2048), (0.3, 16), (0.05, 2048)):
             pair = a.astype(dtype), b.astype(dtype)
             try:
-                wanted = by_trials(*pair, rtol)
+                wanted = by_trials(*pair, rtol)[0]
             except ValueError:
                 wanted = math.nan
             found = by_the_kernel(libraries[dtype], *pair, rtol, listed)
             # Sums in another order may decide the last bisection otherwise.
             assert found == pytest.approx(wanted, rel=2e-6, nan_ok=True)
+
+
+# Exponents of the norms of A and of B, up to those of the largest and of the smallest subnormal number.
+EXPONENTS = {
+    "float32": [(-149, 100), (-126, 127), (-105, -45), (-75, -74), (-74, 0), (-60, -60), (0, 0), (63, 64), (126, 127)],
+    "float64": [
+        (-1074, 1000), (-1022, 1023), (-950, -100), (-950, -70), (-537, -537), (-514, -515), (-511, -511), (-500, -520),
+        (0, -1022), (0, 0), (511, 511), (512, 512), (1023, 1023), (1023, -1023),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", EXPONENTS)
+def test_the_kernel_ends_and_is_honest_over_the_whole_range(
+    libraries: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_search.device, "describe", lambda: TABLE["H200"])
+    rng = np.random.default_rng(7)
+    answers = set()
+    for exponents in EXPONENTS[dtype]:
+        for spread in (0, 40):
+            a, b = (
+                np.ldexp(1 + rng.random(size), exponent - rng.integers(0, spread + 1, size)).astype(dtype)
+                for exponent, size in zip(exponents, ((3, 2), (5, 2)), strict=True)
+            )
+            for rtol in (1e-3, 0.5, 1e200):
+                with np.errstate(all="ignore"):
+                    found = by_the_kernel(libraries[dtype], a, b, rtol, 2048)
+                    try:
+                        wanted, skipped, limit = by_trials(a, b, rtol)
+                    except ValueError:
+                        assert math.isnan(found)
+                        answers.add("refused")
+                        continue
+                    answers.add("all" if found == math.inf else "some")
+                    assert skipped(found) <= limit * (1 + 1e-9)
+                smallest = math.nextafter(0.0, 1.0)
+                assert found >= wanted * (1 - 2e-6) - smallest if wanted < math.inf else found == wanted
+    assert answers == {"refused", "all", "some"}

@@ -19,11 +19,16 @@ SERIAL_NORMS = 4096
 TRANSPOSED, SERIAL_ENTRIES = 32, 1 << 16
 # Sums of squares outside of these may hold squares that overflowed, or have lost squares that underflowed.
 _SAFE_SQUARES = (2.0**-900, 2.0**1000)
+# The smallest normal number of float64, and the smallest.
+_NORMAL, _SMALLEST = 2.0**-1022, 2.0**-1074
 
 
 @njit(nogil=True)
 def _scaled_norm(tile: Any) -> float:
-    """Return the norm of a tile whose squares leave the range of float64, scaled by a power of two meanwhile."""
+    """Return the norm of a tile whose squares leave the range of float64, scaled by a power of two meanwhile.
+
+    One that has fewer digits than a normal number is rounded up: bounds must not be too small.
+    """
     largest: Any = 0.0
     for r in range(tile.shape[0]):
         for s in range(tile.shape[1]):
@@ -39,7 +44,11 @@ def _scaled_norm(tile: Any) -> float:
         for s in range(tile.shape[1]):
             value = math.ldexp(np.float64(tile[r, s]), -exponent)
             total += value * value
-    return math.ldexp(math.sqrt(total), exponent)
+    root = math.sqrt(total)
+    norm = math.ldexp(root, exponent)
+    if norm < _NORMAL and math.ldexp(norm, -exponent) < root:
+        norm += _SMALLEST
+    return norm
 
 
 @njit(nogil=True, fastmath={"reassoc", "contract"})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from spectile.core.jit import njit
-from spectile.nearsparse.bounds import NORM_SLACK, largest_tau, rounding_bound, skipping_limit, square_unit
+from spectile.nearsparse.bounds import LEAST_NORM, NORM_SLACK, largest_tau, rounding_bound, skipping_limit, square_unit
 from spectile.nearsparse.cpu.threads import run_each
 from spectile.nearsparse.types import Request
 
@@ -58,9 +59,12 @@ def _counter(norms_a: Any, norms_b: Any) -> Callable[[float], int]:
 
 
 def whole_norm(norms: Any) -> float:
-    """Return the Frobenius norm of the matrix of a norm map, of any size of its entries."""
+    """Return the Frobenius norm of the matrix of a norm map, rounded up where it has few digits, near 0."""
     largest = float(norms.max(initial=0.0))
-    return largest * float(np.linalg.norm(norms / largest)) if 0 < largest < math.inf else largest
+    if not 0 < largest < math.inf:
+        return largest
+    norm = largest * float(np.linalg.norm(norms / largest))
+    return norm if norm >= sys.float_info.min else math.nextafter(norm, math.inf)
 
 
 def skipped_bound(norms_a: Any, norms_b: Any, tau: float) -> float:
@@ -129,6 +133,8 @@ def threshold(norms_a: Any, norms_b: Any, request: Request, shape: tuple[int, in
     if norm_a == 0 or norm_b == 0:
         return math.inf
     rounding = rounding_bound(shape, norm_a, norm_b, request.precision)
+    if min(norm_a, norm_b) < LEAST_NORM["float64"]:
+        rounding = math.inf
     return tau_for_error(norms_a, norms_b, skipping_limit(request.rtol, norm_a * norm_b, rounding))
 
 

@@ -287,6 +287,9 @@ constexpr int kFine = NORM_BITS == 32 ? 16 : 45;              // bits of a key i
 constexpr int kBins = kErrorThreads, kSelections = 6;         // intervals of the products listed, and how often
 constexpr int kFew = 512;                                     // products that a block lists in little time
 constexpr int kMostTrials = 96;
+constexpr int kMostSteps = 64;                                // of the bisection: MOST_BISECTIONS of bounds.py
+// Below it the norm of a matrix may be off by more than its slack: LEAST_NORM of bounds.py.
+constexpr double kLeastNorm = NORM_BITS == 32 ? 0x1p-110 : 0x1p-960;
 
 template <typename T>
 struct __align__(16) Four {
@@ -304,8 +307,12 @@ __device__ __forceinline__ double infinity() { return __longlong_as_double(0x7ff
 // is allowed and the least one that is not.
 struct Bracket {
   double low, high, root_low, root_high;
+  int steps;
   bool started, done;
 };
+
+// The next larger one of numbers from 0 on.
+__device__ __forceinline__ double next_above(double x) { return __longlong_as_double(__double_as_longlong(x) + 1); }
 
 struct Known {
   Key allowed, denied;
@@ -321,7 +328,8 @@ __device__ __noinline__ void walk(Bracket& s, Key allowed, Key denied) {
     s.started = true;
   }
   while (!s.done) {
-    s.done = !(s.high > s.low * (1 + 1e-6));
+    // Numbers near 0 are further apart.
+    s.done = !(s.high > fmax(s.low * (1 + 1e-6), next_above(s.low))) || s.steps == kMostSteps;
     if (s.done) return;
     const double middle = s.root_low * s.root_high;
     const Key key = key_of(static_cast<Norm>(middle));
@@ -331,6 +339,7 @@ __device__ __noinline__ void walk(Bracket& s, Key allowed, Key denied) {
       s.high = middle, s.root_high = sqrt(middle);
     else
       return;
+    ++s.steps;
   }
 }
 
@@ -646,7 +655,7 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 1) search_error(cons
   for (int i = blockIdx.x * kErrorThreads + threadIdx.x; i < 2 * kLevels * kCurve + kSelections * kBins;
        i += gridDim.x * kErrorThreads)
     p.counts[i] = 0;
-  if (threadIdx.x == 0) s.bracket = {0, 0, 0, 0, true, true};
+  if (threadIdx.x == 0) s.bracket = {0, 0, 0, 0, 0, true, true};
 
   // The largest norms and the least that are not zero, and so of each k the largest and the least product of two.
   double* most = p.partial;
@@ -731,7 +740,8 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 1) search_error(cons
   double result = 0;
   if (norm_a == 0 || norm_b == 0 || (limit >= 0 && !(smallest < infinity())))
     result = infinity();
-  else if (!(limit >= 0) || product > p.highest || fmax(norm_a, norm_b) * p.slack > p.operand)
+  else if (!(limit >= 0) || product > p.highest || fmax(norm_a, norm_b) * p.slack > p.operand ||
+           fmin(norm_a, norm_b) < kLeastNorm)
     result = __longlong_as_double(-1);                  // a NaN leaves every product valid
   if (result != 0) {
     if (blockIdx.x == 0 && threadIdx.x == 0) p.result[0] = result;
@@ -739,8 +749,8 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 1) search_error(cons
   }
   const Key least = key_of(static_cast<Norm>(smallest)), top = key_of(static_cast<Norm>(largest)) + 1;
   if (threadIdx.x == 0) {
-    const double high = largest < infinity() ? __longlong_as_double(__double_as_longlong(largest) + 1) : largest;
-    s.bracket = {high * 0x1p-80, high, 0, 0, false, false};
+    const double high = next_above(fmin(largest, 0x1.ffffffffffffep1023));
+    s.bracket = {fmax(high * 0x1p-80, next_above(0)), high, 0, 0, 0, false, false};
     // Below the least product nothing but zeros is skipped; the largest threshold is not yet known to be denied.
     s.known = {least, top + 1};
   }

@@ -1,0 +1,159 @@
+"""Entries of any size that a dtype holds: errors stay within their bounds, and every search ends."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spectile.nearsparse import norm_map, spamm, spamm_threshold, tune_tau
+from spectile.nearsparse.bounds import MOST_BISECTIONS, largest_tau
+
+# Least and largest exponents of entries: of the smallest subnormal number, and of the largest number.
+EXPONENTS = {"f2": (-24, 15), "f4": (-149, 127), "f8": (-1074, 1023)}
+
+
+def entries(rng: Any, rows: int, columns: int, dtype: str, exponents: tuple[int, int]) -> Any:
+    """Return entries whose exponents are drawn from a range, some of them zero."""
+    drawn = rng.integers(exponents[0], exponents[1] + 1, (rows, columns))
+    with np.errstate(under="ignore", over="ignore"):
+        x = np.ldexp(1 + rng.random((rows, columns)), drawn).astype(dtype) * rng.choice([-1, 1], (rows, columns))
+    x = np.clip(x, -np.finfo(dtype).max, np.finfo(dtype).max).astype(dtype)
+    x[rng.random((rows, columns)) < 0.2] = 0
+    return x
+
+
+def root_at_most(square: Fraction, bound: float) -> bool:
+    """Return whether the root of an exact number is at most a bound."""
+    return bound == math.inf or square <= Fraction(bound) ** 2
+
+
+def exact(x: Any) -> Any:
+    return np.array([[Fraction(float(value)) for value in row] for row in x], object).reshape(x.shape)
+
+
+def error_square(found: Any, a: Any, b: Any, alpha: float, beta: float, c: Any) -> Fraction:
+    """Return the square of the Frobenius norm of the error, exactly."""
+    wanted = Fraction(alpha) * exact(a).dot(exact(b))
+    if c is not None:
+        wanted = wanted + Fraction(beta) * exact(c)
+    return sum(((x - y) ** 2 for x, y in zip(exact(found).flat, wanted.flat, strict=True)), Fraction(0))
+
+
+@st.composite
+def windows(draw: Any, dtype: str) -> tuple[int, int]:
+    low, high = EXPONENTS[dtype]
+    first = draw(st.integers(low, high))
+    return first, min(high, first + draw(st.sampled_from([0, 3, 30, 2100])))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_the_error_is_within_its_bound_over_the_whole_range(data: Any) -> None:
+    precision = data.draw(st.sampled_from(["float16", "float16c16", "float32", "float64"]))
+    dtype = {"float16": "f2", "float16c16": "f2", "float32": "f4", "float64": "f8"}[precision]
+    m, k, n = (data.draw(st.integers(1, 9)) for _ in range(3))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    a, b = (entries(rng, *size, dtype, data.draw(windows(dtype))) for size in ((m, k), (k, n)))
+    alpha = data.draw(st.sampled_from([1.0, -3.0, 1e-40, 1e-45, 1e39, 1e-310, 1e300]))
+    beta = data.draw(st.sampled_from([0.0, 0.0, 2.0, 1e-42]))
+    c = entries(rng, m, n, "f2" if precision == "float16c16" else max(dtype, "f4"), (-20, 10)) if beta else None
+    product = float(np.max(norm_map(a, 4).norms)) * float(np.max(norm_map(b, 4).norms))
+    choice = data.draw(
+        st.sampled_from([{"tau": 0.0}, {"tau": product / 8}, {"tau": 5e-324}, {"rtol": 1e-3}, {"rtol": 10.0}])
+    )
+    if "rtol" in choice:
+        alpha, beta, c = 1.0, 0.0, None
+    with np.errstate(all="ignore"):
+        try:
+            result = spamm(a, b, alpha=alpha, beta=beta, c=c, block=4, precision=precision, backend="cpu", **choice)
+        except ValueError as error:
+            assert "below what rounding" in str(error) or "overflows" in str(error)
+            return
+        bound = result.error_bound
+    if not np.isfinite(result.c).all():
+        assert bound == math.inf
+        return
+    square = error_square(result.c, a, b, alpha, beta, c)
+    assert root_at_most(square, bound)
+    if "rtol" in choice:
+        norms = [sum((value**2 for value in exact(x).flat), Fraction(0)) for x in (a, b)]
+        assert square <= Fraction(choice["rtol"]) ** 2 * norms[0] * norms[1] * (1 + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("dtype", EXPONENTS)
+def test_every_search_ends_over_the_whole_range(dtype: str) -> None:
+    low, high = EXPONENTS[dtype]
+    rng = np.random.default_rng(3)
+    exponents = sorted(
+        {*range(low, high + 1, max(1, (high - low) // 24)), high, -510, -515, -537} & set(range(low, high + 1))
+    )
+    for of_a, of_b in itertools.product(exponents, exponents[::4]):
+        a, b = entries(rng, 12, 12, dtype, (of_a, of_a)), entries(rng, 12, 12, dtype, (of_b, of_b))
+        with np.errstate(all="ignore"):
+            for choice in ({"rtol": 1e-3}, {"rtol": 1e300}, {"valid_ratio": 0.3}):
+                try:
+                    found = spamm_threshold(a, b, block=4, backend="cpu", **choice)
+                except ValueError as error:
+                    assert "below what rounding" in str(error) or "its norm overflows" in str(error)
+                    continue
+                assert found.tau >= 0 and found.error_bound >= 0
+
+
+@pytest.mark.parametrize("size", [1e-153, 1e-155, 1e-160])
+def test_a_wanted_error_of_products_near_the_smallest_number(size: float) -> None:
+    x = size * np.random.default_rng(0).standard_normal((128, 128))
+    for call in (spamm, spamm_threshold):
+        try:
+            found = call(x, x, rtol=1e-6, backend="cpu")
+        except ValueError as error:
+            assert "below what rounding" in str(error) and size < 1e-155
+        else:
+            assert found.error_bound <= 1e-6 * float(np.linalg.norm(x / size)) ** 2 * size * size * (1 + 1e-9)
+
+
+def steps(values: list[float]) -> Callable[[float], float]:
+    """Return what thresholds skip of products: their sum."""
+    return lambda tau: math.fsum(value for value in values if value < tau)
+
+
+SMALLEST = math.nextafter(0.0, 1.0)
+CROSSINGS = sorted(
+    {math.ldexp(1.0, exponent) for exponent in range(-1074, 1024, 61)} | {SMALLEST, 3 * SMALLEST, 1e-307}
+)
+
+
+@pytest.mark.parametrize("largest", CROSSINGS)
+def test_the_largest_threshold_is_found_in_few_trials_wherever_it_lies(largest: float) -> None:
+    for crossing in (value for value in CROSSINGS if value <= largest):
+        tried: list[float] = []
+
+        def skipped(tau: float, crossing: float = crossing, tried: list[float] = tried) -> float:
+            tried.append(tau)
+            return 1.0 if tau > crossing else 0.0
+
+        found = largest_tau(skipped, largest, 0.5)
+        assert len(tried) <= MOST_BISECTIONS + 2
+        assert 0 < found <= max(crossing, SMALLEST)
+        # To a relative 1e-6, or to the next number; zeros alone are skipped at the smallest.
+        reach = max(found * (1 + 2e-6), math.nextafter(found, math.inf))
+        assert reach >= crossing
+
+
+def test_norms_near_zero_are_rounded_up() -> None:
+    tiny = np.array([[SMALLEST, SMALLEST]])
+    for count, dtype in ((2, "f8"), (3, "f8")):
+        x = np.full((1, count), SMALLEST, dtype)
+        norm = Fraction(float(norm_map(x, 4).norms[0, 0]))
+        assert norm**2 >= count * Fraction(SMALLEST) ** 2
+    huge = np.full((2, 1), 1e300)
+    result = spamm(tiny, huge, tau=math.inf, backend="cpu")
+    assert root_at_most(error_square(result.c, tiny, huge, 1.0, 0.0, None), result.error_bound)
+    assert tune_tau(tiny, huge, 0.3)[1] in (0.0, 1.0)
