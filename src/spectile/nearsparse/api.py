@@ -332,7 +332,7 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
         from spectile.nearsparse.cuda.norms import norm_map_cuda
 
         return NormMap(norm_map_cuda(a, block), block)
-    a = checks.host_array(a)
+    a = checks.host_array("a", a)
     if a.ndim != 2:
         raise ValueError(f"a norm map is of a matrix, not of an array with {a.ndim} dimensions: pass one matrix")
     checks.check_dtype("a", a)

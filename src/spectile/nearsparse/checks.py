@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import precisions
+from spectile.core import arrays, pointers, precisions
 from spectile.core.arrays import on_device
 from spectile.core.host import in_kind_of
 from spectile.nearsparse.result import SpammResult
@@ -27,8 +27,9 @@ class Operands:
     c: Any
     out: Any
     on_gpu: bool
-    #: The first operand as it was given.
+    #: The first operand and `out` as they were given.
     like: Any
+    given: Any
     distributed: bool = False
     #: Whether these are the transposes of what was given, in the other order.
     swapped: bool = False
@@ -60,8 +61,7 @@ class Operands:
                 )
             if out is not None:
                 _check_result_array("out", out, shape, request.arithmetic.output)
-        if isinstance(self.out, np.ndarray) and not (self.out.flags.c_contiguous and self.out.flags.writeable):
-            raise ValueError("out is not C-contiguous and writeable: pass np.empty(shape, dtype)")
+                _check_writable(out, shape, request.arithmetic.output)
 
     def check_spread(self, devices: int, split: Split) -> None:
         """Raise where the operands do not fit so many devices."""
@@ -90,7 +90,7 @@ class Operands:
         if self.swapped:
             result.c = result.c.swapaxes(-1, -2)
         if self.out is not None:
-            result.c = self.out
+            result.c = self.given
         elif not self.on_gpu:
             result.c = in_kind_of(self.like)(result.c)
         return result
@@ -100,11 +100,9 @@ def operands(a: Any, b: Any, c: Any, out: Any) -> Operands:
     """Return the operands of a product on one device, or on the host."""
     on_gpu, like = on_device(a) or on_device(b), a
     if not on_gpu:
-        a, b = host_array(a, "a"), host_array(b, "b")
-        c = None if c is None else host_array(c, "c")
-    if out is not None and not hasattr(out, "shape") and not hasattr(out, "__cuda_array_interface__"):
-        raise TypeError(f"out is a {type(out).__name__}, which cannot be written: pass an array of the product's shape")
-    return Operands(a, b, c, out, on_gpu, like)
+        a, b = host_array("a", a), host_array("b", b)
+        c = None if c is None else host_array("c", c)
+    return Operands(a, b, c, _target(out), on_gpu, like, out)
 
 
 def spread_operands(a: Any, b: Any, c: Any, out: Any, split: Split, backend: str) -> Operands:
@@ -113,7 +111,7 @@ def spread_operands(a: Any, b: Any, c: Any, out: Any, split: Split, backend: str
         raise ValueError("devices spread a product over GPUs: leave backend at 'auto' or 'cuda'")
     if isinstance(a, list | tuple):
         _check_lists({"b": b, "c": c, "out": out}, len(a))
-        return Operands(a, b, c, out, True, a, distributed=True)
+        return Operands(a, b, c, out, True, a, out, distributed=True)
     if split != "rows":
         raise ValueError("split = 'columns' is said of operands distributed by columns: see distribute")
     whole = operands(a, b, c, out)
@@ -241,17 +239,27 @@ def check_dtype(name: str, array: Any) -> str:
     return dtype
 
 
-def host_array(array: Any, name: str = "a") -> Any:
-    """Return a host array of any library as NumPy's, sharing its memory where that is possible; refuse what loses."""
-    if np.ma.is_masked(array):
-        raise TypeError(
-            f"{name} has masked entries, whose mask a product would lose: fill them, as {name}.filled(0) does"
-        )
-    if hasattr(array, "tocsr"):
-        raise TypeError(f"{name} is a sparse matrix: pass {name}.toarray(), or multiply with spectile.spgemm")
-    if isinstance(array, np.ndarray) or hasattr(array, "__array__") or not hasattr(array, "__dlpack__"):
-        return np.asarray(array)
-    return np.from_dlpack(array)
+def host_array(name: str, array: Any) -> Any:
+    """Return a host array of any library as NumPy's, sharing its memory unless kernels cannot read it there."""
+    array = arrays.host_array(name, array)
+    return array if array.dtype.isnative and array.flags.aligned else pointers.operand(name, array)
+
+
+def _target(out: Any) -> Any:
+    """Return `out`, of the host as NumPy's array of the same memory; refuse what would be written to a copy."""
+    if out is None or type(out) is np.ndarray:
+        return out
+    shared = hasattr(out, "__dlpack__") or hasattr(out, "__cuda_array_interface__")
+    if isinstance(out, list | tuple) or not shared:
+        raise TypeError(f"out is a {type(out).__name__}, which cannot be written: pass an array of the product's shape")
+    return out if on_device(out) else arrays.host_array("out", out)
+
+
+def _check_writable(out: Any, shape: tuple[int, ...], dtype: str) -> None:
+    if isinstance(out, np.ndarray):
+        pointers.output("out", out, dtype, shape)
+    elif not hasattr(out, "__dlpack__") and out.__cuda_array_interface__["data"][1]:
+        raise ValueError("out is read-only: pass an array that can be written")
 
 
 def _check_result_array(name: str, array: Any, shape: tuple[int, ...], dtype: str | None) -> None:

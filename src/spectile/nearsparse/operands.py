@@ -1,4 +1,4 @@
-"""Arrays of the host or of a device, as every backend handles them: addresses, overlaps, batches."""
+"""Arrays of the host or of a device, as every backend handles them: overlaps and batches."""
 
 from __future__ import annotations
 
@@ -7,24 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.pointers import address, overlap
+
 
 def tiles(length: int, tile: int) -> int:
     """Return how many tiles cover a length."""
     return -(-length // tile)
-
-
-def address(array: Any) -> int:
-    """Return where an array of the host or of a device begins."""
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
-
-
-def overlap(x: Any, y: Any) -> bool:
-    """Return whether two arrays of the host, or two of devices, may share memory."""
-    if isinstance(x, np.ndarray):
-        return bool(np.may_share_memory(x, y))
-    import cupy
-
-    return bool(cupy.may_share_memory(x, y))
 
 
 def copy_if_overlapping(c: Any, out: Any, direct: bool) -> Any:
@@ -54,7 +42,7 @@ def flat_batch(array: Any, batch: tuple[int, ...]) -> Any:
     if array.shape[:-2] != batch:
         return array.reshape(array.shape[-2:]) if math.prod(array.shape[:-2]) == 1 else None
     flat = array.reshape(-1, *array.shape[-2:])
-    return flat if isinstance(flat, np.ndarray) or flat.data.ptr == array.data.ptr else None
+    return flat if isinstance(flat, np.ndarray) or address(flat) == address(array) else None
 
 
 def each_product(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...]) -> list[tuple[Any, Any, Any, Any]]:

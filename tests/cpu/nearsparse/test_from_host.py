@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda import survey as cuda_survey
-from spectile.nearsparse.cuda.choose import Problem, choose, launches, tiles_by_diagonal
+from spectile.nearsparse.cuda.choose import Problem, choose, launches, norms_launch, tiles_by_diagonal
+from spectile.nearsparse.cuda.geometry import LARGEST_SIZE, check_sizes
 from spectile.nearsparse.cuda.tuning import PORTABLE, WGMMA, rates
 from spectile.nearsparse.cuda.units import (
     NORM_UNITS,
@@ -138,3 +140,45 @@ def test_diagonal_order_names_every_tile_once(tiles: tuple[int, int], tile: tupl
     row, column = (8 * band + within % height).astype(int), (within // height).astype(int)
     distance = np.abs((row + 0.5) * tile[0] - (column + 0.5) * tile[1])
     assert (np.diff(distance) >= 0).all()
+
+
+def test_no_shape_that_memory_holds_asks_for_more_blocks_than_a_grid_has() -> None:
+    most = max(device.memory_bytes for device in TABLE.values())
+    lengths = (1, 100, 129, 40_000, 600_000, 34_000_000, 2**28, LARGEST_SIZE)
+    seen = set()
+    for precision, row in PRECISIONS.items():
+        size, output = np.dtype(row.dtype).itemsize, np.dtype(row.output).itemsize
+        for m, k, n in itertools.product(lengths, repeat=3):
+            if size * (m * k + k * n) + output * m * n > most:
+                continue
+            for block, strict in itertools.product((8, 16, 32, 64, 128), (False, True)):
+                for aligned, name in ((True, "H200"), (False, "RTX 4090"), (True, "A100"), (False, "B300")):
+                    problem = Problem(m, k, n, 1, block, precision, strict, aligned, aligned)
+                    for shape in launches(problem, TABLE[name]):
+                        assert shape.refusal(TABLE[name]) is None, (problem, shape)
+                    seen.add((m, k, n))
+    # The longest of each axis is among them.
+    assert all(any(sizes[axis] == LARGEST_SIZE for sizes in seen) for axis in range(3))
+
+
+@pytest.mark.parametrize("batches", [1, 2, 32767, 32768, 70_000, 10**6])
+def test_no_batch_has_more_layers_than_a_grid(batches: int) -> None:
+    shape = norms_launch((batches, 16, 16), (16, 16), 4)
+    assert all(shape.refusal(device) is None for device in TABLE.values())
+    # Layers of A's matrices and of B's, in turn.
+    assert shape.grid[2] % 2 == 0 and shape.grid[2] // 2 >= min(batches, 32767)
+
+
+def test_the_blocks_of_a_norm_map_are_those_of_the_larger_matrix_alone() -> None:
+    # A row times a column, and a column times a row.
+    for a, b in (((1, 10**8), (10**8, 1)), ((10**8, 1), (1, 10))):
+        count = norms_launch(a, b, 4).grid[0]
+        assert count * 128 * 128 <= 128 * (10**8 + 128 * 128)
+
+
+def test_more_rows_than_the_kernels_count_are_refused() -> None:
+    long = np.broadcast_to(np.float16(0), (2**31, 1))
+    check_sizes("a", long[:LARGEST_SIZE])
+    for x in (long, long.T):
+        with pytest.raises(ValueError, match=r"^b has 2,147,483,648 rows or columns"):
+            check_sizes("b", x)

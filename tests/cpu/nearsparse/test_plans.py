@@ -54,8 +54,8 @@ class Pinned(bytearray):
 class Stream:
     capturing = False
 
-    def __init__(self, ptr: int = 0) -> None:
-        self.ptr = ptr
+    def __init__(self, ptr: int = 0, number: int | None = None) -> None:
+        self.ptr, self.number = ptr, number
 
     def is_capturing(self) -> bool:
         return self.capturing
@@ -112,6 +112,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     )
     cupy = SimpleNamespace(ndarray=Array, empty=Array, cuda=cuda)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(repeated, "_number", lambda ptr: state.stream.number)
     monkeypatch.setattr(plans, "NormMaps", NormMaps)
     monkeypatch.setattr(plans, "Product", Product)
     monkeypatch.setattr(plans, "prepared_choice", lambda *arguments, **options: None)
@@ -288,11 +289,15 @@ def test_what_is_laid_out_otherwise_has_another_plan(machine: Machine) -> None:
             ((a, b, None), (32, 2.0, *OPTIONS[2:])),
         )
     ]
-    machine.stream = Stream(7)
-    keys.append(repeated.key_of(a, b, None, 1.0, *OPTIONS))
+    # A stream that has the address of one that was destroyed is another one.
+    for number in (7, 8):
+        machine.stream = Stream(1 << 20, number)
+        keys.append(repeated.key_of(a, b, None, 1.0, *OPTIONS))
     assert len(set(keys)) == len(keys)
     assert repeated.key_of(Array((64, 64)), Array((64, 64)), None, 3.0, *OPTIONS) == keys[-1]
-    machine.stream = Stream(2)
+    machine.stream = Stream(1 << 20)
+    assert repeated.key_of(a, b, None, 1.0, *OPTIONS) is None
+    machine.stream = Stream(2, 9)
     others: list[Any] = []
     thread = threading.Thread(target=lambda: others.append(repeated.key_of(a, b, None, 1.0, *OPTIONS)))
     thread.start()
@@ -311,6 +316,13 @@ def test_calls_that_must_not_use_a_plan(machine: Machine) -> None:
         call(a, b, a)
     # Where out is an operand, what is still to be read would be overwritten.
     assert call(a, b, a) is None and call(a, b, b) is None
+    # Shifted views of the operands, before and behind them.
+    for x in (a, b):
+        for rows in (-64, -63, 1, 63, 64):
+            view = Array((64, 64))
+            view.data.ptr = x.data.ptr + rows * 64 * 4
+            apart = all(abs(view.data.ptr - y.data.ptr) >= 64 * 64 * 4 for y in (a, b))
+            assert (call(a, b, view) is not None) == apart
     assert call(a, b, tau=float("nan")) is None and call(a, b, tau=-1.0) is None
     machine.stream.capturing = True
     # No plan is made in a capture; one that was made before runs there, unless it leaves something behind.

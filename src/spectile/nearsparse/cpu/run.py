@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.pointers import overlap
 from spectile.nearsparse.cpu.multiply import multiply
 from spectile.nearsparse.cpu.norms import as_summed, check_norms, norm_map, row_major
 from spectile.nearsparse.cpu.search import count_valid, error_bound, share_of, threshold, whole_norm
@@ -21,9 +22,8 @@ def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult
     """Multiply on the CPU; see :func:`spectile.nearsparse.spamm`.  Exactly the valid products, `strict` or not."""
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     sums = as_summed(a[..., :0, :0]).dtype
-    # Packing reads all of A and B before out is written, but only one product of a batch at a time.
-    direct = out is not None and out.dtype == sums
-    direct = direct and not (batch and (np.may_share_memory(out, a) or np.may_share_memory(out, b)))
+    # A and B are packed while C is written.
+    direct = out is not None and out.dtype == sums and not any(overlap(out, x) for x in (a, b))
     result = out if direct else np.empty((*batch, a.shape[-2], b.shape[-1]), sums)
     if c is not None:
         c = copy_if_overlapping(np.ascontiguousarray(c, dtype=sums), result, True)

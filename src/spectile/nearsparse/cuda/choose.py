@@ -31,8 +31,9 @@ from spectile.nearsparse.cuda.units import blocks_unit, fitting_tiles, hopper_un
 from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import PRECISIONS, Grain
 
-# What a grid has along y.
-MOST_ROWS_OF_BLOCKS = 65535
+# Products of a batch that one launch takes, and matrices whose norms it takes side by side: a grid has 65,535 layers,
+# and the norm kernel two for each product.
+LAUNCHED_ITEMS = 32767
 # What the copy engine takes as a stride, in bytes.
 _LARGEST_STRIDE = 2**40
 
@@ -279,19 +280,13 @@ def norms_launch(shape_a: tuple[int, ...], shape_b: tuple[int, ...], itemsize: i
     """Return the launch that takes the norms of A and B, shapes ([batch,] m, k) and ([batch,] k, n)."""
     columns = max(128, 32 * 16 // itemsize)
     batches = max(math.prod(shape[:-2]) for shape in (shape_a, shape_b))
-    return Shape(
-        (
-            tiles(max(shape_a[-1], shape_b[-1]), columns),
-            min(tiles(max(shape_a[-2], shape_b[-2]), 128), MOST_ROWS_OF_BLOCKS),
-            2 * batches,
-        ),
-        128,
-    )
+    blocks = max(tiles(shape[-2], 128) * tiles(shape[-1], columns) for shape in (shape_a, shape_b))
+    return Shape((blocks, 1, 2 * min(batches, LAUNCHED_ITEMS)), 128)
 
 
 def survey_launch(rows: int, columns: int) -> Shape:
     """Return the launch that surveys norm maps of so many rows of A and columns of B."""
-    return Shape((tiles(columns, 64), tiles(rows, 64)), 256)
+    return Shape((tiles(columns, 64) * tiles(rows, 64),), 256)
 
 
 def count_launch(rows: int, columns: int, depth: int, device: Device) -> Shape:

@@ -12,6 +12,7 @@ import numpy as np
 from spectile.core.cupy_parts import part
 from spectile.core.device import describe
 from spectile.core.devices import Device
+from spectile.core.pointers import address
 from spectile.nearsparse.cuda.geometry import pitch
 from spectile.nearsparse.cuda.tuning import COPY_SHARE, COUNT_RATE, COUNT_SECONDS, FIXED_SECONDS, READ_SECONDS, rates
 from spectile.nearsparse.operands import tiles
@@ -117,20 +118,20 @@ def multiply(a: Any, b: Any, c: Any, out: Any, request: Request) -> None:
         Precision, alpha and beta.  "tf32x3" is multiplied in float32.
     """
     row = PRECISIONS[request.precision]
-    if request.beta != 0 and c.data.ptr != out.data.ptr:
+    if request.beta != 0 and address(c) != address(out):
         out[...] = c
     cublas, handle_of, stream_of = _library()
     wide = row.dtype == "float64"
     scalars = _scalars(request.alpha, request.beta, wide)
-    first = scalars.ctypes.data
+    first = address(scalars)
     handle, kind = handle_of(), _CUDA_TYPES[row.dtype]
     (m, k), n = a.shape, b.shape[1]
     cublas.setStream(handle, stream_of().ptr)
     # Row-major C = A B is column-major C^T = B^T A^T.
     cublas.gemmEx(
         handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, m, k, first,
-        b.data.ptr, kind, max(pitch(b), n), a.data.ptr, kind, max(pitch(a), k), first + scalars.itemsize,
-        out.data.ptr, _CUDA_TYPES[row.output], max(pitch(out), n),
+        address(b), kind, max(pitch(b), n), address(a), kind, max(pitch(a), k), first + scalars.itemsize,
+        address(out), _CUDA_TYPES[row.output], max(pitch(out), n),
         cublas.CUBLAS_COMPUTE_64F if wide else cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT,
     )  # fmt: skip
 

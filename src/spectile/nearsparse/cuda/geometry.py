@@ -6,6 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.pointers import address
+
+# Most rows and columns of a matrix.
+LARGEST_SIZE = 2**31 - 2**16
+
 
 def layout(fields: str) -> np.dtype[Any]:
     """Return the aligned struct of ``"name:code name:code"``, as the C++ declares it.
@@ -20,7 +25,7 @@ def layout(fields: str) -> np.dtype[Any]:
 def record(dtype: np.dtype[Any]) -> Any:
     """Return a struct of zeros that begins at a multiple of 64 bytes, as tensor maps must."""
     buffer = np.zeros(dtype.itemsize + 64, np.uint8)
-    first = -buffer.ctypes.data % 64
+    first = -address(buffer) % 64
     return buffer[first : first + dtype.itemsize].view(dtype).reshape(())
 
 
@@ -78,18 +83,29 @@ def pitch(array: Any) -> int:
 def is_aligned(array: Any) -> bool:
     """Return whether every row starts at a multiple of 16 bytes."""
     pitches = [stride for stride, size in zip(array.strides[:-1], array.shape[:-1], strict=True) if size > 1]
-    return array.data.ptr % 16 == 0 and all(pitch % 16 == 0 for pitch in pitches)
+    return address(array) % 16 == 0 and all(pitch % 16 == 0 for pitch in pitches)
+
+
+def check_sizes(name: str, array: Any) -> None:
+    """Raise for more rows or columns than the kernels count, which add the sizes of tiles to them in 32 bits."""
+    if max(array.shape[-2:]) > LARGEST_SIZE:
+        raise ValueError(
+            f"{name} has {max(array.shape[-2:]):,} rows or columns, and the kernels take {LARGEST_SIZE:,}: cut the "
+            "product into several"
+        )
 
 
 def row_major(name: str, array: Any, *, on_device: bool) -> Any:
     """Return `array` if its last axis has unit stride; copy it only if it was copied from the host anyway."""
     import cupy
 
+    check_sizes(name, array)
     itemsize = array.itemsize
     good = array.size == 0 or (
         (array.shape[-1] == 1 or array.strides[-1] == itemsize)
         and (array.shape[-2] == 1 or array.strides[-2] >= itemsize * array.shape[-1])
         and array.strides[-2] % itemsize == 0
+        and address(array) % itemsize == 0
     )
     if good and array.strides[-1] == itemsize:
         return array

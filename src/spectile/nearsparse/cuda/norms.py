@@ -9,6 +9,7 @@ import numpy as np
 
 from spectile.core import arrays, launch
 from spectile.core.compile import Unit
+from spectile.core.pointers import address
 from spectile.nearsparse.cuda.choose import norms_launch
 from spectile.nearsparse.cuda.geometry import is_aligned, layout, log2, pitch, row_major, stride
 from spectile.nearsparse.cuda.units import NORM_UNITS
@@ -73,9 +74,9 @@ class NormMaps(Norms):
         # The norm kernel sets it to zero, and what follows: a word in which the blocks of a search meet, and a count.
         self.counter = cupy.zeros(8, cupy.uint32)
         self.parameters = parameters = np.zeros((), NORM_TASKS)
-        parameters["counter"], parameters["log2_block"] = (self.counter.data.ptr, log2(block))
+        parameters["counter"], parameters["log2_block"] = (address(self.counter), log2(block))
         for task, matrix, norms, transposed in zip(parameters["task"], (a, b), (self.a, self.b), (0, 1), strict=True):
-            task["matrix"], task["norms"] = matrix.data.ptr, norms.data.ptr
+            task["matrix"], task["norms"] = address(matrix), address(norms)
             task["stride_matrix"], task["stride_norms"] = (stride(matrix), stride(norms))
             task["leading"], task["rows"], task["columns"] = (pitch(matrix), matrix.shape[-2], matrix.shape[-1])
             shape = norms.shape[-2:][::-1] if transposed else norms.shape[-2:]
@@ -124,7 +125,8 @@ def norm_map_cuda(a: Any, block: int) -> Any:
     """Return the norm map of one matrix, float32 (float64 for float64), of the kind of `a`."""
     import cupy
 
-    matrix, to_caller_kind = arrays.to_device(a)
+    matrix, to_caller_kind = arrays.to_device(a, "a")
+    arrays.require_here("a", matrix)
     if matrix.ndim != 2:
         raise ValueError(f"a norm map is of a matrix, not of an array with {matrix.ndim} dimensions: pass one matrix")
     matrix = row_major("a", matrix, on_device=True)

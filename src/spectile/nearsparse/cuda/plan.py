@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import device, memory
+from spectile.core.pointers import address
 from spectile.core.tensor_map import replace_address
 from spectile.nearsparse import checks
 from spectile.nearsparse.cuda import dense
@@ -27,7 +28,7 @@ from spectile.nearsparse.cuda.search import Places as SearchPlaces
 from spectile.nearsparse.cuda.search import Search, Wanted, found, tolerance_of
 from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding
 from spectile.nearsparse.cuda.tuning import WGMMA
-from spectile.nearsparse.operands import address, tiles
+from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Grain, Request
 
@@ -49,6 +50,7 @@ class CallPlan:
         self.request, self.shape = request, (*a.shape, b.shape[1])
         self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
         self._lock = threading.Lock()
+        self._spans = tuple(map(span, (a, b, out)))
         #: What multiplies, or "count" where the valid products decide; and the share up to which SpAMM is faster.
         self.verdict, limit = _verdict(request, self.shape)
         choice = prepared_choice(a, b, out, request, counts=self.verdict == "count")
@@ -91,18 +93,23 @@ class CallPlan:
             return self.verdict
         return dense.decide(*self.shape, request.precision, value, device.describe())[0]
 
-    def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms:
+    def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
         """Launch on the current stream and return the norms and tau; nothing is copied, and only a count is waited for.
 
-        `value` is of tau, `valid_ratio` or `rtol`, as the request has it.
+        `value` is of tau, `valid_ratio` or `rtol`, as the request has it.  Nothing is launched, and nothing returned,
+        where the memory of `out` overlaps that of an operand, which would be overwritten while it is read.
         """
         import cupy
 
+        at_a, at_b, at_out = address(a), address(b), address(out)
+        span_a, span_b, span_out = self._spans
+        if at_out - span_a < at_a < at_out + span_out or at_out - span_b < at_b < at_out + span_out:
+            return None
         if self._verdict_on(value) == "dense":
             dense.multiply(a, b, None, out, self.request)
             return DenseNorms(a, b, self.request.block)
         memory_ = cupy.cuda.alloc(self._places.bytes)
-        pointers = (a.data.ptr, b.data.ptr, out.data.ptr, *self._places.addresses(memory_.ptr))
+        pointers = (at_a, at_b, at_out, *self._places.addresses(memory_.ptr))
         stream = cupy.cuda.get_current_stream().ptr
         with self._lock:
             for words, place, number in self._slots:
@@ -352,9 +359,15 @@ def _boxes(product: Product) -> list[_Box]:
     """Return the tensor maps of A, B and C, as many as the kernel has."""
     if product.kernel not in WGMMA:
         return []
-    base = product.parameters.__array_interface__["data"][0]
+    base = address(product.parameters)
     moved = product.addresses()[: 2 + product.choice.copies]
     return [_Box(base + 128 * number, pointer) for number, pointer in enumerate(moved)]
+
+
+def span(x: Any) -> int:
+    """Return the bytes from the first entry of a row-major matrix to behind its last one."""
+    rows, columns = x.shape
+    return int((rows - 1) * x.strides[0] + columns * x.itemsize)
 
 
 def same_layout(x: Any, y: Any) -> bool:
@@ -377,7 +390,7 @@ class SpammPlan:
         if cupy.cuda.get_current_stream().is_capturing():
             raise ValueError("a plan is made before the capture of a graph, not in it")
         self._a, self._b, self._request = a, b, request
-        self._device = a.device
+        self._device, self._device_id = a.device, a.data.device_id
         self._dtype = np.dtype(request.arithmetic.output)
         self._shape = a.shape[0], b.shape[1]
         self._plans: dict[str, CallPlan] = {}
@@ -407,6 +420,8 @@ class SpammPlan:
             If one of them has another layout: make another plan.
         """
         for name, old, new in (("a", self._a, a), ("b", self._b, b)):
+            if new is not None and type(new) is not type(old):
+                raise TypeError(f"{name} is a {type(new).__name__}: pass a CuPy array, as cupy.asarray({name}) is")
             if new is not None and not same_layout(old, new):
                 raise ValueError(
                     f"{name} of shape {new.shape}, strides {new.strides} and dtype {new.dtype} is not laid out as the "
@@ -437,9 +452,19 @@ class SpammPlan:
         -------
         SpammResult
             Read nothing of it inside the capture of a graph.  A graph needs the plan and the result to live on.
+
+        Raises
+        ------
+        ValueError
+            If `out` is laid out otherwise or overlaps A or B, or the current device is not that of the operands.
         """
         import cupy
 
+        if cupy.cuda.runtime.getDevice() != self._device_id:
+            raise ValueError(
+                f"the plan is of arrays on device {self._device_id}, which is not the current device: execute it "
+                f"inside `with cupy.cuda.Device({self._device_id}):`"
+            )
         if valid_ratio is rtol is None and tau is not None and tau >= 0:
             kind, value = "tau", float(tau)
         else:
@@ -451,9 +476,20 @@ class SpammPlan:
                 f"the product of shape {self._shape}", math.prod(self._shape) * self._dtype.itemsize
             ):
                 out = cupy.empty(self._shape, self._dtype)
-        elif out.shape != self._shape or out.dtype != self._dtype or not out.flags.c_contiguous or address(out) % 16:
+        elif type(out) is not cupy.ndarray:
+            raise TypeError(f"out is a {type(out).__name__}: pass a CuPy array")
+        elif (
+            out.shape != self._shape
+            or out.dtype != self._dtype
+            or not out.flags.c_contiguous
+            or address(out) % 16
+            or out.data.device_id != self._device_id
+        ):
             raise ValueError(
                 f"out of shape {out.shape} and dtype {out.dtype}: pass a C-contiguous {self._dtype} array of shape "
-                f"{self._shape} at a multiple of 16 bytes"
+                f"{self._shape} on device {self._device_id}, at a multiple of 16 bytes"
             )
-        return plan.result(out, plan.run(self._a, self._b, out, value))
+        norms = plan.run(self._a, self._b, out, value)
+        if norms is None:
+            raise ValueError("out overlaps an operand, which would be overwritten while it is read: pass another array")
+        return plan.result(out, norms)

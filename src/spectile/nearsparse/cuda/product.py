@@ -9,6 +9,7 @@ import numpy as np
 from spectile.core import device, launch
 from spectile.core.compile import Unit, prepare
 from spectile.core.launch import Shape
+from spectile.core.pointers import address
 from spectile.nearsparse.cuda.choose import Choice, Problem, choose, tiles_by_diagonal
 from spectile.nearsparse.cuda.geometry import fill, layout, log2, pitch, record, stride
 from spectile.nearsparse.cuda.norms import Norms
@@ -125,7 +126,7 @@ class Product:
             self.parameters = self._hopper_parameters(a, b, out, fields | order)
         else:
             strides = {"lda": pitch(a), "ldb": pitch(b), "stride_a": stride(a), "stride_b": stride(b)}
-            own = {"a": a.data.ptr, "b": b.data.ptr} | strides
+            own = {"a": address(a), "b": address(b)} | strides
             self.parameters = fill(np.zeros((), PRODUCT), fields | own | order)
         self._function = launch.kernel(self.choice.unit, self.choice.function)
 
@@ -143,11 +144,11 @@ class Product:
         """Return the fields that the kernels share."""
         maps, (m, k, n), tile = self.maps, self.shape, self.choice.tile
         return {
-            "c": c.data.ptr if c is not None else 0,
-            "out": out.data.ptr,
-            "norms_a": maps.a.data.ptr,
-            "norms_b": maps.b.data.ptr,
-            "tau_device": 0 if isinstance(tau, float) else tau.data.ptr,
+            "c": address(c) if c is not None else 0,
+            "out": address(out),
+            "norms_a": address(maps.a),
+            "norms_b": address(maps.b),
+            "tau_device": 0 if isinstance(tau, float) else address(tau),
             "tau": tau if isinstance(tau, float) else 0.0,
             "alpha": alpha,
             "beta": beta,
@@ -177,7 +178,7 @@ class Product:
             numbers = tiles_by_diagonal((fields["tiles_m"], fields["tiles_n"]), choice.tile, choice.band)
             order = cupy.asarray(numbers)
             self._keep = *self._keep, order
-            return {"order": order.data.ptr}
+            return {"order": address(order)}
         if choice.order not in ("bins", "sorted"):
             return {}
         if choice.order == "bins":
@@ -192,7 +193,7 @@ class Product:
         buffer = cupy.empty(size, cupy.uint32)
         buffer[zeros] = 0
         self._keep = *self._keep, buffer
-        pointers = {name: int(buffer.data.ptr) + 4 * word for name, word in words.items()}
+        pointers = {name: address(buffer) + 4 * word for name, word in words.items()}
         names = ("norms_a", "norms_b", "tau_device", "tau", "m", "n", "k", "norm_k", "log2_block", "tiles_m", "tiles_n")
         tile = {"tile_m": choice.tile[0], "tile_n": choice.tile[1], "band": choice.band}
         parameters = fill(np.zeros((), ORDER), {name: fields[name] for name in names} | tile | pointers)
@@ -213,7 +214,7 @@ class Product:
             batch = array.reshape(1, *array.shape) if array.ndim == 2 else array if stride(array) else array[:1]
             parameters[name] = np.void(encode(batch, box, swizzle))
         own = {
-            "counter": self.maps.counter.data.ptr,
+            "counter": address(self.maps.counter),
             "batches": self.batches,
             "batch_a": int(stride(a) > 0),
             "batch_b": int(stride(b) > 0),
@@ -239,7 +240,7 @@ class Product:
     def addresses(self) -> tuple[int, int, int]:
         """Return where A, B and C begin."""
         a, b, _, out, *_ = self._keep
-        return a.data.ptr, b.data.ptr, out.data.ptr
+        return address(a), address(b), address(out)
 
     def held_for_later(self) -> tuple[Any, ...]:
         """Return what launches with other operands still need: the memory of the tiles' order."""

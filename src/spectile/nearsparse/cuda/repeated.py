@@ -6,6 +6,8 @@ in number, and each belongs to a stream.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 import sys
 import threading
@@ -14,14 +16,15 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.pointers import address
 from spectile.nearsparse.cuda.plan import CallPlan
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request
 
 # Plans, and layouts of calls seen once, that are kept.
 LIMIT = 256
-# CUDA's name for the stream of the calling thread: another one in each.
-_PER_THREAD = 2
+# CUDA's names for the default stream, and for that of the calling thread: another one in each.
+_DEFAULT, _PER_THREAD = (0, 1), 2
 # Kinds of options that keys hold.
 _PLAIN = {int, float, bool, str, type(None)}
 
@@ -52,14 +55,33 @@ def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any) -> Any:
     if not _PLAIN.issuperset(map(type, options)):
         return None
     stream = cupy.cuda.get_current_stream().ptr
+    number = stream if stream in _DEFAULT else _number(stream)
+    if number is None:
+        return None
     memory_a, memory_b = a.data, b.data
     key: tuple[Any, ...] = (
         a.shape, a.strides, a.dtype.char, b.shape, b.strides, b.dtype.char, memory_a.ptr & 15, memory_b.ptr & 15,
-        memory_a.device_id, memory_b.device_id, cupy.cuda.runtime.getDevice(), stream, options,
+        memory_a.device_id, memory_b.device_id, cupy.cuda.runtime.getDevice(), number, options,
     )  # fmt: skip
     if stream == _PER_THREAD:
         key = (*key, threading.get_ident())
-    return key if out is None else (key, out.shape, out.strides, out.dtype.char, out.data.ptr & 15, out.data.device_id)
+    return key if out is None else (key, out.shape, out.strides, out.dtype.char, address(out) & 15, out.data.device_id)
+
+
+def _number(stream: int) -> int | None:
+    """Return the number of a stream, which no other has or will have, or None where the driver knows none.
+
+    The address of a stream that is destroyed, perhaps with work under way, may be that of the next one.
+    """
+    number = ctypes.c_ulonglong()
+    return None if _numbers()(stream, ctypes.byref(number)) else number.value
+
+
+@functools.cache
+def _numbers() -> Any:
+    function = ctypes.CDLL("libcuda.so.1").cuStreamGetId
+    function.argtypes = [ctypes.c_void_p] * 2
+    return function
 
 
 def repeat(key: Any, a: Any, b: Any, out: Any, value: float) -> SpammResult | None:
@@ -83,9 +105,8 @@ def repeat(key: Any, a: Any, b: Any, out: Any, value: float) -> SpammResult | No
     try:
         if out is None:
             out = cupy.empty(plan.result_shape, plan.output) if fresh is None else fresh
-        elif _touch(out, a) or _touch(out, b):
-            return None
-        return plan.result(out, plan.run(a, b, out, value))
+        norms = plan.run(a, b, out, value)
+        return None if norms is None else plan.result(out, norms)
     except cupy.cuda.memory.OutOfMemoryError:
         # The call that is made anew says what lacks.
         return None
@@ -113,14 +134,3 @@ def _made(key: Any, a: Any, b: Any, out: Any, request: Request) -> tuple[CallPla
         while len(_plans) > LIMIT:
             del _plans[next(iter(_plans))]
     return plan, fresh
-
-
-def _touch(x: Any, y: Any) -> bool:
-    """Return whether the memory that two row-major arrays span overlaps."""
-    first, second = x.data.ptr, y.data.ptr
-    return bool(first < second + _span(y) and second < first + _span(x))
-
-
-def _span(x: Any) -> int:
-    rows, columns = x.shape
-    return int((rows - 1) * x.strides[0] + columns * x.itemsize)

@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import arrays, device, memory
+from spectile.core import arrays, device, memory, pointers
+from spectile.core.pointers import address
 from spectile.nearsparse.cuda import dense
+from spectile.nearsparse.cuda.choose import LAUNCHED_ITEMS
 from spectile.nearsparse.cuda.geometry import log2, row_major
 from spectile.nearsparse.cuda.norms import NormMaps, Norms, check_norms
 from spectile.nearsparse.cuda.plan import DenseNorms, dense_result
@@ -27,9 +29,6 @@ from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, 
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, flat_batch
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request, Threshold
-
-# Products of a batch that one launch takes: the norm kernel has two layers of thread blocks for each, 65,535 at most.
-LAUNCHED_ITEMS = 32767
 
 
 def spamm_cuda(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
@@ -80,19 +79,23 @@ class _Arrays:
         import cupy
 
         dtype = np.dtype(request.arithmetic.output)
-        (a_, to_caller_kind), (b_, _) = arrays.to_device(a), arrays.to_device(b)
+        (a_, to_caller_kind), (b_, _) = arrays.to_device(a, "a"), arrays.to_device(b, "b")
+        target = arrays.to_device(out, "out")[0] if out is not None and arrays.on_device(out) else None
+        added = None if c is None else arrays.to_device(c, "c")[0]
+        for name, x in (("a", a_), ("b", b_), ("c", added), ("out", target)):
+            if x is not None:
+                arrays.require_here(name, x)
         a_, b_ = (row_major(n, x, on_device=arrays.on_device(y)) for n, x, y in (("a", a_, a), ("b", b_, b)))
         c_ = None
         if c is not None:
             # Another dtype of C is converted: the kernels read beta C in the dtype of the result.
-            c_ = row_major("c", cupy.asarray(arrays.to_device(c)[0], dtype=dtype), on_device=arrays.on_device(c))
-        target = arrays.to_device(out)[0] if out is not None and arrays.on_device(out) else None
-        if target is not None and not target.flags.c_contiguous:
-            raise ValueError(f"out has strides {target.strides}: pass a C-contiguous array")
-        # Blocks of `out` would overwrite operands that others still read.
-        fresh = target is None or any(cupy.may_share_memory(target, x) for x in (a_, b_))
-        c_ = copy_if_overlapping(c_, target, direct=not fresh)
+            c_ = row_major("c", cupy.asarray(added, dtype=dtype), on_device=arrays.on_device(c))
         batch = np.broadcast_shapes(a_.shape[:-2], b_.shape[:-2])
+        if target is not None:
+            pointers.output("out", target, dtype, (*batch, a_.shape[-2], b_.shape[-1]))
+        # Blocks of `out` would overwrite operands that others still read.
+        fresh = target is None or any(pointers.overlap(target, x) for x in (a_, b_))
+        c_ = copy_if_overlapping(c_, target, direct=not fresh)
         return cls(a_, b_, c_, target, fresh, batch, dtype, to_caller_kind)
 
     @property
@@ -199,7 +202,7 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     """Launch one product, or a flat batch of them."""
     count = out.shape[0] if out.ndim == 3 else 1
     indices = [(i if a.ndim == 3 else 0, i if b.ndim == 3 else 0) for i in range(count)]
-    overwritten = c is not None and c.data.ptr == out.data.ptr and c.size > 0
+    overwritten = c is not None and address(c) == address(out) and c.size > 0
     added = kept_norms(c, request.block) if overwritten else c
     shape = (a.shape[-2], a.shape[-1], b.shape[-1])
     # Of a batch every product is SpAMM's.

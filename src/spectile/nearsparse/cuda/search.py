@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays, device, launch
+from spectile.core.pointers import address
 from spectile.nearsparse import bounds
 from spectile.nearsparse.bounds import NORM_SLACK
 from spectile.nearsparse.checks import check_maps
@@ -108,7 +109,7 @@ class Search:
             values |= self.error_terms(wanted.value, shape, precision, dtype)
         plan = plan_search(wanted.kind, rows, columns, depth, norms_a.itemsize, device.describe())
         sizes = {"rows": rows, "columns": columns, "depth": depth, "held": plan.held, "slot": plan.slot}
-        addresses = {"norms_a": norms_a.data.ptr, "norms_b": norms_b.data.ptr, "arrived": arrived}
+        addresses = {"norms_a": address(norms_a), "norms_b": address(norms_b), "arrived": arrived}
         self.parameters = fill(np.zeros((), SEARCH), values | sizes | addresses | self.places.addresses(scratch))
         self._shape = plan.launch
         self._kernel = launch.kernel(SEARCH_UNITS[dtype], plan.function)
@@ -183,7 +184,7 @@ def search(maps: Norms, item: tuple[int, int], wanted: Wanted, shape: tuple[int,
         return cupy.asarray([0.0 if wanted.kind == "ratio" else math.inf, 1.0])
     places = Places.of(norms_a.shape[0], norms_b.shape[0], norms_a.shape[1], norms_a.itemsize)
     scratch, arrived = cupy.empty(places.bytes, cupy.uint8), cupy.zeros(1, cupy.uint32)
-    Search(norms_a, norms_b, wanted, shape, precision, scratch.data.ptr, arrived.data.ptr)()
+    Search(norms_a, norms_b, wanted, shape, precision, address(scratch), address(arrived))()
     return scratch[:16].view(cupy.float64)
 
 
@@ -220,7 +221,10 @@ def tune_tau_cuda(
     """Search tau on the device from two norm maps; see :func:`spectile.nearsparse.tune_tau`.  Reads the result back."""
     import cupy
 
-    norms_a, norms_b = arrays.to_device(norms_a)[0], arrays.to_device(norms_b)[0]
+    names = "the norm map of a", "the norm map of b"
+    norms_a, norms_b = (arrays.to_device(x, name)[0] for name, x in zip(names, (norms_a, norms_b), strict=True))
+    for name, x in zip(names, (norms_a, norms_b), strict=True):
+        arrays.require_here(name, x)
     check_maps(norms_a, norms_b)
     dtype = np.result_type(norms_a.dtype, norms_b.dtype)
     maps = Norms(cupy.ascontiguousarray(norms_a, dtype=dtype), cupy.ascontiguousarray(norms_b.T, dtype=dtype), 32)

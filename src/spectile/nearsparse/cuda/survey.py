@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
 
 from spectile.core import device, launch
+from spectile.core.pointers import address
 from spectile.nearsparse import bounds
 from spectile.nearsparse.bounds import NORM_SLACK
 from spectile.nearsparse.cuda.choose import count_launch, survey_launch
@@ -50,7 +52,7 @@ def count_products(maps: Norms, item: tuple[int, int], tau: Any, grain: Grain = 
     if grain != (1, 1, 1):
         _survey(maps, item, tau, count=count, grain=grain)
     elif norms_a.size and norms_b.size:
-        bound, _ = bind_count(norms_a, norms_b, tau_device=tau.data.ptr, count=count.data.ptr)
+        bound, _ = bind_count(norms_a, norms_b, tau_device=address(tau), count=address(count))
         bound()
     return count
 
@@ -62,7 +64,7 @@ def bind_count(norms_a: Any, norms_b: Any, **values: Any) -> tuple[launch.BoundL
     """
     (rows, depth), columns = norms_a.shape, norms_b.shape[0]
     sizes = {"rows": rows, "columns": columns, "depth": depth}
-    addresses = {"norms_a": norms_a.data.ptr, "norms_b": norms_b.data.ptr}
+    addresses = {"norms_a": address(norms_a), "norms_b": address(norms_b)}
     parameters = fill(np.zeros((), COUNT), sizes | addresses | values)
     function = launch.kernel(SURVEY_UNITS[norms_a.dtype.name], "count_valid")
     return function.bind(count_launch(rows, columns, depth, device.describe()), parameters), parameters
@@ -110,13 +112,13 @@ def _survey(
     parameters = fill(
         np.zeros((), SURVEY),
         {
-            "norms_a": norms[0].data.ptr,
-            "norms_b": norms[1].data.ptr,
-            "weights_a": weights[0].data.ptr if weights[0] is not None else 0,
-            "weights_b": weights[1].data.ptr if weights[1] is not None else 0,
-            "count": count.data.ptr if count is not None else 0,
-            "squares": squares.data.ptr if squares is not None else 0,
-            "tau_device": tau.data.ptr,
+            "norms_a": address(norms[0]),
+            "norms_b": address(norms[1]),
+            "weights_a": address(weights[0]) if weights[0] is not None else 0,
+            "weights_b": address(weights[1]) if weights[1] is not None else 0,
+            "count": address(count) if count is not None else 0,
+            "squares": address(squares) if squares is not None else 0,
+            "tau_device": address(tau),
             "unit": unit,
             "rows": norms[0].shape[0],
             "columns": norms[1].shape[0],
@@ -178,7 +180,8 @@ def frobenius(array: Any) -> float:
     if not 0 < largest < math.inf:
         return largest
     scale = math.ldexp(1.0, math.frexp(largest)[1] - 1)
-    return scale * math.sqrt(square_sum(array / scale))
+    norm = scale * math.sqrt(square_sum(array / scale))
+    return norm if norm >= sys.float_info.min else math.nextafter(norm, math.inf)
 
 
 def kept_norms(x: Any, block: int) -> Any:

@@ -13,7 +13,7 @@ from spectile.core import arrays
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda.geometry import row_major
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi.streams import connect, copied, synchronize
+from spectile.nearsparse.multi.streams import connect, copied, here, synchronize
 from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import Split
 
@@ -132,8 +132,8 @@ def distribute(
 
     connect(devices)
     with cupy.cuda.Device(devices[0]):
-        # Host arrays go to the first device, where their norms are taken.
-        a, b = (row_major(n, arrays.to_device(x)[0], on_device=True) for n, x in (("a", a), ("b", b)))
+        # Norms are taken on the first device.
+        a, b = (row_major(n, here(arrays.to_device(x, n)[0]), on_device=True) for n, x in (("a", a), ("b", b)))
         if max(a.ndim, b.ndim) > 2:
             cuts = partition.cut_rows(np.ones(len(a) if a.ndim > 2 else len(b)), np.ones(len(devices)))
             synchronize()

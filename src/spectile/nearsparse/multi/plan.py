@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import device
+from spectile.core.pointers import address, overlap
 from spectile.nearsparse.cpu import norms as cpu_norms
 from spectile.nearsparse.cpu import search as cpu_search
 from spectile.nearsparse.cuda import choose
@@ -19,7 +20,7 @@ from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.survey import error_bound, kept_norms, ratio, square_sum
 from spectile.nearsparse.cuda.tuning import Kernel
 from spectile.nearsparse.multi.streams import Stream, connect, event
-from spectile.nearsparse.operands import overlap, tiles
+from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import Grain, Request
 
 
@@ -172,7 +173,7 @@ class Plan(ABC):
             for part in parts:
                 if part.size:
                     end = part.nbytes, runtime.memcpyDefault, stream.ptr
-                    runtime.memcpyAsync(whole[row:].data.ptr, part.data.ptr, *end)
+                    runtime.memcpyAsync(address(whole[row:]), address(part), *end)
                 row += len(part)
         return whole
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import arrays, device
-from spectile.nearsparse.cuda.geometry import log2, row_major
+from spectile.core import arrays, device, pointers
+from spectile.nearsparse.cuda.geometry import check_sizes, log2, row_major
 from spectile.nearsparse.multi.batch import Batch, Share, partitioned
 from spectile.nearsparse.multi.cut import distribute
 from spectile.nearsparse.multi.from_device import FromDevice
@@ -111,12 +111,22 @@ def _on_parts(
     """Multiply distributed operands."""
     if not all(arrays.on_device(part) for part in (*a, *b, *(c or ()), *(out or ()))):
         raise ValueError("distributed operands are GPU arrays, one a device: see distribute")
-    given = _on_devices(a, devices)
+    given = _on_devices("a", a, devices)
     mine, copies, added, targets = (
-        [row_major(name, part, on_device=True) for part, _ in _on_devices(parts or (), devices)]
+        [row_major(name, part, on_device=True) for part, _ in _on_devices(name, parts or (), devices)]
         for name, parts in (("a", a), ("b", b), ("c", c), ("out", out))
     )
+    for part, x, y in zip(targets, mine, copies, strict=False):
+        shape = (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
+        pointers.output("out", part, request.arithmetic.output, shape)
     added = _of_dtype(added, request)
+    if targets:
+        # Every device reads all of its operands while it writes.
+        mine, copies = (_apart(parts, targets) for parts in (mine, copies))
+        added = [
+            copy_if_overlapping(_apart([x], [y for y in targets if y is not z])[0], z, True)
+            for x, z in zip(added, targets, strict=False)
+        ]
     plan: Plan
     batch: tuple[int, ...] = ()
     if max(part.ndim for part in (*mine, *copies)) > 2:
@@ -136,6 +146,16 @@ def _on_parts(
     if out is None:
         result = [give(part) for (_, give), part in zip(given, targets, strict=True)]
     return result, [plan], batch
+
+
+def _apart(parts: list[Any], targets: list[Any]) -> list[Any]:
+    """Return arrays, copied where a target overlaps them."""
+    return [_copied(part) if any(pointers.overlap(part, target) for target in targets) else part for part in parts]
+
+
+def _copied(part: Any) -> Any:
+    with part.device:
+        return part.copy()
 
 
 def _empty(a: Sequence[Any], b: Sequence[Any], request: Request) -> list[Any]:
@@ -165,8 +185,8 @@ def _on_first(
     """Multiply what lies on one of the devices."""
     import cupy
 
-    (a_, to_caller_kind), (b_, _) = arrays.to_device(a), arrays.to_device(b)
-    c_, target = (None if x is None else arrays.to_device(x)[0] for x in (c, out))
+    (a_, to_caller_kind), (b_, _) = arrays.to_device(a, "a"), arrays.to_device(b, "b")
+    c_, target = (None if x is None else arrays.to_device(x, name)[0] for name, x in (("c", c), ("out", out)))
     home = a_.device
     for name, x in (("b", b_), ("c", c_), ("out", target)):
         if x is not None and (home.id not in devices or x.device != home):
@@ -179,10 +199,10 @@ def _on_first(
         if c_ is not None:
             c_ = row_major("c", c_.astype(request.arithmetic.output, copy=False), on_device=True)
         batch = np.broadcast_shapes(a_.shape[:-2], b_.shape[:-2])
-        if target is not None and not target.flags.c_contiguous:
-            raise ValueError(f"out has strides {target.strides}: pass a C-contiguous array")
+        if target is not None:
+            pointers.output("out", target, request.arithmetic.output, (*batch, a_.shape[-2], b_.shape[-1]))
         # Rows of `out` would overwrite operands that others still read.
-        fresh = target is None or any(cupy.may_share_memory(target, x) for x in (a_, b_))
+        fresh = target is None or any(pointers.overlap(target, x) for x in (a_, b_))
         c_ = copy_if_overlapping(c_, target, direct=not fresh)
         result = cupy.empty((*batch, a_.shape[-2], b_.shape[-1]), request.arithmetic.output) if fresh else target
         flat = [flat_batch(x, batch) for x in (a_, b_, c_, result)]
@@ -207,10 +227,12 @@ def _on_host(
     import cupy
 
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    for name, x in (("a", a), ("b", b)):
+        check_sizes(name, x)
     a, b = (_with_rows(x) for x in (a, b))
     if c is not None:
         c = _with_rows(c.astype(request.arithmetic.output, copy=False))
-    fresh = out is None or any(np.may_share_memory(out, x) for x in (a, b))
+    fresh = out is None or any(pointers.overlap(out, x) for x in (a, b))
     c = copy_if_overlapping(c, out, direct=not fresh)
     result = np.empty((*batch, a.shape[-2], b.shape[-1]), request.arithmetic.output) if fresh else out
     plans: list[Plan]
@@ -248,7 +270,7 @@ def _with_rows(x: np.ndarray) -> np.ndarray:
     return x if x.strides[-1] == x.itemsize and x.strides[-2] > 0 else np.ascontiguousarray(x)
 
 
-def _on_devices(parts: Sequence[Any], devices: Sequence[int]) -> list[tuple[Any, Callable[[Any], Any]]]:
+def _on_devices(name: str, parts: Sequence[Any], devices: Sequence[int]) -> list[tuple[Any, Callable[[Any], Any]]]:
     """Return each part as a CuPy array of its device, and the function that gives one back in its kind."""
     import cupy
 
@@ -256,7 +278,8 @@ def _on_devices(parts: Sequence[Any], devices: Sequence[int]) -> list[tuple[Any,
     for part, index in zip(parts, devices, strict=False):
         # CuPy would copy what lies on another than the current device.
         with cupy.cuda.Device(index):
-            listed.append(arrays.to_device(part))
+            listed.append(arrays.to_device(part, name))
+            arrays.require_here(name, listed[-1][0])
     return listed
 
 

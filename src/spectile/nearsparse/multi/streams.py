@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from spectile.core import memory
-from spectile.nearsparse.operands import address
+from spectile.core.pointers import address
 
 
 class Stream:
@@ -86,7 +86,7 @@ class Pinned:
         import cupyx
 
         self.host = cupyx.empty_pinned(shape, dtype)
-        memory = cupy.cuda.UnownedMemory(self.host.ctypes.data, self.host.nbytes, self.host, index)
+        memory = cupy.cuda.UnownedMemory(address(self.host), self.host.nbytes, self.host, index)
         #: The same memory as an array of the device.
         self.device = cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
@@ -127,6 +127,21 @@ def copied(parts: Sequence[Any], devices: Sequence[int]) -> list[Any]:
                 stream.copy(target, matrix)
         stream.raw.synchronize()
     return copies
+
+
+def here(array: Any) -> Any:
+    """Return a device array on the current device, copied after what is under way on its own one's current stream."""
+    import cupy
+
+    if array.data.device_id == cupy.cuda.runtime.getDevice():
+        return array
+    with array.device:
+        array = cupy.ascontiguousarray(array)
+        synchronize()
+    with memory.allocating("a copy on the current device", array.nbytes):
+        copy = cupy.empty(array.shape, array.dtype)
+    copy.data.copy_from_device(array.data, array.nbytes)
+    return copy
 
 
 def pairs(target: Any, source: Any) -> list[tuple[Any, Any]]:

@@ -55,7 +55,8 @@ __device__ __forceinline__ bool in_range(Norm sum) {
   return sizeof(Norm) == 8 ? sum > Norm(0x1p-960) && sum < Norm(0x1p1020) : sum > Norm(0x1p-100) && sum < Norm(0x1p127);
 }
 
-// The norm of a block whose sum of squares is not in range, by one thread: scaled by a power of two meanwhile.
+// The norm of a block whose sum of squares is not in range, by one thread: scaled by a power of two meanwhile.  Where the
+// norm has fewer digits than a normal number, it is rounded up: bounds must not be too small.
 __device__ __noinline__ Norm scaled_norm(const Element* block, long long leading, int rows, int columns) {
   double largest = 0, sum = 0;
   for (int r = 0; r < rows; ++r)
@@ -71,7 +72,10 @@ __device__ __noinline__ Norm scaled_norm(const Element* block, long long leading
       const double x = scalbn(static_cast<double>(block[r * leading + c]), -exponent);
       sum += x * x;
     }
-  return static_cast<Norm>(scalbn(sqrt(sum), exponent));
+  const double root = sqrt(sum);
+  const Norm norm = static_cast<Norm>(scalbn(root, exponent));
+  const bool low = sizeof(Norm) == 8 ? norm < Norm(0x1p-1022) : norm < Norm(0x1p-126);
+  return low && scalbn(static_cast<double>(norm), -exponent) < root ? nextafter(norm, Norm(1)) : norm;
 }
 
 __device__ __forceinline__ Norm square_sum(const uint4& raw) {
@@ -107,19 +111,20 @@ __device__ __forceinline__ Norm sum_lanes(Norm sum) {
 
 extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks) {
   const NormTask& task = tasks.task[blockIdx.z & 1];
-  const int batch = blockIdx.z >> 1;
   // The product may start while this kernel runs; it waits itself for the norms.
   launch_dependents();
-  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x < 8 && tasks.counter)
-    tasks.counter[threadIdx.x] = 0;
-  const int column0 = blockIdx.x * kColumns;
-  if (column0 >= task.columns || batch >= task.batches) return;
-  const Element* matrix = task.matrix + batch * task.stride_matrix;
-  Norm* norms = task.norms + batch * task.stride_norms;
+  if (blockIdx.x == 0 && blockIdx.z == 0 && threadIdx.x < 8 && tasks.counter) tasks.counter[threadIdx.x] = 0;
+  // All thread blocks lie along x, where a grid has the most.
+  const unsigned across = max((task.columns + kColumns - 1) / kColumns, 1);
+  const unsigned down = (task.rows + kRows - 1) / kRows;
+  if (task.columns == 0 || blockIdx.x / across >= down) return;
+  const int column0 = blockIdx.x % across * kColumns, row0 = blockIdx.x / across * kRows;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int block = 1 << tasks.log2_block;
   const int unit = block < 32 ? block : 32;      // rows and columns summed by one warp
   const int lanes = unit / kVector;              // lanes that share a block (a power of two)
+  const Element* matrix;
+  Norm* norms;
   __shared__ Norm partial[4][kColumns / 32];
   __shared__ unsigned partial_bits[4][kColumns / 32];
 
@@ -136,8 +141,10 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
                           : static_cast<long long>(block_row) * task.norm_columns + block_column] = norm;
   };
 
-  // More rows than a grid has blocks for: each block takes several.
-  for (int row0 = blockIdx.y * kRows; row0 < task.rows; row0 += gridDim.y * kRows) {
+  // More matrices than a grid has layers for: each block takes several.
+  for (int batch = blockIdx.z >> 1; batch < task.batches; batch += gridDim.z >> 1) {
+    matrix = task.matrix + batch * task.stride_matrix;
+    norms = task.norms + batch * task.stride_norms;
     const int first = row0 + 32 * warp;
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {

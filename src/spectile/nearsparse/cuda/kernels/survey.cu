@@ -30,7 +30,9 @@ extern "C" __global__ void __launch_bounds__(kThreads) survey(const Survey p) {
   __shared__ double total_squares;
   __shared__ unsigned long long total_count;
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
-  const int row0 = blockIdx.y * kTile, column0 = blockIdx.x * kTile;
+  // All thread blocks lie along x, where a grid has the most.
+  const unsigned across = (p.columns + kTile - 1) / kTile;
+  const int row0 = blockIdx.x / across * kTile, column0 = blockIdx.x % across * kTile;
   const Norm tau = static_cast<Norm>(p.tau_device ? *p.tau_device : p.tau);
   if (threadIdx.x == 0) total_squares = 0, total_count = 0;
   int count[4][4] = {};
@@ -87,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) survey(const Survey p) {
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    if (p.squares) p.squares[blockIdx.y * gridDim.x + blockIdx.x] = total_squares;
+    if (p.squares) p.squares[blockIdx.x] = total_squares;
     atomicAdd(p.count, total_count);
   }
 }
