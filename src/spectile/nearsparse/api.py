@@ -67,7 +67,7 @@ def spamm(
     c : array, shape (..., m, n), optional
         Needed when `beta` is not 0; not read otherwise, and never written unless it is also `out`.
     out : array, shape (..., m, n), optional
-        Receives the result; C-contiguous, of the dtype of C.
+        Receives the result; C-contiguous, of the dtype of C.  Where it overlaps an operand, as much memory is taken.
     strict : bool, default False
         Multiply exactly the valid tile products.  By default a backend may multiply some more where that is faster,
         which only lowers the error; the result's `executed_ratio` counts them.
