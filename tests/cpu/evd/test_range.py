@@ -5,8 +5,9 @@ import pytest
 
 from spectile import evd
 from spectile.evd.cpu import run as cpu_run
+from spectile_study.inputs.spectra import random_hermitian
 
-from ...scales import PATHS, check_path, scales_of
+from ...scales import PATHS, check_path, scaled, scales_of, wide
 
 DTYPES = ("float64", "float32", "complex128", "complex64")
 
@@ -42,3 +43,17 @@ def test_eigenvalues_beyond_the_range_are_an_error(dtype, n):
     for call in calls:
         with pytest.raises(OverflowError, match="beyond the range of float"):
             call()
+
+
+@pytest.mark.parametrize("driver", ["gv", "gvd", "gvx"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_vectors_are_right_where_eigenvalues_are_subnormal(dtype, driver):
+    n, power = 20, 70 if np.finfo(dtype).bits == 32 else 520
+    rng = np.random.default_rng(7)
+    a, b = random_hermitian(n, rng, dtype), np.diag(np.linspace(1, 3, n)).astype(dtype)
+    w, v = evd.eigh(scaled(a, -power), scaled(b, power), driver=driver, backend="cpu")
+    assert np.isfinite(w).all()
+    v = wide(v)
+    v /= np.linalg.norm(v, axis=0)
+    own = ((v.conj() * (a @ v)).sum(axis=0) / (v.conj() * (b @ v)).sum(axis=0)).real
+    assert np.linalg.norm(a @ v - b @ v * own) < 100 * n * np.finfo(dtype).eps
