@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    partial = _partial(path)
     try:
         yield partial
         with partial.open("rb") as file:
@@ -28,3 +28,28 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def require_writable(path: str | Path) -> None:
+    """Raise OSError, in one sentence, where :func:`atomic_write` cannot write a file; its folder is created.
+
+    Parameters
+    ----------
+    path : path-like
+        The file; what it holds stays.
+    """
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = _partial(path)
+        partial.touch(exist_ok=False)
+        partial.unlink()
+    except OSError as error:
+        raise OSError(f"{path} cannot be written ({error}): name a file in a folder that you may write to") from error
+
+
+def _partial(path: Path) -> Path:
+    """Return where a file grows until it is complete: beside it, under a name that no other thread or host takes."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")

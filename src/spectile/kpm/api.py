@@ -42,17 +42,19 @@ def kpm_dos(
         M, Chebyshev moments; the energy resolution is about π/M of the bandwidth.
     num_vectors : int
         R, random vectors of the trace; the error falls with 1/sqrt(R N).
-    kernel : {"jackson", "lorentz"}
-        Damping of the series.
+    kernel : {"jackson", "lorentz"} or callable
+        Damping of the series, or a function that returns its M factors for M.
     rng : int, Generator or None
         Seed or generator of the random vectors.
     bounds : (float, float) or None
-        Lowest and highest energy; found by Lanczos and Gershgorin if None.
+        Lowest and highest energy; found by Lanczos and Gershgorin if None.  Bounds closer than 8192 ε of the energies
+        are taken for so far apart: rounding leaves no more of such a spectrum.
     backend : {"auto", "cpu", "cuda"}
         "auto" chooses CUDA if H is on a GPU, or if it is a matrix and there is a GPU.
     checkpoint : path or None
-        File to which the state is written every `checkpoint_s` seconds and after Ctrl-C.  The next call with the same
-        arguments continues from it, to the same bits.  The file is removed at the end.
+        File to which the state is written every `checkpoint_s` seconds and after Ctrl-C or SIGTERM, of which both then
+        do what they would have done.  The next call with the same arguments continues from it, to the same bits.  The
+        file is removed at the end.
     checkpoint_s : float
         Seconds between checkpoints.
 
@@ -69,6 +71,8 @@ def kpm_dos(
         If not even one vector's state fits into memory.
     TypeError
         If H has an unusable type.
+    OSError
+        If the checkpoint cannot be written where it is to be.
 
     Notes
     -----
@@ -92,7 +96,7 @@ def kpm_dos(
 
 def ldos(
     H: Any,
-    rows: Sequence[int] | Array,
+    rows: Sequence[int] | Array | slice,
     num_moments: int = 2000,
     kernel: Kernel = "jackson",
     *,
@@ -105,8 +109,9 @@ def ldos(
     ----------
     H, num_moments, kernel, bounds, backend
         As in :func:`kpm_dos`.
-    rows : sequence of int
-        Rows i of the matrix; each gives one curve.
+    rows : sequence of int, sequence of bool or slice
+        Rows i of the matrix, as NumPy takes them: by number, from the end if negative, or where a mask is true.  Each
+        gives one curve.
 
     Returns
     -------
@@ -119,9 +124,15 @@ def ldos(
         As :func:`kpm_dos`; and if a row is not in the matrix.
     """
     engine = make_engine(H, backend)
-    chosen = np.asarray(rows).ravel()
-    if chosen.dtype.kind not in "iu" or chosen.size == 0 or chosen.min() < 0 or chosen.max() >= engine.num_rows:
-        raise ValueError(f"rows must be whole numbers from 0 to {engine.num_rows - 1}, at least one")
+    try:
+        chosen = np.arange(engine.num_rows)[rows if isinstance(rows, slice) else np.asarray(rows)].ravel()
+    except IndexError:
+        chosen = np.empty(0, np.int64)
+    if chosen.size == 0:
+        raise ValueError(
+            f"rows must be whole numbers from {-engine.num_rows} to {engine.num_rows - 1}, a slice, or a mask of "
+            f"{engine.num_rows}, and name at least one row"
+        )
 
     def vectors(first: int, stop: int) -> Array:
         block = np.zeros((engine.num_rows, stop - first), dtype=engine.dtype)
@@ -156,7 +167,7 @@ def spectral_function(
         Position of each row's site, in the inverse units of k.
     orbitals : array_like of int, shape (N,), or None
         Orbital of each row: plane waves |k,o⟩ live on one orbital, and o is summed over.  None is one orbital.
-    weights : array_like, shape (N,), or None
+    weights : array_like, real, shape (N,), or None
         Weight of each row in the plane waves, for example 1 on a surface and 0 elsewhere.
 
     Returns

@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from spectile.kpm.types import NOT_FINITE, Array, Engine
+from spectile.kpm.types import OUT_OF_RANGE, Array, Engine
 
 # The spectrum fills this share of [−1, 1]: rounding never reaches the ends, where the Chebyshev weight is singular.
 FILL = 0.99
+# Half the width of the narrowest spectrum that rounding leaves any structure, in ε of the largest energy.
+NARROWEST = 4096
+# Half widths from which squares of vectors overflow or underflow, by the bytes of a real number.
+RANGE = {4: (1e-30, 1e30), 8: (1e-140, 1e140)}
 
 
 def gershgorin(H: Any) -> tuple[float, float]:
@@ -29,9 +33,12 @@ def gershgorin(H: Any) -> tuple[float, float]:
         Lowest and highest possible eigenvalue.
     """
     diagonal = H.diagonal()
-    radius = abs(H).sum(axis=1)
-    radius = (np.asarray(radius) if isinstance(radius, np.matrix) else radius).ravel() - abs(diagonal)
-    return float((diagonal.real - radius).min()), float((diagonal.real + radius).max())
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Sums that are too large give infinite bounds, which hold.
+        # In double precision: in single the circles of a spectrum far from zero would be rounded to much less.
+        total = abs(H) @ np.ones_like(diagonal, np.float64)
+        radius, center = total - abs(diagonal).astype(np.float64), diagonal.real.astype(np.float64)
+        return float((center - radius).min()), float((center + radius).max())
 
 
 def tridiagonalize(apply: Callable[[Any], Any], start: Any, steps: int, xp: ModuleType = np) -> tuple[Array, Array]:
@@ -48,7 +55,7 @@ def tridiagonalize(apply: Callable[[Any], Any], start: Any, steps: int, xp: Modu
     xp : module
         numpy or cupy.
     """
-    v = start / _norm(start, xp)
+    v = start / norm(start, xp)
     previous = xp.zeros_like(v)
     alphas: list[float] = []
     betas: list[float] = [0.0]
@@ -56,7 +63,7 @@ def tridiagonalize(apply: Callable[[Any], Any], start: Any, steps: int, xp: Modu
         u = apply(v) - betas[-1] * previous
         alphas.append(float(xp.vdot(v, u).real))
         u = u - alphas[-1] * v
-        betas.append(_norm(u, xp))
+        betas.append(norm(u, xp))
         if betas[-1] == 0:
             break
         previous, v = v, u / betas[-1]
@@ -85,26 +92,34 @@ def lanczos(engine: Engine) -> tuple[float, float]:
     """
     alphas, betas = engine.tridiagonalize(min(lanczos_steps(engine.num_rows), engine.num_rows))
     if not np.isfinite(alphas[0]):
-        raise ValueError(NOT_FINITE)
+        raise ValueError(OUT_OF_RANGE)
     # The space is exhausted where a norm is but rounding; what follows means nothing.
     size = np.maximum.accumulate(np.maximum(np.abs(alphas), np.append(0.0, betas[:-1])))
     exhausted = np.flatnonzero(betas <= 1e-12 * size)
     count = int(exhausted[0]) + 1 if exhausted.size else len(alphas)
     if not (np.isfinite(alphas[:count]).all() and np.isfinite(betas[:count]).all()):
-        raise ValueError(NOT_FINITE)
+        raise ValueError(OUT_OF_RANGE)
     # So few that a full matrix costs nothing, and SciPy's solvers need not be loaded.
     ritz, vectors = np.linalg.eigh(np.diag(alphas[:count]) + np.diag(betas[: count - 1], -1))
     residual = betas[count - 1] * np.abs(vectors[-1])
     return float(ritz[0] - residual[0]), float(ritz[-1] + residual[-1])
 
 
-def _norm(x: Any, xp: ModuleType) -> float:
-    """Return the norm of a vector in float64: squares of a float32 Hamiltonian in joules underflow."""
-    return float(xp.linalg.norm(x.astype(np.result_type(x.dtype, np.float64))))
+def norm(x: Any, xp: ModuleType) -> float:
+    """Return the norm of a vector in float64, whose squares may lie beyond the range of its type."""
+    x = x.astype(np.result_type(x.dtype, np.float64))
+    with np.errstate(over="ignore"):
+        direct = float(xp.linalg.norm(x))
+    if RANGE[8][0] < direct < RANGE[8][1]:
+        return direct
+    largest = float(abs(x).max())
+    return largest * float(xp.linalg.norm(x / largest)) if 0 < largest < np.inf else largest
 
 
 def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[float, float]:
     """Return bounds of the spectrum: the given ones if they are usable, else those of Lanczos within the certain ones.
+
+    They are never closer than rounding in the engine's dtype leaves a spectrum any structure.
 
     Raises
     ------
@@ -117,22 +132,26 @@ def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[
         except (TypeError, ValueError):
             raise ValueError(f"bounds={bounds!r} are no two energies: give the lowest and the highest") from None
         scaling((low, high))
+    else:
+        low, high = lanczos(engine)
+        certain = engine.bounds()
+        if certain is not None:
+            # Lanczos is the closer one; where its residuals reach beyond the circles, the circles are right.
+            low, high = max(low, certain[0]), min(high, certain[1])
+        if not np.isfinite(high / 2 - low / 2):
+            raise ValueError(OUT_OF_RANGE)
+    least = _least_half(low, high, engine.dtype)
+    if high / 2 - low / 2 >= least:
         return low, high
-    low, high = lanczos(engine)
-    certain = engine.bounds()
-    if certain is not None:
-        # Lanczos is the closer one; where its residuals reach beyond the circles, the circles are right.
-        low, high = max(low, certain[0]), min(high, certain[1])
-    # A spectrum much narrower than its distance from zero: what is left of H − b must be more than rounding.
-    least = 1e4 * float(np.finfo(engine.dtype).eps) * _size(low, high)
-    return (low, high) if high - low >= 2 * least else ((low + high) / 2 - least, (low + high) / 2 + least)
+    center = low / 2 + high / 2
+    return center - least, center + least
 
 
 def widened(bounds: tuple[float, float], attempt: int = 0) -> tuple[float, float]:
     """Return wider bounds than ones that turned out too narrow: by a tenth at first, twice from `attempt` 4 on."""
     low, high = bounds
-    half = max((high - low) / 2, 1e-2 * _size(low, high)) * (1.1 if attempt < 4 else 2.0)
-    return (low + high) / 2 - half, (low + high) / 2 + half
+    half, center = FILL / scaling(bounds)[0] * (1.1 if attempt < 4 else 2.0), low / 2 + high / 2
+    return center - half, center + half
 
 
 def scaling(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -141,17 +160,19 @@ def scaling(bounds: tuple[float, float]) -> tuple[float, float]:
     Raises
     ------
     ValueError
-        If the bounds are not finite or not in order.
+        If the bounds are not finite or not in order, or so close that 1/a is no normal number.
     """
     low, high = (float(bound) for bound in bounds)
     if not (np.isfinite(low) and np.isfinite(high)) or low > high:
         raise ValueError(
             f"bounds=({low}, {high}) hold no spectrum: give the lowest and the highest energy, in this order"
         )
-    half = max((high - low) / 2, 1e-6 * _size(low, high))
-    return FILL / half, (high + low) / 2
+    half = max(high / 2 - low / 2, _least_half(low, high, np.float64))
+    if half < np.finfo(np.float64).tiny:
+        raise ValueError(f"bounds=({low}, {high}) are below the range of float64: take a smaller unit of energy")
+    return FILL / half, low / 2 + high / 2
 
 
-def _size(low: float, high: float) -> float:
-    """Return the unit of energy for bounds without width: relative to the energies, whatever their unit."""
-    return max(abs(low), abs(high)) or 1.0
+def _least_half(low: float, high: float, dtype: Any) -> float:
+    """Return half the width that bounds have at least: relative to the energies, whatever their unit."""
+    return NARROWEST * float(np.finfo(dtype).eps) * (max(abs(low), abs(high)) or 1.0)

@@ -20,28 +20,44 @@ class SpectralCurves:
     moments : ndarray, shape (M, K)
         μ_m of each curve, undamped.
     bounds : (float, float)
-        Energies to which the expansion was scaled.
-    kernel : {"jackson", "lorentz"}
+        Lowest and highest energy of the spectrum.
+    kernel : {"jackson", "lorentz"} or callable
         Damping.
+    scaling : (float, float) or None
+        a and b of H̃ = a (H − b); None takes those of `bounds`.
 
     Attributes
     ----------
+    moments : ndarray, shape (M, K)
+        ⟨T_m(H̃)⟩ of each curve, undamped, with H̃ = (H − `centre`) / `scale`.
+    scale, centre : float
+        Of H̃, in the units of H: the expansion reaches from `centre` − `scale` to `centre` + `scale`.
+    bounds : (float, float)
+        Energies between which the spectrum lies: `centre` ∓ 0.99 `scale`, so that it stays within [−0.99, 0.99].
     energies : ndarray, shape (2 M,)
         Gauss–Chebyshev abscissas, ascending, in the units of H.
     densities : ndarray, shape (2 M, K)
         Density at `energies`, per unit energy.
     """
 
-    def __init__(self, moments: Array, bounds: tuple[float, float], kernel: Kernel = "jackson") -> None:
+    def __init__(
+        self,
+        moments: Array,
+        bounds: tuple[float, float],
+        kernel: Kernel = "jackson",
+        scaling: tuple[float, float] | None = None,
+    ) -> None:
         self.moments, self.bounds, self.kernel = moments, bounds, kernel
         self._damped = moments * damping(kernel, len(moments))[:, None]
-        self._a, self._b = spectrum.scaling(bounds)
+        self._a, self._b = scaling or spectrum.scaling(bounds)
+        self.scale, self.centre = 1 / self._a, self._b
         x, self._weights = (grid[::-1] for grid in reference.chebyshev_density_on_grid(self._damped, 2 * len(moments)))
         self.energies = x / self._a + self._b
         self.densities = self._weights * (self._a / (np.pi * np.sqrt(1 - x**2)))[:, None]
 
     def __call__(self, energy: npt.ArrayLike) -> Array:
-        """Return the densities at any energies: shape (..., K), zero outside the bounds."""
+        """Return the densities at any energies: shape (..., K), zero beyond `centre` ± `scale`."""
+        # The difference first: far from zero its digits are what is left.
         x = self._a * (np.asarray(energy, dtype=np.float64) - self._b)
         return self._a * reference.chebyshev_density(self._damped, x.ravel()).reshape(*x.shape, self.moments.shape[1])
 
@@ -55,9 +71,23 @@ class SpectralCurves:
         return np.asarray(np.broadcast_to(values, self.energies.shape) @ self._weights / len(self.energies))
 
 
-def damping(kernel: str, num_moments: int) -> Array:
-    """Return the damping factors of the kernel of this name."""
-    kernels = {"jackson": reference.jackson_kernel, "lorentz": reference.lorentz_kernel}
-    if kernel not in kernels:
-        raise ValueError(f'kernel={kernel!r} is unknown: choose "jackson" or "lorentz"')
-    return kernels[kernel](num_moments)
+def damping(kernel: Kernel, num_moments: int) -> Array:
+    """Return the damping factors g_m of a kernel, by its name or by what it returns for M.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or a callable does not return M finite real numbers.
+    """
+    if not callable(kernel):
+        kernels = {"jackson": reference.jackson_kernel, "lorentz": reference.lorentz_kernel}
+        if kernel not in kernels:
+            raise ValueError(f'kernel={kernel!r} is unknown: choose "jackson" or "lorentz", or give a function of M')
+        return kernels[kernel](num_moments)
+    factors = np.asarray(kernel(num_moments))
+    if factors.shape != (num_moments,) or factors.dtype.kind not in "biuf" or not np.isfinite(factors).all():
+        raise ValueError(
+            f"kernel({num_moments}) gave {factors.dtype} of shape {factors.shape}: it must give {num_moments} finite "
+            "real numbers, the factors of the moments"
+        )
+    return factors.astype(np.float64)

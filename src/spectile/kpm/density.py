@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -11,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spectile.core.atomic_file import atomic_write
+from spectile.core.atomic_file import atomic_write, require_writable
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
-from spectile.kpm.checkpoint import fingerprint, interrupts_deferred, open_state
+from spectile.kpm.checkpoint import SavedState, fingerprint, signals_deferred
 from spectile.kpm.curves import SpectralCurves, damping
 from spectile.kpm.moments import (
     LOOK_STEPS,
@@ -27,6 +28,9 @@ from spectile.kpm.moments import (
     whole_number,
 )
 from spectile.kpm.types import Array, Backend, Kernel
+
+#: What a file calls a kernel that is a function.
+_CALLABLE = "callable"
 
 
 class SpectralDensity:
@@ -43,9 +47,11 @@ class SpectralDensity:
     errors : ndarray, shape (2 M,)
         Standard error of `densities` over the vectors; NaN for R = 1.
     moments : ndarray, shape (M,)
-        Estimates of tr T_m(H̃).
+        Estimates of tr T_m(H̃), undamped, with H̃ = (H − `centre`) / `scale`.
+    scale, centre : float
+        Of H̃, in the units of H: the expansion reaches from `centre` − `scale` to `centre` + `scale`.
     bounds : (float, float)
-        Bounds of the spectrum that the expansion uses.
+        Energies between which the spectrum lies: `centre` ∓ 0.99 `scale`, so that it stays within [−0.99, 0.99].
     """
 
     def __init__(
@@ -80,11 +86,15 @@ class SpectralDensity:
         self._engine = make_engine(H, backend)
         self._engine.check_hermitian()
         self._fixed_bounds = bounds is not None
-        self.bounds = spectrum.given_or_found(self._engine, bounds)
+        self._use(spectrum.given_or_found(self._engine, bounds))
         self._blocks: list[Any] = []
         self._etas: list[Array] = []
         self._finished: list[Array] = []  # scalar products of passes whose states are dropped
         self._keep = True
+
+    def _use(self, bounds: tuple[float, float]) -> None:
+        """Let the expansion use these bounds."""
+        self.bounds, self._scaling = bounds, spectrum.scaling(bounds)
 
     @classmethod
     def with_checkpoints(
@@ -104,26 +114,28 @@ class SpectralDensity:
         Parameters are those of :func:`kpm_dos`; `seconds` lie between two files.
         """
         num_moments, num_vectors = check_counts(num_moments, num_vectors)
+        if math.isnan(seconds):
+            raise ValueError("checkpoint_s is NaN: give the seconds between two checkpoints")
+        require_writable(path)
         if path.exists():
-            self = cls.load(path, H, backend=backend)
+            self = cls.load(path, H, kernel=kernel if callable(kernel) else None, backend=backend)
             self._require_same(path, num_moments, num_vectors, kernel, rng, bounds)
         else:
             self = cls.__new__(cls)
             self._prepare(H, kernel, rng, bounds, backend)
             self._total = num_vectors
             self._start_pass()
-        with interrupts_deferred() as interrupted:
+        with signals_deferred() as signals:
             written = time.monotonic()
             while self._num_moments < num_moments or self.num_vectors < num_vectors:
                 if self._num_moments == num_moments:
                     self._start_pass()
                 self.add_moments(min(2 * LOOK_STEPS, num_moments - self._num_moments))
                 complete = self._num_moments == num_moments and self.num_vectors == num_vectors
-                if not complete and (interrupted() or time.monotonic() - written > seconds):
+                if signals.waiting or (not complete and time.monotonic() - written > seconds):
                     self.save(path)
                     written = time.monotonic()
-                if interrupted():
-                    raise KeyboardInterrupt
+                signals.deliver()
         if self._finished:
             # One density of all passes, whose states are gone.
             self._etas, self._finished, self._keep = [*self._finished, *self._etas], [], False
@@ -147,7 +159,7 @@ class SpectralDensity:
                 f"{path} holds {self.num_moments} moments of {self._total} vectors and the {self.kernel} kernel, not "
                 f"{num_moments} of {num_vectors} and {kernel}: remove the file, or ask for the same again"
             )
-        if bounds is not None and self.bounds != (float(bounds[0]), float(bounds[1])):
+        if bounds is not None and self.bounds != spectrum.given_or_found(self._engine, bounds):
             raise ValueError(f"{path} has bounds {self.bounds}, not {bounds}: remove the file, or give the same")
         if rng is not None and self._seed != seed_of(rng):
             raise ValueError(f"{path} belongs to another rng: remove the file, or give the same rng, or None")
@@ -220,7 +232,7 @@ class SpectralDensity:
         Parameters
         ----------
         path : path
-            NumPy archive; replaced only when the new one is complete.
+            NumPy archive; replaced only when the new one is complete.  A kernel that is a function is not held.
 
         Raises
         ------
@@ -233,7 +245,8 @@ class SpectralDensity:
                 "the states did not fit into memory together and were dropped: there is nothing to go on from"
             )
         arrays: dict[str, Any] = {
-            "seed": self._seed, "bounds": self.bounds, "kernel": self.kernel, "num_moments": self._num_moments,
+            "seed": self._seed, "bounds": self.bounds, "scaling": self._scaling, "num_moments": self._num_moments,
+            "kernel": _CALLABLE if callable(self.kernel) else self.kernel,
             "fixed_bounds": self._fixed_bounds, "blocks": len(self._blocks), "fingerprint": fingerprint(self._engine),
             "backend": self._engine.name, "finished": len(self._finished), "total": self._total,
         }  # fmt: skip
@@ -245,7 +258,9 @@ class SpectralDensity:
             np.savez(file, **arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], H: Any, *, backend: Backend = "auto") -> SpectralDensity:
+    def load(
+        cls, path: str | os.PathLike[str], H: Any, *, kernel: Kernel | None = None, backend: Backend = "auto"
+    ) -> SpectralDensity:
         """Read a state written by :meth:`save`.
 
         Parameters
@@ -254,33 +269,54 @@ class SpectralDensity:
             The file.
         H : as in :func:`kpm_dos`
             The same matrix as when the state was written.
+        kernel : as in :func:`kpm_dos`, or None
+            Damping; None takes that of the file, which holds names only.
         backend : {"auto", "cpu", "cuda"}
             The backend that wrote the state.
 
         Raises
         ------
         ValueError
-            If the file is no such state, or H not the matrix, or the backend not the one, of the state.
+            If the file is no such state or damaged, or H not the matrix, or the backend not the one, of the state, or
+            its kernel was a function and none is given.
         """
-        self = cls.__new__(cls)
-        with open_state(path) as state:
-            self._engine = make_engine(H, backend)
-            if self._engine.name != str(state["backend"]):
-                raise ValueError(f"{path} was written by the {state['backend']} backend: load it with backend=that")
-            if not np.array_equal(fingerprint(self._engine), state["fingerprint"]):
-                raise ValueError(f"{path} belongs to another matrix: give the H with which it was written")
-            self._seed, self.kernel = int(state["seed"]), str(state["kernel"])  # type: ignore[assignment]
-            self.bounds = (float(state["bounds"][0]), float(state["bounds"][1]))
-            self._fixed_bounds, self._num_moments = bool(state["fixed_bounds"]), int(state["num_moments"])
-            self._blocks, self._etas, self._keep, self._total = [], [], True, int(state["total"])
-            self._finished = [state[f"finished_{n}"] for n in range(int(state["finished"]))]
-            a, b = spectrum.scaling(self.bounds)
-            for n in range(int(state["blocks"])):
-                self._etas.append(state[f"etas_{n}"])
-                # As wide as the block that was saved: the kernel, and so the rounding, depends on the width.
-                block = self._engine.random(self._seed, 0, self._etas[n].shape[1], a, b)
-                block.restore({key: state[f"{key}_{n}"] for key in block.state()})
-                self._blocks.append(block)
+        self, state = cls.__new__(cls), SavedState(path)
+        engine = self._engine = make_engine(H, backend)
+        if engine.name != state.text("backend"):
+            raise ValueError(f"{path} was written by the {state.text('backend')} backend: load it with backend=that")
+        if not np.array_equal(fingerprint(engine), state.array("fingerprint", np.float64, (None,))):
+            raise ValueError(f"{path} belongs to another matrix: give the H with which it was written")
+        self.kernel = state.text("kernel") if kernel is None else kernel  # type: ignore[assignment]
+        if self.kernel == _CALLABLE:
+            raise ValueError(f"{path} was written with a function as kernel: give it as kernel= again")
+        damping(self.kernel, 2)
+        self._seed, self._num_moments = state.number("seed", 0), state.number("num_moments", 2)
+        self._fixed_bounds = bool(state.array("fixed_bounds", np.bool_, ()))
+        low, high = state.array("bounds", np.float64, (2,)).tolist()
+        self.bounds = low, high
+        if "scaling" in state:
+            a, b = state.array("scaling", np.float64, (2,)).tolist()
+        else:
+            # Files without it were written when no spectrum was taken for narrower than this.
+            a, b = spectrum.FILL / max((high - low) / 2, 1e-6 * (max(abs(low), abs(high)) or 1.0)), (high + low) / 2
+        if not (low <= b <= high and a > 0):
+            raise state.damaged(f"bounds {self.bounds} and scaling {(a, b)} are not of one spectrum")
+        self._scaling = a, b
+        self._keep, self._total = True, state.number("total", 1)
+        self._finished = [
+            state.etas(f"finished_{n}", self._num_moments, engine.num_rows) for n in range(state.number("finished", 0))
+        ]
+        self._etas = [
+            state.etas(f"etas_{n}", self._num_moments, engine.num_rows) for n in range(state.number("blocks", 1))
+        ]
+        if self.num_vectors > self._total:
+            raise state.damaged(f"it holds {self.num_vectors} vectors of {self._total}")
+        self._blocks = []
+        for n, etas in enumerate(self._etas):
+            # As wide as the block that was saved: the kernel, and so the rounding, depends on the width.
+            block = engine.random(self._seed, 0, etas.shape[1], a, b)
+            block.restore(state.recursion(block, n, len(etas) // 2))
+            self._blocks.append(block)
         self._update()
         return self
 
@@ -307,7 +343,7 @@ class SpectralDensity:
                 raise ValueError(
                     f"the spectrum leaves the given bounds {self.bounds}: give wider ones, or None to have them found"
                 )
-            self.bounds = spectrum.widened(self.bounds, attempt)
+            self._use(spectrum.widened(self.bounds, attempt))
             self._blocks = [None] * len(self._blocks)
             self._etas = [etas[:0] for etas in self._etas]
             self._finished = []  # their vectors come again, with the new bounds
@@ -325,8 +361,7 @@ class SpectralDensity:
             if not self._keep:
                 self._blocks = [None] * len(self._blocks)
             first = sum(etas.shape[1] for etas in (*self._finished, *self._etas[:n]))
-            a, b = spectrum.scaling(self.bounds)
-            self._blocks[n] = self._engine.random(self._seed, first, self._etas[n].shape[1], a, b)
+            self._blocks[n] = self._engine.random(self._seed, first, self._etas[n].shape[1], *self._scaling)
         self._etas[n], inside = advance_watched(self._blocks[n], self._etas[n], self._num_moments)
         return inside
 
@@ -334,15 +369,16 @@ class SpectralDensity:
         etas = np.concatenate([e[: self._num_moments] for e in (*self._finished, *self._etas)], axis=1)
         by_vector = reference.moments_from_etas(etas)
         self.moments = by_vector.mean(axis=1)
-        self._mean = SpectralCurves(self.moments[:, None], self.bounds, self.kernel)
-        self.energies = self._mean.energies
+        self._mean = SpectralCurves(self.moments[:, None], self.bounds, self.kernel, self._scaling)
+        self.scale, self.centre, self.energies = self._mean.scale, self._mean.centre, self._mean.energies
         self.densities = self._mean.densities[:, 0]
         count = by_vector.shape[1]
         if count == 1:
             self.errors = np.full_like(self.densities, np.nan)
         else:
-            curves = SpectralCurves(by_vector, self.bounds, self.kernel)
-            self.errors = curves.densities.std(axis=1, ddof=1) / np.sqrt(count)
+            curves = SpectralCurves(by_vector, self.bounds, self.kernel, self._scaling)
+            # Without the unit of energy, whose square may leave the range of floating-point numbers.
+            self.errors = (curves.densities * self.scale).std(axis=1, ddof=1) / np.sqrt(count) / self.scale
 
 
 def seed_of(rng: int | np.random.Generator | None) -> int:

@@ -14,12 +14,12 @@ from spectile.kpm.operators.adopt import as_operator, vector_dtype
 from spectile.kpm.operators.protocol import PartitionedOperator, lies_on_gpu
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm.types import NOT_FINITE, Array, Backend, Engine, Recursion
+from spectile.kpm.types import OUT_OF_RANGE, Array, Backend, Engine, Recursion
 
 # Steps between two looks at the norms: a spectrum outside the bounds shows within a few steps, and grows exponentially.
 FIRST_STEPS = 8
 LOOK_STEPS = 64
-MAX_WIDENINGS = 40
+MAX_WIDENINGS = 60
 MAX_BLOCK = 64
 NO_BOUNDS = "no bounds hold the spectrum: H is not Hermitian or not finite"
 
@@ -92,7 +92,7 @@ def advance_watched(recursion: Recursion, etas: Array, num_moments: int) -> tupl
         # |T_m(x)| <= 1 inside, so no norm may exceed the first one by more than rounding.
         if not np.all(etas[2 * done :: 2] <= etas[0] * (1 + 1e-3)):
             if not np.isfinite(etas[:2]).all():
-                raise ValueError(NOT_FINITE)
+                raise ValueError(OUT_OF_RANGE)
             return etas, False
     return etas, True
 

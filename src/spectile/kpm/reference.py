@@ -42,13 +42,17 @@ def random_phases(
     -------
     ndarray, shape (num_rows, num_vectors)
     """
-    row = np.arange(num_rows, dtype=np.uint64)[:, None]
+    phases = np.array([1, -1] if real else [1, 1j, -1, -1j], dtype or (np.float64 if real else np.complex128))
+    block = np.empty((num_rows, num_vectors), phases.dtype)
     vector = np.arange(first_vector, first_vector + num_vectors, dtype=np.uint64)[None, :]
-    with np.errstate(over="ignore"):
-        bits = phase_bits(np.uint64(seed), row, vector)
-    if real:
-        return (1.0 - 2.0 * (bits >> np.uint64(63)).astype(float)).astype(dtype or np.float64)
-    return np.array([1, 1j, -1, -1j], dtype=dtype or np.complex128)[(bits >> np.uint64(62)).astype(np.intp)]
+    # Some rows at a time: the bits take more memory than single-precision phases do.
+    together = max(1, (1 << 16) // num_vectors)
+    for first in range(0, num_rows, together):
+        row = np.arange(first, min(num_rows, first + together), dtype=np.uint64)[:, None]
+        with np.errstate(over="ignore"):
+            bits = phase_bits(np.uint64(seed), row, vector)
+        block[first : first + together] = phases[(bits >> np.uint64(63 if real else 62)).astype(np.intp)]
+    return block
 
 
 def phase_bits(seed: Any, row: Any, vector: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -9,9 +10,13 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Backend = Literal["auto", "cpu", "cuda"]
-Kernel = Literal["jackson", "lorentz"]
+Kernel = Literal["jackson", "lorentz"] | Callable[[int], npt.ArrayLike]
 
 NOT_FINITE = "H holds NaN or infinity: every entry must be a finite number"
+OUT_OF_RANGE = (
+    "H times a vector is not finite: an entry is NaN or infinity, or so large that sums leave the range of H's dtype "
+    "(then take a larger unit of energy)"
+)
 
 
 class Recursion(Protocol):

@@ -11,6 +11,7 @@ from spectile.kpm import reference
 from spectile.kpm.bounds import gershgorin
 from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion, useful_threads
 from spectile.kpm.operators.engine import ProductEngine
+from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import Operator
 from spectile.kpm.operators.stored import StoredMatrix, check_hermitian
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -36,10 +37,13 @@ class CpuEngine(ProductEngine):
         self._matrix: Any = None
         if isinstance(operator, StoredMatrix):
             self._matrix = operator.on_host().csr(dtype)
-            self.operator = CpuOperator.from_matrix(self._matrix)
+            self._bounds = gershgorin(self._matrix)
+            self.frame = Frame.around(self._bounds, dtype)
+            self.operator = CpuOperator.from_matrix(self.frame.inside(self._matrix))
         else:
-            self.operator = CpuOperator.from_topological_insulator(operator, dtype)
             self._bounds = operator.bounds()
+            self.frame = Frame(Frame.around(self._bounds, dtype).offset)
+            self.operator = CpuOperator.from_topological_insulator(operator.moved(self.frame.offset), dtype)
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into memory at once, with a reserve."""
@@ -52,7 +56,7 @@ class CpuEngine(ProductEngine):
 
     def bounds(self) -> tuple[float, float]:
         """Return Gershgorin's bounds."""
-        return self._bounds if self._matrix is None else gershgorin(self._matrix)
+        return self._bounds
 
     def check_hermitian(self) -> None:
         """Compare a stored matrix with its adjoint; the topological insulator has one for every hop."""
@@ -68,16 +72,18 @@ class CpuEngine(ProductEngine):
         """Return H x of one vector."""
         v = self.operator.to_block(x.reshape(-1, 1))
         w = np.zeros_like(v)
-        self.operator.update(v, w, 1.0, 0.0, 0.0, useful_threads(self.num_rows, 1), self.operator.blocks())
+        factors = self.frame.unit, self.frame.offset, 0.0
+        self.operator.update(v, w, *factors, useful_threads(self.num_rows, 1), self.operator.blocks())
         image: Array = (w[:, 0, 0] + 1j * w[:, 1, 0]) if self.operator.parts == 2 else w[:, 0, 0]
         return image
 
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> CpuRecursion:
         """Return the recursion of a block of random vectors."""
         require_host_free(num_vectors * self._state_bytes, f"the block of {num_vectors} vectors")
-        return CpuRecursion(self.operator, a, b, self.operator.random_block(seed, first_vector, num_vectors))
+        block = self.operator.random_block(seed, first_vector, num_vectors)
+        return CpuRecursion(self.operator, *self.frame.scaling(a, b), block)
 
     def start(self, vectors: Array, a: float, b: float) -> CpuRecursion:
         """Return the recursion of given vectors, shape (N, R)."""
         require_host_free(vectors.shape[1] * self._state_bytes, f"the block of {vectors.shape[1]} vectors")
-        return CpuRecursion(self.operator, a, b, self.operator.to_block(vectors))
+        return CpuRecursion(self.operator, *self.frame.scaling(a, b), self.operator.to_block(vectors))

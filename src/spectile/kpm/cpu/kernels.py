@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import extending, types
+from numba.core.errors import TypingError
 
 from spectile.core.jit import njit
 from spectile.kpm import reference
@@ -164,6 +165,8 @@ def _pointer(typingctx: Any, array: Any, offset: Any) -> Any:
 
     Loops pass pointers on: an array handed from function to function would be counted as used, atomically, every row.
     """
+    if array.layout != "C" or not array.aligned:
+        raise TypingError(f"a kernel reads {array} by its address: make it C-contiguous and aligned")
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])

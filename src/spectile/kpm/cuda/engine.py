@@ -35,6 +35,7 @@ from spectile.kpm.cuda.staged import StagedOperator
 from spectile.kpm.cuda.stencil import StencilOperator, StencilRecursion
 from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
 from spectile.kpm.cuda.units import slots_unit
+from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import Operator
 from spectile.kpm.operators.stored import StoredMatrix, refuse_difference
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -81,6 +82,12 @@ class StoredEngine:
         if not self.seen.canonical:
             self.matrix.sum_duplicates()
             self.seen = inspect(self.matrix)
+        self._bounds = self.seen.bounds
+        self.frame = Frame.around(self._bounds, dtype)
+        if self.frame != Frame():
+            difference, largest = self.seen.difference, self.seen.largest  # as large as rounding of H allows
+            self.matrix = self.frame.inside(self.matrix)
+            self.seen = inspect(self.matrix)._replace(difference=difference, largest=largest)
         self._prepare()
         self._formats: dict[str, StoredOperator] = {}
         # Widths of blocks that share too much of V for shared memory, of rows and of groups of rows.
@@ -183,7 +190,7 @@ class StoredEngine:
 
     def bounds(self) -> tuple[float, float]:
         """Return Gershgorin's bounds."""
-        return self.seen.bounds
+        return self._bounds
 
     def check_hermitian(self) -> None:
         """Raise ValueError where the matrix differs from its adjoint, or is not finite."""
@@ -196,13 +203,13 @@ class StoredEngine:
         if packs(self.seen.longest) and self._rows_of_a_group >= LEAST_GROUPED:
             found = packed.tridiagonalize(self.matrix, self._groups, self.seen.bounds, self.seen.longest, steps)
             if found is not None:
-                return found
+                return self.frame.energies(*found)
         step = self._format(1).launcher(1)
 
         def product(v: Any, u: Any, etas: Any) -> None:
             step(v, u, 1.0, 0.0, 0.0, etas)
 
-        return tridiagonalize(product, lengthened(self.vector(1)), steps)
+        return self.frame.energies(*tridiagonalize(product, lengthened(self.vector(1)), steps))
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""
@@ -214,19 +221,20 @@ class StoredEngine:
 
         v = cupy.ascontiguousarray(cupy.asarray(x, self.dtype).reshape(-1, 1))
         w = cupy.zeros_like(v)
-        self._format(1).launcher(1)(v, w, 1.0, 0.0, 0.0, cupy.empty((2, 1)))
+        self._format(1).launcher(1)(v, w, self.frame.unit, self.frame.offset, 0.0, cupy.empty((2, 1)))
         return w[:, 0]
 
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> StoredRecursion:
         """Return the recursion of a block of random vectors."""
         operator = self._format(num_vectors)
         require_free(num_vectors * self._state_bytes, f"the block of {num_vectors} vectors")
-        return StoredRecursion(operator, a, b, operator.random_block(seed, first_vector, num_vectors))
+        block = operator.random_block(seed, first_vector, num_vectors)
+        return StoredRecursion(operator, *self.frame.scaling(a, b), block)
 
     def start(self, vectors: Array, a: float, b: float) -> StoredRecursion:
         """Return the recursion of given vectors, shape (N, R)."""
         operator = self._format(vectors.shape[1])
-        return StoredRecursion(operator, a, b, operator.to_block(vectors))
+        return StoredRecursion(operator, *self.frame.scaling(a, b), operator.to_block(vectors))
 
 
 class StencilEngine:
@@ -247,7 +255,9 @@ class StencilEngine:
 
         self.xp = cupy
         self.num_rows, self.dtype = sample.shape[0], dtype
-        self.operator = StencilOperator(sample, dtype)
+        self._bounds = sample.bounds()
+        self.frame = Frame(Frame.around(self._bounds, dtype).offset)
+        self.operator = StencilOperator(sample.moved(self.frame.offset), dtype)
         self.steps_a_sweep = most_steps_a_sweep(sample.ny, sample.nz, dtype.itemsize, describe())
 
     def capacity(self) -> int:
@@ -261,7 +271,7 @@ class StencilEngine:
 
     def bounds(self) -> tuple[float, float]:
         """Return Gershgorin's bounds."""
-        return self.operator.sample.bounds()
+        return self._bounds
 
     def check_hermitian(self) -> None:
         """Do nothing: every hop has its adjoint, and the potential is real."""
@@ -274,7 +284,7 @@ class StencilEngine:
             sweep(v, u, u, u, 1.0, 0.0, 0.0, etas.reshape(1, 2, 1))
 
         start = self.operator.to_block(lengthened(self.vector(1)).reshape(-1, 1))
-        return tridiagonalize(product, start, steps)
+        return self.frame.energies(*tridiagonalize(product, start, steps))
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""
@@ -286,15 +296,16 @@ class StencilEngine:
 
         v = self.operator.to_block(cupy.asarray(x, self.dtype).reshape(-1, 1))
         w = cupy.zeros_like(v)
-        self.operator.launcher(1, 1)(v, w, w, w, 1.0, 0.0, 0.0, cupy.empty((1, 2, 1)))
+        self.operator.launcher(1, 1)(v, w, w, w, 1.0, self.frame.offset, 0.0, cupy.empty((1, 2, 1)))
         return self.operator.from_block(w)[:, 0]
 
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> StencilRecursion:
         """Return the recursion of a block of random vectors."""
         require_free(num_vectors * self._state_bytes, f"the block of {num_vectors} vectors")
         block = self.operator.random_block(seed, first_vector, num_vectors)
-        return StencilRecursion(self.operator, a, b, block, self.steps_a_sweep)
+        return StencilRecursion(self.operator, *self.frame.scaling(a, b), block, self.steps_a_sweep)
 
     def start(self, vectors: Array, a: float, b: float) -> StencilRecursion:
         """Return the recursion of given vectors, shape (N, R)."""
-        return StencilRecursion(self.operator, a, b, self.operator.to_block(vectors), self.steps_a_sweep)
+        block = self.operator.to_block(vectors)
+        return StencilRecursion(self.operator, *self.frame.scaling(a, b), block, self.steps_a_sweep)

@@ -12,6 +12,7 @@ import numpy as np
 from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.kpm.cuda.choose import SELL_CHUNK, RowShape, row_launch, row_shape
 from spectile.kpm.cuda.sell import narrowed, sell_entries, sell_starts
 from spectile.kpm.cuda.step import SUMMED, Step
@@ -170,7 +171,8 @@ class StoredRecursion:
         while done < len(etas):
             targets = etas[done : done + SUMMED]
             partials = self._step.partials(len(targets))
-            for partial in range(partials.data.ptr, partials.data.ptr + partials.nbytes, partials[0].nbytes):
+            first = address(partials)
+            for partial in range(first, first + partials.nbytes, partials[0].nbytes):
                 self.v, self.w = self.w, self.v
                 self._turn ^= 1
                 bound[self._turn](partial)

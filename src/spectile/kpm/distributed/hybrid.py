@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.memory import free_bytes
+from spectile.core.pointers import address
 from spectile.kpm.cpu.kernels import fill_phases
 from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
 from spectile.kpm.cpu.threads import num_threads
@@ -26,6 +27,7 @@ from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
 from spectile.kpm.distributed.partition import local_planes, split_rows
 from spectile.kpm.distributed.rows import local_plane_rows
+from spectile.kpm.operators.adopt import framed
 from spectile.kpm.operators.engine import ProductEngine
 from spectile.kpm.operators.protocol import PartitionedOperator
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -153,6 +155,7 @@ class HybridEngine(ProductEngine):
     def __init__(self, sample: TopologicalInsulator, device: PartitionDevice, cpu_planes: int, threads: int) -> None:
         self.sample, self.device, self.cpu_planes, self.threads = sample, device, cpu_planes, threads
         self.num_rows, self.dtype, self.plane = sample.shape[0], np.dtype(np.complex128), 4 * sample.ny * sample.nz
+        self.frame, sample = framed(sample, self.dtype)
         first = sample.nx - cpu_planes
         with device.working():
             self.local = local_plane_rows(sample, self.dtype, device, 0, first, 2)
@@ -193,7 +196,7 @@ class HybridEngine(ProductEngine):
             state = self.local.new_state(self.local.random_block(seed, first_vector, num_vectors))
         block = self._pinned(num_vectors)
         fill_phases(block, np.uint64(seed), self.order, 0, first_vector, 0, len(self.order))
-        return HybridRecursion(self, a, b, state, block)
+        return HybridRecursion(self, *self.frame.scaling(a, b), state, block)
 
     def start(self, vectors: Array, a: float, b: float) -> HybridRecursion:
         """Return the recursion of given vectors, shape (N, R)."""
@@ -202,7 +205,7 @@ class HybridEngine(ProductEngine):
         block = self._pinned(vectors.shape[1])
         mine = vectors[self.order]
         block[:, 0], block[:, 1] = mine.real, mine.imag
-        return HybridRecursion(self, a, b, state, block)
+        return HybridRecursion(self, *self.frame.scaling(a, b), state, block)
 
     def _pinned(self, num_vectors: int) -> Array:
         """Return zeroed page-locked memory for the CPU's rows and halo, in the CPU kernels' layout."""
@@ -263,8 +266,8 @@ class HybridRecursion:
             # The GPU's first plane is ahead of the CPU's planes, its last one behind them.
             device.copies.wait_event(device.computed)
             copy(
-                self.w[own:].ctypes.data,
-                self._leaving.data.ptr,
+                address(self.w[own:]),
+                address(self._leaving),
                 self._leaving.nbytes,
                 runtime.memcpyDeviceToHost,
                 device.copies.ptr,
@@ -273,7 +276,7 @@ class HybridRecursion:
         sums = engine.operator.update(self.v, self.w, *factors, engine.threads, engine.boundary)
         with cupy.cuda.Device(device.ordinal):
             for source, target in zip((self.w[:plane], self.w[own - plane : own]), self._coming, strict=True):
-                copy(target.data.ptr, source.ctypes.data, target.nbytes, runtime.memcpyHostToDevice, device.copies.ptr)
+                copy(address(target), address(source), target.nbytes, runtime.memcpyHostToDevice, device.copies.ptr)
             device.arrived.record(device.copies)
         if engine.interior:
             sums += engine.operator.update(self.v, self.w, *factors, engine.threads, engine.interior)

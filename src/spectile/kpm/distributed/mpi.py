@@ -17,6 +17,7 @@ import numpy as np
 
 from spectile.kpm.distributed.multi_gpu import MultiGpuEngine
 from spectile.kpm.distributed.ranks import MpiEngine
+from spectile.kpm.operators.adopt import vector_dtype
 from spectile.kpm.operators.protocol import PartitionedOperator
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -66,7 +67,8 @@ class DistributedMatrix(PartitionedOperator):
         self.through_hosts = weights is not None
         if backend == "cuda" and not self.through_hosts:
             return
-        matrix = (H.matrix() if isinstance(H, TopologicalInsulator) else H).tocsr()
+        matrix = H.matrix() if isinstance(H, TopologicalInsulator) else H
+        matrix = StoredMatrix(matrix).on_host().csr(vector_dtype(self.dtype))
         # Whole sites of four rows where N allows, and a bound that depends on N and the weights alone.
         unit = 4 if self.shape[0] % 4 == 0 else 1
         share = np.cumsum([0.0, *(weights or [1.0] * comm.size)])

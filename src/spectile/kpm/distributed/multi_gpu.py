@@ -25,11 +25,14 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core.memory import free_bytes
+from spectile.core.pointers import address
 from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.distributed.rows import LocalRows, local_matrix_rows, local_plane_rows
 from spectile.kpm.distributed.slab import LocalSlab, local_slabs
 from spectile.kpm.distributed.transport import NcclMessages, PeerCopies, Transport, rank_device
+from spectile.kpm.operators.adopt import framed
 from spectile.kpm.operators.engine import ProductEngine
+from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import PartitionedOperator
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -86,14 +89,15 @@ class MultiGpuMatrix(PartitionedOperator):
 
     def engine(self, dtype: np.dtype[Any], partitions: list[Any] | None = None) -> MultiGpuEngine:
         """Return the engine for vectors of this type; `partitions` of another one are used again."""
+        frame, held = framed(self.H, dtype)
         if partitions is None:
             devices = [PartitionDevice(number, ordinal) for number, ordinal in enumerate(self.devices)]
             partitions = local_operators(
-                self.H, dtype, devices, len(devices), stored=self.stored, steps_a_sweep=self.steps_a_sweep
+                held, dtype, devices, len(devices), stored=self.stored, steps_a_sweep=self.steps_a_sweep
             )
         devices = [local.device for local in partitions]
         transport = PeerCopies(devices) if self.transport == "peer" else NcclMessages.of_process(self.devices)
-        return MultiGpuEngine(self, partitions, transport, dtype)
+        return MultiGpuEngine(self, partitions, transport, dtype, frame)
 
     def bounds(self) -> tuple[float, float]:
         """Return bounds of the spectrum by Gershgorin's circles."""
@@ -143,13 +147,18 @@ class MultiGpuEngine(ProductEngine):
         How messages travel.
     dtype : dtype
         Type of the vectors.
+    frame : Frame
+        In which the partitions hold H.
     """
 
     name = "cuda partitions"
     xp = np
 
-    def __init__(self, operator: Any, partitions: list[Any], transport: Transport, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, operator: Any, partitions: list[Any], transport: Transport, dtype: np.dtype[Any], frame: Frame
+    ) -> None:
         self.operator, self.partitions, self.transport, self.dtype = operator, partitions, transport, dtype
+        self.frame = frame
         self.num_rows = int(operator.shape[0])
         slabs = isinstance(partitions[0], LocalSlab)
         self.steps_a_sweep: int = partitions[0].operator.slab.halo if slabs else 1
@@ -161,8 +170,9 @@ class MultiGpuEngine(ProductEngine):
         comm = matrix.comm
         device = PartitionDevice(comm.rank, rank_device(comm))
         transport = NcclMessages.of_ranks(comm, device.ordinal, matrix.timeout_s)
-        partitions = local_operators(matrix.H, dtype, [device], comm.size, stored=False, steps_a_sweep=2)
-        return cls(matrix, partitions, transport, dtype)
+        frame, held = framed(matrix.H, dtype)
+        partitions = local_operators(held, dtype, [device], comm.size, stored=False, steps_a_sweep=2)
+        return cls(matrix, partitions, transport, dtype, frame)
 
     def bounds(self) -> tuple[float, float]:
         """Return Gershgorin's bounds."""
@@ -218,7 +228,7 @@ class MultiGpuEngine(ProductEngine):
                 with local.device.of_batch(number).working():
                     states.append(local.new_state(block(local, batch), number))
             batches.append(states)
-        return MultiGpuRecursion(self, a, b, batches)
+        return MultiGpuRecursion(self, *self.frame.scaling(a, b), batches)
 
     def _plan(self, num_vectors: int) -> None:
         """Let all inspectors plan beside one another."""
@@ -285,7 +295,7 @@ class MultiGpuRecursion:
                 state.launch(before, factors, mine[0])
                 device.computed.record(device.compute)
         # The arrays take turns: their messages come again after a few sweeps.
-        key = count, *(state.w.data.ptr for state in states)
+        key = count, *(address(state.w) for state in states)
         if key not in self._plans:
             self._plans[key] = transport.plan(states)
         self._halos[batch] = self._plans[key]

@@ -23,7 +23,7 @@ from spectile.kpm.types import Array
 class RankDeviceEngine(MpiEngine):
     """One rank's partition of a distributed matrix on the current GPU, an :class:`~spectile.kpm.types.Engine`."""
 
-    name = "mpi cuda"
+    backend = "mpi cuda"
 
     def _hold(self, local: Any) -> None:
         import cupy
@@ -54,7 +54,7 @@ class RankDeviceEngine(MpiEngine):
         with self.device.working():
             block = cupy.empty((self.order.size, num_vectors), self.dtype)
             self.on_device.fill(block, seed, first_vector, self.order)
-        return RankDeviceRecursion(self, a, b, block)
+        return RankDeviceRecursion(self, *self.frame.scaling(a, b), block)
 
     def start(self, vectors: Array, a: float, b: float) -> RankDeviceRecursion:
         """Return the recursion of given vectors, shape (N, R), the same on every rank."""
@@ -62,7 +62,7 @@ class RankDeviceEngine(MpiEngine):
 
         with self.device.working():
             block = cupy.asarray(vectors[self.order.get()], self.dtype)
-        return RankDeviceRecursion(self, a, b, block)
+        return RankDeviceRecursion(self, *self.frame.scaling(a, b), block)
 
 
 class RankDeviceRecursion(MpiRecursion):

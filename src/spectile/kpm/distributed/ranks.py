@@ -12,6 +12,7 @@ from spectile.kpm.cpu.threads import num_threads
 from spectile.kpm.distributed.partition import localize, split_rows
 from spectile.kpm.distributed.transport import wait_for_ranks
 from spectile.kpm.operators.engine import ProductEngine
+from spectile.kpm.operators.frame import Frame
 from spectile.kpm.reference import random_phases
 from spectile.kpm.types import Array
 
@@ -19,14 +20,19 @@ from spectile.kpm.types import Array
 class MpiEngine(ProductEngine):
     """One rank's partition of a distributed matrix, an :class:`~spectile.kpm.types.Engine`."""
 
-    name = "mpi"
+    backend = "mpi"
     xp = np
 
     def __init__(self, matrix: Any, dtype: np.dtype[Any]) -> None:
         self.matrix, self.comm, self.dtype = matrix, matrix.comm, dtype
         self.num_rows = int(matrix.shape[0])
         self.first, self.last = (int(edge) for edge in matrix.edges[self.comm.rank : self.comm.rank + 2])
-        local, self.halo, self.receives = localize(matrix.rows.astype(dtype), matrix.edges, self.comm.rank)
+        # A state belongs to its rank, even where all have as many rows.
+        self.name = f"{self.backend} rank {self.comm.rank} of {self.comm.size}"
+        self._bounds = matrix.bounds()
+        self.frame = Frame.around(self._bounds, dtype)
+        rows = self.frame.inside(matrix.rows.astype(dtype), self.first)
+        local, self.halo, self.receives = localize(rows, matrix.edges, self.comm.rank)
         self._hold(local)
         wanted: list[Any] = [np.empty(0, dtype=np.int64)] * self.comm.size
         for rank, start, stop in self.receives:
@@ -48,7 +54,7 @@ class MpiEngine(ProductEngine):
 
     def bounds(self) -> tuple[float, float]:
         """Return Gershgorin's bounds."""
-        return self.matrix.bounds()
+        return self._bounds
 
     def vector(self, seed: int) -> Array:
         """Return one random vector, shape (N,), the same on every rank."""
@@ -62,14 +68,14 @@ class MpiEngine(ProductEngine):
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> MpiRecursion:
         """Return the recursion of a block of random vectors."""
         block = self.operator.random_block(seed, first_vector, num_vectors, first_row=self.first)
-        return MpiRecursion(self, a, b, block)
+        return MpiRecursion(self, *self.frame.scaling(a, b), block)
 
     def start(self, vectors: Array, a: float, b: float) -> MpiRecursion:
         """Return the recursion of given vectors, shape (N, R), the same on every rank."""
         own = self.operator.to_block(vectors[self.first : self.last])
         block = np.zeros((self.operator.num_columns, *own.shape[1:]), dtype=own.dtype)
         block[: len(own)] = own
-        return MpiRecursion(self, a, b, block)
+        return MpiRecursion(self, *self.frame.scaling(a, b), block)
 
 
 class MpiRecursion:

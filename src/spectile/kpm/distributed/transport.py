@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from spectile.core.pointers import address
 from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.types import Array
 
@@ -19,8 +20,8 @@ MessagePlan = list[tuple[PartitionDevice, list[PartitionDevice], list[PartitionD
 def _runs(array: Any) -> tuple[int, int, int, int]:
     """Return (address, distance, bytes, number) of the contiguous runs of an array, along its first axis at most."""
     if array.flags.c_contiguous:
-        return array.data.ptr, array.nbytes, array.nbytes, 1
-    return array.data.ptr, array.strides[0], array[0].nbytes, len(array)
+        return address(array), array.nbytes, array.nbytes, 1
+    return address(array), array.strides[0], array[0].nbytes, len(array)
 
 
 class Transport(Protocol):
@@ -117,14 +118,14 @@ class PeerCopies:
             for state, total, target in zip(states, totals, everybody, strict=True):
                 root.compute.wait_event(state.device.summed)
                 copy(
-                    target.data.ptr, root.ordinal, total.data.ptr, state.device.ordinal, total.nbytes, root.compute.ptr
+                    address(target), root.ordinal, address(total), state.device.ordinal, total.nbytes, root.compute.ptr
                 )
             everybody.sum(axis=0, out=totals[0])
             for state, total in zip(states[1:], totals[1:], strict=True):
                 copy(
-                    total.data.ptr,
+                    address(total),
                     state.device.ordinal,
-                    totals[0].data.ptr,
+                    address(totals[0]),
                     root.ordinal,
                     total.nbytes,
                     root.compute.ptr,
@@ -234,8 +235,8 @@ class NcclMessages:
         for state, total in zip(states, totals, strict=True):
             with cupy.cuda.Device(state.device.ordinal):
                 self.communicators[state.device.partition].allReduce(
-                    total.data.ptr,
-                    total.data.ptr,
+                    address(total),
+                    address(total),
                     total.size,
                     nccl.NCCL_FLOAT64,
                     nccl.NCCL_SUM,

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from spectile.kpm.bounds import gershgorin
+from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import Operator, PartitionedOperator, lies_on_gpu
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -53,6 +55,16 @@ def _is_stored(H: Any) -> bool:
     from cupyx.scipy import sparse
 
     return isinstance(H, cupy.ndarray) or bool(sparse.issparse(H))
+
+
+def framed(H: Any, dtype: np.dtype[Any]) -> tuple[Frame, Any]:
+    """Return the frame in which engines hold H, and H in it: a sample, or a canonical CSR matrix on the host."""
+    if isinstance(H, TopologicalInsulator):
+        frame = Frame(Frame.around(H.bounds(), dtype).offset)
+        return frame, H.moved(frame.offset)
+    matrix = StoredMatrix(H).on_host().csr(dtype)
+    frame = Frame.around(gershgorin(matrix), dtype)
+    return frame, frame.inside(matrix)
 
 
 def vector_dtype(dtype: Any, complex_vectors: bool = False) -> np.dtype[Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from spectile.kpm.bounds import tridiagonalize
-from spectile.kpm.types import NOT_FINITE, Array
+from spectile.kpm.bounds import norm, tridiagonalize
+from spectile.kpm.types import OUT_OF_RANGE, Array
 
 
 class ProductEngine(abc.ABC):
@@ -42,10 +42,19 @@ class ProductEngine(abc.ABC):
         hx, hy = self.apply(x), self.apply(y)
         # In double precision: squares of a float32 Hamiltonian in joules underflow.
         x, y, hx, hy = (each.astype(np.result_type(each.dtype, np.float64)) for each in (x, y, hx, hy))
+        unit = max(norm(hx, xp), norm(hy, xp))
+        if not np.isfinite(unit):
+            raise ValueError(OUT_OF_RANGE)
+        if unit == 0:
+            return
+        if unit < 1e3 * float(np.finfo(self.dtype).tiny):
+            raise ValueError(
+                f"H times a vector is about {unit:.1e}, of which {self.dtype} holds few digits: take a smaller unit of "
+                "energy"
+            )
+        hx, hy = hx / unit, hy / unit
         one, two = complex(xp.vdot(y, hx)), complex(xp.vdot(hy, x))
-        size = float(xp.linalg.norm(y) * xp.linalg.norm(hx) + xp.linalg.norm(hy) * xp.linalg.norm(x))
-        if not np.isfinite(size):
-            raise ValueError(NOT_FINITE)
+        size = norm(y, xp) * norm(hx, xp) + norm(hy, xp) * norm(x, xp)
         tolerance = 1e-10 if self.dtype.itemsize // (2 if self.dtype.kind == "c" else 1) == 8 else 1e-4
         imaginary = max(abs(complex(xp.vdot(x, hx)).imag), abs(complex(xp.vdot(y, hy)).imag))
         if max(abs(one - two), imaginary) > tolerance * size:

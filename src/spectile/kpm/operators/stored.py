@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from spectile.core.cupy_parts import csr_matrix
 from spectile.core.host import refuse_malformed
+from spectile.core.pointers import operand
 from spectile.kpm.bounds import gershgorin
 from spectile.kpm.operators.protocol import lies_on_gpu
 from spectile.kpm.types import NOT_FINITE
+
+# The arrays of a sparse matrix, by its format; what has none of these is made anew by SciPy.
+_ARRAYS = {
+    "csr": ("data", "indices", "indptr"),
+    "csc": ("data", "indices", "indptr"),
+    "bsr": ("data", "indices", "indptr"),
+    "coo": ("data", "row", "col"),
+    "dia": ("data", "offsets"),
+}
 
 
 class StoredMatrix:
@@ -19,17 +32,20 @@ class StoredMatrix:
     Parameters
     ----------
     matrix : scipy.sparse or cupyx.scipy.sparse matrix, ndarray or cupy.ndarray, shape (N, N)
-        Any format and any real or complex type; never written to.
+        Any format and any real or complex type, its arrays of any strides and byte order; never written to.
     """
 
     def __init__(self, matrix: Any) -> None:
-        self.matrix = matrix
+        self.matrix = readable(matrix)
         self.shape, self.dtype = (int(matrix.shape[0]), int(matrix.shape[1])), np.dtype(matrix.dtype)
         self.on_gpu = lies_on_gpu(matrix)
 
     def on_host(self) -> StoredMatrix:
         """Return the matrix in the host's memory."""
-        return StoredMatrix(self.matrix.get()) if self.on_gpu else self
+        if not self.on_gpu:
+            return self
+        with _settled(self.matrix):
+            return StoredMatrix(self.matrix.get())
 
     def csr(self, dtype: np.dtype[Any]) -> Any:
         """Return the matrix in CSR form where it lies, without duplicates, columns ascending."""
@@ -50,10 +66,12 @@ class StoredMatrix:
         """Return a copy in CSR form on the current device, indices of 32 bits, in the caller's order of entries."""
         from cupyx.scipy import sparse
 
-        matrix = self.csr(dtype) if not self.on_gpu else self.matrix
-        if not sparse.issparse(matrix) and self.on_gpu:
-            matrix = sparse.csr_matrix(matrix)
-        matrix = matrix.tocsr()
+        if self.on_gpu:
+            with _settled(self.matrix):
+                matrix = self.matrix if sparse.issparse(self.matrix) else sparse.csr_matrix(self.matrix)
+                matrix = matrix.tocsr()
+        else:
+            matrix = self.csr(dtype)
         narrow = np.int32 if matrix.nnz <= np.iinfo(np.int32).max else np.int64
         kinds = dtype, np.dtype(np.int32), np.dtype(narrow)
         arrays = zip((matrix.data, matrix.indices, matrix.indptr), kinds, strict=True)
@@ -80,11 +98,59 @@ def _copied(array: Any, dtype: np.dtype[Any]) -> Any:
 
     if not isinstance(array, cupy.ndarray):
         return cupy.asarray(array.astype(dtype, copy=False))
-    if array.dtype != dtype or not array.flags.c_contiguous:
-        return array.astype(dtype)
-    copy = cupy.empty(array.shape, dtype)
-    copy.data.copy_from_device_async(array.data, array.nbytes)
-    return copy
+    with array.device:
+        array = operand("H", array, dtype)
+        if array.device != _current_device():
+            array.device.synchronize()  # the copy's stream, on another device, does not wait for it
+    held = cupy.empty(array.shape, dtype)
+    held.data.copy_from_device_async(array.data, array.nbytes)
+    return held
+
+
+def readable(matrix: Any) -> Any:
+    """Return a matrix whose arrays are what libraries and kernels read by their addresses: itself, or a copy.
+
+    Parameters
+    ----------
+    matrix : scipy.sparse or cupyx.scipy.sparse matrix, ndarray or cupy.ndarray
+        Its arrays may be strided, as those of ``H.real`` are, or of foreign byte order.
+    """
+    names = _ARRAYS.get(getattr(matrix, "format", ""))
+    with _on_device_of(matrix):
+        if names is None:
+            return operand("H", matrix) if hasattr(matrix, "flags") else matrix
+        held = {name: getattr(matrix, name) for name in names}
+        arrays = {name: operand(f"H.{name}", array) for name, array in held.items()}
+    if all(arrays[name] is array for name, array in held.items()):
+        return matrix
+    other = copy.copy(matrix)
+    for name, array in arrays.items():
+        setattr(other, name, array)
+    return other
+
+
+def _current_device() -> Any:
+    import cupy
+
+    return cupy.cuda.Device()
+
+
+def _on_device_of(matrix: Any) -> Any:
+    """Make the device of a matrix of CuPy's the current one."""
+    return matrix.data.device if lies_on_gpu(matrix) else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _settled(matrix: Any) -> Iterator[None]:
+    """Make the device of a matrix of CuPy's the current one; what the block does has ended when another one goes on."""
+    device = matrix.data.device
+    if device == _current_device():
+        yield
+        return
+    with device:
+        device.synchronize()  # its producer's stream is known to nobody here
+        yield
+        device.synchronize()
 
 
 def check_hermitian(matrix: Any) -> None:

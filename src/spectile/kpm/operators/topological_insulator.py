@@ -6,13 +6,14 @@ of constant x is contiguous, so a sweep along x keeps few planes in cache when x
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from spectile.core.pointers import operand
 from spectile.kpm.operators.protocol import namespace
 
 # Γ¹ and Γ², Γ³, Γ⁴ of Schubert, Fehske, Fritz, Vojta, Phys. Rev. B 85, 201105 (2012): products of Pauli matrices.
@@ -54,6 +55,8 @@ class TopologicalInsulator:
     ------
     ValueError
         If a side is too short or the potential has another shape or is not finite.
+    TypeError
+        If the potential is not real.
     """
 
     nx: int
@@ -69,7 +72,10 @@ class TopologicalInsulator:
             )
         if self.potential is _NO_POTENTIAL:
             object.__setattr__(self, "potential", np.zeros((self.nx, self.ny, self.nz)))
-        potential = np.ascontiguousarray(self.potential, dtype=np.float64)
+        potential = np.asarray(self.potential)
+        if potential.dtype.kind not in "biuf":
+            raise TypeError(f"the potential is {potential.dtype}: give real numbers")
+        potential = operand("potential", potential, np.float64)
         if potential.shape != (self.nx, self.ny, self.nz) or not np.isfinite(potential).all():
             raise ValueError(
                 f"the potential must be finite numbers of shape {(self.nx, self.ny, self.nz)}, got {potential.shape}"
@@ -100,6 +106,10 @@ class TopologicalInsulator:
         """Return bounds of the spectrum by Gershgorin's circles, without storing the matrix."""
         reach = 6.0 * abs(self.hopping) if self.nz > 1 else 4.0 * abs(self.hopping)
         return float(self.potential.min()) - MASS - reach, float(self.potential.max()) + MASS + reach
+
+    def moved(self, offset: float) -> TopologicalInsulator:
+        """Return the sample whose energies are lower by `offset`."""
+        return replace(self, potential=self.potential - offset) if offset else self
 
     def row(self, x: int, y: int, z: int, orbital: int = 0) -> int:
         """Return the row number of an orbital of a site; x and y wrap around."""

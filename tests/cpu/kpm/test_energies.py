@@ -1,0 +1,282 @@
+"""Energies: narrow bands far from zero, every unit, the scale and centre of moments, bounds of hard matrices."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+from spectile.kpm import SpectralDensity, bounds, kpm_dos, ldos, reference
+from spectile.kpm.curves import SpectralCurves
+from spectile.kpm.operators.lattices import anderson, chain, graphene
+from spectile.kpm.operators.sell import SellMatrix
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+
+
+def exact_moments(energies, states, start, num_moments, scale, centre):
+    """Return ⟨start|T_m((H − centre) / scale)|start⟩ from eigenvalues and eigenvectors, shape (M, R)."""
+    x = (energies - centre) / scale
+    assert np.abs(x).max() <= 1
+    return np.cos(np.arange(num_moments)[:, None] * np.arccos(x)[None, :]) @ (np.abs(states.conj().T @ start) ** 2)
+
+
+# ---- narrow bands far from zero
+
+SAMPLE = TopologicalInsulator(4, 5, 3, potential=np.random.default_rng(1).integers(-8, 8, (4, 5, 3)) / 16)
+FAR_AWAY = {
+    "patterns": (lambda: graphene(6, 5), 1e7, "float64", 1e-12),
+    "entries": (lambda: rounded(anderson(5, disorder=3, rng=1)), 2.0**23, "float64", 1e-12),
+    "complex": (lambda: SAMPLE.matrix(), -1e7, "complex128", 1e-12),
+    "float32": (lambda: graphene(6, 5), 1e3, "float32", 1e-5),
+    "complex64": (lambda: SAMPLE.matrix(), 1e3, "complex64", 1e-5),
+}  # fmt: skip
+
+
+def rounded(matrix):
+    """Return a matrix whose entries are still exact far from zero."""
+    matrix.data = np.round(matrix.data * 1024) / 1024
+    return matrix
+
+
+@pytest.mark.parametrize("kind", FAR_AWAY)
+@pytest.mark.parametrize("sparse", [sp.csr_array, sp.coo_array, sp.csc_matrix])
+def test_a_band_far_from_zero_has_the_moments_of_the_band(kind, sparse):
+    make, offset, dtype, tolerance = FAR_AWAY[kind]
+    band = make().astype(dtype)
+    moved = sparse(band + offset * sp.eye_array(band.shape[0], dtype=dtype))
+    density = kpm_dos(moved, 600, 3, rng=4, backend="cpu")
+    energies, states = np.linalg.eigh(band.toarray().astype(np.result_type(dtype, np.float64)))
+    assert density.scale < 0.56 * (energies[-1] - energies[0])
+    seed = int(np.random.default_rng(4).integers(2**62))
+    start = reference.random_phases(seed, len(energies), 3, real=np.dtype(dtype).kind != "c")
+    exact = exact_moments(energies, states, start, 600, density.scale, density.centre - offset).mean(axis=1)
+    # Errors grow with the number of the moment, not with the distance from zero.
+    error = np.abs(density.moments - exact) / len(energies) / (1 + np.arange(600))
+    assert error.max() < tolerance
+    low, high = energies[0] + offset, energies[-1] + offset
+    given = kpm_dos(moved, 600, 3, rng=4, backend="cpu", bounds=(low - 0.1, high + 0.1))
+    assert given.scale == pytest.approx((high - low + 0.2) / 2 / 0.99) and given.bounds == (low - 0.1, high + 0.1)
+    local = ldos(moved, [1], 100, backend="cpu")
+    exact = exact_moments(energies, states, np.eye(len(energies))[:, 1:2], 100, local.scale, local.centre - offset)
+    assert np.abs(local.moments - exact).max() < 100 * tolerance
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_an_operator_far_from_zero_keeps_its_resolution(dtype):
+    offset, band = (1e7 if dtype == "float64" else 1e3) + 1 / 3, graphene(6, 5)
+    moved = (band + offset * sp.eye_array(60)).astype(dtype)
+    density = kpm_dos(aslinearoperator(moved), 200, 3, rng=4)
+    assert density.scale < 3.2
+    stored = kpm_dos(moved, 200, 3, rng=4, backend="cpu", bounds=density.bounds)
+    # What is left of the product is its rounding, which no step can mend: 200 moments of some ε of the offset each.
+    noise = 200 * float(np.finfo(dtype).eps) * offset
+    assert np.abs(density.moments - stored.moments).max() / 60 < noise
+
+
+def test_a_sample_far_from_zero_has_the_moments_of_the_band():
+    moved = TopologicalInsulator(4, 5, 3, SAMPLE.potential + 1e7)
+    density = kpm_dos(moved, 300, 3, rng=4, backend="cpu")
+    low, high = density.bounds
+    band = kpm_dos(SAMPLE, 300, 3, rng=4, backend="cpu", bounds=(low - 1e7, high - 1e7))
+    assert density.scale < 10
+    np.testing.assert_allclose(density.moments, band.moments, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("offset", [-1e3, 1e3])
+def test_bounds_are_as_narrow_as_rounding_allows(dtype, offset):
+    eps = float(np.finfo(dtype).eps)
+    matrix = (offset * sp.eye_array(20)).astype(dtype).tocsr()
+    for given_bounds in (None, (offset, offset)):
+        density = kpm_dos(matrix, 16, 2, rng=1, backend="cpu", bounds=given_bounds)
+        low, high = density.bounds
+        assert low < offset < high and 1000 * eps * abs(offset) < high - low < 20_000 * eps * abs(offset)
+    wider = 1e5 * eps * abs(offset)
+    density = kpm_dos(matrix, 16, 2, rng=1, backend="cpu", bounds=(offset - wider, offset + wider))
+    assert density.bounds == (offset - wider, offset + wider)
+    assert density.scale == pytest.approx(wider / 0.99, rel=1e-6)
+
+
+def test_bounds_that_prove_too_narrow_far_from_zero_stay_narrow(monkeypatch):
+    monkeypatch.setattr(bounds, "lanczos", lambda engine: (1e7 - 2.9, 1e7 + 2.9))
+    moved = (graphene(6, 5) + 1e7 * sp.eye_array(60)).tocsr()
+    for H in (moved, aslinearoperator(moved)):
+        density = kpm_dos(H, 200, 3, rng=4, backend="cpu")
+        assert density.bounds[0] <= 1e7 - 3 and density.bounds[1] >= 1e7 + 3 and density.scale < 4
+
+
+# ---- the scale of moments
+
+
+@pytest.mark.parametrize("limits", [None, (-3.0, 3.0), (-5.0, 4.0)])
+def test_moments_are_those_of_the_scale_and_the_centre(limits):
+    matrix = anderson(4, disorder=1, rng=3) / 3
+    energies, states = np.linalg.eigh(matrix.toarray())
+    density = SpectralDensity(matrix, 50, 4, rng=7, bounds=limits, backend="cpu")
+    start = reference.random_phases(int(np.random.default_rng(7).integers(2**62)), 64, 4, real=True)
+    exact = exact_moments(energies, states, start, 50, density.scale, density.centre)
+    np.testing.assert_allclose(density.moments, exact.mean(axis=1), atol=1e-10)
+    curves = ldos(matrix, range(64), 50, bounds=limits, backend="cpu")
+    exact = exact_moments(energies, states, np.eye(64), 50, curves.scale, curves.centre)
+    np.testing.assert_allclose(curves.moments, exact, atol=1e-12)
+    for found in (density, curves):
+        half = 0.99 * found.scale
+        np.testing.assert_allclose(found.bounds, (found.centre - half, found.centre + half), rtol=1e-12)
+        assert limits is None or found.bounds == limits
+
+
+def test_a_users_own_kernel_finds_the_peaks_where_they_are():
+    # Graphene's van Hove peaks lie at ±1, in units of the hopping.
+    density = kpm_dos(graphene(60, 60), 400, 16, rng=1, backend="cpu")
+    damped = density.moments * reference.jackson_kernel(400)
+    energies = np.linspace(0.9, 1.1, 401)
+    own = reference.chebyshev_density(damped, (energies - density.centre) / density.scale) / density.scale
+    np.testing.assert_allclose(own, density(energies), rtol=1e-9)
+    assert abs(energies[own.argmax()] - 1) < 0.004
+
+
+# ---- hard matrices
+
+
+def hard_matrices():
+    yield "zero", np.zeros((5, 5))
+    yield "one", np.array([[3.0]])
+    yield "one zero", np.array([[0.0]])
+    yield "two", np.array([[1.0, 2.0], [2.0, -1.0]])
+    yield "two equal", np.array([[0.0, 1.0], [1.0, 0.0]])
+    yield "constant", -2.5 * np.eye(7)
+    yield "one entry", np.diag([0.0] * 8 + [1e-9])
+    yield "wide", np.diag([1.0, 1e-300, 1e150])
+    yield "rank one", np.ones((9, 9))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("kind", ["dense", "csr", "operator"])
+@pytest.mark.parametrize("case", list(hard_matrices()), ids=lambda case: case[0])
+def test_hard_matrices_have_their_spectrum(case, kind, dtype):
+    matrix = case[1]
+    if case[0] == "wide" and dtype in ("float32", "complex64"):
+        matrix = np.diag([1.0, 1e-30, 1e15])
+    matrix = matrix.astype(dtype)
+    H = {"dense": lambda m: m, "csr": sp.csr_array, "operator": aslinearoperator}[kind](matrix)
+    density = kpm_dos(H, 20, 3, rng=1, backend="cpu")
+    exact = np.linalg.eigvalsh(matrix)
+    low, high = density.bounds
+    slack = 1e-5 * density.scale if dtype in ("float32", "complex64") else 1e-9 * density.scale
+    assert low <= exact[0] + slack and exact[-1] <= high + slack and high - low <= 1.3 * (np.ptp(exact) or np.inf)
+    assert density.integrate() == pytest.approx(len(matrix), rel=1e-6)
+    assert ldos(H, [0], 20, backend="cpu").integrate()[0] == pytest.approx(1, rel=1e-6)
+
+
+@pytest.mark.parametrize("unit", [1e-310, 1e-305, 1e-200, 1e-140, 1e140, 1e200, 1e300, 1e307])
+@pytest.mark.parametrize("kind", ["csr", "entries", "operator"])
+def test_every_unit_is_right_or_one_sentence(unit, kind):
+    matrix = anderson(3, disorder=1, rng=1) if kind == "entries" else graphene(6, 5)
+    H = (matrix * unit).tocsr()
+    H = aslinearoperator(H) if kind == "operator" else H
+    ours = kpm_dos(matrix, 40, 3, rng=1, backend="cpu", bounds=(-7, 7))
+    try:
+        density = kpm_dos(H, 40, 3, rng=1, backend="cpu", bounds=(-7 * unit, 7 * unit))
+        np.testing.assert_allclose(density.moments, ours.moments, atol=1e-9)
+        density = kpm_dos(H, 40, 3, rng=1, backend="cpu")
+        assert density.bounds[1] / unit < 7 and density.integrate() == pytest.approx(matrix.shape[0])
+        assert np.isfinite(density.errors).all()
+    except ValueError as error:
+        assert (
+            unit in (1e-310, 1e-305, 1e307) and "unit of energy" in str(error) and "NaN or infinity:" not in str(error)
+        )
+
+
+def test_sums_of_a_row_beyond_the_range_are_named():
+    with pytest.raises(ValueError, match="larger unit of energy"):
+        kpm_dos(graphene(4, 4) * 1e308, 16, 2, backend="cpu")
+
+
+# ---- any matrix, any layout, any unit, any number of vectors and moments
+
+
+class Own:
+    """A matrix by the protocol."""
+
+    def __init__(self, matrix):
+        self.matrix, self.shape, self.dtype = matrix, matrix.shape, matrix.dtype
+
+    def matmat(self, block, out):
+        out[...] = self.matrix @ block
+
+    def bounds(self):
+        return None
+
+    def memory_bytes(self, num_vectors):
+        return 0
+
+
+LAYOUTS = {
+    "dense": lambda m: m, "fortran": np.asfortranarray, "csr": sp.csr_array, "csc": sp.csc_matrix, "coo": sp.coo_array,
+    "dia": sp.dia_array, "lil": sp.lil_array, "bsr": sp.bsr_array, "linear": aslinearoperator, "own": Own,
+    "real part": lambda m: sp.csr_array(m.astype(np.result_type(m.dtype, np.complex64))).real if m.dtype.kind == "f"
+    else sp.csr_array(m),
+}  # fmt: skip
+
+
+@st.composite
+def problems(draw):
+    """Draw a Hermitian matrix, how it is given, and how many vectors and moments are asked for."""
+    size, dtype = draw(st.integers(1, 60)), draw(st.sampled_from(["float32", "float64", "complex64", "complex128"]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**31)))
+    full = rng.normal(size=(size, size)) + 1j * rng.normal(size=(size, size)) * dtype.startswith("c")
+    full = (full if dtype.startswith("c") else full.real) * (rng.random((size, size)) < draw(st.sampled_from([0.1, 1])))
+    full = (full + full.conj().T) / 2
+    shift = draw(st.sampled_from([0.0, 0.0, 1.0, -30.0, 1e3]))
+    exponent = draw(st.integers(-30, 30) if dtype in ("float32", "complex64") else st.integers(-280, 280))
+    matrix = ((full + shift * np.eye(size)) * 10.0**exponent).astype(dtype)
+    return matrix, draw(st.sampled_from(sorted(LAYOUTS))), draw(st.integers(1, 40)), draw(st.integers(2, 150))
+
+
+@settings(max_examples=150)
+@given(problems())
+def test_any_matrix_has_the_moments_of_its_eigenvalues(problem):
+    matrix, layout, num_vectors, num_moments = problem
+    density = kpm_dos(LAYOUTS[layout](matrix), num_moments, num_vectors, rng=4, backend="cpu")
+    unit = float(np.abs(matrix).max()) or 1.0
+    energies, states = np.linalg.eigh(matrix.astype(np.result_type(matrix.dtype, np.float64)) / unit)
+    seed = int(np.random.default_rng(4).integers(2**62))
+    start = reference.random_phases(seed, len(matrix), num_vectors, real=matrix.dtype.kind != "c")
+    by_vector = exact_moments(energies, states, start, num_moments, density.scale / unit, density.centre / unit)
+    # A step rounds by some ε of the largest energy, in units of the scale; T_m amplifies it by m at most.
+    largest = max(1.0, *(abs(bound) / density.scale for bound in density.bounds))
+    tolerance = 64 * float(np.finfo(matrix.dtype).eps) * largest * num_moments
+    assert np.abs(density.moments - by_vector.mean(axis=1)).max() / len(matrix) < tolerance
+    assert density.bounds[0] / unit <= energies[0] + tolerance and energies[-1] <= density.bounds[1] / unit + tolerance
+    if num_vectors > 1:
+        curves = SpectralCurves(by_vector, density.bounds, scaling=(1 / density.scale, density.centre)).densities
+        errors = (curves * density.scale).std(axis=1, ddof=1) / np.sqrt(num_vectors)
+        size = tolerance * num_moments * len(matrix)
+        inner = slice(num_moments // 4, -(num_moments // 4) or None)  # not where the weight is singular
+        np.testing.assert_allclose((density.errors * density.scale)[inner], errors[inner], atol=size, rtol=1e-3)
+
+
+def test_a_chain_of_one_sell_chunk_keeps_its_order():
+    matrix = chain(40)
+    sell = SellMatrix.from_csr(matrix, chunk=8, sigma=16)
+    dense = np.zeros((40, 40))
+    for row in range(40):
+        start, lane = sell.chunk_start[row // 8], row % 8
+        for k in range(sell.row_length[row]):
+            at = start + k * 8 + lane
+            dense[sell.order[row], sell.order[sell.indices[at]]] += sell.data[at]
+    np.testing.assert_array_equal(dense, matrix.toarray())
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_operators_that_return_nan_late_end_in_a_sentence(size):
+    calls = []
+
+    def product(x):
+        calls.append(1)
+        return x * (np.nan if len(calls) > 6 else 1)
+
+    H = LinearOperator((size, size), matvec=product, matmat=product, dtype=np.float64)
+    with pytest.raises(ValueError, match=r"not finite|no bounds hold"):
+        kpm_dos(H, 100, 2)
