@@ -1,13 +1,17 @@
 """The inspector of the staged GPU kernel: its plans, carried out in NumPy as the kernel does, give the product."""
 
+import ctypes
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from spectile.kpm.cuda import inspector
+from spectile.kpm.cuda import inspector, kernels
 from spectile.kpm.distributed.partition import local_planes
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
+from ...on_host import host_library
 from ...plans import plan
 
 
@@ -138,3 +142,38 @@ def test_strips_wind_so_that_a_part_across_two_is_compact():
     arguments = dict(wave_pages=4000, line_pages=40, workers=66, turns=2, slots=103, tile=4, depth=5, groups=3)
     made = plan(matrix.indptr, matrix.indices, matrix.data, None, **arguments)
     assert made is not None and made.reuse < 2.1
+
+
+SET = """
+#define __device__
+static int atomicCAS(int *place, int compare, int value) {
+    const int old = *place;
+    if (old == compare) *place = value;
+    return old;
+}
+%s
+extern "C" unsigned first_place(int page, unsigned mask) { return place_of(page, mask); }
+extern "C" void insert_all(int *set, unsigned mask, const int *pages, int count, int *fresh, unsigned *places) {
+    for (int n = 0; n < count; ++n) fresh[n] = insert(set, mask, pages[n], places[n]);
+}
+"""
+
+
+def test_pages_that_collide_in_the_set_stay_apart(tmp_path):
+    source = (Path(kernels.__file__).parent / "inspector.cu").read_text()
+    library = host_library(
+        tmp_path / "set", SET % source[source.index("// A set of pages") : source.index("// Entries of the longest")]
+    )
+    mask = 63
+    slots = np.array([library.first_place(page, mask) for page in range(5000)])
+    colliding = np.flatnonzero(slots == slots[17])[:20]
+    near = np.flatnonzero(slots == (slots[17] + 3) & mask)[:10]
+    assert len(colliding) == 20 and len(near) == 10
+    pages = np.concatenate([colliding, near, colliding[::-1], [0], near]).astype(np.int32)
+    held, fresh = np.full(mask + 1, -1, np.int32), np.full(pages.size, -1, np.int32)
+    places = np.zeros(pages.size, np.uint32)
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (held, pages, fresh, places)]
+    library.insert_all(pointers[0], mask, pointers[1], pages.size, *pointers[2:])
+    np.testing.assert_array_equal(held[places], pages)
+    np.testing.assert_array_equal(fresh, [page not in pages[:n] for n, page in enumerate(pages)])
+    assert len(np.unique(pages)) == (held >= 0).sum()

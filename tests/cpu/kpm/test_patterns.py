@@ -110,3 +110,29 @@ def test_a_share_of_the_rows_with_a_halo_has_patterns_too():
     image = np.zeros_like(block)
     operator.update(block, image, 1.0, 0.0, 0.0, 2, operator.blocks())
     np.testing.assert_allclose((image[:, 0] + 1j * image[:, 1])[:960], (matrix @ vectors)[480:], atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["complex128", "complex64", "float64", "float32"])
+@pytest.mark.parametrize("what", ["values", "one word", "imaginary parts", "offsets", "lengths"])
+def test_rows_that_share_a_slot_of_the_table_stay_apart(dtype, what):
+    # Few rows have a table of few slots: of so many pairs of patterns tens fall into one.
+    if what == "imaginary parts" and not dtype.startswith("complex"):
+        pytest.skip("real numbers have none")
+    rng = np.random.default_rng(7)
+    for _ in range(150):
+        a, b = rng.normal(size=2) + (1j * rng.normal(size=2) if dtype.startswith("complex") else 0)
+        if what == "one word":
+            b = np.nextafter(a.real, 9) + 1j * a.imag
+        elif what == "imaginary parts":
+            b = a.real + 1j * b.imag
+        blocks = {
+            "offsets": [(2, a, 0), (2, a, 0), (0, a, 2), (0, a, 2)],  # (column of row 0, its value, row)
+            "lengths": [(1, a, 0), (1, a, 0), (None, a, 0), (None, a, 0)],
+        }.get(what, [(1, a, 0), (1, a, 0), (1, b, 0), (1, b, 0)])
+        full = np.zeros((12, 12), complex)
+        for n, (column, value, row) in enumerate(blocks):
+            if column is not None:
+                full[3 * n + row, 3 * n + column] = value
+        matrix = sp.csr_array(full if dtype.startswith("complex") else full.real).astype(dtype)
+        patterns = RowPatterns.from_csr(matrix)
+        assert patterns is not None and abs(expanded(patterns) - matrix).max() == 0
