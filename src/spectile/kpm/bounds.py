@@ -36,7 +36,9 @@ def gershgorin(H: Any) -> tuple[float, float]:
     with np.errstate(over="ignore", invalid="ignore"):
         # Sums that are too large give infinite bounds, which hold.
         # In double precision: in single the circles of a spectrum far from zero would be rounded to much less.
-        total = abs(H) @ np.ones_like(diagonal, np.float64)
+        sizes = abs(H)
+        sizes = sizes if sizes.dtype == np.float64 else sizes.astype(np.float64)
+        total = sizes @ np.ones_like(diagonal, np.float64)
         radius, center = total - abs(diagonal).astype(np.float64), diagonal.real.astype(np.float64)
         return float((center - radius).min()), float((center + radius).max())
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from spectile.kpm.moments import (
     make_engine,
     whole_number,
 )
-from spectile.kpm.types import Array, Backend, Kernel
+from spectile.kpm.types import Array, Backend, Kernel, Named
 
 #: What a file calls a kernel that is a function.
 _CALLABLE = "callable"
@@ -289,7 +289,8 @@ class SpectralDensity:
         self.kernel = state.text("kernel") if kernel is None else kernel  # type: ignore[assignment]
         if self.kernel == _CALLABLE:
             raise ValueError(f"{path} was written with a function as kernel: give it as kernel= again")
-        damping(self.kernel, 2)
+        if kernel is None and self.kernel not in get_args(Named):
+            raise state.damaged(f"kernel is {self.kernel}")
         self._seed, self._num_moments = state.number("seed", 0), state.number("num_moments", 2)
         self._fixed_bounds = bool(state.array("fixed_bounds", np.bool_, ()))
         low, high = state.array("bounds", np.float64, (2,)).tolist()

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Backend = Literal["auto", "cpu", "cuda"]
-Kernel = Literal["jackson", "lorentz"] | Callable[[int], npt.ArrayLike]
+Named = Literal["jackson", "lorentz"]
+Kernel = Named | Callable[[int], npt.ArrayLike]
 
 NOT_FINITE = "H holds NaN or infinity: every entry must be a finite number"
 OUT_OF_RANGE = (

@@ -87,7 +87,7 @@ def test_a_missing_or_wrong_number_is_one_sentence(name, saved):
         np.savez(path, **changed)
         if name in ("seed", "total") and wrong is not None and wrong.size and wrong.dtype == np.int64 and wrong > 0:
             continue  # nobody can tell
-        with pytest.raises(ValueError, match=r"state\.npz|kernel="):
+        with pytest.raises(ValueError, match=r"state\.npz"):
             load(path, H)
 
 

@@ -91,8 +91,8 @@ class DistributedMatrix(PartitionedOperator):
         if self.backend == "cuda" and not self.through_hosts:
             return (self.H if isinstance(self.H, TopologicalInsulator) else StoredMatrix(self.H)).bounds()
         first = int(self.edges[self.comm.rank])
-        diagonal = self.rows.diagonal(k=first)
-        radius = np.asarray(abs(self.rows).sum(axis=1)).ravel() - abs(diagonal)
+        diagonal = self.rows.diagonal(k=first).astype(np.result_type(self.rows.dtype, np.float64))
+        radius = np.asarray(abs(self.rows).astype(np.float64).sum(axis=1)).ravel() - abs(diagonal)
         mine = (diagonal.real - radius).min(initial=np.inf), (diagonal.real + radius).max(initial=-np.inf)
         everybody = self.comm.allgather(mine)
         return float(min(low for low, _ in everybody)), float(max(high for _, high in everybody))

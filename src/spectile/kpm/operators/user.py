@@ -52,7 +52,7 @@ class ProductOperator:
 
 
 # Numbers of a block that are scaled and summed at a time: they stay in a processor's cache, and fill a GPU.
-_TOGETHER = {"numpy": 1 << 15, "cupy": 1 << 24}
+_TOGETHER = {"numpy": 1 << 15, "cupy": 1 << 20}
 
 
 class OperatorEngine(ProductEngine):

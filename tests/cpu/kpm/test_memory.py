@@ -1,0 +1,91 @@
+"""Memory: what a call asks for is what it uses, for every kind of operator."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy.sparse.linalg import LinearOperator
+
+from spectile.core import memory
+from spectile.kpm import SpectralDensity
+from spectile.kpm.cpu import engine as cpu_engine
+from spectile.kpm.moments import make_engine
+from spectile.kpm.operators.lattices import anderson, graphene
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+
+
+class Ring:
+    """A ring by the protocol, which writes to `out` without more memory."""
+
+    def __init__(self, size, dtype):
+        self.shape, self.dtype = (size, size), np.dtype(dtype)
+
+    def matmat(self, block, out):
+        np.negative(block[1:], out=out[:-1])
+        np.negative(block[0], out=out[-1])
+        out[1:] -= block[:-1]
+        out[0] -= block[-1]
+
+    def bounds(self):
+        return -2.0, 2.0
+
+    def memory_bytes(self, num_vectors):
+        return 0
+
+
+def linear(dtype):
+    matrix = graphene(100, 100).astype(dtype)
+    return LinearOperator(matrix.shape, matvec=lambda x: matrix @ x, matmat=lambda x: matrix @ x, dtype=dtype)
+
+
+def many_rows(dtype):
+    """Return a matrix of which no rows are equal."""
+    matrix = anderson(27, disorder=2, rng=1).tocsr()
+    matrix.data *= 1 + np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)) * 1e-6
+    return ((matrix + matrix.T) / 2).tocsr().astype(dtype)
+
+
+KINDS = {
+    "patterns": lambda dtype: graphene(100, 100).astype(dtype),
+    "entries": many_rows,
+    "linear": linear,
+    "own": lambda dtype: Ring(20_000, dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("kind", [*KINDS, "stencil"])
+def test_a_vector_takes_what_is_counted_for_it(kind, dtype, monkeypatch):
+    if kind == "stencil":
+        if dtype != "complex128":
+            pytest.skip("the sample is complex128")
+        H = TopologicalInsulator(20, 20, 12)
+    else:
+        H = KINDS[kind](dtype)
+    engine, free = make_engine(H, "cpu"), 10**15
+    for module in (memory, cpu_engine):
+        monkeypatch.setattr(module, "host_free_bytes", lambda: free)
+    if hasattr(engine, "_free_bytes"):
+        engine._free_bytes = lambda: free
+    asked = 0.9 * free / engine.capacity()
+
+    def peak(num_vectors):
+        tracemalloc.start()
+        try:
+            engine.random(1, 0, num_vectors, 0.3, 0.0).advance(3)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(2)
+    used = (peak(56) - peak(24)) / 32  # without what does not grow with the vectors
+    assert 0.9 * asked < used < 1.1 * asked, (used, asked)
+
+
+def test_a_density_whose_vectors_fit_one_by_one_is_right(monkeypatch):
+    H = linear("float64")
+    whole = SpectralDensity(H, 16, 3, rng=1, bounds=(-3.1, 3.1))
+    monkeypatch.setattr(cpu_engine, "host_free_bytes", lambda: int(4 * 20_000 * 8 / 0.9) + 100)
+    passes = SpectralDensity(H, 16, 3, rng=1, bounds=(-3.1, 3.1))
+    assert passes._engine.capacity() == 1
+    np.testing.assert_allclose(passes.moments, whole.moments, atol=1e-9)
