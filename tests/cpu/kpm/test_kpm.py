@@ -176,7 +176,7 @@ def exact_curves(matrix, states, num_moments, limits):
     return dense_moments(matrix, states, num_moments, *bounds.scaling(limits))
 
 
-@pytest.mark.parametrize("capacity", [2**31, 3])
+@pytest.mark.parametrize("capacity", [2**31, 3, 4, 10])
 def test_local_and_momentum_resolved_moments_equal_the_eigenvectors(capacity, monkeypatch):
     monkeypatch.setattr(CpuEngine, "capacity", lambda self: capacity)
     matrix, limits = SAMPLE.matrix(), SAMPLE.bounds()
