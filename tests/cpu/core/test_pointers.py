@@ -16,19 +16,29 @@ from spectile.core import pointers
 SOURCES = Path(__file__).parents[3] / "src/spectile"
 
 
+INTERFACES = ("__array_interface__", "__cuda_array_interface__", "__array_struct__")
+CHAINS = (("ctypes", "data"), ("ctypes", "data_as"), ("data", "ptr"))
+
+
+def _item(node: ast.AST | None) -> object:
+    """Return the constant that an expression is subscribed with, or None."""
+    return node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
+
+
 def _reads_address(tree: ast.AST) -> bool:
     """Return whether a module reads where an array begins."""
+    above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute):
             continue
-        if node.attr in ("__array_interface__", "__cuda_array_interface__", "__array_struct__"):
-            return True
+        if node.attr in INTERFACES:
+            field, part = above.get(node), above.get(above.get(node))
+            shape_or_so = isinstance(_item(field), str) and _item(field) != "data"
+            read_only_flag = _item(field) == "data" and _item(part) == 1
+            if not shape_or_so and not read_only_flag:
+                return True
         owner = node.value
-        if isinstance(owner, ast.Attribute) and (owner.attr, node.attr) in (
-            ("ctypes", "data"),
-            ("ctypes", "data_as"),
-            ("data", "ptr"),
-        ):
+        if isinstance(owner, ast.Attribute) and (owner.attr, node.attr) in CHAINS:
             return True
     return False
 
@@ -41,6 +51,8 @@ def _reads_address(tree: ast.AST) -> bool:
         ("address = matrix.owner.data.ptr + 4", True),
         ('x.__array_interface__["data"][0]', True),
         ('x.__cuda_array_interface__["data"]', True),
+        ("g(x.__cuda_array_interface__)", True),
+        ('x.__cuda_array_interface__["shape"], x.__cuda_array_interface__["data"][1]', False),
         ('hasattr(x, "__cuda_array_interface__")', False),
         ("ctypes.c_void_p(pointers.address(x)), x.data, stream.ptr", False),
     ],
@@ -49,35 +61,13 @@ def test_reading_an_address_is_noticed(line: str, reads: bool) -> None:
     assert _reads_address(ast.parse(line)) is reads
 
 
-#: Modules that have yet to read addresses by `pointers.address`; to shrink to none.
-TO_BE_CLEANED = {
-    "kpm/cuda/stored.py",
-    "kpm/distributed/hybrid.py",
-    "kpm/distributed/multi_gpu.py",
-    "kpm/distributed/transport.py",
-    "nearsparse/checks.py",
-    "nearsparse/cuda/dense.py",
-    "nearsparse/cuda/geometry.py",
-    "nearsparse/cuda/norms.py",
-    "nearsparse/cuda/plan.py",
-    "nearsparse/cuda/product.py",
-    "nearsparse/cuda/repeated.py",
-    "nearsparse/cuda/run.py",
-    "nearsparse/cuda/search.py",
-    "nearsparse/cuda/survey.py",
-    "nearsparse/multi/plan.py",
-    "nearsparse/multi/streams.py",
-    "nearsparse/operands.py",
-}
-
-
 def test_no_other_module_reads_an_address() -> None:
     reading = {
         path.relative_to(SOURCES).as_posix()
         for path in SOURCES.rglob("*.py")
         if _reads_address(ast.parse(path.read_text()))
     }
-    assert "core/pointers.py" in reading and reading <= {"core/pointers.py", *TO_BE_CLEANED}
+    assert reading == {"core/pointers.py"}
 
 
 class DeviceArray:
