@@ -28,6 +28,7 @@ SETTLED_BY = {
     "not recorded yet": "a run of the case, or a case that measures it",
     "not said by the paper": "nothing: the paper does not say which matrices its four are",
     "a method fails": "a device with more memory",
+    "too few cases": "more of the papers' matrices, which SuiteSparse has (`spectile fetch`)",
     "score says nothing": "matrices on which the rival is faster",
 }
 

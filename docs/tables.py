@@ -323,22 +323,28 @@ def _extent(found: pandas.DataFrame, most: int, of: str) -> str:
 
 
 def verdicts(machine: str) -> str:
-    """Return how many claims of each paper hold, by kind, and how many have no verdict, by cause."""
+    """Return how many claims of each paper are reproduced, by kind, and how many have no verdict, by cause."""
     found = claims.evaluate(
         claims.read_claims(ROOT / "config/claims.tsv"), [_frame(machine, paper) for paper in PAPERS]
     )
     rows = []
     for paper, known in PAPERS.items():
-        own = found[found["paper"] == paper]
-        cells = []
-        for kind in claims.JUDGED:
-            part = own[own["kind"] == kind]
-            judged = part[part["verdict"].isin((*claims.HOLDS, *claims.FAILS))]
-            cells.append(f"{judged['verdict'].isin(claims.HOLDS).sum()} of {len(judged)}" if len(judged) else "")
-        judged = own[own["kind"].isin(claims.JUDGED)]
-        why = ", ".join(f"{cause} {count}" for cause, count in claims.causes(judged).items())
-        rows.append([known.name, *cells, f"{(judged['cause'] != '').sum()} of {len(judged)}: {why}"])
-    return _table(["paper", *(f"{kind}: hold" for kind in claims.JUDGED), "without a verdict"], rows)
+        of_paper = found[(found["paper"] == paper) & found["kind"].isin(claims.JUDGED)]
+        own, vendors = (of_paper[of_paper["about"] == about] for about in claims.ABOUT)
+        cells = [_reproduced(own[own["kind"] == kind]) for kind in claims.JUDGED]
+        why = ", ".join(f"{cause} {count}" for cause, count in claims.causes(of_paper).items())
+        without = f"{(of_paper['cause'] != '').sum()} of {len(of_paper)}: {why}"
+        rows.append([known.name, *cells, _reproduced(vendors), without])
+    return _table(["paper", *claims.JUDGED, "of a vendor alone", "without a verdict"], rows)
+
+
+def _reproduced(evaluated: pandas.DataFrame) -> str:
+    """Return how many of the claims with a verdict are reproduced, and what the others are."""
+    judged = evaluated.loc[evaluated["verdict"].isin(claims.VERDICTS), "verdict"]
+    others = judged[~judged.isin(claims.HOLDS)].value_counts()
+    more = ", ".join(f"{count} {verdict}" for verdict, count in others.items())
+    held = f"{judged.isin(claims.HOLDS).sum()} of {len(judged)}" if len(judged) else ""
+    return f"{held} ({more})" if more else held
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -21,24 +21,28 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
-    "CAUSES", "COLUMNS", "JUDGED", "KINDS", "ClaimError", "causes", "evaluate", "listed", "printed", "read_claims",
-    "select", "used",
+    "CAUSES", "COLUMNS", "JUDGED", "KINDS", "VERDICTS", "ClaimError", "causes", "evaluate", "listed", "printed",
+    "read_claims", "select", "used",
 ]  # fmt: skip
 
 COLUMNS = (
-    "claim", "paper", "element", "drawn", "kind", "statement", "printed", "unit", "filter", "column", "aggregate",
-    "tolerance", "reason", "note",
+    "claim", "paper", "element", "drawn", "about", "kind", "statement", "printed", "unit", "filter", "column",
+    "aggregate", "tolerance", "least", "reason", "note",
 )  # fmt: skip
+#: Whom a claim speaks of: the paper's own method, or a vendor's or another library alone.
+ABOUT = ("own", "vendor")
 #: Kinds that hold on other hardware and get a verdict, and those of the paper's own machine and run, which get none.
-JUDGED = ("exact", "ratio", "share", "shape")
+JUDGED = ("exact", "ratio", "share", "conclusion")
 KINDS = (*JUDGED, "seconds", "setting")
-#: Verdicts that speak for the paper's claim, and those that speak against it.
-HOLDS = ("reproduced", "reached", "exceeded")
-FAILS = ("differs", "missed")
+#: The verdict that says the same as the paper, and those that say something else.
+HOLDS = ("reproduced",)
+FAILS = ("ahead", "behind", "above", "below", "differs", "vendor changed")
+VERDICTS = (*HOLDS, *FAILS)
 #: Why a claim has no verdict, and the reasons, as records and :func:`evaluate` put them, that are of this cause.  What
 #: comes first counts where rows give several reasons; what no pattern fits is not recorded yet.
 CAUSES = {
     "not said by the paper": r"the paper does not say",
+    "too few cases": r"that a verdict takes",
     "rival not installed": r"is not (built|installed|rebuilt)\b",
     "input absent": r"has not been (fetched|made)\b",
     "needs a GPU": r"CUDA device",
@@ -59,8 +63,8 @@ def read_claims(path: str | Path) -> pandas.DataFrame:
     Raises
     ------
     ClaimError
-        If there is no such table, a column is missing, a claim stands twice, a printed value is not a number, or a
-        kind that gets a verdict has no tolerance.
+        If there is no such table, a column is missing, a claim stands twice, a number is none, a kind is unknown, or
+        one that gets a verdict has no tolerance.
     """
     import pandas
 
@@ -77,9 +81,13 @@ def read_claims(path: str | Path) -> pandas.DataFrame:
     twice = table["claim"][table["claim"].duplicated()]
     if len(twice):
         raise ClaimError(f"{path}: the claim {twice.iloc[0]!r} stands twice: give each row its own name")
-    for claim, kind, column, tolerance in zip(
-        *(table[name] for name in ("claim", "kind", "column", "tolerance")), strict=True
+    for claim, about, kind, column, tolerance, least in zip(
+        *(table[name] for name in ("claim", "about", "kind", "column", "tolerance", "least")), strict=True
     ):
+        if about not in ABOUT:
+            raise ClaimError(f"{path}: claim {claim!r} is about {about!r}: choose one of {', '.join(ABOUT)}")
+        if not (least == "" or least.isdecimal()):
+            raise ClaimError(f"{path}: claim {claim!r} takes at least {least!r} cases, which is no number")
         if kind not in KINDS:
             raise ClaimError(f"{path}: claim {claim!r} has the kind {kind!r}: choose one of {', '.join(KINDS)}")
         if (kind in JUDGED and column != "") != (tolerance != ""):
@@ -87,7 +95,7 @@ def read_claims(path: str | Path) -> pandas.DataFrame:
                 f"{path}: claim {claim!r} needs a tolerance exactly if its kind gets a verdict and it has a column"
             )
     try:
-        table["printed"] = table["printed"].mask((table["kind"] == "shape") & (table["printed"] == ""), "nan")
+        table["printed"] = table["printed"].mask((table["kind"] == "conclusion") & (table["printed"] == ""), "nan")
         table["printed"] = table["printed"].astype(float)
     except ValueError as error:
         raise ClaimError(f"{path}: column 'printed' holds something that is no number ({error})") from None
@@ -125,19 +133,24 @@ def printed(claim: str) -> float:
     return float(table["printed"].astype(float).loc[claim])
 
 
-_RESULTS = ("measured", "ratio", "verdict", "missing", "cause", "time", "device", "machine", "records")
+_RESULTS = (
+    "measured", "ratio", "verdict", "turns", "basis", "missing", "cause", "time", "device", "machine", "records",
+)  # fmt: skip
 
 
 def evaluate(claims: pandas.DataFrame, frames: Iterable[pandas.DataFrame]) -> pandas.DataFrame:
     """Return `claims` with the columns of what the frames say.
 
-    They are ``measured, ratio, verdict, missing, cause, time, device, machine, records``.
+    They are ``measured, ratio, verdict, turns, basis, missing, cause, time, device, machine, records``.
 
-    Verdicts: ``reproduced`` or ``differs`` of exact numbers and of shapes; ``reached``, ``exceeded`` or ``missed`` of
-    ratios and shares; ``shown beside`` of the paper's seconds and settings; ``not measured``, with the reason as
+    Verdicts: ``reproduced``, and where ours is another number: ``ahead`` or ``behind`` of a ratio, ``above`` or
+    ``below`` of a share, which has no good side, ``differs`` of exact numbers and conclusions, and of all these
+    ``vendor changed`` where the paper speaks of a vendor alone; ``shown beside`` of the paper's seconds and settings;
+    ``not judged`` where fewer cases were measured than a verdict takes; ``not measured``, with the reason as
     ``missing``, where no record holds the number; ``the paper's alone`` where none could (the row has no column, and
-    its note says why).  ``cause`` is the one of :data:`CAUSES` for which a claim that should have a verdict has none.
-    ``time`` says whether times are those of calls or of the device.
+    its note says why).  ``turns`` says in words that one wins where the other loses.  ``basis`` names the cases that
+    our number is made of.  ``cause`` is the one of :data:`CAUSES` for which a claim that should have a verdict has
+    none.  ``time`` says whether times are those of calls or of the device.
     """
     import pandas
 
@@ -171,7 +184,43 @@ def _evaluate_row(row: pandas.Series, frame: pandas.DataFrame | None) -> tuple[o
         return _without(row, _NOT_A_NUMBER.get(how.partition(":")[0], "this run lacks rows on one side of it"))
     ratio = measured / row["printed"] if row["printed"] else None
     where = (", ".join(sorted(set(rows[name]))) for name in ("device", "machine", "record"))
-    return (measured, ratio, verdict(row, measured), "", "", time_of(rows, row["column"]), *where)
+    cases, least = rows["case"].nunique(), int(row["least"] or 0)
+    judged, turns, why = verdict(row, measured), _turns(row, measured), ""
+    if cases < least:
+        judged, turns, why = "not judged", "", f"made of {cases} of the {least} cases that a verdict takes"
+    cause = _cause(why) if why and row["kind"] in JUDGED else ""
+    return (measured, ratio, judged, turns, _basis(rows), why, cause, time_of(rows, row["column"]), *where)
+
+
+#: So many cases are named; more are counted.
+_NAMED = 6
+
+
+def _basis(rows: pandas.DataFrame) -> str:
+    """Return in words which cases a number is made of."""
+    names = rows["case"]
+    if "p_matrix" in rows and rows["p_matrix"].notna().all():
+        names = rows["p_matrix"].str.rpartition("/")[2]
+    names = sorted(set(names))
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    sizes = rows["p_n"].dropna() if "p_n" in rows else rows["case"].iloc[:0]
+    span = f", n = {sizes.min():,.0f} to {sizes.max():,.0f}" if len(sizes) and sizes.min() < sizes.max() else ""
+    return f"{len(names)} cases{span}"
+
+
+def _turns(row: pandas.Series, measured: float) -> str:
+    """Return in words that ours wins where the paper's loses, or the other way round; nothing where both do the same.
+
+    What is won or lost is a speed-up over 1, or a gain over 0; within the tolerance nothing turns.
+    """
+    level = {"speedup": 1.0, "gain": 0.0}.get(row["column"].partition(":")[0])
+    if row["kind"] != "ratio" or level is None or verdict(row, measured) in HOLDS:
+        return ""
+    theirs, ours = float(row["printed"]) - level, measured - level
+    if theirs * ours >= 0:
+        return ""
+    return "the paper loses here and ours wins" if ours > 0 else "the paper wins here and ours loses"
 
 
 _NOT_A_NUMBER = {
@@ -181,7 +230,7 @@ _NOT_A_NUMBER = {
 
 
 def _without(row: pandas.Series, why: str, verdict: str = "not measured") -> tuple[object, ...]:
-    return (None, None, verdict, why, _cause(why) if row["kind"] in JUDGED else "", "", "", "", "")
+    return (None, None, verdict, "", "", why, _cause(why) if row["kind"] in JUDGED else "", "", "", "", "")
 
 
 def _cause(why: str) -> str:
@@ -197,9 +246,10 @@ def causes(evaluated: pandas.DataFrame) -> dict[str, int]:
 def verdict(claim: pandas.Series, measured: float) -> str:
     """Return what `measured` says of a claim.
 
-    The tolerance of exact numbers, ratios and shares is relative to the printed number, or ``abs:`` absolute.  That of
-    a shape is relative to its bound, the printed number or 1; of a place along a curve, it is a factor beyond 1; of
-    ``follows``, it is the least correlation.
+    The tolerance of a ratio t allows the factor 1 + t to both sides (a gain in per cent is such a ratio, too).  That of
+    exact numbers and shares is relative to the printed number, or ``abs:`` absolute.  That of a conclusion is relative
+    to its bound, the printed number or 1; of a place along a curve, it is a factor beyond 1; of ``follows``, it is the
+    least correlation.
 
     Raises
     ------
@@ -214,12 +264,21 @@ def verdict(claim: pandas.Series, measured: float) -> str:
         size = float(text.removeprefix("abs:"))
     except ValueError:
         raise ClaimError(f"has the tolerance {text!r}, which is neither a number nor abs:number") from None
-    if kind == "shape":
-        return "reproduced" if _has_shape(claim["aggregate"].partition(":")[0], measured, target, size) else "differs"
-    close = abs(measured - target) <= (size if text.startswith("abs:") else size * abs(target))
-    if kind == "exact":
-        return "reproduced" if close else "differs"
-    return "reached" if close else "exceeded" if measured > target else "missed"
+    if kind == "conclusion":
+        same = _has_shape(claim["aggregate"].partition(":")[0], measured, target, size)
+    elif text.startswith("abs:"):
+        same = abs(measured - target) <= size
+    elif kind == "ratio":
+        of, to = (100 + measured, 100 + target) if claim["column"].startswith("gain:") else (measured, target)
+        same = to <= of * (1 + size) and of <= to * (1 + size)
+    else:
+        same = abs(measured - target) <= size * abs(target)
+    if same:
+        return "reproduced"
+    if claim["about"] == "vendor":
+        return "vendor changed"
+    words = {"ratio": ("behind", "ahead"), "share": ("below", "above")}
+    return words[kind][measured > target] if kind in words else "differs"
 
 
 def _has_shape(shape: str, measured: float, target: float, size: float) -> bool:

@@ -46,7 +46,8 @@ def of_rows(rows: pandas.DataFrame, column: str) -> pandas.DataFrame:
         the peak of its devices, :data:`PEAKS`); ``rate:<unit>:<peak>`` (the rate of a device with `peak` TFLOP/s that
         reaches the same share); ``speedup:<method>:<baseline>``; ``gain:<method>:<baseline>`` (per cent by which the
         method is faster); ``over:<column>:<method>:<baseline>`` (the method's value over the baseline's of the same
-        case); ``phase:<name>`` (per cent of the time in that phase).  Methods may hold ``*``.
+        case); ``phase:<name>`` (per cent of the time in that phase).  Methods may hold ``*``; of several baselines,
+        ``<baseline>|<baseline>``, a speed-up is over the fastest of each case, and ``over`` has a row for each.
     """
     kind, _, names = column.partition(":")
     rows = rows.copy()  # a frame that was read has a block a column, to which pandas adds a column with a warning
@@ -75,18 +76,24 @@ def _faster(rows: pandas.DataFrame, pattern: str, baseline: str, gain: bool) -> 
     import pandas
 
     methods = [method for method in rows["method"].unique() if fnmatch.fnmatchcase(method, pattern)]
-    found = pandas.concat([speedups(rows, method, baseline) for method in methods]) if methods else rows.iloc[:0]
-    if not len(found):
-        return found.assign(value=None)
-    return found.assign(value=100 * (found["speedup"] - 1) if gain else found["speedup"])
+    found = [speedups(rows, method, other) for method in methods for other in baseline.split("|")]
+    found = [each for each in found if len(each)]
+    if not found:
+        return rows.iloc[:0].assign(value=None)
+    both = pandas.concat(found).sort_values("speedup", kind="stable").drop_duplicates(["case", "method"]).sort_index()
+    return both.assign(value=100 * (both["speedup"] - 1) if gain else both["speedup"])
 
 
-def _over(done: pandas.DataFrame, column: str, method: str, baseline: str) -> pandas.DataFrame:
+def _over(done: pandas.DataFrame, column: str, method: str, baselines: str) -> pandas.DataFrame:
+    import pandas
+
     if column not in done:
         return done.iloc[:0].assign(value=None)
-    below = done[done["method"] == baseline].drop_duplicates("case").set_index("case")[column]
-    above = done[done["method"] == method]
-    return above.assign(value=above[column] / above["case"].map(below)).dropna(subset="value")
+    above, found = done[done["method"] == method], []
+    for baseline in baselines.split("|"):
+        below = done[done["method"] == baseline].drop_duplicates("case").set_index("case")[column]
+        found.append(above.assign(value=above[column] / above["case"].map(below)))
+    return pandas.concat(found).dropna(subset="value")
 
 
 def _phase(done: pandas.DataFrame, name: str) -> pandas.DataFrame:

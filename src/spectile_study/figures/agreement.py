@@ -10,19 +10,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spectile_study.bench.claims import FAILS, HOLDS, JUDGED, evaluate, listed
+from spectile_study.bench.claims import HOLDS, JUDGED, VERDICTS, evaluate, listed
 from spectile_study.figures.marks import write_text
 
 if TYPE_CHECKING:
     import pandas
 
-#: So many claims that do not hold are named; more are counted.
+#: So many conclusions that do not hold are named; more are counted.
 _NAMED = 3
 
 
 def word(verdicts: Iterable[str]) -> str:
     """Return ``agrees``, ``agrees in part``, ``does not agree``, or nothing where no claim has a verdict."""
-    held = [verdict in HOLDS for verdict in verdicts if verdict in (*HOLDS, *FAILS)]
+    held = [verdict in HOLDS for verdict in verdicts if verdict in VERDICTS]
     if not held:
         return ""
     return "agrees" if all(held) else "agrees in part" if any(held) else "does not agree"
@@ -35,23 +35,27 @@ def sentence(claims: pandas.DataFrame) -> str:
     claims = claims[claims["kind"].isin(JUDGED)]
     if not len(claims):
         return "Its numbers are those of the paper's machine: no verdict is due."
-    judged = claims[claims["verdict"].isin((*HOLDS, *FAILS))]
-    found = word(judged["verdict"])
-    if not found:
-        return "**Nothing can be said of ours**: no claim of it has a verdict in this run."
-    failed = judged[judged["verdict"].isin(FAILS)]
+    judged = claims[claims["verdict"].isin(VERDICTS)]
     left = len(claims) - len(judged)
-    more = f"; {left} {'have' if left > 1 else 'has'} no verdict" if left else ""
-    if not len(failed):
-        return f"**Ours {found}**: {_all_of(len(judged))}{more}."
-    named = "; ".join(failed["statement"].head(_NAMED).map(_escaped))
-    others = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
-    held = f"{len(judged) - len(failed)} of {len(judged)} claims hold"
-    return f"**Ours {found}**: {held}{more}. Not so: {named}{others}."
-
-
-def _all_of(count: int) -> str:
-    return {1: "its one claim holds", 2: "both claims hold"}.get(count, f"all {count} claims hold")
+    more = f" {left} {'have' if left > 1 else 'has'} no verdict." if left else ""
+    own, vendors = judged[judged["about"] == "own"], judged[judged["about"] == "vendor"]
+    told = ""
+    if len(vendors):
+        changed = (vendors["verdict"] == "vendor changed").sum()
+        told = f" Of {len(vendors)} claims on a vendor alone {changed} no longer hold: the vendor changed."
+    found = word(own["verdict"])
+    if not found:
+        return (told or "**Nothing can be said of ours**: no claim of it has a verdict in this run.").strip() + more
+    counts = ", ".join(
+        f"{(own['verdict'] == each).sum()} {each}" for each in VERDICTS if (own["verdict"] == each).any()
+    )
+    turned = own.loc[own["turns"] != "", "turns"].value_counts()
+    told += "".join(f" In {count} {turns}." for turns, count in turned.items())
+    conclusions = own[(own["kind"] == "conclusion") & (own["verdict"] == "differs")]
+    named = "; ".join(conclusions["statement"].head(_NAMED).map(_escaped))
+    others = f"; and {len(conclusions) - _NAMED} more" if len(conclusions) > _NAMED else ""
+    not_so = f" Not so: {named}{others}." if named else ""
+    return f"**Ours {found}**: of {len(own)} claims {counts}.{not_so}{told}{more}"
 
 
 def _escaped(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas
 
-from spectile_study.bench.claims import FAILS, HOLDS, JUDGED, causes, evaluate, read_claims
+from spectile_study.bench.claims import FAILS, JUDGED, VERDICTS, causes, evaluate, read_claims
 from spectile_study.bench.names import check as check_names
 from spectile_study.figures import overview
 from spectile_study.figures.agreement import word
@@ -18,11 +18,11 @@ from spectile_study.figures.marks import write_text
 from spectile_study.figures.tables import Cell
 from spectile_study.papers import PAPERS
 
-VERDICTS = (*HOLDS, *FAILS)
 #: What a filter of the page chooses from, and how it calls each column.
 FILTERS = {
     "paper": "paper",
     "place": "table, figure or section",
+    "about": "method and vendor",
     "kind": "kind",
     "verdict": "verdict",
     "cause": "cause of none",
@@ -83,19 +83,24 @@ def card(claims: pandas.DataFrame, paper: str, picture: str) -> str:
         if (judged["kind"] == kind).any()
     )
     verdicts = ", ".join(
-        f'<span class="{verdict}">{(found["verdict"] == verdict).sum()} {verdict}</span>'
+        f'<span class="{_class(verdict)}">{(found["verdict"] == verdict).sum()} {verdict}</span>'
         for verdict in VERDICTS
         if (found["verdict"] == verdict).any()
     )
     lacking = ", ".join(f"{cause} {count}" for cause, count in causes(claims).items())
     without = f" Without: {lacking}." if lacking else ""
     alone = f" Of the paper's machine alone: {len(claims) - len(judged)}." if len(claims) > len(judged) else ""
-    name, agrees = PAPERS[paper].name, word(found["verdict"]) or "without a verdict"
+    name, agrees = PAPERS[paper].name, word(found.loc[found["about"] == "own", "verdict"]) or "without a verdict"
     return (
         f'<figure><img src="{picture}" alt="{name}"><figcaption><b>{name}: {agrees}</b><br>{verdicts}<br>'
         f"<small>With a verdict: {kinds}.{without}{alone}</small>"
         "</figcaption></figure>"
     )
+
+
+def _class(verdict: str) -> str:
+    """Return the class of style sheets that colours a verdict."""
+    return verdict.replace(" ", "-") if verdict in VERDICTS else "none"
 
 
 def _names() -> dict[str, str]:
@@ -117,11 +122,12 @@ def _line(row: Mapping[Hashable, Any]) -> str:
     theirs = float(row["printed"])
     numbers = "" if theirs != theirs else f"{theirs:,.10g}", like(row["measured"], theirs)
     why = row["missing"] or (row["reason"] if row["verdict"] in FAILS else "") or row["note"]
+    said = [each for each in (row["turns"], why, row["basis"] and f"made of {row['basis']}") if each]
     cells = (row["place"], row["kind"], row["statement"], *numbers, row["unit"])
     body = "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells)
-    colour = str(row["verdict"]) if row["verdict"] in VERDICTS else "none"
+    colour = _class(str(row["verdict"]))
     body += f'<td class="{colour}">{html.escape(str(row["verdict"]))}</td>'
-    return f"<tr{data}>{body}<td>{row['time']}</td><td>{html.escape(str(why))}</td></tr>"
+    return f"<tr{data}>{body}<td>{row['time']}</td><td>{html.escape('; '.join(said))}</td></tr>"
 
 
 def like(ours: float | None, theirs: float) -> Cell | str:

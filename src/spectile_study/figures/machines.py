@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas
 
-from spectile_study.bench.claims import FAILS, HOLDS, evaluate, read_claims
+from spectile_study.bench.claims import VERDICTS, evaluate, read_claims
 from spectile_study.bench.stats import geometric_mean
 from spectile_study.figures.claims import like
 from spectile_study.figures.tables import Cell, Table
@@ -41,7 +41,7 @@ def claims_table(claims: pandas.DataFrame, machines: Machines) -> Table:
     """
     found = {name: evaluate(claims, frames) for name, frames in machines.items()}
     verdicts = pandas.DataFrame({name: rows["verdict"] for name, rows in found.items()})
-    judged = verdicts.isin((*HOLDS, *FAILS))
+    judged = verdicts.isin(VERDICTS)
     own = judged.iloc[:, 0]  # first what the machine of the run measured, which may be little
     shown = [*judged.index[own], *judged.index[judged.any(axis="columns") & ~own]]
     lines = []
@@ -63,7 +63,7 @@ def claims_table(claims: pandas.DataFrame, machines: Machines) -> Table:
 
 def _cell(row: pandas.Series, claim: pandas.Series) -> Cell | None:
     """Return what a machine says of a claim: its number, and below it the verdict; None where it has none."""
-    if row["verdict"] not in (*HOLDS, *FAILS):
+    if row["verdict"] not in VERDICTS:
         return None
     number = like(row["measured"], claim["printed"])
     below = {"verdict": row["verdict"], "records": row["records"]}
