@@ -198,10 +198,10 @@ _NAMED = 6
 
 def _basis(rows: pandas.DataFrame) -> str:
     """Return in words which cases a number is made of."""
-    names = rows["case"]
+    known = rows["case"]
     if "p_matrix" in rows and rows["p_matrix"].notna().all():
-        names = rows["p_matrix"].str.rpartition("/")[2]
-    names = sorted(set(names))
+        known = rows["p_matrix"].str.rpartition("/")[2]
+    names = sorted(set(known))
     if len(names) <= _NAMED:
         return ", ".join(names)
     sizes = rows["p_n"].dropna() if "p_n" in rows else rows["case"].iloc[:0]
