@@ -26,7 +26,9 @@ class Candidate(NamedTuple):
 
 
 def cheapest(system: str, candidates: Iterable[Candidate]) -> Candidate:
-    """Return the candidate of least seconds, and tell the logger ``spectile.SYSTEM`` at DEBUG; ValueError if none applies.
+    """Return the candidate of least seconds, and tell the logger ``spectile.SYSTEM`` at DEBUG.
+
+    Raises ValueError if none applies.
 
     Examples
     --------
