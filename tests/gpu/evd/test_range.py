@@ -16,7 +16,8 @@ from spectile.evd.cuda import run as gpu  # noqa: E402
 pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
 ON_GPU = [path for path in PATHS if not path.startswith(("ev", "gv"))]
-FEW = ("whole", "upper", "index", "value", "A v = w B v", "B A v = w v", "wide band", "tridiagonal")
+SINGLE = ("float32", "complex64")  # whose range is met; large references take seconds each
+FEW = ("whole", "index", "value", "A v = w B v", "wide band", "tridiagonal")
 
 
 def check(path, n, dtype, scale):
@@ -32,7 +33,7 @@ def test_every_path_takes_every_size(n, dtype, path):
 
 
 @pytest.mark.parametrize("path", ON_GPU)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", SINGLE)
 @pytest.mark.parametrize("n", [300, 700])
 def test_smallest_and_largest_numbers(n, dtype, path):
     smallest, small, *_, largest = scales_of(dtype, n)
@@ -41,7 +42,7 @@ def test_smallest_and_largest_numbers(n, dtype, path):
 
 
 @pytest.mark.parametrize("path", FEW)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", SINGLE)
 def test_smallest_and_largest_numbers_of_large_matrices(dtype, path):
     smallest, *_, largest = scales_of(dtype, 1500)
     for scale in (smallest, largest):

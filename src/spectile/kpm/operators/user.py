@@ -47,8 +47,9 @@ class ProductOperator:
         """Return None: nothing is known of the spectrum."""
 
     def memory_bytes(self, num_vectors: int) -> int:
-        """Return the bytes of the product before it is written."""
-        return self.shape[0] * num_vectors * self.dtype.itemsize
+        """Return the bytes of the product before it is written, and on a GPU of the copy that cuSPARSE makes of x."""
+        blocks = 2 if self.on_gpu else 1
+        return blocks * self.shape[0] * num_vectors * self.dtype.itemsize
 
 
 # Numbers of a block that are scaled and summed at a time: they stay in a processor's cache, and fill a GPU.

@@ -118,7 +118,8 @@ def _on_parts(
     )
     for part, x, y in zip(targets, mine, copies, strict=False):
         shape = (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
-        pointers.output("out", part, request.arithmetic.output, shape)
+        with part.device:
+            pointers.output("out", part, request.arithmetic.output, shape)
     added = _of_dtype(added, request)
     if targets:
         # Every device reads all of its operands while it writes.
