@@ -1,6 +1,7 @@
 # make          set up, measure what this machine can in some minutes, write results/this/report.zip
 # make test     set up, lint, types, tests
 # make test-cluster   the workflow on a real one-node Slurm, and under faults (root and Debian's slurm-wlm)
+# make pages    tables of README and docs, docs/elements.md and docs/overview.svg, from the recorded measurements
 # make wheel    the package with its kernels compiled for Hopper, into dist/
 # make coverage | pictures   lines that the tests reach; approved pictures anew
 # make lint | format | clean
@@ -19,7 +20,7 @@ EXTRA := [study$(if $(CUDA),$(comma)$(CUDA))]
 LOCKED = test -z "$$(ls .snakemake/locks 2>/dev/null)" || echo "This folder is locked: another Snakemake works in it or was killed there. If none is running: $(BIN)/snakemake --unlock, then make again; finished records are kept."
 
 .DEFAULT_GOAL := report
-.PHONY: report test test-cluster coverage pictures lint wheel format browser clean
+.PHONY: report test test-cluster coverage pictures pages lint wheel format browser clean
 .DELETE_ON_ERROR:
 
 report: $(VENV)/installed
@@ -35,6 +36,12 @@ coverage: $(VENV)/installed-dev
 # The approved pictures of tests/study/pictures, drawn anew: look at them before you commit them.
 pictures: $(VENV)/installed-dev
 	pytest -q tests/study/test_pictures.py --mpl-generate-path=tests/study/pictures
+
+# What is written from results/recorded; a test holds the pages against them.
+pages: $(VENV)/installed-dev
+	python docs/tables.py
+	python docs/elements.py
+	python docs/overview.py
 
 test-cluster: $(VENV)/installed-dev
 	pytest -q --durations=15 -m cluster tests/cluster tests/workflow

@@ -12,10 +12,9 @@ CLAIMS = claims.read_claims(ROOT / "config/claims.tsv").set_index("claim")
 PRINTED = CLAIMS["printed"]
 
 
-def test_cells_of_cuspamms_table_2_that_pass_their_bound_are_named():
+def test_cells_of_cuspamms_table_2_that_pass_their_bound_are_small_ones():
     cells = CLAIMS[CLAIMS.index.str.fullmatch(r"spamm_t2_\d+_\d+_fp(16|32)")]
     ratio = cells.index.str.split("_").str[3].astype(int) / 100
-    assert list(cells["printed"] > 1 / ratio) == list(cells["note"].str.startswith("above 1/"))
     assert set(cells.index[cells["printed"] > 1 / ratio].str.split("_").str[2]) == {"1024", "2048"}
 
 
@@ -43,8 +42,6 @@ def test_tsparses_halves_give_its_means_of_sixteen_but_for_three(library, device
     )
     implied = every**2 / criteria
     misprinted = {"ac_spgemm": 0.68, "speck": 0.43, "nontcu": 1.57} if device == "titan" else {}
-    note = CLAIMS.loc[f"tsparse_mean_{library}_literature_{device}", "note"]
-    assert note.startswith("misprinted") == (library in misprinted)
     assert implied == pytest.approx(misprinted.get(library, literature), rel=0.02)
 
 

@@ -86,3 +86,15 @@ def test_what_the_run_itself_measured_comes_first_and_strangers_are_left_out():
     assert [head.partition(" ")[0] for head in machines.times_table(known).data.columns[2:]] == ["h200"]
     apart = machines.times_table(machines.by_machine("epyc2", [frames["epyc2", "evd"], frames["h100", "spamm"]]))
     assert apart.data.empty and machines.APART in apart.notes
+
+
+def test_rows_that_do_not_say_what_made_them_are_counted(recorded):
+    known = machines.by_machine("h200", recorded)
+    for table in (machines.claims_table(table_of("spamm"), known), machines.times_table(known)):
+        told = {note.partition(":")[0]: note for note in table.notes if "rows do not say" in note}
+        for name, frames in known.items():
+            silent = sum(int(frame["run_measured_at"].isna().sum()) for frame in frames)
+            assert silent and f" {silent} of {sum(map(len, frames))} rows" in told[name]
+    whole = [frame.assign(run_measured_at="2026-11-23") for frame in recorded]
+    table = machines.times_table(machines.by_machine("h200", whole))
+    assert not any("rows do not say" in note for note in table.notes)

@@ -131,23 +131,13 @@ def test_sheets_are_sound(paper):
     assert drawn <= named | {"none"}, f"{paper}: {sorted(drawn - named)} are drawn and no case names them"
 
 
-@pytest.mark.parametrize("element", DRAWINGS, ids=lambda element: f"{element.paper}_{element.name}")
-def test_drawings_are_short_and_captioned(element):
-    text = element.script.read_text()
-    assert len(text.splitlines()) <= 80
-    caption = (ROOT / f"workflow/report/{element.paper}/{element.name}.rst").read_text()
-    assert 20 < len(caption) < 1500
-    assert f"def {'draw' if element.is_figure else 'table'}(frame" in text
-
-
 @pytest.mark.parametrize(
     "element",
     [element for element in DRAWINGS if element.is_papers],
     ids=lambda element: f"{element.paper}_{element.name}",
 )
-def test_captions_say_what_the_paper_concluded_and_whether_ours_agrees(element):
-    *said, last = (ROOT / f"workflow/report/{element.paper}/{element.name}.rst").read_text().rstrip().splitlines()
-    assert re.search(r"(The paper|It|and) concludes", " ".join(said))
+def test_captions_include_whether_ours_agrees(element):
+    *_, last = (ROOT / f"workflow/report/{element.paper}/{element.name}.rst").read_text().rstrip().splitlines()
     found = Path(element.output).with_suffix(".agreement.rst")
     assert last == f".. include:: results/{{{{ snakemake.config.machine }}}}/{found}"
 

@@ -16,8 +16,8 @@ from .conftest import ROOT
 from .faulty import workflow as faulty
 
 ALL = ("--cores", "2")
-# The Snakefile that docs/plan.md shows.
-(OUTSIDE,) = re.findall(r"```\n(module .*?)```", (ROOT / "docs/plan.md").read_text(), flags=re.DOTALL)
+# The Snakefile that docs/cluster.md shows.
+(OUTSIDE,) = re.findall(r"```\n(module .*?)```", (ROOT / "docs/cluster.md").read_text(), flags=re.DOTALL)
 ALL_OF_IT = """\
 rule everything:
     default_target: True

@@ -56,7 +56,7 @@ def claims_table(claims: pandas.DataFrame, machines: Machines) -> Table:
         lines.append(line | {_column(name, machines): _cell(rows.loc[place], claim) for name, rows in found.items()})
     *first, last = machines
     title = f"What the papers print and conclude, on {', '.join(first)}{' and ' if first else ''}{last}"
-    notes = [ALONE] if len(machines) == 1 else []
+    notes = [*([ALONE] if len(machines) == 1 else []), *_unsaid(machines)]
     heads = ["where", "kind", "claim", "paper", *(_column(name, machines) for name in machines)]
     return Table(title, pandas.DataFrame(lines, columns=heads), notes)
 
@@ -97,9 +97,21 @@ def times_table(machines: Machines) -> Table:
     heads = ["system", "method", *(_column(name, machines) for name in others)]
     notes = [] if others else [ALONE if len(machines) == 1 else APART]
     notes += [
-        "Medians of both machines' samples of the same case; how they were taken, and with what, stands in the frames."
+        "Medians of both machines' samples of the same case; how they were taken, and with what, stands in the frames.",
+        *_unsaid({name: machines[name] for name in (own, *others)}),
     ]
     return Table(f"How many times as fast as {_column(own, machines)}", pandas.DataFrame(lines, columns=heads), notes)
+
+
+def _unsaid(machines: Machines) -> list[str]:
+    """Return a sentence for each machine with rows from before records said when and with what they were measured."""
+    said = []
+    for name, frames in machines.items():
+        rows = sum(len(frame) for frame in frames)
+        silent = sum(int(frame["run_measured_at"].isna().sum()) for frame in frames)
+        if silent:
+            said.append(f"{name}: {silent} of {rows} rows do not say when and with what software they were measured.")
+    return said
 
 
 def _medians(frames: Iterable[pandas.DataFrame]) -> pandas.Series:
