@@ -1,7 +1,8 @@
 """Other people's sparse products: shared libraries that the user has installed and names, none of which is needed.
 
-A library offers the C interface of ``square.h`` and is named by an environment variable, ``SPECTILE_<NAME>``; it tells
-its version, which is recorded.  ``docs/rivals.md`` describes the interface.
+A library offers the C interface of ``square.h`` and is named by an environment variable, ``SPECTILE_CUSP``,
+``SPECTILE_BHSPARSE``, ``SPECTILE_RMERGE2``, ``SPECTILE_NSPARSE``, ``SPECTILE_AC_SPGEMM``, ``SPECTILE_SPECK`` or
+``SPECTILE_OPSPARSE``; it tells its version, which is recorded.  ``docs/rivals.md`` describes the interface.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NAMES = {
     "speck": "spECK",
     "opsparse": "OpSparse",
 }
-#: ``SPECTILE_SQUARE_INTERFACE`` of ``square.h``.
+#: The number of the interface in ``square.h``.
 INTERFACE = 1
 #: Entries of C from which a library, which allocates beside CuPy's pool, is given what the pool keeps.
 LARGE = 100_000_000
