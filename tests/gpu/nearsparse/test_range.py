@@ -99,13 +99,16 @@ def test_matrices_that_are_long_along_one_axis(axis: int, block: int) -> None:
     for choice in ({"tau": 1e-3}, {"valid_ratio": 0.9}):
         result = spamm(a, b, block=block, precision="fp16", **choice)
         if axis != 1:
-            rows, columns = slice(-1000, -1), slice(-1000, -1)
-            assert float(result.c[rows, columns].min()) == float(result.c[rows, columns].max()) == k
+            # The last block, a part of which is zero, may be what a ratio leaves out.
+            part = result.c[-1000 : -1 - block * (axis == 0), -1000 : -1 - block * (axis == 2)]
+            part = result.c[-1000:-1, -1000:-1] if "tau" in choice else part
+            assert float(part.min()) == float(part.max()) == k
         assert not result.c[-1].any() and not result.c[:, -1].any()
         assert 0 < result.valid_ratio <= result.executed_ratio <= 1 and result.error_bound >= 0
         assert result.tau >= 0
     norms = norm_map(a, block).norms
-    assert float(norms.max()) == pytest.approx(math.sqrt(min(m, block) * min(k, block)), rel=1e-3)
+    rows = min(m - 1, block)  # of the fullest block
+    assert float(norms.max()) == pytest.approx(math.sqrt(rows * min(k, block)), rel=1e-3)
 
 
 def test_sizes_above_the_count_of_the_kernels_are_refused() -> None:

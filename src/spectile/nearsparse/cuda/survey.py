@@ -166,8 +166,19 @@ def square_sum(array: Any) -> float:
         return 0.0
     with array.device:
         rows = max(1, FLOAT64_ENTRIES * len(array) // array.size)
-        parts = (array[first : first + rows].astype(np.float64) for first in range(0, len(array), rows))
+        parts = (_widened(array[first : first + rows]) for first in range(0, len(array), rows))
         return float(sum((part * part).sum() for part in parts))
+
+
+def _widened(array: Any) -> Any:
+    """Return a device array in float64; CuPy's own conversion takes subnormal numbers of float32 for 0."""
+    import cupy
+
+    if array.dtype != np.float32:
+        return array.astype(np.float64)
+    digits = cupy.ascontiguousarray(array).view(np.uint32) & np.uint32(2**31 - 1)
+    subnormal = digits.astype(np.float64) * float(np.finfo(np.float32).smallest_subnormal)
+    return cupy.where(digits < np.uint32(2**23), subnormal, abs(array.astype(np.float64)))
 
 
 def frobenius(array: Any) -> float:
@@ -198,8 +209,7 @@ def kept_norms(x: Any, block: int) -> Any:
         maps = NormMaps(x, cupy.empty((x.shape[-1], 0), x.dtype), block)
         if x.size:
             maps()
-        maps.a *= NORM_SLACK[maps.a.dtype.name]
-        return maps.a
+        return _widened(maps.a) * NORM_SLACK[maps.a.dtype.name]
 
 
 def rounding(shape: tuple[int, int, int], norms_a: Any, norms_b: Any, request: Request, norm_c: float = 0.0) -> float:
