@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,6 +65,9 @@ def rounding_bound(
         return math.inf
     if max(norm_a, norm_b) > row.largest_operand:
         return math.inf
+    if norm_a > 0 and norm_b > 0:
+        lift_a, lift_b = _lifts(shape, row)
+        product = abs(alpha) * (norm_a + lift_a) * (norm_b + lift_b)
     bound = relative * product + 2 * row.sum_roundoff * abs(beta) * norm_c
     result = (1 + relative) * product + abs(beta) * norm_c
     # Zeros lose nothing.
@@ -84,7 +88,28 @@ def _sums(k: int, row: Precision) -> tuple[float, float]:
     return relative, largest / ((1 + relative) * NORM_SLACK["float64"])
 
 
-def rounding_terms(shape: tuple[int, int, int], precision: str) -> tuple[float, float, float]:
+def _lifts(shape: tuple[int, int, int], row: Precision) -> tuple[float, float]:
+    """Return what the norms of A and B gain where every entry counts as the least operand more."""
+    m, k, n = shape
+    return row.least_operand * math.sqrt(m * k), row.least_operand * math.sqrt(k * n)
+
+
+class Rounding(NamedTuple):
+    """The bound of A B's rounding error by numbers that do not depend on A and B.
+
+    For norms that are not zero ``rounding_bound(shape, norm_a, norm_b, precision)`` is
+    ``relative * (norm_a + lift_a) * (norm_b + lift_b) + underflow``, and infinity where ``norm_a * norm_b`` is above
+    `largest` or one of the norms above the precision's `largest_operand`.
+    """
+
+    relative: float
+    lift_a: float
+    lift_b: float
+    underflow: float
+    largest: float
+
+
+def rounding_terms(shape: tuple[int, int, int], precision: str) -> Rounding:
     """Return the bound of A B's rounding error as numbers that do not depend on A and B.
 
     Parameters
@@ -96,18 +121,16 @@ def rounding_terms(shape: tuple[int, int, int], precision: str) -> tuple[float, 
 
     Returns
     -------
-    relative, underflow, largest : float
-        For norms that are not zero, ``rounding_bound(shape, norm_a, norm_b, precision)`` is
-        ``relative * norm_a * norm_b + underflow``, and infinity where ``norm_a * norm_b`` is above `largest` or
-        one of the norms above the precision's `largest_operand`.
+    Rounding
     """
     m, k, n = shape
     row = PRECISIONS[precision]
     relative, largest = _sums(k, row)
     if relative == math.inf:
-        return math.inf, 0.0, 0.0
+        return Rounding(math.inf, 0.0, 0.0, 0.0, 0.0)
     underflow = (row.result_underflow + row.product_underflow * (k + 2)) * math.sqrt(m * n)
-    return (relative + row.result_roundoff * (1 + relative)) * NORM_SLACK["float64"], underflow, largest
+    both = (relative + row.result_roundoff * (1 + relative)) * NORM_SLACK["float64"]
+    return Rounding(both, *_lifts(shape, row), underflow, largest)
 
 
 def square_unit(size: float) -> float:

@@ -34,6 +34,9 @@ class Precision:
         Unit round-off of C and half its smallest subnormal, where the sums are rounded to another dtype.
     largest_operand : float
         Above it an entry of A or B may become infinite before it is multiplied.
+    least_operand : float
+        Tensor cores align the products of a sum by the exponents of their operands, and smaller entries, subnormal
+        numbers, have that of this one: a sum is rounded as if they were so large.
     on_cpu : bool
         Whether the CPU has it.
     """
@@ -47,6 +50,7 @@ class Precision:
     result_roundoff: float = 0.0
     result_underflow: float = 0.0
     largest_operand: float = float("inf")
+    least_operand: float = 0.0
     on_cpu: bool = True
 
     @property
@@ -56,9 +60,10 @@ class Precision:
 
 
 PRECISIONS = {
-    "fp16": Precision("float16", "float32", "float32", 2.0**-24),
+    "fp16": Precision("float16", "float32", "float32", 2.0**-24, least_operand=2.0**-14),
     "fp16c16": Precision(
-        "float16", "float16", "float32", 2.0**-24, result_roundoff=2.0**-11, result_underflow=2.0**-25
+        "float16", "float16", "float32", 2.0**-24,
+        result_roundoff=2.0**-11, result_underflow=2.0**-25, least_operand=2.0**-14,
     ),
     "fp32": Precision("float32", "float32", "float32", 2.0**-24, product_underflow=2.0**-150),
     # 3xTF32 drops low*low and the last bits of both lows, below 3 * 2^-21 of a product; the tensor core truncates its
@@ -66,7 +71,8 @@ PRECISIONS = {
     # above TF32's largest number rounds to infinity.
     "tf32x3": Precision(
         "float32", "float32", "float32", 2.0**-24,
-        product_roundoff=2.0**-19, product_underflow=3 * 2.0**-126, largest_operand=2.0**128 - 2.0**117, on_cpu=False,
+        product_roundoff=2.0**-19, product_underflow=3 * 2.0**-126, largest_operand=2.0**128 - 2.0**117,
+        least_operand=2.0**-126, on_cpu=False,
     ),
     "fp64": Precision("float64", "float64", "float64", 2.0**-53, product_underflow=2.0**-1074),
 }  # fmt: skip

@@ -15,10 +15,20 @@ UNIT = {"fp16": 2.0**-24, "fp16c16": 2.0**-24, "fp32": 2.0**-24, "tf32x3": 2.0**
 def test_rounding_of_the_sums_grows_with_the_inner_dimension(precision):
     found = bounds.rounding_bound(SHAPE, 3.0, 5.0, precision, alpha=-2.0)
     gamma = 102 * UNIT[precision] / (1 - 102 * UNIT[precision])
-    rest = 2.0**-11 * (1 + gamma) * 30 + 2.0**-25 * 48 if precision == "fp16c16" else 0.0
+    # Tensor cores sum as if subnormal entries of float16 were 2^-14.
+    size = 2 * (3 + 2.0**-14 * 80) * (5 + 2.0**-14 * 60) if precision.startswith("fp16") else 30
+    rest = 2.0**-11 * (1 + gamma) * size + 2.0**-25 * 48 if precision == "fp16c16" else 0.0
     # 3xTF32 multiplies inexactly; what underflows is far below the rest here.
     inexact = 2.0**-19 * 30 if precision == "tf32x3" else 0.0
-    assert found == pytest.approx(gamma * 30 + rest + inexact, rel=1e-11) and found > gamma * 30
+    assert found == pytest.approx(gamma * size + rest + inexact, rel=1e-11) and found > gamma * 30
+
+
+def test_subnormal_entries_of_tensor_cores_are_summed_as_the_least_normal_ones():
+    small = bounds.rounding_bound(SHAPE, 1e5, 1e-6, "fp16")
+    assert small >= 2.0**-24 * 100 * 1e5 * 2.0**-14 * 60
+    assert bounds.rounding_bound(SHAPE, 1e5, 1e-6, "fp32") < small / 1000
+    assert bounds.rounding_bound(SHAPE, 1e30, 1e-42, "tf32x3") >= 2.0**-19 * 1e30 * 2.0**-126 * 60
+    assert bounds.rounding_bound(SHAPE, 0.0, 1e-6, "fp16") == 0
 
 
 def test_terms_of_the_rounding_bound():
@@ -46,7 +56,7 @@ def test_rounding_bound_holds_for_half_precision_results():
 @pytest.mark.parametrize("precision", UNIT)
 @pytest.mark.parametrize("shape", [SHAPE, (1, 1, 1), (1000, 40000, 3)])
 def test_the_bound_of_a_product_in_terms(precision, shape):
-    relative, underflow, largest = bounds.rounding_terms(shape, precision)
+    relative, lift_a, lift_b, underflow, largest = bounds.rounding_terms(shape, precision)
     for norm_a, norm_b in (
         (3.0, 5.0),
         (1e-20, 1e-23),
@@ -55,7 +65,8 @@ def test_the_bound_of_a_product_in_terms(precision, shape):
         (math.sqrt(largest) / 2,) * 2,
     ):
         wanted = bounds.rounding_bound(shape, norm_a, norm_b, precision)
-        assert relative * norm_a * norm_b + underflow == pytest.approx(wanted, rel=1e-12)
+        found = relative * (norm_a + lift_a) * (norm_b + lift_b) + underflow
+        assert found == pytest.approx(wanted, rel=1e-12)
     for norm_a, norm_b in ((1024.0, math.nextafter(largest / 1024, math.inf)), (1e30, largest), (1e200, 1e200)):
         assert bounds.rounding_bound(shape, norm_a, norm_b, precision) == math.inf
     most = float(np.finfo("f8" if precision == "fp64" else "f4").max)

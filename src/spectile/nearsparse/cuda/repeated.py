@@ -71,8 +71,8 @@ def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any) -> Any:
 def _number(stream: int) -> int | None:
     """Return the number of a stream, which no other has or will have, or None where the driver knows none.
 
-    The address of a stream that is destroyed, perhaps with work under way, may be that of the next one.  A stream that is
-    captured has none either: to ask for it would end the capture.
+    The address of a stream that is destroyed, perhaps with work under way, may be that of the next one.  A stream
+    that is captured has none either: to ask for it would end the capture.
     """
     import cupy
 

@@ -23,8 +23,8 @@ from spectile.nearsparse.types import PRECISIONS, Request
 
 SEARCH = layout(
     "norms_a:p norms_b:p columns_a:p sorted:p partial:p counts:p arrived:p result:p rows:i columns:i depth:i "
-    "iterations:i held:i slot:i wanted:d tolerance:d rtol:d slack:d relative:d underflow:d "
-    "highest:d operand:d"
+    "iterations:i held:i slot:i wanted:d tolerance:d rtol:d slack:d relative:d lift_a:d lift_b:d "
+    "underflow:d highest:d operand:d"
 )
 # Candidates of all passes of a search for a ratio; of one for an error, curves and intervals of listed products.
 _COUNTS = {"ratio": 32 * 24, "error": 2 * 3 * 256 + 6 * 512}
@@ -117,11 +117,11 @@ class Search:
     @staticmethod
     def error_terms(rtol: float, shape: tuple[int, int, int], precision: str, norm: str) -> dict[str, float]:
         """Return what the kernel takes from a wanted error's bound, or raise where rounding alone is above it."""
-        relative, underflow, highest = bounds.rounding_terms(shape, precision)
-        slack = NORM_SLACK[norm]
-        bounds.skipping_limit(rtol, 1 / slack**2, relative * slack**2)
+        terms, slack = bounds.rounding_terms(shape, precision), NORM_SLACK[norm]
+        bounds.skipping_limit(rtol, 1 / slack**2, terms.relative * slack**2)
+        named = terms._asdict()
         operand = PRECISIONS[precision].largest_operand
-        return {"slack": slack, "relative": relative, "underflow": underflow, "highest": highest, "operand": operand}
+        return named | {"slack": slack, "highest": named.pop("largest"), "operand": operand}
 
     def __call__(self) -> None:
         """Search on the current stream; the norm maps must be there."""

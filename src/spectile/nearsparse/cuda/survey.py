@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from typing import Any
@@ -166,19 +167,34 @@ def square_sum(array: Any) -> float:
         return 0.0
     with array.device:
         rows = max(1, FLOAT64_ENTRIES * len(array) // array.size)
-        parts = (_widened(array[first : first + rows]) for first in range(0, len(array), rows))
-        return float(sum((part * part).sum() for part in parts))
+        return float(sum(_squares(array[first : first + rows]).sum() for first in range(0, len(array), rows)))
 
 
-def _widened(array: Any) -> Any:
-    """Return a device array in float64; CuPy's own conversion takes subnormal numbers of float32 for 0."""
+def _squares(array: Any) -> Any:
+    """Return the squares of a device array in float64."""
     import cupy
 
     if array.dtype != np.float32:
-        return array.astype(np.float64)
-    digits = cupy.ascontiguousarray(array).view(np.uint32) & np.uint32(2**31 - 1)
-    subnormal = digits.astype(np.float64) * float(np.finfo(np.float32).smallest_subnormal)
-    return cupy.where(digits < np.uint32(2**23), subnormal, abs(array.astype(np.float64)))
+        wide = array.astype(np.float64)
+        return wide * wide
+    return _squares_of_bits()(cupy.ascontiguousarray(array).view(np.int32))
+
+
+@functools.cache
+def _squares_of_bits() -> Any:
+    """Return the kernel that squares float32 by its bits: CuPy's conversion takes subnormal numbers for 0."""
+    import cupy
+
+    return cupy.ElementwiseKernel(
+        "int32 bits",
+        "float64 square",
+        """
+        const int size = bits & 0x7fffffff;
+        const double x = size < 0x00800000 ? size * 0x1p-149 : (double)__int_as_float(size);
+        square = x * x;
+        """,
+        "spectile_squares",
+    )
 
 
 def frobenius(array: Any) -> float:
@@ -209,7 +225,7 @@ def kept_norms(x: Any, block: int) -> Any:
         maps = NormMaps(x, cupy.empty((x.shape[-1], 0), x.dtype), block)
         if x.size:
             maps()
-        return _widened(maps.a) * NORM_SLACK[maps.a.dtype.name]
+        return cupy.sqrt(_squares(maps.a)) * NORM_SLACK[maps.a.dtype.name]
 
 
 def rounding(shape: tuple[int, int, int], norms_a: Any, norms_b: Any, request: Request, norm_c: float = 0.0) -> float:

@@ -33,7 +33,7 @@ struct Search {
   int held, slot;                   // pieces that a block keeps in shared memory, and the norms of each with its own of A;
                                     // of an error: products that it lists
   double wanted, tolerance;         // of the valid ratio
-  double rtol, slack, relative, underflow;   // of the error: see bounds.py
+  double rtol, slack, relative, lift_a, lift_b, underflow;   // of the error: see bounds.py
   double highest, operand;          // the largest product of norms, and the largest norm, of which nothing overflows
 };
 
@@ -730,7 +730,8 @@ extern "C" __global__ void __launch_bounds__(kErrorThreads, 1) search_error(cons
   norm_b = scalbn(sqrt(reduce<false>(norm_b, s.sums)), exponent_b);
   const double scale = norm_a * norm_b / (p.slack * p.slack);
   const double product = (norm_a * p.slack) * (norm_b * p.slack);
-  const double limit = p.rtol * scale - (p.relative * product + p.underflow);
+  const double lifted = (norm_a * p.slack + p.lift_a) * (norm_b * p.slack + p.lift_b);
+  const double limit = p.rtol * scale - (p.relative * lifted + p.underflow);
   // Products of float32 norms have squares that float64 holds; others are squared as multiples of about the largest.
   const double unit = NORM_BITS == 32 ? 1.0 : scalbn(1.0, -max(-1000, min(1000, ilogb(largest))));
   const double target = (limit * unit / p.slack) * (limit * unit / p.slack);
