@@ -1,0 +1,49 @@
+"""Some random calls of every public function; ``python -m tests.random`` makes more."""
+
+import pytest
+
+from tests.random.cases import CASES
+from tests.random.worker import Worker
+
+#: Calls of a case that take long, where others are made ten times as often.
+CALLS = {"large_product": 1, "large_density": 1, "misuse": 60}
+ALL_OTHERS = 12
+#: Seeds of calls that were wrong once, of classes that a few calls seldom meet: out over an operand, duplicates summed
+#: before they are converted, strides of values, scales beyond the range, damaged files.
+ONCE_WRONG = {
+    "spamm": [180],
+    "spgemm": [1007],
+    "symbolic": [26],
+    "kpm_dos": [3005, 3009, 3028],
+    "ldos": [3005, 3028],
+    "spectral_function": [3005],
+}
+#: Beginnings of failures that are open: mistakes that Python itself words, warnings where norms or sums overflow.
+OPEN = {
+    "misuse": ("bare OverflowError", "bare AttributeError", "bare NotImplementedError"),
+    "tune_tau": ("a warning leaves: overflow",),
+    "spgemm": ("a warning leaves: overflow",),
+}
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with Worker("cpu", timeout_s=120) as worker:
+        yield worker
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_random_calls_hold(name, worker):
+    failures = []
+    for seed in [*range(CALLS.get(name, ALL_OTHERS)), *ONCE_WRONG.get(name, [])]:
+        outcome = worker.run(name, seed)
+        if outcome.kind and not outcome.message.startswith(OPEN.get(name, ())):
+            failures.append(f"{outcome.kind}: {outcome.message}  (python -m tests.random --case {name}:{seed})")
+    assert not failures, "\n".join(failures)
+
+
+def test_a_case_that_crashes_or_hangs_is_one_failure(worker):
+    assert not worker.run("norm_map", 1).kind
+    hung = Worker("cpu", timeout_s=0.01)
+    assert hung.run("kpm_dos", 1).kind == "hang"
+    assert hung._process is None
