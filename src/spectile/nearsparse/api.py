@@ -445,7 +445,10 @@ def tune_tau(
     Raises
     ------
     ValueError
-        If norms are negative or NaN, maps have different tile sizes, or the shapes do not multiply.
+        If norms are negative or NaN, maps have different tile sizes, the shapes do not multiply, or the number of
+        bisections is not from 1 to 2**31 - 1.
+    TypeError
+        If norms or the tolerance are no real numbers.
 
     Examples
     --------
@@ -461,6 +464,8 @@ def tune_tau(
     if map_a.block != map_b.block:
         raise ValueError(f"norm maps of tiles of {map_a.block} and {map_b.block}: take both with one block")
     norms_a, norms_b = map_a.norms, map_b.norms
+    checks.check_search(iterations, tolerance)
+    checks.check_norms_are_real(norms_a, norms_b)
     if on_device(norms_a):
         from spectile.nearsparse.cuda.search import tune_tau_cuda
 

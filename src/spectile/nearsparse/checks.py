@@ -162,17 +162,27 @@ def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | Non
     if rtol is not None and not 0 < rtol < math.inf:
         raise ValueError(f"rtol = {rtol} is not a tolerance: give a finite number > 0")
     ((name, value),) = given.items()
-    return name, float(value)
+    return name, _as_float(name, value)
+
+
+def _as_float(name: str, value: Any) -> float:
+    """Return a number as float, or raise ValueError where none is so large."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is beyond the largest number of float64: give a smaller one") from None
 
 
 def check_scalars(block: int, alpha: float, beta: float) -> None:
     """Raise for a tile size or a factor out of range."""
     if isinstance(block, bool) or not isinstance(block, (int, np.integer)) or block < 1:
         raise ValueError(f"block = {block!r} is not a tile size: give a positive integer, 32 in the paper")
+    if block >= 2**31:
+        raise ValueError(f"block = {block} is larger than any matrix: 32 is usual")
     for name, value in (("alpha", alpha), ("beta", beta)):
         if value is None or isinstance(value, str | complex):
             raise TypeError(f"{name} = {value!r} is no real number: give one")
-        if not math.isfinite(value):
+        if not math.isfinite(_as_float(name, value)):
             raise ValueError(f"{name} = {value} is not finite: give a real number")
 
 
@@ -200,6 +210,23 @@ def check_two_matrices(a: Any, b: Any) -> None:
     shape = result_shape(_shape(a), _shape(b))
     if len(shape) > 2:
         raise ValueError(f"a threshold is of one product, and a and b have {len(shape)} dimensions: pass one of them")
+
+
+def check_search(iterations: Any, tolerance: Any) -> None:
+    """Raise for a number of bisections or a tolerance that no search has."""
+    if not isinstance(iterations, int | np.integer) or not 1 <= iterations < 2**31:
+        raise ValueError(f"iterations = {iterations!r} is no number of bisections: give a positive integer, as 20")
+    if not isinstance(tolerance, Real):
+        raise TypeError(f"tolerance is a {type(tolerance).__name__}: give one real number")
+    if not _as_float("tolerance", tolerance) >= 0:
+        raise ValueError(f"tolerance = {tolerance} is not a tolerance: give a number >= 0")
+
+
+def check_norms_are_real(*maps: Any) -> None:
+    """Raise for norm maps of another kind than real numbers."""
+    for norms in maps:
+        if np.dtype(norms.dtype).kind not in "fiu":
+            raise TypeError(f"a norm map holds {norms.dtype}, and norms are real: pass what norm_map returns")
 
 
 def check_maps(norms_a: Any, norms_b: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectile.nearsparse import norm_map, spamm, spamm_threshold, tune_tau
+from spectile.nearsparse import NormMap, norm_map, spamm, spamm_threshold, tune_tau
 from spectile.nearsparse.bounds import MOST_BISECTIONS, largest_tau
 
 # Least and largest exponents of entries: of the smallest subnormal number, and of the largest number.
@@ -157,3 +158,34 @@ def test_norms_near_zero_are_rounded_up() -> None:
     result = spamm(tiny, huge, tau=math.inf, backend="cpu")
     assert root_at_most(error_square(result.c, tiny, huge, 1.0, 0.0, None), result.error_bound)
     assert tune_tau(tiny, huge, 0.3)[1] in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("bad", [10**400, np.float64(1e400)])
+@pytest.mark.parametrize("name", ["tau", "rtol", "alpha", "beta"])
+def test_numbers_beyond_the_largest_are_refused_in_a_sentence(name: str, bad: Any) -> None:
+    x = np.eye(4)
+    keywords = {"tau": 0.0} | ({name: bad} if name != "rtol" else {"tau": None, "rtol": bad})
+    if name == "tau" and bad == math.inf:
+        assert not spamm(x, x, tau=bad, backend="cpu").c.any()
+        return
+    with pytest.raises(ValueError, match="beyond the largest number|not finite|not a tolerance"):
+        spamm(x, x, c=x, backend="cpu", **keywords)
+
+
+def test_searches_of_a_share_end_without_warnings() -> None:
+    rng = np.random.default_rng(3)
+    for sizes in ((1e153, 1e155), (1e300, 1e300), (1e-300, 1e-300), (5e-324, 1.0)):
+        a, b = (size * rng.standard_normal((40, 40)) for size in sizes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            tau, share = tune_tau(a, b, 0.5, iterations=2**31 - 1, tolerance=0.0, block=8)
+        assert tau >= 0 and 0 <= share <= 1
+    equal = np.ones((40, 40))
+    assert tune_tau(equal, equal, 0.5, iterations=2**31 - 1, block=8)[1] in (0.0, 1.0)
+    for bad in ({"iterations": 10**400}, {"iterations": 0}, {"tolerance": 10**400}, {"tolerance": -1.0}):
+        with pytest.raises(ValueError, match="number of bisections|tolerance"):
+            tune_tau(equal, equal, 0.5, **bad)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="norms are real"):
+        tune_tau(NormMap(equal * 1j), NormMap(equal), 0.5)
+    with pytest.raises(ValueError, match="larger than any matrix"):
+        norm_map(equal, 2**63)

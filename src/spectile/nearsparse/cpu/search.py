@@ -86,7 +86,9 @@ def tune_tau(
     norms_a: Any, norms_b: Any, valid_ratio: float, iterations: int = 20, tolerance: float = 0.01
 ) -> tuple[float, float]:
     """Search tau for a valid ratio as the paper does (Section 3.5.2); see :func:`spectile.nearsparse.tune_tau`."""
-    mean = float(norms_a.sum(axis=0) @ norms_b.sum(axis=1)) / max(1, norms_a.size * norms_b.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):  # a mean beyond the largest number is searched from there down
+        mean = float(norms_a.sum(axis=0) @ norms_b.sum(axis=1)) / max(1, norms_a.size * norms_b.shape[1])
+    mean = math.inf if math.isnan(mean) else mean
     if valid_ratio == 1 or mean == 0:
         return 0.0, 1.0
 
@@ -105,7 +107,9 @@ def tune_tau(
     for _ in range(iterations):
         if abs(best[1] - valid_ratio) < tolerance:
             break
-        tau = (low + high) / 2
+        tau = low / 2 + min(high, sys.float_info.max) / 2
+        if tau in (low, high):
+            break
         ratio = ratio_at(tau)
         if abs(ratio - valid_ratio) < abs(best[1] - valid_ratio):
             best = tau, ratio
