@@ -33,6 +33,8 @@ def calls() -> None:
     import spectile
     from spectile.evd.cuda import generalized
     from spectile.kpm.operators.lattices import graphene
+    from spectile.tsparse.types import lookup
+    from spectile_study.cases.tsparse.tiles.product import spgemm as by_tiles
 
     rng = np.random.default_rng(1)
     a = cupy.asarray(rng.standard_normal((320, 320)))
@@ -50,15 +52,18 @@ def calls() -> None:
     dense_row[7] = 1.0
     d = cupyx.scipy.sparse.csr_matrix(dense_row.tocsr())
     for precision in ("float64", "float32", "tf32", "float16"):
-        for method in ("rows", "tiles", "tasks"):
-            spectile.spgemm(s, s, precision=precision, method=method)
-            spectile.spgemm(d, d, precision=precision, method=method)
+        for factor in (s, d):
+            spectile.spgemm(factor, factor, precision=precision)
+            single = factor.astype(lookup(precision).dtype)
+            by_tiles(single, single, precision=precision, drop_cancelled=True)
     eye = cupyx.scipy.sparse.identity(2000, format="csr")
-    spectile.spgemm(eye, eye, method="tiles")  # short rows of tiles, sorted by warps
+    by_tiles(eye, eye, precision="float64", drop_cancelled=False)  # short rows of tiles, sorted by warps
     row = cupyx.scipy.sparse.csr_matrix(cupy.ones((1, 160_000)))
-    spectile.spgemm(cupyx.scipy.sparse.csr_matrix(cupy.ones((1, 1))), row, method="tiles")  # sorted by keys
+    one = cupyx.scipy.sparse.csr_matrix(cupy.ones((1, 1)))
+    by_tiles(one, row, precision="float64", drop_cancelled=False)  # sorted by keys
     signs = cupyx.scipy.sparse.csr_matrix(cupy.asarray([[1.0, -1.0], [1.0, 1.0]]))
-    spectile.spgemm(signs, cupyx.scipy.sparse.csr_matrix(cupy.ones((2, 2))), method="tasks")  # cancels
+    ones = cupyx.scipy.sparse.csr_matrix(cupy.ones((2, 2)))
+    by_tiles(signs, ones, precision="float64", drop_cancelled=True)  # cancels
     lengths = np.arange(600) % 60  # rows for every kernel of short rows, by numbers of products and of columns
     far = np.concatenate([np.sort(rng.choice(2**26, n, replace=False)) for n in lengths[:300]])
     columns = np.sort(rng.integers(0, 600, lengths.sum()))

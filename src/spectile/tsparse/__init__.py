@@ -1,4 +1,4 @@
-"""tSparse: products of sparse matrices, by rows or by 8x8 bitmap tiles on tensor cores."""
+"""tSparse: products of sparse matrices, row by row, on CPUs and CUDA devices."""
 
 from spectile.tsparse.api import error_bound, spgemm, symbolic
 from spectile.tsparse.types import SymbolicProduct

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from spectile.core.device import choose_backend
 from spectile.tsparse.matrices import as_boolean, both_boolean, both_integer, check_pair, choose_precision
-from spectile.tsparse.types import BY_ENTRY, IN_TILES, METHODS, TILED, Method, PrecisionName, SymbolicProduct
+from spectile.tsparse.types import PrecisionName, SymbolicProduct
 
 Backend = Literal["auto", "cpu", "cuda"]
 
@@ -17,7 +17,6 @@ def spgemm(
     B: Any,
     *,
     precision: PrecisionName | None = None,
-    method: Method = "auto",
     memory_limit: int | None = None,
     check_finite: bool = True,
     backend: Backend = "auto",
@@ -36,20 +35,15 @@ def spgemm(
         NumPy's rules of types give float16 or float32), else float64.  By default integers are multiplied exactly in
         float64, or refused, and two Boolean factors give a Boolean C.  ``float64`` and ``float32``: that arithmetic
         throughout.  ``tf32``, ``float16``: inputs rounded to 11 significant bits, products and sums in float32 (the
-        mixed precision of tensor cores).  For ``float16``, what its range does not hold is scaled by powers of two and
-        C is scaled back: in tiles by rows of A and columns of B, otherwise entry by entry, and by rows and columns only
-        where an entry leaves the range of float32 or is above 2**48.
-    method : {"auto", "rows", "tiles", "tasks"}
-        ``rows``: row by row, entry by entry; on a GPU an analysis chooses for each row how its entries are gathered.
-        ``tiles``: 8x8 bitmap tiles, on a GPU with tensor cores.  ``tasks``: the same, but as in the paper it leaves out
-        entries that cancel.  ``auto``: ``rows``, or on a GPU ``tiles`` for much work in full tiles (at least 2**20
-        entries in A and on average 20 to 40 in a tile; docs/notes/tsparse.md).
+        mixed precision of tensor cores).  For ``float16`` each entry keeps its own power of two; where an entry leaves
+        the range of float32 or is above 2**48, rows of A and columns of B are scaled by powers of two, and C is scaled
+        back.
     memory_limit : int, optional
         Bytes that the product may use beside A, B and C, copies of A and B in another format, order or type included.
-        It is respected by using fewer threads (CPU) or chunks of rows (GPU); for ``method`` "rows" and "auto".
+        It is respected by using fewer threads (CPU) or chunks of rows (GPU).
     check_finite : bool, default True
         Whether entries that are NaN or infinite are refused.  If not, entries of C are what IEEE arithmetic makes of
-        them, by rows; tiles, which would spread them over their zeros, refuse them all the same.
+        them.
     backend : {"auto", "cpu", "cuda"}
         ``auto``: CUDA for matrices on a GPU or if there is a device, and the CPU otherwise.
 
@@ -59,8 +53,8 @@ def spgemm(
         Of the library of `A`: an array if `A` or `B` is an array, and a matrix if both are matrices.  Indices are
         sorted, and of 64 bits where C has 2**31 columns or entries, or more.  Values are float64 for
         ``precision="float64"`` and float32 otherwise, and Boolean for Boolean factors without a `precision`.  The
-        pattern is structural: an entry whose terms cancel is stored as 0, but for ``method="tasks"``.  The same call
-        gives the same bits every time, whatever the number of threads and the memory limit.
+        pattern is structural: an entry whose terms cancel is stored as 0.  The same call gives the same bits every
+        time, whatever the number of threads and the memory limit.
 
     Raises
     ------
@@ -83,6 +77,9 @@ def spgemm(
 
     Notes
     -----
+    Row by row (F. G. Gustavson, "Two fast algorithms for sparse matrices", 1978); on a GPU an analysis chooses for each
+    row how its entries are gathered.  The tiles on tensor cores of the paper are measured by the study.
+
     On a CPU up to 64 MB of work space are kept for the next call, unless `memory_limit` is given.
 
     Source: Zachariadis et al., "Accelerating sparse matrix-matrix multiplication with GPU Tensor Cores" (2020).
@@ -95,22 +92,19 @@ def spgemm(
     >>> spgemm(a, a, backend="cpu").toarray().tolist()
     [[1.0, 8.0], [0.0, 9.0]]
     """
-    _one_of("method", method, METHODS)
     on_gpu = check_pair(A, B)
     chosen_backend = choose_backend(backend, on_gpu)
     _check_limit(memory_limit)
-    if method in TILED and memory_limit is not None:
-        raise ValueError(f'memory_limit is kept by method="rows" and "auto", not by "{method}": choose one of them')
     chosen = choose_precision(A, B, precision)
     options: dict[str, Any] = {"exact": precision is None and both_integer(A, B), "check_finite": check_finite}
     if chosen_backend == "cuda":
         from spectile.tsparse.cuda import run as gpu
 
-        C = gpu.spgemm(A, B, chosen, method, memory_limit, host=not on_gpu, **options)
+        C = gpu.spgemm(A, B, chosen, memory_limit, host=not on_gpu, **options)
     else:
         from spectile.tsparse.cpu import run as cpu
 
-        C = cpu.spgemm(A, B, chosen, method, memory_limit, **options)
+        C = cpu.spgemm(A, B, chosen, memory_limit, **options)
     return as_boolean(C) if precision is None and both_boolean(A, B) else C
 
 
@@ -159,14 +153,14 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     return cpu.analyse(A, B, memory_limit)
 
 
-def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None, method: Method = "auto") -> Any:
-    """Bound the rounding error of each entry of ``spgemm(A, B, precision=precision, method=method)``.
+def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None) -> Any:
+    """Bound the rounding error of each entry of ``spgemm(A, B, precision=precision)``.
 
     Parameters
     ----------
     A, B : scipy.sparse matrix or array
         The factors.
-    precision, method : str
+    precision : str
         As for :func:`spgemm`.
 
     Returns
@@ -186,21 +180,15 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None, metho
     from spectile.tsparse import bounds
     from spectile.tsparse.cpu import symbolic as cpu
     from spectile.tsparse.cpu.operands import operands
+    from spectile.tsparse.rounding import rounded
 
-    _one_of("method", method, METHODS)
     if check_pair(A, B):
         raise TypeError("A and B are on a GPU, and the bound is computed on the host: copy them there with A.get()")
     chosen = choose_precision(A, B, precision)
     left, right = operands(A, B)
     pattern = cpu.symbolic(left, right)
-    half = IN_TILES if method in TILED else BY_ENTRY
-    bound = bounds.error_bound(left, right, chosen, half, pattern.values)
+    bound = bounds.error_bound(left, right, chosen, rounded(left, right, chosen), pattern.values)
     return sp.csr_array((bound, pattern.indices, pattern.indptr), shape=pattern.shape)
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(allowed)}")
 
 
 def _check_limit(memory_limit: int | None) -> None:

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spectile.tsparse.rounding import rounded
-from spectile.tsparse.types import HalfRange, Operand, Precision
+from spectile.tsparse.rounding import Rounded
+from spectile.tsparse.types import Operand, Precision
 
 
 def error_bound(
     A: Operand,
     B: Operand,
     precision: Precision,
-    half: HalfRange,
+    values: Rounded,
     product: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> np.ndarray:
     """Return the bound on each entry of C; see `spectile.tsparse.error_bound`.
@@ -23,12 +23,12 @@ def error_bound(
     ----------
     A, B : Operand
     precision : Precision
-    half : HalfRange
-        The range that float16 has to fit.
+    values : tuple
+        The values of A and B as they are multiplied, and the exponents that they were scaled by or None.
     product : callable
         Returns the values of C in float64 for values of A and of B.
     """
-    rounded_a, rounded_b, exponents = rounded(A, B, precision, half)
+    rounded_a, rounded_b, exponents = values
     a, b = np.abs(rounded_a.astype(np.float64)), np.abs(rounded_b.astype(np.float64))
     if exponents is not None:
         a = np.ldexp(a, exponents[0][A.row_of_entries()])

@@ -5,9 +5,8 @@ inputs rounded to 11 significant bits, products exact, sums in float32.  A backe
 numbers up to the order of the sums, because the rounding of the inputs happens here, before any backend.
 
 What float16 cannot hold is scaled by powers of two, a row of A and a column of B at a time, where an entry of either
-factor asks for it.  Entry by entry (``method="rows"``, whose arithmetic is float32's) each entry keeps its own power as
-it is, so that only entries beyond float32's normal range, or so large that sums could leave it, ask for more; in tiles,
-as tensor cores read them, whatever float16 itself does not hold.
+factor asks for it.  Each entry keeps its own power of two, since the arithmetic is float32's: only entries beyond
+float32's normal range, or so large that sums could leave it, ask for more.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from spectile.tsparse import errors
-from spectile.tsparse.types import BY_ENTRY, IN_TILES, HalfRange, Operand, Precision
+from spectile.tsparse.types import BY_ENTRY, HalfRange, Operand, Precision
 
 _UNSCALED = 2**13  # entries of C that are scaled back at a time
 
 Exponents = tuple[np.ndarray, np.ndarray]  # of the rows of A and of the columns of B
+Rounded = tuple[np.ndarray, np.ndarray, Exponents | None]  # values of A and of B, and what they were scaled by
 
 
 def round_tf32(values: Any, xp: Any = np) -> Any:
@@ -31,14 +31,14 @@ def round_tf32(values: Any, xp: Any = np) -> Any:
     return xp.where(xp.isnan(values), values, rounded)
 
 
-def fits_half(data: Any, half: HalfRange, xp: Any = np) -> bool:
+def fits_half(data: Any, half: HalfRange = BY_ENTRY, xp: Any = np) -> bool:
     """Return whether `half` holds the stored entries `data` as they are; it holds NaN and infinities."""
     size = xp.abs(data)
     nonzero = size[(size > 0) & (size < np.inf)]
     return not nonzero.size or (float(nonzero.max()) <= half.most and float(nonzero.min()) >= half.least)
 
 
-def half_exponents(data: Any, owner: Any, groups: int, what: str, half: HalfRange, xp: Any = np) -> Any:
+def half_exponents(data: Any, owner: Any, groups: int, what: str, half: HalfRange = BY_ENTRY, xp: Any = np) -> Any:
     """Return the exponents e with which ``data * 2**-e[owner]`` fits `half`.
 
     Parameters
@@ -52,7 +52,7 @@ def half_exponents(data: Any, owner: Any, groups: int, what: str, half: HalfRang
     what : str
         Name for the message, for example ``"row of A"``.
     half : HalfRange
-        `BY_ENTRY` or `IN_TILES`.
+        The range that scaled entries have to fit.
     xp : module
         NumPy or CuPy.
 
@@ -72,7 +72,7 @@ def half_exponents(data: Any, owner: Any, groups: int, what: str, half: HalfRang
         raise ValueError(
             f"{what} {worst} holds entries further apart than float16 can scale "
             f"(a factor 2**{half.top - round(np.log2(half.lost))}), and the small ones would become zero; "
-            + ('use method="rows"' if half is IN_TILES else 'use precision="tf32" or "float32"')
+            'use precision="tf32" or "float32"'
         )
     return exponents
 
@@ -85,24 +85,17 @@ def eleven_bits(values: Any) -> Any:
     return np.where(np.isfinite(values), rounded.view(np.float64), values).astype(np.float32)
 
 
-def round_half(data: np.ndarray, half: HalfRange) -> np.ndarray:
-    """Round to what `half` holds; returns float32."""
-    return eleven_bits(data) if half is BY_ENTRY else data.astype(np.float16).astype(np.float32)
-
-
-def rounded(
-    A: Operand, B: Operand, precision: Precision, half: HalfRange = BY_ENTRY
-) -> tuple[np.ndarray, np.ndarray, Exponents | None]:
+def rounded(A: Operand, B: Operand, precision: Precision) -> Rounded:
     """Return the values of A and B as `precision` takes them, and the exponents they were scaled by."""
     if precision.name == "float16":
-        if fits_half(A.data, half) and fits_half(B.data, half):
-            return round_half(A.data, half), round_half(B.data, half), None
+        if fits_half(A.data) and fits_half(B.data):
+            return eleven_bits(A.data), eleven_bits(B.data), None
         row = A.row_of_entries()
-        rows = half_exponents(A.data, row, A.shape[0], "row of A", half)
-        columns = half_exponents(B.data, B.indices, B.shape[1], "column of B", half)
+        rows = half_exponents(A.data, row, A.shape[0], "row of A")
+        columns = half_exponents(B.data, B.indices, B.shape[1], "column of B")
         data_a = np.ldexp(A.data.astype(np.float64), -rows[row])
         data_b = np.ldexp(B.data.astype(np.float64), -columns[B.indices])
-        return round_half(data_a, half), round_half(data_b, half), (rows, columns)
+        return eleven_bits(data_a), eleven_bits(data_b), (rows, columns)
     values = []
     for name, operand in (("A", A), ("B", B)):
         data = operand.data

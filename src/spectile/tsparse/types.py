@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -11,19 +11,11 @@ import numpy as np
 from spectile.core.precisions import canonical
 
 PrecisionName = Literal["float64", "float32", "tf32", "float16", "fp64", "fp32", "fp16"]
-Method = Literal["auto", "rows", "tiles", "tasks"]
-METHODS = ("auto", "rows", "tiles", "tasks")
-
-#: Methods whose elements are those of tiles.
-TILED = ("tiles", "tasks")
-
-HALF_MAX = 65504.0
-HALF_NORMAL = 2.0**-14
 
 
 @dataclass(frozen=True)
 class HalfRange:
-    """What a format for ``precision="float16"`` holds, and how rows and columns are scaled into it.
+    """What the arithmetic of ``precision="float16"`` holds, and how rows and columns are scaled into it.
 
     Attributes
     ----------
@@ -44,8 +36,6 @@ class HalfRange:
 #: Entry by entry: no sum of 2**31 products is above 2**127, and what a product loses below float32's normal range is
 #: what float32 loses.  Once scaled, a loss would grow with the way back: no product of scaled entries is below 2**-124.
 BY_ENTRY = HalfRange(2.0**-126, 2.0**48, 48, 2.0**-62)
-#: Tiles, whose elements are float16.
-IN_TILES = HalfRange(HALF_NORMAL, HALF_MAX, 15, 2.0**-24)
 
 
 @dataclass(frozen=True)
@@ -59,17 +49,11 @@ class Precision:
         Name of the type of C and of the sums.
     unit : float
         Unit roundoff of one operation of the sum.  Tensor cores may truncate, which doubles float32's.
-    element : {"float16", "float32", "float64"}
-        Name of the type of the elements of tiles.
-    tile_code : int
-        ``PRECISION`` of ``tiles.cu``.
     """
 
     name: str
     value: str
     unit: float
-    element: str
-    tile_code: int
 
     @functools.cached_property
     def dtype(self) -> np.dtype:
@@ -81,10 +65,10 @@ class Precision:
 PRECISIONS = {
     row.name: row
     for row in (
-        Precision("float64", "float64", 2.0**-53, "float64", 64),
-        Precision("float32", "float32", 2.0**-24, "float32", 32),
-        Precision("tf32", "float32", 2.0**-23, "float32", 19),
-        Precision("float16", "float32", 2.0**-23, "float16", 16),
+        Precision("float64", "float64", 2.0**-53),
+        Precision("float32", "float32", 2.0**-24),
+        Precision("tf32", "float32", 2.0**-23),
+        Precision("float16", "float32", 2.0**-23),
     )
 }
 
@@ -146,19 +130,9 @@ class Operand:
     largest: int | None = None
     lost: np.ndarray | None = None
 
-    def with_data(self, data: np.ndarray) -> Operand:
-        """Return the same pattern with other values."""
-        return replace(self, data=data)
-
     def row_of_entries(self) -> np.ndarray:
         """Return the row of each stored entry."""
         return np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))
-
-    def csr(self) -> Any:
-        """Return the factor as a scipy CSR array."""
-        import scipy.sparse as sp
-
-        return sp.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
 
 
 @dataclass
@@ -170,7 +144,6 @@ class Factor:
     indices: Any  # int32
     data: Any
     exponents: Any = None  # of the rows of A or the columns of B, where float16 needed scaling: both factors or none
-    half: HalfRange = BY_ENTRY
     given: Any = None  # what the caller gave, `spectile.tsparse.cuda.given.Given`
 
     @property

@@ -88,8 +88,8 @@ def arguments():
 
 
 @QUICK
-@given(arguments(), st.sampled_from(["rows", "tiles", "tasks"]), st.sampled_from([None, "float64", "float32"]))
-def test_products_of_all_inputs(chosen, method, precision):
+@given(arguments(), st.sampled_from([None, "float64", "float32"]))
+def test_products_of_all_inputs(chosen, precision):
     (m, k, n), left, right, seed = chosen
     rng = np.random.default_rng(seed)
     A, exact_a, held_a = matrix(rng, (m, k), *left)
@@ -100,7 +100,7 @@ def test_products_of_all_inputs(chosen, method, precision):
         precision = None
     exact = exact_a.dot(exact_b) if k else np.zeros((m, n), object)
     try:
-        C = multiply(A, B, method=method, precision=precision)
+        C = multiply(A, B, precision=precision)
     except ValueError as error:
         assert "sums of integers may exceed" in str(error) and precision is None and integers and not booleans
         sums = np.abs(exact_a).dot(np.abs(exact_b))
@@ -113,8 +113,7 @@ def test_products_of_all_inputs(chosen, method, precision):
     entries = C.tocoo()
     found[entries.row, entries.col] = True
     assert C.nnz == found.sum() and (found <= held).all()
-    if method != "tasks":
-        assert (found == held).all()
+    assert (found == held).all()
     dense = C.toarray()
     if booleans and precision is None:
         assert C.dtype == np.bool_ and (dense == (exact > 0)).all()
@@ -123,22 +122,21 @@ def test_products_of_all_inputs(chosen, method, precision):
         assert all(int(x) == y for x, y in zip(dense.flat, exact.flat, strict=True))
     else:
         bound = np.zeros((m, n))
-        limits = error_bound(A, B, precision=precision, method=method).tocoo()
+        limits = error_bound(A, B, precision=precision).tocoo()
         bound[limits.row, limits.col] = limits.data
         for x, y, most in zip(dense.flat, exact.flat, bound.flat, strict=True):
             assert abs(Fraction(float(x)) - y) <= Fraction(float(most))
-    if method == "rows":
-        pattern = symbolic(A, B, backend="cpu")
-        again, limited = (
-            pattern.multiply(A, B, precision=precision),
-            multiply(A, B, precision=precision, memory_limit=10**8),
-        )
-        for other in (again, limited):
-            assert type(other) is type(C) and other.dtype == C.dtype
-            for name in ("indptr", "indices", "data"):
-                np.testing.assert_array_equal(getattr(other, name), getattr(C, name))
-        if A.dtype == B.dtype == C.dtype and left[0] in STORED and right[0] in STORED and not booleans:
-            np.testing.assert_array_equal(pattern.numeric(A.data, B.data), C.data)
+    pattern = symbolic(A, B, backend="cpu")
+    again, limited = (
+        pattern.multiply(A, B, precision=precision),
+        multiply(A, B, precision=precision, memory_limit=10**8),
+    )
+    for other in (again, limited):
+        assert type(other) is type(C) and other.dtype == C.dtype
+        for name in ("indptr", "indices", "data"):
+            np.testing.assert_array_equal(getattr(other, name), getattr(C, name))
+    if A.dtype == B.dtype == C.dtype and left[0] in STORED and right[0] in STORED and not booleans:
+        np.testing.assert_array_equal(pattern.numeric(A.data, B.data), C.data)
 
 
 def in_chance_order(A, seed, form="csr"):
@@ -204,7 +202,7 @@ def test_integer_duplicates_are_summed_exactly(form, kind):
 EDGE = 2**53
 
 
-@pytest.mark.parametrize("run", ["spgemm", "multiply", "tiles"])
+@pytest.mark.parametrize("run", ["spgemm", "multiply"])
 @pytest.mark.parametrize(
     ("left", "right"),
     [
@@ -226,7 +224,7 @@ def test_integers_at_the_edge_are_exact_or_refused(left, right, run):
         if run == "multiply":
             C = symbolic(A, B, backend="cpu").multiply(A, B)
         else:
-            C = multiply(A, B, method="tiles" if run == "tiles" else "rows")
+            C = multiply(A, B)
     except ValueError as error:
         assert "sums of integers" in str(error)
         sizes = sum(abs(a * b[0]) for a, b in zip(left[0], right, strict=True))
@@ -277,8 +275,6 @@ def test_unchecked_values_are_passed_on(precision):
     for run in (multiply, pattern.multiply):
         with pytest.raises(ValueError, match="A holds nan at row 1, column 1"):
             run(A, B, precision=precision)
-    with pytest.raises(ValueError, match="A holds nan at row 1"):  # a tile would spread it over its zeros
-        multiply(A, B, precision=precision, method="tiles", check_finite=False)
     small = sp.csr_array(np.array([[2.0**-140, np.inf], [2.0**-141, 0]]))  # which float16 scales
     C = multiply(small, sp.csr_array(np.eye(2)), precision="float16", check_finite=False)
     np.testing.assert_array_equal(C.toarray(), [[2.0**-140, np.inf], [2.0**-141, 0]])

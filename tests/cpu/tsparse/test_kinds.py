@@ -17,30 +17,28 @@ def random(m, n, dtype, seed=1):
     return sp.csr_array((A.data, A.indices, A.indptr), shape=A.shape)
 
 
-@pytest.mark.parametrize("method", ["rows", "tiles"])
-def test_float32_comes_back_as_float32(method):
+def test_float32_comes_back_as_float32():
     A, B = random(20, 30, np.float32), random(30, 10, np.float32)
-    C = multiply(A, B, method=method)
+    C = multiply(A, B)
     assert C.dtype == np.float32
-    np.testing.assert_array_equal(C.data, multiply(A, B, precision="float32", method=method).data)
-    assert multiply(A, B.astype(np.float64), method=method).dtype == np.float64
-    assert multiply(A, B, precision="float64", method=method).dtype == np.float64
-    assert multiply(A, B.astype(np.int8), method=method).dtype == np.float32
+    np.testing.assert_array_equal(C.data, multiply(A, B, precision="float32").data)
+    assert multiply(A, B.astype(np.float64)).dtype == np.float64
+    assert multiply(A, B, precision="float64").dtype == np.float64
+    assert multiply(A, B.astype(np.int8)).dtype == np.float32
     pattern = symbolic(A, B, backend="cpu")
     assert pattern.multiply(A, B).dtype == np.float32
     assert pattern.multiply(A, B, precision="float64").dtype == np.float64
 
 
-@pytest.mark.parametrize("method", ["rows", "tiles"])
-def test_boolean_factors_give_a_boolean_product(method):
+def test_boolean_factors_give_a_boolean_product():
     A, B = random(20, 30, np.bool_), random(30, 10, np.bool_)
     A.data[3] = False
-    C = multiply(A, B, method=method)
+    C = multiply(A, B)
     assert C.dtype == np.bool_
     np.testing.assert_array_equal(C.toarray(), (A @ B).toarray())
     assert C.nnz == multiply(A, B, precision="float64").nnz, "a stored False is an entry"
     assert symbolic(A, B, backend="cpu").multiply(A, B).dtype == np.bool_
-    counts = multiply(A, B, precision="float64", method=method)
+    counts = multiply(A, B, precision="float64")
     np.testing.assert_array_equal(counts.toarray(), A.toarray().astype(int) @ B.toarray().astype(int))
 
 

@@ -118,13 +118,6 @@ def test_few_entries_in_many_columns_take_little():
         assert C.indices.tolist() == [3, 5, 7, 9, 10**9 - 1, 7, 9, 10**9 - 1]
 
 
-@pytest.mark.parametrize("method", ["tiles", "tasks"])
-def test_tiles_refuse_a_limit(method):
-    A = random(20, 20, 2, 4)
-    with pytest.raises(ValueError, match="memory_limit is kept by"):
-        spgemm(A, A, method=method, memory_limit=10**9, backend="cpu")
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("counted", [False, True])
 def test_an_interrupt_stops_a_product(threads, counted, monkeypatch):

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spectile.tsparse import error_bound, reference, rounding, spgemm, symbolic, types
+from spectile.tsparse import error_bound, rounding, spgemm, symbolic, types
 
 PRECISIONS = ("float64", "float32", "tf32", "float16")
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,11 +37,11 @@ def structural(A, B):
     return C
 
 
-def assert_product(C, A, B, precision="float64", method="auto"):
+def assert_product(C, A, B, precision="float64"):
     expected = structural(sp.csr_array(A), sp.csr_array(B))
     np.testing.assert_array_equal(C.indptr, expected.indptr)
     np.testing.assert_array_equal(C.indices, expected.indices)
-    bound = error_bound(A, B, precision=precision, method=method)
+    bound = error_bound(A, B, precision=precision)
     exact = np.asarray((A.astype(np.longdouble).toarray()) @ (B.astype(np.longdouble).toarray()))
     rows = np.repeat(np.arange(C.shape[0]), np.diff(C.indptr))
     error = np.abs(C.data - exact[rows, C.indices])
@@ -58,107 +58,41 @@ shapes = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 70))
     st.integers(0, 10**6),
     st.sampled_from(["normal", "ones", "integers", "wide"]),
     st.sampled_from(PRECISIONS),
-    st.sampled_from(["rows", "tiles"]),
 )
-def test_product_is_structural_and_within_its_bound(shape, density, seed, kind, precision, method):
+def test_product_is_structural_and_within_its_bound(shape, density, seed, kind, precision):
     m, k, n = shape
     A, B = random(m, k, density, seed, kind), random(k, n, density, seed + 1, kind)
-    C = multiply(A, B, precision=precision, method=method)
+    C = multiply(A, B, precision=precision)
     assert C.shape == (m, n)
     assert C.dtype == (np.float64 if precision == "float64" else np.float32)
-    assert_product(C, A, B, precision, method)
-
-
-@QUICK
-@given(shapes, st.floats(0, 0.6), st.integers(0, 10**6))
-def test_bitmap_format_returns_the_matrix(shape, density, seed):
-    A = random(shape[0], shape[2], density, seed)
-    M = reference.to_bitmap(A)
-    back = reference.to_csr(M)
-    A.sort_indices()
-    np.testing.assert_array_equal(back.indptr, A.indptr)
-    np.testing.assert_array_equal(back.indices, A.indices)
-    np.testing.assert_array_equal(back.data, A.data)
-    assert np.bitwise_count(M.bitmaps).sum() == A.nnz
-    assert (np.diff(M.index) == np.bitwise_count(M.bitmaps)).all()
-    assert (np.diff(M.index) > 0).all()
-
-
-@QUICK
-@given(shapes, st.floats(0, 0.3), st.integers(0, 10**6))
-def test_filter_drops_only_empty_products(shape, density, seed):
-    m, k, n = shape
-    A, B = (reference.to_bitmap(random(*s, density, seed + i)) for i, s in enumerate(((m, k), (k, n))))
-    a, b = reference.expand(A, B)
-    kept = set(zip(*(x.tolist() for x in reference.filter_tasks(A, B, a, b)), strict=True))
-    pattern_a, pattern_b = A.dense_tiles() != 0, B.dense_tiles() != 0
-    for task in zip(a.tolist(), b.tolist(), strict=True):
-        product = pattern_a[task[0]].astype(int) @ pattern_b[task[1]].astype(int)
-        assert (task in kept) == bool(product.any())
-
-
-def test_reference_counts_of_a_tridiagonal_matrix():
-    n = 64
-    A = sp.diags_array([np.ones(n - 1), np.ones(n), np.ones(n - 1)], offsets=[-1, 0, 1], format="csr")
-    counts = reference.table1(A)
-    assert counts["nnz_c"] == 5 * n - 6
-    assert counts["products"] == 9 * n - 10
-    assert counts["tiles_a"] == 8 + 14
-    assert counts["tiles_c"] == 8 + 14
-    # Diagonal tiles meet diagonal ones, and off-diagonal ones on both sides; two off-diagonals meet on the diagonal.
-    assert counts["tile_products"] == 8 + 14 * 2 + 14
-
-
-def test_compaction_drops_what_cancelled():
-    A = sp.csr_array(np.array([[1.0, 1.0], [0.0, 1.0]]))
-    B = sp.csr_array(np.array([[1.0, 2.0], [-1.0, 2.0]]))
-    tiles = (reference.to_bitmap(A), reference.to_bitmap(B))
-    assert len(reference.spgemm(*tiles).elements) == 4
-    assert len(reference.spgemm(*tiles, drop_cancelled=True).elements) == 3
-    np.testing.assert_array_equal(
-        reference.to_csr(reference.spgemm(*tiles, drop_cancelled=True)).toarray(), A.toarray() @ B.toarray()
-    )
-
-
-@QUICK
-@given(shapes, st.floats(0, 0.5), st.integers(0, 10**6), st.sampled_from(PRECISIONS))
-def test_tasks_leave_out_what_cancelled(shape, density, seed, precision):
-    m, k, n = shape
-    A, B = random(m, k, density, seed, "integers"), random(k, n, density, seed + 1, "integers")
-    C = multiply(A, B, precision=precision, method="tasks")
-    kept = multiply(A, B, precision=precision, method="rows")
-    kept.eliminate_zeros()
-    for name in ("indptr", "indices", "data"):
-        np.testing.assert_array_equal(getattr(C, name), getattr(kept, name))
+    assert_product(C, A, B, precision)
 
 
 def test_cancelled_entries_stay_stored():
     A = sp.csr_array(np.array([[1.0, -1.0]]))
     B = sp.csr_array(np.array([[3.0], [3.0]]))
-    for method in ("rows", "tiles"):
-        C = multiply(A, B, method=method)
-        assert C.nnz == 1
-        assert C.data[0] == 0
+    C = multiply(A, B)
+    assert C.nnz == 1
+    assert C.data[0] == 0
 
 
 @QUICK
-@given(shapes, st.floats(0, 0.4), st.integers(0, 10**6), st.sampled_from(["rows", "tiles"]))
-def test_products_associate_and_transpose(shape, density, seed, method):
+@given(shapes, st.floats(0, 0.4), st.integers(0, 10**6))
+def test_products_associate_and_transpose(shape, density, seed):
     m, k, n = shape
     A, B = random(m, k, density, seed, "integers"), random(k, n, density, seed + 1, "integers")
     C = random(n, m, density, seed + 2, "integers")
-    left = multiply(multiply(A, B, method=method), C, method=method)
-    right = multiply(A, multiply(B, C, method=method), method=method)
+    left = multiply(multiply(A, B), C)
+    right = multiply(A, multiply(B, C))
     np.testing.assert_array_equal(left.toarray(), right.toarray())
-    transposed = multiply(sp.csr_array(B.T), sp.csr_array(A.T), method=method)
-    np.testing.assert_array_equal(multiply(A, B, method=method).toarray().T, transposed.toarray())
+    transposed = multiply(sp.csr_array(B.T), sp.csr_array(A.T))
+    np.testing.assert_array_equal(multiply(A, B).toarray().T, transposed.toarray())
 
 
-@pytest.mark.parametrize("method", ["rows", "tiles"])
-def test_stored_zeros_are_entries(method):
+def test_stored_zeros_are_entries():
     A = sp.csr_array((np.array([0.0, 2.0]), np.array([0, 1]), np.array([0, 1, 2])), shape=(2, 2))
     B = sp.csr_array(np.array([[1.0, 0.0], [0.0, 3.0]]))
-    C = multiply(A, B, method=method)
+    C = multiply(A, B)
     assert C.nnz == 2
     np.testing.assert_array_equal(C.toarray(), [[0.0, 0.0], [0.0, 6.0]])
 
@@ -405,7 +339,7 @@ def test_error_bound_checks_its_factors():
     with pytest.raises(TypeError, match="not a sparse matrix"):
         error_bound(A.toarray(), A.T)
     with pytest.raises(ValueError, match="choose one of"):
-        error_bound(A, A.T.tocsr(), method="quick")
+        error_bound(A, A.T.tocsr(), precision="quick")
 
 
 @pytest.mark.parametrize("form", ["coo", "csc", "bsr"])
@@ -490,9 +424,8 @@ def test_float16_scales_rows_alone_and_columns_alone(tiny):
 
 def test_float16_of_integers_is_exact():
     A = random(50, 50, 0.2, 17, "integers")
-    for method in ("rows", "tiles"):
-        C = multiply(A, A, precision="float16", method=method)
-        np.testing.assert_array_equal(C.toarray(), A.toarray() @ A.toarray())
+    C = multiply(A, A, precision="float16")
+    np.testing.assert_array_equal(C.toarray(), A.toarray() @ A.toarray())
 
 
 class TestErrors:
@@ -540,10 +473,9 @@ class TestErrors:
         with pytest.raises(ValueError, match="column index outside 0 to 4"):
             multiply(A, sp.csr_array(self.A.T))
 
-    @pytest.mark.parametrize("option", ["precision", "method"])
-    def test_unknown_choice(self, option):
-        with pytest.raises(ValueError, match=f"{option} is 'other'; choose one of"):
-            spgemm(self.A, sp.csr_array(self.A.T), **{option: "other"})
+    def test_unknown_precision(self):
+        with pytest.raises(ValueError, match="precision is 'other'; choose one of"):
+            spgemm(self.A, sp.csr_array(self.A.T), precision="other")
 
     @pytest.mark.parametrize("limit", [0, -5])
     def test_memory_limit_not_positive(self, limit):
@@ -557,9 +489,6 @@ class TestErrors:
         assert_product(multiply(self.A, B, memory_limit=40_000), self.A, B)
 
     def test_range_of_float16(self):
-        A = sp.csr_array(np.array([[1.0, 2.0**-60]]))
-        with pytest.raises(ValueError, match=r"row of A 0 holds entries further apart .*2\*\*39"):
-            spgemm(A, sp.csr_array(A.T), precision="float16", method="tiles", backend="cpu")
         for small in (2.0**-60, 2.0**-100):
             rows, column = sp.csr_array([[1.0, 0], [0, small]]), sp.csr_array([[small], [0.75]])
             C = spgemm(rows, column, precision="float16", backend="cpu")
@@ -604,10 +533,6 @@ def test_parts_of_a_large_product_cover_its_rows(counts, chunk, most):
     assert (covered == 1).all()
 
 
-#: Functions of half.cuh that tell a `HalfRange`, and its attributes.
-RANGES = {"least": "least", "most": "most", "lost_below": "lost"}
-
-
 def test_counters_are_where_the_kernels_write():
     """The host reads places, flags and bins from the header; they do not overlap, and ranges are those of the table."""
     from spectile.tsparse.cuda import counters, units
@@ -632,11 +557,10 @@ def test_counters_are_where_the_kernels_write():
     assert {name: int(code) for name, code in modes.items()} == counters.ROUNDING
     kernels = (*counters.WINDOW_KERNELS, *counters.HASH_KERNELS, *counters.BLOCK_KERNELS, *counters.SORT_KERNELS)
     assert sorted({kernel.bin for kernel in kernels}) == list(range(counters.CONSTANTS["BINS_NUMERIC"]))
-    ranges = {name: re.search(rf"double {name}\(.*HALF \? ([^ ]+) : ([^;]+);", source).groups() for name in RANGES}
-    for half, which in ((types.BY_ENTRY, 0), (types.IN_TILES, 1)):
-        for name, attribute in RANGES.items():
-            text = ranges[name][which]
-            assert (float.fromhex(text) if "x" in text else float(text)) == getattr(half, attribute)
+    ranges = {"HALF_LEAST": "least", "HALF_MOST": "most", "HALF_LOST": "lost", "HALF_TOP": "top"}
+    for name, attribute in ranges.items():
+        (text,) = re.findall(rf"{name} = ([^,;]+)", source)
+        assert (float.fromhex(text) if "x" in text else float(text)) == getattr(types.BY_ENTRY, attribute)
 
 
 def test_import_is_light():

@@ -77,7 +77,6 @@ def test_columns_beyond_32_bits(where, dtype):
     np.testing.assert_array_equal(host(pattern.indices), expected.indices)
     for C in (
         spgemm(left, right, backend="cuda"),
-        spgemm(left, right, method="tiles", backend="cuda"),
         pattern.multiply(left, right),
         *([spgemm(left, right, memory_limit=10**6, backend="cuda")] if where == "host" else []),
     ):
@@ -98,7 +97,6 @@ def test_values_are_taken_where_the_matrix_stores_them(form, where):
     expected = spgemm(A, B, backend="cpu")
     left, right = (A, B) if where == "host" else (on_gpu(A), on_gpu(B))
     same(spgemm(left, right, backend="cuda"), expected, rtol=1e-12)
-    same(spgemm(left, right, method="tiles", backend="cuda"), expected, rtol=1e-12)
     pattern = symbolic(left, right, backend="cuda")
     same(pattern.multiply(left, right), expected, rtol=1e-12)
     for _ in range(2):
@@ -182,7 +180,7 @@ def test_arrays_give_an_array(left, right, form):
     G, H = on_gpu(A.asformat(form), left), on_gpu(A.asformat(form), right)
     wanted = sparse.csr_array if "array" in (left, right) else sparse.csr_matrix
     pattern = symbolic(G, H)
-    for C in (spgemm(G, H), spgemm(G, H, method="tasks"), pattern.multiply(G, H)):
+    for C in (spgemm(G, H), pattern.multiply(G, H)):
         assert type(C) is wanted
         np.testing.assert_allclose(C.toarray().get(), (A @ A).toarray(), rtol=1e-12)
 
@@ -200,9 +198,8 @@ def test_unchecked_values_are_passed_on(precision, where):
     options = {"precision": precision, "check_finite": False}
     for C in (spgemm(A, B, backend="cuda", **options), pattern.multiply(A, B, **options)):
         np.testing.assert_array_equal(host(C.toarray()), expected)
-    for method in ("rows", "tiles"):
-        with pytest.raises(ValueError, match="A holds nan at row 1, column 1"):
-            spgemm(A, B, method=method, precision=precision, backend="cuda", check_finite=method == "rows")
+    with pytest.raises(ValueError, match="A holds nan at row 1, column 1"):
+        spgemm(A, B, precision=precision, backend="cuda")
     C = spgemm(*small, precision="float16", backend="cuda", check_finite=False)
     np.testing.assert_array_equal(host(C.toarray()), [[2.0**-140, np.inf], [2.0**-141, 0]])
 

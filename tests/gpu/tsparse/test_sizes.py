@@ -36,13 +36,12 @@ def check(C, A, B):
     np.testing.assert_allclose(C.data.get(), expected.data, rtol=1e-13)
 
 
-@pytest.mark.parametrize("method", ["rows", "tiles"])
-def test_identity_of_two_million(method):
+def test_identity_of_two_million():
     """No row asks for a bitmap, and one of all columns would not fit in shared memory."""
     from cupyx.scipy.sparse import identity
 
     eye = identity(2_000_000, format="csr")
-    C = spgemm(eye, eye, method=method)
+    C = spgemm(eye, eye)
     assert C.nnz == 2_000_000
     assert bool((C.data == 1).all()) and bool((C.indices == eye.indices).all()) and bool((C.indptr == eye.indptr).all())
 
@@ -93,33 +92,13 @@ def test_one_full_row(precision):
     np.testing.assert_array_equal(C.data.get(), expected.data)
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32", "tf32", "float16"])
-def test_tiles_by_parts_give_the_same_bits(precision, monkeypatch):
-    from spectile.tsparse.cuda import parts
-    from spectile.tsparse.cuda.tiles import product
-
-    A = random(500, 400, 9, 6)
-    A.data[::7] *= 2.0**-30  # float16 scales
-    left, right = on_gpu(A), on_gpu(sp.csr_matrix(A.T))
-    whole = spgemm(left, right, precision=precision, method="tiles")
-    monkeypatch.setattr(product, "FEW_TASKS", 300)
-    monkeypatch.setattr(product.memory, "free_bytes", lambda: 0)
-    for most in (parts.MOST_ENTRIES, whole.nnz - 1):
-        monkeypatch.setattr(parts, "MOST_ENTRIES", most)
-        C = spgemm(left, right, precision=precision, method="tiles")
-        assert C.indices.dtype == C.indptr.dtype == (np.int32 if most > whole.nnz else np.int64)
-        assert bool((C.indptr == whole.indptr).all()) and bool((C.indices == whole.indices).all())
-        assert bool((C.data == whole.data).all())
-
-
-@pytest.mark.parametrize("method", ["rows", "tiles", "tasks"])
-def test_allocations_that_fail(method):
+def test_allocations_that_fail():
     """Each allocation in turn: MemoryError with the bytes, and the next call gives the same bits."""
     import cupy
 
     A = random(300, 300, 8, 7)
     G = on_gpu(A)
-    whole = spgemm(G, G, method=method)
+    whole = spgemm(G, G)
     pool = cupy.get_default_memory_pool()
 
     class Failing:
@@ -135,11 +114,11 @@ def test_allocations_that_fail(method):
     for number in range(1, 100):
         with cupy.cuda.using_allocator(Failing(number)):
             try:
-                spgemm(G, G, method=method)
+                spgemm(G, G)
             except MemoryError as error:
                 assert "bytes" in str(error)
             else:
                 break
-        again = spgemm(G, G, method=method)
+        again = spgemm(G, G)
         assert bool((again.data == whole.data).all())
     assert 5 <= number < 99

@@ -45,33 +45,17 @@ def on_gpu(A, dtype=np.float64):
     return csr_matrix(tuple(cupy.asarray(x) for x in arrays), shape=A.shape)
 
 
-def check(C, A, B, precision, method="auto"):
+def check(C, A, B, precision):
     """Pattern equal to the CPU's, every entry within its bound of the float64 product."""
     exact = spgemm(A, B, backend="cpu")
     C = C if sp.issparse(C) else C.get()
-    if method == "tasks":
-        C = with_dropped(C, exact)
     np.testing.assert_array_equal(C.indptr, exact.indptr)
     np.testing.assert_array_equal(C.indices, exact.indices)
-    bound = error_bound(A, B, precision=precision, method=method).data
+    bound = error_bound(A, B, precision=precision).data
     # The reference is itself rounded: the bound of float64 covers it.
     bound = bound + error_bound(A, B).data
     error = np.abs(C.data.astype(np.float64) - exact.data)
     assert (error <= bound).all(), float((error / bound).max())
-
-
-def with_dropped(C, exact):
-    """Return C with zeros where an entry of the pattern cancelled, which the paper's method drops."""
-    assert C.data.all()
-    row = np.repeat(np.arange(C.shape[0]), np.diff(C.indptr))
-    whole = exact.copy()
-    of_exact = np.repeat(np.arange(C.shape[0]), np.diff(exact.indptr)) * C.shape[1] + exact.indices
-    place = np.searchsorted(of_exact, row * C.shape[1] + C.indices)
-    whole.indices = exact.indices.copy()
-    whole.indices[place] = C.indices  # a column outside the pattern shows
-    whole.data = np.zeros(exact.nnz, C.data.dtype)
-    whole.data[place] = C.data
-    return whole
 
 
 def matrices(rng):
@@ -110,17 +94,6 @@ def test_every_kind_of_row(precision, rng):
         assert again[0].data.tobytes() == again[1].data.tobytes(), "the same call must give the same bits"
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_tiles(precision, rng):
-    for name, A, B in matrices(rng):
-        print(name)
-        left, right = on_gpu(A), on_gpu(B)
-        C = spgemm(left, right, precision=precision, method="tiles")
-        check(C, A, B, precision, "tiles")
-        again = spgemm(left, right, precision=precision, method="tiles")
-        assert C.data.tobytes() == again.data.tobytes(), "the same call must give the same bits"
-
-
 class Guarded:
     """An allocator that keeps every array between guard words, and says afterwards whether they stand."""
 
@@ -146,14 +119,13 @@ def test_nothing_is_written_beyond_an_array(precision, rng):
 
     for name, A, B in matrices(rng):
         left, right = on_gpu(A), on_gpu(B)
-        for method in ("rows", "tiles", "tasks"):
-            print(name, method)
-            guarded = Guarded()
-            with cupy.cuda.using_allocator(guarded):
-                C = spgemm(left, right, precision=precision, method=method)
-            check(C, A, B, precision, method)
-            assert len(guarded.blocks) >= 5 or not C.nnz
-            assert guarded.stand()
+        print(name)
+        guarded = Guarded()
+        with cupy.cuda.using_allocator(guarded):
+            C = spgemm(left, right, precision=precision)
+        check(C, A, B, precision)
+        assert len(guarded.blocks) >= 5 or not C.nnz
+        assert guarded.stand()
 
 
 @pytest.mark.parametrize("columns", [60_000, 2_500_000])
@@ -354,10 +326,6 @@ def test_bad_input(rng):
 
 
 def test_entries_outside_float16(rng):
-    wide = sp.csr_array(np.array([[1.0, 2.0**-60]]))
-    left, right = on_gpu(wide), on_gpu(sp.csr_array(wide.T))
-    with pytest.raises(ValueError, match="row of A 0 holds entries further apart"):
-        spgemm(left, right, precision="float16", method="tiles")
     for spread in (60, 100):
         A = random(300, 300, 0.03, rng)
         A.data *= 2.0 ** rng.integers(-spread, 1, A.nnz)
@@ -542,7 +510,7 @@ def test_rows_of_every_number_of_products(columns, dtype, rng):
 
 
 def test_views_of_odd_offsets_and_sums_that_cancel(rng):
-    """Arrays that begin anywhere; an entry whose terms cancel is stored as 0 by rows and by tiles."""
+    """Arrays that begin anywhere; an entry whose terms cancel is stored as 0."""
     import cupy
     from cupyx.scipy.sparse import csr_matrix
 
@@ -560,11 +528,10 @@ def test_views_of_odd_offsets_and_sums_that_cancel(rng):
             csr_matrix(tuple(arrays[i : i + 3]), shape=matrix.shape, copy=False) for i, matrix in ((0, A), (3, B))
         )
         pattern = spgemm(abs(A), abs(B), backend="cpu")
-        for method in ("rows", "tiles"):
-            C = spgemm(left, right, method=method)
-            np.testing.assert_array_equal(C.indices.get(), pattern.indices)
-            np.testing.assert_array_equal(C.indptr.get(), pattern.indptr)
-            check(C, *(matrix.astype(dtype).astype(np.float64) for matrix in (A, B)), dtype, method)
+        C = spgemm(left, right)
+        np.testing.assert_array_equal(C.indices.get(), pattern.indices)
+        np.testing.assert_array_equal(C.indptr.get(), pattern.indptr)
+        check(C, *(matrix.astype(dtype).astype(np.float64) for matrix in (A, B)), dtype)
 
 
 def test_columns_of_a_symbolic_product_alone(rng):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spectile.tsparse import reference, spgemm
+from spectile.tsparse import spgemm
 from spectile.tsparse.types import PRECISIONS
 from spectile_study.__main__ import main
 from spectile_study.bench import record, sheets
@@ -18,6 +18,7 @@ from spectile_study.bench.case import Context, InputAbsent, Method, Skipped
 from spectile_study.bench.measure.checks import check_method
 from spectile_study.cases.tsparse import build as cases
 from spectile_study.cases.tsparse import called, checks
+from spectile_study.cases.tsparse.tiles import reference
 from spectile_study.inputs import families, suitesparse
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -30,9 +30,9 @@ prepare(int rows, int columns, int nnz, int rounding, int finite, const int* ptr
         } else if (rounding == TF32) {
             y = tf32(float(y));
         }
-        if (rounding >= HALF && isfinite(x)) {
+        if (rounding == HALF && isfinite(x)) {
             const IN size = x < 0 ? -x : x;
-            if (size > IN(most(rounding)) || (size > 0 && size < IN(least(rounding)))) found |= HALF_RANGE;
+            if (size > IN(HALF_MOST) || (size > 0 && size < IN(HALF_LEAST))) found |= HALF_RANGE;
             y = eleven_bits(x);
         }
         if (out != nullptr) out[p] = y;

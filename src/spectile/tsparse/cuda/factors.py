@@ -20,7 +20,7 @@ from spectile.tsparse.cuda.counters import CONSTANTS, FLAGS, HEAD, ROUNDING, UNS
 from spectile.tsparse.cuda.given import Given, arranged, given
 from spectile.tsparse.cuda.plans import Addresses, plan
 from spectile.tsparse.rounding import half_exponents
-from spectile.tsparse.types import BY_ENTRY, IN_TILES, Factor, HalfRange, Precision, lookup
+from spectile.tsparse.types import Factor, Precision
 
 _ROUNDING = {name: ROUNDING[code] for name, code in (("tf32", "TF32"), ("float16", "HALF"))}
 _KEEP = ROUNDING["KEEP"]
@@ -33,7 +33,6 @@ def with_checked_factors(
     B: Any,
     precision: Precision,
     use: Callable[[Factor, Factor, Any], Any],
-    half: HalfRange = BY_ENTRY,
     *,
     check_finite: bool = True,
 ) -> Any:
@@ -44,15 +43,14 @@ def with_checked_factors(
     counters = Counters(A.shape[0])
     raw = given(A, B, check_finite=check_finite)
     same = raw[0] is raw[1]
-    left = _check(raw[0], precision, counters, 0, half, raw, check_finite)
-    right = left if same else _check(raw[1], precision, counters, 1, half, raw, check_finite)
+    left = _check(raw[0], precision, counters, 0, raw, check_finite)
+    right = left if same else _check(raw[1], precision, counters, 1, raw, check_finite)
     try:
         return use(left, right, counters)
     except Invalid as invalid:
         flags = [invalid.args[0], invalid.args[0] if same else invalid.args[1]]
     clean = [
-        _canonicalize(matrix, int(flags[which]), precision, which, half, check_finite)
-        for which, matrix in enumerate(raw)
+        _canonicalize(matrix, int(flags[which]), precision, which, check_finite) for which, matrix in enumerate(raw)
     ]
     counters = Counters(A.shape[0])
     if any(out_of_range for _, _, out_of_range in clean):
@@ -72,18 +70,11 @@ def checked(left: Factor, right: Factor, counters: Counters | None) -> tuple[Fac
     return left, right
 
 
-def _rounding(precision: Precision, half: HalfRange) -> int:
-    if precision.name == "float16" and half is IN_TILES:
-        return ROUNDING["HALF_TILE"]
-    return _ROUNDING.get(precision.name, _KEEP)
-
-
 def _check(
     matrix: Any,
     precision: Precision,
     counters: Counters,
     which: int,
-    half: HalfRange,
     factors: Sequence[Any] = (),
     check_finite: bool = True,
 ) -> Factor:
@@ -94,7 +85,7 @@ def _check(
     import cupy
 
     shape, indptr, indices, data = matrix.shape, matrix.indptr, matrix.indices, matrix.data
-    nnz, out, rounding = indices.size, data, _rounding(precision, half)
+    nnz, out, rounding = indices.size, data, _ROUNDING.get(precision.name, _KEEP)
     if rounding != _KEEP or data.dtype != precision.dtype:
         out = cupy.empty(nnz, precision.dtype)
     if nnz or shape[0]:
@@ -110,7 +101,7 @@ def _check(
         launch: _Check = plan(("check", counters.device, sizes), made)
         rounded = 0 if out is data else address(out)
         launch(counters.stream, address(indptr), address(indices), address(data), rounded, counters.head)
-    return Factor(shape, indptr, indices, out, half=half, given=matrix)
+    return Factor(shape, indptr, indices, out, given=matrix)
 
 
 class _Check:
@@ -156,14 +147,14 @@ class _Compare:
 
 
 def _canonicalize(
-    matrix: Given, flags: int, precision: Precision, which: int, half: HalfRange, check_finite: bool
+    matrix: Given, flags: int, precision: Precision, which: int, check_finite: bool
 ) -> tuple[Given, Factor, bool]:
     """Raise on what is wrong, sort and sum what is not canonical, and tell whether float16 needs scaling."""
     _raise_wrong(matrix, flags, precision, "AB"[which])
     counters = Counters(1)
     if flags & UNSORTED:
         matrix = replace(arranged("AB"[which], matrix), held=matrix.held)
-    factor = _check(matrix, precision, counters, 0, half, (), check_finite)
+    factor = _check(matrix, precision, counters, 0, (), check_finite)
     if flags & UNSORTED:
         flags = counters.read()[HEAD["FLAGS"]]
         _raise_wrong(matrix, flags, precision, "AB"[which])
@@ -197,7 +188,6 @@ def _scale(matrix: Any, factor: Factor, counters: Counters, which: int) -> None:
     sizes: tuple[Any, ...] = (np.int32(rows), np.int32(by_row))
     arrays = (matrix.indptr, matrix.indices, matrix.data, exponents)
     kernel(unit, f"exponents_{kind}")(shape, *sizes, *arrays)
-    sizes = (*sizes, np.int32(_rounding(lookup("float16"), factor.half)), np.int32(factor.half.top))
     flags = counters.head + 4 * which  # so that the kernel writes to those of this factor
     kernel(unit, f"scale_{kind}")(shape, *sizes, *arrays, factor.data, flags)
     factor.exponents = exponents
@@ -211,7 +201,7 @@ def _lost(matrix: Any, factor: Factor, which: int) -> Exception:
     rows = cupy.arange(factor.nnz, dtype=matrix.indptr.dtype)
     owner = matrix.indices if which else cupy.searchsorted(matrix.indptr, rows, side="right") - 1
     try:
-        half_exponents(matrix.data, owner, len(factor.exponents), what, factor.half, cupy)
+        half_exponents(matrix.data, owner, len(factor.exponents), what, xp=cupy)
     except ValueError as error:
         return error
     return RuntimeError(f"scaling of the {what} to float16 failed")
@@ -223,8 +213,7 @@ def unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: i
         return data
     rows, counters = len(indptr) - 1, Counters(1)
     if len(data):
-        sizes = (np.int32(rows), np.int32(A.half.top))
-        arguments = (*sizes, indptr, indices, data, A.exponents[first:], B.exponents, counters.head)
+        arguments = (np.int32(rows), indptr, indices, data, A.exponents[first:], B.exponents, counters.head)
         kernel(units.SCALING, "unscale")(choose.scale(rows), *arguments)
     if counters.read()[HEAD["FLAGS"]]:
         raise errors.beyond_float32("an entry of C is")

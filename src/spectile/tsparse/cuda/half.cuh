@@ -14,9 +14,8 @@ __device__ __forceinline__ float eleven_bits(double x) {
     return float(__longlong_as_double((bits + 0x1ffffffffffull + ((bits >> 42) & 1)) & ~0x3ffffffffffull));
 }
 
-// The range of entries for float16 (types.py: BY_ENTRY, IN_TILES), and the size below which scaled ones are lost.
-__device__ __forceinline__ double least(int rounding) { return rounding == HALF ? 0x1p-126 : 0x1p-14; }
-__device__ __forceinline__ double most(int rounding) { return rounding == HALF ? 0x1p48 : 65504; }
-__device__ __forceinline__ double lost_below(int rounding) { return rounding == HALF ? 0x1p-62 : 0x1p-24; }
+// The range of entries for float16 (types.py: BY_ENTRY), what the largest of a scaled row is below, and what is lost.
+constexpr double HALF_LEAST = 0x1p-126, HALF_MOST = 0x1p48, HALF_LOST = 0x1p-62;
+constexpr int HALF_TOP = 48;
 
 }  // namespace

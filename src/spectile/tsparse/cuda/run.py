@@ -15,18 +15,14 @@ from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
 from spectile.tsparse.cuda.given import MOST_INDEX, Given, copied_bytes, given
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
-from spectile.tsparse.cuda.tiles.choose import may_pay, pay
-from spectile.tsparse.cuda.tiles.convert import count_tiles
-from spectile.tsparse.cuda.tiles.product import multiply_to_csr
-from spectile.tsparse.matrices import device_csr, host_csr, index_type, is_array, require_exact, to_host
-from spectile.tsparse.types import BY_ENTRY, IN_TILES, TILED, Factor, Precision, lookup
+from spectile.tsparse.matrices import device_csr, host_csr, index_type, is_array, require_exact
+from spectile.tsparse.types import Factor, Precision, lookup
 
 
 def spgemm(
     A: Any,
     B: Any,
     precision: Precision,
-    method: str,
     memory_limit: int | None,
     host: bool,
     *,
@@ -46,29 +42,20 @@ def spgemm(
                 f"raise it to at least {need}"
             )
         memory_limit -= copies
-    factors = given(A, B, check_finite=check_finite or method in TILED)
+    factors = given(A, B, check_finite=check_finite)
     array, (rows, columns) = is_array(A, B), (A.shape[0], B.shape[1])
     if exact:
         require_exact(*sizes(*factors), lambda: _largest_sum(*factors, memory_limit))
-    if method in TILED:
-        return _by_tiles(*factors, precision, method, host, array, columns)
 
     def product(left: Factor, right: Factor, counters: Counters | None) -> Any:
         held = right.given.held
         if host:
             C = _gather_on_host(left, right, precision, memory_limit, counters)
             return host_csr((rows, columns), *renamed(*C, held, columns), array)
-        tiled = method == "auto" and memory_limit is None and check_finite  # a tile spreads NaN over its zeros
-        if tiled and may_pay(left.nnz, left.shape[0], precision.name):
-            tiles = count_tiles(checked(left, right, counters)[0])
-            if pay(left.nnz, tiles.tiles, precision.name):
-                C = multiply_to_csr(left, right, precision, counted=tiles)
-                return device_csr((rows, columns), *renamed(*C, held, columns), array)
-            counters = None
         C = to_csr(left, right, precision, memory_limit, counters)
         return device_csr((rows, columns), *renamed(*C, held, columns), array)
 
-    return with_checked_factors(*factors, precision, product, BY_ENTRY, check_finite=check_finite)
+    return with_checked_factors(*factors, precision, product, check_finite=check_finite)
 
 
 def renamed(indptr: Any, indices: Any, data: Any, held: Any, columns: int) -> tuple[Any, Any, Any]:
@@ -97,15 +84,6 @@ def _largest_sum(A: Given, B: Given, memory_limit: int | None) -> float:
 
     left = replace(A, data=abs(A.data))
     return with_checked_factors(left, left if B is A else replace(B, data=abs(B.data)), double, largest)
-
-
-def _by_tiles(A: Given, B: Given, precision: Precision, method: str, host: bool, array: bool, columns: int) -> Any:
-    def product(left: Factor, right: Factor, counters: Counters | None) -> Any:
-        C = multiply_to_csr(*checked(left, right, counters), precision, drop_cancelled=method == "tasks")
-        return device_csr((left.shape[0], columns), *renamed(*C, right.given.held, columns), array)
-
-    C = with_checked_factors(A, B, precision, product, IN_TILES)
-    return to_host(C, array) if host else C
 
 
 def chunk_of(memory_limit: int | None, rows: int, columns: int) -> tuple[int, int]:

@@ -1,16 +1,14 @@
 // The powers of two of float16, for the products whose entries leave its range.
 
-#include <cuda_fp16.h>
-
 #include "half.cuh"
 
 namespace {
 
 // float16 with powers of two: the exponent of the largest entry of each row (of A) or column (of B), the entries divided by
-// it, and C multiplied back.  EMPTY marks a row or column without a nonzero; the largest entry comes below 2^top.
-__device__ __forceinline__ int half_shift(const int* exponents, int owner, int top) {
+// it, and C multiplied back.  EMPTY marks a row or column without a nonzero; the largest entry comes below 2^HALF_TOP.
+__device__ __forceinline__ int half_shift(const int* exponents, int owner) {
     const int exponent = exponents == nullptr ? EMPTY : exponents[owner];
-    return exponent == EMPTY ? 0 : exponent - top;
+    return exponent == EMPTY ? 0 : exponent - HALF_TOP;
 }
 
 template <class IN>
@@ -29,18 +27,15 @@ __device__ void find_exponents(int rows, int by_row, const int* ptr, const int* 
 }
 
 template <class IN>
-__device__ void scale_entries(int rows, int by_row, int rounding, int top, const int* ptr, const int* idx, const IN* in,
+__device__ void scale_entries(int rows, int by_row, const int* ptr, const int* idx, const IN* in,
                               const int* exponents, VALUE* out, int* head) {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
     int lost = 0;
     if (row < rows)
         for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
-            const double scaled = scalbn(double(in[p]), -half_shift(exponents, by_row ? row : idx[p], top));
-            if (scaled != 0 && fabs(scaled) < lost_below(rounding)) lost = LOST;
-            if (!isfinite(scaled))
-                out[p] = VALUE(scaled);
-            else
-                out[p] = rounding == HALF ? eleven_bits(scaled) : __half2float(__double2half(scaled));
+            const double scaled = scalbn(double(in[p]), -half_shift(exponents, by_row ? row : idx[p]));
+            if (scaled != 0 && fabs(scaled) < HALF_LOST) lost = LOST;
+            out[p] = isfinite(scaled) ? eleven_bits(scaled) : VALUE(scaled);
         }
     lost = __reduce_or_sync(ALL, lost);
     if (lost && (threadIdx.x & 31) == 0) atomicOr(&head[FLAGS], lost);
@@ -55,21 +50,20 @@ extern "C" {
                                                             const TYPE* in, int* exponents) {                             \
         find_exponents<TYPE>(rows, by_row, ptr, idx, in, exponents);                                                      \
     }                                                                                                                     \
-    __global__ void __launch_bounds__(256) scale_##TYPE(int rows, int by_row, int rounding, int top, const int* ptr,      \
-                                                        const int* idx, const TYPE* in, const int* exponents, VALUE* out, \
-                                                        int* head) {                                                      \
-        scale_entries<TYPE>(rows, by_row, rounding, top, ptr, idx, in, exponents, out, head);                             \
+    __global__ void __launch_bounds__(256) scale_##TYPE(int rows, int by_row, const int* ptr, const int* idx,             \
+                                                        const TYPE* in, const int* exponents, VALUE* out, int* head) {    \
+        scale_entries<TYPE>(rows, by_row, ptr, idx, in, exponents, out, head);                                            \
     }
 HALF_SCALING(float)
 HALF_SCALING(double)
 
-__global__ void __launch_bounds__(256) unscale(int rows, int top, const int* ptr, const int* idx, VALUE* val,
+__global__ void __launch_bounds__(256) unscale(int rows, const int* ptr, const int* idx, VALUE* val,
                                                const int* row_exponents, const int* column_exponents, int* head) {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
     int found = 0;
     if (row < rows)
         for (int p = ptr[row] + (threadIdx.x & 7); p < ptr[row + 1]; p += 8) {
-            const int shift = half_shift(row_exponents, row, top) + half_shift(column_exponents, idx[p], top);
+            const int shift = half_shift(row_exponents, row) + half_shift(column_exponents, idx[p]);
             const VALUE scaled = scalbn(val[p], shift);
             if (isfinite(val[p]) && !isfinite(scaled)) found = FLOAT_RANGE;
             val[p] = scaled;

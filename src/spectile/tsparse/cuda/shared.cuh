@@ -26,7 +26,7 @@ enum Head {
     KEPT = 42,          // 64 bits: words of the bitmaps that the rows of the window bins keep
 };
 enum Flag { BAD_INDEX = 1, NOT_FINITE = 4, HALF_RANGE = 8, FLOAT_RANGE = 16, LOST = 32, BAD_POINTER = 64, OTHER_PATTERN = 128 };
-enum Rounding { KEEP = 0, TF32 = 1, HALF = 2, HALF_TILE = 3 };
+enum Rounding { KEEP = 0, TF32 = 1, HALF = 2 };
 
 // Mean lengths of the rows of B from which more lanes take a row.
 constexpr int MIDDLE_MEAN = 10;

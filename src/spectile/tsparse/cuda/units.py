@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-import numpy as np
-
 from spectile.core.compile import PORTABLE, Unit, prepare
 from spectile.core.device import describe
 from spectile.tsparse.cuda import choose
@@ -20,7 +18,6 @@ from spectile.tsparse.cuda.counters import (
     SortKernel,
     WindowKernel,
 )
-from spectile.tsparse.types import PRECISIONS
 
 _VALUES = {"float32": {"VALUE": "float"}, "float64": {"VALUE": "double"}}
 
@@ -38,13 +35,6 @@ def _by_kernel(
         for value, unit in _by_value(source, NAME=one.name, **one.defines, **more).items():
             units[value][one.name] = unit
     return units
-
-
-def _task_product(precision: str, tensor: int) -> Unit:
-    known = PRECISIONS[precision]
-    bits = 8 * np.dtype(known.element).itemsize
-    defines = {"PRECISION": str(known.tile_code), "INPUT_BITS": str(bits), "TENSOR": str(tensor)}
-    return Unit(__package__, ("tiles/product.cu",), PORTABLE, defines)
 
 
 #: By the name of the type of C, and the factor's, by NumPy's letter.
@@ -82,23 +72,16 @@ BLOCK = _by_kernel("rows/block.cu", BLOCK_KERNELS, REUSE="0")
 REUSE_WINDOW = _by_kernel("rows/window.cu", WINDOW_KERNELS, REUSE="1")
 REUSE_HASH = _by_kernel("rows/reuse.cu", HASH_KERNELS)
 REUSE_BLOCK = _by_kernel("rows/block.cu", BLOCK_KERNELS, REUSE="1")
-#: Tiles and their task list: what needs no values, and counting and multiplication by the name of the precision.
-TASK_LIST = Unit(__package__, ("tiles/list.cu",), PORTABLE)
-TASK_PRODUCT = {name: _task_product(name, int(name != "float32")) for name in PRECISIONS}
-#: The same without tensor cores, for the study (the paper's nonTCU).
-TASK_PLAIN = _task_product("float16", 0)
 _NUMERIC = (SORT, WINDOW, HASH, WIDE_HASH, BLOCK, REUSE_WINDOW, REUSE_HASH, REUSE_BLOCK)
 UNITS = (
     SYMBOLIC_BLOCK,
-    TASK_LIST,
-    TASK_PLAIN,
     SCALING,
     PATTERN,
     ANALYSIS,
     *SYMBOLIC_WINDOWS.values(),
     SYMBOLIC_TABLES,
     SYMBOLIC_SORTS,
-    *(unit for family in (CHECK, PLACE, LIST, TASK_PRODUCT) for unit in family.values()),
+    *(unit for family in (CHECK, PLACE, LIST) for unit in family.values()),
     *(unit for family in _NUMERIC for kernels in family.values() for unit in kernels.values()),
 )
 #: The numeric phase of a product, by the family of a kernel.

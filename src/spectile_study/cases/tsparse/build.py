@@ -4,9 +4,9 @@ Methods (the column ``method``): ``tasks_<precision>`` is the paper's (task list
 tensor cores, compaction), conversions to and from bitmap tiles apart as in the paper; ``tasks_nontcu`` the same in
 float16 without tensor cores, and ``tasks_csr_float16`` from CSR to CSR.  ``spectile_<precision>`` is ``spgemm(A, A,
 precision=...)``, CSR to CSR with sorted columns, check of the input, analysis and allocations included;
-``rows_<precision>`` the product by rows of checked and rounded factors; ``tiles_csr_<precision>`` is ``method="tiles"``
-from CSR to CSR, which keeps the entries that cancel; ``cusparse_<precision>`` the vendor's product with its
-allocations; ``scipy_<precision>`` SciPy's product and the sort that brings it to the same form (entries that cancel are
+``rows_<precision>`` the same of checked and rounded factors; ``tiles_csr_<precision>`` is the paper's product from CSR
+to CSR, which keeps the entries that cancel; ``cusparse_<precision>`` the vendor's product with its allocations;
+``scipy_<precision>`` SciPy's product and the sort that brings it to the same form (entries that cancel are
 left out).  The ending ``_empty_pool`` marks calls that find CuPy's memory pool empty, ``_one_thread`` calls on one
 thread of the CPU, where the others take as many as Numba is given.  On a GPU times are events after the second-level
 cache was overwritten, but for ``_as_called``, the wall clock of a public call and a wait, and ``_throughput``, the same
@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from spectile.tsparse import reference
-from spectile.tsparse.types import HALF_MAX, HALF_NORMAL
+from spectile.core.tiling import ceil_div
 from spectile_study.bench.case import Context, InputAbsent, Method, Problem
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.tsparse import host, second_set
 from spectile_study.cases.tsparse.checks import Check
+from spectile_study.cases.tsparse.tiles import half, reference
 from spectile_study.inputs import suitesparse
 
 PAPER = "tsparse"
@@ -78,11 +78,11 @@ def _index(entry: suitesparse.Entry, table: Path | None) -> Method:
 
 def table1(A: Any) -> dict[str, Any]:
     """Return Table 1's counts of A squared, tile counts after the filter (as `reference.table1`, compiled)."""
-    from spectile.tsparse.cpu.tiles import tile_counts
+    from spectile_study.cases.tsparse.tiles.counts import tile_counts
 
     tiles = reference.to_bitmap(A)
-    width = -(-A.shape[1] // reference.TILE)
-    start = np.searchsorted(tiles.tile_rows, np.arange(-(-A.shape[0] // reference.TILE) + 1))
+    width = ceil_div(A.shape[1], reference.TILE)
+    start = np.searchsorted(tiles.tile_rows, np.arange(ceil_div(A.shape[0], reference.TILE) + 1))
     factor = (start, tiles.tile_columns, tiles.bitmaps)
     tiles_c, tile_products, nnz_c = tile_counts(factor, factor, max(width, 1))
     density = tiles.density if tiles.tiles else np.zeros(1)
@@ -105,7 +105,7 @@ def conditions(A: Any) -> dict[str, Any]:
     size = np.abs(A.data[A.data != 0])
     return {
         "square": A.shape[0] == A.shape[1],
-        "half_range": bool(size.size == 0 or (size.max() <= HALF_MAX and size.min() >= HALF_NORMAL)),
+        "half_range": bool(size.size == 0 or (size.max() <= half.MOST and size.min() >= half.NORMAL)),
         "row_mean": float(A.nnz / max(A.shape[0], 1)),
         "row_max": int(np.diff(A.indptr).max(initial=0)),
     }

@@ -12,11 +12,14 @@ from spectile.tsparse import error_bound, spgemm
 from spectile.tsparse.rounding import fits_half, half_exponents
 from spectile.tsparse.types import HalfRange, lookup
 from spectile_study.bench.case import Method, Value
+from spectile_study.cases.tsparse.tiles import half
 
 #: Methods that leave out entries which cancel, by the first word of their names.
 DROPPING = ("scipy", "tasks", "cusp")
 #: Products of up to this many entries are checked entry by entry; larger ones by their action on a random vector.
 LARGEST_CHECKED = 20_000_000
+#: The name of the bound of tiles whose elements are float16.
+FLOAT16_IN_TILES = "float16 in tiles"
 
 
 class Check:
@@ -61,7 +64,8 @@ class Check:
             return {"error_pattern": 1.0, "error_fro_rel": float("nan"), "error_bound_ratio": float("nan")}
         values = C.data.astype(np.float64)
         error = xp.abs(values - data)
-        bound = f"{precision} in tiles" if precision == "float16" and name.startswith(("tiles", "tasks")) else precision
+        tiled = precision == "float16" and name.startswith(("tiles", "tasks"))
+        bound = FLOAT16_IN_TILES if tiled else precision
         self.smape[name] = _smape(values, data, xp)
         if self.library is not None and len(library := self._array("library", xp)) == len(values):
             self.smape_library[name] = _smape(values, library, xp)
@@ -99,9 +103,9 @@ class Check:
         else:
             reference = own = self._array("rounding of the reference", np)
             if name != "float64":
-                precision, _, tiles = name.partition(" ")
-                method: Any = "tiles" if tiles else "rows"
-                own = error_bound(*self._factors("float32"), precision=precision, method=method).data  # type: ignore[arg-type]
+                factors = self._factors("float32")
+                tiled = name == FLOAT16_IN_TILES
+                own = (half.error_bound(*factors) if tiled else error_bound(*factors, precision=name)).data  # type: ignore[arg-type]
             array = own + reference
         self._kept[key] = array
         return array

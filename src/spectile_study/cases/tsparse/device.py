@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from spectile.tsparse import spgemm
-from spectile.tsparse.types import BY_ENTRY, IN_TILES, PRECISIONS, lookup
+from spectile.tsparse.types import BY_ENTRY, PRECISIONS, lookup
 from spectile_study.bench.case import Method, Skipped
 from spectile_study.cases.tsparse import called, installed
 from spectile_study.cases.tsparse.checks import Check, half_reason
 from spectile_study.cases.tsparse.host import product
 from spectile_study.cases.tsparse.phases import phases_of, phases_of_tasks
+from spectile_study.cases.tsparse.tiles.half import IN_TILES, unscale
 
 #: Products of entries a product of tiles from which our product by tiles is measured, and entries of C up to which.
 DENSE_TILES, LARGEST_TILED = 4, 100_000_000
@@ -105,25 +106,24 @@ def _task_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: C
 
 def _tasks(name: str, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method]:
     """Return the paper's method in one precision, its factors converted already as in the paper's time."""
-    from spectile.tsparse.cuda import units
-    from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
-    from spectile.tsparse.cuda.tiles.convert import convert, to_csr
-    from spectile.tsparse.cuda.tiles.product import product as product_of_tiles
+    import cupy
+
     from spectile.tsparse.matrices import device_csr
+    from spectile_study.cases.tsparse.tiles import product as by_tiles
+    from spectile_study.cases.tsparse.tiles import units
+    from spectile_study.cases.tsparse.tiles.convert import to_csr
 
     precision = lookup(name)
     G = on_gpu[precision.dtype.name]
-    left, right = with_checked_factors(G, G, precision, checked, IN_TILES)
-    tiles = convert(left, precision)
-    others = tiles if right is left else convert(right, precision)
+    tiles, others, exponents = by_tiles.tiled(G, G, precision)
 
     def method(called: str, unit: Any) -> Method:
         def run() -> Any:
-            return product_of_tiles(tiles, others, precision, unit)
+            return by_tiles.product(tiles, others, precision, unit)
 
         def check_unscaled(C: Any) -> dict[str, float]:
             indptr, indices, data = to_csr(C, precision)
-            unscale(data, indptr, indices, left, right, 0)
+            data = unscale(data, indptr, indices, exponents, 0, cupy)
             return check(called, name, device_csr(C.shape, indptr, indices, data))
 
         phases = phases_of_tasks(tiles, others, precision, unit)
@@ -131,12 +131,12 @@ def _tasks(name: str, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], chec
         made.check = check_unscaled
         return made
 
-    methods = [method(f"tasks_{name}", units.TASK_PRODUCT[name])]
+    methods = [method(f"tasks_{name}", units.PRODUCT[name])]
     if name == "float16":
-        methods.append(method("tasks_nontcu", units.TASK_PLAIN))
+        methods.append(method("tasks_nontcu", units.PLAIN))
 
         def csr_to_csr() -> Any:
-            return spgemm(G, G, precision="float16", method="tasks")
+            return by_tiles.spgemm(G, G, precision="float16", drop_cancelled=True)
 
         peak = peak_bytes(csr_to_csr)
         called = "tasks_csr_float16"
@@ -166,7 +166,9 @@ def _row_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Ch
 
 
 def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
-    """Return ``tiles_csr_<precision>``, our product by tiles as called."""
+    """Return ``tiles_csr_<precision>``, the paper's product from CSR to CSR, entries that cancel kept."""
+    from spectile_study.cases.tsparse.tiles import product as by_tiles
+
     reason, half = _not_tiled(counts), half_reason(check.A, IN_TILES)
     methods: list[Method | Skipped] = []
     for name in PRECISIONS:
@@ -177,7 +179,7 @@ def _tile_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: C
 
         def to_csr(name: Any = name) -> Any:
             G = on_gpu[lookup(name).dtype.name]
-            return spgemm(G, G, precision=name, method="tiles")
+            return by_tiles.spgemm(G, G, precision=name, drop_cancelled=False)
 
         methods.append(check.method(f"tiles_csr_{name}", name, to_csr, counts, clock="events"))
     return methods

@@ -23,7 +23,7 @@ def phases_of_tasks(A: Any, B: Any, precision: Any, unit: Any) -> Callable[[Any]
     def phases(result: Any) -> Mapping[str, Value]:
         import cupy
 
-        from spectile.tsparse.cuda.tiles import product as tasks
+        from spectile_study.cases.tsparse.tiles import product as tasks
 
         times = np.zeros((CALLS, len(TASK_PHASES)))
 

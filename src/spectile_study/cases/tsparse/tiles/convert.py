@@ -9,12 +9,12 @@ import numpy as np
 
 from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
-from spectile.core.pointers import address
-from spectile.tsparse.cuda import units
-from spectile.tsparse.cuda.counters import CONSTANTS, Head, read_head
+from spectile.core.tiling import ceil_div
 from spectile.tsparse.types import Factor, Precision
+from spectile_study.cases.tsparse.tiles import units
 
 _SCAN_BLOCK = 2048  # items of a block of `scan` and `segment`
+_COUNTERS = 4  # words of 64 bits before the states of a scan: sum, ticket, maxima
 
 
 @dataclass
@@ -54,7 +54,7 @@ class BitmapMatrix:
 def launch(unit: Unit, name: str, items: int, threads: int, *arguments: Any) -> None:
     """Launch a kernel with one thread for each of `items`, unless there are none."""
     if items:
-        kernel(unit, name)(Shape((-(-items // threads),), threads), *arguments)
+        kernel(unit, name)(Shape((ceil_div(items, threads),), threads), *arguments)
 
 
 class Total:
@@ -63,22 +63,20 @@ class Total:
     def __init__(self, items: int = 0) -> None:
         import cupy
 
-        head = CONSTANTS["HEAD"] // 2
-        self._words = cupy.zeros(head + -(-items // _SCAN_BLOCK), np.uint64)
-        self.total, self.ticket, self.states = self._words[:1], self._words[1:2], self._words[head:]
+        self._words = cupy.zeros(_COUNTERS + ceil_div(items, _SCAN_BLOCK), np.uint64)
+        self.total, self.ticket, self.states = self._words[:1], self._words[1:2], self._words[_COUNTERS:]
         self.largest = self._words[2:]
-        self._head = Head.empty()
+        self._read: Any = None
 
     def read(self) -> int:
         """Wait for the sum."""
-        import cupy
-
-        self._head = read_head(address(self._words), cupy.cuda.get_current_stream().ptr)
-        return self._head[0] & 0xFFFFFFFF | self._head[1] << 32
+        self._read = self._words[:_COUNTERS].get()
+        return int(self._read[0])
 
     def read_largest(self) -> tuple[int, int, int]:
         """Return the maxima that were read with the sum."""
-        return self._head[4], self._head[5], self._head[6]
+        first, second, third, _ = self._read[2:].view(np.int32).tolist()
+        return first, second, third
 
 
 def scan(counts: Any, offsets: Any) -> Total:
@@ -86,48 +84,39 @@ def scan(counts: Any, offsets: Any) -> Total:
     total = Total(len(counts))
     if len(counts):
         arguments = (np.int32(len(counts)), counts, offsets, total.ticket, total.states, total.total)
-        kernel(units.TASK_LIST, "scan")(Shape((-(-len(counts) // _SCAN_BLOCK),), 256), *arguments)
+        kernel(units.LIST, "scan")(Shape((ceil_div(len(counts), _SCAN_BLOCK),), 256), *arguments)
     else:
         offsets.fill(0)
     return total
 
 
-@dataclass
-class TileRows:
-    """First tile of each row of tiles of a CSR matrix, and how many tiles it has."""
-
-    indptr: Any
-    tiles: int
-
-
-def count_tiles(matrix: Factor) -> TileRows:
-    """Count the tiles of a CSR factor."""
+def _count_tiles(matrix: Factor) -> tuple[Any, int]:
+    """Return the first tile of each row of tiles of a CSR factor, and how many tiles it has."""
     import cupy
 
     rows = matrix.shape[0]
-    tile_rows = -(-rows // 8)
+    tile_rows = ceil_div(rows, 8)
     counts, indptr = cupy.empty(tile_rows, np.int32), cupy.empty(tile_rows + 1, np.int32)
     pattern = (np.int32(rows), matrix.indptr, matrix.indices)
-    launch(units.TASK_LIST, "count_tiles", 32 * tile_rows, 128, *pattern, counts)
-    return TileRows(indptr, scan(counts, indptr).read())
+    launch(units.LIST, "count_tiles", 32 * tile_rows, 128, *pattern, counts)
+    return indptr, scan(counts, indptr).read()
 
 
-def convert(matrix: Factor, precision: Precision, counted: TileRows | None = None) -> BitmapMatrix:
-    """Convert a CSR factor, its values rounded already and its tiles perhaps counted, to tiles."""
+def convert(matrix: Factor, precision: Precision) -> BitmapMatrix:
+    """Convert a CSR factor to tiles; its values are rounded already but for float16, which is rounded here."""
     import cupy
 
     rows, nnz = matrix.shape[0], matrix.nnz
-    counted = counted or count_tiles(matrix)
-    indptr, tiles = counted.indptr, counted.tiles
+    indptr, tiles = _count_tiles(matrix)
     row, column, index = (cupy.empty(n, np.int32) for n in (tiles, tiles, tiles + 1))
-    bitmaps, elements = cupy.empty(tiles, np.uint64), cupy.empty(nnz, precision.element)
+    bitmaps, elements = cupy.empty(tiles, np.uint64), cupy.empty(nnz, units.ELEMENTS[precision.name].dtype)
     if not rows:
         index.fill(0)
-    unit, places = units.TASK_PRODUCT[precision.name], (row, column, bitmaps, index, elements)
+    unit, places = units.PRODUCT[precision.name], (row, column, bitmaps, index, elements)
     launch(
         unit,
         "find_tiles",
-        32 * -(-rows // 8),
+        32 * ceil_div(rows, 8),
         128,
         np.int32(rows),
         matrix.indptr,
@@ -148,6 +137,6 @@ def to_csr(C: BitmapMatrix, precision: Precision) -> tuple[Any, Any, Any]:
     if not rows:
         indptr.fill(0)
     tiles = (C.indptr, C.columns, C.bitmaps, C.index, C.elements)
-    unit, threads = units.TASK_PRODUCT[precision.name], 256
-    launch(unit, "to_csr", -(-rows // 8) * threads, threads, np.int32(rows), *tiles, indptr, indices, data)
+    unit, threads = units.PRODUCT[precision.name], 256
+    launch(unit, "to_csr", ceil_div(rows, 8) * threads, threads, np.int32(rows), *tiles, indptr, indices, data)
     return indptr, indices, data

@@ -1,6 +1,6 @@
 // Bitmaps of 8x8 tiles: bit 8 r + c stands for the entry (r, c) of the tile.
 
-#include "scan.cuh"
+#include "spectile.tsparse.cuda:scan.cuh"
 
 namespace {
 

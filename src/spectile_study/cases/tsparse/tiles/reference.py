@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from spectile.core.tiling import ceil_div
+
 TILE = 8
 
 _ROW_BITS = np.array([0xFF << (8 * r) for r in range(TILE)], dtype=np.uint64)
@@ -72,7 +74,7 @@ def to_bitmap(matrix: Any) -> BitmapMatrix:
     """Convert a sparse matrix without duplicates to the bitmap format (Figure 1)."""
     coo = sp.coo_array(matrix)
     rows, columns = (np.asarray(c, np.int64) for c in coo.coords)
-    tile_columns = -(-coo.shape[1] // TILE)
+    tile_columns = ceil_div(coo.shape[1], TILE)
     tile = (rows // TILE) * tile_columns + columns // TILE
     bit = (rows % TILE) * TILE + columns % TILE
     order = np.lexsort((bit, tile))
@@ -97,7 +99,7 @@ def to_csr(matrix: BitmapMatrix) -> sp.csr_array:
 
 def expand(A: BitmapMatrix, B: BitmapMatrix) -> tuple[np.ndarray, np.ndarray]:
     """Pair every tile A[i, j] with every tile B[j, k] (Algorithm 1, lines 1 to 5): two arrays of tile numbers."""
-    rows_of_b = -(-B.shape[0] // TILE)
+    rows_of_b = ceil_div(B.shape[0], TILE)
     start = np.searchsorted(B.tile_rows, np.arange(rows_of_b + 1))
     count = (start[1:] - start[:-1])[A.tile_columns]
     a = np.repeat(np.arange(A.tiles), count)
@@ -175,7 +177,7 @@ def spgemm(A: BitmapMatrix, B: BitmapMatrix, dtype: Any = np.float32, drop_cance
     Parameters
     ----------
     A, B : BitmapMatrix
-        Factors; their elements are already rounded to the input precision (`spectile.tsparse.precision`).
+        Factors; their elements are already rounded to the input precision.
     dtype : dtype
         Precision of products and sums; float32 is the mixed precision of the tensor cores.
     drop_cancelled : bool

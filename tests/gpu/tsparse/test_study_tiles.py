@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spectile.tsparse import error_bound, reference, spgemm
-from spectile.tsparse.types import IN_TILES, PRECISIONS, lookup
+from spectile.tsparse import error_bound, spgemm
+from spectile.tsparse.types import PRECISIONS, lookup
+from spectile_study.cases.tsparse.tiles import half, reference
 
 pytestmark = pytest.mark.gpu
 
@@ -19,15 +20,16 @@ def rng():
 
 def random(m, n, density, rng):
     A = sp.random_array((m, n), density=density, rng=rng, format="csr")
-    A.data = rng.uniform(0.1, 2, A.nnz) * rng.choice([-1.0, 1.0], A.nnz)
+    # Values that float32 holds, as factors in float16 are given.
+    A.data = (rng.uniform(0.1, 2, A.nnz) * rng.choice([-1.0, 1.0], A.nnz)).astype(np.float32).astype(np.float64)
     return A
 
 
-def on_gpu(A, dtype=np.float64):
+def on_gpu(A, precision="float64"):
     import cupy
     from cupyx.scipy.sparse import csr_matrix
 
-    arrays = (A.data.astype(dtype), A.indices.astype(np.int32), A.indptr.astype(np.int32))
+    arrays = (A.data.astype(lookup(precision).dtype), A.indices.astype(np.int32), A.indptr.astype(np.int32))
     return csr_matrix(tuple(cupy.asarray(x) for x in arrays), shape=A.shape)
 
 
@@ -35,13 +37,14 @@ def pairs(rng):
     """Yield pairs of factors: nearly empty tiles, full ones, one long row of tiles, empty rows, odd sizes."""
     yield "sparse", random(4001, 4003, 0.0008, rng), random(4003, 3999, 0.0008, rng)
     band = sp.diags_array([rng.uniform(0.1, 2, 2500) for _ in range(61)], offsets=range(-30, 31), shape=(2500, 2500))
-    yield "band", sp.csr_array(band), sp.csr_array(band)
+    band = sp.csr_array(band.astype(np.float32)).astype(np.float64)
+    yield "band", band, band
     hub = sp.vstack([random(3, 3000, 0.9, rng), random(2997, 3000, 0.002, rng)], format="csr")
     yield "hub", hub, hub
     yield "columns of a hub", sp.csr_array(hub.T), hub
     only = sp.vstack([sp.csr_array((16, 4000)), random(3, 4000, 0.6, rng), sp.csr_array((31, 4000))], format="csr")
     yield "one row of tiles has all tasks", only, random(4000, 3000, 0.01, rng)
-    yield "diagonal", sp.csr_array(sp.diags_array(rng.uniform(1, 2, 5000))), random(5000, 5000, 0.001, rng)
+    yield "diagonal", sp.csr_array(sp.diags_array(rng.integers(1, 9, 5000) / 8)), random(5000, 5000, 0.001, rng)
     yield "tall", random(1500, 7, 0.3, rng), random(7, 1500, 0.3, rng)
     yield "flat", random(7, 4000, 0.3, rng), random(4000, 9, 0.3, rng)
     yield "empty", sp.csr_array((50, 60)), random(60, 70, 0.1, rng)
@@ -49,14 +52,25 @@ def pairs(rng):
     yield "one", sp.csr_array([[2.0]]), sp.csr_array([[3.0]])
 
 
-def check(C, A, B, precision):
-    """No zero stored, and every entry of the structural product within its bound."""
+def multiply(left, right, precision, drop_cancelled=True):
+    from spectile_study.cases.tsparse.tiles import product
+
+    return product.spgemm(left, right, precision=precision, drop_cancelled=drop_cancelled)
+
+
+def check(C, A, B, precision, drop_cancelled=True):
+    """No zero stored if those are dropped, and every entry of the structural product within its bound."""
     C = C.get()
-    assert (C.data != 0).all()
     exact = spgemm(A, B, backend="cpu")
     for row in (0, C.shape[0] // 2, C.shape[0] - 1) if C.shape[0] else ():
         assert (np.diff(C.indices[C.indptr[row] : C.indptr[row + 1]]) > 0).all()
-    bound = error_bound(A, B, precision=precision, method="tasks") + error_bound(A, B)
+    if drop_cancelled:
+        assert (C.data != 0).all()
+    else:
+        np.testing.assert_array_equal(C.indptr, exact.indptr)
+        np.testing.assert_array_equal(C.indices, exact.indices)
+    own = half.error_bound(A, B) if precision == "float16" else error_bound(A, B, precision=precision)
+    bound = own + error_bound(A, B)
     off = abs(sp.csr_array(C.astype(np.float64)) - exact).toarray()
     outside = off > bound.toarray()
     assert not outside.any(), (int(outside.sum()), float(off.max()))
@@ -65,7 +79,7 @@ def check(C, A, B, precision):
 @pytest.fixture(params=["by rows", "by keys"])
 def sort(request, monkeypatch):
     """Sort rows in shared memory where they fit, or all keys; most rows as long ones, or few tiles of C at a time."""
-    from spectile.tsparse.cuda.tiles import product
+    from spectile_study.cases.tsparse.tiles import product
 
     if request.param == "by keys":
         monkeypatch.setattr(product, "sorting", lambda *sizes: None)
@@ -80,11 +94,12 @@ def sort(request, monkeypatch):
 def test_products(precision, rng, sort):
     for name, A, B in pairs(rng):
         print(name)
-        left, right = on_gpu(A), on_gpu(B)
-        C = spgemm(left, right, precision=precision, method="tasks")
-        check(C, A, B, precision)
-        again = spgemm(left, right, precision=precision, method="tasks")
-        assert C.data.tobytes() == again.data.tobytes(), "the same call must give the same bits"
+        left, right = on_gpu(A, precision), on_gpu(B, precision)
+        for drop_cancelled in (True, False):
+            C = multiply(left, right, precision, drop_cancelled)
+            check(C, A, B, precision, drop_cancelled)
+            again = multiply(left, right, precision, drop_cancelled)
+            assert C.data.tobytes() == again.data.tobytes(), "the same call must give the same bits"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -94,7 +109,7 @@ def test_cancelled_entries_and_empty_tiles_are_left_out(precision, rng):
     left = sp.csr_array(sp.hstack([A, A]))  # A A - A A: all cancels, but for what the last rows add
     right = sp.csr_array(sp.vstack([A, -A + random(600, 600, 0.0002, rng)]))
     right.data = np.sign(right.data)
-    C = spgemm(on_gpu(left), on_gpu(right), precision=precision, method="tasks").get()
+    C = multiply(on_gpu(left, precision), on_gpu(right, precision), precision).get()
     expected = spgemm(left, right, backend="cpu")
     assert (expected.data == 0).any()
     expected.eliminate_zeros()
@@ -103,17 +118,15 @@ def test_cancelled_entries_and_empty_tiles_are_left_out(precision, rng):
 
 
 def converted(A, precision):
-    from spectile.tsparse.cuda.factors import checked, with_checked_factors
-    from spectile.tsparse.cuda.tiles.convert import convert
+    from spectile_study.cases.tsparse.tiles import product
 
-    G = on_gpu(A)
-    factor, _ = with_checked_factors(G, G, precision, checked, IN_TILES)
-    return convert(factor, precision)
+    G = on_gpu(A, precision.name)
+    return product.tiled(G, G, precision).a
 
 
 @pytest.mark.parametrize("sort", ["by rows", "by keys", "long rows", "few tiles at a time"], indirect=True)
 def test_format_and_list_are_those_of_the_reference(rng, sort):
-    from spectile.tsparse.cuda.tiles import product
+    from spectile_study.cases.tsparse.tiles import product
 
     for name, A, B in pairs(rng):
         print(name)
@@ -136,28 +149,45 @@ def test_format_and_list_are_those_of_the_reference(rng, sort):
 
 
 def test_without_tensor_cores_counts_and_multiplies_the_same(rng):
-    from spectile.tsparse.cuda import units
-    from spectile.tsparse.cuda.tiles.product import product
+    from spectile_study.cases.tsparse.tiles import units
+    from spectile_study.cases.tsparse.tiles.product import product
 
     A = random(1200, 1200, 0.01, rng)
     A.data = np.sign(A.data)
     precision = lookup("float16")
     tiles = converted(A, precision)
-    with_cores, without = product(tiles, tiles, precision), product(tiles, tiles, precision, units.TASK_PLAIN)
+    with_cores, without = product(tiles, tiles, precision), product(tiles, tiles, precision, units.PLAIN)
     for name in ("indptr", "columns", "bitmaps", "index", "elements"):
         np.testing.assert_array_equal(getattr(with_cores, name).get(), getattr(without, name).get())
 
 
-def test_parts_give_the_same_product(rng, sort, monkeypatch):
-    from spectile.tsparse.cuda.tiles import product
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_parts_give_the_same_product(precision, rng, sort, monkeypatch):
+    """In one piece and in many, beyond the indices of 32 bits and within them, scaled in float16."""
+    from spectile.tsparse.cuda import parts
+    from spectile_study.cases.tsparse.tiles import product
 
     A = random(2000, 2000, 0.004, rng)
-    whole = spgemm(on_gpu(A), on_gpu(A), precision="float32", method="tasks").get()
+    A.data[::7] *= 2.0**-20
+    G = on_gpu(A, precision)
+    whole = multiply(G, G, precision, drop_cancelled=False)
+    check(whole, A, A, precision, drop_cancelled=False)
     monkeypatch.setattr(product, "FEW_TASKS", 5000)
     monkeypatch.setattr(product.memory, "free_bytes", lambda: 0)
-    parted = spgemm(on_gpu(A), on_gpu(A), precision="float32", method="tasks").get()
-    for name in ("indptr", "indices", "data"):
-        np.testing.assert_array_equal(getattr(parted, name), getattr(whole, name))
+    for most in (parts.MOST_ENTRIES, whole.nnz - 1):
+        monkeypatch.setattr(parts, "MOST_ENTRIES", most)
+        C = multiply(G, G, precision, drop_cancelled=False)
+        assert C.indices.dtype == C.indptr.dtype == (np.int32 if most > whole.nnz else np.int64)
+        for name in ("indptr", "indices", "data"):
+            assert bool((getattr(C, name) == getattr(whole, name)).all())
+
+
+def test_what_tiles_cannot_hold_is_refused():
+    wide = sp.csr_array(np.array([[1.0, 2.0**-60]]))
+    with pytest.raises(ValueError, match="row of A 0 holds entries further apart"):
+        multiply(on_gpu(wide, "float16"), on_gpu(sp.csr_array(wide.T), "float16"), "float16")
+    with pytest.raises(ValueError, match="A holds nan at row 0, column 1"):
+        multiply(on_gpu(sp.csr_array(np.array([[1.0, np.nan]]))), on_gpu(sp.csr_array(wide.T)), "float64")
 
 
 def test_study_checks_every_method_of_a_case(tmp_path):
@@ -176,24 +206,3 @@ def test_study_checks_every_method_of_a_case(tmp_path):
         assert all(errors[name] <= limit for name, limit in method.limits.items()), (method.name, errors)
         values = method.values(result)
         assert "phases_s" not in values or all(seconds >= 0 for seconds in values["phases_s"])
-
-
-@pytest.mark.parametrize("precision", ["float64", "tf32", "float32", "float16"])
-def test_auto_goes_by_tiles_where_they_are_full(precision, rng):
-    import cupy
-
-    from spectile.tsparse.cuda.tiles import choose
-
-    n = 2**20 // 80
-    full = sp.diags_array([rng.uniform(0.1, 2, n) for _ in range(85)], offsets=range(-42, 43), shape=(n, n))
-    scattered = random(n, n, 85 / n, rng)
-    for A, by_tiles in ((sp.csr_array(full), precision in choose.LEAST_FILLED), (scattered, False)):
-        G = on_gpu(A)
-        C = spgemm(G, G, precision=precision)
-        same = spgemm(G, G, precision=precision, method="tiles" if by_tiles else "rows")
-        for name in ("indptr", "indices", "data"):
-            assert bool((getattr(C, name) == getattr(same, name)).all())
-        other = spgemm(G, G, precision="float64", method="rows")
-        size = spgemm(abs(G), abs(G), precision="float64", method="rows")
-        unit = {"float64": 2.0**-45, "float32": 2.0**-16}.get(precision, 2.0**-9)
-        assert bool((cupy.abs(C.data - other.data) <= unit * size.data).all())

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numba
 import numpy as np
 
 from spectile.core.jit import njit
-from spectile.tsparse.cpu import threads
-from spectile.tsparse.cpu.kernels import JIT, ZERO, popcount
-from spectile.tsparse.cpu.work import WORTH_A_CHUNK, chunks, survey
+from spectile.tsparse.cpu.kernels import popcount
+
+ZERO = np.uint64(0)
+_PIECES = 16  # of a thread, so that rows of more work even out
 
 
-@njit(**JIT)
+@njit(nogil=True, boundscheck=False)
 def _count_tiles(first, stop, start_a, columns_a, bitmaps_a, start_b, columns_b, bitmaps_b, width):  # type: ignore[no-untyped-def]
     """Tiles of C, products of tiles that meet, and entries of C, of tile rows first to stop."""
     bits = np.zeros(width, np.uint64)
@@ -56,13 +59,9 @@ def tile_counts(
     width : int
         Tile columns of C.
     """
-    products = survey(A[0], A[1], B[0])
-    totals: list[tuple[int, int, int]] = []
-
-    def work(first: np.uint64, stop: np.uint64) -> None:
-        totals.append(_count_tiles(int(first), int(stop), *A, *B, width))
-
-    count = numba.get_num_threads()
-    threads.over_rows(chunks(products, count, WORTH_A_CHUNK // 10), count, work)
-    tiles, tasks, entries = (int(sum(part)) for part in zip(*totals, strict=True))
+    threads = numba.get_num_threads()
+    edges = np.linspace(0, len(A[0]) - 1, threads * _PIECES + 1).astype(np.int64).tolist()
+    with ThreadPoolExecutor(threads) as pool:
+        totals = pool.map(lambda first, stop: _count_tiles(first, stop, *A, *B, width), edges[:-1], edges[1:])
+        tiles, tasks, entries = (int(sum(part)) for part in zip(*totals, strict=True))
     return tiles, tasks, entries

@@ -12,7 +12,7 @@
 // The order is by column of C and then by place in the list, that is by column of A.  A key holds, from the top, the row of
 // tiles of C, the column of tiles and the place in the list, so that a tile of C is a run of equal tops.
 
-#include "tiles/bitmaps.cuh"
+#include "bitmaps.cuh"
 
 namespace {
 

@@ -1,7 +1,5 @@
 """The paper's product (Algorithm 1) on the device: task list, its sort, counting, multiplication, compaction.
 
-``method="tasks"`` is all of it, ``method="tiles"`` keeps the entries that cancel, as the other methods do.
-
 Its parts are functions, so that each can be timed: `list_tasks`, `sort_tasks`, `segment`, `count_elements`, `multiply`
 and `compact`.
 """
@@ -9,7 +7,7 @@ and `compact`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +15,13 @@ import numpy as np
 from spectile.core import memory
 from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
-from spectile.tsparse.cuda import parts, units
-from spectile.tsparse.cuda.factors import unscale
-from spectile.tsparse.cuda.tiles.convert import BitmapMatrix, TileRows, Total, convert, launch, scan, to_csr
-from spectile.tsparse.types import Factor, Precision
+from spectile.core.tiling import ceil_div
+from spectile.tsparse.cuda import parts
+from spectile.tsparse.cuda.factors import checked, with_checked_factors
+from spectile.tsparse.matrices import device_csr
+from spectile.tsparse.types import Precision, lookup
+from spectile_study.cases.tsparse.tiles import half, units
+from spectile_study.cases.tsparse.tiles.convert import BitmapMatrix, Total, convert, launch, scan, to_csr
 
 _TASK_BYTES = 40  # of the list, its keys, twice, and its sorted form
 FEW_TASKS = 2**24  # that are listed together whatever memory is free
@@ -183,37 +184,66 @@ def product(A: BitmapMatrix, B: BitmapMatrix, precision: Precision, unit: Unit |
         Factors, their elements rounded to `precision`.
     precision : Precision
     unit : Unit, optional
-        Kernels that count and multiply, for the study: ``units.TASK_PLAIN`` does so without tensor cores.
+        Kernels that count and multiply: ``units.PLAIN`` does so without tensor cores.
     """
-    pieces = list(_pieces(A, B, precision, unit or units.TASK_PRODUCT[precision.name], drop_cancelled=True))
+    pieces = list(_pieces(A, B, precision, unit or units.PRODUCT[precision.name], drop_cancelled=True))
     return pieces[0] if len(pieces) == 1 else _joined(A, B, pieces, precision)
 
 
-def multiply_to_csr(
-    A: Factor, B: Factor, precision: Precision, drop_cancelled: bool = False, counted: TileRows | None = None
-) -> tuple[Any, Any, Any]:
-    """Return row pointer, sorted columns and values of C for CSR factors, through tiles.
+class Tiled(NamedTuple):
+    """Both factors in tiles, and the exponents that float16 divided their rows and columns by."""
+
+    a: BitmapMatrix
+    b: BitmapMatrix
+    exponents: tuple[Any, Any] | None
+
+
+def tiled(A: Any, B: Any, precision: Precision) -> Tiled:
+    """Return CSR matrices of CuPy in tiles: checked, rounded to the precision, and scaled where float16 asks for it."""
+    import cupy
+
+    # float16 is scaled before it is rounded.
+    taken = lookup("float32") if precision.name == "float16" else precision
+    left, right = with_checked_factors(A, B, taken, checked)
+    exponents = None
+    if precision.name == "float16":
+        a, b, exponents = half.scaled(left, right, cupy)
+        same = left is right and exponents is None
+        left = replace(left, data=a)
+        right = left if same else replace(right, data=b)
+    tiles = convert(left, precision)
+    return Tiled(tiles, tiles if right is left else convert(right, precision), exponents)
+
+
+def spgemm(A: Any, B: Any, *, precision: str, drop_cancelled: bool) -> Any:
+    """Multiply two CSR matrices of CuPy through tiles: check, conversion, product, conversion back.
 
     Parameters
     ----------
-    A, B : Factor
-    precision : Precision
+    A, B : cupyx.scipy.sparse.csr_matrix
+        float32 for ``precision="float16"``.
+    precision : str
+        As for `spectile.tsparse.spgemm`.
     drop_cancelled : bool
-        Whether entries that cancel are left out.
-    counted : TileRows, optional
-        The tiles of A in each row of tiles, if they are counted already.
+        Whether entries that cancel are left out, as in the paper.
     """
     import cupy
 
-    left = convert(A, precision, counted)
-    right = left if B is A else convert(B, precision)
+    known = lookup(precision)
+    left, right, exponents = tiled(A, B, known)
     pieces, first = [], 0
-    for piece in _pieces(left, right, precision, units.TASK_PRODUCT[precision.name], drop_cancelled):
-        indptr, indices, data = to_csr(piece, precision)
-        pieces.append((indptr, indices, unscale(data, indptr, indices, A, B, first)))
+    for piece in _pieces(left, right, known, units.PRODUCT[known.name], drop_cancelled):
+        indptr, indices, data = to_csr(piece, known)
+        pieces.append((indptr, indices, half.unscale(data, indptr, indices, exponents, first, cupy)))
         first += piece.shape[0]
-    if len(pieces) == 1:
-        return pieces[0]
+    arrays = pieces[0] if len(pieces) == 1 else _below(pieces, known)
+    return device_csr((A.shape[0], B.shape[1]), *arrays)
+
+
+def _below(pieces: list[tuple[Any, Any, Any]], precision: Precision) -> tuple[Any, Any, Any]:
+    """Return row pointer, columns and values of pieces of C below each other."""
+    import cupy
+
     starts = parts.row_pointer([np.diff(indptr.get()) for indptr, _, _ in pieces])
     total = int(starts[-1])
     parts.require_wide_indices(total)
@@ -246,18 +276,18 @@ def list_tasks(A: BitmapMatrix, B: BitmapMatrix) -> Iterator[TaskList]:
     """Yield the tasks, filtered, of as many rows of tiles at a time as memory and the bits of a key hold."""
     import cupy
 
-    tile_rows = -(-A.shape[0] // 8)
+    tile_rows = ceil_div(A.shape[0], 8)
     counts, offsets = cupy.empty(A.tiles, np.int32), cupy.empty(A.tiles + 1, np.int32)
     low, words = cupy.empty(tile_rows, np.int32), cupy.empty(tile_rows, np.int32)
-    lanes, lanes_a = _lanes(B.tiles, -(-B.shape[0] // 8)), _lanes(A.tiles, tile_rows)
+    lanes, lanes_a = _lanes(B.tiles, ceil_div(B.shape[0], 8)), _lanes(A.tiles, tile_rows)
     sizes = (np.int32(lanes), np.int32(A.tiles))
-    launch(units.TASK_LIST, "count_tasks", lanes * A.tiles, 256, *sizes, *_of(A), B.indptr, B.bitmaps, counts)
+    launch(units.LIST, "count_tasks", lanes * A.tiles, 256, *sizes, *_of(A), B.indptr, B.bitmaps, counts)
     total = scan(counts, offsets)
     bounds = (A.indptr, A.columns, B.indptr, B.columns, offsets, low, words, total.largest)
     sizes = (np.int32(lanes_a), np.int32(tile_rows))
-    launch(units.TASK_LIST, "bound_rows", lanes_a * tile_rows, 256, *sizes, *bounds)
+    launch(units.LIST, "bound_rows", lanes_a * tile_rows, 256, *sizes, *bounds)
     tasks, (most_words, most_tasks, most_a) = total.read(), total.read_largest()
-    column_bits = max((-(-B.shape[1] // 8) - 1).bit_length(), 1)
+    column_bits = max((ceil_div(B.shape[1], 8) - 1).bit_length(), 1)
     how = sorting(most_words, most_tasks, most_a, tile_rows, tasks)
     windows = Windows(low, words, A.indptr, offsets, B.columns, how) if how else None
     most = FEW_TASKS
@@ -275,7 +305,7 @@ def list_tasks(A: BitmapMatrix, B: BitmapMatrix) -> Iterator[TaskList]:
         b = max(min(b, a + rows, tile_rows), a + 1)
         tasks = int(starts[b] - starts[a])
         if tasks >= 2**31:
-            raise MemoryError(f'rows {8 * a} to {8 * a + 7} of C take {tasks:,} products of tiles: use method="rows"')
+            raise MemoryError(f"rows {8 * a} to {8 * a + 7} of C take {tasks:,} products of tiles: use spectile.spgemm")
         tiles = (int(first_tile[a]), int(first_tile[b]))
         yield _listed(A, B, offsets, (a, b), tiles, tasks, column_bits, windows)
         a = b
@@ -312,11 +342,11 @@ def _listed(
         made.column_bits, made.place_bits = column_bits, max(tasks.bit_length(), 1)
         made.keys = cupy.empty(tasks + 1, np.uint64)
         first_key = made.keys[1:]
-    lanes = _lanes(B.tiles, -(-B.shape[0] // 8))
+    lanes = _lanes(B.tiles, ceil_div(B.shape[0], 8))
     sizes = (lanes, tiles[0], tiles[1] - tiles[0], rows[0], made.column_bits, made.place_bits)
     factors = (A.rows, *_of(A), B.indptr, B.columns, B.bitmaps)
     arguments = (*(np.int32(size) for size in sizes), *factors, offsets, listed, first_key)
-    launch(units.TASK_LIST, "list_tasks", lanes * (tiles[1] - tiles[0]), 256, *arguments)
+    launch(units.LIST, "list_tasks", lanes * (tiles[1] - tiles[0]), 256, *arguments)
     return made
 
 
@@ -343,14 +373,14 @@ def sort_tasks(listed: TaskList) -> None:
         places = (windows.a_indptr, windows.offsets, windows.low, windows.words)
         arrays = (*places, listed.tasks, windows.b_columns, ordered, listed.heads, listed.tiles)
         words, room = np.int32(how.words), np.int32(how.room(how.threads))
-        shape = Shape((-(-rows * how.threads // 256),), 256, how.shared_bytes(how.threads))
+        shape = Shape((ceil_div(rows * how.threads, 256),), 256, how.shared_bytes(how.threads))
         name = "order_warp" if how.threads == 32 else "order_block"
         sizes = (first, np.int32(rows), np.int32(how.most), long_rows, words, room)
-        kernel(units.TASK_LIST, name)(shape, *sizes, *arrays)
+        kernel(units.LIST, name)(shape, *sizes, *arrays)
         if how.any_long:
             shape = Shape((min(rows, _LONG_BLOCKS),), _LONG_THREADS, how.shared_bytes(_LONG_THREADS))
             room = np.int32(how.room(_LONG_THREADS))
-            kernel(units.TASK_LIST, "order_long")(shape, first, long_rows, words, room, *arrays)
+            kernel(units.LIST, "order_long")(shape, first, long_rows, words, room, *arrays)
     listed.tasks = ordered
 
 
@@ -367,7 +397,7 @@ def segment(listed: TaskList) -> Segments:
         lanes = _lanes(tiles, rows)
         sizes = (np.int32(size) for size in (lanes, listed.first, rows, tasks))
         places = (windows.a_indptr, windows.offsets, indptr, listed.heads, heads)
-        launch(units.TASK_LIST, "heads_of_rows", lanes * rows, 256, *sizes, *places)
+        launch(units.LIST, "heads_of_rows", lanes * rows, 256, *sizes, *places)
         return Segments(listed.first, indptr, tiles, heads, listed.tasks, total)
     ordered, total = cupy.empty((tasks, 2), np.int32), Total(tasks)
     if not tasks:
@@ -375,7 +405,7 @@ def segment(listed: TaskList) -> Segments:
         return Segments(listed.first, indptr, 0, listed.keys.view(np.int32).reshape(-1, 2), ordered, total)
     sizes = (np.int32(size) for size in (tasks, rows, listed.column_bits, listed.place_bits))
     arrays = (listed.tasks, listed.keys, ordered, indptr, total.ticket, total.states, total.total)
-    kernel(units.TASK_LIST, "segment")(Shape((-(-tasks // 2048),), 256), *sizes, *arrays)
+    kernel(units.LIST, "segment")(Shape((ceil_div(tasks, 2048),), 256), *sizes, *arrays)
     tiles = total.read()
     return Segments(listed.first, indptr, tiles, listed.keys[: tiles + 1].view(np.int32).reshape(-1, 2), ordered, total)
 
@@ -393,7 +423,7 @@ def count_elements(
     _by_tiles(unit, "count", segments, *arrays)
     total = scan(counts, index).read()
     if total > parts.MOST_ENTRIES:
-        raise MemoryError(f'C has {total:,} elements in tiles, more than 32-bit offsets reach: use method="rows"')
+        raise MemoryError(f"C has {total:,} elements in tiles, more than 32-bit offsets reach: use spectile.spgemm")
     first = 8 * segments.first
     shape = (min(8 * (len(segments.indptr) - 1), A.shape[0] - first), B.shape[1])
     return BitmapMatrix(shape, segments.indptr, None, columns, bitmaps, index, cupy.empty(total, precision.dtype))
@@ -437,7 +467,7 @@ def _by_tiles(unit: Unit, name: str, segments: Segments, *arguments: Any) -> Non
     if tiles:
         many = max(min(32 * tiles // len(segments.tasks), tiles >> 12, _MOST_TILES), 1)
         sizes = (np.int32(tiles), np.int32(many))
-        kernel(unit, name)(Shape((-(-tiles // (many * _WARPS)),), 32 * _WARPS), *sizes, *arguments)
+        kernel(unit, name)(Shape((ceil_div(tiles, many * _WARPS),), 32 * _WARPS), *sizes, *arguments)
 
 
 def _joined(A: BitmapMatrix, B: BitmapMatrix, pieces: list[BitmapMatrix], precision: Precision) -> BitmapMatrix:
@@ -454,7 +484,7 @@ def _joined(A: BitmapMatrix, B: BitmapMatrix, pieces: list[BitmapMatrix], precis
     )
     if elements[-1] > parts.MOST_ENTRIES:
         raise MemoryError(
-            f'C has {elements[-1]:,} elements in tiles, more than 32-bit offsets reach: use method="rows"'
+            f"C has {elements[-1]:,} elements in tiles, more than 32-bit offsets reach: use spectile.spgemm"
         )
     indptr = [piece.indptr[:-1] + np.int32(first) for piece, first in zip(pieces, tiles, strict=False)]
     index = [piece.index[:-1] + np.int32(first) for piece, first in zip(pieces, elements, strict=False)]

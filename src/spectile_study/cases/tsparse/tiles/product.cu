@@ -14,7 +14,7 @@
 //   to_csr     tiles to CSR with sorted columns
 
 #include "elements.cuh"
-#include "tiles/bitmaps.cuh"
+#include "bitmaps.cuh"
 
 namespace {
 
