@@ -26,10 +26,14 @@ def copy_if_overlapping(c: Any, out: Any, direct: bool) -> Any:
         Whether the product writes to `out` itself: an entry of C is read just before the same one of `out` is written,
         so that the two may be one array.
     """
+    return c.copy() if must_be_copied(c, out, direct) else c
+
+
+def must_be_copied(c: Any, out: Any, direct: bool) -> bool:
+    """Return whether :func:`copy_if_overlapping` copies C."""
     if c is None or out is None or not overlap(c, out):
-        return c
-    same = direct and address(c) == address(out) and c.strides == out.strides
-    return c if same else c.copy()
+        return False
+    return not (direct and address(c) == address(out) and c.strides == out.strides)
 
 
 def flat_batch(array: Any, batch: tuple[int, ...]) -> Any:

@@ -11,7 +11,7 @@ class SpammResult:
 
     Every number may be handed over as a value or as a callable without arguments, evaluated on first reading: a GPU
     backend reads nothing back, and synchronises nothing, before it is asked.  For a batch each number is an array of
-    the leading shape.
+    the leading shape.  `read`, where it is given, takes such a callable and returns its value, after what makes it.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class SpammResult:
         `error_bound` relative to ``||c||_F`` (NaN when c is zero and the bound is too, infinity where the bound is).
     """
 
-    __slots__ = ("_numbers", "c", "method")
+    __slots__ = ("_numbers", "_read", "c", "method")
 
     def __init__(
         self,
@@ -51,8 +51,9 @@ class SpammResult:
         norm_c: Any | Callable[[], Any],
         faster: str | Callable[[], str] | None = None,
         method: str = "spamm",
+        read: Callable[[Callable[[], Any]], Any] | None = None,
     ) -> None:
-        self.c, self.method = c, method
+        self.c, self.method, self._read = c, method, read
         self._numbers: dict[str, Any] = {
             "tau": tau,
             "valid_ratio": valid_ratio,
@@ -67,12 +68,12 @@ class SpammResult:
         return self.c, self.method, {name: self._number(name) for name in self._numbers}
 
     def __setstate__(self, state: tuple[Any, str, dict[str, Any]]) -> None:
-        self.c, self.method, self._numbers = state
+        (self.c, self.method, self._numbers), self._read = state, None
 
     def _number(self, name: str) -> Any:
         value = self._numbers[name]
         if callable(value):
-            value = self._numbers[name] = value()
+            value = self._numbers[name] = value() if self._read is None else self._read(value)
         return value
 
     @property

@@ -5,6 +5,7 @@ Memory, streams and launches are stand-ins; the structs are those that the kerne
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
@@ -15,8 +16,8 @@ import numpy as np
 import pytest
 
 from spectile.nearsparse import api
+from spectile.nearsparse.cuda import after, repeated
 from spectile.nearsparse.cuda import plan as plans
-from spectile.nearsparse.cuda import repeated
 from spectile.nearsparse.cuda.geometry import Words, fill, record
 from spectile.nearsparse.cuda.norms import NORM_TASKS
 from spectile.nearsparse.cuda.product import ORDER, PRODUCT, WGMMA_PRODUCT
@@ -56,6 +57,13 @@ class Stream:
 
     def __init__(self, ptr: int = 0, number: int | None = None) -> None:
         self.ptr, self.number = ptr, number
+        self.enqueued: list[str] = []
+
+    def record(self) -> Any:
+        return list(self.enqueued)
+
+    def wait_event(self, event: Any) -> None:
+        self.enqueued += event
 
     def is_capturing(self) -> bool:
         return self.capturing
@@ -106,6 +114,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
     cuda = SimpleNamespace(
         get_current_stream=lambda: state.stream,
+        Device=lambda index: contextlib.nullcontext(),
         alloc=Memory,
         runtime=SimpleNamespace(getDevice=lambda: 0),
         memory=SimpleNamespace(OutOfMemoryError=MemoryError),
@@ -259,6 +268,49 @@ def test_a_count_decides_while_the_product_is_on_its_way(
             assert int(order["cancelled"]) == int(count["cancelled"]) and int(order["finished"]) == 0
         if dense:
             assert found["dense"] == result.c.data.ptr
+
+
+@pytest.mark.parametrize("ptr", [1 << 20, after.PER_THREAD])
+def test_numbers_are_read_after_their_run(machine: Machine, ptr: int) -> None:
+    ran, other = Stream(ptr, 5), Stream(ptr if ptr == after.PER_THREAD else 1 << 21, 6)
+    a, b = Array((64, 64)), Array((64, 64))
+    machine.stream = ran
+    for _ in range(2):
+        result = call(a, b)
+    ran.enqueued.append("product")
+    if ptr == after.PER_THREAD:
+        # Only the thread that ran it can say where it ends.
+        result = call(a, b)
+    seen: list[Any] = []
+    result._numbers["valid_ratio"] = lambda: seen.append(list(machine.stream.enqueued)) or 0.5
+    machine.stream = other
+    assert result.valid_ratio == result.valid_ratio == 0.5
+    assert seen == [["product"]]
+    # On the same stream nothing waits.
+    machine.stream = ran
+    before = len(ran.enqueued)
+    if ptr != after.PER_THREAD:
+        assert result.tau == 1.0 and len(ran.enqueued) == before
+
+
+def test_rows_further_apart_than_cublas_counts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    cublas = SimpleNamespace(
+        setStream=lambda *_: None, gemmEx=lambda *arguments: given.append(arguments), CUBLAS_OP_N=0,
+        CUBLAS_COMPUTE_64F=0, CUBLAS_COMPUTE_32F=0, CUBLAS_GEMM_DEFAULT=0,
+    )  # fmt: skip
+    monkeypatch.setattr(plans.dense, "_library", lambda: (cublas, int, lambda: machine.stream))
+    sys.modules["cupy"].ascontiguousarray = np.ascontiguousarray
+    memory = np.zeros(2**31 + 8, np.float16)  # which nobody touches
+    far = np.lib.stride_tricks.as_strided(memory, (2, 4), (2**32, 2))
+    one = np.lib.stride_tricks.as_strided(memory, (1, 4), (2**34, 2))
+    near = np.lib.stride_tricks.as_strided(memory, (4, 3), (16, 2))
+    for a, pitch in ((far, 4), (one, 4), (np.zeros((2, 4), np.float16), 4)):
+        plans.dense.multiply(a, near, None, np.zeros((len(a), 3), np.float32), Request("fp16", tau=0.0))
+        (_, _, _, n, m, k, _, _, _, leading_b, at_a, _, leading_a, _, _, _, leading_out, *_) = given[-1]
+        assert (m, k, n) == (len(a), 4, 3)
+        assert (leading_a, leading_b, leading_out) == (pitch, 8, 3)
+        assert (at_a == a.ctypes.data) == (a is not far)
 
 
 def test_tensor_maps_move_with_their_operands(machine: Machine) -> None:

@@ -159,3 +159,45 @@ def test_results_keep_their_own_numbers() -> None:
     ratios = [_anew(a, b, tau).valid_ratio for tau in taus]
     a[...] = 0
     assert [result.valid_ratio for result in results] == ratios and [result.tau for result in results] == taus
+
+
+@pytest.mark.parametrize("way", ["first", "repeated", "plan", "dense", "devices"])
+def test_numbers_are_read_after_the_product_whatever_stream_is_current(way: str) -> None:
+    import cupy
+
+    a, b = _random(1500, 1200, "f4"), _random(1200, 1700, "f4")
+    choice: dict[str, Any] = {"valid_ratio": 0.4}
+    options: dict[str, Any] = {"dense": {"method": "auto"}, "devices": {"devices": [0, 0]}}.get(way, {})
+    wanted = spamm(a, b, **choice, **options)
+    names = ("tau", "valid_ratio", "executed_ratio", "error_bound", "error_bound_rel")
+    numbers = [getattr(wanted, name) for name in names]
+    for _ in range(3):
+        spamm(a, b, **choice, **options)
+    plan = spamm_plan(a, b)
+    plan.execute(**choice)
+    square = cupy.ones((8192, 8192), "f8")
+    cupy.cuda.Device().synchronize()
+    with cupy.cuda.Stream(non_blocking=True):
+        for _ in range(3):
+            if way == "first":
+                repeated._plans.clear()
+                repeated._passed.clear()
+            # The product has not begun when its numbers are asked for.
+            for _ in range(3):
+                square @ square
+            result = plan.execute(**choice) if way == "plan" else spamm(a, b, **choice, **options)
+            with cupy.cuda.Stream(non_blocking=True):
+                assert [getattr(result, name) for name in names] == pytest.approx(numbers, rel=1e-12)
+
+
+def test_rows_that_are_further_apart_than_32_bits_count() -> None:
+    import cupy
+
+    pitch = 2**31 + 64
+    memory = cupy.zeros(pitch + 64, "f2")
+    a = cupy.lib.stride_tricks.as_strided(memory, (2, 64), (2 * pitch, 2))
+    a[...] = _random(2, 64, "f2")
+    b = _random(64, 96, "f2")
+    for method in ("spamm", "auto"):
+        found = spamm(a, b, tau=0.0, method=method).c
+        cupy.testing.assert_allclose(found, a.astype("f4") @ b.astype("f4"), rtol=1e-3, atol=1e-4)

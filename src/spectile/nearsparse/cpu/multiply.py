@@ -7,15 +7,17 @@ is LLVM vector code (kernel.py); the rest is plain Numba, run by threads without
 
 from __future__ import annotations
 
+import math
 import queue
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spectile.core.jit import njit
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cpu.kernel import PAD, multiply_add, prefetch_tile, register_block
 from spectile.nearsparse.cpu.threads import run_each, threads
-from spectile.nearsparse.operands import tiles
 
 # Tile rows of A that one thread holds packed (at most), and tile columns of B that it multiplies with them at a time.
 PANEL, GROUP = 32, 8
@@ -149,6 +151,50 @@ def _multiply_panel(
     return executed
 
 
+@dataclass(frozen=True)
+class Division:
+    """How a product is divided among threads, and the packed tiles that they hold.
+
+    Attributes
+    ----------
+    workers : int
+        Threads, 1 where starting them costs more than it gains.
+    panel : int
+        Tile rows of A and C that a thread takes at a time.
+    blocks, block, leading : int
+        Tiles along k, their size, and the elements from one row of a packed tile to the next.
+    """
+
+    workers: int
+    panel: int
+    blocks: int
+    block: int
+    leading: int
+
+    @classmethod
+    def of(cls, rows: int, blocks: int, columns: int, block: int, itemsize: int) -> Division:
+        """Return the division of a product of (rows, blocks) and (blocks, columns) tiles."""
+        parallel = rows * blocks * columns > SERIAL
+        workers = threads() if parallel else 1
+        leading = ceil_div(block, PAD) * PAD
+        # Several panels a thread, for balance, but tall enough that B is not packed too often, and of bounded size.
+        affordable = PANEL_BYTES // max(1, blocks * block * leading * itemsize)
+        panel = max(1, min(PANEL, rows, max(GROUP, rows // (4 * workers)), affordable))
+        return cls(min(workers, max(1, ceil_div(rows, panel))), panel, blocks, block, leading)
+
+    @property
+    def packed(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of a thread's packed tiles: of a panel of A, and of a group of columns of B."""
+        tile = self.block, self.leading
+        return (self.panel, self.blocks, *tile), (self.blocks, GROUP, *tile)
+
+    def memory_bytes(self, itemsize: int) -> int:
+        """Return the bytes of all threads' packed tiles and lists of valid products."""
+        packed = sum(map(math.prod, self.packed)) * itemsize
+        lists = (8 * GROUP + 1) * self.panel * self.blocks
+        return self.workers * (packed + lists)
+
+
 def multiply(
     a: Any, b: Any, norms_a: Any, norms_b: Any, tau: float, block: int, alpha: float, beta: float, c: Any, out: Any
 ) -> int:
@@ -157,15 +203,11 @@ def multiply(
     register_rows, vectors, lanes = register_block(8 * out.itemsize)
     kind, source = out.dtype.type, out if c is None else c
     norms_bt = np.ascontiguousarray(norms_b.T)
-    parallel = norms_a.size * norms_b.shape[1] > SERIAL
-    workers = threads() if parallel else 1
-    ld = tiles(block, PAD) * PAD
-    # Several panels a thread, for balance, but tall enough that B is not packed too often, and of bounded size.
-    affordable = PANEL_BYTES // max(1, blocks * block * ld * out.itemsize)
-    panel = max(1, min(PANEL, max(GROUP, rows // (4 * workers)), affordable))
+    division = Division.of(rows, blocks, norms_b.shape[1], block, out.itemsize)
+    panel = division.panel
     spare: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for _ in range(workers):
-        spare.put((np.empty((panel, blocks, block, ld), out.dtype), np.empty((blocks, GROUP, block, ld), out.dtype)))
+    for _ in range(division.workers):
+        spare.put(tuple(np.empty(shape, out.dtype) for shape in division.packed))
 
     def one_panel(first: int) -> int:
         packed_a, packed_b = spare.get()
@@ -176,4 +218,4 @@ def multiply(
         spare.put((packed_a, packed_b))
         return int(executed)
 
-    return sum(run_each(one_panel, range(0, rows, panel), parallel))
+    return sum(run_each(one_panel, range(0, rows, panel), division.workers > 1))

@@ -95,7 +95,7 @@ def norm_map(x: Any, block: int = 32) -> Any:
 
 def as_summed(x: Any) -> Any:
     """Return `x` in the dtype of the sums: float16 is multiplied in float32, where its products are exact."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
+    return x.astype(np.float32, order="C") if x.dtype == np.float16 else x
 
 
 def check_norms(norms_a: Any, norms_b: Any) -> None:

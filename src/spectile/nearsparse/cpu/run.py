@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from spectile.core.memory import require_host_free
 from spectile.core.pointers import overlap
-from spectile.nearsparse.cpu.multiply import multiply
+from spectile.core.tiling import ceil_div
+from spectile.nearsparse.cpu.multiply import Division, multiply
 from spectile.nearsparse.cpu.norms import as_summed, check_norms, norm_map, row_major
 from spectile.nearsparse.cpu.search import count_valid, error_bound, share_of, threshold, whole_norm
-from spectile.nearsparse.operands import copy_if_overlapping, each_product
+from spectile.nearsparse.operands import copy_if_overlapping, each_product, must_be_copied
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request, Threshold
+
+# Bytes up to which no product asks whether they are free: asking takes longer than so small a product.
+UNASKED = 64 << 20
 
 
 def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
@@ -24,7 +30,10 @@ def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult
     sums = as_summed(a[..., :0, :0]).dtype
     # A and B are packed while C is written.
     direct = out is not None and out.dtype == sums and not any(overlap(out, x) for x in (a, b))
-    result = out if direct else np.empty((*batch, a.shape[-2], b.shape[-1]), sums)
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    if (needed := memory_bytes(a, b, c, out if direct else None, request)) > UNASKED:
+        require_host_free(needed, f"the product of shape {shape}")
+    result = out if direct else np.empty(shape, sums)
     if c is not None:
         c = copy_if_overlapping(np.ascontiguousarray(c, dtype=sums), result, True)
     taus, ratios, bounds = np.empty(batch), np.empty(batch), np.empty(batch, object)
@@ -48,6 +57,10 @@ def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult
 def threshold_cpu(a: Any, b: Any, request: Request) -> Threshold:
     """Return what a request leaves; see :func:`spectile.nearsparse.spamm_threshold`."""
     shape = (*a.shape, b.shape[1])
+    # One operand at a time is copied where its rows are not as its norms are taken from.
+    needed = max(map(_copied_bytes, (a, b))) + _map_bytes(shape, request.block)
+    if needed > UNASKED:
+        require_host_free(needed, f"the threshold of a product of shape {(shape[0], shape[2])}")
     norms_a, norms_b = (norm_map(x, request.block) for x in (a, b))
     check_norms(norms_a, norms_b)
     tau = threshold(norms_a, norms_b, request, shape)
@@ -55,10 +68,59 @@ def threshold_cpu(a: Any, b: Any, request: Request) -> Threshold:
     return Threshold(tau, left, error_bound(norms_a, norms_b, tau, request, shape, 0.0))
 
 
+def memory_bytes(a: Any, b: Any, c: Any, direct: Any, request: Request) -> int:
+    """Return the memory that a product takes beside what its caller holds, in bytes, where every tile is valid.
+
+    Parameters
+    ----------
+    a, b, c : numpy.ndarray
+        As :func:`spamm_cpu` takes them; `c` may be None.
+    direct : numpy.ndarray or None
+        What the product is written to, if it is not to memory of its own.
+    request : Request
+        What is wanted.
+    """
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*a.shape[-2:], b.shape[-1])
+    sums = np.dtype(request.arithmetic.sums)
+    block = _block(request, shape)
+    rows, blocks, columns = (ceil_div(size, block) for size in shape)
+    items, entries = math.prod(batch), math.prod(batch) * shape[0] * shape[2]
+    kept = items * _map_bytes(shape, block)
+    if direct is None:
+        kept += entries * sums.itemsize
+    if c is not None:
+        converted = not (c.flags.c_contiguous and c.dtype == sums)
+        kept += (converted or must_be_copied(c, direct, True)) * entries * sums.itemsize
+    # One product at a time: its operands as they are packed from, and what is packed, or sorted in the search.
+    copies = sum(_copied_bytes(x) // max(1, math.prod(x.shape[:-2])) for x in (a, b))
+    packed = Division.of(rows, blocks, columns, block, sums.itemsize).memory_bytes(sums.itemsize) + 8 * blocks * columns
+    searched = _map_bytes(shape, block)
+    # C is rounded, and looked at for what overflowed, when all products are done.
+    rounded = entries * (np.dtype(request.arithmetic.output).itemsize + 1) * (request.arithmetic.output != sums.name)
+    return kept + max(copies + max(packed, searched), rounded)
+
+
+def _copied_bytes(x: Any) -> int:
+    """Return the size of the copy of an operand whose dtype or order is not that of the sums."""
+    rows = x.strides[-1] == x.itemsize and x.strides[-2] == x.shape[-1] * x.itemsize
+    return 0 if rows and x.dtype != np.float16 else x.size * max(4, x.itemsize)
+
+
+def _map_bytes(shape: tuple[int, int, int], block: int) -> int:
+    """Return the size of the norm maps of A and B."""
+    rows, blocks, columns = (ceil_div(size, block) for size in shape)
+    return 8 * blocks * (rows + columns)
+
+
+def _block(request: Request, shape: tuple[int, int, int]) -> int:
+    """Return the tile size: one larger than the matrices is one that holds them, and takes no more memory."""
+    return min(request.block, max(1, *shape))
+
+
 def _one(a: Any, b: Any, c: Any, out: Any, request: Request) -> tuple[float, float, Callable[[], float]]:
     """Multiply two matrices; return tau, the valid ratio, and a function that bounds the error."""
-    # A tile larger than the matrices is one that holds them, and takes no more memory.
-    request = dataclasses.replace(request, block=min(request.block, max(1, *a.shape, b.shape[1])))
+    request = dataclasses.replace(request, block=_block(request, (*a.shape, b.shape[1])))
     a, b = (row_major(as_summed(x)) for x in (a, b))
     norms_a, norms_b = norm_map(a, request.block), norm_map(b, request.block)
     if request.norms_first:

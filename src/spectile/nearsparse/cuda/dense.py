@@ -125,15 +125,26 @@ def multiply(a: Any, b: Any, c: Any, out: Any, request: Request) -> None:
     scalars = _scalars(request.alpha, request.beta, wide)
     first = address(scalars)
     handle, kind = handle_of(), _CUDA_TYPES[row.dtype]
+    (a, pitch_a), (b, pitch_b), (_, pitch_out) = _pitched(a), _pitched(b), _pitched(out)
     (m, k), n = a.shape, b.shape[1]
     cublas.setStream(handle, stream_of().ptr)
     # Row-major C = A B is column-major C^T = B^T A^T.
     cublas.gemmEx(
         handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, m, k, first,
-        address(b), kind, max(pitch(b), n), address(a), kind, max(pitch(a), k), first + scalars.itemsize,
-        address(out), _CUDA_TYPES[row.output], max(pitch(out), n),
+        address(b), kind, pitch_b, address(a), kind, pitch_a, first + scalars.itemsize,
+        address(out), _CUDA_TYPES[row.output], pitch_out,
         cublas.CUBLAS_COMPUTE_64F if wide else cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT,
     )  # fmt: skip
+
+
+def _pitched(x: Any) -> tuple[Any, int]:
+    """Return a matrix and the elements from one row to the next, which cuBLAS takes in 32 bits: else a copy."""
+    between = max(pitch(x), x.shape[1]) if x.shape[0] > 1 else x.shape[1]
+    if between < 2**31:
+        return x, between
+    import cupy
+
+    return cupy.ascontiguousarray(x), x.shape[1]
 
 
 @functools.cache

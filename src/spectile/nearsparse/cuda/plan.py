@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from spectile.core.pointers import address
 from spectile.core.tensor_map import replace_address
 from spectile.nearsparse import checks
 from spectile.nearsparse.cuda import dense
+from spectile.nearsparse.cuda.after import PER_THREAD, mark, read_after
 from spectile.nearsparse.cuda.geometry import Words
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.product import Product, prepared_choice
@@ -47,7 +48,7 @@ class CallPlan:
     """
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
-        self.request, self.shape = request, (*a.shape, b.shape[1])
+        self.request, self.shape, self.device = request, (*a.shape, b.shape[1]), a.data.device_id
         self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
         self._lock = threading.Lock()
         self._spans = tuple(map(span, (a, b, out)))
@@ -105,12 +106,13 @@ class CallPlan:
         span_a, span_b, span_out = self._spans
         if at_out - span_a < at_a < at_out + span_out or at_out - span_b < at_b < at_out + span_out:
             return None
+        current = cupy.cuda.get_current_stream()
         if self._verdict_on(value) == "dense":
             dense.multiply(a, b, None, out, self.request)
-            return DenseNorms(a, b, self.request.block)
+            return DenseNorms(a, b, self.request.block).enqueued(self.device, current)
         memory_ = cupy.cuda.alloc(self._places.bytes)
         pointers = (at_a, at_b, at_out, *self._places.addresses(memory_.ptr))
-        stream = cupy.cuda.get_current_stream().ptr
+        stream = current.ptr
         with self._lock:
             for words, place, number in self._slots:
                 words[place] = pointers[number]
@@ -131,13 +133,14 @@ class CallPlan:
             if self._count is not None and self._count.too_many():
                 dense.multiply(a, b, None, out, self.request)
                 norms.dense = True
+        norms.end = self.device, current, mark(current) if stream == PER_THREAD else None
         return norms
 
     def result(self, out: Any, norms: RunNorms) -> SpammResult:
         """Return the result of a run, whose numbers are read when they are asked for."""
         request = self.request
         if norms.dense:
-            return dense_result(out, norms, request, self.shape)
+            return dense_result(out, norms, request, self.shape, read=norms.read)
         assert isinstance(norms, CallNorms)
         return SpammResult(
             out,
@@ -147,6 +150,7 @@ class CallPlan:
             error_bound=lambda: error_bound(norms, (0, 0), norms.tau, request, self.shape, 0.0),
             norm_c=functools.partial(frobenius, out),
             faster=lambda: dense.faster(ratio(norms, (0, 0), norms.tau, self.grain), self.shape, request),
+            read=norms.read,
         )
 
 
@@ -161,6 +165,17 @@ class RunNorms(Norms):
 
     #: Whether the dense product ran.
     dense = False
+    #: Device, stream and mark of the run.
+    end: tuple[int, Any, Any]
+
+    def enqueued(self, device: int, stream: Any) -> RunNorms:
+        """Remember the stream of the run, and return itself."""
+        self.end = device, stream, mark(stream)
+        return self
+
+    def read(self, number: Callable[[], Any]) -> Any:
+        """Return a number of the run, read after it."""
+        return read_after(*self.end, number)
 
 
 class DenseNorms(RunNorms):
@@ -190,7 +205,7 @@ class DenseNorms(RunNorms):
 
 
 def dense_result(
-    out: Any, norms: Norms, request: Request, shape: tuple[int, int, int], norm_c: Any = None
+    out: Any, norms: Norms, request: Request, shape: tuple[int, int, int], norm_c: Any = None, *, read: Any
 ) -> SpammResult:
     """Return the result of a dense product, whose bound is of rounding alone; `norm_c` finds the norm of an added C."""
     return SpammResult(
@@ -202,6 +217,7 @@ def dense_result(
         norm_c=functools.partial(frobenius, out),
         faster="dense",
         method="dense",
+        read=read,
     )
 
 

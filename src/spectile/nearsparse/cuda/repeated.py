@@ -17,14 +17,15 @@ import numpy as np
 
 from spectile.core import memory
 from spectile.core.pointers import address
+from spectile.nearsparse.cuda.after import PER_THREAD
 from spectile.nearsparse.cuda.plan import CallPlan
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request
 
 # Plans, and layouts of calls seen once, that are kept.
 LIMIT = 256
-# CUDA's names for the default stream, and for that of the calling thread: another one in each.
-_DEFAULT, _PER_THREAD = (0, 1), 2
+# CUDA's names for the default stream.
+_DEFAULT = (0, 1)
 # Kinds of options that keys hold.
 _PLAIN = {int, float, bool, str, type(None)}
 
@@ -63,7 +64,7 @@ def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any) -> Any:
         a.shape, a.strides, a.dtype.char, b.shape, b.strides, b.dtype.char, memory_a.ptr & 15, memory_b.ptr & 15,
         memory_a.device_id, memory_b.device_id, cupy.cuda.runtime.getDevice(), number, options,
     )  # fmt: skip
-    if stream == _PER_THREAD:
+    if stream == PER_THREAD:
         key = (*key, threading.get_ident())
     return key if out is None else (key, out.shape, out.strides, out.dtype.char, address(out) & 15, out.data.device_id)
 

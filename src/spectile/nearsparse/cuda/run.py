@@ -19,6 +19,7 @@ import numpy as np
 from spectile.core import arrays, device, memory, pointers
 from spectile.core.pointers import address
 from spectile.nearsparse.cuda import dense
+from spectile.nearsparse.cuda.after import After
 from spectile.nearsparse.cuda.choose import LAUNCHED_ITEMS
 from spectile.nearsparse.cuda.geometry import log2, row_major
 from spectile.nearsparse.cuda.norms import NormMaps, Norms, check_norms
@@ -122,9 +123,12 @@ class _Arrays:
 
 
 def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammResult:
+    import cupy
+
+    after = After([cupy.cuda.runtime.getDevice()])
     if len(items) == 1 and items[0].product is None:
         one = items[0]
-        result = dense_result(one.out, one.maps, one.request, one.shape, one.norm_c)
+        result = dense_result(one.out, one.maps, one.request, one.shape, one.norm_c, read=after)
         result.c = returned
         return result
 
@@ -144,6 +148,7 @@ def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammR
         error_bound=collect(_Item.error_bound),
         norm_c=collect(lambda item: frobenius(item.out)),
         faster=(lambda: dense.faster(items[0].executed_ratio(), items[0].shape, items[0].request)) if single else None,
+        read=after,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays, device, pointers
+from spectile.nearsparse.cuda.after import After
 from spectile.nearsparse.cuda.geometry import check_sizes, log2, row_major
 from spectile.nearsparse.multi.batch import Batch, Share, partitioned
 from spectile.nearsparse.multi.cut import distribute
@@ -94,11 +95,12 @@ def spamm_devices(
         plan.release()
     if request.check_finite and request.precision == "fp16c16" and any(map(_overflows, outputs)):
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
+    after = After(devices)
     if not batch or isinstance(plans[0], Batch):
-        return SpammResult(result, **plans[0].numbers())
+        return SpammResult(result, **plans[0].numbers(), read=after)
     numbers = [plan.numbers() for plan in plans]
     collected: dict[str, Any] = {name: _collected([listed[name] for listed in numbers], batch) for name in numbers[0]}
-    return SpammResult(result, **collected)
+    return SpammResult(result, **collected, read=after)
 
 
 def _collected(listed: list[Any], batch: tuple[int, ...]) -> Callable[[], Any]:
