@@ -168,7 +168,7 @@ def test_numbers_beyond_the_largest_are_refused_in_a_sentence(name: str, bad: An
     if name == "tau" and bad == math.inf:
         assert not spamm(x, x, tau=bad, backend="cpu").c.any()
         return
-    with pytest.raises(ValueError, match="beyond the largest number|not finite|not a tolerance"):
+    with pytest.raises(ValueError, match=r"beyond the largest number|not finite|not a tolerance"):
         spamm(x, x, c=x, backend="cpu", **keywords)
 
 
@@ -183,7 +183,7 @@ def test_searches_of_a_share_end_without_warnings() -> None:
     equal = np.ones((40, 40))
     assert tune_tau(equal, equal, 0.5, iterations=2**31 - 1, block=8)[1] in (0.0, 1.0)
     for bad in ({"iterations": 10**400}, {"iterations": 0}, {"tolerance": 10**400}, {"tolerance": -1.0}):
-        with pytest.raises(ValueError, match="number of bisections|tolerance"):
+        with pytest.raises(ValueError, match=r"number of bisections|tolerance"):
             tune_tau(equal, equal, 0.5, **bad)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="norms are real"):
         tune_tau(NormMap(equal * 1j), NormMap(equal), 0.5)
