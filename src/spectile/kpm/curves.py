@@ -53,7 +53,10 @@ class SpectralCurves:
         self.scale, self.centre = 1 / self._a, self._b
         x, self._weights = (grid[::-1] for grid in reference.chebyshev_density_on_grid(self._damped, 2 * len(moments)))
         self.energies = x / self._a + self._b
-        self.densities = self._weights * (self._a / (np.pi * np.sqrt(1 - x**2)))[:, None]
+        with np.errstate(over="ignore"):
+            self.densities = self._weights * (self._a / (np.pi * np.sqrt(1 - x**2)))[:, None]
+        if np.isinf(self.densities).any():
+            raise ValueError("the density is beyond the largest number of float64: take a smaller unit of energy")
 
     def __call__(self, energy: npt.ArrayLike) -> Array:
         """Return the densities at any energies: shape (..., K), zero beyond `centre` ± `scale`."""

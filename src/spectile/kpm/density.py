@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.atomic_file import atomic_write, require_writable
+from spectile.core.memory import require_host_free
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import SavedState, fingerprint, signals_deferred
@@ -68,6 +69,7 @@ class SpectralDensity:
         num_moments, num_vectors = check_counts(num_moments, num_vectors)
         self._prepare(H, kernel, rng, bounds, backend)
         self._num_moments, self._total = num_moments, num_vectors
+        self._require_room(num_vectors)
         self._start(num_vectors)
         self._update()
 
@@ -208,6 +210,7 @@ class SpectralDensity:
             Vectors to add, at least 1.
         """
         num_vectors = whole_number(num_vectors, "num_vectors", 1)
+        self._require_room(num_vectors)
         self._total += num_vectors
         self._start(num_vectors)
         self._update()
@@ -320,6 +323,10 @@ class SpectralDensity:
             self._blocks.append(block)
         self._update()
         return self
+
+    def _require_room(self, num_vectors: int) -> None:
+        """Raise MemoryError where the moments of so many vectors more are not held."""
+        require_host_free(8 * num_vectors * self._num_moments, f"the moments of {num_vectors:,} vectors")
 
     def _start(self, num_vectors: int) -> None:
         first = self.num_vectors

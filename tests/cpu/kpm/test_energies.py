@@ -280,3 +280,24 @@ def test_operators_that_return_nan_late_end_in_a_sentence(size):
     H = LinearOperator((size, size), matvec=product, matmat=product, dtype=np.float64)
     with pytest.raises(ValueError, match=r"not finite|no bounds hold"):
         kpm_dos(H, 100, 2)
+
+
+@pytest.mark.parametrize("num_vectors", [2**63, 10**12])
+def test_more_vectors_than_moments_have_room_for_are_refused_at_once(num_vectors):
+    H = sp.csr_array(np.diag([1.0, 2.0, 3.0]))
+    with pytest.raises(MemoryError, match="the moments of"):
+        kpm_dos(H, 16, num_vectors, backend="cpu")
+    density = kpm_dos(H, 16, 2, backend="cpu")
+    before = density.moments.copy()
+    with pytest.raises(MemoryError, match="the moments of"):
+        density.add_vectors(num_vectors)
+    np.testing.assert_array_equal(density.moments, before)
+    density.add_vectors(1)
+    assert density.num_vectors == 3
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_density_beyond_float64_is_refused_in_a_sentence():
+    H = sp.csr_array(np.diag([1e-307, 2e-307, 3e-307]))
+    with pytest.raises(ValueError, match="take a smaller unit of energy"):
+        kpm_dos(H, 16, 2, backend="cpu")
