@@ -81,11 +81,11 @@ class Calls(RuleBasedStateMachine):
     @rule(
         m=SIZES, k=SIZES, n=SIZES, seed=SEEDS, density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
         precision=st.sampled_from(["float64", "float32", "tf32", "float16"]),
-        method=st.sampled_from(["auto", "rows", "tiles"]), keep=st.booleans(),
+        keep=st.booleans(),
     )  # fmt: skip
-    def spgemm(self, m, k, n, seed, density, precision, method, keep):
+    def spgemm(self, m, k, n, seed, density, precision, keep):
         a, b = self._factors(m, k, n, density, seed)
-        c = spectile.spgemm(self.sparse.csr_matrix(a), self.sparse.csr_matrix(b), precision=precision, method=method)
+        c = spectile.spgemm(self.sparse.csr_matrix(a), self.sparse.csr_matrix(b), precision=precision)
         self._check_sparse(c, a, b, precision)
         if keep:
             symbolic = spectile.tsparse.symbolic(self.sparse.csr_matrix(a), self.sparse.csr_matrix(b))

@@ -155,12 +155,12 @@ def _calls(place: Place) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
         ),
         "spgemm": (
             tsparse.spgemm,
-            {"A": s, "B": s, "precision": None, "method": "auto", "memory_limit": None, **backend},
+            {"A": s, "B": s, "precision": None, "memory_limit": None, **backend},
         ),
         "symbolic": (tsparse.symbolic, {"A": s, "B": s, "memory_limit": None, **backend}),
         "multiply": (positional["multiply"], {"A": s, "B": s, "precision": None}),
         "numeric": (positional["numeric"], {"data_a": s.data, "data_b": s.data, "out": place.xp.empty(pattern.nnz)}),
-        "error_bound": (tsparse.error_bound, {"A": s, "B": s, "precision": None, "method": "auto"}),
+        "error_bound": (tsparse.error_bound, {"A": s, "B": s, "precision": None}),
         "eigh": (
             evd.eigh,
             {

@@ -201,10 +201,8 @@ def spgemm(draw: Draw, place: Place) -> None:
     a, b = _pair(draw, place)
     keywords: dict[str, Any] = {"backend": place.backend}
     precision = draw("precision", [None, None, None, "float64", "float32", "tf32", "float16"])
-    method = draw("method", ["auto", "auto", "rows", "tiles", "tasks"])
-    limit = draw("memory_limit", [None, None, None, 10**9, 10_000, 200]) if method in ("auto", "rows") else None
+    limit = draw("memory_limit", [None, None, None, 10**9, 10_000, 200])
     keywords |= {"precision": precision} if precision else {}
-    keywords |= {"method": method} if method != "auto" else {}
     keywords |= {"memory_limit": limit} if limit else {}
     unchanged = _unchanged(a, b)
     result = call(draw, tsparse.spgemm, a.matrix, b.matrix, **keywords)
@@ -213,14 +211,14 @@ def spgemm(draw: Draw, place: Place) -> None:
         if not _may_refuse(result, a, b, keywords):
             must(result)
         return
-    _check(result, a, b, precision, method, place)
+    _check(result, a, b, precision, place)
     again = call(draw, tsparse.spgemm, a.matrix, b.matrix, **keywords)
     same_bits(result, again)
     if limit:
         keywords.pop("memory_limit")
         same_bits(result, tsparse.spgemm(a.matrix, b.matrix, **keywords), "no memory limit")
     if place.backend == "cpu" and not draw("error_bound", [True, False]):
-        bound = call(draw, tsparse.error_bound, a.matrix, b.matrix, precision=precision, method=method)
+        bound = call(draw, tsparse.error_bound, a.matrix, b.matrix, precision=precision)
         if isinstance(bound, Refused) or _kinds(a, b) == "longdouble":
             return
         dense = bound.toarray().astype(np.longdouble)
@@ -230,11 +228,10 @@ def spgemm(draw: Draw, place: Place) -> None:
             not off.any() or not np.isfinite(_dense(result)[off].astype(float)).all(),
             f"error_bound {dense[off][:1]}, error {error[off][:1]}",
         )
-        if method != "tasks":
-            holds(
-                np.array_equal(bound.indptr, result.indptr) and np.array_equal(bound.indices, result.indices),
-                "the bound has another pattern",
-            )
+        holds(
+            np.array_equal(bound.indptr, result.indptr) and np.array_equal(bound.indices, result.indices),
+            "the bound has another pattern",
+        )
 
 
 def _kinds(a: Sparse, b: Sparse) -> str:
@@ -288,7 +285,7 @@ def _dense(c: Any) -> np.ndarray:
     return dense
 
 
-def _check(c: Any, a: Sparse, b: Sparse, precision: str | None, method: str, place: Place) -> None:
+def _check(c: Any, a: Sparse, b: Sparse, precision: str | None, place: Place) -> None:
     kind = _kinds(a, b)
     holds(kind != "complex", "complex factors are multiplied")
     m, n = a.exact.shape[0], b.exact.shape[1]
@@ -308,8 +305,7 @@ def _check(c: Any, a: Sparse, b: Sparse, precision: str | None, method: str, pla
     stored = np.zeros((m, n), bool)
     stored[rows, indices] = True
     pattern = (a.stored.astype(np.float64) @ b.stored.astype(np.float64)) > 0
-    if method != "tasks":
-        holds(np.array_equal(stored, pattern), f"C stores {stored.sum()} entries, its pattern has {pattern.sum()}")
+    holds(np.array_equal(stored, pattern), f"C stores {stored.sum()} entries, its pattern has {pattern.sum()}")
     exact, sizes = _product(a, b)
     found = _dense(c)
     if kind == "bool" and precision is None:
@@ -335,8 +331,6 @@ def _check(c: Any, a: Sparse, b: Sparse, precision: str | None, method: str, pla
     if precision in ("tf32", "float16"):
         tops = max(float(a.sizes.max(initial=0)), float(b.sizes.max(initial=0)), 1.0)
         least = 2.0**-149 * (2 * tops + 1) if precision == "tf32" else 2.0**-149 * 4
-        if method in ("tiles", "tasks") and precision == "float16":
-            least += 2.0**-24 * 2 * tops
     allowed = (count * unit + 2.5 * rounded) * sizes + count * least
     largest = float(np.finfo(c.dtype).max)
     finite = np.isfinite(found.astype(float))
@@ -377,8 +371,8 @@ def symbolic(draw: Draw, place: Place) -> None:
         if not _may_refuse(result, a, b, keywords):
             must(result)
     else:
-        _check(result, a, b, precision, "rows", place)
-        whole = call(draw, tsparse.spgemm, a.matrix, b.matrix, method="rows", backend=place.backend, **keywords)
+        _check(result, a, b, precision, place)
+        whole = call(draw, tsparse.spgemm, a.matrix, b.matrix, backend=place.backend, **keywords)
         same_bits(result, whole, "spgemm")
     _numeric(draw, place, pattern, a, b)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spectile.tsparse import reference
-from spectile.tsparse.cpu.tiles import tile_counts
+from spectile_study.cases.tsparse.tiles import reference
+from spectile_study.cases.tsparse.tiles.counts import tile_counts
 
 
 @pytest.mark.parametrize(
