@@ -79,12 +79,12 @@ FAULTS = (
     ),
     Fault(f"{_EVD}/small/rotations.cu", "if (conjugate) value = conj(value);", "", EIGH),
     # KPM: a group's edge, fill-in, a sum's last part, phases of a later vector.
-    Fault(f"{_KPM}/vectors.cu", "other |= indices[at] != indices[at - (begin - before)];", "", GROUPED),
+    Fault(f"{_KPM}/vectors.cu", "other |= indices[at] != indices[at - (begin - before)];", ";", GROUPED),
     Fault(f"{_KPM}/vectors.cu", "k < length ? data[at + k] : zero()", "k <= length ? data[at + k] : zero()", DENSITY),
     Fault(
         f"{_KPM}/vectors.cu", "phase_bits(seed, row, first + i % width)", "phase_bits(seed, row, i % width)", DENSITY
     ),
-    Fault(f"{_KPM}/rows.cu", "exists[c] ? v[line + c * LANES] : zero()", "v[line + c * LANES]", DENSITY),
+    Fault(f"{_KPM}/rows.cu", "for (; k < row.count; ++k", "for (; k + 1 < row.count; ++k", DENSITY),
 )
 
 
