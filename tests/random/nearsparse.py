@@ -264,6 +264,7 @@ def _check_one(
         error = norm(found - exact)
         holds(error <= bound * (1 + 1e-9), f"the error is {float(error):.3g} and its bound {bound:.3g}")
         allowed = abs(alpha) * norms.skipped(tau * (1 + 1e-4)) * (1 + 1e-4) + 3 * rounding
+        allowed += (k + 2) * norms.least * math.sqrt(found.size)
         holds(bound <= allowed * (1 + 1e-3), f"the bound is {bound:.3g}, {float(allowed):.3g} would do")
         if "rtol" in keywords and alpha == 1 and beta == 0:
             limit = keywords["rtol"] * size
