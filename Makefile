@@ -14,6 +14,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 comma := ,
 # The CUDA extra follows the driver; without one there is no CUDA in the environment.
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\..*/cuda\1/p')
+# spectile.torch is tested on the CPU, and the plain name brings gigabytes of CUDA's libraries.
+TORCH := torch==2.13.0+cpu
 EXTRA := [study$(if $(CUDA),$(comma)$(CUDA))]
 
 # What a Snakemake that was killed leaves behind stops the next one until it is told to go on.
@@ -75,7 +77,9 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing spectile and the tools of its tests into $(VENV), a minute or two"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(if $(CUDA),$(CUDA)$(comma),)dev,compile,mpi]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(if $(CUDA),$(CUDA)$(comma),)dev,compile,jax,mpi]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" \
+	  || { test -z "$$CI" && echo "no CPU build of PyTorch here: the tests of spectile.torch are skipped (make TORCH=torch takes any)"; }
 	@touch $@ $(VENV)/installed
 
 # The report is opened in a browser by a test; CI machines get Debian's, others are told what they miss.

@@ -7,6 +7,8 @@
 ``kpm_dos``        spectral density of a huge sparse Hamiltonian (KPM; Kreutzer et al., 2015)
 =================  ==============================================================================================
 
+``spectile.torch`` and ``spectile.jax`` have them with derivatives, for tensors of PyTorch and arrays of JAX.
+
 These are the chief functions of four systems, and each has relatives: ``dir(spectile)`` lists them all.  Importing this
 package loads neither Numba nor CuPy; a function does when it is first called.
 """
@@ -52,6 +54,8 @@ _HOMES = {
     "SpectralDensity": "kpm",
 }
 _PACKAGES = ("evd", "kpm", "nearsparse", "tsparse")
+#: Modules for libraries that are no dependencies.
+_OPTIONAL = ("jax", "torch")
 __all__ = ["SpammResult", "SpectralDensity", "eig_banded", "eigh", "eigh_tridiagonal", "eigvals_banded", "eigvalsh"]
 __all__ += ["eigvalsh_tridiagonal", "kpm_dos", "ldos", "spamm", "spamm_plan", "spamm_threshold", "spectral_function"]
 __all__ += ["spgemm", "tridiagonalize", "tune_tau"]
@@ -59,7 +63,7 @@ __all__ += ["spgemm", "tridiagonalize", "tune_tau"]
 
 def __getattr__(name: str) -> Any:
     """Import a public name, or a system's package, when it is first used."""
-    if name in _PACKAGES:
+    if name in (*_PACKAGES, *_OPTIONAL):
         return importlib.import_module(f"spectile.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'spectile' has no attribute {name!r}")
@@ -70,4 +74,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the public names and packages, loaded or not."""
-    return sorted({*_HOMES, *_PACKAGES, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*_HOMES, *_PACKAGES, *_OPTIONAL, *(name for name in globals() if name.startswith("__"))})

@@ -1,0 +1,212 @@
+"""The derivative of a Hermitian eigendecomposition, in the arrays of any library.
+
+A(t) is written V(t) D(t) Vᴴ(t), where D has a block for each cluster of eigenvalues that coincide and is diagonal
+elsewhere.  Unlike the eigenvectors, these factors are smooth through a coincidence if the basis of each cluster is
+carried along without a rotation in it.  With M = Vᴴ dA V::
+
+    dD = M on the blocks,    dV = V K,    K D - D K = M off the blocks and K = 0 on them
+
+Where D is diagonal, K is :func:`quotients` times M, entry by entry; but the derivative of K follows all of a block of D
+and not its diagonal alone, and that makes second derivatives right where eigenvalues coincide.
+
+What a function loses by this is what it must not depend on: the rotation in a cluster, and the phase of a vector.  Its
+cotangents show whether it does, and :func:`faults` judges them.
+
+Source: T. Kato, Perturbation Theory for Linear Operators, chapter II; J. R. Magnus, "On differentiating eigenvalues and
+eigenvectors" (1985).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+class GaugeError(ValueError):
+    """A function depends on what an eigendecomposition leaves open, and has no derivative."""
+
+
+class GaugeWarning(RuntimeWarning):
+    """A tangent is right for those functions alone that do not depend on what an eigendecomposition leaves open."""
+
+
+#: How far apart, as a share of the largest eigenvalue, neighbours must be for a quotient by their difference.  Its
+#: relative error is the unit roundoff over this: 1e-8 in double precision.  In single precision the square root of the
+#: unit roundoff would take neighbours of an ordinary spectrum for a cluster.
+RESOLUTION = {"float32": 2.0**-15, "float64": 2.0**-26}
+EPSILON = {"float32": 2.0**-23, "float64": 2.0**-52}
+#: Rounding errors of a product of matrices of order n are taken to be below this times sqrt(n) unit roundoffs.
+SLACK = 100.0
+
+
+def adjoint(x: Any) -> Any:
+    """Return the conjugate transposes of the matrices in the last two dimensions."""
+    return x.mT.conj()
+
+
+def hermitian(xp: Any, a: Any, lower: bool) -> Any:
+    """Return the Hermitian matrices of which one triangle, and the real part of the diagonal, is read from `a`."""
+    strict = xp.tril(a, -1) if lower else xp.triu(a, 1)
+    return strict + adjoint(strict) + xp.tril(xp.triu(a.real))
+
+
+def diagonal(xp: Any, d: Any) -> Any:
+    """Return matrices that have `d` on their diagonals."""
+    return xp.tril(xp.triu(d[..., None, :] + xp.zeros_like(d[..., :, None])))
+
+
+def epsilon(w: Any) -> float:
+    """Return the distance from 1 to the next number of the type of `w`."""
+    return EPSILON[str(w.dtype).rpartition(".")[2]]
+
+
+def largest(xp: Any, w: Any) -> Any:
+    """Return the largest absolute value of each ascending spectrum, with a last dimension of 1."""
+    return xp.maximum(xp.abs(w[..., :1]), xp.abs(w[..., -1:]))
+
+
+def coincident(xp: Any, w: Any, resolution: float | None = None) -> Any:
+    """Return, in place (i, j), whether no gap of the ascending spectrum between i and j is resolved."""
+    resolution = RESOLUTION[str(w.dtype).rpartition(".")[2]] if resolution is None else resolution
+    cluster = xp.cumsum(xp.diff(w, prepend=w[..., :1]) > resolution * largest(xp, w), -1)
+    return cluster[..., :, None] == cluster[..., None, :]
+
+
+def differences(w: Any) -> Any:
+    """Return ``w[j] - w[i]`` in place (i, j)."""
+    return w[..., None, :] - w[..., :, None]
+
+
+def quotients(xp: Any, w: Any) -> Any:
+    """Return ``1 / (w[j] - w[i])`` in place (i, j), and 0 where the two coincide."""
+    together, gaps = coincident(xp, w), differences(w)
+    return xp.where(together, xp.zeros_like(gaps), 1 / xp.where(together, xp.ones_like(gaps), gaps))
+
+
+def generic_basis(w: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Return eigenvectors in a gauge without structure: arbitrary phases, and bases of values equal to rounding.
+
+    All are as right as LAPACK's.  But that one's are structured: a component is real, and of the identity each vector
+    is a unit vector; and then a function that depends on the gauge can look like one that does not.
+
+    Parameters
+    ----------
+    w : array, shape (..., n)
+        Of NumPy or CuPy, ascending.
+    v : array, shape (..., n, n)
+    """
+    n = w.shape[-1]
+    xp: Any = np
+    if not isinstance(w, np.ndarray):
+        import cupy
+
+        xp = cupy
+    random = np.random.default_rng(n)
+    if v.dtype.kind == "c":
+        v = v * xp.asarray(np.exp(1j * random.uniform(0, 2 * np.pi, n)).astype(v.dtype))
+    equal = coincident(xp, w, n * epsilon(w))
+    if not equal.sum() > w.size:
+        return v
+    entries = random.standard_normal((n, n)) + (1j * random.standard_normal((n, n)) if v.dtype.kind == "c" else 0)
+    # The orthogonal factor of a matrix of blocks has the same blocks.
+    q, r = xp.linalg.qr(xp.where(equal, xp.asarray(entries.astype(v.dtype)), 0))
+    d = r.diagonal(0, -2, -1)
+    return v @ (q * (d / abs(d))[..., None, :])
+
+
+def faults(xp: Any, w: Any, w_bar: Any, s: Any, block_bar: Any) -> Any:
+    """Return, in place (i, j), whether cotangents depend on an unresolved rotation of eigenvectors i and j.
+
+    Parameters
+    ----------
+    xp : module
+    w : array, shape (..., n)
+        Eigenvalues.
+    w_bar : array, shape (..., n), or None
+        Cotangent of the eigenvalues: equal in a cluster, or its eigenvalues are told apart.
+    s : array, shape (..., n, n), or None
+        Vᴴ times the cotangent of V.  A rotation V (1 + X), with an anti-Hermitian X on the blocks, takes the blocks D
+        to D + D X - X D, and changes the function by the product of X with the anti-Hermitian part of S + D B - B D.
+    block_bar : array, shape (..., n, n), or None
+        B, the cotangent of the blocks.
+    """
+    n, unit, gaps = w.shape[-1], epsilon(w), xp.abs(differences(w))
+    together = coincident(xp, w)
+    found = xp.zeros_like(gaps) > 0
+    if w_bar is not None:
+        told = xp.abs(differences(w_bar))
+        size = xp.sqrt(xp.sum(w_bar * w_bar, -1))[..., None, None]
+        rounding = n * unit * largest(xp, w)[..., None]
+        # How far rounding turns one vector to the other.
+        turned = xp.where(gaps <= rounding, xp.ones_like(gaps), rounding / xp.where(gaps > 0, gaps, xp.ones_like(gaps)))
+        found = found | (told * turned > unit**0.5 * size)
+        if s is not None:
+            found = found | (told > SLACK * unit**0.5 * size)
+    if s is not None:
+        anti = (s - adjoint(s)) / 2
+        size = _norm(xp, s)
+        if block_bar is not None:
+            change = differences(w) * (block_bar + adjoint(block_bar)) / 2
+            anti = anti - change
+            size = size + xp.abs(change)
+        found = found | (xp.abs(anti) > SLACK * n**0.5 * unit * size)
+    return found & together
+
+
+#: What a GaugeWarning says.
+SPLIT = (
+    "eigenvalues coincide and the perturbation tells them apart: tangents of eigh are right for functions that do not "
+    "depend on the basis of the cluster, and for no other"
+)
+
+
+def split(xp: Any, w: Any, m: Any) -> Any:
+    """Return, in place (i, j), whether a perturbation M of the decomposition tells apart two values that coincide."""
+    off = xp.abs(m - diagonal(xp, m.diagonal(0, -2, -1))) > epsilon(w) ** 0.5 * _norm(xp, m)
+    return faults(xp, w, m.diagonal(0, -2, -1).real, None, None) | (off & coincident(xp, w))
+
+
+def unresolved(xp: Any, w: Any, k: Any, k_bar: Any) -> Any:
+    """Return, in place (i, j), whether rounding of a quotient K, divided by its gap again, ruins K's derivative.
+
+    Where a function does not depend on a rotation of two vectors, K is nothing but rounding of their gap's inverse.
+
+    Parameters
+    ----------
+    xp : module
+    w : array, shape (..., n)
+    k, k_bar : array, shape (..., n, n)
+        The quotients and their cotangent.
+    """
+    inverse = xp.abs(quotients(xp, w))
+    size, size_bar = (_norm(xp, x) for x in (xp.abs(k) * xp.abs(differences(w)), k_bar))
+    y = xp.abs(k_bar) * inverse
+    natural = size * size_bar / (largest(xp, w)[..., None] ** 2 + (size == 0))
+    return epsilon(w) * size * inverse * y > epsilon(w) ** 0.375 * (_norm(xp, xp.abs(k) * y) + natural)
+
+
+def _norm(xp: Any, x: Any) -> Any:
+    return xp.sqrt(xp.sum(xp.abs(x) ** 2, (-2, -1)))[..., None, None]
+
+
+def refusal(gap: float, phase: bool) -> str:
+    """Return the sentence of a GaugeError about a cluster with a `gap`, or about the phase of vectors."""
+    if phase:
+        return (
+            "the cost depends on the phase of complex eigenvectors, which an eigendecomposition leaves open: use what "
+            "does not, such as |v|**2 or v v^H"
+        )
+    return (
+        f"the cost depends on single eigenvectors or eigenvalues of a cluster with a gap of {gap:.3g}, which has no "
+        "derivative that this precision resolves: use what is the same for all vectors of the cluster, or "
+        "matrix_function for a function of the matrix"
+    )
+
+
+def require_no_fault(found: Any, w: Any) -> None:
+    """Raise GaugeError for the widest gap among the pairs that :func:`faults` found; the arrays are NumPy's."""
+    if found.any():
+        gaps = np.where(found, abs(differences(w)), -1.0)
+        own = np.broadcast_to(np.eye(w.shape[-1], dtype=bool), found.shape)
+        raise GaugeError(refusal(gaps.max(), phase=not (found & ~own).any()))

@@ -1,0 +1,14 @@
+"""Spectile's functions for arrays of JAX, with derivatives.
+
+JAX is no dependency of the library: ``pip install "spectile[jax]"`` brings it.
+"""
+
+try:
+    import jax as _jax  # noqa: F401
+except ImportError as error:
+    raise ImportError('spectile.jax needs JAX, which is not installed: pip install "spectile[jax]"') from error
+
+from spectile.autodiff.spectra import GaugeError, GaugeWarning
+from spectile.jax.eigen import eigh, eigvalsh
+
+__all__ = ["GaugeError", "GaugeWarning", "eigh", "eigvalsh"]

@@ -1,0 +1,268 @@
+"""Eigendecompositions of arrays of JAX, with derivatives of any order."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any, Literal, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from spectile import evd
+from spectile.autodiff import spectra
+from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, hermitian, quotients
+from spectile.evd.arguments import definite_of, require_square, subset_of
+
+Backend = Literal["auto", "cpu", "cuda"]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def decompose(a: Any, backend: str) -> tuple[Any, Any, Any]:
+    """Return w, V and the blocks D of `spectra`, whose value is not needed and given as 0."""
+    real = jnp.finfo(a.dtype).dtype
+    shapes = jax.ShapeDtypeStruct(a.shape[:-1], real), jax.ShapeDtypeStruct(a.shape, a.dtype)
+
+    def solve(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
+        w, v = evd.eigh(np.asarray(matrix), backend=cast(Backend, backend))
+        return w, spectra.generic_basis(w, v)
+
+    w, v = jax.pure_callback(solve, shapes, a, vmap_method="expand_dims")
+    return w, v, jnp.zeros_like(a)
+
+
+@decompose.defjvp
+def _(backend: str, primals: Any, tangents: Any) -> Any:
+    (a,), (a_dot,) = primals, tangents
+    w, v, blocks = decompose(a, backend)
+    m = adjoint(v) @ a_dot @ v
+    constant = jax.lax.stop_gradient(w)
+    if not any(isinstance(x, jax.core.Tracer) for x in (w, m)):
+        _warn_gauge(np.asarray(w), np.asarray(m))
+    w_dot = m.diagonal(0, -2, -1).real
+    v_dot = v @ quotient(constant, blocks, m)
+    blocks_dot = coincident(jnp, constant) * m
+    tangents = gate_p.bind(w_dot, v_dot, blocks_dot, constant, jax.lax.stop_gradient(v))
+    return (w, v, blocks), tuple(tangents)
+
+
+def _warn_gauge(w: np.ndarray, m: np.ndarray) -> None:
+    if spectra.split(np, w, m).any():
+        warnings.warn(spectra.SPLIT, GaugeWarning, stacklevel=2)
+
+
+def _quotient(w: Any, blocks: Any, s: Any) -> list[Any]:
+    return [quotients(jnp, w) * s]
+
+
+def _quotient_jvp(primals: Any, tangents: Any) -> Any:
+    w, blocks, _ = primals
+    _, blocks_dot, s_dot = (_value(x, t) for x, t in zip(primals, tangents, strict=True))
+    k = quotient(*primals)
+    return [k], [quotient(w, blocks, s_dot - (k @ blocks_dot - blocks_dot @ k))]
+
+
+def _quotient_transpose(cotangents: Any, w: Any, blocks: Any, s: Any) -> Any:
+    (k_bar,) = cotangents
+    # Of the equation's transpose: Z Dᵀ - Dᵀ Z = the cotangent.
+    return [None, None, None if type(k_bar) is ad.Zero else -quotient(w, blocks, k_bar.mT).mT]
+
+
+def _value(primal: Any, tangent: Any) -> Any:
+    return jnp.zeros(primal.shape, primal.dtype) if type(tangent) is ad.Zero else tangent
+
+
+def _define(name: str, implementation: Any, jvp: Any, transpose: Any, outputs: Any) -> Primitive:
+    """Return a primitive of JAX that is linear in some operands; its matrices may have leading dimensions."""
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+
+    def batch(operands: Any, dims: Any) -> Any:
+        size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+        moved = [
+            jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+            for x, d in zip(operands, dims, strict=True)
+        ]
+        found = primitive.bind(*moved)
+        return found, [0] * len(found)
+
+    primitive.def_impl(implementation)
+    primitive.def_abstract_eval(outputs)
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, mlir.lower_fun(implementation, multiple_results=True))
+    return primitive
+
+
+#: K with K D - D K = S off the blocks and 0 on them, for the eigenvalues w of D, which are constant here: linear in S.
+#: It is a primitive because JAX would look into a function with a derivative of its own where it is transposed.
+quotient_p = _define("spectile_quotient", _quotient, _quotient_jvp, _quotient_transpose, lambda w, d, s: [s])
+
+
+def quotient(w: Any, blocks: Any, s: Any) -> Any:
+    """Return what `quotient_p` defines."""
+    return quotient_p.bind(w, blocks, s)[0]
+
+
+def _gate(w_dot: Any, v_dot: Any, blocks_dot: Any, w: Any, v: Any) -> list[Any]:
+    return [w_dot, v_dot, blocks_dot]
+
+
+def _gate_jvp(primals: Any, tangents: Any) -> Any:
+    given = [_value(x, t) for x, t in zip(primals[:3], tangents[:3], strict=True)]
+    return gate_p.bind(*primals), gate_p.bind(*given, *primals[3:])
+
+
+def _gate_transpose(cotangents: Any, *operands: Any) -> Any:
+    w, v = operands[3:]
+    w_bar, v_bar, blocks_bar = (None if type(x) is ad.Zero else x for x in cotangents)
+    s = None if v_bar is None else adjoint(v) @ v_bar.conj()
+    found = spectra.faults(jnp, w, w_bar, s, None if blocks_bar is None else blocks_bar.conj())
+    if not isinstance(found, jax.core.Tracer):
+        spectra.require_no_fault(np.asarray(found), np.asarray(w))
+    faulty = found.any((-2, -1))
+
+    def judged(x: Any, like: Any) -> Any:
+        if x is None:
+            return None
+        where = faulty.reshape(faulty.shape + (1,) * (like - faulty.ndim))
+        return jnp.where(where, jnp.nan, x)
+
+    out = [judged(x, None if x is None else x.ndim) for x in (w_bar, v_bar, blocks_bar)]
+    return [*out, None, None]
+
+
+#: The identity on the tangents of w, V and D, beside w and V: its transpose judges their cotangents.
+gate_p = _define(
+    "spectile_gauge", _gate, _gate_jvp, _gate_transpose, lambda w_dot, v_dot, d_dot, *_: [w_dot, v_dot, d_dot]
+)
+
+
+def eigh(
+    a: Any,
+    b: Any = None,
+    *,
+    lower: bool = True,
+    type: Literal[1, 2, 3] = 1,
+    subset_by_index: tuple[int, int] | None = None,
+    subset_by_value: tuple[float, float] | None = None,
+    backend: Backend = "auto",
+) -> tuple[Any, Any]:
+    """Solve the eigenproblem of Hermitian arrays, with derivatives of first and second order.
+
+    It is :func:`spectile.eigh`, differentiable in forward and reverse mode, and works under `jax.jit` and `jax.vmap`.
+    It runs on the host: arrays on another device are copied there and back.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        float32, float64, complex64 or complex128.  One triangle, and the real part of the diagonal, is read, and the
+        gradient is with respect to what is read: it lies in that triangle.
+    b : array, shape (..., n, n), optional
+        Hermitian and positive definite, for a generalized problem.
+    lower, type, subset_by_index, subset_by_value, backend
+        As for :func:`spectile.eigh`.  All eigenvectors are found, because the derivative of a part needs them;
+        `subset_by_value`, whose result has a shape that depends on values, cannot be used under `jax.jit`.
+
+    Returns
+    -------
+    w : array, shape (..., m)
+        Eigenvalues, ascending.
+    v : array, shape (..., n, m)
+        Eigenvectors in columns, in the gauge of :func:`spectile.torch.eigh`.
+
+    Raises
+    ------
+    GaugeError
+        As :func:`spectile.torch.eigh`, by `jax.grad` and `jax.vjp` outside of transformations.  Under `jax.jit` and
+        `jax.vmap` and in second derivatives, where values are not known when the function is traced, the gradient is
+        NaN instead.
+    ValueError, TypeError
+        As for :func:`spectile.eigh`.
+
+    Warns
+    -----
+    GaugeWarning
+        As :func:`spectile.torch.eigh`, outside of `jax.jit`.
+
+    Examples
+    --------
+    >>> import jax, spectile.jax
+    >>> a = jax.numpy.array([[2.0, 0.0], [0.0, 2.0]])
+    >>> jax.grad(lambda a: (spectile.jax.eigh(a)[0] ** 2).sum())(a).round(3).tolist()
+    [[4.0, 0.0], [0.0, 4.0]]
+    """
+    a, factor = jnp.asarray(a), None
+    if not jnp.issubdtype(a.dtype, jnp.inexact) or a.dtype.itemsize < 4:
+        a = a.astype(jnp.float32 if a.dtype.itemsize < 4 else jnp.zeros(0).dtype)
+    require_square(a)
+    if subset_by_index is not None or subset_by_value is not None:
+        subset_of(a.shape, subset_by_index, subset_by_value)
+    a = hermitian(jnp, a, lower)
+    if b is not None:
+        definite_of(a.shape, b, type, False)
+        factor = jnp.linalg.cholesky(hermitian(jnp, jnp.asarray(b), lower))
+        a, factor = jnp.broadcast_arrays(a, factor)
+        if type == 1:
+            half = _solve_triangular(factor, a)
+            a = adjoint(_solve_triangular(factor, adjoint(half)))
+        else:
+            a = adjoint(factor) @ a @ factor
+        a = (a + adjoint(a)) / 2
+    w, v, _ = decompose(a, backend)
+    if factor is not None:
+        v = factor @ v if type == 3 else _solve_triangular(factor, v, adjoint=True)
+    if subset_by_index is not None:
+        part = slice(subset_by_index[0], subset_by_index[1] + 1)
+    elif subset_by_value is not None:
+        known = jax.lax.stop_gradient(w)
+        if isinstance(known, jax.core.Tracer):
+            raise ValueError(
+                "subset_by_value gives a shape that depends on values, which JAX does not know in a transformation: "
+                "use subset_by_index"
+            )
+        low, high = (int((known <= end).sum()) for end in subset_by_value)
+        part = slice(low, high)
+    else:
+        return w, v
+    return w[..., part], v[..., part]
+
+
+def _solve_triangular(factor: Any, x: Any, adjoint: bool = False) -> Any:
+    return jax.lax.linalg.triangular_solve(
+        factor, x, left_side=True, lower=True, transpose_a=adjoint, conjugate_a=adjoint
+    )
+
+
+def eigvalsh(
+    a: Any,
+    b: Any = None,
+    *,
+    lower: bool = True,
+    type: Literal[1, 2, 3] = 1,
+    subset_by_index: tuple[int, int] | None = None,
+    subset_by_value: tuple[float, float] | None = None,
+    backend: Backend = "auto",
+) -> Any:
+    """Return the eigenvalues of Hermitian arrays, ascending, with derivatives of first and second order.
+
+    Parameters
+    ----------
+    a, b, lower, type, subset_by_index, subset_by_value, backend
+        As for :func:`eigh`.
+
+    Returns
+    -------
+    w : array, shape (..., m)
+
+    Raises
+    ------
+    GaugeError, ValueError, TypeError
+        As for :func:`eigh`.
+    """
+    keywords: Any = {"subset_by_index": subset_by_index, "subset_by_value": subset_by_value}
+    return eigh(a, b, lower=lower, type=type, backend=backend, **keywords)[0]

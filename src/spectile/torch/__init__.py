@@ -1,0 +1,26 @@
+"""Spectile's functions for tensors of PyTorch, with derivatives.
+
+PyTorch is no dependency of the library: ``pip install "spectile[torch]"`` brings it.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError('spectile.torch needs PyTorch, which is not installed: pip install "spectile[torch]"') from error
+
+from spectile.autodiff.spectra import GaugeError, GaugeWarning
+from spectile.torch.eigen import eigh, eigvalsh
+from spectile.torch.functions import expm, logm, matrix_function, polar, sign, sqrtm
+
+__all__ = [
+    "GaugeError",
+    "GaugeWarning",
+    "eigh",
+    "eigvalsh",
+    "expm",
+    "logm",
+    "matrix_function",
+    "polar",
+    "sign",
+    "sqrtm",
+]

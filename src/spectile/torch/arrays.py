@@ -1,0 +1,53 @@
+"""Tensors of PyTorch as arrays of NumPy or CuPy and back, without a copy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+@contextlib.contextmanager
+def arrays(*tensors: torch.Tensor) -> Iterator[tuple[Any, ...]]:
+    """Give tensors as arrays; on a GPU, CuPy's current device and stream are PyTorch's within."""
+    detached = tuple(tensor.detach().resolve_conj().resolve_neg() for tensor in tensors)
+    if not detached[0].is_cuda:
+        yield tuple(tensor.numpy() for tensor in detached)
+        return
+    import cupy
+
+    device = detached[0].device
+    stream = torch.cuda.current_stream(device).cuda_stream
+    with cupy.cuda.Device(device.index), cupy.cuda.ExternalStream(stream, device.index):
+        yield tuple(cupy.from_dlpack(tensor) for tensor in detached)
+
+
+def tensor(array: Any) -> torch.Tensor:
+    """Return an array of NumPy or CuPy as a tensor."""
+    return torch.from_dlpack(array)
+
+
+def differentiated(*tensors: torch.Tensor) -> bool:
+    """Return whether a derivative with respect to one of the tensors may be asked for."""
+    if torch.compiler.is_compiling():
+        return True
+    return any(
+        (torch.is_grad_enabled() and one.requires_grad)
+        or torch._C._functorch.is_functorch_wrapped_tensor(one)
+        or torch.autograd.forward_ad.unpack_dual(one).tangent is not None
+        for one in tensors
+    )
+
+
+def refuse_two_tangents() -> None:
+    """Raise where forward mode is nested in forward mode, in which PyTorch loses a term of the second derivative."""
+    if torch.compiler.is_compiling():
+        return
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in levels) > 1:
+        raise NotImplementedError(
+            "PyTorch nests no forward mode in forward mode through functions with derivatives of their own: use "
+            "torch.func.hessian, or jacrev in place of one jacfwd"
+        )

@@ -1,0 +1,211 @@
+"""Eigendecompositions of tensors: derivatives judged by PyTorch's checks and by differences."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import spectile
+from tests.spectra import CLOSED, SPECTRA, cost, random_spectrum, random_terms, with_spectrum
+
+torch = pytest.importorskip("torch")
+
+import spectile.torch as ours  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::spectile.autodiff.spectra.GaugeWarning")
+KINDS = pytest.mark.parametrize("complex_valued", [False, True])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def leaf(values, complex_valued=False, seed=0):
+    return torch.tensor(with_spectrum(values, complex_valued, seed), requires_grad=True)
+
+
+def closed(a):
+    """Return functions of the projector and the values of a closed cluster."""
+    w, v = ours.eigh(a)
+    part = v[..., :, :CLOSED]
+    b = torch.arange(25.0, dtype=torch.float64).reshape(5, 5).sin()
+    inside = (part * ((b + b.mT).to(v.dtype) @ part).conj()).sum((-2, -1)).real
+    return inside.sin() + w[..., :CLOSED].sum(-1) ** 2
+
+
+@KINDS
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_first_and_second_order(spectrum, complex_valued):
+    a = leaf(SPECTRA[spectrum], complex_valued)
+    assert torch.autograd.gradcheck(closed, a, atol=1e-6, rtol=1e-6, check_forward_ad=True)
+    # A smaller step would measure the rounding of first derivatives where it opens a cluster.
+    assert torch.autograd.gradgradcheck(closed, a, eps=1e-4, atol=1e-6, rtol=1e-6, check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize("seed", range(25))
+@KINDS
+def test_random_invariant_costs_against_differences(seed, complex_valued):
+    rng, n = np.random.default_rng(seed), 6
+    values, clusters = random_spectrum(rng, n)
+    terms = random_terms(rng, n, clusters)
+    a, direction = leaf(values, complex_valued, seed), torch.tensor(with_spectrum(values, complex_valued, seed + 1))
+
+    def at(step):
+        w, v = np.linalg.eigh((a + step * direction).detach().numpy())
+        return float(cost(np, w, v, clusters, terms))
+
+    tensors = [(*numbers, torch.tensor(matrix, dtype=a.dtype)) for *numbers, matrix in terms]
+    gradient = torch.autograd.grad(cost(torch, *ours.eigh(a), clusters, tensors), a)[0]
+    step = 1e-3
+    wanted = (8 * (at(step) - at(-step)) - at(2 * step) + at(-2 * step)) / (12 * step)
+    found = float((gradient.conj() * direction).sum().real)
+    assert found == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+
+
+@KINDS
+@pytest.mark.parametrize("spectrum", [name for name in SPECTRA if name != "random"])
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda w, v: v[0, 0].abs(),
+        lambda w, v: w[0],
+        lambda w, v: (v[:, :2] @ v[:, :2].mH)[0, 1].abs(),
+        lambda w, v: ((v * w) @ v.mH)[0, 1].abs(),
+    ],
+    ids=["a component", "a value", "a part of a cluster", "the matrix"],
+)
+def test_what_depends_on_the_basis_of_a_cluster_is_refused(spectrum, complex_valued, refused):
+    a = leaf(SPECTRA[spectrum], complex_valued)
+    with pytest.raises(ours.GaugeError, match="gap of"):
+        torch.autograd.grad(refused(*ours.eigh(a)), a)
+
+
+def test_structure_of_the_matrix_hides_no_dependence():
+    """LAPACK's eigenvectors of these are unit vectors, on which the costs seem not to depend."""
+    for a in (torch.eye(3, dtype=torch.float64), torch.diag(torch.tensor([1.0, 1.0, 2.0], dtype=torch.float64))):
+        a.requires_grad_()
+        w, v = ours.eigh(a)
+        for value in (v[0, 0], ((v * w) @ v.mT)[0, 1], w[1]):
+            with pytest.raises(ours.GaugeError):
+                torch.autograd.grad(value, a, retain_graph=True)
+        assert torch.allclose(torch.autograd.grad(w[:2].sum() + w[2], a)[0], torch.eye(3, dtype=torch.float64))
+
+
+def test_phase_of_complex_vectors_is_refused():
+    a = leaf(SPECTRA["random"], True)
+    with pytest.raises(ours.GaugeError, match="phase"):
+        torch.autograd.grad(ours.eigh(a)[1][0, 0].real, a)
+
+
+def test_second_derivative_of_single_values_is_refused_where_they_coincide():
+    a = leaf(SPECTRA["coinciding"])
+    first = torch.autograd.grad(ours.eigvalsh(a).exp().sum(), a, create_graph=True)[0]
+    x = torch.tensor(with_spectrum([1.0, 2.0, 4.0, 5.0, 7.0], False, 3))
+    with pytest.raises(ours.GaugeError):
+        torch.autograd.grad((first * x).sum(), a)
+
+
+def test_second_derivative_that_rounding_ruins_is_refused():
+    """In a cluster of 1e-7, quotients of rounding errors are divided by the gap once more."""
+    a = leaf([1.0, 1.0 + 1e-7, 1.0 + 2e-7, 2.0, 3.0])
+    first = torch.autograd.grad(closed(a), a, create_graph=True)[0]
+    with pytest.raises(ours.GaugeError):
+        torch.autograd.grad((first * first.detach().sin()).sum(), a)
+
+
+def test_forward_mode_warns_where_a_cluster_is_split():
+    a, direction = (leaf(SPECTRA["coinciding"], seed=s).detach() for s in (0, 1))
+    with pytest.warns(ours.GaugeWarning):
+        torch.func.jvp(ours.eigvalsh, (a,), (direction,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.func.jvp(ours.eigvalsh, (a,), (a @ a,))
+
+
+def test_forward_mode_in_forward_mode_is_refused():
+    a = leaf(SPECTRA["random"]).detach()
+    with pytest.raises(NotImplementedError, match="hessian"):
+        torch.func.jacfwd(torch.func.jacfwd(closed))(a)
+
+
+def test_transformations():
+    a, b = (leaf(SPECTRA["random"], seed=s).detach() for s in (0, 1))
+    gradient = torch.func.grad(closed)
+    each = torch.stack([gradient(a), gradient(b)])
+    assert torch.allclose(torch.func.vmap(gradient)(torch.stack([a, b])), each, rtol=1e-12, atol=1e-13)
+    assert torch.allclose(torch.func.vmap(gradient, in_dims=2)(torch.stack([a, b], 2)), each, rtol=1e-12, atol=1e-13)
+    hessian = torch.func.hessian(closed)(a)
+    for other in (torch.func.jacrev(torch.func.jacrev(closed)), torch.func.jacrev(torch.func.jacfwd(closed))):
+        assert torch.allclose(other(a), hessian, rtol=1e-10, atol=1e-11)
+    assert torch.allclose(torch.autograd.functional.jacobian(closed, a, vectorize=True), gradient(a), atol=1e-12)
+
+
+def test_batches():
+    a = torch.stack([leaf(SPECTRA[name]).detach() for name in SPECTRA]).reshape(2, 2, 5, 5).requires_grad_()
+    found = torch.autograd.grad(closed(a).sum(), a)[0]
+    for index in np.ndindex(2, 2):
+        assert torch.allclose(found[index], torch.func.grad(closed)(a[index].detach()), atol=1e-12)
+
+
+def test_compiled():
+    a = leaf(SPECTRA["coinciding"])
+    compiled = torch.compile(closed, backend="aot_eager", fullgraph=True)
+    assert torch.allclose(torch.autograd.grad(compiled(a), a)[0], torch.autograd.grad(closed(a), a)[0], atol=1e-13)
+    with pytest.raises(ours.GaugeError):
+        torch.compile(lambda a: ours.eigvalsh(a)[0], backend="aot_eager", fullgraph=True)(a).backward()
+
+
+@KINDS
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_generalized(kind, complex_valued):
+    a = leaf(SPECTRA["random"], complex_valued)
+    b = leaf([1.0, 1.5, 2.0, 2.5, 4.0], complex_valued, 1)
+    w, v = ours.eigh(a, b, type=kind)
+    w0, v0 = spectile.eigh(a.detach().numpy(), b.detach().numpy(), type=kind, backend="cpu")
+    assert np.allclose(w.detach(), w0) and np.allclose(abs(v.detach()), abs(v0))
+
+    def values(a, b):
+        w, v = ours.eigh(a, b, type=kind)
+        return w, v.abs()
+
+    assert torch.autograd.gradcheck(values, (a, b), atol=1e-6, rtol=1e-6, fast_mode=True)
+    assert torch.autograd.gradgradcheck(values, (a, b), eps=1e-5, atol=1e-5, rtol=1e-5, fast_mode=True)
+
+
+def test_parts():
+    a = leaf(SPECTRA["random"])
+    for part in ({"subset_by_index": (1, 2)}, {"subset_by_value": (0.5, 2.5)}):
+        w, v = ours.eigh(a, **part)
+        assert torch.allclose(w, ours.eigvalsh(a)[1:3]) and torch.allclose(a @ v, v * w)
+        assert torch.allclose(ours.eigh(a.detach(), **part)[0], w.detach())
+        assert torch.autograd.gradcheck(lambda a, part=part: ours.eigh(a, **part)[1].abs(), a, atol=1e-6, rtol=1e-6)
+    with pytest.raises(ours.GaugeError):
+        cut = leaf(SPECTRA["coinciding"])
+        torch.autograd.grad(ours.eigvalsh(cut, subset_by_index=(0, 1)).sum(), cut)
+
+
+def test_the_gradient_is_of_what_is_read():
+    a = torch.tensor([[1.0, 7.0], [0.5, 3.0]], dtype=torch.float64, requires_grad=True)
+    for lower, place in ((True, (0, 1)), (False, (1, 0))):
+        assert torch.autograd.gradcheck(lambda a, lower=lower: ours.eigvalsh(a, lower=lower), a)
+        assert torch.autograd.grad(ours.eigvalsh(a, lower=lower)[0], a)[0][place] == 0
+
+
+def test_single_precision_and_a_spectrum_without_clusters():
+    a = torch.tensor(with_spectrum(np.linspace(-1, 1, 200), False), dtype=torch.float32, requires_grad=True)
+    exact = a.detach().double().requires_grad_()
+    found, wanted = (torch.autograd.grad(ours.eigh(x)[1][:, 0].abs().sum(), x)[0] for x in (a, exact))
+    assert found.dtype == torch.float32 and (found - wanted).norm() < 1e-3 * wanted.norm()
+
+
+def test_wrong_input_gets_one_sentence():
+    with pytest.raises(TypeError, match="convert them"):
+        ours.eigh(np.eye(2))
+    with pytest.raises(ValueError, match="square"):
+        ours.eigh(torch.ones(2, 3, requires_grad=True))
+    with pytest.raises(ValueError, match="indices"):
+        ours.eigh(torch.eye(2, requires_grad=True), subset_by_index=(0, 2))
