@@ -59,7 +59,8 @@ class Value(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, bar: Any) -> Any:
-        return _first(*ctx.saved_tensors, bar, ctx.f), None, None, None
+        a, w, v = ctx.saved_tensors
+        return _first(a, w, v, bar, ctx.f), None, None, None
 
 
 class ValueForward(Value):
@@ -67,7 +68,8 @@ class ValueForward(Value):
 
     @staticmethod
     def jvp(ctx: Any, a_dot: Any, *_: Any) -> Any:
-        return _first(*ctx.saved_tensors, a_dot, ctx.f)
+        a, w, v = ctx.saved_tensors
+        return _first(a, w, v, a_dot, ctx.f)
 
 
 class First(torch.autograd.Function):
