@@ -3,8 +3,25 @@
 //
 // A function compiles for every architecture while nobody calls it; the heading of each part names the first that has it.
 
+// The shared memory of a block, of a size given at the launch, and of a fixed size.
+#define DYNAMIC_SHARED(Type, name)                             \
+  extern __shared__ __align__(16) unsigned char name##_bytes[]; \
+  Type* name = reinterpret_cast<Type*>(name##_bytes)
+#define STATIC_SHARED(Type, name) __shared__ Type name
+
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Add x y where a number is below another, with a predicate: the compiler takes two selections instead.
+__device__ __forceinline__ void add_where_below(double& sum, float number, float bound, double x, double y) {
+  asm("{\n.reg .pred below;\nsetp.lt.f32 below, %1, %2;\n@below fma.rn.f64 %0, %3, %4, %0;\n}"
+      : "+d"(sum) : "f"(number), "f"(bound), "d"(x), "d"(y));
+}
+
+__device__ __forceinline__ void add_where_below(double& sum, double number, double bound, double x, double y) {
+  asm("{\n.reg .pred below;\nsetp.lt.f64 below, %1, %2;\n@below fma.rn.f64 %0, %3, %4, %0;\n}"
+      : "+d"(sum) : "d"(number), "d"(bound), "d"(x), "d"(y));
 }
 
 // --- Publication between blocks that run at the same time (sm_70) ---------------------------------------------------

@@ -136,6 +136,49 @@ def tune_tau(
     return tau, ratio(tau)
 
 
+def tau_for_ratio(
+    norms_a: Any, norms_b: Any, valid_ratio: float, tolerance: float, iterations: int
+) -> tuple[float, float]:
+    """Return tau for a valid ratio and the ratio that it gives, by the steps of the GPU's search, one after another.
+
+    The bound doubles from the mean product on while more than wanted is left, then bisection; the best threshold seen
+    is taken, 0 before the first.  Products are compared in the dtype of the norms.
+
+    Parameters
+    ----------
+    norms_a, norms_b : array, shapes (p, k) and (q, k)
+        Norm maps, that of B transposed.
+    valid_ratio, tolerance, iterations
+        As in :func:`spectile.nearsparse.tune_tau`.
+    """
+    kind = norms_a.dtype.type
+    with np.errstate(invalid="ignore", over="ignore"):
+        products = norms_a[:, None] * norms_b[None]
+        sums = norms_a.sum(axis=0, dtype=np.float64) * norms_b.sum(axis=0, dtype=np.float64)
+    mean = float(sums.sum()) / products.size
+    best = (mean if math.isnan(mean) else 0.0, 1.0)
+    if valid_ratio >= 1 or not mean > 0:
+        return best
+
+    def ratio_at(tau: float) -> float:
+        return np.count_nonzero(~(products < kind(tau))) / products.size
+
+    low, high = 0.0, mean
+    while ratio_at(high) > valid_ratio + tolerance and high < 1e300:
+        low, high = high, 2 * high
+    tau, left = high, iterations + 1
+    while True:
+        ratio = ratio_at(tau)
+        if abs(ratio - valid_ratio) < abs(best[1] - valid_ratio):
+            best = tau, ratio
+        if left <= iterations:
+            low, high = (tau, high) if ratio > valid_ratio else (low, tau)
+        left -= 1
+        if left == 0 or abs(best[1] - valid_ratio) < tolerance:
+            return best
+        tau = 0.5 * (low + high)
+
+
 def skipped_bound(norms_a: Any, norms_b: Any, tau: float) -> float:
     """Return sqrt(sum_ij (sum over the skipped k of ||A_ik|| ||B_kj||)^2) >= ||E||_F, E of Equation 5."""
     products = norms_a[:, :, None] * norms_b[None, :, :]

@@ -36,7 +36,7 @@ HALF = PORTABLE["fp16"]
 STRUCTS = {
     "NormTask": (NORM, cuda_norms.NORM_TASK, 0),
     "NormTasks": (NORM, cuda_norms.NORM_TASKS, 0),
-    "Search": (SEARCH_UNITS["float32"], cuda_search.SEARCH, 0),
+    "Search": (SEARCH_UNITS["error", "float32"], cuda_search.SEARCH, 0),
     "Survey": (SURVEY, cuda_survey.SURVEY, 0),
     "Product": (portable_unit("fp16", HALF, HALF.small, True, 1024), cuda_product.PRODUCT, 0),
     "Product-blocks": (blocks_unit("fp16"), cuda_product.PRODUCT, 0),

@@ -1,10 +1,9 @@
-"""The source of the search for an error, run on the host: the thresholds of `bounds.largest_tau`."""
+"""The searches' sources, run on the host: the thresholds of the trials, and of the same steps in NumPy."""
 
 from __future__ import annotations
 
 import ctypes
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,56 +18,64 @@ from spectile.nearsparse.cuda import kernels
 from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda.choose import plan_search
 from spectile.nearsparse.cuda.search import SEARCH, Places, Search
+from spectile.nearsparse.reference import tau_for_ratio
 
 from ...on_host import host_library
 
-HERE = Path(__file__).parent
-RUN = """
-extern "C" int run(const Search* p, unsigned grid, unsigned count, long shared_bytes) {
-  return launch([p] { search_error(*p); }, grid, count, shared_bytes);
-}
+FOLDERS = Path(__file__).parent / "on_host", Path(kernels.__file__).parent
+SOURCE = """
+#include "search_{kind}.cu"
+extern "C" int run(const Search* p, unsigned grid, unsigned count, long shared_bytes) {{
+  return launch([p] {{ search_{kind}(*p); }}, grid, count, shared_bytes);
+}}
 """
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    source = (Path(kernels.__file__).parent / "search.cu").read_text()
-    # Without the search for a ratio, which takes another part of CUDA.
-    source = source[: source.index("// --- A wanted valid ratio")] + source[source.index("// --- A wanted error") :]
-    source = source.replace('#include "ptx.cuh"', '#include "cuda_on_host.h"')
-    dynamic = "extern __shared__ __align__(16) unsigned char room[];"
-    static = "__shared__ Shared s;"
-    assert dynamic in source and static in source
-    source = source.replace(dynamic, "unsigned char* room = own_block().dynamic.data();")
-    add = "  if (product < threshold) sum += x * y;\n"
-    source = re.sub(r"#if NORM_BITS == 32\n  asm\(.*?#endif\n", add, source, flags=re.DOTALL)
-    source = source.replace(static, "Shared& s = *reinterpret_cast<Shared*>(own_block().memory.data());")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
     folder = tmp_path_factory.mktemp("search")
-    flags = "-w", "-fpermissive", f"-I{HERE}", "-DCHUNK=1024"
+    flags = "-w", "-fpermissive", "-DCHUNK=32", *(f"-I{path}" for path in FOLDERS)
     return {
-        dtype: host_library(folder / dtype, source + RUN, *flags, f"-DNORM_BITS={bits}")
+        (kind, dtype): host_library(folder / (kind + dtype), SOURCE.format(kind=kind), *flags, f"-DNORM_BITS={bits}")
+        for kind in ("ratio", "error")
         for dtype, bits in (("float32", 32), ("float64", 64))
     }
 
 
-def by_the_kernel(library: Any, a: Any, b: Any, rtol: float, listed: int) -> float:
+def by_the_kernel(library: Any, a: Any, b: Any, kind: str, held: int, **values: float) -> tuple[float, float]:
+    """Return what a kernel writes: the threshold, and of a ratio what it leaves."""
     (rows, depth), columns = a.shape, b.shape[0]
-    plan = plan_search("error", rows, columns, depth, a.itemsize, TABLE["H200"])
+    plan = plan_search(kind, rows, columns, depth, a.itemsize, TABLE["H200"])
     places = Places.of(rows, columns, depth, a.itemsize)
     # Nothing but the word where blocks meet is zero at launch.
     memory = np.full(places.bytes // 8 + 2, np.nan)
+    spilled = [np.full(a.size, np.nan, a.dtype), np.full(b.size, np.nan, b.dtype)]
     maps = [np.concatenate([x.ravel(), np.full(4, np.nan, x.dtype)]) for x in (a, b)]
     arrived, p = np.zeros(1, np.uint32), np.zeros((), SEARCH)
-    precision = {"float32": "fp32", "float64": "fp64"}[a.dtype.name]
     addresses = {"norms_a": maps[0].ctypes.data, "norms_b": maps[1].ctypes.data, "arrived": arrived.ctypes.data}
-    sizes = {"rows": rows, "columns": columns, "depth": depth, "held": min(listed, plan.held), "rtol": rtol}
-    terms = Search.error_terms(rtol, (32 * rows, 32 * depth, 32 * columns), precision, a.dtype.name)
-    for name, value in (addresses | sizes | terms | places.addresses(memory.ctypes.data)).items():
+    own = {"columns_a": spilled[0].ctypes.data, "sorted": spilled[1].ctypes.data} if kind == "ratio" else {}
+    # A slot of a chunk of 32 norms, with its tail and gaps.
+    sizes = {
+        "rows": rows,
+        "columns": columns,
+        "depth": depth,
+        "held": min(held, plan.held) if kind == "error" else held,
+        "slot": 64 + 2 + rows,
+    }
+    for name, value in (values | sizes | addresses | places.addresses(memory.ctypes.data) | own).items():
         p[name] = value
     pointer = p.ctypes.data_as(ctypes.c_void_p)
     grid = min(3, plan.launch.grid[0])
-    assert library.run(pointer, grid, plan.launch.threads, ctypes.c_long(plan.launch.shared_bytes))
-    return float(memory[0])
+    shared = plan.launch.shared_bytes if kind == "error" else (held + 1) * (64 + 2 + rows) * a.itemsize
+    assert library.run(pointer, grid, plan.launch.threads, ctypes.c_long(shared))
+    return float(memory[0]), float(memory[1])
+
+
+def for_error(libraries: Any, a: Any, b: Any, rtol: float, listed: int) -> float:
+    precision = {"float32": "fp32", "float64": "fp64"}[a.dtype.name]
+    shape = 32 * a.shape[0], 32 * a.shape[1], 32 * b.shape[0]
+    terms = Search.error_terms(rtol, shape, precision, a.dtype.name)
+    return by_the_kernel(libraries["error", a.dtype.name], a, b, "error", listed, rtol=rtol, **terms)[0]
 
 
 def by_trials(a: Any, b: Any, rtol: float) -> tuple[float, Callable[[float], float], float]:
@@ -94,7 +101,7 @@ def by_trials(a: Any, b: Any, rtol: float) -> tuple[float, Callable[[float], flo
 @pytest.mark.parametrize("kind", ["decaying", "spread", "equal", "ties", "tiny", "large"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_kernel_finds_the_thresholds_of_the_trials(
-    libraries: dict[str, Any], dtype: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    libraries: dict[tuple[str, str], Any], dtype: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_search.device, "describe", lambda: TABLE["H200"])
     rng = np.random.default_rng(5)
@@ -118,7 +125,7 @@ def test_the_kernel_finds_the_thresholds_of_the_trials(
                 wanted = by_trials(*pair, rtol)[0]
             except ValueError:
                 wanted = math.nan
-            found = by_the_kernel(libraries[dtype], *pair, rtol, listed)
+            found = for_error(libraries, *pair, rtol, listed)
             # Sums in another order may decide the last bisection otherwise.
             assert found == pytest.approx(wanted, rel=2e-6, nan_ok=True)
 
@@ -135,7 +142,7 @@ EXPONENTS = {
 
 @pytest.mark.parametrize("dtype", EXPONENTS)
 def test_the_kernel_ends_and_is_honest_over_the_whole_range(
-    libraries: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch
+    libraries: dict[tuple[str, str], Any], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_search.device, "describe", lambda: TABLE["H200"])
     rng = np.random.default_rng(7)
@@ -148,7 +155,7 @@ def test_the_kernel_ends_and_is_honest_over_the_whole_range(
             )
             for rtol in (1e-3, 0.5, 1e200):
                 with np.errstate(all="ignore"):
-                    found = by_the_kernel(libraries[dtype], a, b, rtol, 2048)
+                    found = for_error(libraries, a, b, rtol, 2048)
                     try:
                         wanted, skipped, limit = by_trials(a, b, rtol)
                     except ValueError:
@@ -160,3 +167,30 @@ def test_the_kernel_ends_and_is_honest_over_the_whole_range(
                 smallest = math.nextafter(0.0, 1.0)
                 assert found >= wanted * (1 - 2e-6) - smallest if wanted < math.inf else found == wanted
     assert answers == {"refused", "all", "some"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["decaying", "equal", "ties", "zero", "infinite", "nan"])
+def test_the_kernel_takes_the_steps_of_the_reference(
+    libraries: dict[tuple[str, str], Any], kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_search.device, "describe", lambda: TABLE["H200"])
+    rng = np.random.default_rng(11)
+    # Norms of few digits, so that sums are the same in any order; columns of one chunk, of several, and of part of one.
+    for rows, depth, columns, held in ((3, 2, 5, 9), (7, 5, 33, 9), (9, 4, 70, 1)):
+        a, b = (
+            np.ldexp(rng.integers(1, 64, (size, depth)), -rng.integers(0, 9, (size, depth))) for size in (rows, columns)
+        )
+        if kind == "equal":
+            a, b = np.full_like(a, 1.5), np.full_like(b, 2.5)
+        elif kind == "ties":
+            a, b = np.ceil(a / 16), np.ceil(b / 16)
+        elif kind == "zero":
+            a[:] = 0
+        elif kind in ("infinite", "nan"):
+            a[0, 0] = {"infinite": np.inf, "nan": np.nan}[kind]
+        a, b = a.astype(dtype), b.astype(dtype)
+        for wanted, tolerance, iterations in ((0.3, 0.01, 60), (0.011, 0.0011, 60), (0.5, 0.0, 3), (1.0, 0.01, 20)):
+            values = {"wanted": wanted, "tolerance": tolerance, "iterations": iterations}
+            found = by_the_kernel(libraries["ratio", dtype], a, b, "ratio", held, **values)
+            np.testing.assert_array_equal(found, tau_for_ratio(a, b, wanted, tolerance, iterations))

@@ -390,3 +390,19 @@ def test_auto_of_what_it_does_not_choose_for() -> None:
         spamm(host, host, tau=0.0, method="auto", backend="cuda")
     empty = cupy.zeros((0, 5), "f4")
     assert spamm(empty, cupy.zeros((5, 3), "f4"), tau=1.0, method="auto").c.shape == (0, 3)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("chunks", [2, 3, 5, 7])
+def test_ratios_in_maps_of_which_blocks_hold_a_part(chunks: int, dtype: str) -> None:
+    import cupy
+
+    columns, depth = 1024 * chunks - 3, 8000 // chunks
+    norms_a = cupy.exp(cupy.random.standard_normal((4, depth))).astype(dtype)
+    norms_b = cupy.exp(cupy.random.standard_normal((depth, columns))).astype(dtype)
+    # Memory that the search gets has NaN where nothing was written.
+    for size in (norms_a.size, norms_b.size, norms_a.size + norms_b.size + (1 << 16)):
+        cupy.full(2 * size, cupy.nan)
+    tau, ratio = tune_tau(NormMap(norms_a), NormMap(norms_b), 0.2, iterations=40, tolerance=0.0)
+    count = sum(int((row[:, None] * norms_b >= norms_a.dtype.type(tau)).sum()) for row in norms_a)
+    assert ratio == count / (4 * depth * columns)

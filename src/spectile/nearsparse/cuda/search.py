@@ -112,7 +112,7 @@ class Search:
         addresses = {"norms_a": address(norms_a), "norms_b": address(norms_b), "arrived": arrived}
         self.parameters = fill(np.zeros((), SEARCH), values | sizes | addresses | self.places.addresses(scratch))
         self._shape = plan.launch
-        self._kernel = launch.kernel(SEARCH_UNITS[dtype], plan.function)
+        self._kernel = launch.kernel(SEARCH_UNITS[wanted.kind, dtype], plan.function)
 
     @staticmethod
     def error_terms(rtol: float, shape: tuple[int, int, int], precision: str, norm: str) -> dict[str, float]:

@@ -139,8 +139,10 @@ def fitting_tiles(portable: Portable, dtype: str, shared_bytes: int) -> tuple[Ti
 
 NORM_UNITS = {dtype: norm_unit(dtype) for dtype in ("float16", "float32", "float64")}
 SURVEY_UNITS = {name: _unit("survey.cu", ARCHS, {"NORM_BITS": _bits(name)}) for name in ("float32", "float64")}
+#: By what is wanted, and the dtype of the norms.
 SEARCH_UNITS = {
-    name: _unit("search.cu", ARCHS, {"NORM_BITS": _bits(name), "CHUNK": SEARCH_CHUNK})
+    (kind, name): _unit(f"search_{kind}.cu", ARCHS, {"NORM_BITS": _bits(name)} | constants)
+    for kind, constants in (("ratio", {"CHUNK": SEARCH_CHUNK}), ("error", {}))
     for name in ("float32", "float64")
 }
 ORDER_UNITS = {

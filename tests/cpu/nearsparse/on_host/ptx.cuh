@@ -1,5 +1,5 @@
-// As much of CUDA as the search for an error needs, on one thread of the host: each CUDA thread has a stack of its own and
-// gives way to the others where it waits for them.
+// As much of CUDA and of core/ptx.cuh as the searches need, on one thread of the host: each CUDA thread has a stack of its
+// own and gives way to the others where it waits for them.
 #include <ucontext.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+using std::isnan;
 using std::max;
 using std::min;
 #define __device__
@@ -19,43 +20,43 @@ using std::min;
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
 
-struct Index {
+struct HostIndex {
   unsigned x;
 };
-static Index threadIdx, blockIdx, gridDim;
+static HostIndex threadIdx, blockIdx, gridDim;
 
-struct Warp {
+struct HostWarp {
   unsigned long long value[2][32];
   int arrived = 0, turn = 0;
 };
-struct Block {
+struct HostBlock {
   int arrived = 0, turn = 0, count = 0, counted = 0;
-  std::vector<Warp> warps;
+  std::vector<HostWarp> warps;
   std::vector<unsigned char> memory, dynamic;
 };
-struct Thread {
+struct HostThread {
   ucontext_t context;
   unsigned number, block;
   bool done = false;
   int waits = 0, turn = 0, slot = 0;  // for nobody, its block or its warp
   std::vector<char> stack;
 };
-static std::vector<Thread> threads;
-static std::vector<Block> blocks;
+static std::vector<HostThread> threads;
+static std::vector<HostBlock> blocks;
 static ucontext_t scheduler;
 static size_t current;
 static unsigned per_block;
 
-static Thread& self() { return threads[current]; }
-static Block& own_block() { return blocks[self().block]; }
-static Warp& own_warp() { return own_block().warps[self().number / 32]; }
+static HostThread& self() { return threads[current]; }
+static HostBlock& own_block() { return blocks[self().block]; }
+static HostWarp& own_warp() { return own_block().warps[self().number / 32]; }
 static void give_way(int waits, int turn) {
   self().waits = waits, self().turn = turn;
   swapcontext(&self().context, &scheduler);
 }
 
 static void __syncthreads() {
-  Block& block = own_block();
+  HostBlock& block = own_block();
   const int turn = block.turn;
   if (++block.arrived == static_cast<int>(per_block)) {
     block.arrived = 0, block.counted = block.count, block.count = 0, ++block.turn;
@@ -71,7 +72,7 @@ static int __syncthreads_count(int predicate) {
   return counted;
 }
 static void __syncwarp() {
-  Warp& warp = own_warp();
+  HostWarp& warp = own_warp();
   const int turn = warp.turn;
   if (++warp.arrived == 32) {
     warp.arrived = 0, ++warp.turn;
@@ -113,6 +114,7 @@ static unsigned __ballot_sync(unsigned, int predicate) {
   return bits;
 }
 
+static int __clz(int x) { return __builtin_clz(x); }
 static int __popc(unsigned x) { return __builtin_popcount(x); }
 static int __ffs(int x) { return __builtin_ffs(x); }
 static unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned long long>(x) * y >> 32; }
@@ -140,6 +142,12 @@ static double __longlong_as_double(long long x) { return bits_as<double>(x); }
 static long long __double_as_longlong(double x) { return bits_as<long long>(x); }
 
 // Of core/ptx.cuh.
+#define DYNAMIC_SHARED(Type, name) Type* name = reinterpret_cast<Type*>(own_block().dynamic.data())
+#define STATIC_SHARED(Type, name) Type& name = *reinterpret_cast<Type*>(own_block().memory.data())
+template <typename T>
+void add_where_below(double& sum, T number, T bound, double x, double y) {
+  if (number < bound) sum += x * y;
+}
 static uintptr_t shared_address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 static int load_acquire(const int* from) {
   give_way(0, 0);
@@ -159,15 +167,15 @@ bool launch(Kernel kernel, unsigned grid, unsigned count, size_t shared_bytes) {
   static Kernel* running;
   running = &kernel;
   gridDim.x = grid, per_block = count;
-  blocks.assign(grid, Block());
-  for (Block& block : blocks) {
+  blocks.assign(grid, HostBlock());
+  for (HostBlock& block : blocks) {
     block.warps.resize(count / 32);
     block.memory.assign(1 << 16, 0xff), block.dynamic.assign(shared_bytes, 0xff);
   }
   threads.clear();
   threads.resize(static_cast<size_t>(grid) * count);
   for (size_t i = 0; i < threads.size(); ++i) {
-    Thread& thread = threads[i];
+    HostThread& thread = threads[i];
     thread.number = i % count, thread.block = i / count;
     thread.stack.resize(1 << 15);
     getcontext(&thread.context);
@@ -184,7 +192,7 @@ bool launch(Kernel kernel, unsigned grid, unsigned count, size_t shared_bytes) {
   for (size_t left = threads.size(); left > 0;) {
     bool any = false;
     for (current = 0; current < threads.size(); ++current) {
-      Thread& thread = self();
+      HostThread& thread = self();
       if (thread.done || (thread.waits == 1 && own_block().turn == thread.turn) ||
           (thread.waits == 2 && own_warp().turn == thread.turn))
         continue;
