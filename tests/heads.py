@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from spectile.tsparse.cuda.counters import CONSTANTS, HEAD, Head
+from spectile.tsparse.cuda.counters import Head
+from spectile.tsparse.cuda.shared import HEAD, HEAD_WORDS
 
 
 def head_of(**places: int) -> Head:
     """Return a head with these counters, ``NAME`` or ``NAME+offset``, and zeros elsewhere."""
-    words = np.zeros(CONSTANTS["HEAD"], np.int32)
+    words = np.zeros(HEAD_WORDS, np.int32)
     for name, value in places.items():
         place, _, offset = name.partition("+")
         words[HEAD[place] + int(offset or 0)] = value

@@ -60,6 +60,8 @@ class Unit:
         Preprocessor constants: the unit's tuning parameters.
     options : tuple of str
         Further NVRTC options.
+    preamble : str
+        Text before the sources that the host makes, for example what it declares for both.
     """
 
     package: str
@@ -67,14 +69,17 @@ class Unit:
     archs: tuple[str, ...]
     defines: Mapping[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
+    preamble: str = ""
 
     def __hash__(self) -> int:
-        return hash((self.package, self.sources, self.archs, tuple(sorted(self.defines.items())), self.options))
+        defines = tuple(sorted(self.defines.items()))
+        return hash((self.package, self.sources, self.archs, defines, self.options, self.preamble))
 
     def source(self) -> str:
         """Return the text of the unit, with a ``#line`` mark before each file."""
         included: set[str] = set()
-        return "\n".join(_with_headers(self.package, name, included) for name in self.sources)
+        texts = [_with_headers(self.package, name, included) for name in self.sources]
+        return "\n".join([f'#line 1 "preamble"\n{self.preamble}', *texts] if self.preamble else texts)
 
     def flags(self) -> tuple[str, ...]:
         """Return the NVRTC options that determine the machine code, except the architecture."""

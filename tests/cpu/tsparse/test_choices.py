@@ -12,14 +12,8 @@ import pytest
 
 from spectile.core.devices import TABLE
 from spectile.tsparse import types
-from spectile.tsparse.cuda import choose, units
-from spectile.tsparse.cuda.counters import (
-    BLOCK_KERNELS,
-    CONSTANTS,
-    HASH_KERNELS,
-    SORT_KERNELS,
-    WINDOW_KERNELS,
-)
+from spectile.tsparse.cuda import bins, choose, shared, units
+from spectile.tsparse.cuda.shared import CONSTANTS
 
 from ...heads import head_of
 from ...on_host import host_library
@@ -31,12 +25,18 @@ RNG = np.random.default_rng(2026)
 @pytest.fixture(scope="module")
 def device_code(tmp_path_factory):
     """The kernels' own functions that choose a row's bin, compiled for the host."""
+    return chosen_by(shared.HEADER, tmp_path_factory.mktemp("bins") / "bins")
+
+
+def chosen_by(header, stem):
+    """Return a library of the functions that choose a bin, with a header of other bins perhaps."""
     source = units.ANALYSIS.source() + units.PLACE["float64"].source()
-    constants = "".join(dict.fromkeys(re.findall(r"constexpr int \w+ = -?\d+;", source)))
+    header = header.replace("namespace {", "").rpartition("}")[0].replace("__forceinline__", "inline")
+    slots = re.findall(r"constexpr int (?:NO_BITMAP|MANY_PRODUCTS|FEW_PRODUCTS) = -?\d+;", source)
     functions = [whole_function(name, source) for name in FUNCTIONS]
-    text = "\n".join(functions).replace("__device__", "static").replace("__forceinline__", "inline")
-    harness = HARNESS.format(constants=constants, functions=text)
-    return host_library(tmp_path_factory.mktemp("bins") / "bins", harness)
+    text = "\n".join([header, *dict.fromkeys(slots), *functions])
+    text = text.replace("__device__", "static").replace("__forceinline__", "inline")
+    return host_library(stem, HARNESS.replace("FUNCTIONS", text))
 
 
 def whole_function(name, source):
@@ -50,21 +50,19 @@ FUNCTIONS = ("words_of", "symbolic_bin", "numeric_bin")
 HARNESS = """
 #include <algorithm>
 using std::min; using std::max; using u32 = unsigned int; using u64 = unsigned long long;
-namespace f {{
+namespace f {
 using VALUE = float;
-{constants}
-{functions}
-}}
-namespace d {{
+FUNCTIONS
+}
+namespace d {
 using VALUE = double;
-{constants}
-{functions}
-}}
-extern "C" int symbolic(unsigned long long products, int span) {{ return d::symbolic_bin(products, span); }}
-extern "C" int numeric(int size, int entries, int span, int slot, int shared, int* need) {{
+FUNCTIONS
+}
+extern "C" int symbolic(unsigned long long products, int span) { return d::symbolic_bin(products, span); }
+extern "C" int numeric(int size, int entries, int span, int slot, int shared, int* need) {
     return size == 4 ? f::numeric_bin(entries, span, slot, shared, need)
                      : d::numeric_bin(entries, span, slot, shared, need);
-}}
+}
 """
 
 
@@ -109,47 +107,73 @@ def random_rows(count):
 @pytest.mark.parametrize("itemsize", [4, 8])
 def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
     limit = choose.shared_limit(device)
-    windows = {kernel.bin: kernel for kernel in WINDOW_KERNELS}
-    hashes = {kernel.bin: kernel for kernel in HASH_KERNELS}
-    sorts = {kernel.bin: kernel for kernel in SORT_KERNELS}
-    blocks = {kernel.bin: kernel for kernel in BLOCK_KERNELS}
     assert device_code.symbolic(ctypes.c_ulonglong(0), 0) == -1
     for products, span, entries in random_rows(4000):
-        symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span)
+        symbolic = bins.SYMBOLIC[device_code.symbolic(ctypes.c_ulonglong(products), span)]
         most = min(products, span)
-        sort_bin = CONSTANTS["SORT_BIN"]
-        if symbolic >= sort_bin:
-            lanes = sorts[symbolic - sort_bin + 12].lanes
+        if symbolic.family == "sort":
+            lanes = symbolic.lanes
             assert products <= 4 * lanes and span << (4 * lanes).bit_length() - 1 < 2**32
             assert lanes == 4 or products > 2 * lanes, "the smallest group that holds the row"
-        elif symbolic < 2:
-            assert span <= (2048, 8192)[symbolic] and products < CONSTANTS["HEAVY"]
-        elif symbolic == CONSTANTS["BLOCK_BIN"]:
+        elif symbolic.family == "window":
+            assert span <= 32 * symbolic.words and products < CONSTANTS["BLOCK_PRODUCTS"]
+        elif symbolic.family == "block":
             assert choose.blocks_possible(span, min(products, 2**62))
-        elif symbolic < CONSTANTS["BLOCK_BIN"]:
-            assert most <= (32, 64, 256, 1024)[symbolic - 2], "a table that is full is searched for ever"
-        need = ctypes.c_int()
-        slot = 0 if symbolic < 2 else -3 - (symbolic - sort_bin) if symbolic >= sort_bin else -1
-        slot = -2 if symbolic >= 2 and products >= CONSTANTS["HEAVY"] else slot
-        chosen = device_code.numeric(itemsize, entries, span, slot, limit, ctypes.byref(need))
-        words = -(-span // 32)
-        if chosen in sorts:
-            assert symbolic - sort_bin == chosen - 12
-        elif chosen in windows:
-            assert symbolic < 2 and words <= windows[chosen].words and entries <= windows[chosen].sums
-        elif chosen in hashes:
-            assert entries <= 2 ** (hashes[chosen].log - 1)
         else:
-            kernel = blocks[chosen]
-            bytes_needed = 8 * words * kernel.shared_words + itemsize * entries * kernel.shared_sums
-            assert bytes_needed <= (need.value if kernel.shared_words else 0) <= limit or chosen == 11
-            assert kernel.shared_words or need.value == words, "bitmaps in global memory are as wide as the widest row"
+            assert most < symbolic.words, "a table that is full is searched for ever"
+        need = ctypes.c_int()
+        slot = {"window": 0, "sort": -3 - SORTS.index(symbolic.name) if symbolic.family == "sort" else 0}
+        slot = slot.get(symbolic.family, -2 if products >= CONSTANTS["BLOCK_PRODUCTS"] else -1)
+        chosen = bins.NUMERIC[device_code.numeric(itemsize, entries, span, slot, limit, ctypes.byref(need))]
+        words = -(-span // 32)
+        if chosen.family == "sort":
+            assert symbolic.name == chosen.name and products <= chosen.products
+        elif chosen.family == "window":
+            assert symbolic.family == "window" and words <= chosen.words and entries <= chosen.entries
+        elif chosen.family == "table":
+            assert entries <= chosen.slots // 2
+        else:
+            used = 8 * words * chosen.shared_words + itemsize * entries * chosen.shared_sums
+            assert used <= (need.value if chosen.shared_words else 0) <= limit or chosen.name == "BLOCK_GLOBAL"
+            assert chosen.shared_words or need.value == words, "bitmaps in global memory are as wide as the widest row"
+
+
+SORTS = [one.name for one in bins.SYMBOLIC if one.family == "sort"]
+
+
+def test_a_bin_that_is_declared_is_known_to_the_kernels(tmp_path):
+    """Rows of 513 to 1,024 entries with a wide window go to a larger table, once there is one; all others as before."""
+    place = bins.NUMERIC_PLACES["TABLE_1024"] + 1
+    more = (*bins.NUMERIC[:place], bins.Table("TABLE_2048", 2048, lanes=32), *bins.NUMERIC[place:])
+    before, after = (
+        chosen_by(shared.header(numeric=numeric), tmp_path / str(len(numeric))) for numeric in (bins.NUMERIC, more)
+    )
+    for entries in (1, 512, 513, 1024, 1025):
+        for slot in (-1, -2, -4, 0):
+            was, now = (
+                listed[library.numeric(8, entries, 2**20, slot, 2**16, ctypes.byref(ctypes.c_int()))].name
+                for library, listed in ((before, bins.NUMERIC), (after, more))
+            )
+            assert now == ("TABLE_2048" if slot == -1 and 512 < entries <= 1024 else was)
+
+
+def test_foreseen_kernels_are_those_that_fill_rows_without_columns_met_twice(device_code):
+    """Rows whose products all meet columns of their own; wide windows may need a block with more room."""
+    for products, span, _ in random_rows(2000):
+        entries = min(products, span)
+        symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span)
+        one = bins.SYMBOLIC[symbolic]
+        if one.family == "block":
+            continue
+        slot = 0 if one.family == "window" else -3 - SORTS.index(one.name) if one.family == "sort" else -1
+        filled = bins.NUMERIC[device_code.numeric(4, entries, span, slot, 2**17, ctypes.byref(ctypes.c_int()))].name
+        assert filled in one.filled_by or (filled.startswith("BLOCK_") and one.family in ("window", "table"))
 
 
 def test_columns_are_sorted_with_their_slots_where_a_word_holds_both():
     """A word of the sort holds a column's place in the window and a slot of the largest table."""
-    log = max(kernel.log for kernel in HASH_KERNELS)
-    head = head_of(**{f"NUMERIC+{kernel.bin}": 1 for kernel in HASH_KERNELS})
+    log = max(one.log for one in bins.TABLES)
+    head = head_of(**{f"NUMERIC+{bins.NUMERIC_PLACES[one.name]}": 1 for one in bins.TABLES})
     for columns in (1, 2**20, 2 ** (32 - log) - 1, 2 ** (32 - log), 2**30, LONGEST):
         families = {one.family for one in choose.numeric(head, columns, 3.0, 8, 2**28, device=TABLE["H200"])}
         assert families == ({"hash"} if columns << log < 2**32 else {"wide_hash"})
@@ -163,7 +187,7 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
     yield choose.scale(rows)
     yield choose.analysis(rows, mean_a, device)[1]
     yield choose.symbolic_groups(rows, nnz_a, device)[1]
-    head = head_of(**{f"SYMBOLIC+{CONSTANTS['BLOCK_BIN']}": rows, "MAX_SPAN": columns})
+    head = head_of(**{f"SYMBOLIC+{bins.SYMBOLIC_PLACES['BLOCK']}": rows, "MAX_SPAN": columns})
     shape = choose.symbolic_block(rows, columns, device)
     assert (shape is None) == (4 * words > limit)
     if shape is None:
@@ -172,10 +196,10 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
     yield shape
     yield choose.scan(rows)
     need = {0: min(48 * 1024, limit), 1: limit, 2: min(8 * words, limit), 3: words}
-    bins = {f"NUMERIC+{i}": rows for i in range(CONSTANTS["BINS_NUMERIC"])}
-    head = head_of(**bins, **{f"MAX_BYTES+{i}": value for i, value in need.items()})
+    filled = {f"NUMERIC+{i}": rows for i in range(len(bins.NUMERIC))}
+    head = head_of(**filled, **{f"MAX_BYTES+{i}": value for i, value in need.items()})
     chosen = list(choose.numeric(head, columns, mean_b, itemsize, 2**28, device))
-    assert sorted(one.bin for one in chosen) == list(range(CONSTANTS["BINS_NUMERIC"])), "one launch per bin"
+    assert sorted(one.bin for one in chosen) == list(range(len(bins.NUMERIC))), "one launch per bin"
     for one in chosen:
         yield one.shape
         if one.scratch_words:
@@ -203,12 +227,12 @@ def test_every_launch_fits_every_device(device):
 
 def test_the_lists_of_two_bins_share_the_room_of_all_rows():
     rows = 1000
-    for number in range(0, CONSTANTS["BINS_NUMERIC"], 2):
+    for number in range(0, len(bins.NUMERIC), 2):
         for first, second in ((0, 0), (1000, 0), (0, 1000), (400, 600), (3, 5)):
             begin, other = choose.list_start(number, rows, first), choose.list_start(number + 1, rows, second)
             assert begin == number // 2 * rows and begin + first <= other
             assert other + second == (number // 2 + 1) * rows
-    assert max(CONSTANTS["BINS_NUMERIC"], CONSTANTS["BINS_SYMBOLIC"]) <= choose.LISTS * 2
+    assert max(len(bins.NUMERIC), len(bins.SYMBOLIC)) <= choose.LISTS * 2
 
 
 def test_products_are_listed_without_overflow():
@@ -236,7 +260,7 @@ def test_the_kernel_for_blocks_is_launched_where_a_product_of_these_sizes_had_ro
     launched = []
     monkeypatch.setattr(count, "side_by_side", lambda launches: [launch() for launch in launches])
     launches = object.__new__(count._Launches)
-    families = ("windows", "tables", "block", "sorts")
+    families = ("window", "table", "block", "sort")
     launches._wanted = frozenset(families)
     launches._once_left_out, launches._seen = frozenset(), None
     made = {name: lambda stream=None, name=name: launched.append(name) for name in ("analyse", *families, "scan")}
@@ -253,22 +277,22 @@ def test_the_kernel_for_blocks_is_launched_where_a_product_of_these_sizes_had_ro
 
     windows, tables, block, sorts = "b1", "b5", "b6", "b10"
     assert product(**{windows: 3, block: 2}) == (list(families), False)
-    assert product(**{windows: 3}) == (["windows", "block"], False)
-    assert product(**{windows: 3}) == (["windows"], False)
-    assert product(**{windows: 3, sorts: 1}) == (["windows"], True)
-    assert product(**{windows: 3, sorts: 1}) == (["windows", "sorts"], False)
-    assert product(**{tables: 1}) == (["windows", "sorts"], True)
-    assert product() == (["tables", "sorts"], False)
+    assert product(**{windows: 3}) == (["window", "block"], False)
+    assert product(**{windows: 3}) == (["window"], False)
+    assert product(**{windows: 3, sorts: 1}) == (["window"], True)
+    assert product(**{windows: 3, sorts: 1}) == (["window", "sort"], False)
+    assert product(**{tables: 1}) == (["window", "sort"], True)
+    assert product() == (["table", "sort"], False)
     # What was left out once is launched from then on.
-    assert product(**{windows: 1}) == (["tables", "sorts"], True)
+    assert product(**{windows: 1}) == (["table", "sort"], True)
     for _ in range(2):
-        assert product() == (["windows", "tables", "sorts"], False)
+        assert product() == (["window", "table", "sort"], False)
 
 
 def test_kernels_hold_their_static_shared_memory():
     """What the sources declare beside the dynamic shared memory is what `choose` leaves free."""
     text = resources.files("spectile.tsparse.cuda").joinpath("rows/block.cu").read_text()
-    threads = max(kernel.threads for kernel in BLOCK_KERNELS)
+    threads = max(one.threads for one in bins.BLOCKS)
     assert "s_first[THREADS], s_last[THREADS]" in text and "VALUE s_factor[THREADS]" in text
     assert threads * (4 + 4 + 8 + 4) + 4 * threads // 32 + 64 <= STATIC
 
@@ -318,13 +342,13 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
     symbolic = count._Launches(value, 1000, A, types.Factor((500, 900), None, B.indices, None))
     for family in symbolic._kernels:
         symbolic.bind(family)
-    bins = {f"NUMERIC+{i}": 5 for i in range(CONSTANTS["BINS_NUMERIC"])}
+    filled = {f"NUMERIC+{i}": 5 for i in range(len(bins.NUMERIC))}
     itemsize = np.dtype(value).itemsize
     for reuse in (False, True):
         for products in (5000, 100_000, 150_000, 10**6):
             for columns in (900, 2**25):
                 wide = types.Factor((500, columns), None, B.indices, None)
-                head = head_of(**bins, PRODUCTS=products, **{f"MAX_BYTES+{i}": 1000 for i in range(4)})
+                head = head_of(**filled, PRODUCTS=products, **{f"MAX_BYTES+{i}": 1000 for i in range(4)})
                 phase = count.Phase(0, 1000, None, head, kept_words=100, scratch_bytes=2**28)
                 fill.Launches(A, wide, phase, itemsize, reuse)
     product = object.__new__(lists.ProductLists)
@@ -341,7 +365,7 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
         "symbolic_groups",
         "symbolic_block_shared",
     }
-    names |= {kernel.name for kernel in (*WINDOW_KERNELS, *SORT_KERNELS, *HASH_KERNELS, *BLOCK_KERNELS)}
+    names |= {kernel.name for one in bins.NUMERIC for kernel in one.kernels}
     assert Recorded.seen == names
 
 

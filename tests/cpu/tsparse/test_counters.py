@@ -6,8 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from spectile.tsparse.cuda import counters
-from spectile.tsparse.cuda.counters import CONSTANTS, HEAD, UNSORTED, Counters, Invalid
+from spectile.tsparse.cuda import bins, counters
+from spectile.tsparse.cuda.counters import Counters, Invalid
+from spectile.tsparse.cuda.shared import FLAGS, HEAD, HEAD_WORDS, UNSORTED
 
 from ...heads import head_of
 
@@ -24,9 +25,9 @@ def test_whatever_the_check_found_in_either_factor_is_raised():
 
 
 def test_the_head_has_wide_counters_bins_and_a_key():
-    head = head_of(ENTRIES=-1, **{"ENTRIES+1": 1}, **{f"NUMERIC+{i}": i * i for i in range(CONSTANTS["BINS_NUMERIC"])})
+    head = head_of(ENTRIES=-1, **{"ENTRIES+1": 1}, **{f"NUMERIC+{i}": i * i for i in range(len(bins.NUMERIC))})
     assert head.wide("ENTRIES") == 2**33 - 1 and head[HEAD["ENTRIES"]] == -1
-    assert head.bins() == [i * i for i in range(CONSTANTS["BINS_NUMERIC"])]
+    assert head.bins() == [i * i for i in range(len(bins.NUMERIC))]
     assert head.key != head_of().key == head_of(ENTRIES=5, SYMBOLIC=5).key
     assert head_of(FLAGS=8).key != head_of().key != head_of(**{"MAX_BYTES+3": 1}).key
 
@@ -69,8 +70,8 @@ def test_counters_are_cleared_and_read_on_the_stream_that_was_current(runtime, r
     held, streams = runtime
     cleared = Counters(rows)
     assert (cleared.device, cleared.stream) == (3, 77)
-    assert len(held[0].array) == 4 * CONSTANTS["HEAD"] + 8 * states and not held[0].array.any()
-    assert cleared.states - cleared.head == 4 * CONSTANTS["HEAD"]
+    assert len(held[0].array) == 4 * HEAD_WORDS + 8 * states and not held[0].array.any()
+    assert cleared.states - cleared.head == 4 * HEAD_WORDS
     held[0].array.view(np.int32)[HEAD["PRODUCTS"]] = 12
     assert cleared.read().wide("PRODUCTS") == 12 and streams == [77] * 3
     held[0].array.view(np.int32)[HEAD["PRODUCTS"]] = 13
@@ -89,3 +90,25 @@ def test_threads_read_into_memory_of_their_own(runtime):
     thread.start()
     thread.join()
     assert len(held) == 3
+
+
+def test_counters_do_not_overlap_and_wide_ones_are_aligned():
+    ends = [*list(HEAD.values())[1:], HEAD_WORDS]
+    sizes = dict(zip(HEAD, np.subtract(ends, list(HEAD.values())), strict=True))
+    assert sizes["SYMBOLIC"] >= len(bins.SYMBOLIC) and sizes["NUMERIC"] >= len(bins.NUMERIC)
+    assert sizes["MAX_BYTES"] >= len(bins.BLOCKS) and min(sizes.values()) >= 1
+    for name in ("FLAGS", "PRODUCTS", "ENTRIES", "DESCENTS", "KEPT"):
+        assert HEAD[name] % 2 == 0 and sizes[name] >= 2
+    assert HEAD_WORDS % 2 == 0, "the states of the scan, which follow, are of 64 bits"
+    assert not UNSORTED & sum(FLAGS.values()) and sum(FLAGS.values()) == int(np.bitwise_or.reduce([*FLAGS.values()]))
+
+
+def test_what_counts_rows_of_a_family_and_fills_them_is_declared():
+    assert sorted(place for places in counters.FAMILIES.values() for place in range(100)[places]) == list(
+        range(len(bins.SYMBOLIC))
+    ), "bins of a family lie side by side"
+    for one in bins.SYMBOLIC:
+        assert set(one.filled_by) <= set(bins.NUMERIC_PLACES) and one.filled_by
+    sorts = [[one.holds for one in phase if one.family == "sort"] for phase in (bins.SYMBOLIC, bins.NUMERIC)]
+    assert sorts[0] == sorts[1], "a sorted row goes to the numeric bin of the same place"
+    assert len(set(bins.SYMBOLIC_PLACES)) == len(bins.SYMBOLIC) and len(set(bins.NUMERIC_PLACES)) == len(bins.NUMERIC)

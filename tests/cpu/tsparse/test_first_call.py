@@ -77,12 +77,12 @@ def test_the_analysis_foresees_what_fills_the_rows(
 
 
 def test_each_kernel_of_the_numeric_phase_is_compiled_once(compiled: list[tuple[Unit, ...]]) -> None:
-    names = (("window", "numeric_window_32_64_2048"), ("sort", "numeric_sort_8"))
+    names = (("window", "numeric_window_2048_32"), ("sort", "numeric_sort_32_8"))
     for reuse in (False, True, False):
         units.prepare_numeric("float32", names, reuse)
-    sort = units.SORT["float32"]["numeric_sort_8"]
+    sort = units.SORT["float32"]["numeric_sort_32_8"]
     assert compiled == [
-        (family["float32"]["numeric_window_32_64_2048"], sort) for family in (units.WINDOW, units.REUSE_WINDOW)
+        (family["float32"]["numeric_window_2048_32"], sort) for family in (units.WINDOW, units.REUSE_WINDOW)
     ]
 
 

@@ -1,14 +1,12 @@
 """Sparse products on the CPU: pattern, rounding, the paper's counts, and worded errors."""
 
-import re
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spectile.tsparse import error_bound, rounding, spgemm, symbolic, types
+from spectile.tsparse import error_bound, rounding, spgemm, symbolic
 
 PRECISIONS = ("float64", "float32", "tf32", "float16")
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -531,36 +529,6 @@ def test_parts_of_a_large_product_cover_its_rows(counts, chunk, most):
         covered[part] += 1
         end = b
     assert (covered == 1).all()
-
-
-def test_counters_are_where_the_kernels_write():
-    """The host reads places, flags and bins from the header; they do not overlap, and ranges are those of the table."""
-    from spectile.tsparse.cuda import counters, units
-
-    source = units.CHECK["float32", "f"].source() + units.PLACE["float32"].source()
-    places = {name: int(number) for name, number in re.findall(r"^    ([A-Z_]+) = (\d+),", source, re.M)}
-    assert places == counters.HEAD
-    sizes = {"SYMBOLIC": "BINS_SYMBOLIC", "NUMERIC": "BINS_NUMERIC"}
-    words = {name: counters.CONSTANTS[sizes[name]] if name in sizes else 1 for name in places}
-    words |= {name: 2 for name in ("FLAGS", "DESCENTS", "PRODUCTS", "ENTRIES", "KEPT")}
-    words["MAX_BYTES"] = len(counters.BLOCK_KERNELS)
-    used = [place + i for name, place in places.items() for i in range(words[name])]
-    assert len(used) == len(set(used)) and max(used) < counters.CONSTANTS["HEAD"]
-    flags = dict(re.findall(r"([A-Z_]+) = (\d+)", re.search(r"enum Flag \{(.*?)\}", source).group(1)))
-    assert {name: int(bit) for name, bit in flags.items()} == counters.FLAGS
-    assert not counters.UNSORTED & sum(counters.FLAGS.values())
-    constants = dict(re.findall(r"constexpr int ([A-Z_]+) = (-?\d+);", source))
-    assert counters.CONSTANTS.items() <= {name: int(value) for name, value in constants.items()}.items()
-    assert counters.CONSTANTS["SORT_BIN"] - 1 == counters.CONSTANTS["BLOCK_BIN"]
-    assert counters.CONSTANTS["BINS_SYMBOLIC"] - counters.CONSTANTS["SORT_BIN"] == len(counters.SORT_KERNELS)
-    modes = dict(re.findall(r"([A-Z_0-9]+) = (\d+)", re.search(r"enum Rounding \{(.*?)\}", source).group(1)))
-    assert {name: int(code) for name, code in modes.items()} == counters.ROUNDING
-    kernels = (*counters.WINDOW_KERNELS, *counters.HASH_KERNELS, *counters.BLOCK_KERNELS, *counters.SORT_KERNELS)
-    assert sorted({kernel.bin for kernel in kernels}) == list(range(counters.CONSTANTS["BINS_NUMERIC"]))
-    ranges = {"HALF_LEAST": "least", "HALF_MOST": "most", "HALF_LOST": "lost", "HALF_TOP": "top"}
-    for name, attribute in ranges.items():
-        (text,) = re.findall(rf"{name} = ([^,;]+)", source)
-        assert (float.fromhex(text) if "x" in text else float(text)) == getattr(types.BY_ENTRY, attribute)
 
 
 def test_import_is_light():

@@ -50,16 +50,16 @@ CALLS = {
     "spgemm by blocks": (
         RANDOM.format(n=2000, share=0.01),
         PRODUCT,
-        BEFORE | {"rows/symbolic_block.cu", "numeric_window_32_64_2048", "numeric_sort_32"},  # a row has 126 products
+        BEFORE | {"rows/symbolic_block.cu", "numeric_window_2048_32", "numeric_sort_128_32"},  # a row has 126 products
         BEFORE | {
-            "rows/symbolic_block.cu", "numeric_window_32_64_2048", "numeric_window_16_64_256", "numeric_sort_32"
+            "rows/symbolic_block.cu", "numeric_window_2048_32", "numeric_window_2048_few_16", "numeric_sort_128_32"
         },
     ),
     "spgemm by warps": (
         RANDOM.format(n=40000, share=1e-4),
         PRODUCT,
-        BEFORE | {"numeric_sort_4", "numeric_sort_8"},
-        BEFORE | {"rows/symbolic_block.cu", *(f"numeric_sort_{lanes}" for lanes in (4, 8, 16, 32))},
+        BEFORE | {"numeric_sort_16_4", "numeric_sort_32_8"},
+        BEFORE | {"rows/symbolic_block.cu", *(f"numeric_sort_{4 * lanes}_{lanes}" for lanes in (4, 8, 16, 32))},
     ),
     "eigh": (
         "h = numpy.random.default_rng(1).standard_normal((2100, 2100)); h = h + h.T; g = cupy.asarray(h)",

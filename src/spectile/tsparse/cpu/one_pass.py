@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from spectile.core.tiling import ceil_div
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import ZERO, fill_rows
 from spectile.tsparse.cpu.phases import Arrays, Workspaces
@@ -73,7 +74,7 @@ class _Kept:
             return
         try:
             columns, values = (entries * dtype.itemsize for dtype in dtypes)
-            first = -(-values // 8) * 8  # of the columns, aligned
+            first = ceil_div(values, 8) * 8  # of the columns, aligned
             if len(self._memory) < first + columns:
                 self._memory = np.empty(first + columns, np.uint8)
             memory = self._memory

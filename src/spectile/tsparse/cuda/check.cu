@@ -1,4 +1,11 @@
-// The check of the factors, whose values are of type IN, and these as the precision takes them.
+// Checks a factor, whose values are of type IN, and rounds these as the precision takes them.
+//
+//   for each entry p:  note a column outside 0 .. columns, a value that is not finite or leaves the range of the precision,
+//                      and a descent, column[p - 1] >= column[p]; out[p] = rounded value[p]
+//   for each row:      note a pointer that falls or leaves the entries; take back the descent at the row's start
+//
+// Invariant: flags and descents of a factor are 0 afterwards if and only if it is CSR with ascending columns in every row,
+// whose values the precision holds.  No later kernel follows an index otherwise (`invalid`).
 
 #include "half.cuh"
 

@@ -11,21 +11,16 @@ from dataclasses import dataclass
 
 from spectile.core.devices import Device
 from spectile.core.launch import Shape
-from spectile.tsparse.cuda.counters import (
-    BLOCK_KERNELS,
-    CONSTANTS,
-    HASH_KERNELS,
-    HEAD,
-    SORT_KERNELS,
-    WINDOW_KERNELS,
-    Head,
-)
+from spectile.core.tiling import ceil_div
+from spectile.tsparse.cuda import bins
+from spectile.tsparse.cuda.counters import Head
+from spectile.tsparse.cuda.shared import CONSTANTS, GROUPED, HEAD
 
 SCRATCH_BYTES = 1 << 28  # of bitmaps that shared memory does not hold
 _STATIC_BYTES = 12 * 1024  # of shared memory that the block kernels hold beside what they ask for
 _ROW_WORDS = 128  # words of bitmaps kept per row, at most on average
 #: Integers of a row in the lists of the bins, two of which share room for all rows.
-LISTS = -(-max(CONSTANTS["BINS_SYMBOLIC"], CONSTANTS["BINS_NUMERIC"]) // 2)
+LISTS = ceil_div(max(len(bins.SYMBOLIC), len(bins.NUMERIC)), 2)
 #: Bytes of work space that a row takes at most: 5 integers, its place in the lists of the bins, bitmaps.
 ROW_BYTES = 4 * (5 + LISTS) + 4 * _ROW_WORDS
 _SYMBOLIC_THREADS = 256  # of a block that counts one row
@@ -73,7 +68,7 @@ def shared_limit(device: Device) -> int:
 
 def bitmap_words(columns: int) -> int:
     """Return the words of a bitmap of `columns` columns."""
-    return -(-columns // 32)
+    return ceil_div(columns, 32)
 
 
 def kept_words(rows: int, nnz: int) -> int:
@@ -83,26 +78,26 @@ def kept_words(rows: int, nnz: int) -> int:
 
 def check(rows: int, nnz: int) -> Shape:
     """Return the launch that checks and rounds a factor."""
-    return Shape((min(-(-max(nnz, rows) // 256), 2048),), 256)
+    return Shape((min(ceil_div(max(nnz, rows), 256), 2048),), 256)
 
 
 def scale(rows: int) -> Shape:
     """Return the launches that scale rows for float16, eight lanes per row."""
-    return Shape((-(-rows // 32),), 256)
+    return Shape((ceil_div(rows, 32),), 256)
 
 
 def analysis(rows: int, mean_a: float, device: Device) -> tuple[int, Shape]:
     """Return the logarithm of the lanes that analyse a row, and the launch."""
     log = next(log for most, log in tuning(device).analysis_lanes if mean_a <= most)
-    return log, Shape((-(-rows // (CONSTANTS["ANALYSTS"] >> log)),), CONSTANTS["ANALYSTS"])
+    return log, Shape((ceil_div(rows, CONSTANTS["ANALYSIS_THREADS"] >> log),), CONSTANTS["ANALYSIS_THREADS"])
 
 
 def symbolic_groups(rows: int, nnz: int, device: Device) -> tuple[bool, Shape]:
     """Return whether a block counts a row of a window bin, and the launch for all bins but the block's."""
     tuned, many = tuning(device), device.multiprocessors
     by_blocks = rows <= tuned.few_rows * many and nnz >= tuned.long_rows * rows
-    blocks = min(rows if by_blocks else -(-rows // 4), tuned.group_blocks * many)
-    return by_blocks, Shape((blocks,), CONSTANTS["GROUP_THREADS"])
+    blocks = min(rows if by_blocks else ceil_div(rows, 4), tuned.group_blocks * many)
+    return by_blocks, Shape((blocks,), bins.GROUP_THREADS)
 
 
 def blocks_possible(columns: int, nnz_b: int) -> bool:
@@ -110,7 +105,7 @@ def blocks_possible(columns: int, nnz_b: int) -> bool:
 
     A row meets each entry of B once at most.
     """
-    return nnz_b >= CONSTANTS["HEAVY"] or min(columns, nnz_b) > CONSTANTS["GROUPED"]
+    return nnz_b >= CONSTANTS["BLOCK_PRODUCTS"] or min(columns, nnz_b) > GROUPED
 
 
 def symbolic_block(rows: int, columns: int, device: Device) -> Shape | None:
@@ -123,7 +118,7 @@ def symbolic_block(rows: int, columns: int, device: Device) -> Shape | None:
 
 def symbolic_block_global(head: Head, scratch_bytes: int, device: Device) -> tuple[int, Shape | None]:
     """Return the words of a block's bitmap in global memory, and the launch; None where no row asks for it."""
-    rows, words = head[HEAD["SYMBOLIC"] + CONSTANTS["BLOCK_BIN"]], bitmap_words(head[HEAD["MAX_SPAN"]])
+    rows, words = head[HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES["BLOCK"]], bitmap_words(head[HEAD["MAX_SPAN"]])
     if not rows:
         return 0, None
     blocks = min(rows, tuning(device).global_blocks * device.multiprocessors, max(1, scratch_bytes // (4 * words)))
@@ -132,7 +127,7 @@ def symbolic_block_global(head: Head, scratch_bytes: int, device: Device) -> tup
 
 def scan(rows: int) -> Shape:
     """Return the launch of the prefix scan."""
-    return Shape((-(-rows // CONSTANTS["SCAN_ROWS"]),), 256)
+    return Shape((ceil_div(rows, CONSTANTS["SCAN_ROWS"]),), 256)
 
 
 @dataclass(frozen=True)
@@ -166,35 +161,30 @@ def numeric(
         Bytes of bitmaps in global memory, at most.
     device : Device
     """
-    bins = head.bins()
-    yield from _blocks(head, bins, scratch_bytes, device)
-    family, few = _hash_family(columns), _window_lanes(mean_b)
-    for hashed in reversed(HASH_KERNELS):
-        if bins[hashed.bin]:
-            row_bytes = (4 + itemsize) * _padded(1 << hashed.log, hashed.lanes) + (2 << hashed.log)
-            yield _by_groups(family, hashed.name, hashed.bin, bins, hashed.lanes, row_bytes)
-    for window in WINDOW_KERNELS:
-        if bins[window.bin] and window.lanes == (32 if window.bin else few):
-            row_bytes = 8 * _padded(window.words, window.lanes) + itemsize * _padded(window.sums, window.lanes)
-            yield _by_groups("window", window.name, window.bin, bins, window.lanes, row_bytes)
-    for few_products in reversed(SORT_KERNELS):
-        if bins[few_products.bin]:
-            lanes = few_products.lanes
-            yield _by_groups("sort", few_products.name, few_products.bin, bins, lanes, (8 * itemsize + 24) * lanes + 8)
+    rows = head.bins()
+    yield from _blocks(head, rows, scratch_bytes, device)
+    for family, kernel, one in _of_groups(columns, mean_b):
+        number = bins.NUMERIC_PLACES[one.name]
+        if rows[number]:
+            per_block = bins.GROUP_THREADS // kernel.lanes
+            shared = per_block * one.row_bytes(kernel.lanes, itemsize)
+            shape = Shape((ceil_div(rows[number], per_block),), bins.GROUP_THREADS, shared)
+            yield NumericLaunch(family, kernel.name, number, rows[number], shape)
 
 
-def _hash_family(columns: int) -> str:
-    # Tables of more columns have a whole warp per row: fewer rows per block keep more warps at work.
-    return "hash" if columns < 1 << (32 - HASH_KERNELS[-1].log) else "wide_hash"
+def _of_groups(columns: int, mean_b: float) -> Iterator[tuple[str, bins.Kernel, bins.Table | bins.Window | bins.Sort]]:
+    """Yield family, kernel and bin of each kernel that gives a row to a group of lanes, long rows first."""
+    # A word sorts a column with its slot where it holds both; wider products have their slots looked up.
+    hashed = "hash" if columns < 1 << (32 - bins.TABLES[-1].log) else "wide_hash"
+    for family, listed in ((hashed, bins.TABLES[::-1]), ("window", bins.WINDOWS), ("sort", bins.SORTS[::-1])):
+        for one in listed:
+            lanes = _window_lanes(mean_b) if len(one.kernels) > 1 else one.kernels[0].lanes
+            yield from ((family, kernel, one) for kernel in one.kernels if kernel.lanes == lanes)
 
 
 def _window_lanes(mean_b: float) -> int:
-    """Return the lanes of a row in the first window bin."""
+    """Return the lanes of a row of a window bin with several numbers of lanes."""
     return 32 if mean_b > CONSTANTS["LONG_MEAN"] else 16 if mean_b > CONSTANTS["MIDDLE_MEAN"] else 8
-
-
-#: Bins of the numeric phase to which the rows of each bin of the symbolic phase go, as a rule.
-_FORESEEN = ((0, 1), (2, 8), (3, 4), (4, 5), (5, 6), (6, 7, 8), (8, 9), (12,), (13,), (14,), (15,))
 
 
 def foreseen(head: Head, columns: int, mean_b: float) -> tuple[tuple[str, str], ...]:
@@ -207,14 +197,12 @@ def foreseen(head: Head, columns: int, mean_b: float) -> tuple[tuple[str, str], 
     columns, mean_b : int, float
         As for `numeric`.
     """
-    counts = (head[HEAD["SYMBOLIC"] + number] for number in range(CONSTANTS["BINS_SYMBOLIC"]))
-    bins = {number for count, numbers in zip(counts, _FORESEEN, strict=True) if count for number in numbers}
-    windows = [one for one in WINDOW_KERNELS if one.bin or one.lanes == _window_lanes(mean_b)]
-    families = (
-        ("block", BLOCK_KERNELS), (_hash_family(columns), reversed(HASH_KERNELS)), ("window", windows),
-        ("sort", SORT_KERNELS),
-    )  # fmt: skip
-    return tuple((family, one.name) for family, kernels in families for one in kernels if one.bin in bins)
+    filled = {
+        name for place, one in enumerate(bins.SYMBOLIC) if head[HEAD["SYMBOLIC"] + place] for name in one.filled_by
+    }
+    blocks = (("block", one.kernels[0], one) for one in bins.BLOCKS)
+    possible = (*blocks, *_of_groups(columns, mean_b))
+    return tuple((family, kernel.name) for family, kernel, one in possible if one.name in filled)
 
 
 def list_start(number: int, rows: int, count: int) -> int:
@@ -222,28 +210,17 @@ def list_start(number: int, rows: int, count: int) -> int:
     return number // 2 * rows + (rows - count if number % 2 else 0)
 
 
-def _blocks(head: Head, bins: list[int], scratch_bytes: int, device: Device) -> Iterator[NumericLaunch]:
-    for kernel in reversed(BLOCK_KERNELS):
-        blocks, words, shared = bins[kernel.bin], 0, head[HEAD["MAX_BYTES"] + kernel.bin - BLOCK_KERNELS[0].bin]
+def _blocks(head: Head, rows: list[int], scratch_bytes: int, device: Device) -> Iterator[NumericLaunch]:
+    for place, one in reversed(tuple(enumerate(bins.BLOCKS))):
+        number = bins.NUMERIC_PLACES[one.name]
+        blocks, words, shared = rows[number], 0, head[HEAD["MAX_BYTES"] + place]
         if not blocks:
             continue
-        if not kernel.shared_words:
+        if not one.shared_words:
             words, shared = shared, 0
             blocks = min(blocks, tuning(device).numeric_global_blocks, max(1, scratch_bytes // (8 * words)))
-        shape = Shape((blocks,), kernel.threads, shared)
-        yield NumericLaunch("block", kernel.name, kernel.bin, bins[kernel.bin], shape, words)
-
-
-def _by_groups(family: str, name: str, number: int, bins: list[int], lanes: int, row_bytes: int) -> NumericLaunch:
-    """Return the launch of a kernel that gives each row of a bin to a group of lanes."""
-    threads, rows = CONSTANTS["GROUP_THREADS"], bins[number]
-    per_block = threads // lanes
-    return NumericLaunch(family, name, number, rows, Shape((-(-rows // per_block),), threads, per_block * row_bytes))
-
-
-def _padded(length: int, lanes: int) -> int:
-    """Return the length of a group's table in shared memory, with the padding that keeps groups in different banks."""
-    return length + lanes if lanes < 32 else length
+        kernel = one.kernels[0]
+        yield NumericLaunch("block", kernel.name, number, rows[number], Shape((blocks,), kernel.lanes, shared), words)
 
 
 def row_lanes(mean_b: float) -> int:

@@ -16,9 +16,10 @@ from spectile.core.launch import kernel
 from spectile.core.pointers import address
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import choose, units
-from spectile.tsparse.cuda.counters import CONSTANTS, FLAGS, HEAD, ROUNDING, UNSORTED, Counters, Invalid
+from spectile.tsparse.cuda.counters import Counters, Invalid
 from spectile.tsparse.cuda.given import Given, arranged, given
 from spectile.tsparse.cuda.plans import Addresses, plan
+from spectile.tsparse.cuda.shared import CONSTANTS, FLAGS, HEAD, ROUNDING, UNSORTED
 from spectile.tsparse.rounding import half_exponents
 from spectile.tsparse.types import Factor, Precision
 

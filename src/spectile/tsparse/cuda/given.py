@@ -14,6 +14,7 @@ import numpy as np
 from spectile.core import pointers
 from spectile.core.arrays import require_here
 from spectile.core.launch import Shape, kernel
+from spectile.core.tiling import ceil_div
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import units
 from spectile.tsparse.matrices import index_type, largest_integer, on_gpu
@@ -162,7 +163,7 @@ def _narrow(indices: Any) -> Any:
 
 def _each(count: int) -> Shape:
     """Return the launch of a loop over so many."""
-    return Shape((min(-(-count // 256), 2048),), 256)
+    return Shape((min(ceil_div(count, 256), 2048),), 256)
 
 
 def _renumbered(B: Given) -> Given:

@@ -1,4 +1,4 @@
-// What float16 rounds to and holds, for the check and for scaling.
+// What float16 rounds to, for the check and for scaling.
 
 #include "shared.cuh"
 
@@ -13,9 +13,5 @@ __device__ __forceinline__ float eleven_bits(double x) {
     const u64 bits = __double_as_longlong(x);
     return float(__longlong_as_double((bits + 0x1ffffffffffull + ((bits >> 42) & 1)) & ~0x3ffffffffffull));
 }
-
-// The range of entries for float16 (types.py: BY_ENTRY), what the largest of a scaled row is below, and what is lost.
-constexpr double HALF_LEAST = 0x1p-126, HALF_MOST = 0x1p48, HALF_LOST = 0x1p-62;
-constexpr int HALF_TOP = 48;
 
 }  // namespace

@@ -1,4 +1,10 @@
-// What the check leaves out: indices of 64 bits, and the comparison of a factor with a known pattern.
+// What the check leaves out: duplicates, indices of 64 bits, and the comparison of a factor with a known pattern.
+//
+//   sum_*    for each group g:  out[g] = the sum of in[order[first[g]]] .. in[order[first[g + 1] - 1]], in that order
+//   narrow   for each index:    the same in 32 bits, or -1
+//   compare  for each place of row pointer and columns:  note where they differ
+//
+// Invariant: sums are made in one fixed order, and whatever 32 bits do not hold is an index that the check finds.
 
 #include "shared.cuh"
 

@@ -10,11 +10,12 @@ import numpy as np
 from spectile.core import memory
 from spectile.core.device import describe
 from spectile.tsparse.cuda import choose, parts
-from spectile.tsparse.cuda.counters import CONSTANTS, Counters
+from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
 from spectile.tsparse.cuda.given import MOST_INDEX, Given, copied_bytes, given
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
+from spectile.tsparse.cuda.shared import HEAD_WORDS
 from spectile.tsparse.matrices import device_csr, host_csr, index_type, is_array, require_exact
 from spectile.tsparse.types import Factor, Precision, lookup
 
@@ -96,13 +97,13 @@ def chunk_of(memory_limit: int | None, rows: int, columns: int) -> tuple[int, in
             f"memory_limit is {memory_limit} bytes, and one row takes {need}; raise it to at least {need}"
         )
     chunk = min(max(rows, 1), 1 + (memory_limit - need) // choose.ROW_BYTES)
-    return chunk, memory_limit - 4 * CONSTANTS["HEAD"] - chunk * choose.ROW_BYTES
+    return chunk, memory_limit - 4 * HEAD_WORDS - chunk * choose.ROW_BYTES
 
 
 def least_bytes(rows: int, columns: int) -> int:
     """Return the work space of some rows made together, of which one at a time may need bitmaps in global memory."""
     bitmap = 8 * choose.bitmap_words(columns)
-    return 4 * CONSTANTS["HEAD"] + (bitmap if bitmap > choose.shared_limit(describe()) else 0) + rows * choose.ROW_BYTES
+    return 4 * HEAD_WORDS + (bitmap if bitmap > choose.shared_limit(describe()) else 0) + rows * choose.ROW_BYTES
 
 
 def finish(A: Factor, B: Factor, phase: Phase, precision: Precision) -> tuple[Any, Any, Any]:

@@ -1,4 +1,10 @@
 // The powers of two of float16, for the products whose entries leave its range.
+//
+//   exponents_*  for each row of A, or column of B:  e = the exponent of its largest entry, EMPTY if it has none
+//   scale_*      for each entry:  out = value / 2^(e - HALF_TOP), rounded to eleven bits; note one that would be lost
+//   unscale      for each entry (i, j) of C:  c *= 2^(e_i - HALF_TOP) 2^(e_j - HALF_TOP); note one that overflows
+//
+// Invariant: division and multiplication by powers of two are exact, so that the roundoff is that of the scaled product.
 
 #include "half.cuh"
 

@@ -11,13 +11,14 @@ from spectile.core.arrays import require_here
 from spectile.core.pointers import apart
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import parts
-from spectile.tsparse.cuda.counters import FLAGS, Counters, Invalid
+from spectile.tsparse.cuda.counters import Counters, Invalid
 from spectile.tsparse.cuda.factors import checked, compare, unscale, with_checked_factors
 from spectile.tsparse.cuda.given import Given, given, take
 from spectile.tsparse.cuda.rows import lists
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.cuda.run import chunk_of, least_bytes, renamed, sizes
+from spectile.tsparse.cuda.shared import FLAGS
 from spectile.tsparse.matrices import (
     as_boolean,
     both_boolean,

@@ -7,71 +7,63 @@ from collections.abc import Iterable
 
 from spectile.core.compile import PORTABLE, Unit, prepare
 from spectile.core.device import describe
-from spectile.tsparse.cuda import choose
-from spectile.tsparse.cuda.counters import (
-    BLOCK_KERNELS,
-    HASH_KERNELS,
-    SORT_KERNELS,
-    WINDOW_KERNELS,
-    BlockKernel,
-    HashKernel,
-    SortKernel,
-    WindowKernel,
-)
+from spectile.tsparse.cuda import bins, choose, shared
 
 _VALUES = {"float32": {"VALUE": "float"}, "float64": {"VALUE": "double"}}
 
 
+def _unit(source: str, defines: dict[str, str] | None = None) -> Unit:
+    return Unit(__package__, (source,), PORTABLE, defines or {}, preamble=shared.HEADER)
+
+
 def _by_value(source: str, **more: str) -> dict[str, Unit]:
-    return {name: Unit(__package__, (source,), PORTABLE, {**defines, **more}) for name, defines in _VALUES.items()}
+    return {name: _unit(source, {**defines, **more}) for name, defines in _VALUES.items()}
 
 
-def _by_kernel(
-    source: str, kernels: Iterable[WindowKernel | HashKernel | SortKernel | BlockKernel], **more: str
-) -> dict[str, dict[str, Unit]]:
+def _by_kernel(source: str, listed: Iterable[bins.Numeric], **more: str) -> dict[str, dict[str, Unit]]:
     """Return the units of a family by the name of the type of C and that of the kernel, the only one of its unit."""
     units: dict[str, dict[str, Unit]] = {value: {} for value in _VALUES}
-    for one in kernels:
-        for value, unit in _by_value(source, NAME=one.name, **one.defines, **more).items():
-            units[value][one.name] = unit
+    for kernel in (kernel for one in listed for kernel in one.kernels):
+        for value, unit in _by_value(source, NAME=kernel.name, **kernel.defines, **more).items():
+            units[value][kernel.name] = unit
     return units
 
 
 #: By the name of the type of C, and the factor's, by NumPy's letter.
 CHECK = {
-    (value, char): Unit(__package__, ("check.cu",), PORTABLE, {**defines, "IN": kind})
+    (value, char): _unit("check.cu", {**defines, "IN": kind})
     for value, defines in _VALUES.items()
     for char, kind in (("f", "float"), ("d", "double"))
 }
-PATTERN = Unit(__package__, ("pattern.cu",), PORTABLE)
+PATTERN = _unit("pattern.cu")
 #: Of products in float16 alone.
 SCALING = _by_value("scaling.cu")["float32"]
 #: Reads no values.
-ANALYSIS = Unit(__package__, ("rows/analysis.cu",), PORTABLE, _VALUES["float32"])
+ANALYSIS = _unit("rows/analysis.cu", _VALUES["float32"])
 #: By the name of the type of C.
 PLACE = _by_value("rows/place.cu")
 LIST = _by_value("rows/list.cu")
 
 
 def _symbolic(family: str, **more: str) -> Unit:
-    return Unit(__package__, ("rows/symbolic.cu",), PORTABLE, {**_VALUES["float32"], "FAMILY": family, **more})
+    return _unit("rows/symbolic.cu", {**_VALUES["float32"], "FAMILY": family, **more})
 
 
 #: What counts rows reads no values.  Of window bins: by whether a block counts a row.
 SYMBOLIC_WINDOWS = {by_blocks: _symbolic("WINDOWS", BY_BLOCKS=str(int(by_blocks))) for by_blocks in (False, True)}
 SYMBOLIC_TABLES, SYMBOLIC_SORTS = _symbolic("TABLES"), _symbolic("SORTS")
-SYMBOLIC_BLOCK = Unit(__package__, ("rows/symbolic_block.cu",), PORTABLE, _VALUES["float32"])
+SYMBOLIC_BLOCK = _unit("rows/symbolic_block.cu", _VALUES["float32"])
 #: The numeric phase, by the name of the type of C and that of the kernel: all in one would take seconds to compile.
-SORT = _by_kernel("rows/sort.cu", SORT_KERNELS)
-WINDOW = _by_kernel("rows/window.cu", WINDOW_KERNELS, REUSE="0")
-HASH = _by_kernel("rows/hash.cu", HASH_KERNELS, WIDE="0")
+SORT = _by_kernel("rows/sort.cu", bins.SORTS)
+WINDOW = _by_kernel("rows/window.cu", bins.WINDOWS, REUSE="0")
+HASH = _by_kernel("rows/hash.cu", bins.TABLES, WIDE="0")
 #: Of products with more columns than a word sorts with their slots.
-WIDE_HASH = _by_kernel("rows/hash.cu", HASH_KERNELS, WIDE="1")
-BLOCK = _by_kernel("rows/block.cu", BLOCK_KERNELS, REUSE="0")
+WIDE_HASH = _by_kernel("rows/hash.cu", bins.TABLES, WIDE="1")
+BLOCK = _by_kernel("rows/block.cu", bins.BLOCKS, REUSE="0")
 #: The numeric phase where the columns of C are known.
-REUSE_WINDOW = _by_kernel("rows/window.cu", WINDOW_KERNELS, REUSE="1")
-REUSE_HASH = _by_kernel("rows/reuse.cu", HASH_KERNELS)
-REUSE_BLOCK = _by_kernel("rows/block.cu", BLOCK_KERNELS, REUSE="1")
+REUSE_WINDOW = _by_kernel("rows/window.cu", bins.WINDOWS, REUSE="1")
+REUSE_HASH = _by_kernel("rows/reuse.cu", bins.TABLES)
+REUSE_BLOCK = _by_kernel("rows/block.cu", bins.BLOCKS, REUSE="1")
 _NUMERIC = (SORT, WINDOW, HASH, WIDE_HASH, BLOCK, REUSE_WINDOW, REUSE_HASH, REUSE_BLOCK)
 UNITS = (
     SYMBOLIC_BLOCK,

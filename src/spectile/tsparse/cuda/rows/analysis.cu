@@ -1,37 +1,39 @@
 // What is known of each row of C before its entries are counted: products, window, bin.
+//
+//   for each row i, some lanes a row:
+//       products = sum over k in A's row of the length of B's row k
+//       [low, low + span) = from the least first column of these rows of B to the greatest last one
+//       bin = the first that holds so many products and columns (`symbolic_bin`);  append i to its list
+//
+// Rows much longer than their lanes are cut into pieces for all warps of the block.
+// Invariant: rows of B ascend, so first and last column bound them: every column of C's row i is in its window.
 
 #include "rows/bins.cuh"
 
 namespace {
 
-// Bin of a row for the symbolic phase, or -1 for an empty one.
+// Bin of a row for the symbolic phase, or NO_BIN for an empty one.  A window has a column of 32 or more in use.
 __device__ int symbolic_bin(u64 products, int span) {
-    if (products == 0) return -1;
-    const u64 bound = products < u64(span) ? products : u64(span);
-    const bool window = span <= 8192 && u64(span) <= 32 * bound;
-    if (products <= SORTED && span < SORTED_SPAN)
-        return SORT_BIN + (products > 16) + (products > 32) + (products > 64);
-    if (products < HEAVY && window) return span <= 2048 ? 0 : 1;
-    if (products < HEAVY) {
-        if (bound <= 24) return 2;
-        if (bound <= 48) return 3;
-        if (bound <= 192) return 4;
-        if (bound <= GROUPED) return 5;
-    }
-    return 6;
+    if (products == 0) return NO_BIN;
+    if (products >= BLOCK_PRODUCTS) return SYMBOLIC_BLOCK;
+    const int terms = int(products), most = min(terms, span);
+    int bin = span < SORTED_SPAN ? symbolic_sort_bin(terms) : NO_BIN;
+    if (bin == NO_BIN && u64(span) <= 32 * u64(most)) bin = symbolic_window_bin(span);
+    if (bin == NO_BIN) bin = symbolic_table_bin(most);
+    return bin == NO_BIN ? SYMBOLIC_BLOCK : bin;
 }
 
 }  // namespace
 
 // Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, all warps the long ones.
-extern "C" __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inner, int group_log, const int* ptr_a, const int* idx_a,
+extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int inner, int group_log, const int* ptr_a, const int* idx_a,
                                                const int* ptr_b, const int* idx_b, int* low, int* span, int* entries,
                                                int* slot, int* lists, int* head) {
-    __shared__ u64 s_products[ANALYSTS];
-    __shared__ int s_low[ANALYSTS], s_high[ANALYSTS], s_long[ANALYSTS], longs, kept_words, s_widest;
+    __shared__ u64 s_products[ANALYSIS_THREADS];
+    __shared__ int s_low[ANALYSIS_THREADS], s_high[ANALYSIS_THREADS], s_long[ANALYSIS_THREADS], longs, kept_words, s_widest;
     __shared__ u64 s_kept, s_all;
     if (invalid(head)) return;
-    const int group = 1 << group_log, per_block = ANALYSTS >> group_log, lane = threadIdx.x & (group - 1);
+    const int group = 1 << group_log, per_block = ANALYSIS_THREADS >> group_log, lane = threadIdx.x & (group - 1);
     const int local = threadIdx.x >> group_log, row = blockIdx.x * per_block + local;
     if (threadIdx.x == 0) longs = kept_words = s_widest = 0, s_all = 0;
     __syncthreads();
@@ -84,10 +86,10 @@ extern "C" __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inn
             atomicMin(&s_low[at], lo);
             atomicMax(&s_high[at], hi);
         }
-        piece += ANALYSTS / 32;
+        piece += ANALYSIS_THREADS / 32;
     }
     __syncthreads();
-    int bin = -1, width = 0;
+    int bin = NO_BIN, width = 0;
     const int mine = blockIdx.x * per_block + threadIdx.x;
     u64 sum = 0;
     if (threadIdx.x < per_block && mine < rows) {
@@ -100,18 +102,18 @@ extern "C" __global__ void __launch_bounds__(ANALYSTS) analyse(int rows, int inn
             span[mine] = width;
         }
     }
-    append<BINS_SYMBOLIC>(mine, bin, rows, head + SYMBOLIC, lists);
-    const bool window = bin == 0 || bin == 1;
+    append<SYMBOLIC_BINS>(mine, bin, rows, head + SYMBOLIC, lists);
+    const bool window = bin >= SYMBOLIC_FIRST_WINDOW && bin < SYMBOLIC_FIRST_WINDOW + SYMBOLIC_WINDOWS;
     const int words = words_of(width), at = window ? atomicAdd(&kept_words, words) : 0;
     __syncthreads();
     if (threadIdx.x == 0 && kept_words) s_kept = atomicAdd((u64*)&head[KEPT], u64(kept_words));
     __syncthreads();
-    if (bin >= 0)
+    if (bin != NO_BIN)
         slot[mine] = window            ? int(min(s_kept + at, u64(MOST_KEPT)))
-                     : bin >= SORT_BIN ? FEW_PRODUCTS - (bin - SORT_BIN)
-                     : sum >= HEAVY    ? MANY_PRODUCTS
+                     : bin >= SYMBOLIC_FIRST_SORT ? FEW_PRODUCTS - (bin - SYMBOLIC_FIRST_SORT)
+                     : sum >= BLOCK_PRODUCTS    ? MANY_PRODUCTS
                                        : NO_BITMAP;
-    const int widest = __reduce_max_sync(ALL, bin == 6 ? width : 0);
+    const int widest = __reduce_max_sync(ALL, bin == SYMBOLIC_BLOCK ? width : 0);
     for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(ALL, sum, d);
     if ((threadIdx.x & 31) == 0) {
         if (widest) atomicMax(&s_widest, widest);

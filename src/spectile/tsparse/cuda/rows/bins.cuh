@@ -1,4 +1,8 @@
 // How rows go to bins, before and after their entries are counted.
+//
+//   for each row: bin = the first that holds it (bins.py); place = the bin's counter++; list of the bin[place] = row
+//
+// Invariant: every row that is not empty is in the list of one bin, and a bin's counter is the length of its list.
 
 #include "rows/rows.cuh"
 
@@ -7,7 +11,7 @@ namespace {
 // What the symbolic phase leaves of a row: the place of its kept bitmap if it is not negative, or one of these.
 constexpr int NO_BITMAP = -1;
 constexpr int MANY_PRODUCTS = -2;
-constexpr int FEW_PRODUCTS = -3;  // and -4, -5, -6: the bins of sorted rows
+constexpr int FEW_PRODUCTS = -3;  // and below: the bins of sorted rows
 
 // Write `row` to the list of its bin; one global atomic a block and bin.  Called by all threads; bin < 0 writes nothing.
 template <int BINS> __device__ int append(int row, int bin, int rows, int* counters, int* lists) {

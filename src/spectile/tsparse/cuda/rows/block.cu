@@ -1,5 +1,12 @@
 // Columns and values of long rows with a wide window: bitmap of the whole window, one block per row.
 // With REUSE the columns are known, and the values alone are made.
+//
+//   set the bit of each product's column;  before[w] = bits set in the words before word w;  write the columns
+//   for k in A's row, in order, with a barrier after each:
+//       for each entry (j, b) of B's row k, a thread each:  sums[before[j / 32] + bits below j] += a b
+//
+// Bitmap and sums are in shared memory, or in global memory where they do not fit (SHARED_WORDS, SHARED_SUMS).
+// Invariant: columns of one row of B are distinct, so between two barriers no two threads add to one sum.
 
 #include "rows/rows.cuh"
 

@@ -16,8 +16,9 @@ from spectile.core.device import describe
 from spectile.core.launch import BoundLaunch, kernel
 from spectile.core.pointers import address
 from spectile.tsparse.cuda import choose, units
-from spectile.tsparse.cuda.counters import CONSTANTS, FAMILIES, Counters, Head
+from spectile.tsparse.cuda.counters import FAMILIES, Counters, Head
 from spectile.tsparse.cuda.plans import Addresses, plan
+from spectile.tsparse.cuda.shared import HEAD_WORDS
 from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
 
@@ -135,7 +136,7 @@ def _foresee(A: Factor, B: Factor, first: int, rows: int, value: str, counters: 
     import cupy
 
     own, work = Counters(rows), cupy.cuda.alloc(4 * (4 + choose.LISTS) * rows)
-    cupy.cuda.runtime.memcpyAsync(own.head, counters.head, 4 * CONSTANTS["HEAD"], 3, own.stream)  # 3: on the device
+    cupy.cuda.runtime.memcpyAsync(own.head, counters.head, 4 * HEAD_WORDS, 3, own.stream)  # 3: on the device
     low, span, slot, entries, lists = (np.uint64(work.ptr + 4 * rows * place) for place in range(5))
     pattern = A.indptr[first:], A.indices, B.indptr, B.indices
     _analysis(A, rows, *pattern, low, span, entries, slot, lists, np.uint64(own.head))(own.stream)
@@ -168,7 +169,7 @@ class _Launches:
         by_blocks, groups = choose.symbolic_groups(rows, nnz, device)
         rows_of = (count, size, lists, *pattern, low, span, slot, entries, kept, np.int32(kept_words), head)
         units_of = {
-            "windows": units.SYMBOLIC_WINDOWS[by_blocks], "tables": units.SYMBOLIC_TABLES, "sorts": units.SYMBOLIC_SORTS
+            "window": units.SYMBOLIC_WINDOWS[by_blocks], "table": units.SYMBOLIC_TABLES, "sort": units.SYMBOLIC_SORTS
         }  # fmt: skip
         #: Unit, function, shape and arguments of the kernel of a family of bins, and what is bound until now.
         self._kernels = {name: (unit, "symbolic_groups", groups, rows_of) for name, unit in units_of.items()}

@@ -1,7 +1,13 @@
 // Columns and values of short rows with a wide window: table of 2^TABLE_LOG columns, a group of LANES lanes per row.
 //
+//   for k in A's row, in order; for each entry (j, b) of B's row k:
+//       slot = the place of j in the table;  where it is new, list it;  sums[slot] += a b
+//   sort the listed columns;  write each with the sum of its slot
+//
 // New columns are listed with their slot in one word, which the sort orders: a window of 2^(32 - TABLE_LOG) columns fits.  In
 // wider ones (WIDE) they are listed alone, and their slots are looked up after the sort.
+//
+// Invariant: at most half of the slots are taken, so that searches are short and end; a slot never changes its column.
 
 #include "rows/sort.cuh"
 

@@ -7,6 +7,10 @@
 //   pack_lists       both entries of a product in one word of 32 bits
 //   numeric_list,    values of C, a thread for each entry; rows are not looked at
 //   numeric_packed
+//
+//   for each entry e of C:  c[e] = the sum of a[p] b[q] over the products (p, q) of its list, in order
+//
+// Invariant: a list holds each product of its entry once, in the order of k, so sums are those of the other kernels.
 
 #include "rows/rows.cuh"
 

@@ -11,6 +11,7 @@ import numpy as np
 from spectile.core import memory
 from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
+from spectile.core.tiling import ceil_div
 from spectile.tsparse.cuda import units
 from spectile.tsparse.cuda.plans import Addresses
 from spectile.tsparse.cuda.rows.count import Phase
@@ -59,7 +60,7 @@ class ProductLists:
         import cupy
 
         unit, shape, count = units.LIST["float32"], each(entries), np.int32(entries)
-        heads, widest = cupy.empty((-(-entries // 32), 2), np.uint32), cupy.zeros(1, np.uint32)
+        heads, widest = cupy.empty((ceil_div(entries, 32), 2), np.uint32), cupy.zeros(1, np.uint32)
         kernel(unit, "find_heads")(shape, count, starts, words, heads, widest)
         bits = (nnz_b - 1).bit_length()
         if bits + int(widest[0]).bit_length() > _WORD_BITS:
@@ -105,12 +106,12 @@ class ProductLists:
 
 def each(count: int) -> Shape:
     """Return the launch of a thread for each of so many."""
-    return Shape((-(-count // _THREADS),), _THREADS)
+    return Shape((ceil_div(count, _THREADS),), _THREADS)
 
 
 def making(nnz_a: int) -> Shape:
     """Return the launches that count and list products, some lanes for each entry of A."""
-    return Shape((min(-(-nnz_a * _READERS // _THREADS), _MOST_BLOCKS),), _THREADS)
+    return Shape((min(ceil_div(nnz_a * _READERS, _THREADS), _MOST_BLOCKS),), _THREADS)
 
 
 def make(left: Factor, right: Factor, phase: Phase, indices: Any) -> ProductLists | None:

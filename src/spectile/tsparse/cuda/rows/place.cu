@@ -1,4 +1,10 @@
 // What follows from the entries of each row: the row pointer, and the bins of the numeric phase.
+//
+//   for each block of SCAN_ROWS rows, in the order of tickets:
+//       before = the sum of the entries of all earlier blocks (single-pass scan with look-back)
+//       for each of its rows:  ptr[row] = before;  before += entries[row];  append row to the list of its `numeric_bin`
+//
+// Invariant: a block waits for blocks with smaller tickets alone, and these have begun: the scan ends.
 
 #include "rows/bins.cuh"
 
@@ -7,25 +13,19 @@ namespace {
 // Bin of a row for the numeric phase, and the shared memory that it needs in a block bin (in the last, the words of its
 // bitmap in global memory).
 __device__ int numeric_bin(int entries, int span, int slot, int shared_bytes, int* need) {
-    const bool window = slot >= 0, heavy = slot == MANY_PRODUCTS;
     *need = 0;
-    if (entries == 0) return -1;
-    if (slot <= FEW_PRODUCTS) return 12 + FEW_PRODUCTS - slot;
-    if (window && span <= 2048) return entries <= 256 ? 0 : 1;
-    if (window && entries <= 1024) return 2;
-    if (!heavy && !window) {
-        if (entries <= 16) return 3;
-        if (entries <= 32) return 4;
-        if (entries <= 128) return 5;
-        if (entries <= 256) return 6;
-        if (entries <= 512) return 7;
-    }
+    if (entries == 0) return NO_BIN;
+    if (slot <= FEW_PRODUCTS) return NUMERIC_FIRST_SORT + FEW_PRODUCTS - slot;
+    const int bin = slot >= 0               ? numeric_window_bin(span, entries)
+                    : slot == MANY_PRODUCTS ? NO_BIN
+                                            : numeric_table_bin(entries);
+    if (bin != NO_BIN) return bin;
     const long long words = 8LL * words_of(span), sums = (long long)entries * sizeof(VALUE);
     *need = int(min(words + sums, (long long)shared_bytes));
-    if (words + sums <= 48 * 1024) return 8;
-    if (words + sums <= shared_bytes) return 9;
+    if (words + sums <= BLOCK_SMALL_BYTES) return NUMERIC_BLOCK_SMALL;
+    if (words + sums <= shared_bytes) return NUMERIC_BLOCK_LARGE;
     *need = words <= shared_bytes ? int(words) : words_of(span);
-    return words <= shared_bytes ? 10 : 11;
+    return words <= shared_bytes ? NUMERIC_BLOCK_GLOBAL_SUMS : NUMERIC_BLOCK_GLOBAL;
 }
 
 }  // namespace
@@ -70,14 +70,14 @@ extern "C" __global__ void __launch_bounds__(256) place(int rows, int shared_byt
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const int row = first + i;
-        int bin = -1, need = 0;
+        int bin = NO_BIN, need = 0;
         if (row < rows) {
             ptr_c[row] = int(before);
             before += held[i];
             if (held[i]) bin = numeric_bin(held[i], span[row], slot[row], shared_bytes, &need);
         }
-        if (!__syncthreads_or(bin >= 0)) continue;  // of hypersparse matrices most rows are empty
-        append<BINS_NUMERIC>(row, bin, rows, head + NUMERIC, lists);
-        if (need) atomicMax(&head[MAX_BYTES + bin - 8], need);
+        if (!__syncthreads_or(bin != NO_BIN)) continue;  // of hypersparse matrices most rows are empty
+        append<NUMERIC_BINS>(row, bin, rows, head + NUMERIC, lists);
+        if (need) atomicMax(&head[MAX_BYTES + bin - NUMERIC_FIRST_BLOCK], need);
     }
 }

@@ -1,5 +1,10 @@
 // Values of short rows with a wide window whose columns are known: table of 2^TABLE_LOG columns with their places in the
 // row, a group of LANES lanes per row.
+//
+//   insert each known column of C's row with its place
+//   for k in A's row, in order; for each entry (j, b) of B's row k:  sums[place of j] += a b
+//
+// Invariant: the table holds every column that a product meets, and its order is that of the known columns.
 
 #include "rows/rows.cuh"
 

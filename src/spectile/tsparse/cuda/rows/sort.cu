@@ -1,4 +1,10 @@
-// Columns and values of rows of few products: expanded, sorted, and summed; a group of LANES lanes takes a row.
+// Rows of few products: expanded, sorted, and summed; a group of LANES lanes takes a row.
+//
+//   list the products of the row in the order of k: entry p of A times entry q of B
+//   sort words (column - low, number of the product) in registers (bitonic network)
+//   each run of equal columns is an entry of C:  its sum is added in the order of the numbers
+//
+// Invariant: words are distinct and equal columns stay in the order of k, so sums are those of the other kernels.
 
 #include "rows/sort.cuh"
 

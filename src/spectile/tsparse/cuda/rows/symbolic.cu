@@ -1,5 +1,12 @@
 // Entries of each row of C but those of the block bin: the rows of one FAMILY of bins (WINDOWS, TABLES or SORTS), since most
 // products have rows of one or two.  With BY_BLOCKS a block counts a row of a window bin, else a group of lanes.
+//
+//   for each bin, long rows first; for each row of its list, a group of lanes a row:
+//       WINDOWS  set the bit of each product's column;  entries = bits set;  keep the bitmap if there is room
+//       TABLES   insert each product's column into a hash table;  entries = insertions of new columns
+//       SORTS    list all products, sort their columns;  entries = columns that differ from the one before
+//
+// Invariant: a bin's table has room for every row of its list, so no search for a free place runs on without end.
 
 #include "rows/sort.cuh"
 
@@ -10,13 +17,13 @@
 namespace {
 
 #if FAMILY == WINDOWS && BY_BLOCKS
-constexpr int TABLE = 64;  // words a warp: four have a bitmap together
+constexpr int TABLE = SYMBOLIC_WINDOW_8192_WORDS / 4;  // words a warp: four have a bitmap together
 #elif FAMILY == WINDOWS
-constexpr int TABLE = 288;  // one bitmap of 256, or four of 64 and their padding
+constexpr int TABLE = WINDOW_WARP_WORDS;
 #elif FAMILY == TABLES
-constexpr int TABLE = 1024;
+constexpr int TABLE = TABLE_WARP_WORDS;
 #else
-constexpr int TABLE = 160;  // eight rows of 16 products and their padding
+constexpr int TABLE = SORT_WARP_WORDS;
 #endif
 
 template <int G>
@@ -162,26 +169,22 @@ __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const 
     of.item = blockIdx.x + gridDim.x * (threadIdx.x >> 5);  // neighbours go to different multiprocessors
 #if FAMILY == WINDOWS && BY_BLOCKS
 #pragma unroll 1
-    for (int bin = 1; bin >= 0; --bin) window_rows_by_blocks(of, bin, s_tables[0]);
+    for (int bin = SYMBOLIC_WINDOW_8192; bin >= SYMBOLIC_WINDOW_2048; --bin) window_rows_by_blocks(of, bin, s_tables[0]);
 #elif FAMILY == WINDOWS
     // Both bins go through one copy of the code for a whole warp.
-    const int last = mean > LONG_MEAN ? 0 : 1;
+    const int last = mean > LONG_MEAN ? SYMBOLIC_WINDOW_2048 : SYMBOLIC_WINDOW_8192;
 #pragma unroll 1
-    for (int bin = 1; bin >= last; --bin) window_rows<32, 256>(of, bin);
+    for (int bin = SYMBOLIC_WINDOW_8192; bin >= last; --bin) window_rows<32, SYMBOLIC_WINDOW_8192_WORDS>(of, bin);
     if (mean > MIDDLE_MEAN && mean <= LONG_MEAN)
-        window_rows<16, 64>(of, 0);
+        window_rows<16, SYMBOLIC_WINDOW_2048_WORDS>(of, SYMBOLIC_WINDOW_2048);
     else if (mean <= MIDDLE_MEAN)
-        window_rows<8, 64>(of, 0);
+        window_rows<8, SYMBOLIC_WINDOW_2048_WORDS>(of, SYMBOLIC_WINDOW_2048);
 #elif FAMILY == TABLES
-    hash_rows<32, 10>(of, 5);
-    hash_rows<32, 8>(of, 4);
-    hash_rows<8, 6>(of, 3);
-    hash_rows<8, 5>(of, 2);
+#define COUNT(BIN, LANES, LOG) hash_rows<LANES, LOG>(of, BIN);
+    EACH_SYMBOLIC_TABLE(COUNT)
 #else
-    sorted_rows<32>(of, SORT_BIN + 3);
-    sorted_rows<16>(of, SORT_BIN + 2);
-    sorted_rows<8>(of, SORT_BIN + 1);
-    sorted_rows<4>(of, SORT_BIN);
+#define COUNT(BIN, LANES, LOG) sorted_rows<LANES>(of, BIN);
+    EACH_SYMBOLIC_SORT(COUNT)
 #endif
 }
 

@@ -1,4 +1,8 @@
 // Entries of long rows of C with a wide window: bitmap of the whole window, one block per row.
+//
+//   for each row of the block bin:  clear the bitmap;  set the bit of each product's column;  entries = bits set
+//
+// Invariant: the bitmap, in shared memory or global, has as many words as the widest window of the bin.
 
 #include "rows/rows.cuh"
 
@@ -12,8 +16,8 @@ __device__ void symbolic_block(int rows, int nnz, const int* lists, const int* p
     __shared__ int total, s_first[256], s_last[256];
     if (invalid(head)) return;
     u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
-    const int count = head[SYMBOLIC + BLOCK_BIN], width = 1 << lanes_of(mean_row(head, nnz));
-    const int* list = list_of(lists, BLOCK_BIN, rows, count);
+    const int count = head[SYMBOLIC + SYMBOLIC_BLOCK], width = 1 << lanes_of(mean_row(head, nnz));
+    const int* list = list_of(lists, SYMBOLIC_BLOCK, rows, count);
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
         const int row = list[item], start = low[row], words = words_of(span[row]);
         for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;

@@ -1,5 +1,12 @@
 // Columns and values of rows with a narrow window: bitmap of at most 32 WORDS columns, a group of LANES lanes per row.
 // With REUSE the columns are known, and the values alone are made.
+//
+//   bits = the bitmap that the symbolic phase kept, or made anew
+//   before[w] = bits set in the words before word w (prefix scan);  write the columns that the bits stand for
+//   for k in A's row, in order; for each entry (j, b) of B's row k:  sums[before[j / 32] + bits below j] += a b
+//
+// Invariant: the place of a column is the number of columns before it, so the row is sorted; columns of one row of B are
+// distinct, so no two lanes add to one sum between two barriers.
 
 #include "rows/rows.cuh"
 

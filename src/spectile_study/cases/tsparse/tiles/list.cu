@@ -9,6 +9,12 @@
 //   heads_of_rows             tiles of C without the gaps between rows
 //   segment                   after a sort by keys in place of these two: sorted tasks, tiles of C and their row pointer
 //
+//   for each tile A[i, j], for each tile B[j, k] that meets it (a column of the one holds an entry where a row of the other does):
+//       list the task (A[i, j], B[j, k])
+//   sort the tasks of a row i of tiles by k, and those of one k by j;  a run of equal (i, k) is the tile C[i, k]
+//
+// Invariant: every tile of C has a task, and its tasks are in the order of j: sums are added in one fixed order.
+//
 // The order is by column of C and then by place in the list, that is by column of A.  A key holds, from the top, the row of
 // tiles of C, the column of tiles and the place in the list, so that a tile of C is a run of equal tops.
 

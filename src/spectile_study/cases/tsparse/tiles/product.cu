@@ -5,6 +5,12 @@
 //   64  float64                      mma.sync.m8n8k4
 // TENSOR 0 counts and multiplies without tensor cores (the paper's nonTCU, Algorithm 2).
 //
+//   for each tile of C, a warp several of them one after the other:
+//       count     bitmap = union of the Boolean products of its tasks' bitmaps;  elements = bits set
+//       multiply  sums = sum of the products of its tasks' tiles, in their order;  write those whose bit is set
+//
+// Invariant: an element of C is written once, at the number of bits before its own, whether its terms cancel or not.
+//
 //   find_tiles CSR to tiles
 //   count      bitmap and number of elements of each tile of C: products of zeros and ones, four tasks at a time
 //              (mma.sync.m16n8k32)

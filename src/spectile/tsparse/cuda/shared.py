@@ -1,0 +1,138 @@
+"""What the kernels and the host share, declared here once: `HEADER` is compiled before the sources of every unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from spectile.tsparse.cuda import bins
+from spectile.tsparse.types import BY_ENTRY
+
+CONSTANTS = {
+    "ANALYSIS_THREADS": 512,  # threads of a block of the analysis
+    "SCAN_ROWS": 2048,  # rows that a block of the prefix scan takes
+    "BLOCK_PRODUCTS": 16384,  # products from which a block gathers the row, however narrow it is
+    "MOST_KEPT": 2**31 - 2**10,  # words of kept bitmaps that a slot can name, and add 256 to
+    "EMPTY": -(2**20),  # exponent of a row or column without a nonzero
+    # Mean lengths of the rows of B from which more lanes take a row.
+    "MIDDLE_MEAN": 10,
+    "LONG_MEAN": 24,
+    "GROUP_THREADS": bins.GROUP_THREADS,
+    # Columns of a window that a word holds beside the number of a product.
+    "SORTED_SPAN": 2**32 // max(one.products for one in bins.SORTS),
+}
+#: Products or columns of a row up to which a group of lanes counts it.
+GROUPED = max(one.holds["entries"] for one in bins.SYMBOLIC if one.family == "table")
+
+_WIDE = 2  # words of a counter of 64 bits
+#: Words of the head: counters that a call clears before and the host reads between the phases.
+_WORDS = {
+    "SYMBOLIC": len(bins.SYMBOLIC),  # rows in each bin of the symbolic phase
+    "NUMERIC": len(bins.NUMERIC),  # rows in each bin of the numeric phase
+    "FLAGS": 2,  # bad input of A and of B
+    "MAX_SPAN": 1,  # widest window among the rows of the symbolic block bin
+    "MAX_BYTES": len(bins.BLOCKS),  # most shared memory of a row of each block bin; in global memory, most words
+    "TICKET": 1,  # of the prefix scan
+    "PRODUCTS": _WIDE,
+    "ENTRIES": _WIDE,  # stored entries of C
+    "DESCENTS": 2,  # places in A and in B where a column is not above the one before, less those at a row's start
+    "KEPT": _WIDE,  # words of the bitmaps that the rows of the window bins keep
+}
+_ALIGNED = ("FLAGS", "PRODUCTS", "ENTRIES", "DESCENTS", "KEPT")  # that are read as words of 64 bits
+
+
+def _places() -> tuple[dict[str, int], int]:
+    """Return the first word of each counter, and the words of the head, which the states of the scan follow."""
+    places, at = {}, 0
+    for name, words in _WORDS.items():
+        places[name] = at = at + (at % 2 if name in _ALIGNED else 0)
+        at += words
+    return places, at + at % 2
+
+
+HEAD, HEAD_WORDS = _places()
+#: What the check of a factor finds, a bit each.
+FLAGS = {
+    "BAD_INDEX": 1,
+    "NOT_FINITE": 4,
+    "HALF_RANGE": 8,
+    "FLOAT_RANGE": 16,
+    "LOST": 32,
+    "BAD_POINTER": 64,
+    "OTHER_PATTERN": 128,
+}
+UNSORTED = 2  # the host's own flag: the number of descents is not 0
+ROUNDING = {"KEEP": 0, "TF32": 1, "HALF": 2}
+#: The range of entries for float16, what the largest of a scaled row is below, and below what scaled ones are lost.
+_HALF = {"HALF_LEAST": BY_ENTRY.least, "HALF_MOST": BY_ENTRY.most, "HALF_LOST": BY_ENTRY.lost}
+
+
+def header(symbolic: Sequence[bins.Symbolic] = bins.SYMBOLIC, numeric: Sequence[bins.Numeric] = bins.NUMERIC) -> str:
+    """Return the text that tells the kernels what this module and `bins` declare.
+
+    Of each family whose bins hold a row by its numbers there is a function, for example ``numeric_table_bin(entries)``,
+    that returns the first bin which holds a row, or NO_BIN.
+    """
+    return "\n".join(
+        (
+            "namespace {",
+            *(f"constexpr int {name} = {value};" for name, value in CONSTANTS.items()),
+            *(f"constexpr double {name} = {value.hex()};" for name, value in _HALF.items()),
+            f"constexpr int HALF_TOP = {BY_ENTRY.top};",
+            *(_enum(name, values) for name, values in (("Head", HEAD), ("Flag", FLAGS), ("Rounding", ROUNDING))),
+            "constexpr int NO_BIN = -1;",
+            *_bins("SYMBOLIC", symbolic),
+            *_bins("NUMERIC", numeric),
+            *(f"constexpr int SYMBOLIC_{one.name}_WORDS = {one.words};" for one in symbolic if one.family == "window"),
+            *(f"constexpr int {family.upper()}_WARP_WORDS = {_warp_words(symbolic, family)};" for family in _WARPS),
+            *(_each(family, symbolic) for family in ("table", "sort")),
+            *(f"constexpr int {one.name}_BYTES = {one.most_bytes};" for one in bins.BLOCKS if one.most_bytes),
+            "}",
+        )
+    )
+
+
+_WARPS = ("window", "table", "sort")  # families whose rows go to groups of lanes
+
+
+def _enum(name: str, values: dict[str, int]) -> str:
+    return f"enum {name} {{ {', '.join(f'{key} = {value}' for key, value in values.items())} }};"
+
+
+def _bins(phase: str, listed: Sequence[bins.Symbolic | bins.Numeric]) -> Iterator[str]:
+    """Yield the names of the bins of a phase, and what finds the bin of a row."""
+    yield _enum(f"{phase.title()}Bin", {f"{phase}_{one.name}": place for place, one in enumerate(listed)})
+    yield f"constexpr int {phase}_BINS = {len(listed)};"
+    for family in dict.fromkeys(one.family for one in listed):
+        members = [one for one in listed if one.family == family]
+        first = next(place for place, one in enumerate(listed) if one is members[0])
+        yield f"constexpr int {phase}_FIRST_{family.upper()} = {first}, {phase}_{family.upper()}S = {len(members)};"
+        if measures := tuple(members[0].holds):
+            yield _first_that_holds(phase, family, members, measures)
+
+
+def _first_that_holds(
+    phase: str, family: str, members: Iterable[bins.Symbolic | bins.Numeric], measures: tuple[str, ...]
+) -> str:
+    lines = [
+        f"__device__ __forceinline__ int {phase.lower()}_{family}_bin({', '.join(f'int {one}' for one in measures)}) {{"
+    ]
+    for one in members:
+        held = " && ".join(f"{measure} <= {one.holds[measure]}" for measure in measures)
+        lines.append(f"    if ({held}) return {phase}_{one.name};")
+    return "\n".join((*lines, "    return NO_BIN;", "}"))
+
+
+def _warp_words(symbolic: Sequence[bins.Symbolic], family: str) -> int:
+    """Return the words of shared memory of a warp, whose groups of lanes count a row of the family each."""
+    members = (one for one in symbolic if one.family == family)
+    return max(32 // one.lanes * bins.padded(one.words, one.lanes) for one in members)
+
+
+def _each(family: str, symbolic: Sequence[bins.Symbolic]) -> str:
+    """Return a macro that calls another with bin, lanes and the logarithm of the words of each bin, long rows first."""
+    members = [one for one in reversed(symbolic) if one.family == family]
+    calls = (f"DO(SYMBOLIC_{one.name}, {one.lanes}, {one.words.bit_length() - 1})" for one in members)
+    return f"#define EACH_SYMBOLIC_{family.upper()}(DO) {' '.join(calls)}"
+
+
+HEADER = header()
