@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any, Literal
 
+from spectile.core.choice import Candidate
 from spectile.core.device import choose_backend
 from spectile.tsparse.matrices import as_boolean, both_boolean, both_integer, check_pair, choose_precision
 from spectile.tsparse.types import PrecisionName, SymbolicProduct
@@ -189,6 +190,63 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None) -> An
     pattern = cpu.symbolic(left, right)
     bound = bounds.error_bound(left, right, chosen, rounded(left, right, chosen), pattern.values)
     return sp.csr_array((bound, pattern.indices, pattern.indptr), shape=pattern.shape)
+
+
+def explain(
+    A: Any,
+    B: Any,
+    *,
+    precision: PrecisionName | None = None,
+    memory_limit: int | None = None,
+    check_finite: bool = True,
+    backend: Backend = "auto",
+) -> list[Candidate]:
+    """Return the ways in which :func:`spgemm` may make a product, and what each is predicted to take.
+
+    Parameters
+    ----------
+    A, B : sparse matrix or array
+        As for :func:`spgemm`; patterns on a GPU are copied to the host.
+    precision, memory_limit, check_finite, backend
+        As for :func:`spgemm`.
+
+    Returns
+    -------
+    list of spectile.core.choice.Candidate
+        Of each way its name, seconds (None where the call would not take it) and what they are made of.  The backend
+        follows from `backend` and from where the factors are, whatever the prediction.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`spgemm`.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> from spectile.tsparse import explain
+    >>> a = sp.csr_array([[1.0, 2.0], [0.0, 3.0]])
+    >>> [one.kernel for one in explain(a, a, backend="cpu") if one.seconds is not None]
+    ['cpu: one pass', 'cpu: counted, then filled']
+    """
+    import numba
+
+    from spectile.tsparse import candidates
+    from spectile.tsparse.cpu.operands import operands
+
+    on_gpu = check_pair(A, B)
+    chosen_backend = choose_backend(backend, on_gpu)
+    _check_limit(memory_limit)
+    chosen = choose_precision(A, B, precision)
+    left, right = (A.get(), B.get()) if on_gpu else (A, B)
+    work = candidates.work_of(*operands(left, left if B is A else right, values=False))
+    cpu = candidates.on_cpu(work, chosen, numba.get_num_threads(), memory_limit is not None)
+    if chosen_backend == "cuda":
+        from spectile.core.device import describe
+
+        why = "the product is made on a GPU"
+        return [candidates.on_gpu(work, chosen, describe()), *(one._replace(seconds=None, why=why) for one in cpu)]
+    return [*cpu, Candidate("cuda: rows by bins", None, "the product is made on a CPU")]
 
 
 def _check_limit(memory_limit: int | None) -> None:

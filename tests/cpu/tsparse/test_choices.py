@@ -175,7 +175,7 @@ def test_columns_are_sorted_with_their_slots_where_a_word_holds_both():
     log = max(one.log for one in bins.TABLES)
     head = head_of(**{f"NUMERIC+{bins.NUMERIC_PLACES[one.name]}": 1 for one in bins.TABLES})
     for columns in (1, 2**20, 2 ** (32 - log) - 1, 2 ** (32 - log), 2**30, LONGEST):
-        families = {one.family for one in choose.numeric(head, columns, 3.0, 8, 2**28, device=TABLE["H200"])}
+        families = {one.family for one in choose.numeric(head, columns, 3.0, 8, 2**28)}
         assert families == ({"hash"} if columns << log < 2**32 else {"wide_hash"})
 
 
@@ -185,7 +185,7 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
     limit, words = choose.shared_limit(device), choose.bitmap_words(columns)
     yield choose.check(rows, nnz_a)
     yield choose.scale(rows)
-    yield choose.analysis(rows, mean_a, device)[1]
+    yield choose.analysis(rows, mean_a)[1]
     yield choose.symbolic_groups(rows, nnz_a, device)[1]
     head = head_of(**{f"SYMBOLIC+{bins.SYMBOLIC_PLACES['BLOCK']}": rows, "MAX_SPAN": columns})
     shape = choose.symbolic_block(rows, columns, device)
@@ -198,7 +198,7 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
     need = {0: min(48 * 1024, limit), 1: limit, 2: min(8 * words, limit), 3: words}
     filled = {f"NUMERIC+{i}": rows for i in range(len(bins.NUMERIC))}
     head = head_of(**filled, **{f"MAX_BYTES+{i}": value for i, value in need.items()})
-    chosen = list(choose.numeric(head, columns, mean_b, itemsize, 2**28, device))
+    chosen = list(choose.numeric(head, columns, mean_b, itemsize, 2**28))
     assert sorted(one.bin for one in chosen) == list(range(len(bins.NUMERIC))), "one launch per bin"
     for one in chosen:
         yield one.shape
@@ -330,8 +330,7 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
 
     for module in (factors, count, fill, lists):
         monkeypatch.setattr(module, "kernel", Recorded)
-    for module in (count, fill):
-        monkeypatch.setattr(module, "describe", lambda: TABLE["H200"])
+    monkeypatch.setattr(count, "describe", lambda: TABLE["H200"])
     monkeypatch.setattr(Recorded, "seen", set())
     monkeypatch.setattr(fill.units, "prepare_numeric", lambda *_: None)
     factors._Check(value, "f", (10, 20), 30, 0, 1, True)

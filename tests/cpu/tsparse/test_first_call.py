@@ -72,7 +72,7 @@ def test_the_analysis_foresees_what_fills_the_rows(
     """At most one kernel too many is compiled for rows of one kind, and none is missed."""
     both = _heads(symbolic, numeric)
     foreseen = choose.foreseen(both, columns, 20.0)
-    launched = {(one.family, one.name) for one in choose.numeric(both, columns, 20.0, 8, 1 << 28, DEVICE)}
+    launched = {(one.family, one.name) for one in choose.numeric(both, columns, 20.0, 8, 1 << 28)}
     assert launched <= set(foreseen) and len(foreseen) == len(launched) + spare
 
 

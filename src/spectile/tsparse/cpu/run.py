@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from spectile.tsparse.matrices import both_boolean, host_csr, index_type, requir
 from spectile.tsparse.rounding import rounded, unscale
 from spectile.tsparse.types import Operand, Precision
 
+_LOG = logging.getLogger("spectile.tsparse")
 CSR = tuple[np.ndarray, np.ndarray, np.ndarray]  # row pointer, columns and values
 
 
@@ -73,8 +75,10 @@ def _multiply(
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
         product = one_pass.multiply(left, right, B.shape[1], work, pieces, workers)
         if product is not None:
+            _LOG.debug("rows are filled in one pass")
             indptr, indices, data = product
             return indptr, indices, unscale(data, indptr, indices, exponents)
+    _LOG.debug("rows are counted, then filled")
     pattern = pattern or rows()
     data = pattern.product(A, B, precision, data)
     return pattern.indptr, pattern.narrow_indices, data

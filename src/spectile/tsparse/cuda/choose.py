@@ -1,7 +1,7 @@
 """Which kernel takes which rows of a product by rows, with how many lanes, blocks and bytes of shared memory.
 
 Nothing here needs a device: the shape of every launch follows from sizes, from what the analysis counted, and from a
-`Device`.  What was measured stands in `TUNING`.
+`Device`.
 """
 
 from __future__ import annotations
@@ -24,41 +24,18 @@ LISTS = ceil_div(max(len(bins.SYMBOLIC), len(bins.NUMERIC)), 2)
 #: Bytes of work space that a row takes at most: 5 integers, its place in the lists of the bins, bitmaps.
 ROW_BYTES = 4 * (5 + LISTS) + 4 * _ROW_WORDS
 _SYMBOLIC_THREADS = 256  # of a block that counts one row
+_GROUP_WARPS = bins.GROUP_THREADS // 32
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """What decides between kernels, as measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder).
-
-    Attributes
-    ----------
-    analysis_lanes : tuple of (float, int)
-        Mean entries of a row of A up to which so many lanes (their logarithm) analyse a row.
-    few_rows, long_rows : int
-        Up to so many rows per multiprocessor with at least so many entries each, a block counts a row.
-    group_blocks, block_blocks, global_blocks : int
-        Blocks per multiprocessor of the symbolic kernels for rows by groups of lanes, by blocks with their bitmap in
-        shared memory, and by blocks with their bitmap in global memory.
-    numeric_global_blocks : int
-        Blocks of the numeric kernel with its bitmap in global memory.
-    """
-
-    analysis_lanes: tuple[tuple[float, int], ...] = ((0.75, 0), (2, 1), (6, 2), (16, 3), (float("inf"), 5))
-    few_rows: int = 96
-    long_rows: int = 16
-    group_blocks: int = 24
-    block_blocks: int = 4
-    global_blocks: int = 2
-    numeric_global_blocks: int = 256
-
-
-#: By the name of the device.
-TUNING = {"NVIDIA H200": Tuning()}
-
-
-def tuning(device: Device) -> Tuning:
-    """Return what was measured on `device`; on others the same, since all of it is per multiprocessor or per row."""
-    return TUNING.get(device.name, TUNING["NVIDIA H200"])
+# As measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder), per multiprocessor or per row: the same everywhere.
+#: Mean entries of a row of A up to which so many lanes, their logarithm, analyse a row.
+_ANALYSIS_LANES = ((0.75, 0), (2, 1), (6, 2), (16, 3), (float("inf"), 5))
+#: Mean entries of a row of A from which a block counts a row where a warp a row would leave warps without one.
+_LONG_ROWS = 16
+#: Blocks a multiprocessor of symbolic kernels: of groups of lanes, and with a bitmap in shared and in global memory.
+_GROUP_BLOCKS, _BLOCK_BLOCKS, _GLOBAL_BLOCKS = 24, 4, 2
+#: Blocks of the numeric kernel with its bitmap in global memory.
+_NUMERIC_GLOBAL_BLOCKS = 256
 
 
 def shared_limit(device: Device) -> int:
@@ -86,17 +63,17 @@ def scale(rows: int) -> Shape:
     return Shape((ceil_div(rows, 32),), 256)
 
 
-def analysis(rows: int, mean_a: float, device: Device) -> tuple[int, Shape]:
+def analysis(rows: int, mean_a: float) -> tuple[int, Shape]:
     """Return the logarithm of the lanes that analyse a row, and the launch."""
-    log = next(log for most, log in tuning(device).analysis_lanes if mean_a <= most)
+    log = next(log for most, log in _ANALYSIS_LANES if mean_a <= most)
     return log, Shape((ceil_div(rows, CONSTANTS["ANALYSIS_THREADS"] >> log),), CONSTANTS["ANALYSIS_THREADS"])
 
 
 def symbolic_groups(rows: int, nnz: int, device: Device) -> tuple[bool, Shape]:
     """Return whether a block counts a row of a window bin, and the launch for all bins but the block's."""
-    tuned, many = tuning(device), device.multiprocessors
-    by_blocks = rows <= tuned.few_rows * many and nnz >= tuned.long_rows * rows
-    blocks = min(rows if by_blocks else ceil_div(rows, 4), tuned.group_blocks * many)
+    many = device.multiprocessors
+    by_blocks = rows <= _GROUP_BLOCKS * _GROUP_WARPS * many and nnz >= _LONG_ROWS * rows
+    blocks = min(rows if by_blocks else ceil_div(rows, 4), _GROUP_BLOCKS * many)
     return by_blocks, Shape((blocks,), bins.GROUP_THREADS)
 
 
@@ -113,7 +90,7 @@ def symbolic_block(rows: int, columns: int, device: Device) -> Shape | None:
     shared = 4 * bitmap_words(columns)
     if shared > shared_limit(device):
         return None
-    return Shape((min(rows, tuning(device).block_blocks * device.multiprocessors),), _SYMBOLIC_THREADS, shared)
+    return Shape((min(rows, _BLOCK_BLOCKS * device.multiprocessors),), _SYMBOLIC_THREADS, shared)
 
 
 def symbolic_block_global(head: Head, scratch_bytes: int, device: Device) -> tuple[int, Shape | None]:
@@ -121,7 +98,7 @@ def symbolic_block_global(head: Head, scratch_bytes: int, device: Device) -> tup
     rows, words = head[HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES["BLOCK"]], bitmap_words(head[HEAD["MAX_SPAN"]])
     if not rows:
         return 0, None
-    blocks = min(rows, tuning(device).global_blocks * device.multiprocessors, max(1, scratch_bytes // (4 * words)))
+    blocks = min(rows, _GLOBAL_BLOCKS * device.multiprocessors, max(1, scratch_bytes // (4 * words)))
     return words, Shape((blocks,), _SYMBOLIC_THREADS)
 
 
@@ -142,9 +119,7 @@ class NumericLaunch:
     scratch_words: int = 0  # per block, of the bitmaps in global memory
 
 
-def numeric(
-    head: Head, columns: int, mean_b: float, itemsize: int, scratch_bytes: int, device: Device
-) -> Iterator[NumericLaunch]:
+def numeric(head: Head, columns: int, mean_b: float, itemsize: int, scratch_bytes: int) -> Iterator[NumericLaunch]:
     """Yield the launches of the numeric phase, long rows first.
 
     Parameters
@@ -159,10 +134,9 @@ def numeric(
         Bytes of a value of C.
     scratch_bytes : int
         Bytes of bitmaps in global memory, at most.
-    device : Device
     """
     rows = head.bins()
-    yield from _blocks(head, rows, scratch_bytes, device)
+    yield from _blocks(head, rows, scratch_bytes)
     for family, kernel, one in _of_groups(columns, mean_b):
         number = bins.NUMERIC_PLACES[one.name]
         if rows[number]:
@@ -210,7 +184,7 @@ def list_start(number: int, rows: int, count: int) -> int:
     return number // 2 * rows + (rows - count if number % 2 else 0)
 
 
-def _blocks(head: Head, rows: list[int], scratch_bytes: int, device: Device) -> Iterator[NumericLaunch]:
+def _blocks(head: Head, rows: list[int], scratch_bytes: int) -> Iterator[NumericLaunch]:
     for place, one in reversed(tuple(enumerate(bins.BLOCKS))):
         number = bins.NUMERIC_PLACES[one.name]
         blocks, words, shared = rows[number], 0, head[HEAD["MAX_BYTES"] + place]
@@ -218,7 +192,7 @@ def _blocks(head: Head, rows: list[int], scratch_bytes: int, device: Device) -> 
             continue
         if not one.shared_words:
             words, shared = shared, 0
-            blocks = min(blocks, tuning(device).numeric_global_blocks, max(1, scratch_bytes // (8 * words)))
+            blocks = min(blocks, _NUMERIC_GLOBAL_BLOCKS, max(1, scratch_bytes // (8 * words)))
         kernel = one.kernels[0]
         yield NumericLaunch("block", kernel.name, number, rows[number], Shape((blocks,), kernel.lanes, shared), words)
 

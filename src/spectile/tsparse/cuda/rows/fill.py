@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 
-from spectile.core.device import describe
 from spectile.core.launch import kernel
 from spectile.core.pointers import address
 from spectile.tsparse.cuda import choose, units
@@ -17,6 +17,8 @@ from spectile.tsparse.cuda.plans import Addresses, plan
 from spectile.tsparse.cuda.rows.count import Phase
 from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
+
+_LOG = logging.getLogger("spectile.tsparse")
 
 
 def fill_rows(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any, reuse: bool = False) -> None:
@@ -37,11 +39,12 @@ class Launches:
     def __init__(self, A: Factor, B: Factor, phase: Phase, itemsize: int, reuse: bool) -> None:
         mean_b = phase.products / max(A.nnz * phase.rows / max(A.shape[0], 1), 1)
         self._lanes = choose.row_lanes(mean_b)
-        value, device = f"float{8 * itemsize}", describe()
+        value = f"float{8 * itemsize}"
         self._units = {name: unit[value] for name, unit in (units.REUSE if reuse else units.NUMERIC).items()}
-        chosen = list(choose.numeric(phase.head, B.shape[1], mean_b, itemsize, phase.scratch_bytes, device))
+        chosen = list(choose.numeric(phase.head, B.shape[1], mean_b, itemsize, phase.scratch_bytes))
         names = tuple((one.family, one.name) for one in chosen)
         units.prepare_numeric(value, names, reuse)
+        _LOG.debug("rows are filled by %s", ", ".join(f"{one.name} ({one.rows} rows)" for one in chosen))
         self._lists = [4 * choose.list_start(one.bin, phase.rows, one.rows) for one in chosen]
         self._scratch_words = max((one.shape.grid[0] * one.scratch_words for one in chosen), default=0)
         self._addresses = Addresses(14 + len(chosen))

@@ -1,0 +1,74 @@
+"""What `explain` predicts: the way that is taken, more for more work, and nothing that runs."""
+
+import logging
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.core.devices import TABLE
+from spectile.tsparse import candidates, explain, spgemm
+from spectile.tsparse.cpu import one_pass
+from spectile.tsparse.cpu.operands import operands
+from spectile.tsparse.types import lookup
+
+
+def random(rows, columns, entries, seed=1):
+    rng = np.random.default_rng(seed)
+    return sp.random_array((rows, columns), density=entries / columns, rng=rng, format="csr")
+
+
+def applies(listed):
+    return [one.kernel for one in listed if one.seconds is not None]
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("reserve", [one_pass.LARGEST_RESERVE, 100])
+def test_the_way_taken_on_a_cpu_is_the_cheapest_that_applies(limited, reserve, monkeypatch, caplog):
+    monkeypatch.setattr(one_pass, "LARGEST_RESERVE", reserve)
+    monkeypatch.setattr(candidates, "LARGEST_RESERVE", reserve)
+    A, options = random(300, 300, 5), {"memory_limit": 10**8, "backend": "cpu"} if limited else {"backend": "cpu"}
+    listed = explain(A, A, **options)
+    with caplog.at_level(logging.DEBUG, "spectile.tsparse"):
+        spgemm(A, A, **options)
+    taken = min((one for one in listed if one.seconds is not None), key=lambda one: one.seconds).kernel
+    assert ("one pass" in taken) == ("one pass" in caplog.text)
+    assert ("counted" in taken) == ("counted" in caplog.text)
+    assert applies(listed)[0].startswith("cpu") and "cuda: rows by bins" not in applies(listed)
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=list(TABLE))
+def test_more_work_is_predicted_to_take_longer_and_no_step_is_large(device):
+    before = None
+    for entries in range(1, 40):
+        A = random(2000, 2000, entries)
+        work = candidates.work_of(*operands(A, A, values=False))
+        double = lookup("float64")
+        seconds = [
+            candidates.on_gpu(work, double, device).seconds,
+            candidates.on_cpu(work, double, 2, False)[0].seconds,
+        ]
+        for now, last in zip(seconds, before or (), strict=False):
+            assert last < now < (4 if entries < 3 else 1 + 4 / entries) * last
+        before = seconds
+
+
+def test_the_work_is_that_of_the_patterns():
+    A, B = random(200, 300, 4, 2), random(300, 5000, 6, 3)
+    work = candidates.work_of(*operands(A, B, values=False))
+    exact = spgemm(A, B, backend="cpu")
+    assert (work.rows, work.factors) == (200, A.nnz + B.nnz)
+    assert work.products == np.diff(B.indptr)[A.indices].sum()
+    assert work.entries == pytest.approx(exact.nnz, rel=0.05), "columns at random"
+    empty = candidates.work_of(*operands(sp.csr_array((3, 0)), sp.csr_array((0, 4)), values=False))
+    assert (empty.products, empty.entries) == (0, 0)
+
+
+def test_bad_arguments_are_those_of_a_product():
+    A = random(20, 30, 2)
+    with pytest.raises(ValueError, match="columns of A must be the rows of B"):
+        explain(A, A)
+    with pytest.raises(ValueError, match="positive number of bytes"):
+        explain(A, sp.csr_array(A.T), memory_limit=-1)
+    with pytest.raises(TypeError, match="not a sparse matrix"):
+        explain(A.toarray(), A)
