@@ -59,7 +59,8 @@ def unscale(data: Any, indptr: Any, indices: Any, exponents: tuple[Any, Any] | N
     if exponents is None:
         return data
     rows, columns = exponents
-    back = xp.ldexp(data, rows[first + rows_of(indptr, len(data), xp)] + columns[indices])
+    with np.errstate(over="ignore"):
+        back = xp.ldexp(data, rows[first + rows_of(indptr, len(data), xp)] + columns[indices])
     if bool((xp.isfinite(data) & ~xp.isfinite(back)).any()):
         raise errors.beyond_float32("an entry of C is")
     return back
