@@ -102,6 +102,10 @@ def _calls(place: Place) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
     """Return calls that are right, all arguments by name."""
     a, h, s, vector = _dense(place), _hermitian(place), _sparse(place), place.xp.ones(4)
     backend, out = {"backend": place.backend}, place.xp.empty((4, 4))
+
+    def of_host(matrix: Any) -> Any:
+        return matrix.get() if place.on_gpu else matrix
+
     pattern = tsparse.symbolic(s, s, **backend)
     density = kpm.SpectralDensity(s, 8, 2, rng=1, **backend)
     narrow = {"select": "i", "select_range": (0, 1), "check_finite": True, **backend}
@@ -160,7 +164,7 @@ def _calls(place: Place) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
         "symbolic": (tsparse.symbolic, {"A": s, "B": s, "memory_limit": None, **backend}),
         "multiply": (positional["multiply"], {"A": s, "B": s, "precision": None}),
         "numeric": (positional["numeric"], {"data_a": s.data, "data_b": s.data, "out": place.xp.empty(pattern.nnz)}),
-        "error_bound": (tsparse.error_bound, {"A": s, "B": s, "precision": None}),
+        "error_bound": (tsparse.error_bound, {"A": of_host(s), "B": of_host(s), "precision": None}),
         "eigh": (
             evd.eigh,
             {

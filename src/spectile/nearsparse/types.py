@@ -68,11 +68,12 @@ PRECISIONS = {
     "fp32": Precision("float32", "float32", "float32", 2.0**-24, product_underflow=2.0**-150),
     # 3xTF32 drops low*low and the last bits of both lows, below 3 * 2^-21 of a product; the tensor core truncates its
     # sums of 32 k, and what a product loses to underflow it may lose three times, wholly.  The high part of an entry
-    # above TF32's largest number rounds to infinity.
+    # above TF32's largest number rounds to infinity, and the low part of one below 2^-115 is subnormal and may be lost:
+    # 2^-126, which is product_roundoff of the least operand.
     "tf32x3": Precision(
         "float32", "float32", "float32", 2.0**-24,
         product_roundoff=2.0**-19, product_underflow=3 * 2.0**-126, largest_operand=2.0**128 - 2.0**117,
-        least_operand=2.0**-126, on_cpu=False,
+        least_operand=2.0**-107, on_cpu=False,
     ),
     "fp64": Precision("float64", "float64", "float64", 2.0**-53, product_underflow=2.0**-1074),
 }  # fmt: skip

@@ -494,6 +494,21 @@ def test_a_product_that_overwrites_what_is_added_reads_nothing_back() -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+def test_products_of_norms_that_equal_the_threshold_are_multiplied(precision: str) -> None:
+    import cupy
+
+    # One entry a tile: norms are powers of two, and so are their products.
+    a, b = (np.zeros((96, 96), DTYPES[precision]) for _ in range(2))
+    a[::32, ::32], b[::32, ::32] = [[4, 2, 1], [2, 1, 4], [1, 4, 2]], [[1, 2, 4], [4, 1, 2], [2, 4, 1]]
+    for tau in (1.0, 2.0, 4.0, 8.0, 16.0):
+        result = spamm(cupy.asarray(a), cupy.asarray(b), tau=tau, strict=True, precision=precision)
+        products = a[::32, ::32].astype("f8")[:, :, None] * b[::32, ::32].astype("f8")[None]
+        wanted = np.where(products >= tau, products, 0).sum(axis=1)
+        np.testing.assert_array_equal(result.c.get()[::32, ::32], wanted)
+        assert result.valid_ratio == result.executed_ratio == (products >= tau).mean()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_memory_is_that_of_the_operands_and_c(precision: str) -> None:
     import cupy
 

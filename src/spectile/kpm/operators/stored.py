@@ -68,8 +68,9 @@ class StoredMatrix:
 
         if self.on_gpu:
             with _settled(self.matrix):
-                matrix = self.matrix if sparse.issparse(self.matrix) else sparse.csr_matrix(self.matrix)
-                matrix = matrix.tocsr()
+                # CuPy's sparse matrices hold no integers but Booleans.
+                dense = not sparse.issparse(self.matrix)
+                matrix = sparse.csr_matrix(self.matrix.astype(dtype, copy=False)) if dense else self.matrix.tocsr()
         else:
             matrix = self.csr(dtype)
         narrow = np.int32 if matrix.nnz <= np.iinfo(np.int32).max else np.int64

@@ -10,6 +10,7 @@ import numpy as np
 from spectile.core import arrays, launch
 from spectile.core.compile import Unit
 from spectile.core.pointers import address
+from spectile.nearsparse.checks import check_dtype
 from spectile.nearsparse.cuda.choose import norms_launch
 from spectile.nearsparse.cuda.geometry import is_aligned, layout, log2, pitch, row_major, stride
 from spectile.nearsparse.cuda.units import NORM_UNITS
@@ -129,6 +130,7 @@ def norm_map_cuda(a: Any, block: int) -> Any:
     arrays.require_here("a", matrix)
     if matrix.ndim != 2:
         raise ValueError(f"a norm map is of a matrix, not of an array with {matrix.ndim} dimensions: pass one matrix")
+    check_dtype("a", matrix)
     matrix = row_major("a", matrix, on_device=True)
     maps = NormMaps(matrix, cupy.empty((matrix.shape[1], 0), matrix.dtype), block)
     if matrix.size:
