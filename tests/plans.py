@@ -10,11 +10,11 @@ import numba
 import numpy as np
 
 from spectile.core.jit import njit
-from spectile.kpm.cuda.choose import PAGE
-from spectile.kpm.cuda.inspector import Plan, pages_of_runs
+from spectile.kpm.cuda.staged.inspector import Plan, pages_of_runs
+from spectile.kpm.cuda.staged.when import PAGE
 from spectile.kpm.types import Array
 
-#: 16-bit words of a page's header in the codes (``Header`` in ``staged.cu``), which count in such units; no page.
+#: 16-bit words of a page's header in the codes (``Header`` in ``staged/kernel.cu``), counted in such units; no page.
 WORDS, NO_PAGE = 8, 0xFFFF
 
 
@@ -35,7 +35,7 @@ def plan(
     runs: Sequence[tuple[int, int]] = (),
     num_columns: int = 0,
 ) -> Plan | None:
-    """Return what :func:`spectile.kpm.cuda.inspector.plan` returns of these parameters, all arrays NumPy's."""
+    """Return what :func:`spectile.kpm.cuda.staged.inspector.plan` returns of these parameters, all arrays NumPy's."""
     kinds = np.empty(0, np.uint16) if kinds is None else kinds
     num_rows = len(indptr) - 1
     num_pages = -(-max(num_rows, num_columns) // PAGE)

@@ -6,7 +6,8 @@ import pytest
 
 from spectile.core.compile import Unit
 from spectile.kpm.cuda import inspection
-from spectile.kpm.cuda.units import UNITS, inspect_unit, vectors_unit
+from spectile.kpm.cuda.common import inspect_unit, vectors_unit
+from spectile.kpm.cuda.units import UNITS
 
 
 def test_start_vectors_are_compiled_beside_the_look_at_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:

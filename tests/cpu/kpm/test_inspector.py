@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spectile.kpm.cuda import inspector, kernels
+from spectile.kpm.cuda.staged import inspector
 from spectile.kpm.distributed.partition import local_planes
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -74,7 +74,7 @@ def test_plan_carried_out_is_the_product(matrix, lattice, tile, depth, slots, wo
 
 def test_plans_of_some_rows_are_together_the_product():
     plane, planes = 48, 5
-    matrix, _ = local_planes(TopologicalInsulator(9, 6, 8), np.dtype(complex), 7, planes, 8, np)
+    matrix, _ = local_planes(TopologicalInsulator(9, 6, 8), np.dtype(complex), 7, planes, np)
     parts = []
     for runs in (((0, plane), ((planes - 1) * plane, planes * plane)), ((plane, (planes - 1) * plane),)):
         made = plan(
@@ -160,7 +160,7 @@ extern "C" void insert_all(int *set, unsigned mask, const int *pages, int count,
 
 
 def test_pages_that_collide_in_the_set_stay_apart(tmp_path):
-    source = (Path(kernels.__file__).parent / "inspector.cu").read_text()
+    source = (Path(inspector.__file__).parent / "inspector.cu").read_text()
     library = host_library(
         tmp_path / "set", SET % source[source.index("// A set of pages") : source.index("// Entries of the longest")]
     )

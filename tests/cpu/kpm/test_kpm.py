@@ -459,16 +459,6 @@ def test_bad_input_of_the_other_functions_is_worded():
         SellMatrix.from_csr(SAMPLE.matrix(), chunk=0)
 
 
-def test_numbering_in_strips_permutes_the_matrix_only():
-    sample = TopologicalInsulator(4, 3, 6)
-    natural, strips = sample.matrix(), sample.matrix(strip=2)
-    number = np.arange(72).reshape(4, 3, 3, 2).transpose(0, 2, 1, 3).reshape(-1)
-    rows = (np.argsort(number)[:, None] * 4 + np.arange(4)).ravel()
-    assert abs(natural[rows][:, rows] - strips).max() == 0
-    with pytest.raises(ValueError, match="divide"):
-        sample.matrix(strip=4)
-
-
 def test_more_vectors_than_fit_are_done_in_passes(monkeypatch):
     whole = SpectralDensity(SAMPLE, 40, 7, rng=11, backend="cpu")
     monkeypatch.setattr(CpuEngine, "capacity", lambda engine: 3)

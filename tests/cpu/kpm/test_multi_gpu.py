@@ -20,10 +20,10 @@ from spectile_study.cases.kpm import multi, shared
 ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")
 
 
-@pytest.mark.parametrize(("first", "planes", "strip"), [(0, 6, 8), (2, 3, 4), (5, 1, 8), (4, 2, 2)])
-def test_planes_are_the_rows_of_the_whole_matrix(first, planes, strip):
+@pytest.mark.parametrize(("first", "planes"), [(0, 6), (2, 3), (5, 1), (4, 2)])
+def test_planes_are_the_rows_of_the_whole_matrix(first, planes):
     sample = TopologicalInsulator(6, 5, 8, potential=np.random.default_rng(1).random((6, 5, 8)))
-    matrix, order = local_planes(sample, np.dtype(np.complex128), first, planes, strip, np)
+    matrix, order = local_planes(sample, np.dtype(np.complex128), first, planes, np)
     rows = planes * 160
     assert matrix.shape[0] == rows and matrix.indices.max() < len(order) == rows + 320
     x = np.random.default_rng(2).random(sample.shape[0])

@@ -37,7 +37,7 @@ def error_of(H, num_vectors, shape):
     """Return how far the scalar products of some steps are from the reference."""
     from cupyx.scipy.sparse import csr_matrix
 
-    from spectile.kpm.cuda.boxed import BoxedOperator
+    from spectile.kpm.cuda.boxed.launch import BoxedOperator
     from spectile.kpm.cuda.stored import StoredRecursion
 
     # Kernels are compiled for a length: few of them.
@@ -59,11 +59,11 @@ def limit_of(dtype):
 @needs_boxes
 @pytest.mark.parametrize(("dtype", "num_vectors", "shape"), SHAPES)
 def test_blocks_of_every_size(dtype, num_vectors, shape, monkeypatch):
-    from spectile.kpm.cuda import choose
-    from spectile.kpm.cuda.choose import BoxedShape, boxed_shape
+    from spectile.kpm.cuda.boxed import when
+    from spectile.kpm.cuda.boxed.when import BoxedShape, boxed_shape
 
     # Small boxes: columns lie here and there, and tiles may be halved until they are groups.
-    monkeypatch.setattr(choose, "_LEAST_FILLED", 1 / 32)
+    monkeypatch.setattr(when, "_LEAST_FILLED", 1 / 32)
     shape = (BoxedShape(*shape) if shape else boxed_shape(num_vectors, dtype))._replace(box=8)
     rng = np.random.default_rng(SEED)
     for cells in (1, 2, 37, 300):
@@ -75,7 +75,7 @@ def test_blocks_of_every_size(dtype, num_vectors, shape, monkeypatch):
 @needs_boxes
 @pytest.mark.parametrize(("dtype", "num_vectors", "shape"), SHAPES)
 def test_lattices(dtype, num_vectors, shape):
-    from spectile.kpm.cuda.choose import BoxedShape, boxed_shape
+    from spectile.kpm.cuda.boxed.when import BoxedShape, boxed_shape
 
     shape = BoxedShape(*shape) if shape else boxed_shape(num_vectors, dtype)
     for side in (3, 61):  # more tiles than blocks that run together, twice
@@ -88,8 +88,8 @@ def test_lattices(dtype, num_vectors, shape):
 def test_modes_without_dots_and_without_the_recurrence(dtype):
     import cupy
 
-    from spectile.kpm.cuda.boxed import BoxedOperator
-    from spectile.kpm.cuda.units import NO_DOTS, PLAIN
+    from spectile.kpm.cuda.boxed.launch import BoxedOperator
+    from spectile.kpm.cuda.common import NO_DOTS, PLAIN
 
     matrix = hamiltonian("wannier", 20_000, np.dtype(dtype), cupy)  # lines long enough for full tiles
     operator = BoxedOperator(matrix, 63)
@@ -105,14 +105,14 @@ def test_modes_without_dots_and_without_the_recurrence(dtype):
 
 @needs_boxes
 def test_tiles_that_need_too_many_boxes_are_halved_and_groups_refused(monkeypatch):
-    from spectile.kpm.cuda import boxed, choose
+    from spectile.kpm.cuda.boxed import launch, when
 
-    room = boxed.boxed_room
+    room = launch.boxed_room
     H = hamiltonian("wannier", 7 * 144, np.float64)
     # A group alone needs 3 to 5 boxes.  Where half of each tile's warps would be idle, others are faster.
     for slots, filled, refused in ((6, 0.25, False), (6, 0.75, True), (2, 0.01, True)):
-        monkeypatch.setattr(boxed, "boxed_room", lambda *about, slots=slots: room(*about)._replace(slots=slots))
-        monkeypatch.setattr(choose, "_LEAST_FILLED", filled)
+        monkeypatch.setattr(launch, "boxed_room", lambda *about, slots=slots: room(*about)._replace(slots=slots))
+        monkeypatch.setattr(when, "_LEAST_FILLED", filled)
         if refused:
             with pytest.raises(MemoryError, match="more boxes"):
                 error_of(H, 32, None)
@@ -135,23 +135,17 @@ def scattered(dtype):
 def test_an_engine_takes_them_where_they_fit(dtype):
     import cupy
 
-    from spectile.kpm.cuda.boxed import BoxedOperator
-    from spectile.kpm.cuda.grouped import GroupedOperator
+    from spectile.core.device import describe
     from spectile.kpm.moments import make_engine
 
     engine = make_engine(hamiltonian("wannier", 20_000, np.dtype(dtype), cupy))
-    real = np.dtype(dtype).kind == "f"
-    for num_vectors in (8, 16, 24, 32, 64):
-        multiple = 16 if real else 8
-        expected = BoxedOperator if num_vectors % multiple == 0 else GroupedOperator
-        if num_vectors == 24 and real:  # not what tensor cores take
-            continue
-        assert type(engine._format(num_vectors)) is expected, num_vectors
-    assert engine._format(32) is engine._format(16)
-
+    for num_vectors in (16, 32, 64):
+        kernels = {part.kernel for part in engine._parts(num_vectors)}
+        assert kernels == {"boxed"} or not describe().fast_fp64, num_vectors
     engine = make_engine(scattered(dtype))
-    assert type(engine._format(32)) is GroupedOperator
-    assert "boxed" not in engine._formats and type(engine._format(32)) is GroupedOperator
+    for _ in range(2):
+        assert all(part.kernel != "boxed" for part in engine._parts(32))
+    assert "boxed" not in engine._operators
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
@@ -159,10 +153,8 @@ def test_scattered_cells_and_memory_that_runs_out_leave_the_same_moments(dtype, 
     import cupy
 
     from spectile import kpm_dos
-    from spectile.kpm.cuda import boxed
-
-    def none_left(**_):
-        raise cupy.cuda.memory.OutOfMemoryError(1, 1, 0)
+    from spectile.kpm.cuda.boxed import launch
+    from spectile.kpm.cuda.staged import inspector
 
     limit = 1e-9 if dtype == "complex128" else 1e-3
     for matrix in (scattered(dtype), hamiltonian("wannier", 20_000, np.dtype(dtype), cupy)):
@@ -170,7 +162,8 @@ def test_scattered_cells_and_memory_that_runs_out_leave_the_same_moments(dtype, 
         on_cpu = kpm_dos(matrix.get(), 40, 32, rng=3, bounds=found.bounds, backend="cpu").moments
         np.testing.assert_allclose(found.moments, on_cpu, rtol=0, atol=limit * matrix.shape[0])
         with monkeypatch.context() as patch:
-            patch.setattr(boxed, "boxes_unit", none_left)
+            for module in (launch, inspector):
+                patch.setattr(module, "free_bytes", lambda: 0)
             without = kpm_dos(matrix, 40, 32, rng=3, bounds=found.bounds, backend="cuda").moments
         np.testing.assert_allclose(without, on_cpu, rtol=0, atol=limit * matrix.shape[0])
 
@@ -181,7 +174,6 @@ def test_rows_of_2000_entries_leave_no_shared_memory(dtype):
     from cupyx.scipy.sparse import csr_matrix
 
     from spectile import kpm_dos
-    from spectile.kpm.cuda.grouped import GroupedOperator
     from spectile.kpm.moments import make_engine
 
     # 400 cells of five rows; one couples all others.
@@ -193,7 +185,7 @@ def test_rows_of_2000_entries_leave_no_shared_memory(dtype):
     H.sort_indices()
     assert int(np.diff(H.indptr).max()) == 2000
     on_gpu = csr_matrix(H)
-    assert type(make_engine(on_gpu)._format(32)) is GroupedOperator
+    assert all(part.kernel != "boxed" for part in make_engine(on_gpu)._parts(32))
     found = kpm_dos(on_gpu, 40, 32, rng=3)
     on_cpu = kpm_dos(H, 40, 32, rng=3, bounds=found.bounds, backend="cpu")
     limit = 1e-9 if dtype == "complex128" else 1e-3
@@ -204,7 +196,7 @@ def test_rows_of_2000_entries_leave_no_shared_memory(dtype):
 def test_two_operators_on_two_streams_at_a_time():
     import cupy
 
-    from spectile.kpm.cuda.boxed import BoxedOperator
+    from spectile.kpm.cuda.boxed.launch import BoxedOperator
     from spectile.kpm.cuda.stored import StoredRecursion
 
     matrices = [hamiltonian("wannier", 50_000, np.dtype(dtype), cupy) for dtype in ("complex128", "float32")]
@@ -215,8 +207,7 @@ def test_two_operators_on_two_streams_at_a_time():
     for stream, operator in zip(streams, operators, strict=True):
         with stream:
             recursion = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, 32))
-            etas.append(cupy.empty((20, 2, 32)))
-            recursion.enqueue(etas[-1])
+            etas.append(recursion.enqueue(20))
     cupy.cuda.Device().synchronize()
     for found, one in zip(etas, expected, strict=True):
         np.testing.assert_array_equal(found.get().reshape(40, 32), one)
@@ -226,7 +217,7 @@ def test_two_operators_on_two_streams_at_a_time():
 def test_the_same_steps_give_the_same_bits():
     import cupy
 
-    from spectile.kpm.cuda.boxed import BoxedOperator
+    from spectile.kpm.cuda.boxed.launch import BoxedOperator
     from spectile.kpm.cuda.stored import StoredRecursion
 
     operator = BoxedOperator(hamiltonian("wannier", 100_000, np.complex128, cupy), 63)
@@ -239,7 +230,7 @@ def test_the_same_steps_give_the_same_bits():
 def test_entries_that_begin_between_multiples_of_16_bytes():
     import cupy
 
-    from spectile.kpm.cuda.boxed import BoxedOperator
+    from spectile.kpm.cuda.boxed.launch import BoxedOperator
 
     matrix = hamiltonian("wannier", 3000, np.float32, cupy)
     data = cupy.empty(matrix.nnz + 1, np.float32)[1:]

@@ -48,7 +48,7 @@ CASES = {
     "shuffled": (shuffled(INSULATOR, 1), with_sizes(wave_pages=192, line_pages=0, slots=192)),
     "paper": (TopologicalInsulator(6, 100, 40).matrix(), with_sizes(wave_pages=4000, line_pages=40, workers=66, turns=2,
                                                                     slots=103, tile=4, depth=5, groups=3)),
-    "boundary": (local_planes(TopologicalInsulator(9, 6, 8), np.dtype(complex), 7, PLANES, 8, np)[0],
+    "boundary": (local_planes(TopologicalInsulator(9, 6, 8), np.dtype(complex), 7, PLANES, np)[0],
                  with_sizes(runs=((0, PLANE), ((PLANES - 1) * PLANE, PLANES * PLANE)), turns=2)),
     "too few slots for the tiles in flight": (INSULATOR, with_sizes(workers=1, slots=20, depth=8)),
     "too few slots for a tile": (shuffled(INSULATOR, 1), with_sizes(slots=30)),
@@ -59,7 +59,7 @@ def both(matrix, sizes, table=False, wide=False):
     """Return the plans made on the device and on the host."""
     import cupy
 
-    from spectile.kpm.cuda.inspector import plan
+    from spectile.kpm.cuda.staged.inspector import plan
 
     indptr, indices = matrix.indptr.astype(np.int64 if wide else np.int32), matrix.indices.astype(np.int32)
     kinds = (np.unique(matrix.data, return_inverse=True)[1] + 1).astype(np.uint16) if table else None
@@ -108,7 +108,7 @@ def test_values_of_every_type(dtype):
 def test_pages_and_lattice_are_the_hosts():
     import cupy
 
-    from spectile.kpm.cuda.inspector import lattice_of, worker_pages
+    from spectile.kpm.cuda.staged.inspector import lattice_of, worker_pages
 
     matrix = TopologicalInsulator(12, 10, 8).matrix()
     arrays = matrix.indptr, matrix.indices

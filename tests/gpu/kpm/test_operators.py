@@ -126,39 +126,6 @@ def test_matrices_of_every_shape(dtype, num_vectors):
         assert found.integrate() == pytest.approx(size, rel=1e-3 if single else 1e-9), (size, per_row, seed)
 
 
-def test_a_lattice_is_computed_in_waves_of_its_planes(monkeypatch):
-    from cupyx.scipy.sparse import csr_matrix
-
-    from spectile.core.device import describe
-    from spectile.kpm.cuda import engine as of_stored
-    from spectile.kpm.cuda.choose import gather_launch, gather_shape
-    from spectile.kpm.cuda.gather import GatherOperator
-    from spectile.kpm.cuda.stored import StoredRecursion
-    from spectile.kpm.moments import make_engine
-
-    # Planes that give each multiprocessor two turns, five and a bit of them.
-    once = gather_shape(32, np.complex128, 7).threads // gather_shape(32, np.complex128, 7).lanes
-    side = int(np.ceil(np.sqrt(2 * once * describe().multiprocessors)))
-    line, height = sp.diags_array([1.0, 1.0], offsets=[-1, 1], shape=(side, side)), 5
-    up = sp.diags_array([1j, -1j], offsets=[-1, 1], shape=(height, height))
-    plane = sp.kron(line, sp.eye_array(side)) + sp.kron(sp.eye_array(side), line)
-    whole = (sp.kron(sp.eye_array(height), plane) + sp.kron(up, sp.eye_array(side**2))).tocsr()
-    energies = sp.diags_array(np.linspace(-1, 1, whole.shape[0]))
-    matrix = sp.csr_matrix((whole + energies).tocsr()[: -side - 3, : -side - 3])
-    monkeypatch.setattr(of_stored, "stages", lambda *_: False)  # so many vectors would come through shared memory
-    engine = make_engine(csr_matrix(matrix), "cuda")
-    operator = engine._format(32)
-    assert isinstance(operator, GatherOperator) and operator.plane == side**2
-    shape = gather_shape(32, np.complex128, operator.longest)
-    assert gather_launch(shape, matrix.shape[0], 32, describe(), operator.plane, 16)[1] == side**2
-    both = operator, GatherOperator(csr_matrix(matrix), operator.longest)
-    etas = [StoredRecursion(each, 0.12, 0.1, each.random_block(5, 0, 32)).advance(9) for each in both]
-    np.testing.assert_allclose(etas[0], etas[1], rtol=0, atol=1e-12 * matrix.shape[0])
-    on_cpu = kpm_dos(matrix, 24, 32, rng=4, backend="cpu", bounds=(-8, 8))
-    on_gpu = kpm_dos(matrix, 24, 32, rng=4, backend="cuda", bounds=(-8, 8))
-    np.testing.assert_allclose(on_gpu.moments, on_cpu.moments, rtol=0, atol=1e-11 * matrix.shape[0])
-
-
 @pytest.mark.parametrize("dims", [(5, 7, 100), (3, 3, 300), (3, 3, 1200)])
 def test_a_sample_too_high_for_a_block_takes_one_step_or_is_stored(dims):
     sample = TopologicalInsulator(*dims)

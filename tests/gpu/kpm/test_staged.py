@@ -69,7 +69,7 @@ def test_staged_matrix(name, num_vectors, dtype, settings, tolerance):
 def test_many_steps_are_bitwise_repeatable():
     import cupy
 
-    from spectile.kpm.cuda.staged import StagedOperator
+    from spectile.kpm.cuda.staged.launch import StagedOperator
     from spectile.kpm.cuda.stored import StoredRecursion
 
     operator = StagedOperator(TopologicalInsulator(20, 100, 40).matrix(xp=cupy))
@@ -85,8 +85,8 @@ def test_many_steps_are_bitwise_repeatable():
 def test_modes_without_dots_and_without_the_recurrence():
     import cupy
 
-    from spectile.kpm.cuda.staged import StagedOperator
-    from spectile.kpm.cuda.units import FULL, NO_DOTS, PLAIN
+    from spectile.kpm.cuda.common import FULL, NO_DOTS, PLAIN
+    from spectile.kpm.cuda.staged.launch import StagedOperator
 
     matrix = SAMPLES["planes"][0]
     operator = StagedOperator(matrix)
@@ -111,7 +111,7 @@ def test_rows_too_long_for_shared_memory_go_through_the_caches():
 @pytest.mark.parametrize("num_vectors", [32, 64])
 @pytest.mark.usefixtures("bulk_copies")
 def test_kpm_dos_stages_wide_blocks(num_vectors, monkeypatch):
-    from spectile.kpm.cuda.staged import StagedOperator
+    from spectile.kpm.cuda.staged.launch import StagedOperator
 
     widths, launcher = [], StagedOperator.launcher
 
@@ -134,31 +134,10 @@ def test_a_table_holds_few_values():
         staged_variant(SAMPLES["anderson"][0], dictionary=True)
 
 
-@pytest.mark.parametrize("num_vectors", [32, 64])
-def test_an_engine_stages_cubes_of_complex128(num_vectors, bulk_copies):
-    import cupy
-
-    from spectile.kpm.cuda.staged import StagedOperator
-    from spectile.kpm.moments import make_engine
-    from spectile_study.inputs.hamiltonians import hamiltonian
-
-    # Small ones are copied more than three times, and gathered.
-    small = make_engine(hamiltonian("anderson", 10**3, np.complex128, cupy))
-    assert type(small._format(num_vectors)) is not StagedOperator and "staged" not in small._formats
-    matrix = hamiltonian("anderson", 60**3, np.complex128, cupy)
-    engine = make_engine(matrix)
-    assert type(engine._format(num_vectors)) is StagedOperator
-    assert type(engine._format(8)) is not StagedOperator
-    found = kpm_dos(matrix, 16, num_vectors, rng=3)
-    on_cpu = kpm_dos(matrix.get(), 16, num_vectors, rng=3, bounds=found.bounds, backend="cpu")
-    np.testing.assert_allclose(found.moments, on_cpu.moments, rtol=0, atol=1e-9 * matrix.shape[0], err_msg=f"{SEED}")
-
-
 def test_rows_of_seven_entries_anywhere_are_gathered(bulk_copies):
     from cupyx.scipy.sparse import csr_matrix
     from scipy.sparse import csr_array
 
-    from spectile.kpm.cuda.staged import StagedOperator
     from spectile.kpm.moments import make_engine
 
     # A ring whose sites are numbered at random, each coupled to itself and the three nearest on either side.
@@ -167,4 +146,17 @@ def test_rows_of_seven_entries_anywhere_are_gathered(bulk_copies):
     near = (np.arange(n)[:, None] + np.arange(-3, 4)) % n
     H = csr_array((np.ones(7 * n, np.complex128), (np.repeat(place, 7), place[near].ravel())), shape=(n, n))
     engine = make_engine(csr_matrix(H))
-    assert engine.seen.longest == 7 and type(engine._format(32)) is not StagedOperator
+    assert engine.seen.longest == 7 and all(part.kernel != "staged" for part in engine._parts(32))
+
+
+def test_no_plan_is_a_value(bulk_copies):
+    """Rows that need more of V than shared memory holds, and memory that ends: an engine goes on without."""
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.cuda.staged.launch import StagedOperator
+
+    dense = csr_matrix(np.random.default_rng(SEED).normal(size=(3000, 3000)))
+    operator = StagedOperator(dense)
+    assert operator.planned(32) is None and operator.copies(32) is None
+    with pytest.raises(MemoryError, match="shared memory"):
+        operator.launcher(32)

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from spectile.core.choice import Candidate
 from spectile.core.compile import prepare
 from spectile.core.device import describe, require_device
 from spectile.core.memory import free_bytes, require_free
-from spectile.kpm.cuda import packed
-from spectile.kpm.cuda.boxed import BoxedOperator
-from spectile.kpm.cuda.choose import (
-    LEAST_GROUPED,
-    MOST_FILL,
-    boxes,
-    gathers,
-    groups,
-    most_steps_a_sweep,
-    packs,
-    sell_shape,
-    slot_shape,
-    slotted,
-    stages,
-    staging_pays,
-)
-from spectile.kpm.cuda.gather import GatherOperator, SlotsOperator
-from spectile.kpm.cuda.grouped import GroupedOperator, groups_of
+from spectile.kpm.cuda.boxed.groups import groups_of
+from spectile.kpm.cuda.boxed.launch import BoxedOperator
+from spectile.kpm.cuda.boxed.when import may_group
+from spectile.kpm.cuda.choose import Part, choose, ways
+from spectile.kpm.cuda.csr.launch import CsrOperator, csr_unit
+from spectile.kpm.cuda.csr.when import shape as csr_shape
 from spectile.kpm.cuda.inspection import inspect
 from spectile.kpm.cuda.lanczos import lengthened, tridiagonalize
-from spectile.kpm.cuda.sell import sell_starts
-from spectile.kpm.cuda.staged import StagedOperator
-from spectile.kpm.cuda.stencil import StencilOperator, StencilRecursion
-from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
-from spectile.kpm.cuda.units import slots_unit
+from spectile.kpm.cuda.problem import Problem
+from spectile.kpm.cuda.sliced.launch import SlicedOperator, sliced_unit
+from spectile.kpm.cuda.sliced.layout import slice_starts
+from spectile.kpm.cuda.sliced.when import MOST_FILL, even_slots, is_even
+from spectile.kpm.cuda.sliced.when import shape as sliced_shape
+from spectile.kpm.cuda.staged.launch import StagedOperator
+from spectile.kpm.cuda.stencil import when as stencil
+from spectile.kpm.cuda.stencil.launch import StencilOperator, StencilRecursion
+from spectile.kpm.cuda.stored import MOST_NARROW, SplitRecursion, StoredOperator, StoredRecursion
 from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import Operator
 from spectile.kpm.operators.stored import StoredMatrix, refuse_difference
@@ -51,11 +45,9 @@ def engine_of(operator: Operator, dtype: np.dtype[Any]) -> Engine:
     if isinstance(operator, StoredMatrix):
         return StoredEngine(operator, dtype)
     if isinstance(operator, TopologicalInsulator):
-        try:
+        if stencil.applies(operator.ny, operator.nz, dtype.itemsize, describe()) == "":
             return StencilEngine(operator, dtype)
-        except MemoryError:
-            # A line of the sample is too high for a block's shared memory.
-            return StoredEngine(StoredMatrix(operator.matrix(dtype, xp=cupy)), dtype)
+        return StoredEngine(StoredMatrix(operator.matrix(dtype, xp=cupy)), dtype)
     return OperatorEngine(operator, dtype, cupy, free_bytes)
 
 
@@ -88,104 +80,84 @@ class StoredEngine:
             difference, largest = self.seen.difference, self.seen.largest  # as large as rounding of H allows
             self.matrix = self.frame.inside(self.matrix)
             self.seen = inspect(self.matrix)._replace(difference=difference, largest=largest)
+        self._operators: dict[str, StoredOperator] = {}
+        # What the inspectors of kernels have found, by kernel and width; the parts of blocks of so many vectors.
+        self._found: dict[tuple[str, int], float | None] = {}
+        self._chosen: dict[int, tuple[Part, ...]] = {}
         self._prepare()
-        self._formats: dict[str, StoredOperator] = {}
-        # Widths of blocks that share too much of V for shared memory, of rows and of groups of rows.
-        self._unstaged: set[int] = set()
-        self._unboxed: set[int] = set()
 
     def _prepare(self) -> None:
-        """Begin to compile the step of one vector, where it is known without a format of the matrix."""
-        if slotted(1, self.dtype, self.seen.longest, self.num_rows, self.matrix.nnz):
-            shape = slot_shape(1, self.dtype, self.seen.longest, self.num_rows, describe())
-            prepare(slots_unit(str(self.dtype), 1, self.seen.longest, shape=shape))
+        """Begin to compile the step of one vector, before the matrix has the form that it takes."""
+        (part,) = choose(self.problem(1), describe(), {})
+        problem, name = self.problem(1), str(self.dtype)
+        if part.kernel == "csr":
+            prepare(csr_unit(name, 1, csr_shape(problem), wide=self.matrix.nnz > MOST_NARROW))
+        elif part.kernel == "sliced":
+            prepare(sliced_unit(name, 1, sliced_shape(problem, describe()), wide=problem.slots > MOST_NARROW))
 
-    def _format(self, num_vectors: int) -> StoredOperator:
-        """Return the matrix in the format that suits so many vectors."""
-        if num_vectors not in self._unstaged and stages(num_vectors, self.dtype, self.seen.longest, describe()):
-            try:
-                return self._staged(num_vectors)
-            except MemoryError:
-                # Rows that couple too many others for shared memory: read V through the caches.
-                self._unstaged.add(num_vectors)
-        # One vector reads SELL coalesced, a row to a thread; wider blocks read a row's entries side by side in CSR.
-        if slotted(num_vectors, self.dtype, self.seen.longest, self.num_rows, self.matrix.nnz):
-            name = "slots"
-        elif num_vectors == 1 and self._suits_sell:
-            name = "sell"
-        elif groups(num_vectors, self.dtype, self.seen.longest, describe()) and self._rows_of_a_group >= LEAST_GROUPED:
-            if num_vectors not in self._unboxed and boxes(num_vectors, self.dtype, self.seen.longest, describe()):
-                try:
-                    return self._boxed(num_vectors)
-                except MemoryError:
-                    self._unboxed.add(num_vectors)
-            name = "grouped"
-        else:
-            name = "gather" if gathers(num_vectors, self.seen.longest) else "csr"
-        if name not in self._formats:
-            self._formats[name] = self._make(name)
-        return self._formats[name]
+    def problem(self, num_vectors: int) -> Problem:
+        """Return what a kernel is chosen by."""
+        groups = self.num_rows
+        if num_vectors > 1 and may_group(self.seen.longest, describe()):
+            groups = self._groups.size - 1
+        longest, entries = self.seen.longest, self.matrix.nnz
+        return Problem(self.num_rows, entries, longest, self._slots, groups, str(self.dtype), num_vectors)
 
-    def _staged(self, num_vectors: int) -> StagedOperator:
-        """Return the matrix with V through shared memory; raises MemoryError where it does not fit, or does not pay."""
-        operator = self._formats.get("staged") or StagedOperator(self.matrix)
-        assert isinstance(operator, StagedOperator)
-        if not staging_pays(self.seen.longest, operator.planned(num_vectors).plan.reuse):
-            raise MemoryError("rows of V leave shared memory too often")
-        self._formats["staged"] = operator
-        return operator
-
-    def _boxed(self, num_vectors: int) -> BoxedOperator:
-        """Return groups of rows with V through shared memory; raises MemoryError where it does not fit."""
-        operator = self._formats.get("boxed") or BoxedOperator(self.matrix, self.seen.longest, self._groups)
-        assert isinstance(operator, BoxedOperator)
-        operator.tiles(num_vectors)
-        self._formats["boxed"] = operator
-        return operator
-
-    def _make(self, name: str) -> StoredOperator:
-        if name == "gather":
-            return GatherOperator(self.matrix, self.seen.longest, self._plane)
-        if name == "grouped":
-            return GroupedOperator(self.matrix, self._groups)
-        if name == "slots":
-            return SlotsOperator(self.matrix, self.seen.longest)
-        tuning = sell_shape(self.seen.longest, self.dtype) if name == "sell" else None
-        return StoredOperator(self.matrix, name, tuning=tuning)
+    def candidates(self, num_vectors: int) -> list[Candidate]:
+        """Return the ways to take a block of so many vectors, with what each is predicted to cost a step."""
+        self._parts(num_vectors)
+        return [way.candidate for way in ways(self.problem(num_vectors), describe(), self._found)]
 
     @functools.cached_property
-    def _plane(self) -> int:
-        """Rows between one in the middle and the farthest that it couples: a plane of a lattice in natural order."""
-        middle = self.num_rows // 2
-        first, last = self.matrix.indptr[middle : middle + 2].get().tolist()
-        return int(np.abs(self.matrix.indices[first:last].get().astype(np.int64) - middle).max(initial=0))
+    def _slots(self) -> int:
+        """Slots of the sliced form."""
+        if is_even(self.num_rows, self.matrix.nnz, self.seen.longest):
+            return even_slots(self.num_rows, self.seen.longest)
+        return int(slice_starts(self.matrix.indptr, self.dtype)[-1])
 
     @functools.cached_property
     def _groups(self) -> Any:
         """The edges of groups of rows that share columns."""
         return groups_of(self.matrix)
 
-    @property
-    def _rows_of_a_group(self) -> float:
-        """Rows of such a group on average."""
-        return self.num_rows / (self._groups.size - 1)
+    def _parts(self, num_vectors: int) -> tuple[Part, ...]:
+        """Return how a block of so many vectors is taken, by kernels whose inspectors have agreed."""
+        while num_vectors not in self._chosen:
+            parts = choose(self.problem(num_vectors), describe(), self._found)
+            asked = [(part.kernel, part.width) for part in parts if (part.kernel, part.width) not in self._found]
+            for kernel, width in asked:
+                self._found[kernel, width] = self._operator(kernel).copies(width)
+            if not asked:
+                self._chosen[num_vectors] = parts
+        # A form of the matrix that no block takes is let go.
+        used = {part.kernel for parts in self._chosen.values() for part in parts}
+        self._operators = {name: one for name, one in self._operators.items() if name in used}
+        return self._chosen[num_vectors]
 
-    @functools.cached_property
-    def _suits_sell(self) -> bool:
-        """Whether rows that lie together are about as long as each other, so that SELL has little fill-in."""
-        starts, _ = sell_starts(self.matrix)
-        return int(starts[-1]) <= MOST_FILL * self.matrix.nnz
+    def _operator(self, kernel: str) -> StoredOperator:
+        """Return the matrix in the form that a kernel takes."""
+        if kernel not in self._operators:
+            longest = self.seen.longest
+            self._operators[kernel] = {
+                "csr": lambda: CsrOperator(self.matrix, longest),
+                "sliced": lambda: SlicedOperator(self.matrix, longest),
+                "staged": lambda: StagedOperator(self.matrix, longest=longest),
+                "boxed": lambda: BoxedOperator(self.matrix, longest, self._groups),
+            }[kernel]()
+        return self._operators[kernel]
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the device's memory at once, with a reserve."""
-        # The staged kernel's codes and values, the rows' slots or the boxes' codes are yet to be made.
-        formats = max(2 * self.dtype.itemsize, MOST_FILL * (self.dtype.itemsize + 4)) * self.matrix.nnz
-        room = int(0.95 * free_bytes() - formats)
-        return max(1, room // self._state_bytes)
+        # The slots, the staged kernel's codes and values, or the boxes' codes are yet to be made.
+        entries = self.matrix.nnz
+        slots = self._slots if self._slots <= MOST_FILL * entries else entries
+        forms = max(2 * self.dtype.itemsize * entries, (self.dtype.itemsize + 4) * slots)
+        columns = int(0.95 * free_bytes() - forms) // self._state_bytes
+        return fitting(columns, lambda vectors: choose(self.problem(vectors), describe(), self._found))
 
     @property
     def _state_bytes(self) -> int:
-        """Bytes of a vector's |ν_m⟩ and |ν_m−1⟩."""
+        """Bytes of a column's |ν_m⟩ and |ν_m−1⟩."""
         return 2 * self.num_rows * self.dtype.itemsize
 
     def bounds(self) -> tuple[float, float]:
@@ -200,11 +172,7 @@ class StoredEngine:
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
-        if packs(self.seen.longest) and self._rows_of_a_group >= LEAST_GROUPED:
-            found = packed.tridiagonalize(self.matrix, self._groups, self.seen.bounds, self.seen.longest, steps)
-            if found is not None:
-                return self.frame.energies(*found)
-        step = self._format(1).launcher(1)
+        step = self._one().launcher(1)
 
         def product(v: Any, u: Any, etas: Any) -> None:
             step(v, u, 1.0, 0.0, 0.0, etas)
@@ -213,7 +181,7 @@ class StoredEngine:
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""
-        return self._format(1).random_block(seed, 0, 1)[:, 0]
+        return self._one().random_block(seed, 0, 1)[:, 0]
 
     def apply(self, x: Any) -> Any:
         """Return H x of one vector on the device."""
@@ -221,20 +189,52 @@ class StoredEngine:
 
         v = cupy.ascontiguousarray(cupy.asarray(x, self.dtype).reshape(-1, 1))
         w = cupy.zeros_like(v)
-        self._format(1).launcher(1)(v, w, self.frame.unit, self.frame.offset, 0.0, cupy.empty((2, 1)))
+        self._one().launcher(1)(v, w, self.frame.unit, self.frame.offset, 0.0, cupy.empty((2, 1)))
         return w[:, 0]
 
-    def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> StoredRecursion:
-        """Return the recursion of a block of random vectors."""
-        operator = self._format(num_vectors)
-        require_free(num_vectors * self._state_bytes, f"the block of {num_vectors} vectors")
-        block = operator.random_block(seed, first_vector, num_vectors)
-        return StoredRecursion(operator, *self.frame.scaling(a, b), block)
+    def _one(self) -> StoredOperator:
+        """Return the matrix in the form that one vector takes."""
+        return self._operator(self._parts(1)[0].kernel)
 
-    def start(self, vectors: Array, a: float, b: float) -> StoredRecursion:
+    def random(
+        self, seed: int, first_vector: int, num_vectors: int, a: float, b: float
+    ) -> StoredRecursion | SplitRecursion:
+        """Return the recursion of a block of random vectors."""
+        parts = self._parts(num_vectors)
+        needed = sum(part.width for part in parts) * self._state_bytes
+        require_free(needed, f"the block of {num_vectors} vectors")
+
+        def block(part: Part, first: int) -> Any:
+            return self._operator(part.kernel).random_block(seed, first_vector + first, part.vectors, part.width)
+
+        return self._recursion(parts, block, a, b)
+
+    def start(self, vectors: Array, a: float, b: float) -> StoredRecursion | SplitRecursion:
         """Return the recursion of given vectors, shape (N, R)."""
-        operator = self._format(vectors.shape[1])
-        return StoredRecursion(operator, *self.frame.scaling(a, b), operator.to_block(vectors))
+
+        def block(part: Part, first: int) -> Any:
+            return self._operator(part.kernel).to_block(vectors[:, first : first + part.vectors], part.width)
+
+        return self._recursion(self._parts(vectors.shape[1]), block, a, b)
+
+    def _recursion(
+        self, parts: tuple[Part, ...], block: Callable[[Part, int], Any], a: float, b: float
+    ) -> StoredRecursion | SplitRecursion:
+        """Return the recursion of parts, of which ``block(part, first)`` makes the vectors from number `first` on."""
+        made, first = [], 0
+        for part in parts:
+            operator = self._operator(part.kernel)
+            made.append(StoredRecursion(operator, *self.frame.scaling(a, b), block(part, first), part.vectors))
+            first += part.vectors
+        return made[0] if len(made) == 1 else SplitRecursion(made)
+
+
+def fitting(columns: int, parts: Callable[[int], tuple[Part, ...]]) -> int:
+    """Return the most vectors whose parts have no more than so many columns together; one at least."""
+    vectors = max(1, columns)
+    while vectors > 1 and sum(part.width for part in parts(vectors)) > columns:
+        vectors -= 1
+    return vectors
 
 
 class StencilEngine:
@@ -258,7 +258,13 @@ class StencilEngine:
         self._bounds = sample.bounds()
         self.frame = Frame(Frame.around(self._bounds, dtype).offset)
         self.operator = StencilOperator(sample.moved(self.frame.offset), dtype)
-        self.steps_a_sweep = most_steps_a_sweep(sample.ny, sample.nz, dtype.itemsize, describe())
+        self.steps_a_sweep = stencil.most_steps_a_sweep(sample.ny, sample.nz, dtype.itemsize, describe())
+
+    def candidates(self, num_vectors: int) -> list[Candidate]:
+        """Return the sweep, with what it is predicted to cost a step."""
+        steps = self.steps_a_sweep
+        cost = stencil.cost(self.num_rows, num_vectors, self.dtype.itemsize, steps, describe())
+        return [Candidate("stencil", cost, f"no stored matrix, {steps} steps a sweep")]
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the device's memory at once, with a reserve."""

@@ -11,7 +11,7 @@ import numpy as np
 from spectile.core.compile import Unit, is_compiling, prepare
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.units import inspect_unit, vectors_unit
+from spectile.kpm.cuda.common import inspect_unit, vectors_unit
 
 #: Entries of a row on average from which a warp looks at it instead of a thread.
 LONG = 16

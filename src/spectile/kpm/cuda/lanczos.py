@@ -9,7 +9,7 @@ import numpy as np
 
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.units import vectors_unit
+from spectile.kpm.cuda.common import vectors_unit
 from spectile.kpm.types import Array
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.launch import Kernel, Shape, kernel
-from spectile.kpm.cuda.units import vectors_unit
+from spectile.kpm.cuda.common import vectors_unit
 
 #: Steps whose scalar products are summed by one launch.
 SUMMED = 16

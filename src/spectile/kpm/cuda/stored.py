@@ -1,24 +1,23 @@
-"""KPM on a stored matrix (CSR and SELL-C-sigma), V read through the caches (``rows.cu``).
+"""A stored matrix on the device, whatever the kernel, and the recurrence on it.
 
 Everything runs on CuPy's current device and stream; a recursion synchronises once at the end of ``advance``.
 """
 
 from __future__ import annotations
 
+import functools
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 
 from spectile.core.compile import Unit
-from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
-from spectile.kpm.cuda.choose import SELL_CHUNK, RowShape, row_launch, row_shape
-from spectile.kpm.cuda.sell import narrowed, sell_entries, sell_starts
+from spectile.core.tiling import ceil_div
+from spectile.kpm.cuda.common import FULL, vectors_unit
+from spectile.kpm.cuda.problem import Problem
 from spectile.kpm.cuda.step import SUMMED, Step
-from spectile.kpm.cuda.units import FULL, stored_unit, vectors_unit
-from spectile.kpm.operators.protocol import lies_on_gpu
-from spectile.kpm.operators.sell import SellMatrix
 from spectile.kpm.types import Array
 
 _FILL = Shape((1024,), 256)
@@ -26,102 +25,110 @@ _FILL = Shape((1024,), 256)
 MOST_NARROW = 2**31 - 2**16
 
 
-class StoredOperator:
-    """A stored Hermitian matrix on the device.
+def narrowed(starts: Any) -> Any:
+    """Return whole numbers on the device as int32."""
+    import cupy
+
+    if starts.dtype == np.int32:
+        return starts
+    numbers = cupy.empty(starts.size, np.int32)
+    shape = Shape((ceil_div(starts.size, 256),), 256)
+    kernel(vectors_unit("float64"), "narrowed")(shape, starts, numbers, np.int64(starts.size))
+    return numbers
+
+
+class StoredOperator(ABC):
+    """A stored Hermitian matrix on the device; each kernel has a subclass.
 
     Parameters
     ----------
-    matrix : scipy or cupyx CSR matrix, shape (N, N)
+    matrix : scipy or cupyx CSR matrix, shape (N, N) or (N, K)
         float32, float64, complex64 or complex128.
-    layout : {"csr", "sell"}
-        Storage format: CSR, or SELL-32, which suits a row to a thread.
-    wave_rows : int or None
-        Rows of one wave (``rows.cu``): the rows of a lattice plane, where they are known.
-    tuning : RowShape or None
-        Shape of the kernel; None takes :func:`spectile.kpm.cuda.choose.row_shape`.
+    longest : int or None
+        Entries of its longest row, counted if None.
     """
 
     #: Whether steps of a recursion may begin before the one before them has ended (the kernels wait for V and W).
     overlaps = False
 
-    def __init__(
-        self, matrix: Any, layout: str = "csr", wave_rows: int | None = None, tuning: RowShape | None = None
-    ) -> None:
+    def __init__(self, matrix: Any, longest: int | None = None) -> None:
         import cupy
 
-        self.num_rows, self.dtype, self.layout = int(matrix.shape[0]), np.dtype(matrix.dtype), layout
-        self.wave_rows, self.tuning = wave_rows, tuning
-        if layout == "sell" and lies_on_gpu(matrix) and matrix.indices.dtype == np.int32:
-            starts, lengths = sell_starts(matrix)
-            self.starts = starts, lengths
-            self.indices, self.data = sell_entries(matrix, starts, int(starts[-1]))
-        elif layout == "sell":
-            stored = SellMatrix.from_csr(matrix, SELL_CHUNK)
-            self.starts = cupy.asarray(stored.chunk_start), cupy.asarray(stored.row_length)
-            self.indices, self.data = cupy.asarray(stored.indices), cupy.asarray(stored.data)
-        else:
-            self.starts = cupy.asarray(matrix.indptr), cupy.zeros(1, np.int32)
-            self.indices, self.data = cupy.asarray(matrix.indices), cupy.asarray(matrix.data)
+        self.num_rows, self.dtype, self.entries = int(matrix.shape[0]), np.dtype(matrix.dtype), int(matrix.nnz)
+        self._longest = longest
+        self.indptr = cupy.asarray(matrix.indptr)
+        self.indices, self.data = cupy.asarray(matrix.indices), cupy.asarray(matrix.data)
         if self.data.size == 0:
             # Kernels read a first entry whose value they do not use.
             self.indices, self.data = cupy.zeros(1, np.int32), cupy.zeros(1, self.dtype)
         self.indices = self.indices.astype(np.int32, copy=False)
         if self.data.size <= MOST_NARROW:
-            self.starts = self._narrow(self.starts[0]), self.starts[1]
-        self.wide = self.starts[0].dtype.itemsize == 8
+            self.indptr = narrowed(self.indptr)
+        self.wide = self.indptr.dtype.itemsize == 8
 
-    @staticmethod
-    def _narrow(starts: Any) -> Any:
-        return starts if starts.dtype == np.int32 else narrowed(starts)
-
+    @abstractmethod
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
         """Return the unit that this operator launches for R vectors."""
-        return stored_unit(
-            str(self.dtype), num_vectors, layout=self.layout, wide=self.wide, mode=mode, shape=self.tuning
-        )
 
+    @abstractmethod
     def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
-        """Return the step of R vectors.
+        """Return the step of R vectors; `rows` (start, stop) names the rows to compute, None takes all."""
 
-        `rows` (start, stop) names the rows to compute; None takes all.
-        """
-        unit, shape = self.unit(num_vectors, mode), self.tuning or row_shape(num_vectors)
-        # All of the cache to L1, which holds the rows of V that come again.
-        step, launched = kernel(unit, "aug_spmmv", beside_l1=1), row_launch(shape, num_vectors, describe())
-        start, stop = rows or (0, self.num_rows)
-        wave = max(1, (self.wave_rows or launched.grid[0] * shape.threads // shape.lanes) // (32 // shape.lanes))
-        settings = np.int64(start), np.int64(stop), np.int64(wave), np.int32(num_vectors)
-        operands = *self.starts, self.indices, self.data
-        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)
+    @functools.cached_property
+    def longest(self) -> int:
+        """Entries of the longest row."""
+        return int((self.indptr[1:] - self.indptr[:-1]).max()) if self._longest is None else self._longest
 
-    def random_block(self, seed: int, first_vector: int, num_vectors: int) -> Any:
-        """Return a block of random start vectors."""
+    def problem(self, num_vectors: int) -> Problem:
+        """Return what shapes are chosen by: rows, entries, type and R."""
+        return Problem(self.num_rows, self.entries, 0, self.entries, self.num_rows, str(self.dtype), num_vectors)
+
+    def copies(self, num_vectors: int) -> float | None:
+        """Return how often a step of R vectors copies a row of V; None where the device cannot hold what it needs."""
+        return 1.0
+
+    def random_block(self, seed: int, first_vector: int, num_vectors: int, width: int | None = None) -> Any:
+        """Return a block of random start vectors, `width` wide with zeros behind them."""
         import cupy
 
-        block = cupy.empty(self.shape(num_vectors), self.dtype)
-        self.fill(block, seed, first_vector)
+        block = cupy.empty(self.shape(width or num_vectors), self.dtype)
+        self.fill(block, seed, first_vector, held=num_vectors)
         return block
 
     def shape(self, num_vectors: int) -> tuple[int, ...]:
         """Return the shape of a block of R vectors, (N, R)."""
         return self.num_rows, num_vectors
 
-    def to_block(self, vectors: Any) -> Any:
-        """Return vectors of shape (N, R) as a block on the device."""
+    def to_block(self, vectors: Any, width: int | None = None) -> Any:
+        """Return vectors of shape (N, R) as a block on the device, `width` wide with zeros behind them."""
         import cupy
 
-        return cupy.ascontiguousarray(cupy.asarray(vectors, self.dtype))
+        held = vectors.shape[1]
+        if width in (None, held):
+            return cupy.ascontiguousarray(cupy.asarray(vectors, self.dtype))
+        block = cupy.zeros((len(vectors), width), self.dtype)
+        block[:, :held] = cupy.asarray(vectors, self.dtype)
+        return block
 
-    def fill(self, block: Any, seed: int, first_vector: int, order: Any = None) -> None:
-        """Write random start vectors; `order` (int32) names the original row of each row, if rows are renumbered."""
+    def from_block(self, block: Any, num_vectors: int) -> Any:
+        """Return the first R vectors of a block, shape (N, R), on the device."""
+        return block[:, :num_vectors]
+
+    def fill(self, block: Any, seed: int, first_vector: int, order: Any = None, held: int | None = None) -> None:
+        """Write random start vectors, `held` of them and then zeros.
+
+        `order` (int32) names the original row of each row, if rows are renumbered.
+        """
         fill = kernel(vectors_unit(str(self.dtype)), "random_phases")
+        left = held if held is not None else block.size // block.shape[-2]
         for chunk in block if block.ndim == 3 else [block]:
             rows, width = chunk.shape
             fill(
                 _FILL, chunk, np.uint64(0) if order is None else order, np.int64(rows), np.int32(width),
-                np.uint64(seed), np.uint64(first_vector),
+                np.int32(min(width, max(0, left))), np.uint64(seed), np.uint64(first_vector),
             )  # fmt: skip
             first_vector += width
+            left -= width
 
 
 class StoredRecursion:
@@ -130,24 +137,31 @@ class StoredRecursion:
     Parameters
     ----------
     operator : StoredOperator
-        H.
+        H, of one of the kernels.
     a, b : float
         H̃ = a (H − b).
-    block : cupy.ndarray, the operator's shape of R vectors
-        |ν₀⟩, taken over.
+    block : cupy.ndarray, the operator's shape of a width of at least R vectors
+        |ν₀⟩, taken over; zero behind the first R.
+    num_vectors : int or None
+        R; the width of the block if None.
     """
 
-    def __init__(self, operator: StoredOperator, a: float, b: float, block: Any) -> None:
+    def __init__(
+        self, operator: StoredOperator, a: float, b: float, block: Any, num_vectors: int | None = None
+    ) -> None:
         import cupy
 
         self.operator, self.a, self.b = operator, a, b
+        self.width = int(block.size // operator.num_rows)
+        #: R
+        self.num_vectors = num_vectors or self.width
         self.v, self.w = block, cupy.zeros_like(block)
         self.steps = 0
         self._begin()
 
     def _begin(self) -> None:
         """Prepare the steps on the two arrays, which take turns."""
-        self._step = self.operator.launcher(self.num_vectors)
+        self._step = self.operator.launcher(self.width)
         factors = 2 * self.a, -2 * self.a * self.b, 1.0
         pairs = (self.v, self.w), (self.w, self.v)
         self._bound = [self._step.bind(*pair, *factors) for pair in pairs]
@@ -155,13 +169,11 @@ class StoredRecursion:
         self._overlapping = [self._step.bind(*pair, *factors, True) for pair in pairs] if overlaps else self._bound
         self._turn = 0  # which of them comes next, from the second step on
 
-    @property
-    def num_vectors(self) -> int:
-        """R."""
-        return int(self.v.size // self.operator.num_rows)
+    def enqueue(self, steps: int) -> Any:
+        """Enqueue steps and return where their scalar products go, for :meth:`collect`."""
+        import cupy
 
-    def enqueue(self, etas: Any) -> None:
-        """Enqueue ``len(etas)`` steps that write their scalar products to `etas`, shape (steps, 2, R)."""
+        etas = cupy.empty((steps, 2, self.width))
         done = 0
         # Behind the first step only: what wrote the matrix has ended then.
         bound = self._bound
@@ -179,23 +191,64 @@ class StoredRecursion:
                 bound = self._overlapping
             self._step.sum(partials, targets)
             done += len(targets)
-        self.steps += len(etas)
+        self.steps += steps
+        return etas
+
+    def collect(self, etas: Any) -> Array:
+        """Wait for what was enqueued and return its scalar products, shape (2 * steps, R)."""
+        return np.asarray(etas.get().reshape(2 * len(etas), -1)[:, : self.num_vectors])
 
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
-        import cupy
-
-        etas = cupy.empty((steps, 2, self.num_vectors))
-        self.enqueue(etas)
-        return np.asarray(etas.get().reshape(2 * steps, -1))
+        return self.collect(self.enqueue(steps))
 
     def state(self) -> dict[str, Array]:
-        """Return what a checkpoint must hold."""
-        return {"v": self.v.get(), "w": self.w.get(), "steps": np.array(self.steps)}
+        """Return what a checkpoint must hold, the same whatever the kernel: vectors of shape (N, R)."""
+        v, w = (self.operator.from_block(block, self.num_vectors).get() for block in (self.v, self.w))
+        return {"v": v, "w": w, "steps": np.array(self.steps)}
 
     def restore(self, state: dict[str, Array]) -> None:
         """Go on from :meth:`state`."""
-        import cupy
-
-        self.v, self.w, self.steps = cupy.asarray(state["v"]), cupy.asarray(state["w"]), int(state["steps"])
+        self.v, self.w = (self.operator.to_block(state[name], self.width) for name in "vw")
+        self.steps = int(state["steps"])
         self._begin()
+
+
+class SplitRecursion:
+    """The recurrence of a block of vectors in parts, each of a width that its kernel takes.
+
+    Parameters
+    ----------
+    parts : list of StoredRecursion
+        The parts, in the order of the vectors.
+    """
+
+    def __init__(self, parts: list[StoredRecursion]) -> None:
+        self.parts = parts
+        self.num_vectors = sum(part.num_vectors for part in parts)
+
+    def enqueue(self, steps: int) -> list[Any]:
+        """Enqueue steps of all parts and return where their scalar products go."""
+        return [part.enqueue(steps) for part in self.parts]
+
+    def collect(self, etas: list[Any]) -> Array:
+        """Wait for what was enqueued and return its scalar products, shape (2 * steps, R)."""
+        return np.concatenate([part.collect(mine) for part, mine in zip(self.parts, etas, strict=True)], axis=1)
+
+    def advance(self, steps: int) -> Array:
+        """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
+        return self.collect(self.enqueue(steps))
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold."""
+        states = [part.state() for part in self.parts]
+        joined = {name: np.concatenate([state[name] for state in states], axis=1) for name in "vw"}
+        return joined | {"steps": states[0]["steps"]}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from :meth:`state`."""
+        first = 0
+        for part in self.parts:
+            mine = slice(first, first + part.num_vectors)
+            part.restore({"v": state["v"][:, mine], "w": state["w"][:, mine], "steps": state["steps"]})
+            first += part.num_vectors

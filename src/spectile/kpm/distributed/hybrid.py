@@ -159,7 +159,7 @@ class HybridEngine(ProductEngine):
         first = sample.nx - cpu_planes
         with device.working():
             self.local = local_plane_rows(sample, self.dtype, device, 0, first, 2)
-        matrix, self.order = local_planes(sample, self.dtype, first, cpu_planes, sample.nz, np)
+        matrix, self.order = local_planes(sample, self.dtype, first, cpu_planes, np)
         self.operator = CpuOperator.from_csr(matrix)
         own = matrix.indices < self.operator.num_rows
         edges = [*range(0, self.operator.num_rows, BLOCK_ROWS), self.operator.num_rows]
@@ -228,8 +228,6 @@ class HybridRecursion:
         with engine.device.working():
             # Two planes each way, in the CPU's layout.
             self._leaving, self._coming = (cupy.empty((2, engine.plane, *block.shape[1:])) for _ in range(2))
-            # The GPU numbers the sites of a plane in strips, the CPU along z.
-            self._order = engine.local.order[: engine.plane] % engine.plane
             self._sent = cupy.cuda.Event(disable_timing=True)
 
     @property
@@ -250,12 +248,12 @@ class HybridRecursion:
                 device.compute.wait_event(device.arrived)
                 for number, source in enumerate(self._coming):
                     rows = local.w[on_gpu + number * plane : on_gpu + (number + 1) * plane]
-                    rows.real, rows.imag = source[self._order, 0], source[self._order, 1]
+                    rows.real, rows.imag = source[:, 0], source[:, 1]
             local.begin(1, first)
             local.launch("boundary", factors, etas[0])
             # The GPU packs and unpacks: its interior leaves no multiprocessor to a second stream.
             for target, (_, rows) in zip(self._leaving, local.messages()[0], strict=True):
-                target[self._order, 0], target[self._order, 1] = rows.real, rows.imag
+                target[:, 0], target[:, 1] = rows.real, rows.imag
             device.computed.record(device.compute)
             local.launch("interior", factors, etas[1])
         if not first:

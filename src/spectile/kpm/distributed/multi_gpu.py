@@ -246,7 +246,7 @@ class MultiGpuEngine(ProductEngine):
 class MultiGpuRecursion:
     """The recurrence of a block of vectors, in one or two batches, each local state of a batch on its device.
 
-    Sweeps of two steps pair them by their number, as :class:`spectile.kpm.cuda.stencil.StencilRecursion` does.
+    Sweeps of two steps pair them by their number, as :class:`spectile.kpm.cuda.stencil.launch.StencilRecursion` does.
     """
 
     def __init__(self, engine: MultiGpuEngine, a: float, b: float, batches: list[list[Any]]) -> None:

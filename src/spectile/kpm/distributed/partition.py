@@ -82,7 +82,7 @@ def split_rows(indptr: Array, own: Array, blocks: list[tuple[int, int]]) -> tupl
 
 
 def local_planes(
-    sample: TopologicalInsulator, dtype: np.dtype[Any], first: int, planes: int, strip: int, xp: Any
+    sample: TopologicalInsulator, dtype: np.dtype[Any], first: int, planes: int, xp: Any
 ) -> tuple[Any, Any]:
     """Return the stored matrix of some planes of the topological insulator, and the numbers of its columns' rows.
 
@@ -94,8 +94,6 @@ def local_planes(
         Type of the entries.
     first, planes : int
         Own planes.
-    strip : int
-        As for ``TopologicalInsulator.matrix``.
     xp : module
         numpy or cupy: where to build it.
 
@@ -110,10 +108,11 @@ def local_planes(
     held = np.arange(first - 1, first + planes + 1) % sample.nx
     # A periodic sample of the planes held: its first and last plane have wrong neighbours, and are not taken.
     around = TopologicalInsulator(planes + 2, sample.ny, sample.nz, sample.potential[held], sample.hopping)
-    own = around.matrix(dtype, xp=xp, strip=strip)[plane : (planes + 1) * plane]
+    own = around.matrix(dtype, xp=xp)[plane : (planes + 1) * plane]
     own.indices = ((own.indices.astype(np.int64) - plane) % ((planes + 2) * plane)).astype(np.int32)
     # The plane behind is the first of the periodic sample, and so its last after the shift.
-    return own, sample.strip_rows(np.roll(held, -1), strip, xp)
+    starts = xp.asarray(np.roll(held, -1).astype(np.int32) * np.int32(plane))
+    return own, (starts[:, None] + xp.arange(plane, dtype=np.int32)).ravel()
 
 
 def longest_run(flags: Array) -> tuple[int, int]:

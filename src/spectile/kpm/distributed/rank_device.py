@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.memory import free_bytes
-from spectile.kpm.cuda.stored import StoredOperator
+from spectile.kpm.cuda.csr.launch import CsrOperator
 from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.distributed.partition import longest_run
 from spectile.kpm.distributed.ranks import MpiEngine, MpiRecursion
@@ -39,7 +39,7 @@ class RankDeviceEngine(MpiEngine):
             on_device = sparse.csr_matrix(
                 (cupy.asarray(local.data), cupy.asarray(local.indices), cupy.asarray(local.indptr)), shape=local.shape
             )
-            self.on_device = StoredOperator(on_device)
+            self.on_device = CsrOperator(on_device)
             self.order = cupy.asarray(np.r_[self.first : self.last, self.halo].astype(np.int32))
             self.device.synchronize()
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from spectile.core.device import describe
-from spectile.kpm.cuda.choose import STRIP, stages
-from spectile.kpm.cuda.staged import Runs, StagedOperator
-from spectile.kpm.cuda.stored import StoredOperator
+from spectile.kpm.cuda.csr.launch import CsrOperator
+from spectile.kpm.cuda.staged import when as staging
+from spectile.kpm.cuda.staged.launch import Runs, StagedOperator
 from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.distributed.partition import local_planes, localize, longest_run
-from spectile.kpm.operators.topological_insulator import ROW_ENTRIES, TopologicalInsulator
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile.kpm.types import Array
 
 
@@ -29,7 +29,7 @@ class LocalRows:
     ----------
     device : PartitionDevice
         The device.
-    operator : StoredOperator
+    operator : CsrOperator
         Own rows; columns from the number of own rows on are the halo's.
     order : cupy.ndarray, int32
         Number in the whole matrix of each own row and each row of the halo.
@@ -44,7 +44,7 @@ class LocalRows:
     """
 
     device: PartitionDevice
-    operator: StoredOperator
+    operator: CsrOperator
     order: Any
     interior: tuple[int, int]
     sends: list[tuple[int, Any]]
@@ -70,15 +70,11 @@ class LocalRows:
 
     def staged(self, num_vectors: int) -> StagedOperator | None:
         """Return the operator that stages V through shared memory; None where that is not possible or slower."""
-        if self.matrix is None or not stages(num_vectors, self.operator.dtype, ROW_ENTRIES, describe()):
+        if self.matrix is None or staging.applies(self.operator.problem(num_vectors), describe()):
             return None
-        try:
-            self._staged = self._staged or StagedOperator(self.matrix)
-            for runs in filter(None, self.pieces().values()):
-                self._staged.planned(num_vectors, runs)
-        except MemoryError:
-            self.matrix = None
-            return None
+        self._staged = self._staged or StagedOperator(self.matrix)
+        if any(self._staged.planned(num_vectors, runs) is None for runs in self.pieces().values() if runs):
+            self.matrix = self._staged = None
         return self._staged
 
     def batches(self, num_vectors: int) -> list[slice]:
@@ -181,20 +177,16 @@ def local_plane_rows(
     import cupy
 
     plane = 4 * sample.ny * sample.nz
-    # The inspector of the staged kernel finds patches of its own in the natural order.
-    staging = describe().compute_capability >= (9, 0)
-    own, order = local_planes(
-        sample, dtype, first, planes, STRIP if sample.nz % STRIP == 0 and not staging else sample.nz, cupy
-    )
+    own, order = local_planes(sample, dtype, first, planes, cupy)
     behind, ahead = (device.partition - 1) % count, (device.partition + 1) % count
     return LocalRows(
         device,
-        StoredOperator(own, "csr", plane),
+        CsrOperator(own),
         order,
         (edge * plane, max(edge, planes - edge) * plane),
         [(behind, slice(0, plane)), (ahead, slice((planes - 1) * plane, planes * plane))],
         [(ahead, 0, plane), (behind, plane, 2 * plane)],
-        own if staging else None,
+        own,
     )
 
 
@@ -237,7 +229,7 @@ def _rows_of(device: PartitionDevice, everybody: Sequence[Any], edges: Array) ->
         )
         return LocalRows(
             device,
-            StoredOperator(on_device),
+            CsrOperator(on_device),
             cupy.asarray(np.r_[first:last, halo].astype(np.int32)),
             longest_run(~waits),
             [(number, rows if isinstance(rows, slice) else cupy.asarray(rows)) for number, rows in sends],

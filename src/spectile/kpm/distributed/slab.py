@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.kpm.cuda.stencil import Slab, StencilOperator
+from spectile.kpm.cuda.stencil.launch import Slab, StencilOperator
 from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile.kpm.types import Array

@@ -115,7 +115,7 @@ class TopologicalInsulator:
         """Return the row number of an orbital of a site; x and y wrap around."""
         return ((x % self.nx * self.ny + y % self.ny) * self.nz + z) * NUM_ORBITALS + orbital
 
-    def matrix(self, dtype: npt.DTypeLike = np.complex128, xp: ModuleType = np, strip: int | None = None) -> Any:
+    def matrix(self, dtype: npt.DTypeLike = np.complex128, xp: ModuleType = np) -> Any:
         """Return the stored matrix in CSR form.
 
         Parameters
@@ -124,21 +124,9 @@ class TopologicalInsulator:
             complex128 or complex64.
         xp : module
             numpy gives a ``scipy.sparse.csr_matrix``, cupy builds a ``cupyx.scipy.sparse.csr_matrix`` on the device.
-        strip : int or None
-            Number the sites of each plane strip by strip, each so many sites high (a divisor of nz): consecutive rows
-            then form a compact patch of the plane, whose neighbours a GPU's L1 cache can hold.
-
-        Raises
-        ------
-        ValueError
-            If `strip` does not divide nz.
         """
-        strip = strip or self.nz
-        if self.nz % strip:
-            raise ValueError(f"strip={strip} does not divide nz={self.nz}")
         index = np.int64 if self.nnz > np.iinfo(np.int32).max else np.int32
-        site = xp.arange(self.num_sites, dtype=index).reshape(self.nx, self.nz // strip, self.ny, strip)
-        site = xp.ascontiguousarray(site.transpose(0, 2, 1, 3)).reshape(self.nx, self.ny, self.nz)
+        site = xp.arange(self.num_sites, dtype=index).reshape(self.nx, self.ny, self.nz)
         # In this order the columns of a row ascend, except where x or y wraps around.
         shifts = ((0, 1), (1, 1), (2, 1), None, (2, -1), (1, -1), (0, -1))
         columns = xp.empty((self.num_sites, NUM_ORBITALS, 13), dtype=index)
@@ -164,10 +152,6 @@ class TopologicalInsulator:
                 columns[:, :, slot] = neighbour + xp.asarray(orbitals, dtype=index)
                 values[:, :, slot] = xp.asarray(block[np.arange(NUM_ORBITALS), orbitals])
                 slot += 1
-        if strip < self.nz:
-            by_number = xp.argsort(site.ravel())
-            columns, values = columns[by_number], values[by_number]
-            stored = stored.reshape(-1, 13)[by_number]
         mask = xp.broadcast_to(stored.reshape(-1, 1, 13), columns.shape)
         indptr = xp.zeros(self.shape[0] + 1, dtype=index)
         xp.cumsum(mask.sum(axis=2, dtype=index).ravel(), out=indptr[1:])
@@ -198,24 +182,3 @@ class TopologicalInsulator:
     def memory_bytes(self, num_vectors: int) -> int:
         """Return the bytes of :meth:`matmat`'s neighbours and products."""
         return 3 * self.shape[0] * num_vectors * self.dtype.itemsize
-
-    def strip_rows(self, planes: Any, strip: int, xp: ModuleType = np) -> Any:
-        """Return the natural number of each row of planes whose sites are numbered in strips (:meth:`matrix`).
-
-        Parameters
-        ----------
-        planes : sequence of int
-            Planes, in their order.
-        strip : int
-            Sites of a strip.
-        xp : module
-            numpy or cupy.
-
-        Returns
-        -------
-        ndarray, int32
-        """
-        site = xp.arange(self.ny * self.nz, dtype=np.int32).reshape(self.ny, self.nz // strip, strip)
-        in_plane = site.transpose(1, 0, 2).reshape(-1, 1) * NUM_ORBITALS + xp.arange(NUM_ORBITALS, dtype=np.int32)
-        first = xp.asarray(np.asarray(planes, dtype=np.int32) * np.int32(NUM_ORBITALS * self.ny * self.nz))
-        return (first[:, None] + in_plane.ravel()).ravel()

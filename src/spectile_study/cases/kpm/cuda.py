@@ -11,11 +11,12 @@ import numpy as np
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm import reference
-from spectile.kpm.cuda.choose import STRIP, stages
-from spectile.kpm.cuda.stencil import StencilOperator
+from spectile.kpm.cuda.common import FULL, NO_DOTS, PLAIN
+from spectile.kpm.cuda.csr.launch import CsrOperator
+from spectile.kpm.cuda.sliced.launch import SlicedOperator
+from spectile.kpm.cuda.staged import when as staging
+from spectile.kpm.cuda.stencil.launch import StencilOperator
 from spectile.kpm.cuda.stored import StoredOperator
-from spectile.kpm.cuda.units import FULL, NO_DOTS, PLAIN
-from spectile.kpm.operators.topological_insulator import ROW_ENTRIES
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.kpm import called, counters, densities, model, shared
@@ -39,10 +40,10 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
 
 
 @functools.lru_cache(maxsize=2)
-def _matrix(nx: int, ny: int, nz: int, strip: int | None) -> Any:
+def _matrix(nx: int, ny: int, nz: int) -> Any:
     import cupy
 
-    return shared.insulator(nx, ny, nz).matrix(xp=cupy, strip=strip)
+    return shared.insulator(nx, ny, nz).matrix(xp=cupy)
 
 
 class _Block:
@@ -73,12 +74,10 @@ class _Step:
         self.factors = (2 * self.a, -2 * self.a * self.b, 1.0)
         self.first = (self.a, -self.a * self.b, 0.0)
         self.check = shared.checker(row, context, 1)
-        self.strip = STRIP if sample.nz % STRIP == 0 else None
-        self.patches, self.natural = (
-            _cast(_matrix(sample.nx, sample.ny, sample.nz, strip), self.dtype) for strip in (self.strip, None)
-        )
+        self.natural = _cast(_matrix(sample.nx, sample.ny, sample.nz), self.dtype)
+        self.csr = CsrOperator(self.natural)
         self.vectors = _Block()
-        self.wide = stages(self.r, self.dtype, ROW_ENTRIES, describe())
+        self.wide = staging.applies(self.csr.problem(self.r), describe()) == ""
         self.staged = functools.cache(lambda table, work: staged_variant(self.natural, table, work))
 
     def problem(self) -> Problem:
@@ -128,23 +127,17 @@ class _Step:
         """Return the block step on the stored matrix."""
         import cupy
 
-        # SELL gives a row to a thread, and then the natural order is the coalesced one; the inspector finds its own.
-        in_patches = layout == "csr" and self.r > 8 and not self.wide
-        plane = 4 * self.sample.ny * self.sample.nz
-        if layout == "csr" and self.wide:
-            operator: StoredOperator = self.staged(table, arithmetic)
-        else:
-            matrix = self.patches if in_patches else self.natural
-            operator = StoredOperator(matrix, layout, plane if in_patches else None)
-        order = None
-        if in_patches and self.strip:
-            order = cupy.asarray(self.sample.strip_rows(range(self.sample.nx), self.strip))
+        operator: StoredOperator = self.csr
+        if layout == "sell":
+            operator = SlicedOperator(self.natural)
+        elif self.wide:
+            operator = self.staged(table, arithmetic)
         launch, first = operator.launcher(self.r, mode), operator.launcher(self.r)
         etas = self.etas()
         v, w = (self.vectors.get(part, operator.shape(self.r), self.dtype) for part in "vw")
 
         def prepare() -> None:
-            operator.fill(v, self.context.seed, 0, order)
+            operator.fill(v, self.context.seed, 0)
             w.fill(0)
             first(v, w, *self.first, etas[0])
             etas[1:].fill(np.nan)
@@ -171,7 +164,7 @@ class _Step:
         """Return aug_spmv(), vector by vector."""
         import cupy
 
-        operator = StoredOperator(self.natural, "sell")
+        operator = SlicedOperator(self.natural)
         launch, r = operator.launcher(1), self.r
         etas, one = self.etas(), cupy.empty((r, STEPS + 1, 2, 1))
         v, w = (self.vectors.get(part, (r, self.sample.shape[0], 1), self.dtype) for part in "vw")
@@ -179,7 +172,7 @@ class _Step:
         def prepare() -> None:
             w.fill(0)
             for k in range(r):
-                operator.fill(v[k], self.context.seed, k, None)
+                operator.fill(v[k], self.context.seed, k)
                 launch(v[k], w[k], *self.first, one[k, 0])
 
         def run() -> Any:
@@ -268,7 +261,7 @@ def _functions(row: Mapping[str, Any], context: Context) -> Problem:
     from cupyx import cusparse
 
     sample = shared.sample_of(row)
-    matrix = _matrix(sample.nx, sample.ny, sample.nz, None)
+    matrix = _matrix(sample.nx, sample.ny, sample.nz)
     v, w = (cupy.asarray(reference.random_phases(context.seed + k, sample.shape[0], 1)[:, 0]) for k in range(2))
     u = cupy.empty_like(v)
     minus, out = cupy.array(-1, v.dtype), cupy.empty((), v.dtype)

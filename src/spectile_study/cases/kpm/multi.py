@@ -256,7 +256,8 @@ def _mixed_ranks(
     """
     import cupy
 
-    from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
+    from spectile.kpm.cuda.csr.launch import CsrOperator
+    from spectile.kpm.cuda.stored import StoredRecursion
     from spectile.kpm.distributed.hybrid import TRIAL_PLANES, HybridInsulator, seconds_a_step
 
     command, reason = mpi_runs.mpiexec()
@@ -267,7 +268,7 @@ def _mixed_ranks(
     seconds = HybridInsulator(sample, threads=max(1, context.threads // 2)).trial(r)
     # A rank's rows are any matrix's to its GPU, which takes them without staging V.
     few = TopologicalInsulator(TRIAL_PLANES["cuda"], sample.ny, sample.nz, hopping=sample.hopping)
-    operator = StoredOperator(few.matrix(xp=cupy))
+    operator = CsrOperator(few.matrix(xp=cupy))
     recursion = StoredRecursion(operator, *shared.scaling(few), operator.random_block(0, 0, r))
     seconds["cuda"] = seconds_a_step(recursion) / few.nx
     del operator, recursion
@@ -288,31 +289,24 @@ def _alone(name: str, row: Mapping[str, Any], context: Context, live: dict[str, 
     import cupy
 
     from spectile.core.device import describe
-    from spectile.kpm.cuda.choose import STRIP, stages
-    from spectile.kpm.cuda.staged import StagedOperator
-    from spectile.kpm.cuda.stencil import StencilOperator, StencilRecursion
-    from spectile.kpm.cuda.stored import StoredOperator, StoredRecursion
-    from spectile.kpm.operators.topological_insulator import ROW_ENTRIES
+    from spectile.kpm.cuda.csr.launch import CsrOperator
+    from spectile.kpm.cuda.staged import when as staging
+    from spectile.kpm.cuda.staged.launch import StagedOperator
+    from spectile.kpm.cuda.stencil.launch import StencilOperator, StencilRecursion
+    from spectile.kpm.cuda.stored import StoredRecursion
 
     options, work = VERSIONS[name]
     sample, r = shared.sample_of(row), int(row["num_vectors"])
     a, b = shared.scaling(sample)
     operator: Any
-    if "stored" in options and stages(r, np.complex128, ROW_ENTRIES, describe()):
-        operator = StagedOperator(sample.matrix(xp=cupy))
+    if "stored" in options:
+        matrix = sample.matrix(xp=cupy)
+        operator = CsrOperator(matrix)
+        if staging.applies(operator.problem(r), describe()) == "":
+            operator = StagedOperator(matrix)
 
         def fresh() -> Any:
             return StoredRecursion(operator, a, b, operator.random_block(context.seed, 0, r))
-    elif "stored" in options:
-        strip = STRIP if sample.nz % STRIP == 0 else sample.nz
-        plane = 4 * sample.ny * sample.nz
-        operator = StoredOperator(sample.matrix(xp=cupy, strip=strip), "csr", plane)
-        numbers = sample.strip_rows(range(sample.nx), strip, cupy)
-
-        def fresh() -> Any:
-            block = cupy.empty((sample.shape[0], r), np.complex128)
-            operator.fill(block, context.seed, 0, numbers)
-            return StoredRecursion(operator, a, b, block)
     else:
         operator = StencilOperator(sample)
 
@@ -356,7 +350,7 @@ def _throughput(row: Mapping[str, Any], context: Context, live: dict[str, Any]) 
     """Time the non-blocked version: every GPU has the whole matrix, and runs vectors of its own one by one."""
     import cupy
 
-    from spectile.kpm.cuda.stored import StoredOperator
+    from spectile.kpm.cuda.sliced.launch import SlicedOperator
     from spectile.kpm.distributed.device import PartitionDevice
 
     sample, r = shared.sample_of(row), int(row["num_vectors"])
@@ -365,7 +359,7 @@ def _throughput(row: Mapping[str, Any], context: Context, live: dict[str, Any]) 
     operators = []
     for device in devices:
         with device.working():
-            operators.append(StoredOperator(sample.matrix(xp=cupy), "sell"))
+            operators.append(SlicedOperator(sample.matrix(xp=cupy)))
 
     def prepare() -> None:
         live.clear()

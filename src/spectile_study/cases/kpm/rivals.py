@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.units import vectors_unit
+from spectile.kpm.cuda.common import vectors_unit
 from spectile.kpm.types import Array
 
 
@@ -15,8 +15,8 @@ def fill_columns(block: Any, seed: int) -> None:
     """Write random start vectors one after the other: row r of `block`, shape (R, N), is vector r."""
     for r in range(block.shape[0]):
         kernel(vectors_unit(str(block.dtype)), "random_phases")(
-            Shape((1024,), 256), block[r], np.uint64(0), np.int64(block.shape[1]), np.int32(1), np.uint64(seed),
-            np.uint64(r),
+            Shape((1024,), 256), block[r], np.uint64(0), np.int64(block.shape[1]), np.int32(1), np.int32(1),
+            np.uint64(seed), np.uint64(r),
         )  # fmt: skip
 
 
@@ -24,7 +24,14 @@ def fill_rows(block: Any, seed: int) -> None:
     """Write random start vectors as the columns of `block`, shape (N, R)."""
     rows, width = block.shape
     kernel(vectors_unit(str(block.dtype)), "random_phases")(
-        Shape((1024,), 256), block, np.uint64(0), np.int64(rows), np.int32(width), np.uint64(seed), np.uint64(0)
+        Shape((1024,), 256),
+        block,
+        np.uint64(0),
+        np.int64(rows),
+        np.int32(width),
+        np.int32(width),
+        np.uint64(seed),
+        np.uint64(0),
     )
 
 

@@ -40,12 +40,12 @@ class NaiveTogether:
         if first:
             import cupy
 
-            self.on_gpu, order = local_planes(sample, dtype, 0, first, sample.nz, cupy)
+            self.on_gpu, order = local_planes(sample, dtype, 0, first, cupy)
             self.on_gpu.has_canonical_format = False  # the halo's columns came first
             self.on_gpu.sum_duplicates()
             self.orders = [order.get()]
         if cpu_planes:
-            matrix, order = local_planes(sample, dtype, first, cpu_planes, sample.nz, np)
+            matrix, order = local_planes(sample, dtype, first, cpu_planes, np)
             self.on_cpu = Chain(matrix, threads)
             self.orders = [*self.orders, order] if first else [order]
 

@@ -6,8 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from spectile.kpm.cuda.staged import StagedOperator
-from spectile.kpm.cuda.units import FULL, NO_DOTS, PLAIN, staged_unit, stored_unit
+from spectile.kpm.cuda.common import FULL, NO_DOTS, PLAIN
+from spectile.kpm.cuda.csr.launch import csr_unit
+from spectile.kpm.cuda.csr.when import shape as csr_shape
+from spectile.kpm.cuda.problem import Problem
+from spectile.kpm.cuda.staged.launch import StagedOperator, staged_unit
+from spectile.kpm.cuda.staged.when import staged_shape
+from spectile.kpm.operators.topological_insulator import ROW_ENTRIES
 
 #: Values of a table, zero among them.
 MOST_KINDS = 256
@@ -53,12 +58,14 @@ def _kinds(data: Any) -> tuple[Any, Any]:
     return cupy.concatenate([cupy.zeros(1, data.dtype), data[where]]), (kinds + 1).astype(np.uint16)
 
 
+_ROWS = 10**6
+_INSULATOR = Problem(_ROWS, ROW_ENTRIES * _ROWS, ROW_ENTRIES, ROW_ENTRIES * _ROWS, _ROWS, "complex128", 32)
 UNITS = (
-    *(stored_unit("complex128", 32, mode=mode) for mode in (PLAIN, NO_DOTS)),
+    *(csr_unit("complex128", 32, csr_shape(_INSULATOR), mode=mode) for mode in (PLAIN, NO_DOTS)),
     *(
         staged_unit(
             dtype, width, slots=96, code_bytes=576, value_bytes=0 if table else 4096, dictionary=table, work=work,
-            mode=mode,
+            mode=mode, shape=staged_shape(width, dtype, ROW_ENTRIES),
         )
         for dtype, width, table, work, mode in (
             ("complex128", 32, 0, "", NO_DOTS), ("complex128", 32, 0, "", PLAIN), ("complex128", 45, 16, "", FULL),

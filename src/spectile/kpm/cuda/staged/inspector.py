@@ -1,4 +1,4 @@
-"""Inspector of the staged GPU kernel (``staged.cu``): which rows of V lie where in shared memory, and when.
+"""Inspector of the staged GPU kernel (``kernel.cu``): which rows of V lie where in shared memory, and when.
 
 Rows of the matrix are grouped into pages of four.  Every worker (a thread block) owns a list of pages, cut into tiles.
 A page of V is copied into a slot before the first tile that needs it and stays until the last, or until the slot is
@@ -11,18 +11,28 @@ All of it happens on the device (``inspector.cu``); the host learns a few sums.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.choose import INSPECTOR_THREADS, PAGE
-from spectile.kpm.cuda.units import inspector_unit
+from spectile.core.memory import free_bytes
+from spectile.kpm.cuda.common import BULK, PACKAGE
+from spectile.kpm.cuda.staged.when import INSPECTOR_THREADS, PAGE
 
 _MOST = 2**31 - 1
 _MOST_ON_HOST = 2**16
+
+
+@functools.cache
+def inspector_unit(value_bytes: int, *, wide: bool = False) -> Unit:
+    """Return the unit of the inspector (``inspector.cu``) for values of so many bytes."""
+    defines = {"BYTES": str(value_bytes), "THREADS": str(INSPECTOR_THREADS), "WIDE": str(int(wide))}
+    return Unit(PACKAGE, ("staged/inspector.cu",), BULK, defines)
 
 
 @dataclass(frozen=True)
@@ -166,7 +176,7 @@ def plan(
     runs: Sequence[tuple[int, int]] = (),
     num_columns: int = 0,
 ) -> Plan | None:
-    """Schedule a CSR matrix; None where a tile and those in flight beside it need more than the slots.
+    """Schedule a CSR matrix; None where the tiles in flight need more than the slots, or memory ends.
 
     Parameters
     ----------
@@ -216,6 +226,8 @@ def plan(
     if totals[0] or max(*totals, slots * (int(np.diff(on_host[1]).max()) + 1)) > _MOST:
         return None
     _, num_needs, num_codes, num_values = totals
+    if free_bytes() < 44 * num_needs + 16 * num_codes + PAGE * data.dtype.itemsize * num_values:
+        return None
 
     keys = cupy.empty(num_needs, np.int64)
     needed, tile_of, next_use, previous, slot_of = (cupy.empty(num_needs, np.int32) for _ in range(5))

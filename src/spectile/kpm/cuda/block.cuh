@@ -3,7 +3,7 @@
 // Block vectors are row-major (N, R).  LANES threads share a row, each holding COLUMNS vectors.
 //
 // Set by the launch code besides number.cuh's: LANES, COLUMNS, UNROLL, THREADS, BLOCKS (resident blocks a
-// multiprocessor), SELL (chunk height, 0 = CSR), MODE (0 plain product, 1 augmented without dots, 2 with dots), EXACT (1
+// multiprocessor), MODE (0 plain product, 1 augmented without dots, 2 with dots), EXACT (1
 // if every column exists).
 
 #include "number.cuh"

@@ -1,21 +1,31 @@
-"""KPM on the topological insulator without a stored matrix: one or two steps a sweep (``stencil.cu``)."""
+"""KPM on the topological insulator without a stored matrix: one or two steps a sweep (``kernel.cu``)."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from spectile.core.compile import Unit
+from spectile.core.compile import PORTABLE, Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.choose import SweepTile, sweep_launch, sweep_tile
-from spectile.kpm.cuda.units import sweep_unit
+from spectile.kpm.cuda.common import PACKAGE, REAL
+from spectile.kpm.cuda.stencil.when import SweepTile, sweep_launch, sweep_tile
 from spectile.kpm.operators.topological_insulator import MASS, TopologicalInsulator
 from spectile.kpm.types import Array
 
 _FILL = Shape((1024,), 256)
+
+
+@functools.cache
+def sweep_unit(dtype: str, nz: int, tile: SweepTile) -> Unit:
+    """Return the unit of the matrix-free sweep: type, height of the sample, tile."""
+    defines = {
+        "REAL": REAL[dtype], "NZ": str(nz), "TY": str(tile.lines), "STEPS": str(tile.steps), "AHEAD": str(tile.ahead)
+    }  # fmt: skip
+    return Unit(PACKAGE, ("stencil/kernel.cu",), PORTABLE, defines)
 
 
 @dataclass(frozen=True)
@@ -61,8 +71,19 @@ class StencilOperator:
         self.potential = cupy.asarray(sample.potential[self.held], self.real)
 
     def tile(self, steps: int) -> SweepTile:
-        """Return the tile of a sweep of so many steps on the current device."""
-        return sweep_tile(self.sample.ny, self.sample.nz, steps, self.dtype.itemsize, describe())
+        """Return the tile of a sweep of so many steps on the current device.
+
+        Raises
+        ------
+        MemoryError
+            If a line of the sample does not fit into a block's shared memory.
+        """
+        tile = sweep_tile(self.sample.ny, self.sample.nz, steps, self.dtype.itemsize, describe())
+        if tile is None:
+            raise MemoryError(
+                f"nz={self.sample.nz} is too high for the matrix-free kernel: pass sample.matrix() instead"
+            )
+        return tile
 
     def unit(self, steps: int) -> Unit:
         """Return the unit that this operator launches for so many steps a sweep."""

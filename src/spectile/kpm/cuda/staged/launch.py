@@ -1,7 +1,8 @@
-"""The stored matrix on Hopper and later: V staged through shared memory by an inspector's plan (``staged.cu``)."""
+"""The stored matrix on Hopper and later: V staged through shared memory by an inspector's plan (``kernel.cu``)."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,14 +10,57 @@ import numpy as np
 from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.choose import PAGE, StagedRoom, StagedShape, staged_launch, staged_room, staged_shape
-from spectile.kpm.cuda.inspector import Plan, lattice_of, plan
+from spectile.kpm.cuda.common import BULK, FULL, PACKAGE, REAL, number_defines
+from spectile.kpm.cuda.staged.inspector import Plan, lattice_of, plan
+from spectile.kpm.cuda.staged.when import PAGE, StagedRoom, StagedShape, staged_launch, staged_room, staged_shape
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
-from spectile.kpm.cuda.units import FULL, staged_unit
 
 #: Rows to compute, each (start, stop).
 Runs = tuple[tuple[int, int], ...]
+
+
+@functools.cache
+def staged_unit(
+    dtype: str,
+    num_vectors: int,
+    *,
+    slots: int,
+    code_bytes: int,
+    value_bytes: int,
+    dictionary: int = 0,
+    work: str = "",
+    mode: int = FULL,
+    shape: StagedShape,
+) -> Unit:
+    """Return the unit of the staged kernel.
+
+    Parameters
+    ----------
+    dtype : str
+        Storage type of matrix and vectors.
+    num_vectors : int
+        R.
+    slots, code_bytes, value_bytes : int
+        Pages of V in shared memory; bytes of a tile's codes and values at most.
+    dictionary : int
+        Values in the table, 0 where each entry's value is stored.
+    work : str
+        Storage type whose precision the arithmetic has; `dtype` if empty.
+    mode : int
+        PLAIN, NO_DOTS or FULL.
+    shape : StagedShape
+        Shape of the kernel.
+    """
+    defines = number_defines(dtype) | {
+        "WORK": REAL[work or dtype],
+        "LANES": "8", "COLUMNS": str(shape.pieces * shape.vector), "UNROLL": "1", "THREADS": str(shape.threads),
+        "PRODUCERS": str(shape.producers), "BLOCKS": "1", "MODE": str(mode),
+        "EXACT": str(int(num_vectors % shape.columns == 0)), "PIECES": str(shape.pieces), "TILE": str(shape.tile),
+        "DEPTH": str(shape.depth), "SLOTS": str(slots), "CODE_BYTES": str(code_bytes),
+        "VALUE_BYTES": str(value_bytes), "DICTIONARY": str(dictionary),
+    }  # fmt: skip
+    return Unit(PACKAGE, ("staged/kernel.cu",), BULK, defines)
 
 
 class Planned(NamedTuple):
@@ -49,7 +93,7 @@ class StagedOperator(StoredOperator):
         float32, float64, complex64 or complex128.  Columns from N on are rows of V that others compute; N is then a
         multiple of four.
     tuning : StagedShape or None
-        Shape of the kernel; None takes :func:`spectile.kpm.cuda.choose.staged_shape`.
+        Shape of the kernel; None takes :func:`spectile.kpm.cuda.staged.when.staged_shape`.
 
     Raises
     ------
@@ -62,30 +106,26 @@ class StagedOperator(StoredOperator):
     table: Any = None
     kinds: Any = None
 
-    def __init__(self, matrix: Any, tuning: StagedShape | None = None) -> None:
+    def __init__(self, matrix: Any, tuning: StagedShape | None = None, longest: int | None = None) -> None:
         import cupy
 
-        self.num_rows, self.dtype, self.layout = int(matrix.shape[0]), np.dtype(matrix.dtype), "csr"
+        super().__init__(matrix, longest)
         self.num_columns = int(matrix.shape[1])
         if self.num_columns > self.num_rows and self.num_rows % PAGE:
             raise ValueError(f"{self.num_rows} own rows and rows of others beside them: give a multiple of {PAGE}")
-        self._tuning, self.wide = tuning, False
-        self.indptr = cupy.asarray(matrix.indptr)
-        self.indices = cupy.asarray(matrix.indices).astype(np.int32, copy=False)
+        self._tuning = tuning
         self.lattice = lattice_of(self.indptr, self.indices, cupy)
-        self.longest = max(1, int((self.indptr[1:] - self.indptr[:-1]).max()))
-        self.data = cupy.asarray(matrix.data)
-        self._plans: dict[tuple[StagedShape, int, Runs], Planned] = {}
+        self._plans: dict[tuple[StagedShape, int, Runs], Planned | None] = {}
 
-    def planned(self, num_vectors: int, runs: Runs = ()) -> Planned:
-        """Return the plan for R vectors.
+    def copies(self, num_vectors: int) -> float | None:
+        """Return how often a row of V is copied to shared memory, or None where the inspector finds no plan."""
+        made = self.planned(num_vectors)
+        return None if made is None else made.plan.reuse
+
+    def planned(self, num_vectors: int, runs: Runs = ()) -> Planned | None:
+        """Return the plan for R vectors; None if the tiles in flight couple more rows than shared memory holds.
 
         `runs` names the rows to compute, each (start, stop), multiples of four; all rows if empty.
-
-        Raises
-        ------
-        MemoryError
-            If the tiles in flight couple more rows than shared memory holds.
         """
         shape = self._kernel(num_vectors)
         key = (shape, -(-num_vectors // shape.columns), runs)
@@ -93,14 +133,14 @@ class StagedOperator(StoredOperator):
             self._plans[key] = self._plan(shape, num_vectors, runs)
         return self._plans[key]
 
-    def _plan(self, shape: StagedShape, num_vectors: int, runs: Runs) -> Planned:
+    def _plan(self, shape: StagedShape, num_vectors: int, runs: Runs) -> Planned | None:
         import cupy
 
         parts = [(start // PAGE, stop // PAGE) for start, stop in runs]
         pages = sum(stop - start for start, stop in parts) or -(-self.num_rows // PAGE)
         wave, line = self.lattice
         room = staged_room(
-            shape, num_vectors, pages, self.longest, wave, self.dtype.itemsize, self._table_bytes, describe()
+            shape, num_vectors, pages, max(1, self.longest), wave, self.dtype.itemsize, self._table_bytes, describe()
         )
         turns = room.turns
         if not (4 * room.workers * turns <= wave <= pages // 2):
@@ -111,11 +151,17 @@ class StagedOperator(StoredOperator):
             num_columns=self.num_columns,
         )  # fmt: skip
         if not made:
-            raise MemoryError("the rows of this matrix need more of V at a time than shared memory holds")
+            return None
         arrays = [made.tiles, made.first, made.loads, made.codes, made.values]
         table = cupy.zeros(1, self.dtype) if self.table is None else self.table
         launched = staged_launch(shape, room, num_vectors, self._table_bytes)
         return Planned(made, room, launched, [*arrays, table])
+
+    def _ready(self, num_vectors: int, runs: Runs) -> Planned:
+        made = self.planned(num_vectors, runs)
+        if made is None:
+            raise MemoryError("the rows of this matrix need more of V at a time than shared memory holds")
+        return made
 
     @property
     def _table_bytes(self) -> int:
@@ -130,18 +176,24 @@ class StagedOperator(StoredOperator):
         whole = num_vectors > chunk and num_vectors % chunk == 0
         return (num_vectors // chunk, self.num_rows, chunk) if whole else (self.num_rows, num_vectors)
 
-    def to_block(self, vectors: Any) -> Any:
-        """Return vectors of shape (N, R) as a block on the device."""
+    def to_block(self, vectors: Any, width: int | None = None) -> Any:
+        """Return vectors of shape (N, R) as a block on the device, `width` wide with zeros behind them."""
         import cupy
 
-        block, shape = super().to_block(vectors), self.shape(vectors.shape[1])
+        block = super().to_block(vectors, width)
+        shape = self.shape(block.shape[1])
         if len(shape) == 2:
             return block
         return cupy.ascontiguousarray(block.reshape(shape[1], shape[0], shape[2]).swapaxes(0, 1))
 
+    def from_block(self, block: Any, num_vectors: int) -> Any:
+        """Return the first R vectors of a block, shape (N, R), on the device."""
+        whole = block if block.ndim == 2 else block.swapaxes(0, 1).reshape(self.num_rows, -1)
+        return whole[:, :num_vectors]
+
     def unit(self, num_vectors: int, mode: int = FULL, runs: Runs = ()) -> Unit:
         """Return the unit that this operator launches for R vectors."""
-        room = self.planned(num_vectors, runs).room
+        room = self._ready(num_vectors, runs).room
         return staged_unit(
             str(self.dtype), num_vectors, slots=room.slots, code_bytes=room.code_bytes, value_bytes=room.value_bytes,
             dictionary=0 if self.table is None else self.table.size, work=self.work or "", mode=mode,
@@ -154,9 +206,14 @@ class StagedOperator(StoredOperator):
         """Return the step of R vectors.
 
         `rows` or `runs` name the rows to compute, as for :meth:`planned`.  Block vectors have :meth:`shape`, or (N, R).
+
+        Raises
+        ------
+        MemoryError
+            If there is no plan.
         """
         runs = runs or (() if rows is None else (rows,))
-        made, unit = self.planned(num_vectors, runs), self.unit(num_vectors, mode, runs)
+        made, unit = self._ready(num_vectors, runs), self.unit(num_vectors, mode, runs)
         chunk, columns, width = self._kernel(num_vectors).columns, np.int64(self.num_columns), np.int32(num_vectors)
 
         def settings(v: Any) -> tuple[Any, ...]:

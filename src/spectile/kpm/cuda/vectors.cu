@@ -6,21 +6,18 @@
 #include "sums.cuh"
 #include "phases.cuh"
 
-// SELL-32: the length of each row, and the slots of each chunk of 32 rows, which are as wide as the longest of them.  A
-// thread a row; lengths has room for whole chunks.
-extern "C" __global__ void sell_widths(const entry *__restrict__ pointer, long long rows, int *__restrict__ lengths,
-                                       long long *__restrict__ slots) {
+// The slots of each slice of 32 rows, as long as the longest of them and one at least.  A thread a row.
+extern "C" __global__ void slice_slots(const entry *__restrict__ pointer, long long rows, long long *__restrict__ slots) {
     const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (row / 32 * 32 >= rows) return;
     const int length = row < rows ? int(pointer[row + 1] - pointer[row]) : 0;
-    lengths[row] = length;
     const int width = __reduce_max_sync(0xffffffffu, length);
-    if (threadIdx.x % 32 == 0) slots[row / 32] = 32ll * width;
+    if (threadIdx.x % 32 == 0) slots[row / 32] = 32ll * max(1, width);
 }
 
-// Where the slots of each chunk begin, and at last where they end: one block sums `slots` in its order.
+// Where parts of so many items begin, and at last where they end: one block sums `slots` in its order.
 extern "C" __global__ void __launch_bounds__(1024)
-    sell_sum(const long long *__restrict__ slots, long long *__restrict__ start, long long chunks) {
+    running_sum(const long long *__restrict__ slots, long long *__restrict__ start, long long chunks) {
     __shared__ long long sums[32];
     const int thread = threadIdx.x % 32, warp = threadIdx.x / 32;
     long long before = 0;
@@ -51,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (threadIdx.x == 0) start[chunks] = before;
 }
 
-// Where chunks of the same number of slots begin.
+// Where slices of the same number of slots begin.
 extern "C" __global__ void even_starts(long long *__restrict__ starts, long long slots, long long size) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i < size) starts[i] = i * slots;
@@ -63,8 +60,8 @@ extern "C" __global__ void narrowed(const long long *__restrict__ from, int *__r
     if (i < size) to[i] = int(from[i]);
 }
 
-// Entries into the slots of their chunks, from start[chunk] on; fill-in is a zero in the row's own column.
-extern "C" __global__ void sell_fill(const entry *__restrict__ pointer, const int *__restrict__ indices,
+// Entries into the slots of their slices, from start[slice] on; fill-in is a zero in the row's own column.
+extern "C" __global__ void slice_fill(const entry *__restrict__ pointer, const int *__restrict__ indices,
                                      const number *__restrict__ data, long long rows, const long long *__restrict__ start,
                                      int *__restrict__ slot_indices, number *__restrict__ slot_data) {
     const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x, chunk = row / 32;
@@ -78,7 +75,7 @@ extern "C" __global__ void sell_fill(const entry *__restrict__ pointer, const in
     }
 }
 
-// Whether each row couples other columns than the row before it (grouped.cu): a warp a row.
+// Whether each row couples other columns than the row before it (boxed): a warp a row.
 extern "C" __global__ void group_begins(const entry *__restrict__ pointer, const int *__restrict__ indices, long long rows,
                                         bool *__restrict__ begins) {
     const long long row = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
@@ -135,9 +132,9 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (group == 0 && j < size) etas[(long long)blockIdx.y * size + j] = sums[x];
 }
 
-// Element (row, column) of a row-major block; `order` names the original row, or is null.
+// Element (row, column) of a row-major block, zero from column `held` on; `order` names the original row, or is null.
 extern "C" __global__ void random_phases(number *__restrict__ block, const int *__restrict__ order, long long rows,
-                                         int width, unsigned long long seed, unsigned long long first) {
+                                         int width, int held, unsigned long long seed, unsigned long long first) {
     for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < rows * width;
          i += (long long)gridDim.x * blockDim.x) {
         const unsigned long long row = order ? order[i / width] : i / width;
@@ -150,7 +147,7 @@ extern "C" __global__ void random_phases(number *__restrict__ block, const int *
 #else
         n.x = bits >> 63 ? -1 : 1;
 #endif
-        block[i] = n;
+        block[i] = i % width < held ? n : zero();
     }
 }
 

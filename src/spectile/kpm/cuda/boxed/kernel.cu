@@ -24,7 +24,7 @@ static __device__ __forceinline__ void multiply(double (&c)[4], double a0, doubl
     mma_f64(c, a, b);
 }
 #else
-#include "thirds.cuh"
+#include "boxed/thirds.cuh"
 #endif
 
 constexpr int MOST_ROWS = 8;  // of a group

@@ -1,0 +1,36 @@
+"""What the kernels on stored matrices share: how types, modes and shapes become defines, and what each kernel needs."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from spectile.core.compile import PORTABLE, Unit
+
+#: Where the sources lie.
+PACKAGE = "spectile.kpm.cuda"
+#: Bulk copies are Hopper's and later.
+BULK = tuple(arch for arch in PORTABLE if int(arch[3:].rstrip("a")) >= 90)
+REAL = {"complex128": "double", "complex64": "float", "float64": "double", "float32": "float"}
+#: The product alone (W = H V), the augmented one without scalar products, and with them.
+PLAIN, NO_DOTS, FULL = 0, 1, 2
+
+
+def number_defines(dtype: Any, wide: bool = False) -> dict[str, str]:
+    """Return what ``number.cuh`` reads: the type of a number, and whether row pointers have 64 bits."""
+    name = str(np.dtype(dtype))
+    return {"REAL": REAL[name], "COMPLEX": str(int(name.startswith("complex"))), "WIDE": str(int(wide))}
+
+
+@functools.cache
+def vectors_unit(dtype: str, *, wide: bool = False) -> Unit:
+    """Return the unit of what comes before and beside the recurrence (``vectors.cu``)."""
+    return Unit(PACKAGE, ("vectors.cu",), PORTABLE, number_defines(dtype, wide))
+
+
+@functools.cache
+def inspect_unit(dtype: str, *, wide: bool = False, lanes: int = 1) -> Unit:
+    """Return the unit of the look at a matrix (``inspect.cu``), with so many lanes for a row."""
+    return Unit(PACKAGE, ("inspect.cu",), PORTABLE, {**number_defines(dtype, wide), "LANES": str(lanes)})

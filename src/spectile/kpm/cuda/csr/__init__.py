@@ -1,0 +1,1 @@
+"""The product on CSR rows of any length."""

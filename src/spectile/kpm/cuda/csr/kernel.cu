@@ -1,0 +1,141 @@
+// KPM on a stored matrix in CSR, rows of any length: the augmented product of the paper (Figures 4 and 5).
+//
+//   W = scale H V + shift V - keep W, with <V|V> and Re <W|V> of each column on the fly
+//
+//   for every row i, ROWS of them a warp side by side:
+//       sum = 0
+//       for k in the row's entries, SPLIT threads taking every SPLIT-th, UNROLL of each thread in flight:
+//           sum += value[k] * V[index[k]]             LANES threads hold PIECES pieces of VECTOR adjacent vectors
+//       add the SPLIT sums; the first of the SPLIT threads writes W[i] and adds to its scalar products
+//
+// Invariant: when a row's V is asked for, its entries are in registers, the entries of the warp's next row are on their
+// way, and the places of the row after that are known.  A load that depends on a condition would be waited for by itself,
+// so beyond its end a row reads its last entry again, times zero.  The order of every sum is fixed by the shape.
+#include "block.cuh"
+#include "piece.cuh"
+
+// Rows first_row, ..., rows - 1 are computed; columns may lie beyond them.  partial: (gridDim.x, 2, R)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    csr(const entry *__restrict__ pointer, const int *__restrict__ indices, const number *__restrict__ data,
+        const number *__restrict__ v, number *__restrict__ w, double *__restrict__ partial, long long first_row,
+        long long rows, int width, double scale_, double shift_, double keep_) {
+    const real scale = scale_, shift = shift_, keep = keep_;
+    const int lane = threadIdx.x % LANES, part = threadIdx.x / LANES % SPLIT;
+    const int sub = threadIdx.x % 32 / (LANES * SPLIT), warp = threadIdx.x / 32;
+    constexpr int ROWS_A_TURN = 32 / (LANES * SPLIT);
+    const int column = blockIdx.y * SPAN + lane * VECTOR;
+    double even[COLUMNS], odd[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) even[c] = odd[c] = 0;
+    // Columns that do not exist read the first one instead: loads without conditions are in flight together.
+    bool exists[PIECES];
+    int held[PIECES];
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) {
+        exists[p] = EXACT || column + p * LANES * VECTOR < width;
+        held[p] = exists[p] ? column + p * LANES * VECTOR : 0;
+    }
+
+    // Blocks walk through the rows side by side, so that near ones find each other in the L1 cache.
+    const long long last = rows, step = (long long)gridDim.x * WARPS * ROWS_A_TURN;
+    long long place = first_row + ((long long)blockIdx.x * WARPS + warp) * ROWS_A_TURN + sub;
+    struct Place {
+        long long row;
+        entry at;
+        int count;
+    };
+    auto find = [&]() {
+        const long long row = min(place, last);
+        place += step;
+        if (row >= last) return Place{last, 0, 0};
+        const entry at = pointer[row];
+        return Place{row, at, int(pointer[row + 1] - at)};
+    };
+    // UNROLL entries of this thread from its k-th on.
+    struct Entries {
+        int index[UNROLL];
+        number value[UNROLL];
+    };
+    auto entries = [&](const Place &place, int k) {
+        Entries e;
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const int wanted = (k + u) * SPLIT + part;
+            const entry from = place.count > 0 ? place.at + min(wanted, place.count - 1) : 0;
+            e.index[u] = __ldg(indices + from);
+            e.value[u] = data[from];
+            if (wanted >= place.count) e.value[u] = zero();
+        }
+        return e;
+    };
+    number sum[COLUMNS];
+    auto add = [&](const Entries &e) {
+        piece other[UNROLL][PIECES];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+#pragma unroll
+            for (int p = 0; p < PIECES; ++p) other[u][p] = load(v + (long long)e.index[u] * width + held[p]);
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+#pragma unroll
+            for (int c = 0; c < COLUMNS; ++c) multiply_add(sum[c], e.value[u], other[u][c / VECTOR].n[c % VECTOR]);
+    };
+
+    Place mine = find(), next = find(), later = find();
+    Entries now = entries(mine, 0);
+    while (__any_sync(0xffffffffu, mine.row < last)) {
+        const Place row = mine;
+        const long long line = min(row.row, last - 1) * width;
+        piece own[PIECES], old[PIECES];
+        if (MODE > 0 && part == 0) {
+#pragma unroll
+            for (int p = 0; p < PIECES; ++p) old[p] = load_once(w + line + held[p]), own[p] = load(v + line + held[p]);
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) sum[c] = zero();
+        mine = next, next = later, later = find();
+        const Entries soon = entries(mine, 0);
+        add(now);
+        now = soon;
+        for (int k = UNROLL; k * SPLIT < row.count; k += UNROLL) add(entries(row, k));
+        // The entries of the next row but one: a thread of the row a line of 128 bytes.
+        const int thread = threadIdx.x % (LANES * SPLIT);
+        if (thread * 128 < next.count * int(sizeof(number)))
+            prefetch_l2(reinterpret_cast<const char *>(data + next.at) + thread * 128);
+        if (thread * 128 < next.count * int(sizeof(int)))
+            prefetch_l2(reinterpret_cast<const char *>(indices + next.at) + thread * 128);
+#pragma unroll
+        for (int distance = LANES; distance < LANES * SPLIT; distance *= 2)
+#pragma unroll
+            for (int c = 0; c < COLUMNS; ++c) {
+                sum[c].x += __shfl_xor_sync(0xffffffffu, sum[c].x, distance);
+#if COMPLEX
+                sum[c].y += __shfl_xor_sync(0xffffffffu, sum[c].y, distance);
+#endif
+            }
+        if (row.row >= last || part > 0) continue;
+#pragma unroll
+        for (int p = 0; p < PIECES; ++p)
+            if (exists[p]) {
+                piece fresh;
+#pragma unroll
+                for (int n = 0; n < VECTOR; ++n)
+                    fresh.n[n] = advanced(sum[p * VECTOR + n], own[p].n[n], old[p].n[n], scale, shift, keep,
+                                          even[p * VECTOR + n], odd[p * VECTOR + n]);
+                store_once(w + line + held[p], fresh);
+            }
+    }
+#if MODE == 2
+    __shared__ double sums[WARPS * 2 * SPAN];
+    sum_rows(even, odd);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c)
+        if (threadIdx.x % 32 < LANES) {
+            const int target = (c / VECTOR * LANES + lane) * VECTOR + c % VECTOR;
+            sums[2 * warp * SPAN + target] = even[c];
+            sums[(2 * warp + 1) * SPAN + target] = odd[c];
+        }
+    __syncthreads();
+    sum_warps(sums, WARPS, partial, width);
+#endif
+}

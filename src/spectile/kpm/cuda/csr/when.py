@@ -1,0 +1,79 @@
+"""When rows of any length are multiplied from CSR (``kernel.cu``), in which shape, and what that costs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spectile.core.devices import Device
+from spectile.core.launch import Shape
+from spectile.core.tiling import ceil_div
+from spectile.kpm.cuda.problem import Lanes, Problem, lanes_of, loads_of, seconds, streamed, threads_of
+
+# Bytes of a row of V from which a thread has twice the entries in flight, and up to which threads share entries.
+_WIDE_ROW, _SHARED_ROW = 128, 64
+# Entries of a row on average up to which one thread takes them all, and entries of each of several.
+_ALONE, _SHARE = 16, 4
+# Fit to 747 random matrices on an H100 (docs/how/kpm.md): time as bytes of a copy, for each byte that must move, each
+# load of a thread from V, and each row.
+_STREAM, _LOAD, _ROW = 1.08, 3.5, 6.5
+
+
+class CsrShape(NamedTuple):
+    """Shape of the kernel.
+
+    Attributes
+    ----------
+    lanes : Lanes
+        How threads share a row of V.
+    split : int
+        Threads that share a row's entries.
+    unroll : int
+        Entries of a thread in flight.
+    threads : int
+        Threads of a block, of which a multiprocessor has one.
+    """
+
+    lanes: Lanes
+    split: int
+    unroll: int
+    threads: int
+
+
+def applies(problem: Problem, device: Device) -> str:
+    """Return why the kernel does not take this; it takes everything."""
+    return ""
+
+
+def widths(problem: Problem) -> tuple[int, ...]:
+    """Return the widths that R vectors may have: as many as they are, or whole loads of a thread."""
+    return loads_of(problem)
+
+
+def shape(problem: Problem) -> CsrShape:
+    """Return the shape: each thread has four to eight entries of a row, fewer threads share them where V is wide."""
+    lanes = lanes_of(problem, paired=False)
+    split = 1
+    if problem.mean > _ALONE and problem.row_bytes <= _SHARED_ROW:
+        each = _SHARE * max(1, problem.row_bytes // 16)
+        split = min(32 // lanes.lanes, 1 << (int(problem.mean / each) | 1).bit_length() - 1)
+    unroll = 8 if problem.row_bytes >= _WIDE_ROW else 4
+    # Two rows' entries; V and W of a row, the rows of V that its entries name, and the sum; sums in float64; addresses.
+    number, own = problem.item // 4, lanes.vector * lanes.pieces * problem.item // 4
+    registers = 2 * unroll * (1 + number) + (3 + unroll) * own + 4 * lanes.vector * lanes.pieces + 40
+    return CsrShape(lanes, split, unroll, threads_of(registers, lanes.columns))
+
+
+def launch(shape: CsrShape, rows: int, vectors: int, device: Device) -> Shape:
+    """Return the launch on so many rows: blocks go through them side by side."""
+    once = shape.threads // (shape.lanes.lanes * shape.split)
+    blocks = max(1, min(device.multiprocessors, ceil_div(rows, once)))
+    return Shape((blocks, ceil_div(vectors, shape.lanes.columns)), shape.threads)
+
+
+def cost(problem: Problem, device: Device) -> float:
+    """Return the seconds that a step should take."""
+    lanes = lanes_of(problem, paired=False)
+    chunks = ceil_div(problem.vectors, lanes.columns)
+    loads = problem.entries * lanes.lanes * lanes.pieces * chunks
+    moved = _STREAM * streamed(problem, problem.entries, chunks) + _LOAD * loads + _ROW * problem.rows * chunks
+    return seconds(problem, device, moved)

@@ -1,1 +1,0 @@
-"""KPM's CUDA C++: a recurrence step on rows, staged rows or a stencil, and what comes before it."""

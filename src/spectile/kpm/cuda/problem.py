@@ -1,0 +1,130 @@
+"""What the choice of a kernel knows of a matrix and a block of vectors, and what a step costs by it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from spectile.core.devices import Device
+from spectile.core.tiling import ceil_div
+
+#: Registers of a multiprocessor, and threads whose loads hide the memory's latency where each has several in flight.
+REGISTERS, MOST_THREADS = 65536, 640
+#: Bytes that a thread reads at once.
+LOAD_BYTES = 16
+#: Barriers, and what the driver keeps of a block's shared memory.
+STATIC_BYTES = 1024
+#: Part of the specified bandwidth that a copy reaches.
+_COPIED = 0.9
+#: float32 multiply-adds a second of a multiprocessor.
+_MULTIPLY_ADDS = 128 * 1.5e9
+
+
+class Problem(NamedTuple):
+    """A stored matrix and a block of vectors.
+
+    Attributes
+    ----------
+    rows, entries, longest : int
+        Rows and entries of the matrix, and entries of its longest row.
+    slots : int
+        Slots of its sliced ELLPACK form.
+    groups : int
+        Groups of up to eight adjacent rows with the same columns.
+    dtype : str
+        float32, float64, complex64 or complex128.
+    vectors : int
+        R, padding included.
+    """
+
+    rows: int
+    entries: int
+    longest: int
+    slots: int
+    groups: int
+    dtype: str
+    vectors: int
+
+    @property
+    def item(self) -> int:
+        """Bytes of a number."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether a number has two parts."""
+        return self.dtype.startswith("complex")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of V."""
+        return self.vectors * self.item
+
+    @property
+    def mean(self) -> float:
+        """Entries of a row on average."""
+        return self.entries / self.rows
+
+
+class Lanes(NamedTuple):
+    """How the threads of a warp share a row of V.
+
+    Attributes
+    ----------
+    vector, lanes, pieces : int
+        Adjacent vectors that a thread reads at once, threads of a row, and pieces of a thread.
+    """
+
+    vector: int
+    lanes: int
+    pieces: int
+
+    @property
+    def columns(self) -> int:
+        """Vectors of a row's threads."""
+        return self.vector * self.lanes * self.pieces
+
+
+def lanes_of(problem: Problem, paired: bool) -> Lanes:
+    """Return 16 bytes a thread where R allows it, and a second piece where a row needs more than a warp.
+
+    With `paired`, rows of more than two threads take two pieces a thread, too.
+    """
+    vector = max(1, LOAD_BYTES // problem.item)
+    while problem.vectors % vector:
+        vector //= 2
+    needed = ceil_div(problem.vectors, vector)
+    lanes = min(32, 1 << (needed - 1).bit_length())
+    if paired and lanes > 2:
+        return Lanes(vector, lanes if needed > lanes else lanes // 2, 2)
+    return Lanes(vector, lanes, 2 if needed > lanes else 1)
+
+
+def loads_of(problem: Problem) -> tuple[int, ...]:
+    """Return R, and R padded to whole loads of a thread; one vector is never padded."""
+    vectors, whole = problem.vectors, max(1, LOAD_BYTES // problem.item)
+    return (vectors,) if vectors == 1 or vectors % whole == 0 else (vectors, ceil_div(vectors, whole) * whole)
+
+
+def threads_of(registers: int, columns: int) -> int:
+    """Return the threads of a block that has a multiprocessor alone, each with so many registers.
+
+    The scalar products of a block's warps, two numbers for each of `columns` vectors, are static shared memory.
+    """
+    most = min(MOST_THREADS, REGISTERS // (registers + 3), 48 * 1024 // (16 * columns) * 32)
+    return max(128, most // 128 * 128)
+
+
+def seconds(problem: Problem, device: Device, moved: float) -> float:
+    """Return what a step takes: `moved` bytes at the rate of a copy, or the arithmetic if that is longer."""
+    numbers = problem.entries * problem.vectors * (4 if problem.is_complex else 1)
+    divisor = device.fp64_divisor if problem.item == (16 if problem.is_complex else 8) else 1
+    arithmetic = numbers * divisor / (device.multiprocessors * _MULTIPLY_ADDS)
+    return max(moved / (_COPIED * device.bytes_per_second), arithmetic)
+
+
+def streamed(problem: Problem, entries: int, chunks: int = 1) -> int:
+    """Return the least bytes of a step: `entries` once for each of `chunks` parts of R, V once, W twice."""
+    matrix = entries * (problem.item + 4) + 4 * problem.rows
+    return chunks * matrix + 3 * problem.rows * problem.row_bytes

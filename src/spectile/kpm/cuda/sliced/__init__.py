@@ -1,0 +1,1 @@
+"""The product on sliced ELLPACK."""

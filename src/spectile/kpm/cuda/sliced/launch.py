@@ -1,0 +1,76 @@
+"""A stored matrix in sliced ELLPACK on the device (``kernel.cu``)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from spectile.core.compile import PORTABLE, Unit
+from spectile.core.device import describe
+from spectile.core.launch import kernel
+from spectile.kpm.cuda.common import FULL, PACKAGE, number_defines
+from spectile.kpm.cuda.problem import Problem
+from spectile.kpm.cuda.sliced.layout import even_starts, slice_entries, slice_starts
+from spectile.kpm.cuda.sliced.when import SlicedShape, even_slots, is_even, launch, shape
+from spectile.kpm.cuda.step import Step
+from spectile.kpm.cuda.stored import MOST_NARROW, StoredOperator, narrowed
+
+
+@functools.cache
+def sliced_unit(dtype: str, num_vectors: int, shape: SlicedShape, *, wide: bool = False, mode: int = FULL) -> Unit:
+    """Return the unit for a type, a width of the block vector and a shape; `mode` is PLAIN, NO_DOTS or FULL."""
+    lanes = shape.lanes
+    defines = number_defines(dtype, wide) | {
+        "LANES": str(lanes.lanes), "COLUMNS": str(lanes.vector * lanes.pieces), "VECTOR": str(lanes.vector),
+        "PIECES": str(lanes.pieces), "UNROLL": str(shape.unroll), "UNIFORM": str(int(shape.uniform)),
+        "KEEP": str(int(shape.keep)), "THREADS": str(shape.threads), "BLOCKS": "1", "MODE": str(mode),
+        "EXACT": str(int(num_vectors % lanes.columns == 0)),
+    }  # fmt: skip
+    return Unit(PACKAGE, ("sliced/kernel.cu",), PORTABLE, defines)
+
+
+class SlicedOperator(StoredOperator):
+    """A stored Hermitian matrix on the device, rows of about as many entries as their neighbours.
+
+    Parameters
+    ----------
+    matrix : scipy or cupyx CSR matrix, shape (N, N) or (N, K)
+        float32, float64, complex64 or complex128.
+    longest : int or None
+        Entries of its longest row, counted if None.
+    """
+
+    overlaps = True
+
+    def __init__(self, matrix: Any, longest: int | None = None) -> None:
+        super().__init__(matrix, longest)
+        if is_even(self.num_rows, self.entries, self.longest):
+            starts, self.slots = (make(self.num_rows, self.longest) for make in (even_starts, even_slots))
+        else:
+            starts = slice_starts(self.indptr, self.dtype)
+            self.slots = int(starts[-1])
+        self.indices, self.data = slice_entries(self.indptr, self.indices, self.data, starts, self.slots)
+        self.wide = self.slots > MOST_NARROW
+        self.indptr = starts if self.wide else narrowed(starts)
+
+    def problem(self, num_vectors: int) -> Problem:
+        """Return what shapes are chosen by."""
+        return super().problem(num_vectors)._replace(longest=self.longest, slots=self.slots)
+
+    def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
+        """Return the unit that this operator launches for R vectors."""
+        return sliced_unit(str(self.dtype), num_vectors, self._shape(num_vectors), wide=self.wide, mode=mode)
+
+    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
+        """Return the step of R vectors; `rows` (start, stop) names the rows to compute, None takes all."""
+        start, stop = rows or (0, self.num_rows)
+        launched = launch(self._shape(num_vectors), stop - start, num_vectors, describe())
+        settings = np.int64(start), np.int64(stop), np.int32(num_vectors)
+        operands = self.indptr, self.indices, self.data
+        step = kernel(self.unit(num_vectors, mode), "sliced", beside_l1=1)
+        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)
+
+    def _shape(self, num_vectors: int) -> SlicedShape:
+        return shape(self.problem(num_vectors), describe())

@@ -1,0 +1,168 @@
+"""When V is staged through shared memory (``kernel.cu``), in which shape, and what that costs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spectile.core.devices import Device
+from spectile.core.launch import Shape
+from spectile.core.tiling import ceil_div
+from spectile.kpm.cuda.problem import STATIC_BYTES, Problem, seconds, streamed
+
+# Bytes of a row of V from which a copy of it pays.
+_LEAST_ROW_BYTES = 64
+# As in ``csr/when.py``, for each byte, each product of two numbers, and each row.
+_STREAM, _WORD, _ROW = 0.89, 0.03, 194.0
+#: Slots that the inspector keeps in order, and a code can name: 16 bits are a slot and one of its four rows.
+MOST_SLOTS = 512
+PAGE = 4
+#: Threads of a block of the inspector (``inspector.cu``): four tiles, whose pages lie in shared memory.
+INSPECTOR_THREADS = 128
+
+
+class StagedShape(NamedTuple):
+    """Shape of the kernel for a width of the block vector.
+
+    Attributes
+    ----------
+    vector : int
+        Numbers of 16 bytes.
+    pieces : int
+        16-byte pieces of a row that a thread holds.
+    tile, depth : int
+        Pages of a tile, tiles in flight or at work.
+    workers, producers : int
+        Warps that compute, and warps that issue copies.
+    """
+
+    vector: int
+    pieces: int
+    tile: int
+    depth: int
+    workers: int
+    producers: int
+
+    @property
+    def columns(self) -> int:
+        """Vectors of a block."""
+        return 8 * self.pieces * self.vector
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in shared memory."""
+        return 128 * self.pieces
+
+    @property
+    def groups(self) -> int:
+        """Tiles at work."""
+        return self.workers // self.tile
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * (self.workers + self.producers)
+
+
+# Pieces, and the shape that was fastest for them on an H200.  Tiles of a narrow block have many pages: a tile costs
+# about 0.25 us, however short its rows are (measured).  Tiles of short rows name more pages for each entry.
+_STAGED_SHAPES = ((1, (16, 4, 16, 8)), (2, (12, 4, 12, 8)), (4, (4, 5, 12, 4)))
+_SHORT, _SHORT_SHAPE = 8, (4, 4, 8, 4)
+
+
+def applies(problem: Problem, device: Device) -> str:
+    """Return why the kernel does not take this, in a few words; empty if it does, and the inspector finds a plan."""
+    if device.compute_capability < (9, 0):
+        return "a device before Hopper"
+    if problem.row_bytes < _LEAST_ROW_BYTES or problem.row_bytes % 16:
+        return f"rows of V of {problem.row_bytes} bytes"
+    return ""
+
+
+def widths(problem: Problem) -> tuple[int, ...]:
+    """Return the width that R vectors have: whole 16 bytes, of which a copy is long enough; none for one vector."""
+    whole = 16 // problem.item
+    least = max(problem.vectors, _LEAST_ROW_BYTES // problem.item)
+    return () if problem.vectors == 1 else (ceil_div(least, whole) * whole,)
+
+
+def cost(problem: Problem, device: Device, copies: float) -> float:
+    """Return the seconds that a step should take that copies each row of V so many times to shared memory."""
+    chunks = ceil_div(problem.vectors, staged_shape(problem.vectors, problem.dtype, problem.longest).columns)
+    words = problem.entries * problem.vectors * (4 if problem.is_complex else 1)
+    again = (copies - 1) * problem.rows * problem.row_bytes
+    moved = _STREAM * (streamed(problem, problem.entries, chunks) + again)
+    return seconds(problem, device, moved + _WORD * words + _ROW * problem.rows * chunks)
+
+
+def staged_shape(num_vectors: int, dtype: Any, longest: int) -> StagedShape:
+    """Return the shape of the kernel for R vectors and a matrix of so many entries in a row at most."""
+    vector = 16 // np.dtype(dtype).itemsize
+    pieces, shape = next((each for each in _STAGED_SHAPES if num_vectors <= 8 * each[0] * vector), _STAGED_SHAPES[-1])
+    if longest <= _SHORT and pieces == _STAGED_SHAPES[-1][0]:
+        shape = _SHORT_SHAPE
+    return StagedShape(vector, pieces, *shape)
+
+
+class StagedRoom(NamedTuple):
+    """How the kernel divides rows and shared memory.
+
+    Attributes
+    ----------
+    slots : int
+        Pages of V in shared memory: none, or fewer, if the codes and values of a stage leave too little space.
+    code_bytes, value_bytes : int
+        Bytes of a stage's codes and values.
+    workers : int
+        Thread blocks that share the rows, for each chunk of vectors.
+    turns : int
+        Parts of each: three planes of a part, and what lies around it, fit into the slots.
+    """
+
+    slots: int
+    code_bytes: int
+    value_bytes: int
+    workers: int
+    turns: int
+
+
+def staged_room(
+    shape: StagedShape, num_vectors: int, pages: int, longest: int, wave: int, item_bytes: int, table_bytes: int,
+    device: Device,
+) -> StagedRoom:  # fmt: skip
+    """Return how rows and shared memory are divided.
+
+    Parameters
+    ----------
+    shape : StagedShape
+        The kernel's shape.
+    num_vectors : int
+        R.
+    pages : int
+        Pages of rows to compute.
+    longest : int
+        Entries of the longest row.
+    wave : int
+        Pages of a wave, a plane of the lattice.
+    item_bytes, table_bytes : int
+        Bytes of a stored value, and of the table of values (then none is stored; zero without one).
+    device : Device
+        The device.
+    """
+    workers = min(max(1, device.multiprocessors // ceil_div(num_vectors, shape.columns)), pages)
+    code_bytes = shape.tile * (16 + ceil_div(longest, 4) * 32 * (2 if table_bytes else 1))
+    value_bytes = 0 if table_bytes else shape.tile * PAGE * longest * item_bytes
+    left = device.shared_bytes - STATIC_BYTES - shape.depth * (code_bytes + value_bytes) - table_bytes
+    slots = min(left // (PAGE * shape.row_bytes), MOST_SLOTS)
+    turns = max(1, math.ceil(wave / (workers * 0.3 * max(1, slots))))
+    return StagedRoom(slots, code_bytes, value_bytes, workers, turns)
+
+
+def staged_launch(shape: StagedShape, room: StagedRoom, num_vectors: int, table_bytes: int) -> Shape:
+    """Return the launch of ``staged``."""
+    shared = room.slots * PAGE * shape.row_bytes + shape.depth * (room.code_bytes + room.value_bytes) + table_bytes
+    # The sums of the scalar products take the slots' place.
+    shared = max(shared, 2 * shape.columns * 8 * shape.workers)
+    return Shape((room.workers, ceil_div(num_vectors, shape.columns)), shape.threads, shared)

@@ -1,0 +1,1 @@
+"""The product with the topological insulator, whose matrix is not stored."""

@@ -1,0 +1,86 @@
+"""One look at a matrix on the device: groups of rows that share columns, adjoints, bounds."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile_study.inputs.hamiltonians import hamiltonian
+
+from ...blocks import block_matrix
+
+pytestmark = pytest.mark.gpu
+
+SEED = int(np.random.SeedSequence().generate_state(1)[0])
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_groups_of_blocks_of_every_size(dtype):
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.cuda.boxed.groups import groups_of
+
+    rng = np.random.default_rng(SEED)
+    for cells in (1, 2, 37, 300):
+        H = block_matrix(cells, 20, 3, dtype, rng)
+        edges = groups_of(csr_matrix(H)).get()
+        assert edges[0] == 0 and edges[-1] == H.shape[0] and np.diff(edges).min() >= 1 and np.diff(edges).max() <= 8
+        for first, last in itertools.pairwise(edges):
+            rows = [H.indices[H.indptr[i] : H.indptr[i + 1]].tolist() for i in range(first, last)]
+            assert all(row == rows[0] for row in rows), f"seed {SEED}"
+
+
+def test_groups_and_adjoints_are_found():
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.cuda.boxed.groups import groups_of
+    from spectile.kpm.cuda.inspection import inspect
+
+    rng = np.random.default_rng(SEED)
+    for most in (9, 21):  # with and without runs of more than eight rows
+        sizes = rng.integers(1, most, 40)
+        H = sp.block_diag([np.ones((size, size)) for size in sizes]).tocsr()
+        edges = groups_of(csr_matrix(H)).get()
+        assert set(np.append(0, np.cumsum(sizes))) <= set(edges.tolist()) and np.diff(edges).max() <= 8
+        if most == 9:
+            np.testing.assert_array_equal(edges, np.append(0, np.cumsum(sizes)))
+        assert inspect(csr_matrix(H)).difference == 0
+    for size, wanted in ((1, [0, 1]), (8, [0, 8]), (9, [0, 4, 9]), (33, [0, 6, 13, 19, 26, 33])):
+        np.testing.assert_array_equal(groups_of(csr_matrix(sp.csr_matrix(np.ones((size, size))))).get(), wanted)
+    wannier = hamiltonian("wannier", 3000, np.float64)
+    row = int(rng.integers(wannier.shape[0]))
+    changed = wannier.copy()
+    at = wannier.indptr[row] + (0 if wannier.indices[wannier.indptr[row]] != row else 1)
+    changed.data[at] += 0.25
+    assert inspect(csr_matrix(changed)).difference == pytest.approx(0.25)
+    for row, column in ((5, 1500), (1500, 5)):  # no partner on either side of the diagonal
+        lonely = wannier.tolil()
+        lonely[row, column] = 0.5
+        assert inspect(csr_matrix(lonely.tocsr())).difference == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["wannier", "graphene"])  # a warp and a thread look at a row
+def test_inspection_says_what_scipy_says(kind, dtype):
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.bounds import gershgorin
+    from spectile.kpm.cuda.inspection import inspect
+
+    rng = np.random.default_rng(SEED)
+    for turn in range(8):
+        H = hamiltonian(kind, 3000, np.dtype(dtype)).tolil()
+        row, column = sorted(rng.choice(H.shape[0], 2, replace=False))
+        for changed in ((), ((row, column),), ((column, row),), ((row, column), (column, row)))[turn % 4]:
+            H[changed] = rng.uniform(0.1, 3)  # mostly where no entry was
+        H = H.tocsr().astype(dtype)
+        if turn >= 4:
+            H.data[rng.integers(H.nnz)] += rng.uniform(0, 1)
+        seen = inspect(csr_matrix(H))
+        assert seen.canonical and seen.finite and seen.longest == np.diff(H.indptr).max()
+        exact = H.astype(np.complex128)
+        assert seen.difference == pytest.approx(abs(exact - exact.conj().T).max(), rel=1e-12, abs=0), f"seed {SEED}"
+        assert seen.largest == pytest.approx(abs(exact).max(), rel=1e-12)
+        np.testing.assert_allclose(seen.bounds, gershgorin(exact), rtol=1e-12)
