@@ -31,8 +31,8 @@ ROWS = ("tests/gpu/tsparse/test_spgemm.py",)
 EIGH = ("tests/gpu/evd/test_eigh.py",)
 NARROW = ("tests/gpu/evd/test_narrow_families.py", "tests/gpu/evd/test_problems.py")
 DENSITY = ("tests/gpu/kpm/test_kpm.py", "tests/gpu/kpm/test_operators.py")
-GROUPED = ("tests/gpu/kpm/test_grouped.py",)
-_KERNELS, _ROWS, _EVD, _KPM = "nearsparse/cuda/kernels", "tsparse/cuda/rows", "evd/cuda", "kpm/cuda/kernels"
+GROUPED, STEPS = ("tests/gpu/kpm/test_inspection.py",), ("tests/gpu/kpm/test_rows.py",)
+_KERNELS, _ROWS, _EVD, _KPM = "nearsparse/cuda/kernels", "tsparse/cuda/rows", "evd/cuda", "kpm/cuda"
 
 FAULTS = (
     # SpAMM: the last column of an edge tile, a bound of an edge, the test itself, the order of norms, its range.
@@ -84,7 +84,8 @@ FAULTS = (
     Fault(
         f"{_KPM}/vectors.cu", "phase_bits(seed, row, first + i % width)", "phase_bits(seed, row, i % width)", DENSITY
     ),
-    Fault(f"{_KPM}/rows.cu", "for (; k < row.count; ++k", "for (; k + 1 < row.count; ++k", DENSITY),
+    Fault(f"{_KPM}/sliced/kernel.cu", "k < now.more; k += UNROLL", "k + 1 < now.more; k += UNROLL", STEPS),
+    Fault(f"{_KPM}/csr/kernel.cu", "if (wanted >= place.count) e.value[u] = zero();", "", STEPS),
 )
 
 
