@@ -1,5 +1,7 @@
 """The page about derivatives: what it shows runs."""
 
+import doctest
+import importlib
 import re
 from pathlib import Path
 
@@ -14,5 +16,16 @@ def test_examples_run(capsys):
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
         exec(block, names)
     # (1, 0, 0) and (0, 1, -1) / sqrt(2) belong to the eigenvalue 1; the triangle counts for both.
-    gradient, finite = capsys.readouterr().out.splitlines()
+    gradient, finite, sparse = capsys.readouterr().out.splitlines()
     assert gradient == "[[1.0, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, -1.0, 0.5]]" and finite == "True"
+    assert sparse == "[[4.0, 4.0], [0.0, 8.0]]"
+
+
+@pytest.mark.parametrize("library", ["jax", "torch"])
+def test_examples_of_docstrings_run(library):
+    pytest.importorskip(library)
+    module, said, runner = importlib.import_module(f"spectile.{library}"), [], doctest.DocTestRunner()
+    for name in module.__all__:
+        for test in doctest.DocTestFinder(recurse=False).find(getattr(module, name), name, globs={}):
+            runner.run(test, out=said.append)
+    assert not runner.failures and runner.tries, "".join(said)

@@ -1,0 +1,75 @@
+"""The three products of a sparse trilinear form on fixed patterns, of which derivatives of a sparse product are made.
+
+With the patterns of A, B and of C = A B, the form is ``sum a_ik b_kj c_ij`` over all k, i and j; each of its
+derivatives with respect to one factor's stored entries is a product of the other two, masked by the pattern of the
+first, and so are the derivatives of that one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from spectile.core.jit import njit
+
+Wanted = Literal["a", "b", "c"]
+
+
+class Patterns(NamedTuple):
+    """Row pointers and columns of A, B and C, whose rows have sorted columns without duplicates."""
+
+    a_rows: np.ndarray
+    a_columns: np.ndarray
+    b_rows: np.ndarray
+    b_columns: np.ndarray
+    c_rows: np.ndarray
+    c_columns: np.ndarray
+    columns: int
+
+
+def contract(patterns: Patterns, wanted: Wanted, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the derivative of the form with respect to the entries of one matrix, for those of the other two in order.
+
+    Parameters
+    ----------
+    patterns : Patterns
+    wanted : {"a", "b", "c"}
+        The matrix whose pattern the result has: (c Bᵀ) on A's, (Aᵀ c) on B's, or A B.
+    x, y : array
+        Entries of the others: b and c, a and c, or a and b.
+
+    Returns
+    -------
+    array
+        Of the type of the entries.
+    """
+    *indices, columns = patterns
+    lengths = {"a": len(patterns.a_columns), "b": len(patterns.b_columns), "c": len(patterns.c_columns)}
+    values = {name: np.zeros(lengths[name], x.dtype) if name == wanted else None for name in "abc"}
+    for name, given in zip(sorted(set("abc") - {wanted}), (x, y), strict=True):
+        values[name] = np.ascontiguousarray(given)
+    place = np.zeros(columns, np.int64)
+    _contract(*indices, values["a"], values["b"], values["c"], "abc".index(wanted), place)
+    out: Any = values[wanted]
+    return out
+
+
+@njit(nogil=True)
+def _contract(
+    a_rows: Any, a_columns: Any, b_rows: Any, b_columns: Any, c_rows: Any, c_columns: Any, a: Any, b: Any, c: Any,
+    wanted: int, place: Any,
+) -> None:  # fmt: skip
+    for i in range(len(a_rows) - 1):
+        for r in range(c_rows[i], c_rows[i + 1]):
+            place[c_columns[r]] = r
+        for p in range(a_rows[i], a_rows[i + 1]):
+            k = a_columns[p]
+            for q in range(b_rows[k], b_rows[k + 1]):
+                r = place[b_columns[q]]
+                if wanted == 0:
+                    a[p] += b[q] * c[r]
+                elif wanted == 1:
+                    b[q] += a[p] * c[r]
+                else:
+                    c[r] += a[p] * b[q]

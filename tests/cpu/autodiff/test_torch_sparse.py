@@ -1,0 +1,66 @@
+"""Sparse products of tensors: values, derivatives on the patterns, transformations."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+torch = pytest.importorskip("torch")
+
+import spectile.torch as ours  # noqa: E402
+
+
+def csr(m, n, seed, dtype=torch.float64):
+    matrix = sp.random(m, n, 0.4, format="csr", random_state=np.random.default_rng(seed))
+    matrix.sort_indices()
+    indices = (torch.tensor(x, dtype=torch.int64) for x in (matrix.indptr, matrix.indices))
+    return torch.sparse_csr_tensor(*indices, torch.tensor(matrix.data, dtype=dtype), matrix.shape)
+
+
+def test_product_and_gradients_are_those_of_dense_matrices_on_the_patterns():
+    a, b = csr(7, 5, 0).requires_grad_(), csr(5, 9, 1).requires_grad_()
+    dense = [x.detach().to_dense().requires_grad_() for x in (a, b)]
+    weights = torch.randn(7, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for left, right, product in ((a, b, ours.spgemm(a, b).to_dense()), (*dense, dense[0] @ dense[1])):
+        (product**2 * weights).sum().backward()
+        assert left.grad is not None and right.grad is not None
+    for sparse, full in zip((a, b), dense, strict=True):
+        wanted = torch.where(sparse.detach().to_dense() != 0, full.grad, 0.0)
+        assert torch.allclose(sparse.grad.to_dense(), wanted, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 7), (1, 8, 1), (4, 1, 5)])
+def test_orders_and_modes(shape):
+    m, k, n = shape
+    A, B = csr(m, k, 2), csr(k, n, 3)
+    product = ours.symbolic(A, B)
+    entries = [x.values().clone().requires_grad_() for x in (A, B)]
+    assert torch.autograd.gradcheck(product.numeric, entries, check_forward_ad=True, atol=1e-6, rtol=1e-6)
+    assert torch.autograd.gradgradcheck(product.numeric, entries, check_fwd_over_rev=True, atol=1e-6, rtol=1e-6)
+
+
+def test_vmap_and_the_hessian_of_entries():
+    A, B = csr(4, 4, 4), csr(4, 4, 5)
+    product, a, b = ours.symbolic(A, B), A.values(), B.values()
+    both = torch.func.vmap(product.numeric, in_dims=(0, None))(torch.stack([a, 2 * a]), b)
+    assert torch.allclose(both, torch.stack([product.numeric(a, b), 2 * product.numeric(a, b)]))
+    jacobian = torch.func.jacrev(product.numeric)(a, b)
+    found = torch.func.hessian(lambda a: (product.numeric(a, b) ** 2).sum())(a)
+    assert torch.allclose(found, 2 * jacobian.mT @ jacobian)
+
+
+def test_wrong_input_gets_one_sentence():
+    a = csr(3, 4, 6)
+    with pytest.raises(TypeError, match="to_sparse_csr"):
+        ours.spgemm(a.to_dense(), a)
+    with pytest.raises(ValueError, match="cannot be multiplied"):
+        ours.spgemm(a, a)
+    square = csr(4, 4, 7)
+    with pytest.raises(TypeError, match="complex"):
+        ours.spgemm(a.to(torch.complex128), square.to(torch.complex128))
+    with pytest.raises(TypeError, match="float32"):
+        ours.spgemm(a, square.to(torch.float32))
+    with pytest.raises(ValueError, match="entries"):
+        ours.symbolic(a, square).numeric(a.values()[:1], square.values())
+    unsorted = torch.sparse_csr_tensor([0, 2], [1, 0], [1.0, 2.0], (1, 2), check_invariants=False)
+    with pytest.raises(ValueError, match="not sorted"):
+        ours.spgemm(unsorted, csr(2, 2, 8, torch.float32))
