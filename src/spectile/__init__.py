@@ -19,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spectile.core.config import show_config
     from spectile.evd import (
         eig_banded,
         eigh,
@@ -52,13 +53,14 @@ _HOMES = {
     "ldos": "kpm",
     "spectral_function": "kpm",
     "SpectralDensity": "kpm",
+    "show_config": "core.config",
 }
 _PACKAGES = ("evd", "kpm", "nearsparse", "tsparse")
 #: Modules for libraries that are no dependencies.
 _OPTIONAL = ("jax", "torch")
 __all__ = ["SpammResult", "SpectralDensity", "eig_banded", "eigh", "eigh_tridiagonal", "eigvals_banded", "eigvalsh"]
-__all__ += ["eigvalsh_tridiagonal", "kpm_dos", "ldos", "spamm", "spamm_plan", "spamm_threshold", "spectral_function"]
-__all__ += ["spgemm", "tridiagonalize", "tune_tau"]
+__all__ += ["eigvalsh_tridiagonal", "kpm_dos", "ldos", "show_config", "spamm", "spamm_plan", "spamm_threshold"]
+__all__ += ["spectral_function", "spgemm", "tridiagonalize", "tune_tau"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import os
-import platform
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from spectile import __version__
+from spectile import __version__, show_config
 
 #: Entry points of this group are functions that add their commands to the sub-parsers they are given.
 COMMANDS = "spectile.commands"
@@ -60,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _probe(_: argparse.Namespace) -> int:
-    print(json.dumps(describe_machine(), indent=1))
+    show_config()
     return 0
 
 
@@ -84,37 +81,6 @@ def _compile(options: argparse.Namespace) -> int:
     size = sum(path.stat().st_size for path in paths)
     print(f"{len(paths)} units for {', '.join(options.arch)} in {options.out}, {size / 2**20:.1f} MiB")
     return 0
-
-
-def describe_machine() -> dict[str, Any]:
-    """Return what decides where and how fast spectile computes: versions, processor, BLAS, CUDA devices."""
-    import dataclasses
-
-    import numpy
-    import threadpoolctl
-
-    from spectile.core import device
-
-    reason = device.unavailable_reason()
-    libraries = {}
-    for name in ("numpy", "scipy", "numba", "threadpoolctl", "cupy-cuda12x", "cupy-cuda13x"):
-        try:
-            libraries[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {
-        "spectile": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "libraries": libraries,
-        "blas": [
-            {key: info.get(key) for key in ("internal_api", "version", "num_threads")}
-            for info in threadpoolctl.threadpool_info()
-            if numpy and info.get("user_api") == "blas"
-        ],
-        "cuda": {"device": dataclasses.asdict(device.describe())} if reason is None else {"unavailable": reason},
-    }
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import struct
@@ -40,6 +41,7 @@ BASE_OPTIONS = ("-std=c++17", "--extra-device-vectorization")
 
 
 Form = Literal["cubin", "ptx"]
+_LOGGER = logging.getLogger("spectile.compile")
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def prepare(*units: Unit) -> None:
     chosen = [(unit, image) for unit in units if (image := choose_image(unit.archs, device, actual, known))]
     with _LOCK:
         named = {image_name(unit, *image): (unit, *image) for unit, image in chosen}
-        places = [_shipped(), *_cache_folders()]
+        places = [_shipped(), *cache_folders()]
         new = {
             name: one
             for name, one in named.items()
@@ -259,7 +261,7 @@ def _shipped() -> Path:
     return Path(str(resources.files("spectile"))) / "cubins"
 
 
-def _cache_folders() -> tuple[Path, ...]:
+def cache_folders() -> tuple[Path, ...]:
     """Return where compiled units are kept: in CuPy's cache, or else in a folder of this user for temporary files."""
     from cupy.cuda import nvrtc
 
@@ -287,14 +289,14 @@ def _image(unit: Unit, arch: str, form: Form) -> bytes:
             return begun.result()
         finally:
             _UNDER_WAY.pop(name, None)
-    found = (_read(folder / name) for folder in _cache_folders())
+    found = (_read(folder / name) for folder in cache_folders())
     return next((image for image in found if image is not None), None) or _compiled(unit, arch, form)
 
 
 def _compiled(unit: Unit, arch: str, form: Form) -> bytes:
     """Compile a unit and keep it in the first folder that takes it, or in memory."""
     image, name, refusals = _compile(unit, arch, form), image_name(unit, arch, form), []
-    for folder in _cache_folders():
+    for folder in cache_folders():
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _require_own(folder)
@@ -350,6 +352,7 @@ def _warn_once(refusal: str, in_memory: bool) -> None:
 
 
 def _compile(unit: Unit, arch: str, form: Form) -> bytes:
+    _LOGGER.info("compiling %s/%s for %s", unit.package, "+".join(unit.sources), arch)
     return unit.cubin(arch) if form == "cubin" else unit.ptx(arch)
 
 

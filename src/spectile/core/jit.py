@@ -8,6 +8,7 @@ and never a call.
 from __future__ import annotations
 
 import hashlib
+import logging
 import pickle
 import warnings
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from numba.core.caching import FunctionCache
 from numba.core.serialize import dumps
 
 from spectile.core.atomic_file import atomic_write
+
+_LOGGER = logging.getLogger("spectile.compile")
 
 
 def njit(**options: Any) -> Callable[[Any], Any]:
@@ -59,7 +62,10 @@ class _Cache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function of a signature, or None where it is to be compiled."""
         try:
-            return super().load_overload(sig, target_context)
+            found = super().load_overload(sig, target_context)
+            if found is None:
+                _LOGGER.info("compiling %s", self._impl.filename_base)
+            return found
         except MemoryError:
             raise
         except Exception as error:  # of what a damaged file holds, pickle and LLVM say anything

@@ -152,7 +152,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("_IN_MEMORY", "_UNDER_WAY"):
         monkeypatch.setattr(compile_module, name, {})
     compile_module._warn_once.cache_clear()
-    return compile_module._cache_folders()[0]
+    return compile_module.cache_folders()[0]
 
 
 @pytest.fixture

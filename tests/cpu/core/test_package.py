@@ -123,3 +123,24 @@ def test_every_command_of_the_study_names_its_extra():
     commands = argparse.ArgumentParser().add_subparsers()
     add_commands(commands)
     assert {parser.get_default("extra") for parser in commands.choices.values()} == {"study"}
+
+
+def test_the_configuration_is_printed_or_returned(capsys):
+    assert spectile.show_config() is None
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == spectile.show_config(mode="dicts")
+    assert printed["backend"] == ("cpu" if "unavailable" in printed["cuda"] else "cuda")
+    assert printed["spectile"] == spectile.__version__ and printed["libraries"].keys() >= {"numpy", "scipy", "numba"}
+    with pytest.raises(ValueError, match="mode is 'text'; choose one of stdout, dicts"):
+        spectile.show_config(mode="text")
+
+
+def test_what_is_compiled_is_logged_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    code = (
+        "import logging, sys, numpy as np, spectile\n"
+        "logging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
+        "spectile.nearsparse.norm_map(np.eye(64), 32)\n"
+    )
+    first, second = run(code), run(code)
+    assert "spectile.compile" in first and second == ""

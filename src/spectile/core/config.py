@@ -1,0 +1,81 @@
+"""What decides where and how fast spectile computes: versions, processor, BLAS, CUDA devices, caches."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+from typing import Any, Literal
+
+_LIBRARIES = ("numpy", "scipy", "numba", "threadpoolctl", "cupy-cuda12x", "cupy-cuda13x")
+
+
+def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
+    """Print the backend that ``"auto"`` takes, versions, processor, BLAS, CUDA devices and caches, as JSON.
+
+    Parameters
+    ----------
+    mode : {"stdout", "dicts"}
+        Print, or return a dictionary, as in `numpy.show_config`.
+
+    Returns
+    -------
+    dict or None
+        With ``mode="dicts"``.
+
+    Raises
+    ------
+    ValueError
+        For another mode.
+
+    Examples
+    --------
+    >>> import spectile
+    >>> spectile.show_config(mode="dicts")["backend"] in ("cpu", "cuda")
+    True
+    """
+    if mode not in ("stdout", "dicts"):
+        raise ValueError(f"mode is {mode!r}; choose one of stdout, dicts")
+    found = _configuration()
+    if mode == "dicts":
+        return found
+    print(json.dumps(found, indent=1))
+    return None
+
+
+def _configuration() -> dict[str, Any]:
+    import numpy  # noqa: F401 - brings its BLAS
+    import threadpoolctl
+
+    from spectile import __version__
+    from spectile.core import device
+
+    reason = device.unavailable_reason()
+    libraries = {}
+    for name in _LIBRARIES:
+        try:
+            libraries[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    caches: dict[str, Any] = {"numba": os.environ.get("NUMBA_CACHE_DIR", "beside the sources, or in the home folder")}
+    if reason is None:
+        from spectile.core.compile import cache_folders
+
+        caches["cuda"] = [str(folder) for folder in cache_folders()]
+    return {
+        "spectile": __version__,
+        "backend": "cpu" if reason else "cuda",
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "libraries": libraries,
+        "blas": [
+            {key: info.get(key) for key in ("internal_api", "version", "num_threads")}
+            for info in threadpoolctl.threadpool_info()
+            if info.get("user_api") == "blas"
+        ],
+        "cuda": {"device": dataclasses.asdict(device.describe())} if reason is None else {"unavailable": reason},
+        "caches": caches,
+    }
