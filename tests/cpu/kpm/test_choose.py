@@ -22,6 +22,8 @@ from spectile.kpm.cuda.staged import when as staged
 from spectile.kpm.cuda.staged.launch import staged_unit
 from spectile.kpm.cuda.stencil import when as stencil
 from spectile.kpm.cuda.stencil.launch import sweep_unit
+from spectile.kpm.moments import explain
+from spectile.kpm.operators.lattices import graphene
 
 WIDTHS = (1, 2, 3, 4, 5, 7, 8, 10, 16, 17, 31, 32, 33, 64, 100, 1000)
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -149,6 +151,14 @@ def test_kernels_are_taken_for_what_they_are_made_for():
     # Hubs: slices as long as the longest row would not fit into memory.
     hub = Problem(ROWS, 7 * ROWS, 5000, 40 * ROWS, ROWS, "float64", 8)
     assert choose(hub, h100, {})[0].kernel == "csr"
+
+
+def test_explain_says_what_works_where_there_is_no_choice():
+    H = graphene(5, 5)
+    (only,) = explain(H, backend="cpu")
+    assert only.kernel == "cpu" and np.isnan(only.seconds)
+    with pytest.raises(ValueError, match="num_vectors=0"):
+        explain(H, 0, backend="cpu")
 
 
 def test_memory_counts_what_is_padded():

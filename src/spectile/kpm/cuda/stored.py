@@ -18,6 +18,7 @@ from spectile.core.tiling import ceil_div
 from spectile.kpm.cuda.common import FULL, vectors_unit
 from spectile.kpm.cuda.problem import Problem
 from spectile.kpm.cuda.step import SUMMED, Step
+from spectile.kpm.operators.protocol import namespace
 from spectile.kpm.types import Array
 
 _FILL = Shape((1024,), 256)
@@ -103,15 +104,20 @@ class StoredOperator(ABC):
         """Return vectors of shape (N, R) as a block on the device, `width` wide with zeros behind them."""
         import cupy
 
+        return cupy.ascontiguousarray(cupy.asarray(self._padded(vectors, width), self.dtype))
+
+    @staticmethod
+    def _padded(vectors: Any, width: int | None) -> Any:
+        """Return vectors, `width` wide with zeros behind them, where they are."""
         held = vectors.shape[1]
         if width in (None, held):
-            return cupy.ascontiguousarray(cupy.asarray(vectors, self.dtype))
-        block = cupy.zeros((len(vectors), width), self.dtype)
-        block[:, :held] = cupy.asarray(vectors, self.dtype)
+            return vectors
+        block = namespace(vectors).zeros((len(vectors), width), vectors.dtype)
+        block[:, :held] = vectors
         return block
 
     def from_block(self, block: Any, num_vectors: int) -> Any:
-        """Return the first R vectors of a block, shape (N, R), on the device."""
+        """Return the first R vectors of a block, shape (N, R), where the block is."""
         return block[:, :num_vectors]
 
     def fill(self, block: Any, seed: int, first_vector: int, order: Any = None, held: int | None = None) -> None:
@@ -204,7 +210,8 @@ class StoredRecursion:
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint must hold, the same whatever the kernel: vectors of shape (N, R)."""
-        v, w = (self.operator.from_block(block, self.num_vectors).get() for block in (self.v, self.w))
+        # On the host: the device may have no memory left.
+        v, w = (self.operator.from_block(block.get(), self.num_vectors) for block in (self.v, self.w))
         return {"v": v, "w": w, "steps": np.array(self.steps)}
 
     def restore(self, state: dict[str, Array]) -> None:

@@ -13,8 +13,8 @@ from spectile.kpm.cuda.problem import Lanes, Problem, lanes_of, loads_of, second
 _WIDE_ROW, _SHARED_ROW = 128, 64
 # Entries of a row on average up to which one thread takes them all, and entries of each of several.
 _ALONE, _SHARE = 16, 4
-# Fit to 747 random matrices on an H100 (docs/how/kpm.md): time as bytes of a copy, for each byte that must move, each
-# load of a thread from V, and each row.
+# Fit to random matrices on an H100 (docs/how/kpm.md): time as bytes of a copy, for each byte that must move, each load
+# of a thread from V, and each row.
 _STREAM, _LOAD, _ROW = 1.08, 3.5, 6.5
 
 

@@ -15,6 +15,7 @@ from spectile.kpm.cuda.staged.inspector import Plan, lattice_of, plan
 from spectile.kpm.cuda.staged.when import PAGE, StagedRoom, StagedShape, staged_launch, staged_room, staged_shape
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
+from spectile.kpm.operators.protocol import namespace
 
 #: Rows to compute, each (start, stop).
 Runs = tuple[tuple[int, int], ...]
@@ -178,16 +179,15 @@ class StagedOperator(StoredOperator):
 
     def to_block(self, vectors: Any, width: int | None = None) -> Any:
         """Return vectors of shape (N, R) as a block on the device, `width` wide with zeros behind them."""
-        import cupy
-
-        block = super().to_block(vectors, width)
-        shape = self.shape(block.shape[1])
+        vectors = self._padded(vectors, width)
+        shape = self.shape(vectors.shape[1])
         if len(shape) == 2:
-            return block
-        return cupy.ascontiguousarray(block.reshape(shape[1], shape[0], shape[2]).swapaxes(0, 1))
+            return super().to_block(vectors)
+        chunks = namespace(vectors).ascontiguousarray(vectors.reshape(shape[1], shape[0], shape[2]).swapaxes(0, 1))
+        return super().to_block(chunks)
 
     def from_block(self, block: Any, num_vectors: int) -> Any:
-        """Return the first R vectors of a block, shape (N, R), on the device."""
+        """Return the first R vectors of a block, shape (N, R), where the block is."""
         whole = block if block.ndim == 2 else block.swapaxes(0, 1).reshape(self.num_rows, -1)
         return whole[:, :num_vectors]
 
