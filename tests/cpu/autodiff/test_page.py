@@ -3,6 +3,8 @@
 import doctest
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,11 @@ def test_examples_of_docstrings_run(library):
         for test in doctest.DocTestFinder(recurse=False).find(getattr(module, name), name, globs={}):
             runner.run(test, out=said.append)
     assert not runner.failures and runner.tries, "".join(said)
+
+
+@pytest.mark.parametrize("library, name", [("jax", "JAX"), ("torch", "PyTorch")])
+def test_a_missing_library_is_named_in_one_sentence(library, name):
+    code = f"import sys; sys.modules['{library}'] = None; import spectile; spectile.{library}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"ImportError: spectile.{library} needs {name}") and f'"spectile[{library}]"' in last
