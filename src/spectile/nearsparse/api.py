@@ -134,10 +134,10 @@ def spamm(
     """
     key = None
     if devices is None and beta == 0 and not check_finite and _on_cupy(a):
-        # A call that repeats an earlier layout runs from the plan that was kept.
+        # A call that repeats an earlier layout needs no checks.
         kind, value = _given(tau, valid_ratio, rtol)
         key = _repeated().key_of(a, b, out, value, kind, block, alpha, strict, precision, backend, split, method)
-        result = None if key is None else _repeated().repeat(key, a, b, out, value)
+        result = None if key is None else _repeated().execute(key, a, b, out, value)
         if result is not None:
             return result
     checks.check_choice(tau, valid_ratio, rtol)
@@ -159,10 +159,7 @@ def spamm(
         return operands.in_kind(_on_devices(operands, request, devices, split))
     if operands.by_columns:
         operands, key = operands.transposed(), None
-    result = operands.in_kind((_on_cuda if where == "cuda" else _on_cpu)(operands, request))
-    if key is not None and result.c.size:
-        _repeated().passed(key, request)
-    return result
+    return operands.in_kind(_on_cuda(operands, request, key) if where == "cuda" else _on_cpu(operands, request))
 
 
 def _given(tau: float | None, valid_ratio: float | None, rtol: float | None) -> tuple[str, float | None]:
@@ -191,7 +188,7 @@ def _on_cpu(operands: checks.Operands, request: Request) -> SpammResult:
     return spamm_cpu(operands.a, operands.b, operands.c, operands.out, request)
 
 
-def _on_cuda(operands: checks.Operands, request: Request) -> SpammResult:
+def _on_cuda(operands: checks.Operands, request: Request, key: Any) -> SpammResult:
     from spectile.nearsparse.cuda.run import spamm_cuda
 
     if operands.on_host_and_simple:
@@ -199,7 +196,7 @@ def _on_cuda(operands: checks.Operands, request: Request) -> SpammResult:
 
         if not multi.fits(operands.a, operands.b, request.arithmetic.output):
             return _on_devices(operands, request, multi.current_device(), "rows")
-    return spamm_cuda(operands.a, operands.b, operands.c, operands.out, request)
+    return spamm_cuda(operands.a, operands.b, operands.c, operands.out, request, key)
 
 
 def _on_devices(operands: checks.Operands, request: Request, devices: int | Sequence[int], split: Split) -> SpammResult:

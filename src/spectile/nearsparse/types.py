@@ -103,6 +103,11 @@ class Request:
         return PRECISIONS[self.precision]
 
     @property
+    def value(self) -> float:
+        """The one of tau, `valid_ratio` and `rtol` that is given."""
+        return next(x for x in (self.tau, self.valid_ratio, self.rtol) if x is not None)
+
+    @property
     def norms_first(self) -> bool:
         """Whether norms are needed before anything is multiplied."""
         return self.tau is None or self.check_finite

@@ -193,7 +193,6 @@ def test_repeated_calls_plans_and_graphs_search_alike(precision: str, choice: di
     wanted = []
     for a, b in pairs:
         repeated._plans.clear()
-        repeated._passed.clear()
         wanted.append(spamm(a, b, precision=precision, **choice))  # type: ignore[arg-type]
         told = spamm_threshold(a, b, precision=precision, **choice)  # type: ignore[arg-type]
         assert (told.tau, told.valid_ratio) == (wanted[-1].tau, wanted[-1].valid_ratio)
@@ -312,7 +311,6 @@ def test_auto_by_the_count(precision: str, choice: str, monkeypatch: pytest.Monk
     scale = float(cupy.linalg.norm(a.astype("f8")) * cupy.linalg.norm(b.astype("f8")))
     exact = a.astype("f8") @ b.astype("f8")
     repeated._plans.clear()
-    repeated._passed.clear()
     for share, wanted in ((0.1, "spamm"), (0.7, "dense"), (0.1, "spamm")):
         known = spamm(a, b, valid_ratio=share, precision=precision)  # type: ignore[arg-type]
         value = known.tau if choice == "tau" else 1.001 * known.error_bound / scale
@@ -323,7 +321,6 @@ def test_auto_by_the_count(precision: str, choice: str, monkeypatch: pytest.Monk
             assert float(cupy.linalg.norm(found.c.astype("f8") - exact)) <= found.error_bound * (1 + 1e-9)
             assert found.method == "dense" or found.valid_ratio <= 0.5
     repeated._plans.clear()
-    repeated._passed.clear()
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream, pytest.raises(ValueError, match="in a capture"):
         stream.begin_capture()
@@ -361,7 +358,6 @@ def test_a_product_that_is_cancelled_writes_nothing(n: int, precision: str, monk
     for limit, method in ((share * 0.99, "dense"), (share, "spamm"), (share * 0.99, "dense")):
         monkeypatch.setattr(dense, "decide", lambda *_, limit=limit: ("count", limit))
         repeated._plans.clear()
-        repeated._passed.clear()
         with monkeypatch.context() as context:
             for turn in range(3):
                 # The first call goes through all checks and reads the count back.
@@ -375,7 +371,6 @@ def test_a_product_that_is_cancelled_writes_nothing(n: int, precision: str, monk
                 elif turn > 0:
                     assert cupy.isnan(out).all()
     repeated._plans.clear()
-    repeated._passed.clear()
 
 
 def test_auto_of_what_it_does_not_choose_for() -> None:

@@ -29,31 +29,6 @@ def record(dtype: np.dtype[Any]) -> Any:
     return buffer[first : first + dtype.itemsize].view(dtype).reshape(())
 
 
-class Words:
-    """The pointers and float64 numbers of a struct by name, set in place at little cost to the host.
-
-    Parameters
-    ----------
-    struct : numpy record
-        As `record` or ``numpy.zeros`` returns it, of whole words of 8 bytes.
-    inside : str, optional
-        Name of the field whose own fields are meant.
-    """
-
-    def __init__(self, struct: Any, inside: str = "") -> None:
-        flat = struct.reshape(1).view(np.uint64)
-        self.integers, self.floats = memoryview(flat), memoryview(flat.view(np.float64))
-        fields, start = struct.dtype.fields, 0
-        if inside:
-            kind, start = fields[inside][:2]
-            fields = kind.fields
-        self.places = {name: (start + field[1]) // 8 for name, field in fields.items() if field[0].itemsize == 8}
-
-    def pointers(self, *names: str) -> list[int]:
-        """Return where pointers lie, to be set in `integers`."""
-        return [self.places[name] for name in names]
-
-
 def fill(struct: Any, values: dict[str, Any]) -> Any:
     """Set fields of a struct and return it."""
     for name, value in values.items():

@@ -10,19 +10,18 @@ import dataclasses
 import functools
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spectile.core import device, memory
+from spectile.core.plan import Bound
 from spectile.core.pointers import address
-from spectile.core.tensor_map import replace_address
 from spectile.nearsparse import checks
 from spectile.nearsparse.cuda import dense
 from spectile.nearsparse.cuda.after import PER_THREAD, mark, read_after
-from spectile.nearsparse.cuda.geometry import Words
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.product import Product, prepared_choice
 from spectile.nearsparse.cuda.search import Places as SearchPlaces
@@ -69,18 +68,25 @@ class CallPlan:
         self._held = product.held_for_later()
         self._count = _Count(maps, limit) if self.verdict == "count" else None
         self._places = _Places.of(maps, self._search, counted=self._count is not None)
-        tables = [Words(product.parameters, "fields" if product.kernel in WGMMA else "")]
+        self._bound = self._bind(maps, product)
+
+    def _bind(self, maps: NormMaps, product: Product) -> Bound:
+        """Return what runs set in the parameters of all launches."""
+        bound = Bound(_NAMES)
+        bound.add(maps.parameters, _OF_NORMS)
+        bound.add(product.parameters, _SHARED, inside="fields" if product.kernel in WGMMA else "")
         if product.order is not None:
-            tables.append(Words(product.order[2]))
+            bound.add(product.order[2], _SHARED)
         if self._count is not None:
-            tables.append(self._count.words)
-        self._taus: list[tuple[Any, int]] = [(table.floats, table.places["tau"]) for table in tables]
-        self._slots = _slots_of_norms(maps.parameters)
-        for table in tables:
-            self._slots += _slots(table, _ADDRESSES[:_OF_SEARCH])
+            bound.add(self._count.parameters, _SHARED)
         if self._search is not None:
-            self._slots += _slots(self._search.words, _ADDRESSES)
-        self._boxes = _boxes(product)
+            bound.add(self._search.parameters, self._search.fields)
+        if product.kernel in WGMMA:
+            # The maps of A, B and C, as many as the kernel has, begin the parameters.
+            moved = zip(["a", "b", "out"], product.addresses(), strict=True)
+            for number, (name, pointer) in enumerate(list(moved)[: 2 + product.choice.copies]):
+                bound.add_map(address(product.parameters) + 128 * number, name, pointer)
+        return bound
 
     def check(self, value: float) -> None:
         """Raise for an error below what rounding alone is bounded by."""
@@ -111,17 +117,11 @@ class CallPlan:
             dense.multiply(a, b, None, out, self.request)
             return DenseNorms(a, b, self.request.block).enqueued(self.device, current)
         memory_ = cupy.cuda.alloc(self._places.bytes)
-        pointers = (at_a, at_b, at_out, *self._places.addresses(memory_.ptr))
+        tolerance = 0.0 if self.request.valid_ratio is None else tolerance_of(value)
+        values = (at_a, at_b, at_out, value, tolerance, *self._places.addresses(memory_.ptr))
         stream = current.ptr
         with self._lock:
-            for words, place, number in self._slots:
-                words[place] = pointers[number]
-            for words, place in self._taus:
-                words[place] = value
-            if self._search is not None:
-                self._search.want(value)
-            for box, pointer in zip(self._boxes, pointers, strict=False):
-                box.move(pointer)
+            self._bound.set(values)
             for launch in self._before:
                 launch(stream)
             if self._count is not None:
@@ -261,20 +261,13 @@ class _Search:
     def __init__(self, maps: NormMaps, request: Request, shape: tuple[int, int, int]) -> None:
         import cupy
 
-        wanted = Wanted.of(request)
-        self._is_ratio = wanted.kind == "ratio"
         # The memory of each run is its own; this address is replaced.
         self.result = cupy.empty(1, np.float64)
-        search = Search(maps.a, maps.b, wanted, shape, request.precision, 0, 0)
-        self.places, self.words, self.launch = search.places, Words(search.parameters), search.bind()
-
-    def want(self, value: float) -> None:
-        """Write the ratio or error that is wanted."""
-        floats: Any = self.words.floats
-        if self._is_ratio:
-            floats[self.words.places["wanted"]], floats[self.words.places["tolerance"]] = value, tolerance_of(value)
-        else:
-            floats[self.words.places["rtol"]] = value
+        search = Search(maps.a, maps.b, Wanted.of(request), shape, request.precision, 0, 0)
+        self.places, self.parameters, self.launch = search.places, search.parameters, search.bind()
+        #: Where what is wanted lies, and the addresses.
+        wanted = {"rtol": "value"} if request.rtol is not None else {"wanted": "value", "tolerance": "tolerance"}
+        self.fields = wanted | {name: name for name in _OF_SEARCH}
 
 
 class _Count:
@@ -287,8 +280,7 @@ class _Count:
         self._memory = cupy.cuda.alloc_pinned_memory(4)
         self._verdict = np.frombuffer(self._memory, np.uint32, 1)
         self._ended = cupy.cuda.Event(disable_timing=True)
-        self._launch, parameters = bind_count(maps.a, maps.b, limit=limit, verdict=self._memory.ptr)
-        self.words = Words(parameters)
+        self._launch, self.parameters = bind_count(maps.a, maps.b, limit=limit, verdict=self._memory.ptr)
 
     def __call__(self, stream: int) -> None:
         """Launch on a stream, the current one."""
@@ -301,13 +293,25 @@ class _Count:
         return bool(self._verdict[0])
 
 
-# Addresses in the parameters of the kernels, in the order in which a run has them.
-_ADDRESSES = (
-    "a", "b", "out", "norms_a", "norms_b", "counter", "arrived", "count", "ended", "cancelled", "tau_device", "result",
-    "counts", "partial", "columns_a", "sorted",
+# What runs set, in the order in which a run has it: the value is of tau, a ratio or an error.
+_NAMES = (
+    "a", "b", "out", "value", "tolerance",
+    "norms_a", "norms_b", "counter", "arrived", "count", "ended", "cancelled", "tau_device",
+    "result", "counts", "partial", "columns_a", "sorted",
 )  # fmt: skip
-# From here on those of the search alone; the ordering of tiles has counts of its own.
-_OF_SEARCH = _ADDRESSES.index("result")
+_OF_NORMS = {
+    "task.0.matrix": "a",
+    "task.0.norms": "norms_a",
+    "task.1.matrix": "b",
+    "task.1.norms": "norms_b",
+    "counter": "counter",
+}
+_OF_SEARCH = ("norms_a", "norms_b", "arrived", "result", "counts", "partial", "columns_a", "sorted")
+# Of the product, of what orders its tiles and of what counts first, as far as they have them.
+_SHARED = {"tau": "value"} | {
+    name: name
+    for name in ("a", "b", "out", "norms_a", "norms_b", "counter", "count", "ended", "cancelled", "tau_device")
+}
 
 
 @dataclass(frozen=True)
@@ -343,41 +347,6 @@ class _Places:
             *own, scratch, scratch, scratch + search.counts, scratch + search.partial, scratch + search.columns_a,
             scratch + search.sorted,
         )  # fmt: skip
-
-
-def _slots(words: Words, names: Sequence[str]) -> list[tuple[Any, int, int]]:
-    """Return where addresses lie in a struct, and which of a run's they are."""
-    return [(words.integers, words.places[name], number) for number, name in enumerate(names) if name in words.places]
-
-
-def _slots_of_norms(parameters: Any) -> list[tuple[Any, int, int]]:
-    """Return where the norm kernel's addresses lie, and which they are: matrices, maps and the counter."""
-    words = Words(parameters)
-    second = parameters.dtype["task"].base.itemsize // 8
-    places = {0: "a", 1: "norms_a", second: "b", second + 1: "norms_b", words.places["counter"]: "counter"}
-    return [(words.integers, place, _ADDRESSES.index(name)) for place, name in places.items()]
-
-
-@dataclass
-class _Box:
-    """A tensor map inside the parameters."""
-
-    encoded: int
-    pointer: int
-
-    def move(self, pointer: int) -> None:
-        if pointer != self.pointer:
-            replace_address(self.encoded, pointer)
-            self.pointer = pointer
-
-
-def _boxes(product: Product) -> list[_Box]:
-    """Return the tensor maps of A, B and C, as many as the kernel has."""
-    if product.kernel not in WGMMA:
-        return []
-    base = address(product.parameters)
-    moved = product.addresses()[: 2 + product.choice.copies]
-    return [_Box(base + 128 * number, pointer) for number, pointer in enumerate(moved)]
 
 
 def span(x: Any) -> int:

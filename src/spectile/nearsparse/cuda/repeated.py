@@ -1,7 +1,7 @@
-"""Calls that repeat an earlier one with other data: found by their layout, and run from a plan.
+"""Plans of calls, found by their layout: the first call of a kind makes one, and all are executed in the same way.
 
-A call that went through all checks once is known by its key; the second of the kind makes the plan.  Plans are bounded
-in number, and each belongs to a stream.
+A call that has a plan went through all checks once, and needs them no more.  Plans are bounded in number, and each
+belongs to a stream.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spectile.nearsparse.cuda.plan import CallPlan
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request
 
-# Plans, and layouts of calls seen once, that are kept.
+# Plans that are kept.
 LIMIT = 256
 # CUDA's names for the default stream.
 _DEFAULT = (0, 1)
@@ -31,7 +31,6 @@ _PLAIN = {int, float, bool, str, type(None)}
 
 _lock = threading.Lock()
 _plans: dict[Any, CallPlan] = {}
-_passed: dict[Any, Request] = {}
 
 
 def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any) -> Any:
@@ -90,22 +89,28 @@ def _numbers() -> Any:
     return function
 
 
-def repeat(key: Any, a: Any, b: Any, out: Any, value: float) -> SpammResult | None:
-    """Run a call from its plan; return None where there is none, or where this call must not use it."""
+def execute(key: Any, a: Any, b: Any, out: Any, value: float, request: Request | None = None) -> SpammResult | None:
+    """Run a call from its plan; return None where there is none, or where this call must not use it.
+
+    Parameters
+    ----------
+    key, a, b, out, value
+        As :func:`key_of` returns and takes them.
+    request : Request, optional
+        Of a call that went through all checks: a plan is made where there is none.
+    """
     import cupy
 
     plan, fresh = _plans.get(key), None
     if plan is None:
-        request = _passed.get(key)
         if request is None or cupy.cuda.get_current_stream().is_capturing():
             return None
         plan, fresh = _made(key, a, b, out, request)
     if (plan.ordered_by_work or plan.request.method != "spamm") and cupy.cuda.get_current_stream().is_capturing():
         return None
     value = float(value)
-    request = plan.request
-    most = 1.0 if request.valid_ratio is not None else sys.float_info.max
-    if not (value >= 0 if request.tau is not None else 0 < value <= most):
+    most = 1.0 if plan.request.valid_ratio is not None else sys.float_info.max
+    if not (value >= 0 if plan.request.tau is not None else 0 < value <= most):
         return None
     plan.check(value)
     try:
@@ -116,14 +121,6 @@ def repeat(key: Any, a: Any, b: Any, out: Any, value: float) -> SpammResult | No
     except cupy.cuda.memory.OutOfMemoryError:
         # The call that is made anew says what lacks.
         return None
-
-
-def passed(key: Any, request: Request) -> None:
-    """Remember that a call with this key went through all checks."""
-    with _lock:
-        _passed[key] = request
-        while len(_passed) > LIMIT:
-            del _passed[next(iter(_passed))]
 
 
 def _made(key: Any, a: Any, b: Any, out: Any, request: Request) -> tuple[CallPlan, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from spectile.core import arrays, device, memory, pointers
 from spectile.core.pointers import address
-from spectile.nearsparse.cuda import dense
+from spectile.nearsparse.cuda import dense, repeated
 from spectile.nearsparse.cuda.after import After
 from spectile.nearsparse.cuda.choose import LAUNCHED_ITEMS
 from spectile.nearsparse.cuda.geometry import log2, row_major
@@ -32,19 +32,27 @@ from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request, Threshold
 
 
-def spamm_cuda(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
-    """Multiply on the current device and stream; see :func:`spectile.nearsparse.spamm`."""
+def spamm_cuda(a: Any, b: Any, c: Any, out: Any, request: Request, key: Any = None) -> SpammResult:
+    """Multiply on the current device and stream; see :func:`spectile.nearsparse.spamm`.
+
+    A product that has a `key`, of :func:`spectile.nearsparse.cuda.repeated.key_of`, is planned; batches, sums with C,
+    products that are checked for NaN, and those in a capture are not.
+    """
     import cupy
 
     device.require_device()
     log2(request.block)
     product = _Arrays.of(a, b, c, out, request)
+    if key is not None and 0 not in (*a.shape, b.shape[1]) and (out is None or not product.fresh):
+        result = repeated.execute(key, a, b, out, request.value, request)
+        if result is not None:
+            return result
     with memory.allocating(f"the product of shape {product.shape}", product.bytes):
-        result: Any = cupy.empty(product.shape, request.arithmetic.output) if product.fresh else product.out
-        items = _multiply(product.a, product.b, product.c, result, product.batch, request)
-    if request.check_finite and request.precision == "fp16c16" and result.size and bool(cupy.isinf(result).any()):
+        target: Any = cupy.empty(product.shape, request.arithmetic.output) if product.fresh else product.out
+        items = _multiply(product.a, product.b, product.c, target, product.batch, request)
+    if request.check_finite and request.precision == "fp16c16" and target.size and bool(cupy.isinf(target).any()):
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
-    return _result(product.returned(result, out), items, product.batch)
+    return _result(product.returned(target, out), items, product.batch)
 
 
 def threshold_cuda(a: Any, b: Any, request: Request) -> Threshold:
