@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from spectile.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from spectile.core.config import show_config
     from spectile.evd import (
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from spectile.kpm import SpectralDensity, kpm_dos, ldos, spectral_function
     from spectile.nearsparse import SpammResult, spamm, spamm_plan, spamm_threshold, tune_tau
     from spectile.tsparse import spgemm
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "spamm": "nearsparse",

@@ -9,6 +9,8 @@ import os
 import platform
 from typing import Any, Literal
 
+from spectile.core.version import __version__
+
 _LIBRARIES = ("numpy", "scipy", "numba", "threadpoolctl", "cupy-cuda12x", "cupy-cuda13x")
 
 
@@ -49,7 +51,6 @@ def _configuration() -> dict[str, Any]:
     import numpy  # noqa: F401 - brings its BLAS
     import threadpoolctl
 
-    from spectile import __version__
     from spectile.core import device
 
     reason = device.unavailable_reason()
