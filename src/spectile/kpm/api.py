@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spectile.core.choice import Candidate
 from spectile.kpm.curves import SpectralCurves
 from spectile.kpm.density import SpectralDensity
-from spectile.kpm.moments import make_engine, moments_of, whole_number
+from spectile.kpm.moments import candidates_of, check_counts, make_engine, moments_of, whole_number
 from spectile.kpm.types import Array, Backend, Kernel
 
 
@@ -92,6 +93,46 @@ def kpm_dos(
     return SpectralDensity.with_checkpoints(
         Path(checkpoint), H, num_moments, num_vectors, kernel, rng, bounds, backend, checkpoint_s
     )
+
+
+def explain(
+    H: Any,
+    num_moments: int = 2000,
+    num_vectors: int = 32,
+    kernel: Kernel = "jackson",
+    rng: int | np.random.Generator | None = None,
+    *,
+    bounds: tuple[float, float] | None = None,
+    backend: Backend = "auto",
+) -> list[Candidate]:
+    """Return the kernels that :func:`kpm_dos` may take with these arguments, and the predicted time of a step of each.
+
+    Parameters
+    ----------
+    H, num_moments, num_vectors, kernel, rng, bounds, backend
+        As for :func:`kpm_dos`; what decides is H, `num_vectors` and `backend`.  For :func:`ldos` and
+        :func:`spectral_function` `num_vectors` is the number of their start vectors.
+
+    Returns
+    -------
+    list of spectile.core.choice.Candidate
+        Of each its name, seconds (None where it does not apply) and why; the one of least seconds is taken.  Where
+        there is no choice, the one that works, its seconds NaN.  More vectors than a block holds are done in turn.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`kpm_dos`.
+
+    Examples
+    --------
+    >>> from spectile.kpm import explain
+    >>> from spectile.kpm.operators.lattices import graphene
+    >>> [one.kernel for one in explain(graphene(9, 9), backend="cpu")]
+    ['cpu']
+    """
+    check_counts(num_moments, num_vectors)
+    return candidates_of(make_engine(H, backend), num_vectors)
 
 
 def ldos(

@@ -62,33 +62,11 @@ def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = Fa
     return engine_of(operator, dtype)
 
 
-def explain(H: Any, num_vectors: int = 32, backend: Backend = "auto") -> list[Candidate]:
-    """Return the kernels that a call with this H and R could take, with what a step of each is predicted to cost.
+def candidates_of(engine: Engine, num_vectors: int) -> list[Candidate]:
+    """Return the kernels of an engine for a block of R vectors, with what a step of each is predicted to take.
 
-    Parameters
-    ----------
-    H, backend : as in :func:`kpm_dos`
-        The Hamiltonian, and where to work.
-    num_vectors : int
-        R, vectors of a call; more than a block holds are done one block after the other.
-
-    Returns
-    -------
-    list of Candidate
-        The cheapest is taken.  Where there is no choice, the one that works, without a prediction (NaN).
-
-    Raises
-    ------
-    TypeError, ValueError
-        As :func:`kpm_dos`.
-
-    Examples
-    --------
-    >>> from spectile.kpm.operators.lattices import graphene
-    >>> [one.kernel for one in explain(graphene(9, 9), backend="cpu")]
-    ['cpu']
+    Where there is no choice, the one that works, without a prediction (NaN).
     """
-    engine = make_engine(H, backend)
     width = min(whole_number(num_vectors, "num_vectors", 1), MAX_BLOCK, engine.capacity())
     listed = getattr(engine, "candidates", None)
     return [Candidate(engine.name, float("nan"), "the only one")] if listed is None else list(listed(width))

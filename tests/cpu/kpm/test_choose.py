@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from spectile.core.devices import TABLE
+from spectile.kpm import explain
 from spectile.kpm.cuda.boxed import when as boxed
 from spectile.kpm.cuda.boxed.groups import cut
 from spectile.kpm.cuda.boxed.launch import halved
@@ -22,7 +23,6 @@ from spectile.kpm.cuda.staged import when as staged
 from spectile.kpm.cuda.staged.launch import staged_unit
 from spectile.kpm.cuda.stencil import when as stencil
 from spectile.kpm.cuda.stencil.launch import sweep_unit
-from spectile.kpm.moments import explain
 from spectile.kpm.operators.lattices import graphene
 
 WIDTHS = (1, 2, 3, 4, 5, 7, 8, 10, 16, 17, 31, 32, 33, 64, 100, 1000)
@@ -158,7 +158,7 @@ def test_explain_says_what_works_where_there_is_no_choice():
     (only,) = explain(H, backend="cpu")
     assert only.kernel == "cpu" and np.isnan(only.seconds)
     with pytest.raises(ValueError, match="num_vectors=0"):
-        explain(H, 0, backend="cpu")
+        explain(H, num_vectors=0, backend="cpu")
 
 
 def test_memory_counts_what_is_padded():

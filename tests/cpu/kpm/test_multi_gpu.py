@@ -6,8 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from spectile.kpm.distributed import hybrid
-from spectile.kpm.distributed.hybrid import HybridInsulator, planes_of_cpu
 from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix, local_operators
 from spectile.kpm.distributed.partition import local_planes, localize, longest_run
 from spectile.kpm.operators.lattices import anderson
@@ -15,7 +13,8 @@ from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Context, Method, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.kpm import build as cases
-from spectile_study.cases.kpm import multi, shared
+from spectile_study.cases.kpm import hybrid, multi, shared
+from spectile_study.cases.kpm.hybrid import HybridInsulator, planes_of_cpu
 
 ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")
 

@@ -208,7 +208,7 @@ def test_ranks_with_and_without_a_gpu_share_a_matrix_by_weights(run_ranks, tmp_p
 
 @pytest.mark.parametrize(("dims", "cpu_planes"), [((9, 4, 3), 2), ((12, 6, 16), 11), ((20, 12, 40), None)])
 def test_gpu_and_cpu_together(dims, cpu_planes, tmp_path):
-    from spectile.kpm.distributed.hybrid import HybridInsulator
+    from spectile_study.cases.kpm.hybrid import HybridInsulator
 
     sample = TopologicalInsulator(*dims)
     hybrid = HybridInsulator(sample, threads=2, cpu_planes=cpu_planes)

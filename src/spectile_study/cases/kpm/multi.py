@@ -177,7 +177,7 @@ def _hybrid(
     name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any], alone: Sequence[Method | Skipped]
 ) -> Method | Skipped:  # fmt: skip
     """Time one GPU and the CPU beside it, planes divided by what each does alone in the same stage."""
-    from spectile.kpm.distributed.hybrid import HybridInsulator, planes_of_cpu
+    from spectile_study.cases.kpm.hybrid import HybridInsulator, planes_of_cpu
 
     sample, r = shared.sample_of(row), int(row["num_vectors"])
     a, b = shared.scaling(sample)
@@ -215,7 +215,7 @@ def _naive(
     name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any], gpu_alone: Sequence[Method | Skipped]
 ) -> Method | Skipped:  # fmt: skip
     """Time the naive chain of a few vectors on one GPU, or on it and the CPU."""
-    from spectile.kpm.distributed.hybrid import planes_of_cpu
+    from spectile_study.cases.kpm.hybrid import planes_of_cpu
     from spectile_study.cases.kpm.together import NaiveTogether, alone
 
     sample, (a, b) = shared.sample_of(row), shared.scaling(shared.sample_of(row))
@@ -258,7 +258,7 @@ def _mixed_ranks(
 
     from spectile.kpm.cuda.csr.launch import CsrOperator
     from spectile.kpm.cuda.stored import StoredRecursion
-    from spectile.kpm.distributed.hybrid import TRIAL_PLANES, HybridInsulator, seconds_a_step
+    from spectile_study.cases.kpm.hybrid import TRIAL_PLANES, HybridInsulator, seconds_a_step
 
     command, reason = mpi_runs.mpiexec()
     if reason is not None:

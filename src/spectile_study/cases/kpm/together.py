@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from spectile.kpm import reference
-from spectile.kpm.distributed.hybrid import seconds_a_step
 from spectile.kpm.distributed.partition import local_planes
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile.kpm.types import Array
+from spectile_study.cases.kpm.hybrid import seconds_a_step
 from spectile_study.cases.kpm.naive import Chain
 
 #: Planes on which each side is timed alone.
