@@ -17,8 +17,8 @@ LOAD_BYTES = 16
 STATIC_BYTES = 1024
 #: Part of the specified bandwidth that a copy reaches.
 _COPIED = 0.9
-#: float32 multiply-adds a second of a multiprocessor.
-_MULTIPLY_ADDS = 128 * 1.5e9
+# Seconds of a launch, and float32 multiply-adds a second of a multiprocessor.
+_LAUNCH, _MULTIPLY_ADDS = 2e-6, 128 * 1.5e9
 
 
 class Problem(NamedTuple):
@@ -117,11 +117,11 @@ def threads_of(registers: int, columns: int) -> int:
 
 
 def seconds(problem: Problem, device: Device, moved: float) -> float:
-    """Return what a step takes: `moved` bytes at the rate of a copy, or the arithmetic if that is longer."""
+    """Return what a step takes: a launch, and `moved` bytes at a copy's rate or the arithmetic if that is longer."""
     numbers = problem.entries * problem.vectors * (4 if problem.is_complex else 1)
     divisor = device.fp64_divisor if problem.item == (16 if problem.is_complex else 8) else 1
     arithmetic = numbers * divisor / (device.multiprocessors * _MULTIPLY_ADDS)
-    return max(moved / (_COPIED * device.bytes_per_second), arithmetic)
+    return _LAUNCH + max(moved / (_COPIED * device.bytes_per_second), arithmetic)
 
 
 def streamed(problem: Problem, entries: int, chunks: int = 1) -> int:

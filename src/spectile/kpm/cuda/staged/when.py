@@ -16,6 +16,8 @@ from spectile.kpm.cuda.problem import STATIC_BYTES, Problem, seconds, streamed
 _LEAST_ROW_BYTES = 64
 # As in ``csr/when.py``, for each byte, each product of two numbers, and each row.
 _STREAM, _WORD, _ROW = 0.89, 0.03, 194.0
+# Seconds of the inspector and for each entry (an H200), over the thousand steps of an ordinary call.
+_INSPECTOR, _INSPECTED = 3e-3 / 1000, 3e-10 / 1000
 #: Slots that the inspector keeps in order, and a code can name: 16 bits are a slot and one of its four rows.
 MOST_SLOTS = 512
 PAGE = 4
@@ -94,7 +96,8 @@ def cost(problem: Problem, device: Device, copies: float) -> float:
     words = problem.entries * problem.vectors * (4 if problem.is_complex else 1)
     again = (copies - 1) * problem.rows * problem.row_bytes
     moved = _STREAM * (streamed(problem, problem.entries, chunks) + again)
-    return seconds(problem, device, moved + _WORD * words + _ROW * problem.rows * chunks)
+    inspector = _INSPECTOR + _INSPECTED * problem.entries
+    return inspector + seconds(problem, device, moved + _WORD * words + _ROW * problem.rows * chunks)
 
 
 def staged_shape(num_vectors: int, dtype: Any, longest: int) -> StagedShape:
