@@ -10,11 +10,6 @@ import numpy as np
 from spectile.core.pointers import address, overlap
 
 
-def tiles(length: int, tile: int) -> int:
-    """Return how many tiles cover a length."""
-    return -(-length // tile)
-
-
 def copy_if_overlapping(c: Any, out: Any, direct: bool) -> Any:
     """Return C, copied where writing `out` would overwrite entries of it that are still to be read.
 

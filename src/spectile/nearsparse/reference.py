@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.tiling import ceil_div
+
 
 def pad(a: Any, rows: int, columns: int) -> Any:
     """Return `a` with zeros below and to the right (Section 3: "to avoid incomplete division")."""
@@ -19,7 +21,7 @@ def pad(a: Any, rows: int, columns: int) -> Any:
 
 def tiles(a: Any, block: int) -> Any:
     """Return the tiles of `a` as an array of shape (tile rows, tile columns, block, block), zero-padded."""
-    rows, columns = -(-a.shape[0] // block), -(-a.shape[1] // block)
+    rows, columns = ceil_div(a.shape[0], block), ceil_div(a.shape[1], block)
     padded = pad(a, rows * block, columns * block)
     return padded.reshape(rows, block, columns, block).swapaxes(1, 2)
 
@@ -77,7 +79,7 @@ def spamm_recursive(a: Any, b: Any, tau: float, block: int = 32) -> tuple[Any, A
         Leaves (i, k, j) that were reached.
     """
     (m, inner), n = a.shape, b.shape[1]
-    depth = max(0, math.ceil(math.log2(max(1, -(-max(m, inner, n) // block)))))
+    depth = max(0, math.ceil(math.log2(max(1, ceil_div(max(m, inner, n), block)))))
     count = 1 << depth
     width = block << depth
     norms_a, norms_b = quad_tree(a, block, depth), quad_tree(b, block, depth)
@@ -103,7 +105,7 @@ def spamm_recursive(a: Any, b: Any, tau: float, block: int = 32) -> tuple[Any, A
         )
 
     c = product(0, 0, 0, 0)[:m, :n]
-    return c, multiplied[: -(-m // block), : -(-inner // block), : -(-n // block)]
+    return c, multiplied[: ceil_div(m, block), : ceil_div(inner, block), : ceil_div(n, block)]
 
 
 def tune_tau(

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from spectile.core.jit import njit
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cpu.threads import run_each
-from spectile.nearsparse.operands import tiles
 
 # Tile rows in one task of the norm map.
 STRIP = 4
@@ -81,7 +81,7 @@ def _take_roots(x: Any, block: int, first: int, last: int, norms: Any, low: floa
 def norm_map(x: Any, block: int = 32) -> Any:
     """Return the Frobenius norms of the tiles, float64, shape (ceil(m / block), ceil(n / block))."""
     x = row_major(as_summed(x))
-    norms = np.empty((tiles(x.shape[0], block), tiles(x.shape[1], block)))
+    norms = np.empty((ceil_div(x.shape[0], block), ceil_div(x.shape[1], block)))
     rows = norms.shape[0]
 
     def strip(first: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from spectile.core.compile import Unit
 from spectile.core.devices import Device
 from spectile.core.launch import Shape
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda.geometry import is_aligned, stride
 from spectile.nearsparse.cuda.tuning import (
     BAND_ROWS,
@@ -28,7 +29,6 @@ from spectile.nearsparse.cuda.tuning import (
     WgmmaTf32,
 )
 from spectile.nearsparse.cuda.units import blocks_unit, fitting_tiles, hopper_unit, portable_unit
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import PRECISIONS, Grain
 
 # Products of a batch that one launch takes, and matrices whose norms it takes side by side: a grid has 65,535 layers,
@@ -151,8 +151,8 @@ class Choice:
 
     def order_launch(self, m: int, n: int) -> Shape:
         """Return the launch of the kernel that orders the tiles: a warp for each."""
-        count = tiles(m, self.tile[0]) * tiles(n, self.tile[1])
-        return Shape((tiles(count, 8),), 256, after_previous=True)
+        count = ceil_div(m, self.tile[0]) * ceil_div(n, self.tile[1])
+        return Shape((ceil_div(count, 8),), 256, after_previous=True)
 
 
 def choose_kernel(problem: Problem, device: Device) -> Kernel:
@@ -165,7 +165,7 @@ def choose_kernel(problem: Problem, device: Device) -> Kernel:
         return "portable"
     if problem.precision == "tf32x3":
         return "wgmma_tf32"
-    if 3 * tiles(problem.m, 256) * tiles(problem.n, 256) * problem.batches < device.multiprocessors:
+    if 3 * ceil_div(problem.m, 256) * ceil_div(problem.n, 256) * problem.batches < device.multiprocessors:
         return "wgmma_small"
     return "wgmma_wide_pair" if problem.m > 128 else "wgmma_wide"
 
@@ -196,7 +196,7 @@ def choose(
     """
     kernel = kernel or choose_kernel(problem, device)
     if kernel == "blocks":
-        count = tiles(problem.m, 32) * tiles(problem.n, 32)
+        count = ceil_div(problem.m, 32) * ceil_div(problem.n, 32)
         launch = Shape((count, problem.batches), 512)
         unit = blocks_unit(problem.precision)
         return Choice(kernel, unit, "product_blocks", launch, (32, 32), 1, "numbered", 0, (1, 1, 1))
@@ -219,10 +219,10 @@ def _portable(
     row = PRECISIONS[problem.precision]
     large, small = fitting_tiles(portable, row.dtype, device.shared_bytes)
     aligned = problem.aligned and problem.out_aligned
-    work = tiles(problem.m, 128) * tiles(problem.n, 128) * problem.batches
+    work = ceil_div(problem.m, 128) * ceil_div(problem.n, 128) * problem.batches
     tile = large if aligned and work >= portable.large_from * device.multiprocessors else small
     list_steps = tile.list_steps(aligned, problem.k)
-    count = tiles(problem.m, tile.tile_m) * tiles(problem.n, tile.tile_n)
+    count = ceil_div(problem.m, tile.tile_m) * ceil_div(problem.n, tile.tile_n)
     by_work = _is_ordered(problem, device, count, portable.ordered_tiles, ordered)
     grain = max(1, 32 // problem.block)
     return Choice(
@@ -239,7 +239,7 @@ def _portable(
         (tile.tile_m, tile.tile_n),
         BAND_ROWS // tile.tile_m,
         "bins" if by_work else "numbered",
-        tiles(problem.k, 32) if by_work and portable.given_lists else 0,
+        ceil_div(problem.k, 32) if by_work and portable.given_lists else 0,
         (grain,) * 3,
     )
 
@@ -248,7 +248,7 @@ def _hopper(
     problem: Problem, device: Device, kernel: Kernel, shape: HopperShape, ordered: bool | None, extra: tuple[str, ...]
 ) -> Choice:
     rows = 128 * shape.cluster
-    count = tiles(problem.m, rows) * tiles(problem.n, shape.tile_n)
+    count = ceil_div(problem.m, rows) * ceil_div(problem.n, shape.tile_n)
     clusters = device.multiprocessors * shape.resident // shape.cluster
     order = "numbered"
     if _is_ordered(problem, device, count, shape.ordered_tiles, ordered):
@@ -280,18 +280,18 @@ def norms_launch(shape_a: tuple[int, ...], shape_b: tuple[int, ...], itemsize: i
     """Return the launch that takes the norms of A and B, shapes ([batch,] m, k) and ([batch,] k, n)."""
     columns = max(128, 32 * 16 // itemsize)
     batches = max(math.prod(shape[:-2]) for shape in (shape_a, shape_b))
-    blocks = max(tiles(shape[-2], 128) * tiles(shape[-1], columns) for shape in (shape_a, shape_b))
+    blocks = max(ceil_div(shape[-2], 128) * ceil_div(shape[-1], columns) for shape in (shape_a, shape_b))
     return Shape((blocks, 1, 2 * min(batches, LAUNCHED_ITEMS)), 128)
 
 
 def survey_launch(rows: int, columns: int) -> Shape:
     """Return the launch that surveys norm maps of so many rows of A and columns of B."""
-    return Shape((tiles(columns, 64) * tiles(rows, 64),), 256)
+    return Shape((ceil_div(columns, 64) * ceil_div(rows, 64),), 256)
 
 
 def count_launch(rows: int, columns: int, depth: int, device: Device) -> Shape:
     """Return the launch that counts the valid products of norm maps of (rows, depth) and (depth, columns) tiles."""
-    pieces = tiles(rows, 64) * tiles(columns, 32) * tiles(depth, 32)
+    pieces = ceil_div(rows, 64) * ceil_div(columns, 32) * ceil_div(depth, 32)
     return Shape((min(pieces, 4 * device.multiprocessors),), 256, after_previous=True)
 
 
@@ -340,13 +340,13 @@ def plan_search(kind: str, rows: int, columns: int, depth: int, itemsize: int, d
         fixed = 2 * 48 * (512 + 16) + 16 * 256 * 8
         # The kernel has less than 12 KiB of its own.
         listed = min(2048, (device.shared_bytes - fixed - 12 * 1024) // 24)
-        blocks = min(device.multiprocessors, max(tiles(rows, 32) * tiles(columns, 16), depth))
+        blocks = min(device.multiprocessors, max(ceil_div(rows, 32) * ceil_div(columns, 16), depth))
         launch = Shape((blocks,), 512, fixed + 24 * listed, cooperative=True)
         return SearchPlan("search_error", launch, held=listed)
-    pieces = depth * tiles(columns, SEARCH_CHUNK)
+    pieces = depth * ceil_div(columns, SEARCH_CHUNK)
     blocks = min(device.multiprocessors, pieces)
     tail = 2 ** min(columns, SEARCH_CHUNK).bit_length()
-    keys, each = tail + tail // 32, tiles(pieces, blocks)
+    keys, each = tail + tail // 32, ceil_div(pieces, blocks)
     # The kernel has less than 2 KiB of its own.
     room, slot = (device.shared_bytes - 2048) // itemsize, keys + rows
     held = each if each * slot <= room else max(0, room - keys) // slot
@@ -363,7 +363,7 @@ def launches(problem: Problem, device: Device) -> list[Shape]:
     shapes = [norms_launch((*batch, problem.m, problem.k), (*batch, problem.k, problem.n), itemsize), choice.launch]
     if choice.order in ("bins", "sorted"):
         shapes.append(choice.order_launch(problem.m, problem.n))
-    rows, columns, depth = (tiles(size, problem.block) for size in (problem.m, problem.n, problem.k))
+    rows, columns, depth = (ceil_div(size, problem.block) for size in (problem.m, problem.n, problem.k))
     shapes += [survey_launch(rows, columns), count_launch(rows, columns, depth, device)]
     norms = np.dtype(PRECISIONS[problem.precision].norm).itemsize
     shapes += (plan_search(kind, rows, columns, depth, norms, device).launch for kind in ("ratio", "error"))

@@ -13,9 +13,9 @@ from spectile.core.cupy_parts import part
 from spectile.core.device import describe
 from spectile.core.devices import Device
 from spectile.core.pointers import address
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda.geometry import pitch
 from spectile.nearsparse.cuda.tuning import COPY_SHARE, COUNT_RATE, COUNT_SECONDS, FIXED_SECONDS, READ_SECONDS, rates
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import PRECISIONS, Request
 
 Verdict = Literal["spamm", "dense", "count"]
@@ -60,7 +60,7 @@ class Costs:
             fixed=FIXED_SECONDS + read + written,
             whole=work / rate.executed[precision],
             norms=READ_SECONDS / 2 + read,
-            count=COUNT_SECONDS + tiles(m, 32) * tiles(n, 32) * tiles(k, 32) / COUNT_RATE,
+            count=COUNT_SECONDS + ceil_div(m, 32) * ceil_div(n, 32) * ceil_div(k, 32) / COUNT_RATE,
         )
 
     @property

@@ -10,11 +10,11 @@ import numpy as np
 from spectile.core import arrays, launch
 from spectile.core.compile import Unit
 from spectile.core.pointers import address
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.checks import check_dtype
 from spectile.nearsparse.cuda.choose import norms_launch
 from spectile.nearsparse.cuda.geometry import is_aligned, layout, log2, pitch, row_major, stride
 from spectile.nearsparse.cuda.units import NORM_UNITS
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import Request
 
 NORM_TASK = layout(
@@ -67,9 +67,9 @@ class NormMaps(Norms):
         import cupy
 
         dtype = "float64" if a.dtype == np.float64 else "float32"
-        self.block, k_blocks = block, tiles(a.shape[-1], block)
+        self.block, k_blocks = block, ceil_div(a.shape[-1], block)
         if into is None:
-            shapes = [(*x.shape[:-2], tiles(x.shape[axis], block), k_blocks) for x, axis in ((a, -2), (b, -1))]
+            shapes = [(*x.shape[:-2], ceil_div(x.shape[axis], block), k_blocks) for x, axis in ((a, -2), (b, -1))]
             into = cupy.empty(shapes[0], dtype), cupy.empty(shapes[1], dtype)
         self.a, self.b = into
         # The norm kernel sets it to zero, and what follows: a word in which the blocks of a search meet, and a count.
@@ -142,4 +142,4 @@ def empty_map(rows: int, k: int, request: Request) -> Any:
     """Return an empty norm map, k blocks along the last axis, on the current device."""
     import cupy
 
-    return cupy.empty((tiles(rows, request.block), tiles(k, request.block)), request.arithmetic.norm)
+    return cupy.empty((ceil_div(rows, request.block), ceil_div(k, request.block)), request.arithmetic.norm)

@@ -19,6 +19,7 @@ import numpy as np
 from spectile.core import device, memory
 from spectile.core.plan import Bound
 from spectile.core.pointers import address
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse import checks
 from spectile.nearsparse.cuda import dense
 from spectile.nearsparse.cuda.after import PER_THREAD, mark, read_after
@@ -28,7 +29,6 @@ from spectile.nearsparse.cuda.search import Places as SearchPlaces
 from spectile.nearsparse.cuda.search import Search, Wanted, found, tolerance_of
 from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding
 from spectile.nearsparse.cuda.tuning import WGMMA
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Grain, Request
 
@@ -329,8 +329,8 @@ class _Places:
     @classmethod
     def of(cls, maps: NormMaps, search: _Search | None, *, counted: bool) -> _Places:
         norms_b = maps.a.size * maps.a.dtype.itemsize
-        counter = tiles(norms_b + maps.b.size * maps.b.dtype.itemsize, 8) * 8
-        scratch = tiles(counter + 32, 16) * 16
+        counter = ceil_div(norms_b + maps.b.size * maps.b.dtype.itemsize, 8) * 8
+        scratch = ceil_div(counter + 32, 16) * 16
         places = None if search is None else search.places
         return cls(norms_b, counter, scratch, scratch + (0 if places is None else places.bytes), places, counted)
 

@@ -10,12 +10,12 @@ from spectile.core import device, launch
 from spectile.core.compile import Unit, prepare
 from spectile.core.launch import Shape
 from spectile.core.pointers import address
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda.choose import Choice, Problem, choose, tiles_by_diagonal
 from spectile.nearsparse.cuda.geometry import fill, layout, log2, pitch, record, stride
 from spectile.nearsparse.cuda.norms import Norms
 from spectile.nearsparse.cuda.tuning import WGMMA, WORK_BINS, Kernel
 from spectile.nearsparse.cuda.units import NORM_UNITS, ORDER_UNITS, SEARCH_UNITS, SURVEY_UNITS
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import Grain, Request
 
 PRODUCT = layout(
@@ -37,7 +37,7 @@ WGMMA_PRODUCT = np.dtype(
         "names": ["map_a", "map_b", "map_c", "fields"],
         "formats": ["V128", "V128", "V128", WGMMA_FIELDS],
         "offsets": [0, 128, 256, 384],
-        "itemsize": -(-(384 + WGMMA_FIELDS.itemsize) // 64) * 64,
+        "itemsize": ceil_div(384 + WGMMA_FIELDS.itemsize, 64) * 64,
     }
 )
 
@@ -163,8 +163,8 @@ class Product:
             "n": n,
             "norm_k": maps.k_blocks,
             "log2_block": log2(maps.block),
-            "tiles_m": tiles(m, tile[0]),
-            "tiles_n": tiles(n, tile[1]),
+            "tiles_m": ceil_div(m, tile[0]),
+            "tiles_n": ceil_div(n, tile[1]),
         }
 
     def _prepare_order(self, fields: dict[str, Any]) -> dict[str, int]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from spectile.core import arrays, device, launch
 from spectile.core.pointers import address
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse import bounds
 from spectile.nearsparse.bounds import NORM_SLACK
 from spectile.nearsparse.checks import check_maps
@@ -18,7 +19,6 @@ from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import Norms
 from spectile.nearsparse.cuda.tuning import SEARCH_CHUNK
 from spectile.nearsparse.cuda.units import SEARCH_UNITS
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import PRECISIONS, Request
 
 SEARCH = layout(
@@ -148,10 +148,10 @@ class Places:
         ratio, error = (
             plan_search(kind, rows, columns, depth, itemsize, device.describe()) for kind in ("ratio", "error")
         )
-        sums = max(depth * tiles(columns, SEARCH_CHUNK), 5 * depth + 2 * 3 * error.launch.grid[0])
+        sums = max(depth * ceil_div(columns, SEARCH_CHUNK), 5 * depth + 2 * 3 * error.launch.grid[0])
         maps = [itemsize * rows * depth, itemsize * columns * depth] if ratio.spilled else [0, 0]
         sizes = [16, 8 * max(_COUNTS.values()), 8 * sums, *maps]
-        starts = np.cumsum([tiles(size, 16) * 16 for size in sizes]).tolist()
+        starts = np.cumsum([ceil_div(size, 16) * 16 for size in sizes]).tolist()
         return cls(*starts)
 
     def addresses(self, scratch: int) -> dict[str, int]:

@@ -11,13 +11,13 @@ import numpy as np
 
 from spectile.core import device, launch
 from spectile.core.pointers import address
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse import bounds
 from spectile.nearsparse.bounds import NORM_SLACK
 from spectile.nearsparse.cuda.choose import count_launch, survey_launch
 from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.units import SURVEY_UNITS
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import Grain, Request
 
 # Entries that a norm converts at a time.
@@ -79,7 +79,7 @@ def skipped_bound(maps: Norms, item: tuple[int, int], tau: Any) -> Any:
     import cupy
 
     norms_a, norms_b = maps.of(item)
-    squares = cupy.zeros(tiles(norms_a.shape[0], 64) * tiles(norms_b.shape[0], 64), cupy.float64)
+    squares = cupy.zeros(ceil_div(norms_a.shape[0], 64) * ceil_div(norms_b.shape[0], 64), cupy.float64)
     unit = 1.0
     if norms_a.dtype == np.float64 and norms_a.size and norms_b.size:
         unit = bounds.square_unit(float(norms_a.max()) * float(norms_b.max()))
@@ -103,10 +103,10 @@ def _survey(
     for side, (map_, size) in enumerate(zip(tuple(norms), grain[:2], strict=True)):
         rows = map_.shape[0]
         if size > 1:
-            padded = cupy.full((tiles(rows, size) * size, map_.shape[1]), -1, map_.dtype)
+            padded = cupy.full((ceil_div(rows, size) * size, map_.shape[1]), -1, map_.dtype)
             padded[:rows] = map_
             norms[side] = padded.reshape(-1, size, map_.shape[1]).max(axis=1)
-        lengths = np.minimum(size, rows - size * np.arange(tiles(rows, size)))
+        lengths = np.minimum(size, rows - size * np.arange(ceil_div(rows, size)))
         weights.append(cupy.asarray(lengths.astype(np.int32)) if size > 1 else None)
     if not (norms[0].shape[0] and norms[1].shape[0]):
         return

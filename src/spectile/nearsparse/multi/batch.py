@@ -11,6 +11,7 @@ import numpy as np
 
 from spectile.core import memory
 from spectile.core.pointers import overlap
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import LAUNCHED_ITEMS, Problem
@@ -19,7 +20,6 @@ from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, 
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.plan import Plan, empty_operand, host_threshold
 from spectile.nearsparse.multi.streams import Stream, pairs
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import Request
 
 # Pieces of a device's items, each copied while the one before is multiplied.
@@ -184,7 +184,7 @@ class _Work:
         with cupy.cuda.Device(share.device), memory.allocating(f"the products of device {share.device}", needed):
             a, b = (self._local(plan, x, self._loads) for x in (share.a, share.b))
             common = Share(share.device, a, b, share.out)
-            count = max(CHUNKS, tiles(len(share.out), LAUNCHED_ITEMS))
+            count = max(CHUNKS, ceil_div(len(share.out), LAUNCHED_ITEMS))
             for number, (first, last) in enumerate(partition.pieces(len(share.out), count)):
                 source = share.part(first, last)
                 chunk = self._chunk(plan, source, common, self.streams[number % 2], taus[first:last])

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda.geometry import row_major
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.streams import connect, copied, here, synchronize
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import Split
 
 
@@ -53,7 +53,7 @@ def _units(maps: Any) -> tuple[Any, Any]:
 
 
 def _share(count: Any, unit: int, length: int, others: int) -> Any:
-    units = -(-length // unit)
+    units = ceil_div(length, unit)
     return count * np.minimum(unit, length - unit * np.arange(units)) / (float(others) * length)
 
 
@@ -63,7 +63,7 @@ def _pooled(norms: Any, size: int) -> Any:
 
     if len(norms) % size == 0:
         return norms.reshape(-1, size, norms.shape[1]).max(axis=1)
-    padded = cupy.zeros((tiles(len(norms), size) * size, norms.shape[1]), norms.dtype)
+    padded = cupy.zeros((ceil_div(len(norms), size) * size, norms.shape[1]), norms.dtype)
     padded[: len(norms)] = norms
     return padded.reshape(-1, size, norms.shape[1]).max(axis=1)
 
@@ -111,7 +111,7 @@ def reach(
     import cupy
 
     block = norms.block
-    last = tiles(parts[-1][1], block)
+    last = ceil_div(parts[-1][1], block)
     # From each part on, the largest norm in each block of k.
     high = cupy.stack([norms.a[start // block : last].max(axis=0) for start, _ in parts])
     wide = _pooled(norms.b, (panels[0][1] - panels[0][0]) // block)[: len(panels)]
@@ -120,7 +120,7 @@ def reach(
     begin, behind = needed.argmax(axis=2), needed[..., ::-1].argmax(axis=2)
     end = cupy.where(needed.any(axis=2), needed.shape[2] - behind, begin)
     grain = partition.ROW_UNIT
-    rows = cupy.stack([begin * block // grain * grain, -(-end * block // grain) * grain], axis=-1)
+    rows = cupy.stack([begin * block // grain * grain, ceil_div(end * block, grain) * grain], axis=-1)
     return cupy.minimum(rows.astype(np.int32), np.int32(depth), out=into)
 
 

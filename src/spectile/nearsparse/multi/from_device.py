@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import device, memory
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import tuning
 from spectile.nearsparse.cuda.choose import Problem
@@ -18,7 +19,6 @@ from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.cut import reach, row_work
 from spectile.nearsparse.multi.plan import Plan, empty_operand
 from spectile.nearsparse.multi.streams import Pinned, Stream
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import Request
 
 # From this size of B on, every call finds out from the norms which rows of its panels are needed: the host waits for
@@ -109,7 +109,7 @@ class FromDevice(Plan):
     def _norms_of(self, first: int, last: int) -> cuda_norms.Norms:
         whole = self._norms
         return cuda_norms.Norms(
-            whole.a[first // self.request.block : tiles(last, self.request.block)],
+            whole.a[first // self.request.block : ceil_div(last, self.request.block)],
             whole.b,
             self.request.block,
             whole.counter,
@@ -189,7 +189,7 @@ class _RingPart:
 
         _, k, n = plan.shape
         request, block = plan.request, plan.request.block
-        self.rows, self.norm_rows = slice(first, last), slice(first // block, tiles(last, block))
+        self.rows, self.norm_rows = slice(first, last), slice(first // block, ceil_div(last, block))
         #: Panels of B on their way or here, not multiplied yet, and the events after which they are here.
         self.arrived: dict[int, Any] = {}
         # Panels are multiplied in two streams, so that one fills the multiprocessors that the other's end leaves idle.
@@ -214,7 +214,7 @@ class _RingPart:
                 self._get_c, c_on_device = plan.sender.copying(self.c, added), self.c
             self.products = []
             for number, columns in enumerate(self.panels):
-                norms_b = self.norms_b[columns.start // block : tiles(columns.stop, block)]
+                norms_b = self.norms_b[columns.start // block : ceil_div(columns.stop, block)]
                 norms = cuda_norms.Norms(self.norms_a, norms_b, block, self.counters[number : number + 1])
                 added_columns = None if c_on_device is None else c_on_device[:, columns]
                 self.products.append(plan.product(self.a, self.b[:, columns], self.c[:, columns], norms, added_columns))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.norms import empty_map
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.plan import Plan, host_threshold
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import Request
 
 
@@ -73,8 +73,8 @@ class FromHost(Plan):
         m, k, n = self.shape
         request = self.request
         itemsize, output = np.dtype(request.arithmetic.dtype).itemsize, np.dtype(request.arithmetic.output).itemsize
-        norms = np.dtype(request.arithmetic.norm).itemsize * (tiles(m, request.block) + tiles(n, request.block))
-        fixed = itemsize * k * n + norms * tiles(k, request.block) + (8 << 20)
+        norms = np.dtype(request.arithmetic.norm).itemsize * (ceil_div(m, request.block) + ceil_div(n, request.block))
+        fixed = itemsize * k * n + norms * ceil_div(k, request.block) + (8 << 20)
         row = 2 * (itemsize * k + output * n)
         height = partition.block_height(m, len(self.devices), max(m, partition.ROW_UNIT))
         for index in dict.fromkeys(self.devices):
@@ -178,7 +178,7 @@ class _StreamedPart:
         import cupy
 
         request, block, k = plan.request, plan.request.block, plan.shape[1]
-        norms_b = self.norms_b[columns.start // block : tiles(columns.stop, block)]
+        norms_b = self.norms_b[columns.start // block : ceil_div(columns.stop, block)]
         nothing = cupy.empty((0, k), request.arithmetic.dtype)
         maps = cuda_norms.NormMaps(nothing, self.b[:, columns], block, (empty_map(0, k, request), norms_b))
         if not self.blocks:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from spectile.core.tiling import ceil_div
+
 # Height and width at whose multiples C may be cut: every kernel's tiles, and blocks of norms, divide them.
 ROW_UNIT, COLUMN_UNIT = 128, 256
 # B travels in panels of columns, each in pieces of rows, so that the last GPU of the ring waits for pieces only.
@@ -52,13 +54,13 @@ def cut_rows(work: Any, shares: Any) -> list[int]:
 
 def panels(columns: int, count: int = PANELS, least: int = COLUMN_UNIT) -> list[tuple[int, int]]:
     """Return at most `count` panels of at least 256 or `least` columns, equal but the last, cut at multiples of 256."""
-    width = max(-(-columns // (COLUMN_UNIT * count)), -(-least // COLUMN_UNIT)) * COLUMN_UNIT
+    width = max(ceil_div(columns, COLUMN_UNIT * count), ceil_div(least, COLUMN_UNIT)) * COLUMN_UNIT
     return [(start, min(start + width, columns)) for start in range(0, columns, width)]
 
 
 def pieces(rows: int, count: int = PIECES) -> list[tuple[int, int]]:
     """Return at most `count` pieces of rows."""
-    height = max(1, -(-rows // count))
+    height = max(1, ceil_div(rows, count))
     return [(start, min(start + height, rows)) for start in range(0, rows, height)]
 
 
@@ -149,5 +151,5 @@ def block_height(rows: int, parts: int, most: int) -> int:
 
     Returns 0 if `most` rows are fewer than a unit, which is enough for fewer rows, too.
     """
-    wanted = -(-rows // (4 * parts * ROW_UNIT)) * ROW_UNIT
+    wanted = ceil_div(rows, 4 * parts * ROW_UNIT) * ROW_UNIT
     return min(wanted, most // ROW_UNIT * ROW_UNIT)

@@ -11,6 +11,7 @@ import numpy as np
 
 from spectile.core import device
 from spectile.core.pointers import address, overlap
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cpu import norms as cpu_norms
 from spectile.nearsparse.cpu import search as cpu_search
 from spectile.nearsparse.cuda import choose
@@ -20,7 +21,6 @@ from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.survey import error_bound, kept_norms, ratio, square_sum
 from spectile.nearsparse.cuda.tuning import Kernel
 from spectile.nearsparse.multi.streams import Stream, connect, event
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import Grain, Request
 
 
@@ -30,7 +30,7 @@ def empty_operand(request: Request, *shape: int) -> Any:
 
     dtype = np.dtype(request.arithmetic.dtype)
     unit = 16 // dtype.itemsize
-    return cupy.empty((*shape[:-1], tiles(shape[-1], unit) * unit), dtype)[..., : shape[-1]]
+    return cupy.empty((*shape[:-1], ceil_div(shape[-1], unit) * unit), dtype)[..., : shape[-1]]
 
 
 def host_threshold(a: np.ndarray, b: np.ndarray, request: Request) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
@@ -14,7 +15,6 @@ from spectile.nearsparse.cuda.search import threshold
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.plan import Plan
 from spectile.nearsparse.multi.streams import Stream
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import Request, Split
 
 # From this size of the operand on that every GPU holds, they share the norm pass over their copies: exchanging the maps
@@ -92,7 +92,7 @@ class Resident(Plan):
         request, (first, last) = self.request, panel
         block = request.block
         norms_a, norms_b = (empty_map(size, self.shape[1], request) for size in (a.shape[0], b.shape[1]))
-        blocks = slice(first // block, tiles(last, block))
+        blocks = slice(first // block, ceil_div(last, block))
         if self._by_rows:
             maps = cuda_norms.NormMaps(a, b[:, first:last], block, (norms_a, norms_b[blocks]))
         else:

@@ -9,11 +9,11 @@ from typing import Any
 
 from spectile.core import device
 from spectile.core.compile import Unit
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import kernels
 from spectile.nearsparse.cuda.choose import Choice, Problem, choose
 from spectile.nearsparse.cuda.tuning import PORTABLE, WGMMA, Kernel
 from spectile.nearsparse.cuda.units import hopper_unit, norm_unit, portable_unit
-from spectile.nearsparse.operands import tiles
 from spectile.nearsparse.types import PRECISIONS
 from spectile_study.bench.case import Context, Method, Skipped
 from spectile_study.bench.case import Problem as Case
@@ -78,9 +78,9 @@ def variants(precision: str, problem: Problem) -> dict[str, Variant]:
 
 def strided(choice: Choice, problem: Problem) -> Choice:
     """Return a choice whose blocks take 2 x 2 tiles at equal distances: the paper's stride s = 2 (Figure 4)."""
-    counts = tiles(problem.m, choice.tile[0]), tiles(problem.n, choice.tile[1])
+    counts = ceil_div(problem.m, choice.tile[0]), ceil_div(problem.n, choice.tile[1])
     return dataclasses.replace(
-        choice, launch=dataclasses.replace(choice.launch, grid=(math.prod(tiles(size, 2) for size in counts), 1))
+        choice, launch=dataclasses.replace(choice.launch, grid=(math.prod(ceil_div(size, 2) for size in counts), 1))
     )
 
 

@@ -2,6 +2,13 @@
 //
 // A warp sums a strip of 32 rows, 16 bytes per lane and row, so that each load of a warp is 512 contiguous bytes; the
 // lanes that share a block are reduced by shuffles, the warps that share one through shared memory.
+//
+//   for each strip of 128 rows, a warp for 32 of them:
+//     sum[block] = sum of x^2                                  # read once, as a stream
+//     norm[block] = sqrt(sum[block]);  where that left the range and an entry is not 0: anew, scaled by a power of two
+//
+// Invariant: a norm is no smaller than that of the entries but by NORM_SLACK of bounds.py, whatever their size; NaN and
+// infinity stay.  The first block sets the counters of what follows to zero.
 #include "norms.cuh"
 #include "ptx.cuh"
 

@@ -3,6 +3,13 @@
 // A warp counts the k steps that one tile needs, and lists them where the product asks for it.  Blocks of `product` find
 // their tiles themselves, from bins of work in which the tiles are put at once; for others the block that ends last sorts
 // by the counts (a counting sort).
+//
+//   for each tile of C, a warp:
+//     count = k steps of which any product of norms reaches tau  # and the list of them, each with a bit for each block
+//     put the tile into the bin of its work, or write its count
+//   the last block: order = tiles by falling count
+//
+// Invariant: every tile is in one bin, or in `order` once, so that the product computes each once.
 #include "cancelled.cuh"
 #include "tiles.cuh"
 

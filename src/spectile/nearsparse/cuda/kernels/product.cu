@@ -4,6 +4,15 @@
 // union of the valid steps (32 wide) into a list with one bit for each 32 x 32 block of the tile, then runs a cp.async
 // pipeline over the list.  Each warp owns BLOCKS_M x BLOCKS_N blocks and multiplies exactly those whose bit is set:
 // loads follow the union, arithmetic the valid set.
+//
+//   tile = the next one by work, or by number
+//   for each kListSteps of k:
+//     list = steps of which any block of the tile has a product of norms that reaches tau, with those blocks' bits
+//     for each entry of the list:                              # kStages - 1 of them are on their way
+//       sums[blocks whose bit is set] += A B
+//   C = alpha sums + beta C
+//
+// Invariant: a product of 32 x 32 blocks is multiplied if and only if one of its products of tiles is valid.
 #include "operands.cuh"
 #include "tiles.cuh"
 

@@ -2,6 +2,11 @@
 //
 // A thread block computes 32 x 32 of C, two rows per thread, with plain multiply-adds: smaller blocks than a fragment of
 // the matrix units leave nothing for those to do.
+//
+//   for each 32 k: read them of A and B;  for each block of them: if its product of norms reaches tau, sum += A B
+//   C = alpha sum + beta C
+//
+// Invariant: exactly the valid products are multiplied.
 #include "operands.cuh"
 
 extern "C" __global__ void __launch_bounds__(512) product_blocks(const Product p) {

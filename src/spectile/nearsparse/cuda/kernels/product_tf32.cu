@@ -5,6 +5,15 @@
 // high + low on the way; the operand from shared memory is A, whose high part is what the tensor core sees of the
 // stage itself (it drops the last 13 bits), and whose low part a warpgroup of its own writes beside it.  The tensor
 // core, which truncates its sums, adds up 32 k; each such sum is added to C rounding to nearest.
+//
+//   listers:      for each tile drawn: list its k steps that are needed
+//   loader:       for each listed step: wait for an empty stage, copy A and B into it
+//   low writers:  for each listed step: low(A) = A - high(A), beside the stage
+//   multipliers:  for each listed step whose bit is set: part = low(B) A + B low(A) + B A, 32 k;  sum += part
+//                 C = alpha sum + beta C
+//
+// Invariant: all roles walk the same lists in the same order, and a stage is filled again when all multipliers and the
+// low writers have released it.
 #include "hopper.cuh"
 
 constexpr int kConsumers = 2;                               // warpgroups that multiply, 64 columns each

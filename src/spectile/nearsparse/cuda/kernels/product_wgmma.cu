@@ -5,6 +5,14 @@
 // multiplies the listed steps whose bit it finds set: the loads follow the union of the big tile, the arithmetic the
 // lists of the parts.  C leaves through shared memory and the copy engine, so that a warpgroup goes on to the next tile
 // while the last is still on its way to memory.
+//
+//   listers:      for each tile drawn: list its k steps that any part of the cluster needs, with a bit for each part
+//   loader:       for each listed step: wait for an empty stage, copy A into it, and B into those of the cluster
+//   multipliers:  for each listed step: if the bit of the part is set, sum += A B;  release the stage
+//                 C = alpha sum + beta C
+//
+// Invariant: all roles walk the same lists in the same order; a stage is released once by each warp of every multiplier
+// of the cluster, whether it multiplied or not.
 #include "hopper.cuh"
 
 constexpr int kConsumers = 2 * kPartsN;                     // warpgroups, each of 64 x kPartN

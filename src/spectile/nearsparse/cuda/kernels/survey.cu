@@ -2,6 +2,12 @@
 //
 // In `survey` a thread block tests 64 x 64 pairs (row block, column block) against all k, 16 pairs per thread; in
 // `count_valid`, which alone says whether the dense product is to be taken, 64 x 32 pairs against 32 k at a time.
+//
+//   survey:       for each pair (i, j): for each k: if a[i][k] b[j][k] reaches tau, count; else skipped += a b
+//                 squares += (unit skipped)^2
+//   count_valid:  the count alone;  the last block: cancelled = count is above its limit
+//
+// Invariant: a product that is NaN counts as valid; sums of a block do not depend on the order of its warps.
 #include "ptx.cuh"
 
 #if NORM_BITS == 32
