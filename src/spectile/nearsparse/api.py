@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spectile.core.arrays import on_device
+from spectile.core.choice import Candidate
 from spectile.core.device import choose_backend
 from spectile.nearsparse import checks
 from spectile.nearsparse.types import Backend, Method, NormMap, PrecisionName, Request, Split, Threshold
@@ -263,6 +266,69 @@ def spamm_plan(
     if not (a.size and b.size) or a.device != b.device:
         raise ValueError(f"a plan is of matrices with entries on one device: shapes {a.shape} and {b.shape}")
     return SpammPlan(a, b, request)
+
+
+def explain(
+    a: Any,
+    b: Any,
+    *,
+    tau: float | None = None,
+    valid_ratio: float | None = None,
+    rtol: float | None = None,
+    block: int = 32,
+    strict: bool = False,
+    precision: PrecisionName | None = None,
+    backend: Backend = "auto",
+    method: Method = "spamm",
+    beta: float = 0.0,
+) -> list[Candidate]:
+    """Return the products that :func:`spamm` may take on one device, and what each is predicted to take.
+
+    Parameters
+    ----------
+    a, b : array, shapes (m, k) and (k, n)
+        Nothing is computed with them.
+    tau, valid_ratio, rtol, block, strict, precision, backend, method, beta
+        As for :func:`spamm`.
+
+    Returns
+    -------
+    list of spectile.core.choice.Candidate
+        Of each its name, seconds (None where the call would not take it) and what they are made of.  Without a
+        `valid_ratio` all tile products are taken for valid.  Where there is no choice, the one that works, its seconds
+        NaN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`spamm`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.nearsparse import explain
+    >>> [one.kernel for one in explain(np.eye(64), np.eye(64), tau=1e-3, backend="cpu")]
+    ['cpu']
+    """
+    checks.check_choice(tau, valid_ratio, rtol)
+    checks.check_scalars(block, 1.0, beta)
+    checks.check_method(method)
+    operands = checks.operands(a, b, None, None)
+    checks.check_two_matrices(operands.a, operands.b)
+    where = choose_backend(backend, operands.on_gpu)
+    name = operands.precision(precision, where)
+    if where == "cpu":
+        return [Candidate("cpu", math.nan, "the only one on a CPU")]
+    from spectile.core.arrays import to_device
+    from spectile.core.device import describe
+    from spectile.nearsparse.cuda.candidates import candidates
+    from spectile.nearsparse.cuda.choose import Problem
+
+    one, two = (to_device(x, "an operand")[0] if operands.on_gpu else x for x in (operands.a, operands.b))
+    shape = one.shape[0], one.shape[1], two.shape[1]
+    problem = Problem.of_parts(shape, [one], [two], block, name, strict)
+    problem = dataclasses.replace(problem, added=beta != 0)
+    return candidates(problem, describe(), valid_ratio, method == "auto" and 0 not in shape)
 
 
 def distribute(

@@ -1,0 +1,51 @@
+"""What is told of a call's choice is what it chooses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from spectile.core.devices import TABLE
+from spectile.nearsparse import explain
+from spectile.nearsparse.cuda.candidates import candidates
+from spectile.nearsparse.cuda.choose import Problem, choose_kernel
+from spectile.nearsparse.cuda.dense import decide
+from spectile.nearsparse.types import PRECISIONS
+
+
+@pytest.mark.parametrize("device", TABLE)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_kernel_that_applies_and_the_product_that_is_taken(precision: str, device: str) -> None:
+    seen = set()
+    for n in (100, 2048, 16384):
+        for problem in (Problem(n, n, n, precision=precision), Problem(n, n, n, 1, 8, precision, strict=True)):
+            for share in (None, 0.01, 1.0):
+                listed = {one.kernel: one for one in candidates(problem, TABLE[device], share, True)}
+                taken = [name for name, one in listed.items() if one.seconds is not None and name != "dense"]
+                assert taken == [choose_kernel(problem, TABLE[device])]
+                verdict = decide(n, n, n, precision, share, TABLE[device])[0]
+                if share is not None:
+                    faster = min((*taken, "dense"), key=lambda name: listed[name].seconds or math.inf)
+                    assert (faster == "dense") == (verdict == "dense")
+                seen.add(verdict)
+                without = candidates(problem, TABLE[device], share, False)
+                assert without[-1].kernel == "dense" and without[-1].seconds is None
+    assert {"spamm", "dense"} <= seen
+    # Each product of a batch takes as long.
+    one, many = (candidates(replace(problem, batches=count), TABLE[device], 0.5, False) for count in (1, 3))
+    assert [x.seconds and 3 * x.seconds for x in one] == pytest.approx([x.seconds for x in many])
+
+
+def test_arguments_are_those_of_a_product() -> None:
+    a = np.eye(64)
+    (one,) = explain(a, a, valid_ratio=0.1, backend="cpu")
+    assert one.kernel == "cpu" and math.isnan(one.seconds or 0.0)
+    with pytest.raises(ValueError, match="exactly one of tau"):
+        explain(a, a)
+    with pytest.raises(ValueError, match="do not multiply"):
+        explain(a, a[:3], tau=0.0)
+    with pytest.raises(TypeError, match="float16, float32 and float64"):
+        explain(a.astype(int), a, tau=0.0)
