@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from spectile.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from spectile.core.choice import explain
     from spectile.core.config import show_config
     from spectile.evd import (
         eig_banded,
@@ -53,13 +54,23 @@ _HOMES = {
     "ldos": "kpm",
     "spectral_function": "kpm",
     "SpectralDensity": "kpm",
+    "explain": "core.choice",
     "show_config": "core.config",
 }
 _PACKAGES = ("evd", "kpm", "nearsparse", "tsparse")
 #: Modules for libraries that are no dependencies.
 _OPTIONAL = ("jax", "torch")
 __all__ = ["SpammResult", "SpectralDensity", "eig_banded", "eigh", "eigh_tridiagonal", "eigvals_banded", "eigvalsh"]
-__all__ += ["eigvalsh_tridiagonal", "kpm_dos", "ldos", "show_config", "spamm", "spamm_plan", "spamm_threshold"]
+__all__ += [
+    "eigvalsh_tridiagonal",
+    "explain",
+    "kpm_dos",
+    "ldos",
+    "show_config",
+    "spamm",
+    "spamm_plan",
+    "spamm_threshold",
+]
 __all__ += ["spectral_function", "spgemm", "tridiagonalize", "tune_tau"]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import NamedTuple
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 
 class Candidate(NamedTuple):
@@ -48,3 +49,45 @@ def cheapest(system: str, candidates: Iterable[Candidate]) -> Candidate:
 
 def _told(one: Candidate) -> str:
     return f"{one.kernel} ({one.why})" if one.seconds is None else f"{one.kernel} {one.seconds:.3g} s ({one.why})"
+
+
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Candidate]:
+    """Return which kernel a call would take, from which candidates, and what each is predicted to take.
+
+    Nothing is computed: ``explain(spamm, a, b, tau=1e-3)`` asks about the call ``spamm(a, b, tau=1e-3)``.
+
+    Parameters
+    ----------
+    function : callable
+        `spectile.spamm`, `spectile.spgemm` or `spectile.kpm_dos`.
+    *args, **kwargs
+        Those of the call.
+
+    Returns
+    -------
+    list of Candidate
+        The cheapest first, those that do not apply last; each has a name, seconds (None where it does not apply, NaN
+        where there is no choice) and why.
+
+    Raises
+    ------
+    TypeError
+        If the function is another, and as the call.
+    ValueError
+        As the call.
+
+    Examples
+    --------
+    >>> import numpy as np, spectile
+    >>> [one.kernel for one in spectile.explain(spectile.spamm, np.eye(64), np.eye(64), tau=1e-3, backend="cpu")]
+    ['cpu']
+    """
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    known = getattr(module, "EXPLAINED", {})
+    name = getattr(function, "__name__", None)
+    if name not in known:
+        raise TypeError(
+            f"{function!r} has no candidates to tell: pass spectile.spamm, spectile.spgemm or spectile.kpm_dos"
+        )
+    listed: list[Candidate] = known[name](*args, **kwargs)
+    return sorted(listed, key=lambda one: float("inf") if one.seconds is None else one.seconds)

@@ -264,3 +264,7 @@ def _real(name: str, values: npt.ArrayLike) -> Array:
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} are {array.dtype}: give real numbers")
     return array.astype(np.float64)
+
+
+#: What `spectile.explain` asks, by the name of the function.
+EXPLAINED = {"kpm_dos": explain}

@@ -538,3 +538,7 @@ def tune_tau(
     norms_a, norms_b = np.asarray(norms_a, dtype=np.float64), np.asarray(norms_b, dtype=np.float64)
     checks.check_maps(norms_a, norms_b)
     return tune_tau_cpu(norms_a, norms_b, valid_ratio, iterations, tolerance)
+
+
+#: What `spectile.explain` asks, by the name of the function.
+EXPLAINED = {"spamm": explain}

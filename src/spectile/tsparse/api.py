@@ -252,3 +252,7 @@ def explain(
 def _check_limit(memory_limit: int | None) -> None:
     if memory_limit is not None and (not isinstance(memory_limit, Real) or not memory_limit > 0):
         raise ValueError(f"memory_limit is {memory_limit!r}; give a positive number of bytes, or None for no limit")
+
+
+#: What `spectile.explain` asks, by the name of the function.
+EXPLAINED = {"spgemm": explain}

@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 
 from spectile.core.choice import Candidate, cheapest
@@ -33,3 +34,32 @@ def test_pieces_hold_all_items_and_none_is_empty(size):
     for count in range(200):
         pieces = ceil_div(count, size)
         assert (pieces - 1) * size < count <= pieces * size or count == pieces == 0
+
+
+def test_calls_are_explained_by_the_function_and_its_arguments():
+    import scipy.sparse as sp
+
+    import spectile
+    from spectile.kpm.operators.lattices import graphene
+
+    x, s = np.eye(64), sp.eye_array(64, format="csr")
+    for call in (
+        (spectile.spamm, (x, x), {"tau": 1e-3}),
+        (spectile.spgemm, (s, s), {}),
+        (spectile.kpm_dos, (graphene(4, 4), 64), {"num_vectors": 3}),
+    ):
+        function, arguments, keywords = call
+        listed = spectile.explain(function, *arguments, **keywords, backend="cpu")
+        assert listed and all(isinstance(one, Candidate) for one in listed)
+    with pytest.raises(TypeError, match="has no candidates to tell"):
+        spectile.explain(spectile.eigh, x)
+    with pytest.raises(ValueError, match="give exactly one of tau"):
+        spectile.explain(spectile.spamm, x, x)
+
+
+def test_what_does_not_apply_comes_last(monkeypatch):
+    import spectile
+
+    listed = [Candidate("a", None, "too wide"), Candidate("b", 2.0, ""), Candidate("c", 1.0, "")]
+    monkeypatch.setattr("spectile.kpm.api.EXPLAINED", {"kpm_dos": lambda: listed})
+    assert [one.kernel for one in spectile.explain(spectile.kpm_dos)] == ["c", "b", "a"]
