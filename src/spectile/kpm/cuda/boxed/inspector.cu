@@ -1,4 +1,4 @@
-// Inspector of boxed.cu: which boxes of BOX adjacent rows of V a tile of groups needs, and in which row of which box each of
+// Inspector of boxed/kernel.cu: which boxes of BOX adjacent rows of V a tile of groups needs, and in which row of which box each of
 // its columns lies.
 //
 // A warp takes a tile after the other, a lane walks through the columns of a group, which ascend, and through its rows: each

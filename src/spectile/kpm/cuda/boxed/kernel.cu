@@ -1,10 +1,19 @@
-// grouped.cu's operation with V through shared memory, on Hopper and later.
+// KPM on a stored matrix whose adjacent rows couple the same columns: groups of them on tensor cores, V through shared
+// memory, on Hopper and later (csr/kernel.cu's operation).
 //
-// A tile is up to TILE groups that lie near each other.  The rows of V that they name, and their own, lie in boxes of BOX
-// adjacent rows, a multiple of eight, which an inspector (boxes.cu) has chosen; the bulk copy engine fetches them, DEPTH tiles ahead, so that
-// bytes in flight cost no registers and a row that several groups of a tile name leaves the L2 cache once.  A warp takes a
-// group, and the last of a tile hands the next one to the engine.  The matrix's values come by the same way; its next
-// group's W a warp brings into the L2 cache meanwhile, and from there into registers.
+//   for every tile of up to TILE groups, DEPTH of them in flight or at work:
+//       the copy engine brings the tile's codes and values, and the boxes of V that its codes name
+//       for every group of the tile, a warp each:
+//           sum[rows of the group] = 0
+//           for the group's columns, eight at a time, UNROLL times in flight:   sum += values * V[boxes at the codes]
+//           write W of the group's rows, add to the scalar products
+//
+// Invariant: while a tile is computed, all that the next DEPTH - SETS tiles read is on its way; the last group of a tile
+// hands its place to the engine, once every warp has read it.
+//
+// The rows of V that the groups of a tile name, and their own, lie in boxes of BOX adjacent rows, a multiple of eight, which
+// an inspector (inspector.cu) has chosen: bytes in flight cost no registers, and a row that several groups of a tile name
+// leaves the L2 cache once.  The next group's W a warp brings into the L2 cache meanwhile, and from there into registers.
 //
 // Vectors are the tall operand: m16n8k8, sixteen real columns, eight rows of V, in float64, or in TF32 in three parts for
 // float32.  The four rows that a load names together must lie in different banks, so the engine swizzles them (16 bytes n of

@@ -1,4 +1,4 @@
-// KPM on a stored matrix in sliced ELLPACK, rows of about as many entries as their neighbours (csr.cu's operation).
+// KPM on a stored matrix in sliced ELLPACK, rows of about as many entries as their neighbours (csr/kernel.cu's operation).
 //
 //   a slice is SLICE adjacent rows, stored slot by slot: slot s of row r of slice j is entry start[j] + s * SLICE + r
 //   for every row i, ROWS of them a warp side by side:

@@ -1,8 +1,8 @@
-// Inspector of staged.cu: which pages of V each tile needs, which slot holds each, and the tiles' codes and values.
+// Inspector of staged/kernel.cu: which pages of V each tile needs, which slot holds each, and the tiles' codes and values.
 //
 // Three passes (inspector.py): `count_needs` and `list_needs` find the pages of each tile in the order in which its
 // entries name them; `link_needs` joins each need to the worker's next one of the same page; `assign_slots` follows
-// Belady's rule, a warp for a worker, since each copy depends on those before it; `write_tiles` writes what staged.cu reads.
+// Belady's rule, a warp for a worker, since each copy depends on those before it; `write_tiles` writes what kernel.cu reads.
 // In all but the last but one a warp takes a tile.  `pages` are those of all workers one after the other, worker w's from
 // begin[w] on, its tiles from first[w] on.
 //
@@ -225,7 +225,7 @@ static __device__ __forceinline__ void assign(const long long *start, const int 
 }
 
 // A warp for each worker.  loads: {page, slot} of each copy, a worker's from its first need on; counts: copies of each
-// tile from the second number on; table: the tiles as staged.cu reads them, of which this sets the last column.  A
+// tile from the second number on; table: the tiles as kernel.cu reads them, of which this sets the last column.  A
 // worker's tiles times the slots, of which there are 512 at most, are a number of 31 bits.
 extern "C" __global__ void __launch_bounds__(32)
     assign_slots(const long long *__restrict__ start, const int *__restrict__ needed, const int *__restrict__ next_use,

@@ -1,13 +1,19 @@
-// KPM on a stored matrix, with V through shared memory: the stage of rows.cu for wide blocks on Hopper and later.
+// KPM on a stored matrix, V staged through shared memory by a plan, on Hopper and later (csr/kernel.cu's operation).
 //
-// A page is four adjacent rows.  An inspector (inspector.py) has divided every worker's pages into tiles, and has decided
-// once for the matrix which page of V lies in which slot of shared memory while a tile is computed.  PRODUCERS warps hand
-// the copies of V, of the tile's values and of its codes (column = slot and row in it) to the bulk copy engine, DEPTH tiles
-// ahead (one warp needs 75 ns for each: measured); a page of V stays in its slot until the last tile that needs it, so bytes
-// in flight cost no registers and the L1 cache is not needed.  The other warps compute a page each: eight threads a row, 16
-// bytes of it a thread and piece.
+//   for every tile of a worker's pages, GROUPS of tiles at work and DEPTH in flight or at work:
+//       PRODUCERS warps hand to the copy engine: the tile's codes and values, and the pages of V that are not yet in a slot
+//       for every page of the tile, a warp each:
+//           sum[its four rows] = 0
+//           for the entries of the rows:  sum += value * V[slot of the code]
+//           write W of the page, add to the scalar products
 //
-// Set by the launch code besides block.cu's: PIECES (16-byte pieces of a row a thread), TILE (pages), DEPTH (tiles in flight
+// Invariant: a page of V stays in its slot until the last tile that needs it has been computed, and no copy into a slot is
+// begun before; which page lies in which slot while a tile is computed was decided once for the matrix (inspector.py).
+//
+// A page is four adjacent rows; a code is a slot and a row in it.  Bytes in flight cost no registers and the L1 cache is not
+// needed.  Eight threads share a row, 16 bytes of it a thread and piece; one warp needs 75 ns to hand over a copy (measured).
+//
+// Set by the launch code besides block.cuh's: PIECES (16-byte pieces of a row a thread), TILE (pages), DEPTH (tiles in flight
 // or at work), SLOTS, CODE_BYTES and VALUE_BYTES (of one stage), DICTIONARY (values in a table of so many; 0: each stored),
 // WORK (type of the arithmetic).
 
