@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -68,3 +69,11 @@ def run_ranks():
 def dead_rank(run_ranks):
     """Return ``dead_rank(backend, timeout_s)``: what two ranks do of which one dies."""
     return lambda backend, timeout_s: run_ranks(DEAD_RANK, 2, backend, timeout_s)
+
+
+@pytest.fixture
+def hears_ctrl_c():
+    """Let this process hear Ctrl-C, which jobs in the background of a shell ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -93,6 +93,7 @@ def test_a_file_of_another_rng_is_refused_and_stays(tmp_path):
     np.testing.assert_array_equal(density.moments, kpm_dos(SAMPLE, 64, 2, rng=1, backend="cpu").moments)
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_writes_the_state(tmp_path, monkeypatch):
     path = tmp_path / "dos.npz"
     arguments = {"H": SAMPLE, "num_moments": 700, "num_vectors": 2, "rng": 5, "backend": "cpu"}

@@ -249,14 +249,6 @@ def sending(monkeypatch, call, number):
 ENDS = {signal.SIGINT: (KeyboardInterrupt, None), signal.SIGTERM: (SystemExit, 143)}
 
 
-@pytest.fixture
-def hears_ctrl_c():
-    """Let this process hear Ctrl-C, which jobs in the background of a shell ignore."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("hears_ctrl_c")
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize("call", [1, 3, 6])  # of six: the last one completes the density

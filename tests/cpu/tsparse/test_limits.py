@@ -120,6 +120,7 @@ def test_few_entries_in_many_columns_take_little():
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_an_interrupt_stops_a_product(threads, counted, monkeypatch):
     """Within a second or so, whatever is left of the product, and the next call is right."""
     from spectile.tsparse.cpu import one_pass
