@@ -29,6 +29,7 @@ class Fault(NamedTuple):
 NORMS = SEARCH = ("tests/gpu/nearsparse/test_spamm.py",)
 ROWS = ("tests/gpu/tsparse/test_spgemm.py",)
 EIGH = ("tests/gpu/evd/test_eigh.py",)
+RANGES, SIZES = ("tests/gpu/nearsparse/test_range.py",), ("tests/gpu/evd/test_range.py",)
 NARROW = ("tests/gpu/evd/test_narrow_families.py", "tests/gpu/evd/test_problems.py")
 DENSITY = ("tests/gpu/kpm/test_kpm.py", "tests/gpu/kpm/test_operators.py")
 GROUPED, STEPS = ("tests/gpu/kpm/test_inspection.py",), ("tests/gpu/kpm/test_rows.py",)
@@ -43,7 +44,7 @@ FAULTS = (
         NORMS,
     ),
     Fault(f"{_KERNELS}/norm_map.cu", "r < min(first + 32, task.rows)", "r < min(first + 31, task.rows)", NORMS),
-    Fault(f"{_KERNELS}/norm_map.cu", "const int exponent = ilogb(largest);", "const int exponent = 0;", NORMS),
+    Fault(f"{_KERNELS}/norm_map.cu", "const int exponent = ilogb(largest);", "const int exponent = 0;", RANGES),
     Fault(f"{_KERNELS}/product.cu", "if (!(norm_a * norm_b < tau))", "if (!(norm_a * norm_b <= tau))", SEARCH),
     Fault(f"{_KERNELS}/product.cu", "first + row < rows ? max(0", "first + row <= rows ? max(0", SEARCH),
     Fault(
@@ -75,9 +76,9 @@ FAULTS = (
         f"{_EVD}/matrix.cu",
         "if (other > parts[threadIdx.x] || other != other)",
         "if (other > parts[threadIdx.x])",
-        EIGH,
+        SIZES,
     ),
-    Fault(f"{_EVD}/small/rotations.cu", "if (conjugate) value = conj(value);", "", EIGH),
+    Fault(f"{_EVD}/small/rotations.cu", "if (conjugate) value = conj(value);", "", SIZES),
     # KPM: a group's edge, fill-in, a sum's last part, phases of a later vector.
     Fault(f"{_KPM}/vectors.cu", "other |= indices[at] != indices[at - (begin - before)];", ";", GROUPED),
     Fault(f"{_KPM}/vectors.cu", "k < length ? data[at + k] : zero()", "k <= length ? data[at + k] : zero()", DENSITY),
