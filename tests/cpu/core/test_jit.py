@@ -77,7 +77,7 @@ def test_a_folder_that_is_named_is_used(unwritable, tmp_path):
 
 
 def test_every_function_that_is_kept_is_compiled_through_core():
-    assert {name.split(".")[1] for name in COMPILED} == {"nearsparse", "tsparse", "evd", "kpm"}
+    assert {name.split(".")[1] for name in COMPILED} >= {"nearsparse", "tsparse", "evd", "kpm"}
     for path in SOURCES.rglob("*.py"):
         if path != SOURCES / "spectile/core/jit.py":
             assert not re.search(r"cache=True|\"cache\"", path.read_text()), f"{path} is to use spectile.core.jit.njit"
