@@ -38,6 +38,8 @@ HOSTILE = [
 ]
 # What reaches a shell unquoted is a closed set (papers, cases, backends) or a number.
 CLOSED = {"wildcards.paper", "wildcards.case", "wildcards.element", "params.options", "threads", "output", "log"}
+# Compiled code of the CPU is loaded from a folder that only this user can write (tests/cpu/core/test_jit.py).
+UNPICKLES = {ROOT / "src/spectile/core/jit.py"}
 letters = st.characters(exclude_characters="\0", codec="utf-8")
 hostile_text = st.one_of(st.sampled_from(HOSTILE), st.text(letters, min_size=1, max_size=30))
 
@@ -52,7 +54,8 @@ def calls(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_sources_load_no_code_and_start_no_shell(path):
     text = path.read_text()
-    assert not re.search(r"^\s*(import|from) (pickle|cPickle|marshal|shelve|dill|joblib|cloudpickle)\b", text, re.M)
+    loads = re.search(r"^\s*(import|from) (pickle|cPickle|marshal|shelve|dill|joblib|cloudpickle)\b", text, re.M)
+    assert bool(loads) == (path in UNPICKLES)
     for name, keywords in calls(path):
         last = name.rpartition(".")[2]
         assert name not in {"eval", "exec", "os.system", "os.popen", "yaml.load", "torch.load"}

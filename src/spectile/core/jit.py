@@ -1,14 +1,15 @@
 """Numba's compiler for the functions of the CPU: compiled code is kept on disk where that is possible.
 
 Numba finds the folder and says what belongs to one compiled function; the files are written here, one for each function
-and signature.  A file that was cut off or altered is noticed and compiled anew, and what cannot be written costs time
-and never a call.
+and signature.  A file that was cut off or altered is noticed and compiled anew, what cannot be written costs time and
+never a call, and no code is loaded from a folder of another user or one to which everybody may write.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import pickle
 import warnings
 from collections.abc import Callable
@@ -57,7 +58,8 @@ class _Cache(FunctionCache):
     def __init__(self, function: Any) -> None:
         super().__init__(function)
         stamp = numba.__version__, self._impl.locator.get_source_stamp()
-        self._cache_file = _Files(Path(self._cache_path), self._impl.filename_base, stamp)  # type: ignore[assignment]
+        source = Path(function.__code__.co_filename)
+        self._cache_file = _Files(Path(self._cache_path), self._impl.filename_base, stamp, source)  # type: ignore[assignment]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function of a signature, or None where it is to be compiled."""
@@ -77,7 +79,7 @@ class _Cache(FunctionCache):
         try:
             super().save_overload(sig, data)
         except OSError as error:
-            _warn_that_nothing_is_kept(f"{self._cache_path} cannot be written ({error.strerror or error})")
+            _warn_that_nothing_is_kept(f"{self._cache_path} cannot be used ({error.strerror or error})")
 
 
 class _Files:
@@ -90,15 +92,18 @@ class _Files:
         Begin of the names.
     stamp : object
         What tells one version of the source and the compiler from another.
+    source : path
+        File of the function: who may write beside it runs code of his own here in any case.
     """
 
-    def __init__(self, folder: Path, base: str, stamp: object) -> None:
-        self._folder, self._base, self._stamp = folder, base, stamp
+    def __init__(self, folder: Path, base: str, stamp: object, source: Path) -> None:
+        self._folder, self._base, self._stamp, self._source = folder, base, stamp, source
 
     def save(self, key: object, data: object) -> None:
         """Write what belongs to a key."""
         if " at 0x" in repr(key):  # a function among the arguments, which no other process can know
             return
+        _require_trusted(self._folder, self._source.parent)
         path, head, content = self._path(key), self._head(key), dumps(data)
         with atomic_write(path) as partial:
             partial.write_bytes(head + hashlib.sha256(content).digest() + content)
@@ -106,6 +111,7 @@ class _Files:
     def load(self, key: object) -> Any:
         """Return what belongs to a key, or None; raise ValueError where it is not what was written."""
         try:
+            _require_trusted(self._folder, self._source.parent)
             held = memoryview(self._path(key).read_bytes())
         except OSError:
             return None
@@ -126,6 +132,18 @@ class _Files:
 
     def _head(self, key: object) -> bytes:
         return hashlib.sha256(_text((self._stamp, key))).digest()
+
+
+def _require_trusted(folder: Path, sources: Path) -> None:
+    """Raise PermissionError where somebody else may write to a folder who may not write to that of the sources.
+
+    A group may: where the umask leaves it that, a group is the user alone or those whom the user works with.
+    """
+    kept, known = folder.stat(), sources.stat()
+    if kept.st_uid not in (os.geteuid(), 0, known.st_uid):
+        raise PermissionError(f"user {kept.st_uid} owns it")
+    if kept.st_mode & 0o002 & ~known.st_mode:
+        raise PermissionError("everybody may write to it")
 
 
 def _text(key: object) -> bytes:

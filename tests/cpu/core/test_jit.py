@@ -206,6 +206,31 @@ def test_what_cannot_be_written_is_said_once_and_ends_no_call(module, tmp_path, 
     assert again(1, 2) == 3 and compiled(again) == (1, 0) and len(files(tmp_path / "cache")) == 1
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
+def test_no_code_is_loaded_from_a_folder_that_everybody_may_write(module, tmp_path, mode):
+    function = module()
+    assert function(1, 2) == 3
+    (kept,) = files(tmp_path / "cache")
+    kept.parent.chmod(mode)
+    again = module()
+    with pytest.warns(RuntimeWarning, match=r"cannot be used \(everybody may write to it\), so every process compiles"):
+        assert again(1, 2) == 3
+    assert compiled(again) == (1, 0)
+    kept.parent.chmod(0o755)
+    assert compiled(trusted := module()) == (0, 0) and trusted(1, 2) == 3 and compiled(trusted) == (0, 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_no_code_is_loaded_from_another_users_folder(module, tmp_path):
+    assert module()(1, 2) == 3
+    (kept,) = files(tmp_path / "cache")
+    os.chown(kept.parent, 12345, -1)
+    again = module()
+    with pytest.warns(RuntimeWarning, match=r"cannot be used \(user 12345 owns it\)"):
+        assert again(1, 2) == 3
+    assert compiled(again) == (1, 0)
+
+
 def test_a_folder_that_is_gone_at_the_first_call_ends_no_call(module, tmp_path):
     function = module()
     shutil.rmtree(tmp_path / "cache")
