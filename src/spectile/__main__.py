@@ -65,6 +65,7 @@ def _compile(options: argparse.Namespace) -> int:
     from concurrent.futures import ThreadPoolExecutor
 
     from spectile.core.compile import PORTABLE, image_name, write_image
+    from spectile.core.threads import cores
     from spectile.evd.cuda import units as evd
     from spectile.kpm.cuda import units as kpm
     from spectile.nearsparse.cuda import units as nearsparse
@@ -76,7 +77,7 @@ def _compile(options: argparse.Namespace) -> int:
     units = [unit for system in (evd, kpm, nearsparse, tsparse) for unit in system.UNITS]
     chosen = [(unit, arch) for unit in dict.fromkeys(units) for arch in options.arch if arch in unit.archs]
     paths = [options.out / image_name(unit, arch, "cubin") for unit, arch in chosen]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         list(pool.map(lambda one, path: write_image(one[0], one[1], "cubin", path), chosen, paths))
     size = sum(path.stat().st_size for path in paths)
     print(f"{len(paths)} units for {', '.join(options.arch)} in {options.out}, {size / 2**20:.1f} MiB")

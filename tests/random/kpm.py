@@ -425,9 +425,9 @@ def large_density(draw: Draw, place: Place) -> None:
     holds(off <= 400 * eps * moments, f"moments are off by {off:.2g}, allowed {400 * eps * moments:.2g}")
     if place.on_gpu:
         return
-    from spectile.kpm.cpu import operator, threads
+    from spectile.kpm.cpu import operator
 
-    before = threads.num_threads
+    before = operator.num_threads
     try:
         for number in (1, 2, 5):
             operator.num_threads = lambda number=number: number

@@ -32,6 +32,7 @@ from typing import Any, Literal
 from spectile.core.atomic_file import atomic_write
 from spectile.core.cupy_parts import part
 from spectile.core.device import actual_arch, describe
+from spectile.core.threads import cores
 
 #: Architectures for which a portable unit has machine code; the driver of a later device compiles its PTX.
 PORTABLE = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_103", "sm_120", "sm_121")
@@ -191,7 +192,7 @@ def prepare(*units: Unit) -> None:
             if name not in _UNDER_WAY and name not in _IN_MEMORY and not any((at / name).exists() for at in places)
         }
         if new:  # NVRTC may be called from several threads at once
-            pool = ThreadPoolExecutor(min(len(new), os.cpu_count() or 1))
+            pool = ThreadPoolExecutor(min(len(new), cores()))
             _UNDER_WAY.update((name, pool.submit(_compiled, *one)) for name, one in new.items())
             pool.shutdown(wait=False)
 

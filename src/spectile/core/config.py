@@ -9,6 +9,7 @@ import os
 import platform
 from typing import Any, Literal
 
+from spectile.core.threads import cores
 from spectile.core.version import __version__
 
 _LIBRARIES = ("numpy", "scipy", "numba", "threadpoolctl", "cupy-cuda12x", "cupy-cuda13x")
@@ -70,7 +71,7 @@ def _configuration() -> dict[str, Any]:
         "backend": "cpu" if reason else "cuda",
         "python": platform.python_version(),
         "system": platform.platform(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "libraries": libraries,
         "blas": [
             {key: info.get(key) for key in ("internal_api", "version", "num_threads")}

@@ -9,6 +9,9 @@ from typing import Literal
 
 from spectile.core.devices import Device, described_as
 
+#: The backends of the public functions.
+Backend = Literal["auto", "cpu", "cuda"]
+
 #: The oldest compute capability that the kernels are written for.
 OLDEST = (8, 0)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from spectile.core.device import Backend
 from spectile.evd.arguments import check_driver, definite_of, reads_lower, require_square, subset_of
 from spectile.evd.dispatch import backend_module
-from spectile.evd.types import Backend, EighResult, Options, Tridiagonalization
+from spectile.evd.types import EighResult, Options, Tridiagonalization
 
 Driver = Literal["ev", "evd", "evr", "evx", "gv", "gvd", "gvx"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from spectile.core.device import Backend
 from spectile.evd.arguments import refuse_other
 from spectile.evd.dispatch import backend_module
-from spectile.evd.types import Backend
 
 
 def eigh_tridiagonal(

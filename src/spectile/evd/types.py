@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-
-Backend = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from jax.interpreters import ad, batching, mlir
 from spectile import evd
 from spectile.autodiff import spectra
 from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, hermitian, quotients
+from spectile.core.device import Backend
 from spectile.evd.arguments import definite_of, require_square, subset_of
-
-Backend = Literal["auto", "cpu", "cuda"]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

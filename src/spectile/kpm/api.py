@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.choice import Candidate
+from spectile.core.device import Backend
 from spectile.kpm.curves import SpectralCurves
 from spectile.kpm.density import SpectralDensity
 from spectile.kpm.moments import candidates_of, check_counts, make_engine, moments_of, whole_number
-from spectile.kpm.types import Array, Backend, Kernel
+from spectile.kpm.types import Array, Kernel
 
 
 def kpm_dos(

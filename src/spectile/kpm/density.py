@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.atomic_file import atomic_write, require_writable
+from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
@@ -28,7 +29,7 @@ from spectile.kpm.moments import (
     make_engine,
     whole_number,
 )
-from spectile.kpm.types import Array, Backend, Kernel, Named
+from spectile.kpm.types import Array, Kernel, Named
 
 #: What a file calls a kernel that is a function.
 _CALLABLE = "callable"

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from spectile.core.choice import Candidate
-from spectile.core.device import choose_backend
+from spectile.core.device import Backend, choose_backend
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.operators.adopt import as_operator, vector_dtype
 from spectile.kpm.operators.protocol import PartitionedOperator, lies_on_gpu
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm.types import OUT_OF_RANGE, Array, Backend, Engine, Recursion
+from spectile.kpm.types import OUT_OF_RANGE, Array, Engine, Recursion
 
 # Steps between two looks at the norms: a spectrum outside the bounds shows within a few steps, and grows exponentially.
 FIRST_STEPS = 8

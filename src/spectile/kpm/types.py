@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Backend = Literal["auto", "cpu", "cuda"]
 Named = Literal["jackson", "lorentz"]
 Kernel = Named | Callable[[int], npt.ArrayLike]
 

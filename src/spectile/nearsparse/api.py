@@ -12,9 +12,9 @@ import numpy as np
 
 from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate
-from spectile.core.device import choose_backend
+from spectile.core.device import Backend, choose_backend
 from spectile.nearsparse import checks
-from spectile.nearsparse.types import Backend, Method, NormMap, PrecisionName, Request, Split, Threshold
+from spectile.nearsparse.types import Method, NormMap, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
     from spectile.nearsparse.cuda.plan import SpammPlan

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Backend = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["float16", "float16c16", "float32", "float64", "tf32x3", "fp16", "fp16c16", "fp32", "fp64"]
 Split = Literal["rows", "columns"]
 Method = Literal["spamm", "auto"]

@@ -10,10 +10,9 @@ import torch
 from spectile import evd
 from spectile.autodiff import spectra
 from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, diagonal, hermitian, quotients
+from spectile.core.device import Backend
 from spectile.evd.arguments import definite_of, require_square, subset_of
 from spectile.torch.arrays import arrays, differentiated, refuse_two_tangents, tensor
-
-Backend = Literal["auto", "cpu", "cuda"]
 
 
 @torch.library.custom_op("spectile::decompose", mutates_args=())

@@ -10,9 +10,10 @@ import torch
 from spectile.autodiff import functions
 from spectile.autodiff.functions import Scalar, inside, outside
 from spectile.autodiff.spectra import hermitian
+from spectile.core.device import Backend
 from spectile.evd.arguments import require_square
 from spectile.torch.arrays import refuse_two_tangents
-from spectile.torch.eigen import Backend, decompose
+from spectile.torch.eigen import decompose
 
 Function = str | Callable[[torch.Tensor], torch.Tensor]
 

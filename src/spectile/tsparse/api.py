@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any, Literal
+from typing import Any
 
 from spectile.core.choice import Candidate
-from spectile.core.device import choose_backend
+from spectile.core.device import Backend, choose_backend
+from spectile.core.threads import num_threads
 from spectile.tsparse.matrices import as_boolean, both_boolean, both_integer, check_pair, choose_precision
 from spectile.tsparse.types import PrecisionName, SymbolicProduct
-
-Backend = Literal["auto", "cpu", "cuda"]
 
 
 def spgemm(
@@ -229,8 +228,6 @@ def explain(
     >>> [one.kernel for one in explain(a, a, backend="cpu") if one.seconds is not None]
     ['cpu: one pass', 'cpu: counted, then filled']
     """
-    import numba
-
     from spectile.tsparse import candidates
     from spectile.tsparse.cpu.operands import operands
 
@@ -240,7 +237,7 @@ def explain(
     chosen = choose_precision(A, B, precision)
     left, right = (A.get(), B.get()) if on_gpu else (A, B)
     work = candidates.work_of(*operands(left, left if B is A else right, values=False))
-    cpu = candidates.on_cpu(work, chosen, numba.get_num_threads(), memory_limit is not None)
+    cpu = candidates.on_cpu(work, chosen, num_threads(), memory_limit is not None)
     if chosen_backend == "cuda":
         from spectile.core.device import describe
 

@@ -84,7 +84,7 @@ def test_recursions_of_several_callers_share_the_threads():
     ("sides", "num_vectors", "threads"), [((4, 4, 10), 1, 1), ((8, 8, 20), 64, 6), ((20, 20, 40), 64, 16)]
 )
 def test_small_samples_take_fewer_threads_unless_told(sides, num_vectors, threads, monkeypatch):
-    monkeypatch.setenv("NUMBA_NUM_THREADS", "16")
+    monkeypatch.setattr(operator_module, "num_threads", lambda: 16)
     operator = CpuOperator.from_topological_insulator(TopologicalInsulator(*sides))
     block = operator.random_block(1, 0, num_vectors)
     assert CpuRecursion(operator, 0.15, 0.0, block).threads == threads

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spectile.core.threads import blas_threads
 from spectile.nearsparse import NormMap, norm_map, reference, spamm, tune_tau
 from spectile.nearsparse.cpu.norms import norm_map as norm_map_cpu
 from spectile.nearsparse.cpu.search import count_valid
-from spectile.nearsparse.cpu.threads import threads
 from spectile_study.inputs import decay
 
 DTYPES = [np.float16, np.float32, np.float64]
@@ -261,7 +261,7 @@ def test_one_thread_gives_the_same_bits():
     a, b = rng.standard_normal((2, 500, 500))
     many = product(a, b, tau=900.0)
     with threadpoolctl.threadpool_limits(1):
-        assert threads() == 1
+        assert blas_threads() == 1
         assert np.array_equal(product(a, b, tau=900.0).c, many.c)
 
 

@@ -10,6 +10,7 @@ from spectile.core import memory
 from spectile.core.arrays import host_array
 from spectile.core.host import in_kind_of
 from spectile.core.pointers import overlap
+from spectile.core.threads import blas_threads
 from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cpu import drivers, solver
 from spectile.evd.cpu.load import divided_by_power, largest_entry, load_matrix, require_in_range
@@ -228,8 +229,4 @@ def _require_finite(array: np.ndarray, options: Options) -> None:
 
 def _threads(n: int) -> int:
     """Threads of the chasing: those of the BLAS, so that threadpoolctl governs both; one where more cannot help."""
-    if n < 256:
-        return 1
-    from threadpoolctl import threadpool_info
-
-    return min((pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)
+    return 1 if n < 256 else blas_threads()

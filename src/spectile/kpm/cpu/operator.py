@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.threads import each, num_threads
 from spectile.kpm.cpu.kernels import csr_rows, fill_phases, pattern_rows, sell_rows, stencil_rows
 from spectile.kpm.cpu.patterns import RowPatterns, table
-from spectile.kpm.cpu.threads import num_threads, pool, side_by_side
+from spectile.kpm.cpu.threads import side_by_side
 from spectile.kpm.operators.topological_insulator import GAMMA_1, GAMMA_HOP, MASS, PARTNER, TopologicalInsulator
 from spectile.kpm.types import Array
 
@@ -160,7 +161,7 @@ class CpuOperator:
         partial = np.zeros((len(blocks), 2, v.shape[2]), dtype=v.dtype)
         scalars = np.array([scale, shift, keep], dtype=v.dtype)
         edges = np.array(blocks, dtype=np.int64).reshape(-1, 2)
-        # One call a thread, the first by this one: what it sums depends on the blocks, not on who does them.
+        # One call a thread: what it sums depends on the blocks, not on who does them.
         parts = np.linspace(0, len(blocks), threads + 1).astype(int)
 
         def work(n: int) -> None:
@@ -170,10 +171,7 @@ class CpuOperator:
         if threads == 1 or len(blocks) <= 1:
             self.rows(v, w, scalars, edges, partial)
         else:
-            others = [pool(threads - 1).submit(work, n) for n in range(1, threads)]
-            work(0)
-            for other in others:
-                other.result()
+            each(range(threads), threads, work)
         return partial.sum(axis=0, dtype=np.float64)
 
     def random_block(self, seed: int, first_vector: int, num_vectors: int, first_row: int = 0) -> Array:
@@ -237,7 +235,7 @@ class CpuRecursion:
     block : ndarray, shape (num_columns, parts, R)
         |ν₀⟩, taken over.
     threads : int or None
-        Defaults to :func:`num_threads`, and to fewer for small samples.
+        Defaults to :func:`spectile.core.threads.num_threads`, and to fewer for small samples.
     """
 
     def __init__(self, operator: CpuOperator, a: float, b: float, block: Array, threads: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Threads of KPM on the CPU: how many there are, and steps on which they meet."""
+"""Steps on which threads of the CPU meet."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numba import extending, types
 
 from spectile.core.jit import njit
+from spectile.core.threads import pool
 
 # Untyped: mypy would want the typing context, which Numba supplies, of every caller.
 intrinsic: Any = extending.intrinsic
@@ -57,26 +57,12 @@ def _reached(arrived, total, spins):  # type: ignore[no-untyped-def]
     return seen >= total
 
 
-def num_threads() -> int:
-    """Return the number of threads that Numba is allowed (``NUMBA_NUM_THREADS``), or of usable processors."""
-    if "NUMBA_NUM_THREADS" in os.environ:
-        return int(os.environ["NUMBA_NUM_THREADS"])
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@functools.cache
-def pool(threads: int) -> ThreadPoolExecutor:
-    """Return the pool of so many threads, which stay."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="kpm")
-
-
 _TEAM = threading.Lock()  # a second team in the same pool would wait for threads that wait for it
 
 
 def _after_fork() -> None:
-    """Forget the parent's threads, which a child does not have, and a lock that one of them may hold."""
+    """Forget a lock that a thread of the parent may hold."""
     global _TEAM
-    pool.cache_clear()
     _TEAM = threading.Lock()
 
 

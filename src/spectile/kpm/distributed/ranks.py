@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from spectile.core.memory import host_free_bytes
+from spectile.core.threads import num_threads
 from spectile.kpm.cpu.operator import CpuOperator
-from spectile.kpm.cpu.threads import num_threads
 from spectile.kpm.distributed.partition import localize, split_rows
 from spectile.kpm.distributed.transport import wait_for_ranks
 from spectile.kpm.operators.engine import ProductEngine

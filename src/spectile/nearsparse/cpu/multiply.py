@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from spectile.core.jit import njit
+from spectile.core.threads import blas_threads, results
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cpu.kernel import PAD, multiply_add, prefetch_tile, register_block
-from spectile.nearsparse.cpu.threads import run_each, threads
 
 # Tile rows of A that one thread holds packed (at most), and tile columns of B that it multiplies with them at a time.
 PANEL, GROUP = 32, 8
@@ -175,7 +175,7 @@ class Division:
     def of(cls, rows: int, blocks: int, columns: int, block: int, itemsize: int) -> Division:
         """Return the division of a product of (rows, blocks) and (blocks, columns) tiles."""
         parallel = rows * blocks * columns > SERIAL
-        workers = threads() if parallel else 1
+        workers = blas_threads() if parallel else 1
         leading = ceil_div(block, PAD) * PAD
         # Several panels a thread, for balance, but tall enough that B is not packed too often, and of bounded size.
         affordable = PANEL_BYTES // max(1, blocks * block * leading * itemsize)
@@ -218,4 +218,4 @@ def multiply(
         spare.put((packed_a, packed_b))
         return int(executed)
 
-    return sum(run_each(one_panel, range(0, rows, panel), division.workers > 1))
+    return sum(results(range(0, rows, panel), division.workers, one_panel))

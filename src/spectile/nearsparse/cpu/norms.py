@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from spectile.core.jit import njit
+from spectile.core.threads import blas_threads, each
 from spectile.core.tiling import ceil_div
-from spectile.nearsparse.cpu.threads import run_each
 
 # Tile rows in one task of the norm map.
 STRIP = 4
@@ -89,7 +89,7 @@ def norm_map(x: Any, block: int = 32) -> Any:
         _sum_squares(x, block, first, last, norms)
         _take_roots(x, block, first, last, norms, *_SAFE_SQUARES)
 
-    run_each(strip, range(0, rows, STRIP), parallel=norms.size > SERIAL_NORMS)
+    each(range(0, rows, STRIP), blas_threads() if norms.size > SERIAL_NORMS else 1, strip)
     return norms
 
 
@@ -127,5 +127,5 @@ def row_major(x: Any) -> Any:
     def strip(first: int) -> None:
         _copy_transposed(x.T, first, min(first + TRANSPOSED, len(x)), out)
 
-    run_each(strip, range(0, len(x), TRANSPOSED), parallel=x.size > SERIAL_ENTRIES)
+    each(range(0, len(x), TRANSPOSED), blas_threads() if x.size > SERIAL_ENTRIES else 1, strip)
     return out

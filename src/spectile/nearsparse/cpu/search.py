@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from spectile.core.jit import njit
+from spectile.core.threads import blas_threads, results
 from spectile.nearsparse.bounds import LEAST_NORM, NORM_SLACK, largest_tau, rounding_bound, skipping_limit, square_unit
-from spectile.nearsparse.cpu.threads import run_each
 from spectile.nearsparse.types import Request
 
 # Tile products below which starting threads costs more than it gains.
@@ -71,8 +71,9 @@ def skipped_bound(norms_a: Any, norms_b: Any, tau: float) -> float:
     """Return sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2), a bound of the Frobenius norm of what tau skips."""
     norms_bt = np.ascontiguousarray(norms_b.T)
     rows, parallel = norms_a.shape[0], norms_a.size * norms_b.shape[1] > SERIAL**3
+    threads = blas_threads() if parallel else 1
     unit = square_unit(float(norms_a.max(initial=0.0)) * float(norms_b.max(initial=0.0)))
-    squares = run_each(lambda i: _skipped(norms_a, norms_bt, tau, unit, i, i + 1), range(rows), parallel)
+    squares = results(range(rows), threads, lambda i: _skipped(norms_a, norms_bt, tau, unit, i, i + 1))
     return math.sqrt(sum(squares)) / unit * NORM_SLACK["float64"]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from spectile.core.jit import njit
+from spectile.core.threads import num_threads
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import JIT, ONE, ZERO
 
@@ -52,6 +52,6 @@ def examine(
     def work(start: np.uint64, stop: np.uint64) -> None:
         results.append(_examine(start, stop, *arrays))
 
-    threads.over_rows(threads.pieces(indptr), numba.get_num_threads(), work)
+    threads.over_rows(threads.pieces(indptr), num_threads(), work)
     most, infinite, unsorted, falls = (max(part) for part in zip(*results, strict=True))
     return bool(len(indices)) and int(most) >= columns, infinite, unsorted, falls  # a negative column is a large one

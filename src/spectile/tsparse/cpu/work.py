@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
+from spectile.core.threads import num_threads
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import ZERO, count_products
 
@@ -40,7 +40,7 @@ def survey(indptr_a: np.ndarray, indices_a: np.ndarray, indptr_b: np.ndarray) ->
     edges = np.arange(blocks + 1) * rows // max(blocks, 1)
     before = np.zeros(blocks + 1, np.int64)
     arrays = threads.unsigned(edges, indptr_a, indices_a, indptr_b, before[1:])
-    count = numba.get_num_threads() if len(indices_a) >= threads.WORTH_A_PIECE else 1
+    count = num_threads() if len(indices_a) >= threads.WORTH_A_PIECE else 1
     pieces = (
         threads.between(np.arange(1, 4 * count) * blocks // (4 * count), blocks)
         if count > 1

@@ -20,9 +20,9 @@ import numpy as np
 
 from spectile.core.memory import free_bytes
 from spectile.core.pointers import address
+from spectile.core.threads import num_threads
 from spectile.kpm.cpu.kernels import fill_phases
 from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
-from spectile.kpm.cpu.threads import num_threads
 from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
 from spectile.kpm.distributed.partition import local_planes, split_rows

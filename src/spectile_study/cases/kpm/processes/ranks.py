@@ -19,8 +19,8 @@ def main(arguments: list[str]) -> None:
     """Time one method on the ranks of ``MPI.COMM_WORLD``."""
     from mpi4py import MPI
 
+    from spectile.core.threads import num_threads
     from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
-    from spectile.kpm.cpu.threads import num_threads
     from spectile.kpm.distributed.mpi import DistributedMatrix
     from spectile_study.cases.kpm.shared import insulator, scaling
 
