@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from spectile.core.version import __version__ as __version__
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what type checkers know the names by: to them, too, a misspelt one is an error
+    from spectile import evd as evd
+    from spectile import jax as jax
+    from spectile import kpm as kpm
+    from spectile import nearsparse as nearsparse
+    from spectile import torch as torch
+    from spectile import tsparse as tsparse
     from spectile.core.choice import explain
     from spectile.core.config import show_config
     from spectile.evd import (
@@ -60,8 +66,14 @@ _HOMES = {
 _PACKAGES = ("evd", "kpm", "nearsparse", "tsparse")
 #: Modules for libraries that are no dependencies.
 _OPTIONAL = ("jax", "torch")
-__all__ = ["SpammResult", "SpectralDensity", "eig_banded", "eigh", "eigh_tridiagonal", "eigvals_banded", "eigvalsh"]
-__all__ += [
+__all__ = [
+    "SpammResult",
+    "SpectralDensity",
+    "eig_banded",
+    "eigh",
+    "eigh_tridiagonal",
+    "eigvals_banded",
+    "eigvalsh",
     "eigvalsh_tridiagonal",
     "explain",
     "kpm_dos",
@@ -70,19 +82,24 @@ __all__ += [
     "spamm",
     "spamm_plan",
     "spamm_threshold",
+    "spectral_function",
+    "spgemm",
+    "tridiagonalize",
+    "tune_tau",
 ]
-__all__ += ["spectral_function", "spgemm", "tridiagonalize", "tune_tau"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name, or a system's package, when it is first used."""
-    if name in (*_PACKAGES, *_OPTIONAL):
-        return importlib.import_module(f"spectile.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'spectile' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"spectile.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name, or a system's package, when it is first used."""
+        if name in (*_PACKAGES, *_OPTIONAL):
+            return importlib.import_module(f"spectile.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'spectile' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"spectile.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
