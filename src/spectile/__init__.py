@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # what type checkers know the names by: to them, too, a missp
         eigvalsh_tridiagonal,
         tridiagonalize,
     )
-    from spectile.kpm import SpectralDensity, kpm_dos, ldos, spectral_function
+    from spectile.kpm import SpectralDensity, chebyshev, kpm_dos, ldos, spectral_bounds, spectral_function
     from spectile.nearsparse import SpammResult, spamm, spamm_plan, spamm_threshold, tune_tau
     from spectile.tsparse import spgemm
 
@@ -60,6 +60,8 @@ _HOMES = {
     "ldos": "kpm",
     "spectral_function": "kpm",
     "SpectralDensity": "kpm",
+    "chebyshev": "kpm",
+    "spectral_bounds": "kpm",
     "explain": "core.choice",
     "show_config": "core.config",
 }
@@ -69,6 +71,7 @@ _OPTIONAL = ("jax", "torch")
 __all__ = [
     "SpammResult",
     "SpectralDensity",
+    "chebyshev",
     "eig_banded",
     "eigh",
     "eigh_tridiagonal",
@@ -82,6 +85,7 @@ __all__ = [
     "spamm",
     "spamm_plan",
     "spamm_threshold",
+    "spectral_bounds",
     "spectral_function",
     "spgemm",
     "tridiagonalize",

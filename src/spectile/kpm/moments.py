@@ -25,7 +25,9 @@ MAX_BLOCK = 64
 NO_BOUNDS = "no bounds hold the spectrum: H is not Hermitian or not finite"
 
 
-def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = False) -> Engine:
+def make_engine(
+    H: Any, backend: Backend = "auto", *, complex_vectors: bool = False, at_least: Any = np.float32
+) -> Engine:
     """Return the engine of H on the backend that is to work.
 
     Parameters
@@ -36,6 +38,8 @@ def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = Fa
         Where to work.
     complex_vectors : bool
         Work with complex vectors even if H is real.
+    at_least : dtype
+        Work in this precision even if H has less.
 
     Raises
     ------
@@ -45,7 +49,7 @@ def make_engine(H: Any, backend: Backend = "auto", *, complex_vectors: bool = Fa
         If H is not square or empty, or the backend unknown.
     """
     operator = as_operator(H)
-    dtype = vector_dtype(operator.dtype, complex_vectors)
+    dtype = np.result_type(vector_dtype(operator.dtype, complex_vectors), at_least)
     if isinstance(operator, PartitionedOperator):
         return operator.engine(dtype)
     on_gpu = getattr(operator, "on_gpu", False) or lies_on_gpu(operator)

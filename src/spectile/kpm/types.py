@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -34,6 +34,23 @@ class Recursion(Protocol):
 
     def restore(self, state: dict[str, Array]) -> None:
         """Go on from :meth:`state`."""
+
+
+class ReadableRecursion(Recursion, Protocol):
+    """A recursion whose vectors can be read between its steps."""
+
+    def blocks(self) -> list[Any]:
+        """Return |ν_m⟩ of the last step, |ν₀⟩ before the first, as arrays of this recursion's own layout.
+
+        The layout is linear over the real numbers: sums of such arrays are arrays of the sums.  The next steps write
+        into them.
+        """
+
+    def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
+        """Return arrays like those of :meth:`blocks` as vectors, shape (N, R), or as these rows of them.
+
+        They share memory where the layouts agree.
+        """
 
 
 class Engine(Protocol):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spectile.kpm import SpectralDensity
+from spectile.kpm import SpectralDensity, chebyshev
 from spectile.kpm.distributed.partition import split_rows
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 from spectile.kpm.operators.lattices import anderson
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm import SpectralDensity
+from spectile.kpm import SpectralDensity, chebyshev
 from spectile.kpm.distributed.mpi import DistributedMatrix
 comm = MPI.COMM_WORLD
 samples = {"ti": TopologicalInsulator(9, 5, 4), "anderson": anderson(7, disorder=3, rng=1)}
@@ -35,6 +35,9 @@ for name, H in samples.items():
         density = SpectralDensity(matrix, 60, 5, rng=3, bounds=(-11, 11))
         density.add_moments(20)
         np.save(f"{sys.argv[1]}/{name}_{every}_{comm.rank}.npy", density.moments)
+    start = np.random.default_rng(4).standard_normal((H.shape[0], 2)) + 1j
+    *_, last = chebyshev(DistributedMatrix(H, comm), start, 30, bounds=(-11, 11))
+    np.save(f"{sys.argv[1]}/{name}_terms_{comm.rank}.npy", last)
 """
 
 
@@ -51,6 +54,10 @@ def test_ranks_equal_serial(ranks, run_ranks, tmp_path):
             for rank in range(ranks):
                 moments = np.load(tmp_path / f"{name}_{every}_{rank}.npy")
                 np.testing.assert_allclose(moments, serial, rtol=0, atol=1e-12 * H.shape[0])
+        start = np.random.default_rng(4).standard_normal((H.shape[0], 2)) + 1j
+        *_, last = chebyshev(H, start, 30, bounds=(-11, 11), backend="cpu")
+        for rank in range(ranks):
+            np.testing.assert_allclose(np.load(tmp_path / f"{name}_terms_{rank}.npy"), last, atol=1e-12)
 
 
 def test_a_dead_rank_is_worded_and_nothing_hangs(dead_rank):

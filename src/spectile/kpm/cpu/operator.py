@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,6 +188,21 @@ class CpuOperator:
             return np.ascontiguousarray(vectors[:, None, :], dtype=self.real_dtype)
         return np.ascontiguousarray(np.stack([vectors.real, vectors.imag], axis=1), dtype=self.real_dtype)
 
+    def from_block(self, block: Array, rows: Any = None) -> Array:
+        """Return a block of this operator's layout as vectors of shape (N, R), or as these rows of them.
+
+        Real vectors in the order of the matrix share its memory.
+        """
+        block = block[: self.num_rows]
+        if self.order is not None:
+            block = block[np.argsort(self.order)]
+        block = block if rows is None else block[rows]
+        if self.parts == 1:
+            return block[:, 0]
+        vectors = np.empty((len(block), block.shape[2]), self.dtype)
+        vectors.real, vectors.imag = block[:, 0], block[:, 1]
+        return vectors
+
 
 def _stencil_row(sample: TopologicalInsulator, position: tuple[int, ...], orbital: int) -> tuple[Array, Array]:
     """Return offsets and values of a row without its diagonal, of a site first, between or last along each axis."""
@@ -284,6 +299,14 @@ class CpuRecursion:
             self.v, self.w = vectors(steps - 1)
         self.steps += steps
         return etas.reshape(2 * steps, self.num_vectors)
+
+    def blocks(self) -> list[Any]:
+        """Return |ν_m⟩ of the last step in the operator's layout."""
+        return [self.w if self.steps else self.v]
+
+    def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
+        """Return such a block as vectors of shape (N, R), or as these rows of them."""
+        return self.operator.from_block(blocks[0], rows)
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint must hold."""

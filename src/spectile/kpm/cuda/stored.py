@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,9 @@ class StoredRecursion:
         R; the width of the block if None.
     """
 
+    #: Whether steps can be enqueued first and collected later.
+    waits_for_collect = True
+
     def __init__(
         self, operator: StoredOperator, a: float, b: float, block: Any, num_vectors: int | None = None
     ) -> None:
@@ -208,6 +212,15 @@ class StoredRecursion:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
         return self.collect(self.enqueue(steps))
 
+    def blocks(self) -> list[Any]:
+        """Return |ν_m⟩ of the last step in the operator's layout."""
+        return [self.w if self.steps else self.v]
+
+    def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
+        """Return such a block as vectors of shape (N, R), or as these rows of them."""
+        vectors = self.operator.from_block(blocks[0], self.num_vectors)
+        return vectors if rows is None else vectors[rows]
+
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint must hold, the same whatever the kernel: vectors of shape (N, R)."""
         # On the host: the device may have no memory left.
@@ -230,6 +243,8 @@ class SplitRecursion:
         The parts, in the order of the vectors.
     """
 
+    waits_for_collect = True
+
     def __init__(self, parts: list[StoredRecursion]) -> None:
         self.parts = parts
         self.num_vectors = sum(part.num_vectors for part in parts)
@@ -245,6 +260,17 @@ class SplitRecursion:
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
         return self.collect(self.enqueue(steps))
+
+    def blocks(self) -> list[Any]:
+        """Return |ν_m⟩ of the last step, each part's in its layout."""
+        return [block for part in self.parts for block in part.blocks()]
+
+    def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
+        """Return such blocks as vectors of shape (N, R), or as these rows of them."""
+        import cupy
+
+        parts = zip(self.parts, blocks, strict=True)
+        return cupy.concatenate([part.vectors([block], rows) for part, block in parts], axis=1)
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint must hold."""

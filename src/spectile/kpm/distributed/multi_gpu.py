@@ -198,13 +198,7 @@ class MultiGpuEngine(ProductEngine):
         """Return H x of one vector."""
         recursion = self.start(np.asarray(x, self.dtype).reshape(-1, 1), 1.0, 0.0)
         recursion.advance(1)
-        mine = []
-        for state in recursion.states:
-            with state.device.working():
-                mine.append(state.local.from_block(state.w))
-        image = np.empty(self.num_rows, self.dtype)
-        for numbers, rows in (pair for parts in self.transport.gather(mine) for pair in parts):
-            image[numbers] = rows[:, 0]
+        image: Array = recursion.vectors(recursion.blocks())[:, 0]
         return image
 
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> MultiGpuRecursion:
@@ -361,6 +355,25 @@ class MultiGpuRecursion:
             batches.append(total)
         whole = np.concatenate(batches, axis=2)
         return whole if engine.reduce_every_step else np.asarray(engine.transport.sum(whole))
+
+    def blocks(self) -> list[Any]:
+        """Return |ν_m⟩ of the last step, gathered from all states: shape (N, R) on the host of every process."""
+        newest = not (self.steps == 0 or self.pending is not None)
+        batches = []
+        for states in self.batches:
+            mine = []
+            for state in states:
+                with state.device.working():
+                    mine.append(state.local.from_block(state.w if newest else state.v))
+            whole = np.empty((self.engine.num_rows, states[0].num_vectors), self.engine.dtype)
+            for numbers, rows in (pair for parts in self.engine.transport.gather(mine) for pair in parts):
+                whole[numbers] = rows
+            batches.append(whole)
+        return [np.concatenate(batches, axis=1)]
+
+    def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
+        """Return such a block, shape (N, R), or these rows of it."""
+        return blocks[0] if rows is None else blocks[0][rows]
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint of this process must hold."""

@@ -132,6 +132,15 @@ class RankDeviceRecursion(MpiRecursion):
                     launch(self.v, self.w, *factors, etas[place])
             return np.asarray(etas.sum(axis=0).get())
 
+    def blocks(self) -> list[Any]:
+        """Return |ν_m⟩ of the last step on this rank's rows, on the host."""
+        with self.engine.device.working():
+            return [super().blocks()[0].get()]
+
+    def _own_vectors(self, block: Any) -> Array:
+        own: Array = block
+        return own
+
     @staticmethod
     def _pack(rows: Any) -> Any:
         """Return rows as the CPU kernels have them: real parts, then imaginary ones, shape (rows, parts, R)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,19 @@ class MpiRecursion:
 
     def _wait(self, requests: list[Any], ranks: list[Any]) -> None:
         wait_for_ranks(self.engine.comm, list(zip(requests, ranks, strict=True)), self.engine.matrix.timeout_s)
+
+    def blocks(self) -> list[Any]:
+        """Return |ν_m⟩ of the last step on this rank's rows, in its layout."""
+        block = self.w if self.steps else self.v
+        return [block[: self.engine.last - self.engine.first]]
+
+    def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
+        """Return such a block as vectors of shape (N, R), or as these rows of them, gathered on every rank."""
+        whole = np.concatenate(self.engine.comm.allgather(self._own_vectors(blocks[0])))
+        return whole if rows is None else whole[rows]
+
+    def _own_vectors(self, block: Any) -> Array:
+        return self.engine.operator.from_block(block)
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint of this rank must hold."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -172,6 +173,14 @@ class OperatorRecursion:
                 etas[2 * m + 1] += xp.sum(w.conj() * v, axis=0, dtype=wide).real
             self.steps += 1
         return on_host(etas)
+
+    def blocks(self) -> list[Any]:
+        """Return |ν_m⟩ of the last step as the operator takes it."""
+        return [self.w if self.steps else self.v]
+
+    def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
+        """Return such a block as vectors of shape (N, R), or as these rows of them."""
+        return blocks[0] if rows is None else blocks[0][rows]
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint must hold."""

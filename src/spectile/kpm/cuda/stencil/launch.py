@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -231,6 +232,15 @@ class StencilRecursion:
         if done > steps:
             self.pending = result[steps]
         return np.asarray(result[:steps].reshape(2 * steps, -1))
+
+    def blocks(self) -> list[Any]:
+        """Return |ν_m⟩ of the last step in the kernel's layout; where a step was done ahead it is the one before."""
+        return [self.v if self.steps == 0 or self.pending is not None else self.w]
+
+    def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
+        """Return such a block as vectors of shape (N, R), or as these rows of them."""
+        vectors = self.operator.from_block(blocks[0])
+        return vectors if rows is None else vectors[rows]
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint must hold."""

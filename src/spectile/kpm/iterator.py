@@ -1,0 +1,320 @@
+"""Chebyshev polynomials of a Hamiltonian applied to vectors: what everything beyond a density is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import numpy as np
+
+from spectile.core.arrays import host_array, to_device
+from spectile.core.device import Backend
+from spectile.core.pointers import operand
+from spectile.kpm import bounds as spectrum
+from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, MAX_WIDENINGS, NO_BOUNDS, make_engine, whole_number
+from spectile.kpm.operators.adopt import vector_dtype
+from spectile.kpm.operators.protocol import namespace
+from spectile.kpm.types import OUT_OF_RANGE, Array, Engine, ReadableRecursion
+
+#: Vectors T_m(H̃)|v⟩ that a product of matrices adds to sums at a time.
+TOGETHER = 8
+
+
+class OutsideBoundsError(ValueError):
+    """The spectrum leaves the bounds of an expansion."""
+
+
+class Chebyshev(Iterator[Any]):
+    """Iterator over the vectors T_m(H̃)|v⟩, m = 0, 1, ..., M − 1; :func:`chebyshev` makes it.
+
+    Attributes
+    ----------
+    scale, centre : float
+        Of H̃ = (H − `centre`) / `scale`, in the units of H.
+    bounds : (float, float)
+        Energies between which the spectrum lies.
+    dtype : dtype
+        Of the vectors.
+    order : int
+        m of the last item; −1 before the first.
+    """
+
+    def __init__(self, terms: Terms, num_moments: int, bounds: tuple[float, float], bra: Any, single: bool) -> None:
+        self._terms, self._num_moments, self._bra, self._single = terms, num_moments, bra, single
+        self.bounds, self.dtype, self.order = bounds, terms.dtype, -1
+        self.scale, self.centre = 1 / terms.scaling[0], terms.scaling[1]
+
+    def __iter__(self) -> Chebyshev:
+        return self
+
+    def __len__(self) -> int:
+        """Return how many items are left."""
+        return self._num_moments - 1 - self.order
+
+    def __next__(self) -> Any:
+        """Return the next item: ⟨bra|T_m|v⟩ where there is a bra, else T_m(H̃)|v⟩."""
+        if self.order + 1 >= self._num_moments:
+            raise StopIteration
+        if self.order >= 0:
+            self._terms.step()
+        self.order += 1
+        if self.order == self._num_moments - 1:
+            self._terms.finish()
+        return self.vectors if self._bra is None else self._overlaps()
+
+    @property
+    def vectors(self) -> Any:
+        """T_m(H̃)|v⟩ of the last item, of the shape of the start vectors; the next step may write into it."""
+        block = self._terms.vectors()
+        if isinstance(block, np.ndarray):
+            block = block.view()
+            block.flags.writeable = False
+        return block[:, 0] if self._single else block
+
+    def _overlaps(self) -> Any:
+        wide = np.result_type(self.dtype, self._bra.dtype, np.float64)
+        overlaps = (self._bra.conj() * self._terms.vectors()).sum(axis=0, dtype=wide)
+        return overlaps[0] if self._single else overlaps
+
+
+def chebyshev(
+    H: Any,
+    vectors: Any,
+    num_moments: int,
+    *,
+    bra: Any = None,
+    bounds: tuple[float, float] | None = None,
+    backend: Backend = "auto",
+) -> Chebyshev:
+    """Iterate over T_m(H̃)|v⟩, the Chebyshev polynomials of a Hermitian matrix applied to vectors of your own.
+
+    T_0 = 1, T_1 = H̃ and T_m+1 = 2 H̃ T_m − T_m−1, with H̃ = (H − centre)/scale, whose spectrum lies in [−1, 1].
+
+    Parameters
+    ----------
+    H : as in :func:`kpm_dos`
+        Shape (N, N).
+    vectors : array, shape (N, R) or (N,)
+        Start vectors |v⟩, real or complex, on the host or on the GPU that computes; never written to.
+    num_moments : int
+        M.
+    bra : array, shape of `vectors`, or None
+        Vectors ⟨bra|, one for each of `vectors`.
+    bounds : (float, float) or None
+        Lowest and highest energy; found if None, as :func:`spectral_bounds` does.
+    backend : {"auto", "cpu", "cuda"}
+        As in :func:`kpm_dos`.
+
+    Returns
+    -------
+    Chebyshev
+        An iterator over M items.  Without `bra` an item is T_m(H̃)|v⟩, of the shape of `vectors`, NumPy's or CuPy's by
+        where H is applied.  It is read-only and lies where the recurrence does: the next step may write into it, so
+        copy what is to stay (complex vectors of a complex H on a CPU are copies already, as the kernels keep real and
+        imaginary parts apart).  With `bra` an item is ⟨bra|T_m(H̃)|v⟩, shape (R,), and the iterator's ``vectors`` is
+        the block.  ``scale``, ``centre`` and ``bounds`` say what H̃ is.
+
+    Raises
+    ------
+    ValueError
+        If H is not Hermitian or not finite, a shape does not fit, or the spectrum leaves the bounds.  That shows in
+        norms that grow, which are looked at once in 64 steps on a GPU and in every step on a CPU, and at the end.
+    TypeError
+        If H or the vectors have an unusable type.
+    MemoryError
+        If the state of these vectors does not fit into memory.
+
+    Notes
+    -----
+    The result has the type that NumPy promotes those of H and the vectors to.  Complex vectors of a real H are
+    multiplied as twice as many real ones.  Each step is the fused kernel of :func:`kpm_dos`.  Weiße et al., Rev. Mod.
+    Phys. 78, 275 (2006), Section II.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.kpm import chebyshev
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> start = np.zeros(50)
+    >>> start[20] = 1
+    >>> terms = chebyshev(chain(50), start, 4, backend="cpu", bounds=(-1.98, 1.98))
+    >>> [int(np.flatnonzero(abs(block) > 1e-9).max()) for block in terms], terms.scale
+    ([20, 21, 22, 23], 2.0)
+    """
+    num_moments = whole_number(num_moments, "num_moments", 1)
+    engine, block = engine_for(H, vectors, backend)
+    single = getattr(vectors, "ndim", np.ndim(vectors)) == 1
+    other = None if bra is None else _given("bra", bra, engine.xp, tuple(block.shape))
+    engine.check_hermitian()
+    bounds = spectrum.given_or_found(engine, bounds)
+    return Chebyshev(Terms(engine, block, bounds), num_moments, bounds, other, single)
+
+
+def spectral_bounds(H: Any, *, backend: Backend = "auto") -> tuple[float, float]:
+    """Return energies between which the spectrum of a Hermitian matrix lies, by Lanczos steps.
+
+    Parameters
+    ----------
+    H, backend
+        As in :func:`kpm_dos`.
+
+    Returns
+    -------
+    float, float
+        Lowest and highest energy: the extreme Ritz values, moved outwards by their residuals, within Gershgorin's
+        circles.  In all likelihood the spectrum is inside, which no Lanczos step proves; expansions watch their norms.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`kpm_dos`.
+
+    Examples
+    --------
+    >>> from spectile.kpm import spectral_bounds
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> low, high = spectral_bounds(chain(1000), backend="cpu")
+    >>> bool(-2.1 < low < -1.999 and 1.999 < high < 2.1)
+    True
+    """
+    engine = make_engine(H, backend)
+    engine.check_hermitian()
+    return spectrum.given_or_found(engine, None)
+
+
+class Terms:
+    """The recurrence of given vectors, whose norms are watched.
+
+    Parameters
+    ----------
+    engine : Engine
+        H.
+    vectors : array of the engine's module, shape (N, R)
+        Start vectors; complex ones of a real engine are taken as 2 R real ones.
+    bounds : (float, float)
+        Of the spectrum.
+
+    Raises
+    ------
+    OutsideBoundsError
+        In any method but the first, if the norms show that the spectrum leaves the bounds.
+    """
+
+    def __init__(self, engine: Engine, vectors: Any, bounds: tuple[float, float]) -> None:
+        self.engine, self.bounds, self.scaling = engine, bounds, spectrum.scaling(bounds)
+        self.doubled = vectors.dtype.kind == "c" and engine.dtype.kind != "c"
+        self.dtype = np.result_type(engine.dtype, np.complex64) if self.doubled else engine.dtype
+        # The recurrence takes over what it is given.
+        block = operand("vectors", vectors, self.dtype, copy=True)
+        started = engine.start(block.view(engine.dtype) if self.doubled else block, *self.scaling)
+        self.recursion = cast(ReadableRecursion, started)
+        self._norms: Array | None = None
+        self._waiting: list[Any] = []
+
+    def step(self) -> None:
+        """Go from T_m to T_m+1; on one GPU this returns before it is done."""
+        if getattr(self.recursion, "waits_for_collect", False):
+            self._waiting.append(self.recursion.enqueue(1))  # type: ignore[attr-defined]
+            if len(self._waiting) == LOOK_STEPS:
+                self._look()
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._check(self.recursion.advance(1))
+
+    def finish(self) -> None:
+        """Check the norms that have not been looked at, that of the last vectors too."""
+        self._look()
+        if self._norms is not None:
+            last = self.recursion.vectors(self.recursion.blocks())
+            xp: Any = namespace(last)
+            wide = np.result_type(last.dtype, np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):
+                norms = (last.conj() * last).sum(axis=0, dtype=wide).real
+            self._check(norms[None] if xp is np else norms.get()[None])
+
+    def blocks(self) -> list[Any]:
+        """Return T_m|v⟩ in the layout of the recurrence."""
+        return self.recursion.blocks()
+
+    def vectors(self, blocks: Any = None, rows: Any = None) -> Any:
+        """Return T_m|v⟩, or `blocks` like it, as vectors of shape (N, R), or as these rows of them."""
+        found = self.recursion.vectors(self.blocks() if blocks is None else blocks, rows)
+        if not self.doubled:
+            return found
+        return namespace(found).ascontiguousarray(found).view(self.dtype)
+
+    def _look(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for etas in waiting:
+            self._check(self.recursion.collect(etas))  # type: ignore[attr-defined]
+
+    def _check(self, etas: Array) -> None:
+        """Raise where the squared norms in the first row exceed those of the start vectors."""
+        if self._norms is None:
+            self._norms = etas[0]
+            if not np.isfinite(etas).all():
+                raise ValueError(OUT_OF_RANGE)
+        if not np.all(etas[0] <= self._norms * (1 + 1e-3)):
+            raise OutsideBoundsError(
+                f"the spectrum leaves the bounds {self.bounds}: give wider ones as bounds=, or None to have them found"
+            )
+
+
+def engine_for(H: Any, vectors: Any, backend: Backend) -> tuple[Engine, Any]:
+    """Return the engine of H for vectors of this type, and the vectors where it works, shape (N, R).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the vectors are no numbers, not finite, or not of N rows.
+    """
+    if backend == "auto" and is_on_gpu(vectors) and not getattr(H, "on_gpu", False):
+        backend = "cuda"
+    dtype = np.dtype(getattr(vectors, "dtype", None) or np.asarray(vectors).dtype)
+    if dtype.kind not in "biufc" or dtype.char in "gG":
+        raise TypeError(f"vectors are {dtype}: convert them to float32, float64, complex64 or complex128")
+    engine = make_engine(H, backend, at_least=np.empty(0, vector_dtype(dtype)).real.dtype)
+    return engine, _given("vectors", vectors, engine.xp, (engine.num_rows, None))
+
+
+def is_on_gpu(array: Any) -> bool:
+    """Return whether an array is CuPy's."""
+    return type(array).__module__.partition(".")[0] == "cupy"
+
+
+def _given(name: str, array: Any, xp: Any, shape: tuple[int | None, ...]) -> Any:
+    """Return a caller's vectors as an array of the engine's module, shape (N, R), which may be the caller's own."""
+    found = host_array(name, array) if xp is np else to_device(array, name)[0]
+    if found.ndim == 1:
+        found = found[:, None]
+    wanted, columns = shape
+    if found.ndim != 2 or found.shape[0] != wanted or found.shape[1] != (columns or max(1, found.shape[1])):
+        raise ValueError(
+            f"{name} have shape {tuple(array.shape) if hasattr(array, 'shape') else tuple(found.shape)}: give one row "
+            f"for each of the {wanted} of H" + (f", and {columns} columns" if columns else ", and at least one column")
+        )
+    if not bool(xp.isfinite(found).all()):
+        raise ValueError(f"{name} hold NaN or infinity: every entry must be a finite number")
+    dtype = vector_dtype(found.dtype)
+    return found.astype(dtype) if dtype != found.dtype else found
+
+
+def within_bounds(
+    engine: Engine, bounds: tuple[float, float] | None, work: Callable[[tuple[float, float]], Any]
+) -> Any:
+    """Return ``work(bounds)``; bounds that are found and turn out too narrow are widened, and the work begins again."""
+    engine.check_hermitian()
+    tried = spectrum.given_or_found(engine, bounds)
+    for attempt in range(MAX_WIDENINGS):
+        try:
+            return work(tried)
+        except OutsideBoundsError:
+            if bounds is not None:
+                raise
+            tried = spectrum.widened(tried, attempt)
+    raise ValueError(NO_BOUNDS)
+
+
+def columns_at_once(engine: Engine, states: float) -> int:
+    """Return how many vectors of a block to take at once where each needs the memory of so many states."""
+    return max(1, min(MAX_BLOCK, int(engine.capacity() / states)))
