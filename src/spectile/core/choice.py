@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Can
     Parameters
     ----------
     function : callable
-        `spectile.spamm`, `spectile.spgemm` or `spectile.kpm_dos`.
+        `spectile.spamm`, `spectile.spgemm`, `spectile.eigh`, `spectile.eigvalsh` or `spectile.kpm_dos`.
     *args, **kwargs
         Those of the call.
 
@@ -67,7 +68,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Can
     -------
     list of Candidate
         The cheapest first, those that do not apply last; each has a name, seconds (None where it does not apply, NaN
-        where there is no choice) and why.
+        where it is taken without a prediction) and why.
 
     Raises
     ------
@@ -87,7 +88,9 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Can
     name = getattr(function, "__name__", None)
     if name not in known:
         raise TypeError(
-            f"{function!r} has no candidates to tell: pass spectile.spamm, spectile.spgemm or spectile.kpm_dos"
+            f"{function!r} has no candidates to tell: pass spectile.spamm, spgemm, eigh, eigvalsh or kpm_dos"
         )
     listed: list[Candidate] = known[name](*args, **kwargs)
-    return sorted(listed, key=lambda one: float("inf") if one.seconds is None else one.seconds)
+    return sorted(
+        listed, key=lambda one: math.inf if one.seconds is None else 0.0 if one.seconds != one.seconds else one.seconds
+    )

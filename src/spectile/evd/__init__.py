@@ -1,8 +1,8 @@
 """Two-stage symmetric eigensolver: detached band reduction, bulge chasing, divide and conquer."""
 
-from spectile.evd.api import eigh, eigvalsh, tridiagonalize
+from spectile.evd.api import eigh, eigvalsh, explain, tridiagonalize
 from spectile.evd.narrow import eig_banded, eigh_tridiagonal, eigvals_banded, eigvalsh_tridiagonal
 from spectile.evd.types import EighResult, Tridiagonalization
 
 __all__ = ["EighResult", "Tridiagonalization", "eig_banded", "eigh", "eigh_tridiagonal", "eigvals_banded", "eigvalsh"]
-__all__ += ["eigvalsh_tridiagonal", "tridiagonalize"]
+__all__ += ["eigvalsh_tridiagonal", "explain", "tridiagonalize"]

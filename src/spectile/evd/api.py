@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
+from spectile.core.choice import Candidate
 from spectile.core.device import Backend
 from spectile.evd.arguments import check_driver, definite_of, reads_lower, require_square, subset_of
 from spectile.evd.dispatch import backend_module
-from spectile.evd.types import EighResult, Options, Tridiagonalization
+from spectile.evd.types import Definite, EighResult, Options, Tridiagonalization
 
 Driver = Literal["ev", "evd", "evr", "evx", "gv", "gvd", "gvx"]
 
@@ -120,20 +122,31 @@ def eigh(
     >>> spectile.eigh(fock, subset_by_index=(1, 1), eigvals_only=True, backend="cpu").tolist()
     [1.0]
     """
+    _, options, definite = _problem(
+        a, b, lower, UPLO, not eigvals_only, overwrite_a, overwrite_b, type, check_finite, subset_by_index,
+        subset_by_value, driver,
+    )  # fmt: skip
+    found = backend_module("run", (a,) if b is None else (a, b), backend).eigh(a, options, definite)
+    return found if eigvals_only else EighResult(*found)
+
+
+def _problem(
+    a: Any, b: Any, lower: bool, uplo: str | None, vectors: bool, overwrite_a: bool, overwrite_b: bool, kind: int,
+    check_finite: bool, subset_by_index: Any, subset_by_value: Any, driver: str | None,
+) -> tuple[tuple[int, ...], Options, Definite | None]:  # fmt: skip
+    """Check the arguments of `eigh`; return the shape that both operands have, the options, and the second matrix."""
     shape = require_square(a)
     definite, subset = None, None
     if b is not None:
-        definite, shape = definite_of(shape, b, type, overwrite_b)
+        definite, shape = definite_of(shape, b, kind, overwrite_b)
     if subset_by_index is not None or subset_by_value is not None:
         subset = subset_of(shape, subset_by_index, subset_by_value)
     if driver is not None:
         check_driver(
             driver, generalized=b is not None, subset=subset_by_index is not None or subset_by_value is not None
         )
-    lower = bool(lower) if UPLO is None else reads_lower(UPLO)
-    options = Options(lower, not eigvals_only, overwrite_a, check_finite, subset, driver)
-    found = backend_module("run", (a,) if b is None else (a, b), backend).eigh(a, options, definite)
-    return found if eigvals_only else EighResult(*found)
+    lower = bool(lower) if uplo is None else reads_lower(uplo)
+    return shape, Options(lower, vectors, overwrite_a, check_finite, subset, driver), definite
 
 
 def eigvalsh(
@@ -220,3 +233,59 @@ def tridiagonalize(
     run = backend_module("run", (a,), backend)
     options = Options(lower=lower, vectors=calc_q, overwrite=overwrite_a, check_finite=check_finite)
     return Tridiagonalization(*run.tridiagonalize(a, options))
+
+
+def explain(
+    a: Any,
+    b: Any = None,
+    *,
+    lower: bool = True,
+    eigvals_only: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    type: Literal[1, 2, 3] = 1,
+    check_finite: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
+    subset_by_value: tuple[float, float] | None = None,
+    driver: Driver | None = None,
+    UPLO: Literal["L", "U", "l", "u"] | None = None,
+    backend: Backend = "auto",
+) -> list[Candidate]:
+    """Return the solvers of which :func:`eigh` takes one with these arguments.
+
+    Parameters
+    ----------
+    a, b, eigvals_only, subset_by_index, subset_by_value, driver, backend
+        As for :func:`eigh`; nothing is computed.
+    lower, overwrite_a, overwrite_b, type, check_finite, UPLO
+        Likewise, and they decide nothing.
+
+    Returns
+    -------
+    list of spectile.core.choice.Candidate
+        Of each its name, seconds and why.  Orders that were measured decide, so that there is no prediction: seconds
+        are NaN for the solver that is taken, and None for the others.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`eigh`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.evd import explain
+    >>> [one.kernel for one in explain(np.eye(100), backend="cpu") if one.seconds is not None]
+    ["LAPACK's evd"]
+    """
+    shape, options, definite = _problem(
+        a, b, lower, UPLO, not eigvals_only, overwrite_a, overwrite_b, type, check_finite, subset_by_index,
+        subset_by_value, driver,
+    )  # fmt: skip
+    run = backend_module("run", (a,) if b is None else (a, b), backend)
+    listed: list[Candidate] = run.explain(shape, a, options, definite)
+    return listed
+
+
+#: What `spectile.explain` asks, by the name of the function.
+EXPLAINED = {"eigh": explain, "eigvalsh": functools.partial(explain, eigvals_only=True)}

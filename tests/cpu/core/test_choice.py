@@ -47,12 +47,14 @@ def test_calls_are_explained_by_the_function_and_its_arguments():
         (spectile.spamm, (x, x), {"tau": 1e-3}),
         (spectile.spgemm, (s, s), {}),
         (spectile.kpm_dos, (graphene(4, 4), 64), {"num_vectors": 3}),
+        (spectile.eigh, (x,), {"subset_by_index": (0, 3)}),
+        (spectile.eigvalsh, (x, x), {}),
     ):
         function, arguments, keywords = call
         listed = spectile.explain(function, *arguments, **keywords, backend="cpu")
         assert listed and all(isinstance(one, Candidate) for one in listed)
     with pytest.raises(TypeError, match="has no candidates to tell"):
-        spectile.explain(spectile.eigh, x)
+        spectile.explain(spectile.tridiagonalize, x)
     with pytest.raises(ValueError, match="give exactly one of tau"):
         spectile.explain(spectile.spamm, x, x)
 
@@ -61,5 +63,6 @@ def test_what_does_not_apply_comes_last(monkeypatch):
     import spectile
 
     listed = [Candidate("a", None, "too wide"), Candidate("b", 2.0, ""), Candidate("c", 1.0, "")]
+    listed.append(Candidate("d", float("nan"), "the only one that is asked"))
     monkeypatch.setattr("spectile.kpm.api.EXPLAINED", {"kpm_dos": lambda: listed})
-    assert [one.kernel for one in spectile.explain(spectile.kpm_dos)] == ["c", "b", "a"]
+    assert [one.kernel for one in spectile.explain(spectile.kpm_dos)] == ["d", "c", "b", "a"]

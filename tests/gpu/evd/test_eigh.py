@@ -11,6 +11,7 @@ from spectile_study.inputs.spectra import FAMILIES, random_hermitian, residuals
 cupy = pytest.importorskip("cupy")
 from spectile.core import device, memory  # noqa: E402
 from spectile.evd.cpu import solver as cpu  # noqa: E402
+from spectile.evd.cuda import choose  # noqa: E402
 from spectile.evd.cuda import run as gpu  # noqa: E402
 from spectile.evd.cuda.back.sweeps import apply_chasing  # noqa: E402
 from spectile.evd.cuda.chasing.chase import chase_band, extract_band  # noqa: E402
@@ -99,7 +100,7 @@ def test_large_against_invariants(rng):
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("vendor", [False, True])
 def test_only_one_triangle_is_read(dtype, lower, order, vendor, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
+    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: vendor)
     n = 200
     a = random_hermitian(n, rng, dtype)
     half = np.where(np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, a, np.nan).astype(dtype)
@@ -114,7 +115,7 @@ def test_only_one_triangle_is_read(dtype, lower, order, vendor, rng, monkeypatch
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("vendor", [False, True])
 def test_views_with_gaps_and_backwards(dtype, lower, vendor, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
+    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: vendor)
     wide = cupy.asarray(random_hermitian(260, rng, dtype))
     for view in (wide[::2, ::2], wide[::-1, ::-1], wide.T[7:, 7:]):
         assert passes(errors(cupy.asnumpy(view), *evd.eigh(view, lower=lower)))
@@ -122,7 +123,7 @@ def test_views_with_gaps_and_backwards(dtype, lower, vendor, rng, monkeypatch):
 
 @pytest.mark.parametrize("vendor", [False, True])
 def test_subsets_host_arrays_and_batches(vendor, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
+    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: vendor)
     a = random_hermitian(150, rng)
     reference = np.linalg.eigvalsh(a)
     w, v = evd.eigh(a, subset_by_index=(3, 40), backend="cuda")
@@ -142,7 +143,7 @@ def test_subsets_host_arrays_and_batches(vendor, rng, monkeypatch):
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_in_the_memory_of_the_input(dtype, lower, order, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: False)
+    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: False)
     n = 256  # columns of a multiple of 128 bytes
     a = random_hermitian(n, rng, dtype)
     half = np.where(np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, a, np.nan).astype(dtype)
@@ -161,7 +162,7 @@ def test_in_the_memory_of_the_input(dtype, lower, order, rng, monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vendor", [False, True])
 def test_not_finite(dtype, vendor, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
+    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: vendor)
     a = random_hermitian(100, rng, dtype)
     for bad in (np.nan, np.inf):
         a[90, 7] = bad
@@ -260,7 +261,7 @@ class PeakMemory(cupy.cuda.MemoryHook):
 
 @pytest.mark.parametrize("n", [4096, 4111, 8192, 16_384])
 def test_work_space_with_vectors(n, monkeypatch):
-    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: False)
+    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: False)
     a = device_symmetric(n, SEED)
     with PeakMemory() as peak:
         w, v = evd.eigh(a)

@@ -5,7 +5,7 @@ import pytest
 from ...intervals import check_batches, check_ends
 
 cupy = pytest.importorskip("cupy")
-from spectile.evd.cuda import run as gpu  # noqa: E402
+from spectile.evd.cuda import choose  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
@@ -15,7 +15,7 @@ DTYPES = ("float64", "float32", "complex128", "complex64")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("copies", [1, 2, 4, 20])
 def test_all_copies_of_an_eigenvalue_or_none(copies, dtype, vendor, monkeypatch):
-    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
+    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: vendor)
     check_ends(copies, dtype, backend="cuda", given=cupy.asarray)
 
 

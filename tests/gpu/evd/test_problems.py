@@ -12,8 +12,7 @@ from spectile.evd.types import Options
 from spectile_study.inputs.spectra import FAMILIES, glued_wilkinson, random_hermitian, residuals
 
 cupy = pytest.importorskip("cupy")
-from spectile.evd.cuda import generalized  # noqa: E402
-from spectile.evd.cuda import run as gpu  # noqa: E402
+from spectile.evd.cuda import choose, generalized  # noqa: E402
 from spectile.evd.cuda.small import report, rotations  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -302,7 +301,7 @@ def test_banded(n, u, lower, dtype, rng):
 @pytest.mark.parametrize("family", ["random", "glued"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_parts_of_a_spectrum(family, dtype, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: False)
+    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: False)
     n, eps = 600, np.finfo(dtype).eps
     a = random_hermitian(n, rng, dtype) if family == "random" else glued_wilkinson(n).astype(dtype)
     reference = np.linalg.eigvalsh(wide(a))
@@ -327,7 +326,7 @@ def test_parts_of_a_spectrum(family, dtype, rng, monkeypatch):
 @pytest.mark.parametrize("n", [97, 1100])
 def test_values_of_a_part(n, rng, monkeypatch):
     """Those of an interval are counted before they are computed, each by as many lanes as its part is worth."""
-    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: False)
+    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: False)
     a = cupy.asarray(random_hermitian(n, rng, "float64"))
     w = cupy.asnumpy(evd.eigvalsh(a))
     band = cupy.zeros((2, n))

@@ -11,6 +11,7 @@ from spectile import evd
 from ...scales import PATHS, check_path, scales_of
 
 cupy = pytest.importorskip("cupy")
+from spectile.evd.cuda import choose  # noqa: E402
 from spectile.evd.cuda import run as gpu  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -52,7 +53,7 @@ def test_smallest_and_largest_numbers_of_large_matrices(dtype, path):
 @pytest.mark.parametrize("vendor", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_both_solvers_of_one_matrix(dtype, vendor, monkeypatch):
-    monkeypatch.setattr(gpu, "calls_vendor", lambda *_, **__: vendor)
+    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: vendor)
     for widened in (0, 10_000):
         monkeypatch.setattr(gpu, "widened_order", lambda device, order=widened: order)
         for scale in scales_of(dtype, 130):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
 
 from spectile.core import memory
 from spectile.core.arrays import host_array
+from spectile.core.choice import Candidate
 from spectile.core.host import in_kind_of
 from spectile.core.pointers import overlap
 from spectile.core.threads import blas_threads
@@ -104,8 +106,7 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     lower, vectors, overwrite, _, subset, driver = options
     if driver is None and by_stages(array, vectors=vectors):
         return solve_by_stages(array, options)
-    if driver is None and vectors and subset is not None and subset.by_index and subset.count() <= len(array) // 8:
-        driver = "evr"  # of a part, bisection and inverse iteration, as orthogonal as divide and conquer
+    driver = _driver(len(array), options)
     if len(array) >= CHECKED_ORDER:
         _require_memory(array, _elements(array, options, driver or drivers.fastest(len(array), vectors)))
     if not np.isfinite(array).all():
@@ -115,9 +116,39 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     return _part(*drivers.standard(array, lower, vectors, overwrite and array.flags.writeable, driver), subset)
 
 
+def _driver(n: int, options: Options) -> str | None:
+    """Return the driver that the caller names, or that finds a part faster than all; None for the fastest of all."""
+    subset = options.subset
+    if options.driver is None and options.vectors and subset is not None and subset.by_index:
+        # Bisection and inverse iteration, as orthogonal as divide and conquer.
+        return "evr" if subset.count() <= n // 8 else None
+    return options.driver
+
+
+def _generalized_driver(n: int, options: Options) -> str:
+    divided = not options.vectors or n <= drivers.DIVIDED_ORDER
+    return options.driver or ("gvd" if divided else "gvx")
+
+
+def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite | None) -> list[Candidate]:
+    """`api.explain` on the CPU, for matrices of a shape."""
+    array, n, batch = _as_matrices("a", a), shape[-1], len(shape) > 2
+    if definite is not None:
+        taken = f"LAPACK's {_generalized_driver(n, options)}"
+        return [Candidate(taken, math.nan, "the generalized problem")]
+    looped = batch and n <= LOOPED_ORDER and options.driver is None
+    staged = not looped and n > 0 and options.driver is None
+    staged = staged and by_stages(array.reshape(-1, n, n)[0], vectors=options.vectors)
+    driver = _driver(n, options) or drivers.fastest(n, options.vectors)
+    return [
+        Candidate("NumPy's loop", math.nan if looped else None, f"a batch up to order {LOOPED_ORDER}"),
+        Candidate("two stages", math.nan if staged else None, f"eigenvalues of {STAGES_BYTES:,} bytes and few threads"),
+        Candidate(f"LAPACK's {driver}", None if looped or staged else math.nan, "all else"),
+    ]
+
+
 def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) -> tuple[Any, Any]:
-    divided = not options.vectors or len(array) <= drivers.DIVIDED_ORDER
-    driver = options.driver or ("gvd" if divided else "gvx")
+    driver = _generalized_driver(len(array), options)
     if len(array) >= CHECKED_ORDER:
         both = options._replace(overwrite=options.overwrite and definite.overwrite)
         _require_memory(array, _elements(array, both, driver))

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from spectile.core.choice import Candidate
 from spectile.core.devices import Device
 from spectile.evd.types import SCALARS, Scalar
 
@@ -108,6 +111,44 @@ def _product_rate(real: str, device: Device) -> float:
 
 
 # -- who solves -------------------------------------------------------------------------------------------------------
+
+
+Solver = Literal["rotations", "batched", "vendor", "stages"]
+
+
+def solver_of(
+    n: int, count: int, scalar: Scalar, *, vectors: bool, device: Device, batched: Callable[[], bool]
+) -> Solver:
+    """Return what solves `count` matrices of order `n`: small ones a launch, batches cuSOLVER, large ones two stages.
+
+    `batched` says whether cuSOLVER has its solver of batches; it is asked where that would be taken.
+    """
+    if n <= ROTATED_ORDER[scalar.name]:
+        return "rotations"
+    if pays_in_batches(n, count) and batched():
+        return "batched"
+    return "vendor" if calls_vendor(n, scalar, vectors=vectors, device=device) else "stages"
+
+
+def candidates(
+    n: int, count: int, scalar: Scalar, *, vectors: bool, device: Device, batched: Callable[[], bool]
+) -> list[Candidate]:
+    """Return all solvers by their names, the one that :func:`solver_of` takes without a prediction (NaN)."""
+    taken = solver_of(n, count, scalar, vectors=vectors, device=device, batched=batched)
+    tuned, most = tuning(device), largest_order(device)
+    crossover = (tuned.vendor_vectors if vectors else tuned.vendor_values)[scalar.name]
+    what = f"{scalar.name} {'eigenpairs' if vectors else 'eigenvalues'}"
+    from_order = f"from order {crossover:,} on" if crossover < NEVER else "never on this device"
+    reasons: dict[Solver, tuple[str, str]] = {
+        "rotations": ("Jacobi rotations in one launch", f"up to order {ROTATED_ORDER[scalar.name]}"),
+        "batched": ("cuSOLVER's batched solver", "two matrices or more up to order 512, eight up to 1,024; CUDA 12.6"),
+        "vendor": ("cuSOLVER, one by one", f"for orders between, and above {most:,}"),
+        "stages": ("two stages", f"{from_order}, up to {most:,}"),
+    }
+    return [
+        Candidate(name, math.nan if solver == taken else None, f"{what}: {why}")
+        for solver, (name, why) in reasons.items()
+    ]
 
 
 def calls_vendor(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> bool:

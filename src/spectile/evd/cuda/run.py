@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays, device, memory
+from spectile.core.choice import Candidate
 from spectile.core.compile import prepare
 from spectile.core.devices import Device
 from spectile.core.launch import Shape
@@ -25,9 +26,9 @@ from spectile.evd.cuda.back import panels as back_panels
 from spectile.evd.cuda.back import sweeps as back_sweeps
 from spectile.evd.cuda.chasing import chase
 from spectile.evd.cuda.choose import (
-    ROTATED_ORDER,
-    calls_vendor,
-    pays_in_batches,
+    Solver,
+    candidates,
+    solver_of,
     stage_parameters,
     sturm_lanes,
     widened_order,
@@ -141,14 +142,28 @@ def _solve_all(array: Any, options: Options) -> tuple[Any, Any]:
     if not lead or not array.size:
         return _solve_each(array, options, None)
     batch = array.reshape(-1, n, n)
-    if n <= ROTATED_ORDER[array.dtype.name]:
-        solve_batch = rotations.solve
-    elif batched.library() is not None and pays_in_batches(n, len(batch)):
-        solve_batch = batched.solve
-    else:
+    solver = _solver(n, len(batch), SCALARS[array.dtype.name], options)
+    if solver in ("vendor", "stages"):
         return _solve_each(array, options, None)
-    w, v = _solve_batch(batch, options, solve_batch)
+    w, v = _solve_batch(batch, options, rotations.solve if solver == "rotations" else batched.solve)
     return w.reshape(*lead, -1), None if v is None else v.reshape(*lead, *v.shape[1:])
+
+
+def _has_batched() -> bool:
+    return batched.library() is not None
+
+
+def _solver(n: int, count: int, scalar: Scalar, options: Options) -> Solver:
+    return solver_of(n, count, scalar, vectors=options.vectors, device=device.describe(), batched=_has_batched)
+
+
+def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite | None) -> list[Candidate]:
+    """`api.explain` on the current device, for matrices of a shape."""
+    own = arrays.to_device(a)[0] if arrays.on_device(a) else arrays.host_array("a", a)
+    # A batch of generalized problems is solved one by one.
+    count = math.prod(shape[:-2]) if definite is None else 1
+    scalar = SCALARS[working_dtype(own.dtype).name]
+    return candidates(shape[-1], count, scalar, vectors=options.vectors, device=device.describe(), batched=_has_batched)
 
 
 def _solve_batch(batch: Any, options: Options, solve_batch: Callable[[Any, Options], tuple[Any, Any]]) -> Any:
@@ -216,10 +231,10 @@ def solve(array: Any, options: Options) -> tuple[Any, Any]:
     w : cupy.ndarray, shape (m,)
     v : cupy.ndarray, shape (n, m), or None
     """
-    n = array.shape[0]
-    if n <= ROTATED_ORDER[array.dtype.name]:
+    solver = _solver(array.shape[0], 1, SCALARS[array.dtype.name], options)
+    if solver == "rotations":
         return _solve_small(array, options)
-    if calls_vendor(n, SCALARS[array.dtype.name], vectors=options.vectors, device=device.describe()):
+    if solver == "vendor":
         return _solve_by_vendor(array, options)
     bandwidth, block = _parameters(array, options)
     return solve_by_stages(array, options, bandwidth=bandwidth, block=block)
@@ -467,11 +482,12 @@ def launches(
     scalar = SCALARS[dtype]
     if n == 0:
         return
-    if n <= ROTATED_ORDER[dtype]:
+    solver = solver_of(n, 1, scalar, vectors=vectors, device=on, batched=lambda: False)
+    if solver == "rotations":
         yield from rotations.shapes(n, 1, scalar)
         return
     yield from matrix_kernels.shapes(n, scalar)
-    if calls_vendor(n, scalar, vectors=vectors, device=on):
+    if solver == "vendor":
         return
     bandwidth, block = stage_parameters(n, scalar, vectors=vectors, device=on)
     yield from panel.shapes(n, scalar, bandwidth, block, on)
