@@ -7,6 +7,8 @@
 ``kpm_dos``        spectral density of a huge sparse Hamiltonian (KPM; Kreutzer et al., 2015)
 =================  ==============================================================================================
 
+``TileMatrix`` is a near-sparse matrix as an object that knows its error, for many products in a row.
+
 ``spectile.torch`` and ``spectile.jax`` have them with derivatives, for tensors of PyTorch and arrays of JAX.
 
 These are the chief functions of four systems, and each has relatives: ``dir(spectile)`` lists them all.  Importing this
@@ -40,6 +42,7 @@ if TYPE_CHECKING:  # what type checkers know the names by: to them, too, a missp
     )
     from spectile.kpm import SpectralDensity, chebyshev, kpm_dos, ldos, spectral_bounds, spectral_function
     from spectile.nearsparse import SpammResult, spamm, spamm_plan, spamm_threshold, tune_tau
+    from spectile.tiles import TileMatrix
     from spectile.tsparse import spgemm
 
 _HOMES = {
@@ -48,6 +51,7 @@ _HOMES = {
     "spamm_threshold": "nearsparse",
     "tune_tau": "nearsparse",
     "SpammResult": "nearsparse",
+    "TileMatrix": "tiles",
     "spgemm": "tsparse",
     "eigh": "evd",
     "eigvalsh": "evd",
@@ -65,12 +69,13 @@ _HOMES = {
     "explain": "core.choice",
     "show_config": "core.config",
 }
-_PACKAGES = ("evd", "kpm", "nearsparse", "tsparse")
+_PACKAGES = ("evd", "kpm", "nearsparse", "tiles", "tsparse")
 #: Modules for libraries that are no dependencies.
 _OPTIONAL = ("jax", "torch")
 __all__ = [
     "SpammResult",
     "SpectralDensity",
+    "TileMatrix",
     "chebyshev",
     "eig_banded",
     "eigh",

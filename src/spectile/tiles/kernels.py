@@ -1,0 +1,209 @@
+"""Compiled functions of the CPU: the search among tile products, their lists, and the product itself."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from spectile.core.jit import njit
+
+
+@njit(nogil=True)
+def sorted_rows(indptr: Any, norms: Any, order: Any, sorted_norms: Any, tail_fro: Any, tail_one: Any) -> None:
+    """Finish rows whose tiles were put in falling order of their norms: norms in that order, and those of the tails.
+
+    ``tail_fro[p]`` is the root of the squares of the norms from place p to the end of p's row, ``tail_one[p]`` their
+    sum.
+    """
+    for row in range(len(indptr) - 1):
+        squares, total = 0.0, 0.0
+        for p in range(indptr[row + 1] - 1, indptr[row] - 1, -1):
+            norm = norms[order[p]]
+            squares, total = math.hypot(squares, norm), total + norm
+            sorted_norms[p], tail_fro[p], tail_one[p] = norm, squares, total
+
+
+@njit(nogil=True)
+def cut(norms: Any, low: int, high: int, limit: float) -> int:
+    """Return the first place of falling norms whose norm is below a limit."""
+    while low < high:
+        middle = (low + high) // 2
+        if norms[middle] < limit:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit(nogil=True)
+def skipped(
+    indptr_a: Any, indices_a: Any, norms_a: Any, indptr_b: Any, sorted_b: Any, tail_fro: Any, tail_one: Any, tau: float
+) -> tuple[float, float]:
+    """Bound what is left out where ``norms_b < tau / norms_a``: its Frobenius norm, and its largest row sum.
+
+    The part of a row of C that is left out is a sum over k, whose norms are added.
+    """
+    whole, largest = 0.0, 0.0
+    for i in range(len(indptr_a) - 1):
+        row, total = 0.0, 0.0
+        for p in range(indptr_a[i], indptr_a[i + 1]):
+            k, norm = indices_a[p], norms_a[p]
+            if norm > 0:
+                q = cut(sorted_b, indptr_b[k], indptr_b[k + 1], tau / norm)
+                if q < indptr_b[k + 1]:
+                    row += norm * tail_fro[q]
+                    total += norm * tail_one[q]
+        whole = math.hypot(whole, row)
+        largest = max(largest, total)
+    return whole, largest
+
+
+@njit(nogil=True)
+def count_products(
+    indptr_a: Any, indices_a: Any, norms_a: Any, indptr_b: Any, columns_b: Any, sorted_b: Any, tau: float, upper: bool,
+    mark: Any, first: int, last: int, tiles: Any, products: Any,
+) -> None:  # fmt: skip
+    """Count the tiles of rows first ... last - 1 of C and the products that are kept in them."""
+    for i in range(first, last):
+        for p in range(indptr_a[i], indptr_a[i + 1]):
+            k, norm = indices_a[p], norms_a[p]
+            if norm > 0:
+                for q in range(indptr_b[k], cut(sorted_b, indptr_b[k], indptr_b[k + 1], tau / norm)):
+                    j = columns_b[q]
+                    if not upper or j >= i:
+                        products[i] += 1
+                        if mark[j] != i + 1:
+                            mark[j] = i + 1
+                            tiles[i] += 1
+
+
+@njit(nogil=True)
+def list_products(
+    indptr_a: Any, indices_a: Any, norms_a: Any, indptr_b: Any, columns_b: Any, tiles_b: Any, sorted_b: Any,
+    tau: float, upper: bool, inner: Any, place: Any, cursor: Any, first: int, last: int, indptr_c: Any, begin: Any,
+    indices_c: Any, pointer: Any, left: Any, right: Any, sums: Any, terms: Any,
+) -> None:  # fmt: skip
+    """List the products of each tile of rows first ... last - 1 of C, k rising: numbers of tiles of A and of B.
+
+    ``begin[i]`` is the place of the first product of row i; those of tile t end where ``pointer[t + 1]`` says.  `sums`
+    gets the sum of the products of norms, `terms` the number of products that an entry is the sum of, ``inner[k]`` for
+    each k.  `place`, all -1, and `cursor` are work space of a number for each column.
+    """
+    for i in range(first, last):
+        start, count = indptr_c[i], 0
+        for p in range(indptr_a[i], indptr_a[i + 1]):
+            k, norm = indices_a[p], norms_a[p]
+            if norm > 0:
+                for q in range(indptr_b[k], cut(sorted_b, indptr_b[k], indptr_b[k + 1], tau / norm)):
+                    j = columns_b[q]
+                    if not upper or j >= i:
+                        if place[j] < 0:
+                            place[j], cursor[j] = 0, 0
+                            indices_c[start + count] = j
+                            count += 1
+                        cursor[j] += 1
+        indices_c[start : start + count].sort()
+        at = begin[i]
+        for t in range(start, start + count):
+            j = indices_c[t]
+            place[j], length = t, cursor[j]
+            cursor[j] = at
+            at += length
+            pointer[t + 1] = at
+            sums[t], terms[t] = 0.0, 0
+        for p in range(indptr_a[i], indptr_a[i + 1]):
+            k, norm = indices_a[p], norms_a[p]
+            if norm > 0:
+                for q in range(indptr_b[k], cut(sorted_b, indptr_b[k], indptr_b[k + 1], tau / norm)):
+                    j = columns_b[q]
+                    if not upper or j >= i:
+                        t = place[j]
+                        left[cursor[j]], right[cursor[j]] = p, tiles_b[q]
+                        cursor[j] += 1
+                        sums[t] += norm * sorted_b[q]
+                        terms[t] += inner[k]
+        for t in range(start, start + count):
+            place[indices_c[t]] = -1
+
+
+@njit(nogil=True, fastmath={"contract"})
+def _multiply_add(a: Any, b: Any, c: Any) -> None:
+    """C += A B, two rows of C and four of B at a time."""
+    height, depth, width = a.shape[0], a.shape[1], b.shape[1]
+    for i in range(0, height - 1, 2):
+        c0, c1, p = c[i], c[i + 1], 0
+        while p + 4 <= depth:
+            b0, b1, b2, b3 = b[p], b[p + 1], b[p + 2], b[p + 3]
+            x0, x1, x2, x3 = a[i, p], a[i, p + 1], a[i, p + 2], a[i, p + 3]
+            y0, y1, y2, y3 = a[i + 1, p], a[i + 1, p + 1], a[i + 1, p + 2], a[i + 1, p + 3]
+            for j in range(width):
+                s, t = c0[j], c1[j]
+                s, t = s + x0 * b0[j], t + y0 * b0[j]
+                s, t = s + x1 * b1[j], t + y1 * b1[j]
+                s, t = s + x2 * b2[j], t + y2 * b2[j]
+                c0[j], c1[j] = s + x3 * b3[j], t + y3 * b3[j]
+            p += 4
+        while p < depth:
+            b0, x0, y0 = b[p], a[i, p], a[i + 1, p]
+            for j in range(width):
+                c0[j] += x0 * b0[j]
+                c1[j] += y0 * b0[j]
+            p += 1
+    if height % 2:
+        c0 = c[height - 1]
+        for p in range(depth):
+            b0, x0 = b[p], a[height - 1, p]
+            for j in range(width):
+                c0[j] += x0 * b0[j]
+
+
+@njit(nogil=True)
+def multiply(
+    a: Any, starts_a: Any, heights: Any, widths: Any, b: Any, starts_b: Any, pointer: Any, left: Any, right: Any,
+    first: int, last: int, c: Any, starts_c: Any,
+) -> None:  # fmt: skip
+    """Add the listed products to tiles first ... last - 1 of C, all zero before."""
+    for t in range(first, last):
+        height, width = heights[t], widths[t]
+        tile = c[starts_c[t] : starts_c[t + 1]].reshape(height, width)
+        for p in range(pointer[t], pointer[t + 1]):
+            x, y = a[starts_a[left[p]] : starts_a[left[p] + 1]], b[starts_b[right[p]] : starts_b[right[p] + 1]]
+            _multiply_add(x.reshape(height, x.size // height), y.reshape(y.size // width, width), tile)
+
+
+@njit(nogil=True)
+def gather(given: Any, sources: Any, starts: Any, heights: Any, widths: Any, flipped: Any, out: Any) -> None:
+    """Copy tiles, some transposed and conjugate: the one that begins at ``sources[t]`` to ``starts[t]``."""
+    for t in range(len(sources)):
+        height, width, at, to = heights[t], widths[t], sources[t], starts[t]
+        if flipped[t]:
+            for r in range(height):
+                for s in range(width):
+                    out[to + r * width + s] = np.conj(given[at + s * height + r])
+        else:
+            for place in range(height * width):
+                out[to + place] = given[at + place]
+
+
+@njit(nogil=True)
+def drop_by_sums(order: Any, rows: Any, columns: Any, norms: Any, both: bool, limit: float, sums: Any) -> int:
+    """Return how many tiles, in an order, can be dropped with no sum over a row or a column above a limit.
+
+    ``sums[0]`` and ``sums[1]`` get the sums over rows and columns; with `both` a tile stands for its mirror image, too.
+    """
+    for count in range(len(order)):
+        t = order[count]
+        i, j, norm = rows[t], columns[t], norms[t]
+        once = both and i != j
+        if sums[0, i] + norm > limit or sums[1, j] + norm > limit:
+            return count
+        if once and (sums[0, j] + norm > limit or sums[1, i] + norm > limit):
+            return count
+        sums[0, i] += norm
+        sums[1, j] += norm
+        if once:
+            sums[0, j] += norm
+            sums[1, i] += norm
+    return len(order)

@@ -1,0 +1,188 @@
+"""Which tiles a matrix stores and where: the host's side of a tile matrix, the same for the CPU and a GPU.
+
+The tiles of a tile row follow one another by rising tile column, each with its rows contiguous, in one flat array.  A
+Hermitian matrix stores its diagonal tiles and those above; :meth:`Layout.whole` has them all.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from spectile.core.tiling import ceil_div
+from spectile.tiles import kernels
+
+
+def offsets(name: str, length: int, tiles: Any) -> np.ndarray:
+    """Return where tiles begin, and the end: of tiles of one size, or of a list of sizes.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for messages.
+    length : int
+        Rows in all.
+    tiles : int or sequence of int
+        Rows of every tile, the last one having what is left, or of each.
+
+    Raises
+    ------
+    ValueError
+        If a size is not positive, or the sizes do not add up to `length`.
+
+    Examples
+    --------
+    >>> offsets("rows", 5, 2).tolist(), offsets("rows", 5, [1, 4]).tolist()
+    ([0, 2, 4, 5], [0, 1, 5])
+    """
+    sizes = np.asarray(tiles)
+    if sizes.size and not np.issubdtype(sizes.dtype, np.integer):
+        raise TypeError(f"{name} is of {sizes.dtype}: pass whole numbers of rows")
+    if sizes.ndim == 0:
+        size = int(sizes)
+        if size <= 0:
+            raise ValueError(f"{name} is {size}: pass a positive number of rows")
+        return np.minimum(np.arange(ceil_div(length, size) + 1) * size, length)
+    if sizes.ndim != 1 or (sizes <= 0).any():
+        raise ValueError(f"{name} has a tile without rows: pass positive sizes")
+    if int(sizes.sum()) != length:
+        raise ValueError(f"{name} adds up to {int(sizes.sum())}, and the matrix has {length}: pass sizes that fit")
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+class Layout:
+    """The stored tiles of a matrix.
+
+    Parameters
+    ----------
+    rows, columns : numpy.ndarray of int64
+        Where tile rows and tile columns begin, and the end.
+    indptr, indices : numpy.ndarray of int64
+        Tile columns of each tile row, as in CSR, rising.
+    hermitian : bool
+        Whether the tiles below the diagonal are those above, transposed and conjugate.
+    """
+
+    def __init__(self, rows: Any, columns: Any, indptr: Any, indices: Any, hermitian: bool = False) -> None:
+        self.rows, self.columns, self.hermitian = rows, columns, hermitian
+        self.indptr, self.indices = np.asarray(indptr, np.int64), np.asarray(indices, np.int64)
+
+    @classmethod
+    def of_keys(cls, rows: Any, columns: Any, keys: Any, hermitian: bool = False) -> Layout:
+        """Return the layout of tiles by their numbers in row-major order, rising."""
+        width = max(1, len(columns) - 1)
+        indptr = np.searchsorted(keys, np.arange(len(rows)) * width)
+        return cls(rows, columns, indptr, keys % width, hermitian)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
+        return int(self.rows[-1]), int(self.columns[-1])
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Tile rows and tile columns."""
+        return len(self.rows) - 1, len(self.columns) - 1
+
+    @cached_property
+    def tile_rows(self) -> np.ndarray:
+        """The tile row of each tile."""
+        return np.repeat(np.arange(self.grid[0]), np.diff(self.indptr))
+
+    @cached_property
+    def keys(self) -> np.ndarray:
+        """The number of each tile in row-major order."""
+        return self.tile_rows * self.grid[1] + self.indices
+
+    @cached_property
+    def heights(self) -> np.ndarray:
+        """Rows of each tile."""
+        return np.diff(self.rows)[self.tile_rows]
+
+    @cached_property
+    def widths(self) -> np.ndarray:
+        """Columns of each tile."""
+        return np.diff(self.columns)[self.indices]
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Where each tile begins in the flat array, and the end."""
+        return np.concatenate([[0], np.cumsum(self.heights * self.widths)]).astype(np.int64)
+
+    @cached_property
+    def mirrored(self) -> np.ndarray:
+        """Which tiles stand for two."""
+        return self.hermitian & (self.tile_rows != self.indices)
+
+    @cached_property
+    def diagonal(self) -> np.ndarray:
+        """The numbers of the tiles on the diagonal."""
+        return np.flatnonzero(self.tile_rows == self.indices)
+
+    def transposed(self) -> tuple[Layout, np.ndarray]:
+        """Return the layout of the transpose, and which tile each of its tiles is."""
+        order = np.argsort(self.indices * self.grid[0] + self.tile_rows, kind="stable")
+        indptr = np.searchsorted(self.indices[order], np.arange(self.grid[1] + 1))
+        return Layout(self.columns, self.rows, indptr, self.tile_rows[order]), order
+
+    def whole(self) -> tuple[Layout, np.ndarray, np.ndarray]:
+        """Return the layout with the tiles below the diagonal, which tile each one is, and which are mirror images."""
+        twice = np.flatnonzero(self.mirrored)
+        keys = np.concatenate([self.keys, self.indices[twice] * self.grid[1] + self.tile_rows[twice]])
+        order = np.argsort(keys, kind="stable")
+        source = np.concatenate([np.arange(len(self.keys)), twice])[order]
+        return Layout.of_keys(self.rows, self.columns, keys[order]), source, order >= len(self.keys)
+
+    def of_tiles(self, kept: Any) -> Layout:
+        """Return the layout of some of the tiles, by their numbers, rising."""
+        return Layout.of_keys(self.rows, self.columns, self.keys[kept], self.hermitian)
+
+
+def owners(xp: Any, starts: Any, count: int | None = None) -> Any:
+    """Return which range each of the entries from ``starts[0]`` to ``starts[-1]`` is in."""
+    if xp is np:
+        return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    at = xp.asarray(starts)
+    return xp.searchsorted(at[1:], xp.arange(int(starts[-1])), side="right")
+
+
+def gather(xp: Any, data: Any, given: Layout, wanted: Layout, source: Any, flipped: Any = None) -> Any:
+    """Return the flat array of tiles that are tiles of another array, some of them transposed and conjugate.
+
+    Parameters
+    ----------
+    xp : module
+        numpy or cupy.
+    data : array
+        Tiles of the layout `given`.
+    given, wanted : Layout
+        Of `data`, and of the result.
+    source : numpy.ndarray
+        Which tile of `data` each tile of the result is.
+    flipped : numpy.ndarray of bool, optional
+        Which are transposed and conjugate.
+    """
+    if xp is np:
+        out = np.empty(int(wanted.starts[-1]), data.dtype)
+        turned = np.zeros(len(source), bool) if flipped is None else flipped
+        kernels.gather(data, given.starts[source], wanted.starts, wanted.heights, wanted.widths, turned, out)
+        return out
+    tile = owners(xp, wanted.starts)
+    place = xp.arange(len(tile)) - xp.asarray(wanted.starts[:-1])[tile]
+    if flipped is not None:
+        height, width = xp.asarray(wanted.heights)[tile], xp.asarray(wanted.widths)[tile]
+        turned = xp.asarray(flipped)[tile]
+        place = xp.where(turned, place % width * height + place // width, place)
+    out = data[xp.asarray(given.starts[source])[tile] + place]
+    return xp.where(turned, out.conj(), out) if flipped is not None and out.dtype.kind == "c" else out
+
+
+def entries(xp: Any, layout: Layout) -> tuple[Any, Any]:
+    """Return row and column of each stored entry."""
+    tile = owners(xp, layout.starts)
+    place = xp.arange(len(tile)) - xp.asarray(layout.starts[:-1])[tile]
+    width = xp.asarray(layout.widths)[tile]
+    row = xp.asarray(layout.rows[layout.tile_rows])[tile] + place // width
+    return row, xp.asarray(layout.columns[layout.indices])[tile] + place % width

@@ -1,0 +1,943 @@
+"""Near-sparse matrices as objects: block CSR of tiles with norms, and the error that they carry."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import numpy as np
+
+from spectile.core.arrays import host_array, on_device, to_device
+from spectile.core.host import refuse_malformed
+from spectile.tiles import kernels, product
+from spectile.tiles import layout as layouts
+from spectile.tiles import norms as norms_
+from spectile.tiles.layout import Layout, entries, gather, offsets
+from spectile.tiles.types import DTYPES, EXACT, SLACK, Error, roundoff, underflow
+
+NormName = Literal["fro", "spectral"]
+
+
+class TileMatrix:
+    """A near-sparse matrix: the tiles that are not zero, their norms, and a guaranteed bound of its error.
+
+    Rows and columns are divided into tiles, of one size or of many (atoms, molecules).  A Hermitian matrix stores the
+    diagonal tiles and those above.  Every operation returns a new matrix, leaves its operands as they are, and bounds
+    what the result differs by from that of the exact operands: what was left out, rounding, and the operands' own
+    errors.  Make one by `from_dense`, `from_sparse`, `from_tiles` or `identity`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    dtype : numpy.dtype
+        float32, float64, complex64 or complex128.
+    rows, columns : numpy.ndarray of int64
+        Where tile rows and tile columns begin, and the end.
+    hermitian : bool
+        Whether only the diagonal tiles and those above are stored.
+    permutation : numpy.ndarray of int64 or None
+        Stored row i is row ``permutation[i]`` of the matrix, columns alike.
+    error : Error
+        Bounds ``(fro, spectral)`` of the difference from the exact matrix, in the Frobenius and the spectral norm.
+    tiles, norms
+        The stored tiles one after the other, each by rows, on the host or a GPU; their Frobenius norms, on the host.
+    indptr, indices : numpy.ndarray of int64
+        Tile columns of each tile row, as in CSR.
+
+    Examples
+    --------
+    >>> import numpy as np, spectile
+    >>> i = np.arange(512)
+    >>> a = spectile.TileMatrix.from_dense(np.exp(-np.abs(i[:, None] - i) / 4.0), 32, hermitian=True, atol=1e-6)
+    >>> c = a.square(atol=1e-6)
+    >>> exact = np.linalg.matrix_power(np.exp(-np.abs(i[:, None] - i) / 4.0), 2)
+    >>> bool(np.linalg.norm(c.to_dense() - exact) <= c.error.fro <= 1e-4)
+    True
+    """
+
+    __array_ufunc__ = None  # NumPy leaves `array @ matrix` to us, which refuses it
+    __slots__ = ("_spectral", "data", "error", "layout", "norms", "permutation")
+
+    def __init__(
+        self, layout: Layout, data: Any, *, error: Error = EXACT, permutation: Any = None, norms: Any = None
+    ) -> None:
+        """Take tiles as they are: see `from_dense` and the others."""
+        self.layout, self.data, self.error, self.permutation = layout, data, error, permutation
+        self.norms = norms_.tile_norms(self._xp, data, layout) if norms is None else norms
+        self._spectral: np.ndarray | None = None
+        if not np.isfinite(self.norms).all():
+            t = int(np.flatnonzero(~np.isfinite(self.norms))[0])
+            i, j = int(layout.tile_rows[t]), int(layout.indices[t])
+            raise ValueError(f"tile ({i}, {j}) holds NaN or infinity, or overflows: correct or scale the matrix")
+
+    # --- Making one ---
+
+    @classmethod
+    def from_dense(
+        cls, a: Any, rows: Any = 32, columns: Any = None, *, hermitian: bool = False, atol: float = 0.0,
+        permutation: Any = None,
+    ) -> TileMatrix:  # fmt: skip
+        """Return a dense matrix in tiles.
+
+        Parameters
+        ----------
+        a : array of shape (m, n)
+            Of any library, on the host or a GPU; of float32, float64, complex64 or complex128, or of integers, which
+            become float64.
+        rows, columns : int or sequence of int
+            Rows of every tile, or of each; columns as rows, by default.
+        hermitian : bool, default False
+            Store half of it; it must be so to the last digit.
+        atol : float, default 0
+            Tiles are left out while they add up to at most this in the Frobenius norm.
+        permutation : sequence of int, optional
+            Order of rows and columns in which they are stored (of a square matrix), as `partition` gives it.
+
+        Raises
+        ------
+        TypeError
+            If the dtype is another.
+        ValueError
+            If partition or permutation do not fit, `a` is not Hermitian but should be, or has NaN or infinity.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> TileMatrix.from_dense(np.eye(8), [3, 5]).norms.round(3).tolist()
+        [1.732, 2.236]
+        """
+        if on_device(a):
+            a, _ = to_device(a, "a")
+        else:
+            a = host_array("a", a)
+        if a.ndim != 2:
+            raise ValueError(f"a has {a.ndim} dimensions: pass a matrix")
+        a = a.astype(_dtype("a", a.dtype), copy=False)
+        xp = _module(a)
+        rows, columns = _partitions(a.shape, rows, columns, hermitian)
+        order = _permutation(permutation, a.shape)
+        if hermitian and not bool((a == a.conj().T).all()):
+            largest = float(xp.abs(a - a.conj().T).max())
+            raise ValueError(
+                f"a is not Hermitian, by up to {largest:.3g}: pass (a + a.conj().T) / 2, or hermitian=False"
+            )
+        index = None if order is None else xp.asarray(order)
+        indptr, indices, parts = [0], [], []
+        for i in range(len(rows) - 1):
+            strip = a[rows[i] : rows[i + 1]] if index is None else a[index[rows[i] : rows[i + 1]]][:, index]
+            # NaN is not zero.
+            filled = (strip != 0).any(axis=0).astype(np.int64)
+            filled = filled if xp is np else filled.get()
+            present = np.add.reduceat(filled, columns[:-1]) if filled.size else np.zeros(0, np.int64)
+            found = np.flatnonzero(present)
+            found = found[found >= i] if hermitian else found
+            indices.append(found)
+            parts += [strip[:, columns[j] : columns[j + 1]].reshape(-1) for j in found]
+            indptr.append(indptr[-1] + len(found))
+        layout = Layout(rows, columns, indptr, np.concatenate([np.zeros(0, np.int64), *indices]), hermitian)
+        data = xp.concatenate(parts) if parts else xp.zeros(0, a.dtype)
+        made = cls(layout, data, permutation=order)
+        return made.truncate(atol) if atol else made
+
+    @classmethod
+    def from_sparse(
+        cls, a: Any, rows: Any = 32, columns: Any = None, *, hermitian: bool = False, atol: float = 0.0,
+        permutation: Any = None,
+    ) -> TileMatrix:  # fmt: skip
+        """Return a sparse matrix of SciPy (CSR, BSR, any other) in tiles; entries at one place are summed.
+
+        Parameters
+        ----------
+        a : scipy.sparse matrix or array of shape (m, n)
+            Of the dtypes of `from_dense`.
+        rows, columns, hermitian, atol, permutation
+            As for `from_dense`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `from_dense`, or if `a` is malformed.
+
+        Examples
+        --------
+        >>> import scipy.sparse
+        >>> TileMatrix.from_sparse(scipy.sparse.eye_array(96)).norms.round(3).tolist()
+        [5.657, 5.657, 5.657]
+        """
+        if not hasattr(a, "tocoo"):
+            raise TypeError(f"a is a {type(a).__name__}, no sparse matrix: use from_dense")
+        refuse_malformed("a", a)
+        dtype = _dtype("a", a.dtype)
+        rows, columns = _partitions(a.shape, rows, columns, hermitian)
+        order = _permutation(permutation, a.shape)
+        # Sums of entries at one place are left to SciPy, in the dtype of the result.
+        a = a.tocsr().astype(dtype)
+        if not a.has_canonical_format:
+            a = a.copy()
+            a.sum_duplicates()
+        if hermitian and (a != a.conj().T).nnz:
+            raise ValueError("a is not Hermitian: pass (a + a.conj().T) / 2, or hermitian=False")
+        coo = a.tocoo()
+        r, c, values = coo.row.astype(np.int64), coo.col.astype(np.int64), coo.data
+        if order is not None:
+            place = np.empty(len(order), np.int64)
+            place[order] = np.arange(len(order))
+            r, c = place[r], place[c]
+        i, j = np.searchsorted(rows, r, side="right") - 1, np.searchsorted(columns, c, side="right") - 1
+        wanted = values != 0
+        wanted = wanted & (j >= i) if hermitian else wanted
+        r, c, i, j, values = r[wanted], c[wanted], i[wanted], j[wanted], values[wanted]
+        keys, tile = np.unique(i * (len(columns) - 1) + j, return_inverse=True)
+        layout = Layout.of_keys(rows, columns, keys, hermitian)
+        data = np.zeros(int(layout.starts[-1]), dtype)
+        data[layout.starts[tile] + (r - rows[i]) * layout.widths[tile] + c - columns[j]] = values
+        made = cls(layout, data, permutation=order)
+        return made.truncate(atol) if atol else made
+
+    @classmethod
+    def from_tiles(
+        cls, function: Callable[[int, int], Any], pattern: Iterable[tuple[int, int]], rows: Any, columns: Any = None, *,
+        hermitian: bool = False, dtype: Any = np.float64, permutation: Any = None,
+    ) -> TileMatrix:  # fmt: skip
+        """Return the matrix whose tiles a function gives.
+
+        Parameters
+        ----------
+        function : callable
+            ``function(i, j)`` is tile (i, j), an array that can be read as one of its shape.
+        pattern : iterable of pairs of int
+            Which tiles there are, each once; of a Hermitian matrix those on and above the diagonal.
+        rows, columns : sequence of int
+            Rows and columns of each tile; columns as rows, by default.
+        hermitian, permutation
+            As for `from_dense`.
+        dtype : dtype, default float64
+            Of the matrix.
+
+        Raises
+        ------
+        ValueError
+            If a tile is named twice or lies outside, is below the diagonal of a Hermitian matrix, or has another shape.
+
+        Examples
+        --------
+        >>> TileMatrix.from_tiles(lambda i, j: [[i + 1.0]], [(0, 0), (1, 1)], [1, 1]).to_dense().tolist()
+        [[1.0, 0.0], [0.0, 2.0]]
+        """
+        dtype = _dtype("dtype", dtype)
+        rows = offsets("rows", int(np.sum(rows)), rows)
+        columns = rows if columns is None else offsets("columns", int(np.sum(columns)), columns)
+        shape = int(rows[-1]), int(columns[-1])
+        _partitions(shape, np.diff(rows), np.diff(columns), hermitian)
+        order = _permutation(permutation, shape)
+        pairs = np.array(sorted(pattern), np.int64).reshape(-1, 2)
+        grid = len(rows) - 1, len(columns) - 1
+        if (pairs < 0).any() or (pairs >= grid).any():
+            raise ValueError(f"pattern names a tile outside of the {grid[0]} x {grid[1]} tiles: leave it out")
+        if hermitian and (pairs[:, 0] > pairs[:, 1]).any():
+            raise ValueError("pattern names a tile below the diagonal: name its mirror image above")
+        keys = pairs[:, 0] * grid[1] + pairs[:, 1]
+        if (np.diff(keys) == 0).any():
+            raise ValueError("pattern names a tile twice: name each once")
+        layout = Layout.of_keys(rows, columns, keys, hermitian)
+        data = np.empty(int(layout.starts[-1]), dtype)
+        for t, (i, j) in enumerate(pairs.tolist()):
+            tile, wanted = np.asarray(function(i, j)), (int(layout.heights[t]), int(layout.widths[t]))
+            if tile.shape != wanted:
+                raise ValueError(f"tile ({i}, {j}) has shape {tile.shape}, and {wanted} is needed")
+            if hermitian and i == j and not (tile == tile.conj().T).all():
+                raise ValueError(f"tile ({i}, {j}) is not Hermitian: correct it, or pass hermitian=False")
+            data[layout.starts[t] : layout.starts[t + 1]] = tile.astype(dtype, casting="same_kind").reshape(-1)
+        return cls(layout, data, permutation=order)
+
+    @classmethod
+    def identity(cls, rows: Any, *, hermitian: bool = True, dtype: Any = np.float64) -> TileMatrix:
+        """Return the identity, whose tiles have so many rows each.
+
+        Examples
+        --------
+        >>> TileMatrix.identity([2, 3]).trace()
+        5.0
+        """
+        sizes = np.asarray(rows, np.int64)
+        pattern = [(i, i) for i in range(len(sizes))]
+        return cls.from_tiles(lambda i, j: np.eye(sizes[i]), pattern, sizes, hermitian=hermitian, dtype=dtype)
+
+    # --- What it is ---
+
+    @property
+    def _xp(self) -> Any:
+        return _module(self.data)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.layout.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the tiles."""
+        return np.dtype(self.data.dtype)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Where tile rows begin, and the end."""
+        return self.layout.rows
+
+    @property
+    def columns(self) -> np.ndarray:
+        """Where tile columns begin, and the end."""
+        return self.layout.columns
+
+    @property
+    def indptr(self) -> np.ndarray:
+        """Where the tiles of each tile row begin, and the end."""
+        return self.layout.indptr
+
+    @property
+    def indices(self) -> np.ndarray:
+        """Tile column of each tile."""
+        return self.layout.indices
+
+    @property
+    def hermitian(self) -> bool:
+        """Whether half of the matrix is stored."""
+        return self.layout.hermitian
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tiles, norms and indices."""
+        host = self.norms.nbytes + self.indptr.nbytes + self.indices.nbytes
+        return int(self.data.nbytes) + host + self.rows.nbytes + self.columns.nbytes
+
+    @property
+    def fill(self) -> float:
+        """Share of the tiles, mirror images included, that are stored or mirrored."""
+        total = self.layout.grid[0] * self.layout.grid[1]
+        return float((1 + self.layout.mirrored).sum() / total) if total else 0.0
+
+    def __repr__(self) -> str:
+        sizes = np.unique(np.concatenate([np.diff(self.rows), np.diff(self.columns)])).tolist()
+        tiles = "tiles of " + " to ".join(str(size) for size in sorted({*sizes[:1], *sizes[-1:]}))
+        half = ", Hermitian" if self.hermitian else ""
+        place = "" if self._xp is np else f" on GPU {self.data.device.id}"
+        return (
+            f"TileMatrix({self.shape[0]} x {self.shape[1]} {self.dtype}{half}, {tiles}, {self.fill:.3g} of them stored "
+            f"in {self.nbytes / 1e6:.3g} MB{place}, norm {self.norm():.4g}, error {self.error.fro:.2g})"
+        )
+
+    # --- Numbers ---
+
+    def norm(self, kind: NormName = "fro") -> float:
+        """Return a norm of the stored matrix, rounded up.
+
+        Parameters
+        ----------
+        kind : {"fro", "spectral"}
+            The Frobenius norm, to some 1e-12 of itself; or a bound of the spectral norm by sums over rows and columns
+            and the norms of tiles.
+
+        Examples
+        --------
+        >>> round(TileMatrix.identity([2, 2]).norm("spectral"), 9)
+        1.0
+        """
+        fro = norms_.root_of_squares(self.norms, 1.0 + self.layout.mirrored)
+        if _spectral(kind):
+            return min(fro, norms_.spectral_bound(self.spectral_norms, self.layout))
+        return fro
+
+    @property
+    def spectral_norms(self) -> np.ndarray:
+        """Bounds of the spectral norms of the tiles."""
+        if self._spectral is None:
+            self._spectral = norms_.spectral_tile_norms(self._xp, self.data, self.layout, self.norms)
+        return self._spectral
+
+    def trace(self) -> Any:
+        """Return the trace of the stored matrix, summed in float64.
+
+        Raises
+        ------
+        ValueError
+            If the matrix is not square.
+        """
+        values = self.diagonal()
+        value = values.sum()
+        return complex(value) if self.dtype.kind == "c" and not self.hermitian else float(value.real)
+
+    def diagonal(self) -> np.ndarray:
+        """Return the diagonal in the stored order, on the host, as float64 or complex128.
+
+        Raises
+        ------
+        ValueError
+            If the matrix is not square with one partition of rows and columns.
+        """
+        self._require_square("a diagonal")
+        layout, on = self.layout, self.layout.diagonal
+        out = np.zeros(self.shape[0], np.complex128 if self.dtype.kind == "c" else np.float64)
+        sizes = layout.heights[on]
+        if len(on):
+            from spectile.tiles.order import ranges
+
+            step = ranges(np.zeros(len(on), np.int64), sizes)
+            source = np.repeat(layout.starts[on], sizes) + step * (np.repeat(sizes, sizes) + 1)
+            found = self.data[self._xp.asarray(source)]
+            out[ranges(self.rows[layout.tile_rows[on]], sizes)] = found if self._xp is np else found.get()
+        return out
+
+    def dot(self, other: TileMatrix) -> Any:
+        """Return the inner product ``trace(self.conj().T @ other)`` of the stored matrices, summed in float64.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `other` is no tile matrix, or has other partitions or another permutation.
+
+        Examples
+        --------
+        >>> TileMatrix.identity([2, 2]).dot(TileMatrix.identity([2, 2]))
+        4.0
+        """
+        self._require_like(other)
+        if self.hermitian != other.hermitian:
+            return self.whole().dot(other.whole())
+        common, mine, its = np.intersect1d(self.layout.keys, other.layout.keys, assume_unique=True, return_indices=True)
+        xp, wanted = self._xp, Layout.of_keys(self.rows, self.columns, common, self.hermitian)
+        wide = np.complex128 if "c" in (self.dtype.kind, other.dtype.kind) else np.float64
+        x = gather(xp, self.data, self.layout, wanted, mine).astype(wide, copy=False)
+        y = gather(xp, other.data, other.layout, wanted, its).astype(wide, copy=False)
+        terms = x.conj() * y
+        if self.hermitian:
+            weight = (1.0 + wanted.mirrored)[layouts.owners(np, wanted.starts)] if xp is np else None
+            if weight is None:
+                weight = xp.asarray(1.0 + wanted.mirrored)[layouts.owners(xp, wanted.starts)]
+            return float((terms.real * weight).sum())
+        value = terms.sum()
+        return complex(value) if wide is np.complex128 else float(value)
+
+    def eigenvalue_bounds(self) -> tuple[float, float]:
+        """Return an interval that holds all eigenvalues of the exact matrix (Gershgorin, widened by the error).
+
+        Raises
+        ------
+        ValueError
+            If the matrix is not stored as Hermitian.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> a = TileMatrix.from_dense(np.array([[2.0, 1.0], [1.0, 2.0]]), 2, hermitian=True)
+        >>> [round(bound, 9) for bound in a.eigenvalue_bounds()]
+        [1.0, 3.0]
+        """
+        if not self.hermitian:
+            raise ValueError("the matrix is not stored as Hermitian: make it with hermitian=True")
+        if self.shape[0] == 0:
+            return 0.0, 0.0
+        from spectile.tiles.order import ranges
+
+        layout, d = self.layout, self.diagonal().real
+        rows, columns = norms_.absolute_sums(self._xp, self.data, layout)
+        radii = np.bincount(ranges(self.rows[layout.tile_rows], layout.heights), rows, self.shape[0])
+        twice = np.repeat(layout.mirrored, layout.widths)
+        below = ranges(self.columns[layout.indices], layout.widths)[twice]
+        radii = (radii + np.bincount(below, columns[twice], self.shape[0])) * SLACK - np.abs(d)
+        slack = (SLACK - 1) * float((np.abs(d) + radii).max())
+        low, high = float((d - radii).min()) - slack, float((d + radii).max()) + slack
+        return low - self.error.spectral, high + self.error.spectral
+
+    # --- Other forms ---
+
+    def to_dense(self) -> Any:
+        """Return the matrix as an array, NumPy's or CuPy's, in the order of the given one.
+
+        Examples
+        --------
+        >>> TileMatrix.identity([1, 1]).to_dense().tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+        """
+        xp, whole = self._xp, self.whole()
+        row, column = entries(xp, whole.layout)
+        if self.permutation is not None:
+            order = xp.asarray(self.permutation)
+            row, column = order[row], order[column]
+        out = xp.zeros(self.shape, self.dtype)
+        out[row, column] = whole.data
+        return out
+
+    def to_csr(self) -> Any:
+        """Return the matrix as a ``scipy.sparse.csr_array`` on the host, zeros inside of tiles left out.
+
+        Examples
+        --------
+        >>> TileMatrix.identity([2, 2]).to_csr().nnz
+        4
+        """
+        import scipy.sparse
+
+        whole = self.to_host().whole()
+        row, column = entries(np, whole.layout)
+        if self.permutation is not None:
+            row, column = self.permutation[row], self.permutation[column]
+        present = whole.data != 0
+        out = scipy.sparse.coo_array((whole.data[present], (row[present], column[present])), shape=self.shape)
+        return out.tocsr()
+
+    def to_host(self) -> TileMatrix:
+        """Return the matrix with its tiles in the memory of the host."""
+        return self if self._xp is np else self._with(data=self.data.get())
+
+    def to_device(self) -> TileMatrix:
+        """Return the matrix with its tiles on CuPy's current GPU."""
+        import cupy
+
+        return self._with(data=cupy.asarray(self.data))
+
+    def astype(self, dtype: Any) -> TileMatrix:
+        """Return the matrix in another dtype, what is rounded added to the error.
+
+        Raises
+        ------
+        TypeError
+            If the dtype is none of float32, float64, complex64 and complex128, or real where the matrix is complex.
+        """
+        dtype = _dtype("dtype", dtype)
+        if self.dtype.kind == "c" and dtype.kind != "c":
+            raise TypeError(f"the matrix is {self.dtype}, and {dtype} would drop imaginary parts: take .real yourself")
+        with np.errstate(over="ignore", under="ignore"):
+            made = TileMatrix(self.layout, self.data.astype(dtype), error=self.error, permutation=self.permutation)
+        if roundoff(dtype) > roundoff(self.dtype):
+            lost = 2 * roundoff(dtype) * self.norms + _underflow(self.layout, dtype)
+            made.error = made.error + norms_.bound_of_map(lost, self.layout)
+        return made
+
+    def whole(self) -> TileMatrix:
+        """Return the matrix with all tiles stored, those below the diagonal as well."""
+        if not self.hermitian:
+            return self
+        layout, source, flipped = self.layout.whole()
+        data = gather(self._xp, self.data, self.layout, layout, source, flipped)
+        return TileMatrix(layout, data, error=self.error, permutation=self.permutation, norms=self.norms[source])
+
+    def upper(self) -> TileMatrix:
+        """Return the Hermitian matrix whose tiles on the diagonal, made Hermitian, and above are this one's.
+
+        The exact matrix must be Hermitian; the error in the Frobenius norm grows to at most the square root of 2 times.
+        """
+        self._require_square("a Hermitian half")
+        if self.hermitian:
+            return self
+        kept = np.flatnonzero(self.indices >= self.layout.tile_rows)
+        some = self.layout.of_tiles(kept)
+        layout = Layout(some.rows, some.columns, some.indptr, some.indices, hermitian=True)
+        data = _symmetric_diagonal(self._xp, gather(self._xp, self.data, self.layout, some, kept), layout)
+        made = TileMatrix(layout, data, permutation=self.permutation)
+        fro = math.sqrt(2) * self.error.fro + roundoff(self.dtype) * made.norm()
+        made.error = Error.of(fro * SLACK, fro * SLACK)
+        return made
+
+    @property
+    def T(self) -> TileMatrix:
+        """The transpose."""
+        if self.hermitian:
+            return self if self.dtype.kind != "c" else self._with(data=self.data.conj())
+        layout, order = self.layout.transposed()
+        data = gather(self._xp, self.data, self.layout, layout, order, np.ones(len(order), bool))
+        data = data.conj() if data.dtype.kind == "c" else data
+        return TileMatrix(layout, data, error=self.error, permutation=self.permutation, norms=self.norms[order])
+
+    @property
+    def H(self) -> TileMatrix:
+        """The conjugate transpose."""
+        if self.hermitian:
+            return self
+        turned = self.T
+        return turned if self.dtype.kind != "c" else turned._with(data=turned.data.conj())
+
+    def permuted(self, permutation: Any, rows: Any = None) -> TileMatrix:
+        """Return the same matrix stored in another order; results in the order of the given matrix stay the same.
+
+        Parameters
+        ----------
+        permutation : sequence of int
+            Stored row i is row ``permutation[i]`` of the matrix.
+        rows : int or sequence of int, optional
+            Tiles; by default as they are.
+
+        Raises
+        ------
+        ValueError
+            If it is no permutation, or the tiles do not fit.
+        """
+        tiles = np.diff(self.rows) if rows is None else rows
+        self._require_square("a permutation")
+        made = TileMatrix.from_sparse(self.to_csr(), tiles, hermitian=self.hermitian, permutation=permutation)
+        made.error = self.error
+        return made if self._xp is np else made.to_device()
+
+    # --- Algebra ---
+
+    def __neg__(self) -> TileMatrix:
+        """Return the matrix with all signs changed."""
+        return self._with(data=-self.data)
+
+    def __mul__(self, factor: Any) -> TileMatrix:
+        """Return a multiple."""
+        number = _number(factor)
+        if number is None:
+            return NotImplemented
+        if number.imag and self.hermitian:
+            return self.whole() * number
+        if not np.isfinite(number):
+            raise ValueError(f"the factor is {factor}: pass a finite number")
+        dtype = np.result_type(self.dtype, np.complex64) if number.imag else self.dtype
+        rounded = dtype.type(number if dtype.kind == "c" else number.real)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            made = TileMatrix(self.layout, self.data * rounded, permutation=self.permutation)
+        lost = 6 * roundoff(dtype) * made.norms + _underflow(self.layout, dtype)
+        made.error = self.error.times(abs(number)) + norms_.bound_of_map(lost, self.layout)
+        return made
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> TileMatrix:
+        """Return the matrix times the reciprocal of a number."""
+        number = _number(divisor)
+        if number is None:
+            return NotImplemented
+        if number == 0:
+            raise ZeroDivisionError("the matrix is divided by zero")
+        return self * (1 / number)
+
+    def __add__(self, other: TileMatrix) -> TileMatrix:
+        """Return a sum."""
+        if not isinstance(other, TileMatrix):
+            return NotImplemented
+        self._require_like(other)
+        if self.hermitian != other.hermitian:
+            return self.whole() + other.whole()
+        xp, dtype = self._xp, np.result_type(self.dtype, other.dtype)
+        keys = np.union1d(self.layout.keys, other.layout.keys)
+        layout = Layout.of_keys(self.rows, self.columns, keys, self.hermitian)
+        data = xp.zeros(int(layout.starts[-1]), dtype)
+        for one in (self, other):
+            if len(one.layout.keys) == len(keys):
+                data += one.data
+            else:
+                at = np.searchsorted(keys, one.layout.keys)
+                tile = layouts.owners(xp, one.layout.starts)
+                shift = layout.starts[at] - one.layout.starts[:-1]
+                data[xp.asarray(shift)[tile] + xp.arange(len(tile))] += one.data
+        made = TileMatrix(layout, data, permutation=self.permutation)
+        made.error = self.error + other.error + norms_.bound_of_map(2 * roundoff(dtype) * made.norms, layout)
+        return made
+
+    def __sub__(self, other: TileMatrix) -> TileMatrix:
+        """Return a difference."""
+        return self + (-other) if isinstance(other, TileMatrix) else NotImplemented
+
+    def shifted(self, shift: float) -> TileMatrix:
+        """Return the matrix plus a multiple of the identity.
+
+        Raises
+        ------
+        ValueError
+            If the matrix is not square with one partition.
+        """
+        self._require_square("a shift")
+        unit = TileMatrix.identity(np.diff(self.rows), hermitian=self.hermitian, dtype=self.dtype)
+        unit = unit._with(permutation=self.permutation)
+        return self + shift * (unit if self._xp is np else unit.to_device())
+
+    def __matmul__(self, other: TileMatrix) -> TileMatrix:
+        """Return the product with nothing left out."""
+        return self.multiply(other) if isinstance(other, TileMatrix) else NotImplemented
+
+    def multiply(
+        self, other: TileMatrix, *, atol: float | None = None, rtol: float | None = None, norm: NormName = "fro",
+        hermitian: bool = False,
+    ) -> TileMatrix:  # fmt: skip
+        """Return the product of two matrices, small products of tiles left out within an error.
+
+        Parameters
+        ----------
+        other : TileMatrix
+            Whose tile rows are this one's tile columns.
+        atol : float, optional
+            What this product may be off by, rounding included; the errors of the operands come on top.
+        rtol : float, optional
+            The same, relative to the product's own norm (the spectral one relative to ``norm("spectral")``).
+        norm : {"fro", "spectral"}
+            In which norm.
+        hermitian : bool, default False
+            The exact product is Hermitian, as of matrices that commute: half of it is computed and stored.
+
+        Returns
+        -------
+        TileMatrix
+            `error` bounds what it differs by from the product of the exact matrices.
+
+        Raises
+        ------
+        TypeError
+            If `other` is no tile matrix.
+        ValueError
+            If partitions or permutations do not fit, or rounding alone may be more than the error that is asked for.
+
+        Examples
+        --------
+        >>> one = TileMatrix.identity([32, 32])
+        >>> one.multiply(one, rtol=1e-6).trace()
+        64.0
+        """
+        return self._multiply(other, atol, rtol, norm, "upper" if hermitian else None)
+
+    def square(
+        self, *, atol: float | None = None, rtol: float | None = None, norm: NormName = "fro"
+    ) -> TileMatrix:  # fmt: skip
+        """Return the product of a matrix with itself, at half the work where it is Hermitian.
+
+        Parameters
+        ----------
+        atol, rtol, norm
+            As for `multiply`.
+
+        Raises
+        ------
+        ValueError
+            As `multiply`.
+
+        Examples
+        --------
+        >>> TileMatrix.identity([32, 32]).square().trace()
+        64.0
+        """
+        return self._multiply(self, atol, rtol, norm, "square" if self.hermitian else None)
+
+    def _multiply(
+        self, other: TileMatrix, atol: float | None, rtol: float | None, norm: NormName, half: str | None
+    ) -> TileMatrix:
+        if not isinstance(other, TileMatrix):
+            raise TypeError(f"a tile matrix is multiplied by a tile matrix, and this is a {type(other).__name__}")
+        if not np.array_equal(self.columns, other.rows):
+            raise ValueError("the tile columns of the one are not the tile rows of the other: give both one partition")
+        _require_one_order(self, other)
+        if half and not np.array_equal(self.rows, other.columns):
+            raise ValueError("a Hermitian product needs one partition of rows and columns")
+        spectral = _spectral(norm)
+        for name, value in (("atol", atol), ("rtol", rtol)):
+            if value is not None and not (value >= 0 and math.isfinite(value)):
+                raise ValueError(f"{name} is {value}: pass a number from 0 on")
+        if atol is not None and rtol is not None:
+            raise ValueError("both atol and rtol are given: pass one of them")
+        dtype = np.result_type(self.dtype, other.dtype)
+        a = self.whole()
+        b = a if other is self else other.whole()
+        xp = a._xp
+        left, right = product.Factor(a.layout, a.norms), product.Factor(b.layout, b.norms)
+        skipping = product.Skipping(left, right, same=half == "square")
+
+        def at(limit: float | None) -> tuple[TileMatrix, Error]:
+            tau = 0.0
+            if limit is not None:
+                # What rounding may take is known when the products are, and small but in single precision.
+                reserve = min(product.rounding_at_most(skipping, dtype), limit / 2)
+                tau = skipping.threshold((limit - reserve) * factor, spectral)
+            lists = product.list_products(left, right, skipping, tau, half is not None, dtype)
+            data = product.multiply(
+                xp, a.data.astype(dtype, copy=False), b.data.astype(dtype, copy=False), a.layout, b.layout, lists, dtype
+            )
+            own = lists.skipped + lists.rounding
+            if half == "upper":
+                # Half of the matrix stands for the other: its error counts twice in squares.
+                own = Error.of(math.sqrt(2) * own.fro * SLACK, math.sqrt(2) * own.fro * SLACK)
+            if half:
+                data = _symmetric_diagonal(xp, data, lists.layout)
+            made = TileMatrix(lists.layout, data, permutation=self.permutation)
+            if half and len(made.norms):
+                own = own + norms_.bound_of_map(roundoff(dtype) * made.norms, lists.layout)
+            return made, own
+
+        factor = 1 / math.sqrt(2) if half == "upper" else 1.0
+        limit, wanted = atol, ""
+        if rtol is None:
+            made, own = at(limit)
+            wanted = f"atol = {atol}"
+        else:
+            limit, wanted = rtol * product.product_norm_estimate(left, right) / 8, f"rtol = {rtol}"
+            made, own = at(limit)
+            if own[spectral] > rtol * _least(made, own, norm):
+                limit = rtol * _least(made, own, norm) / (1 + 2 * rtol)
+                made, own = at(limit)
+            limit = rtol * _least(made, own, norm)
+        if limit is not None and own[spectral] > limit * SLACK:
+            share = own[spectral] / (limit / rtol if rtol else 1.0)
+            raise ValueError(
+                f"{wanted} is below what rounding to {dtype} alone may take here, {share:.2g}: ask for more than that"
+                + (", or use float64" if roundoff(dtype) > 1e-10 else "")
+            )
+        made.error = own + self._carried(other)
+        return made
+
+    def _carried(self, other: TileMatrix) -> Error:
+        """Return the error of the product of two matrices by their own errors."""
+        if self.error == EXACT and other.error == EXACT:
+            return EXACT
+        x, y = self.norm("spectral"), other.norm("spectral")
+        e, f = self.error, other.error
+        return Error.of(
+            (e.fro * y + x * f.fro + min(e.fro * f.spectral, e.spectral * f.fro)) * SLACK,
+            (e.spectral * y + x * f.spectral + e.spectral * f.spectral) * SLACK,
+        )
+
+    def truncate(self, atol: float, norm: NormName = "fro") -> TileMatrix:
+        """Return the matrix without its smallest tiles, which add up to at most an error.
+
+        Parameters
+        ----------
+        atol : float
+            What the tiles that are left out add up to, at most.
+        norm : {"fro", "spectral"}
+            In which norm: the Frobenius norm, or the spectral one, of which the largest sums over a row and a column
+            are the bound, so that it does not grow with the matrix.
+
+        Raises
+        ------
+        ValueError
+            If `atol` is negative or not finite.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> kept = TileMatrix.from_dense(np.diag([1.0, 1e-9]), 1).truncate(1e-6)
+        >>> kept.fill, 1e-9 <= kept.error.fro <= 1.001e-9
+        (0.25, True)
+        """
+        if not (atol >= 0 and math.isfinite(atol)):
+            raise ValueError(f"atol is {atol}: pass a number from 0 on")
+        layout, order = self.layout, np.argsort(self.norms, kind="stable")
+        if _spectral(norm):
+            sums = np.zeros((2, max(layout.grid)))
+            count = kernels.drop_by_sums(
+                order, layout.tile_rows, layout.indices, self.norms, layout.hermitian, atol / SLACK, sums
+            )
+        else:
+            count = _smallest(self.norms[order], 1.0 + layout.mirrored[order], atol)
+        if count == 0:
+            return self
+        dropped = np.zeros(len(order), bool)
+        dropped[order[:count]] = True
+        kept = np.flatnonzero(~dropped)
+        some = layout.of_tiles(kept)
+        data = gather(self._xp, self.data, layout, some, kept)
+        lost = norms_.bound_of_map(np.where(dropped, self.norms, 0.0), layout)
+        return TileMatrix(some, data, error=self.error + lost, permutation=self.permutation, norms=self.norms[kept])
+
+    # --- Inside ---
+
+    def _with(self, **changed: Any) -> TileMatrix:
+        held = {"error": self.error, "permutation": self.permutation, "norms": self.norms, "data": self.data} | changed
+        return TileMatrix(self.layout, held.pop("data"), **held)
+
+    def _require_square(self, what: str) -> None:
+        if not np.array_equal(self.rows, self.columns):
+            raise ValueError(f"{what} needs a square matrix with one partition of rows and columns")
+
+    def _require_like(self, other: TileMatrix) -> None:
+        if not isinstance(other, TileMatrix):
+            raise TypeError(f"a tile matrix is needed, and this is a {type(other).__name__}")
+        if not (np.array_equal(self.rows, other.rows) and np.array_equal(self.columns, other.columns)):
+            raise ValueError("the tiles of the two matrices are not the same: give both one partition")
+        _require_one_order(self, other)
+
+
+def _least(made: TileMatrix, own: Error, norm: NormName) -> float:
+    """Return what the norm of the exact product is at least; of the spectral norm, our bound of it less the error."""
+    return max(0.0, made.norm(norm) / SLACK**2 - own[norm == "spectral"])
+
+
+def _smallest(norms: np.ndarray, weights: np.ndarray, atol: float) -> int:
+    """Return how many of rising norms have a root of the sum of their squares of at most `atol`."""
+    if atol == 0 or not len(norms):
+        return int(np.searchsorted(norms, 0.0, side="right"))
+    with np.errstate(over="ignore", under="ignore"):
+        shares = np.minimum(norms / atol, 2.0)
+        return int(np.searchsorted(np.cumsum(shares * shares * weights) * SLACK**3, 1.0, side="right"))
+
+
+def _underflow(layout: Layout, dtype: Any) -> np.ndarray:
+    return underflow(1, dtype) * np.sqrt((layout.heights * layout.widths).astype(np.float64))
+
+
+def _symmetric_diagonal(xp: Any, data: Any, layout: Layout) -> Any:
+    """Return tiles with those on the diagonal made Hermitian to the last digit, by their mean with the transposed."""
+    on = layout.diagonal
+    if not len(on):
+        return data
+    some = Layout.of_keys(layout.rows, layout.columns, layout.keys[on])
+    tiles = gather(xp, data, layout, some, on)
+    turned = gather(xp, tiles, some, some, np.arange(len(on)), np.ones(len(on), bool))
+    tile = layouts.owners(xp, some.starts)
+    data[xp.asarray(layout.starts[on] - some.starts[:-1])[tile] + xp.arange(len(tile))] = tiles / 2 + turned / 2
+    return data
+
+
+def _number(factor: Any) -> complex | None:
+    return complex(factor) if np.ndim(factor) == 0 and isinstance(factor, numbers.Number) else None  # type: ignore
+
+
+def _spectral(norm: str) -> bool:
+    if norm not in ("fro", "spectral"):
+        raise ValueError(f"norm is {norm!r}: choose one of fro, spectral")
+    return norm == "spectral"
+
+
+def _module(data: Any) -> Any:
+    if isinstance(data, np.ndarray):
+        return np
+    import cupy
+
+    return cupy
+
+
+def _dtype(name: str, dtype: Any) -> np.dtype[Any]:
+    given = np.dtype(dtype).newbyteorder("=")
+    if given.kind in "biu":
+        given = np.dtype(np.float64)
+    if given.name not in DTYPES:
+        raise TypeError(f"{name} is {given}: convert it to one of {', '.join(DTYPES)}")
+    return given
+
+
+def _partitions(shape: Any, rows: Any, columns: Any, hermitian: bool) -> tuple[np.ndarray, np.ndarray]:
+    if columns is None and np.ndim(rows) and shape[0] != shape[1]:
+        raise ValueError("rows has the rows of each tile, and the matrix is not square: pass columns as well")
+    down = offsets("rows", shape[0], rows)
+    across = offsets("columns", shape[1], rows if columns is None else columns)
+    if hermitian and not np.array_equal(down, across):
+        raise ValueError("a Hermitian matrix is square, with one partition of rows and columns")
+    return down, across
+
+
+def _permutation(permutation: Any, shape: Any) -> np.ndarray | None:
+    if permutation is None:
+        return None
+    order = np.array(permutation)
+    if shape[0] != shape[1] or not np.array_equal(np.sort(order), np.arange(shape[0])):
+        raise ValueError(f"permutation is no order of the {shape[0]} rows of a square matrix: name each row once")
+    return order.astype(np.int64)
+
+
+def _require_one_order(x: TileMatrix, y: TileMatrix) -> None:
+    same = x.permutation is y.permutation or (
+        x.permutation is not None and y.permutation is not None and np.array_equal(x.permutation, y.permutation)
+    )
+    if not same:
+        raise ValueError("the two matrices are stored in different orders: use .permuted on one of them")
+    if x._xp is not y._xp:
+        raise ValueError("one of the matrices is on a GPU and the other is not: use .to_device() or .to_host()")

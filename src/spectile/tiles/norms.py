@@ -1,0 +1,132 @@
+"""Norms of tiles and of matrices, rounded up: bounds that hold are made of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from spectile.tiles.layout import Layout, owners
+from spectile.tiles.types import SLACK, Error
+
+#: Entries between these have squares that float64 holds with all their digits, and sums of them.
+_SAFE = (2.0**-480, 2.0**480)
+#: Iterations of a bound by a positive vector.
+_SHARPENED = 12
+
+
+def tile_norms(xp: Any, data: Any, layout: Layout) -> np.ndarray:
+    """Return the Frobenius norms of the tiles, float64, not below the exact ones."""
+    if not len(layout.indices):
+        return np.zeros(0)
+    moduli = _moduli(xp, data)
+    counts = np.diff(layout.starts)
+    largest = np.zeros(len(counts))
+    if xp is np:
+        np.maximum.reduceat(moduli, layout.starts[:-1], out=largest)
+    else:
+        largest_ = xp.zeros(len(counts))
+        xp.maximum.at(largest_, owners(xp, layout.starts), moduli)
+        largest = largest_.get()
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        squares = xp.add.reduceat(moduli * moduli, xp.asarray(layout.starts[:-1]))
+        squares = squares if xp is np else squares.get()
+        norms = np.sqrt(squares) * (1 + (counts + 8) * 2.0**-52)
+        unsafe = (largest != 0) & ~((largest > _SAFE[0]) & (largest < _SAFE[1]))
+        norms[unsafe] = largest[unsafe] * np.sqrt(counts[unsafe]) * SLACK
+    return norms
+
+
+def _moduli(xp: Any, data: Any) -> Any:
+    wide = data.astype(np.complex128 if data.dtype.kind == "c" else np.float64, copy=False)
+    return xp.abs(wide)
+
+
+def root_of_squares(norms: Any, weights: Any = None) -> float:
+    """Return the root of the sum of squares, not below the exact one, whatever the size of the numbers."""
+    norms = np.asarray(norms, np.float64)
+    largest = float(norms.max(initial=0.0))
+    if not 0 < largest < math.inf:
+        return largest
+    with np.errstate(under="ignore"):
+        squares = (norms / largest) ** 2
+        total = float(squares.sum() if weights is None else (squares * weights).sum())
+    return largest * math.sqrt(total) * SLACK
+
+
+def row_and_column_sums(norms: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of numbers of tiles over tile rows and over tile columns, mirror images included."""
+    i, j = layout.tile_rows, layout.indices
+    rows = np.bincount(i, norms, layout.grid[0])
+    columns = np.bincount(j, norms, layout.grid[1])
+    if layout.hermitian:
+        twice = layout.mirrored
+        rows = rows + np.bincount(j[twice], norms[twice], layout.grid[0])
+        columns = rows
+    return rows * SLACK, columns * SLACK
+
+
+def bound_of_map(norms: Any, layout: Layout) -> Error:
+    """Return bounds of both norms of a matrix whose tiles have norms of at most these."""
+    fro = root_of_squares(norms, 1.0 + layout.mirrored)
+    rows, columns = row_and_column_sums(norms, layout)
+    most = float(rows.max(initial=0.0)), float(columns.max(initial=0.0))
+    return Error.of(fro, math.sqrt(most[0]) * math.sqrt(most[1]) * SLACK)
+
+
+def spectral_tile_norms(xp: Any, data: Any, layout: Layout, norms: Any) -> np.ndarray:
+    """Return bounds of the spectral norms of the tiles: by row and column sums, or by the Frobenius norm."""
+    if not len(layout.indices):
+        return np.zeros(0)
+    rows, columns = absolute_sums(xp, data, layout)
+    largest = [np.maximum.reduceat(sums, _firsts(sizes)) for sums, sizes in
+               ((rows, layout.heights), (columns, layout.widths))]  # fmt: skip
+    return np.minimum(norms, np.sqrt(largest[0]) * np.sqrt(largest[1]) * SLACK)
+
+
+def absolute_sums(xp: Any, data: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of moduli over each row of each tile, and over each column, one tile after the other."""
+    moduli = _moduli(xp, data)
+    tile = owners(xp, layout.starts)
+    place = xp.arange(len(tile)) - xp.asarray(layout.starts[:-1])[tile]
+    width = xp.asarray(layout.widths)[tile]
+    sums = []
+    for sizes, at in ((layout.heights, place // width), (layout.widths, place % width)):
+        total = xp.bincount(xp.asarray(_firsts(sizes))[tile] + at, moduli, int(sizes.sum()))
+        slack = 1 + (int(layout.heights.max(initial=0)) + int(layout.widths.max(initial=0))) * 2.0**-52
+        sums.append((total if xp is np else total.get()) * slack)
+    return sums[0], sums[1]
+
+
+def _firsts(sizes: Any) -> np.ndarray:
+    return np.cumsum(sizes) - sizes
+
+
+def spectral_bound(norms: Any, layout: Layout) -> float:
+    """Return a bound of the spectral norm of a matrix whose tiles have spectral norms of at most these.
+
+    For a map N of norms and positive x, y: ``||N||_2^2 <= max(N y / x) max(N^T x / y)``, sharpened by steps of the
+    power method.
+    """
+    import scipy.sparse
+
+    if not len(norms) or not np.isfinite(norms).all():
+        return float(norms.max(initial=0.0))
+    unit = float(norms.max())
+    if unit == 0:
+        return 0.0
+    with np.errstate(under="ignore"):
+        scaled = norms / unit
+    map_ = scipy.sparse.csr_array((scaled, layout.indices, layout.indptr), shape=layout.grid)
+    if layout.hermitian:
+        upper = scipy.sparse.csr_array((scaled * layout.mirrored, layout.indices, layout.indptr), shape=layout.grid)
+        map_ = map_ + upper.T
+    y, best = np.ones(layout.grid[1]), math.inf
+    x = np.ones(layout.grid[0])
+    for _ in range(_SHARPENED):
+        left, right = map_ @ y, map_.T @ x
+        best = min(best, float((left / x).max()) * float((right / y).max()))
+        # Not 0, that the quotients stay finite.
+        x, y = left / left.max() + 1e-3, right / right.max() + 1e-3
+    return math.sqrt(best) * unit * SLACK

@@ -1,0 +1,341 @@
+"""Tile matrices: the algebra and its bounds against dense matrices, what is refused, inputs that stay as they are."""
+
+import doctest
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spectile.tiles import TileMatrix, hilbert_order, partition
+from spectile.tiles import product as products
+from spectile.tiles.types import DTYPES
+
+EXAMPLES = settings(max_examples=25)
+
+
+def random_matrix(seed, shape, dtype, decay=3.0, hermitian=False):
+    """A matrix whose entries decay from the diagonal over many decades."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=shape)
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * rng.normal(size=shape)
+    i, j = np.arange(shape[0])[:, None], np.arange(shape[1])
+    x = (x * np.exp(-np.abs(i - j) / decay)).astype(dtype)
+    return (x + x.conj().T) / 2 if hermitian else x
+
+
+def sizes(rng, n):
+    """Tiles of different sizes that add up to n."""
+    cuts = np.sort(rng.choice(np.arange(1, n), size=min(n - 1, int(rng.integers(1, 12))), replace=False))
+    return np.diff([0, *cuts, n]).tolist()
+
+
+def errors(made, exact):
+    """Both norms of what a tile matrix is off by."""
+    difference = made.to_dense().astype(np.complex128) - exact
+    return np.linalg.norm(difference), np.linalg.norm(difference, 2)
+
+
+def assert_bounded(made, exact, slack=0.0):
+    """The carried error covers the true one; `slack` is the judge's own rounding."""
+    fro, spectral = errors(made, exact)
+    assert fro <= made.error.fro + slack and spectral <= made.error.spectral + slack
+    norms = np.linalg.norm(made.to_dense().astype(np.complex128)), np.linalg.norm(made.to_dense(), 2)
+    assert norms[0] * (1 - 1e-6) <= made.norm() <= norms[0] * (1 + 1e-6) and norms[1] * (1 - 1e-6) <= made.norm(
+        "spectral"
+    )
+
+
+kinds = {
+    "seed": st.integers(0, 2**32 - 1),
+    "dtype": st.sampled_from(DTYPES),
+    "hermitian": st.booleans(),
+    "n": st.integers(2, 90),
+}
+
+
+@given(**kinds, exponent=st.floats(-11, 0), norm=st.sampled_from(["fro", "spectral"]), other=st.sampled_from(DTYPES))
+@EXAMPLES
+def test_a_product_keeps_its_error(seed, dtype, hermitian, n, exponent, norm, other):
+    rng = np.random.default_rng(seed)
+    rows = sizes(rng, n)
+    a, b = random_matrix(seed, (n, n), dtype, hermitian=hermitian), random_matrix(seed + 1, (n, n), other)
+    x, y = TileMatrix.from_dense(a, rows, hermitian=hermitian), TileMatrix.from_dense(b, rows)
+    x, y = x.truncate(10.0**exponent), y.truncate(10.0**exponent, "spectral")
+    exact = a.astype(np.complex128) @ b.astype(np.complex128)
+    least = 1e-3 if np.result_type(a, b) in ("float32", "complex64") else 1e-9
+    for made in (x @ y, x.multiply(y, atol=max(10.0**exponent, least) * np.linalg.norm(exact), norm=norm)):
+        assert made.dtype == np.result_type(a, b)
+        assert_bounded(made, exact, 1e-13 * np.linalg.norm(exact))
+
+
+@given(**kinds, exponent=st.floats(-9, 0), norm=st.sampled_from(["fro", "spectral"]))
+@EXAMPLES
+def test_the_error_asked_is_the_error_kept(seed, dtype, hermitian, n, exponent, norm):
+    a = random_matrix(seed, (n, n), dtype, hermitian=hermitian)
+    x = TileMatrix.from_dense(a, sizes(np.random.default_rng(seed), n), hermitian=hermitian)
+    exact = a.astype(np.complex128) @ a.astype(np.complex128)
+    size = np.linalg.norm(exact, 2 if norm == "spectral" else "fro")
+    asked = max(10.0**exponent, 1e-3 if dtype in ("float32", "complex64") else 1e-9)
+    slack = 1e-13 * np.linalg.norm(exact)
+    for made, wanted in (
+        (x.square(atol=asked * size, norm=norm), asked * size),
+        (x.square(rtol=asked, norm=norm), None),
+    ):
+        assert made.hermitian == hermitian
+        assert_bounded(made, exact, slack)
+        found = errors(made, exact)[norm == "spectral"]
+        assert found <= (asked * made.norm(norm) if wanted is None else wanted) + slack
+        if wanted is not None:
+            assert made.error[norm == "spectral"] <= wanted
+
+
+@given(**kinds, factor=st.sampled_from([0.0, -1.0, 1e-3, -np.pi, 1e3]))
+@EXAMPLES
+def test_sums_multiples_and_transposes_are_those_of_dense_matrices(seed, dtype, hermitian, n, factor):
+    rng = np.random.default_rng(seed)
+    rows = sizes(rng, n)
+    a, b = (random_matrix(seed + k, (n, n), dtype, hermitian=hermitian) for k in range(2))
+    x = TileMatrix.from_dense(a, rows, hermitian=hermitian, atol=1e-3)
+    y = TileMatrix.from_sparse(sp.csr_array(b), rows, hermitian=hermitian).truncate(1e-2, "spectral")
+    a, b = a.astype(np.complex128), b.astype(np.complex128)
+    for made, exact in (
+        (x + y, a + b), (x - y, a - b), (-x, -a), (factor * x, factor * a), (x / 3, a / 3), (x.T, a.T),
+        (x.H, a.conj().T),
+        (x.whole() + y, a + b), (x.shifted(factor), a + factor * np.eye(n)), (x.whole(), a),
+    ):  # fmt: skip
+        assert_bounded(made, exact, 1e-14 * (1 + abs(factor)) * np.linalg.norm(a))
+    if hermitian:
+        assert_bounded(x.whole().upper(), a, 1e-14 * np.linalg.norm(a))
+        low, high = x.eigenvalue_bounds()
+        values = np.linalg.eigvalsh(a)
+        assert low <= values[0] and values[-1] <= high
+    assert abs(x.trace() - x.to_dense().trace()) <= 1e-5 * x.norm()
+    dot = np.vdot(x.to_dense().astype(np.complex128), y.to_dense())
+    assert (
+        abs(x.dot(y) - dot) <= 1e-12 * x.norm() * y.norm()
+        and abs(x.whole().dot(y) - dot) <= 1e-12 * x.norm() * y.norm()
+    )
+
+
+@given(seed=st.integers(0, 2**32 - 1), m=st.integers(1, 60), k=st.integers(1, 60), n=st.integers(1, 60))
+@EXAMPLES
+def test_rectangular_products(seed, m, k, n):
+    a, b = random_matrix(seed, (m, k), "float64"), random_matrix(seed + 1, (k, n), "float64")
+    x, y = TileMatrix.from_dense(a, 7, 5), TileMatrix.from_dense(b, 5, 9)
+    made = x.multiply(y, atol=1e-3)
+    assert made.shape == (m, n)
+    assert_bounded(made, a @ b, 1e-14 * np.linalg.norm(a) * np.linalg.norm(b))
+    assert made.error.fro <= 1e-3
+
+
+def test_bounds_are_close_and_less_is_multiplied():
+    """A bound that is true and useless would pass the tests above."""
+    i = np.arange(600)
+    a = np.exp(-np.abs(i[:, None] - i) / 4.0)
+    x = TileMatrix.from_dense(a, 20, hermitian=True, atol=1e-9)
+    fills = []
+    for asked in (1e-1, 1e-3, 1e-5, 1e-7):
+        made = x.square(atol=asked)
+        assert errors(made, a @ a)[0] >= 1e-3 * (made.error.fro - 2 * x.norm("spectral") * x.error.fro)
+        fills.append(made.fill)
+    assert fills == sorted(fills) and fills[0] < 0.25 and fills[-1] < 0.5
+    assert x.norm("spectral") <= 2 * np.linalg.norm(a, 2)
+    half, full = x.square(), x.whole().square()
+    assert half.nbytes < 0.6 * full.nbytes
+    np.testing.assert_allclose(half.to_dense(), full.to_dense(), rtol=0, atol=1e-13)
+
+
+def test_a_skipped_product_is_not_in_the_lists_and_bounds_cover_what_is_skipped():
+    rng = np.random.default_rng(5)
+    for n in (1, 7, 40):
+        layout_a = TileMatrix.from_dense(rng.normal(size=(n, n)) * np.exp(-5 * rng.random((n, n))), 1)
+        layout_b = TileMatrix.from_dense(rng.normal(size=(n, n)) * np.exp(-5 * rng.random((n, n))), 1)
+        left, right = (products.Factor(x.layout, x.norms) for x in (layout_a, layout_b))
+        skipping = products.Skipping(left, right, same=False)
+        a, b = (abs(x.to_dense()) for x in (layout_a, layout_b))
+        terms = a[:, :, None] * b[None]
+        for tau in (0.0, 1e-3, 1e-2, 0.1, 1.0, np.inf):
+            lists = products.list_products(left, right, skipping, tau, False, "float64")
+            assert len(lists.left) == (terms >= tau).sum()
+            lost = np.where(terms < tau, terms, 0).sum(axis=1)
+            error = skipping.error(tau)
+            assert np.linalg.norm(lost) <= error.fro and np.linalg.norm(lost, 2) <= error.spectral
+            limit = float(np.linalg.norm(lost)) + 1e-9
+            for spectral in (False, True):
+                assert skipping.error(skipping.threshold(limit, spectral))[spectral] <= limit
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_batched_products_follow_the_same_lists(dtype):
+    rng = np.random.default_rng(3)
+    a = random_matrix(1, (50, 50), dtype)
+    x = TileMatrix.from_dense(a, sizes(rng, 50))
+    factor = products.Factor(x.layout, x.norms)
+    lists = products.list_products(factor, factor, products.Skipping(factor, factor, False), 1e-4, False, dtype)
+    kernel = products.multiply(np, x.data, x.data, x.layout, x.layout, lists, np.dtype(dtype))
+    batched = np.zeros_like(kernel)
+    products.grouped(np, x.data, x.data, x.layout, x.layout, lists, batched)
+    np.testing.assert_allclose(batched, kernel, rtol=0, atol=1e-5 if dtype in ("float32", "complex64") else 1e-13)
+
+
+def test_threads_change_nothing(monkeypatch):
+    a = random_matrix(2, (400, 400), "float64", decay=20.0, hermitian=True)
+    x = TileMatrix.from_dense(a, 10, hermitian=True)
+    made = []
+    for count in (1, 3):
+        monkeypatch.setattr(products, "threads", lambda count=count: count)
+        made.append(x.square(atol=1e-4))
+    assert np.array_equal(made[0].to_dense(), made[1].to_dense()) and made[0].error == made[1].error
+
+
+def test_layouts_are_read_and_nothing_is_written_to():
+    a = random_matrix(0, (64, 64), "float64", hermitian=True)
+    wide = np.zeros((128, 128))
+    wide[::2, ::2] = a
+    kept = a.copy()
+    a.flags.writeable = False
+    expected = TileMatrix.from_dense(a, 10, hermitian=True).square().to_dense()
+    for given_ in (
+        np.asfortranarray(a),
+        wide[::2, ::2],
+        a[::-1][::-1],
+        a.astype(">f8"),
+        sp.bsr_array(a),
+        sp.coo_array(a),
+    ):
+        make = TileMatrix.from_sparse if sp.issparse(given_) else TileMatrix.from_dense
+        x = make(given_, 10, hermitian=True)
+        assert np.array_equal(x.square().to_dense(), expected)
+        data, norms = x.data.copy(), x.norms.copy()
+        for _ in (x + x, x @ x, 2 * x, x.truncate(1e-3), x.T, -x, x.shifted(1.0), x.astype("float32"), x.dot(x)):
+            assert np.array_equal(x.data, data) and np.array_equal(x.norms, norms)
+        x.data[:] = 7  # which was not the caller's memory
+    assert np.array_equal(a, kept) and np.array_equal(wide[::2, ::2], kept)
+
+
+def test_a_permutation_is_undone_and_brings_neighbours_together():
+    rng = np.random.default_rng(4)
+    points = rng.random((60, 3)) * 10
+    order, rows = partition(np.full(60, 4), 16, positions=points)
+    places = np.repeat(points, 4, axis=0)
+    a = np.exp(-2 * np.linalg.norm(places[:, None] - places, axis=2))
+    plain, along = TileMatrix.from_dense(a, 16, atol=1e-2), TileMatrix.from_dense(a, rows, atol=1e-2, permutation=order)
+    assert along.fill < plain.fill
+    assert_bounded(along, a)
+    assert_bounded(along.square(), a @ a, 1e-12)
+    np.testing.assert_array_equal(along.to_csr().toarray(), along.to_dense())
+    back = along.permuted(np.arange(240), 16)
+    np.testing.assert_array_equal(back.to_dense(), along.to_dense())
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    shuffled = sp.diags_array([np.ones(99), np.ones(100), np.ones(99)], offsets=[-1, 0, 1]).tocsr()
+    mix = rng.permutation(100)
+    shuffled = shuffled[mix][:, mix]
+    x = TileMatrix.from_sparse(shuffled, 10, permutation=reverse_cuthill_mckee(shuffled, symmetric_mode=True))
+    assert x.fill < 0.3 < TileMatrix.from_sparse(shuffled, 10).fill
+    np.testing.assert_array_equal(x.to_dense(), shuffled.toarray())
+    with pytest.raises(ValueError, match="different orders"):
+        plain + TileMatrix.from_dense(a, 16, permutation=np.arange(240)[::-1])
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_the_curve_visits_neighbours(d):
+    side = 8
+    grid = np.stack(np.meshgrid(*[np.arange(side)] * d, indexing="ij"), axis=-1).reshape(-1, d)
+    order = hilbert_order(grid[np.random.default_rng(d).permutation(len(grid))])
+    assert sorted(order) == list(range(side**d))
+    walk = grid[hilbert_order(grid)]
+    steps = np.abs(np.diff(walk, axis=0)).sum(axis=1)
+    assert (steps == 1).mean() > 0.9
+
+
+def test_from_tiles_and_no_tiles():
+    x = TileMatrix.from_tiles(lambda i, j: np.full((i + 1, j + 1), i - j), [(1, 0), (0, 1)], [1, 2])
+    np.testing.assert_array_equal(x.to_dense(), [[0, -1, -1], [1, 0, 0], [1, 0, 0]])
+    none = TileMatrix.from_dense(np.zeros((6, 6)), 2, hermitian=True)
+    assert none.fill == 0 and none.norm() == none.norm("spectral") == none.trace() == 0
+    assert (none @ none).norm() == 0 and (none + none.shifted(2.0)).trace() == 12 and none.eigenvalue_bounds() == (0, 0)
+    empty = TileMatrix.from_dense(np.zeros((0, 0)), 4)
+    assert (empty @ empty).shape == (0, 0) and empty.to_csr().shape == (0, 0)
+
+
+def test_range_of_entries():
+    """Squares that leave float64's range, and a product that does."""
+    for size in (1e-300, 1e-170, 1e170, 1e300):
+        a = size * random_matrix(0, (20, 20), "float64")
+        x = TileMatrix.from_dense(a, 6)
+        norm = np.linalg.norm(a / size)
+        assert norm * (1 - 1e-12) <= x.norm() / size <= 10 * norm
+        assert x.norm("spectral") / size >= 0.999 * np.linalg.norm(a / size, 2)
+        other = TileMatrix.from_dense(random_matrix(1, (20, 20), "float64") / size, 6)
+        assert np.linalg.norm((x @ other).to_dense() - a @ other.to_dense()) <= (x @ other).error.fro
+    with pytest.raises(ValueError, match="overflows"):
+        TileMatrix.from_dense(np.full((4, 4), 1e200), 2).square()
+    x = TileMatrix.from_dense(np.full((4, 4), 1e-200), 2)
+    assert x.square().error.fro > 0 and x.square().norm() == 0
+
+
+def test_mistakes_are_told_in_one_sentence():
+    a = np.eye(6)
+    x = TileMatrix.from_dense(a, 2)
+    upper = np.triu(np.ones((6, 6)))
+    make, one = TileMatrix.from_tiles, [(0, 0)]
+    cases = [
+        (lambda: TileMatrix.from_dense(a, [2, 2]), ValueError, "rows adds up to 4, and the matrix has 6"),
+        (lambda: TileMatrix.from_dense(a, 0), ValueError, "rows is 0"),
+        (lambda: TileMatrix.from_dense(a, [3, 0, 3]), ValueError, "without rows"),
+        (lambda: TileMatrix.from_dense(a, [2.5, 3.5]), TypeError, "whole numbers"),
+        (lambda: TileMatrix.from_dense(a.astype("float16")), TypeError, "float16: convert it"),
+        (lambda: TileMatrix.from_dense(a[0]), ValueError, "1 dimensions"),
+        (lambda: TileMatrix.from_dense(upper, 2, hermitian=True), ValueError, "Hermitian, by up to 1"),
+        (lambda: TileMatrix.from_sparse(sp.csr_array(upper), 2, hermitian=True), ValueError, "Hermitian"),
+        (lambda: TileMatrix.from_dense(np.full((6, 6), np.nan), 2), ValueError, "tile .0, 0. holds NaN"),
+        (lambda: TileMatrix.from_dense(a, 2, permutation=[0, 0, 1, 2, 3, 4]), ValueError, "no order of the 6 rows"),
+        (lambda: TileMatrix.from_sparse(a), TypeError, "no sparse matrix"),
+        (lambda: TileMatrix.from_dense(sp.csr_array(a)), TypeError, "sparse"),
+        (lambda: x + TileMatrix.from_dense(a, 3), ValueError, "one partition"),
+        (lambda: x @ TileMatrix.from_dense(a, 3), ValueError, "one partition"),
+        (lambda: x @ a, TypeError, "unsupported operand|does not support"),
+        (lambda: a @ x, TypeError, "unsupported operand|does not support"),
+        (lambda: x.multiply(a), TypeError, "ndarray"),
+        (lambda: x.square(atol=-1.0), ValueError, "atol is -1"),
+        (lambda: x.square(atol=1.0, rtol=1.0), ValueError, "both"),
+        (lambda: x.square(atol=1.0, norm="nuclear"), ValueError, "choose one of fro, spectral"),
+        (lambda: x.astype("float32").square(rtol=1e-12), ValueError, "rounding to float32 alone.*or use float64"),
+        (lambda: x.square(atol=1e-18), ValueError, "rounding to float64 alone"),
+        (lambda: x.truncate(np.nan), ValueError, "atol is nan"),
+        (lambda: x * np.inf, ValueError, "factor is inf"),
+        (lambda: x.eigenvalue_bounds(), ValueError, "not stored as Hermitian"),
+        (lambda: x.astype("complex64").astype("float32"), TypeError, "imaginary"),
+        (lambda: make(lambda i, j: a, one, [2, 4]), ValueError, "has shape .6, 6., and .2, 2."),
+        (lambda: make(lambda i, j: a, [(2, 0)], [2, 4]), ValueError, "outside"),
+        (lambda: make(lambda i, j: a, [(1, 0)], [2, 4], hermitian=True), ValueError, "below the diagonal"),
+        (lambda: make(lambda i, j: a, one * 2, [2, 4]), ValueError, "twice"),
+        (lambda: hilbert_order(np.zeros((2, 4))), ValueError, "1 to 3 coordinates"),
+        (lambda: hilbert_order([np.nan]), ValueError, "NaN"),
+        (lambda: partition([1, 0]), ValueError, "positive"),
+        (lambda: partition([1, 2], positions=[0.0]), ValueError, "1 points and sizes 2"),
+    ]  # fmt: skip
+    for call, kind, said in cases:
+        with pytest.raises(kind, match=said) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_matrix_is_pickled_and_shown():
+    x = TileMatrix.from_dense(random_matrix(0, (40, 40), "complex128", hermitian=True), 16, hermitian=True, atol=1e-3)
+    y = pickle.loads(pickle.dumps(x))
+    assert np.array_equal(x.to_dense(), y.to_dense()) and x.error == y.error
+    for part in ("40 x 40", "complex128", "Hermitian", "tiles of 8 to 16", f"{x.norm():.4g}", f"{x.error.fro:.2g}"):
+        assert part in repr(x)
+
+
+def test_examples_of_methods_run():
+    said, runner = [], doctest.DocTestRunner()
+    for test in doctest.DocTestFinder().find(TileMatrix, "TileMatrix", globs={"TileMatrix": TileMatrix}):
+        runner.run(test, out=said.append)
+    assert runner.tries > 15 and not runner.failures, "".join(said)
