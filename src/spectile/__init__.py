@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what type checkers know the names by: to them, too, a missp
     from spectile import jax as jax
     from spectile import kpm as kpm
     from spectile import nearsparse as nearsparse
+    from spectile import tiles as tiles
     from spectile import torch as torch
     from spectile import tsparse as tsparse
     from spectile.core.choice import explain

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.nearsparse.cpu.threads import run_each, threads
+from spectile.core.threads import blas_threads, each
 from spectile.tiles import kernels
 from spectile.tiles.layout import Layout
 from spectile.tiles.norms import bound_of_map, root_of_squares
@@ -252,11 +252,11 @@ def _ends(counts: np.ndarray) -> np.ndarray:
 def _in_pieces(function: Any, work: np.ndarray) -> None:
     """Run a function of ranges, on threads where it pays, of about equal parts of work that was summed up."""
     total, count = int(work[-1]), len(work) - 1
-    workers = threads() if total > _SERIAL else 1
+    workers = blas_threads() if total > _SERIAL else 1
     pieces = workers * _PIECES if workers > 1 else 1
     cuts = np.unique(np.searchsorted(work, np.linspace(0, total, pieces + 1)[1:-1]))
     ends = [0, *cuts.tolist(), count]
-    run_each(lambda ends: function(*ends), list(itertools.pairwise(ends)), pieces > 1)
+    each(itertools.pairwise(ends), workers, lambda ends: function(*ends))
 
 
 def product_norm_estimate(a: Factor, b: Factor) -> float:

@@ -187,7 +187,7 @@ def test_threads_change_nothing(monkeypatch):
     x = TileMatrix.from_dense(a, 10, hermitian=True)
     made = []
     for count in (1, 3):
-        monkeypatch.setattr(products, "threads", lambda count=count: count)
+        monkeypatch.setattr(products, "blas_threads", lambda count=count: count)
         made.append(x.square(atol=1e-4))
     assert np.array_equal(made[0].to_dense(), made[1].to_dense()) and made[0].error == made[1].error
 
