@@ -8,6 +8,7 @@ import warnings
 from typing import Literal
 
 from spectile.core.devices import Device, described_as
+from spectile.core.options import word
 
 #: The backends of the public functions.
 Backend = Literal["auto", "cpu", "cuda"]
@@ -89,8 +90,7 @@ def choose_backend(backend: str, on_gpu: bool = False) -> Literal["cpu", "cuda"]
     RuntimeError
         If `backend` is "cuda" or the operands are on a GPU, and no device can be used.
     """
-    if backend not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"backend = {backend!r} is unknown: choose 'auto', 'cpu' or 'cuda'")
+    word("backend", backend, "auto", "cpu", "cuda")
     if backend == "cpu":
         if on_gpu:
             raise ValueError(

@@ -74,9 +74,13 @@ def require_host_free(memory_bytes: int, what: str) -> None:
     free = host_free_bytes()
     if memory_bytes > free:
         raise MemoryError(
-            f"{what} needs {memory_bytes:,} bytes of memory and {free:,} are free: free other arrays, or take a "
-            "smaller problem"
+            f"{what} needs {_amount(memory_bytes)} bytes of memory and {free:,} are free: free other arrays, or take "
+            "a smaller problem"
         )
+
+
+def _amount(memory_bytes: int) -> str:
+    return f"{memory_bytes:,}" if memory_bytes < 10**18 else "more than 10**18"
 
 
 def _text(path: Path) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend
+from spectile.core.options import flag
 from spectile.evd.arguments import check_driver, definite_of, reads_lower, require_square, subset_of
 from spectile.evd.dispatch import backend_module
 from spectile.evd.types import Definite, EighResult, Options, Tridiagonalization
@@ -123,8 +124,8 @@ def eigh(
     [1.0]
     """
     _, options, definite = _problem(
-        a, b, lower, UPLO, not eigvals_only, overwrite_a, overwrite_b, type, check_finite, subset_by_index,
-        subset_by_value, driver,
+        a, b, lower, UPLO, not flag("eigvals_only", eigvals_only), overwrite_a, overwrite_b, type, check_finite,
+        subset_by_index, subset_by_value, driver,
     )  # fmt: skip
     found = backend_module("run", (a,) if b is None else (a, b), backend).eigh(a, options, definite)
     return found if eigvals_only else EighResult(*found)
@@ -138,14 +139,15 @@ def _problem(
     shape = require_square(a)
     definite, subset = None, None
     if b is not None:
-        definite, shape = definite_of(shape, b, kind, overwrite_b)
+        definite, shape = definite_of(shape, b, kind, flag("overwrite_b", overwrite_b))
     if subset_by_index is not None or subset_by_value is not None:
         subset = subset_of(shape, subset_by_index, subset_by_value)
     if driver is not None:
         check_driver(
             driver, generalized=b is not None, subset=subset_by_index is not None or subset_by_value is not None
         )
-    lower = bool(lower) if uplo is None else reads_lower(uplo)
+    lower = flag("lower", lower) if uplo is None else reads_lower(uplo)
+    overwrite_a, check_finite = flag("overwrite_a", overwrite_a), flag("check_finite", check_finite)
     return shape, Options(lower, vectors, overwrite_a, check_finite, subset, driver), definite
 
 
@@ -231,7 +233,12 @@ def tridiagonalize(
     if len(shape) > 2:
         raise ValueError(f"tridiagonalize takes one matrix, and not shape {shape}: loop over the batch")
     run = backend_module("run", (a,), backend)
-    options = Options(lower=lower, vectors=calc_q, overwrite=overwrite_a, check_finite=check_finite)
+    options = Options(
+        flag("lower", lower),
+        flag("calc_q", calc_q),
+        flag("overwrite_a", overwrite_a),
+        flag("check_finite", check_finite),
+    )
     return Tridiagonalization(*run.tridiagonalize(a, options))
 
 
@@ -279,8 +286,8 @@ def explain(
     ["LAPACK's evd"]
     """
     shape, options, definite = _problem(
-        a, b, lower, UPLO, not eigvals_only, overwrite_a, overwrite_b, type, check_finite, subset_by_index,
-        subset_by_value, driver,
+        a, b, lower, UPLO, not flag("eigvals_only", eigvals_only), overwrite_a, overwrite_b, type, check_finite,
+        subset_by_index, subset_by_value, driver,
     )  # fmt: skip
     run = backend_module("run", (a,) if b is None else (a, b), backend)
     listed: list[Candidate] = run.explain(shape, a, options, definite)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from spectile.core import arrays
+from spectile.core.options import word
 from spectile.evd.types import Definite, Subset, UnsupportedOperandError
 
 STANDARD_DRIVERS = ("ev", "evd", "evr", "evx")
@@ -88,16 +90,18 @@ def definite_of(shape: tuple[int, ...], b: Any, kind: int, overwrite: bool) -> t
     own = require_square(b, "b")
     if own[-1] != shape[-1]:
         raise ValueError(f"wrong b dimensions {own}, should be {shape}")
-    if kind not in (1, 2, 3):
+    if isinstance(kind, bool) or not isinstance(kind, int | np.integer) or kind not in (1, 2, 3):
         raise ValueError('"type" keyword only accepts 1, 2, and 3.')
     return Definite(b, kind, overwrite), np.broadcast_shapes(shape, own)
 
 
 def check_driver(driver: str, *, generalized: bool, subset: bool) -> None:
     """Raise ValueError unless `driver` is one of LAPACK's that solves the problem."""
+    if not isinstance(driver, str):
+        raise ValueError(f"driver = {reprlib.repr(driver)} is no word: name one of LAPACK's, as 'evd', or None")
     if driver not in (*STANDARD_DRIVERS, *GENERALIZED_DRIVERS):
         names = '", "'.join((*STANDARD_DRIVERS, *GENERALIZED_DRIVERS))
-        raise ValueError(f'"{driver}" is unknown. Possible values are "None", "{names}".')
+        raise ValueError(f'driver "{driver}" is unknown. Possible values are "None", "{names}".')
     if not generalized and driver in GENERALIZED_DRIVERS:
         raise ValueError(f"{driver} requires input b array to be supplied for generalized eigenvalue problems.")
     if generalized and driver in STANDARD_DRIVERS:
@@ -108,9 +112,7 @@ def check_driver(driver: str, *, generalized: bool, subset: bool) -> None:
 
 def reads_lower(uplo: str) -> bool:
     """Return whether NumPy's word for the triangle that is read is the lower one's."""
-    if uplo not in ("L", "U", "l", "u"):
-        raise ValueError(f"UPLO is 'L' or 'U', and not {uplo!r}")
-    return uplo in ("L", "l")
+    return word("UPLO", uplo, "L", "U", "l", "u") in ("L", "l")
 
 
 def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | None:
@@ -149,18 +151,22 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
     return None if (subset.low, subset.high) in ((0, n - 1), (-math.inf, math.inf)) else subset
 
 
-def selected(select: Any, select_range: Any, n: int) -> Subset | None:
-    """Return the part of a spectrum that SciPy's `select` and `select_range` name, or None for all.
+def kind_of_part(select: Any) -> str:
+    """Return "a", "v" or "i" for any of SciPy's words and numbers of `select`, or raise ValueError."""
+    kind = {0: "a", 1: "v", 2: "i"}.get(int(select)) if isinstance(select, int | np.integer) else select
+    if not isinstance(kind, str) or kind.lower() not in SELECTIONS:
+        raise ValueError(f"invalid argument for select, {reprlib.repr(select)}: choose 'a', 'v' or 'i'")
+    return kind.lower()[0]
+
+
+def selected(kind: str, select_range: Any, n: int) -> Subset | None:
+    """Return the part of a spectrum that a kind of part and SciPy's `select_range` name, or None for all.
 
     Raises
     ------
     ValueError
         If the part is not valid.
     """
-    kind = {0: "a", 1: "v", 2: "i"}.get(select, select)
-    kind = kind.lower()[:1] if isinstance(kind, str) and kind.lower() in SELECTIONS else None
-    if kind is None:
-        raise ValueError("invalid argument for select")
     if kind == "a":
         return None
     limits = np.asarray(select_range)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 from spectile.core.device import Backend
-from spectile.evd.arguments import refuse_other
+from spectile.core.options import flag
+from spectile.evd.arguments import kind_of_part, refuse_other
 from spectile.evd.dispatch import backend_module
 
 
@@ -68,15 +70,17 @@ def eigh_tridiagonal(
     >>> w.round(6).tolist()
     [-1.0, 1.0]
     """
+    if not isinstance(lapack_driver, str):
+        raise TypeError(f"lapack_driver = {reprlib.repr(lapack_driver)} is no word: name one of LAPACK's, or 'auto'")
     refuse_other("d", d)
     refuse_other("e", e)
     return backend_module("narrow", (d, e), backend).eigh_tridiagonal(
         d,
         e,
-        eigvals_only=bool(eigvals_only),
-        select=select,
+        eigvals_only=flag("eigvals_only", eigvals_only),
+        select=kind_of_part(select),
         select_range=select_range,
-        check_finite=check_finite,
+        check_finite=flag("check_finite", check_finite),
         tol=tol,
         lapack_driver=lapack_driver,
     )
@@ -165,13 +169,13 @@ def eig_banded(
     refuse_other("a_band", a_band)
     return backend_module("narrow", (a_band,), backend).eig_banded(
         a_band,
-        lower=bool(lower),
-        eigvals_only=bool(eigvals_only),
-        overwrite_a_band=overwrite_a_band,
-        select=select,
+        lower=flag("lower", lower),
+        eigvals_only=flag("eigvals_only", eigvals_only),
+        overwrite_a_band=flag("overwrite_a_band", overwrite_a_band),
+        select=kind_of_part(select),
         select_range=select_range,
         max_ev=max_ev,
-        check_finite=check_finite,
+        check_finite=flag("check_finite", check_finite),
     )
 
 
@@ -197,5 +201,12 @@ def eigvals_banded(
     w : array, shape (..., m)
     """
     return eig_banded(
-        a_band, lower, True, overwrite_a_band, select, select_range, check_finite=check_finite, backend=backend
+        a_band,
+        lower,
+        True,
+        overwrite_a_band,
+        select,
+        select_range,
+        check_finite=check_finite,
+        backend=backend,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend
+from spectile.core.options import path
 from spectile.kpm.curves import SpectralCurves
 from spectile.kpm.density import SpectralDensity
 from spectile.kpm.moments import candidates_of, check_counts, make_engine, moments_of, whole_number
@@ -92,7 +92,7 @@ def kpm_dos(
     if checkpoint is None:
         return SpectralDensity(H, num_moments, num_vectors, kernel, rng, bounds=bounds, backend=backend)
     return SpectralDensity.with_checkpoints(
-        Path(checkpoint), H, num_moments, num_vectors, kernel, rng, bounds, backend, checkpoint_s
+        path("checkpoint", checkpoint), H, num_moments, num_vectors, kernel, rng, bounds, backend, checkpoint_s
     )
 
 

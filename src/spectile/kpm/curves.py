@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 
 import numpy as np
@@ -84,8 +85,10 @@ def damping(kernel: Kernel, num_moments: int) -> Array:
     """
     if not callable(kernel):
         kernels = {"jackson": reference.jackson_kernel, "lorentz": reference.lorentz_kernel}
-        if kernel not in kernels:
-            raise ValueError(f'kernel={kernel!r} is unknown: choose "jackson" or "lorentz", or give a function of M')
+        if not isinstance(kernel, str) or kernel not in kernels:
+            raise ValueError(
+                f'kernel = {reprlib.repr(kernel)} is unknown: choose "jackson" or "lorentz", or give a function of M'
+            )
         return kernels[kernel](num_moments)
     factors = np.asarray(kernel(num_moments))
     if factors.shape != (num_moments,) or factors.dtype.kind not in "biuf" or not np.isfinite(factors).all():

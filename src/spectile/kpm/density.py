@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import reprlib
 import time
 from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +17,7 @@ import numpy.typing as npt
 from spectile.core.atomic_file import atomic_write, require_writable
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
+from spectile.core.options import generator
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import SavedState, fingerprint, signals_deferred
@@ -117,8 +120,8 @@ class SpectralDensity:
         Parameters are those of :func:`kpm_dos`; `seconds` lie between two files.
         """
         num_moments, num_vectors = check_counts(num_moments, num_vectors)
-        if math.isnan(seconds):
-            raise ValueError("checkpoint_s is NaN: give the seconds between two checkpoints")
+        if not isinstance(seconds, Real) or math.isnan(seconds):
+            raise ValueError(f"checkpoint_s = {reprlib.repr(seconds)} is no time: give the seconds between checkpoints")
         require_writable(path)
         if path.exists():
             self = cls.load(path, H, kernel=kernel if callable(kernel) else None, backend=backend)
@@ -327,7 +330,7 @@ class SpectralDensity:
 
     def _require_room(self, num_vectors: int) -> None:
         """Raise MemoryError where the moments of so many vectors more are not held."""
-        require_host_free(8 * num_vectors * self._num_moments, f"the moments of {num_vectors:,} vectors")
+        require_host_free(8 * num_vectors * self._num_moments, "the moments of all vectors")
 
     def _start(self, num_vectors: int) -> None:
         first = self.num_vectors
@@ -392,4 +395,4 @@ class SpectralDensity:
 
 def seed_of(rng: int | np.random.Generator | None) -> int:
     """Return the seed of the random vectors that a call with this `rng` takes."""
-    return int(np.random.default_rng(rng).integers(2**62))
+    return int(generator("rng", rng).integers(2**62))

@@ -9,6 +9,7 @@ import numpy as np
 
 from spectile.core.arrays import host_array, to_device
 from spectile.core.device import Backend
+from spectile.core.options import word
 from spectile.core.pointers import operand
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, MAX_WIDENINGS, NO_BOUNDS, make_engine, whole_number
@@ -268,6 +269,7 @@ def engine_for(H: Any, vectors: Any, backend: Backend) -> tuple[Engine, Any]:
     TypeError, ValueError
         If the vectors are no numbers, not finite, or not of N rows.
     """
+    word("backend", backend, "auto", "cpu", "cuda")
     if backend == "auto" and is_on_gpu(vectors) and not getattr(H, "on_gpu", False):
         backend = "cuda"
     dtype = np.dtype(getattr(vectors, "dtype", None) or np.asarray(vectors).dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
+from spectile.core.memory import require_host_free
+from spectile.core.options import word
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.operators.adopt import as_operator, vector_dtype
@@ -54,6 +57,7 @@ def make_engine(
         return operator.engine(dtype)
     on_gpu = getattr(operator, "on_gpu", False) or lies_on_gpu(operator)
     stored = isinstance(operator, StoredMatrix | TopologicalInsulator)
+    word("backend", backend, "auto", "cpu", "cuda")
     if backend == "auto" and not stored and not on_gpu:
         backend = "cpu"  # what a user's operator is written for is known to the user alone
     if backend == "cpu" and on_gpu and not stored:
@@ -138,6 +142,7 @@ def moments_of(
     -------
     ndarray, shape (M, K), and (float, float)
     """
+    require_host_free(16 * count * num_moments, f"the moments of {count:,} vectors")
     engine.check_hermitian()
     fixed = bounds is not None
     bounds = spectrum.given_or_found(engine, bounds)
@@ -172,5 +177,5 @@ def whole_number(value: Any, name: str, least: int) -> int:
     except (TypeError, ValueError, OverflowError):
         valid = False
     if not valid:
-        raise ValueError(f"{name}={value} is invalid: give a whole number of at least {least}")
+        raise ValueError(f"{name} = {reprlib.repr(value)} is invalid: give a whole number of at least {least}")
     return int(value)

@@ -13,6 +13,7 @@ import numpy as np
 from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
+from spectile.core.options import flag
 from spectile.nearsparse import checks
 from spectile.nearsparse.types import Method, NormMap, PrecisionName, Request, Split, Threshold
 
@@ -136,7 +137,7 @@ def spamm(
     True
     """
     key = None
-    if devices is None and beta == 0 and not check_finite and _on_cupy(a):
+    if devices is None and _on_cupy(a) and (check_finite is None or check_finite is False) and _is_zero(beta):
         # A call that repeats an earlier layout needs no checks.
         kind, value = _given(tau, valid_ratio, rtol)
         key = _repeated().key_of(a, b, out, value, kind, block, alpha, strict, precision, backend, split, method)
@@ -154,8 +155,8 @@ def spamm(
     else:
         operands, where = checks.spread_operands(a, b, c, out, split, backend), "cuda"
     request = Request(
-        operands.precision(precision, where), tau, valid_ratio, rtol, alpha, beta, block, strict,
-        check_finite=(not operands.on_gpu) if check_finite is None else check_finite, method=method,
+        operands.precision(precision, where), tau, valid_ratio, rtol, alpha, beta, block, flag("strict", strict),
+        check_finite=not operands.on_gpu if check_finite is None else flag("check_finite", check_finite), method=method,
     )  # fmt: skip
     operands.check_results(request)
     if devices is not None:
@@ -172,6 +173,10 @@ def _given(tau: float | None, valid_ratio: float | None, rtol: float | None) -> 
     if valid_ratio is not None:
         return "valid_ratio", valid_ratio if rtol is None else None
     return "rtol", rtol
+
+
+def _is_zero(beta: Any) -> bool:
+    return isinstance(beta, int | float) and beta == 0
 
 
 def _on_cupy(a: Any) -> bool:

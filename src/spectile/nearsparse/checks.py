@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -14,6 +15,7 @@ import numpy as np
 from spectile.core import arrays, pointers, precisions
 from spectile.core.arrays import on_device
 from spectile.core.host import in_kind_of
+from spectile.core.options import word
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import OF_DTYPE, PRECISIONS, Request, Split
 
@@ -150,25 +152,25 @@ def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | Non
         raise ValueError(
             f"give exactly one of tau, valid_ratio and rtol; {what} {'was' if not given else 'were'} given"
         )
-    for name, value in given.items():
-        if not isinstance(value, Real) and np.shape(value) != ():
-            raise TypeError(f"{name} is a {type(value).__name__}: give one number for the product")
-        if isinstance(value, str | complex):
-            raise TypeError(f"{name} = {value!r} is no real number: give one")
+    ((name, value),) = given.items()
+    number = _as_float(name, value)
     if tau is not None and not tau >= 0:
         raise ValueError(f"tau = {tau} is not a threshold: it is compared with products of norms, give a number >= 0")
     if valid_ratio is not None and not 0 < valid_ratio <= 1:
         raise ValueError(f"valid_ratio = {valid_ratio} lies outside (0, 1]: give the share of tile products to keep")
     if rtol is not None and not 0 < rtol < math.inf:
         raise ValueError(f"rtol = {rtol} is not a tolerance: give a finite number > 0")
-    ((name, value),) = given.items()
-    return name, _as_float(name, value)
+    return name, number
 
 
 def _as_float(name: str, value: Any) -> float:
-    """Return a number as float, or raise ValueError where none is so large."""
+    """Return a real number as float, or raise: TypeError where it is none, ValueError where none is so large."""
     try:
+        if isinstance(value, str | complex | np.complexfloating) or getattr(value, "shape", ()) != ():
+            raise TypeError
         return float(value)
+    except TypeError:
+        raise TypeError(f"{name} = {reprlib.repr(value)} is no real number: give one") from None
     except OverflowError:
         raise ValueError(f"{name} is beyond the largest number of float64: give a smaller one") from None
 
@@ -178,24 +180,20 @@ def check_scalars(block: int, alpha: float, beta: float) -> None:
     if isinstance(block, bool) or not isinstance(block, (int, np.integer)) or block < 1:
         raise ValueError(f"block = {block!r} is not a tile size: give a positive integer, 32 in the paper")
     if block >= 2**31:
-        raise ValueError(f"block = {block} is larger than any matrix: 32 is usual")
+        raise ValueError(f"block = {reprlib.repr(block)} is larger than any matrix: 32 is usual")
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if value is None or isinstance(value, str | complex):
-            raise TypeError(f"{name} = {value!r} is no real number: give one")
         if not math.isfinite(_as_float(name, value)):
             raise ValueError(f"{name} = {value} is not finite: give a real number")
 
 
 def check_split(split: str) -> None:
     """Raise for a word that does not say how operands are distributed."""
-    if split not in ("rows", "columns"):
-        raise ValueError(f"split = {split!r} is unknown: choose 'rows' or 'columns'")
+    word("split", split, "rows", "columns")
 
 
 def check_method(method: str) -> None:
     """Raise for a word that does not say which product is wanted."""
-    if method not in ("spamm", "auto"):
-        raise ValueError(f"method = {method!r} is unknown: choose 'spamm' or 'auto'")
+    word("method", method, "spamm", "auto")
 
 
 def check_one_batch(a: Any, b: Any) -> None:
@@ -215,7 +213,9 @@ def check_two_matrices(a: Any, b: Any) -> None:
 def check_search(iterations: Any, tolerance: Any) -> None:
     """Raise for a number of bisections or a tolerance that no search has."""
     if not isinstance(iterations, int | np.integer) or not 1 <= iterations < 2**31:
-        raise ValueError(f"iterations = {iterations!r} is no number of bisections: give a positive integer, as 20")
+        raise ValueError(
+            f"iterations = {reprlib.repr(iterations)} counts no bisections: give a positive integer, as 20"
+        )
     if not isinstance(tolerance, Real):
         raise TypeError(f"tolerance is a {type(tolerance).__name__}: give one real number")
     if not _as_float("tolerance", tolerance) >= 0:
@@ -246,10 +246,9 @@ def check_precision(a: Any, b: Any, precision: str | None, backend: str) -> str:
     kind, other = check_dtype("a", a), check_dtype("b", b)
     if kind != other:
         raise TypeError(f"a is {kind} and b is {other}: convert one, a mixed product would hide a conversion")
-    name = OF_DTYPE[kind] if precision is None else precisions.short(precision)
+    name = OF_DTYPE[kind] if precision is None else precisions.short(str(precision))
     if name not in PRECISIONS:
-        known = ", ".join(map(precisions.canonical, PRECISIONS))
-        raise ValueError(f"precision = {precision!r} is unknown: choose one of {known}")
+        word("precision", precision, *map(precisions.canonical, PRECISIONS))
     row = PRECISIONS[name]
     if row.dtype != kind:
         raise TypeError(f"precision {precision!r} multiplies {row.dtype}, and the operands are {kind}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
+from spectile.core.options import flag
 from spectile.core.threads import num_threads
 from spectile.tsparse.matrices import as_boolean, both_boolean, both_integer, check_pair, choose_precision
 from spectile.tsparse.types import PrecisionName, SymbolicProduct
@@ -96,7 +97,10 @@ def spgemm(
     chosen_backend = choose_backend(backend, on_gpu)
     _check_limit(memory_limit)
     chosen = choose_precision(A, B, precision)
-    options: dict[str, Any] = {"exact": precision is None and both_integer(A, B), "check_finite": check_finite}
+    options: dict[str, Any] = {
+        "exact": precision is None and both_integer(A, B),
+        "check_finite": flag("check_finite", check_finite),
+    }
     if chosen_backend == "cuda":
         from spectile.tsparse.cuda import run as gpu
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import reprlib
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -78,7 +79,7 @@ def lookup(name: str) -> Precision:
     try:
         return PRECISIONS[canonical(name)]
     except (KeyError, TypeError):
-        raise ValueError(f"precision is {name!r}; choose one of {', '.join(PRECISIONS)}") from None
+        raise ValueError(f"precision is {reprlib.repr(name)}; choose one of {', '.join(PRECISIONS)}") from None
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,7 @@ def _solve_each(
 
 
 def _is_whole(keywords: dict[str, Any]) -> bool:
-    select = keywords["select"]
-    return (select.lower() if isinstance(select, str) else select) in ("a", "all", 0)
+    return bool(keywords["select"] == "a")
 
 
 def _solve_part(solve: Callable[..., Any], diagonals: Diagonals, arrays: Arrays, keywords: dict[str, Any]) -> Any:
@@ -106,14 +105,13 @@ def _solve_part(solve: Callable[..., Any], diagonals: Diagonals, arrays: Arrays,
     if _is_whole(keywords) and keywords.get("lapack_driver") not in DRIVERS_OF_PARTS:
         return _in_range(solve(arrays, 0, keywords), 0, arrays)
     select, limits = keywords["select"], keywords["select_range"]
-    select = select.lower() if isinstance(select, str) else select
     empty = False
     inside = diagonals(arrays) if all(one.ndim for one in arrays) else arrays
     largest = max((float(abs(part).max()) for one in inside for part in (one.real, one.imag) if one.size), default=0.0)
     scale = exponent_near_one(largest) if np.isfinite(largest) else 0
     if scale:
         arrays = [times_power(one, scale) for one in arrays]
-    if select in ("v", "value", 1) and np.shape(limits) == (2,):
+    if select == "v" and np.shape(limits) == (2,):
         if np.isnan(np.asarray(limits, np.float64)).any():
             raise ValueError("select_range must be a 2-element array-like in nondecreasing order")
         empty = bool(limits[0] == limits[1])

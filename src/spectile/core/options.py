@@ -1,0 +1,70 @@
+"""What callers choose by a word, a truth value, a path or a seed: read once, refused by name."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def word(name: str, value: Any, *known: str) -> str:
+    """Return a word that is one of those known.
+
+    Raises
+    ------
+    ValueError
+        If it is another, or no word.
+    """
+    if not isinstance(value, str) or value not in known:
+        *most, last = map(repr, known)
+        raise ValueError(f"{name} = {reprlib.repr(value)} is unknown: choose {', '.join(most)} or {last}")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return a truth value, Python's, NumPy's or a number.
+
+    Raises
+    ------
+    TypeError
+        If it is a word, or several values.
+    """
+    if not isinstance(value, str):
+        try:
+            return bool(value)
+        except (TypeError, ValueError):
+            pass
+    raise TypeError(f"{name} = {reprlib.repr(value)} is no truth value: give True or False")
+
+
+def path(name: str, value: Any) -> Path:
+    """Return the path that a caller names.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    try:
+        return Path(os.fsdecode(value))
+    except TypeError:
+        raise TypeError(f"{name} = {reprlib.repr(value)} is no path: name a file") from None
+
+
+def generator(name: str, value: Any) -> np.random.Generator:
+    """Return the generator of a seed, or the one given; None seeds one from the system.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+    try:
+        return np.random.default_rng(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name} = {reprlib.repr(value)} seeds nothing: give an integer >= 0, a numpy.random.Generator or None"
+        ) from None

@@ -1,0 +1,102 @@
+"""Options of every public function: what is no choice is refused in a sentence that names it."""
+
+import inspect
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import spectile
+
+N = 12
+DENSE = np.exp(-abs(np.subtract.outer(np.arange(N), np.arange(N))) / 2.0)
+SPARSE = sp.csr_array(np.where(DENSE > 0.1, DENSE, 0.0))
+BAND = np.array([np.full(N, 2.0), np.ones(N)])
+CALLS = {
+    "spamm": ((DENSE, DENSE), {"tau": 0.1}),
+    "spamm_threshold": ((DENSE, DENSE), {"rtol": 0.1}),
+    "tune_tau": ((DENSE, DENSE, 0.5), {}),
+    "spgemm": ((SPARSE, SPARSE), {}),
+    "eigh": ((DENSE,), {}),
+    "eigvalsh": ((DENSE,), {}),
+    "eigh_tridiagonal": ((BAND[0], BAND[1, 1:]), {}),
+    "eigvalsh_tridiagonal": ((BAND[0], BAND[1, 1:]), {}),
+    "eig_banded": ((BAND,), {"lower": True}),
+    "eigvals_banded": ((BAND,), {"lower": True}),
+    "tridiagonalize": ((DENSE,), {}),
+    "chebyshev": ((SPARSE, np.ones((N, 1)), 8), {}),
+    "spectral_bounds": ((SPARSE,), {}),
+    "kpm_dos": ((SPARSE,), {"num_moments": 8, "num_vectors": 2}),
+    "ldos": ((SPARSE, [1]), {"num_moments": 8}),
+    "spectral_function": ((SPARSE, [[0.5]], np.arange(N)[:, None]), {"num_moments": 8}),
+}
+FLAGS = {"lower", "eigvals_only", "overwrite_a", "overwrite_b", "overwrite_a_band", "check_finite", "calc_q", "strict"}
+NUMBERS = {"tau", "valid_ratio", "rtol", "alpha", "beta", "block", "iterations", "tolerance", "type", "memory_limit"}
+NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s"}
+WORDS = {"backend", "precision", "split", "method", "driver", "UPLO", "kernel", "rng", "select", "lapack_driver"}
+PATHS = {"checkpoint"}
+# Of arrays and of what is judged with them: their own tests.
+OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "tol"}
+OTHERS |= {"weights", "orbitals", "bra", "max_ev"}  # SciPy leaves the last to LAPACK, which is not asked
+HOSTILE = {
+    "several": np.array([1, 2]),
+    "list": [1, 2],
+    "dict": {},
+    "object": object(),
+    "complex": 3 + 4j,
+    "nan": float("nan"),
+    "huge": 10**400,
+    "infinite": float("inf"),
+    "word": "nonsense",
+    "negative": -(10**30),
+}
+
+
+# What some options take of these: entropy of any size, a limit that limits nothing, a tolerance that is always met.
+TAKEN = {
+    "rng": {"several", "list", "huge"},
+    "memory_limit": {"huge", "infinite"},
+    "tolerance": {"infinite"},
+    "checkpoint": {"word"},
+    "checkpoint_s": {"huge", "infinite", "negative"},
+    "alpha": {"negative"},
+    "tau": {"infinite"},
+}
+
+
+def options():
+    for name, (given, words) in CALLS.items():
+        signature = inspect.signature(getattr(spectile, name))
+        taken = signature.bind(*given).arguments
+        for option in signature.parameters:
+            if option not in taken and option not in words.keys() & {"tau", "rtol"} | OTHERS:
+                yield name, option
+
+
+def test_each_option_is_known_here():
+    assert {option for _, option in options()} <= FLAGS | NUMBERS | WORDS | PATHS
+    assert set(CALLS) == {name for name in spectile.__all__ if inspect.isfunction(getattr(spectile, name))} - {
+        "spamm_plan",  # for a GPU alone
+        "explain",  # takes another function's
+        "show_config",
+    }
+
+
+@pytest.mark.parametrize(("name", "option"), list(options()))
+def test_what_is_no_choice_is_refused_by_name(name, option, tmp_path):
+    given, words = CALLS[name]
+    if option in ("overwrite_b", "type"):
+        words = words | {"b": np.eye(N)}
+    if option == "checkpoint_s":
+        words = words | {"checkpoint": tmp_path / "state"}
+    for kind, value in HOSTILE.items():
+        if kind in TAKEN.get(option, ()) or (option in FLAGS and kind not in ("several", "word")):
+            continue  # of the others each has a truth value
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises((ValueError, TypeError, MemoryError)) as refused:
+                getattr(spectile, name)(*given, **words | {option: value})
+        message = str(refused.value)
+        named = isinstance(refused.value, MemoryError) or option.lower() in message.lower()
+        assert len(message) < 400 and named, (kind, message)
