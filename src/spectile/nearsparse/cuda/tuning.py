@@ -13,7 +13,7 @@ import numpy as np
 
 from spectile.core.devices import Device
 
-Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma_pair", "wgmma_wide", "wgmma_wide_pair", "wgmma_tf32"]
+Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma_wide", "wgmma_wide_pair", "wgmma_tf32"]
 
 # Bins of falling work in which sorted tiles of the portable kernels lie.
 WORK_BINS = 64
@@ -175,7 +175,6 @@ HopperShape = Wgmma | WgmmaTf32
 WGMMA: dict[str, HopperShape] = {
     "wgmma_small": Wgmma(tile_n=128, group=128, cluster=1, listers=1, stages=4, list_steps=1024),
     "wgmma_wide": Wgmma(tile_n=256, group=256, cluster=1, listers=3, stages=6, list_steps=1536, round_boxes=2),
-    "wgmma_pair": Wgmma(tile_n=256, group=128, cluster=2, listers=3, stages=6, list_steps=1536),
     "wgmma_wide_pair": Wgmma(tile_n=256, group=256, cluster=2, listers=3, stages=7, list_steps=1536),
     "wgmma_tf32": WgmmaTf32(tile_n=128, group=64, cluster=1, listers=3, stages=4, list_steps=1152),
 }

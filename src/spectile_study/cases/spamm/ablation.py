@@ -26,6 +26,8 @@ REDUCTIONS = {"norm_shared": "TREE", "norm_ones": "ONES"}
 # How tiles are given to clusters without drawing them.
 SCHEDULES = {"stride": "STRIDE", "no_balance": "RUNS"}
 _FAST: Kernel = "wgmma_wide_pair"
+# A warpgroup takes 64 x 128 of C, not 64 x 256, and its epilogue leaves room for a stage less.
+_HALVES = dataclasses.replace(WGMMA[_FAST], group=128, stages=6)
 
 
 def reduction_unit(dtype: str, reduction: str) -> Unit:
@@ -55,7 +57,7 @@ def variants(precision: str, problem: Problem) -> dict[str, Variant]:
         # Runs of tiles are given out in advance: with the diagonal first, the first clusters would do most of the work.
         variants["no_balance"] = Variant(choose(problem, current, _FAST, ordered=False, extra=("RUNS",)))
         variants["no_cluster"] = Variant(choose(problem, current, "wgmma_wide"))
-        variants["half_parts"] = Variant(choose(problem, current, "wgmma_pair"))
+        variants["half_parts"] = Variant(choose(problem, current, _FAST, tuned=_HALVES))
         variants["no_large_tile"] = Variant(choose(problem, current, "wgmma_small"))
         variants["no_wgmma"] = Variant(choose(problem, current, "portable"))
         return variants
@@ -107,7 +109,8 @@ def _units() -> tuple[Unit, ...]:
     units = [reduction_unit(dtype, how) for dtype in ("float16", "float32", "float64") for how in REDUCTIONS.values()]
     units += [hopper_unit(WGMMA[_FAST], output, how) for output in ("float32", "float16") for how in SCHEDULES.values()]
     units += [hopper_unit(WGMMA["wgmma_tf32"], "float32", how) for how in SCHEDULES.values()]
-    units += [hopper_unit(dataclasses.replace(WGMMA[_FAST], stages=2), output) for output in ("float32", "float16")]
+    shapes = _HALVES, dataclasses.replace(WGMMA[_FAST], stages=2)
+    units += [hopper_unit(shape, output) for shape in shapes for output in ("float32", "float16")]
     for precision in ("fp32", "fp64"):
         tuned = PORTABLE[precision]
         for tile in {tuned.large, tuned.small}:
