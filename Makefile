@@ -16,7 +16,8 @@ comma := ,
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\..*/cuda\1/p')
 # spectile.torch is tested on the CPU, and the plain name brings gigabytes of CUDA's libraries.
 TORCH := torch==2.13.0+cpu
-EXTRA := [study$(if $(CUDA),$(comma)$(CUDA))]
+LIBRARY := .$(if $(CUDA),[$(CUDA)])
+STUDY := src/spectile_study
 
 # What a Snakemake that was killed leaves behind stops the next one until it is told to go on.
 LOCKED = test -z "$$(ls .snakemake/locks 2>/dev/null)" || echo "This folder is locked: another Snakemake works in it or was killed there. If none is running: $(BIN)/snakemake --unlock, then make again; finished records are kept."
@@ -70,14 +71,14 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; ok = (3, 11) <= v <= (3, 13); sys.exit(0 if ok else f"Python 3.11 to 3.13 is needed and {sys.executable} is {v[0]}.{v[1]}: name another one with make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
-	@echo "Installing spectile$(EXTRA) and what it needs into $(VENV), a minute or two"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".$(EXTRA)"
+$(VENV)/installed: pyproject.toml $(STUDY)/pyproject.toml | $(VENV)/bin/python
+	@echo "Installing spectile, its study and what they need into $(VENV), a minute or two"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "$(LIBRARY)" -e $(STUDY)
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/installed-dev: pyproject.toml $(STUDY)/pyproject.toml | $(VENV)/bin/python
 	@echo "Installing spectile and the tools of its tests into $(VENV), a minute or two"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(if $(CUDA),$(CUDA)$(comma),)dev,compile,jax,mpi]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(if $(CUDA),$(CUDA)$(comma),)compile,jax,mpi]" -e "$(STUDY)[dev]"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" \
 	  || { test -z "$$CI" && echo "no CPU build of PyTorch here: the tests of spectile.torch are skipped (make TORCH=torch takes any)"; }
 	@touch $@ $(VENV)/installed

@@ -21,14 +21,14 @@ without a verdict.
 """
 #: What would give the claims without a verdict one, by cause.
 SETTLED_BY = {
-    "input absent": "matrices of SuiteSparse that the mirror at hand lacks (`spectile fetch` asks the collection)",
+    "input absent": "matrices of SuiteSparse that the mirror at hand lacks (`spectile-study fetch` asks for them)",
     "rival not installed": "a run of bcsstk33 and cyl6, which meet Table 3's criterion, with the rivals",
     "needs a GPU": "a machine with one",
     "needs more GPUs": "a machine of two, four or eight GPUs",
     "not recorded yet": "a run of the case, or a case that measures it",
     "not said by the paper": "nothing: the paper does not say which matrices its four are",
     "a method fails": "a device with more memory",
-    "too few cases": "more of the papers' matrices, which SuiteSparse has (`spectile fetch`)",
+    "too few cases": "more of the papers' matrices, which SuiteSparse has (`spectile-study fetch`)",
     "score says nothing": "matrices on which the rival is faster",
 }
 

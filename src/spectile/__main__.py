@@ -1,18 +1,14 @@
-"""Command line: ``spectile probe`` describes the machine; installed packages add commands of their own."""
+"""Command line: ``spectile probe`` describes the machine, ``spectile compile`` compiles kernels ahead of time."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spectile import __version__, show_config
-
-#: Entry points of this group are functions that add their commands to the sub-parsers they are given.
-COMMANDS = "spectile.commands"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,19 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     compile_.add_argument("--arch", action="append", required=True, help="sm_80, sm_90a, ...; repeat for several")
     compile_.add_argument("--out", type=Path, required=True, help="folder; that of the package is spectile/cubins")
     compile_.set_defaults(command=_compile)
-    for entry in importlib.metadata.entry_points(group=COMMANDS):
-        try:
-            entry.load()(commands)
-        except Exception as error:  # a broken package of commands must not take the library's own with it
-            print(f"spectile: the commands of {entry.value} are left out: {error}", file=sys.stderr)
-    return run(parser.parse_args(arguments))
+    return run(parser.prog, parser.parse_args(arguments))
 
 
-def run(options: argparse.Namespace) -> int:
-    """Call ``options.command(options)`` and return its exit status.
-
-    Commands that need more than the library name the extra that brings it as ``options.extra``.
-    """
+def run(program: str, options: argparse.Namespace) -> int:
+    """Call ``options.command(options)`` of a program and return its exit status."""
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         status = command(options)
@@ -50,9 +38,7 @@ def run(options: argparse.Namespace) -> int:
     except (ValueError, ImportError, RuntimeError, MemoryError, OSError) as error:
         if os.environ.get("SPECTILE_TRACEBACK"):
             raise
-        extra = getattr(options, "extra", None) if getattr(error, "name", None) else None  # only imports have a name
-        needed = f", which this command needs: install the extra {extra} (pip install '.[{extra}]' in a checkout)"
-        print(f"spectile: {error}{needed if extra else ''}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return 2
 
 

@@ -1,4 +1,4 @@
-"""Commands of the study: ``python -m spectile_study {fetch, measure, gather, export, compare}``."""
+"""Commands of the study: ``spectile-study {fetch, measure, gather, export, compare}``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spectile import __version__
 from spectile.__main__ import run
@@ -21,18 +21,14 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors of the user's making end it with one sentence and exit status 2."""
-    return run(_parser().parse_args(arguments))
+    parser = _parser()
+    return run(parser.prog, parser.parse_args(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m spectile_study", description="Measure, gather and compare.")
-    parser.add_argument("--version", action="version", version=f"spectile {__version__}")
-    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    return parser
-
-
-def add_commands(commands: Any) -> None:
-    """Add the study's commands to the sub-parsers `commands`, the library's (``spectile measure``) or its own."""
+    parser = argparse.ArgumentParser(prog="spectile-study", description="Measure, gather and compare.")
+    parser.add_argument("--version", action="version", version=f"spectile-study {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
     fetch = commands.add_parser("fetch", help="download one SuiteSparse matrix, checked, into the resources folder")
     fetch.add_argument("--matrix", required=True, help="name in config/matrices.tsv")
     fetch.add_argument("--base-url", required=True, help="https, file, or http on loopback")
@@ -135,23 +131,7 @@ def add_commands(commands: Any) -> None:
     compare.add_argument("a", type=Path)
     compare.add_argument("b", type=Path)
     compare.set_defaults(command=_compare)
-    for parser in (
-        fetch,
-        measure,
-        make,
-        server,
-        software,
-        worker,
-        gather,
-        keep,
-        unpack,
-        draw,
-        claims,
-        machines,
-        export,
-        compare,
-    ):
-        parser.set_defaults(extra="study")
+    return parser
 
 
 def _fetch(options: argparse.Namespace) -> int:
@@ -168,7 +148,7 @@ def _fetch(options: argparse.Namespace) -> int:
         if options.receipt is None:
             raise
         receipt |= {"status": "absent", "reason": str(error)}
-        print(f"spectile: {error}", file=sys.stderr)
+        print(f"spectile-study: {error}", file=sys.stderr)
     if options.receipt is not None:
         with atomic_write(options.receipt) as partial:
             partial.write_text(json.dumps(receipt, indent=1) + "\n")
@@ -182,7 +162,7 @@ def _make_input(options: argparse.Namespace) -> int:
         raise ValueError(f"no input is of the kind {options.kind!r}: choose one of {', '.join(make_inputs.KINDS)}")
     receipt = make_inputs.make(options.kind, options.name, options.resources, options.seed)
     if receipt["status"] != "ok":
-        print(f"spectile: {receipt['reason']}", file=sys.stderr)
+        print(f"spectile-study: {receipt['reason']}", file=sys.stderr)
     make_inputs.write(receipt, options.receipt)
     return 0
 
@@ -218,7 +198,7 @@ def _serve(options: argparse.Namespace) -> int:
         supervisor = kept
         supervisor.log = log
         wanted.command = lambda wanted: _measure_cases(wanted, supervisor)
-        return run(wanted)
+        return run("spectile-study", wanted)
 
     shared_process.serve(options.socket, options.descriptor, options.owner, command)
     return 0
@@ -291,7 +271,7 @@ def _restore_matrix(name: str | None, resources: Path, study: Path) -> None:
     try:
         fetch(name, known["base_url"], resources, table=study / "config/matrices.tsv")
     except ValueError as error:  # the case is built all the same, and its record says what is wrong
-        print(f"spectile: {error}", file=sys.stderr)
+        print(f"spectile-study: {error}", file=sys.stderr)
 
 
 def _is_record(path: Path) -> bool:

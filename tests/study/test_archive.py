@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spectile.__main__ import main
+from spectile_study.__main__ import main
 from spectile_study.bench import archive, record
 
 

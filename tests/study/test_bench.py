@@ -21,8 +21,8 @@ import scipy.io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectile.__main__ import main
 from spectile.core.atomic_file import atomic_write
+from spectile_study.__main__ import main
 from spectile_study.bench import archive, claims, provenance, record, sheets, stats
 from spectile_study.bench.case import InputAbsent, Method
 from spectile_study.bench.compare import compare, report
@@ -354,7 +354,7 @@ def test_commands_that_find_nothing_say_so(tmp_path, monkeypatch, capsys, argume
 def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     for case in map(str, range(1000)):
         record.write(example(case=case), tmp_path / "a" / f"{case}.json")
-    command = f"{shlex.quote(sys.executable)} -m spectile compare {tmp_path}/a {tmp_path}/a | head -1"
+    command = f"{shlex.quote(sys.executable)} -m spectile_study compare {tmp_path}/a {tmp_path}/a | head -1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=True)
     assert done.stderr == "" and done.stdout.startswith("paper")
 

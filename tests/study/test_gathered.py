@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from spectile.__main__ import main
+from spectile_study.__main__ import main
 from spectile_study.bench import record
 
 from .test_archive import stored

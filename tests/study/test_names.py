@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spectile.__main__ import main
+from spectile_study.__main__ import main
 from spectile_study.bench import claims, provenance, record
 from spectile_study.bench.names import Names
 from spectile_study.figures import coverage

@@ -13,23 +13,25 @@ from packaging.specifiers import SpecifierSet
 from .conftest import ROOT
 
 DOCKERFILE = (ROOT / "container/Dockerfile").read_text()
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = PROJECT["optional-dependencies"]
+LIBRARY, STUDY = (
+    tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in ("", "src/spectile_study")
+)
 ENVIRONMENTS = {path.stem: yaml.safe_load(path.read_text())["dependencies"] for path in ROOT.glob("envs/*.yaml")}
 
 
 def test_python_is_one_that_the_package_takes():
     (version,) = re.findall(r"^FROM python:(\d+\.\d+)-slim", DOCKERFILE, re.M)
-    assert version in SpecifierSet(PROJECT["requires-python"])
+    assert version in SpecifierSet(LIBRARY["requires-python"])
     for name, dependencies in ENVIRONMENTS.items():
         (python,) = [word for word in dependencies if isinstance(word, str) and word.startswith("python ")]
-        assert SpecifierSet(python.removeprefix("python ")) == SpecifierSet(PROJECT["requires-python"]), name
+        assert SpecifierSet(python.removeprefix("python ")) == SpecifierSet(LIBRARY["requires-python"]), name
 
 
 def test_extras_are_those_of_the_environments():
-    (extras,) = re.findall(r'pip install --no-cache-dir -e "/opt/spectile\[([^]]*)\]"', DOCKERFILE)
-    assert set(extras.split(",")) == {"study", "cluster", "crate", "cuda13"}
-    assert set(extras.split(",")) <= set(EXTRAS)
+    installed = dict(re.findall(r'-e "/opt/spectile([\w/]*)\[([^]]*)\]"', DOCKERFILE))
+    assert installed == {"": "cuda13", "/src/spectile_study": "cluster,crate"}
+    for folder, project in (("", LIBRARY), ("/src/spectile_study", STUDY)):
+        assert set(installed[folder].split(",")) <= set(project["optional-dependencies"])
 
 
 def test_programs_are_those_of_the_environments():
@@ -48,12 +50,12 @@ def packages_of(environment):
 
 
 def test_environments_hold_what_the_package_needs_and_no_path():
-    outside = {word for word in EXTRAS["study"] if re.match("(snakemake|pygments)[^a-z]", word)}
-    measuring = set(PROJECT["dependencies"]) | set(EXTRAS["study"]) - outside
-    assert len(outside) == 2
+    outside = {word for word in STUDY["dependencies"] if re.match("(snakemake|pygments|spectile)[^a-z]", word)}
+    measuring = set(LIBRARY["dependencies"]) | set(STUDY["dependencies"]) - outside
+    assert len(outside) == 3
     assert packages_of("cpu") == packages_of("ergo") == measuring
-    assert packages_of("gpu") == measuring | set(EXTRAS["cuda13"])
-    assert set(PROJECT["dependencies"]) < packages_of("plot") < measuring
+    assert packages_of("gpu") == measuring | set(LIBRARY["optional-dependencies"]["cuda13"])
+    assert set(LIBRARY["dependencies"]) < packages_of("plot") < measuring
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ wildcard_constraints:
 
 
 def is_kept(record):
-    """Return whether a record came from elsewhere (spectile unpack, spectile measure) and no one asks for it again."""
+    """Return whether a record came from elsewhere (spectile-study unpack, spectile-study measure) and no one asks for it again."""
     asked = workflow.dag_settings
     if workflow.remote_exec or asked.forcerun or asked.forceall or asked.forcetargets:
         return False

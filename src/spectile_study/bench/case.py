@@ -1,8 +1,8 @@
 """What a system hands to the measuring loop: a problem, its methods, and the check of each.
 
 A *case* is one row of a run sheet (``config/<paper>.tsv``).  ``cases.<paper>.build.build(row, context)`` turns
-it into a :class:`Problem`; ``spectile measure`` checks every method against the float64 reference, times all of them
-interleaved in one process, and writes one record.
+it into a :class:`Problem`; ``spectile-study measure`` checks every method against the float64 reference, times all of
+them interleaved in one process, and writes one record.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ def not_at_hand(frame: pandas.DataFrame) -> list[str]:
     """Return one note that names the matrices which the mirror does not hold, or none."""
     absent = frame[frame["reason"].astype(str).str.contains("absent from the mirror")]["p_matrix"]
     names = ", ".join(short(name) for name in absent.drop_duplicates())
-    return [f"Not at hand, absent from the mirror (spectile fetch asks the collection): {names}."] if names else []
+    return (
+        [f"Not at hand, absent from the mirror (spectile-study fetch asks the collection): {names}."] if names else []
+    )
 
 
 def vendor(frame: pandas.DataFrame, precision: str) -> str:

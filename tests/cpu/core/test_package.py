@@ -1,6 +1,5 @@
 """The package as a user meets it: light to import, its public names where they should be."""
 
-import argparse
 import doctest
 import json
 import re
@@ -13,8 +12,6 @@ import pytest
 import yaml
 
 import spectile
-from spectile.__main__ import main
-from spectile_study.__main__ import add_commands
 
 
 def run(code):
@@ -86,8 +83,11 @@ def test_packages_need_no_import_of_their_own():
 def test_version_is_the_same_everywhere():
     root = Path(__file__).parents[3]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    study = tomllib.loads((root / "src/spectile_study/pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((root / "CITATION.cff").read_text())
-    assert project["version"] == citation["version"] == spectile.__version__
+    assert project["version"] == study["version"] == citation["version"] == spectile.__version__
+    assert f"spectile=={spectile.__version__}" in study["dependencies"]
+    assert study["requires-python"] == project["requires-python"] and study["license"] == project["license"]
     assert citation["license"] == project["license"] and len(citation["references"]) == 4
     shown = subprocess.run([sys.executable, "-m", "spectile", "--version"], capture_output=True, text=True, check=True)
     assert shown.stdout == f"spectile {spectile.__version__}\n"
@@ -103,26 +103,6 @@ def test_spamm_is_a_function_whatever_was_imported_before():
         "import spectile.nearsparse.api, spectile.core.device; from spectile import spamm; print(type(spamm).__name__)"
     )
     assert run(code).strip() == "function"
-
-
-def test_broken_packages_of_commands_leave_the_library_its_own(monkeypatch, capsys):
-    class Broken:
-        value = "broken:add_commands"
-
-        def load(self):
-            raise ModuleNotFoundError("No module named 'broken'")
-
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Broken()])
-    assert main(["probe"]) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["spectile"] == spectile.__version__
-    assert shown.err == "spectile: the commands of broken:add_commands are left out: No module named 'broken'\n"
-
-
-def test_every_command_of_the_study_names_its_extra():
-    commands = argparse.ArgumentParser().add_subparsers()
-    add_commands(commands)
-    assert {parser.get_default("extra") for parser in commands.choices.values()} == {"study"}
 
 
 def test_the_configuration_is_printed_or_returned(capsys):

@@ -1,6 +1,6 @@
 """Measure a case: build, check, time, write one record; a supervisor outlives crashes and hangs.
 
-``spectile measure`` is the supervisor.  Its worker process reports every step; when the worker dies or a call
+``spectile-study measure`` is the supervisor.  Its worker process reports every step; when the worker dies or a call
 outlasts its limit, the method at work is marked failed and the case starts again without it.
 """
 
