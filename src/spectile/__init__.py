@@ -41,7 +41,18 @@ if TYPE_CHECKING:  # what type checkers know the names by: to them, too, a missp
         eigvalsh_tridiagonal,
         tridiagonalize,
     )
-    from spectile.kpm import SpectralDensity, chebyshev, kpm_dos, ldos, spectral_bounds, spectral_function
+    from spectile.kpm import (
+        SpectralDensity,
+        chebyshev,
+        conductivity,
+        correlator,
+        evolve,
+        greens_function,
+        kpm_dos,
+        ldos,
+        spectral_bounds,
+        spectral_function,
+    )
     from spectile.nearsparse import SpammResult, spamm, spamm_plan, spamm_threshold, tune_tau
     from spectile.tiles import TileMatrix
     from spectile.tsparse import spgemm
@@ -66,6 +77,10 @@ _HOMES = {
     "spectral_function": "kpm",
     "SpectralDensity": "kpm",
     "chebyshev": "kpm",
+    "conductivity": "kpm",
+    "correlator": "kpm",
+    "evolve": "kpm",
+    "greens_function": "kpm",
     "spectral_bounds": "kpm",
     "explain": "core.choice",
     "show_config": "core.config",
@@ -78,13 +93,17 @@ __all__ = [
     "SpectralDensity",
     "TileMatrix",
     "chebyshev",
+    "conductivity",
+    "correlator",
     "eig_banded",
     "eigh",
     "eigh_tridiagonal",
     "eigvals_banded",
     "eigvalsh",
     "eigvalsh_tridiagonal",
+    "evolve",
     "explain",
+    "greens_function",
     "kpm_dos",
     "ldos",
     "show_config",

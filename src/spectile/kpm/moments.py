@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -179,3 +181,14 @@ def whole_number(value: Any, name: str, least: int) -> int:
     if not valid:
         raise ValueError(f"{name} = {reprlib.repr(value)} is invalid: give a whole number of at least {least}")
     return int(value)
+
+
+def positive_number(value: Any, name: str) -> float:
+    """Return a number that must be finite and positive; `name` is what the error calls it."""
+    try:
+        number = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} = {reprlib.repr(value)} is invalid: give a finite positive number")
+    return number

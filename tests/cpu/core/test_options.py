@@ -27,18 +27,41 @@ CALLS = {
     "tridiagonalize": ((DENSE,), {}),
     "chebyshev": ((SPARSE, np.ones((N, 1)), 8), {}),
     "spectral_bounds": ((SPARSE,), {}),
+    "evolve": ((SPARSE, np.ones(N), [1.0]), {}),
+    "greens_function": ((SPARSE, 0, 1, 0.5, 0.5), {}),
+    "correlator": ((SPARSE, SPARSE, SPARSE), {"num_moments": 8, "num_vectors": 2}),
+    "conductivity": ((SPARSE, "x", "x", np.arange(N)), {"area": 1.0, "num_moments": 8, "num_vectors": 2}),
     "kpm_dos": ((SPARSE,), {"num_moments": 8, "num_vectors": 2}),
     "ldos": ((SPARSE, [1]), {"num_moments": 8}),
     "spectral_function": ((SPARSE, [[0.5]], np.arange(N)[:, None]), {"num_moments": 8}),
 }
 FLAGS = {"lower", "eigvals_only", "overwrite_a", "overwrite_b", "overwrite_a_band", "check_finite", "calc_q", "strict"}
 NUMBERS = {"tau", "valid_ratio", "rtol", "alpha", "beta", "block", "iterations", "tolerance", "type", "memory_limit"}
-NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s"}
-WORDS = {"backend", "precision", "split", "method", "driver", "UPLO", "kernel", "rng", "select", "lapack_driver"}
+NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area"}
+WORDS = {
+    "backend",
+    "precision",
+    "split",
+    "method",
+    "driver",
+    "UPLO",
+    "kernel",
+    "rng",
+    "select",
+    "lapack_driver",
+    "formula",
+}
 PATHS = {"checkpoint"}
 # Of arrays and of what is judged with them: their own tests.
 OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "tol"}
-OTHERS |= {"weights", "orbitals", "bra", "max_ev"}  # SciPy leaves the last to LAPACK, which is not asked
+OTHERS |= {
+    "weights",
+    "orbitals",
+    "bra",
+    "vectors",
+    "periods",
+    "max_ev",
+}  # SciPy leaves the last to LAPACK, which is not asked
 HOSTILE = {
     "several": np.array([1, 2]),
     "list": [1, 2],

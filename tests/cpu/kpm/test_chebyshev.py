@@ -155,7 +155,7 @@ def test_bad_input_is_one_sentence():
         (dict(vectors=np.ones((90, 0))), "at least one column"),
         (dict(vectors=np.full((90, 1), np.nan)), "NaN or infinity"),
         (dict(bra=np.ones((90, 3))), "and 2 columns"),
-        (dict(num_moments=0), "num_moments=0"),
+        (dict(num_moments=0), "num_moments = 0"),
         (dict(bounds=(1, 0)), "hold no spectrum"),
         (dict(H=sp.csr_array(np.triu(np.ones((90, 90))))), "not Hermitian"),
     ):

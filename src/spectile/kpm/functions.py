@@ -1,0 +1,452 @@
+"""Functions of a Hamiltonian applied to vectors: time evolution, any smooth function, Green's functions."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spectile.core.device import Backend
+from spectile.kpm import bounds as spectrum
+from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, engine_for, within_bounds
+from spectile.kpm.moments import make_engine, positive_number, whole_number
+from spectile.kpm.types import Array
+
+#: Times or energies whose vectors are summed in one pass.
+PASS = 16
+#: Points up to which a function of energy is looked at before it is called not smooth.
+MOST_POINTS = 1 << 18
+
+
+def evolve(
+    H: Any,
+    psi: Any,
+    times: npt.ArrayLike,
+    *,
+    tolerance: float = 1e-12,
+    bounds: tuple[float, float] | None = None,
+    backend: Backend = "auto",
+) -> Any:
+    """Return exp(−i H t) |ψ⟩ at given times, by an expansion in Chebyshev polynomials.
+
+    exp(−i H t) = exp(−i b t) Σ_m (2 − δ_m0) (−i)^m J_m(t/a) T_m(H̃), with H̃ = a (H − b) and Bessel functions J_m.
+
+    Parameters
+    ----------
+    H : as in :func:`kpm_dos`
+        Shape (N, N).
+    psi : array, shape (N, R) or (N,)
+        States at time 0.
+    times : array_like, shape (T,) or ()
+        Times in units of ħ over that of H, in any order and of either sign.
+    tolerance : float
+        Of the error's norm, relative to that of |ψ⟩: so many terms are taken that the ones left out are smaller, as
+        |T_m| <= 1.  Rounding adds about the type's ε for each term.
+    bounds : (float, float) or None
+        Lowest and highest energy; found if None.
+    backend : {"auto", "cpu", "cuda"}
+        As in :func:`kpm_dos`.
+
+    Returns
+    -------
+    array, complex, shape (T, N, R), without the axes that `times` and `psi` have not
+        NumPy's, or CuPy's where H is applied on a GPU.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`chebyshev`; if a time or `tolerance` is not finite, or the latter not positive.
+    MemoryError
+        If the states do not fit into memory.
+
+    Notes
+    -----
+    About t/a terms for a time t; times in between cost sums alone.  Tal-Ezer and Kosloff, J. Chem. Phys. 81, 3967
+    (1984); Weiße et al., Rev. Mod. Phys. 78, 275 (2006), Section IV.D.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.kpm import evolve
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> packet = np.zeros(201)
+    >>> packet[100] = 1
+    >>> states = evolve(chain(201), packet, [0, 10, 20], backend="cpu")
+    >>> spread = np.sqrt((abs(states) ** 2) @ (np.arange(201) - 100) ** 2)  # ballistic: sqrt(2) t
+    >>> np.round(spread / np.sqrt(2), 6).tolist()
+    [0.0, 10.0, 20.0]
+    """
+    when = np.asarray(times, dtype=np.float64)
+    if when.ndim > 1 or not np.isfinite(when).all():
+        raise ValueError(f"times have shape {when.shape}: give one finite number or a sequence of them")
+    tolerance = positive_number(tolerance, "tolerance")
+    flat = when.ravel()
+    # Away from zero on either side, some at a time; each pass begins with the last states of the one before.
+    passes = []
+    for side in (np.flatnonzero(flat >= 0), np.flatnonzero(flat < 0)):
+        order = side[np.argsort(abs(flat[side]), kind="stable")]
+        passes += [(first == 0, order[first : first + PASS]) for first in range(0, len(order), PASS)]
+    states: Any = None
+    state, begun = psi, 0.0
+    for fresh, chosen in passes:
+        if fresh:
+            state, begun = psi, 0.0
+        lasting = flat[chosen] - begun
+
+        def coefficients(scale: float, centre: float, lasting: Array = lasting) -> Array:
+            columns = [_bessel(scale * time, tolerance / len(passes)) for time in lasting]
+            joined = np.zeros((max(map(len, columns)), len(columns)), np.complex128)
+            for column, values in zip(joined.T, columns, strict=True):
+                column[: len(values)] = values
+            return joined
+
+        def phases(scale: float, centre: float, lasting: Array = lasting) -> Array:
+            return np.exp(-1j * centre * lasting)
+
+        found = _sums(H, state, coefficients, bounds, backend, phases)
+        if states is None:
+            states = _empty_like(found, (len(flat), *found.shape[1:]))
+        states[chosen] = found
+        state, begun = found[-1], float(flat[chosen[-1]])
+    if states is None:
+        engine, block = engine_for(H, psi, backend)
+        shape = block.shape if np.ndim(psi) == 2 else block.shape[:1]
+        return engine.xp.empty((0, *shape), np.result_type(engine.dtype, np.complex64))
+    return states if when.ndim else states[0]
+
+
+def apply(
+    f: Callable[[Array], Any],
+    H: Any,
+    psi: Any,
+    *,
+    tolerance: float = 1e-12,
+    num_moments: int | None = None,
+    bounds: tuple[float, float] | None = None,
+    backend: Backend = "auto",
+) -> Any:
+    """Return f(H)|ψ⟩ for a smooth function of energy, by its Chebyshev series.
+
+    Parameters
+    ----------
+    f : callable
+        Function of an array of energies, real or complex, for example ``lambda energy: numpy.exp(-energy / 0.1)``.
+    H, psi, bounds, backend
+        As in :func:`evolve`.
+    tolerance : float
+        Of the error's norm, relative to that of |ψ⟩ and the largest |f|: the terms left out sum to less.
+    num_moments : int or None
+        Terms of the series; so many as `tolerance` asks for if None.
+
+    Returns
+    -------
+    array, shape of `psi`
+        Complex where f or |ψ⟩ or H is.
+
+    Raises
+    ------
+    ValueError
+        As :func:`evolve`; if f is not finite between the bounds, does not give one value for each energy, or is not
+        smooth: then its series, whose length `num_moments` fixes, converges slowly.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.kpm import apply
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> start = np.zeros(9)
+    >>> start[4] = 1
+    >>> square = apply(np.square, chain(9), start, backend="cpu")
+    >>> np.round(square, 12).astype(int).tolist()
+    [0, 0, 1, 0, 2, 0, 1, 0, 0]
+    """
+    tolerance = positive_number(tolerance, "tolerance")
+    count = None if num_moments is None else whole_number(num_moments, "num_moments", 1)
+
+    def coefficients(scale: float, centre: float) -> Array:
+        return series(f, scale, centre, tolerance, count)[:, None]
+
+    return _sums(H, psi, coefficients, bounds, backend)[0]
+
+
+def greens_function(
+    H: Any,
+    i: int | Sequence[int] | None,
+    j: int | Sequence[int],
+    energies: npt.ArrayLike,
+    eta: float,
+    *,
+    tolerance: float = 1e-10,
+    bounds: tuple[float, float] | None = None,
+    backend: Backend = "auto",
+) -> Any:
+    """Return entries or columns of the retarded Green's function G(E) = (E + iη − H)⁻¹.
+
+    G(E) = (a / sqrt(z² − 1)) Σ_m (2 − δ_m0) w^m T_m(H̃) with z = a (E + iη − b) and w = z − sqrt(z² − 1), |w| < 1:
+    the series of the resolvent itself, without a kernel.
+
+    Parameters
+    ----------
+    H : as in :func:`kpm_dos`
+        Shape (N, N).
+    i : int, sequence of int or None
+        Rows; None gives whole columns.
+    j : int or sequence of int
+        Columns.
+    energies : array_like, shape (E,) or ()
+        Real energies.
+    eta : float
+        η, an energy: positive for the retarded function, negative for the advanced one.
+    tolerance : float
+        Of the entries, relative to 1/abs(eta), the largest norm that G can have: the terms left out sum to less.
+    bounds, backend
+        As in :func:`evolve`.
+
+    Returns
+    -------
+    array, complex, shape (E, I, J) or, for whole columns, (E, N, J), without the axes that numbers have not
+        Entries are NumPy's; columns are CuPy's where H is applied on a GPU.
+
+    Raises
+    ------
+    ValueError
+        As :func:`evolve`; if η is zero or not finite, or a row or column not in the matrix.
+
+    Notes
+    -----
+    About ln(1/tolerance) scale/η terms, for all energies together.  Ferreira and Mucciolo, Phys. Rev. Lett. 115, 106601
+    (2015).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.kpm import greens_function
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> G = greens_function(chain(400), 200, 200, 0.0, 0.1, backend="cpu")  # -i / sqrt(4 + eta**2) in an endless chain
+    >>> bool(abs(G + 1j / np.sqrt(4.01)) < 1e-8)
+    True
+    """
+    energy = np.asarray(energies, dtype=np.float64)
+    if energy.ndim > 1 or not np.isfinite(energy).all():
+        raise ValueError(f"energies have shape {energy.shape}: give one finite number or a sequence of them")
+    if not (np.isfinite(eta) and eta != 0):
+        raise ValueError(f"eta={eta} is invalid: give a finite energy, positive for the retarded function")
+    tolerance = positive_number(tolerance, "tolerance")
+    engine = make_engine(H, backend)
+    n = engine.num_rows
+    columns = _places("j", j, n)
+    start = np.zeros((n, len(columns)), engine.dtype)
+    start[columns, np.arange(len(columns))] = 1
+    flat = energy.ravel()
+
+    def coefficients(some: slice, scale: float, centre: float) -> Array:
+        # |w| closest to 1 decides how many terms there are.
+        z = (flat[some] + 1j * eta - centre) / scale
+        root = np.sqrt(z - 1) * np.sqrt(z + 1)
+        w = z - root
+        # Σ_{m>=M} 2 |w|^m |1/root| / scale below tolerance / |η|.
+        left = np.log(tolerance * abs(root) * scale * (1 - abs(w)) / (2 * abs(eta))) / np.log(abs(w))
+        m = np.arange(max(1, math.ceil(left.max(initial=1.0))))[:, None]
+        return np.asarray((2.0 - (m == 0)) * w**m / (root * scale))
+
+    if i is None:
+        if len(flat) == 0:
+            raise ValueError("energies are empty: give at least one")
+        pieces = [
+            _sums(H, start, functools.partial(coefficients, slice(p, p + PASS)), bounds, backend)
+            for p in range(0, len(flat), PASS)
+        ]
+        found: Any = pieces[0] if len(pieces) == 1 else engine.xp.concatenate(pieces)
+        found = found.reshape(*energy.shape, *found.shape[1:])
+        return found[..., 0] if np.ndim(j) == 0 else found
+    rows = _places("i", i, n)
+
+    def work(tried: tuple[float, float]) -> Array:
+        a, b = spectrum.scaling(tried)
+        weights = coefficients(slice(None), 1 / a, b)
+        width = columns_at_once(engine, 2)
+        parts = []
+        for first in range(0, len(columns), width):
+            terms = Terms(engine, engine.xp.asarray(start[:, first : first + width]), tried)
+            wide = np.result_type(terms.dtype, np.float64)
+            entries = engine.xp.empty((TERMS_HELD, len(rows), terms.recursion.num_vectors), wide)
+            total: Any = 0
+            for m in range(len(weights)):
+                if m:
+                    terms.step()
+                entries[m % TERMS_HELD] = terms.vectors(rows=rows)
+                if m % TERMS_HELD == TERMS_HELD - 1 or m == len(weights) - 1:
+                    held = m % TERMS_HELD + 1
+                    these = engine.xp.asarray(weights[m + 1 - held : m + 1].T)
+                    total = total + these @ entries[:held].reshape(held, -1)
+            terms.finish()
+            parts.append(total.reshape(len(flat), len(rows), -1))
+        joined = engine.xp.concatenate(parts, axis=2)
+        return np.asarray(joined if engine.xp is np else joined.get())
+
+    entries = within_bounds(engine, bounds, work)
+    entries = entries.reshape(*energy.shape, len(rows), len(columns))
+    entries = entries[..., 0] if np.ndim(j) == 0 else entries
+    if np.ndim(i) == 0:
+        entries = entries.take(0, axis=energy.ndim)
+    return entries[()] if entries.ndim == 0 else entries
+
+
+#: Terms of which entries are held before they are summed.
+TERMS_HELD = 64
+
+
+def series(
+    f: Callable[[Array], Any], scale: float, centre: float, tolerance: float, num_moments: int | None = None
+) -> Array:
+    """Return c_m with f(centre + scale x) = Σ c_m T_m(x), as many as `tolerance` of the largest |f| needs."""
+    points = 64 if num_moments is None else max(64, 1 << (2 * num_moments - 1).bit_length())
+    while True:
+        x = np.cos(np.pi * (np.arange(points) + 0.5) / points)
+        values = np.asarray(f(centre + scale * x))
+        if values.shape not in ((), x.shape):
+            raise ValueError(f"f gave shape {values.shape} for {points} energies: it must give one value for each")
+        values = np.broadcast_to(values, x.shape)
+        if values.dtype.kind not in "biufc" or not np.isfinite(values).all():
+            raise ValueError(
+                f"f is not finite everywhere between {centre - scale:.6g} and {centre + scale:.6g}, where H is expanded"
+            )
+        c = _cosines(values) / points
+        c[0] /= 2
+        if num_moments is not None:
+            return c[:num_moments]
+        allowed = tolerance * abs(values).max()
+        tails = np.cumsum(abs(c[::-1]))[::-1]  # Σ_{k>=m} |c_k|
+        if tails[points // 2] <= allowed:
+            return c[: max(1, int(np.argmax(tails <= allowed)))]
+        if points >= MOST_POINTS:
+            rest = tails[points // 2] / abs(values).max()
+            raise ValueError(
+                f"f is not smooth: {points // 2:,} terms leave {rest:.1e} of it; give num_moments=, a fixed number of "
+                "terms, or a larger tolerance"
+            )
+        points *= 2
+
+
+def _cosines(values: Array) -> Array:
+    """Return 2 Σ_k values_k cos(π m (k + 1/2) / K)."""
+    from scipy.fft import dct
+
+    if values.dtype.kind == "c":
+        return np.asarray(dct(values.real, type=2) + 1j * dct(values.imag, type=2))
+    return np.asarray(dct(values.astype(np.float64), type=2))
+
+
+def _bessel(z: float, tolerance: float) -> Array:
+    """Return (2 − δ_m0) (−i)^m J_m(z) up to where the sum of all later ones is below `tolerance`."""
+    from scipy.special import jv
+
+    # J_m(z) falls faster than exponentially from m = |z| on, over some |z|^(1/3).
+    count = math.ceil(abs(z) + 20 * abs(z) ** (1 / 3) + 60)
+    m = np.arange(count)
+    values = (2.0 - (m == 0)) * jv(m, z)
+    tails = np.cumsum(abs(values[::-1]))[::-1]
+    kept = int(np.argmax(tails <= tolerance)) if tails[-1] <= tolerance else count
+    return np.asarray(values[: max(1, kept)] * np.array([1, -1j, -1, 1j])[m[: max(1, kept)] % 4])
+
+
+def _sums(
+    H: Any,
+    vectors: Any,
+    coefficients: Callable[[float, float], Array],
+    bounds: tuple[float, float] | None,
+    backend: Backend,
+    factors: Callable[[float, float], Array] | None = None,
+) -> Any:
+    """Return Σ_m c_mk T_m(H̃)|v⟩ for every k: shape (K, N, R), or (K, N) for one vector.
+
+    ``coefficients(scale, centre)`` gives c, shape (M, K), and ``factors(scale, centre)`` what to multiply each sum by.
+    """
+    engine, block = engine_for(H, vectors, backend)
+    single = getattr(vectors, "ndim", None) == 1 or (not hasattr(vectors, "ndim") and np.ndim(vectors) == 1)
+
+    def work(tried: tuple[float, float]) -> Any:
+        a, b = spectrum.scaling(tried)
+        c = coefficients(1 / a, b)
+        doubled = 2 if block.dtype.kind == "c" and engine.dtype.kind != "c" else 1
+        width = columns_at_once(engine, doubled * (2 + TOGETHER + 6 * c.shape[1]) / 2)
+        pieces = []
+        for first in range(0, block.shape[1], width):
+            terms = Terms(engine, block[:, first : first + width], tried)
+            pieces.append(summed(terms, c))
+        total = pieces[0] if len(pieces) == 1 else engine.xp.concatenate(pieces, axis=2)
+        if factors is not None:
+            total *= engine.xp.asarray(factors(1 / a, b).astype(total.dtype))[:, None, None]
+        return total
+
+    found = within_bounds(engine, bounds, work)
+    return found[:, :, 0] if single else found
+
+
+def summed(terms: Terms, coefficients: Array) -> Any:
+    """Return Σ_m c_mk T_m|v⟩ for every k, shape (K, N, R), of terms that have not begun; c has the shape (M, K).
+
+    The sums are made in the layout of the recurrence, some terms at a time, by products of matrices.
+    """
+    c = np.asarray(coefficients)
+    kinds = [(c.real, np.flatnonzero(c.real.any(axis=0))), (c.imag, np.flatnonzero(c.imag.any(axis=0)))]
+    weights = np.concatenate([part[:, columns] for part, columns in kinds], axis=1)
+    first = terms.blocks()
+    xp = terms.engine.xp
+    real = np.empty(0, terms.dtype).real.dtype
+    held = [xp.empty((TOGETHER, _flat(block, real).size), real) for block in first]
+    sums = [xp.zeros((weights.shape[1], _flat(block, real).size), real) for block in first]
+    for m in range(len(c)):
+        if m:
+            terms.step()
+        for part, block in zip(held, terms.blocks(), strict=True):
+            part[m % TOGETHER] = _flat(block, real)
+        count = m % TOGETHER + 1
+        if weights.shape[1] and (count == TOGETHER or m == len(c) - 1):
+            these = xp.asarray(weights[m + 1 - count : m + 1].T.astype(real))
+            for part, total in zip(held, sums, strict=True):
+                total += these @ part[:count]
+    terms.finish()
+
+    def vectors(number: int) -> Any:
+        blocks = [total[number].view(one.dtype).reshape(one.shape) for total, one in zip(sums, first, strict=True)]
+        return terms.vectors(blocks)
+
+    complex_sums = c.dtype.kind == "c"
+    dtype = np.result_type(terms.dtype, np.complex64) if complex_sums else terms.dtype
+    like = terms.vectors()
+    result = xp.zeros((c.shape[1], *like.shape), dtype)
+    for number, k in enumerate(kinds[0][1]):
+        result[k] += vectors(number)
+    for number, k in enumerate(kinds[1][1], len(kinds[0][1])):
+        result[k] += 1j * vectors(number)
+    return result
+
+
+def _flat(block: Any, real: Any) -> Any:
+    """Return the numbers of an array in one piece as real ones, sharing its memory."""
+    return block.reshape(-1).view(real)
+
+
+def _empty_like(array: Any, shape: tuple[int, ...]) -> Any:
+    from spectile.kpm.operators.protocol import namespace
+
+    xp: Any = namespace(array)
+    return xp.empty(shape, array.dtype)
+
+
+def _places(name: str, places: int | Sequence[int], length: int) -> Array:
+    """Return row numbers, counted from the end where negative, as an array."""
+    found = np.atleast_1d(np.asarray(places))
+    if (
+        found.ndim != 1
+        or not found.size
+        or found.dtype.kind not in "iu"
+        or not np.all((-length <= found) & (found < length))
+    ):
+        raise ValueError(f"{name}={places!r} must be whole numbers from {-length} to {length - 1}, at least one")
+    return found % length

@@ -1,0 +1,203 @@
+"""Operators whose expectation values are taken: matrices and functions of a caller, and velocities."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spectile.kpm import reference
+from spectile.kpm.operators.adopt import as_operator
+from spectile.kpm.operators.protocol import lies_on_gpu, on_host
+from spectile.kpm.operators.stored import StoredMatrix
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile.kpm.types import Array, Engine
+
+AXES = {"x": 0, "y": 1, "z": 2}
+
+
+class Observable:
+    """An operator of a caller as a function of blocks of vectors, where an engine works.
+
+    Parameters
+    ----------
+    A : matrix, object with ``@``, callable or None
+        As :func:`correlator` takes it.
+    engine : Engine
+        H.
+    name : str
+        The argument's name, for messages.
+
+    Attributes
+    ----------
+    factor : complex
+        What all products are to be multiplied by: an imaginary matrix is held as a real one.
+    """
+
+    def __init__(self, A: Any, engine: Engine, name: str) -> None:
+        self._engine, self._name, self.factor = engine, name, 1 + 0j
+        self._matrix: Any = None
+        self._function: Any = None
+        if A is None:
+            return
+        n = engine.num_rows
+        shape = getattr(A, "shape", None)
+        if shape is None and not callable(A):
+            raise TypeError(f"{name} is a {type(A).__name__}: give a matrix, an object with @, a callable or None")
+        if shape is not None and tuple(shape) != (n, n):
+            raise ValueError(f"{name} has shape {tuple(shape)} and H {(n, n)}: give an operator of the same shape")
+        held = as_operator(A) if shape is not None else None
+        if isinstance(held, TopologicalInsulator):
+            held = StoredMatrix(held.matrix())
+        if isinstance(held, StoredMatrix):
+            self._hold(held)
+        else:
+            self._function = A if shape is None else lambda block: A @ block
+            self._check()
+
+    def _hold(self, held: StoredMatrix) -> None:
+        dtype = np.result_type(held.dtype, self._engine.dtype)
+        matrix = held.on_host().csr(dtype)
+        if not np.isfinite(matrix.data).all():
+            raise ValueError(f"{self._name} holds NaN or infinity: every entry must be a finite number")
+        if dtype.kind == "c" and self._engine.dtype.kind != "c":
+            if not matrix.data.real.any():
+                matrix, self.factor = _with_data(matrix, matrix.data.imag), 1j
+            elif not matrix.data.imag.any():
+                matrix = _with_data(matrix, matrix.data.real)
+        self._matrix, self._adjoint = matrix, matrix.conj().T.tocsr()
+        if self._engine.xp is not np:
+            from cupyx.scipy import sparse
+
+            self._matrix, self._adjoint = (sparse.csr_matrix(each) for each in (self._matrix, self._adjoint))
+
+    def __call__(self, block: Any) -> Any:
+        """Return the operator over `factor` times a block, shape (N, R)."""
+        if self._matrix is not None:
+            return self._matrix @ block
+        return block if self._function is None else self._applied(block)
+
+    def adjoint(self, block: Any) -> Any:
+        """Return the adjoint of what a call applies, times a block; what is no matrix is Hermitian."""
+        return self(block) if self._matrix is None else self._adjoint @ block
+
+    def _applied(self, block: Any) -> Any:
+        image = self._function(block)
+        if getattr(image, "shape", None) != block.shape:
+            raise ValueError(
+                f"{self._name} gave shape {getattr(image, 'shape', None)} for a block of shape {block.shape}: it must "
+                "give the same"
+            )
+        return image
+
+    def _check(self) -> None:
+        """Raise where a function writes into its input, or is not Hermitian."""
+        engine = self._engine
+        phases = (reference.random_phases(seed, engine.num_rows, 1, dtype=np.complex128) for seed in (5, 6))
+        x, y = (engine.xp.asarray(each if engine.dtype.kind == "c" else each.real + each.imag) for each in phases)
+        x, y = x.astype(engine.dtype), y.astype(engine.dtype)
+        before = x.copy()
+        ax = self._applied(x)
+        if not bool((x == before).all()):
+            raise ValueError(
+                f"{self._name} writes into its input: let it leave the block as it is, and return another array"
+            )
+        ay = self._applied(y)
+        xp = engine.xp
+        one, two = complex(xp.vdot(y, ax)), complex(xp.vdot(ay, x))
+        size = sum(float(xp.linalg.norm(one)) * float(xp.linalg.norm(other)) for one, other in ((ax, y), (ay, x)))
+        if not np.isfinite(size):
+            raise ValueError(f"{self._name} gave numbers that are not finite")
+        if abs(one - two) > 1e3 * float(np.finfo(engine.dtype).eps) * size:
+            raise ValueError(f"{self._name} is not Hermitian: give it as a matrix, whose adjoint is known")
+
+
+def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.ArrayLike | None = None) -> Any:
+    """Return the velocity i [H, r] along an axis: entries i H_jk (r_k − r_j).
+
+    Parameters
+    ----------
+    H : stored matrix or TopologicalInsulator, shape (N, N)
+        As in :func:`kpm_dos`.
+    direction : {"x", "y", "z"}
+        Component of the positions.
+    positions : array_like, shape (N, d)
+        Position of each row's site.
+    periods : array_like, shape (P, d), or None
+        Vectors by which a periodic sample repeats: r_k − r_j is the shortest of its images.
+
+    Returns
+    -------
+    csr_array, complex, shape (N, N)
+        Hermitian, on the host.
+
+    Raises
+    ------
+    TypeError
+        If H is an operator without entries.
+    ValueError
+        If positions or periods do not fit, or a hop has two shortest images: take a larger sample.
+
+    Examples
+    --------
+    >>> from spectile.kpm import velocity
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> velocity(chain(3), "x", [[0.0], [1.0], [2.0]]).toarray().imag.tolist()
+    [[0.0, -1.0, 0.0], [1.0, 0.0, -1.0], [0.0, 1.0, 0.0]]
+    """
+    operator = as_operator(H)
+    if isinstance(operator, TopologicalInsulator):
+        operator = StoredMatrix(operator.matrix())
+    if not isinstance(operator, StoredMatrix):
+        raise TypeError("velocities are made from the entries of H, and this operator has none: give them as operators")
+    n = operator.shape[0]
+    r = np.asarray(on_host(positions) if lies_on_gpu(positions) else positions)
+    if r.dtype.kind not in "biuf":
+        raise TypeError(f"positions are {r.dtype}: give real numbers")
+    r = (r[:, None] if r.ndim == 1 else r).astype(np.float64)
+    if r.ndim != 2 or len(r) != n:
+        raise ValueError(f"positions have shape {r.shape}: give one row for each of the {n} rows of H")
+    if not np.isfinite(r).all():
+        raise ValueError("positions must be finite numbers")
+    axis = AXES.get(direction)
+    if axis is None or axis >= r.shape[1]:
+        raise ValueError(f'direction={direction!r} is none of the {r.shape[1]} axes of the positions: take "x" first')
+    dtype = np.result_type(operator.dtype, np.float32) if operator.dtype.kind in "fc" else np.dtype(np.float64)
+    matrix = operator.on_host().csr(dtype.newbyteorder("="))
+    row = np.repeat(np.arange(n), np.diff(matrix.indptr))
+    hops = r[matrix.indices] - r[row]
+    if periods is not None:
+        hops = _shortest(hops, periods, matrix.data != 0)
+    return _with_data(matrix, 1j * matrix.data * hops[:, axis].astype(matrix.data.real.dtype))
+
+
+def _shortest(hops: Array, periods: npt.ArrayLike, there: Array) -> Array:
+    """Return the shortest images of hops, shape (K, d); `there` says which of them must have but one."""
+    lattice = np.atleast_2d(np.asarray(periods, np.float64))
+    if lattice.ndim != 2 or lattice.shape[1] != hops.shape[1] or not np.isfinite(lattice).all():
+        raise ValueError(
+            f"periods have shape {lattice.shape}: give one vector of {hops.shape[1]} components for each direction in "
+            "which the sample repeats"
+        )
+    if np.linalg.matrix_rank(lattice) < len(lattice):
+        raise ValueError("periods are not independent: give one vector for each direction in which the sample repeats")
+    hops = hops - np.round(hops @ np.linalg.pinv(lattice)) @ lattice
+    best, lengths = hops.copy(), (hops**2).sum(axis=1)
+    second = np.full(len(hops), np.inf)
+    for shift in itertools.product((-1, 0, 1), repeat=len(lattice)):
+        if any(shift):
+            image = hops + np.array(shift) @ lattice
+            length = (image**2).sum(axis=1)
+            second = np.minimum(second, np.maximum(length, lengths))
+            closer = length < lengths
+            best[closer], lengths[closer] = image[closer], length[closer]
+    if (there & (second < lengths * (1 + 1e-9)) & (lengths > 0)).any():
+        raise ValueError("a hop goes half around the periodic sample, by either way: take a larger sample")
+    return best
+
+
+def _with_data(matrix: Any, data: Array) -> Any:
+    """Return a CSR matrix of the same places with other values."""
+    return type(matrix)((np.ascontiguousarray(data), matrix.indices, matrix.indptr), shape=matrix.shape)

@@ -1,0 +1,518 @@
+"""Linear response: correlators of two operators, and the conductivity from one set of moments.
+
+García, Covaci and Rappoport, Phys. Rev. Lett. 114, 116602 (2015), "GCR" below.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from spectile.core.device import Backend
+from spectile.core.memory import free_bytes, host_free_bytes, require_host_free
+from spectile.core.options import word
+from spectile.kpm import bounds as spectrum
+from spectile.kpm import reference
+from spectile.kpm.curves import damping
+from spectile.kpm.density import seed_of
+from spectile.kpm.iterator import Terms, columns_at_once, engine_for, within_bounds
+from spectile.kpm.moments import check_counts, make_engine, positive_number, whole_number
+from spectile.kpm.observables import Observable, velocity
+from spectile.kpm.types import Array, Engine, Kernel
+
+Formula = Literal["bastin", "greenwood"]
+#: Share of the free memory that kept vectors may take.
+SHARE = 0.5
+#: By how much the bounds are widened on either side, so that damped edges of a spectrum are integrated to their ends.
+MARGIN = 0.06
+#: Products of energies and moments that are made at a time.
+ENERGIES = 1 << 22
+
+
+class Correlator:
+    """Moments μ_mn = tr[A T_m(H̃) B T_n(H̃)]; :func:`correlator` makes it.
+
+    Attributes
+    ----------
+    moments : ndarray, shape (M, M)
+        Estimate of μ_mn, undamped; real where all of H, A, B and the vectors are.
+    moments_by_vector : ndarray, shape (R, M, M)
+        The estimate of each vector.
+    scale, centre : float
+        Of H̃ = (H − `centre`) / `scale`.
+    bounds : (float, float)
+        Energies between which the spectrum lies.
+    """
+
+    def __init__(self, moments_by_vector: Array, bounds: tuple[float, float], kernel: Kernel) -> None:
+        self.moments_by_vector, self.bounds, self.kernel = moments_by_vector, bounds, kernel
+        self.moments = moments_by_vector.mean(axis=0)
+        a, self.centre = spectrum.scaling(bounds)
+        self.scale = 1 / a
+        half = np.ones(self.num_moments)
+        half[0] = 0.5
+        self._damped = damping(kernel, self.num_moments) * half
+
+    @property
+    def num_moments(self) -> int:
+        """M."""
+        return int(self.moments.shape[0])
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+        return len(self.moments_by_vector)
+
+    def __call__(self, first: npt.ArrayLike, second: npt.ArrayLike) -> Array:
+        """Return j(E, E') = tr[A δ(E − H) B δ(E' − H)], damped and zero outside, of two arrays of energies."""
+        one, two = np.broadcast_arrays(np.asarray(first, np.float64), np.asarray(second, np.float64))
+        values = self._density(self.moments, self._scaled(one.ravel()), self._scaled(two.ravel()))
+        return values.reshape(one.shape)
+
+    def damped(self, moments: Array) -> Array:
+        """Return moments with the kernel's factors and those of the series' first terms."""
+        return moments * self._damped[:, None] * self._damped
+
+    def _scaled(self, energies: Array) -> Array:
+        return (energies - self.centre) / self.scale
+
+    def _density(self, moments: Array, x: Array, y: Array) -> Array:
+        """Return j at scaled energies, per unit of both unscaled ones."""
+        inside = (abs(x) < 1) & (abs(y) < 1)
+        x, y = np.where(inside, x, 0.0), np.where(inside, y, 0.0)
+        weight = np.where(inside, 4 / (np.pi**2 * np.sqrt(1 - x**2) * np.sqrt(1 - y**2)), 0.0) / self.scale**2
+        damped, values = self.damped(moments), np.empty(x.shape, moments.dtype)
+        for some in _slices(len(x), self.num_moments):
+            left, right = (polynomials(z[some], self.num_moments) for z in (x, y))
+            values[some] = ((left @ damped) * right).sum(axis=1)
+        return values * weight
+
+
+def correlator(
+    H: Any,
+    A: Any,
+    B: Any,
+    *,
+    num_moments: int = 256,
+    num_vectors: int = 8,
+    vectors: Any = None,
+    kernel: Kernel = "jackson",
+    rng: int | np.random.Generator | None = None,
+    bounds: tuple[float, float] | None = None,
+    backend: Backend = "auto",
+    memory_limit: int | None = None,
+) -> Correlator:
+    """Compute the moments μ_mn = tr[A T_m(H̃) B T_n(H̃)] of two operators.
+
+    Parameters
+    ----------
+    H : as in :func:`kpm_dos`
+        Shape (N, N).
+    A, B : matrix, object with ``@``, callable or None
+        Sparse or dense, shape (N, N); or what gives A times a block of vectors, shape (N, R), by ``@`` or by a call,
+        and is Hermitian.  None is the identity.
+    num_moments : int
+        M, in either direction.
+    num_vectors : int
+        R, random vectors of the trace.
+    vectors : array, shape (N, R), or None
+        Vectors to take instead: the trace is N times the mean of ⟨v|...|v⟩/⟨v|v⟩, which the rows of the identity make
+        exact, and one row of each kind where H has equivalent sites.
+    kernel : {"jackson", "lorentz", "none"} or callable
+        Damping, when the moments are summed up.
+    rng : int, Generator or None
+        Seed or generator of the random vectors.
+    bounds, backend
+        As in :func:`kpm_dos`.
+    memory_limit : int or None
+        Bytes for vectors that are kept; half of what is free if None.  With less memory the recurrence is repeated.
+
+    Returns
+    -------
+    Correlator
+
+    Raises
+    ------
+    ValueError
+        As :func:`kpm_dos`; if an operator's shape does not fit, it writes into its input, or, where it is no matrix, it
+        is not Hermitian.
+    MemoryError
+        If the moments do not fit into memory.
+
+    Notes
+    -----
+    Some of the vectors T_m A†|r⟩ are kept, as many as memory holds, and multiplied with blocks of B T_n|r⟩ as
+    matrices.  GCR, Eq. (6).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.kpm import correlator
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> mu = correlator(chain(10), None, None, num_moments=4, vectors=np.eye(10), backend="cpu").moments
+    >>> bool(abs(mu[1, 2] - (mu[0, 3] + mu[0, 1]) / 2) < 1e-12)  # T_1 T_2 = (T_3 + T_1) / 2
+    True
+    """
+    num_moments, num_vectors = check_counts(num_moments, num_vectors)
+    damping(kernel, 2)
+    if memory_limit is not None:
+        memory_limit = whole_number(memory_limit, "memory_limit", 1)
+    if vectors is None:
+        engine = make_engine(H, backend)
+        seed, given = seed_of(rng), None
+    else:
+        engine, given = engine_for(H, vectors, backend)
+        norms = (abs(given) ** 2).sum(axis=0)
+        if not bool((norms > 0).all()):
+            raise ValueError("vectors hold a column of zeros: leave it out")
+        given = given * (np.sqrt(engine.num_rows) / engine.xp.sqrt(norms)).astype(norms.dtype)
+        num_vectors = given.shape[1]
+    require_host_free(3 * 16 * num_vectors * num_moments**2, "the moments of all vectors")
+    one, two = Observable(A, engine, "A"), Observable(B, engine, "B")
+
+    def start(first: int, stop: int) -> Any:
+        if given is not None:
+            return given[:, first:stop]
+        real = engine.dtype.kind != "c"
+        block = reference.random_phases(
+            seed, engine.num_rows, stop - first, first_vector=first, real=real, dtype=engine.dtype
+        )
+        return engine.xp.asarray(block)
+
+    def work(tried: tuple[float, float]) -> Array:
+        parts: list[Array] = []
+        width = min(columns_at_once(engine, 4), 8)
+        for first in range(0, num_vectors, width):
+            block = start(first, min(num_vectors, first + width))
+            parts.append(_moments(engine, block, one, two, num_moments, tried, memory_limit))
+        return np.concatenate(parts)
+
+    used: list[tuple[float, float]] = []
+
+    def noted(tried: tuple[float, float]) -> Array:
+        used.append(tried)
+        return work(tried)
+
+    by_vector = within_bounds(engine, bounds, noted)
+    return Correlator(by_vector, used[-1], kernel)
+
+
+def _moments(
+    engine: Engine, block: Any, A: Any, B: Any, count: int, bounds: tuple[float, float], memory_limit: int | None
+) -> Array:
+    """Return μ_mn of each vector of a block, shape (R, M, M)."""
+    xp: Any = engine.xp
+    left = Terms(engine, A.adjoint(block), bounds)
+    probe = B(block)
+    n, width = block.shape
+    kinds = np.result_type(left.dtype, engine.dtype), np.result_type(probe.dtype, engine.dtype)
+    del probe
+    if memory_limit is None:
+        memory_limit = int(SHARE * (host_free_bytes() if xp is np else free_bytes()))
+    # Vectors of either kind that are kept: as many on the left as possible, up to 64 on the right.
+    held = memory_limit // (n * width * max(kind.itemsize for kind in kinds))
+    right_count = max(1, min(64, count, held // 3))
+    left_count = max(1, min(count, held - right_count))
+    lefts = xp.empty((width, left_count, n), kinds[0])
+    rights = xp.empty((width, right_count, n), kinds[1])
+    moments = np.empty((width, count, count), np.result_type(*kinds, np.float64))
+    for m in range(0, count, left_count):
+        rows = min(left_count, count - m)
+        for number in range(rows):
+            if m + number:
+                left.step()
+            xp.conj(left.vectors().T, out=lefts[:, number])
+        right = Terms(engine, block, bounds)
+        for k in range(0, count, right_count):
+            columns = min(right_count, count - k)
+            for number in range(columns):
+                if k + number:
+                    right.step()
+                rights[:, number] = B(right.vectors()).T
+            products = lefts[:, :rows] @ rights[:, :columns].swapaxes(1, 2)
+            moments[:, m : m + rows, k : k + columns] = products if xp is np else products.get()
+        right.finish()
+    left.finish()
+    factor = A.factor * B.factor
+    return moments * (factor.real if factor.imag == 0 else factor)
+
+
+class Conductivity:
+    """Static and optical conductivity at any Fermi energy and temperature; :func:`conductivity` makes it.
+
+    Attributes
+    ----------
+    correlator : Correlator
+        The moments of the two velocities.
+    area : float
+        Area or volume of the sample.
+    formula : {"bastin", "greenwood"}
+        What a call evaluates.
+    """
+
+    def __init__(self, moments: Correlator, area: float, formula: Formula) -> None:
+        self.correlator, self.area, self.formula = moments, area, formula
+
+    def __call__(self, mu: npt.ArrayLike = 0.0, temperature: float = 0.0) -> Any:
+        """Return σ at Fermi energies.
+
+        Parameters
+        ----------
+        mu : array_like
+            Fermi energies.
+        temperature : float
+            k_B T, an energy.
+
+        Returns
+        -------
+        ndarray or float, shape of `mu`
+            In e²/h times a length to the power 2 − d, so e²/h in two dimensions.
+        """
+        return self._static(self._curves, mu, temperature)[0]
+
+    def error(self, mu: npt.ArrayLike = 0.0, temperature: float = 0.0) -> Any:
+        """Return the standard error of a call's result over the vectors; NaN for one vector."""
+        count = self.correlator.num_vectors
+        if count == 1:
+            return np.full(np.shape(mu), np.nan)[()]
+        values = self._static(self._curves_by_vector, mu, temperature)
+        return (values.std(axis=0, ddof=1) / np.sqrt(count))[()]
+
+    def optical(
+        self, omega: npt.ArrayLike, mu: float = 0.0, temperature: float = 0.0, *, points: int | None = None
+    ) -> Any:
+        """Return the absorptive part of the optical conductivity at frequencies ω.
+
+        σ(ω) = (2π²/(A ω)) ∫ [f(E) − f(E + ω)] tr[v_α δ(E + ω − H) v_β δ(E − H)] dE, in the units of a call: the real
+        part of σ_αα(ω), and (σ_αβ(ω) + σ_βα(ω)*)/2 for two directions.
+
+        Parameters
+        ----------
+        omega : array_like
+            ħω, energies that are not zero.
+        mu, temperature : float
+            Fermi energy and k_B T.
+        points : int or None
+            Energies at which the integrand is taken; four times the moments if None.
+
+        Returns
+        -------
+        ndarray or number, shape of `omega`
+            Complex where two directions make it so.
+        """
+        frequencies = np.asarray(omega, np.float64)
+        if not np.isfinite(frequencies).all() or (frequencies == 0).any():
+            raise ValueError("omega must be finite and not zero: a call gives the static conductivity")
+        from scipy.special import roots_legendre
+
+        _require_temperature(temperature)
+        j = self.correlator
+        nodes, weights = roots_legendre(points or min(4 * j.num_moments, 2048))
+        reach = 40 * temperature
+        values = []
+        for w in frequencies.ravel():
+            low = max(min(mu - w, mu) - reach, j.centre - j.scale, j.centre - j.scale - w)
+            high = min(max(mu - w, mu) + reach, j.centre + j.scale, j.centre + j.scale - w)
+            half, middle = max(0.0, (high - low) / 2), (high + low) / 2
+            energies = middle + half * nodes
+            occupied = fermi(energies - mu, temperature) - fermi(energies + w - mu, temperature)
+            values.append(2 * np.pi**2 / (self.area * w) * half * (weights * occupied) @ j(energies + w, energies))
+        return np.array(values).reshape(frequencies.shape)[()]
+
+    def _static(self, curves: Callable[[Array], Array], mu: npt.ArrayLike, temperature: float) -> Array:
+        """Return the values of curves of zero temperature, shape (K, ...), at any."""
+        _require_temperature(temperature)
+        levels = np.asarray(mu, np.float64)
+        if temperature == 0:
+            return curves(levels)
+        # ∫ (−f'(E)) σ(E) dE: −f' is analytic, so that equal steps converge fast; none is wider than the grid's.
+        step = min(0.25, max(0.01, 0.5 * self._spacing / temperature))
+        t = np.arange(-40, 40 + step, step)
+        weights = step / (4 * np.cosh(t / 2) ** 2)
+        return curves(levels[..., None] + temperature * t) @ weights
+
+    @property
+    def _spacing(self) -> float:
+        """Width of the narrowest structure of a curve in energy, at the centre."""
+        return np.pi * self.correlator.scale / self.correlator.num_moments
+
+    @functools.cached_property
+    def _curves(self) -> Callable[[Array], Array]:
+        return self._zero_temperature(self.correlator.moments[None])
+
+    @functools.cached_property
+    def _curves_by_vector(self) -> Callable[[Array], Array]:
+        return self._zero_temperature(self.correlator.moments_by_vector)
+
+    def _zero_temperature(self, moments: Array) -> Callable[[Array], Array]:
+        """Return the function of Fermi energies at zero temperature, shape (K, ...) for K sets of moments."""
+        j = self.correlator
+        if self.formula == "greenwood":
+
+            def greenwood(levels: Array) -> Array:
+                x = j._scaled(levels.ravel())
+                values = [2 * np.pi**2 / self.area * j._density(each, x, x).real for each in moments]
+                return np.array(values).reshape(len(moments), *levels.shape)
+
+            return greenwood
+        from scipy.interpolate import CubicSpline
+
+        # The spectrum ends at ±FILL/(1 + MARGIN); beyond the middle of what is left there are but tails of the kernel.
+        end = np.arccos((1 + spectrum.FILL / (1 + MARGIN)) / 2)
+        theta = np.linspace(end, np.pi - end, 8 * j.num_moments)
+        rate = np.array([self._bastin(each, theta) for each in moments])
+        # Over energies from below: theta falls from π to 0.
+        integral = CubicSpline(theta, rate, axis=1).antiderivative()
+        below = integral(theta[-1])[:, None]
+
+        def bastin(levels: Array) -> Array:
+            at = np.arccos(np.clip(j._scaled(levels.ravel()), np.cos(theta[-1]), np.cos(end)))
+            return (below - integral(at)).reshape(len(moments), *levels.shape)
+
+        return bastin
+
+    def _bastin(self, moments: Array, theta: Array) -> Array:
+        """Return the integrand over θ = arccos x of Kubo and Bastin's formula, without the Fermi function."""
+        j = self.correlator
+        damped, n = j.damped(moments), np.arange(j.num_moments)
+        values = np.empty(theta.shape)
+        for some in _slices(len(theta), j.num_moments):
+            angle = theta[some, None]
+            cosines, turns = np.cos(n * angle), np.exp(1j * n * angle)
+            x, root = np.cos(angle), np.sin(angle)
+            # Of G⁺ = −2i Σ_n e^(−inθ) T_n/sin θ and its adjoint; GCR print the complex conjugate.
+            first = ((x + 1j * n * root) * turns.conj() * (cosines @ damped)).sum(axis=1)
+            second = ((x - 1j * n * root) * turns * (cosines @ damped.T)).sum(axis=1)
+            values[some] = (first + second).real
+        return 8 / (self.area * j.scale**2) * values / np.sin(theta) ** 3
+
+
+def conductivity(
+    H: Any,
+    alpha: Any = "x",
+    beta: Any = "x",
+    positions: npt.ArrayLike | None = None,
+    *,
+    periods: npt.ArrayLike | None = None,
+    area: float | None = None,
+    num_moments: int = 256,
+    num_vectors: int = 8,
+    vectors: Any = None,
+    kernel: Kernel = "jackson",
+    rng: int | np.random.Generator | None = None,
+    formula: Formula | None = None,
+    bounds: tuple[float, float] | None = None,
+    backend: Backend = "auto",
+    memory_limit: int | None = None,
+) -> Conductivity:
+    """Compute the conductivity σ_αβ of a sample for all Fermi energies and temperatures from one set of moments.
+
+    Kubo and Bastin: σ_αβ(μ) = i e² ħ/A ∫ f(E) tr[v_α δ(E − H) v_β dG⁺/dE − v_α dG⁻/dE v_β δ(E − H)] dE, for any two
+    directions; Kubo and Greenwood: σ_αα(μ) = π e² ħ/A tr[v_α δ(μ − H) v_α δ(μ − H)].
+
+    Parameters
+    ----------
+    H : as in :func:`kpm_dos`
+        Shape (N, N); a stored matrix where velocities are made from it.
+    alpha, beta : {"x", "y", "z"} or operator
+        Directions, or velocities dr/dt = i [H, r] as :func:`correlator` takes operators.
+    positions : array_like, shape (N, d), or None
+        Position of each row's site.
+    periods : array_like, shape (P, d), or None
+        Vectors by which a periodic sample repeats: each hop then goes the shortest way.
+    area : float or None
+        A, area or volume of the sample; that which d `periods` span if None.
+    num_moments, num_vectors, vectors, kernel, rng, bounds, backend, memory_limit
+        As in :func:`correlator`.
+    formula : {"bastin", "greenwood"} or None
+        Kubo and Greenwood's if None and `alpha` is `beta`, else Kubo and Bastin's.
+
+    Returns
+    -------
+    Conductivity
+        ``sigma(mu, temperature=0.0)`` in e²/h (in two dimensions), ``sigma.error(...)`` and ``sigma.optical(omega)``.
+
+    Raises
+    ------
+    ValueError
+        As :func:`correlator`; if positions are missing or not one for each row, the area is not known, or a hop of a
+        periodic sample has two shortest ways.
+
+    Notes
+    -----
+    Energies are resolved to about π/M of the bandwidth, and a conductivity needs level spacings below that.  A
+    Hamiltonian of one spin gives that of one spin.  The sign is that of v_α and v_β as above: current per field along
+    β.  GCR, Eqs. (4) to (6).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.kpm import conductivity
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> ring, sites = chain(600, periodic=True), np.arange(600.0)[:, None]
+    >>> sigma = conductivity(ring, positions=sites, periods=[[600.0]], vectors=np.eye(600)[:, :1], backend="cpu")
+    >>> float(round(sigma(5.0), 9)), bool(sigma(0.0) > 10)
+    (0.0, True)
+    """
+    operators = []
+    for name, direction in (("alpha", alpha), ("beta", beta)):
+        if isinstance(direction, str):
+            if positions is None:
+                raise ValueError(
+                    f"{name}={direction!r} needs positions=, one for each row of H: give them, or an operator"
+                )
+            operators.append(velocity(H, direction, positions, periods=periods))
+        else:
+            operators.append(direction)
+    if area is None:
+        spanned = None if periods is None else np.atleast_2d(np.asarray(periods, np.float64))
+        if spanned is None or spanned.shape[0] != spanned.shape[1]:
+            raise ValueError("area is not known: give area=, or as many periods as there are dimensions")
+        area = float(abs(np.linalg.det(spanned)))
+    area = positive_number(area, "area")
+    same = alpha is beta or (isinstance(alpha, str) and alpha == beta)
+    if formula is not None:
+        word("formula", formula, "bastin", "greenwood")
+    if formula == "greenwood" and not same:
+        raise ValueError('formula="greenwood" is for one direction: take alpha=beta, or formula="bastin"')
+    check_counts(num_moments, num_vectors)
+    damping(kernel, 2)
+    if bounds is None:
+        engine = make_engine(H, backend)
+        engine.check_hermitian()
+        bounds = spectrum.given_or_found(engine, None)
+    spectrum.scaling(bounds)
+    low, high = (float(bound) for bound in bounds)
+    more = MARGIN * (high - low) / 2
+    moments = correlator(
+        H, *operators, num_moments=num_moments, num_vectors=num_vectors, vectors=vectors, kernel=kernel, rng=rng,
+        bounds=(low - more, high + more), backend=backend, memory_limit=memory_limit,
+    )  # fmt: skip
+    return Conductivity(moments, area, formula or ("greenwood" if same else "bastin"))
+
+
+def polynomials(x: Array, count: int) -> Array:
+    """Return T_m(x) for m below `count`: shape (len(x), count)."""
+    return np.asarray(np.cos(np.arange(count) * np.arccos(x)[:, None]))
+
+
+def fermi(energy: Array, temperature: float) -> Array:
+    """Return 1/(exp(E/k_B T) + 1), a step (1/2 at zero) for zero temperature."""
+    if temperature == 0:
+        return np.heaviside(-energy, 0.5)
+    return 0.5 * (1 - np.tanh(energy / (2 * temperature)))
+
+
+def _slices(length: int, each: int) -> list[slice]:
+    """Return slices of a range whose products with `each` numbers fit into some memory."""
+    step = max(1, ENERGIES // each)
+    return [slice(first, first + step) for first in range(0, length, step)]
+
+
+def _require_temperature(temperature: float) -> None:
+    if not (np.isfinite(temperature) and temperature >= 0):
+        raise ValueError(f"temperature={temperature} is invalid: give k_B T, an energy that is not negative")

@@ -1,0 +1,159 @@
+"""Functions of a Hamiltonian against dense ones and SciPy: time evolution, any function, Green's functions."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.sparse.linalg import aslinearoperator, expm_multiply
+
+from spectile.kpm import apply, evolve, greens_function
+from spectile.kpm.operators.lattices import anderson, chain
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+
+REAL = anderson(5, disorder=2, rng=1)
+SAMPLE = TopologicalInsulator(3, 4, 3)
+FORMS = {"real": REAL, "complex": SAMPLE.matrix(), "stencil": SAMPLE, "operator": aslinearoperator(REAL)}
+
+
+def dense(H):
+    if isinstance(H, TopologicalInsulator):
+        H = H.matrix()
+    return H.toarray() if sp.issparse(H) else H @ np.eye(H.shape[0])
+
+
+def states(n, columns, kind):
+    rng = np.random.default_rng(2)
+    block = rng.standard_normal((n, columns))
+    return block if kind == "f" else block + 1j * rng.standard_normal(block.shape)
+
+
+@pytest.mark.parametrize("kind", ["f", "c"])
+@pytest.mark.parametrize("form", FORMS)
+def test_evolution_is_scipys_and_unitary(form, kind):
+    H, psi = FORMS[form], states(FORMS[form].shape[0], 2, kind)
+    times = [3.0, -1.5, 0.0, 20.0]
+    found = evolve(H, psi, times, backend="cpu")
+    assert found.shape == (4, *psi.shape) and found.dtype == np.complex128
+    matrix = sp.csr_array(dense(H))
+    for state, time in zip(found, times, strict=True):
+        exact = expm_multiply(-1j * time * matrix.astype(complex), psi.astype(complex))
+        assert np.linalg.norm(state - exact) < 1e-12 * np.linalg.norm(psi) * max(1, abs(time))
+        np.testing.assert_allclose(np.linalg.norm(state, axis=0), np.linalg.norm(psi, axis=0), rtol=1e-12)
+
+
+def test_many_times_in_passes_a_far_offset_and_one_state():
+    H = chain(60) + 50 * sp.eye_array(60)
+    psi = states(60, 1, "c")[:, 0]
+    times = np.random.default_rng(3).permutation(np.linspace(-4, 6, 45))
+    found = evolve(H, psi, times, backend="cpu")
+    energies, vectors = np.linalg.eigh(dense(H))
+    exact = np.exp(-1j * np.outer(times, energies)) * (vectors.T @ psi) @ vectors.T
+    np.testing.assert_allclose(found, exact, atol=1e-11)
+    np.testing.assert_allclose(
+        evolve(H, psi, 2.0, backend="cpu"), expm_multiply(-2j * H.astype(complex), psi), atol=1e-11
+    )
+    assert evolve(H, psi, [], backend="cpu").shape == (0, 60)
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-6, 1e-10])
+def test_the_error_is_below_the_tolerance(tolerance):
+    psi = states(125, 3, "f")
+    energies, vectors = np.linalg.eigh(REAL.toarray())
+    found = evolve(REAL, psi, 7.0, tolerance=tolerance, backend="cpu")
+    exact = vectors @ (np.exp(-7j * energies)[:, None] * (vectors.T @ psi))
+    assert np.all(np.linalg.norm(found - exact, axis=0) <= tolerance * np.linalg.norm(psi, axis=0))
+
+    def f(energy):
+        return np.exp(-3 * energy)
+
+    found = apply(f, REAL, psi, tolerance=tolerance, backend="cpu")
+    error = np.linalg.norm(found - vectors @ (f(energies)[:, None] * (vectors.T @ psi)), axis=0)
+    assert np.all(error <= tolerance * f(energies.min() - 1) * np.linalg.norm(psi, axis=0))
+
+
+@pytest.mark.parametrize("kind", ["f", "c"])
+@pytest.mark.parametrize("form", FORMS)
+def test_functions_are_those_of_the_eigenvalues(form, kind):
+    H, psi = FORMS[form], states(FORMS[form].shape[0], 3, kind)
+    energies, vectors = np.linalg.eigh(dense(H))
+    for f, real in (
+        (np.cos, True),
+        (lambda energy: 1 / (energy - 2 - 3j), False),
+        (lambda energy: energy**3 - 1, True),
+        (lambda energy: 2.5, True),
+    ):
+        exact = vectors @ (np.broadcast_to(f(energies), energies.shape)[:, None] * (vectors.conj().T @ psi))
+        found = apply(f, H, psi, backend="cpu")
+        np.testing.assert_allclose(found, exact, atol=1e-9)
+        assert (found.dtype.kind == "f") == (real and kind == "f" and form in ("real", "operator"))
+    np.testing.assert_allclose(apply(lambda e: e, H, psi, num_moments=2, backend="cpu"), dense(H) @ psi, atol=1e-11)
+    single = apply(np.cos, H.astype("float32") if form == "real" else H, psi.astype("complex64"), backend="cpu")
+    assert single.dtype == (np.complex64 if form == "real" else np.complex128)
+
+
+def test_a_partition_function_of_heisenbergs_chain():
+    # Eight spins 1/2 in a ring, by two-site exchanges: S·S' = (P − 1/2)/2.
+    sites = 8
+    index = np.arange(2**sites)
+    H = sp.csr_array((2**sites, 2**sites))
+    for site in range(sites):
+        other = (site + 1) % sites
+        differ = ((index >> site) ^ (index >> other)) & 1
+        swapped = index ^ (differ << site) ^ (differ << other)
+        H = (
+            H
+            + sp.csr_array((np.full(index.size, 0.5), (index, swapped)), shape=H.shape)
+            - 0.25 * sp.eye_array(index.size)
+        )
+    energies = np.linalg.eigvalsh(H.toarray())
+    for beta in (0.5, 2.0):
+        thermal = apply(lambda e, beta=beta: np.exp(-beta * e), H, np.eye(256), tolerance=1e-15, backend="cpu")
+        partition = np.trace(thermal)
+        assert partition == pytest.approx(np.exp(-beta * energies).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("eta", [0.3, -0.2])
+def test_greens_functions_are_inverses(form, eta):
+    H = FORMS[form]
+    n = H.shape[0]
+    energies = [-2.0, 0.1, 30.0]
+    exact = np.array([np.linalg.inv((energy + 1j * eta) * np.eye(n) - dense(H)) for energy in energies])
+    rows, columns = [0, 7, -1], [3, 4]
+    np.testing.assert_allclose(
+        greens_function(H, rows, columns, energies, eta, backend="cpu"), exact[:, rows][:, :, columns], atol=1e-9
+    )
+    np.testing.assert_allclose(
+        greens_function(H, None, columns, energies, eta, backend="cpu"), exact[:, :, columns], atol=1e-9
+    )
+    one = greens_function(H, 5, 6, 0.1, eta, backend="cpu")
+    assert np.ndim(one) == 0 and abs(one - exact[1, 5, 6]) < 1e-9
+    assert greens_function(H, 5, [6], 0.1, eta, backend="cpu").shape == (1,)
+    assert greens_function(H, [5], 6, [0.1], eta, backend="cpu").shape == (1, 1)
+    np.testing.assert_allclose(greens_function(H, None, 6, 0.1, eta, backend="cpu"), exact[1, :, 6], atol=1e-9)
+
+
+def test_columns_at_many_energies_are_the_entries():
+    energies = np.linspace(-5, 5, 37)
+    columns = greens_function(REAL, None, [2, 9], energies, 0.5, backend="cpu")
+    np.testing.assert_allclose(
+        columns, greens_function(REAL, range(125), [2, 9], energies, 0.5, backend="cpu"), atol=1e-9
+    )
+
+
+def test_bad_input_is_one_sentence():
+    psi = np.ones(125)
+    for call, message in (
+        (lambda: evolve(REAL, psi, [1, np.nan], backend="cpu"), "times have shape"),
+        (lambda: evolve(REAL, psi, 1, tolerance=0, backend="cpu"), "tolerance = 0"),
+        (lambda: evolve(REAL, psi[:-1], 1, backend="cpu"), "one row for each of the 125"),
+        (lambda: evolve(REAL, psi, 1, bounds=(-1, 1), backend="cpu"), "leaves the bounds"),
+        (lambda: apply(lambda e: 1.0 * (e < 0), REAL, psi, backend="cpu"), "f is not smooth"),
+        (lambda: apply(lambda e: 1 / (e - 100) ** 0.5, REAL, psi, backend="cpu"), "not finite"),
+        (lambda: apply(lambda e: e[:3], REAL, psi, backend="cpu"), "one value for each"),
+        (lambda: greens_function(REAL, 0, 0, 1.0, 0.0, backend="cpu"), "eta=0"),
+        (lambda: greens_function(REAL, 125, 0, 1.0, 0.1, backend="cpu"), "i=125"),
+        (lambda: greens_function(REAL, 0, [], 1.0, 0.1, backend="cpu"), "j="),
+        (lambda: greens_function(REAL, 0, 1.5, 1.0, 0.1, backend="cpu"), "j=1.5"),
+    ):
+        with np.errstate(invalid="ignore"), pytest.raises(ValueError, match=message):
+            call()
