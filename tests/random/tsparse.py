@@ -248,12 +248,14 @@ def _kinds(a: Sparse, b: Sparse) -> str:
 
 
 def _narrow(a: Sparse, b: Sparse) -> bool:
-    return np.result_type(a.matrix.dtype, b.matrix.dtype) in (np.float16, np.float32)
+    return np.result_type(a.matrix.dtype, b.matrix.dtype) in (np.float16, np.float32, np.complex64)
 
 
 def _may_refuse(refused: Refused, a: Sparse, b: Sparse, keywords: dict[str, Any]) -> bool:
     kind, precision = _kinds(a, b), keywords.get("precision")
-    if kind in ("complex", "longdouble"):
+    if kind == "longdouble":
+        return True
+    if kind == "complex" and (precision in ("tf32", "float16") or keywords.get("backend") == "cuda"):
         return True
     if isinstance(refused.error, MemoryError):
         return bool(keywords.get("memory_limit", 10**9) < 10**8)
@@ -261,7 +263,9 @@ def _may_refuse(refused: Refused, a: Sparse, b: Sparse, keywords: dict[str, Any]
     largest = float(sizes.max(initial=0))
     entries = max(float(np.max(x.sizes, initial=0)) for x in (a, b))
     if kind == "integer" and precision is None:
-        return largest > 2**53 or entries > 2**53
+        narrow = all(np.can_cast(x.matrix.dtype, np.int32) for x in (a, b))
+        most = 2**31 if narrow else 2**53 if keywords.get("backend") == "cuda" else 2**63
+        return max(largest, entries) >= most * (1 - 2.0**-20)
     if precision == "float64":
         return False
     top = 3.4e38 / 2
@@ -279,7 +283,7 @@ def _product(a: Sparse, b: Sparse) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _dense(c: Any) -> np.ndarray:
-    dense = np.zeros(c.shape, np.longdouble)
+    dense = np.zeros(c.shape, np.clongdouble if c.dtype.kind == "c" else np.longdouble)
     rows = np.repeat(np.arange(c.shape[0]), np.diff(host(c.indptr)))
     dense[rows, host(c.indices)] = host(c.data)
     return dense
@@ -287,7 +291,6 @@ def _dense(c: Any) -> np.ndarray:
 
 def _check(c: Any, a: Sparse, b: Sparse, precision: str | None, place: Place) -> None:
     kind = _kinds(a, b)
-    holds(kind != "complex", "complex factors are multiplied")
     m, n = a.exact.shape[0], b.exact.shape[1]
     holds(c.format == "csr" and c.shape == (m, n), f"C is {c.format} of shape {c.shape}, not csr of {(m, n)}")
     arrays = isinstance(a.matrix, sp.sparray) or isinstance(b.matrix, sp.sparray)
@@ -313,17 +316,20 @@ def _check(c: Any, a: Sparse, b: Sparse, precision: str | None, place: Place) ->
         return
     if kind == "integer" and precision is None:
         off = found != exact.astype(np.longdouble)
-        holds(c.dtype == np.float64 and not off.any(), f"integers: {found[off][:1]}, not {exact[off][:1]}")
+        narrow = all(np.can_cast(x.matrix.dtype, np.int32) for x in (a, b))
+        holds(c.dtype == (np.int32 if narrow else np.int64), f"C of integers is {c.dtype}")
+        holds(not off.any(), f"integers: {found[off][:1]}, not {exact[off][:1]}")
         return
     if precision is None:
         precision = "float32" if _narrow(a, b) or (kind == "bool") else "float64"
-    holds(c.dtype == ("float64" if precision == "float64" else "float32"), f"C is {c.dtype} for {precision}")
+    wide, single = ("complex128", "complex64") if kind == "complex" else ("float64", "float32")
+    holds(c.dtype == (wide if precision == "float64" else single), f"C is {c.dtype} for {precision}")
     unit, rounded = UNITS[precision]
     if precision == "float32" and _narrow(a, b) and not a.duplicates and not b.duplicates:
         rounded = 0.0
-    exact, sizes = exact.astype(np.longdouble), sizes.astype(np.longdouble)
+    exact, sizes = exact.astype(found.dtype), sizes.astype(np.longdouble)
     count = (a.stored.astype(np.float64) @ b.stored.astype(np.float64)) + a.duplicates + b.duplicates + 3
-    least = 2.0**-1074 if precision == "float64" else 2.0**-149
+    least = (2.0**-1074 if precision == "float64" else 2.0**-149) * (4 if kind == "complex" else 1)
     if precision == "float32" and rounded:
         # Inputs that leave the range below are rounded to its grid.
         tops = max(float(a.sizes.max(initial=0)), float(b.sizes.max(initial=0)), 1.0)
@@ -333,7 +339,7 @@ def _check(c: Any, a: Sparse, b: Sparse, precision: str | None, place: Place) ->
         least = 2.0**-149 * (2 * tops + 1) if precision == "tf32" else 2.0**-149 * 4
     allowed = (count * unit + 2.5 * rounded) * sizes + count * least
     largest = float(np.finfo(c.dtype).max)
-    finite = np.isfinite(found.astype(float))
+    finite = np.isfinite(found.astype(complex if kind == "complex" else float))
     overflow = ~finite & (sizes < largest / 4)
     holds(not overflow.any(), f"C holds {found[overflow][:1]}, not {exact[overflow][:1]}")
     error = np.where(finite, np.abs(found - exact), 0)

@@ -2,43 +2,76 @@
 
 from __future__ import annotations
 
-from numbers import Real
+from numbers import Integral, Number, Real
 from typing import Any
+
+import numpy as np
 
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
 from spectile.core.options import flag
 from spectile.core.threads import num_threads
-from spectile.tsparse.matrices import as_boolean, both_boolean, both_integer, check_pair, choose_precision
-from spectile.tsparse.types import PrecisionName, SymbolicProduct
+from spectile.tsparse.matrices import as_boolean, both_boolean, check_beside, check_pair, choose_precision
+from spectile.tsparse.selection import Wanted
+from spectile.tsparse.semirings import SemiringName, lookup_semiring, precision_of
+from spectile.tsparse.types import Precision, PrecisionName, SymbolicProduct
 
 
 def spgemm(
     A: Any,
     B: Any,
     *,
+    semiring: SemiringName = "plus_times",
+    mask: Any = None,
+    complement: bool = False,
+    alpha: complex = 1,
+    beta: complex = 0,
+    C: Any = None,
+    prune: float | None = None,
+    top_n: int | None = None,
     precision: PrecisionName | None = None,
     memory_limit: int | None = None,
     check_finite: bool = True,
     backend: Backend = "auto",
 ) -> Any:
-    """Multiply two sparse matrices: C = A B.
+    """Multiply two sparse matrices: C = A B, over a semiring, and return what is wanted of it.
 
     Parameters
     ----------
     A : sparse matrix or array, shape (m, k)
-        Of `scipy.sparse` or `cupyx.scipy.sparse`, any format, real, integer or Boolean.  Rows may be empty or unsorted.
-        Duplicates are summed, in float64 whatever the `precision`, and integers exactly; True and True is True.
+        Of `scipy.sparse` or `cupyx.scipy.sparse`, any format, real, complex, integer or Boolean.  Rows may be empty or
+        unsorted.  Duplicates are summed, in double precision whatever the `precision`, and integers exactly; True and
+        True is True.
     B : sparse matrix or array, shape (k, n)
         Of the same library as `A`.
+    semiring : {"plus_times", "min_plus", "max_plus", "max_min", "or_and", "any_pair", "plus_pair"}
+        What is added and what is multiplied; an entry that is not stored is the identity of the addition.
+        ``min_plus``, ``max_plus`` (lengths of paths) and ``max_min`` (widths) are of real numbers and integers.
+        ``or_and`` is of Booleans: what is not 0 is True.  ``any_pair`` gives True where A and B meet, ``plus_pair``
+        how often, int64; both read no values.
+    mask : sparse matrix or array, shape (m, n), optional
+        Only entries of C are made that the mask holds and that are not 0 in it; they cost what their products cost, by
+        rows or by columns of B, whichever is less.
+    complement : bool, default False
+        Whether those entries are dropped instead, and all others made.
+    alpha, beta : number, default 1 and 0
+        The result is ``alpha A B + beta C`` (``plus_times`` of real and complex numbers).
+    C : sparse matrix or array, shape (m, n), optional
+        What is added; entries outside of the mask are dropped from it, too.
+    prune : float, optional
+        Entries of the result below it in absolute value are dropped (`error_bound` tells what that changes).
+    top_n : int, optional
+        Of each row the so many largest entries are kept, in the order of their columns; complex ones by absolute value,
+        and of equal ones those of the least columns.  Neither this nor `prune` keeps more than a few rows of the whole
+        product at a time.
     precision : {"float64", "float32", "tf32", "float16"}, optional
         Also spelled fp64, fp32 and fp16.  By default that of the values: float32 where both factors hold float32 (or
-        NumPy's rules of types give float16 or float32), else float64.  By default integers are multiplied exactly in
-        float64, or refused, and two Boolean factors give a Boolean C.  ``float64`` and ``float32``: that arithmetic
-        throughout.  ``tf32``, ``float16``: inputs rounded to 11 significant bits, products and sums in float32 (the
-        mixed precision of tensor cores).  For ``float16`` each entry keeps its own power of two; where an entry leaves
-        the range of float32 or is above 2**48, rows of A and columns of B are scaled by powers of two, and C is scaled
-        back.
+        NumPy's rules of types give float16, float32 or complex64), else float64.  By default integers are multiplied
+        exactly, or refused, and two Boolean factors give a Boolean C.  ``float64`` and ``float32``: that arithmetic
+        throughout, of real and imaginary parts where a factor is complex.  ``tf32``, ``float16``: inputs rounded to 11
+        significant bits, products and sums in float32 (the mixed precision of tensor cores).  For ``float16`` each
+        entry keeps its own power of two; where an entry leaves the range of float32 or is above 2**48, rows of A and
+        columns of B are scaled by powers of two, and C is scaled back.
     memory_limit : int, optional
         Bytes that the product may use beside A, B and C, copies of A and B in another format, order or type included.
         It is respected by using fewer threads (CPU) or chunks of rows (GPU).
@@ -46,26 +79,29 @@ def spgemm(
         Whether entries that are NaN or infinite are refused.  If not, entries of C are what IEEE arithmetic makes of
         them.
     backend : {"auto", "cpu", "cuda"}
-        ``auto``: CUDA for matrices on a GPU or if there is a device, and the CPU otherwise.
+        ``auto``: CUDA for matrices on a GPU or if there is a device, and the CPU otherwise, and for complex factors and
+        whatever is more than the product of two matrices, which a GPU does not make.
 
     Returns
     -------
     C : CSR matrix or array, shape (m, n)
         Of the library of `A`: an array if `A` or `B` is an array, and a matrix if both are matrices.  Indices are
         sorted, and of 64 bits where C has 2**31 columns or entries, or more.  Values are float64 for
-        ``precision="float64"`` and float32 otherwise, and Boolean for Boolean factors without a `precision`.  The
-        pattern is structural: an entry whose terms cancel is stored as 0.  The same call gives the same bits every
-        time, whatever the number of threads and the memory limit.
+        ``precision="float64"`` and float32 otherwise, complex128 and complex64 where a factor is complex.  Without a
+        `precision` they are Boolean for Boolean factors, and of integers int32 where that holds both types of values,
+        else int64.  The pattern is structural: an entry whose terms cancel is stored as 0, unless it is pruned.  The
+        same call gives the same bits every time, whatever the number of threads and the memory limit.
 
     Raises
     ------
     TypeError
-        If a factor is not sparse or not real or holds a masked array, or long doubles that float64 does not hold, or
-        the factors are of different libraries.
+        If the values of a factor have no identity of the semiring, or a factor is not sparse or not of numbers or holds
+        a masked array, or long doubles that float64 does not hold, or the factors are of different libraries.
     ValueError
-        If the shapes or the lengths of arrays do not fit, an index is out of range, an entry is NaN or infinite,
-        float16 cannot hold a row, sums of the sizes of products of integers reach 2**53 and no `precision` is named,
-        or a factor is on a GPU that is not the current one.
+        If the shapes, of the mask and of C too, or the lengths of arrays do not fit, an index is out of range, an entry
+        is NaN or infinite, float16 cannot hold a row, a complex factor meets tf32 or float16, sums of the sizes of
+        products of integers are beyond their type (on a GPU, beyond 2**53) and no `precision` is named, or a factor is
+        on a GPU that is not the current one.
     MemoryError
         If `memory_limit` is too small for one row; the message names what suffices.
     KeyboardInterrupt
@@ -97,19 +133,81 @@ def spgemm(
     chosen_backend = choose_backend(backend, on_gpu)
     _check_limit(memory_limit)
     chosen = choose_precision(A, B, precision)
-    options: dict[str, Any] = {
-        "exact": precision is None and both_integer(A, B),
-        "check_finite": flag("check_finite", check_finite),
-    }
+    check_finite, complement = flag("check_finite", check_finite), flag("complement", complement)
+    ring = lookup_semiring(semiring)
+    wanted = Wanted(ring, mask, complement, alpha, beta, C, prune, top_n)
+    if backend == "auto" and not on_gpu and (chosen.dtype.kind == "c" or not wanted.all_of_it):
+        chosen_backend = "cpu"
+    if not wanted.all_of_it:
+        chosen = precision_of(ring, chosen, precision is not None, (A.dtype, B.dtype))
+        _check_wanted(A, B, wanted, chosen)
+        return _spgemm_wanted(A, B, wanted, chosen, precision, memory_limit, check_finite, chosen_backend == "cuda")
+    _check_complement(wanted)
     if chosen_backend == "cuda":
         from spectile.tsparse.cuda import run as gpu
 
-        C = gpu.spgemm(A, B, chosen, memory_limit, host=not on_gpu, **options)
+        C = gpu.spgemm(A, B, chosen, memory_limit, host=not on_gpu, check_finite=check_finite)
     else:
         from spectile.tsparse.cpu import run as cpu
 
-        C = cpu.spgemm(A, B, chosen, memory_limit, **options)
+        C = cpu.spgemm(A, B, chosen, memory_limit, check_finite=check_finite)
     return as_boolean(C) if precision is None and both_boolean(A, B) else C
+
+
+def _spgemm_wanted(
+    A: Any,
+    B: Any,
+    wanted: Wanted,
+    chosen: Precision,
+    precision: str | None,
+    memory_limit: int | None,
+    check_finite: bool,
+    cuda: bool,
+) -> Any:
+    """Return what is wanted of a product."""
+    if cuda:
+        raise TypeError('on a GPU there are sums of products alone: copy A and B to the host, or name backend="cpu"')
+    from spectile.tsparse.cpu import wanted as cpu
+
+    result = cpu.spgemm(A, B, chosen, memory_limit, wanted, check_finite=check_finite)
+    booleans = wanted.semiring.name == "plus_times" and precision is None and both_boolean(A, B)
+    return as_boolean(result) if booleans else result
+
+
+def _check_complement(wanted: Wanted) -> None:
+    if wanted.complement and wanted.mask is None:
+        raise ValueError("complement is True and there is no mask: name the mask that is complemented")
+    if (wanted.C is None) != (wanted.beta == 0):
+        given, missing = ("C", "beta") if wanted.beta == 0 else ("beta", "C")
+        raise ValueError(f"{given} is given without {missing}: alpha A B + beta C needs both")
+
+
+def _check_wanted(A: Any, B: Any, wanted: Wanted, precision: Precision) -> None:
+    """Raise where options contradict each other or the factors."""
+    _check_complement(wanted)
+    shape = A.shape[0], B.shape[1]
+    for name, matrix in (("mask", wanted.mask), ("C", wanted.C)):
+        if matrix is not None:
+            check_beside(name, matrix, A, shape)
+    if wanted.alpha != 1 or wanted.C is not None:
+        if wanted.semiring.name != "plus_times" or precision.dtype.kind not in "fc" or both_boolean(A, B):
+            raise ValueError(
+                "alpha, beta and C are of plus_times of real and complex numbers: "
+                'leave them out, or name precision="float64"'
+            )
+        numbers = [("alpha", wanted.alpha), ("beta", wanted.beta)]
+        for name, number in numbers:
+            if not isinstance(number, Number) or not np.isfinite(number):
+                raise ValueError(f"{name} is {number!r}; give a finite number")
+        kinds = [("C", wanted.C.dtype)] if wanted.C is not None else []
+        kinds += [(name, np.asarray(number).dtype) for name, number in numbers]
+        for name, kind in kinds:
+            if kind.kind == "c" and precision.dtype.kind != "c":
+                raise TypeError(f"{name} is complex and the product is real: convert A with .astype(complex)")
+    if wanted.prune is not None and (not isinstance(wanted.prune, Real) or not 0 <= wanted.prune < np.inf):
+        raise ValueError(f"prune is {wanted.prune!r}; give the size below which entries are dropped, 0 or more")
+    if wanted.top_n is not None and (not isinstance(wanted.top_n, Integral) or wanted.top_n < 1):
+        raise ValueError(f"top_n is {wanted.top_n!r}; give the number of entries of a row that are kept, 1 or more")
 
 
 def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backend = "auto") -> SymbolicProduct:
@@ -157,8 +255,8 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     return cpu.analyse(A, B, memory_limit)
 
 
-def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None) -> Any:
-    """Bound the rounding error of each entry of ``spgemm(A, B, precision=precision)``.
+def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None, prune: float | None = None) -> Any:
+    """Bound the error of each entry of ``spgemm(A, B, precision=precision, prune=prune)``.
 
     Parameters
     ----------
@@ -166,13 +264,16 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None) -> An
         The factors.
     precision : str
         As for :func:`spgemm`.
+    prune : float, optional
+        As for :func:`spgemm`: an entry that it drops is wrong by its size, too.
 
     Returns
     -------
     CSR array, float64
-        On the pattern of C: ``|dA| |B| + |A'| |dB| + gamma |A'| |B'|``, where A' and B' are the rounded inputs, dA and
-        dB what the rounding changed, and ``gamma = n u / (1 - n u)`` for the n products of the entry and the unit
-        roundoff u of the sum (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 3.1).
+        On the pattern of the whole product, pruned entries among them: ``|dA| |B| + |A'| |dB| + gamma |A'| |B'|``,
+        where A' and B' are the rounded inputs, dA and dB what the rounding changed, and ``gamma = n u / (1 - n u)`` for
+        the n products of the entry and the unit roundoff u of the sum (N. J. Higham, Accuracy and Stability of
+        Numerical Algorithms, 3.1).
 
     Raises
     ------
@@ -191,7 +292,13 @@ def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None) -> An
     chosen = choose_precision(A, B, precision)
     left, right = operands(A, B)
     pattern = cpu.symbolic(left, right)
-    bound = bounds.error_bound(left, right, chosen, rounded(left, right, chosen), pattern.values)
+    if chosen.dtype.kind == "i":
+        bound = np.zeros(pattern.nnz)
+    else:
+        bound = bounds.error_bound(left, right, chosen, rounded(left, right, chosen), pattern.values)
+    if prune is not None:
+        size = np.abs(pattern.multiply(A, B, precision=precision).data.astype(np.result_type(chosen.dtype, np.float64)))
+        bound[size < prune] += size[size < prune]
     return sp.csr_array((bound, pattern.indices, pattern.indptr), shape=pattern.shape)
 
 

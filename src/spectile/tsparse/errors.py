@@ -8,7 +8,7 @@ import numpy as np
 
 from spectile.core.pointers import address
 
-_FLOATS = {np.dtype("float32"), np.dtype("float64")}
+_FLOATS = {np.dtype(char) for char in "fdFD"}
 
 
 def bad_pointer(name: str) -> ValueError:
@@ -26,11 +26,12 @@ def beyond_float64(name: str, dtype: Any) -> TypeError:
     return TypeError(f"{name} holds {dtype} values that float64 does not hold: round them with .astype('float64')")
 
 
-def inexact() -> ValueError:
-    """Sums of integers are beyond what float64 holds."""
+def inexact(most: int, kind: str) -> ValueError:
+    """Sums of integers are beyond what their type holds."""
+    wider = "convert the factors to int64, or " if kind == "int32" else ""
     return ValueError(
-        "sums of integers may exceed 2**53, beyond which float64 does not hold every integer: "
-        'name precision="float64" to have them rounded'
+        f"sums of integers may exceed {most}, the largest that {kind} holds exactly: "
+        f'{wider}name precision="float64" to have them rounded'
     )
 
 
@@ -52,7 +53,7 @@ def other_device(made: int, current: int) -> ValueError:
     )
 
 
-def not_finite(name: str, value: float, row: int, column: int) -> ValueError:
+def not_finite(name: str, value: complex, row: int, column: int) -> ValueError:
     """An entry of factor `name` is NaN or infinite."""
     return ValueError(f"{name} holds {value} at row {row}, column {column}: remove or replace it")
 
@@ -92,8 +93,11 @@ def check_values(
         if array.shape != shape:
             entries = f"{shape[0]} entries" if len(shape) == 1 else f"values of shape {shape}"
             raise ValueError(f"{name} has shape {array.shape}; the analysed pattern has {entries}")
-        if array.dtype.char not in "fd" or not array.dtype.isnative or array.dtype != data_a.dtype:
-            raise TypeError(f"{name} is {array.dtype}: data_a, data_b and out are all float32 or all float64")
+        if array.dtype.char not in "fdFD" or not array.dtype.isnative or array.dtype != data_a.dtype:
+            raise TypeError(
+                f"{name} is {array.dtype}: data_a, data_b and out are all float32 or all float64, "
+                "or all complex64 or all complex128"
+            )
         if not array.flags.c_contiguous:
             raise ValueError(f"{name} is not contiguous: copy it")
         if not (array.flags.aligned if isinstance(array, np.ndarray) else _plain(array)):

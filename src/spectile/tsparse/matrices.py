@@ -10,7 +10,7 @@ import numpy as np
 
 from spectile.core.cupy_parts import csr_matrix
 from spectile.tsparse import errors
-from spectile.tsparse.types import Precision, lookup
+from spectile.tsparse.types import COMPLEX, INTEGER, Precision, lookup
 
 LARGEST_INTEGER = 2**53  # up to which float64 holds every integer
 _ON_GPU = "cupyx.scipy.sparse"  # the library of matrices on a GPU
@@ -25,6 +25,15 @@ def check_pair(A: Any, B: Any) -> bool:
     if A.shape[1] != B.shape[0]:
         raise ValueError(f"A has shape {A.shape} and B {B.shape}: the columns of A must be the rows of B")
     return kind == _ON_GPU
+
+
+def check_beside(name: str, matrix: Any, A: Any, shape: tuple[int, int]) -> None:
+    """Raise where a mask or a matrix that is added does not belong to a product."""
+    kind, other = _kind(name, matrix), _kind("A", A)
+    if kind != other:
+        raise TypeError(f"A is of {other} and {name} of {kind}: bring both to one library first")
+    if tuple(matrix.shape) != shape:
+        raise ValueError(f"{name} has shape {tuple(matrix.shape)}, and the product of A and B has {shape}")
 
 
 @functools.cache
@@ -43,7 +52,7 @@ def on_gpu(matrix: Any) -> bool:
 
 
 def _kind(name: str, matrix: Any) -> str:
-    """Return the library of a factor, which is sparse, of two dimensions and real."""
+    """Return the library of a factor, which is sparse, of two dimensions and of numbers."""
     kind = _library(type(matrix))  # type: ignore[arg-type]  # types are hashable
     if kind is None:
         raise TypeError(
@@ -53,33 +62,38 @@ def _kind(name: str, matrix: Any) -> str:
         raise ValueError(f"{name} has {matrix.ndim} dimension(s); a product of matrices needs 2")
     if kind != _ON_GPU and isinstance(getattr(matrix, "data", None), np.ma.MaskedArray):
         raise TypeError(f"{name} holds a masked array, whose mask a product would lose: fill it or drop what is masked")
-    if matrix.dtype.kind not in "bifu":
-        raise TypeError(
-            f"{name} holds {matrix.dtype} values; sparse products here are real: "
-            "multiply real and imaginary parts apart"
-        )
+    if matrix.dtype.kind not in "bifuc":
+        raise TypeError(f"{name} holds {matrix.dtype} values: convert them to numbers with .astype(...)")
     return kind
 
 
 def choose_precision(A: Any, B: Any, name: str | None) -> Precision:
-    """Return the precision called `name`, or that of the values: float32 where NumPy's rules give it, else float64."""
-    return _default_precision(A.dtype, B.dtype) if name is None else lookup(name)
+    """Return the precision called `name`, or that of the values: of single precision where NumPy's rules give it."""
+    if name is None:
+        return _default_precision(A.dtype, B.dtype)
+    chosen = lookup(name)
+    if "c" not in (A.dtype.kind, B.dtype.kind):
+        return chosen
+    if chosen.name not in COMPLEX:
+        raise ValueError(f'precision="{chosen.name}" is of real factors; complex ones have {" and ".join(COMPLEX)}')
+    return COMPLEX[chosen.name]
 
 
 @functools.cache
 def _default_precision(a: np.dtype, b: np.dtype) -> Precision:
-    narrow = a == b == np.bool_ or np.result_type(a, b) in (np.float16, np.float32)
-    return lookup("float32" if narrow else "float64")
+    if a == b == np.bool_:
+        return lookup("float32")
+    if a.kind in "biu" and b.kind in "biu":
+        fits = all(np.can_cast(kind, np.int32) for kind in (a, b))
+        return INTEGER["int32" if fits else "int64"]
+    kind = np.result_type(a, b)
+    name = "float32" if kind in (np.float16, np.float32, np.complex64) else "float64"
+    return COMPLEX[name] if kind.kind == "c" else lookup(name)
 
 
 def both_boolean(A: Any, B: Any) -> bool:
     """Return whether the product is a product of patterns."""
     return bool(A.dtype.kind == B.dtype.kind == "b")
-
-
-def both_integer(A: Any, B: Any) -> bool:
-    """Return whether sums are integers."""
-    return A.dtype.kind in "biu" and B.dtype.kind in "biu" and not both_boolean(A, B)
 
 
 def index_type(columns: int) -> type[np.signedinteger]:
@@ -92,8 +106,8 @@ def largest_integer(data: Any) -> int:
     return max(int(data.max()), -int(data.min())) if data.size else 0
 
 
-def require_exact(largest: tuple[int, int], terms: int, largest_sum: Callable[[], float]) -> None:
-    """Raise where a sum of products of integers may be beyond the integers that float64 holds.
+def require_exact(largest: tuple[int, int], terms: int, largest_sum: Callable[[], float], most: int, kind: str) -> None:
+    """Raise where a sum of products of integers may be beyond the integers that a type holds.
 
     Parameters
     ----------
@@ -104,12 +118,24 @@ def require_exact(largest: tuple[int, int], terms: int, largest_sum: Callable[[]
     largest_sum : callable
         Returns the largest sum of sizes, computed in float64: a sum below 2**53 was rounded nowhere, and one that was
         rounded is not below.
+    most : int
+        The largest integer of the type.
+    kind : str
+        Its name.
     """
-    if max(largest) <= LARGEST_INTEGER and (
-        largest[0] * largest[1] * terms <= LARGEST_INTEGER or largest_sum() < LARGEST_INTEGER
-    ):
-        return
-    raise errors.inexact()
+    if max(largest) <= most:
+        if largest[0] * largest[1] * terms <= most:
+            return
+        # Rounding of a sum of fewer than 2**31 terms beyond 2**53 is less than 2**-20 of it.
+        limit = most if most <= LARGEST_INTEGER else most * (1 - 2.0**-20)
+        if largest_sum() < limit + (limit < LARGEST_INTEGER):
+            return
+    raise errors.inexact(most, kind)
+
+
+def holds(precision: Precision) -> tuple[int, str]:
+    """Return the largest integer that sums of integers may reach, and the name of their type."""
+    return int(np.iinfo(precision.dtype).max), precision.value
 
 
 def as_boolean(C: Any) -> Any:

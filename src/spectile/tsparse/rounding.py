@@ -100,9 +100,9 @@ def rounded(A: Operand, B: Operand, precision: Precision) -> Rounded:
     for name, operand in (("A", A), ("B", B)):
         data = operand.data
         if data.dtype != precision.dtype:
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
                 data = data.astype(precision.dtype)
-        if precision.dtype == np.float32 and operand.data.dtype.itemsize == 8:
+        if precision.name in ("float32", "tf32") and operand.data.dtype.char in "dD":
             beyond = np.isinf(data)
             if beyond.any() and np.isfinite(operand.data[beyond]).any():
                 raise errors.beyond_float32(f"{name} holds entries")

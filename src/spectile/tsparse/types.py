@@ -46,10 +46,11 @@ class Precision:
     Attributes
     ----------
     name : str
-    value : {"float32", "float64"}
+    value : {"float32", "float64", "complex64", "complex128", "int32", "int64"}
         Name of the type of C and of the sums.
     unit : float
-        Unit roundoff of one operation of the sum.  Tensor cores may truncate, which doubles float32's.
+        Unit roundoff of one operation of the sum.  Tensor cores may truncate, which doubles float32's; integers that
+        are not refused are exact.
     """
 
     name: str
@@ -72,6 +73,13 @@ PRECISIONS = {
         Precision("float16", "float32", 2.0**-23),
     )
 }
+#: Of complex factors, by the precision of real and imaginary parts.
+COMPLEX = {
+    "float64": Precision("float64", "complex128", 2.0**-53),
+    "float32": Precision("float32", "complex64", 2.0**-24),
+}
+#: Of integer factors that no precision is named for.
+INTEGER = {name: Precision(name, name, 0.0) for name in ("int32", "int64")}
 
 
 def lookup(name: str) -> Precision:
@@ -103,7 +111,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Operand:
-    """A checked CSR factor on the host: sorted rows without duplicates, real values.
+    """A checked CSR factor on the host: sorted rows without duplicates.
 
     Attributes
     ----------
@@ -111,8 +119,8 @@ class Operand:
     indptr : (rows + 1,) int64
     indices : (nnz,) int32 or int64
         The latter where 32 bits do not hold the columns.
-    data : (nnz,) float32 or float64
-        Empty where the values were not asked for.
+    data : (nnz,) float32, float64, complex64 or complex128
+        Empty where the values were not asked for; integers, where no precision is named, as they are.
     array : bool
         Whether the caller's matrix is a sparse array of SciPy rather than a matrix.
     places : Places
@@ -207,8 +215,8 @@ class SymbolicProduct(Protocol):
         data_a, data_b : array
             The values of A and of B as the analysed matrices store them, ``A.data`` of another matrix with the very
             same arrays of indices: of CSR, CSC and COO (nnz,), of BSR (blocks, rows, columns), in whatever order, and
-            duplicates are summed in float64.  Of other formats (nnz,), those of ``A.tocsr()``.  Both float32 or both
-            float64, in the arithmetic of which C is computed.
+            duplicates are summed in float64.  Of other formats (nnz,), those of ``A.tocsr()``.  Of one
+            type, float32, float64, complex64 or complex128, in the arithmetic of which C is computed.
         out : (nnz of C,) array, optional
             Where the values of C are written; it may share memory with `data_a` and `data_b`.
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spectile.tsparse import spgemm, symbolic
+from spectile.tsparse import error_bound, spgemm, symbolic
 
 
 def multiply(A, B, **options):
@@ -46,22 +46,46 @@ def test_boolean_factors_give_a_boolean_product():
 def test_integers_are_exact_or_refused(dtype):
     near = sp.csr_array(np.array([[2**26, 2**26 - 1]], dtype))
     C = multiply(near, sp.csr_array(near.T))
-    assert C.dtype == np.float64
+    assert C.dtype == np.int64
     assert int(C.data[0]) == 2**52 + (2**26 - 1) ** 2
-    beyond = sp.csr_array(np.array([[2**27, 1]], dtype))
+    beyond = sp.csr_array(np.array([[2**31, 2**31]], dtype))
     for A, B in ((beyond, sp.csr_array(beyond.T)), (sp.csr_array(np.array([[2**53 + 1]], dtype)),) * 2):
-        with pytest.raises(ValueError, match=r"sums of integers may exceed 2\*\*53"):
+        with pytest.raises(ValueError, match=f"sums of integers may exceed {2**63 - 1}"):
             multiply(A, B)
         assert multiply(A, B, precision="float64").dtype == np.float64
     if dtype is np.int64:
-        cancelling = sp.csr_array(np.array([[2**27, 2**27]])), sp.csr_array(np.array([[2**27], [-(2**27)]]))
+        cancelling = sp.csr_array(np.array([[2**31, 2**31]])), sp.csr_array(np.array([[2**31], [-(2**31)]]))
         with pytest.raises(ValueError, match="sums of integers"):
             multiply(*cancelling)
 
 
+@pytest.mark.parametrize(
+    ("types", "kind"), [("ii", "i"), ("bh", "i"), ("?H", "i"), ("iI", "q"), ("LI", "q"), ("?q", "q")]
+)
+def test_integers_keep_a_type_that_holds_both(types, kind):
+    A, B = random(20, 30, types[0]), random(30, 10, types[1])
+    C = multiply(A, B)
+    assert C.dtype == kind
+    np.testing.assert_array_equal(C.toarray(), A.toarray().astype("q") @ B.toarray().astype("q"))
+    assert symbolic(A, B, backend="cpu").multiply(A, B).dtype == kind
+    assert not error_bound(A, B).data.any()
+
+
+def test_sums_beyond_32_bits_are_refused_and_not_wrapped():
+    A = sp.csr_array(np.array([[2**16, 2**15]], np.int32))
+    B = sp.csr_array(np.array([[2**14], [2**15]], np.int32))
+    with pytest.raises(ValueError, match=f"sums of integers may exceed {2**31 - 1}.*convert the factors to int64"):
+        multiply(A, B)
+    assert multiply(A.astype(np.int64), B).data[0] == 2**31
+    B.data -= 1
+    for product in (multiply, lambda A, B: symbolic(A, B, backend="cpu").multiply(A, B)):
+        C = product(A, B)
+        assert C.dtype == np.int32 and C.data[0] == 2**31 - 2**16 - 2**15
+
+
 def test_duplicates_count_in_the_bound_of_integers():
     indptr, zeros = np.array([0, 2]), np.zeros(2, np.int32)
-    twice = sp.csr_array((np.array([2**26, 2**26]), zeros, indptr), shape=(1, 1))
+    twice = sp.csr_array((np.array([2**31, 2**31]), zeros, indptr), shape=(1, 1))
     with pytest.raises(ValueError, match="sums of integers"):
         multiply(twice, twice)
 

@@ -75,6 +75,8 @@ CASES = [
     (np.float64, "dia", False, None),
     (np.float64, "lil", False, None),
     (np.bool_, "csr", False, None),
+    (np.complex64, "csr", False, None),
+    (np.complex128, "coo", True, None),
 ]
 
 

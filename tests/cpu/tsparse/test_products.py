@@ -61,17 +61,20 @@ def test_product_in_every_pair_of_formats(name, A, B, kind):
         check(C, A, B)
 
 
-@pytest.mark.parametrize("types", list(itertools.product("?bhilBHILfd", repeat=2)), ids="".join)
+@pytest.mark.parametrize("types", list(itertools.product("?bhilBHILfdFD", repeat=2)), ids="".join)
 def test_product_of_every_pair_of_types(types):
     _, A, B = next(pairs())
     left, right = (sp.csr_array(x.astype(t)) for x, t in zip((A, B), types, strict=True))
     C = spgemm(left, right, backend="cpu")
-    expected = left.toarray().astype(float) @ right.toarray().astype(float)
-    kind = np.result_type(left.dtype, right.dtype)  # SciPy's, but integers as float64
-    assert C.dtype == (kind if kind in (np.bool_, np.float32) else np.float64)
+    wide = complex if C.dtype.kind == "c" else float
+    expected = left.toarray().astype(wide) @ right.toarray().astype(wide)
+    kind = np.result_type(left.dtype, right.dtype)  # SciPy's, but integers of 32 or 64 bits
+    if all(x.dtype.kind in "biu" for x in (left, right)) and kind != np.bool_:
+        kind = np.int32 if all(np.can_cast(x.dtype, np.int32) for x in (left, right)) else np.int64
+    assert C.dtype == kind
     np.testing.assert_array_equal(C.toarray(), expected.astype(C.dtype))
     counts = spgemm(left, right, precision="float64", backend="cpu")
-    assert counts.dtype == np.float64
+    assert counts.dtype == wide
     np.testing.assert_array_equal(counts.toarray(), expected)
 
 

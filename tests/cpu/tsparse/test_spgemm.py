@@ -437,9 +437,9 @@ class TestErrors:
         with pytest.raises(TypeError, match="B is a ndarray, not a sparse matrix"):
             multiply(self.A, np.ones((5, 2)))
 
-    def test_complex(self):
-        with pytest.raises(TypeError, match="A holds complex128 values"):
-            multiply(self.A.astype(complex), self.A.T)
+    def test_complex_in_a_precision_of_real_numbers(self):
+        with pytest.raises(ValueError, match="complex ones have float64 and float32"):
+            multiply(self.A.astype(complex), self.A.T, precision="tf32")
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
     def test_not_finite(self, value):

@@ -7,6 +7,7 @@ row.  All index arrays are unsigned views (`threads.unsigned`): Numba then leave
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ RETRY = np.uint64(15)  # of so many rows in chance order the next is tried by in
 SHORT = np.uint64(64)  # entries up to which counting the smaller ones sorts a row faster than the bitmap
 WORD = np.uint32(63)  # the bits of a column within its word
 FEW_WORDS = np.uint64(24)  # words up to which insertion sorts them fastest
+PLUS_TIMES, MIN_PLUS, MAX_PLUS = 0, 1, 2  # codes of `spectile.tsparse.semirings`; the one beyond is max_min
 REPEATS = np.uint64(5)  # products an entry beyond which "is this its column's first?" is guessed right: a branch pays
 
 
@@ -70,152 +72,181 @@ def count_rows(start, stop, indptr_a, indices_a, indptr_b, indices_b, mark, coun
 
 
 @njit(**JIT)
-def fill_rows(  # type: ignore[no-untyped-def]
-    start,
-    stop,
-    place,
-    indptr_a,
-    indices_a,
-    data_a,
-    indptr_b,
-    indices_b,
-    data_b,
-    mark,
-    bitmap,
-    words,
-    met,
-    sums,
-    indptr_c,
-    indices_c,
-    data_c,
-):
-    """Columns (sorted) and values of rows start to stop of C, from `place` on; the bitmap is left clear.
+def multiply_add(kind, a, b, old, new):  # type: ignore[no-untyped-def]
+    """Return ``old + a b`` in a semiring of real numbers that compares, or where it is `new` ``a b``; NaN stays."""
+    if kind == MIN_PLUS:
+        product = a + b
+        better = product < old
+    elif kind == MAX_PLUS:
+        product = a + b
+        better = product > old
+    else:
+        product = b if b < a or b != b else a
+        better = product > old
+    return product if new or better or product != product else old
 
-    indptr_c[i + 1] is set to the end of row i (unchanged if the rows were counted before); the last end is returned.
-    """
-    zero = sums.dtype.type(0)
-    last = met.dtype.type(met.dtype.type(0) - ONE)
-    dense, tangled = False, False
-    for i in range(start, stop):
-        out = place
-        stamp = mark.dtype.type(i + ONE)
-        n, products = ZERO, ZERO
-        for p in range(indptr_a[i], indptr_a[i + ONE]):
-            k = np.uint64(indices_a[p])
-            factor = data_a[p]
-            products += indptr_b[k + ONE] - indptr_b[k]
-            if dense:
-                for q in range(indptr_b[k], indptr_b[k + ONE]):
-                    column = indices_b[q]
-                    if mark[column] != stamp:
+
+@functools.cache
+def fill_rows_of(kind: int) -> Any:
+    """Return the kernel `fill_rows` for a semiring, compiled for what it is called with."""
+
+    @njit(**JIT)
+    def fill_rows(  # type: ignore[no-untyped-def]
+        start,
+        stop,
+        place,
+        indptr_a,
+        indices_a,
+        data_a,
+        indptr_b,
+        indices_b,
+        data_b,
+        mark,
+        bitmap,
+        words,
+        met,
+        sums,
+        indptr_c,
+        indices_c,
+        data_c,
+    ):
+        """Columns (sorted) and values of rows start to stop of C, from `place` on; the bitmap is left clear.
+
+        indptr_c[i + 1] is set to the end of row i (unchanged if rows were counted before); the last end is returned.
+        """
+        zero = sums.dtype.type(0)
+        last = met.dtype.type(met.dtype.type(0) - ONE)
+        dense, tangled = False, False
+        for i in range(start, stop):
+            out = place
+            stamp = mark.dtype.type(i + ONE)
+            n, products = ZERO, ZERO
+            for p in range(indptr_a[i], indptr_a[i + ONE]):
+                k = np.uint64(indices_a[p])
+                factor = data_a[p]
+                products += indptr_b[k + ONE] - indptr_b[k]
+                if dense:
+                    for q in range(indptr_b[k], indptr_b[k + ONE]):
+                        column = indices_b[q]
+                        if mark[column] != stamp:
+                            mark[column] = stamp
+                            met[n] = column
+                            n += ONE
+                            if kind == PLUS_TIMES:
+                                sums[column] = zero + factor * data_b[q]
+                            else:
+                                sums[column] = multiply_add(kind, factor, data_b[q], zero, True)
+                        elif kind == PLUS_TIMES:
+                            sums[column] += factor * data_b[q]
+                        else:
+                            sums[column] = multiply_add(kind, factor, data_b[q], sums[column], False)
+                else:
+                    for q in range(indptr_b[k], indptr_b[k + ONE]):
+                        column = indices_b[q]
+                        new = mark[column] != stamp
                         mark[column] = stamp
                         met[n] = column
-                        n += ONE
-                        sums[column] = zero + factor * data_b[q]
+                        n += np.uint64(new)
+                        old = sums[column]
+                        if kind == PLUS_TIMES:
+                            sums[column] = (zero if new else old) + factor * data_b[q]
+                        else:
+                            sums[column] = multiply_add(kind, factor, data_b[q], old, new)
+            dense = bool(products > REPEATS * n)
+            place = out + n
+            indptr_c[i + ONE] = place
+            if n <= FEW or (n <= TINY and (not tangled or i & RETRY == ZERO)):
+                shifts = ZERO
+                for t in range(n):
+                    column = met[t]
+                    at = out + t
+                    while at > out and indices_c[at - ONE] > column:
+                        indices_c[at] = indices_c[at - ONE]
+                        at -= ONE
+                    indices_c[at] = column
+                    shifts += out + t - at
+                tangled = bool(shifts > n + n)
+                for t in range(out, out + n):
+                    data_c[t] = sums[indices_c[t]]
+                continue
+            runs = False
+            if n > TINY:
+                changes = ZERO  # of the word of 64 columns, from one entry to the next
+                for t in range(ONE, n):
+                    changes += np.uint64((met[t] ^ met[t - ONE]) > WORD)
+                runs = bool(np.uint64(4) * changes <= n)
+            if n <= SHORT and not runs:
+                # A column's place is the number of smaller ones.
+                padded = np.uint64(16) if n <= np.uint64(16) else np.uint64(32) if n <= np.uint64(32) else np.uint64(64)
+                for t in range(n, padded):
+                    met[t] = last
+                for t in range(n):
+                    column = met[t]
+                    smaller = np.uint32(0)
+                    if padded == np.uint64(16):
+                        for u in range(16):
+                            smaller = np.uint32(smaller + np.uint32(met[u] < column))
+                    elif padded == np.uint64(32):
+                        for u in range(32):
+                            smaller = np.uint32(smaller + np.uint32(met[u] < column))
                     else:
-                        sums[column] += factor * data_b[q]
+                        for u in range(64):
+                            smaller = np.uint32(smaller + np.uint32(met[u] < column))
+                    indices_c[out + np.uint64(smaller)] = column
+                    data_c[out + np.uint64(smaller)] = sums[column]
+                continue
+            # Sort by the bitmap: scanning the window costs its words, sorting a few times the touched words.
+            touched = ZERO
+            word = np.uint64(met[0]) >> np.uint64(6)
+            low, high, bits = word, word, ZERO
+            if runs:
+                for t in range(n):
+                    column = np.uint64(met[t])
+                    other = column >> np.uint64(6)
+                    if other != word:
+                        words[touched] = word
+                        touched += np.uint64(bitmap[word] == ZERO)
+                        bitmap[word] |= bits
+                        word, bits = other, ZERO
+                        low = min(low, word)
+                        high = max(high, word)
+                    bits |= ONE << (column & np.uint64(63))
+                words[touched] = word
+                touched += np.uint64(bitmap[word] == ZERO)
+                bitmap[word] |= bits
             else:
-                for q in range(indptr_b[k], indptr_b[k + ONE]):
-                    column = indices_b[q]
-                    new = mark[column] != stamp
-                    mark[column] = stamp
-                    met[n] = column
-                    n += np.uint64(new)
-                    old = sums[column]
-                    sums[column] = (zero if new else old) + factor * data_b[q]
-        dense = bool(products > REPEATS * n)
-        place = out + n
-        indptr_c[i + ONE] = place
-        if n <= FEW or (n <= TINY and (not tangled or i & RETRY == ZERO)):
-            shifts = ZERO
-            for t in range(n):
-                column = met[t]
-                at = out + t
-                while at > out and indices_c[at - ONE] > column:
-                    indices_c[at] = indices_c[at - ONE]
-                    at -= ONE
-                indices_c[at] = column
-                shifts += out + t - at
-            tangled = bool(shifts > n + n)
-            for t in range(out, out + n):
-                data_c[t] = sums[indices_c[t]]
-            continue
-        runs = False
-        if n > TINY:
-            changes = ZERO  # of the word of 64 columns, from one entry to the next
-            for t in range(ONE, n):
-                changes += np.uint64((met[t] ^ met[t - ONE]) > WORD)
-            runs = bool(np.uint64(4) * changes <= n)
-        if n <= SHORT and not runs:
-            # A column's place is the number of smaller ones.
-            padded = np.uint64(16) if n <= np.uint64(16) else np.uint64(32) if n <= np.uint64(32) else np.uint64(64)
-            for t in range(n, padded):
-                met[t] = last
-            for t in range(n):
-                column = met[t]
-                smaller = np.uint32(0)
-                if padded == np.uint64(16):
-                    for u in range(16):
-                        smaller = np.uint32(smaller + np.uint32(met[u] < column))
-                elif padded == np.uint64(32):
-                    for u in range(32):
-                        smaller = np.uint32(smaller + np.uint32(met[u] < column))
-                else:
-                    for u in range(64):
-                        smaller = np.uint32(smaller + np.uint32(met[u] < column))
-                indices_c[out + np.uint64(smaller)] = column
-                data_c[out + np.uint64(smaller)] = sums[column]
-            continue
-        # Sort by the bitmap: scanning the window costs its words, sorting a few times the touched words.
-        touched = ZERO
-        word = np.uint64(met[0]) >> np.uint64(6)
-        low, high, bits = word, word, ZERO
-        if runs:
-            for t in range(n):
-                column = np.uint64(met[t])
-                other = column >> np.uint64(6)
-                if other != word:
+                for t in range(n):
+                    column = np.uint64(met[t])
+                    word = column >> np.uint64(6)
+                    old = bitmap[word]
                     words[touched] = word
-                    touched += np.uint64(bitmap[word] == ZERO)
-                    bitmap[word] |= bits
-                    word, bits = other, ZERO
+                    touched += np.uint64(old == ZERO)
                     low = min(low, word)
                     high = max(high, word)
-                bits |= ONE << (column & np.uint64(63))
-            words[touched] = word
-            touched += np.uint64(bitmap[word] == ZERO)
-            bitmap[word] |= bits
-        else:
-            for t in range(n):
-                column = np.uint64(met[t])
-                word = column >> np.uint64(6)
-                old = bitmap[word]
-                words[touched] = word
-                touched += np.uint64(old == ZERO)
-                low = min(low, word)
-                high = max(high, word)
-                bitmap[word] = old | (ONE << (column & np.uint64(63)))
-        scan = high - low < np.uint64(8) * touched
-        if not scan and touched <= FEW_WORDS:
-            for t in range(ONE, touched):
-                word, at = words[t], t
-                while at > ZERO and words[at - ONE] > word:
-                    words[at] = words[at - ONE]
-                    at -= ONE
-                words[at] = word
-        elif not scan:
-            words[:touched].sort()
-        for t in range(high - low + ONE if scan else touched):
-            word = low + t if scan else words[t]
-            left = bitmap[word]
-            bitmap[word] = 0
-            while left:
-                column = (word << np.uint64(6)) + popcount((left & (~left + ONE)) - ONE)
-                left &= left - ONE
-                indices_c[out] = column
-                data_c[out] = sums[column]
-                out += ONE
-    return place
+                    bitmap[word] = old | (ONE << (column & np.uint64(63)))
+            scan = high - low < np.uint64(8) * touched
+            if not scan and touched <= FEW_WORDS:
+                for t in range(ONE, touched):
+                    word, at = words[t], t
+                    while at > ZERO and words[at - ONE] > word:
+                        words[at] = words[at - ONE]
+                        at -= ONE
+                    words[at] = word
+            elif not scan:
+                words[:touched].sort()
+            for t in range(high - low + ONE if scan else touched):
+                word = low + t if scan else words[t]
+                left = bitmap[word]
+                bitmap[word] = 0
+                while left:
+                    column = (word << np.uint64(6)) + popcount((left & (~left + ONE)) - ONE)
+                    left &= left - ONE
+                    indices_c[out] = column
+                    data_c[out] = sums[column]
+                    out += ONE
+        return place
+
+    return fill_rows
 
 
 @njit(**JIT)

@@ -26,7 +26,13 @@ def renumbers(columns: int, entries: int, limited: bool) -> bool:
 
 
 def room(
-    A: Any, B: Any, precision: Precision, memory_limit: int | None, exact: bool = False, kept: bool = False
+    A: Any,
+    B: Any,
+    precision: Precision,
+    memory_limit: int | None,
+    exact: bool = False,
+    kept: bool = False,
+    extra: int = 0,
 ) -> float | None:
     """Return the bytes left for work space of threads, or None where there is no limit.
 
@@ -39,6 +45,8 @@ def room(
         Whether sums of integers may be computed first.
     kept : bool
         Whether the patterns of A and B are copied.
+    extra : int
+        Bytes that are taken for something else.
 
     Raises
     ------
@@ -47,7 +55,7 @@ def room(
     """
     if memory_limit is None:
         return None
-    fixed = _SMALL + _BLOCK_BYTES * min(A.shape[0], BLOCKS) + 8 * (A.shape[0] + 1)
+    fixed = extra + _SMALL + _BLOCK_BYTES * min(A.shape[0], BLOCKS) + 8 * (A.shape[0] + 1)
     for matrix in (A,) if A is B else (A, B):
         fixed += _factor_bytes(matrix, precision, exact) + kept * (12 * _stored(matrix) + 8 * matrix.shape[0])
     columns, entries = B.shape[1], _stored(B)
@@ -55,7 +63,7 @@ def room(
         fixed += 28 * entries
         columns = min(columns, entries)
     left = memory_limit - fixed
-    least = threads.workspace_bytes(columns, 8)
+    least = threads.workspace_bytes(columns, max(precision.dtype.itemsize, 8))
     if left < least:
         raise MemoryError(
             f"memory_limit is {memory_limit} bytes, and copies of A and B and the sums of one row take "
@@ -85,13 +93,15 @@ def _factor_bytes(matrix: Any, precision: Precision, exact: bool) -> int:
     """Return the bytes of the copies of a factor: in CSR, in order, in the type of the product, rounded."""
     entries, rows, dtype = _stored(matrix), matrix.shape[0] + 1, matrix.dtype
     is_csr = matrix.format == "csr"
-    wide = 4 if dtype.itemsize < 4 or dtype == "float32" else 8
+    wide = precision.dtype.itemsize if dtype.kind == "c" else 4 if dtype.itemsize < 4 or dtype == "float32" else 8
+    if precision.dtype.kind == "c":
+        wide = max(wide, 8)
     per_entry = per_row = 0
     if not is_csr or matrix.indptr.dtype.itemsize != 8:
         per_row += 8
     if is_csr and matrix.indices.dtype.itemsize == 8 and matrix.shape[1] < 2**31:
         per_entry += 4
-    if dtype.char not in "fd":
+    if dtype.char not in "fdFD":
         per_entry += wide + (2 * dtype.itemsize if dtype.itemsize > 8 else 0)
     if not is_csr:
         per_entry += _ARRANGED
@@ -100,10 +110,10 @@ def _factor_bytes(matrix: Any, precision: Precision, exact: bool) -> int:
     if not (is_csr and matrix.has_canonical_format):
         per_entry += _IN_ORDER
         per_row += 16
-        wide = 8  # sums of duplicates
+        wide = 16 if dtype.kind == "c" else 8  # sums of duplicates
     if wide != precision.dtype.itemsize:
         per_entry += precision.dtype.itemsize + 1
-    if precision.name != precision.value:
+    if precision.name in _ROUNDED:
         per_entry += _ROUNDED[precision.name]
         per_row += 16 if precision.name == "float16" else 0
     return entries * (per_entry + (16 if exact else 0)) + rows * per_row + by_column

@@ -14,7 +14,7 @@ import numpy as np
 
 from spectile.core.tiling import ceil_div
 from spectile.tsparse.cpu import threads
-from spectile.tsparse.cpu.kernels import ZERO, fill_rows
+from spectile.tsparse.cpu.kernels import PLUS_TIMES, ZERO, fill_rows_of
 from spectile.tsparse.cpu.phases import Arrays, Workspaces
 from spectile.tsparse.cpu.work import Work
 
@@ -33,17 +33,19 @@ def multiply(
     work: Work,
     rows: threads.Chunks,
     workers: int,
+    kind: int = PLUS_TIMES,
 ) -> Arrays | None:
     """Return row pointer, sorted columns and values of C in one pass over chunks `rows`, or None if C may be too large.
 
     Each chunk of rows is made in room for all its products, and moved to its place in C when those before it are
     counted.
     """
+    fill_rows = fill_rows_of(kind)
     products, dtypes = work.products, (B[1].dtype, A[2].dtype)
     if products * sum(dtype.itemsize for dtype in dtypes) > LARGEST_RESERVE:
         return None
     indptr = np.zeros(len(A[0]), np.int64)
-    factors, ends = threads.unsigned(*A, *B), threads.unsigned(indptr)[0]
+    factors, ends = threads.of_factors(A, B), threads.unsigned(indptr)[0]
     space = Workspaces(len(indptr) - 1, columns, A[2].dtype)
 
     def make(start: np.uint64, stop: np.uint64, to: Room) -> int:

@@ -20,7 +20,9 @@ from spectile.tsparse.matrices import index_type, is_array, largest_integer
 from spectile.tsparse.types import Operand, Places
 
 
-def operands(A: Any, B: Any, *, values: bool = True, check_finite: bool = True) -> tuple[Operand, Operand]:
+def operands(
+    A: Any, B: Any, *, values: bool = True, check_finite: bool = True, integers: bool = False
+) -> tuple[Operand, Operand]:
     """Check both factors; a square's factor is checked once.
 
     Parameters
@@ -30,13 +32,17 @@ def operands(A: Any, B: Any, *, values: bool = True, check_finite: bool = True) 
         Whether the values are read at all.
     check_finite : bool
         Whether values that are not finite are refused.
+    integers : bool
+        Whether integers that 64 bits hold are left as they are; else they become floats.
     """
-    options = {"values": values, "check_finite": check_finite}
+    options = {"values": values, "check_finite": check_finite, "integers": integers}
     left = one_operand(A, "A", **options)
     return left, left if B is A else one_operand(B, "B", **options)
 
 
-def one_operand(matrix: Any, name: str, *, values: bool = True, check_finite: bool = True) -> Operand:
+def one_operand(
+    matrix: Any, name: str, *, values: bool = True, check_finite: bool = True, integers: bool = False
+) -> Operand:
     """Check a factor and bring it to CSR with sorted rows and no duplicates; the input is not changed."""
     rows, columns = matrix.shape
     indptr, indices, order, stored = _arranged(matrix, name)
@@ -44,7 +50,7 @@ def one_operand(matrix: Any, name: str, *, values: bool = True, check_finite: bo
     data = _exact(name, stored.reshape(-1)) if values else np.empty(0, np.float32)
     largest, lost = None, None
     ordered = data if order is None or not values else data[order]
-    floating = values and data.dtype.kind == "f"
+    floating = values and data.dtype.kind in "fc"
     outside, infinite, unsorted, falls = examine(
         indptr, indices, ordered if floating and check_finite else None, columns
     )
@@ -65,7 +71,9 @@ def one_operand(matrix: Any, name: str, *, values: bool = True, check_finite: bo
         largest = largest_integer(ordered)
         if largest > 2**53:
             lost = np.abs(ordered.astype(np.float64)) * 2.0**-53
-    return Operand((rows, columns), indptr, indices, _floating(ordered), is_array(matrix), places, largest, lost)
+    if not integers or (largest is not None and largest >= 2**63):
+        ordered = _floating(ordered)
+    return Operand((rows, columns), indptr, indices, ordered, is_array(matrix), places, largest, lost)
 
 
 def _arranged(matrix: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
@@ -171,26 +179,27 @@ def _summed(data: np.ndarray, places: Places) -> tuple[np.ndarray, np.ndarray | 
     if data.dtype.kind in "iu":
         narrow = largest_integer(ordered) * most < 2**63
         return np.add.reduceat(ordered.astype(np.int64 if narrow else object), first), None
-    wide = ordered.astype(np.float64)
+    wide = ordered.astype(np.complex128 if data.dtype.kind == "c" else np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         sums, sizes = np.add.reduceat(wide, first), np.add.reduceat(np.abs(wide), first)
     return sums, (most - 1) * 2.0**-53 * sizes
 
 
 def _exact(name: str, data: np.ndarray) -> np.ndarray:
-    """Return values of a type that NumPy's float64 and integers hold, or raise where they are not."""
-    if data.dtype.kind != "f" or data.dtype.itemsize <= 8:
+    """Return values of a type that NumPy's float64, complex128 and integers hold, or raise where they are not."""
+    wide = np.dtype(np.complex128 if data.dtype.kind == "c" else np.float64)
+    if data.dtype.kind not in "fc" or data.dtype.itemsize <= wide.itemsize:
         return data.astype(np.float32) if data.dtype == np.float16 else data
     with np.errstate(over="ignore"):
-        narrow = data.astype(np.float64)
+        narrow = data.astype(wide)
     if not np.array_equal(narrow.astype(data.dtype), data, equal_nan=True):
         raise errors.beyond_float64(name, data.dtype)
     return narrow
 
 
 def _floating(data: np.ndarray) -> np.ndarray:
-    """Return values as float32 or float64."""
-    if data.dtype in (np.float32, np.float64):
+    """Return values as floats, real or complex."""
+    if data.dtype.char in "fdFD":
         return data
     return data.astype(np.float32 if data.dtype.itemsize < 4 else np.float64)
 
@@ -198,7 +207,7 @@ def _floating(data: np.ndarray) -> np.ndarray:
 def _not_finite(name: str, data: np.ndarray, indptr: np.ndarray, indices: np.ndarray) -> ValueError:
     worst = int(np.argmin(np.isfinite(data)))
     row = int(np.searchsorted(indptr, worst, side="right")) - 1
-    return errors.not_finite(name, float(data[worst]), row, int(indices[worst]))
+    return errors.not_finite(name, data[worst].item(), row, int(indices[worst]))
 
 
 def renumbered(B: Operand, limited: bool) -> tuple[Operand, np.ndarray | None]:

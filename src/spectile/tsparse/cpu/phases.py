@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from spectile.tsparse.cpu import threads
-from spectile.tsparse.cpu.kernels import count_rows, fill_rows, refill_rows
+from spectile.tsparse.cpu.kernels import PLUS_TIMES, count_rows, fill_rows_of, refill_rows
 
 #: Row pointer, columns and values of a factor.
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -57,10 +57,12 @@ def fill(
     indptr: np.ndarray,
     C: tuple[np.ndarray, np.ndarray],
     workers: int,
+    kind: int = PLUS_TIMES,
 ) -> None:
-    """Write the sorted columns and the values of C (numeric phase)."""
+    """Write the sorted columns and the values of C (numeric phase) over the semiring with the code `kind`."""
+    fill_rows = fill_rows_of(kind)
     dtype = A[2].dtype
-    factors, product = threads.unsigned(*A, *B), threads.unsigned(indptr, *C)
+    factors, product = threads.of_factors(A, B), threads.unsigned(indptr, *C)
     space = Workspaces(len(indptr) - 1, columns, dtype)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
@@ -80,7 +82,7 @@ def refill(
     workers: int,
 ) -> None:
     """Write the values of C beside its known columns (numeric phase of a reused symbolic product)."""
-    factors, product = threads.unsigned(*A, *B), threads.unsigned(indptr, *C)
+    factors, product = threads.of_factors(A, B), threads.unsigned(indptr, *C)
     space = Workspaces(len(indptr) - 1, columns, A[2].dtype)
 
     def work(start: np.uint64, stop: np.uint64) -> None:

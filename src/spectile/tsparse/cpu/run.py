@@ -11,7 +11,7 @@ from spectile.tsparse.cpu import memory, one_pass, threads
 from spectile.tsparse.cpu.operands import operands, renumbered
 from spectile.tsparse.cpu.symbolic import SymbolicProduct, counted, sizes
 from spectile.tsparse.cpu.work import chunks, survey
-from spectile.tsparse.matrices import both_boolean, host_csr, index_type, require_exact
+from spectile.tsparse.matrices import both_boolean, holds, host_csr, index_type, require_exact
 from spectile.tsparse.rounding import rounded, unscale
 from spectile.tsparse.types import Operand, Precision
 
@@ -25,16 +25,16 @@ def spgemm(
     precision: Precision,
     memory_limit: int | None,
     *,
-    exact: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """Multiply on the CPU; see `spectile.tsparse.spgemm`.  `exact` asks that no sum of integers is rounded."""
+    """Multiply on the CPU; see `spectile.tsparse.spgemm`."""
+    exact = precision.dtype.kind == "i"
     room = memory.room(A, B, precision, memory_limit, exact)
-    left, right = operands(A, B, check_finite=check_finite)
+    left, right = operands(A, B, check_finite=check_finite, integers=exact)
     columns = right.shape[1]
     right, held = renumbered(right, room is not None)
     entry_bytes = 4 if both_boolean(A, B) else 0  # of sums that become Boolean
-    indptr, indices, data = _multiply(left, right, precision, exact, memory_limit, room, entry_bytes)
+    indptr, indices, data = _multiply(left, right, precision, memory_limit, room, entry_bytes)
     indices = indices.astype(index_type(columns), copy=False)
     if held is not None:
         one_pass.rename(indices, held)
@@ -45,14 +45,13 @@ def _multiply(
     A: Operand,
     B: Operand,
     precision: Precision,
-    exact: bool,
     memory_limit: int | None,
     room: float | None,
     entry_bytes: int,
 ) -> CSR:
     """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows."""
     work = survey(A.indptr, A.indices, B.indptr)
-    workers = threads.workers(B.shape[1], 8, room)
+    workers = threads.workers(B.shape[1], max(precision.dtype.itemsize, 8), room)
     pieces = chunks(work, workers)
     pattern: SymbolicProduct | None = None
     data = None
@@ -68,8 +67,10 @@ def _multiply(
         data = pattern.sums_of_sizes(A, B)
         return float(data.max(initial=0))
 
-    if exact:
-        require_exact(*sizes(A, B), largest_sum)
+    if precision.dtype.kind == "i":
+        require_exact(*sizes(A, B), largest_sum, *holds(precision))
+        if data is not None:  # C takes its place
+            data = data.view(precision.dtype)[: len(data)]
     if room is None and pattern is None:
         data_a, data_b, exponents = rounded(A, B, precision)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)

@@ -10,14 +10,15 @@ import numpy as np
 from spectile.core.pointers import apart
 from spectile.tsparse import errors
 from spectile.tsparse.cpu import memory, one_pass, phases, threads
+from spectile.tsparse.cpu.kernels import PLUS_TIMES
 from spectile.tsparse.cpu.operands import operands, readable, renumbered, take
 from spectile.tsparse.cpu.work import Work, chunks, survey
 from spectile.tsparse.matrices import (
     as_boolean,
     both_boolean,
-    both_integer,
     check_pair,
     choose_precision,
+    holds,
     host_csr,
     require_exact,
 )
@@ -73,9 +74,9 @@ class SymbolicProduct:
         chosen = choose_precision(A, B, precision)
         if check_pair(A, B):
             raise ValueError("the pattern is on the host and the factors are on a GPU: copy them to the host")
-        exact = precision is None and both_integer(A, B)
+        exact = chosen.dtype.kind == "i"
         memory.room(A, B, chosen, self._memory_limit, exact)
-        left, right = operands(A, B, check_finite=check_finite)
+        left, right = operands(A, B, check_finite=check_finite, integers=exact)
         for name, operand, known in zip("AB", (left, right), (self._left, self._right), strict=True):
             held = self._held if name == "B" else None
             columns = known.indices if held is None else held[known.indices]
@@ -86,7 +87,8 @@ class SymbolicProduct:
         if self._held is not None:
             right = replace(right, shape=self._right.shape, indices=self._right.indices)
         if exact:
-            require_exact(*sizes(left, right), lambda: float(self.sums_of_sizes(left, right).max(initial=0)))
+            largest_sum = lambda: float(self.sums_of_sizes(left, right).max(initial=0))  # noqa: E731
+            require_exact(*sizes(left, right), largest_sum, *holds(chosen))
         data = self.product(left, right, chosen)
         C = host_csr(self.shape, self.indptr, self.indices.copy(), data, left.array or right.array)
         return as_boolean(C) if precision is None and both_boolean(A, B) else C
@@ -111,10 +113,15 @@ class SymbolicProduct:
 
     def sums_of_sizes(self, A: Operand, B: Operand) -> np.ndarray:
         """Return the sums of the sizes of the products of each entry of C, in float64."""
-        return self.values(*(np.abs(factor.data.astype(np.float64)) for factor in (A, B)))
+        return self.values(np.abs(A.data.astype(np.float64)), np.abs(B.data.astype(np.float64)))
 
-    def values(self, data_a: np.ndarray, data_b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Return the values of C for the given values of A and B, and find its columns where they are not known."""
+    def values(
+        self, data_a: np.ndarray, data_b: np.ndarray, out: np.ndarray | None = None, kind: int = PLUS_TIMES
+    ) -> np.ndarray:
+        """Return the values of C for the given values of A and B, and find its columns where they are not known.
+
+        These alone may be made over another semiring, of the code `kind`.
+        """
         columns = self._right.shape[1]
         workers = threads.workers(columns, data_a.dtype.itemsize, self._room)
         left = (self._left.indptr, self._left.indices, data_a)
@@ -123,7 +130,7 @@ class SymbolicProduct:
             out = np.empty(self.nnz, data_a.dtype)
         if self._narrow is None:
             indices = np.empty(self.nnz, self._right.indices.dtype)
-            phases.fill(left, right, columns, self._chunks, self.indptr, (indices, out), workers)
+            phases.fill(left, right, columns, self._chunks, self.indptr, (indices, out), workers, kind)
             self._narrow = indices
         else:
             phases.refill(left, right, columns, self._chunks, self.indptr, (self._narrow, out), workers)

@@ -34,6 +34,11 @@ def unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(a.view(f"u{a.itemsize}") if a.dtype.kind == "i" else a for a in arrays)
 
 
+def of_factors(*factors: tuple[np.ndarray, np.ndarray, np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Return row pointer, columns and values of factors, of which values that are integers keep their sign."""
+    return tuple(array for indptr, indices, data in factors for array in (*unsigned(indptr, indices), data))
+
+
 def pieces(indptr: np.ndarray) -> Chunks:
     """Return rows of like numbers of entries, one piece per thread: a single one where there are few."""
     rows, nnz = len(indptr) - 1, int(indptr[-1])

@@ -9,6 +9,7 @@ import numpy as np
 
 from spectile.core import memory
 from spectile.core.device import describe
+from spectile.tsparse import errors
 from spectile.tsparse.cuda import choose, parts
 from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
@@ -16,7 +17,7 @@ from spectile.tsparse.cuda.given import MOST_INDEX, Given, copied_bytes, given
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.cuda.shared import HEAD_WORDS
-from spectile.tsparse.matrices import device_csr, host_csr, index_type, is_array, require_exact
+from spectile.tsparse.matrices import LARGEST_INTEGER, device_csr, host_csr, index_type, is_array, require_exact
 from spectile.tsparse.types import Factor, Precision, lookup
 
 
@@ -27,13 +28,14 @@ def spgemm(
     memory_limit: int | None,
     host: bool,
     *,
-    exact: bool = False,
     check_finite: bool = True,
 ) -> Any:
     """Multiply on the device; see `spectile.tsparse.spgemm`.
 
-    `host` tells that A and B are scipy matrices, `exact` that no sum of integers may be rounded.
+    `host` tells that A and B are scipy matrices.
     """
+    precision, kind = of_device(precision)
+    exact = kind is not None
     if memory_limit is not None:
         copies = sum(copied_bytes(matrix, precision, exact) for matrix in ((A,) if A is B else (A, B)))
         need = copies + least_bytes(1, B.shape[1] if B.shape[1] <= MOST_INDEX else min(B.nnz, MOST_INDEX))
@@ -46,7 +48,7 @@ def spgemm(
     factors = given(A, B, check_finite=check_finite)
     array, (rows, columns) = is_array(A, B), (A.shape[0], B.shape[1])
     if exact:
-        require_exact(*sizes(*factors), lambda: _largest_sum(*factors, memory_limit))
+        require_exact(*sizes(*factors), lambda: _largest_sum(*factors, memory_limit), LARGEST_INTEGER, "float64")
 
     def product(left: Factor, right: Factor, counters: Counters | None) -> Any:
         held = right.given.held
@@ -56,7 +58,23 @@ def spgemm(
         C = to_csr(left, right, precision, memory_limit, counters)
         return device_csr((rows, columns), *renamed(*C, held, columns), array)
 
-    return with_checked_factors(*factors, precision, product, check_finite=check_finite)
+    C = with_checked_factors(*factors, precision, product, check_finite=check_finite)
+    return C if kind is None else of_integers(C, kind)
+
+
+def of_device(precision: Precision) -> tuple[Precision, Any]:
+    """Return the precision of the sums of a device, and the type of integers they become, or None."""
+    if precision.dtype.kind == "c":
+        raise TypeError('complex factors are multiplied on a CPU: copy them to the host, or name backend="cpu"')
+    return (lookup("float64"), precision.dtype) if precision.dtype.kind == "i" else (precision, None)
+
+
+def of_integers(C: Any, kind: Any) -> Any:
+    """Return a matrix of SciPy, which alone holds integers, whose values are exact in float64, in their own type."""
+    if kind.itemsize < 8 and abs(C.data).max(initial=0) > np.iinfo(kind).max:
+        raise errors.inexact(np.iinfo(kind).max, str(kind))
+    C.data = C.data.astype(kind)
+    return C
 
 
 def renamed(indptr: Any, indices: Any, data: Any, held: Any, columns: int) -> tuple[Any, Any, Any]:

@@ -17,12 +17,12 @@ from spectile.tsparse.cuda.given import Given, given, take
 from spectile.tsparse.cuda.rows import lists
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
-from spectile.tsparse.cuda.run import chunk_of, least_bytes, renamed, sizes
+from spectile.tsparse.cuda.run import chunk_of, least_bytes, of_device, of_integers, renamed, sizes
 from spectile.tsparse.cuda.shared import FLAGS
 from spectile.tsparse.matrices import (
+    LARGEST_INTEGER,
     as_boolean,
     both_boolean,
-    both_integer,
     check_pair,
     choose_precision,
     device_csr,
@@ -99,7 +99,7 @@ class SymbolicProduct:
     def multiply(self, A: Any, B: Any, *, precision: Any = None, check_finite: bool = True) -> Any:
         """Return C = A B for factors with the analysed patterns, which is checked; see `SymbolicProduct` of `types`."""
         self._require_device()
-        chosen = choose_precision(A, B, precision)
+        chosen, kind = of_device(choose_precision(A, B, precision))
         if check_pair(A, B) == self._host:
             there, here = ("GPU", "host") if self._host else ("host", "GPU")
             raise ValueError(f"the pattern is of matrices on the {here} and the factors are on the {there}: copy them")
@@ -110,8 +110,9 @@ class SymbolicProduct:
                 raise errors.other_pattern(name)
             if factor.held is not None and not _same(factor.held, self._held):
                 raise errors.other_pattern(name)
-        if precision is None and both_integer(A, B):
-            require_exact(*sizes(*factors), lambda: self._largest_sum(*factors))
+        if kind is not None:
+            largest_sum = lambda: self._largest_sum(*factors)  # noqa: E731
+            require_exact(*sizes(*factors), largest_sum, LARGEST_INTEGER, "float64")
 
         def product(left: Factor, right: Factor, counters: Counters) -> Any:
             import cupy
@@ -133,6 +134,7 @@ class SymbolicProduct:
             arrays = renamed(self._phase.indptr, self._indices, data, self._held, self.shape[1])
         C = device_csr(self.shape, *arrays, is_array(A, B))
         C = to_host(C, is_array(A, B)) if self._host else C
+        C = C if kind is None else of_integers(C, kind)
         return as_boolean(C) if precision is None and both_boolean(A, B) else C
 
     def numeric(self, data_a: Any, data_b: Any, *, out: Any = None) -> Any:
