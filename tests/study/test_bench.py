@@ -614,25 +614,66 @@ def test_program_leaves_out_comments_and_layout_and_notices_code(tmp_path):
         assert programs[0] not in programs[2:]
 
 
-def test_source_digest_counts_a_system_and_what_it_shares(tmp_path, monkeypatch):
+@pytest.fixture
+def digest(tmp_path, monkeypatch):
+    """Return the digest of KPM's sources in a tree of the test's own, as it stands."""
     monkeypatch.setattr(provenance, "SOURCES", tmp_path)
+    caches = (provenance._program_digest, provenance._said_by, provenance._cuda_sources)
+
+    def now(changed=()):
+        for name, text in dict(changed).items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        for cache in caches:
+            cache.cache_clear()
+        return provenance.source_digest.__wrapped__("kpm")
+
+    yield now
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_source_digest_counts_a_system_and_what_it_shares(digest):
     library = ("kpm/api.py", "kpm/step.cu", "core/device.py", "nearsparse/api.py")
     study = ("cases/kpm/build.py", "bench/timing.py", "bench/claims.py")
     files = tuple(f"spectile/{name}" for name in library[:3]) + tuple(f"spectile_study/{name}" for name in study[:2])
     files += (f"spectile/{library[3]}", f"spectile_study/{study[2]}")
-    digests = []
-    for changed in (None, *files):
-        for name in files:
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text("a = 2" if name == changed else "a = 1")
-        provenance._program_digest.cache_clear()
-        digests.append(provenance.source_digest.__wrapped__("kpm"))
-    provenance._program_digest.cache_clear()
-    (tmp_path / "spectile_study/bench/claims.py").write_text("a = 1")
-    (tmp_path / "spectile/kpm/api.py").rename(tmp_path / "spectile/kpm/other.py")
-    digests.append(provenance.source_digest.__wrapped__("kpm"))
-    provenance._program_digest.cache_clear()
-    assert len(set(digests[:6])) == 6 and digests[6] == digests[7] == digests[0] != digests[8]
+    digests = [
+        digest({name: f"a = {number + 100 * (name == changed)}" for number, name in enumerate(files)})
+        for changed in (None, *files)
+    ]
+    assert len(set(digests[:6])) == 6 and digests[6] == digests[7] == digests[0]
+
+
+def test_source_digest_follows_what_is_said_and_not_where_it_lies(digest, tmp_path):
+    package = tmp_path / "spectile/kpm"
+    tree = {
+        "spectile/kpm/api.py": "from spectile.kpm.engine import run\nUNIT = ('cuda/step.cu',)\n",
+        "spectile/kpm/engine.py": "def run(): return 1\n",
+        "spectile/kpm/other.py": "def run(): return 2\n",
+        "spectile/kpm/cuda/step.cu": '#include "sums.cuh"\nint a;\n',
+        "spectile/kpm/cuda/last.cu": "int b;\n",
+        "spectile/kpm/cuda/sums.cuh": "int c;\n",
+        "spectile/kpm/cuda/more.cuh": "int d;\n",
+    }
+    first = digest(tree)
+    api, step = tree["spectile/kpm/api.py"], tree["spectile/kpm/cuda/step.cu"]
+    # The same program under other names.
+    (package / "engine.py").rename(package / "machine.py")
+    assert digest({"spectile/kpm/api.py": api.replace(".engine", ".machine")}) == first
+    (package / "cuda").rename(package / "device")
+    assert digest({"spectile/kpm/api.py": api.replace(".engine", ".machine").replace("cuda/", "device/")}) == first
+    (package / "device/sums.cuh").rename(package / "device/total.cuh")
+    assert digest({"spectile/kpm/device/step.cu": step.replace("sums", "total")}) == first
+    # Another program of files that are all there.
+    found = {first}
+    for changed in (
+        {"spectile/kpm/api.py": api.replace(".engine", ".other").replace("cuda/", "device/")},
+        {"spectile/kpm/api.py": api.replace(".engine", ".machine").replace("cuda/step", "device/last")},
+    ):
+        found.add(digest(changed))
+    found.add(digest({"spectile/kpm/api.py": api, "spectile/kpm/device/step.cu": step.replace("sums", "more")}))
+    assert len(found) == 4
 
 
 def test_a_copy_without_a_repository_is_told_its_commit(tmp_path, monkeypatch):

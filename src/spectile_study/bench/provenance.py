@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ def source_digest(paper: str) -> str:
     """Return the sha256 of every source that can change the numbers of `paper`.
 
     The system's package, ``core/``, and of the study its cases, ``inputs/`` and ``bench/{timing,vendor,record}.py``
-    count; comments, docstrings and layout do not, so that an edited kernel or baseline is measured again and an edited
-    comment is not.
+    count; comments, docstrings, layout and where a file lies do not, so that an edited kernel or baseline is measured
+    again, and an edited comment or a renamed file is not.
     """
     if paper not in PAPERS:
         raise ValueError(f"no paper is called {paper!r}: choose one of {', '.join(PAPERS)}")
@@ -36,13 +36,12 @@ def source_digest(paper: str) -> str:
 
 
 def programs_digest(files: Iterable[Path]) -> str:
-    """Return the sha256 of the programs in `files`, their comments and docstrings left out; other files count whole."""
-    total = hashlib.sha256()
-    for path in files:
-        place = path.relative_to(SOURCES) if path.is_relative_to(SOURCES) else path
-        total.update(place.as_posix().encode())
-        total.update(_program_digest(path).encode())
-    return total.hexdigest()
+    """Return the sha256 of the programs in `files`, their comments and docstrings left out; other files count whole.
+
+    A file counts by what it says, whatever its name; where it names another source, as an import, an include or a unit
+    of compilation does, by what that one says.
+    """
+    return hashlib.sha256("".join(sorted(map(_program_digest, files))).encode()).hexdigest()
 
 
 def _source_files(paper: str) -> Iterator[Path]:
@@ -55,30 +54,44 @@ def _source_files(paper: str) -> Iterator[Path]:
             yield from sorted(p for p in root.rglob("*") if p.suffix in {".py", ".cu", ".cuh"})
 
 
-def program(path: Path) -> str:
-    """Return a Python or CUDA source without comments, docstrings and layout, the same in every version of Python."""
+def program(path: Path, named: Callable[[str], str] = str) -> str:
+    """Return a Python or CUDA source without comments, docstrings and layout, the same in every version of Python.
+
+    Parameters
+    ----------
+    path : Path
+    named : callable, optional
+        What stands where it names another source, by that name: ``"spectile.core.launch"`` or ``"rows/hash.cu"``.
+    """
     text = path.read_text()
     if path.suffix == ".py":
-        return _printed(ast.parse(text))
+        return _printed(ast.parse(text), named)
     if path.suffix not in {".cu", ".cuh"}:
         return text
     # A string may hold what looks like a comment.
     code = re.sub(
         r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', lambda m: m[0] if m[0][0] == '"' else " ", text, flags=re.DOTALL
     )
+    code = re.sub(r'(#include *")([^"]*)"', lambda m: f'{m[1]}{named(m[2])}"', code)
     return " ".join(code.split())
 
 
-def _printed(node: object) -> str:
+def _printed(node: object, named: Callable[[str], str]) -> str:
     """Return a syntax tree as text; fields that are empty, or new in a later Python, leave no trace."""
     if isinstance(node, ast.AST):
         fields = {name: getattr(node, name, None) for name in node._fields}
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
             fields["body"] = node.body[1:]
-        parts = [f"{name}={_printed(value)}" for name, value in sorted(fields.items()) if value not in (None, [])]
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            fields["module"] = named(node.module)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith((".cu", ".cuh")):
+            fields["value"] = named(node.value)
+        parts = [
+            f"{name}={_printed(value, named)}" for name, value in sorted(fields.items()) if value not in (None, [])
+        ]
         return f"{type(node).__name__}({','.join(parts)})"
     if isinstance(node, list):
-        return f"[{','.join(map(_printed, node))}]"
+        return f"[{','.join(_printed(each, named) for each in node)}]"
     return repr(node)
 
 
@@ -87,7 +100,25 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @functools.cache  # four systems share many files
 def _program_digest(path: Path) -> str:
-    return hashlib.sha256(program(path).encode()).hexdigest()
+    return hashlib.sha256(program(path, _said_by).encode()).hexdigest()
+
+
+@functools.cache
+def _said_by(name: str) -> str:
+    """Return the digest of what a source of ours says, without what it names itself, or the name of another's."""
+    if name.endswith((".cu", ".cuh")):  # relative to a package, which may stand before it with a colon
+        end = "/" + name.rpartition(":")[2]
+        files = [path for path in _cuda_sources() if path.as_posix().endswith(end)]
+    else:
+        place = SOURCES.joinpath(*name.split("."))
+        files = [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()]
+    said = sorted(program(path, lambda other: "") for path in files)
+    return hashlib.sha256("\n".join(said).encode()).hexdigest() if said else name
+
+
+@functools.cache
+def _cuda_sources() -> tuple[Path, ...]:
+    return tuple(path for path in SOURCES.rglob("*.cu*") if path.suffix in {".cu", ".cuh"})
 
 
 def digest_array(*arrays: Any) -> str:
