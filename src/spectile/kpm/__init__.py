@@ -1,6 +1,8 @@
 """KPM: spectral densities of large sparse Hamiltonians (Kreutzer et al., IPDPS 2015), and what follows from them."""
 
 from spectile.kpm.api import SpectralCurves, SpectralDensity, explain, kpm_dos, ldos, spectral_function
+from spectile.kpm.curves import LorentzKernel
+from spectile.kpm.expectation import SpectralExpectation
 from spectile.kpm.functions import apply, evolve, greens_function
 from spectile.kpm.iterator import Chebyshev, chebyshev, spectral_bounds
 from spectile.kpm.observables import velocity
@@ -10,8 +12,10 @@ __all__ = [
     "Chebyshev",
     "Conductivity",
     "Correlator",
+    "LorentzKernel",
     "SpectralCurves",
     "SpectralDensity",
+    "SpectralExpectation",
     "apply",
     "chebyshev",
     "conductivity",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,20 @@ import numpy.typing as npt
 
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend
-from spectile.core.options import path
-from spectile.kpm.curves import SpectralCurves
-from spectile.kpm.density import SpectralDensity
-from spectile.kpm.moments import candidates_of, check_counts, make_engine, moments_of, whole_number
-from spectile.kpm.types import Array, Kernel
+from spectile.core.options import flag, path
+from spectile.kpm.curves import SpectralCurves, moments_for
+from spectile.kpm.density import SpectralDensity, seed_of
+from spectile.kpm.expectation import SpectralExpectation, moments_with, source_of
+from spectile.kpm.iterator import engine_for, random_source
+from spectile.kpm.moments import (
+    candidates_of,
+    check_counts,
+    make_engine,
+    moments_of,
+    positive_number,
+    whole_number,
+)
+from spectile.kpm.types import Array, Engine, Kernel
 
 
 def kpm_dos(
@@ -29,7 +38,11 @@ def kpm_dos(
     backend: Backend = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_s: float = 600.0,
-) -> SpectralDensity:
+    operator: Any = None,
+    vectors: Any = None,
+    mean: bool = True,
+    energy_resolution: float | None = None,
+) -> Any:
     """Compute the density of states of a large sparse Hermitian matrix.
 
     Parameters
@@ -44,8 +57,8 @@ def kpm_dos(
         M, Chebyshev moments; the energy resolution is about π/M of the bandwidth.
     num_vectors : int
         R, random vectors of the trace; the error falls with 1/sqrt(R N).
-    kernel : {"jackson", "lorentz"} or callable
-        Damping of the series, or a function that returns its M factors for M.
+    kernel : {"jackson", "lorentz", "none"} or callable
+        Damping of the series, or a function that returns its M factors for M, as ``kpm.LorentzKernel(6.0)`` is.
     rng : int, Generator or None
         Seed or generator of the random vectors.
     bounds : (float, float) or None
@@ -59,16 +72,26 @@ def kpm_dos(
         file is removed at the end.
     checkpoint_s : float
         Seconds between checkpoints.
+    operator : matrix, object with ``@``, callable or None
+        A of tr[A δ(E − H)], as :func:`correlator` takes operators; None is the identity.
+    vectors : array, shape (N, R), callable or None
+        Vectors |v⟩ instead of random ones: a block, or ``vectors(number)``, shape (N,), which is asked for
+        `num_vectors`.  The result is the mean of ⟨v|A δ(E − H)|v⟩, as they are.
+    mean : bool
+        Whether the mean over the vectors, or each of them.
+    energy_resolution : float or None
+        An energy: then M is what resolves it, π/M of the expansion's width, instead of `num_moments`.
 
     Returns
     -------
-    SpectralDensity
+    SpectralDensity, or SpectralExpectation with `operator`, `vectors` or ``mean=False``
 
     Raises
     ------
     ValueError
         If H is not square, not Hermitian or not finite, if `num_moments` or `num_vectors` is invalid, if the spectrum
-        leaves the given bounds, or if the checkpoint is of another call.
+        leaves the given bounds, if the checkpoint is of another call, or asked for with `operator`, `vectors` or
+        ``mean=False``, or if an operator or vectors do not fit.
     MemoryError
         If not even one vector's state fits into memory.
     TypeError
@@ -89,11 +112,38 @@ def kpm_dos(
     >>> round(density.integrate())
     3200
     """
+    if operator is not None or vectors is not None or not flag("mean", mean):
+        if checkpoint is not None:
+            raise ValueError(
+                "checkpoint= is for densities of random vectors alone: leave out operator, vectors and mean"
+            )
+        num_moments, num_vectors = check_counts(num_moments, num_vectors)
+        engine = make_engine(H, backend) if vectors is None or callable(vectors) else engine_for(H, vectors, backend)[0]
+        if vectors is None:
+            source, held = random_source(engine, seed_of(rng)), None
+        else:
+            source, held = source_of(engine, vectors)
+        count = _count(num_moments, energy_resolution)
+        return SpectralExpectation(
+            engine, operator, source, held or num_vectors, count, kernel, bounds, mean=mean, grows=held is None
+        )
     if checkpoint is None:
-        return SpectralDensity(H, num_moments, num_vectors, kernel, rng, bounds=bounds, backend=backend)
+        return SpectralDensity(
+            H, num_moments, num_vectors, kernel, rng, bounds=bounds, backend=backend,
+            energy_resolution=energy_resolution,
+        )  # fmt: skip
     return SpectralDensity.with_checkpoints(
-        path("checkpoint", checkpoint), H, num_moments, num_vectors, kernel, rng, bounds, backend, checkpoint_s
-    )
+        path("checkpoint", checkpoint), H, num_moments, num_vectors, kernel, rng, bounds, backend, checkpoint_s,
+        energy_resolution,
+    )  # fmt: skip
+
+
+def _count(num_moments: int, energy_resolution: float | None) -> Callable[[float], int]:
+    """Return what gives the moments of an expansion by half its width."""
+    if energy_resolution is None:
+        return lambda scale: num_moments
+    resolved = positive_number(energy_resolution, "energy_resolution")
+    return lambda scale: moments_for(resolved, scale)
 
 
 def explain(
@@ -136,6 +186,26 @@ def explain(
     return candidates_of(make_engine(H, backend), num_vectors)
 
 
+def _moments(
+    engine: Engine,
+    operator: Any,
+    vectors: Callable[[int, int], Array],
+    total: int,
+    num_moments: int,
+    energy_resolution: float | None,
+    bounds: tuple[float, float] | None,
+) -> tuple[Array, tuple[float, float]]:
+    """Return the moments of given vectors, shape (M, K), and the bounds."""
+    num_moments = whole_number(num_moments, "num_moments", 2)
+    if operator is not None:
+        count = _count(num_moments, energy_resolution)
+        return moments_with(
+            engine, operator, lambda first, stop: engine.xp.asarray(vectors(first, stop)), total, count, bounds
+        )
+    length = num_moments if energy_resolution is None else _count(num_moments, energy_resolution)
+    return moments_of(engine, vectors, total, length, bounds)
+
+
 def ldos(
     H: Any,
     rows: Sequence[int] | Array | slice,
@@ -144,13 +214,17 @@ def ldos(
     *,
     bounds: tuple[float, float] | None = None,
     backend: Backend = "auto",
+    operator: Any = None,
+    energy_resolution: float | None = None,
 ) -> SpectralCurves:
     """Compute local densities of states ρ_i(E) = Σ_n |⟨i|n⟩|² δ(E − E_n): exact moments, no random vectors.
 
     Parameters
     ----------
-    H, num_moments, kernel, bounds, backend
+    H, num_moments, kernel, bounds, backend, energy_resolution
         As in :func:`kpm_dos`.
+    operator : as in :func:`kpm_dos`
+        A of ⟨i|A δ(E − H)|i⟩.
     rows : sequence of int, sequence of bool or slice
         Rows i of the matrix, as NumPy takes them: by number, from the end if negative, or where a mask is true.  Each
         gives one curve.
@@ -181,7 +255,7 @@ def ldos(
         block[chosen[first:stop], np.arange(stop - first)] = 1
         return block
 
-    moments, bounds = moments_of(engine, vectors, chosen.size, whole_number(num_moments, "num_moments", 2), bounds)
+    moments, bounds = _moments(engine, operator, vectors, chosen.size, num_moments, energy_resolution, bounds)
     return SpectralCurves(moments, bounds, kernel)
 
 
@@ -196,13 +270,17 @@ def spectral_function(
     *,
     bounds: tuple[float, float] | None = None,
     backend: Backend = "auto",
+    operator: Any = None,
+    energy_resolution: float | None = None,
 ) -> SpectralCurves:
     """Compute the momentum-resolved spectral function A(k, E) = Σ_o ⟨k,o|δ(E − H)|k,o⟩ (paper, Figure 2).
 
     Parameters
     ----------
-    H, num_moments, kernel, bounds, backend
+    H, num_moments, kernel, bounds, backend, energy_resolution
         As in :func:`kpm_dos`; H is treated as complex.
+    operator : as in :func:`kpm_dos`
+        A of ⟨k,o|A δ(E − H)|k,o⟩, for example a spin.
     wavevectors : array_like, shape (K, d)
         k; each gives one curve.
     positions : array_like, shape (N, d)
@@ -253,9 +331,7 @@ def spectral_function(
             block[rows, column] = weight[rows] * np.exp(1j * (r[rows] @ k[number // kinds.size])) / norms[kind]
         return block
 
-    moments, bounds = moments_of(
-        engine, vectors, len(k) * kinds.size, whole_number(num_moments, "num_moments", 2), bounds
-    )
+    moments, bounds = _moments(engine, operator, vectors, len(k) * kinds.size, num_moments, energy_resolution, bounds)
     return SpectralCurves(moments.reshape(-1, len(k), kinds.size).sum(axis=2), bounds, kernel)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import reprlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from spectile.core.options import flag
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.types import Array, Kernel
@@ -22,7 +26,7 @@ class SpectralCurves:
         μ_m of each curve, undamped.
     bounds : (float, float)
         Lowest and highest energy of the spectrum.
-    kernel : {"jackson", "lorentz"} or callable
+    kernel : {"jackson", "lorentz", "none"} or callable
         Damping.
     scaling : (float, float) or None
         a and b of H̃ = a (H − b); None takes those of `bounds`.
@@ -65,14 +69,35 @@ class SpectralCurves:
         x = self._a * (np.asarray(energy, dtype=np.float64) - self._b)
         return self._a * reference.chebyshev_density(self._damped, x.ravel()).reshape(*x.shape, self.moments.shape[1])
 
-    def integrate(self, f: Callable[[Array], Array] | None = None) -> Array:
-        """Return ∫ f(E) ρ(E) dE of each curve by Gauss–Chebyshev quadrature; f None is 1."""
+    def integrate(self, f: Callable[[Array], Array] | None = None, *, damped: bool = True) -> Array:
+        """Return ∫ f(E) ρ(E) dE of each curve by Gauss–Chebyshev quadrature.
+
+        Parameters
+        ----------
+        f : callable or None
+            Function of an array of energies that gives one value for each, or rows of them, shape (..., 2 M): as many
+            integrals at once.  None is 1.
+        damped : bool
+            Whether with the kernel.  Without it the integral of a function that M polynomials describe is exact: of a
+            Fermi function of a temperature well above the energy resolution, but not of a step.
+
+        Returns
+        -------
+        ndarray, shape (K,), or (..., K) for rows of values
+        """
         values = np.ones_like(self.energies) if f is None else np.asarray(f(self.energies))
-        if values.shape not in ((), self.energies.shape):
+        if values.shape != () and values.shape[-1:] != self.energies.shape:
             raise ValueError(
                 f"f gave shape {values.shape} for {len(self.energies)} energies: it must give one value for each"
             )
-        return np.asarray(np.broadcast_to(values, self.energies.shape) @ self._weights / len(self.energies))
+        weights = self._weights if flag("damped", damped) else self._undamped_weights
+        values = np.broadcast_to(values, self.energies.shape) if values.shape == () else values
+        return np.asarray(values @ weights / len(self.energies))
+
+    @functools.cached_property
+    def _undamped_weights(self) -> Array:
+        """π sqrt(1 − x²) times the undamped densities at `energies`."""
+        return reference.chebyshev_density_on_grid(self.moments, 2 * len(self.moments))[1][::-1]
 
 
 def damping(kernel: Kernel, num_moments: int) -> Array:
@@ -84,10 +109,13 @@ def damping(kernel: Kernel, num_moments: int) -> Array:
         If the name is unknown, or a callable does not return M finite real numbers.
     """
     if not callable(kernel):
-        kernels = {"jackson": reference.jackson_kernel, "lorentz": reference.lorentz_kernel}
+        kernels: dict[str, Callable[[int], Array]] = {
+            "jackson": reference.jackson_kernel, "lorentz": reference.lorentz_kernel, "none": np.ones
+        }  # fmt: skip
         if not isinstance(kernel, str) or kernel not in kernels:
             raise ValueError(
-                f'kernel = {reprlib.repr(kernel)} is unknown: choose "jackson" or "lorentz", or give a function of M'
+                f'kernel = {reprlib.repr(kernel)} is unknown: choose "jackson", "lorentz" or "none", or '
+                "give a function of M"
             )
         return kernels[kernel](num_moments)
     factors = np.asarray(kernel(num_moments))
@@ -97,3 +125,25 @@ def damping(kernel: Kernel, num_moments: int) -> Array:
             "real numbers, the factors of the moments"
         )
     return factors.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class LorentzKernel:
+    """Lorentz damping with a λ of your own: ``kernel=LorentzKernel(6.0)``; "lorentz" is λ = 4.
+
+    Parameters
+    ----------
+    resolution : float
+        λ; a state becomes a Lorentzian of half width λ/M of half the expansion's width.
+    """
+
+    resolution: float = 4.0
+
+    def __call__(self, num_moments: int) -> Array:
+        """Return the factors of M moments."""
+        return reference.lorentz_kernel(num_moments, self.resolution)
+
+
+def moments_for(energy_resolution: float, scale: float) -> int:
+    """Return how many moments resolve an energy: π/M of the expansion's width, 2 `scale`."""
+    return max(2, math.ceil(2 * np.pi * scale / energy_resolution))

@@ -17,11 +17,11 @@ import numpy.typing as npt
 from spectile.core.atomic_file import atomic_write, require_writable
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import generator
+from spectile.core.options import flag, generator
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import SavedState, fingerprint, signals_deferred
-from spectile.kpm.curves import SpectralCurves, damping
+from spectile.kpm.curves import SpectralCurves, damping, moments_for
 from spectile.kpm.moments import (
     LOOK_STEPS,
     MAX_BLOCK,
@@ -30,6 +30,7 @@ from spectile.kpm.moments import (
     advance_watched,
     check_counts,
     make_engine,
+    positive_number,
     whole_number,
 )
 from spectile.kpm.types import Array, Kernel, Named
@@ -69,13 +70,23 @@ class SpectralDensity:
         *,
         bounds: tuple[float, float] | None = None,
         backend: Backend = "auto",
+        energy_resolution: float | None = None,
     ) -> None:
         num_moments, num_vectors = check_counts(num_moments, num_vectors)
         self._prepare(H, kernel, rng, bounds, backend)
-        self._num_moments, self._total = num_moments, num_vectors
+        self._num_moments, self._total = self._asked(num_moments, energy_resolution), num_vectors
         self._require_room(num_vectors)
         self._start(num_vectors)
+        # Bounds that turned out too narrow were widened.
+        self._num_moments = max(self._num_moments, self._asked(num_moments, energy_resolution))
+        self._advance()
         self._update()
+
+    def _asked(self, num_moments: int, energy_resolution: float | None) -> int:
+        """Return the moments that a call asks for, by their number or by an energy."""
+        if energy_resolution is None:
+            return num_moments
+        return moments_for(positive_number(energy_resolution, "energy_resolution"), 1 / self._scaling[0])
 
     def _prepare(
         self,
@@ -114,6 +125,7 @@ class SpectralDensity:
         bounds: tuple[float, float] | None,
         backend: Backend,
         seconds: float,
+        energy_resolution: float | None = None,
     ) -> SpectralDensity:
         """Return a density whose state is written to a file meanwhile, and which goes on from the file if it exists.
 
@@ -125,11 +137,13 @@ class SpectralDensity:
         require_writable(path)
         if path.exists():
             self = cls.load(path, H, kernel=kernel if callable(kernel) else None, backend=backend)
+            num_moments = self._asked(num_moments, energy_resolution)
             self._require_same(path, num_moments, num_vectors, kernel, rng, bounds)
         else:
             self = cls.__new__(cls)
             self._prepare(H, kernel, rng, bounds, backend)
             self._total = num_vectors
+            num_moments = self._asked(num_moments, energy_resolution)
             self._start_pass()
         with signals_deferred() as signals:
             written = time.monotonic()
@@ -137,6 +151,7 @@ class SpectralDensity:
                 if self._num_moments == num_moments:
                     self._start_pass()
                 self.add_moments(min(2 * LOOK_STEPS, num_moments - self._num_moments))
+                num_moments = self._asked(num_moments, energy_resolution)
                 complete = self._num_moments == num_moments and self.num_vectors == num_vectors
                 if signals.waiting or (not complete and time.monotonic() - written > seconds):
                     self.save(path)
@@ -223,15 +238,34 @@ class SpectralDensity:
         """Return ρ at any energies, zero outside the bounds."""
         return self._mean(energy)[..., 0]
 
-    def integrate(self, f: Callable[[Array], Array] | None = None) -> Any:
+    def integrate(
+        self, f: Callable[[Array], Array] | None = None, *, damped: bool = True, return_error: bool = False
+    ) -> Any:
         """Return ∫ f(E) ρ(E) dE by Gauss–Chebyshev quadrature, complex where f is; f None is 1 and gives N.
 
         Parameters
         ----------
         f : callable or None
-            Function of an array of energies, for example a Fermi distribution.
+            Function of an array of energies, for example a Fermi distribution; it may give rows of values, shape
+            (..., 2 M), for example of many temperatures.
+        damped : bool
+            Whether with the kernel; without it smooth functions are integrated to rounding.
+        return_error : bool
+            Return the standard error over the vectors beside it, NaN for one vector.
+
+        Returns
+        -------
+        number or ndarray, or two of them
         """
-        return self._mean.integrate(f)[0].item()
+        value = self._mean.integrate(f, damped=damped)[..., 0]
+        value = value if value.ndim else value.item()
+        if not flag("return_error", return_error):
+            return value
+        count = self._by_vector.shape[1]
+        if count == 1:
+            return value, np.full(np.shape(value), np.nan)[()]
+        each = SpectralCurves(self._by_vector, self.bounds, self.kernel, self._scaling).integrate(f, damped=damped)
+        return value, (each.std(axis=-1, ddof=1) / np.sqrt(count))[()]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a file, so that :meth:`load` can add moments later, bitwise as if never stopped.
@@ -379,7 +413,7 @@ class SpectralDensity:
 
     def _update(self) -> None:
         etas = np.concatenate([e[: self._num_moments] for e in (*self._finished, *self._etas)], axis=1)
-        by_vector = reference.moments_from_etas(etas)
+        by_vector = self._by_vector = reference.moments_from_etas(etas)
         self.moments = by_vector.mean(axis=1)
         self._mean = SpectralCurves(self.moments[:, None], self.bounds, self.kernel, self._scaling)
         self.scale, self.centre, self.energies = self._mean.scale, self._mean.centre, self._mean.energies

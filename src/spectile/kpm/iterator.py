@@ -15,6 +15,7 @@ from spectile.kpm import bounds as spectrum
 from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, MAX_WIDENINGS, NO_BOUNDS, make_engine, whole_number
 from spectile.kpm.operators.adopt import vector_dtype
 from spectile.kpm.operators.protocol import namespace
+from spectile.kpm.reference import random_phases
 from spectile.kpm.types import OUT_OF_RANGE, Array, Engine, ReadableRecursion
 
 #: Vectors T_m(H̃)|v⟩ that a product of matrices adds to sums at a time.
@@ -145,7 +146,7 @@ def chebyshev(
     num_moments = whole_number(num_moments, "num_moments", 1)
     engine, block = engine_for(H, vectors, backend)
     single = getattr(vectors, "ndim", np.ndim(vectors)) == 1
-    other = None if bra is None else _given("bra", bra, engine.xp, tuple(block.shape))
+    other = None if bra is None else given_vectors("bra", bra, engine.xp, tuple(block.shape))
     engine.check_hermitian()
     bounds = spectrum.given_or_found(engine, bounds)
     return Chebyshev(Terms(engine, block, bounds), num_moments, bounds, other, single)
@@ -276,7 +277,7 @@ def engine_for(H: Any, vectors: Any, backend: Backend) -> tuple[Engine, Any]:
     if dtype.kind not in "biufc" or dtype.char in "gG":
         raise TypeError(f"vectors are {dtype}: convert them to float32, float64, complex64 or complex128")
     engine = make_engine(H, backend, at_least=np.empty(0, vector_dtype(dtype)).real.dtype)
-    return engine, _given("vectors", vectors, engine.xp, (engine.num_rows, None))
+    return engine, given_vectors("vectors", vectors, engine.xp, (engine.num_rows, None))
 
 
 def is_on_gpu(array: Any) -> bool:
@@ -284,7 +285,7 @@ def is_on_gpu(array: Any) -> bool:
     return type(array).__module__.partition(".")[0] == "cupy"
 
 
-def _given(name: str, array: Any, xp: Any, shape: tuple[int | None, ...]) -> Any:
+def given_vectors(name: str, array: Any, xp: Any, shape: tuple[int | None, ...]) -> Any:
     """Return a caller's vectors as an array of the engine's module, shape (N, R), which may be the caller's own."""
     found = host_array(name, array) if xp is np else to_device(array, name)[0]
     if found.ndim == 1:
@@ -320,3 +321,14 @@ def within_bounds(
 def columns_at_once(engine: Engine, states: float) -> int:
     """Return how many vectors of a block to take at once where each needs the memory of so many states."""
     return max(1, min(MAX_BLOCK, int(engine.capacity() / states)))
+
+
+def random_source(engine: Engine, seed: int) -> Callable[[int, int], Any]:
+    """Return ``source(first, stop)``: the random vectors of these numbers, where the engine works."""
+
+    def source(first: int, stop: int) -> Any:
+        real = engine.dtype.kind != "c"
+        block = random_phases(seed, engine.num_rows, stop - first, first_vector=first, real=real, dtype=engine.dtype)
+        return engine.xp.asarray(block)
+
+    return source

@@ -122,7 +122,7 @@ def moments_of(
     engine: Engine,
     vectors: Callable[[int, int], Array],
     count: int,
-    num_moments: int,
+    num_moments: int | Callable[[float], int],
     bounds: tuple[float, float] | None,
 ) -> tuple[Array, tuple[float, float]]:
     """Return the moments of given vectors, and the bounds of the spectrum that they are scaled to.
@@ -135,8 +135,8 @@ def moments_of(
         ``vectors(first, stop)`` returns some of the start vectors, shape (N, stop - first).
     count : int
         K, start vectors.
-    num_moments : int
-        M.
+    num_moments : int or callable
+        M, or what gives it for half the width of the expansion.
     bounds : (float, float) or None
         Bounds of the spectrum; found if None.
 
@@ -144,7 +144,8 @@ def moments_of(
     -------
     ndarray, shape (M, K), and (float, float)
     """
-    require_host_free(16 * count * num_moments, f"the moments of {count:,} vectors")
+    if not callable(num_moments):
+        require_host_free(16 * count * num_moments, f"the moments of {count:,} vectors")
     engine.check_hermitian()
     fixed = bounds is not None
     bounds = spectrum.given_or_found(engine, bounds)
@@ -152,13 +153,15 @@ def moments_of(
     width = min(MAX_BLOCK, max(1, engine.capacity() // 2))
     for attempt in range(MAX_WIDENINGS):
         a, b = spectrum.scaling(bounds)
+        length = num_moments(1 / a) if callable(num_moments) else num_moments
+        require_host_free(16 * count * length, f"the moments of {count:,} vectors")
         columns = []
         for first in range(0, count, width):
             recursion = engine.start(vectors(first, min(count, first + width)), a, b)
-            etas, inside = advance_watched(recursion, np.empty((0, recursion.num_vectors)), num_moments)
+            etas, inside = advance_watched(recursion, np.empty((0, recursion.num_vectors)), length)
             if not inside:
                 break
-            columns.append(reference.moments_from_etas(etas[:num_moments]))
+            columns.append(reference.moments_from_etas(etas[:length]))
         else:
             return np.concatenate(columns, axis=1), bounds
         if fixed:

@@ -34,12 +34,15 @@ class Observable:
     ----------
     factor : complex
         What all products are to be multiplied by: an imaginary matrix is held as a real one.
+    hermitian : bool
+        Whether the operator is its own adjoint.
     """
 
     def __init__(self, A: Any, engine: Engine, name: str) -> None:
         self._engine, self._name, self.factor = engine, name, 1 + 0j
         self._matrix: Any = None
         self._function: Any = None
+        self.hermitian = True
         if A is None:
             return
         n = engine.num_rows
@@ -68,6 +71,9 @@ class Observable:
             elif not matrix.data.imag.any():
                 matrix = _with_data(matrix, matrix.data.real)
         self._matrix, self._adjoint = matrix, matrix.conj().T.tocsr()
+        other = matrix - self._adjoint if self.factor == 1 else matrix + self._adjoint
+        size = float(abs(matrix.data).max(initial=0.0))
+        self.hermitian = float(abs(other.data).max(initial=0.0)) <= 1024 * float(np.finfo(dtype).eps) * size
         if self._engine.xp is not np:
             from cupyx.scipy import sparse
 

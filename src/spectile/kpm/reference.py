@@ -185,7 +185,7 @@ def chebyshev_density_on_grid(damped_moments: Array, num_points: int) -> tuple[A
     """
     from scipy.fft import dct
 
-    padded = np.zeros((num_points, *damped_moments.shape[1:]))
+    padded = np.zeros((num_points, *damped_moments.shape[1:]), damped_moments.dtype)
     padded[: len(damped_moments)] = damped_moments
     x = np.cos(np.pi * (np.arange(num_points) + 0.5) / num_points)
     return x, dct(padded, type=3, axis=0)

@@ -16,10 +16,9 @@ from spectile.core.device import Backend
 from spectile.core.memory import free_bytes, host_free_bytes, require_host_free
 from spectile.core.options import word
 from spectile.kpm import bounds as spectrum
-from spectile.kpm import reference
 from spectile.kpm.curves import damping
 from spectile.kpm.density import seed_of
-from spectile.kpm.iterator import Terms, columns_at_once, engine_for, within_bounds
+from spectile.kpm.iterator import Terms, columns_at_once, engine_for, random_source, within_bounds
 from spectile.kpm.moments import check_counts, make_engine, positive_number, whole_number
 from spectile.kpm.observables import Observable, velocity
 from spectile.kpm.types import Array, Engine, Kernel
@@ -174,14 +173,7 @@ def correlator(
     require_host_free(3 * 16 * num_vectors * num_moments**2, "the moments of all vectors")
     one, two = Observable(A, engine, "A"), Observable(B, engine, "B")
 
-    def start(first: int, stop: int) -> Any:
-        if given is not None:
-            return given[:, first:stop]
-        real = engine.dtype.kind != "c"
-        block = reference.random_phases(
-            seed, engine.num_rows, stop - first, first_vector=first, real=real, dtype=engine.dtype
-        )
-        return engine.xp.asarray(block)
+    start = random_source(engine, seed) if given is None else lambda first, stop: given[:, first:stop]
 
     def work(tried: tuple[float, float]) -> Array:
         parts: list[Array] = []

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Named = Literal["jackson", "lorentz"]
+Named = Literal["jackson", "lorentz", "none"]
 Kernel = Named | Callable[[int], npt.ArrayLike]
 
 NOT_FINITE = "H holds NaN or infinity: every entry must be a finite number"

@@ -35,9 +35,19 @@ CALLS = {
     "ldos": ((SPARSE, [1]), {"num_moments": 8}),
     "spectral_function": ((SPARSE, [[0.5]], np.arange(N)[:, None]), {"num_moments": 8}),
 }
-FLAGS = {"lower", "eigvals_only", "overwrite_a", "overwrite_b", "overwrite_a_band", "check_finite", "calc_q", "strict"}
+FLAGS = {
+    "lower",
+    "eigvals_only",
+    "overwrite_a",
+    "overwrite_b",
+    "overwrite_a_band",
+    "check_finite",
+    "calc_q",
+    "strict",
+    "mean",
+}
 NUMBERS = {"tau", "valid_ratio", "rtol", "alpha", "beta", "block", "iterations", "tolerance", "type", "memory_limit"}
-NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area"}
+NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area", "energy_resolution"}
 WORDS = {
     "backend",
     "precision",
@@ -54,7 +64,7 @@ WORDS = {
 PATHS = {"checkpoint"}
 # Of arrays and of what is judged with them: their own tests.
 OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "tol", "x0"}
-OTHERS |= {"weights", "orbitals", "bra", "vectors", "periods"}
+OTHERS |= {"weights", "orbitals", "bra", "vectors", "operator", "periods"}
 OTHERS |= {"max_ev"}  # SciPy leaves it to LAPACK, which is not asked
 HOSTILE = {
     "several": np.array([1, 2]),
