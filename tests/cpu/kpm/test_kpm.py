@@ -416,13 +416,13 @@ def test_a_file_that_is_no_state_or_another_calls_is_refused(tmp_path):
         (np.array([["a"]]), {}, TypeError, "dtype"),
         (np.eye(4, dtype=np.longdouble), {}, TypeError, "dtype"),
         (object(), {}, TypeError, "sparse matrix"),
-        (SAMPLE, {"num_moments": 1}, ValueError, "num_moments=1"),
+        (SAMPLE, {"num_moments": 1}, ValueError, "num_moments = 1"),
         (SAMPLE, {"num_moments": 10.5}, ValueError, "num_moments"),
-        (SAMPLE, {"num_vectors": 0}, ValueError, "num_vectors=0"),
-        (SAMPLE, {"num_vectors": float("nan")}, ValueError, "num_vectors=nan"),
-        (SAMPLE, {"num_moments": float("inf")}, ValueError, "num_moments=inf"),
-        (SAMPLE, {"num_moments": "many"}, ValueError, "num_moments=many"),
-        (SAMPLE, {"num_vectors": True}, ValueError, "num_vectors=True"),
+        (SAMPLE, {"num_vectors": 0}, ValueError, "num_vectors = 0"),
+        (SAMPLE, {"num_vectors": float("nan")}, ValueError, "num_vectors = nan"),
+        (SAMPLE, {"num_moments": float("inf")}, ValueError, "num_moments = inf"),
+        (SAMPLE, {"num_moments": "many"}, ValueError, "num_moments = .many."),
+        (SAMPLE, {"num_vectors": True}, ValueError, "num_vectors = True"),
         (SAMPLE, {"kernel": "fejer"}, ValueError, "jackson"),
         (SAMPLE, {"bounds": (1, -1)}, ValueError, "bounds"),
         (SAMPLE, {"bounds": (1,)}, ValueError, "no two energies"),
@@ -451,7 +451,7 @@ def test_bad_input_of_the_other_functions_is_worded():
         density.integrate(lambda energy: energy[:3])
     for add in (density.add_moments, density.add_vectors):
         for count in (0, 1.5, "many"):
-            with pytest.raises(ValueError, match=f"={count} is invalid.*at least 1"):
+            with pytest.raises(ValueError, match=f"= .?{count}.? is invalid.*at least 1"):
                 add(count)
     with pytest.raises(ValueError, match="too small"):
         TopologicalInsulator(2, 5, 5)
