@@ -1,6 +1,7 @@
 """Records kept as one zip a paper and machine, and taken into the reviewed measurements."""
 
 import json
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -29,6 +30,18 @@ def test_records_come_back_and_equal_records_make_equal_files(tmp_path):
     archive.pack(records[::-1], tmp_path / "two.zip")
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
     assert archive.load(tmp_path / "one.zip") == {"a": stored("a"), "b": stored("b")}
+
+
+def test_a_wide_frame_is_in_one_piece(tmp_path):
+    """Where each column is a piece, pandas warns of the next one, and every selection of rows copies so many."""
+    values = {f"value_{number}": float(number) for number in range(150)}
+    made = record.frame([stored("a") | {"values": values}])
+    record.write_frame(made, tmp_path / "one.parquet")
+    for frame in (made, record.read_frame(tmp_path / "one.parquet")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            frame["another"] = 1.0
+        assert frame.loc[0, "v_value_149"] == 149.0 and frame.loc[0, "another"] == 1.0
 
 
 def test_kept_records_replace_their_case_and_no_other(tmp_path):

@@ -237,7 +237,10 @@ def _complete(table: pandas.DataFrame) -> pandas.DataFrame:
         for name, kind in missing.items()
     }
     whole = pandas.concat([table, pandas.DataFrame(empty, index=table.index)], axis="columns")
-    return whole[[*LEADING_COLUMNS, *sorted(set(whole.columns) - set(LEADING_COLUMNS))]]
+    whole = whole[[*LEADING_COLUMNS, *sorted(set(whole.columns) - set(LEADING_COLUMNS))]]
+    # Drawings select rows thousands of times: pandas copies a block for each kind of column, not for each column.
+    whole.columns = whole.columns.astype(object)
+    return whole.copy()
 
 
 def _filled(table: pandas.DataFrame) -> pandas.DataFrame:

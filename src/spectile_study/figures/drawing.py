@@ -319,7 +319,7 @@ class Drawing:
         self.finish(path.name)
         with atomic_write(path) as partial:
             self.figure.savefig(partial, format="svg", metadata={"Date": None})
-        self.figure.set_layout_engine("none")  # panels stay where they are: laying out costs as much as drawing
+        self.figure.set_layout_engine(None)  # panels stay where they are: laying out costs as much as drawing
         with atomic_write(path.with_suffix(".png")) as partial:
             self.figure.savefig(partial, format="png", dpi=130)
         columns = ["panel", "series", "record", "paper", "case", "method", "x_column", "x", "y_column", "y"]
