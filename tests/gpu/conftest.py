@@ -1,4 +1,4 @@
-"""GPU tests: skipped without a device; a whole run of a file of tests on a device is a row of outcomes.tsv.
+"""GPU tests: left out without a device; a whole run of a file of tests on a device is a row of outcomes.tsv.
 
 The table informs and decides nothing: every run that collects GPU tests ends with those rows that failed, and with the
 files whose tests have not run since the sources that they are about, or they themselves, were last committed.
@@ -14,6 +14,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,20 +144,42 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Outcomes(), "spectile-gpu-outcomes")
 
 
+#: Files of GPU tests that were collected, and why how many of their tests are left out.
 _COLLECTED: set[str] = set()
+_LEFT_OUT: set[str] = set()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mine = [item for item in items if HERE in item.path.parents]
     _COLLECTED.update(item.path.relative_to(HERE).as_posix() for item in mine)
     reason = _unavailable()
-    for item in mine if reason is not None else ():
-        item.add_marker(pytest.mark.skip(reason=reason))
+    if not mine or reason is None:
+        return
+    if len(mine) == len(items):  # asked for by name: each says why it does not run
+        for item in mine:
+            item.add_marker(pytest.mark.skip(reason=reason))
+        return
+    _LEFT_OUT.add(f"{len(mine)} GPU tests were collected and left out: {reason}")
+    config.hook.pytest_deselected(items=mine)
+    items[:] = [item for item in items if HERE not in item.path.parents]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["gpu"] = sorted(_COLLECTED), sorted(_LEFT_OUT)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """With pytest-xdist the workers collect, and the controller speaks."""
+    collected, left_out = getattr(node, "workeroutput", {}).get("gpu", ((), ()))
+    _COLLECTED.update(collected)
+    _LEFT_OUT.update(left_out)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
-    for note in notes(read(TABLE), _COLLECTED) if terminal else ():
+    for note in [*sorted(_LEFT_OUT), *notes(read(TABLE), _COLLECTED)] if terminal else ():
         terminal.write_line(note, red=note.startswith("FAILED"), bold=note.startswith("FAILED"))
 
 

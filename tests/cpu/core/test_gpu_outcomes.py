@@ -114,6 +114,50 @@ def test_sources_of_a_file_are_its_system_and_core(plugin, tmp_path, monkeypatch
     assert plugin._changed("kpm/test_a.py") == "2026-01-08 00:00:00"
 
 
+def _collected(plugin, *paths):
+    """Return tests of these files, and a configuration that notes what is left out."""
+    left_out = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items))
+    items = [SimpleNamespace(path=plugin.ROOT / path, marks=[]) for path in paths]
+    for item in items:
+        item.add_marker = item.marks.append
+    return items, SimpleNamespace(hook=hook, left_out=left_out)
+
+
+def test_without_a_device_gpu_tests_are_left_out_in_one_line(plugin, monkeypatch):
+    paths = ("tests/gpu/kpm/test_a.py", "tests/cpu/core/test_c.py", "tests/gpu/evd/test_b.py")
+    monkeypatch.setattr(plugin, "_unavailable", lambda: None)
+    items, config = _collected(plugin, *paths)
+    plugin.pytest_collection_modifyitems(config, items)
+    assert len(items) == 3 and not config.left_out and not any(item.marks for item in items)
+
+    monkeypatch.setattr(plugin, "_unavailable", lambda: "no device")
+    plugin.pytest_collection_modifyitems(config, items)
+    assert [item.path.name for item in items] == ["test_c.py"]
+    assert [item.path.name for item in config.left_out] == ["test_a.py", "test_b.py"]
+
+    # Those that were asked for say why they do not run.
+    items, config = _collected(plugin, *paths[::2])
+    plugin.pytest_collection_modifyitems(config, items)
+    assert len(items) == 2 and not config.left_out
+    assert all(mark.kwargs == {"reason": "no device"} for item in items for mark in item.marks)
+
+    # What workers collected is said where their results are gathered, once.
+    worker, lines = SimpleNamespace(workeroutput={}), []
+    plugin.pytest_sessionfinish(SimpleNamespace(config=worker))
+    said = SimpleNamespace(write_line=lambda line, **_: lines.append(line))
+    controller = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name: said))
+    monkeypatch.setattr(plugin, "read", lambda table: [])
+    monkeypatch.setattr(plugin, "_changed", lambda file: "2026")
+    plugin._COLLECTED.clear()
+    plugin._LEFT_OUT.clear()
+    for _ in range(2):
+        plugin.pytest_testnodedown(worker)
+    plugin.pytest_unconfigure(controller)
+    assert lines[0] == "2 GPU tests were collected and left out: no device"
+    assert lines[1].endswith(": evd/test_b.py, kpm/test_a.py") and len(lines) == 2
+
+
 def test_the_table_can_be_read(plugin):
     assert plugin.notes(plugin.read(plugin.TABLE), set()) == []
     assert set(plugin.read(plugin.TABLE)[0]) == set(plugin.COLUMNS)
