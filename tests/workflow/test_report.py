@@ -123,7 +123,7 @@ def test_report_shows_the_rules_that_made_the_inputs(finished):
     with zipfile.ZipFile(finished / "results/this/report.zip") as archive:
         report = archive.read("report/report.html").decode()
     graph = report[report.index("rulegraph") :]
-    for rule in ("describe_decay", "compute_water", "train_network", "measure_case", "draw_figure", "check_claims"):
+    for rule in ("describe_input", "compute_water", "train_network", "measure_case", "draw_figure", "check_claims"):
         assert rule in graph, f"the graph of rules lacks {rule}"
 
 

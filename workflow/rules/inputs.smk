@@ -24,117 +24,24 @@ rule fetch_matrix:
         " --base-url {params.base_url:q} --resources resources --receipt {output:q} 2> {log:q}"
 
 
-rule describe_decay:
-    """Describe a decay matrix by its parameters and the checksum of a sample: devices make it where it is used."""
+rule describe_input:
+    """Describe what devices make where it is used, by its parameters and the checksum of a sample; generate families."""
     output:
-        "resources/inputs/decay/{name}.json",
+        "resources/inputs/{kind}/{name}.json",
     log:
-        "logs/inputs/decay_{name}.log",
+        "logs/inputs/{kind}_{name}.log",
+    wildcard_constraints:
+        kind="|".join((*make_inputs.DESCRIBED, "family")),
     localrule: True
     conda:
         "../../envs/cpu.yaml"
     params:
         seed=config["seed"],
-        available=make_inputs.available("decay"),
+        available=lambda wildcards: make_inputs.available(wildcards.kind),
     message:
-        "Describing the decay matrix of order {wildcards.name}"
+        "Describing the input {wildcards.name} of the kind {wildcards.kind}"
     shell:
-        "python -m spectile_study make-input --kind decay --name {wildcards.name:q} --seed {params.seed:q}"
-        " --resources resources --receipt {output:q} 2> {log:q}"
-
-
-rule describe_lattice:
-    """Describe a topological insulator by its sides and the checksum of a small one of its model."""
-    output:
-        "resources/inputs/lattice/{name}.json",
-    log:
-        "logs/inputs/lattice_{name}.log",
-    localrule: True
-    conda:
-        "../../envs/cpu.yaml"
-    params:
-        seed=config["seed"],
-        available=make_inputs.available("lattice"),
-    message:
-        "Describing the lattice of {wildcards.name} sites"
-    shell:
-        "python -m spectile_study make-input --kind lattice --name {wildcards.name:q} --seed {params.seed:q}"
-        " --resources resources --receipt {output:q} 2> {log:q}"
-
-
-rule describe_hermitian:
-    """Describe a Hermitian matrix by order, type and seed and the checksum of its first rows: devices make the whole."""
-    output:
-        "resources/inputs/hermitian/{name}.json",
-    log:
-        "logs/inputs/hermitian_{name}.log",
-    localrule: True
-    conda:
-        "../../envs/cpu.yaml"
-    params:
-        seed=config["seed"],
-        available=make_inputs.available("hermitian"),
-    message:
-        "Describing the Hermitian matrix {wildcards.name}"
-    shell:
-        "python -m spectile_study make-input --kind hermitian --name {wildcards.name:q} --seed {params.seed:q}"
-        " --resources resources --receipt {output:q} 2> {log:q}"
-
-
-rule describe_dense:
-    """Describe the operands of a dense product by shape and seed and the checksum of their first rows."""
-    output:
-        "resources/inputs/dense/{name}.json",
-    log:
-        "logs/inputs/dense_{name}.log",
-    localrule: True
-    conda:
-        "../../envs/cpu.yaml"
-    params:
-        seed=config["seed"],
-        available=make_inputs.available("dense"),
-    message:
-        "Describing the operands {wildcards.name}"
-    shell:
-        "python -m spectile_study make-input --kind dense --name {wildcards.name:q} --seed {params.seed:q}"
-        " --resources resources --receipt {output:q} 2> {log:q}"
-
-
-rule describe_hamiltonian:
-    """Describe a stored Hamiltonian by its model, rows and type and the checksum of a small one."""
-    output:
-        "resources/inputs/hamiltonian/{name}.json",
-    log:
-        "logs/inputs/hamiltonian_{name}.log",
-    localrule: True
-    conda:
-        "../../envs/cpu.yaml"
-    params:
-        seed=config["seed"],
-        available=make_inputs.available("hamiltonian"),
-    message:
-        "Describing the Hamiltonian {wildcards.name}"
-    shell:
-        "python -m spectile_study make-input --kind hamiltonian --name {wildcards.name:q} --seed {params.seed:q}"
-        " --resources resources --receipt {output:q} 2> {log:q}"
-
-
-rule generate_family:
-    """Generate a sparse matrix of one of the families that stand for matrices of the collection."""
-    output:
-        "resources/inputs/family/{name}.json",
-    log:
-        "logs/inputs/family_{name}.log",
-    localrule: True
-    conda:
-        "../../envs/cpu.yaml"
-    params:
-        seed=config["seed"],
-        available=make_inputs.available("family"),
-    message:
-        "Generating the matrix {wildcards.name}"
-    shell:
-        "python -m spectile_study make-input --kind family --name {wildcards.name:q} --seed {params.seed:q}"
+        "python -m spectile_study make-input --kind {wildcards.kind:q} --name {wildcards.name:q} --seed {params.seed:q}"
         " --resources resources --receipt {output:q} 2> {log:q}"
 
 
