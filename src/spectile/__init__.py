@@ -7,7 +7,8 @@
 ``kpm_dos``        spectral density of a huge sparse Hamiltonian (KPM; Kreutzer et al., 2015)
 =================  ==============================================================================================
 
-``TileMatrix`` is a near-sparse matrix as an object that knows its error, for many products in a row.
+``TileMatrix`` is a near-sparse matrix as an object that knows its error, for many products in a row; ``density_matrix``
+is the first of the functions of such matrices.
 
 ``spectile.torch`` and ``spectile.jax`` have them with derivatives, for tensors of PyTorch and arrays of JAX.
 
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from spectile.core.version import __version__ as __version__
 
 if TYPE_CHECKING:  # what type checkers know the names by: to them, too, a misspelt one is an error
+    from spectile import density as density
     from spectile import evd as evd
     from spectile import jax as jax
     from spectile import kpm as kpm
@@ -32,6 +34,7 @@ if TYPE_CHECKING:  # what type checkers know the names by: to them, too, a missp
     from spectile import tsparse as tsparse
     from spectile.core.choice import explain
     from spectile.core.config import show_config
+    from spectile.density import density_matrix
     from spectile.evd import (
         eig_banded,
         eigh,
@@ -64,6 +67,7 @@ _HOMES = {
     "tune_tau": "nearsparse",
     "SpammResult": "nearsparse",
     "TileMatrix": "tiles",
+    "density_matrix": "density",
     "spgemm": "tsparse",
     "eigh": "evd",
     "eigvalsh": "evd",
@@ -85,7 +89,7 @@ _HOMES = {
     "explain": "core.choice",
     "show_config": "core.config",
 }
-_PACKAGES = ("evd", "kpm", "nearsparse", "tiles", "tsparse")
+_PACKAGES = ("density", "evd", "kpm", "nearsparse", "tiles", "tsparse")
 #: Modules for libraries that are no dependencies.
 _OPTIONAL = ("jax", "torch")
 __all__ = [
@@ -95,6 +99,7 @@ __all__ = [
     "chebyshev",
     "conductivity",
     "correlator",
+    "density_matrix",
     "eig_banded",
     "eigh",
     "eigh_tridiagonal",

@@ -720,8 +720,9 @@ class TileMatrix:
         return self._multiply(self, atol, rtol, norm, "square" if self.hermitian else None)
 
     def _multiply(
-        self, other: TileMatrix, atol: float | None, rtol: float | None, norm: NormName, half: str | None
-    ) -> TileMatrix:
+        self, other: TileMatrix, atol: float | None, rtol: float | None, norm: NormName, half: str | None,
+        strict: bool = True,
+    ) -> TileMatrix:  # fmt: skip
         if not isinstance(other, TileMatrix):
             raise TypeError(f"a tile matrix is multiplied by a tile matrix, and this is a {type(other).__name__}")
         if not np.array_equal(self.columns, other.rows):
@@ -754,8 +755,7 @@ class TileMatrix:
             )
             own = lists.skipped + lists.rounding
             if half == "upper":
-                # Half of the matrix stands for the other: its error counts twice in squares.
-                own = Error.of(math.sqrt(2) * own.fro * SLACK, math.sqrt(2) * own.fro * SLACK)
+                own = _mirrored(own)
             if half:
                 data = _symmetric_diagonal(xp, data, lists.layout)
             made = TileMatrix(lists.layout, data, permutation=self.permutation)
@@ -775,14 +775,22 @@ class TileMatrix:
                 limit = rtol * _least(made, own, norm) / (1 + 2 * rtol)
                 made, own = at(limit)
             limit = rtol * _least(made, own, norm)
-        if limit is not None and own[spectral] > limit * SLACK:
+        if strict and limit is not None and own[spectral] > limit * SLACK:
             share = own[spectral] / (limit / rtol if rtol else 1.0)
             raise ValueError(
                 f"{wanted} is below what rounding to {dtype} alone may take here, {share:.2g}: ask for more than that"
                 + (", or use float64" if roundoff(dtype) > 1e-10 else "")
             )
-        made.error = own + self._carried(other)
+        carried = self._carried(other)
+        made.error = own + (_mirrored(carried) if half == "upper" else carried)
         return made
+
+    def _times(self, other: TileMatrix, atol: float, norm: NormName = "fro", half: str | None = None) -> TileMatrix:
+        """Return a product within an error or, where that is below rounding, within what rounding allows.
+
+        `half` is "square" for the square of a Hermitian matrix and "upper" for another product that is Hermitian.
+        """
+        return self._multiply(other, atol, None, norm, half, strict=False)
 
     def _carried(self, other: TileMatrix) -> Error:
         """Return the error of the product of two matrices by their own errors."""
@@ -854,6 +862,11 @@ class TileMatrix:
         if not (np.array_equal(self.rows, other.rows) and np.array_equal(self.columns, other.columns)):
             raise ValueError("the tiles of the two matrices are not the same: give both one partition")
         _require_one_order(self, other)
+
+
+def _mirrored(error: Error) -> Error:
+    """Return the error of a matrix whose one half stands for the other, too: it counts twice in squares."""
+    return Error.of(math.sqrt(2) * error.fro * SLACK, math.sqrt(2) * error.fro * SLACK)
 
 
 def _least(made: TileMatrix, own: Error, norm: NormName) -> float:

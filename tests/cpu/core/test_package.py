@@ -57,7 +57,7 @@ def test_public_names_are_documented(name):
 
 PUBLIC = {
     f"{package}.{name}": value
-    for package in ("nearsparse", "tsparse", "evd", "kpm", "tiles")
+    for package in ("nearsparse", "tsparse", "evd", "kpm", "tiles", "density")
     for name in getattr(spectile, package).__all__
     if callable(value := getattr(getattr(spectile, package), name))
 }

@@ -1,0 +1,183 @@
+"""Density matrices with a guarantee: purification, the certificate at its end, and the Fermi function for metals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from spectile.density.factor import inverse_factor
+from spectile.density.functions import fermi
+from spectile.density.projector import projector
+from spectile.density.result import DensityMatrix
+from spectile.tiles import TileMatrix
+
+
+def density_matrix(
+    f: Any, s: Any = None, *, electrons: int | None = None, mu: float | None = None, error: float = 1e-6,
+    beta: float | None = None, method: Literal["sp2"] = "sp2", block: Any = 32, permutation: Any = None,
+) -> DensityMatrix:  # fmt: skip
+    """Return the density matrix of a Fock or Kohn-Sham matrix with an error that is guaranteed.
+
+    P projects on the states below the gap.  It is found by second-order spectral projection (SP2) with tiles left out
+    within budgets that follow the gap, and judged at the end by ``(I - P) F P``, which is zero for the exact one.
+
+    Parameters
+    ----------
+    f : TileMatrix, array or SciPy sparse matrix of shape (n, n)
+        Hermitian.  What is no tile matrix is stored in tiles of `block` rows, in the order `permutation`.
+    s : the same, optional
+        Overlap, positive definite; the identity by default.
+    electrons : int, optional
+        Of one spin: occupied orbitals, half of all electrons in a closed shell.  With `beta` any number.
+    mu : float, optional
+        Chemical potential, in place of `electrons`.
+    error : float, default 1e-6
+        What P may be off by in the Frobenius norm.
+    beta : float, optional
+        Inverse temperature, in the inverse unit of `f`: P is the Fermi function of F, which needs no gap.
+    method : {"sp2"}
+        The polynomials of the purification.
+    block : int or sequence of int, default 32
+        Rows of a tile, or of each.
+    permutation : sequence of int, optional
+        Order of rows and columns in which neighbours in space are neighbours, as `spectile.tiles.partition` gives it.
+
+    Returns
+    -------
+    DensityMatrix
+        P as a tile matrix, energy, HOMO, LUMO, and the bounds of their errors.
+
+    Raises
+    ------
+    TypeError
+        As `TileMatrix.from_dense`.
+    ValueError
+        If there is no gap at that number of electrons, `f` is not Hermitian, `electrons` is more than n or no whole
+        number, both or none of `electrons` and `mu` are given, or the error is below what rounding allows.
+
+    Notes
+    -----
+    A. M. N. Niklasson, Phys. Rev. B 66, 155115 (2002); E. H. Rubensson, E. Rudberg, P. Sałek, J. Chem. Phys. 128,
+    074106 (2008).  The bound is Davis and Kahan's, of the computed residual.
+
+    Examples
+    --------
+    >>> import numpy as np, spectile
+    >>> site = np.arange(200)
+    >>> f = np.diag(np.where(site % 2, 1.0, -1.0)) + np.eye(200, k=1) / 2 + np.eye(200, k=-1) / 2
+    >>> p = spectile.density_matrix(f, electrons=100, error=1e-5)
+    >>> values, vectors = np.linalg.eigh(f)
+    >>> exact = vectors[:, :100] @ vectors[:, :100].T
+    >>> bool(np.linalg.norm(p.matrix.to_dense() - exact) <= p.error <= 1e-5)
+    True
+    >>> p.homo[0] <= values[99] <= p.homo[1] and p.lumo[0] <= values[100] <= p.lumo[1]
+    True
+    """
+    if method != "sp2":
+        raise ValueError(f"method is {method!r}: choose sp2")
+    if (electrons is None) == (mu is None):
+        raise ValueError("pass the number of electrons of one spin, or a chemical potential mu, and not both")
+    if not (error > 0 and math.isfinite(error)):
+        raise ValueError(f"error is {error}: pass a positive number")
+    h = _hermitian("f", f, block, permutation)
+    n = h.shape[0]
+    if electrons is not None and not 0 <= electrons <= n:
+        raise ValueError(f"electrons is {electrons}, and the basis has room for 0 to {n} of one spin")
+    if electrons is not None and beta is None and electrons != int(electrons):
+        raise ValueError(f"electrons is {electrons}: pass a whole number, or a temperature (beta=)")
+    if mu is not None and not math.isfinite(mu):
+        raise ValueError(f"mu is {mu}: pass a finite number")
+    if s is None:
+        return _orthogonal(h, electrons, mu, error, beta)
+    overlap = _hermitian("s", s, np.diff(h.rows), h.permutation)
+    # Of the wanted error a tenth may come from the factor, whose own norm turns errors of P into larger ones.
+    z = inverse_factor(overlap, error=1e-2 * min(1.0, error))
+    grows = z.norm("spectral") ** 2
+    for share in (0.8, 0.2):
+        z = inverse_factor(overlap, error=_factor_error(error, h, z))
+        inner = z.H.multiply(h.multiply(z, atol=_tight(error, h)), atol=_tight(error, h), hermitian=True)
+        found = _orthogonal(inner, electrons, mu, share * error / grows, beta)
+        half = z.multiply(found.matrix, atol=0.02 * error / z.norm("spectral"))
+        p = half.multiply(z.H, atol=0.02 * error, hermitian=True)
+        if p.error.fro <= error:
+            break
+    else:
+        raise ValueError(f"error = {error} is below what this precision allows here, {p.error.fro:.2g}: ask for more")
+    return DensityMatrix(
+        p, p.error.fro, found.energy, found.energy_error, found.homo, found.lumo, found.mu, found.electrons,
+        found.history,
+    )  # fmt: skip
+
+
+def _factor_error(error: float, h: TileMatrix, z: TileMatrix) -> float:
+    size = max(1.0, z.norm("spectral") ** 2) * max(1.0, h.norm("spectral"))
+    return min(1e-2, error / (200 * size))
+
+
+def _tight(error: float, h: TileMatrix) -> float:
+    return error / 500
+
+
+def _hermitian(name: str, given: Any, rows: Any, permutation: Any) -> TileMatrix:
+    if isinstance(given, TileMatrix):
+        if not given.hermitian:
+            raise ValueError(f"{name} is not stored as Hermitian: make it with hermitian=True")
+        return given
+    make = TileMatrix.from_sparse if hasattr(given, "tocoo") else TileMatrix.from_dense
+    try:
+        return make(given, rows, hermitian=True, permutation=permutation)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _orthogonal(
+    h: TileMatrix, electrons: float | None, mu: float | None, error: float, beta: float | None
+) -> DensityMatrix:
+    """Return the density matrix without an overlap."""
+    if beta is not None:
+        return _thermal(h, electrons, mu, error, beta)
+    return projector(h, -1 if electrons is None else int(electrons), mu, error)
+
+
+def _thermal(h: TileMatrix, electrons: float | None, mu: float | None, error: float, beta: float) -> DensityMatrix:
+    """Return the Fermi function, for a number of electrons by the chemical potential that gives it."""
+    if not (beta > 0 and math.isfinite(beta)):
+        raise ValueError(f"beta is {beta}: pass a positive inverse temperature")
+    low, high = h.eigenvalue_bounds()
+    if electrons is not None:
+        if not 0 < electrons < h.shape[0]:
+            raise ValueError(f"electrons is {electrons}: at a temperature it is more than 0 and less than {h.shape[0]}")
+        mu = _chemical_potential(h, float(electrons), beta, error, low, high)
+    assert mu is not None
+    p = fermi(h, mu=mu, beta=beta, error=error)
+    size = max(high - mu, mu - low)
+    shifted = h.shifted(-mu)
+    energy = float(shifted.dot(p)) + mu * float(p.trace())
+    lost = p.error.fro * shifted.norm() + abs(mu) * p.error.fro * math.sqrt(h.shape[0]) + shifted.error.fro * p.norm()
+    lost += 1e-13 * size * p.norm() * math.sqrt(h.shape[0])
+    return DensityMatrix(p, p.error.fro, energy, lost, None, None, mu, float(p.trace()), [])
+
+
+def _chemical_potential(
+    h: TileMatrix, electrons: float, beta: float, error: float, low: float, high: float
+) -> float:  # fmt: skip
+    """Return mu whose Fermi function has the trace that is wanted, to the error, by bisection and secants."""
+    n = h.shape[0]
+    edge = math.log(4 * n) / beta
+    left, right = low - edge, high + edge
+    coarse = max(error, 1e-4)
+    mu = low + (high - low) * electrons / n
+    for number in range(60):
+        p = fermi(h, mu=mu, beta=beta, error=coarse)
+        miss = float(p.trace()) - electrons
+        if abs(miss) <= max(error, 1e-12 * n):
+            return mu
+        if abs(miss) < 10 * coarse * math.sqrt(n):
+            coarse = max(error / 4, coarse / 100)
+        left, right = (left, mu) if miss > 0 else (mu, right)
+        slope = beta * (float(p.trace()) - p.norm() ** 2)
+        near = mu - miss / slope if slope > 1e-8 else math.nan
+        mu = near if left < near < right and number < 50 else (left + right) / 2
+    return mu

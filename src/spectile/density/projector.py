@@ -1,0 +1,169 @@
+"""Projectors on the states below a gap: the passes of a purification, and the certificate at their end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from spectile.density.maps import distance
+from spectile.density.purify import Pass, budgets, exact, purify
+from spectile.density.result import DensityMatrix
+from spectile.tiles import TileMatrix
+from spectile.tiles.types import EXACT, SLACK, Error, roundoff
+
+#: What a step of the passes that look for the gap may be off by in the spectral norm, one after the other.
+_LOOKS = (1e-3, 1e-5, 1e-7, 1e-9, 1e-11)
+#: Passes with a budget; each tightens it by what the certificate of the last one was off by.
+_PASSES = 4
+#: The a-priori bound is about so many times the true error: the first budget makes use of it.
+_PESSIMISM = 10.0
+#: Budget of all steps together that leaves no doubt which subspace was found.
+_LARGEST = 0.3
+
+
+def projector(h: TileMatrix, occupied: int, mu: float | None, error: float) -> DensityMatrix:
+    """Return the projector on the lowest eigenvectors of F, so many or, with `occupied` below 0, those below `mu`."""
+    low, high = h.eigenvalue_bounds()
+    n = h.shape[0]
+    if mu is not None and not low < mu < high:
+        occupied = n if mu >= high else 0
+    if occupied in (0, n):
+        return _trivial(h, occupied, low, high)
+    width = (high - low) * SLACK
+    if width == 0:
+        raise _no_gap(0.0)
+    x0 = (-1 / width * h._with(error=EXACT)).shifted(high / width)
+    image = 0.5 if mu is None else (high - mu) / width
+    wide = x0.error.spectral
+    seen = _look(x0, occupied, image, width)
+    wanted, reached = min(_PESSIMISM * error, _LARGEST), math.inf
+    for _ in range(_PASSES):
+        # Rounding alone: what the squares and sums of a step may be off by, whatever is kept.
+        least = 40 * roundoff(h.dtype) * math.sqrt(n)
+        budget = budgets(seen, wanted, len(seen.downs))
+        last = purify(x0, occupied, image, min(1e-2, math.sqrt(error) / 10), budget, False, seen.downs)
+        last.know(seen)
+        found = _certified(h, x0, last, occupied, mu, error, low, high, width, wide)
+        if found.error <= error:
+            return found
+        reached = min(reached, found.error)
+        if wanted < least:
+            break
+        certain = math.isfinite(found.error)
+        wanted *= min(0.3, 0.5 * error / found.error) if certain else 0.03
+        seen = last if certain else seen
+    advice = f"ask for {2 * reached:.2g} or more" if reached < math.inf else "ask for more, or use float64"
+    raise ValueError(f"error = {error} is below what can be guaranteed in {h.dtype} with this gap and input: {advice}")
+
+
+def _look(x0: TileMatrix, occupied: int, image: float, width: float) -> Pass:
+    """Return a pass that shows HOMO and LUMO, as coarse as it can be."""
+    resolved = 0.0
+    for size in _LOOKS:
+        most = 30 + 2 * math.ceil(math.log2(1 / size))  # enough for a gap that can be told from such errors
+        seen = purify(x0, occupied, image, 1e-2, lambda number, size=size: size, True, most=most)
+        gaps = seen.gaps()
+        if seen.ended and gaps and min(gaps) > 4 * size and seen.homo[0] > seen.lumo[1]:
+            trace = seen.x.trace()
+            if occupied < 0 or round(trace) == occupied:
+                return seen
+        resolved = size
+    raise _no_gap(2e3 * resolved * width)
+
+
+def _no_gap(size: float) -> ValueError:
+    return ValueError(
+        f"there is no gap at this number of electrons, or it is at most about {size:.2g}: give a temperature (beta=), "
+        "or another number of electrons"
+    )
+
+
+def _certified(
+    h: TileMatrix, x0: TileMatrix, last: Pass, occupied: int, mu: float | None, error: float, low: float, high: float,
+    width: float, wide: float,
+) -> DensityMatrix:  # fmt: skip
+    """Return the result of a pass after a McWeeny step, with the bounds that its residual gives."""
+    n, x, stored = h.shape[0], last.x, exact(h)
+    # Intervals of the stored F, and of the exact one.
+    homo_up, homo_low = high - width * (last.homo[0] - wide), high - width * (last.homo[1] + wide)
+    lumo_low, lumo_up = high - width * (last.lumo[1] + wide), high - width * (last.lumo[0] - wide)
+    gap, centre = lumo_low - homo_up, (lumo_low + homo_up) / 2
+    slip = h.error.spectral
+    if gap <= 2 * slip:
+        raise _no_gap(gap + 2 * slip)
+    shifted = exact(stored.shifted(-centre))
+    size = max(high - centre, centre - low) * SLACK
+    fine = 0.02 * error * min(1.0, gap / size)
+    square = x._times(x, fine, half="square")
+    cube = x._times(square, fine, half="upper")
+    q = exact((3 * square - 2 * cube).truncate(fine))
+    z = q._times(q, fine, half="square") - q
+    off = (z.norm() + z.error.fro) * SLACK
+    d_q = distance(off)
+    g = shifted._times(q, 0.02 * error * gap)
+    rest = g - q._times(g, 0.02 * error * gap)
+    residual = (rest.norm() + rest.error.fro) * SLACK
+    # q's own projector against that of the last iterate: eigenvalues of f(x) are this close to 0 and 1.
+    eta = distance((x - square).norm() + square.error.fro)
+    turned = (3 * square - 2 * cube).error.spectral + 2 * fine
+    apart = 1 - 2 * (3 * eta**2 + 2 * eta**3)
+    s = last.angle() + (turned / (apart - turned) if apart > 2 * turned else math.inf)
+    trace, count = q.trace(), occupied
+    if math.sqrt(n) * d_q < 0.5:
+        count = round(trace) if occupied < 0 else occupied
+    if not (d_q < 0.1 and s < 1 and math.sqrt(n) * d_q < 0.5 and round(trace) == count):
+        return _uncertain(q)
+    if mu is not None and not homo_up + slip < mu < lumo_low - slip:
+        raise ValueError(f"mu = {mu} is not inside of a gap that can be resolved: give a temperature (beta=)")
+    sine = math.inf
+    for _ in range(4):
+        room = gap - (high - homo_up) * s * s
+        if room <= 0:
+            return _uncertain(q)
+        sine = min(sine, residual / (1 - d_q) ** 2 / room * SLACK)
+        s = min(s, sine)
+    projector = math.sqrt(2) * sine
+    moved = math.sqrt(2) * h.error.fro / (gap - slip) if h.error.fro else 0.0
+    bound = (projector + d_q + moved) * SLACK
+    # tr (F - c) (3 Q^2 - 2 Q^3), whose error is of second order in the idempotency of Q.
+    energy = shifted.dot(q) + shifted.dot(z) - 2 * float(np.real(g.dot(z.whole())))
+    norm_h = shifted.norm()
+    energy_error = (
+        size * (projector**2 + 4 * d_q**2)
+        + z.error.fro * norm_h * (1 + 2 * d_q) + 2 * g.error.fro * off
+        + (n + 64) * roundoff(np.float64) * norm_h * q.norm()
+    )  # fmt: skip
+    if h.error.fro:
+        energy_error += min(h.error.fro * math.sqrt(count), slip * count)
+    return DensityMatrix(
+        q._with(error=Error.of(bound, bound)), bound, energy + centre * count, energy_error * SLACK,
+        (homo_low - slip, homo_up + slip), (lumo_low - slip, lumo_up + slip), centre if mu is None else mu,
+        float(count), last.history(),
+    )  # fmt: skip
+
+
+def _uncertain(q: TileMatrix) -> DensityMatrix:
+    """Return what makes the next pass a hundred times as strict: no certificate."""
+    return DensityMatrix(q, math.inf, math.nan, math.inf, None, None, math.nan, math.nan, [])
+
+
+def _trivial(h: TileMatrix, occupied: int, low: float, high: float) -> DensityMatrix:
+    """Return the density matrix of no electrons, or of as many as there is room for."""
+    n = h.shape[0]
+    one = TileMatrix.identity(np.diff(h.rows), dtype=h.dtype)._with(permutation=h.permutation)
+    p = one if occupied else TileMatrix.from_sparse(_nothing(n), np.diff(h.rows), hermitian=True)
+    p = p.astype(h.dtype)._with(permutation=h.permutation)
+    energy = float(h.trace()) if occupied else 0.0
+    slip = (n + 8) * roundoff(np.float64) * h.norm() * math.sqrt(n) + h.error.spectral * n
+    outside = (math.inf, math.inf), (-math.inf, -math.inf)
+    homo, lumo = ((low, high), outside[0]) if occupied else (outside[1], (low, high))
+    middle = math.inf if occupied else -math.inf
+    return DensityMatrix(p, 0.0, energy, slip if occupied else 0.0, homo, lumo, middle, float(occupied), [])
+
+
+def _nothing(n: int) -> Any:
+    import scipy.sparse
+
+    return scipy.sparse.csr_array((n, n))

@@ -1,0 +1,113 @@
+"""What `density_matrix` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from spectile.tiles import TileMatrix
+
+
+class Step(NamedTuple):
+    """One step of the purification.
+
+    Attributes
+    ----------
+    down : bool
+        Whether the polynomial is x squared, which lowers the trace, or 2 x - x squared.
+    error : Error
+        What the step is off by, at most.
+    gap : float
+        Between the images of the HOMO and the LUMO after the step, at least; 0 while nothing is known of it.
+    idempotency : float
+        Frobenius norm of X - X squared before the step, at most.
+    fill : float
+        Share of the tiles that are stored after the step.
+    """
+
+    down: bool
+    error: Any
+    gap: float
+    idempotency: float
+    fill: float
+
+
+@dataclass(frozen=True)
+class DensityMatrix:
+    """A density matrix and what is guaranteed of it.
+
+    Attributes
+    ----------
+    matrix : TileMatrix
+        P of one spin: the projector on the occupied states, or the Fermi function of F.  With an overlap, of
+        ``P S P = P``.
+    error : float
+        Guaranteed bound of ``||matrix - P||_F``.
+    energy, energy_error : float
+        Trace of P F, in the unit of F, and a guaranteed bound of what it is off by.
+    homo, lumo : tuple of float
+        Intervals that hold the highest occupied and the lowest empty eigenvalue; None for a temperature.
+    mu : float
+        Chemical potential: the middle of the gap, or the one that was given.
+    electrons : float
+        Trace of P S: electrons of one spin.
+    history : list of Step
+        The steps of the purification.
+    """
+
+    matrix: TileMatrix
+    error: float
+    energy: float
+    energy_error: float
+    homo: tuple[float, float] | None
+    lumo: tuple[float, float] | None
+    mu: float
+    electrons: float
+    history: list[Step]
+
+    @property
+    def gap(self) -> float:
+        """What the gap is at least; 0 for a temperature."""
+        return 0.0 if self.homo is None or self.lumo is None else self.lumo[0] - self.homo[1]
+
+    def __repr__(self) -> str:
+        n = self.matrix.shape[0]
+        gap = f", gap at least {self.gap:.4g}" if self.homo is not None else ""
+        return (
+            f"DensityMatrix({n} x {n} {self.matrix.dtype}, {self.matrix.fill:.3g} of its tiles stored, "
+            f"{self.electrons:g} electrons of one spin, error {self.error:.2g}, "
+            f"energy {self.energy:.10g} ± {self.energy_error:.1g}{gap}, {len(self.history)} steps)"
+        )
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw what each step was off by, the idempotency before it, the gap and the share of stored tiles.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            Without Matplotlib.
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            axes = pyplot.subplots()[1]
+        numbers = range(1, len(self.history) + 1)
+        for label, values in (
+            ("error of the step", [step.error.fro for step in self.history]),
+            ("idempotency", [step.idempotency for step in self.history]),
+            ("gap", [step.gap for step in self.history]),
+            ("stored tiles", [step.fill for step in self.history]),
+        ):
+            axes.semilogy(numbers, values, marker=".", label=label)
+        axes.set_xlabel("step")
+        axes.legend()
+        return axes

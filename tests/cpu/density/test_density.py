@@ -1,0 +1,234 @@
+"""Density matrices against dense diagonalization: what is asked is kept, bounds hold and are close."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+import spectile
+from spectile.density import exp, fermi, inverse_factor, polynomial, sign
+from spectile.tiles import TileMatrix, partition
+
+
+def insulator(seed, side, dimensions, splitting, complex_=False):
+    """Sites on a lattice, two kinds in turn; hopping decays, with disorder."""
+    rng = np.random.default_rng(seed)
+    sites = np.stack(np.meshgrid(*[np.arange(side)] * dimensions, indexing="ij"), -1).reshape(-1, dimensions)
+    n = len(sites)
+    distance = np.linalg.norm(sites[:, None] - sites, axis=2)
+    hopping = 0.3 / dimensions * np.exp(-1.2 * (distance - 1)) * (1 + 0.2 * rng.normal(size=(n, n)))
+    if complex_:
+        hopping = hopping * np.exp(1j * rng.normal(size=(n, n)))
+    h = np.where(distance > 0, -hopping, 0)
+    on_site = (2 * (sites.sum(axis=1) % 2) - 1) * splitting + 0.1 * rng.normal(size=n)
+    return (h + h.conj().T) / 2 + np.diag(on_site), sites
+
+
+def widest_gap(values):
+    """Electrons that fill the states below the widest gap of the middle."""
+    n = len(values)
+    return max(range(n // 4, 3 * n // 4), key=lambda k: values[k] - values[k - 1])
+
+
+def assert_guaranteed(found, h, occupied, s=None, slack=1e-12):
+    """Error, energy and intervals are those of dense diagonalization, which is exact to `slack`."""
+    values, vectors = scipy.linalg.eigh(h, s)
+    exact = vectors[:, :occupied] @ vectors[:, :occupied].conj().T
+    true = np.linalg.norm(found.matrix.to_dense() - exact)
+    assert true <= found.error + slack and found.matrix.error.fro == found.error
+    assert abs(found.energy - values[:occupied].sum()) <= found.energy_error + slack * len(h)
+    assert found.homo[0] <= values[occupied - 1] + slack and values[occupied - 1] - slack <= found.homo[1]
+    assert found.lumo[0] <= values[occupied] + slack and values[occupied] - slack <= found.lumo[1]
+    assert found.electrons == occupied and found.homo[1] <= found.mu <= found.lumo[0]
+    assert found.gap <= values[occupied] - values[occupied - 1] + slack
+    return true
+
+
+shapes = st.sampled_from([(1, 40), (1, 90), (2, 7), (2, 10), (3, 4)])
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1), shape=shapes, splitting=st.floats(0.1, 1.5), exponent=st.floats(-9, -1),
+    block=st.integers(3, 20), complex_=st.booleans(), by_mu=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=20, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # to shrink takes minutes
+def test_error_asked_is_error_kept(seed, shape, splitting, exponent, block, complex_, by_mu):
+    dimensions, side = shape
+    h, _ = insulator(seed, side, dimensions, splitting, complex_)
+    values = np.linalg.eigvalsh(h)
+    occupied = widest_gap(values)
+    wanted = {"mu": (values[occupied - 1] + values[occupied]) / 2} if by_mu else {"electrons": occupied}
+    found = spectile.density_matrix(h, error=10.0**exponent, block=block, **wanted)
+    assert found.error <= 10.0**exponent
+    assert_guaranteed(found, h, occupied)
+
+
+def test_the_bound_is_close_and_the_energy_of_second_order():
+    """A bound of a thousand times the error would hold as well."""
+    ratios = []
+    for dimensions, side, splitting in ((1, 150, 0.4), (2, 14, 0.6), (2, 14, 0.4), (3, 5, 0.8)):
+        h, _ = insulator(1, side, dimensions, splitting)
+        occupied = widest_gap(np.linalg.eigvalsh(h))
+        for error in (1e-3, 1e-5):
+            found = spectile.density_matrix(h, electrons=occupied, error=error, block=8)
+            ratios.append(found.error / assert_guaranteed(found, h, occupied))
+            assert found.energy_error < 10 * found.error and len(found.history) < 40
+    assert np.median(ratios) < 6
+
+
+def test_less_is_computed_where_less_is_asked_for():
+    h, sites = insulator(3, 400, 1, 0.6)
+    order, rows = partition(np.ones(400, int), 10, positions=sites)
+    x = TileMatrix.from_dense(h, rows, hermitian=True, permutation=order, atol=1e-9)
+    found = [spectile.density_matrix(x, electrons=200, error=error) for error in (1e-2, 1e-5, 1e-8)]
+    fills = [max(step.fill for step in one.history) for one in found]
+    assert fills[0] < fills[1] < fills[2] < 0.7
+    for one in found:
+        assert_guaranteed(one, h, 200)
+        assert one.matrix.error.fro >= x.error.fro  # F's own error comes on top
+
+
+def test_degenerate_levels_and_a_wide_range():
+    """Levels of many states each, an eigenvalue far below, and a chain of equal molecules."""
+    h = np.kron(np.eye(30), np.array([[-1.0, 0.2, 0.0], [0.2, -1.0, 0.0], [0.0, 0.0, 1.0]]))
+    h[0, 0] = -400.0
+    found = spectile.density_matrix(h, electrons=60, error=1e-7, block=9)
+    assert_guaranteed(found, h, 60, slack=1e-11)
+    with pytest.raises(ValueError, match=r"no gap at this number of electrons, .*give a temperature \(beta=\)"):
+        spectile.density_matrix(np.kron(np.eye(30), np.ones((2, 2))), electrons=15, error=1e-4, block=9)
+
+
+def test_no_gap_is_refused_and_a_small_one_is_not():
+    values = np.concatenate([np.linspace(-1, 0, 20), np.linspace(1e-3, 1, 20)])
+    vectors = np.linalg.qr(np.random.default_rng(0).normal(size=(40, 40)))[0]
+    h = (vectors * values) @ vectors.T
+    h = (h + h.T) / 2
+    assert_guaranteed(spectile.density_matrix(h, electrons=20, error=1e-4), h, 20)
+    values[20:] -= 1e-3  # two equal levels
+    h = (vectors * values) @ vectors.T
+    h = (h + h.T) / 2
+    for wanted in ({"electrons": 20}, {"mu": 0.0}):
+        with pytest.raises(ValueError, match="no gap") as caught:
+            spectile.density_matrix(h, error=1e-4, **wanted)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_single_precision_says_how_far_it_comes(dtype):
+    h, _ = insulator(5, 40, 1, 0.8, dtype == "complex64")
+    h = h.astype(dtype)
+    occupied = widest_gap(np.linalg.eigvalsh(h))
+    found = spectile.density_matrix(h, electrons=occupied, error=3e-2, block=8)
+    assert found.matrix.dtype == dtype
+    assert_guaranteed(found, h.astype(np.complex128), occupied)
+    with pytest.raises(ValueError, match=r"error = 1e-09 is below what .*float32|complex64.*ask for"):
+        spectile.density_matrix(h, electrons=occupied, error=1e-9, block=8)
+
+
+def test_an_overlap():
+    rng = np.random.default_rng(6)
+    h, _ = insulator(6, 60, 1, 0.8)
+    i = np.arange(60)
+    s = np.eye(60) + 0.2 * np.exp(-np.abs(i[:, None] - i)) * (1 + 0.1 * rng.normal(size=(60, 60)))
+    s = (s + s.T) / 2
+    occupied = widest_gap(scipy.linalg.eigh(h, s, eigvals_only=True))
+    for error in (1e-3, 1e-6):
+        found = spectile.density_matrix(h, s, electrons=occupied, error=error, block=7)
+        assert found.error <= error
+        assert_guaranteed(found, h, occupied, s)
+    z = inverse_factor(TileMatrix.from_dense(s, 7, hermitian=True), error=1e-7)
+    dense = z.to_dense()
+    assert np.linalg.norm(dense @ s @ dense - np.eye(60)) <= 1e-7
+    root = scipy.linalg.sqrtm(np.linalg.inv(dense @ s @ dense))
+    assert np.linalg.norm(dense - dense @ root) <= z.error.fro
+    with pytest.raises(ValueError, match="positive definite"):
+        inverse_factor(TileMatrix.from_dense(h, 7, hermitian=True))
+
+
+def test_none_and_all_and_more():
+    h, _ = insulator(7, 20, 1, 0.8)
+    none, everything = (spectile.density_matrix(h, electrons=k, block=6) for k in (0, 20))
+    assert none.matrix.norm() == none.energy == 0 and none.error == 0
+    assert abs(everything.energy - np.trace(h)) <= everything.energy_error
+    assert np.array_equal(everything.matrix.to_dense(), np.eye(20))
+    assert spectile.density_matrix(h, mu=1e3).electrons == 20 and spectile.density_matrix(h, mu=-1e3).electrons == 0
+    cases = [
+        ({"electrons": 21}, "electrons is 21, and the basis has room for 0 to 20"),
+        ({"electrons": -1}, "room for 0 to 20"),
+        ({"electrons": 2.5}, "whole number, or a temperature"),
+        ({}, "not both"),
+        ({"electrons": 2, "mu": 0.0}, "not both"),
+        ({"mu": np.nan}, "mu is nan"),
+        ({"electrons": 10, "error": 0.0}, "error is 0"),
+        ({"electrons": 10, "beta": -1.0}, "beta is -1"),
+        ({"electrons": 10, "error": 1e-17}, "error = 1e-17 is below what"),
+        ({"electrons": 10, "block": [3, 3]}, "rows adds up to 6"),
+        ({"electrons": 10, "method": "guess"}, "method is 'guess'"),
+    ]
+    for words, said in cases:
+        with pytest.raises(ValueError, match=said) as caught:
+            spectile.density_matrix(h, **words)
+        assert "\n" not in str(caught.value)
+    for wrong in (np.triu(h), np.full((4, 4), np.nan)):
+        with pytest.raises(ValueError, match=r"^f: "):
+            spectile.density_matrix(wrong, electrons=2)
+    with pytest.raises(ValueError, match=r"^s: "):
+        spectile.density_matrix(h, np.eye(19), electrons=2)
+
+
+@pytest.mark.parametrize("beta", [0.5, 5.0])
+def test_a_temperature_for_metals(beta):
+    i = np.arange(40)
+    h = np.where(np.abs(i[:, None] - i) == 1, -1.0, 0.0)
+    values, vectors = np.linalg.eigh(h)
+    found = spectile.density_matrix(h, electrons=20, beta=beta, error=1e-4, block=8)
+    occupations = 1 / (1 + np.exp(beta * (values - found.mu)))
+    exact = (vectors * occupations) @ vectors.T
+    assert np.linalg.norm(found.matrix.to_dense() - exact) <= found.error <= 1e-4
+    assert abs(found.electrons - 20) < 1e-4 and abs(found.energy - occupations @ values) <= found.energy_error
+    assert found.homo is None and found.gap == 0
+    with pytest.raises(ValueError, match="higher temperature"):
+        fermi(TileMatrix.from_dense(h, 8, hermitian=True), mu=0.0, beta=1e6)
+
+
+def test_functions_keep_their_error_and_carry_that_of_the_matrix():
+    h, _ = insulator(8, 50, 1, 0.8)
+    values, vectors = np.linalg.eigh(h)
+    for atol in (0.0, 1e-4):
+        x = TileMatrix.from_dense(h, 7, hermitian=True, atol=atol)
+        for made, function in (
+            (exp(x, error=1e-7), np.exp),
+            (polynomial(x, [1.0, -2.0, 0.0, 3.0], error=1e-7), lambda t: 1 - 2 * t + 3 * t**3),
+            (fermi(x, mu=0.1, beta=5.0, error=1e-7), lambda t: 1 / (1 + np.exp(5 * (t - 0.1)))),
+            (sign(x, error=1e-3), np.sign),
+        ):
+            exact = (vectors * function(values)) @ vectors.T
+            true = np.linalg.norm(made.to_dense() - exact)
+            assert true <= made.error.fro <= (1e-3 if made.error.fro > 1e-4 and atol == 0 else 1e-2)
+            assert made.hermitian
+    with pytest.raises(ValueError, match="rounding"):
+        polynomial(x, [0.0, 0.0, 1.0], error=1e-18)
+
+
+def test_inputs_stay_as_they_are_and_layouts_do_not_matter():
+    h, _ = insulator(9, 40, 1, 0.8)
+    kept, wide = h.copy(), np.zeros((80, 80))
+    wide[::2, ::2] = h
+    h.flags.writeable = False
+    dense = [
+        spectile.density_matrix(given_, electrons=20, error=1e-4, block=8).matrix.to_dense()
+        for given_ in (h, np.asfortranarray(h), wide[::2, ::2], scipy.sparse.csr_array(h), scipy.sparse.bsr_array(h))
+    ]
+    assert all(np.array_equal(one, dense[0]) for one in dense) and np.array_equal(h, kept)
+
+
+def test_the_result_is_shown_and_drawn():
+    h, _ = insulator(9, 40, 1, 0.8)
+    found = spectile.density_matrix(h, electrons=20, error=1e-4, block=8)
+    for part in ("40 x 40", "20 electrons", f"error {found.error:.2g}", f"gap at least {found.gap:.4g}"):
+        assert part in repr(found)
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    axes = found.plot()
+    assert len(axes.lines) == 4 and all(len(line.get_xdata()) == len(found.history) for line in axes.lines)
