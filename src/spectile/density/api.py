@@ -72,7 +72,7 @@ def density_matrix(
     >>> exact = vectors[:, :100] @ vectors[:, :100].T
     >>> bool(np.linalg.norm(p.matrix.to_dense() - exact) <= p.error <= 1e-5)
     True
-    >>> p.homo[0] <= values[99] <= p.homo[1] and p.lumo[0] <= values[100] <= p.lumo[1]
+    >>> bool(p.homo[0] <= values[99] <= p.homo[1] and p.lumo[0] <= values[100] <= p.lumo[1])
     True
     """
     if method != "sp2":
