@@ -42,7 +42,7 @@ def projector(h: TileMatrix, occupied: int, mu: float | None, error: float) -> D
     for _ in range(_PASSES):
         # Rounding alone: what the squares and sums of a step may be off by, whatever is kept.
         least = 40 * roundoff(h.dtype) * math.sqrt(n)
-        budget = budgets(seen, wanted, len(seen.downs))
+        budget = budgets(seen, wanted, max(1, len(seen.downs)))
         last = purify(x0, occupied, image, min(1e-2, math.sqrt(error) / 10), budget, False, seen.downs)
         last.know(seen)
         found = _certified(h, x0, last, occupied, mu, error, low, high, width, wide)
@@ -65,7 +65,7 @@ def _look(x0: TileMatrix, occupied: int, image: float, width: float) -> Pass:
         most = 30 + 2 * math.ceil(math.log2(1 / size))  # enough for a gap that can be told from such errors
         seen = purify(x0, occupied, image, 1e-2, lambda number, size=size: size, True, most=most)
         gaps = seen.gaps()
-        if seen.ended and gaps and min(gaps) > 4 * size and seen.homo[0] > seen.lumo[1]:
+        if seen.ended and min(gaps, default=1.0) > 4 * size and seen.homo[0] > seen.lumo[1]:
             trace = seen.x.trace()
             if occupied < 0 or round(trace) == occupied:
                 return seen

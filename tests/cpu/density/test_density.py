@@ -232,3 +232,10 @@ def test_the_result_is_shown_and_drawn():
     matplotlib.use("Agg")
     axes = found.plot()
     assert len(axes.lines) == 4 and all(len(line.get_xdata()) == len(found.history) for line in axes.lines)
+
+
+def test_a_projector_is_its_own_density_matrix():
+    """No step is needed where all eigenvalues are at the ends."""
+    h = np.diag([-2.0, 3.0, 3.0, -2.0])
+    assert_guaranteed(spectile.density_matrix(h, electrons=2, block=2), h, 2)
+    assert_guaranteed(spectile.density_matrix(h, mu=0.0, block=1), h, 2)
