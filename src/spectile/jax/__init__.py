@@ -10,5 +10,17 @@ except ImportError as error:
 
 from spectile.autodiff.spectra import GaugeError, GaugeWarning
 from spectile.jax.eigen import eigh, eigvalsh
+from spectile.jax.functions import expm, logm, matrix_function, polar, sign, sqrtm
 
-__all__ = ["GaugeError", "GaugeWarning", "eigh", "eigvalsh"]
+__all__ = [
+    "GaugeError",
+    "GaugeWarning",
+    "eigh",
+    "eigvalsh",
+    "expm",
+    "logm",
+    "matrix_function",
+    "polar",
+    "sign",
+    "sqrtm",
+]

@@ -9,14 +9,14 @@ from typing import Any, Literal, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 
 from spectile import evd
 from spectile.autodiff import spectra
 from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, hermitian, quotients
 from spectile.core.device import Backend
 from spectile.evd.arguments import definite_of, require_square, subset_of
+from spectile.jax.primitives import linear_primitive, tangent_of
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -59,7 +59,7 @@ def _quotient(w: Any, blocks: Any, s: Any) -> list[Any]:
 
 def _quotient_jvp(primals: Any, tangents: Any) -> Any:
     w, blocks, _ = primals
-    _, blocks_dot, s_dot = (_value(x, t) for x, t in zip(primals, tangents, strict=True))
+    _, blocks_dot, s_dot = (tangent_of(x, t) for x, t in zip(primals, tangents, strict=True))
     k = quotient(*primals)
     return [k], [quotient(w, blocks, s_dot - (k @ blocks_dot - blocks_dot @ k))]
 
@@ -70,36 +70,9 @@ def _quotient_transpose(cotangents: Any, w: Any, blocks: Any, s: Any) -> Any:
     return [None, None, None if type(k_bar) is ad.Zero else -quotient(w, blocks, k_bar.mT).mT]
 
 
-def _value(primal: Any, tangent: Any) -> Any:
-    return jnp.zeros(primal.shape, primal.dtype) if type(tangent) is ad.Zero else tangent
-
-
-def _define(name: str, implementation: Any, jvp: Any, transpose: Any, outputs: Any) -> Primitive:
-    """Return a primitive of JAX that is linear in some operands; its matrices may have leading dimensions."""
-    primitive = Primitive(name)
-    primitive.multiple_results = True
-
-    def batch(operands: Any, dims: Any) -> Any:
-        size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
-        moved = [
-            jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
-            for x, d in zip(operands, dims, strict=True)
-        ]
-        found = primitive.bind(*moved)
-        return found, [0] * len(found)
-
-    primitive.def_impl(implementation)
-    primitive.def_abstract_eval(outputs)
-    ad.primitive_jvps[primitive] = jvp
-    ad.primitive_transposes[primitive] = transpose
-    batching.primitive_batchers[primitive] = batch
-    mlir.register_lowering(primitive, mlir.lower_fun(implementation, multiple_results=True))
-    return primitive
-
-
 #: K with K D - D K = S off the blocks and 0 on them, for the eigenvalues w of D, which are constant here: linear in S.
 #: It is a primitive because JAX would look into a function with a derivative of its own where it is transposed.
-quotient_p = _define("spectile_quotient", _quotient, _quotient_jvp, _quotient_transpose, lambda w, d, s: [s])
+quotient_p = linear_primitive("spectile_quotient", _quotient, _quotient_jvp, _quotient_transpose, lambda w, d, s: [s])
 
 
 def quotient(w: Any, blocks: Any, s: Any) -> Any:
@@ -112,7 +85,7 @@ def _gate(w_dot: Any, v_dot: Any, blocks_dot: Any, w: Any, v: Any) -> list[Any]:
 
 
 def _gate_jvp(primals: Any, tangents: Any) -> Any:
-    given = [_value(x, t) for x, t in zip(primals[:3], tangents[:3], strict=True)]
+    given = [tangent_of(x, t) for x, t in zip(primals[:3], tangents[:3], strict=True)]
     return gate_p.bind(*primals), gate_p.bind(*given, *primals[3:])
 
 
@@ -136,7 +109,7 @@ def _gate_transpose(cotangents: Any, *operands: Any) -> Any:
 
 
 #: The identity on the tangents of w, V and D, beside w and V: its transpose judges their cotangents.
-gate_p = _define(
+gate_p = linear_primitive(
     "spectile_gauge", _gate, _gate_jvp, _gate_transpose, lambda w_dot, v_dot, d_dot, *_: [w_dot, v_dot, d_dot]
 )
 
@@ -195,9 +168,7 @@ def eigh(
     >>> jax.grad(lambda a: (spectile.jax.eigh(a)[0] ** 2).sum())(a).round(3).tolist()
     [[4.0, 0.0], [0.0, 4.0]]
     """
-    a, factor = jnp.asarray(a), None
-    if not jnp.issubdtype(a.dtype, jnp.inexact) or a.dtype.itemsize < 4:
-        a = a.astype(jnp.float32 if a.dtype.itemsize < 4 else jnp.zeros(0).dtype)
+    a, factor = floating(a), None
     require_square(a)
     if subset_by_index is not None or subset_by_value is not None:
         subset_of(a.shape, subset_by_index, subset_by_value)
@@ -229,6 +200,14 @@ def eigh(
     else:
         return w, v
     return w[..., part], v[..., part]
+
+
+def floating(a: Any) -> Any:
+    """Return an array of JAX of the least type that a matrix of this one is solved in."""
+    a = jnp.asarray(a)
+    if jnp.issubdtype(a.dtype, jnp.inexact) and a.dtype.itemsize >= 4:
+        return a
+    return a.astype(jnp.float32 if a.dtype.itemsize < 4 else jnp.zeros(0).dtype)
 
 
 def _solve_triangular(factor: Any, x: Any, adjoint: bool = False) -> Any:
