@@ -4,6 +4,7 @@ from spectile.kpm.api import SpectralCurves, SpectralDensity, explain, kpm_dos, 
 from spectile.kpm.curves import LorentzKernel
 from spectile.kpm.expectation import SpectralExpectation
 from spectile.kpm.functions import apply, evolve, greens_function
+from spectile.kpm.interior import Count, InteriorPairs, count, filter_diagonalize
 from spectile.kpm.iterator import Chebyshev, chebyshev, spectral_bounds
 from spectile.kpm.observables import velocity
 from spectile.kpm.response import Conductivity, Correlator, conductivity, correlator
@@ -12,6 +13,8 @@ __all__ = [
     "Chebyshev",
     "Conductivity",
     "Correlator",
+    "Count",
+    "InteriorPairs",
     "LorentzKernel",
     "SpectralCurves",
     "SpectralDensity",
@@ -20,8 +23,10 @@ __all__ = [
     "chebyshev",
     "conductivity",
     "correlator",
+    "count",
     "evolve",
     "explain",
+    "filter_diagonalize",
     "greens_function",
     "kpm_dos",
     "ldos",

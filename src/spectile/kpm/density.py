@@ -54,6 +54,8 @@ class SpectralDensity:
         Standard error of `densities` over the vectors; NaN for R = 1.
     moments : ndarray, shape (M,)
         Estimates of tr T_m(H̃), undamped, with H̃ = (H − `centre`) / `scale`.
+    moments_by_vector : ndarray, shape (M, R)
+        The estimate of each vector.
     scale, centre : float
         Of H̃, in the units of H: the expansion reaches from `centre` − `scale` to `centre` + `scale`.
     bounds : (float, float)
@@ -261,10 +263,12 @@ class SpectralDensity:
         value = value if value.ndim else value.item()
         if not flag("return_error", return_error):
             return value
-        count = self._by_vector.shape[1]
+        count = self.moments_by_vector.shape[1]
         if count == 1:
             return value, np.full(np.shape(value), np.nan)[()]
-        each = SpectralCurves(self._by_vector, self.bounds, self.kernel, self._scaling).integrate(f, damped=damped)
+        each = SpectralCurves(self.moments_by_vector, self.bounds, self.kernel, self._scaling).integrate(
+            f, damped=damped
+        )
         return value, (each.std(axis=-1, ddof=1) / np.sqrt(count))[()]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -413,7 +417,7 @@ class SpectralDensity:
 
     def _update(self) -> None:
         etas = np.concatenate([e[: self._num_moments] for e in (*self._finished, *self._etas)], axis=1)
-        by_vector = self._by_vector = reference.moments_from_etas(etas)
+        by_vector = self.moments_by_vector = reference.moments_from_etas(etas)
         self.moments = by_vector.mean(axis=1)
         self._mean = SpectralCurves(self.moments[:, None], self.bounds, self.kernel, self._scaling)
         self.scale, self.centre, self.energies = self._mean.scale, self._mean.centre, self._mean.energies

@@ -29,6 +29,7 @@ CALLS = {
     "spectral_bounds": ((SPARSE,), {}),
     "evolve": ((SPARSE, np.ones(N), [1.0]), {}),
     "greens_function": ((SPARSE, 0, 1, 0.5, 0.5), {}),
+    "filter_diagonalize": ((SPARSE, (0.5, 1.5)), {}),
     "correlator": ((SPARSE, SPARSE, SPARSE), {"num_moments": 8, "num_vectors": 2}),
     "conductivity": ((SPARSE, "x", "x", np.arange(N)), {"area": 1.0, "num_moments": 8, "num_vectors": 2}),
     "kpm_dos": ((SPARSE,), {"num_moments": 8, "num_vectors": 2}),
@@ -47,7 +48,7 @@ FLAGS = {
     "mean",
 }
 NUMBERS = {"tau", "valid_ratio", "rtol", "alpha", "beta", "block", "iterations", "tolerance", "type", "memory_limit"}
-NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area", "energy_resolution"}
+NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area", "energy_resolution", "num_states"}
 WORDS = {
     "backend",
     "precision",

@@ -1,0 +1,318 @@
+"""Eigenpairs inside a spectrum: how many there are in an interval, and all of them by a filter of polynomials."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spectile.core.device import Backend
+from spectile.core.memory import free_bytes, host_free_bytes, require_host_free
+from spectile.kpm import bounds as spectrum
+from spectile.kpm import reference
+from spectile.kpm.density import SpectralDensity, seed_of
+from spectile.kpm.functions import summed
+from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, random_source, within_bounds
+from spectile.kpm.moments import make_engine, positive_number, whole_number
+from spectile.kpm.types import Array, Engine
+
+#: Vectors that are filtered, for each state that is expected in the interval, and beside them.
+OVERSAMPLED, BESIDE = 2.0, 12
+MOST_SWEEPS = 60
+#: Arrays as large as all filtered vectors that exist at once.
+ARRAYS = 6
+
+
+class Count(NamedTuple):
+    """A number of states and its error."""
+
+    #: Number of states, not rounded.
+    value: float
+    #: Standard error over the vectors, with half of the states that the energy resolution leaves at either end.
+    error: float
+
+
+class InteriorPairs(NamedTuple):
+    """All eigenpairs in an interval."""
+
+    #: Ascending, shape (K,), on the host.
+    eigenvalues: Array
+    #: Shape (N, K), where H was applied.
+    eigenvectors: Any
+    #: Norms of H x − λ x, shape (K,).
+    residuals: Array
+    #: What :func:`count` estimated beforehand.
+    estimate: Count
+
+
+def count(
+    H: Any,
+    interval: tuple[float, float],
+    *,
+    num_moments: int = 512,
+    num_vectors: int = 16,
+    rng: int | np.random.Generator | None = None,
+    bounds: tuple[float, float] | None = None,
+    backend: Backend = "auto",
+) -> Count:
+    """Estimate how many eigenvalues lie in an interval.
+
+    Parameters
+    ----------
+    H, num_moments, num_vectors, rng, bounds, backend
+        As in :func:`kpm_dos`.
+    interval : (float, float)
+        Lowest and highest energy.
+
+    Returns
+    -------
+    Count
+        ``value`` and ``error``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`kpm_dos`; if the interval is no two energies in order.
+
+    Notes
+    -----
+    The damped density's integral in closed form: Di Napoli, Polizzi and Saad, Numer. Linear Algebra Appl. 23, 674
+    (2016).
+
+    Examples
+    --------
+    >>> from spectile.kpm import count
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> found = count(chain(1000), (-1.0, 1.0), rng=1, backend="cpu")  # a third of them
+    >>> bool(abs(found.value - 1000 / 3) < 4 * found.error)
+    True
+    """
+    low, high = _ends(interval)
+    density = SpectralDensity(H, num_moments, num_vectors, "jackson", rng, bounds=bounds, backend=backend)
+    return _counted(density, low, high)
+
+
+def _counted(density: SpectralDensity, low: float, high: float) -> Count:
+    each = density.moments_by_vector * reference.jackson_kernel(density.num_moments)[:, None]
+    ends = (np.array([low, high]) - density.centre) / density.scale
+    by_vector = _window(ends, len(each)) @ each
+    size = by_vector.size
+    spread = by_vector.std(ddof=1) / math.sqrt(size) if size > 1 else math.sqrt(2 * abs(float(by_vector.mean())))
+    resolution = np.pi / len(each) * np.sqrt(1 - np.clip(ends, -1, 1) ** 2) * density.scale
+    blurred = density(np.array([low, high])) * resolution / 2
+    return Count(float(by_vector.mean()), float(np.sqrt(spread**2 + np.sum(blurred**2)) + 1e-12 * size))
+
+
+def filter_diagonalize(
+    H: Any,
+    interval: tuple[float, float],
+    *,
+    num_states: int | None = None,
+    num_moments: int | None = None,
+    tolerance: float = 1e-10,
+    rng: int | np.random.Generator | None = None,
+    bounds: tuple[float, float] | None = None,
+    backend: Backend = "auto",
+) -> InteriorPairs:
+    """Compute all eigenvalues in an interval inside the spectrum, and their eigenvectors.
+
+    A block of vectors, more than there are states in the interval, is multiplied by a polynomial of H that is 1 on the
+    interval and small beyond; H is diagonalized in the space that they span, and so on until all residuals are small.
+
+    Parameters
+    ----------
+    H : as in :func:`kpm_dos`
+        Shape (N, N).
+    interval : (float, float)
+        Lowest and highest energy.
+    num_states : int or None
+        Vectors to filter; twice what :func:`count` estimates, and some, if None.
+    num_moments : int or None
+        Terms of the polynomial; what resolves half of the interval's half width if None.
+    tolerance : float
+        Of the residuals, relative to half the width of the spectrum; they are checked.
+    rng : int, Generator or None
+        Seed or generator of the first vectors.
+    bounds, backend
+        As in :func:`kpm_dos`.
+
+    Returns
+    -------
+    InteriorPairs
+        ``eigenvalues``, ``eigenvectors``, ``residuals`` and the ``estimate`` of :func:`count`, with which the number
+        found agrees within four of its errors.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`kpm_dos`; if the interval is no two energies in order.
+    MemoryError
+        If the interval holds more states than fit into memory.
+    RuntimeError
+        If the residuals do not become small, or the number found is not the one estimated.
+
+    Notes
+    -----
+    Pieper et al., "High-performance implementation of Chebyshev filter diagonalization for interior eigenvalue
+    computations", J. Comput. Phys. 325, 226 (2016).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.kpm import filter_diagonalize
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> pairs = filter_diagonalize(chain(300), (0.0, 0.05), rng=1, backend="cpu")
+    >>> exact = np.sort(-2 * np.cos(np.pi * np.arange(1, 301) / 301))
+    >>> bool(np.allclose(pairs.eigenvalues, exact[(exact > 0) & (exact < 0.05)], atol=1e-9))
+    True
+    """
+    low, high = _ends(interval)
+    tolerance = positive_number(tolerance, "tolerance")
+    given = None if num_moments is None else whole_number(num_moments, "num_moments", 2)
+    wanted = None if num_states is None else whole_number(num_states, "num_states", 1)
+    seed = seed_of(rng)
+    engine = make_engine(H, backend)
+
+    def order(scale: float, centre: float) -> int:
+        middle, half = ((low + high) / 2 - centre) / scale, (high - low) / 2 / scale
+        slope = math.sqrt(max(0.01, 1 - min(1.0, abs(middle)) ** 2))
+        return given or max(32, math.ceil(2 * math.pi * slope / max(half, 1e-7)))
+
+    if wanted is not None and wanted > engine.num_rows:
+        raise ValueError(f"num_states = {reprlib.repr(num_states)} is too many: H has {engine.num_rows} states")
+    if given is not None:
+        require_host_free(16 * given, "a polynomial of so many moments")
+    length = max(256, min(4096, order(*_scale(engine, bounds))))
+    density = SpectralDensity(H, length, 16, "jackson", seed, bounds=bounds, backend=backend)
+    estimate = _counted(density, low, high)
+    states = wanted or math.ceil(OVERSAMPLED * (estimate.value + 2 * estimate.error)) + BESIDE
+    states = min(engine.num_rows, states)
+
+    def work(tried: tuple[float, float]) -> InteriorPairs:
+        return _Filter(engine, low, high, states, order, tolerance, seed, estimate).run(tried)
+
+    pairs: InteriorPairs = within_bounds(engine, density.bounds if bounds is None else bounds, work)
+    return pairs
+
+
+def _scale(engine: Engine, bounds: tuple[float, float] | None) -> tuple[float, float]:
+    a, b = spectrum.scaling(spectrum.given_or_found(engine, bounds))
+    return 1 / a, b
+
+
+class _Filter:
+    """The sweeps of :func:`filter_diagonalize`, which explains the arguments."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        low: float,
+        high: float,
+        states: int,
+        order: Any,
+        tolerance: float,
+        seed: int,
+        estimate: Count,
+    ) -> None:
+        self.engine, self.low, self.high, self.states = engine, low, high, states
+        self.order, self.tolerance, self.seed, self.estimate = order, tolerance, seed, estimate
+        self._require_room(states)
+
+    def _require_room(self, states: int) -> None:
+        engine = self.engine
+        needed = ARRAYS * engine.num_rows * states * engine.dtype.itemsize
+        free = host_free_bytes() if engine.xp is np else free_bytes()
+        if needed > free:
+            raise MemoryError(
+                f"the interval holds about {self.estimate.value:.0f} states, {states:,} vectors for them need "
+                f"{needed:,} bytes and {free:,} are free: take a narrower interval"
+            )
+
+    def run(self, bounds: tuple[float, float]) -> InteriorPairs:
+        """Filter and diagonalize until all pairs in the interval have converged."""
+        engine, xp = self.engine, self.engine.xp
+        a, b = spectrum.scaling(bounds)
+        ends = (np.array([self.low, self.high]) - b) * a
+        order = self.order(1 / a, b)
+        weights = (_window(ends, order) * reference.jackson_kernel(order))[:, None]
+        source = random_source(engine, self.seed)
+        block, made = source(0, self.states), self.states
+        before, limit = -1, self.tolerance / a
+        for _ in range(MOST_SWEEPS):
+            block = self._filtered(block, weights, bounds)
+            values, block, residuals = self._diagonalized(block)
+            inside = (values >= self.low) & (values <= self.high)
+            good = inside & (residuals <= limit)
+            found = int(good.sum())
+            # What is left in the interval has either converged or is a mixture of states on both its sides.
+            settled = not (inside & ~good & (residuals < 0.05 * (self.high - self.low))).any()
+            full = inside.sum() + BESIDE // 2 > block.shape[1] and block.shape[1] < engine.num_rows
+            if full:
+                more = min(engine.num_rows - block.shape[1], max(BESIDE, block.shape[1] // 2))
+                self._require_room(block.shape[1] + more)
+                block = xp.concatenate([block, source(made, made + more)], axis=1)
+                made += more
+            elif settled and found == before:
+                if abs(found - self.estimate.value) > 4 * self.estimate.error + 1:
+                    break
+                chosen = np.flatnonzero(good)
+                vectors = block[:, xp.asarray(chosen)]
+                return InteriorPairs(values[chosen], vectors, residuals[chosen], self.estimate)
+            before = found
+        raise RuntimeError(
+            f"{found} pairs of the interval converged and {self.estimate.value:.1f} ± {self.estimate.error:.1f} are "
+            "expected: give more num_states or num_moments, or a larger tolerance"
+        )
+
+    def _filtered(self, block: Any, weights: Array, bounds: tuple[float, float]) -> Any:
+        engine = self.engine
+        width = columns_at_once(engine, 3 + TOGETHER / 2)
+        pieces = [
+            summed(Terms(engine, engine.xp.ascontiguousarray(block[:, first : first + width]), bounds), weights)[0]
+            for first in range(0, block.shape[1], width)
+        ]
+        return engine.xp.concatenate(pieces, axis=1)
+
+    def _diagonalized(self, block: Any) -> tuple[Array, Any, Array]:
+        """Return Ritz values, Ritz vectors and their residuals' norms in the space that a block spans."""
+        xp: Any = self.engine.xp
+        basis = xp.linalg.qr(block)[0]
+        image = self._product(basis)
+        small = basis.conj().T @ image
+        values, turn = xp.linalg.eigh((small + small.conj().T) / 2)
+        vectors = basis @ turn
+        residuals = xp.linalg.norm(image @ turn - vectors * values, axis=0)
+        host = (lambda x: x) if xp is np else (lambda x: x.get())
+        return np.asarray(host(values), np.float64), vectors, np.asarray(host(residuals), np.float64)
+
+    def _product(self, block: Any) -> Any:
+        """Return H times a block."""
+        engine = self.engine
+        width = columns_at_once(engine, 2)
+        pieces = []
+        for first in range(0, block.shape[1], width):
+            recursion: Any = engine.start(
+                engine.xp.array(block[:, first : first + width], order="C", copy=True), 1.0, 0.0
+            )
+            recursion.advance(1)
+            pieces.append(engine.xp.array(recursion.vectors(recursion.blocks())))
+        return engine.xp.concatenate(pieces, axis=1)
+
+
+def _window(ends: Array, count: int) -> Array:
+    """Return the coefficients of a function that is 1 between two scaled energies and 0 beyond, shape (count,)."""
+    upper, lower = np.arccos(np.clip(ends, -1, 1))
+    m = np.arange(1, count)
+    return np.concatenate([[(upper - lower) / np.pi], 2 * (np.sin(m * upper) - np.sin(m * lower)) / (np.pi * m)])
+
+
+def _ends(interval: tuple[float, float]) -> tuple[float, float]:
+    try:
+        low, high = (float(end) for end in interval)
+    except (TypeError, ValueError):
+        raise ValueError(f"interval={interval!r} is no two energies: give the lowest and the highest") from None
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise ValueError(f"interval=({low}, {high}) is empty: give the lowest and the highest energy, in this order")
+    return low, high

@@ -1,0 +1,78 @@
+"""Numbers of states in an interval and all pairs inside it against dense eigenvalues."""
+
+import numpy as np
+import pytest
+from scipy.sparse.linalg import aslinearoperator
+
+from spectile.kpm import count, filter_diagonalize
+from spectile.kpm.operators.lattices import anderson, graphene
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from tests.hamiltonians import haldane
+
+REAL = anderson(6, disorder=6, rng=1)
+FORMS = {
+    "real": (REAL, (0.4, 0.9)),
+    "operator": (aslinearoperator(REAL), (0.4, 0.9)),
+    "degenerate": (graphene(9, 9), (0.9, 1.2)),
+    "complex": (haldane(9, mass=0.3)[0], (1.2, 1.5)),
+    "stencil": (TopologicalInsulator(4, 4, 5), (0.9, 1.2)),
+    "at the end": (REAL, (-50.0, -5.0)),
+}
+
+
+def dense(H):
+    if isinstance(H, TopologicalInsulator):
+        H = H.matrix()
+    return H.toarray() if hasattr(H, "toarray") else H @ np.eye(H.shape[0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_pairs_of_an_interval(form):
+    H, (low, high) = FORMS[form]
+    energies = np.linalg.eigvalsh(dense(H))
+    exact = energies[(energies >= low) & (energies <= high)]
+    pairs = filter_diagonalize(H, (low, high), rng=2, backend="cpu")
+    assert len(exact) > 3
+    np.testing.assert_allclose(pairs.eigenvalues, exact, atol=1e-9)
+    image = dense(H) @ pairs.eigenvectors
+    residuals = np.linalg.norm(image - pairs.eigenvectors * pairs.eigenvalues, axis=0)
+    np.testing.assert_allclose(residuals, pairs.residuals, atol=1e-12)
+    assert pairs.residuals.max() < 1e-10 * (energies[-1] - energies[0])
+    np.testing.assert_allclose(pairs.eigenvectors.conj().T @ pairs.eigenvectors, np.eye(len(exact)), atol=1e-10)
+    assert abs(pairs.estimate.value - len(exact)) <= 4 * pairs.estimate.error + 1
+
+
+def test_too_few_vectors_become_more_and_an_empty_interval_has_none():
+    energies = np.linalg.eigvalsh(REAL.toarray())
+    exact = energies[(energies >= 0.4) & (energies <= 0.9)]
+    pairs = filter_diagonalize(REAL, (0.4, 0.9), num_states=5, rng=3, backend="cpu")
+    np.testing.assert_allclose(pairs.eigenvalues, exact, atol=1e-9)
+    gap = haldane(6)[0]
+    none = filter_diagonalize(gap, (-0.5, 0.5), rng=1, backend="cpu")
+    assert none.eigenvalues.shape == (0,) and none.eigenvectors.shape == (72, 0)
+
+
+@pytest.mark.parametrize("interval", [(-2.0, 0.1), (0.0, 5.0), (-100.0, 100.0), (2.5, 2.6), (20.0, 30.0)])
+def test_counts_are_right_within_their_errors(interval):
+    energies = np.linalg.eigvalsh(REAL.toarray())
+    exact = np.sum((energies >= interval[0]) & (energies <= interval[1]))
+    for seed in range(3):
+        found = count(REAL, interval, num_moments=256, num_vectors=8, rng=seed, backend="cpu")
+        assert abs(found.value - exact) <= 4 * found.error
+        assert found.error < 16
+
+
+def test_bad_input_is_one_sentence(monkeypatch):
+    for interval, message in (((1.0, 0.0), "is empty"), (3, "no two energies"), ((np.nan, 1), "is empty")):
+        for function in (count, filter_diagonalize):
+            with pytest.raises(ValueError, match=message):
+                function(REAL, interval, backend="cpu")
+    with pytest.raises(ValueError, match="leaves the given bounds"):
+        filter_diagonalize(REAL, (0.0, 0.5), bounds=(-1, 1), backend="cpu")
+    with pytest.raises(ValueError, match="tolerance = 0"):
+        filter_diagonalize(REAL, (0.0, 0.5), tolerance=0, backend="cpu")
+    with pytest.raises(RuntimeError, match="are expected"):
+        filter_diagonalize(REAL, (0.0, 0.5), tolerance=1e-30, rng=1, num_moments=40, backend="cpu")
+    monkeypatch.setattr("spectile.kpm.interior.host_free_bytes", lambda: 1 << 14)
+    with pytest.raises(MemoryError, match="take a narrower interval"):
+        filter_diagonalize(REAL, (0.0, 0.5), rng=1, backend="cpu")
