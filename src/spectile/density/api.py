@@ -12,6 +12,7 @@ from spectile.density.functions import fermi
 from spectile.density.projector import projector
 from spectile.density.result import DensityMatrix
 from spectile.tiles import TileMatrix
+from spectile.tiles.types import SLACK, roundoff
 
 
 def density_matrix(
@@ -26,7 +27,8 @@ def density_matrix(
     Parameters
     ----------
     f : TileMatrix, array or SciPy sparse matrix of shape (n, n)
-        Hermitian.  What is no tile matrix is stored in tiles of `block` rows, in the order `permutation`.
+        Hermitian, to rounding: what it is off by counts as its error.  What is no tile matrix is stored in tiles of
+        `block` rows, in the order `permutation`.
     s : the same, optional
         Overlap, positive definite; the identity by default.
     electrons : int, optional
@@ -127,7 +129,15 @@ def _hermitian(name: str, given: Any, rows: Any, permutation: Any) -> TileMatrix
         return given
     make = TileMatrix.from_sparse if hasattr(given, "tocoo") else TileMatrix.from_dense
     try:
-        return make(given, rows, hermitian=True, permutation=permutation)
+        whole = make(given, rows, permutation=permutation)
+        if whole.shape[0] != whole.shape[1]:
+            raise ValueError(f"has shape {whole.shape}: pass a square matrix")
+        skew = 0.5 * (whole - whole.H)
+        off = (skew.norm() + skew.error.fro) * SLACK
+        if skew.norm() > 100 * whole.shape[0] * roundoff(whole.dtype) * whole.norm():
+            raise ValueError(f"is not Hermitian, the half difference from its transpose has norm {off:.3g}: correct it")
+        # What rounding left of a Fock matrix that was summed in two orders is part of its error.
+        return whole.hermitian_part()
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 

@@ -524,21 +524,33 @@ class TileMatrix:
         data = gather(self._xp, self.data, self.layout, layout, source, flipped)
         return TileMatrix(layout, data, error=self.error, permutation=self.permutation, norms=self.norms[source])
 
-    def upper(self) -> TileMatrix:
-        """Return the Hermitian matrix whose tiles on the diagonal, made Hermitian, and above are this one's.
+    def hermitian_part(self) -> TileMatrix:
+        """Return ``(X + X.H) / 2``, stored as Hermitian; what it differs from X by counts as its error.
 
-        The exact matrix must be Hermitian; the error in the Frobenius norm grows to at most the square root of 2 times.
+        Raises
+        ------
+        ValueError
+            If rows and columns do not have one partition.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> TileMatrix.from_dense(np.array([[1.0, 2.0], [2.0, 3.0]]), 1).hermitian_part().hermitian
+        True
         """
-        self._require_square("a Hermitian half")
+        self._require_square("a Hermitian part")
         if self.hermitian:
             return self
-        kept = np.flatnonzero(self.indices >= self.layout.tile_rows)
-        some = self.layout.of_tiles(kept)
+        mean = 0.5 * (self + self.H)
+        kept = np.flatnonzero(mean.indices >= mean.layout.tile_rows)
+        some = mean.layout.of_tiles(kept)
         layout = Layout(some.rows, some.columns, some.indptr, some.indices, hermitian=True)
-        data = _symmetric_diagonal(self._xp, gather(self._xp, self.data, self.layout, some, kept), layout)
-        made = TileMatrix(layout, data, permutation=self.permutation)
-        fro = math.sqrt(2) * self.error.fro + roundoff(self.dtype) * made.norm()
-        made.error = Error.of(fro * SLACK, fro * SLACK)
+        data = gather(self._xp, mean.data, mean.layout, some, kept)
+        made = TileMatrix(layout, _symmetric_diagonal(self._xp, data, layout), permutation=self.permutation)
+        skew = 0.5 * (self - self.H)
+        lost = 8 * roundoff(self.dtype) * made.norm() + skew.norm()
+        own = Error.of(lost * SLACK, lost * SLACK)
+        made.error = self.error + own
         return made
 
     @property

@@ -108,8 +108,9 @@ def test_sums_multiples_and_transposes_are_those_of_dense_matrices(seed, dtype, 
         (x.whole() + y, a + b), (x.shifted(factor), a + factor * np.eye(n)), (x.whole(), a),
     ):  # fmt: skip
         assert_bounded(made, exact, 1e-14 * (1 + abs(factor)) * np.linalg.norm(a))
+    assert_bounded(x.hermitian_part(), a, 1e-14 * np.linalg.norm(a))
     if hermitian:
-        assert_bounded(x.whole().upper(), a, 1e-14 * np.linalg.norm(a))
+        assert_bounded(x.whole().hermitian_part(), a, 1e-14 * np.linalg.norm(a))
         low, high = x.eigenvalue_bounds()
         values = np.linalg.eigvalsh(a)
         assert low <= values[0] and values[-1] <= high
