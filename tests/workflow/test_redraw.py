@@ -1,4 +1,4 @@
-"""What is drawn follows the records: an edited sample redraws its figure, frame and zip, and measures nothing."""
+"""What is drawn follows the records: an edited sample draws anew, and recorded results are drawn without measuring."""
 
 import json
 
@@ -8,7 +8,9 @@ import pytest
 
 from spectile_study.bench import archive, record
 
+from .conftest import ROOT, snakemake
 from .faulty import workflow as faulty
+from .truth import check_marks
 
 ALL = ("--cores", "2", "--set-threads", "measure_case=1")
 
@@ -39,3 +41,26 @@ def test_an_edited_median_is_drawn_again(tmp_path):
     frame = record.read_frame(folder / "results/this/kpm.parquet").set_index(["case", "method"])
     assert frame.loc[("two", "good"), "time_s"] == after["two", "good"]
     assert archive.load(folder / "results/this/kpm.zip")["two"] == content
+
+
+@pytest.mark.parametrize(
+    "machine", sorted(path.name for path in (ROOT / "results/recorded").glob("*") if path.is_dir())
+)
+def test_recorded_results_redraw_and_measure_nothing(workflow_copy, machine):
+    options = ["--cores", "2", "--config", "source=recorded", f"machine={machine}"]
+    done = []
+    taken = faulty.quiet_seconds(lambda: done.append(snakemake(workflow_copy, *options)))
+    assert taken < 2 * 60  # a minute on two cores
+    printed = done[0].stdout + done[0].stderr
+    assert "redraw_evd" in printed and "measure_case" not in printed and "fetch_matrix" not in printed
+    for frame_path in (workflow_copy / f"results/recorded/{machine}").glob("*.parquet"):
+        frame = record.read_frame(frame_path)
+        for path in (workflow_copy / f"results/{machine}").rglob(f"{frame_path.stem}_*.marks.tsv"):
+            check_marks(path, frame)
+
+
+def test_everything_draws_from_nothing(workflow_copy):
+    (workflow_copy / "results/recorded/nowhere").mkdir()
+    snakemake(workflow_copy, "--cores", "2", "figures", "--config", "source=recorded", "machine=nowhere")
+    for path in (workflow_copy / "results/nowhere").rglob("*.marks.tsv"):
+        assert len(pandas.read_csv(path, sep="\t")) == 0, f"{path.name} has marks and there was no record"

@@ -1,4 +1,4 @@
-"""From input to report: a short run of SpAMM, a redraw of recorded results, and what a reader sees."""
+"""From input to report: a short run of SpAMM, and what a reader sees."""
 
 import json
 import re
@@ -138,20 +138,6 @@ def test_the_run_stands_beside_the_recorded_machines(finished):
     assert (finished / "results/this/machines/times.html").stat().st_size > 500
 
 
-@pytest.mark.parametrize(
-    "machine", sorted(path.name for path in (ROOT / "results/recorded").glob("*") if path.is_dir())
-)
-def test_recorded_results_redraw_and_measure_nothing(workflow_copy, machine):
-    options = ["--cores", "2", "--config", "source=recorded", f"machine={machine}"]
-    plan = snakemake(workflow_copy, "-n", *options).stdout
-    assert "measure_case" not in plan and "fetch_matrix" not in plan
-    assert quiet_seconds(lambda: snakemake(workflow_copy, *options)) < 2 * 60  # a minute on two cores
-    for frame_path in (workflow_copy / f"results/recorded/{machine}").glob("*.parquet"):
-        frame = record.read_frame(frame_path)
-        for path in (workflow_copy / f"results/{machine}").rglob(f"{frame_path.stem}_*.marks.tsv"):
-            check_marks(path, frame)
-
-
 OVERVIEW = ROOT / "docs/overview.marks.tsv"
 
 
@@ -181,13 +167,6 @@ def test_a_wrong_mark_is_noticed(recorded, tmp_path, column, value, message):
     notes.to_csv(tmp_path / "spoilt.marks.tsv", sep="\t", index=False)
     with pytest.raises(AssertionError, match=message):
         check_marks(tmp_path / "spoilt.marks.tsv", recorded)
-
-
-def test_everything_draws_from_nothing(workflow_copy):
-    (workflow_copy / "results/recorded/nowhere").mkdir()
-    snakemake(workflow_copy, "--cores", "2", "figures", "--config", "source=recorded", "machine=nowhere")
-    for path in (workflow_copy / "results/nowhere").rglob("*.marks.tsv"):
-        assert len(pandas.read_csv(path, sep="\t")) == 0, f"{path.name} has marks and there was no record"
 
 
 def test_paper_numbers_are_printed_in_the_papers():

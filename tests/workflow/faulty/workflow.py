@@ -33,7 +33,7 @@ def faulty_workflow(target, *rows):
     copy_workflow(target)
     # The library is copied, too: an edit while the test runs would rightly measure everything again.
     (target / "src").unlink()
-    shutil.copytree(ROOT / "src", target / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "src", target / "src", ignore=_not_copied)
     for path in (*target.glob("config/*.tsv"), *target.glob("workflow/scripts/*/*.py")):
         if path.name not in {"claims.tsv", "matrices.tsv"}:
             path.unlink()
@@ -50,6 +50,11 @@ def faulty_workflow(target, *rows):
     config = target / "config/config.yaml"
     config.write_text(config.read_text().replace("papers: [spamm, tsparse, evd, kpm]", "papers: [kpm]"))
     return target
+
+
+def _not_copied(folder, names):
+    """Leave out what is cached beside the sources but Python's bytecode, which every copy would compile again."""
+    return [name for name in names if Path(folder).name == "__pycache__" and not name.endswith(".pyc")]
 
 
 def environment(folder, **variables):
