@@ -19,6 +19,12 @@ TORCH := torch==2.13.0+cpu
 LIBRARY := .$(if $(CUDA),[$(CUDA)])
 STUDY := src/spectile_study
 
+# Two workers, each with whole files of tests; folders are named with the long ones first, which then end together.
+# Threads that wait in BLAS or OpenMP would take the processor from the other worker.  A GPU is not shared by two.
+WORKERS := $(if $(CUDA),0,2)
+PYTEST := OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive pytest -q --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+FOLDERS := tests/workflow tests/study tests/cpu tests/random tests/gpu
+
 # What a Snakemake that was killed leaves behind stops the next one until it is told to go on.
 LOCKED = test -z "$$(ls .snakemake/locks 2>/dev/null)" || echo "This folder is locked: another Snakemake works in it or was killed there. If none is running: $(BIN)/snakemake --unlock, then make again; finished records are kept."
 
@@ -30,7 +36,7 @@ report: $(VENV)/installed
 	@echo snakemake --cores all; snakemake --cores all || { status=$$?; $(LOCKED); exit $$status; }
 
 test: $(VENV)/installed-dev lint browser
-	pytest -q --durations=15 --mpl -m "not cluster and not slow"
+	$(PYTEST) --mpl -m "not cluster and not slow" $(FOLDERS)
 
 # Which lines the tests reach: measured and shown, never enforced.  Worker processes count, compiled CPU kernels do not.
 coverage: $(VENV)/installed-dev
@@ -47,7 +53,7 @@ pages: $(VENV)/installed-dev
 	python docs/overview.py
 
 test-cluster: $(VENV)/installed-dev
-	pytest -q --durations=15 -m cluster tests/cluster tests/workflow
+	$(PYTEST) -m cluster tests/cluster tests/workflow
 
 lint: $(VENV)/installed-dev
 	ruff check --quiet .
