@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from spectile.core.jit import njit
+from spectile.core.pointers import without_read_only
 
 Wanted = Literal["a", "b", "c"]
 
@@ -48,7 +49,7 @@ def contract(patterns: Patterns, wanted: Wanted, x: np.ndarray, y: np.ndarray) -
     lengths = {"a": len(patterns.a_columns), "b": len(patterns.b_columns), "c": len(patterns.c_columns)}
     values = {name: np.zeros(lengths[name], x.dtype) if name == wanted else None for name in "abc"}
     for name, given in zip(sorted(set("abc") - {wanted}), (x, y), strict=True):
-        values[name] = np.ascontiguousarray(given)
+        values[name] = without_read_only(np.ascontiguousarray(given))
     place = np.zeros(columns, np.int64)
     _contract(*indices, values["a"], values["b"], values["c"], "abc".index(wanted), place)
     out: Any = values[wanted]

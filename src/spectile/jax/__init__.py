@@ -11,16 +11,17 @@ except ImportError as error:
 from spectile.autodiff.spectra import GaugeError, GaugeWarning
 from spectile.jax.eigen import eigh, eigvalsh
 from spectile.jax.functions import expm, logm, matrix_function, polar, sign, sqrtm
+from spectile.jax.sparse import SymbolicProduct, spgemm, symbolic
 
 __all__ = [
     "GaugeError",
     "GaugeWarning",
+    "SymbolicProduct",
     "eigh",
     "eigvalsh",
     "expm",
     "logm",
     "matrix_function",
     "polar",
-    "sign",
-    "sqrtm",
 ]
+__all__ += ["sign", "spgemm", "sqrtm", "symbolic"]

@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
-from spectile import tsparse
 from spectile.autodiff.contraction import Patterns, Wanted, contract
+from spectile.autodiff.patterns import pair_of
 
-#: Patterns whose products are kept.
-KEPT = 16
-
-
-class _Key:
-    """Two patterns and the shapes of their matrices, compared by what they hold."""
-
-    def __init__(self, left: Any, right: Any) -> None:
-        self.left, self.right = left, right
-        parts = [left.shape, right.shape, *(x.tobytes() for m in (left, right) for x in (m.indptr, m.indices))]
-        self._parts = tuple(parts)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._parts == other._parts
-
-    def __hash__(self) -> int:
-        return hash(self._parts)
-
-
-@functools.lru_cache(KEPT)
-def _patterns(key: _Key) -> tuple[Patterns, Any]:
-    product = tsparse.symbolic(key.left, key.right, backend="cpu")
-    arrays = [key.left.indptr, key.left.indices, key.right.indptr, key.right.indices, product.indptr, product.indices]
-    a, i, b, j, c, k = (np.asarray(x, np.int64) for x in arrays)
-    return Patterns(a, i, b, j, c, k, key.right.shape[1]), product
+_FLOATS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
 class Contraction(torch.autograd.Function):
@@ -44,7 +19,7 @@ class Contraction(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, y: torch.Tensor, wanted: Wanted, patterns: Patterns, product: Any) -> torch.Tensor:
-        operands = [value.detach().contiguous().numpy() for value in (x, y)]
+        operands = [value.detach().resolve_conj().contiguous().numpy() for value in (x, y)]
         found = product.numeric(*operands) if wanted == "c" else contract(patterns, wanted, *operands)
         return torch.from_numpy(found)
 
@@ -63,7 +38,9 @@ class Contraction(torch.autograd.Function):
         def one(name: str, given: dict[str, torch.Tensor]) -> torch.Tensor:
             return Contraction.apply(*(given[key] for key in sorted(given)), name, patterns, product)
 
-        return one(first, {wanted: bar, second: y}), one(second, {wanted: bar, first: x}), None, None, None
+        # PyTorch's gradients of complex numbers are those of the conjugate.
+        x_bar, y_bar = one(first, {wanted: bar, second: y.conj()}), one(second, {wanted: bar, first: x.conj()})
+        return x_bar, y_bar, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, x_dot: Any, y_dot: Any, *_: Any) -> Any:
@@ -90,7 +67,7 @@ def spgemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     A : torch.sparse_csr tensor, shape (m, k)
-        float32 or float64 on the host, columns of each row sorted without duplicates.
+        float32, float64, complex64 or complex128 on the host, columns of each row sorted without duplicates.
     B : torch.sparse_csr tensor, shape (k, n)
         Of the same dtype.
 
@@ -102,7 +79,8 @@ def spgemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     Raises
     ------
     TypeError
-        If a factor is no CSR tensor, is complex, or lies on a GPU.
+        If a factor is no CSR tensor, or lies on a GPU, or the types differ, or derivatives of a complex
+        one are asked for, which PyTorch has for its stored entries alone.
     ValueError
         If the shapes do not fit, or columns repeat or are not sorted.
 
@@ -121,6 +99,10 @@ def spgemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     """
     product = symbolic(A, B)
     values = product.numeric(A.values(), B.values())
+    if values.is_complex() and values.requires_grad:
+        raise TypeError(
+            "PyTorch differentiates no complex CSR tensor: take the entries apart, symbolic(A, B).numeric(a, b)"
+        )
     return torch.sparse_csr_tensor(product.crow_indices, product.col_indices, values, product.shape)
 
 
@@ -146,19 +128,20 @@ class SymbolicProduct:
         Parameters
         ----------
         a, b : tensor, shape (nnz,)
-            Both float32 or both float64, on the host.
+            Of one type, float32, float64, complex64 or complex128, on the host.
 
         Raises
         ------
         TypeError, ValueError
             If their type, place or length is another.
         """
-        if a.is_complex() or b.is_complex():
-            raise TypeError("the sparse product has no complex numbers yet: multiply real and imaginary parts")
         if a.is_cuda or b.is_cuda:
             raise TypeError("derivatives of sparse products are computed on the host: pass the entries' .cpu()")
-        if a.dtype != b.dtype or a.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"the entries are {a.dtype} and {b.dtype}, and both must be float32 or both float64")
+        if a.dtype != b.dtype or a.dtype not in _FLOATS:
+            raise TypeError(
+                f"the entries are {a.dtype} and {b.dtype}, and both must be of one type: float32, float64, complex64 or "
+                "complex128"
+            )
         for name, entries, columns in (("a", a, self._patterns.a_columns), ("b", b, self._patterns.b_columns)):
             if tuple(entries.shape) != columns.shape:
                 raise ValueError(f"{name} has shape {tuple(entries.shape)}, and the pattern has {len(columns)} entries")
@@ -190,9 +173,8 @@ def symbolic(A: torch.Tensor, B: torch.Tensor) -> SymbolicProduct:
             raise TypeError(f"derivatives of sparse products are computed on the host: pass {name}.cpu()")
         if tensor.dim() != 2:
             raise ValueError(f"{name} is a batch of shape {tuple(tensor.shape)}: multiply its matrices one by one")
-    if A.shape[1] != B.shape[0]:
-        raise ValueError(f"matrices of shapes {tuple(A.shape)} and {tuple(B.shape)} cannot be multiplied")
-    return SymbolicProduct(*_patterns(_Key(_pattern("A", A), _pattern("B", B))))
+    pair = pair_of(_pattern("A", A), _pattern("B", B))
+    return SymbolicProduct(pair.patterns, pair.product)
 
 
 def _pattern(name: str, tensor: torch.Tensor) -> Any:

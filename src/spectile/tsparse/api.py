@@ -79,7 +79,7 @@ def spgemm(
         Whether entries that are NaN or infinite are refused.  If not, entries of C are what IEEE arithmetic makes of
         them.
     backend : {"auto", "cpu", "cuda"}
-        ``auto``: CUDA for matrices on a GPU or if there is a device, and the CPU otherwise, and for complex factors and
+        ``auto``: CUDA for matrices on a GPU or if there is a device, and the CPU otherwise, and for
         whatever is more than the product of two matrices, which a GPU does not make.
 
     Returns
@@ -136,7 +136,7 @@ def spgemm(
     check_finite, complement = flag("check_finite", check_finite), flag("complement", complement)
     ring = lookup_semiring(semiring)
     wanted = Wanted(ring, mask, complement, alpha, beta, C, prune, top_n)
-    if backend == "auto" and not on_gpu and (chosen.dtype.kind == "c" or not wanted.all_of_it):
+    if backend == "auto" and not on_gpu and not wanted.all_of_it:
         chosen_backend = "cpu"
     if not wanted.all_of_it:
         chosen = precision_of(ring, chosen, precision is not None, (A.dtype, B.dtype))

@@ -58,10 +58,15 @@ namespace d {
 using VALUE = double;
 FUNCTIONS
 }
+namespace c {
+struct VALUE { double x, y; };
+FUNCTIONS
+}
 extern "C" int symbolic(unsigned long long products, int span) { return d::symbolic_bin(products, span); }
 extern "C" int numeric(int size, int entries, int span, int slot, int shared, int* need) {
     return size == 4 ? f::numeric_bin(entries, span, slot, shared, need)
-                     : d::numeric_bin(entries, span, slot, shared, need);
+         : size == 8 ? d::numeric_bin(entries, span, slot, shared, need)
+                     : c::numeric_bin(entries, span, slot, shared, need);
 }
 """
 
@@ -104,9 +109,9 @@ def random_rows(count):
 
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=list(TABLE))
-@pytest.mark.parametrize("itemsize", [4, 8])
+@pytest.mark.parametrize("itemsize", [4, 8, 16])
 def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
-    limit = choose.shared_limit(device)
+    limit = choose.shared_limit(device, itemsize)
     assert device_code.symbolic(ctypes.c_ulonglong(0), 0) == -1
     for products, span, entries in random_rows(4000):
         symbolic = bins.SYMBOLIC[device_code.symbolic(ctypes.c_ulonglong(products), span)]
@@ -195,7 +200,8 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
         assert used == words and shape.grid[0] * used * 4 <= max(2**28, 4 * words)
     yield shape
     yield choose.scan(rows)
-    need = {0: min(48 * 1024, limit), 1: limit, 2: min(8 * words, limit), 3: words}
+    room = choose.shared_limit(device, itemsize)
+    need = {0: min(48 * 1024, room), 1: room, 2: min(8 * words, room), 3: words}
     filled = {f"NUMERIC+{i}": rows for i in range(len(bins.NUMERIC))}
     head = head_of(**filled, **{f"MAX_BYTES+{i}": value for i, value in need.items()})
     chosen = list(choose.numeric(head, columns, mean_b, itemsize, 2**28))
@@ -207,7 +213,7 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
 
 
 #: Static shared memory of the kernels that also ask for dynamic: `choose.shared_limit` leaves room for it.
-STATIC = 12 * 1024
+STATIC = {4: 12 * 1024, 8: 12 * 1024, 16: 16 * 1024}
 
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=list(TABLE))
@@ -218,10 +224,10 @@ def test_every_launch_fits_every_device(device):
             for mean in (0, 1, 5, 12, 40, 1000):
                 nnz = min(rows * mean, LONGEST)
                 products = nnz * min(mean, columns)
-                for itemsize in (4, 8):
+                for itemsize in (4, 8, 16):
                     for shape in launches(rows, columns, nnz, products, products, itemsize, device):
                         assert shape.refusal(device) is None, (shape, rows, columns, mean)
-                        block = dataclasses.replace(shape, shared_bytes=shape.shared_bytes + STATIC)
+                        block = dataclasses.replace(shape, shared_bytes=shape.shared_bytes + STATIC[itemsize])
                         assert shape.shared_bytes <= 48 * 1024 or block.refusal(device) is None
 
 
@@ -294,7 +300,8 @@ def test_kernels_hold_their_static_shared_memory():
     text = resources.files("spectile.tsparse.cuda").joinpath("rows/block.cu").read_text()
     threads = max(one.threads for one in bins.BLOCKS)
     assert "s_first[THREADS], s_last[THREADS]" in text and "VALUE s_factor[THREADS]" in text
-    assert threads * (4 + 4 + 8 + 4) + 4 * threads // 32 + 64 <= STATIC
+    for itemsize, most in STATIC.items():
+        assert threads * (4 + 4 + itemsize + 4) + 4 * threads // 32 + 64 <= most
 
 
 class Recorded:
@@ -322,7 +329,7 @@ class Recorded:
         return lambda: None
 
 
-@pytest.mark.parametrize("value", ["float32", "float64"])
+@pytest.mark.parametrize("value", ["float32", "float64", "complex64", "complex128"])
 def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch):
     pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
     from spectile.tsparse.cuda import factors
@@ -342,14 +349,13 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
     for family in symbolic._kernels:
         symbolic.bind(family)
     filled = {f"NUMERIC+{i}": 5 for i in range(len(bins.NUMERIC))}
-    itemsize = np.dtype(value).itemsize
     for reuse in (False, True):
         for products in (5000, 100_000, 150_000, 10**6):
             for columns in (900, 2**25):
                 wide = types.Factor((500, columns), None, B.indices, None)
                 head = head_of(**filled, PRODUCTS=products, **{f"MAX_BYTES+{i}": 1000 for i in range(4)})
                 phase = count.Phase(0, 1000, None, head, kept_words=100, scratch_bytes=2**28)
-                fill.Launches(A, wide, phase, itemsize, reuse)
+                fill.Launches(A, wide, phase, np.dtype(value), reuse)
     product = object.__new__(lists.ProductLists)
     product._entries, address = 77, np.zeros(1, np.uint64)  # as an address is packed
     known = {"numeric_list": (np.int32(77), *[address] * 2), "numeric_packed": (*[np.int32(77)] * 2, *[address] * 3)}

@@ -1,10 +1,14 @@
 """Complex factors: values within their bound, on patterns that are kept, in both precisions."""
 
+import ctypes
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from spectile.tsparse import error_bound, spgemm, symbolic
+
+from ...on_host import host_library
 
 
 def random(m, n, dtype, seed, density=0.2):
@@ -97,3 +101,40 @@ def test_long_doubles_are_exact_or_refused():
     A.data += np.longdouble(2) ** -60
     with pytest.raises(TypeError, match="does not hold"):
         spgemm(A, A, backend="cpu")
+
+
+def test_the_device_adds_products_within_the_bound_of_one(tmp_path):
+    """The functions of complex values, compiled for the host: three units of the product and one of the sum."""
+    from importlib.resources import files
+
+    shims = """
+#include <cmath>
+#define __device__
+#define __forceinline__ inline
+static inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
+static inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline double __dmul_rn(double a, double b) { return a * b; }
+template <class T> T __shfl_sync(unsigned, T value, int, int) { return value; }
+"""
+    source = (files("spectile.tsparse.cuda") / "value.cuh").read_text()
+    call = """
+extern "C" void add(int n, const float* a, const float* b, float* sums) {
+    for (int i = 0; i < n; ++i) {
+        const Complex<float> sum = add_product(Complex<float>(a[2 * i], a[2 * i + 1]), Complex<float>(b[2 * i], b[2 * i + 1]),
+                                               Complex<float>(sums[2 * i], sums[2 * i + 1]));
+        const Complex<double> wide(__shfl_sync(0u, sum, 0));
+        sums[2 * i] = float(wide.x), sums[2 * i + 1] = float(wide.y);
+    }
+}
+"""
+    library = host_library(tmp_path / "value", shims + source + call, "-ffp-contract=off")
+    rng = np.random.default_rng(8)
+    a, b, sums = (rng.standard_normal(2000).astype(np.float32).view(np.complex64) for _ in range(3))
+    out = sums.copy()
+    library.add(
+        1000, a.ctypes.data_as(ctypes.c_void_p), b.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p)
+    )
+    wide = a.astype(complex) * b
+    exact = sums + wide
+    assert (abs(out - exact) <= 2.0**-24 * (3 * abs(wide) + abs(exact))).all()

@@ -11,9 +11,23 @@
 
 namespace {
 
-__device__ __forceinline__ float tf32(float x) {
-    return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
+template <class T> __device__ __forceinline__ bool is_finite(T x) { return isfinite(x); }
+
+#if REAL_VALUES
+// Rounds a finite value as the precision takes it; returns what it finds.
+__device__ __forceinline__ int round_value(int rounding, IN x, VALUE& y) {
+    if (rounding == TF32) y = __uint_as_float((__float_as_uint(float(y)) + 0x1000u) & 0xffffe000u);
+    if (rounding != HALF) return 0;
+    const IN size = x < 0 ? -x : x;
+    y = eleven_bits(x);
+    return size > IN(HALF_MOST) || (size > 0 && size < IN(HALF_LEAST)) ? HALF_RANGE : 0;
 }
+#else
+template <class REAL> __device__ __forceinline__ bool is_finite(const Complex<REAL>& z) {
+    return isfinite(z.x) && isfinite(z.y);
+}
+__device__ __forceinline__ int round_value(int, const IN&, VALUE&) { return 0; }
+#endif
 
 }  // namespace
 
@@ -30,17 +44,11 @@ prepare(int rows, int columns, int nnz, int rounding, int finite, const int* ptr
         descents += p > 0 && idx[p - 1] >= column;
         const IN x = in[p];
         VALUE y = VALUE(x);
-        if (!isfinite(x)) {
+        if (!is_finite(x)) {
             if (finite) found |= NOT_FINITE;
-        } else if (sizeof(IN) > sizeof(VALUE) && !isfinite(y)) {
-            found |= FLOAT_RANGE;
-        } else if (rounding == TF32) {
-            y = tf32(float(y));
-        }
-        if (rounding == HALF && isfinite(x)) {
-            const IN size = x < 0 ? -x : x;
-            if (size > IN(HALF_MOST) || (size > 0 && size < IN(HALF_LEAST))) found |= HALF_RANGE;
-            y = eleven_bits(x);
+        } else {
+            if (sizeof(Parts<IN>::Real) > sizeof(Parts<VALUE>::Real) && !is_finite(y)) found |= FLOAT_RANGE;
+            found |= round_value(rounding, x, y);
         }
         if (out != nullptr) out[p] = y;
     }

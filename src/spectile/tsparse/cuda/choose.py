@@ -17,7 +17,9 @@ from spectile.tsparse.cuda.counters import Head
 from spectile.tsparse.cuda.shared import CONSTANTS, GROUPED, HEAD
 
 SCRATCH_BYTES = 1 << 28  # of bitmaps that shared memory does not hold
-_STATIC_BYTES = 12 * 1024  # of shared memory that the block kernels hold beside what they ask for
+_GROUPED_BYTES = 72 * 1024  # of shared memory for rows that share a block: what every device has
+#: Shared memory that the block kernels hold beside what they ask for, for values of up to 8 bytes and of 16.
+_STATIC_BYTES = {8: 12 * 1024, 16: 16 * 1024}
 _ROW_WORDS = 128  # words of bitmaps kept per row, at most on average
 #: Integers of a row in the lists of the bins, two of which share room for all rows.
 LISTS = ceil_div(max(len(bins.SYMBOLIC), len(bins.NUMERIC)), 2)
@@ -38,9 +40,9 @@ _GROUP_BLOCKS, _BLOCK_BLOCKS, _GLOBAL_BLOCKS = 24, 4, 2
 _NUMERIC_GLOBAL_BLOCKS = 256
 
 
-def shared_limit(device: Device) -> int:
-    """Return the dynamic shared memory that a block kernel may ask for."""
-    return device.shared_bytes - _STATIC_BYTES
+def shared_limit(device: Device, itemsize: int = 8) -> int:
+    """Return the dynamic shared memory that a block kernel may ask for, for values of so many bytes."""
+    return device.shared_bytes - _STATIC_BYTES[max(itemsize, 8)]
 
 
 def bitmap_words(columns: int) -> int:
@@ -140,9 +142,11 @@ def numeric(head: Head, columns: int, mean_b: float, itemsize: int, scratch_byte
     for family, kernel, one in _of_groups(columns, mean_b):
         number = bins.NUMERIC_PLACES[one.name]
         if rows[number]:
+            row_bytes = one.row_bytes(kernel.lanes, itemsize)
             per_block = bins.GROUP_THREADS // kernel.lanes
-            shared = per_block * one.row_bytes(kernel.lanes, itemsize)
-            shape = Shape((ceil_div(rows[number], per_block),), bins.GROUP_THREADS, shared)
+            while per_block * row_bytes > _GROUPED_BYTES and per_block * kernel.lanes > 32:
+                per_block //= 2
+            shape = Shape((ceil_div(rows[number], per_block),), per_block * kernel.lanes, per_block * row_bytes)
             yield NumericLaunch(family, kernel.name, number, rows[number], shape)
 
 

@@ -174,7 +174,7 @@ def _raise_wrong(matrix: Any, flags: int, precision: Precision, name: str) -> No
     if flags & FLAGS["NOT_FINITE"]:
         worst = int(cupy.argmin(cupy.isfinite(matrix.data)))
         row = int(cupy.searchsorted(matrix.indptr, cupy.asarray(worst), side="right")) - 1
-        raise errors.not_finite(name, float(matrix.data[worst]), row, int(matrix.indices[worst]))
+        raise errors.not_finite(name, matrix.data[worst].item(), row, int(matrix.indices[worst]))
     if flags & FLAGS["FLOAT_RANGE"] and precision.name != "float16":
         raise errors.beyond_float32(f"{name} holds entries")
 

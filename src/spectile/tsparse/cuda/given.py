@@ -24,7 +24,13 @@ from spectile.tsparse.types import Places, Precision
 MOST_INDEX = 2**31 - 2**20
 _ARRANGED = 90  # bytes an entry of what brings entries in order: places, keys, and what their sorts take
 #: Types of values that the kernels read, and what sums of duplicates are made in, by NumPy's letter.
-_SUMS = {"f": ("float", np.float64), "d": ("double", np.float64), "q": ("integer", np.int64)}
+_SUMS = {
+    "f": ("float", np.float64),
+    "d": ("double", np.float64),
+    "q": ("integer", np.int64),
+    "F": ("complex64", np.complex128),
+    "D": ("complex128", np.complex128),
+}
 
 
 @dataclass(slots=True)
@@ -36,7 +42,7 @@ class Given:
     shape : tuple of int
         With as many columns as `held` has, where that is not None.
     indptr, indices : int32
-    data : float32 or float64
+    data : float32, float64, complex64 or complex128
     stored : tuple of int
         Shape of the values as the caller's matrix stores them.
     places : Places or None
@@ -80,7 +86,7 @@ def given(A: Any, B: Any, *, values: bool = True, check_finite: bool = True) -> 
 def copied_bytes(matrix: Any, precision: Precision, exact: bool) -> int:
     """Return the bytes of the copies of a factor on the device, at most; rounded values among them."""
     entries, value = matrix.nnz, matrix.dtype.itemsize
-    in_order = matrix.format == "csr" and matrix.dtype.char in "fd" and matrix.has_canonical_format
+    in_order = matrix.format == "csr" and matrix.dtype.char in "fdFD" and matrix.has_canonical_format
     copied = 0 if in_order else _ARRANGED * entries + 12 * (matrix.shape[0] + 1)
     if in_order and (matrix.indices.dtype.itemsize == 8 or not on_gpu(matrix)):
         copied += 12 * (entries + matrix.shape[0] + 1)
@@ -102,7 +108,7 @@ def _given(matrix: Any, name: str, values: bool, check_finite: bool) -> Given:
     if matrix.format == "csr":
         indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
         _check_lengths(name, matrix.shape[0], indptr, indices, data)
-        if data.dtype.char in "fd":
+        if data.dtype.char in "fdFD":
             narrow = _plain(name, indices), _plain(name, indptr)
             return Given(matrix.shape, _narrow(narrow[1]), narrow[0], pointers.operand(name, data), data.shape)
     return arranged(name, matrix)
@@ -124,7 +130,7 @@ def _from_host(matrix: Any, name: str, values: bool, check_finite: bool) -> Give
     """Copy a matrix of SciPy to the device; all but CSR of the kernels' types is brought in order first."""
     import cupy
 
-    if values and matrix.format == "csr" and matrix.data.dtype.char in "fd" and matrix.shape[1] <= MOST_INDEX:
+    if values and matrix.format == "csr" and matrix.data.dtype.char in "fdFD" and matrix.shape[1] <= MOST_INDEX:
         indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
         _check_lengths(name, matrix.shape[0], indptr, indices, data)
         arrays = (cupy.asarray(pointers.operand(name, x)) for x in (indptr, indices, data))
@@ -233,12 +239,12 @@ def arranged(name: str, matrix: Any) -> Given:
 
 
 def _in_order(name: str, data: Any, places: Places) -> tuple[Any, int | None]:
-    """Return the values of a factor in float32 or float64, and the largest size of integers."""
+    """Return the values of a factor as floats, and the largest size of integers."""
     import cupy
 
     if data.dtype.kind == "b":
         return (summed(data.astype(np.int64), places) > 0).astype(np.float32), None
-    if data.dtype.kind == "f":
+    if data.dtype.kind in "fc":
         return summed(data.astype(np.float32) if data.dtype == np.float16 else data, places), None
     largest, most = largest_integer(data), 1
     if places.first is not None and len(places.first):

@@ -16,7 +16,7 @@ __device__ void sum_places(int groups, int nnz, const long long* order, const lo
     for (int g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += gridDim.x * blockDim.x) {
         const long long end = g + 1 < groups ? first[g + 1] : nnz;
         SUM sum = 0;
-        for (long long p = first[g]; p < end; p++) sum += SUM(in[order[p]]);
+        for (long long p = first[g]; p < end; p++) sum = sum + SUM(in[order[p]]);
         out[g] = sum;
     }
 }
@@ -33,6 +33,8 @@ extern "C" {
 SUM_PLACES(float, float, double)
 SUM_PLACES(double, double, double)
 SUM_PLACES(integer, long long, long long)
+SUM_PLACES(complex64, Complex<float>, Complex<double>)
+SUM_PLACES(complex128, Complex<double>, Complex<double>)
 
 // Indices of 64 bits as 32; what these do not hold is -1, which the check finds.
 __global__ void __launch_bounds__(256) narrow(int count, const long long* in, int* out) {

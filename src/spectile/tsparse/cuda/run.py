@@ -64,8 +64,6 @@ def spgemm(
 
 def of_device(precision: Precision) -> tuple[Precision, Any]:
     """Return the precision of the sums of a device, and the type of integers they become, or None."""
-    if precision.dtype.kind == "c":
-        raise TypeError('complex factors are multiplied on a CPU: copy them to the host, or name backend="cpu"')
     return (lookup("float64"), precision.dtype) if precision.dtype.kind == "i" else (precision, None)
 
 

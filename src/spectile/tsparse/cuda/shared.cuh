@@ -1,6 +1,7 @@
 // What the kernels do with what they share with the host; names and numbers are those of shared.py and bins.py.
 
 #include "scan.cuh"
+#include "value.cuh"
 
 namespace {
 

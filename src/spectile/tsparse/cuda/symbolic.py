@@ -57,7 +57,8 @@ class SymbolicProduct:
             return phase
 
         factors = given(A, B, values=False, check_finite=False)
-        scratch = _scratch(memory_limit, *factors)
+        scratch = self._scratch = _scratch(memory_limit, *factors)
+        self._wide: Phase | None = None  # counted for values of 16 bytes
         self._phase = with_checked_factors(*factors, lookup("float64"), analyse, check_finite=False)
         self.products = self._phase.products
         if self.nnz > parts.MOST_ENTRIES:
@@ -192,11 +193,20 @@ class SymbolicProduct:
             self._lists(left.data, right.data, data)
             return
         if self._indices is not None:
-            fill_rows(left, right, self._phase, self._indices, data, reuse=True)
+            fill_rows(left, right, self._phase_of(data), self._indices, data, reuse=True)
             return
         indices = cupy.empty(self.nnz, np.int32)
-        fill_rows(left, right, self._phase, indices, data)
+        fill_rows(left, right, self._phase_of(data), indices, data)
         self._indices = indices
+
+    def _phase_of(self, data: Any) -> Phase:
+        """Return what counted the rows for values of this size: the bins of long rows depend on it."""
+        if data.dtype.itemsize <= 8:
+            return self._phase
+        if self._wide is None:
+            rows = self._left.shape[0]
+            self._wide = count_rows(self._left, self._right, 0, rows, str(data.dtype), None, self._scratch)
+        return self._wide
 
     def _compare(self, left: Factor, right: Factor, counters: Counters) -> None:
         """Launch the comparison of both factors with the analysed patterns; raise where their sizes differ."""

@@ -9,7 +9,14 @@ from spectile.core.compile import PORTABLE, Unit, prepare
 from spectile.core.device import describe
 from spectile.tsparse.cuda import bins, choose, shared
 
-_VALUES = {"float32": {"VALUE": "float"}, "float64": {"VALUE": "double"}}
+_VALUES = {
+    "float32": {"VALUE": "float"},
+    "float64": {"VALUE": "double"},
+    "complex64": {"VALUE": "Complex<float>"},
+    "complex128": {"VALUE": "Complex<double>"},
+}
+#: The types of a factor's values, by NumPy's letter.
+_GIVEN = {"f": "float", "d": "double", "F": "Complex<float>", "D": "Complex<double>"}
 
 
 def _unit(source: str, defines: dict[str, str] | None = None) -> Unit:
@@ -31,9 +38,10 @@ def _by_kernel(source: str, listed: Iterable[bins.Numeric], **more: str) -> dict
 
 #: By the name of the type of C, and the factor's, by NumPy's letter.
 CHECK = {
-    (value, char): _unit("check.cu", {**defines, "IN": kind})
+    (value, char): _unit("check.cu", {**defines, "IN": kind, "REAL_VALUES": str(int(value.startswith("float")))})
     for value, defines in _VALUES.items()
-    for char, kind in (("f", "float"), ("d", "double"))
+    for char, kind in _GIVEN.items()
+    if value.startswith("complex") or char in "fd"
 }
 PATTERN = _unit("pattern.cu")
 #: Of products in float16 alone.

@@ -189,7 +189,7 @@ class _Launches:
         self._once_left_out: frozenset[str] = frozenset()
         self._seen: bytes | None = None
 
-        limit = np.int32(choose.shared_limit(device))
+        limit = np.int32(choose.shared_limit(device, np.dtype(value).itemsize))
         arguments = (count, limit, entries, span, slot, indptr, lists, head, states)
         self._scan = kernel(units.PLACE[value], "place").bind(choose.scan(rows), *arguments)
 

@@ -29,19 +29,19 @@ def fill_rows(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any, reuse
         return
     sizes = (phase.rows, A.shape, A.nnz, B.shape[1], phase.kept_words, phase.scratch_bytes)
     key = ("fill", cupy.cuda.runtime.getDevice(), reuse, data.dtype.char, sizes, phase.head.key)
-    launches: Launches = plan(key, lambda: Launches(A, B, phase, data.dtype.itemsize, reuse))
+    launches: Launches = plan(key, lambda: Launches(A, B, phase, data.dtype, reuse))
     launches(A, B, phase, indices, data)
 
 
 class Launches:
     """The launches of the numeric phase, for addresses that are set before."""
 
-    def __init__(self, A: Factor, B: Factor, phase: Phase, itemsize: int, reuse: bool) -> None:
+    def __init__(self, A: Factor, B: Factor, phase: Phase, dtype: np.dtype, reuse: bool) -> None:
         mean_b = phase.products / max(A.nnz * phase.rows / max(A.shape[0], 1), 1)
         self._lanes = choose.row_lanes(mean_b)
-        value = f"float{8 * itemsize}"
+        value = str(dtype)
         self._units = {name: unit[value] for name, unit in (units.REUSE if reuse else units.NUMERIC).items()}
-        chosen = list(choose.numeric(phase.head, B.shape[1], mean_b, itemsize, phase.scratch_bytes))
+        chosen = list(choose.numeric(phase.head, B.shape[1], mean_b, dtype.itemsize, phase.scratch_bytes))
         names = tuple((one.family, one.name) for one in chosen)
         units.prepare_numeric(value, names, reuse)
         _LOG.debug("rows are filled by %s", ", ".join(f"{one.name} ({one.rows} rows)" for one in chosen))

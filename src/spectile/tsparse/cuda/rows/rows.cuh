@@ -1,4 +1,4 @@
-// Row-wise sparse product, CSR times CSR to CSR with sorted columns, for one type of value (VALUE = float or double).
+// Row-wise sparse product, CSR times CSR to CSR with sorted columns, for one type of value (VALUE = float, double, or Complex of these).
 //
 //   prepare   ../check.cu                    round the values, check indices and values             one thread per entry
 //   analyse   analysis.cu                    products, window of columns and bin of each row of C   lanes per row
@@ -59,10 +59,6 @@ template <int LOG> __device__ __forceinline__ int slot_of(const int* keys, int c
     while (keys[slot] != column) slot = (slot + 1) & ((1 << LOG) - 1);
     return slot;
 }
-
-// sum + a b, rounded once: the same bits whichever kernel adds, with columns known or not.
-__device__ __forceinline__ float add_product(float a, float b, float sum) { return __fmaf_rn(a, b, sum); }
-__device__ __forceinline__ double add_product(double a, double b, double sum) { return __fma_rn(a, b, sum); }
 
 // A group of lanes reads rows of B side by side, 2^log lanes each, and AHEAD times as many at a time (the hash kernels
 // twice), of each row the first PIECES pieces: that many loads are in flight together.  What is longer is read by all lanes.

@@ -11,7 +11,7 @@
 #include "rows/rows.cuh"
 
 // So many blocks find their registers on a multiprocessor, and the compiler spills none.
-constexpr int RESIDENT = sizeof(VALUE) == 4 ? 9 : LANES == 32 ? 7 : REUSE ? 8 : 9;
+constexpr int RESIDENT = Parts<VALUE>::COMPLEX ? 4 : sizeof(VALUE) == 4 ? 9 : LANES == 32 ? 7 : REUSE ? 8 : 9;
 
 extern "C" __global__ void __launch_bounds__(GROUP_THREADS, RESIDENT)
 NAME(int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,
