@@ -139,8 +139,8 @@ class SymbolicProduct:
             raise TypeError("derivatives of sparse products are computed on the host: pass the entries' .cpu()")
         if a.dtype != b.dtype or a.dtype not in _FLOATS:
             raise TypeError(
-                f"the entries are {a.dtype} and {b.dtype}, and both must be of one type: float32, float64, complex64 or "
-                "complex128"
+                f"the entries are {a.dtype} and {b.dtype}, and both must be of one type: float32, float64, "
+                "complex64 or complex128"
             )
         for name, entries, columns in (("a", a, self._patterns.a_columns), ("b", b, self._patterns.b_columns)):
             if tuple(entries.shape) != columns.shape:

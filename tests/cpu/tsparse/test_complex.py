@@ -121,8 +121,9 @@ template <class T> T __shfl_sync(unsigned, T value, int, int) { return value; }
     call = """
 extern "C" void add(int n, const float* a, const float* b, float* sums) {
     for (int i = 0; i < n; ++i) {
-        const Complex<float> sum = add_product(Complex<float>(a[2 * i], a[2 * i + 1]), Complex<float>(b[2 * i], b[2 * i + 1]),
-                                               Complex<float>(sums[2 * i], sums[2 * i + 1]));
+        const float *x = a + 2 * i, *y = b + 2 * i, *z = sums + 2 * i;
+        const Complex<float> before(z[0], z[1]);
+        const Complex<float> sum = add_product(Complex<float>(x[0], x[1]), Complex<float>(y[0], y[1]), before);
         const Complex<double> wide(__shfl_sync(0u, sum, 0));
         sums[2 * i] = float(wide.x), sums[2 * i + 1] = float(wide.y);
     }

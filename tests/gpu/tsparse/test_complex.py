@@ -79,7 +79,7 @@ def test_chunks_and_what_is_not_finite():
     whole = spgemm(A, A, backend="cuda")
     np.testing.assert_array_equal(spgemm(A, A, memory_limit=3 * 10**6, backend="cuda").data, whole.data)
     A.data[5] = complex(0, np.nan)
-    with pytest.raises(ValueError, match="A holds .*nan"):
+    with pytest.raises(ValueError, match=r"A holds .*nan"):
         spgemm(A, A.copy(), backend="cuda")
     with pytest.raises(ValueError, match="complex ones have float64 and float32"):
         spgemm(A, A, precision="tf32", backend="cuda")

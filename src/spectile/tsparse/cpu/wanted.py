@@ -55,7 +55,7 @@ def spgemm(
             data = unscale(data, indptr, indices, (exponents[0][first:stop], exponents[1]))
         beside, within = (None if x is None else _part(x, first, stop) for x in (added, mask))
         parts.append(wanted.of((indptr, indices, data), beside, within, right.shape[1]))
-    indptr, indices, data = parts[0] if len(parts) == 1 else _joined(parts)
+    indptr, indices, data = parts[0] if len(parts) == 1 else joined(parts)
     indices = indices.astype(index_type(shape[1]), copy=False)
     if held is not None:
         one_pass.rename(indices, held)
@@ -140,7 +140,7 @@ def _rows(
     kind, columns = wanted.semiring.code, B.shape[1]
     right = B.indptr, B.indices, B.data
     if mask is not None and not wanted.complement:
-        yield 0, A.shape[0], masked.multiply(_arrays(A), right, (mask.indptr, mask.indices), columns, kind)
+        yield 0, A.shape[0], masked.multiply(arrays(A), right, (mask.indptr, mask.indices), columns, kind)
         return
     work = survey(A.indptr, A.indices, B.indptr)
     for first, stop in blocks(work, A.shape[0], wanted.in_blocks, B.data.dtype.itemsize, room):
@@ -164,7 +164,7 @@ def block(A: Operand, B: Operand, kind: int, room: float | None) -> Rows:
     workers = threads.workers(B.shape[1], max(B.data.dtype.itemsize, 8), room)
     pieces = chunks(work, workers)
     if room is None:
-        made = one_pass.multiply(_arrays(A), _arrays(B), B.shape[1], work, pieces, workers, kind)
+        made = one_pass.multiply(arrays(A), arrays(B), B.shape[1], work, pieces, workers, kind)
         if made is not None:
             return made
     pattern = counted(A, B, room, work, pieces)
@@ -178,7 +178,8 @@ def rows_of(A: Operand, first: int, stop: int) -> Operand:
     return replace(A, shape=(stop - first, A.shape[1]), indptr=indptr, indices=indices, data=data)
 
 
-def _arrays(A: Operand) -> Arrays:
+def arrays(A: Operand) -> Arrays:
+    """Return row pointer, columns and values."""
     return A.indptr, A.indices, A.data
 
 
@@ -187,7 +188,7 @@ def _part(A: Operand, first: int, stop: int) -> Rows:
     return A.indptr[first : stop + 1] - begin, A.indices[begin:end], A.data[begin:end]
 
 
-def _joined(parts: list[Rows]) -> Rows:
+def joined(parts: list[Rows]) -> Rows:
     """Return rows that follow each other as one."""
     lengths = [len(indices) for _, indices, _ in parts]
     starts = np.cumsum([0, *lengths])

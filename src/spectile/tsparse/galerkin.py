@@ -1,0 +1,131 @@
+"""Products of three matrices, as of multigrid, without the product of two of them in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from spectile.tsparse import errors
+from spectile.tsparse.cpu import memory, phases, threads
+from spectile.tsparse.cpu.operands import one_operand
+from spectile.tsparse.cpu.wanted import arrays, block, blocks, joined, rows_of
+from spectile.tsparse.cpu.work import chunks, survey
+from spectile.tsparse.matrices import check_pair, host_csr
+from spectile.tsparse.types import COMPLEX, PRECISIONS, Operand
+
+
+class GalerkinProduct:
+    """The product C = R A P of sparse matrices of SciPy, and its pattern for other values of A; made by `galerkin`.
+
+    Attributes
+    ----------
+    C : CSR array, shape (m, n)
+        The product of the matrices that were given.
+    """
+
+    def __init__(self, R: Any, A: Any, P: Any, memory_limit: int | None = None) -> None:
+        for left, right in ((R, A), (A, P)):
+            if check_pair(left, right):
+                raise TypeError("products of three matrices are made on the host: copy R, A and P there with .get()")
+        factors = [one_operand(matrix, name) for matrix, name in ((R, "R"), (A, "A"), (P, "P"))]
+        if any(matrix.dtype.kind not in "fc" for matrix in (R, A, P)):
+            raise TypeError("the values of R, A and P are floats, real or complex: convert them with .astype(float)")
+        kind = self._kind = np.result_type(*(one.data.dtype for one in factors))
+        precision = next(one for one in (*PRECISIONS.values(), *COMPLEX.values()) if one.value == kind.name)
+        room = memory.room(A, P, precision, memory_limit)
+        self._room = None if room is None else room / 2
+        self._R, self._A, self._P = (replace(one, data=one.data.astype(kind, copy=False)) for one in factors)
+        self._array = any(one.array for one in factors)
+        parts = [block(middle, self._P, 0, self._room) for _, _, middle in self._middles(self._A)]
+        self._indptr, self._indices, data = parts[0] if len(parts) == 1 else joined(parts)
+        self._A = replace(self._A, indptr=self._A.indptr.copy(), indices=self._A.indices.copy(), data=data[:0])
+        self.C = self._matrix(data)
+
+    def _matrix(self, data: np.ndarray) -> Any:
+        shape = self._R.shape[0], self._P.shape[1]
+        return host_csr(shape, self._indptr, self._indices.copy(), data, self._array)
+
+    def _middles(self, A: Operand) -> Any:
+        """Yield first row, end and ``R A`` of blocks of rows, one at a time."""
+        R = self._R
+        work = survey(R.indptr, R.indices, A.indptr)
+        for first, stop in blocks(work, R.shape[0], True, self._kind.itemsize, self._room):
+            part = rows_of(R, first, stop)
+            indptr, indices, data = block(part, A, 0, self._room)
+            yield (
+                first,
+                stop,
+                replace(part, shape=(stop - first, A.shape[1]), indptr=indptr, indices=indices, data=data),
+            )
+
+    def numeric(self, A: Any) -> Any:
+        """Return R A P for another A of the same pattern, on the pattern of C that is known.
+
+        Parameters
+        ----------
+        A : sparse matrix or array of SciPy
+            Of the analysed pattern and a type of values that the product has.
+
+        Returns
+        -------
+        CSR array, shape (m, n)
+
+        Raises
+        ------
+        TypeError, ValueError
+            If its pattern or type is another.
+        """
+        given, known, P = one_operand(A, "A"), self._A, self._P
+        if not np.can_cast(given.data.dtype, self._kind):
+            raise TypeError(f"A holds {A.dtype} values and the product {self._kind}: make another product for them")
+        same = given.shape == known.shape and np.array_equal(given.indptr, known.indptr)
+        if not same or not np.array_equal(given.indices, known.indices):
+            raise errors.other_pattern("A")
+        data = np.empty(len(self._indices), self._kind)
+        for first, stop, middle in self._middles(replace(given, data=given.data.astype(self._kind, copy=False))):
+            begin, end = self._indptr[first], self._indptr[stop]
+            work = survey(middle.indptr, middle.indices, P.indptr)
+            workers = threads.workers(P.shape[1], self._kind.itemsize, self._room)
+            C = self._indices[begin:end], data[begin:end]
+            indptr = self._indptr[first : stop + 1] - begin
+            phases.refill(arrays(middle), arrays(P), P.shape[1], chunks(work, workers), indptr, C, workers)
+        return self._matrix(data)
+
+
+def galerkin(R: Any, A: Any, P: Any, *, memory_limit: int | None = None) -> GalerkinProduct:
+    """Multiply three sparse matrices, C = R A P, as the coarse operator of multigrid.
+
+    Rows of R A are made block by block, multiplied with P and dropped: the whole of R A is never in memory.
+
+    Parameters
+    ----------
+    R : sparse matrix or array of SciPy, shape (m, k)
+        Real or complex.  ``P.T`` needs no copy by the caller.
+    A : sparse matrix or array of SciPy, shape (k, l)
+    P : sparse matrix or array of SciPy, shape (l, n)
+    memory_limit : int, optional
+        Bytes of work space beside the matrices and copies of R and P, at most.
+
+    Returns
+    -------
+    GalerkinProduct
+        Its ``C`` is the product, and its ``numeric(A)`` that of another A of the same pattern.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As :func:`spgemm`.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> from spectile.tsparse import galerkin
+    >>> A = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(4, 4), format="csr")
+    >>> P = sp.csr_array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    >>> product = galerkin(P.T, A, P)
+    >>> product.C.toarray().tolist(), product.numeric(2 * A).toarray().tolist()
+    ([[2.0, -1.0], [-1.0, 2.0]], [[4.0, -2.0], [-2.0, 4.0]])
+    """
+    return GalerkinProduct(R, A, P, memory_limit)

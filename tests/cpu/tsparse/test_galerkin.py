@@ -1,0 +1,82 @@
+"""Products of three matrices: the bits of two products, the memory of one, and a set-up of multigrid."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.tsparse import galerkin, spgemm
+from spectile.tsparse.cpu import wanted
+
+
+def grid(n, dtype=float):
+    line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
+    A = sp.csr_array(sp.kron(line, sp.eye_array(n)) + sp.kron(sp.eye_array(n), line)).astype(dtype)
+    aggregate = (np.arange(n)[:, None] // 3 * n + np.arange(n) // 3).ravel()
+    _, number = np.unique(aggregate, return_inverse=True)
+    P = sp.csr_array((np.ones(n * n), (np.arange(n * n), number)))
+    return A, sp.csr_array(P - 0.1 * (A @ P)).astype(dtype)
+
+
+def assert_same(C, D):
+    for name in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(C, name), getattr(D, name))
+    assert C.dtype == D.dtype and type(C) is type(D)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_the_bits_are_those_of_two_products(dtype, monkeypatch):
+    A, P = grid(24, dtype)
+    if dtype == "c16":
+        A = (1 + 0.5j) * A
+    two = spgemm(spgemm(P.T, A, backend="cpu"), P, backend="cpu")
+    assert_same(galerkin(P.T, A, P).C, two)
+    monkeypatch.setattr(wanted, "_BLOCK_PRODUCTS", 300)
+    product = galerkin(P.T, A, P)
+    assert_same(product.C, two)
+    other = A.copy()
+    other.data *= np.linspace(1, 2, A.nnz)
+    assert_same(product.numeric(other), spgemm(spgemm(P.T, other, backend="cpu"), P, backend="cpu"))
+    assert_same(galerkin(P.T, A, P, memory_limit=10**6).C, two)
+
+
+def test_the_middle_product_is_never_whole(monkeypatch):
+    monkeypatch.setattr(wanted, "_BLOCK_PRODUCTS", 2**14)
+    rng = np.random.default_rng(1)
+    R = sp.random_array((3000, 300), density=0.05, rng=rng, format="csr")
+    A = sp.random_array((300, 2000), density=0.05, rng=rng, format="csr")
+    P = sp.csr_array(np.ones((2000, 1)))
+    middle = spgemm(R, A, backend="cpu")
+    galerkin(R, A, P)
+    tracemalloc.start()
+    galerkin(R, A, P)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < (middle.data.nbytes + middle.indices.nbytes) / 4
+
+
+def test_a_set_up_of_multigrid_runs_on_ours():
+    pyamg = pytest.importorskip("pyamg")
+    A = sp.csr_matrix(pyamg.gallery.poisson((40, 40), format="csr"))
+    theirs = pyamg.smoothed_aggregation_solver(A, max_coarse=10)
+    level = A
+    for fine, coarse in zip(theirs.levels, theirs.levels[1:], strict=False):
+        level = galerkin(fine.R, level, fine.P).C
+        bound = 1e-13 * abs(coarse.A).max()
+        assert abs(level - coarse.A).max() <= bound
+    b = np.random.default_rng(2).standard_normal(1600)
+    assert np.linalg.norm(b - A @ theirs.solve(b, tol=1e-10)) < 1e-8 * np.linalg.norm(b)
+
+
+def test_wrong_input_gets_one_sentence():
+    A, P = grid(6)
+    with pytest.raises(ValueError, match="the columns of A must be the rows of B"):
+        galerkin(P, A, P)
+    with pytest.raises(TypeError, match=r"convert them with \.astype"):
+        galerkin(P.T, A.astype(int), P)
+    product = galerkin(P.T, A, P)
+    with pytest.raises(ValueError, match="pattern of A differs"):
+        product.numeric(sp.eye_array(36, format="csr"))
+    with pytest.raises(TypeError, match="make another product"):
+        product.numeric(1j * A)
