@@ -9,23 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 from jax.experimental.sparse import BCSR
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 
 from spectile.autodiff.contraction import Wanted, contract
 from spectile.autodiff.patterns import Pair, pair_of
+from spectile.jax.primitives import linear_primitive
 
 _FLOATS = ("float32", "float64", "complex64", "complex128")
 
 
 def _contract(x: Any, y: Any, *, wanted: Wanted, pair: Pair) -> list[Any]:
-    """Return one of the three products of `contraction`, for entries that may have leading dimensions."""
-    shape = (*np.broadcast_shapes(x.shape[:-1], y.shape[:-1]), pair.length(wanted))
+    """Return one of the three products of `contraction`, for entries that have the same leading dimensions."""
+    shape = (*x.shape[:-1], pair.length(wanted))
 
     def compute(x: Any, y: Any) -> np.ndarray:
-        x, y = (np.broadcast_to(np.asarray(z), (*shape[:-1], z.shape[-1])) for z in (x, y))
-        out = np.empty(shape, x.dtype)
-        for place in np.ndindex(shape[:-1]):
+        # JAX gives an operand that it does not map a leading dimension of 1.
+        x, y = (np.broadcast_to(z, (*np.broadcast_shapes(x.shape[:-1], y.shape[:-1]), z.shape[-1])) for z in (x, y))
+        out = np.empty((*x.shape[:-1], shape[-1]), x.dtype)
+        for place in np.ndindex(x.shape[:-1]):
             one, other = np.ascontiguousarray(x[place]), np.ascontiguousarray(y[place])
             if wanted == "c":
                 out[place] = pair.product.numeric(one, other)
@@ -61,30 +62,12 @@ def _transpose(cotangents: Any, x: Any, y: Any, *, wanted: Wanted, pair: Pair) -
     return [found, None] if linear[0] else [None, found]
 
 
-def _batch(operands: Any, dims: Any, **of: Any) -> Any:
-    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
-    moved = [
-        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
-        for x, d in zip(operands, dims, strict=True)
-    ]
-    leading = np.broadcast_shapes(*(x.shape[:-1] for x in moved))
-    return contract_p.bind(*(jnp.broadcast_to(x, (*leading, x.shape[-1])) for x in moved), **of), [0]
-
-
 def _shapes(x: Any, y: Any, *, wanted: Wanted, pair: Pair) -> Any:
-    leading = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
-    return [x.update(shape=(*leading, pair.length(wanted)))]
+    return [x.update(shape=(*x.shape[:-1], pair.length(wanted)))]
 
 
 #: One of the three products of `contraction`, linear in each of two operands.
-contract_p = Primitive("spectile_contract")
-contract_p.multiple_results = True
-contract_p.def_impl(_contract)
-contract_p.def_abstract_eval(_shapes)
-ad.primitive_jvps[contract_p] = _jvp
-ad.primitive_transposes[contract_p] = _transpose
-batching.primitive_batchers[contract_p] = _batch
-mlir.register_lowering(contract_p, mlir.lower_fun(_contract, multiple_results=True))
+contract_p = linear_primitive("spectile_contract", _contract, _jvp, _transpose, _shapes)
 
 
 class SymbolicProduct:
