@@ -6,6 +6,7 @@ from spectile.kpm.expectation import SpectralExpectation
 from spectile.kpm.functions import apply, evolve, greens_function
 from spectile.kpm.interior import Count, InteriorPairs, count, filter_diagonalize
 from spectile.kpm.iterator import Chebyshev, chebyshev, spectral_bounds
+from spectile.kpm.models import LatticeModel, Sample, average, from_kwant, from_pybinding, from_pythtb, read_wannier90
 from spectile.kpm.observables import velocity
 from spectile.kpm.response import Conductivity, Correlator, conductivity, correlator
 
@@ -15,11 +16,14 @@ __all__ = [
     "Correlator",
     "Count",
     "InteriorPairs",
+    "LatticeModel",
     "LorentzKernel",
+    "Sample",
     "SpectralCurves",
     "SpectralDensity",
     "SpectralExpectation",
     "apply",
+    "average",
     "chebyshev",
     "conductivity",
     "correlator",
@@ -27,9 +31,13 @@ __all__ = [
     "evolve",
     "explain",
     "filter_diagonalize",
+    "from_kwant",
+    "from_pybinding",
+    "from_pythtb",
     "greens_function",
     "kpm_dos",
     "ldos",
+    "read_wannier90",
     "spectral_bounds",
     "spectral_function",
     "velocity",
