@@ -71,7 +71,7 @@ def test_batches_fit_every_device(name, dtype):
 def test_every_kernel_is_counted():
     """The launches name every kernel of the sources, so the test above has seen them all."""
     sources = "".join(path.read_text() for path in sorted(FOLDER.rglob("*.cu")))
-    written = set(re.findall(r'extern "C" __global__ void __launch_bounds__\(.*\)\n(\w+)\(', sources))
+    written = set(re.findall(r'extern "C" __global__ void __launch_bounds__\([^()]*\)\s+(\w+)\(', sources))
     counted = {
         kernel
         for dtype, vectors, n in itertools.product(SCALARS, (False, True), (32, 1100, 3001, 13_000))

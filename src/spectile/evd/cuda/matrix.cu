@@ -22,9 +22,7 @@ __device__ __forceinline__ int shift_of(int word, int target, int slack) {
 }
 
 // Upper triangle = conjugate transpose of the lower one (or the other way round), times 2^exponent; 32 x 32 tiles.
-extern "C" __global__ void __launch_bounds__(256)
-symmetrize(scalar_t* a, long long lda, int n, int from_upper, int exponent)
-{
+extern "C" __global__ void __launch_bounds__(256) symmetrize(scalar_t* a, long long lda, int n, int from_upper, int exponent) {
     if (blockIdx.y > blockIdx.x) return;
     extern __shared__ unsigned char shared[];
     scalar_t* tile = (scalar_t*)shared;  // 32 x 33
@@ -52,9 +50,7 @@ symmetrize(scalar_t* a, long long lda, int n, int from_upper, int exponent)
 }
 
 // Largest |part| of one triangle, and whether all are finite, for scaling: one value from each block.
-extern "C" __global__ void __launch_bounds__(256)
-triangle_max(const scalar_t* a, long long lda, int n, int upper, double* out)
-{
+extern "C" __global__ void __launch_bounds__(256) triangle_max(const scalar_t* a, long long lda, int n, int upper, double* out) {
     extern __shared__ unsigned char shared[];
     double* parts = (double*)shared;  // 256
     double largest = 0;
@@ -83,8 +79,7 @@ triangle_max(const scalar_t* a, long long lda, int n, int upper, double* out)
 // and infinity become 0; the word tells of them.
 template <bool WIDE>
 __device__ __forceinline__ void load(const scalar_t* a, long long along_i, long long along_j, int n, int conjugate, void* out,
-                                     long long ldo, int* word)
-{
+                                     long long ldo, int* word) {
     if (blockIdx.y > blockIdx.x) return;
     extern __shared__ unsigned char shared[];
     scalar_t* tile = (scalar_t*)shared;  // 32 x 33
@@ -115,23 +110,20 @@ __device__ __forceinline__ void load(const scalar_t* a, long long along_i, long 
         }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-load_triangle(const scalar_t* a, long long along_i, long long along_j, int n, int conjugate, scalar_t* out, long long ldo, int* word)
-{
+extern "C" __global__ void __launch_bounds__(256) load_triangle(const scalar_t* a, long long along_i, long long along_j, int n,
+                                                                int conjugate, scalar_t* out, long long ldo, int* word) {
     load<false>(a, along_i, along_j, n, conjugate, out, ldo, word);
 }
 
 // The same in double precision.
-extern "C" __global__ void __launch_bounds__(256)
-load_wide(const scalar_t* a, long long along_i, long long along_j, int n, int conjugate, double* out, long long ldo, int* word)
-{
+extern "C" __global__ void __launch_bounds__(256) load_wide(const scalar_t* a, long long along_i, long long along_j, int n, int conjugate,
+                                                            double* out, long long ldo, int* word) {
     load<true>(a, along_i, along_j, n, conjugate, out, ldo, word);
 }
 
 // The lower triangle times the power of two that `shift_of` says.
-extern "C" __global__ void __launch_bounds__(256)
-scale_triangle(scalar_t* a, long long lda, int n, const int* word, int target, int slack)
-{
+extern "C" __global__ void __launch_bounds__(256) scale_triangle(scalar_t* a, long long lda, int n, const int* word, int target,
+                                                                 int slack) {
     const int shift = shift_of(*word, target, slack);
     if (shift == 0) return;
     for (int j = blockIdx.x; j < n; j += gridDim.x)
@@ -139,32 +131,24 @@ scale_triangle(scalar_t* a, long long lda, int n, const int* word, int target, i
 }
 
 // The word of `count` real numbers.
-extern "C" __global__ void __launch_bounds__(256)
-find_word(const real_t* x, long long count, int* word)
-{
+extern "C" __global__ void __launch_bounds__(256) find_word(const real_t* x, long long count, int* word) {
     int most = 0;
     for (long long i = blockIdx.x * 256ll + threadIdx.x; i < count; i += gridDim.x * 256ll) most = max(most, word_of(x[i]));
     raise_word(word, most);
 }
 
 // `count` real numbers times 2^exponent, in place.
-extern "C" __global__ void __launch_bounds__(256)
-scale_parts(real_t* x, long long count, int exponent)
-{
+extern "C" __global__ void __launch_bounds__(256) scale_parts(real_t* x, long long count, int exponent) {
     for (long long i = blockIdx.x * 256ll + threadIdx.x; i < count; i += gridDim.x * 256ll) x[i] = (real_t)scalbn(x[i], exponent);
 }
 
 // `count` real numbers in double precision.
-extern "C" __global__ void __launch_bounds__(256)
-widen(const real_t* x, long long count, double* out)
-{
+extern "C" __global__ void __launch_bounds__(256) widen(const real_t* x, long long count, double* out) {
     for (long long i = blockIdx.x * 256ll + threadIdx.x; i < count; i += gridDim.x * 256ll) out[i] = x[i];
 }
 
 // out = 2^exponent factor w, in the precision of the matrix.
-extern "C" __global__ void __launch_bounds__(256)
-scale_values(const double* w, int n, double factor, int exponent, real_t* out)
-{
+extern "C" __global__ void __launch_bounds__(256) scale_values(const double* w, int n, double factor, int exponent, real_t* out) {
     const int i = blockIdx.x * 256 + threadIdx.x;
     if (i < n) out[i] = (real_t)scalbn(factor * w[i], exponent);
 }

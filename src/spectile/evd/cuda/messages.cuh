@@ -11,8 +11,7 @@ __device__ __forceinline__ void store_flagged(uint4* p, double value, unsigned f
 
 __device__ __forceinline__ bool try_flagged(const uint4* p, unsigned flag, double& value) {
     unsigned low, flag1, high, flag2;
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(low), "=r"(flag1), "=r"(high), "=r"(flag2) : "l"(p) : "memory");
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(low), "=r"(flag1), "=r"(high), "=r"(flag2) : "l"(p) : "memory");
     value = __hiloint2double(high, low);
     return flag1 == flag && flag2 == flag;
 }

@@ -5,7 +5,12 @@ typedef REAL real_t;
 struct __align__(2 * sizeof(real_t)) scalar_t {
     real_t x, y;
 };
-__device__ __forceinline__ scalar_t make_scalar(real_t x, real_t y) { scalar_t r; r.x = x; r.y = y; return r; }
+__device__ __forceinline__ scalar_t make_scalar(real_t x, real_t y) {
+    scalar_t r;
+    r.x = x;
+    r.y = y;
+    return r;
+}
 __device__ __forceinline__ scalar_t operator+(scalar_t a, scalar_t b) { return make_scalar(a.x + b.x, a.y + b.y); }
 __device__ __forceinline__ scalar_t operator-(scalar_t a, scalar_t b) { return make_scalar(a.x - b.x, a.y - b.y); }
 __device__ __forceinline__ scalar_t operator*(real_t a, scalar_t b) { return make_scalar(a * b.x, a * b.y); }

@@ -9,12 +9,10 @@ __device__ __forceinline__ scalar_t reciprocal(scalar_t a) { return 1 / a; }
 
 // Inverses of the 32 x 32 blocks on the diagonal of a lower triangular matrix of `n` rows, with ones on the diagonal beyond
 // them; one block a block, a thread a column of the inverse.
-extern "C" __global__ void __launch_bounds__(32)
-invert_blocks(const scalar_t* a, long long lda, int n, scalar_t* out, long long ldo)
-{
+extern "C" __global__ void __launch_bounds__(32) invert_blocks(const scalar_t* a, long long lda, int n, scalar_t* out, long long ldo) {
     extern __shared__ __align__(16) unsigned char shared[];
-    scalar_t* lower = (scalar_t*)shared;    // 32 x 33, by rows
-    scalar_t* inverse = lower + 32 * 33;    // 32 x 33, by rows
+    scalar_t* lower = (scalar_t*)shared;  // 32 x 33, by rows
+    scalar_t* inverse = lower + 32 * 33;  // 32 x 33, by rows
     const int start = blockIdx.x * 32, lane = threadIdx.x;
     a += start * (1 + lda);
     out += start * (1 + ldo);

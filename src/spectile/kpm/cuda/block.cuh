@@ -13,7 +13,7 @@ constexpr int ROWS = 32 / LANES;  // rows of a warp
 constexpr int WARPS = THREADS / 32;
 constexpr int SPAN = LANES * COLUMNS;  // columns of a warp
 
-static __device__ __forceinline__ void multiply_add(number &sum, number a, number v) {
+static __device__ __forceinline__ void multiply_add(number& sum, number a, number v) {
     sum.x += a.x * v.x;
 #if COMPLEX
     sum.x -= a.y * v.y;
@@ -23,36 +23,34 @@ static __device__ __forceinline__ void multiply_add(number &sum, number a, numbe
 }
 
 // Streams are read and written once a step: they must not push the vector V out of the caches.
-static __device__ __forceinline__ number load_stream(const number *p) {
+static __device__ __forceinline__ number load_stream(const number* p) {
     number n;
 #if COMPLEX
     if constexpr (sizeof(real) == 8) {
-        const double2 d = __ldcs(reinterpret_cast<const double2 *>(p));
+        const double2 d = __ldcs(reinterpret_cast<const double2*>(p));
         n.x = d.x, n.y = d.y;
     } else {
-        const float2 d = __ldcs(reinterpret_cast<const float2 *>(p));
+        const float2 d = __ldcs(reinterpret_cast<const float2*>(p));
         n.x = d.x, n.y = d.y;
     }
 #else
-    n.x = __ldcs(reinterpret_cast<const real *>(p));
+    n.x = __ldcs(reinterpret_cast<const real*>(p));
 #endif
     return n;
 }
 
-static __device__ __forceinline__ void store_stream(number *p, number n) {
+static __device__ __forceinline__ void store_stream(number* p, number n) {
 #if COMPLEX
-    if constexpr (sizeof(real) == 8)
-        __stcs(reinterpret_cast<double2 *>(p), make_double2(n.x, n.y));
-    else
-        __stcs(reinterpret_cast<float2 *>(p), make_float2(n.x, n.y));
+    if constexpr (sizeof(real) == 8) __stcs(reinterpret_cast<double2*>(p), make_double2(n.x, n.y));
+    else __stcs(reinterpret_cast<float2*>(p), make_float2(n.x, n.y));
 #else
-    __stcs(reinterpret_cast<real *>(p), n.x);
+    __stcs(reinterpret_cast<real*>(p), n.x);
 #endif
 }
 
 // One element of the new W, and its part of the scalar products (MODE 0: the sum alone).
-static __device__ __forceinline__ number advanced(number sum, number own, number old, real scale, real shift, real keep,
-                                                  double &even, double &odd) {
+static __device__ __forceinline__ number advanced(number sum, number own, number old, real scale, real shift, real keep, double& even,
+                                                  double& odd) {
 #if MODE == 0
     return sum;
 #else
@@ -72,8 +70,8 @@ static __device__ __forceinline__ number advanced(number sum, number own, number
 }
 
 // One element: W = scale sum + shift V - keep W and its part of the dot products (MODE 0: W = sum).
-static __device__ __forceinline__ void finish(number sum, const number *__restrict__ v, number *w, long long at,
-                                              real scale, real shift, real keep, double &even, double &odd) {
+static __device__ __forceinline__ void finish(number sum, const number* __restrict__ v, number* w, long long at, real scale, real shift,
+                                              real keep, double& even, double& odd) {
 #if MODE == 0
     store_stream(w + at, sum);
 #else
@@ -94,7 +92,7 @@ static __device__ __forceinline__ void finish(number sum, const number *__restri
 }
 
 // The dot products of a block are summed in a fixed order: the rows of a warp by shuffles, then the warps one after another.
-static __device__ __forceinline__ void sum_rows(double *even, double *odd) {
+static __device__ __forceinline__ void sum_rows(double* even, double* odd) {
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
@@ -106,7 +104,8 @@ static __device__ __forceinline__ void sum_rows(double *even, double *odd) {
 
 // The same where four adjacent threads share HELD adjacent columns, and the others as many of every LANES HELD; to sums: (warps,
 // 2, SPAN).
-template <int HELD> static __device__ __forceinline__ void sum_quads(double *even, double *odd, double *sums) {
+template <int HELD>
+static __device__ __forceinline__ void sum_quads(double* even, double* odd, double* sums) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
@@ -124,7 +123,7 @@ template <int HELD> static __device__ __forceinline__ void sum_quads(double *eve
 }
 
 // sums: (warps, 2, SPAN);  partial: (gridDim.x, 2, R)
-static __device__ __forceinline__ void sum_warps(const double *sums, int warps, double *partial, int width) {
+static __device__ __forceinline__ void sum_warps(const double* sums, int warps, double* partial, int width) {
     for (int t = threadIdx.x; t < 2 * SPAN; t += THREADS) {
         const int which = t / SPAN, column = t % SPAN, target = blockIdx.y * SPAN + column;
         double total = 0;

@@ -9,10 +9,9 @@ static __device__ __forceinline__ unsigned long long ordered(double x) {
     return bits < 0 ? ~bits : bits | 1ull << 63;
 }
 
-static __device__ __forceinline__ void raise_to(unsigned long long *target, unsigned long long value) {
+static __device__ __forceinline__ void raise_to(unsigned long long* target, unsigned long long value) {
 #pragma unroll
-    for (int distance = 16; distance; distance /= 2)
-        value = max(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    for (int distance = 16; distance; distance /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, distance));
     if (threadIdx.x % 32 == 0 && value > *target) atomicMax(target, value);
 }
 
@@ -38,9 +37,9 @@ static __device__ __forceinline__ double from_adjoint(number a, number b) {
 // entry;  minus the lowest and the highest energy of Gershgorin's circles;  entries of the longest row;  how many entries
 // above the diagonal have a partner, less how many are below.  Only entries above look for theirs: where this number is
 // zero, all below have one, else only `all` finds the largest difference.
-extern "C" __global__ void __launch_bounds__(256, 4)
-    inspect(const entry *__restrict__ pointer, const int *__restrict__ indices, const number *__restrict__ data,
-            long long rows, int all, unsigned long long *seen) {
+extern "C" __global__ void __launch_bounds__(256, 4) inspect(const entry* __restrict__ pointer, const int* __restrict__ indices,
+                                                             const number* __restrict__ data, long long rows, int all,
+                                                             unsigned long long* seen) {
     const int lane = threadIdx.x % 32;
     unsigned long long flags = 0, longest = 0, unpaired = 0;
     double difference = 0, largest = 0, low = __longlong_as_double(0x7ff0000000000000), high = -low;
@@ -79,18 +78,14 @@ extern "C" __global__ void __launch_bounds__(256, 4)
                         low_at = middle, exists = true;
                         break;
                     }
-                    if (there < row)
-                        low_at = middle + 1;
-                    else
-                        high_at = middle;
+                    if (there < row) low_at = middle + 1;
+                    else high_at = middle;
                     middle = low_at + (high_at - low_at) / 2;
                 }
                 if (exists) {
                     const entry found = low_at - first + (LANES > 1);
-                    if (second)
-                        odd = found;
-                    else
-                        even = found;
+                    if (second) odd = found;
+                    else even = found;
                     unpaired += column > row;
                 }
                 difference = fmax(difference, exists ? from_adjoint(value, data[low_at]) : size);

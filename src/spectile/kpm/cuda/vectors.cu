@@ -7,7 +7,7 @@
 #include "phases.cuh"
 
 // The slots of each slice of 32 rows, as long as the longest of them and one at least.  A thread a row.
-extern "C" __global__ void slice_slots(const entry *__restrict__ pointer, long long rows, long long *__restrict__ slots) {
+extern "C" __global__ void slice_slots(const entry* __restrict__ pointer, long long rows, long long* __restrict__ slots) {
     const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (row / 32 * 32 >= rows) return;
     const int length = row < rows ? int(pointer[row + 1] - pointer[row]) : 0;
@@ -16,8 +16,8 @@ extern "C" __global__ void slice_slots(const entry *__restrict__ pointer, long l
 }
 
 // Where parts of so many items begin, and at last where they end: one block sums `slots` in its order.
-extern "C" __global__ void __launch_bounds__(1024)
-    running_sum(const long long *__restrict__ slots, long long *__restrict__ start, long long chunks) {
+extern "C" __global__ void __launch_bounds__(1024) running_sum(const long long* __restrict__ slots, long long* __restrict__ start,
+                                                               long long chunks) {
     __shared__ long long sums[32];
     const int thread = threadIdx.x % 32, warp = threadIdx.x / 32;
     long long before = 0;
@@ -49,21 +49,21 @@ extern "C" __global__ void __launch_bounds__(1024)
 }
 
 // Where slices of the same number of slots begin.
-extern "C" __global__ void even_starts(long long *__restrict__ starts, long long slots, long long size) {
+extern "C" __global__ void even_starts(long long* __restrict__ starts, long long slots, long long size) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i < size) starts[i] = i * slots;
 }
 
 // Numbers that 32 bits hold.
-extern "C" __global__ void narrowed(const long long *__restrict__ from, int *__restrict__ to, long long size) {
+extern "C" __global__ void narrowed(const long long* __restrict__ from, int* __restrict__ to, long long size) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i < size) to[i] = int(from[i]);
 }
 
 // Entries into the slots of their slices, from start[slice] on; fill-in is a zero in the row's own column.
-extern "C" __global__ void slice_fill(const entry *__restrict__ pointer, const int *__restrict__ indices,
-                                     const number *__restrict__ data, long long rows, const long long *__restrict__ start,
-                                     int *__restrict__ slot_indices, number *__restrict__ slot_data) {
+extern "C" __global__ void slice_fill(const entry* __restrict__ pointer, const int* __restrict__ indices, const number* __restrict__ data,
+                                      long long rows, const long long* __restrict__ start, int* __restrict__ slot_indices,
+                                      number* __restrict__ slot_data) {
     const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x, chunk = row / 32;
     if (chunk * 32 >= rows) return;
     const entry at = row < rows ? pointer[row] : 0;
@@ -76,22 +76,21 @@ extern "C" __global__ void slice_fill(const entry *__restrict__ pointer, const i
 }
 
 // Whether each row couples other columns than the row before it (boxed): a warp a row.
-extern "C" __global__ void group_begins(const entry *__restrict__ pointer, const int *__restrict__ indices, long long rows,
-                                        bool *__restrict__ begins) {
+extern "C" __global__ void group_begins(const entry* __restrict__ pointer, const int* __restrict__ indices, long long rows,
+                                        bool* __restrict__ begins) {
     const long long row = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
     if (row >= rows) return;
     const entry before = row ? pointer[row - 1] : 0, begin = pointer[row], end = pointer[row + 1];
     bool other = row == 0 || end - begin != begin - before;
     if (!other)
-        for (entry at = begin + threadIdx.x % 32; at < end; at += 32)
-            other |= indices[at] != indices[at - (begin - before)];
+        for (entry at = begin + threadIdx.x % 32; at < end; at += 32) other |= indices[at] != indices[at - (begin - before)];
     other = __any_sync(0xffffffffu, other);
     if (threadIdx.x % 32 == 0) begins[row] = other;
 }
 
 // How many groups begin in each chunk of 32 rows; `long_run` is set where a group has more than `most` rows.
-extern "C" __global__ void group_counts(const bool *__restrict__ begins, long long rows, int most,
-                                        long long *__restrict__ counts, long long *long_run) {
+extern "C" __global__ void group_counts(const bool* __restrict__ begins, long long rows, int most, long long* __restrict__ counts,
+                                        long long* long_run) {
     const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (row / 32 * 32 >= rows) return;
     const unsigned mask = __ballot_sync(0xffffffffu, row < rows && begins[row]);
@@ -103,8 +102,8 @@ extern "C" __global__ void group_counts(const bool *__restrict__ begins, long lo
 }
 
 // The first row of each group, of which those of a chunk begin at start[chunk], and at last the number of rows.
-extern "C" __global__ void group_edges(const bool *__restrict__ begins, long long rows, const long long *__restrict__ start,
-                                       int *__restrict__ first) {
+extern "C" __global__ void group_edges(const bool* __restrict__ begins, long long rows, const long long* __restrict__ start,
+                                       int* __restrict__ first) {
     const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x, chunk = row / 32;
     if (chunk * 32 >= rows) return;
     const bool mine = row < rows && begins[row];
@@ -115,8 +114,8 @@ extern "C" __global__ void group_edges(const bool *__restrict__ begins, long lon
 
 // etas[s][j] = sum over n of partial[s][n][j], in a fixed order: `count` blocks of each step, blockIdx.y = s.  `across` (a
 // power of two up to 32) threads take adjacent j, and the others every so many n.
-extern "C" __global__ void __launch_bounds__(1024)
-    sum_partials(const double *__restrict__ partial, double *__restrict__ etas, int count, int size, int across) {
+extern "C" __global__ void __launch_bounds__(1024) sum_partials(const double* __restrict__ partial, double* __restrict__ etas, int count,
+                                                                int size, int across) {
     __shared__ double sums[1024];
     const int x = threadIdx.x % across, group = threadIdx.x / across, groups = blockDim.x / across;
     const int j = blockIdx.x * across + x;
@@ -133,10 +132,9 @@ extern "C" __global__ void __launch_bounds__(1024)
 }
 
 // Element (row, column) of a row-major block, zero from column `held` on; `order` names the original row, or is null.
-extern "C" __global__ void random_phases(number *__restrict__ block, const int *__restrict__ order, long long rows,
-                                         int width, int held, unsigned long long seed, unsigned long long first) {
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < rows * width;
-         i += (long long)gridDim.x * blockDim.x) {
+extern "C" __global__ void random_phases(number* __restrict__ block, const int* __restrict__ order, long long rows, int width, int held,
+                                         unsigned long long seed, unsigned long long first) {
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < rows * width; i += (long long)gridDim.x * blockDim.x) {
         const unsigned long long row = order ? order[i / width] : i / width;
         const unsigned long long bits = phase_bits(seed, row, first + i % width);
         number n = zero();
@@ -152,7 +150,7 @@ extern "C" __global__ void random_phases(number *__restrict__ block, const int *
 }
 
 // Entries of a vector by 1 to 2 longer, in their order.
-extern "C" __global__ void lengthen(number *x, long long size) {
+extern "C" __global__ void lengthen(number* x, long long size) {
     for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < size; i += (long long)gridDim.x * blockDim.x) {
         const double factor = size > 1 ? 1 + double(i) / double(size - 1) : 1;
         x[i].x = real(x[i].x * factor);
@@ -163,9 +161,9 @@ extern "C" __global__ void lengthen(number *x, long long size) {
 }
 
 // One Lanczos step after u = H v: previous = u - alpha v - beta previous, and the squares of each block's part of it.
-extern "C" __global__ void lanczos_subtract(const number *__restrict__ u, const number *__restrict__ v, number *previous,
-                                            const double *__restrict__ alpha, const double *__restrict__ beta,
-                                            double *__restrict__ squares, long long size) {
+extern "C" __global__ void lanczos_subtract(const number* __restrict__ u, const number* __restrict__ v, number* previous,
+                                            const double* __restrict__ alpha, const double* __restrict__ beta, double* __restrict__ squares,
+                                            long long size) {
     __shared__ double shared[32];
     const double a = *alpha, b = *beta;
     double sum = 0;
@@ -184,8 +182,7 @@ extern "C" __global__ void lanczos_subtract(const number *__restrict__ u, const 
 }
 
 // beta = |x| from the squares of `count` blocks;  x = x / beta.
-extern "C" __global__ void lanczos_normalize(number *x, const double *__restrict__ squares, int count, double *beta,
-                                             long long size) {
+extern "C" __global__ void lanczos_normalize(number* x, const double* __restrict__ squares, int count, double* beta, long long size) {
     __shared__ double shared[32];
     double sum = 0;
     for (int n = threadIdx.x; n < count; n += blockDim.x) sum += squares[n];

@@ -11,7 +11,10 @@
 
 namespace {
 
-template <class T> __device__ __forceinline__ bool is_finite(T x) { return isfinite(x); }
+template <class T>
+__device__ __forceinline__ bool is_finite(T x) {
+    return isfinite(x);
+}
 
 #if REAL_VALUES
 // Rounds a finite value as the precision takes it; returns what it finds.
@@ -23,7 +26,8 @@ __device__ __forceinline__ int round_value(int rounding, IN x, VALUE& y) {
     return size > IN(HALF_MOST) || (size > 0 && size < IN(HALF_LEAST)) ? HALF_RANGE : 0;
 }
 #else
-template <class REAL> __device__ __forceinline__ bool is_finite(const Complex<REAL>& z) {
+template <class REAL>
+__device__ __forceinline__ bool is_finite(const Complex<REAL>& z) {
     return isfinite(z.x) && isfinite(z.y);
 }
 __device__ __forceinline__ int round_value(int, const IN&, VALUE&) { return 0; }
@@ -33,9 +37,8 @@ __device__ __forceinline__ int round_value(int, const IN&, VALUE&) { return 0; }
 
 // Values as the precision takes them, and the checks that the later phases rely on.  One thread an entry: columns increase
 // within every row if and only if every descent of the column array is at a row's start.
-extern "C" __global__ void __launch_bounds__(256)
-prepare(int rows, int columns, int nnz, int rounding, int finite, const int* ptr, const int* idx, const IN* in, VALUE* out, int* head,
-        int which) {
+extern "C" __global__ void __launch_bounds__(256) prepare(int rows, int columns, int nnz, int rounding, int finite, const int* ptr,
+                                                          const int* idx, const IN* in, VALUE* out, int* head, int which) {
     int found = 0, descents = 0;
     const int first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
     for (int p = first; p < nnz; p += stride) {

@@ -25,10 +25,10 @@ __device__ void sum_places(int groups, int nnz, const long long* order, const lo
 
 extern "C" {
 
-#define SUM_PLACES(NAME, IN, SUM)                                                                                        \
-    __global__ void __launch_bounds__(256) sum_##NAME(int groups, int nnz, const long long* order, const long long* first, \
-                                                      const IN* in, SUM* out) {                                          \
-        sum_places<IN, SUM>(groups, nnz, order, first, in, out);                                                         \
+#define SUM_PLACES(NAME, IN, SUM)                                                                                                        \
+    __global__ void __launch_bounds__(256) sum_##NAME(int groups, int nnz, const long long* order, const long long* first, const IN* in, \
+                                                      SUM* out) {                                                                        \
+        sum_places<IN, SUM>(groups, nnz, order, first, in, out);                                                                         \
     }
 SUM_PLACES(float, float, double)
 SUM_PLACES(double, double, double)

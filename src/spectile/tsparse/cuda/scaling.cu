@@ -33,8 +33,8 @@ __device__ void find_exponents(int rows, int by_row, const int* ptr, const int* 
 }
 
 template <class IN>
-__device__ void scale_entries(int rows, int by_row, const int* ptr, const int* idx, const IN* in,
-                              const int* exponents, VALUE* out, int* head) {
+__device__ void scale_entries(int rows, int by_row, const int* ptr, const int* idx, const IN* in, const int* exponents, VALUE* out,
+                              int* head) {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
     int lost = 0;
     if (row < rows)
@@ -51,20 +51,20 @@ __device__ void scale_entries(int rows, int by_row, const int* ptr, const int* i
 
 extern "C" {
 
-#define HALF_SCALING(TYPE)                                                                                                \
-    __global__ void __launch_bounds__(256) exponents_##TYPE(int rows, int by_row, const int* ptr, const int* idx,         \
-                                                            const TYPE* in, int* exponents) {                             \
-        find_exponents<TYPE>(rows, by_row, ptr, idx, in, exponents);                                                      \
-    }                                                                                                                     \
-    __global__ void __launch_bounds__(256) scale_##TYPE(int rows, int by_row, const int* ptr, const int* idx,             \
-                                                        const TYPE* in, const int* exponents, VALUE* out, int* head) {    \
-        scale_entries<TYPE>(rows, by_row, ptr, idx, in, exponents, out, head);                                            \
+#define HALF_SCALING(TYPE)                                                                                                        \
+    __global__ void __launch_bounds__(256) exponents_##TYPE(int rows, int by_row, const int* ptr, const int* idx, const TYPE* in, \
+                                                            int* exponents) {                                                     \
+        find_exponents<TYPE>(rows, by_row, ptr, idx, in, exponents);                                                              \
+    }                                                                                                                             \
+    __global__ void __launch_bounds__(256) scale_##TYPE(int rows, int by_row, const int* ptr, const int* idx, const TYPE* in,     \
+                                                        const int* exponents, VALUE* out, int* head) {                            \
+        scale_entries<TYPE>(rows, by_row, ptr, idx, in, exponents, out, head);                                                    \
     }
 HALF_SCALING(float)
 HALF_SCALING(double)
 
-__global__ void __launch_bounds__(256) unscale(int rows, const int* ptr, const int* idx, VALUE* val,
-                                               const int* row_exponents, const int* column_exponents, int* head) {
+__global__ void __launch_bounds__(256) unscale(int rows, const int* ptr, const int* idx, VALUE* val, const int* row_exponents,
+                                               const int* column_exponents, int* head) {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
     int found = 0;
     if (row < rows)

@@ -8,7 +8,8 @@ namespace {
 constexpr u32 ALL = 0xffffffffu;
 
 // The sum of `value` over this lane and those before it in its group of G.
-template <int G, class T> __device__ __forceinline__ T prefix_scan(T value, int lane, u32 mask) {
+template <int G, class T>
+__device__ __forceinline__ T prefix_scan(T value, int lane, u32 mask) {
     for (int d = 1; d < G; d <<= 1) {
         const T other = __shfl_up_sync(mask, value, d, G);
         if (lane >= d) value += other;
@@ -29,9 +30,7 @@ __device__ __forceinline__ u64 look_back(int ticket, u64 sum, u64* state) {
     u64 prefix = 0;
     for (int at = ticket - 1 - lane; ticket > 0; at -= 32) {
         u64 seen;
-        do {
-            seen = at >= 0 ? states[at] : 2ull << 62;
-        } while (__any_sync(ALL, (seen >> 62) == 0));
+        do { seen = at >= 0 ? states[at] : 2ull << 62; } while (__any_sync(ALL, (seen >> 62) == 0));
         const u32 done = __ballot_sync(ALL, (seen >> 62) == 2);
         const int last = done ? __ffs(done) - 1 : 31;
         u64 part = lane <= last ? seen & VALUE_BITS : 0;

@@ -1,6 +1,7 @@
 // Complex values of a product, whose operations are written as those of real ones, and what tells the two apart.
 
-template <class REAL> struct alignas(8) Complex {
+template <class REAL>
+struct alignas(8) Complex {
     REAL x, y;
     Complex() = default;
     __device__ __forceinline__ Complex(REAL real, REAL imaginary = 0) : x(real), y(imaginary) {}
@@ -18,11 +19,13 @@ __device__ __forceinline__ Complex<REAL> __shfl_sync(unsigned int mask, const Co
     return {__shfl_sync(mask, value.x, lane, width), __shfl_sync(mask, value.y, lane, width)};
 }
 
-template <class T> struct Parts {
+template <class T>
+struct Parts {
     using Real = T;
     static constexpr bool COMPLEX = false;
 };
-template <class REAL> struct Parts<Complex<REAL>> {
+template <class REAL>
+struct Parts<Complex<REAL>> {
     using Real = REAL;
     static constexpr bool COMPLEX = true;
 };

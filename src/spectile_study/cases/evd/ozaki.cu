@@ -3,9 +3,8 @@
 #define TILE 64
 
 // Exponents e with |row| 2^e <= 2^bits, and 2^-e: V column-major, one thread for each row.
-extern "C" __global__ void __launch_bounds__(256)
-row_exponents(const double* v, long long ldv, int rows, int k, double bits, int* exponents, double* factors)
-{
+extern "C" __global__ void __launch_bounds__(256) row_exponents(const double* v, long long ldv, int rows, int k, double bits,
+                                                                int* exponents, double* factors) {
     const int i = blockIdx.x * 256 + threadIdx.x;
     if (i >= rows) return;
     double sum = 0;
@@ -19,10 +18,8 @@ row_exponents(const double* v, long long ldv, int rows, int k, double bits, int*
 }
 
 // out[p][i][j] = v(i, j) 2^e(i), rounded to an integer, modulo p; rows of `depth` bytes, zero beyond k and `rows`.
-extern "C" __global__ void __launch_bounds__(256)
-residues(const double* v, long long ldv, int rows, int k, const int* exponents, const int* moduli, int count,
-         signed char* out, int depth, long long stride)
-{
+extern "C" __global__ void __launch_bounds__(256) residues(const double* v, long long ldv, int rows, int k, const int* exponents,
+                                                           const int* moduli, int count, signed char* out, int depth, long long stride) {
     __shared__ __align__(16) signed char tile[TILE][TILE + 16];
     const int i0 = blockIdx.x * TILE, j0 = blockIdx.y * TILE;
     const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
@@ -45,18 +42,16 @@ residues(const double* v, long long ldv, int rows, int k, const int* exponents, 
         }
         __syncthreads();
         const int row = threadIdx.x / 4, part = threadIdx.x % 4 * 16;
-        if (j0 + part < depth)
-            *(int4*)(out + p * stride + (long long)(i0 + row) * depth + j0 + part) = *(const int4*)&tile[row][part];
+        if (j0 + part < depth) *(int4*)(out + p * stride + (long long)(i0 + row) * depth + j0 + part) = *(const int4*)&tile[row][part];
         __syncthreads();
     }
 }
 
 // C(i, j) += alpha x 2^-e(i) 2^-e(j), with x from its residues: x = sum r_p W_p - q P, in two parts each, of which
 // the high one is exact.  `products`: [p][j][i]; only i >= j + below.
-extern "C" __global__ void __launch_bounds__(256)
-combine(const int* products, long long stride, long long ld, int rows, int columns, int count, const double* weights,
-        double alpha, const double* left, const double* right, double* c, long long ldc)
-{
+extern "C" __global__ void __launch_bounds__(256) combine(const int* products, long long stride, long long ld, int rows, int columns,
+                                                          int count, const double* weights, double alpha, const double* left,
+                                                          const double* right, double* c, long long ldc) {
     const int j = blockIdx.y, i = blockIdx.x * 256 + threadIdx.x;
     if ((int)blockIdx.x * 256 + 255 < j || i >= rows || i < j) return;
     const int* product = products + j * ld + i;

@@ -147,8 +147,7 @@ __device__ __forceinline__ void work_on_d(Shared& shared, double* corner, int m,
 }
 
 // done: of each sweep the finished tasks; then the ticket.
-extern "C" __global__ void __launch_bounds__(THREADS) chase_wide(double* band, int n, int* done)
-{
+extern "C" __global__ void __launch_bounds__(THREADS) chase_wide(double* band, int n, int* done) {
     __shared__ Shared shared;
     const long long ld = 2 * B - 1;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -1,5 +1,5 @@
 // The device's rate of double-precision multiply-adds: eight independent chains a thread, for Table II.
-extern "C" __global__ void multiply_add(double *__restrict__ out, int rounds, double factor) {
+extern "C" __global__ void multiply_add(double* __restrict__ out, int rounds, double factor) {
     double sum[8];
 #pragma unroll
     for (int n = 0; n < 8; ++n) sum[n] = factor * n;

@@ -56,7 +56,7 @@ __device__ __forceinline__ void set_rows(double (&c)[4], const double* p, const 
     const double2 first = *(const double2*)p, second = *(const double2*)q;
     if (COMPLEX) {  // p and q: the two rows of one column
         c[0] = first.x, c[2] = first.y, c[1] = second.x, c[3] = second.y;
-    } else {        // the rows of the columns g and g + 8
+    } else {  // the rows of the columns g and g + 8
         c[0] = first.x, c[1] = first.y, c[2] = second.x, c[3] = second.y;
     }
 }
@@ -70,9 +70,8 @@ __device__ __forceinline__ void set_rows(double (&c)[4], const double* p, const 
 // With FOLLOW, other blocks are at the groups before and after it: a warp reports at progress[own] how many tasks it has
 // stored, and `warps_a_group` places before that is the report of the warp that takes the group before to its columns.
 template <bool FOLLOW>
-__device__ __forceinline__ void
-apply_group(double* z, long long ldz, int n, int columns, const double* tiles, int steps, int start, int share, int* progress, int own, int warps_a_group)
-{
+__device__ __forceinline__ void apply_group(double* z, long long ldz, int n, int columns, const double* tiles, int steps, int start,
+                                            int share, int* progress, int own, int warps_a_group) {
     extern __shared__ __align__(128) unsigned char shared[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, g = lane >> 2, t = lane & 3;
     int stored = own <= warps_a_group ? 0x7fffffff : 0;  // of the group before, as far as known; the first has none
@@ -102,14 +101,14 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
         if (FOLLOW) {
             const int there = (n - 2 - start - GROUP) / B + 1, needed = min((row0 - start - GROUP) / B + 1, there);
             if (stored < needed) {
-                if (lane == 0)
-                    do stored = load_acquire(progress + own - warps_a_group);
+                if (lane == 0) do
+                        stored = load_acquire(progress + own - warps_a_group);
                     while (stored < needed);
                 stored = __shfl_sync(0xffffffffu, stored, 0);
                 __syncwarp();
             }
         }
-#pragma unroll (FOLLOW ? 2 : 4)  // more needs registers that are not there
+#pragma unroll(FOLLOW ? 2 : 4)  // more needs registers that are not there
         for (int i = lane; i < COLUMNS * chunks; i += 32) {
             const int c = i / chunks, chunk = i % chunks, row = row0 + chunk * 2 / PARTS;
             const bool inside = column + c < columns && row < n;
@@ -189,7 +188,8 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
 #pragma unroll
                     for (int u = 0; u < SPAN; ++u) {
                         const bool low = in_yt(u, v), high = in_yt(u, v + 1);
-                        if (low || high) multiply_units(c[first + u], a, low, high, y + part * TILE_PART + yt_unit(u, low ? v : v + 1) * UNIT);
+                        if (low || high)
+                            multiply_units(c[first + u], a, low, high, y + part * TILE_PART + yt_unit(u, low ? v : v + 1) * UNIT);
                     }
                 }
 #if RING
@@ -247,20 +247,18 @@ apply_group(double* z, long long ldz, int n, int columns, const double* tiles, i
 // Groups first_group, first_group - 1, ..., `groups` in all, with `width` tasks' tiles each.  Blocks take their work in
 // the order of the groups (the ticket), so who is waited for is under way.  progress: the ticket, then what each warp of
 // each block reports, all 0.
-extern "C" __global__ void __launch_bounds__(256, 1)
-follow_sweeps(double* z, long long ldz, int n, int columns, const double* tiles, int width, int first_group, int groups, int* progress)
-{
+extern "C" __global__ void __launch_bounds__(256, 1) follow_sweeps(double* z, long long ldz, int n, int columns, const double* tiles,
+                                                                   int width, int first_group, int groups, int* progress) {
     __shared__ int ticket;
     if (threadIdx.x == 0) ticket = atomicAdd(progress, 1);
     __syncthreads();
     const int blocks = gridDim.x / groups, warps = blockDim.x >> 5, start = (first_group - ticket / blocks) * GROUP;
-    apply_group<true>(z, ldz, n, columns, tiles + (long long)(ticket / blocks) * width * TILES * TILE, (n - 2 - start) / B + 1,
-                      start, ticket % blocks, progress, 1 + ticket * warps + (threadIdx.x >> 5), blocks * warps);
+    apply_group<true>(z, ldz, n, columns, tiles + (long long)(ticket / blocks) * width * TILES * TILE, (n - 2 - start) / B + 1, start,
+                      ticket % blocks, progress, 1 + ticket * warps + (threadIdx.x >> 5), blocks * warps);
 }
 #else
-extern "C" __global__ void __launch_bounds__(256, 1)
-apply_sweeps(double* z, long long ldz, int n, int columns, const double* tiles, int steps, int start)
-{
+extern "C" __global__ void __launch_bounds__(256, 1) apply_sweeps(double* z, long long ldz, int n, int columns, const double* tiles,
+                                                                  int steps, int start) {
     apply_group<false>(z, ldz, n, columns, tiles, steps, start, blockIdx.x, nullptr, 0, 0);
 }
 #endif

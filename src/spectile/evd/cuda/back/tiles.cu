@@ -10,15 +10,14 @@ __device__ __forceinline__ scalar_t widen(const source_t& value) { return make_s
 
 // Tiles of the groups first_group, first_group - 1, ...: `width` tasks each, one block for each tile, in the order of their use.
 // Element i of sweep s is at vectors[s * sweep_stride + i * row_stride], with tau in place of the leading 1.
-extern "C" __global__ void __launch_bounds__(128)
-sweep_tiles(const source_t* vectors, long long sweep_stride, long long row_stride, int n, int first_group, int width, double* tiles)
-{
+extern "C" __global__ void __launch_bounds__(128) sweep_tiles(const source_t* vectors, long long sweep_stride, long long row_stride, int n,
+                                                              int first_group, int width, double* tiles) {
     extern __shared__ unsigned char shared[];
     const int c = blockIdx.z, t = blockIdx.x, g = first_group - blockIdx.y, rows = 8 * SPAN, ld = rows + 1;
     const int sweep0 = g * GROUP + WIDTH * c, row0 = sweep0 + t * B;
     if (g * GROUP + 1 + t * B >= n) return;
-    scalar_t* y = (scalar_t*)shared;        // rows x WIDTH
-    scalar_t* factor = y + WIDTH * ld;      // WIDTH x WIDTH: above the diagonal v_i^H v_j, then T
+    scalar_t* y = (scalar_t*)shared;    // rows x WIDTH
+    scalar_t* factor = y + WIDTH * ld;  // WIDTH x WIDTH: above the diagonal v_i^H v_j, then T
     scalar_t* tau = factor + WIDTH * (WIDTH + 1);
     double* out = tiles + (((long long)blockIdx.y * width + t) * TILES + (TILES - 1 - c)) * TILE;
     if (threadIdx.x < WIDTH) {

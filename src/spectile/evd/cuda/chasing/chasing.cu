@@ -19,7 +19,7 @@
 #define CPW (B / CHASE_WARPS)
 #define RPL ((B + 31) / 32)
 #define MESSAGES (2 * B * (COMPLEX ? 2 : 1))  // of a task: the first row of O, the first column of D
-#define AHEAD 4                            // tasks whose messages are brought to the L2 cache before it is written
+#define AHEAD 4                               // tasks whose messages are brought to the L2 cache before it is written
 
 __device__ __forceinline__ void send(uint4* slot, int index, scalar_t value, unsigned tag) {
     if (COMPLEX) {
@@ -56,16 +56,16 @@ __device__ __forceinline__ void arrive_warps(int barrier, int warps) {
     __syncwarp();
     arrive_threads(barrier, 32 * warps);
 }
-enum Barrier {  // G: 0 for O, 1 for D
-    WORKING = 1,        // + G: those that compute
-    STORED = 3,         // + G: with the one that publishes
-    MAY_LOAD = 5,       // + G: with both helpers
-    EDGE_ARRIVED = 7,   // the warp that holds O's last column, with the one that receives
-    ROW_ARRIVED = 8,    // D, with the one that receives
-    REFLECTOR = 9,      // + task % 2: O's first warp has written it for D
-    REFLECTOR_READ = 11, // + task % 2: D has read it
-    HEAD_ARRIVED = 13,  // O, with the one that receives
-    CORNER_ARRIVED = 14 // D, with the one that receives
+enum Barrier {            // G: 0 for O, 1 for D
+    WORKING = 1,          // + G: those that compute
+    STORED = 3,           // + G: with the one that publishes
+    MAY_LOAD = 5,         // + G: with both helpers
+    EDGE_ARRIVED = 7,     // the warp that holds O's last column, with the one that receives
+    ROW_ARRIVED = 8,      // D, with the one that receives
+    REFLECTOR = 9,        // + task % 2: O's first warp has written it for D
+    REFLECTOR_READ = 11,  // + task % 2: D has read it
+    HEAD_ARRIVED = 13,    // O, with the one that receives
+    CORNER_ARRIVED = 14   // D, with the one that receives
 };
 
 __device__ __forceinline__ void wait_for(const int* released, int tasks, int lane) {
@@ -85,20 +85,18 @@ __device__ __forceinline__ scalar_t sum_of_warps(const scalar_t* part) {
 struct Sweep {
     scalar_t* band;  // element (i, j) at i + j (2 B - 1)
     int n, sweep, tasks;
-    int* done;            // of this sweep: tasks whose O is released, tasks whose D is; of the one before: done - 2
-    const uint4* inbox;   // of its tasks, MESSAGES each
+    int* done;           // of this sweep: tasks whose O is released, tasks whose D is; of the one before: done - 2
+    const uint4* inbox;  // of its tasks, MESSAGES each
     uint4* outbox;
     unsigned inbox_tag, outbox_tag;  // of task 0
 
     __device__ __forceinline__ int start(int task) const { return sweep + 1 + task * B; }
     __device__ __forceinline__ int rows(int task) const { return min(n - start(task), B); }
     // Rows that do not come by message.
-    __device__ __forceinline__ int own_rows(int task) const {
-        return sweep > 0 && n - start(task) >= B ? B - 1 : rows(task);
-    }
+    __device__ __forceinline__ int own_rows(int task) const { return sweep > 0 && n - start(task) >= B ? B - 1 : rows(task); }
 };
 
-struct Workspace {  // in shared memory
+struct Workspace {         // in shared memory
     scalar_t* full;        // B x (B + 1): D with both triangles
     scalar_t* partial[2];  // CHASE_WARPS x B of each group
     scalar_t* column;      // B: the column to be cleared
@@ -201,9 +199,8 @@ __device__ __forceinline__ void publish(const Sweep& s, int group, int lane) {
 }
 
 // vectors: element of the sweep at row i at vectors[i * row_stride], or null.
-__device__ __forceinline__ void
-work_on_o(const Sweep& s, const Workspace& work, int warp, int lane, scalar_t* vectors, long long row_stride)
-{
+__device__ __forceinline__ void work_on_o(const Sweep& s, const Workspace& work, int warp, int lane, scalar_t* vectors,
+                                          long long row_stride) {
     const long long ld = 2 * B - 1;
     const int c0 = warp * CPW, last_lane = (B - 1) % 32;
     scalar_t* shared_v = work.own + warp * B;
@@ -365,14 +362,12 @@ work_on_o(const Sweep& s, const Workspace& work, int warp, int lane, scalar_t* v
                 for (int c = 0; c < CPW; ++c) {
                     const int r = lane + 32 * h;
                     o[h][c] = zero();
-                    if (r < own && (c < CPW - 1 || last))
-                        o[h][c] = load(s.band + start + B + r + (long long)(start + c0 + c) * ld);
+                    if (r < own && (c < CPW - 1 || last)) o[h][c] = load(s.band + start + B + r + (long long)(start + c0 + c) * ld);
                 }
         }
     }
     if (warp == 0)
-        for (int task = max(s.tasks - 2, 0); task < s.tasks; ++task)
-            sync_warps(REFLECTOR_READ + (task & 1), CHASE_WARPS + 1);
+        for (int task = max(s.tasks - 2, 0); task < s.tasks; ++task) sync_warps(REFLECTOR_READ + (task & 1), CHASE_WARPS + 1);
 }
 
 __device__ __forceinline__ void work_on_d(const Sweep& s, const Workspace& work, int warp, int lane) {
@@ -464,8 +459,7 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Workspace& work,
             for (int c = 0; c < CPW; ++c) {
                 const scalar_t u = (c0 + c == B - 1 ? one() : zero()) - end * vc[c], f = corner * conj(u);
 #pragma unroll
-                for (int h = 0; h < RPL; ++h)
-                    d[h][c] = fma_((lane + 32 * h == B - 1 ? one() : zero()) - end * v[h], f, d[h][c]);
+                for (int h = 0; h < RPL; ++h) d[h][c] = fma_((lane + 32 * h == B - 1 ? one() : zero()) - end * v[h], f, d[h][c]);
             }
         }
         if (COMPLEX)
@@ -485,8 +479,7 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Workspace& work,
 #pragma unroll
             for (int c = 0; c < CPW; ++c) {
                 const int j = c0 + c;
-                if (r < m && j <= r && (j > 0 || (r == 0 && task == 0)))
-                    s.band[start + r + (long long)(start + j) * ld] = d[h][c];
+                if (r < m && j <= r && (j > 0 || (r == 0 && task == 0))) s.band[start + r + (long long)(start + j) * ld] = d[h][c];
             }
         }
         arrive_warps(STORED + 1, CHASE_WARPS + 1);
@@ -497,10 +490,9 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Workspace& work,
 // done: of each sweep the released tasks of O and of D; ticket: next sweep.
 // messages: gridDim.x + 1 sweeps x (n / B + 2) tasks x MESSAGES.
 // vectors: element of sweep s at row i at vectors[s * sweep_stride + i * row_stride], or null.
-extern "C" __global__ void __launch_bounds__(2 * CHASE_THREADS + 4 * 32, CHASE_BLOCKS)
-chase(scalar_t* band, int n, int* done, int* ticket, uint4* messages, scalar_t* vectors, long long sweep_stride,
-      long long row_stride)
-{
+extern "C" __global__ void __launch_bounds__(2 * CHASE_THREADS + 4 * 32, CHASE_BLOCKS) chase(scalar_t* band, int n, int* done, int* ticket,
+                                                                                             uint4* messages, scalar_t* vectors,
+                                                                                             long long sweep_stride, long long row_stride) {
     extern __shared__ unsigned char shared[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     Workspace work;
@@ -534,33 +526,23 @@ chase(scalar_t* band, int n, int* done, int* ticket, uint4* messages, scalar_t* 
         s.inbox_tag = s.outbox_tag - slots;
         if (warp == 2 * CHASE_WARPS + 1 && s.sweep > 0) wait_for(s.done - 1, 1, lane);
         __syncthreads();
-        if (warp < CHASE_WARPS)
-            work_on_o(s, work, warp, lane, vectors == nullptr ? nullptr : vectors + s.sweep * sweep_stride, row_stride);
-        else if (warp < 2 * CHASE_WARPS)
-            work_on_d(s, work, warp - CHASE_WARPS, lane);
-        else if (warp == 2 * CHASE_WARPS)
-            receive_edges(s, work, lane);
-        else if (warp == 2 * CHASE_WARPS + 1)
-            receive_rows(s, work, lane);
-        else
-            publish(s, warp - 2 * CHASE_WARPS - 2, lane);
+        if (warp < CHASE_WARPS) work_on_o(s, work, warp, lane, vectors == nullptr ? nullptr : vectors + s.sweep * sweep_stride, row_stride);
+        else if (warp < 2 * CHASE_WARPS) work_on_d(s, work, warp - CHASE_WARPS, lane);
+        else if (warp == 2 * CHASE_WARPS) receive_edges(s, work, lane);
+        else if (warp == 2 * CHASE_WARPS + 1) receive_rows(s, work, lane);
+        else publish(s, warp - 2 * CHASE_WARPS - 2, lane);
     }
 }
 
 // band[j * 2 b + (i - j)] = a(i, j) for 0 <= i - j <= b, zero up to 2 b.
-extern "C" __global__ void __launch_bounds__(256)
-extract_band(const scalar_t* a, long long lda, int n, int b, scalar_t* band)
-{
+extern "C" __global__ void __launch_bounds__(256) extract_band(const scalar_t* a, long long lda, int n, int b, scalar_t* band) {
     const int offset = threadIdx.x % (2 * b);
     for (long long j = blockIdx.x; j < n; j += gridDim.x)
-        for (int d = offset; d < 2 * b; d += blockDim.x)
-            band[j * 2 * b + d] = d <= b && j + d < n ? a[j + d + j * lda] : zero();
+        for (int d = offset; d < 2 * b; d += blockDim.x) band[j * 2 * b + d] = d <= b && j + d < n ? a[j + d + j * lda] : zero();
 }
 
 // d and e of the finished band; complex chasing leaves e real.
-extern "C" __global__ void __launch_bounds__(256)
-tridiagonal_of_band(const scalar_t* band, int n, int b, double* d, double* e)
-{
+extern "C" __global__ void __launch_bounds__(256) tridiagonal_of_band(const scalar_t* band, int n, int b, double* d, double* e) {
     const int j = blockIdx.x * blockDim.x + threadIdx.x;
     if (j < n) d[j] = real_part(band[(long long)j * 2 * b]);
     if (j < n - 1) e[j] = real_part(band[(long long)j * 2 * b + 1]);

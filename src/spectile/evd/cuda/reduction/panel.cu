@@ -13,16 +13,16 @@ __device__ __forceinline__ double get_part(scalar_t a, int part) { return part ?
 
 // What the columns of a panel share.
 struct Panel {
-    uint4* messages;         // 2 phases x (blocks x W x PARTS partial sums, then W x PARTS values of row k)
+    uint4* messages;  // 2 phases x (blocks x W x PARTS partial sums, then W x PARTS values of row k)
     unsigned epoch;
     int row, columns;
-    scalar_t* sums;          // warps x W: of the block's warps
-    double* collected;       // (warps + 1) x W x PARTS: of all blocks, by the warp that read them; then row k
-    scalar_t* total;         // W of the warp: sums over all rows below k
-    scalar_t* factors;       // W of the warp: what v is multiplied with in each column
-    scalar_t* head;          // W: row k, in the block that has it
-    scalar_t* tau;           // W
-    scalar_t* gram;          // W x W, above the diagonal: v_j^H v_k
+    scalar_t* sums;     // warps x W: of the block's warps
+    double* collected;  // (warps + 1) x W x PARTS: of all blocks, by the warp that read them; then row k
+    scalar_t* total;    // W of the warp: sums over all rows below k
+    scalar_t* factors;  // W of the warp: what v is multiplied with in each column
+    scalar_t* head;     // W: row k, in the block that has it
+    scalar_t* tau;      // W
+    scalar_t* gram;     // W x W, above the diagonal: v_j^H v_k
 };
 
 #define GROUP 8  // columns between two that the code distinguishes
@@ -149,9 +149,8 @@ __device__ __forceinline__ void form_t(const Panel& panel, int lane, scalar_t (&
 }
 
 // Y goes to y1 and y2; above the Y of the next `clear` columns come zeros.
-__device__ __forceinline__ void
-factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* messages, unsigned epoch)
-{
+__device__ __forceinline__ void factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t,
+                                             int clear, uint4* messages, unsigned epoch) {
     extern __shared__ unsigned char shared[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
@@ -194,15 +193,15 @@ factor_panel(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long
 // With all registers that half the threads allow, or for panels of more rows; apart, because each takes a second to
 // compile and few matrices need both.
 #if TALL
-extern "C" __global__ void __launch_bounds__(PANEL_THREADS, 1)
-tall_panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* messages, unsigned epoch)
-{
+extern "C" __global__ void __launch_bounds__(PANEL_THREADS, 1) tall_panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2,
+                                                                             long long ldy, scalar_t* t, int clear, uint4* messages,
+                                                                             unsigned epoch) {
     factor_panel(a, lda, m, y1, y2, ldy, t, clear, messages, epoch);
 }
 #else
-extern "C" __global__ void __launch_bounds__(PANEL_THREADS / 2, 1)
-panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear, uint4* messages, unsigned epoch)
-{
+extern "C" __global__ void __launch_bounds__(PANEL_THREADS / 2, 1) panel_qr(scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2,
+                                                                            long long ldy, scalar_t* t, int clear, uint4* messages,
+                                                                            unsigned epoch) {
     factor_panel(a, lda, m, y1, y2, ldy, t, clear, messages, epoch);
 }
 #endif

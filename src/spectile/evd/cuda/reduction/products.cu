@@ -2,9 +2,7 @@
 #include "scalar.cuh"
 
 // T of a panel in two halves of W columns: T12 = -T1 (Y1^H Y2) T2; gram holds Y1^H Y2; one block.
-extern "C" __global__ void __launch_bounds__(256)
-join_halves(scalar_t* t, const scalar_t* gram, long long ldg)
-{
+extern "C" __global__ void __launch_bounds__(256) join_halves(scalar_t* t, const scalar_t* gram, long long ldg) {
     extern __shared__ unsigned char shared[];
     scalar_t* first = (scalar_t*)shared;  // each W x W
     scalar_t* second = first + W * W;
@@ -36,9 +34,7 @@ join_halves(scalar_t* t, const scalar_t* gram, long long ldg)
 
 // M = Y^H (A Y - V S) = (A Y)^H Y - (V^H Y)^H S: the rows of S = X^H Y are those of V^H Y with neighbouring groups of B
 // exchanged.  s: p rows of V^H Y, then B rows of Y^H Y and B rows of (A Y)^H Y; one warp for each entry of M.
-extern "C" __global__ void __launch_bounds__(256)
-correct_gram(const scalar_t* s, long long lds, int p, scalar_t* mm)
-{
+extern "C" __global__ void __launch_bounds__(256) correct_gram(const scalar_t* s, long long lds, int p, scalar_t* mm) {
     const int c = blockIdx.x, lane = threadIdx.x & 31, r = blockIdx.y * 8 + (threadIdx.x >> 5);
     scalar_t sum = zero();
 #pragma unroll 8
@@ -50,9 +46,8 @@ correct_gram(const scalar_t* s, long long lds, int p, scalar_t* mm)
 
 // Z as a product with [V Y A Y]: -S T, K = -1/2 T^H M T and T, below each other.  Block (c, 0) makes column c of K and T,
 // block (c, i) 256 rows of -S T; s as above.
-extern "C" __global__ void __launch_bounds__(256)
-small_factor(const scalar_t* s, long long lds, int p, const scalar_t* mm, const scalar_t* t, scalar_t* out, long long ldo)
-{
+extern "C" __global__ void __launch_bounds__(256) small_factor(const scalar_t* s, long long lds, int p, const scalar_t* mm,
+                                                               const scalar_t* t, scalar_t* out, long long ldo) {
     extern __shared__ unsigned char shared[];
     scalar_t* ts = (scalar_t*)shared;    // B x (B + 1)
     scalar_t* parts = ts + B * (B + 1);  // 256
@@ -89,9 +84,7 @@ small_factor(const scalar_t* s, long long lds, int p, const scalar_t* mm, const 
 }
 
 // B columns of m rows.
-extern "C" __global__ void __launch_bounds__(256)
-copy_panel(const scalar_t* from, long long ldf, scalar_t* to, long long ldt, int m)
-{
+extern "C" __global__ void __launch_bounds__(256) copy_panel(const scalar_t* from, long long ldf, scalar_t* to, long long ldt, int m) {
     const int i = blockIdx.x * 1024 + threadIdx.x;
     from += blockIdx.y * ldf;
     to += blockIdx.y * ldt;

@@ -8,10 +8,8 @@ __device__ __forceinline__ int most_exponent(int n) { return sizeof(real_t) == 4
 // One triangle of matrix b, column-major, times 2^-exponents[b]: a(i, j), i >= j, is at b * stride + i * along_i +
 // j * along_j, conjugated if it is read from an upper triangle.  The lower triangle is written, or, where neighbours of a
 // row are closer than those of a column, the upper one, so that it is copied as it lies.  All of a matrix that is not finite is 0, so that the solver comes to an end.
-extern "C" __global__ void __launch_bounds__(512)
-load_batch(const scalar_t* a, long long stride, long long along_i, long long along_j, int n, int conjugate, scalar_t* out,
-           int* exponents)
-{
+extern "C" __global__ void __launch_bounds__(512) load_batch(const scalar_t* a, long long stride, long long along_i, long long along_j,
+                                                             int n, int conjugate, scalar_t* out, int* exponents) {
     extern __shared__ unsigned char shared[];
     int* exponent = (int*)shared;
     a += blockIdx.x * stride;
@@ -52,9 +50,8 @@ load_batch(const scalar_t* a, long long stride, long long along_i, long long alo
 
 // Eigenvalues k of matrix b times 2^exponents[b].  Status: whether a matrix is not finite, what the solver reports, and
 // whether an eigenvalue is too large.
-extern "C" __global__ void __launch_bounds__(256)
-finish_batch(real_t* w, const int* exponents, const int* info, int n, long long total, int* status)
-{
+extern "C" __global__ void __launch_bounds__(256) finish_batch(real_t* w, const int* exponents, const int* info, int n, long long total,
+                                                               int* status) {
     const long long at = blockIdx.x * 256ll + threadIdx.x;
     if (at >= total) return;
     const long long matrix = at / n;

@@ -1,7 +1,7 @@
 // Powers of two that bring a matrix near 1.
 #include "scalar.cuh"
 
-#define NOT_FINITE 100000  // in the place of an exponent
+#define NOT_FINITE 100000                               // in the place of an exponent
 #define NO_NUMBER ((real_t)__int_as_float(0x7fc00000))  // NaN
 
 // The smallest exponent with |x| < 2^exponent; NOT_FINITE for NaN and infinity.

@@ -53,12 +53,8 @@ __device__ __forceinline__ Place place(int i, int j, int ld) {
     result.conjugate = i < j;
     return result;
 }
-__device__ __forceinline__ scalar_t get(const scalar_t* a, Place where) {
-    return where.conjugate ? conj(a[where.at]) : a[where.at];
-}
-__device__ __forceinline__ void put(scalar_t* a, Place where, scalar_t value) {
-    a[where.at] = where.conjugate ? conj(value) : value;
-}
+__device__ __forceinline__ scalar_t get(const scalar_t* a, Place where) { return where.conjugate ? conj(a[where.at]) : a[where.at]; }
+__device__ __forceinline__ void put(scalar_t* a, Place where, scalar_t value) { a[where.at] = where.conjugate ? conj(value) : value; }
 
 // Pair k of step s is (s + k, s - k) modulo m - 1, and pair 0 is (m - 1, s); the first of pair k stands at position k, the
 // second at m / 2 + k.  Position of index i in step 0, and where a position moves from one step to the next.
@@ -90,17 +86,16 @@ __device__ __forceinline__ void tell(bool finite, volatile int* told, unsigned l
 // triangle; v in rows.  Told, if there is one, becomes 1 as soon as all matrices have been read, or 2 where an entry is not
 // finite, or so large that an eigenvalue may not be.  w and v of a matrix that is not finite are NaN, and those of one that
 // MOST_SWEEPS do not diagonalize.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-rotate_small(const scalar_t* a, long long stride, long long along_i, long long along_j, int n, int conjugate, int vectors,
-             real_t* w, scalar_t* v, int* told, unsigned long long* arrived)
-{
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) rotate_small(const scalar_t* a, long long stride, long long along_i,
+                                                                        long long along_j, int n, int conjugate, int vectors, real_t* w,
+                                                                        scalar_t* v, int* told, unsigned long long* arrived) {
     extern __shared__ __align__(16) unsigned char shared[];
     const int m = n + (n & 1), ld = m + 1, half = m / 2, thread = threadIdx.x, threads = blockDim.x;
-    const int wide = m + half;  // row of the basis: two rows of threads meet in no bank
-    scalar_t* buffers = (scalar_t*)shared;     // 2 x m x ld
-    scalar_t* basis = buffers + 2 * m * ld;    // n x wide
-    int* order = (int*)(basis + n * wide);     // m
-    int* exponent = order + m;                 // 1
+    const int wide = m + half;               // row of the basis: two rows of threads meet in no bank
+    scalar_t* buffers = (scalar_t*)shared;   // 2 x m x ld
+    scalar_t* basis = buffers + 2 * m * ld;  // n x wide
+    int* order = (int*)(basis + n * wide);   // m
+    int* exponent = order + m;               // 1
     a += blockIdx.x * stride;
     w += (long long)blockIdx.x * n;
     v += (long long)blockIdx.x * n * n;
@@ -126,7 +121,7 @@ rotate_small(const scalar_t* a, long long stride, long long along_i, long long a
     __syncthreads();
     const int scale = *exponent;
     const bool finite = scale < NOT_FINITE;
-        // No eigenvalue is larger than the sum of a row: what is below this is not beyond the range.
+    // No eigenvalue is larger than the sum of a row: what is below this is not beyond the range.
     const int most_exponent = sizeof(real_t) == 8 ? 1024 : 128;
     if (thread == 0 && told != nullptr) tell(finite && scale + 33 - __clz(n) < most_exponent, told, arrived);
     // A is brought near 1 by a power of two, which is exact.

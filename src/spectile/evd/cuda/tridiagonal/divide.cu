@@ -11,9 +11,8 @@
 // Sort the two ascending halves of each merge; z from the rows of Q on both sides of the cut.  With a shift, half the
 // order, the blocks of the first half of Q lie that many columns further right, those of the second further left.
 // Out, per merge: ds, zs sorted, column[sorted position] = column in the merge.
-extern "C" __global__ void __launch_bounds__(256)
-order(const double* w, const double* q, long long ldq, const double* coupling, int m, int shift, double* ds, double* zs, int* column)
-{
+extern "C" __global__ void __launch_bounds__(256) order(const double* w, const double* q, long long ldq, const double* coupling, int m,
+                                                        int shift, double* ds, double* zs, int* column) {
     const int h = m / 2, merge = blockIdx.y;
     const long long base = (long long)merge * m;
     const int i = blockIdx.x * 256 + threadIdx.x;
@@ -24,7 +23,8 @@ order(const double* w, const double* q, long long ldq, const double* coupling, i
     while (low < high) {
         const int middle = (low + high) / 2;
         const double other = w[base + middle];
-        if (other < value || (other == value && i >= h)) low = middle + 1; else high = middle;
+        if (other < value || (other == value && i >= h)) low = middle + 1;
+        else high = middle;
     }
     const int position = i < h ? i + low - h : i - h + low;
     const long long row = base + (i < h ? h - 1 : h);
@@ -38,14 +38,13 @@ order(const double* w, const double* q, long long ldq, const double* coupling, i
 // Deflation, in the order of ds; one block a merge, its first thread decides.
 // Out, per merge: count K; dk, zk, kept[i < K] of what is kept; from K on, dk and kept of what is not (from the end
 // backwards); rotations of pairs of columns, in order: pair (first, second), cosine and sine; their number.
-extern "C" __global__ void __launch_bounds__(256)
-deflate(const double* ds, const double* zs, const int* column, const double* coupling, int m,
-        int* count, double* dk, double* zk, int* kept, int* rotation_count, int2* rotation_pairs, double2* rotations)
-{
+extern "C" __global__ void __launch_bounds__(256) deflate(const double* ds, const double* zs, const int* column, const double* coupling,
+                                                          int m, int* count, double* dk, double* zk, int* kept, int* rotation_count,
+                                                          int2* rotation_pairs, double2* rotations) {
     extern __shared__ unsigned char shared[];
-    double* td = (double*)shared;   // 256
-    double* tz = td + 256;          // 256
-    int* tc = (int*)(tz + 256);     // 256
+    double* td = (double*)shared;         // 256
+    double* tz = td + 256;                // 256
+    int* tc = (int*)(tz + 256);           // 256
     double* parts = (double*)(tc + 256);  // 256
     const int merge = blockIdx.x, thread = threadIdx.x;
     const long long base = (long long)merge * m;
@@ -122,10 +121,8 @@ deflate(const double* ds, const double* zs, const int* column, const double* cou
 
 // Where each eigenvalue of a merge goes: entry i < K is root i, the rest are dropped ones.  Also, for each column of
 // the merge, which entry it is.
-extern "C" __global__ void __launch_bounds__(256)
-rank(int m, const int* count, const double* dk, const int* kept, const int* origin, const double* offset,
-     double* w, int* entry_of_rank, int* entry_of_column)
-{
+extern "C" __global__ void __launch_bounds__(256) rank(int m, const int* count, const double* dk, const int* kept, const int* origin,
+                                                       const double* offset, double* w, int* entry_of_rank, int* entry_of_column) {
     extern __shared__ unsigned char shared[];
     double* tile = (double*)shared;  // 256
     const int merge = blockIdx.y, i = blockIdx.x * 256 + threadIdx.x;

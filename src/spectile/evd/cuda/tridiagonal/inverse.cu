@@ -22,14 +22,19 @@ __device__ __forceinline__ double random_start(unsigned long long x) {
 }
 
 // What a row of the back-substitution reads, and of the forward one.
-struct Upper { double y, first, second, inverse; };
-struct Lower { double x, multiplier; bool swapped; };
+struct Upper {
+    double y, first, second, inverse;
+};
+struct Lower {
+    double x, multiplier;
+    bool swapped;
+};
 
 // factors: 4 x n x count: reciprocal pivots, first and second superdiagonal of U, multipliers; swapped: n x count.
-extern "C" __global__ void __launch_bounds__(32)
-inverse_iteration(const double* __restrict__ d, const double* __restrict__ e, int n, const double* __restrict__ w, int count,
-                  int steps, double* __restrict__ factors, unsigned char* __restrict__ swapped, double* __restrict__ x)
-{
+extern "C" __global__ void __launch_bounds__(32) inverse_iteration(const double* __restrict__ d, const double* __restrict__ e, int n,
+                                                                   const double* __restrict__ w, int count, int steps,
+                                                                   double* __restrict__ factors, unsigned char* __restrict__ swapped,
+                                                                   double* __restrict__ x) {
     const int j = blockIdx.x * 32 + threadIdx.x;
     if (j >= count) return;
     const long long plane = (long long)n * count;

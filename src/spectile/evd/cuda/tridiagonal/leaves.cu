@@ -6,14 +6,12 @@ constexpr int N = MOST_LEAF;
 
 // Eigenvalues (ascending) and vectors of each leaf x leaf diagonal block by Jacobi rotations; one block of N threads a
 // leaf of at most N.  d, e: the torn matrix; e at the end of a leaf is not read.
-extern "C" __global__ void __launch_bounds__(N)
-leaves(const double* d, const double* e, int leaf, double* w, double* q, long long ldq)
-{
+extern "C" __global__ void __launch_bounds__(N) leaves(const double* d, const double* e, int leaf, double* w, double* q, long long ldq) {
     extern __shared__ unsigned char shared[];
-    double* a = (double*)shared;      // N x (N + 1)
-    double* v = a + N * (N + 1);      // N x (N + 1)
-    double* cs = v + N * (N + 1);     // N / 2 cosines, N / 2 sines
-    int* pairs = (int*)(cs + N);      // N / 2 x 2
+    double* a = (double*)shared;   // N x (N + 1)
+    double* v = a + N * (N + 1);   // N x (N + 1)
+    double* cs = v + N * (N + 1);  // N / 2 cosines, N / 2 sines
+    int* pairs = (int*)(cs + N);   // N / 2 x 2
     const int lane = threadIdx.x;
     const long long base = (long long)blockIdx.x * leaf;
     for (int j = 0; j < N; ++j) {
@@ -35,7 +33,11 @@ leaves(const double* d, const double* e, int leaf, double* w, double* q, long lo
             if (lane < half) {
                 int i = lane == 0 ? players - 1 : (round + lane) % (players - 1);
                 int j = (round + players - 1 - lane) % (players - 1);
-                if (i > j) { const int k = i; i = j; j = k; }
+                if (i > j) {
+                    const int k = i;
+                    i = j;
+                    j = k;
+                }
                 double c = 1, s = 0;
                 if (j < leaf && i != j) {
                     const double off = a[i + j * (N + 1)], p = a[i + i * (N + 1)], r = a[j + j * (N + 1)];

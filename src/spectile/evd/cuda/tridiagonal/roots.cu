@@ -4,9 +4,8 @@
 
 // Root j of 1 / rho + sum z_i^2 / (d_i - lambda), in (d_j, d_j+1): the nearer pole as origin, and the offset from it.
 // A warp a root: the rational step of R.-C. Li's middle way, inside a bracket that halves when a step leaves it.
-extern "C" __global__ void __launch_bounds__(128)
-secular(const double* coupling, int m, const int* count, const double* dk, const double* zk, int* origin, double* offset)
-{
+extern "C" __global__ void __launch_bounds__(128) secular(const double* coupling, int m, const int* count, const double* dk,
+                                                          const double* zk, int* origin, double* offset) {
     const int merge = blockIdx.y, j = (blockIdx.x * 128 + threadIdx.x) / 32, lane = threadIdx.x & 31;
     const long long base = (long long)merge * m;
     const int k = count[merge];
@@ -91,9 +90,8 @@ secular(const double* coupling, int m, const int* count, const double* dk, const
 }
 
 // z_i^2 = prod_j (lambda_j - d_i) / prod_{j != i} (d_j - d_i) (a constant factor is left out); one warp for each entry.
-extern "C" __global__ void __launch_bounds__(128)
-refine_z(int m, const int* count, const double* dk, const double* zk, const int* origin, const double* offset, double* zr)
-{
+extern "C" __global__ void __launch_bounds__(128) refine_z(int m, const int* count, const double* dk, const double* zk, const int* origin,
+                                                           const double* offset, double* zr) {
     const int merge = blockIdx.y, i = (blockIdx.x * 128 + threadIdx.x) / 32, lane = threadIdx.x & 31;
     const long long base = (long long)merge * m;
     const int k = count[merge];

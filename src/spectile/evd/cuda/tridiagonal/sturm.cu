@@ -16,8 +16,7 @@ struct Count {
 
     __device__ explicit Count(double point) : x(point) {}
 
-    __device__ void step(double diagonal, double square)
-    {
+    __device__ void step(double diagonal, double square) {
         const double next = fma(diagonal - x, p, -square * before);
         below += (unsigned)(__double2hiint(next) ^ __double2hiint(p)) >> 31;
         before = p;
@@ -25,8 +24,7 @@ struct Count {
     }
 
     // Times the power of two that brings the larger of the two near 1.
-    __device__ void rescale()
-    {
+    __device__ void rescale() {
         const int exponent = max(__double2hiint(p) & 0x7ff00000, __double2hiint(before) & 0x7ff00000);
         const double scale = __hiloint2double(min(max(0x7fe00000 - exponent, 0x00100000), 0x7fd00000), 0);
         p *= scale;
@@ -34,9 +32,8 @@ struct Count {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(STURM_THREADS)
-multisect(const double* d, const double* e2, int n, int first, int count, double low, double high, int passes, double* w)
-{
+extern "C" __global__ void __launch_bounds__(STURM_THREADS) multisect(const double* d, const double* e2, int n, int first, int count,
+                                                                      double low, double high, int passes, double* w) {
     extern __shared__ unsigned char shared[];
     double2* tile = (double2*)shared;  // CHUNK pairs (d_i, e_{i-1}^2)
     const int own = (blockIdx.x * STURM_THREADS + threadIdx.x) / LANES, point = threadIdx.x % LANES;
@@ -78,9 +75,8 @@ multisect(const double* d, const double* e2, int n, int first, int count, double
 }
 
 // counts: the eigenvalues below `low`, and below `high`.
-extern "C" __global__ void __launch_bounds__(32)
-count_below(const double* __restrict__ d, const double* __restrict__ e2, int n, double low, double high, int* counts)
-{
+extern "C" __global__ void __launch_bounds__(32) count_below(const double* __restrict__ d, const double* __restrict__ e2, int n, double low,
+                                                             double high, int* counts) {
     if (threadIdx.x > 1) return;
     Count counted(threadIdx.x == 0 ? low : high);
     for (int base = 0; base < n; base += 8) {

@@ -4,11 +4,10 @@
 
 // Columns of each merge's eigenvector matrix S, in the order of rank, one block for each column: those of ranks
 // ranks[first] ..., and of them the rows rows[0] ... rows[height - 1]; a null list stands for 0, 1, 2, ...
-extern "C" __global__ void __launch_bounds__(256)
-vectors(int m, const int* count, const double* dk, const double* zr, const int* origin, const double* offset,
-        const int* entry_of_rank, const int* entry_of_column, const int* ranks, int first, int columns, const int* rows,
-        int height, double* s)
-{
+extern "C" __global__ void __launch_bounds__(256) vectors(int m, const int* count, const double* dk, const double* zr, const int* origin,
+                                                          const double* offset, const int* entry_of_rank, const int* entry_of_column,
+                                                          const int* ranks, int first, int columns, const int* rows, int height,
+                                                          double* s) {
     extern __shared__ unsigned char shared[];
     double* parts = (double*)shared;  // 8
     const int merge = blockIdx.y;
@@ -23,8 +22,7 @@ vectors(int m, const int* count, const double* dk, const double* zr, const int* 
         return row >= 0 ? entry_of_column[base + row] : (int)0x80000000;
     };
     if (entry >= k) {
-        for (int r = threadIdx.x; r < height; r += 256)
-            out[r] = entry_of(r) == -1 - entry ? 1 : 0;
+        for (int r = threadIdx.x; r < height; r += 256) out[r] = entry_of(r) == -1 - entry ? 1 : 0;
         return;
     }
     const double center = d[origin[base + entry]], mu = offset[base + entry];
@@ -47,9 +45,8 @@ vectors(int m, const int* count, const double* dk, const double* zr, const int* 
 
 // S = G_1 G_2 ... S, the rotations of each merge from the last to the first on the rows of S; one thread for each column.
 // (Rotating the columns of Q instead would mix its two halves, and the products need them apart.)
-extern "C" __global__ void __launch_bounds__(64)
-rotate(int m, const int* rotation_count, const int2* rotation_pairs, const double2* rotations, int columns, int height, double* s)
-{
+extern "C" __global__ void __launch_bounds__(64) rotate(int m, const int* rotation_count, const int2* rotation_pairs,
+                                                        const double2* rotations, int columns, int height, double* s) {
     const int merge = blockIdx.y, column = blockIdx.x * 64 + threadIdx.x;
     const long long base = (long long)merge * m;
     if (column >= columns) return;
@@ -65,9 +62,8 @@ rotate(int m, const int* rotation_count, const int2* rotation_pairs, const doubl
 
 // Columns of `rows` rows: from[j] of the source (zeros if negative) to to[j] of the target; a null list stands for
 // 0, 1, 2, ...
-extern "C" __global__ void __launch_bounds__(256)
-move_columns(const double* source, long long lds, const int* from, double* target, long long ldt, const int* to, int rows)
-{
+extern "C" __global__ void __launch_bounds__(256) move_columns(const double* source, long long lds, const int* from, double* target,
+                                                               long long ldt, const int* to, int rows) {
     const int j = blockIdx.y, origin = from ? from[j] : j, i = blockIdx.x * 1024 + threadIdx.x;
     const double* x = source + origin * lds;
     double* y = target + (to ? to[j] : j) * ldt;

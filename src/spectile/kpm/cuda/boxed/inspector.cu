@@ -25,7 +25,7 @@ struct alignas(16) Place {
 };
 
 // The first of `count` ascending numbers that is not below `wanted`.
-static __device__ int lower_bound(const int *numbers, int count, int wanted) {
+static __device__ int lower_bound(const int* numbers, int count, int wanted) {
     int low = 0;
     while (count > 0) {
         const int half = count / 2;
@@ -38,14 +38,14 @@ static __device__ int lower_bound(const int *numbers, int count, int wanted) {
 
 // edges: (tiles + 1) groups;  places: (tiles + 1, TILE);  starts: (tiles, SLOTS);  codes: (tiles, TILE, CODES);
 // needed: (tiles) boxes, SLOTS + 1 where they are too many.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    boxes_of(const int *__restrict__ first, const entry *__restrict__ pointer, const int *__restrict__ indices,
-             const int *__restrict__ edges, int tiles, Place *places, int *starts, ushort2 *codes, int *needed) {
+extern "C" __global__ void __launch_bounds__(THREADS) boxes_of(const int* __restrict__ first, const entry* __restrict__ pointer,
+                                                               const int* __restrict__ indices, const int* __restrict__ edges, int tiles,
+                                                               Place* places, int* starts, ushort2* codes, int* needed) {
     __shared__ Place groups_of[WARPS][TILE];
     __shared__ int starts_of[WARPS][SLOTS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    Place *const group = groups_of[warp];
-    int *const chosen = starts_of[warp];
+    Place* const group = groups_of[warp];
+    int* const chosen = starts_of[warp];
     for (int tile = blockIdx.x * WARPS + warp; tile <= tiles; tile += gridDim.x * WARPS) {
         const int begin = edges[tile], groups = tile < tiles ? edges[tile + 1] - begin : 0;
         Place mine = {0, 0, 0, 0};
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (lane < TILE) places[(long long)tile * TILE + lane] = group[lane] = mine;
         if (tile == tiles) break;
 
-        const int *const columns = indices + mine.at;
+        const int* const columns = indices + mine.at;
         const int end = mine.begin + mine.rows;
         int k = 0, row = mine.begin, count = 0;
         for (;; ++count) {

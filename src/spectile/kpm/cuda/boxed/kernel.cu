@@ -27,8 +27,7 @@
 #if DOUBLE
 typedef double Parts;
 static __device__ __forceinline__ double parts_of(double x) { return x; }
-static __device__ __forceinline__ void multiply(double (&c)[4], double a0, double a1, double a2, double a3, double b0,
-                                                double b1) {
+static __device__ __forceinline__ void multiply(double (&c)[4], double a0, double a1, double a2, double a3, double b0, double b1) {
     const double a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
     mma_f64(c, a, b);
 }
@@ -44,7 +43,7 @@ constexpr int PIECES = ROW_BYTES / PIECE_BYTES;
 constexpr int VECTOR = PIECE_BYTES / 8 / int(sizeof(real));  // that a thread reads at once
 constexpr int HALVES = VECTOR / 2;
 constexpr int BOX_BYTES = BOX * ROW_BYTES;
-constexpr int SETS = WARPS / TILE;   // sets of warps take tiles in turn
+constexpr int SETS = WARPS / TILE;         // sets of warps take tiles in turn
 constexpr int CODES = LENGTH + MOST_ROWS;  // a group's columns, and its own rows
 constexpr int CODE_BYTES = TILE * CODES * 2;
 constexpr int VALUE_BYTES = MOST_ROWS * LENGTH * int(sizeof(number)) + 16;  // of a group
@@ -70,44 +69,45 @@ static __device__ __forceinline__ int locate(int code, int part) {
     return PIECE_BYTES == 128 ? line + (part ^ row) * 16 : line + ((part / 2 ^ row / 2) * 16 + part % 2 * 8);
 }
 
-static __device__ __forceinline__ void prefetch_bulk(const void *from, int bytes) {
+static __device__ __forceinline__ void prefetch_bulk(const void* from, int bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
 // Count another warp that has read what it needed, and return how many had before.
-static __device__ __forceinline__ int leave(int &left) {
+static __device__ __forceinline__ int leave(int& left) {
     __threadfence_block();
     const int before = atomicAdd(&left, 1);
     __threadfence_block();
     return before;
 }
 
-static __device__ __forceinline__ long long address_of(const void *p) { return reinterpret_cast<long long>(p); }
+static __device__ __forceinline__ long long address_of(const void* p) { return reinterpret_cast<long long>(p); }
 
 // A group's values, and what lies before and behind them up to multiples of 16 bytes.
 struct Range {
-    const void *from;
+    const void* from;
     int bytes;
 };
 
-static __device__ __forceinline__ Range values_of(const number *data, const Place &group) {
+static __device__ __forceinline__ Range values_of(const number* data, const Place& group) {
     const int entries = group.rows * group.count;
     const long long from = address_of(data + group.at) & -16, to = (address_of(data + group.at + entries) + 15) & -16;
-    return {reinterpret_cast<const void *>(from), entries ? int(to - from) : 0};
+    return {reinterpret_cast<const void*>(from), entries ? int(to - from) : 0};
 }
 
 // places: (tiles + 1, TILE);  starts: (tiles, SLOTS) first rows of boxes, -1 where there is none;  codes: (tiles, TILE,
 // CODES);  map: V, boxes of PIECES x BOX x PIECE_BYTES;  partial: (gridDim.x, 2, R)
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    boxed(const Place *__restrict__ places, const int *__restrict__ starts, const unsigned short *__restrict__ codes,
-          const number *__restrict__ data, const real *__restrict__ v, real *__restrict__ w, double *__restrict__ partial,
-          const __grid_constant__ TensorMap map, int tiles, int width, double scale_, double shift_, double keep_) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) boxed(const Place* __restrict__ places, const int* __restrict__ starts,
+                                                               const unsigned short* __restrict__ codes, const number* __restrict__ data,
+                                                               const real* __restrict__ v, real* __restrict__ w,
+                                                               double* __restrict__ partial, const __grid_constant__ TensorMap map,
+                                                               int tiles, int width, double scale_, double shift_, double keep_) {
     extern __shared__ unsigned char unaligned[];
     __shared__ unsigned long long full[DEPTH];
     __shared__ int left[DEPTH];  // warps that have left each stage so far
-    unsigned char *const boxes = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
-    unsigned char *const stage_values = boxes + DEPTH * SLOTS * BOX_BYTES;
-    unsigned char *const stage_codes = stage_values + DEPTH * TILE * VALUE_BYTES;
+    unsigned char* const boxes = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
+    unsigned char* const stage_values = boxes + DEPTH * SLOTS * BOX_BYTES;
+    unsigned char* const stage_codes = stage_values + DEPTH * TILE * VALUE_BYTES;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int outer = lane / 4, inner = lane % 4;
     const long long stride = (long long)width * PARTS;
@@ -129,12 +129,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         List found;
         const long long held = min(tile, tiles - 1);
 #pragma unroll
-        for (int n = 0; n < LISTS; ++n)
-            found.start[n] = n * 32 + lane < SLOTS ? __ldg(starts + held * SLOTS + n * 32 + lane) : -1;
+        for (int n = 0; n < LISTS; ++n) found.start[n] = n * 32 + lane < SLOTS ? __ldg(starts + held * SLOTS + n * 32 + lane) : -1;
         found.group = places[lane < TILE ? held * TILE + lane : (long long)tiles * TILE];
         return found;
     };
-    auto issue = [&](int tile, int stage, const List &list) {
+    auto issue = [&](int tile, int stage, const List& list) {
         const Range values = values_of(data, list.group);
         int bytes = values.bytes;
 #pragma unroll
@@ -148,10 +147,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int k = 0; k < LISTS; ++k)
             if (list.start[k] >= 0)
-                load_box(shared_address(boxes) + (stage * SLOTS + k * 32 + lane) * BOX_BYTES, &map, 0, list.start[k],
-                         blockIdx.y * PIECES, full[stage]);
-        if (values.bytes)
-            copy_bulk(stage_values + (stage * TILE + lane) * VALUE_BYTES, values.from, values.bytes, full[stage]);
+                load_box(shared_address(boxes) + (stage * SLOTS + k * 32 + lane) * BOX_BYTES, &map, 0, list.start[k], blockIdx.y * PIECES,
+                         full[stage]);
+        if (values.bytes) copy_bulk(stage_values + (stage * TILE + lane) * VALUE_BYTES, values.from, values.bytes, full[stage]);
         __syncwarp();
     };
     for (int n = warp; n < DEPTH; n += WARPS) {
@@ -173,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const List list = list_of(later);
 
         // A thread holds VECTOR adjacent numbers of two rows in each piece.
-        real *target[2];
+        real* target[2];
         piece old[2][PIECES];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -181,11 +179,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             target[half] = w + row * stride + blockIdx.y * (SPAN * PARTS) + outer * VECTOR;
             if (MODE > 0)
 #pragma unroll
-                for (int p = 0; p < PIECES; ++p)
-                    old[half][p] = *reinterpret_cast<const piece *>(target[half] + p * 8 * VECTOR);
+                for (int p = 0; p < PIECES; ++p) old[half][p] = *reinterpret_cast<const piece*>(target[half] + p * 8 * VECTOR);
         }
-        const unsigned char *const staged = stage_values + (stage * TILE + slot) * VALUE_BYTES;
-        const number *values = reinterpret_cast<const number *>(staged + (address_of(data + mine.at) & 15));
+        const unsigned char* const staged = stage_values + (stage * TILE + slot) * VALUE_BYTES;
+        const number* values = reinterpret_cast<const number*>(staged + (address_of(data + mine.at) & 15));
         // Rows that a group lacks are computed as its first one, and left.
         values += outer < rows ? outer * count : 0;
 
@@ -196,12 +193,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum[n / PARTS / HALVES][n / PARTS % HALVES][n % PARTS][e] = 0;
 
-        const unsigned char *const mine_boxes = boxes + stage * SLOTS * BOX_BYTES;
-        const unsigned short *const code =
-            reinterpret_cast<const unsigned short *>(stage_codes + stage * CODE_BYTES) + slot * CODES;
-        auto fetch = [&](int from, int p) {
-            return *reinterpret_cast<const piece *>(mine_boxes + from + p * BOX * PIECE_BYTES);
-        };
+        const unsigned char* const mine_boxes = boxes + stage * SLOTS * BOX_BYTES;
+        const unsigned short* const code = reinterpret_cast<const unsigned short*>(stage_codes + stage * CODE_BYTES) + slot * CODES;
+        auto fetch = [&](int from, int p) { return *reinterpret_cast<const piece*>(mine_boxes + from + p * BOX * PIECE_BYTES); };
         barrier_wait_back(full[stage], n / DEPTH & 1);
         if (MODE > 0 && lane == 0 && blockIdx.y == 0 && next.rows > 0)
             prefetch_bulk(w + next.begin * stride, next.rows * width * int(sizeof(number)));
@@ -213,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 factor[u / 2][u % 2] = values[from + u / 2 * 8 + 2 * inner + u % 2];
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u) {
-                const unsigned both = *reinterpret_cast<const unsigned *>(code + from + u * 8 + 2 * inner);
+                const unsigned both = *reinterpret_cast<const unsigned*>(code + from + u * 8 + 2 * inner);
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
                     const int at = locate(j ? both >> 16 : both & 0xffff, outer);
@@ -247,12 +241,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         piece own[2][PIECES];
         if (MODE > 0) {
-            const unsigned both = *reinterpret_cast<const unsigned *>(code + LENGTH + 2 * inner);
+            const unsigned both = *reinterpret_cast<const unsigned*>(code + LENGTH + 2 * inner);
 #pragma unroll
             for (int half = 0; half < 2; ++half)
 #pragma unroll
-                for (int p = 0; p < PIECES; ++p)
-                    own[half][p] = fetch(locate(half ? both >> 16 : both & 0xffff, outer), p);
+                for (int p = 0; p < PIECES; ++p) own[half][p] = fetch(locate(half ? both >> 16 : both & 0xffff, outer), p);
         }
         __syncwarp();
         // Who is the last to leave a stage lets the next tile come to it.
@@ -283,13 +276,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     even[c] += mine_ * mine_, odd[c] += fresh.n[e] * mine_;
 #endif
                 }
-                *reinterpret_cast<piece *>(target[half] + p * 8 * VECTOR) = fresh;
+                *reinterpret_cast<piece*>(target[half] + p * 8 * VECTOR) = fresh;
             }
         }
     }
 #if MODE == 2
     __syncthreads();  // the boxes are read to the end: the sums take their place
-    double *const sums = reinterpret_cast<double *>(boxes);
+    double* const sums = reinterpret_cast<double*>(boxes);
     sum_quads<VECTOR / PARTS>(even, odd, sums);
     __syncthreads();
     sum_warps(sums, WARPS, partial, width);

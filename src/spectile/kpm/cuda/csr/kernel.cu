@@ -15,10 +15,10 @@
 #include "piece.cuh"
 
 // Rows first_row, ..., rows - 1 are computed; columns may lie beyond them.  partial: (gridDim.x, 2, R)
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    csr(const entry *__restrict__ pointer, const int *__restrict__ indices, const number *__restrict__ data,
-        const number *__restrict__ v, number *__restrict__ w, double *__restrict__ partial, long long first_row,
-        long long rows, int width, double scale_, double shift_, double keep_) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* __restrict__ pointer, const int* __restrict__ indices,
+                                                                  const number* __restrict__ data, const number* __restrict__ v,
+                                                                  number* __restrict__ w, double* __restrict__ partial, long long first_row,
+                                                                  long long rows, int width, double scale_, double shift_, double keep_) {
     const real scale = scale_, shift = shift_, keep = keep_;
     const int lane = threadIdx.x % LANES, part = threadIdx.x / LANES % SPLIT;
     const int sub = threadIdx.x % 32 / (LANES * SPLIT), warp = threadIdx.x / 32;
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         int index[UNROLL];
         number value[UNROLL];
     };
-    auto entries = [&](const Place &place, int k) {
+    auto entries = [&](const Place& place, int k) {
         Entries e;
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         return e;
     };
     number sum[COLUMNS];
-    auto add = [&](const Entries &e) {
+    auto add = [&](const Entries& e) {
         piece other[UNROLL][PIECES];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
@@ -100,10 +100,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int k = UNROLL; k * SPLIT < row.count; k += UNROLL) add(entries(row, k));
         // The entries of the next row but one: a thread of the row a line of 128 bytes.
         const int thread = threadIdx.x % (LANES * SPLIT);
-        if (thread * 128 < next.count * int(sizeof(number)))
-            prefetch_l2(reinterpret_cast<const char *>(data + next.at) + thread * 128);
-        if (thread * 128 < next.count * int(sizeof(int)))
-            prefetch_l2(reinterpret_cast<const char *>(indices + next.at) + thread * 128);
+        if (thread * 128 < next.count * int(sizeof(number))) prefetch_l2(reinterpret_cast<const char*>(data + next.at) + thread * 128);
+        if (thread * 128 < next.count * int(sizeof(int))) prefetch_l2(reinterpret_cast<const char*>(indices + next.at) + thread * 128);
 #pragma unroll
         for (int distance = LANES; distance < LANES * SPLIT; distance *= 2)
 #pragma unroll
@@ -120,8 +118,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 piece fresh;
 #pragma unroll
                 for (int n = 0; n < VECTOR; ++n)
-                    fresh.n[n] = advanced(sum[p * VECTOR + n], own[p].n[n], old[p].n[n], scale, shift, keep,
-                                          even[p * VECTOR + n], odd[p * VECTOR + n]);
+                    fresh.n[n] = advanced(sum[p * VECTOR + n], own[p].n[n], old[p].n[n], scale, shift, keep, even[p * VECTOR + n],
+                                          odd[p * VECTOR + n]);
                 store_once(w + line + held[p], fresh);
             }
     }

@@ -17,14 +17,15 @@
 constexpr int SLICE = 32;
 
 // Keeps a number as it is here in a register, instead of converting it anew in every turn.
-static __device__ __forceinline__ void settle(float &x) { asm volatile("" : "+f"(x)); }
-static __device__ __forceinline__ void settle(double &x) { asm volatile("" : "+d"(x)); }
+static __device__ __forceinline__ void settle(float& x) { asm volatile("" : "+f"(x)); }
+static __device__ __forceinline__ void settle(double& x) { asm volatile("" : "+d"(x)); }
 
 // Rows first_row, ..., rows - 1 are computed; columns may lie beyond them.  partial: (gridDim.x, 2, R)
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    sliced(const entry *__restrict__ start, const int *__restrict__ indices, const number *__restrict__ data,
-           const number *__restrict__ v, number *w, double *__restrict__ partial, long long first_row, long long rows,
-           int width, double scale_, double shift_, double keep_) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sliced(const entry* __restrict__ start, const int* __restrict__ indices,
+                                                                     const number* __restrict__ data, const number* __restrict__ v,
+                                                                     number* w, double* __restrict__ partial, long long first_row,
+                                                                     long long rows, int width, double scale_, double shift_,
+                                                                     double keep_) {
     real scale = scale_, shift = shift_, keep = keep_;
     settle(scale), settle(shift), settle(keep);
     const int lane = threadIdx.x % LANES, sub = threadIdx.x % 32 / LANES, warp = threadIdx.x / 32;
@@ -42,9 +43,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     if (SPAN == 1) width = 1;
     const int row_bytes = width * int(sizeof(number));
-    auto element = [&](const number *block, int row, int p) {
-        const char *const first = reinterpret_cast<const char *>(block + held[p]);
-        return reinterpret_cast<const number *>(first + (long long)row * row_bytes);
+    auto element = [&](const number* block, int row, int p) {
+        const char* const first = reinterpret_cast<const char*>(block + held[p]);
+        return reinterpret_cast<const number*>(first + (long long)row * row_bytes);
     };
 
     // What a row needs but the V that its columns name.  Beyond the last row the last one is read again.
@@ -65,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         const unsigned slice = min(place, unsigned(last - 1)) / SLICE;
         ahead_first = __ldg(start + slice), ahead_end = __ldg(start + slice + 1);
     };
-    auto load_slots = [&](Row &r) {
+    auto load_slots = [&](Row& r) {
         r.at = int(min(place, unsigned(last)));
         const unsigned row = min(r.at, last - 1);
         int slots = UNROLL;
@@ -85,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (!UNIFORM && u >= slots) r.value[u] = zero();
         }
     };
-    auto load_vectors = [&](Row &r) {
+    auto load_vectors = [&](Row& r) {
         const int row = min(r.at, last - 1);
         if (MODE > 0)
 #pragma unroll
@@ -95,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
     };
     number sum[COLUMNS];
-    auto add = [&](const int (&index)[UNROLL], const number (&value)[UNROLL], Row *next) {
+    auto add = [&](const int (&index)[UNROLL], const number(&value)[UNROLL], Row* next) {
         piece other[UNROLL][PIECES];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
@@ -107,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
             for (int c = 0; c < COLUMNS; ++c) multiply_add(sum[c], value[u], other[u][c / VECTOR].n[c % VECTOR]);
     };
-    auto turn = [&](Row &now, Row &next) {
+    auto turn = [&](Row& now, Row& next) {
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) sum[c] = zero();
         add(now.index, now.value, &next);
@@ -132,11 +133,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     for (int n = 0; n < VECTOR; ++n)
                         fresh.n[n] = advanced(sum[p * VECTOR + n], now.own[p].n[n], now.old[p].n[n], scale, shift, keep,
                                               even[p * VECTOR + n], odd[p * VECTOR + n]);
-                    number *const target = const_cast<number *>(element(w, now.at, p));
-                    if (KEEP)
-                        store(target, fresh);
-                    else
-                        store_once(target, fresh);
+                    number* const target = const_cast<number*>(element(w, now.at, p));
+                    if (KEEP) store(target, fresh);
+                    else store_once(target, fresh);
                 }
     };
 

@@ -25,14 +25,12 @@ typedef unsigned item;
 #endif
 
 // The last w with first[w] <= tile: workers without tiles have the same first as the next.
-static __device__ int worker_of(const int *first, int workers, int tile) {
+static __device__ int worker_of(const int* first, int workers, int tile) {
     int low = 0, high = workers;
     while (high - low > 1) {
         const int middle = (low + high) / 2;
-        if (first[middle] <= tile)
-            low = middle;
-        else
-            high = middle;
+        if (first[middle] <= tile) low = middle;
+        else high = middle;
     }
     return low;
 }
@@ -41,7 +39,7 @@ static __device__ int worker_of(const int *first, int workers, int tile) {
 static __device__ unsigned place_of(int page, unsigned mask) { return (unsigned(page) * 2654435761u >> 16) & mask; }
 
 // Return the page's place, and whether it is new there.
-static __device__ bool insert(int *set, unsigned mask, int page, unsigned &place) {
+static __device__ bool insert(int* set, unsigned mask, int page, unsigned& place) {
     for (place = place_of(page, mask);; place = (place + 1) & mask) {
         const int old = atomicCAS(set + place, -1, page);
         if (old == -1 || old == page) return old == -1;
@@ -49,7 +47,7 @@ static __device__ bool insert(int *set, unsigned mask, int page, unsigned &place
 }
 
 // Entries of the longest of a page's rows; lanes 0 to 3 get the bounds of their row.
-static __device__ int longest_row(const position *indptr, long long rows, int page, int lane, position &from, position &to) {
+static __device__ int longest_row(const position* indptr, long long rows, int page, int lane, position& from, position& to) {
     const long long row = (long long)page * PAGE + lane;
     from = to = 0;
     if (lane < PAGE && row < rows) from = indptr[row], to = indptr[row + 1];
@@ -57,14 +55,13 @@ static __device__ int longest_row(const position *indptr, long long rows, int pa
 }
 
 template <bool LIST>
-static __device__ void needs(const position *indptr, const int *indices, long long rows, const int *pages,
-                             const int *begin, const int *first, int workers, int tiles, int tile, int slots, int wide,
-                             int table, unsigned mask, long long *counts, const long long *start, long long *keys,
-                             int *needed, int *tile_of, int *failed) {
+static __device__ void needs(const position* indptr, const int* indices, long long rows, const int* pages, const int* begin,
+                             const int* first, int workers, int tiles, int tile, int slots, int wide, int table, unsigned mask,
+                             long long* counts, const long long* start, long long* keys, int* needed, int* tile_of, int* failed) {
     extern __shared__ int shared[];
     const int lane = threadIdx.x % 32, t = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     if (t >= tiles) return;
-    int *const set = shared + (threadIdx.x / 32) * (mask + 1);
+    int* const set = shared + (threadIdx.x / 32) * (mask + 1);
     for (unsigned n = lane; n <= mask; n += 32) set[n] = -1;
     __syncwarp();
     const int worker = worker_of(first, workers, t), n_begin = begin[worker] + (t - first[worker]) * tile;
@@ -107,30 +104,30 @@ static __device__ void needs(const position *indptr, const int *indices, long lo
 }
 
 // counts: three rows of (tiles + 1): needs, 16 bytes of codes and four values of each tile, from the second number on.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    count_needs(const position *__restrict__ indptr, const int *__restrict__ indices, long long rows,
-                const int *__restrict__ pages, const int *__restrict__ begin, const int *__restrict__ first, int workers,
-                int tiles, int tile, int slots, int wide, int table, unsigned mask, long long *__restrict__ counts,
-                int *__restrict__ failed) {
-    needs<false>(indptr, indices, rows, pages, begin, first, workers, tiles, tile, slots, wide, table, mask, counts,
-                 nullptr, nullptr, nullptr, nullptr, failed);
+extern "C" __global__ void __launch_bounds__(THREADS) count_needs(const position* __restrict__ indptr, const int* __restrict__ indices,
+                                                                  long long rows, const int* __restrict__ pages,
+                                                                  const int* __restrict__ begin, const int* __restrict__ first, int workers,
+                                                                  int tiles, int tile, int slots, int wide, int table, unsigned mask,
+                                                                  long long* __restrict__ counts, int* __restrict__ failed) {
+    needs<false>(indptr, indices, rows, pages, begin, first, workers, tiles, tile, slots, wide, table, mask, counts, nullptr, nullptr,
+                 nullptr, nullptr, failed);
 }
 
 // keys: page and number of each need, to be sorted.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    list_needs(const position *__restrict__ indptr, const int *__restrict__ indices, long long rows,
-               const int *__restrict__ pages, const int *__restrict__ begin, const int *__restrict__ first, int workers,
-               int tiles, int tile, int slots, unsigned mask, const long long *__restrict__ start,
-               long long *__restrict__ keys, int *__restrict__ needed, int *__restrict__ tile_of,
-               int *__restrict__ failed) {
-    needs<true>(indptr, indices, rows, pages, begin, first, workers, tiles, tile, slots, 1, 0, mask, nullptr, start, keys,
-                needed, tile_of, failed);
+extern "C" __global__ void __launch_bounds__(THREADS) list_needs(const position* __restrict__ indptr, const int* __restrict__ indices,
+                                                                 long long rows, const int* __restrict__ pages,
+                                                                 const int* __restrict__ begin, const int* __restrict__ first, int workers,
+                                                                 int tiles, int tile, int slots, unsigned mask,
+                                                                 const long long* __restrict__ start, long long* __restrict__ keys,
+                                                                 int* __restrict__ needed, int* __restrict__ tile_of,
+                                                                 int* __restrict__ failed) {
+    needs<true>(indptr, indices, rows, pages, begin, first, workers, tiles, tile, slots, 1, 0, mask, nullptr, start, keys, needed, tile_of,
+                failed);
 }
 
 // next_use: the worker's tile that needs the page next, its number of tiles if none does; previous: the need before, or -1.
-extern "C" __global__ void link_needs(const long long *__restrict__ keys, int count, const int *__restrict__ tile_of,
-                                      const int *__restrict__ first, int workers, int *__restrict__ next_use,
-                                      int *__restrict__ previous) {
+extern "C" __global__ void link_needs(const long long* __restrict__ keys, int count, const int* __restrict__ tile_of,
+                                      const int* __restrict__ first, int workers, int* __restrict__ next_use, int* __restrict__ previous) {
     const int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= count) return;
     const long long key = keys[n], after = n + 1 < count ? keys[n + 1] : -1, before = n > 0 ? keys[n - 1] : -1;
@@ -144,10 +141,9 @@ extern "C" __global__ void link_needs(const long long *__restrict__ keys, int co
 
 // Lanes hold HELD slots each.
 template <int HELD>
-static __device__ __forceinline__ void assign(const long long *start, const int *needed, const int *next_use,
-                                              const int *previous, const int *first, int slots, int depth, int last_page,
-                                              int *slot_of_need, int2 *loads, long long *counts, int4 *table,
-                                              int *failed) {
+static __device__ __forceinline__ void assign(const long long* start, const int* needed, const int* next_use, const int* previous,
+                                              const int* first, int slots, int depth, int last_page, int* slot_of_need, int2* loads,
+                                              long long* counts, int4* table, int* failed) {
     extern __shared__ int shared[];
     int *const page_in = shared, *const next_of = page_in + slots, *const last_of = next_of + slots;
     // A tile's needs that are in no slot: their numbers, pages, and next uses.
@@ -227,30 +223,25 @@ static __device__ __forceinline__ void assign(const long long *start, const int 
 // A warp for each worker.  loads: {page, slot} of each copy, a worker's from its first need on; counts: copies of each
 // tile from the second number on; table: the tiles as kernel.cu reads them, of which this sets the last column.  A
 // worker's tiles times the slots, of which there are 512 at most, are a number of 31 bits.
-extern "C" __global__ void __launch_bounds__(32)
-    assign_slots(const long long *__restrict__ start, const int *__restrict__ needed, const int *__restrict__ next_use,
-                 const int *__restrict__ previous, const int *__restrict__ first, int slots, int depth, int last_page,
-                 int *slot_of_need, int2 *__restrict__ loads, long long *__restrict__ counts, int4 *__restrict__ table,
-                 int *__restrict__ failed) {
+extern "C" __global__ void __launch_bounds__(32) assign_slots(const long long* __restrict__ start, const int* __restrict__ needed,
+                                                              const int* __restrict__ next_use, const int* __restrict__ previous,
+                                                              const int* __restrict__ first, int slots, int depth, int last_page,
+                                                              int* slot_of_need, int2* __restrict__ loads, long long* __restrict__ counts,
+                                                              int4* __restrict__ table, int* __restrict__ failed) {
     if (slots <= 128)
-        assign<4>(start, needed, next_use, previous, first, slots, depth, last_page, slot_of_need, loads, counts, table,
-                  failed);
-    else
-        assign<16>(start, needed, next_use, previous, first, slots, depth, last_page, slot_of_need, loads, counts, table,
-                   failed);
+        assign<4>(start, needed, next_use, previous, first, slots, depth, last_page, slot_of_need, loads, counts, table, failed);
+    else assign<16>(start, needed, next_use, previous, first, slots, depth, last_page, slot_of_need, loads, counts, table, failed);
 }
 
 // loads: those of all tiles one after the other, from `copies`, which assign_slots wrote.  kinds: null where values are
 // stored one by one.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    write_tiles(const position *__restrict__ indptr, const int *__restrict__ indices, const item *__restrict__ data,
-                const unsigned short *__restrict__ kinds, long long rows, const int *__restrict__ pages,
-                const int *__restrict__ begin, const int *__restrict__ first, int workers, int tiles, int tile, int groups,
-                unsigned mask, const long long *__restrict__ start, const int *__restrict__ needed,
-                const int *__restrict__ slot_of_need, const long long *__restrict__ load_start,
-                const long long *__restrict__ code_start, const long long *__restrict__ value_start,
-                const int2 *__restrict__ copies, int4 *__restrict__ table, int2 *__restrict__ loads,
-                uint4 *__restrict__ codes, item *__restrict__ values) {
+extern "C" __global__ void __launch_bounds__(THREADS) write_tiles(
+    const position* __restrict__ indptr, const int* __restrict__ indices, const item* __restrict__ data,
+    const unsigned short* __restrict__ kinds, long long rows, const int* __restrict__ pages, const int* __restrict__ begin,
+    const int* __restrict__ first, int workers, int tiles, int tile, int groups, unsigned mask, const long long* __restrict__ start,
+    const int* __restrict__ needed, const int* __restrict__ slot_of_need, const long long* __restrict__ load_start,
+    const long long* __restrict__ code_start, const long long* __restrict__ value_start, const int2* __restrict__ copies,
+    int4* __restrict__ table, int2* __restrict__ loads, uint4* __restrict__ codes, item* __restrict__ values) {
     extern __shared__ int shared[];
     const int lane = threadIdx.x % 32, t = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     if (t >= tiles) return;
@@ -280,9 +271,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     const int n_begin = begin[worker] + (t - first[worker]) * tile, n_end = begin[worker + 1];
     const int wide = kinds ? 2 : 1;
-    uint4 *const head = codes + code_start[t];
-    unsigned short *const words = reinterpret_cast<unsigned short *>(head);
-    item *const target = values + PAGE * value_start[t];
+    uint4* const head = codes + code_start[t];
+    unsigned short* const words = reinterpret_cast<unsigned short*>(head);
+    item* const target = values + PAGE * value_start[t];
     int at = 8 * tile, value = 0;  // words of codes, and four values
     for (int n = 0; n < tile; ++n) {
         if (n_begin + n >= n_end) {
@@ -295,8 +286,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (lane == 0) {
             const int later = n_begin + groups * tile + n;
             const unsigned next = later < n_end ? unsigned(pages[later]) : ALL;
-            head[n] = make_uint4(unsigned(page), unsigned(own) | unsigned(length) << 16,
-                                 unsigned(at / 4) | unsigned(value) << 16, next);
+            head[n] = make_uint4(unsigned(page), unsigned(own) | unsigned(length) << 16, unsigned(at / 4) | unsigned(value) << 16, next);
         }
         const int places = (length + 3) / 4 * 16;
         for (int base = 0; base < places; base += 32) {
@@ -307,10 +297,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             int code = own + r;
             if (stored) code = code_of(indices[entry] / PAGE) + indices[entry] % PAGE;
             words[at + wide * q] = (unsigned short)code;
-            if (kinds)
-                words[at + wide * q + 1] = stored ? kinds[entry] : 0;
-            else if (k < length)
-                target[PAGE * (value + k) + r] = stored ? data[entry] : item{};
+            if (kinds) words[at + wide * q + 1] = stored ? kinds[entry] : 0;
+            else if (k < length) target[PAGE * (value + k) + r] = stored ? data[entry] : item{};
         }
         at += places * wide;
         if (!kinds) value += length;

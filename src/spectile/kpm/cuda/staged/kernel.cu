@@ -41,12 +41,12 @@ struct wide {  // a number of the arithmetic
 #endif
 };
 
-static __device__ __forceinline__ void fetch(const unsigned char *mine, unsigned code, piece *line) {
+static __device__ __forceinline__ void fetch(const unsigned char* mine, unsigned code, piece* line) {
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p) line[p] = *reinterpret_cast<const piece *>(mine + code * ROW_BYTES + p * 128);
+    for (int p = 0; p < PIECES; ++p) line[p] = *reinterpret_cast<const piece*>(mine + code * ROW_BYTES + p * 128);
 }
 
-static __device__ __forceinline__ void add(wide *sum, number value, const piece *line) {
+static __device__ __forceinline__ void add(wide* sum, number value, const piece* line) {
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
         const number other = line[c / VECTOR].n[c % VECTOR];
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void add(wide *sum, number value, const piece 
 // UNTIL entries of a row, of the four whose codes are given.
 #if DICTIONARY
 template <int UNTIL>
-static __device__ __forceinline__ void batch(uint4 codes, const number *table, const unsigned char *mine, wide *sum) {
+static __device__ __forceinline__ void batch(uint4 codes, const number* table, const unsigned char* mine, wide* sum) {
     const unsigned word[4] = {codes.x, codes.y, codes.z, codes.w};
     piece line[UNTIL][PIECES];
     number value[UNTIL];
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void batch(uint4 codes, const number *table, c
     for (int u = 0; u < UNTIL; ++u) fetch(mine, word[u] & 0xffff, line[u]), value[u] = table[word[u] >> 16];
 #else
 template <int UNTIL>
-static __device__ __forceinline__ void batch(uint2 codes, const number *values, const unsigned char *mine, wide *sum) {
+static __device__ __forceinline__ void batch(uint2 codes, const number* values, const unsigned char* mine, wide* sum) {
     const unsigned word[4] = {codes.x & 0xffff, codes.x >> 16, codes.y & 0xffff, codes.y >> 16};
     piece line[UNTIL][PIECES];
     number value[UNTIL];
@@ -99,15 +99,16 @@ static __device__ __forceinline__ int4 shuffle(int4 a, int lane) {
 // first: first tile of each worker;  loads: {page, slot};  partial: (workers, 2, R).  Block (worker, chunk of columns).
 // Rows of a chunk are row_stride numbers apart, chunks chunk_stride: (R, SPAN) where block vectors are row-major, (SPAN,
 // rows SPAN) where chunks follow one another, so that a page is one copy.
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    staged(const int4 *__restrict__ tiles, const int *__restrict__ first, const int2 *__restrict__ loads,
-           const uint4 *__restrict__ codes, const number *__restrict__ values, const number *__restrict__ table,
-           const number *__restrict__ v, number *__restrict__ w, double *__restrict__ partial, long long rows, int width,
-           int row_stride, long long chunk_stride, double scale_, double shift_, double keep_) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __restrict__ tiles, const int* __restrict__ first,
+                                                                const int2* __restrict__ loads, const uint4* __restrict__ codes,
+                                                                const number* __restrict__ values, const number* __restrict__ table,
+                                                                const number* __restrict__ v, number* __restrict__ w,
+                                                                double* __restrict__ partial, long long rows, int width, int row_stride,
+                                                                long long chunk_stride, double scale_, double shift_, double keep_) {
     extern __shared__ __align__(128) unsigned char memory[];
-    unsigned char *const slots = memory;
-    unsigned char *const stages = slots + SLOTS * PAGE * ROW_BYTES;
-    number *const dictionary = reinterpret_cast<number *>(stages + DEPTH * STAGE_BYTES);
+    unsigned char* const slots = memory;
+    unsigned char* const stages = slots + SLOTS * PAGE * ROW_BYTES;
+    number* const dictionary = reinterpret_cast<number*>(stages + DEPTH * STAGE_BYTES);
     __shared__ unsigned long long full[DEPTH], empty[DEPTH];
     const int warp = threadIdx.x / 32, thread = threadIdx.x % 32;
     const int begin = blockIdx.y * SPAN;
@@ -150,8 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 const int total = (to.x - from.x) * PAGE * bytes - missing + code_bytes + value_bytes;
                 barrier_expect(full[stage], total);
                 copy_bulk(stages + stage * STAGE_BYTES, codes + from.y, code_bytes, full[stage]);
-                if (value_bytes)
-                    copy_bulk(stages + stage * STAGE_BYTES + CODE_BYTES, values + 4ll * from.z, value_bytes, full[stage]);
+                if (value_bytes) copy_bulk(stages + stage * STAGE_BYTES + CODE_BYTES, values + 4ll * from.z, value_bytes, full[stage]);
             }
             __syncwarp();
             for (int at = from.x; at < to.x; at += 32) {
@@ -162,10 +162,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 if (at + thread >= to.x || thread % PRODUCERS != producer) continue;
                 const int page = item < 32 ? page_1 : page_2, slot = item < 32 ? slot_1 : slot_2;
                 const int present = page == last ? rows_of_last : PAGE;
-                const number *const source = v + (long long)page * PAGE * row_stride;
-                unsigned char *const target = slots + slot * PAGE * ROW_BYTES;
-                if (whole)
-                    copy_bulk(target, source, present * bytes, full[stage]);
+                const number* const source = v + (long long)page * PAGE * row_stride;
+                unsigned char* const target = slots + slot * PAGE * ROW_BYTES;
+                if (whole) copy_bulk(target, source, present * bytes, full[stage]);
                 else
                     for (int r = 0; r < present; ++r)
                         copy_bulk(target + r * ROW_BYTES, source + (long long)r * row_stride, bytes, full[stage]);
@@ -175,10 +174,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     } else {
         const work scale = scale_, shift = shift_, keep = keep_;
         const int lane = thread % LANES, row = thread / LANES;
-        const unsigned char *const mine = slots + lane * 16;
+        const unsigned char* const mine = slots + lane * 16;
         for (int n = 0; n < count; ++n) {
             const int stage = n % DEPTH;
-            const unsigned char *const code_stage = stages + stage * STAGE_BYTES;
+            const unsigned char* const code_stage = stages + stage * STAGE_BYTES;
             // Every warp waits for every tile in turn, since copies overtake one another and a tile needs pages of those
             // before it; and no barrier may be two phases ahead of a warp, which sees its parity only.
             barrier_wait_back(full[stage], n / DEPTH & 1);
@@ -187,10 +186,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 if (thread == 0) barrier_arrive(empty[stage]);
                 continue;
             }
-            const Header header = reinterpret_cast<const Header *>(code_stage)[warp % TILE];
+            const Header header = reinterpret_cast<const Header*>(code_stage)[warp % TILE];
             const long long number_of_row = (long long)header.page * PAGE + row;
             const bool live = header.page >= 0 && number_of_row < rows;
-            number *const target = w + number_of_row * row_stride + lane * VECTOR;
+            number* const target = w + number_of_row * row_stride + lane * VECTOR;
             bool exists[PIECES];
             piece old[PIECES];
 #pragma unroll
@@ -198,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 exists[p] = live && (EXACT || begin + (p * LANES + lane) * VECTOR < width);
 #if MODE > 0
                 if (exists[p]) {
-                    const uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(target + p * LANES * VECTOR));
+                    const uint4 bits = __ldcs(reinterpret_cast<const uint4*>(target + p * LANES * VECTOR));
                     memcpy(&old[p], &bits, 16);
                 }
 #endif
@@ -207,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             // W of the warp's next page comes into the L2 cache meanwhile.
             const long long next_row = (long long)header.next * PAGE + row;
             if (header.next >= 0 && lane < PIECES && next_row < rows)
-                prefetch_l2(reinterpret_cast<const char *>(w + next_row * row_stride) + lane * 128);
+                prefetch_l2(reinterpret_cast<const char*>(w + next_row * row_stride) + lane * 128);
 #endif
             wide sum[COLUMNS];
 #pragma unroll
@@ -219,19 +218,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
 
 #if DICTIONARY
-            const uint4 *code = reinterpret_cast<const uint4 *>(code_stage + header.codes * 8) + row;
-            const number *const value = dictionary;
+            const uint4* code = reinterpret_cast<const uint4*>(code_stage + header.codes * 8) + row;
+            const number* const value = dictionary;
 #else
-            const uint2 *code = reinterpret_cast<const uint2 *>(code_stage + header.codes * 8) + row;
-            const number *value = reinterpret_cast<const number *>(code_stage + CODE_BYTES) + header.values * 4 + row;
+            const uint2* code = reinterpret_cast<const uint2*>(code_stage + header.codes * 8) + row;
+            const number* value = reinterpret_cast<const number*>(code_stage + CODE_BYTES) + header.values * 4 + row;
 #endif
             for (int k = 0; k < header.length; k += 4, code += PAGE) {
                 const auto four = *code;
                 switch (header.length - k) {
-                    case 1: batch<1>(four, value, mine, sum); break;
-                    case 2: batch<2>(four, value, mine, sum); break;
-                    case 3: batch<3>(four, value, mine, sum); break;
-                    default: batch<4>(four, value, mine, sum);
+                    case 1:
+                        batch<1>(four, value, mine, sum);
+                        break;
+                    case 2:
+                        batch<2>(four, value, mine, sum);
+                        break;
+                    case 3:
+                        batch<3>(four, value, mine, sum);
+                        break;
+                    default:
+                        batch<4>(four, value, mine, sum);
                 }
 #if !DICTIONARY
                 value += 4 * PAGE;
@@ -270,13 +276,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
                 uint4 bits;
                 memcpy(&bits, &fresh, 16);
-                __stcs(reinterpret_cast<uint4 *>(target + p * LANES * VECTOR), bits);
+                __stcs(reinterpret_cast<uint4*>(target + p * LANES * VECTOR), bits);
             }
         }
     }
 #if MODE == 2
     __syncthreads();  // the slots are read to the end: the sums take their item
-    double *const sums = reinterpret_cast<double *>(memory);
+    double* const sums = reinterpret_cast<double*>(memory);
     sum_rows(even, odd);
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {

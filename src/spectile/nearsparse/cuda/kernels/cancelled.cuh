@@ -3,7 +3,7 @@
 
 // Whether the kernel before, which is waited for, found that the dense product is to be taken instead.
 __device__ __forceinline__ bool is_cancelled(const unsigned* cancelled) {
-  if (!cancelled) return false;
-  wait_for_previous();
-  return __ldcg(cancelled) != 0;
+    if (!cancelled) return false;
+    wait_for_previous();
+    return __ldcg(cancelled) != 0;
 }

@@ -9,22 +9,22 @@ using Output = Accumulator;
 #endif
 
 struct Product {
-  const Element* a;
-  const Element* b;
-  const Output* c;
-  Output* out;
-  const Norm* norms_a;         // [row block][k block]
-  const Norm* norms_b;         // [column block][k block]
-  const double* tau_device;    // one threshold a batch item, or null: use tau
-  double tau, alpha, beta;
-  long long lda, ldb, ldc, ldo;
-  long long stride_a, stride_b, stride_c, stride_o, stride_norms_a, stride_norms_b;
-  int m, n, k;
-  int norm_k;                  // k blocks in the norm maps
-  int log2_block;
-  int tiles_m, tiles_n;
-  unsigned* bins;              // tiles in each bin of falling work, and blocks that ended, or null: as numbered
-  const uint2* places;         // number and steps of the tiles in each bin, with space for all
-  const unsigned* lists;       // a list for each tile, with space for all steps of k, or null: each block makes its own
-  const unsigned* cancelled;   // not zero where the dense product is taken instead, or null
+    const Element* a;
+    const Element* b;
+    const Output* c;
+    Output* out;
+    const Norm* norms_a;       // [row block][k block]
+    const Norm* norms_b;       // [column block][k block]
+    const double* tau_device;  // one threshold a batch item, or null: use tau
+    double tau, alpha, beta;
+    long long lda, ldb, ldc, ldo;
+    long long stride_a, stride_b, stride_c, stride_o, stride_norms_a, stride_norms_b;
+    int m, n, k;
+    int norm_k;  // k blocks in the norm maps
+    int log2_block;
+    int tiles_m, tiles_n;
+    unsigned* bins;             // tiles in each bin of falling work, and blocks that ended, or null: as numbered
+    const uint2* places;        // number and steps of the tiles in each bin, with space for all
+    const unsigned* lists;      // a list for each tile, with space for all steps of k, or null: each block makes its own
+    const unsigned* cancelled;  // not zero where the dense product is taken instead, or null
 };

@@ -17,16 +17,16 @@
 #include "tiles.cuh"
 
 constexpr int kTileM = TILE_M, kTileN = TILE_N;
-constexpr int kBlocksM = BLOCKS_M, kBlocksN = BLOCKS_N;    // 32 x 32 blocks of a warp
+constexpr int kBlocksM = BLOCKS_M, kBlocksN = BLOCKS_N;  // 32 x 32 blocks of a warp
 constexpr int kWarpsM = kTileM / (32 * kBlocksM), kWarpsN = kTileN / (32 * kBlocksN);
 constexpr int kThreads = 32 * kWarpsM * kWarpsN;
 constexpr int kTileBlocksM = kTileM / 32, kTileBlocksN = kTileN / 32;
-constexpr int kStep = 32;                                  // k covered by one entry of the list
-constexpr int kStageK = STAGE_K;                           // k of one pipeline stage
-constexpr int kParts = kStep / kStageK;                    // stages of an entry
+constexpr int kStep = 32;                // k covered by one entry of the list
+constexpr int kStageK = STAGE_K;         // k of one pipeline stage
+constexpr int kParts = kStep / kStageK;  // stages of an entry
 constexpr int kStages = STAGES;
-constexpr int kListSteps = LIST_STEPS;                     // k steps listed at a time
-#ifdef LIST_ALL_STEPS   // the study's: the list holds every step, and those that no block needs are passed over
+constexpr int kListSteps = LIST_STEPS;  // k steps listed at a time
+#ifdef LIST_ALL_STEPS                   // the study's: the list holds every step, and those that no block needs are passed over
 constexpr bool kCompact = false;
 #else
 constexpr bool kCompact = true;
@@ -38,134 +38,130 @@ constexpr int kVector = 16 / sizeof(Element);
 
 // Copy a ROWS x COLUMNS block to shared memory, zero outside of the matrix; `whole` says that all of it is inside.
 template <int kRows, int kColumns, int kPitch>
-__device__ __forceinline__ void load_block(Element* target, const Element* source, long long leading, int rows,
-                                           int columns, bool whole) {
-  constexpr int kChunks = kColumns / kVector, kPass = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && kRows % kPass == 0, "every thread copies one column of chunks");
-  const int first = threadIdx.x / kChunks, column = threadIdx.x % kChunks * kVector;
-  const Element* from = source + first * leading + column;
-  Element* to = target + first * kPitch + column;
+__device__ __forceinline__ void load_block(Element* target, const Element* source, long long leading, int rows, int columns, bool whole) {
+    constexpr int kChunks = kColumns / kVector, kPass = kThreads / kChunks;
+    static_assert(kThreads % kChunks == 0 && kRows % kPass == 0, "every thread copies one column of chunks");
+    const int first = threadIdx.x / kChunks, column = threadIdx.x % kChunks * kVector;
+    const Element* from = source + first * leading + column;
+    Element* to = target + first * kPitch + column;
 #if ALIGNED
-  if (whole) {
-    const long long step = kPass * leading;
+    if (whole) {
+        const long long step = kPass * leading;
 #pragma unroll
-    for (int row = 0; row < kRows; row += kPass, from += step)
-      copy_async(shared_address(to) + row * kPitch * static_cast<int>(sizeof(Element)), from, 16);
-    return;
-  }
+        for (int row = 0; row < kRows; row += kPass, from += step)
+            copy_async(shared_address(to) + row * kPitch * static_cast<int>(sizeof(Element)), from, 16);
+        return;
+    }
 #endif
 #pragma unroll
-  for (int row = 0; row < kRows; row += kPass, from += kPass * leading, to += kPass * kPitch) {
-    const int inside = first + row < rows ? max(0, min(kVector, columns - column)) : 0;
+    for (int row = 0; row < kRows; row += kPass, from += kPass * leading, to += kPass * kPitch) {
+        const int inside = first + row < rows ? max(0, min(kVector, columns - column)) : 0;
 #if ALIGNED
-    copy_async(shared_address(to), inside ? from : source, inside * static_cast<int>(sizeof(Element)));
+        copy_async(shared_address(to), inside ? from : source, inside * static_cast<int>(sizeof(Element)));
 #else
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) to[e] = e < inside ? from[e] : Element(0.0f);
+        for (int e = 0; e < kVector; ++e) to[e] = e < inside ? from[e] : Element(0.0f);
 #endif
-  }
+    }
 }
 
 // One bit for each 32 x 32 block of the tile (row block * kTileBlocksN + column block): is its product with this k step
 // valid?
-__device__ __forceinline__ unsigned valid_bits(const Product& p, const Norm* norms_a, const Norm* norms_b, Norm tau,
-                                               int row0, int column0, int step) {
-  unsigned bits = 0;
-  const int log2_block = p.log2_block;
-  if (log2_block >= 5) {
-    const int k = (step * kStep) >> log2_block;
-    Norm norm_a[kTileBlocksM], norm_b[kTileBlocksN];
-    // No load waits for a test: outside of the matrix the last norm is read and then replaced by -1.
+__device__ __forceinline__ unsigned valid_bits(const Product& p, const Norm* norms_a, const Norm* norms_b, Norm tau, int row0, int column0,
+                                               int step) {
+    unsigned bits = 0;
+    const int log2_block = p.log2_block;
+    if (log2_block >= 5) {
+        const int k = (step * kStep) >> log2_block;
+        Norm norm_a[kTileBlocksM], norm_b[kTileBlocksN];
+        // No load waits for a test: outside of the matrix the last norm is read and then replaced by -1.
 #pragma unroll
-    for (int i = 0; i < kTileBlocksM; ++i)
-      norm_a[i] = __ldg(norms_a + static_cast<long long>(min(row0 + 32 * i, p.m - 1) >> log2_block) * p.norm_k + k);
+        for (int i = 0; i < kTileBlocksM; ++i)
+            norm_a[i] = __ldg(norms_a + static_cast<long long>(min(row0 + 32 * i, p.m - 1) >> log2_block) * p.norm_k + k);
 #pragma unroll
-    for (int j = 0; j < kTileBlocksN; ++j)
-      norm_b[j] = __ldg(norms_b + static_cast<long long>(min(column0 + 32 * j, p.n - 1) >> log2_block) * p.norm_k + k);
+        for (int j = 0; j < kTileBlocksN; ++j)
+            norm_b[j] = __ldg(norms_b + static_cast<long long>(min(column0 + 32 * j, p.n - 1) >> log2_block) * p.norm_k + k);
 #pragma unroll
-    for (int i = 0; i < kTileBlocksM; ++i)
-      if (row0 + 32 * i >= p.m) norm_a[i] = Norm(-1);
+        for (int i = 0; i < kTileBlocksM; ++i)
+            if (row0 + 32 * i >= p.m) norm_a[i] = Norm(-1);
 #pragma unroll
-    for (int j = 0; j < kTileBlocksN; ++j)
-      if (column0 + 32 * j >= p.n) norm_b[j] = Norm(-1);
+        for (int j = 0; j < kTileBlocksN; ++j)
+            if (column0 + 32 * j >= p.n) norm_b[j] = Norm(-1);
 #pragma unroll
-    for (int i = 0; i < kTileBlocksM; ++i)
+        for (int i = 0; i < kTileBlocksM; ++i)
 #pragma unroll
-      for (int j = 0; j < kTileBlocksN; ++j)
-        // Not below tau, so that a NaN is multiplied; a block outside of the matrix never is.
-        if (!(norm_a[i] * norm_b[j] < tau) && !(norm_a[i] < 0) && !(norm_b[j] < 0)) bits |= 1u << (kTileBlocksN * i + j);
-  } else {
-    const int block = 1 << log2_block;
-    for (int k = step * kStep; k < min((step + 1) * kStep, p.k); k += block)
-      for (int row = row0; row < min(row0 + kTileM, p.m); row += block) {
-        const Norm norm_a = norms_a[static_cast<long long>(row >> log2_block) * p.norm_k + (k >> log2_block)];
-        for (int column = column0; column < min(column0 + kTileN, p.n); column += block) {
-          const Norm norm_b = norms_b[static_cast<long long>(column >> log2_block) * p.norm_k + (k >> log2_block)];
-          if (!(norm_a * norm_b < tau)) bits |= 1u << (kTileBlocksN * ((row - row0) / 32) + (column - column0) / 32);
-        }
-      }
-  }
-  return bits;
+            for (int j = 0; j < kTileBlocksN; ++j)
+                // Not below tau, so that a NaN is multiplied; a block outside of the matrix never is.
+                if (!(norm_a[i] * norm_b[j] < tau) && !(norm_a[i] < 0) && !(norm_b[j] < 0)) bits |= 1u << (kTileBlocksN * i + j);
+    } else {
+        const int block = 1 << log2_block;
+        for (int k = step * kStep; k < min((step + 1) * kStep, p.k); k += block)
+            for (int row = row0; row < min(row0 + kTileM, p.m); row += block) {
+                const Norm norm_a = norms_a[static_cast<long long>(row >> log2_block) * p.norm_k + (k >> log2_block)];
+                for (int column = column0; column < min(column0 + kTileN, p.n); column += block) {
+                    const Norm norm_b = norms_b[static_cast<long long>(column >> log2_block) * p.norm_k + (k >> log2_block)];
+                    if (!(norm_a * norm_b < tau)) bits |= 1u << (kTileBlocksN * ((row - row0) / 32) + (column - column0) / 32);
+                }
+            }
+    }
+    return bits;
 }
 
 // Compact the valid steps of [first, first + kListSteps) into entries (step << 16 | bits); return their number.
-__device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a, const Norm* norms_b, Norm tau, int row0,
-                                          int column0, int first, int steps, unsigned* list, unsigned short* bits,
-                                          int* warp_totals) {
-  constexpr int kEach = kListSteps / kThreads;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+__device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a, const Norm* norms_b, Norm tau, int row0, int column0,
+                                          int first, int steps, unsigned* list, unsigned short* bits, int* warp_totals) {
+    constexpr int kEach = kListSteps / kThreads;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 2
-  for (int i = 0; i < kEach; ++i) {
-    const int step = first + threadIdx.x + i * kThreads;
-    const unsigned found = first + i * kThreads < steps
-                               ? valid_bits(p, norms_a, norms_b, tau, row0, column0, min(step, steps - 1))
-                               : 0;
-    bits[threadIdx.x + i * kThreads] = step < steps ? found : 0;
-  }
-  __syncthreads();
-  const unsigned short* mine = bits + threadIdx.x * kEach;
-  bool listed[kEach];
-  int count = 0;
+    for (int i = 0; i < kEach; ++i) {
+        const int step = first + threadIdx.x + i * kThreads;
+        const unsigned found = first + i * kThreads < steps ? valid_bits(p, norms_a, norms_b, tau, row0, column0, min(step, steps - 1)) : 0;
+        bits[threadIdx.x + i * kThreads] = step < steps ? found : 0;
+    }
+    __syncthreads();
+    const unsigned short* mine = bits + threadIdx.x * kEach;
+    bool listed[kEach];
+    int count = 0;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    listed[i] = kCompact ? mine[i] != 0 : first + static_cast<int>(threadIdx.x) * kEach + i < steps;
-    count += listed[i];
-  }
-  int before = count;
+    for (int i = 0; i < kEach; ++i) {
+        listed[i] = kCompact ? mine[i] != 0 : first + static_cast<int>(threadIdx.x) * kEach + i < steps;
+        count += listed[i];
+    }
+    int before = count;
 #pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int other = __shfl_up_sync(~0u, before, offset);
-    if (lane >= offset) before += other;
-  }
-  if (lane == 31) warp_totals[warp] = before;
-  __syncthreads();
-  int total = 0, position = before - count;
+    for (int offset = 1; offset < 32; offset *= 2) {
+        const int other = __shfl_up_sync(~0u, before, offset);
+        if (lane >= offset) before += other;
+    }
+    if (lane == 31) warp_totals[warp] = before;
+    __syncthreads();
+    int total = 0, position = before - count;
 #pragma unroll
-  for (int w = 0; w < kThreads / 32; ++w) {
-    if (w < warp) position += warp_totals[w];
-    total += warp_totals[w];
-  }
+    for (int w = 0; w < kThreads / 32; ++w) {
+        if (w < warp) position += warp_totals[w];
+        total += warp_totals[w];
+    }
 #pragma unroll
-  for (int i = 0; i < kEach; ++i)
-    if (listed[i]) list[position++] = static_cast<unsigned>(first + threadIdx.x * kEach + i) << 16 | mine[i];
-  __syncthreads();
-  return total;
+    for (int i = 0; i < kEach; ++i)
+        if (listed[i]) list[position++] = static_cast<unsigned>(first + threadIdx.x * kEach + i) << 16 | mine[i];
+    __syncthreads();
+    return total;
 }
 
 // Block r takes the r-th tile by falling work: its number and its k steps.  Each warp finds it for itself.
 __device__ __forceinline__ uint2 find_place(const Product& p) {
-  const int lane = threadIdx.x % 32;
-  const uint2 pair = __ldcg(reinterpret_cast<const uint2*>(p.bins) + lane);
-  unsigned end = pair.x + pair.y;
+    const int lane = threadIdx.x % 32;
+    const uint2 pair = __ldcg(reinterpret_cast<const uint2*>(p.bins) + lane);
+    unsigned end = pair.x + pair.y;
 #pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const unsigned other = __shfl_up_sync(~0u, end, offset);
-    if (lane >= offset) end += other;
-  }
-  const int owner = __ffs(__ballot_sync(~0u, blockIdx.x < end)) - 1;
-  unsigned place = blockIdx.x - (end - pair.x - pair.y), bin = 2 * lane;
-  if (place >= pair.x) place -= pair.x, ++bin;
-  return __ldcg(p.places + __shfl_sync(~0u, bin * gridDim.x + place, owner));
+    for (int offset = 1; offset < 32; offset *= 2) {
+        const unsigned other = __shfl_up_sync(~0u, end, offset);
+        if (lane >= offset) end += other;
+    }
+    const int owner = __ffs(__ballot_sync(~0u, blockIdx.x < end)) - 1;
+    unsigned place = blockIdx.x - (end - pair.x - pair.y), bin = 2 * lane;
+    if (place >= pair.x) place -= pair.x, ++bin;
+    return __ldcg(p.places + __shfl_sync(~0u, bin * gridDim.x + place, owner));
 }
 
 #include "fragments.cuh"
@@ -173,156 +169,152 @@ __device__ __forceinline__ uint2 find_place(const Product& p) {
 // Multiply the blocks of the warp whose bits are set, all at once where it is all of them.
 template <int kBlock = 0, typename Sum>
 __device__ __forceinline__ void multiply_valid(unsigned bits, const Element* a, const Element* b, Sum& sum) {
-  constexpr int kAll = kBlocksM * kBlocksN;
-  if constexpr (kBlock == 0) {
-    if (bits == (1u << kAll) - 1) {
-      multiply<0, kBlocksM, 0, kBlocksN>(a, b, sum);
-      return;
+    constexpr int kAll = kBlocksM * kBlocksN;
+    if constexpr (kBlock == 0) {
+        if (bits == (1u << kAll) - 1) {
+            multiply<0, kBlocksM, 0, kBlocksN>(a, b, sum);
+            return;
+        }
     }
-  }
-  if constexpr (kAll > 1) {
-    constexpr int i = kBlock / kBlocksN, j = kBlock % kBlocksN;
-    if (bits >> kBlock & 1) multiply<i, i + 1, j, j + 1>(a, b, sum);
-    if constexpr (kBlock + 1 < kAll) multiply_valid<kBlock + 1>(bits, a, b, sum);
-  }
+    if constexpr (kAll > 1) {
+        constexpr int i = kBlock / kBlocksN, j = kBlock % kBlocksN;
+        if (bits >> kBlock & 1) multiply<i, i + 1, j, j + 1>(a, b, sum);
+        if constexpr (kBlock + 1 < kAll) multiply_valid<kBlock + 1>(bits, a, b, sum);
+    }
 }
 
-__device__ __forceinline__ void store(const Product& p, const Output* c, Output* out, int row, int column,
-                                      Accumulator value) {
-  if (row >= p.m || column >= p.n) return;
-  value *= static_cast<Accumulator>(p.alpha);
-  if (p.beta != 0) value += static_cast<Accumulator>(p.beta) * static_cast<Accumulator>(c[row * p.ldc + column]);
-  out[row * p.ldo + column] = static_cast<Output>(value);
+__device__ __forceinline__ void store(const Product& p, const Output* c, Output* out, int row, int column, Accumulator value) {
+    if (row >= p.m || column >= p.n) return;
+    value *= static_cast<Accumulator>(p.alpha);
+    if (p.beta != 0) value += static_cast<Accumulator>(p.beta) * static_cast<Accumulator>(c[row * p.ldc + column]);
+    out[row * p.ldo + column] = static_cast<Output>(value);
 }
 
 // Store W neighbouring values, as one vector where the row pitch allows it.
 template <int W>
 __device__ __forceinline__ void store_vector(const Product& p, const Output* c, Output* out, int row, int column,
                                              const Accumulator* values) {
-  if (ALIGNED && p.beta == 0 && row < p.m && column + W <= p.n) {
-    struct alignas(sizeof(Output) * W) Vector {
-      Output value[W];
-    } vector;
+    if (ALIGNED && p.beta == 0 && row < p.m && column + W <= p.n) {
+        struct alignas(sizeof(Output) * W) Vector {
+            Output value[W];
+        } vector;
 #pragma unroll
-    for (int e = 0; e < W; ++e)
-      vector.value[e] = static_cast<Output>(values[e] * static_cast<Accumulator>(p.alpha));
-    Output* to = out + row * p.ldo + column;
-    // C leaves the L2 before A and B, which are read again; for large tiles this is slower.
-    if constexpr (kBlocksM * kBlocksN == 1 && sizeof(Vector) == 16)
-      __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&vector));
-    else
-      *reinterpret_cast<Vector*>(to) = vector;
-  } else {
+        for (int e = 0; e < W; ++e) vector.value[e] = static_cast<Output>(values[e] * static_cast<Accumulator>(p.alpha));
+        Output* to = out + row * p.ldo + column;
+        // C leaves the L2 before A and B, which are read again; for large tiles this is slower.
+        if constexpr (kBlocksM * kBlocksN == 1 && sizeof(Vector) == 16)
+            __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&vector));
+        else *reinterpret_cast<Vector*>(to) = vector;
+    } else {
 #pragma unroll
-    for (int e = 0; e < W; ++e) store(p, c, out, row, column + e, values[e]);
-  }
+        for (int e = 0; e < W; ++e) store(p, c, out, row, column + e, values[e]);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const Product p) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  Element* stage_a = reinterpret_cast<Element*>(memory);
-  Element* stage_b = stage_a + kStages * kStageA;
-  __shared__ unsigned list[kListSteps];
-  __shared__ unsigned short bits[kListSteps];
-  __shared__ int warp_totals[kThreads / 32];
+    extern __shared__ __align__(128) unsigned char memory[];
+    Element* stage_a = reinterpret_cast<Element*>(memory);
+    Element* stage_b = stage_a + kStages * kStageA;
+    __shared__ unsigned list[kListSteps];
+    __shared__ unsigned short bits[kListSteps];
+    __shared__ int warp_totals[kThreads / 32];
 
-  // The kernel before, of whose end this block need not have waited to start, wrote the norms and the order.
-  wait_for_previous();
-  if (is_cancelled(p.cancelled)) return;
-#ifdef STRIDE   // the study's: a block takes 2 x 2 tiles at equal distances, as the paper's kernel with s = 2
-  const int down = (p.tiles_m + 1) / 2, across = (p.tiles_n + 1) / 2, index = 0;
-  const uint2 place = make_uint2(0, 0);
-  for (int turn = 0; turn < 4; ++turn) {
-  const TilePlace tile = {blockIdx.x / across + turn / 2 * down, blockIdx.x % across + turn % 2 * across};
-  if (tile.row >= p.tiles_m || tile.column >= p.tiles_n) continue;
-  __syncthreads();
+    // The kernel before, of whose end this block need not have waited to start, wrote the norms and the order.
+    wait_for_previous();
+    if (is_cancelled(p.cancelled)) return;
+#ifdef STRIDE  // the study's: a block takes 2 x 2 tiles at equal distances, as the paper's kernel with s = 2
+    const int down = (p.tiles_m + 1) / 2, across = (p.tiles_n + 1) / 2, index = 0;
+    const uint2 place = make_uint2(0, 0);
+    for (int turn = 0; turn < 4; ++turn) {
+        const TilePlace tile = {blockIdx.x / across + turn / 2 * down, blockIdx.x % across + turn % 2 * across};
+        if (tile.row >= p.tiles_m || tile.column >= p.tiles_n) continue;
+        __syncthreads();
 #else
-  const uint2 place = p.bins ? find_place(p) : make_uint2(blockIdx.x, 0);
-  const int index = place.x;
-  const TilePlace tile = tile_place(index, p.tiles_m, p.tiles_n, BAND_ROWS / kTileM);
+    const uint2 place = p.bins ? find_place(p) : make_uint2(blockIdx.x, 0);
+    const int index = place.x;
+    const TilePlace tile = tile_place(index, p.tiles_m, p.tiles_n, BAND_ROWS / kTileM);
 #endif
-  const int row0 = tile.row * kTileM, column0 = tile.column * kTileN;
-  const long long batch = blockIdx.y;
-  const Element* a = p.a + batch * p.stride_a + row0 * p.lda;
-  const Element* b = p.b + batch * p.stride_b + column0;
-  const Norm* norms_a = p.norms_a + batch * p.stride_norms_a;
-  const Norm* norms_b = p.norms_b + batch * p.stride_norms_b;
-  const Norm tau = static_cast<Norm>(p.tau_device ? p.tau_device[batch] : p.tau);
-  const int steps = (p.k + kStep - 1) / kStep;
-  const bool whole = row0 + kTileM <= p.m && column0 + kTileN <= p.n;
-  const int lane = threadIdx.x % 32;
-  // Blocks from the corner of the tile to the corner of this warp's part.
-  const int block_m = threadIdx.x / 32 % kWarpsM * kBlocksM, block_n = threadIdx.x / 32 / kWarpsM * kBlocksN;
+        const int row0 = tile.row * kTileM, column0 = tile.column * kTileN;
+        const long long batch = blockIdx.y;
+        const Element* a = p.a + batch * p.stride_a + row0 * p.lda;
+        const Element* b = p.b + batch * p.stride_b + column0;
+        const Norm* norms_a = p.norms_a + batch * p.stride_norms_a;
+        const Norm* norms_b = p.norms_b + batch * p.stride_norms_b;
+        const Norm tau = static_cast<Norm>(p.tau_device ? p.tau_device[batch] : p.tau);
+        const int steps = (p.k + kStep - 1) / kStep;
+        const bool whole = row0 + kTileM <= p.m && column0 + kTileN <= p.n;
+        const int lane = threadIdx.x % 32;
+        // Blocks from the corner of the tile to the corner of this warp's part.
+        const int block_m = threadIdx.x / 32 % kWarpsM * kBlocksM, block_n = threadIdx.x / 32 / kWarpsM * kBlocksN;
 
-  Sums sum;
-  clear(sum);
+        Sums sum;
+        clear(sum);
 
-  const bool given = GIVEN_LISTS && p.lists;
-  const int listed = given ? static_cast<int>(place.y) : steps;
-  for (int first = 0; first < listed; first += kListSteps) {
-    int count = min(kListSteps, listed - first);
-    if (given) {
-      const unsigned* entries = p.lists + static_cast<long long>(index) * steps + first;
+        const bool given = GIVEN_LISTS && p.lists;
+        const int listed = given ? static_cast<int>(place.y) : steps;
+        for (int first = 0; first < listed; first += kListSteps) {
+            int count = min(kListSteps, listed - first);
+            if (given) {
+                const unsigned* entries = p.lists + static_cast<long long>(index) * steps + first;
 #pragma unroll
-      for (int i = threadIdx.x; i < kListSteps; i += kThreads)
-        // The length is not waited for, as there is space for all steps.
-        if (first + i < steps) list[i] = entries[i];
-      __syncthreads();
-    } else {
-      count = build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, list, bits, warp_totals);
-    }
-    count *= kParts;
-    auto load = [&](int index) {
-      const int k = static_cast<int>(list[index / kParts] >> 16) * kStep + index % kParts * kStageK;
-      const int slot = index % kStages;
-      if (!kCompact && (list[index / kParts] & 0xffff) == 0) return;
-      load_block<kTileM, kStageK, kPitchA>(stage_a + slot * kStageA, a + k, p.lda, p.m - row0, p.k - k,
-                                            whole && k + kStageK <= p.k);
-      load_block<kStageK, kTileN, kPitchB>(stage_b + slot * kStageB, b + k * p.ldb, p.ldb, p.k - k, p.n - column0,
-                                            whole && k + kStageK <= p.k);
-    };
+                for (int i = threadIdx.x; i < kListSteps; i += kThreads)
+                    // The length is not waited for, as there is space for all steps.
+                    if (first + i < steps) list[i] = entries[i];
+                __syncthreads();
+            } else {
+                count = build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, list, bits, warp_totals);
+            }
+            count *= kParts;
+            auto load = [&](int index) {
+                const int k = static_cast<int>(list[index / kParts] >> 16) * kStep + index % kParts * kStageK;
+                const int slot = index % kStages;
+                if (!kCompact && (list[index / kParts] & 0xffff) == 0) return;
+                load_block<kTileM, kStageK, kPitchA>(stage_a + slot * kStageA, a + k, p.lda, p.m - row0, p.k - k,
+                                                     whole && k + kStageK <= p.k);
+                load_block<kStageK, kTileN, kPitchB>(stage_b + slot * kStageB, b + k * p.ldb, p.ldb, p.k - k, p.n - column0,
+                                                     whole && k + kStageK <= p.k);
+            };
 #pragma unroll
-    for (int index = 0; index < kStages - 1; ++index) {
-      if (index < count) load(index);
-      commit_copies();
-    }
-    for (int index = 0; index < count; ++index) {
-      if constexpr (kStages > 1) {
-        wait_copies<(kStages > 1 ? kStages - 2 : 0)>();
-        __syncthreads();
-        if (index + kStages - 1 < count) load(index + kStages - 1);
-        commit_copies();
-      } else {
-        __syncthreads();
-        load(index);
-        commit_copies();
-        wait_copies<0>();
-        __syncthreads();
-      }
-      unsigned mine = 0;
+            for (int index = 0; index < kStages - 1; ++index) {
+                if (index < count) load(index);
+                commit_copies();
+            }
+            for (int index = 0; index < count; ++index) {
+                if constexpr (kStages > 1) {
+                    wait_copies<(kStages > 1 ? kStages - 2 : 0)>();
+                    __syncthreads();
+                    if (index + kStages - 1 < count) load(index + kStages - 1);
+                    commit_copies();
+                } else {
+                    __syncthreads();
+                    load(index);
+                    commit_copies();
+                    wait_copies<0>();
+                    __syncthreads();
+                }
+                unsigned mine = 0;
 #pragma unroll
-      for (int i = 0; i < kBlocksM; ++i)
-        mine |= (list[index / kParts] >> (kTileBlocksN * (block_m + i) + block_n) & ((1u << kBlocksN) - 1)) << kBlocksN * i;
-      multiply_valid(mine, stage_a + index % kStages * kStageA + 32 * block_m * kPitchA,
-                     stage_b + index % kStages * kStageB + 32 * block_n, sum);
-    }
-    wait_copies<0>();
-    __syncthreads();
-  }
+                for (int i = 0; i < kBlocksM; ++i)
+                    mine |= (list[index / kParts] >> (kTileBlocksN * (block_m + i) + block_n) & ((1u << kBlocksN) - 1)) << kBlocksN * i;
+                multiply_valid(mine, stage_a + index % kStages * kStageA + 32 * block_m * kPitchA,
+                               stage_b + index % kStages * kStageB + 32 * block_n, sum);
+            }
+            wait_copies<0>();
+            __syncthreads();
+        }
 
-  const Output* c = p.c + batch * p.stride_c;
-  Output* out = p.out + batch * p.stride_o;
-  const int row = row0 + 32 * block_m, column = column0 + 32 * block_n;
-  each_vector(sum, lane, [&](int i, int j, const Accumulator* values) {
-    store_vector<kStored>(p, c, out, row + i, column + j, values);
-  });
+        const Output* c = p.c + batch * p.stride_c;
+        Output* out = p.out + batch * p.stride_o;
+        const int row = row0 + 32 * block_m, column = column0 + 32 * block_n;
+        each_vector(sum, lane,
+                    [&](int i, int j, const Accumulator* values) { store_vector<kStored>(p, c, out, row + i, column + j, values); });
 #ifdef STRIDE
-  }
+    }
 #endif
-  if (p.bins) {
-    // The last block to end empties the bins, which all warps of all blocks have read.
-    __syncthreads();
-    if (threadIdx.x == 0 && atomicAdd(p.bins + kWorkBins, 1) == gridDim.x - 1)
-      for (int bin = 0; bin <= kWorkBins; ++bin) p.bins[bin] = 0;
-  }
+    if (p.bins) {
+        // The last block to end empties the bins, which all warps of all blocks have read.
+        __syncthreads();
+        if (threadIdx.x == 0 && atomicAdd(p.bins + kWorkBins, 1) == gridDim.x - 1)
+            for (int bin = 0; bin <= kWorkBins; ++bin) p.bins[bin] = 0;
+    }
 }

@@ -26,9 +26,9 @@ __device__ int symbolic_bin(u64 products, int span) {
 }  // namespace
 
 // Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, all warps the long ones.
-extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int inner, int group_log, const int* ptr_a, const int* idx_a,
-                                               const int* ptr_b, const int* idx_b, int* low, int* span, int* entries,
-                                               int* slot, int* lists, int* head) {
+extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int inner, int group_log, const int* ptr_a,
+                                                                       const int* idx_a, const int* ptr_b, const int* idx_b, int* low,
+                                                                       int* span, int* entries, int* slot, int* lists, int* head) {
     __shared__ u64 s_products[ANALYSIS_THREADS];
     __shared__ int s_low[ANALYSIS_THREADS], s_high[ANALYSIS_THREADS], s_long[ANALYSIS_THREADS], longs, kept_words, s_widest;
     __shared__ u64 s_kept, s_all;
@@ -109,10 +109,10 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
     if (threadIdx.x == 0 && kept_words) s_kept = atomicAdd((u64*)&head[KEPT], u64(kept_words));
     __syncthreads();
     if (bin != NO_BIN)
-        slot[mine] = window            ? int(min(s_kept + at, u64(MOST_KEPT)))
+        slot[mine] = window                       ? int(min(s_kept + at, u64(MOST_KEPT)))
                      : bin >= SYMBOLIC_FIRST_SORT ? FEW_PRODUCTS - (bin - SYMBOLIC_FIRST_SORT)
-                     : sum >= BLOCK_PRODUCTS    ? MANY_PRODUCTS
-                                       : NO_BITMAP;
+                     : sum >= BLOCK_PRODUCTS      ? MANY_PRODUCTS
+                                                  : NO_BITMAP;
     const int widest = __reduce_max_sync(ALL, bin == SYMBOLIC_BLOCK ? width : 0);
     for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(ALL, sum, d);
     if ((threadIdx.x & 31) == 0) {

@@ -14,7 +14,8 @@ constexpr int MANY_PRODUCTS = -2;
 constexpr int FEW_PRODUCTS = -3;  // and below: the bins of sorted rows
 
 // Write `row` to the list of its bin; one global atomic a block and bin.  Called by all threads; bin < 0 writes nothing.
-template <int BINS> __device__ int append(int row, int bin, int rows, int* counters, int* lists) {
+template <int BINS>
+__device__ int append(int row, int bin, int rows, int* counters, int* lists) {
     __shared__ int local[BINS], base[BINS];
     __syncthreads();
     if (threadIdx.x < BINS) local[threadIdx.x] = 0;

@@ -10,10 +10,10 @@
 
 #include "rows/rows.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
-NAME(int count, int width, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,
-     const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* ptr_c, int* idx_c, VALUE* val_c,
-     Word* scratch, int scratch_words) {
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int width, const int* list, const int* ptr_a, const int* idx_a,
+                                                                 const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
+                                                                 const int* low, const int* span, const int* ptr_c, int* idx_c,
+                                                                 VALUE* val_c, Word* scratch, int scratch_words) {
     constexpr int THREADS = BLOCK_THREADS;
     extern __shared__ u64 shared[];
     __shared__ int warp_sums[THREADS / 32], s_first[THREADS], s_last[THREADS];

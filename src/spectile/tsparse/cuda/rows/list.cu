@@ -18,25 +18,23 @@ namespace {
 
 using u16 = unsigned short;
 
-constexpr int READERS = 8;     // lanes that read the row of B of an entry of A
-constexpr u32 ALONE = 256;     // products of a list that one thread sorts
+constexpr int READERS = 8;  // lanes that read the row of B of an entry of A
+constexpr u32 ALONE = 256;  // products of a list that one thread sorts
 
 // The last row in [low, high] that begins at or before an entry.
 __device__ __forceinline__ int row_of(const int* ptr, int low, int high, int entry) {
     while (low < high) {
         const int middle = low + (high - low + 1) / 2;
-        if (ptr[middle] <= entry)
-            low = middle;
-        else
-            high = middle - 1;
+        if (ptr[middle] <= entry) low = middle;
+        else high = middle - 1;
     }
     return low;
 }
 
 // visit(e, p, q) for every product: entry e of C is met by entry p of A and entry q of B.
 template <class Visit>
-__device__ __forceinline__ void every_product(int nnz_a, int rows, const int* ptr_a, const int* idx_a, const int* ptr_b,
-                                              const int* idx_b, const int* ptr_c, const int* idx_c, Visit visit) {
+__device__ __forceinline__ void every_product(int nnz_a, int rows, const int* ptr_a, const int* idx_a, const int* ptr_b, const int* idx_b,
+                                              const int* ptr_c, const int* idx_c, Visit visit) {
     const int lane = threadIdx.x & (READERS - 1), stride = gridDim.x * blockDim.x / READERS;
     for (int p = (blockIdx.x * blockDim.x + threadIdx.x) / READERS; p < nnz_a; p += stride) {
         const int row = row_of(ptr_a, 0, rows - 1, p), k = idx_a[p], first = ptr_b[k], last = ptr_b[k + 1];
@@ -45,10 +43,8 @@ __device__ __forceinline__ void every_product(int nnz_a, int rows, const int* pt
             int low = ptr_c[row], high = ptr_c[row + 1] - 1;
             while (low < high) {
                 const int middle = low + (high - low) / 2;
-                if (idx_c[middle] < column)
-                    low = middle + 1;
-                else
-                    high = middle;
+                if (idx_c[middle] < column) low = middle + 1;
+                else high = middle;
             }
             visit(low, p, q);
         }
@@ -149,20 +145,17 @@ __device__ __forceinline__ void add_lists(int nnz_c, Form form, const VALUE* val
 
 extern "C" {
 
-__global__ void __launch_bounds__(256) count_products(int nnz_a, int rows, const int* ptr_a, const int* idx_a,
-                                                      const int* ptr_b, const int* idx_b, const int* ptr_c,
-                                                      const int* idx_c, u32* counts) {
-    every_product(nnz_a, rows, ptr_a, idx_a, ptr_b, idx_b, ptr_c, idx_c,
-                  [&](int e, int, int) { atomicAdd(&counts[e], 1u); });
+__global__ void __launch_bounds__(256) count_products(int nnz_a, int rows, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                                                      const int* idx_b, const int* ptr_c, const int* idx_c, u32* counts) {
+    every_product(nnz_a, rows, ptr_a, idx_a, ptr_b, idx_b, ptr_c, idx_c, [&](int e, int, int) { atomicAdd(&counts[e], 1u); });
 }
 
 // starts[e] is the first product of entry e; `counts` are used up.
-__global__ void __launch_bounds__(256) list_products(int nnz_a, int rows, const int* ptr_a, const int* idx_a,
-                                                     const int* ptr_b, const int* idx_b, const int* ptr_c,
-                                                     const int* idx_c, u32* counts, const u32* starts, u64* lists) {
-    every_product(nnz_a, rows, ptr_a, idx_a, ptr_b, idx_b, ptr_c, idx_c, [&](int e, int p, int q) {
-        lists[starts[e + 1] - atomicSub(&counts[e], 1u)] = u64(p) << 32 | u32(q);
-    });
+__global__ void __launch_bounds__(256) list_products(int nnz_a, int rows, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                                                     const int* idx_b, const int* ptr_c, const int* idx_c, u32* counts, const u32* starts,
+                                                     u64* lists) {
+    every_product(nnz_a, rows, ptr_a, idx_a, ptr_b, idx_b, ptr_c, idx_c,
+                  [&](int e, int p, int q) { lists[starts[e + 1] - atomicSub(&counts[e], 1u)] = u64(p) << 32 | u32(q); });
 }
 
 // An entry of A occurs once in a list, so the words are in the order of k once they are sorted.
@@ -194,8 +187,8 @@ __global__ void __launch_bounds__(256) find_heads(int nnz_c, const u32* starts, 
     if (most > least) atomicMax(widest, most - least);
 }
 
-__global__ void __launch_bounds__(256) pack_lists(int nnz_c, int bits, const u32* starts, const u64* lists,
-                                                  const uint2* heads, u16* counts, u32* packed) {
+__global__ void __launch_bounds__(256) pack_lists(int nnz_c, int bits, const u32* starts, const u64* lists, const uint2* heads, u16* counts,
+                                                  u32* packed) {
     const int e = blockIdx.x * blockDim.x + threadIdx.x;
     if (e >= nnz_c) return;
     const u32 begin = starts[e], end = starts[e + 1], base = heads[e >> 5].x;
@@ -203,14 +196,13 @@ __global__ void __launch_bounds__(256) pack_lists(int nnz_c, int bits, const u32
     for (u32 t = begin; t < end; ++t) packed[t] = (u32(lists[t] >> 32) - base) << bits | u32(lists[t]);
 }
 
-__global__ void __launch_bounds__(256) numeric_list(int nnz_c, const u32* starts, const u64* lists, const VALUE* val_a,
-                                                    const VALUE* val_b, VALUE* val_c) {
+__global__ void __launch_bounds__(256) numeric_list(int nnz_c, const u32* starts, const u64* lists, const VALUE* val_a, const VALUE* val_b,
+                                                    VALUE* val_c) {
     add_lists(nnz_c, Wide{starts, lists}, val_a, val_b, val_c);
 }
 
-__global__ void __launch_bounds__(256) numeric_packed(int nnz_c, int bits, const uint2* heads, const u16* counts,
-                                                      const u32* lists, const VALUE* val_a, const VALUE* val_b,
-                                                      VALUE* val_c) {
+__global__ void __launch_bounds__(256) numeric_packed(int nnz_c, int bits, const uint2* heads, const u16* counts, const u32* lists,
+                                                      const VALUE* val_a, const VALUE* val_b, VALUE* val_c) {
     add_lists(nnz_c, Packed{heads, counts, lists, bits, 0}, val_a, val_b, val_c);
 }
 

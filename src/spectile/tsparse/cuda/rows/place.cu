@@ -16,9 +16,7 @@ __device__ int numeric_bin(int entries, int span, int slot, int shared_bytes, in
     *need = 0;
     if (entries == 0) return NO_BIN;
     if (slot <= FEW_PRODUCTS) return NUMERIC_FIRST_SORT + FEW_PRODUCTS - slot;
-    const int bin = slot >= 0               ? numeric_window_bin(span, entries)
-                    : slot == MANY_PRODUCTS ? NO_BIN
-                                            : numeric_table_bin(entries);
+    const int bin = slot >= 0 ? numeric_window_bin(span, entries) : slot == MANY_PRODUCTS ? NO_BIN : numeric_table_bin(entries);
     if (bin != NO_BIN) return bin;
     const long long words = 8LL * words_of(span), sums = (long long)entries * sizeof(VALUE);
     *need = int(min(words + sums, (long long)shared_bytes));
@@ -31,8 +29,8 @@ __device__ int numeric_bin(int entries, int span, int slot, int shared_bytes, in
 }  // namespace
 
 // Row pointer of C by a single-pass scan with look-back (SCAN_ROWS rows a block), and the numeric bins.
-extern "C" __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const int* entries, const int* span,
-                                             const int* slot, int* ptr_c, int* lists, int* head, u64* state) {
+extern "C" __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const int* entries, const int* span, const int* slot,
+                                                        int* ptr_c, int* lists, int* head, u64* state) {
     __shared__ u64 warp_sums[8], s_before;
     __shared__ int s_ticket;
     if (invalid(head)) return;

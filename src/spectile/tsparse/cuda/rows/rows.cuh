@@ -24,14 +24,13 @@
 
 namespace {
 
-template <int G> __device__ __forceinline__ u32 group_mask() {
+template <int G>
+__device__ __forceinline__ u32 group_mask() {
     return G == 32 ? ALL : ((1u << (G & 31)) - 1u) << (threadIdx.x & 31 & ~(G - 1));
 }
 
 // Products an entry of A, which is the mean length of the rows of B that it meets, and the lanes that such a row takes.
-__device__ __forceinline__ float mean_row(const int* head, int nnz) {
-    return float(*(const u64*)&head[PRODUCTS]) / float(max(nnz, 1));
-}
+__device__ __forceinline__ float mean_row(const int* head, int nnz) { return float(*(const u64*)&head[PRODUCTS]) / float(max(nnz, 1)); }
 // Its logarithm.
 __device__ __forceinline__ int lanes_of(float mean) {
     int log = 2;
@@ -39,7 +38,8 @@ __device__ __forceinline__ int lanes_of(float mean) {
     return log;
 }
 
-template <int LOG> __device__ __forceinline__ int insert(int* keys, int column, bool& added) {
+template <int LOG>
+__device__ __forceinline__ int insert(int* keys, int column, bool& added) {
     u32 slot = (u32(column) * 2654435769u) >> (32 - LOG);
     while (true) {
         const int key = *(volatile int*)&keys[slot];
@@ -54,7 +54,8 @@ template <int LOG> __device__ __forceinline__ int insert(int* keys, int column, 
 }
 
 // The slot of a column that the table holds.
-template <int LOG> __device__ __forceinline__ int slot_of(const int* keys, int column) {
+template <int LOG>
+__device__ __forceinline__ int slot_of(const int* keys, int column) {
     u32 slot = (u32(column) * 2654435769u) >> (32 - LOG);
     while (keys[slot] != column) slot = (slot + 1) & ((1 << LOG) - 1);
     return slot;
@@ -79,7 +80,8 @@ __device__ __forceinline__ Met row_met(int at, int end, const int* idx_a, const 
 }
 
 // Which of the rows of B that a group of G lanes reads side by side is this lane's, and its place in that row.
-template <int G> struct Side {
+template <int G>
+struct Side {
     int width, rows, row, place;
     __device__ __forceinline__ Side(int log, int lane)
         : width(min(1 << log, G)), rows(max(G >> log, 1)), row(lane >> log), place(lane & (width - 1)) {}
@@ -88,8 +90,8 @@ template <int G> struct Side {
 // visit(column) for every product of a row, in any order, by a group of G lanes.  With ALONE a row of B that takes the whole
 // group is read by a loop of its own: faster where visits are short (bitmaps), slower where they are long (tables).
 template <int G, int PIECES, bool ALONE, class Visit>
-__device__ __forceinline__ void each_column(int begin, int end, const int* idx_a, const int* ptr_b, const int* idx_b,
-                                            int log, int lane, u32 mask, Visit visit) {
+__device__ __forceinline__ void each_column(int begin, int end, const int* idx_a, const int* ptr_b, const int* idx_b, int log, int lane,
+                                            u32 mask, Visit visit) {
     const Side<G> side(log, lane);
     for (int base = begin; base < end; base += G) {
         const Met met = row_met(base + lane, end, idx_a, ptr_b);
@@ -119,8 +121,7 @@ __device__ __forceinline__ void each_column(int begin, int end, const int* idx_a
                     const int first = __shfl_sync(mask, met.first, at, G), last = __shfl_sync(mask, met.last, at, G);
                     const int from = first + side.place, stop = at < steps ? last : 0;
 #pragma unroll
-                    for (int c = 0; c < PIECES; ++c)
-                        columns[d][c] = from + c * side.width < stop ? idx_b[from + c * side.width] : -1;
+                    for (int c = 0; c < PIECES; ++c) columns[d][c] = from + c * side.width < stop ? idx_b[from + c * side.width] : -1;
                 }
 #pragma unroll
                 for (int d = 0; d < AHEAD; ++d)
@@ -144,9 +145,8 @@ __device__ __forceinline__ void each_column(int begin, int end, const int* idx_a
 // some with column -1, for which it returns -1 and nothing is added; rows of B that are read side by side are located
 // together and added one after the other.
 template <int G, int PIECES, int ROWS, class Locate, class Add>
-__device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const VALUE* val_a, const int* ptr_b,
-                                             const int* idx_b, const VALUE* val_b, int log, int lane, u32 mask,
-                                             Locate locate, Add add) {
+__device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const VALUE* val_a, const int* ptr_b, const int* idx_b,
+                                             const VALUE* val_b, int log, int lane, u32 mask, Locate locate, Add add) {
     const Side<G> side(log, lane);
     for (int base = begin; base < end; base += G) {
         const Met met = row_met(base + lane, end, idx_a, ptr_b);
@@ -253,8 +253,8 @@ __device__ __forceinline__ int place_of(const Word* words, int offset) {
 
 // The bitmap of a row's columns, its first column `start`.
 template <int G>
-__device__ __forceinline__ void mark_columns(int row, int start, int words, u32* bits, const int* ptr_a, const int* idx_a,
-                                             const int* ptr_b, const int* idx_b, int log, int lane, u32 mask) {
+__device__ __forceinline__ void mark_columns(int row, int start, int words, u32* bits, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                                             const int* idx_b, int log, int lane, u32 mask) {
     for (int w = lane; w < words; w += G) bits[w] = 0;
     __syncwarp(mask);
     each_column<G, G == 32 ? 2 : 1, true>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, log, lane, mask, [&](int column) {
@@ -265,8 +265,8 @@ __device__ __forceinline__ void mark_columns(int row, int start, int words, u32*
 }
 
 // The bits of the columns of a row of C, where they are known; `thread` of `threads`.
-__device__ __forceinline__ void mark_known(int begin, int end, const int* idx_c, int start, u32* bits, int stride,
-                                           int thread, int threads) {
+__device__ __forceinline__ void mark_known(int begin, int end, const int* idx_c, int start, u32* bits, int stride, int thread,
+                                           int threads) {
     for (int e = begin + thread; e < end; e += threads) {
         const int offset = idx_c[e] - start;
         set_bit(&bits[(offset >> 5) * stride], offset);
@@ -278,8 +278,8 @@ constexpr int LONG_B = 256;  // entries of a row of B from which the whole block
 // set(column) for every product of a row, in any order: sub-groups of `width` lanes take a short row of B each, the whole
 // block takes the long ones.
 template <int THREADS, class Set>
-__device__ __forceinline__ void block_columns(int begin, int end, int width, const int* idx_a, const int* ptr_b,
-                                              const int* idx_b, int* s_first, int* s_last, Set set) {
+__device__ __forceinline__ void block_columns(int begin, int end, int width, const int* idx_a, const int* ptr_b, const int* idx_b,
+                                              int* s_first, int* s_last, Set set) {
     __shared__ int s_long[THREADS], longs;
     const int t = threadIdx.x;
     for (int base = begin; base < end; base += THREADS) {

@@ -6,7 +6,8 @@ namespace {
 
 // Sort K words a lane, lane by lane in increasing order over a group of G lanes: a bitonic network whose short steps stay
 // within a lane.
-template <int G, int K> __device__ __forceinline__ void sort_words(u32 (&words)[K], int lane, u32 mask) {
+template <int G, int K>
+__device__ __forceinline__ void sort_words(u32 (&words)[K], int lane, u32 mask) {
 #pragma unroll
     for (int size = 2; size <= G * K; size <<= 1) {
 #pragma unroll
@@ -39,8 +40,7 @@ constexpr int EACH = 4;
 // put(slot, p, q) for every product of a row, its slots in the order of k: entry p of A times entry q of B.  Returns how
 // many there are.
 template <int G, class Put>
-__device__ __forceinline__ int list_products(int begin, int end, const int* idx_a, const int* ptr_b, int lane, u32 mask,
-                                             Put put) {
+__device__ __forceinline__ int list_products(int begin, int end, const int* idx_a, const int* ptr_b, int lane, u32 mask, Put put) {
     int total = 0;
     for (int base = begin; base < end; base += G) {
         const Met met = row_met(base + lane, end, idx_a, ptr_b);
@@ -53,8 +53,8 @@ __device__ __forceinline__ int list_products(int begin, int end, const int* idx_
 }
 
 // Which of a lane's sorted words begin a new column; `log` low bits are not the column's.
-template <int G> __device__ __forceinline__ void find_heads(const u32 (&words)[EACH], int log, int lane, u32 mask,
-                                                            bool (&head)[EACH]) {
+template <int G>
+__device__ __forceinline__ void find_heads(const u32 (&words)[EACH], int log, int lane, u32 mask, bool (&head)[EACH]) {
     const u32 before = __shfl_up_sync(mask, words[EACH - 1], 1, G);
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {

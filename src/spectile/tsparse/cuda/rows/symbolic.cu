@@ -27,9 +27,9 @@ constexpr int TABLE = SORT_WARP_WORDS;
 #endif
 
 template <int G>
-__device__ __forceinline__ void symbolic_window(int row, u32* bits, const int* ptr_a, const int* idx_a, const int* ptr_b,
-                                                const int* idx_b, const int* low, const int* span, const int* slot,
-                                                int* entries, u32* kept, int capacity, int log, int lane, u32 mask) {
+__device__ __forceinline__ void symbolic_window(int row, u32* bits, const int* ptr_a, const int* idx_a, const int* ptr_b, const int* idx_b,
+                                                const int* low, const int* span, const int* slot, int* entries, u32* kept, int capacity,
+                                                int log, int lane, u32 mask) {
     const int words = (span[row] + 31) >> 5, at = slot[row];
     mark_columns<G>(row, low[row], words, bits, ptr_a, idx_a, ptr_b, idx_b, log, lane, mask);
     const bool keep = at + words <= capacity;
@@ -43,8 +43,8 @@ __device__ __forceinline__ void symbolic_window(int row, u32* bits, const int* p
 }
 
 template <int G, int LOG>
-__device__ __forceinline__ void symbolic_hash(int row, int* keys, const int* ptr_a, const int* idx_a, const int* ptr_b,
-                                              const int* idx_b, int* entries, int log, int lane, u32 mask) {
+__device__ __forceinline__ void symbolic_hash(int row, int* keys, const int* ptr_a, const int* idx_a, const int* ptr_b, const int* idx_b,
+                                              int* entries, int log, int lane, u32 mask) {
     for (int t = lane; t < 1 << LOG; t += G) keys[t] = -1;
     __syncwarp(mask);
     int total = 0;
@@ -59,10 +59,9 @@ __device__ __forceinline__ void symbolic_hash(int row, int* keys, const int* ptr
 }
 
 template <int G>
-__device__ __forceinline__ void symbolic_sort(int row, int* met, const int* ptr_a, const int* idx_a, const int* ptr_b,
-                                              const int* idx_b, int* entries, int lane, u32 mask) {
-    const int total = list_products<G>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, lane, mask,
-                                       [&](int slot, int, int q) { met[slot] = q; });
+__device__ __forceinline__ void symbolic_sort(int row, int* met, const int* ptr_a, const int* idx_a, const int* ptr_b, const int* idx_b,
+                                              int* entries, int lane, u32 mask) {
+    const int total = list_products<G>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, lane, mask, [&](int slot, int, int q) { met[slot] = q; });
     __syncwarp(mask);
     u32 words[EACH];
 #pragma unroll
@@ -89,7 +88,8 @@ struct Rows {
 };
 
 // do_row(row, table, lane, mask) for the rows of a bin that fall to this warp; a group of G lanes has a table of SIZE words.
-template <int G, int SIZE, class Row> __device__ __forceinline__ void rows_of_bin(Rows& of, int bin, Row do_row) {
+template <int G, int SIZE, class Row>
+__device__ __forceinline__ void rows_of_bin(Rows& of, int bin, Row do_row) {
     constexpr int GROUPS = 32 / G, STRIDE = G < 32 ? SIZE + G : SIZE;  // groups of one warp start in different banks
     const int count = of.head[SYMBOLIC + bin], items = (count + GROUPS - 1) / GROUPS;
     const int lane = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G;
@@ -103,13 +103,14 @@ template <int G, int SIZE, class Row> __device__ __forceinline__ void rows_of_bi
     of.item -= items;
 }
 
-template <int G, int WORDS> __device__ __forceinline__ void window_rows(Rows& of, int bin) {
+template <int G, int WORDS>
+__device__ __forceinline__ void window_rows(Rows& of, int bin) {
     // 16 lanes take a row where the mean is above MIDDLE_MEAN: all of them read one row of B, which spares the other code.
     static_assert(MIDDLE_MEAN >= 8, "means that 16 lanes meet");
     const int log = G == 16 ? 4 : of.log;
     rows_of_bin<G, WORDS>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
-        symbolic_window<G>(row, table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.low, of.span, of.slot, of.entries, of.kept,
-                           of.capacity, log, lane, mask);
+        symbolic_window<G>(row, table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.low, of.span, of.slot, of.entries, of.kept, of.capacity,
+                           log, lane, mask);
     });
 }
 
@@ -124,10 +125,10 @@ __device__ __forceinline__ void window_rows_by_blocks(const Rows& of, int bin, u
         __syncthreads();
         const int begin = of.ptr_a[row], part = (of.ptr_a[row + 1] - begin + 3) >> 2, from = begin + warp * part;
         each_column<32, 2, true>(from, min(from + part, of.ptr_a[row + 1]), of.idx_a, of.ptr_b, of.idx_b, of.log, lane, ALL,
-                           [&](int column) {
-                               const int offset = column - start;
-                               set_bit(&bits[offset >> 5], offset);
-                           });
+                                 [&](int column) {
+                                     const int offset = column - start;
+                                     set_bit(&bits[offset >> 5], offset);
+                                 });
         __syncthreads();
         int total = 0;
         for (int w = threadIdx.x; w < words; w += blockDim.x) {
@@ -140,13 +141,15 @@ __device__ __forceinline__ void window_rows_by_blocks(const Rows& of, int bin, u
     }
 }
 
-template <int G, int LOG> __device__ __forceinline__ void hash_rows(Rows& of, int bin) {
+template <int G, int LOG>
+__device__ __forceinline__ void hash_rows(Rows& of, int bin) {
     rows_of_bin<G, 1 << LOG>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
         symbolic_hash<G, LOG>(row, (int*)table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.entries, of.log, lane, mask);
     });
 }
 
-template <int G> __device__ __forceinline__ void sorted_rows(Rows& of, int bin) {
+template <int G>
+__device__ __forceinline__ void sorted_rows(Rows& of, int bin) {
     rows_of_bin<G, EACH * G>(of, bin, [&](int row, u32* table, int lane, u32 mask) {
         symbolic_sort<G>(row, (int*)table, of.ptr_a, of.idx_a, of.ptr_b, of.idx_b, of.entries, lane, mask);
     });
@@ -157,10 +160,9 @@ template <int G> __device__ __forceinline__ void sorted_rows(Rows& of, int bin) 
 extern "C" {
 
 // Entries of the rows of the family's bins.
-__global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const int* lists, const int* ptr_a,
-                                                       const int* idx_a, const int* ptr_b, const int* idx_b,
-                                                       const int* low, const int* span, const int* slot, int* entries,
-                                                       u32* kept, int capacity, const int* head) {
+__global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a,
+                                                       const int* ptr_b, const int* idx_b, const int* low, const int* span, const int* slot,
+                                                       int* entries, u32* kept, int capacity, const int* head) {
     __shared__ __align__(16) u32 s_tables[4][TABLE];
     if (invalid(head)) return;
     const float mean = mean_row(head, nnz);
@@ -175,10 +177,8 @@ __global__ void __launch_bounds__(128) symbolic_groups(int rows, int nnz, const 
     const int last = mean > LONG_MEAN ? SYMBOLIC_WINDOW_2048 : SYMBOLIC_WINDOW_8192;
 #pragma unroll 1
     for (int bin = SYMBOLIC_WINDOW_8192; bin >= last; --bin) window_rows<32, SYMBOLIC_WINDOW_8192_WORDS>(of, bin);
-    if (mean > MIDDLE_MEAN && mean <= LONG_MEAN)
-        window_rows<16, SYMBOLIC_WINDOW_2048_WORDS>(of, SYMBOLIC_WINDOW_2048);
-    else if (mean <= MIDDLE_MEAN)
-        window_rows<8, SYMBOLIC_WINDOW_2048_WORDS>(of, SYMBOLIC_WINDOW_2048);
+    if (mean > MIDDLE_MEAN && mean <= LONG_MEAN) window_rows<16, SYMBOLIC_WINDOW_2048_WORDS>(of, SYMBOLIC_WINDOW_2048);
+    else if (mean <= MIDDLE_MEAN) window_rows<8, SYMBOLIC_WINDOW_2048_WORDS>(of, SYMBOLIC_WINDOW_2048);
 #elif FAMILY == TABLES
 #define COUNT(BIN, LANES, LOG) hash_rows<LANES, LOG>(of, BIN);
     EACH_SYMBOLIC_TABLE(COUNT)

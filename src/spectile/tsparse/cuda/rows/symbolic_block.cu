@@ -9,9 +9,8 @@
 namespace {
 
 template <bool SHARED>
-__device__ void symbolic_block(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a, const int* ptr_b,
-                               const int* idx_b, const int* low, const int* span, int* entries, const int* head,
-                               u32* scratch, int scratch_words) {
+__device__ void symbolic_block(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a, const int* ptr_b, const int* idx_b,
+                               const int* low, const int* span, int* entries, const int* head, u32* scratch, int scratch_words) {
     extern __shared__ u64 shared[];
     __shared__ int total, s_first[256], s_last[256];
     if (invalid(head)) return;
@@ -42,12 +41,11 @@ __device__ void symbolic_block(int rows, int nnz, const int* lists, const int* p
 
 extern "C" {
 
-#define SYMBOLIC_BLOCK(NAME, SHARED)                                                                                      \
-    __global__ void __launch_bounds__(256) NAME(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a,  \
-                                                const int* ptr_b, const int* idx_b, const int* low, const int* span,      \
-                                                int* entries, const int* head, u32* scratch, int scratch_words) {         \
-        symbolic_block<SHARED>(rows, nnz, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, head, scratch,           \
-                               scratch_words);                                                                            \
+#define SYMBOLIC_BLOCK(NAME, SHARED)                                                                                                       \
+    __global__ void __launch_bounds__(256) NAME(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a, const int* ptr_b, \
+                                                const int* idx_b, const int* low, const int* span, int* entries, const int* head,          \
+                                                u32* scratch, int scratch_words) {                                                         \
+        symbolic_block<SHARED>(rows, nnz, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, head, scratch, scratch_words);            \
     }
 SYMBOLIC_BLOCK(symbolic_block_shared, true)
 SYMBOLIC_BLOCK(symbolic_block_global, false)

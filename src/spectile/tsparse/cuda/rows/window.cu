@@ -13,10 +13,11 @@
 // So many blocks find their registers on a multiprocessor, and the compiler spills none.
 constexpr int RESIDENT = Parts<VALUE>::COMPLEX ? 4 : sizeof(VALUE) == 4 ? 9 : LANES == 32 ? 7 : REUSE ? 8 : 9;
 
-extern "C" __global__ void __launch_bounds__(GROUP_THREADS, RESIDENT)
-NAME(int count, int log, const int* list, const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,
-     const int* idx_b, const VALUE* val_b, const int* low, const int* span, const int* slot, const u32* kept, int capacity,
-     const int* ptr_c, int* idx_c, VALUE* val_c) {
+extern "C" __global__ void __launch_bounds__(GROUP_THREADS, RESIDENT) NAME(int count, int log, const int* list, const int* ptr_a,
+                                                                           const int* idx_a, const VALUE* val_a, const int* ptr_b,
+                                                                           const int* idx_b, const VALUE* val_b, const int* low,
+                                                                           const int* span, const int* slot, const u32* kept, int capacity,
+                                                                           const int* ptr_c, int* idx_c, VALUE* val_c) {
     constexpr int G = LANES;
     extern __shared__ u64 shared[];
     const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;

@@ -110,7 +110,8 @@ __device__ __forceinline__ int mark_tiles(const TileRow& row, const int* idx, u3
 
 // Walk the tiles of a row of tiles whose window is wide; a warp, one lane for each row of entries.  `use(column, byte, p)` is
 // called by eight lanes for each tile, with the lane's row of the bitmap and the place of its first entry.
-template <class Use> __device__ __forceinline__ void walk(const TileRow& row, const int* idx, Use use) {
+template <class Use>
+__device__ __forceinline__ void walk(const TileRow& row, const int* idx, Use use) {
     const int lane = threadIdx.x & 31;
     if (lane >= 8) return;
     int p = row.begin, end = row.end;

@@ -22,8 +22,8 @@
 
 namespace {
 
-constexpr int SCAN_ITEMS = 8;                    // of a thread
-constexpr int SCAN_BLOCK = 256 * SCAN_ITEMS;     // of a block
+constexpr int SCAN_ITEMS = 8;                 // of a thread
+constexpr int SCAN_BLOCK = 256 * SCAN_ITEMS;  // of a block
 
 // Bytes of a tile of B of which any bit set says that it meets an entry of a tile of A.
 __device__ __forceinline__ u64 rows_needed(u64 a_bitmap) {
@@ -49,10 +49,8 @@ __global__ void __launch_bounds__(128) count_tiles(int rows, const int* ptr, con
     if (8 * tile_row >= rows) return;
     const TileRow row(rows, ptr, idx, tile_row);
     int count = 0;
-    if (row.words <= WINDOW_WORDS)
-        count = mark_tiles(row, idx, s_bits[warp], s_before[warp]);
-    else
-        walk(row, idx, [&](int, u32, int) { ++count; });
+    if (row.words <= WINDOW_WORDS) count = mark_tiles(row, idx, s_bits[warp], s_before[warp]);
+    else walk(row, idx, [&](int, u32, int) { ++count; });
     if ((threadIdx.x & 31) == 0) counts[tile_row] = count;
 }
 
@@ -83,8 +81,8 @@ __global__ void __launch_bounds__(256) scan(int count, const int* counts, int* o
 }
 
 // Tasks of each tile of A after the filter: a column of it meets a row of B's tile.  8 or 32 lanes a tile.
-__global__ void __launch_bounds__(256) count_tasks(int lanes, int tiles, const int* a_column, const u64* a_bitmaps,
-                                                   const int* b_ptr, const u64* b_bitmaps, int* counts) {
+__global__ void __launch_bounds__(256) count_tasks(int lanes, int tiles, const int* a_column, const u64* a_bitmaps, const int* b_ptr,
+                                                   const u64* b_bitmaps, int* counts) {
     const int a = (blockIdx.x * 256 + threadIdx.x) / u32(lanes), lane = threadIdx.x & (lanes - 1);
     if (a >= tiles) return;
     const u64 needed = rows_needed(a_bitmaps[a]);
@@ -97,9 +95,8 @@ __global__ void __launch_bounds__(256) count_tasks(int lanes, int tiles, const i
 
 // The tasks of tiles [first, first + tiles) of A, whose first row of tiles is `row`.
 __global__ void __launch_bounds__(256) list_tasks(int lanes, int first, int tiles, int row, int column_bits, int place_bits,
-                                                  const int* a_row, const int* a_column, const u64* a_bitmaps,
-                                                  const int* b_ptr, const int* b_column, const u64* b_bitmaps,
-                                                  const int* offsets, int2* list, u64* keys) {
+                                                  const int* a_row, const int* a_column, const u64* a_bitmaps, const int* b_ptr,
+                                                  const int* b_column, const u64* b_bitmaps, const int* offsets, int2* list, u64* keys) {
     const int a = first + (blockIdx.x * 256 + threadIdx.x) / u32(lanes), lane = threadIdx.x & (lanes - 1);
     if (a >= first + tiles) return;
     const u32 mask = group_mask(lanes);
@@ -156,15 +153,15 @@ __global__ void __launch_bounds__(256) bound_rows(int lanes, int rows, const int
 
 namespace {
 
-template <int THREADS> __device__ __forceinline__ void wait() {
-    if (THREADS == 32)
-        __syncwarp();
-    else
-        __syncthreads();
+template <int THREADS>
+__device__ __forceinline__ void wait() {
+    if (THREADS == 32) __syncwarp();
+    else __syncthreads();
 }
 
 // Exclusive sums of `count` values in place over a group of THREADS; returns the total.
-template <int THREADS> __device__ __forceinline__ int sum_up(int count, int* values, int thread) {
+template <int THREADS>
+__device__ __forceinline__ int sum_up(int count, int* values, int thread) {
     __shared__ int s_sums[THREADS / 32];
     int total = 0;
     for (int base = 0; base < count; base += THREADS) {
@@ -196,9 +193,7 @@ struct Sort {
     int2 *sorted, *heads;
 };
 
-__device__ constexpr int sort_words(int threads, int words, int room) {
-    return 2 * words + room + (threads / 32 * room + 1) / 2;
-}
+__device__ constexpr int sort_words(int threads, int words, int room) { return 2 * words + room + (threads / 32 * room + 1) / 2; }
 
 // Tasks of a row that a warp takes.
 struct Run {
@@ -207,7 +202,8 @@ struct Run {
     const int* b_column;
 
     // `use(task, column)` for all of them, 32 after 32; the column counts from `low`, and is -1 where there is no task.
-    template <class Use> __device__ __forceinline__ void each(Use use) const {
+    template <class Use>
+    __device__ __forceinline__ void each(Use use) const {
         constexpr int AHEAD = 4;
         const int lane = threadIdx.x & 31;
         for (int base = from; base < to; base += 32 * AHEAD) {
@@ -230,8 +226,7 @@ struct Run {
 // The tasks of one row of tiles of C in their order, and its tiles of C from the place of its first task on; returns how many.
 // Each warp takes a run of the tasks.  How many of each tile of C every warp has is counted first, so each knows its places.
 template <int THREADS>
-__device__ __forceinline__ int order_row(int thread, int begin, int tasks, int low, int own_words, int* shared,
-                                         const Sort& sort) {
+__device__ __forceinline__ int order_row(int thread, int begin, int tasks, int low, int own_words, int* shared, const Sort& sort) {
     constexpr int WARPS = THREADS / 32;
     u32* bits = (u32*)shared;
     int *before = shared + sort.words, *places = before + sort.words;
@@ -304,25 +299,24 @@ __device__ __forceinline__ int first_task(int first, int row, const int* a_ptr, 
 extern "C" {
 
 // The rows [first, first + rows) of tiles of at most `most` tasks; the others are counted in long_rows[0] and listed behind it.
-#define ORDER(NAME, THREADS)                                                                                              \
-    __global__ void __launch_bounds__(256, 6) NAME(int first, int rows, int most, int* long_rows, int most_words, int room,\
-                                                const int* a_ptr, const int* offsets, const int* low, const int* words,   \
-                                                const int2* list, const int* b_column, int2* sorted, int2* heads,         \
-                                                int* tiles) {                                                             \
-        extern __shared__ int s_all[];                                                                                    \
-        const int group = threadIdx.x / THREADS, thread = threadIdx.x % THREADS;                                          \
-        const int row = blockIdx.x * (256 / THREADS) + group;                                                             \
-        if (row >= rows) return;                                                                                          \
-        const int begin = first_task(first, row, a_ptr, offsets);                                                         \
-        const int tasks = first_task(first, row + 1, a_ptr, offsets) - begin;                                             \
-        if (tasks > most) {                                                                                               \
-            if (thread == 0) long_rows[1 + atomicAdd(long_rows, 1)] = row;                                                \
-            return;                                                                                                       \
-        }                                                                                                                 \
-        int* own = s_all + group * sort_words(THREADS, most_words, room);                                                 \
-        const Sort sort = {most_words, room, list, b_column, sorted, heads};                                              \
-        const int count = order_row<THREADS>(thread, begin, tasks, low[first + row], words[first + row], own, sort);      \
-        if (thread == 0) tiles[row] = count;                                                                              \
+#define ORDER(NAME, THREADS)                                                                                                       \
+    __global__ void __launch_bounds__(256, 6) NAME(int first, int rows, int most, int* long_rows, int most_words, int room,        \
+                                                   const int* a_ptr, const int* offsets, const int* low, const int* words,         \
+                                                   const int2* list, const int* b_column, int2* sorted, int2* heads, int* tiles) { \
+        extern __shared__ int s_all[];                                                                                             \
+        const int group = threadIdx.x / THREADS, thread = threadIdx.x % THREADS;                                                   \
+        const int row = blockIdx.x * (256 / THREADS) + group;                                                                      \
+        if (row >= rows) return;                                                                                                   \
+        const int begin = first_task(first, row, a_ptr, offsets);                                                                  \
+        const int tasks = first_task(first, row + 1, a_ptr, offsets) - begin;                                                      \
+        if (tasks > most) {                                                                                                        \
+            if (thread == 0) long_rows[1 + atomicAdd(long_rows, 1)] = row;                                                         \
+            return;                                                                                                                \
+        }                                                                                                                          \
+        int* own = s_all + group * sort_words(THREADS, most_words, room);                                                          \
+        const Sort sort = {most_words, room, list, b_column, sorted, heads};                                                       \
+        const int count = order_row<THREADS>(thread, begin, tasks, low[first + row], words[first + row], own, sort);               \
+        if (thread == 0) tiles[row] = count;                                                                                       \
     }
 ORDER(order_warp, 32)
 ORDER(order_block, 256)
@@ -343,8 +337,8 @@ __global__ void __launch_bounds__(1024) order_long(int first, const int* long_ro
 }
 
 // Tiles of C one after the other; 8 or 32 lanes a row.
-__global__ void __launch_bounds__(256) heads_of_rows(int lanes, int first, int rows, int count, const int* a_ptr,
-                                                     const int* offsets, const int* c_ptr, const int2* __restrict__ heads, int2* __restrict__ dense) {
+__global__ void __launch_bounds__(256) heads_of_rows(int lanes, int first, int rows, int count, const int* a_ptr, const int* offsets,
+                                                     const int* c_ptr, const int2* __restrict__ heads, int2* __restrict__ dense) {
     const int row = (blockIdx.x * 256 + threadIdx.x) / u32(lanes), lane = threadIdx.x & (lanes - 1);
     if (row >= rows) return;
     const int begin = first_task(first, row, a_ptr, offsets), to = c_ptr[row], count_here = c_ptr[row + 1] - to;
@@ -354,8 +348,8 @@ __global__ void __launch_bounds__(256) heads_of_rows(int lanes, int first, int r
 
 // Sorted tasks, and each tile of C: its first task and its column, written over the keys, which begin one place later.  So a
 // head lies below the keys of its block, and what is there was read by the blocks before, whose sums have been handed in.
-__global__ void __launch_bounds__(256) segment(int count, int rows, int column_bits, int place_bits, const int2* list,
-                                               int2* heads, int2* sorted, int* c_ptr, int* ticket, u64* states, u64* total) {
+__global__ void __launch_bounds__(256) segment(int count, int rows, int column_bits, int place_bits, const int2* list, int2* heads,
+                                               int2* sorted, int* c_ptr, int* ticket, u64* states, u64* total) {
     const u64* keys = (const u64*)heads + 1;
     __shared__ int s_ticket;
     if (threadIdx.x == 0) s_ticket = atomicAdd(ticket, 1);

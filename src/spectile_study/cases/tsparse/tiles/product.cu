@@ -68,8 +68,8 @@ __device__ __forceinline__ void put(Part (&parts)[2], u64 bitmap, int index) {
 
 // Look 32 tasks up from `at` on, before `end`.
 template <class Tiles>
-__device__ __forceinline__ void look_up(Tiles& tasks, int at, int end, const int2* list, const u64* a_bitmaps,
-                                        const int* a_index, const u64* b_bitmaps, const int* b_index) {
+__device__ __forceinline__ void look_up(Tiles& tasks, int at, int end, const int2* list, const u64* a_bitmaps, const int* a_index,
+                                        const u64* b_bitmaps, const int* b_index) {
     const int lane = threadIdx.x & 31;
     u64 a = 0, b = 0;
     int a_first = 0, b_first = 0;
@@ -118,8 +118,8 @@ __device__ __forceinline__ Element of_b(const Inner& inner, u32 place, int colum
 // They are of tasks of one tile of C, in the upper half of A's fragment; so sums do not depend on other tiles.
 #if !TENSOR
 constexpr int INNER = 8;
-__device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Inner& inner, int first, int left,
-                                              const Element* a_elements, const Element* b_elements, Element* dense) {
+__device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Inner& inner, int first, int left, const Element* a_elements,
+                                              const Element* b_elements, Element* dense) {
     // Algorithm 2: what takes part dense, and each lane the sums of two places.
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const unsigned short* places = inner.places + first;
@@ -139,8 +139,8 @@ __device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Inne
 }
 #elif PRECISION == 16
 constexpr int INNER = 16;
-__device__ __forceinline__ void multiply_step(float (&sums)[4], const Inner& inner, int first, int left,
-                                              const __half* a_elements, const __half* b_elements, __half*) {
+__device__ __forceinline__ void multiply_step(float (&sums)[4], const Inner& inner, int first, int left, const __half* a_elements,
+                                              const __half* b_elements, __half*) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     u32 a[2], b[2];
 #pragma unroll
@@ -159,8 +159,8 @@ __device__ __forceinline__ void multiply_step(float (&sums)[4], const Inner& inn
 }
 #else
 constexpr int INNER = 8;
-__device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Inner& inner, int first, int left,
-                                              const Element* a_elements, const Element* b_elements, Element*) {
+__device__ __forceinline__ void multiply_step(Accumulator (&sums)[4], const Inner& inner, int first, int left, const Element* a_elements,
+                                              const Element* b_elements, Element*) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     Element x[2], y[2];
 #pragma unroll
@@ -216,8 +216,8 @@ __device__ __forceinline__ void count_step(int (&pattern)[4], const Tasks& tasks
 #endif
 
 // Look up the tasks from `step` on where fewer than `many` of them are at hand; returns the first at hand.
-__device__ __forceinline__ int at_hand(Tasks& tasks, int base, int step, int many, int end, const int2* list,
-                                       const u64* a_bitmaps, const int* a_index, const u64* b_bitmaps, const int* b_index) {
+__device__ __forceinline__ int at_hand(Tasks& tasks, int base, int step, int many, int end, const int2* list, const u64* a_bitmaps,
+                                       const int* a_index, const u64* b_bitmaps, const int* b_index) {
     if (step + many <= base + 32) return base;
     look_up(tasks, step, end, list, a_bitmaps, a_index, b_bitmaps, b_index);
     return step;
@@ -228,9 +228,8 @@ __device__ __forceinline__ int at_hand(Tasks& tasks, int base, int step, int man
 extern "C" {
 
 // CSR to tiles: columns, bitmaps, and elements, whose values are rounded already.  One warp a row of tiles.
-__global__ void __launch_bounds__(128) find_tiles(int rows, const int* ptr, const int* idx, const int* tile_ptr,
-                                                  const Accumulator* values, int* tile_rows, int* tile_column, u64* bitmaps,
-                                                  int* index, Element* elements) {
+__global__ void __launch_bounds__(128) find_tiles(int rows, const int* ptr, const int* idx, const int* tile_ptr, const Accumulator* values,
+                                                  int* tile_rows, int* tile_column, u64* bitmaps, int* index, Element* elements) {
     constexpr int MOST = 192;  // tiles of a row that a warp holds
     __shared__ u32 s_bits[4][WINDOW_WORDS], s_halves[4][MOST][2];
     __shared__ int s_before[4][WINDOW_WORDS], s_index[4][MOST];
@@ -291,9 +290,8 @@ __global__ void __launch_bounds__(128) find_tiles(int rows, const int* ptr, cons
 }
 
 // `many` tiles of C a warp, below 32.
-__global__ void __launch_bounds__(32 * WARPS) count(int tiles, int many, const int2* heads, const int2* list,
-                                                    const u64* a_bitmaps, const u64* b_bitmaps, int* c_column, u64* c_bitmaps,
-                                                    int* counts) {
+__global__ void __launch_bounds__(32 * WARPS) count(int tiles, int many, const int2* heads, const int2* list, const u64* a_bitmaps,
+                                                    const u64* b_bitmaps, int* c_column, u64* c_bitmaps, int* counts) {
     __shared__ Tasks s_tasks[WARPS];
     Tasks& tasks = s_tasks[threadIdx.x >> 5];
     const int c = (blockIdx.x * WARPS + (threadIdx.x >> 5)) * many, lane = threadIdx.x & 31;
@@ -326,11 +324,10 @@ __global__ void __launch_bounds__(32 * WARPS) count(int tiles, int many, const i
     }
 }
 
-__global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, int many, const int2* heads, const int2* list,
-                                                       const u64* a_bitmaps, const int* a_index, const Element* a_elements,
-                                                       const u64* b_bitmaps, const int* b_index, const Element* b_elements,
-                                                       const u64* c_bitmaps, const int* c_index, Accumulator* c_elements,
-                                                       int* cancelled) {
+__global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, int many, const int2* heads, const int2* list, const u64* a_bitmaps,
+                                                       const int* a_index, const Element* a_elements, const u64* b_bitmaps,
+                                                       const int* b_index, const Element* b_elements, const u64* c_bitmaps,
+                                                       const int* c_index, Accumulator* c_elements, int* cancelled) {
     __shared__ Inner s_inner[WARPS];
     Inner& inner = s_inner[threadIdx.x >> 5];
 #if TENSOR
@@ -378,8 +375,8 @@ __global__ void __launch_bounds__(32 * WARPS) multiply(int tiles, int many, cons
 }
 
 // Bitmaps of what did not cancel, how much that is, and whether it is anything; one thread a tile.
-__global__ void __launch_bounds__(256) find_zeros(int tiles, const u64* bitmaps, const int* index, const Accumulator* elements,
-                                                  u64* kept, int* counts, int* any) {
+__global__ void __launch_bounds__(256) find_zeros(int tiles, const u64* bitmaps, const int* index, const Accumulator* elements, u64* kept,
+                                                  int* counts, int* any) {
     const int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= tiles) return;
     u64 own = 0;
@@ -393,9 +390,8 @@ __global__ void __launch_bounds__(256) find_zeros(int tiles, const u64* bitmaps,
 
 // The tiles and elements that are kept, one after the other; eight lanes a tile.
 __global__ void __launch_bounds__(256) squeeze(int tiles, const u64* bitmaps, const int* index, const int* columns,
-                                               const Accumulator* elements, const u64* kept, const int* new_index,
-                                               const int* number, u64* new_bitmaps, int* dense_index, int* new_columns,
-                                               Accumulator* new_elements) {
+                                               const Accumulator* elements, const u64* kept, const int* new_index, const int* number,
+                                               u64* new_bitmaps, int* dense_index, int* new_columns, Accumulator* new_elements) {
     const int c = (blockIdx.x * blockDim.x + threadIdx.x) >> 3, lane = threadIdx.x & 7;
     if (c >= tiles) return;
     const u64 own = kept[c], all = bitmaps[c];
@@ -411,8 +407,8 @@ __global__ void __launch_bounds__(256) squeeze(int tiles, const u64* bitmaps, co
 }
 
 // One block for a row of tiles, one warp for each of its rows.
-__global__ void __launch_bounds__(256) to_csr(int rows, const int* c_ptr, const int* c_column, const u64* bitmaps,
-                                              const int* index, const Accumulator* elements, int* ptr, int* idx, Accumulator* val) {
+__global__ void __launch_bounds__(256) to_csr(int rows, const int* c_ptr, const int* c_column, const u64* bitmaps, const int* index,
+                                              const Accumulator* elements, int* ptr, int* idx, Accumulator* val) {
     __shared__ int s_count[8];
     const int lane = threadIdx.x & 31, r = threadIdx.x >> 5, row = 8 * blockIdx.x + r;
     const int begin = c_ptr[blockIdx.x], end = c_ptr[blockIdx.x + 1];
