@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 comma := ,
+KERNELS = $(shell find src -name "*.cu" -o -name "*.cuh")
 # The CUDA extra follows the driver; without one there is no CUDA in the environment.
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\..*/cuda\1/p')
 # spectile.torch is tested on the CPU, and the plain name brings gigabytes of CUDA's libraries.
@@ -58,6 +59,7 @@ test-cluster: $(VENV)/installed-dev
 lint: $(VENV)/installed-dev
 	ruff check --quiet .
 	ruff format --quiet --check .
+	clang-format --dry-run --Werror $(KERNELS)
 	snakefmt --check Snakefile workflow
 	snakemake --lint
 	lint-imports --no-cache --no-logo
@@ -71,6 +73,7 @@ wheel: $(VENV)/installed-dev
 format: $(VENV)/installed-dev
 	ruff check --fix --quiet .
 	ruff format --quiet .
+	clang-format -i $(KERNELS)
 	snakefmt Snakefile workflow
 
 $(VENV)/bin/python:

@@ -603,7 +603,7 @@ def test_program_leaves_out_comments_and_layout_and_notices_code(tmp_path):
     cuda = '__global__ void k() { /* a */ int i = 0; // b\n }\n#line 1 "a//b"'
     names = [("a.py", code, code.replace("Doc", "Other") + "# comment\n", (code.replace("+", "-"),))]
     changed = (cuda.replace("0", "1"), cuda.replace("a//b", "a//c"))
-    names += [("a.cu", cuda, cuda.replace("/* a */", "\n"), changed)]
+    names += [("a.cu", cuda, cuda.replace("/* a */", "\n").replace("i = 0", "i=\\\n0"), changed)]
     for name, text, cosmetic, others in names:
         path = tmp_path / name
         programs = []

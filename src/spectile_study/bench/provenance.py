@@ -68,12 +68,19 @@ def program(path: Path, named: Callable[[str], str] = str) -> str:
         return _printed(ast.parse(text), named)
     if path.suffix not in {".cu", ".cuh"}:
         return text
+    text = text.replace("\\\n", " ")  # lines that go on, of macros
     # A string may hold what looks like a comment.
     code = re.sub(
         r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', lambda m: m[0] if m[0][0] == '"' else " ", text, flags=re.DOTALL
     )
     code = re.sub(r'(#include *")([^"]*)"', lambda m: f'{m[1]}{named(m[2])}"', code)
-    return " ".join(code.split())
+    # Blanks count in strings, and between words.
+    return re.sub(r'"(?:\\.|[^"\\])*"|\s+', lambda m: m[0] if m[0][0] == '"' else _blank(m), code)
+
+
+def _blank(found: re.Match[str]) -> str:
+    before, after = found.string[max(0, found.start() - 1) : found.start()], found.string[found.end() : found.end() + 1]
+    return " " if re.fullmatch(r"\w\w", before + after) else ""
 
 
 def _printed(node: object, named: Callable[[str], str]) -> str:
