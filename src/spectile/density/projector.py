@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -152,18 +151,11 @@ def _uncertain(q: TileMatrix) -> DensityMatrix:
 def _trivial(h: TileMatrix, occupied: int, low: float, high: float) -> DensityMatrix:
     """Return the density matrix of no electrons, or of as many as there is room for."""
     n = h.shape[0]
-    one = TileMatrix.identity(np.diff(h.rows), dtype=h.dtype)._with(permutation=h.permutation)
-    p = one if occupied else TileMatrix.from_sparse(_nothing(n), np.diff(h.rows), hermitian=True)
-    p = p.astype(h.dtype)._with(permutation=h.permutation)
+    none = h.truncate(2 * h.norm())._with(error=EXACT)
+    p = exact(none.shifted(1.0)) if occupied else none
     energy = float(h.trace()) if occupied else 0.0
     slip = (n + 8) * roundoff(np.float64) * h.norm() * math.sqrt(n) + h.error.spectral * n
     outside = (math.inf, math.inf), (-math.inf, -math.inf)
     homo, lumo = ((low, high), outside[0]) if occupied else (outside[1], (low, high))
     middle = math.inf if occupied else -math.inf
     return DensityMatrix(p, 0.0, energy, slip if occupied else 0.0, homo, lumo, middle, float(occupied), [])
-
-
-def _nothing(n: int) -> Any:
-    import scipy.sparse
-
-    return scipy.sparse.csr_array((n, n))

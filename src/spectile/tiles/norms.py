@@ -87,6 +87,8 @@ def spectral_tile_norms(xp: Any, data: Any, layout: Layout, norms: Any) -> np.nd
 
 def absolute_sums(xp: Any, data: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums of moduli over each row of each tile, and over each column, one tile after the other."""
+    if not len(layout.indices):
+        return np.zeros(0), np.zeros(0)
     moduli = _moduli(xp, data)
     tile = owners(xp, layout.starts)
     place = xp.arange(len(tile)) - xp.asarray(layout.starts[:-1])[tile]
@@ -94,7 +96,7 @@ def absolute_sums(xp: Any, data: Any, layout: Layout) -> tuple[np.ndarray, np.nd
     sums = []
     for sizes, at in ((layout.heights, place // width), (layout.widths, place % width)):
         total = xp.bincount(xp.asarray(_firsts(sizes))[tile] + at, moduli, int(sizes.sum()))
-        slack = 1 + (int(layout.heights.max(initial=0)) + int(layout.widths.max(initial=0))) * 2.0**-52
+        slack = 1 + (int(layout.heights.max()) + int(layout.widths.max())) * 2.0**-52
         sums.append((total if xp is np else total.get()) * slack)
     return sums[0], sums[1]
 

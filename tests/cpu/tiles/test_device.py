@@ -1,0 +1,146 @@
+"""The code that a GPU runs, on arrays that stand in for CuPy's: they refuse to be mixed with NumPy's, as those do."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spectile
+from spectile.density import exp
+from spectile.tiles import TileMatrix, matrix
+
+
+class DeviceArray(np.ndarray):
+    """An array that NumPy's functions take together with others of its kind alone."""
+
+    device = SimpleNamespace(id=0)
+
+    def get(self) -> np.ndarray:
+        """Return a copy on the host."""
+        return np.array(self)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        for value in inputs:
+            if type(value) is np.ndarray and value.ndim:
+                raise TypeError(f"{ufunc.__name__}: Unsupported type <class 'numpy.ndarray'>")
+        plain = [value.view(np.ndarray) if isinstance(value, DeviceArray) else value for value in inputs]
+        out = keywords.pop("out", None)
+        result = getattr(ufunc, method)(*plain, **keywords)
+        if out is not None:
+            out[0].view(np.ndarray)[...] = result
+            return out[0]
+        return _wrapped(result)
+
+    def __getitem__(self, index: Any) -> Any:
+        return _wrapped(super().__getitem__(_checked(index)))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if type(value) is np.ndarray:
+            raise TypeError("an array of the host is assigned")
+        super().__setitem__(_checked(index), value)
+
+
+def _checked(index: Any) -> Any:
+    for part in index if isinstance(index, tuple) else (index,):
+        if type(part) is np.ndarray:
+            raise TypeError("an array of the host is an index")
+    return index
+
+
+def _wrapped(result: Any) -> Any:
+    return np.asarray(result).view(DeviceArray) if isinstance(result, np.ndarray | np.generic) else result
+
+
+def _on_device(name: str) -> Any:
+    function = getattr(np, name)
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        plain = []
+        for value in arguments:
+            if name != "asarray" and type(value) is np.ndarray and value.ndim:
+                raise TypeError(f"{name}: Unsupported type <class 'numpy.ndarray'>")
+            plain.append(value.view(np.ndarray) if isinstance(value, DeviceArray) else value)
+        if name == "concatenate":
+            plain[0] = [part.view(np.ndarray) for part in plain[0]]
+        return _wrapped(function(*plain, **keywords))
+
+    return call
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    names = ("abs", "arange", "asarray", "bincount", "concatenate", "matmul", "searchsorted", "where", "zeros")
+    module = SimpleNamespace(**{name: _on_device(name) for name in names})
+    module.add, module.ndarray = np.add, DeviceArray
+
+    def at(out: Any, index: Any, values: Any) -> None:
+        np.maximum.at(out.view(np.ndarray), index.view(np.ndarray), values.view(np.ndarray))
+
+    module.maximum = SimpleNamespace(at=at)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    monkeypatch.setattr(matrix, "_module", lambda data: module if isinstance(data, DeviceArray) else np)
+    return module
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize("hermitian", [True, False])
+def test_operations_are_those_of_the_host(cupy: Any, dtype: str, hermitian: bool) -> None:
+    rng = np.random.default_rng(1)
+    i = np.arange(40)
+    a = rng.normal(size=(40, 40)) * np.exp(-np.abs(i[:, None] - i) / 3)
+    a = (a + 1j * a[::-1] if dtype == "complex64" else a).astype(dtype)
+    a = (a + a.conj().T) / 2 if hermitian else a
+    rows = [7, 5, 7, 9, 7, 5]
+    host = TileMatrix.from_dense(a, rows, hermitian=hermitian, atol=1e-3)
+    there = host.to_device()
+    tolerance = 1e-4 if dtype == "complex64" else 1e-12
+
+    def same(x: TileMatrix, y: TileMatrix) -> None:
+        assert isinstance(x.data, DeviceArray) and np.array_equal(x.indices, y.indices)
+        np.testing.assert_allclose(x.to_host().to_dense(), y.to_dense(), rtol=0, atol=tolerance)
+        np.testing.assert_allclose(x.norms, y.norms, rtol=tolerance)
+        np.testing.assert_allclose(x.error, y.error, rtol=1e-2)
+
+    for operation in (
+        lambda x: x @ x,
+        lambda x: x.square(atol=1e-2),
+        lambda x: x + x.truncate(1e-2),
+        lambda x: -2.0 * x,
+        lambda x: x.T,
+        lambda x: x.H,
+        lambda x: x.whole(),
+        lambda x: x.hermitian_part(),
+        lambda x: x.shifted(3.0),
+        lambda x: x.truncate(1e-1, "spectral"),
+        lambda x: x.permuted(np.arange(40)[::-1]),
+        lambda x: x.astype("complex128"),
+    ):
+        same(operation(there), operation(host))
+    np.testing.assert_allclose(there.to_dense().get(), host.to_dense(), atol=tolerance)
+    np.testing.assert_allclose(there.to_csr().toarray(), host.to_csr().toarray(), atol=tolerance)
+    assert abs(there.trace() - host.trace()) < tolerance and abs(there.dot(there) - host.dot(host)) < 10 * tolerance
+    assert abs(there.norm("spectral") - host.norm("spectral")) < 1e-4 and "on GPU 0" in repr(there)
+    if hermitian:
+        np.testing.assert_allclose(there.eigenvalue_bounds(), host.eigenvalue_bounds(), rtol=1e-6)
+    with pytest.raises(ValueError, match="on a GPU"):
+        there + host
+
+
+def test_functions_run_where_the_matrix_is(cupy: Any) -> None:
+    i = np.arange(30)
+    h = np.diag(np.where(i % 2, 1.0, -1.0)) + 0.2 * (np.eye(30, k=1) + np.eye(30, k=-1))
+    host = TileMatrix.from_dense(h, 6, hermitian=True)
+    there = host.to_device()
+    for words in ({"electrons": 15}, {"mu": 0.0}, {"electrons": 15, "beta": 2.0}, {"electrons": 30}):
+        x, y = (spectile.density_matrix(one, error=1e-5, **words) for one in (there, host))
+        assert isinstance(x.matrix.data, DeviceArray)
+        assert np.linalg.norm(x.matrix.to_host().to_dense() - y.matrix.to_dense()) <= x.error + y.error
+        assert abs(x.energy - y.energy) <= x.energy_error + y.energy_error
+    s = TileMatrix.from_dense(np.eye(30) + 0.1 * (np.eye(30, k=1) + np.eye(30, k=-1)), 6, hermitian=True)
+    x, y = (spectile.density_matrix(*pair, electrons=15, error=1e-4) for pair in ((there, s.to_device()), (host, s)))
+    assert np.linalg.norm(x.matrix.to_host().to_dense() - y.matrix.to_dense()) <= x.error + y.error
+    assert isinstance(exp(there).data, DeviceArray)

@@ -1,0 +1,61 @@
+"""Density matrices on a GPU: what is asked is kept, against dense diagonalization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import spectile
+from spectile.tiles import TileMatrix
+
+pytestmark = pytest.mark.gpu
+
+
+def _insulator(n: int, seed: int) -> Any:
+    rng = np.random.default_rng(seed)
+    i = np.arange(n)
+    apart = np.abs(i[:, None] - i)
+    h = np.where(apart > 0, -0.25 * np.exp(-(apart - 1.0)), 0) * (1 + 0.2 * rng.normal(size=(n, n)))
+    return (h + h.T) / 2 + np.diag(np.where(i % 2, 0.8, -0.8) + 0.1 * rng.normal(size=n))
+
+
+@pytest.mark.parametrize("error", [1e-3, 1e-6, 1e-8])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_error_asked_is_error_kept(error: float, overlap: bool) -> None:
+    h = _insulator(400, 1)
+    i = np.arange(400)
+    s = np.eye(400) + 0.1 * np.exp(-np.abs(i[:, None] - i)) if overlap else None
+    values, vectors = scipy.linalg.eigh(h, s)
+    exact = vectors[:, :200] @ vectors[:, :200].T
+    f = TileMatrix.from_dense(h, 25, hermitian=True).to_device()
+    given = None if s is None else TileMatrix.from_dense(s, 25, hermitian=True).to_device()
+    found = spectile.density_matrix(f, given, electrons=200, error=error)
+    assert found.error <= error
+    assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error + 1e-12
+    assert abs(found.energy - values[:200].sum()) <= found.energy_error + 1e-9
+    assert found.homo[0] <= values[199] + 1e-9 and values[199] <= found.homo[1] + 1e-9
+    assert found.lumo[0] <= values[200] + 1e-9 and values[200] <= found.lumo[1] + 1e-9
+
+
+def test_a_temperature() -> None:
+    i = np.arange(100)
+    h = np.where(np.abs(i[:, None] - i) == 1, -1.0, 0.0)
+    values, vectors = np.linalg.eigh(h)
+    f = TileMatrix.from_dense(h, 20, hermitian=True).to_device()
+    found = spectile.density_matrix(f, mu=0.1, beta=5.0, error=1e-5)
+    exact = (vectors / (1 + np.exp(5.0 * (values - 0.1)))) @ vectors.T
+    assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error <= 1e-5
+
+
+def test_arrays_of_cupy() -> None:
+    import cupy
+
+    h = _insulator(200, 2)
+    on_host = spectile.density_matrix(h, electrons=100, error=1e-5)
+    there = spectile.density_matrix(cupy.asarray(h), electrons=100, error=1e-5)
+    assert isinstance(there.matrix.data, cupy.ndarray)
+    difference = np.linalg.norm(there.matrix.to_host().to_dense() - on_host.matrix.to_dense())
+    assert difference <= there.error + on_host.error

@@ -1,0 +1,85 @@
+"""Tile matrices on a GPU: results and bounds as on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spectile.tiles import TileMatrix
+
+pytestmark = pytest.mark.gpu
+
+
+def _matrix(n: int, dtype: str, hermitian: bool, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    i = np.arange(n)
+    a = rng.normal(size=(n, n)) * np.exp(-np.abs(i[:, None] - i) / 6)
+    if np.dtype(dtype).kind == "c":
+        a = a + 1j * rng.normal(size=(n, n)) * np.exp(-np.abs(i[:, None] - i) / 6)
+    a = a.astype(dtype)
+    return (a + a.conj().T) / 2 if hermitian else a
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("hermitian", [True, False])
+@pytest.mark.parametrize("rows", [32, [17, 30, 40, 13, 100, 50, 50]])
+def test_operations_are_those_of_the_host_within_their_bounds(dtype: str, hermitian: bool, rows: Any) -> None:
+    import cupy
+
+    a = _matrix(300, dtype, hermitian)
+    host = TileMatrix.from_dense(a, rows, hermitian=hermitian, atol=1e-3)
+    there = TileMatrix.from_dense(cupy.asarray(a), rows, hermitian=hermitian, atol=1e-3)
+    assert isinstance(there.data, cupy.ndarray) and isinstance(there.to_dense(), cupy.ndarray)
+    single = dtype in ("float32", "complex64")
+    for operation in (
+        lambda x: x,
+        lambda x: x @ x,
+        lambda x: x.square(atol=1e-1),
+        lambda x: x.square(rtol=1e-2, norm="spectral"),
+        lambda x: x + x.truncate(1e-2),
+        lambda x: -2.0 * x,
+        lambda x: x.T,
+        lambda x: x.H,
+        lambda x: x.whole(),
+        lambda x: x.hermitian_part(),
+        lambda x: x.shifted(3.0),
+        lambda x: x.truncate(1e-1, "spectral"),
+        lambda x: x.permuted(np.arange(300)[::-1], 25),
+        lambda x: x.astype("complex128"),
+    ):
+        x, y = operation(there), operation(host)
+        assert isinstance(x.data, cupy.ndarray) and np.array_equal(x.indices, y.indices)
+        np.testing.assert_allclose(x.to_host().to_dense(), y.to_dense(), rtol=0, atol=1e-4 if single else 1e-12)
+        np.testing.assert_allclose(x.norms, y.norms, rtol=1e-4 if single else 1e-12)
+        np.testing.assert_allclose(x.error, y.error, rtol=1e-2, atol=1e-12)
+    exact = a.astype(np.complex128) @ a.astype(np.complex128)
+    square = there.square(atol=1e-1)
+    assert np.linalg.norm(square.to_host().to_dense() - exact) <= square.error.fro
+    assert abs(there.trace() - host.trace()) < 1e-3 and abs(there.dot(there) - host.dot(host)) < 1e-2
+    if hermitian:
+        np.testing.assert_allclose(there.eigenvalue_bounds(), host.eigenvalue_bounds(), rtol=1e-6)
+    with pytest.raises(ValueError, match="on a GPU"):
+        there + host
+
+
+def test_range_of_entries() -> None:
+    import cupy
+
+    for size in (1e-300, 1e-170, 1e170, 1e300):
+        a = cupy.asarray(size * _matrix(40, "float64", False))
+        x = TileMatrix.from_dense(a, 12)
+        norm = float(np.linalg.norm(cupy.asnumpy(a) / size))
+        assert norm * (1 - 1e-12) <= x.norm() / size <= 12 * norm
+    with pytest.raises(ValueError, match="overflows"):
+        TileMatrix.from_dense(cupy.full((4, 4), 1e200), 2).square()
+
+
+def test_many_products_go_through_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spectile.tiles import product
+
+    there = TileMatrix.from_dense(_matrix(400, "float64", True), 16, hermitian=True).to_device()
+    whole = there.square().to_host().to_dense()
+    monkeypatch.setattr(product, "_GROUP_BYTES", 1 << 15)
+    assert np.array_equal(there.square().to_host().to_dense(), whole)
