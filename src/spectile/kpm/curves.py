@@ -63,6 +63,11 @@ class SpectralCurves:
         if np.isinf(self.densities).any():
             raise ValueError("the density is beyond the largest number of float64: take a smaller unit of energy")
 
+    def __repr__(self) -> str:
+        low, high = self.bounds
+        number, curves = self.moments.shape
+        return f"SpectralCurves({curves} curves of {number} moments, energies {low:.6g} to {high:.6g})"
+
     def __call__(self, energy: npt.ArrayLike) -> Array:
         """Return the densities at any energies: shape (..., K), zero beyond `centre` ± `scale`."""
         # The difference first: far from zero its digits are what is left.

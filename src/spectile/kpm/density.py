@@ -84,6 +84,14 @@ class SpectralDensity:
         self._advance()
         self._update()
 
+    def __repr__(self) -> str:
+        low, high = self.bounds
+        moments, vectors = self.moments_by_vector.shape
+        return (
+            f"SpectralDensity({self.moments[0]:.6g} states, {moments} moments of {vectors} vectors, "
+            f"energies {low:.6g} to {high:.6g})"
+        )
+
     def _asked(self, num_moments: int, energy_resolution: float | None) -> int:
         """Return the moments that a call asks for, by their number or by an energy."""
         if energy_resolution is None:

@@ -126,9 +126,18 @@ class SpammResult:
         shape = "x".join(map(str, self.c.shape))
         if self.method == "dense":
             return f"SpammResult({shape} {self.c.dtype}, the dense product, which is faster here)"
-        if any(map(callable, self._numbers.values())):
-            return f"SpammResult({shape} {self.c.dtype}, numbers not read back yet)"
-        return (
-            f"SpammResult({shape} {self.c.dtype}, tau={self.tau}, valid_ratio={self.valid_ratio}, "
-            f"executed_ratio={self.executed_ratio}, error_bound_rel={self.error_bound_rel})"
-        )
+        names = ("tau", "valid_ratio", "executed_ratio", "error_bound")
+        # To print a result computes nothing and waits for no device.
+        known = [name for name in names if not callable(self._numbers[name])]
+        if str(self.c.dtype).endswith("float16") and callable(self._numbers["norm_c"]):
+            known = [name for name in known if name != "error_bound"]
+        numbers = [f"{name}={_told(getattr(self, name))}" for name in known]
+        unread = ["not read yet: " + ", ".join(name for name in names if name not in known)] * (known != list(names))
+        return f"SpammResult({', '.join([f'{shape} {self.c.dtype}', *numbers, *unread])})"
+
+
+def _told(number: Any) -> str:
+    """Return a number in six digits, or the least and the greatest of a batch."""
+    if getattr(number, "ndim", 0) == 0:
+        return f"{float(number):.6g}"
+    return f"{float(number.min()):.6g} to {float(number.max()):.6g}" if number.size else "none"

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import scipy.sparse
 import yaml
 
 import spectile
@@ -113,6 +114,21 @@ def test_the_configuration_is_printed_or_returned(capsys):
     assert printed["spectile"] == spectile.__version__ and printed["libraries"].keys() >= {"numpy", "scipy", "numba"}
     with pytest.raises(ValueError, match="mode is 'text'; choose one of stdout, dicts"):
         spectile.show_config(mode="text")
+
+
+def test_results_are_printed_with_their_numbers():
+    from spectile.kpm.operators.lattices import graphene
+
+    sample, unit = graphene(3, 4), scipy.sparse.eye_array(4, format="csr")
+    for result, told in (
+        (
+            spectile.kpm_dos(sample, 64, 3, rng=1, backend="cpu"),
+            r"24 states, 64 moments of 3 vectors, energies -3 to 3",
+        ),
+        (spectile.ldos(sample, [0, 1], 64, backend="cpu"), r"2 curves of 64 moments, energies -3 to 3"),
+        (spectile.tsparse.symbolic(unit, unit, backend="cpu"), r"4x4, 4 entries, 4 products"),
+    ):
+        assert repr(result) == f"{type(result).__name__}({told})"
 
 
 def test_what_is_compiled_is_logged_once(tmp_path, monkeypatch):

@@ -172,6 +172,23 @@ def test_a_result_travels_between_processes() -> None:
     assert result.tau == 0.5 and result.method == "spamm" and 0 < result.error_bound < 1e-10
 
 
+def test_a_result_tells_what_is_known_and_computes_nothing() -> None:
+    a = np.eye(70)
+    result = spamm(a, a, tau=0.5, backend="cpu")
+    ratio = result.valid_ratio
+    assert repr(result) == (
+        f"SpammResult(70x70 float64, tau=0.5, valid_ratio={ratio:.6g}, executed_ratio={ratio:.6g}, "
+        "not read yet: error_bound)"
+    )
+    bound = result.error_bound
+    assert repr(result).endswith(f"executed_ratio={ratio:.6g}, error_bound={bound:.6g})")
+    batch = spamm(np.stack([a, a]), a, tau=0.5, backend="cpu")
+    assert f"valid_ratio={ratio:.6g} to {ratio:.6g}" in repr(batch)
+    half = spamm(a.astype("f2"), a.astype("f2"), tau=0.5, backend="cpu")
+    assert "not read yet: error_bound" in repr(half)
+    assert f"error_bound={half.error_bound:.6g})" in repr(half)
+
+
 @pytest.mark.parametrize(("size", "alpha"), [(1e30, 1.0), (1.0, 1e60), (1e30, 1e-40)])
 def test_the_bound_holds_where_c_overflows(size: float, alpha: float) -> None:
     a = np.full((8, 8), size, np.float32)

@@ -26,7 +26,7 @@ from spectile.tsparse.rounding import rounded, unscale
 from spectile.tsparse.types import Operand, Precision, PrecisionName, lookup
 
 
-@dataclass
+@dataclass(repr=False)
 class SymbolicProduct:
     """The pattern of C = A B on the host; see `spectile.tsparse.SymbolicProduct`.
 
@@ -44,6 +44,9 @@ class SymbolicProduct:
     _narrow: np.ndarray | None = None
     _indices: np.ndarray | None = None
     _memory_limit: int | None = None
+
+    def __repr__(self) -> str:
+        return f"SymbolicProduct({self.shape[0]}x{self.shape[1]}, {self.nnz} entries, {self.products} products)"
 
     @property
     def nnz(self) -> int:

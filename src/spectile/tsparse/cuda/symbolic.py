@@ -64,6 +64,9 @@ class SymbolicProduct:
         if self.nnz > parts.MOST_ENTRIES:
             raise MemoryError(f"C has {self.nnz} entries, and a kept pattern holds fewer than 2**31: use spgemm")
 
+    def __repr__(self) -> str:
+        return f"SymbolicProduct({self.shape[0]}x{self.shape[1]}, {self.nnz} entries, {self.products} products)"
+
     @property
     def nnz(self) -> int:
         """Stored entries of C."""
