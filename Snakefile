@@ -36,6 +36,7 @@ rule all:
         PLAN.result("claims.html"),
         PLAN.result("machines/claims.html"),
         PLAN.result("config.yaml"),
+        PLAN.everyday_in_report(),
         PLAN.result("report.zip") if IS_MAIN else [],
     localrule: True
     message:
@@ -73,6 +74,7 @@ include: "workflow/rules/inputs.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/gather.smk"
 include: "workflow/rules/redraw.smk" if PLAN.is_recorded else "workflow/rules/draw.smk"
+include: "workflow/rules/everyday.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/hooks.smk"

@@ -118,7 +118,22 @@ def _parser() -> argparse.ArgumentParser:
     machines.add_argument("--out", type=Path, required=True, help="folder of claims.html and times.html")
     machines.set_defaults(command=_machines)
 
-    for command in (fetch, measure, keep, draw):
+    everyday = commands.add_parser("everyday", help="measure random problems beside the strongest alternatives")
+    everyday.add_argument("--machine", required=True, help="name under which this machine's results are kept")
+    everyday.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    everyday.add_argument("--system", action="append", help="spamm, tsparse, evd or kpm; repeat for several")
+    everyday.add_argument(
+        "--set", type=json.loads, default={}, metavar="JSON", help='such as {"minutes": 2, "seed": 7}'
+    )
+    everyday.add_argument("--out", type=Path, help="frame, gone on with if it is there; default: in results/<machine>")
+    everyday.set_defaults(command=_everyday)
+
+    draw_everyday = commands.add_parser("draw-everyday", help="draw the frame of everyday draws")
+    draw_everyday.add_argument("--from", dest="source", type=Path, required=True, help="the frame, everyday.parquet")
+    draw_everyday.add_argument("--results", type=Path, required=True, help="folder of the machine, with everyday/")
+    draw_everyday.set_defaults(command=_draw_everyday)
+
+    for command in (fetch, measure, keep, draw, everyday):
         command.add_argument("--study", type=Path, default=Path(), help="folder with config/ and workflow/")
 
     export = commands.add_parser("export", help="write a finished run as a Workflow Run RO-Crate")
@@ -255,6 +270,26 @@ def _measure_cases(options: argparse.Namespace, supervisor: Supervisor) -> int:
         print(f"{label}: {status} ({time.monotonic() - start:.1f} s)", flush=True)
     if failures:
         raise RuntimeError(f"{len(failures)} of {len(chosen)} cases were not measured: " + "; ".join(failures))
+    return 0
+
+
+def _everyday(options: argparse.Namespace) -> int:
+    from spectile_study.bench.measure import claim_machine
+    from spectile_study.everyday.run import record
+    from spectile_study.everyday.settings import settings
+
+    found = settings(options.study, options.set | ({"systems": options.system} if options.system else {}))
+    out = options.out or Path("results") / options.machine / "everyday.parquet"
+    device = _device(options.device)
+    claim_machine(out.parent, options.machine, device)
+    record(options.machine, device, found, out, lambda line: print(line, flush=True))
+    return 0
+
+
+def _draw_everyday(options: argparse.Namespace) -> int:
+    from spectile_study.everyday.drawing import draw
+
+    draw(options.source, options.results)
     return 0
 
 

@@ -15,10 +15,12 @@ from typing import Any, Protocol
 
 import yaml
 
-from spectile_study import make_inputs
+from spectile_study import everyday, make_inputs
 from spectile_study.bench import provenance, sheets, stale
 from spectile_study.bench.claims import read_claims
 from spectile_study.bench.measure.machine import has_driver
+from spectile_study.everyday.outputs import outputs
+from spectile_study.everyday.settings import Settings, settings
 from spectile_study.figures.elements import SCRIPTS, Element, elements
 from spectile_study.inputs import own
 from spectile_study.inputs.families import is_family
@@ -54,6 +56,9 @@ class Plan:
         If the configuration cannot be used; the message is one sentence.
     """
 
+    #: What is drawn of everyday draws, below a machine's results.
+    EVERYDAY = outputs()
+
     def __init__(self, config: Config, study: Path = Path()) -> None:
         check_config(config, study)
         self.config = config
@@ -80,6 +85,7 @@ class Plan:
 
     def check(self) -> None:
         """Raise :class:`SheetError` if a table that this run reads cannot be used: better now than after measuring."""
+        self.everyday_settings()
         if not self.is_recorded:
             for paper in self.papers:
                 self.cases(paper)
@@ -102,6 +108,8 @@ class Plan:
             if len(parts) < 3 or parts[0] != "results" or parts[1] == "recorded":
                 continue
             machine, *folders, name = parts[1:]
+            if (folders == ["everyday"] or name == "everyday.parquet") and machine == self.machine:
+                self._has_everyday(target)
             if machine != self.machine:
                 source = "source=recorded " if (self.study / "results/recorded" / machine).is_dir() else ""
                 raise sheets.SheetError(
@@ -117,6 +125,14 @@ class Plan:
             elif len(folders) == 2 and folders[0] == "records":
                 self._has_paper(target, folders[1])
                 self._row(folders[1], Path(name).stem)
+
+    def _has_everyday(self, target: str) -> None:
+        """Raise :class:`SheetError` if a target of everyday draws cannot be made."""
+        if self.is_recorded and not Path(self.everyday_frame()).exists():
+            raise sheets.SheetError(
+                f"{target} cannot be drawn: results/recorded/{self.machine} holds no everyday draws; "
+                "measure them with source=measured"
+            )
 
     def _has_paper(self, target: str, paper: str) -> None:
         if paper in self.papers:
@@ -337,6 +353,49 @@ class Plan:
     def claims_digest(self) -> str:
         """Return the digest of the sources that decide what the page of claims says."""
         return provenance.programs_digest(path for paper in self.papers for path in _drawing_sources(paper))
+
+    def everyday_settings(self) -> Settings:
+        """Return the settings of everyday draws, with what the configuration changes of them."""
+        return settings(self.study, self.config.get("everyday"))
+
+    def everyday_changes(self) -> str:
+        """Return what the configuration changes of these settings, as JSON."""
+        return json.dumps(self.config.get("everyday") or {}, sort_keys=True)
+
+    def everyday_minutes(self) -> int:
+        """Return the minutes to ask a scheduler for: those of each system, and as much again for what is begun."""
+        found = self.everyday_settings()
+        return max(10, int(2 * found.minutes * len(found.systems)))
+
+    def everyday_frame(self) -> str:
+        """Return the frame of everyday draws: recorded, or measured here."""
+        if self.is_recorded:
+            return str(self.study / f"results/recorded/{self.machine}/everyday.parquet")
+        return self.result("everyday.parquet")
+
+    def everyday_source(self) -> str:
+        """Return the frame that is drawn.
+
+        Raises
+        ------
+        SheetError
+            If none is recorded of this machine.
+        """
+        self._has_everyday("everyday")
+        return self.everyday_frame()
+
+    def everyday_drawings(self) -> list[str]:
+        """Return what is drawn of everyday draws."""
+        return [self.result(path) for path in self.EVERYDAY]
+
+    def everyday_in_report(self) -> list[str]:
+        """Return the same where there is a frame: a run that was not asked for draws measures none."""
+        return self.everyday_drawings() if Path(self.everyday_frame()).exists() else []
+
+    def everyday_digest(self) -> str:
+        """Return the digest of the sources that decide what is drawn of everyday draws."""
+        names = ("drawing", "frame", "predict")
+        return provenance.programs_digest(Path(everyday.__file__).with_name(f"{name}.py") for name in names)
 
     def stored_config(self) -> str:
         """Return the configuration as text, to be stored beside the results."""

@@ -25,6 +25,7 @@ if IS_MAIN:
         """Ask for the report of this run, which Snakemake writes when everything else has ended."""
         input:
             PLAN.drawings(),
+            PLAN.everyday_in_report(),
             PLAN.result("claims.html"),
             PLAN.result("machines/claims.html"),
             PLAN.result("config.yaml"),
