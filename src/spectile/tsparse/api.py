@@ -48,7 +48,7 @@ def spgemm(
         What is added and what is multiplied; an entry that is not stored is the identity of the addition.
         ``min_plus``, ``max_plus`` (lengths of paths) and ``max_min`` (widths) are of real numbers and integers.
         ``or_and`` is of Booleans: what is not 0 is True.  ``any_pair`` gives True where A and B meet, ``plus_pair``
-        how often, int64; both read no values.
+        how often, int64 (of CuPy, which has no sparse integers, float64); both read no values.
     mask : sparse matrix or array, shape (m, n), optional
         Only entries of C are made that the mask holds and that are not 0 in it; they cost what their products cost, by
         rows or by columns of B, whichever is less.
@@ -79,8 +79,7 @@ def spgemm(
         Whether entries that are NaN or infinite are refused.  If not, entries of C are what IEEE arithmetic makes of
         them.
     backend : {"auto", "cpu", "cuda"}
-        ``auto``: CUDA for matrices on a GPU or if there is a device, and the CPU otherwise, and for
-        whatever is more than the product of two matrices, which a GPU does not make.
+        ``auto``: CUDA for matrices on a GPU or if there is a device, and the CPU otherwise.
 
     Returns
     -------
@@ -136,12 +135,11 @@ def spgemm(
     check_finite, complement = flag("check_finite", check_finite), flag("complement", complement)
     ring = lookup_semiring(semiring)
     wanted = Wanted(ring, mask, complement, alpha, beta, C, prune, top_n)
-    if backend == "auto" and not on_gpu and not wanted.all_of_it:
-        chosen_backend = "cpu"
     if not wanted.all_of_it:
         chosen = precision_of(ring, chosen, precision is not None, (A.dtype, B.dtype))
         _check_wanted(A, B, wanted, chosen)
-        return _spgemm_wanted(A, B, wanted, chosen, precision, memory_limit, check_finite, chosen_backend == "cuda")
+        cuda = chosen_backend == "cuda"
+        return _spgemm_wanted(A, B, wanted, chosen, precision, memory_limit, check_finite, cuda, on_gpu)
     _check_complement(wanted)
     if chosen_backend == "cuda":
         from spectile.tsparse.cuda import run as gpu
@@ -163,13 +161,17 @@ def _spgemm_wanted(
     memory_limit: int | None,
     check_finite: bool,
     cuda: bool,
+    on_gpu: bool,
 ) -> Any:
     """Return what is wanted of a product."""
     if cuda:
-        raise TypeError('on a GPU there are sums of products alone: copy A and B to the host, or name backend="cpu"')
-    from spectile.tsparse.cpu import wanted as cpu
+        from spectile.tsparse.cuda import wanted as gpu
 
-    result = cpu.spgemm(A, B, chosen, memory_limit, wanted, check_finite=check_finite)
+        result = gpu.spgemm(A, B, chosen, memory_limit, wanted, not on_gpu, check_finite=check_finite)
+    else:
+        from spectile.tsparse.cpu import wanted as cpu
+
+        result = cpu.spgemm(A, B, chosen, memory_limit, wanted, check_finite=check_finite)
     booleans = wanted.semiring.name == "plus_times" and precision is None and both_boolean(A, B)
     return as_boolean(result) if booleans else result
 

@@ -48,7 +48,7 @@ def spgemm(
     factors = given(A, B, check_finite=check_finite)
     array, (rows, columns) = is_array(A, B), (A.shape[0], B.shape[1])
     if exact:
-        require_exact(*sizes(*factors), lambda: _largest_sum(*factors, memory_limit), LARGEST_INTEGER, "float64")
+        require_exact(*sizes(*factors), lambda: largest_sum(*factors, memory_limit), LARGEST_INTEGER, "float64")
 
     def product(left: Factor, right: Factor, counters: Counters | None) -> Any:
         held = right.given.held
@@ -91,7 +91,7 @@ def sizes(A: Given, B: Given) -> tuple[tuple[int, int], int]:
     return (largest[0], largest[1]), min(A.indices.size, B.indices.size, A.shape[1])
 
 
-def _largest_sum(A: Given, B: Given, memory_limit: int | None) -> float:
+def largest_sum(A: Given, B: Given, memory_limit: int | None) -> float:
     """Return the largest sum of the sizes of the products of an entry of C, in float64."""
     double = lookup("float64")
 

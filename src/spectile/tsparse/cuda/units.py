@@ -44,6 +44,13 @@ CHECK = {
     if value.startswith("complex") or char in "fd"
 }
 PATTERN = _unit("pattern.cu")
+#: By the name of the type of C, and the code of the semiring: those that compare are of real values.
+MASKED = {
+    (value, code): _unit("masked.cu", {**defines, "KIND": str(code)})
+    for value, defines in _VALUES.items()
+    for code in range(4)
+    if code == 0 or value.startswith("float")
+}
 #: Of products in float16 alone.
 SCALING = _by_value("scaling.cu")["float32"]
 #: Reads no values.
@@ -81,7 +88,7 @@ UNITS = (
     *SYMBOLIC_WINDOWS.values(),
     SYMBOLIC_TABLES,
     SYMBOLIC_SORTS,
-    *(unit for family in (CHECK, PLACE, LIST) for unit in family.values()),
+    *(unit for family in (CHECK, MASKED, PLACE, LIST) for unit in family.values()),
     *(unit for family in _NUMERIC for kernels in family.values() for unit in kernels.values()),
 )
 #: The numeric phase of a product, by the family of a kernel.

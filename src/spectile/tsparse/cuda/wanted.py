@@ -1,0 +1,192 @@
+"""Products over semirings, of which a mask or a selection tells what is wanted, on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from spectile.core.launch import kernel
+from spectile.tsparse import errors
+from spectile.tsparse.cpu.operands import one_operand
+from spectile.tsparse.cuda import choose, parts, units
+from spectile.tsparse.cuda.counters import Counters
+from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
+from spectile.tsparse.cuda.given import Given, arranged, copied_bytes, given
+from spectile.tsparse.cuda.rows.count import count_rows
+from spectile.tsparse.cuda.run import chunk_of, finish, largest_sum, of_device, of_integers, sizes
+from spectile.tsparse.matrices import LARGEST_INTEGER, device_csr, host_csr, is_array, require_exact, to_host
+from spectile.tsparse.selection import Rows, Wanted, keep, owners
+from spectile.tsparse.types import Factor, Precision
+
+_BLOCK_ENTRIES = 2**24  # of rows that are made before their entries are selected
+_SELECTED = 64  # bytes an entry of a block of rows, at most, that its selection takes
+
+
+def spgemm(
+    A: Any,
+    B: Any,
+    precision: Precision,
+    memory_limit: int | None,
+    wanted: Wanted,
+    host: bool,
+    *,
+    check_finite: bool = True,
+) -> Any:
+    """Multiply on the device over a semiring and return what is wanted; see `spectile.tsparse.spgemm`."""
+    precision, kind = of_device(precision)
+    array, (rows, columns) = is_array(A, B), (A.shape[0], B.shape[1])
+    others = [one for one in (wanted.mask, wanted.C) if one is not None]
+    if memory_limit is not None:
+        memory_limit -= sum(copied_bytes(one, precision, kind is not None) for one in (A, B, *others))
+    if wanted.semiring.multiply in ("and", "pair"):
+        A, B = (_of_ones(one, name, wanted, precision, host, check_finite) for one, name in ((A, "A"), (B, "B")))
+    factors = given(A, B, check_finite=check_finite)
+    if factors[1].held is not None:
+        raise ValueError(
+            f'B has {columns} columns, beyond 32 bits, and a mask or a semiring is given: use backend="cpu"'
+        )
+    if kind is not None and wanted.semiring.reads_values:
+        _require_held(factors, wanted, kind, memory_limit)
+    mask = None if wanted.mask is None else _rows_of(_canonical(wanted.mask, "mask", host), mask=True)
+    added = None if wanted.C is None else _rows_of(_canonical(wanted.C, "C", host), precision)
+
+    def product(left: Factor, right: Factor, counters: Counters | None) -> Rows:
+        import cupy
+
+        checked(left, right, counters)
+        made = []
+        for first, stop, part in _blocks(left, right, mask, wanted, precision, memory_limit):
+            beside = [None if one is None else _part(one, first, stop) for one in (added, mask)]
+            made.append(wanted.of(part, beside[0], beside[1], columns, cupy))
+        return made[0] if len(made) == 1 else _joined(made)
+
+    indptr, indices, data = with_checked_factors(*factors, precision, product, check_finite=check_finite)
+    data = data != 0 if wanted.semiring.value == "bool" else data
+    index = parts.index_type(len(indices))
+    C = device_csr((rows, columns), indptr.astype(index, copy=False), indices.astype(index, copy=False), data, array)
+    if not host:
+        return C
+    C = to_host(C, array)
+    return C if kind is None else of_integers(C, kind)
+
+
+def _canonical(matrix: Any, name: str, host: bool) -> Given:
+    """Return a matrix on the device with its entries in order and each once."""
+    if not host:
+        return arranged(name, matrix)
+    one = one_operand(matrix, name, check_finite=False)
+    return given(*[host_csr(one.shape, one.indptr, one.indices, one.data, one.array)] * 2)[0]
+
+
+def _of_ones(matrix: Any, name: str, wanted: Wanted, precision: Precision, host: bool, check_finite: bool) -> Given:
+    """Return a factor with 1 for its entries, or where these are read for those that are not 0."""
+    import cupy
+
+    one = _canonical(matrix, name, host)
+    if not wanted.semiring.reads_values:
+        return replace(one, data=cupy.ones(one.indices.size, precision.dtype), largest=None)
+    if check_finite and not bool(cupy.isfinite(one.data).all()):
+        worst = int(cupy.argmin(cupy.isfinite(one.data)))
+        row = int(owners(one.indptr, one.indices.size, cupy)[worst])
+        raise errors.not_finite(name, one.data[worst].item(), row, int(one.indices[worst]))
+    return replace(one, data=(one.data != 0).astype(precision.dtype), largest=None)
+
+
+def _require_held(factors: tuple[Given, Given], wanted: Wanted, kind: Any, memory_limit: int | None) -> None:
+    """Raise where an integer of C may be beyond what float64, in which it is made, holds."""
+    largest, terms = sizes(*factors)
+    if wanted.semiring.multiply == "times":
+        require_exact(largest, terms, lambda: largest_sum(*factors, memory_limit), LARGEST_INTEGER, "float64")
+    elif max(largest) > LARGEST_INTEGER or (wanted.semiring.multiply == "plus" and sum(largest) > LARGEST_INTEGER):
+        raise errors.inexact(LARGEST_INTEGER, "float64")
+
+
+def _rows_of(one: Given, precision: Precision | None = None, mask: bool = False) -> Rows:
+    """Return row pointer, columns and values: of a mask where these are not 0, else in the type of the product."""
+    import cupy
+
+    rows = one.indptr, one.indices.astype(np.int32, copy=False), one.data
+    if mask:
+        return keep(rows, one.data != 0, cupy)
+    assert precision is not None
+    data = one.data.astype(precision.dtype)
+    if bool((cupy.isfinite(one.data) & ~cupy.isfinite(data)).any()):
+        raise errors.beyond_float32("C holds entries")
+    return rows[0], rows[1], data
+
+
+def _blocks(
+    A: Factor, B: Factor, mask: Rows | None, wanted: Wanted, precision: Precision, memory_limit: int | None
+) -> Iterator[tuple[int, int, Rows]]:
+    """Yield first row, end, and the entries of blocks of rows of A B; with a mask, those that it has."""
+    rows, code = A.shape[0], wanted.semiring.code
+    turned = _by_columns(B) if code or (mask is not None and not wanted.complement) else None
+    if mask is not None and not wanted.complement:
+        yield 0, rows, _of_mask(A, B, turned, mask, 0, precision, code)
+        return
+    chunk, scratch = chunk_of(memory_limit, rows, B.shape[1])
+    ranges = [(a, min(a + chunk, rows)) for a in range(0, rows, chunk)] or [(0, 0)]
+    counts = [count_rows(A, B, a, b, precision.value, None, scratch).counts.get() for a, b in ranges]
+    most = parts.PART_ENTRIES if not wanted.in_blocks else _BLOCK_ENTRIES
+    if memory_limit is not None:
+        most = max(1, min(most, memory_limit // _SELECTED))
+    for a, b in _pieces(parts.row_pointer(counts), chunk, most):
+        part = finish(A, B, count_rows(A, B, a, b, precision.value, None, scratch), precision)
+        yield a, b, _of_mask(A, B, turned, part, a, precision, code) if code else part
+
+
+def _pieces(starts: np.ndarray, chunk: int, most: int) -> Iterator[tuple[int, int]]:
+    """Yield first row and end of successive rows: at most `chunk` rows, of `most` entries if more than one."""
+    first, rows = 0, len(starts) - 1
+    if not rows:
+        yield 0, 0
+    while first < rows:
+        last = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1
+        stop = max(min(first + chunk, last), first + 1)
+        if starts[stop] - starts[first] > parts.MOST_ENTRIES:
+            raise MemoryError(f"row {first} of C has more entries than 32-bit offsets reach")
+        yield first, stop
+        first = stop
+
+
+def _by_columns(B: Factor) -> tuple[Any, Any, Any]:
+    """Return row pointer, rows and values of B by columns, its rows in order."""
+    import cupy
+
+    order = cupy.argsort(B.indices, kind="stable")
+    ends = cupy.arange(B.shape[1] + 1, dtype=np.int32)
+    indptr = cupy.searchsorted(B.indices[order], ends).astype(np.int32)
+    return indptr, owners(B.indptr, B.nnz, cupy)[order].astype(np.int32), B.data[order]
+
+
+def _of_mask(A: Factor, B: Factor, turned: Any, mask: Rows, first: int, precision: Precision, code: int) -> Rows:
+    """Return the entries of A B from row `first` on that a mask has."""
+    import cupy
+
+    indptr, indices = mask[0].astype(np.int32, copy=False), mask[1]
+    data, found = cupy.empty(len(indices), precision.dtype), cupy.empty(len(indices), np.uint8)
+    if len(indices):
+        sizes = np.int32(len(indices)), np.int32(len(indptr) - 1)
+        unit = units.MASKED[precision.value, code]
+        factors = A.indptr[first:], A.indices, A.data, *turned
+        kernel(unit, "masked")(choose.check(0, len(indices)), *sizes, indptr, indices, *factors, data, found)
+        data = unscale(data, indptr, indices, A, B, first)
+    return keep((indptr, indices, data), found != 0, cupy)
+
+
+def _part(rows: Rows, first: int, stop: int) -> Rows:
+    begin, end = int(rows[0][first]), int(rows[0][stop])
+    return rows[0][first : stop + 1] - begin, rows[1][begin:end], rows[2][begin:end]
+
+
+def _joined(made: list[Rows]) -> Rows:
+    """Return rows that follow each other as one."""
+    import cupy
+
+    starts = np.cumsum([0, *(len(indices) for _, indices, _ in made)])
+    pointers = [part[0][1:].astype(np.int64) + int(start) for part, start in zip(made, starts, strict=False)]
+    indptr = cupy.concatenate([cupy.zeros(1, np.int64), *pointers])
+    return indptr, cupy.concatenate([part[1] for part in made]), cupy.concatenate([part[2] for part in made])

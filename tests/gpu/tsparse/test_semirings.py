@@ -1,0 +1,97 @@
+"""Semirings, masks, sums and selections on the GPU: the entries of the CPU."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.tsparse import spgemm
+from spectile.tsparse.cuda import wanted as gpu_wanted
+from spectile.tsparse.semirings import SEMIRINGS
+
+from .test_spgemm import random
+
+pytestmark = pytest.mark.gpu
+
+INTEGRAL = ("or_and", "any_pair", "plus_pair")
+
+
+def on_gpu(A):
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    arrays = (cupy.asarray(x) for x in (A.data, A.indices.astype(np.int32), A.indptr.astype(np.int32)))
+    return csr_matrix(tuple(arrays), shape=A.shape)
+
+
+def assert_same(found, C, rtol=1e-13):
+    found = found if sp.issparse(found) else found.get()
+    np.testing.assert_array_equal(found.indptr, C.indptr)
+    np.testing.assert_array_equal(found.indices, C.indices)
+    np.testing.assert_allclose(found.data.astype(C.dtype), C.data, rtol=rtol, atol=1e-13)
+
+
+def factors(kind, seed=1):
+    rng = np.random.default_rng(seed)
+    if kind == "hub":
+        A, B = random(300, 400, 0.01, rng).tolil(), random(400, 350, 0.01, rng).tolil()
+        A[7], B[:, 9] = 1.5, -0.5
+        return sp.csr_array(A), sp.csr_array(B)
+    return random(300, 400, 0.05, rng), random(400, 350, 0.05, rng)
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+@pytest.mark.parametrize("kind", ["random", "hub"])
+@pytest.mark.parametrize("semiring", SEMIRINGS)
+def test_products_over_semirings(semiring, kind, where, monkeypatch):
+    A, B = factors(kind)
+    mask = sp.random_array((300, 350), density=0.1, rng=2, format="csr")
+    mask.data[::4] = 0
+    given = [on_gpu(x) if where == "device" else x for x in (A, B, mask)]
+    for most in (2**24, 3000):
+        monkeypatch.setattr(gpu_wanted, "_BLOCK_ENTRIES", most)
+        for options in ({}, {"mask": mask}, {"mask": mask, "complement": True}):
+            C = spgemm(A, B, semiring=semiring, backend="cpu", **options)
+            if options:
+                options = {**options, "mask": given[2]}
+            found = spgemm(given[0], given[1], semiring=semiring, backend="cuda", **options)
+            assert_same(found, C)
+            if where == "host":
+                assert found.dtype == C.dtype
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "F", "D"])
+def test_masked_entries_have_the_bits_of_the_whole_product(dtype):
+    A, B = (x.astype(dtype) for x in factors("random"))
+    mask = sp.random_array((300, 350), density=0.1, rng=3, format="csr")
+    whole = spgemm(A, B, backend="cuda").tocsr()
+    part = spgemm(A, B, mask=mask, backend="cuda").tocoo()
+    np.testing.assert_array_equal(part.data, whole.toarray()[part.row, part.col])
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+@pytest.mark.parametrize("dtype", ["f8", "D"])
+def test_sums_and_selections(dtype, where, monkeypatch):
+    A, B = (x.astype(dtype) for x in factors("random"))
+    added = sp.random_array((300, 350), density=0.1, rng=4, format="csr").astype(dtype)
+    monkeypatch.setattr(gpu_wanted, "_BLOCK_ENTRIES", 5000)
+    given = [on_gpu(x) if where == "device" else x for x in (A, B, added)]
+    for options in ({"prune": 0.3}, {"top_n": 5}, {"alpha": -2, "beta": 0.5, "C": added}, {"alpha": 3.0, "top_n": 2}):
+        C = spgemm(A, B, backend="cpu", **options)
+        if "C" in options:
+            options = {**options, "C": given[2]}
+        assert_same(spgemm(given[0], given[1], backend="cuda", **options), C, rtol=1e-12)
+
+
+def test_integers_and_empty_rows():
+    A = sp.csr_array((np.array([3, -4]), ([1, 4], [0, 2])), shape=(6, 3))
+    B = sp.csr_array((np.array([5, 7]), ([0, 2], [1, 1])), shape=(3, 2))
+    for semiring in ("plus_times", "min_plus", "plus_pair"):
+        found = spgemm(A, B, semiring=semiring, top_n=1, backend="cuda")
+        assert_same(found, spgemm(A, B, semiring=semiring, top_n=1, backend="cpu"))
+        assert found.dtype == np.int64
+    with pytest.raises(ValueError, match="sums of integers"):
+        spgemm(2**52 * A, 2**52 * B, semiring="min_plus", backend="cuda")
+    with pytest.raises(ValueError, match="mask has shape"):
+        spgemm(A, B, mask=A, backend="cuda")
+    empty = sp.csr_array((6, 3))
+    assert spgemm(empty, B, mask=sp.csr_array(np.ones((6, 2))), backend="cuda").nnz == 0
