@@ -8,6 +8,7 @@ from typing import Any, Literal
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend
 from spectile.core.options import flag
+from spectile.core.protocols import ArrayLike
 from spectile.evd import refine
 from spectile.evd.arguments import check_driver, definite_of, reads_lower, require_square, subset_of
 from spectile.evd.dispatch import backend_module
@@ -17,8 +18,8 @@ Driver = Literal["ev", "evd", "evr", "evx", "gv", "gvd", "gvx"]
 
 
 def eigh(
-    a: Any,
-    b: Any = None,
+    a: ArrayLike,
+    b: ArrayLike | None = None,
     *,
     lower: bool = True,
     eigvals_only: bool = False,
@@ -176,8 +177,8 @@ def _problem(
 
 
 def eigvalsh(
-    a: Any,
-    b: Any = None,
+    a: ArrayLike,
+    b: ArrayLike | None = None,
     *,
     lower: bool = True,
     overwrite_a: bool = False,
@@ -224,7 +225,7 @@ def eigvalsh(
 
 
 def tridiagonalize(
-    a: Any,
+    a: ArrayLike,
     *,
     lower: bool = True,
     calc_q: bool = False,
@@ -267,8 +268,8 @@ def tridiagonalize(
 
 
 def explain(
-    a: Any,
-    b: Any = None,
+    a: ArrayLike,
+    b: ArrayLike | None = None,
     *,
     lower: bool = True,
     eigvals_only: bool = False,

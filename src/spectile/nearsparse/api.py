@@ -14,6 +14,7 @@ from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
 from spectile.core.options import flag
+from spectile.core.protocols import ArrayLike
 from spectile.nearsparse import checks
 from spectile.nearsparse.types import Method, NormMap, PrecisionName, Request, Split, Threshold
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def spamm(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     *,
     tau: float | None = None,
     valid_ratio: float | None = None,
@@ -274,8 +275,8 @@ def spamm_plan(
 
 
 def explain(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     *,
     tau: float | None = None,
     valid_ratio: float | None = None,
@@ -337,8 +338,8 @@ def explain(
 
 
 def distribute(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     tau: float,
     devices: int | Sequence[int],
     *,
@@ -410,8 +411,8 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
 
 
 def spamm_threshold(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     *,
     tau: float | None = None,
     valid_ratio: float | None = None,
@@ -475,8 +476,8 @@ def spamm_threshold(
 
 
 def tune_tau(
-    a: Any,
-    b: Any,
+    a: ArrayLike | NormMap,
+    b: ArrayLike | NormMap,
     valid_ratio: float,
     iterations: int = 20,
     tolerance: float = 0.01,

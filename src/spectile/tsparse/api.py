@@ -10,6 +10,7 @@ import numpy as np
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
 from spectile.core.options import flag
+from spectile.core.protocols import SparseMatrix
 from spectile.core.threads import num_threads
 from spectile.tsparse.matrices import as_boolean, both_boolean, check_beside, check_pair, choose_precision
 from spectile.tsparse.selection import Wanted
@@ -18,8 +19,8 @@ from spectile.tsparse.types import Precision, PrecisionName, SymbolicProduct
 
 
 def spgemm(
-    A: Any,
-    B: Any,
+    A: SparseMatrix,
+    B: SparseMatrix,
     *,
     semiring: SemiringName = "plus_times",
     mask: Any = None,
@@ -212,7 +213,9 @@ def _check_wanted(A: Any, B: Any, wanted: Wanted, precision: Precision) -> None:
         raise ValueError(f"top_n is {wanted.top_n!r}; give the number of entries of a row that are kept, 1 or more")
 
 
-def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backend = "auto") -> SymbolicProduct:
+def symbolic(
+    A: SparseMatrix, B: SparseMatrix, *, memory_limit: int | None = None, backend: Backend = "auto"
+) -> SymbolicProduct:
     """Analyse the patterns of A and B once, for many products with the same patterns and other values.
 
     Parameters
@@ -257,7 +260,9 @@ def symbolic(A: Any, B: Any, *, memory_limit: int | None = None, backend: Backen
     return cpu.analyse(A, B, memory_limit)
 
 
-def error_bound(A: Any, B: Any, *, precision: PrecisionName | None = None, prune: float | None = None) -> Any:
+def error_bound(
+    A: SparseMatrix, B: SparseMatrix, *, precision: PrecisionName | None = None, prune: float | None = None
+) -> Any:
     """Bound the error of each entry of ``spgemm(A, B, precision=precision, prune=prune)``.
 
     Parameters
