@@ -31,17 +31,15 @@ __device__ __forceinline__ int place_from(const int* idx, int at, int end, int w
     int first = at + 1, last = step < end - at ? at + step : end;
     while (first < last) {
         const int middle = first + (last - first) / 2;
-        if (idx[middle] < wanted)
-            first = middle + 1;
-        else
-            last = middle;
+        if (idx[middle] < wanted) first = middle + 1;
+        else last = middle;
     }
     return first;
 }
 
 // The entry of a row of A, from p to p_end, and a column of B, from q to q_end; returns whether there is one.
-__device__ __forceinline__ bool entry_of(int p, int p_end, const int* idx_a, const VALUE* val_a, int q, int q_end,
-                                         const int* idx_t, const VALUE* val_t, VALUE& sum) {
+__device__ __forceinline__ bool entry_of(int p, int p_end, const int* idx_a, const VALUE* val_a, int q, int q_end, const int* idx_t,
+                                         const VALUE* val_t, VALUE& sum) {
     bool found = false;
     sum = 0;
     while (p < p_end && q < q_end) {
@@ -60,17 +58,15 @@ __device__ __forceinline__ bool entry_of(int p, int p_end, const int* idx_a, con
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256)
-masked(int entries, int rows, const int* ptr_m, const int* idx_m, const int* ptr_a, const int* idx_a, const VALUE* val_a,
-       const int* ptr_t, const int* idx_t, const VALUE* val_t, VALUE* val_c, unsigned char* found) {
+extern "C" __global__ void __launch_bounds__(256) masked(int entries, int rows, const int* ptr_m, const int* idx_m, const int* ptr_a,
+                                                         const int* idx_a, const VALUE* val_a, const int* ptr_t, const int* idx_t,
+                                                         const VALUE* val_t, VALUE* val_c, unsigned char* found) {
     for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < entries; e += gridDim.x * blockDim.x) {
         int low = 0, high = rows - 1;  // the last row that begins at or before the entry
         while (low < high) {
             const int middle = low + (high - low + 1) / 2;
-            if (ptr_m[middle] <= e)
-                low = middle;
-            else
-                high = middle - 1;
+            if (ptr_m[middle] <= e) low = middle;
+            else high = middle - 1;
         }
         const int j = idx_m[e];
         VALUE sum;
