@@ -60,6 +60,7 @@ LOOKS = {
     "speck": Look(PURPLE, "*", "spECK"),
     "opsparse": Look(GREEN, "d", "OpSparse"),
     # KPM.
+    "spmm": Look(ORANGE, "P", "cuSPARSE SpMM and one fused update"),
     "naive": Look(VERMILION, "X", "naive (library calls)"),
     "aug_spmv": Look(ORANGE, "P", "aug_spmv()"),
     "aug_spmmv": Look(BLUE, "s", "aug_spmmv()"),

@@ -33,6 +33,7 @@ PACKAGES = (
     "spectile_study.cases.evd.ozaki",
     "spectile_study.cases.evd.wide",
     "spectile_study.cases.kpm.peaks",
+    "spectile_study.cases.kpm.spmm",
     "spectile_study.cases.kpm.variants",
     "spectile_study.everyday.kpm",
     "spectile_study.cases.tsparse.tiles.units",

@@ -11,7 +11,7 @@ from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Context, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.kpm import build as cases
-from spectile_study.cases.kpm import called, model, shared
+from spectile_study.cases.kpm import called, model, shared, spmm
 from spectile_study.cases.kpm.naive import Chain
 from spectile_study.cases.kpm.rivals import etas_naive
 from spectile_study.cases.kpm.together import NaiveTogether
@@ -40,6 +40,25 @@ def test_quick_case_passes_its_checks(case, tmp_path):
         assert method.name == "copy" or method.flops > 0
         ran += 1
     assert ran
+
+
+@pytest.mark.parametrize("dtype", ["complex128", "float64"])
+def test_a_product_and_one_fused_update_are_the_chain_of_calls(dtype):
+    rng = np.random.default_rng(3)
+    matrix = shared.host_matrix(4, 4, 10)
+    matrix = (matrix if dtype == "complex128" else matrix.real).astype(dtype)
+    start = rng.standard_normal((matrix.shape[0], 3)).astype(dtype)
+
+    def product(v, w, alpha, beta):
+        w[...] = alpha * (matrix @ v) + beta * w
+
+    def update(v, w, factor, sums):
+        w += factor * v
+        sums += [np.sum(abs(v) ** 2, axis=0), np.sum(w.conj() * v, axis=0).real]
+
+    v, w = start.copy(), np.zeros_like(start)
+    whole = spmm.etas_fused(product, update, v, w, 4, 0.3, 0.2)
+    np.testing.assert_allclose(whole, etas_naive(matrix, np.asfortranarray(start), 4, 0.3, 0.2), rtol=1e-12, atol=1e-10)
 
 
 @pytest.mark.parametrize("precision", ["complex128", "complex64"])

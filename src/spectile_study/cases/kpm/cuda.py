@@ -19,10 +19,10 @@ from spectile.kpm.cuda.stencil.launch import StencilOperator
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.kpm import called, counters, densities, model, shared
+from spectile_study.cases.kpm import called, counters, densities, model, shared, spmm
 from spectile_study.cases.kpm.host import functions_problem, sample_product
 from spectile_study.cases.kpm.peaks import GPU_PEAK
-from spectile_study.cases.kpm.rivals import etas_naive_cuda, fill_columns
+from spectile_study.cases.kpm.rivals import etas_naive_cuda, fill_columns, fill_rows
 from spectile_study.cases.kpm.shared import LIMIT, STEPS
 from spectile_study.cases.kpm.variants import staged_variant
 
@@ -87,6 +87,7 @@ class _Step:
         single = self.dtype == np.complex64
         methods: list[Method | Skipped] = [
             self.naive(),
+            self.spmm(),
             self.one_by_one(),
             self.stored("aug_spmmv"),
             self.stored("aug_spmmv_sell", layout="sell"),
@@ -225,6 +226,22 @@ class _Step:
             return etas_naive_cuda(self.natural, start.T, STEPS, self.a, self.b)
 
         return self.method("naive", "naive", run, prepare, shared.checker(self.row, self.context, 0))
+
+    def spmm(self) -> Method | Skipped:
+        """Return the vendor's product of the whole block, and one kernel of what it leaves."""
+        if self.r > spmm.THREADS:
+            return Skipped("spmm", f"the fused kernel takes {spmm.THREADS} vectors at most")
+        v, w = (self.vectors.get(part, (self.sample.shape[0], self.r), self.dtype) for part in "vw")
+        product = spmm.Vendor(self.natural, v, w)
+
+        def prepare() -> None:
+            fill_rows(v, self.context.seed)
+            w.fill(0)
+
+        def run() -> Any:
+            return spmm.etas_fused(product, spmm.shift_and_dots, v, w, STEPS, self.a, self.b)
+
+        return self.method("spmm", "spmm", run, prepare, shared.checker(self.row, self.context, 0))
 
 
 def _counters(row: Mapping[str, Any], context: Context) -> Problem:

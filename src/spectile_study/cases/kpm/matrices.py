@@ -5,6 +5,7 @@ Each width R of the block vector is a group of methods, ``<method>_r<R>``:
 =====================  ======================================================================================
 ``step``               STEPS steps of the recurrence in the format that the library chooses: the device's time
 ``product``            the same steps with CuPy's (SciPy's) product and array arithmetic
+``spmm``               the same steps by cuSPARSE's SpMM and one fused kernel, on a device alone
 ``as_called``          ``kpm_dos`` from the matrix to the curve, M moments: latency, one call at a time
 ``as_called_loop``     the mean of CALLS such calls, one after the other, with one wait at the end: throughput
 ``as_called_ldos``     ``ldos`` of R rows
@@ -27,8 +28,8 @@ from spectile.kpm.density import seed_of
 from spectile.kpm.operators.user import OperatorRecursion, ProductOperator
 from spectile_study.bench.case import Clock, Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.kpm import model
-from spectile_study.cases.kpm.shared import CALL_LIMIT, STEPS
+from spectile_study.cases.kpm import model, spmm
+from spectile_study.cases.kpm.shared import CALL_LIMIT, NO_DEVICE, STEPS
 from spectile_study.inputs.hamiltonians import hamiltonian
 
 #: Widths of the block vector, up to the row's R.
@@ -69,7 +70,14 @@ class _Matrix:
         """Return all methods."""
         methods: list[Method | Skipped] = [self.copy()]
         for width in self.widths:
-            methods += [self.step(width), self.product(width), self.called(width), self.loop(width), self.local(width)]
+            methods += [
+                self.step(width),
+                self.product(width),
+                self.spmm(width),
+                self.called(width),
+                self.loop(width),
+                self.local(width),
+            ]
         matrix = self.matrix
         data = matrix.data.get() if hasattr(matrix.data, "get") else matrix.data
         values = {"rows": matrix.shape[0], "nnz": matrix.nnz, "nnz_per_row": matrix.nnz / matrix.shape[0]}
@@ -102,6 +110,30 @@ class _Matrix:
             return OperatorRecursion(ProductOperator(self.matrix), *self.scaling, self._vectors(width, self.dtype))
 
         return self._steps("product", width, start)
+
+    def spmm(self, width: int) -> Method | Skipped:
+        """Return the recurrence by the vendor's product of the block, and one kernel of what it leaves."""
+        if self.context.device != "cuda":
+            return Skipped(f"spmm_r{width}", NO_DEVICE)
+        block: dict[str, Any] = {}
+
+        def prepare() -> None:
+            if not block:
+                block["v"] = self._vectors(width, self.dtype)
+                block["w"] = self.xp.empty_like(block["v"])
+                block["product"] = spmm.Vendor(self.matrix, block["v"], block["w"])
+            block["v"][...] = self._vectors(width, self.dtype)
+            block["w"].fill(0)
+
+        def run() -> Any:
+            v, w, product = (block[name] for name in ("v", "w", "product"))
+            return spmm.etas_fused(product, spmm.shift_and_dots, v, w, STEPS, *self.scaling)
+
+        def check(etas: Any) -> dict[str, float]:
+            wanted = self.reference(width, self.scaling)[: 2 * STEPS]
+            return {"error_fro_rel": float(np.linalg.norm(etas.get() - wanted) / np.linalg.norm(wanted))}
+
+        return self._method("spmm", width, STEPS, run, check, "events", prepare)
 
     def _steps(self, name: str, width: int, start: Callable[[], Any]) -> Method:
         live: dict[str, Any] = {}

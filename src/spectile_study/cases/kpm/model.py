@@ -48,8 +48,9 @@ def step_bytes(stage: str, rows: int, nnz: int, num_vectors: int, dtype: Any = n
     Parameters
     ----------
     stage : str
-        naive, aug_spmv, aug_spmmv, spmmv (the product alone), table (values by number), rows (rows by number, and
-        the diagonal), stencil (no stored matrix), or blocked (two steps a sweep, no stored matrix).
+        naive, spmm (a product that adds, and an update), aug_spmv, aug_spmmv, spmmv (the product alone), table (values
+        by number), rows (rows by number, and the diagonal), stencil (no stored matrix), or blocked (two steps a sweep,
+        no stored matrix).
     rows, nnz, num_vectors : int
         N, N_nz and R.
     dtype : dtype
@@ -61,6 +62,7 @@ def step_bytes(stage: str, rows: int, nnz: int, num_vectors: int, dtype: Any = n
     return float(
         {
             "naive": num_vectors * matrix + 13 * block,
+            "spmm": matrix + 6 * block,
             "aug_spmv": num_vectors * matrix + 3 * block,
             "aug_spmmv": matrix + 3 * block,
             "spmmv": matrix + 2 * block,
