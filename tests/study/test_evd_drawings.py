@@ -15,7 +15,7 @@ ELEMENTS = {element.name: element for element in elements("evd", ROOT / "workflo
 
 @pytest.fixture(scope="module")
 def recorded():
-    return record.read_frame(ROOT / "results/recorded/h200/evd.parquet")
+    return record.read_frame(ROOT / "results/recorded/h200/evd.parquet", whole=True)
 
 
 def relabelled(rows, method, factor):

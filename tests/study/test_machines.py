@@ -17,7 +17,7 @@ def recorded():
     """Return SpAMM's and tSparse's frames of the two machines that are recorded."""
     paths = [ROOT / f"results/recorded/{machine}/{paper}.parquet" for machine in ("h200", "xeon2")
              for paper in ("spamm", "tsparse")]  # fmt: skip
-    return [record.read_frame(path) for path in paths]
+    return [record.read_frame(path, whole=True) for path in paths]
 
 
 def table_of(paper):

@@ -55,8 +55,8 @@ def _by_case(contents: Iterable[tuple[Path, str, bytes]]) -> Records:
     return records
 
 
-def read_frame(path: Path) -> pandas.DataFrame:
-    """Read a frame that a user named.
+def read_frame(path: Path, *, whole: bool = False) -> pandas.DataFrame:
+    """Read a frame that a user named, as :func:`record.read_frame <spectile_study.bench.record.read_frame>` does.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def read_frame(path: Path) -> pandas.DataFrame:
     if not path.is_file():
         raise FileNotFoundError(f"there is no frame {path}: name a .parquet file of results or results/recorded")
     try:
-        return record.read_frame(path)
+        return record.read_frame(path, whole=whole)
     except (pyarrow.ArrowException, KeyError) as error:
         raise record.RecordError(
             f"{path} is no whole frame ({type(error).__name__}: {error}): gather it again, or take it from its source"
@@ -121,7 +121,7 @@ def keep(place: Path, folder: Path, sheet: Collection[str] | None = None) -> lis
         )
     (paper,) = papers
     zipped, framed = folder / f"{paper}.zip", folder / f"{paper}.parquet"
-    earlier = record.read_frame(framed) if framed.exists() else None
+    earlier = record.read_frame(framed, whole=True) if framed.exists() else None
     passed = set() if earlier is None else _passed(earlier)
     measured = {case for case, _ in passed}
     stay = sorted(case for case, stored in new.items() if stored["status"] != "ok" and case in measured)

@@ -28,7 +28,7 @@ def load(path: Path) -> pandas.DataFrame:
         raise FileNotFoundError(f"there is no {path}, neither records nor frames: {_NAME}")
     frames = sorted(path.glob("*.parquet")) if path.is_dir() else [path] if path.suffix == ".parquet" else []
     if frames:
-        return pandas.concat([archive.read_frame(file) for file in frames], ignore_index=True)
+        return pandas.concat([archive.read_frame(file, whole=True) for file in frames], ignore_index=True)
     if path.is_file() and path.suffix not in (".json", ".zip"):
         raise ValueError(f"{path} is neither a frame nor a record: {_NAME}")
     if path.suffix == ".zip":

@@ -119,7 +119,10 @@ def check(claims: pandas.DataFrame, frames: Iterable[pandas.DataFrame], recorded
     frames = list(frames)
     for paper, rows in claims.groupby("paper"):
         own = [frame[frame["paper"] == paper] for frame in frames]
-        names = Names(str(paper), [*own, *map(record.read_frame, sorted(recorded.glob(f"*/{paper}.parquet")))])
+        names = Names(
+            str(paper),
+            [*own, *(record.read_frame(path, whole=True) for path in sorted(recorded.glob(f"*/{paper}.parquet")))],
+        )
         for _, claim in rows.iterrows():
             try:
                 names.check_claim({str(key): str(value) for key, value in claim.items()})

@@ -303,8 +303,26 @@ def _mixes_types(column: pandas.Series) -> bool:
     return list not in kinds and len(kinds) > 1 and not kinds <= {int, float}
 
 
-def read_frame(path: str | Path) -> pandas.DataFrame:
-    """Read a frame written by :func:`write_frame`; it has every column of its paper."""
+def read_frame(path: str | Path, *, whole: bool = False) -> pandas.DataFrame:
+    """Read a frame written by :func:`write_frame`; it has every column of its paper.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    whole : bool
+        Return rows, too, that do not say what made them (:func:`says_its_source`), of which nothing is drawn or judged.
+    """
     import pandas
 
-    return _complete(pandas.read_parquet(path))
+    table = _complete(pandas.read_parquet(path))
+    return table if whole else table[says_its_source(table)].reset_index(drop=True)
+
+
+def says_its_source(table: pandas.DataFrame) -> pandas.Series:
+    """Return which rows of a frame say when they were measured and, on a GPU, under which driver.
+
+    A count, whose clock is ``none``, is the same on every day and machine.
+    """
+    on_gpu = table["device"].str.startswith("NVIDIA")
+    return (table["clock"] == "none") | (table["run_measured_at"].notna() & (table["run_driver"].notna() | ~on_gpu))

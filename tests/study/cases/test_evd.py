@@ -99,7 +99,7 @@ def test_recorded_solver_is_ahead_of_both_algorithms_of_the_vendor():
     path = ROOT / "results/recorded/h200/evd.parquet"
     if not path.exists():
         pytest.skip("EVD's paper run is not recorded yet: python -m spectile_study measure --paper evd --run paper")
-    frame = record.read_frame(path)
+    frame = record.read_frame(path, whole=True)
     solved = frame[(frame["p_study"] == "evd") & (frame["p_n"] >= 4096) & (frame["status"] == "ok")]
     seconds = solved.pivot_table(index="case", columns="method", values="time_s")
     assert len(seconds) == 4 * 4 + 2 * 2 + 1  # four types at two orders, float64 at two more, and values at 65,536
@@ -114,7 +114,7 @@ def test_recorded_cpu_is_near_lapack():
         pytest.skip(
             "not recorded yet: python -m spectile_study measure --paper evd --case evd_2000_vectors --device cpu"
         )
-    rows = record.read_frame(path).set_index(["case", "method"])
+    rows = record.read_frame(path, whole=True).set_index(["case", "method"])
     for case in ("evd_2000_values", "evd_2000_vectors"):
         assert rows.loc[(case, "spectile"), "time_s"] < 3 * rows.loc[(case, "lapack"), "time_s"]
 
