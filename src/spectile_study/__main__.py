@@ -61,8 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--input", type=Path, nargs="*", default=[], help="receipts of the case's inputs, checked")
 
     make = commands.add_parser("make-input", help="make an input of cases and write its receipt")
-    make.add_argument("--kind", required=True, help="decay, lattice, hermitian, dense, family, water, ergo or network")
-    make.add_argument("--name", required=True, help="which one, for example overlap_60 of the kind water")
+    make.add_argument(
+        "--kind",
+        required=True,
+        help="decay, lattice, hamiltonian, hermitian, dense, family, own, water, scf, ergo or network",
+    )
+    make.add_argument("--name", required=True, help="which one, for example overlap_60 of the kind water, 60 of scf")
     make.add_argument("--resources", type=Path, default=Path("resources"))
     make.add_argument("--seed", type=int, default=1)
     make.add_argument("--receipt", type=Path, required=True, help="JSON file that says what was made, or why not")
@@ -346,7 +350,7 @@ def _gather(options: argparse.Namespace) -> int:
         raise ValueError(f"the case {twice} comes from several of {', '.join(map(str, options.records))}: name one")
     table = record.frame(records)
     if options.onto is not None:
-        table = record.join(archive.read_frame(options.onto), table)
+        table = record.join(archive.read_frame(options.onto, whole=True), table)
     record.write_frame(table, options.out)
     if options.zip is not None:
         archive.pack(records, options.zip)

@@ -99,6 +99,10 @@ def available(kind: str, resources: Path = Path("resources")) -> str:
     """Return what decides whether the inputs of a kind can be made: a change of it makes them anew."""
     if kind == "water":
         return f"pyscf: {importlib.util.find_spec('pyscf') is not None}"
+    if kind == "scf":
+        from spectile_study.inputs.hartree_fock import available as programs
+
+        return programs(resources)
     if kind == "ergo":
         from spectile_study.inputs.ergo import program
 
@@ -112,10 +116,15 @@ def available(kind: str, resources: Path = Path("resources")) -> str:
 
 
 def _decay(name: str, resources: Path, seed: int) -> Facts:
-    """Describe the decay matrix of an order; any rows of it can be made alone."""
+    """Describe the decay matrix of an order, or ``exponential_3d_8192``; any rows of it can be made alone."""
     from spectile_study.inputs import decay
 
-    n = int(name)
+    of_distance, _, order = name.rpartition("_")
+    n = int(order)
+    if of_distance:
+        sample = decay.by_distance(of_distance, n, rows=SAMPLE_ROWS)
+        parameters = {"n": n, "matrix": decay.label(of_distance)}
+        return {"parameters": parameters, "sample_rows": len(sample), "sha256": digest_array(sample)}
     sample = decay.algebraic(min(n, SAMPLE_ROWS), n)
     return {"parameters": {"n": n, "c": 0.1, "lam": 0.1}, "sample_rows": len(sample), "sha256": digest_array(sample)}
 
@@ -206,10 +215,21 @@ def _water(name: str, resources: Path, seed: int) -> Facts:
     cluster = water.water_cluster(int(molecules), resources, seed)
     matrix = water.water_matrix(operator, cluster, resources)
     parameters = {"cluster": cluster.origin, "rows": len(matrix)}
-    source = operator if operator == "core_hamiltonian" else "overlap"  # what the others are derived from
-    path = resources / "water" / f"{source}_{molecules}_{cluster.digest}.npz"
+    path = resources / "water" / f"{operator}_{molecules}_{cluster.digest}.npz"
     kept = _kept(path, resources) if path.exists() else {"sha256": digest_array(matrix)}
     return {"parameters": parameters} | kept
+
+
+def _scf(name: str, resources: Path, seed: int) -> Facts:
+    """Find the Fock matrix of a cluster of so many molecules, or calculate it; its other operators follow from it."""
+    from spectile.core import device
+    from spectile_study.inputs import hartree_fock, water
+
+    cluster = water.water_cluster(int(name), resources, seed)
+    found = hartree_fock.fock(cluster, resources, device.available())
+    assert found.path is not None
+    parameters = {"cluster": cluster.origin, "source": found.source, "rows": len(found.matrix)}
+    return {"parameters": parameters} | _kept(found.path, resources)
 
 
 def _ergo(name: str, resources: Path, seed: int) -> Facts:
@@ -258,6 +278,7 @@ KINDS: Mapping[str, Callable[[str, Path, int], Facts]] = {
     "family": _family,
     "own": _own,
     "water": _water,
+    "scf": _scf,
     "ergo": _ergo,
     "network": _network,
 }
@@ -265,7 +286,7 @@ KINDS: Mapping[str, Callable[[str, Path, int], Facts]] = {
 
 def of_case(paper: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return kind and name of each input that a case needs, matrices of the collection excepted."""
-    from spectile_study.inputs import ergo, own
+    from spectile_study.inputs import ergo, hartree_fock, own
     from spectile_study.inputs.families import is_family
 
     study = row.get("study")
@@ -281,8 +302,12 @@ def of_case(paper: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
     if paper == "evd":
         return [_of_eigensolver(row)]
     if paper == "spamm" and study == "water":
+        if row["operator"] in hartree_fock.OPERATORS:
+            return [("scf", str(row["molecules"]))]
         kind = "ergo" if row["operator"] in ergo.OPERATORS else "water"
         return [(kind, f"{row['operator']}_{row['molecules']}")]
+    if paper == "spamm" and study == "accuracy":
+        return [("decay", f"{row['operator']}_{row['n']}")]
     if paper == "spamm" and study in ("vgg", "digits"):
         return [("network", "digits" if study == "digits" else "vgg13")]
     return [("decay", str(row["n"]))] if paper == "spamm" and row.get("n") else []

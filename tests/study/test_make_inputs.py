@@ -60,7 +60,7 @@ def test_the_digits_network_is_kept_with_its_digest(tmp_path):
 
 def test_what_is_not_installed_is_absent_with_the_reason(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECTILE_ERGO", "no-such-program")
-    path = receipt(tmp_path, "ergo", "fock_scf_3")
+    path = receipt(tmp_path, "ergo", "fock_ergo_3")
     known = json.loads(path.read_text())
     assert known["status"] == "absent" and "ergo is not installed" in known["reason"]
     assert make_inputs.checked(path, tmp_path) is None
@@ -74,7 +74,7 @@ def test_every_case_names_inputs_that_can_be_made(paper):
     assert {kind for kind, _ in named} <= set(make_inputs.KINDS)
     assert all(name.replace("_", "").replace("-", "").isalnum() for _, name in named)
     expected = {
-        "spamm": {"decay", "water", "network"},
+        "spamm": {"decay", "water", "scf", "ergo", "network"},
         "tsparse": {"family"},
         "kpm": {"lattice", "hamiltonian"},
         "evd": {"hermitian", "dense"},

@@ -87,6 +87,29 @@ rule compute_water:
         " --resources resources --receipt {output:q} 2> {log:q}"
 
 
+rule solve_hartree_fock:
+    """Find the Fock matrix of a water cluster: packed, or by GPU4PySCF on a device, or by PySCF for a small one."""
+    output:
+        "resources/inputs/scf/{name}.json",
+    log:
+        "logs/inputs/scf_{name}.log",
+    conda:
+        "../../envs/gpu.yaml" if PLAN.wants_gpu() else "../../envs/cpu.yaml"
+    threads: 8
+    resources:
+        runtime=60,
+        mem_mb=32768,
+        gpu=1 if PLAN.wants_gpu() else 0,
+    params:
+        seed=config["seed"],
+        available=make_inputs.available("scf"),
+    message:
+        "Finding the Hartree-Fock matrices of {wildcards.name} water molecules"
+    shell:
+        "python -m spectile_study make-input --kind scf --name {wildcards.name:q} --seed {params.seed:q}"
+        " --resources resources --receipt {output:q} 2> {log:q}"
+
+
 rule run_ergo:
     """Compute an operator of a water cluster with ergo, which makes all four of its run at once."""
     output:

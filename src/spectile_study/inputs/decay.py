@@ -6,6 +6,7 @@ the norm map of N = 32768 (a matrix of 8 GB in float64) takes milliseconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,56 @@ def exponential(
     cuSpAMM, section 2.1 (|a_ij| < c λ^|i - j|).
     """
     return _toeplitz(m, n, _exponential_profile(c, lam), dtype)
+
+
+#: Profiles of matrices that decay with the distance of points of a lattice, whose spacing is one.
+DISTANCE_PROFILES: dict[str, str] = {"exponential": "exp(-r)", "gaussian": "exp(-r²/2)"}
+
+
+def lattice_points(n: int, axes: int) -> npt.NDArray[np.float64]:
+    """Return the first n points of a cubic lattice along a Hilbert curve, shape (n, axes), float64."""
+    from spectile_study.inputs.water import hilbert_order
+
+    bits = next(bits for bits in range(1, 64) if 2 ** (bits * axes) >= n)
+    grid = np.stack(np.meshgrid(*[np.arange(2.0**bits)] * axes, indexing="ij"), axis=-1).reshape(-1, axes)
+    return grid[hilbert_order(grid, bits)[:n]]
+
+
+def by_distance(name: str, n: int, xp: Any = np, rows: int | None = None) -> Any:
+    """Return a matrix that decays with the distance r of points of a lattice.
+
+    Parameters
+    ----------
+    name : str
+        ``<profile>_<axes>d``, a profile of ``DISTANCE_PROFILES`` in one to three dimensions: ``exponential_3d``.
+    n : int
+        Points, rows and columns.
+    xp : module
+        NumPy or CuPy.
+    rows : int, optional
+        Only so many rows.
+
+    Returns
+    -------
+    array, shape (rows or n, n), float64
+
+    Raises
+    ------
+    ValueError
+        If there is no such matrix.
+    """
+    match = re.fullmatch(r"([a-z]+)_([123])d", name)
+    if match is None or match[1] not in DISTANCE_PROFILES:
+        raise ValueError(f"no decay matrix is called {name!r}: take {' or '.join(DISTANCE_PROFILES)} with _1d to _3d")
+    points = xp.asarray(lattice_points(n, int(match[2])))
+    squares = sum((points[:rows, axis, None] - points[None, :, axis]) ** 2 for axis in range(points.shape[1]))
+    return xp.exp(-xp.sqrt(squares)) if match[1] == "exponential" else xp.exp(-0.5 * squares)
+
+
+def label(name: str) -> str:
+    """Return in words what `by_distance` calls by name."""
+    profile, _, axes = name.partition("_")
+    return f"{DISTANCE_PROFILES[profile]} of the distance r on a lattice in {axes[0]}D"
 
 
 def algebraic_norm_map(

@@ -21,8 +21,8 @@ from spectile_study.inputs.water import Cluster, load_symmetric, save_symmetric,
 
 #: Operators of a converged calculation and the files that hold them; of numbered ones the last iteration's is read.
 OPERATORS = {
-    "fock_scf": ("Fock matrix (ergo, Hartree-Fock)", "F_matrix_*.mtx"),
-    "density_scf": ("density matrix (ergo, Hartree-Fock)", "D_matrix_*.mtx"),
+    "fock_ergo": ("Fock matrix (ergo, Hartree-Fock)", "F_matrix_*.mtx"),
+    "density_ergo": ("density matrix (ergo, Hartree-Fock)", "D_matrix_*.mtx"),
     "overlap_ergo": ("overlap S (ergo)", "S_matrix.mtx"),
     "core_hamiltonian_ergo": ("core Hamiltonian (ergo)", "H_core_matrix.mtx"),
 }

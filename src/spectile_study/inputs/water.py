@@ -1,19 +1,18 @@
-"""Water clusters and their near-sparse matrices of electronic structure (6-31G**, 24 functions a molecule).
+"""Water clusters and the near-sparse matrices of one electron in them (6-31G**, 24 functions a molecule).
 
-Four operators in the basis of atomic orbitals, each labelled as what it is:
+Two operators in the basis of atomic orbitals:
 
 ``overlap``           S, by PySCF
-``core_hamiltonian``  kinetic energy and nuclear attraction, by PySCF
-``fock_wh``           a Fock-like matrix: Wolfsberg-Helmholz from S and extended-Hückel orbital energies
-``density_wh``        the projector on the occupied orbitals of ``fock_wh`` in the metric of S
+``core_hamiltonian``  kinetic energy and nuclear attraction, by PySCF, or by GPU4PySCF on a device
 
-The true Fock and density matrices of a converged calculation are those of `inputs.ergo`.  Energies are in
-hartree, coordinates in ångström.
+Fock and density matrices are those of `inputs.hartree_fock` and `inputs.ergo`.  Energies are in hartree, coordinates
+in ångström.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,15 +29,8 @@ OCCUPIED = 5
 
 OPERATORS = {
     "overlap": "overlap S (PySCF)",
-    "core_hamiltonian": "core Hamiltonian (PySCF)",
-    "fock_wh": "Fock-like matrix (Wolfsberg-Helmholz)",
-    "density_wh": "density of the Fock-like matrix",
+    "core_hamiltonian": "core Hamiltonian h (PySCF)",
 }
-
-# Orbital energies of the extended Hückel method: oxygen 2s, 2p and hydrogen 1s by Hoffmann (J. Chem. Phys. 39, 1397);
-# oxygen 1s the Hartree-Fock orbital energy.  Inner and outer functions of a split shell share a value.  Polarisation
-# functions have no such energy: -0.1 keeps them above the occupied orbitals, and any negative value opens the gap.
-_ORBITAL_ENERGIES = {"O1s": -20.56, "Os": -1.187, "Op": -0.544, "Od": -0.1, "Hs": -0.5, "Hp": -0.1}
 
 # An O-H bond, and the angle between the two, of the rigid molecule (gas phase).
 _BOND, _ANGLE = 0.9572, np.deg2rad(104.52)
@@ -85,9 +77,8 @@ def water_cluster(molecules: int, resources: Path | None = None, seed: int = 1) 
     ValueError
         If the file holds fewer molecules.
     """
-    named = os.environ.get("SPECTILE_WATER_XYZ")
-    path = Path(named) if named else (resources / "water" / "h2o_569.xyz" if resources is not None else None)
-    if path is None or (named is None and not path.exists()):
+    path = xyz_file(resources)
+    if path is None:
         return generated_cluster(molecules, seed)
     positions = read_xyz(path)
     if len(positions) < molecules:
@@ -95,6 +86,14 @@ def water_cluster(molecules: int, resources: Path | None = None, seed: int = 1) 
             f"{path} holds {len(positions)} water molecules and {molecules} are asked for: give a larger file"
         )
     return Cluster(_nearest_in_order(positions, molecules), f"{path.name} sha256 {_file_digest(path)[:12]}")
+
+
+def xyz_file(resources: Path | None = None) -> Path | None:
+    """Return the file that clusters come from: the one that is named, or that of the resources; None without one."""
+    if named := os.environ.get("SPECTILE_WATER_XYZ"):
+        return Path(named)
+    path = resources / "water" / "h2o_569.xyz" if resources is not None else None
+    return path if path is not None and path.exists() else None
 
 
 def generated_cluster(molecules: int, seed: int = 1) -> Cluster:
@@ -163,25 +162,53 @@ def _nearest_in_order(positions: np.ndarray, molecules: int) -> np.ndarray:
     oxygens = positions[:, 0]
     distance = np.linalg.norm(oxygens - oxygens.mean(axis=0), axis=1)
     kept = positions[np.argsort(distance, kind="stable")[:molecules]]
-    return np.ascontiguousarray(kept[_bisection_order(kept[:, 0])])
+    return np.ascontiguousarray(kept[hilbert_order(kept[:, 0])])
 
 
-def _bisection_order(points: np.ndarray) -> np.ndarray:
-    """Return the order of recursive coordinate bisection: near points stand near each other, so norms decay."""
-    order: list[int] = []
-    stack = [np.arange(len(points))]
-    while stack:
-        group = stack.pop()
-        if len(group) == 1:
-            order.append(int(group[0]))
-            continue
-        axis = int(np.ptp(points[group], axis=0).argmax())
-        group = group[np.argsort(points[group, axis], kind="stable")]
-        stack += [group[len(group) // 2 :], group[: len(group) // 2]]
-    return np.array(order, dtype=np.intp)
+def hilbert_order(points: np.ndarray, bits: int = 10) -> np.ndarray:
+    """Return the order of points along a Hilbert curve: near points stand near each other, so norms decay.
+
+    Parameters
+    ----------
+    points : ndarray, shape (count, d)
+        Coordinates.
+    bits : int
+        The curve visits 2^bits places along each axis of the smallest cube that holds the points.
+
+    Returns
+    -------
+    ndarray of int, shape (count,)
+        Indices of the points; those at one place keep their order.
+
+    References
+    ----------
+    J. Skilling, Programming the Hilbert curve, AIP Conf. Proc. 707, 381 (2004).
+    """
+    extent = float(np.ptp(points, axis=0).max())
+    x = ((points - points.min(axis=0)) * ((2**bits - 1) / extent if extent else 0.0)).astype(np.int64).T.copy()
+    axes = len(x)
+    for level in range(bits - 1, 0, -1):  # from coordinates to the transposed index: undo the turns of each level
+        bit = 1 << level
+        for axis in range(axes):
+            is_set = (x[axis] & bit) != 0
+            swapped = np.where(is_set, 0, (x[0] ^ x[axis]) & (bit - 1))
+            x[0] ^= np.where(is_set, bit - 1, swapped)
+            x[axis] ^= swapped
+    for axis in range(1, axes):  # Gray encode
+        x[axis] ^= x[axis - 1]
+    turn = np.zeros_like(x[0])
+    for level in range(bits - 1, 0, -1):
+        turn ^= np.where((x[-1] >> level) & 1, (1 << level) - 1, 0)
+    x ^= turn
+    index = np.zeros_like(x[0])
+    for level in range(bits - 1, -1, -1):
+        for axis in range(axes):
+            index = (index << 1) | ((x[axis] >> level) & 1)
+    return np.argsort(index, kind="stable")
 
 
-def _molecule(cluster: Cluster) -> Any:
+def molecule(cluster: Cluster, basis: str = BASIS) -> Any:
+    """Return PySCF's description of a cluster in a basis, with spherical d functions."""
     from pyscf import gto
 
     atoms = [
@@ -189,107 +216,38 @@ def _molecule(cluster: Cluster) -> Any:
         for molecule in cluster.coordinates
         for symbol, position in zip("OHH", molecule, strict=True)
     ]
-    return gto.M(atom=atoms, basis=BASIS, cart=False, verbose=0)
+    return gto.M(atom=atoms, basis=basis, cart=False, verbose=0)
 
 
 def overlap(cluster: Cluster) -> np.ndarray:
     """Return the overlap matrix S of the atomic orbitals, float64, shape (24 molecules, 24 molecules)."""
-    return np.ascontiguousarray(_molecule(cluster).intor("int1e_ovlp"))
+    return np.ascontiguousarray(molecule(cluster).intor("int1e_ovlp"))
 
 
-def core_hamiltonian(cluster: Cluster) -> np.ndarray:
+def core_hamiltonian(cluster: Cluster, on_gpu: bool = False) -> np.ndarray:
     """Return kinetic energy and nuclear attraction in the atomic orbitals; the work grows as molecules squared."""
-    molecule = _molecule(cluster)
-    hamiltonian = np.ascontiguousarray(molecule.intor("int1e_nuc"))
-    hamiltonian += molecule.intor("int1e_kin")
+    described = molecule(cluster)
+    if on_gpu:
+        from gpu4pyscf.scf import hf
+
+        return hf.get_hcore(described).get()
+    hamiltonian = np.ascontiguousarray(described.intor("int1e_nuc"))
+    hamiltonian += described.intor("int1e_kin")
     return hamiltonian
 
 
-def orbital_energies(molecules: int) -> np.ndarray:
-    """Return the extended-Hückel energy of each basis function, in PySCF's order of them."""
-    e = _ORBITAL_ENERGIES
-    oxygen = [e["O1s"], e["Os"], e["Os"], *[e["Op"]] * 6, *[e["Od"]] * 5]
-    hydrogen = [e["Hs"]] * 2 + [e["Hp"]] * 3
-    return np.tile(np.array(oxygen + hydrogen + hydrogen), molecules)
+def has_gpu_program() -> bool:
+    """Return whether GPU4PySCF is installed."""
+    return importlib.util.find_spec("gpu4pyscf") is not None
 
 
-def wolfsberg_helmholz(s: Any, energies: Any, k: float = 1.75) -> Any:
-    """Return the Fock-like matrix F_ij = k (h_i + h_j) S_ij / 2, F_ii = h_i.
-
-    Parameters
-    ----------
-    s : array, shape (n, n)
-        Overlap matrix S, NumPy or CuPy.
-    energies : array, shape (n,)
-        Orbital energies h of the same kind.
-    k : float
-        Wolfsberg and Helmholz's constant (J. Chem. Phys. 20, 837), 1.75 after Hoffmann.
-    """
-    f = (0.5 * k) * s
-    f *= energies[:, None] + energies[None, :]
-    diagonal = _namespace(s).arange(len(energies))
-    f[diagonal, diagonal] = energies
-    return f
-
-
-def _namespace(array: Any) -> Any:
+def namespace(array: Any) -> Any:
+    """Return NumPy or CuPy, whichever `array` is of."""
     if isinstance(array, np.ndarray):
         return np
     import cupy
 
     return cupy
-
-
-def density_projector(f: Any, s: Any, occupied: int) -> Any:
-    """Return the projector D on the lowest eigenvectors of F x = e S x: D S D = D, tr(D S) = `occupied`.
-
-    By second-order spectral projection (SP2: Niklasson, Phys. Rev. B 66, 155115) in the orthonormal basis of S's
-    Cholesky factor, so that the work is matrix products: a GPU does n = 13,656 in seconds.
-
-    Parameters
-    ----------
-    f, s : array, shape (n, n)
-        Symmetric, S positive definite; NumPy or CuPy, float64.
-    occupied : int
-        Number of occupied orbitals.
-
-    Raises
-    ------
-    LinAlgError
-        If there is no gap above the occupied orbitals.
-    """
-    xp = _namespace(f)
-    if xp is np:
-        from scipy.linalg import solve_triangular
-    else:
-        from cupyx.scipy.linalg import solve_triangular
-
-    factor = xp.linalg.cholesky(s)
-    half = solve_triangular(factor, f, lower=True)
-    x = solve_triangular(factor, xp.ascontiguousarray(half.T), lower=True)
-    del half
-    radius = abs(x).sum(axis=1) - abs(x.diagonal())
-    low, high = float((x.diagonal() - radius).min()), float((x.diagonal() + radius).max())
-    x *= -1 / (high - low)
-    diagonal = xp.arange(len(x))
-    x[diagonal, diagonal] += high / (high - low)
-    for _ in range(100):
-        square = x @ x
-        trace, trace_square = float(xp.trace(x)), float(xp.trace(square))
-        # The sum of x (1 - x) over the eigenvalues: convergence is quadratic, so McWeeny's step below ends it.
-        if trace - trace_square < 1e-9 * max(occupied, 1):
-            break
-        x = square if abs(trace_square - occupied) < abs(2 * trace - trace_square - occupied) else 2 * x - square
-    if abs(trace - occupied) > 1e-3 or trace - trace_square > 1e-6 * max(occupied, 1):
-        raise np.linalg.LinAlgError(
-            f"no projector on {occupied} orbitals was found: the matrix has no gap above the lowest {occupied}"
-        )
-    x = 3 * square - 2 * (square @ x)
-    del square
-    upper = xp.ascontiguousarray(factor.T)
-    half = solve_triangular(upper, x, lower=False)
-    d = solve_triangular(upper, xp.ascontiguousarray(half.T), lower=False)
-    return 0.5 * (d + d.T)
 
 
 def water_matrix(operator: str, cluster: Cluster, resources: Path | None = None, on_gpu: bool = False) -> Any:
@@ -306,21 +264,15 @@ def water_matrix(operator: str, cluster: Cluster, resources: Path | None = None,
     resources : Path, optional
         Folder of resources; without it nothing is kept.
     on_gpu : bool
-        Return a CuPy array, and compute the density on the GPU.
+        Return a CuPy array, and compute on the GPU what GPU4PySCF can where it is installed.
     """
     if operator not in OPERATORS:
         raise ValueError(f"operator = {operator!r} is unknown: choose one of {', '.join(OPERATORS)}")
-    if operator == "core_hamiltonian":
-        return _place(_kept("core_hamiltonian", cluster, resources), on_gpu)
-    s = _place(_kept("overlap", cluster, resources), on_gpu)
-    if operator == "overlap":
-        return s
-    molecules = len(cluster.coordinates)
-    f = wolfsberg_helmholz(s, _place(orbital_energies(molecules), on_gpu))
-    return f if operator == "fock_wh" else density_projector(f, s, OCCUPIED * molecules)
+    return place(_kept(operator, cluster, resources, on_gpu and has_gpu_program()), on_gpu)
 
 
-def _place(array: np.ndarray, on_gpu: bool) -> Any:
+def place(array: np.ndarray, on_gpu: bool) -> Any:
+    """Return `array`, on the current device where `on_gpu`."""
     if not on_gpu:
         return array
     import cupy
@@ -332,8 +284,10 @@ def _place(array: np.ndarray, on_gpu: bool) -> Any:
 _KEPT_FROM = 100
 
 
-def _kept(operator: str, cluster: Cluster, resources: Path | None) -> np.ndarray:
-    compute = overlap if operator == "overlap" else core_hamiltonian
+def _kept(operator: str, cluster: Cluster, resources: Path | None, on_gpu: bool) -> np.ndarray:
+    def compute(cluster: Cluster) -> np.ndarray:
+        return overlap(cluster) if operator == "overlap" else core_hamiltonian(cluster, on_gpu)
+
     if resources is None or len(cluster.coordinates) < _KEPT_FROM:
         return compute(cluster)
     path = resources / "water" / f"{operator}_{len(cluster.coordinates)}_{cluster.digest}.npz"

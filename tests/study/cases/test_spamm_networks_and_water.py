@@ -13,7 +13,7 @@ import scipy.signal
 from spectile_study.bench.case import Context
 from spectile_study.cases.spamm import case_studies, molecules
 from spectile_study.cases.spamm.networks.im2col import col2im, im2col
-from spectile_study.inputs import ergo, mnist, water
+from spectile_study.inputs import ergo, hartree_fock, mnist, water
 
 needs_pyscf = pytest.mark.skipif(importlib.util.find_spec("pyscf") is None, reason="PySCF is not installed")
 needs_ergo = pytest.mark.skipif(ergo.program() is None, reason="ergo is not installed")
@@ -28,10 +28,10 @@ def _no_data_of_the_user(monkeypatch):
 
 @pytest.fixture(scope="module")
 def trimer():
-    """Three generated molecules with their overlap and Fock-like matrices."""
+    """Three generated molecules with their overlap matrix."""
     pytest.importorskip("pyscf")
     cluster = water.generated_cluster(3)
-    return cluster, water.overlap(cluster), water.water_matrix("fock_wh", cluster)
+    return cluster, water.overlap(cluster)
 
 
 # Water clusters
@@ -53,6 +53,19 @@ def test_generated_cluster_depends_on_its_seed_alone():
     assert water.generated_cluster(5, 1).digest != water.generated_cluster(5, 2).digest
     with pytest.raises(ValueError, match="positive"):
         water.generated_cluster(0)
+
+
+@pytest.mark.parametrize(("axes", "bits"), [(2, 4), (3, 3), (1, 5)])
+def test_a_hilbert_curve_visits_every_place_in_steps_of_one(axes, bits):
+    grid = np.stack(np.meshgrid(*[np.arange(2.0**bits)] * axes, indexing="ij"), axis=-1).reshape(-1, axes)
+    shuffled = np.random.default_rng(1).permutation(grid)
+    order = water.hilbert_order(shuffled, bits)
+    assert sorted(order) == list(range(len(grid)))
+    assert set(abs(np.diff(shuffled[order], axis=0)).sum(axis=1)) == {1.0}
+
+
+def test_points_at_one_place_keep_their_order():
+    np.testing.assert_array_equal(water.hilbert_order(np.ones((4, 3))), range(4))
 
 
 def test_neighbours_in_order_are_near():
@@ -102,43 +115,15 @@ def test_broken_xyz_files_are_refused(tmp_path, text, message):
 
 
 @needs_pyscf
-def test_basis_has_24_functions_a_molecule_in_the_order_of_the_energies(trimer):
-    cluster, s, _ = trimer
+def test_basis_has_24_functions_a_molecule(trimer):
+    _, s = trimer
     assert s.shape == (3 * water.FUNCTIONS,) * 2
     np.testing.assert_allclose(np.diag(s), 1, rtol=1e-12)
-    labels = water._molecule(cluster).ao_labels(fmt=False)[: water.FUNCTIONS]
-    key = {("O", "1s"): "O1s"}
-    names = [key.get((symbol, shell), symbol + shell[-1]) for _, symbol, shell, _ in labels]
-    np.testing.assert_array_equal(water.orbital_energies(1), [water._ORBITAL_ENERGIES[name] for name in names])
-
-
-@needs_pyscf
-def test_wolfsberg_helmholz_matrix(trimer):
-    _, s, f = trimer
-    h = water.orbital_energies(3)
-    np.testing.assert_array_equal(np.diag(f), h)
-    np.testing.assert_allclose(f, f.T, atol=1e-14)
-    assert f[0, 40] == pytest.approx(1.75 * s[0, 40] * (h[0] + h[40]) / 2)
-
-
-@needs_pyscf
-def test_density_is_the_projector_on_the_occupied_orbitals(trimer):
-    cluster, s, f = trimer
-    d = water.water_matrix("density_wh", cluster)
-    np.testing.assert_allclose(d @ s @ d, d, atol=1e-12)
-    assert 2 * np.trace(d @ s) == pytest.approx(30, abs=1e-10)  # ten electrons a molecule
-    vectors = scipy.linalg.eigh(f, s)[1][:, : 3 * water.OCCUPIED]
-    np.testing.assert_allclose(d, vectors @ vectors.T, atol=1e-11)
-
-
-def test_density_needs_a_gap():
-    with pytest.raises(np.linalg.LinAlgError, match="no gap"):
-        water.density_projector(np.diag([0.0, 1.0, 1.0, 3.0]), np.eye(4), 2)
 
 
 @needs_pyscf
 def test_core_hamiltonian_binds_and_is_kept_whole(trimer, tmp_path):
-    cluster, s, _ = trimer
+    cluster, s = trimer
     h = water.water_matrix("core_hamiltonian", cluster)
     np.testing.assert_allclose(h, h.T, atol=1e-12)
     assert scipy.linalg.eigh(h, s, eigvals_only=True)[0] < -30  # deeper than the 1s level of an oxygen nucleus alone
@@ -189,8 +174,8 @@ def test_broken_ergo_matrices_are_refused(tmp_path, text, message):
 def test_missing_ergo_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECTILE_ERGO", str(tmp_path / "none"))
     with pytest.raises(FileNotFoundError, match="environment envs/ergo"):
-        ergo.ergo_matrix("fock_scf", water.generated_cluster(1), tmp_path)
-    with pytest.raises(ValueError, match="fock_scf"):
+        ergo.ergo_matrix("fock_ergo", water.generated_cluster(1), tmp_path)
+    with pytest.raises(ValueError, match="fock_ergo"):
         ergo.ergo_matrix("fock", water.generated_cluster(1), tmp_path)
 
 
@@ -198,8 +183,8 @@ def test_missing_ergo_is_named(tmp_path, monkeypatch):
 @needs_pyscf
 def test_ergo_agrees_with_pyscf_and_converges(tmp_path):
     cluster = water.generated_cluster(2)
-    fock = ergo.ergo_matrix("fock_scf", cluster, tmp_path)
-    density = ergo.ergo_matrix("density_scf", cluster, tmp_path)
+    fock = ergo.ergo_matrix("fock_ergo", cluster, tmp_path)
+    density = ergo.ergo_matrix("density_ergo", cluster, tmp_path)
     s = ergo.ergo_matrix("overlap_ergo", cluster, tmp_path)
     # ergo orders the basis functions by position: what does not depend on order is compared.
     np.testing.assert_allclose(scipy.linalg.eigvalsh(s), scipy.linalg.eigvalsh(water.overlap(cluster)), atol=1e-7)
@@ -312,12 +297,14 @@ def _context(tmp_path):
 
 
 @needs_pyscf
-@pytest.mark.parametrize("operator", list(water.OPERATORS))
+@pytest.mark.parametrize("operator", [*water.OPERATORS, *hartree_fock.OPERATORS])
 def test_water_operators_are_labelled(tmp_path, operator):
-    row = {"study": "water", "operator": operator, "molecules": 2, "precision": "fp64", "gpus": 0}
+    row = {"study": "water", "operator": operator, "molecules": 1, "precision": "fp64", "gpus": 0}
     matrix, facts = molecules.water_operator(row, _context(tmp_path))
-    assert matrix.shape == (48, 48) and matrix.dtype == np.float64
-    assert facts == {"matrix": water.OPERATORS[operator], "cluster": "generated, seed 1"}
+    assert matrix.shape == (24, 24) and matrix.dtype == np.float64
+    assert facts["matrix"] == (water.OPERATORS | hartree_fock.OPERATORS)[operator]
+    assert facts["cluster"].startswith("generated, seed 1")
+    assert ("F by PySCF" in facts["cluster"]) == (operator in hartree_fock.OPERATORS)
 
 
 def test_unknown_operator_of_a_row_is_named(tmp_path):

@@ -21,6 +21,7 @@ _STUDIES: Mapping[str, Callable[[Mapping[str, Any], Context], Problem]] = {
     "truncation": cpu.truncation,
     "map": cpu.valid_product_map,
     "water": cpu.water,
+    "accuracy": cpu.accuracy,
     "digits": cpu.digits,
     "vgg": cpu.vgg,
     "ablation": cpu.ablation,
@@ -35,7 +36,7 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
 
 def _on_cuda(study: str) -> Callable[[Mapping[str, Any], Context], Problem]:
     """Return the function of a study on a CUDA context; the CPU's for those that no device computes."""
-    if study in ("water", "vgg"):
+    if study in ("water", "accuracy", "vgg"):
         from spectile_study.cases.spamm import case_studies
 
         return case_studies.problem

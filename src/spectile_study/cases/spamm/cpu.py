@@ -22,7 +22,7 @@ from spectile_study.cases.spamm.checks import (
     strips,
 )
 from spectile_study.cases.spamm.molecules import water_operator
-from spectile_study.cases.spamm.thresholds import BLOCK, RATIOS, TABLE_1, network_ratios, thresholds
+from spectile_study.cases.spamm.thresholds import BLOCK, RATIOS, TABLE_1, network_ratios, thresholds, tolerances
 from spectile_study.cases.spamm.truncation import truncation_values
 from spectile_study.inputs import decay
 
@@ -190,8 +190,9 @@ def water(row: Mapping[str, Any], context: Context) -> Problem:
     exact = a @ a
     norm_c = float(np.linalg.norm(exact))
     methods: list[Method | Skipped] = [
-        _water_method(name, a, tau, exact, norm_c) for name, tau in thresholds(row).items()
+        _square_method(name, a, {"tau": tau}, exact, norm_c) for name, tau in thresholds(row).items()
     ]
+    methods += [_square_method(name, a, {"rtol": rtol}, exact, norm_c) for name, rtol in tolerances("fp64").items()]
     methods += [
         _blas_method(a, a, "fp64", sampled_rows(len(a), context.seed)),
         Skipped("cublas", "this machine has no CUDA device"),
@@ -199,7 +200,23 @@ def water(row: Mapping[str, Any], context: Context) -> Problem:
     return Problem(methods, inputs={"a": digest_array(a)}, values=facts | {"norm_c": norm_c, "rows": len(a)})
 
 
-def _water_method(name: str, a: Any, tau: float, exact: Any, norm_c: float) -> Method:
+def accuracy(row: Mapping[str, Any], context: Context) -> Problem:
+    """Square a matrix that decays with distance, at errors that somebody asks for."""
+    a = decay.by_distance(row["operator"], row["n"])
+    exact = a @ a
+    norm_c = float(np.linalg.norm(exact))
+    methods: list[Method | Skipped] = [
+        _square_method(name, a, {"rtol": rtol}, exact, norm_c) for name, rtol in tolerances("fp64").items()
+    ]
+    methods += [
+        _blas_method(a, a, "fp64", sampled_rows(len(a), context.seed)),
+        Skipped("cublas", "this machine has no CUDA device"),
+    ]
+    values: dict[str, Value] = {"matrix": decay.label(row["operator"]), "norm_c": norm_c, "rows": len(a)}
+    return Problem(methods, inputs={"a": digest_array(a)}, values=values)
+
+
+def _square_method(name: str, a: Any, choice: dict[str, float], exact: Any, norm_c: float) -> Method:
     out = np.empty_like(a)
 
     def check(result: Any) -> dict[str, float]:
@@ -208,7 +225,8 @@ def _water_method(name: str, a: Any, tau: float, exact: Any, norm_c: float) -> M
 
     def values(result: Any) -> dict[str, Value]:
         return {
-            "tau": tau,
+            **choice,
+            "tau": result.tau,
             "valid_ratio": result.valid_ratio,
             "executed_ratio": result.executed_ratio,
             "error_fro": float(np.linalg.norm(result.c - exact)),
@@ -216,7 +234,7 @@ def _water_method(name: str, a: Any, tau: float, exact: Any, norm_c: float) -> M
 
     return Method(
         name,
-        run=lambda: spamm(a, a, tau=tau, out=out, backend="cpu"),
+        run=lambda: spamm(a, a, out=out, backend="cpu", **choice),  # type: ignore[arg-type]
         check=check,
         limits={"error_over_bound": 1.0},
         bytes=float(2 * a.nbytes + out.nbytes),

@@ -20,6 +20,8 @@ TABLE_1: dict[int, tuple[float, ...]] = {
 }
 # Table 4: thresholds for the matrices of electronic structure.
 ERGO_TAUS = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
+# Errors that somebody asks for, ‖C − AB‖ / ‖AB‖ at most, by precision: what rounding alone may come to lies below them.
+RTOLS: dict[str, tuple[float, ...]] = {"fp64": (1e-8, 1e-6, 1e-4), "fp32": (1e-3,)}
 # Table 5: valid ratios in per cent of the five thresholds of each layer; the digits' are spread alike.
 NETWORK_RATIOS: dict[str, tuple[float, ...]] = {
     "conv21": (97.47, 96.84, 85.00, 82.90, 63.41),
@@ -33,6 +35,11 @@ def thresholds(row: Mapping[str, Any]) -> dict[str, float]:
     if row["study"] == "product":
         return {f"spectile_{ratio:02}": tau for ratio, tau in zip(RATIOS, TABLE_1[row["n"]], strict=True)}
     return {f"spectile_{tau:.0e}": tau for tau in ERGO_TAUS}
+
+
+def tolerances(precision: str) -> dict[str, float]:
+    """Return method name -> rtol of a call of a ``water`` or ``accuracy`` row in this precision."""
+    return {f"called_rtol_{rtol:.0e}": rtol for rtol in RTOLS.get(precision, ())}
 
 
 def network_ratios(layer: str) -> dict[str, float]:
