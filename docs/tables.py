@@ -16,13 +16,15 @@ import pandas
 from spectile_study.bench import claims, record
 from spectile_study.bench.stats import geometric_mean, paired_ratio, speedups
 from spectile_study.cases.kpm.matrices import WIDTHS
+from spectile_study.cases.spamm.thresholds import RTOLS
 from spectile_study.cases.tsparse.installed import NAMES as RIVALS
 from spectile_study.figures.evd import PROBLEMS, ordered_problems, timed, words_of_problem
-from spectile_study.figures.spamm import as_called
 from spectile_study.papers import PAPERS
 
 ROOT = Path(__file__).resolve().parents[1]
-SPAMM_PRECISIONS = {"fp32": "float32", "tf32x3": "float32, 3xTF32", "fp64": "float64", "fp16": "float16"}
+#: Molecules of the water cluster whose matrices SpAMM's first numbers are of.
+WATERS = 569
+PLURALS = {"matrix": "matrices", "order": "orders", "Hamiltonian": "Hamiltonians"}
 KPM_METHODS = {
     "aug_spmmv_sell": "stored matrix, SELL",
     "aug_spmmv": "stored matrix, CSR",
@@ -57,27 +59,25 @@ def _duration(seconds: float) -> str:
     return f"{seconds * scale:.3g} {unit}"
 
 
-def spamm_product(machine: str, baseline: str, ratios: Iterable[str]) -> str:
-    """Return speed-up over the vendor's dense product, and time, by precision, valid ratio and order."""
+def spamm_within(machine: str) -> str:
+    """Return time, error that came out, and speed-up over the dense product of products within an rtol, by matrix."""
     frame = _frame(machine, "spamm")
-    frame = frame[frame["case"].str.startswith("product_") & (frame["p_gpus"].fillna(1) <= 1)]
-    rows, used = [], []
-    orders = sorted(frame["p_n"].unique())
-    for precision, name in SPAMM_PRECISIONS.items():
-        for ratio in ratios:
-            here = frame[frame["p_precision"] == precision]
-            called = as_called(here, f"spectile_{ratio}")
-            ours = speedups(here, f"spectile_{ratio}", baseline) if called.empty else called
-            if ours.empty:
-                continue
-            used.append(ours)
-            cells = ours.set_index("p_n")
-            shown = [
-                f"{cells.at[n, 'speedup']:.2f} ({_duration(cells.at[n, 'time_s'])})" if n in cells.index else ""
-                for n in orders
-            ]
-            rows.append([name, f"{int(ratio)} %", *shown])
-    head = ["precision", "valid", *(f"n = {int(n)}" for n in orders)]
+    rows, used = [], [frame.iloc[:0]]
+    asked = frame[frame["method"].str.startswith("called_rtol_") & (frame["status"] == "ok")]
+    for (case, method), ours in asked.groupby(["case", "method"], sort=False):
+        here = frame[frame["case"] == case]
+        found = [speedups(here, method, dense) for dense in ("called_dense", "blas")]
+        over = next((each for each in found if len(each)), None)
+        if over is None:
+            continue
+        used.append(ours)
+        row = ours.iloc[0]
+        rows.append([
+            row["v_matrix"], f"{row['v_rows']:,.0f}", row["p_precision"], f"{row['v_rtol']:.0e}",
+            f"{row['error_fro_rel']:.1e}", f"{row['v_valid_ratio']:.2%}", _duration(row["time_s"]),
+            f"{over['speedup'].iloc[0]:.2f}",
+        ])  # fmt: skip
+    head = ["matrix A", "n", "precision", "rtol", "error of A²", "valid", "time", "speed-up over dense"]
     return _markdown(head, rows, pandas.concat(used), machine)
 
 
@@ -106,7 +106,7 @@ def tsparse_second(machine: str) -> str:
                 cells = [f"{s.min():.2f} ({least})", f"{geometric_mean(s):.2f}", f"{s.max():.2f} ({most})"]
                 rows.append([what, dtype, over, str(len(found)), *cells])
     head = ["call", "precision", "over", "products", "least speed-up", "geometric mean", "largest speed-up"]
-    return _markdown(head, rows, pandas.concat(used), machine)
+    return _markdown(head, rows, pandas.concat([frame.iloc[:0], *used]), machine)
 
 
 def tsparse_product(machine: str, baseline: str) -> str:
@@ -115,12 +115,14 @@ def tsparse_product(machine: str, baseline: str) -> str:
     for dtype in ("float64", "float32"):
         ours = speedups(frame, f"spectile_{dtype}", f"{baseline}_{dtype}")
         used.append(ours)
+        if ours.empty:
+            continue
         s = ours["speedup"]
         slowest, fastest = (ours.loc[place, "p_matrix"].split("/")[-1] for place in (s.idxmin(), s.idxmax()))
         cells = [f"{s.min():.2f} ({slowest})", f"{geometric_mean(s):.2f}", f"{s.max():.2f} ({fastest})"]
         rows.append([dtype, str(len(ours)), *cells])
     head = ["precision", "matrices", "least speed-up", "geometric mean", "largest speed-up"]
-    return _markdown(head, rows, pandas.concat(used), machine)
+    return _markdown(head, rows, pandas.concat([frame.iloc[:0], *used]), machine)
 
 
 def tsparse_rivals(machine: str) -> str:
@@ -140,7 +142,7 @@ def tsparse_rivals(machine: str) -> str:
         cells = [f"{len(found)} of {len(tried)}", f"{s.min():.2f} ({least})", f"{geometric_mean(s):.2f}"]
         rows.append([name, precision, *cells, f"{s.max():.2f} ({most})"])
     head = ["rival", "precision", "right on", "least", "geometric mean", "largest"]
-    return _markdown(head, rows, pandas.concat(used), machine)
+    return _markdown(head, rows, pandas.concat([frame.iloc[:0], *used]), machine)
 
 
 def evd_solver(machine: str, baselines: Iterable[str], orders: Iterable[int]) -> str:
@@ -164,7 +166,9 @@ def evd_solver(machine: str, baselines: Iterable[str], orders: Iterable[int]) ->
             ]
             used.append(ours)
             rows.append([call, dtype or "float64", *cells])
-    return _markdown(["call", "dtype", *(f"n = {n}" for n in orders)], rows, pandas.concat(used), machine)
+    return _markdown(
+        ["call", "dtype", *(f"n = {n}" for n in orders)], rows, pandas.concat([frame.iloc[:0], *used]), machine
+    )
 
 
 def evd_problems(machine: str) -> str:
@@ -277,17 +281,17 @@ def summary(machine: str) -> str:
     """Return speed-ups of each system over the vendor's library in the same run: of calls, and of the device alone."""
     frames = {paper: _frame(machine, paper) for paper in PAPERS}
     spamm, tsparse, evd = (frames[paper] for paper in ("spamm", "tsparse", "evd"))
-    spamm = spamm[spamm["case"].str.startswith("product_") & (spamm["p_gpus"] == 1)]
     lines = []
-    for key, name in SPAMM_PRECISIONS.items():
-        part = spamm[spamm["p_precision"] == key]
-        calls, device = speedups(part, "called_05", "called_dense"), speedups(part, "spectile_05", "cublas")
-        lines.append((f"SpAMM, {name}, 5 % of the products of tiles needed", "cuBLAS, dense", "orders", calls, device))
+    for rtol in sorted(set().union(*RTOLS.values())):
+        within = spamm[(spamm["p_molecules"] == WATERS) & spamm["p_precision"].eq("fp64" if rtol < 1e-3 else "fp32")]
+        calls = speedups(within, f"called_rtol_{rtol:.0e}", "called_dense")
+        what = f"SpAMM within rtol {rtol:.0e}, matrices of {WATERS} waters{_errors(calls)}"
+        lines.append((what, "cuBLAS, dense", "matrix", calls, None))
     tsparse = _squares(tsparse)
     for dtype in ("float64", "float32"):
         calls = speedups(tsparse, f"spectile_{dtype}", f"cusparse_{dtype}")
         device = speedups(tsparse, f"rows_{dtype}", f"cusparse_{dtype}")
-        lines.append((f"tSparse, {dtype}", "cuSPARSE", "matrices", calls, device))
+        lines.append((f"tSparse, {dtype}", "cuSPARSE", "matrix", calls, device))
     evd = evd[evd["case"].str.match(r"evd_\d+_(values|vectors)(_gpu)?$")]
     for task, name in (("values", "eigenvalues"), ("vectors", "eigenvalues and eigenvectors")):
         rows = evd[evd["case"].str.contains(task)]
@@ -297,19 +301,37 @@ def summary(machine: str) -> str:
             .drop_duplicates("case")
             for ours in ("spectile", "spectile_device")
         )
-        lines.append((f"EVD, {name}, float64", "cuSOLVER, its faster algorithm", "orders", calls, device))
-    kpm = frames["kpm"][frames["kpm"]["case"] == "step_200x100x40_r32"]
-    step, calls = speedups(kpm, "blocked", "naive"), speedups(kpm, "as_called_free", "naive")
-    if len(calls):  # a call has more steps than a sample of the chain, whose work is the same in each
-        flops = kpm.set_index("method")["flops"].astype(float)
-        calls["speedup"] *= flops["as_called_free"] / flops["naive"]
-    lines.append(("KPM, a step of 32 vectors", "the chain of cuSPARSE and cuBLAS calls", "Hamiltonian", calls, step))
+        lines.append((f"EVD, {name}, float64", "cuSOLVER, its faster algorithm", "order", calls, device))
+    lattice = frames["kpm"][frames["kpm"]["case"] == "step_200x100x40_r32"]
+    for name, ours, device, vendor, over in (
+        ("a stored matrix", "as_called_stored", "aug_spmmv", "spmm", "cuSPARSE's SpMM and one fused update"),
+        (
+            "the lattice without a matrix",
+            "as_called_free",
+            "blocked",
+            "naive",
+            "the chain of cuSPARSE and cuBLAS calls",
+        ),
+    ):
+        step, calls = speedups(lattice, device, vendor), speedups(lattice, ours, vendor)
+        if len(calls):  # a call has more steps than a sample of the chain, whose work is the same in each
+            flops = lattice.set_index("method")["flops"].astype(float)
+            calls["speedup"] *= flops[ours] / flops[vendor]
+        lines.append((f"KPM, a step of 32 vectors, {name}", over, "Hamiltonian", calls, step))
     rows = [
-        [what, vendor, f"{most} {of}", _extent(calls, most, of), _extent(device, most, of)]
+        [what, vendor, f"{most} {of if most == 1 else PLURALS[of]}", _extent(calls, most, of), alone]
         for what, vendor, of, calls, device in lines
-        for most in [max(len(calls), len(device))]
+        for most in [max(len(calls), 0 if device is None else len(device))]
+        for alone in ["" if device is None else _extent(device, most, of)]
+        if most
     ]
     return _table(["what", "over", "of", "a call", "the device alone"], rows)
+
+
+def _errors(found: pandas.DataFrame) -> str:
+    """Return in words which errors of the product came out."""
+    errors = found["error_fro_rel"].astype(float)
+    return f": error {errors.min():.0e} to {errors.max():.0e} of ‖AA‖" if len(errors) else ""
 
 
 def _extent(found: pandas.DataFrame, most: int, of: str) -> str:
@@ -318,7 +340,7 @@ def _extent(found: pandas.DataFrame, most: int, of: str) -> str:
     ratios = found["speedup"].astype(float)
     if most == 1:
         return f"{ratios.iloc[0]:.2f}"
-    fewer = f" ({len(found)} {of})" if len(found) < most else ""
+    fewer = f" ({len(found)} {of if len(found) == 1 else PLURALS[of]})" if len(found) < most else ""
     return f"{ratios.min():.2f} to {ratios.max():.2f}, mean {geometric_mean(ratios):.2f}{fewer}"
 
 
@@ -338,6 +360,20 @@ def verdicts(machine: str) -> str:
     return _table(["paper", *claims.JUDGED, "of a vendor alone", "without a verdict"], rows)
 
 
+def undated() -> str:
+    """Return the cases whose rows say neither driver nor date, by machine, paper and element: to be recorded anew."""
+    rows = []
+    for path in sorted((ROOT / "results/recorded").glob("*/*.parquet")):
+        whole = record.read_frame(path, whole=True)
+        silent = whole[~record.says_its_source(whole) & whole["time_s"].notna()]
+        for element, found in silent.groupby(silent["p_element"].fillna("none"), sort=True):
+            names = sorted(set(found["case"]))
+            rows.append(
+                [path.parent.name, path.stem, element, str(len(names)), ", ".join(f"`{name}`" for name in names)]
+            )
+    return _table(["machine", "paper", "drawn by", "cases", "names"], rows)
+
+
 def _reproduced(evaluated: pandas.DataFrame) -> str:
     """Return how many of the claims with a verdict are reproduced, and what the others are."""
     judged = evaluated.loc[evaluated["verdict"].isin(claims.VERDICTS), "verdict"]
@@ -349,19 +385,17 @@ def _reproduced(evaluated: pandas.DataFrame) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "readme speed": lambda: summary("h200"),
+    "undated": undated,
     "readme claims": lambda: verdicts("h200"),
-    "spamm gpu": lambda: spamm_product("h200", "cublas", ("05", "30")),
-    "spamm on an h100": lambda: spamm_product("h100", "cublas", ("05", "30")),
-    "spamm cpu": lambda: spamm_product("xeon2", "blas", ("05", "10", "30")),
+    "spamm gpu": lambda: spamm_within("h200"),
+    "spamm on an h100": lambda: spamm_within("h100"),
     "tsparse gpu": lambda: tsparse_product("h200", "cusparse"),
     "tsparse rivals": lambda: tsparse_rivals("h200"),
     "tsparse second": lambda: tsparse_second("h200"),
     "tsparse on an h100": lambda: tsparse_product("h100", "cusparse"),
     "tsparse second on an h100": lambda: tsparse_second("h100"),
-    "tsparse cpu": lambda: tsparse_product("xeon2", "scipy"),
     "evd gpu": lambda: evd_solver("h200", CUSOLVER, (1024, 2048, 4096, 8192, 16384, 32768, 65536)),
     "evd problems": lambda: evd_problems("h200"),
-    "evd cpu": lambda: evd_solver("xeon2", ("lapack", "lapack_mrrr"), (2000,)),
     "evd drivers": lambda: evd_drivers("epyc2"),
     "evd batches cpu": lambda: evd_problems("epyc2"),
     "kpm step": lambda: kpm_step("h200", "step_200x100x40"),
@@ -369,7 +403,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "kpm matrices": lambda: kpm_matrices("h200"),
     "kpm matrices on an h100": lambda: kpm_matrices("h100"),
     "kpm dos gpu": lambda: kpm_dos("h200"),
-    "kpm dos cpu": lambda: kpm_dos("xeon2"),
 }
 
 
@@ -385,7 +418,7 @@ def written(page: Path) -> str:
 
 def main() -> int:
     """Write all pages."""
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs/performance").glob("*.md"))):
+    for page in (ROOT / "README.md", ROOT / "docs/records.md", *sorted((ROOT / "docs/performance").glob("*.md"))):
         page.write_text(written(page))
     return 0
 

@@ -22,6 +22,7 @@ def tables():
 
 MADE = [
     "README.md",
+    "docs/records.md",
     *(f"docs/performance/{system}.md" for system in ("evd", "kpm", "spamm", "tsparse")),
     "docs/elements.md",
 ]
