@@ -14,6 +14,7 @@ from spectile.core.device import Backend
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, engine_for, within_bounds
 from spectile.kpm.moments import make_engine, positive_number, whole_number
+from spectile.kpm.operators.protocol import namespace
 from spectile.kpm.types import Array
 
 #: Times or energies whose vectors are summed in one pass.
@@ -109,8 +110,9 @@ def evolve(
 
         found = _sums(H, state, coefficients, bounds, backend, phases)
         if states is None:
-            states = _empty_like(found, (len(flat), *found.shape[1:]))
-        states[chosen] = found
+            states = namespace(found).empty((len(flat), *found.shape[1:]), found.dtype)
+        xp: Any = namespace(found)
+        states[xp.asarray(chosen)] = found
         state, begun = found[-1], float(flat[chosen[-1]])
     if states is None:
         engine, block = engine_for(H, psi, backend)
@@ -264,6 +266,7 @@ def greens_function(
         found = found.reshape(*energy.shape, *found.shape[1:])
         return found[..., 0] if np.ndim(j) == 0 else found
     rows = _places("i", i, n)
+    picked = engine.xp.asarray(rows)
 
     def work(tried: tuple[float, float]) -> Array:
         a, b = spectrum.scaling(tried)
@@ -278,7 +281,7 @@ def greens_function(
             for m in range(len(weights)):
                 if m:
                     terms.step()
-                entries[m % TERMS_HELD] = terms.vectors(rows=rows)
+                entries[m % TERMS_HELD] = terms.vectors(rows=picked)
                 if m % TERMS_HELD == TERMS_HELD - 1 or m == len(weights) - 1:
                     held = m % TERMS_HELD + 1
                     these = engine.xp.asarray(weights[m + 1 - held : m + 1].T)
@@ -430,13 +433,6 @@ def summed(terms: Terms, coefficients: Array) -> Any:
 def _flat(block: Any, real: Any) -> Any:
     """Return the numbers of an array in one piece as real ones, sharing its memory."""
     return block.reshape(-1).view(real)
-
-
-def _empty_like(array: Any, shape: tuple[int, ...]) -> Any:
-    from spectile.kpm.operators.protocol import namespace
-
-    xp: Any = namespace(array)
-    return xp.empty(shape, array.dtype)
 
 
 def _places(name: str, places: int | Sequence[int], length: int) -> Array:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spectile.core.device import Backend
-from spectile.core.memory import free_bytes, host_free_bytes, require_host_free
+from spectile.core.memory import require_host_free
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.density import SpectralDensity, seed_of
 from spectile.kpm.functions import summed
-from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, random_source, within_bounds
+from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, random_source, room_for_vectors, within_bounds
 from spectile.kpm.moments import make_engine, positive_number, whole_number
 from spectile.kpm.types import Array, Engine
 
@@ -223,7 +223,7 @@ class _Filter:
     def _require_room(self, states: int) -> None:
         engine = self.engine
         needed = ARRAYS * engine.num_rows * states * engine.dtype.itemsize
-        free = host_free_bytes() if engine.xp is np else free_bytes()
+        free = room_for_vectors(engine)
         if needed > free:
             raise MemoryError(
                 f"the interval holds about {self.estimate.value:.0f} states, {states:,} vectors for them need "

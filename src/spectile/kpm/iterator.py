@@ -111,10 +111,10 @@ def chebyshev(
     -------
     Chebyshev
         An iterator over M items.  Without `bra` an item is T_m(H̃)|v⟩, of the shape of `vectors`, NumPy's or CuPy's by
-        where H is applied.  It is read-only and lies where the recurrence does: the next step may write into it, so
-        copy what is to stay (complex vectors of a complex H on a CPU are copies already, as the kernels keep real and
-        imaginary parts apart).  With `bra` an item is ⟨bra|T_m(H̃)|v⟩, shape (R,), and the iterator's ``vectors`` is
-        the block.  ``scale``, ``centre`` and ``bounds`` say what H̃ is.
+        where H is applied.  It lies where the recurrence does, and NumPy's is read-only: the next step may write into
+        it, so copy what is to stay (complex vectors of a complex H on a CPU are copies already, as the kernels keep
+        real and imaginary parts apart).  With `bra` an item is ⟨bra|T_m(H̃)|v⟩, shape (R,), and the iterator's
+        ``vectors`` is the block.  ``scale``, ``centre`` and ``bounds`` say what H̃ is.
 
     Raises
     ------
@@ -332,3 +332,9 @@ def random_source(engine: Engine, seed: int) -> Callable[[int, int], Any]:
         return engine.xp.asarray(block)
 
     return source
+
+
+def room_for_vectors(engine: Engine) -> int:
+    """Return the bytes that vectors of N rows may take beside a recurrence, the same in every process of several."""
+    ranks = getattr(getattr(engine, "comm", None), "size", 1)
+    return int(engine.capacity()) * 2 * engine.num_rows * engine.dtype.itemsize // ranks

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.device import Backend
-from spectile.core.memory import free_bytes, host_free_bytes, require_host_free
+from spectile.core.memory import require_host_free
 from spectile.core.options import word
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.curves import damping
 from spectile.kpm.density import seed_of
-from spectile.kpm.iterator import Terms, columns_at_once, engine_for, random_source, within_bounds
+from spectile.kpm.iterator import Terms, columns_at_once, engine_for, random_source, room_for_vectors, within_bounds
 from spectile.kpm.moments import check_counts, make_engine, positive_number, whole_number
 from spectile.kpm.observables import Observable, velocity
 from spectile.kpm.types import Array, Engine, Kernel
@@ -204,7 +204,7 @@ def _moments(
     kinds = np.result_type(left.dtype, engine.dtype), np.result_type(probe.dtype, engine.dtype)
     del probe
     if memory_limit is None:
-        memory_limit = int(SHARE * (host_free_bytes() if xp is np else free_bytes()))
+        memory_limit = int(SHARE * room_for_vectors(engine))
     # Vectors of either kind that are kept: as many on the left as possible, up to 64 on the right.
     held = memory_limit // (n * width * max(kind.itemsize for kind in kinds))
     right_count = max(1, min(64, count, held // 3))

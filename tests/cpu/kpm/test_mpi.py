@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spectile.kpm import SpectralDensity, chebyshev
+from spectile.kpm import SpectralDensity, chebyshev, correlator, evolve
 from spectile.kpm.distributed.partition import split_rows
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 from spectile.kpm.operators.lattices import anderson
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm import SpectralDensity, chebyshev
+from spectile.kpm import SpectralDensity, chebyshev, correlator, evolve
 from spectile.kpm.distributed.mpi import DistributedMatrix
 comm = MPI.COMM_WORLD
 samples = {"ti": TopologicalInsulator(9, 5, 4), "anderson": anderson(7, disorder=3, rng=1)}
@@ -38,6 +38,10 @@ for name, H in samples.items():
     start = np.random.default_rng(4).standard_normal((H.shape[0], 2)) + 1j
     *_, last = chebyshev(DistributedMatrix(H, comm), start, 30, bounds=(-11, 11))
     np.save(f"{sys.argv[1]}/{name}_terms_{comm.rank}.npy", last)
+matrix = DistributedMatrix(samples["anderson"], comm)
+np.save(f"{sys.argv[1]}/states_{comm.rank}.npy", evolve(matrix, np.eye(343)[:, :2], [0.5, 2.0]))
+mu = correlator(matrix, samples["anderson"], None, num_moments=6, num_vectors=2, rng=1, bounds=(-11, 11)).moments
+np.save(f"{sys.argv[1]}/correlator_{comm.rank}.npy", mu)
 """
 
 
@@ -58,6 +62,12 @@ def test_ranks_equal_serial(ranks, run_ranks, tmp_path):
         *_, last = chebyshev(H, start, 30, bounds=(-11, 11), backend="cpu")
         for rank in range(ranks):
             np.testing.assert_allclose(np.load(tmp_path / f"{name}_terms_{rank}.npy"), last, atol=1e-12)
+    H = samples["anderson"]
+    states = evolve(H, np.eye(343)[:, :2], [0.5, 2.0], backend="cpu")
+    mu = correlator(H, H, None, num_moments=6, num_vectors=2, rng=1, bounds=(-11, 11), backend="cpu").moments
+    for rank in range(ranks):
+        np.testing.assert_allclose(np.load(tmp_path / f"states_{rank}.npy"), states, atol=1e-12)
+        np.testing.assert_allclose(np.load(tmp_path / f"correlator_{rank}.npy"), mu, atol=1e-10 * abs(mu).max())
 
 
 def test_a_dead_rank_is_worded_and_nothing_hangs(dead_rank):
