@@ -160,7 +160,7 @@ def test_explain_says_what_works_where_there_is_no_choice():
     H = graphene(5, 5)
     (only,) = explain(H, backend="cpu")
     assert only.kernel == "cpu" and np.isnan(only.seconds)
-    with pytest.raises(ValueError, match="num_vectors=0"):
+    with pytest.raises(ValueError, match="num_vectors = 0 is invalid"):
         explain(H, num_vectors=0, backend="cpu")
 
 
