@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, Literal
 
 import numpy as np
 
-from spectile.density.factor import inverse_factor
+from spectile.density.factor import refined
 from spectile.density.functions import fermi
 from spectile.density.projector import projector
 from spectile.density.result import DensityMatrix
@@ -94,32 +95,21 @@ def density_matrix(
     if s is None:
         return _orthogonal(h, electrons, mu, error, beta)
     overlap = _hermitian("s", s, np.diff(h.rows), h.permutation)
-    # Of the wanted error a tenth may come from the factor, whose own norm turns errors of P into larger ones.
-    z = inverse_factor(overlap, error=1e-2 * min(1.0, error))
-    grows = z.norm("spectral") ** 2
-    for share in (0.8, 0.2):
-        z = inverse_factor(overlap, error=_factor_error(error, h, z))
-        inner = z.H.multiply(h.multiply(z, atol=_tight(error, h)), atol=_tight(error, h), hermitian=True)
-        found = _orthogonal(inner, electrons, mu, share * error / grows, beta)
-        half = z.multiply(found.matrix, atol=0.02 * error / z.norm("spectral"))
-        p = half.multiply(z.H, atol=0.02 * error, hermitian=True)
+    rough = refined(overlap, 1e-2)[0].norm("spectral") ** 2
+    size = max(1.0, rough) * max(1.0, h.norm("spectral"))
+    p = h
+    for share in (0.5, 0.05):
+        # What the factor and the products lack is small beside the error, also where the gap makes it larger.
+        fine = 0.02 * share * error
+        z, _ = refined(overlap, min(1e-2, fine / size))
+        inner = z._times(h._times(z, fine / math.sqrt(size)), fine, half="upper")
+        found = _orthogonal(inner, electrons, mu, share * error / rough, beta, asked=error)
+        p = z._times(found.matrix, 0.02 * error / z.norm("spectral"))._times(z, 0.02 * error, half="upper")
         if p.error.fro <= error:
-            break
-    else:
-        raise ValueError(f"error = {error} is below what this precision allows here, {p.error.fro:.2g}: ask for more")
-    return DensityMatrix(
-        p, p.error.fro, found.energy, found.energy_error, found.homo, found.lumo, found.mu, found.electrons,
-        found.history,
-    )  # fmt: skip
-
-
-def _factor_error(error: float, h: TileMatrix, z: TileMatrix) -> float:
-    size = max(1.0, z.norm("spectral") ** 2) * max(1.0, h.norm("spectral"))
-    return min(1e-2, error / (200 * size))
-
-
-def _tight(error: float, h: TileMatrix) -> float:
-    return error / 500
+            return dataclasses.replace(found, matrix=p, error=p.error.fro)
+    raise ValueError(
+        f"error = {error} is below what can be guaranteed with this overlap: ask for {2 * p.error.fro:.2g} or more"
+    )
 
 
 def _hermitian(name: str, given: Any, rows: Any, permutation: Any) -> TileMatrix:
@@ -143,12 +133,17 @@ def _hermitian(name: str, given: Any, rows: Any, permutation: Any) -> TileMatrix
 
 
 def _orthogonal(
-    h: TileMatrix, electrons: float | None, mu: float | None, error: float, beta: float | None
+    h: TileMatrix,
+    electrons: float | None,
+    mu: float | None,
+    error: float,
+    beta: float | None,
+    asked: float | None = None,
 ) -> DensityMatrix:
     """Return the density matrix without an overlap."""
     if beta is not None:
         return _thermal(h, electrons, mu, error, beta)
-    return projector(h, -1 if electrons is None else int(electrons), mu, error)
+    return projector(h, -1 if electrons is None else int(electrons), mu, error, asked)
 
 
 def _thermal(h: TileMatrix, electrons: float | None, mu: float | None, error: float, beta: float) -> DensityMatrix:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from spectile.tiles import Error, TileMatrix
-from spectile.tiles.types import EXACT, SLACK, roundoff
+from spectile.tiles.types import EXACT, SLACK
 
 _MOST_STEPS = 60
 
@@ -50,6 +50,17 @@ def inverse_factor(s: TileMatrix, *, error: float = 1e-8) -> TileMatrix:
         raise ValueError("s is not stored as Hermitian: make it with hermitian=True")
     if not (error > 0 and math.isfinite(error)):
         raise ValueError(f"error is {error}: pass a positive number")
+    z, reached = refined(s, error)
+    if reached > error:
+        raise ValueError(
+            f"error = {error} is below what rounding to {s.dtype} allows of an inverse factor of s: ask for "
+            f"{2 * reached:.2g} or more"
+        )
+    return z
+
+
+def refined(s: TileMatrix, error: float) -> tuple[TileMatrix, float]:
+    """Return an inverse factor, and what its residual is at most: within `error`, or as close as rounding allows."""
     _, high = s.eigenvalue_bounds()
     if high <= 0:
         raise ValueError("s is not positive definite: no eigenvalue is positive")
@@ -57,34 +68,30 @@ def inverse_factor(s: TileMatrix, *, error: float = 1e-8) -> TileMatrix:
     unit = TileMatrix.identity(np.diff(s.rows), dtype=s.dtype)._with(permutation=s.permutation)
     unit = unit if s._xp is np else unit.to_device()
     z = (1 / math.sqrt(high)) * unit
-    before, floor = math.inf, 0.0
+    before, best = math.inf, None
     for _ in range(_MOST_STEPS):
         # What is left out of the residual may be as small a share of it as the next step needs.
         fine = min(1e-2, 0.05 * max(error, min(before, 1.0) ** 2 * 0.1))
-        floor = 100 * roundoff(s.dtype) * s.norm("spectral") * z.norm("spectral") ** 2 * math.sqrt(s.shape[0])
-        fine = max(fine, min(floor, 0.2 * error))
         w = z._with(error=EXACT)
-        half = exact_s.multiply(w, atol=fine / (2 * w.norm("spectral")))
-        residual = w.whole().multiply(half, atol=fine / 2, hermitian=True).shifted(-1.0)
+        half = exact_s._times(w, fine / (2 * w.norm("spectral")))
+        residual = w._times(half, fine / 2, half="upper").shifted(-1.0)
         size = (residual.norm() + residual.error.fro) * SLACK
-        if size > 1.01 * math.sqrt(s.shape[0]):
+        if size > 1.01 * math.sqrt(s.shape[0]) + residual.error.fro:
             # While W = Z S Z has eigenvalues from 0 to 1 only, I - W has as well.
             raise ValueError("s is not positive definite: an overlap has positive eigenvalues alone")
-        if size <= error:
-            return w._with(error=_distance(w, residual, s, size))
-        spectral = min(size, residual.norm("spectral") + residual.error.spectral)
-        if size > 0.5 * before and spectral < 0.1 and before < 0.1:
+        if best is None or size < best[2]:
+            best = w, residual, size
+        if size <= error or (before < 0.1 and size > 0.5 * before):
             break
         # Z (I - R / 2 + 3 R^2 / 8) has a residual of the order of R cubed.
         r = residual._with(error=EXACT)
         step = fine / max(1.0, w.norm("spectral"))
-        correction = (-0.5 * r + 0.375 * r.square(atol=step)).truncate(step)
-        z = (w + w.multiply(correction, atol=step, hermitian=True)).truncate(step)
+        correction = (-0.5 * r + 0.375 * r._times(r, step, half="square")).truncate(step)
+        z = (w + w._times(correction, step, half="upper")).truncate(step)
         before = size
-    raise ValueError(
-        f"s has no inverse factor with an error of {error} in {s.dtype}: it is not positive definite, or nearly "
-        "singular: ask for a larger error"
-    )
+    assert best is not None
+    w, residual, size = best
+    return w._with(error=_distance(w, residual, s, size)), size
 
 
 def _distance(z: TileMatrix, residual: TileMatrix, s: TileMatrix, size: float) -> Error:
@@ -94,7 +101,7 @@ def _distance(z: TileMatrix, residual: TileMatrix, s: TileMatrix, size: float) -
     fro = size + norm**2 * s.error.fro
     spectral = min(fro, residual.norm("spectral") + residual.error.spectral + norm**2 * s.error.spectral)
     if spectral >= 0.5:
-        raise ValueError("the error of s is too large for an inverse factor")
+        raise ValueError("s is nearly singular in this precision, or its own error is too large for an inverse factor")
     # |(1 + t)^(-1/2) - 1| <= |t| / (1 - |t|)^(3/2) / 2
     factor = norm / (2 * (1 - spectral) ** 1.5) * SLACK
     return Error.of(factor * fro, factor * spectral)

@@ -210,7 +210,7 @@ def _sum(
     spent = 0.0
     for k in range(2, len(series)):
         allowed = 0.5 * error / (len(series) * max(float(weights[k]), 1e-300))
-        made = (2.0 * t.multiply(now, atol=min(0.1, allowed / 4)) - before).truncate(min(0.1, allowed / 4))
+        made = (2.0 * t._times(now, min(0.1, allowed / 4)) - before).truncate(min(0.1, allowed / 4))
         spent += made.error.fro * float(weights[k]) * SLACK
         before, now = now, made._with(error=EXACT)
         total = total + float(series[k]) * now

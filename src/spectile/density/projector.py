@@ -22,8 +22,14 @@ _PESSIMISM = 10.0
 _LARGEST = 0.3
 
 
-def projector(h: TileMatrix, occupied: int, mu: float | None, error: float) -> DensityMatrix:
-    """Return the projector on the lowest eigenvectors of F, so many or, with `occupied` below 0, those below `mu`."""
+def projector(
+    h: TileMatrix, occupied: int, mu: float | None, error: float, asked: float | None = None
+) -> DensityMatrix:  # fmt: skip
+    """Return the projector on the lowest eigenvectors of F, so many or, with `occupied` below 0, those below `mu`.
+
+    `asked` is the error that the caller was asked for, where `error` is a share of it.
+    """
+    asked = error if asked is None else asked
     low, high = h.eigenvalue_bounds()
     n = h.shape[0]
     if mu is not None and not low < mu < high:
@@ -53,8 +59,9 @@ def projector(h: TileMatrix, occupied: int, mu: float | None, error: float) -> D
         certain = math.isfinite(found.error)
         wanted *= min(0.3, 0.5 * error / found.error) if certain else 0.03
         seen = last if certain else seen
-    advice = f"ask for {2 * reached:.2g} or more" if reached < math.inf else "ask for more, or use float64"
-    raise ValueError(f"error = {error} is below what can be guaranteed in {h.dtype} with this gap and input: {advice}")
+    enough = 2 * reached * (asked / error)
+    advice = f"ask for {enough:.2g} or more" if reached < math.inf else "ask for more, or use float64"
+    raise ValueError(f"error = {asked} is below what can be guaranteed in {h.dtype} with this gap and input: {advice}")
 
 
 def _look(x0: TileMatrix, occupied: int, image: float, width: float) -> Pass:

@@ -142,6 +142,10 @@ def test_an_overlap():
     assert np.linalg.norm(dense @ s @ dense - np.eye(60)) <= 1e-7
     root = scipy.linalg.sqrtm(np.linalg.inv(dense @ s @ dense))
     assert np.linalg.norm(dense - dense @ root) <= z.error.fro
+    with pytest.raises(ValueError, match="error = 1e-17 is below what rounding to float64 allows"):
+        inverse_factor(TileMatrix.from_dense(s, 7, hermitian=True), error=1e-17)
+    with pytest.raises(ValueError, match=r"error = 1e-15 is below what can be guaranteed .*ask for"):
+        spectile.density_matrix(h, s, electrons=occupied, error=1e-15, block=7)
     with pytest.raises(ValueError, match="positive definite"):
         inverse_factor(TileMatrix.from_dense(h, 7, hermitian=True))
 
