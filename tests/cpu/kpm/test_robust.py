@@ -187,7 +187,11 @@ def check_shape(matrix, num_vectors, backend):
     overlap = (np.abs(states.conj().T @ start) ** 2).mean(axis=1)
     x = np.clip(a * (energies - b), -1, 1)
     exact = np.cos(np.arange(10)[:, None] * np.arccos(x)) @ overlap
-    np.testing.assert_allclose(density.moments / len(dense), exact / len(dense), atol=2e-3 if single else 1e-7)
+    # Duplicates are summed in another order here, which is no small part of a spectrum that is one level alone.
+    entries = np.abs(matrix if isinstance(matrix, np.ndarray) else matrix.data)
+    roundoff = 9**2 * np.finfo(double.dtype).eps * float(entries.sum(dtype=np.float64)) / density.scale
+    atol = (2e-3 if single else 1e-7) + (roundoff if len(dense) == 1 else 0)
+    np.testing.assert_allclose(density.moments / len(dense), exact / len(dense), atol=atol)
 
 
 @settings(max_examples=120)
