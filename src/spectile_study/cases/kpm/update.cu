@@ -6,8 +6,8 @@
 // blocks by atomics.  Invariant: every element is read and written by one thread.
 #define PARTS (1 + COMPLEX)
 
-extern "C" __global__ void shift_and_dots(const REAL *__restrict__ v, REAL *__restrict__ w, long long rows, int width,
-                                          double factor, double *__restrict__ sums) {
+extern "C" __global__ void shift_and_dots(const REAL* __restrict__ v, REAL* __restrict__ w, long long rows, int width, double factor,
+                                          double* __restrict__ sums) {
     __shared__ double part[2][THREADS];
     const int lanes = THREADS / width, column = threadIdx.x % width, lane = threadIdx.x / width;
     double square = 0, dot = 0;
