@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import gc
 import multiprocessing
 import os
 import signal
@@ -164,6 +165,7 @@ def _serve(line: Any, parent: int, device: Any, settings: Settings) -> None:
         if device == "cuda":
             import cupy
 
+            gc.collect()  # solvers and their work space lie in circles of closures
             cupy.get_default_memory_pool().free_all_blocks()
 
 
