@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from numbers import Integral, Number, Real
 from typing import Any
 
@@ -135,6 +136,7 @@ def spgemm(
     chosen = choose_precision(A, B, precision)
     check_finite, complement = flag("check_finite", check_finite), flag("complement", complement)
     ring = lookup_semiring(semiring)
+    alpha, beta = (_number(name, number) for name, number in (("alpha", alpha), ("beta", beta)))
     wanted = Wanted(ring, mask, complement, alpha, beta, C, prune, top_n)
     if not wanted.all_of_it:
         chosen = precision_of(ring, chosen, precision is not None, (A.dtype, B.dtype))
@@ -198,19 +200,28 @@ def _check_wanted(A: Any, B: Any, wanted: Wanted, precision: Precision) -> None:
                 "alpha, beta and C are of plus_times of real and complex numbers: "
                 'leave them out, or name precision="float64"'
             )
-        numbers = [("alpha", wanted.alpha), ("beta", wanted.beta)]
-        for name, number in numbers:
-            if not isinstance(number, Number) or not np.isfinite(number):
-                raise ValueError(f"{name} is {number!r}; give a finite number")
         kinds = [("C", wanted.C.dtype)] if wanted.C is not None else []
-        kinds += [(name, np.asarray(number).dtype) for name, number in numbers]
+        kinds += [(name, np.asarray(number).dtype) for name, number in (("alpha", wanted.alpha), ("beta", wanted.beta))]
         for name, kind in kinds:
             if kind.kind == "c" and precision.dtype.kind != "c":
                 raise TypeError(f"{name} is complex and the product is real: convert A with .astype(complex)")
-    if wanted.prune is not None and (not isinstance(wanted.prune, Real) or not 0 <= wanted.prune < np.inf):
-        raise ValueError(f"prune is {wanted.prune!r}; give the size below which entries are dropped, 0 or more")
-    if wanted.top_n is not None and (not isinstance(wanted.top_n, Integral) or wanted.top_n < 1):
-        raise ValueError(f"top_n is {wanted.top_n!r}; give the number of entries of a row that are kept, 1 or more")
+    prune, top_n = wanted.prune, wanted.top_n
+    if prune is not None and (not isinstance(prune, Real) or not 0 <= _number("prune", prune) < np.inf):
+        raise ValueError(f"prune is {reprlib.repr(prune)}; give the size below which entries are dropped, 0 or more")
+    if top_n is not None and (not isinstance(top_n, Integral) or top_n < 1):
+        raise ValueError(
+            f"top_n is {reprlib.repr(top_n)}; give the number of entries of a row that are kept, 1 or more"
+        )
+
+
+def _number(name: str, value: Any) -> Any:
+    """Return a finite number, real or complex."""
+    try:
+        if isinstance(value, Number) and np.isfinite(complex(value)):  # type: ignore[arg-type]
+            return value
+    except (OverflowError, TypeError, ValueError):
+        pass
+    raise ValueError(f"{name} is {reprlib.repr(value)}; give a finite number")
 
 
 def symbolic(

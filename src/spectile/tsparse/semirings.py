@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from spectile.core.options import word
 from spectile.tsparse.types import INTEGER, Precision, lookup
 
 SemiringName = Literal["plus_times", "min_plus", "max_plus", "max_min", "or_and", "any_pair", "plus_pair"]
@@ -70,10 +71,7 @@ SEMIRINGS = {
 
 def lookup_semiring(name: object) -> Semiring:
     """Return the semiring called `name`; ValueError lists the names."""
-    try:
-        return SEMIRINGS[name]  # type: ignore[index]
-    except (KeyError, TypeError):
-        raise ValueError(f"semiring is {name!r}; choose one of {', '.join(SEMIRINGS)}") from None
+    return SEMIRINGS[word("semiring", name, *SEMIRINGS)]
 
 
 def precision_of(semiring: Semiring, chosen: Precision, named: bool, kinds: tuple[np.dtype, np.dtype]) -> Precision:

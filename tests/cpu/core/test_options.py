@@ -46,9 +46,10 @@ FLAGS = {
     "calc_q",
     "strict",
     "mean",
+    "complement",
 }
 NUMBERS = {"tau", "valid_ratio", "rtol", "alpha", "beta", "block", "iterations", "tolerance", "type", "memory_limit"}
-NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area", "energy_resolution", "num_states"}
+NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area", "energy_resolution", "num_states", "prune", "top_n"}
 WORDS = {
     "backend",
     "precision",
@@ -61,10 +62,12 @@ WORDS = {
     "select",
     "lapack_driver",
     "formula",
+    "semiring",
 }
 PATHS = {"checkpoint"}
 # Of arrays and of what is judged with them: their own tests.
 OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "tol", "x0"}
+OTHERS |= {"mask", "C"}
 OTHERS |= {"weights", "orbitals", "bra", "vectors", "operator", "periods"}
 OTHERS |= {"max_ev"}  # SciPy leaves it to LAPACK, which is not asked
 HOSTILE = {
@@ -89,6 +92,7 @@ TAKEN = {
     "checkpoint": {"word"},
     "checkpoint_s": {"huge", "infinite", "negative"},
     "alpha": {"negative"},
+    "top_n": {"huge"},
     "tau": {"infinite"},
 }
 

@@ -266,7 +266,7 @@ INTEGER = sp.csr_array(np.array([[2**62, 1], [0, 3]]))
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"semiring": "times_plus"}, ValueError, "choose one of plus_times"),
+        ({"semiring": "times_plus"}, ValueError, "semiring = 'times_plus' is unknown: choose 'plus_times'"),
         (
             {"mask": sp.csr_array((3, 2))},
             ValueError,
