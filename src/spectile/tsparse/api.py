@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from numbers import Integral, Number, Real
+from numbers import Complex, Integral, Real
 from typing import Any
 
 import numpy as np
@@ -217,7 +217,7 @@ def _check_wanted(A: Any, B: Any, wanted: Wanted, precision: Precision) -> None:
 def _number(name: str, value: Any) -> Any:
     """Return a finite number, real or complex."""
     try:
-        if isinstance(value, Number) and np.isfinite(complex(value)):  # type: ignore[arg-type]
+        if isinstance(value, Complex) and np.isfinite(complex(value)):
             return value
     except (OverflowError, TypeError, ValueError):
         pass
