@@ -53,6 +53,10 @@ def test_crate_follows_the_profile(finished):
     workflow = entities[root["mainEntity"]["@id"]]
     assert set(workflow["@type"]) == {"File", "SoftwareSourceCode", "ComputationalWorkflow"}
     assert "snakemake" in workflow["programmingLanguage"]["@id"].lower()
+    parts = {item["@id"] for item in workflow["hasPart"]}
+    assert {"workflow/Snakefile", "pyproject.toml", "src/spectile/__init__.py"} <= parts | {
+        name for name in ("pyproject.toml", "src/spectile/__init__.py") if not (finished / name).exists()
+    }
     (action,) = root["mentions"] if isinstance(root["mentions"], list) else [root["mentions"]]
     action = entities[action["@id"]]
     assert action["@type"] == "CreateAction" and action["instrument"]["@id"] == "Snakefile"

@@ -1,4 +1,4 @@
-"""Export a finished run as a Workflow Run RO-Crate: workflow, configuration, records and drawings, linked and hashed.
+"""Archive a finished run as a Workflow Run RO-Crate: sources, configuration, records and drawings, linked and hashed.
 
 The crate follows the profile *Workflow Run Crate* (https://w3id.org/ro/wfrun/workflow): one action says which workflow
 made which files from which inputs, when and on which device.  Written with the rocrate library (extra ``crate``).
@@ -22,6 +22,8 @@ PROFILES = (
 )
 _CONTEXT = "https://w3id.org/ro/terms/workflow-run/context"
 _LICENSE = "https://spdx.org/licenses/BSD-3-Clause"
+#: Sources beside the Snakefile: with them an archive needs no repository.
+_ROOT_FILES = ("README.md", "LICENSE", "CITATION.cff", "CHANGELOG.md", "Makefile", "pyproject.toml")
 _FORMATS = {".tsv": "text/tab-separated-values", ".parquet": "application/vnd.apache.parquet", ".yaml": "text/yaml"}
 
 
@@ -89,7 +91,9 @@ def export(repository: Path, machine: str, out: Path, recorded: bool = False) ->
     workflow = crate.add_workflow(repository / "Snakefile", "Snakefile", main=True, lang="snakemake")
     workflow["name"] = "spectile"
     workflow["version"] = ", ".join(sorted({stored["provenance"]["commit"] for stored in records})) or "unknown"
-    workflow["hasPart"] = [_add(crate, repository, path) for path in _files(repository, "workflow")]
+    sources = [path for folder in ("workflow", "src", "envs", "profiles") for path in _files(repository, folder)]
+    sources += [repository / name for name in _ROOT_FILES if (repository / name).is_file()]
+    workflow["hasPart"] = [_add(crate, repository, path) for path in sources]
     inputs = [_add(crate, repository, path) for path in _files(repository, "config")]
     files = list(_files(repository, results.relative_to(repository).as_posix()))
     inputs += [_add(crate, repository, path) for path in files if path.name == "config.yaml"]
