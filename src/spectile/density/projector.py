@@ -13,7 +13,7 @@ from spectile.tiles import TileMatrix
 from spectile.tiles.types import EXACT, SLACK, Error, roundoff
 
 #: What a step of the passes that look for the gap may be off by in the spectral norm, one after the other.
-_LOOKS = (1e-3, 1e-5, 1e-7, 1e-9, 1e-11)
+_LOOKS = (1e-3, 1e-6, 1e-10)
 #: Passes with a budget; each tightens it by what the certificate of the last one was off by.
 _PASSES = 4
 #: The a-priori bound is about so many times the true error: the first budget makes use of it.

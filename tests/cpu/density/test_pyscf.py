@@ -19,6 +19,6 @@ def test_the_field_of_the_page_has_the_energy_of_pyscf():
     field.kernel()
     assert abs(names["energy"] - field.e_tot) < 1e-6 and names["cycle"] < 40
     occupied = names["mol"].nelectron // 2
-    assert p.error <= 1e-5 and abs(p.electrons - occupied) == 0
-    assert p.homo[0] - 1e-5 <= field.mo_energy[occupied - 1] <= p.homo[1] + 1e-5
-    assert p.lumo[0] - 1e-5 <= field.mo_energy[occupied] <= p.lumo[1] + 1e-5
+    assert p.error <= 1e-4 and abs(p.electrons - occupied) == 0
+    assert p.homo[0] - 1e-4 <= field.mo_energy[occupied - 1] <= p.homo[1] + 1e-4
+    assert p.lumo[0] - 1e-4 <= field.mo_energy[occupied] <= p.lumo[1] + 1e-4
