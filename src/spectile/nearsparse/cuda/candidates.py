@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from spectile.core.choice import Candidate
 from spectile.core.devices import Device
-from spectile.nearsparse.cuda.choose import Problem, choose_kernel
+from spectile.nearsparse.cuda import choose
+from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.dense import Costs
-from spectile.nearsparse.cuda.tuning import Kernel
 
 
 def candidates(problem: Problem, device: Device, share: float | None, auto: bool) -> list[Candidate]:
-    """Return the kernels, of which one applies to a problem, and the dense product.
+    """Return the kernels, of which the cheapest is taken, and the dense product.
 
     Parameters
     ----------
@@ -26,14 +24,11 @@ def candidates(problem: Problem, device: Device, share: float | None, auto: bool
         Whether the dense product may be taken.
     """
     costs = Costs.of(problem.m, problem.k, problem.n, problem.precision, device)
-    chosen, batch = choose_kernel(problem, device), problem.batches
-    seconds = batch * (costs.fixed + costs.whole * (1.0 if share is None else share))
+    executed, fixed = 1.0 if share is None else share, problem.batches * costs.fixed
     told = "if every tile product is valid" if share is None else f"{share:.2%} of the tile products"
     listed = [
-        Candidate(
-            name, seconds if name == chosen else None, told if name == chosen else f"{chosen} is taken for this one"
-        )
-        for name in get_args(Kernel)
+        one if one.seconds is None else one._replace(seconds=fixed + executed * one.seconds, why=told)
+        for one in choose.candidates(problem, device)
     ]
     if not auto:
         return [*listed, Candidate("dense", None, 'taken with method="auto" alone')]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from spectile.core.choice import Candidate, cheapest
 from spectile.core.compile import Unit
 from spectile.core.devices import Device
 from spectile.core.launch import Shape
@@ -19,14 +20,17 @@ from spectile.nearsparse.cuda.tuning import (
     DIAGONAL_WAVES,
     HOPPER_BAND_ROWS,
     ORDERED_FROM,
+    PARTS,
     PORTABLE,
     SEARCH_CHUNK,
+    SLOWDOWN,
     WGMMA,
     HopperShape,
     Kernel,
     Portable,
     Wgmma,
     WgmmaTf32,
+    rates,
 )
 from spectile.nearsparse.cuda.units import blocks_unit, fitting_tiles, hopper_unit, portable_unit
 from spectile.nearsparse.types import PRECISIONS, Grain
@@ -155,19 +159,45 @@ class Choice:
         return Shape((ceil_div(count, 8),), 256, after_previous=True)
 
 
+def candidates(problem: Problem, device: Device) -> list[Candidate]:
+    """Return the kernels, with the time that each takes where every tile product is valid.
+
+    A kernel takes so many times as long as the fastest (`SLOWDOWN`), and longer where C has too few tiles for all
+    multiprocessors: of a piece of 256 x 256 of C, `PARTS` of them work on one part each.
+    """
+    hopper = device.compute_capability == (9, 0) and problem.precision in ("fp16", "fp16c16", "tf32x3")
+    fits = 0 < problem.k <= 32 * WGMMA["wgmma_small"].list_steps and min(problem.m, problem.n) > 0
+    single = problem.strict and problem.block < 32
+    refusal = (
+        "not on this device in this precision" if not hopper
+        else "k is none of 1 to 32,768, or C is empty" if not fits
+        else "rows are not aligned to 16 bytes" if not problem.aligned
+        else "pieces of 32 k are multiplied as a whole" if problem.strict or problem.block < 32
+        else None
+    )  # fmt: skip
+    tf32 = problem.precision == "tf32x3"
+    why_not: dict[Kernel, str | None] = {
+        "wgmma_tf32": refusal or (None if tf32 else "for tf32x3"),
+        "wgmma_wide_pair": refusal
+        or ("for float16" if tf32 else "for more than 128 rows" if problem.m <= 128 else None),
+        "wgmma_wide": refusal or ("for float16" if tf32 else "for up to 128 rows" if problem.m > 128 else None),
+        "wgmma_small": refusal or ("for float16" if tf32 else None),
+        "portable": "tiles of C below 32 are made one by one" if single else None,
+        "blocks": None if single else "for strict products of tiles below 32",
+    }
+    pieces = max(1, ceil_div(problem.m, 256) * ceil_div(problem.n, 256) * problem.batches)
+    work = 2.0 * problem.m * problem.k * problem.n * problem.batches / rates(device).executed[problem.precision]
+
+    def seconds(kernel: Kernel) -> float:
+        slowdown = SLOWDOWN.get((kernel, problem.precision), 1.0) if hopper else 1.0
+        return work * slowdown * max(1.0, device.multiprocessors / (PARTS[kernel] * pieces))
+
+    return [Candidate(name, None if why else seconds(name), why or "by its tiles") for name, why in why_not.items()]
+
+
 def choose_kernel(problem: Problem, device: Device) -> Kernel:
     """Return the fastest kernel that computes a product."""
-    if problem.strict and problem.block < 32:
-        return "blocks"
-    on_hopper = device.compute_capability == (9, 0) and problem.precision in ("fp16", "fp16c16", "tf32x3")
-    fits = 0 < problem.k <= 32 * WGMMA["wgmma_small"].list_steps and min(problem.m, problem.n) > 0
-    if not (on_hopper and fits and problem.aligned and not problem.strict and problem.block >= 32):
-        return "portable"
-    if problem.precision == "tf32x3":
-        return "wgmma_tf32"
-    if 3 * ceil_div(problem.m, 256) * ceil_div(problem.n, 256) * problem.batches < device.multiprocessors:
-        return "wgmma_small"
-    return "wgmma_wide_pair" if problem.m > 128 else "wgmma_wide"
+    return cast(Kernel, cheapest("nearsparse", candidates(problem, device)).kernel)
 
 
 def choose(

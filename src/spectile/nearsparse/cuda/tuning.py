@@ -179,6 +179,19 @@ WGMMA: dict[str, HopperShape] = {
     "wgmma_tf32": WgmmaTf32(tile_n=128, group=64, cluster=1, listers=3, stages=4, list_steps=1152),
 }
 
+# How many times as long a kernel takes as the fastest of its precision on Hopper, and of a piece of 256 x 256 of C the
+# parts that multiprocessors work on side by side.  Measured at N = 8,192 with 30 % valid (the study's ablation).
+SLOWDOWN: dict[tuple[Kernel, str], float] = {
+    ("wgmma_small", "fp16"): 1.5,
+    ("wgmma_small", "fp16c16"): 1.5,
+    ("portable", "fp16"): 2.9,
+    ("portable", "fp16c16"): 2.9,
+    ("portable", "tf32x3"): 2.0,
+}
+PARTS: dict[Kernel, int] = {
+    "wgmma_wide_pair": 2, "wgmma_wide": 2, "wgmma_small": 4, "wgmma_tf32": 4, "portable": 4, "blocks": 64
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Rates:
