@@ -32,7 +32,9 @@ if not PLAN.is_recorded:
             machine=PLAN.machine,
             device=config["device"],
             changes=PLAN.everyday_changes(),
-            partial=PLAN.result(".everyday.parquet"),
+            partial=lambda wildcards, output: str(
+                Path(output[0]).with_name(".everyday.parquet")
+            ),
         message:
             "Measuring everyday draws"
         shell:
@@ -62,7 +64,7 @@ rule draw_everyday:
         "../../envs/plot.yaml"
     params:
         sources=PLAN.everyday_digest(),
-        results=PLAN.result(""),
+        results=PLAN.results_folder,
     message:
         "Drawing the everyday draws"
     shell:
