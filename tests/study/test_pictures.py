@@ -20,5 +20,5 @@ def test_picture(stem, monkeypatch):
     paper, _, name = stem.partition("_")
     (element,) = [element for element in elements(paper) if element.name == name]
     # Rows of an H200 that stay as they are: a new measurement is no new look.
-    frame = record.read_frame(Path(__file__).parent / f"pictures/{stem}.parquet")
+    frame = record.read_frame(Path(__file__).parent / f"pictures/{stem}.parquet", whole=True)
     return element.draw(frame).finish(stem)
