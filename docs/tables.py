@@ -18,6 +18,8 @@ from spectile_study.bench.stats import geometric_mean, paired_ratio, speedups
 from spectile_study.cases.kpm.matrices import WIDTHS
 from spectile_study.cases.spamm.thresholds import RTOLS
 from spectile_study.cases.tsparse.installed import NAMES as RIVALS
+from spectile_study.figures import judged
+from spectile_study.figures.elements import SCRIPTS
 from spectile_study.figures.evd import PROBLEMS, ordered_problems, timed, words_of_problem
 from spectile_study.papers import PAPERS
 
@@ -346,9 +348,8 @@ def _extent(found: pandas.DataFrame, most: int, of: str) -> str:
 
 def verdicts(machine: str) -> str:
     """Return how many claims of each paper are reproduced, by kind, and how many have no verdict, by cause."""
-    found = claims.evaluate(
-        claims.read_claims(ROOT / "config/claims.tsv"), [_frame(machine, paper) for paper in PAPERS]
-    )
+    table = claims.read_claims(ROOT / "config/claims.tsv")
+    found = judged.evaluate(table, [_frame(machine, paper) for paper in PAPERS], ROOT / SCRIPTS)
     rows = []
     for paper, known in PAPERS.items():
         of_paper = found[(found["paper"] == paper) & found["kind"].isin(claims.JUDGED)]
@@ -376,10 +377,10 @@ def undated() -> str:
 
 def _reproduced(evaluated: pandas.DataFrame) -> str:
     """Return how many of the claims with a verdict are reproduced, and what the others are."""
-    judged = evaluated.loc[evaluated["verdict"].isin(claims.VERDICTS), "verdict"]
-    others = judged[~judged.isin(claims.HOLDS)].value_counts()
+    verdicts = evaluated.loc[evaluated["verdict"].isin(claims.VERDICTS), "verdict"]
+    others = verdicts[~verdicts.isin(claims.HOLDS)].value_counts()
     more = ", ".join(f"{count} {verdict}" for verdict, count in others.items())
-    held = f"{judged.isin(claims.HOLDS).sum()} of {len(judged)}" if len(judged) else ""
+    held = f"{verdicts.isin(claims.HOLDS).sum()} of {len(verdicts)}" if len(verdicts) else ""
     return f"{held} ({more})" if more else held
 
 

@@ -403,7 +403,7 @@ def _draw(options: argparse.Namespace) -> int:
     for name in chosen:
         out = options.results / known[name].output
         known[name].draw(frame).save(out)
-        agreement.write(frame, options.paper, name, out)
+        agreement.write(frame, known[name], out)
     return 0
 
 

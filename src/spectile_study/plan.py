@@ -352,7 +352,10 @@ class Plan:
 
     def claims_digest(self) -> str:
         """Return the digest of the sources that decide what the page of claims says."""
-        return provenance.programs_digest(path for paper in self.papers for path in _drawing_sources(paper))
+        scripts = [element.script for paper in self.papers for element in self.elements(paper)]
+        return provenance.programs_digest(
+            [*scripts, *(path for each in self.papers for path in _drawing_sources(each))]
+        )
 
     def everyday_settings(self) -> Settings:
         """Return the settings of everyday draws, with what the configuration changes of them."""
@@ -411,7 +414,7 @@ def _drawing_sources(paper: str) -> tuple[Path, ...]:
     """Return the sources, beside its script, that decide what is drawn of the paper's records."""
     study, library = provenance.SOURCES / "spectile_study", provenance.SOURCES / "spectile"
     package = library / PAPERS[paper].package
-    names = ("stats.py", "claims.py", "quantities.py", "record.py", "record.schema.yaml")
+    names = ("stats.py", "claims.py", "rows.py", "names.py", "record.py", "record.schema.yaml")
     derived = [study / f"bench/{name}" for name in names]
     shared = [path for path in study.glob("figures/*.py") if path.stem not in provenance.PAPERS or path.stem == paper]
     return tuple(sorted([*derived, *shared, study / "bench/columns.yaml", *package.glob("bounds.py")]))

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from spectile.core.atomic_file import atomic_write
 from spectile_study.__main__ import main
-from spectile_study.bench import archive, claims, provenance, record, sheets, stats
+from spectile_study.bench import archive, provenance, record, sheets, stats
 from spectile_study.bench.case import InputAbsent, Method
 from spectile_study.bench.compare import compare, report
 from spectile_study.bench.measure import Job, measure_case
@@ -455,149 +455,6 @@ def test_failed_method_needs_a_reason(tmp_path):
         record.write(example(methods=[{"method": "spectile", "status": "failed"}]), tmp_path / "a.json")
 
 
-CLAIMS = "\t".join(claims.COLUMNS) + "\n"
-
-
-def claim(tmp_path, **cells):
-    row = dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "spamm", "printed": "2", "column": "time_s"}
-    row |= {"kind": "exact" if "tolerance" in cells else "seconds", "about": "own"} | cells
-    (tmp_path / "claims.tsv").write_text(CLAIMS + "\t".join(row.values()) + "\n")
-    fast = example()["methods"][0] | {"method": "fast", "samples_s": [0.5, 1.0, 1.5], "flops": 3e12}
-    frame = record.frame([example(methods=[*example()["methods"], fast])])
-    return claims.evaluate(claims.read_claims(tmp_path / "claims.tsv"), [frame]).iloc[0]
-
-
-def test_claim_verdicts(tmp_path):
-    assert claim(tmp_path, filter="method=spectile", tolerance="0.1")["verdict"] == "reproduced"
-    assert claim(tmp_path, filter="method=fast", tolerance="abs:0.1")["verdict"] == "differs"
-    assert claim(tmp_path, filter="method=fast")["verdict"] == "shown beside"
-    faster = claim(tmp_path, column="speedup:fast:spectile", kind="ratio", tolerance="0.1")
-    assert tuple(faster[["measured", "ratio", "verdict", "time"]]) == (2.0, 1.0, "reproduced", "device")
-    assert claim(tmp_path, filter="method=fast", column="rate")["measured"] == pytest.approx(3.0)
-    assert tuple(claim(tmp_path, column="", note="an A100")[["verdict", "missing"]]) == ("the paper's alone", "an A100")
-    nothing = claim(tmp_path, filter="p_n=8,method=fast")
-    assert nothing["verdict"] == "not measured" and "no finished case" in nothing["missing"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "about", "printed", "verdict", "turns"),
-    [
-        ("ratio", "own", "1.9", "reproduced", ""),
-        ("ratio", "own", "2.19", "reproduced", ""),  # a factor to both sides: 2 / 1.1 to 2 x 1.1
-        ("ratio", "own", "1.82", "reproduced", ""),
-        ("ratio", "own", "1.81", "ahead", ""),
-        ("ratio", "own", "2.21", "behind", ""),
-        ("ratio", "own", "0.58", "ahead", "the paper loses here and ours wins"),
-        ("ratio", "vendor", "1.5", "vendor changed", ""),
-        ("ratio", "vendor", "2.1", "reproduced", ""),
-        ("share", "own", "1.5", "above", ""),
-        ("share", "own", "2.5", "below", ""),
-        ("share", "own", "2.1", "reproduced", ""),
-        ("share", "vendor", "2.5", "vendor changed", ""),
-        ("exact", "own", "1.5", "differs", ""),
-        ("exact", "vendor", "1.5", "vendor changed", ""),
-    ],
-)
-def test_verdicts_have_two_sides_and_a_vendor_is_not_ours_to_beat(tmp_path, kind, about, printed, verdict, turns):
-    found = claim(tmp_path, column="speedup:fast:spectile", kind=kind, about=about, tolerance="0.1", printed=printed)
-    assert (found["measured"], found["verdict"], found["turns"]) == (2.0, verdict, turns)
-
-
-def test_what_the_paper_wins_and_ours_loses_is_told(tmp_path):
-    slow = claim(tmp_path, column="speedup:spectile:fast", kind="ratio", tolerance="0.1", printed="3")
-    assert (slow["verdict"], slow["turns"]) == ("behind", "the paper wins here and ours loses")
-    gain = claim(tmp_path, column="gain:spectile:fast", kind="ratio", tolerance="0.02", printed="8")
-    assert (gain["measured"], gain["turns"]) == (-50.0, "the paper wins here and ours loses")
-
-
-@pytest.mark.parametrize(("printed", "verdict"), [("100", "reproduced"), ("85", "reproduced"), ("60", "ahead")])
-def test_a_gain_is_a_ratio(tmp_path, printed, verdict):
-    gain = claim(tmp_path, column="gain:fast:spectile", kind="ratio", tolerance="0.1", printed=printed)
-    assert (gain["measured"], gain["verdict"]) == (100.0, verdict)
-
-
-def test_fewer_cases_than_a_verdict_takes_are_shown_and_not_judged(tmp_path):
-    asked = {"column": "speedup:fast:spectile", "kind": "ratio", "aggregate": "geomean", "tolerance": "0.1"}
-    found = claim(tmp_path, **asked, least="2")
-    assert (found["measured"], found["verdict"], found["cause"]) == (2.0, "not judged", "too few cases")
-    assert found["missing"] == "made of 1 of the 2 cases that a verdict takes" and found["turns"] == ""
-    assert claim(tmp_path, **asked, least="1")["verdict"] == "reproduced"
-    assert claim(tmp_path, **asked)["basis"] == "a"
-
-
-def test_a_speedup_over_several_is_over_the_fastest(tmp_path):
-    over = {"kind": "ratio", "tolerance": "0.1", "printed": "0.5"}
-    assert claim(tmp_path, column="speedup:spectile:fast|spectile", **over)["measured"] == 0.5
-    both = claim(tmp_path, column="over:time_s:spectile:spectile|fast", aggregate="max", **over)
-    assert both["measured"] == 2.0
-
-
-@pytest.mark.parametrize(
-    ("conditions", "cases"),
-    [
-        ("p_n=4", ["a", "b"]),
-        ("p_n=4,p_kind=x", ["a"]),
-        ("p_kind=x,p_n=4", ["a"]),
-        ("p_tau=1.434815", ["a"]),
-        ("p_tau=1.4348", []),
-        ("p_other=1", []),
-        ("p_n=4,p_other=1", []),
-        ("", ["a", "b", "c"]),
-    ],
-)
-def test_filters_keep_rows_that_meet_every_condition(conditions, cases):
-    columns = {"p_n": [4, 4, 8], "p_kind": ["x", "y", "x"], "p_tau": [1.434815, None, 1.5]}
-    table = pandas.DataFrame({"case": ["a", "b", "c"]} | columns)
-    assert list(claims.select(table, conditions)["case"]) == cases
-
-
-def test_what_a_failed_method_found_is_no_claim(tmp_path):
-    broken = example()["methods"][0] | {"method": "fast", "status": "failed", "reason": "wrong", "values": {"count": 2}}
-    row = dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "paper": "spamm", "printed": "2", "column": "v_count"}
-    row |= {"kind": "setting", "about": "own"}
-    (tmp_path / "claims.tsv").write_text(CLAIMS + "\t".join(row.values()) + "\n")
-    frame = record.frame([example(methods=[broken])])
-    found = claims.evaluate(claims.read_claims(tmp_path / "claims.tsv"), [frame]).iloc[0]
-    assert tuple(found[["verdict", "missing"]]) == ("not measured", "wrong")
-
-
-@pytest.mark.parametrize(
-    ("aggregate", "value"), [("max", 2.0), ("min", 1.0), ("median", 1.5), ("geomean", math.sqrt(2))]
-)
-def test_claims_aggregate_rows(tmp_path, aggregate, value):
-    assert claim(tmp_path, aggregate=aggregate)["measured"] == pytest.approx(value)
-
-
-def test_tolerances_are_relative_to_the_printed_number(tmp_path):
-    assert claim(tmp_path, filter="method=spectile", printed="2.3", tolerance="0.2")["verdict"] == "reproduced"
-    assert claim(tmp_path, filter="method=spectile", printed="0.5", tolerance="2")["verdict"] == "differs"
-
-
-def test_a_claim_stands_once(tmp_path):
-    (tmp_path / "claims.tsv").write_text(CLAIMS + 2 * ("\t".join(["c"] * len(claims.COLUMNS)) + "\n"))
-    with pytest.raises(claims.ClaimError, match="'c' stands twice"):
-        claims.read_claims(tmp_path / "claims.tsv")
-
-
-@pytest.mark.parametrize(
-    ("cells", "message"),
-    [
-        ({"printed": "two"}, "no number"),
-        ({"kind": "guess"}, "choose one of exact, ratio"),
-        ({"about": "us"}, "choose one of own, vendor"),
-        ({"least": "some"}, "which is no number"),
-        ({"kind": "ratio"}, "needs a tolerance exactly if"),
-        ({"filter": "method"}, "write column=value"),
-        ({"filter": "p_n=4"}, "finds 2 rows"),
-        ({"filter": "method=fast", "aggregate": "mode"}, "aggregate 'mode'"),
-        ({"filter": "method=fast", "tolerance": "tight"}, "neither a number nor abs"),
-    ],
-)
-def test_bad_claims_are_worded(tmp_path, cells, message):
-    with pytest.raises(claims.ClaimError, match=message):
-        claim(tmp_path, **cells)
-
-
 def test_program_leaves_out_comments_and_layout_and_notices_code(tmp_path):
     code = 'def f(x):\n    """Doc."""\n    return x + 1\n'
     cuda = '__global__ void k() { /* a */ int i = 0; // b\n }\n#line 1 "a//b"'
@@ -751,15 +608,6 @@ def test_recorded_columns_are_listed_by_their_kind(paper):
                 else "text" if isinstance(value, str) else "number" if np.isscalar(value) else "list"
             )  # fmt: skip
             assert listed[name] == kind, f"{name} holds a {kind}"
-
-
-def test_claims_table_of_the_repository_is_sound():
-    root = Path(__file__).parents[2]
-    table = claims.read_claims(root / "config/claims.tsv")
-    assert set(table["paper"]) <= set(provenance.PAPERS)
-    assert not table[["statement", "element"]].eq("").any(axis=None)
-    several = table["statement"].str.contains("sixteen matrices") & ~table["aggregate"].isin(["", "only"])
-    assert several.any() and (table.loc[several, "least"].astype(int) >= 12).all()
 
 
 def test_frames_join_as_if_gathered_together(tmp_path):

@@ -7,20 +7,17 @@ What a table derives from several numbers is listed in ``DERIVED``, with how; bo
 import math
 import re
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from spectile_study.bench import claims, provenance, record, stats
+from spectile_study.bench import provenance, stats
 from spectile_study.figures import criteria
-from spectile_study.figures.elements import elements
 from spectile_study.figures.tsparse import vendor
 
-ROOT = Path(__file__).parents[2]
-TABLES = [
-    each for paper in provenance.PAPERS for each in elements(paper, ROOT / "workflow/scripts") if not each.is_figure
-]
+from .recorded import CLAIMS, drawing, frame, of
+
+TABLES = [each for paper in provenance.PAPERS for each in of(paper).values() if not each.is_figure]
 #: Units: milli, micro, giga, tera, per cent, MiB; KPM times four steps at once.
 SCALES = (1, 1e-3, 1e3, 1e-6, 1e6, 1e9, 1e12, 1e-2, 1e2, 2**20, 2**-20, 4, 4e-3)
 #: Columns that hold a bound, a model or a share of one, by table.
@@ -37,11 +34,6 @@ DERIVED = {
     "tsparse_t2": ".*: (precision|recall)",  # below
     "tsparse_t3": "(by rows: )?Gmean",  # below
 }
-
-
-@cache
-def frame(paper):
-    return record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet")
 
 
 @cache
@@ -67,8 +59,7 @@ def known(paper):
             for _, _, other in timed:
                 both = min(len(one), len(other))
                 found.append(np.median(one[:both] / other[:both]))
-    printed = claims.read_claims(ROOT / "config/claims.tsv")
-    found += list(printed.loc[printed["paper"] == paper, "printed"].dropna())
+    found += list(CLAIMS.loc[CLAIMS["paper"] == paper, "printed"].dropna())
     numbers = np.array([abs(float(value)) for value in found if isinstance(value, int | float | np.number)])
     return np.unique(numbers[np.isfinite(numbers)])
 
@@ -84,10 +75,9 @@ def is_known(value, paper):
 
 
 @pytest.mark.parametrize("element", TABLES, ids=lambda element: f"{element.paper}_{element.name}")
-def test_every_number_of_a_table_is_a_records_or_the_papers(element, monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_every_number_of_a_table_is_a_records_or_the_papers(element):
     stem = f"{element.paper}_{element.name}"
-    values = element.draw(frame(element.paper)).values()
+    values = drawing(element).values()
     derived = re.compile(DERIVED.get(stem, "(?!)"))
     unknown, needed = {}, set()
     for name in values:
@@ -117,11 +107,9 @@ def ratios(rows, ours, baseline):
     return found
 
 
-def test_geometric_means_are_of_the_matrices_that_meet_the_criterion(monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_geometric_means_are_of_the_matrices_that_meet_the_criterion():
     rows = frame("tsparse")
-    (element,) = [each for each in TABLES if (each.paper, each.name) == ("tsparse", "t3")]
-    values = element.draw(rows).values()
+    values = drawing(of("tsparse")["t3"]).values()
     facts = rows.drop_duplicates("case").set_index("case")
     for prefix, ours in (("", "tasks_float16"), ("by rows: ", "spectile_float16")):
         chosen = set(criteria.collection(rows, ours)["case"])
@@ -133,11 +121,9 @@ def test_geometric_means_are_of_the_matrices_that_meet_the_criterion(monkeypatch
             assert (shown[f"{prefix}Minimum"], shown[f"{prefix}Maximum"]) == pytest.approx((min(numbers), max(numbers)))
 
 
-def test_scores_count_the_matrices_that_are_faster(monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_scores_count_the_matrices_that_are_faster():
     rows = frame("tsparse")
-    (element,) = [each for each in TABLES if (each.paper, each.name) == ("tsparse", "t2")]
-    values = element.draw(rows).values()
+    values = drawing(of("tsparse")["t2"]).values()
     values = values[values["against"].str.startswith("cuSPARSE")]
     assert len(values) > 1
     for target, ours in (("tSparse", "tasks_float16"), ("by rows", "spectile_float16")):

@@ -1,176 +1,200 @@
-"""Quantities, shapes and verdicts of claims, and what captions make of them."""
+"""Verdicts of claims, the table of what is printed, and the pages that show both."""
 
 import math
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
-import numpy as np
 import pandas
 import pytest
 
-from spectile_study.bench import claims, provenance, quantities, record
-from spectile_study.figures import agreement
+from spectile_study.bench import claims, provenance
+from spectile_study.bench.names import ClaimError
+from spectile_study.bench.rows import Rows
+from spectile_study.figures import agreement, judged
 from spectile_study.figures import claims as pages
+from spectile_study.figures.elements import SCRIPTS
 
-ROOT = Path(__file__).parents[2]
+from .recorded import CLAIMS, ROOT, frame, of
 
-
-def curve(values, **columns):
-    rows = {"status": "ok", "paper": "kpm", "p_n": range(1, len(values) + 1), "v_y": values, "record": "r"}
-    return pandas.DataFrame(
-        rows | {"device": "d", "machine": "m", "method": "spectile", "reason": None, "case": "c"} | columns
-    )
+RECORDED = ROOT / "results/recorded"
 
 
-def table(tmp_path, **columns):
-    """Return a table of one claim."""
-    row = dict.fromkeys(claims.COLUMNS, "") | {
-        "claim": "c",
-        "paper": "kpm",
-        "about": "own",
-        "kind": "ratio",
-        "printed": "2",
-    }
-    row |= {"tolerance": "0.1" if columns.get("column") else ""} | columns
-    (tmp_path / "claims.tsv").write_text("\t".join(claims.COLUMNS) + "\n" + "\t".join(row.values()) + "\n")
-    return claims.read_claims(tmp_path / "claims.tsv")
+def judge(ours, **cells):
+    """Return what is said of one claim for which 2 is printed."""
+    claim = dict.fromkeys(claims.COLUMNS, "") | {"kind": "ratio", "about": "own", "printed": 2.0, "tolerance": "0.1"}
+    return dict(zip(claims.RESULTS, claims.judge(claim | cells, ours), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("how", "values", "number"),
-    [
-        ("grows:p_n", [1.0, 2.0, 3.0], 1.5),
-        ("grows:p_n", [1.0, 2.0, 1.0], 0.5),
-        ("falls:p_n", [4.0, 2.0, 1.6], 1.25),
-        ("saturates:p_n", [1.0, 2.0, 2.2], 1.1),
-        ("rise:p_n", [1.0, 9.0, 3.0], 3.0),
-        ("spread:p_n", [1.0, 0.5, 2.0], 4.0),
-        ("crosses:p_n", [0.5, 2.0, 0.9, 1.1], 4.0),
-        ("crosses:p_n", [0.5, 0.9], float("inf")),
-        ("crosses:p_n", [1.5, 1.9], 1.0),
-        ("highest:p_n", [1.0, 3.0, 2.0], 2.0),
-        ("lowest:p_n", [1.0, 3.0, 0.5], 3.0),
-    ],
-)
-def test_shapes_are_numbers(how, values, number):
-    assert quantities.aggregate(quantities.of_rows(curve(values), "v_y"), how) == pytest.approx(number)
+def rows(**columns):
+    """Return one case of two methods of SpAMM, the one twice as fast as the other."""
+    samples = {"fast": [0.5, 1.0, 1.5], "slow": [1.0, 2.0, 3.0]}
+    found = {"method": list(samples), "samples_s": list(samples.values()), "time_s": [1.0, 2.0], "status": "ok"}
+    found |= {"paper": "spamm", "case": "c", "record": ["r", "r"], "device": "d", "machine": "m", "reason": None}
+    return Rows(pandas.DataFrame(found | columns))
 
 
-def test_the_worst_curve_counts():
-    rows = pandas.concat([curve([1.0, 2.0], p_k=1), curve([1.0, 3.0], p_k=2), curve([9.0], p_k=3)])
-    assert quantities.aggregate(quantities.of_rows(rows, "v_y"), "grows:p_n:p_k") == 2.0
-    assert np.isnan(quantities.aggregate(quantities.of_rows(curve([1.0]), "v_y"), "grows:p_n"))
+def twice():
+    return rows().speedup("fast", "slow").only()
 
 
 @pytest.mark.parametrize(
-    ("how", "printed", "tolerance", "values", "verdict"),
+    ("kind", "about", "printed", "verdict", "turns"),
     [
-        ("grows:p_n", "", "0.05", [1.0, 0.97, 2.0], "reproduced"),
-        ("grows:p_n", "", "0.01", [1.0, 0.97, 2.0], "differs"),
-        ("saturates:p_n", "", "0.1", [1.0, 2.0, 2.1], "reproduced"),
-        ("saturates:p_n", "", "0.1", [1.0, 2.0, 2.5], "differs"),
-        ("rise:p_n", "2", "0.1", [1.0, 1.9], "reproduced"),
-        ("highest:p_n", "4", "1", [1.0, 3.0, 2.0], "reproduced"),
-        ("highest:p_n", "5", "1", [1.0, 3.0, 2.0], "differs"),
-        ("min", "", "0", [1.5, 1.1], "reproduced"),
-        ("max", "2", "0", [1.5, 2.1], "differs"),
+        ("ratio", "own", 1.9, "reproduced", ""),
+        ("ratio", "own", 2.19, "reproduced", ""),  # a factor to both sides: 2 / 1.1 to 2 x 1.1
+        ("ratio", "own", 1.82, "reproduced", ""),
+        ("ratio", "own", 1.81, "ahead", ""),
+        ("ratio", "own", 2.21, "behind", ""),
+        ("ratio", "own", 0.58, "ahead", "the paper loses here and ours wins"),
+        ("ratio", "vendor", 1.5, "vendor changed", "")  ,
+        ("ratio", "vendor", 2.1, "reproduced", ""),
+        ("share", "own", 1.5, "above", ""),
+        ("share", "own", 2.5, "below", ""),
+        ("share", "own", 2.1, "reproduced", ""),
+        ("share", "vendor", 2.5, "vendor changed", ""),
+        ("exact", "own", 1.5, "differs", ""),
+        ("exact", "own", 2.2, "reproduced", ""),
+        ("exact", "vendor", 1.5, "vendor changed", ""),
+        ("seconds", "own", 1.5, "shown beside", ""),
     ],
-)
-def test_conclusions_hold_or_differ(tmp_path, how, printed, tolerance, values, verdict):
-    asked = table(tmp_path, kind="conclusion", column="v_y", aggregate=how, printed=printed, tolerance=tolerance)
-    found = claims.evaluate(asked, [curve(values)])
-    assert found["verdict"].tolist() == [verdict]
+)  # fmt: skip
+def test_verdicts_have_two_sides_and_a_vendor_is_not_ours_to_beat(kind, about, printed, verdict, turns):
+    found = judge(twice(), kind=kind, about=about, printed=printed)
+    assert (found["measured"], found["verdict"], found["turns"]) == (2.0, verdict, turns)
+    assert found["ratio"] == 2.0 / printed and found["time"] == "device" and found["basis"] == "c"
 
 
-def test_shares_are_of_the_devices_peak():
-    rows = curve([1.0], device="NVIDIA H200", flops=6.7e12, time_s=1.0)
-    assert quantities.of_rows(rows, "share:fp64")["value"].tolist() == pytest.approx([10.0])
-    assert quantities.of_rows(rows, "rate:fp64:20")["value"].tolist() == pytest.approx([2.0])
-    assert not len(quantities.of_rows(rows.assign(device="another"), "share:fp64"))
+def test_what_the_paper_wins_and_ours_loses_is_told():
+    slow = judge(rows().speedup("slow", "fast").only(), printed=3.0)
+    assert (slow["verdict"], slow["turns"]) == ("behind", "the paper wins here and ours loses")
+    gain = judge(rows().gain("slow", "fast").only(), printed=8.0, tolerance="0.02")
+    assert (gain["measured"], gain["turns"]) == (-50.0, "the paper wins here and ours loses")
 
 
-def test_phases_are_shares_of_the_time():
-    rows = curve([1.0, 1.0], v_phases=[["a", "b"], None], v_phases_s=[[1.0, 3.0], None])
-    assert quantities.of_rows(rows, "phase:b")["value"].tolist() == [75.0]
-    assert not len(quantities.of_rows(rows[1:], "phase:b")) and not len(quantities.of_rows(rows[:0], "phase:b"))
+@pytest.mark.parametrize(("printed", "verdict"), [(100.0, "reproduced"), (85.0, "reproduced"), (60.0, "ahead")])
+def test_a_gain_is_a_ratio(printed, verdict):
+    assert judge(rows().gain("fast", "slow").only(), printed=printed)["verdict"] == verdict
 
 
-def test_criteria_are_scored():
-    rows = curve([2.0, 0.5, 3.0, 0.9], v_nnz=[10, 10, 1, 1])
-    rows = quantities.of_rows(rows, "v_y")
-    assert quantities.aggregate(rows, "precision:v_nnz>5") == 0.5
-    assert quantities.aggregate(rows, "recall:v_nnz/p_n<6") == 0.5
-    assert quantities.aggregate(rows, "of:16") == 8
-    assert quantities.aggregate(rows, "times:p_n=3:v_nnz=10&p_n<3") == pytest.approx(3 / 1.25)
+def test_tolerances_are_relative_or_absolute():
+    assert judge(twice(), kind="exact", printed=2.3, tolerance="0.2")["verdict"] == "reproduced"
+    assert judge(twice(), kind="exact", printed=2.3, tolerance="abs:0.2")["verdict"] == "differs"
 
 
-@pytest.mark.parametrize(("values", "how"), [([2.0, 3.0], "precision:p_n=1"), ([2.0, 0.5], "recall:p_n<9")])
-def test_a_score_that_no_prediction_could_miss_is_none(values, how):
-    assert math.isnan(quantities.aggregate(quantities.of_rows(curve(values), "v_y"), how))
+def test_conclusions_hold_or_differ():
+    conclusion = {"kind": "conclusion", "tolerance": "", "printed": math.nan}
+    assert judge(twice().at_least(2), **conclusion)["verdict"] == "reproduced"
+    assert judge(twice().at_least(3), **conclusion)["verdict"] == "differs"
+    assert judge(twice().at_least(3), **conclusion, about="vendor")["verdict"] == "vendor changed"
 
 
-SKIPPED = {
-    "rival not installed": ("rival", "Rival is not installed: name its library in SPECTILE_RIVAL"),
-    "input absent": ("-", "matrix A/b has not been fetched into /c; get it with: python -m spectile fetch"),
-    "needs a GPU": ("rival", "rival needs a CUDA device"),
-    "needs more GPUs": ("-", "the case x needs 8 GPUs and 1 are visible: run it where they are"),
-    "a method fails": ("rival", "CuSparseError: CUSPARSE_STATUS_INSUFFICIENT_RESOURCES: insufficient resources"),
-    "not recorded yet": ("rival", "left out of this row: it takes about 20 s a call"),
+def test_a_conclusion_and_a_number_are_not_mixed_up():
+    for ours, cells in ((twice(), {"kind": "conclusion"}), (twice().at_least(1), {})):
+        with pytest.raises(ClaimError, match="is a conclusion exactly if"):
+            judge(ours, **cells)
+    with pytest.raises(ClaimError, match="has no tolerance"):
+        judge(twice(), tolerance="")
+
+
+def test_fewer_cases_than_a_verdict_takes_are_shown_and_not_judged():
+    found = judge(twice(), least="2", printed=0.5)
+    assert (found["measured"], found["verdict"], found["cause"]) == (2.0, "not judged", "too few cases")
+    assert found["missing"] == "made of 1 of the 2 cases that a verdict takes" and found["turns"] == ""
+    assert judge(twice(), least="1")["verdict"] == "reproduced"
+
+
+def test_a_single_sample_is_told():
+    found = judge(rows(samples_s=[[1.0, 1.0], [2.0]]).speedup("fast", "slow").only())
+    assert (found["verdict"], found["basis"]) == ("reproduced", "c; a single sample of slow")
+
+
+CAUSES = {
+    "rival not installed": "Rival is not installed: name its library in SPECTILE_RIVAL",
+    "input absent": "matrix A/b has not been fetched into /c; get it with: python -m spectile fetch",
+    "needs a GPU": "rival needs a CUDA device",
+    "needs more GPUs": "the case x needs 8 GPUs and 1 are visible: run it where they are",
+    "a method fails": "CuSparseError: CUSPARSE_STATUS_INSUFFICIENT_RESOURCES: insufficient resources",
+    "not recorded yet": "left out of this row: it takes about 20 s a call",
 }
 
 
-@pytest.mark.parametrize("cause", SKIPPED)
-def test_a_claim_without_a_verdict_says_why(tmp_path, cause):
-    method, reason = SKIPPED[cause]
-    rows = pandas.concat([
-        curve([1.0], method="spectile", v_bytes=1.0),
-        curve([math.nan], method=method, status="skipped", reason=reason, record="s"),
-        curve([math.nan], method="another", status="skipped", reason="Another is not built: build it", record="s"),
-    ])  # fmt: skip
-    asked = table(tmp_path, column="over:v_bytes:spectile:rival", filter="p_n=1")
-    (found,) = claims.evaluate(asked, [rows]).to_dict("records")
-    assert (found["verdict"], found["missing"], found["cause"]) == ("not measured", reason, cause)
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_claim_without_a_verdict_has_a_cause(cause):
+    found = judge(rows(status="skipped", reason=CAUSES[cause]).speedup("fast", "slow").only())
+    assert (found["verdict"], found["missing"], found["cause"]) == ("not measured", CAUSES[cause], cause)
 
 
-def test_of_several_reasons_the_one_that_would_settle_it_first_counts(tmp_path):
-    rows = [
-        curve([math.nan], method=method, status="skipped", reason=SKIPPED[cause][1])
-        for cause, method in (("input absent", "-"), ("a method fails", "rival"))
-    ]
-    asked = table(tmp_path, column="over:v_bytes:spectile:rival", filter="p_n=1,method=spectile|rival")
-    assert claims.evaluate(asked, [pandas.concat(rows)])["cause"].tolist() == ["input absent"]
+def test_of_several_reasons_the_one_that_would_settle_it_first_counts():
+    reasons = [CAUSES["a method fails"], CAUSES["input absent"]]
+    found = judge(rows(status="skipped", reason=reasons).speedup("fast", "slow").only())
+    assert found["cause"] == "input absent"
 
 
-def test_more_gpus_than_any_case_of_the_run_used_are_asked_for(tmp_path):
-    asked = table(tmp_path, column="v_y", filter="p_gpus=4,method=spectile")
-    (found,) = claims.evaluate(asked, [curve([1.0], p_gpus=1)]).to_dict("records")
-    assert found["cause"] == "needs more GPUs" and "4 GPUs" in found["missing"]
-    (found,) = claims.evaluate(asked, [curve([math.nan], p_gpus=4)]).to_dict("records")
-    assert found["cause"] == "not recorded yet"
+def test_what_nothing_computes_is_the_papers_alone():
+    found = judge(None, kind="exact", note="the paper does not say which it is")
+    assert (found["verdict"], found["missing"]) == ("the paper's alone", "the paper does not say which it is")
+    assert found["cause"] == "not said by the paper"
+    assert judge(None, kind="seconds", note="the paper's machine")["cause"] == ""
 
 
-def test_what_the_paper_does_not_say_is_its_own_cause(tmp_path):
-    found = claims.evaluate(table(tmp_path, kind="exact", note="the paper does not say which it is"), [])
-    assert claims.causes(found) == {"not said by the paper": 1}
-    assert not claims.causes(claims.evaluate(table(tmp_path, kind="seconds", note="the paper's machine"), []))
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"printed": "two"}, "no number"),
+        ({"kind": "guess"}, "choose one of exact, ratio"),
+        ({"about": "us"}, "choose one of own, vendor"),
+        ({"least": "some"}, "which is no number"),
+        ({"tolerance": "tight"}, "write a number or abs:number"),
+        ({"kind": "seconds", "tolerance": "1"}, "only for a kind that gets a verdict"),
+    ],
+)
+def test_bad_tables_are_worded(tmp_path, cells, message):
+    row = dict.fromkeys(claims.COLUMNS, "") | {"claim": "c", "about": "own", "kind": "ratio", "printed": "2"} | cells
+    path = tmp_path / "claims.tsv"
+    path.write_text("\t".join(claims.COLUMNS) + "\n" + "\t".join(row.values()) + "\n")
+    with pytest.raises(ClaimError, match=message):
+        claims.read_claims(path)
+    path.write_text("\t".join(claims.COLUMNS) + "\n" + 2 * ("\t".join(["c"] * len(claims.COLUMNS)) + "\n"))
+    with pytest.raises(ClaimError, match="'c' stands twice"):
+        claims.read_claims(path)
 
 
-def test_every_claim_of_a_kind_with_verdicts_has_one_or_a_cause(written):
-    found = pandas.read_csv(written / "claims.tsv", sep="\t", keep_default_na=False)
-    judged, decided = found["kind"].isin(claims.JUDGED), found["verdict"].isin(claims.VERDICTS)
-    assert ((found["cause"] != "") == judged & ~decided).all()
-    assert set(found["cause"]) <= {"", *claims.CAUSES}
+def test_the_table_of_the_repository_is_sound():
+    assert set(CLAIMS["paper"]) <= set(provenance.PAPERS)
+    assert not CLAIMS[["statement", "element", "drawn"]].eq("").any(axis=None)
+    of_sixteen = CLAIMS["statement"].str.contains("sixteen matrices") & (CLAIMS["unit"] != "%")
+    assert of_sixteen.any() and (CLAIMS.loc[of_sixteen, "least"].replace("", "0").astype(int) >= 12).all()
 
 
-def test_times_are_called_what_they_are():
-    rows = pandas.DataFrame({"paper": ["tsparse", "tsparse"], "method": ["spectile_float16", "rows_float16"]})
-    assert quantities.time_of(rows, "time_s") == "as called and device"
-    assert quantities.time_of(rows[:1], "rate") == "as called" and quantities.time_of(rows, "v_nnz") == ""
-    tridiagonal = pandas.DataFrame({"paper": ["evd"], "method": ["spectile"], "p_study": ["tridiagonal"]})
-    assert quantities.time_of(tridiagonal, "speedup:a:b") == "as called"
-    assert quantities.time_of(tridiagonal.assign(p_study="chasing"), "speedup:a:b") == "device"
+@pytest.mark.parametrize("paper", provenance.PAPERS)
+def test_each_claim_is_computed_where_it_is_drawn_first_or_says_why_not(paper):
+    listed = CLAIMS[CLAIMS["paper"] == paper]
+    for name, element in of(paper).items():
+        mine = listed[listed["drawn"].str.partition(",")[0] == name]
+        computed = set(element.claims(Rows(frame(paper))))
+        assert computed <= set(mine["claim"]), f"{paper} {name} computes what the table does not list"
+        alone = mine[~mine["claim"].isin(computed)]
+        assert not alone.loc[alone["note"] == "", "claim"].tolist(), f"{paper} {name} does not compute them"
+
+
+def test_frames_of_two_machines_are_refused():
+    with pytest.raises(ClaimError, match="two frames are of kpm"):
+        judged.evaluate(CLAIMS, [frame("kpm"), frame("kpm")], ROOT / SCRIPTS)
+
+
+@pytest.mark.parametrize("paper", provenance.PAPERS)
+def test_an_element_says_the_same_without_the_others_cases(paper):
+    """A run that measures judges an element by its own cases, and the page of claims by all: both must agree."""
+    rows = frame(paper)
+    for element in of(paper).values():
+        names = {element.name, *element.needs}
+        own = rows[[bool(names & set(str(cell).split(","))) for cell in rows["p_element"]]]
+        whole, alone = (agreement.of_element(each, element) for each in (rows, own))
+        same = ["claim", "measured", "verdict", "records"]
+        assert whole[same].fillna("").values.tolist() == alone[same].fillna("").values.tolist(), (
+            f"{paper} {element.name} judges cases of others: name them in NEEDS"
+        )
 
 
 @pytest.mark.parametrize(
@@ -198,13 +222,33 @@ def test_a_vendor_that_changed_is_no_disagreement_of_ours():
     assert "Ours" not in agreement.sentence(rows[1:])
 
 
+def test_an_element_lists_its_claims_with_what_is_printed_and_ours(tmp_path):
+    from docutils.core import publish_doctree
+
+    agreement.write(frame("kpm"), of("kpm")["fig11"], tmp_path / "kpm_fig11.svg")
+    tree = publish_doctree((tmp_path / "kpm_fig11.agreement.rst").read_text(), settings_overrides={"report_level": 5})
+    lines = [[cell.astext() for cell in line.findall(lambda node: node.tagname == "entry")]
+             for line in tree.findall(lambda node: node.tagname == "row")]  # fmt: skip
+    found = agreement.of_element(frame("kpm"), of("kpm")["fig11"])
+    assert lines[0] == ["claim", "printed", "ours", "verdict", "what to know"] and len(lines) == len(found) + 1
+    assert [line[3] for line in lines[1:]] == found["verdict"].tolist()
+    (gain,) = [line for line in lines if line[0] == "heterogeneous execution gains over the GPU alone"]
+    assert gain[1] == "36" and gain[2].startswith("-") and "fiftieth" in gain[4]
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """Return the folder in which the page of the recorded claims was written."""
     folder = tmp_path_factory.mktemp("page")
-    frames = [record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet") for paper in provenance.PAPERS]
-    pages.write(frames, ROOT / "config/claims.tsv", folder / "claims.html")
+    pages.write(map(frame, provenance.PAPERS), ROOT / "config/claims.tsv", folder / "claims.html")
     return folder
+
+
+def test_every_claim_of_a_kind_with_verdicts_has_one_or_a_cause(written):
+    found = pandas.read_csv(written / "claims.tsv", sep="\t", keep_default_na=False)
+    judged, decided = found["kind"].isin(claims.JUDGED), found["verdict"].isin(claims.VERDICTS)
+    assert ((found["cause"] != "") == judged & ~decided).all()
+    assert set(found["cause"]) <= {"", *claims.CAUSES}
 
 
 def test_page_counts_kinds_and_verdicts_of_each_paper(written):
@@ -242,3 +286,18 @@ def test_filters_of_the_page_show_what_they_say(written):
     wanted = evaluated[(evaluated["paper"] == "evd") & (evaluated["verdict"] == "ahead")]
     assert len(left) == len(wanted) and f"<output>{len(wanted)} claims</output>" in done.stdout
     assert len(rows) == len(evaluated)
+
+
+def test_the_page_is_not_written_with_a_value_that_nothing_holds(tmp_path, capsys):
+    from spectile_study.__main__ import main
+
+    for part in ("config", "workflow/scripts/evd"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/recorded").symlink_to(RECORDED)
+    script = tmp_path / "workflow/scripts/evd/fig10.py"
+    script.write_text(script.read_text().replace('rows.at(p_study="tridiagonal")', 'rows.at(p_study="tridiagnal")'))
+    out, frames = tmp_path / "claims.html", ["--frames", str(RECORDED / "h200/evd.parquet")]
+    assert main(["claims", *frames, "--claims", str(tmp_path / "config/claims.tsv"), "--out", str(out)]) == 2
+    assert "evd fig10" in (said := capsys.readouterr().err) and "p_study = 'tridiagnal'" in said
+    assert not out.exists()

@@ -4,8 +4,6 @@ And a speed-up is over the method that the reader is told of.
 """
 
 import re
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas
@@ -13,21 +11,15 @@ import pytest
 from matplotlib import pyplot
 from matplotlib.text import Text
 
-from spectile_study.bench import provenance, record, stats
-from spectile_study.figures.elements import elements
+from spectile_study.bench import provenance, stats
 from spectile_study.figures.palette import look
 
 from ..workflow.truth import recompute, same
+from .recorded import ROOT, drawing, frame, of
 
-ROOT = Path(__file__).parents[2]
-DRAWINGS = [element for paper in provenance.PAPERS for element in elements(paper, ROOT / "workflow/scripts")]
+DRAWINGS = [element for paper in provenance.PAPERS for element in of(paper).values()]
 TABLES = [element for element in DRAWINGS if not element.is_figure]
 MEASURED = ("time_s", "speedup", "rate", "gflops", "gbytes_s")
-
-
-@cache
-def frame(paper):
-    return record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet")
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +51,7 @@ def shown(element, table):
 @pytest.mark.parametrize("element", TABLES, ids=name)
 def test_cells_follow_what_they_cite_and_nothing_else(element):
     table = frame(element.paper)
-    drawn = element.draw(table)
+    drawn = drawing(element)
     cells = drawn.values().astype(str)
     cited = pandas.DataFrame(drawn.sources)
     timed = cited[cited["y_column"].isin(MEASURED)] if len(cited) else cited
@@ -98,7 +90,7 @@ def told(element, drawn):
 @pytest.mark.parametrize("element", DRAWINGS, ids=name)
 def test_the_baseline_of_a_speedup_is_named(element):
     table = frame(element.paper)
-    drawn = element.draw(table)
+    drawn = drawing(element)
     notes = drawn.notes if element.is_figure else drawn.sources
     marks = [note for note in notes if note["y_column"] == "speedup"]
     text = told(element, drawn).lower()

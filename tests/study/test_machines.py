@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spectile_study.bench import claims, record
-from spectile_study.figures import machines
+from spectile_study.figures import judged, machines
 
 ROOT = Path(__file__).parents[2]
 H200, XEON2 = "h200 (NVIDIA H200)", "xeon2 (Intel(R) Xeon(R) Processor)"
@@ -48,17 +48,17 @@ def test_claims_stand_beside_each_other_with_their_own_verdicts(recorded):
     whole = machines.by_machine("xeon2", recorded)
     table = machines.claims_table(table_of("tsparse"), whole).values()
     assert list(table)[4] == XEON2  # the machine of the run comes first
-    found = {name: claims.evaluate(table_of("tsparse"), whole[name]) for name in ("xeon2", "h200")}
+    found = {name: judged.evaluate(table_of("tsparse"), whole[name]) for name in ("xeon2", "h200")}
     judged_by = {name: rows["verdict"].isin(claims.VERDICTS) for name, rows in found.items()}
     for name, column in (("h200", H200), ("xeon2", XEON2)):
         # What the machine of the run judged comes first.
         ordered = judged_by["xeon2"].sort_values(ascending=False, kind="stable").index
-        judged = found[name].loc[ordered][judged_by[name][ordered]]
+        own = found[name].loc[ordered][judged_by[name][ordered]]
         told = table.dropna(subset=f"{column}: verdict")
-        assert list(told["claim"]) == list(judged["statement"]) and len(told) > 20
-        assert list(told[f"{column}: verdict"]) == list(judged["verdict"])
-        assert list(told[f"{column}: records"]) == list(judged["records"])
-        assert told[column].to_list() == pytest.approx(judged["measured"].to_list())
+        assert list(told["claim"]) == list(own["statement"]) and len(told) > 20
+        assert list(told[f"{column}: verdict"]) == list(own["verdict"])
+        assert list(told[f"{column}: records"]) == list(own["records"])
+        assert told[column].to_list() == pytest.approx(own["measured"].to_list())
 
 
 def test_one_machine_alone_says_so(recorded, tmp_path):

@@ -1,33 +1,23 @@
 """Cells of the tables, computed again from the raw samples of the recorded frames."""
 
-from functools import cache
-from pathlib import Path
-
 import numpy as np
 import pandas
 import pytest
 
-from spectile_study.bench import record, stats
+from spectile_study.bench import stats
 from spectile_study.figures import overview
 from spectile_study.figures.elements import elements
 
-ROOT = Path(__file__).parents[2]
-
-
-@cache
-def frame(paper):
-    return record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet")
+from .recorded import ROOT, drawing, frame, of
 
 
 @pytest.fixture
-def table(monkeypatch):
+def table():
     """Return ``table(stem)``: the cells of a table of one H200's records."""
-    monkeypatch.chdir(ROOT)
 
     def values(stem):
         paper, _, name = stem.partition("_")
-        (element,) = [element for element in elements(paper) if element.name == name]
-        return element.draw(frame(paper)).values()
+        return drawing(of(paper)[name]).values()
 
     return values
 

@@ -1,4 +1,4 @@
-"""Names that claims and filters may use: the columns of a paper's frame, and what occurs in them.
+"""Names that claims may use: the columns of a paper's frame, and what occurs in them.
 
 A name that nothing holds would find no row, and look like a number that is not recorded yet.
 """
@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spectile_study.bench import record
-from spectile_study.bench.quantities import PEAKS, SHAPES, ClaimError, meets
 
 if TYPE_CHECKING:
     import pandas
 
-#: ``<column><sign><value>``, the column perhaps a quotient.
-CONDITION = re.compile(r"^([\w/]+)[=<>](.+)$")
+
+class ClaimError(ValueError):
+    """A claim that cannot be evaluated; the message names what is wrong and what to do."""
 
 
 class Names:
@@ -35,96 +33,59 @@ class Names:
         Frames of the paper; without rows in any, columns are judged and their values are not.
     """
 
-    def __init__(self, paper: str, frames: Iterable[pandas.DataFrame] = ()) -> None:
-        self.columns = {*record.LEADING_COLUMNS, *record.LEADING_NUMBERS, *record.columns(paper)}
+    def __init__(self, paper: str | None, frames: Iterable[pandas.DataFrame] = ()) -> None:
+        self.columns = {*record.LEADING_COLUMNS, *record.columns(paper)}
         self._frames = [frame for frame in frames if len(frame)]
-        self._sound: set[str] = set()
+        self._values: dict[str, set[object]] = {}
 
     @cached_property
-    def methods(self) -> set[str]:
-        """Return every method of the frames."""
-        return {name for frame in self._frames for name in frame["method"].unique()}
-
-    @cached_property
-    def phases(self) -> set[str]:
+    def phases(self) -> set[object]:
         """Return every phase of a time."""
         lists = [each for frame in self._frames for each in frame.get("v_phases", ()) if not np.isscalar(each)]
         return {str(name) for each in lists if each is not None for name in each}
 
-    def check_claim(self, claim: Mapping[str, str]) -> None:
-        """Raise :class:`ClaimError` if a claim's filter, column or aggregate names what does not exist."""
-        conditions = [part.strip() for part in claim["filter"].split(",") if part.strip()]
-        kind, _, names = claim["column"].partition(":")
-        if kind in ("speedup", "gain", "over"):
-            *columns, method, baselines = names.split(":")
-            self._check_columns(columns)
-            self._check_methods([method, *baselines.split("|")])
-        elif kind == "phase":
-            self._among(names, self.phases, "phase")
-        elif kind in ("rate", "share"):
-            self._among(names.partition(":")[0], set(PEAKS) | {""}, "unit")
-        else:
-            self._check_columns(filter(None, kind.split("/")))
-        how, _, words = claim["aggregate"].partition(":")
-        if how in SHAPES:
-            self._check_columns(words.split(":"))
-        elif how in ("precision", "recall", "times"):
-            conditions += [each for words in words.split(":") for each in words.split("&")]
-        for condition in conditions:
-            self.check_condition(condition)
+    def check(self, column: str, value: object) -> None:
+        """Raise :class:`ClaimError` if no frame has `column`, or holds `value` (or one of several) in it."""
+        self.check_columns(column)
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if self._frames and not callable(each) and _key(each) not in self._of(column):
+                raise ClaimError(f"asks for {column} = {each!r}, which no record holds: write a value that occurs")
 
-    def check_condition(self, condition: str) -> None:
-        """Raise :class:`ClaimError` if a condition names a column that frames lack, or a value that none holds."""
-        if condition in self._sound:
-            return
-        match = CONDITION.match(condition)
-        if match is None:
-            raise ClaimError(f"has the condition {condition!r}: write column=value, column>value or column<value")
-        names, values = match[1].split("/"), match[2].split("|")
-        self._check_columns(names)
-        for value in values if "=" in condition and self._frames else ():
-            if not any(meets(frame, f"{match[1]}={value}").any() for frame in self._frames):
-                raise ClaimError(f"asks for {match[1]}={value}, which no record holds: write a value that occurs")
-        self._sound.add(condition)
-
-    def _check_columns(self, names: Iterable[str]) -> None:
+    def check_columns(self, *names: str | None) -> None:
+        """Raise :class:`ClaimError` if no frame has a column; None is none."""
         for name in names:
-            self._among(name, self.columns, "column")
+            if name is not None:
+                self._among(name, self.columns, "column")
 
-    def _check_methods(self, patterns: Iterable[str]) -> None:
+    def check_methods(self, *patterns: str) -> None:
+        """Raise :class:`ClaimError` if no frame has a method of a name, which may hold ``*`` and ``?``."""
+        methods = self._of("method")
         for pattern in patterns:
-            if not fnmatch.filter(self.methods, pattern):
-                self._among(pattern, self.methods, "method")
+            if self._frames and not fnmatch.filter(map(str, methods), pattern):
+                self._among(pattern, methods, "method")
 
-    def _among(self, name: str, known: set[str], what: str) -> None:
-        if name in known or (what != "column" and not self._frames):
+    def check_phase(self, name: str) -> None:
+        """Raise :class:`ClaimError` if no time of a frame is divided into such a phase."""
+        if self._frames:
+            self._among(name, self.phases, "phase")
+
+    def _of(self, column: str) -> set[object]:
+        """Return what the frames hold in a column."""
+        if column not in self._values:
+            self._values[column] = {_key(value) for frame in self._frames for value in frame[column].unique()}
+        return self._values[column]
+
+    def _among(self, name: str, known: set[object] | set[str], what: str) -> None:
+        if name in known:
             return
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"take one of {', '.join(sorted(known)[:8])}, ..."
+        near = difflib.get_close_matches(name, map(str, known), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"take one of {', '.join(sorted(map(str, known))[:8])}, ..."
         raise ClaimError(f"names the {what} {name!r}, which no frame has: {hint}")
 
 
-def check(claims: pandas.DataFrame, frames: Iterable[pandas.DataFrame], recorded: Path) -> None:
-    """Raise :class:`ClaimError` if a claim names what neither `frames` nor the frames below `recorded` hold.
-
-    Parameters
-    ----------
-    claims : DataFrame
-        What :func:`~spectile_study.bench.claims.read_claims` returned.
-    frames : iterable of DataFrame
-        Those of a run.
-    recorded : Path
-        Folder of reviewed frames, ``<machine>/<paper>.parquet``; it may be absent.
-    """
-    frames = list(frames)
-    for paper, rows in claims.groupby("paper"):
-        own = [frame[frame["paper"] == paper] for frame in frames]
-        names = Names(
-            str(paper),
-            [*own, *(record.read_frame(path, whole=True) for path in sorted(recorded.glob(f"*/{paper}.parquet")))],
-        )
-        for _, claim in rows.iterrows():
-            try:
-                names.check_claim({str(key): str(value) for key, value in claim.items()})
-            except ClaimError as error:
-                raise ClaimError(f"claim {claim['claim']!r} {error}") from None
+def _key(value: object) -> object:
+    """Return a value as it is looked up: a number by nine digits, anything else as text."""
+    try:
+        return f"{float(value):.8e}" if not isinstance(value, str | bool | np.bool_) else str(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return str(value)

@@ -1,7 +1,7 @@
 """Whether ours agrees with what a paper says of one of its tables or figures, in words, from the claims' verdicts.
 
 A caption says what the paper concluded; ``<stem>.agreement.rst``, written beside each drawing and included by its
-caption, says whether ours agrees.
+caption, says whether ours agrees, and lists each claim with what is printed, ours, the verdict and why.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spectile_study.bench.claims import HOLDS, JUDGED, VERDICTS, evaluate, listed
+from spectile_study.bench.claims import HOLDS, JUDGED, VERDICTS, listed
+from spectile_study.figures.judged import evaluate, why
 from spectile_study.figures.marks import write_text
+from spectile_study.figures.tables import like
 
 if TYPE_CHECKING:
     import pandas
+
+    from spectile_study.figures.elements import Element
 
 #: So many conclusions that do not hold are named; more are counted.
 _NAMED = 3
@@ -63,13 +67,26 @@ def _escaped(text: str) -> str:
     return "".join("\\" + letter if letter in r"\*`_|" else letter for letter in text)
 
 
-def of_element(frame: pandas.DataFrame, paper: str, element: str) -> pandas.DataFrame:
-    """Return the claims that an element of a paper draws, evaluated on `frame`."""
+def of_element(frame: pandas.DataFrame, element: Element) -> pandas.DataFrame:
+    """Return the claims that an element's script computes, judged on `frame`; each claim belongs to one element."""
     table = listed().reset_index()
-    table = table[(table["paper"] == paper) & table["drawn"].str.split(",").map(lambda names: element in names)]
-    return evaluate(table, [frame])
+    table = table[(table["paper"] == element.paper) & (table["drawn"].str.partition(",")[0] == element.name)]
+    return evaluate(table, [frame], element.script.parent.parent)
 
 
-def write(frame: pandas.DataFrame, paper: str, element: str, drawing: Path) -> None:
+def table(claims: pandas.DataFrame) -> str:
+    """Return the evaluated `claims` as a table of what is printed, ours, the verdict and why; nothing for none."""
+    if not len(claims):
+        return ""
+    lines = [("claim", "printed", "ours", "verdict", "what to know")]
+    for row in claims.to_dict("records"):
+        numbers = (str(like(value, row["printed"])) for value in (row["printed"], row["measured"]))
+        lines.append((row["statement"], *numbers, row["verdict"], why(row)))
+    cells = ["\n     - ".join(_escaped(cell) for cell in line) for line in lines]
+    return ".. list-table::\n   :header-rows: 1\n\n" + "".join(f"   * - {cell}\n" for cell in cells)
+
+
+def write(frame: pandas.DataFrame, element: Element, drawing: Path) -> None:
     """Write what `frame` says of the claims of an element beside its `drawing`."""
-    write_text(drawing.with_suffix(".agreement.rst"), sentence(of_element(frame, paper, element)) + "\n")
+    claims = of_element(frame, element)
+    write_text(drawing.with_suffix(".agreement.rst"), f"{sentence(claims)}\n\n{table(claims)}")

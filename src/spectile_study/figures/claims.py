@@ -10,12 +10,13 @@ from typing import Any
 
 import pandas
 
-from spectile_study.bench.claims import FAILS, JUDGED, VERDICTS, causes, evaluate, read_claims
-from spectile_study.bench.names import check as check_names
+from spectile_study.bench.claims import JUDGED, VERDICTS, causes, read_claims
 from spectile_study.figures import overview
 from spectile_study.figures.agreement import word
+from spectile_study.figures.elements import SCRIPTS
+from spectile_study.figures.judged import evaluate, why
 from spectile_study.figures.marks import write_text
-from spectile_study.figures.tables import Cell
+from spectile_study.figures.tables import like
 from spectile_study.papers import PAPERS
 
 #: What a filter of the page chooses from, and how it calls each column.
@@ -54,7 +55,7 @@ def fragment(evaluated: pandas.DataFrame, pictures: Mapping[str, str]) -> str:
     Parameters
     ----------
     evaluated : DataFrame
-        What :func:`~spectile_study.bench.claims.evaluate` returned.
+        What :func:`~spectile_study.figures.judged.evaluate` returned.
     pictures : mapping
         An address of a small picture by paper.
     """
@@ -121,22 +122,11 @@ def _line(row: Mapping[Hashable, Any]) -> str:
     data = "".join(f' data-{column}="{html.escape(str(row[column]))}"' for column in FILTERS)
     theirs = float(row["printed"])
     numbers = "" if theirs != theirs else f"{theirs:,.10g}", like(row["measured"], theirs)
-    why = row["missing"] or (row["reason"] if row["verdict"] in FAILS else "") or row["note"]
-    said = [each for each in (row["turns"], why, row["basis"] and f"made of {row['basis']}") if each]
     cells = (row["place"], row["kind"], row["statement"], *numbers, row["unit"])
     body = "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells)
     colour = _class(str(row["verdict"]))
     body += f'<td class="{colour}">{html.escape(str(row["verdict"]))}</td>'
-    return f"<tr{data}>{body}<td>{row['time']}</td><td>{html.escape('; '.join(said))}</td></tr>"
-
-
-def like(ours: float | None, theirs: float) -> Cell | str:
-    """Return our number with the digits that the paper prints, four at least; nothing where there is none."""
-    value = float("nan") if ours is None else float(ours)
-    if value != value:
-        return ""
-    digits = 4 if theirs != theirs else max(4, len(f"{theirs:.10g}".partition("e")[0].strip("-0.").replace(".", "")))
-    return Cell(value, "{:,.0f}" if digits <= 4 and 1e3 <= abs(value) < 1e7 else f"{{:,.{digits}g}}")
+    return f"<tr{data}>{body}<td>{row['time']}</td><td>{html.escape(why(row))}</td></tr>"
 
 
 def write(frames: Iterable[pandas.DataFrame], table: Path, out: Path) -> None:
@@ -147,7 +137,7 @@ def write(frames: Iterable[pandas.DataFrame], table: Path, out: Path) -> None:
     frames : iterable of DataFrame
         One for each paper of the run; the picture of each is written as ``<paper>_overview.svg``.
     table : Path
-        What the papers print and conclude, config/claims.tsv.
+        What the papers print and conclude, config/claims.tsv of the study.
     out : Path
         The page.
 
@@ -156,10 +146,9 @@ def write(frames: Iterable[pandas.DataFrame], table: Path, out: Path) -> None:
     ClaimError
         If a claim cannot be evaluated, or names a column, method or value that no frame holds.
     """
-    by_paper = {frame["paper"].iloc[0]: frame for frame in frames if len(frame)}
-    claims = read_claims(table)
-    check_names(claims, by_paper.values(), table.parent.parent / "results/recorded")
-    evaluated = evaluate(claims, by_paper.values())
+    frames, study = [frame for frame in frames if len(frame)], table.parent.parent
+    by_paper = {frame["paper"].iloc[0]: frame for frame in frames}
+    evaluated = evaluate(read_claims(table), frames, study / SCRIPTS, study / "results/recorded")
     pictures = {}
     for paper in PAPERS:
         if paper in by_paper:

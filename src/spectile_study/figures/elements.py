@@ -2,19 +2,22 @@
 
 A script defines ``draw(frame)``, which returns a :class:`~spectile_study.figures.drawing.Drawing`, or ``table(frame)``,
 which returns a :class:`~spectile_study.figures.tables.Table`; its caption is ``workflow/report/<paper>/<element>.rst``.
+Beside it stands ``claims(rows)``, which computes our number of each claim of ``config/claims.tsv`` that is drawn there.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import pandas
 
+    from spectile_study.bench.rows import Ours, Rows
     from spectile_study.figures.drawing import Drawing
     from spectile_study.figures.tables import Table
 
@@ -63,7 +66,7 @@ class Element(NamedTuple):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Other elements whose cases it draws, too: ``NEEDS`` of its script."""
+        """Other elements whose cases it draws or judges, too: ``NEEDS`` of its script."""
         for node in ast.parse(self.script.read_text()).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NEEDS":
                 return tuple(ast.literal_eval(node.value))
@@ -71,11 +74,22 @@ class Element(NamedTuple):
 
     def draw(self, frame: pandas.DataFrame) -> Drawing | Table:
         """Return the drawing of the paper's `frame`."""
-        spec = importlib.util.spec_from_file_location(f"drawn_{self.paper}_{self.name}", self.script)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = _loaded(self.script)
         return module.draw(frame) if self.is_figure else module.table(frame)
+
+    def claims(self, rows: Rows) -> dict[str, Ours]:
+        """Return our number of each claim that its script computes from the paper's `rows`."""
+        compute = getattr(_loaded(self.script), "claims", None)
+        return dict(compute(rows)) if compute else {}
+
+
+@functools.cache
+def _loaded(script: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"drawn_{script.parent.name}_{script.stem}", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def elements(paper: str, scripts: Path = SCRIPTS) -> list[Element]:

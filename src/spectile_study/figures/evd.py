@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.bench.stats import rates
 from spectile_study.figures.palette import name
 
@@ -47,18 +47,18 @@ PART = ("spectile_values", "spectile_back")
 
 def why_not(frame: pandas.DataFrame, method: str, study: str) -> str:
     """Return why a method has no mark: the reason in the records, or that this run has none."""
-    rows = select(frame, f"p_study={study},method={method}")
+    rows = at(frame, p_study=study, method=method)
     reasons = rows.loc[rows["status"] != "ok", "reason"].dropna()
     return str(reasons.iloc[0]) if len(reasons) else f"no record of {name(method)} in this run"
 
 
 def floors(frame: pandas.DataFrame, stages: pandas.DataFrame, n: float) -> dict[str, tuple[float, str]]:
     """Return seconds and the ceiling they come from, by stage at order n; nothing without ceilings of the machine."""
-    rows, chasing = select(stages, f"p_n={n}"), select(stages, "method=chasing")
-    ceilings = select(frame, "p_study=roofline,status=ok")
+    rows, chasing = at(stages, p_n=n), at(stages, method="chasing")
+    ceilings = at(frame, p_study="roofline", status="ok")
     ceilings = ceilings[ceilings["time_s"].notna()]
     width = rows["v_bandwidth"].iloc[0]
-    copies = select(ceilings, "method=copy")
+    copies = at(ceilings, method="copy")
     products = ceilings[ceilings["flops"].notna()]
     square = products[products["p_bandwidth"].isna()]
     skinny = products[products["p_bandwidth"] == width]
@@ -83,7 +83,7 @@ def floors(frame: pandas.DataFrame, stages: pandas.DataFrame, n: float) -> dict[
 
 def timed(rows: pandas.DataFrame, method: str) -> pandas.DataFrame:
     """Return the rows of a method that passed its check and was timed."""
-    found = select(rows, f"method={method},status=ok")
+    found = at(rows, method=method, status="ok")
     return found[found["time_s"].notna()]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.cases.kpm import model, multi, shared
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.palette import look, name
@@ -117,7 +117,7 @@ def cache_mib(rows: pandas.DataFrame) -> float | None:
 
 def line(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, method: str, x: str, y: str, **settings: Any) -> None:
     """Draw one stage over a numeric column."""
-    series_rows = select(rows, f"method={method}")
+    series_rows = at(rows, method=method)
     series_rows = series_rows[series_rows[x].notna()]
     style = look(method)
     series = {"label": style.label, "color": style.color, "marker": style.marker}
@@ -126,7 +126,7 @@ def line(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, method: str, x: str
 
 def calls(rows: pandas.DataFrame, stage: str) -> pandas.DataFrame:
     """Return the calls of ``kpm_dos`` that take the stage; none where none takes it, or none was recorded."""
-    return select(rows, f"method={CALLED[stage]}") if stage in CALLED else rows.iloc[:0]
+    return at(rows, method=CALLED[stage]) if stage in CALLED else rows.iloc[:0]
 
 
 def in_series(rows: pandas.DataFrame, name: str) -> pandas.DataFrame:
@@ -165,14 +165,14 @@ def draw_together(drawing: Drawing, ax: Axes, together: pandas.DataFrame, stages
     ranks = together[together["p_ranks"].notna()] if "p_ranks" in together else together.iloc[:0]
     here = together.drop(ranks.index)
     # By one process; and the last stage by two MPI ranks, on a sample of their own.
-    pairs = [(name(stage), stage, select(here, f"method={stage}_cpu_gpu"), here) for stage in stages]
+    pairs = [(name(stage), stage, at(here, method=f"{stage}_cpu_gpu"), here) for stage in stages]
     if len(ranks):
         stage = stages[-1]
-        both = select(ranks, f"method={stage}_ranks_cpu_gpu")
+        both = at(ranks, method=f"{stage}_ranks_cpu_gpu")
         pairs.append((f"{name(stage)}, two ranks", stage, both, ranks))
     words = []
     for place, (title, stage, both, rows) in enumerate(pairs):
-        alone, style = select(rows, f"method={stage}"), {"kind": "bar", "color": look(stage).color}
+        alone, style = at(rows, method=stage), {"kind": "bar", "color": look(stage).color}
         drawing.marks(ax, alone, "v_rows", "gflops", positions=[place - 0.2], width=0.35, **style)
         if not len(both):
             drawing.slot(ax, place + 0.2, f"{title}, both: not measured")

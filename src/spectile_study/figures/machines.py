@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pandas
 
-from spectile_study.bench.claims import VERDICTS, evaluate, read_claims
+from spectile_study.bench.claims import VERDICTS, read_claims
 from spectile_study.bench.stats import geometric_mean
-from spectile_study.figures.claims import like
-from spectile_study.figures.tables import Cell, Table
+from spectile_study.figures.elements import SCRIPTS
+from spectile_study.figures.judged import evaluate
+from spectile_study.figures.tables import Cell, Table, like
 from spectile_study.papers import PAPERS
 
 #: Frames of each machine, by its name; the first is the one whose run this is.
@@ -29,7 +30,7 @@ def by_machine(own: str, frames: Iterable[pandas.DataFrame]) -> dict[str, list[p
     return machines
 
 
-def claims_table(claims: pandas.DataFrame, machines: Machines) -> Table:
+def claims_table(claims: pandas.DataFrame, machines: Machines, scripts: Path = SCRIPTS) -> Table:
     """Return each claim that has a verdict on one of the machines at least, those on the first before the others.
 
     Parameters
@@ -38,8 +39,10 @@ def claims_table(claims: pandas.DataFrame, machines: Machines) -> Table:
         What the papers print and conclude, as :func:`~spectile_study.bench.claims.read_claims` returns it.
     machines : mapping
         Frames by machine.
+    scripts : Path
+        Folder of the elements' scripts.
     """
-    found = {name: evaluate(claims, frames) for name, frames in machines.items()}
+    found = {name: evaluate(claims, frames, scripts) for name, frames in machines.items()}
     verdicts = pandas.DataFrame({name: rows["verdict"] for name, rows in found.items()})
     judged = verdicts.isin(VERDICTS)
     own = judged.iloc[:, 0]  # first what the machine of the run measured, which may be little
@@ -153,5 +156,6 @@ def write(own: str, frames: Iterable[pandas.DataFrame], table: Path, out: Path) 
     machines = by_machine(own, frames)
     papers = {frame["paper"].iloc[0] for frame in frames if len(frame)}
     claims = read_claims(table)
-    claims_table(claims[claims["paper"].isin(papers)].reset_index(drop=True), machines).save(out / "claims.html")
+    claims = claims[claims["paper"].isin(papers)].reset_index(drop=True)
+    claims_table(claims, machines, table.parent.parent / SCRIPTS).save(out / "claims.html")
     times_table(machines).save(out / "times.html")

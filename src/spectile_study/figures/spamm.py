@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.bench.stats import speedups
 from spectile_study.cases.spamm.ceilings import Machine, executed_64x64, machine, speedup_bound
 from spectile_study.cases.spamm.thresholds import RATIOS
@@ -12,9 +12,8 @@ from spectile_study.figures.palette import GPUS, Look
 from spectile_study.figures.tables import Cell
 
 
-def series(frame: pandas.DataFrame, conditions: str, vendor: str, ours: str = "spectile") -> pandas.DataFrame:
-    """Return the rows of all six nominal ratios that meet `conditions`, with speed-ups."""
-    rows = select(frame, conditions)
+def series(rows: pandas.DataFrame, vendor: str, ours: str = "spectile") -> pandas.DataFrame:
+    """Return the rows of all six nominal ratios with speed-ups."""
     parts = [speedups(rows, f"{ours}_{ratio:02}", vendor) for ratio in RATIOS]
     return pandas.concat(parts)
 
@@ -34,14 +33,13 @@ def lines_of(rows: pandas.DataFrame, group: str, n: int) -> list[tuple[pandas.Da
     if group == "cpu":
         looks = {"fp32": GPUS[1], "fp64": GPUS[4]}
         return [
-            (series(rows, f"p_precision={p},p_n={n}", "blas"), look._replace(label=p), False)
-            for p, look in looks.items()
+            (series(at(rows, p_precision=p, p_n=n), "blas"), look._replace(label=p), False) for p, look in looks.items()
         ]
     lines = []
     for count, look in GPUS.items():
-        here = select(rows[rows["p_gpus"].clip(lower=1) == count], f"p_n={n},p_precision={group}")
+        here = at(rows[rows["p_gpus"].clip(lower=1) == count], p_n=n, p_precision=group)
         called = pandas.concat([as_called(here, f"spectile_{ratio:02}") for ratio in RATIOS])
-        lines += [(called, look, False), (series(here, "", "cublas"), look, True)]
+        lines += [(called, look, False), (series(here, "cublas"), look, True)]
     return lines
 
 
@@ -70,7 +68,7 @@ def bounded_speedup(
     if row is not None and row["p_precision"] != "tf32x3":  # the vendor's product runs on other units there
         below["bound"] = 1 / row["v_valid_ratio"]
         bounds = "of {bound:.1f}"
-        bound = _time_bound(row, select(frame, f"case={row['case']},status=ok"), ratio)
+        bound = _time_bound(row, at(frame, case=row["case"], status="ok"), ratio)
         if bound:
             below["bound by time"] = bound
             bounds += " ({bound by time:.1f})"

@@ -183,3 +183,12 @@ def _four_digits(value: float, *, exact: bool = False) -> str:
     if 1e3 <= abs(value) < 1e7:
         return f"{value:,.0f}"
     return f"{value:.4g}" if exact or value == 0 else f"{value:#.4g}"
+
+
+def like(ours: float | None, theirs: float) -> Cell | str:
+    """Return our number with the digits that the paper prints, four at least; nothing where there is none."""
+    value = float("nan") if ours is None else float(ours)
+    if value != value:
+        return ""
+    digits = 4 if theirs != theirs else max(4, len(f"{theirs:.10g}".partition("e")[0].strip("-0.").replace(".", "")))
+    return Cell(value, "{:,.0f}" if digits <= 4 and 1e3 <= abs(value) < 1e7 else f"{{:,.{digits}g}}")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pandas
 
-from spectile_study.bench.claims import listed, printed, select
+from spectile_study.bench.claims import listed, printed
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.bench.stats import geometric_mean, speedups
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.palette import KERNEL_FORMAT, PRECISIONS, SLOT
@@ -23,7 +24,14 @@ LITERATURE = (
 )  # fmt: skip
 CRITERIA = ("bcsstk30", "nemeth21", "pcrystk03", "pct20stif", "pkustk06", "pli", "net50", "web-NotreDame")
 SIXTEEN = LITERATURE + CRITERIA
+#: The two parts of the paper's sixteen matrices.
+PARTS = ("literature", "criteria")
 OTHERS = ("cusp", "bhsparse", "rmerge2", "nsparse", "ac_spgemm", "speck", "opsparse")
+#: What the paper's method is compared with in the paper, and the method that stands for it here.
+APPROACHES = {
+    "cusparse": "cusparse_float32", "cusp": "cusp", "rmerge2": "rmerge2", "nsparse": "nsparse",
+    "ac_spgemm": "ac_spgemm", "speck": "speck", "nontcu": "tasks_nontcu",
+}  # fmt: skip
 
 
 def short(matrix: str) -> str:
@@ -33,13 +41,13 @@ def short(matrix: str) -> str:
 
 def matrices(frame: pandas.DataFrame, part: str) -> list[str]:
     """Return the matrices of a part that the frame holds, largest first."""
-    rows = select(frame, f"p_part={part}")
+    rows = at(frame, p_part=part)
     return list(rows.sort_values("v_nnz", ascending=False)["p_matrix"].drop_duplicates())
 
 
 def why_missing(frame: pandas.DataFrame, matrix: str, methods: tuple[str, ...] = ()) -> str:
     """Return why the frame has no number for a matrix: the reason of one of `methods`, else the first there is."""
-    rows = select(frame, f"p_matrix={matrix}")
+    rows = at(frame, p_matrix=matrix)
     preferred = rows[rows["method"].isin(methods)]
     reasons = [str(reason) for part in (preferred, rows) for reason in part["reason"] if isinstance(reason, str)]
     if any("absent from the mirror" in reason for reason in reasons):
@@ -61,7 +69,7 @@ def vendor(frame: pandas.DataFrame, precision: str) -> str:
     """Return the vendor's method that `precision` is measured against: cuSPARSE where it ran, else SciPy."""
     name = "float64" if precision == "float64" else "float32"
     gpu, cpu = f"cusparse_{name}", f"scipy_{name}"
-    on_cpu = len(frame) and not len(select(frame, f"method={gpu},status=ok"))
+    on_cpu = len(frame) and not len(at(frame, method=gpu, status="ok"))
     return cpu if on_cpu else gpu
 
 
@@ -227,7 +235,7 @@ def over_each(frame: pandas.DataFrame, names: Sequence[str], claim: str) -> str:
 
 def meets(frame: pandas.DataFrame, matrix: str, row_mean: float = 42, nnz: float = 300_000) -> bool:
     """Whether a matrix meets the paper's global criterion (for its larger device; 21 entries a row for the other)."""
-    row = select(frame, f"p_matrix={matrix}").iloc[0]
+    row = at(frame, p_matrix=matrix).iloc[0]
     return bool(row["v_row_mean"] > row_mean and row["v_nnz"] > nnz)
 
 
@@ -266,5 +274,33 @@ def milliseconds(best: pandas.DataFrame, named: bool) -> Cell:
 
 def fails(frame: pandas.DataFrame, matrix: str, methods: list[str]) -> str | None:
     """Return that the methods failed on `matrix`, where they did."""
-    rows = select(frame, f"p_matrix={matrix},status=failed")
+    rows = at(frame, p_matrix=matrix, status="failed")
     return "fails" if rows["method"].isin(methods).any() else None
+
+
+def compared(rows: Rows) -> Rows:
+    """Return the rows of matrices that the paper's criteria are scored on, as the paper chooses them."""
+    return rows.at(
+        v_nnz=lambda nnz: nnz > 10_000, v_square=True, v_half_range=True, v_tile_density_mean=lambda mean: mean > 1
+    )
+
+
+def means(rows: Rows, part: str, device: str) -> dict[str, Ours]:
+    """Return the claims on the mean speed-ups over each approach on one part of the matrices, as `device` has them."""
+    here = rows.at(p_part=part)
+    return {
+        f"tsparse_mean_{approach}_{part}_{device}": here.speedup("tasks_float16", method).geomean()
+        for approach, method in APPROACHES.items()
+    }
+
+
+def of_sixteen(rows: Rows, device: str) -> dict[str, Ours]:
+    """Return the claims on all sixteen matrices: the means, the wins, and the means without tensor cores."""
+    here, found = rows.at(p_part=PARTS), {}
+    for approach, method in APPROACHES.items():
+        faster = here.speedup("tasks_float16", method)
+        found[f"tsparse_mean_{approach}_all_{device}"] = faster.geomean()
+        if approach != "nontcu":
+            found[f"tsparse_wins_{approach}_{device}"] = faster.wins(of=16)
+            found[f"tsparse_nontcu_{approach}_{device}"] = here.speedup("tasks_nontcu", method).geomean()
+    return found

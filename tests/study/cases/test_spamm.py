@@ -1,6 +1,5 @@
 """SpAMM's cases: what they compute, the run sheet, and drawing from whole, partial and empty frames."""
 
-import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from spectile.nearsparse import reference
 from spectile_study.bench import record, sheets
 from spectile_study.bench.case import Context, Skipped
-from spectile_study.bench.claims import read_claims, select
 from spectile_study.cases.spamm import build as cases
 from spectile_study.cases.spamm import ceilings, checks, thresholds, truncation
 from spectile_study.cases.spamm.networks import digits
@@ -162,34 +160,6 @@ def test_gradients_of_the_network_by_differences():
         down = loss()
         parameters[name][place] = kept
         assert (up - down) / 2e-6 == pytest.approx(gradient[place], rel=1e-4, abs=1e-5)
-
-
-def test_claims_name_methods_and_columns_that_exist():
-    claims = read_claims(ROOT / "config/claims.tsv")
-    claims = claims[claims["paper"] == "spamm"]
-    rows = sheets.read_sheet(SHEET, SCHEMA)
-    import pandas
-
-    frame = pandas.DataFrame([{f"p_{key}": value for key, value in row.items()} for row in rows.values()])
-    for _, claim in claims[claims["column"] != ""].iterrows():
-        conditions = ",".join(part for part in claim["filter"].split(",") if part.startswith("p_"))
-        found = select(frame, conditions)
-        if claim["element"] != "Table 3" and "p_study=truncation" not in claim["filter"]:
-            assert len(found), claim["claim"]
-        if claim["column"].startswith("speedup:") and len(found):
-            method = claim["column"].split(":")[1]
-            names = {
-                name
-                for _, row in found.iterrows()
-                for name in (
-                    thresholds.thresholds({"study": row["p_study"], "n": row["p_n"]})
-                    if row["p_study"] in ("product", "water")
-                    else thresholds.network_ratios(row["p_layer"])
-                    if row["p_study"] in ("vgg", "digits")
-                    else ["spectile"]
-                )
-            }
-            assert any(fnmatch.fnmatchcase(name, method) for name in names), claim["claim"]
 
 
 @pytest.mark.parametrize("element", ELEMENTS, ids=lambda element: element.name)

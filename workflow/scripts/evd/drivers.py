@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.bench.stats import paired_ratio
 from spectile_study.figures.tables import Table, first_value
 
@@ -11,25 +11,25 @@ DRIVERS = ("scipy_evd", "scipy_evr", "scipy_ev", "scipy_evx")
 
 def table(frame: pandas.DataFrame) -> Table:
     result = Table("The solver on the host's cores beside SciPy's drivers: seconds as called")
-    rows = select(frame, "p_study=drivers")
+    rows = at(frame, p_study="drivers")
     rows = rows.sort_values(["p_vectors", "p_n"]) if len(rows) else rows
     lines = []
     for case in dict.fromkeys(rows["case"]):
-        here = select(rows, f"case={case},status=ok")
+        here = at(rows, case=case, status="ok")
         here = here[here["time_s"].notna()]
-        first = select(rows, f"case={case}").iloc[0]
+        first = at(rows, case=case).iloc[0]
         line: dict[str, object] = {
             "n": int(first["p_n"]),
             "what": "with vectors" if first["p_vectors"] else "eigenvalues",
         }
         for method in ("spectile", *DRIVERS):
-            found = select(here, f"method={method}")
+            found = at(here, method=method)
             line["spectile" if method == "spectile" else method.replace("scipy_", "SciPy, ")] = first_value(
                 found, "time_s"
             )
             result.cite(found, "time_s")
         rivals = here[here["method"].isin(DRIVERS)]
-        ours = select(here, "method=spectile")
+        ours = at(here, method="spectile")
         if len(rivals) and len(ours):
             best = rivals.loc[rivals["time_s"].idxmin()]
             ratio = paired_ratio(ours["samples_s"].iloc[0], best["samples_s"])
@@ -41,6 +41,6 @@ def table(frame: pandas.DataFrame) -> Table:
     if not lines:
         result.notes.append("This run holds no record of the drivers.")
         return result
-    result.notes += sorted(set(select(rows, "status=skipped")["reason"].dropna()))
-    result.notes += sorted(set(select(rows, "status=failed")["reason"].dropna()))
+    result.notes += sorted(set(at(rows, status="skipped")["reason"].dropna()))
+    result.notes += sorted(set(at(rows, status="failed")["reason"].dropna()))
     return result

@@ -2,10 +2,12 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.bench.stats import rates
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.evd import why_not
+
+NEEDS = ("fig11",)  # elements whose cases are judged here, too
 
 METHODS = ("spectile", "spectile_device", "cusolver_one_stage", "magma", "lapack")
 
@@ -13,7 +15,7 @@ METHODS = ("spectile", "spectile_device", "cusolver_one_stage", "magma", "lapack
 def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing("Figure 10: tridiagonalization", 1, 4, (13, 4))
     first, speed, *absent = drawing.axes[0]
-    rows = select(frame, "p_study=tridiagonal,status=ok")
+    rows = at(frame, p_study="tridiagonal", status="ok")
     rows = rows[rows["time_s"].notna()].copy()
     for ax, name in zip(absent, ("A100", "RTX 4090"), strict=True):
         drawing.empty(ax, "the device of the paper's panel is not at hand")
@@ -24,10 +26,10 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         return drawing
     rows["rate"] = rates(rows)
     for method in METHODS:
-        series = select(rows, f"method={method}")
+        series = at(rows, method=method)
         drawing.marks(first, series, "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
         drawing.marks(speed, series, "p_n", "rate")
-    if not len(select(rows, "method=magma")):
+    if not len(at(rows, method="magma")):
         drawing.note(f"MAGMA has no mark: {why_not(frame, 'magma', 'tridiagonal')}.")
     for ax in (first, speed):
         ax.set_xscale("log", base=2)
@@ -36,3 +38,26 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     for ax in (first, speed):
         ax.legend()
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    here, vendor = rows.at(p_study="tridiagonal"), "cusolver_one_stage"
+    over_vendor, over_magma = (here.speedup("spectile", rival) for rival in (vendor, "magma"))
+    of_peak = {method: here.at(method=method).share_of("fp64").max() for method in ("spectile", vendor, "magma")}
+    found = {f"evd_speedup_tridiagonal_{device}": over_vendor.max() for device in ("h100", "a100", "4090")}
+    for device in ("h100", "a100"):
+        found[f"evd_peak_{device}"] = of_peak["spectile"]
+        found[f"evd_peak_cusolver_{device}"] = of_peak[vendor]
+        found[f"evd_peak_magma_{device}"] = of_peak["magma"]
+    for name, method in (("cusolver", vendor), ("magma", "magma")):
+        whole = rows.at(p_study="evd", p_n=16384, p_precision="float64", p_vectors=False, method=method)
+        part = here.at(p_n=16384, p_precision="float64", p_vectors=False, method=method)
+        found[f"evd_share_{name}"] = part.column("time_s").median() / whole.column("time_s").median()
+    return found | {
+        "evd_speedup_tridiagonal_magma": over_magma.max(),
+        "evd_utilization": of_peak[vendor].at_most(3),
+        "evd_two_stage_gain": here.speedup("magma", vendor).max(),
+        "evd_tridiagonal_faster": over_vendor.min().at_least(1),
+        "evd_tridiagonal_faster_magma": over_magma.min().at_least(1),
+        "evd_tridiagonal_grows": over_vendor.growth("p_n").at_least(1),
+    }

@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.bench.stats import speedups
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.evd import why_not
@@ -24,7 +24,7 @@ BELOW = {
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing("Figure 11: eigenvalue decomposition", 1, 3, (12, 5))
-    rows = select(frame, "p_study=evd,p_precision=float64,status=ok")
+    rows = at(frame, p_study="evd", p_precision="float64", status="ok")
     rows = rows[rows["time_s"].notna()]
     for ax, vectors in zip(drawing.axes[0], (False, True), strict=False):
         part = rows[rows["p_vectors"].astype(bool) == vectors]
@@ -33,14 +33,14 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.empty(ax, f"no record of the solver ({title}) in this run")
             continue
         for method in (*OURS, *RIVALS):
-            drawing.marks(ax, select(part, f"method={method}"), "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
+            drawing.marks(ax, at(part, method=method), "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
         ax.set_xscale("log", base=2)
         ax.set(yscale="log", xlabel="n", ylabel="seconds", title=title)
         ax.legend(**BELOW)
-    if not len(select(rows, "method=magma")):
+    if not len(at(rows, method="magma")):
         drawing.note(f"MAGMA has no mark: {why_not(frame, 'magma', 'evd')}.")
     ax = drawing.axes[0, 2]
-    best = [method for method in RIVALS if len(select(rows, f"method={method}"))]
+    best = [method for method in RIVALS if len(at(rows, method=method))]
     if not best:
         drawing.empty(ax, "no record of a vendor's solver in this run")
         return drawing
@@ -65,3 +65,16 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     if ax.get_legend_handles_labels()[1]:
         ax.legend(**BELOW)
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    values, vendor = rows.at(p_study="evd", p_precision="float64", p_vectors=False), "cusolver_one_stage"
+    over_vendor, over_magma = (values.speedup("spectile", rival) for rival in (vendor, "magma"))
+    return {
+        "evd_speedup_evd": over_vendor.max(),
+        "evd_speedup_evd_magma": over_magma.max(),
+        "evd_solver_faster": over_vendor.min().at_least(1),
+        "evd_solver_faster_magma": over_magma.min().at_least(1),
+        "evd_solver_grows": over_vendor.growth("p_n").at_least(0.98),
+        "evd_magma_large": values.speedup("magma", vendor).growth("p_n").at_least(1),
+    }

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.bench.stats import rates
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.evd import GENERATIONS
@@ -15,7 +15,7 @@ NEEDS = ("fig8", "t1")  # elements whose cases are drawn here, too
 def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing("Figure 3: FP64 roofline and the products of the band reduction", 1, 2, (9, 4))
     ax, other = drawing.axes[0]
-    rows = select(frame, "status=ok")
+    rows = at(frame, status="ok")
     rows = rows[rows["p_study"].isin(["roofline", "syr2k"])].copy()
     rows = rows[rows["time_s"].notna()]
     across = np.geomspace(0.5, 100, 60)
@@ -24,7 +24,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         drawing.model_line(other, across, np.minimum(generation.tflops, across * generation.tb_s), label)
     other.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="TFLOP/s", title="as NVIDIA specifies")
     other.legend()
-    found = select(rows, "p_study=roofline")
+    found = at(rows, p_study="roofline")
     if not {"copy"} < set(found["method"]):
         drawing.empty(ax, "no record of the ceilings in this run")
         return drawing
@@ -51,3 +51,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     )
     ax.legend()
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    panels = rows.at(p_study="roofline", p_bandwidth=lambda b: b <= 128, method="cublas")
+    return {"evd_product_memory_bound": panels.rate().growth("p_bandwidth").at_least(1)}

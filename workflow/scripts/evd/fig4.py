@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pandas
 from matplotlib.axes import Axes
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.evd import why_not
 from spectile_study.figures.palette import HYBRID_REDUCTION, REDUCTION, Look
@@ -21,7 +21,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing("Figure 4: successive band reduction and bulge chasing by bandwidth", 1, 3, (12, 4))
     ax, hybrid, large = drawing.axes[0]
     hybrid.sharey(ax)
-    rows = select(frame, "p_study=reduction,status=ok")
+    rows = at(frame, p_study="reduction", status="ok")
     rows = rows[(rows["p_block"] == rows["p_bandwidth"]) & rows["time_s"].notna()]
     ax.set_ylabel("seconds")
     ours = rows[rows["method"].isin(REDUCTION)]
@@ -48,14 +48,24 @@ def _bars(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, looks: Mapping[str
         return False
     widths = sorted(rows["p_bandwidth"].unique())
     for method, (color, _, label) in looks.items():
-        part = select(rows, f"method={method}").sort_values("p_bandwidth")
+        part = at(rows, method=method).sort_values("p_bandwidth")
         if not len(part):
             continue
-        at = [widths.index(b) + 0.27 * (PLACES[method] - 1) for b in part["p_bandwidth"]]
+        places = [widths.index(b) + 0.27 * (PLACES[method] - 1) for b in part["p_bandwidth"]]
         look = {"label": label, "color": color}
-        drawing.marks(ax, part, "p_bandwidth", "time_s", kind="bar", positions=at, width=0.25, lo="time_s_lo",
+        drawing.marks(ax, part, "p_bandwidth", "time_s", kind="bar", positions=places, width=0.25, lo="time_s_lo",
                       hi="time_s_hi", **look)  # fmt: skip
     ax.set_xticks(range(len(widths)), [f"{int(b)}" for b in widths])
     ax.set(xlabel="bandwidth b", title=f"{title}, n = {int(rows['p_n'].iloc[0]):,}")
     ax.legend()
     return True
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    here = rows.at(p_study="reduction", p_n=8192)
+    conventional = here.at(p_block=lambda block: block <= 64, method="spectile").column("time_s")
+    chasing = here.at(method="spectile_cpu").column("time_s")
+    return {
+        "evd_reduction_falls": conventional.fall("p_bandwidth").at_least(1),
+        "evd_chasing_grows": chasing.growth("p_bandwidth").at_least(0.98),
+    }

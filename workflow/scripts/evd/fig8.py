@@ -2,14 +2,14 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.bench.stats import rates
 from spectile_study.figures.drawing import Drawing
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing("Figure 8: symmetric rank-2k update, ours and the vendor's", 1, 2, (9, 4), share_y=True)
-    rows = select(frame, "p_study=syr2k,status=ok")
+    rows = at(frame, p_study="syr2k", status="ok")
     rows = rows[rows["time_s"].notna()].copy()
     rows["rate"] = rates(rows)
     square, skinny = drawing.axes[0]
@@ -33,3 +33,12 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         ax.legend(loc="lower right")
     square.set_ylim(bottom=0)
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    square = rows.at(case=[f"syr2k_{n}_square" for n in (4096, 8192, 16384, 32768)])
+    skinny = rows.at(p_study="syr2k", p_n=65536)
+    return {
+        "evd_syr2k_faster": square.speedup("spectile", "cublas").min().at_least(0.98),
+        "evd_syr2k_faster_skinny": skinny.speedup("spectile", "cublas").min().at_least(0.98),
+    }

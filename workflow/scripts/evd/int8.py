@@ -2,23 +2,23 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.bench.stats import speedups
 from spectile_study.figures.tables import Table
 
 
 def table(frame: pandas.DataFrame) -> Table:
-    rows = select(frame, "p_study=int8,status=ok")
+    rows = at(frame, p_study="int8", status="ok")
     rows = rows[rows["time_s"].notna()].sort_values(["p_block", "p_k"], na_position="first")
     result = Table("Trailing update from INT8 products against FP64")
     lines = []
     for case in dict.fromkeys(rows["case"]):
-        here = select(rows, f"case={case}")
+        here = at(rows, case=case)
         first = here.iloc[0]
         update = pandas.isna(first["p_block"])
         what = f"update, k = {first['p_k']:,.0f}" if update else f"band reduction, nb = {first['p_block']:,.0f}"
         for method in here["method"]:
-            found = select(here, f"method={method}")
+            found = at(here, method=method)
             products = "FP64" if method == "spectile" else f"INT8, {method.partition('_')[2]} moduli"
             faster = speedups(here, method, "spectile")
             line: dict[str, object] = {"n": int(first["p_n"]), "what": what, "products": products}
@@ -31,7 +31,7 @@ def table(frame: pandas.DataFrame) -> Table:
     result.data = pandas.DataFrame(lines)
     result.formats = {name: "{:.1e}" for name in ("relative error of the update", "|λ − λ ref| / (n ε ‖A‖)")}
     result.formats["speed, FP64 = 1"] = "{:.2f}"
-    result.notes += sorted(set(select(frame, "p_study=int8,status=skipped")["reason"].dropna()))
+    result.notes += sorted(set(at(frame, p_study="int8", status="skipped")["reason"].dropna()))
     if not lines:
         result.notes.append("This run holds no record of the INT8 products: they are measured on a CUDA device.")
     return result

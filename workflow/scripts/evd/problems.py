@@ -4,7 +4,7 @@ from statistics import median
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.bench.stats import speedups
 from spectile_study.figures.evd import PART, PROBLEMS, WHOLE_PROBLEMS, ordered_problems, timed, words_of_problem
 from spectile_study.figures.palette import name
@@ -13,10 +13,10 @@ from spectile_study.figures.tables import Cell, Table
 
 def table(frame: pandas.DataFrame) -> Table:
     result = Table("Other problems, as called: seconds of ours, and how many times as fast as the rival")
-    rows = select(frame, "p_study=problems")
+    rows = at(frame, p_study="problems")
     lines = []
     for case in ordered_problems(rows):
-        here = select(rows, f"case={case}")
+        here = at(rows, case=case)
         first = here.iloc[0]
         line: dict[str, object] = {"problem": first["p_problem"], "what": words_of_problem(first)}
         ours = timed(here, "spectile")
@@ -51,5 +51,5 @@ def table(frame: pandas.DataFrame) -> Table:
         f"between ours in the same process. {name('spectile')} runs on {rows['device'].iloc[0]}; a rival that says so "
         "runs on its host's cores."
     )
-    result.notes += sorted(set(select(rows, "status=failed")["reason"].dropna()))
+    result.notes += sorted(set(at(rows, status="failed")["reason"].dropna()))
     return result

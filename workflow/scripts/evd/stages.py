@@ -2,12 +2,12 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.bench.stats import rates
 from spectile_study.figures.evd import floors
 from spectile_study.figures.tables import Table, first_value
 
-NEEDS = ("fig3",)  # elements whose cases are drawn here, too
+NEEDS = ("fig3", "fig11")  # elements whose cases are drawn or judged here, too
 
 STAGES = {
     "load": "load, scale, mirror",
@@ -23,7 +23,7 @@ APART = ("eigenvalues", "cusolver_stedc")
 
 
 def table(frame: pandas.DataFrame) -> Table:
-    rows = select(frame, "p_study=stages,status=ok")
+    rows = at(frame, p_study="stages", status="ok")
     rows = rows[rows["time_s"].notna()]
     result = Table("The solver with eigenvectors, stage by stage")
     if not len(rows):
@@ -35,10 +35,10 @@ def table(frame: pandas.DataFrame) -> Table:
     for method, name in STAGES.items():
         line: dict[str, object] = {"stage": name}
         for n in orders:
-            found = select(rows, f"p_n={n},method={method}")
+            found = at(rows, p_n=n, method=method)
             line[_column(rows, n)] = first_value(found, "time_s")
             result.cite(found, "time_s")
-        last = select(rows, f"p_n={orders[-1]},method={method}")
+        last = at(rows, p_n=orders[-1], method=method)
         line["TFLOP/s"] = float(rates(last).iloc[0]) if len(last) and last["flops"].notna().all() else ""
         line["floor, s"], line["floor from"] = ceilings.get(method, ("", ""))
         lines.append(line)
@@ -57,3 +57,10 @@ def table(frame: pandas.DataFrame) -> Table:
 def _column(rows: pandas.DataFrame, n: int) -> str:
     width = rows.loc[rows["p_n"] == n, "v_bandwidth"].iloc[0]
     return f"n = {n:,.0f}, b = {width:,.0f}"
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    here = rows.at(p_n=16384, p_precision="float64")
+    part = here.at(p_study="stages", method="cusolver_stedc").column("time_s").median()
+    whole = here.at(p_study="evd", p_vectors=True, method="cusolver_one_stage").column("time_s").median()
+    return {"evd_stedc_share": part / whole}

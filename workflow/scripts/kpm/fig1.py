@@ -2,14 +2,14 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.kpm import drawn_by, missing
 from spectile_study.figures.palette import ERROR
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
-    rows = select(drawn_by(frame, "fig1"), "method=spectile")
+    rows = at(drawn_by(frame, "fig1"), method="spectile")
     drawing = Drawing("Figure 1: density of states of the topological insulator", columns=2, size=(9.0, 3.6))
     whole, centre = drawing.axes[0]
     if not len(rows):
@@ -30,3 +30,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     centre.set_title("around E = 0")
     centre.legend(loc="upper center", fontsize=7)
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    return {"kpm_rows_fig1": rows.at(case="dos_1600x1600x40", method="spectile").column("v_rows").only()}

@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.kpm import counted, drawn_by, fastest_bandwidth, line, missing
 from spectile_study.figures.palette import name
@@ -20,7 +20,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     found = counted(rows)
     found = found[found["dram_gbytes_s"].notna()]
     for ax, (method, letter) in zip(drawing.axes[0], PANELS, strict=True):
-        here = select(least, f"method={method}")
+        here = at(least, method=method)
         ax.set_title(f"({letter}) {name(method)}")
         if not len(here):
             drawing.empty(ax, missing(frame, "fig10", name(method), method=method))
@@ -51,3 +51,17 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     drawing.axes[0][0].set_ylim(bottom=0)
     drawing.axes[0][0].set_ylabel("GB/s")
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    here = rows.at(p_study="step", p_nx=100)
+    blocks = here.at(method="aug_spmmv").rate()
+    without_dots = here.at(p_precision="complex128").speedup("aug_spmmv_nodots", "aug_spmmv")
+    narrow, wide = (rows.at(case=f"step_100x100x40_r{width}", method="aug_spmmv") for width in (1, 64))
+    return {
+        "kpm_balance_1": narrow.column("bytes", per="flops").only(),
+        "kpm_balance_inf": wide.column("bytes", per="flops").only(),
+        "kpm_dots_cost": without_dots.min().at_least(1.1),  # markedly
+        "kpm_width_grows": blocks.growth("p_num_vectors").at_least(0.98),
+        "kpm_width_saturates": blocks.last_step("p_num_vectors").at_most(1.1),
+    }

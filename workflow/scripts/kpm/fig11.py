@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.kpm import calls, draw_together, drawn_by, largest_sample, missing, sizes
 from spectile_study.figures.palette import look, name
@@ -22,7 +22,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         here = rows[rows["processor"] == device]
         called = []
         for place, stage in enumerate(STAGES):
-            bar = select(here, f"method={stage}")
+            bar = at(here, method=stage)
             if len(bar):
                 bar = bar.sort_values("v_rows").iloc[[-1]]
                 call = calls(here, stage).sort_values("v_rows").iloc[-1:]
@@ -56,3 +56,24 @@ def _called(called: list[pandas.DataFrame]) -> str:
         f"Narrow bars: kpm_dos as called, {moments} moments, bounds, checks and start vectors in its time; pale ones: "
         "the device alone."
     )
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    gpu, cpu = (rows.at(case=f"{where}_200x100x40_r32") for where in ("step", "host"))
+    large, hybrid = rows.at(p_nx=lambda sites: sites > 199), rows.at(p_study="hybrid")
+    node = large.at(p_study="hybrid", method="aug_spmmv_cpu_gpu").rate().median()
+    naive = large.at(p_study="host_step", method="naive").rate().median()
+    shared = hybrid.at(method=("aug_spmmv_cpu_gpu", "aug_spmmv_ranks_cpu_gpu"))
+    efficiency = shared.column("v_sum_of_both_s", per="time_s")
+    return {
+        "kpm_gpu_speedup": gpu.speedup("aug_spmmv", "naive").median(),
+        "kpm_node_speedup": (node / naive).at_least(9),
+        "kpm_heterogeneous_gain": hybrid.gain("aug_spmmv_cpu_gpu", "aug_spmmv").only(),
+        "kpm_heterogeneous_efficiency_low": efficiency.min().at_least(0.95 * 0.85),
+        "kpm_heterogeneous_efficiency_high": efficiency.max().at_most(1.05 * 0.9),
+        "kpm_nnzr": gpu.at(method="naive").column("v_nnz_per_row").only(),
+        "kpm_augmented_gains_gpu": gpu.speedup("aug_spmv", "naive").min().at_least(1),
+        "kpm_blocking_gains_gpu": gpu.speedup("aug_spmmv", "aug_spmv").min().at_least(1),
+        "kpm_augmented_gains_cpu": cpu.speedup("aug_spmv", "naive").min().at_least(1),
+        "kpm_blocking_gains_cpu": cpu.speedup("aug_spmmv", "aug_spmv").min().at_least(1),
+    }

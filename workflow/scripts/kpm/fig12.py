@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.kpm import drawn_by, in_series, missing
 from spectile_study.figures.palette import SCALING, look, name
@@ -22,7 +22,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             continue
         for kind in names:
             for method, line in LINES.items():
-                series = in_series(select(here, f"method={method}"), kind).sort_values("p_gpus")
+                series = in_series(at(here, method=method), kind).sort_values("p_gpus")
                 if not len(series):
                     continue
                 first, last = series.iloc[0], series.iloc[-1]
@@ -34,7 +34,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
                 ideal = [first["gflops"] * count / first["p_gpus"] for count in ends]
                 drawing.model_line(ax, ends, ideal, "_ideal")
         _dress(ax, "GPUs")
-    here = select(rows[rows["p_study"] == "ranks"], "method=aug_spmmv")
+    here = at(rows[rows["p_study"] == "ranks"], method="aug_spmmv")
     ranks.set_title("ranks of one CPU")
     if len(here) and here["p_ranks"].nunique() > 1:
         for kind, style in SCALING.items():
@@ -57,3 +57,8 @@ def _dress(ax, what: str) -> None:
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_ylim(0)
     ax.legend(fontsize=6)
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    sample = rows.at(p_study="devices", p_nx=400, p_ny=400, p_nz=40, method="aug_spmmv")
+    return {"kpm_strong_scaling": sample.rate().growth("p_gpus").at_least(1)}

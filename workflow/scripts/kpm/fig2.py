@@ -3,7 +3,7 @@
 import numpy as np
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.kpm import drawn_by, missing
 
@@ -12,7 +12,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     rows = drawn_by(frame, "fig2")
     drawing = Drawing("Figure 2: quantum dots on a topological insulator", columns=2, size=(9.0, 3.8))
     local, momentum = drawing.axes[0]
-    maps, images = (select(rows, f"method={name}") for name in ("ldos", "spectral_function"))
+    maps, images = (at(rows, method=name) for name in ("ldos", "spectral_function"))
     if len(maps):
         row = maps.sort_values("v_rows").iloc[-1]
         shape, stride = _map_of(row)

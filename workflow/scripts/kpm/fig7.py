@@ -2,6 +2,7 @@
 
 import pandas
 
+from spectile_study.bench.rows import Ours, Rows
 from spectile_study.cases.kpm.model import code_balance
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.kpm import drawn_by, host_bandwidth, largest_sample, line, missing, sizes
@@ -34,3 +35,11 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     ax.legend(ncols=2, loc="upper left")
     drawing.note(f"Sample: {sizes(rows)}.")
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    here = rows.at(p_study="threads", p_nx=100)
+    return {
+        "kpm_spmv_saturates": here.at(method="aug_spmv").rate().last_step("p_threads").at_most(1.1),
+        "kpm_spmmv_scales": here.at(method="aug_spmmv").rate().growth("p_threads", "p_num_vectors").at_least(0.98),
+    }

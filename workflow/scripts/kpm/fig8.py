@@ -3,7 +3,7 @@
 import numpy as np
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.cases.kpm.model import code_balance, omega
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.kpm import (
@@ -43,7 +43,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     if bandwidth is not None:
         memory = bandwidth / (np.array(factors) * [code_balance(r) for r in vectors])
         drawing.model_line(ax, vectors, memory, "P*_MEM = b / (Ω B_min)")
-    fitting = select(on_host(drawn_by(frame, "cache")), "method=aug_spmmv")
+    fitting = at(on_host(drawn_by(frame, "cache")), method="aug_spmmv")
     # The whole set in half of the cache, which other cores and the system use, too.
     fitting = fitting[set_mib(fitting) <= cache / 2] if cache and len(fitting) else fitting.iloc[:0]
     if len(fitting):
@@ -52,7 +52,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         cached = np.interp(np.log2(vectors), np.log2(across), up)
         look = {"label": IN_CACHE.label, "color": IN_CACHE.color, "linestyle": "none", "marker": "o"}
         drawing.marks(ax, best, "p_num_vectors", "gflops", **look)
-        full = select(stages, "method=aug_spmmv").groupby("p_num_vectors")["gflops"].max()
+        full = at(stages, method="aug_spmmv").groupby("p_num_vectors")["gflops"].max()
         if (np.interp(full.index.to_numpy(dtype=float), vectors, cached) >= full.to_numpy()).all():
             drawing.model_line(ax, vectors, cached, "P*_LLC, through the best in cache")
         else:
@@ -77,3 +77,8 @@ def _words(vectors: np.ndarray, factors: list[float]) -> str:
     if max(factors) == 1:
         return f"1 for every R up to {int(vectors[-1])}, a plane of V stays in the last level cache"
     return ", ".join(f"{factor:.2f} (R = {int(r)})" for r, factor in zip(vectors, factors, strict=True))
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    here = rows.at(p_study="host_step", p_nx=100, method="aug_spmmv")
+    return {"kpm_block_grows": here.rate().growth("p_num_vectors").at_least(0.98)}

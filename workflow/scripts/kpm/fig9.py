@@ -2,6 +2,7 @@
 
 import pandas
 
+from spectile_study.bench.rows import Ours, Rows
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.kpm import counted, drawn_by, line, missing
 
@@ -50,3 +51,12 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         ax = cache if len(found) else memory
         ax.legend(*memory.get_legend_handles_labels(), loc="upper right")
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    here, width = rows.at(p_study="counters", method="spmmv"), "p_num_vectors"
+    return {
+        "kpm_volume_falls": here.column("v_dram_bytes", per=width).fall(width).at_least(0.95),
+        "kpm_texture_linear": here.column("v_l1_bytes", per=width).spread(width).at_most(1.2),
+        "kpm_l2_volume_falls": here.column("v_l2_bytes", per=width).fall(width).at_least(0.95),
+    }

@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.cases.kpm.matrices import WIDTHS
 from spectile_study.cases.kpm.shared import STEPS
 from spectile_study.figures.kpm import drawn_by
@@ -13,10 +13,10 @@ def table(frame: pandas.DataFrame) -> Table:
     rows = drawn_by(frame, "matrices")
     result, lines = Table("Matrices of users: one step by the device, and whole calls"), []
     for case in rows["case"].drop_duplicates():
-        here = select(rows, f"case={case}")
+        here = at(rows, case=case)
         first = here.iloc[0]
         moments = int(first["p_num_moments"])
-        copy = select(here, "method=copy")["gbytes_s"]
+        copy = at(here, method="copy")["gbytes_s"]
         line: dict[str, object] = {
             "matrix": first["p_matrix"],
             "entries a row": float(first["v_nnz_per_row"]),
@@ -29,10 +29,10 @@ def table(frame: pandas.DataFrame) -> Table:
                 (f"in a loop, R = {width}", "as_called_loop", 1),
                 (f"ldos, R = {width}", "as_called_ldos", 1),
             ):
-                found = select(here, f"method={method}_r{width}")
+                found = at(here, method=f"{method}_r{width}")
                 line[head] = _cell(found, parts, copy)
                 result.cite(found, "time_s")
-            ours, theirs = (select(here, f"method={name}_r{width}") for name in ("step", "product"))
+            ours, theirs = (at(here, method=f"{name}_r{width}") for name in ("step", "product"))
             result.cite(theirs, "time_s")
             faster = float(theirs["time_s"].iloc[0] / ours["time_s"].iloc[0]) if len(ours) and len(theirs) else None
             line[f"over the library's product, R = {width}"] = faster

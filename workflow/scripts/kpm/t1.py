@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.figures.kpm import drawn_by
 from spectile_study.figures.tables import Table, first_value
 
@@ -24,7 +24,7 @@ def table(frame: pandas.DataFrame) -> Table:
     lines, steps, result = [], [], Table("Table I: least bytes and flop of each function of the naive version")
     for name, calls in CALLS.items():
         cells = {"function": f"{name}()", "calls": calls, "least bytes a call": BYTES[name], "flop a call": FLOPS[name]}
-        here = select(rows, f"method={name}")
+        here = at(rows, method=name)
         here = here.sort_values("v_rows").iloc[-1:]
         for key, column, scale in (
             ("MB a call", "bytes", 1e-6),
@@ -55,3 +55,12 @@ def table(frame: pandas.DataFrame) -> Table:
         else "This run holds no record of the functions."
     ]
     return result
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    found = {}
+    for name in ("axpy", "scal", "nrm2", "dot"):
+        for work in ("bytes", "flops"):
+            here = rows.at(case="functions_200x100x40", method=name)
+            found[f"kpm_t1_{name}_{work}"] = here.column(work, per="v_rows").only()
+    return found

@@ -2,7 +2,8 @@
 
 import pandas
 
-from spectile_study.bench.claims import printed, select
+from spectile_study.bench.claims import printed
+from spectile_study.bench.rows import at
 from spectile_study.figures.kpm import drawn_by, fastest_bandwidth
 from spectile_study.figures.tables import Table
 
@@ -31,7 +32,7 @@ def table(frame: pandas.DataFrame) -> Table:
         specified = {column: first.get(name) for column, name in SPECIFIED.items()}
         if any(pandas.notna(value) for value in specified.values()):
             lines.append({"processor": f"{device}, specified"} | properties | specified)
-        bandwidth, peak = fastest_bandwidth(here), select(here, "method=fma_peak")
+        bandwidth, peak = fastest_bandwidth(here), at(here, method="fma_peak")
         line = {"processor": f"{device}, measured"} | properties
         line["b (GB/s)"] = round(float(bandwidth["gbytes_s"].iloc[0]), 1) if len(bandwidth) else None
         line["P_peak (Gflop/s)"] = round(float(peak["gflops"].iloc[0])) if len(peak) else None

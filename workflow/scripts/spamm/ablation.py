@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.bench.stats import speedups
 from spectile_study.figures.tables import Table, first_value
 
@@ -24,18 +24,18 @@ IDEAS = {
 
 
 def table(frame: pandas.DataFrame) -> Table:
-    rows = select(frame, "p_study=ablation")
+    rows = at(frame, p_study="ablation")
     result = Table("Ablation: the product's kernel without one of its ideas")
     lines = []
     for case in dict.fromkeys(rows["case"]):
-        here = select(rows, f"case={case}")
+        here = at(rows, case=case)
         first = here.iloc[0]
         ended = [(name, name.rpartition("_")) for name in here["method"] if name.endswith(("_30", "_05"))]
         for idea in dict.fromkeys(stem for _, (stem, _, _) in ended):
             line: dict[str, object] = {"N": int(first["p_n"]), "precision": first["p_precision"]}
             line["kernel"] = IDEAS.get(idea, idea)
             for ratio in ("30", "05"):
-                mine = select(here, f"method={idea}_{ratio}")
+                mine = at(here, method=f"{idea}_{ratio}")
                 slower = speedups(here, f"{idea}_{ratio}", f"spectile_{ratio}")
                 over_vendor = speedups(here, f"{idea}_{ratio}", "cublas")
                 for label, found in (("speed, all ideas = 1", slower), ("speed-up over cuBLAS", over_vendor)):
@@ -47,7 +47,7 @@ def table(frame: pandas.DataFrame) -> Table:
             lines.append(line)
     result.data = pandas.DataFrame(lines)
     result.formats = {name: "{:.2f}" for name in result.data.columns[3:]}
-    result.notes += sorted(set(select(rows, "status=skipped")["reason"].dropna()))
+    result.notes += sorted(set(at(rows, status="skipped")["reason"].dropna()))
     if not lines:
         result.notes.append("This run holds no record of the kernel's variants: they are measured on a CUDA device.")
     return result

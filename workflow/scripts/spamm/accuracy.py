@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.bench.stats import speedups
 from spectile_study.figures.tables import Cell, Table
 
@@ -15,7 +15,7 @@ def table(frame: pandas.DataFrame) -> Table:
     result = Table("C = A² within an error that somebody asks for")
     lines = []
     for (case, method), ours in asked[asked["status"] == "ok"].groupby(["case", "method"], sort=False):
-        here = select(rows, f"case={case}")
+        here = at(rows, case=case)
         first = ours.iloc[0]
         found = [speedups(here, method, dense) for dense in ("called_dense", "blas")]
         over = next((each for each in found if len(each)), None)

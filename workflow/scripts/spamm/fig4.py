@@ -3,13 +3,13 @@
 import pandas
 from matplotlib.patches import Rectangle
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.figures.drawing import Drawing
 
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing("Figure 4: valid products of each 32-block of C, N = 1,024, and their assignment", 1, 2, (9, 4.2))
-    rows = select(frame, "p_study=map,status=ok")
+    rows = at(frame, p_study="map", status="ok")
     for stride, ax in zip((1, 2), drawing.axes[0], strict=True):
         if not len(rows):
             drawing.empty(ax, "no record of the map in this run")
@@ -31,3 +31,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
                 drawing.axes[0, 0].add_patch(Rectangle((q - 0.5, p - 0.5), 1, 1, fill=False, edgecolor="red"))
         drawing.axes[0, 1].add_patch(Rectangle((-0.5, -0.5), 1, 1, fill=False, edgecolor="red"))
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    worse = rows.at(p_study="map").column("v_max_over_mean_1", per="v_max_over_mean_2")
+    return {"spamm_stride_balances": worse.min().at_least(1)}

@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.cases.spamm.thresholds import RATIOS, TABLE_1
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.spamm import lines_of
@@ -12,7 +12,7 @@ GROUPS = {"fp16": "fp16", "fp32": "fp32", "cpu": "CPU"}
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     title = "Figure 5: speed-up over the vendor's dense product, by valid ratio"
-    rows, ratios = select(frame, "p_study=product,status=ok"), [ratio / 100 for ratio in RATIOS]
+    rows, ratios = at(frame, p_study="product", status="ok"), [ratio / 100 for ratio in RATIOS]
     found = {group: {n: lines_of(rows, group, n) for n in TABLE_1} for group in GROUPS}
     there = [group for group in found if any(len(ours) for lines in found[group].values() for ours, *_ in lines)]
     if not there:
@@ -55,3 +55,18 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     for group in [group for group in GROUPS if group not in there]:
         drawing.note(f"{GROUPS[group]}{'' if group == 'cpu' else ' on a GPU'}: this run holds no record.")
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    products = rows.at(p_study="product")
+    single, half = (products.at(p_precision=precision) for precision in ("fp32", "fp16"))
+    eight = half.at(p_n=4096, p_gpus=8)
+    found = {
+        f"spamm_more_gpus_{name}": here.speedup("spectile_05", "cublas").growth("p_gpus", "p_n").at_least(1)
+        for name, here in (("fp32", single), ("fp16", half))
+    }
+    return found | {
+        "spamm_max_fp32": single.at(p_gpus=1).speedup("spectile_05", "cublas").max(),
+        "spamm_max_gpus8": eight.speedup("spectile_05", "cublas").only(),
+        "spamm_faster_fp32": single.at(p_gpus=1).speedup("spectile_25", "cublas").min().at_least(1),
+    }

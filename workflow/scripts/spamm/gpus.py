@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.bench.stats import speedups
 from spectile_study.cases.spamm.ceilings import MACHINES, host_bound
 from spectile_study.cases.spamm.thresholds import skip_reasons
@@ -26,13 +26,13 @@ def cell(row: pandas.Series, in_host: bool) -> Cell:
 
 
 def table(frame: pandas.DataFrame) -> Table:
-    rows = select(frame, "p_study=product")
+    rows = at(frame, p_study="product")
     rows = rows[rows["p_gpus"] > 1]
     result = Table("Several GPUs: speed-up over one at 30 % valid products")
     lines = []
     order = rows.sort_values(["p_n", "p_precision", "p_gpus"])
     for case in dict.fromkeys(order["case"]):
-        here = select(rows, f"case={case}")
+        here = at(rows, case=case)
         first = here.iloc[0]
         line: dict[str, object] = {"N": int(first["p_n"]), "precision": first["p_precision"]}
         line["GPUs"] = int(first["p_gpus"])

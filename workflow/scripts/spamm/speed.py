@@ -3,7 +3,7 @@
 import pandas
 
 from spectile.nearsparse.types import PRECISIONS
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.bench.stats import rates, speedups
 from spectile_study.cases.spamm.ceilings import Machine, bytes_bound, executed_64x64, speedup_bound
 from spectile_study.cases.spamm.thresholds import TABLE_1
@@ -41,17 +41,17 @@ def _of_device(row: pandas.Series, vendor_s: float, ratio: int, tf32: float, on:
 
 
 def table(frame: pandas.DataFrame) -> Table:
-    rows = select(frame, "p_study=product,p_gpus=1,status=ok")
+    rows = at(frame, p_study="product", p_gpus=1, status="ok")
     result = Table("Speed-up over cuBLAS on one GPU, and which share of its bound that is")
-    tf32, lines = rates(select(rows, "method=cublas_tf32")).max(), []
+    tf32, lines = rates(at(rows, method="cublas_tf32")).max(), []
     machines = {device: machine_of(frame, device) for device in rows["device"].unique()}
     for precision in PRECISIONS:
         for ratio in (30, 5):
             line: dict[str, object] = {"precision": precision, "valid ratio": Cell(ratio / 100, percent)}
             for n in TABLE_1:
-                here = select(rows, f"p_n={n},p_precision={precision}")
+                here = at(rows, p_n=n, p_precision=precision)
                 ours = speedups(here, f"spectile_{ratio:02}", "cublas")
-                vendor_s = first_value(select(here, "method=cublas"), "time_s")
+                vendor_s = first_value(at(here, method="cublas"), "time_s")
                 on = machines[ours["device"].iloc[0]] if len(ours) else None
                 called = as_called(here, f"spectile_{ratio:02}")
                 line[f"N = {n:,}"] = cell(ours.iloc[0], called, vendor_s, ratio, tf32, on) if len(ours) else None

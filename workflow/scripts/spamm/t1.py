@@ -2,7 +2,8 @@
 
 import pandas
 
-from spectile_study.bench.claims import printed, select
+from spectile_study.bench.claims import printed
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.cases.spamm.thresholds import RATIOS, TABLE_1
 from spectile_study.figures.tables import Cell, Table, percent
 
@@ -10,7 +11,7 @@ TITLE = "Table 1: thresholds of the decay matrix a_ij = 0.1 / (|i - j|^0.1 + 1),
 
 
 def table(frame: pandas.DataFrame) -> Table:
-    rows = select(frame, "p_study=thresholds,status=ok")
+    rows = at(frame, p_study="thresholds", status="ok")
     found = {int(row["p_n"]): row for _, row in rows.iterrows()}
     lines = []
     for ratio in RATIOS:
@@ -33,3 +34,14 @@ def table(frame: pandas.DataFrame) -> Table:
     for ratio in RATIOS:
         result.cite(rows, f"v_tau_{ratio:02}").cite(rows, f"v_valid_ratio_{ratio:02}")
     return result
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    searched = rows.at(p_study="thresholds", method="spectile")
+    found = {}
+    for n in TABLE_1:
+        here = searched.at(p_n=n)
+        for ratio in RATIOS:
+            found[f"spamm_t1_{n}_{ratio:02}"] = here.column(f"v_tau_{ratio:02}").only()
+            found[f"spamm_t1_{n}_{ratio:02}_ratio"] = here.column(f"v_valid_ratio_{ratio:02}").only()
+    return found

@@ -1,9 +1,12 @@
 """Table 2 of cuSpAMM: speed-up over the vendor's dense product, and the bounds that the work sets."""
 
+import itertools
+
 import pandas
 
 from spectile.nearsparse.types import PRECISIONS
-from spectile_study.bench.claims import printed, select
+from spectile_study.bench.claims import printed
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.bench.stats import speedups
 from spectile_study.cases.spamm.thresholds import RATIOS, TABLE_1
 from spectile_study.figures.spamm import as_called, bounded_speedup
@@ -11,7 +14,7 @@ from spectile_study.figures.tables import Cell, Table, percent
 
 
 def table(frame: pandas.DataFrame) -> Table:
-    rows = select(frame, "p_study=product")
+    rows = at(frame, p_study="product")
     rows = rows[rows["p_gpus"] <= 1]
     lines, devices = [], sorted(set(rows["device"]))
     result = Table("Table 2: speed-up over the vendor's dense product")
@@ -20,9 +23,9 @@ def table(frame: pandas.DataFrame) -> Table:
         for precision in PRECISIONS:
             line = {"valid ratio": Cell(ratio / 100, percent), "precision": precision}
             for n in TABLE_1:
-                here = pandas.concat([select(part, f"p_n={n},p_precision={precision}") for part in parts])
+                here = pandas.concat([at(part, p_n=n, p_precision=precision) for part in parts])
                 result.cite(here, "speedup").cite(here, "v_valid_ratio")
-                case = select(rows, f"p_n={n},p_precision={precision}")
+                case = at(rows, p_n=n, p_precision=precision)
                 called = as_called(case, f"spectile_{ratio:02}")
                 half = speedups(case, f"spectile_{ratio:02}", "cublas_half_sums")
                 result.cite(called, "speedup").cite(half, "speedup")
@@ -49,3 +52,20 @@ def table(frame: pandas.DataFrame) -> Table:
         f"Measured on {', '.join(devices)}." if devices else "This run holds no record of a product.",
     ]
     return result
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    found, vendors = {}, {"fp32": "cublas", "fp16": "cublas_half_sums"}
+    one_gpu = rows.at(p_study="product", p_gpus=1)
+    for precision, vendor in vendors.items():
+        here = one_gpu.at(p_precision=precision)
+        for n, ratio in itertools.product(TABLE_1, RATIOS):
+            faster = here.at(p_n=n).speedup(f"spectile_{ratio:02}", vendor)
+            found[f"spamm_t2_{n}_{ratio:02}_{precision}"] = faster.only()
+        sparser = here.speedup("spectile_??", "cublas").fall("v_valid_ratio", "case")
+        found[f"spamm_sparser_is_faster_{precision}"] = sparser.at_least(1 if precision == "fp32" else 0.98)
+    half = one_gpu.at(p_precision="fp16")
+    return found | {
+        "spamm_max_fp16": half.speedup("spectile_05", "cublas_half_sums").max(),
+        "spamm_faster_fp16": half.speedup("spectile_30", "cublas_half_sums").min().at_least(1),
+    }

@@ -2,11 +2,18 @@
 
 import pandas
 
-from spectile_study.bench.claims import listed, printed, select
+from spectile_study.bench.claims import listed, printed
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.bench.stats import speedups
 from spectile_study.cases.spamm.thresholds import network_ratios, skip_reasons
 from spectile_study.figures.spamm import as_called
 from spectile_study.figures.tables import Cell, Table, first_value
+
+#: The paper's thresholds, by layer and by the share of products that it says they leave.
+PAPERS_TAUS = {
+    "conv21": {"97p47": "0p05", "96p84": "0p1", "85": "2p5", "82p9": "3", "63p41": "4p5"},
+    "conv31": {"97p92": "2p5", "94p21": "3p5", "87p44": "4p5", "74p36": "5p5", "43p38": "7p5"},
+}
 
 
 def _losses(done: pandas.DataFrame) -> list[str]:
@@ -22,7 +29,7 @@ def _losses(done: pandas.DataFrame) -> list[str]:
 
 
 def table(frame: pandas.DataFrame) -> Table:
-    rows = pandas.concat([select(frame, f"p_study={study}") for study in ("vgg", "digits")])
+    rows = pandas.concat([at(frame, p_study=study) for study in ("vgg", "digits")])
     result = Table("Table 5: a convolutional network with one layer's product thresholded")
     lines = []
     done = rows[rows["status"] == "ok"]
@@ -78,3 +85,25 @@ def table(frame: pandas.DataFrame) -> Table:
         *skip_reasons(rows),
     ]
     return result
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    rows, found = rows.at(p_study="vgg", p_precision="fp32"), {}
+    for layer, of_layer in PAPERS_TAUS.items():
+        for share, tau in of_layer.items():
+            here, claim = rows.at(p_layer=layer), f"spamm_t5_{layer}_{share}"
+            one = here.at(p_gpus=1)
+            found[f"{claim}_valid"] = one.at(method=f"spectile_tau_{tau}").column("v_valid_ratio").only()
+            found[f"{claim}_accuracy"] = one.at(method=f"spectile_{share}").column("v_accuracy_change").only()
+            for gpus in (1, 2, 4):
+                faster = here.at(p_gpus=gpus).speedup(f"spectile_{share}", "cublas")
+                found[f"{claim}_gpus{gpus}"] = faster.only()
+    one, more = rows.at(p_gpus=1), rows.at(p_layer="conv31").speedup("spectile_97p92", "cublas")
+    sparser = one.speedup("spectile_??p??", "cublas").fall("v_valid_ratio", "p_layer")
+    base = one.at(p_layer="conv21", method="spectile_97p47").column("v_accuracy_base")
+    return found | {
+        "spamm_vgg_accuracy": base.only(),
+        "spamm_network_accuracy": one.column("v_accuracy_change").min().at_least(-0.011),
+        "spamm_network_gpus": more.growth("p_gpus").at_least(1),
+        "spamm_network_sparser": sparser.at_least(0.98),
+    }

@@ -4,10 +4,10 @@ import numpy as np
 import pandas
 from matplotlib.axes import Axes
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.palette import PHASES
-from spectile_study.figures.tsparse import SIXTEEN, matrices, short, why_missing
+from spectile_study.figures.tsparse import PARTS, SIXTEEN, matrices, short, why_missing
 
 NEEDS = ("matrices",)  # elements whose cases are drawn here, too
 #: Titles of the panels, and the methods of which each shows the first that has phases.
@@ -37,7 +37,7 @@ def panel(drawing: Drawing, ax: Axes, frame: pandas.DataFrame, rows: pandas.Data
     base = np.zeros(len(names))
     seen: set[str] = set()
     for place, name in enumerate(names):
-        here = select(rows, f"p_matrix={name}").sort_values("method")
+        here = at(rows, p_matrix=name).sort_values("method")
         if not len(here):
             drawing.slot(ax, place, why_missing(frame, name))
             continue
@@ -56,3 +56,9 @@ def panel(drawing: Drawing, ax: Axes, frame: pandas.DataFrame, rows: pandas.Data
     ax.set_xlim(-0.6, len(names) - 0.4)
     ax.set_ylim(0, 125)
     ax.legend(ncols=5, fontsize=7, loc="upper right")
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    paper = rows.at(p_part=PARTS, method="tasks_float16")
+    phases = ("sorting", "counting", "multiplication", "compaction")
+    return {f"tsparse_fig11_{phase}": paper.phase(phase).mean() for phase in phases}

@@ -2,11 +2,11 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.palette import look
 from spectile_study.figures.palette import name as called
-from spectile_study.figures.tsparse import SIXTEEN, matrices, short, vendor, why_missing
+from spectile_study.figures.tsparse import PARTS, SIXTEEN, matrices, short, vendor, why_missing
 
 METHODS = ("tasks_float16", "spectile_float16", "spectile_tf32", "spectile_float32", "spectile_float64")
 
@@ -28,12 +28,12 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.empty(ax, f"this run compares with no product of {library}")
             continue
         for number, method in enumerate(METHODS):
-            here = select(rows, f"method={method}")
+            here = at(rows, method=method)
             places = [names.index(name) + 0.17 * (number - 2) for name in here["p_matrix"]]
             settings = {"label": called(method), "marker": look(method).marker, "linestyle": "none"}
             drawing.marks(ax, here, column, column, kind="scatter", positions=places, **settings)
         for place, name in enumerate(names):
-            if not len(select(ok, f"p_matrix={name}")):
+            if not len(at(ok, p_matrix=name)):
                 drawing.slot(ax, place, why_missing(frame, name))
         ax.set_yscale("symlog", linthresh=1e-7 if column.startswith("v_") else 1e-3)
         ax.set_ylabel(title, fontsize=8)
@@ -47,3 +47,14 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         else:
             ax.axhline(1, color="black", linewidth=0.6)
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    rows, error = rows.at(method="tasks_float16"), "v_smape_library_percent"
+    inexact = rows.at(p_part=PARTS, v_smape_library_percent=lambda smape: smape > 0.0001)
+    return {
+        "tsparse_smape": inexact.column(error).mean(),
+        "tsparse_smape_nemeth21": rows.at(p_matrix="nemeth21").column(error).only(),
+        "tsparse_smape_patents_main": rows.at(p_matrix="patents_main").column(error).only(),
+        "tsparse_smape_patterns": rows.at(p_matrix="wiki-Vote").column(error).only(),
+    }

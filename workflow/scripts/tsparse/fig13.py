@@ -2,9 +2,9 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.figures.drawing import Drawing
-from spectile_study.figures.tsparse import OTHERS, SIXTEEN, matrices, short, why_missing
+from spectile_study.figures.tsparse import OTHERS, PARTS, SIXTEEN, matrices, short, why_missing
 
 METHODS = (
     "tasks_float16", "tasks_csr_float16", "spectile_float16", "spectile_float64", "cusparse_float32",
@@ -28,7 +28,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         places = [names.index(name) + step * (number - (len(drawn) - 1) / 2) for name in rows["p_matrix"]]
         drawing.marks(ax, rows, "memory_mb", "memory_mb", method=method, kind="scatter", positions=places)
     for place, name in enumerate(names):
-        if not len(select(ok, f"p_matrix={name}")):
+        if not len(at(ok, p_matrix=name)):
             drawing.slot(ax, place, why_missing(frame, name))
     ax.set_yscale("log")
     ax.set_ylim(top=5 * ax.get_ylim()[1])  # room for the legend
@@ -37,3 +37,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     ax.set_xticks(range(len(names)), [short(name) for name in names], rotation=45, ha="right", fontsize=7)
     ax.legend(ncols=max(6, -(-len(drawn) // 2)), fontsize=7)
     return drawing
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    less = rows.at(p_part=PARTS).over("memory_bytes", "tasks_float16", "nsparse", "speck", "rmerge2")
+    return {"tsparse_memory_hash": less.geomean().at_least(1)}

@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.bench.stats import speedups
 from spectile_study.figures.tables import Table, first_value
 from spectile_study.figures.tsparse import columns_of_methods, fails, fastest, milliseconds, not_at_hand, short, vendor
@@ -16,7 +16,7 @@ def table(frame: pandas.DataFrame) -> Table:
     lines = []
     threads = any(method.endswith("_one_thread") for method in ok["method"])  # on a CPU
     for name in ok["p_matrix"].drop_duplicates():
-        rows = select(ok, f"p_matrix={name}")
+        rows = at(ok, p_matrix=name)
         first = rows.iloc[[0]]
         line: dict[str, object] = {"matrix": short(name)}
         for column, head in {"v_products": "products", "v_nnz_c": "entries of C"}.items():
@@ -52,3 +52,13 @@ def table(frame: pandas.DataFrame) -> Table:
         *failed,
     ]
     return result
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    mirror = rows.at(p_part="mirror", v_nnz=lambda nnz: nnz > 10_000)
+    dense = mirror.at(v_tile_density_mean=lambda mean: mean > 5)
+    faster, of_dense = (part.speedup("tasks_float16", "cusparse_float32") for part in (mirror, dense))
+    return {
+        "tsparse_denser_is_faster": faster.rank("v_tile_density_mean").at_least(0.3),
+        "tsparse_dense_tiles": of_dense.geomean().at_least(1),
+    }

@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.claims import select
+from spectile_study.bench.rows import at
 from spectile_study.bench.stats import geometric_mean, speedups
 from spectile_study.figures.tables import Table
 from spectile_study.figures.tsparse import vendor
@@ -16,7 +16,7 @@ def table(frame: pandas.DataFrame) -> Table:
     on_gpu = bool(frame["method"].astype(str).str.endswith("_as_called").any())
     lines = []
     for name in frame["p_product"].dropna().drop_duplicates():
-        rows = select(frame, f"p_product={name}")
+        rows = at(frame, p_product=name)
         first = rows.iloc[[0]]
         line: dict[str, object] = {"product": name, "products": int(first["v_products"].iloc[0])}
         result.cite(first, "v_products")
@@ -45,7 +45,7 @@ def _columns(frame: pandas.DataFrame, precision: str, on_gpu: bool):
     """Yield heading, rows, column and factor of each cell of a precision."""
 
     def time_of(method):
-        return lambda rows: select(rows, f"method={method},status=ok")
+        return lambda rows: at(rows, method=method, status="ok")
 
     def ratio(ours, theirs):
         return lambda rows: speedups(rows, ours, theirs)

@@ -4,12 +4,16 @@ import numpy as np
 import pandas
 
 from spectile_study.bench.claims import printed
+from spectile_study.bench.rows import Ours, Rows
 from spectile_study.figures.criteria import CRITERIA, collection, fitted, scores
 from spectile_study.figures.palette import name as called
 from spectile_study.figures.tables import Cell, Table
-from spectile_study.figures.tsparse import OTHERS, failed_rivals, vendor
+from spectile_study.figures.tsparse import APPROACHES, OTHERS, compared, failed_rivals, vendor
 
 TARGETS = {"tSparse": "tasks_float16", "by rows": "spectile_float16"}
+#: Methods over the fastest of which each line of the table is scored.
+RIVALS = {name: (method,) for name, method in APPROACHES.items() if name != "nontcu"}
+RIVALS["all"] = ("cusparse_float32", *OTHERS)
 COLUMNS = {"filled": "NNZ(C̄)/NNZ(C̄_tiles)", "v_row_mean": "row"}
 
 
@@ -76,3 +80,20 @@ def scored(target: str, predicted: np.ndarray, faster: np.ndarray) -> dict[str, 
         words = "vacuous" if empty and number is not None else ""
         cells[f"{target}: {name}"] = Cell(number, "{:.2f}", {}, words) if words else number
     return cells
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    rows, found = compared(rows), {}
+    for rival, baselines in RIVALS.items():
+        faster = rows.speedup("tasks_float16", *baselines)
+        filled, row, entries = faster["v_products"] / faster["v_tile_products"], faster["v_row_mean"], faster["v_nnz"]
+        predicted = {
+            "cusparse": entries > 200_000,
+            "cusp": filled > 0.999,
+            "rmerge2": (row > 42) & (entries > 100_000),
+            "nsparse": (row > 42) & (entries > 100_000),
+            "ac_spgemm": filled > 9,
+        }.get(rival, (row > 42) & (entries > 300_000))
+        found[f"tsparse_t2_{rival}_precision"] = faster.precision(predicted)
+        found[f"tsparse_t2_{rival}_recall"] = faster.recall(predicted)
+    return found

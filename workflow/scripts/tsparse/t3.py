@@ -3,11 +3,12 @@
 import pandas
 
 from spectile_study.bench.claims import printed
+from spectile_study.bench.rows import Ours, Rows
 from spectile_study.bench.stats import geometric_mean, speedups
 from spectile_study.figures.criteria import collection
 from spectile_study.figures.palette import name as called
 from spectile_study.figures.tables import Table
-from spectile_study.figures.tsparse import OTHERS, failed_rivals, vendor, without_rivals
+from spectile_study.figures.tsparse import APPROACHES, OTHERS, compared, failed_rivals, vendor, without_rivals
 
 HEADS = (("titan", 42), ("2070", 21))
 KEYS = {"Gmean": "gmean", "Minimum": "min", "Maximum": "max"}
@@ -66,3 +67,13 @@ def table(frame: pandas.DataFrame) -> Table:
         *([f"Not built for this run: {', '.join(lacking)}."] if lacking else []),
     ]
     return result
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    found = {}
+    for device, bound in HEADS:
+        here = compared(rows).at(v_row_mean=lambda mean, bound=bound: mean > bound, v_nnz=lambda nnz: nnz > 300_000)
+        for approach, baseline in APPROACHES.items():
+            faster, claim = here.speedup("tasks_float16", baseline), f"tsparse_t3_{approach}_{device}"
+            found |= {f"{claim}_gmean": faster.geomean(), f"{claim}_min": faster.min(), f"{claim}_max": faster.max()}
+    return found
