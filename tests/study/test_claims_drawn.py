@@ -52,6 +52,7 @@ CALLED = {
     "CUSP": {"cusp"}, "RMerge2": {"rmerge2"}, "Nsparse": {"nsparse"}, "AC-SpGEMM": {"ac_spgemm"}, "spECK": {"speck"},
     "nonTCU": {"tasks_nontcu"}, "MAGMA": {"magma"}, "cuSOLVER": {"cusolver_one_stage"},
 }  # fmt: skip
+OVER = re.compile(r"\b(over|than|against) ")
 
 
 def test_ratios_are_over_what_their_statements_say():
@@ -59,10 +60,11 @@ def test_ratios_are_over_what_their_statements_say():
     for paper in provenance.PAPERS:
         rows = Rows(frame(paper))
         for claim, ours in ((claim, ours) for each in of(paper).values() for claim, ours in each.claims(rows).items()):
-            over = re.search(r"(?:over|than|against) (" + "|".join(CALLED) + r")\b", said[claim])
-            if over is not None and ours.level is not None:
+            over = OVER.split(said[claim], maxsplit=1)[-1] if OVER.search(said[claim]) else ""
+            named = [CALLED[name] for name in re.findall("|".join(CALLED), over)]
+            if named and ours.level is not None:
                 _, *baselines = ours.parts[0].methods
-                assert set(baselines) <= CALLED[over[1]], f"{claim} says {over[1]} and divides by {baselines}"
+                assert set(baselines) <= set().union(*named), f"{claim} divides by {baselines}"
                 checked += 1
     assert checked > 200
 

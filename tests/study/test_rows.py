@@ -86,7 +86,9 @@ def test_a_quotient_is_made_of_both():
 def test_shares_are_of_the_devices_peak():
     rows = frame([1.0], device="NVIDIA H200", flops=6.7e12, time_s=1.0)
     assert Rows(rows).share_of("fp64").numbers.tolist() == pytest.approx([10.0])
-    assert Rows(rows.assign(p_gpus=2)).share_of("fp64").scaled(2).numbers.tolist() == pytest.approx([10.0])
+    assert Rows(rows.assign(p_gpus=2)).share_of("fp64").map(lambda share: 2 * share).numbers.tolist() == pytest.approx(
+        [10.0]
+    )
     assert not len(Rows(rows.assign(device="another")).share_of("fp64").numbers)
 
 

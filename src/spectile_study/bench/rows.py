@@ -257,9 +257,9 @@ class Values:
         self.rows.names.check_columns(column)
         return self.rows.numbers(column)[self.places]
 
-    def scaled(self, factor: float) -> Values:
-        """Return the quantity times `factor`."""
-        return replace(self, numbers=self.numbers * factor, name="")
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Values:
+        """Return a function of the quantity, as of another unit."""
+        return replace(self, numbers=function(self.numbers), name="")
 
     def _made(self, number: float, why: str = "") -> Ours:
         return Ours(float(number) if len(self.numbers) else float("nan"), (self,), why)

@@ -113,7 +113,9 @@ class Drawing:
         width: float = 0.8,
         **settings: Any,
     ) -> None:
-        """Draw one series; every row of `rows` is one mark.
+        """Draw one series; every row of `rows` is one mark, and hollow (a bar dotted) where it is of a single sample.
+
+        A line joins points of one commit alone: what lies between two others may be a change of the program.
 
         Parameters
         ----------
@@ -126,7 +128,7 @@ class Drawing:
             Whose look to use; default: the rows' own method.
         kind : {"line", "scatter", "bar", "barh"}
         lo, hi : str, optional
-            Columns with the interval of `y`, drawn as whiskers.
+            Columns with the interval of `y`, drawn as whiskers; default: that of the time, where `y` is over the time.
         positions : sequence of float, optional
             Where to draw, when `x` is a category.
         width : float
@@ -141,17 +143,31 @@ class Drawing:
         across = np.asarray(positions if positions is not None else rows[x], dtype=float)
         up = rows[y].to_numpy(dtype=float)
         settings = dict[str, Any](color=style.color, label=style.label if label is None else label) | settings
-        error = None
-        if lo is not None and hi is not None:
-            error = np.clip([up - rows[lo].to_numpy(dtype=float), rows[hi].to_numpy(dtype=float) - up], 0, None)
+        ends = _interval(rows, y, lo, hi)
+        error = None if ends is None else np.clip([up - ends[0], ends[1] - up], 0, None)
+        single = np.zeros(len(up), dtype=bool) if ends is None else ends[0] == ends[1]
+        if single.any():
+            self.note(SINGLE)
         if kind.startswith("bar"):
             ax.grid(visible=False, axis="x" if kind == "bar" else "y")
         if kind == "bar":  # Matplotlib's own: seaborn's bars average over rows and cannot be stacked
-            ax.bar(across, up, width, yerr=error, error_kw={"lw": 0.8}, **settings)
+            bars = ax.bar(across, up, width, yerr=error, error_kw={"lw": 0.8}, **settings)
         elif kind == "barh":
-            ax.barh(across, up, width, xerr=error, error_kw={"lw": 0.8}, **settings)
+            bars = ax.barh(across, up, width, xerr=error, error_kw={"lw": 0.8}, **settings)
+        if kind.startswith("bar"):
+            for bar in (bar for bar, once in zip(bars, single, strict=True) if once):
+                bar.set(edgecolor="black", linestyle=":", linewidth=0.9)
         else:
-            self._points(ax, across, up, kind, {"marker": style.marker} | settings)
+            look_of = {"marker": style.marker} | settings
+            parts = _of_one_commit(rows) if kind == "line" else [slice(None)]
+            if len(parts) > 1:
+                self.note(APART)
+            for number, part in enumerate(parts):
+                named = {} if number == 0 else {"label": "_of another commit"}
+                self._points(ax, across[part], up[part], kind, look_of | named)
+            if single.any():
+                hollow = {"markerfacecolor": "white", "label": "_single", "zorder": 3, "alpha": 1}
+                self._points(ax, across[single], up[single], "scatter", look_of | hollow)
             if error is not None:
                 ax.errorbar(across, up, yerr=error, fmt="none", ecolor=settings["color"], elinewidth=0.8, capsize=2)
         self._note(ax, rows, x, y, settings["label"])
@@ -249,7 +265,8 @@ class Drawing:
 
     def note(self, text: str) -> None:
         """Write a sentence below the figure, such as why a row of panels is left out."""
-        self._notes.append(text)
+        if text not in self._notes:
+            self._notes.append(text)
 
     def _word_slots(self) -> None:
         """Write the reasons of hatched categories, and the notes, below the figure."""
@@ -325,6 +342,32 @@ class Drawing:
         columns = ["panel", "series", "record", "paper", "case", "method", "x_column", "x", "y_column", "y"]
         write_marks(path, self.notes, columns)
         pyplot.close(self.figure)
+
+
+#: What is said below a figure of marks that are drawn otherwise.
+SINGLE = "Hollow marks and dotted bars: a single sample."
+APART = "Points that no line joins were measured with different commits."
+#: Columns that hold something over the time, whose interval is that of the time.
+_OVER_TIME = ("rate", "gflops", "gbytes_s")
+
+
+def _interval(rows: pandas.DataFrame, y: str, lo: str | None, hi: str | None) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the ends of the interval of a column, None where it has none."""
+    if lo is not None and hi is not None:
+        return rows[lo].to_numpy(dtype=float), rows[hi].to_numpy(dtype=float)
+    if y not in _OVER_TIME or "time_s_lo" not in rows:
+        return None
+    value, time, least, most = (rows[name].to_numpy(dtype=float) for name in (y, "time_s", "time_s_lo", "time_s_hi"))
+    return value * time / most, value * time / least
+
+
+def _of_one_commit(rows: pandas.DataFrame) -> list[slice]:
+    """Return which neighbouring rows are of one commit."""
+    if "commit" not in rows:
+        return [slice(None)]
+    commits = rows["commit"].tolist()
+    starts = [place for place in range(len(commits)) if place == 0 or commits[place] != commits[place - 1]]
+    return [slice(start, end) for start, end in zip(starts, [*starts[1:], len(commits)], strict=True)]
 
 
 _DASHES: tuple[Any, ...] = (":", (0, (4, 2)), "-.", "-")

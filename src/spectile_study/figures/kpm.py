@@ -180,7 +180,7 @@ def draw_together(drawing: Drawing, ax: Axes, together: pandas.DataFrame, stages
         drawing.marks(ax, both, "v_rows", "gflops", positions=[place + 0.2], width=0.35, hatch="//", **style)
         words += [_words(title, alone, both.iloc[0], ax, place)] if len(alone) else []
     ax.set_ylabel("Gflop/s (138 flop a row)")
-    ax.set_title("a GPU alone, and (hatched) with its host's CPU", fontsize=8)
+    ax.set_title("GPU alone; hatched: with its host", fontsize=8)
     ax.set_xticks(range(len(pairs)), [title for title, *_ in pairs], rotation=25, ha="right", fontsize=7)
     said = f"{'; '.join(words)}. " if words else ""
     samples = [sizes(here)] if len(here) else []

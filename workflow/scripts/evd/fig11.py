@@ -16,7 +16,7 @@ BELOW = {
     "fontsize": 6.3,
     "ncols": 2,
     "columnspacing": 1,
-    "handlelength": 1.8,
+    "handlelength": 3,
     "loc": "upper center",
     "bbox_to_anchor": (0.5, -0.16),
 }

@@ -65,7 +65,9 @@ def claims(rows: Rows) -> dict[str, Ours]:
     here = rows.at(p_study="reduction", p_n=8192)
     conventional = here.at(p_block=lambda block: block <= 64, method="spectile").column("time_s")
     chasing = here.at(method="spectile_cpu").column("time_s")
+    share = here.over("time_s", "magma_chasing", "magma").map(lambda ratio: ratio / (1 + ratio))
     return {
+        "evd_magma_chasing_share": share.min().at_least(0.25),
         "evd_reduction_falls": conventional.fall("p_bandwidth").at_least(1),
         "evd_chasing_grows": chasing.growth("p_bandwidth").at_least(0.98),
     }

@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.rows import at
+from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.bench.stats import speedups
 from spectile_study.figures.tables import Table
 
@@ -35,3 +35,8 @@ def table(frame: pandas.DataFrame) -> Table:
     if not lines:
         result.notes.append("This run holds no record of the INT8 products: they are measured on a CUDA device.")
     return result
+
+
+def claims(rows: Rows) -> dict[str, Ours]:
+    products = rows.at(p_study="int8", method=("int8_15", "int8_12"))
+    return {"evd_int8_passes": products.share_of("fp64").max().at_least(100)}

@@ -45,14 +45,17 @@ def claims(rows: Rows) -> dict[str, Ours]:
     for n in PAPERS_SIZES[1:]:
         deeper = vendor.at(p_n=n, p_k=lambda k: k <= 1024).rate()
         found[f"evd_syr2k_grows_{n}"] = deeper.growth("p_k").at_least(0.98)
+    large = vendor.at(p_n=32768, p_k=lambda k: k > 0)  # the square one has none
+    shallow = large.at(p_k=lambda k: k < 1024)
     narrow = vendor.at(p_n=lambda n: n <= 32768, p_k=lambda k: (k >= 128) & (k <= 256))
     return found | {
         "evd_syr2k_collapse": _as_on_the_papers(vendor.at(p_n=49152, p_k=4096)).only(),
         "evd_syr2k_peak": _as_on_the_papers(vendor.at(p_k=lambda k: k >= 16)).max().at_most(36),
         "evd_syr2k_narrow": narrow.share_of("fp64").max().at_most(30),
+        "evd_syr2k_needs_depth": (shallow.rate().max() / large.rate().max()).at_most(0.9),
     }
 
 
 def _as_on_the_papers(rows: Rows) -> Values:
     """Return the TFLOP/s of a device of 67 that reaches the same share of its peak, as the paper's H100 has."""
-    return rows.share_of("fp64").scaled(67 / 100)
+    return rows.share_of("fp64").map(lambda share: 67 * share / 100)

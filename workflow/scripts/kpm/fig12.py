@@ -61,4 +61,9 @@ def _dress(ax, what: str) -> None:
 
 def claims(rows: Rows) -> dict[str, Ours]:
     sample = rows.at(p_study="devices", p_nx=400, p_ny=400, p_nz=40, method="aug_spmmv")
-    return {"kpm_strong_scaling": sample.rate().growth("p_gpus").at_least(1)}
+    tile, four = (rows.at(case=f"devices_{case}", method="aug_spmmv") for case in ("400x100x40_1", "400x400x40_4"))
+    efficiency = four.rate().map(lambda rate: rate / 4).only() / tile.rate().only()
+    return {
+        "kpm_strong_scaling": sample.rate().growth("p_gpus").at_least(1),
+        "kpm_weak_scaling": efficiency.at_most(1),
+    }

@@ -33,8 +33,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             settings = {"label": called(method), "marker": look(method).marker, "linestyle": "none"}
             drawing.marks(ax, here, column, column, kind="scatter", positions=places, **settings)
         for place, name in enumerate(names):
-            if not len(at(ok, p_matrix=name)):
-                drawing.slot(ax, place, why_missing(frame, name))
+            if name not in set(rows["p_matrix"]):
+                drawing.slot(ax, place, why_missing(frame, name, (*METHODS, vendor(frame, "float32"))))
         ax.set_yscale("symlog", linthresh=1e-7 if column.startswith("v_") else 1e-3)
         ax.set_ylabel(title, fontsize=8)
         ax.set_xlim(-0.6, len(names) - 0.4)
