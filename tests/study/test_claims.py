@@ -192,7 +192,7 @@ def test_an_element_says_the_same_without_the_others_cases(paper):
         own = rows[[bool(names & set(str(cell).split(","))) for cell in rows["p_element"]]]
         whole, alone = (agreement.of_element(each, element) for each in (rows, own))
         same = ["claim", "measured", "verdict", "records"]
-        assert whole[same].fillna("").values.tolist() == alone[same].fillna("").values.tolist(), (
+        assert whole[same].astype(str).equals(alone[same].astype(str)), (
             f"{paper} {element.name} judges cases of others: name them in NEEDS"
         )
 
