@@ -14,7 +14,7 @@ CLAIMS = claims.listed(ROOT / "config/claims.tsv").reset_index()
 
 @cache
 def frame(paper):
-    return record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet")
+    return record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet", whole=True)
 
 
 @cache
