@@ -20,7 +20,8 @@ def word(name: str, value: Any, *known: str) -> str:
     """
     if not isinstance(value, str) or value not in known:
         *most, last = map(repr, known)
-        raise ValueError(f"{name} = {reprlib.repr(value)} is unknown: choose {', '.join(most)} or {last}")
+        choice = f"{', '.join(most)} or {last}" if most else last
+        raise ValueError(f"{name} = {reprlib.repr(value)} is unknown: choose {choice}")
     return value
 
 
@@ -38,6 +39,26 @@ def flag(name: str, value: Any) -> bool:
         except (TypeError, ValueError):
             pass
     raise TypeError(f"{name} = {reprlib.repr(value)} is no truth value: give True or False")
+
+
+def number(name: str, value: Any) -> float:
+    """Return a real number as float.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    ValueError
+        If none of float64 is so large.
+    """
+    try:
+        if isinstance(value, str | complex | np.complexfloating) or getattr(value, "shape", ()) != ():
+            raise TypeError
+        return float(value)
+    except TypeError:
+        raise TypeError(f"{name} = {reprlib.repr(value)} is no real number: give one") from None
+    except OverflowError:
+        raise ValueError(f"{name} is beyond the largest number of float64: give a smaller one") from None
 
 
 def path(name: str, value: Any) -> Path:

@@ -8,16 +8,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from spectile.core.options import number, word
 from spectile.density.factor import refined
 from spectile.density.functions import fermi
 from spectile.density.projector import projector
 from spectile.density.result import DensityMatrix
 from spectile.tiles import TileMatrix
+from spectile.tiles.layout import offsets
 from spectile.tiles.types import SLACK, roundoff
 
 
 def density_matrix(
-    f: Any, s: Any = None, *, electrons: int | None = None, mu: float | None = None, error: float = 1e-6,
+    f: Any, s: Any = None, *, electrons: float | None = None, mu: float | None = None, error: float = 1e-6,
     beta: float | None = None, method: Literal["sp2"] = "sp2", block: Any = 32, permutation: Any = None,
 ) -> DensityMatrix:  # fmt: skip
     """Return the density matrix of a Fock or Kohn-Sham matrix with an error that is guaranteed.
@@ -32,7 +34,7 @@ def density_matrix(
         `block` rows, in the order `permutation`.
     s : the same, optional
         Overlap, positive definite; the identity by default.
-    electrons : int, optional
+    electrons : float, optional
         Of one spin: occupied orbitals, half of all electrons in a closed shell.  With `beta` any number.
     mu : float, optional
         Chemical potential, in place of `electrons`.
@@ -78,8 +80,10 @@ def density_matrix(
     >>> bool(p.homo[0] <= values[99] <= p.homo[1] and p.lumo[0] <= values[100] <= p.lumo[1])
     True
     """
-    if method != "sp2":
-        raise ValueError(f"method is {method!r}: choose sp2")
+    word("method", method, "sp2")
+    error = number("error", error)
+    electrons = None if electrons is None else number("electrons", electrons)
+    mu, beta = (None if x is None else number(name, x) for name, x in (("mu", mu), ("beta", beta)))
     if (electrons is None) == (mu is None):
         raise ValueError("pass the number of electrons of one spin, or a chemical potential mu, and not both")
     if not (error > 0 and math.isfinite(error)):
@@ -87,7 +91,7 @@ def density_matrix(
     h = _hermitian("f", f, block, permutation)
     n = h.shape[0]
     if electrons is not None and not 0 <= electrons <= n:
-        raise ValueError(f"electrons is {electrons}, and the basis has room for 0 to {n} of one spin")
+        raise ValueError(f"electrons is {electrons:g}, and the basis has room for 0 to {n} of one spin")
     if electrons is not None and beta is None and electrons != int(electrons):
         raise ValueError(f"electrons is {electrons}: pass a whole number, or a temperature (beta=)")
     if mu is not None and not math.isfinite(mu):
@@ -117,6 +121,7 @@ def _hermitian(name: str, given: Any, rows: Any, permutation: Any) -> TileMatrix
         if not given.hermitian:
             raise ValueError(f"{name} is not stored as Hermitian: make it with hermitian=True")
         return given
+    rows = np.diff(offsets("block", np.shape(given)[0], rows)) if np.ndim(given) == 2 else rows
     make = TileMatrix.from_sparse if hasattr(given, "tocoo") else TileMatrix.from_dense
     try:
         whole = make(given, rows, permutation=permutation)
@@ -174,7 +179,7 @@ def _chemical_potential(
     left, right = low - edge, high + edge
     coarse = max(error, 1e-4)
     mu = low + (high - low) * electrons / n
-    for number in range(60):
+    for step in range(60):
         p = fermi(h, mu=mu, beta=beta, error=coarse)
         miss = float(p.trace()) - electrons
         if abs(miss) <= max(error, 1e-12 * n):
@@ -184,5 +189,5 @@ def _chemical_potential(
         left, right = (left, mu) if miss > 0 else (mu, right)
         slope = beta * (float(p.trace()) - p.norm() ** 2)
         near = mu - miss / slope if slope > 1e-8 else math.nan
-        mu = near if left < near < right and number < 50 else (left + right) / 2
+        mu = near if left < near < right and step < 50 else (left + right) / 2
     return mu

@@ -142,8 +142,9 @@ def matrix_function(f: Function, a: Any, *, lower: bool = True, backend: Backend
     Examples
     --------
     >>> import jax, spectile.jax
-    >>> jax.grad(lambda a: spectile.jax.matrix_function(lambda w: w**3, a).trace())(jax.numpy.eye(2)).round(3).tolist()
-    [[3.0, 0.0], [0.0, 3.0]]
+    >>> gradient = jax.grad(lambda a: spectile.jax.matrix_function(lambda w: w**3, a).trace())(jax.numpy.eye(2))
+    >>> gradient.round().astype(int).tolist()
+    [[3, 0], [0, 3]]
     """
     if isinstance(f, str):
         functions.named(jnp, f)

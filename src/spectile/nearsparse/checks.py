@@ -15,7 +15,7 @@ import numpy as np
 from spectile.core import arrays, pointers, precisions
 from spectile.core.arrays import on_device
 from spectile.core.host import in_kind_of
-from spectile.core.options import word
+from spectile.core.options import number, word
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import OF_DTYPE, PRECISIONS, Request, Split
 
@@ -153,26 +153,14 @@ def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | Non
             f"give exactly one of tau, valid_ratio and rtol; {what} {'was' if not given else 'were'} given"
         )
     ((name, value),) = given.items()
-    number = _as_float(name, value)
+    wanted = number(name, value)
     if tau is not None and not tau >= 0:
         raise ValueError(f"tau = {tau} is not a threshold: it is compared with products of norms, give a number >= 0")
     if valid_ratio is not None and not 0 < valid_ratio <= 1:
         raise ValueError(f"valid_ratio = {valid_ratio} lies outside (0, 1]: give the share of tile products to keep")
     if rtol is not None and not 0 < rtol < math.inf:
         raise ValueError(f"rtol = {rtol} is not a tolerance: give a finite number > 0")
-    return name, number
-
-
-def _as_float(name: str, value: Any) -> float:
-    """Return a real number as float, or raise: TypeError where it is none, ValueError where none is so large."""
-    try:
-        if isinstance(value, str | complex | np.complexfloating) or getattr(value, "shape", ()) != ():
-            raise TypeError
-        return float(value)
-    except TypeError:
-        raise TypeError(f"{name} = {reprlib.repr(value)} is no real number: give one") from None
-    except OverflowError:
-        raise ValueError(f"{name} is beyond the largest number of float64: give a smaller one") from None
+    return name, wanted
 
 
 def check_scalars(block: int, alpha: float, beta: float) -> None:
@@ -182,7 +170,7 @@ def check_scalars(block: int, alpha: float, beta: float) -> None:
     if block >= 2**31:
         raise ValueError(f"block = {reprlib.repr(block)} is larger than any matrix: 32 is usual")
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if not math.isfinite(_as_float(name, value)):
+        if not math.isfinite(number(name, value)):
             raise ValueError(f"{name} = {value} is not finite: give a real number")
 
 
@@ -218,7 +206,7 @@ def check_search(iterations: Any, tolerance: Any) -> None:
         )
     if not isinstance(tolerance, Real):
         raise TypeError(f"tolerance is a {type(tolerance).__name__}: give one real number")
-    if not _as_float("tolerance", tolerance) >= 0:
+    if not number("tolerance", tolerance) >= 0:
         raise ValueError(f"tolerance = {tolerance} is not a tolerance: give a number >= 0")
 
 

@@ -32,6 +32,7 @@ CALLS = {
     "filter_diagonalize": ((SPARSE, (0.5, 1.5)), {}),
     "correlator": ((SPARSE, SPARSE, SPARSE), {"num_moments": 8, "num_vectors": 2}),
     "conductivity": ((SPARSE, "x", "x", np.arange(N)), {"area": 1.0, "num_moments": 8, "num_vectors": 2}),
+    "density_matrix": ((np.diag(np.arange(float(N))),), {"electrons": 6}),
     "kpm_dos": ((SPARSE,), {"num_moments": 8, "num_vectors": 2}),
     "ldos": ((SPARSE, [1]), {"num_moments": 8}),
     "spectral_function": ((SPARSE, [[0.5]], np.arange(N)[:, None]), {"num_moments": 8}),
@@ -50,6 +51,7 @@ FLAGS = {
 }
 NUMBERS = {"tau", "valid_ratio", "rtol", "alpha", "beta", "block", "iterations", "tolerance", "type", "memory_limit"}
 NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area", "energy_resolution", "num_states", "prune", "top_n"}
+NUMBERS |= {"electrons", "mu", "error"}
 WORDS = {
     "backend",
     "precision",
@@ -67,7 +69,7 @@ WORDS = {
 PATHS = {"checkpoint"}
 # Of arrays and of what is judged with them: their own tests.
 OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "tol", "x0"}
-OTHERS |= {"mask", "C"}
+OTHERS |= {"mask", "C", "s", "permutation"}
 OTHERS |= {"weights", "orbitals", "bra", "vectors", "operator", "periods"}
 OTHERS |= {"max_ev"}  # SciPy leaves it to LAPACK, which is not asked
 HOSTILE = {

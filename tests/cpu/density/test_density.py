@@ -167,7 +167,7 @@ def test_none_and_all_and_more():
         ({"electrons": 10, "error": 0.0}, "error is 0"),
         ({"electrons": 10, "beta": -1.0}, "beta is -1"),
         ({"electrons": 10, "error": 1e-17}, "error = 1e-17 is below what"),
-        ({"electrons": 10, "block": [3, 3]}, "rows adds up to 6"),
+        ({"electrons": 10, "block": [3, 3]}, "block adds up to 6"),
         ({"electrons": 10, "method": "guess"}, "method is 'guess'"),
     ]
     for words, said in cases:
