@@ -168,7 +168,7 @@ def test_none_and_all_and_more():
         ({"electrons": 10, "beta": -1.0}, "beta is -1"),
         ({"electrons": 10, "error": 1e-17}, "error = 1e-17 is below what"),
         ({"electrons": 10, "block": [3, 3]}, "block adds up to 6"),
-        ({"electrons": 10, "method": "guess"}, "method is 'guess'"),
+        ({"electrons": 10, "method": "guess"}, "method = 'guess'"),
     ]
     for words, said in cases:
         with pytest.raises(ValueError, match=said) as caught:
