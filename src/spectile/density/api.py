@@ -88,6 +88,8 @@ def density_matrix(
         raise ValueError("pass the number of electrons of one spin, or a chemical potential mu, and not both")
     if not (error > 0 and math.isfinite(error)):
         raise ValueError(f"error is {error}: pass a positive number")
+    if np.ndim(f) == 2:
+        block = np.diff(offsets("block", np.shape(f)[0], block))
     h = _hermitian("f", f, block, permutation)
     n = h.shape[0]
     if electrons is not None and not 0 <= electrons <= n:
@@ -121,7 +123,6 @@ def _hermitian(name: str, given: Any, rows: Any, permutation: Any) -> TileMatrix
         if not given.hermitian:
             raise ValueError(f"{name} is not stored as Hermitian: make it with hermitian=True")
         return given
-    rows = np.diff(offsets("block", np.shape(given)[0], rows)) if np.ndim(given) == 2 else rows
     make = TileMatrix.from_sparse if hasattr(given, "tocoo") else TileMatrix.from_dense
     try:
         whole = make(given, rows, permutation=permutation)
