@@ -22,7 +22,7 @@ if not PLAN.is_recorded:
             f"logs/{PLAN.machine}/everyday.log",
         conda:
             "../../envs/gpu.yaml" if PLAN.wants_gpu() else "../../envs/cpu.yaml"
-        threads: workflow.cores or 8
+        threads: lambda wildcards: workflow.cores
         resources:
             bench=1,
             gpu=1 if config["device"] == "cuda" else 0,

@@ -63,9 +63,20 @@ def program(path: Path, named: Callable[[str], str] = str) -> str:
     named : callable, optional
         What stands where it names another source, by that name: ``"spectile.core.launch"`` or ``"rows/hash.cu"``.
     """
+    parts = _template(path).split(_MARK)  # what stands between two marks is a name
+    return "".join(named(part) if number % 2 else part for number, part in enumerate(parts))
+
+
+#: What encloses the name of another source; no program holds it.
+_MARK = "\0"
+
+
+@functools.cache  # a file is read once for itself and once for those that name it
+def _template(path: Path) -> str:
+    """Return a source as `program` does, with marks around what names another source."""
     text = path.read_text()
     if path.suffix == ".py":
-        return _printed(ast.parse(text), named)
+        return _printed(ast.parse(text))
     if path.suffix not in {".cu", ".cuh"}:
         return text
     text = text.replace("\\\n", " ")  # lines that go on, of macros
@@ -73,7 +84,7 @@ def program(path: Path, named: Callable[[str], str] = str) -> str:
     code = re.sub(
         r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', lambda m: m[0] if m[0][0] == '"' else " ", text, flags=re.DOTALL
     )
-    code = re.sub(r'(#include *")([^"]*)"', lambda m: f'{m[1]}{named(m[2])}"', code)
+    code = re.sub(r'(#include *")([^"]*)"', lambda m: f'{m[1]}{_MARK}{m[2]}{_MARK}"', code)
     # Blanks count in strings, and between words.
     return re.sub(r'"(?:\\.|[^"\\])*"|\s+', lambda m: m[0] if m[0][0] == '"' else _blank(m), code)
 
@@ -83,23 +94,24 @@ def _blank(found: re.Match[str]) -> str:
     return " " if re.fullmatch(r"\w\w", before + after) else ""
 
 
-def _printed(node: object, named: Callable[[str], str]) -> str:
+def _printed(node: object) -> str:
     """Return a syntax tree as text; fields that are empty, or new in a later Python, leave no trace."""
-    if isinstance(node, ast.AST):
-        fields = {name: getattr(node, name, None) for name in node._fields}
-        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
-            fields["body"] = node.body[1:]
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            fields["module"] = named(node.module)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith((".cu", ".cuh")):
-            fields["value"] = named(node.value)
-        parts = [
-            f"{name}={_printed(value, named)}" for name, value in sorted(fields.items()) if value not in (None, [])
-        ]
-        return f"{type(node).__name__}({','.join(parts)})"
     if isinstance(node, list):
-        return f"[{','.join(_printed(each, named) for each in node)}]"
-    return repr(node)
+        return f"[{','.join(map(_printed, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    kind, parts = type(node), []
+    for name in kind._fields:
+        value = getattr(node, name, None)
+        if value is None or value == [] or name == "ctx":  # whether a name is read or written follows from its place
+            continue
+        if name == "body" and kind in _DOCUMENTED and ast.get_docstring(node, clean=False) is not None:  # type: ignore[arg-type]
+            value = value[1:]
+        if name == "module" or (name == "value" and isinstance(value, str) and value.endswith((".cu", ".cuh"))):
+            parts.append(f"{name}={_MARK}{value}{_MARK}")
+        else:
+            parts.append(f"{name}={_printed(value)}")
+    return f"{kind.__name__}({','.join(parts)})"
 
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
