@@ -146,7 +146,9 @@ def test_make_says_how_a_killed_run_goes_on(tmp_path):
     for name, text in {"snakemake": "exit 1", "python": "exit 0"}.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
-    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "src/spectile_study").mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "src/spectile_study"):
+        (folder / "pyproject.toml").touch()
     (tmp_path / ".venv/installed").touch()
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
     done = subprocess.run(["make"], cwd=tmp_path, capture_output=True, text=True, check=False)
