@@ -101,7 +101,7 @@ def check_driver(driver: str, *, generalized: bool, subset: bool) -> None:
         raise ValueError(f"driver = {reprlib.repr(driver)} is no word: name one of LAPACK's, as 'evd', or None")
     if driver not in (*STANDARD_DRIVERS, *GENERALIZED_DRIVERS):
         names = '", "'.join((*STANDARD_DRIVERS, *GENERALIZED_DRIVERS))
-        raise ValueError(f'driver "{driver}" is unknown. Possible values are "None", "{names}".')
+        raise ValueError(f'"{driver}" is unknown. Possible values are "None", "{names}" for driver.')
     if not generalized and driver in GENERALIZED_DRIVERS:
         raise ValueError(f"{driver} requires input b array to be supplied for generalized eigenvalue problems.")
     if generalized and driver in STANDARD_DRIVERS:

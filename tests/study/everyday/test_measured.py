@@ -63,7 +63,7 @@ RIVALS = {
 def test_products_of_other_kinds_pass_their_check(product, dtype, monkeypatch):
     monkeypatch.setattr(tsparse, "WHOLE", 100)  # rows are drawn, and the whole acts on a vector
     row = measured(monkeypatch, "tsparse", params={"product": product, "dtype": dtype, "slim": 4.0})
-    assert (row["status"], row["rival"]) == ("ok", "scipy"), row.get("reason")
+    assert row["status"] == "ok" and row["rival"] in ("scipy", "mkl", "graphblas"), row.get("reason")
 
 
 @pytest.mark.parametrize(
