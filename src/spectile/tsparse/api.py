@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from numbers import Complex, Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from spectile.tsparse.matrices import as_boolean, both_boolean, check_beside, ch
 from spectile.tsparse.selection import Wanted
 from spectile.tsparse.semirings import SemiringName, lookup_semiring, precision_of
 from spectile.tsparse.types import Precision, PrecisionName, SymbolicProduct
+
+if TYPE_CHECKING:
+    from spectile.tsparse.cpu.galerkin import GalerkinProduct
 
 
 def spgemm(
@@ -269,6 +272,45 @@ def symbolic(
     from spectile.tsparse.cpu import symbolic as cpu
 
     return cpu.analyse(A, B, memory_limit)
+
+
+def galerkin(R: Any, A: Any, P: Any, *, memory_limit: int | None = None) -> GalerkinProduct:
+    """Multiply three sparse matrices, C = R A P, as the coarse operator of multigrid.
+
+    Rows of R A are made block by block, multiplied with P and dropped: the whole of R A is never in memory.
+
+    Parameters
+    ----------
+    R : sparse matrix or array of SciPy, shape (m, k)
+        Real or complex.  ``P.T`` needs no copy by the caller.
+    A : sparse matrix or array of SciPy, shape (k, l)
+    P : sparse matrix or array of SciPy, shape (l, n)
+    memory_limit : int, optional
+        Bytes of work space beside the matrices and copies of R and P, at most.
+
+    Returns
+    -------
+    GalerkinProduct
+        Its ``C`` is the product, and its ``numeric(A)`` that of another A of the same pattern.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As :func:`spgemm`.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> from spectile.tsparse import galerkin
+    >>> A = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(4, 4), format="csr")
+    >>> P = sp.csr_array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    >>> product = galerkin(P.T, A, P)
+    >>> product.C.toarray().tolist(), product.numeric(2 * A).toarray().tolist()
+    ([[2.0, -1.0], [-1.0, 2.0]], [[4.0, -2.0], [-2.0, 4.0]])
+    """
+    from spectile.tsparse.cpu.galerkin import GalerkinProduct
+
+    return GalerkinProduct(R, A, P, memory_limit)
 
 
 def error_bound(
