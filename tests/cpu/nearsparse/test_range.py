@@ -183,7 +183,7 @@ def test_searches_of_a_share_end_without_warnings() -> None:
     equal = np.ones((40, 40))
     assert tune_tau(equal, equal, 0.5, iterations=2**31 - 1, block=8)[1] in (0.0, 1.0)
     for bad in ({"iterations": 10**400}, {"iterations": 0}, {"tolerance": 10**400}, {"tolerance": -1.0}):
-        with pytest.raises(ValueError, match="iterations|tolerance"):
+        with pytest.raises(ValueError, match=r"iterations|tolerance"):
             tune_tau(equal, equal, 0.5, **bad)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="norms are real"):
         tune_tau(NormMap(equal * 1j), NormMap(equal), 0.5)
