@@ -475,7 +475,7 @@ def test_program_leaves_out_comments_and_layout_and_notices_code(tmp_path):
 def digest(tmp_path, monkeypatch):
     """Return the digest of KPM's sources in a tree of the test's own, as it stands."""
     monkeypatch.setattr(provenance, "SOURCES", tmp_path)
-    caches = (provenance._program_digest, provenance._said_by, provenance._cuda_sources)
+    caches = (provenance._template_of, provenance._program_digest, provenance._said_by, provenance._cuda_sources)
 
     def now(changed=()):
         for name, text in dict(changed).items():

@@ -63,15 +63,17 @@ def program(path: Path, named: Callable[[str], str] = str) -> str:
     named : callable, optional
         What stands where it names another source, by that name: ``"spectile.core.launch"`` or ``"rows/hash.cu"``.
     """
-    parts = _template(path).split(_MARK)  # what stands between two marks is a name
-    return "".join(named(part) if number % 2 else part for number, part in enumerate(parts))
+    return _with_names(_template(path), named)
 
 
 #: What encloses the name of another source; no program holds it.
 _MARK = "\0"
 
 
-@functools.cache  # a file is read once for itself and once for those that name it
+def _with_names(template: str, named: Callable[[str], str]) -> str:
+    return "".join(named(part) if number % 2 else part for number, part in enumerate(template.split(_MARK)))
+
+
 def _template(path: Path) -> str:
     """Return a source as `program` does, with marks around what names another source."""
     text = path.read_text()
@@ -117,9 +119,13 @@ def _printed(node: object) -> str:
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-@functools.cache  # four systems share many files
+#: A file is read once, for four systems, for itself and for those that name it.
+_template_of = functools.cache(_template)
+
+
+@functools.cache
 def _program_digest(path: Path) -> str:
-    return hashlib.sha256(program(path, _said_by).encode()).hexdigest()
+    return hashlib.sha256(_with_names(_template_of(path), _said_by).encode()).hexdigest()
 
 
 @functools.cache
@@ -131,7 +137,7 @@ def _said_by(name: str) -> str:
     else:
         place = SOURCES.joinpath(*name.split("."))
         files = [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()]
-    said = sorted(program(path, lambda other: "") for path in files)
+    said = sorted(_with_names(_template_of(path), lambda other: "") for path in files)
     return hashlib.sha256("\n".join(said).encode()).hexdigest() if said else name
 
 
