@@ -13,7 +13,15 @@ from spectile.core.options import flag
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.curves import SpectralCurves, damping
-from spectile.kpm.iterator import OutsideBoundsError, Terms, columns_at_once, given_vectors, within_bounds
+from spectile.kpm.iterator import (
+    OutsideBoundsError,
+    Terms,
+    begun,
+    columns_at_once,
+    given_vectors,
+    is_doubled,
+    within_bounds,
+)
 from spectile.kpm.moments import advance_watched, whole_number
 from spectile.kpm.observables import Observable
 from spectile.kpm.types import Array, Engine, Kernel
@@ -159,12 +167,9 @@ class _Alone:
 
     def __init__(self, engine: Engine, vectors: Any, bounds: tuple[float, float]) -> None:
         # Of complex vectors on a real H the moments are those of their parts.
-        self._doubled = vectors.dtype.kind == "c" and engine.dtype.kind != "c"
-        dtype = np.result_type(engine.dtype, np.complex64) if self._doubled else engine.dtype
-        block = engine.xp.array(vectors, dtype, order="C", copy=True)
-        block = block.view(engine.dtype) if self._doubled else block
-        self._recursion = engine.start(block, *spectrum.scaling(bounds))
-        self._etas, self._bounds = np.empty((0, block.shape[1])), bounds
+        self._doubled = is_doubled(engine, vectors)
+        self._recursion = begun(engine, vectors, bounds)
+        self._etas, self._bounds = np.empty((0, self._recursion.num_vectors)), bounds
         self.width = vectors.shape[1]
 
     def extend(self, length: int) -> None:

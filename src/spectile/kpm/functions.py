@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,10 +11,10 @@ import numpy.typing as npt
 
 from spectile.core.device import Backend
 from spectile.kpm import bounds as spectrum
-from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, engine_for, within_bounds
+from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, engine_for, is_doubled, within_bounds
 from spectile.kpm.moments import make_engine, positive_number, whole_number
 from spectile.kpm.operators.protocol import namespace
-from spectile.kpm.types import Array
+from spectile.kpm.types import Array, Engine
 
 #: Times or energies whose vectors are summed in one pass.
 PASS = 16
@@ -91,33 +90,37 @@ def evolve(
     for side in (np.flatnonzero(flat >= 0), np.flatnonzero(flat < 0)):
         order = side[np.argsort(abs(flat[side]), kind="stable")]
         passes += [(first == 0, order[first : first + PASS]) for first in range(0, len(order), PASS)]
-    states: Any = None
-    state, begun = psi, 0.0
-    for fresh, chosen in passes:
-        if fresh:
-            state, begun = psi, 0.0
-        lasting = flat[chosen] - begun
+    engine, block = engine_for(H, psi, backend)
 
-        def coefficients(scale: float, centre: float, lasting: Array = lasting) -> Array:
-            columns = [_bessel(scale * time, tolerance / len(passes)) for time in lasting]
-            joined = np.zeros((max(map(len, columns)), len(columns)), np.complex128)
-            for column, values in zip(joined.T, columns, strict=True):
-                column[: len(values)] = values
-            return joined
+    def coefficients(lasting: Array, scale: float) -> Array:
+        columns = [_bessel(scale * time, tolerance / len(passes)) for time in lasting]
+        joined = np.zeros((max(map(len, columns)), len(columns)), np.complex128)
+        for column, values in zip(joined.T, columns, strict=True):
+            column[: len(values)] = values
+        return joined
 
-        def phases(scale: float, centre: float, lasting: Array = lasting) -> Array:
-            return np.exp(-1j * centre * lasting)
+    def work(tried: tuple[float, float]) -> Any:
+        a, centre = spectrum.scaling(tried)
+        states: Any = None
+        state, begun = block, 0.0
+        for fresh, chosen in passes:
+            if fresh:
+                state, begun = block, 0.0
+            lasting = flat[chosen] - begun
+            found = _sums(engine, state, coefficients(lasting, 1 / a), tried)
+            xp: Any = namespace(found)
+            found *= xp.asarray(np.exp(-1j * centre * lasting).astype(found.dtype))[:, None, None]
+            if states is None:
+                states = xp.empty((len(flat), *found.shape[1:]), found.dtype)
+            states[xp.asarray(chosen)] = found
+            state, begun = found[-1], float(flat[chosen[-1]])
+        return states
 
-        found = _sums(H, state, coefficients, bounds, backend, phases)
-        if states is None:
-            states = namespace(found).empty((len(flat), *found.shape[1:]), found.dtype)
-        xp: Any = namespace(found)
-        states[xp.asarray(chosen)] = found
-        state, begun = found[-1], float(flat[chosen[-1]])
-    if states is None:
-        engine, block = engine_for(H, psi, backend)
-        shape = block.shape if np.ndim(psi) == 2 else block.shape[:1]
-        return engine.xp.empty((0, *shape), np.result_type(engine.dtype, np.complex64))
+    if passes:
+        states = within_bounds(engine, bounds, work)
+    else:
+        states = engine.xp.empty((0, *block.shape), np.result_type(engine.dtype, np.complex64))
+    states = states[:, :, 0] if np.ndim(psi) == 1 else states
     return states if when.ndim else states[0]
 
 
@@ -169,10 +172,14 @@ def apply(
     tolerance = positive_number(tolerance, "tolerance")
     count = None if num_moments is None else whole_number(num_moments, "num_moments", 1)
 
-    def coefficients(scale: float, centre: float) -> Array:
-        return series(f, scale, centre, tolerance, count)[:, None]
+    engine, block = engine_for(H, psi, backend)
 
-    return _sums(H, psi, coefficients, bounds, backend)[0]
+    def work(tried: tuple[float, float]) -> Any:
+        a, b = spectrum.scaling(tried)
+        return _sums(engine, block, series(f, 1 / a, b, tolerance, count)[:, None], tried)[0]
+
+    found = within_bounds(engine, bounds, work)
+    return found[:, 0] if np.ndim(psi) == 1 else found
 
 
 def greens_function(
@@ -258,11 +265,15 @@ def greens_function(
     if i is None:
         if len(flat) == 0:
             raise ValueError("energies are empty: give at least one")
-        pieces = [
-            _sums(H, start, functools.partial(coefficients, slice(p, p + PASS)), bounds, backend)
-            for p in range(0, len(flat), PASS)
-        ]
-        found: Any = pieces[0] if len(pieces) == 1 else engine.xp.concatenate(pieces)
+        block = engine.xp.asarray(start)
+
+        def whole(tried: tuple[float, float]) -> Any:
+            a, b = spectrum.scaling(tried)
+            parts = [slice(first, first + PASS) for first in range(0, len(flat), PASS)]
+            pieces = [_sums(engine, block, coefficients(part, 1 / a, b), tried) for part in parts]
+            return pieces[0] if len(pieces) == 1 else engine.xp.concatenate(pieces)
+
+        found = within_bounds(engine, bounds, whole)
         found = found.reshape(*energy.shape, *found.shape[1:])
         return found[..., 0] if np.ndim(j) == 0 else found
     rows = _places("i", i, n)
@@ -357,37 +368,15 @@ def _bessel(z: float, tolerance: float) -> Array:
     return np.asarray(values[: max(1, kept)] * np.array([1, -1j, -1, 1j])[m[: max(1, kept)] % 4])
 
 
-def _sums(
-    H: Any,
-    vectors: Any,
-    coefficients: Callable[[float, float], Array],
-    bounds: tuple[float, float] | None,
-    backend: Backend,
-    factors: Callable[[float, float], Array] | None = None,
-) -> Any:
-    """Return Σ_m c_mk T_m(H̃)|v⟩ for every k: shape (K, N, R), or (K, N) for one vector.
-
-    ``coefficients(scale, centre)`` gives c, shape (M, K), and ``factors(scale, centre)`` what to multiply each sum by.
-    """
-    engine, block = engine_for(H, vectors, backend)
-    single = getattr(vectors, "ndim", None) == 1 or (not hasattr(vectors, "ndim") and np.ndim(vectors) == 1)
-
-    def work(tried: tuple[float, float]) -> Any:
-        a, b = spectrum.scaling(tried)
-        c = coefficients(1 / a, b)
-        doubled = 2 if block.dtype.kind == "c" and engine.dtype.kind != "c" else 1
-        width = columns_at_once(engine, doubled * (2 + TOGETHER + 6 * c.shape[1]) / 2)
-        pieces = []
-        for first in range(0, block.shape[1], width):
-            terms = Terms(engine, block[:, first : first + width], tried)
-            pieces.append(summed(terms, c))
-        total = pieces[0] if len(pieces) == 1 else engine.xp.concatenate(pieces, axis=2)
-        if factors is not None:
-            total *= engine.xp.asarray(factors(1 / a, b).astype(total.dtype))[:, None, None]
-        return total
-
-    found = within_bounds(engine, bounds, work)
-    return found[:, :, 0] if single else found
+def _sums(engine: Engine, vectors: Any, coefficients: Array, bounds: tuple[float, float]) -> Any:
+    """Return Σ_m c_mk T_m(H̃)|v⟩ for every k, shape (K, N, R), of vectors (N, R); c has the shape (M, K)."""
+    doubled = 2 if is_doubled(engine, vectors) else 1
+    width = columns_at_once(engine, doubled * (2 + TOGETHER + 6 * coefficients.shape[1]) / 2)
+    pieces = [
+        summed(Terms(engine, vectors[:, first : first + width], bounds), coefficients)
+        for first in range(0, vectors.shape[1], width)
+    ]
+    return pieces[0] if len(pieces) == 1 else engine.xp.concatenate(pieces, axis=2)
 
 
 def summed(terms: Terms, coefficients: Array) -> Any:

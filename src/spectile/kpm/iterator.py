@@ -16,7 +16,7 @@ from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, MAX_WIDENINGS, NO_BOUNDS
 from spectile.kpm.operators.adopt import vector_dtype
 from spectile.kpm.operators.protocol import namespace
 from spectile.kpm.reference import random_phases
-from spectile.kpm.types import OUT_OF_RANGE, Array, Engine, ReadableRecursion
+from spectile.kpm.types import OUT_OF_RANGE, Array, Engine, ReadableRecursion, Recursion
 
 #: Vectors T_m(H̃)|v⟩ that a product of matrices adds to sums at a time.
 TOGETHER = 8
@@ -145,11 +145,10 @@ def chebyshev(
     """
     num_moments = whole_number(num_moments, "num_moments", 1)
     engine, block = engine_for(H, vectors, backend)
-    single = getattr(vectors, "ndim", np.ndim(vectors)) == 1
     other = None if bra is None else given_vectors("bra", bra, engine.xp, tuple(block.shape))
     engine.check_hermitian()
     bounds = spectrum.given_or_found(engine, bounds)
-    return Chebyshev(Terms(engine, block, bounds), num_moments, bounds, other, single)
+    return Chebyshev(Terms(engine, block, bounds), num_moments, bounds, other, np.ndim(vectors) == 1)
 
 
 def spectral_bounds(H: Any, *, backend: Backend = "auto") -> tuple[float, float]:
@@ -204,12 +203,9 @@ class Terms:
 
     def __init__(self, engine: Engine, vectors: Any, bounds: tuple[float, float]) -> None:
         self.engine, self.bounds, self.scaling = engine, bounds, spectrum.scaling(bounds)
-        self.doubled = vectors.dtype.kind == "c" and engine.dtype.kind != "c"
+        self.doubled = is_doubled(engine, vectors)
         self.dtype = np.result_type(engine.dtype, np.complex64) if self.doubled else engine.dtype
-        # The recurrence takes over what it is given.
-        block = operand("vectors", vectors, self.dtype, copy=True)
-        started = engine.start(block.view(engine.dtype) if self.doubled else block, *self.scaling)
-        self.recursion = cast(ReadableRecursion, started)
+        self.recursion = cast(ReadableRecursion, begun(engine, vectors, bounds))
         self._norms: Array | None = None
         self._waiting: list[Any] = []
 
@@ -260,6 +256,19 @@ class Terms:
             raise OutsideBoundsError(
                 f"the spectrum leaves the bounds {self.bounds}: give wider ones as bounds=, or None to have them found"
             )
+
+
+def is_doubled(engine: Engine, vectors: Any) -> bool:
+    """Return whether vectors are taken as twice as many real ones: complex vectors of a real engine."""
+    return bool(vectors.dtype.kind == "c" and engine.dtype.kind != "c")
+
+
+def begun(engine: Engine, vectors: Any, bounds: tuple[float, float]) -> Recursion:
+    """Return the recurrence of given vectors, shape (N, R), which are copied: it takes over what it is given."""
+    doubled = is_doubled(engine, vectors)
+    dtype = np.result_type(engine.dtype, np.complex64) if doubled else engine.dtype
+    block = operand("vectors", vectors, dtype, copy=True)
+    return engine.start(block.view(engine.dtype) if doubled else block, *spectrum.scaling(bounds))
 
 
 def engine_for(H: Any, vectors: Any, backend: Backend) -> tuple[Engine, Any]:

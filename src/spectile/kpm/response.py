@@ -175,22 +175,16 @@ def correlator(
 
     start = random_source(engine, seed) if given is None else lambda first, stop: given[:, first:stop]
 
-    def work(tried: tuple[float, float]) -> Array:
+    def work(tried: tuple[float, float]) -> tuple[Array, tuple[float, float]]:
         parts: list[Array] = []
         width = min(columns_at_once(engine, 4), 8)
         for first in range(0, num_vectors, width):
             block = start(first, min(num_vectors, first + width))
             parts.append(_moments(engine, block, one, two, num_moments, tried, memory_limit))
-        return np.concatenate(parts)
+        return np.concatenate(parts), tried
 
-    used: list[tuple[float, float]] = []
-
-    def noted(tried: tuple[float, float]) -> Array:
-        used.append(tried)
-        return work(tried)
-
-    by_vector = within_bounds(engine, bounds, noted)
-    return Correlator(by_vector, used[-1], kernel)
+    by_vector, used = within_bounds(engine, bounds, work)
+    return Correlator(by_vector, used, kernel)
 
 
 def _moments(
