@@ -201,12 +201,5 @@ def eigvals_banded(
     w : array, shape (..., m)
     """
     return eig_banded(
-        a_band,
-        lower,
-        True,
-        overwrite_a_band,
-        select,
-        select_range,
-        check_finite=check_finite,
-        backend=backend,
+        a_band, lower, True, overwrite_a_band, select, select_range, check_finite=check_finite, backend=backend
     )

@@ -160,8 +160,8 @@ def refined(xp: Any, a: Any, x: Any, lower: bool, b: Any = None, most: int = MOS
         if pencil is None:
             return None
         x, s, g = pencil
-        w, r = s.diagonal().real.copy(), _without_diagonal(-g)
-        residual, defect = _norm(xp, _without_diagonal(s) + r * w), _norm(xp, r)
+        w, r, terms = _terms(s, g)
+        residual, defect = _norm(xp, terms), _norm(xp, r)
         if not (math.isfinite(residual) and defect < 0.5):
             return None
         size = _norm(xp, w)
@@ -172,15 +172,17 @@ def refined(xp: Any, a: Any, x: Any, lower: bool, b: Any = None, most: int = MOS
         if done == most or error > before / 2:
             return None
         before, noise = error, epsilon * size / math.sqrt(n)
-        clusters = _clusters(xp, _coupling(xp, s, r, w, noise), w)
+        coupling = _coupling(xp, s, r, w, noise)
+        clusters = _clusters(xp, coupling, w)
         if clusters is None:
             return None
         if clusters:
             _solve_clusters(xp, clusters, x, s, g)
-            w, r = s.diagonal().real.copy(), _without_diagonal(-g)
+            w, r, terms = _terms(s, g)
+            coupling = _coupling(xp, s, r, w, noise)
         gap = w - w[:, None]
-        coupled = (_coupling(xp, s, r, w, noise) > 0) & (gap != 0)
-        e = xp.where(coupled, (_without_diagonal(s) + r * w) / xp.where(coupled, gap, 1), r / 2)
+        coupled = (coupling > 0) & (gap != 0)
+        e = xp.where(coupled, terms / xp.where(coupled, gap, 1), r / 2)
         x = x + x @ e
     return None
 
@@ -216,6 +218,12 @@ def _pencil(a: Any, x: Any, b: Any) -> tuple[Any, Any, Any] | None:
     scale = 1 / lengths**0.5
     both = scale * scale[:, None]
     return x * scale, s * both, g * both
+
+
+def _terms(s: Any, g: Any) -> tuple[Any, Any, Any]:
+    """Return w, R and S_ij + w_j R_ij off the diagonal."""
+    w, r = s.diagonal().real.copy(), _without_diagonal(-g)
+    return w, r, _without_diagonal(s) + r * w
 
 
 def _coupling(xp: Any, s: Any, r: Any, w: Any, noise: float) -> Any:

@@ -365,8 +365,7 @@ class TileMatrix:
         ValueError
             If the matrix is not square.
         """
-        values = self.diagonal()
-        value = values.sum()
+        value = self.diagonal().sum()
         return complex(value) if self.dtype.kind == "c" and not self.hermitian else float(value.real)
 
     def diagonal(self) -> np.ndarray:
@@ -413,9 +412,7 @@ class TileMatrix:
         y = gather(xp, other.data, other.layout, wanted, its).astype(wide, copy=False)
         terms = x.conj() * y
         if self.hermitian:
-            weight = (1.0 + wanted.mirrored)[layouts.owners(np, wanted.starts)] if xp is np else None
-            if weight is None:
-                weight = xp.asarray(1.0 + wanted.mirrored)[layouts.owners(xp, wanted.starts)]
+            weight = xp.asarray(1.0 + wanted.mirrored)[layouts.owners(xp, wanted.starts)]
             return float((terms.real * weight).sum())
         value = terms.sum()
         return complex(value) if wide is np.complex128 else float(value)

@@ -118,20 +118,21 @@ def _keys(rows: Rows, columns: int, xp: Any) -> Any:
 
 def outside(rows: Rows, mask: Rows, columns: int, xp: Any = np) -> Rows:
     """Return the entries of rows that a mask has not."""
-    if not len(mask[1]):
-        return rows
-    mine, theirs = _keys(rows, columns, xp), _keys(mask, columns, xp)
-    place = xp.minimum(xp.searchsorted(theirs, mine), len(theirs) - 1)
-    return keep(rows, theirs[place] != mine, xp)
+    return keep(rows, ~_in_mask(rows, mask, columns, xp), xp) if len(mask[1]) else rows
 
 
 def inside(rows: Rows, mask: Rows, columns: int, xp: Any = np) -> Rows:
     """Return the entries of rows that a mask has."""
+    return keep(rows, _in_mask(rows, mask, columns, xp), xp)
+
+
+def _in_mask(rows: Rows, mask: Rows, columns: int, xp: Any) -> Any:
+    """Return which entries of rows a mask has, sorted within its rows."""
     mine, theirs = _keys(rows, columns, xp), _keys(mask, columns, xp)
     if not len(theirs):
-        return keep(rows, xp.zeros(len(mine), bool), xp)
+        return xp.zeros(len(mine), bool)
     place = xp.minimum(xp.searchsorted(theirs, mine), len(theirs) - 1)
-    return keep(rows, theirs[place] == mine, xp)
+    return theirs[place] == mine
 
 
 def add(left: Rows, right: Rows, columns: int, xp: Any = np) -> Rows:

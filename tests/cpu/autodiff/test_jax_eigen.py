@@ -13,16 +13,11 @@ from jax.test_util import check_grads  # noqa: E402
 
 import spectile.jax as ours  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::spectile.autodiff.spectra.GaugeWarning")
+pytestmark = [
+    pytest.mark.usefixtures("double_precision"),
+    pytest.mark.filterwarnings("ignore::spectile.autodiff.spectra.GaugeWarning"),
+]
 KINDS = pytest.mark.parametrize("complex_valued", [False, True])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def double_precision():
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def matrix(name, complex_valued=False, seed=0):

@@ -13,16 +13,10 @@ from jax.test_util import check_grads  # noqa: E402
 
 import spectile.jax as ours  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 SHIFTS = {"exp": 0.0, "log": 0.7, "sqrt": 0.7, "sign": 0.7, "abs": -1.3, "callable": 0.0}
 KINDS = pytest.mark.parametrize("complex_valued", [False, True])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def double_precision():
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def matrix(spectrum, shift=0.0, complex_valued=False):

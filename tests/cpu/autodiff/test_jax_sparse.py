@@ -12,13 +12,7 @@ from jax.test_util import check_grads  # noqa: E402
 
 import spectile.jax as ours  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def double():
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 def bcsr(m, n, seed, dtype="float64"):

@@ -16,6 +16,7 @@ from spectile.core.compile import PORTABLE, Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.common import number_defines
+from spectile.kpm.operators.protocol import namespace
 
 #: Threads of a block of the fused kernel, and so most vectors.
 THREADS = 256
@@ -54,7 +55,7 @@ def etas_fused(product: Product, update: Update, v: Any, w: Any, steps: int, a: 
     array, shape (2 * steps, R), float64
         As :func:`spectile_study.cases.kpm.rivals.etas_naive` returns them.
     """
-    xp = np if isinstance(v, np.ndarray) else __import__("cupy")
+    xp: Any = namespace(v)
     etas = xp.zeros((2 * steps, v.shape[1]))
     for m in range(steps):
         if m:
