@@ -105,6 +105,20 @@ def keep(rows: Rows, kept: Any, xp: Any = np) -> Rows:
     return before[indptr], indices[kept], data[kept]
 
 
+def part(rows: Rows, first: int, stop: int) -> Rows:
+    """Return some rows of a matrix."""
+    begin, end = int(rows[0][first]), int(rows[0][stop])
+    return rows[0][first : stop + 1] - begin, rows[1][begin:end], rows[2][begin:end]
+
+
+def joined(parts: list[Rows], xp: Any = np) -> Rows:
+    """Return rows that follow each other as one."""
+    starts = np.cumsum([0, *(len(indices) for _, indices, _ in parts)])
+    pointers = [one[0][1:].astype(np.int64) + int(start) for one, start in zip(parts, starts, strict=False)]
+    indptr = xp.concatenate([xp.zeros(1, np.int64), *pointers])
+    return indptr, xp.concatenate([one[1] for one in parts]), xp.concatenate([one[2] for one in parts])
+
+
 def owners(indptr: Any, entries: int, xp: Any = np) -> Any:
     """Return the row of each entry, int64."""
     if xp is np:

@@ -127,22 +127,13 @@ def _drawn(factors: tuple[Any, ...], dtype: np.dtype[Any], numbers: np.random.Ge
     options: dict[str, Any] = {"backend": place.device}
     limit = 1.0
 
-    def chain(multiply: Callable[[Any, Any], Any]) -> Callable[[], Any]:
-        def run() -> Any:
-            c = multiply(factors[0], factors[1])
-            for factor in factors[2:]:
-                c = multiply(c, factor)
-            return place.wait(c)
-
-        return run
-
-    ours = chain(lambda a, b: spgemm(a, b, **options))
+    ours = _chained(lambda a, b: spgemm(a, b, **options), factors, place)
     return Drawn(
         call="spgemm(spgemm(R, A), P)" if len(factors) > 2 else "spgemm(A, B)",
         function=spgemm,
         arguments=(factors[:2], options),
         ours=method("spectile", ours, functools.partial(check, ours=True), limit),
-        rivals=_rivals(factors, dtype, chain, check, limit, place),
+        rivals=_rivals(factors, dtype, check, limit, place),
         asked=limit,
         check="exact" if len(each) <= WHOLE else "probes",
         result_bytes=total * (4 + dtype.itemsize),
@@ -150,6 +141,18 @@ def _drawn(factors: tuple[Any, ...], dtype: np.dtype[Any], numbers: np.random.Ge
             "rows": factors[0].shape[0], "factors": sum(x.nnz for x in factors[:2]), "products": total, **seen,
         },
     )  # fmt: skip
+
+
+def _chained(multiply: Callable[[Any, Any], Any], factors: tuple[Any, ...], place: Place) -> Callable[[], Any]:
+    """Return a call that multiplies factors from the left, and waits for the result."""
+
+    def run() -> Any:
+        c = multiply(factors[0], factors[1])
+        for factor in factors[2:]:
+            c = multiply(c, factor)
+        return place.wait(c)
+
+    return run
 
 
 def _checked(
@@ -254,7 +257,6 @@ def _host_rows(matrix: Any, rows: np.ndarray, place: Place) -> Any:
 def _rivals(
     factors: tuple[Any, ...],
     dtype: np.dtype[Any],
-    chain: Callable[[Callable[[Any, Any], Any]], Callable[[], Any]],
     check: Callable[[Any], Mapping[str, float]],
     limit: float,
     place: Place,
@@ -272,13 +274,7 @@ def _rivals(
         return call if boolean else run
 
     def of_numeric(multiply: Callable[[Any, Any], Any]) -> Callable[[], Any]:
-        def run() -> Any:
-            c = multiply(numeric[0], numeric[1])
-            for factor in numeric[2:]:
-                c = multiply(c, factor)
-            return place.wait(c)
-
-        return ones(run)
+        return ones(_chained(multiply, numeric, place))
 
     if place.device == "cuda":
         return [
@@ -291,7 +287,7 @@ def _rivals(
         c.sort_indices()
         return c
 
-    found: list[Method | Skipped] = [method("scipy", chain(scipys), check, limit)]
+    found: list[Method | Skipped] = [method("scipy", _chained(scipys, factors, place), check, limit)]
     if version("sparse-dot-mkl"):
         mkl = importlib.import_module("sparse_dot_mkl").dot_product_mkl
         found.append(method("mkl", of_numeric(lambda a, b: mkl(a, b, reorder_output=True)), check, limit))

@@ -10,9 +10,10 @@ import numpy as np
 from spectile.tsparse import errors
 from spectile.tsparse.cpu import memory, phases, threads
 from spectile.tsparse.cpu.operands import one_operand
-from spectile.tsparse.cpu.wanted import arrays, block, blocks, joined, rows_of
+from spectile.tsparse.cpu.wanted import arrays, block, blocks, rows_of
 from spectile.tsparse.cpu.work import chunks, survey
 from spectile.tsparse.matrices import check_pair, host_csr
+from spectile.tsparse.selection import joined
 from spectile.tsparse.types import COMPLEX, PRECISIONS, Operand
 
 

@@ -17,7 +17,7 @@ from spectile.tsparse.cpu.symbolic import counted, sizes
 from spectile.tsparse.cpu.work import Work, chunks, survey
 from spectile.tsparse.matrices import holds, host_csr, index_type, require_exact
 from spectile.tsparse.rounding import rounded, unscale
-from spectile.tsparse.selection import Rows, Wanted, keep
+from spectile.tsparse.selection import Rows, Wanted, joined, keep, part
 from spectile.tsparse.semirings import Semiring
 from spectile.tsparse.types import Operand, Precision
 
@@ -53,7 +53,7 @@ def spgemm(
     for first, stop, (indptr, indices, data) in _rows(left, right, mask, wanted, room):
         if exponents is not None:
             data = unscale(data, indptr, indices, (exponents[0][first:stop], exponents[1]))
-        beside, within = (None if x is None else _part(x, first, stop) for x in (added, mask))
+        beside, within = (None if x is None else part(arrays(x), first, stop) for x in (added, mask))
         parts.append(wanted.of((indptr, indices, data), beside, within, right.shape[1]))
     indptr, indices, data = parts[0] if len(parts) == 1 else joined(parts)
     indices = indices.astype(index_type(shape[1]), copy=False)
@@ -144,8 +144,8 @@ def _rows(
         return
     work = survey(A.indptr, A.indices, B.indptr)
     for first, stop in blocks(work, A.shape[0], wanted.in_blocks, B.data.dtype.itemsize, room):
-        part = A if stop - first == A.shape[0] else rows_of(A, first, stop)
-        yield first, stop, block(part, B, kind, room)
+        some = A if stop - first == A.shape[0] else rows_of(A, first, stop)
+        yield first, stop, block(some, B, kind, room)
 
 
 def blocks(work: Work, rows: int, in_blocks: bool, itemsize: int, room: float | None) -> list[tuple[int, int]]:
@@ -174,23 +174,10 @@ def block(A: Operand, B: Operand, kind: int, room: float | None) -> Rows:
 
 def rows_of(A: Operand, first: int, stop: int) -> Operand:
     """Return some rows of a factor."""
-    indptr, indices, data = _part(A, first, stop)
+    indptr, indices, data = part(arrays(A), first, stop)
     return replace(A, shape=(stop - first, A.shape[1]), indptr=indptr, indices=indices, data=data)
 
 
 def arrays(A: Operand) -> Arrays:
     """Return row pointer, columns and values."""
     return A.indptr, A.indices, A.data
-
-
-def _part(A: Operand, first: int, stop: int) -> Rows:
-    begin, end = A.indptr[first], A.indptr[stop]
-    return A.indptr[first : stop + 1] - begin, A.indices[begin:end], A.data[begin:end]
-
-
-def joined(parts: list[Rows]) -> Rows:
-    """Return rows that follow each other as one."""
-    lengths = [len(indices) for _, indices, _ in parts]
-    starts = np.cumsum([0, *lengths])
-    indptr = np.concatenate([[0], *(part[0][1:] + start for part, start in zip(parts, starts, strict=False))])
-    return indptr, np.concatenate([part[1] for part in parts]), np.concatenate([part[2] for part in parts])

@@ -18,7 +18,7 @@ from spectile.tsparse.cuda.given import Given, arranged, copied_bytes, given
 from spectile.tsparse.cuda.rows.count import count_rows
 from spectile.tsparse.cuda.run import chunk_of, finish, largest_sum, of_device, of_integers, sizes
 from spectile.tsparse.matrices import LARGEST_INTEGER, device_csr, host_csr, is_array, require_exact, to_host
-from spectile.tsparse.selection import Rows, Wanted, keep, owners
+from spectile.tsparse.selection import Rows, Wanted, joined, keep, owners, part
 from spectile.tsparse.types import Factor, Precision
 
 _BLOCK_ENTRIES = 2**24  # of rows that are made before their entries are selected
@@ -58,10 +58,10 @@ def spgemm(
 
         checked(left, right, counters)
         made = []
-        for first, stop, part in _blocks(left, right, mask, wanted, precision, memory_limit):
-            beside = [None if one is None else _part(one, first, stop) for one in (added, mask)]
-            made.append(wanted.of(part, beside[0], beside[1], columns, cupy))
-        return made[0] if len(made) == 1 else _joined(made)
+        for first, stop, block in _blocks(left, right, mask, wanted, precision, memory_limit):
+            beside = [None if one is None else part(one, first, stop) for one in (added, mask)]
+            made.append(wanted.of(block, beside[0], beside[1], columns, cupy))
+        return made[0] if len(made) == 1 else joined(made, cupy)
 
     indptr, indices, data = with_checked_factors(*factors, precision, product, check_finite=check_finite)
     data = data != 0 if wanted.semiring.value == "bool" else data
@@ -134,8 +134,8 @@ def _blocks(
     if memory_limit is not None:
         most = max(1, min(most, memory_limit // _SELECTED))
     for a, b in _pieces(parts.row_pointer(counts), chunk, most):
-        part = finish(A, B, count_rows(A, B, a, b, precision.value, None, scratch), precision)
-        yield a, b, _of_mask(A, B, turned, part, a, precision, code) if code else part
+        made = finish(A, B, count_rows(A, B, a, b, precision.value, None, scratch), precision)
+        yield a, b, _of_mask(A, B, turned, made, a, precision, code) if code else made
 
 
 def _pieces(starts: np.ndarray, chunk: int, most: int) -> Iterator[tuple[int, int]]:
@@ -175,18 +175,3 @@ def _of_mask(A: Factor, B: Factor, turned: Any, mask: Rows, first: int, precisio
         kernel(unit, "masked")(choose.check(0, len(indices)), *sizes, indptr, indices, *factors, data, found)
         data = unscale(data, indptr, indices, A, B, first)
     return keep((indptr, indices, data), found != 0, cupy)
-
-
-def _part(rows: Rows, first: int, stop: int) -> Rows:
-    begin, end = int(rows[0][first]), int(rows[0][stop])
-    return rows[0][first : stop + 1] - begin, rows[1][begin:end], rows[2][begin:end]
-
-
-def _joined(made: list[Rows]) -> Rows:
-    """Return rows that follow each other as one."""
-    import cupy
-
-    starts = np.cumsum([0, *(len(indices) for _, indices, _ in made)])
-    pointers = [part[0][1:].astype(np.int64) + int(start) for part, start in zip(made, starts, strict=False)]
-    indptr = cupy.concatenate([cupy.zeros(1, np.int64), *pointers])
-    return indptr, cupy.concatenate([part[1] for part in made]), cupy.concatenate([part[2] for part in made])
