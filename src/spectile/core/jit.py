@@ -1,5 +1,8 @@
 """Numba's compiler for the functions of the CPU: compiled code is kept on disk where that is possible.
 
+Arithmetic is as strict as a function asks (``fastmath``), whatever was compiled before.  Numba itself keeps what it
+compiles on the way, as the product of complex numbers, by types alone, and helpers take flags from their first caller.
+
 Numba finds the folder and says what belongs to one compiled function; the files are written here, one for each function
 and signature.  A file that was cut off or altered is noticed and compiled anew, what cannot be written costs time and
 never a call, and no code is loaded from a folder of another user or one to which everybody may write.
@@ -18,6 +21,7 @@ from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.compiler import Compiler
 from numba.core.serialize import dumps
 
 from spectile.core.atomic_file import atomic_write
@@ -25,13 +29,15 @@ from spectile.core.atomic_file import atomic_write
 _LOGGER = logging.getLogger("spectile.compile")
 
 
-def njit(**options: Any) -> Callable[[Any], Any]:
+def njit(*, fastmath: set[str] | None = None, **options: Any) -> Callable[[Any], Any]:
     """Return the decorator ``numba.njit(...)`` with a cache on disk, or without where no folder for it can be written.
 
     Parameters
     ----------
+    fastmath : set of str, optional
+        LLVM's flags of arithmetic; without any, every operation is rounded as it is written.
     **options
-        Options of ``numba.njit`` but ``cache``.
+        Other options of ``numba.njit``, but ``cache``.
 
     Warns
     -----
@@ -40,9 +46,9 @@ def njit(**options: Any) -> Callable[[Any], Any]:
     """
 
     def decorate(function: Any) -> Any:
-        dispatcher = numba.njit(**options)(function)
+        dispatcher = numba.njit(pipeline_class=_Compiler, fastmath=fastmath or False, **options)(function)
         try:
-            dispatcher._cache = _Cache(function)
+            dispatcher._cache = _Cache(function, sorted(fastmath or ()))
         except RuntimeError as error:
             if not str(error).startswith("cannot cache function"):
                 raise
@@ -52,14 +58,30 @@ def njit(**options: Any) -> Callable[[Any], Any]:
     return decorate
 
 
-class _Cache(FunctionCache):
-    """Numba's cache of a function, in files of ours."""
+#: What Numba has compiled for functions of ours, by how these treat arithmetic and bounds.
+_COMPILED_FOR: dict[object, dict[Any, Any]] = {}
 
-    def __init__(self, function: Any) -> None:
+
+class _Compiler(Compiler):
+    """Numba's compiler, that gives a function nothing which was compiled for one of another arithmetic."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        flags = self.state.flags
+        kind = frozenset(flags.fastmath.flags), bool(flags.boundscheck)
+        # The context is this function's own copy, and hands the dictionary on to what is compiled for it.
+        self.state.targetctx.cached_internal_func = _COMPILED_FOR.setdefault(kind, {})
+
+
+class _Cache(FunctionCache):
+    """Numba's cache of a function, in files of ours, for one kind of arithmetic."""
+
+    def __init__(self, function: Any, fastmath: list[str]) -> None:
         super().__init__(function)
-        stamp = numba.__version__, self._impl.locator.get_source_stamp()
-        source = Path(function.__code__.co_filename)
-        self._cache_file = _Files(Path(self._cache_path), self._impl.filename_base, stamp, source)  # type: ignore[assignment]
+        source, compiler = Path(function.__code__.co_filename), Path(__file__).stat()
+        stamp = numba.__version__, self._impl.locator.get_source_stamp(), (compiler.st_mtime, compiler.st_size)
+        base = ".".join((self._impl.filename_base, *fastmath))
+        self._cache_file = _Files(Path(self._cache_path), base, stamp, source)  # type: ignore[assignment]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function of a signature, or None where it is to be compiled."""

@@ -1,6 +1,7 @@
 """Functions of the CPU where compiled code can be kept, where it cannot, and where what was kept is damaged."""
 
 import errno
+import functools
 import importlib.util
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numba
+import numpy as np
 import pytest
 
 from spectile.core import jit
@@ -81,6 +83,42 @@ def test_every_function_that_is_kept_is_compiled_through_core():
     for path in SOURCES.rglob("*.py"):
         if path != SOURCES / "spectile/core/jit.py":
             assert not re.search(r"cache=True|\"cache\"", path.read_text()), f"{path} is to use spectile.core.jit.njit"
+
+
+def test_fast_arithmetic_stays_in_the_functions_that_ask_for_it():
+    """Loops that Numba compiles for one of them, and helpers that it calls first, are not given to the others."""
+    x = np.random.default_rng(1).standard_normal(1003)
+    options = {"fastmath": {"reassoc", "contract", "nsz"}}
+
+    def total(x):
+        return x.sum()
+
+    @jit.njit()
+    def helper(x):
+        result = 0.0
+        for i in range(len(x)):
+            result += x[i]
+        return result
+
+    @jit.njit(**options)
+    def by_helper(x):
+        return helper(x)
+
+    in_order = functools.reduce(float.__add__, x.tolist(), 0.0)
+    for fast in (jit.njit(**options)(total), by_helper):
+        assert fast(x) == pytest.approx(in_order, abs=1e-11)
+    assert jit.njit()(total)(x) == in_order and helper(x) == in_order
+
+
+def test_each_operation_of_a_complex_product_is_rounded():
+    def product(x, y):
+        return x * y
+
+    fast, plain = jit.njit(fastmath={"contract"})(product), jit.njit()(product)
+    for a, b, c, d in np.random.default_rng(2).standard_normal((200, 4)).tolist():
+        re, im = (float.__sub__(a * c, b * d), float.__add__(a * d, b * c))
+        assert fast(complex(a, b), complex(c, d)) == pytest.approx(complex(re, im), rel=1e-14)
+        assert plain(complex(a, b), complex(c, d)) == complex(re, im)
 
 
 FUNCTION = """
