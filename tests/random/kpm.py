@@ -10,7 +10,7 @@ import numpy as np
 
 from spectile import kpm
 from spectile.kpm import reference
-from spectile.kpm.density import seed_of
+from spectile.kpm.reference import seed_of
 from tests.random.calls import Fault, Refused, Unchanged, bits, call, holds, must, same_bits
 from tests.random.draw import Draw
 from tests.random.memory import Laid, Place, exponents, lay

@@ -12,8 +12,10 @@ import numpy.typing as npt
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend
 from spectile.core.options import flag, path
+from spectile.core.progress import Progress
+from spectile.kpm.checkpoint import PRODUCTS
 from spectile.kpm.curves import SpectralCurves, moments_for
-from spectile.kpm.density import SpectralDensity, seed_of
+from spectile.kpm.density import SpectralDensity
 from spectile.kpm.expectation import SpectralExpectation, moments_with, source_of
 from spectile.kpm.iterator import engine_for, random_source
 from spectile.kpm.moments import (
@@ -24,6 +26,7 @@ from spectile.kpm.moments import (
     positive_number,
     whole_number,
 )
+from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine, Kernel
 
 
@@ -42,6 +45,7 @@ def kpm_dos(
     vectors: Any = None,
     mean: bool = True,
     energy_resolution: float | None = None,
+    progress: bool = True,
 ) -> Any:
     """Compute the density of states of a large sparse Hermitian matrix.
 
@@ -81,6 +85,9 @@ def kpm_dos(
         Whether the mean over the vectors, or each of them.
     energy_resolution : float or None
         An energy: then M is what resolves it, π/M of the expansion's width, instead of `num_moments`.
+    progress : bool
+        Whether progress is shown after ten seconds: a bar on standard error where that is a terminal and tqdm is
+        installed, elsewhere a line every ten seconds of the logger ``spectile.progress``, at INFO.
 
     Returns
     -------
@@ -125,16 +132,17 @@ def kpm_dos(
             source, held = source_of(engine, vectors)
         count = _count(num_moments, energy_resolution)
         return SpectralExpectation(
-            engine, operator, source, held or num_vectors, count, kernel, bounds, mean=mean, grows=held is None
-        )
+            engine, operator, source, held or num_vectors, count, kernel, bounds, mean=mean, grows=held is None,
+            what="kpm_dos", progress=progress,
+        )  # fmt: skip
     if checkpoint is None:
         return SpectralDensity(
             H, num_moments, num_vectors, kernel, rng, bounds=bounds, backend=backend,
-            energy_resolution=energy_resolution,
+            energy_resolution=energy_resolution, progress=progress,
         )  # fmt: skip
     return SpectralDensity.with_checkpoints(
         path("checkpoint", checkpoint), H, num_moments, num_vectors, kernel, rng, bounds, backend, checkpoint_s,
-        energy_resolution,
+        energy_resolution, progress,
     )  # fmt: skip
 
 
@@ -194,16 +202,20 @@ def _moments(
     num_moments: int,
     energy_resolution: float | None,
     bounds: tuple[float, float] | None,
+    what: str,
+    progress: bool,
 ) -> tuple[Array, tuple[float, float]]:
     """Return the moments of given vectors, shape (M, K), and the bounds."""
     num_moments = whole_number(num_moments, "num_moments", 2)
     if operator is not None:
         count = _count(num_moments, energy_resolution)
         return moments_with(
-            engine, operator, lambda first, stop: engine.xp.asarray(vectors(first, stop)), total, count, bounds
-        )
+            engine, operator, lambda first, stop: engine.xp.asarray(vectors(first, stop)), total, count, bounds, what,
+            progress,
+        )  # fmt: skip
     length = num_moments if energy_resolution is None else _count(num_moments, energy_resolution)
-    return moments_of(engine, vectors, total, length, bounds)
+    with Progress(what, shown=flag("progress", progress), unit=PRODUCTS) as counted:
+        return moments_of(engine, vectors, total, length, bounds, counted)
 
 
 def ldos(
@@ -216,12 +228,13 @@ def ldos(
     backend: Backend = "auto",
     operator: Any = None,
     energy_resolution: float | None = None,
+    progress: bool = True,
 ) -> SpectralCurves:
     """Compute local densities of states ρ_i(E) = Σ_n |⟨i|n⟩|² δ(E − E_n): exact moments, no random vectors.
 
     Parameters
     ----------
-    H, num_moments, kernel, bounds, backend, energy_resolution
+    H, num_moments, kernel, bounds, backend, energy_resolution, progress
         As in :func:`kpm_dos`.
     operator : as in :func:`kpm_dos`
         A of ⟨i|A δ(E − H)|i⟩.
@@ -255,7 +268,9 @@ def ldos(
         block[chosen[first:stop], np.arange(stop - first)] = 1
         return block
 
-    moments, bounds = _moments(engine, operator, vectors, chosen.size, num_moments, energy_resolution, bounds)
+    moments, bounds = _moments(
+        engine, operator, vectors, chosen.size, num_moments, energy_resolution, bounds, "ldos", progress
+    )
     return SpectralCurves(moments, bounds, kernel)
 
 
@@ -272,12 +287,13 @@ def spectral_function(
     backend: Backend = "auto",
     operator: Any = None,
     energy_resolution: float | None = None,
+    progress: bool = True,
 ) -> SpectralCurves:
     """Compute the momentum-resolved spectral function A(k, E) = Σ_o ⟨k,o|δ(E − H)|k,o⟩ (paper, Figure 2).
 
     Parameters
     ----------
-    H, num_moments, kernel, bounds, backend, energy_resolution
+    H, num_moments, kernel, bounds, backend, energy_resolution, progress
         As in :func:`kpm_dos`; H is treated as complex.
     operator : as in :func:`kpm_dos`
         A of ⟨k,o|A δ(E − H)|k,o⟩, for example a spin.
@@ -331,7 +347,10 @@ def spectral_function(
             block[rows, column] = weight[rows] * np.exp(1j * (r[rows] @ k[number // kinds.size])) / norms[kind]
         return block
 
-    moments, bounds = _moments(engine, operator, vectors, len(k) * kinds.size, num_moments, energy_resolution, bounds)
+    total = len(k) * kinds.size
+    moments, bounds = _moments(
+        engine, operator, vectors, total, num_moments, energy_resolution, bounds, "spectral_function", progress
+    )
     return SpectralCurves(moments.reshape(-1, len(k), kinds.size).sum(axis=2), bounds, kernel)
 
 

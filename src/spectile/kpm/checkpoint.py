@@ -1,30 +1,42 @@
-"""Files of a density's state, each array checked before it is used, and signals that wait until a state is whole."""
+"""Long calls: files of their state, each array checked before it is used, signals that wait until it is whole."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import reprlib
 import signal
 import threading
+import time
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from numbers import Real
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from spectile.core.atomic_file import atomic_write, require_writable
+from spectile.core.options import flag, path
 from spectile.core.pointers import operand
-from spectile.kpm.operators.protocol import on_host
+from spectile.core.progress import Progress
+from spectile.kpm.operators.protocol import namespace, on_host
+from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine, Recursion
 
 
 class SavedState:
-    """The arrays of a file written by :meth:`SpectralDensity.save`.
+    """The arrays of a file that :func:`write_arrays` wrote.
 
     Parameters
     ----------
     path : path-like
         The file, which is read at once and closed.
+    kind : str
+        What it is to hold, for messages.
 
     Raises
     ------
@@ -32,7 +44,7 @@ class SavedState:
         Here and in all methods, in one sentence that names the file, if it is no such file, not whole or damaged.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], kind: str = "density") -> None:
         self.path = path
         try:
             with np.load(path) as archive:
@@ -41,9 +53,9 @@ class SavedState:
             raise
         except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, SyntaxError, NotImplementedError,
                 MemoryError, zipfile.BadZipFile, zlib.error) as error:  # fmt: skip
-            raise ValueError(f"{path} holds no saved density, or not all of it: remove it, and begin again") from error
+            raise ValueError(f"{path} holds no saved {kind}, or not all of it: remove it, and begin again") from error
         if "fingerprint" not in self._arrays:
-            raise ValueError(f"{path} holds no saved density: give a file that SpectralDensity.save wrote")
+            raise ValueError(f"{path} holds no saved {kind}: give a file that holds one")
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -68,6 +80,20 @@ class SavedState:
         if values.dtype.kind in "fc" and not np.isfinite(values).all():
             raise self.damaged(f"{name} holds NaN or infinity")
         return values
+
+    def shape(self, name: str) -> tuple[int, int]:
+        """Return the shape of an array of vectors."""
+        array = self._arrays.get(name)
+        if array is None or array.ndim != 2:
+            raise self.damaged(f"{name} is missing or no block of vectors")
+        return array.shape[0], array.shape[1]
+
+    def like(self, name: str) -> tuple[np.dtype[Any], int]:
+        """Return the type that an empty array stands for, and its last length."""
+        array = self._arrays.get(name)
+        if array is None or array.size or array.ndim < 1 or array.dtype.newbyteorder("=").char not in "fdFD":
+            raise self.damaged(f"{name} is missing or of no type of vectors")
+        return array.dtype.newbyteorder("="), array.shape[-1]
 
     def number(self, name: str, least: int) -> int:
         """Return a whole number of at least `least`."""
@@ -171,3 +197,267 @@ def signals_deferred() -> Iterator[Signals]:
         for heard, before in signals._before.items():
             signal.signal(heard, before)
     signals.deliver()
+
+
+def seconds_between(value: Any) -> Any:
+    """Return the seconds between two checkpoints: any real number.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    if not isinstance(value, Real) or value != value:
+        raise ValueError(f"checkpoint_s = {reprlib.repr(value)} is no time: give the seconds between checkpoints")
+    return value
+
+
+#: What progress counts.
+PRODUCTS = "products H|v⟩"
+
+
+class Run:
+    """A long call: what is shown of it, and the file in which it is kept and from which it goes on.
+
+    The work is a sequence of stages that follows from the call's arguments.  The file holds the arrays that stages fill
+    in, how many are done, and where the one at hand stands.
+
+    Parameters
+    ----------
+    what : str
+        Name of the function.
+    H : as in :func:`kpm_dos`
+        Of several ranks' each has a file of its own, whose name ends with its number.
+    progress : bool
+        Whether anything is shown.
+    checkpoint : path-like or None
+        The file.
+    checkpoint_s : float
+        Seconds between two writings.
+
+    Attributes
+    ----------
+    progress : Progress
+        What counts the products of H with a vector.
+    file : Path or None
+        The file of this rank.
+    bounds : (float, float) or None
+        Those of the expansion, or of the file's before it begins.
+
+    Raises
+    ------
+    TypeError, ValueError, OSError
+        If an option is none, or the file cannot be written or is damaged.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        H: Any = None,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_s: float = 600.0,
+    ) -> None:
+        self._what, self._seconds = what, seconds_between(checkpoint_s)
+        self.progress = Progress(what, shown=flag("progress", progress), unit=PRODUCTS)
+        self.bounds: tuple[float, float] | None = None
+        self._comm = comm_of(H)
+        self.file = None if checkpoint is None else ranked(path("checkpoint", checkpoint), self._comm)
+        self._state: SavedState | None = None
+        self._seed: int | None = None
+        self._stage = self._done = self._pauses = 0
+        self._kept: dict[str, Any] = {}
+        self._identity = ""
+        self._signals, self._exits = Signals(), contextlib.ExitStack()
+        self._written: float | None = None
+        if self.file is not None:
+            require_writable(self.file)
+            if require_alike(self._comm, self.file, "pauses"):
+                self._state = SavedState(self.file, "state of a call")
+                self._pauses = self._state.number("pauses", 1)
+                if "seed" in self._state:
+                    self._seed = self._state.number("seed", 0)
+
+    def use(self, engine: Engine) -> None:
+        """Take the engine of H.
+
+        Raises
+        ------
+        ValueError
+            If the file is of another function, matrix or backend.
+        """
+        if self.file is None:
+            return
+        self._engine, self._fingerprint, state = engine.name, fingerprint(engine), self._state
+        if state is None:
+            return
+        if state.text("call") != self._what:
+            raise ValueError(f"{self.file} belongs to {state.text('call')}, not {self._what}: name another file")
+        if state.text("backend") != engine.name:
+            raise ValueError(f"{self.file} was written by the {state.text('backend')} backend: go on with that one")
+        if not np.array_equal(self._fingerprint, state.array("fingerprint", np.float64, (None,))):
+            raise ValueError(f"{self.file} belongs to another matrix: give the H with which it was written")
+        low, high = state.array("bounds", np.float64, (2,)).tolist()
+        self.bounds = low, high
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.progress.close()
+        if self.file is not None and kind is None:
+            if self._signals.waiting:
+                self._write({})  # the signal ends the call, whose result is then lost
+            else:
+                self.file.unlink(missing_ok=True)
+        self._exits.__exit__(kind, error, where)
+
+    def seed(self, rng: int | np.random.Generator | None) -> int:
+        """Return the seed of the random vectors: the file's where there is one.
+
+        Raises
+        ------
+        ValueError
+            If `rng` gives another.
+        """
+        if self._seed is None:
+            self._seed = seed_of(rng)
+        elif rng is not None and self._seed != seed_of(rng):
+            raise ValueError(f"{self.file} belongs to another rng: remove the file, or give the same rng, or None")
+        return self._seed
+
+    def begin(self, bounds: tuple[float, float], arguments: Iterable[Any], **kept: Any) -> None:
+        """Begin the stages of an expansion, or go on with those of the file.
+
+        Parameters
+        ----------
+        bounds : (float, float)
+            Of the expansion.
+        arguments : iterable of arrays, numbers, texts or None
+            What the work follows from, beside H: a file of others is refused.
+        kept : arrays
+            What stages fill in, zeros or what is to be written; the file's numbers are copied into them.
+        """
+        self._stage = self._done = 0
+        same, self._kept, self.bounds = self.bounds == bounds, kept, bounds
+        if self.file is None:
+            return
+        if self._written is None:
+            # What comes before is short, or begins anew.
+            self._signals, self._written = self._exits.enter_context(signals_deferred()), time.monotonic()
+        self._identity = _digest(arguments)
+        if not same:
+            self._state = None  # it is of bounds that proved too narrow
+        state = self._state
+        if state is None:
+            return
+        if state.text("identity") != self._identity:
+            raise ValueError(
+                f"{self.file} belongs to a call of {self._what} with other arguments: remove the file, or give the same"
+            )
+        for name, array in kept.items():
+            array[...] = namespace(array).asarray(state.array(f"kept_{name}", array.dtype, array.shape))
+        self._done = state.number("stage", 0)
+        if "order" not in state:
+            self._state = None
+
+    def length(self, name: str, usual: int) -> int:
+        """Return the second length of a kept array of the file, or what is usual where there is none."""
+        return usual if self._state is None else self._state.shape(f"kept_{name}")[1]
+
+    def each(self, stages: Iterable[Any], cost: Callable[[Any], int] = lambda stage: 0) -> Iterator[Any]:
+        """Yield the stages that the file has not done, each of which is done when the next one is asked for."""
+        for stage in stages:
+            if self.past(1):
+                self.progress.add(cost(stage))
+                continue
+            yield stage
+            self._stage += 1
+            self._state = None
+            self.pause(dict)
+
+    def past(self, count: int) -> bool:
+        """Return whether the file has done the next `count` stages; they are then behind."""
+        if self._stage + count > self._done:
+            return False
+        self._stage += count
+        return True
+
+    def pause(self, state: Callable[[], dict[str, Any]]) -> None:
+        """Write the file if it is time or a signal waits; `state` returns where the stage at hand stands."""
+        if self.file is None:
+            return
+        assert self._written is not None
+        if on_any_rank(self._comm, self._signals.waiting or time.monotonic() - self._written > self._seconds):
+            self._write(state())
+            self._written = time.monotonic()
+        self._signals.deliver()
+
+    def resumed(self) -> SavedState | None:
+        """Return the file where it stands within the stage at hand; it is then done with."""
+        state, self._state = self._state, None
+        return state if state is not None and self._stage == self._done and "order" in state else None
+
+    def _write(self, inner: dict[str, Any]) -> None:
+        assert self.file is not None
+        self._pauses += 1
+        arrays: dict[str, Any] = {
+            "call": self._what, "backend": self._engine, "fingerprint": self._fingerprint, "bounds": self.bounds,
+            "identity": self._identity, "stage": self._stage, "pauses": self._pauses,
+        }  # fmt: skip
+        if self._seed is not None:
+            arrays["seed"] = self._seed
+        arrays |= {f"kept_{name}": on_host(array) for name, array in self._kept.items()}
+        write_arrays(self.file, arrays | inner)
+
+
+def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
+    """Write a file that :class:`SavedState` reads; it is replaced only when the new one is complete."""
+    with atomic_write(path) as partial, partial.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def comm_of(H: Any) -> Any:
+    """Return the communicator of the ranks over which H is spread; None where a process works alone."""
+    comm = getattr(H, "comm", None)
+    return comm if getattr(comm, "size", 1) > 1 else None
+
+
+def ranked(path: Path, comm: Any) -> Path:
+    """Return the file of this rank."""
+    return path if comm is None else path.with_name(f"{path.name}.{comm.rank}")
+
+
+def on_any_rank(comm: Any, flagged: bool) -> bool:
+    """Return, on all ranks alike, whether one of them is flagged."""
+    return flagged if comm is None else any(comm.allgather(flagged))
+
+
+def require_alike(comm: Any, path: Path, *names: str) -> bool:
+    """Return whether there is a file to go on from.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if the files of the ranks are not of one time, by some numbers in them.
+    """
+    there = path.exists()
+    if comm is not None:
+        number = None
+        with contextlib.suppress(ValueError, OSError):
+            number = [SavedState(path).number(name, 0) for name in names] if there else None
+        if any(each != number for each in comm.allgather(number)):
+            raise ValueError(f"{path} is not of the same time as the files of other ranks: remove them all")
+    return there
+
+
+def _digest(arguments: Iterable[Any]) -> str:
+    """Return a digest of numbers, texts and arrays; of an array on a GPU that of its copy."""
+    found = hashlib.sha256()
+    for value in arguments:
+        array = on_host(value) if hasattr(value, "get") else np.asarray("None" if value is None else value)
+        found.update(f"{array.dtype.str} {array.shape};".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()

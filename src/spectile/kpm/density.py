@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 import os
-import reprlib
 import time
 from collections.abc import Callable
-from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from spectile.core.atomic_file import atomic_write, require_writable
+from spectile.core.atomic_file import require_writable
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import flag, generator
+from spectile.core.options import flag
+from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
-from spectile.kpm.checkpoint import SavedState, fingerprint, signals_deferred
+from spectile.kpm.checkpoint import (
+    PRODUCTS,
+    SavedState,
+    comm_of,
+    fingerprint,
+    on_any_rank,
+    ranked,
+    require_alike,
+    seconds_between,
+    signals_deferred,
+    write_arrays,
+)
 from spectile.kpm.curves import SpectralCurves, damping, moments_for
 from spectile.kpm.moments import (
     LOOK_STEPS,
@@ -33,7 +43,8 @@ from spectile.kpm.moments import (
     positive_number,
     whole_number,
 )
-from spectile.kpm.types import Array, Kernel, Named
+from spectile.kpm.reference import seed_of
+from spectile.kpm.types import Array, Engine, Kernel, Named
 
 #: What a file calls a kernel that is a function.
 _CALLABLE = "callable"
@@ -73,9 +84,38 @@ class SpectralDensity:
         bounds: tuple[float, float] | None = None,
         backend: Backend = "auto",
         energy_resolution: float | None = None,
+        progress: bool = True,
     ) -> None:
         num_moments, num_vectors = check_counts(num_moments, num_vectors)
-        self._prepare(H, kernel, rng, bounds, backend)
+        damping(kernel, 2)
+        seed, self._shown = seed_of(rng), flag("progress", progress)
+        engine = make_engine(H, backend)
+        engine.check_hermitian()
+        self._prepare(engine, kernel, seed, spectrum.given_or_found(engine, bounds), bounds is not None)
+        with Progress("kpm_dos", shown=self._shown, unit=PRODUCTS) as self._progress:
+            self._begin(num_moments, num_vectors, energy_resolution)
+        self._progress = None
+
+    @classmethod
+    def of_engine(
+        cls,
+        engine: Engine,
+        num_moments: int,
+        num_vectors: int,
+        seed: int,
+        bounds: tuple[float, float],
+        *,
+        fixed: bool,
+        progress: Progress,
+    ) -> SpectralDensity:
+        """Return the density of an engine whose H is known to be Hermitian; bounds that are not `fixed` may widen."""
+        self = cls.__new__(cls)
+        self._progress = progress
+        self._prepare(engine, "jackson", seed, bounds, fixed)
+        self._begin(num_moments, num_vectors, None)
+        return self
+
+    def _begin(self, num_moments: int, num_vectors: int, energy_resolution: float | None) -> None:
         self._num_moments, self._total = self._asked(num_moments, energy_resolution), num_vectors
         self._require_room(num_vectors)
         self._start(num_vectors)
@@ -98,22 +138,15 @@ class SpectralDensity:
             return num_moments
         return moments_for(positive_number(energy_resolution, "energy_resolution"), 1 / self._scaling[0])
 
-    def _prepare(
-        self,
-        H: Any,
-        kernel: Kernel,
-        rng: int | np.random.Generator | None,
-        bounds: tuple[float, float] | None,
-        backend: Backend,
-    ) -> None:
-        """Check everything and find the bounds; nothing is expanded yet."""
-        damping(kernel, 2)
+    #: What counts the steps of several calls; each shows its own where there is none.
+    _progress: Progress | None = None
+    _shown = True
+
+    def _prepare(self, engine: Engine, kernel: Kernel, seed: int, bounds: tuple[float, float], fixed: bool) -> None:
+        """Take what an expansion needs; nothing is expanded yet."""
         self.kernel: Kernel = kernel
-        self._seed = seed_of(rng)
-        self._engine = make_engine(H, backend)
-        self._engine.check_hermitian()
-        self._fixed_bounds = bounds is not None
-        self._use(spectrum.given_or_found(self._engine, bounds))
+        self._seed, self._engine, self._fixed_bounds = seed, engine, fixed
+        self._use(bounds)
         self._blocks: list[Any] = []
         self._etas: list[Array] = []
         self._finished: list[Array] = []  # scalar products of passes whose states are dropped
@@ -136,26 +169,30 @@ class SpectralDensity:
         backend: Backend,
         seconds: float,
         energy_resolution: float | None = None,
+        progress: bool = True,
     ) -> SpectralDensity:
         """Return a density whose state is written to a file meanwhile, and which goes on from the file if it exists.
 
         Parameters are those of :func:`kpm_dos`; `seconds` lie between two files.
         """
         num_moments, num_vectors = check_counts(num_moments, num_vectors)
-        if not isinstance(seconds, Real) or math.isnan(seconds):
-            raise ValueError(f"checkpoint_s = {reprlib.repr(seconds)} is no time: give the seconds between checkpoints")
+        seconds, shown = seconds_between(seconds), flag("progress", progress)
+        damping(kernel, 2)
+        comm = comm_of(H)
+        path = ranked(path, comm)
         require_writable(path)
-        if path.exists():
+        if require_alike(comm, path, "num_moments", "finished"):
             self = cls.load(path, H, kernel=kernel if callable(kernel) else None, backend=backend)
             num_moments = self._asked(num_moments, energy_resolution)
             self._require_same(path, num_moments, num_vectors, kernel, rng, bounds)
         else:
-            self = cls.__new__(cls)
-            self._prepare(H, kernel, rng, bounds, backend)
+            self, engine = cls.__new__(cls), make_engine(H, backend)
+            engine.check_hermitian()
+            self._prepare(engine, kernel, seed_of(rng), spectrum.given_or_found(engine, bounds), bounds is not None)
             self._total = num_vectors
             num_moments = self._asked(num_moments, energy_resolution)
             self._start_pass()
-        with signals_deferred() as signals:
+        with signals_deferred() as signals, Progress("kpm_dos", shown=shown, unit=PRODUCTS) as self._progress:
             written = time.monotonic()
             while self._num_moments < num_moments or self.num_vectors < num_vectors:
                 if self._num_moments == num_moments:
@@ -163,7 +200,8 @@ class SpectralDensity:
                 self.add_moments(min(2 * LOOK_STEPS, num_moments - self._num_moments))
                 num_moments = self._asked(num_moments, energy_resolution)
                 complete = self._num_moments == num_moments and self.num_vectors == num_vectors
-                if signals.waiting or (not complete and time.monotonic() - written > seconds):
+                due = signals.waiting or (not complete and time.monotonic() - written > seconds)
+                if on_any_rank(comm, due):
                     self.save(path)
                     written = time.monotonic()
                 signals.deliver()
@@ -171,6 +209,7 @@ class SpectralDensity:
             # One density of all passes, whose states are gone.
             self._etas, self._finished, self._keep = [*self._finished, *self._etas], [], False
             self._blocks = [None] * len(self._etas)
+        self._progress = None
         self._update()
         path.unlink(missing_ok=True)
         return self
@@ -307,8 +346,7 @@ class SpectralDensity:
         for n, (block, etas) in enumerate(zip(self._blocks, self._etas, strict=True)):
             arrays[f"etas_{n}"] = etas
             arrays |= {f"{key}_{n}": value for key, value in block.state().items()}
-        with atomic_write(path) as partial, partial.open("wb") as file:
-            np.savez(file, **arrays)
+        write_arrays(path, arrays)
 
     @classmethod
     def load(
@@ -394,8 +432,15 @@ class SpectralDensity:
 
     def _advance(self) -> None:
         """Bring all blocks to M moments; widen bounds of our own that turn out too narrow and begin again."""
+        with contextlib.ExitStack() as stack:
+            progress = self._progress or stack.enter_context(Progress("kpm_dos", shown=self._shown, unit=PRODUCTS))
+            self._advance_all(progress)
+
+    def _advance_all(self, progress: Progress) -> None:
         for attempt in range(MAX_WIDENINGS):
-            if all(self._advance_block(n) for n in range(len(self._blocks))):
+            left = [etas.shape[1] * max(0, -(-(self._num_moments - len(etas)) // 2)) for etas in self._etas]
+            progress.total = progress.done + sum(left)
+            if all(self._advance_block(n, progress) for n in range(len(self._blocks))):
                 return
             if self._fixed_bounds:
                 raise ValueError(
@@ -407,7 +452,7 @@ class SpectralDensity:
             self._finished = []  # their vectors come again, with the new bounds
         raise ValueError(NO_BOUNDS)
 
-    def _advance_block(self, n: int) -> bool:
+    def _advance_block(self, n: int, progress: Progress) -> bool:
         if len(self._etas[n]) >= self._num_moments:
             return True
         if self._blocks[n] is None:
@@ -420,7 +465,7 @@ class SpectralDensity:
                 self._blocks = [None] * len(self._blocks)
             first = sum(etas.shape[1] for etas in (*self._finished, *self._etas[:n]))
             self._blocks[n] = self._engine.random(self._seed, first, self._etas[n].shape[1], *self._scaling)
-        self._etas[n], inside = advance_watched(self._blocks[n], self._etas[n], self._num_moments)
+        self._etas[n], inside = advance_watched(self._blocks[n], self._etas[n], self._num_moments, progress)
         return inside
 
     def _update(self) -> None:
@@ -437,8 +482,3 @@ class SpectralDensity:
             curves = SpectralCurves(by_vector, self.bounds, self.kernel, self._scaling)
             # Without the unit of energy, whose square may leave the range of floating-point numbers.
             self.errors = (curves.densities * self.scale).std(axis=1, ddof=1) / np.sqrt(count) / self.scale
-
-
-def seed_of(rng: int | np.random.Generator | None) -> int:
-    """Return the seed of the random vectors that a call with this `rng` takes."""
-    return int(generator("rng", rng).integers(2**62))

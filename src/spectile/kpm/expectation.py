@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 from spectile.core.memory import require_host_free
 from spectile.core.options import flag
+from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
+from spectile.kpm.checkpoint import Run
 from spectile.kpm.curves import SpectralCurves, damping
 from spectile.kpm.iterator import (
     OutsideBoundsError,
@@ -63,13 +65,16 @@ class SpectralExpectation:
         *,
         mean: bool,
         grows: bool,
+        what: str,
+        progress: bool,
     ) -> None:
         damping(kernel, 2)
         self._engine, self._source, self._count, self._fixed, self._grows = engine, source, count, bounds, grows
         self.kernel, self._is_mean, self._added = kernel, flag("mean", mean), 0
         self._operator = None if operator is None else Observable(operator, engine, "operator")
-        self._num_vectors = num_vectors
-        within_bounds(engine, bounds, self._begin)
+        self._num_vectors, self._what, self._shown = num_vectors, what, flag("progress", progress)
+        with Run(what, progress=progress) as self._run:
+            within_bounds(engine, bounds, self._begin, self._run)
         self._update()
 
     @property
@@ -125,25 +130,27 @@ class SpectralExpectation:
 
     def _go_on(self) -> None:
         """Bring all vectors to M moments; bounds of our own that turn out too narrow are widened."""
-        try:
-            self._extend()
-        except OutsideBoundsError:
-            if self._fixed is not None:
-                raise
-            within_bounds(self._engine, None, self._begin)
+        with Run(self._what, progress=self._shown) as self._run:
+            try:
+                self._extend()
+            except OutsideBoundsError:
+                if self._fixed is not None:
+                    raise
+                within_bounds(self._engine, None, self._begin, self._run)
         self._update()
 
     def _extend(self) -> None:
-        length = self.num_moments
+        length, progress = self.num_moments, self._run.progress
         require_host_free(64 * self._num_vectors * length, "the moments of all vectors")
         done = sum(chunk.width for chunk in self._chunks)
         width = columns_at_once(self._engine, max(4, 3 * (self._num_vectors - done) / 64))
         while done < self._num_vectors:
             stop = min(self._num_vectors, done + width)
-            self._chunks.append(chunk_of(self._engine, self._operator, self._source(done, stop), self.bounds))
+            self._chunks.append(chunk_of(self._engine, self._operator, self._source(done, stop), self.bounds, progress))
             done = stop
+        progress.total = progress.done + sum(chunk.left(length) for chunk in self._chunks)
         for chunk in self._chunks:
-            chunk.extend(length)
+            chunk.extend(length, progress)
 
     def _update(self) -> None:
         each = np.concatenate([chunk.moments for chunk in self._chunks], axis=1)[: self.num_moments]
@@ -172,8 +179,12 @@ class _Alone:
         self._etas, self._bounds = np.empty((0, self._recursion.num_vectors)), bounds
         self.width = vectors.shape[1]
 
-    def extend(self, length: int) -> None:
-        self._etas, inside = advance_watched(self._recursion, self._etas, length)
+    def left(self, length: int) -> int:
+        """Return how many products of H with a vector bring this to so many moments."""
+        return max(0, -(-(length - len(self._etas)) // 2)) * self._recursion.num_vectors
+
+    def extend(self, length: int, progress: Progress) -> None:
+        self._etas, inside = advance_watched(self._recursion, self._etas, length, progress)
         if not inside:
             raise OutsideBoundsError(f"the spectrum leaves the given bounds {self._bounds}: give wider ones")
 
@@ -186,13 +197,20 @@ class _Alone:
 class _Between:
     """⟨v|A T_m|v⟩ of a block: one moment a step."""
 
-    def __init__(self, engine: Engine, operator: Observable, vectors: Any, bounds: tuple[float, float]) -> None:
-        self._terms = Terms(engine, vectors, bounds)
+    def __init__(
+        self, engine: Engine, operator: Observable, vectors: Any, bounds: tuple[float, float], progress: Progress
+    ) -> None:
+        self._terms = Terms(engine, vectors, bounds, progress)
         self._bra = operator.adjoint(engine.xp.ascontiguousarray(vectors)).conj()
         self._factor, self.width = operator.factor, vectors.shape[1]
         self._found: list[Array] = []
 
-    def extend(self, length: int) -> None:
+    def left(self, length: int) -> int:
+        """Return how many products of H with a vector bring this to so many moments."""
+        return max(0, length - max(1, len(self._found))) * self.width
+
+    def extend(self, length: int, progress: Progress) -> None:
+        self._terms.progress = progress
         for m in range(len(self._found), length):
             if m:
                 self._terms.step()
@@ -208,9 +226,13 @@ class _Between:
         return np.asarray(self._factor * np.array(host))
 
 
-def chunk_of(engine: Engine, operator: Observable | None, vectors: Any, bounds: tuple[float, float]) -> Any:
-    """Return what expands a block of vectors: it has ``extend(M)``, ``moments`` and ``width``."""
-    return _Alone(engine, vectors, bounds) if operator is None else _Between(engine, operator, vectors, bounds)
+def chunk_of(
+    engine: Engine, operator: Observable | None, vectors: Any, bounds: tuple[float, float], progress: Progress
+) -> Any:
+    """Return what expands a block of vectors: it has ``extend``, ``left``, ``moments`` and ``width``."""
+    if operator is None:
+        return _Alone(engine, vectors, bounds)
+    return _Between(engine, operator, vectors, bounds, progress)
 
 
 def moments_with(
@@ -220,9 +242,14 @@ def moments_with(
     count: int,
     num_moments: Count,
     bounds: tuple[float, float] | None,
+    what: str,
+    progress: bool,
 ) -> tuple[Array, tuple[float, float]]:
     """Return ⟨v|A T_m|v⟩ of given vectors, shape (M, K), and the bounds: as :func:`moments.moments_of`."""
-    held = SpectralExpectation(engine, operator, vectors, count, num_moments, "none", bounds, mean=False, grows=False)
+    held = SpectralExpectation(
+        engine, operator, vectors, count, num_moments, "none", bounds, mean=False, grows=False, what=what,
+        progress=progress,
+    )  # fmt: skip
     return held.moments, held.bounds
 
 

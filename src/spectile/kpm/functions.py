@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import numpy.typing as npt
 
 from spectile.core.device import Backend
 from spectile.kpm import bounds as spectrum
+from spectile.kpm.checkpoint import Run
 from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, engine_for, is_doubled, within_bounds
 from spectile.kpm.moments import make_engine, positive_number, whole_number
-from spectile.kpm.operators.protocol import namespace
+from spectile.kpm.operators.protocol import namespace, on_host
 from spectile.kpm.types import Array, Engine
 
 #: Times or energies whose vectors are summed in one pass.
@@ -30,6 +32,9 @@ def evolve(
     tolerance: float = 1e-12,
     bounds: tuple[float, float] | None = None,
     backend: Backend = "auto",
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 600.0,
+    progress: bool = True,
 ) -> Any:
     """Return exp(−i H t) |ψ⟩ at given times, by an expansion in Chebyshev polynomials.
 
@@ -50,6 +55,8 @@ def evolve(
         Lowest and highest energy; found if None.
     backend : {"auto", "cpu", "cuda"}
         As in :func:`kpm_dos`.
+    checkpoint, checkpoint_s, progress
+        As in :func:`kpm_dos`; of several ranks each writes a file, whose name ends with its number.
 
     Returns
     -------
@@ -59,9 +66,12 @@ def evolve(
     Raises
     ------
     ValueError, TypeError
-        As :func:`chebyshev`; if a time or `tolerance` is not finite, or the latter not positive.
+        As :func:`chebyshev`; if a time or `tolerance` is not finite, or the latter not positive; or the checkpoint of
+        another call.
     MemoryError
         If the states do not fit into memory.
+    OSError
+        If the checkpoint cannot be written where it is to be.
 
     Notes
     -----
@@ -90,7 +100,6 @@ def evolve(
     for side in (np.flatnonzero(flat >= 0), np.flatnonzero(flat < 0)):
         order = side[np.argsort(abs(flat[side]), kind="stable")]
         passes += [(first == 0, order[first : first + PASS]) for first in range(0, len(order), PASS)]
-    engine, block = engine_for(H, psi, backend)
 
     def coefficients(lasting: Array, scale: float) -> Array:
         columns = [_bessel(scale * time, tolerance / len(passes)) for time in lasting]
@@ -101,25 +110,28 @@ def evolve(
 
     def work(tried: tuple[float, float]) -> Any:
         a, centre = spectrum.scaling(tried)
-        states: Any = None
-        state, begun = block, 0.0
-        for fresh, chosen in passes:
-            if fresh:
-                state, begun = block, 0.0
-            lasting = flat[chosen] - begun
-            found = _sums(engine, state, coefficients(lasting, 1 / a), tried)
-            xp: Any = namespace(found)
-            found *= xp.asarray(np.exp(-1j * centre * lasting).astype(found.dtype))[:, None, None]
-            if states is None:
-                states = xp.empty((len(flat), *found.shape[1:]), found.dtype)
-            states[xp.asarray(chosen)] = found
-            state, begun = found[-1], float(flat[chosen[-1]])
+        states = engine.xp.zeros((len(flat), *block.shape), np.result_type(engine.dtype, np.complex64))
+        run.begin(tried, [block, flat, tolerance], states=states)
+        durations = [flat[chosen] - (0.0 if fresh else flat[before[-1]])
+                     for (fresh, chosen), (_, before) in zip(passes, [passes[0], *passes], strict=False)]  # fmt: skip
+        tables = [coefficients(lasting, 1 / a) for lasting in durations]
+        run.progress.total = run.progress.done + sum(len(c) - 1 for c in tables) * block.shape[1]
+        state = block
+        for (fresh, chosen), lasting, c in zip(passes, durations, tables, strict=True):
+            phases = engine.xp.asarray(np.exp(-1j * centre * lasting).astype(states.dtype))[:, None, None]
+            for columns, found in column_sums(engine, block if fresh else state, c, tried, run):
+                found *= phases
+                for number, one in zip(chosen, found, strict=True):
+                    states[number, :, columns] = one
+            state = states[chosen[-1]]
         return states
 
-    if passes:
-        states = within_bounds(engine, bounds, work)
-    else:
-        states = engine.xp.empty((0, *block.shape), np.result_type(engine.dtype, np.complex64))
+    with Run("evolve", H, progress, checkpoint, checkpoint_s) as run:
+        engine, block = engine_for(H, psi, backend)
+        if passes:
+            states = within_bounds(engine, bounds, work, run)
+        else:
+            states = engine.xp.empty((0, *block.shape), np.result_type(engine.dtype, np.complex64))
     states = states[:, :, 0] if np.ndim(psi) == 1 else states
     return states if when.ndim else states[0]
 
@@ -133,6 +145,9 @@ def apply(
     num_moments: int | None = None,
     bounds: tuple[float, float] | None = None,
     backend: Backend = "auto",
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 600.0,
+    progress: bool = True,
 ) -> Any:
     """Return f(H)|ψ⟩ for a smooth function of energy, by its Chebyshev series.
 
@@ -140,7 +155,7 @@ def apply(
     ----------
     f : callable
         Function of an array of energies, real or complex, for example ``lambda energy: numpy.exp(-energy / 0.1)``.
-    H, psi, bounds, backend
+    H, psi, bounds, backend, checkpoint, checkpoint_s, progress
         As in :func:`evolve`.
     tolerance : float
         Of the error's norm, relative to that of |ψ⟩ and the largest |f|: the terms left out sum to less.
@@ -172,13 +187,20 @@ def apply(
     tolerance = positive_number(tolerance, "tolerance")
     count = None if num_moments is None else whole_number(num_moments, "num_moments", 1)
 
-    engine, block = engine_for(H, psi, backend)
-
     def work(tried: tuple[float, float]) -> Any:
         a, b = spectrum.scaling(tried)
-        return _sums(engine, block, series(f, 1 / a, b, tolerance, count)[:, None], tried)[0]
+        c = series(f, 1 / a, b, tolerance, count)[:, None]
+        kind = np.complex64 if "c" in (c.dtype.kind, block.dtype.kind) else np.float32
+        found = engine.xp.zeros(block.shape, np.result_type(engine.dtype, kind))
+        run.begin(tried, [block, c], found=found)
+        run.progress.total = run.progress.done + (len(c) - 1) * block.shape[1]
+        for columns, (piece,) in column_sums(engine, block, c, tried, run):
+            found[:, columns] = piece
+        return found
 
-    found = within_bounds(engine, bounds, work)
+    with Run("apply", H, progress, checkpoint, checkpoint_s) as run:
+        engine, block = engine_for(H, psi, backend)
+        found = within_bounds(engine, bounds, work, run)
     return found[:, 0] if np.ndim(psi) == 1 else found
 
 
@@ -192,6 +214,9 @@ def greens_function(
     tolerance: float = 1e-10,
     bounds: tuple[float, float] | None = None,
     backend: Backend = "auto",
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 600.0,
+    progress: bool = True,
 ) -> Any:
     """Return entries or columns of the retarded Green's function G(E) = (E + iη − H)⁻¹.
 
@@ -212,7 +237,7 @@ def greens_function(
         η, an energy: positive for the retarded function, negative for the advanced one.
     tolerance : float
         Of the entries, relative to 1/abs(eta), the largest norm that G can have: the terms left out sum to less.
-    bounds, backend
+    bounds, backend, checkpoint, checkpoint_s, progress
         As in :func:`evolve`.
 
     Returns
@@ -245,12 +270,9 @@ def greens_function(
     if not (np.isfinite(eta) and eta != 0):
         raise ValueError(f"eta={eta} is invalid: give a finite energy, positive for the retarded function")
     tolerance = positive_number(tolerance, "tolerance")
-    engine = make_engine(H, backend)
-    n = engine.num_rows
-    columns = _places("j", j, n)
-    start = np.zeros((n, len(columns)), engine.dtype)
-    start[columns, np.arange(len(columns))] = 1
     flat = energy.ravel()
+    if i is None and len(flat) == 0:
+        raise ValueError("energies are empty: give at least one")
 
     def coefficients(some: slice, scale: float, centre: float) -> Array:
         # |w| closest to 1 decides how many terms there are.
@@ -262,52 +284,58 @@ def greens_function(
         m = np.arange(max(1, math.ceil(left.max(initial=1.0))))[:, None]
         return np.asarray((2.0 - (m == 0)) * w**m / (root * scale))
 
-    if i is None:
-        if len(flat) == 0:
-            raise ValueError("energies are empty: give at least one")
+    def whole(tried: tuple[float, float]) -> Any:
+        a, b = spectrum.scaling(tried)
         block = engine.xp.asarray(start)
+        found = engine.xp.zeros((len(flat), *start.shape), np.result_type(engine.dtype, np.complex64))
+        parts = [slice(first, first + PASS) for first in range(0, len(flat), PASS)]
+        tables = [coefficients(part, 1 / a, b) for part in parts]
+        run.begin(tried, ["columns", columns, flat, eta, tolerance], found=found)
+        run.progress.total = run.progress.done + sum(len(c) - 1 for c in tables) * len(columns)
+        for part, c in zip(parts, tables, strict=True):
+            for some, piece in column_sums(engine, block, c, tried, run):
+                found[part, :, some] = piece
+        return found
 
-        def whole(tried: tuple[float, float]) -> Any:
-            a, b = spectrum.scaling(tried)
-            parts = [slice(first, first + PASS) for first in range(0, len(flat), PASS)]
-            pieces = [_sums(engine, block, coefficients(part, 1 / a, b), tried) for part in parts]
-            return pieces[0] if len(pieces) == 1 else engine.xp.concatenate(pieces)
-
-        found = within_bounds(engine, bounds, whole)
-        found = found.reshape(*energy.shape, *found.shape[1:])
-        return found[..., 0] if np.ndim(j) == 0 else found
-    rows = _places("i", i, n)
-    picked = engine.xp.asarray(rows)
-
-    def work(tried: tuple[float, float]) -> Array:
+    def entries(tried: tuple[float, float]) -> Array:
         a, b = spectrum.scaling(tried)
         weights = coefficients(slice(None), 1 / a, b)
-        width = columns_at_once(engine, 2)
-        parts = []
-        for first in range(0, len(columns), width):
-            terms = Terms(engine, engine.xp.asarray(start[:, first : first + width]), tried)
+        found = np.zeros((len(flat), len(rows), len(columns)), np.complex128)
+        run.begin(tried, ["entries", rows, columns, flat, eta, tolerance], found=found)
+        run.progress.total = run.progress.done + (len(weights) - 1) * len(columns)
+        picked, width = engine.xp.asarray(rows), columns_at_once(engine, 2)
+        parts = [slice(first, min(first + width, len(columns))) for first in range(0, len(columns), width)]
+        for part in run.each(parts, lambda part: (len(weights) - 1) * (part.stop - part.start)):
+            terms = Terms(engine, engine.xp.asarray(start[:, part]), tried, run.progress)
             wide = np.result_type(terms.dtype, np.float64)
-            entries = engine.xp.empty((TERMS_HELD, len(rows), terms.recursion.num_vectors), wide)
-            total: Any = 0
-            for m in range(len(weights)):
+            held = engine.xp.empty((TERMS_HELD, len(rows), terms.recursion.num_vectors), wide)
+            total = engine.xp.zeros((len(flat), held[0].size), np.complex128)
+            for m in range(_order(run, terms, [total]), len(weights)):
                 if m:
                     terms.step()
-                entries[m % TERMS_HELD] = terms.vectors(rows=picked)
+                held[m % TERMS_HELD] = terms.vectors(rows=picked)
                 if m % TERMS_HELD == TERMS_HELD - 1 or m == len(weights) - 1:
-                    held = m % TERMS_HELD + 1
-                    these = engine.xp.asarray(weights[m + 1 - held : m + 1].T)
-                    total = total + these @ entries[:held].reshape(held, -1)
+                    count = m % TERMS_HELD + 1
+                    these = engine.xp.asarray(weights[m + 1 - count : m + 1].T)
+                    total += these @ held[:count].reshape(count, -1)
+                    _pause(run, terms, m, [total])
             terms.finish()
-            parts.append(total.reshape(len(flat), len(rows), -1))
-        joined = engine.xp.concatenate(parts, axis=2)
-        return np.asarray(joined if engine.xp is np else joined.get())
+            found[:, :, part] = on_host(total).reshape(len(flat), len(rows), -1)
+        return found
 
-    entries = within_bounds(engine, bounds, work)
-    entries = entries.reshape(*energy.shape, len(rows), len(columns))
-    entries = entries[..., 0] if np.ndim(j) == 0 else entries
-    if np.ndim(i) == 0:
-        entries = entries.take(0, axis=energy.ndim)
-    return entries[()] if entries.ndim == 0 else entries
+    with Run("greens_function", H, progress, checkpoint, checkpoint_s) as run:
+        engine = make_engine(H, backend)
+        n = engine.num_rows
+        columns = _places("j", j, n)
+        rows = columns if i is None else _places("i", i, n)
+        start = np.zeros((n, len(columns)), engine.dtype)
+        start[columns, np.arange(len(columns))] = 1
+        found = within_bounds(engine, bounds, whole if i is None else entries, run)
+    found = found.reshape(*energy.shape, *found.shape[1:])
+    found = found[..., 0] if np.ndim(j) == 0 else found
+    if i is not None and np.ndim(i) == 0:
+        found = found.take(0, axis=energy.ndim)
+    return found[()] if found.ndim == 0 else found
 
 
 #: Terms of which entries are held before they are summed.
@@ -368,21 +396,26 @@ def _bessel(z: float, tolerance: float) -> Array:
     return np.asarray(values[: max(1, kept)] * np.array([1, -1j, -1, 1j])[m[: max(1, kept)] % 4])
 
 
-def _sums(engine: Engine, vectors: Any, coefficients: Array, bounds: tuple[float, float]) -> Any:
-    """Return Σ_m c_mk T_m(H̃)|v⟩ for every k, shape (K, N, R), of vectors (N, R); c has the shape (M, K)."""
+def column_sums(
+    engine: Engine, vectors: Any, coefficients: Array, bounds: tuple[float, float], run: Run
+) -> Iterator[tuple[slice, Any]]:
+    """Yield, for columns of vectors (N, R), a slice of them and Σ_m c_mk T_m(H̃)|v⟩ for every k, shape (K, N, r).
+
+    c has the shape (M, K).  Each slice is a stage of the run.
+    """
     doubled = 2 if is_doubled(engine, vectors) else 1
     width = columns_at_once(engine, doubled * (2 + TOGETHER + 6 * coefficients.shape[1]) / 2)
-    pieces = [
-        summed(Terms(engine, vectors[:, first : first + width], bounds), coefficients)
-        for first in range(0, vectors.shape[1], width)
-    ]
-    return pieces[0] if len(pieces) == 1 else engine.xp.concatenate(pieces, axis=2)
+    count = vectors.shape[1]
+    parts = [slice(first, min(first + width, count)) for first in range(0, count, width)]
+    for part in run.each(parts, lambda part: (len(coefficients) - 1) * (part.stop - part.start)):
+        yield part, summed(Terms(engine, vectors[:, part], bounds, run.progress), coefficients, run)
 
 
-def summed(terms: Terms, coefficients: Array) -> Any:
+def summed(terms: Terms, coefficients: Array, run: Run) -> Any:
     """Return Σ_m c_mk T_m|v⟩ for every k, shape (K, N, R), of terms that have not begun; c has the shape (M, K).
 
-    The sums are made in the layout of the recurrence, some terms at a time, by products of matrices.
+    The sums are made in the layout of the recurrence, some terms at a time, by products of matrices.  They are the
+    stage at hand of the run, and go on where its file left them.
     """
     c = np.asarray(coefficients)
     kinds = [(c.real, np.flatnonzero(c.real.any(axis=0))), (c.imag, np.flatnonzero(c.imag.any(axis=0)))]
@@ -392,16 +425,18 @@ def summed(terms: Terms, coefficients: Array) -> Any:
     real = np.empty(0, terms.dtype).real.dtype
     held = [xp.empty((TOGETHER, _flat(block, real).size), real) for block in first]
     sums = [xp.zeros((weights.shape[1], _flat(block, real).size), real) for block in first]
-    for m in range(len(c)):
+    for m in range(_order(run, terms, sums), len(c)):
         if m:
             terms.step()
         for part, block in zip(held, terms.blocks(), strict=True):
             part[m % TOGETHER] = _flat(block, real)
         count = m % TOGETHER + 1
-        if weights.shape[1] and (count == TOGETHER or m == len(c) - 1):
-            these = xp.asarray(weights[m + 1 - count : m + 1].T.astype(real))
-            for part, total in zip(held, sums, strict=True):
-                total += these @ part[:count]
+        if count == TOGETHER or m == len(c) - 1:
+            if weights.shape[1]:
+                these = xp.asarray(weights[m + 1 - count : m + 1].T.astype(real))
+                for part, total in zip(held, sums, strict=True):
+                    total += these @ part[:count]
+            _pause(run, terms, m, sums)
     terms.finish()
 
     def vectors(number: int) -> Any:
@@ -417,6 +452,28 @@ def summed(terms: Terms, coefficients: Array) -> Any:
     for number, k in enumerate(kinds[1][1], len(kinds[0][1])):
         result[k] += 1j * vectors(number)
     return result
+
+
+def _pause(run: Run, terms: Terms, order: int, sums: list[Any]) -> None:
+    """Let a run write how far sums over terms have come: all terms up to this order are in them."""
+
+    def state() -> dict[str, Any]:
+        return {"order": order} | {f"sum_{n}": on_host(total) for n, total in enumerate(sums)} | terms.state()
+
+    run.pause(state)
+
+
+def _order(run: Run, terms: Terms, sums: list[Any]) -> int:
+    """Return the order from which sums over terms go on: 0, or what follows where the run's file left them."""
+    state = run.resumed()
+    if state is None:
+        return 0
+    order = state.number("order", 0)
+    for n, total in enumerate(sums):
+        total[...] = namespace(total).asarray(state.array(f"sum_{n}", total.dtype, total.shape))
+    terms.restore(state, order)
+    terms.progress.add(order * terms.width)
+    return order + 1
 
 
 def _flat(block: Any, real: Any) -> Any:

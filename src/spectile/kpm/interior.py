@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import reprlib
 from typing import Any, NamedTuple
 
@@ -10,12 +11,16 @@ import numpy as np
 
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
+from spectile.core.options import flag
+from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
-from spectile.kpm.density import SpectralDensity, seed_of
-from spectile.kpm.functions import summed
-from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, random_source, room_for_vectors, within_bounds
-from spectile.kpm.moments import make_engine, positive_number, whole_number
+from spectile.kpm.checkpoint import PRODUCTS, Run
+from spectile.kpm.density import SpectralDensity
+from spectile.kpm.functions import column_sums
+from spectile.kpm.iterator import columns_at_once, random_source, room_for_vectors, within_bounds
+from spectile.kpm.moments import check_counts, make_engine, positive_number, whole_number
+from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine
 
 #: Vectors that are filtered, for each state that is expected in the interval, and beside them.
@@ -56,12 +61,13 @@ def count(
     rng: int | np.random.Generator | None = None,
     bounds: tuple[float, float] | None = None,
     backend: Backend = "auto",
+    progress: bool = True,
 ) -> Count:
     """Estimate how many eigenvalues lie in an interval.
 
     Parameters
     ----------
-    H, num_moments, num_vectors, rng, bounds, backend
+    H, num_moments, num_vectors, rng, bounds, backend, progress
         As in :func:`kpm_dos`.
     interval : (float, float)
         Lowest and highest energy.
@@ -90,7 +96,15 @@ def count(
     True
     """
     low, high = _ends(interval)
-    density = SpectralDensity(H, num_moments, num_vectors, "jackson", rng, bounds=bounds, backend=backend)
+    num_moments, num_vectors = check_counts(num_moments, num_vectors)
+    seed = seed_of(rng)
+    with Progress("count", shown=flag("progress", progress), unit=PRODUCTS) as counted:
+        engine = make_engine(H, backend)
+        engine.check_hermitian()
+        found = spectrum.given_or_found(engine, bounds)
+        density = SpectralDensity.of_engine(
+            engine, num_moments, num_vectors, seed, found, fixed=bounds is not None, progress=counted
+        )
     return _counted(density, low, high)
 
 
@@ -115,6 +129,9 @@ def filter_diagonalize(
     rng: int | np.random.Generator | None = None,
     bounds: tuple[float, float] | None = None,
     backend: Backend = "auto",
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 600.0,
+    progress: bool = True,
 ) -> InteriorPairs:
     """Compute all eigenvalues in an interval inside the spectrum, and their eigenvectors.
 
@@ -135,8 +152,8 @@ def filter_diagonalize(
         Of the residuals, relative to half the width of the spectrum; they are checked.
     rng : int, Generator or None
         Seed or generator of the first vectors.
-    bounds, backend
-        As in :func:`kpm_dos`.
+    bounds, backend, checkpoint, checkpoint_s, progress
+        As in :func:`evolve`.
 
     Returns
     -------
@@ -172,34 +189,33 @@ def filter_diagonalize(
     tolerance = positive_number(tolerance, "tolerance")
     given = None if num_moments is None else whole_number(num_moments, "num_moments", 2)
     wanted = None if num_states is None else whole_number(num_states, "num_states", 1)
-    seed = seed_of(rng)
-    engine = make_engine(H, backend)
+    with Run("filter_diagonalize", H, progress, checkpoint, checkpoint_s) as run:
+        seed, engine = run.seed(rng), make_engine(H, backend)
 
-    def order(scale: float, centre: float) -> int:
-        middle, half = ((low + high) / 2 - centre) / scale, (high - low) / 2 / scale
-        slope = math.sqrt(max(0.01, 1 - min(1.0, abs(middle)) ** 2))
-        return given or max(32, math.ceil(2 * math.pi * slope / max(half, 1e-7)))
+        def order(scale: float, centre: float) -> int:
+            middle, half = ((low + high) / 2 - centre) / scale, (high - low) / 2 / scale
+            slope = math.sqrt(max(0.01, 1 - min(1.0, abs(middle)) ** 2))
+            return given or max(32, math.ceil(2 * math.pi * slope / max(half, 1e-7)))
 
-    if wanted is not None and wanted > engine.num_rows:
-        raise ValueError(f"num_states = {reprlib.repr(num_states)} is too many: H has {engine.num_rows} states")
-    if given is not None:
-        require_host_free(16 * given, "a polynomial of so many moments")
-    length = max(256, min(4096, order(*_scale(engine, bounds))))
-    density = SpectralDensity(H, length, 16, "jackson", seed, bounds=bounds, backend=backend)
-    estimate = _counted(density, low, high)
-    states = wanted or math.ceil(OVERSAMPLED * (estimate.value + 2 * estimate.error)) + BESIDE
-    states = min(engine.num_rows, states)
+        if wanted is not None and wanted > engine.num_rows:
+            raise ValueError(f"num_states = {reprlib.repr(num_states)} is too many: H has {engine.num_rows} states")
+        if given is not None:
+            require_host_free(16 * given, "a polynomial of so many moments")
 
-    def work(tried: tuple[float, float]) -> InteriorPairs:
-        return _Filter(engine, low, high, states, order, tolerance, seed, estimate).run(tried)
+        def work(tried: tuple[float, float]) -> InteriorPairs:
+            a, centre = spectrum.scaling(tried)
+            length = max(256, min(4096, order(1 / a, centre)))
+            density = SpectralDensity.of_engine(
+                engine, length, 16, seed, tried, fixed=bounds is not None, progress=run.progress
+            )
+            estimate = _counted(density, low, high)
+            states = wanted or math.ceil(OVERSAMPLED * (estimate.value + 2 * estimate.error)) + BESIDE
+            states = min(engine.num_rows, states)
+            arguments = [low, high, num_states, num_moments, tolerance, seed]
+            return _Filter(engine, low, high, states, order, tolerance, estimate, arguments, run).run(density.bounds)
 
-    pairs: InteriorPairs = within_bounds(engine, density.bounds if bounds is None else bounds, work)
-    return pairs
-
-
-def _scale(engine: Engine, bounds: tuple[float, float] | None) -> tuple[float, float]:
-    a, b = spectrum.scaling(spectrum.given_or_found(engine, bounds))
-    return 1 / a, b
+        pairs: InteriorPairs = within_bounds(engine, bounds, work, run)
+        return pairs
 
 
 class _Filter:
@@ -213,11 +229,13 @@ class _Filter:
         states: int,
         order: Any,
         tolerance: float,
-        seed: int,
         estimate: Count,
+        arguments: list[Any],
+        run: Run,
     ) -> None:
         self.engine, self.low, self.high, self.states = engine, low, high, states
-        self.order, self.tolerance, self.seed, self.estimate = order, tolerance, seed, estimate
+        self.order, self.tolerance, self.estimate = order, tolerance, estimate
+        self.arguments, self.seed, self.call = arguments, arguments[-1], run
         self._require_room(states)
 
     def _require_room(self, states: int) -> None:
@@ -238,11 +256,19 @@ class _Filter:
         order = self.order(1 / a, b)
         weights = (_window(ends, order) * reference.jackson_kernel(order))[:, None]
         source = random_source(engine, self.seed)
-        block, made = source(0, self.states), self.states
-        before, limit = -1, self.tolerance / a
-        for _ in range(MOST_SWEEPS):
-            block = self._filtered(block, weights, bounds)
-            values, block, residuals = self._diagonalized(block)
+        held = self.call.length("block", 0)
+        if held:
+            self._require_room(held)
+        block = xp.zeros((engine.num_rows, held), engine.dtype) if held else source(0, self.states)
+        # Vectors made, pairs found in the last sweep, sweeps done.
+        counts = np.array([self.states, -1, 0])
+        limit = self.tolerance / a
+        while counts[2] < MOST_SWEEPS:
+            filtered = xp.zeros_like(block)
+            self.call.begin(bounds, self.arguments, block=block, filtered=filtered, counts=counts)
+            for columns, (piece,) in column_sums(engine, block, weights, bounds, self.call):
+                filtered[:, columns] = piece
+            values, block, residuals = self._diagonalized(filtered)
             inside = (values >= self.low) & (values <= self.high)
             good = inside & (residuals <= limit)
             found = int(good.sum())
@@ -252,28 +278,20 @@ class _Filter:
             if full:
                 more = min(engine.num_rows - block.shape[1], max(BESIDE, block.shape[1] // 2))
                 self._require_room(block.shape[1] + more)
+                made = int(counts[0])
                 block = xp.concatenate([block, source(made, made + more)], axis=1)
-                made += more
-            elif settled and found == before:
+                counts[0] += more
+            elif settled and found == counts[1]:
                 if abs(found - self.estimate.value) > 4 * self.estimate.error + 1:
                     break
                 chosen = np.flatnonzero(good)
                 vectors = block[:, xp.asarray(chosen)]
                 return InteriorPairs(values[chosen], vectors, residuals[chosen], self.estimate)
-            before = found
+            counts[1:] = found, counts[2] + 1
         raise RuntimeError(
             f"{found} pairs of the interval converged and {self.estimate.value:.1f} ± {self.estimate.error:.1f} are "
             "expected: give more num_states or num_moments, or a larger tolerance"
         )
-
-    def _filtered(self, block: Any, weights: Array, bounds: tuple[float, float]) -> Any:
-        engine = self.engine
-        width = columns_at_once(engine, 3 + TOGETHER / 2)
-        pieces = [
-            summed(Terms(engine, engine.xp.ascontiguousarray(block[:, first : first + width]), bounds), weights)[0]
-            for first in range(0, block.shape[1], width)
-        ]
-        return engine.xp.concatenate(pieces, axis=1)
 
     def _diagonalized(self, block: Any) -> tuple[Array, Any, Array]:
         """Return Ritz values, Ritz vectors and their residuals' norms in the space that a block spans."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -9,9 +10,11 @@ import numpy as np
 
 from spectile.core.arrays import host_array, to_device
 from spectile.core.device import Backend
-from spectile.core.options import word
+from spectile.core.options import flag, path, word
 from spectile.core.pointers import operand
+from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
+from spectile.kpm.checkpoint import PRODUCTS, Run, SavedState, comm_of, fingerprint, ranked, require_alike, write_arrays
 from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, MAX_WIDENINGS, NO_BOUNDS, make_engine, whole_number
 from spectile.kpm.operators.adopt import vector_dtype
 from spectile.kpm.operators.protocol import namespace
@@ -39,6 +42,22 @@ class Chebyshev(Iterator[Any]):
         Of the vectors.
     order : int
         m of the last item; −1 before the first.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from spectile.kpm import Chebyshev, chebyshev
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> terms = chebyshev(chain(9), np.eye(9)[:, :2], 30, backend="cpu")
+    >>> for block in terms:
+    ...     if terms.order == 20:
+    ...         break
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     terms.save(f"{folder}/terms.npz")
+    ...     again = Chebyshev.load(f"{folder}/terms.npz", chain(9), backend="cpu")
+    >>> bool((next(again) == next(terms)).all()), again.order
+    (True, 21)
     """
 
     def __init__(self, terms: Terms, num_moments: int, bounds: tuple[float, float], bra: Any, single: bool) -> None:
@@ -62,6 +81,7 @@ class Chebyshev(Iterator[Any]):
         self.order += 1
         if self.order == self._num_moments - 1:
             self._terms.finish()
+            self._terms.progress.close()
         return self.vectors if self._bra is None else self._overlaps()
 
     @property
@@ -72,6 +92,79 @@ class Chebyshev(Iterator[Any]):
             block = block.view()
             block.flags.writeable = False
         return block[:, 0] if self._single else block
+
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Write where the recurrence stands, so that :meth:`load` goes on with the next item, to the same bits.
+
+        Parameters
+        ----------
+        file : path
+            NumPy archive, replaced only when the new one is complete; each of several ranks writes one, whose name ends
+            with its number.
+        """
+        engine = self._terms.engine
+        arrays = {
+            "fingerprint": fingerprint(engine), "backend": engine.name, "bounds": self.bounds,
+            "moments": self._num_moments, "order": self.order, "single": self._single,
+            "like": np.empty((0, self._terms.width), self.dtype), "precision": np.empty(0, engine.dtype),
+        }  # fmt: skip
+        write_arrays(ranked(path("file", file), comm_of(engine)), arrays | self._terms.state())
+
+    @classmethod
+    def load(
+        cls,
+        file: str | os.PathLike[str],
+        H: Any,
+        *,
+        bra: Any = None,
+        backend: Backend = "auto",
+        progress: bool = True,
+    ) -> Chebyshev:
+        """Read what :meth:`save` wrote, and go on behind the item that was given last.
+
+        Parameters
+        ----------
+        file : path
+            The file.
+        H : as in :func:`kpm_dos`
+            The matrix with which it was written.
+        bra, progress
+            As in :func:`chebyshev`; a file does not hold the bra.
+        backend : {"auto", "cpu", "cuda"}
+            The backend that wrote it.
+
+        Raises
+        ------
+        ValueError
+            If the file is no such state or damaged, or `H` or `backend` not the one that wrote it.
+        """
+        shown, comm = flag("progress", progress), comm_of(H)
+        file = ranked(path("file", file), comm)
+        require_alike(comm, file, "moments")
+        state = SavedState(file, "iterator")
+        dtype, width = state.like("like")
+        if width < 1:
+            raise state.damaged("it holds no vectors")
+        precision, _ = state.like("precision")
+        engine = make_engine(H, backend, at_least=np.empty(0, precision).real.dtype)
+        if engine.name != state.text("backend"):
+            raise ValueError(f"{file} was written by the {state.text('backend')} backend: load it with that")
+        if engine.dtype != precision or not np.array_equal(
+            fingerprint(engine), state.array("fingerprint", np.float64, (None,))
+        ):
+            raise ValueError(f"{file} belongs to another matrix: give the H with which it was written")
+        low, high = state.array("bounds", np.float64, (2,)).tolist()
+        moments, order = state.number("moments", 1), state.number("order", -1)
+        if order >= moments:
+            raise state.damaged(f"order is {order} of {moments} moments")
+        other = None if bra is None else given_vectors("bra", bra, engine.xp, (engine.num_rows, width))
+        run = Run("chebyshev", progress=shown)
+        run.progress.total, run.progress.done = (moments - 1) * width, max(0, order) * width
+        terms = Terms(engine, engine.xp.zeros((engine.num_rows, width), dtype), (low, high), run.progress)
+        terms.restore(state, max(0, order))
+        found = cls(terms, moments, (low, high), other, bool(state.array("single", np.bool_, ())))
+        found.order = order
+        return found
 
     def _overlaps(self) -> Any:
         wide = np.result_type(self.dtype, self._bra.dtype, np.float64)
@@ -87,6 +180,7 @@ def chebyshev(
     bra: Any = None,
     bounds: tuple[float, float] | None = None,
     backend: Backend = "auto",
+    progress: bool = True,
 ) -> Chebyshev:
     """Iterate over T_m(H̃)|v⟩, the Chebyshev polynomials of a Hermitian matrix applied to vectors of your own.
 
@@ -106,15 +200,17 @@ def chebyshev(
         Lowest and highest energy; found if None, as :func:`spectral_bounds` does.
     backend : {"auto", "cpu", "cuda"}
         As in :func:`kpm_dos`.
+    progress : bool
+        Whether progress is shown, as in :func:`kpm_dos`.
 
     Returns
     -------
     Chebyshev
-        An iterator over M items.  Without `bra` an item is T_m(H̃)|v⟩, of the shape of `vectors`, NumPy's or CuPy's by
-        where H is applied.  It lies where the recurrence does, and NumPy's is read-only: the next step may write into
-        it, so copy what is to stay (complex vectors of a complex H on a CPU are copies already, as the kernels keep
-        real and imaginary parts apart).  With `bra` an item is ⟨bra|T_m(H̃)|v⟩, shape (R,), and the iterator's
-        ``vectors`` is the block.  ``scale``, ``centre`` and ``bounds`` say what H̃ is.
+        An iterator over M items, which can be saved between them.  Without `bra` an item is T_m(H̃)|v⟩, of the shape
+        of `vectors`, NumPy's or CuPy's by where H is applied.  It lies where the recurrence does, and NumPy's is read-
+        only: the next step may write into it, so copy what is to stay (complex vectors of a complex H on a CPU are
+        copies already, as the kernels keep real and imaginary parts apart).  With `bra` an item is ⟨bra|T_m(H̃)|v⟩,
+        shape (R,), and the iterator's ``vectors`` is the block. ``scale``, ``centre`` and ``bounds`` say what H̃ is.
 
     Raises
     ------
@@ -144,11 +240,14 @@ def chebyshev(
     ([20, 21, 22, 23], 2.0)
     """
     num_moments = whole_number(num_moments, "num_moments", 1)
+    counted = Progress("chebyshev", shown=flag("progress", progress), unit=PRODUCTS)
     engine, block = engine_for(H, vectors, backend)
+    counted.total = (num_moments - 1) * block.shape[1]
     other = None if bra is None else given_vectors("bra", bra, engine.xp, tuple(block.shape))
     engine.check_hermitian()
     bounds = spectrum.given_or_found(engine, bounds)
-    return Chebyshev(Terms(engine, block, bounds), num_moments, bounds, other, np.ndim(vectors) == 1)
+    terms = Terms(engine, block, bounds, counted)
+    return Chebyshev(terms, num_moments, bounds, other, np.ndim(vectors) == 1)
 
 
 def spectral_bounds(H: Any, *, backend: Backend = "auto") -> tuple[float, float]:
@@ -194,6 +293,8 @@ class Terms:
         Start vectors; complex ones of a real engine are taken as 2 R real ones.
     bounds : (float, float)
         Of the spectrum.
+    progress : Progress
+        What counts the products of H with a vector.
 
     Raises
     ------
@@ -201,8 +302,9 @@ class Terms:
         In any method but the first, if the norms show that the spectrum leaves the bounds.
     """
 
-    def __init__(self, engine: Engine, vectors: Any, bounds: tuple[float, float]) -> None:
+    def __init__(self, engine: Engine, vectors: Any, bounds: tuple[float, float], progress: Progress) -> None:
         self.engine, self.bounds, self.scaling = engine, bounds, spectrum.scaling(bounds)
+        self.width, self.progress = int(vectors.shape[1]), progress
         self.doubled = is_doubled(engine, vectors)
         self.dtype = np.result_type(engine.dtype, np.complex64) if self.doubled else engine.dtype
         self.recursion = cast(ReadableRecursion, begun(engine, vectors, bounds))
@@ -218,6 +320,19 @@ class Terms:
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 self._check(self.recursion.advance(1))
+        self.progress.add(self.width)
+
+    def state(self) -> dict[str, Array]:
+        """Return what a file must hold."""
+        self._look()
+        norms = {} if self._norms is None else {"norms": self._norms}
+        return norms | {f"{key}_0": value for key, value in self.recursion.state().items()}
+
+    def restore(self, state: SavedState, order: int) -> None:
+        """Go on from a file that holds :meth:`state` after `order` steps."""
+        self.recursion.restore(state.recursion(self.recursion, 0, order))
+        if order:
+            self._norms = state.array("norms", np.float64, (self.recursion.num_vectors,))
 
     def finish(self) -> None:
         """Check the norms that have not been looked at, that of the last vectors too."""
@@ -312,11 +427,15 @@ def given_vectors(name: str, array: Any, xp: Any, shape: tuple[int | None, ...])
 
 
 def within_bounds(
-    engine: Engine, bounds: tuple[float, float] | None, work: Callable[[tuple[float, float]], Any]
+    engine: Engine, bounds: tuple[float, float] | None, work: Callable[[tuple[float, float]], Any], run: Run
 ) -> Any:
     """Return ``work(bounds)``; bounds that are found and turn out too narrow are widened, and the work begins again."""
     engine.check_hermitian()
-    tried = spectrum.given_or_found(engine, bounds)
+    run.use(engine)
+    # A file's bounds, found or widened, are gone on with.
+    tried = spectrum.given_or_found(engine, bounds if run.bounds is None or bounds is not None else run.bounds)
+    if run.bounds is not None and tried != run.bounds:
+        raise ValueError(f"{run.file} has bounds {run.bounds}, not {tried}: remove the file, or give the same")
     for attempt in range(MAX_WIDENINGS):
         try:
             return work(tried)

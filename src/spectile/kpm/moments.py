@@ -14,6 +14,7 @@ from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import word
+from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.operators.adopt import as_operator, vector_dtype
@@ -82,7 +83,9 @@ def candidates_of(engine: Engine, num_vectors: int) -> list[Candidate]:
     return [Candidate(engine.name, float("nan"), "the only one")] if listed is None else list(listed(width))
 
 
-def advance_watched(recursion: Recursion, etas: Array, num_moments: int) -> tuple[Array, bool]:
+def advance_watched(
+    recursion: Recursion, etas: Array, num_moments: int, progress: Progress | None = None
+) -> tuple[Array, bool]:
     """Advance a recursion to `num_moments` moments; stop where a norm shows an eigenvalue outside [−1, 1].
 
     Parameters
@@ -93,6 +96,8 @@ def advance_watched(recursion: Recursion, etas: Array, num_moments: int) -> tupl
         Scalar products so far.
     num_moments : int
         M.
+    progress : Progress or None
+        What counts the products of H with a vector.
 
     Returns
     -------
@@ -110,6 +115,8 @@ def advance_watched(recursion: Recursion, etas: Array, num_moments: int) -> tupl
         steps = min(FIRST_STEPS if done < FIRST_STEPS else LOOK_STEPS, target - done)
         with np.errstate(over="ignore", invalid="ignore"):
             etas = np.concatenate([etas, recursion.advance(steps)])
+        if progress is not None:
+            progress.add(steps * recursion.num_vectors)
         # |T_m(x)| <= 1 inside, so no norm may exceed the first one by more than rounding.
         if not np.all(etas[2 * done :: 2] <= etas[0] * (1 + 1e-3)):
             if not np.isfinite(etas[:2]).all():
@@ -124,6 +131,7 @@ def moments_of(
     count: int,
     num_moments: int | Callable[[float], int],
     bounds: tuple[float, float] | None,
+    progress: Progress,
 ) -> tuple[Array, tuple[float, float]]:
     """Return the moments of given vectors, and the bounds of the spectrum that they are scaled to.
 
@@ -139,6 +147,8 @@ def moments_of(
         M, or what gives it for half the width of the expansion.
     bounds : (float, float) or None
         Bounds of the spectrum; found if None.
+    progress : Progress
+        What counts the products of H with a vector.
 
     Returns
     -------
@@ -156,9 +166,10 @@ def moments_of(
         length = num_moments(1 / a) if callable(num_moments) else num_moments
         require_host_free(16 * count * length, f"the moments of {count:,} vectors")
         columns = []
+        progress.total = progress.done + count * -(-length // 2)
         for first in range(0, count, width):
             recursion = engine.start(vectors(first, min(count, first + width)), a, b)
-            etas, inside = advance_watched(recursion, np.empty((0, recursion.num_vectors)), length)
+            etas, inside = advance_watched(recursion, np.empty((0, recursion.num_vectors)), length, progress)
             if not inside:
                 break
             columns.append(reference.moments_from_etas(etas[:length]))

@@ -10,11 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.options import generator
 from spectile.kpm.types import Array
 
 _VECTOR_STRIDE, _ROW_STRIDE = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 _ROUNDS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+def seed_of(rng: int | np.random.Generator | None) -> int:
+    """Return the seed of the random vectors that a call with this `rng` takes."""
+    return int(generator("rng", rng).integers(2**62))
 
 
 def random_phases(

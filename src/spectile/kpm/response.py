@@ -6,7 +6,8 @@ García, Covaci and Rappoport, Phys. Rev. Lett. 114, 116602 (2015), "GCR" below.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,8 +17,8 @@ from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import word
 from spectile.kpm import bounds as spectrum
+from spectile.kpm.checkpoint import Run
 from spectile.kpm.curves import damping
-from spectile.kpm.density import seed_of
 from spectile.kpm.iterator import Terms, columns_at_once, engine_for, random_source, room_for_vectors, within_bounds
 from spectile.kpm.moments import check_counts, make_engine, positive_number, whole_number
 from spectile.kpm.observables import Observable, velocity
@@ -104,6 +105,9 @@ def correlator(
     bounds: tuple[float, float] | None = None,
     backend: Backend = "auto",
     memory_limit: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 600.0,
+    progress: bool = True,
 ) -> Correlator:
     """Compute the moments μ_mn = tr[A T_m(H̃) B T_n(H̃)] of two operators.
 
@@ -129,6 +133,8 @@ def correlator(
         As in :func:`kpm_dos`.
     memory_limit : int or None
         Bytes for vectors that are kept; half of what is free if None.  With less memory the recurrence is repeated.
+    checkpoint, checkpoint_s, progress
+        As in :func:`evolve`; a continued call repeats at most two recurrences.
 
     Returns
     -------
@@ -138,9 +144,11 @@ def correlator(
     ------
     ValueError
         As :func:`kpm_dos`; if an operator's shape does not fit, it writes into its input, or, where it is no matrix, it
-        is not Hermitian.
+        is not Hermitian; if the checkpoint is of another call.
     MemoryError
         If the moments do not fit into memory.
+    OSError
+        If the checkpoint cannot be written where it is to be.
 
     Notes
     -----
@@ -156,75 +164,133 @@ def correlator(
     >>> bool(abs(mu[1, 2] - (mu[0, 3] + mu[0, 1]) / 2) < 1e-12)  # T_1 T_2 = (T_3 + T_1) / 2
     True
     """
+    with Run("correlator", H, progress, checkpoint, checkpoint_s) as run:
+        return _correlated(
+            run, H, (A, B), num_moments, num_vectors, vectors, kernel, rng, bounds, backend, memory_limit
+        )
+
+
+def _correlated(
+    run: Run,
+    H: Any,
+    operators: Sequence[Any],
+    num_moments: int,
+    num_vectors: int,
+    vectors: Any,
+    kernel: Kernel,
+    rng: int | np.random.Generator | None,
+    bounds: tuple[float, float] | None,
+    backend: Backend,
+    memory_limit: int | None,
+    margin: float = 0.0,
+) -> Correlator:
+    """Return what :func:`correlator` does; `margin` widens the bounds by this share of their half width."""
     num_moments, num_vectors = check_counts(num_moments, num_vectors)
     damping(kernel, 2)
     if memory_limit is not None:
         memory_limit = whole_number(memory_limit, "memory_limit", 1)
     if vectors is None:
-        engine = make_engine(H, backend)
-        seed, given = seed_of(rng), None
+        engine, given, seed = make_engine(H, backend), None, run.seed(rng)
     else:
         engine, given = engine_for(H, vectors, backend)
         norms = (abs(given) ** 2).sum(axis=0)
         if not bool((norms > 0).all()):
             raise ValueError("vectors hold a column of zeros: leave it out")
         given = given * (np.sqrt(engine.num_rows) / engine.xp.sqrt(norms)).astype(norms.dtype)
-        num_vectors = given.shape[1]
+        num_vectors, seed = given.shape[1], -1
     require_host_free(3 * 16 * num_vectors * num_moments**2, "the moments of all vectors")
-    one, two = Observable(A, engine, "A"), Observable(B, engine, "B")
-
     start = random_source(engine, seed) if given is None else lambda first, stop: given[:, first:stop]
+    one, two = (Observable(each, engine, name) for each, name in zip(operators, "AB", strict=True))
 
     def work(tried: tuple[float, float]) -> tuple[Array, tuple[float, float]]:
-        parts: list[Array] = []
+        low, high = tried
+        more = margin * (high / 2 - low / 2)
+        expansion = _Expansion(engine, one, two, num_moments, (low - more, high + more), memory_limit, run)
+        shown = start(0, 1)
+        moments = np.zeros((num_vectors, num_moments, num_moments), expansion.dtype(shown))
+
+        def arguments() -> Iterator[Any]:
+            yield from (num_moments, given, seed, margin)
+            yield from (each.shown(shown) for each in (one, two))
+
+        run.begin(tried, arguments(), moments=moments)
         width = min(columns_at_once(engine, 4), 8)
         for first in range(0, num_vectors, width):
-            block = start(first, min(num_vectors, first + width))
-            parts.append(_moments(engine, block, one, two, num_moments, tried, memory_limit))
-        return np.concatenate(parts), tried
+            stop = min(num_vectors, first + width)
+            expansion.fill(moments[first:stop], functools.partial(start, first, stop))
+        return moments, expansion.bounds
 
-    by_vector, used = within_bounds(engine, bounds, work)
-    return Correlator(by_vector, used, kernel)
+    by_vector, used = within_bounds(engine, bounds, work, run)
+    factor = one.factor * two.factor
+    return Correlator(by_vector * (factor.real if factor.imag == 0 else factor), used, kernel)
 
 
-def _moments(
-    engine: Engine, block: Any, A: Any, B: Any, count: int, bounds: tuple[float, float], memory_limit: int | None
-) -> Array:
-    """Return μ_mn of each vector of a block, shape (R, M, M)."""
-    xp: Any = engine.xp
-    left = Terms(engine, A.adjoint(block), bounds)
-    probe = B(block)
-    n, width = block.shape
-    kinds = np.result_type(left.dtype, engine.dtype), np.result_type(probe.dtype, engine.dtype)
-    del probe
-    if memory_limit is None:
-        memory_limit = int(SHARE * room_for_vectors(engine))
-    # Vectors of either kind that are kept: as many on the left as possible, up to 64 on the right.
-    held = memory_limit // (n * width * max(kind.itemsize for kind in kinds))
-    right_count = max(1, min(64, count, held // 3))
-    left_count = max(1, min(count, held - right_count))
-    lefts = xp.empty((width, left_count, n), kinds[0])
-    rights = xp.empty((width, right_count, n), kinds[1])
-    moments = np.empty((width, count, count), np.result_type(*kinds, np.float64))
-    for m in range(0, count, left_count):
-        rows = min(left_count, count - m)
-        for number in range(rows):
-            if m + number:
-                left.step()
-            xp.conj(left.vectors().T, out=lefts[:, number])
-        right = Terms(engine, block, bounds)
-        for k in range(0, count, right_count):
-            columns = min(right_count, count - k)
-            for number in range(columns):
-                if k + number:
-                    right.step()
-                rights[:, number] = B(right.vectors()).T
-            products = lefts[:, :rows] @ rights[:, :columns].swapaxes(1, 2)
-            moments[:, m : m + rows, k : k + columns] = products if xp is np else products.get()
-        right.finish()
-    left.finish()
-    factor = A.factor * B.factor
-    return moments * (factor.real if factor.imag == 0 else factor)
+class _Expansion:
+    """μ_mn = ⟨v|A T_m B T_n|v⟩ of blocks of vectors, in stages of a run: products of some m with some n."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        A: Observable,
+        B: Observable,
+        count: int,
+        bounds: tuple[float, float],
+        memory_limit: int | None,
+        run: Run,
+    ) -> None:
+        self.engine, self.A, self.B, self.count, self.bounds, self.run = engine, A, B, count, bounds, run
+        self.memory = int(SHARE * room_for_vectors(engine)) if memory_limit is None else memory_limit
+
+    def _kinds(self, block: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
+        """Return the types of the vectors on the left and on the right."""
+        shown = block[:, :1]
+        dtype = self.engine.dtype
+        right = np.result_type(shown.dtype, dtype)
+        return np.result_type(self.A.adjoint(shown).dtype, dtype), np.result_type(self.B(shown).dtype, right)
+
+    def dtype(self, block: Any) -> np.dtype[Any]:
+        """Return the type of the moments of blocks like this one."""
+        return np.result_type(*self._kinds(block), np.float64)
+
+    def fill(self, moments: Array, start: Callable[[], Any]) -> None:
+        """Write the moments of the vectors that `start` returns, shape (R, M, M)."""
+        run, xp, count = self.run, self.engine.xp, self.count
+        n, width = self.engine.num_rows, len(moments)
+        block = start()
+        kinds = self._kinds(block)
+        # Vectors of either kind that are kept: as many on the left as possible, up to 64 on the right.
+        held = self.memory // (n * width * max(kind.itemsize for kind in kinds))
+        right_count = max(1, min(64, count, held // 3))
+        left_count = max(1, min(count, held - right_count))
+        pieces = [slice(k, min(k + right_count, count)) for k in range(0, count, right_count)]
+        chunks = [slice(m, min(m + left_count, count)) for m in range(0, count, left_count)]
+        run.progress.total = run.progress.done + (count - 1) * width * (1 + len(chunks))
+        if run.past(len(pieces) * len(chunks)):
+            return
+        left = Terms(self.engine, self.A.adjoint(block), self.bounds, run.progress)
+        lefts = xp.empty((width, left_count, n), kinds[0])
+        rights = xp.empty((width, right_count, n), kinds[1])
+        for rows in chunks:
+            done = run.past(len(pieces))
+            for m in range(rows.start, rows.stop):
+                if m:
+                    left.step()
+                if not done:
+                    xp.conj(left.vectors().T, out=lefts[:, m - rows.start])
+                run.pause(dict)
+            if done:
+                continue
+            right, at = Terms(self.engine, block, self.bounds, run.progress), 0
+            for columns in run.each(pieces):
+                for n_right in range(columns.start, columns.stop):
+                    while at < n_right:
+                        right.step()
+                        at += 1
+                    rights[:, n_right - columns.start] = self.B(right.vectors()).T
+                products = lefts[:, : rows.stop - rows.start] @ rights[:, : columns.stop - columns.start].swapaxes(1, 2)
+                moments[:, rows, columns] = products if xp is np else products.get()
+            right.finish()
+        left.finish()
 
 
 class Conductivity:
@@ -394,6 +460,9 @@ def conductivity(
     bounds: tuple[float, float] | None = None,
     backend: Backend = "auto",
     memory_limit: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 600.0,
+    progress: bool = True,
 ) -> Conductivity:
     """Compute the conductivity σ_αβ of a sample for all Fermi energies and temperatures from one set of moments.
 
@@ -412,7 +481,7 @@ def conductivity(
         Vectors by which a periodic sample repeats: each hop then goes the shortest way.
     area : float or None
         A, area or volume of the sample; that which d `periods` span if None.
-    num_moments, num_vectors, vectors, kernel, rng, bounds, backend, memory_limit
+    num_moments, num_vectors, vectors, kernel, rng, bounds, backend, memory_limit, checkpoint, checkpoint_s, progress
         As in :func:`correlator`.
     formula : {"bastin", "greenwood"} or None
         Kubo and Greenwood's if None and `alpha` is `beta`, else Kubo and Bastin's.
@@ -465,19 +534,10 @@ def conductivity(
         word("formula", formula, "bastin", "greenwood")
     if formula == "greenwood" and not same:
         raise ValueError('formula="greenwood" is for one direction: take alpha=beta, or formula="bastin"')
-    check_counts(num_moments, num_vectors)
-    damping(kernel, 2)
-    if bounds is None:
-        engine = make_engine(H, backend)
-        engine.check_hermitian()
-        bounds = spectrum.given_or_found(engine, None)
-    spectrum.scaling(bounds)
-    low, high = (float(bound) for bound in bounds)
-    more = MARGIN * (high - low) / 2
-    moments = correlator(
-        H, *operators, num_moments=num_moments, num_vectors=num_vectors, vectors=vectors, kernel=kernel, rng=rng,
-        bounds=(low - more, high + more), backend=backend, memory_limit=memory_limit,
-    )  # fmt: skip
+    with Run("conductivity", H, progress, checkpoint, checkpoint_s) as run:
+        moments = _correlated(
+            run, H, operators, num_moments, num_vectors, vectors, kernel, rng, bounds, backend, memory_limit, MARGIN
+        )
     return Conductivity(moments, area, formula or ("greenwood" if same else "bastin"))
 
 

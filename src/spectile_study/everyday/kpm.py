@@ -18,8 +18,8 @@ from spectile import kpm_dos
 from spectile.core.compile import PORTABLE, Unit
 from spectile.core.launch import Shape, kernel
 from spectile.kpm import bounds, reference
-from spectile.kpm.density import seed_of
 from spectile.kpm.operators.user import OperatorRecursion, ProductOperator
+from spectile.kpm.reference import seed_of
 from spectile_study.bench.case import Method, Skipped
 from spectile_study.cases.kpm import model
 from spectile_study.everyday.problem import Cost, Drawn, Params, Place, absent, method, version

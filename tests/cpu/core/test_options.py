@@ -48,6 +48,7 @@ FLAGS = {
     "strict",
     "mean",
     "complement",
+    "progress",
 }
 NUMBERS = {"tau", "valid_ratio", "rtol", "alpha", "beta", "block", "iterations", "tolerance", "type", "memory_limit"}
 NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area", "energy_resolution", "num_states", "prune", "top_n"}

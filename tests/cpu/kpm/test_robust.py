@@ -69,9 +69,9 @@ def test_bounds_that_prove_too_narrow_in_a_later_pass_begin_again(tmp_path, monk
     monkeypatch.setattr(CpuEngine, "capacity", lambda self: 3)
     advance, seen = moments.advance_watched, []
 
-    def watched(recursion, etas, num_moments):
+    def watched(recursion, etas, num_moments, progress):
         seen.append(1)
-        etas, inside = advance(recursion, etas, num_moments)
+        etas, inside = advance(recursion, etas, num_moments, progress)
         return etas, inside and len(seen) != 8
 
     monkeypatch.setattr("spectile.kpm.density.advance_watched", watched)

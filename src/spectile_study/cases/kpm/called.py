@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from spectile.kpm import api, bounds, reference
-from spectile.kpm.density import seed_of
+from spectile.kpm.reference import seed_of
 from spectile_study.bench.case import Context, Method, Skipped
 from spectile_study.cases.kpm import model
 from spectile_study.cases.kpm.shared import CALL_LIMIT, STEPS, insulator, sample_of

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from spectile.kpm import api, bounds, moments, reference
-from spectile.kpm.density import seed_of
 from spectile.kpm.operators.user import OperatorRecursion, ProductOperator
+from spectile.kpm.reference import seed_of
 from spectile_study.bench.case import Clock, Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.kpm import model, spmm
