@@ -151,7 +151,7 @@ def sign(x: TileMatrix, *, error: float = 1e-6) -> TileMatrix:
     >>> sign(a).to_dense().round(6).tolist()
     [[-1.0, 0.0], [0.0, 1.0]]
     """
-    return (-2.0 * projector(x, -1, 0.0, error / 2).matrix).shifted(1.0)
+    return (-2.0 * projector(x, -1, 0.0, error / 2, "sp2_accelerated").matrix).shifted(1.0)
 
 
 def _interval(x: TileMatrix) -> tuple[float, float]:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from spectile.density.maps import distance
+from spectile.density.moments import MOST_DEGREES, turned_by
 from spectile.density.purify import Pass, budgets, exact, purify
 from spectile.density.result import DensityMatrix
 from spectile.tiles import TileMatrix
@@ -17,13 +18,13 @@ _LOOKS = (1e-3, 1e-6, 1e-10)
 #: Passes with a budget; each tightens it by what the certificate of the last one was off by.
 _PASSES = 4
 #: The a-priori bound is about so many times the true error: the first budget makes use of it.
-_PESSIMISM = 10.0
+_PESSIMISM = 15.0
 #: Budget of all steps together that leaves no doubt which subspace was found.
 _LARGEST = 0.3
 
 
 def projector(
-    h: TileMatrix, occupied: int, mu: float | None, error: float, asked: float | None = None
+    h: TileMatrix, occupied: int, mu: float | None, error: float, method: str, asked: float | None = None
 ) -> DensityMatrix:  # fmt: skip
     """Return the projector on the lowest eigenvectors of F, so many or, with `occupied` below 0, those below `mu`.
 
@@ -47,8 +48,10 @@ def projector(
     for _ in range(_PASSES):
         # Rounding alone: what the squares and sums of a step may be off by, whatever is kept.
         least = 40 * roundoff(h.dtype) * math.sqrt(n)
-        budget = budgets(seen, wanted, max(1, len(seen.downs)))
-        last = purify(x0, occupied, image, min(1e-2, math.sqrt(error) / 10), budget, False, seen.downs)
+        # A last step squares what Q lacks in idempotency, which the certificate divides by the gap.
+        ends_at = min(1e-2, math.sqrt(error * (seen.homo[0] - seen.lumo[1])) / 10)
+        budget, polynomials = budgets(seen, method, wanted, ends_at)
+        last = purify(x0, occupied, image, ends_at, budget, "fro", polynomials)
         last.know(seen)
         found = _certified(h, x0, last, occupied, mu, error, low, high, width, wide)
         if found.error <= error:
@@ -69,7 +72,7 @@ def _look(x0: TileMatrix, occupied: int, image: float, width: float) -> Pass:
     resolved = 0.0
     for size in _LOOKS:
         most = 30 + 2 * math.ceil(math.log2(1 / size))  # enough for a gap that can be told from such errors
-        seen = purify(x0, occupied, image, 1e-2, lambda number, size=size: size, True, most=most)
+        seen = purify(x0, occupied, image, 1e-2, lambda _, size=size: size, "spectral", most=most)  # type: ignore[misc]
         gaps = seen.gaps()
         if seen.ended and min(gaps, default=1.0) > 4 * size and seen.homo[0] > seen.lumo[1]:
             trace = seen.x.trace()
@@ -108,9 +111,11 @@ def _certified(
     z = q._times(q, fine, half="square") - q
     off = (z.norm() + z.error.fro) * SLACK
     d_q = distance(off)
-    g = shifted._times(q, 0.02 * error * gap)
-    rest = g - q._times(g, 0.02 * error * gap)
-    residual = (rest.norm() + rest.error.fro) * SLACK
+    close = 0.005 * gap * min(error, last.angle("fro"))
+    g = shifted._times(q, close)
+    # What takes the place of Q F Q: of Hermitian matrices whichever is stored, so that its own error does no harm.
+    deep = (q._times(g, close, half="upper") + gap / 2 * q).shifted(-gap / 2)
+    residual = g - q._times(exact(deep), close)
     # q's own projector against that of the last iterate: eigenvalues of f(x) are this close to 0 and 1.
     eta = distance((x - square).norm() + square.error.fro)
     turned = (3 * square - 2 * cube).error.spectral + 2 * fine
@@ -123,12 +128,15 @@ def _certified(
         return _uncertain(q)
     if mu is not None and not homo_up + slip < mu < lumo_low - slip:
         raise ValueError(f"mu = {mu} is not inside of a gap that can be resolved: give a temperature (beta=)")
+    # By how much the eigenvalues of what is stored may lie above those of Q F Q, Q a projector.
+    above = size * d_q * (2 + d_q) + gap / 2 * d_q + deep.error.spectral
     sine = math.inf
-    for _ in range(4):
-        room = gap - (high - homo_up) * s * s
+    for degrees in (0, 0, 0, MOST_DEGREES):
+        room = gap - (high - homo_up) * s * s - above
         if room <= 0:
             return _uncertain(q)
-        sine = min(sine, residual / (1 - d_q) ** 2 / room * SLACK)
+        found = turned_by(shifted, exact(deep), residual, degrees, room, high - low + above)
+        sine = min(sine, found / (1 - d_q) * SLACK)
         s = min(s, sine)
     projector = math.sqrt(2) * sine
     moved = math.sqrt(2) * h.error.fro / (gap - slip) if h.error.fro else 0.0

@@ -1,4 +1,4 @@
-"""Spectral projection with a budget: the steps, and the eigenvalues around the gap that they reveal.
+"""Purification with a budget: the steps, and the eigenvalues around the gap that they reveal.
 
 A step takes X to f(X) and is off by E.  f(X) has the invariant subspaces of X, so only E turns the occupied one, by
 ``sin <= ||E|| / (gap of f(X) - ||E||)``, in the Frobenius norm for the Frobenius norm of E.  With the gap known, each
@@ -13,17 +13,20 @@ SIAM J. Sci. Comput. 36, B147 (2014).
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from spectile.density.maps import backward, distance, forward
+from spectile.density.maps import DOWN, UP, Polynomial, distance, planned
 from spectile.density.result import Step
 from spectile.tiles import Error, TileMatrix
 from spectile.tiles.types import EXACT, SLACK
 
 #: Steps after which a gap would have opened, however small: two double it at least, and there are 53 bits.
 MOST_STEPS = 120
+NormName = Literal["fro", "spectral"]
 
 
 @dataclass
@@ -34,9 +37,10 @@ class Pass:
     ----------
     x : TileMatrix
         The last iterate, taken as exact.
-    downs, errors, idempotencies, least, fills : list
+    polynomials, errors, idempotencies, most, least, fills, products, ranges : list
         Of each step: its polynomial, what it is off by, and before it ``||X - X^2||_F`` at most and the largest
-        ``x - x^2`` at least; the share of tiles after it.
+        ``|x - x^2|`` at most and at least; the share of tiles after it; the products of tiles that it took; the
+        interval of all eigenvalues before it, and at the end after the last.
     homo, lumo : tuple of float
         Intervals of the images in X0 of the last occupied and the first empty eigenvalue: 1 is the lowest energy.
     ended : bool
@@ -44,11 +48,14 @@ class Pass:
     """
 
     x: TileMatrix
-    downs: list[bool] = field(default_factory=list)
+    polynomials: list[Polynomial] = field(default_factory=list)
     errors: list[Error] = field(default_factory=list)
     idempotencies: list[float] = field(default_factory=list)
+    most: list[float] = field(default_factory=list)
     least: list[float] = field(default_factory=list)
     fills: list[float] = field(default_factory=list)
+    products: list[int] = field(default_factory=list)
+    ranges: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 1.0)])
     homo: tuple[float, float] = (0.0, 1.0)
     lumo: tuple[float, float] = (0.0, 1.0)
     ended: bool = False
@@ -66,25 +73,28 @@ class Pass:
         """Return the gaps after each step before its error is added, at least, from the intervals of X0."""
         h, l_ = self.homo[0], self.lumo[1]
         found = []
-        for down, error in zip(self.downs, self.errors, strict=True):
-            h, l_ = forward(down, h), forward(down, l_)
+        for polynomial, error, (low, high) in zip(self.polynomials, self.errors, self.ranges[:-1], strict=True):
+            h, l_ = polynomial.image(h, high)[0], polynomial.image(low, l_)[1]
             found.append(h - l_)
             h, l_ = h - error.spectral, l_ + error.spectral
         return found
 
-    def angle(self) -> float:
-        """Return a bound of the sine of the largest angle that the occupied subspace was turned by."""
+    def angle(self, norm: NormName = "spectral") -> float:
+        """Return a bound of the sines of the angles that the occupied subspace was turned by, in a norm."""
         total = 0.0
         for gap, error in zip(self.gaps(), self.errors, strict=True):
             if not gap > 2 * error.spectral:
                 return math.inf
-            total += error.spectral / (gap - error.spectral)
+            total += (error.fro if norm == "fro" else error.spectral) / (gap - error.spectral)
         return total * SLACK
 
     def history(self) -> list[Step]:
         """Return the steps for the result."""
-        columns = self.downs, self.errors, self.gaps(), self.idempotencies, self.fills
-        return [Step(down, error, max(0.0, gap), v, fill) for down, error, gap, v, fill in zip(*columns, strict=True)]
+        columns = self.polynomials, self.errors, self.gaps(), self.idempotencies, self.fills, self.products
+        return [
+            Step(polynomial.coefficients, error, max(0.0, gap), v, fill, products)
+            for polynomial, error, gap, v, fill, products in zip(*columns, strict=True)
+        ]
 
 
 def exact(x: TileMatrix) -> TileMatrix:
@@ -93,8 +103,8 @@ def exact(x: TileMatrix) -> TileMatrix:
 
 
 def purify(
-    x0: TileMatrix, occupied: int, mu: float, ends_at: float, budget: Any, spectral: bool, known: Any = (),
-    most: int = MOST_STEPS,
+    x0: TileMatrix, occupied: int, mu: float, ends_at: float, budget: Callable[[int], float], norm: NormName,
+    polynomials: Iterator[Polynomial] | None = None, most: int = MOST_STEPS,
 ) -> Pass:  # fmt: skip
     """Purify X0, whose eigenvalues are from 0 to 1.
 
@@ -110,21 +120,20 @@ def purify(
         Idempotency that is wanted, in the Frobenius norm.
     budget : callable
         ``budget(number)`` is what a step may be off by.
-    spectral : bool
-        Whether that is meant in the spectral norm.
-    known : sequence of bool
-        The first polynomials, as an earlier pass chose them.
+    norm : {"fro", "spectral"}
+        In which norm that is meant.
+    polynomials : iterator of Polynomial, optional
+        Those of the steps; without it x squared or 2 x - x squared, whichever brings the trace nearer to `occupied`.
     most : int
         Steps after which it gives up.
     """
-    norm: Literal["fro", "spectral"] = "spectral" if spectral else "fro"
     done = Pass(exact(x0))
     n = x0.shape[0]
-    low, high = 0.0, 1.0
     for number in range(most):
-        x = done.x
+        x, (low, high) = done.x, done.ranges[-1]
+        polynomial = next(polynomials) if polynomials else None
         allowed = budget(number)
-        square = x._times(x, allowed / 2, norm, "square")
+        square = x._times(x, allowed / 2 / _weight(polynomial), norm, "square")
         rest = x - square
         trace, squares = x.trace(), x.norm() ** 2
         v = (rest.norm() + rest.error.fro) * SLACK
@@ -132,87 +141,112 @@ def purify(
         w = (abs(trace - squares) + 2e-12 * squares + 2 * n * outside * (1 + outside)) * SLACK
         least = max(0.0, rest.norm() / SLACK - rest.error.fro) ** 2 / w if w > 0 else 0.0
         done.idempotencies.append(v)
+        done.most.append(min(v, (rest.norm("spectral") + rest.error.spectral) * SLACK))
         done.least.append(least if least > 2 * outside else 0.0)
         # Or as idempotent as what the last step was off by allows.
         if v <= ends_at or (done.errors and v <= 2 * done.errors[-1].fro):
             done.ended = True
             break
-        if number < len(known):
-            down = known[number]
-        elif occupied < 0:
-            down = mu > 0.5
-        else:
-            down = abs(squares - occupied) < abs(2 * trace - squares - occupied)
-        made = (square if down else x + rest).truncate(allowed / 4, norm)
-        low, high = (0.0, high * high) if down else (1 - (1 - low) ** 2, 1.0)
-        low, high = low - made.error.spectral, high + made.error.spectral
-        mu = forward(down, mu)
-        done.downs.append(down)
+        if number == most - 1:  # it was looked at, and makes no step
+            break
+        if polynomial is None and occupied < 0:
+            polynomial = DOWN if mu > 0.5 else UP
+        elif polynomial is None:
+            polynomial = DOWN if abs(squares - occupied) < abs(2 * trace - squares - occupied) else UP
+        whole, products = _of_square(polynomial, x, square, (low, high), allowed / 4, norm)
+        made = whole.truncate(allowed / 4, norm)
+        low, high = polynomial.image(low, high)
+        mu = polynomial(mu)
+        done.polynomials.append(polynomial)
         done.errors.append(made.error)
         done.fills.append(made.fill)
+        done.products.append(products)
+        done.ranges.append((low - made.error.spectral, high + made.error.spectral))
         done.x = exact(made)
-    # The last iterate was looked at and makes no step.
-    steps = len(done.idempotencies) - 1
-    done.x, done.downs, done.errors, done.fills = x, done.downs[:steps], done.errors[:steps], done.fills[:steps]
-    _reveal(done, done.idempotencies.pop(), done.least.pop())
+    _reveal(done)
+    done.idempotencies.pop()  # the last iterate makes no step
     return done
 
 
-def _reveal(done: Pass, v: float, least: float) -> None:
+def _weight(polynomial: Polynomial | None) -> float:
+    """Return about how many times the error of the square reaches the polynomial."""
+    return sum(map(abs, polynomial.coefficients[2:])) if polynomial else 1.0
+
+
+def _of_square(
+    polynomial: Polynomial, x: TileMatrix, square: TileMatrix, ends: tuple[float, float], allowed: float, norm: NormName
+) -> tuple[TileMatrix, int]:
+    """Return a polynomial of X by its square, and the products of tiles that both took."""
+    c = polynomial.coefficients
+    low = (c[1] * x).shifted(c[0]) if c[0] else c[1] * x if c[1] else None
+    if polynomial.products == 1:
+        high = square if c[2] == 1 else c[2] * square
+        return high if low is None else low + high, square.products
+    s = exact(square)
+    inner = c[3] * x
+    inner = (inner + c[4] * s if len(c) > 4 else inner).shifted(c[2])
+    product = s._times(exact(inner), allowed, norm, "upper")
+    # What the square is off by reaches it through both factors, of which bounds are known by the eigenvalues of X.
+    largest = max(map(abs, Polynomial(c[2:]).image(*ends))) + (abs(c[4]) if len(c) > 4 else 0.0) * (
+        max(map(abs, ends)) ** 2 + square.error.spectral
+    )
+    lost = square.error.times(largest) + inner.error.times(max(map(abs, ends)) ** 2 + square.error.spectral)
+    both = math.sqrt(2) * lost.fro * SLACK  # one half is computed, and counts twice in squares
+    products = square.products + product.products
+    product = product._with(error=product.error + Error.of(both, both))
+    return product if low is None else low + product, products
+
+
+def _reveal(done: Pass) -> None:
     """Find the intervals of HOMO and LUMO by all that the steps have shown.
 
-    From the last step back: h and l bound the images of HOMO and LUMO before each step.  Where all eigenvalues are
-    known to be near 0 or 1, the bounds that come from the steps after it say near which of them the two are.
+    From the last step back: h and l bound the images of HOMO and LUMO before each step from inside of the gap, outer_h
+    and outer_l from outside.  Where all eigenvalues are known to be near 0 or 1, the bounds that come from the steps
+    after it say near which of them the two are.
     """
-    values, leasts = [*done.idempotencies, v], [*done.least, least]
-    h, l_ = (0.5, 0.5) if distance(v) < 0.5 else (0.0, 1.0)
-    inner = []
-    for number in range(len(done.downs), -1, -1):
-        eta = distance(values[number])
+    outer_l, outer_h = done.ranges[-1]
+    h, l_ = (0.5, 0.5) if distance(done.most[-1]) < 0.5 else done.ranges[-1]
+    for number in range(len(done.polynomials), -1, -1):
+        eta, value = distance(done.most[number]), done.least[number]
         if h > eta:
             h = max(h, 1 - eta)
         if l_ < 1 - eta:
             l_ = min(l_, eta)
-        inner.append((h, l_))
-        if number:
-            down, shift = done.downs[number - 1], done.errors[number - 1].spectral
-            h, l_ = backward(down, h - shift) / SLACK, backward(down, l_ + shift) * SLACK
-    inner.reverse()
-    outer_h, outer_l = 1.0, 0.0
-    for number, value in enumerate(leasts):
-        h, l_ = inner[number]
         # The largest x - x^2 belongs to one side of the gap; where it is smaller on one, it is known to which.
         if 0 < value <= 0.25 and h > 0.5 > l_:
             root = math.sqrt(1 - 4 * value)
             if l_ * (1 - l_) < value:
-                outer_h = min(outer_h, _out(done, number, (1 + root) / 2, 1))
+                outer_h = min(outer_h, (1 + root) / 2)
             if h * (1 - h) < value:
-                outer_l = max(outer_l, _out(done, number, (1 - root) / 2, -1))
-    (h, l_) = inner[0]
+                outer_l = max(outer_l, (1 - root) / 2)
+        if number:
+            polynomial, shift = done.polynomials[number - 1], done.errors[number - 1].spectral
+            ends = done.ranges[number - 1]
+            h, outer_l = (_less(polynomial.lowest(x - shift, *ends)) for x in (h, outer_l))
+            l_, outer_h = (-_less(-polynomial.highest(x + shift, *ends)) for x in (l_, outer_h))
     done.homo, done.lumo = (h, max(h, outer_h)), (min(l_, outer_l), l_)
 
 
-def _out(done: Pass, number: int, x: float, side: int) -> float:
-    """Return what an eigenvalue of X0 is at most, or with `side` below 0 at least, from that of a step."""
-    for down, error in zip(reversed(done.downs[:number]), reversed(done.errors[:number]), strict=True):
-        x = backward(down, x + side * error.spectral)
-    return x * SLACK if side > 0 else x / SLACK
+def _less(x: float) -> float:
+    return x - (SLACK - 1) * abs(x)
 
 
-def budgets(pass_: Pass, wanted: float, count: int) -> Any:
-    """Return the budget of each step for a wanted bound of the whole angle, from the intervals of an earlier pass.
+def budgets(pass_: Pass, method: str, wanted: float, ends_at: float) -> tuple[Callable[[int], float], Iterator]:
+    """Return the budget of each step for a wanted bound of the whole angle, and the polynomials of a method.
 
-    ``sqrt(2) d / (gap - d) = share``, the same share for each step, whose polynomials the earlier pass has shown.
+    Both follow from the intervals of an earlier pass: ``sqrt(2) d / (gap - d) = share``, the same for each step.
     """
-    share = wanted / count / math.sqrt(2)
-    h, l_ = pass_.homo[0], pass_.lumo[1]
-    allowed = []
-    for down in pass_.downs:
-        h, l_ = forward(down, h), forward(down, l_)
-        allowed.append(max(h - l_, 1e-3) * share / (1 + share))
-    last = allowed[-1] if allowed else share
+    gaps, polynomials = [], []
+    steps = planned(method, pass_.homo[0], pass_.lumo[1])
+    for polynomial, h, l_ in itertools.islice(steps, MOST_STEPS):
+        gaps.append(h - l_)
+        polynomials.append(polynomial)
+        if max(h * (1 - h), l_ * (1 - l_)) <= ends_at / 4:
+            break
+    share = wanted / len(gaps) / math.sqrt(2)
+    allowed = [max(gap, 1e-3) * share / (1 + share) for gap in gaps]
 
     def budget(number: int) -> float:
-        return allowed[number] if number < len(allowed) else last
+        return allowed[min(number, len(allowed) - 1)]
 
-    return budget
+    return budget, itertools.chain(polynomials, (polynomial for polynomial, _, _ in steps))

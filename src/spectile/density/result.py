@@ -13,8 +13,8 @@ class Step(NamedTuple):
 
     Attributes
     ----------
-    down : bool
-        Whether the polynomial is x squared, which lowers the trace, or 2 x - x squared.
+    polynomial : tuple of float
+        Its coefficients, the constant first.
     error : Error
         What the step is off by, at most.
     gap : float
@@ -23,13 +23,16 @@ class Step(NamedTuple):
         Frobenius norm of X - X squared before the step, at most.
     fill : float
         Share of the tiles that are stored after the step.
+    products : int
+        Products of tiles that were added up in it.
     """
 
-    down: bool
+    polynomial: tuple[float, ...]
     error: Any
     gap: float
     idempotency: float
     fill: float
+    products: int
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ class TileMatrix:
         The stored tiles one after the other, each by rows, on the host or a GPU; their Frobenius norms, on the host.
     indptr, indices : numpy.ndarray of int64
         Tile columns of each tile row, as in CSR.
+    products : int
+        Products of tiles that were added up in it, where it is a product; 0 else.
 
     Examples
     --------
@@ -59,7 +61,7 @@ class TileMatrix:
     """
 
     __array_ufunc__ = None  # NumPy leaves `array @ matrix` to us, which refuses it
-    __slots__ = ("_spectral", "data", "error", "layout", "norms", "permutation")
+    __slots__ = ("_spectral", "data", "error", "layout", "norms", "permutation", "products")
 
     def __init__(
         self, layout: Layout, data: Any, *, error: Error = EXACT, permutation: Any = None, norms: Any = None
@@ -68,6 +70,7 @@ class TileMatrix:
         self.layout, self.data, self.error, self.permutation = layout, data, error, permutation
         self.norms = norms_.tile_norms(self._xp, data, layout) if norms is None else norms
         self._spectral: np.ndarray | None = None
+        self.products = 0
         if not np.isfinite(self.norms).all():
             t = int(np.flatnonzero(~np.isfinite(self.norms))[0])
             i, j = int(layout.tile_rows[t]), int(layout.indices[t])
@@ -768,6 +771,7 @@ class TileMatrix:
             if half:
                 data = _symmetric_diagonal(xp, data, lists.layout)
             made = TileMatrix(lists.layout, data, permutation=self.permutation)
+            made.products = len(lists.left)
             if half and len(made.norms):
                 own = own + norms_.bound_of_map(roundoff(dtype) * made.norms, lists.layout)
             return made, own
