@@ -39,12 +39,12 @@ class Problem:
         """Return what is passed, arrays of NumPy or CuPy (which knows no other order of bytes than the machine's)."""
         lower = self.keywords["lower"]
         return tuple(
-            None if one is None else _laid_out(one, layout, lower, xp if one.dtype.isnative else np)
+            None if one is None else laid_out(one, layout, lower, xp if one.dtype.isnative else np)
             for one, layout in zip((self.matrices, self.second), self.layouts, strict=True)
         )
 
 
-def _laid_out(matrices: np.ndarray, layout: str, lower: bool, xp: Any) -> Any:
+def laid_out(matrices: np.ndarray, layout: str, lower: bool, xp: Any) -> Any:
     """Return the matrices in a layout of memory; "half" has something else in the triangle that is not read."""
     full, n = xp.asarray(matrices), matrices.shape[-1]
     if layout == "half":

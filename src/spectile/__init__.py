@@ -32,6 +32,15 @@ if TYPE_CHECKING:  # what type checkers know the names by: to them, too, a missp
     from spectile import tiles as tiles
     from spectile import torch as torch
     from spectile import tsparse as tsparse
+    from spectile.autodiff.matrices import (
+        expm,
+        logm,
+        matrix_function,
+        matrix_function_frechet,
+        polar,
+        sign,
+        sqrtm,
+    )
     from spectile.core.choice import explain
     from spectile.core.config import show_config
     from spectile.density import density_matrix
@@ -77,6 +86,13 @@ _HOMES = {
     "eig_banded": "evd",
     "eigvals_banded": "evd",
     "tridiagonalize": "evd",
+    "expm": "autodiff.matrices",
+    "logm": "autodiff.matrices",
+    "matrix_function": "autodiff.matrices",
+    "matrix_function_frechet": "autodiff.matrices",
+    "polar": "autodiff.matrices",
+    "sign": "autodiff.matrices",
+    "sqrtm": "autodiff.matrices",
     "kpm_dos": "kpm",
     "ldos": "kpm",
     "spectral_function": "kpm",
@@ -110,17 +126,24 @@ __all__ = [
     "eigvalsh_tridiagonal",
     "evolve",
     "explain",
+    "expm",
     "filter_diagonalize",
     "greens_function",
     "kpm_dos",
     "ldos",
+    "logm",
+    "matrix_function",
+    "matrix_function_frechet",
+    "polar",
     "show_config",
+    "sign",
     "spamm",
     "spamm_plan",
     "spamm_threshold",
     "spectral_bounds",
     "spectral_function",
     "spgemm",
+    "sqrtm",
     "tridiagonalize",
     "tune_tau",
 ]

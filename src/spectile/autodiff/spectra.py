@@ -42,7 +42,8 @@ SLACK = 100.0
 
 def adjoint(x: Any) -> Any:
     """Return the conjugate transposes of the matrices in the last two dimensions."""
-    return x.mT.conj()
+    # CuPy has no mT before its version 14, and PyTorch's vmap no swapaxes.
+    return (x.mT if hasattr(x, "mT") else x.swapaxes(-1, -2)).conj()
 
 
 def hermitian(xp: Any, a: Any, lower: bool) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from spectile.core import arrays
+from spectile.core.device import choose_backend
+from spectile.core.host import in_kind_of
 from spectile.core.options import word
 from spectile.evd.types import Definite, Subset, UnsupportedOperandError
 
@@ -25,6 +27,39 @@ def any_on_device(operands: tuple[Any, ...]) -> bool:
     return any(
         type(one).__module__ == "cupy" or (not isinstance(one, _ON_HOST) and arrays.on_device(one)) for one in operands
     )
+
+
+def placed(given: dict[str, Any], backend: str) -> tuple[Any, list[Any], Callable[[Any], Any]]:
+    """Return operands as arrays of NumPy or CuPy, where a call is computed.
+
+    Parameters
+    ----------
+    given : dict
+        Operands by their names, of any library.
+    backend : {"auto", "cpu", "cuda"}
+
+    Returns
+    -------
+    xp : module
+        NumPy or CuPy.
+    operands : list of array
+    in_kind : callable
+        What gives a result back in the kind of the first operand.
+
+    Raises
+    ------
+    ValueError
+        If an operand is on another device than the current one, and as `choose_backend`.
+    """
+    if choose_backend(backend, any_on_device(tuple(given.values()))) == "cpu":
+        first = next(iter(given.values()))
+        return np, [arrays.host_array(name, one) for name, one in given.items()], in_kind_of(first)
+    import cupy
+
+    moved = [arrays.to_device(one, name) for name, one in given.items()]
+    for name, (one, _) in zip(given, moved, strict=True):
+        arrays.require_here(name, one)
+    return cupy, [one for one, _ in moved], moved[0][1]
 
 
 def require_square(a: Any, name: str = "a") -> tuple[int, ...]:

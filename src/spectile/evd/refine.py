@@ -19,11 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import arrays, memory
-from spectile.core.device import choose_backend
-from spectile.core.host import in_kind_of
+from spectile.core import memory
 from spectile.core.threads import blas_threads
-from spectile.evd.arguments import any_on_device
+from spectile.evd.arguments import placed
 from spectile.evd.types import Definite, Options, working_dtype
 
 #: Eigenvectors coupled by more than this share of their gap are solved together; the least that makes small problems.
@@ -62,19 +60,8 @@ def eigh(a: Any, x0: Any, options: Options, definite: Definite | None, backend: 
     MemoryError
         If the products do not fit.
     """
-    given = [a, x0] if definite is None else [a, x0, definite.b]
-    where = choose_backend(backend, any_on_device(tuple(given)))
-    if where == "cuda":
-        import cupy as xp
-
-        moved = [arrays.to_device(one, name) for one, name in zip(given, ("a", "x0", "b"), strict=False)]
-        in_kind = moved[0][1]
-        given = [one for one, _ in moved]
-        for one, name in zip(given, ("a", "x0", "b"), strict=False):
-            arrays.require_here(name, one)
-    else:
-        xp, in_kind = np, in_kind_of(a)
-        given = [arrays.host_array(name, one) for one, name in zip(given, ("a", "x0", "b"), strict=False)]
+    operands = {"a": a, "x0": x0} | ({} if definite is None else {"b": definite.b})
+    xp, given, in_kind = placed(operands, backend)
     matrices = [one.astype(working_dtype(one.dtype), copy=False) for one in (given[0], *given[2:])]
     dtype = np.result_type(*(one.dtype for one in matrices))
     shape = np.broadcast_shapes(*(one.shape for one in matrices))
@@ -83,11 +70,11 @@ def eigh(a: Any, x0: Any, options: Options, definite: Definite | None, backend: 
     if not x.size:
         return None
     held = HELD * n * n * dtype.itemsize
-    most = MOST_ON_GPU if where == "cuda" else worth_on_cpu(blas_threads())
+    most = worth_on_cpu(blas_threads()) if xp is np else MOST_ON_GPU
     if most < 1:
         return None
     what = f"the refinement of {n:,} eigenvectors"
-    (memory.require_free if where == "cuda" else memory.require_host_free)(held, what)
+    (memory.require_host_free if xp is np else memory.require_free)(held, what)
     matrices = [xp.broadcast_to(one.astype(dtype, copy=False), shape) for one in matrices]
     w, v = xp.empty(shape[:-1], dtype.type(0).real.dtype), xp.empty(shape, dtype)
     for i in np.ndindex(*lead):

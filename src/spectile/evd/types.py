@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spectile.core.arrays import on_device
+
 
 @dataclass(frozen=True)
 class Scalar:
@@ -172,6 +174,21 @@ class EighResult(NamedTuple):
 
     eigenvalues: Any
     eigenvectors: Any
+
+    def __repr__(self) -> str:
+        return f"EighResult({', '.join(self._told())})"
+
+    def _repr_html_(self) -> str:
+        """Return the same as a table, for notebooks."""
+        rows = "".join(f"<tr><td>{told}</td></tr>" for told in self._told())
+        return f"<table><caption>EighResult</caption>{rows}</table>"
+
+    def _told(self) -> list[str]:
+        """Return what is told of eigenvalues and of eigenvectors; no device is waited for."""
+        w, v = self
+        shapes = [" x ".join(f"{length:,}" for length in part.shape) for part in self]
+        ends = "" if on_device(w) or 0 in w.shape else f" from {float(w.min()):.6g} to {float(w.max()):.6g}"
+        return [f"{shapes[0]} eigenvalues{ends}", f"eigenvectors {shapes[1]} {v.dtype}"]
 
 
 class Options(NamedTuple):

@@ -25,6 +25,13 @@ CALLS = {
     "eig_banded": ((BAND,), {"lower": True}),
     "eigvals_banded": ((BAND,), {"lower": True}),
     "tridiagonalize": ((DENSE,), {}),
+    "matrix_function": (("exp", DENSE), {}),
+    "matrix_function_frechet": (("exp", DENSE, DENSE), {}),
+    "expm": ((DENSE,), {}),
+    "logm": ((DENSE,), {}),
+    "sqrtm": ((DENSE,), {}),
+    "sign": ((DENSE,), {}),
+    "polar": ((DENSE,), {}),
     "chebyshev": ((SPARSE, np.ones((N, 1)), 8), {}),
     "spectral_bounds": ((SPARSE,), {}),
     "evolve": ((SPARSE, np.ones(N), [1.0]), {}),
@@ -70,7 +77,7 @@ WORDS = {
 PATHS = {"checkpoint"}
 # Of arrays and of what is judged with them: their own tests.
 OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "tol", "x0"}
-OTHERS |= {"mask", "C", "s", "permutation"}
+OTHERS |= {"mask", "C", "s", "permutation", "df"}
 OTHERS |= {"weights", "orbitals", "bra", "vectors", "operator", "periods"}
 OTHERS |= {"max_ev"}  # SciPy leaves it to LAPACK, which is not asked
 HOSTILE = {

@@ -132,6 +132,17 @@ def test_any_problem_of_any_size(n, dtype, path, part):
     check_path(path, n, dtype, low + round(part * (high - low)), backend="cpu")
 
 
+def test_a_result_shows_itself_in_a_line_and_in_a_table():
+    w, v = np.array([-1.5, 0.25, 2.0]), np.eye(3)
+    result = evd.eigh(np.diag(w), backend="cpu")
+    assert repr(result) == "EighResult(3 eigenvalues from -1.5 to 2, eigenvectors 3 x 3 float64)"
+    assert repr(evd.EighResult(np.empty((2, 0)), np.empty((2, 3, 0)))).startswith("EighResult(2 x 0 eigenvalues")
+    page = result._repr_html_()
+    assert page.count("<tr>") == page.count("</tr>") == 2 and "from -1.5 to 2" in page
+    torch = pytest.importorskip("torch")
+    assert "from -1.5 to 2" in repr(evd.EighResult(torch.as_tensor(w), torch.as_tensor(v)))
+
+
 MEMORY = {
     "divide and conquer": ({}, False),
     "complex": ({"dtype": "complex128"}, False),

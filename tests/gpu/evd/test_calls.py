@@ -157,3 +157,8 @@ def test_memory_error_leaves_the_next_call_whole(rng):
     finally:
         pool.set_limit(size=0)
     assert bool((evd.eigvalsh(a) == expected).all())
+
+
+def test_a_result_on_a_device_shows_itself_without_a_wait():
+    result = evd.eigh(cupy.eye(3))
+    assert repr(result) == "EighResult(3 eigenvalues, eigenvectors 3 x 3 float64)"
