@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.kpm import reference
-from spectile.kpm.operators.adopt import as_operator
-from spectile.kpm.operators.protocol import lies_on_gpu, on_host
+from spectile.kpm.operators.adopt import as_operator, whole_csr
+from spectile.kpm.operators.protocol import NO_ENTRIES, PartitionedOperator, lies_on_gpu, on_host
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile.kpm.types import Array, Engine
@@ -131,7 +131,7 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
 
     Parameters
     ----------
-    H : stored matrix or TopologicalInsulator, shape (N, N)
+    H : stored matrix, TopologicalInsulator or matrix over ranks or GPUs, shape (N, N)
         As in :func:`kpm_dos`.
     direction : {"x", "y", "z"}
         Component of the positions.
@@ -142,8 +142,8 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
 
     Returns
     -------
-    csr_array, complex, shape (N, N)
-        Hermitian, on the host.
+    csr_array or DistributedMatrix, complex, shape (N, N)
+        Hermitian, on the host, spread over ranks as H is.
 
     Raises
     ------
@@ -160,10 +160,8 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
     [[0.0, -1.0, 0.0], [1.0, 0.0, -1.0], [0.0, 1.0, 0.0]]
     """
     operator = as_operator(H)
-    if isinstance(operator, TopologicalInsulator):
-        operator = StoredMatrix(operator.matrix())
-    if not isinstance(operator, StoredMatrix):
-        raise TypeError("velocities are made from the entries of H, and this operator has none: give them as operators")
+    if not isinstance(operator, StoredMatrix | TopologicalInsulator | PartitionedOperator):
+        raise TypeError(NO_ENTRIES)
     n = operator.shape[0]
     r = np.asarray(on_host(positions) if lies_on_gpu(positions) else positions)
     if r.dtype.kind not in "biuf":
@@ -176,13 +174,17 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
     axis = AXES.get(direction)
     if axis is None or axis >= r.shape[1]:
         raise ValueError(f'direction={direction!r} is none of the {r.shape[1]} axes of the positions: take "x" first')
-    dtype = np.result_type(operator.dtype, np.float32) if operator.dtype.kind in "fc" else np.dtype(np.float64)
-    matrix = operator.on_host().csr(dtype.newbyteorder("="))
-    row = np.repeat(np.arange(n), np.diff(matrix.indptr))
-    hops = r[matrix.indices] - r[row]
-    if periods is not None:
-        hops = _shortest(hops, periods, matrix.data != 0)
-    return _with_data(matrix, 1j * matrix.data * hops[:, axis].astype(matrix.data.real.dtype))
+
+    def entries(matrix: Any, first: int) -> Any:
+        row = first + np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+        hops = r[matrix.indices] - r[row]
+        if periods is not None:
+            hops = _shortest(hops, periods, matrix.data != 0)
+        return _with_data(matrix, 1j * matrix.data * hops[:, axis].astype(matrix.data.real.dtype))
+
+    if isinstance(operator, PartitionedOperator):
+        return operator.derived(entries)
+    return entries(whole_csr(operator if isinstance(operator, TopologicalInsulator) else operator.matrix), 0)
 
 
 def _shortest(hops: Array, periods: npt.ArrayLike, there: Array) -> Array:

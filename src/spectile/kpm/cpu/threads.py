@@ -97,7 +97,7 @@ def side_by_side(threads: int, steps: int, work: Callable[[int, int], None], aft
                 work(n, m)
                 _arrive(arrived, 1)
                 while not _reached(arrived, threads * (m + 1), SPINS):
-                    _give_way()
+                    give_way()
                 if arrived[0] >= _STOP:
                     return
                 if n == 0:
@@ -124,4 +124,5 @@ def _spread(n: int, threads: int) -> None:
             os.sched_setaffinity(0, processors)
 
 
-_give_way: Callable[[], None] = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
+#: Let another thread or process have this core, if one waits for it.
+give_way: Callable[[], None] = getattr(os, "sched_yield", functools.partial(time.sleep, 0))

@@ -6,18 +6,21 @@ Every rank calls the same functions with the same arguments and gets the same re
     from spectile.kpm import kpm_dos
     from spectile.kpm.distributed.mpi import DistributedMatrix
     density = kpm_dos(DistributedMatrix(H, MPI.COMM_WORLD), backend="cpu")
+
+Vectors that a caller gives or gets, positions and operators that are matrices are the same on every rank; each may give
+rows of its own of H (:meth:`DistributedMatrix.from_rows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from spectile.kpm.distributed.multi_gpu import MultiGpuEngine
 from spectile.kpm.distributed.ranks import MpiEngine
-from spectile.kpm.operators.adopt import vector_dtype
+from spectile.kpm.operators.adopt import vector_dtype, whole_csr
 from spectile.kpm.operators.protocol import PartitionedOperator
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -67,8 +70,7 @@ class DistributedMatrix(PartitionedOperator):
         self.through_hosts = weights is not None
         if backend == "cuda" and not self.through_hosts:
             return
-        matrix = H.matrix() if isinstance(H, TopologicalInsulator) else H
-        matrix = StoredMatrix(matrix).on_host().csr(vector_dtype(self.dtype))
+        matrix = whole_csr(H)
         # Whole sites of four rows where N allows, and a bound that depends on N and the weights alone.
         unit = 4 if self.shape[0] % 4 == 0 else 1
         share = np.cumsum([0.0, *(weights or [1.0] * comm.size)])
@@ -77,6 +79,77 @@ class DistributedMatrix(PartitionedOperator):
         if self.through_hosts and np.diff(self.edges).min() < 1:
             raise ValueError(f"weights={list(weights or ())} leave a rank without rows: give it more, or fewer ranks")
         self.rows = matrix[self.edges[comm.rank] : self.edges[comm.rank + 1]]
+
+    @classmethod
+    def from_rows(
+        cls, rows: Any, comm: Any, *, timeout_s: float = 300.0, reduce_every_step: bool = False
+    ) -> DistributedMatrix:
+        """Return the matrix of which each rank gives its own rows, so that none holds all of them.
+
+        Parameters
+        ----------
+        rows : scipy.sparse matrix or ndarray, shape (own rows, N)
+            Rows of this rank, behind those of the ranks before it; it computes on the CPU.
+        comm, timeout_s, reduce_every_step
+            As above.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank, if the rows of one are no matrix, or those of all are not N.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from mpi4py import MPI
+        >>> from spectile.kpm import evolve
+        >>> from spectile.kpm.distributed.mpi import DistributedMatrix
+        >>> from spectile.kpm.operators.lattices import chain
+        >>> comm = MPI.COMM_WORLD
+        >>> own = np.array_split(np.arange(100), comm.size)[comm.rank]
+        >>> H = DistributedMatrix.from_rows(chain(100)[own], comm)
+        >>> evolve(H, np.eye(100)[:, :1], [1.0, 2.0]).shape
+        (2, 100, 1)
+        """
+
+        def taken() -> Any:
+            if not hasattr(rows, "shape"):
+                raise TypeError(f"rows are a {type(rows).__name__}: give a sparse matrix or an array")
+            stored = StoredMatrix(rows).on_host()
+            if len(stored.shape) != 2 or stored.shape[0] < 1 or stored.dtype.kind not in "biufc":
+                raise ValueError(f"rows have shape {stored.shape} and dtype {stored.dtype}: give at least one row of H")
+            return stored.csr(vector_dtype(stored.dtype))
+
+        mine = on_every_rank(comm, taken)
+        shapes = [(*shape, kind) for shape, kind in comm.allgather((mine.shape, mine.dtype.str))]
+        counts, widths = [each[0] for each in shapes], {each[1] for each in shapes}
+        if widths != {sum(counts)}:
+            raise ValueError(
+                f"the ranks give {counts} rows of {', '.join(map(str, sorted(widths)))} columns: together they must "
+                "have as many rows as columns"
+            )
+        self = cls.__new__(cls)
+        self.comm, self.timeout_s, self.reduce_every_step = comm, timeout_s, reduce_every_step
+        self.H, self.backend, self.through_hosts = None, "cpu", False
+        self.shape, self.dtype = (sum(counts),) * 2, np.result_type(*(each[2] for each in shapes))
+        self.edges = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.rows = mine.astype(self.dtype)
+        return self
+
+    def __matmul__(self, block: Any) -> Any:
+        """Return the product with vectors, shape (N,) or (N, R), the same on every rank, as it is there."""
+        if self.backend == "cuda" and not self.through_hosts:
+            return whole_csr(self.H) @ block
+        return np.concatenate(self.comm.allgather(self.rows @ block))
+
+    def derived(self, entries: Callable[[Any, int], Any]) -> Any:
+        """Return the matrix of other entries in the places of this one's, spread alike; whole where NCCL is between."""
+        if self.backend == "cuda" and not self.through_hosts:
+            return entries(whole_csr(self.H), 0)
+        rows = on_every_rank(self.comm, lambda: entries(self.rows, int(self.edges[self.comm.rank])))
+        return DistributedMatrix.from_rows(
+            rows, self.comm, timeout_s=self.timeout_s, reduce_every_step=self.reduce_every_step
+        )
 
     def engine(self, dtype: np.dtype[Any]) -> Any:
         """Return this rank's engine for vectors of this type."""
@@ -96,3 +169,16 @@ class DistributedMatrix(PartitionedOperator):
         mine = (diagonal.real - radius).min(initial=np.inf), (diagonal.real + radius).max(initial=-np.inf)
         everybody = self.comm.allgather(mine)
         return float(min(low for low, _ in everybody)), float(max(high for _, high in everybody))
+
+
+def on_every_rank(comm: Any, work: Callable[[], Any]) -> Any:
+    """Return what ``work()`` returns here; where it raises on one rank it raises on all, and none waits for another."""
+    result, failed = None, None
+    try:
+        result = work()
+    except Exception as error:  # the others must hear of it, whatever it is
+        failed = type(error) if isinstance(error, TypeError | ValueError) else RuntimeError, str(error)
+    for rank, each in enumerate(comm.allgather(failed)):
+        if each is not None:
+            raise each[0](f"{each[1]} (rank {rank} of {comm.size})")
+    return result

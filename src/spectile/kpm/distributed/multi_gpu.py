@@ -30,7 +30,7 @@ from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.distributed.rows import LocalRows, local_matrix_rows, local_plane_rows
 from spectile.kpm.distributed.slab import LocalSlab, local_slabs
 from spectile.kpm.distributed.transport import NcclMessages, PeerCopies, Transport, rank_device
-from spectile.kpm.operators.adopt import framed
+from spectile.kpm.operators.adopt import framed, whole_csr
 from spectile.kpm.operators.engine import ProductEngine
 from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import PartitionedOperator
@@ -102,6 +102,10 @@ class MultiGpuMatrix(PartitionedOperator):
     def bounds(self) -> tuple[float, float]:
         """Return bounds of the spectrum by Gershgorin's circles."""
         return (self.H if isinstance(self.H, TopologicalInsulator) else StoredMatrix(self.H)).bounds()
+
+    def derived(self, entries: Callable[[Any, int], Any]) -> Any:
+        """Return the matrix of other entries in the places of this one's, whole and on the host."""
+        return entries(whole_csr(self.H), 0)
 
 
 def local_operators(

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from spectile.core.pointers import address
+from spectile.kpm.cpu.threads import give_way
 from spectile.kpm.distributed.device import PartitionDevice
 from spectile.kpm.types import Array
 
@@ -317,6 +318,7 @@ def wait_for_ranks(comm: Any, requests: list[tuple[Any, Any]], timeout_s: float)
     deadline = time.monotonic() + timeout_s
     while requests:
         requests = [(request, rank) for request, rank in requests if not request.Test()]
+        give_way()  # to a rank on the same core, where there are more of them than cores
         if requests and time.monotonic() > deadline:
             who = requests[0][1] if isinstance(requests[0][1], str) else f"rank {requests[0][1]}"
             raise RuntimeError(

@@ -73,3 +73,9 @@ def vector_dtype(dtype: Any, complex_vectors: bool = False) -> np.dtype[Any]:
     if dtype.kind in "biu" or dtype == np.float16:
         dtype = np.dtype(np.float64)
     return np.result_type(dtype, np.complex64) if complex_vectors else dtype
+
+
+def whole_csr(H: Any) -> Any:
+    """Return a stored matrix or a sample as a canonical CSR matrix on the host, of a type that vectors have."""
+    stored = StoredMatrix(H.matrix() if isinstance(H, TopologicalInsulator) else H).on_host()
+    return stored.csr(vector_dtype(stored.dtype))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from spectile.kpm.types import Array, Engine
+
+NO_ENTRIES = "velocities are made from the entries of H, and this operator has none: give them as operators"
 
 
 @runtime_checkable
@@ -54,6 +57,18 @@ class PartitionedOperator(abc.ABC):
     @abc.abstractmethod
     def bounds(self) -> tuple[float, float]:
         """Return energies between which the spectrum lies for certain."""
+
+    def derived(self, entries: Callable[[Any, int], Any]) -> Any:
+        """Return the matrix of other entries in the places of this one's.
+
+        ``entries(rows, first)`` returns them for CSR rows of this matrix, the first of which has this number.
+
+        Raises
+        ------
+        TypeError
+            If it has no entries.
+        """
+        raise TypeError(NO_ENTRIES)
 
 
 def namespace(array: Any) -> ModuleType:
