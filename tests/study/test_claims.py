@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pandas
 import pytest
 
@@ -255,7 +256,7 @@ def test_page_counts_kinds_and_verdicts_of_each_paper(written):
     shown = (written / "claims.fragment.html").read_text()
     evaluated = pandas.read_csv(written / "claims.tsv", sep="\t", keep_default_na=False)
     for paper, name in (("spamm", "SpAMM"), ("tsparse", "tSparse"), ("evd", "EVD"), ("kpm", "KPM")):
-        (card,) = re.findall(f'<figure>.*?alt="{name}".*?</figure>', shown)[:1]
+        (card,) = re.findall(f'<figure data-of="{paper}">.*?alt="{name}".*?</figure>', shown)
         of_paper = evaluated[(evaluated["paper"] == paper) & evaluated["kind"].isin(claims.JUDGED)]
         for verdict, count in of_paper["verdict"].value_counts().items():
             assert (f">{count} {verdict}<" in card) == (verdict in claims.VERDICTS)
@@ -268,24 +269,101 @@ def test_page_counts_kinds_and_verdicts_of_each_paper(written):
     assert shown.count("<tr data-") == len(evaluated)
 
 
-def test_filters_of_the_page_show_what_they_say(written):
+def shown_after(written, name, script):
+    """Return the page as Chromium has it after a script ran in it, and the attributes of the rows that are shown."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
-        pytest.skip("no Chromium is installed: the filters were not tried (Debian: apt-get install chromium)")
-    choose = "<script>for(const [name,value] of [['paper','evd'],['verdict','ahead']]){"
-    choose += "const each=document.querySelector(`select[name=${name}]`);each.value=value;"
-    choose += "each.dispatchEvent(new Event('change'))}</script></body>"
-    page = written / "chosen.html"
-    page.write_text((written / "claims.html").read_text().replace("</body>", choose))
+        pytest.skip("no Chromium is installed: the page was not tried (Debian: apt-get install chromium)")
+    page = written / name
+    page.write_text((written / "claims.html").read_text().replace("</body>", f"<script>{script}</script></body>"))
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     options += [f"--user-data-dir={written / 'profile'}", "--virtual-time-budget=2000", "--dump-dom", page.as_uri()]
     done = subprocess.run([browser, *options], capture_output=True, text=True, timeout=120, check=True)
     rows = re.findall(r"<tr (data-[^>]*)>", done.stdout)
-    left = [row for row in rows if "hidden" not in row]
+    return done.stdout, [row for row in rows if "hidden" not in row], len(rows)
+
+
+def test_filters_of_the_page_show_what_they_say(written):
+    choose = "for(const [name,value] of [['paper','evd'],['verdict','ahead']]){"
+    choose += "const each=document.querySelector(`select[name=${name}]`);each.value=value;"
+    choose += "each.dispatchEvent(new Event('change'))}"
+    shown, left, every = shown_after(written, "chosen.html", choose)
     evaluated = pandas.read_csv(written / "claims.tsv", sep="\t")
     wanted = evaluated[(evaluated["paper"] == "evd") & (evaluated["verdict"] == "ahead")]
-    assert len(left) == len(wanted) and f"<output>{len(wanted)} claims</output>" in done.stdout
-    assert len(rows) == len(evaluated)
+    assert len(left) == len(wanted) and f"<output>{len(wanted)} claims</output>" in shown
+    assert every == len(evaluated)
+
+
+def test_a_card_leads_to_its_claims_and_a_claim_back_to_its_card(written):
+    choose = "document.querySelector('select[name=kind]').value='exact';"
+    choose += "document.querySelector('figure[data-of=kpm] a').click();"
+    choose += "const seen=[];Element.prototype.scrollIntoView=function(){seen.push(this.dataset.of)};"
+    choose += "document.querySelector('#kpm_reduction_gain a').click();document.title='back to '+seen"
+    shown, left, _ = shown_after(written, "linked.html", choose)
+    assert "<details open" in shown and "<title>back to kpm</title>" in shown
+    listed = CLAIMS.loc[CLAIMS["paper"] == "kpm", "claim"]
+    assert [re.search('id="([^"]*)"', row)[1] for row in left] == listed.tolist()
+
+
+def test_a_sentence_says_where_a_paper_agrees_and_what_is_not_so():
+    rows = [
+        ("Table 1", "exact", "reproduced", "own"),
+        ("Table 2", "ratio", "behind", "own"), ("Table 2", "ratio", "reproduced", "own"),
+        ("Figure 3", "conclusion", "differs", "own"), ("Figure 4", "share", "vendor changed", "vendor"),
+        ("Figure 5", "exact", "not measured", "own"),
+    ]  # fmt: skip
+    found = pandas.DataFrame(rows, columns=["element", "kind", "verdict", "about"]).assign(statement="it grows")
+    assert agreement.summary(found) == "Agrees in Table 1; in part in Table 2; not in Figure 3 (not so: it grows)."
+    assert agreement.summary(found[1:3]) == "In part in Table 2."
+    assert agreement.summary(found[4:]) == "Nothing of it has a verdict here."
+
+
+def test_a_row_of_the_sheet_may_be_asked_for_before_it_is_recorded(tmp_path):
+    """The sheet has the orthogonal Fock matrix, and no record yet; a misspelt operator is refused all the same."""
+    for name in ("config", "workflow", "results/recorded"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(ROOT / name)
+    of_table = CLAIMS[CLAIMS["drawn"].isin(["t4", "fig6"])]
+    found = judged.evaluate(of_table, [frame("spamm")], ROOT / SCRIPTS, tmp_path / "results/recorded")
+    assert set(found.loc[found["claim"].str.startswith("spamm_t4_2"), "cause"]) == {"not recorded yet"}
+    (tmp_path / "config").unlink()
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    sheet = tmp_path / "config/spamm.tsv"
+    sheet.write_text(sheet.read_text().replace("fock_orthogonal", "fock_other"))
+    with pytest.raises(
+        ClaimError, match="p_operator = 'fock_orthogonal', which no record holds and no row of the sheet"
+    ):
+        judged.evaluate(of_table, [frame("spamm")], ROOT / SCRIPTS, tmp_path / "results/recorded")
+
+
+def squares(norms):
+    """Return rows of squares of the water cluster's matrices with these norms, twice as fast as the dense product."""
+    rows = [
+        {"p_study": "water", "p_molecules": 569, "p_operator": operator, "p_precision": precision, "p_gpus": 1,
+         "method": method, "case": f"{operator}_{precision}", "v_norm_c": norm, "v_error_fro": norm * error,
+         "v_tau": tau, "time_s": time, "samples_s": [time] * 3}
+        for operator, norm in norms.items() for precision in ("fp64", "fp32")
+        for method, tau, error, time in (
+            *((f"spectile_1e-{k:02}", 10.0**-k, 10.0 ** (-7 - k), 1.0) for k in (2, 4, 6, 8, 10)),
+            ("cublas", None, 0.0, 2.0 * norm),
+        )
+    ]  # fmt: skip
+    same = {"paper": "spamm", "machine": "m", "device": "d", "record": "r", "status": "ok", "reason": None}
+    return pandas.DataFrame(rows).assign(**same)
+
+
+def test_table_4_is_held_against_the_operator_that_fits_and_figure_6_against_norms_like_the_papers():
+    operators = {"overlap": 400.0, "core_hamiltonian": 2e7, "fock_scf": 13_000.0, "density_scf": 100.0}
+    operators |= {"fock_orthogonal": 10_300.0, "density_orthogonal": 200.0}
+    rows = Rows(squares(operators))
+    fourth = of("spamm")["t4"].claims(rows)
+    assert fourth["spamm_t4_2_norm"].number == 10_300 and fourth["spamm_t4_2_1em02"].number == pytest.approx(1.03e-5)
+    sixth = of("spamm")["fig6"].claims(rows)
+    norms = {"1em10": list(operators.values()), "1em02": [2e7]}
+    norms["1em04"] = [norm for norm in operators.values() if norm < 1e6]
+    for tau, of_norm in norms.items():
+        mean = np.exp(np.mean(np.log(2 * np.array(of_norm))))
+        assert sixth[f"spamm_fig6_{tau}_gpus1"].number == pytest.approx(mean)
 
 
 def test_the_page_is_not_written_with_a_value_that_nothing_holds(tmp_path, capsys):

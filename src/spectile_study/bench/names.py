@@ -30,7 +30,7 @@ class Names:
     ----------
     paper : str
     frames : iterable of DataFrame
-        Frames of the paper; without rows in any, columns are judged and their values are not.
+        Frames of the paper, which may lack columns; without rows in any, columns are judged and their values are not.
     """
 
     def __init__(self, paper: str | None, frames: Iterable[pandas.DataFrame] = ()) -> None:
@@ -45,11 +45,14 @@ class Names:
         return {str(name) for each in lists if each is not None for name in each}
 
     def check(self, column: str, value: object) -> None:
-        """Raise :class:`ClaimError` if no frame has `column`, or holds `value` (or one of several) in it."""
+        """Raise :class:`ClaimError` if no record has `column`, or no frame holds `value` (or one of several) in it."""
         self.check_columns(column)
         for each in value if isinstance(value, list | tuple) else [value]:
             if self._frames and not callable(each) and _key(each) not in self._of(column):
-                raise ClaimError(f"asks for {column} = {each!r}, which no record holds: write a value that occurs")
+                raise ClaimError(
+                    f"asks for {column} = {each!r}, which no record holds and no row of the sheet names: "
+                    "write a value that occurs"
+                )
 
     def check_columns(self, *names: str | None) -> None:
         """Raise :class:`ClaimError` if no frame has a column; None is none."""
@@ -72,7 +75,8 @@ class Names:
     def _of(self, column: str) -> set[object]:
         """Return what the frames hold in a column."""
         if column not in self._values:
-            self._values[column] = {_key(value) for frame in self._frames for value in frame[column].unique()}
+            holders = [frame for frame in self._frames if column in frame]
+            self._values[column] = {_key(value) for frame in holders for value in frame[column].unique()}
         return self._values[column]
 
     def _among(self, name: str, known: set[object] | set[str], what: str) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: So many conclusions that do not hold are named; more are counted.
 _NAMED = 3
+#: So many tables, figures and sections are named; more are counted.
+_SHOWN = 4
 
 
 def word(verdicts: Iterable[str]) -> str:
@@ -60,6 +62,32 @@ def sentence(claims: pandas.DataFrame) -> str:
     others = f"; and {len(conclusions) - _NAMED} more" if len(conclusions) > _NAMED else ""
     not_so = f" Not so: {named}{others}." if named else ""
     return f"**Ours {found}**: of {len(own)} claims {counts}.{not_so}{told}{more}"
+
+
+def summary(claims: pandas.DataFrame) -> str:
+    """Return one sentence of where the evaluated `claims` of a paper agree with it, and what of it is not so.
+
+    What the paper says of its own method counts, by its tables, figures and sections.
+    """
+    own = claims[claims["verdict"].isin(VERDICTS) & (claims["about"] == "own")]
+    words = own.groupby("element", sort=False)["verdict"].agg(word)
+    parts = [
+        f"{how} {_listed(list(words.index[words == each]))}"
+        for how, each in (("agrees in", "agrees"), ("in part in", "agrees in part"), ("not in", "does not agree"))
+        if (words == each).any()
+    ]
+    if not parts:
+        return "Nothing of it has a verdict here."
+    said = "; ".join(parts)
+    first, *others = [*own.loc[(own["kind"] == "conclusion") & (own["verdict"] == "differs"), "statement"], ""]
+    more = f", and {len(others) - 1} more" if len(others) > 1 else ""
+    return f"{said[0].upper()}{said[1:]}{f' (not so: {first}{more})' if first else ''}."
+
+
+def _listed(names: list[str]) -> str:
+    """Return names in words; those beyond a few are counted."""
+    shown, left = names[:_SHOWN], len(names) - _SHOWN
+    return f"{', '.join(shown)}{f' and {left} more' if left > 0 else ''}"
 
 
 def _escaped(text: str) -> str:

@@ -12,7 +12,7 @@ import pandas
 
 from spectile_study.bench.claims import JUDGED, VERDICTS, causes, read_claims
 from spectile_study.figures import overview
-from spectile_study.figures.agreement import word
+from spectile_study.figures.agreement import summary, word
 from spectile_study.figures.elements import SCRIPTS
 from spectile_study.figures.judged import evaluate, why
 from spectile_study.figures.marks import write_text
@@ -36,10 +36,19 @@ _FILTER = (
     "n+=!row.hidden}"
     "box.querySelector('output').textContent=n+' claims'"
 )
-_STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; margin: 1em; color: #222; }
-.spectile-claims { height: calc(100vh - 2em); }
-"""
+#: Shows the claims of a card's paper; and goes back from a claim to its card.
+_SHOW = (
+    "const box=this.closest('.spectile-claims');"
+    "const all=box.querySelector('details');all.open=true;"
+    "for(const each of all.querySelectorAll('select'))each.value=each.name==='paper'?this.dataset.of:'';"
+    "all.querySelector('select').dispatchEvent(new Event('change'));all.scrollIntoView();return false"
+)
+_BACK = (
+    "const to=event.target.closest('a[data-of]');"
+    "if(to)this.closest('.spectile-claims').querySelector(`figure[data-of=${to.dataset.of}]`).scrollIntoView();"
+    "return !to"
+)
+_STYLE = "body { font: 14px/1.45 system-ui, sans-serif; margin: 1em; color: #222; }"
 
 
 def page(evaluated: pandas.DataFrame, pictures: Mapping[str, str]) -> str:
@@ -50,7 +59,10 @@ def page(evaluated: pandas.DataFrame, pictures: Mapping[str, str]) -> str:
 
 
 def fragment(evaluated: pandas.DataFrame, pictures: Mapping[str, str]) -> str:
-    """Return what the report opens on: a picture and the verdicts of each paper, and all claims with their filters.
+    """Return what the report opens on: a picture, a sentence and the verdicts of each paper, then all claims.
+
+    A card leads to the claims of its paper and each claim back to the card.  A claim goes by its name in
+    ``config/claims.tsv``, which is the row's id.
 
     Parameters
     ----------
@@ -68,14 +80,15 @@ def fragment(evaluated: pandas.DataFrame, pictures: Mapping[str, str]) -> str:
     style = (Path(__file__).parent / "claims.css").read_text()
     return (
         f'<div class="spectile-claims"><style>{style}</style><div class="cards">{cards}</div>'
+        f"<details><summary>All {len(rows)} claims</summary>"
         f'<div class="filters">{chosen}<output>{len(rows)} claims</output></div>'
-        f'<div class="all"><table><thead><tr>{head}</tr></thead><tbody class="claims">{lines}</tbody></table></div>'
-        "</div>\n"
+        f'<div class="all"><table><thead><tr>{head}</tr></thead>'
+        f'<tbody class="claims" onclick="{_BACK}">{lines}</tbody></table></div></details></div>\n'
     )
 
 
 def card(claims: pandas.DataFrame, paper: str, picture: str) -> str:
-    """Return a paper's picture, its verdicts, how many claims of each kind have one, and why the others have none."""
+    """Return a paper's picture, a sentence of what agrees and what does not, its verdicts, and why others have none."""
     judged = claims[claims["kind"].isin(JUDGED)]
     found = judged[judged["verdict"].isin(VERDICTS)]
     kinds = ", ".join(
@@ -92,9 +105,11 @@ def card(claims: pandas.DataFrame, paper: str, picture: str) -> str:
     without = f" Without: {lacking}." if lacking else ""
     alone = f" Of the paper's machine alone: {len(claims) - len(judged)}." if len(claims) > len(judged) else ""
     name, agrees = PAPERS[paper].name, word(found.loc[found["about"] == "own", "verdict"]) or "without a verdict"
+    head = f"<b>{name}: {agrees}.</b> {html.escape(summary(claims))}"
     return (
-        f'<figure><img src="{picture}" alt="{name}"><figcaption><b>{name}: {agrees}</b><br>{verdicts}<br>'
-        f"<small>With a verdict: {kinds}.{without}{alone}</small>"
+        f'<figure data-of="{paper}"><img src="{picture}" alt="{name}"><figcaption>{head}<br>{verdicts}<br>'
+        f"<small>With a verdict: {kinds}.{without}{alone}</small> "
+        f'<a href="#" data-of="{paper}" onclick="{_SHOW}">Its {len(claims)} claims</a>'
         "</figcaption></figure>"
     )
 
@@ -122,11 +137,13 @@ def _line(row: Mapping[Hashable, Any]) -> str:
     data = "".join(f' data-{column}="{html.escape(str(row[column]))}"' for column in FILTERS)
     theirs = float(row["printed"])
     numbers = "" if theirs != theirs else f"{theirs:,.10g}", like(row["measured"], theirs)
-    cells = (row["place"], row["kind"], row["statement"], *numbers, row["unit"])
-    body = "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells)
+    cells = [html.escape(str(cell)) for cell in (row["place"], row["kind"], row["statement"], *numbers, row["unit"])]
+    cells[0] = f'<a href="#" data-of="{row["paper"]}">{cells[0]}</a>'
+    cells[2] += f" <small>{row['claim']}</small>"
+    body = "".join(f"<td>{cell}</td>" for cell in cells)
     colour = _class(str(row["verdict"]))
     body += f'<td class="{colour}">{html.escape(str(row["verdict"]))}</td>'
-    return f"<tr{data}>{body}<td>{row['time']}</td><td>{html.escape(why(row))}</td></tr>"
+    return f'<tr{data} id="{row["claim"]}">{body}<td>{row["time"]}</td><td>{html.escape(why(row))}</td></tr>'
 
 
 def write(frames: Iterable[pandas.DataFrame], table: Path, out: Path) -> None:

@@ -33,8 +33,8 @@ def evaluate(
     scripts : Path
         Folder of the elements' scripts.
     recorded : Path, optional
-        Folder of reviewed frames, ``<machine>/<paper>.parquet``: a value that neither these nor `frames` hold is
-        refused.  Default: columns are judged and their values are not.
+        Folder of reviewed frames, ``<machine>/<paper>.parquet``, in a study: a value that neither these nor `frames`
+        nor the study's run sheet hold is refused.  Default: columns are judged and their values are not.
 
     Raises
     ------
@@ -53,9 +53,8 @@ def evaluate(
     for paper, of_paper in claims.groupby("paper", sort=False):
         known = [] if recorded is None else sorted(recorded.glob(f"*/{paper}.parquet"))
         own = by_paper.get(str(paper), pandas.DataFrame(columns=[*record.LEADING_COLUMNS, *record.columns(str(paper))]))
-        rows = Rows(
-            own, Names(str(paper), [own, *(record.read_frame(path, whole=True) for path in known)] if known else [])
-        )
+        held = [own, *(record.read_frame(path, whole=True) for path in known), *_asked(recorded, str(paper))]
+        rows = Rows(own, Names(str(paper), held if known else []))
         for owner, asked in of_paper.groupby(of_paper["drawn"].str.partition(",")[0], sort=False):
             found = computed(str(paper), str(owner), rows, scripts)
             for _, claim in asked.iterrows():
@@ -65,6 +64,16 @@ def evaluate(
                     raise ClaimError(f"claim {claim['claim']!r} {error}") from None
     table = pandas.DataFrame([results[name] for name in claims["claim"]], columns=RESULTS)
     return pandas.concat([claims.reset_index(drop=True), table], axis=1)
+
+
+def _asked(recorded: Path | None, paper: str) -> list[pandas.DataFrame]:
+    """Return the run sheet as a frame has it: what a row asks for is no misspelt value, only not recorded yet."""
+    import pandas
+
+    sheet = None if recorded is None else recorded.parents[1] / f"config/{paper}.tsv"
+    if sheet is None or not sheet.exists():
+        return []
+    return [pandas.read_csv(sheet, sep="\t").rename(columns=lambda name: name if name == "case" else f"p_{name}")]
 
 
 def computed(paper: str, element: str, rows: Rows, scripts: Path = SCRIPTS) -> dict[str, Ours]:

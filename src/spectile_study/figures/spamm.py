@@ -47,40 +47,37 @@ def bounded_speedup(
     row: pandas.Series | None,
     frame: pandas.DataFrame,
     ratio: int,
-    paper: float | None,
     called: pandas.DataFrame | None = None,
     half_sums: pandas.DataFrame | None = None,
-) -> Cell:
-    """Return the measured speed-up over its bounds and the printed one; `row` is None where it is not measured.
+) -> Cell | None:
+    """Return the measured speed-up over its bounds; None where it is not measured (`row` is None).
 
-    `called` has the row of the public function, which then stands first; `half_sums` has the speed-up over the vendor's
-    product with sums in float16.
+    `called` has the row of the public function, which stands below the device's own; `half_sums` has the speed-up over
+    the vendor's product with sums in float16.
     """
+    if row is None:
+        return None
     below: dict[str, float] = {}
     words: list[str] = []
-    value = None if row is None else row["speedup"]
-    on_device = row is not None and row["clock"] == "events"
-    if value is not None and called is not None and len(called):
-        below["device"], value = float(value), called["speedup"].iloc[0]
-        words.append("device {device:.2f}")
-    if half_sums is not None and len(half_sums):
-        below["over sums in float16"] = half_sums["speedup"].iloc[0]
-    if row is not None and row["p_precision"] != "tf32x3":  # the vendor's product runs on other units there
+    if row["p_precision"] != "tf32x3":  # the vendor's product runs on other units there
         below["bound"] = 1 / row["v_valid_ratio"]
-        bounds = "of {bound:.1f}"
+        words.append("of {bound:.1f}")
         bound = _time_bound(row, at(frame, case=row["case"], status="ok"), ratio)
         if bound:
             below["bound by time"] = bound
-            bounds += " ({bound by time:.1f})"
-        words = [f"{words[0]} {bounds}" if words else f"the device alone, {bounds}" if on_device else bounds]
-    elif on_device and not words:
-        words.append("the device alone")
-    if "over sums in float16" in below:
-        words.append("{over sums in float16:.2f} over sums in float16")
-    if paper is not None:
-        below["paper"] = paper
-        words.append("paper {paper:.1f}")
-    return Cell(value, "{:.2f}", below, "; ".join(words))
+            words[-1] += " ({bound by time:.1f})"
+    for name, rows, pattern in (
+        ("as called", called, "as called {as called:.2f}"),
+        ("over sums in float16", half_sums, "{over sums in float16:.2f} over sums in float16"),
+    ):
+        if rows is not None and len(rows):
+            below[name] = rows["speedup"].iloc[0]
+            words.append(pattern)
+    return Cell(row["speedup"], "{:.2f}", below, "; ".join(words))
+
+
+#: A norm of A² between those of the paper's matrices 1 and 2, which it calls small, and of 3 and 4, the large ones.
+LARGE_NORM = 1e6
 
 
 def machine_of(frame: pandas.DataFrame, device: str) -> Machine | None:

@@ -76,6 +76,11 @@ class Table:
     formats : mapping, optional
         Format of a column's numbers, for example ``{"speed-up": "{:.2f}"}``; default four significant digits, and the
         paper's as it prints them.
+
+    Attributes
+    ----------
+    rest : tuple of str and DataFrame, optional
+        Head and cells of a second table below the one that is laid out as the paper's: what the paper does not print.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Table:
         self.notes = list(dict.fromkeys(notes))
         self.formats = formats or {}
         self.sources: list[dict[str, Any]] = []
+        self.rest: tuple[str, pandas.DataFrame] | None = None
 
     def cite(self, rows: pandas.DataFrame, column: str) -> Table:
         """Note that cells come from `column` of the frame rows `rows`; return the table."""
@@ -102,18 +108,19 @@ class Table:
         return self
 
     def values(self) -> pandas.DataFrame:
-        """Return the cells for a machine: the values alone, and those of second lines in columns of their own."""
-        columns: dict[str, list[Any]] = {}
-        for name in self.data:
-            cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in self.data[name]]
-            columns[str(name)] = [cell.value for cell in cells]
-            for part in dict.fromkeys(part for cell in cells for part in cell.below):
-                columns[f"{name}: {part}"] = [cell.below.get(part) for cell in cells]
-        return pandas.DataFrame(columns, index=self.data.index)
+        """Return the cells for a machine: the values alone, and those of second lines in columns of their own.
+
+        The rows of a second table follow those of the first.
+        """
+        parts = [_values(self.data), *([_values(self.rest[1])] if self.rest else [])]
+        return pandas.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
     def to_html(self) -> str:
         """Return the table as one self-contained page."""
         body = _html_table(self.data, self.formats)
+        if self.rest:
+            head, data = self.rest
+            body += f"<h2>{html.escape(head)}</h2>{_html_table(data, self.formats, 'rest')}"
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         return _PAGE.format(title=html.escape(self.title), body=body, notes=f"<ul>{notes}</ul>" if notes else "")
 
@@ -125,10 +132,21 @@ class Table:
         write_marks(path, self.sources, ["record", "paper", "case", "method", "y_column", "y"])
 
 
+def _values(data: pandas.DataFrame) -> pandas.DataFrame:
+    columns: dict[str, list[Any]] = {}
+    for name in data:
+        cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in data[name]]
+        columns[str(name)] = [cell.value for cell in cells]
+        for part in dict.fromkeys(part for cell in cells for part in cell.below):
+            columns[f"{name}: {part}"] = [cell.below.get(part) for cell in cells]
+    return pandas.DataFrame(columns, index=data.index)
+
+
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
 body {{ font: 14px/1.45 system-ui, sans-serif; margin: 1.5em; color: #222; }}
 h1 {{ font-size: 1.05em; }}
+h2 {{ font-size: 1em; font-weight: normal; margin-top: 2em; }}
 ul {{ color: #555; font-size: 0.92em; max-width: 60em; }}
 </style></head><body><h1>{title}</h1>{body}{notes}</body></html>
 """
@@ -144,12 +162,12 @@ _RULES = {
 }
 
 
-def _html_table(data: pandas.DataFrame, formats: dict[str, str]) -> str:
+def _html_table(data: pandas.DataFrame, formats: dict[str, str], name: str = "") -> str:
     """Return the table's HTML: columns of text at the left, numbers at the right."""
     data = data.set_axis([str(name) for name in data], axis="columns").reset_index(drop=True)
     texts = [f".col{place}" for place in range(data.shape[1]) if _is_text(data.iloc[:, place])]
     rules = _RULES | ({", ".join(texts): "text-align: left"} if texts else {})
-    styler = Styler(data, uuid="", uuid_len=0, cell_ids=False)
+    styler = Styler(data, uuid=name, uuid_len=len(name), cell_ids=False)
     styler.set_table_styles([{"selector": selector, "props": props} for selector, props in rules.items()])
     styler.set_td_classes(data.map(lambda value: "long" if len(str(value)) > 40 else ""))
     styler.format({name: functools.partial(_cell, column=str(name), formats=formats) for name in data})

@@ -87,10 +87,27 @@ def test_table_3_small_reproduces_to_the_digits_printed(context):
         assert found["spectile"]["valid_ratio"] == pytest.approx(valid, abs=1e-4)
 
 
+def test_what_thresholds_leave_out_is_what_the_products_lack():
+    n, tile = 512, 32
+    a = decay.algebraic(n)
+    norms = reference.norm_map(a, tile)
+    products = np.multiply.outer(norms[0], norms[0])
+    taus = [1.000001 * float(np.quantile(products, share)) for share in (0.3, 0.6, 0.95)]  # no norm is equal to one
+    exact = a @ a
+    lacking = []
+    for tau in taus:
+        product, _ = checks.product_over_valid_set(a, a, tau, range(n // tile))
+        lacking.append(np.linalg.norm(product - exact) / np.linalg.norm(exact))
+    assert 0.05 < lacking[0] < lacking[1] < lacking[2]
+    assert truncation.left_out(a[0], taus, norms[0], tile, step=1) == pytest.approx(lacking, rel=1e-10)
+    assert truncation.left_out(a[0], taus, norms[0], tile) == pytest.approx(lacking, rel=1e-3)
+
+
 def test_thresholds_and_map(context):
     rows = sheets.read_sheet(SHEET, SCHEMA, "quick")
     for case in ("thresholds_1024", "thresholds_32768"):
-        checked(rows[case], context)
+        found = checked(rows[case], context)["spectile"]
+        assert 0.6 < found["error_rel_30"] < found["error_rel_10"] < found["error_rel_05"] < 1
     found = checked(rows["map_1024"], context)["spectile"]
     assert sum(found["loads_1"]) == sum(found["loads_2"]) == round(found["valid_ratio"] * 32**3)
     assert found["max_over_mean_2"] < found["max_over_mean_1"]

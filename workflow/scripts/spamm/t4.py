@@ -5,6 +5,7 @@ import pandas
 from spectile_study.bench.claims import printed
 from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.cases.spamm.thresholds import ERGO_TAUS, skip_reasons
+from spectile_study.figures.spamm import LARGE_NORM
 from spectile_study.figures.tables import Cell, Table
 
 NEEDS = ("fig6",)  # elements whose cases are drawn here, too
@@ -12,8 +13,11 @@ NEEDS = ("fig6",)  # elements whose cases are drawn here, too
 FITS = 1.05  # norms of one operator in two geometries of the liquid differ by less
 
 
-#: Operators that are what their names say, not stand-ins for others.
-TRUE = ("overlap", "core_hamiltonian", "fock_scf", "density_scf")
+OPERATORS = (
+    "overlap", "core_hamiltonian", "fock_scf", "density_scf", "fock_orthogonal", "density_orthogonal"
+)  # fmt: skip
+#: The operator whose norms are nearest to those of the paper's matrix 2, which alone fits one.
+SECOND = "fock_orthogonal"
 
 
 def cell(row: pandas.Series) -> Cell:
@@ -82,20 +86,21 @@ def table(frame: pandas.DataFrame) -> Table:
 
 def claims(rows: Rows) -> dict[str, Ours]:
     cluster = rows.at(p_study="water", p_molecules=569)
-    fock = cluster.at(p_operator="fock_scf", p_precision="fp32", p_gpus=1)
-    error = cluster.at(p_precision="fp64").column("v_error_fro")
-    true = cluster.at(p_precision="fp64", p_operator=TRUE)
-    large, small = (true.at(v_norm_c=of) for of in (lambda norm: norm > 1e6, lambda norm: norm < 1e6))
+    second = cluster.at(p_operator=SECOND, p_precision="fp64", p_gpus=1)
+    true = cluster.at(p_precision="fp64", p_operator=OPERATORS)
+    error = true.column("v_error_fro")
+    large = true.at(v_norm_c=lambda norm: norm > LARGE_NORM)
+    small = true.at(v_norm_c=lambda norm: norm < LARGE_NORM)
     of_large = large.at(method="spectile_1e-02").column("v_error_fro", per="v_norm_c")
     of_small = small.at(method="spectile_1e-04").column("v_error_fro", per="v_norm_c")
     found = {
         "spamm_water_no_error": true.at(method="spectile_1e-10").column("v_error_fro").max().at_most(5e-7),
         "spamm_water_error_large": of_large.max().at_most(8.9e-7),
         "spamm_water_error_small": of_small.max().at_most(1.6e-5),
-        "spamm_t4_2_norm": fock.at(method="cublas").column("v_norm_c").only(),
+        "spamm_t4_2_norm": second.at(method="cublas").column("v_norm_c").only(),
         "spamm_water_error_falls": error.growth("v_tau", "case").at_least(0.98),
     }
     for tau in ERGO_TAUS:
-        here = fock.at(method=f"spectile_{tau:.0e}")
+        here = second.at(method=f"spectile_{tau:.0e}")
         found[f"spamm_t4_2_{tau:.0e}".replace("-", "m")] = here.column("v_error_fro").only()
     return found

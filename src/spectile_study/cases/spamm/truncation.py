@@ -1,8 +1,8 @@
-"""Table 3: SpAMM and the product of truncated matrices at the same error, in float64."""
+"""What thresholds leave out of a product, in float64: Table 3, where truncated matrices stand beside, and Table 2."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,47 @@ def difference_norms(rows: Any, others: Any) -> tuple[float, float]:
         squares = np.square(difference.astype(np.float32))
         single = np.add.accumulate(np.concatenate([single, squares]), dtype=np.float32)[-1:]
     return float(np.sqrt(total)), float(np.sqrt(single[0]))
+
+
+def left_out(first: Any, taus: Sequence[float], norms: Any, block: int, step: int = 8) -> list[float]:
+    """Return ‖C − T²‖ / ‖T²‖ of SpAMM's square C of a symmetric Toeplitz matrix T, for each threshold.
+
+    Tiles of T depend on their offset alone: tile (I, J) of C is a sum over p of T_p T_q with p + q = I − J, p running
+    from I − N + 1 to I for N tile rows, and whether a product is valid depends on p and q.  So one sum along p gives
+    all tiles of a block diagonal.  T decays slowly, and every `step`-th row and column stands for all of them.
+
+    Parameters
+    ----------
+    first : array, shape (n,)
+        First column of T, float64; n a multiple of `block`.
+    taus : sequence of float
+    norms : array, shape (n / block,)
+        Norms of the tiles of T by the absolute value of their offset, in the precision in which they are compared.
+    block, step : int
+        Edge of a tile, a multiple of `step`.
+    """
+    count = len(first) // block
+    offsets = np.arange(-(count - 1), count)
+    every, some = np.arange(block), np.arange(step // 2, block, step)
+    rows = first[abs(block * offsets[:, None, None] + some[:, None] - every)]
+    columns = first[abs(block * offsets[:, None, None] + every[:, None] - some)]
+    norms = norms[abs(offsets)]
+    missing, whole = np.zeros(len(taus)), 0.0
+    for diagonal in range(count):
+        # p from diagonal − (N − 1) to N − 1, and q = diagonal − p from N − 1 down.
+        products = rows[diagonal:] @ columns[diagonal:][::-1]
+        sizes = norms[diagonal:] * norms[diagonal:][::-1]
+        twice = 2 if diagonal else 1  # C is symmetric
+        whole += twice * _windows(products, count)
+        for place, tau in enumerate(taus):
+            missing[place] += twice * _windows(np.where((sizes < tau)[:, None, None], products, 0.0), count)
+    return [float(value) for value in np.sqrt(missing / whole)]
+
+
+def _windows(terms: Any, count: int) -> float:
+    """Return the sum of squares of all sums of `count` successive terms."""
+    sums = np.cumsum(np.concatenate([np.zeros((1, *terms.shape[1:])), terms]), axis=0)
+    return float(np.square(sums[count:] - sums[:-count]).sum())
 
 
 def truncation_values(n: int, tau: float, truncation: float) -> tuple[dict[str, float], dict[str, float]]:
