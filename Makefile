@@ -1,7 +1,7 @@
 # make          set up, measure what this machine can in some minutes, write results/this/report.zip
 # make test     set up, lint, types, tests
 # make test-cluster   the workflow on a real one-node Slurm, and under faults (root and Debian's slurm-wlm)
-# make pages    tables of README and docs, and docs/overview.svg, from the recorded measurements
+# make pages    tables of README and docs, docs/overview.svg and docs/history.md, from the recorded measurements
 # make wheel    the package with its kernels compiled for Hopper, into dist/
 # make coverage | pictures   lines that the tests reach; approved pictures anew
 # make lint | format | clean
@@ -51,6 +51,7 @@ pictures: $(VENV)/installed-dev
 pages: $(VENV)/installed-dev
 	python docs/tables.py
 	python docs/overview.py
+	python docs/history.py
 
 test-cluster: $(VENV)/installed-dev
 	$(PYTEST) -m cluster tests/cluster tests/workflow
