@@ -1,12 +1,14 @@
 # make          set up, measure what this machine can in some minutes, write results/this/report.zip
 # make test     set up, lint, types, tests
 # make test-cluster   the workflow on a real one-node Slurm, and under faults (root and Debian's slurm-wlm)
-# make pages    tables of README and docs, docs/overview.svg and docs/history.md, from the recorded measurements
+# make pages    tables of README and docs, docs/overview.svg and docs/history.md, from the recorded measurements; docs/picture.png
+# make docs     the site, into site/: open site/index.html
 # make wheel    the package with its kernels compiled for Hopper, into dist/
+# make dist     sdists and wheels for a package index, checked
 # make coverage | pictures   lines that the tests reach; approved pictures anew
 # make lint | format | clean
 
-PYTHON ?= $(shell for v in 3.13 3.12 3.11; do python$$v -c '' 2>/dev/null && echo python$$v && exit; done; echo python3)
+PYTHON ?= $(shell for v in 3.13 3.12 3.11 3.14; do python$$v -c '' 2>/dev/null && echo python$$v && exit; done; echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -30,7 +32,7 @@ FOLDERS := tests/workflow tests/study tests/cpu tests/random tests/gpu
 LOCKED = test -z "$$(ls .snakemake/locks 2>/dev/null)" || echo "This folder is locked: another Snakemake works in it or was killed there. If none is running: $(BIN)/snakemake --unlock, then make again; finished records are kept."
 
 .DEFAULT_GOAL := report
-.PHONY: report test test-cluster coverage pictures pages lint wheel format browser clean
+.PHONY: report test test-cluster coverage pictures pages docs lint wheel dist format browser clean
 .DELETE_ON_ERROR:
 
 report: $(VENV)/installed
@@ -52,6 +54,12 @@ pages: $(VENV)/installed-dev
 	python docs/tables.py
 	python docs/overview.py
 	python docs/history.py
+	python docs/picture.py
+
+# Every warning is an error.  CI does not build the site, which takes about two minutes with its gallery on two cores: its
+# tests run the programs of the gallery and follow the links of the pages.
+docs: $(VENV)/installed-docs
+	sphinx-build --quiet --fail-on-warning --keep-going -b html docs site
 
 test-cluster: $(VENV)/installed-dev
 	$(PYTEST) -m cluster tests/cluster tests/workflow
@@ -70,6 +78,13 @@ wheel: $(VENV)/installed-dev
 	spectile compile --arch sm_90a --out src/spectile/cubins
 	python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
+# What a package index takes: sdists and wheels of both distributions, without compiled kernels.
+dist: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	rm -rf dist
+	for project in . $(STUDY); do $(BIN)/python -m build --outdir dist $$project || exit; done
+	$(BIN)/python -m twine check --strict dist/*
+
 format: $(VENV)/installed-dev
 	ruff check --fix --quiet .
 	ruff format --quiet .
@@ -77,7 +92,7 @@ format: $(VENV)/installed-dev
 	snakefmt Snakefile workflow
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; ok = (3, 11) <= v <= (3, 13); sys.exit(0 if ok else f"Python 3.11 to 3.13 is needed and {sys.executable} is {v[0]}.{v[1]}: name another one with make PYTHON=...")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; ok = (3, 11) <= v <= (3, 14); sys.exit(0 if ok else f"Python 3.11 to 3.14 is needed and {sys.executable} is {v[0]}.{v[1]}: name another one with make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: pyproject.toml $(STUDY)/pyproject.toml | $(VENV)/bin/python
@@ -92,10 +107,14 @@ $(VENV)/installed-dev: pyproject.toml $(STUDY)/pyproject.toml | $(VENV)/bin/pyth
 	  || { test -z "$$CI" && echo "no CPU build of PyTorch here: the tests of spectile.torch are skipped (make TORCH=torch takes any)"; }
 	@touch $@ $(VENV)/installed
 
+$(VENV)/installed-docs: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
 # The report is opened in a browser by a test; CI machines get Debian's, others are told what they miss.
 browser:
 	@command -v chromium >/dev/null || { test -n "$$CI" && test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y chromium >/dev/null; } \
 	  || echo "no Chromium here: the test that opens the report is skipped (Debian: apt-get install chromium)"
 
 clean:
-	rm -rf dist src/spectile/cubins $(VENV) .snakemake .mypy_cache .ruff_cache .pytest_cache logs results/this
+	rm -rf dist site docs/api/*.rst docs/api/names docs/api/examples docs/examples src/spectile/cubins $(VENV) .snakemake .mypy_cache .ruff_cache .pytest_cache logs results/this

@@ -1,0 +1,69 @@
+"""The gallery of the site: each program runs and draws, and the flow charts of the pages can be read."""
+
+import ast
+import importlib.util
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[3] / "docs"
+PROGRAMS = sorted((DOCS / "gallery").glob("plot_*.py"))
+CHARTS = [
+    pytest.param(chart, id=f"{page.relative_to(DOCS)}-{number}")
+    for page in sorted(DOCS.rglob("*.md"))
+    for number, chart in enumerate(re.findall(r"```mermaid\n.*?```", page.read_text(encoding="utf-8"), re.DOTALL))
+]
+
+
+def imported(program):
+    """Return the packages that a program imports."""
+    for node in ast.walk(ast.parse(program.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (each.name.partition(".")[0] for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
+def test_a_program_of_the_gallery_runs_and_draws(program, monkeypatch, tmp_path):
+    for package in imported(program):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.chdir(tmp_path)
+    pyplot.close("all")
+    pyplot.switch_backend("agg")
+    try:
+        runpy.run_path(str(program))
+        figures = [pyplot.figure(number) for number in pyplot.get_fignums()]
+        assert figures and all(axes.has_data() for figure in figures for axes in figure.axes)
+    finally:
+        pyplot.close("all")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def flowcharts():
+    spec = importlib.util.spec_from_file_location("flowcharts", DOCS / "flowcharts.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_a_flow_chart_of_a_page_is_drawn(flowcharts, chart):
+    drawn = flowcharts.drawn(f"before\n\n{chart}\n\nafter")
+    assert "mermaid" not in drawn and drawn.count("<svg") == 1
+
+
+def test_a_flow_chart_has_its_nodes_and_edges_below_each_other(flowcharts):
+    labels, edges = flowcharts.read("a[start] -->|why| b{or?}\nb --> c & d[end]\nc --> d\n")
+    assert labels == {"a": "start", "b": "or?", "c": "c", "d": "end"}
+    assert edges == [("a", "b", "why"), ("b", "c", ""), ("b", "d", ""), ("c", "d", "")]
+    picture = flowcharts.svg("a[start] -->|why| b{or?}\nb --> c & d[end]\nc --> d\n")
+    heights = [int(re.search(rf'y="(\d+)">{re.escape(label)}<', picture)[1]) for label in ("start", "or?", "c", "end")]
+    assert heights == sorted(set(heights)) and ">why<" in picture
+    with pytest.raises(ValueError, match="no node"):
+        flowcharts.read("a --- b")
