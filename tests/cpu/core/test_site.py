@@ -1,4 +1,4 @@
-"""The gallery of the site: each program runs and draws, and the flow charts of the pages can be read."""
+"""The site, without building it: programs of the gallery run, flow charts can be read, and every page has a place."""
 
 import ast
 import importlib.util
@@ -7,6 +7,8 @@ import runpy
 from pathlib import Path
 
 import pytest
+
+import spectile
 
 DOCS = Path(__file__).parents[3] / "docs"
 PROGRAMS = sorted((DOCS / "gallery").glob("plot_*.py"))
@@ -67,3 +69,15 @@ def test_a_flow_chart_has_its_nodes_and_edges_below_each_other(flowcharts):
     assert heights == sorted(set(heights)) and ">why<" in picture
     with pytest.raises(ValueError, match="no node"):
         flowcharts.read("a --- b")
+
+
+def test_every_page_has_a_place_on_the_site():
+    listed = {DOCS / "index.md"}
+    for page in DOCS.rglob("*.md"):
+        for tree in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            for name in filter(None, (line for line in tree.splitlines() if not line.startswith(":"))):
+                listed.add((page.parent / f"{name.rpartition('<')[2].rstrip('>')}.md").resolve())
+    pages = {page for page in DOCS.rglob("*.md") if page.parent != DOCS / "paper"}
+    assert pages - listed == set(), "a page is in no table of contents: name it in that of a page beside it"
+    made = {DOCS / "examples/index.md", *(DOCS / f"api/{name}.md" for name in (*dir(spectile), "spectile"))}
+    assert listed - pages <= made, "a table of contents names a page that is not there"
