@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--budget-s", type=float, default=60.0, help="rounds of a case end after this time")
     measure.add_argument("--share-with", type=int, metavar="PID", help="measure in the one process for all jobs of PID")
     measure.add_argument("--log", type=Path, help="file for what is printed, with --share-with")
+    measure.add_argument("--planned", default="", help="digest of all sources that a case may run, kept in its record")
     measure.add_argument("--again", action="store_true", help="measure cases that have a record, too")
     measure.set_defaults(command=_measure)
 
@@ -264,6 +265,7 @@ def _measure_cases(options: argparse.Namespace, supervisor: Supervisor) -> int:
         job = Job(
             options.paper, row, options.machine, device, str(out), str(options.resources), options.seed,
             supervisor.threads, options.rounds, options.warmup, options.budget_s, receipts, study=str(options.study),
+            planned=options.planned,
         )  # fmt: skip
         try:
             _restore_matrix(row.get("matrix"), options.resources, options.study)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import yaml
 
 from spectile_study import everyday, make_inputs
-from spectile_study.bench import provenance, sheets, stale
+from spectile_study.bench import provenance, sheets, sources, stale
 from spectile_study.bench.claims import read_claims
 from spectile_study.bench.measure.machine import has_driver
 from spectile_study.everyday.outputs import outputs
@@ -197,7 +197,8 @@ class Plan:
                 if backend not in here:
                     here[backend] = stale.installed(backend)
                 row = self.cases(stored["paper"])[stored["case"]]
-                changes = stale.changes(stored, row, provenance.source_digest(stored["paper"]), here[backend])
+                edited = provenance.edited(stored["provenance"], _case(stored["paper"], row, backend))
+                changes = stale.changes(stored, row, edited, here[backend])
             except (OSError, ValueError, KeyError):  # not measured yet, or refused where it is read
                 continue
             if changes:
@@ -226,8 +227,19 @@ class Plan:
         return records
 
     def sources_digest(self, wildcards: Wildcards) -> str:
-        """Return the digest of the sources that can change the paper's numbers."""
-        return provenance.source_digest(wildcards.paper)
+        """Return the digest of the sources that the case may run.
+
+        Where nothing of what its record ran has changed, the digest under which that was measured.
+        """
+        paper, row = wildcards.paper, self.row(wildcards)
+        try:
+            stored = json.loads(Path(self.record(paper, wildcards.case)).read_text())
+            planned, facts = stored["provenance"]["planned"], stored["provenance"]
+            if not provenance.edited(facts, _case(paper, row, stored["backend"])):
+                return planned
+        except (OSError, ValueError, KeyError):  # not measured yet, or outside the workflow
+            pass
+        return _case(paper, row, "cpu" if self.config["device"] == "cpu" else "cuda").digest()
 
     def row_digest(self, wildcards: Wildcards) -> str:
         """Return the digest of a case's row and of the settings of the measurement."""
@@ -343,19 +355,17 @@ class Plan:
 
     def drawing_digest(self, wildcards: Wildcards) -> str:
         """Return the digest of the sources that decide what a table or figure looks like."""
-        return provenance.programs_digest([self.element(wildcards).script, *_drawing_sources(wildcards.paper)])
+        return sources.programs_digest([self.element(wildcards).script, *_drawing_sources(wildcards.paper)])
 
     def redrawing_digest(self, paper: str) -> str:
         """Return the digest of the sources that decide what all tables and figures of a paper look like."""
         scripts = [element.script for element in self.elements(paper)]
-        return provenance.programs_digest([*scripts, *_drawing_sources(paper)])
+        return sources.programs_digest([*scripts, *_drawing_sources(paper)])
 
     def claims_digest(self) -> str:
         """Return the digest of the sources that decide what the page of claims says."""
         scripts = [element.script for paper in self.papers for element in self.elements(paper)]
-        return provenance.programs_digest(
-            [*scripts, *(path for each in self.papers for path in _drawing_sources(each))]
-        )
+        return sources.programs_digest([*scripts, *(path for each in self.papers for path in _drawing_sources(each))])
 
     def everyday_settings(self) -> Settings:
         """Return the settings of everyday draws, with what the configuration changes of them."""
@@ -398,7 +408,7 @@ class Plan:
     def everyday_digest(self) -> str:
         """Return the digest of the sources that decide what is drawn of everyday draws."""
         names = ("drawing", "frame", "predict")
-        return provenance.programs_digest(Path(everyday.__file__).with_name(f"{name}.py") for name in names)
+        return sources.programs_digest(Path(everyday.__file__).with_name(f"{name}.py") for name in names)
 
     def stored_config(self) -> str:
         """Return the configuration as text, to be stored beside the results."""
@@ -409,10 +419,14 @@ class Plan:
         return [self.result(element.output) for paper in self.papers for element in self.elements(paper)]
 
 
+def _case(paper: str, row: sheets.Row, backend: str) -> provenance.Case:
+    return provenance.Case(paper, row.get("study") or "", backend)
+
+
 @functools.cache
 def _drawing_sources(paper: str) -> tuple[Path, ...]:
     """Return the sources, beside its script, that decide what is drawn of the paper's records."""
-    study, library = provenance.SOURCES / "spectile_study", provenance.SOURCES / "spectile"
+    study, library = sources.SOURCES / "spectile_study", sources.SOURCES / "spectile"
     package = library / PAPERS[paper].package
     names = ("stats.py", "claims.py", "rows.py", "names.py", "record.py", "record.schema.yaml")
     derived = [study / f"bench/{name}" for name in names]

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from spectile.core.atomic_file import atomic_write
 from spectile_study.__main__ import main
-from spectile_study.bench import archive, provenance, record, sheets, stats
+from spectile_study.bench import archive, provenance, record, sheets, sources, stats
 from spectile_study.bench.case import InputAbsent, Method
 from spectile_study.bench.compare import compare, report
 from spectile_study.bench.measure import Job, measure_case
@@ -411,7 +411,7 @@ def test_a_record_can_be_written_after_a_matrixmarket_file_was_read(tmp_path):
     path = tmp_path / "one.mtx"
     path.write_text("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 2\n")
     assert scipy.io.mmread(path).sum() == 2
-    facts = provenance.provenance("kpm", "cpu", 1, 1, {})
+    facts = provenance.provenance({"digest": "0" * 64}, "cpu", 1, 1, {})
     assert json.loads(json.dumps(facts))["blas"] == facts["blas"] != []
 
 
@@ -455,86 +455,8 @@ def test_failed_method_needs_a_reason(tmp_path):
         record.write(example(methods=[{"method": "spectile", "status": "failed"}]), tmp_path / "a.json")
 
 
-def test_program_leaves_out_comments_and_layout_and_notices_code(tmp_path):
-    code = 'def f(x):\n    """Doc."""\n    return x + 1\n'
-    cuda = '__global__ void k() { /* a */ int i = 0; // b\n }\n#line 1 "a//b"'
-    names = [("a.py", code, code.replace("Doc", "Other") + "# comment\n", (code.replace("+", "-"),))]
-    changed = (cuda.replace("0", "1"), cuda.replace("a//b", "a//c"))
-    names += [("a.cu", cuda, cuda.replace("/* a */", "\n").replace("i = 0", "i=\\\n0"), changed)]
-    for name, text, cosmetic, others in names:
-        path = tmp_path / name
-        programs = []
-        for version in (text, cosmetic, *others):
-            path.write_text(version)
-            programs.append(provenance.program(path))
-        assert programs[0] == programs[1]
-        assert programs[0] not in programs[2:]
-
-
-@pytest.fixture
-def digest(tmp_path, monkeypatch):
-    """Return the digest of KPM's sources in a tree of the test's own, as it stands."""
-    monkeypatch.setattr(provenance, "SOURCES", tmp_path)
-    caches = (provenance._template_of, provenance._program_digest, provenance._said_by, provenance._cuda_sources)
-
-    def now(changed=()):
-        for name, text in dict(changed).items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
-        for cache in caches:
-            cache.cache_clear()
-        return provenance.source_digest.__wrapped__("kpm")
-
-    yield now
-    for cache in caches:
-        cache.cache_clear()
-
-
-def test_source_digest_counts_a_system_and_what_it_shares(digest):
-    library = ("kpm/api.py", "kpm/step.cu", "core/device.py", "nearsparse/api.py")
-    study = ("cases/kpm/build.py", "bench/timing.py", "bench/claims.py")
-    files = tuple(f"spectile/{name}" for name in library[:3]) + tuple(f"spectile_study/{name}" for name in study[:2])
-    files += (f"spectile/{library[3]}", f"spectile_study/{study[2]}")
-    digests = [
-        digest({name: f"a = {number + 100 * (name == changed)}" for number, name in enumerate(files)})
-        for changed in (None, *files)
-    ]
-    assert len(set(digests[:6])) == 6 and digests[6] == digests[7] == digests[0]
-
-
-def test_source_digest_follows_what_is_said_and_not_where_it_lies(digest, tmp_path):
-    package = tmp_path / "spectile/kpm"
-    tree = {
-        "spectile/kpm/api.py": "from spectile.kpm.engine import run\nUNIT = ('cuda/step.cu',)\n",
-        "spectile/kpm/engine.py": "def run(): return 1\n",
-        "spectile/kpm/other.py": "def run(): return 2\n",
-        "spectile/kpm/cuda/step.cu": '#include "sums.cuh"\nint a;\n',
-        "spectile/kpm/cuda/last.cu": "int b;\n",
-        "spectile/kpm/cuda/sums.cuh": "int c;\n",
-        "spectile/kpm/cuda/more.cuh": "int d;\n",
-    }
-    first = digest(tree)
-    api, step = tree["spectile/kpm/api.py"], tree["spectile/kpm/cuda/step.cu"]
-    # The same program under other names.
-    (package / "engine.py").rename(package / "machine.py")
-    assert digest({"spectile/kpm/api.py": api.replace(".engine", ".machine")}) == first
-    (package / "cuda").rename(package / "device")
-    assert digest({"spectile/kpm/api.py": api.replace(".engine", ".machine").replace("cuda/", "device/")}) == first
-    (package / "device/sums.cuh").rename(package / "device/total.cuh")
-    assert digest({"spectile/kpm/device/step.cu": step.replace("sums", "total")}) == first
-    # Another program of files that are all there.
-    found = {first}
-    for changed in (
-        {"spectile/kpm/api.py": api.replace(".engine", ".other").replace("cuda/", "device/")},
-        {"spectile/kpm/api.py": api.replace(".engine", ".machine").replace("cuda/step", "device/last")},
-    ):
-        found.add(digest(changed))
-    found.add(digest({"spectile/kpm/api.py": api, "spectile/kpm/device/step.cu": step.replace("sums", "more")}))
-    assert len(found) == 4
-
-
 def test_a_copy_without_a_repository_is_told_its_commit(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "SOURCES", tmp_path)
+    monkeypatch.setattr(sources, "SOURCES", tmp_path)
     for named, commit in (("f" * 40, "f" * 40), ("main", "unknown")):
         monkeypatch.setenv("SPECTILE_COMMIT", named)
         assert provenance.commit() == (commit, None)

@@ -11,7 +11,7 @@ import yaml
 from matplotlib import pyplot
 
 from spectile_study import plan
-from spectile_study.bench import archive, provenance, record, sheets
+from spectile_study.bench import archive, provenance, record, sheets, sources
 from spectile_study.bench.sheets import SheetError
 from spectile_study.figures import agreement
 from spectile_study.figures.elements import elements
@@ -89,7 +89,7 @@ def test_an_edited_script_draws_its_own_element_again(tmp_path):
     script = tmp_path / "fig1.py"
     script.write_text((ROOT / "workflow/scripts/kpm/fig1.py").read_text() + "\n# a comment\n")
     files = [ROOT / "workflow/scripts/kpm/fig1.py", script]
-    programs = [provenance.program(path) for path in files]
+    programs = [sources.program(path) for path in files]
     assert programs[0] == programs[1]
 
 

@@ -17,7 +17,8 @@ ALL = ("--cores", "2", "--set-threads", "measure_case=1")
     ("edit", "expected"),
     [
         ({}, {}),
-        ({"digest": "1" * 64}, {"sources": "edited"}),
+        ({"edited": ["sources"]}, {"sources": "edited"}),
+        ({"edited": ["kernel a/b.cu"]}, {"kernel a/b.cu": "edited"}),
         ({"software": {"driver": "590", "cublas": "130200"}}, {"driver": "580 -> 590"}),
         ({"software": {"driver": "580", "cusparse": "1"}}, {}),  # the record does not say which cuSPARSE it had
         ({"row": {"n": 2, "case": "a", "element": "fig2"}}, {"column n": "1 -> 2"}),
@@ -26,12 +27,12 @@ ALL = ("--cores", "2", "--set-threads", "measure_case=1")
 )
 def test_what_changed_is_named(edit, expected):
     record = stored("a") | {"backend": "cuda", "params": {"n": 1, "element": "fig1"}}
-    now = {"row": record["params"], "digest": "0" * 64, "software": provenance.software_of(record)} | edit
+    now = {"row": record["params"], "edited": [], "software": provenance.software_of(record)} | edit
     assert stale.changes(record, **now) == expected
 
 
 def test_versions_here_are_those_that_a_record_stores():
-    facts = {"backend": "cpu", "provenance": provenance.provenance("kpm", "cpu", 1, 1, {})}
+    facts = {"backend": "cpu", "provenance": provenance.provenance({"digest": "0" * 64}, "cpu", 1, 1, {})}
     assert provenance.software_of(facts) == provenance.software("cpu") == stale.installed("cpu")
     assert set(provenance.software("cpu")) == set(provenance.CPU_SOFTWARE)
 

@@ -78,6 +78,11 @@ class Kernel:
     beside_l1 : int
         Blocks of a multiprocessor that find their static shared memory, while the L1 cache gets the rest; 0 leaves both
         to the driver.
+
+    Attributes
+    ----------
+    launched : bool
+        Whether it was launched since :func:`forget_launches`.
     """
 
     def __init__(self, unit: Unit, name: str, beside_l1: int = 0) -> None:
@@ -91,6 +96,7 @@ class Kernel:
             share = min(100, -(-100 * needed // describe().multiprocessor_shared_bytes))
             driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, share)
         self.unit, self.name, self._function = unit, name, function
+        self.launched = False
 
     def __call__(self, shape: Shape, *arguments: Any) -> None:
         """Launch on the current stream.
@@ -110,6 +116,7 @@ class Kernel:
         if shape.cooperative or shape.after_previous:
             BoundLaunch(self, shape, arguments)()
             return
+        self.launched = True
         if max(shape.grid) > _MOST_GRID_X:
             raise self.refused(shape, "too many blocks")
         if np.ndarray in map(type, arguments):
@@ -159,6 +166,7 @@ class BoundLaunch:
 
     def __call__(self, stream: int | None = None) -> None:
         """Launch on a stream, the current one where none is given; raises RuntimeError if the driver refuses."""
+        self._kernel.launched = True
         self._config.stream = self._stream().ptr if stream is None else stream
         status = self._launch(self._reference, self._function, self._pointers, None)
         if status != 0:
@@ -178,6 +186,17 @@ def kernel(unit: Unit, name: str, beside_l1: int = 0) -> Kernel:
 
 
 _KERNELS: dict[tuple[int, str, int], Kernel] = {}
+
+
+def launched() -> set[Unit]:
+    """Return the units of all kernels that this process has launched since `forget_launches`."""
+    return {known.unit for known in list(_KERNELS.values()) if known.launched}
+
+
+def forget_launches() -> None:
+    """Let `launched` begin anew."""
+    for known in list(_KERNELS.values()):
+        known.launched = False
 
 
 def _by_value(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import importlib.metadata
@@ -10,140 +9,83 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spectile_study import papers
+from spectile_study.bench import reached, sources
 
-SOURCES = Path(__file__).resolve().parents[2]
 PAPERS = tuple(papers.PAPERS)
-_SHARED_SOURCES = ("inputs", "bench/timing.py", "bench/vendor.py", "bench/record.py")
 _LIBRARIES = ("numpy", "scipy", "numba", "threadpoolctl", "pandas", "pyscf", "kwant", "torch", "mpi4py")
 
 
-@functools.cache
-def source_digest(paper: str) -> str:
-    """Return the sha256 of every source that can change the numbers of `paper`.
+class Case(NamedTuple):
+    """What decides which sources a case runs.
 
-    The system's package, ``core/``, and of the study its cases, ``inputs/`` and ``bench/{timing,vendor,record}.py``
-    count; comments, docstrings, layout and where a file lies do not, so that an edited kernel or baseline is measured
-    again, and an edited comment or a renamed file is not.
+    Attributes
+    ----------
+    paper : str
+    study : str
+        Value of the column ``study`` of its row, "" where its paper has none.
+    backend : {"cpu", "cuda"}
     """
-    if paper not in PAPERS:
-        raise ValueError(f"no paper is called {paper!r}: choose one of {', '.join(PAPERS)}")
-    return programs_digest(_source_files(paper))
+
+    paper: str
+    study: str
+    backend: str
+
+    def drivers(self) -> tuple[str, str]:
+        """Return what builds and what measures it."""
+        if self.paper not in PAPERS:
+            raise ValueError(f"no paper is called {self.paper!r}: choose one of {', '.join(PAPERS)}")
+        return f"spectile_study.cases.{self.paper}.build.build", "spectile_study.bench.measure.case.measure_methods"
+
+    def programs(self) -> str:
+        """Return the digest of the programs that it reaches (:mod:`spectile_study.bench.reached`)."""
+        return reached.programs(self.drivers(), self.study, self.backend)
+
+    def kernels(self) -> dict[str, str]:
+        """Return the digests of the CUDA sources that it may launch."""
+        return reached.may_launch(self.drivers(), self.study, self.backend)
+
+    def digest(self) -> str:
+        """Return the digest of all sources that can change its numbers."""
+        return reached.digest_of_all(self.drivers(), self.study, self.backend)
 
 
-def programs_digest(files: Iterable[Path]) -> str:
-    """Return the sha256 of the programs in `files`, their comments and docstrings left out; other files count whole.
-
-    A file counts by what it says, whatever its name; where it names another source, as an import, an include or a unit
-    of compilation does, by what that one says.
-    """
-    return hashlib.sha256("".join(sorted(map(_program_digest, files))).encode()).hexdigest()
-
-
-def _source_files(paper: str) -> Iterator[Path]:
-    library, study = SOURCES / "spectile", SOURCES / "spectile_study"
-    shared = [study / part for part in _SHARED_SOURCES]
-    for root in (library / papers.PAPERS[paper].package, library / "core", study / "cases" / paper, *shared):
-        if root.is_file():
-            yield root
-        elif root.is_dir():
-            yield from sorted(p for p in root.rglob("*") if p.suffix in {".py", ".cu", ".cuh"})
-
-
-def program(path: Path, named: Callable[[str], str] = str) -> str:
-    """Return a Python or CUDA source without comments, docstrings and layout, the same in every version of Python.
+def ran(case: Case, launched: Collection[str]) -> dict[str, Any]:
+    """Return what a record says of the sources that ran: ``digest``, and ``kernels``, digests by name.
 
     Parameters
     ----------
-    path : Path
-    named : callable, optional
-        What stands where it names another source, by that name: ``"spectile.core.launch"`` or ``"rows/hash.cu"``.
+    case : Case
+    launched : collection of str
+        The CUDA sources whose kernels were launched.  If there are none, others may have been, by another process: all
+        count that could have been.
     """
-    return _with_names(_template(path), named)
+    kernels = case.kernels()
+    if launched and set(launched) <= set(kernels):
+        kernels = {name: kernels[name] for name in sorted(launched)}
+    return {"digest": reached.digest(case.programs(), kernels), "kernels": kernels}
 
 
-#: What encloses the name of another source; no program holds it.
-_MARK = "\0"
+def edited(facts: Mapping[str, Any], case: Case) -> list[str]:
+    """Return what of the sources is not as a record says: kernels by name, or else the programs.
 
-
-def _with_names(template: str, named: Callable[[str], str]) -> str:
-    return "".join(named(part) if number % 2 else part for number, part in enumerate(template.split(_MARK)))
-
-
-def _template(path: Path) -> str:
-    """Return a source as `program` does, with marks around what names another source."""
-    text = path.read_text()
-    if path.suffix == ".py":
-        return _printed(ast.parse(text))
-    if path.suffix not in {".cu", ".cuh"}:
-        return text
-    text = text.replace("\\\n", " ")  # lines that go on, of macros
-    # A string may hold what looks like a comment.
-    code = re.sub(
-        r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', lambda m: m[0] if m[0][0] == '"' else " ", text, flags=re.DOTALL
-    )
-    code = re.sub(r'(#include *")([^"]*)"', lambda m: f'{m[1]}{_MARK}{m[2]}{_MARK}"', code)
-    # Blanks count in strings, and between words.
-    return re.sub(r'"(?:\\.|[^"\\])*"|\s+', lambda m: m[0] if m[0][0] == '"' else _blank(m), code)
-
-
-def _blank(found: re.Match[str]) -> str:
-    before, after = found.string[max(0, found.start() - 1) : found.start()], found.string[found.end() : found.end() + 1]
-    return " " if re.fullmatch(r"\w\w", before + after) else ""
-
-
-def _printed(node: object) -> str:
-    """Return a syntax tree as text; fields that are empty, or new in a later Python, leave no trace."""
-    if isinstance(node, list):
-        return f"[{','.join(map(_printed, node))}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    kind, parts = type(node), []
-    for name in kind._fields:
-        value = getattr(node, name, None)
-        if value is None or value == [] or name == "ctx":  # whether a name is read or written follows from its place
-            continue
-        if name == "body" and kind in _DOCUMENTED and ast.get_docstring(node, clean=False) is not None:  # type: ignore[arg-type]
-            value = value[1:]
-        if name == "module" or (name == "value" and isinstance(value, str) and value.endswith((".cu", ".cuh"))):
-            parts.append(f"{name}={_MARK}{value}{_MARK}")
-        else:
-            parts.append(f"{name}={_printed(value)}")
-    return f"{kind.__name__}({','.join(parts)})"
-
-
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-#: A file is read once, for four systems, for itself and for those that name it.
-_template_of = functools.cache(_template)
-
-
-@functools.cache
-def _program_digest(path: Path) -> str:
-    return hashlib.sha256(_with_names(_template_of(path), _said_by).encode()).hexdigest()
-
-
-@functools.cache
-def _said_by(name: str) -> str:
-    """Return the digest of what a source of ours says, without what it names itself, or the name of another's."""
-    if name.endswith((".cu", ".cuh")):  # relative to a package, which may stand before it with a colon
-        end = "/" + name.rpartition(":")[2]
-        files = [path for path in _cuda_sources() if path.as_posix().endswith(end)]
-    else:
-        place = SOURCES.joinpath(*name.split("."))
-        files = [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()]
-    said = sorted(_with_names(_template_of(path), lambda other: "") for path in files)
-    return hashlib.sha256("\n".join(said).encode()).hexdigest() if said else name
-
-
-@functools.cache
-def _cuda_sources() -> tuple[Path, ...]:
-    return tuple(path for path in SOURCES.rglob("*.cu*") if path.suffix in {".cu", ".cuh"})
+    Parameters
+    ----------
+    facts : mapping
+        The record's provenance.  One that lists no kernels was measured with other programs.
+    case : Case
+        Its case.
+    """
+    kernels = facts.get("kernels", {})
+    here = set(reached.kernels().values()) if kernels else set()
+    gone = [f"kernel {name}" for name, digest in kernels.items() if digest not in here]
+    if gone or reached.digest(case.programs(), kernels) == facts["digest"]:
+        return gone
+    return ["sources"]
 
 
 def digest_array(*arrays: Any) -> str:
@@ -171,7 +113,9 @@ def commit() -> tuple[str, bool | None]:
 
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(["git", "-C", str(SOURCES), *words], capture_output=True, text=True, timeout=20)
+            done = subprocess.run(
+                ["git", "-C", str(sources.SOURCES), *words], capture_output=True, text=True, timeout=20
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
@@ -186,13 +130,15 @@ def _commit_in(text: str) -> str | None:
     return text if re.fullmatch("[0-9a-f]{40}", text) else None
 
 
-def provenance(paper: str, device: str, threads: int, seed: int, plan: Mapping[str, float]) -> dict[str, Any]:
+def provenance(
+    made_from: Mapping[str, Any], device: str, threads: int, seed: int, plan: Mapping[str, float]
+) -> dict[str, Any]:
     """Describe this process: everything that a reader needs to repeat or to doubt a number.
 
     Parameters
     ----------
-    paper : str
-        Whose sources count.
+    made_from : mapping
+        What says which sources ran: ``digest``, as `ran` gives it, or that of all that could.
     device : {"cpu", "cuda"}
     threads, seed : int
         Threads of the CPU code, and seed of the random inputs.
@@ -203,7 +149,7 @@ def provenance(paper: str, device: str, threads: int, seed: int, plan: Mapping[s
     facts: dict[str, Any] = {
         "commit": head,
         "dirty": dirty,
-        "digest": source_digest(paper),
+        **made_from,
         "seed": seed,
         "threads": threads,
         **plan,

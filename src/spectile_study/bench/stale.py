@@ -16,7 +16,7 @@ UNMEASURED = ("case", "run", "element", "minutes", "memory_gb")
 
 
 def changes(
-    stored: Mapping[str, Any], row: Mapping[str, Any], digest: str, software: Mapping[str, str]
+    stored: Mapping[str, Any], row: Mapping[str, Any], edited: Iterable[str], software: Mapping[str, str]
 ) -> dict[str, str]:
     """Return what is not any more as it was when a record was measured.
 
@@ -26,8 +26,8 @@ def changes(
         The record.
     row : mapping
         The case's row of the sheet.
-    digest : str
-        Digest of the sources that can change its numbers.
+    edited : iterable of str
+        What of its sources is another, as :func:`spectile_study.bench.provenance.edited` says.
     software : mapping
         Versions by name, as :func:`spectile_study.bench.provenance.software` gives them for the record's backend; what
         either side does not know is not compared.
@@ -37,9 +37,7 @@ def changes(
     dict of str
         ``"580.1 -> 590.2"`` by name; nothing for a record that stands.
     """
-    found: dict[str, str] = {}
-    if stored["provenance"]["digest"] != digest:
-        found["sources"] = "edited"
+    found = dict.fromkeys(edited, "edited")
     params = stored["params"]
     for name in sorted((set(row) | set(params)) - set(UNMEASURED)):
         if row.get(name) != params.get(name):

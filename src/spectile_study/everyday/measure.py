@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from spectile import explain
-from spectile_study.bench import provenance, record, stats
+from spectile_study.bench import provenance, reached, record, stats
 from spectile_study.bench.case import Method, Skipped
 from spectile_study.bench.measure.checks import check_method, raise_if_device_lost
 from spectile_study.bench.timing import FLUSH_BYTES, Plan, interleave
@@ -320,7 +320,8 @@ def _explained(drawn: Drawn) -> str:
 
 def sources(system: str, device: str, threads: int, seed: int, plan: Plan) -> dict[str, Any]:
     """Return what made a row: the columns of provenance."""
-    facts = provenance.provenance(system, device, threads, seed, plan._asdict())
+    digest = reached.digest_of_all((f"spectile_study.everyday.{system}",), "", device)
+    facts = provenance.provenance({"digest": digest}, device, threads, seed, plan._asdict())
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     made = record.made_by({"provenance": facts, "measured_at": now})
     versions = facts["libraries"] | {name: v for name in LIBRARIES if (v := version(name))}

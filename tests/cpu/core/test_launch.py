@@ -133,3 +133,22 @@ def test_blocks_beside_the_l1_cache_get_their_share(function: Function, blocks: 
     """Each takes 1,024 bytes of its own and 1,024 of the system's, of the 228 KiB of a multiprocessor."""
     kernel(Unit("spectile.core", (), archs=("sm_80",)), "f", blocks)
     assert function.attributes.get("carveout") == percent
+
+
+def test_units_that_were_launched_are_known_until_they_are_forgotten(
+    function: Function, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_extended", lambda: lambda *arguments: 0)
+    monkeypatch.setattr(launch, "_current_stream", lambda: lambda: SimpleNamespace(ptr=0))
+    one, other, unused = (Unit("spectile.core", (name,), archs=("sm_80",)) for name in ("a.cu", "b.cu", "c.cu"))
+    bound = kernel(other, "g").bind(Shape((1,), 32))
+    kernel(unused, "h")
+    assert launch.launched() == set()
+    kernel(one, "f")(Shape((1,), 32))
+    assert launch.launched() == {one}
+    bound()
+    assert launch.launched() == {one, other}
+    launch.forget_launches()
+    assert launch.launched() == set()
+    bound()  # made before
+    assert launch.launched() == {other}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -42,6 +43,8 @@ def measure_case(
         "params": {key: value for key, value in job.row.items() if key != "case"},
     }
     announce(None, None)
+    if _launch():
+        _launch().forget_launches()
     status, reason = "ok", None
     problem = Problem(methods=[])
     try:
@@ -64,7 +67,7 @@ def measure_case(
         "inputs": dict(job.receipts) | dict(problem.inputs),
         "methods": rows,
         "provenance": provenance(
-            job.paper,
+            _made_from(job, whole=status != "failed" and all(row["status"] != "failed" for row in rows)),
             job.device,
             job.threads,
             job.seed,
@@ -72,6 +75,23 @@ def measure_case(
         ),
         "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _made_from(job: Job, whole: bool) -> dict[str, Any]:
+    """Return what the record says of its sources; of one that is not `whole` it is not known what would have run."""
+    from spectile_study.bench.provenance import Case, ran
+    from spectile_study.bench.reached import source_names
+
+    launch = _launch()
+    units = launch.launched() if launch and whole else ()
+    names = {name for unit in units for name in source_names(unit.package, unit.sources)}
+    made_from = ran(Case(job.paper, job.row.get("study") or "", job.device), names)
+    return made_from | ({"planned": job.planned} if job.planned else {})
+
+
+def _launch() -> Any:
+    """Return the module that launches kernels, None where nothing has."""
+    return sys.modules.get("spectile.core.launch")
 
 
 def measure_methods(

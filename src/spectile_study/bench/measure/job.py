@@ -15,7 +15,8 @@ class Job:
     """One case to measure, with everything that its worker needs; travels as JSON.
 
     ``receipts`` holds the sha256 of each input that a rule of the workflow made, by name; ``study`` is the folder that
-    holds ``config``, the working directory if empty.
+    holds ``config``, the working directory if empty; ``planned`` is the digest of all sources that the case may run, by
+    which the workflow knows the record.
     """
 
     paper: str
@@ -32,3 +33,4 @@ class Job:
     receipts: Mapping[str, str] = field(default_factory=dict)
     call_limit_s: float = DEFAULT_CALL_LIMIT_S
     study: str = ""
+    planned: str = ""

@@ -15,12 +15,12 @@ import cupy
 
 from spectile_study.bench.case import Context, Method
 from spectile_study.cases.kpm.counters import MARK
-from spectile_study.cases.kpm.cuda import build
+from spectile_study.cases.kpm.cuda import step
 
 
 def run(order: Mapping[str, Any]) -> dict[str, float]:
     """Call every method of `order` twice, the second time counted, and return the error of each result."""
-    problem = build(order["row"], Context("cuda", Path(), order["seed"], order["threads"]))
+    problem = step(order["row"], Context("cuda", Path(), order["seed"], order["threads"]))
     errors = {}
     for method in problem.methods:
         if not isinstance(method, Method) or method.name not in order["methods"]:

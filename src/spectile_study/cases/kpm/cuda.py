@@ -29,14 +29,7 @@ from spectile_study.cases.kpm.variants import staged_variant
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row on the CUDA device."""
-    return {
-        "machine": _machine,
-        "functions": _functions,
-        "step": lambda row, context: _Step(row, context).problem(),
-        "counters": _counters,
-        "dos": lambda row, context: densities.dos_problem(row, context, "cuda"),
-        "surface": lambda row, context: densities.surface_problem(row, context, "cuda"),
-    }[row["study"]](row, context)
+    return _STUDIES[row["study"]](row, context)
 
 
 @functools.lru_cache(maxsize=2)
@@ -244,6 +237,11 @@ class _Step:
         return self.method("spmm", "spmm", run, prepare, shared.checker(self.row, self.context, 0))
 
 
+def step(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of one step of the recurrence, all stages beside each other."""
+    return _Step(row, context).problem()
+
+
 def _counters(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of counting the bytes that the kernels of one step move; nothing is timed."""
     sample, r, dtype = shared.sample_of(row), int(row["num_vectors"]), np.dtype(row["precision"])
@@ -383,3 +381,13 @@ def _specified_gflops(clock_ghz: float) -> float | None:
         if device.compute_capability >= (9, 0) and device.fast_fp64
         else None
     )
+
+
+_STUDIES: dict[str, Callable[[Mapping[str, Any], Context], Problem]] = {
+    "machine": _machine,
+    "functions": _functions,
+    "step": step,
+    "counters": _counters,
+    "dos": lambda row, context: densities.dos_problem(row, context, "cuda"),
+    "surface": lambda row, context: densities.surface_problem(row, context, "cuda"),
+}

@@ -15,6 +15,37 @@ from spectile_study.cases.spamm import cpu
 
 PAPER = "spamm"
 
+
+def build(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of one row of ``config/spamm.tsv``."""
+    study = row["study"]
+    return (_CUDA_STUDIES if context.device == "cuda" else _STUDIES)[study](row, context)
+
+
+def _case_study(row: Mapping[str, Any], context: Context) -> Problem:
+    from spectile_study.cases.spamm import case_studies
+
+    return case_studies.problem(row, context)
+
+
+def _ablation(row: Mapping[str, Any], context: Context) -> Problem:
+    from spectile_study.cases.spamm.ablation import ablation
+
+    return ablation(row, context)
+
+
+def _product(row: Mapping[str, Any], context: Context) -> Problem:
+    from spectile_study.cases.spamm import products
+
+    return products.product(row, context)
+
+
+def _truncation(row: Mapping[str, Any], context: Context) -> Problem:
+    from spectile_study.cases.spamm import products
+
+    return products.truncation(row, context)
+
+
 _STUDIES: Mapping[str, Callable[[Mapping[str, Any], Context], Problem]] = {
     "product": cpu.product,
     "thresholds": cpu.table_1,
@@ -26,26 +57,15 @@ _STUDIES: Mapping[str, Callable[[Mapping[str, Any], Context], Problem]] = {
     "vgg": cpu.vgg,
     "ablation": cpu.ablation,
 }
-
-
-def build(row: Mapping[str, Any], context: Context) -> Problem:
-    """Return the problem of one row of ``config/spamm.tsv``."""
-    study = row["study"]
-    return (_on_cuda(study) if context.device == "cuda" else _STUDIES[study])(row, context)
-
-
-def _on_cuda(study: str) -> Callable[[Mapping[str, Any], Context], Problem]:
-    """Return the function of a study on a CUDA context; the CPU's for those that no device computes."""
-    if study in ("water", "accuracy", "vgg"):
-        from spectile_study.cases.spamm import case_studies
-
-        return case_studies.problem
-    if study == "ablation":
-        from spectile_study.cases.spamm.ablation import ablation
-
-        return ablation
-    if study in ("product", "truncation"):
-        from spectile_study.cases.spamm import products
-
-        return {"product": products.product, "truncation": products.truncation}[study]
-    return _STUDIES[study]
+#: The same on a CUDA context; what no device computes is the CPU's.
+_CUDA_STUDIES: Mapping[str, Callable[[Mapping[str, Any], Context], Problem]] = {
+    "product": _product,
+    "thresholds": cpu.table_1,
+    "truncation": _truncation,
+    "map": cpu.valid_product_map,
+    "water": _case_study,
+    "accuracy": _case_study,
+    "digits": cpu.digits,
+    "vgg": _case_study,
+    "ablation": _ablation,
+}

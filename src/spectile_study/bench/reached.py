@@ -1,0 +1,354 @@
+"""What of the sources a case runs: the definitions that its driver reaches, and the kernels that it launched.
+
+A definition is a function, a class or a variable of a module.  It reaches what its names mean, followed through imports
+and packages that pass a name on, and a module whole where that stands for itself; annotations reach nothing.  A table
+of ``spectile_study.cases`` called ``STUDIES`` holds the drivers of a paper by study, of which a case takes its own.
+What lies in a package or module called ``cuda`` is not reached on a CPU.
+
+Python's definitions count as the driver reaches them, for a call may come to each.  Of the sources in CUDA C++ those
+count whose kernels were launched, with what they include: a record says which.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from spectile_study.bench import sources
+from spectile_study.bench.sources import printed, template_of, with_names
+
+#: A module and a name in it; "" stands for what the module does beside defining names.
+Node = tuple[str, str]
+_PACKAGES = ("spectile", "spectile_study")
+_DOTTED = re.compile(r"(?:spectile|spectile_study)(?:\.\w+)+")
+_COMPOUND = (ast.If, ast.Try, ast.For, ast.While, ast.With)
+
+
+class Module:
+    """A module's definitions and what its imports mean.
+
+    Attributes
+    ----------
+    defined : dict of str to list
+        Statements that give each name a value.
+    imported : dict of str to set
+        Dotted paths by name: a name may mean one thing in one branch and another in the next.
+    loose : list
+        Statements that do more than to define names.
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.package = name if path.stem == "__init__" else name.rpartition(".")[0]
+        self.defined: dict[str, list[ast.stmt]] = {}
+        self.imported: dict[str, set[str]] = {}
+        self.loose: list[ast.stmt] = []
+        for statement in ast.parse(path.read_text()).body:
+            self._take(statement)
+
+    def _take(self, statement: ast.stmt) -> None:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            self._import(statement)
+        elif isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test):
+            for each in (*statement.body, *statement.orelse):
+                self._take(each)
+        elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+            names = set(_bound(statement))
+            for name in names:
+                self.defined.setdefault(name, []).append(statement)
+            if isinstance(statement, _COMPOUND) or not names:
+                self._import(statement)
+                self.loose.append(statement)
+
+    def _import(self, statement: ast.stmt) -> None:
+        for name, paths in self.aliases(looked_at(statement)[1]).items():
+            self.imported.setdefault(name, set()).update(paths)
+
+    def aliases(self, imports: Iterable[ast.Import | ast.ImportFrom]) -> dict[str, set[str]]:
+        """Return what imports mean: dotted paths by name."""
+        found: dict[str, set[str]] = {}
+        for node in imports:
+            if isinstance(node, ast.ImportFrom):
+                above = self.package.rsplit(".", node.level - 1)[0] if node.level else ""
+                origin = ".".join(filter(None, (above, node.module)))
+                pairs = [(each.asname or each.name, f"{origin}.{each.name}") for each in node.names]
+            else:
+                roots = [each.name.partition(".")[0] for each in node.names]
+                meant = [each.name if each.asname else root for each, root in zip(node.names, roots, strict=True)]
+                pairs = [(each.asname or path, path) for each, path in zip(node.names, meant, strict=True)]
+            for name, path in pairs:
+                found.setdefault(name, set()).add(path)
+        return found
+
+    def meanings(self, dotted: str, own: Mapping[str, set[str]]) -> Iterator[Node]:
+        """Return what a dotted name means in this module, where `own` are the imports of the statement it stands in."""
+        root, _, rest = dotted.partition(".")
+        for path in own.get(root, set()) | self.imported.get(root, set()):
+            yield from find(f"{path}.{rest}".strip("."))
+        if root in self.defined:
+            yield self.name, root
+
+    def statements(self, name: str) -> list[ast.stmt]:
+        """Return the statements of a definition, or with "" what the module does beside."""
+        return self.defined[name] if name else self.loose
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """Return the names to which a statement of a module gives a value."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name
+    elif isinstance(statement, _COMPOUND):
+        for child in ast.iter_child_nodes(statement):
+            if isinstance(child, ast.stmt | ast.ExceptHandler):
+                for inner in child.body if isinstance(child, ast.ExceptHandler) else [child]:
+                    yield from _bound(inner)
+    else:
+        yield from (
+            node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        )
+
+
+def looked_at(statement: ast.stmt) -> tuple[set[str], list[ast.Import | ast.ImportFrom]]:
+    """Return the dotted names in a statement, modules and scripts that its strings name, and its imports.
+
+    Annotations are left out.
+    """
+    names: set[str] = set()
+    imports: list[ast.Import | ast.ImportFrom] = []
+    _look(statement, names, imports)
+    return names, imports
+
+
+def _look(node: ast.AST, names: set[str], imports: list[ast.Import | ast.ImportFrom]) -> None:
+    inner = node
+    while isinstance(inner, ast.Attribute):
+        inner = inner.value
+    if isinstance(inner, ast.Name):
+        names.add(_dotted(node))
+    elif isinstance(node, ast.Constant):
+        if isinstance(node.value, str) and (node.value.endswith(".py") or _DOTTED.fullmatch(node.value)):
+            names.add(node.value)
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        imports.append(node)
+    else:
+        for field in node._fields:
+            if field not in ("annotation", "returns", "ctx"):
+                value = getattr(node, field, None)
+                for child in value if isinstance(value, list) else (value,):
+                    if isinstance(child, ast.AST):
+                        _look(child, names, imports)
+
+
+def _dotted(node: ast.AST) -> str:
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    assert isinstance(node, ast.Name)
+    return ".".join([node.id, *reversed(parts)])
+
+
+@functools.cache
+def _paths() -> dict[str, Path]:
+    """Return the path of each module of ours by its name."""
+    found = {}
+    for package in _PACKAGES:
+        for path in (sources.SOURCES / package).rglob("*.py"):
+            parts = path.relative_to(sources.SOURCES).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@functools.cache
+def _module(name: str) -> Module:
+    return Module(name, _paths()[name])
+
+
+@functools.cache
+def find(dotted: str) -> tuple[Node, ...]:
+    """Return the definitions that a dotted path means: one, all of a module, or none of ours."""
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        name = ".".join(parts[:cut])
+        if name in _paths():
+            break
+    else:
+        return ()
+    module, rest = _module(name), parts[cut:]
+    if rest:
+        return tuple(module.meanings(".".join(rest), {}))
+    passed_on = [path for paths in module.imported.values() for path in paths] if name == module.package else []
+    return (*((name, each) for each in ("", *module.defined)), *(node for path in passed_on for node in find(path)))
+
+
+def _script(path: Path) -> tuple[Node, ...]:
+    return next((find(name) for name, known in _paths().items() if known == path), ())
+
+
+class Definition:
+    """What a definition says and reaches.
+
+    Parameters
+    ----------
+    node : tuple of str
+        Module and name.
+    study : str
+        Study of the case, whose driver is the only one that a table of studies holds.
+    """
+
+    def __init__(self, node: Node, study: str) -> None:
+        module = _module(node[0])
+        statements = [_of_study(each, study) if _is_table(node) else each for each in module.statements(node[1])]
+        says = [with_names(printed(each), lambda other: "") for each in statements]
+        #: Digest of the program, whatever the names of the files that it imports from.
+        self.says = hashlib.sha256("\n".join(says).encode()).hexdigest()
+        #: Definitions by the name under which this one knows them.
+        self.reaches: dict[str, tuple[Node, ...]] = {}
+        for statement in statements:
+            names, imports = looked_at(statement)
+            own = module.aliases(imports)
+            for name in names:
+                if name.endswith(".py"):
+                    found = _script(_paths()[node[0]].parent / name)
+                else:
+                    found = tuple(module.meanings(name, own))
+                    if not found and name.startswith(_PACKAGES):
+                        found = find(name)
+                if found:
+                    self.reaches[name] = found
+
+
+def _is_table(node: Node) -> bool:
+    return node[0].startswith("spectile_study.cases.") and node[1].endswith("STUDIES")
+
+
+def _of_study(statement: ast.stmt, study: str) -> ast.stmt:
+    """Return the table of studies with the entry of one alone, or none."""
+    assert isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Dict)
+    pairs = zip(statement.value.keys, statement.value.values, strict=True)
+    kept = [(key, value) for key, value in pairs if isinstance(key, ast.Constant) and key.value == study]
+    table = ast.Dict([key for key, _ in kept], [value for _, value in kept])
+    return ast.Assign([ast.Name(id="STUDIES", ctx=ast.Store())], table)
+
+
+@functools.cache
+def _definition(node: Node, study: str) -> Definition:
+    return Definition(node, study)
+
+
+def _look_up(node: Node, study: str) -> Definition:
+    return _definition(node, study if _is_table(node) else "")
+
+
+@functools.cache
+def reached(drivers: tuple[str, ...], study: str, backend: str) -> tuple[Node, ...]:
+    """Return the definitions that a case reaches, in order.
+
+    Parameters
+    ----------
+    drivers : tuple of str
+        Dotted paths of what builds and measures the case.
+    study : str
+        The case's study, "" if its paper has one alone.
+    backend : {"cpu", "cuda"}
+        What the case is measured on.
+    """
+    ahead = [node for driver in drivers for node in find(driver)]
+    found: set[Node] = set()
+    while ahead:
+        node = ahead.pop()
+        name = node[0].split(".")
+        if node in found or (backend == "cpu" and "cuda" in name):
+            continue
+        found.add(node)
+        ahead += [(package, "") for cut in range(1, len(name) + 1) if (package := ".".join(name[:cut])) in _paths()]
+        ahead += [each for nodes in _look_up(node, study).reaches.values() for each in nodes]
+    return tuple(sorted(found))
+
+
+@functools.cache
+def programs(drivers: tuple[str, ...], study: str, backend: str) -> str:
+    """Return the sha256 of the programs of all definitions that a case reaches, whatever the names of their files."""
+    nodes = reached(drivers, study, backend)
+    inside = set(nodes)
+    lines = []
+    for node in nodes:
+        definition = _look_up(node, study)
+        # What a name means counts by what that says.
+        known = (
+            f"{name}={','.join(sorted(_look_up(each, study).says for each in found if each in inside))}"
+            for name, found in definition.reaches.items()
+        )
+        lines.append(" ".join([definition.says, *sorted(known)]))
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+@functools.cache
+def kernels() -> dict[str, str]:
+    """Return the sha256 of each CUDA source, by its path below the sources, with all that it may include."""
+    files = {path for path in sources.SOURCES.rglob("*.cu*") if path.suffix in {".cu", ".cuh"}}
+    return {path.relative_to(sources.SOURCES).as_posix(): _with_headers(path, files) for path in sorted(files)}
+
+
+def _with_headers(path: Path, files: set[Path]) -> str:
+    seen: dict[Path, str] = {}
+    ahead = [path]
+    while ahead:
+        source = ahead.pop()
+        if source in seen:
+            continue
+        text = template_of(source)
+        seen[source] = with_names(text, lambda name: "")
+        ahead += [place for name in text.split(sources.MARK)[1::2] for place in _meant(name, source) if place in files]
+    return hashlib.sha256("\n".join(sorted(seen.values())).encode()).hexdigest()
+
+
+def _meant(name: str, source: Path) -> Iterator[Path]:
+    """Return where a header may lie: in its own package, beside the source or above it, or in core."""
+    package, _, name = name.rpartition(":")
+    if package:
+        yield sources.SOURCES.joinpath(*package.split("."), name)
+    else:
+        yield from (folder / name for folder in source.parents if folder.is_relative_to(sources.SOURCES))
+        yield sources.SOURCES / "spectile/core" / name
+
+
+def may_launch(drivers: tuple[str, ...], study: str, backend: str) -> dict[str, str]:
+    """Return the CUDA sources of core and of the systems that a case reaches; of `reached` with these parameters."""
+    if backend == "cpu":
+        return {}
+    modules = {_paths()[module] for module, _ in reached(drivers, study, backend)}
+    systems = {_system(path.relative_to(sources.SOURCES).parts) for path in modules} | {("spectile", "core")}
+    return {name: says for name, says in kernels().items() if _system(Path(name).parts) in systems}
+
+
+def _system(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return parts[: 3 if parts[:2] == ("spectile_study", "cases") else 2]
+
+
+def source_names(package: str, names: Iterable[str]) -> Iterator[str]:
+    """Return the paths below the sources of a unit's files, as :class:`spectile.core.compile.Unit` names them."""
+    for each in names:
+        of, _, name = each.rpartition(":")
+        yield f"{(of or package).replace('.', '/')}/{name}"
+
+
+def digest(programs: str, kernels: Mapping[str, str]) -> str:
+    """Return the sha256 of programs and kernels, whatever the names of their files."""
+    return hashlib.sha256(" ".join([programs, *sorted(set(kernels.values()))]).encode()).hexdigest()
+
+
+@functools.cache
+def digest_of_all(drivers: tuple[str, ...], study: str, backend: str) -> str:
+    """Return the sha256 of all sources that can change a case's numbers; of `reached` with these parameters."""
+    return digest(programs(drivers, study, backend), may_launch(drivers, study, backend))
+
+
+def forget() -> None:
+    """Read the sources anew from now on."""
+    for each in (sources.template_of, _paths, _module, find, _definition, reached, programs, kernels, digest_of_all):
+        each.cache_clear()

@@ -1,0 +1,107 @@
+"""What sources say: programs without comments, docstrings and layout, and their digests."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parents[2]
+
+
+def programs_digest(files: Iterable[Path]) -> str:
+    """Return the sha256 of the programs in `files`, their comments and docstrings left out; other files count whole.
+
+    A file counts by what it says, whatever its name; where it names another source, as an import, an include or a unit
+    of compilation does, by what that one says.
+    """
+    return hashlib.sha256("".join(sorted(map(_program_digest, files))).encode()).hexdigest()
+
+
+def program(path: Path, named: Callable[[str], str] = str) -> str:
+    """Return a Python or CUDA source without comments, docstrings and layout, the same in every version of Python.
+
+    Parameters
+    ----------
+    path : Path
+    named : callable, optional
+        What stands where it names another source, by that name: ``"spectile.core.launch"`` or ``"rows/hash.cu"``.
+    """
+    return with_names(template(path), named)
+
+
+#: What encloses the name of another source in a template; no program holds it.
+MARK = "\0"
+
+
+def with_names(template: str, named: Callable[[str], str]) -> str:
+    """Return a program whose template marks names of other sources, with what `named` gives in their places."""
+    return "".join(named(part) if number % 2 else part for number, part in enumerate(template.split(MARK)))
+
+
+def template(path: Path) -> str:
+    """Return a source as `program` does, with marks around what names another source."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        return printed(ast.parse(text))
+    if path.suffix not in {".cu", ".cuh"}:
+        return text
+    text = text.replace("\\\n", " ")  # lines that go on, of macros
+    # A string may hold what looks like a comment.
+    code = re.sub(
+        r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', lambda m: m[0] if m[0][0] == '"' else " ", text, flags=re.DOTALL
+    )
+    code = re.sub(r'(#include *")([^"]*)"', lambda m: f'{m[1]}{MARK}{m[2]}{MARK}"', code)
+    # Blanks count in strings, and between words.
+    return re.sub(r'"(?:\\.|[^"\\])*"|\s+', lambda m: m[0] if m[0][0] == '"' else _blank(m), code)
+
+
+def _blank(found: re.Match[str]) -> str:
+    before, after = found.string[max(0, found.start() - 1) : found.start()], found.string[found.end() : found.end() + 1]
+    return " " if re.fullmatch(r"\w\w", before + after) else ""
+
+
+def printed(node: object) -> str:
+    """Return a syntax tree as text; fields that are empty, or new in a later Python, leave no trace."""
+    if isinstance(node, list):
+        return f"[{','.join(map(printed, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    kind, parts = type(node), []
+    for name in kind._fields:
+        value = getattr(node, name, None)
+        if value is None or value == [] or name == "ctx":  # whether a name is read or written follows from its place
+            continue
+        if name == "body" and kind in _DOCUMENTED and ast.get_docstring(node, clean=False) is not None:  # type: ignore[arg-type]
+            value = value[1:]
+        if name == "module" or (name == "value" and isinstance(value, str) and value.endswith((".cu", ".cuh"))):
+            parts.append(f"{name}={MARK}{value}{MARK}")
+        else:
+            parts.append(f"{name}={printed(value)}")
+    return f"{kind.__name__}({','.join(parts)})"
+
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@functools.cache
+def template_of(path: Path) -> str:
+    """Return a source's template, read once: for itself and for those that name it."""
+    return template(path)
+
+
+@functools.cache
+def _program_digest(path: Path) -> str:
+    return hashlib.sha256(with_names(template_of(path), _said_by).encode()).hexdigest()
+
+
+@functools.cache
+def _said_by(name: str) -> str:
+    """Return the digest of what a source of ours says, without what it names itself, or the name of another's."""
+    place = SOURCES.joinpath(*name.split("."))
+    files = [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()]
+    said = sorted(with_names(template_of(path), lambda other: "") for path in files)
+    return hashlib.sha256("\n".join(said).encode()).hexdigest() if said else name
