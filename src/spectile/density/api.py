@@ -12,17 +12,16 @@ from spectile.core.options import number, word
 from spectile.density.factor import refined
 from spectile.density.functions import fermi
 from spectile.density.maps import METHODS
-from spectile.density.projector import projector
+from spectile.density.operands import in_tiles
+from spectile.density.projector import Unresolved, projector
 from spectile.density.result import DensityMatrix
 from spectile.tiles import TileMatrix
-from spectile.tiles.layout import offsets
-from spectile.tiles.types import SLACK, roundoff
 
 
 def density_matrix(
     f: Any, s: Any = None, *, electrons: float | None = None, mu: float | None = None, error: float = 1e-6,
     beta: float | None = None, method: Literal["sp2_accelerated", "sp2", "trs4", "mcweeny"] = "sp2_accelerated",
-    block: Any = 32, permutation: Any = None,
+    block: Any = 32, permutation: Any = None, start: DensityMatrix | None = None,
 ) -> DensityMatrix:  # fmt: skip
     """Return the density matrix of a Fock or Kohn-Sham matrix with an error that is guaranteed.
 
@@ -52,6 +51,10 @@ def density_matrix(
         Rows of a tile, or of each.
     permutation : sequence of int, optional
         Order of rows and columns in which neighbours in space are neighbours, as `spectile.tiles.partition` gives it.
+    start : DensityMatrix, optional
+        What an earlier call returned for a similar matrix, as of the last cycle of a self-consistent field: its HOMO,
+        its LUMO and the inverse factor of its overlap save the search for them.  They are taken as guesses: nothing
+        that is guaranteed depends on them.
 
     Returns
     -------
@@ -61,10 +64,11 @@ def density_matrix(
     Raises
     ------
     TypeError
-        As `TileMatrix.from_dense`.
+        As `TileMatrix.from_dense`, or if `start` is no density matrix.
     ValueError
         If there is no gap at that number of electrons, `f` is not Hermitian, `electrons` is more than n or no whole
-        number, both or none of `electrons` and `mu` are given, or the error is below what rounding allows.
+        number, both or none of `electrons` and `mu` are given, `start` has other tiles, or the error is below what
+        rounding allows.
 
     Notes
     -----
@@ -94,9 +98,9 @@ def density_matrix(
         raise ValueError("pass the number of electrons of one spin, or a chemical potential mu, and not both")
     if not (error > 0 and math.isfinite(error)):
         raise ValueError(f"error is {error}: pass a positive number")
-    if np.ndim(f) == 2:
-        block = np.diff(offsets("block", np.shape(f)[0], block))
-    h = _hermitian("f", f, block, permutation)
+    if start is not None and not isinstance(start, DensityMatrix):
+        raise TypeError(f"start is a {type(start).__name__}: pass what density_matrix returned")
+    h = in_tiles("f", f, block, permutation, hermitian=True)
     n = h.shape[0]
     if electrons is not None and not 0 <= electrons <= n:
         raise ValueError(f"electrons is {electrons:g}, and the basis has room for 0 to {n} of one spin")
@@ -104,44 +108,40 @@ def density_matrix(
         raise ValueError(f"electrons is {electrons}: pass a whole number, or a temperature (beta=)")
     if mu is not None and not math.isfinite(mu):
         raise ValueError(f"mu is {mu}: pass a finite number")
+    if start is not None and not _alike(start.matrix, h):
+        raise ValueError("start has other tiles or another order of rows than f: give both the same, or no start")
     if s is None:
-        return _orthogonal(h, electrons, mu, error, beta, method)
-    overlap = _hermitian("s", s, np.diff(h.rows), h.permutation)
-    rough = refined(overlap, 1e-2)[0].norm("spectral") ** 2
+        return _orthogonal(h, electrons, mu, error, beta, method, start)
+    overlap = in_tiles("s", s, np.diff(h.rows), h.permutation, hermitian=True)
+    near = refined(overlap, 1e-2, start=None if start is None else start.factor).z
+    rough = near.norm("spectral") ** 2
     size = max(1.0, rough) * max(1.0, h.norm("spectral"))
-    p = h
-    for share in (0.5, 0.05):
-        # What the factor and the products lack is small beside the error, also where the gap makes it larger.
-        fine = 0.02 * share * error
-        z, _ = refined(overlap, min(1e-2, fine / size))
-        inner = z._times(h._times(z, fine / math.sqrt(size)), fine, half="upper")
-        found = _orthogonal(inner, electrons, mu, share * error / rough, beta, method, asked=error)
-        p = z._times(found.matrix, 0.02 * error / z.norm("spectral"))._times(z, 0.02 * error, half="upper")
+    refused: ValueError | None = None
+    for share, sharper in ((0.5, 1.0), (0.05, 1.0), (0.05, 1e-2), (0.05, 1e-4)):
+        # What the factor and the products lack is small beside the error, and where the gap makes it larger smaller.
+        fine = 0.02 * share * sharper * error
+        factor = refined(overlap, min(1e-2, fine / size), start=near)
+        z, near = factor.factor(overlap), factor.z
+        inner = z.H._times(h._times(z, fine / math.sqrt(size)), fine, half="upper")
+        try:
+            found = _orthogonal(inner, electrons, mu, share * error / rough, beta, method, start, asked=error)
+        except Unresolved as reason:
+            refused = reason
+            continue
+        p = z._times(found.matrix, 0.02 * error / z.norm("spectral"))._times(z.H, 0.02 * error, half="upper")
         if p.error.fro <= error:
-            return dataclasses.replace(found, matrix=p, error=p.error.fro)
-    raise ValueError(
-        f"error = {error} is below what can be guaranteed with this overlap: ask for {2 * p.error.fro:.2g} or more"
-    )
+            return dataclasses.replace(found, matrix=p, error=p.error.fro, factor=z)
+        refused = ValueError(
+            f"error = {error} is below what can be guaranteed with this overlap: ask for {2 * p.error.fro:.2g} or more"
+        )
+    assert refused is not None
+    raise refused
 
 
-def _hermitian(name: str, given: Any, rows: Any, permutation: Any) -> TileMatrix:
-    if isinstance(given, TileMatrix):
-        if not given.hermitian:
-            raise ValueError(f"{name} is not stored as Hermitian: make it with hermitian=True")
-        return given
-    make = TileMatrix.from_sparse if hasattr(given, "tocoo") else TileMatrix.from_dense
-    try:
-        whole = make(given, rows, permutation=permutation)
-        if whole.shape[0] != whole.shape[1]:
-            raise ValueError(f"has shape {whole.shape}: pass a square matrix")
-        skew = 0.5 * (whole - whole.H)
-        off = (skew.norm() + skew.error.fro) * SLACK
-        if skew.norm() > 100 * whole.shape[0] * roundoff(whole.dtype) * whole.norm():
-            raise ValueError(f"is not Hermitian, the half difference from its transpose has norm {off:.3g}: correct it")
-        # What rounding left of a Fock matrix that was summed in two orders is part of its error.
-        return whole.hermitian_part()
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+def _alike(x: TileMatrix, y: TileMatrix) -> bool:
+    """Return whether two matrices have the same rows in the same tiles, on one machine."""
+    first, second = (np.arange(z.shape[0]) if z.permutation is None else z.permutation for z in (x, y))
+    return np.array_equal(x.rows, y.rows) and np.array_equal(first, second) and type(x.data) is type(y.data)
 
 
 def _orthogonal(
@@ -151,12 +151,14 @@ def _orthogonal(
     error: float,
     beta: float | None,
     method: str,
+    start: DensityMatrix | None,
     asked: float | None = None,
 ) -> DensityMatrix:
     """Return the density matrix without an overlap."""
     if beta is not None:
         return _thermal(h, electrons, mu, error, beta)
-    return projector(h, -1 if electrons is None else int(electrons), mu, error, method, asked)
+    guess = None if start is None or start.homo is None or start.lumo is None else (start.homo[1], start.lumo[0])
+    return projector(h, -1 if electrons is None else int(electrons), mu, error, method, asked, guess)
 
 
 def _thermal(h: TileMatrix, electrons: float | None, mu: float | None, error: float, beta: float) -> DensityMatrix:

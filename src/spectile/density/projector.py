@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -23,12 +24,17 @@ _PESSIMISM = 15.0
 _LARGEST = 0.3
 
 
+class Unresolved(ValueError):
+    """The error of F, or rounding, is too large for the gap."""
+
+
 def projector(
-    h: TileMatrix, occupied: int, mu: float | None, error: float, method: str, asked: float | None = None
+    h: TileMatrix, occupied: int, mu: float | None, error: float, method: str, asked: float | None = None,
+    guess: tuple[float, float] | None = None,
 ) -> DensityMatrix:  # fmt: skip
     """Return the projector on the lowest eigenvectors of F, so many or, with `occupied` below 0, those below `mu`.
 
-    `asked` is the error that the caller was asked for, where `error` is a share of it.
+    `asked` is the error that the caller was asked for, where `error` is a share of it; `guess` is about HOMO and LUMO.
     """
     asked = error if asked is None else asked
     low, high = h.eigenvalue_bounds()
@@ -43,28 +49,38 @@ def projector(
     x0 = (-1 / width * h._with(error=EXACT)).shifted(high / width)
     image = 0.5 if mu is None else (high - mu) / width
     wide = x0.error.spectral
-    seen = _look(x0, occupied, image, width)
-    wanted, reached = min(_PESSIMISM * error, _LARGEST), math.inf
-    for _ in range(_PASSES):
-        # Rounding alone: what the squares and sums of a step may be off by, whatever is kept.
-        least = 40 * roundoff(h.dtype) * math.sqrt(n)
+
+    def trial(by: Pass, wanted: float, known: bool) -> tuple[Pass, DensityMatrix]:
         # A last step squares what Q lacks in idempotency, which the certificate divides by the gap.
-        ends_at = min(1e-2, math.sqrt(error * (seen.homo[0] - seen.lumo[1])) / 10)
-        budget, polynomials = budgets(seen, method, wanted, ends_at)
+        ends_at = min(1e-2, math.sqrt(error * (by.homo[0] - by.lumo[1])) / 10)
+        budget, polynomials = budgets(by, method, wanted, ends_at)
         last = purify(x0, occupied, image, ends_at, budget, "fro", polynomials)
-        last.know(seen)
-        found = _certified(h, x0, last, occupied, mu, error, low, high, width, wide)
+        if known:
+            last.know(by)
+        return last, _certified(h, x0, last, occupied, mu, error, low, high, width, wide)
+
+    wanted, reached = min(_PESSIMISM * error, _LARGEST), math.inf
+    plan = None if guess is None else _guessed(x0, (high - guess[0]) / width, (high - guess[1]) / width)
+    if plan is not None:
+        with contextlib.suppress(ValueError):  # what a bad guess cannot resolve may have a gap all the same
+            found = trial(plan, wanted, False)[1]
+            if found.error <= error:
+                return found
+    seen = _look(x0, occupied, image, width)
+    for _ in range(_PASSES):
+        last, found = trial(seen, wanted, True)
         if found.error <= error:
             return found
         reached = min(reached, found.error)
-        if wanted < least:
+        # Rounding alone: what the squares and sums of a step may be off by, whatever is kept.
+        if wanted < 40 * roundoff(h.dtype) * math.sqrt(n):
             break
         certain = math.isfinite(found.error)
         wanted *= min(0.3, 0.5 * error / found.error) if certain else 0.03
         seen = last if certain else seen
     enough = 2 * reached * (asked / error)
     advice = f"ask for {enough:.2g} or more" if reached < math.inf else "ask for more, or use float64"
-    raise ValueError(f"error = {asked} is below what can be guaranteed in {h.dtype} with this gap and input: {advice}")
+    raise Unresolved(f"error = {asked} is below what can be guaranteed in {h.dtype} with this gap and input: {advice}")
 
 
 def _look(x0: TileMatrix, occupied: int, image: float, width: float) -> Pass:
@@ -73,13 +89,19 @@ def _look(x0: TileMatrix, occupied: int, image: float, width: float) -> Pass:
     for size in _LOOKS:
         most = 30 + 2 * math.ceil(math.log2(1 / size))  # enough for a gap that can be told from such errors
         seen = purify(x0, occupied, image, 1e-2, lambda _, size=size: size, "spectral", most=most)  # type: ignore[misc]
-        gaps = seen.gaps()
-        if seen.ended and min(gaps, default=1.0) > 4 * size and seen.homo[0] > seen.lumo[1]:
+        if seen.ended and min(seen.gaps(), default=1.0) > 4 * size and seen.homo[0] > seen.lumo[1]:
             trace = seen.x.trace()
             if occupied < 0 or round(trace) == occupied:
                 return seen
         resolved = size
     raise _no_gap(2e3 * resolved * width)
+
+
+def _guessed(x0: TileMatrix, h: float, l_: float) -> Pass | None:
+    """Return a pass that was not made, with a guess of HOMO and LUMO to plan by, the gap a little narrower."""
+    margin = (h - l_) / 8
+    h, l_ = h - margin, l_ + margin
+    return Pass(x0, homo=(h, 1.0), lumo=(0.0, l_)) if 0 < l_ < h < 1 else None
 
 
 def _no_gap(size: float) -> ValueError:
@@ -101,7 +123,7 @@ def _certified(
     gap, centre = lumo_low - homo_up, (lumo_low + homo_up) / 2
     slip = h.error.spectral
     if gap <= 2 * slip:
-        raise _no_gap(gap + 2 * slip)
+        raise Unresolved(str(_no_gap(gap + 2 * slip)))
     shifted = exact(stored.shifted(-centre))
     size = max(high - centre, centre - low) * SLACK
     fine = 0.02 * error * min(1.0, gap / size)

@@ -56,6 +56,8 @@ class DensityMatrix:
         Trace of P S: electrons of one spin.
     history : list of Step
         The steps of the purification.
+    factor : TileMatrix or None
+        Z with ``Z.H S Z = I``, where there was an overlap.
     """
 
     matrix: TileMatrix
@@ -67,6 +69,7 @@ class DensityMatrix:
     mu: float
     electrons: float
     history: list[Step]
+    factor: TileMatrix | None = None
 
     @property
     def gap(self) -> float:

@@ -75,6 +75,7 @@ WORDS = {
     "semiring",
 }
 PATHS = {"checkpoint"}
+RESULTS = {"start"}
 # Of arrays and of what is judged with them: their own tests.
 OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "tol", "x0"}
 OTHERS |= {"mask", "C", "s", "permutation", "df"}
@@ -117,7 +118,7 @@ def options():
 
 
 def test_each_option_is_known_here():
-    assert {option for _, option in options()} <= FLAGS | NUMBERS | WORDS | PATHS
+    assert {option for _, option in options()} <= FLAGS | NUMBERS | WORDS | PATHS | RESULTS
     assert set(CALLS) == {name for name in spectile.__all__ if inspect.isfunction(getattr(spectile, name))} - {
         "spamm_plan",  # for a GPU alone
         "explain",  # takes another function's

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import spectile
-from spectile.density import exp, fermi, inverse_factor, maps, polynomial, sign
+from spectile.density import exp, fermi, inverse_factor, inverse_sqrt, maps, polar, polynomial, sign
 from spectile.density.moments import MOST_DEGREES, turned_by
 from spectile.tiles import TileMatrix, partition
 
@@ -202,8 +202,8 @@ def test_an_overlap():
         assert_guaranteed(found, h, occupied, s)
     z = inverse_factor(TileMatrix.from_dense(s, 7, hermitian=True), error=1e-7)
     dense = z.to_dense()
-    assert np.linalg.norm(dense @ s @ dense - np.eye(60)) <= 1e-7
-    root = scipy.linalg.sqrtm(np.linalg.inv(dense @ s @ dense))
+    assert np.linalg.norm(dense.T @ s @ dense - np.eye(60)) <= 1e-7
+    root = scipy.linalg.sqrtm(np.linalg.inv(dense.T @ s @ dense))
     assert np.linalg.norm(dense - dense @ root) <= z.error.fro
     with pytest.raises(ValueError, match="error = 1e-17 is below what rounding to float64 allows"):
         inverse_factor(TileMatrix.from_dense(s, 7, hermitian=True), error=1e-17)
@@ -211,6 +211,117 @@ def test_an_overlap():
         spectile.density_matrix(h, s, electrons=occupied, error=1e-15, block=7)
     with pytest.raises(ValueError, match="positive definite"):
         inverse_factor(TileMatrix.from_dense(h, 7, hermitian=True))
+
+
+def test_an_overlap_and_a_small_gap():
+    """What the inverse factor lacks is divided by the gap."""
+    s = gaussians(15, 30, 2.0)
+    root = scipy.linalg.sqrtm(s)
+    vectors = np.linalg.qr(np.random.default_rng(15).normal(size=(30, 30)))[0]
+    h = root @ (vectors * np.concatenate([np.linspace(-1, -1e-3, 15), np.linspace(1e-3, 1, 15)])) @ vectors.T @ root
+    h = (h + h.T) / 2
+    found = spectile.density_matrix(h, s, electrons=15, error=1e-4, block=6)
+    assert found.error <= 1e-4
+    assert_guaranteed(found, h, 15, s, slack=1e-10)
+
+
+def gaussians(seed, n, exponent, complex_=False):
+    """Overlaps of Gaussians on a chain: the wider, the worse their condition."""
+    rng = np.random.default_rng(seed)
+    at = np.arange(n) + 0.1 * rng.normal(size=n)
+    s = np.exp(-exponent * (at[:, None] - at) ** 2)
+    return s * np.exp(1j * 0.3 * (at[:, None] - at)) if complex_ else s
+
+
+@pytest.mark.parametrize("exponent", [2.0, 0.6, 0.4])
+@pytest.mark.parametrize("error", [1e-3, 1e-7])
+def test_inverse_roots_and_factors_of_any_condition(exponent, error):
+    s = gaussians(11, 60, exponent, complex_=exponent == 0.6)
+    values, vectors = np.linalg.eigh(s)
+    exact = (vectors / np.sqrt(values)) @ vectors.conj().T
+    assert exponent > 1 or values[-1] / values[0] > 30
+    root = inverse_sqrt(s, error=error, block=7)
+    assert np.linalg.norm(root.to_dense() - exact) <= root.error.fro <= error
+    z = inverse_factor(s, error=error, block=7).to_dense()
+    assert np.linalg.norm(z.conj().T @ s @ z - np.eye(60)) <= error
+    # Its own error makes one of the root.
+    cut = TileMatrix.from_dense(s, 7, hermitian=True, atol=1e-5)
+    rough = inverse_sqrt(cut, error=error)
+    assert np.linalg.norm(rough.to_dense() - exact) <= rough.error.fro
+
+
+@pytest.mark.parametrize(("rows", "dtype"), [(40, "float64"), (55, "complex128")])
+def test_polar_decompositions(rows, dtype):
+    a = gaussians(12, rows, 1.0, complex_=dtype == "complex128")[:, :40]
+    turn = np.random.default_rng(12).normal(size=(40, 40)) * (gaussians(12, 40, 1.0) > 0.1)
+    a = a @ scipy.linalg.expm(0.3 * (turn - turn.T))
+    for atol, error in ((0.0, 1e-3), (0.0, 1e-8), (1e-6, 1e-6)):
+        given_ = a if not atol else TileMatrix.from_dense(a, 6, 6, atol=atol)
+        u, p = polar(given_, error=error, block=6)
+        exact_u, exact_p = scipy.linalg.polar(a)
+        assert np.linalg.norm(u.to_dense() - exact_u) <= u.error.fro and (atol or u.error.fro <= error)
+        assert np.linalg.norm(p.to_dense() - exact_p) <= p.error.fro and p.hermitian and not u.hermitian
+        assert u.dtype == p.dtype == dtype
+
+
+def test_roots_that_cannot_be_are_refused():
+    h, _ = insulator(13, 30, 1, 0.8)
+    singular = np.ones((6, 6))
+    for call, wrong, said in (
+        (inverse_sqrt, h, "positive definite"),
+        (inverse_factor, h, "positive definite"),
+        (inverse_sqrt, singular, "s is nearly singular|positive definite"),
+        (inverse_factor, singular, "s is nearly singular|positive definite"),
+        (polar, singular, "a has dependent columns"),
+        (polar, np.zeros((4, 4)), "a has dependent columns"),
+        (polar, np.ones((2, 5)), "a has dependent columns"),
+        (inverse_sqrt, np.triu(h), "^s: .*Hermitian"),
+        (inverse_sqrt, np.eye(4)[:3], "^s: .*square"),
+    ):
+        with pytest.raises(ValueError, match=said) as caught:
+            call(wrong, error=1e-6, block=4)
+        assert "\n" not in str(caught.value)
+    for call in (inverse_sqrt, inverse_factor, polar):
+        with pytest.raises(ValueError, match=r"error = 1e-17 is below|below rounding"):
+            call(np.diag([1.0, 2.0, 3.0]) + 0.1, error=1e-17)
+        for wrong in (0.0, np.nan, np.inf):
+            with pytest.raises(ValueError, match="error is"):
+                call(np.eye(3), error=wrong)
+
+
+def test_a_start_saves_products_and_changes_no_guarantee(monkeypatch):
+    """Whatever it is: of the last cycle, of another number of electrons, of another matrix altogether."""
+    h, _ = insulator(14, 60, 1, 0.5)
+    s = gaussians(14, 60, 2.0)
+    values, _ = scipy.linalg.eigh(h, s)
+    occupied = widest_gap(values)
+    first = spectile.density_matrix(h, s, electrons=occupied, error=1e-5, block=6)
+    near = h + 0.01 * np.diag(np.random.default_rng(14).normal(size=60))
+    times, called = TileMatrix._times, []
+
+    def counted(*args, **words):
+        called[-1] += 1
+        return times(*args, **words)
+
+    monkeypatch.setattr(TileMatrix, "_times", counted)
+    for start in (None, first):
+        called.append(0)
+        found = spectile.density_matrix(near, s, electrons=occupied, error=1e-5, block=6, start=start)
+        assert_guaranteed(found, near, occupied, s)
+        assert np.linalg.norm(found.factor.to_dense().T @ s @ found.factor.to_dense() - np.eye(60)) < 1e-5
+    assert called[1] < 0.7 * called[0]
+    other = spectile.density_matrix(-h[::-1, ::-1], s, electrons=occupied - 7, error=1e-3, block=6)
+    for start in (other, first):
+        for electrons in (occupied, 60, 0):
+            found = spectile.density_matrix(h, s, electrons=electrons, error=1e-5, block=6, start=start)
+            if electrons == occupied:
+                assert_guaranteed(found, h, occupied, s)
+        mu = (values[occupied - 1] + values[occupied]) / 2
+        assert_guaranteed(spectile.density_matrix(h, s, mu=mu, error=1e-5, block=6, start=start), h, occupied, s)
+    with pytest.raises(TypeError, match="start is a ndarray"):
+        spectile.density_matrix(h, s, electrons=occupied, start=h)
+    with pytest.raises(ValueError, match="start has other tiles"):
+        spectile.density_matrix(h, s, electrons=occupied, start=first, block=9)
 
 
 def test_none_and_all_and_more():

@@ -1,0 +1,42 @@
+"""Matrices of a caller: tile matrices as they are, arrays and sparse matrices stored in tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spectile.tiles import TileMatrix
+from spectile.tiles.layout import offsets
+from spectile.tiles.types import SLACK, roundoff
+
+
+def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermitian: bool = False) -> TileMatrix:
+    """Return a matrix in tiles of `block` rows; with `hermitian` its Hermitian part, what it is off by as its error.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `TileMatrix.from_dense`, or if it is not Hermitian to rounding but should be, the message with the name.
+    """
+    if isinstance(given, TileMatrix):
+        if hermitian and not given.hermitian:
+            raise ValueError(f"{name} is not stored as Hermitian: make it with hermitian=True")
+        return given
+    make = TileMatrix.from_sparse if hasattr(given, "tocoo") else TileMatrix.from_dense
+    try:
+        if np.ndim(given) == 2:
+            block = np.diff(offsets("block", np.shape(given)[0], block)) if len(set(np.shape(given))) == 1 else block
+        whole = make(given, block, permutation=permutation)
+        if not hermitian:
+            return whole
+        if whole.shape[0] != whole.shape[1]:
+            raise ValueError(f"has shape {whole.shape}: pass a square matrix")
+        skew = 0.5 * (whole - whole.H)
+        off = (skew.norm() + skew.error.fro) * SLACK
+        if skew.norm() > 100 * whole.shape[0] * roundoff(whole.dtype) * whole.norm():
+            raise ValueError(f"is not Hermitian, the half difference from its transpose has norm {off:.3g}: correct it")
+        # What rounding left of a Fock matrix that was summed in two orders is part of its error.
+        return whole.hermitian_part()
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
