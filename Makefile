@@ -70,6 +70,7 @@ lint: $(VENV)/installed-dev
 	clang-format --dry-run --Werror $(KERNELS)
 	snakefmt --check Snakefile workflow
 	snakemake --lint
+	codespell $$(git ls-files "*.md" "*.py" "*.cu" "*.cuh" "*.yaml" "*.toml" "*.rst" "*.smk")
 	lint-imports --no-cache --no-logo
 	mypy
 

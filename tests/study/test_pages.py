@@ -64,7 +64,17 @@ def test_calls_of_kpm_stand_beside_the_device_where_they_are_recorded(tables, mo
     assert float(call) == pytest.approx(float(device) * 128 / 160, abs=0.01)
 
 
+def anchors(page):
+    """Return the anchors of a page's headings, as they are made where the repository is read."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", head.strip().lower()).replace(" ", "-") for head in heads}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_links_lead_somewhere(page):
-    links = re.findall(r"\]\(([^)#\s]+)\)", page.read_text())
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text())
+    inside = [(page.parent / link if link else page, anchor) for link, anchor in links if "://" not in link]
+    assert [path for path, _ in inside if not path.exists()] == []
+    assert [
+        (path, anchor) for path, anchor in inside if path.suffix == ".md" and anchor not in {"", *anchors(path)}
+    ] == []
