@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from spectile.core.pictures import axes_or_new
 from spectile.tiles import TileMatrix
 
 
@@ -102,10 +103,7 @@ class DensityMatrix:
         ImportError
             Without Matplotlib.
         """
-        if axes is None:
-            from matplotlib import pyplot
-
-            axes = pyplot.subplots()[1]
+        axes = axes_or_new(axes)
         numbers = range(1, len(self.history) + 1)
         for label, values in (
             ("error of the step", [step.error.fro for step in self.history]),

@@ -7,11 +7,13 @@ import math
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spectile.core.options import flag
+from spectile.core.pictures import axes_or_new, curve_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.types import Array, Kernel
@@ -67,6 +69,32 @@ class SpectralCurves:
         low, high = self.bounds
         number, curves = self.moments.shape
         return f"SpectralCurves({curves} curves of {number} moments, energies {low:.6g} to {high:.6g})"
+
+    def _repr_html_(self) -> str:
+        """Return the same with the mean of the curves, for notebooks."""
+        return curve_html(repr(self), self.energies, self.densities.mean(axis=1))
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw each curve by energy.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            Without Matplotlib.
+        """
+        axes = axes_or_new(axes)
+        axes.plot(self.energies, self.densities)
+        axes.set(xlabel="energy", ylabel="density")
+        return axes
 
     def __call__(self, energy: npt.ArrayLike) -> Array:
         """Return the densities at any energies: shape (..., K), zero beyond `centre` ± `scale`."""

@@ -16,6 +16,7 @@ from spectile.core.atomic_file import require_writable
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import flag
+from spectile.core.pictures import axes_or_new, curve_html
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
@@ -131,6 +132,35 @@ class SpectralDensity:
             f"SpectralDensity({self.moments[0]:.6g} states, {moments} moments of {vectors} vectors, "
             f"energies {low:.6g} to {high:.6g})"
         )
+
+    def _repr_html_(self) -> str:
+        """Return the same with the curve, for notebooks."""
+        return curve_html(repr(self), self.energies, self.densities)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the density by energy, with a band of one standard error to both sides where there are several vectors.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            Without Matplotlib.
+        """
+        axes = axes_or_new(axes)
+        (line,) = axes.plot(self.energies, self.densities)
+        if self.moments_by_vector.shape[1] > 1:
+            band = self.densities - self.errors, self.densities + self.errors
+            axes.fill_between(self.energies, *band, alpha=0.4, color=line.get_color(), linewidth=0)
+        axes.set(xlabel="energy", ylabel="states per unit of energy")
+        return axes
 
     def _asked(self, num_moments: int, energy_resolution: float | None) -> int:
         """Return the moments that a call asks for, by their number or by an energy."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import word
+from spectile.core.pictures import axes_or_new
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
 from spectile.kpm.curves import damping
@@ -308,6 +309,46 @@ class Conductivity:
 
     def __init__(self, moments: Correlator, area: float, formula: Formula) -> None:
         self.correlator, self.area, self.formula = moments, area, formula
+
+    def __repr__(self) -> str:
+        j = self.correlator
+        low, high = j.centre - j.scale, j.centre + j.scale
+        return (
+            f"Conductivity({self.formula}, {j.num_moments} moments of {j.num_vectors} vectors, "
+            f"energies {low:.6g} to {high:.6g})"
+        )
+
+    def plot(self, mu: npt.ArrayLike | None = None, temperature: float = 0.0, axes: Any = None) -> Any:
+        """Draw σ by Fermi energy, with a band of one standard error to both sides where there are several vectors.
+
+        Parameters
+        ----------
+        mu : array_like, shape (n,), optional
+            Fermi energies; by default 401 from one end of the spectrum to the other.
+        temperature : float
+            k_B T.
+        axes : matplotlib.axes.Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            Without Matplotlib.
+        """
+        axes = axes_or_new(axes)
+        j = self.correlator
+        levels = np.linspace(j.centre - j.scale, j.centre + j.scale, 401) if mu is None else np.asarray(mu)
+        values = self(levels, temperature)
+        (line,) = axes.plot(levels, values)
+        if j.num_vectors > 1:
+            error = self.error(levels, temperature)
+            axes.fill_between(levels, values - error, values + error, alpha=0.4, color=line.get_color(), linewidth=0)
+        axes.set(xlabel="Fermi energy", ylabel="conductivity")
+        return axes
 
     def __call__(self, mu: npt.ArrayLike = 0.0, temperature: float = 0.0) -> Any:
         """Return σ at Fermi energies.

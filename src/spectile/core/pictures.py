@@ -1,0 +1,47 @@
+"""Results that show themselves: drawn with Matplotlib where it is installed, and as a small curve in a notebook."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import numpy as np
+
+
+def axes_or_new(axes: Any) -> Any:
+    """Return the axes to draw on, those of a new figure if None is given.
+
+    Raises
+    ------
+    ImportError
+        Without Matplotlib.
+    """
+    if axes is not None:
+        return axes
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError("plot draws with Matplotlib, which is not installed: pip install matplotlib") from error
+    return pyplot.subplots(layout="constrained")[1]
+
+
+def curve_html(told: str, x: np.ndarray, y: np.ndarray, width: int = 320, height: int = 80) -> str:
+    """Return what is told of a curve, with the curve, as HTML that needs nothing else.
+
+    Parameters
+    ----------
+    told : str
+        A line of text.
+    x, y : ndarray, shape (n,)
+        Real and finite, x ascending.
+    width, height : int
+        Pixels.
+    """
+    low, high = min(float(y.min()), 0.0), float(y.max())
+    across = (x - x[0]) / ((x[-1] - x[0]) or 1.0) * width
+    up = height - (y - low) / ((high - low) or 1.0) * height
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across, up, strict=True))
+    return (
+        f'<div>{html.escape(told)}<br><svg width="{width}" height="{height + 2}" viewBox="0 -1 {width} {height + 2}">'
+        f'<polyline points="{points}" fill="none" stroke="currentColor"/></svg></div>'
+    )
