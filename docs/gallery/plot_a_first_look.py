@@ -14,8 +14,6 @@ from spectile.kpm.operators.lattices import graphene
 from spectile.tiles import hilbert_order
 
 rng = np.random.default_rng(1)
-plt.rcParams["font.size"] = 11
-fig, ((spamm, spgemm), (eigh, kpm)) = plt.subplots(2, 2, figsize=(8, 7), layout="constrained")
 
 # %%
 # Orbitals in a plane, ordered so that neighbours are near each other: most tiles of the product are negligible.
@@ -26,10 +24,6 @@ a = np.exp(-np.linalg.norm(places[:, None] - places, axis=2))
 product = spectile.spamm(a, a, rtol=1e-6)
 norms = spectile.nearsparse.norm_map(a).norms
 kept = (norms[:, :, None] * norms[None] >= product.tau).mean(axis=1)
-spamm.imshow(np.where(kept > 0, kept, np.nan), cmap="viridis_r")
-spamm.set(
-    title=f"spamm: {product.valid_ratio:.0%} of the tile products\nfor an error of 1e-6", xlabel="tiles of the product"
-)
 
 # %%
 # Four planted groups of a graph, found by Markov clustering: sparse products that drop what is small.
@@ -43,8 +37,6 @@ for _ in range(20):
 count, cluster = sp.csgraph.connected_components(walk)
 assert count == 4
 order = np.argsort(cluster)
-spgemm.spy(links[order][:, order], markersize=0.5)
-spgemm.set(title=f"spgemm: {count} clusters of a graph\nby sparse products", xlabel="vertices, by cluster", xticks=[])
 
 # %%
 # Bands of a strip of graphene: 201 matrices in one call.
@@ -53,8 +45,7 @@ k, width = np.linspace(0, 2 * np.pi, 201), 24
 H = np.zeros((len(k), width, width))
 for site in range(width - 1):
     H[:, site, site + 1] = H[:, site + 1, site] = -2 * np.cos(k / 2) if site % 2 == 0 else -1.0
-eigh.plot(k / np.pi, spectile.eigvalsh(H), color="tab:blue", linewidth=0.8)
-eigh.set(title="eigvalsh: bands of a strip,\n201 matrices in one call", xlabel="wave vector / π", ylabel="energy")
+bands = spectile.eigvalsh(H)
 
 # %%
 # The density of states of 28,800 sites of graphene, with its standard errors.
@@ -62,6 +53,20 @@ eigh.set(title="eigvalsh: bands of a strip,\n201 matrices in one call", xlabel="
 sites = graphene(120, 120)
 density = spectile.kpm_dos(sites, num_moments=256, num_vectors=8, rng=1)
 middle, error = (each / sites.shape[0] for each in (density.densities, density.errors))
+
+# %%
+# All four:
+
+plt.rcParams["font.size"] = 11
+fig, ((spamm, spgemm), (eigh, kpm)) = plt.subplots(2, 2, figsize=(8, 7), layout="constrained")
+spamm.imshow(np.where(kept > 0, kept, np.nan), cmap="viridis_r")
+spamm.set(
+    title=f"spamm: {product.valid_ratio:.0%} of the tile products\nfor an error of 1e-6", xlabel="tiles of the product"
+)
+spgemm.spy(links[order][:, order], markersize=0.5)
+spgemm.set(title=f"spgemm: {count} clusters of a graph\nby sparse products", xlabel="vertices, by cluster", xticks=[])
+eigh.plot(k / np.pi, bands, color="tab:blue", linewidth=0.8)
+eigh.set(title="eigvalsh: bands of a strip,\n201 matrices in one call", xlabel="wave vector / π", ylabel="energy")
 kpm.fill_between(density.energies, middle - 2 * error, middle + 2 * error, alpha=0.4)
 kpm.plot(density.energies, middle, linewidth=1)
 kpm.set(title="kpm_dos: states of a crystal\nwith error bars", xlabel="energy", xlim=(-3.1, 3.1), ylim=(0, None))

@@ -28,8 +28,8 @@ density = -(own[:, None] + change).imag / np.pi
 
 fig, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
 for ax, energy, map_ in zip(axes, energies, density, strict=True):
-    shown = (map_ - np.median(map_)).reshape(n, n)
-    ax.imshow(shown, cmap="RdBu", vmin=-0.02, vmax=0.02)
+    shown = (map_ - np.median(map_)).reshape(n, n)[20:61, 20:61]
+    ax.imshow(shown, cmap="RdBu", vmin=-0.005, vmax=0.005)
     ax.set(xticks=[], yticks=[], title=f"local density of states, energy {energy:g}")
 plt.show()
 

@@ -1,4 +1,8 @@
-"""Two-stage symmetric eigensolver: detached band reduction, bulge chasing, divide and conquer."""
+"""Two-stage symmetric eigensolver: detached band reduction, bulge chasing, divide and conquer.
+
+H. Wang et al., "Extracting the Potential of Emerging Hardware Accelerators for Symmetric Eigenvalue
+Decomposition", 2024.
+"""
 
 from spectile.evd.api import eigh, eigvalsh, explain, tridiagonalize
 from spectile.evd.narrow import eig_banded, eigh_tridiagonal, eigvals_banded, eigvalsh_tridiagonal

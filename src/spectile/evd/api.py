@@ -206,6 +206,13 @@ def eigvalsh(
     ------
     ValueError, TypeError, MemoryError, numpy.linalg.LinAlgError
         As for `eigh`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile import eigvalsh
+    >>> eigvalsh(np.array([[2.0, 1.0], [1.0, 2.0]])).round(12).tolist()
+    [1.0, 3.0]
     """
     return eigh(
         a,
@@ -253,6 +260,15 @@ def tridiagonalize(
     ------
     ValueError, TypeError, MemoryError
         As for `eigh`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile import eigvalsh_tridiagonal, tridiagonalize
+    >>> a = np.diag(np.arange(5.0)) + 1
+    >>> t = tridiagonalize(a)
+    >>> bool(np.allclose(eigvalsh_tridiagonal(t.d, t.e), np.linalg.eigvalsh(a)))
+    True
     """
     shape = require_square(a)
     if len(shape) > 2:

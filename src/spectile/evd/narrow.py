@@ -107,6 +107,12 @@ def eigvalsh_tridiagonal(
     Returns
     -------
     w : array, shape (..., m)
+
+    Examples
+    --------
+    >>> from spectile import eigvalsh_tridiagonal
+    >>> eigvalsh_tridiagonal([2.0, 2.0], [1.0]).round(12).tolist()
+    [1.0, 3.0]
     """
     return eigh_tridiagonal(d, e, True, select, select_range, check_finite, tol, lapack_driver, backend=backend)
 
@@ -199,6 +205,13 @@ def eigvals_banded(
     Returns
     -------
     w : array, shape (..., m)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile import eigvals_banded
+    >>> eigvals_banded(np.array([[2.0, 2.0], [1.0, 0.0]]), lower=True).round(12).tolist()
+    [1.0, 3.0]
     """
     return eig_banded(
         a_band, lower, True, overwrite_a_band, select, select_range, check_finite=check_finite, backend=backend

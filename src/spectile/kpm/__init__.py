@@ -1,4 +1,9 @@
-"""KPM: spectral densities of large sparse Hamiltonians (Kreutzer et al., IPDPS 2015), and what follows from them."""
+"""KPM: spectral densities of large sparse Hamiltonians (Kreutzer et al., IPDPS 2015), and what follows from them.
+
+M. Kreutzer et al., "Performance Engineering of the Kernel Polynomial Method on Large-Scale CPU-GPU Systems",
+IPDPS 2015,
+https://doi.org/10.1109/IPDPS.2015.76.
+"""
 
 from spectile.kpm.api import SpectralCurves, SpectralDensity, explain, kpm_dos, ldos, spectral_function
 from spectile.kpm.curves import LorentzKernel

@@ -251,6 +251,16 @@ def ldos(
     ------
     ValueError
         As :func:`kpm_dos`; and if a row is not in the matrix.
+
+    Examples
+    --------
+    >>> from spectile import ldos
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> curves = ldos(chain(100), [0, 50], num_moments=32, backend="cpu")  # at an end, and in the middle
+    >>> curves.integrate().round(12).tolist()
+    [1.0, 1.0]
+    >>> curves(0.0).shape
+    (2,)
     """
     engine = make_engine(H, backend)
     try:
@@ -315,6 +325,17 @@ def spectral_function(
     ------
     ValueError
         As :func:`kpm_dos`; and if the shapes do not fit, a number is not finite, or an orbital has no weight.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile import spectral_function
+    >>> from spectile.kpm.operators.lattices import chain
+    >>> ring, place = chain(64, periodic=True), np.arange(64)[:, None]
+    >>> curves = spectral_function(ring, [[0.0], [np.pi / 2]], place, num_moments=64, backend="cpu")
+    >>> energies = curves.energies[curves.densities.argmax(axis=0)]
+    >>> bool(np.allclose(energies, [-2.0, 0.0], atol=0.1))  # -2 cos k
+    True
     """
     engine = make_engine(H, backend, complex_vectors=True)
     n = engine.num_rows

@@ -395,6 +395,13 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
     NormMap
         Its `norms` have the shape (ceil(m / block), ceil(n / block)): float64 on the CPU, where squares and sums are
         float64 too; float32 or float64 on the GPU.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.nearsparse import norm_map
+    >>> norm_map(np.eye(4), block=2).norms.round(3).tolist()
+    [[1.414, 0.0], [0.0, 1.414]]
     """
     checks.check_scalars(block, 1.0, 0.0)
     if on_device(a):

@@ -339,6 +339,16 @@ def error_bound(
     ------
     TypeError, ValueError
         As :func:`spgemm`.
+
+    Examples
+    --------
+    >>> import scipy.sparse
+    >>> import spectile
+    >>> from spectile.tsparse import error_bound
+    >>> a = scipy.sparse.random_array((50, 50), density=0.1, format="csr", rng=1)
+    >>> rounded = spectile.spgemm(a, a, precision="float16", backend="cpu")
+    >>> bool((abs(rounded - a @ a) <= error_bound(a, a, precision="float16").toarray()).all())
+    True
     """
     import scipy.sparse as sp
 
