@@ -64,6 +64,10 @@ def each(items: Iterable[T], threads: int, work: Callable[[T], object]) -> None:
     [0, 1, 4, 9]
     """
     wanted = list(items)
+    if min(threads, len(wanted)) <= 1:
+        for item in wanted:
+            work(item)
+        return
     left, ended = iter(wanted), False
     others: list[Future[None]] = []
 

@@ -119,7 +119,8 @@ def spgemm(
     Notes
     -----
     Row by row (F. G. Gustavson, "Two fast algorithms for sparse matrices", 1978); on a GPU an analysis chooses for each
-    row how its entries are gathered.  The tiles on tensor cores of the paper are measured by the study.
+    row how its entries are gathered.  On a CPU ``A @ A.T``, ``A.T @ A`` and those of ``A.conj().T`` are found by their
+    arrays and take half the products.  The tiles on tensor cores of the paper are measured by the study.
 
     On a CPU up to 64 MB of work space are kept for the next call, unless `memory_limit` is given.
 
@@ -411,6 +412,7 @@ def explain(
     """
     from spectile.tsparse import candidates
     from spectile.tsparse.cpu.operands import operands
+    from spectile.tsparse.cpu.symmetric import related
 
     on_gpu = check_pair(A, B)
     chosen_backend = choose_backend(backend, on_gpu)
@@ -418,7 +420,8 @@ def explain(
     chosen = choose_precision(A, B, precision)
     left, right = (A.get(), B.get()) if on_gpu else (A, B)
     work = candidates.work_of(*operands(left, left if B is A else right, values=False))
-    cpu = candidates.on_cpu(work, chosen, num_threads(), memory_limit is not None)
+    transposed = any(related(left, right))
+    cpu = candidates.on_cpu(work, chosen, num_threads(), memory_limit is not None, transposed, int(left.nnz))
     if chosen_backend == "cuda":
         from spectile.core.device import describe
 

@@ -14,10 +14,12 @@ import numpy as np
 from spectile.core.choice import Candidate
 from spectile.core.devices import Device
 from spectile.tsparse.cpu.one_pass import LARGEST_RESERVE
+from spectile.tsparse.cpu.symmetric import worth
 from spectile.tsparse.types import Operand, Precision
 
 _PRODUCT_S, _ENTRY_S, _ROW_S = 0.8e-9, 7e-9, 13e-9  # of one thread of a CPU
 _COUNTED = 1.5  # times as long where rows are counted before they are filled
+_MIRROR_S = 3e-9  # of one thread, for an entry of a product of which a triangle is made and mirrored
 _LAUNCHES_S = 60e-6  # of all launches of a product on a GPU and its wait
 _EFFICIENCY = 0.14  # of the bandwidth of a GPU's memory
 _ROW_BYTES = 60  # that the phases read and write of a row
@@ -45,8 +47,13 @@ def work_of(A: Operand, B: Operand) -> Work:
     return Work(A.shape[0], len(A.indices) + len(B.indices), int(products.sum()), float(entries.sum()))
 
 
-def on_cpu(work: Work, precision: Precision, threads: int, limited: bool) -> list[Candidate]:
-    """Return the ways on a CPU: rows filled in one pass, in room for all products, or counted before."""
+def on_cpu(
+    work: Work, precision: Precision, threads: int, limited: bool, related: bool = False, entries: int = 0
+) -> list[Candidate]:
+    """Return the ways on a CPU: rows filled in one pass, in room for all products, or counted before.
+
+    Where B is the transpose or adjoint of A (`related`), which has so many entries, also a triangle that is mirrored.
+    """
     seconds = (_PRODUCT_S * work.products + _ENTRY_S * work.entries + _ROW_S * work.rows) / threads
     made_of = f"{work.products:.3g} products, {work.entries:.3g} entries of C expected, {threads} threads"
     room = work.products * (4 + precision.dtype.itemsize)
@@ -55,9 +62,21 @@ def on_cpu(work: Work, precision: Precision, threads: int, limited: bool) -> lis
         else f"room for all products takes {room} bytes" if room > LARGEST_RESERVE
         else None
     )  # fmt: skip
-    return [
+    half = (work.products + entries) // 2
+    triangle = (
+        "B is not A transposed" if not related
+        else refusal if refusal
+        else None if worth(half, entries)
+        else "there are too few products for each entry"
+    )  # fmt: skip
+    ways = [
         Candidate("cpu: one pass", None if refusal else seconds, refusal or made_of),
         Candidate("cpu: counted, then filled", _COUNTED * seconds, made_of),
+    ]
+    mirrored = seconds / 2 + (_MIRROR_S * work.entries + _ROW_S * work.rows / 2) / threads
+    return [
+        *ways,
+        Candidate("cpu: a triangle, mirrored", None if triangle else mirrored, triangle or f"{half:.3g} products"),
     ]
 
 

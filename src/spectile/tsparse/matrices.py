@@ -139,10 +139,11 @@ def holds(precision: Precision) -> tuple[int, str]:
 
 
 def as_boolean(C: Any) -> Any:
-    """Return C with True for what is not 0."""
+    """Return C, which is nobody else's, with True for what is not 0."""
     if type(C).__module__.startswith("cupyx."):
         return device_csr(C.shape, C.indptr, C.indices, C.data != 0, is_array(C))
-    return host_csr(C.shape, C.indptr, C.indices, C.data != 0, is_array(C))
+    C.data = C.data != 0
+    return C
 
 
 def is_array(*matrices: Any) -> bool:

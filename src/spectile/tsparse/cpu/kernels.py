@@ -3,6 +3,7 @@
 Short rows are sorted by insertion or by counting smaller columns, longer ones through a bitmap of one bit per column,
 whose touched words are scanned or sorted: word by word instead of entry by entry.  Sums run over k in the order of A's
 row.  All index arrays are unsigned views (`threads.unsigned`): Numba then leaves out its test for negative indices.
+Row k of B lies between begin_b[k] and end_b[k], so that rows may share entries.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ def popcount(x):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def count_products(start, stop, edges, indptr_a, indices_a, indptr_b, products):  # type: ignore[no-untyped-def]
+def count_products(start, stop, edges, indptr_a, indices_a, begin_b, end_b, products):  # type: ignore[no-untyped-def]
     """products[i] = multiplications of rows edges[i] to edges[i + 1], for start <= i < stop."""
     for i in range(start, stop):
         total = ZERO
         for p in range(indptr_a[edges[i]], indptr_a[edges[i + ONE]]):
             k = np.uint64(indices_a[p])
-            total += indptr_b[k + ONE] - indptr_b[k]
+            total += end_b[k] - begin_b[k]
         products[i] = total
 
 
 @njit(**JIT)
-def count_rows(start, stop, indptr_a, indices_a, indptr_b, indices_b, mark, counts):  # type: ignore[no-untyped-def]
+def count_rows(start, stop, indptr_a, indices_a, begin_b, end_b, indices_b, mark, counts):  # type: ignore[no-untyped-def]
     """counts[i] = entries of row i of C, for start <= i < stop; mark[j] - 1 is the last row that met column j."""
     dense = False
     for i in range(start, stop):
@@ -55,15 +56,15 @@ def count_rows(start, stop, indptr_a, indices_a, indptr_b, indices_b, mark, coun
         stamp = mark.dtype.type(i + ONE)
         for p in range(indptr_a[i], indptr_a[i + ONE]):
             k = np.uint64(indices_a[p])
-            met += indptr_b[k + ONE] - indptr_b[k]
+            met += end_b[k] - begin_b[k]
             if dense:
-                for q in range(indptr_b[k], indptr_b[k + ONE]):
+                for q in range(begin_b[k], end_b[k]):
                     column = indices_b[q]
                     if mark[column] != stamp:
                         mark[column] = stamp
                         total += ONE
             else:
-                for q in range(indptr_b[k], indptr_b[k + ONE]):
+                for q in range(begin_b[k], end_b[k]):
                     column = indices_b[q]
                     total += np.uint64(mark[column] != stamp)
                     mark[column] = stamp
@@ -98,7 +99,8 @@ def fill_rows_of(kind: int) -> Any:
         indptr_a,
         indices_a,
         data_a,
-        indptr_b,
+        begin_b,
+        end_b,
         indices_b,
         data_b,
         mark,
@@ -124,9 +126,9 @@ def fill_rows_of(kind: int) -> Any:
             for p in range(indptr_a[i], indptr_a[i + ONE]):
                 k = np.uint64(indices_a[p])
                 factor = data_a[p]
-                products += indptr_b[k + ONE] - indptr_b[k]
+                products += end_b[k] - begin_b[k]
                 if dense:
-                    for q in range(indptr_b[k], indptr_b[k + ONE]):
+                    for q in range(begin_b[k], end_b[k]):
                         column = indices_b[q]
                         if mark[column] != stamp:
                             mark[column] = stamp
@@ -141,7 +143,7 @@ def fill_rows_of(kind: int) -> Any:
                         else:
                             sums[column] = multiply_add(kind, factor, data_b[q], sums[column], False)
                 else:
-                    for q in range(indptr_b[k], indptr_b[k + ONE]):
+                    for q in range(begin_b[k], end_b[k]):
                         column = indices_b[q]
                         new = mark[column] != stamp
                         mark[column] = stamp
@@ -251,14 +253,14 @@ def fill_rows_of(kind: int) -> Any:
 
 @njit(**JIT)
 def refill_rows(  # type: ignore[no-untyped-def]
-    start, stop, indptr_a, indices_a, data_a, indptr_b, indices_b, data_b, sums, indptr_c, indices_c, data_c
+    start, stop, indptr_a, indices_a, data_a, begin_b, end_b, indices_b, data_b, sums, indptr_c, indices_c, data_c
 ):
     """Values of rows start to stop of C whose columns are known; `sums` is zero before and after."""
     for i in range(start, stop):
         for p in range(indptr_a[i], indptr_a[i + ONE]):
             k = np.uint64(indices_a[p])
             factor = data_a[p]
-            for q in range(indptr_b[k], indptr_b[k + ONE]):
+            for q in range(begin_b[k], end_b[k]):
                 sums[indices_b[q]] += factor * data_b[q]
         for t in range(indptr_c[i], indptr_c[i + ONE]):
             column = indices_c[t]

@@ -8,6 +8,7 @@ that the bits are those of the whole product.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from typing import Any
 
@@ -127,7 +128,8 @@ def multiply(
     data = np.zeros(len(mask[1]), A[2].dtype)
     found = np.zeros(len(mask[1]), bool)
     if len(data):
-        arrays = (*threads.of_factors(A, B, turned or nothing), *threads.unsigned(*mask))
+        factors = ((*threads.unsigned(*x[:2]), x[2]) for x in (A, B, turned or nothing))
+        arrays = (*itertools.chain(*factors), *threads.unsigned(*mask))
         space = _Places(max(columns, inner))
         kernel = _masked_rows(kind)
 

@@ -24,6 +24,7 @@ _RENAMED = 2**14  # columns that are replaced at a time
 
 Room = tuple[np.ndarray, np.ndarray]  # for columns and values
 Make = Callable[[np.uint64, np.uint64, Room], int]
+MadeOf = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Arrays]
 
 
 def multiply(
@@ -34,11 +35,12 @@ def multiply(
     rows: threads.Chunks,
     workers: int,
     kind: int = PLUS_TIMES,
+    made_of: MadeOf | None = None,
 ) -> Arrays | None:
     """Return row pointer, sorted columns and values of C in one pass over chunks `rows`, or None if C may be too large.
 
     Each chunk of rows is made in room for all its products, and moved to its place in C when those before it are
-    counted.
+    counted.  With `made_of`, C is what that makes of the first places, ends, columns and values of the rows.
     """
     fill_rows = fill_rows_of(kind)
     products, dtypes = work.products, (B[1].dtype, A[2].dtype)
@@ -53,8 +55,10 @@ def multiply(
         room = space.mark, space.bitmap, space.words, space.met, space.sums
         return int(fill_rows(start, stop, ZERO, *factors, *room, ends, *threads.unsigned(*to)))
 
-    gather = _gather if products * max(dtype.itemsize for dtype in dtypes) <= LARGEST_KEPT else _gather_in_order
-    return indptr, *gather(dtypes, indptr, work, rows, workers, make)
+    if products * max(dtype.itemsize for dtype in dtypes) <= LARGEST_KEPT:
+        return _gather(dtypes, indptr, work, rows, workers, make, made_of)
+    C = _gather_in_order(dtypes, indptr, work, rows, workers, make)
+    return made_of(indptr[:-1], indptr[1:], *C) if made_of else (indptr, *C)
 
 
 def _room(dtypes: tuple[np.dtype, np.dtype], entries: int) -> Room:
@@ -113,7 +117,8 @@ def _gather(
     rows: threads.Chunks,
     workers: int,
     make: Make,
-) -> Room:
+    made_of: MadeOf | None,
+) -> Arrays:
     """Make all chunks in kept room, then allocate C at its size, for which malloc may have memory used before."""
     made: dict[int, Room] = {}
     with _kept.take(dtypes, work.products) as room:
@@ -124,6 +129,14 @@ def _gather(
             made[int(start)] = _part(room, first, first + entries)
 
         threads.over_rows(rows, workers, fill_chunk)
+        if made_of is not None:
+            first = indptr[:-1].copy()
+            for start, stop in rows:
+                begins = first[int(start) : int(stop)]
+                begins[:1] = 0
+                for places in (begins, indptr[int(start) + 1 : int(stop) + 1]):
+                    places += work.products_before(int(start))
+            return made_of(first, indptr[1:], *room)
         starts = [int(start) for start, _ in rows]
         places = np.cumsum([0, *(len(made[start][0]) for start in starts)])
         C = _room(dtypes, int(places[-1]))
@@ -133,7 +146,7 @@ def _gather(
             _move(made[int(start)], C, place[int(start)], indptr[int(start) + 1 : int(stop) + 1])
 
         threads.over_rows(rows, workers, move)
-    return C
+    return indptr, *C
 
 
 def _gather_in_order(

@@ -9,8 +9,7 @@ import numpy as np
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import PLUS_TIMES, count_rows, fill_rows_of, refill_rows
 
-#: Row pointer, columns and values of a factor.
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+Arrays = threads.Arrays
 
 
 class Workspaces(threading.local):
@@ -38,7 +37,7 @@ def count(
     """Return the int64 row pointer of C (symbolic phase)."""
     indptr = np.zeros(len(indptr_a), np.int64)
     counts = indptr[1:]
-    indexing = threads.unsigned(indptr_a, indices_a, indptr_b, indices_b)
+    indexing = threads.unsigned(indptr_a, indices_a, *threads.bounds(indptr_b), indices_b)
     space = Workspaces(len(counts), columns, None)
 
     def work(start: np.uint64, stop: np.uint64) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.tsparse.cpu import memory, one_pass, threads
+from spectile.tsparse.cpu import memory, one_pass, symmetric, threads
 from spectile.tsparse.cpu.operands import operands, renumbered
 from spectile.tsparse.cpu.symbolic import SymbolicProduct, counted, sizes
 from spectile.tsparse.cpu.work import chunks, survey
@@ -34,7 +34,8 @@ def spgemm(
     columns = right.shape[1]
     right, held = renumbered(right, room is not None)
     entry_bytes = 4 if both_boolean(A, B) else 0  # of sums that become Boolean
-    indptr, indices, data = _multiply(left, right, precision, memory_limit, room, entry_bytes)
+    triangle = symmetric.related(A, B) if held is None else (False, False)
+    indptr, indices, data = _multiply(left, right, precision, memory_limit, room, entry_bytes, triangle)
     indices = indices.astype(index_type(columns), copy=False)
     if held is not None:
         one_pass.rename(indices, held)
@@ -48,8 +49,12 @@ def _multiply(
     memory_limit: int | None,
     room: float | None,
     entry_bytes: int,
+    triangle: tuple[bool, bool],
 ) -> CSR:
-    """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows."""
+    """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows.
+
+    Of the product of a matrix and its transpose or adjoint (`triangle`) one pass makes a triangle.
+    """
     work = survey(A.indptr, A.indices, B.indptr)
     workers = threads.workers(B.shape[1], max(precision.dtype.itemsize, 8), room)
     pieces = chunks(work, workers)
@@ -74,9 +79,14 @@ def _multiply(
     if room is None and pattern is None:
         data_a, data_b, exponents = rounded(A, B, precision)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
-        product = one_pass.multiply(left, right, B.shape[1], work, pieces, workers)
+        way, product = "rows of a triangle are filled in one pass, and mirrored", None
+        if any(triangle) and A.places.first is None and B.places.first is None:
+            product = symmetric.multiply(left, right, workers, triangle[1])
+        if product is None:
+            way = "rows are filled in one pass"
+            product = one_pass.multiply(left, right, B.shape[1], work, pieces, workers)
         if product is not None:
-            _LOG.debug("rows are filled in one pass")
+            _LOG.debug(way)
             indptr, indices, data = product
             return indptr, indices, unscale(data, indptr, indices, exponents)
     _LOG.debug("rows are counted, then filled")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,10 @@ WORTH_A_PIECE = 500_000  # entries that a thread checks at a time, at least
 
 #: First row and end of each chunk of rows.
 Chunks = list[tuple[np.uint64, np.uint64]]
+#: Row pointer of a factor; of the right one also first places and ends of rows that share entries.
+Pointer = Any
+#: Row pointer, columns and values of a factor.
+Arrays = tuple[Pointer, np.ndarray, np.ndarray]
 
 
 def workspace_bytes(columns: int, itemsize: int) -> int:
@@ -34,9 +39,14 @@ def unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(a.view(f"u{a.itemsize}") if a.dtype.kind == "i" else a for a in arrays)
 
 
-def of_factors(*factors: tuple[np.ndarray, np.ndarray, np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Return row pointer, columns and values of factors, of which values that are integers keep their sign."""
-    return tuple(array for indptr, indices, data in factors for array in (*unsigned(indptr, indices), data))
+def of_factors(A: Arrays, B: Arrays) -> tuple[np.ndarray, ...]:
+    """Return the arrays of both factors as the kernels take them; values that are integers keep their sign."""
+    return *unsigned(*A[:2]), A[2], *unsigned(*bounds(B[0]), B[1]), B[2]
+
+
+def bounds(rows: Pointer) -> tuple[np.ndarray, np.ndarray]:
+    """Return first place and end of each row of the right factor."""
+    return rows if isinstance(rows, tuple) else (rows[:-1], rows[1:])
 
 
 def pieces(indptr: np.ndarray) -> Chunks:

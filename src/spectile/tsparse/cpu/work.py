@@ -33,13 +33,13 @@ class Work:
         return int(self.before[np.searchsorted(self.edges, row)])
 
 
-def survey(indptr_a: np.ndarray, indices_a: np.ndarray, indptr_b: np.ndarray) -> Work:
+def survey(indptr_a: np.ndarray, indices_a: np.ndarray, rows_b: threads.Pointer) -> Work:
     """Return the multiplications of ``A @ B``."""
     rows = len(indptr_a) - 1
     blocks = min(rows, BLOCKS)
     edges = np.arange(blocks + 1) * rows // max(blocks, 1)
     before = np.zeros(blocks + 1, np.int64)
-    arrays = threads.unsigned(edges, indptr_a, indices_a, indptr_b, before[1:])
+    arrays = threads.unsigned(edges, indptr_a, indices_a, *threads.bounds(rows_b), before[1:])
     count = num_threads() if len(indices_a) >= threads.WORTH_A_PIECE else 1
     pieces = (
         threads.between(np.arange(1, 4 * count) * blocks // (4 * count), blocks)
