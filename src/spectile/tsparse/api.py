@@ -10,13 +10,20 @@ import numpy as np
 
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
-from spectile.core.options import flag
+from spectile.core.options import flag, word
 from spectile.core.protocols import SparseMatrix
 from spectile.core.threads import num_threads
-from spectile.tsparse.matrices import as_boolean, both_boolean, check_beside, check_pair, choose_precision
+from spectile.tsparse.matrices import (
+    as_boolean,
+    both_boolean,
+    check_beside,
+    check_pair,
+    choose_precision,
+    in_format,
+)
 from spectile.tsparse.selection import Wanted
 from spectile.tsparse.semirings import SemiringName, lookup_semiring, precision_of
-from spectile.tsparse.types import Precision, PrecisionName, SymbolicProduct
+from spectile.tsparse.types import FORMATS, FormatName, Precision, PrecisionName, SymbolicProduct
 
 if TYPE_CHECKING:
     from spectile.tsparse.cpu.galerkin import GalerkinProduct
@@ -34,6 +41,7 @@ def spgemm(
     C: Any = None,
     prune: float | None = None,
     top_n: int | None = None,
+    format: FormatName = "csr",
     precision: PrecisionName | None = None,
     memory_limit: int | None = None,
     check_finite: bool = True,
@@ -69,6 +77,10 @@ def spgemm(
         Of each row the so many largest entries are kept, in the order of their columns; complex ones by absolute value,
         and of equal ones those of the least columns.  Neither this nor `prune` keeps more than a few rows of the whole
         product at a time.
+    format : {"csr", "csc", "coo", "bsr", "dense"}, default "csr"
+        That of C.  ``dense`` is an array whose missing entries are the identity of the semiring's addition, 0 for
+        ``plus_times``; SciPy chooses the blocks of ``bsr``.  On a CPU matrices in CSC are taken as they are, and C is
+        made by columns, where that brings fewer entries into another order.
     precision : {"float64", "float32", "tf32", "float16"}, optional
         Also spelled fp64, fp32 and fp16.  By default that of the values: float32 where both factors hold float32 (or
         NumPy's rules of types give float16, float32 or complex64), else float64.  By default integers are multiplied
@@ -88,11 +100,11 @@ def spgemm(
 
     Returns
     -------
-    C : CSR matrix or array, shape (m, n)
-        Of the library of `A`: an array if `A` or `B` is an array, and a matrix if both are matrices.  Indices are
-        sorted, and of 64 bits where C has 2**31 columns or entries, or more.  Values are float64 for
-        ``precision="float64"`` and float32 otherwise, complex128 and complex64 where a factor is complex.  Without a
-        `precision` they are Boolean for Boolean factors, and of integers int32 where that holds both types of values,
+    C : matrix or array, shape (m, n)
+        In the format asked for and of the library of `A`: an array if `A` or `B` is an array, and a matrix if both are
+        matrices.  Indices are sorted, and of 64 bits where C has 2**31 columns or entries, or more.  Values are float64
+        for ``precision="float64"`` and float32 otherwise, complex128 and complex64 where a factor is complex.  Without
+        a `precision` they are Boolean for Boolean factors, and of integers int32 where that holds both types of values,
         else int64.  The pattern is structural: an entry whose terms cancel is stored as 0, unless it is pruned.  The
         same call gives the same bits every time, whatever the number of threads and the memory limit.
 
@@ -141,22 +153,27 @@ def spgemm(
     check_finite, complement = flag("check_finite", check_finite), flag("complement", complement)
     ring = lookup_semiring(semiring)
     alpha, beta = (_number(name, number) for name, number in (("alpha", alpha), ("beta", beta)))
+    form = word("format", format, *FORMATS)
+    cuda = chosen_backend == "cuda"
+    if cuda and on_gpu and form == "bsr":
+        raise ValueError('format = "bsr" is of SciPy, and CuPy has no such matrix: choose csr, csc, coo or dense')
     wanted = Wanted(ring, mask, complement, alpha, beta, C, prune, top_n)
     if not wanted.all_of_it:
         chosen = precision_of(ring, chosen, precision is not None, (A.dtype, B.dtype))
         _check_wanted(A, B, wanted, chosen)
-        cuda = chosen_backend == "cuda"
-        return _spgemm_wanted(A, B, wanted, chosen, precision, memory_limit, check_finite, cuda, on_gpu)
+        part = _spgemm_wanted(A, B, wanted, chosen, precision, memory_limit, check_finite, cuda, on_gpu)
+        return in_format(part, form, ring.identity(part.dtype))
     _check_complement(wanted)
-    if chosen_backend == "cuda":
+    if cuda:
         from spectile.tsparse.cuda import run as gpu
 
         C = gpu.spgemm(A, B, chosen, memory_limit, host=not on_gpu, check_finite=check_finite)
     else:
         from spectile.tsparse.cpu import run as cpu
 
-        C = cpu.spgemm(A, B, chosen, memory_limit, check_finite=check_finite)
-    return as_boolean(C) if precision is None and both_boolean(A, B) else C
+        C = cpu.spgemm(A, B, chosen, memory_limit, check_finite=check_finite, form=form)
+    C = as_boolean(C) if precision is None and both_boolean(A, B) else C
+    return in_format(C, form) if cuda else C
 
 
 def _spgemm_wanted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from spectile.core.cupy_parts import csr_matrix
 from spectile.tsparse import errors
+from spectile.tsparse.selection import owners
 from spectile.tsparse.types import COMPLEX, INTEGER, Precision, lookup
 
 LARGEST_INTEGER = 2**53  # up to which float64 holds every integer
@@ -142,7 +144,32 @@ def as_boolean(C: Any) -> Any:
     """Return C, which is nobody else's, with True for what is not 0."""
     if type(C).__module__.startswith("cupyx."):
         return device_csr(C.shape, C.indptr, C.indices, C.data != 0, is_array(C))
+    if isinstance(C, np.ndarray):
+        return C != 0
     C.data = C.data != 0
+    return C
+
+
+def transpose(C: Any) -> Any:
+    """Return the transpose of a matrix of SciPy whose rows are known to be sorted, without a copy."""
+    turned = C.T
+    turned.has_canonical_format = True
+    return turned
+
+
+def in_format(C: Any, form: str, missing: complex = 0) -> Any:
+    """Return C, in CSR or of SciPy in CSC with sorted columns, in another format; `missing` is what is not stored."""
+    if form == "dense":
+        xp = np if isinstance(C.data, np.ndarray) else importlib.import_module("cupy")
+        rows = C.tocsr()
+        dense = xp.full(C.shape, missing, C.dtype)
+        dense[owners(rows.indptr, len(rows.data), xp), rows.indices] = rows.data
+        return dense
+    if form == C.format:
+        return C
+    C = C.asformat(form)
+    if form != "bsr":
+        C.has_canonical_format = True
     return C
 
 

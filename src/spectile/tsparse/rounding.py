@@ -85,8 +85,11 @@ def eleven_bits(values: Any) -> Any:
     return np.where(np.isfinite(values), rounded.view(np.float64), values).astype(np.float32)
 
 
-def rounded(A: Operand, B: Operand, precision: Precision) -> Rounded:
-    """Return the values of A and B as `precision` takes them, and the exponents they were scaled by."""
+def rounded(A: Operand, B: Operand, precision: Precision, names: str = "AB") -> Rounded:
+    """Return the values of A and B as `precision` takes them, and the exponents they were scaled by.
+
+    Errors call the factors by their `names`.
+    """
     if precision.name == "float16":
         if fits_half(A.data) and fits_half(B.data):
             return eleven_bits(A.data), eleven_bits(B.data), None
@@ -97,7 +100,7 @@ def rounded(A: Operand, B: Operand, precision: Precision) -> Rounded:
         data_b = np.ldexp(B.data.astype(np.float64), -columns[B.indices])
         return eleven_bits(data_a), eleven_bits(data_b), (rows, columns)
     values = []
-    for name, operand in (("A", A), ("B", B)):
+    for name, operand in zip(names, (A, B), strict=True):
         data = operand.data
         if data.dtype != precision.dtype:
             with np.errstate(over="ignore", invalid="ignore"):

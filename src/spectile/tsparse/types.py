@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import reprlib
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
 from spectile.core.precisions import canonical
 
+FormatName = Literal["csr", "csc", "coo", "bsr", "dense"]
+FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 PrecisionName = Literal["float64", "float32", "tf32", "float16", "fp64", "fp32", "fp16"]
 
 

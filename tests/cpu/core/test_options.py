@@ -73,6 +73,7 @@ WORDS = {
     "lapack_driver",
     "formula",
     "semiring",
+    "format",
 }
 PATHS = {"checkpoint"}
 RESULTS = {"start"}

@@ -17,6 +17,7 @@ import numpy as np
 from spectile.core.jit import njit
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import JIT, ONE, PLUS_TIMES, ZERO, multiply_add
+from spectile.tsparse.cpu.operands import turn
 from spectile.tsparse.cpu.phases import Arrays
 from spectile.tsparse.selection import Rows, keep
 
@@ -90,15 +91,6 @@ def _masked_rows(kind: int) -> Any:
     return masked_rows
 
 
-def columns_of(B: Arrays, columns: int) -> Arrays:
-    """Return row pointer, rows and values of B by columns, its rows in order."""
-    import scipy.sparse as sp
-
-    indptr, indices, data = B
-    turned = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns)).tocsc()
-    return turned.indptr.astype(np.int64), turned.indices, turned.data
-
-
 def multiply(
     A: Arrays,
     B: Arrays,
@@ -161,7 +153,7 @@ def _ways(
     if turned is None:
         if int((by_rows - by_columns)[fewer].sum()) <= _TURN_COST * len(B[1]):
             return np.zeros(len(fewer), bool), None
-        turned = columns_of(B, columns)
+        turned = turn(B, columns)
     return fewer, turned
 
 

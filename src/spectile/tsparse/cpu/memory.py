@@ -25,6 +25,14 @@ def renumbers(columns: int, entries: int, limited: bool) -> bool:
     return columns > max(_MANY_COLUMNS, _EMPTY_COLUMNS * entries)
 
 
+def narrows(A: Any, B: Any) -> bool:
+    """Return whether the rows of B, far more than its entries and without a pointer, get numbers of their own."""
+    inner = B.shape[0]
+    if B.format not in ("csc", "coo"):
+        return False
+    return inner >= 2**31 or inner > max(_MANY_COLUMNS, _EMPTY_COLUMNS * (int(A.nnz) + int(B.nnz)))
+
+
 def room(
     A: Any,
     B: Any,
@@ -56,8 +64,12 @@ def room(
     if memory_limit is None:
         return None
     fixed = extra + _SMALL + _BLOCK_BYTES * min(A.shape[0], BLOCKS) + 8 * (A.shape[0] + 1)
+    narrow = narrows(A, B)
+    if narrow:
+        fixed += 40 * (_stored(A) + 2 * _stored(B))
     for matrix in (A,) if A is B else (A, B):
-        fixed += _factor_bytes(matrix, precision, exact) + kept * (12 * _stored(matrix) + 8 * matrix.shape[0])
+        rows = min(matrix.shape[0], _stored(B)) if narrow and matrix is B else matrix.shape[0]
+        fixed += _factor_bytes(matrix, precision, exact, rows + 1) + kept * (12 * _stored(matrix) + 8 * matrix.shape[0])
     columns, entries = B.shape[1], _stored(B)
     if renumbers(columns, entries, True):
         fixed += 28 * entries
@@ -89,9 +101,9 @@ def _stored(matrix: Any) -> int:
     return int(matrix.nnz)
 
 
-def _factor_bytes(matrix: Any, precision: Precision, exact: bool) -> int:
+def _factor_bytes(matrix: Any, precision: Precision, exact: bool, rows: int) -> int:
     """Return the bytes of the copies of a factor: in CSR, in order, in the type of the product, rounded."""
-    entries, rows, dtype = _stored(matrix), matrix.shape[0] + 1, matrix.dtype
+    entries, dtype = _stored(matrix), matrix.dtype
     is_csr = matrix.format == "csr"
     wide = precision.dtype.itemsize if dtype.kind == "c" else 4 if dtype.itemsize < 4 or dtype == "float32" else 8
     if precision.dtype.kind == "c":

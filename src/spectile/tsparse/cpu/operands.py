@@ -15,8 +15,10 @@ from spectile.core import pointers
 from spectile.core.host import refuse_malformed
 from spectile.tsparse import errors
 from spectile.tsparse.cpu.examine import examine
-from spectile.tsparse.cpu.memory import renumbers
+from spectile.tsparse.cpu.memory import narrows, renumbers
+from spectile.tsparse.cpu.threads import Arrays
 from spectile.tsparse.matrices import index_type, is_array, largest_integer
+from spectile.tsparse.selection import keep
 from spectile.tsparse.types import Operand, Places
 
 
@@ -40,11 +42,63 @@ def operands(
     return left, left if B is A else one_operand(B, "B", **options)
 
 
+def factors(A: Any, B: Any, turned: bool = False, **options: Any) -> tuple[Operand, Operand]:
+    """Check both factors, as `operands`, and leave out the rows of B that it does not hold where these are most.
+
+    What remains of the inner dimension has numbers of its own.  If `turned`, A and B are the transposes of the caller's
+    B and A.
+    """
+    first, second = "BA" if turned else "AB"
+    left = one_operand(A, first, turned=turned, **options)
+    if B is A:
+        return left, left
+    if not narrows(A, B):
+        return left, one_operand(B, second, turned=turned, **options)
+    across = one_operand(B.T, second, turned=not turned, **options)
+    held = np.unique(across.indices)
+    place = np.minimum(np.searchsorted(held, left.indices), max(len(held) - 1, 0))
+    met = held[place] == left.indices if len(held) else np.zeros(len(place), bool)
+    indptr, indices, data = keep((left.indptr, place, left.data if len(left.data) else place), met)
+    kind = index_type(len(held))
+    left = replace(
+        left,
+        shape=(A.shape[0], len(held)),
+        indptr=indptr,
+        indices=indices.astype(kind),
+        data=data if len(left.data) else left.data,
+    )
+    numbers = np.searchsorted(held, across.indices).astype(kind)
+    places = np.arange(len(numbers), dtype=index_type(len(numbers)))
+    indptr, indices, order = turn((across.indptr, numbers, places), len(held))
+    data = across.data[order] if len(across.data) else across.data
+    return left, replace(across, shape=(len(held), B.shape[1]), indptr=indptr, indices=indices, data=data)
+
+
+def turn(rows: Arrays, columns: int) -> Arrays:
+    """Return row pointer, columns and values of the transpose of a matrix."""
+    import scipy.sparse as sp
+
+    indptr, indices, data = rows
+    turned = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns)).tocsc()
+    return turned.indptr.astype(np.int64), turned.indices, turned.data
+
+
 def one_operand(
-    matrix: Any, name: str, *, values: bool = True, check_finite: bool = True, integers: bool = False
+    matrix: Any,
+    name: str,
+    *,
+    values: bool = True,
+    check_finite: bool = True,
+    integers: bool = False,
+    turned: bool = False,
 ) -> Operand:
-    """Check a factor and bring it to CSR with sorted rows and no duplicates; the input is not changed."""
+    """Check a factor and bring it to CSR with sorted rows and no duplicates; the input is not changed.
+
+    If `turned`, it is the transpose of the caller's, whose rows and columns are then named.
+    """
     rows, columns = matrix.shape
+    if turned:
+        refuse_malformed(name, matrix)
     indptr, indices, order, stored = _arranged(matrix, name)
     places = Places(stored.shape, order)
     data = _exact(name, stored.reshape(-1)) if values else np.empty(0, np.float32)
@@ -59,14 +113,14 @@ def one_operand(
     if outside:
         raise errors.bad_index(name, columns)
     if infinite:
-        raise _not_finite(name, ordered, indptr, indices)
+        raise _not_finite(name, ordered, indptr, indices, turned)
     indices = indices.astype(index_type(columns), copy=False)
     if unsorted:
         indptr, indices, places = _sorted(indptr, indices, places)
         if values:
             ordered, lost = _summed(data, places)
             if floating and check_finite and not np.isfinite(ordered).all():
-                raise _not_finite(name, ordered, indptr, indices)
+                raise _not_finite(name, ordered, indptr, indices, turned)
     if values and data.dtype.kind in "iu":
         largest = largest_integer(ordered)
         if largest > 2**53:
@@ -204,10 +258,11 @@ def _floating(data: np.ndarray) -> np.ndarray:
     return data.astype(np.float32 if data.dtype.itemsize < 4 else np.float64)
 
 
-def _not_finite(name: str, data: np.ndarray, indptr: np.ndarray, indices: np.ndarray) -> ValueError:
+def _not_finite(name: str, data: np.ndarray, indptr: np.ndarray, indices: np.ndarray, turned: bool) -> ValueError:
     worst = int(np.argmin(np.isfinite(data)))
-    row = int(np.searchsorted(indptr, worst, side="right")) - 1
-    return errors.not_finite(name, data[worst].item(), row, int(indices[worst]))
+    place = int(np.searchsorted(indptr, worst, side="right")) - 1, int(indices[worst])
+    row, column = place[::-1] if turned else place
+    return errors.not_finite(name, data[worst].item(), row, column)
 
 
 def renumbered(B: Operand, limited: bool) -> tuple[Operand, np.ndarray | None]:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from spectile.tsparse.cpu import memory, one_pass, symmetric, threads
-from spectile.tsparse.cpu.operands import operands, renumbered
+from spectile.tsparse.cpu import dense, memory, one_pass, symmetric, threads
+from spectile.tsparse.cpu.operands import factors, renumbered
 from spectile.tsparse.cpu.symbolic import SymbolicProduct, counted, sizes
+from spectile.tsparse.cpu.ways import by_columns
 from spectile.tsparse.cpu.work import chunks, survey
-from spectile.tsparse.matrices import both_boolean, holds, host_csr, index_type, require_exact
+from spectile.tsparse.matrices import (
+    both_boolean,
+    holds,
+    host_csr,
+    in_format,
+    index_type,
+    require_exact,
+    transpose,
+)
 from spectile.tsparse.rounding import rounded, unscale
 from spectile.tsparse.types import Operand, Precision
 
@@ -26,20 +35,46 @@ def spgemm(
     memory_limit: int | None,
     *,
     check_finite: bool = True,
+    form: str = "csr",
 ) -> Any:
     """Multiply on the CPU; see `spectile.tsparse.spgemm`."""
+    turned = by_columns(A, B, form, precision)
+    if turned:
+        _LOG.debug("C is made by columns")
+        A, B = (A.T, A.T) if A is B else (B.T, A.T)
     exact = precision.dtype.kind == "i"
     room = memory.room(A, B, precision, memory_limit, exact)
-    left, right = operands(A, B, check_finite=check_finite, integers=exact)
+    left, right = factors(A, B, turned, check_finite=check_finite, integers=exact)
     columns = right.shape[1]
     right, held = renumbered(right, room is not None)
-    entry_bytes = 4 if both_boolean(A, B) else 0  # of sums that become Boolean
-    triangle = symmetric.related(A, B) if held is None else (False, False)
-    indptr, indices, data = _multiply(left, right, precision, memory_limit, room, entry_bytes, triangle)
+    whole = form == "dense" and held is None and precision.name != "float16"
+    job = Job(
+        names="BA" if turned else "AB",
+        entry_bytes=4 if both_boolean(A, B) else 0,
+        triangle=symmetric.related(A, B) if held is None and not whole else (False, False),
+        dense=whole,
+    )
+    product = _multiply(left, right, precision, memory_limit, room, job)
+    if isinstance(product, np.ndarray):
+        return product
+    indptr, indices, data = product
     indices = indices.astype(index_type(columns), copy=False)
     if held is not None:
         one_pass.rename(indices, held)
-    return host_csr((left.shape[0], columns), indptr, indices, data, left.array or right.array)
+    C = host_csr((left.shape[0], columns), indptr, indices, data, left.array or right.array)
+    return in_format(transpose(C) if turned else C, form)
+
+
+class Job(NamedTuple):
+    """How a product is made: names of the factors, bytes an entry of sums that become Boolean, and special cases.
+
+    `triangle` tells whether B is the transpose or the adjoint of A, of which a triangle is made.
+    """
+
+    names: str
+    entry_bytes: int
+    triangle: tuple[bool, bool]
+    dense: bool
 
 
 def _multiply(
@@ -48,13 +83,9 @@ def _multiply(
     precision: Precision,
     memory_limit: int | None,
     room: float | None,
-    entry_bytes: int,
-    triangle: tuple[bool, bool],
-) -> CSR:
-    """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows.
-
-    Of the product of a matrix and its transpose or adjoint (`triangle`) one pass makes a triangle.
-    """
+    job: Job,
+) -> CSR | np.ndarray:
+    """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows."""
     work = survey(A.indptr, A.indices, B.indptr)
     workers = threads.workers(B.shape[1], max(precision.dtype.itemsize, 8), room)
     pieces = chunks(work, workers)
@@ -63,7 +94,7 @@ def _multiply(
 
     def rows() -> SymbolicProduct:
         made = counted(A, B, room, work, pieces)
-        memory.require(memory_limit, room, entry_bytes * made.nnz, B.shape[1])
+        memory.require(memory_limit, room, job.entry_bytes * made.nnz, B.shape[1])
         return made
 
     def largest_sum() -> float:
@@ -76,12 +107,17 @@ def _multiply(
         require_exact(*sizes(A, B), largest_sum, *holds(precision))
         if data is not None:  # C takes its place
             data = data.view(precision.dtype)[: len(data)]
+    if job.dense:
+        data_a, data_b, _ = rounded(A, B, precision, job.names)
+        _LOG.debug("C is dense")
+        left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
+        return dense.multiply(left, right, B.shape[1], pieces, workers)
     if room is None and pattern is None:
-        data_a, data_b, exponents = rounded(A, B, precision)
+        data_a, data_b, exponents = rounded(A, B, precision, job.names)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
         way, product = "rows of a triangle are filled in one pass, and mirrored", None
-        if any(triangle) and A.places.first is None and B.places.first is None:
-            product = symmetric.multiply(left, right, workers, triangle[1])
+        if any(job.triangle) and A.places.first is None and B.places.first is None:
+            product = symmetric.multiply(left, right, workers, job.triangle[1])
         if product is None:
             way = "rows are filled in one pass"
             product = one_pass.multiply(left, right, B.shape[1], work, pieces, workers)
@@ -91,5 +127,5 @@ def _multiply(
             return indptr, indices, unscale(data, indptr, indices, exponents)
     _LOG.debug("rows are counted, then filled")
     pattern = pattern or rows()
-    data = pattern.product(A, B, precision, data)
+    data = pattern.product(A, B, precision, data, job.names)
     return pattern.indptr, pattern.narrow_indices, data

@@ -109,9 +109,11 @@ class SymbolicProduct:
         data_a, data_b = apart(out, data_a, data_b)
         return self.values(data_a, data_b, out)
 
-    def product(self, A: Operand, B: Operand, precision: Precision, out: np.ndarray | None = None) -> np.ndarray:
+    def product(
+        self, A: Operand, B: Operand, precision: Precision, out: np.ndarray | None = None, names: str = "AB"
+    ) -> np.ndarray:
         """Return the values of C for checked factors that are known to have the analysed patterns."""
-        data_a, data_b, exponents = rounded(A, B, precision)
+        data_a, data_b, exponents = rounded(A, B, precision, names)
         return unscale(self.values(data_a, data_b, out), self.indptr, self.narrow_indices, exponents)
 
     def sums_of_sizes(self, A: Operand, B: Operand) -> np.ndarray:

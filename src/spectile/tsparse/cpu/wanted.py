@@ -11,7 +11,7 @@ import numpy as np
 from spectile.core.tiling import ceil_div
 from spectile.tsparse import errors
 from spectile.tsparse.cpu import masked, memory, one_pass, threads
-from spectile.tsparse.cpu.operands import one_operand, operands
+from spectile.tsparse.cpu.operands import factors, one_operand
 from spectile.tsparse.cpu.phases import Arrays
 from spectile.tsparse.cpu.symbolic import counted, sizes
 from spectile.tsparse.cpu.work import Work, chunks, survey
@@ -68,11 +68,11 @@ def _factors(A: Any, B: Any, semiring: Semiring, exact: bool, check_finite: bool
     """Return the factors with the values that the kernels add and multiply."""
     if not semiring.reads_values:
         kind = np.int64 if exact else np.float32
-        left, right = operands(A, B, values=False)
+        left, right = factors(A, B, values=False)
         same = left is right
         left = replace(left, data=np.ones(len(left.indices), kind), largest=1)
         return left, left if same else replace(right, data=np.ones(len(right.indices), kind), largest=1)
-    left, right = operands(A, B, check_finite=check_finite, integers=exact)
+    left, right = factors(A, B, check_finite=check_finite, integers=exact)
     if semiring.multiply == "and":
         left, right = (replace(x, data=(x.data != 0).astype(np.float32)) for x in (left, right))
     return left, right
