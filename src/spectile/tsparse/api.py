@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterator
 from numbers import Complex, Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ from spectile.tsparse.matrices import (
     check_beside,
     check_pair,
     choose_precision,
+    host_csr,
     in_format,
+    is_array,
 )
 from spectile.tsparse.selection import Wanted
 from spectile.tsparse.semirings import SemiringName, lookup_semiring, precision_of
@@ -149,21 +152,16 @@ def spgemm(
     on_gpu = check_pair(A, B)
     chosen_backend = choose_backend(backend, on_gpu)
     _check_limit(memory_limit)
-    chosen = choose_precision(A, B, precision)
-    check_finite, complement = flag("check_finite", check_finite), flag("complement", complement)
-    ring = lookup_semiring(semiring)
-    alpha, beta = (_number(name, number) for name, number in (("alpha", alpha), ("beta", beta)))
+    check_finite = flag("check_finite", check_finite)
+    wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
     form = word("format", format, *FORMATS)
     cuda = chosen_backend == "cuda"
     if cuda and on_gpu and form == "bsr":
         raise ValueError('format = "bsr" is of SciPy, and CuPy has no such matrix: choose csr, csc, coo or dense')
-    wanted = Wanted(ring, mask, complement, alpha, beta, C, prune, top_n)
+    chosen = _choose(A, B, wanted, precision)
     if not wanted.all_of_it:
-        chosen = precision_of(ring, chosen, precision is not None, (A.dtype, B.dtype))
-        _check_wanted(A, B, wanted, chosen)
         part = _spgemm_wanted(A, B, wanted, chosen, precision, memory_limit, check_finite, cuda, on_gpu)
-        return in_format(part, form, ring.identity(part.dtype))
-    _check_complement(wanted)
+        return in_format(part, form, wanted.semiring.identity(part.dtype))
     if cuda:
         from spectile.tsparse.cuda import run as gpu
 
@@ -174,6 +172,33 @@ def spgemm(
         C = cpu.spgemm(A, B, chosen, memory_limit, check_finite=check_finite, form=form)
     C = as_boolean(C) if precision is None and both_boolean(A, B) else C
     return in_format(C, form) if cuda else C
+
+
+def _wanted(
+    semiring: str = "plus_times",
+    mask: Any = None,
+    complement: bool = False,
+    alpha: complex = 1,
+    beta: complex = 0,
+    C: Any = None,
+    prune: float | None = None,
+    top_n: int | None = None,
+) -> Wanted:
+    """Return what options of a product ask for."""
+    ring = lookup_semiring(semiring)
+    alpha, beta = (_number(name, number) for name, number in (("alpha", alpha), ("beta", beta)))
+    return Wanted(ring, mask, flag("complement", complement), alpha, beta, C, prune, top_n)
+
+
+def _choose(A: Any, B: Any, wanted: Wanted, precision: PrecisionName | None) -> Precision:
+    """Return the precision of a product; raise where what is wanted contradicts itself or the factors."""
+    chosen = choose_precision(A, B, precision)
+    if wanted.all_of_it:
+        _check_complement(wanted)
+        return chosen
+    chosen = precision_of(wanted.semiring, chosen, precision is not None, (A.dtype, B.dtype))
+    _check_wanted(A, B, wanted, chosen)
+    return chosen
 
 
 def _spgemm_wanted(
@@ -198,6 +223,68 @@ def _spgemm_wanted(
         result = cpu.spgemm(A, B, chosen, memory_limit, wanted, check_finite=check_finite)
     booleans = wanted.semiring.name == "plus_times" and precision is None and both_boolean(A, B)
     return as_boolean(result) if booleans else result
+
+
+def row_blocks(
+    A: SparseMatrix,
+    B: SparseMatrix,
+    *,
+    precision: PrecisionName | None = None,
+    memory_limit: int | None = None,
+    check_finite: bool = True,
+    **options: Any,
+) -> Iterator[tuple[slice, Any]]:
+    """Multiply two sparse matrices and give the result block of rows by block, for products beyond the memory.
+
+    Parameters
+    ----------
+    A, B : sparse matrix or array of SciPy
+        As for :func:`spgemm`.
+    precision, check_finite
+        As for :func:`spgemm`.
+    memory_limit : int, optional
+        Bytes that the product may use beside A and B, one block of C included unless it is a single row or one of
+        4,096 parts of the rows; without it a block has four million products.
+    **options
+        `semiring`, `mask`, `complement`, `alpha`, `beta`, `C`, `prune` and `top_n` of :func:`spgemm`.  What a mask lets
+        through is one block.
+
+    Yields
+    ------
+    rows : slice
+        The rows of C that come next; together they are all, in order.
+    part : CSR matrix or array, shape (rows, n)
+        These rows of what :func:`spgemm` returns.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As :func:`spgemm`, at the call or with the first block; TypeError also for matrices on a GPU.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> from spectile.tsparse import row_blocks
+    >>> a = sp.csr_array([[1.0, 2.0], [0.0, 3.0]])
+    >>> [(rows.start, rows.stop, part.toarray().tolist()) for rows, part in row_blocks(a, a)]
+    [(0, 2, [[1.0, 8.0], [0.0, 9.0]])]
+    """
+    if check_pair(A, B):
+        raise TypeError("blocks of rows are made on the host: copy A and B there with A.get() and B.get()")
+    _check_limit(memory_limit)
+    wanted = _wanted(**options)
+    chosen = _choose(A, B, wanted, precision)
+    booleans = wanted.semiring.name == "plus_times" and precision is None and both_boolean(A, B)
+    check_finite = flag("check_finite", check_finite)
+
+    def blocks() -> Iterator[tuple[slice, Any]]:
+        from spectile.tsparse.cpu.wanted import parts_of
+
+        for first, stop, rows in parts_of(A, B, chosen, memory_limit, wanted, check_finite, in_blocks=True):
+            C = host_csr((stop - first, B.shape[1]), *rows, is_array(A, B))
+            yield slice(first, stop), as_boolean(C) if booleans else C
+
+    return blocks()
 
 
 def _check_complement(wanted: Wanted) -> None:

@@ -15,7 +15,7 @@ from spectile.tsparse.cpu.operands import factors, one_operand
 from spectile.tsparse.cpu.phases import Arrays
 from spectile.tsparse.cpu.symbolic import counted, sizes
 from spectile.tsparse.cpu.work import Work, chunks, survey
-from spectile.tsparse.matrices import holds, host_csr, index_type, require_exact
+from spectile.tsparse.matrices import holds, host_csr, index_type, is_array, require_exact
 from spectile.tsparse.rounding import rounded, unscale
 from spectile.tsparse.selection import Rows, Wanted, joined, keep, part
 from spectile.tsparse.semirings import Semiring
@@ -30,14 +30,30 @@ def spgemm(
     A: Any, B: Any, precision: Precision, memory_limit: int | None, wanted: Wanted, *, check_finite: bool = True
 ) -> Any:
     """Multiply on the CPU over a semiring and return what is wanted; see `spectile.tsparse.spgemm`."""
+    parts = [rows for *_, rows in parts_of(A, B, precision, memory_limit, wanted, check_finite, wanted.in_blocks)]
+    indptr, indices, data = parts[0] if len(parts) == 1 else joined(parts)
+    return host_csr((A.shape[0], B.shape[1]), indptr, indices, data, is_array(A, B))
+
+
+def parts_of(
+    A: Any,
+    B: Any,
+    precision: Precision,
+    memory_limit: int | None,
+    wanted: Wanted,
+    check_finite: bool,
+    in_blocks: bool,
+) -> Iterator[tuple[int, int, Rows]]:
+    """Yield first row, end, and what is wanted of the rows between, of one block of rows after the other."""
     extra = _EXTRA * sum(int(x.nnz) for x in (wanted.mask, wanted.C) if x is not None)
     if wanted.mask is not None:  # what the ways of making its rows are chosen by, and B by columns
-        extra += 40 * int(A.nnz) + 24 * int(B.nnz) + 8 * max(A.shape)
+        inner = int(B.nnz) if memory.narrows(A, B) else A.shape[1]
+        extra += 40 * int(A.nnz) + 24 * int(B.nnz) + 8 * max(A.shape[0], inner)
     exact = precision.dtype.kind == "i"
     room = memory.room(A, B, precision, memory_limit, exact, extra=extra)
     semiring = wanted.semiring
     left, right = _factors(A, B, semiring, exact, check_finite)
-    shape = left.shape[0], right.shape[1]
+    columns = index_type(right.shape[1])
     mask = None if wanted.mask is None else _mask(wanted.mask)
     added = None if wanted.C is None else _added(wanted.C, precision, check_finite)
     (right, *others), held = _renumbered([right, *(x for x in (mask, added) if x is not None)], room is not None)
@@ -46,22 +62,18 @@ def spgemm(
     if added is not None:
         added = others.pop(0)
     if exact:
-        _require_held(left, right, mask, wanted, precision, room)
+        _require_held(left, right, mask, wanted, precision, room, in_blocks)
     data_a, data_b, exponents = rounded(left, right, precision)
     left, right = replace(left, data=data_a), replace(right, data=data_b)
-    parts = []
-    for first, stop, (indptr, indices, data) in _rows(left, right, mask, wanted, room):
+    for first, stop, (indptr, indices, data) in _rows(left, right, mask, wanted, room, in_blocks):
         if exponents is not None:
             data = unscale(data, indptr, indices, (exponents[0][first:stop], exponents[1]))
         beside, within = (None if x is None else part(arrays(x), first, stop) for x in (added, mask))
-        parts.append(wanted.of((indptr, indices, data), beside, within, right.shape[1]))
-    indptr, indices, data = parts[0] if len(parts) == 1 else joined(parts)
-    indices = indices.astype(index_type(shape[1]), copy=False)
-    if held is not None:
-        one_pass.rename(indices, held)
-    if semiring.value == "bool":
-        data = data != 0
-    return host_csr(shape, indptr, indices, data, left.array or right.array)
+        indptr, indices, data = wanted.of((indptr, indices, data), beside, within, right.shape[1])
+        indices = indices.astype(columns, copy=False)
+        if held is not None:
+            one_pass.rename(indices, held)
+        yield first, stop, (indptr, indices, data != 0 if semiring.value == "bool" else data)
 
 
 def _factors(A: Any, B: Any, semiring: Semiring, exact: bool, check_finite: bool) -> tuple[Operand, Operand]:
@@ -115,7 +127,13 @@ def _renumbered(factors: list[Operand], limited: bool) -> tuple[list[Operand], n
 
 
 def _require_held(
-    A: Operand, B: Operand, mask: Operand | None, wanted: Wanted, precision: Precision, room: float | None
+    A: Operand,
+    B: Operand,
+    mask: Operand | None,
+    wanted: Wanted,
+    precision: Precision,
+    room: float | None,
+    in_blocks: bool,
 ) -> None:
     """Raise where an integer of C may be beyond what its type holds."""
     (most, kind), (largest, terms) = holds(precision), sizes(A, B)
@@ -124,9 +142,8 @@ def _require_held(
         def largest_sum() -> float:
             whole = replace(wanted, complement=False) if mask is not None else wanted
             left, right = (replace(x, data=np.abs(x.data.astype(np.float64))) for x in (A, B))
-            return max(
-                float(data.max(initial=0)) for *_, (_, _, data) in _rows(left, right, mask, whole, room)
-            )  # fmt: skip
+            parts = _rows(left, right, mask, whole, room, in_blocks)
+            return max(float(data.max(initial=0)) for *_, (_, _, data) in parts)
 
         require_exact(largest, terms, largest_sum, most, kind)
     elif max(largest) > most or (wanted.semiring.multiply == "plus" and sum(largest) > most):
@@ -134,7 +151,7 @@ def _require_held(
 
 
 def _rows(
-    A: Operand, B: Operand, mask: Operand | None, wanted: Wanted, room: float | None
+    A: Operand, B: Operand, mask: Operand | None, wanted: Wanted, room: float | None, in_blocks: bool
 ) -> Iterator[tuple[int, int, Rows]]:
     """Yield first row, end, and the entries of blocks of rows of A B; with a mask, those that it has."""
     kind, columns = wanted.semiring.code, B.shape[1]
@@ -143,14 +160,14 @@ def _rows(
         yield 0, A.shape[0], masked.multiply(arrays(A), right, (mask.indptr, mask.indices), columns, kind)
         return
     work = survey(A.indptr, A.indices, B.indptr)
-    for first, stop in blocks(work, A.shape[0], wanted.in_blocks, B.data.dtype.itemsize, room):
+    for first, stop in blocks(work, A.shape[0], in_blocks, B.data.dtype.itemsize, room):
         some = A if stop - first == A.shape[0] else rows_of(A, first, stop)
         yield first, stop, block(some, B, kind, room)
 
 
 def blocks(work: Work, rows: int, in_blocks: bool, itemsize: int, room: float | None) -> list[tuple[int, int]]:
     """Return first row and end of blocks of rows with few enough products, or of one block."""
-    if not in_blocks:
+    if not in_blocks or not rows:
         return [(0, rows)]
     most = _BLOCK_PRODUCTS if room is None else max(1, min(_BLOCK_PRODUCTS, int(room // (_SELECTED + itemsize))))
     parts = max(ceil_div(work.products, most), 1)
