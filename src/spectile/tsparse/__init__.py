@@ -4,7 +4,7 @@ O. Zachariadis et al., "Accelerating sparse matrix-matrix multiplication with GP
 Engineering 88, 2020, https://doi.org/10.1016/j.compeleceng.2020.106848.
 """
 
-from spectile.tsparse.api import error_bound, explain, galerkin, row_blocks, spgemm, symbolic
+from spectile.tsparse.api import error_bound, explain, galerkin, row_blocks, spgemm, spmm, symbolic
 from spectile.tsparse.types import SymbolicProduct
 
-__all__ = ["SymbolicProduct", "error_bound", "explain", "galerkin", "row_blocks", "spgemm", "symbolic"]
+__all__ = ["SymbolicProduct", "error_bound", "explain", "galerkin", "row_blocks", "spgemm", "spmm", "symbolic"]

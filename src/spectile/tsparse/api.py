@@ -19,6 +19,7 @@ from spectile.tsparse.matrices import (
     both_boolean,
     check_beside,
     check_pair,
+    check_sparse,
     choose_precision,
     host_csr,
     in_format,
@@ -285,6 +286,56 @@ def row_blocks(
             yield slice(first, stop), as_boolean(C) if booleans else C
 
     return blocks()
+
+
+def spmm(A: Any, X: Any, *, check_finite: bool = True) -> np.ndarray:
+    """Multiply a sparse matrix and a dense block of vectors, C = A X, on a CPU.
+
+    Parameters
+    ----------
+    A : sparse matrix or array of SciPy, shape (m, k)
+        Any format; ``A.T`` of a matrix in CSR needs no copy.
+    X : (k,) or (k, r) array
+    check_finite : bool, default True
+        Whether entries that are NaN or infinite are refused.
+
+    Returns
+    -------
+    (m,) or (m, r) array
+        Of NumPy's common type of both, single or double precision, real or complex.  The same call gives the same bits
+        whatever the number of threads.
+
+    Raises
+    ------
+    TypeError
+        If `A` is not sparse or on a GPU (CuPy's ``A @ X`` is cuSPARSE), or the common type is no float.
+    ValueError
+        If the shapes do not fit, or an entry is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import scipy.sparse as sp
+    >>> from spectile.tsparse import spmm
+    >>> spmm(sp.csr_array([[1.0, 2.0], [0.0, 3.0]]), np.ones(2)).tolist()
+    [3.0, 3.0]
+    """
+    if check_sparse("A", A):
+        raise TypeError("A is on a GPU, and spmm is computed on the host: use A @ X, which is cuSPARSE")
+    if not isinstance(X, np.ndarray):
+        raise TypeError(f"X is a {type(X).__name__}, not an array of NumPy: use spgemm for a sparse one")
+    if X.ndim not in (1, 2) or X.shape[0] != A.shape[1]:
+        raise ValueError(f"A has shape {A.shape} and X {X.shape}: the columns of A must be the rows of X")
+    kind = np.result_type(A.dtype, X.dtype)
+    if kind.char not in "fdFD":
+        raise TypeError(f"the common type of A and X is {kind}: convert one with .astype(float)")
+    if flag("check_finite", check_finite) and not np.isfinite(X).all():
+        raise ValueError("X holds entries that are NaN or infinite: remove or replace them")
+    from spectile.tsparse.cpu.dense import times_dense
+
+    block = X[:, None] if X.ndim == 1 else X
+    C = times_dense(A, block.astype(kind, copy=False), bool(check_finite))
+    return C.reshape(A.shape[0], *X.shape[1:])
 
 
 def _check_complement(wanted: Wanted) -> None:

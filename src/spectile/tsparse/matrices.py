@@ -53,6 +53,11 @@ def on_gpu(matrix: Any) -> bool:
     return _library(type(matrix)) == _ON_GPU  # type: ignore[arg-type]  # types are hashable
 
 
+def check_sparse(name: str, matrix: Any) -> bool:
+    """Check the kind of a matrix, and return whether it is on a GPU."""
+    return _kind(name, matrix) == _ON_GPU
+
+
 def _kind(name: str, matrix: Any) -> str:
     """Return the library of a factor, which is sparse, of two dimensions and of numbers."""
     kind = _library(type(matrix))  # type: ignore[arg-type]  # types are hashable
